@@ -1,0 +1,89 @@
+// Package layout says where Berth keeps what: it only joins names, it touches no file.
+package layout
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+)
+
+// Layout is the place of one Berth on a host. The zero value is not useful: use New.
+type Layout struct {
+	Run string // live state, gone with a reboot where /run is a tmpfs
+	Lib string // images, deltas, id ranges, stored specs
+	tag string // "" for the default root, else a short hash of the root
+}
+
+// New returns the layout under root; "" is the default: /run/berth and /var/lib/berth.
+// Any other root holds both (root/run, root/lib) and gets names of its own for what the kernel keeps
+// host-wide (cgroups, the host-only bridge), so that two roots never share a node's state.
+func New(root string) Layout {
+	if root == "" {
+		return Layout{Run: "/run/berth", Lib: "/var/lib/berth"}
+	}
+	sum := sha256.Sum256([]byte(filepath.Clean(root)))
+	return Layout{Run: filepath.Join(root, "run"), Lib: filepath.Join(root, "lib"), tag: hex.EncodeToString(sum[:3])}
+}
+
+// CgroupParent is the path, relative to each hierarchy's mount, under which this Berth's groups live.
+func (l Layout) CgroupParent() string { return l.tagged("berth") }
+
+// Bridge is the name of the host-only bridge that nodes without a parent share (at most 15 bytes).
+func (l Layout) Bridge() string {
+	if l.tag == "" {
+		return "berth0"
+	}
+	return "berth" + l.tag
+}
+
+func (l Layout) tagged(s string) string {
+	if l.tag == "" {
+		return s
+	}
+	return s + "-" + l.tag
+}
+
+// Host-wide lock, the same for every root: devices and MACs are claimed under it.
+func (l Layout) HostLock() string { return "/run/lock/berth.lock" }
+
+// Per-host files.
+func (l Layout) SiteID() string          { return filepath.Join(l.Lib, "site-id") }
+func (l Layout) KeeperSocket() string    { return filepath.Join(l.Run, "keeper.sock") }
+func (l Layout) KeeperLock() string      { return filepath.Join(l.Run, "keeper.lock") }
+func (l Layout) KeeperLog() string       { return filepath.Join(l.Run, "keeper.log") }
+func (l Layout) RuntimeState() string    { return filepath.Join(l.Run, "runtime") }      // the OCI runtime's --root
+func (l Layout) RuntimeProbe() string    { return filepath.Join(l.Lib, "runtime.json") } // which runtime is fastest here
+func (l Layout) IDs() string             { return filepath.Join(l.Lib, "ids") }          // one file a claimed id range
+func (l Layout) MACs() string            { return filepath.Join(l.Lib, "macs") }         // one file a claimed MAC
+func (l Layout) Images() string          { return filepath.Join(l.Lib, "images") }
+func (l Layout) LibNodes() string        { return filepath.Join(l.Lib, "nodes") }
+func (l Layout) RunNodes() string        { return filepath.Join(l.Run, "nodes") }
+func (l Layout) Lock(node string) string { return filepath.Join(l.Run, "locks", node) }
+
+// Node returns the places of one node.
+func (l Layout) Node(name string) Node {
+	return Node{Name: name, Lib: filepath.Join(l.LibNodes(), name), Run: filepath.Join(l.RunNodes(), name)}
+}
+
+// Node is where one node keeps what.
+type Node struct {
+	Name string
+	Lib  string // lasting: until berth rm
+	Run  string // live: until the node stops
+}
+
+// Lasting files.
+func (n Node) Claims() string { return filepath.Join(n.Lib, "journal") }   // journal of lasting steps
+func (n Node) Spec() string   { return filepath.Join(n.Lib, "spec.json") } // as applied, and as it is now
+func (n Node) Status() string { return filepath.Join(n.Lib, "status.json") }
+func (n Node) Delta() string  { return filepath.Join(n.Lib, "delta") }
+func (n Node) Log() string    { return filepath.Join(n.Lib, "log") }
+
+// Live files.
+func (n Node) Journal() string    { return filepath.Join(n.Run, "journal") } // journal of live steps
+func (n Node) PIDFile() string    { return filepath.Join(n.Run, "pid") }
+func (n Node) NetNS() string      { return filepath.Join(n.Run, "netns") }  // pinned only where a link must outlive the init
+func (n Node) Bundle() string     { return filepath.Join(n.Run, "bundle") } // OCI bundle: config.json
+func (n Node) Root() string       { return filepath.Join(n.Run, "root") }   // mount point, mounted only in the runtime's own mount namespace
+func (n Node) Stage() string      { return filepath.Join(n.Run, "stage") }  // mount points for idmapped sources, likewise
+func (n Node) RuntimeLog() string { return filepath.Join(n.Run, "runtime.log") }

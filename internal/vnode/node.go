@@ -1,0 +1,194 @@
+// Package vnode holds what a virtual node is: its types, units, defaults and validation. It uses the standard
+// library only and does no I/O.
+//
+// The json tags are the keys of the spec; the doc tags are the descriptions in its JSON Schema.
+package vnode
+
+// Node is a node as its user describes it (the spec). Zero values mean: not asked for.
+type Node struct {
+	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
+	Image         Image     `json:"image" doc:"the read-only root: host | oci:REF | oci-layout:DIR | dir:PATH | file:PATH"`
+	Hostname      string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
+	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected"`
+	Command       []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
+	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends"`
+	Autostart     bool      `json:"autostart,omitempty" doc:"start at boot"`
+	CPU           CPU       `json:"cpu,omitzero" doc:"CPU share and limit"`
+	Memory        Memory    `json:"memory,omitzero" doc:"memory limits"`
+	HugePages     HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
+	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads"`
+	RLimits       RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
+	IO            []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
+	Network       []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
+	Devices       []Device  `json:"devices,omitempty" doc:"devices of the host that the node may use"`
+	Mounts        []Mount   `json:"mounts,omitempty" doc:"file systems of the host seen inside, each by a gateway"`
+	Scratch       []Scratch `json:"scratch,omitempty" doc:"local volumes made with the node and removed with it"`
+	Delta         Delta     `json:"delta,omitzero" doc:"where the node's own writes to its root go"`
+	UserNamespace *bool     `json:"user_namespace,omitempty" doc:"whether the node has ids of its own; false is weaker and shown"`
+}
+
+// UserNS reports whether the node gets a user namespace: yes, unless its spec says no.
+func (n *Node) UserNS() bool { return n.UserNamespace == nil || *n.UserNamespace }
+
+// Host returns the node's host name.
+func (n *Node) Host() string {
+	if n.Hostname != "" {
+		return n.Hostname
+	}
+	return n.Name
+}
+
+// Class is a node's standing when resources are short.
+type Class string
+
+// The classes.
+const (
+	Batch   Class = "batch"
+	Storage Class = "storage"
+)
+
+// Restart says what to do when a node's process 1 ends.
+type Restart string
+
+// The restart policies. The zero value means never.
+const (
+	Never     Restart = "never"
+	OnFailure Restart = "on-failure"
+	Always    Restart = "always"
+)
+
+// CPU holds the CPU share and limit.
+type CPU struct {
+	Weight int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal"`
+	Max    Cores  `json:"max,omitempty" doc:"most CPU time per time, in CPUs, for example 1.5"`
+	Set    CPUSet `json:"set,omitempty" doc:"the CPUs it may run on, for example 0-1,4"`
+	NUMA   *int   `json:"numa,omitempty" doc:"the NUMA node whose CPUs and memory it may use"`
+}
+
+// Memory holds the memory limits in bytes.
+type Memory struct {
+	Max  Bytes  `json:"max,omitempty" doc:"hard limit: beyond it the node's processes are killed"`
+	High Bytes  `json:"high,omitempty" doc:"above it the node is slowed and its memory reclaimed"`
+	Low  Bytes  `json:"low,omitempty" doc:"protected from reclaim below this"`
+	Swap *Bytes `json:"swap,omitempty" doc:"most swap beside memory.max; 0: none"`
+}
+
+// HugePages maps a page size to the most bytes of such pages.
+type HugePages map[Bytes]Bytes
+
+// RLimits maps a limit's name in lower case (nofile, nproc, core …) to its value.
+type RLimits map[string]uint64
+
+// IO limits one disk. Exactly one of Device, Path and Filesystem is given.
+type IO struct {
+	Name       string `json:"name" doc:"name of this entry, as in berth set io.NAME.read.rate"`
+	Device     string `json:"device,omitempty" doc:"the disk or partition, best by /dev/disk/by-id"`
+	Path       string `json:"path,omitempty" doc:"a folder or file: the device under it"`
+	Filesystem string `json:"filesystem,omitempty" doc:"name of a shared file system whose servers hold the limit"`
+	Weight     int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal"`
+	Read       IORate `json:"read,omitzero" doc:"limits of reads"`
+	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
+}
+
+// IORate limits one direction of a disk.
+type IORate struct {
+	Rate Rate `json:"rate,omitempty" doc:"most bytes per second, for example 200MB/s"`
+	IOPS int  `json:"iops,omitempty" doc:"most operations per second"`
+}
+
+// Mode is a way to attach a network interface.
+type Mode string
+
+// The modes.
+const (
+	SRIOV   Mode = "sriov"
+	Macvlan Mode = "macvlan"
+	Bridge  Mode = "bridge"
+	Phys    Mode = "phys"
+	None    Mode = "none"
+)
+
+// Network is one network interface.
+type Network struct {
+	Name    string   `json:"name,omitempty" doc:"name of the interface inside; default: eth0, eth1 …"`
+	Mode    Mode     `json:"mode" doc:"how the interface reaches the network"`
+	Parent  string   `json:"parent,omitempty" doc:"the host's adapter or bridge; bridge without a parent: host-only"`
+	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address"`
+	Address []string `json:"address,omitempty" doc:"addresses with prefix length, for example 192.0.2.10/24"`
+	Gateway string   `json:"gateway,omitempty" doc:"default route"`
+	Routes  []Route  `json:"routes,omitempty" doc:"more routes"`
+	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's"`
+	VLAN    int      `json:"vlan,omitempty" doc:"1..4094"`
+	Rate    NetRate  `json:"rate,omitzero" doc:"limits at layer 2"`
+}
+
+// Route is one route: to a prefix by a neighbour.
+type Route struct {
+	To  string `json:"to" doc:"prefix, for example 198.51.100.0/24"`
+	Via string `json:"via" doc:"address of the neighbour"`
+}
+
+// NetRate limits the two directions of an interface, as the node sees them.
+type NetRate struct {
+	TX BitRate `json:"tx,omitempty" doc:"most bits per second that it sends, for example 1Gbit/s"`
+	RX BitRate `json:"rx,omitempty" doc:"most bits per second that it receives"`
+}
+
+// Device is a device of the host (a path alone in the spec, or these keys).
+type Device struct {
+	Path   string `json:"path" doc:"the device's path on the host; may hold * and ?"`
+	As     string `json:"as,omitempty" doc:"its path inside; default: the same"`
+	Access string `json:"access,omitempty" doc:"letters of r (read), w (write), m (make nodes); default rw"`
+}
+
+// Mount makes a folder or file of the host visible inside.
+type Mount struct {
+	Source   string `json:"source" doc:"path on the host"`
+	Target   string `json:"target" doc:"path inside"`
+	Gateway  string `json:"gateway,omitempty" doc:"how it gets in; default bind"`
+	ReadOnly bool   `json:"read_only,omitempty" doc:"no writes through it"`
+	Map      string `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped"`
+}
+
+// The ways a mount maps ids.
+const (
+	Idmapped = "idmapped"
+	Identity = "identity"
+)
+
+// Scratch is a local volume.
+type Scratch struct {
+	Target string `json:"target" doc:"path inside"`
+	Size   Bytes  `json:"size" doc:"bytes"`
+	Pool   string `json:"pool,omitempty" doc:"volume group or folder it is made in"`
+}
+
+// Delta says where a node's writes to its root go.
+type Delta struct {
+	Size Bytes  `json:"size,omitempty" doc:"most bytes of it"`
+	In   string `json:"in,omitempty" doc:"disk (kept until berth rm) or memory (gone when the node stops, counted as its memory)"`
+}
+
+// Where deltas live. The zero value means disk.
+const (
+	OnDisk   = "disk"
+	InMemory = "memory"
+)
+
+// Image names a read-only root.
+type Image struct {
+	Kind ImageKind
+	Ref  string // REF, DIR or PATH; empty for host
+}
+
+// ImageKind is the part of an image's name before the colon.
+type ImageKind string
+
+// The kinds of image.
+const (
+	HostImage      ImageKind = "host"
+	OCIImage       ImageKind = "oci"        // a name in Berth's own store (berth image import), later also a registry
+	OCILayoutImage ImageKind = "oci-layout" // a folder in OCI image layout
+	DirImage       ImageKind = "dir"        // a folder that is the root
+	FileImage      ImageKind = "file"       // squashfs, erofs or tar
+)

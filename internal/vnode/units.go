@@ -1,0 +1,181 @@
+package vnode
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bytes is a size in bytes: "4GiB", "512MB", or a bare number.
+type Bytes int64
+
+// Rate is a speed in bytes per second: "200MB/s".
+type Rate int64
+
+// BitRate is a speed in bits per second: "1Gbit/s".
+type BitRate int64
+
+// Cores is an amount of CPU in thousandths of a CPU: "1.5" is 1500.
+type Cores int64
+
+// CPUSet is a list of CPUs in the kernel's form, sorted and merged: "0-1,4".
+type CPUSet string
+
+type unit struct {
+	name string
+	size int64
+}
+
+// Largest first: String picks the first that divides the value.
+var (
+	binary   = []unit{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+	decimal  = []unit{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}}
+	bitUnits = []unit{{"Tbit/s", 1e12}, {"Gbit/s", 1e9}, {"Mbit/s", 1e6}, {"kbit/s", 1e3}, {"bit/s", 1}}
+)
+
+// byteUnits are the units of sizes as written; "KB" is accepted for "kB".
+func byteUnits() []unit {
+	return append(slices.Concat(binary, decimal), unit{"KB", 1e3}, unit{"B", 1})
+}
+
+// ParseBytes reads a size.
+func ParseBytes(s string) (Bytes, error) {
+	v, err := parseUnit(s, byteUnits(), true)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a size: %w, for example 4GiB, 512MB or 1048576", s, err)
+	}
+	return Bytes(v), nil
+}
+
+// ParseRate reads a speed in bytes per second.
+func ParseRate(s string) (Rate, error) {
+	body, ok := strings.CutSuffix(s, "/s")
+	if !ok {
+		return 0, fmt.Errorf("%q is not a rate: a rate carries its /s, for example 200MB/s", s)
+	}
+	v, err := parseUnit(body, byteUnits(), false)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a rate: %w, for example 200MB/s or 64MiB/s", s, err)
+	}
+	return Rate(v), nil
+}
+
+// ParseBitRate reads a speed in bits per second.
+func ParseBitRate(s string) (BitRate, error) {
+	v, err := parseUnit(s, bitUnits, false)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a bit rate: %w, for example 1Gbit/s or 100Mbit/s", s, err)
+	}
+	return BitRate(v), nil
+}
+
+// ParseCores reads an amount of CPU.
+func ParseCores(s string) (Cores, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(f) || f <= 0 || f > 1e6 {
+		return 0, fmt.Errorf("%q is not an amount of CPU: a number above 0, for example 1.5", s)
+	}
+	m := math.Round(f * 1000)
+	if m < 10 {
+		return 0, fmt.Errorf("%q is too little CPU: at least 0.01", s)
+	}
+	return Cores(m), nil
+}
+
+// parseUnit reads NUMBER UNIT with no space between; bare says whether the unit may be missing.
+func parseUnit(s string, units []unit, bare bool) (int64, error) {
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/")
+	name := s[len(digits):]
+	size := int64(1)
+	switch i := slices.IndexFunc(units, func(u unit) bool { return u.name == name }); {
+	case i >= 0:
+		size = units[i].size
+	case name != "" || !bare:
+		return 0, fmt.Errorf("unit must be one of %s", unitNames(units))
+	}
+	if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+		if n < 0 {
+			return 0, fmt.Errorf("it is below 0")
+		}
+		if n > math.MaxInt64/size {
+			return 0, fmt.Errorf("it is too large")
+		}
+		return n * size, nil
+	}
+	if strings.Trim(digits, "0123456789.") != "" {
+		return 0, fmt.Errorf("%q is not a number", digits)
+	}
+	f, err := strconv.ParseFloat(digits, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number", digits)
+	}
+	v := math.Round(f * float64(size))
+	if v >= math.MaxInt64 {
+		return 0, fmt.Errorf("it is too large")
+	}
+	return int64(v), nil
+}
+
+func unitNames(units []unit) string {
+	names := make([]string, len(units))
+	for i, u := range units {
+		names[i] = u.name
+	}
+	return strings.Join(names, ", ")
+}
+
+func (b Bytes) String() string   { return format(int64(b), slices.Concat(binary, decimal), "") }
+func (r Rate) String() string    { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
+func (r BitRate) String() string { return format(int64(r), bitUnits, "bit/s") }
+func (c Cores) String() string   { return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) }
+
+// format writes v exactly: in the largest unit that divides it, else as a bare number with the base unit.
+func format(v int64, units []unit, base string) string {
+	best, size := base, int64(1)
+	for _, u := range units {
+		if v != 0 && v%u.size == 0 && u.size > size {
+			best, size = u.name, u.size
+		}
+	}
+	return strconv.FormatInt(v/size, 10) + best
+}
+
+func (b Bytes) MarshalText() ([]byte, error)   { return []byte(b.String()), nil }
+func (r Rate) MarshalText() ([]byte, error)    { return []byte(r.String()), nil }
+func (r BitRate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+func (c Cores) MarshalText() ([]byte, error)   { return []byte(c.String()), nil }
+
+func (b *Bytes) UnmarshalText(t []byte) (err error)   { *b, err = ParseBytes(string(t)); return }
+func (r *Rate) UnmarshalText(t []byte) (err error)    { *r, err = ParseRate(string(t)); return }
+func (r *BitRate) UnmarshalText(t []byte) (err error) { *r, err = ParseBitRate(string(t)); return }
+func (c *Cores) UnmarshalText(t []byte) (err error)   { *c, err = ParseCores(string(t)); return }
+
+// ParseImage reads an image's name.
+func ParseImage(s string) (Image, error) {
+	kind, ref, colon := strings.Cut(s, ":")
+	switch k := ImageKind(kind); k {
+	case HostImage:
+		if colon {
+			return Image{}, fmt.Errorf("image host takes nothing after it")
+		}
+		return Image{Kind: k}, nil
+	case OCIImage, OCILayoutImage, DirImage, FileImage:
+		if ref == "" {
+			return Image{}, fmt.Errorf("image %s: needs what follows the colon", kind)
+		}
+		return Image{Kind: k, Ref: ref}, nil
+	}
+	return Image{}, fmt.Errorf("%q is not an image: host, oci:REF, oci-layout:DIR, dir:PATH or file:PATH", s)
+}
+
+func (i Image) String() string {
+	if i.Kind == HostImage || i.Kind == "" {
+		return string(i.Kind)
+	}
+	return string(i.Kind) + ":" + i.Ref
+}
+
+func (i Image) MarshalText() ([]byte, error)        { return []byte(i.String()), nil }
+func (i *Image) UnmarshalText(t []byte) (err error) { *i, err = ParseImage(string(t)); return }
