@@ -47,6 +47,11 @@ func (c Cgroups) Has(controller string) string {
 
 // ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host).
 func ReadCgroups(proc string) (Cgroups, error) {
+	return readCgroups(proc, func(path string) string { return path })
+}
+
+// readCgroups is ReadCgroups for a tree: at maps a mount point to its place in it.
+func readCgroups(proc string, at func(path string) string) (Cgroups, error) {
 	c := Cgroups{V1: map[string]string{}}
 	f, err := os.Open(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
@@ -75,7 +80,7 @@ func ReadCgroups(proc string) (Cgroups, error) {
 		}
 	}
 	if c.V2 != "" {
-		b, err := os.ReadFile(filepath.Join(c.V2, "cgroup.controllers"))
+		b, err := os.ReadFile(filepath.Join(at(c.V2), "cgroup.controllers"))
 		if err != nil {
 			return c, fmt.Errorf("read controllers of %s: %w", c.V2, err)
 		}

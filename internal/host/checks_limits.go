@@ -1,0 +1,206 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// limits checks what limits and weights need.
+func (d *doctor) limits() []Check {
+	checks := []Check{d.cgroups()}
+	for _, w := range []struct {
+		v1, v2, option, why string
+		mandatory           bool
+	}{
+		{"cpu", "cpu", "CFS_BANDWIDTH", "cpu.weight and cpu.max", false},
+		{"cpuset", "cpuset", "CPUSETS", "cpu.set and cpu.numa", false},
+		{"memory", "memory", "MEMCG", "memory limits; without them one node can take all memory of the host", false},
+		{"pids", "pids", "CGROUP_PIDS", "pids; without it a fork bomb takes the host", false},
+		{"blkio", "io", "BLK_CGROUP", "block I/O limits", false},
+		{"hugetlb", "hugetlb", "CGROUP_HUGETLB", "limits of huge pages", false},
+		{"devices", "", "CGROUP_DEVICE", "the wall between a node and the host's devices", true},
+		{"freezer", "", "CGROUP_FREEZER", "ending all processes of a node at once", true},
+	} {
+		c := d.controller(w.v1, w.v2, w.option)
+		c.Why, c.Mandatory = "honours "+w.why, w.mandatory
+		if w.mandatory {
+			c.Why = "it is " + w.why
+		}
+		checks = append(checks, c)
+	}
+	checks = append(checks, d.swapAccounting(), d.hugePages())
+	checks = append(checks, d.disks()...)
+	for i := range checks {
+		checks[i].Area = areaCgroups
+	}
+	return checks
+}
+
+func (d *doctor) cgroups() Check {
+	cg := d.facts.Cgroups
+	c := Check{Name: "cgroups", State: OK, Found: cg.Mode(), Mandatory: true, Why: "limits are set and processes found by them"}
+	switch {
+	case cg.V2 == "" && len(cg.V1) == 0:
+		c.State, c.Found, c.Wanted = Off, "none mounted", "cgroup2"
+		c.Remedy = "mount -t cgroup2 none /sys/fs/cgroup"
+	case cg.Mode() == "v2":
+		c.Found = "v2 at " + cg.V2
+	case cg.Mode() == "hybrid":
+		c.Found = fmt.Sprintf("hybrid: v1, with %s on v2", strings.Join(cg.V2Controllers, " "))
+		c.Wanted = "v2 (v1 has no memory.low and throttles direct I/O only)"
+	default:
+		c.Wanted = "v2 (v1 has no memory.low and throttles direct I/O only)"
+	}
+	return c
+}
+
+// controller checks one controller by its names on v1 and v2; v2 is "" where v2 has the function without a controller.
+func (d *doctor) controller(v1, v2, option string) Check {
+	c := Check{Name: "cgroup " + v1, State: OK}
+	if v2 != "" && v2 != v1 {
+		c.Name = "cgroup " + v1 + "/" + v2
+	}
+	cg := d.facts.Cgroups
+	known, enabled := d.v1Controller(v1)
+	switch {
+	case cg.V1[v1] != "":
+		c.Found = "v1 at " + cg.V1[v1]
+	case v2 != "" && cg.Has(v2) == "v2":
+		c.Found = "v2"
+	case v2 == "" && cg.Mode() == "v2":
+		c.Found = "v2, part of every group"
+		if v1 == "devices" && d.built != nil && d.built["CGROUP_BPF"] != "y" {
+			c.State, c.Found, c.Wanted = Lacks, "v2 without device programs", "CONFIG_CGROUP_BPF=y"
+		}
+	case known && !enabled:
+		c.State, c.Found = Off, "switched off at boot"
+		c.Remedy = "# add cgroup_enable=" + v1 + " (and no cgroup_disable=) to the kernel's command line, reboot"
+	case known && cg.Mode() != "v2":
+		dir := "/sys/fs/cgroup/" + v1
+		c.State, c.Found = Off, "not mounted"
+		c.Remedy = fmt.Sprintf("mkdir -p %s\nmount -t cgroup -o %s cgroup %s", dir, v1, dir)
+	case d.built["CGROUPS"] == "y" && d.built[option] == "y" && v1 != v2:
+		c.State, c.Found = Off, "built, but on no hierarchy"
+	default:
+		c.State, c.Found, c.Remedy = Lacks, "none", "# boot a kernel with CONFIG_"+option+"=y"
+	}
+	return c
+}
+
+// v1Controller reports what /proc/cgroups says of a controller.
+func (d *doctor) v1Controller(name string) (known, enabled bool) {
+	for line := range strings.Lines(d.text("/proc/cgroups")) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] == name {
+			return true, f[3] == "1"
+		}
+	}
+	return false, false
+}
+
+func (d *doctor) swapAccounting() Check {
+	c := Check{Name: "swap accounting", State: OK, Found: "on", Why: "honours memory.swap"}
+	cg := d.facts.Cgroups
+	switch {
+	case cg.Has("memory") == "":
+		c.State, c.Found, c.Wanted = Lacks, "no memory controller", "the memory controller"
+	case cg.V1["memory"] != "" && !d.exists(filepath.Join(cg.V1["memory"], "memory.memsw.limit_in_bytes")):
+		c.State, c.Found, c.Remedy = Off, "off", "# add swapaccount=1 to the kernel's command line, reboot"
+	case d.facts.Swap == 0:
+		c.Found = "on; the host has no swap"
+	}
+	return c
+}
+
+func (d *doctor) hugePages() Check {
+	c := Check{Name: "huge pages", State: Off, Found: "none reserved", Wanted: "some, if nodes want huge pages", Why: "hugepages of a spec are taken from the host's reserve"}
+	dirs, _ := filepath.Glob(d.at("/sys/kernel/mm/hugepages/hugepages-*")) // the pattern is constant
+	if len(dirs) == 0 {
+		c.State, c.Found = d.built.absent("HUGETLBFS"), "none"
+		return c
+	}
+	var found []string
+	for _, dir := range dirs {
+		n, err := strconv.Atoi(d.text(filepath.Join(dir, "nr_hugepages")))
+		if err == nil && n > 0 {
+			size := strings.TrimPrefix(filepath.Base(dir), "hugepages-")
+			found = append(found, fmt.Sprintf("%d of %s, %s free", n, size, d.text(filepath.Join(dir, "free_hugepages"))))
+		}
+	}
+	if len(found) > 0 {
+		c.State, c.Found, c.Wanted = OK, strings.Join(found, "; "), ""
+		return c
+	}
+	c.Remedy = "sysctl -w vm.nr_hugepages=256   # 512 MiB of 2 MiB pages"
+	return c
+}
+
+// disks checks each disk of the host: its scheduler, and what can throttle it.
+func (d *doctor) disks() []Check {
+	entries, err := os.ReadDir(d.at("/sys/block"))
+	if err != nil {
+		return []Check{{Name: "disks", State: Broken, Found: err.Error(), Why: "block I/O limits act on disks"}}
+	}
+	throttle, state, remedy := d.throttle()
+	var checks []Check
+	for _, e := range entries {
+		if !d.isDisk(e.Name()) {
+			continue
+		}
+		c := Check{
+			Name: "disk " + e.Name(), State: state, Found: throttle + ", scheduler " + d.scheduler(e.Name()), Remedy: remedy,
+			Why: "honours io rates of a spec",
+		}
+		if state != OK {
+			c.Wanted = "a throttle"
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// isDisk reports whether a block device holds data that outlives the memory: no ram disk, and no empty loop device.
+func (d *doctor) isDisk(name string) bool {
+	for _, prefix := range []string{"ram", "zram", "sr", "fd"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	size := d.text("/sys/block/" + name + "/size")
+	return size != "" && size != "0"
+}
+
+// scheduler returns the I/O scheduler in use: the one in brackets; bio-based devices (dm, md) have none.
+func (d *doctor) scheduler(disk string) string {
+	for f := range strings.FieldsSeq(d.text("/sys/block/" + disk + "/queue/scheduler")) {
+		if name, ok := strings.CutPrefix(f, "["); ok {
+			return strings.TrimSuffix(name, "]")
+		}
+	}
+	return "none of its own"
+}
+
+// throttle says by what a disk can be throttled. The root group of v2 has no io.max: any group below it shows it.
+func (d *doctor) throttle() (what string, state State, remedy string) {
+	cg := d.facts.Cgroups
+	const kernel = "# boot a kernel with CONFIG_BLK_DEV_THROTTLING=y"
+	switch {
+	case cg.V1["blkio"] != "":
+		if d.exists(filepath.Join(cg.V1["blkio"], "blkio.throttle.read_bps_device")) {
+			return "blkio.throttle", OK, ""
+		}
+		return "no throttle", Lacks, kernel
+	case cg.Has("io") == "v2":
+		below, _ := filepath.Glob(filepath.Join(d.at(cg.V2), "*", "io.max")) // the pattern is constant
+		if len(below) > 0 || d.built["BLK_DEV_THROTTLING"] == "y" {
+			return "io.max", OK, ""
+		}
+		if d.built == nil {
+			return "io.max (unproved)", OK, ""
+		}
+		return "no throttle", Lacks, kernel
+	}
+	return "no throttle", Off, "# see cgroup blkio/io above"
+}

@@ -1,0 +1,120 @@
+package host
+
+import (
+	"strings"
+
+	"berth/internal/refuse"
+)
+
+// State is the answer of a check. That the kernel lacks something, that it is off, and that it is broken need three
+// different remedies.
+type State string
+
+// The states.
+const (
+	OK     State = "ok"
+	Lacks  State = "lacks"  // not there: not built, not installed, no such hardware
+	Off    State = "off"    // there, but switched off, not loaded, or set otherwise than wanted
+	Broken State = "broken" // there and on, but it does not work, or is known to be unsafe
+)
+
+// Check is one thing that Berth would like of a host, and what it found. Check is data: printers are elsewhere.
+type Check struct {
+	Area      string `json:"area"` // heading under which it is printed
+	Name      string `json:"name"`
+	State     State  `json:"state"`
+	Found     string `json:"found"`
+	Wanted    string `json:"wanted,omitempty"` // empty where Found says it all
+	Why       string `json:"why"`              // what a user loses without it
+	Remedy    string `json:"remedy,omitempty"` // shell commands to paste, one a line; empty when there is none
+	Mandatory bool   `json:"mandatory"`        // no node runs without it
+}
+
+// The areas, in the order of a report.
+const (
+	areaKernel    = "kernel"
+	areaCgroups   = "limits"
+	areaFiles     = "images and deltas"
+	areaRuntimes  = "runtimes"
+	areaNetwork   = "network"
+	areaMeasuring = "measuring"
+)
+
+// Doctor judges a host by its files under h and by what was tried on it. It does no system call but reading files,
+// so that tests hand it an archived host.
+func Doctor(h Host, tried Tried) []Check {
+	d := doctor{Host: h, Tried: tried, built: h.kconfig(), pkg: h.packages()}
+	d.facts, d.factsErr = h.Facts()
+	var all []Check
+	for _, area := range []func() []Check{d.kernel, d.limits, d.files, d.runtimes, d.network, d.measuring} {
+		all = append(all, area()...)
+	}
+	return all
+}
+
+// doctor is what the checks share.
+type doctor struct {
+	Host
+	Tried
+	facts    Facts
+	factsErr error
+	built    kconfig
+	pkg      packages
+}
+
+// Missing returns the mandatory checks that are not ok.
+func Missing(checks []Check) []Check {
+	var m []Check
+	for _, c := range checks {
+		if c.Mandatory && c.State != OK {
+			m = append(m, c)
+		}
+	}
+	return m
+}
+
+// Refusal returns nil when nothing mandatory is missing, else why this host cannot run nodes (exit 3).
+func Refusal(checks []Check) error {
+	missing := Missing(checks)
+	if len(missing) == 0 {
+		return nil
+	}
+	names := make([]string, len(missing))
+	for i, c := range missing {
+		names[i] = c.Name
+	}
+	return refuse.Cannotf("berth doctor says what to do", "this host cannot run nodes: %s", strings.Join(names, ", "))
+}
+
+// packages names the packages of a distribution and the command that installs them.
+type packages struct {
+	install string
+}
+
+// packages reads which package tool the host has from os-release(5).
+func (h Host) packages() packages {
+	ids := " "
+	for line := range strings.Lines(h.text("/etc/os-release")) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if key == "ID" || key == "ID_LIKE" {
+			ids += strings.Trim(value, `"'`) + " "
+		}
+	}
+	switch {
+	case strings.Contains(ids, " debian ") || strings.Contains(ids, " ubuntu "):
+		return packages{"apt-get install -y"}
+	case strings.Contains(ids, " rhel ") || strings.Contains(ids, " fedora ") || strings.Contains(ids, " centos "):
+		return packages{"dnf install -y"}
+	case strings.Contains(ids, " suse ") || strings.Contains(ids, " opensuse "):
+		return packages{"zypper install -y"}
+	}
+	return packages{}
+}
+
+// get returns the command that installs a package, or words for it where the distribution is not known.
+func (p packages) get(name string) string {
+	if p.install == "" {
+		return "# install the package " + name
+	}
+	return p.install + " " + name
+}

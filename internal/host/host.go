@@ -1,0 +1,48 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Host says where the host's own files are. Tests hand it archived trees instead.
+type Host struct {
+	Proc string // /proc
+	Sys  string // /sys
+	Etc  string // /etc
+	Boot string // /boot: the kernel's configuration, where /proc/config.gz is not built in
+}
+
+// New returns the host this process runs on.
+func New() Host {
+	return Host{Proc: "/proc", Sys: "/sys", Etc: "/etc", Boot: "/boot"}
+}
+
+// Cgroups reads where the cgroup hierarchies are.
+func (h Host) Cgroups() (Cgroups, error) { return readCgroups(h.Proc, h.at) }
+
+// at maps a path of the host, for example a mount point under /sys, to its place in the tree.
+func (h Host) at(path string) string {
+	for _, dir := range []struct{ real, tree string }{{"/proc", h.Proc}, {"/sys", h.Sys}, {"/etc", h.Etc}, {"/boot", h.Boot}} {
+		if rest, ok := strings.CutPrefix(path, dir.real+"/"); ok {
+			return filepath.Join(dir.tree, rest)
+		}
+	}
+	return path
+}
+
+// text returns the content of a small file of the host without the white space around it, "" if it cannot be read.
+func (h Host) text(path string) string {
+	b, err := os.ReadFile(h.at(path))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// exists reports whether a path of the host is there.
+func (h Host) exists(path string) bool {
+	_, err := os.Lstat(h.at(path))
+	return err == nil
+}

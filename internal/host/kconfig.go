@@ -1,0 +1,51 @@
+package host
+
+import (
+	"bufio"
+	"compress/gzip"
+	"io"
+	"os"
+	"strings"
+)
+
+// kconfig is the configuration that a kernel was built with: option without CONFIG_ to "y", "m" or a value.
+// It is nil where the host does not publish it; then nothing can be said about what was built.
+type kconfig map[string]string
+
+// kconfig reads /proc/config.gz, else /boot/config-RELEASE.
+func (h Host) kconfig() kconfig {
+	if f, err := os.Open(h.at("/proc/config.gz")); err == nil {
+		defer f.Close()
+		if z, err := gzip.NewReader(f); err == nil {
+			return parseKconfig(z)
+		}
+	}
+	f, err := os.Open(h.at("/boot/config-" + h.text("/proc/sys/kernel/osrelease")))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	return parseKconfig(f)
+}
+
+func parseKconfig(r io.Reader) kconfig {
+	k := kconfig{}
+	for s := bufio.NewScanner(r); s.Scan(); {
+		if option, value, ok := strings.Cut(s.Text(), "="); ok {
+			if name, ok := strings.CutPrefix(option, "CONFIG_"); ok {
+				k[name] = value
+			}
+		}
+	}
+	return k
+}
+
+// absent says why a feature that is not there is not: Lacks when the kernel was built without the option, Off when
+// it has it (built in, or as a module that is not loaded), and Lacks too when the configuration is unknown.
+func (k kconfig) absent(option string) State {
+	switch k[option] {
+	case "y", "m":
+		return Off
+	}
+	return Lacks
+}

@@ -1,0 +1,82 @@
+package host
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// width is the widest line of a report, and label the column in which its text begins.
+const (
+	width = 80
+	label = 32
+)
+
+// Text prints a report for people, at most 80 columns wide: a line for what is fine; what is wanted, why, and the
+// remedy for what is not.
+func Text(w io.Writer, checks []Check) error {
+	var b strings.Builder
+	area := ""
+	count := map[State]int{}
+	for _, c := range checks {
+		if c.Area != area {
+			area = c.Area
+			fmt.Fprintf(&b, "%s\n", area)
+		}
+		count[c.State]++
+		writeCheck(&b, c)
+	}
+	fmt.Fprintf(&b, "\n%d ok, %d lacking, %d off, %d broken: ", count[OK], count[Lacks], count[Off], count[Broken])
+	if missing := Missing(checks); len(missing) > 0 {
+		fmt.Fprintf(&b, "this host cannot run nodes (%d needed)\n", len(missing))
+	} else {
+		fmt.Fprintf(&b, "this host can run nodes\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeCheck(b *strings.Builder, c Check) {
+	state := string(c.State)
+	if c.Mandatory && c.State != OK {
+		state += "!"
+	}
+	head := fmt.Sprintf("  %-8s %-20s ", state, c.Name)
+	writeWrapped(b, head, c.Found)
+	if c.State == OK {
+		return
+	}
+	if c.Wanted != "" {
+		writeWrapped(b, fmt.Sprintf("%*s", label, "wanted: "), c.Wanted)
+	}
+	writeWrapped(b, fmt.Sprintf("%*s", label, "why: "), c.Why)
+	for line := range strings.SplitSeq(c.Remedy, "\n") {
+		if line != "" {
+			fmt.Fprintf(b, "      %s\n", line) // never wrapped: it is there to be pasted
+		}
+	}
+}
+
+// writeWrapped writes head and text; the lines after the first are indented as wide as label.
+func writeWrapped(b *strings.Builder, head, text string) {
+	b.WriteString(head)
+	col := utf8.RuneCountInString(head)
+	first := true
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case first:
+		case col+1+n > width:
+			fmt.Fprintf(b, "\n%*s", label, "")
+			col = label
+		default:
+			b.WriteByte(' ')
+			col++
+		}
+		b.WriteString(word)
+		col += n
+		first = false
+	}
+	b.WriteByte('\n')
+}
