@@ -1,0 +1,187 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Thread runs f on an OS thread of its own, which ends with it: where to Enter a plan and start the runtime from.
+// It is never the process's main thread, because that one cannot end before the process does: it would hold the mounts,
+// and /proc/self would show them.
+func Thread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			done <- Thread(f) // on another thread, as this one waits
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// Enter gives the current OS thread a mount namespace of its own and mounts the plan in it. Call it within Thread, also
+// because an error leaves the namespace half made. Needs root.
+//
+// Errors: refuse.NotFound for a layer or source that is gone, refuse.Cannot for a file system that cannot be idmapped
+// or written, refuse.Invalid for a plan that makes no sense or a source that became a symbolic link.
+func (p *Plan) Enter(ctx context.Context) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if unix.Gettid() == unix.Getpid() {
+		return errors.New("enter a mount namespace: on the main thread, which would keep it")
+	}
+	var userns *os.File
+	if p.needsUserNS() {
+		var err error
+		if userns, err = UserNS(p.IDs); err != nil {
+			return err
+		}
+		defer userns.Close()
+	}
+	if err := p.unshare(); err != nil {
+		return err
+	}
+	// The thread's own since unshare. What is made for the node's root to traverse must not depend on the caller's.
+	defer unix.Umask(unix.Umask(0))
+	if err := p.enterRoot(userns); err != nil {
+		return err
+	}
+	for i := range p.Stage {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("stage mounts: %w", err)
+		}
+		if err := p.Stage[i].mount(p.IDs, userns); err != nil {
+			return fmt.Errorf("stage %s: %w", p.Stage[i].At, err)
+		}
+	}
+	return nil
+}
+
+func (p *Plan) needsUserNS() bool {
+	if p.IDs.None() {
+		return false
+	}
+	need := len(p.Root.Lower) > 0
+	for _, s := range p.Stage {
+		need = need || s.Idmap
+	}
+	return need
+}
+
+// unshare makes the private namespace: what is mounted in it stays in it, what the host unmounts leaves it too.
+func (p *Plan) unshare() error {
+	// Implies CLONE_FS: the working directory is the thread's own from here on.
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("take the mount namespace off the host's: %w", err)
+	}
+	for _, path := range p.Hide {
+		// EINVAL: nothing is mounted there.
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
+	// Without nodev, or the device nodes on it would not open; traversable for the container's root, which is not ours.
+	if err := unix.Mount("berth-stage", p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0711,size=1m"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", p.Dir, err)
+	}
+	return nil
+}
+
+// enterRoot mounts the root from a scratch folder, in which the thread works meanwhile.
+func (p *Plan) enterRoot(userns *os.File) error {
+	if below(p.Root.At, p.Dir) {
+		if err := os.MkdirAll(p.Root.At, 0o711); err != nil {
+			return fmt.Errorf("make a mount point: %w", err)
+		}
+	}
+	dir := filepath.Join(p.Dir, ".layers")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make a scratch folder: %w", err)
+	}
+	back, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the working directory: %w", err)
+	}
+	defer unix.Close(back)
+	if err := unix.Chdir(dir); err != nil {
+		return fmt.Errorf("enter %s: %w", dir, err)
+	}
+	if err := p.Root.mount(dir, userns, p.IDs); err != nil {
+		return err
+	}
+	if err := unix.Fchdir(back); err != nil {
+		return fmt.Errorf("leave %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mount stages one thing.
+func (s *Stage) mount(ids IDs, userns *os.File) error {
+	if err := os.MkdirAll(filepath.Dir(s.At), 0o711); err != nil {
+		return fmt.Errorf("make a mount point: %w", err)
+	}
+	if s.Device != nil {
+		return s.Device.make(s.At, ids)
+	}
+	t, err := openTree(s.Source, unix.RESOLVE_NO_SYMLINKS, s.Recursive)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if t.dir {
+		err = os.Mkdir(s.At, 0o700)
+	} else {
+		err = os.WriteFile(s.At, nil, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("make a mount point: %w", err)
+	}
+	flags := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+	if s.ReadOnly {
+		flags |= unix.MOUNT_ATTR_RDONLY
+	}
+	if !s.Idmap {
+		userns = nil
+	}
+	if err := t.set(flags, userns); err != nil {
+		return unmappable(s.Source, s.Recursive, userns, err)
+	}
+	return t.move(s.At)
+}
+
+// make makes the device node for the node's root.
+func (d *DeviceNode) make(at string, ids IDs) error {
+	mode := fs.FileMode(d.Mode).Perm()
+	if mode == 0 {
+		mode = 0o660
+	}
+	kind := uint32(unix.S_IFCHR)
+	if d.Type == "b" {
+		kind = unix.S_IFBLK
+	}
+	if err := unix.Mknod(at, kind|0o600, int(unix.Mkdev(d.Major, d.Minor))); err != nil {
+		return fmt.Errorf("make device node %s %d:%d: %w", d.Type, d.Major, d.Minor, err)
+	}
+	if err := os.Chown(at, int(ids.Base), int(ids.Base)); err != nil {
+		return fmt.Errorf("give the device node to the node: %w", err)
+	}
+	if err := os.Chmod(at, mode); err != nil {
+		return fmt.Errorf("set the mode of the device node: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+// Package mounts makes the file systems of one node visible in a private mount namespace: the root as an overlay over
+// idmapped layers, sources staged for the OCI runtime to bind, and device nodes of the node's own.
+//
+// A Plan is data. Enter carries it out on the current OS thread, which is then good for one thing only: starting the
+// runtime, which inherits the namespace. Nothing of it is ever visible in the host's mount namespace, and nothing is
+// left to unmount when the process is killed: the mounts live as long as the last process that sees them.
+package mounts
+
+import (
+	"path/filepath"
+	"strings"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// IDs is the range of host ids that a node's ids 0..Size-1 are mapped to. The zero value: no user namespace.
+type IDs struct {
+	Base uint32 `json:"base,omitempty"`
+	Size uint32 `json:"size,omitempty"`
+}
+
+// None reports whether there is no range, so nothing is mapped.
+func (i IDs) None() bool { return i.Size == 0 }
+
+// Plan says what a node's private mount namespace holds.
+type Plan struct {
+	Dir   string   `json:"dir"`             // an existing folder on which a small tmpfs is mounted: all staged things are below it
+	Root  Root     `json:"root"`            // what becomes the node's /
+	Stage []Stage  `json:"stage,omitempty"` // what the runtime binds into the node
+	Hide  []string `json:"hide,omitempty"`  // mounts of the host that the runtime must not see; it is fine if one is missing
+	IDs   IDs      `json:"ids,omitzero"`    // the node's ids
+}
+
+// Root is the node's root: an overlay of Lower and an upper folder, or a Plain folder.
+type Root struct {
+	At     string      `json:"at"`               // where it is mounted: an existing folder, or below Plan.Dir
+	Lower  []string    `json:"lower,omitempty"`  // read-only layers, folders of the host, top first; idmapped if there are IDs
+	Upper  string      `json:"upper,omitempty"`  // where writes go, on disk; owned by the node's root; not idmapped (overlay cannot)
+	Work   string      `json:"work,omitempty"`   // overlay's own folder, beside Upper in the same folder
+	Memory bool        `json:"memory,omitempty"` // writes go to a tmpfs instead of Upper and Work
+	Size   vnode.Bytes `json:"size,omitempty"`   // most bytes in that tmpfs; 0: the kernel's default, half of the memory
+	Plain  string      `json:"plain,omitempty"`  // instead of an overlay: this folder is the root, its ids as they are
+}
+
+// Stage is one thing that the runtime binds into the node: a folder or file of the host, or a device node.
+//
+// The kernel locks the flags of a mount when a user namespace gets it, so the runtime's bind must ask for them too:
+// nosuid and nodev for a Source (and ro if ReadOnly), nosuid and noexec for a Device.
+type Stage struct {
+	At        string      `json:"at"`                  // below Plan.Dir; the file or folder to mount on is made
+	Source    string      `json:"source,omitempty"`    // absolute path on the host; refused if a part of it is a symbolic link
+	Idmap     bool        `json:"idmap,omitempty"`     // the node's ids are written as the same ids on the source's file system
+	ReadOnly  bool        `json:"readOnly,omitempty"`  // of all that is mounted beneath, too
+	Recursive bool        `json:"recursive,omitempty"` // with what is mounted beneath it now; later mounts do not follow
+	Device    *DeviceNode `json:"device,omitempty"`    // instead of Source
+}
+
+// DeviceNode is a device node, owned by the node's root.
+type DeviceNode struct {
+	Type  string `json:"type"` // "b" (block) or "c" (character)
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+	Mode  uint32 `json:"mode,omitempty"` // permission bits; 0 means 0660
+}
+
+// MaxLayers is the most layers below an overlay (OVL_MAX_STACK in the kernel's fs/overlayfs).
+const MaxLayers = 500
+
+// Validate refuses a plan that Enter could not carry out, as far as can be seen without looking at the host.
+func (p *Plan) Validate() error {
+	if !clean(p.Dir) {
+		return refuse.Invalidf("staging folder %q is not an absolute path", p.Dir)
+	}
+	if err := p.Root.validate(); err != nil {
+		return err
+	}
+	seen := map[string]bool{p.Root.At: true}
+	for _, s := range p.Stage {
+		switch {
+		case !below(s.At, p.Dir):
+			return refuse.Invalidf("stage %q is not below %s", s.At, p.Dir)
+		case seen[s.At]:
+			return refuse.Invalidf("two things are staged at %s", s.At)
+		case (s.Source == "") == (s.Device == nil):
+			return refuse.Invalidf("stage %s needs a source or a device, not both", s.At)
+		case s.Device == nil && !clean(s.Source):
+			return refuse.Invalidf("source %q of stage %s is not an absolute path", s.Source, s.At)
+		case s.Device != nil && s.Device.Type != "b" && s.Device.Type != "c":
+			return refuse.Invalidf("device type %q of stage %s is neither b nor c", s.Device.Type, s.At)
+		case s.Idmap && p.IDs.None():
+			return refuse.Invalidf("stage %s asks for idmapping, but the node has no id range", s.At)
+		}
+		seen[s.At] = true
+	}
+	return nil
+}
+
+func (r *Root) validate() error {
+	if !clean(r.At) {
+		return refuse.Invalidf("root %q is not an absolute path", r.At)
+	}
+	if r.Plain != "" {
+		if len(r.Lower) > 0 || r.Upper != "" || r.Work != "" || r.Memory {
+			return refuse.Invalidf("root %s is either a plain folder or an overlay", r.At)
+		}
+		return nil
+	}
+	switch {
+	case len(r.Lower) == 0:
+		return refuse.Invalidf("root %s has no layers", r.At)
+	case len(r.Lower) > MaxLayers:
+		return refuse.Cannotf("merge layers of the image", "the image has %d layers, the kernel's overlay takes at most %d", len(r.Lower), MaxLayers)
+	case r.Memory && r.Upper+r.Work != "":
+		return refuse.Invalidf("the writes to root %s go either to memory or to disk", r.At)
+	case !r.Memory && (!clean(r.Upper) || !clean(r.Work) || r.Upper == r.Work || filepath.Dir(r.Upper) != filepath.Dir(r.Work)):
+		return refuse.Invalidf("upper %q and work %q of root %s must be two folders in one folder", r.Upper, r.Work, r.At)
+	}
+	return nil
+}
+
+// clean reports whether a path is absolute and has no dots, doubled or trailing slashes.
+func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(path) == path }
+
+func below(path, dir string) bool { return clean(path) && strings.HasPrefix(path, dir+"/") }

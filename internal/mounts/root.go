@@ -1,0 +1,130 @@
+package mounts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// mount makes the node's root at r.At, working in the empty folder dir, the thread's working directory while it does.
+//
+// The layers get numbers as names: mount(2) takes one page of options, in which 500 numbers fit and 500 paths do not;
+// and no path needs its commas and colons escaped.
+func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
+	if r.Plain != "" {
+		return bind(r.Plain, r.At, 0, false, unix.MOUNT_ATTR_NODEV, nil)
+	}
+	names, err := r.layers(dir, userns)
+	if err != nil {
+		return err
+	}
+	upper, work := "writes/upper", "writes/work"
+	if !r.Memory {
+		upper, work = "writes/"+filepath.Base(r.Upper), "writes/"+filepath.Base(r.Work)
+	}
+	if strings.ContainsAny(upper+work, `,:\`) {
+		return refuse.Invalidf("the names of upper %s and work %s must not hold a comma, colon or backslash", r.Upper, r.Work)
+	}
+	writes := filepath.Join(dir, "writes")
+	if err := os.Mkdir(writes, 0o700); err != nil {
+		return fmt.Errorf("make a mount point: %w", err)
+	}
+	if r.Memory {
+		err = r.memory(dir, ids)
+	} else {
+		err = bind(filepath.Dir(r.Upper), writes, 0, false, 0, nil)
+	}
+	if err != nil {
+		return err
+	}
+	options := "lowerdir=" + strings.Join(names, ":") + ",upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount the overlay of %d layers and %s at %s: %w (the kernel log may say more)", len(names), r.upperName(), r.At, err)
+	}
+	if err := r.writable(); err != nil {
+		return err
+	}
+	// Overlay holds its own copies of these mounts.
+	for _, name := range append(names, "writes") {
+		if err := unix.Unmount(filepath.Join(dir, name), unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount layer %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// layers mounts each lower folder, idmapped if there is a user namespace, in dir under its number.
+func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
+	names := make([]string, len(r.Lower))
+	for i, lower := range r.Lower {
+		names[i] = strconv.Itoa(i)
+		at := filepath.Join(dir, names[i])
+		if err := os.Mkdir(at, 0o700); err != nil {
+			return nil, fmt.Errorf("make a mount point: %w", err)
+		}
+		if err := bind(lower, at, 0, false, unix.MOUNT_ATTR_RDONLY, userns); err != nil {
+			return nil, fmt.Errorf("image layer: %w", err)
+		}
+	}
+	return names, nil
+}
+
+// memory makes the tmpfs that takes the writes. Its upper folder gets the owner and mode of the top layer's root,
+// because these are what the overlay's root shows.
+func (r *Root) memory(dir string, ids IDs) error {
+	writes := filepath.Join(dir, "writes")
+	options := "mode=0700"
+	if r.Size > 0 {
+		options += ",size=" + strconv.FormatInt(int64(r.Size), 10)
+	}
+	if err := unix.Mount("berth-delta", writes, "tmpfs", unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount a tmpfs of %s for the writes to %s: %w", r.Size, r.At, err)
+	}
+	var top unix.Stat_t
+	if err := unix.Stat(filepath.Join(dir, "0"), &top); err != nil {
+		return fmt.Errorf("stat layer %s: %w", r.Lower[0], err)
+	}
+	for _, name := range []string{"upper", "work"} {
+		path := filepath.Join(writes, name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return fmt.Errorf("make %s: %w", path, err)
+		}
+		if err := os.Chown(path, int(ids.Base), int(ids.Base)); err != nil {
+			return fmt.Errorf("give %s to the node: %w", path, err)
+		}
+	}
+	if err := unix.Chmod(filepath.Join(writes, "upper"), top.Mode&0o7777); err != nil {
+		return fmt.Errorf("set the mode of the root: %w", err)
+	}
+	return nil
+}
+
+// writable reads back that the root takes writes: overlay mounts read-only without an error when it cannot use the
+// upper folder, for example an idmapped one (EOVERFLOW in fs/overlayfs/super.c).
+func (r *Root) writable() error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(r.At, &fs); err != nil {
+		return fmt.Errorf("stat the file system of root %s: %w", r.At, err)
+	}
+	if fs.Type != unix.OVERLAYFS_SUPER_MAGIC {
+		return fmt.Errorf("root %s is not the overlay that was mounted there", r.At)
+	}
+	if fs.Flags&unix.ST_RDONLY != 0 {
+		return refuse.Cannotf("put it on a writable ext4, xfs, btrfs or tmpfs that is not idmapped, or use delta: {in: memory}",
+			"the overlay at %s came up read-only: the kernel cannot write to %s", r.At, r.upperName())
+	}
+	return nil
+}
+
+func (r *Root) upperName() string {
+	if r.Memory {
+		return "memory"
+	}
+	return "delta " + r.Upper
+}

@@ -1,0 +1,85 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// A tree is a detached copy of a mount (open_tree(2)): it is nowhere until it is moved to a place.
+type tree struct {
+	fd     int
+	source string
+	dir    bool
+}
+
+// openTree copies the mount at path, with the mounts beneath it if asked for. resolve holds openat2's RESOLVE_ flags.
+func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
+	place, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return nil, refuse.NotFoundf("%s is gone: %w", path, err)
+	case errors.Is(err, unix.ELOOP):
+		return nil, refuse.Invalidf("%s leads through a symbolic link: %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer unix.Close(place)
+	var st unix.Stat_t
+	if err := unix.Fstat(place, &st); err != nil {
+		return nil, fmt.Errorf("stat %s: %w", path, err)
+	}
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
+	if recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(place, "", flags)
+	if err != nil {
+		return nil, fmt.Errorf("copy the mount of %s: %w", path, err)
+	}
+	return &tree{fd: fd, source: path, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+}
+
+// set gives the whole tree mount flags (MOUNT_ATTR_) and, with a user namespace, an idmap. It becomes private:
+// neither does a later mount of the host appear in it, past idmap and read-only, nor the other way round.
+func (t *tree) set(flags uint64, userns *os.File) error {
+	attr := unix.MountAttr{Attr_set: flags, Propagation: unix.MS_PRIVATE}
+	if userns != nil {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(userns.Fd())
+	}
+	if err := unix.MountSetattr(t.fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("set the mount of %s: %w", t.source, err)
+	}
+	return nil
+}
+
+// move puts the tree at a place. It must be a folder for a folder, else a file.
+func (t *tree) move(to string) error {
+	if err := unix.MoveMount(t.fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", t.source, to, err)
+	}
+	return nil
+}
+
+func (t *tree) close() { _ = unix.Close(t.fd) }
+
+// bind copies the mount at source to a place that exists, in one go.
+func bind(source, to string, resolve uint64, recursive bool, flags uint64, userns *os.File) error {
+	t, err := openTree(source, resolve, recursive)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := t.set(flags, userns); err != nil {
+		return unmappable(source, recursive, userns, err)
+	}
+	return t.move(to)
+}
