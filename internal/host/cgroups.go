@@ -17,6 +17,12 @@ type Cgroups struct {
 	V1            map[string]string `json:"v1,omitempty"` // controller, or "name=systemd", to its mount point
 	V2            string            `json:"v2,omitempty"` // mount point of the v2 tree; "" if there is none
 	V2Controllers []string          `json:"v2_controllers,omitempty"`
+
+	// What a limit needs to know before anything is changed.
+	V2Enabled []string `json:"v2_enabled,omitempty"` // controllers that the v2 root hands to its children
+	V1Swap    bool     `json:"v1_swap,omitempty"`    // v1 counts memory and swap together (memory.memsw.*)
+	CPUs      string   `json:"cpus,omitempty"`       // CPUs that the top cpuset offers; "" without a cpuset controller
+	HugePages []int64  `json:"huge_pages,omitempty"` // huge page sizes in bytes, ascending
 }
 
 // Mode names the kind of host: "v1" (no v2 tree, or one without controllers), "v2" (no v1 controller), else "hybrid".
@@ -86,5 +92,6 @@ func readCgroups(proc string, at func(path string) string) (Cgroups, error) {
 		}
 		c.V2Controllers = strings.Fields(string(b))
 	}
+	c.readOffers(at)
 	return c, nil
 }
