@@ -1,0 +1,78 @@
+package ids
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// span is ids from up to, not including, to.
+type span struct{ from, to uint64 }
+
+type spans []span
+
+// overlap reports whether the range at base shares an id with one of the spans.
+func (s spans) overlap(base uint32) bool {
+	from, to := uint64(base), uint64(base)+Size
+	for _, x := range s {
+		if x.from < to && from < x.to {
+			return true
+		}
+	}
+	return false
+}
+
+// hostIDs reads which ids the host has given away: to users and groups, and to users for their own containers
+// (subuid(5), subgid(5)). A file that is missing gives none, a line that cannot be read neither.
+func hostIDs(etc string) (spans, error) {
+	var all spans
+	for _, f := range []struct {
+		name         string
+		start, count int // columns; no count: one id
+	}{
+		{"passwd", 2, -1}, {"group", 2, -1}, {"subuid", 1, 2}, {"subgid", 1, 2},
+	} {
+		file, err := os.Open(filepath.Join(etc, f.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read which ids the host uses: %w", err)
+		}
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 1<<20) // a group's line lists all its members
+		for lines.Scan() {
+			if s, ok := parseSpan(lines.Text(), f.start, f.count); ok {
+				all = append(all, s)
+			}
+		}
+		err = errors.Join(lines.Err(), file.Close())
+		if err != nil {
+			return nil, fmt.Errorf("read which ids the host uses: %s: %w", f.name, err)
+		}
+	}
+	return all, nil
+}
+
+func parseSpan(line string, start, count int) (span, bool) {
+	columns := strings.Split(line, ":")
+	if max(start, count) >= len(columns) {
+		return span{}, false
+	}
+	from, err := strconv.ParseUint(columns[start], 10, 32)
+	if err != nil {
+		return span{}, false
+	}
+	n := uint64(1)
+	if count >= 0 {
+		if n, err = strconv.ParseUint(columns[count], 10, 32); err != nil {
+			return span{}, false
+		}
+	}
+	return span{from, from + n}, true
+}

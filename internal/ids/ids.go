@@ -1,0 +1,229 @@
+// Package ids gives each node a range of user and group ids of the host that nobody else has, for as long as the node
+// exists.
+//
+// The claims are symbolic links in one folder, because a link is made with its content, exclusively and in one call:
+// range-BASE → NODE says whose a range is, node-NODE → BASE finds it again. A kill between any two calls leaves links
+// that still tell whose they are.
+package ids
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// The region that ranges come from: above the ids of people and of /etc/subuid's usual entries, below the 2^31 at
+// which some programs fail; systemd leaves it to containers (its "Users, Groups, UIDs and GIDs" page).
+const (
+	First = 0x40000000
+	Last  = 0x6fff0000 // base of the last range
+	Size  = 65536      // ids in a range
+	slots = (Last-First)/Size + 1
+)
+
+// Range is ids Base … Base+Size-1 of the host.
+type Range struct {
+	Base uint32 `json:"base"`
+	Size uint32 `json:"size"`
+}
+
+func (r Range) String() string { return fmt.Sprintf("%d-%d", r.Base, r.Base+r.Size-1) }
+
+// Of returns the range that a node has claimed in the folder dir; ok is false if it has none.
+func Of(dir, node string) (r Range, ok bool, err error) {
+	text, err := readLink(nodeLink(dir, node))
+	if err != nil || text == "" {
+		return Range{}, false, err
+	}
+	base, ok := parseBase(text)
+	if !ok {
+		return Range{}, false, fmt.Errorf("read the id range of %s: %q is no range's base", node, text)
+	}
+	owner, err := readLink(rangeLink(dir, base))
+	if err != nil || owner != node {
+		return Range{}, false, err
+	}
+	return Range{Base: base, Size: Size}, true, nil
+}
+
+// Kinds are the steps of this package.
+func Kinds() step.Kinds {
+	return step.Kinds{"ids.claim": func() step.Step { return new(Claim) }}
+}
+
+// Claim is the step that claims a range for a node. It lasts until the node is removed. A node that has a range keeps
+// it; else the search begins at a place that only dir and name decide, so that a node mostly gets the same one again.
+type Claim struct {
+	Dir  string `json:"dir"` // layout's IDs
+	Node string `json:"node"`
+	Etc  string `json:"etc,omitempty"`  // where passwd, group, subuid and subgid are; "" is /etc
+	Base uint32 `json:"base,omitempty"` // filled in by Do
+}
+
+// Kind names the step in journals.
+func (c *Claim) Kind() string { return "ids.claim" }
+
+func (c *Claim) String() string {
+	if c.Base != 0 {
+		return fmt.Sprintf("ids %s of the host for %s", c.Range(), c.Node)
+	}
+	return fmt.Sprintf("%d ids of the host for %s, the same at every start", Size, c.Node)
+}
+
+// Range is the range that Do claimed; its Size is 0 before.
+func (c *Claim) Range() Range {
+	if c.Base == 0 {
+		return Range{}
+	}
+	return Range{Base: c.Base, Size: Size}
+}
+
+// Do claims a range and fills in Base. refuse.Cannot if none is free.
+func (c *Claim) Do(ctx context.Context) error {
+	if had, ok, err := Of(c.Dir, c.Node); err != nil {
+		return err
+	} else if ok {
+		c.Base = had.Base
+		return nil
+	}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of id ranges: %w", err)
+	}
+	taken, err := hostIDs(c.etc())
+	if err != nil {
+		return err
+	}
+	start := first(c.Dir, c.Node)
+	for i := range uint32(slots) {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("claim an id range: %w", err)
+		}
+		base := First + (start+i)%slots*Size
+		if taken.overlap(base) {
+			continue
+		}
+		got, err := c.try(base)
+		if err != nil {
+			return err
+		}
+		if got {
+			c.Base = base
+			return nil
+		}
+	}
+	return refuse.Cannotf("remove nodes that are no longer needed, or shorten the ranges in /etc/subuid and /etc/subgid",
+		"none of the %d id ranges is free for %s", slots, c.Node)
+}
+
+// try claims one range if it is free. The link from the node comes first, so that Undo finds what a kill cut short.
+func (c *Claim) try(base uint32) (bool, error) {
+	owner, err := readLink(rangeLink(c.Dir, base))
+	if err != nil || owner != "" && owner != c.Node {
+		return false, err
+	}
+	mine := nodeLink(c.Dir, c.Node)
+	if err := remove(mine); err != nil {
+		return false, err
+	}
+	if err := os.Symlink(strconv.FormatUint(uint64(base), 10), mine); err != nil {
+		return false, fmt.Errorf("note the id range of %s: %w", c.Node, err)
+	}
+	err = os.Symlink(c.Node, rangeLink(c.Dir, base))
+	if errors.Is(err, fs.ErrExist) { // another node was faster, or this one's claim was cut short
+		owner, err := readLink(rangeLink(c.Dir, base))
+		return owner == c.Node, err
+	}
+	if err != nil {
+		return false, fmt.Errorf("claim ids from %d for %s: %w", base, c.Node, err)
+	}
+	return true, nil
+}
+
+// Verify reads the claim back.
+func (c *Claim) Verify(context.Context) error {
+	r, ok, err := Of(c.Dir, c.Node)
+	if err != nil {
+		return err
+	}
+	if !ok || r.Base != c.Base {
+		return fmt.Errorf("the id range %s of %s is not claimed", c.Range(), c.Node)
+	}
+	return nil
+}
+
+// Undo gives the node's range back, whether or not Do got as far as filling in Base. It leaves other nodes' alone.
+func (c *Claim) Undo(context.Context) error {
+	text, err := readLink(nodeLink(c.Dir, c.Node))
+	if err != nil {
+		return err
+	}
+	noted, _ := parseBase(text)
+	for _, base := range []uint32{noted, c.Base} {
+		if base == 0 {
+			continue
+		}
+		owner, err := readLink(rangeLink(c.Dir, base))
+		if err != nil {
+			return err
+		}
+		if owner == c.Node {
+			if err := remove(rangeLink(c.Dir, base)); err != nil {
+				return err
+			}
+		}
+	}
+	return remove(nodeLink(c.Dir, c.Node))
+}
+
+func (c *Claim) etc() string {
+	if c.Etc == "" {
+		return "/etc"
+	}
+	return c.Etc
+}
+
+// first is the slot at which the search for a node's range begins.
+func first(dir, node string) uint32 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(dir + "\x00" + node)) // never fails
+	return uint32(h.Sum64() % slots)
+}
+
+func rangeLink(dir string, base uint32) string {
+	return filepath.Join(dir, "range-"+strconv.FormatUint(uint64(base), 10))
+}
+
+func nodeLink(dir, node string) string { return filepath.Join(dir, "node-"+node) }
+
+// parseBase reads the base of a range; ok is false if it is none.
+func parseBase(s string) (base uint32, ok bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n >= First && n <= Last && n%Size == 0
+}
+
+// readLink returns a link's content, "" if there is no such link.
+func readLink(path string) (string, error) {
+	text, err := os.Readlink(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read an id range's claim: %w", err)
+	}
+	return text, nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give back an id range: %w", err)
+	}
+	return nil
+}
