@@ -1,7 +1,8 @@
 // Package vnode holds what a virtual node is: its types, units, defaults and validation. It uses the standard
 // library only and does no I/O.
 //
-// The json tags are the keys of the spec; the doc tags are the descriptions in its JSON Schema.
+// The json tags are the keys of the spec; the doc tags are the descriptions in its JSON Schema; the allowed and range
+// tags are what Validate and the schema let through.
 package vnode
 
 // Node is a node as its user describes it (the spec). Zero values mean: not asked for.
@@ -9,14 +10,14 @@ type Node struct {
 	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
 	Image         Image     `json:"image" doc:"the read-only root: host | oci:REF | oci-layout:DIR | dir:PATH | file:PATH"`
 	Hostname      string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
-	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected"`
+	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected" allowed:"batch|storage"`
 	Command       []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
-	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends"`
+	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends" allowed:"never|on-failure|always"`
 	Autostart     bool      `json:"autostart,omitempty" doc:"start at boot"`
 	CPU           CPU       `json:"cpu,omitzero" doc:"CPU share and limit"`
 	Memory        Memory    `json:"memory,omitzero" doc:"memory limits"`
 	HugePages     HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
-	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads"`
+	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads" range:"1..4194304"`
 	RLimits       RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
 	IO            []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
 	Network       []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
@@ -59,10 +60,10 @@ const (
 
 // CPU holds the CPU share and limit.
 type CPU struct {
-	Weight int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal"`
+	Weight int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal" range:"1..10000"`
 	Max    Cores  `json:"max,omitempty" doc:"most CPU time per time, in CPUs, for example 1.5"`
 	Set    CPUSet `json:"set,omitempty" doc:"the CPUs it may run on, for example 0-1,4"`
-	NUMA   *int   `json:"numa,omitempty" doc:"the NUMA node whose CPUs and memory it may use"`
+	NUMA   *int   `json:"numa,omitempty" doc:"the NUMA node whose CPUs and memory it may use" range:"0..1023"`
 }
 
 // Memory holds the memory limits in bytes.
@@ -85,7 +86,7 @@ type IO struct {
 	Device     string `json:"device,omitempty" doc:"the disk or partition, best by /dev/disk/by-id"`
 	Path       string `json:"path,omitempty" doc:"a folder or file: the device under it"`
 	Filesystem string `json:"filesystem,omitempty" doc:"name of a shared file system whose servers hold the limit"`
-	Weight     int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal"`
+	Weight     int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal" range:"1..10000"`
 	Read       IORate `json:"read,omitzero" doc:"limits of reads"`
 	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
 }
@@ -93,7 +94,7 @@ type IO struct {
 // IORate limits one direction of a disk.
 type IORate struct {
 	Rate Rate `json:"rate,omitempty" doc:"most bytes per second, for example 200MB/s"`
-	IOPS int  `json:"iops,omitempty" doc:"most operations per second"`
+	IOPS int  `json:"iops,omitempty" doc:"most operations per second" range:"1..4294967295"`
 }
 
 // Mode is a way to attach a network interface.
@@ -111,14 +112,14 @@ const (
 // Network is one network interface.
 type Network struct {
 	Name    string   `json:"name,omitempty" doc:"name of the interface inside; default: eth0, eth1 …"`
-	Mode    Mode     `json:"mode" doc:"how the interface reaches the network"`
+	Mode    Mode     `json:"mode,omitempty" doc:"how the interface reaches the network; default bridge" allowed:"sriov|macvlan|bridge|phys|none"`
 	Parent  string   `json:"parent,omitempty" doc:"the host's adapter or bridge; bridge without a parent: host-only"`
-	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address"`
+	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address; default auto, phys: its own"`
 	Address []string `json:"address,omitempty" doc:"addresses with prefix length, for example 192.0.2.10/24"`
 	Gateway string   `json:"gateway,omitempty" doc:"default route"`
 	Routes  []Route  `json:"routes,omitempty" doc:"more routes"`
-	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's"`
-	VLAN    int      `json:"vlan,omitempty" doc:"1..4094"`
+	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's" range:"68..65535"`
+	VLAN    int      `json:"vlan,omitempty" doc:"1..4094" range:"1..4094"`
 	Rate    NetRate  `json:"rate,omitzero" doc:"limits at layer 2"`
 }
 
@@ -145,9 +146,9 @@ type Device struct {
 type Mount struct {
 	Source   string `json:"source" doc:"path on the host"`
 	Target   string `json:"target" doc:"path inside"`
-	Gateway  string `json:"gateway,omitempty" doc:"how it gets in; default bind"`
+	Gateway  string `json:"gateway,omitempty" doc:"how it gets in; default bind" allowed:"bind|sshfs|nfs|virtiofs"`
 	ReadOnly bool   `json:"read_only,omitempty" doc:"no writes through it"`
-	Map      string `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped"`
+	Map      string `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped" allowed:"idmapped|identity"`
 }
 
 // The ways a mount maps ids.
@@ -166,7 +167,7 @@ type Scratch struct {
 // Delta says where a node's writes to its root go.
 type Delta struct {
 	Size Bytes  `json:"size,omitempty" doc:"most bytes of it"`
-	In   string `json:"in,omitempty" doc:"disk (kept until berth rm) or memory (gone when the node stops, counted as its memory)"`
+	In   string `json:"in,omitempty" doc:"disk (kept until berth rm) or memory (gone when the node stops, counted as its memory)" allowed:"disk|memory"`
 }
 
 // Where deltas live. The zero value means disk.

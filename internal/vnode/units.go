@@ -1,6 +1,7 @@
 package vnode
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -19,9 +20,6 @@ type BitRate int64
 
 // Cores is an amount of CPU in thousandths of a CPU: "1.5" is 1500.
 type Cores int64
-
-// CPUSet is a list of CPUs in the kernel's form, sorted and merged: "0-1,4".
-type CPUSet string
 
 type unit struct {
 	name string
@@ -49,32 +47,39 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(v), nil
 }
 
-// ParseRate reads a speed in bytes per second.
+// ParseRate reads a speed in bytes per second. It is above 0: 0 in a Node means no limit.
 func ParseRate(s string) (Rate, error) {
 	body, ok := strings.CutSuffix(s, "/s")
 	if !ok {
 		return 0, fmt.Errorf("%q is not a rate: a rate carries its /s, for example 200MB/s", s)
 	}
 	v, err := parseUnit(body, byteUnits(), false)
+	if err == nil && v == 0 {
+		err = errNotAbove0
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a rate: %w, for example 200MB/s or 64MiB/s", s, err)
 	}
 	return Rate(v), nil
 }
 
-// ParseBitRate reads a speed in bits per second.
+// ParseBitRate reads a speed in bits per second. It is above 0: 0 in a Node means no limit.
 func ParseBitRate(s string) (BitRate, error) {
 	v, err := parseUnit(s, bitUnits, false)
+	if err == nil && v == 0 {
+		err = errNotAbove0
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a bit rate: %w, for example 1Gbit/s or 100Mbit/s", s, err)
 	}
 	return BitRate(v), nil
 }
 
-// ParseCores reads an amount of CPU.
+// ParseCores reads an amount of CPU: at least 0.01 (the kernel's shortest quota, 1 ms in its usual 100 ms period),
+// rounded to thousandths.
 func ParseCores(s string) (Cores, error) {
 	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || math.IsNaN(f) || f <= 0 || f > 1e6 {
+	if err != nil || !isPlainNumber(s) || f <= 0 || f > 1e6 {
 		return 0, fmt.Errorf("%q is not an amount of CPU: a number above 0, for example 1.5", s)
 	}
 	m := math.Round(f * 1000)
@@ -83,6 +88,9 @@ func ParseCores(s string) (Cores, error) {
 	}
 	return Cores(m), nil
 }
+
+// errNotAbove0 refuses a rate of 0, which would read as "no limit".
+var errNotAbove0 = errors.New("it must be above 0")
 
 // parseUnit reads NUMBER UNIT with no space between; bare says whether the unit may be missing.
 func parseUnit(s string, units []unit, bare bool) (int64, error) {
@@ -93,19 +101,19 @@ func parseUnit(s string, units []unit, bare bool) (int64, error) {
 	case i >= 0:
 		size = units[i].size
 	case name != "" || !bare:
-		return 0, fmt.Errorf("unit must be one of %s", unitNames(units))
+		return 0, fmt.Errorf("its unit must be one of %s", unitNames(units))
+	}
+	if strings.HasPrefix(digits, "-") {
+		return 0, errors.New("it is below 0")
+	}
+	if !isPlainNumber(digits) {
+		return 0, fmt.Errorf("%q is not a number", digits)
 	}
 	if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
-		if n < 0 {
-			return 0, fmt.Errorf("it is below 0")
-		}
 		if n > math.MaxInt64/size {
-			return 0, fmt.Errorf("it is too large")
+			return 0, errors.New("it is too large")
 		}
 		return n * size, nil
-	}
-	if strings.Trim(digits, "0123456789.") != "" {
-		return 0, fmt.Errorf("%q is not a number", digits)
 	}
 	f, err := strconv.ParseFloat(digits, 64)
 	if err != nil {
@@ -113,18 +121,34 @@ func parseUnit(s string, units []unit, bare bool) (int64, error) {
 	}
 	v := math.Round(f * float64(size))
 	if v >= math.MaxInt64 {
-		return 0, fmt.Errorf("it is too large")
+		return 0, errors.New("it is too large")
+	}
+	if v == 0 && f > 0 {
+		return 0, errors.New("it is less than 1")
 	}
 	return int64(v), nil
 }
 
+// isPlainNumber reports whether s is digits with at most one point between them: no sign, exponent, hexadecimal or
+// digit separator, which strconv would take.
+func isPlainNumber(s string) bool {
+	whole, frac, point := strings.Cut(s, ".")
+	return isDigits(whole) && (!point || isDigits(frac))
+}
+
+func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
 func unitNames(units []unit) string {
-	names := make([]string, len(units))
-	for i, u := range units {
-		names[i] = u.name
+	var names []string
+	for _, u := range units {
+		if u.name != "KB" { // accepted, not advertised
+			names = append(names, u.name)
+		}
 	}
 	return strings.Join(names, ", ")
 }
+
+// The text of a unit is exact: parsing it gives the same value.
 
 func (b Bytes) String() string   { return format(int64(b), slices.Concat(binary, decimal), "") }
 func (r Rate) String() string    { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }

@@ -1,0 +1,236 @@
+package vnode
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Setting is one limit of a node by its key, as in "berth set NAME KEY=VALUE".
+type Setting struct {
+	Key   string // "io.data.read.rate"
+	Value string // "100MB/s"
+}
+
+// Max is the value that clears a limit.
+const Max = "max"
+
+// Keys returns the limits that a node's spec asks for, in the order of the types. It is the inverse of Change.
+func Keys(n *Node) []Setting {
+	var list []Setting
+	for _, l := range limits(n) {
+		if l.text != "" {
+			list = append(list, Setting{l.key, l.text})
+		}
+	}
+	return list
+}
+
+// Change sets one limit of a node, or clears it if value is Max. It looks at this value alone: after the last change
+// the caller asks Validate whether they fit together. An error leaves n as it was and says what is allowed.
+func Change(n *Node, key, value string) error {
+	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
+		return changeHugePages(n, size, value)
+	}
+	for _, l := range limits(n) {
+		if l.key != key {
+			continue
+		}
+		if value == Max {
+			value = ""
+		} else if value == "" {
+			return fmt.Errorf("%s: no value: give one, or %s for no limit", key, Max)
+		}
+		if err := l.set(value); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	}
+	return unknownKey(n, key)
+}
+
+func unknownKey(n *Node, key string) error {
+	var keys []string
+	for _, l := range limits(n) {
+		if !strings.HasPrefix(l.key, "hugepages.") {
+			keys = append(keys, l.key)
+		}
+	}
+	return fmt.Errorf("%s: unknown key of node %s: %s or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
+}
+
+func changeHugePages(n *Node, sizeText, value string) error {
+	key := "hugepages." + sizeText
+	size, err := ParseBytes(sizeText)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	pages := maps.Clone(n.HugePages)
+	if value == Max {
+		delete(pages, size)
+		if len(pages) == 0 {
+			pages = nil
+		}
+		n.HugePages = pages
+		return nil
+	}
+	limit, err := ParseBytes(value)
+	if err != nil {
+		return fmt.Errorf("%s: %w, or %s for no limit", key, err, Max)
+	}
+	if pages == nil {
+		pages = HugePages{}
+	}
+	pages[size] = limit
+	n.HugePages = pages
+	return nil
+}
+
+// limit is one limit of one node that can change while it runs.
+type limit struct {
+	key  string
+	text string             // as it is now; "" if not asked for
+	set  func(string) error // "" clears
+}
+
+// limits lists every limit that a node can have, set or not, in the order of the types; of huge pages only those set.
+func limits(n *Node) []limit {
+	list := []limit{
+		numberLimit("cpu.weight", &n.CPU.Weight, CPU{}, "Weight"),
+		unitLimit("cpu.max", &n.CPU.Max, ParseCores),
+		unitLimit("cpu.set", &n.CPU.Set, ParseCPUSet),
+		numaLimit(&n.CPU.NUMA),
+		unitLimit("memory.max", &n.Memory.Max, parseLimitBytes),
+		unitLimit("memory.high", &n.Memory.High, parseLimitBytes),
+		unitLimit("memory.low", &n.Memory.Low, parseLimitBytes),
+		swapLimit(&n.Memory.Swap),
+	}
+	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
+		list = append(list, limit{key: "hugepages." + size.String(), text: n.HugePages[size].String()})
+	}
+	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"))
+	for i := range n.IO {
+		e := &n.IO[i]
+		at := "io." + e.Name
+		list = append(
+			list,
+			numberLimit(at+".weight", &e.Weight, IO{}, "Weight"),
+			unitLimit(at+".read.rate", &e.Read.Rate, ParseRate),
+			numberLimit(at+".read.iops", &e.Read.IOPS, IORate{}, "IOPS"),
+			unitLimit(at+".write.rate", &e.Write.Rate, ParseRate),
+			numberLimit(at+".write.iops", &e.Write.IOPS, IORate{}, "IOPS"),
+		)
+	}
+	for i, w := range withDefaults(n).Network {
+		if w.Mode == None {
+			continue
+		}
+		rate := &n.Network[i].Rate
+		list = append(
+			list,
+			unitLimit("net."+w.Name+".tx", &rate.TX, ParseBitRate),
+			unitLimit("net."+w.Name+".rx", &rate.RX, ParseBitRate),
+		)
+	}
+	return list
+}
+
+// unitLimit is a limit whose type prints itself and whose zero value means not asked for.
+func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) limit {
+	var zero T
+	text := ""
+	if *p != zero {
+		text = fmt.Sprint(*p)
+	}
+	return limit{key, text, func(s string) error {
+		v := zero
+		if s != "" {
+			var err error
+			if v, err = parse(s); err != nil {
+				return fmt.Errorf("%w, or %s for no limit", err, Max)
+			}
+		}
+		*p = v
+		return nil
+	}}
+}
+
+// parseLimitBytes refuses 0, which in a Node means no limit.
+func parseLimitBytes(s string) (Bytes, error) {
+	b, err := ParseBytes(s)
+	if err == nil && b == 0 {
+		err = fmt.Errorf("%q is no limit: a size above 0, for example 4GiB", s)
+	}
+	return b, err
+}
+
+// numberLimit is a whole number held to the range tag of the field of owner that it is.
+func numberLimit(key string, p *int, owner any, field string) limit {
+	f, _ := reflect.TypeOf(owner).FieldByName(field)
+	low, high, _ := Range(f.Tag)
+	text := ""
+	if *p != 0 {
+		text = strconv.Itoa(*p)
+	}
+	return limit{key, text, func(s string) error {
+		if s == "" {
+			*p = 0
+			return nil
+		}
+		v, err := parseNumber(s, low, high)
+		if err == nil {
+			*p = v
+		}
+		return err
+	}}
+}
+
+func parseNumber(s string, low, high int64) (int, error) {
+	v, err := strconv.Atoi(s)
+	if err != nil || !isDigits(s) || int64(v) < low || int64(v) > high {
+		return 0, fmt.Errorf("%q is not allowed: a whole number %d to %d, or %s for no limit", s, low, high, Max)
+	}
+	return v, nil
+}
+
+func numaLimit(p **int) limit {
+	f, _ := reflect.TypeFor[CPU]().FieldByName("NUMA")
+	low, high, _ := Range(f.Tag)
+	text := ""
+	if *p != nil {
+		text = strconv.Itoa(**p)
+	}
+	return limit{"cpu.numa", text, func(s string) error {
+		if s == "" {
+			*p = nil
+			return nil
+		}
+		v, err := parseNumber(s, low, high)
+		if err == nil {
+			*p = &v
+		}
+		return err
+	}}
+}
+
+func swapLimit(p **Bytes) limit {
+	text := ""
+	if *p != nil {
+		text = (*p).String()
+	}
+	return limit{"memory.swap", text, func(s string) error {
+		if s == "" {
+			*p = nil
+			return nil
+		}
+		v, err := ParseBytes(s)
+		if err != nil {
+			return fmt.Errorf("%w, or %s for no limit", err, Max)
+		}
+		*p = &v
+		return nil
+	}}
+}

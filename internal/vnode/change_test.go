@@ -1,0 +1,190 @@
+package vnode
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestKeysOfFull(t *testing.T) {
+	t.Parallel()
+	want := []Setting{
+		{"cpu.weight", "100"},
+		{"cpu.max", "1.5"},
+		{"cpu.set", "0-1"},
+		{"cpu.numa", "0"},
+		{"memory.max", "4GiB"},
+		{"memory.high", "3GiB"},
+		{"memory.low", "1GiB"},
+		{"memory.swap", "0"},
+		{"hugepages.2MiB", "512MiB"},
+		{"pids", "4096"},
+		{"io.data.weight", "100"},
+		{"io.data.read.rate", "200MB/s"},
+		{"io.data.read.iops", "5000"},
+		{"io.data.write.rate", "100MB/s"},
+		{"io.data.write.iops", "9"},
+		{"net.eth0.tx", "1Gbit/s"},
+		{"net.eth0.rx", "1Gbit/s"},
+	}
+	if diff := cmp.Diff(want, Keys(full())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestChangeKeys clears every limit of a node, sets it again, and expects the same node.
+func TestChangeKeys(t *testing.T) {
+	t.Parallel()
+	n := full()
+	keys := Keys(n)
+	for _, s := range keys {
+		if err := Change(n, s.Key, Max); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := Keys(n); left != nil {
+		t.Errorf("left after clearing: %v", left)
+	}
+	for _, s := range slices.Backward(keys) {
+		if err := Change(n, s.Key, s.Value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(full(), n); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestChangeRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ key, value, want string }{
+		{"cpu.wait", "1", "unknown key of node wn-001: cpu.weight, cpu.max"},
+		{"io.nope.weight", "1", "io.data.read.rate"},
+		{"net.eth7.tx", "1Gbit/s", "net.eth0.tx"},
+		{"image", "host", "unknown key"},
+		{"hugepages", "1", "unknown key"},
+		{"cpu.weight", "0", "1 to 10000, or max for no limit"},
+		{"cpu.weight", "1.5", "1 to 10000"},
+		{"cpu.max", "", "no value"},
+		{"cpu.max", "0", "or max for no limit"},
+		{"cpu.set", "a", "or max for no limit"},
+		{"cpu.numa", "-1", "0 to 1023"},
+		{"memory.max", "0", "is no limit"},
+		{"memory.max", "4G", "its unit must be"},
+		{"memory.swap", "x", "or max for no limit"},
+		{"io.data.read.rate", "5", "carries its /s"},
+		{"hugepages.x", "2MiB", "not a size"},
+		{"hugepages.2MiB", "x", "not a size"},
+	} {
+		n := full()
+		err := Change(n, c.key, c.value)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Change(%s=%s): %v, want %q in it", c.key, c.value, err, c.want)
+		}
+		if diff := cmp.Diff(full(), n); diff != "" {
+			t.Errorf("Change(%s=%s) failed and changed: %s", c.key, c.value, diff)
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	old, new := full(), full()
+	new.CPU.Max = 2000
+	new.Memory.Swap = nil
+	new.Command = []string{"/bin/sh", "-c", "sleep 1"}
+	new.Restart = ""
+	new.IO[0].Read.Rate = 0
+	new.IO = append(new.IO, IO{Name: "new", Path: "/srv", Weight: 5})
+	new.Network[0].Rate.TX = 2e9
+	new.Network[1].Mode = Macvlan
+	new.Mounts = nil
+	userns := false
+	new.UserNamespace = &userns
+	want := []Difference{
+		{"command", "/sbin/init", `/bin/sh, -c, "sleep 1"`, false},
+		{"restart", "on-failure", "never", true},
+		{"cpu.max", "1.5", "2", true},
+		{"memory.swap", "0", "", true},
+		{"io.data.read.rate", "200MB/s", "", true},
+		{"net.eth0.tx", "1Gbit/s", "2Gbit/s", true},
+		{"net.eth1.mode", "bridge", "macvlan", false},
+		{"mounts./eos.source", "/eos", "", false},
+		{"mounts./eos.target", "/eos", "", false},
+		{"mounts./eos.gateway", "bind", "", false},
+		{"mounts./eos.read_only", "true", "", false},
+		{"mounts./eos.map", "identity", "", false},
+		{"user_namespace", "true", "false", false},
+		{"io.new.name", "", "new", false},
+		{"io.new.path", "", "/srv", false},
+		{"io.new.weight", "", "5", true},
+	}
+	if diff := cmp.Diff(want, Diff(old, new)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDiffIgnoresDefaults(t *testing.T) {
+	t.Parallel()
+	userns := true
+	old := &Node{Name: "a", Network: []Network{{}}, Devices: []Device{{Path: "/dev/fuse"}, {Path: "/dev/kvm"}}}
+	new := &Node{
+		Name: "a", Hostname: "a", Restart: Never, UserNamespace: &userns, Delta: Delta{In: OnDisk},
+		Network: []Network{{Name: "eth0", Mode: Bridge, MAC: "auto"}},
+		Devices: []Device{{Path: "/dev/kvm", Access: "rw"}, {Path: "/dev/fuse"}},
+	}
+	if diffs := Diff(old, new); diffs != nil {
+		t.Errorf("differ: %v", diffs)
+	}
+}
+
+// TestDiffSeesEveryField clears each field of the full node in turn, so that a field added later is not forgotten.
+func TestDiffSeesEveryField(t *testing.T) {
+	t.Parallel()
+	limits := Keys(full())
+	var paths [][]int
+	var find func(t reflect.Type, path []int)
+	find = func(typ reflect.Type, path []int) {
+		for i := range typ.NumField() {
+			p := append(slices.Clone(path), i)
+			if f := typ.Field(i).Type; f.Kind() == reflect.Struct && f != reflect.TypeFor[Image]() {
+				find(f, p)
+				continue
+			}
+			paths = append(paths, p)
+		}
+	}
+	clears := func(name string, typ reflect.Type, pick func(*Node) any) {
+		paths = nil
+		find(typ, nil)
+		for _, p := range paths {
+			n := full()
+			v := reflect.ValueOf(pick(n)).Elem().FieldByIndex(p)
+			if v.IsZero() {
+				continue
+			}
+			v.SetZero()
+			diffs := Diff(full(), n)
+			field := name + typ.FieldByIndex(p).Name
+			silent := []string{"Network.Name", "Network.MAC", "Mount.Gateway", "In", "UserNamespace"} // what they hold is the default
+			if len(diffs) == 0 && !slices.Contains(silent, field) {
+				t.Errorf("clearing %s is no difference", field)
+			}
+			for _, d := range diffs {
+				isLimit := slices.ContainsFunc(limits, func(s Setting) bool { return s.Key == d.Key })
+				if isLimit && !d.Live {
+					t.Errorf("%s is a limit and not live", d.Key)
+				}
+			}
+		}
+	}
+	clears("", reflect.TypeFor[Node](), func(n *Node) any { return n })
+	clears("IO.", reflect.TypeFor[IO](), func(n *Node) any { return &n.IO[0] })
+	clears("Network.", reflect.TypeFor[Network](), func(n *Node) any { return &n.Network[0] })
+	clears("Device.", reflect.TypeFor[Device](), func(n *Node) any { return &n.Devices[1] })
+	clears("Mount.", reflect.TypeFor[Mount](), func(n *Node) any { return &n.Mounts[0] })
+	clears("Scratch.", reflect.TypeFor[Scratch](), func(n *Node) any { return &n.Scratch[0] })
+}

@@ -1,0 +1,62 @@
+package vnode
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The values that Defaults fills in, beside the names of network interfaces.
+const (
+	defaultMode    = Bridge
+	defaultGateway = BindGateway
+	defaultMap     = Idmapped
+	defaultAccess  = "rw"
+)
+
+// BindGateway is the gateway of a mount that shows a folder of this host by a bind mount.
+const BindGateway = "bind"
+
+// AutoMAC asks for an address derived from the site's id and the node's name.
+const AutoMAC = "auto"
+
+// Defaults fills in what has a fixed default and was not asked for: interfaces' names, modes and MACs, mounts'
+// gateways and maps, devices' access. It is idempotent. What a zero value says by itself (no class, restart never,
+// delta on disk, the node's name as host name) stays zero.
+func Defaults(n *Node) {
+	for i := range n.Network {
+		w := &n.Network[i]
+		if w.Mode == "" {
+			w.Mode = defaultMode
+		}
+		if w.Name == "" && w.Mode != None {
+			w.Name = fmt.Sprintf("eth%d", i)
+		}
+		if w.MAC == "" && w.Mode != None && w.Mode != Phys {
+			w.MAC = AutoMAC
+		}
+	}
+	for i := range n.Mounts {
+		m := &n.Mounts[i]
+		if m.Gateway == "" {
+			m.Gateway = defaultGateway
+		}
+		if m.Map == "" {
+			m.Map = defaultMap
+		}
+	}
+	for i := range n.Devices {
+		if n.Devices[i].Access == "" {
+			n.Devices[i].Access = defaultAccess
+		}
+	}
+}
+
+// withDefaults returns n with its defaults filled in and leaves n as it is.
+func withDefaults(n *Node) *Node {
+	d := *n
+	d.Network = slices.Clone(n.Network)
+	d.Mounts = slices.Clone(n.Mounts)
+	d.Devices = slices.Clone(n.Devices)
+	Defaults(&d)
+	return &d
+}

@@ -1,0 +1,146 @@
+package vnode
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Difference is one key in which two specs of a node differ.
+type Difference struct {
+	Key  string // "memory.max", "net.eth0.mode", "mounts./eos.source"
+	Old  string // "" if the old spec does not ask for it
+	New  string // "" if the new one does not
+	Live bool   // whether it can change while the node runs; else it needs a restart
+}
+
+// Diff returns every difference in what two specs ask for, in the order of the types. Defaults count as asked for, so
+// writing one out is no difference, and neither is the order of io entries, interfaces with a name, devices and mounts.
+//
+// Live are the limits that Change can set, and restart and autostart, which the kernel knows nothing of.
+func Diff(old, new *Node) []Difference {
+	was, is := asked(old), asked(new)
+	var diffs []Difference
+	for _, s := range was {
+		if v := is.value(s.Key); v != s.Value {
+			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: isLive(s.Key)})
+		}
+	}
+	for _, s := range is {
+		if was.value(s.Key) == "" {
+			diffs = append(diffs, Difference{Key: s.Key, New: s.Value, Live: isLive(s.Key)})
+		}
+	}
+	return diffs
+}
+
+// isLive goes by the key, which for a limit is the one that Change takes.
+func isLive(key string) bool {
+	group, rest, _ := strings.Cut(key, ".")
+	switch group {
+	case "restart", "autostart", "cpu", "memory", "hugepages", "pids":
+		return true
+	case "io":
+		_, field, _ := strings.Cut(rest, ".")
+		return field == "weight" || strings.HasPrefix(field, "read.") || strings.HasPrefix(field, "write.")
+	case "net":
+		return strings.HasSuffix(key, ".tx") || strings.HasSuffix(key, ".rx")
+	}
+	return false
+}
+
+type settings []Setting
+
+func (l settings) value(key string) string {
+	if i := slices.IndexFunc(l, func(s Setting) bool { return s.Key == key }); i >= 0 {
+		return l[i].Value
+	}
+	return ""
+}
+
+// asked lists everything that a node asks for by key: limits as Change names them, entries of lists by their names.
+func asked(n *Node) settings {
+	n = withDefaults(n)
+	n.Hostname = n.Host()
+	if n.Restart == "" {
+		n.Restart = Never
+	}
+	if n.Delta.In == "" {
+		n.Delta.In = OnDisk
+	}
+	userns := n.UserNS()
+	n.UserNamespace = &userns
+	for i := range n.Network {
+		n.Network[i].MAC = strings.ToLower(n.Network[i].MAC)
+	}
+	var list settings
+	list.add("", reflect.ValueOf(n).Elem())
+	return list
+}
+
+// add adds what v asks for below key; a zero value asks for nothing.
+func (l *settings) add(key string, v reflect.Value) {
+	if v.IsZero() {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		*l = append(*l, Setting{key, fmt.Sprint(v.Elem().Interface())}) // given, even if it is 0 or false
+	case reflect.Slice:
+		l.addList(key, v)
+	case reflect.Map:
+		for _, k := range sortedKeys(v) {
+			*l = append(*l, Setting{join(key, fmt.Sprint(k.Interface())), fmt.Sprint(v.MapIndex(k).Interface())})
+		}
+	case reflect.Struct:
+		if image, ok := v.Interface().(Image); ok {
+			*l = append(*l, Setting{key, image.String()})
+			return
+		}
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			below := join(key, FieldKey(f))
+			if f.Type == reflect.TypeFor[NetRate]() {
+				below = key // net.eth0.tx, as berth set has it
+			}
+			l.add(below, v.Field(i))
+		}
+	default:
+		*l = append(*l, Setting{key, fmt.Sprint(v.Interface())})
+	}
+}
+
+// addList adds the entries of a list by their names, or a list of plain values as one value.
+func (l *settings) addList(key string, v reflect.Value) {
+	var words []string
+	for i := range v.Len() {
+		switch e := v.Index(i).Interface().(type) {
+		case IO:
+			l.add("io."+e.Name, reflect.ValueOf(e))
+		case Network:
+			l.add("net."+e.Name, reflect.ValueOf(e))
+		case Device:
+			l.add("devices."+e.Path, reflect.ValueOf(e))
+		case Mount:
+			l.add("mounts."+e.Target, reflect.ValueOf(e))
+		case Scratch:
+			l.add("scratch."+e.Target, reflect.ValueOf(e))
+		case Route:
+			words = append(words, e.To+" via "+e.Via)
+		default:
+			words = append(words, quoteIfNeeded(fmt.Sprint(e)))
+		}
+	}
+	if len(words) > 0 {
+		*l = append(*l, Setting{key, strings.Join(words, ", ")})
+	}
+}
+
+func quoteIfNeeded(s string) string {
+	if s == "" || strings.ContainsAny(s, ", \"") || strconv.Quote(s) != `"`+s+`"` {
+		return strconv.Quote(s)
+	}
+	return s
+}

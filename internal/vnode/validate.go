@@ -1,0 +1,185 @@
+package vnode
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Problem is one thing that is wrong with a spec.
+type Problem struct {
+	Field string // where, in the spec's own keys: "network[0].mac"
+	Msg   string // what is wrong and what is allowed
+	Check string // name of the check that found it
+}
+
+func (p Problem) String() string { return p.Field + ": " + p.Msg }
+
+// Validate returns everything that is wrong with a node as far as the spec alone can tell, in no particular order;
+// nothing if it is sound. What depends on the host (does the disk exist, are two paths one disk) is the planner's.
+func Validate(n *Node) []Problem {
+	n = withDefaults(n)
+	r := &report{}
+	for _, c := range checks() {
+		r.check = c.name
+		c.run(r, n)
+	}
+	return r.problems
+}
+
+type check struct {
+	name string
+	run  func(*report, *Node)
+}
+
+// checks is the list of all checks. Each looks at one thing and is silent about what it does not look at, so that
+// one mistake gives one problem.
+func checks() []check {
+	return []check{
+		{"values", checkValues},
+		{"text", checkText},
+		{"name", checkName},
+		{"hostname", checkHostname},
+		{"image", checkImage},
+		{"command", checkCommand},
+		{"cpu", checkCPU},
+		{"memory", checkMemory},
+		{"hugepages", checkHugePages},
+		{"rlimits", checkRLimits},
+		{"io", checkIO},
+		{"io-unique", checkIOUnique},
+		{"network-mode", checkNetworkMode},
+		{"network-names", checkNetworkNames},
+		{"network-mac", checkMACs},
+		{"network-addresses", checkAddresses},
+		{"network-gateway", checkGateways},
+		{"network-routes", checkRoutes},
+		{"network-mtu", checkMTU},
+		{"devices", checkDevices},
+		{"mounts", checkMounts},
+		{"scratch", checkScratch},
+		{"targets-unique", checkTargetsUnique},
+		{"delta", checkDelta},
+	}
+}
+
+// report collects problems.
+type report struct {
+	check    string
+	problems []Problem
+}
+
+func (r *report) bad(field, format string, a ...any) {
+	r.problems = append(r.problems, Problem{Field: field, Msg: fmt.Sprintf(format, a...), Check: r.check})
+}
+
+const nameRule = "lower-case letters, digits and '-', a letter or digit first and last, at most %d"
+
+// isName reports whether s is a name of Berth's own: of a node, an io entry, an interface inside.
+func isName(s string, longest int) bool {
+	if s == "" || len(s) > longest || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+const longestName = 48
+
+func checkName(r *report, n *Node) {
+	switch {
+	case n.Name == "":
+		r.bad("name", "missing: a node needs a name")
+	case !isName(n.Name, longestName):
+		r.bad("name", "%q is not a name: "+nameRule, n.Name, longestName)
+	}
+}
+
+// checkHostname holds host names to RFC 1123, and to the 64 bytes of Linux's uts namespace.
+func checkHostname(r *report, n *Node) {
+	const longest = 64
+	bad := len(n.Hostname) > longest
+	for label := range strings.SplitSeq(n.Hostname, ".") {
+		bad = bad || !isName(strings.ToLower(label), 63)
+	}
+	if bad && n.Hostname != "" {
+		r.bad("hostname", "%q is not a host name: letters, digits, '-' and dots between labels of at most 63, at most %d in all", n.Hostname, longest)
+	}
+}
+
+func checkImage(r *report, n *Node) {
+	img := n.Image
+	if img.Kind == "" {
+		r.bad("image", "missing: host, oci:REF, oci-layout:DIR, dir:PATH or file:PATH")
+		return
+	}
+	if _, err := ParseImage(img.String()); err != nil {
+		r.bad("image", "%s", err)
+		return
+	}
+	if img.Kind == OCIImage && strings.ContainsFunc(img.Ref, unicode.IsSpace) {
+		r.bad("image", "%q is not an image reference: it holds a space", img.Ref)
+	}
+	suffixes := []string{".squashfs", ".erofs", ".tar"}
+	if img.Kind == FileImage && !slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(img.Ref, s) }) {
+		r.bad("image", "%q is no known kind of file: its name must end in %s", img.Ref, or(suffixes))
+	}
+}
+
+func checkCommand(r *report, n *Node) {
+	switch {
+	case len(n.Command) == 0 && n.Image.Kind == HostImage:
+		r.bad("command", "missing: image host has no command of its own, for example [/bin/sleep, infinity]")
+	case len(n.Command) > 0 && n.Command[0] == "":
+		r.bad("command[0]", "empty: the first word is the program")
+	}
+	for i, arg := range n.Command {
+		if strings.ContainsRune(arg, 0) || !utf8.ValidString(arg) {
+			r.bad(fmt.Sprintf("command[%d]", i), "%q cannot be a word of a command: it must be UTF-8 without NUL", arg)
+		}
+	}
+}
+
+func checkScratch(r *report, n *Node) {
+	for i, s := range n.Scratch {
+		at := fmt.Sprintf("scratch[%d]", i)
+		checkTarget(r, at+".target", s.Target)
+		if s.Size == 0 {
+			r.bad(at+".size", "missing: for example 20GiB")
+		} else if s.Size > 0 {
+			checkLeast(r, at+".size", s.Size)
+		}
+		if strings.Contains(s.Pool, "/") {
+			checkPath(r, at+".pool", s.Pool)
+		}
+	}
+}
+
+func checkDelta(r *report, n *Node) {
+	if n.Delta.Size > 0 {
+		checkLeast(r, "delta.size", n.Delta.Size)
+	}
+}
+
+// leastBytes is the least that a limit or volume can be: a smaller one is a forgotten unit, and no process fits in it.
+const leastBytes = 1 << 20
+
+func checkLeast(r *report, field string, b Bytes) {
+	if b < leastBytes {
+		r.bad(field, "%d bytes cannot work: at least 1MiB (a bare number is bytes: is the unit missing?)", int64(b))
+	}
+}
+
+// or joins what is allowed for a sentence: "a, b or c".
+func or(list []string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " or " + list[len(list)-1]
+}

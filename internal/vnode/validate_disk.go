@@ -1,0 +1,161 @@
+package vnode
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// checkPath requires an absolute path in its shortest form.
+func checkPath(r *report, field, p string) bool {
+	switch {
+	case p == "":
+		r.bad(field, "missing: an absolute path")
+	case !strings.HasPrefix(p, "/"):
+		r.bad(field, "%q is not an absolute path", p)
+	case path.Clean(p) != p:
+		r.bad(field, "%q is not a clean path: write %q", p, path.Clean(p))
+	default:
+		return true
+	}
+	return false
+}
+
+// checkTarget requires a path where something can be mounted in a node: not its root, nor what Berth mounts itself.
+func checkTarget(r *report, field, p string) {
+	if !checkPath(r, field, p) {
+		return
+	}
+	if p == "/" {
+		r.bad(field, "/ is the node's root: it comes from image")
+	}
+	for _, own := range []string{"/proc", "/sys", "/dev"} {
+		if isBelow(p, own) {
+			r.bad(field, "%q is not allowed: %s in a node is Berth's own", p, own)
+		}
+	}
+}
+
+// isBelow reports whether p is dir or something in it.
+func isBelow(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+func checkIO(r *report, n *Node) {
+	for i, e := range n.IO {
+		at := fmt.Sprintf("io[%d]", i)
+		switch {
+		case e.Name == "":
+			r.bad(at+".name", "missing: an io entry needs a name")
+		case !isName(e.Name, longestName):
+			r.bad(at+".name", "%q is not a name: "+nameRule, e.Name, longestName)
+		}
+		given := 0
+		for _, s := range []string{e.Device, e.Path, e.Filesystem} {
+			if s != "" {
+				given++
+			}
+		}
+		if given != 1 {
+			r.bad(at, "%d of device, path and filesystem are given: exactly one says which disk", given)
+		}
+		if e.Device != "" {
+			checkPath(r, at+".device", e.Device)
+		}
+		if e.Path != "" {
+			checkPath(r, at+".path", e.Path)
+		}
+		if e.Filesystem != "" && !isName(e.Filesystem, longestName) {
+			r.bad(at+".filesystem", "%q is not a name: "+nameRule, e.Filesystem, longestName)
+		}
+	}
+}
+
+// checkIOUnique compares names and text; that two paths lead to one disk only the host can tell.
+func checkIOUnique(r *report, n *Node) {
+	first := firstUse{}
+	for i, e := range n.IO {
+		at := fmt.Sprintf("io[%d]", i)
+		first.check(r, "name", at+".name", e.Name)
+		first.check(r, "device", at+".device", e.Device)
+		first.check(r, "path", at+".path", e.Path)
+		first.check(r, "filesystem", at+".filesystem", e.Filesystem)
+	}
+}
+
+// firstUse remembers where a value of each kind was first used.
+type firstUse map[[2]string]string
+
+// check reports a value that was used before. Empty values are never used.
+func (f firstUse) check(r *report, kind, field, value string) {
+	if value == "" {
+		return
+	}
+	if at, used := f[[2]string{kind, value}]; used {
+		r.bad(field, "%q is already at %s", value, at)
+		return
+	}
+	f[[2]string{kind, value}] = field
+}
+
+// standardDevices are the entries of /dev that every node has.
+func standardDevices() []string {
+	return []string{
+		"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx",
+		"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr",
+	}
+}
+
+func checkDevices(r *report, n *Node) {
+	first := firstUse{}
+	for i, d := range n.Devices {
+		at := fmt.Sprintf("devices[%d]", i)
+		if checkPath(r, at+".path", d.Path) {
+			first.check(r, "path", at+".path", d.Path)
+		}
+		if strings.ContainsAny(d.Path, `[]\`) {
+			r.bad(at+".path", "%q is not a pattern: only * and ? stand for other letters", d.Path)
+		}
+		if d.As != "" {
+			checkDeviceAs(r, at+".as", d)
+			first.check(r, "as", at+".as", d.As)
+		}
+		for j, c := range d.Access {
+			if !strings.ContainsRune("rwm", c) || strings.ContainsRune(d.Access[:j], c) {
+				r.bad(at+".access", "%q is not allowed: letters of r, w and m, each once", d.Access)
+				break
+			}
+		}
+	}
+}
+
+func checkDeviceAs(r *report, field string, d Device) {
+	switch {
+	case strings.ContainsAny(d.Path, "*?"):
+		r.bad(field, "not possible with a pattern as path: it may stand for several devices")
+	case !checkPath(r, field, d.As):
+	case !isBelow(d.As, "/dev") || d.As == "/dev":
+		r.bad(field, "%q is not allowed: a device appears below /dev", d.As)
+	case slices.ContainsFunc(standardDevices(), func(s string) bool { return isBelow(d.As, s) }):
+		r.bad(field, "%q is not allowed: every node has its own", d.As)
+	}
+}
+
+func checkMounts(r *report, n *Node) {
+	for i, m := range n.Mounts {
+		at := fmt.Sprintf("mounts[%d]", i)
+		checkPath(r, at+".source", m.Source)
+		checkTarget(r, at+".target", m.Target)
+	}
+}
+
+func checkTargetsUnique(r *report, n *Node) {
+	first := firstUse{}
+	for i, m := range n.Mounts {
+		first.check(r, "target", fmt.Sprintf("mounts[%d].target", i), m.Target)
+	}
+	for i, s := range n.Scratch {
+		first.check(r, "target", fmt.Sprintf("scratch[%d].target", i), s.Target)
+	}
+}

@@ -1,0 +1,213 @@
+package vnode
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// full returns a sound node that uses every key.
+func full() *Node {
+	swap, numa, userns := Bytes(0), 0, true
+	return &Node{
+		Name:      "wn-001",
+		Image:     Image{Kind: OCILayoutImage, Ref: "/images/worker"},
+		Hostname:  "wn-001.example.org",
+		Class:     Batch,
+		Command:   []string{"/sbin/init"},
+		Restart:   OnFailure,
+		Autostart: true,
+		CPU:       CPU{Weight: 100, Max: 1500, Set: "0-1", NUMA: &numa},
+		Memory:    Memory{Max: 4 << 30, High: 3 << 30, Low: 1 << 30, Swap: &swap},
+		HugePages: HugePages{2 << 20: 512 << 20},
+		PIDs:      4096,
+		RLimits:   RLimits{"nofile": 20000},
+		IO: []IO{
+			{Name: "data", Device: "/dev/sdb", Weight: 100, Read: IORate{Rate: 200e6, IOPS: 5000}, Write: IORate{Rate: 100e6, IOPS: 9}},
+			{Name: "var", Path: "/var/tmp"},
+			{Name: "eos", Filesystem: "shared"},
+		},
+		Network: []Network{
+			{
+				Name: "eth0", Mode: SRIOV, Parent: "enp4s0f0", MAC: "auto", Address: []string{"192.0.2.10/24", "2001:db8::10/64"},
+				Gateway: "192.0.2.1", Routes: []Route{{To: "198.51.100.0/24", Via: "192.0.2.2"}}, MTU: 9000, VLAN: 120,
+				Rate: NetRate{TX: 1e9, RX: 1e9},
+			},
+			{Name: "eth1", Mode: Bridge, MAC: "02:00:5e:10:00:01"},
+		},
+		Devices:       []Device{{Path: "/dev/fuse"}, {Path: "/dev/sdc", As: "/dev/sdx", Access: "rwm"}, {Path: "/dev/disk/by-path/*-sas-*"}},
+		Mounts:        []Mount{{Source: "/eos", Target: "/eos", Gateway: "bind", ReadOnly: true, Map: Identity}},
+		Scratch:       []Scratch{{Target: "/tmp", Size: 20 << 30, Pool: "vg0"}},
+		Delta:         Delta{Size: 4 << 30, In: OnDisk},
+		UserNamespace: &userns,
+	}
+}
+
+func TestValidateSound(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]*Node{
+		"full":        full(),
+		"least":       {Name: "a", Image: Image{Kind: HostImage}, Command: []string{"/bin/true"}},
+		"only lo":     {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{{Mode: None}}},
+		"no defaults": {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{{}, {}}},
+	} {
+		if got := Validate(n); got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	image := func(s string) func(*Node) {
+		return func(n *Node) { n.Image, _ = ParseImage(s) }
+	}
+	eth := func(f func(*Network)) func(*Node) { return func(n *Node) { f(&n.Network[0]) } }
+	used := map[string]bool{}
+	for _, c := range []struct {
+		want   string // check and field
+		change func(*Node)
+	}{
+		{"values class", func(n *Node) { n.Class = "best" }},
+		{"values restart", func(n *Node) { n.Restart = "no" }},
+		{"values cpu.weight", func(n *Node) { n.CPU.Weight = 10001 }},
+		{"values cpu.weight", func(n *Node) { n.CPU.Weight = -1 }},
+		{"values cpu.numa", func(n *Node) { v := -1; n.CPU.NUMA = &v }},
+		{"values memory.swap", func(n *Node) { v := Bytes(-1); n.Memory.Swap = &v }},
+		{"values pids", func(n *Node) { n.PIDs = 5e6 }},
+		{"values io[0].weight", func(n *Node) { n.IO[0].Weight = 20000 }},
+		{"values network[0].mode", eth(func(w *Network) { w.Mode = "veth" })},
+		{"values network[0].mtu", eth(func(w *Network) { w.MTU = 65536 })},
+		{"values network[0].vlan", eth(func(w *Network) { w.VLAN = 4095 })},
+		{"values mounts[0].gateway", func(n *Node) { n.Mounts[0].Gateway = "smb" }},
+		{"values mounts[0].map", func(n *Node) { n.Mounts[0].Map = "squash" }},
+		{"values delta.in", func(n *Node) { n.Delta.In = "ram" }},
+		{"text mounts[0].source", func(n *Node) { n.Mounts[0].Source = "/a\nb" }},
+		{"text image", func(n *Node) { n.Image.Ref = "/a\x00b" }},
+		{"name name", func(n *Node) { n.Name = "" }},
+		{"name name", func(n *Node) { n.Name = "-a" }},
+		{"name name", func(n *Node) { n.Name = "a-" }},
+		{"name name", func(n *Node) { n.Name = "A" }},
+		{"name name", func(n *Node) { n.Name = "a-name-that-is-longer-than-forty-eight-bytes-12345" }},
+		{"hostname hostname", func(n *Node) { n.Hostname = "a_b" }},
+		{"hostname hostname", func(n *Node) { n.Hostname = "a..b" }},
+		{"image image", func(n *Node) { n.Image = Image{} }},
+		{"image image", image("oci:a b")},
+		{"image image", image("file:/root.img")},
+		{"image image", func(n *Node) { n.Image = Image{Kind: DirImage} }},
+		{"command command", func(n *Node) { n.Image, n.Command = Image{Kind: HostImage}, nil }},
+		{"command command[0]", func(n *Node) { n.Command = []string{""} }},
+		{"command command[1]", func(n *Node) { n.Command = []string{"a", "\x00"} }},
+		{"cpu cpu.set", func(n *Node) { n.CPU.Set = "2-1" }},
+		{"cpu cpu.set", func(n *Node) { n.CPU.Set = "0,1" }},
+		{"memory memory.high", func(n *Node) { n.Memory.High = 5 << 30 }},
+		{"memory memory.low", func(n *Node) { n.Memory.Low = 5 << 30 }},
+		{"memory memory.low", func(n *Node) { n.Memory.Low = 4 }},
+		{"hugepages hugepages.3MiB", func(n *Node) { n.HugePages = HugePages{3 << 20: 3 << 20} }},
+		{"hugepages hugepages.2MiB", func(n *Node) { n.HugePages = HugePages{2 << 20: 3 << 20} }},
+		{"rlimits rlimits.files", func(n *Node) { n.RLimits = RLimits{"files": 1} }},
+		{"io io[0]", func(n *Node) { n.IO[0].Path = "/srv" }},
+		{"io io[0]", func(n *Node) { n.IO[0].Device = "" }},
+		{"io io[0].device", func(n *Node) { n.IO[0].Device = "sdb" }},
+		{"io io[1].path", func(n *Node) { n.IO[1].Path = "/srv/" }},
+		{"io io[1].name", func(n *Node) { n.IO[1].Name = "a.b" }},
+		{"io io[2].filesystem", func(n *Node) { n.IO[2].Filesystem = "/eos" }},
+		{"io-unique io[1].name", func(n *Node) { n.IO[1].Name = "data" }},
+		{"io-unique io[2].path", func(n *Node) { n.IO[2] = IO{Name: "eos", Path: "/var/tmp"} }},
+		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "" })},
+		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "a-name-over-fifteen" })},
+		{"network-mode network[0].mac", func(n *Node) { n.Network = []Network{{Mode: None, MAC: "auto"}} }},
+		{"network-mode network[1].mode", func(n *Node) { n.Network[1] = Network{Mode: None} }},
+		{"network-names network[0].name", eth(func(w *Network) { w.Name = "lo" })},
+		{"network-names network[0].name", eth(func(w *Network) { w.Name = "eth0.1" })},
+		{"network-names network[1].name", func(n *Node) { n.Network[0].Name, n.Network[1].Name = "eth1", "" }},
+		{"network-mac network[0].mac", eth(func(w *Network) { w.MAC = "01:00:5e:00:00:01" })},
+		{"network-mac network[0].mac", eth(func(w *Network) { w.MAC = "00:00:00:00:00:00" })},
+		{"network-mac network[0].mac", eth(func(w *Network) { w.MAC = "02-00-00-00-00-01" })},
+		{"network-mac network[0].mac", eth(func(w *Network) { w.MAC = "02:00:00:00:00:00:00:01" })},
+		{"network-mac network[0].mac", eth(func(w *Network) { w.MAC = "pool A" })},
+		{"network-mac network[1].mac", eth(func(w *Network) { w.MAC = "02:00:5E:10:00:01" })},
+		{"network-addresses network[0].address[2]", addAddress("192.0.2.11")},
+		{"network-addresses network[0].address[2]", addAddress("198.51.100.0/24")},
+		{"network-addresses network[0].address[2]", addAddress("198.51.100.255/24")},
+		{"network-addresses network[0].address[2]", addAddress("224.0.0.1/4")},
+		{"network-addresses network[0].address[2]", addAddress("127.0.0.2/8")},
+		{"network-addresses network[0].address[2]", addAddress("0.0.0.0/8")},
+		{"network-addresses network[0].address[2]", addAddress("198.51.100.1/0")},
+		{"network-addresses network[0].address[2]", addAddress("2001:db8:1::/64")},
+		{"network-addresses network[0].address[2]", addAddress("::ffff:192.0.2.9/120")},
+		{"network-addresses network[0].address[2]", addAddress("192.0.2.10/32")},
+		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "203.0.113.1" })},
+		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "192.0.2.10" })},
+		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "router" })},
+		{"network-gateway network[1].gateway", func(n *Node) {
+			n.Network[1].Address, n.Network[1].Gateway = []string{"203.0.113.2/24"}, "203.0.113.1"
+		}},
+		{"network-routes network[0].routes[0].to", eth(func(w *Network) { w.Routes[0].To = "198.51.100.1/24" })},
+		{"network-routes network[0].routes[0].to", eth(func(w *Network) { w.Routes[0].To = "0.0.0.0/0" })},
+		{"network-routes network[0].routes[0].to", eth(func(w *Network) { w.Routes[0].To = "default" })},
+		{"network-routes network[0].routes[0].via", eth(func(w *Network) { w.Routes[0].Via = "203.0.113.1" })},
+		{"network-routes network[0].routes[0].via", eth(func(w *Network) { w.Routes[0].Via = "2001:db8::1" })},
+		{"network-routes network[0].routes[1].to", eth(func(w *Network) { w.Routes = append(w.Routes, w.Routes[0]) })},
+		{"network-mtu network[0].mtu", eth(func(w *Network) { w.MTU = 1279 })},
+		{"devices devices[0].path", func(n *Node) { n.Devices[0].Path = "fuse" }},
+		{"devices devices[0].path", func(n *Node) { n.Devices[0].Path = "/dev/[a]" }},
+		{"devices devices[1].path", func(n *Node) { n.Devices[1].Path = "/dev/fuse" }},
+		{"devices devices[1].as", func(n *Node) { n.Devices[1].As = "/sdc" }},
+		{"devices devices[1].as", func(n *Node) { n.Devices[1].As = "/dev/null" }},
+		{"devices devices[1].access", func(n *Node) { n.Devices[1].Access = "rx" }},
+		{"devices devices[1].access", func(n *Node) { n.Devices[1].Access = "rr" }},
+		{"devices devices[2].as", func(n *Node) { n.Devices[2].As = "/dev/x" }},
+		{"mounts mounts[0].source", func(n *Node) { n.Mounts[0].Source = "" }},
+		{"mounts mounts[0].source", func(n *Node) { n.Mounts[0].Source = "/a/../b" }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/" }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/proc/sys" }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/dev" }},
+		{"scratch scratch[0].size", func(n *Node) { n.Scratch[0].Size = 0 }},
+		{"scratch scratch[0].target", func(n *Node) { n.Scratch[0].Target = "tmp" }},
+		{"scratch scratch[0].pool", func(n *Node) { n.Scratch[0].Pool = "a/b" }},
+		{"targets-unique scratch[0].target", func(n *Node) { n.Scratch[0].Target = "/eos" }},
+		{"delta delta.size", func(n *Node) { n.Delta.Size = 4 }},
+	} {
+		n := full()
+		c.change(n)
+		var got []string
+		for _, p := range Validate(n) {
+			got = append(got, p.Check+" "+p.Field)
+			used[p.Check] = true
+		}
+		if diff := cmp.Diff([]string{c.want}, got); diff != "" {
+			t.Errorf("%s: %v\n%s", c.want, Validate(n), diff)
+		}
+	}
+	for _, c := range checks() {
+		if !used[c.name] {
+			t.Errorf("no case makes check %s report anything", c.name)
+		}
+	}
+}
+
+func addAddress(a string) func(*Node) {
+	return func(n *Node) { n.Network[0].Address = append(n.Network[0].Address, a) }
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	n := &Node{
+		Network: []Network{{}, {Name: "data", Mode: Phys}, {Mode: None}},
+		Mounts:  []Mount{{}},
+		Devices: []Device{{}},
+	}
+	Defaults(n)
+	want := &Node{
+		Network: []Network{{Name: "eth0", Mode: Bridge, MAC: "auto"}, {Name: "data", Mode: Phys}, {Mode: None}},
+		Mounts:  []Mount{{Gateway: "bind", Map: "idmapped"}},
+		Devices: []Device{{Access: "rw"}},
+	}
+	if diff := cmp.Diff(want, n); diff != "" {
+		t.Error(diff)
+	}
+	if Defaults(n); cmp.Diff(want, n) != "" {
+		t.Error("not idempotent")
+	}
+}
