@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/refuse"
+
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
 
 // files checks what images and deltas need.
@@ -41,12 +42,13 @@ func (d *doctor) idmap() Check {
 		Name: "id-mapped mounts", State: OK, Found: fs.name(), Mandatory: true,
 		Why: "layers are shared by nodes that have different ids, without a copy",
 	}
+	var refused *refuse.Error
 	switch {
 	case d.Idmap == nil:
 	case errors.Is(d.Idmap, ErrNotTried):
-		c.State, c.Found = Broken, "not tried: needs root"
-	case errors.Is(d.Idmap, unix.EINVAL) || errors.Is(d.Idmap, unix.ENOSYS):
-		c.State, c.Found, c.Wanted = Lacks, fs.name()+" cannot: "+d.Idmap.Error(), "ext4, XFS (5.12), btrfs (5.15), tmpfs (6.3)"
+		c.State, c.Found = Broken, "not tried"
+	case errors.As(d.Idmap, &refused):
+		c.State, c.Found, c.Wanted = Lacks, refused.What, "ext4, XFS (5.12), btrfs (5.15), tmpfs (6.3)"
 		c.Remedy = "berth --root DIR …   # DIR on such a file system"
 	default:
 		c.State, c.Found = Broken, d.Idmap.Error()

@@ -40,7 +40,7 @@ func (d *doctor) root() Check {
 
 func (d *doctor) version() Check {
 	c := Check{
-		Name: "kernel", State: OK, Found: d.facts.Kernel + " " + d.facts.Arch, Wanted: "5.19 or newer", Mandatory: true,
+		Name: "kernel", State: OK, Found: d.facts.Kernel, Wanted: "5.19 or newer", Mandatory: true,
 		Why: "a node's root is an overlay over id-mapped layers, which Linux has since 5.19",
 	}
 	switch {
@@ -142,7 +142,7 @@ func (d *doctor) keys() Check {
 		c.State, c.Found, c.Remedy = Lacks, "no keyrings", "# nodes share the session's keyring: boot a kernel with CONFIG_KEYS=y"
 	case most < fewKeys:
 		c.State, c.Wanted = Off, strconv.Itoa(fewKeys)+" or more"
-		c.Remedy = "sysctl -w kernel.keys.root_maxkeys=1000000 kernel.keys.root_maxbytes=25000000"
+		c.Remedy = "sysctl -w kernel.keys.root_maxkeys=1000000\nsysctl -w kernel.keys.root_maxbytes=25000000"
 	}
 	return c
 }
@@ -160,7 +160,7 @@ func (d *doctor) nofile() Check {
 		c.Found = fmt.Sprintf("nofile %d, cannot be raised: no CAP_SYS_RESOURCE", most)
 		if most < plentyFiles {
 			c.State, c.Wanted = Off, fmt.Sprintf("nofile %d, or CAP_SYS_RESOURCE", plentyFiles)
-			c.Remedy = "# start berth with CAP_SYS_RESOURCE, or from a shell with a higher ulimit -Hn"
+			c.Remedy = "# start berth with CAP_SYS_RESOURCE, or under a higher ulimit -Hn"
 		}
 	}
 	return c

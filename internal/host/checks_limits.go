@@ -22,7 +22,7 @@ func (d *doctor) limits() []Check {
 		{"blkio", "io", "BLK_CGROUP", "block I/O limits", false},
 		{"hugetlb", "hugetlb", "CGROUP_HUGETLB", "limits of huge pages", false},
 		{"devices", "", "CGROUP_DEVICE", "the wall between a node and the host's devices", true},
-		{"freezer", "", "CGROUP_FREEZER", "ending all processes of a node at once", true},
+		{"freezer", "", "CGROUP_FREEZER", "the way to end all processes of a node at once", true},
 	} {
 		c := d.controller(w.v1, w.v2, w.option)
 		c.Why, c.Mandatory = "honours "+w.why, w.mandatory
@@ -41,18 +41,19 @@ func (d *doctor) limits() []Check {
 
 func (d *doctor) cgroups() Check {
 	cg := d.facts.Cgroups
-	c := Check{Name: "cgroups", State: OK, Found: cg.Mode(), Mandatory: true, Why: "limits are set and processes found by them"}
+	const better = "v2 (v1 has no memory.low and throttles direct I/O only)"
+	c := Check{
+		Name: "cgroups", State: OK, Found: cg.Mode(), Wanted: better, Mandatory: true,
+		Why: "limits are set and processes found by them",
+	}
 	switch {
 	case cg.V2 == "" && len(cg.V1) == 0:
 		c.State, c.Found, c.Wanted = Off, "none mounted", "cgroup2"
 		c.Remedy = "mount -t cgroup2 none /sys/fs/cgroup"
 	case cg.Mode() == "v2":
-		c.Found = "v2 at " + cg.V2
+		c.Found, c.Wanted = "v2 at "+cg.V2, ""
 	case cg.Mode() == "hybrid":
 		c.Found = fmt.Sprintf("hybrid: v1, with %s on v2", strings.Join(cg.V2Controllers, " "))
-		c.Wanted = "v2 (v1 has no memory.low and throttles direct I/O only)"
-	default:
-		c.Wanted = "v2 (v1 has no memory.low and throttles direct I/O only)"
 	}
 	return c
 }
@@ -77,7 +78,7 @@ func (d *doctor) controller(v1, v2, option string) Check {
 		}
 	case known && !enabled:
 		c.State, c.Found = Off, "switched off at boot"
-		c.Remedy = "# add cgroup_enable=" + v1 + " (and no cgroup_disable=) to the kernel's command line, reboot"
+		c.Remedy = "# put cgroup_enable=" + v1 + " on the kernel's command line, reboot"
 	case known && cg.Mode() != "v2":
 		dir := "/sys/fs/cgroup/" + v1
 		c.State, c.Found = Off, "not mounted"

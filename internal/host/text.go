@@ -53,7 +53,7 @@ func writeCheck(b *strings.Builder, c Check) {
 	writeWrapped(b, fmt.Sprintf("%*s", label, "why: "), c.Why)
 	for line := range strings.SplitSeq(c.Remedy, "\n") {
 		if line != "" {
-			fmt.Fprintf(b, "      %s\n", line) // never wrapped: it is there to be pasted
+			fmt.Fprintf(b, "    %s\n", line) // never wrapped: it is there to be pasted
 		}
 	}
 }

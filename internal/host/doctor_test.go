@@ -1,0 +1,153 @@
+package host_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"berth/internal/host"
+	"berth/internal/refuse"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// archived unpacks testdata/NAME.txtar: the /proc, /sys, /etc and /boot of a host.
+func archived(t *testing.T, name string) host.Host {
+	t.Helper()
+	dir := t.TempDir()
+	a, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := txtar.Write(a, dir); err != nil {
+		t.Fatal(err)
+	}
+	return host.Host{
+		Proc: filepath.Join(dir, "proc"), Sys: filepath.Join(dir, "sys"),
+		Etc: filepath.Join(dir, "etc"), Boot: filepath.Join(dir, "boot"),
+	}
+}
+
+// worked is what was tried on a host where everything works.
+func worked() host.Tried {
+	return host.Tried{
+		Lib:   "/var/lib/berth",
+		Calls: map[string]error{"openat2": nil, "pidfd_open": nil, "clone3": nil},
+		Links: map[string]error{"bridge": nil, "veth": nil, "macvlan": nil},
+		Tools: map[string]string{"fio": "/usr/bin/fio", "iperf3": "/usr/bin/iperf3"},
+		Runtimes: []host.Runtime{
+			{Name: "runc", Path: "/usr/sbin/runc", Version: "1.1.5", Start: 25 * time.Millisecond},
+			{Name: "crun", Path: "/usr/bin/crun", Version: "1.8.1", Start: 15 * time.Millisecond},
+		},
+	}
+}
+
+// failed is what was tried on a host where nearly nothing works.
+func failed() host.Tried {
+	return host.Tried{
+		Lib:   "/var/lib/berth",
+		Calls: map[string]error{"openat2": unix.ENOSYS, "pidfd_open": nil, "clone3": unix.EPERM},
+		Links: map[string]error{"bridge": unix.EOPNOTSUPP, "veth": host.ErrNotTried, "macvlan": unix.EOPNOTSUPP},
+		HTB:   unix.EINVAL,
+		Idmap: refuse.Cannotf("put it on ext4", "the file system nfs of /var/lib/berth cannot be idmapped: %w", unix.EINVAL),
+		Runtimes: []host.Runtime{
+			{Name: "runc", Path: "/usr/bin/runc", Version: "1.0.0", Err: errors.New("container_linux.go: no user namespaces")},
+			{Name: "crun", Path: "/usr/bin/crun", Version: "1.4", Escapes: []string{"CVE-2024-21626"}, Err: nil, Start: time.Millisecond},
+			{Name: "youki"},
+		},
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	tests := []struct {
+		name  string
+		tried host.Tried
+		exit  refuse.Kind
+	}{
+		{"v1", worked(), 0},
+		{"v2", worked(), 0},
+		{"bad", failed(), refuse.Cannot},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := archived(t, tt.name)
+			checks := host.Doctor(h, tt.tried)
+			if got := refuse.KindOf(host.Refusal(checks)); got != tt.exit {
+				t.Errorf("exit code %d, want %d: %v", got, tt.exit, host.Refusal(checks))
+			}
+			var text bytes.Buffer
+			if err := host.Text(&text, checks); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(text.String()) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+					t.Errorf("%d columns: %s", n, line)
+				}
+			}
+			golden(t, tt.name+".text", text.Bytes())
+		})
+	}
+}
+
+func TestDoctorJSON(t *testing.T) {
+	b, err := json.MarshalIndent(host.Doctor(archived(t, "v1"), worked())[:2], "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "v1.json", append(b, '\n'))
+}
+
+func TestFactsOfArchives(t *testing.T) {
+	for _, name := range []string{"v1", "v2", "bad"} {
+		t.Run(name, func(t *testing.T) {
+			f, err := archived(t, name).Facts()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Arch = "" // this machine's, not the archive's
+			b, err := json.MarshalIndent(f, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name+".facts.json", append(b, '\n'))
+		})
+	}
+}
+
+// TestDoctorOfNothing must find fault, not fall over, where /proc and /sys are empty.
+func TestDoctorOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	checks := host.Doctor(host.Host{Proc: dir, Sys: dir, Etc: dir, Boot: dir}, host.Tried{})
+	if len(host.Missing(checks)) < 5 {
+		t.Errorf("an empty host lacks only %v", host.Missing(checks))
+	}
+}
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s differs (-want +got); -update writes it anew:\n%s", path, diff)
+	}
+}

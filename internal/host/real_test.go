@@ -1,0 +1,94 @@
+package host_test
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"berth/internal/host"
+)
+
+// TestReadFacts reads this host: what is there on every Linux must be found.
+func TestReadFacts(t *testing.T) {
+	f, err := host.ReadFacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.CPUs < 1 || f.Memory < 1<<20 || f.BootID == "" || f.Init == "" || !f.Version.AtLeast(3, 0) {
+		t.Errorf("facts are incomplete: %+v", f)
+	}
+	if f.HardLimits["nofile"] == 0 || f.HardLimits["nproc"] == 0 {
+		t.Errorf("hard limits are incomplete: %v", f.HardLimits)
+	}
+	if len(f.NUMA) > 0 && f.NUMA[0] == "" {
+		t.Errorf("NUMA nodes without CPUs: %v", f.NUMA)
+	}
+}
+
+func BenchmarkReadFacts(b *testing.B) {
+	for b.Loop() {
+		if _, err := host.ReadFacts(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestDoctorHere runs the real probes: their answers differ by host, but each must be a whole answer.
+func TestDoctorHere(t *testing.T) {
+	before := namespaces(t)
+	start := time.Now()
+	checks := host.Doctor(host.New(), host.Try(context.Background(), "/var/lib/berth", nil, nil))
+	t.Logf("%d checks in %v", len(checks), time.Since(start))
+	if len(checks) < 30 {
+		t.Errorf("only %d checks", len(checks))
+	}
+	for _, c := range checks {
+		if c.Area == "" || c.Name == "" || c.Found == "" || c.Why == "" || c.State == "" {
+			t.Errorf("incomplete check: %+v", c)
+		}
+	}
+	if err := host.Text(t.Output(), checks); err != nil {
+		t.Error(err)
+	}
+	if after := namespaces(t); before != after {
+		t.Errorf("the network namespace changed from %s to %s", before, after)
+	}
+}
+
+// TestTryLinks makes real links: as root, on a kernel that has them, nothing may fail.
+func TestTryLinks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network links in a namespace of its own")
+	}
+	tried := host.Try(context.Background(), "/", nil, nil)
+	checks := host.Doctor(host.New(), tried)
+	i := slices.IndexFunc(checks, func(c host.Check) bool { return c.Name == "veth" })
+	if checks[i].State == host.Broken {
+		t.Errorf("veth: %s", checks[i].Found)
+	}
+	for name, err := range tried.Calls {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTryStopped hands Try a context that is over: it must not pretend to have tried.
+func TestTryStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	if tried := host.Try(ctx, "/", nil, nil); tried.Links["veth"] == nil || tried.HTB == nil {
+		t.Errorf("links of a stopped probe: %v, %v", tried.Links, tried.HTB)
+	}
+}
+
+func namespaces(t *testing.T) string {
+	t.Helper()
+	ns, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
