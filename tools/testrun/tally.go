@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// event is one line of go test -json (see go doc test2json) or, for a build, go build -json (go help buildjson).
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string
+	Test        string
+	Elapsed     float64
+	Output      string
+	FailedBuild string
+}
+
+// test is what became of one test.
+type test struct {
+	pkg, name string
+	action    string // pass, fail, skip; "" while it runs
+	output    []string
+	children  int
+	failedIn  int // of its subtests, at any depth
+}
+
+// tally counts the tests of a run.
+type tally struct {
+	w        io.Writer
+	tests    map[[2]string]*test
+	order    []*test
+	packages map[string][]string // output outside of tests, until the package ends
+	builds   map[string][]string // compiler's output by build
+	broken   []string            // packages that failed, and no test of theirs did
+}
+
+func newTally(w io.Writer) *tally {
+	return &tally{w: w, tests: map[[2]string]*test{}, packages: map[string][]string{}, builds: map[string][]string{}}
+}
+
+// read takes in the events of a whole run, and prints failures and packages as they come.
+func (t *tally) read(r io.Reader) error {
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			t.line(line)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the output of go test: %w", err)
+		}
+	}
+}
+
+func (t *tally) line(line []byte) {
+	var e event
+	if json.Unmarshal(line, &e) != nil {
+		fmt.Fprintf(t.w, "%s", line) // go test prints some errors as they are
+		return
+	}
+	switch {
+	case e.Action == "build-output":
+		t.builds[e.ImportPath] = append(t.builds[e.ImportPath], e.Output)
+	case e.Action == "build-fail":
+	case e.Test != "":
+		t.test(e)
+	default:
+		t.pkg(e)
+	}
+}
+
+// test takes in an event of a test.
+func (t *tally) test(e event) {
+	key := [2]string{e.Package, e.Test}
+	x := t.tests[key]
+	if x == nil {
+		x = &test{pkg: e.Package, name: e.Test}
+		t.tests[key] = x
+		t.order = append(t.order, x)
+		if p := t.parent(x); p != nil {
+			p.children++
+		}
+	}
+	switch e.Action {
+	case "output":
+		x.output = append(x.output, e.Output)
+	case "pass", "fail", "skip":
+		x.action = e.Action
+	}
+	if e.Action == "fail" {
+		t.failed(x)
+	}
+	if e.Action == "pass" {
+		x.output = nil
+	}
+}
+
+// parent returns the test whose subtest x is.
+func (t *tally) parent(x *test) *test {
+	i := strings.LastIndexByte(x.name, '/')
+	if i < 0 {
+		return nil
+	}
+	if p := t.tests[[2]string{x.pkg, x.name[:i]}]; p != nil {
+		return p
+	}
+	// A subtest's own name may hold slashes: look further up.
+	return t.parent(&test{pkg: x.pkg, name: x.name[:i]})
+}
+
+// failed prints a failed test and tells those above it.
+func (t *tally) failed(x *test) {
+	for p := t.parent(x); p != nil; p = t.parent(p) {
+		p.failedIn++
+	}
+	fmt.Fprintf(t.w, "FAIL %s %s\n", x.pkg, x.name)
+	for _, line := range x.output {
+		if !frame(line) {
+			fmt.Fprintf(t.w, "    %s", line)
+		}
+	}
+	x.output = nil
+}
+
+// frame reports whether a line of output is the test runner's own.
+func frame(line string) bool {
+	s := strings.TrimLeft(line, " ")
+	for _, p := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- FAIL", "--- SKIP"} {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// pkg takes in an event of a package as a whole.
+func (t *tally) pkg(e event) {
+	switch e.Action {
+	case "output":
+		t.packages[e.Package] = append(t.packages[e.Package], e.Output)
+	case "pass":
+		fmt.Fprintf(t.w, "ok   %s %.1fs\n", e.Package, e.Elapsed)
+		delete(t.packages, e.Package)
+	case "skip":
+		delete(t.packages, e.Package) // no tests in it
+	case "fail":
+		t.unfinished(e.Package)
+		if t.failedTests(e.Package) == 0 {
+			t.broken = append(t.broken, e.Package)
+		}
+		fmt.Fprintf(t.w, "FAIL %s %.1fs\n", e.Package, e.Elapsed)
+		for _, line := range slices.Concat(t.builds[e.FailedBuild], t.packages[e.Package]) {
+			if line != "FAIL\n" {
+				fmt.Fprintf(t.w, "    %s", line)
+			}
+		}
+		delete(t.packages, e.Package)
+	}
+}
+
+// unfinished turns the tests of a package that ended under them into failed ones.
+func (t *tally) unfinished(pkg string) {
+	for _, x := range t.order {
+		if x.pkg == pkg && x.action == "" {
+			x.action = "fail"
+			x.output = append(x.output, "did not finish\n")
+			t.failed(x)
+		}
+	}
+}
+
+func (t *tally) failedTests(pkg string) int {
+	n := 0
+	for _, x := range t.order {
+		if x.pkg == pkg && x.action == "fail" {
+			n++
+		}
+	}
+	return n
+}
+
+// skipped is a reason and the tests that gave it.
+type skipped struct {
+	reason string
+	tests  []string
+	banned bool
+}
+
+// report prints the skips by reason and the closing line. It says whether all is well.
+func (t *tally) report(allowed *allowList) bool {
+	var passed, failed int
+	failed = len(t.broken)
+	reasons := map[string]*skipped{}
+	skips := 0
+	for _, x := range t.order {
+		switch {
+		case x.action == "fail" && x.failedIn == 0:
+			failed++
+		case x.action == "skip":
+			skips++
+			r := reason(x.output)
+			if reasons[r] == nil {
+				reasons[r] = &skipped{reason: r, banned: !allowed.allows(r)}
+			}
+			reasons[r].tests = append(reasons[r].tests, strings.TrimPrefix(x.pkg, "berth/")+"."+x.name)
+		case x.action == "pass" && x.children == 0:
+			passed++
+		}
+	}
+	banned := t.skips(reasons)
+	fmt.Fprintf(t.w, "%d passed, %d failed, %d skipped\n", passed, failed, skips)
+	return failed == 0 && banned == 0
+}
+
+// skips prints each reason with its tests, and returns how many reasons are not allowed.
+func (t *tally) skips(reasons map[string]*skipped) (banned int) {
+	list := make([]*skipped, 0, len(reasons))
+	for _, s := range reasons {
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b *skipped) int { return cmp.Compare(a.reason, b.reason) })
+	for _, s := range list {
+		word := "skipped"
+		if s.banned {
+			word = "skipped, NOT ALLOWED"
+			banned++
+		}
+		fmt.Fprintf(t.w, "%s: %s\n", word, s.reason)
+		for _, name := range s.tests {
+			fmt.Fprintf(t.w, "    %s\n", name)
+		}
+	}
+	return banned
+}
+
+// noReason is what a bare t.SkipNow or a t.Skip without words gives.
+const noReason = "no reason given"
+
+// place is what t.Skip and t.Log put before a text.
+var place = regexp.MustCompile(`^\s*[\w.-]+\.go:\d+: `)
+
+// reason finds the reason of a skip: the last text that the test wrote, with the lines that continue it.
+func reason(output []string) string {
+	var text []string
+	for _, line := range output {
+		if frame(line) {
+			continue
+		}
+		if place.MatchString(line) {
+			text = text[:0]
+			line = place.ReplaceAllString(line, "")
+		}
+		if line = strings.TrimSpace(line); line != "" {
+			text = append(text, line)
+		}
+	}
+	if len(text) == 0 {
+		return noReason
+	}
+	return strings.Join(text, " ")
+}
