@@ -1,0 +1,196 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// execGrace is how long an init may take from start to its command: usually a fraction of a millisecond, more where
+// the image is on a network file system.
+const execGrace = 30 * time.Second
+
+// waitExec waits until the process runs another executable than the one given, or has ended.
+func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, execGrace)
+	defer cancel()
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		var exe unix.Stat_t
+		if unix.Stat(procPath(pid, "exe"), &exe) != nil || exe.Dev != dev || exe.Ino != ino {
+			return nil // a zombie has no executable
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for process %d to run the node's command: %w", pid, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// checkCommand says whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
+// is there, it is executable, its format and processor are the host's, its interpreter or loader is there as well.
+// The error is a *CommandError, or another where the root cannot be looked at.
+func checkCommand(pid int, args, env []string, cwd string) error {
+	root, err := unix.Open(procPath(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the node's root: %w", err)
+	}
+	defer unix.Close(root)
+	return lookUp(root, args[0], env, cwd)
+}
+
+// lookUp finds a command as execvp(3) does, in a root given as a descriptor, and checks it.
+func lookUp(root int, name string, env []string, cwd string) error {
+	cwd = orElse(cwd, "/")
+	if strings.Contains(name, "/") {
+		if !path.IsAbs(name) {
+			name = path.Join(cwd, name)
+		}
+		return checkFile(root, name, name, 0)
+	}
+	search := defaultPath
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	found := error(&CommandError{Code: ExitNotFound, Command: name, Why: "not found in PATH=" + search})
+	for dir := range strings.SplitSeq(search, ":") {
+		if !path.IsAbs(dir) {
+			dir = path.Join(cwd, dir)
+		}
+		err := checkFile(root, path.Join(dir, name), path.Join(dir, name), 0)
+		var ce *CommandError
+		if errors.As(err, &ce) && ce.Code == ExitNotFound && ce.Command == path.Join(dir, name) {
+			continue
+		}
+		return err
+	}
+	return found
+}
+
+// maxInterpreters is how many scripts may interpret each other (the kernel's BINPRM limit is 5 in all).
+const maxInterpreters = 4
+
+// checkFile checks one executable file; what names the command in errors, when file is its interpreter.
+func checkFile(root int, what, file string, depth int) error {
+	fail := func(code int, format string, a ...any) error {
+		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
+	}
+	f, err := openIn(root, file)
+	switch {
+	case errors.Is(err, errNotRegular):
+		return fail(ExitCannotRun, "%s is not a file", file)
+	case errors.Is(err, errNotExecutable):
+		return fail(ExitCannotRun, "%s is not executable", file)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		if depth > 0 {
+			return fail(ExitNotFound, "its interpreter %s is not in the node", file)
+		}
+		return fail(ExitNotFound, "no such file in the node")
+	case err != nil:
+		return fmt.Errorf("look at %s in the node: %w", file, err)
+	}
+	defer f.Close()
+	head := make([]byte, 256)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("look at %s in the node: %w", file, err)
+	}
+	head = head[:n]
+	switch {
+	case bytes.HasPrefix(head, []byte("#!")):
+		line, _, _ := bytes.Cut(head[2:], []byte("\n"))
+		words := strings.Fields(string(line))
+		if len(words) == 0 || depth == maxInterpreters {
+			return fail(ExitCannotRun, "exec format error: no usable interpreter in its first line")
+		}
+		return checkFile(root, what, words[0], depth+1)
+	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
+		return checkELF(root, what, f)
+	case otherFormats():
+		return nil
+	}
+	return fail(ExitCannotRun, "exec format error: %s is neither a program nor a script", file)
+}
+
+// checkELF checks that a program is for this processor and that its loader is there.
+func checkELF(root int, what string, f *os.File) error {
+	prog, err := elf.NewFile(f)
+	if err != nil {
+		return &CommandError{Code: ExitCannotRun, Command: what, Why: "exec format error: damaged program: " + err.Error()}
+	}
+	defer prog.Close()
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390}
+	want, known := machines[runtime.GOARCH]
+	if known && (prog.Machine != want || prog.Class != elf.ELFCLASS64) && !otherFormats() {
+		return &CommandError{Code: ExitCannotRun, Command: what,
+			Why: fmt.Sprintf("exec format error: a program for %s (%s), this host runs %s", prog.Machine, prog.Class, want)}
+	}
+	for _, p := range prog.Progs {
+		if p.Type != elf.PT_INTERP || p.Filesz > unix.PathMax {
+			continue
+		}
+		b, err := io.ReadAll(p.Open())
+		if err != nil {
+			return fmt.Errorf("look at the loader of %s: %w", what, err)
+		}
+		loader := string(bytes.TrimRight(b, "\x00"))
+		l, err := openIn(root, loader)
+		if err != nil {
+			return &CommandError{Code: ExitNotFound, Command: what, Why: fmt.Sprintf("its loader %s is not in the node", loader)}
+		}
+		l.Close()
+	}
+	return nil
+}
+
+var (
+	errNotRegular    = errors.New("not a regular file")
+	errNotExecutable = errors.New("not executable")
+)
+
+// openIn opens an executable file below root for reading; links are followed as the node would, never out of it.
+func openIn(root int, file string) (*os.File, error) {
+	fd, err := unix.Openat2(root, file, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNotRegular
+	}
+	if st.Mode&0o111 == 0 {
+		return nil, errNotExecutable
+	}
+	// Now that it is known not to be a pipe, which would block.
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+}
+
+// otherFormats reports whether the host runs programs of other formats (binfmt_misc: qemu, java …).
+func otherFormats() bool {
+	entries, err := os.ReadDir("/proc/sys/fs/binfmt_misc")
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if e.Name() != "register" && e.Name() != "status" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,132 @@
+package oci
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// Exec is one more command in a running node, with the rights of its process 1: capabilities, seccomp filter, no new
+// privileges, limits, groups.
+type Exec struct {
+	Runtime Runtime
+	State   string // the runtime's --root
+	ID      string // the node's name
+	PID     int    // the node's init
+	Group   string // folder of the node's v2 group, entered before the runtime starts; "": none
+	Process *specs.Process
+}
+
+// ExecOptions is what may differ from the node's process 1. Zero values mean: the same.
+type ExecOptions struct {
+	Args     []string
+	Env      []string // NAME=value, added to or replacing the node's
+	Cwd      string
+	User     *User
+	Terminal bool
+}
+
+// ExecProcess makes the process of one more command from the node's own specification.
+func ExecProcess(spec *specs.Spec, o ExecOptions) *specs.Process {
+	p := *spec.Process
+	p.Args, p.Terminal = o.Args, o.Terminal
+	p.Env = mergeEnv(p.Env, o.Env)
+	p.Cwd = orElse(o.Cwd, p.Cwd)
+	if o.User != nil {
+		p.User = specs.User{UID: o.User.UID, GID: o.User.GID, AdditionalGids: o.User.Additional}
+	}
+	if o.Terminal {
+		p.Env = mergeEnv([]string{"TERM=xterm"}, p.Env)
+	}
+	return &p
+}
+
+// mergeEnv returns base with the variables of over added or replaced.
+func mergeEnv(base, over []string) []string {
+	merged := make([]string, 0, len(base)+len(over))
+	at := map[string]int{}
+	for _, list := range [][]string{base, over} {
+		for _, e := range list {
+			name, _, _ := strings.Cut(e, "=")
+			if i, ok := at[name]; ok {
+				merged[i] = e
+				continue
+			}
+			at[name] = len(merged)
+			merged = append(merged, e)
+		}
+	}
+	return merged
+}
+
+// ReadSpec reads a node's specification from its bundle.
+func ReadSpec(bundle string) (*specs.Spec, error) {
+	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("no running node with the bundle %s", bundle)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the runtime's configuration: %w", err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return nil, fmt.Errorf("read the runtime's configuration %s: %w", bundle, err)
+	}
+	return &spec, nil
+}
+
+// Replace replaces this program by the runtime's exec, so that terminal, signals and exit code are the command's own.
+// It returns only on failure, and then this process may be in the node's v2 group already.
+//
+// Errors: *CommandError if the command cannot run (found out beforehand, as the runtimes exit with 255 for it).
+// There is no need to hide a hybrid hierarchy from crun here: only its create looks at it.
+func (e *Exec) Replace() error {
+	if err := checkCommand(e.PID, e.Process.Args, e.Process.Env, e.Process.Cwd); err != nil {
+		return err
+	}
+	process, err := e.processFile()
+	if err != nil {
+		return err
+	}
+	if e.Group != "" {
+		if err := os.WriteFile(filepath.Join(e.Group, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return fmt.Errorf("enter the node's group: %w", err)
+		}
+	}
+	args := []string{e.Runtime.Name, "--root", e.State, "exec", "--process", fmt.Sprintf("/proc/self/fd/%d", process), e.ID}
+	env := []string{"PATH=" + defaultPath}
+	if term := os.Getenv("TERM"); term != "" {
+		env = append(env, "TERM="+term)
+	}
+	return fmt.Errorf("run %s: %w", e.Runtime.Path, syscall.Exec(e.Runtime.Path, args, env))
+}
+
+// processFile writes the process to a file in memory that the runtime inherits: nothing is left to remove.
+func (e *Exec) processFile() (int, error) {
+	b, err := json.Marshal(e.Process)
+	if err != nil {
+		return -1, fmt.Errorf("describe the command: %w", err)
+	}
+	fd, err := unix.MemfdCreate("berth-exec", 0)
+	if err != nil {
+		return -1, fmt.Errorf("make a file in memory: %w", err)
+	}
+	for done := 0; done < len(b); {
+		n, err := unix.Pwrite(fd, b[done:], int64(done))
+		if err != nil {
+			return -1, fmt.Errorf("write to a file in memory: %w", err)
+		}
+		done += n
+	}
+	return fd, nil
+}

@@ -1,0 +1,150 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"berth/internal/mounts"
+	"berth/internal/refuse"
+)
+
+// createGrace is how long the runtime's create may go on after its caller gave up: killed half-way it would leave
+// more to clean up than when it is let finish, which takes it some 10 ms.
+const createGrace = 10 * time.Second
+
+// Launch is all that the runtime's create needs. As JSON it is the part that another process needs to undo it; the
+// files are set by whoever calls Create.
+//
+// All paths are absolute: crun resolves relative ones in the bundle.
+type Launch struct {
+	Runtime       Runtime     `json:"runtime"`
+	State         string      `json:"state"` // the runtime's --root: a folder of state a node in it
+	ID            string      `json:"id"`    // the node's name
+	Bundle        string      `json:"bundle"`
+	PIDFile       string      `json:"pid_file"`
+	Log           string      `json:"log"`                      // the runtime's own messages
+	ConsoleSocket string      `json:"console_socket,omitempty"` // where the runtime sends the terminal of a node that has one
+	Plan          mounts.Plan `json:"plan"`
+	Group         string      `json:"group,omitempty"` // folder of the node's v2 group, in which the runtime starts; "": none
+
+	// What the node's process 1 gets; nil is /dev/null. Both runtimes make the node's root their owner.
+	Stdin, Stdout, Stderr *os.File `json:"-"`
+	// Lock is the node's locked file: the runtime holds it too, so that whoever repairs waits for a runtime whose
+	// parent was killed. The node's init does not get it.
+	Lock *os.File `json:"-"`
+}
+
+// Create mounts the plan in a private mount namespace and has the runtime create the node in it: afterwards its init
+// waits for start, and its pid is in PIDFile.
+//
+// Errors: *CommandError if the node's command cannot run, refuse.Cannot if the runtime is gone, what mounts.Plan.Enter
+// refuses, else the runtime's own words. On an error the runtime may have left state and processes: undo "oci.create".
+func (l *Launch) Create(ctx context.Context) error {
+	if err := os.MkdirAll(l.State, 0o711); err != nil {
+		return fmt.Errorf("make the runtime's folder: %w", err)
+	}
+	if err := os.WriteFile(l.Log, nil, 0o600); err != nil {
+		return fmt.Errorf("empty the runtime's log: %w", err)
+	}
+	// Opened here: the plan may hide the tree it is in.
+	var group *os.File
+	if l.Group != "" {
+		var err error
+		if group, err = os.Open(l.Group); err != nil {
+			return fmt.Errorf("open the node's v2 group: %w", err)
+		}
+		defer group.Close()
+	}
+	return mounts.Thread(func() error {
+		if err := l.Plan.Enter(ctx); err != nil {
+			return err
+		}
+		return l.create(ctx, group)
+	})
+}
+
+// create runs the runtime from the current thread, whose mount namespace it inherits.
+func (l *Launch) create(ctx context.Context, group *os.File) error {
+	args := []string{"create", "--bundle", l.Bundle, "--pid-file", l.PIDFile}
+	if l.ConsoleSocket != "" {
+		args = append(args, "--console-socket", l.ConsoleSocket)
+	}
+	cmd := l.command(ctx, append(args, l.ID)...)
+	// Files, never pipes: Wait would wait for the node's init, which keeps them open.
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = fileOrNil(l.Stdin), writerOrNil(l.Stdout), writerOrNil(l.Stderr)
+	if group != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
+	if l.Lock != nil {
+		l.holdLock(cmd)
+	}
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	return l.explain("create", err)
+}
+
+// holdLock gives the runtime the lock. runc keeps it from the node's init; crun's init would hold it until start, for
+// ever if nobody starts it. So crun gets a shell as parent that holds the lock while crun runs and does not pass it on.
+func (l *Launch) holdLock(cmd *exec.Cmd) {
+	cmd.ExtraFiles = []*os.File{l.Lock} // descriptor 3
+	if l.Runtime.Name != "crun" {
+		return
+	}
+	// "exit" after it keeps the shell from replacing itself by its last command.
+	cmd.Args = append([]string{"sh", "-c", `"$0" "$@" 3>&-; exit $?`, l.Runtime.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+}
+
+// command prepares one call of the runtime, without input and output.
+func (l *Launch) command(ctx context.Context, args ...string) *exec.Cmd {
+	args = append([]string{"--root", l.State, "--log", l.Log, "--log-format", "json"}, args...)
+	cmd := exec.CommandContext(ctx, l.Runtime.Path, args...)
+	// Not Berth's environment: NOTIFY_SOCKET, LISTEN_FDS and XDG_RUNTIME_DIR mean something to the runtimes.
+	cmd.Env = []string{"PATH=" + defaultPath}
+	cmd.Dir = "/"
+	// A group of its own: Ctrl-C on the terminal is Berth's to handle.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return nil }
+	cmd.WaitDelay = createGrace
+	return cmd
+}
+
+// explain turns a failed call of the runtime into an error in the runtime's own words.
+func (l *Launch) explain(verb string, err error) error {
+	if _, statErr := os.Stat(l.Runtime.Path); errors.Is(statErr, fs.ErrNotExist) {
+		return refuse.Cannotf("install it: apt-get install "+filepath.Base(l.Runtime.Path),
+			"%s the node with %s: the runtime is not there any more", verb, l.Runtime.Path)
+	}
+	words := lastError(l.Log)
+	if ce := commandFailure(words); ce != nil {
+		return ce
+	}
+	if words == "" {
+		return fmt.Errorf("%s the node with %s: %w", verb, l.Runtime.Name, err)
+	}
+	return fmt.Errorf("%s the node with %s: %w: %s", verb, l.Runtime.Name, err, words)
+}
+
+// A nil *os.File must not become a non-nil interface.
+func fileOrNil(f *os.File) interface{ Read([]byte) (int, error) } {
+	if f == nil {
+		return nil
+	}
+	return f
+}
+
+func writerOrNil(f *os.File) interface{ Write([]byte) (int, error) } {
+	if f == nil {
+		return nil
+	}
+	return f
+}

@@ -1,0 +1,78 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/step"
+)
+
+// Kinds makes an empty step of each kind of this package.
+func Kinds() step.Kinds {
+	return step.Kinds{
+		"oci.bundle": func() step.Step { return &Bundle{} },
+		"oci.create": func() step.Step { return &Create{} },
+		"oci.start":  func() step.Step { return &Start{} },
+	}
+}
+
+// Bundle writes the runtime's configuration of a node to Dir/config.json.
+type Bundle struct {
+	Dir  string      `json:"dir"`
+	Spec *specs.Spec `json:"spec"`
+}
+
+// Kind implements step.Step.
+func (s *Bundle) Kind() string { return "oci.bundle" }
+
+func (s *Bundle) String() string {
+	p := s.Spec.Process
+	return fmt.Sprintf("%s: %d capabilities, %d mounts, command %q", s.config(), len(p.Capabilities.Bounding), len(s.Spec.Mounts), p.Args)
+}
+
+func (s *Bundle) config() string { return filepath.Join(s.Dir, "config.json") }
+
+// Do implements step.Step.
+func (s *Bundle) Do(context.Context) error {
+	b, err := json.Marshal(s.Spec)
+	if err != nil {
+		return fmt.Errorf("write the runtime's configuration: %w", err)
+	}
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the bundle: %w", err)
+	}
+	// The command line and the environment may hold secrets.
+	if err := os.WriteFile(s.config(), b, 0o600); err != nil {
+		return fmt.Errorf("write the runtime's configuration: %w", err)
+	}
+	return nil
+}
+
+// Verify implements step.Step.
+func (s *Bundle) Verify(context.Context) error {
+	b, err := os.ReadFile(s.config())
+	if err != nil {
+		return fmt.Errorf("read back the runtime's configuration: %w", err)
+	}
+	if !json.Valid(b) { // a full disk
+		return fmt.Errorf("read back %s: it is cut off", s.config())
+	}
+	return nil
+}
+
+// Undo implements step.Step.
+func (s *Bundle) Undo(context.Context) error {
+	for _, p := range []string{s.config(), s.Dir} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the bundle: %w", err)
+		}
+	}
+	return nil
+}

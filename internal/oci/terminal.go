@@ -1,0 +1,157 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Terminal is the near end of a foreground node's terminal: the runtime makes the terminal inside the node and sends
+// its other side (the master) through a socket.
+type Terminal struct {
+	Path string // of the socket, for Launch.ConsoleSocket
+
+	listener *net.UnixListener
+	master   *os.File
+	restore  func()
+	output   sync.WaitGroup
+}
+
+// ListenTerminal opens the socket, in a folder of its own that only root can enter.
+func ListenTerminal() (*Terminal, error) {
+	dir, err := os.MkdirTemp("", "berth-tty-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder for the terminal's socket: %w", err)
+	}
+	t := &Terminal{Path: filepath.Join(dir, "s"), restore: func() {}}
+	t.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: t.Path, Net: "unix"})
+	if err != nil {
+		os.Remove(dir)
+		return nil, fmt.Errorf("open the terminal's socket: %w", err)
+	}
+	return t, nil
+}
+
+// Attach takes the terminal that the runtime sent when it created the node, and connects in and out to it until the
+// node closes it. If in is a terminal, it is put into raw mode, and the node's follows its size.
+func (t *Terminal) Attach(in, out *os.File) error {
+	if err := t.accept(); err != nil {
+		return err
+	}
+	if _, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS); err == nil {
+		if err := t.takeOver(in); err != nil {
+			return err
+		}
+	}
+	t.output.Go(func() {
+		// EIO is how a master says that the last one who had the terminal open has closed it.
+		_, _ = io.Copy(out, t.master)
+	})
+	go func() { _, _ = io.Copy(t.master, in) }()
+	return nil
+}
+
+// accept receives the master. The runtime has connected already, as it does so before create is done.
+func (t *Terminal) accept() error {
+	_ = t.listener.SetDeadline(time.Now().Add(10 * time.Second))
+	c, err := t.listener.AcceptUnix()
+	if err != nil {
+		return fmt.Errorf("wait for the node's terminal: %w", err)
+	}
+	defer c.Close()
+	name, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_, n, _, _, err := c.ReadMsgUnix(name, rights)
+	if err != nil {
+		return fmt.Errorf("receive the node's terminal: %w", err)
+	}
+	msgs, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil || len(msgs) != 1 {
+		return fmt.Errorf("receive the node's terminal: no file in the message: %w", err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return fmt.Errorf("receive the node's terminal: no file in the message: %w", err)
+	}
+	unix.CloseOnExec(fds[0])
+	// Non-blocking, so that Close ends a read of it.
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return fmt.Errorf("receive the node's terminal: %w", err)
+	}
+	t.master = os.NewFile(uintptr(fds[0]), "terminal")
+	return nil
+}
+
+// takeOver puts the user's terminal into raw mode and copies its size now and whenever it changes.
+func (t *Terminal) takeOver(in *os.File) error {
+	fd := int(in.Fd())
+	old, err := makeRaw(fd)
+	if err != nil {
+		return fmt.Errorf("put the terminal into raw mode: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	resized <- syscall.SIGWINCH
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-resized:
+				if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
+					_ = unix.IoctlSetWinsize(int(t.master.Fd()), unix.TIOCSWINSZ, ws)
+				}
+			}
+		}
+	}()
+	t.restore = func() {
+		signal.Stop(resized)
+		cancel()
+		_ = unix.IoctlSetTermios(fd, unix.TCSETSF, old)
+	}
+	return nil
+}
+
+// makeRaw does what cfmakeraw(3) does and returns the mode before it.
+func makeRaw(fd int) (*unix.Termios, error) {
+	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return nil, err
+	}
+	raw := *old
+	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	raw.Oflag &^= unix.OPOST
+	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	return old, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
+}
+
+// Drain waits until what the node wrote before it ended is out, and gives the user's terminal back its mode.
+func (t *Terminal) Drain() {
+	t.output.Wait()
+	t.restore()
+	t.restore = func() {}
+}
+
+// Close gives the user's terminal back its mode and removes the socket.
+func (t *Terminal) Close() error {
+	t.restore()
+	t.restore = func() {}
+	err := t.listener.Close()
+	if t.master != nil {
+		err = errors.Join(err, t.master.Close())
+	}
+	return errors.Join(err, os.RemoveAll(filepath.Dir(t.Path)))
+}

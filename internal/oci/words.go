@@ -1,0 +1,68 @@
+package oci
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+)
+
+// The exit codes of a command that could not be run, as shells and podman have them.
+const (
+	ExitCannotRun = 126 // it is there but cannot be executed
+	ExitNotFound  = 127 // it is not there
+)
+
+// CommandError says that the node's command, not the node, is the trouble.
+type CommandError struct {
+	Code    int    // ExitCannotRun or ExitNotFound
+	Command string // as given; "" where only the runtime's words are known
+	Why     string
+}
+
+func (e *CommandError) Error() string {
+	if e.Command == "" {
+		return "run the command: " + e.Why
+	}
+	return "run " + e.Command + ": " + e.Why
+}
+
+// lastError returns the last error in a runtime's log (one JSON object a line), the last line if that is none, or "".
+func lastError(log string) string {
+	b, err := os.ReadFile(log)
+	if err != nil {
+		return ""
+	}
+	words := ""
+	for line := range bytes.Lines(b) {
+		var entry struct{ Level, Msg string }
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		if json.Unmarshal(line, &entry) != nil {
+			words = string(line)
+		} else if entry.Level == "error" || entry.Level == "fatal" {
+			words = entry.Msg
+		}
+	}
+	return words
+}
+
+// commandFailure recognises the runtimes' words for a command that is not there or cannot be executed. This is the
+// one place that reads words: at create both runtimes look the command up in a file system that only they see, and
+// their exit status is the same for every failure. Words that are not recognised give nil: an ordinary failure.
+func commandFailure(words string) *CommandError {
+	if _, why, ok := strings.Cut(words, "unable to start container process: exec: "); ok { // runc
+		if strings.HasSuffix(why, "executable file not found in $PATH") || strings.HasSuffix(why, "no such file or directory") {
+			return &CommandError{Code: ExitNotFound, Why: why}
+		}
+		return &CommandError{Code: ExitCannotRun, Why: why}
+	}
+	switch { // crun
+	case strings.HasPrefix(words, "executable file `"):
+		return &CommandError{Code: ExitNotFound, Why: words}
+	case strings.HasPrefix(words, "open executable: "):
+		return &CommandError{Code: ExitCannotRun, Why: words}
+	}
+	return nil
+}
