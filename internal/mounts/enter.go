@@ -89,10 +89,8 @@ func (p *Plan) unshare() error {
 		return fmt.Errorf("take the mount namespace off the host's: %w", err)
 	}
 	for _, path := range p.Hide {
-		// EINVAL: nothing is mounted there.
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("hide %s: %w", path, err)
+		if err := hide(path); err != nil {
+			return err
 		}
 	}
 	// Without nodev, or the device nodes on it would not open; traversable for the container's root, which is not ours.
@@ -100,6 +98,19 @@ func (p *Plan) unshare() error {
 		return fmt.Errorf("mount a tmpfs at %s: %w", p.Dir, err)
 	}
 	return nil
+}
+
+// hide takes away all that is mounted at a path, which may be several mounts on each other.
+func hide(path string) error {
+	for {
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // nothing is mounted there, or nothing is there
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
 }
 
 // enterRoot mounts the root from a scratch folder, in which the thread works meanwhile.

@@ -45,8 +45,9 @@ type Root struct {
 
 // Stage is one thing that the runtime binds into the node: a folder or file of the host, or a device node.
 //
-// The kernel locks the flags of a mount when a user namespace gets it, so the runtime's bind must ask for them too:
-// nosuid and nodev for a Source (and ro if ReadOnly), nosuid and noexec for a Device.
+// A bind keeps the flags of what it binds: nosuid and nodev for a Source (and ro if ReadOnly), nosuid and noexec for a
+// Device. So a plain bind will do. A runtime that asks for any flag must ask for these too (and for the atime flag that
+// the source has), because the kernel locks them when a user namespace gets the mount.
 type Stage struct {
 	At        string      `json:"at"`                  // below Plan.Dir; the file or folder to mount on is made
 	Source    string      `json:"source,omitempty"`    // absolute path on the host; refused if a part of it is a symbolic link

@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+
+	"berth/internal/layout"
+	"berth/internal/mounts"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Bind shows a folder, file or socket of the host as it is, with what is mounted beneath it at the node's start.
+//
+// Idmapped, the node's ids are written as the same ids on the host's disk: its root can leave files there that belong
+// to the host's root, set-uid ones too. Inside they are harmless (nosuid, nodev); on the host the source belongs in a
+// folder that only root enters, or on a file system mounted nosuid.
+type Bind struct{}
+
+// Look resolves the source's links, once: Plan and the mount itself use the result, and a link put there later makes
+// the start fail.
+func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
+	path, err := filepath.EvalSymlinks(m.Source)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = os.Lstat(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return Source{}, refuse.NotFoundf("there is no %s on this host, the source of mount %s", m.Source, m.Target)
+	}
+	if err != nil {
+		return Source{}, fmt.Errorf("find the source of mount %s: %w", m.Target, err)
+	}
+	if kind := info.Mode().Type(); kind != 0 && kind != fs.ModeDir && kind != fs.ModeSocket {
+		return Source{}, refuse.Invalidf("%s is no folder, file or socket: use devices for a device", titled(m.Source, path))
+	}
+	if why := forbidden(path, to.Layout); why != "" {
+		return Source{}, refuse.Invalidf("%s cannot be mounted in a node: %s", titled(m.Source, path), why)
+	}
+	fstype, err := checkMounts(m.Source, path)
+	if err != nil {
+		return Source{}, err
+	}
+	if idmapped(m, to) {
+		if err := mounts.CanIdmap(path, true); err != nil {
+			return Source{}, fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+	}
+	return Source{Path: path, FSType: fstype}, nil
+}
+
+// Plan stages the source with its flags and map; the runtime then only binds it.
+func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
+	return Way{
+		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true},
+		Mount: Mount{Source: at, Target: m.Target, Type: "bind", Options: []string{"rbind", "rprivate"}},
+	}, nil
+}
+
+func idmapped(m vnode.Mount, to Node) bool { return to.UserNS && m.Map != vnode.Identity }
+
+// forbidden says why no node may have a path, "" if it may.
+func forbidden(path string, l layout.Layout) string {
+	if path == "/" {
+		return "it is the host's whole root"
+	}
+	for _, top := range []string{"/proc", "/sys", "/dev"} {
+		if path == top || strings.HasPrefix(path, top+"/") {
+			return top + " is the host's own; every node has one of its own (devices go by devices)"
+		}
+	}
+	standard := layout.New("")
+	for _, own := range []string{l.Lib, l.Run, standard.Lib, standard.Run} {
+		if within(path, own) || within(own, path) {
+			return own + " is Berth's own, with other nodes' writes in it"
+		}
+	}
+	return ""
+}
+
+// within reports whether path is dir or in it, by name or by inode, because a bind mount or a link gives a folder a
+// second name.
+func within(path, dir string) bool {
+	top, err := os.Stat(dir)
+	for p := path; ; p = filepath.Dir(p) {
+		if p == dir {
+			return true
+		}
+		if here, herr := os.Stat(p); err == nil && herr == nil && os.SameFile(top, here) {
+			return true
+		}
+		if p == "/" {
+			return false
+		}
+	}
+}
+
+// kernelFS are the file systems that are not storage but the host's kernel: through them a node would see the host's
+// processes or change its settings. Where they are mounted does not matter.
+func kernelFS() []string {
+	return []string{
+		"proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "selinuxfs", "debugfs", "tracefs",
+		"configfs", "bpf", "efivarfs", "pstore", "binfmt_misc", "fusectl", "rpc_pipefs", "nfsd", "nsfs", "resctrl",
+	}
+}
+
+// checkMounts refuses a source that lies on a file system of the kernel's or has one beneath it. It returns the type
+// of the one it lies on.
+func checkMounts(asked, path string) (fstype string, err error) {
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return "", fmt.Errorf("read the host's mounts: %w", err)
+	}
+	longest := ""
+	for _, m := range all {
+		beneath := strings.HasPrefix(m.Mountpoint, path+"/")
+		above := m.Mountpoint == "/" || m.Mountpoint == path || strings.HasPrefix(path, m.Mountpoint+"/")
+		if above && len(m.Mountpoint) >= len(longest) { // of several on one place, the last hides the others
+			longest, fstype = m.Mountpoint, m.FSType
+		}
+		if beneath && slices.Contains(kernelFS(), m.FSType) {
+			return "", refuse.Invalidf("%s cannot be mounted in a node: the host's %s is mounted beneath it, at %s", titled(asked, path), m.FSType, m.Mountpoint)
+		}
+	}
+	if slices.Contains(kernelFS(), fstype) {
+		return "", refuse.Invalidf("%s cannot be mounted in a node: it lies on the host's %s", titled(asked, path), fstype)
+	}
+	return fstype, nil
+}
+
+// titled names a source as its user did, and what it stands for.
+func titled(asked, path string) string {
+	if asked == path {
+		return path
+	}
+	return fmt.Sprintf("%s (that is, %s)", asked, path)
+}
