@@ -1,0 +1,132 @@
+// Package image keeps images (imported archives, unpacked layer by layer) and says which folders a node's root is made
+// of: layers, the delta that takes its writes, or the skeleton of image host.
+//
+// It makes and removes folders and never mounts: package mounts puts the overlay together. Archives are read with code
+// of our own on archive/tar and os.Root rather than go-containerregistry or containerd's archive package: neither reads
+// an OCI archive without unpacking it first, neither verifies a local layer while reading, containerd's resolves names
+// in user space, and the kernel's openat behind os.Root confines every path however its symbolic links are made. What
+// that costs is one dependency (zstd).
+package image
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Config is what an image says about how to run it.
+type Config struct {
+	Env        []string `json:"env,omitempty"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+	WorkingDir string   `json:"working_dir,omitempty"`
+	User       string   `json:"user,omitempty"` // "", "uid", "name", "uid:gid", "name:group"
+	StopSignal string   `json:"stop_signal,omitempty"`
+}
+
+// Command is the image's own command: entry point and arguments; empty if it has none.
+func (c Config) Command() []string { return append(append([]string{}, c.Entrypoint...), c.Cmd...) }
+
+// Record is one image in the store.
+type Record struct {
+	Version  int       `json:"version"` // of this format
+	Name     string    `json:"name"`
+	Manifest string    `json:"manifest"` // digest of the manifest; of the configuration for a docker archive, which has no other
+	Layers   []string  `json:"layers"`   // digests of the uncompressed layers ("sha256:…"), lowest first, each once
+	Config   Config    `json:"config"`
+	Size     int64     `json:"size"`     // bytes of all files in all layers, unpacked
+	Created  time.Time `json:"created"`  // by its maker
+	Imported time.Time `json:"imported"` // into this store
+}
+
+// recordVersion is the version of the record format that this code writes.
+const recordVersion = 1
+
+// Image is what a spec's image comes to on this host.
+type Image struct {
+	Ref      vnode.Image `json:"ref"`
+	Plain    bool        `json:"plain,omitempty"`    // image host: no layers, the root is a skeleton with HostRoot's binds
+	Manifest string      `json:"manifest,omitempty"` // digest; empty for host and dir
+	Layers   []string    `json:"layers,omitempty"`   // digests, lowest first; empty for host and dir
+	Lowers   []string    `json:"lowers,omitempty"`   // folders, top layer first, as overlay's lowerdir wants them
+	Missing  []string    `json:"missing,omitempty"`  // digests of layers that are not unpacked yet: step image.unpack does it
+	Config   Config      `json:"config"`
+}
+
+// maxLayers is the kernel's limit of lower folders (OVL_MAX_STACK in fs/overlayfs/params.h).
+const maxLayers = 500
+
+// parseDigest returns the hexadecimal part of a digest. Digests come from archives and become file names: only sha256
+// in its one canonical form passes.
+func parseDigest(d string) (string, error) {
+	hex, ok := strings.CutPrefix(d, "sha256:")
+	if !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
+		return "", refuse.Invalidf("%q is not a sha256 digest", d)
+	}
+	return hex, nil
+}
+
+// checkName refuses a name that cannot be a record's.
+func checkName(name string) error {
+	if name == "" || len(name) > 1000 || strings.ContainsFunc(name, unicode.IsControl) {
+		return refuse.Invalidf("%q is not an image name: no control characters, at most 1000 bytes", name)
+	}
+	return nil
+}
+
+// recordFile is the file name of a record: readable, unless the name is too long for that.
+func recordFile(name string) string {
+	file := url.PathEscape(name)
+	if len(file) > 200 {
+		sum := sha256.Sum256([]byte(name))
+		file = hex.EncodeToString(sum[:])
+	}
+	return file + ".json"
+}
+
+// topFirst turns layers (lowest first) into overlay's order.
+func topFirst(dir string, layers []string) ([]string, error) {
+	var out []string
+	for i := len(layers) - 1; i >= 0; i-- {
+		hex, err := parseDigest(layers[i])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, filepath.Join(dir, "layers", "sha256", hex))
+	}
+	return out, nil
+}
+
+// once drops all but the topmost occurrence of each layer. The result is the same tree: what the topmost sets and
+// removes hides what a lower occurrence did. Overlay refuses the same folder twice (ELOOP), and empty layers often
+// occur twice.
+func once(layers []string) ([]string, error) {
+	last := map[string]int{}
+	for i, l := range layers {
+		last[l] = i
+	}
+	var out []string
+	for i, l := range layers {
+		if last[l] == i {
+			out = append(out, l)
+		}
+	}
+	if len(out) > maxLayers {
+		return nil, refuse.Cannotf("", "the image has %d layers and overlay takes at most %d", len(out), maxLayers)
+	}
+	if len(out) == 0 {
+		return nil, refuse.Invalidf("the image has no layers")
+	}
+	return out, nil
+}
+
+// readErr names what was being read; the refusals in err's chain stay.
+func readErr(what string, err error) error { return fmt.Errorf("read %s: %w", what, err) }

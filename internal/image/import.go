@@ -1,0 +1,250 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// sizeAttr keeps the bytes of a layer's files on its folder: there as soon as the layer is there, and invisible inside
+// a node (trusted attributes need privilege over the host).
+const sizeAttr = "trusted.berth.size"
+
+// Import reads an image from archive (a docker archive as docker save writes it, a tar of an OCI image layout, or a
+// folder in that layout; plain, gzip or zstd) into the store under name. name "" takes the name that the archive gives.
+// Where the archive holds several images, name picks one; of one image for several machines this machine's is taken.
+// An image of that name is replaced: nodes that run keep the layers they have.
+//
+// progress, if not nil, is called with the bytes of layers read so far and in all.
+//
+// Errors: refuse.NotFound without an archive; refuse.Invalid for an archive that is damaged, holds what is refused
+// (device nodes, names that lead out, owners beyond 65535) or goes beyond the store's limits; refuse.Cannot for another
+// machine's image.
+func (s Store) Import(ctx context.Context, archive, name string, progress func(done, total int64)) (Record, error) {
+	if name != "" {
+		if err := checkName(name); err != nil {
+			return Record{}, err
+		}
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return Record{}, err
+	}
+	defer unlock()
+	if err := s.sweep(ctx); err != nil {
+		return Record{}, err
+	}
+	r, err := s.add(ctx, archive, name, progress)
+	if err != nil {
+		// Not with ctx: an interrupted import cleans up after itself too.
+		return Record{}, errors.Join(fmt.Errorf("import %s: %w", archive, err), s.sweep(context.WithoutCancel(ctx)))
+	}
+	return r, nil
+}
+
+// add is Import under the lock.
+func (s Store) add(ctx context.Context, archive, name string, progress func(done, total int64)) (Record, error) {
+	src, err := openSource(ctx, archive, s.tmp(), s.Limits.Bytes)
+	if err != nil {
+		return Record{}, err
+	}
+	defer src.close()
+	img, err := findImage(src, name)
+	if err != nil {
+		return Record{}, err
+	}
+	if name == "" {
+		name = img.tag
+	}
+	if name == "" {
+		return Record{}, refuse.Invalidf("the archive gives its image no name: give one")
+	}
+	if err := checkName(name); err != nil {
+		return Record{}, err
+	}
+	return s.addImage(ctx, src, img, name, progress)
+}
+
+// addImage unpacks an image's layers and writes its record.
+func (s Store) addImage(ctx context.Context, src source, img found, name string, progress func(done, total int64)) (Record, error) {
+	r := Record{
+		Version: recordVersion, Name: name, Manifest: img.digest, Config: img.runConfig(),
+		Created: img.config.Created, Imported: time.Now().UTC().Truncate(time.Second),
+	}
+	var ids []string
+	for _, l := range img.layers {
+		ids = append(ids, l.diffID)
+	}
+	var err error
+	if r.Layers, err = once(ids); err != nil {
+		return Record{}, err
+	}
+	m := meter{report: progress}
+	for _, l := range img.layers {
+		f, size, err := src.open(l.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return Record{}, refuse.Invalidf("the image lacks its layer %s", l.path)
+		}
+		if err != nil {
+			return Record{}, readErr("layer "+l.path, err)
+		}
+		f.Close()
+		m.total += size
+	}
+	left := s.Limits
+	made := map[string]string{} // where each new layer lies until all are there, by digest
+	for _, l := range img.layers {
+		if err := s.addLayer(ctx, src, l, made, &left, &m); err != nil {
+			return Record{}, fmt.Errorf("layer %s: %w", l.path, err)
+		}
+	}
+	if err := s.place(made); err != nil {
+		return Record{}, err
+	}
+	for _, d := range r.Layers {
+		size, err := s.layerSize(d)
+		if err != nil {
+			return Record{}, err
+		}
+		r.Size += size
+	}
+	return r, s.write(r)
+}
+
+// addLayer unpacks one layer into tmp, unless the store has it already.
+func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) error {
+	f, size, err := src.open(l.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, twice := made[l.diffID]; twice || s.has(l.diffID) {
+		m.add(size)
+		return nil
+	}
+	tmp, err := s.scratch()
+	if err != nil {
+		return err
+	}
+	made[l.diffID] = tmp
+	return unpackLayer(ctx, tmp, io.TeeReader(f, m), l, left)
+}
+
+// place moves new layers to where they belong, once they are on disk: a power cut must not spare the rename and lose
+// the files.
+func (s Store) place(made map[string]string) error {
+	if len(made) == 0 {
+		return nil
+	}
+	d, err := os.Open(s.layers())
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("write layers to disk: %w", err)
+	}
+	for digest, tmp := range made {
+		hex, err := parseDigest(digest)
+		if err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, s.layer(hex)); err != nil {
+			return fmt.Errorf("put layer %s in place: %w", hex, err)
+		}
+	}
+	return d.Sync()
+}
+
+// unpackLayer unpacks the layer read from r into dir and verifies both its digests.
+func unpackLayer(ctx context.Context, dir string, r io.Reader, l layerFile, left *Limits) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	packed := newDigestReader(ctxReader{ctx, r})
+	stream, err := decompress(packed)
+	if err != nil {
+		return archiveErr("its compression", err)
+	}
+	defer stream.Close()
+	plain := newDigestReader(&limitReader{stream, left.Bytes + 512*int64(left.Entries)})
+	size, err := unpack(root, plain, left)
+	if err != nil {
+		return err
+	}
+	if err := plain.check("its content", l.diffID); err != nil {
+		return err
+	}
+	if l.digest != "" {
+		if err := packed.check("its file", l.digest); err != nil {
+			return err
+		}
+	}
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return setAttr(int(d.Fd()), sizeAttr, strconv.FormatInt(size, 10))
+}
+
+// layerSize returns the bytes of a layer's files.
+func (s Store) layerSize(digest string) (int64, error) {
+	hex, err := parseDigest(digest)
+	if err != nil {
+		return 0, err
+	}
+	buf := make([]byte, 32)
+	n, err := unix.Lgetxattr(s.layer(hex), sizeAttr, buf)
+	if err != nil {
+		return 0, &fs.PathError{Op: "read size of", Path: filepath.Join("layer", hex), Err: err}
+	}
+	return strconv.ParseInt(string(buf[:n]), 10, 64)
+}
+
+// limitReader refuses a stream that is longer than an image may be: what unpacks to no files can be endless too.
+type limitReader struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limitReader) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, refuse.Invalidf("the image unpacks to more bytes than the limit allows")
+	}
+	return n, err
+}
+
+// meter counts what is read of an image's layers.
+type meter struct {
+	done, total int64
+	report      func(done, total int64)
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	m.add(int64(len(p)))
+	return len(p), nil
+}
+
+func (m *meter) add(n int64) {
+	m.done += n
+	if m.report != nil {
+		m.report(m.done, m.total)
+	}
+}

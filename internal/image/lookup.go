@@ -1,0 +1,242 @@
+package image
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree is the layers of a root seen as overlay shows them, without mounting them. It is confined: symbolic links,
+// absolute ones too, are followed within the layers.
+type tree struct{ layers []*os.Root } // top first
+
+// openTree opens folders given top first.
+func openTree(lowers []string) (tree, error) {
+	var t tree
+	for _, dir := range lowers {
+		r, err := os.OpenRoot(dir)
+		if err != nil {
+			t.close()
+			return tree{}, err
+		}
+		t.layers = append(t.layers, r)
+	}
+	return t, nil
+}
+
+func (t tree) close() {
+	for _, r := range t.layers {
+		r.Close()
+	}
+}
+
+// maxLinks is how many symbolic links one name may pass, as in the kernel (MAXSYMLINKS).
+const maxLinks = 40
+
+// resolve returns the name (relative to the root, free of symbolic links) and the layer of the file at name.
+// The error is fs.ErrNotExist if there is none.
+func (t tree) resolve(name string) (string, *os.Root, error) {
+	todo := strings.Split(name, "/")
+	at, here := ".", t.layers // the folder reached, and the layers that show it
+	var in *os.Root           // the layer of a file reached
+	for links := 0; len(todo) > 0; {
+		part := todo[0]
+		todo = todo[1:]
+		switch {
+		case part == "" || part == ".":
+			continue
+		case in != nil: // below a file
+			return "", nil, fs.ErrNotExist
+		case part == "..":
+			at = path.Dir(at)
+			var err error
+			if here, err = t.folder(at); err != nil {
+				return "", nil, err
+			}
+			continue
+		}
+		next := path.Join(at, part)
+		layers, info, err := lookup(here, next)
+		if err != nil {
+			return "", nil, err
+		}
+		switch {
+		case info.IsDir():
+			at, here = next, layers
+		case info.Mode()&fs.ModeSymlink != 0:
+			if links++; links > maxLinks {
+				return "", nil, refuse.Invalidf("%s: too many symbolic links", name)
+			}
+			target, err := layers[0].Readlink(next)
+			if err != nil {
+				return "", nil, err
+			}
+			if path.IsAbs(target) {
+				at, here = ".", t.layers
+			}
+			todo = append(strings.Split(target, "/"), todo...)
+		default:
+			at, in = next, layers[0]
+		}
+	}
+	if in == nil {
+		in = here[0]
+	}
+	return at, in, nil
+}
+
+// folder returns the layers that show the folder at name, which is free of symbolic links.
+func (t tree) folder(name string) ([]*os.Root, error) {
+	here, at := t.layers, "."
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "." {
+			continue
+		}
+		at = path.Join(at, part)
+		var err error
+		if here, _, err = lookup(here, at); err != nil {
+			return nil, err
+		}
+	}
+	return here, nil
+}
+
+// lookup finds name, whose folder the layers have, as overlay does: the topmost wins, folders merge down to an opaque
+// one or to something else.
+func lookup(layers []*os.Root, name string) ([]*os.Root, fs.FileInfo, error) {
+	var dirs []*os.Root
+	var first fs.FileInfo
+	for _, l := range layers {
+		info, err := l.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if !info.IsDir() {
+			if len(dirs) > 0 {
+				break
+			}
+			if info.Mode()&fs.ModeCharDevice != 0 { // a whiteout, or a device that is of no use here
+				return nil, nil, fs.ErrNotExist
+			}
+			return []*os.Root{l}, info, nil
+		}
+		if first == nil {
+			first = info
+		}
+		dirs = append(dirs, l)
+		if isOpaque(l, name) {
+			break
+		}
+	}
+	if first == nil {
+		return nil, nil, fs.ErrNotExist
+	}
+	return dirs, first, nil
+}
+
+func isOpaque(l *os.Root, dir string) bool {
+	f, err := l.OpenFile(dir, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	buf := make([]byte, 2)
+	n, err := unix.Fgetxattr(int(f.Fd()), opaqueAttr, buf)
+	return err == nil && string(buf[:n]) == "y"
+}
+
+// open opens the regular file at name for reading.
+func (t tree) open(name string) (*os.File, error) {
+	at, in, err := t.resolve(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := in.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, fs.ErrNotExist
+	}
+	return f, nil
+}
+
+// InitKind says which init system a command is in an image: "systemd", "busybox", "sysv", or "" when it is an ordinary
+// command or is not there. It looks into the folders of the image, top layer first, never at the host (but for image
+// host, whose programs are the host's).
+func InitKind(img Image, command []string) string {
+	if len(command) == 0 {
+		return ""
+	}
+	lowers := img.Lowers
+	if img.Plain {
+		lowers = []string{"/"}
+	}
+	t, err := openTree(lowers)
+	if err != nil {
+		return ""
+	}
+	defer t.close()
+	program := t.find(command[0], img.Config.Env)
+	if program == "" {
+		return ""
+	}
+	real, _, err := t.resolve(program)
+	if err != nil {
+		return ""
+	}
+	called := path.Base(program)
+	if path.Base(real) == "busybox" && called == "busybox" && len(command) > 1 {
+		called = command[1]
+	}
+	boots := called == "init" || called == "linuxrc"
+	switch {
+	case path.Base(real) == "systemd":
+		return "systemd"
+	case boots && path.Base(real) == "busybox":
+		return "busybox"
+	case boots && strings.HasSuffix(path.Dir(real), "sbin") && t.isELF(real):
+		return "sysv" // not a container's start script called /init
+	}
+	return ""
+}
+
+// find returns the program's name with its folder: as it is, or searched in PATH.
+func (t tree) find(program string, env []string) string {
+	if strings.Contains(program, "/") {
+		return program
+	}
+	dirs := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	if i := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, "PATH=") }); i >= 0 {
+		dirs = env[i][len("PATH="):]
+	}
+	for dir := range strings.SplitSeq(dirs, ":") {
+		if _, _, err := t.resolve(path.Join(dir, program)); err == nil {
+			return path.Join(dir, program)
+		}
+	}
+	return ""
+}
+
+func (t tree) isELF(name string) bool {
+	f, err := t.open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	magic := make([]byte, 4)
+	_, err = io.ReadFull(f, magic)
+	return err == nil && string(magic) == "\x7fELF"
+}

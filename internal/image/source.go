@@ -1,0 +1,297 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"berth/internal/refuse"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// source is where an image is read from: a folder, or a tar file without unpacking it.
+type source interface {
+	// open opens a file by its name relative to the source. Errors are fs.ErrNotExist when it is not there.
+	open(name string) (io.ReadCloser, int64, error)
+	close() error
+}
+
+// folderSource reads a folder, confined to it.
+type folderSource struct{ root *os.Root }
+
+func (s folderSource) open(name string) (io.ReadCloser, int64, error) {
+	f, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = refuse.Invalidf("%s is not a regular file", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+func (s folderSource) close() error { return s.root.Close() }
+
+// tarSource reads a plain tar file by an index of its entries.
+type tarSource struct {
+	file  *os.File
+	index map[string]place
+}
+
+// place is where an entry's data are in the file, or the entry that it links to.
+type place struct {
+	offset, size int64
+	link         string
+}
+
+// maxOuter is the most entries an archive's outer tar may have: images have a few per layer.
+const maxOuter = 20_000
+
+// newTarSource indexes a tar file. It reads the headers only: archive/tar seeks over the data of a file.
+func newTarSource(f *os.File) (*tarSource, error) {
+	s := &tarSource{file: f, index: map[string]place{}}
+	t := tar.NewReader(f)
+	for {
+		h, err := t.Next()
+		if err == io.EOF {
+			return s, nil
+		}
+		if err != nil {
+			return nil, archiveErr("the archive", err)
+		}
+		if len(s.index) >= maxOuter {
+			return nil, refuse.Invalidf("the archive is no image: it has more than %d files", maxOuter)
+		}
+		name := path.Clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+			offset, err := f.Seek(0, io.SeekCurrent)
+			if err != nil {
+				return nil, err
+			}
+			s.index[name] = place{offset: offset, size: h.Size}
+		case tar.TypeSymlink: // docker save wrote these for layers that occur twice
+			s.index[name] = place{link: path.Join(path.Dir(name), h.Linkname)}
+		case tar.TypeLink:
+			s.index[name] = place{link: path.Clean(h.Linkname)}
+		}
+	}
+}
+
+func (s *tarSource) open(name string) (io.ReadCloser, int64, error) {
+	name = path.Clean(name)
+	for range 8 {
+		p, ok := s.index[name]
+		if !ok {
+			break
+		}
+		if p.link == "" {
+			return io.NopCloser(io.NewSectionReader(s.file, p.offset, p.size)), p.size, nil
+		}
+		name = p.link
+	}
+	return nil, 0, fs.ErrNotExist
+}
+
+func (s *tarSource) close() error { return s.file.Close() }
+
+// openSource opens an archive or a folder. A compressed archive is first unpacked into tmp.
+func openSource(ctx context.Context, archive, tmp string, limit int64) (source, error) {
+	f, err := os.Open(archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("there is no archive %s", archive)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		f.Close()
+		root, err := os.OpenRoot(archive)
+		return folderSource{root}, err
+	}
+	var plain *os.File
+	if err == nil {
+		plain, err = inflate(ctx, f, tmp, limit)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if plain != f {
+		f.Close()
+	}
+	s, err := newTarSource(plain)
+	if err != nil {
+		plain.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// inflate returns f itself at its start, or a nameless temporary file with what f unpacks to.
+func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File, error) {
+	var magic [4]byte
+	n, err := io.ReadFull(f, magic[:])
+	if err != nil && n == 0 {
+		return nil, refuse.Invalidf("the archive is empty or cannot be read: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if compression(magic[:n]) == "" {
+		return f, nil
+	}
+	r, err := decompress(ctxReader{ctx, f})
+	if err != nil {
+		return nil, archiveErr("the archive", err)
+	}
+	defer r.Close()
+	out, err := os.CreateTemp(tmp, "archive-")
+	if err != nil {
+		return nil, err
+	}
+	os.Remove(out.Name()) // gone when it is closed, whatever happens
+	copied, err := io.Copy(out, io.LimitReader(r, limit+1))
+	if err == nil && copied > limit {
+		err = refuse.Invalidf("the archive unpacks to more than %d bytes", limit)
+	}
+	if err == nil {
+		_, err = out.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		out.Close()
+		return nil, archiveErr("the archive", err)
+	}
+	return out, nil
+}
+
+// compression tells a stream by its first bytes: media types are not there in a docker archive, and often wrong.
+func compression(magic []byte) string {
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		return "gzip"
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return "zstd"
+	}
+	return ""
+}
+
+// decompress returns the plain stream of r, which may be gzip, zstd or plain.
+func decompress(r io.Reader) (io.ReadCloser, error) {
+	magic := make([]byte, 4)
+	n, err := io.ReadFull(r, magic)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
+		return nil, err
+	}
+	r = io.MultiReader(bytes.NewReader(magic[:n]), r)
+	switch compression(magic[:n]) {
+	case "gzip":
+		return gzip.NewReader(r)
+	case "zstd":
+		// One thread, and no window beyond 128 MiB (what zstd --ultra uses): the archive chooses it.
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	}
+	return io.NopCloser(r), nil
+}
+
+// maxDocument is the largest manifest, index or configuration that is read.
+const maxDocument = 8 << 20
+
+// readDocument reads a JSON document of the source into v and returns its digest. want is the digest it must have, or "".
+func readDocument(s source, name, want string, v any) (string, error) {
+	r, size, err := s.open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", refuse.Invalidf("the image lacks its file %s", name)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	if size > maxDocument {
+		return "", refuse.Invalidf("%s has %d bytes: too many for a manifest or configuration", name, size)
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxDocument))
+	if err != nil {
+		return "", archiveErr(name, err)
+	}
+	sum := sha256.Sum256(data)
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	if want != "" && want != digest {
+		return "", refuse.Invalidf("%s is damaged: its digest is %s", name, digest)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return "", refuse.Invalidf("%s: %w", name, err)
+	}
+	return digest, nil
+}
+
+// ctxReader stops reading when its context ends.
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c ctxReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// digestReader hashes what passes.
+type digestReader struct {
+	r io.Reader
+	h hash.Hash
+}
+
+func newDigestReader(r io.Reader) *digestReader { return &digestReader{r, sha256.New()} }
+
+func (d *digestReader) Read(p []byte) (int, error) {
+	n, err := d.r.Read(p)
+	d.h.Write(p[:n])
+	return n, err
+}
+
+// check reads the rest and compares the digest.
+func (d *digestReader) check(what, want string) error {
+	if _, err := io.Copy(io.Discard, d); err != nil {
+		return archiveErr(what, err)
+	}
+	if got := "sha256:" + hex.EncodeToString(d.h.Sum(nil)); got != want {
+		return refuse.Invalidf("%s is damaged: its digest is %s, it should be %s", what, got, want)
+	}
+	return nil
+}
+
+// blobPath is the place of a blob in an OCI image layout.
+func blobPath(digest string) (string, error) {
+	hex, err := parseDigest(digest)
+	return strings.Join([]string{"blobs", "sha256", hex}, "/"), err
+}

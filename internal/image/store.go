@@ -1,0 +1,317 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/layout"
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// Store is the images of one Berth on a host. Readers need no lock; whoever adds or removes holds the store's lock, so
+// whatever lies in tmp while the lock is free was left by a killed command.
+//
+//	lock                     flock, exclusive
+//	records/NAME.json        one image
+//	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
+//	tmp/                     what is being unpacked or removed
+//
+// The folder is closed to all but root: layers hold programs with the set-user-id bit of their makers' choice.
+type Store struct {
+	lib    string
+	dir    string
+	Limits Limits // of one import
+}
+
+// Open returns the store of a layout. It touches nothing.
+func Open(l layout.Layout) Store { return Store{lib: l.Lib, dir: l.Images(), Limits: DefaultLimits()} }
+
+func (s Store) records() string          { return filepath.Join(s.dir, "records") }
+func (s Store) layers() string           { return filepath.Join(s.dir, "layers", "sha256") }
+func (s Store) tmp() string              { return filepath.Join(s.dir, "tmp") }
+func (s Store) record(n string) string   { return filepath.Join(s.records(), recordFile(n)) }
+func (s Store) layer(hex string) string  { return filepath.Join(s.layers(), hex) }
+func (s Store) has(digest string) bool   { return s.lacks([]string{digest}) == nil }
+func (s Store) scratch() (string, error) { return os.MkdirTemp(s.tmp(), "") }
+
+// lacks returns those layers that are not unpacked.
+func (s Store) lacks(digests []string) []string {
+	var out []string
+	for _, d := range digests {
+		hex, err := parseDigest(d)
+		if err != nil {
+			return digests
+		}
+		if info, err := os.Lstat(s.layer(hex)); err != nil || !info.IsDir() {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// lock makes the store's folders and takes its lock, waiting for it as long as ctx lets it. The lock ends with unlock or
+// the process.
+func (s Store) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make image store: %w", err)
+	}
+	for _, d := range []string{s.records(), s.layers(), s.tmp()} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("make image store: %w", err)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock image store: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock image store: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for another image command: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Sweep removes what killed commands left in the store, unless a command is at work there now. It is quick when there
+// is nothing.
+func (s Store) Sweep(ctx context.Context) error {
+	left, err := os.ReadDir(s.tmp())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
+		return nil
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel() // do not wait: the command at work sweeps after itself
+	unlock, err := s.lock(now)
+	if isContext(err) && ctx.Err() == nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.sweep(ctx)
+}
+
+// sweep is Sweep under the lock.
+func (s Store) sweep(ctx context.Context) error {
+	left, err := os.ReadDir(s.tmp())
+	if err != nil {
+		return fmt.Errorf("sweep image store: %w", err)
+	}
+	for _, e := range left {
+		if err := removeTree(ctx, filepath.Join(s.tmp(), e.Name())); err != nil {
+			return fmt.Errorf("sweep image store: %w", err)
+		}
+	}
+	return nil
+}
+
+// List returns the images in the order of their names.
+func (s Store) List() ([]Record, error) {
+	files, err := os.ReadDir(s.records())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var all []Record
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), ".json") {
+			continue
+		}
+		r, err := readRecord(filepath.Join(s.records(), f.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed while we looked
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Record) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// Get returns the image of a name, or of the name with ":latest" after it. It is refuse.NotFound when there is none.
+func (s Store) Get(name string) (Record, error) {
+	if err := checkName(name); err != nil {
+		return Record{}, err
+	}
+	for _, n := range []string{name, name + ":latest"} {
+		r, err := readRecord(s.record(n))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return r, err
+		}
+	}
+	return Record{}, &refuse.Error{
+		Kind: refuse.NotFound, What: fmt.Sprintf("there is no image %s", name),
+		Remedy: "berth image ls lists the images, berth image import FILE NAME adds one",
+	}
+}
+
+func readRecord(file string) (Record, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Record{}, err
+	}
+	var r Record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Record{}, readErr(file, err)
+	}
+	if r.Version > recordVersion {
+		return Record{}, refuse.Cannotf("use the newer berth", "image %s was imported by a newer berth", r.Name)
+	}
+	return r, nil
+}
+
+// write puts a record in place, all or nothing.
+func (s Store) write(r Record) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(s.tmp(), "record-")
+	if err != nil {
+		return fmt.Errorf("write record of image %s: %w", r.Name, err)
+	}
+	defer f.Close()
+	_, err = f.Write(append(data, '\n'))
+	err = errors.Join(err, f.Sync())
+	if err == nil {
+		err = os.Rename(f.Name(), s.record(r.Name))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write record of image %s: %w", r.Name, err), os.Remove(f.Name()))
+	}
+	return syncDir(s.records())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Users names the nodes that use an image by its name, or any of the layers. The name is "" where only layers matter.
+type Users func(name string, layers []string) ([]string, error)
+
+// Remove removes an image and those of its layers that nothing else uses. It is refuse.Busy when a node uses the image,
+// and refuse.NotFound when there is none.
+func (s Store) Remove(ctx context.Context, name string, users Users) error {
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := s.Get(name)
+	if err != nil {
+		return err
+	}
+	others, err := s.referenced(r.Name)
+	if err != nil {
+		return err
+	}
+	var own []string
+	for _, l := range r.Layers {
+		if !others[l] {
+			own = append(own, l)
+		}
+	}
+	nodes, err := users(r.Name, own)
+	if err != nil {
+		return err
+	}
+	if len(nodes) > 0 {
+		return refuse.Busyf("image %s is used by %s", r.Name, strings.Join(nodes, ", "))
+	}
+	if err := os.Remove(s.record(r.Name)); err != nil {
+		return fmt.Errorf("remove image %s: %w", r.Name, err)
+	}
+	return s.collect(ctx, users)
+}
+
+// Collect removes the layers that no image has and no node uses: what a second import of the same name, a killed Remove
+// or a killed import left.
+func (s Store) Collect(ctx context.Context, users Users) error {
+	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.collect(ctx, users)
+}
+
+func (s Store) collect(ctx context.Context, users Users) error {
+	kept, err := s.referenced("")
+	if err != nil {
+		return err
+	}
+	dirs, err := os.ReadDir(s.layers())
+	if err != nil {
+		return fmt.Errorf("list layers: %w", err)
+	}
+	for _, d := range dirs {
+		digest := "sha256:" + d.Name()
+		if kept[digest] {
+			continue
+		}
+		nodes, err := users("", []string{digest})
+		if err != nil {
+			return err
+		}
+		if len(nodes) > 0 {
+			continue
+		}
+		// Out of its place first: a layer is complete or not there.
+		if err := os.Rename(s.layer(d.Name()), filepath.Join(s.tmp(), d.Name())); err != nil {
+			return fmt.Errorf("remove layer %s: %w", d.Name(), err)
+		}
+	}
+	return s.sweep(ctx)
+}
+
+// referenced returns the layers of all images but one.
+func (s Store) referenced(but string) (map[string]bool, error) {
+	all, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	set := map[string]bool{}
+	for _, r := range all {
+		if r.Name == but {
+			continue
+		}
+		for _, l := range r.Layers {
+			set[l] = true
+		}
+	}
+	return set, nil
+}

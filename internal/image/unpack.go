@@ -1,0 +1,436 @@
+package image
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits bound what an archive may unpack to, so that a small malicious one cannot fill the disk.
+type Limits struct {
+	Bytes   int64 // of all layers of one image, unpacked, holes of sparse files counted
+	Entries int   // files, folders and links of all layers of one image
+}
+
+// DefaultLimits are far beyond ordinary images: 64 GiB and 4 million entries.
+func DefaultLimits() Limits { return Limits{Bytes: 64 << 30, Entries: 4_000_000} }
+
+// maxID is the largest uid and gid a node's id range holds. Larger owners are refused, not changed to nobody: a file
+// whose owner has no place in the range could be neither written nor copied up (EOVERFLOW), and an owner changed in
+// silence may change who can read it.
+const maxID = 65535
+
+// maxPath is PATH_MAX less the closing zero.
+const maxPath = unix.PathMax - 1
+
+// Names that layers give to what they remove (OCI image specification, layer.md).
+const (
+	whiteoutPrefix = ".wh."
+	whiteoutMeta   = ".wh..wh." // other names of AUFS's own: ignored
+	whiteoutOpaque = ".wh..wh..opq"
+)
+
+// What overlay reads instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of what is
+// removed, and this attribute on a folder that hides the folders below it.
+const opaqueAttr = "trusted.overlay.opaque"
+
+// unpacker writes one layer into a folder.
+//
+// Why nothing outside the folder can be touched: a parent folder is opened by os.Root, which refuses every path that
+// leaves the folder, symbolic links followed; everything else is done by the kernel's *at calls on that descriptor
+// with a name of one component, that never follow a link.
+type unpacker struct {
+	root   *os.Root
+	left   *Limits // what may still be unpacked; shared by an image's layers
+	size   int64   // bytes of files so far
+	dir    string  // name of the open folder parent; "" if none
+	parent *os.File
+	times  map[string]time.Time // folders' mtimes: set at the end, filling a folder changes it
+	buf    []byte
+}
+
+// unpack writes the plain tar stream r into root, which must be an empty folder that nobody else writes to, and returns
+// the bytes of its files. It lowers left by what it wrote.
+//
+// Folders that the layer needs but does not list are made as root's with mode 0755.
+func unpack(root *os.Root, r io.Reader, left *Limits) (int64, error) {
+	u := &unpacker{root: root, left: left, times: map[string]time.Time{}, buf: make([]byte, 256<<10)}
+	defer u.forget()
+	t := tar.NewReader(r)
+	for {
+		h, err := t.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return 0, archiveErr("layer", err)
+		}
+		err = u.count()
+		if err == nil {
+			err = u.entry(h, t)
+		}
+		if err != nil {
+			return 0, entryErr(h.Name, err)
+		}
+	}
+	return u.size, u.setTimes()
+}
+
+// count takes one file or folder off the limit.
+func (u *unpacker) count() error {
+	if u.left.Entries--; u.left.Entries < 0 {
+		return refuse.Invalidf("the image has more files than the limit allows")
+	}
+	return nil
+}
+
+// entry writes one entry.
+func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := cleanName(h.Name)
+	if err != nil {
+		return err
+	}
+	base := path.Base(name)
+	if base == whiteoutOpaque {
+		return u.opaque(path.Dir(name))
+	}
+	if strings.HasPrefix(base, whiteoutMeta) {
+		return nil
+	}
+	if err := u.enter(path.Dir(name)); err != nil {
+		return err
+	}
+	if victim, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
+		return u.whiteout(path.Join(path.Dir(name), victim), victim)
+	}
+	if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
+		return refuse.Invalidf("its owner is %d:%d, and a node has only the ids 0 to %d", h.Uid, h.Gid, maxID)
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.folder(name, h)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		return u.file(name, h, r)
+	case tar.TypeSymlink, tar.TypeFifo:
+		return u.special(name, h)
+	case tar.TypeLink:
+		return u.hardLink(name, h)
+	case tar.TypeChar, tar.TypeBlock:
+		return refuse.Invalidf("device nodes are refused: give the node a device by its spec")
+	}
+	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
+}
+
+// cleanName returns an entry's name relative to the layer: "." or "a/b".
+func cleanName(name string) (string, error) {
+	switch {
+	case name == "":
+		return "", refuse.Invalidf("it has no name")
+	case strings.HasPrefix(name, "/"):
+		return "", refuse.Invalidf("absolute names are refused")
+	case len(name) > maxPath:
+		return "", refuse.Invalidf("the name is longer than %d bytes", maxPath)
+	case strings.ContainsRune(name, 0):
+		return "", refuse.Invalidf("the name holds a zero byte")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", refuse.Invalidf("names that climb (..) are refused")
+		}
+	}
+	return path.Clean(name), nil
+}
+
+// enter opens the folder dir as the parent of what follows, made if it is not there.
+func (u *unpacker) enter(dir string) error {
+	if u.parent != nil && u.dir == dir {
+		return nil
+	}
+	f, err := u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := errors.Join(u.count(), u.enter(path.Dir(dir))); err != nil {
+			return err
+		}
+		if err := u.makeFolder(dir); err != nil {
+			return err
+		}
+		f, err = u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("open folder %s: %w", dir, err)
+	}
+	u.forget()
+	u.dir, u.parent = dir, f
+	return nil
+}
+
+// forget closes the parent.
+func (u *unpacker) forget() {
+	if u.parent != nil {
+		u.parent.Close()
+		u.parent = nil
+	}
+}
+
+func (u *unpacker) fd() int { return int(u.parent.Fd()) }
+
+// makeFolder makes the last part of name in the parent, root's with mode 0755; a folder that is there stays.
+func (u *unpacker) makeFolder(name string) error {
+	base := path.Base(name)
+	err := unix.Mkdirat(u.fd(), base, 0o755)
+	if err == nil {
+		return unix.Fchmodat(u.fd(), base, 0o755, 0) // whatever the umask
+	}
+	if err != unix.EEXIST {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(u.fd(), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	}
+	if !isWhiteout(&st) {
+		return refuse.Invalidf("%s is not a folder", name)
+	}
+	// Removed below and made anew here: nothing of the lower folder may shine through.
+	if err := unix.Unlinkat(u.fd(), base, 0); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(u.fd(), base, 0o755); err != nil {
+		return err
+	}
+	return u.setOpaque(base)
+}
+
+func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
+// folder makes a folder entry, or sets the attributes of the one that is there.
+func (u *unpacker) folder(name string, h *tar.Header) error {
+	base := path.Base(name)
+	if name != "." {
+		var st unix.Stat_t
+		err := unix.Fstatat(u.fd(), base, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR && !isWhiteout(&st) {
+			if err := u.clear(name); err != nil {
+				return err
+			}
+		}
+		if err := u.makeFolder(name); err != nil {
+			return err
+		}
+	}
+	fd, err := unix.Openat(u.fd(), base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	u.times[name] = h.ModTime
+	return setAttrs(fd, h)
+}
+
+// file writes a regular file.
+func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
+	if u.left.Bytes -= h.Size; h.Size < 0 || u.left.Bytes < 0 {
+		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
+	}
+	u.size += h.Size
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(u.fd(), path.Base(name), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	// The struct hides os.File's ReadFrom, which would allocate a buffer of its own for each file.
+	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r, u.buf); err != nil {
+		return archiveErr("its data", err)
+	}
+	if err := setAttrs(fd, h); err != nil {
+		return err
+	}
+	ts, err := timespec(h.ModTime)
+	if err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(u.fd(), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// special makes a symbolic link, whose target is data and never followed, or a FIFO.
+func (u *unpacker) special(name string, h *tar.Header) error {
+	ts, err := timespec(h.ModTime)
+	if err != nil {
+		return err
+	}
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	base := path.Base(name)
+	if h.Typeflag == tar.TypeSymlink {
+		err = unix.Symlinkat(h.Linkname, u.fd(), base)
+	} else {
+		err = unix.Mknodat(u.fd(), base, unix.S_IFIFO|0o600, 0)
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchownat(u.fd(), base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeFifo { // made just now in a folder nobody else writes to: it is no link
+		if err := unix.Fchmodat(u.fd(), base, uint32(h.Mode)&0o7777, 0); err != nil {
+			return err
+		}
+	}
+	return unix.UtimesNanoAt(u.fd(), base, ts, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// hardLink links to a file that the layer holds already.
+func (u *unpacker) hardLink(name string, h *tar.Header) error {
+	target, err := cleanName(h.Linkname)
+	if err != nil {
+		return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+	}
+	if target == name {
+		return refuse.Invalidf("hard link to itself")
+	}
+	dir, err := u.root.OpenFile(path.Dir(target), unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return refuse.Invalidf("hard link to %q, which the layer does not hold", h.Linkname)
+	}
+	if err != nil {
+		return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+	}
+	defer dir.Close()
+	var st unix.Stat_t
+	switch err := unix.Fstatat(int(dir.Fd()), path.Base(target), &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case err == unix.ENOENT || err == nil && isWhiteout(&st):
+		return refuse.Invalidf("hard link to %q, which the layer does not hold", h.Linkname)
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return refuse.Invalidf("hard link to %q, which is a folder", h.Linkname)
+	}
+	if same, err := u.is(name, &st); same || err != nil {
+		return err
+	}
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	return unix.Linkat(int(dir.Fd()), path.Base(target), u.fd(), path.Base(name), 0)
+}
+
+// is reports whether name in the parent is the very file of st.
+func (u *unpacker) is(name string, st *unix.Stat_t) (bool, error) {
+	var own unix.Stat_t
+	err := unix.Fstatat(u.fd(), path.Base(name), &own, unix.AT_SYMLINK_NOFOLLOW)
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	return err == nil && own.Dev == st.Dev && own.Ino == st.Ino, err
+}
+
+// clear removes what an earlier entry of the layer left under this name: the later entry wins.
+func (u *unpacker) clear(name string) error {
+	if name == "." {
+		return refuse.Invalidf("the root must be a folder")
+	}
+	base := path.Base(name)
+	err := unix.Unlinkat(u.fd(), base, 0)
+	if err == unix.EISDIR {
+		r, err := u.root.OpenRoot(path.Dir(name))
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		return r.RemoveAll(base)
+	}
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+// whiteout hides victim in the layers below.
+func (u *unpacker) whiteout(name, victim string) error {
+	if victim == "" || victim == "." || victim == ".." {
+		return refuse.Invalidf("it removes nothing that could be there")
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(u.fd(), victim, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == unix.ENOENT:
+		return unix.Mknodat(u.fd(), victim, unix.S_IFCHR, 0)
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // this layer's own folder stays, what is below it goes
+		return u.setOpaque(victim)
+	}
+	return nil // this layer's own file hides what is below
+}
+
+// opaque makes a folder hide what the layers below have in it.
+func (u *unpacker) opaque(dir string) error {
+	if err := u.enter(dir); err != nil {
+		return err
+	}
+	return u.setOpaque(".")
+}
+
+// setOpaque marks the folder base of the parent.
+func (u *unpacker) setOpaque(base string) error {
+	fd, err := unix.Openat(u.fd(), base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return setAttr(fd, opaqueAttr, "y")
+}
+
+// setTimes sets the folders' mtimes.
+func (u *unpacker) setTimes() error {
+	for name, t := range u.times {
+		ts, err := timespec(t)
+		if err != nil {
+			return entryErr(name, err)
+		}
+		dir, err := u.root.OpenFile(path.Dir(name), unix.O_DIRECTORY, 0)
+		if err == nil {
+			err = unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
+			dir.Close()
+		}
+		var errno syscall.Errno
+		if errors.As(err, &errno) && (errno == unix.ENOENT || errno == unix.ENOTDIR) {
+			continue // a later entry replaced it
+		}
+		if err != nil {
+			return entryErr(name, err)
+		}
+	}
+	return nil
+}
+
+func timespec(t time.Time) ([]unix.Timespec, error) {
+	ts, err := unix.TimeToTimespec(t)
+	if err != nil {
+		return nil, refuse.Invalidf("its time is out of range")
+	}
+	return []unix.Timespec{ts, ts}, nil
+}
