@@ -1,0 +1,176 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/vnode"
+)
+
+// Configure gives an interface in a node its addresses and routes and sets it up, and the loopback interface too.
+//
+// IPv6 addresses are usable at once: the kernel is told to skip the detection of duplicates, which would keep them
+// tentative for a second or two. A duplicate on the network is therefore not found out.
+type Configure struct {
+	Inside
+	MAC     string        `json:"mac,omitempty"` // what Verify expects; empty: any
+	MTU     int           `json:"mtu,omitempty"` // likewise, bytes; 0: any
+	Address []string      `json:"addresses,omitempty"`
+	Gateway string        `json:"gateway,omitempty"`
+	Routes  []vnode.Route `json:"routes,omitempty"`
+}
+
+// Kind implements step.Step.
+func (c *Configure) Kind() string { return "link.configure" }
+
+func (c *Configure) String() string {
+	s := append([]string{"up"}, c.Address...)
+	if c.Gateway != "" {
+		s = append(s, "gateway "+c.Gateway)
+	}
+	for _, r := range c.Routes {
+		s = append(s, fmt.Sprintf("route %s via %s", r.To, r.Via))
+	}
+	return c.If + " " + strings.Join(s, ", ")
+}
+
+// Do sets everything; what is set already stays.
+func (c *Configure) Do(context.Context) error {
+	r, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := loopbackUp(r); err != nil {
+		return err
+	}
+	l, err := c.link(r)
+	if err != nil {
+		return err
+	}
+	for _, cidr := range c.Address {
+		if err := addAddress(r.Handle, l, cidr); err != nil {
+			return err
+		}
+	}
+	if err := r.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", c.If, err)
+	}
+	routes, err := c.routes(l)
+	if err != nil {
+		return err
+	}
+	for _, route := range routes {
+		if err := r.RouteReplace(&route); err != nil {
+			return fmt.Errorf("add route to %s via %s on %s: %w", route.Dst, route.Gw, c.If, err)
+		}
+	}
+	return nil
+}
+
+func loopbackUp(r *room) error {
+	lo, err := r.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo in the node: %w", err)
+	}
+	if isUp(lo) {
+		return nil
+	}
+	if err := r.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
+}
+
+func addAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
+	ad, err := netlink.ParseAddr(cidr)
+	if err == nil {
+		if ad.IP.To4() == nil {
+			ad.Flags = unix.IFA_F_NODAD
+		}
+		err = h.AddrReplace(l, ad)
+	}
+	if err != nil {
+		return fmt.Errorf("add address %s to %s: %w", cidr, l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// routes returns the wanted routes, the default route of Gateway first.
+func (c *Configure) routes(l netlink.Link) ([]netlink.Route, error) {
+	var want []vnode.Route
+	if gw := net.ParseIP(c.Gateway); c.Gateway != "" && gw.To4() != nil {
+		want = append(want, vnode.Route{To: "0.0.0.0/0", Via: c.Gateway})
+	} else if c.Gateway != "" {
+		want = append(want, vnode.Route{To: "::/0", Via: c.Gateway})
+	}
+	var routes []netlink.Route
+	for _, w := range append(want, c.Routes...) {
+		to, err := netlink.ParseIPNet(w.To)
+		if err != nil {
+			return nil, fmt.Errorf("route to %s: %w", w.To, err)
+		}
+		routes = append(routes, netlink.Route{LinkIndex: l.Attrs().Index, Dst: to, Gw: net.ParseIP(w.Via), Protocol: unix.RTPROT_STATIC})
+	}
+	return routes, nil
+}
+
+// Verify reads the interface and its routes back.
+func (c *Configure) Verify(context.Context) error {
+	r, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := c.link(r)
+	if err != nil {
+		return err
+	}
+	s, err := read(r.Handle, l)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !s.Up:
+		return fmt.Errorf("%s in the node is down", c.If)
+	case c.MAC != "" && s.MAC != c.MAC:
+		return fmt.Errorf("%s in the node has MAC %s, not %s", c.If, s.MAC, c.MAC)
+	case c.MTU != 0 && s.MTU != c.MTU:
+		return fmt.Errorf("%s in the node has MTU %d, not %d", c.If, s.MTU, c.MTU)
+	}
+	for _, want := range c.Address {
+		ad, err := netlink.ParseAddr(want)
+		if err != nil || !slices.Contains(s.Address, ad.IPNet.String()) {
+			return fmt.Errorf("%s in the node has %s, not %s", c.If, strings.Join(s.Address, ", "), want)
+		}
+	}
+	return c.verifyRoutes(r.Handle, l)
+}
+
+func (c *Configure) verifyRoutes(h *netlink.Handle, l netlink.Link) error {
+	want, err := c.routes(l)
+	if err != nil || len(want) == 0 {
+		return err
+	}
+	have, err := whole(func() ([]netlink.Route, error) { return h.RouteList(l, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list routes of %s: %w", c.If, err)
+	}
+	for _, w := range want {
+		if !slices.ContainsFunc(have, func(r netlink.Route) bool {
+			return r.Dst != nil && r.Dst.String() == w.Dst.String() && r.Gw.Equal(w.Gw)
+		}) {
+			return fmt.Errorf("%s in the node has no route to %s via %s", c.If, w.Dst, w.Gw)
+		}
+	}
+	return nil
+}
+
+// Undo has nothing to do: what was set goes with the interface, or is put right when a lent one comes home.
+func (c *Configure) Undo(context.Context) error { return nil }

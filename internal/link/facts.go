@@ -1,0 +1,91 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/vnode"
+)
+
+// Facts are the links of the host that a plan must know.
+type Facts struct {
+	Links map[string]HostLink // by name; nil if no network of the node names a parent
+}
+
+// HostLink is a link of the host.
+type HostLink struct {
+	Type         string   // bridge, veth, macvlan …; device: an adapter, or loopback
+	MTU          int      // bytes
+	Up           bool     // set up, whether it has a carrier or not
+	Loopback     bool     //
+	Master       string   // bridge or bond that it is a port of
+	Uppers       []string // links made on top of it: macvlan, VLAN …
+	DefaultRoute bool     // it carries a default route; only read where a link shall be lent
+}
+
+// ReadFacts reads what planning these networks needs: nothing if none of them names a parent, else all links at once.
+func ReadFacts(nets []vnode.Network) (Facts, error) {
+	if !slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Parent != "" }) {
+		return Facts{}, nil
+	}
+	h, err := host()
+	if err != nil {
+		return Facts{}, err
+	}
+	defer h.Close()
+	links, err := whole(h.LinkList)
+	if err != nil {
+		return Facts{}, fmt.Errorf("list links: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	f := Facts{Links: map[string]HostLink{}}
+	uppers := map[string][]string{}
+	for _, l := range links {
+		a := l.Attrs()
+		f.Links[a.Name] = HostLink{
+			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex],
+		}
+		// A veth's "parent" is its peer; a parent elsewhere has a namespace id.
+		if lower := names[a.ParentIndex]; lower != "" && a.NetNsID < 0 && l.Type() != "veth" {
+			uppers[lower] = append(uppers[lower], a.Name)
+		}
+	}
+	routes := map[int]bool{}
+	if slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.Phys }) {
+		if routes, err = defaultRoutes(h); err != nil {
+			return Facts{}, err
+		}
+	}
+	for index, name := range names {
+		l := f.Links[name]
+		l.Uppers, l.DefaultRoute = uppers[name], routes[index]
+		f.Links[name] = l
+	}
+	return f, nil
+}
+
+// defaultRoutes returns the indexes of the links that carry a default route.
+func defaultRoutes(h *netlink.Handle) (map[int]bool, error) {
+	routes, err := whole(func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	on := map[int]bool{}
+	for _, r := range routes {
+		if r.Dst != nil {
+			if ones, _ := r.Dst.Mask.Size(); ones != 0 {
+				continue
+			}
+		}
+		on[r.LinkIndex] = true
+		for _, hop := range r.MultiPath {
+			on[hop.LinkIndex] = true
+		}
+	}
+	return on, nil
+}

@@ -1,0 +1,138 @@
+// Package link gives a node its network interfaces: bridge (veth), macvlan and phys, with stable MACs, set up from
+// outside the node's network namespace, and brings lent adapters home.
+//
+// Claims and Live are the pure constructors of its steps. Claims last until the node is removed; what Live makes ends
+// with the node. A node has no NET_ADMIN: everything inside is set through a netlink socket that Berth opens in the
+// node's namespace.
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
+)
+
+// Kinds makes an empty step of each kind of this package.
+func Kinds() step.Kinds {
+	return step.Kinds{
+		"link.claim-mac": func() step.Step { return &ClaimMAC{} },
+		"link.bridge":    func() step.Step { return &Bridge{} },
+		"link.veth":      func() step.Step { return &Veth{} },
+		"link.macvlan":   func() step.Step { return &Macvlan{} },
+		"link.pin":       func() step.Step { return &Pin{} },
+		"link.phys":      func() step.Step { return &Phys{} },
+		"link.configure": func() step.Step { return &Configure{} },
+	}
+}
+
+// host opens a netlink socket in the namespace of the calling thread: the host's.
+func host() (*netlink.Handle, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	return h, nil
+}
+
+// at opens a netlink socket in the namespace ns.
+func at(ns *os.File) (*netlink.Handle, error) {
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket in %s: %w", ns.Name(), err)
+	}
+	return h, nil
+}
+
+// whole repeats a netlink dump until no change of the tables interrupted it: an interrupted one may lack entries.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	var all []T
+	var err error
+	for range 50 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return nil, err
+}
+
+// byName finds a link; nil if there is none of that name.
+func byName(h *netlink.Handle, name string) (netlink.Link, error) {
+	return found(h.LinkByName(name))
+}
+
+// byIndex finds a link; nil if there is none of that index.
+func byIndex(h *netlink.Handle, index int) (netlink.Link, error) {
+	if index == 0 {
+		return nil, nil
+	}
+	return found(h.LinkByIndex(index))
+}
+
+func found(l netlink.Link, err error) (netlink.Link, error) {
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil, nil
+	}
+	return l, err
+}
+
+// remove deletes a link; one that is gone by now is no error.
+func remove(h *netlink.Handle, l netlink.Link) error {
+	if err := h.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// noLinkLocal keeps the kernel from giving l an IPv6 address when it comes up. A kernel without IPv6 has none to give.
+func noLinkLocal(h *netlink.Handle, l netlink.Link) error {
+	const none = 1 // IN6_ADDR_GEN_MODE_NONE
+	err := h.LinkSetIP6AddrGenMode(l, none)
+	if err == nil || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return fmt.Errorf("take IPv6 off link %s: %w", l.Attrs().Name, err)
+}
+
+// move puts the link with this index of namespace from (nil: the calling thread's) into namespace to and names it, in
+// one message: a name that is free in from and taken in to, or the other way round, is no obstacle
+// (__dev_change_net_namespace takes the new name if the old one is taken). The link is down afterwards.
+func move(from *os.File, index int, to *os.File, name string) error {
+	cur := netns.None()
+	if from != nil {
+		cur = netns.NsHandle(from.Fd())
+	}
+	sock, err := nl.GetNetlinkSocketAt(cur, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	defer sock.Close()
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: sock}}
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(to.Fd()))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// attrs are the attributes of a link that is to be made.
+func attrs(name string, mtu int, mac net.HardwareAddr) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.MTU, a.HardwareAddr = name, mtu, mac
+	return a
+}
+
+func isUp(l netlink.Link) bool { return l.Attrs().Flags&net.FlagUp != 0 }
+
+func isLoopback(l netlink.Link) bool { return l.Attrs().Flags&net.FlagLoopback != 0 }

@@ -1,0 +1,198 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// Original is what a lent link was on the host: what it is known by wherever it is, and what it gets back.
+type Original struct {
+	Name     string    `json:"name"`
+	Index    int       `json:"index"` // a move may change it: it only serves to tell two virtual links apart
+	Type     string    `json:"type"`
+	Bus      string    `json:"bus,omitempty"`      // pci, virtio …
+	Device   string    `json:"device,omitempty"`   // on that bus
+	PermMAC  string    `json:"perm_mac,omitempty"` // burnt in
+	MAC      string    `json:"mac"`
+	MTU      int       `json:"mtu"`
+	Up       bool      `json:"up"`
+	AltNames []string  `json:"altnames,omitempty"`
+	Address  []Address `json:"addresses,omitempty"`
+}
+
+// Address is an address of a lent link with what the kernel keeps of it.
+type Address struct {
+	CIDR      string `json:"cidr"`
+	Peer      string `json:"peer,omitempty"`
+	Broadcast string `json:"broadcast,omitempty"`
+	Label     string `json:"label,omitempty"`
+	Scope     int    `json:"scope,omitempty"`
+	Flags     int    `json:"flags,omitempty"`
+	Valid     int    `json:"valid,omitempty"`     // seconds, as the kernel counts them
+	Preferred int    `json:"preferred,omitempty"` // seconds
+}
+
+// keptFlags are the flags of an address that its user chose; the others are the kernel's account of it.
+const keptFlags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_HOMEADDRESS
+
+func record(h *netlink.Handle, l netlink.Link) (Original, error) {
+	a := l.Attrs()
+	o := Original{
+		Name: a.Name, Index: a.Index, Type: l.Type(), Bus: a.ParentDevBus, Device: a.ParentDev,
+		PermMAC: a.PermHWAddr.String(), MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: isUp(l), AltNames: a.AltNames,
+	}
+	addrs, err := addresses(h, l)
+	if err != nil {
+		return o, err
+	}
+	for _, ad := range addrs {
+		// What routers announced comes again by itself.
+		if ad.IP.To4() == nil && ad.Flags&unix.IFA_F_PERMANENT == 0 {
+			continue
+		}
+		k := Address{CIDR: ad.IPNet.String(), Label: ad.Label, Scope: ad.Scope, Flags: ad.Flags & keptFlags, Valid: ad.ValidLft, Preferred: ad.PreferedLft}
+		if ad.Peer != nil && ad.Peer.String() != k.CIDR {
+			k.Peer = ad.Peer.String()
+		}
+		if ad.Broadcast != nil {
+			k.Broadcast = ad.Broadcast.String()
+		}
+		o.Address = append(o.Address, k)
+	}
+	return o, nil
+}
+
+func addresses(h *netlink.Handle, l netlink.Link) ([]netlink.Addr, error) {
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
+	}
+	return addrs, nil
+}
+
+// virtual reports whether the link is no device's, so that it dies with its namespace.
+func (o *Original) virtual() bool { return o.Device == "" && o.PermMAC == "" }
+
+// is reports whether l is this link. A device is known by its place on its bus and its burnt-in MAC (both: some have
+// several ports), a virtual link by its type and MAC, its own or the one it was lent under.
+func (o *Original) is(l netlink.Link, lentMAC string) bool {
+	if l == nil || l.Type() != o.Type {
+		return false
+	}
+	a := l.Attrs()
+	if !o.virtual() {
+		return a.ParentDevBus == o.Bus && a.ParentDev == o.Device && a.PermHWAddr.String() == o.PermMAC
+	}
+	mac := a.HardwareAddr.String()
+	return mac == o.MAC || lentMAC != "" && mac == lentMAC
+}
+
+// find looks for the link in h's namespace; nil if it is not there.
+func (o *Original) find(h *netlink.Handle, lentMAC string) (netlink.Link, error) {
+	links, err := whole(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var best netlink.Link
+	for _, l := range links {
+		if o.is(l, lentMAC) && (best == nil || l.Attrs().Index == o.Index) {
+			best = l
+		}
+	}
+	return best, nil
+}
+
+// restore makes l, which is on the host, what it was. What is as it was is not touched.
+func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
+	if err := o.restoreName(h, l); err != nil {
+		return err
+	}
+	if err := set(h, l, o.MAC, o.MTU); err != nil {
+		return err
+	}
+	for _, alt := range o.AltNames {
+		if slices.Contains(l.Attrs().AltNames, alt) {
+			continue
+		}
+		// udev may have been faster.
+		if err := h.LinkAddAltName(l, alt); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("give link %s its alternative name %s: %w", o.Name, alt, err)
+		}
+	}
+	if o.Up && !isUp(l) {
+		if err := h.LinkSetUp(l); err != nil {
+			return fmt.Errorf("set link %s up: %w", o.Name, err)
+		}
+	}
+	return o.restoreAddresses(h, l)
+}
+
+// restoreName also takes the link down if anything about it changes: older kernels rename, and some drivers change a
+// MAC, only then.
+func (o *Original) restoreName(h *netlink.Handle, l netlink.Link) error {
+	a := l.Attrs()
+	if a.Name == o.Name && a.HardwareAddr.String() == o.MAC {
+		return nil
+	}
+	if isUp(l) {
+		if err := h.LinkSetDown(l); err != nil {
+			return fmt.Errorf("set link %s down: %w", a.Name, err)
+		}
+		a.Flags &^= net.FlagUp
+	}
+	if a.Name == o.Name {
+		return nil
+	}
+	if other, err := byName(h, o.Name); err == nil && other != nil && other.Attrs().Index != a.Index {
+		return refuse.Busyf("link %s is home as %s: another link has its name; rename that one and repeat", o.Name, a.Name)
+	}
+	if err := h.LinkSetName(l, o.Name); err != nil {
+		return fmt.Errorf("rename link %s to %s: %w", a.Name, o.Name, err)
+	}
+	return nil
+}
+
+func (o *Original) restoreAddresses(h *netlink.Handle, l netlink.Link) error {
+	now, err := addresses(h, l)
+	if err != nil {
+		return err
+	}
+	for _, want := range o.Address {
+		if slices.ContainsFunc(now, func(ad netlink.Addr) bool { return ad.IPNet.String() == want.CIDR }) {
+			continue
+		}
+		ad, err := want.parse()
+		if err == nil {
+			err = h.AddrReplace(l, ad)
+		}
+		if err != nil {
+			return fmt.Errorf("give link %s its address %s: %w", o.Name, want.CIDR, err)
+		}
+	}
+	return nil
+}
+
+func (w Address) parse() (*netlink.Addr, error) {
+	ad, err := netlink.ParseAddr(w.CIDR)
+	if err != nil {
+		return nil, err
+	}
+	ad.Label, ad.Scope, ad.Flags, ad.ValidLft, ad.PreferedLft = w.Label, w.Scope, w.Flags, w.Valid, w.Preferred
+	ad.Broadcast = net.IPv4zero // none, unless it had one: otherwise one would be made up
+	if w.Broadcast != "" {
+		ad.Broadcast = net.ParseIP(w.Broadcast).To4()
+	}
+	if w.Peer != "" {
+		if ad.Peer, err = netlink.ParseIPNet(w.Peer); err != nil {
+			return nil, err
+		}
+	}
+	return ad, nil
+}

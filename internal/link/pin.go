@@ -1,0 +1,102 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pin keeps a node's network namespace after its init by a bind mount, so that a link lent to the node can be brought
+// home with all its settings. It is the one mount of a node that is visible on the host, made only for lent links.
+type Pin struct {
+	NS    NS     `json:"ns"`
+	Inode uint64 `json:"netns_inode,omitempty"`
+}
+
+// Kind implements step.Step.
+func (p *Pin) Kind() string { return "link.pin" }
+
+func (p *Pin) String() string {
+	return fmt.Sprintf("the network namespace at %s, so that lent links outlive the node's init", p.NS.Pin)
+}
+
+// Prepare records which namespace it is.
+func (p *Pin) Prepare(context.Context) error {
+	f, err := p.NS.Open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p.Inode, err = inode(f)
+	return err
+}
+
+// Do mounts the namespace on the pin.
+func (p *Pin) Do(context.Context) error {
+	if isPin(p.NS.Pin) {
+		return nil
+	}
+	ns, err := p.NS.Open()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if ino, err := inode(ns); err != nil || ino != p.Inode {
+		return fmt.Errorf("pin network namespace %d: another is in its place: %w", p.Inode, errors.Join(err, fs.ErrNotExist))
+	}
+	at, err := os.OpenFile(p.NS.Pin, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("pin network namespace: %w", err)
+	}
+	at.Close()
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), p.NS.Pin, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("pin network namespace on %s: %w", p.NS.Pin, err)
+	}
+	return nil
+}
+
+// Verify reads back which namespace the pin holds.
+func (p *Pin) Verify(context.Context) error {
+	ino, err := p.pinned()
+	if err == nil && ino != p.Inode {
+		err = fmt.Errorf("%s holds namespace %d, not %d", p.NS.Pin, ino, p.Inode)
+	}
+	return err
+}
+
+// Undo takes the pin away. What is mounted there of another namespace is not this step's and stays.
+func (p *Pin) Undo(context.Context) error {
+	for isPin(p.NS.Pin) {
+		ino, err := p.pinned()
+		if err != nil {
+			return err
+		}
+		if ino != p.Inode {
+			return nil
+		}
+		if err := unix.Unmount(p.NS.Pin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount pin %s: %w", p.NS.Pin, err)
+		}
+	}
+	if err := os.Remove(p.NS.Pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove pin: %w", err)
+	}
+	return nil
+}
+
+// pinned returns the inode of the namespace that the pin holds; 0 if it holds none.
+func (p *Pin) pinned() (uint64, error) {
+	if !isPin(p.NS.Pin) {
+		return 0, nil
+	}
+	f, err := os.Open(p.NS.Pin)
+	if err != nil {
+		return 0, fmt.Errorf("open pin: %w", err)
+	}
+	defer f.Close()
+	return inode(f)
+}

@@ -1,0 +1,181 @@
+package link
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// defaultMTU is Ethernet's.
+const defaultMTU = 1500
+
+// Input is what Claims and Live make their steps from.
+type Input struct {
+	Node     string
+	Networks []vnode.Network   // valid, with defaults filled in
+	SiteID   string            // what derived MACs depend on
+	MACDir   string            // index of MACs in use
+	HostLock string            // file of the host-wide lock
+	Bridge   string            // name of the host-only bridge
+	NS       NS                // where the node's network namespace will be
+	MACs     map[string]string // by interface: see MACs
+	Facts    Facts             // see ReadFacts
+}
+
+// Live returns the steps that give a running node its interfaces, in order. It refuses what this host cannot do: a
+// parent that is not there (NotFound), of the wrong kind, or in use (Cannot), with what would do instead.
+func Live(in Input) ([]step.Step, error) {
+	var shared, pins, steps []step.Step
+	for i, n := range in.Networks {
+		if err := in.check(i); err != nil {
+			return nil, err
+		}
+		inside := Inside{NS: in.NS, If: n.Name}
+		mac, mtu := in.MACs[n.Name], in.mtu(n)
+		switch n.Mode {
+		case vnode.None:
+			continue
+		case vnode.Bridge:
+			v := &Veth{
+				Inside: inside, Node: in.Node, MAC: mac, MTU: mtu, HostMTU: mtu, Lock: in.HostLock,
+				Bridge: n.Parent, HostIf: hostName(in.Bridge, in.Node, n.Name),
+			}
+			if v.Own = n.Parent == ""; v.Own {
+				v.Bridge = in.Bridge
+				shared = []step.Step{&Bridge{Lock: in.HostLock, Name: in.Bridge}}
+			} else {
+				v.HostMTU = in.Facts.Links[n.Parent].MTU
+			}
+			steps = append(steps, v)
+		case vnode.Macvlan:
+			steps = append(steps, &Macvlan{Inside: inside, MAC: mac, MTU: mtu, Parent: n.Parent, Temp: hostName(in.Bridge, in.Node, n.Name)})
+		case vnode.Phys:
+			pins = []step.Step{&Pin{NS: in.NS}}
+			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock})
+		}
+		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: n.Routes})
+	}
+	return slices.Concat(shared, pins, steps), nil
+}
+
+// mtu is the MTU of an interface: as asked, else its parent's.
+func (in *Input) mtu(n vnode.Network) int {
+	switch {
+	case n.MTU != 0:
+		return n.MTU
+	case n.Parent != "":
+		return in.Facts.Links[n.Parent].MTU
+	}
+	return defaultMTU
+}
+
+// Unsupported refuses (Cannot) the networks that this version of Berth does not make.
+func Unsupported(nets []vnode.Network) error {
+	for _, n := range nets {
+		if err := unsupported(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unsupported(n vnode.Network) error {
+	const remedy = "this version of Berth does not do it yet"
+	switch {
+	case n.Mode == vnode.SRIOV:
+		return refuse.Cannotf(remedy+": use mode macvlan, or phys with a virtual function that exists", "network %s: mode sriov", n.Name)
+	case n.VLAN != 0:
+		return refuse.Cannotf(remedy+": make a VLAN interface on the host and name it as parent", "network %s: vlan %d", n.Name, n.VLAN)
+	case n.Rate != vnode.NetRate{}:
+		return refuse.Cannotf(remedy+": leave rate out", "network %s: rate", n.Name)
+	case strings.HasPrefix(n.MAC, "pool "):
+		return refuse.Cannotf(remedy+": give an address, or auto", "network %s: mac %s", n.Name, n.MAC)
+	}
+	return nil
+}
+
+// check refuses the network of index i if this host does not have what it needs.
+func (in *Input) check(i int) error {
+	n := in.Networks[i]
+	if err := unsupported(n); err != nil || n.Mode == vnode.None {
+		return err
+	}
+	if in.MACs[n.Name] == "" && n.Mode != vnode.Phys {
+		return refuse.Invalidf("network %s: no MAC was claimed for it", n.Name)
+	}
+	if n.Parent == "" {
+		return nil
+	}
+	parent, ok := in.Facts.Links[n.Parent]
+	if !ok {
+		return refuse.NotFoundf("network %s: no link %s on this host; there are %s", n.Name, n.Parent, in.parents(n.Mode))
+	}
+	switch n.Mode {
+	case vnode.Bridge:
+		if parent.Type != "bridge" {
+			return refuse.Cannotf("use mode macvlan on it, or leave parent out for a host-only bridge; bridges of this host: "+in.parents(n.Mode),
+				"network %s: parent %s is not a bridge (%s)", n.Name, n.Parent, parent.Type)
+		}
+	case vnode.Macvlan:
+		if err := in.checkMacvlan(n, parent); err != nil {
+			return err
+		}
+	case vnode.Phys:
+		return in.checkPhys(i, parent)
+	}
+	if n.MTU > parent.MTU {
+		return refuse.Cannotf("ask for less, or raise the parent's", "network %s: mtu %d is more than the %d of its parent %s", n.Name, n.MTU, parent.MTU, n.Parent)
+	}
+	return nil
+}
+
+func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
+	switch {
+	case parent.Loopback:
+		return refuse.Cannotf("name one of "+in.parents(n.Mode), "network %s: macvlan on the loopback interface", n.Name)
+	case parent.Master != "":
+		return refuse.Cannotf("use mode bridge with parent "+parent.Master, "network %s: %s is a port of %s", n.Name, n.Parent, parent.Master)
+	case !parent.Up:
+		return refuse.Cannotf("ip link set "+n.Parent+" up", "network %s: parent %s is down", n.Name, n.Parent)
+	}
+	return nil
+}
+
+// checkPhys refuses what the host would miss: a link is lent whole, and what is built on it would be destroyed.
+func (in *Input) checkPhys(i int, parent HostLink) error {
+	n := in.Networks[i]
+	twice := func(o vnode.Network) bool { return o.Parent == n.Parent }
+	switch {
+	case slices.ContainsFunc(in.Networks[:i], twice) || slices.ContainsFunc(in.Networks[i+1:], twice):
+		return refuse.Invalidf("network %s: link %s is lent whole and cannot be the parent of another network too", n.Name, n.Parent)
+	case parent.Loopback || parent.Type == "bridge":
+		return refuse.Cannotf("name one of "+in.parents(n.Mode), "network %s: %s cannot leave the host", n.Name, n.Parent)
+	case parent.DefaultRoute:
+		return refuse.Cannotf("use mode macvlan on it, or lend another link", "network %s: %s carries the host's default route", n.Name, n.Parent)
+	case parent.Master != "":
+		return refuse.Cannotf("take it out of there first, or use mode bridge", "network %s: %s is a port of %s", n.Name, n.Parent, parent.Master)
+	case len(parent.Uppers) > 0:
+		return refuse.Cannotf("remove them first, or use mode macvlan", "network %s: %s has links on top of it: %s", n.Name, n.Parent, strings.Join(parent.Uppers, ", "))
+	}
+	return nil
+}
+
+// parents lists the links of the host that a network of this mode could name.
+func (in *Input) parents(mode vnode.Mode) string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(in.Facts.Links)) {
+		l := in.Facts.Links[name]
+		isBridge := l.Type == "bridge"
+		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, "berth-") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

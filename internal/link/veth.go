@@ -1,0 +1,197 @@
+package link
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// Veth is an interface of a node that is a port of a bridge: a pair of virtual links, one end in the node, the other
+// on the host.
+type Veth struct {
+	Inside
+	Node    string `json:"node"`
+	MAC     string `json:"mac"`     // of the node's end
+	MTU     int    `json:"mtu"`     // of the node's end, bytes
+	Bridge  string `json:"bridge"`  // name
+	Own     bool   `json:"own"`     // the bridge is Berth's, not the user's
+	HostMTU int    `json:"hostmtu"` // of the host's end: a smaller one would lower the MTU of a user's bridge
+	HostIf  string `json:"host_ifname"`
+	Lock    string `json:"host_lock"` // file of the host-wide lock
+
+	// HostMAC is random: it tells this link from any other, also where a killed Do did not come to say its index. Its
+	// first byte is high, so that a bridge, which takes the lowest MAC of its ports, does not take this one.
+	HostMAC string `json:"host_mac,omitempty"`
+	Index   int    `json:"index,omitempty"` // of the host's end
+}
+
+// Kind implements step.Step.
+func (v *Veth) Kind() string { return "link.veth" }
+
+func (v *Veth) String() string {
+	return fmt.Sprintf("%s %s, mtu %d, to bridge %s", v.If, v.MAC, v.MTU, v.Bridge)
+}
+
+// Prepare chooses the token that identifies the link.
+func (v *Veth) Prepare(ctx context.Context) error {
+	mac := net.HardwareAddr{0xfe, 0, 0, 0, 0, 0}
+	if _, err := rand.Read(mac[1:]); err != nil {
+		return fmt.Errorf("choose a MAC: %w", err)
+	}
+	v.HostMAC = mac.String()
+	return v.Inside.Prepare(ctx)
+}
+
+// Do makes the pair, its inner end at once in the node and with its final name, and makes the other a port.
+func (v *Veth) Do(ctx context.Context) error {
+	r, err := v.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if v.Own { // from here until it has this port, nobody may take the bridge away
+		lock, err := Lock(ctx, v.Lock)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+	}
+	bridge, err := v.bridge(h)
+	if err != nil {
+		return err
+	}
+	l, err := v.create(h, r.ns)
+	if err != nil {
+		return err
+	}
+	v.Index = l.Attrs().Index
+	if err := noLinkLocal(h, l); err != nil {
+		return err
+	}
+	if err := h.LinkSetAlias(l, "berth: "+v.Node+"/"+v.If); err != nil {
+		return fmt.Errorf("mark link %s: %w", v.HostIf, err)
+	}
+	if err := h.LinkSetMasterByIndex(l, bridge); err != nil {
+		return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, v.Bridge, err)
+	}
+	if err := h.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set link %s up: %w", v.HostIf, err)
+	}
+	return nil
+}
+
+// bridge returns the index of the bridge.
+func (v *Veth) bridge(h *netlink.Handle) (int, error) {
+	if v.Own {
+		return ensureBridge(h, v.Bridge)
+	}
+	l, err := byName(h, v.Bridge)
+	if err != nil {
+		return 0, fmt.Errorf("find bridge %s: %w", v.Bridge, err)
+	}
+	if l == nil {
+		return 0, refuse.NotFoundf("no bridge %s on this host", v.Bridge)
+	}
+	return l.Attrs().Index, nil
+}
+
+func (v *Veth) create(h *netlink.Handle, ns *os.File) (netlink.Link, error) {
+	mac, err := net.ParseMAC(v.MAC)
+	if err != nil {
+		return nil, fmt.Errorf("make link %s: %w", v.If, err)
+	}
+	hostMAC, err := net.ParseMAC(v.HostMAC)
+	if err != nil {
+		return nil, fmt.Errorf("make link %s: %w", v.HostIf, err)
+	}
+	l := &netlink.Veth{
+		LinkAttrs:        attrs(v.HostIf, v.HostMTU, hostMAC),
+		PeerName:         v.If,
+		PeerMTU:          uint32(v.MTU),
+		PeerTxQLen:       -1,
+		PeerHardwareAddr: mac,
+		PeerNamespace:    netlink.NsFd(ns.Fd()),
+	}
+	if err := h.LinkAdd(l); errors.Is(err, unix.EEXIST) {
+		return nil, refuse.Busyf("link %s is on the host already, or %s in the node: %w", v.HostIf, v.If, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("make link %s in the node: %w", v.If, err)
+	}
+	return l, nil
+}
+
+// Verify reads the host's end back; Configure reads the node's.
+func (v *Veth) Verify(context.Context) error {
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := v.find(h)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return fmt.Errorf("link %s is gone", v.HostIf)
+	}
+	if a := l.Attrs(); a.MasterIndex == 0 || !isUp(l) || a.MTU != v.HostMTU {
+		return fmt.Errorf("link %s has port of %d, up %v, mtu %d: want bridge %s, up, mtu %d", a.Name, a.MasterIndex, isUp(l), a.MTU, v.Bridge, v.HostMTU)
+	}
+	return nil
+}
+
+// Undo removes the pair, whether the node's namespace is still there or not.
+func (v *Veth) Undo(context.Context) error {
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := v.find(h)
+	if err != nil || l == nil {
+		return err
+	}
+	return remove(h, l)
+}
+
+// find returns the host's end; nil if there is none. It is known by its random MAC, whatever name it has by now.
+func (v *Veth) find(h *netlink.Handle) (netlink.Link, error) {
+	l, err := byIndex(h, v.Index)
+	if err == nil && !v.isOurs(l) {
+		l, err = byName(h, v.HostIf)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find link %s: %w", v.HostIf, err)
+	}
+	if !v.isOurs(l) {
+		return nil, nil
+	}
+	return l, nil
+}
+
+func (v *Veth) isOurs(l netlink.Link) bool {
+	return l != nil && l.Type() == "veth" && l.Attrs().HardwareAddr.String() == v.HostMAC
+}
+
+// hostName is the name on the host of an interface of a node: "berth-" and 45 bits of a hash, which fills the 15 bytes
+// that a name may have. The host-only bridge's name is in the hash since nodes under different roots may share a name.
+func hostName(bridge, node, ifname string) string {
+	sum := sha256.Sum256([]byte("berth link 1\n" + bridge + "\n" + node + "\n" + ifname + "\n"))
+	return "berth-" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]
+}
