@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/refuse"
-
 	"github.com/moby/sys/mountinfo"
+
+	"berth/internal/refuse"
 )
 
 // files checks what images and deltas need.

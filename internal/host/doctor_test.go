@@ -12,12 +12,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"berth/internal/host"
-	"berth/internal/refuse"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/refuse"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

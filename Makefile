@@ -1,0 +1,83 @@
+# Berth. `make help` lists the targets.
+GO           ?= go
+PREFIX       ?= /usr/local
+VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LINT_VERSION := v2.15.0
+LINT         := build/tools/golangci-lint-$(LINT_VERSION)
+LDFLAGS      := -s -w -X berth/internal/cli.Version=$(VERSION)
+
+# A Go from the official tarball is often not in root's path. The date in man pages is that of the source.
+export PATH              := $(PATH):/usr/local/go/bin
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+
+.PHONY: build
+build: ## build/berth: static, with its version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/berth ./cmd/berth
+
+.PHONY: setup
+setup: ## install what a fresh Debian 12 lacks (as root)
+	@scripts/setup
+
+.PHONY: demo
+demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
+	@scripts/demo
+
+.PHONY: test
+test: setup ## all tests that this machine can run (as root)
+	@$(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -race -timeout 60m ./...
+
+.PHONY: test-fast
+test-fast: ## the tests that take no time
+	@$(GO) run ./tools/testrun -short ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for a minute (FUZZTIME=1m)
+	@scripts/fuzz
+
+.PHONY: fmt
+fmt: $(LINT) ## format the source
+	$(LINT) fmt ./...
+
+.PHONY: vet
+vet: ## go vet, with and without fault points
+	$(GO) vet ./...
+	$(GO) vet -tags berthfault ./...
+
+.PHONY: lint
+lint: $(LINT) ## golangci-lint, as .golangci.yml says
+	$(LINT) run ./...
+
+$(LINT):
+	GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv build/tools/golangci-lint $@
+
+.PHONY: bench-start
+bench-start: setup build ## how fast nodes start, beside plain runtimes
+	@scripts/bench-start
+
+.PHONY: evidence
+evidence: setup build ## the measurements that the README's claims rest on
+	@scripts/evidence
+
+.PHONY: docs
+docs: build ## man pages and completions, in build/
+	$(GO) run ./tools/gendocs build/man
+	mkdir -p build/completion
+	for s in bash zsh fish; do build/berth completion $$s > build/completion/berth.$$s || exit 1; done
+
+.PHONY: install
+install: docs ## install below PREFIX (and DESTDIR)
+	install -Dm755 build/berth $(DESTDIR)$(PREFIX)/bin/berth
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -Dm644 build/completion/berth.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth
+	install -Dm644 build/completion/berth.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_berth
+	install -Dm644 build/completion/berth.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf build
