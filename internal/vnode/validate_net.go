@@ -168,8 +168,9 @@ func checkNeighbour(r *report, field, s string, w *Network) (netip.Addr, bool) {
 		r.bad(field, "%q is not the address of a neighbour, for example 192.0.2.1", s)
 		return a, false
 	}
-	reached := a.IsLinkLocalUnicast()
-	for _, p := range w.prefixes() {
+	prefixes := w.prefixes()
+	reached := a.IsLinkLocalUnicast() || len(prefixes) < len(w.Address) // a broken address is told already
+	for _, p := range prefixes {
 		if p.Addr() == a {
 			r.bad(field, "%s is the interface's own address", a)
 			return a, false

@@ -1,0 +1,313 @@
+package spec
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"berth/internal/vnode"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// decoder fills one node from one document. It goes on after a mistake, to tell all of them.
+type decoder struct {
+	*reader
+	places places
+	failed []string // fields that could not be read: what Validate says of them would be noise
+}
+
+func (d *decoder) node(body ast.Node, n *vnode.Node) {
+	d.value(body, "", reflect.ValueOf(n).Elem())
+}
+
+func (d *decoder) fail(at place, field, format string, a ...any) {
+	d.failed = append(d.failed, field)
+	d.bad(at, field, fmt.Sprintf(format, a...))
+}
+
+// hasFailed reports whether a field, something in it or something around it could not be read.
+func (d *decoder) hasFailed(field string) bool {
+	for _, f := range d.failed {
+		if within(f, field) || within(field, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// value reads y into v, whose type says what is allowed.
+func (d *decoder) value(y ast.Node, field string, v reflect.Value) {
+	d.places[field] = start(y)
+	if _, ok := y.(*ast.NullNode); ok {
+		d.fail(start(y), field, "no value: leave the key out or give it one")
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(y, field, v.Elem())
+		return
+	}
+	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		d.text(y, field, u)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.structure(y, field, v)
+	case reflect.Slice:
+		d.list(y, field, v)
+	case reflect.Map:
+		d.table(y, field, v)
+	default:
+		d.scalar(y, field, v)
+	}
+}
+
+// text reads a value with a form of its own, such as a size.
+func (d *decoder) text(y ast.Node, field string, u encoding.TextUnmarshaler) {
+	s, _, ok := scalarText(y)
+	if !ok {
+		d.fail(start(y), field, "%s where a single value is expected", kindOf(y))
+		return
+	}
+	if err := u.UnmarshalText([]byte(s)); err != nil {
+		d.fail(start(y), field, "%s", err)
+	}
+}
+
+// scalar reads text, a number or a truth value. Numbers must be in the one form that every reader of YAML takes for
+// the same number: no leading zero, sign, hexadecimal or grouping.
+func (d *decoder) scalar(y ast.Node, field string, v reflect.Value) {
+	s, quoted, ok := scalarText(y)
+	if !ok {
+		hint := ""
+		if isColonText(y) {
+			hint = ": put text with a colon in quotes"
+		}
+		d.fail(start(y), field, "%s where %s is expected%s", kindOf(y), expected(v.Type()), hint)
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(s)
+		return
+	case reflect.Bool:
+		if !quoted && (s == "true" || s == "false") {
+			v.SetBool(s == "true")
+			return
+		}
+	case reflect.Int:
+		if i, err := strconv.ParseInt(s, 10, strconv.IntSize); err == nil && !quoted && strconv.FormatInt(i, 10) == s {
+			v.SetInt(i)
+			return
+		}
+	case reflect.Uint64:
+		if u, err := strconv.ParseUint(s, 10, 64); err == nil && !quoted && strconv.FormatUint(u, 10) == s {
+			v.SetUint(u)
+			return
+		}
+	}
+	if quoted {
+		d.fail(start(y), field, "text in quotes where %s is expected", expected(v.Type()))
+		return
+	}
+	d.fail(start(y), field, "%s is not allowed: %s", quote(s), expected(v.Type()))
+}
+
+func (d *decoder) list(y ast.Node, field string, v reflect.Value) {
+	seq, ok := y.(*ast.SequenceNode)
+	if !ok {
+		d.fail(start(y), field, "%s where a list is expected: write [A, B]", kindOf(y))
+		return
+	}
+	for i, e := range seq.Values {
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.value(e, fmt.Sprintf("%s[%d]", field, i), item)
+		v.Set(reflect.Append(v, item))
+	}
+}
+
+// structure reads the keys of a struct by its json tags. A device may be its path alone.
+func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
+	if dev, ok := v.Addr().Interface().(*vnode.Device); ok {
+		if s, _, ok := scalarText(y); ok {
+			dev.Path = s
+			return
+		}
+	}
+	pairs, ok := pairsOf(y)
+	if !ok {
+		d.fail(start(y), field, "%s where keys and values are expected: %s", kindOf(y), strings.Join(keysOf(v.Type()), ", "))
+		return
+	}
+	seen := map[string]place{}
+	for _, p := range pairs {
+		key, at := keyText(p), placeOf(p.Key.GetToken())
+		inner := join(field, key)
+		if first, twice := seen[key]; twice {
+			d.fail(at, inner, "the key is already at line %d", first.line)
+			continue
+		}
+		seen[key] = at
+		i, ok := fieldIndex(v.Type(), key)
+		if !ok {
+			meant, text := suggest(key, keysOf(v.Type()))
+			d.bad(at, inner, "unknown key; "+text)
+			if meant != "" {
+				d.failed = append(d.failed, join(field, meant))
+			}
+			continue
+		}
+		d.value(p.Value, inner, v.Field(i))
+		d.refuseZero(p.Value, inner, v.Field(i))
+	}
+}
+
+// refuseZero refuses a written value that a node cannot tell from "not asked for".
+func (d *decoder) refuseZero(y ast.Node, field string, v reflect.Value) {
+	if !v.IsZero() || d.hasFailed(field) {
+		return
+	}
+	switch {
+	case v.Kind() == reflect.String:
+		d.fail(start(y), field, "empty: leave the key out or give it a value")
+	case v.CanInt():
+		d.fail(start(y), field, "0 is not allowed: for no limit leave the key out")
+	}
+}
+
+// table reads a map, whose keys are the user's: sizes of pages, names of limits.
+func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
+	pairs, ok := pairsOf(y)
+	if !ok {
+		d.fail(start(y), field, "%s where keys and values are expected: write {KEY: VALUE}", kindOf(y))
+		return
+	}
+	if len(pairs) > 0 {
+		v.Set(reflect.MakeMap(v.Type()))
+	}
+	for _, p := range pairs {
+		at := placeOf(p.Key.GetToken())
+		key := reflect.New(v.Type().Key()).Elem()
+		if u, ok := key.Addr().Interface().(encoding.TextUnmarshaler); ok {
+			if err := u.UnmarshalText([]byte(keyText(p))); err != nil {
+				d.fail(at, join(field, keyText(p)), "%s", err)
+				continue
+			}
+		} else {
+			key.SetString(keyText(p))
+		}
+		inner := join(field, fmt.Sprint(key.Interface()))
+		if v.MapIndex(key).IsValid() {
+			d.fail(at, inner, "the key is there already")
+			continue
+		}
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.value(p.Value, inner, item)
+		if key.Kind() == reflect.String {
+			d.places[inner] = at // what Validate says of such an entry is about its name
+		}
+		v.SetMapIndex(key, item)
+	}
+}
+
+func join(field, key string) string {
+	if field == "" {
+		return key
+	}
+	return field + "." + key
+}
+
+// fieldIndex finds the field of a struct that has a key.
+func fieldIndex(t reflect.Type, key string) (int, bool) {
+	for i := range t.NumField() {
+		if vnode.FieldKey(t.Field(i)) == key {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func keysOf(t reflect.Type) []string {
+	var keys []string
+	for i := range t.NumField() {
+		keys = append(keys, vnode.FieldKey(t.Field(i)))
+	}
+	return keys
+}
+
+func expected(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Uint64:
+		return "a whole number from 0"
+	}
+	return "text"
+}
+
+func kindOf(y ast.Node) string {
+	switch y.(type) {
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "keys and values"
+	}
+	return "a single value"
+}
+
+// isColonText reports whether y is a:b in brackets, which this parser takes for a key and its value.
+func isColonText(y ast.Node) bool {
+	pairs, ok := pairsOf(y)
+	return ok && len(pairs) == 1
+}
+
+// scalarText returns a single value as it is written, without its quotes.
+func scalarText(y ast.Node) (text string, quoted, ok bool) {
+	switch y := y.(type) {
+	case *ast.StringNode:
+		t := y.GetToken().Type
+		return y.Value, t == token.SingleQuoteType || t == token.DoubleQuoteType, true
+	case *ast.LiteralNode:
+		return y.Value.Value, true, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return y.GetToken().Value, false, true
+	}
+	return "", false, false
+}
+
+func pairsOf(y ast.Node) ([]*ast.MappingValueNode, bool) {
+	switch y := y.(type) {
+	case *ast.MappingNode:
+		return y.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{y}, true
+	}
+	return nil, false
+}
+
+func keyText(p *ast.MappingValueNode) string {
+	if s, ok := p.Key.(*ast.StringNode); ok {
+		return s.Value
+	}
+	return p.Key.GetToken().Value
+}
+
+// start is where a value begins: of keys and values without brackets, the first key.
+func start(y ast.Node) place {
+	switch y := y.(type) {
+	case *ast.MappingNode:
+		if !y.IsFlowStyle && len(y.Values) > 0 {
+			return placeOf(y.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return placeOf(y.Key.GetToken())
+	}
+	return placeOf(y.GetToken())
+}

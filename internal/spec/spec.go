@@ -1,0 +1,136 @@
+// Package spec reads and writes nodes as YAML, strictly and with the place of every mistake, and describes that YAML
+// as a JSON Schema.
+//
+// A spec is plain YAML without anchors, aliases, merge keys, tags, directives and "?" keys: each value stands where it
+// is used, so that its place can be told and a small file cannot unfold into a large one.
+package spec
+
+import (
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+)
+
+// longestFile is the most bytes of one file: a thousand nodes with many keys each.
+const longestFile = 1 << 20
+
+// Parse reads the nodes of one file, one a YAML document. file is its name in messages.
+//
+// All that is wrong with the file is reported at once: the error is a refusal of kind Invalid whose cause is Problems.
+// Defaults are not filled in and relative image paths are left alone: see vnode.Defaults and Resolve.
+func Parse(file string, data []byte) ([]*vnode.Node, error) {
+	r := &reader{file: file}
+	nodes := r.nodes(data)
+	if len(r.problems) > 0 {
+		r.problems.sort()
+		return nil, &refuse.Error{Kind: refuse.Invalid, What: r.problems.Error(), Err: r.problems}
+	}
+	return nodes, nil
+}
+
+// Resolve makes relative paths in a node's image absolute; dir is the folder of the spec's file.
+func Resolve(n *vnode.Node, dir string) {
+	switch n.Image.Kind {
+	case vnode.DirImage, vnode.FileImage, vnode.OCILayoutImage:
+		if !filepath.IsAbs(n.Image.Ref) {
+			n.Image.Ref = filepath.Join(dir, n.Image.Ref)
+		}
+	}
+}
+
+// reader reads one file.
+type reader struct {
+	file     string
+	problems Problems
+}
+
+func (r *reader) bad(at place, field, msg string) {
+	r.problems = append(r.problems, Problem{File: r.file, Line: at.line, Column: at.column, Field: field, Msg: msg})
+}
+
+func (r *reader) nodes(data []byte) []*vnode.Node {
+	if !r.readable(data) {
+		return nil
+	}
+	docs := r.documents(strings.TrimPrefix(string(data), "\ufeff"))
+	if len(docs) == 0 && len(r.problems) == 0 {
+		r.bad(place{1, 1}, "", "no node in this file: at least name and image")
+	}
+	var nodes []*vnode.Node
+	names := map[string]place{}
+	for _, doc := range docs {
+		n, places := r.document(doc)
+		at := places.find("name")
+		if first, twice := names[n.Name]; twice && n.Name != "" {
+			r.bad(at, "name", quote(n.Name)+" is the name of another node: line "+first.lineText())
+		}
+		names[n.Name] = at
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// readable refuses what is not text before the YAML scanner sees it.
+func (r *reader) readable(data []byte) bool {
+	if len(data) > longestFile {
+		r.bad(place{1, 1}, "", "the file is too large: at most 1MiB")
+		return false
+	}
+	line := 1
+	for rest := data; len(rest) > 0; {
+		c, size := utf8.DecodeRune(rest)
+		if (c == utf8.RuneError && size == 1) || c == 0 {
+			r.bad(place{line, 1}, "", "the file is not UTF-8 text")
+			return false
+		}
+		if c == '\n' {
+			line++
+		}
+		rest = rest[size:]
+	}
+	return true
+}
+
+// document reads one node and validates what could be read of it.
+func (r *reader) document(body ast.Node) (*vnode.Node, places) {
+	n := &vnode.Node{}
+	d := &decoder{reader: r, places: places{}}
+	d.node(body, n)
+	for _, p := range vnode.Validate(n) {
+		if !d.hasFailed(p.Field) {
+			r.bad(d.places.find(p.Field), p.Field, p.Msg)
+		}
+	}
+	return n, d.places
+}
+
+// place is where something stands in a file; lines and columns count from 1, columns in characters.
+type place struct{ line, column int }
+
+func placeOf(t *token.Token) place {
+	return place{t.Position.Line, t.Position.Column}
+}
+
+// places maps a field ("io[0].name") to where its value is.
+type places map[string]place
+
+// find returns the place of a field, or of the nearest field around it that the file has.
+func (p places) find(field string) place {
+	for {
+		if at, ok := p[field]; ok || field == "" {
+			return at
+		}
+		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
+	}
+}
+
+func within(field, outer string) bool {
+	rest, ok := strings.CutPrefix(field, outer)
+	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')
+}

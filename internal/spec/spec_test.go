@@ -1,0 +1,115 @@
+package spec
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the expected messages anew")
+
+// files returns the files that match a pattern, of which there is at least one.
+func files(t testing.TB, pattern string) []string {
+	t.Helper()
+	list, err := filepath.Glob(pattern)
+	if err != nil || len(list) == 0 {
+		t.Fatalf("no file is %s: %v", pattern, err)
+	}
+	return list
+}
+
+func read(t testing.TB, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestBroken compares the whole message of each broken spec with the .want file beside it.
+func TestBroken(t *testing.T) {
+	t.Parallel()
+	for _, file := range files(t, "testdata/broken/*.yaml") {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			nodes, err := Parse(filepath.Base(file), read(t, file))
+			if err == nil || refuse.KindOf(err) != refuse.Invalid {
+				t.Fatalf("got %d nodes and error %v, want a refusal", len(nodes), err)
+			}
+			var problems Problems
+			if !errors.As(err, &problems) || len(problems) == 0 {
+				t.Errorf("the error holds no Problems")
+			}
+			golden(t, strings.TrimSuffix(file, ".yaml")+".want", err.Error()+"\n")
+		})
+	}
+}
+
+// TestGood reads the examples and other sound specs, and what Marshal makes of them.
+func TestGood(t *testing.T) {
+	t.Parallel()
+	for _, file := range append(files(t, "testdata/good/*.yaml"), files(t, "../../examples/*.yaml")...) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			nodes, err := Parse(file, read(t, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range nodes {
+				roundTrip(t, n)
+			}
+		})
+	}
+}
+
+// TestMarshalText shows what Marshal writes for every key.
+func TestMarshalText(t *testing.T) {
+	t.Parallel()
+	nodes, err := Parse("full.yaml", read(t, "../../examples/full.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/full.golden.yaml", roundTrip(t, nodes[0]))
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(string(read(t, file)), got); diff != "" {
+		t.Errorf("%s (go test -update writes it anew)\n%s", file, diff)
+	}
+}
+
+// roundTrip writes and reads a node, and returns its text.
+func roundTrip(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, want *vnode.Node,
+) string {
+	t.Helper()
+	text, err := Marshal(want)
+	if err != nil {
+		t.Fatalf("marshal: %v", err)
+	}
+	got, err := Parse("text", text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if diff := cmp.Diff([]*vnode.Node{want}, got); diff != "" {
+		t.Fatalf("%s\n%s", diff, text)
+	}
+	return string(text)
+}
