@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -185,8 +186,9 @@ func TestNoTwoNodesShareARange(t *testing.T) {
 			names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"}), 1, 8, rapid.ID[string]).Draw(rt, "nodes")
 			var wg sync.WaitGroup
 			var mu sync.Mutex
+			had := maps.Clone(have)
 			for _, name := range names {
-				_, remove := have[name]
+				_, remove := had[name]
 				wg.Go(func() {
 					c := &Claim{Dir: dir, Node: name, Etc: etc}
 					if remove {
