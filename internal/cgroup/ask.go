@@ -1,0 +1,188 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth/internal/block"
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// ask is one limit as a spec asks for it, before a cgroup version is chosen.
+type ask struct {
+	key        string // as berth set takes it: "io.data.read.rate"
+	what       string // the key without names: "io.read.rate"
+	controller string // that it needs, by its v2 name
+	asked      string // as the spec writes it
+	value      int64  // bytes, bytes per second, thousandths of a CPU, or a count
+	cpus       vnode.CPUSet
+	page       vnode.Bytes // size of huge pages
+	disk       block.Disk
+	max        int64 // memory.max, for memory.swap
+}
+
+// maxIOPS is the greatest limit of operations: the kernel keeps it in 32 bits (v1 cuts a greater one silently,
+// measured: 5000000000 becomes 705032704), and all of them set mean no limit.
+const maxIOPS = math.MaxUint32 - 1
+
+// asks lists the limits of a node in the order in which the kernel takes them: memory.max before memory.swap.
+func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, error) {
+	var all []ask
+	add := func(given bool, key, controller string, value int64, asked string) {
+		if given {
+			all = append(all, ask{key: key, what: key, controller: controller, asked: asked, value: value})
+		}
+	}
+	c, m := n.CPU, n.Memory
+	add(c.Weight != 0, "cpu.weight", "cpu", int64(c.Weight), strconv.Itoa(c.Weight))
+	add(c.Max != 0, "cpu.max", "cpu", int64(c.Max), c.Max.String())
+	if c.Set != "" {
+		all = append(all, ask{key: "cpu.set", what: "cpu.set", controller: "cpuset", asked: string(c.Set), cpus: c.Set})
+	}
+	add(m.Max != 0, "memory.max", "memory", int64(m.Max), m.Max.String())
+	add(m.High != 0, "memory.high", "memory", int64(m.High), m.High.String())
+	add(m.Low != 0, "memory.low", "memory", int64(m.Low), m.Low.String())
+	if m.Swap != nil {
+		all = append(all, ask{key: "memory.swap", what: "memory.swap", controller: "memory", asked: m.Swap.String(),
+			value: int64(*m.Swap), max: int64(m.Max)})
+	}
+	add(n.PIDs != 0, "pids", "pids", int64(n.PIDs), strconv.Itoa(n.PIDs))
+	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
+		all = append(all, ask{key: "hugepages." + size.String(), what: "hugepages", controller: "hugetlb",
+			asked: n.HugePages[size].String(), value: int64(n.HugePages[size]), page: size})
+	}
+	io, err := ioAsks(n, disks)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, io...)
+	return all, refuseAny(n, all, h)
+}
+
+// ioAsks lists the limits of block devices.
+func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
+	var all []ask
+	entry := map[string]string{} // disk number to the entry that has it
+	for _, io := range n.IO {
+		if err := laterIO(io); err != nil {
+			return nil, err
+		}
+		disk, ok := disks[io.Name]
+		if !ok {
+			return nil, fmt.Errorf("plan io.%s: its disk was not looked up", io.Name)
+		}
+		if other, twice := entry[disk.Number()]; twice {
+			return nil, refuse.Invalidf("io.%s and io.%s act on one disk, %s: the kernel has one limit for a disk",
+				other, io.Name, disk.Name)
+		}
+		entry[disk.Number()] = io.Name
+		for _, d := range []struct {
+			name string
+			vnode.IORate
+		}{{"read", io.Read}, {"write", io.Write}} {
+			base := ask{controller: "io", disk: disk}
+			if d.Rate != 0 {
+				a := base
+				a.key, a.what = "io."+io.Name+"."+d.name+".rate", "io."+d.name+".rate"
+				a.value, a.asked = int64(d.Rate), d.Rate.String()
+				all = append(all, a)
+			}
+			if d.IOPS != 0 {
+				a := base
+				a.key, a.what = "io."+io.Name+"."+d.name+".iops", "io."+d.name+".iops"
+				a.value, a.asked = int64(d.IOPS), strconv.Itoa(d.IOPS)
+				if a.value > maxIOPS {
+					return nil, refuse.Invalidf("%s %d: the kernel counts at most %d operations a second", a.key, d.IOPS, maxIOPS)
+				}
+				all = append(all, a)
+			}
+		}
+	}
+	return all, nil
+}
+
+// laterIO refuses what is specified and not built yet.
+func laterIO(io vnode.IO) error {
+	switch {
+	case io.Filesystem != "":
+		return refuse.Cannotf("limit a disk of this host by device or path",
+			"io.%s: limits on a shared file system come with a later version", io.Name)
+	case io.Weight != 0:
+		return refuse.Cannotf("give read and write rates", "io.%s.weight: weights of block I/O come with a later version", io.Name)
+	}
+	return nil
+}
+
+// unifiedRemedy is what makes v2's limits possible.
+const unifiedRemedy = "boot this host with cgroup v2 alone (kernel command line: systemd.unified_cgroup_hierarchy=1)"
+
+// refuseAny refuses what this host cannot hold, before anything is changed.
+func refuseAny(n *vnode.Node, all []ask, h host.Cgroups) error {
+	if n.CPU.NUMA != nil {
+		return refuse.Cannotf("give the CPUs of that NUMA node as cpu.set", "cpu.numa comes with a later version")
+	}
+	for _, a := range all {
+		version := h.Has(v1Name(a.controller))
+		if version == "" {
+			version = h.Has(a.controller)
+		}
+		if err := refuseOne(a, h, version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func refuseOne(a ask, h host.Cgroups, version string) error {
+	no := func(remedy, format string, args ...any) error {
+		return refuse.Cannotf(remedy, a.key+" "+a.asked+": "+format, args...)
+	}
+	switch {
+	case version == "" && a.controller == "memory":
+		return no("boot with cgroup_enable=memory on the kernel command line", "no cgroup hierarchy of this host has the memory controller")
+	case version == "":
+		return no("mount a cgroup hierarchy with it, or boot a kernel that has it",
+			"no cgroup hierarchy of this host has the %s controller", a.controller)
+	case version == "v1" && (a.what == "memory.high" || a.what == "memory.low"):
+		return no(unifiedRemedy, "cgroup v1, which has the memory controller here, does not know it")
+	case version == "v1" && a.what == "memory.swap" && !h.V1Swap:
+		return no("boot with swapaccount=1 on the kernel command line", "this host does not count swap (no memory.memsw.limit_in_bytes)")
+	case version == "v1" && a.what == "memory.swap" && a.max == 0:
+		return no("give memory.max too", "cgroup v1 limits swap only together with memory")
+	case a.what == "hugepages" && !slices.Contains(h.HugePages, int64(a.page)):
+		return no("", "this host has huge pages of %s", sizes(h.HugePages))
+	case a.what == "cpu.set" && h.CPUs != "" && !subset(a.cpus, vnode.CPUSet(h.CPUs)):
+		return no("", "this host offers CPUs %s", h.CPUs)
+	}
+	return nil
+}
+
+func sizes(bytes []int64) string {
+	if len(bytes) == 0 {
+		return "no size"
+	}
+	names := make([]string, len(bytes))
+	for i, b := range bytes {
+		names[i] = vnode.Bytes(b).String()
+	}
+	return strings.Join(names, " and ")
+}
+
+func subset(part, whole vnode.CPUSet) bool {
+	all := whole.List()
+	return !slices.ContainsFunc(part.List(), func(cpu int) bool { return !slices.Contains(all, cpu) })
+}
+
+// v1Name is the v1 name of a controller.
+func v1Name(controller string) string {
+	if controller == "io" {
+		return "blkio"
+	}
+	return controller
+}

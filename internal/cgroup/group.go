@@ -1,0 +1,245 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// Group is a step that makes a node's group in every hierarchy, and the parent that all nodes share where it is not
+// there yet. Its Undo kills what runs in the group, removes it, and removes the parent with the last node.
+type Group struct {
+	Path string      `json:"path"` // PARENT/NAME, in every hierarchy
+	In   []Hierarchy `json:"in"`   // Do fills in the inodes; 0: not made, or made by a process that was killed before it could tell
+}
+
+// groupSteps returns the steps that make the group: controllers on, then the group itself.
+func groupSteps(h host.Cgroups, path string) ([]step.Step, error) {
+	in := hierarchies(h)
+	if len(in) == 0 {
+		return nil, refuse.Cannotf("mount one: mount -t cgroup2 none /sys/fs/cgroup", "this host has no cgroup hierarchy mounted")
+	}
+	group := &Group{Path: path, In: in}
+	if e := enable(h, path); e != nil {
+		return []step.Step{e, group}, nil
+	}
+	return []step.Step{group}, nil
+}
+
+// Kind is "cgroup.group".
+func (g *Group) Kind() string { return "cgroup.group" }
+
+// String is "berth/wn-001 in blkio cpu,cpuacct memory v2".
+func (g *Group) String() string {
+	names := make([]string, len(g.In))
+	for i, h := range g.In {
+		names[i] = h.title()
+	}
+	return g.Path + " in " + strings.Join(names, " ")
+}
+
+// Prepare refuses a group that is there already: it would not be this node's. From then on, a group at the path that
+// has no inode in the journal is one that Do made.
+func (g *Group) Prepare(context.Context) error {
+	for _, h := range g.In {
+		dir := filepath.Join(h.Mount, g.Path)
+		_, _, there, err := inode(dir)
+		if err != nil {
+			return err
+		}
+		if there {
+			return &refuse.Error{Kind: refuse.Busy, What: "the cgroup " + dir + " exists already and is not this node's",
+				Remedy: "end what runs in it and remove it with rmdir"}
+		}
+	}
+	return nil
+}
+
+// Do makes the group in every hierarchy.
+func (g *Group) Do(context.Context) error {
+	for i := range g.In {
+		if err := g.In[i].make(g.Path); err != nil {
+			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(g.In[i].Mount, g.Path), err)
+		}
+	}
+	return nil
+}
+
+// tries bounds how often a parent is made anew that the end of another node removes at the same moment.
+const tries = 100
+
+// make makes the parent, if it is not there, and the group in one hierarchy.
+func (h *Hierarchy) make(path string) error {
+	group := filepath.Join(h.Mount, path)
+	var err error
+	for range tries {
+		err = h.tryMake(filepath.Dir(group), group)
+		if err == nil || !gone(err) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	ino, _, there, err := inode(group)
+	if err == nil && !there {
+		return errors.New("it vanished while it was made")
+	}
+	h.Inode = ino
+	return err
+}
+
+func (h *Hierarchy) tryMake(parent, group string) error {
+	if err := unix.Mkdir(parent, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if h.V2 {
+		if err := handOn(parent, h.Controllers); err != nil {
+			return err
+		}
+	}
+	if h.has("cpuset") {
+		if err := fromParent(parent); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mkdir(group, 0o755); err != nil {
+		return err
+	}
+	switch {
+	case h.has("cpuset"):
+		return fromParent(group)
+	case h.has("memory"):
+		return useHierarchy(group)
+	}
+	return nil
+}
+
+// fromParent fills an empty v1 cpuset from its parent: no process can enter an empty one.
+func fromParent(dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		w := Write{File: filepath.Join(dir, name), Value: asParent}
+		if now, err := w.read(w.File); err != nil {
+			return err
+		} else if now != "" {
+			continue
+		}
+		if err := w.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// useHierarchy makes a limit hold for the groups inside too; kernels since 5.11 always do.
+func useHierarchy(dir string) error {
+	file := filepath.Join(dir, "memory.use_hierarchy")
+	if now, err := readFile(file); err != nil || now != "0" {
+		return nil //nolint:nilerr // a kernel without the file has nothing to switch
+	}
+	return writeFile(file, "1")
+}
+
+// Verify checks that every group is there and ours.
+func (g *Group) Verify(context.Context) error {
+	for _, h := range g.In {
+		dir := filepath.Join(h.Mount, g.Path)
+		ino, _, _, err := inode(dir)
+		if err != nil {
+			return err
+		}
+		if h.Inode == 0 || ino != h.Inode {
+			return fmt.Errorf("the cgroup %s is not the one that was made: inode %d, made %d", dir, ino, h.Inode)
+		}
+	}
+	return nil
+}
+
+// Undo kills what is left in the group, removes it with the groups inside it, and the parent if no other node is in it.
+// A folder whose inode is another's stays.
+func (g *Group) Undo(ctx context.Context) error {
+	ctx, cancel := patience(ctx)
+	defer cancel()
+	for {
+		left, err := g.remove()
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			break
+		}
+		pids, err := members(left)
+		if err != nil {
+			return err
+		}
+		if len(pids) > 0 {
+			err = kill(ctx, left)
+		} else { // the last process is still on its way out
+			err = pause(ctx, time.Millisecond)
+		}
+		if err != nil {
+			return fmt.Errorf("remove the cgroup %s: %w", left[0].dir, err)
+		}
+	}
+	if parent := path.Dir(g.Path); parent != "." {
+		for _, h := range g.In {
+			// busy or not empty: another node is in it; gone: it was the other's to remove
+			_ = unix.Rmdir(filepath.Join(h.Mount, parent))
+		}
+	}
+	return nil
+}
+
+// remove removes the group where nothing runs in it, and returns the places where it stays busy.
+func (g *Group) remove() ([]place, error) {
+	var left []place
+	for _, h := range g.In {
+		p := place{Hierarchy: h, dir: filepath.Join(h.Mount, g.Path)}
+		ino, _, there, err := inode(p.dir)
+		if err != nil {
+			return nil, err
+		}
+		if !there || h.Inode != 0 && ino != h.Inode {
+			continue
+		}
+		switch err := removeTree(p.dir); {
+		case errors.Is(err, unix.EBUSY):
+			left = append(left, p)
+		case err != nil:
+			return nil, fmt.Errorf("remove the cgroup %s: %w", p.dir, err)
+		}
+	}
+	return left, nil
+}
+
+// removeTree removes a group and the groups inside it. EBUSY means that a process is left.
+func removeTree(dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || gone(err) {
+		return nil
+	}
+	inner, listErr := groupsIn(dir)
+	if listErr != nil || len(inner) == 0 {
+		return err
+	}
+	for _, d := range slices.Backward(inner) {
+		if err := unix.Rmdir(d); err != nil && !gone(err) {
+			return err
+		}
+	}
+	if err := unix.Rmdir(dir); !gone(err) {
+		return err
+	}
+	return nil
+}

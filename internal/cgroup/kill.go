@@ -1,0 +1,254 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+)
+
+// place is a group in one hierarchy.
+type place struct {
+	Hierarchy
+	dir string
+}
+
+// places returns where a group exists.
+func places(h host.Cgroups, path string) []place {
+	var all []place
+	for _, hh := range hierarchies(h) {
+		p := place{Hierarchy: hh, dir: filepath.Join(hh.Mount, path)}
+		if _, err := os.Stat(p.dir); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Procs returns the processes in a group and in the groups inside it, in ascending order; a group that is not there
+// has none.
+func Procs(h host.Cgroups, path string) ([]int, error) { return members(places(h, path)) }
+
+// Kill kills every process in a group and in the groups inside it, and returns when they are gone. A context without a
+// deadline gets one of ten seconds.
+func Kill(ctx context.Context, h host.Cgroups, path string) error {
+	ctx, cancel := patience(ctx)
+	defer cancel()
+	return kill(ctx, places(h, path))
+}
+
+func kill(ctx context.Context, in []place) error {
+	for {
+		for _, p := range in {
+			if p.V2 {
+				if err := killV2(ctx, p.dir); err != nil {
+					return err
+				}
+			}
+		}
+		pids, err := members(in)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if err := killRound(ctx, in, pids); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("kill the processes in %s: some are still there, pids %v: %w", in[0].dir, pids, ctx.Err())
+		}
+	}
+}
+
+// killV2 kills by cgroup.kill (kernel 5.14), which no fork outruns, and waits for the group's own event.
+func killV2(ctx context.Context, dir string) error {
+	err := writeFile(filepath.Join(dir, "cgroup.kill"), "1")
+	if gone(err) {
+		return nil // the group is gone or the kernel is older: killRound does it
+	}
+	if err != nil {
+		return err
+	}
+	events, err := os.Open(filepath.Join(dir, "cgroup.events"))
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch the end of a group: %w", err)
+	}
+	defer events.Close()
+	buf := make([]byte, 256)
+	for ctx.Err() == nil {
+		n, err := events.ReadAt(buf, 0)
+		if n == 0 && gone(err) || !strings.Contains(string(buf[:n]), "populated 1") {
+			return nil
+		}
+		await(ctx, []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}})
+	}
+	return nil // kill reports who is left
+}
+
+// watched bounds how many processes are waited for at a time: each costs a file descriptor.
+const watched = 256
+
+// killRound kills the processes that are there now and waits for some of them. They are frozen meanwhile, where there
+// is a freezer, so that none forks; a frozen process dies when it is thawed.
+func killRound(ctx context.Context, in []place, pids []int) error {
+	freezer := ""
+	if i := slices.IndexFunc(in, func(p place) bool { return p.has("freezer") }); i >= 0 {
+		freezer = filepath.Join(in[i].dir, "freezer.state")
+		if err := writeFile(freezer, "FROZEN"); err != nil && !gone(err) {
+			return err
+		}
+		var err error
+		if pids, err = members(in); err != nil { // those forked until then too
+			return errors.Join(err, writeFile(freezer, "THAWED"))
+		}
+	}
+	var wait []unix.PollFd
+	defer func() {
+		for _, w := range wait {
+			_ = unix.Close(int(w.Fd))
+		}
+	}()
+	var failed error
+	for some := range slices.Chunk(pids, watched) {
+		fds, err := killSome(in, some)
+		failed = errors.Join(failed, err)
+		if wait == nil {
+			wait = fds
+			continue
+		}
+		for _, fd := range fds {
+			_ = unix.Close(int(fd.Fd))
+		}
+	}
+	if freezer != "" {
+		if err := writeFile(freezer, "THAWED"); err != nil && !gone(err) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	if failed != nil {
+		return failed
+	}
+	for left := wait; len(left) > 0 && ctx.Err() == nil; {
+		await(ctx, left)
+		left = slices.DeleteFunc(slices.Clone(left), func(p unix.PollFd) bool { return p.Revents != 0 })
+	}
+	return nil
+}
+
+// killSome kills processes of the group and returns their pidfds. A pid may be another's by now: it is looked up
+// again once its pidfd holds it.
+func killSome(in []place, pids []int) ([]unix.PollFd, error) {
+	var fds []unix.PollFd
+	held := make([]int, 0, len(pids))
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil { // it is gone
+			continue
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		held = append(held, pid)
+	}
+	still, err := members(in)
+	if err != nil {
+		return fds, err
+	}
+	for i, pid := range held {
+		if _, ours := slices.BinarySearch(still, pid); !ours {
+			continue
+		}
+		if err := unix.PidfdSendSignal(int(fds[i].Fd), unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fds, fmt.Errorf("kill process %d: %w", pid, err)
+		}
+	}
+	return fds, nil
+}
+
+// members returns the processes in the groups and in those inside them.
+func members(in []place) ([]int, error) {
+	all := map[int]bool{}
+	for _, p := range in {
+		inner, err := groupsIn(p.dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range append(inner, p.dir) {
+			text, err := readFile(filepath.Join(dir, "cgroup.procs"))
+			if gone(err) || errors.Is(err, unix.EOPNOTSUPP) { // a threaded group: its processes are in the one above
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			for line := range strings.Lines(text) {
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 { // 0: of a foreign pid namespace
+					all[pid] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}
+
+// groupsIn lists the groups inside a group, outer ones first.
+func groupsIn(dir string) ([]string, error) {
+	_, children, _, err := inode(dir)
+	if err != nil || !children {
+		return nil, err
+	}
+	var inner []string
+	err = filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		switch {
+		case gone(err):
+			return nil // it was removed under the walk
+		case err != nil:
+			return err
+		case e.IsDir() && p != dir:
+			inner = append(inner, p)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the groups in %s: %w", dir, err)
+	}
+	return inner, nil
+}
+
+// defaultPatience is how long killed processes may take to end: one in the middle of disk I/O takes until it is done.
+const defaultPatience = 10 * time.Second
+
+func patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, defaultPatience)
+}
+
+// await waits for an event, but never long without looking at the context.
+func await(ctx context.Context, fds []unix.PollFd) {
+	if ctx.Err() == nil {
+		_, _ = unix.Poll(fds, 50) // an interrupted wait is one more turn of the caller's loop
+	}
+}
+
+// pause waits for d, or for the end of the context, which it returns.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,176 @@
+package cgroup
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"berth/internal/block"
+	"berth/internal/host"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Limit is a step that sets one asked limit of a group. It goes with the group: its Undo has nothing to do.
+type Limit struct {
+	Key       string  `json:"key"`       // as berth set takes it: "memory.max", "io.data.read.rate"
+	Asked     string  `json:"asked"`     // as the spec writes it; "max" where the limit is taken away
+	Mechanism string  `json:"mechanism"` // what honours it: "cfs quota", "io.max"
+	Writes    []Write `json:"writes"`
+	Note      string  `json:"note,omitempty"`      // what a person should know: the disk it acts on, what it does not cover
+	ReadBack  string  `json:"read_back,omitempty"` // what the kernel says is in force, after Verify
+}
+
+// Limits returns the limits that a node asks for, each with the mechanism of this host that honours it. It is pure.
+// disks holds the disk of each io entry by the entry's name. A limit that the host cannot hold is refused (exit 3),
+// two entries on one disk too (exit 2).
+func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
+	all, err := asks(n, h, disks)
+	if err != nil {
+		return nil, err
+	}
+	limits := make([]*Limit, len(all))
+	for i, a := range all {
+		limits[i] = a.limit(h, path)
+	}
+	return limits, nil
+}
+
+// limit chooses the hierarchy that has the limit's controller.
+func (a ask) limit(h host.Cgroups, path string) *Limit {
+	var how hold
+	if v1 := v1Name(a.controller); h.Has(v1) == "v1" {
+		how = onV1(a, func(name string) string { return filepath.Join(h.V1[v1], path, name) })
+	} else {
+		how = onV2(a, func(name string) string { return filepath.Join(h.V2, path, name) })
+		if a.controller == "io" && h.Has("memory") != "v2" {
+			how.note = "without memory on cgroup v2, writes through the page cache are not limited"
+		}
+	}
+	l := &Limit{Key: a.key, Asked: a.asked, Mechanism: how.mechanism, Writes: how.writes, Note: how.note}
+	if a.controller == "io" {
+		l.Note = joinNotes(diskNote(a.disk), how.note)
+	}
+	return l
+}
+
+// diskNote says on which disk a limit acts, where that is not what was asked for.
+func diskNote(d block.Disk) string {
+	if d.Via == "" {
+		return ""
+	}
+	return fmt.Sprintf("acts on the whole disk %s (%s)", d.Name, d.Via)
+}
+
+func joinNotes(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// Steps returns the steps that make a node's group and set its limits, in the order in which they must be done. It is
+// pure; what the host cannot do is refused here. path is the group's place in every hierarchy, PARENT/NAME.
+func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]step.Step, error) {
+	limits, err := Limits(n, h, path, disks)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := groupSteps(h, path)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range limits {
+		steps = append(steps, l)
+	}
+	return steps, nil
+}
+
+// Kind is "cgroup.limit".
+func (l *Limit) Kind() string { return "cgroup.limit" }
+
+// String is "cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000".
+func (l *Limit) String() string { return l.Key + " " + l.Asked + " → " + l.writes() + l.remark() }
+
+func (l *Limit) writes() string {
+	text := make([]string, len(l.Writes))
+	for i, w := range l.Writes {
+		text[i] = w.String()
+	}
+	return strings.Join(text, " ")
+}
+
+func (l *Limit) remark() string {
+	if l.Note == "" {
+		return ""
+	}
+	return " (" + l.Note + ")"
+}
+
+// Do writes the limit.
+func (l *Limit) Do(context.Context) error {
+	for _, w := range l.Writes {
+		if err := w.do(); err != nil {
+			return fmt.Errorf("set %s to %s: %w", l.Key, l.Asked, err)
+		}
+	}
+	return nil
+}
+
+// Verify reads the limit back and fills in ReadBack. A value that differs by more than the kernel's rounding is an error.
+func (l *Limit) Verify(context.Context) error {
+	for _, w := range l.Writes {
+		got, err := w.effect()
+		if err != nil {
+			return fmt.Errorf("read back %s: %w", l.Key, err)
+		}
+		if !w.holds(got) {
+			return fmt.Errorf("set %s to %s: wrote %s, the kernel says %s", l.Key, l.Asked, w, got)
+		}
+		l.ReadBack = l.person(w, got)
+	}
+	return nil
+}
+
+// Undo does nothing: the limit goes with its group.
+func (l *Limit) Undo(context.Context) error { return nil }
+
+// person writes a value that was read back for a person, in the units of the spec.
+func (l *Limit) person(w Write, got string) string {
+	name := filepath.Base(w.File)
+	if w.round(got) == "max" || got == w.None && w.None != "" && (w.Device != "" || name == "cpu.cfs_quota_us") {
+		return "max"
+	}
+	n, err := strconv.ParseInt(got, 10, 64)
+	switch {
+	case name == "cpu.max":
+		quota, p, _ := strings.Cut(got, " ")
+		return cpus(quota, p)
+	case err != nil:
+		return got
+	case name == "cpu.cfs_quota_us":
+		return cpus(got, strconv.Itoa(period))
+	case name == "cpu.shares":
+		return got + " shares"
+	case name == "memory.memsw.limit_in_bytes":
+		return vnode.Bytes(n).String() + " with memory"
+	case w.Unit > 0:
+		return vnode.Bytes(n).String()
+	case path.Ext(l.Key) == ".rate":
+		return vnode.Rate(n).String()
+	}
+	return got
+}
+
+// cpus writes a quota of CPU time a period as a number of CPUs.
+func cpus(quota, period string) string {
+	q, err1 := strconv.ParseInt(quota, 10, 64)
+	p, err2 := strconv.ParseInt(period, 10, 64)
+	if err1 != nil || err2 != nil || p == 0 {
+		return "max"
+	}
+	return vnode.Cores(q * 1000 / p).String()
+}

@@ -1,0 +1,310 @@
+package cgroup
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/block"
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+func v1Host() host.Cgroups {
+	m := "/cg/"
+	return host.Cgroups{V1: map[string]string{"cpu": m + "cpu,cpuacct", "cpuacct": m + "cpu,cpuacct", "cpuset": m + "cpuset",
+		"memory": m + "memory", "blkio": m + "blkio", "pids": m + "pids", "freezer": m + "freezer", "devices": m + "devices",
+		"hugetlb": m + "hugetlb", "name=systemd": m + "systemd"},
+		V1Swap: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30}}
+}
+
+func v2Host() host.Cgroups {
+	return host.Cgroups{V2: "/cg", V2Controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"},
+		V2Enabled: []string{"cpu", "memory", "pids"}, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30}}
+}
+
+// hybridHost is v1, with huge pages on the v2 tree.
+func hybridHost() host.Cgroups {
+	h := v1Host()
+	delete(h.V1, "hugetlb")
+	h.V2, h.V2Controllers = "/cg/unified", []string{"hugetlb"}
+	return h
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// fullNode asks for every limit that each version has.
+func fullNode() *vnode.Node {
+	return &vnode.Node{
+		Name:      "wn-001",
+		CPU:       vnode.CPU{Weight: 50, Max: 1500, Set: "0-1"},
+		Memory:    vnode.Memory{Max: 4 << 30, Swap: ptr(vnode.Bytes(1 << 30))},
+		PIDs:      4096,
+		HugePages: vnode.HugePages{1 << 30: 0, 2 << 20: 512 << 20},
+		IO: []vnode.IO{
+			{Name: "data", Device: "/dev/sda1", Read: vnode.IORate{Rate: 200e6, IOPS: 5000}, Write: vnode.IORate{Rate: 100e6}},
+			{Name: "log", Path: "/var/log", Write: vnode.IORate{IOPS: 100}},
+		},
+	}
+}
+
+func testDisks() map[string]block.Disk {
+	return map[string]block.Disk{
+		"data": {Major: 8, Name: "sda", Asked: "/dev/sda1", Via: "partition sda1 of sda"},
+		"log":  {Major: 254, Name: "vda", Asked: "/var/log", Via: "/var/log is on vda"},
+	}
+}
+
+func lines(steps []step.Step) string {
+	var b strings.Builder
+	for _, s := range steps {
+		fmt.Fprintf(&b, "%s %s\n", s.Kind(), s)
+	}
+	return b.String()
+}
+
+func TestSteps(t *testing.T) {
+	high := fullNode()
+	high.Memory.High, high.Memory.Low = 3<<30, 1<<30
+	tests := []struct {
+		name string
+		node *vnode.Node
+		host host.Cgroups
+		want string
+	}{
+		{"v1", fullNode(), v1Host(), `
+cgroup.group berth/wn-001 in blkio cpu,cpuacct cpuset devices freezer hugetlb memory name=systemd pids
+cgroup.limit cpu.weight 50 → cpu.shares=512
+cgroup.limit cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000
+cgroup.limit cpu.set 0-1 → cpuset.cpus=0-1
+cgroup.limit memory.max 4GiB → memory.limit_in_bytes=4294967296
+cgroup.limit memory.swap 1GiB → memory.memsw.limit_in_bytes=5368709120 (cgroup v1 limits memory and swap together: what memory does not use of it, swap may)
+cgroup.limit pids 4096 → pids.max=4096
+cgroup.limit hugepages.2MiB 512MiB → hugetlb.2MB.limit_in_bytes=536870912
+cgroup.limit hugepages.1GiB 0 → hugetlb.1GB.limit_in_bytes=0
+cgroup.limit io.data.read.rate 200MB/s → blkio.throttle.read_bps_device=8:0 200000000 (acts on the whole disk sda (partition sda1 of sda))
+cgroup.limit io.data.read.iops 5000 → blkio.throttle.read_iops_device=8:0 5000 (acts on the whole disk sda (partition sda1 of sda))
+cgroup.limit io.data.write.rate 100MB/s → blkio.throttle.write_bps_device=8:0 100000000 (acts on the whole disk sda (partition sda1 of sda); cgroup v1 limits direct writes only, not those through the page cache)
+cgroup.limit io.log.write.iops 100 → blkio.throttle.write_iops_device=254:0 100 (acts on the whole disk vda (/var/log is on vda); cgroup v1 limits direct writes only, not those through the page cache)
+`},
+		{"v2", high, v2Host(), `
+cgroup.enable cpuset hugetlb io for the groups in /cg (stays on)
+cgroup.group berth/wn-001 in v2
+cgroup.limit cpu.weight 50 → cpu.weight=50
+cgroup.limit cpu.max 1.5 → cpu.max=150000 100000
+cgroup.limit cpu.set 0-1 → cpuset.cpus=0-1
+cgroup.limit memory.max 4GiB → memory.max=4294967296
+cgroup.limit memory.high 3GiB → memory.high=3221225472
+cgroup.limit memory.low 1GiB → memory.low=1073741824
+cgroup.limit memory.swap 1GiB → memory.swap.max=1073741824
+cgroup.limit pids 4096 → pids.max=4096
+cgroup.limit hugepages.2MiB 512MiB → hugetlb.2MB.max=536870912
+cgroup.limit hugepages.1GiB 0 → hugetlb.1GB.max=0
+cgroup.limit io.data.read.rate 200MB/s → io.max=8:0 rbps=200000000 (acts on the whole disk sda (partition sda1 of sda))
+cgroup.limit io.data.read.iops 5000 → io.max=8:0 riops=5000 (acts on the whole disk sda (partition sda1 of sda))
+cgroup.limit io.data.write.rate 100MB/s → io.max=8:0 wbps=100000000 (acts on the whole disk sda (partition sda1 of sda))
+cgroup.limit io.log.write.iops 100 → io.max=254:0 wiops=100 (acts on the whole disk vda (/var/log is on vda))
+`},
+		{"hybrid", &vnode.Node{Name: "wn-001", PIDs: 100, HugePages: vnode.HugePages{2 << 20: 4 << 20}}, hybridHost(), `
+cgroup.enable hugetlb for the groups in /cg/unified (stays on)
+cgroup.group berth/wn-001 in blkio cpu,cpuacct cpuset devices freezer memory name=systemd pids v2
+cgroup.limit pids 100 → pids.max=100
+cgroup.limit hugepages.2MiB 4MiB → hugetlb.2MB.max=4194304
+`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			steps, err := Steps(tt.node, tt.host, "berth/wn-001", testDisks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, "\n"+lines(steps)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestEnableAbove(t *testing.T) {
+	h := v2Host()
+	h.V2Enabled = used()
+	if e := enable(h, "berth/wn"); e != nil {
+		t.Errorf("everything is on: %s", e)
+	}
+	got := enable(h, "a.slice/b/berth/wn")
+	if diff := cmp.Diff([]string{"", "a.slice", "a.slice/b"}, got.Groups); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	with := func(change func(*host.Cgroups), h host.Cgroups) host.Cgroups {
+		change(&h)
+		return h
+	}
+	tests := []struct {
+		name string
+		node vnode.Node
+		host host.Cgroups
+		kind refuse.Kind
+		want string
+	}{
+		{"memory.low on v1", vnode.Node{Memory: vnode.Memory{Low: 1 << 30}}, v1Host(), refuse.Cannot, "memory.low 1GiB: cgroup v1"},
+		{"memory.high on v1", vnode.Node{Memory: vnode.Memory{High: 1 << 30}}, v1Host(), refuse.Cannot, "boot this host with cgroup v2"},
+		{"swap not counted", vnode.Node{Memory: vnode.Memory{Max: 1 << 30, Swap: ptr(vnode.Bytes(0))}},
+			with(func(h *host.Cgroups) { h.V1Swap = false }, v1Host()), refuse.Cannot, "swapaccount=1"},
+		{"swap without memory", vnode.Node{Memory: vnode.Memory{Swap: ptr(vnode.Bytes(0))}}, v1Host(), refuse.Cannot, "give memory.max too"},
+		{"no cpu", vnode.Node{CPU: vnode.CPU{Weight: 50}}, hostWithout(v1Host(), "cpu"), refuse.Cannot, "has the cpu controller"},
+		{"no memory", vnode.Node{Memory: vnode.Memory{Max: 1 << 30}}, hostWithout(v1Host(), "memory"), refuse.Cannot, "cgroup_enable=memory"},
+		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(v1Host(), "blkio"), refuse.Cannot, "has the io controller"},
+		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, v1Host(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
+		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, v2Host(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
+		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: ptr(0)}}, v2Host(), refuse.Cannot, "cpu.numa comes with a later version"},
+		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, v2Host(), refuse.Cannot, "io.log.weight"},
+		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, v2Host(), refuse.Cannot, "later version"},
+		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, v1Host(), refuse.Invalid, "at most 4294967294"},
+		{"one disk twice", vnode.Node{IO: []vnode.IO{{Name: "data"}, {Name: "again"}}}, v1Host(), refuse.Invalid, "io.data and io.again act on one disk, sda"},
+		{"no hierarchy", vnode.Node{}, host.Cgroups{}, refuse.Cannot, "no cgroup hierarchy"},
+	}
+	disks := testDisks()
+	disks["again"] = disks["data"]
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Steps(&tt.node, tt.host, "berth/x", disks)
+			if refuse.KindOf(err) != tt.kind || !strings.Contains(fmt.Sprint(err), tt.want) {
+				t.Errorf("got %v (kind %d); want %q (kind %d)", err, refuse.KindOf(err), tt.want, tt.kind)
+			}
+		})
+	}
+}
+
+func hostWithout(h host.Cgroups, controller string) host.Cgroups {
+	delete(h.V1, controller)
+	return h
+}
+
+func TestChanges(t *testing.T) {
+	memory := func(max, swap vnode.Bytes) func(*vnode.Node) {
+		return func(n *vnode.Node) {
+			n.Memory = vnode.Memory{Max: max}
+			if swap >= 0 {
+				n.Memory.Swap = &swap
+			}
+		}
+	}
+	nothing := func(*vnode.Node) {}
+	otherDisk := testDisks()
+	otherDisk["data"] = block.Disk{Major: 7, Name: "loop0"}
+	tests := []struct {
+		name     string
+		host     host.Cgroups
+		old, new func(*vnode.Node)
+		newDisks map[string]block.Disk
+		want     string
+	}{
+		{"nothing", v1Host(), nothing, nothing, nil, ``},
+		{"v1 memory raised", v1Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
+memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=2147483648
+memory.max 1GiB ⇒ 2GiB: memory.limit_in_bytes=2147483648`},
+		{"v1 memory lowered", v1Host(), memory(2<<30, 0), memory(1<<30, 0), nil, `
+memory.max 2GiB ⇒ 1GiB: memory.limit_in_bytes=1073741824
+memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
+		{"v1 swap asked", v1Host(), memory(2<<30, -1), memory(1<<30, 0), nil, `
+memory.max 2GiB ⇒ 1GiB: memory.limit_in_bytes=1073741824
+memory.swap max ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
+		{"v1 swap and memory cleared", v1Host(), memory(2<<30, 0), memory(0, -1), nil, `
+memory.swap 0 ⇒ max: memory.memsw.limit_in_bytes=-1
+memory.max 2GiB ⇒ max: memory.limit_in_bytes=-1`},
+		{"v2 memory raised", v2Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
+memory.max 1GiB ⇒ 2GiB: memory.max=2147483648`},
+		{"v1 all cleared", v1Host(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name, Memory: n.Memory} }, nil, `
+cpu.weight 50 ⇒ max: cpu.shares=1024
+cpu.max 1.5 ⇒ max: cpu.cfs_period_us=100000 cpu.cfs_quota_us=-1
+cpu.set 0-1 ⇒ max: cpuset.cpus=parent's
+pids 4096 ⇒ max: pids.max=max
+hugepages.2MiB 512MiB ⇒ max: hugetlb.2MB.limit_in_bytes=-1
+hugepages.1GiB 0 ⇒ max: hugetlb.1GB.limit_in_bytes=-1
+io.data.read.rate 200MB/s ⇒ max: blkio.throttle.read_bps_device=8:0 0
+io.data.read.iops 5000 ⇒ max: blkio.throttle.read_iops_device=8:0 0
+io.data.write.rate 100MB/s ⇒ max: blkio.throttle.write_bps_device=8:0 0
+io.log.write.iops 100 ⇒ max: blkio.throttle.write_iops_device=254:0 0`},
+		{"v2 all cleared", v2Host(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name} }, nil, `
+cpu.weight 50 ⇒ max: cpu.weight=100
+cpu.max 1.5 ⇒ max: cpu.max=max 100000
+cpu.set 0-1 ⇒ max: cpuset.cpus=
+memory.max 4GiB ⇒ max: memory.max=max
+memory.swap 1GiB ⇒ max: memory.swap.max=max
+pids 4096 ⇒ max: pids.max=max
+hugepages.2MiB 512MiB ⇒ max: hugetlb.2MB.max=max
+hugepages.1GiB 0 ⇒ max: hugetlb.1GB.max=max
+io.data.read.rate 200MB/s ⇒ max: io.max=8:0 rbps=max
+io.data.read.iops 5000 ⇒ max: io.max=8:0 riops=max
+io.data.write.rate 100MB/s ⇒ max: io.max=8:0 wbps=max
+io.log.write.iops 100 ⇒ max: io.max=254:0 wiops=max`},
+		{"another disk", v2Host(), nothing, nothing, otherDisk, `
+io.data.read.rate 200MB/s ⇒ max: io.max=8:0 rbps=max
+io.data.read.iops 5000 ⇒ max: io.max=8:0 riops=max
+io.data.write.rate 100MB/s ⇒ max: io.max=8:0 wbps=max
+io.data.read.rate max ⇒ 200MB/s: io.max=7:0 rbps=200000000
+io.data.read.iops max ⇒ 5000: io.max=7:0 riops=5000
+io.data.write.rate max ⇒ 100MB/s: io.max=7:0 wbps=100000000`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			limits := func(change func(*vnode.Node), disks map[string]block.Disk) []*Limit {
+				n := fullNode()
+				change(n)
+				l, err := Limits(n, tt.host, "berth/wn-001", disks)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return l
+			}
+			newDisks := tt.newDisks
+			if newDisks == nil {
+				newDisks = testDisks()
+			}
+			got := ""
+			for _, s := range Changes(limits(tt.old, testDisks()), limits(tt.new, newDisks)) {
+				text, _, _ := strings.Cut(s.String(), " (")
+				got += "\n" + text
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestJournal reads each kind of step back from its record.
+func TestJournal(t *testing.T) {
+	steps, err := Steps(fullNode(), v2Host(), "berth/wn-001", testDisks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
+	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000))
+	seen := map[string]bool{}
+	for _, s := range steps {
+		record, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Kinds().Decode(s.Kind(), record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s, again); diff != "" {
+			t.Errorf("%s: %s", s.Kind(), diff)
+		}
+		seen[s.Kind()] = true
+	}
+	if len(seen) != len(Kinds()) {
+		t.Errorf("kinds seen: %v", seen)
+	}
+}

@@ -1,0 +1,83 @@
+package cgroup
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/internal/host"
+)
+
+// Usage is what a group uses now. A nil field is not counted on this host.
+type Usage struct {
+	Memory   *int64         `json:"memory,omitempty"`    // bytes
+	OOMKills *int64         `json:"oom_kills,omitempty"` // processes killed for lack of memory since the group was made
+	PIDs     *int64         `json:"pids,omitempty"`      // processes and threads
+	CPU      *time.Duration `json:"cpu_ns,omitempty"`    // CPU time used since the group was made
+}
+
+// Stats reads what a group uses. A group that is not there uses nothing that is known.
+func Stats(h host.Cgroups, path string) Usage {
+	v1 := func(controller, file string) string { return filepath.Join(h.V1[controller], path, file) }
+	v2 := func(file string) string { return filepath.Join(h.V2, path, file) }
+	var u Usage
+	switch h.Has("memory") {
+	case "v1":
+		u.Memory = number(v1("memory", "memory.usage_in_bytes"))
+		u.OOMKills = field(v1("memory", "memory.oom_control"), "oom_kill") // since kernel 4.13
+	case "v2":
+		u.Memory = number(v2("memory.current"))
+		u.OOMKills = field(v2("memory.events"), "oom_kill")
+	}
+	switch h.Has("pids") {
+	case "v1":
+		u.PIDs = number(v1("pids", "pids.current"))
+	case "v2":
+		u.PIDs = number(v2("pids.current"))
+	}
+	if h.Has("cpuacct") == "v1" {
+		u.CPU = duration(number(v1("cpuacct", "cpuacct.usage")), time.Nanosecond)
+	} else if h.V2 != "" { // counted without the cpu controller too
+		u.CPU = duration(field(v2("cpu.stat"), "usage_usec"), time.Microsecond)
+	}
+	return u
+}
+
+func number(file string) *int64 {
+	text, err := readFile(file)
+	if err != nil {
+		return nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// field reads one number from a file of "name number" lines.
+func field(file, name string) *int64 {
+	text, err := readFile(file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) != 2 || f[0] != name {
+			continue
+		}
+		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+			return &n
+		}
+	}
+	return nil
+}
+
+func duration(n *int64, unit time.Duration) *time.Duration {
+	if n == nil {
+		return nil
+	}
+	d := time.Duration(*n) * unit
+	return &d
+}

@@ -1,0 +1,122 @@
+package cgroup
+
+import (
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Write is one value in one control file.
+type Write struct {
+	File   string `json:"file"`             // absolute
+	Device string `json:"device,omitempty"` // "254:0", in files with a line for each device
+	Param  string `json:"param,omitempty"`  // "rbps", in a line with several values
+	Value  string `json:"value"`
+	None   string `json:"none"`           // the value that means: no limit
+	Unit   int64  `json:"unit,omitempty"` // the kernel rounds a number of bytes down to a multiple of it
+	From   string `json:"from,omitempty"` // where the effect is read back from, if that is another file
+}
+
+// asParent as a value means: whatever the parent group has. The v1 cpuset has no value for "no limit of its own".
+const asParent = "parent's"
+
+// String is the write as a plan prints it: "memory.limit_in_bytes=4294967296".
+func (w Write) String() string {
+	return filepath.Base(w.File) + "=" + strings.TrimSpace(w.line(w.Value))
+}
+
+// line is what is written for a value.
+func (w Write) line(value string) string {
+	if w.Param != "" {
+		value = w.Param + "=" + value
+	}
+	if w.Device != "" {
+		value = w.Device + " " + value
+	}
+	if value == "" {
+		return "\n" // an empty write would not reach the kernel
+	}
+	return value
+}
+
+// do writes the value.
+func (w Write) do() error {
+	value := w.Value
+	if value == asParent {
+		var err error
+		if value, err = readFile(w.parent()); err != nil {
+			return err
+		}
+	}
+	return lacking(w.File, writeFile(w.File, w.line(value)))
+}
+
+// parent is the same file of the parent group.
+func (w Write) parent() string {
+	dir, name := filepath.Split(w.File)
+	return filepath.Join(filepath.Dir(filepath.Clean(dir)), name)
+}
+
+// read returns the value that the kernel has now, in the form that can be written back.
+func (w Write) read(file string) (string, error) {
+	text, err := readFile(file)
+	if err != nil || w.Device == "" {
+		return text, err
+	}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != w.Device {
+			continue
+		}
+		if w.Param == "" {
+			return f[1], nil
+		}
+		for _, pair := range f[1:] {
+			if value, ok := strings.CutPrefix(pair, w.Param+"="); ok {
+				return value, nil
+			}
+		}
+	}
+	return w.None, nil // the kernel leaves out lines and values that limit nothing
+}
+
+// effect returns the value in force.
+func (w Write) effect() (string, error) {
+	if w.From != "" {
+		return w.read(w.From)
+	}
+	return w.read(w.File)
+}
+
+// holds reports whether got is what the kernel makes of the value, with no other difference than its own rounding.
+func (w Write) holds(got string) bool {
+	if w.Value == asParent || w.Value == "" {
+		return true // whatever is above holds
+	}
+	return w.round(got) == w.round(w.Value)
+}
+
+// round returns the value as the kernel keeps it (mm/page_counter.c: page_counter_memparse divides by the page size).
+func (w Write) round(value string) string {
+	if w.Unit == 0 {
+		return value
+	}
+	if value == w.None || value == "max" {
+		return "max"
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return value
+	}
+	if n < 0 || n >= math.MaxInt64/w.Unit*w.Unit { // PAGE_COUNTER_MAX: v1 prints it for "no limit"
+		return "max"
+	}
+	return strconv.FormatInt(n/w.Unit*w.Unit, 10)
+}
+
+// cleared is the write that takes the limit away.
+func (w Write) cleared() Write {
+	w.Value = w.None
+	return w
+}
