@@ -48,8 +48,8 @@ vet: ## go vet, with and without fault points
 	$(GO) vet -tags berthfault ./...
 
 .PHONY: lint
-lint: $(LINT) ## golangci-lint, as .golangci.yml says
-	$(LINT) run ./...
+lint: $(LINT) ## golangci-lint, as .golangci.yml says (LINTFLAGS=--fix mends what it can)
+	$(LINT) run $(LINTFLAGS) ./...
 
 $(LINT):
 	GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)

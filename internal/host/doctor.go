@@ -93,20 +93,22 @@ type packages struct {
 
 // packages reads which package tool the host has from os-release(5).
 func (h Host) packages() packages {
-	ids := " "
+	var ids []string
 	for line := range strings.Lines(h.text("/etc/os-release")) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if key == "ID" || key == "ID_LIKE" {
-			ids += strings.Trim(value, `"'`) + " "
+			ids = append(ids, strings.Fields(strings.Trim(value, `"'`))...)
 		}
 	}
-	switch {
-	case strings.Contains(ids, " debian ") || strings.Contains(ids, " ubuntu "):
-		return packages{"apt-get install -y"}
-	case strings.Contains(ids, " rhel ") || strings.Contains(ids, " fedora ") || strings.Contains(ids, " centos "):
-		return packages{"dnf install -y"}
-	case strings.Contains(ids, " suse ") || strings.Contains(ids, " opensuse "):
-		return packages{"zypper install -y"}
+	for _, id := range ids {
+		switch id {
+		case "debian", "ubuntu":
+			return packages{"apt-get install -y"}
+		case "rhel", "fedora", "centos":
+			return packages{"dnf install -y"}
+		case "suse", "opensuse":
+			return packages{"zypper install -y"}
+		}
 	}
 	return packages{}
 }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/cli"
+)
+
+// widest is the longest line of a help text that does not wrap in a terminal of usual width, with some to spare.
+const widest = 100
+
+// TestEachCommandIsExplained wants each command to say what it does, in one line and with an example.
+func TestEachCommandIsExplained(t *testing.T) {
+	root := cli.NewRoot()
+	prepare(root)
+	each(root, func(c *cobra.Command) {
+		if cobras(c) {
+			return
+		}
+		name := c.CommandPath()
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") || len(c.Short) > 80 {
+			t.Errorf("%s: the one-line description is %q: at most 80 letters, no full stop", name, c.Short)
+		}
+		if c.Runnable() && c.HasParent() && c.Example == "" {
+			t.Errorf("%s has no example", name)
+		}
+		for line := range strings.Lines(c.Long + "\n" + c.Example) {
+			if len(line) > widest {
+				t.Errorf("%s: a line of its help is %d wide: %s", name, len(line), line)
+			}
+		}
+	})
+}
+
+func TestManPages(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	dir := filepath.Join(t.TempDir(), "man")
+	root := cli.NewRoot()
+	if err := manPages(root, dir); err != nil {
+		t.Fatal(err)
+	}
+	each(root, func(c *cobra.Command) {
+		if c.Name() == "help" {
+			return // cobra writes no page of it
+		}
+		page := filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Errorf("%s has no page: %v", c.CommandPath(), err)
+			return
+		}
+		if !bytes.Contains(text, []byte(".SH SYNOPSIS")) || !bytes.Contains(text, []byte("Nov 2023")) {
+			t.Errorf("%s is no whole page", page)
+		}
+	})
+}
+
+// TestCompletions writes the scripts of all shells that make install knows.
+func TestCompletions(t *testing.T) {
+	for shell, write := range map[string]func(*cobra.Command, io.Writer) error{
+		"bash": func(c *cobra.Command, w io.Writer) error { return c.GenBashCompletionV2(w, true) },
+		"zsh":  (*cobra.Command).GenZshCompletion,
+		"fish": func(c *cobra.Command, w io.Writer) error { return c.GenFishCompletion(w, true) },
+	} {
+		var b bytes.Buffer
+		if err := write(cli.NewRoot(), &b); err != nil || !strings.Contains(b.String(), "berth") {
+			t.Errorf("%s: %v, %d bytes", shell, err, b.Len())
+		}
+	}
+}
+
+// each visits the commands that are not hidden.
+func each(c *cobra.Command, visit func(*cobra.Command)) {
+	if c.Hidden {
+		return
+	}
+	visit(c)
+	for _, sub := range c.Commands() {
+		each(sub, visit)
+	}
+}
+
+// cobras reports whether a command is the library's own.
+func cobras(c *cobra.Command) bool {
+	for ; c != nil; c = c.Parent() {
+		if c.Name() == "help" || c.Name() == "completion" {
+			return true
+		}
+	}
+	return false
+}
