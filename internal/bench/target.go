@@ -1,0 +1,195 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/block"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Target is what fio reads and writes.
+type Target struct {
+	Kind      string `json:"kind"`       // "file" or "device"
+	Path      string `json:"path"`       // the same in every arm
+	Size      int64  `json:"size_bytes"` // fio stays within it
+	Written   bool   `json:"written"`    // all of it was written before the first trial
+	DirectIO  int64  `json:"direct_io_unit_bytes,omitempty"`
+	ReadsOnly bool   `json:"reads_only,omitempty"` // a device without --destroy-data: no row writes
+}
+
+// dataFile is the name of the file in the folder that is measured. One that a killed run left is taken over.
+const dataFile = ".berth-bench.data"
+
+// spare is left free on the file system beside the data file.
+const spare = 64 << 20
+
+// prepare makes the target ready, every block of it written once. Whatever it refuses, it refuses before it writes.
+// undo removes what prepare made; call it also when ctx is done.
+func prepare(ctx context.Context, o Options, report func(done, total int64)) (t Target, undo func() error, err error) {
+	var f *os.File
+	if o.Device != "" {
+		f, t, err = openDevice(o)
+	} else {
+		f, t, err = createFile(o)
+	}
+	if err != nil {
+		return Target{}, nil, err
+	}
+	undo = f.Close
+	if t.Kind == "file" {
+		undo = func() error { return errors.Join(os.Remove(t.Path), f.Close()) } // removed while its lock is held
+	}
+	if t.DirectIO, err = directIOUnit(t.Path); err == nil && !t.ReadsOnly {
+		t.Written, err = true, write(ctx, f, t.Size, report)
+	}
+	if err != nil {
+		return Target{}, nil, errors.Join(err, undo())
+	}
+	return t, undo, nil
+}
+
+func createFile(o Options) (*os.File, Target, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, Target{}, fmt.Errorf("find the folder %s: %w", o.Dir, err)
+	}
+	if err := checkFolder(dir, o.Size); err != nil {
+		return nil, Target{}, err
+	}
+	t := Target{Kind: "file", Path: filepath.Join(dir, dataFile), Size: o.Size}
+	f, err := os.OpenFile(t.Path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, Target{}, fmt.Errorf("create the data file: %w", err)
+	}
+	if err := own(f, t.Path); err != nil {
+		return nil, Target{}, errors.Join(err, f.Close())
+	}
+	return f, t, nil
+}
+
+// own locks the data file, so that two runs do not share one, and empties what a killed run left in it.
+func own(f *os.File, path string) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return refuse.Busyf("another run measures here: %s is locked", path)
+	}
+	opened, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	// The run that held the lock may have removed the file between our open and our lock.
+	if named, err := os.Lstat(path); err != nil || !os.SameFile(opened, named) {
+		return refuse.Busyf("another run measured here until now: %s is gone; try again", path)
+	}
+	if !opened.Mode().IsRegular() {
+		return refuse.Busyf("%s exists and is not a data file of an earlier run", path)
+	}
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("empty the data file: %w", err)
+	}
+	return nil
+}
+
+func checkFolder(dir string, size int64) error {
+	fi, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return refuse.NotFoundf("there is no folder %s", dir)
+	case err != nil:
+		return fmt.Errorf("find the folder to measure in: %w", err)
+	case !fi.IsDir():
+		return refuse.Invalidf("%s is not a folder", dir)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("ask for the free space of %s: %w", dir, err)
+	}
+	if st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC {
+		// Since Linux 6.6 tmpfs takes O_DIRECT and ignores it, so opening a file does not tell.
+		return refuse.Cannotf("choose a folder on a disk", "%s is in memory: there is no disk to measure", dir)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < size+spare {
+		return refuse.Cannotf("free some, choose another folder, or a smaller --size",
+			"%s has %s free, and measuring takes %s and %s to spare", dir,
+			vnode.Bytes(free>>20<<20), vnode.Bytes(size), vnode.Bytes(spare))
+	}
+	return nil
+}
+
+func openDevice(o Options) (*os.File, Target, error) {
+	if _, err := block.Resolve("/sys", o.Device); err != nil {
+		return nil, Target{}, err
+	}
+	flags := os.O_RDONLY
+	if o.DestroyData {
+		flags = os.O_RDWR | unix.O_EXCL // held to the end: nobody mounts the device meanwhile (open(2), O_EXCL)
+	}
+	f, err := os.OpenFile(o.Device, flags, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return nil, Target{}, refuse.Busyf("%s, or a partition of it, is in use: its data will not be destroyed", o.Device)
+	}
+	if err != nil {
+		return nil, Target{}, fmt.Errorf("open the device: %w", err)
+	}
+	end, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, Target{}, errors.Join(fmt.Errorf("ask for the size of %s: %w", o.Device, err), f.Close())
+	}
+	return f, Target{Kind: "device", Path: o.Device, Size: min(o.Size, end), ReadsOnly: !o.DestroyData}, nil
+}
+
+// directIOUnit returns the size that direct requests must be a multiple of, 0 where the kernel does not say (before
+// Linux 6.1, and some file systems). It refuses where there is no direct I/O.
+func directIOUnit(path string) (int64, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, refuse.Cannotf("choose a folder on a disk's file system", "no direct I/O on %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+		return 0, nil //nolint:nilerr // an old kernel: not to know is no failure
+	}
+	if st.Dio_offset_align == 0 {
+		return 0, refuse.Cannotf("choose a folder on another file system", "the file system of %s has no direct I/O", path)
+	}
+	return int64(st.Dio_offset_align), nil
+}
+
+// write fills the first size bytes with data that does not compress, and brings them to the disk: a hole or an extent
+// that was never written would be read without the disk.
+func write(ctx context.Context, f *os.File, size int64, report func(done, total int64)) error {
+	src := rand.NewChaCha8([32]byte{'b', 'e', 'r', 't', 'h'})
+	buf := make([]byte, 4<<20)
+	for done := int64(0); done < size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		part := buf[:min(int64(len(buf)), size-done)]
+		_, _ = src.Read(part) // never fails
+		n, err := f.Write(part)
+		if err != nil {
+			return fmt.Errorf("lay out the data: %w", err)
+		}
+		done += int64(n)
+		report(done, size)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("lay out the data: %w", err)
+	}
+	// Pages left in the cache would have to be dropped by the first direct writes.
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	return nil
+}
