@@ -108,7 +108,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if base == whiteoutOpaque {
 		return u.opaque(path.Dir(name))
 	}
-	if strings.HasPrefix(base, whiteoutMeta) {
+	if strings.Contains("/"+name, "/"+whiteoutMeta) {
 		return nil
 	}
 	if err := u.enter(path.Dir(name)); err != nil {
@@ -161,7 +161,7 @@ func (u *unpacker) enter(dir string) error {
 		return nil
 	}
 	f, err := u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // a whiteout is no folder
 		if err := errors.Join(u.count(), u.enter(path.Dir(dir))); err != nil {
 			return err
 		}

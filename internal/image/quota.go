@@ -1,0 +1,167 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// Project quotas limit a folder: files made in it inherit its project id, and the file system counts and limits the
+// blocks of each id. ext4 and XFS answer to the same calls (linux/dqblk_xfs.h), ext4 through the kernel's translation
+// (fs/quota/quota.c). A node cannot leave its project: the id may be changed only from the host's user namespace
+// (fileattr_set_prepare in fs/file_attr.c), and overlay writes without the right to exceed quotas although root mounted
+// it (ovl_fill_super lowers CAP_SYS_RESOURCE).
+const (
+	prjQuota = 2 // linux/quota.h
+
+	qXGetQuota  = 'X'<<8 + 3
+	qXSetLimits = 'X'<<8 + 4
+	qXGetState  = 'X'<<8 + 8
+
+	stateAccounted = 1 << 4 // FS_QUOTA_PDQ_ACCT
+	stateEnforced  = 1 << 5 // FS_QUOTA_PDQ_ENFD
+
+	fieldBlocksHard = 1 << 3 // FS_DQ_BHARD
+
+	fsGetXattr  = 0x801c581f // FS_IOC_FSGETXATTR
+	fsSetXattr  = 0x401c5820 // FS_IOC_FSSETXATTR
+	projInherit = 0x200      // FS_XFLAG_PROJINHERIT
+)
+
+// quotaBlock is the unit of limits in these calls, in bytes (a "basic block").
+const quotaBlock = 512
+
+// diskQuota is struct fs_disk_quota.
+type diskQuota struct {
+	version, flags         int8
+	fieldmask              uint16
+	id                     uint32
+	blkHard, blkSoft       uint64 // in quotaBlocks
+	inoHard, inoSoft       uint64
+	blocks, inodes         uint64 // in use
+	_                      [16]byte
+	rtbHard, rtbSoft, rtbs uint64
+	_                      [16]byte
+}
+
+// quotaState is struct fs_quota_statv.
+type quotaState struct {
+	version int8
+	_       uint8
+	flags   uint16
+	_       uint32
+	_       [3][3]uint64 // the quota files
+	_       [3]uint64    // limits of timers and warnings
+	_       [7]uint64
+}
+
+// fsXattr is struct fsxattr.
+type fsXattr struct {
+	xflags, extsize, nextents, project, cowextsize uint32
+	_                                              [8]byte
+}
+
+// quotactl is quotactl_fd(2), Linux 5.14.
+func quotactl(dir *os.File, cmd uintptr, id uint32, arg unsafe.Pointer) error {
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, dir.Fd(), cmd<<8|prjQuota, uintptr(id), uintptr(arg), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// QuotaSupport reports whether the file system of the folder path limits projects now. If not, why says what is missing.
+func QuotaSupport(path string) (ok bool, why string) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return false, err.Error()
+	}
+	defer dir.Close()
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &fs); err != nil {
+		return false, err.Error()
+	}
+	if fs.Type != unix.EXT4_SUPER_MAGIC && fs.Type != unix.XFS_SUPER_MAGIC {
+		return false, "its file system is neither ext4 nor XFS"
+	}
+	state := quotaState{version: 1}
+	err = quotactl(dir, qXGetState, 0, unsafe.Pointer(&state))
+	switch {
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
+		// ENOSYS: no quota is on, or the kernel has none; EINVAL: not of projects.
+		return false, "project quotas are off on its file system"
+	case err != nil:
+		return false, fmt.Sprintf("its file system's quota state cannot be read: %v", err)
+	case state.flags&stateAccounted == 0 || state.flags&stateEnforced == 0:
+		return false, "project quotas are not enforced on its file system"
+	}
+	return true, ""
+}
+
+// setProject gives a folder, and all that is made in it from now on, a project id.
+func setProject(dir *os.File, project uint32) error {
+	var attr fsXattr
+	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
+		return fmt.Errorf("read project of %s: %w", dir.Name(), err)
+	}
+	attr.project, attr.xflags = project, attr.xflags|projInherit
+	if err := ioctl(dir, fsSetXattr, &attr); err != nil {
+		return fmt.Errorf("set project of %s: %w", dir.Name(), err)
+	}
+	return nil
+}
+
+// project returns a folder's project id, and whether what is made in it inherits it.
+func project(dir *os.File) (id uint32, inherits bool, err error) {
+	var attr fsXattr
+	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
+		return 0, false, fmt.Errorf("read project of %s: %w", dir.Name(), err)
+	}
+	return attr.project, attr.xflags&projInherit != 0, nil
+}
+
+func ioctl(f *os.File, req uintptr, arg *fsXattr) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), req, uintptr(unsafe.Pointer(arg)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// limitProject sets the most bytes of a project on dir's file system, 0: no limit. The kernel rounds up to its blocks.
+func limitProject(dir *os.File, id uint32, bytes int64) error {
+	q := diskQuota{version: 1, flags: 2, fieldmask: fieldBlocksHard, id: id}
+	q.blkHard = uint64((bytes + quotaBlock - 1) / quotaBlock)
+	if err := quotactl(dir, qXSetLimits, id, unsafe.Pointer(&q)); err != nil {
+		return fmt.Errorf("limit project %d to %d bytes: %w", id, bytes, err)
+	}
+	return nil
+}
+
+// projectUse returns the limit and the use of a project in bytes; zeros for one the file system has never heard of.
+func projectUse(dir *os.File, id uint32) (limit, used int64, err error) {
+	var q diskQuota
+	err = quotactl(dir, qXGetQuota, id, unsafe.Pointer(&q))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read quota of project %d: %w", id, err)
+	}
+	return int64(q.blkHard) * quotaBlock, int64(q.blocks) * quotaBlock, nil
+}
+
+// needQuota refuses a limited delta on a file system that cannot limit it.
+func needQuota(path string) error {
+	ok, why := QuotaSupport(path)
+	if ok {
+		return nil
+	}
+	return refuse.Cannotf("set delta.in to memory, leave delta.size out, or mount it with prjquota (ext4 made with -O quota,project; XFS: pquota)",
+		"a delta in %s cannot be limited: %s", path, why)
+}

@@ -1,0 +1,197 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// HostRoot is how the host's root looks, as far as image host needs it.
+type HostRoot struct {
+	Links map[string]string `json:"links,omitempty"` // merged-usr links: "bin" → "usr/bin"
+	Dirs  []string          `json:"dirs,omitempty"`  // folders of programs and libraries where they are not merged
+	NoEtc bool              `json:"no_etc,omitempty"`
+}
+
+// Bind is a folder of the host that a node of image host sees.
+//
+// It is read-only, not recursive (what is mounted below it stays out), and not idmapped: the files belong to ids that
+// the node has none of, so that its root reads what "others" may read, as any unprivileged user does, and set-user-id
+// bits and file capabilities of the host's programs have no effect inside.
+type Bind struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only"`
+}
+
+// ReadHostRoot reads how the host's root looks; root is "/" but in tests.
+func ReadHostRoot(root string) (HostRoot, error) {
+	r, err := os.OpenRoot(root)
+	if err != nil {
+		return HostRoot{}, err
+	}
+	defer r.Close()
+	h := HostRoot{Links: map[string]string{}}
+	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"} {
+		info, err := r.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return HostRoot{}, err
+		case info.IsDir():
+			h.Dirs = append(h.Dirs, name)
+		case info.Mode()&fs.ModeSymlink != 0:
+			if h.Links[name], err = r.Readlink(name); err != nil {
+				return HostRoot{}, err
+			}
+		}
+	}
+	if info, err := r.Stat("etc"); err != nil || !info.IsDir() {
+		h.NoEtc = true
+	}
+	return h, nil
+}
+
+// Binds are the folders that a node of image host sees: the host's programs and libraries, and /etc.
+//
+// What to know about them (docs: SECURITY): a file that is readable by everybody is readable by the node, keys that
+// somebody left so in /etc or /usr/local too. A Unix socket there that everybody may write to can be connected to, as
+// "read-only" is about files; a FIFO likewise. Where /etc/resolv.conf or another file of /etc is a link into /run or
+// /var it dangles, because those are the node's own and empty: name resolution then needs what the node mounts itself;
+// a regular /etc/resolv.conf is the host's.
+func (h HostRoot) Binds() []Bind {
+	dirs := append([]string{"usr"}, h.Dirs...)
+	if !h.NoEtc {
+		dirs = append(dirs, "etc")
+	}
+	var all []Bind
+	for _, d := range dirs {
+		all = append(all, Bind{Source: "/" + d, Target: "/" + d, ReadOnly: true})
+	}
+	return all
+}
+
+// CheckHost refuses image host for a node that it would not be safe for: without a user namespace the node's root is the
+// host's and reads files that only root may.
+func CheckHost(n *vnode.Node) error {
+	if n.Image.Kind != vnode.HostImage {
+		return nil
+	}
+	if !n.UserNS() {
+		return &refuse.Error{
+			Kind: refuse.Invalid, What: "image host with user_namespace: false would show the node all of the host's secrets in /etc and /usr",
+			Remedy: "leave user_namespace out, or use another image",
+		}
+	}
+	if len(n.Command) == 0 {
+		return refuse.Invalidf("image host has no command of its own: the spec must give one")
+	}
+	return nil
+}
+
+// Skeleton is the step image.skeleton: the bare root folder of a node of image host, with the host's merged-usr links
+// and the folders that the binds and the runtime's own file systems are mounted on. Undo removes it with all that the
+// node wrote there.
+type Skeleton struct {
+	Path  string            `json:"path"`  // in the node's delta; its parent exists
+	Owner uint32            `json:"owner"` // who owns all of it: the node's root id where Path is the root itself, 0 where it is an idmapped layer
+	Links map[string]string `json:"links,omitempty"`
+	Dirs  []string          `json:"dirs,omitempty"` // mount points at the top
+}
+
+// Skeleton returns the step that makes a root at path.
+func (h HostRoot) Skeleton(path string, owner uint32) *Skeleton {
+	s := &Skeleton{Path: path, Owner: owner, Links: h.Links}
+	for _, b := range h.Binds() {
+		s.Dirs = append(s.Dirs, b.Target[1:])
+	}
+	return s
+}
+
+// entry is an entry of the skeleton: a folder, or a link if target is not empty.
+type entry struct {
+	name   string
+	mode   os.FileMode
+	target string
+}
+
+// entries are in the order in which they are made.
+func (s *Skeleton) entries() []entry {
+	all := []entry{
+		{name: "dev"}, {name: "proc"}, {name: "sys"}, {name: "run"}, {name: "home"}, {name: "opt"}, {name: "srv"}, {name: "mnt"}, {name: "media"},
+		{name: "root", mode: 0o700},
+		{name: "tmp", mode: 0o777 | fs.ModeSticky},
+		{name: "var"}, {name: "var/cache"}, {name: "var/lib"}, {name: "var/log"}, {name: "var/spool"},
+		{name: "var/tmp", mode: 0o777 | fs.ModeSticky},
+		{name: "var/run", target: "../run"},
+		{name: "var/lock", target: "../run/lock"},
+	}
+	for _, d := range s.Dirs {
+		all = append(all, entry{name: d})
+	}
+	links := make([]entry, 0, len(s.Links))
+	for name, target := range s.Links {
+		links = append(links, entry{name: name, target: target})
+	}
+	slices.SortFunc(links, func(a, b entry) int { return cmp.Compare(a.name, b.name) })
+	return append(all, links...)
+}
+
+// Kind is image.skeleton.
+func (s *Skeleton) Kind() string { return "image.skeleton" }
+
+func (s *Skeleton) String() string {
+	return fmt.Sprintf("%s, an empty root for the host's programs", s.Path)
+}
+
+// Do makes the tree. Errors: refuse.Busy if there is one.
+func (s *Skeleton) Do(context.Context) error {
+	err := makeDir(s.Path, 0o755, s.Owner)
+	if errors.Is(err, fs.ErrExist) {
+		return refuse.Busyf("there is a root in %s already", s.Path)
+	}
+	if err != nil {
+		return fmt.Errorf("make root: %w", err)
+	}
+	for _, e := range s.entries() {
+		path := filepath.Join(s.Path, e.name)
+		if e.target != "" {
+			err = errors.Join(os.Symlink(e.target, path), os.Lchown(path, int(s.Owner), int(s.Owner)))
+		} else {
+			err = makeDir(path, cmp.Or(e.mode, 0o755), s.Owner)
+		}
+		if err != nil {
+			return fmt.Errorf("make root: %w", err)
+		}
+	}
+	return nil
+}
+
+// Verify checks that everything is there.
+func (s *Skeleton) Verify(context.Context) error {
+	for _, e := range s.entries() {
+		if _, err := os.Lstat(filepath.Join(s.Path, e.name)); err != nil {
+			return fmt.Errorf("verify root: %w", err)
+		}
+	}
+	return nil
+}
+
+// Undo removes the tree; nil if the delta around it is gone already.
+func (s *Skeleton) Undo(ctx context.Context) error {
+	if !filepath.IsAbs(s.Path) || filepath.Dir(s.Path) == "/" {
+		return fmt.Errorf("remove root: %q is no root's path", s.Path)
+	}
+	if err := removeTree(ctx, s.Path); err != nil {
+		return fmt.Errorf("remove root: %w", err)
+	}
+	return nil
+}
