@@ -103,7 +103,7 @@ func there(err error) error {
 	return nil
 }
 
-// tryLinks makes a link of each kind in a network namespace of its own, which ends with the thread.
+// tryLinks makes a link of each kind in a network namespace of its own.
 func tryLinks(ctx context.Context) (map[string]error, error) {
 	links := map[string]error{"bridge": ErrNotTried, "veth": ErrNotTried, "macvlan": ErrNotTried}
 	htb := ErrNotTried
@@ -113,30 +113,54 @@ func tryLinks(ctx context.Context) (map[string]error, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here, and its namespace with it
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("make a network namespace: %w", err)
+		err := elsewhere(func() { htb = makeLinks(links) })
+		if err != nil {
 			links["bridge"], links["veth"], links["macvlan"], htb = err, err, err, err
-			return
-		}
-		links["bridge"] = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named("b0")})
-		links["veth"] = netlink.LinkAdd(&netlink.Veth{LinkAttrs: named("v0"), PeerName: "v1"})
-		for _, parent := range []string{"v0", "b0"} {
-			link, err := netlink.LinkByName(parent)
-			if err != nil {
-				continue
-			}
-			at := named("m0")
-			at.ParentIndex = link.Attrs().Index
-			links["macvlan"] = netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: at, Mode: netlink.MACVLAN_MODE_BRIDGE})
-			htb = netlink.QdiscAdd(netlink.NewHtb(netlink.QdiscAttrs{
-				LinkIndex: at.ParentIndex, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT,
-			}))
-			break
 		}
 	}()
 	<-done
 	return links, htb
+}
+
+// elsewhere runs f in a new network namespace. The thread comes back after it, or is given up: the main thread of a
+// process cannot end, and must not be left in another namespace, because it is what /proc/self shows.
+func elsewhere(f func()) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the network namespace: %w", err)
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("make a network namespace: %w", err)
+	}
+	f()
+	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("go back to the network namespace of the host: %w", err) // locked for ever: the thread ends with its goroutine
+	}
+	runtime.UnlockOSThread()
+	return nil
+}
+
+// makeLinks makes a link of each kind, and a shaping discipline, in the current network namespace.
+func makeLinks(links map[string]error) (htb error) {
+	links["bridge"] = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named("b0")})
+	links["veth"] = netlink.LinkAdd(&netlink.Veth{LinkAttrs: named("v0"), PeerName: "v1"})
+	for _, parent := range []string{"v0", "b0"} {
+		link, err := netlink.LinkByName(parent)
+		if err != nil {
+			continue
+		}
+		at := named("m0")
+		at.ParentIndex = link.Attrs().Index
+		links["macvlan"] = netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: at, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		return netlink.QdiscAdd(netlink.NewHtb(netlink.QdiscAttrs{
+			LinkIndex: at.ParentIndex, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT,
+		}))
+	}
+	return ErrNotTried
 }
 
 // named returns the attributes of a link with this name and no wish else.
