@@ -137,6 +137,17 @@ func handOn(dir string, controllers []string) error {
 	return err
 }
 
+// handOnAll makes a v2 group hand on those of the controllers that it has itself. One that it lacks fails the limits
+// that need it, not the group.
+func handOnAll(dir string, controllers []string) error {
+	text, err := readFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	has := strings.Fields(text)
+	return handOn(dir, slices.DeleteFunc(slices.Clone(controllers), func(c string) bool { return !slices.Contains(has, c) }))
+}
+
 // Delegate is a step that lets a node's root arrange groups of its own inside the node's v2 group. The limits stay the
 // host's: their files keep their owner. On v1 nothing is delegated: its controllers are not safe to hand out.
 type Delegate struct {

@@ -52,7 +52,7 @@ func lacking(file string, err error) error {
 }
 
 // inode returns what identifies a group: the kernel numbers groups upwards and never reuses one. ok is false if there
-// is no such folder.
+// is no such folder, children false if there is no group inside.
 func inode(dir string) (ino uint64, children, ok bool, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(dir, &st)
@@ -62,5 +62,5 @@ func inode(dir string) (ino uint64, children, ok bool, err error) {
 	if err != nil {
 		return 0, false, false, fmt.Errorf("look at %s: %w", dir, err)
 	}
-	return st.Ino, st.Nlink > 2, true, nil // kernfs counts a link for each folder inside
+	return st.Ino, st.Nlink != 2, true, nil // kernfs counts a link for each folder inside
 }

@@ -105,7 +105,7 @@ func (h *Hierarchy) tryMake(parent, group string) error {
 		return err
 	}
 	if h.V2 {
-		if err := handOn(parent, h.Controllers); err != nil {
+		if err := handOnAll(parent, h.Controllers); err != nil {
 			return err
 		}
 	}
