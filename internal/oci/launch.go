@@ -66,8 +66,23 @@ func (l *Launch) Create(ctx context.Context) error {
 		if err := l.Plan.Enter(ctx); err != nil {
 			return err
 		}
+		if err := checkRoot(l.Plan.Root.At); err != nil {
+			return err
+		}
 		return l.create(ctx, group)
 	})
+}
+
+// checkRoot refuses an image whose mount points are links: runtimes were led out of the root by such images more than
+// once (CVE-2019-18837 in crun, CVE-2026-41579 in runc), and none that is honest needs it.
+func checkRoot(root string) error {
+	for _, name := range []string{"dev", "proc", "sys"} {
+		fi, err := os.Lstat(filepath.Join(root, name))
+		if err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+			return refuse.Invalidf("the image's /%s is a symbolic link", name)
+		}
+	}
+	return nil
 }
 
 // create runs the runtime from the current thread, whose mount namespace it inherits.

@@ -18,7 +18,7 @@ type Create struct {
 	Launch      Launch `json:"launch"`
 	CgroupsPath string `json:"cgroups_path"` // as in the bundle: a process found in a pid file is the node's if it is in there
 
-	PID     int    `json:"pid,omitempty"`     // the node's init, on the host
+	PID       int    `json:"pid,omitempty"`        // the node's init, on the host
 	StartTime uint64 `json:"start_time,omitempty"` // its start time, in clock ticks since boot
 
 	// Start carries the launch out; nil: Launch.Create in this process. The keeper's client goes here.

@@ -23,6 +23,7 @@ type Terminal struct {
 
 	listener *net.UnixListener
 	master   *os.File
+	fd       int // of master; File.Fd would make it blocking
 	restore  func()
 	output   sync.WaitGroup
 }
@@ -88,7 +89,7 @@ func (t *Terminal) accept() error {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return fmt.Errorf("receive the node's terminal: %w", err)
 	}
-	t.master = os.NewFile(uintptr(fds[0]), "terminal")
+	t.fd, t.master = fds[0], os.NewFile(uintptr(fds[0]), "terminal")
 	return nil
 }
 
@@ -110,7 +111,7 @@ func (t *Terminal) takeOver(in *os.File) error {
 				return
 			case <-resized:
 				if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
-					_ = unix.IoctlSetWinsize(int(t.master.Fd()), unix.TIOCSWINSZ, ws)
+					_ = unix.IoctlSetWinsize(t.fd, unix.TIOCSWINSZ, ws)
 				}
 			}
 		}

@@ -1,0 +1,245 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/image/imagetest"
+	"berth/internal/mounts"
+)
+
+const testIDBase, testIDSize = 1 << 29, 65536
+
+// testNode is a real node for a test: busybox on an overlay, in groups of its own.
+type testNode struct {
+	bundle *Bundle
+	create *Create
+	start  *Start
+	out    string // what it wrote to stdout and stderr
+	mounts []string
+}
+
+var nodesMade atomic.Int32
+
+// eachRuntime runs a test with every runtime of this host.
+func eachRuntime(t *testing.T, test func(t *testing.T, r Runtime)) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("not root: nodes need it")
+	}
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range paths() {
+				if r.Name == name {
+					test(t, r)
+					return
+				}
+			}
+			t.Skipf("%s is not installed", name)
+		})
+	}
+}
+
+// cgroupMounts lists where hierarchies are mounted, and what to hide from a runtime.
+func cgroupMounts(t testing.TB, runtime string) (all, hide []string, v2 string) {
+	t.Helper()
+	c, err := host.ReadCgroups("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, m := range c.V1 {
+		if !seen[m] {
+			seen[m] = true
+			all = append(all, m)
+		}
+	}
+	if c.V2 != "" {
+		all = append(all, c.V2)
+	}
+	if runtime == "crun" && c.Mode() == "hybrid" {
+		return all, []string{c.V2}, c.V2
+	}
+	return all, nil, ""
+}
+
+// newNode describes a node; change may alter what it is. Whatever becomes of it is removed at the end of the test.
+func newNode(t testing.TB, r Runtime, change func(*Input)) *testNode {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{"root", "stage"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := fmt.Sprintf("berth-test-%d-%d", os.Getpid(), nodesMade.Add(1))
+	in := Input{
+		Hostname: "wn-001", Args: []string{"/bin/sleep", "1000"}, Rootfs: filepath.Join(dir, "root"),
+		IDBase: testIDBase, IDSize: testIDSize, CgroupsPath: "/" + id,
+	}
+	if change != nil {
+		change(&in)
+	}
+	spec, err := Config(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, hide, v2 := cgroupMounts(t, r.Name)
+	l := Launch{
+		Runtime: r, State: filepath.Join(dir, "state"), ID: id, Bundle: filepath.Join(dir, "bundle"),
+		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"),
+		Plan: mounts.Plan{
+			Dir: filepath.Join(dir, "stage"), Hide: hide, IDs: mounts.IDs{Base: in.IDBase, Size: in.IDSize},
+			Root: mounts.Root{At: in.Rootfs, Lower: []string{imagetest.BusyboxDir(t)}, Memory: true},
+		},
+	}
+	if v2 != "" {
+		l.Group = filepath.Join(v2, id)
+		if err := os.Mkdir(l.Group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := &testNode{
+		bundle: &Bundle{Dir: l.Bundle, Spec: spec},
+		create: &Create{Launch: l, CgroupsPath: in.CgroupsPath},
+		start:  &Start{Launch: l, Args: spec.Process.Args, Env: spec.Process.Env, Cwd: spec.Process.Cwd},
+		out:    filepath.Join(dir, "out"),
+		mounts: all,
+	}
+	out, err := os.Create(n.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.create.Launch.Stdout, n.create.Launch.Stderr = out, out
+	t.Cleanup(func() {
+		out.Close()
+		n.remove(t)
+	})
+	return n
+}
+
+func (n *testNode) remove(t testing.TB) {
+	ctx := context.Background()
+	for _, err := range []error{n.create.Undo(ctx), n.create.Undo(ctx), n.bundle.Undo(ctx), n.bundle.Undo(ctx)} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, m := range n.mounts {
+		if err := syscall.Rmdir(filepath.Join(m, n.create.CgroupsPath)); err != nil && !errors.Is(err, syscall.ENOENT) {
+			t.Error(m, err)
+		}
+	}
+}
+
+func (n *testNode) up(t testing.TB) {
+	t.Helper()
+	if err := n.doAll(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, n.said())
+	}
+}
+
+func (n *testNode) doAll(ctx context.Context) error {
+	for _, s := range []interface {
+		Do(context.Context) error
+		Verify(context.Context) error
+	}{n.bundle, n.create, n.start} {
+		if err := s.Do(ctx); err != nil {
+			return err
+		}
+		if err := s.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *testNode) said() string {
+	b, _ := os.ReadFile(n.out)
+	return string(b)
+}
+
+// ended waits for the end of the node's init.
+func (n *testNode) ended(t testing.TB) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(n.create.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := waitEnd(ctx, fd, n.create.PID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sh runs a shell script as the node's command and returns what it printed.
+func sh(t *testing.T, r Runtime, script string, change func(*Input)) string {
+	t.Helper()
+	n := newNode(t, r, func(in *Input) {
+		in.Args = []string{"/bin/sh", "-c", script}
+		if change != nil {
+			change(in)
+		}
+	})
+	n.up(t)
+	n.ended(t)
+	return n.said()
+}
+
+// execCmd runs a command in the node through Exec, in a child of this test that is replaced by the runtime.
+func (n *testNode) execCmd(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestExecChild$")
+	cmd.Env = append(os.Environ(),
+		"BERTH_TEST_EXEC="+strings.Join(args, "\x1f"), "BERTH_TEST_RUNTIME="+n.create.Launch.Runtime.Path,
+		"BERTH_TEST_BUNDLE="+n.bundle.Dir, "BERTH_TEST_STATE="+n.create.Launch.State, "BERTH_TEST_ID="+n.create.Launch.ID,
+		"BERTH_TEST_GROUP="+n.create.Launch.Group, fmt.Sprint("BERTH_TEST_PID=", n.create.PID))
+	return cmd
+}
+
+// TestExecChild is not a test: it is the berth exec of TestExec.
+func TestExecChild(t *testing.T) {
+	args := os.Getenv("BERTH_TEST_EXEC")
+	if args == "" {
+		return // only in a child of TestExec
+	}
+	spec, err := ReadSpec(os.Getenv("BERTH_TEST_BUNDLE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Exec{
+		Runtime: Runtime{Name: "runtime", Path: os.Getenv("BERTH_TEST_RUNTIME")}, State: os.Getenv("BERTH_TEST_STATE"),
+		ID: os.Getenv("BERTH_TEST_ID"), Group: os.Getenv("BERTH_TEST_GROUP"),
+		Process: ExecProcess(spec, ExecOptions{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}}),
+	}
+	fmt.Sscan(os.Getenv("BERTH_TEST_PID"), &e.PID)
+	err = e.Replace()
+	var ce *CommandError
+	if errors.As(err, &ce) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(ce.Code)
+	}
+	t.Fatal(err)
+}

@@ -1,0 +1,265 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/mounts"
+	"berth/internal/refuse"
+)
+
+// Trial says what a probe runs, and where.
+type Trial struct {
+	Dir     string   // an existing folder that a node's ids can reach (all its parents searchable by others); used below a new folder in it
+	Program string   // a static program of the host
+	Args    []string // its arguments; it must print something and end
+	IDs     mounts.IDs
+	Hide    func(runtime string) []string // what that runtime must not see (mounts.Plan.Hide); nil: nothing
+	Group   string                        // cgroups path of the trials, for them alone; the runtimes make it
+	Mounts  []string                      // where cgroup hierarchies are mounted: Group is removed there afterwards
+	Rounds  int                           // runs of each runtime; 0: 5
+}
+
+// Choice is what a probe found.
+type Choice struct {
+	Best   Runtime  `json:"best"`
+	Tried  []Result `json:"tried"`
+	BootID string   `json:"boot_id"` // the probe counts for this boot
+	Files  []file   `json:"files"`   // and these executables
+}
+
+// Result is how one runtime did.
+type Result struct {
+	Runtime Runtime       `json:"runtime"`
+	Median  time.Duration `json:"median_ns,omitempty"` // create and start of a trivial node
+	Why     string        `json:"why,omitempty"`       // it does not work, because …
+}
+
+func (r Result) String() string {
+	if r.Why != "" {
+		return fmt.Sprintf("%s does not work here: %s", r.Runtime, r.Why)
+	}
+	return fmt.Sprintf("%s starts a node in %.1f ms", r.Runtime, float64(r.Median)/float64(time.Millisecond))
+}
+
+// file identifies an executable by what changes with an update.
+type file struct {
+	Path  string `json:"path"`
+	Inode uint64 `json:"inode"`
+	Size  int64  `json:"size"`
+	MTime int64  `json:"mtime_ns"`
+}
+
+// Choose returns the choice that a probe since this boot left in cache, if no runtime was installed, updated or removed
+// since; else it probes and writes the cache. The usual case costs a few stats.
+func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error) {
+	if c := cached(cache, bootID); c != nil {
+		return c, nil
+	}
+	c, err := Probe(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	c.BootID = bootID
+	b, err := json.MarshalIndent(c, "", "\t")
+	if err != nil {
+		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
+	}
+	// Renamed into place: commands that start at the same time may read it.
+	tmp := fmt.Sprintf("%s.%d", cache, os.Getpid())
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
+	}
+	if err := os.Rename(tmp, cache); err != nil {
+		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
+	}
+	return c, nil
+}
+
+func cached(cache, bootID string) *Choice {
+	b, err := os.ReadFile(cache)
+	if err != nil {
+		return nil
+	}
+	var c Choice
+	if json.Unmarshal(b, &c) != nil || c.BootID != bootID || c.Best.Path == "" || !slices.Equal(c.Files, files(paths())) {
+		return nil
+	}
+	return &c
+}
+
+func files(found []Runtime) []file {
+	var all []file
+	for _, r := range found {
+		var st unix.Stat_t
+		if unix.Stat(r.Path, &st) == nil {
+			all = append(all, file{Path: r.Path, Inode: st.Ino, Size: st.Size, MTime: st.Mtim.Nano()})
+		}
+	}
+	return all
+}
+
+// Probe runs a trivial node with every installed runtime in turn, as nodes are run (user namespace, overlay, seccomp …),
+// and chooses the fastest that works. It refuses (Cannot) if none does, with the reasons.
+func Probe(ctx context.Context, t Trial) (*Choice, error) {
+	found, err := Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Choice{Files: files(found)}
+	for _, r := range found {
+		c.Tried = append(c.Tried, Result{Runtime: r})
+	}
+	times := make([][]time.Duration, len(found))
+	if t.Rounds == 0 {
+		t.Rounds = 5
+	}
+	for range t.Rounds { // interleaved: what else the host does hits all alike
+		for i, r := range found {
+			if c.Tried[i].Why != "" {
+				continue
+			}
+			d, err := t.run(ctx, r)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if err != nil {
+				c.Tried[i].Why = err.Error()
+				continue
+			}
+			times[i] = append(times[i], d)
+		}
+	}
+	var whys []string
+	best := -1
+	for i := range c.Tried {
+		r := &c.Tried[i]
+		if r.Why != "" {
+			whys = append(whys, r.String())
+			continue
+		}
+		slices.Sort(times[i])
+		r.Median = times[i][len(times[i])/2]
+		if best < 0 || r.Median < c.Tried[best].Median {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil, refuse.Cannotf("see berth doctor", "no OCI runtime works on this host: %s", strings.Join(whys, "; "))
+	}
+	c.Best = c.Tried[best].Runtime
+	return c, nil
+}
+
+// run runs the trivial node once and returns how long create and start took. It leaves nothing.
+func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err error) {
+	dir, err := os.MkdirTemp(t.Dir, "probe-")
+	if err != nil {
+		return 0, fmt.Errorf("make a folder for the probe: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	stage, root, image := filepath.Join(dir, "stage"), filepath.Join(dir, "root"), filepath.Join(dir, "image")
+	for _, d := range []string{dir, stage, root, image} {
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return 0, fmt.Errorf("make a folder for the probe: %w", err)
+		}
+		if err := os.Chmod(d, 0o711); err != nil { // MkdirTemp made it 0700
+			return 0, fmt.Errorf("make a folder for the probe: %w", err)
+		}
+	}
+	out, err := os.Create(filepath.Join(dir, "out"))
+	if err != nil {
+		return 0, fmt.Errorf("make a file for the probe: %w", err)
+	}
+	defer out.Close()
+
+	source, err := filepath.EvalSymlinks(t.Program) // Debian's /bin is a link, and mounts refuses those
+	if err != nil {
+		return 0, fmt.Errorf("find the probe's program: %w", err)
+	}
+	program := filepath.Join(stage, "program")
+	spec, err := Config(Input{
+		Hostname: "probe", Args: append([]string{"/program"}, t.Args...), Rootfs: root,
+		IDBase: t.IDs.Base, IDSize: t.IDs.Size, CgroupsPath: t.Group,
+		Mounts: []Mount{{Source: program, Target: "/program", Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"}}},
+	})
+	if err != nil {
+		return 0, err
+	}
+	l := Launch{
+		Runtime: r, State: filepath.Join(dir, "state"), ID: "probe", Bundle: filepath.Join(dir, "bundle"),
+		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"), Stdout: out, Stderr: out,
+		Plan: mounts.Plan{
+			Dir: stage, IDs: t.IDs,
+			Root:  mounts.Root{At: root, Lower: []string{image}, Memory: true},
+			Stage: []mounts.Stage{{At: program, Source: source, ReadOnly: true}},
+		},
+	}
+	if t.Hide != nil {
+		l.Plan.Hide = t.Hide(r.Name)
+	}
+	bundle := &Bundle{Dir: l.Bundle, Spec: spec}
+	create := &Create{Launch: l, CgroupsPath: t.Group}
+	start := &Start{Launch: l, Args: spec.Process.Args, Env: spec.Process.Env, Cwd: spec.Process.Cwd}
+	defer func() {
+		clean := context.WithoutCancel(ctx)
+		err = errors.Join(err, create.Undo(clean), bundle.Undo(clean), t.removeGroups())
+	}()
+	if err := bundle.Do(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := create.Do(ctx); err != nil {
+		return 0, err
+	}
+	if err := start.Do(ctx); err != nil {
+		return 0, err
+	}
+	if err := start.Verify(ctx); err != nil {
+		return 0, err
+	}
+	took = time.Since(began)
+	return took, finished(ctx, create, out)
+}
+
+// finished waits for the trivial node's end and looks whether it said anything.
+func finished(ctx context.Context, create *Create, out *os.File) error {
+	fd, err := unix.PidfdOpen(create.PID, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		if err := waitEnd(ctx, fd, create.PID); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("open process %d: %w", create.PID, err)
+	}
+	fi, err := out.Stat()
+	if err != nil {
+		return fmt.Errorf("read what the probe's node said: %w", err)
+	}
+	if fi.Size() == 0 {
+		return errors.New("its node ended without a word")
+	}
+	return nil
+}
+
+// removeGroups removes the groups that the runtimes made for the trials.
+func (t *Trial) removeGroups() error {
+	var all error
+	for _, m := range t.Mounts {
+		if err := syscall.Rmdir(filepath.Join(m, t.Group)); err != nil && !errors.Is(err, syscall.ENOENT) {
+			all = errors.Join(all, fmt.Errorf("remove group %s of %s: %w", t.Group, m, err))
+		}
+	}
+	return all
+}

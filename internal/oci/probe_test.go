@@ -1,0 +1,108 @@
+package oci
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"berth/internal/host"
+	"berth/internal/mounts"
+)
+
+// TestChoose probes for real once, and then only looks at files.
+func TestChoose(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not root: nodes need it")
+	}
+	if len(paths()) == 0 {
+		t.Skip("neither runc nor crun is installed")
+	}
+	if _, err := os.Stat("/bin/busybox"); err != nil {
+		t.Skip("no static program to run: busybox-static is not installed")
+	}
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := host.ReadCgroups("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := cgroupMounts(t, "")
+	trial := Trial{
+		Dir: dir, Program: "/bin/busybox", Args: []string{"--help"}, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
+		Group: fmt.Sprintf("/berth-test-probe-%d", os.Getpid()), Mounts: all, Rounds: 3,
+		Hide: func(runtime string) []string {
+			if runtime == "crun" && c.Mode() == "hybrid" {
+				return []string{c.V2}
+			}
+			return nil
+		},
+	}
+	cache := filepath.Join(dir, "runtime.json")
+	first, err := Choose(t.Context(), cache, "boot 1", trial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range first.Tried {
+		t.Log(r)
+		if r.Why != "" {
+			t.Error(r)
+		}
+	}
+	// From here on a probe would fail.
+	gone := trial
+	gone.Program = "/no/such/program"
+	second, err := Choose(t.Context(), cache, "boot 1", gone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Best != first.Best {
+		t.Errorf("remembered %v, found %v", second.Best, first.Best)
+	}
+	if _, err := Choose(t.Context(), cache, "boot 2", gone); err == nil {
+		t.Error("a choice of another boot was taken")
+	} else {
+		t.Log(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left in the folder: %v %v, want the cache alone", left, err)
+	}
+}
+
+// TestProbeHybrid: crun that sees a hybrid hierarchy does not work, and the probe says so and takes runc.
+func TestProbeHybrid(t *testing.T) {
+	c, err := host.ReadCgroups("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() != 0 || len(paths()) < 2 || c.Mode() != "hybrid" {
+		t.Skip("needs root, runc and crun, and a hybrid cgroup hierarchy")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := cgroupMounts(t, "")
+	got, err := Probe(context.Background(), Trial{
+		Dir: dir, Program: "/bin/busybox", IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
+		Group: fmt.Sprintf("/berth-test-hybrid-%d", os.Getpid()), Mounts: all, Rounds: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Best.Name != "runc" {
+		t.Errorf("chose %v", got.Best)
+	}
+	for _, r := range got.Tried {
+		t.Log(r)
+	}
+}

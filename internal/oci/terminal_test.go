@@ -1,0 +1,66 @@
+package oci
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestTerminal: a node with a terminal talks through it both ways, and it is gone afterwards.
+func TestTerminal(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		n := newNode(t, r, func(in *Input) {
+			in.Terminal, in.Args = true, []string{"/bin/sh", "-c", "stty -echo; tty; echo $TERM; echo ready; read x; echo got $x"}
+		})
+		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
+		term, err := ListenTerminal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.create.Launch.ConsoleSocket = term.Path
+		in, typed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		n.up(t)
+		if err := term.Attach(in, out); err != nil {
+			t.Fatal(err)
+		}
+		for range 200 { // until echo is off, or the answer comes twice
+			if b, _ := os.ReadFile(out.Name()); bytes.Contains(b, []byte("ready")) {
+				break
+			}
+			sleepMS(10)
+		}
+		if _, err := typed.WriteString("word\n"); err != nil {
+			t.Fatal(err)
+		}
+		n.ended(t)
+		term.Drain()
+		typed.Close()
+		if err := term.Close(); err != nil {
+			t.Error(err)
+		}
+		got, err := os.ReadFile(out.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "/dev/pts/0\nxterm\nready\ngot word\n"
+		if diff := cmp.Diff(want, strings.ReplaceAll(string(got), "\r", "")); diff != "" {
+			t.Error(diff)
+		}
+		if _, err := os.Stat(filepath.Dir(term.Path)); err == nil {
+			t.Error("the socket's folder is still there")
+		}
+	})
+}
