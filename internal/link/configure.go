@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
@@ -59,7 +61,9 @@ func (c *Configure) Do(context.Context) error {
 			return err
 		}
 	}
-	if err := r.LinkSetUp(l); err != nil {
+	if err := r.LinkSetUp(l); errors.Is(err, unix.EADDRINUSE) { // macvlan_open: only now
+		return refuse.Busyf("MAC %s of %s is in use on its parent: %w", c.MAC, c.If, err)
+	} else if err != nil {
 		return fmt.Errorf("set %s up: %w", c.If, err)
 	}
 	routes, err := c.routes(l)
@@ -95,6 +99,9 @@ func addAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
 			ad.Flags = unix.IFA_F_NODAD
 		}
 		err = h.AddrReplace(l, ad)
+	}
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return refuse.Cannotf("leave it out, or start the host without ipv6.disable", "add address %s to %s: this kernel has no IPv6: %w", cidr, l.Attrs().Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("add address %s to %s: %w", cidr, l.Attrs().Name, err)

@@ -2,12 +2,10 @@ package link
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
 )
@@ -55,11 +53,7 @@ func (m *Macvlan) Do(context.Context) error {
 	}
 	a := attrs(m.Temp, m.MTU, mac)
 	a.ParentIndex, a.Namespace = parent.Attrs().Index, netlink.NsFd(r.ns.Fd())
-	err = h.LinkAdd(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE})
-	if errors.Is(err, unix.EADDRINUSE) {
-		return refuse.Busyf("MAC %s is in use on %s", m.MAC, m.Parent)
-	}
-	if err != nil {
+	if err := h.LinkAdd(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE}); err != nil {
 		return fmt.Errorf("make link %s on %s: %w", m.If, m.Parent, err)
 	}
 	l, err := r.LinkByName(m.Temp)

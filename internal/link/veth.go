@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -150,24 +151,50 @@ func (v *Veth) Verify(context.Context) error {
 	if l == nil {
 		return fmt.Errorf("link %s is gone", v.HostIf)
 	}
-	if a := l.Attrs(); a.MasterIndex == 0 || !isUp(l) || a.MTU != v.HostMTU {
-		return fmt.Errorf("link %s has port of %d, up %v, mtu %d: want bridge %s, up, mtu %d", a.Name, a.MasterIndex, isUp(l), a.MTU, v.Bridge, v.HostMTU)
+	bridge, err := byName(h, v.Bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge %s: %w", v.Bridge, err)
+	}
+	switch a := l.Attrs(); {
+	case bridge == nil || a.MasterIndex != bridge.Attrs().Index:
+		return fmt.Errorf("link %s is no port of bridge %s", a.Name, v.Bridge)
+	case !isUp(l):
+		return fmt.Errorf("link %s is down", a.Name)
+	case a.MTU != v.HostMTU:
+		return fmt.Errorf("link %s has MTU %d, not %d", a.Name, a.MTU, v.HostMTU)
 	}
 	return nil
 }
 
 // Undo removes the pair, whether the node's namespace is still there or not.
-func (v *Veth) Undo(context.Context) error {
+func (v *Veth) Undo(ctx context.Context) error {
 	h, err := host()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	l, err := v.find(h)
+	l, err := v.findDying(ctx, h)
 	if err != nil || l == nil {
 		return err
 	}
 	return remove(h, l)
+}
+
+// findDying is find, but gives a kernel that is about to remove the link with its namespace a moment to do so: that
+// takes it about 10 ms for all links of many nodes at once, where deleting one link takes 20 (an RCU barrier).
+func (v *Veth) findDying(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {
+	r, err := v.enter()
+	if err == nil {
+		r.Close()
+		return v.find(h)
+	}
+	for end := time.Now().Add(25 * time.Millisecond); ; {
+		l, err := v.find(h)
+		if err != nil || l == nil || time.Now().After(end) || ctx.Err() != nil {
+			return l, err
+		}
+		time.Sleep(500 * time.Microsecond)
+	}
 }
 
 // find returns the host's end; nil if there is none. It is known by its random MAC, whatever name it has by now.

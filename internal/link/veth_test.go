@@ -3,8 +3,10 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -184,22 +186,39 @@ func BenchmarkVeth(bm *testing.B) {
 	b := newLab(bm)
 	keep := b.node("keep") // keeps the bridge
 	keep.do(keep.steps(vnode.Network{Mode: vnode.Bridge}))
-	a := b.node("a")
-	steps := a.steps(vnode.Network{Mode: vnode.Bridge, Address: []string{"192.0.2.10/24"}, Gateway: "192.0.2.1"})
+	node := func() (*stand, []step.Step) {
+		a := b.node("a")
+		return a, a.steps(vnode.Network{Mode: vnode.Bridge, Address: []string{"192.0.2.10/24"}, Gateway: "192.0.2.1"})
+	}
+	back := func(steps []step.Step) {
+		for _, s := range slices.Backward(steps) {
+			b.must(s.Undo(context.Background()))
+		}
+	}
 	bm.Run("do", func(bm *testing.B) {
+		a, steps := node()
 		for bm.Loop() {
 			a.do(steps)
 			bm.StopTimer()
-			a.undo(steps)
+			back(steps)
 			bm.StartTimer()
 		}
 	})
-	bm.Run("undo", func(bm *testing.B) {
-		for bm.Loop() {
-			bm.StopTimer()
-			a.do(steps)
-			bm.StartTimer()
-			a.undo(steps)
-		}
-	})
+	for _, alive := range []bool{true, false} {
+		bm.Run(fmt.Sprintf("undo/alive=%v", alive), func(bm *testing.B) {
+			for bm.Loop() {
+				bm.StopTimer()
+				a, steps := node()
+				a.do(steps)
+				if !alive {
+					a.kill()
+				}
+				bm.StartTimer()
+				back(steps)
+				bm.StopTimer()
+				a.kill()
+				bm.StartTimer()
+			}
+		})
+	}
 }

@@ -1,0 +1,131 @@
+package link
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"pgregory.net/rapid"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+func TestDeriveMACNeverChanges(t *testing.T) {
+	for _, tt := range []struct {
+		site, node, ifname string
+		attempt            int
+		want               string
+	}{
+		{"3f1c", "wn-001", "eth0", 0, "ee:02:08:45:2b:35"},
+		{"3f1c", "wn-001", "eth0", 1, "ee:40:5c:79:c6:11"},
+		{"3f1c", "wn-002", "eth0", 0, "c6:1d:4f:69:4f:c2"},
+	} {
+		if got := DeriveMAC(tt.site, tt.node, tt.ifname, tt.attempt).String(); got != tt.want {
+			t.Errorf("%s %s %s %d: %s, not %s: every node of every site would change its MAC", tt.site, tt.node, tt.ifname, tt.attempt, got, tt.want)
+		}
+	}
+}
+
+func TestDeriveMACIsLocalUnicast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		mac := DeriveMAC(rapid.String().Draw(t, "site"), rapid.String().Draw(t, "node"), rapid.String().Draw(t, "if"), rapid.IntRange(0, attempts).Draw(t, "attempt"))
+		if len(mac) != 6 || mac[0]&3 != 2 {
+			t.Fatalf("%s is not locally administered unicast", mac)
+		}
+	})
+}
+
+func (b *lab) claim(node string, net vnode.Network) *ClaimMAC {
+	b.t.Helper()
+	steps, err := Claims(Input{Node: node, Networks: []vnode.Network{net}, SiteID: "site", MACDir: filepath.Join(b.dir, "macs"), HostLock: b.lock()})
+	b.must(err)
+	return steps[0].(*ClaimMAC)
+}
+
+func TestClaimMAC(t *testing.T) {
+	b := newLab(t)
+	auto := vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: vnode.AutoMAC}
+	first, second := DeriveMAC("site", "a", "eth0", 0).String(), DeriveMAC("site", "a", "eth0", 1).String()
+
+	// The first derived MAC is a host's link's.
+	hw, _ := net.ParseMAC(first)
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, hw)})
+	c := b.claim("a", auto)
+	if got := MACs([]step.Step{c}); got["eth0"] != first {
+		t.Errorf("before Do: %v", got)
+	}
+	b.must(do([]step.Step{c}))
+	if c.MAC != second {
+		t.Errorf("claimed %s, not %s", c.MAC, second)
+	}
+	// It stays the node's, also when the first is free again.
+	b.must(b.h.LinkDel(b.get("br9")))
+	again := b.claim("a", auto)
+	b.must(do([]step.Step{again}))
+	if again.MAC != second {
+		t.Errorf("claimed %s the second time, not %s", again.MAC, second)
+	}
+	// Another node that asks for it does not get it.
+	other := b.claim("b", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: second})
+	err := do([]step.Step{other})
+	if refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("a taken MAC: %v", err)
+	}
+	t.Log(err)
+	b.must(undo([]step.Step{other})) // and does not take it away
+	b.must(c.Verify(context.Background()))
+	// Undo needs no more than what was journalled before Do.
+	b.must(undo([]step.Step{b.claim("a", auto)}))
+	if left, _ := os.ReadDir(c.Dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	// A link of the host that is not lent keeps its MAC; a lent one takes it along.
+	b.adapter("eth0")
+	given := vnode.Network{Name: "eth0", Mode: vnode.Macvlan, MAC: adapterMAC, Parent: "eth0"}
+	if err := do([]step.Step{b.claim("a", given)}); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("the MAC of a link: %v", err)
+	}
+	given.Mode = vnode.Phys
+	b.must(do([]step.Step{b.claim("a", given)}))
+}
+
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "lock")
+	f, err := Lock(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := Lock(ctx, path); err == nil {
+		t.Fatal("locked twice")
+	}
+	f.Close()
+	if f, err = Lock(context.Background(), path); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
+func TestKindsDecode(t *testing.T) {
+	for kind, empty := range Kinds() {
+		s := empty()
+		if s.Kind() != kind {
+			t.Errorf("%s makes a step of kind %s", kind, s.Kind())
+		}
+		// A step that was begun before Prepare came to anything has nothing to undo.
+		if err := s.Undo(context.Background()); err != nil && kind != "link.bridge" {
+			t.Errorf("%s: undo of an empty step: %v", kind, err)
+		}
+	}
+	if d := cmp.Diff(7, len(Kinds())); d != "" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,216 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+const adapterMAC = "02:00:5e:10:00:01"
+
+// adapter makes a link of the lab's host that stands for a real adapter: one end of a veth pair (its other end, "wire",
+// stays), with settings that must all come home.
+func (b *lab) adapter(name string) Original {
+	b.t.Helper()
+	mac, err := net.ParseMAC(adapterMAC)
+	b.must(err)
+	b.need(&netlink.Veth{LinkAttrs: attrs(name, 1400, mac), PeerName: "wire", PeerTxQLen: -1})
+	l := b.get(name)
+	b.must(b.h.LinkAddAltName(l, "an-alternative-name"))
+	for _, a := range []string{"192.0.2.5/24", "198.51.100.5/32", "2001:db8::5/64"} {
+		addr, err := netlink.ParseAddr(a)
+		b.must(err)
+		if addr.IP.To4() == nil {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		b.must(b.h.AddrAdd(l, addr))
+	}
+	b.must(b.h.LinkSetUp(l))
+	b.must(b.h.LinkSetUp(b.get("wire")))
+	return b.now(name)
+}
+
+// now reads a link of the host as a lent link is recorded, without what a move may change.
+func (b *lab) now(name string) Original {
+	b.t.Helper()
+	o, err := record(b.h, b.get(name))
+	b.must(err)
+	o.Index = 0
+	kept := o.Address[:0]
+	for _, a := range o.Address {
+		if !strings.HasPrefix(a.CIDR, "fe80:") { // made by the kernel
+			kept = append(kept, a)
+		}
+	}
+	o.Address = kept
+	return o
+}
+
+func lend() vnode.Network {
+	return vnode.Network{Mode: vnode.Phys, Parent: "eth0", Name: "data0", MAC: "02:00:5e:10:00:99", MTU: 1300, Address: []string{"192.0.2.77/24"}}
+}
+
+func TestLentLinkComesHome(t *testing.T) {
+	tests := []struct {
+		name string
+		end  func(s *stand)
+	}{
+		{"node stops", func(*stand) {}},
+		{"init is killed", (*stand).kill},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newLab(t)
+			want := b.adapter("eth0")
+			a := b.node("a")
+			steps := a.steps(lend())
+			a.do(steps)
+			if _, err := b.h.LinkByName("eth0"); err == nil {
+				t.Fatal("the link is still on the host")
+			}
+			tt.end(a)
+			got, err := Read(a.ns, "data0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			inside := State{Name: "data0", Type: "veth", MAC: "02:00:5e:10:00:99", MTU: 1300, Up: true, Carrier: true, Address: []string{"192.0.2.77/24"}}
+			if d := cmp.Diff(inside, got); d != "" {
+				t.Error(d)
+			}
+			a.undo(steps)
+			if d := cmp.Diff(want, b.now("eth0")); d != "" {
+				t.Error(d)
+			}
+			if _, err := os.Lstat(a.ns.Pin); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the pin is left: %v", err)
+			}
+		})
+	}
+}
+
+// TestLentLinkEveryPoint stops after each part of the way into the node and undoes from the record that was written
+// before Do.
+func TestLentLinkEveryPoint(t *testing.T) {
+	parts := []struct {
+		name string
+		do   func(b *lab, p *Phys, r *room) error
+	}{
+		{"begin", func(*lab, *Phys, *room) error { return nil }},
+		{"names off", func(b *lab, _ *Phys, _ *room) error {
+			return b.h.LinkDelAltName(b.get("eth0"), "an-alternative-name")
+		}},
+		{"moved", func(_ *lab, p *Phys, r *room) error { return p.lend(r) }},
+		{"MAC set", func(_ *lab, p *Phys, r *room) error {
+			l, err := p.link(r)
+			if err != nil {
+				return err
+			}
+			return set(r.Handle, l, p.MAC, 0)
+		}},
+		{"configured", func(_ *lab, p *Phys, r *room) error {
+			return (&Configure{Inside: p.Inside, Address: []string{"192.0.2.77/24"}}).Do(context.Background())
+		}},
+	}
+	for stop := range parts {
+		t.Run(parts[stop].name, func(t *testing.T) {
+			b := newLab(t)
+			want := b.adapter("eth0")
+			a := b.node("a")
+			steps := a.steps(lend())
+			pin, p := steps[0].(*Pin), steps[1].(*Phys)
+			a.do([]step.Step{pin})
+			b.must(p.Prepare(context.Background()))
+			r, err := p.enter()
+			b.must(err)
+			for _, part := range parts[:stop+1] {
+				b.must(part.do(b, p, r))
+			}
+			r.Close()
+			a.kill()
+			a.undo(steps)
+			if d := cmp.Diff(want, b.now("eth0")); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// TestLentNamesClash swaps: the node's eth0 is the host's eth1, and the host's eth0 the node's eth1; on the way home
+// somebody has taken the name.
+func TestLentNamesClash(t *testing.T) {
+	b := newLab(t)
+	b.adapter("eth0")
+	b.need(&netlink.Ifb{LinkAttrs: attrs("eth1", 0, nil)})
+	a := b.node("a")
+	steps := a.steps(
+		vnode.Network{Mode: vnode.Phys, Parent: "eth1", Name: "eth0"},
+		vnode.Network{Mode: vnode.Phys, Parent: "eth0", Name: "eth1"})
+	a.do(steps)
+	b.need(&netlink.Bridge{LinkAttrs: attrs("eth0", 0, nil)})
+	if err := undo(steps); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("the name is taken: %v", err)
+	}
+	if _, err := Read(a.ns, "eth1"); err == nil {
+		t.Error("the link stayed in the node because its name is taken")
+	}
+	b.must(b.h.LinkDel(b.get("eth0")))
+	a.undo(steps)
+	if got := b.get("eth0"); got.Attrs().HardwareAddr.String() != adapterMAC {
+		t.Errorf("eth0 is %s", got.Attrs().HardwareAddr)
+	}
+	if got := b.get("eth1").Type(); got != "ifb" {
+		t.Errorf("eth1 is a %s", got)
+	}
+}
+
+func TestLentLinkGone(t *testing.T) {
+	b := newLab(t)
+	b.adapter("eth0")
+	a := b.node("a")
+	steps := a.steps(lend())
+	phys := []step.Step{steps[1]} // without the pin: a virtual link dies with the namespace
+	a.do(phys)
+	a.kill()
+	a.undo(phys)
+}
+
+func TestLinkThatCannotMove(t *testing.T) {
+	b := newLab(t)
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	a := b.node("a")
+	steps := []step.Step{&Phys{Inside: Inside{NS: a.ns, If: "eth0"}, Parent: "br9", Lock: b.lock()}}
+	if err := do(steps); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("a bridge cannot move: %v", err)
+	}
+	a.undo(steps)
+}
+
+func TestPinUndoAfterBegin(t *testing.T) {
+	b := newLab(t)
+	a, c := b.node("a"), b.node("c")
+	pin := &Pin{NS: a.ns}
+	b.must(pin.Prepare(context.Background()))
+	a.undo([]step.Step{pin})
+	b.must(os.WriteFile(a.ns.Pin, nil, 0o600)) // killed between the file and the mount
+	a.undo([]step.Step{pin})
+	if _, err := os.Lstat(a.ns.Pin); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is left: %v", err)
+	}
+	// The pin of another namespace is another's.
+	other := &Pin{NS: NS{Pin: a.ns.Pin, PIDFile: c.ns.PIDFile}}
+	a.do([]step.Step{other})
+	a.undo([]step.Step{pin})
+	b.must(other.Verify(context.Background()))
+	a.undo([]step.Step{other})
+}

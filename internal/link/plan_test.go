@@ -1,0 +1,154 @@
+package link
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+func input(nets ...vnode.Network) Input {
+	n := vnode.Node{Network: nets}
+	vnode.Defaults(&n)
+	return Input{
+		Node: "wn-001", Networks: n.Network, SiteID: "3f1c", Bridge: "berth0", NS: NS{Pin: "/run/berth/nodes/wn-001/netns"},
+		Facts: Facts{Links: map[string]HostLink{
+			"lo":        {Type: "device", MTU: 65536, Up: true, Loopback: true},
+			"br0":       {Type: "bridge", MTU: 1500, Up: true},
+			"enp1":      {Type: "device", MTU: 1500, Up: true, DefaultRoute: true},
+			"enp2":      {Type: "device", MTU: 9000, Up: true},
+			"enp3":      {Type: "device", MTU: 1500},
+			"enp4":      {Type: "device", MTU: 1500, Up: true, Master: "br0"},
+			"enp5":      {Type: "device", MTU: 1500, Up: true, Uppers: []string{"enp5.7"}},
+			"berth-xyz": {Type: "veth", MTU: 1500, Up: true},
+		}},
+	}
+}
+
+func text(t *testing.T, in Input) string {
+	t.Helper()
+	claims, err := Claims(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.MACs = MACs(claims)
+	live, err := Live(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, s := range append(claims, live...) {
+		b.WriteString(s.Kind() + " " + s.String() + "\n")
+	}
+	return b.String()
+}
+
+func TestPlan(t *testing.T) {
+	got := text(t, input(
+		vnode.Network{Mode: vnode.Bridge, Address: []string{"192.0.2.10/24", "2001:db8::10/64"}, Gateway: "192.0.2.1"},
+		vnode.Network{Mode: vnode.Bridge, Parent: "br0", MTU: 1400, MAC: "02:00:5E:10:00:01"},
+		vnode.Network{Mode: vnode.Macvlan, Parent: "enp2", Name: "data0", Address: []string{"203.0.113.9/24"}, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "203.0.113.1"}}},
+		vnode.Network{Mode: vnode.Phys, Parent: "enp3"},
+	))
+	want := `link.claim-mac eth0 ee:02:08:45:2b:35, derived from site id and name
+link.claim-mac eth1 02:00:5e:10:00:01, as given
+link.claim-mac data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, derived from site id and name
+link.bridge berth0, host-only, made with the first node and gone with the last
+link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that lent links outlive the node's init
+link.veth eth0 ee:02:08:45:2b:35, mtu 1500, to bridge berth0
+link.configure eth0 up, 192.0.2.10/24, 2001:db8::10/64, gateway 192.0.2.1
+link.veth eth1 02:00:5e:10:00:01, mtu 1400, to bridge br0
+link.configure eth1 up
+link.macvlan data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, mtu 9000, on enp2
+link.configure data0 up, 203.0.113.9/24, route 198.51.100.0/24 via 203.0.113.1
+link.phys eth3 is enp3 of the host, lent until the node ends
+link.configure eth3 up
+`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if got := text(t, input(vnode.Network{Mode: vnode.None})); got != "" {
+		t.Errorf("mode none: %s", got)
+	}
+}
+
+func TestHostName(t *testing.T) {
+	if got := hostName("berth0", strings.Repeat("n", 48), "eth0"); len(got) != 15 {
+		t.Errorf("%s has %d bytes", got, len(got))
+	}
+	if hostName("berth0", "a", "eth0") == hostName("berthabcdef", "a", "eth0") {
+		t.Error("two roots share a link's name")
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		net  vnode.Network
+		kind refuse.Kind
+		want string
+	}{
+		{"no such parent", vnode.Network{Mode: vnode.Bridge, Parent: "br7"}, refuse.NotFound, "network eth0: no link br7 on this host; there are br0"},
+		{"no such adapter", vnode.Network{Mode: vnode.Macvlan, Parent: "enp7"}, refuse.NotFound, "network eth0: no link enp7 on this host; there are enp1, enp2, enp3, enp4, enp5"},
+		{"not a bridge", vnode.Network{Mode: vnode.Bridge, Parent: "enp2"}, refuse.Cannot, "network eth0: parent enp2 is not a bridge (device); use mode macvlan on it, or leave parent out for a host-only bridge; bridges of this host: br0"},
+		{"too large", vnode.Network{Mode: vnode.Bridge, Parent: "br0", MTU: 9000}, refuse.Cannot, "network eth0: mtu 9000 is more than the 1500 of its parent br0; ask for less, or raise the parent's"},
+		{"macvlan on a port", vnode.Network{Mode: vnode.Macvlan, Parent: "enp4"}, refuse.Cannot, "network eth0: enp4 is a port of br0; use mode bridge with parent br0"},
+		{"macvlan on a link that is down", vnode.Network{Mode: vnode.Macvlan, Parent: "enp3"}, refuse.Cannot, "network eth0: parent enp3 is down; ip link set enp3 up"},
+		{"macvlan on lo", vnode.Network{Mode: vnode.Macvlan, Parent: "lo"}, refuse.Cannot, "network eth0: macvlan on the loopback interface; name one of enp1, enp2, enp3, enp4, enp5"},
+		{"the host's way out", vnode.Network{Mode: vnode.Phys, Parent: "enp1"}, refuse.Cannot, "network eth0: enp1 carries the host's default route; use mode macvlan on it, or lend another link"},
+		{"lend a port", vnode.Network{Mode: vnode.Phys, Parent: "enp4"}, refuse.Cannot, "network eth0: enp4 is a port of br0; take it out of there first, or use mode bridge"},
+		{"lend what carries others", vnode.Network{Mode: vnode.Phys, Parent: "enp5"}, refuse.Cannot, "network eth0: enp5 has links on top of it: enp5.7; remove them first, or use mode macvlan"},
+		{"lend a bridge", vnode.Network{Mode: vnode.Phys, Parent: "br0"}, refuse.Cannot, "network eth0: br0 cannot leave the host; name one of enp1, enp2, enp3, enp4, enp5"},
+		{"sriov", vnode.Network{Mode: vnode.SRIOV, Parent: "enp2"}, refuse.Cannot, "network eth0: mode sriov; this version of Berth does not do it yet: use mode macvlan, or phys with a virtual function that exists"},
+		{"vlan", vnode.Network{Mode: vnode.Bridge, VLAN: 7}, refuse.Cannot, "network eth0: vlan 7; this version of Berth does not do it yet: make a VLAN interface on the host and name it as parent"},
+		{"rate", vnode.Network{Mode: vnode.Bridge, Rate: vnode.NetRate{TX: 1}}, refuse.Cannot, "network eth0: rate; this version of Berth does not do it yet: leave rate out"},
+		{"pool", vnode.Network{Mode: vnode.Bridge, MAC: "pool lab"}, refuse.Cannot, "network eth0: mac pool lab; this version of Berth does not do it yet: give an address, or auto"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := input(tt.net)
+			in.MACs = map[string]string{"eth0": "02:00:5e:10:00:01"}
+			_, err := Live(in)
+			if err == nil || err.Error() != tt.want || refuse.KindOf(err) != tt.kind {
+				t.Errorf("got  %v (%d)\nwant %s (%d)", err, refuse.KindOf(err), tt.want, tt.kind)
+			}
+		})
+	}
+	in := input(vnode.Network{Mode: vnode.Phys, Parent: "enp2"}, vnode.Network{Mode: vnode.Phys, Parent: "enp2"})
+	if _, err := Live(in); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("one link lent twice: %v", err)
+	}
+}
+
+func TestReadFacts(t *testing.T) {
+	b := newLab(t)
+	b.adapter("eth0")
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.must(b.h.LinkSetMaster(b.get("wire"), b.get("br9")))
+	a := attrs("mv0", 0, nil)
+	a.ParentIndex = b.get("eth0").Attrs().Index
+	b.need(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE})
+	dst, err := netlink.ParseIPNet("0.0.0.0/0")
+	b.must(err)
+	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("eth0").Attrs().Index, Dst: dst}))
+
+	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}})
+	b.must(err)
+	delete(got.Links, "lo")
+	want := map[string]HostLink{
+		"eth0": {Type: "veth", MTU: 1400, Up: true, Uppers: []string{"mv0"}, DefaultRoute: true},
+		"wire": {Type: "veth", MTU: 1400, Up: true, Master: "br9"},
+		"br9":  {Type: "bridge", MTU: 1400},
+		"mv0":  {Type: "macvlan", MTU: 1400},
+	}
+	if d := cmp.Diff(want, got.Links); d != "" {
+		t.Error(d)
+	}
+	if got, err := ReadFacts([]vnode.Network{{Mode: vnode.Bridge}}); err != nil || got.Links != nil {
+		t.Errorf("nothing was asked for: %v %v", got, err)
+	}
+}
