@@ -147,8 +147,8 @@ func checkHugePages(r *report, n *Node) {
 	}
 }
 
-// rlimitNames are the limits of setrlimit(2) in lower case.
-func rlimitNames() []string {
+// RLimitNames returns the limits of setrlimit(2) in lower case.
+func RLimitNames() []string {
 	return []string{
 		"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
 		"rss", "rtprio", "rttime", "sigpending", "stack",
@@ -157,8 +157,8 @@ func rlimitNames() []string {
 
 func checkRLimits(r *report, n *Node) {
 	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {
-		if !slices.Contains(rlimitNames(), name) {
-			r.bad("rlimits."+name, "unknown limit: %s", or(rlimitNames()))
+		if !slices.Contains(RLimitNames(), name) {
+			r.bad("rlimits."+name, "unknown limit: %s", or(RLimitNames()))
 		}
 	}
 }

@@ -1,0 +1,137 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	"berth/internal/vnode"
+)
+
+// schema is a JSON Schema, as far as a spec needs it.
+type schema struct {
+	Schema               string      `json:"$schema,omitempty"`
+	Title                string      `json:"title,omitempty"`
+	Description          string      `json:"description,omitempty"`
+	Type                 any         `json:"type,omitempty"` // a name or a list of them
+	Enum                 []string    `json:"enum,omitempty"`
+	Pattern              string      `json:"pattern,omitempty"`
+	Minimum              *int64      `json:"minimum,omitempty"`
+	ExclusiveMinimum     *int64      `json:"exclusiveMinimum,omitempty"`
+	Maximum              *int64      `json:"maximum,omitempty"`
+	MinLength            int         `json:"minLength,omitempty"`
+	Items                *schema     `json:"items,omitempty"`
+	AnyOf                []*schema   `json:"anyOf,omitempty"`
+	Properties           *properties `json:"properties,omitempty"`
+	PropertyNames        *schema     `json:"propertyNames,omitempty"`
+	AdditionalProperties any         `json:"additionalProperties,omitempty"` // false or a schema
+	Required             []string    `json:"required,omitempty"`
+}
+
+// property is one key of an object; properties keep the order of the types.
+type property struct {
+	key    string
+	schema *schema
+}
+
+type properties []property
+
+// MarshalJSON writes an object with its keys in order.
+func (p properties) MarshalJSON() ([]byte, error) {
+	var out bytes.Buffer
+	for i, property := range p {
+		key, err := json.Marshal(property.key)
+		if err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(property.schema)
+		if err != nil {
+			return nil, err
+		}
+		out.WriteString([]string{"{", ","}[min(i, 1)])
+		out.Write(key)
+		out.WriteString(":")
+		out.Write(value)
+	}
+	return append(out.Bytes(), '}'), nil
+}
+
+// Schema returns the JSON Schema (2020-12) of one node's spec, made from vnode's types and their tags. It knows keys,
+// types, words, ranges and the forms of units; what depends on several keys only Parse knows. Text that looks like a
+// number must be in quotes for it, while Parse takes such text as it is written.
+func Schema() ([]byte, error) {
+	s := structSchema(reflect.TypeFor[vnode.Node]())
+	s.Schema = "https://json-schema.org/draft/2020-12/schema"
+	s.Title = "Spec of a Berth node"
+	return json.MarshalIndent(s, "", "  ")
+}
+
+func structSchema(t reflect.Type) *schema {
+	s := &schema{Type: "object", AdditionalProperties: false, Properties: &properties{}}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		*s.Properties = append(*s.Properties, property{vnode.FieldKey(f), fieldSchema(f)})
+		if !strings.Contains(f.Tag.Get("json"), ",") { // neither omitempty nor omitzero: it must be given
+			s.Required = append(s.Required, vnode.FieldKey(f))
+		}
+	}
+	return s
+}
+
+func fieldSchema(f reflect.StructField) *schema {
+	s := typeSchema(f.Type)
+	s.Description = f.Tag.Get("doc")
+	s.Enum = vnode.Allowed(f.Tag)
+	if low, high, ok := vnode.Range(f.Tag); ok {
+		s.Minimum, s.Maximum = &low, &high
+	}
+	switch {
+	case f.Name == "Command":
+		// A word of a command is text however it looks: [sleep, 10].
+		s.Items = &schema{Type: []string{"string", "number", "boolean"}}
+	case f.Type.Kind() == reflect.String && s.Pattern == "" && s.Enum == nil:
+		s.MinLength = 1
+	}
+	return s
+}
+
+// typeSchema describes a type; for units the pattern of their text. Their bounds are Parse's to check.
+func typeSchema(t reflect.Type) *schema {
+	if t == reflect.TypeFor[vnode.Device]() {
+		return &schema{AnyOf: []*schema{{Type: "string", Pattern: "^/"}, structSchema(t)}}
+	}
+	if pattern := vnode.Pattern(t); pattern != "" {
+		s := &schema{Type: "string", Pattern: pattern}
+		switch t { // those that may be a bare number
+		case reflect.TypeFor[vnode.Bytes](), reflect.TypeFor[vnode.CPUSet]():
+			s.Type, s.Minimum = []string{"string", "integer"}, new(int64)
+		case reflect.TypeFor[vnode.Cores]():
+			s.Type, s.ExclusiveMinimum = []string{"string", "number"}, new(int64)
+		}
+		return s
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeSchema(t.Elem())
+	case reflect.Struct:
+		return structSchema(t)
+	case reflect.Slice:
+		return &schema{Type: "array", Items: typeSchema(t.Elem())}
+	case reflect.Map:
+		return &schema{Type: "object", PropertyNames: keySchema(t), AdditionalProperties: typeSchema(t.Elem())}
+	case reflect.Bool:
+		return &schema{Type: "boolean"}
+	case reflect.Int, reflect.Uint64:
+		return &schema{Type: "integer", Minimum: new(int64)}
+	}
+	return &schema{Type: "string"}
+}
+
+// keySchema describes the keys of a map: sizes of pages, or names of resource limits.
+func keySchema(m reflect.Type) *schema {
+	if m == reflect.TypeFor[vnode.RLimits]() {
+		return &schema{Enum: vnode.RLimitNames()}
+	}
+	return &schema{Pattern: vnode.Pattern(m.Key())}
+}

@@ -1,0 +1,35 @@
+package vnode
+
+import (
+	"reflect"
+	"strings"
+)
+
+// Pattern returns the regular expression that the text of a unit, list or image matches, for the JSON Schema; "" for
+// other types. It is a little wider than the parser, which also knows bounds.
+func Pattern(t reflect.Type) string {
+	const number = `[0-9]+(\.[0-9]+)?`
+	switch t {
+	case reflect.TypeFor[Bytes]():
+		return "^" + number + "(" + unitPattern(byteUnits()) + ")?$"
+	case reflect.TypeFor[Rate]():
+		return "^" + number + "(" + unitPattern(byteUnits()) + ")/s$"
+	case reflect.TypeFor[BitRate]():
+		return "^" + number + "(" + unitPattern(bitUnits) + ")$"
+	case reflect.TypeFor[Cores]():
+		return "^" + number + "$"
+	case reflect.TypeFor[CPUSet]():
+		return "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"
+	case reflect.TypeFor[Image]():
+		return "^(host|(oci|oci-layout|dir|file):.+)$"
+	}
+	return ""
+}
+
+func unitPattern(units []unit) string {
+	names := make([]string, len(units))
+	for i, u := range units {
+		names[i] = u.name
+	}
+	return strings.Join(names, "|")
+}
