@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// NullFormat names the JSON document of a NullReport and its version.
+const NullFormat = "berth-bench-null/1"
+
+// NullReport is the evidence on how often the tool cries wolf: rows in which the host was measured against itself.
+type NullReport struct {
+	Format   string      `json:"format"`
+	Partial  bool        `json:"partial"`
+	Started  time.Time   `json:"started"`
+	Ended    time.Time   `json:"ended"`
+	Machine  Machine     `json:"machine"`
+	Fio      string      `json:"fio"`
+	Margin   float64     `json:"margin_pct"` // of the verdicts in ByMargin
+	Summary  NullSummary `json:"summary"`
+	Rows     []NullRow   `json:"rows"`
+	Commands [][]string  `json:"commands"` // of the kinds of rows
+}
+
+// NullRow is one comparison of the host with itself.
+type NullRow struct {
+	Row    string     `json:"row"`
+	Run    int        `json:"run"`       // rows of one run were interleaved, as in any report
+	Seed   uint64     `json:"seed"`      // of that run's order
+	Host   []float64  `json:"host_iops"` // of each pair
+	Null   []float64  `json:"null_iops"`
+	Result Comparison `json:"result"`
+}
+
+// NullSummary counts verdicts.
+type NullSummary struct {
+	Rows            int        `json:"rows"`
+	Called          int        `json:"interval_excludes_zero"`     // the 95 % interval excludes no difference: 5 % expected at most
+	CalledAtCould   int        `json:"called_at_could_decide"`     // worse or better at the margin that the row said it could decide
+	DecidedAtCould  int        `json:"decided_at_could_decide"`    // not undecided at it: 90 % expected at least
+	CalledAtMargin  int        `json:"called_at_margin"`           // worse or better at the fixed margin
+	DecidedAtMargin int        `json:"decided_at_margin"`          // not undecided at it
+	Could           [3]float64 `json:"could_decide_pct_quartiles"` // of the smallest margins: lower quartile, median, upper quartile
+}
+
+// NullRows repeats quick runs of the host against itself until it has n rows. Each run has an order of its own, from
+// o.Seed on; set o.Pairs. Interrupted, it returns what it has, marked partial, beside the error.
+func NullRows(ctx context.Context, n int, o Options, arms Arms, progress func(done, total int)) (*NullReport, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	arms.Node = nil
+	all := &NullReport{Format: NullFormat, Started: time.Now().UTC(), Margin: o.MarginPct}
+	for run := 1; len(all.Rows) < n; run++ {
+		progress(len(all.Rows), n)
+		rep, err := Run(ctx, o, arms, nil)
+		if rep != nil && err == nil { // a partial run has rows with fewer pairs: they are not what is counted
+			all.add(rep, run)
+		}
+		if err != nil {
+			all.Partial = true
+			all.sum()
+			return all, fmt.Errorf("measure run %d of null rows: %w", run, err)
+		}
+		o.Seed++
+	}
+	all.Rows = all.Rows[:n]
+	all.sum()
+	return all, nil
+}
+
+func (a *NullReport) add(rep *Report, run int) {
+	a.Machine, a.Fio, a.Commands = rep.Machine, rep.Fio, nil
+	for _, r := range rep.Rows {
+		a.Commands = append(a.Commands, r.Command)
+		row := NullRow{Row: r.Name, Run: run, Seed: rep.Seed}
+		for _, t := range rep.Trials {
+			switch {
+			case t.Row != r.Name || t.Round == 0 || t.Measured == nil:
+			case t.Arm == hostArm:
+				row.Host = append(row.Host, t.IOPS)
+			default:
+				row.Null = append(row.Null, t.IOPS)
+			}
+		}
+		if r.NullComp != nil {
+			row.Result = *r.NullComp
+		}
+		a.Rows = append(a.Rows, row)
+	}
+}
+
+func (a *NullReport) sum() {
+	a.Ended = time.Now().UTC()
+	s := NullSummary{Rows: len(a.Rows)}
+	var could []float64
+	for _, r := range a.Rows {
+		c := r.Result
+		count(&s.Called, c.CI95Pct != nil && (c.CI95Pct[0] > 0 || c.CI95Pct[1] < 0))
+		count(&s.CalledAtCould, c.AtCould == Worse || c.AtCould == Better)
+		count(&s.DecidedAtCould, c.AtCould != Undecided)
+		count(&s.CalledAtMargin, c.Verdict == Worse || c.Verdict == Better)
+		count(&s.DecidedAtMargin, c.Verdict != Undecided)
+		if c.Could != nil {
+			could = append(could, *c.Could)
+		}
+	}
+	slices.Sort(could)
+	if n := len(could); n > 0 {
+		s.Could = [3]float64{could[n/4], median(could), could[(3*n)/4]}
+	}
+	a.Summary = s
+}
+
+func count(n *int, yes bool) {
+	if yes {
+		*n++
+	}
+}
+
+// Check says whether the rows keep the tool's promise: at most 8 % of them called worse or better (16 of 200: with 5 %
+// expected, chance alone exceeds that in 3 of 100 such experiments), at least 80 % decided at the margin they could decide.
+func (a *NullReport) Check() error {
+	s := a.Summary
+	var err error
+	if 100*s.CalledAtCould > 8*s.Rows || 100*s.CalledAtMargin > 8*s.Rows {
+		err = errors.New("more than 8 % of the rows were called worse or better")
+	}
+	if 100*s.DecidedAtCould < 80*s.Rows {
+		err = errors.Join(err, errors.New("fewer than 80 % of the rows were decided at the margin that they said they could decide"))
+	}
+	return err
+}
+
+// Text writes the summary.
+func (a *NullReport) Text(w io.Writer) error {
+	s := a.Summary
+	_, err := fmt.Fprintf(w, "%d rows of the host against itself (%s, %s, Linux %s, %d cores)\n"+
+		"called worse or better:   %3d at the margin each row could decide, %d at %s %%\n"+
+		"95 %% interval without 0:  %3d\n"+
+		"decided:                  %3d at the margin each row could decide, %d at %s %%\n"+
+		"that margin, quartiles:   %s, %s, %s %%\n",
+		s.Rows, a.Machine.Device, a.Fio, a.Machine.Kernel, a.Machine.Cores, s.CalledAtCould, s.CalledAtMargin, short(a.Margin),
+		s.Called, s.DecidedAtCould, s.DecidedAtMargin, short(a.Margin), short(s.Could[0]), short(s.Could[1]), short(s.Could[2]))
+	return err
+}
+
+// JSON writes the whole document, one line.
+func (a *NullReport) JSON(w io.Writer) error { return json.NewEncoder(w).Encode(a) }
