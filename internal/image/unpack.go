@@ -34,17 +34,6 @@ const maxID = 65535
 // maxPath is PATH_MAX less the closing zero.
 const maxPath = unix.PathMax - 1
 
-// Names that layers give to what they remove (OCI image specification, layer.md).
-const (
-	whiteoutPrefix = ".wh."
-	whiteoutMeta   = ".wh..wh." // other names of AUFS's own: ignored
-	whiteoutOpaque = ".wh..wh..opq"
-)
-
-// What overlay reads instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of what is
-// removed, and this attribute on a folder that hides the folders below it.
-const opaqueAttr = "trusted.overlay.opaque"
-
 // unpacker writes one layer into a folder.
 //
 // Why nothing outside the folder can be touched: a parent folder is opened by os.Root, which refuses every path that
@@ -191,11 +180,7 @@ func (u *unpacker) fd() int { return int(u.parent.Fd()) }
 // makeFolder makes the last part of name in the parent, root's with mode 0755; a folder that is there stays.
 func (u *unpacker) makeFolder(name string) error {
 	base := path.Base(name)
-	err := unix.Mkdirat(u.fd(), base, 0o755)
-	if err == nil {
-		return unix.Fchmodat(u.fd(), base, 0o755, 0) // whatever the umask
-	}
-	if err != unix.EEXIST {
+	if err := u.mkdir(base); err != unix.EEXIST {
 		return err
 	}
 	var st unix.Stat_t
@@ -212,13 +197,19 @@ func (u *unpacker) makeFolder(name string) error {
 	if err := unix.Unlinkat(u.fd(), base, 0); err != nil {
 		return err
 	}
-	if err := unix.Mkdirat(u.fd(), base, 0o755); err != nil {
+	if err := u.mkdir(base); err != nil {
 		return err
 	}
 	return u.setOpaque(base)
 }
 
-func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+// mkdir makes a folder in the parent with mode 0755 whatever the umask.
+func (u *unpacker) mkdir(base string) error {
+	if err := unix.Mkdirat(u.fd(), base, 0o755); err != nil {
+		return err
+	}
+	return unix.Fchmodat(u.fd(), base, 0o755, 0)
+}
 
 // folder makes a folder entry, or sets the attributes of the one that is there.
 func (u *unpacker) folder(name string, h *tar.Header) error {
@@ -366,42 +357,6 @@ func (u *unpacker) clear(name string) error {
 		return nil
 	}
 	return err
-}
-
-// whiteout hides victim in the layers below.
-func (u *unpacker) whiteout(name, victim string) error {
-	if victim == "" || victim == "." || victim == ".." {
-		return refuse.Invalidf("it removes nothing that could be there")
-	}
-	var st unix.Stat_t
-	err := unix.Fstatat(u.fd(), victim, &st, unix.AT_SYMLINK_NOFOLLOW)
-	switch {
-	case err == unix.ENOENT:
-		return unix.Mknodat(u.fd(), victim, unix.S_IFCHR, 0)
-	case err != nil:
-		return err
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // this layer's own folder stays, what is below it goes
-		return u.setOpaque(victim)
-	}
-	return nil // this layer's own file hides what is below
-}
-
-// opaque makes a folder hide what the layers below have in it.
-func (u *unpacker) opaque(dir string) error {
-	if err := u.enter(dir); err != nil {
-		return err
-	}
-	return u.setOpaque(".")
-}
-
-// setOpaque marks the folder base of the parent.
-func (u *unpacker) setOpaque(base string) error {
-	fd, err := unix.Openat(u.fd(), base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return setAttr(fd, opaqueAttr, "y")
 }
 
 // setTimes sets the folders' mtimes.

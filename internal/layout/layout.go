@@ -44,7 +44,7 @@ func (l Layout) tagged(s string) string {
 }
 
 // Host-wide lock, the same for every root: devices and MACs are claimed under it.
-func (l Layout) HostLock() string { return "/run/lock/berth.lock" }
+func (l Layout) HostLock() string { return "/run/berth.lock" }
 
 // Per-host files.
 func (l Layout) SiteID() string          { return filepath.Join(l.Lib, "site-id") }

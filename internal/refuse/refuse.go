@@ -64,3 +64,14 @@ func KindOf(err error) Kind {
 	}
 	return Failed
 }
+
+// Join puts several errors into one, a line each; its kind is the first one's. It is nil if there are none.
+func Join(errs []error) error {
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/host"
+	"berth/internal/mounts"
+	"berth/internal/node"
+	"berth/internal/oci"
+)
+
+func (a *app) doctorCmd() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "doctor", Short: "what this host can do, and how to mend what it cannot",
+		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes, network, and
+what spoils measurements. Each lack comes with why it matters and a remedy to paste.
+The exit code is 3 when something is missing without which no node runs.`,
+		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
+			tried := host.Try(cmd.Context(), b.Layout.Lib, idmap, tryRuntimes(cmd.Context(), b))
+			checks := host.Doctor(host.New(), tried)
+			if a.json {
+				err = a.printJSON(checks)
+			} else {
+				err = host.Text(a.Out, checks)
+			}
+			if err != nil {
+				return err
+			}
+			return host.Refusal(checks)
+		},
+	})
+}
+
+// tryRuntimes tells which runtimes there are, whether each works, and what is known against it.
+func tryRuntimes(ctx context.Context, b *node.Berth) []host.Runtime {
+	results := map[string]oci.Result{}
+	if c, err := b.Runtime(ctx); err == nil {
+		for _, r := range c.Tried {
+			results[r.Runtime.Name] = r
+		}
+	}
+	found, err := oci.Find(ctx)
+	if err != nil {
+		found = nil
+	}
+	var all []host.Runtime
+	for _, name := range oci.Names() {
+		hr := host.Runtime{Name: name}
+		for _, r := range found {
+			if r.Name != name {
+				continue
+			}
+			hr.Path, hr.Version, hr.Escapes = r.Path, r.Version, oci.Escapes(r)
+			hr.Start = results[name].Median
+			if why := results[name].Why; why != "" {
+				hr.Err = &oci.CommandError{Command: name, Why: why}
+			}
+		}
+		all = append(all, hr)
+	}
+	return all
+}

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/image"
+	"berth/internal/vnode"
+)
+
+func (a *app) imageCmd() *cobra.Command {
+	c := &cobra.Command{
+		Use: "image", Short: "the images that nodes are made from",
+		Example: "  berth image import busybox.tar busybox\n  berth image ls\n  berth image rm busybox",
+	}
+	c.AddCommand(a.imageImportCmd(), a.imageLsCmd(), a.imageRmCmd())
+	return c
+}
+
+func (a *app) imageImportCmd() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "import ARCHIVE [NAME]", Short: "add an image from a docker or OCI archive, or an OCI layout folder",
+		Args: cobra.RangeArgs(1, 2),
+		Long: `Add an image from a file that docker save, podman save or skopeo wrote, or from a folder in
+OCI image layout. Layers are checked against their digests and unpacked once for all images.
+Refused: device nodes, names and hard links that leave the image, more than 64 GiB.`,
+		Example: "  berth image import worker.tar worker",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			name := ""
+			if len(args) > 1 {
+				name = args[1]
+			}
+			progress, done := a.byteProgress("import")
+			rec, err := image.Open(b.Layout).Import(cmd.Context(), args[0], name, progress)
+			done()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(rec)
+			}
+			fmt.Fprintf(a.Out, "%s: %d layers, %s\n", rec.Name, len(rec.Layers), human(rec.Size))
+			return nil
+		},
+	})
+}
+
+func (a *app) imageLsCmd() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "ls", Short: "list the images",
+		RunE: func(*cobra.Command, []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			all, err := image.Open(b.Layout).List()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if all == nil {
+					all = []image.Record{}
+				}
+				return a.printJSON(all)
+			}
+			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tLAYERS\tSIZE\tIMPORTED")
+			for _, r := range all {
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s ago\n", r.Name, len(r.Layers), human(r.Size), ago(r.Imported))
+			}
+			return w.Flush()
+		},
+	})
+}
+
+func (a *app) imageRmCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME…", Short: "remove images that no node uses", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			return each(names, func(name string) error {
+				if err := image.Open(b.Layout).Remove(cmd.Context(), name, b.ImageUsers); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.Out, "%s removed\n", name)
+				return nil
+			})
+		},
+	}
+}
+
+// human writes a size with at most one decimal.
+func human(n int64) string {
+	for _, u := range []struct {
+		size vnode.Bytes
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if vnode.Bytes(n) >= u.size {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

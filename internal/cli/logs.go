@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func (a *app) logsCmd() *cobra.Command {
+	var follow bool
+	lines := -1
+	c := &cobra.Command{
+		Use: "logs NAME", Short: "print what a node's command wrote", Args: cobra.ExactArgs(1),
+		Long: `Print what a node's command wrote to its standard output and error. The log is one file,
+written by the node itself; beyond 10 MiB its older half is dropped.`,
+		Example: "  berth logs wn-001\n  berth logs -f -n 20 wn-001",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			return b.Logs(cmd.Context(), args[0], a.Out, lines, follow)
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as it grows, until the node ends")
+	c.Flags().IntVarP(&lines, "lines", "n", lines, "only the last `N` lines")
+	return c
+}

@@ -1,0 +1,184 @@
+// Package cli is Berth's command line: one file a command, text for people and JSON for programs.
+//
+// Rules of output: data goes to stdout, everything else to stderr; progress only to a terminal; no colour.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/node"
+	"berth/internal/oci"
+	"berth/internal/refuse"
+	"berth/internal/spec"
+	"berth/internal/vnode"
+)
+
+// Version is the version of this berth, set when it is built.
+var Version = "devel"
+
+// Streams are what a command reads and writes.
+type Streams struct {
+	In       *os.File
+	Out, Err io.Writer
+}
+
+// app is what the commands share: the streams, the persistent flags, and the exit code that a node's command gave.
+type app struct {
+	Streams
+	root string
+	json bool
+	code int // exit code of a node's own command (run, exec), or of plan --detailed-exitcode
+}
+
+// exit codes of run and exec when Berth itself fails, as podman has them.
+const ownFailure = 125
+
+// Main runs one command line and returns its exit code.
+func Main(ctx context.Context, args []string, s Streams) int {
+	a := &app{Streams: s}
+	root := a.command()
+	root.SetArgs(args)
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return a.code
+	}
+	fmt.Fprintf(s.Err, "berth: %v\n", err)
+	return exitCode(cmd, err)
+}
+
+func exitCode(cmd *cobra.Command, err error) int {
+	passes := cmd.Annotations["passes-exit-code"] != ""
+	var ce *oci.CommandError
+	if errors.As(err, &ce) && passes {
+		return ce.Code
+	}
+	if passes {
+		return ownFailure
+	}
+	return int(refuse.KindOf(err))
+}
+
+// NewRoot returns the whole command tree, for man pages and completion.
+func NewRoot() *cobra.Command {
+	a := &app{Streams: Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}}
+	return a.command()
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "virtual nodes beside a storage service, each with its own identity and proved limits",
+		Long: `Berth runs virtual nodes: containers that are machines of their own on the network,
+with hard limits of CPU, memory and block I/O that are read back from the kernel,
+and measures what a node costs against the bare host.
+
+Exit codes: 0 done · 1 failed · 2 wrong usage or an invalid spec · 3 this host cannot
+4 no such node, image or device · 5 it exists or is busy · 6 plan would change something.
+run and exec pass on the command's own code; their own failures are 125, 126, 127.`,
+		Example: `  berth doctor                          what this host can do
+  berth run --image host -- hostname    a throw-away node
+  berth apply -f node.yaml              make a node as its spec says
+  berth show wn-001                     its limits, as the kernel has them`,
+		Version:       Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything under `DIR` instead of /run/berth and /var/lib/berth")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return refuse.Invalidf("%w\nsee %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(
+		a.doctorCmd(), a.schemaCmd(), a.planCmd(), a.applyCmd(), a.runCmd(), a.startCmd(), a.stopCmd(), a.rmCmd(),
+		a.execCmd(), a.lsCmd(), a.showCmd(), a.logsCmd(), a.setCmd(), a.repairCmd(), a.imageCmd(), a.benchCmd(), a.keeperCmd(),
+	)
+	for _, c := range root.Commands() {
+		checkArgs(c)
+	}
+	return root
+}
+
+// checkArgs makes a wrong number of arguments, or an unknown subcommand, exit code 2 like any wrong usage.
+func checkArgs(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		checkArgs(sub)
+	}
+	if c.HasSubCommands() && c.RunE == nil {
+		c.Args = cobra.NoArgs
+		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	check := c.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return refuse.Invalidf("%w\nsee %s --help", err, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// jsonFlag gives a command --json.
+func (a *app) jsonFlag(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&a.json, "json", false, "print JSON")
+	return c
+}
+
+func (a *app) open() (*node.Berth, error) {
+	dir := a.root
+	if dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, refuse.Invalidf("root %s: %w", dir, err)
+		}
+		dir = abs
+	}
+	return node.Open(dir)
+}
+
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// readSpecs reads the nodes of a file; "-" is standard input.
+func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
+	var data []byte
+	var err error
+	dir := filepath.Dir(file)
+	if file == "-" {
+		data, err = io.ReadAll(a.In)
+		dir = "."
+	} else {
+		data, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, refuse.Invalidf("read spec: %w", err)
+	}
+	nodes, err := spec.Parse(file, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		spec.Resolve(n, dir)
+	}
+	return nodes, nil
+}
+
+// usage makes an error one of wrong usage.
+func usage(err error) error { return refuse.Invalidf("%w", err) }

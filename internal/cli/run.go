@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"berth/internal/node"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// runFlags are the flags of berth run that stand for keys of a spec.
+type runFlags struct {
+	file, image, name, hostname, cpu, cpuset, memory, network string
+	pids                                                      int
+	mounts, devices                                           []string
+	noUserNS                                                  bool
+}
+
+func (a *app) runCmd() *cobra.Command {
+	var f runFlags
+	var tty bool
+	c := &cobra.Command{
+		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
+		Long: `Run a command in a node of its own, in the foreground, and remove the node when it ends.
+Standard input, output and error are the command's own; with -t it gets a terminal.
+Ctrl-C asks the command to end; a second one kills it. If berth run itself is killed, its
+node ends too. The exit code is the command's; 125 if Berth failed, 126 if the command
+could not be run, 127 if it was not found.`,
+		Example: `  berth run --image host -- hostname
+  berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
+  berth run --image oci:busybox -t -- sh
+  berth run -f node.yaml`,
+		Args:        cobra.ArbitraryArgs,
+		Annotations: map[string]string{"passes-exit-code": "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := a.nodeOf(&f, args)
+			if err != nil {
+				return err
+			}
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			if tty && !term.IsTerminal(int(a.In.Fd())) {
+				return refuse.Invalidf("-t: standard input is not a terminal")
+			}
+			a.code, err = b.Run(cmd.Context(), n, node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty})
+			return err
+		},
+	}
+	fl := c.Flags()
+	fl.SetInterspersed(false)
+	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; flags go before it")
+	fl.StringVar(&f.image, "image", "", "its root: host | oci:REF | oci-layout:DIR | dir:PATH")
+	fl.StringVar(&f.name, "name", "", "its name (default: run- and a number)")
+	fl.StringVar(&f.hostname, "hostname", "", "host name inside")
+	fl.StringVar(&f.cpu, "cpu", "", "most CPU, for example 1.5")
+	fl.StringVar(&f.cpuset, "cpuset", "", "the CPUs it may run on, for example 0-1")
+	fl.StringVar(&f.memory, "memory", "", "most memory, for example 512MiB")
+	fl.IntVar(&f.pids, "pids", 0, "most processes")
+	fl.StringVar(&f.network, "network", "", "`MODE[:PARENT][,ADDRESS]`: none | bridge | macvlan:eth0,192.0.2.10/24 …")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "`SOURCE:TARGET[:ro]` of the host made visible inside")
+	fl.StringArrayVar(&f.devices, "device", nil, "a device of the host")
+	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
+	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	return c
+}
+
+// nodeOf makes the node that the flags and arguments describe.
+func (a *app) nodeOf(f *runFlags, args []string) (*vnode.Node, error) {
+	n := &vnode.Node{}
+	if f.file != "" {
+		nodes, err := a.readSpecs(f.file)
+		if err != nil {
+			return nil, err
+		}
+		if len(nodes) != 1 {
+			return nil, refuse.Invalidf("%s holds %d nodes; run takes one", f.file, len(nodes))
+		}
+		n = nodes[0]
+	}
+	if err := f.onto(n); err != nil {
+		return nil, err
+	}
+	if len(args) > 0 {
+		n.Command = args
+	}
+	if n.Name == "" {
+		n.Name = "run-" + strconv.Itoa(os.Getpid())
+	}
+	vnode.Defaults(n)
+	if problems := vnode.Validate(n); len(problems) > 0 {
+		var all []string
+		for _, p := range problems {
+			all = append(all, p.Field+": "+p.Msg)
+		}
+		return nil, refuse.Invalidf("%s", strings.Join(all, "\n"))
+	}
+	return n, nil
+}
+
+func (f *runFlags) onto(n *vnode.Node) (err error) {
+	if f.image != "" {
+		if n.Image, err = vnode.ParseImage(f.image); err != nil {
+			return refuse.Invalidf("--image: %w", err)
+		}
+	}
+	if n.Image.Kind == "" {
+		return refuse.Invalidf("no image given: --image host | oci:REF | oci-layout:DIR | dir:PATH")
+	}
+	if f.name != "" {
+		n.Name = f.name
+	}
+	if f.hostname != "" {
+		n.Hostname = f.hostname
+	}
+	for _, c := range []struct{ key, value string }{{"cpu.max", f.cpu}, {"cpu.set", f.cpuset}, {"memory.max", f.memory}} {
+		if c.value == "" {
+			continue
+		}
+		if err := vnode.Change(n, c.key, c.value); err != nil {
+			return refuse.Invalidf("%w", err)
+		}
+	}
+	if f.pids != 0 {
+		n.PIDs = f.pids
+	}
+	if f.noUserNS {
+		no := false
+		n.UserNamespace = &no
+	}
+	if f.network != "" {
+		n.Network = []vnode.Network{parseNetwork(f.network)}
+	}
+	for _, m := range f.mounts {
+		mount, err := parseMount(m)
+		if err != nil {
+			return err
+		}
+		n.Mounts = append(n.Mounts, mount)
+	}
+	for _, d := range f.devices {
+		n.Devices = append(n.Devices, vnode.Device{Path: d})
+	}
+	return nil
+}
+
+func parseNetwork(s string) vnode.Network {
+	how, addr, _ := strings.Cut(s, ",")
+	mode, parent, _ := strings.Cut(how, ":")
+	nw := vnode.Network{Mode: vnode.Mode(mode), Parent: parent}
+	if addr != "" {
+		nw.Address = strings.Split(addr, ",")
+	}
+	return nw
+}
+
+func parseMount(s string) (vnode.Mount, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" {
+		return vnode.Mount{}, refuse.Invalidf("--mount %s: want SOURCE:TARGET or SOURCE:TARGET:ro", s)
+	}
+	return vnode.Mount{Source: parts[0], Target: parts[1], ReadOnly: len(parts) == 3}, nil
+}
+
+func (a *app) execCmd() *cobra.Command {
+	var tty, in bool
+	c := &cobra.Command{
+		Use: "exec [-it] NAME -- CMD ARG…", Short: "run one more command in a running node",
+		Long: `Run one more command in a running node, with the same rights and limits as the node's own.
+The exit code is the command's; 125 if Berth failed, 126 if the command could not be run,
+127 if it was not found.`,
+		Example: "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return fmt.Errorf("want NAME -- CMD ARG…")
+			}
+			return nil
+		},
+		Annotations: map[string]string{"passes-exit-code": "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := a.open()
+			if err != nil {
+				return err
+			}
+			if tty && !term.IsTerminal(int(a.In.Fd())) {
+				return refuse.Invalidf("-t: standard input is not a terminal")
+			}
+			return b.Exec(cmd.Context(), args[0], args[1:], tty)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	c.Flags().BoolVarP(&in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
+	return c
+}

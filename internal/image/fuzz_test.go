@@ -1,0 +1,109 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/image/imagetest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// FuzzUnpack feeds any bytes as a layer: no panic, and nothing beside the target folder is made or changed.
+func FuzzUnpack(f *testing.F) {
+	needRoot(f)
+	long := strings.Repeat("l/", 60)
+	for _, seed := range [][]E{
+		{{Name: "a/b", Data: "x"}, {Name: "a/h", Type: tar.TypeLink, Link: "a/b"}, {Name: "a/l", Type: tar.TypeSymlink, Link: "../../canary"}},
+		{{Name: "l", Type: tar.TypeSymlink, Link: "../canary"}, {Name: "l/f", Data: "bad"}},
+		{{Name: "l", Type: tar.TypeSymlink, Link: ".."}, {Name: "l/canary/.wh.f"}, {Name: "l/canary/.wh..wh..opq"}},
+		{{Name: "l", Type: tar.TypeSymlink, Link: "../canary/f"}, {Name: "l", Data: "bad"}, {Name: "h", Type: tar.TypeLink, Link: "l"}},
+		{{Name: "../canary/f", Data: "bad"}, {Name: "/canary", Data: "bad"}},
+		{{Name: "d", Type: tar.TypeDir}, {Name: "d/x"}, {Name: "d", Type: tar.TypeSymlink, Link: "../canary"}, {Name: "d/x", Data: "bad"}, {Name: "d", Type: tar.TypeDir, Mode: 0o777}},
+		{{Name: ".wh.a"}, {Name: "a/b"}, {Name: "a/.wh..wh..opq"}, {Name: "p", Type: tar.TypeFifo}, {Name: long + "f"}},
+		{{Name: "f", Data: "x", Xattrs: map[string]string{"user.a": "b", "trusted.overlay.opaque": "y", "security.capability": "bad"}}},
+	} {
+		f.Add(imagetest.Layer(f, seed...))
+	}
+	f.Fuzz(func(t *testing.T, layer []byte) {
+		dir := t.TempDir()
+		target, canary := filepath.Join(dir, "target"), filepath.Join(dir, "canary")
+		if err := os.MkdirAll(filepath.Join(canary, "sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(canary, "f"), []byte("untouched"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(target, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		before := append(listing(t, canary), listingTop(t, dir)...)
+		root, err := os.OpenRoot(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		left := Limits{Bytes: 1 << 20, Entries: 200}
+		_, _ = unpack(root, bytes.NewReader(layer), &left)
+		if diff := cmp.Diff(before, append(listing(t, canary), listingTop(t, dir)...)); diff != "" {
+			t.Error(diff)
+		}
+		if err := removeTree(context.Background(), target); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// listingTop names what is in dir.
+func listingTop(t *testing.T, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, info.Mode().Type().String()+" "+e.Name())
+	}
+	return names
+}
+
+// FuzzImport feeds any bytes as an archive: no panic, and a refused import leaves no layer and no temporary file.
+func FuzzImport(f *testing.F) {
+	needRoot(f)
+	img := imagetest.Image{Layers: [][]byte{imagetest.Layer(f, E{Name: "a", Data: "x"})}}
+	for _, path := range []string{imagetest.OCIArchive(f, img), imagetest.DockerArchive(f, "a:b", img)} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := newStore(t)
+		s.Limits = Limits{Bytes: 1 << 20, Entries: 200}
+		path := filepath.Join(t.TempDir(), "archive")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Import(t.Context(), path, "x", nil)
+		want := 0
+		if err == nil {
+			want = 1
+		}
+		if got, listErr := s.List(); listErr != nil || len(got) != want {
+			t.Errorf("import said %v, the store has %v, %v", err, got, listErr)
+		}
+		if left, _ := os.ReadDir(s.tmp()); len(left) > 0 {
+			t.Errorf("left in tmp: %v", left)
+		}
+	})
+}

@@ -1,0 +1,322 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"berth/internal/image/imagetest"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+)
+
+func TestImportRefuses(t *testing.T) {
+	good := twoLayers(t)
+	foreign := twoLayers(t)
+	foreign.Arch = "riscv64"
+	file := func(data []byte) string {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	damaged := imagetest.OCILayout(t, good)
+	blobs, err := filepath.Glob(damaged + "/blobs/sha256/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range blobs { // the layers are the files with gzip's magic
+		if data, _ := os.ReadFile(b); strings.HasPrefix(string(data), "\x1f\x8b") {
+			if err := os.WriteFile(b, imagetest.Gzip(t, imagetest.Layer(t, E{Name: "bad"})), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	outside := imagetest.Layer(t, E{Name: "manifest.json", Data: `[{"Config":"c","Layers":["../../../../etc/passwd"]}]`},
+		E{Name: "c", Data: `{"rootfs":{"diff_ids":["sha256:` + strings.Repeat("0", 64) + `"]}}`})
+	climbing := imagetest.Layer(t, E{Name: "manifest.json", Data: `[{"Config":"c","Layers":["l"]}]`},
+		E{Name: "c", Data: `{"rootfs":{"diff_ids":["sha256:../../../x"]}}`}, E{Name: "l"})
+	for name, c := range map[string]struct {
+		archive, as string
+		kind        refuse.Kind
+		says        string
+	}{
+		"no such file":     {"/nonexistent/a.tar", "x", refuse.NotFound, "no archive"},
+		"empty":            {file(nil), "x", refuse.Invalid, "empty"},
+		"not a tar":        {file([]byte(strings.Repeat("x", 2000))), "x", refuse.Invalid, "damaged"},
+		"not an image":     {file(imagetest.Layer(t, E{Name: "x"})), "x", refuse.Invalid, "neither"},
+		"no name":          {imagetest.DockerArchive(t, "", good), "", refuse.Invalid, "no name"},
+		"bad name":         {imagetest.DockerArchive(t, "", good), "a\nb", refuse.Invalid, "not an image name"},
+		"another machine":  {imagetest.OCIArchive(t, foreign), "x", refuse.Cannot, "riscv64"},
+		"damaged layer":    {damaged, "x", refuse.Invalid, "damaged"},
+		"layer outside":    {file(outside), "x", refuse.Invalid, "lacks its layer"},
+		"digest climbs":    {file(climbing), "x", refuse.Invalid, "not a sha256 digest"},
+		"device in layer":  {imagetest.OCIArchive(t, imagetest.Image{Layers: [][]byte{imagetest.Layer(t, E{Name: "d", Type: '3'})}}), "x", refuse.Invalid, "device nodes"},
+		"no layers":        {imagetest.OCIArchive(t, imagetest.Image{}), "x", refuse.Invalid, "no layers"},
+		"folder, no image": {t.TempDir(), "x", refuse.Invalid, "neither"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			_, err := s.Import(t.Context(), c.archive, c.as, nil)
+			if refuse.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got kind %d: %v; want %d about %q", refuse.KindOf(err), err, c.kind, c.says)
+			}
+			for _, d := range []string{s.tmp(), s.layers(), s.records()} {
+				if left, _ := os.ReadDir(d); len(left) > 0 {
+					t.Errorf("left in %s: %v", d, left)
+				}
+			}
+		})
+	}
+}
+
+func TestImportZstdLayer(t *testing.T) {
+	s := newStore(t)
+	layer := imagetest.Layer(t, E{Name: "a", Data: "x"})
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer enc.Close()
+	packed := enc.EncodeAll(layer, nil)
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	data := imagetest.Layer(t, E{Name: "manifest.json", Data: `[{"Config":"c","RepoTags":["z:1"],"Layers":["l"]}]`},
+		E{Name: "c", Data: `{"rootfs":{"diff_ids":["` + imagetest.Digest(layer) + `"]}}`}, E{Name: "l", Data: string(packed)})
+	if err := os.WriteFile(archive, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Import(t.Context(), archive, "", nil); err != nil || r.Name != "z:1" {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+func TestRemoveKeepsWhatIsUsed(t *testing.T) {
+	s := newStore(t)
+	shared := imagetest.Layer(t, E{Name: "shared"})
+	old, newer := imagetest.Layer(t, E{Name: "old"}), imagetest.Layer(t, E{Name: "newer"})
+	for _, c := range []struct {
+		name   string
+		layers [][]byte
+	}{{"a", [][]byte{shared, old}}, {"b", [][]byte{shared}}, {"a", [][]byte{shared, newer}}} {
+		if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, imagetest.Image{Layers: c.layers}), c.name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() []string {
+		var names []string
+		dirs, err := os.ReadDir(s.layers())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l, n := range map[string]string{imagetest.Digest(shared): "shared", imagetest.Digest(old): "old", imagetest.Digest(newer): "newer"} {
+			for _, d := range dirs {
+				if "sha256:"+d.Name() == l {
+					names = append(names, n)
+				}
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	runs := func(layer []byte) Users { // a node that runs on one layer
+		return func(_ string, layers []string) ([]string, error) {
+			if slices.Contains(layers, imagetest.Digest(layer)) {
+				return []string{"wn-1"}, nil
+			}
+			return nil, nil
+		}
+	}
+	named := func(name string, _ []string) ([]string, error) {
+		if name == "a" {
+			return []string{"wn-2"}, nil
+		}
+		return nil, nil
+	}
+	if err := s.Remove(t.Context(), "a", named); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "wn-2") {
+		t.Errorf("named by a node: %v", err)
+	}
+	if err := s.Remove(t.Context(), "a", runs(newer)); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("its layer in use: %v", err)
+	}
+	// A node still runs on what an earlier import of the same name left.
+	if err := s.Remove(t.Context(), "b", runs(old)); err != nil {
+		t.Errorf("b: %v", err)
+	}
+	if diff := cmp.Diff([]string{"newer", "old", "shared"}, left()); diff != "" {
+		t.Error(diff)
+	}
+	if err := s.Collect(t.Context(), nobody); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"newer", "shared"}, left()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	s := newStore(t)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Errorf("of no store: %v", err)
+	}
+	unlock, err := s.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(s.tmp(), "x/y"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Errorf("while an import runs: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.tmp(), "x/y")); err != nil {
+		t.Errorf("swept a running import: %v", err)
+	}
+	unlock()
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(s.tmp()); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestImportInterrupted stops an import in its middle: it leaves nothing, and the next one works.
+func TestImportInterrupted(t *testing.T) {
+	s := newStore(t)
+	archive := imagetest.OCIArchive(t, twoLayers(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := s.Import(ctx, archive, "x", func(int64, int64) { cancel() })
+	if !isContext(err) {
+		t.Errorf("got %v", err)
+	}
+	if left, _ := os.ReadDir(s.tmp()); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := s.Import(t.Context(), archive, "x", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	s := newStore(t)
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/", link); err != nil {
+		t.Fatal(err)
+	}
+	for ref, kind := range map[string]refuse.Kind{
+		"host": 0, "dir:" + dir: 0, "dir:/nonexistent": refuse.NotFound, "dir:relative": refuse.Invalid,
+		"dir:/": refuse.Invalid, "dir:" + link: refuse.Invalid, "dir:" + filepath.Dir(s.lib): refuse.Invalid, "dir:/proc/version": refuse.Invalid,
+		"oci:none": refuse.NotFound, "oci-layout:" + dir: refuse.Invalid, "oci-layout:/nonexistent": refuse.NotFound, "file:/x": refuse.Cannot,
+	} {
+		r, err := vnode.ParseImage(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Resolve(r); refuse.KindOf(err) != kind {
+			t.Errorf("%s: got kind %d (%v), want %d", ref, refuse.KindOf(err), err, kind)
+		}
+	}
+}
+
+// TestUnpackStep starts several nodes on one layout that is not unpacked yet.
+func TestUnpackStep(t *testing.T) {
+	s := newStore(t)
+	ref := vnode.Image{Kind: vnode.OCILayoutImage, Ref: imagetest.OCILayout(t, twoLayers(t))}
+	img, err := s.Resolve(ref)
+	if err != nil || len(img.Missing) != 2 {
+		t.Fatal(img, err)
+	}
+	steps := s.Steps(img)
+	data, err := json.Marshal(steps[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		again, err := Kinds().Decode(steps[0].Kind(), data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if err := again.Do(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := again.Verify(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if img, err = s.Resolve(ref); err != nil || len(img.Missing) != 0 || len(s.Steps(img)) != 0 {
+		t.Error(img, err)
+	}
+	if err := s.Remove(t.Context(), ref.String(), nobody); err != nil {
+		t.Errorf("the unpacked layout is no image of the store: %v", err)
+	}
+}
+
+func TestInitKind(t *testing.T) {
+	needRoot(t)
+	s := newStore(t)
+	busybox := imagetest.BusyboxImage(t)
+	busybox.Layers = append(busybox.Layers, imagetest.Layer(t,
+		E{Name: "lib/systemd/systemd", Mode: 0o755, Data: "\x7fELF"}, E{Name: "sbin/boot", Type: '2', Link: "../lib/systemd/systemd"},
+		E{Name: "opt/sbin/init", Mode: 0o755, Data: "\x7fELF"}, E{Name: "init", Mode: 0o755, Data: "#!/bin/sh\n"},
+		E{Name: "ring", Type: '2', Link: "bin/../ring"}, E{Name: "bin/.wh.sh"},
+	))
+	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, busybox), "b", nil); err != nil {
+		t.Fatal(err)
+	}
+	img, err := s.Resolve(vnode.Image{Kind: vnode.OCIImage, Ref: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"": "", "/sbin/init": "busybox", "init": "busybox", "/bin/busybox init": "busybox", "/bin/busybox sh": "", "/bin/ls": "",
+		"/lib/systemd/systemd": "systemd", "/sbin/boot": "systemd", "/opt/sbin/init": "sysv", "/init": "", "/ring": "", "/bin/sh": "", "/nothing": "",
+	} {
+		if got := InitKind(img, strings.Fields(command)); got != want {
+			t.Errorf("%q is %q, want %q", command, got, want)
+		}
+	}
+	dir := Image{Lowers: []string{imagetest.BusyboxDir(t)}}
+	if got := InitKind(dir, []string{"/sbin/init"}); got != "busybox" {
+		t.Errorf("in a folder: %q", got)
+	}
+}
+
+func TestRecordNames(t *testing.T) {
+	for _, name := range []string{"a", "a/b:c", "..", ".", "oci-layout:/a b/c", strings.Repeat("x/", 400)} {
+		if f := recordFile(name); strings.Contains(f, "/") || len(f) > 255 || checkName(name) != nil {
+			t.Errorf("%q: %q, %v", name, f, checkName(name))
+		}
+	}
+}
+
+var _ = []step.Step{&Delta{}, &Skeleton{}, &Unpack{}}
+
+func TestCancelledLock(t *testing.T) {
+	s := newStore(t)
+	unlock, err := s.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.lock(ctx); !isContext(err) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,56 @@
+package image
+
+import (
+	"berth/internal/refuse"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names that layers give to what they remove (OCI image specification, layer.md).
+const (
+	whiteoutPrefix = ".wh."
+	whiteoutMeta   = ".wh..wh." // other names of AUFS's own: ignored
+	whiteoutOpaque = ".wh..wh..opq"
+)
+
+// What overlay reads instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of what is
+// removed, and this attribute on a folder that hides the folders below it.
+const opaqueAttr = "trusted.overlay.opaque"
+
+func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
+// whiteout hides victim in the layers below.
+func (u *unpacker) whiteout(name, victim string) error {
+	if victim == "" || victim == "." || victim == ".." {
+		return refuse.Invalidf("it removes nothing that could be there")
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(u.fd(), victim, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == unix.ENOENT:
+		return unix.Mknodat(u.fd(), victim, unix.S_IFCHR, 0)
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // this layer's own folder stays, what is below it goes
+		return u.setOpaque(victim)
+	}
+	return nil // this layer's own file hides what is below
+}
+
+// opaque makes a folder hide what the layers below have in it.
+func (u *unpacker) opaque(dir string) error {
+	if err := u.enter(dir); err != nil {
+		return err
+	}
+	return u.setOpaque(".")
+}
+
+// setOpaque marks the folder base of the parent.
+func (u *unpacker) setOpaque(base string) error {
+	fd, err := unix.Openat(u.fd(), base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return setAttr(fd, opaqueAttr, "y")
+}

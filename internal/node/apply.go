@@ -1,0 +1,221 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"berth/internal/plan"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Outcome says what apply did to one node.
+type Outcome struct {
+	Node    string             `json:"node"`
+	Did     string             `json:"did"` // created | started | changed | restarted | unchanged
+	Changes []vnode.Difference `json:"changes,omitempty"`
+}
+
+// Apply makes the node as its spec says. A change that a running node cannot take live needs restart.
+func (b *Berth) Apply(ctx context.Context, n *vnode.Node, restart bool) (*Outcome, error) {
+	l, err := b.lock(ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.apply(ctx, l, n, restart)
+	if _, statErr := os.Stat(b.Layout.Node(n.Name).Lib); errors.Is(statErr, fs.ErrNotExist) {
+		l.remove()
+	} else {
+		l.release()
+	}
+	return o, err
+}
+
+func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool) (*Outcome, error) {
+	if err := b.settle(ctx, n.Name); err != nil {
+		return nil, err
+	}
+	s, err := b.stored(n.Name)
+	if refuse.KindOf(err) == refuse.NotFound {
+		if err := b.create(ctx, l, n, starter{start: b.launcher(n.Name)}); err != nil {
+			return nil, err
+		}
+		return &Outcome{Node: n.Name, Did: "created"}, b.watch(ctx, n.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
+	_, initErr := b.liveInit(n.Name)
+	running := initErr == nil
+	switch {
+	case running && len(o.Changes) == 0:
+		return o, b.store(n.Name, &Stored{Applied: n, Now: n})
+	case !running:
+		o.Did = "started"
+		return o, b.renew(ctx, l, s.Now, n)
+	case allLive(o.Changes):
+		o.Did = "changed"
+		_, err := b.setLive(ctx, s.Now, &Stored{Applied: n, Now: n})
+		return o, err
+	case !restart:
+		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
+			n.Name, strings.Join(needRestart(o.Changes), ", "))
+	}
+	if err := b.check(ctx, n); err != nil {
+		return nil, err
+	}
+	if _, err := b.stop(ctx, n.Name, defaultGrace); err != nil {
+		return nil, err
+	}
+	o.Did = "restarted"
+	return o, b.renew(ctx, l, s.Now, n)
+}
+
+// check lets the planner refuse what it would refuse, before anything is changed.
+func (b *Berth) check(ctx context.Context, n *vnode.Node) error {
+	facts, err := b.facts(ctx, n)
+	if err != nil {
+		return err
+	}
+	_, _, err = plan.All(n, facts)
+	return err
+}
+
+// renew starts a stopped node with a spec that may differ from the one it had. Claims that the new spec does not make are
+// given up; a delta belongs to its image and goes with it.
+func (b *Berth) renew(ctx context.Context, l *lock, old, n *vnode.Node) error {
+	facts, err := b.facts(ctx, n)
+	if err != nil {
+		return err
+	}
+	wanted, _, err := plan.All(n, facts)
+	if err != nil {
+		return err
+	}
+	j, err := b.claims(n.Name)
+	if err != nil {
+		return err
+	}
+	newRoot := old.Image != n.Image || old.Delta != n.Delta || old.UserNS() != n.UserNS()
+	gone := func(s step.Step) bool {
+		return newRoot && strings.HasPrefix(s.Kind(), "image.") || !slices.ContainsFunc(wanted, same(s))
+	}
+	if err := j.Undo(ctx, gone); err != nil {
+		return err
+	}
+	for _, w := range wanted {
+		if slices.ContainsFunc(j.Steps(), same(w)) {
+			continue
+		}
+		if err := claim(ctx, j, w); err != nil {
+			return err
+		}
+	}
+	if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
+		return err
+	}
+	return b.startStored(ctx, l, n)
+}
+
+// same matches claims that stand for the same thing: a step may have filled in what it was given (a base, an address).
+func same(s step.Step) func(step.Step) bool {
+	return func(t step.Step) bool { return s.Kind() == t.Kind() && plan.ClaimKey(s) == plan.ClaimKey(t) }
+}
+
+func allLive(all []vnode.Difference) bool { return len(needRestart(all)) == 0 }
+
+func needRestart(all []vnode.Difference) []string {
+	var keys []string
+	for _, d := range all {
+		if !d.Live {
+			keys = append(keys, d.Key)
+		}
+	}
+	return keys
+}
+
+// Proposal is what apply would do to one node.
+type Proposal struct {
+	Node        string             `json:"node"`
+	Does        string             `json:"does"` // create | start | change | restart | nothing
+	Differences []vnode.Difference `json:"differences,omitempty"`
+	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
+	Steps       []Line             `json:"steps,omitempty"`
+}
+
+// Line is one step of a plan.
+type Line struct {
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+}
+
+// Changes reports whether apply would change something.
+func (p *Proposal) Changes() bool { return p.Does != "nothing" }
+
+// Summary is the proposal in one line.
+func (p *Proposal) Summary() string {
+	switch p.Does {
+	case "create":
+		return "would be created and started"
+	case "start":
+		return "would be started"
+	case "change":
+		return "would be changed live"
+	case "restart":
+		return "needs a restart (berth apply --restart)"
+	}
+	return "unchanged"
+}
+
+// Plan tells what apply would do. It changes nothing.
+func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
+	facts, err := b.facts(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	claims, live, err := plan.All(n, facts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proposal{Node: n.Name}
+	s, err := b.stored(n.Name)
+	if refuse.KindOf(err) == refuse.NotFound {
+		p.Does, p.Steps = "create", lines(slices.Concat(claims, live))
+		return p, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), vnode.Diff(s.Now, n)
+	_, initErr := b.liveInit(n.Name)
+	switch {
+	case initErr != nil:
+		p.Does, p.Steps = "start", lines(live)
+	case len(p.Differences) == 0:
+		p.Does = "nothing"
+	case allLive(p.Differences):
+		p.Does = "change"
+		changes, err := b.liveChanges(facts, s.Now, n)
+		if err != nil {
+			return nil, err
+		}
+		p.Steps = lines(changes)
+	default:
+		p.Does, p.Steps = "restart", lines(live)
+	}
+	return p, nil
+}
+
+func lines(steps []step.Step) []Line {
+	all := make([]Line, len(steps))
+	for i, s := range steps {
+		all[i] = Line{Kind: s.Kind(), Text: s.String()}
+	}
+	return all
+}

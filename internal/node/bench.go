@@ -1,0 +1,78 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth/internal/vnode"
+)
+
+// BenchNode is the node that a disk benchmark runs its commands in: image host, so that both arms run the same
+// binaries, with the measured folder or device at the same path.
+func BenchNode(dir, device string, writes bool) *vnode.Node {
+	n := &vnode.Node{
+		Name: fmt.Sprintf("bench-%d", os.Getpid()), Image: vnode.Image{Kind: vnode.HostImage},
+		Command: []string{"/bin/sleep", "infinity"},
+	}
+	if dir != "" {
+		n.Mounts = []vnode.Mount{{Source: dir, Target: dir}}
+	}
+	if device != "" {
+		access := "r"
+		if writes {
+			access = "rw"
+		}
+		n.Devices = []vnode.Device{{Path: device, Access: access}}
+	}
+	vnode.Defaults(n)
+	return n
+}
+
+// BenchArm makes the node and returns how to run a command in it: its standard output, and an error that holds what it
+// wrote to standard error. done removes the node. If this process is killed, the keeper removes it.
+func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.Context, []string) ([]byte, error), done func(), err error) {
+	guard, err := b.guard(ctx, n.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := b.lock(ctx, n.Name)
+	if err != nil {
+		guard.Close()
+		return nil, nil, err
+	}
+	start, _ := startTime(os.Getpid())
+	err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), foreground: &holder{os.Getpid(), start}})
+	if err != nil {
+		l.remove()
+		guard.Close()
+		return nil, nil, err
+	}
+	l.release()
+	done = func() {
+		_ = b.Remove(context.WithoutCancel(ctx), n.Name, true)
+		guard.Close()
+	}
+	args := append(b.rootArgs(), "exec", n.Name, "--")
+	return func(ctx context.Context, argv []string) ([]byte, error) {
+		cmd := exec.CommandContext(ctx, "/proc/self/exe", append(args[:len(args):len(args)], argv...)...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		// The runtime passes SIGTERM on to the command; killed, it would leave it running.
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		cmd.WaitDelay = 10 * time.Second
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Run(); err != nil {
+			if ctx.Err() != nil {
+				return stdout.Bytes(), ctx.Err()
+			}
+			return stdout.Bytes(), fmt.Errorf("run %s in node %s: %w: %s", argv[0], n.Name, err, strings.TrimSpace(stderr.String()))
+		}
+		return stdout.Bytes(), nil
+	}, done, nil
+}

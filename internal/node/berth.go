@@ -1,0 +1,317 @@
+// Package node composes a node's life: locks, journals, phases, state, repair, and the keeper. It is the only place
+// that runs steps; what they are is the mechanisms' affair, and in which order the planner's.
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/block"
+	"berth/internal/cgroup"
+	"berth/internal/device"
+	"berth/internal/gateway"
+	"berth/internal/host"
+	"berth/internal/ids"
+	"berth/internal/image"
+	"berth/internal/layout"
+	"berth/internal/link"
+	"berth/internal/oci"
+	"berth/internal/plan"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Berth is the nodes of one host, kept under one root.
+type Berth struct {
+	Layout layout.Layout
+	root   string // as given; "" is the default
+	kinds  step.Kinds
+	keeper bool // this process is the keeper: it starts runtimes itself
+}
+
+// Open opens the nodes kept under root, an absolute path; "" is the default place. It makes nothing.
+func Open(root string) (*Berth, error) {
+	if root != "" && !filepath.IsAbs(root) {
+		return nil, refuse.Invalidf("root %q is not an absolute path", root)
+	}
+	return &Berth{
+		Layout: layout.New(root), root: root,
+		kinds: step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds()),
+	}, nil
+}
+
+func (b *Berth) inKeeper() *Berth {
+	k := *b
+	k.keeper = true
+	return &k
+}
+
+func (b *Berth) rootArgs() []string {
+	if b.root == "" {
+		return nil
+	}
+	return []string{"--root", b.root}
+}
+
+// launcher is how this process starts runtimes: by the keeper, unless it is the keeper.
+func (b *Berth) launcher(name string) func(context.Context, *oci.Launch) error {
+	if b.keeper {
+		return nil
+	}
+	return b.createByKeeper(name)
+}
+
+// makeDirs makes the folders that all nodes share. They stay. A node's root must be able to pass through the live ones.
+func (b *Berth) makeDirs() error {
+	for _, d := range []struct {
+		path string
+		mode fs.FileMode
+	}{
+		{b.Layout.Run, 0o711}, {b.Layout.RunNodes(), 0o711}, {filepath.Dir(b.Layout.Lock("x")), 0o700},
+		{b.Layout.Lib, 0o711}, {b.Layout.LibNodes(), 0o711},
+	} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				return refuse.Cannotf("run berth as root", "make folder %s: %w", d.path, err)
+			}
+			return fmt.Errorf("make folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// names lists the nodes that there is anything of.
+func (b *Berth) names() ([]string, error) {
+	var all []string
+	for _, dir := range []string{b.Layout.LibNodes(), b.Layout.RunNodes()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		for _, e := range entries {
+			all = append(all, e.Name())
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// lockNode locks a node that is there, and brings it out of what a killed command left.
+func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
+	if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
+	}
+	if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("no node %s; berth ls lists the nodes", name)
+	}
+	l, err := b.lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	err = b.settle(ctx, name)
+	if err == nil {
+		_, err = b.stored(name)
+	}
+	if err == nil {
+		return l, nil
+	}
+	if refuse.KindOf(err) == refuse.NotFound {
+		l.remove()
+	} else {
+		l.release()
+	}
+	return nil, err
+}
+
+func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups("/proc") }
+
+// groupPath is the node's cgroup in every hierarchy, relative to its mount.
+func (b *Berth) groupPath(name string) string { return b.Layout.CgroupParent() + "/" + name }
+
+var errRebooted = errors.New("the journal is from before the last boot")
+
+func (b *Berth) liveJournal(name string) (*step.Journal, error) {
+	j, err := step.Open(b.Layout.Node(name).Journal(), b.kinds)
+	if err != nil {
+		return nil, err
+	}
+	if boot, err := bootID(); err != nil || j.Boot != "" && j.Boot != boot {
+		return nil, errors.Join(err, errRebooted)
+	}
+	return j, nil
+}
+
+func (b *Berth) claims(name string) (*step.Journal, error) {
+	return step.Open(b.Layout.Node(name).Claims(), b.kinds)
+}
+
+// createdInit returns the step that made the node's init, if the node has one.
+func (b *Berth) createdInit(name string) (*oci.Create, error) {
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return nil, err
+	}
+	if j.Phase != step.Up {
+		return nil, fmt.Errorf("node %s is %s", name, j.Phase)
+	}
+	c := createStep(j)
+	if c == nil {
+		return nil, fmt.Errorf("node %s has no process 1", name)
+	}
+	return c, nil
+}
+
+// liveInit is createdInit of a node whose init runs.
+func (b *Berth) liveInit(name string) (*oci.Create, error) {
+	c, err := b.createdInit(name)
+	if err != nil {
+		return nil, err
+	}
+	if !alive(c.PID, c.StartTime) {
+		return nil, fmt.Errorf("process 1 of node %s has ended", name)
+	}
+	return c, nil
+}
+
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// facts reads what the planner must know of this host to plan the node.
+func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
+	f := plan.Facts{Layout: b.Layout}
+	if err := plan.Supported(n); err != nil {
+		return f, err
+	}
+	if os.Geteuid() != 0 {
+		return f, refuse.Cannotf("run berth as root", "only root can make nodes")
+	}
+	if err := b.makeDirs(); err != nil {
+		return f, err
+	}
+	var err error
+	if f.Host, err = host.ReadFacts(); err != nil {
+		return f, err
+	}
+	if f.SiteID, err = b.siteID(); err != nil {
+		return f, err
+	}
+	if f.Runtime, err = b.runtime(ctx); err != nil {
+		return f, err
+	}
+	if f.Image, err = image.Open(b.Layout).Resolve(n.Image); err != nil {
+		return f, err
+	}
+	if f.Image.Plain {
+		if f.Root, err = image.ReadHostRoot("/"); err != nil {
+			return f, err
+		}
+	}
+	if f.Command, err = commandOf(n, f.Image); err != nil {
+		return f, err
+	}
+	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
+		return f, err
+	}
+	if f.Links, err = link.ReadFacts(n.Network); err != nil {
+		return f, err
+	}
+	if f.Disks, err = disks(n); err != nil {
+		return f, err
+	}
+	for _, d := range n.Devices {
+		r, err := device.Resolve("/proc", "/sys", d)
+		if err != nil {
+			return f, err
+		}
+		f.Devices = append(f.Devices, r)
+	}
+	for _, m := range n.Mounts {
+		gw, err := gateway.For(m.Gateway)
+		if err != nil {
+			return f, err
+		}
+		r, err := gw.Look(m, gateway.Node{UserNS: n.UserNS(), Layout: b.Layout})
+		if err != nil {
+			return f, err
+		}
+		f.Mounts = append(f.Mounts, r)
+	}
+	return f, nil
+}
+
+// commandOf says what runs as the node's process 1: the spec's command, else the image's own.
+func commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
+	c := plan.Command{Args: n.Command}
+	if len(c.Args) == 0 {
+		c.Args = img.Config.Command()
+	}
+	c.Init = oci.Init(image.InitKind(img, c.Args))
+	uid, gid, err := image.User(img)
+	c.User = oci.User{UID: uid, GID: gid}
+	return c, err
+}
+
+// disks finds the disk of each I/O limit. Device numbers are found anew each time, never kept: they change.
+func disks(n *vnode.Node) (map[string]block.Disk, error) {
+	all := map[string]block.Disk{}
+	for _, io := range n.IO {
+		var d block.Disk
+		var err error
+		if io.Device != "" {
+			d, err = block.Resolve("/sys", io.Device)
+		} else {
+			d, err = block.Under("/sys", io.Path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("io %s: %w", io.Name, err)
+		}
+		all[io.Name] = d
+	}
+	return all, nil
+}
+
+// siteID is what derived MACs of this site depend on. A site that wants the same MACs on all its hosts copies the file.
+func (b *Berth) siteID() (string, error) {
+	path := b.Layout.SiteID()
+	id, err := os.ReadFile(path)
+	if err == nil && len(id) > 0 {
+		return strings.TrimSpace(string(id)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read site id: %w", err)
+	}
+	dir, err := os.Open(b.Layout.Lib)
+	if err != nil {
+		return "", fmt.Errorf("write site id: %w", err)
+	}
+	defer dir.Close() // and with it the lock
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return "", fmt.Errorf("write site id: %w", err)
+	}
+	if id, err := os.ReadFile(path); err == nil && len(id) > 0 {
+		return strings.TrimSpace(string(id)), nil
+	}
+	random := make([]byte, 16)
+	_, _ = rand.Read(random) // never fails: crypto/rand
+	text := hex.EncodeToString(random)
+	if err := os.WriteFile(path+".tmp", []byte(text+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write site id: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return "", fmt.Errorf("write site id: %w", err)
+	}
+	return text, nil
+}

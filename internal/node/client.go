@@ -1,0 +1,167 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/oci"
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// dialKeeper connects to the keeper and starts it where there is none.
+func (b *Berth) dialKeeper(ctx context.Context) (*net.UnixConn, error) {
+	addr := &net.UnixAddr{Name: b.Layout.KeeperSocket(), Net: "unixpacket"}
+	var last error
+	for range 10 {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		c, err := net.DialUnix("unixpacket", nil, addr)
+		if err == nil {
+			return c, nil
+		}
+		if last = err; !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) {
+			break
+		}
+		if err := b.startKeeper(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("reach the keeper at %s: %w", addr.Name, last)
+}
+
+// startKeeper starts the keeper and waits until it listens, or until it found that another one does.
+func (b *Berth) startKeeper() error {
+	if err := b.makeDirs(); err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	defer r.Close()
+	log, err := os.OpenFile(b.Layout.KeeperLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		w.Close()
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command("/proc/self/exe", append(b.rootArgs(), "keeper")...)
+	cmd.Args[0] = "berth"
+	cmd.Dir = "/"
+	cmd.Env = step.KeeperEnv(os.Environ())
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{w} // descriptor 3, closed when it is ready
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	go cmd.Wait() //nolint:errcheck // it outlives this command; waiting only spares a zombie
+	_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, _ = r.Read(make([]byte, 1))
+	return nil
+}
+
+func (b *Berth) ask(ctx context.Context, req request, files ...*os.File) (reply, error) {
+	c, err := b.dialKeeper(ctx)
+	if err != nil {
+		return reply{}, err
+	}
+	defer c.Close()
+	return askOn(ctx, c, req, files...)
+}
+
+func askOn(ctx context.Context, c *net.UnixConn, req request, files ...*os.File) (reply, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := send(c, req, files...); err != nil {
+		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
+	}
+	var r reply
+	if _, err := receive(c, &r); err != nil {
+		return reply{}, fmt.Errorf("ask the keeper to %s %s: it ended: %w", req.Do, req.Node, err)
+	}
+	return r, r.error()
+}
+
+func (r reply) error() error {
+	switch {
+	case r.Err == "":
+		return nil
+	case r.Code != 0:
+		return &oci.CommandError{Code: r.Code, Command: r.Command, Why: r.Err}
+	case r.Kind != 0:
+		return &refuse.Error{Kind: r.Kind, What: r.Err, Remedy: r.Remedy}
+	}
+	return errors.New(r.Err)
+}
+
+func replyOf(err error) reply {
+	if err == nil {
+		return reply{}
+	}
+	var ce *oci.CommandError
+	if errors.As(err, &ce) {
+		return reply{Err: ce.Why, Code: ce.Code, Command: ce.Command}
+	}
+	var re *refuse.Error
+	if errors.As(err, &re) {
+		return reply{Err: re.What, Kind: re.Kind, Remedy: re.Remedy}
+	}
+	return reply{Err: err.Error()}
+}
+
+// createByKeeper makes the keeper the parent of the runtime, so that it learns how the node's init ends.
+func (b *Berth) createByKeeper(name string) func(context.Context, *oci.Launch) error {
+	return func(ctx context.Context, l *oci.Launch) error {
+		_, err := b.ask(ctx, request{Do: "create", Node: name, Launch: l}, l.Stdin, l.Stdout, l.Stderr, l.Lock)
+		return err
+	}
+}
+
+// watch tells the keeper that the node is up.
+func (b *Berth) watch(ctx context.Context, name string) error {
+	_, err := b.ask(ctx, request{Do: "watch", Node: name})
+	return err
+}
+
+// exitStatus learns how an ended init ended: from the kernel, or else from the keeper that was its parent.
+func (b *Berth) exitStatus(ctx context.Context, name string, pid int, pidfd *os.File) (unix.WaitStatus, bool) {
+	if pidfd != nil {
+		if ws, ok := exitOf(pidfd); ok {
+			return ws, true
+		}
+	}
+	if !b.keeperRuns() {
+		return 0, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	r, err := b.ask(ctx, request{Do: "exit", Node: name, PID: pid})
+	if err != nil {
+		return 0, false
+	}
+	return unix.WaitStatus(r.Status), r.Known
+}
+
+// keeperRuns reports whether somebody holds the keeper's lock.
+func (b *Berth) keeperRuns() bool {
+	f, err := os.OpenFile(b.Layout.KeeperLock(), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	return keeperLock(f, unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+}

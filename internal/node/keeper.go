@@ -1,0 +1,334 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeper is the one process a host that outlives commands: it holds a pidfd of each node's init, and when one ends it
+// writes the exit status, brings the node's links home and applies the restart policy. It ends with the last node.
+type keeper struct {
+	b   *Berth
+	log *slog.Logger
+
+	mu      sync.Mutex
+	busy    int                 // nodes watched, connections open, restarts pending
+	watched map[string]*watched // by node
+	exits   map[int]unix.WaitStatus
+	idle    chan struct{}
+
+	spawning sync.RWMutex // held for reading while a runtime is at work
+}
+
+type watched struct {
+	pid   int
+	ended chan struct{} // closed when the init has been seen to end
+	ws    unix.WaitStatus
+	known bool
+}
+
+// Keep runs the keeper. ready is closed when it listens, or when another keeper does.
+func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
+	defer ready.Close()
+	if err := b.makeDirs(); err != nil {
+		return err
+	}
+	lockFile, err := os.OpenFile(b.Layout.KeeperLock(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock the keeper: %w", err)
+	}
+	defer lockFile.Close()
+	switch err := keeperLock(lockFile, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):
+		return nil
+	case err != nil:
+		return fmt.Errorf("lock the keeper: %w", err)
+	}
+	// What loses its parent becomes the keeper's child: the runtime's init, whose exit code only a parent is told.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	path := b.Layout.KeeperSocket()
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the last keeper's socket: %w", err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return fmt.Errorf("listen for commands: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // the socket is removed before the lock is given up, not after
+	k := &keeper{
+		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		watched: map[string]*watched{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
+	}
+	return k.serve(ctx, l, ready)
+}
+
+func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
+	go k.reapOrphans(ctx)
+	k.enter() // the starter: it connects, or the grace below ends
+	k.adopt(ctx)
+	go k.accept(ctx, l)
+	ready.Close()
+	time.AfterFunc(500*time.Millisecond, k.leave)
+	select {
+	case <-ctx.Done():
+	case <-k.idle:
+	}
+	_ = os.Remove(k.b.Layout.KeeperSocket())
+	return l.Close()
+}
+
+func (k *keeper) enter() { k.mu.Lock(); k.busy++; k.mu.Unlock() }
+
+func (k *keeper) leave() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.busy--; k.busy == 0 {
+		select {
+		case k.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// adopt takes up every node that is there, as after a keeper that was killed.
+func (k *keeper) adopt(ctx context.Context) {
+	names, err := k.b.names()
+	if err != nil {
+		k.log.Error("list nodes", "err", err)
+	}
+	for _, name := range names {
+		if err := k.watch(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.log.Error("watch node", "node", name, "err", err)
+		}
+	}
+}
+
+func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		k.enter()
+		go func() {
+			defer k.leave()
+			defer c.Close()
+			k.converse(ctx, c)
+		}()
+	}
+}
+
+func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {
+	for {
+		var req request
+		files, err := receive(c, &req)
+		if err != nil {
+			return
+		}
+		r := k.answer(ctx, &req, files)
+		closeAll(files)
+		if err := send(c, r); err != nil {
+			return
+		}
+		if req.Do == "guard" {
+			k.guard(ctx, c, req.Node)
+			return
+		}
+	}
+}
+
+func (k *keeper) answer(ctx context.Context, req *request, files []*os.File) reply {
+	switch req.Do {
+	case "create":
+		if req.Launch == nil || len(files) != 4 {
+			return replyOf(errors.New("create needs a launch and four files"))
+		}
+		l := req.Launch
+		l.Stdin, l.Stdout, l.Stderr, l.Lock = files[0], files[1], files[2], files[3]
+		var r reply
+		k.spawn(func() { r = replyOf(l.Create(ctx)) })
+		return r
+	case "watch":
+		return replyOf(k.watch(ctx, req.Node))
+	case "exit":
+		return k.exit(req)
+	case "guard":
+		return reply{}
+	}
+	return replyOf(fmt.Errorf("this keeper does not know %q; it is from an older berth and ends with the last node", req.Do))
+}
+
+// watch begins to wait for the end of the node's init.
+func (k *keeper) watch(ctx context.Context, name string) error {
+	init, err := k.b.liveInit(name)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	if w := k.watched[name]; w != nil && w.pid == init.PID {
+		k.mu.Unlock()
+		return nil
+	}
+	w := &watched{pid: init.PID, ended: make(chan struct{})}
+	k.watched[name] = w
+	k.busy++
+	k.mu.Unlock()
+	go func() {
+		defer k.leave()
+		k.await(w, init.StartTime)
+		k.ended(ctx, name, w)
+	}()
+	return nil
+}
+
+// await waits for the init's end without holding a thread: the pidfd is in the runtime's poller.
+func (k *keeper) await(w *watched, start uint64) {
+	defer close(w.ended)
+	fd, err := unix.PidfdOpen(w.pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		w.ws, w.known = k.reaped(w.pid)
+		return
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	if s, _ := startTime(w.pid); s != start {
+		return
+	}
+	if conn, err := f.SyscallConn(); err == nil {
+		_ = conn.Read(func(fd uintptr) bool {
+			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0
+		})
+	}
+	if w.ws, w.known = k.reaped(w.pid); !w.known {
+		w.ws, w.known = exitOf(f)
+	}
+}
+
+// reaped tells how a child of the keeper ended; it is not known for a process that was not its child.
+func (k *keeper) reaped(pid int) (unix.WaitStatus, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var ws unix.WaitStatus
+	if got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err == nil && got == pid {
+		return ws, true
+	}
+	ws, ok := k.exits[pid]
+	delete(k.exits, pid)
+	return ws, ok
+}
+
+func (k *keeper) ended(ctx context.Context, name string, w *watched) {
+	var again time.Duration
+	var err error
+	k.spawn(func() { again, err = k.b.ended(ctx, name, w.pid, w.ws, w.known) })
+	if err != nil {
+		k.log.Error("clean up after node", "node", name, "err", err)
+	}
+	k.mu.Lock()
+	if k.watched[name] == w {
+		delete(k.watched, name)
+	}
+	k.mu.Unlock()
+	if again <= 0 {
+		return
+	}
+	k.enter()
+	time.AfterFunc(again, func() {
+		defer k.leave()
+		var err error
+		k.spawn(func() { err = k.b.restart(ctx, name) })
+		if err != nil {
+			k.log.Error("restart node", "node", name, "err", err)
+			return
+		}
+		if err := k.watch(ctx, name); err != nil {
+			k.log.Error("watch node", "node", name, "err", err)
+		}
+	})
+}
+
+// exit tells how the init of a watched node ended.
+func (k *keeper) exit(req *request) reply {
+	k.mu.Lock()
+	w := k.watched[req.Node]
+	k.mu.Unlock()
+	if w == nil || w.pid != req.PID {
+		return reply{}
+	}
+	<-w.ended
+	return reply{Status: uint32(w.ws), Known: w.known}
+}
+
+// guard waits for the end of the berth run that the connection belongs to, then removes what it left.
+func (k *keeper) guard(ctx context.Context, c *net.UnixConn, name string) {
+	var req request
+	files, _ := receive(c, &req)
+	closeAll(files)
+	var err error
+	k.spawn(func() { err = k.b.removeForeground(ctx, name) })
+	if err != nil {
+		k.log.Error("remove the node of a berth run that was killed", "node", name, "err", err)
+	}
+}
+
+// reapOrphans collects children that nobody waits for: inits of nodes that a killed command left behind.
+func (k *keeper) reapOrphans(ctx context.Context) {
+	child := make(chan os.Signal, 1)
+	signal.Notify(child, syscall.SIGCHLD)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-child:
+			k.reap()
+		}
+	}
+}
+
+// reap collects every child that has ended, while no runtime is at work: os/exec waits for those itself.
+func (k *keeper) reap() {
+	if !k.spawning.TryLock() {
+		return // whoever is at work calls reap when done
+	}
+	defer k.spawning.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		if err != nil || pid <= 0 {
+			return
+		}
+		if len(k.exits) > 4096 { // only those of a node that is about to be watched are ever asked for
+			clear(k.exits)
+		}
+		k.exits[pid] = ws
+	}
+}
+
+// spawn runs what may start processes of its own.
+func (k *keeper) spawn(f func()) {
+	k.spawning.RLock()
+	f()
+	k.spawning.RUnlock()
+	k.reap()
+}
+
+// keeperLock is an open file description lock on the whole file: it can be asked about without being taken (fcntl(2)).
+func keeperLock(f *os.File, cmd int, l *unix.Flock_t) error {
+	return unix.FcntlFlock(f.Fd(), cmd, l)
+}

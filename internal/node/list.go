@@ -1,0 +1,198 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"berth/internal/cgroup"
+	"berth/internal/ids"
+	"berth/internal/image"
+	"berth/internal/link"
+	"berth/internal/spec"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// List returns the status of every node, in the order of their names, as the kernel has it now.
+func (b *Berth) List(context.Context) ([]Status, error) {
+	names, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, fmt.Errorf("read the boot id: %w", err)
+	}
+	all := make([]Status, len(names))
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(indexes(len(names)), 64) {
+		wg.Go(func() {
+			for _, i := range part {
+				all[i] = b.statusNow(names[i], boot)
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(all, func(s Status) bool { return s.Name == "" }), nil
+}
+
+func indexes(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// statusNow reads one node's status; the zero Status if it was removed meanwhile.
+func (b *Berth) statusNow(name, boot string) Status {
+	s, err := b.status(name)
+	if err != nil { // being made, or half made by a killed command
+		if _, err := b.claims(name); errors.Is(err, fs.ErrNotExist) {
+			return Status{}
+		}
+		return Status{Name: name, State: string(step.Creating), UserNS: true}
+	}
+	s.State = s.now(boot)
+	return s
+}
+
+// Detail is what berth show tells of one node.
+type Detail struct {
+	Status
+	Hostname string         `json:"hostname"`
+	Phase    string         `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string       `json:"command,omitempty"`
+	IDs      string         `json:"ids"` // the node's ids as the host has them
+	Cgroup   string         `json:"cgroup"`
+	Links    []LinkDetail   `json:"links,omitempty"`
+	Limits   []cgroup.Shown `json:"limits,omitempty"`
+	Usage    *cgroup.Usage  `json:"usage,omitempty"`
+}
+
+// LinkDetail is one interface, as the kernel has it while the node runs.
+type LinkDetail struct {
+	Mode string `json:"mode"`
+	link.State
+}
+
+// Show tells everything of one node.
+func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
+	s, err := b.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	n := s.Now
+	d := &Detail{
+		Status: b.statusNow(name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
+		IDs: "none: root inside is root outside", Cgroup: b.groupPath(name),
+	}
+	if r, ok, err := ids.Of(b.Layout.IDs(), name); err == nil && ok {
+		d.IDs = r.String()
+	}
+	if len(d.Command) == 0 {
+		if img, err := image.Open(b.Layout).Resolve(n.Image); err == nil {
+			d.Command = img.Config.Command()
+		}
+	}
+	if j, err := b.liveJournal(name); err == nil {
+		d.Phase = string(j.Phase)
+	}
+	_, initErr := b.liveInit(name)
+	d.Links = b.linkDetails(n, initErr == nil)
+	return d, b.showLimits(n, d, initErr == nil)
+}
+
+func (b *Berth) linkDetails(n *vnode.Node, running bool) []LinkDetail {
+	macs := map[string]string{}
+	if j, err := b.claims(n.Name); err == nil {
+		macs = link.MACs(j.Steps())
+	}
+	var all []LinkDetail
+	for _, nw := range n.Network {
+		if nw.Mode == vnode.None {
+			continue
+		}
+		l := LinkDetail{Mode: string(nw.Mode), State: link.State{Name: nw.Name, MAC: macs[nw.Name], MTU: nw.MTU, Address: nw.Address}}
+		if running {
+			dirs := b.Layout.Node(n.Name)
+			if st, err := link.Read(link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, nw.Name); err == nil {
+				l.State = st
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	where, err := disks(n)
+	if err != nil {
+		return err
+	}
+	limits, err := cgroup.Limits(n, cg, d.Cgroup, where)
+	if err != nil {
+		return err
+	}
+	if !running {
+		for _, l := range limits {
+			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})
+		}
+		return nil
+	}
+	usage := cgroup.Stats(cg, d.Cgroup)
+	d.Usage = &usage
+	d.Limits, err = cgroup.Read(limits)
+	return err
+}
+
+// SpecText is the node's spec as it is now, with what berth set changed, as YAML.
+func (b *Berth) SpecText(name string) ([]byte, error) {
+	s, err := b.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	return spec.Marshal(s.Now)
+}
+
+// ImageUsers names the nodes that use an image by its name, or one of the layers.
+func (b *Berth) ImageUsers(name string, layers []string) ([]string, error) {
+	nodes, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	for _, n := range nodes {
+		s, err := b.stored(n)
+		if err != nil {
+			continue // being made or removed
+		}
+		if s.Now.Image.Kind == vnode.OCIImage && s.Now.Image.Ref == name {
+			users = append(users, n)
+			continue
+		}
+		if s.Now.Image.Kind != vnode.OCIImage && s.Now.Image.Kind != vnode.OCILayoutImage {
+			continue
+		}
+		img, err := image.Open(b.Layout).Resolve(s.Now.Image)
+		if err != nil {
+			return nil, fmt.Errorf("find the layers of node %s: %w", n, err)
+		}
+		if slices.ContainsFunc(layers, func(l string) bool { return slices.Contains(img.Layers, l) }) {
+			users = append(users, n)
+		}
+	}
+	return users, nil
+}

@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/image"
+	"berth/internal/step"
+)
+
+// Repaired says what repair found and did about one node.
+type Repaired struct {
+	Node string `json:"node"`
+	Did  string `json:"did"`
+}
+
+// Repair undoes what killed commands left, node by node, and starts the keeper if nodes run without one.
+func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
+	if err := b.makeDirs(); err != nil {
+		return nil, err
+	}
+	names, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	var all []Repaired
+	var errs []error
+	running := false
+	for _, name := range names {
+		did, up, err := b.repairNode(ctx, name)
+		running = running || up
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", name, err))
+		}
+		if did != "" {
+			all = append(all, Repaired{Node: name, Did: did})
+		}
+	}
+	b.sweepLocks(ctx)
+	if err := image.Open(b.Layout).Sweep(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	if running && !b.keeperRuns() {
+		c, err := b.dialKeeper(ctx)
+		if err != nil {
+			errs = append(errs, err)
+		} else {
+			c.Close()
+			all = append(all, Repaired{Did: "started the keeper"})
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+func (b *Berth) repairNode(ctx context.Context, name string) (did string, running bool, err error) {
+	l, err := b.lock(ctx, name)
+	if err != nil {
+		return "", false, err
+	}
+	did, err = b.settleNode(ctx, name)
+	if _, statErr := os.Stat(b.Layout.Node(name).Lib); errors.Is(statErr, fs.ErrNotExist) {
+		l.remove()
+		return did, false, err
+	}
+	_, initErr := b.liveInit(name)
+	l.release()
+	return did, initErr == nil, err
+}
+
+// settle brings a node out of the state that a killed command left it in. The caller holds its lock.
+func (b *Berth) settle(ctx context.Context, name string) error {
+	_, err := b.settleNode(ctx, name)
+	return err
+}
+
+func (b *Berth) settleNode(ctx context.Context, name string) (did string, err error) {
+	if did, err = b.settleLive(ctx, name); err != nil {
+		return did, err
+	}
+	dirs := b.Layout.Node(name)
+	claims, err := b.claims(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(dirs.Lib); errors.Is(err, fs.ErrNotExist) {
+			return did, nil
+		}
+		return "removed an empty folder", b.destroy(ctx, name)
+	case err != nil:
+		return did, err
+	case claims.Phase == step.Creating:
+		return "rolled back: its creation was interrupted", b.destroy(ctx, name)
+	case claims.Phase == step.Removing:
+		return "removed: its removal was interrupted", b.destroy(ctx, name)
+	}
+	if st, err := b.status(name); err == nil && st.Foreground != nil && !alive(st.Foreground.PID, st.Foreground.Start) {
+		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name)
+	}
+	return did, nil
+}
+
+func (b *Berth) settleLive(ctx context.Context, name string) (did string, err error) {
+	j, err := b.liveJournal(name)
+	switch {
+	case errors.Is(err, errRebooted):
+		// The kernel that the steps changed is gone, and with it everything but files.
+		st, err := b.status(name)
+		if err == nil {
+			st.State = Stopped
+			b.setStatus(st)
+		}
+		return "stopped by a reboot", b.clear(ctx, name, nil)
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(b.Layout.Node(name).Run); err == nil {
+			return "removed an empty live folder", b.clear(ctx, name, nil)
+		}
+		return "", nil
+	case err != nil:
+		return "", err
+	case j.Phase == step.Creating:
+		return "rolled back: its start was interrupted", b.clear(ctx, name, j)
+	case j.Phase == step.Removing:
+		return "stopped: its stop was interrupted", b.clear(ctx, name, j)
+	}
+	c := createStep(j)
+	if c == nil || !alive(c.PID, c.StartTime) {
+		return "cleaned up: its process 1 had ended", b.settleEnded(ctx, name, j)
+	}
+	if j.Set != nil {
+		return b.settleSet(ctx, name, j)
+	}
+	return "", nil
+}
+
+// settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.
+func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) error {
+	var ws unix.WaitStatus
+	known := false
+	if c := createStep(j); c != nil {
+		pidfd, err := openInit(c.PID, c.StartTime)
+		if err == nil {
+			defer pidfd.Close()
+		}
+		ws, known = b.exitStatus(ctx, name, c.PID, pidfd)
+	}
+	return b.down(ctx, name, j, Exited, ws, known)
+}
+
+// sweepLocks removes the locks of nodes that do not exist.
+func (b *Berth) sweepLocks(ctx context.Context) {
+	paths, _ := filepath.Glob(b.Layout.Lock("*"))
+	for _, p := range paths {
+		name := filepath.Base(p)
+		if _, err := os.Stat(b.Layout.Node(name).Lib); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if _, err := os.Stat(b.Layout.Node(name).Run); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if l, err := b.lock(ctx, name); err == nil {
+			if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
+				l.remove()
+			} else {
+				l.release()
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/oci"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+const defaultGrace = 10 * time.Second
+
+// RunIO is what a foreground node reads and writes.
+type RunIO struct {
+	In, Out, Err *os.File
+	TTY          bool
+}
+
+// Run makes a throw-away node, runs its command in the foreground and removes it. It returns the command's exit code,
+// 128 + the signal's number where a signal ended it. If this process is killed, the keeper removes the node.
+func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) {
+	// Orphans of the runtime, the node's init first of all, become this process's children: that is how it knows
+	// the exit code.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, fmt.Errorf("become a subreaper: %w", err)
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+
+	guarded := make(chan error, 1)
+	var guard *net.UnixConn
+	go func() {
+		c, err := b.guard(ctx, n.Name)
+		guard = c
+		guarded <- err
+	}()
+	start, _ := startTime(os.Getpid())
+	s := starter{
+		stdin: rio.In, stdout: rio.Out, stderr: rio.Err, foreground: &holder{os.Getpid(), start},
+		before: func() error { return <-guarded },
+	}
+	var tty *oci.Terminal
+	if rio.TTY {
+		t, err := oci.ListenTerminal()
+		if err != nil {
+			return 0, err
+		}
+		defer t.Close()
+		tty, s.console = t, t.Path
+	}
+	l, err := b.lock(ctx, n.Name)
+	if err != nil {
+		return 0, err
+	}
+	pid, pidfd, err := b.runUp(ctx, l, n, s)
+	if err != nil {
+		l.remove()
+		return 0, err
+	}
+	l.release()
+	defer pidfd.Close()
+	if tty != nil {
+		if err := tty.Attach(rio.In, rio.Out); err != nil {
+			_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
+		}
+	}
+	ws := b.awaitForeground(n.Name, pid, pidfd, signals)
+	if tty != nil {
+		tty.Drain()
+	}
+	code := exitFrom(ws, true, false).Code
+	// The node is removed whatever became of the context: Ctrl-C was for the command.
+	clean := context.WithoutCancel(ctx)
+	if l, err = b.lock(clean, n.Name); err != nil {
+		return code, err
+	}
+	oom := b.oomKilled(n.Name)
+	if err := b.remove(clean, n.Name); err != nil {
+		l.release()
+		return code, err
+	}
+	l.remove()
+	if guard != nil {
+		guard.Close()
+	}
+	if oom {
+		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
+	}
+	return code, nil
+}
+
+// runUp creates the node and opens its init.
+func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (int, *os.File, error) {
+	if err := b.settle(ctx, n.Name); err != nil {
+		return 0, nil, err
+	}
+	if _, err := b.stored(n.Name); err == nil {
+		return 0, nil, refuse.Busyf("node %s exists already", n.Name)
+	}
+	if err := b.create(ctx, l, n, s); err != nil {
+		return 0, nil, err
+	}
+	init, err := b.createdInit(n.Name)
+	if err != nil {
+		return 0, nil, err
+	}
+	pidfd, err := openInit(init.PID, init.StartTime)
+	if err != nil {
+		return 0, nil, err
+	}
+	return init.PID, pidfd, nil
+}
+
+// guard makes the keeper remove the node if this process dies: it sees the connection close.
+func (b *Berth) guard(ctx context.Context, name string) (*net.UnixConn, error) {
+	c, err := b.dialKeeper(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := askOn(ctx, c, request{Do: "guard", Node: name}); err != nil {
+		c.Close()
+		return nil, err
+	}
+	go b.keepGuard(ctx, c, name)
+	return c, nil
+}
+
+// keepGuard starts the keeper again when it was killed.
+func (b *Berth) keepGuard(ctx context.Context, c *net.UnixConn, name string) {
+	var r reply
+	_, err := receive(c, &r)
+	if errors.Is(err, net.ErrClosed) && isClosed(c) || ctx.Err() != nil {
+		return
+	}
+	_, _ = b.guard(ctx, name)
+}
+
+func isClosed(c *net.UnixConn) bool {
+	return errors.Is(c.SetDeadline(time.Time{}), net.ErrClosed)
+}
+
+// awaitForeground waits for the init's end, passing on what signals this process gets. A second SIGINT or SIGTERM, or
+// a first one that the init has no handler for, kills the node: Ctrl-C always ends it.
+func (b *Berth) awaitForeground(name string, pid int, pidfd *os.File, signals <-chan os.Signal) unix.WaitStatus {
+	done := make(chan struct{})
+	go func() {
+		waitPidfd(pidfd, -1)
+		close(done)
+	}()
+	asked := false
+	for {
+		select {
+		case sig := <-signals:
+			s := sig.(syscall.Signal)
+			ends := s == unix.SIGINT || s == unix.SIGTERM || s == unix.SIGHUP || s == unix.SIGQUIT
+			if ends && (asked || !handles(pid, s)) {
+				s = unix.SIGKILL
+			}
+			asked = asked || ends
+			_ = unix.PidfdSendSignal(int(pidfd.Fd()), s, nil, 0)
+		case <-done:
+			var ws unix.WaitStatus
+			for {
+				_, err := unix.Wait4(pid, &ws, 0, nil)
+				if err == nil {
+					return ws
+				}
+				if !errors.Is(err, unix.EINTR) {
+					known, _ := exitOf(pidfd)
+					return known
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Stored is a node's spec as Berth keeps it.
+type Stored struct {
+	Applied *vnode.Node `json:"applied"` // as apply was given it
+	Now     *vnode.Node `json:"now"`     // with what berth set changed since
+}
+
+// The states of a node.
+const (
+	Running = "running"
+	Stopped = "stopped" // berth stop, or a reboot
+	Exited  = "exited"  // its process 1 ended by itself
+)
+
+// Status is what became of a node, as of its last start or end. It is a cache for people: what a command acts on is
+// read from the journals and the kernel.
+type Status struct {
+	Name       string    `json:"name"`
+	State      string    `json:"state"`
+	PID        int       `json:"pid,omitempty"`
+	Start      uint64    `json:"pid_start,omitempty"` // clock ticks since boot
+	Boot       string    `json:"boot,omitempty"`
+	Started    time.Time `json:"started,omitzero"`
+	Ended      time.Time `json:"ended,omitzero"`
+	Exit       *Exit     `json:"exit,omitempty"`
+	Restarts   int       `json:"restarts,omitempty"`
+	Image      string    `json:"image"`
+	Runtime    string    `json:"runtime,omitempty"`
+	InitKind   string    `json:"init,omitempty"`        // systemd | busybox | sysv, "" for a command
+	StopSignal string    `json:"stop_signal,omitempty"` // the image's
+	Addresses  []string  `json:"addresses,omitempty"`
+	UserNS     bool      `json:"user_namespace"`
+	Foreground *holder   `json:"foreground,omitempty"` // the berth run that it belongs to
+}
+
+// Exit is how a node's process 1 ended.
+type Exit struct {
+	Code    int    `json:"code"`              // 128 + signal where a signal ended it
+	Signal  string `json:"signal,omitempty"`  // SIGKILL …
+	OOM     bool   `json:"oom,omitempty"`     // the kernel killed for lack of memory inside the node
+	Unknown bool   `json:"unknown,omitempty"` // nobody was there to see, and this kernel does not tell afterwards
+}
+
+func (e *Exit) String() string {
+	switch {
+	case e == nil:
+		return ""
+	case e.Unknown:
+		return "unknown"
+	case e.OOM:
+		return strconv.Itoa(e.Code) + " (out of memory)"
+	case e.Signal != "":
+		return strconv.Itoa(e.Code) + " (" + e.Signal + ")"
+	}
+	return strconv.Itoa(e.Code)
+}
+
+// failed reports whether restart policy on-failure applies.
+func (e *Exit) failed() bool { return e.Unknown || e.Code != 0 }
+
+func exitFrom(ws unix.WaitStatus, known, oom bool) *Exit {
+	switch {
+	case !known:
+		return &Exit{Unknown: true, OOM: oom, Code: 255}
+	case ws.Signaled():
+		return &Exit{Code: 128 + int(ws.Signal()), Signal: unix.SignalName(ws.Signal()), OOM: oom}
+	}
+	return &Exit{Code: ws.ExitStatus(), OOM: oom}
+}
+
+// holder names the process of a berth run.
+type holder struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+func (b *Berth) stored(name string) (*Stored, error) {
+	var s Stored
+	err := readJSON(b.Layout.Node(name).Spec(), &s)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("no node %s; berth ls lists the nodes", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read spec of node %s: %w", name, err)
+	}
+	return &s, nil
+}
+
+func (b *Berth) store(name string, s *Stored) error {
+	return writeJSON(b.Layout.Node(name).Spec(), s)
+}
+
+func (b *Berth) status(name string) (Status, error) {
+	var s Status
+	err := readJSON(b.Layout.Node(name).Status(), &s)
+	return s, err
+}
+
+// setStatus writes the status; it is never worth failing a node's life for.
+func (b *Berth) setStatus(s Status) {
+	_ = writeJSON(b.Layout.Node(s.Name).Status(), s)
+}
+
+// state tells what the node is now: the status as written, checked against the kernel.
+func (s *Status) now(boot string) string {
+	if s.State == Running && (s.Boot != boot || !alive(s.PID, s.Start)) {
+		if s.Boot != boot {
+			return Stopped
+		}
+		return Exited
+	}
+	return s.State
+}
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON replaces the file at once: a reader sees the old text or the new one. The caller holds the node's lock, so
+// one temporary name does, and a killed writer leaves nothing that the next one would not overwrite.
+func writeJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	err = os.WriteFile(tmp, data, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestKilledCreate kills -9 a process at random moments of its create. Whoever then gets the lock and undoes the step
+// from the record made before it finds nothing left.
+func TestKilledCreate(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		for range 8 {
+			n := newNode(t, r, nil)
+			if err := n.bundle.Do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			record, err := json.Marshal(n.create)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock, err := os.Create(filepath.Join(filepath.Dir(n.out), "lock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lock.Close()
+			child := exec.Command("/proc/self/exe", "-test.run=^TestCreateChild$")
+			child.Env = append(os.Environ(), "BERTH_TEST_CREATE="+string(record), "BERTH_TEST_LOCK="+lock.Name())
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			waitLocked(t, lock)
+			time.Sleep(time.Duration(rand.IntN(50_000)) * time.Microsecond)
+			_ = child.Process.Kill()
+			_ = child.Wait()
+			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // waits for the runtime
+				t.Fatal(err)
+			}
+			if err := n.create.Undo(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			killGroup(n)
+			if left := leftovers(n); left != "" {
+				t.Errorf("left: %s", left)
+			}
+		}
+	})
+}
+
+// TestCreateChild is not a test: it is the process that TestKilledCreate kills.
+func TestCreateChild(t *testing.T) {
+	record := os.Getenv("BERTH_TEST_CREATE")
+	if record == "" {
+		return
+	}
+	var c Create
+	if err := json.Unmarshal([]byte(record), &c); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(os.Getenv("BERTH_TEST_LOCK"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	c.Launch.Lock = f
+	_ = c.Do(t.Context())
+	select {}
+}
+
+// waitLocked waits until somebody else holds the lock.
+func waitLocked(t *testing.T, lock *os.File) {
+	t.Helper()
+	for range 500 {
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return
+		}
+		_ = unix.Flock(int(lock.Fd()), unix.LOCK_UN)
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("the child did not start")
+}
+
+// killGroup does what the undo of the node's groups does.
+func killGroup(n *testNode) {
+	for _, m := range n.mounts {
+		b, _ := os.ReadFile(filepath.Join(m, n.create.CgroupsPath, "cgroup.procs"))
+		for word := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+}
+
+// leftovers names the node's processes: those in its groups, and those that see its private mounts. They have 2 s to end.
+func leftovers(n *testNode) string {
+	var left string
+	for range 100 {
+		left = ""
+		dirs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, d := range dirs {
+			pid, _ := strconv.Atoi(filepath.Base(d))
+			if state, _, err := stat(pid); err != nil || state == 'Z' || state == 'X' {
+				continue
+			}
+			in, _ := inGroup(pid, n.create.CgroupsPath)
+			mounts, _ := os.ReadFile(procPath(pid, "mountinfo"))
+			if in || strings.Contains(string(mounts), filepath.Dir(n.out)) {
+				cmd, _ := os.ReadFile(procPath(pid, "cmdline"))
+				left += fmt.Sprintf("%d %q in group: %v; ", pid, cmd, in)
+			}
+		}
+		if left == "" {
+			return ""
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return left
+}

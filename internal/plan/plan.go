@@ -1,0 +1,284 @@
+// Package plan turns a node's spec and the facts of a host into the steps that make it so. It is pure: it reads
+// nothing and changes nothing, and it refuses what this host or this version cannot do.
+package plan
+
+import (
+	"hash/fnv"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth/internal/block"
+	"berth/internal/cgroup"
+	"berth/internal/device"
+	"berth/internal/gateway"
+	"berth/internal/host"
+	"berth/internal/ids"
+	"berth/internal/image"
+	"berth/internal/layout"
+	"berth/internal/link"
+	"berth/internal/mounts"
+	"berth/internal/oci"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Facts are all that planning a node depends on beside its spec.
+type Facts struct {
+	Layout  layout.Layout
+	Host    host.Facts
+	SiteID  string
+	Runtime oci.Runtime
+	Image   image.Image
+	Command Command               // what runs as process 1
+	Links   link.Facts            // of the host
+	Disks   map[string]block.Disk // by name of an io entry
+	Devices []device.Resolved     // as the spec's devices
+	Mounts  []gateway.Source      // as the spec's mounts
+	Root    image.HostRoot        // of image host
+	Mask    []string              // more files that read as empty inside
+}
+
+// Command is what runs as a node's process 1, found in its image.
+type Command struct {
+	Args []string
+	Init oci.Init
+	User oci.User
+}
+
+// All returns the lasting and the live steps of a node that is made anew, and refuses what cannot be.
+func All(n *vnode.Node, f Facts) (claims, live []step.Step, err error) {
+	if claims, err = Claims(n, f); err != nil {
+		return nil, nil, err
+	}
+	live, err = Live(n, f, claims)
+	return claims, live, err
+}
+
+// Claims returns the steps that last until the node is removed: its id range, its MACs, its delta.
+func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
+	if err := Supported(n); err != nil {
+		return nil, err
+	}
+	if err := f.checkInit(n); err != nil {
+		return nil, err
+	}
+	var steps []step.Step
+	if n.UserNS() {
+		steps = append(steps, &ids.Claim{Dir: f.Layout.IDs(), Node: n.Name})
+	}
+	macs, err := link.Claims(f.linkInput(n, nil))
+	if err != nil {
+		return nil, err
+	}
+	steps = append(steps, macs...)
+	steps = append(steps, image.Open(f.Layout).Steps(f.Image)...)
+	delta, err := f.delta(n)
+	if err != nil {
+		return nil, err
+	}
+	return append(steps, delta...), nil
+}
+
+// Live returns the steps that make a node run, given its claims: done, or as planned.
+func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
+	node := Range(claims)
+	dirs := f.Layout.Node(n.Name)
+	groupPath := f.Layout.CgroupParent() + "/" + n.Name
+	groups, err := cgroup.Steps(n, f.Host.Cgroups, groupPath, f.Disks)
+	if err != nil {
+		return nil, err
+	}
+	if f.Command.Init == oci.Systemd {
+		if d := cgroup.DelegateStep(f.Host.Cgroups, groupPath, node.Base, node.Base); d != nil {
+			groups = append(groups, d)
+		}
+	}
+	staged, in, err := f.input(n, node, groupPath)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := oci.Config(in)
+	if err != nil {
+		return nil, err
+	}
+	launch := oci.Launch{
+		Runtime: f.Runtime, State: f.Layout.RuntimeState(), ID: n.Name, Bundle: dirs.Bundle(),
+		PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(), Plan: staged,
+	}
+	if launch.Runtime.Name == "crun" && f.Host.Cgroups.Mode() == "hybrid" {
+		// crun refuses a hybrid hierarchy whose v2 tree has a controller: it must not see it, and starts in the node's
+		// v2 group instead of joining it.
+		launch.Plan.Hide = []string{f.Host.Cgroups.V2}
+		launch.Group = cgroup.V2Dir(f.Host.Cgroups, groupPath)
+	}
+	links, err := link.Live(f.linkInput(n, claims))
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(
+		groups,
+		[]step.Step{
+			&oci.Bundle{Dir: dirs.Bundle(), Spec: spec},
+			&oci.Create{Launch: launch, CgroupsPath: "/" + groupPath},
+		},
+		links,
+		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd}},
+	), nil
+}
+
+func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
+	dirs := f.Layout.Node(n.Name)
+	return link.Input{
+		Node: n.Name, Networks: n.Network, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(),
+		Bridge: f.Layout.Bridge(), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
+	}
+}
+
+// Range returns the id range that the claims hold; none without a user namespace.
+func Range(claims []step.Step) mounts.IDs {
+	for _, s := range claims {
+		if c, ok := s.(*ids.Claim); ok {
+			if r := c.Range(); r.Size != 0 {
+				return mounts.IDs{Base: r.Base, Size: r.Size}
+			}
+			return mounts.IDs{Base: ids.First, Size: ids.Size} // not claimed yet: any range shows what the plan is
+		}
+	}
+	return mounts.IDs{}
+}
+
+// input says what the node's runtime configuration is made from, and what is staged for it.
+func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Plan, oci.Input, error) {
+	dirs := f.Layout.Node(n.Name)
+	p := mounts.Plan{Dir: dirs.Stage(), IDs: r, Root: f.root(n)}
+	in := oci.Input{
+		Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: f.Image.Config.Env,
+		Cwd: f.Image.Config.WorkingDir, User: f.Command.User, Rootfs: dirs.Root(),
+		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, CgroupsPath: "/" + groupPath, Mask: f.Mask,
+	}
+	if in.Init == oci.Systemd {
+		in.Cgroup = oci.ReadWrite
+	}
+	if f.Image.Plain {
+		for _, b := range f.Root.Binds() {
+			in.Mounts = append(in.Mounts, oci.Mount{Source: b.Source, Target: b.Target, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"}})
+		}
+	}
+	for i, m := range n.Mounts {
+		gw, err := gateway.For(m.Gateway)
+		if err != nil {
+			return p, in, err
+		}
+		to := gateway.Node{UserNS: n.UserNS(), Layout: f.Layout}
+		way, err := gw.Plan(m, f.Mounts[i], to, filepath.Join(dirs.Stage(), "m"+strconv.Itoa(i)))
+		if err != nil {
+			return p, in, err
+		}
+		p.Stage = append(p.Stage, way.Stage)
+		in.Mounts = append(in.Mounts, oci.Mount(way.Mount))
+	}
+	for i, d := range f.Devices {
+		at := filepath.Join(dirs.Stage(), "d"+strconv.Itoa(i))
+		p.Stage = append(p.Stage, mounts.Stage{At: at, Device: &mounts.DeviceNode{Type: d.Type, Major: d.Major, Minor: d.Minor}})
+		in.Devices = append(in.Devices, oci.Device{
+			Target: d.Path, Source: at, Block: d.Type == "b", Major: int64(d.Major), Minor: int64(d.Minor), Access: d.Access,
+		})
+	}
+	return p, in, p.Validate()
+}
+
+// root says how the node's root is mounted.
+func (f *Facts) root(n *vnode.Node) mounts.Root {
+	dirs := f.Layout.Node(n.Name)
+	r := mounts.Root{At: dirs.Root()}
+	if n.Delta.In == vnode.InMemory {
+		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
+		if f.Image.Plain {
+			r.Lower = []string{skeletonInMemory(dirs)}
+		}
+		return r
+	}
+	d := image.Delta{Path: dirs.Delta()}
+	if f.Image.Plain {
+		r.Plain = filepath.Join(d.Path, "root")
+		return r
+	}
+	r.Lower, r.Upper, r.Work = f.Image.Lowers, d.Upper(), d.Work()
+	return r
+}
+
+// skeletonInMemory is where the empty root of image host lies that a delta in memory covers.
+func skeletonInMemory(dirs layout.Node) string { return filepath.Join(dirs.Lib, "root") }
+
+// delta returns the steps that make room for the node's writes.
+func (f *Facts) delta(n *vnode.Node) ([]step.Step, error) {
+	dirs := f.Layout.Node(n.Name)
+	if err := image.CheckDelta(n.Delta, f.Layout.LibNodes()); err != nil {
+		return nil, err
+	}
+	var steps []step.Step
+	memory := n.Delta.In == vnode.InMemory
+	if !memory {
+		steps = append(steps, &image.Delta{Path: dirs.Delta(), Size: n.Delta.Size})
+	}
+	if f.Image.Plain {
+		path := filepath.Join(dirs.Delta(), "root")
+		if memory {
+			path = skeletonInMemory(dirs)
+		}
+		steps = append(steps, f.Root.Skeleton(path, 0))
+	}
+	return steps, nil
+}
+
+// Own gives a claim the owner that an id range claimed before it decides.
+func Own(s step.Step, r mounts.IDs) {
+	switch c := s.(type) {
+	case *image.Delta:
+		c.Owner = r.Base
+		if c.Size > 0 {
+			// Ranges are one node's, so their numbers are too; a node without one gets one from its path.
+			c.Project = r.Base / ids.Size
+			if r.Size == 0 {
+				h := fnv.New32a()
+				_, _ = h.Write([]byte(c.Path)) // never fails: hash.Hash
+				c.Project = h.Sum32() | 1<<31
+			}
+		}
+	case *image.Skeleton:
+		if filepath.Base(filepath.Dir(c.Path)) == "delta" { // else it is a layer, and idmapped
+			c.Owner = r.Base
+		}
+	}
+}
+
+// checkInit refuses an init system that this host cannot give what it needs.
+func (f *Facts) checkInit(n *vnode.Node) error {
+	if len(f.Command.Args) == 0 {
+		return refuse.Invalidf("node %s: image %s has no command of its own; give one", n.Name, n.Image)
+	}
+	if f.Command.Init == oci.Systemd && f.Host.Cgroups.Mode() != "v2" {
+		return refuse.Cannotf("boot the host with systemd.unified_cgroup_hierarchy=1, or use a command or another init",
+			"node %s: systemd needs cgroup groups of its own, and on cgroup v1 they cannot be delegated safely (this host: %s)",
+			n.Name, f.Host.Cgroups.Mode())
+	}
+	return image.CheckHost(n)
+}
+
+// ClaimKey is what a claim stands for: two claims of one kind and key are the same one, whatever they have filled in.
+func ClaimKey(s step.Step) string {
+	switch c := s.(type) {
+	case *ids.Claim:
+		return c.Node
+	case *link.ClaimMAC:
+		key := c.If
+		if !c.Auto {
+			key += " " + c.MAC
+		}
+		return strings.TrimSpace(key + " " + c.Lent)
+	}
+	return s.String()
+}

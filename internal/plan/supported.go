@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"berth/internal/link"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Supported refuses (exit 3) what a spec may say and this version of Berth does not build yet.
+func Supported(n *vnode.Node) error {
+	for _, c := range []struct {
+		asked  bool
+		what   string
+		remedy string
+	}{
+		{n.Class != "", "class " + string(n.Class), "set the limits themselves: cpu.weight, memory.max, io rates"},
+		{n.Autostart, "autostart", "start the node with berth start from a boot script"},
+		{n.CPU.NUMA != nil, "cpu.numa", "name the CPUs of that NUMA node in cpu.set"},
+		{len(n.Scratch) > 0, "scratch", "mount a folder of the host with mounts"},
+		{n.Image.Kind == vnode.FileImage, "image file:", "unpack it and use dir:, or berth image import an archive"},
+	} {
+		if c.asked {
+			return notYet(n, c.what, c.remedy)
+		}
+	}
+	for _, io := range n.IO {
+		if io.Weight != 0 {
+			return notYet(n, "io "+io.Name+": weight", "limit it with read.rate and write.rate")
+		}
+		if io.Filesystem != "" {
+			return notYet(n, "io "+io.Name+": filesystem", "limit a disk of this host with device or path")
+		}
+	}
+	return link.Unsupported(n.Network)
+}
+
+func notYet(n *vnode.Node, what, remedy string) error {
+	return refuse.Cannotf(remedy, "node %s: this version of Berth does not do %s yet", n.Name, what)
+}

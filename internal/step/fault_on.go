@@ -1,0 +1,47 @@
+//go:build berthfault
+
+package step
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+var passed atomic.Int64
+
+// Fault counts the points a process passes and kills it with SIGKILL at the one that BERTH_FAULT names.
+// With BERTH_FAULT_LOG, each point passed is appended to that file.
+func Fault(name string) {
+	n := passed.Add(1)
+	if log := os.Getenv("BERTH_FAULT_LOG"); log != "" {
+		if f, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
+			fmt.Fprintf(f, "%d %s\n", n, name)
+			f.Close()
+		}
+	}
+	if at, err := strconv.ParseInt(os.Getenv("BERTH_FAULT"), 10, 64); err == nil && at == n {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
+
+// KeeperEnv gives the keeper the fault point that BERTH_FAULT_KEEPER names instead of its starter's.
+func KeeperEnv(env []string) []string {
+	var out []string
+	for _, e := range env {
+		switch k, v, _ := strings.Cut(e, "="); k {
+		case "BERTH_FAULT", "BERTH_FAULT_LOG":
+		case "BERTH_FAULT_KEEPER":
+			out = append(out, "BERTH_FAULT="+v)
+		case "BERTH_FAULT_KEEPER_LOG":
+			out = append(out, "BERTH_FAULT_LOG="+v)
+		default:
+			out = append(out, e)
+		}
+	}
+	return out
+}

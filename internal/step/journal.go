@@ -1,0 +1,332 @@
+package step
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// version is the format of the journal. A berth reads its own and every older one.
+const version = 1
+
+// Phase says what to do with a journal whose process was killed.
+type Phase string
+
+// The phases. A killed creating rolls back, a killed removing rolls forward.
+const (
+	Creating Phase = "creating"
+	Up       Phase = "up"
+	Removing Phase = "removing"
+)
+
+// Journal is the list of steps that were taken, kept in a file of one JSON record a line, written before the host is
+// changed. It outlives the process that writes it, not the machine: records are not synced to disk, because a reboot
+// ends everything in the kernel that a live journal could name, and lasting steps leave folders that Repair knows.
+type Journal struct {
+	Node  string
+	Boot  string // boot id of the kernel whose state this is
+	Phase Phase
+	Set   *Set // a live change that was begun and not ended; its steps are the last ones
+	path  string
+	size  int64 // bytes that hold whole records; a torn tail behind them is cut off by the next write
+	steps []entry
+}
+
+type entry struct {
+	step   Step
+	undone bool
+}
+
+// Set is a live change: steps taken on a node that is up, which count only once the node's new spec is stored.
+type Set struct {
+	First int    `json:"first"` // number of its first step
+	Spec  string `json:"spec"`  // what identifies the new spec, once stored
+}
+
+// record is one line of the file; exactly one group of its fields is used.
+type record struct {
+	Berth int    `json:"berth,omitempty"` // the first line: format, and whose it is
+	Boot  string `json:"boot,omitempty"`
+	Node  string `json:"node,omitempty"`
+
+	Phase Phase `json:"phase,omitempty"`
+
+	Begin  *int            `json:"begin,omitempty"` // number of a step
+	Done   *int            `json:"done,omitempty"`
+	Undone *int            `json:"undone,omitempty"`
+	Kind   string          `json:"kind,omitempty"`
+	Step   json.RawMessage `json:"step,omitempty"`
+
+	Set    *Set `json:"set,omitempty"`
+	SetEnd bool `json:"set_end,omitempty"`
+}
+
+// Create starts a journal in phase Creating. It fails if the file is there.
+func Create(path, node, boot string) (*Journal, error) {
+	j := &Journal{Node: node, Boot: boot, Phase: Creating, path: path}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("create journal: %w", err)
+	}
+	f.Close()
+	if err := j.write(record{Berth: version, Boot: boot, Node: node}, record{Phase: Creating}); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	Fault("journal created")
+	return j, nil
+}
+
+// Open reads a journal. A last record that was torn by a kill or a full disk is left out: what it announced was not
+// begun. The error satisfies errors.Is(err, fs.ErrNotExist) if there is none.
+func Open(path string, kinds Kinds) (*Journal, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	j, err := parse(b, kinds)
+	if err != nil {
+		return nil, fmt.Errorf("journal %s: %w", path, err)
+	}
+	j.path = path
+	return j, nil
+}
+
+func parse(b []byte, kinds Kinds) (*Journal, error) {
+	j := &Journal{Phase: Creating}
+	for n := 1; ; n++ {
+		line, rest, whole := bytes.Cut(b, []byte("\n"))
+		if !whole {
+			return j, nil
+		}
+		var r record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if err := j.fold(n, r, kinds); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		j.size += int64(len(line)) + 1
+		b = rest
+	}
+}
+
+// fold takes one record into the journal's state.
+func (j *Journal) fold(line int, r record, kinds Kinds) error {
+	switch {
+	case line == 1:
+		if r.Berth < 1 || r.Berth > version {
+			return fmt.Errorf("format %d, this berth reads 1 to %d", r.Berth, version)
+		}
+		j.Node, j.Boot = r.Node, r.Boot
+	case r.Phase != "":
+		j.Phase = r.Phase
+	case r.Begin != nil:
+		if *r.Begin != len(j.steps) {
+			return fmt.Errorf("step %d begun as number %d", *r.Begin, len(j.steps))
+		}
+		s, err := kinds.Decode(r.Kind, r.Step)
+		if err != nil {
+			return err
+		}
+		j.steps = append(j.steps, entry{step: s})
+	case r.Done != nil:
+		e, err := j.entry(*r.Done)
+		if err != nil {
+			return err
+		}
+		if e.step, err = kinds.Decode(e.step.Kind(), r.Step); err != nil {
+			return err
+		}
+	case r.Undone != nil:
+		e, err := j.entry(*r.Undone)
+		if err != nil {
+			return err
+		}
+		e.undone = true
+	case r.Set != nil:
+		j.Set = r.Set
+	case r.SetEnd:
+		j.endSet()
+	default:
+		return errors.New("a record that says nothing")
+	}
+	return nil
+}
+
+func (j *Journal) entry(i int) (*entry, error) {
+	if i < 0 || i >= len(j.steps) {
+		return nil, fmt.Errorf("no step %d was begun", i)
+	}
+	return &j.steps[i], nil
+}
+
+// Steps returns the steps begun and not undone, in order.
+func (j *Journal) Steps() []Step {
+	var all []Step
+	for _, e := range j.steps {
+		if !e.undone {
+			all = append(all, e.step)
+		}
+	}
+	return all
+}
+
+// SetPhase changes the phase.
+func (j *Journal) SetPhase(p Phase) error {
+	if err := j.write(record{Phase: p}); err != nil {
+		return err
+	}
+	j.Phase = p
+	Fault("phase " + string(p))
+	return nil
+}
+
+// Do takes one step: journalled before and after.
+func (j *Journal) Do(ctx context.Context, s Step) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if p, ok := s.(Preparer); ok {
+		if err := p.Prepare(ctx); err != nil {
+			return err
+		}
+	}
+	i := len(j.steps)
+	if err := j.writeStep(record{Begin: &i, Kind: s.Kind()}, s); err != nil {
+		return err
+	}
+	j.steps = append(j.steps, entry{step: s})
+	Fault("begun " + s.Kind())
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	Fault("did " + s.Kind())
+	if err := s.Verify(ctx); err != nil {
+		return err
+	}
+	if err := j.writeStep(record{Done: &i}, s); err != nil {
+		return err
+	}
+	Fault("done " + s.Kind())
+	return nil
+}
+
+// Undo takes the steps back that drop says yes to, last first, and goes on after a failure. It works on a full disk too: a
+// record that cannot be written only means that a step is undone twice.
+func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
+	var errs []error
+	for i, e := range slices.Backward(j.steps) {
+		if e.undone || !drop(e.step) {
+			continue
+		}
+		if err := e.step.Undo(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("undo %s %s: %w", e.step.Kind(), e.step, err))
+			continue
+		}
+		Fault("undid " + e.step.Kind())
+		j.steps[i].undone = true
+		_ = j.write(record{Undone: &i})
+	}
+	return errors.Join(errs...)
+}
+
+// Close undoes everything and removes the journal; what could not be undone keeps it, in phase Removing.
+func (j *Journal) Close(ctx context.Context) error {
+	if j.Phase == Up {
+		// On a full disk the phase cannot be written. A node that is up and whose init is gone is removed all the same.
+		_ = j.SetPhase(Removing)
+	}
+	if err := j.Undo(ctx, func(Step) bool { return true }); err != nil {
+		return err
+	}
+	if err := os.Remove(j.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove journal: %w", err)
+	}
+	Fault("journal removed")
+	return nil
+}
+
+// BeginSet begins a live change; the steps done from now on belong to it.
+func (j *Journal) BeginSet(spec string) error {
+	s := &Set{First: len(j.steps), Spec: spec}
+	if err := j.write(record{Set: s}); err != nil {
+		return err
+	}
+	j.Set = s
+	Fault("set begun")
+	return nil
+}
+
+// EndSet ends a live change that is made: its steps are what the node is now, and no longer undone.
+func (j *Journal) EndSet() error {
+	if err := j.write(record{SetEnd: true}); err != nil {
+		return err
+	}
+	j.endSet()
+	Fault("set ended")
+	return nil
+}
+
+// UndoSet takes a live change back.
+func (j *Journal) UndoSet(ctx context.Context) error {
+	if j.Set == nil {
+		return nil
+	}
+	late := map[Step]bool{}
+	for _, e := range j.steps[min(max(j.Set.First, 0), len(j.steps)):] {
+		late[e.step] = true
+	}
+	if err := j.Undo(ctx, func(s Step) bool { return late[s] }); err != nil {
+		return err
+	}
+	return j.EndSet()
+}
+
+func (j *Journal) endSet() {
+	if j.Set == nil {
+		return
+	}
+	for i := range j.steps {
+		if i >= j.Set.First {
+			j.steps[i].undone = true
+		}
+	}
+	j.Set = nil
+}
+
+func (j *Journal) writeStep(r record, s Step) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("journal %s: %w", s.Kind(), err)
+	}
+	r.Step = b
+	return j.write(r)
+}
+
+// write appends records with one write call, over a torn tail if there is one.
+func (j *Journal) write(records ...record) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	for _, r := range records {
+		if err := enc.Encode(r); err != nil {
+			return fmt.Errorf("journal %s: %w", j.path, err)
+		}
+	}
+	f, err := os.OpenFile(j.path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	defer f.Close()
+	if err := f.Truncate(j.size); err != nil {
+		return fmt.Errorf("write journal %s: %w", j.path, err)
+	}
+	if _, err := f.WriteAt(buf.Bytes(), j.size); err != nil {
+		return fmt.Errorf("write journal %s: %w", j.path, err)
+	}
+	j.size += int64(buf.Len())
+	return nil
+}
