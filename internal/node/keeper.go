@@ -110,7 +110,10 @@ func (k *keeper) adopt(ctx context.Context) {
 		k.log.Error("list nodes", "err", err)
 	}
 	for _, name := range names {
-		if err := k.watch(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := k.b.createdInit(name); err != nil {
+			continue // being made, or not running
+		}
+		if err := k.watch(ctx, name); err != nil {
 			k.log.Error("watch node", "node", name, "err", err)
 		}
 	}
@@ -173,7 +176,7 @@ func (k *keeper) answer(ctx context.Context, req *request, files []*os.File) rep
 
 // watch begins to wait for the end of the node's init.
 func (k *keeper) watch(ctx context.Context, name string) error {
-	init, err := k.b.liveInit(name)
+	init, err := k.b.createdInit(name)
 	if err != nil {
 		return err
 	}

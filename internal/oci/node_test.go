@@ -232,7 +232,7 @@ func TestExecChild(t *testing.T) {
 	e := Exec{
 		Runtime: Runtime{Name: "runtime", Path: os.Getenv("BERTH_TEST_RUNTIME")}, State: os.Getenv("BERTH_TEST_STATE"),
 		ID: os.Getenv("BERTH_TEST_ID"), Group: os.Getenv("BERTH_TEST_GROUP"),
-		Process: ExecProcess(spec, ExecOptions{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}}),
+		Process: ExecProcess(spec, ExecOptions{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}, Terminal: os.Getenv("BERTH_TEST_TTY") != ""}),
 	}
 	fmt.Sscan(os.Getenv("BERTH_TEST_PID"), &e.PID)
 	err = e.Replace()

@@ -91,6 +91,12 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Limits come after the runtime's create: crun resets v1's memory limit. The command starts later still.
+	first := slices.IndexFunc(groups, func(s step.Step) bool { return s.Kind() == "cgroup.limit" })
+	if first < 0 {
+		first = len(groups)
+	}
+	groups, limits := groups[:first:first], groups[first:]
 	if f.Command.Init == oci.Systemd {
 		if d := cgroup.DelegateStep(f.Host.Cgroups, groupPath, node.Base, node.Base); d != nil {
 			groups = append(groups, d)
@@ -124,6 +130,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 			&oci.Bundle{Dir: dirs.Bundle(), Spec: spec},
 			&oci.Create{Launch: launch, CgroupsPath: "/" + groupPath},
 		},
+		limits,
 		links,
 		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd}},
 	), nil

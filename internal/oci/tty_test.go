@@ -1,0 +1,125 @@
+package oci
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// openPTY opens a terminal and its master.
+func openPTY(t *testing.T) (master, tty *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	return master, tty
+}
+
+// TestExecTerminal: exec -t gives the command a terminal of the node's own, with the size of the user's.
+func TestExecTerminal(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		n := newNode(t, r, nil)
+		n.up(t)
+		master, tty := openPTY(t)
+		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
+			t.Fatal(err)
+		}
+		cmd := n.execCmd(t, "sh", "-c", "tty; stty size; exit 5")
+		cmd.Env = append(cmd.Env, "BERTH_TEST_TTY=1")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		tty.Close()
+		var said strings.Builder
+		b := make([]byte, 4096)
+		for {
+			n, err := master.Read(b)
+			said.Write(b[:n])
+			if err != nil {
+				break // EIO: closed by all
+			}
+		}
+		_ = cmd.Wait()
+		got := strings.ReplaceAll(said.String(), "\r", "")
+		if !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "33 77") || cmd.ProcessState.ExitCode() != 5 {
+			t.Errorf("exit code %d, said %q", cmd.ProcessState.ExitCode(), got)
+		}
+	})
+}
+
+// TestTerminalSize: the node's terminal gets the size of the user's, raw mode is taken back, and so is the owner.
+func TestTerminalSize(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		_, tty := openPTY(t)
+		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
+			t.Fatal(err)
+		}
+		before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, r, func(in *Input) {
+			in.Terminal = true
+			in.Args = []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.02; done`}
+		})
+		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
+		term, err := ListenTerminal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer term.Close()
+		n.create.Launch.ConsoleSocket = term.Path
+		n.up(t)
+		null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer null.Close()
+		if err := term.Attach(tty, null); err != nil {
+			t.Fatal(err)
+		}
+		n.ended(t)
+		term.Drain()
+		after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+		if err != nil || *after != *before {
+			t.Errorf("the terminal's mode was not given back: %v\n%v\n%v", err, before, after)
+		}
+	})
+}
+
+// TestKeepOwners: a node on the user's terminal makes it its own; it is given back.
+func TestKeepOwners(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		_, tty := openPTY(t)
+		restore := KeepOwners(tty, nil)
+		n := newNode(t, r, func(in *Input) { in.Args = []string{"/bin/true"} })
+		n.create.Launch.Stdin, n.create.Launch.Stdout, n.create.Launch.Stderr = tty, tty, tty
+		n.up(t)
+		n.ended(t)
+		restore()
+		var st unix.Stat_t
+		if err := unix.Fstat(int(tty.Fd()), &st); err != nil || st.Uid != 0 {
+			t.Errorf("the terminal belongs to %d (%v)", st.Uid, err)
+		}
+	})
+}
+
