@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -126,33 +127,85 @@ func checkFile(root int, what, file string, depth int) error {
 
 // checkELF checks that a program is for this processor and that its loader is there.
 func checkELF(root int, what string, f *os.File) error {
-	prog, err := elf.NewFile(f)
+	fail := func(code int, format string, a ...any) error {
+		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
+	}
+	prog, err := readELF(f)
 	if err != nil {
-		return &CommandError{Code: ExitCannotRun, Command: what, Why: "exec format error: damaged program: " + err.Error()}
+		return fail(ExitCannotRun, "exec format error: damaged program: %v", err)
 	}
-	defer prog.Close()
-	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390}
-	want, known := machines[runtime.GOARCH]
-	if known && (prog.Machine != want || prog.Class != elf.ELFCLASS64) && !otherFormats() {
-		return &CommandError{Code: ExitCannotRun, Command: what,
-			Why: fmt.Sprintf("exec format error: a program for %s (%s), this host runs %s", prog.Machine, prog.Class, want)}
+	if want, known := machines()[runtime.GOARCH]; known && (prog.machine != want || prog.class != elf.ELFCLASS64) {
+		if otherFormats() {
+			return nil
+		}
+		return fail(ExitCannotRun, "exec format error: a program for %s (%s), nodes on this host run %s (%s)",
+			prog.machine, prog.class, want, elf.ELFCLASS64)
 	}
-	for _, p := range prog.Progs {
-		if p.Type != elf.PT_INTERP || p.Filesz > unix.PathMax {
+	if prog.loader == "" {
+		return nil
+	}
+	l, err := openIn(root, prog.loader)
+	if err != nil {
+		return fail(ExitNotFound, "its loader %s is not in the node", prog.loader)
+	}
+	l.Close()
+	return nil
+}
+
+// machines maps Go's names of processors to ELF's.
+func machines() map[string]elf.Machine {
+	return map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64,
+		"riscv64": elf.EM_RISCV, "s390x": elf.EM_S390}
+}
+
+// program is what the kernel looks at first in an ELF file.
+type program struct {
+	class   elf.Class
+	machine elf.Machine
+	loader  string // "" for a static program
+}
+
+// readELF reads the headers of an ELF file. It is not debug/elf's, which makes no promise for files meant to harm: this
+// one is any image's. The loader of a 32-bit program is not looked for, as nodes do not run those.
+func readELF(f io.ReaderAt) (program, error) {
+	var ident [elf.EI_NIDENT]byte
+	if _, err := f.ReadAt(ident[:], 0); err != nil {
+		return program{}, errors.New("it is cut off")
+	}
+	prog := program{class: elf.Class(ident[elf.EI_CLASS])}
+	var order binary.ByteOrder = binary.LittleEndian
+	if elf.Data(ident[elf.EI_DATA]) == elf.ELFDATA2MSB {
+		order = binary.BigEndian
+	}
+	var head elf.Header64
+	if err := binary.Read(io.NewSectionReader(f, 0, 64), order, &head); err != nil {
+		return program{}, errors.New("it is cut off")
+	}
+	prog.machine = elf.Machine(head.Machine)
+	if prog.class != elf.ELFCLASS64 {
+		return prog, nil
+	}
+	for i := range int64(head.Phnum) {
+		var p elf.Prog64
+		at := io.NewSectionReader(f, int64(head.Phoff)+i*int64(head.Phentsize), 56)
+		if err := binary.Read(at, order, &p); err != nil {
+			return program{}, errors.New("it is cut off")
+		}
+		if elf.ProgType(p.Type) != elf.PT_INTERP {
 			continue
 		}
-		b, err := io.ReadAll(p.Open())
-		if err != nil {
-			return fmt.Errorf("look at the loader of %s: %w", what, err)
+		if p.Filesz < 2 || p.Filesz > unix.PathMax { // as in the kernel's load_elf_binary
+			return program{}, errors.New("the name of its loader is too long or empty")
 		}
-		loader := string(bytes.TrimRight(b, "\x00"))
-		l, err := openIn(root, loader)
-		if err != nil {
-			return &CommandError{Code: ExitNotFound, Command: what, Why: fmt.Sprintf("its loader %s is not in the node", loader)}
+		name := make([]byte, p.Filesz)
+		if _, err := f.ReadAt(name, int64(p.Off)); err != nil {
+			return program{}, errors.New("it is cut off")
 		}
-		l.Close()
+		name, _, _ = bytes.Cut(name, []byte{0})
+		prog.loader = string(name)
+		return prog, nil
 	}
-	return nil
+	return prog, nil
 }
 
 var (

@@ -1,6 +1,14 @@
 package oci
 
 import (
+	"bytes"
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
 	"encoding/binary"
 	"time"
 )
@@ -30,3 +38,46 @@ func tinyELF(code []byte) []byte {
 }
 
 func sleepMS(n int) { time.Sleep(time.Duration(n) * time.Millisecond) }
+
+func TestReadELF(t *testing.T) {
+	self, err := os.Open("/bin/sh") // dynamic, everywhere
+	if err != nil {
+		t.Skip("no /bin/sh to look at")
+	}
+	defer self.Close()
+	want, err := elf.NewFile(self)
+	if err != nil {
+		t.Skipf("/bin/sh is not a program: %v", err)
+	}
+	got, err := readELF(self)
+	if err != nil || got.machine != want.Machine || got.class != want.Class {
+		t.Errorf("got %+v %v, want %v", got, err, want.FileHeader)
+	}
+	if got, err := readELF(bytes.NewReader(tinyELF(nil))); err != nil || got.loader != "" {
+		t.Errorf("a static program: %+v %v", got, err)
+	}
+}
+
+// FuzzCommand: whatever is in the file, it is run, refused or an error, without a panic.
+func FuzzCommand(f *testing.F) {
+	f.Add([]byte("#!/bin/sh\n"))
+	f.Add([]byte("#! \n"))
+	f.Add([]byte("#!/x"))
+	f.Add(tinyELF([]byte{0xc3}))
+	f.Add([]byte("\x7fELF\x02\x02\x01"))
+	if sh, err := os.ReadFile("/bin/sh"); err == nil {
+		f.Add(sh[:min(len(sh), 4096)])
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if err := os.WriteFile(filepath.Join(dir, "x"), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(root)
+		_ = lookUp(root, "x", []string{"PATH=/"}, "/")
+	})
+}

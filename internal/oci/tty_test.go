@@ -122,4 +122,3 @@ func TestKeepOwners(t *testing.T) {
 		}
 	})
 }
-
