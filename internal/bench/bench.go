@@ -107,7 +107,7 @@ func (o *Options) complete() error {
 	or(&o.Warm, def.Warm)
 	or(&o.Budget, def.Budget)
 	or(&o.MarginPct, def.MarginPct)
-	or(&o.Seed, rand.Uint64())
+	or(&o.Seed, uint64(rand.Uint32())) // 32 bits: every reader of JSON keeps them exactly
 	switch {
 	case (o.Dir == "") == (o.Device == ""):
 		return refuse.Invalidf("either a folder or a device must be given")

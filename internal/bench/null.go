@@ -79,13 +79,15 @@ func (a *NullReport) add(rep *Report, run int) {
 	for _, r := range rep.Rows {
 		a.Commands = append(a.Commands, r.Command)
 		row := NullRow{Row: r.Name, Run: run, Seed: rep.Seed}
+		host := map[int]float64{} // by round: a block in which a trial failed is left out
 		for _, t := range rep.Trials {
-			switch {
-			case t.Row != r.Name || t.Round == 0 || t.Measured == nil:
-			case t.Arm == hostArm:
-				row.Host = append(row.Host, t.IOPS)
-			default:
-				row.Null = append(row.Null, t.IOPS)
+			if t.Row == r.Name && t.Arm == hostArm && t.Measured != nil {
+				host[t.Round] = t.IOPS
+			}
+		}
+		for _, t := range rep.Trials {
+			if h := host[t.Round]; t.Row == r.Name && t.Arm == nullArm && t.Round > 0 && t.Measured != nil && h > 0 {
+				row.Host, row.Null = append(row.Host, h), append(row.Null, t.IOPS)
 			}
 		}
 		if r.NullComp != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"math"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,12 @@ func TestNullRows(t *testing.T) {
 	wantEmpty(t, o.Dir)
 	if len(rep.Rows) != 101 || rep.Summary.Rows != 101 || rep.Rows[0].Seed == rep.Rows[4].Seed || len(rep.Rows[99].Host) != 12 || len(rep.Rows[99].Null) != 12 {
 		t.Errorf("%+v", rep)
+	}
+	for i, h := range rep.Rows[5].Host { // what was kept gives the result again
+		rep.Rows[5].Null[i] /= h
+	}
+	if got := penalty(math.Log(median(rep.Rows[5].Null))); math.Abs(got-rep.Rows[5].Result.PenaltyPct) > 2 {
+		t.Errorf("the pairs kept say %v, the result %v", got, rep.Rows[5].Result.PenaltyPct)
 	}
 	if err := rep.Check(); err != nil {
 		t.Errorf("%v: %+v", err, rep.Summary)

@@ -312,6 +312,30 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// What merely has the data file's name is not touched.
+func TestForeignDataFile(t *testing.T) {
+	o := Options{Dir: onDisk(t), Size: 1 << 20}
+	precious := filepath.Join(o.Dir, "precious")
+	if err := os.WriteFile(precious, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, link := range map[string]func(string, string) error{"hard link": os.Link, "symbolic link": os.Symlink} {
+		path := filepath.Join(o.Dir, dataFile)
+		if err := link(precious, path); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := prepare(t.Context(), o, func(int64, int64) {}); err == nil {
+			t.Errorf("%s: taken for a data file", name)
+		}
+		if b, err := os.ReadFile(precious); err != nil || string(b) != "data" {
+			t.Errorf("%s: %q %v", name, b, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A device that may not be written has no write rows; requests smaller than the device's unit are left out.
 func TestFitting(t *testing.T) {
 	rows, notes := fitting(Options{}, Target{ReadsOnly: true, DirectIO: 4096}, 2)
@@ -326,7 +350,7 @@ func TestText(t *testing.T) {
 	if err := rep.Text(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(b.String(), "\n") {
+	for line := range strings.SplitSeq(b.String(), "\n") {
 		if len([]rune(line)) > 80 {
 			t.Errorf("wider than 80 columns: %q", line)
 		}

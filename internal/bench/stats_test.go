@@ -170,11 +170,11 @@ func TestPromises(t *testing.T) {
 					case Equivalent:
 						decided++
 					}
-					real := estimate(simulate(r, n, pairs, effect))
-					if real.I95.Lo <= effect && effect <= real.I95.Hi {
+					differs := estimate(simulate(r, n, pairs, effect))
+					if differs.I95.Lo <= effect && effect <= differs.I95.Hi {
 						holds++
 					}
-					if decide(real, logMargin(10)) == Equivalent { // the difference is the margin: a false claim
+					if decide(differs, logMargin(10)) == Equivalent { // the difference is the margin: a false claim
 						missed++
 					}
 				}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -89,7 +90,7 @@ func own(f *os.File, path string) error {
 	if named, err := os.Lstat(path); err != nil || !os.SameFile(opened, named) {
 		return refuse.Busyf("another run measured here until now: %s is gone; try again", path)
 	}
-	if !opened.Mode().IsRegular() {
+	if st, ok := opened.Sys().(*syscall.Stat_t); !opened.Mode().IsRegular() || !ok || st.Nlink != 1 {
 		return refuse.Busyf("%s exists and is not a data file of an earlier run", path)
 	}
 	if err := f.Truncate(0); err != nil {

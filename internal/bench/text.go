@@ -97,7 +97,8 @@ func (r *Report) textPenalties(b *strings.Builder) {
 }
 
 func (r *Report) textNotes(b *strings.Builder) {
-	wrap(b, "", fmt.Sprintf("The margin is %s %%: `equivalent` says that the loss is shown to be smaller, `worse` and `better` "+
+	wrap(b, "", fmt.Sprintf("The margin is %s %%: `equivalent` says that a difference is shown to be smaller (two one-sided tests at 5 %%: "+
+		"the 90 %% interval lies inside), `worse` and `better` "+
 		"that there is a difference and not one shown to be smaller, `undecided` that this run cannot tell. "+
 		"`could` is the smallest margin that this run could have decided, in %%. LXC'15: a container in the published "+
 		"measurement, on another machine (512 threads for reads).", short(r.MarginPct)))
@@ -186,7 +187,7 @@ func wrap(b *strings.Builder, mark, text string) {
 	const width = 80
 	col, line := 0, mark
 	indent := strings.Repeat(" ", len(mark))
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		n := len([]rune(word))
 		if col > 0 && col+1+n > width {
 			b.WriteString("\n")
