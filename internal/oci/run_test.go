@@ -24,7 +24,7 @@ func TestInside(t *testing.T) {
 hostname
 cat /proc/self/uid_map | tr -s ' '
 grep -E '^(CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp):' /proc/self/status
-echo processes: $(ls -d /proc/[0-9]* | wc -l)
+[ $(ls -d /proc/[0-9]* | wc -l) -lt 6 ] && echo its own processes only
 cat /proc/sys/net/ipv4/ping_group_range
 mknod /tmp/null c 1 3 2>&1
 mount -t tmpfs tmpfs /tmp 2>&1
@@ -46,7 +46,7 @@ CapBnd:	00000000800405fb
 CapAmb:	0000000000000000
 NoNewPrivs:	1
 Seccomp:	2
-processes: 4
+its own processes only
 0	65535
 mknod: /tmp/null: Operation not permitted
 mount: permission denied (are you root?)
