@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -12,10 +11,11 @@ import (
 )
 
 // User returns the ids, as the node has them, that an image wants its command to run as. Names are looked up in the
-// image's own /etc/passwd and /etc/group. An image that says nothing means root.
+// image's own /etc/passwd and /etc/group. An image that says nothing means root. A user that the image does not have,
+// or whose line is broken, is refuse.Invalid: never root by mistake.
 func User(img Image) (uid, gid uint32, err error) {
-	name, group, _ := strings.Cut(img.Config.User, ":")
-	if name == "" && group == "" {
+	user, group, _ := strings.Cut(img.Config.User, ":")
+	if user == "" && group == "" {
 		return 0, 0, nil
 	}
 	t, err := openTree(img.Lowers)
@@ -23,47 +23,56 @@ func User(img Image) (uid, gid uint32, err error) {
 		return 0, 0, err
 	}
 	defer t.close()
-	if name != "" {
-		if uid, gid, err = t.lookup("etc/passwd", name); err != nil {
+	if user != "" {
+		if uid, gid, err = t.user(user); err != nil {
 			return 0, 0, err
 		}
 	}
 	if group != "" {
-		gid, _, err = t.lookup("etc/group", group)
+		gid, err = t.group(group)
 	}
 	return uid, gid, err
 }
 
-// lookup finds a name or number in a file of NAME:x:ID:ID2 lines. A number need not be there.
-func (t tree) lookup(file, name string) (id, second uint32, err error) {
-	if n, err := strconv.ParseUint(name, 10, 32); err == nil {
-		id = uint32(n)
-		if second, err = t.secondOf(file, id); err != nil {
-			return 0, 0, err
+// user finds a user by name or number, and its group. A number need not be known: its group is then root's.
+func (t tree) user(name string) (uid, gid uint32, err error) {
+	if uid, err := number(name); err == nil {
+		line, err := t.line("etc/passwd", 2, name)
+		if err != nil || len(line) < 4 {
+			return uid, 0, err
 		}
-		return id, second, nil
+		gid, err = number(line[3])
+		return uid, gid, err
 	}
-	fields, err := t.line(file, func(f []string) bool { return f[0] == name })
+	line, err := t.line("etc/passwd", 0, name)
 	if err != nil {
 		return 0, 0, err
 	}
-	if fields == nil {
-		return 0, 0, refuse.Invalidf("the image wants to run as %q, which its /%s does not have", name, file)
+	if len(line) < 4 {
+		return 0, 0, refuse.Invalidf("the image wants to run as user %q, which its /etc/passwd does not have", name)
 	}
-	return number(fields[2]), number(slices.Concat(fields, []string{"0"})[3]), nil
+	uid, errUID := number(line[2])
+	gid, errGID := number(line[3])
+	return uid, gid, errors.Join(errUID, errGID)
 }
 
-// secondOf returns the group of a user's number, 0 if the image does not know the user.
-func (t tree) secondOf(file string, id uint32) (uint32, error) {
-	fields, err := t.line(file, func(f []string) bool { return f[2] == strconv.FormatUint(uint64(id), 10) })
-	if err != nil || len(fields) < 4 {
+// group finds a group by name or number.
+func (t tree) group(name string) (uint32, error) {
+	if gid, err := number(name); err == nil {
+		return gid, nil
+	}
+	line, err := t.line("etc/group", 0, name)
+	if err != nil {
 		return 0, err
 	}
-	return number(fields[3]), nil
+	if len(line) < 3 {
+		return 0, refuse.Invalidf("the image wants to run as group %q, which its /etc/group does not have", name)
+	}
+	return number(line[2])
 }
 
-// line returns the fields of the first line that ok accepts, nil if there is none or no such file.
-func (t tree) line(file string, ok func([]string) bool) ([]string, error) {
+// line returns the fields of the first line whose field at is value; nil if there is none or no such file.
+func (t tree) line(file string, at int, value string) ([]string, error) {
 	f, err := t.open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -74,14 +83,18 @@ func (t tree) line(file string, ok func([]string) bool) ([]string, error) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		if fields := strings.Split(lines.Text(), ":"); len(fields) >= 3 && ok(fields) {
+		if fields := strings.Split(lines.Text(), ":"); len(fields) > at && fields[at] == value {
 			return fields, nil
 		}
 	}
 	return nil, lines.Err()
 }
 
-func number(s string) uint32 {
-	n, _ := strconv.ParseUint(s, 10, 32)
-	return uint32(n)
+// number reads an id that a node can have.
+func number(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n > maxID {
+		return 0, refuse.Invalidf("the image wants to run as %q: not an id of 0 to %d", s, maxID)
+	}
+	return uint32(n), nil
 }

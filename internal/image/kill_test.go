@@ -1,0 +1,61 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"berth/internal/image/imagetest"
+	"berth/internal/layout"
+)
+
+// TestImportKilled kills an import with signal 9 while a layer is half unpacked: Sweep leaves nothing of it, and the
+// next import works. It runs itself again as the process that is killed.
+func TestImportKilled(t *testing.T) {
+	if root, archive := os.Getenv("BERTH_TEST_ROOT"), os.Getenv("BERTH_TEST_ARCHIVE"); root != "" {
+		_, err := Open(layout.New(root)).Import(t.Context(), archive, "x", func(done, total int64) {
+			if done > total/2 {
+				fmt.Println("half")
+				select {}
+			}
+		})
+		t.Fatal("not killed: ", err)
+	}
+	needRoot(t)
+	root := t.TempDir()
+	s := Open(layout.New(root))
+	archive := imagetest.Busybox(t)
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestImportKilled$")
+	cmd.Env = append(os.Environ(), "BERTH_TEST_ROOT="+root, "BERTH_TEST_ARCHIVE="+archive)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	word := make([]byte, 4)
+	_, readErr := out.Read(word)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // killed
+	if readErr != nil || string(word) != "half" {
+		t.Fatalf("the import said %q, %v", word, readErr)
+	}
+	if left, _ := os.ReadDir(s.tmp()); len(left) == 0 {
+		t.Error("killed too late: nothing was half done")
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, d := range []string{s.tmp(), s.layers(), s.records()} {
+		if left, _ := os.ReadDir(d); len(left) > 0 {
+			t.Errorf("left in %s: %v", d, left)
+		}
+	}
+	if _, err := s.Import(t.Context(), archive, "x", nil); err != nil {
+		t.Error(err)
+	}
+}
