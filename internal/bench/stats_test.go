@@ -197,6 +197,34 @@ func TestPromises(t *testing.T) {
 	}
 }
 
+// The promise itself, not sampled: whatever sizes the differences have, over all ways in which the order in the blocks
+// can fall (all signs), at most 5 % are false alarms, and at least 90 % are decided at the margin the run could decide.
+func TestExactOverAllOrders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.SliceOfN(rapid.OneOf(rapid.Float64Range(0, .1), rapid.Float64Range(0, 3), rapid.Just(0.)), MinPairs, 9).Draw(t, "sizes")
+		all, alarms, decided := 1<<len(size), 0, 0
+		d := make([]float64, len(size))
+		for signs := range all {
+			for i, v := range size {
+				d[i] = v
+				if signs>>i&1 == 1 {
+					d[i] = -v
+				}
+			}
+			e := estimate(d)
+			if e.I95.Lo > 0 || e.I95.Hi < 0 {
+				alarms++
+			}
+			if m, _ := decidable(e); decide(e, m) != Undecided || m == 0 { // m is 0 where all differences are
+				decided++
+			}
+		}
+		if 20*alarms > all || 10*decided < 9*all {
+			t.Fatalf("of %d orders %d are false alarms, %d are decided", all, alarms, decided)
+		}
+	})
+}
+
 func TestOutliers(t *testing.T) {
 	if n := outliers([]float64{100, 101, 99, 100, 30, 100.5}, 5); n != 1 {
 		t.Errorf("%d outliers, want 1", n)

@@ -39,7 +39,7 @@ could not be run, 127 if it was not found.`,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := a.nodeOf(&f, args)
+			n, err := a.nodeOf(&f, command(args))
 			if err != nil {
 				return err
 			}
@@ -178,7 +178,7 @@ The exit code is the command's; 125 if Berth failed, 126 if the command could no
 127 if it was not found.`,
 		Example: "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) < 2 {
+			if len(args) < 1 || len(command(args[1:])) == 0 {
 				return fmt.Errorf("want NAME -- CMD ARG…")
 			}
 			return nil
@@ -192,11 +192,19 @@ The exit code is the command's; 125 if Berth failed, 126 if the command could no
 			if tty && !term.IsTerminal(int(a.In.Fd())) {
 				return refuse.Invalidf("-t: standard input is not a terminal")
 			}
-			return b.Exec(cmd.Context(), args[0], args[1:], tty)
+			return b.Exec(cmd.Context(), args[0], command(args[1:]), tty)
 		},
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	c.Flags().BoolVarP(&in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
 	return c
+}
+
+// command drops the -- that a command line may begin with: flags end at the first word that is none.
+func command(args []string) []string {
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
 }
