@@ -86,4 +86,5 @@ func (n Node) NetNS() string      { return filepath.Join(n.Run, "netns") }  // p
 func (n Node) Bundle() string     { return filepath.Join(n.Run, "bundle") } // OCI bundle: config.json
 func (n Node) Root() string       { return filepath.Join(n.Run, "root") }   // mount point, mounted only in the runtime's own mount namespace
 func (n Node) Stage() string      { return filepath.Join(n.Run, "stage") }  // mount points for idmapped sources, likewise
+func (n Node) TTY() string        { return filepath.Join(n.Run, "tty") }    // socket that takes the terminal of berth run -t
 func (n Node) RuntimeLog() string { return filepath.Join(n.Run, "runtime.log") }

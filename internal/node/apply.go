@@ -58,7 +58,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return o, b.store(n.Name, &Stored{Applied: n, Now: n})
 	case !running:
 		o.Did = "started"
-		return o, b.renew(ctx, l, s.Now, n)
+		return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})
 	case allLive(o.Changes):
 		o.Did = "changed"
 		_, err := b.setLive(ctx, s.Now, &Stored{Applied: n, Now: n})
@@ -74,7 +74,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return nil, err
 	}
 	o.Did = "restarted"
-	return o, b.renew(ctx, l, s.Now, n)
+	return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})
 }
 
 // check lets the planner refuse what it would refuse, before anything is changed.
@@ -87,9 +87,9 @@ func (b *Berth) check(ctx context.Context, n *vnode.Node) error {
 	return err
 }
 
-// renew starts a stopped node with a spec that may differ from the one it had. Claims that the new spec does not make are
-// given up; a delta belongs to its image and goes with it.
-func (b *Berth) renew(ctx context.Context, l *lock, old, n *vnode.Node) error {
+// renew starts a stopped node with a spec that may differ from the one it had.
+func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Stored) error {
+	n := next.Now
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err
@@ -98,15 +98,30 @@ func (b *Berth) renew(ctx context.Context, l *lock, old, n *vnode.Node) error {
 	if err != nil {
 		return err
 	}
-	j, err := b.claims(n.Name)
+	claims, err := b.claims(n.Name)
 	if err != nil {
 		return err
 	}
 	newRoot := old.Image != n.Image || old.Delta != n.Delta || old.UserNS() != n.UserNS()
-	gone := func(s step.Step) bool {
-		return newRoot && strings.HasPrefix(s.Kind(), "image.") || !slices.ContainsFunc(wanted, same(s))
+	if err := reconcile(ctx, claims, wanted, newRoot); err != nil {
+		return err
 	}
-	if err := j.Undo(ctx, gone); err != nil {
+	if err := b.store(n.Name, next); err != nil {
+		return err
+	}
+	if err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)}); err != nil {
+		return err
+	}
+	return b.watch(ctx, n.Name)
+}
+
+// reconcile gives up the claims that are not wanted any more and makes those that are missing. A delta belongs to the
+// root that it covers and goes with it.
+func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot bool) error {
+	err := j.Undo(ctx, func(s step.Step) bool {
+		return newRoot && strings.HasPrefix(s.Kind(), "image.") || !slices.ContainsFunc(wanted, same(s))
+	})
+	if err != nil {
 		return err
 	}
 	for _, w := range wanted {
@@ -117,10 +132,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old, n *vnode.Node) error {
 			return err
 		}
 	}
-	if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
-		return err
-	}
-	return b.startStored(ctx, l, n)
+	return nil
 }
 
 // same matches claims that stand for the same thing: a step may have filled in what it was given (a base, an address).

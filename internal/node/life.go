@@ -26,8 +26,8 @@ type starter struct {
 	stdin      *os.File                                 // nil: /dev/null
 	stdout     *os.File                                 // nil: the node's log
 	stderr     *os.File
-	console    string       // path of the socket that takes the terminal, for berth run -t
-	before     func() error // called when the init exists and has not started
+	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
+	before     func() error            // called when the init exists and has not started
 	foreground *holder
 }
 
@@ -83,6 +83,7 @@ func claim(ctx context.Context, j *step.Journal, c step.Step) error {
 
 // start starts a node whose claims are made. If it fails, the node is as it was: not running.
 func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Facts, claims *step.Journal, s starter) (err error) {
+	facts.TTY = s.listen != nil
 	steps, err := plan.Live(n, facts, claims.Steps())
 	if err != nil {
 		return err
@@ -105,6 +106,11 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 		return err
 	}
 	defer closeAll(files)
+	if s.listen != nil {
+		if err := s.listen(dirs.TTY()); err != nil {
+			return err
+		}
+	}
 	var init *oci.Create
 	for _, st := range steps {
 		switch c := st.(type) {
@@ -113,7 +119,9 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 			c.Start = s.start
 			c.Launch.Stdin, c.Launch.Stdout, c.Launch.Stderr = s.stdin, s.stdout, s.stderr
 			c.Launch.Lock = l.f
-			c.Launch.ConsoleSocket = s.console
+			if s.listen != nil {
+				c.Launch.ConsoleSocket = dirs.TTY()
+			}
 		case *oci.Start:
 			if s.before != nil {
 				if err := s.before(); err != nil {
@@ -330,22 +338,7 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 	if err != nil {
 		return false, err
 	}
-	return true, b.startStored(ctx, l, s.Now)
-}
-
-func (b *Berth) startStored(ctx context.Context, l *lock, n *vnode.Node) error {
-	facts, err := b.facts(ctx, n)
-	if err != nil {
-		return err
-	}
-	claims, err := b.claims(n.Name)
-	if err != nil {
-		return err
-	}
-	if err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)}); err != nil {
-		return err
-	}
-	return b.watch(ctx, n.Name)
+	return true, b.renew(ctx, l, s.Now, s)
 }
 
 // Stop ends a node's processes: the signal that its init understands, a grace time, then SIGKILL to all of them.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"berth/internal/cgroup"
@@ -167,7 +169,8 @@ func (b *Berth) SpecText(name string) ([]byte, error) {
 	return spec.Marshal(s.Now)
 }
 
-// ImageUsers names the nodes that use an image by its name, or one of the layers.
+// ImageUsers names the nodes that use an image of the store by its name, or one of the layers: by what they were started
+// with if they run, else by what they would start with.
 func (b *Berth) ImageUsers(name string, layers []string) ([]string, error) {
 	nodes, err := b.names()
 	if err != nil {
@@ -179,20 +182,28 @@ func (b *Berth) ImageUsers(name string, layers []string) ([]string, error) {
 		if err != nil {
 			continue // being made or removed
 		}
-		if s.Now.Image.Kind == vnode.OCIImage && s.Now.Image.Ref == name {
-			users = append(users, n)
-			continue
-		}
 		if s.Now.Image.Kind != vnode.OCIImage && s.Now.Image.Kind != vnode.OCILayoutImage {
 			continue
 		}
-		img, err := image.Open(b.Layout).Resolve(s.Now.Image)
-		if err != nil {
-			return nil, fmt.Errorf("find the layers of node %s: %w", n, err)
-		}
-		if slices.ContainsFunc(layers, func(l string) bool { return slices.Contains(img.Layers, l) }) {
+		if b.usesImage(s.Now, name, layers) {
 			users = append(users, n)
 		}
 	}
 	return users, nil
+}
+
+func (b *Berth) usesImage(n *vnode.Node, name string, layers []string) bool {
+	store := image.Open(b.Layout)
+	if r, err := store.Get(n.Image.Ref); err == nil && n.Image.Kind == vnode.OCIImage && r.Name == name {
+		return true
+	}
+	var lowers []string
+	if c, err := b.createdInit(n.Name); err == nil {
+		lowers = c.Launch.Plan.Root.Lower
+	} else if img, err := store.Resolve(n.Image); err == nil { // else it cannot start anyway
+		lowers = img.Lowers
+	}
+	return slices.ContainsFunc(layers, func(l string) bool {
+		return slices.ContainsFunc(lowers, func(dir string) bool { return filepath.Base(dir) == strings.TrimPrefix(l, "sha256:") })
+	})
 }

@@ -43,7 +43,8 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 	}
 	b.sweepLocks(ctx)
-	if err := image.Open(b.Layout).Sweep(ctx); err != nil {
+	store := image.Open(b.Layout)
+	if err := errors.Join(store.Sweep(ctx), store.Collect(ctx, b.ImageUsers)); err != nil {
 		errs = append(errs, err)
 	}
 	if running && !b.keeperRuns() {

@@ -37,6 +37,9 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)
 
+	// The runtimes make the node's root the owner of what the command reads and writes.
+	defer oci.KeepOwners(rio.In, rio.Out, rio.Err)()
+
 	guarded := make(chan error, 1)
 	var guard *net.UnixConn
 	go func() {
@@ -51,12 +54,15 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}
 	var tty *oci.Terminal
 	if rio.TTY {
-		t, err := oci.ListenTerminal()
-		if err != nil {
-			return 0, err
+		s.listen = func(path string) (err error) {
+			tty, err = oci.ListenTerminal(path)
+			return err
 		}
-		defer t.Close()
-		tty, s.console = t, t.Path
+		defer func() {
+			if tty != nil {
+				_ = tty.Close()
+			}
+		}()
 	}
 	l, err := b.lock(ctx, n.Name)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -28,19 +27,13 @@ type Terminal struct {
 	output   sync.WaitGroup
 }
 
-// ListenTerminal opens the socket, in a folder of its own that only root can enter.
-func ListenTerminal() (*Terminal, error) {
-	dir, err := os.MkdirTemp("", "berth-tty-")
+// ListenTerminal opens the socket at path, in a folder that only root can change.
+func ListenTerminal(path string) (*Terminal, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the terminal's socket: %w", err)
-	}
-	t := &Terminal{Path: filepath.Join(dir, "s"), restore: func() {}}
-	t.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: t.Path, Net: "unix"})
-	if err != nil {
-		os.Remove(dir)
 		return nil, fmt.Errorf("open the terminal's socket: %w", err)
 	}
-	return t, nil
+	return &Terminal{Path: path, listener: l, restore: func() {}}, nil
 }
 
 // Attach takes the terminal that the runtime sent when it created the node, and connects in and out to it until the
@@ -154,7 +147,7 @@ func (t *Terminal) Close() error {
 	if t.master != nil {
 		err = errors.Join(err, t.master.Close())
 	}
-	return errors.Join(err, os.RemoveAll(filepath.Dir(t.Path)))
+	return err
 }
 
 // KeepOwners remembers who owns the terminals among some files, and returns what gives them back. Both runtimes make the

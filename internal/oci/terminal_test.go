@@ -17,7 +17,7 @@ func TestTerminal(t *testing.T) {
 			in.Terminal, in.Args = true, []string{"/bin/sh", "-c", "stty -echo; tty; echo $TERM; echo ready; read x; echo got $x"}
 		})
 		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
-		term, err := ListenTerminal()
+		term, err := ListenTerminal(filepath.Join(t.TempDir(), "tty"))
 		if err != nil {
 			t.Fatal(err)
 		}

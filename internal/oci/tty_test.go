@@ -3,6 +3,7 @@ package oci
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,7 +83,7 @@ func TestTerminalSize(t *testing.T) {
 			in.Args = []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.02; done`}
 		})
 		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
-		term, err := ListenTerminal()
+		term, err := ListenTerminal(filepath.Join(t.TempDir(), "tty"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,6 +39,7 @@ type Facts struct {
 	Mounts  []gateway.Source      // as the spec's mounts
 	Root    image.HostRoot        // of image host
 	Mask    []string              // more files that read as empty inside
+	TTY     bool                  // the command gets a terminal
 }
 
 // Command is what runs as a node's process 1, found in its image.
@@ -164,7 +165,7 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	in := oci.Input{
 		Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: f.Image.Config.Env,
 		Cwd: f.Image.Config.WorkingDir, User: f.Command.User, Rootfs: dirs.Root(),
-		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, CgroupsPath: "/" + groupPath, Mask: f.Mask,
+		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, CgroupsPath: "/" + groupPath, Mask: f.Mask, Terminal: f.TTY,
 	}
 	if in.Init == oci.Systemd {
 		in.Cgroup = oci.ReadWrite
@@ -286,6 +287,8 @@ func ClaimKey(s step.Step) string {
 			key += " " + c.MAC
 		}
 		return strings.TrimSpace(key + " " + c.Lent)
+	case *image.Unpack:
+		return c.Manifest
 	}
 	return s.String()
 }
