@@ -176,6 +176,7 @@ func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
 	}
 	for _, n := range nodes {
 		spec.Resolve(n, dir)
+		vnode.Defaults(n)
 	}
 	return nodes, nil
 }
