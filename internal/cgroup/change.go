@@ -96,7 +96,13 @@ func (c *Change) Kind() string { return "cgroup.change" }
 
 // String is "memory.max 1GiB ⇒ 2GiB: memory.limit_in_bytes=2147483648".
 func (c *Change) String() string {
-	return fmt.Sprintf("%s %s ⇒ %s: %s%s", c.Key, c.From, c.Asked, c.writes(), c.remark())
+	text, _ := c.Line()
+	return text + c.remark()
+}
+
+// Line is String without the note, and the note.
+func (c *Change) Line() (text, note string) {
+	return fmt.Sprintf("%s %s ⇒ %s: %s", c.Key, c.From, c.Asked, c.writes()), c.Note
 }
 
 // Prepare records what the kernel has now.

@@ -93,7 +93,15 @@ func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Di
 func (l *Limit) Kind() string { return "cgroup.limit" }
 
 // String is "cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000".
-func (l *Limit) String() string { return l.Key + " " + l.Asked + " → " + l.writes() + l.remark() }
+func (l *Limit) String() string {
+	text, _ := l.Line()
+	return text + l.remark()
+}
+
+// Line is String without the note, and the note.
+func (l *Limit) Line() (text, note string) {
+	return l.Key + " " + l.Asked + " → " + l.writes(), l.Note
+}
 
 func (l *Limit) writes() string {
 	text := make([]string, len(l.Writes))

@@ -165,6 +165,7 @@ type Proposal struct {
 type Line struct {
 	Kind string `json:"kind"`
 	Text string `json:"text"`
+	Note string `json:"note,omitempty"` // what a person should know about it
 }
 
 // Changes reports whether apply would change something.
@@ -228,6 +229,9 @@ func lines(steps []step.Step) []Line {
 	all := make([]Line, len(steps))
 	for i, s := range steps {
 		all[i] = Line{Kind: s.Kind(), Text: s.String()}
+		if l, ok := s.(interface{ Line() (text, note string) }); ok {
+			all[i].Text, all[i].Note = l.Line()
+		}
 	}
 	return all
 }

@@ -52,13 +52,17 @@ func Change(n *Node, key, value string) error {
 	return unknownKey(n, key)
 }
 
-func unknownKey(n *Node, key string) error {
+// Settable returns the keys that Change takes for a node, but for huge pages of sizes it has no limit of yet.
+func Settable(n *Node) []string {
 	var keys []string
 	for _, l := range limits(n) {
-		if !strings.HasPrefix(l.key, "hugepages.") {
-			keys = append(keys, l.key)
-		}
+		keys = append(keys, l.key)
 	}
+	return keys
+}
+
+func unknownKey(n *Node, key string) error {
+	keys := slices.DeleteFunc(Settable(n), func(k string) bool { return strings.HasPrefix(k, "hugepages.") })
 	return fmt.Errorf("%s: unknown key of node %s: %s or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
 }
 

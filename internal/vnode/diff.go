@@ -10,10 +10,10 @@ import (
 
 // Difference is one key in which two specs of a node differ.
 type Difference struct {
-	Key  string // "memory.max", "net.eth0.mode", "mounts./eos.source"
-	Old  string // "" if the old spec does not ask for it
-	New  string // "" if the new one does not
-	Live bool   // whether it can change while the node runs; else it needs a restart
+	Key  string `json:"key"`           // "memory.max", "net.eth0.mode", "mounts./eos.source"
+	Old  string `json:"old,omitempty"` // "" if the old spec does not ask for it
+	New  string `json:"new,omitempty"` // "" if the new one does not
+	Live bool   `json:"live"`          // whether it can change while the node runs; else it needs a restart
 }
 
 // Diff returns every difference in what two specs ask for, in the order of the types. Defaults count as asked for, so
