@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/vnode"
-
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"berth/internal/vnode"
 )
 
 // decoder fills one node from one document. It goes on after a mistake, to tell all of them.

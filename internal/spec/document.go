@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
@@ -16,46 +17,72 @@ const (
 	deepestColumn = 256 // of a key's colon or a list's dash outside brackets
 )
 
-// documents splits a text into the bodies of its YAML documents, without empty ones. Each document is parsed on its
-// own, so that a mistake in one hides none in the next, and because the parser loses what follows an empty document.
+// Bounds of one document. The scanner's time for text of many lines grows with lines times bytes: within these
+// bounds it stays below a second.
+const (
+	longestDocument = 64 << 10
+	mostLines       = 2000
+)
+
+// documents splits a text into the bodies of its YAML documents, without empty ones. Each document is scanned and
+// parsed on its own, so that a mistake in one hides none in the next, and because the parser loses what follows an
+// empty document.
 func (r *reader) documents(text string) []ast.Node {
 	var bodies []ast.Node
-	var doc token.Tokens
-	end := func() {
-		if body := r.parse(doc); body != nil {
+	add := func(doc string, first int) {
+		if body := r.parse(doc, first); body != nil {
 			bodies = append(bodies, body)
 		}
-		doc = nil
 	}
-	for _, t := range lexer.Tokenize(text) {
-		switch t.Type {
-		case token.DocumentHeaderType, token.DocumentEndType:
-			end()
-		case token.CommentType:
-		default:
-			doc = append(doc, t)
+	start, first := 0, 1 // of the document: its first byte and line
+	pos, line := 0, 1
+	for l := range strings.Lines(text) {
+		if isMarker(l) {
+			add(text[start:pos], first)
+			start, first = pos, line
 		}
+		pos, line = pos+len(l), line+1
 	}
-	end()
+	add(text[start:], first)
 	return bodies
 }
 
+// isMarker reports whether a line begins or ends a document. In YAML it does so anywhere, also within quotes.
+func isMarker(line string) bool {
+	rest, ok := strings.CutPrefix(line, "---")
+	if !ok {
+		rest, ok = strings.CutPrefix(line, "...")
+	}
+	return ok && (rest == "" || strings.ContainsAny(rest[:1], " \t\r\n"))
+}
+
+// scan breaks a document into its tokens without comments and markers; its first line is line first of the file.
+func (r *reader) scan(doc string, first int) token.Tokens {
+	if len(doc) > longestDocument || strings.Count(doc, "\n") > mostLines {
+		r.bad(place{first, 1}, "", fmt.Sprintf("the document is too long: at most %d KiB and %d lines", longestDocument>>10, mostLines))
+		return nil
+	}
+	var tokens token.Tokens
+	for _, t := range lexer.Tokenize(doc) {
+		switch t.Type {
+		case token.DocumentHeaderType, token.DocumentEndType, token.CommentType:
+		default:
+			t.Position.Line += first - 1
+			tokens = append(tokens, t)
+		}
+	}
+	return tokens
+}
+
 // parse builds the tree of one document; nil if it is empty or cannot be parsed.
-func (r *reader) parse(doc token.Tokens) ast.Node {
+func (r *reader) parse(text string, first int) ast.Node {
+	doc := r.scan(text, first)
 	if len(doc) == 0 || !r.plain(doc) {
 		return nil
 	}
 	file, err := parser.Parse(doc, 0, parser.AllowDuplicateMapKey()) // the decoder tells duplicates with the rest
 	if err != nil {
-		at, msg := placeOf(doc[0]), err.Error()
-		var placed interface {
-			GetToken() *token.Token
-			GetMessage() string
-		}
-		if errors.As(err, &placed) && placed.GetToken() != nil {
-			at, msg = placeOf(placed.GetToken()), placed.GetMessage()
-		}
-		r.bad(at, "", "not YAML: "+msg)
+		r.badYAML(doc[0], err)
 		return nil
 	}
 	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
@@ -63,6 +90,19 @@ func (r *reader) parse(doc token.Tokens) ast.Node {
 		return nil
 	}
 	return file.Docs[0].Body
+}
+
+// badYAML reports an error of the parser, which knows its place; else it is at the document's first token.
+func (r *reader) badYAML(first *token.Token, err error) {
+	var placed interface {
+		GetToken() *token.Token
+		GetMessage() string
+	}
+	if errors.As(err, &placed) && placed.GetToken() != nil {
+		r.bad(placeOf(placed.GetToken()), "", "not YAML: "+placed.GetMessage())
+		return
+	}
+	r.bad(placeOf(first), "", "not YAML: "+err.Error())
 }
 
 // plain refuses the parts of YAML that a spec does without, and nesting that no spec has.

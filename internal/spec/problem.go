@@ -17,6 +17,7 @@ type Problem struct {
 	Msg    string `json:"message"`
 }
 
+// String is one line: FILE:LINE:COLUMN: FIELD: MESSAGE.
 func (p Problem) String() string {
 	if p.Field == "" {
 		return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Msg)

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/vnode"
-
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"berth/internal/vnode"
 )
 
 func TestRoundTrip(t *testing.T) {

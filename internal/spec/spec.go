@@ -10,11 +10,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"berth/internal/refuse"
-	"berth/internal/vnode"
-
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
 )
 
 // longestFile is the most bytes of one file: a thousand nodes with many keys each.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth/internal/refuse"
 	"berth/internal/vnode"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "write the expected messages anew")
@@ -112,4 +112,63 @@ func roundTrip(t interface {
 		t.Fatalf("%s\n%s", diff, text)
 	}
 	return string(text)
+}
+
+func TestParseForms(t *testing.T) {
+	t.Parallel()
+	const byteOrderMark = "\ufeff"
+	nodes, err := Parse("forms.yaml", append([]byte(byteOrderMark), read(t, "testdata/good/forms.yaml")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := vnode.Image{Kind: vnode.DirImage, Ref: "/srv/root"}
+	want := []*vnode.Node{
+		{
+			Name: "block", Image: image, Command: []string{"/bin/sh", "-c", "echo one\necho two\n", "10", "true", "1.10"},
+			CPU:    vnode.CPU{Max: 2000, Set: "3"},
+			Memory: vnode.Memory{Max: 1 << 30},
+			Network: []vnode.Network{
+				{MAC: "02:00:5e:10:00:01", Address: []string{"2001:db8::10/64", "192.0.2.10/24"}},
+			},
+			Devices: []vnode.Device{{Path: "/dev/fuse"}, {Path: "/dev/kvm", Access: "r"}},
+		},
+		{Name: "json", Image: image, PIDs: 100, RLimits: vnode.RLimits{"core": 1<<64 - 1}},
+		{Name: "marker", Image: image, CPU: vnode.CPU{Set: "0-2,7"}},
+		{Name: "123", Image: image},
+	}
+	if diff := cmp.Diff(want, nodes); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	for image, want := range map[string]string{
+		"host":                     "host",
+		"oci:images/worker":        "oci:images/worker",
+		"oci-layout:images/worker": "oci-layout:/specs/images/worker",
+		"dir:../root":              "dir:/root",
+		"dir:/srv/root":            "dir:/srv/root",
+		"file:root.tar":            "file:/specs/root.tar",
+	} {
+		n := &vnode.Node{}
+		n.Image, _ = vnode.ParseImage(image)
+		Resolve(n, "/specs")
+		if got := n.Image.String(); got != want {
+			t.Errorf("%s: got %s, want %s", image, got, want)
+		}
+	}
+}
+
+func TestSuggest(t *testing.T) {
+	t.Parallel()
+	allowed := []string{"name", "image", "memory", "in", "mac"}
+	for word, want := range map[string]string{
+		"nmae": "name", "memroy": "memory", "Name": "name", "im": "in", "imgae": "image", "imagee": "image",
+		"x": "", "": "", "speed": "", "é": "", strings.Repeat("name", 1000): "",
+	} {
+		if got, _ := suggest(word, allowed); got != want {
+			t.Errorf("%.20q: got %q, want %q", word, got, want)
+		}
+	}
 }

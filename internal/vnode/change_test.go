@@ -92,18 +92,18 @@ func TestChangeRefused(t *testing.T) {
 
 func TestDiff(t *testing.T) {
 	t.Parallel()
-	old, new := full(), full()
-	new.CPU.Max = 2000
-	new.Memory.Swap = nil
-	new.Command = []string{"/bin/sh", "-c", "sleep 1"}
-	new.Restart = ""
-	new.IO[0].Read.Rate = 0
-	new.IO = append(new.IO, IO{Name: "new", Path: "/srv", Weight: 5})
-	new.Network[0].Rate.TX = 2e9
-	new.Network[1].Mode = Macvlan
-	new.Mounts = nil
+	before, after := full(), full()
+	after.CPU.Max = 2000
+	after.Memory.Swap = nil
+	after.Command = []string{"/bin/sh", "-c", "sleep 1"}
+	after.Restart = ""
+	after.IO[0].Read.Rate = 0
+	after.IO = append(after.IO, IO{Name: "new", Path: "/srv", Weight: 5})
+	after.Network[0].Rate.TX = 2e9
+	after.Network[1].Mode = Macvlan
+	after.Mounts = nil
 	userns := false
-	new.UserNamespace = &userns
+	after.UserNamespace = &userns
 	want := []Difference{
 		{"command", "/sbin/init", `/bin/sh, -c, "sleep 1"`, false},
 		{"restart", "on-failure", "never", true},
@@ -122,7 +122,7 @@ func TestDiff(t *testing.T) {
 		{"io.new.path", "", "/srv", false},
 		{"io.new.weight", "", "5", true},
 	}
-	if diff := cmp.Diff(want, Diff(old, new)); diff != "" {
+	if diff := cmp.Diff(want, Diff(before, after)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -130,13 +130,13 @@ func TestDiff(t *testing.T) {
 func TestDiffIgnoresDefaults(t *testing.T) {
 	t.Parallel()
 	userns := true
-	old := &Node{Name: "a", Network: []Network{{}}, Devices: []Device{{Path: "/dev/fuse"}, {Path: "/dev/kvm"}}}
-	new := &Node{
+	before := &Node{Name: "a", Network: []Network{{}}, Devices: []Device{{Path: "/dev/fuse"}, {Path: "/dev/kvm"}}}
+	after := &Node{
 		Name: "a", Hostname: "a", Restart: Never, UserNamespace: &userns, Delta: Delta{In: OnDisk},
 		Network: []Network{{Name: "eth0", Mode: Bridge, MAC: "auto"}},
 		Devices: []Device{{Path: "/dev/kvm", Access: "rw"}, {Path: "/dev/fuse"}},
 	}
-	if diffs := Diff(old, new); diffs != nil {
+	if diffs := Diff(before, after); diffs != nil {
 		t.Errorf("differ: %v", diffs)
 	}
 }

@@ -84,5 +84,5 @@ func (c CPUSet) List() []int {
 	return cpus
 }
 
-// UnmarshalText reads a list of CPUs in any order.
+// UnmarshalText reads what ParseCPUSet does.
 func (c *CPUSet) UnmarshalText(t []byte) (err error) { *c, err = ParseCPUSet(string(t)); return }

@@ -20,8 +20,8 @@ type Difference struct {
 // writing one out is no difference, and neither is the order of io entries, interfaces with a name, devices and mounts.
 //
 // Live are the limits that Change can set, and restart and autostart, which the kernel knows nothing of.
-func Diff(old, new *Node) []Difference {
-	was, is := asked(old), asked(new)
+func Diff(before, after *Node) []Difference {
+	was, is := asked(before), asked(after)
 	var diffs []Difference
 	for _, s := range was {
 		if v := is.value(s.Key); v != s.Value {

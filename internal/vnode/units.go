@@ -148,12 +148,17 @@ func unitNames(units []unit) string {
 	return strings.Join(names, ", ")
 }
 
-// The text of a unit is exact: parsing it gives the same value.
+// String writes the value exactly, in the form that is read.
+func (b Bytes) String() string { return format(int64(b), slices.Concat(binary, decimal), "") }
 
-func (b Bytes) String() string   { return format(int64(b), slices.Concat(binary, decimal), "") }
-func (r Rate) String() string    { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
+// String writes the value exactly, in the form that is read.
+func (r Rate) String() string { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
+
+// String writes the value exactly, in the form that is read.
 func (r BitRate) String() string { return format(int64(r), bitUnits, "bit/s") }
-func (c Cores) String() string   { return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) }
+
+// String writes the value exactly, in the form that is read.
+func (c Cores) String() string { return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) }
 
 // format writes v exactly: in the largest unit that divides it, else as a bare number with the base unit.
 func format(v int64, units []unit, base string) string {
@@ -166,15 +171,29 @@ func format(v int64, units []unit, base string) string {
 	return strconv.FormatInt(v/size, 10) + best
 }
 
-func (b Bytes) MarshalText() ([]byte, error)   { return []byte(b.String()), nil }
-func (r Rate) MarshalText() ([]byte, error)    { return []byte(r.String()), nil }
-func (r BitRate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-func (c Cores) MarshalText() ([]byte, error)   { return []byte(c.String()), nil }
+// MarshalText writes what String does.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-func (b *Bytes) UnmarshalText(t []byte) (err error)   { *b, err = ParseBytes(string(t)); return }
-func (r *Rate) UnmarshalText(t []byte) (err error)    { *r, err = ParseRate(string(t)); return }
+// MarshalText writes what String does.
+func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// MarshalText writes what String does.
+func (r BitRate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// MarshalText writes what String does.
+func (c Cores) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what ParseBytes does.
+func (b *Bytes) UnmarshalText(t []byte) (err error) { *b, err = ParseBytes(string(t)); return }
+
+// UnmarshalText reads what ParseRate does.
+func (r *Rate) UnmarshalText(t []byte) (err error) { *r, err = ParseRate(string(t)); return }
+
+// UnmarshalText reads what ParseBitRate does.
 func (r *BitRate) UnmarshalText(t []byte) (err error) { *r, err = ParseBitRate(string(t)); return }
-func (c *Cores) UnmarshalText(t []byte) (err error)   { *c, err = ParseCores(string(t)); return }
+
+// UnmarshalText reads what ParseCores does.
+func (c *Cores) UnmarshalText(t []byte) (err error) { *c, err = ParseCores(string(t)); return }
 
 // ParseImage reads an image's name.
 func ParseImage(s string) (Image, error) {
@@ -194,6 +213,7 @@ func ParseImage(s string) (Image, error) {
 	return Image{}, fmt.Errorf("%q is not an image: host, oci:REF, oci-layout:DIR, dir:PATH or file:PATH", s)
 }
 
+// String writes the value exactly, in the form that is read.
 func (i Image) String() string {
 	if i.Kind == HostImage || i.Kind == "" {
 		return string(i.Kind)
@@ -201,5 +221,8 @@ func (i Image) String() string {
 	return string(i.Kind) + ":" + i.Ref
 }
 
-func (i Image) MarshalText() ([]byte, error)        { return []byte(i.String()), nil }
+// MarshalText writes what String does.
+func (i Image) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// UnmarshalText reads what ParseImage does.
 func (i *Image) UnmarshalText(t []byte) (err error) { *i, err = ParseImage(string(t)); return }

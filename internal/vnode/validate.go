@@ -15,6 +15,7 @@ type Problem struct {
 	Check string // name of the check that found it
 }
 
+// String is one line: the field, then what is wrong.
 func (p Problem) String() string { return p.Field + ": " + p.Msg }
 
 // Validate returns everything that is wrong with a node as far as the spec alone can tell, in no particular order;
