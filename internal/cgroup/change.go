@@ -125,6 +125,7 @@ func (c *Change) Undo(context.Context) error {
 		if err := w.do(); err != nil && !gone(err) {
 			return fmt.Errorf("give %s back its old value: %w", c.Key, err)
 		}
+		step.Fault("limit given back")
 	}
 	return nil
 }

@@ -72,6 +72,7 @@ func (g *Group) Do(context.Context) error {
 		if err := g.In[i].make(g.Path); err != nil {
 			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(g.In[i].Mount, g.Path), err)
 		}
+		step.Fault("cgroup made in " + g.In[i].title())
 	}
 	return nil
 }
@@ -114,6 +115,7 @@ func (h *Hierarchy) tryMake(parent, group string) error {
 			return err
 		}
 	}
+	step.Fault("cgroup's parent made")
 	if err := unix.Mkdir(group, 0o755); err != nil {
 		return err
 	}
@@ -193,6 +195,7 @@ func (g *Group) Undo(ctx context.Context) error {
 		}
 	}
 	if parent := path.Dir(g.Path); parent != "." {
+		step.Fault("cgroup removed")
 		for _, h := range g.In {
 			// busy or not empty: another node is in it; gone: it was the other's to remove
 			_ = unix.Rmdir(filepath.Join(h.Mount, parent))
@@ -218,6 +221,8 @@ func (g *Group) remove() ([]place, error) {
 			left = append(left, p)
 		case err != nil:
 			return nil, fmt.Errorf("remove the cgroup %s: %w", p.dir, err)
+		default:
+			step.Fault("cgroup removed from " + h.title())
 		}
 	}
 	return left, nil

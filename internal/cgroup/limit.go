@@ -124,6 +124,7 @@ func (l *Limit) Do(context.Context) error {
 		if err := w.do(); err != nil {
 			return fmt.Errorf("set %s to %s: %w", l.Key, l.Asked, err)
 		}
+		step.Fault("limit written")
 	}
 	return nil
 }

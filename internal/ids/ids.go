@@ -136,6 +136,7 @@ func (c *Claim) try(base uint32) (bool, error) {
 	if err := os.Symlink(strconv.FormatUint(uint64(base), 10), mine); err != nil {
 		return false, fmt.Errorf("note the id range of %s: %w", c.Node, err)
 	}
+	step.Fault("ids noted")
 	err = os.Symlink(c.Node, rangeLink(c.Dir, base))
 	if errors.Is(err, fs.ErrExist) { // another node was faster, or this one's claim was cut short
 		owner, err := readLink(rangeLink(c.Dir, base))
@@ -178,6 +179,7 @@ func (c *Claim) Undo(context.Context) error {
 			if err := remove(rangeLink(c.Dir, base)); err != nil {
 				return err
 			}
+			step.Fault("ids given back")
 		}
 	}
 	return remove(nodeLink(c.Dir, c.Node))

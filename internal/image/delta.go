@@ -85,6 +85,7 @@ func (d *Delta) Do(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make delta: %w", err)
 	}
+	step.Fault("delta made")
 	if err := d.limit(); err != nil {
 		return err
 	}
@@ -92,6 +93,7 @@ func (d *Delta) Do(context.Context) error {
 		if err := makeDir(dir, 0o755, d.Owner); err != nil {
 			return fmt.Errorf("make delta: %w", err)
 		}
+		step.Fault("delta folder made")
 	}
 	return nil
 }
@@ -173,6 +175,7 @@ func (d *Delta) Undo(ctx context.Context) error {
 		return fmt.Errorf("purge delta: %w", err)
 	}
 	if err == nil {
+		step.Fault("delta moved away")
 		if err := removeTree(ctx, d.gone()); err != nil {
 			return fmt.Errorf("purge delta: %w", err)
 		}

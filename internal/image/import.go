@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 
 	"golang.org/x/sys/unix"
 )
@@ -108,6 +109,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 			return Record{}, fmt.Errorf("layer %s: %w", l.path, err)
 		}
 	}
+	step.Fault("layers unpacked")
 	if err := s.place(made); err != nil {
 		return Record{}, err
 	}
@@ -137,6 +139,7 @@ func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[s
 		return err
 	}
 	made[l.diffID] = tmp
+	step.Fault("layer begun")
 	return unpackLayer(ctx, tmp, io.TeeReader(f, m), l, left)
 }
 
@@ -162,6 +165,7 @@ func (s Store) place(made map[string]string) error {
 		if err := os.Rename(tmp, s.layer(hex)); err != nil {
 			return fmt.Errorf("put layer %s in place: %w", hex, err)
 		}
+		step.Fault("layer placed")
 	}
 	return d.Sync()
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -170,6 +171,9 @@ func (s *Skeleton) Do(context.Context) error {
 		}
 		if err != nil {
 			return fmt.Errorf("make root: %w", err)
+		}
+		if e.name == "var" { // half way
+			step.Fault("root half made")
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/layout"
 	"berth/internal/refuse"
+	"berth/internal/step"
 
 	"golang.org/x/sys/unix"
 )
@@ -200,6 +201,7 @@ func (s Store) write(r Record) error {
 	_, err = f.Write(append(data, '\n'))
 	err = errors.Join(err, f.Sync())
 	if err == nil {
+		step.Fault("record written")
 		err = os.Rename(f.Name(), s.record(r.Name))
 	}
 	if err != nil {
@@ -252,6 +254,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	if err := os.Remove(s.record(r.Name)); err != nil {
 		return fmt.Errorf("remove image %s: %w", r.Name, err)
 	}
+	step.Fault("record removed")
 	return s.collect(ctx, users)
 }
 
@@ -294,6 +297,7 @@ func (s Store) collect(ctx context.Context, users Users) error {
 		if err := os.Rename(s.layer(d.Name()), filepath.Join(s.tmp(), d.Name())); err != nil {
 			return fmt.Errorf("remove layer %s: %w", d.Name(), err)
 		}
+		step.Fault("layer moved away")
 	}
 	return s.sweep(ctx)
 }

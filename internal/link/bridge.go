@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Bridge is the host-only bridge that the nodes without a parent share. The first of them makes it, the last takes it
@@ -97,6 +98,7 @@ func ensureBridge(h *netlink.Handle, name string) (int, error) {
 		if err := h.LinkAdd(br); err != nil {
 			return 0, fmt.Errorf("make bridge %s: %w", name, err)
 		}
+		step.Fault("bridge made")
 		l = br
 	}
 	if !isOwnBridge(l) {

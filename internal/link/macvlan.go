@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Macvlan is an interface of a node that shares an adapter of the host under a MAC of its own. Nodes on one adapter
@@ -56,6 +57,7 @@ func (m *Macvlan) Do(context.Context) error {
 	if err := h.LinkAdd(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE}); err != nil {
 		return fmt.Errorf("make link %s on %s: %w", m.If, m.Parent, err)
 	}
+	step.Fault("macvlan made")
 	l, err := r.LinkByName(m.Temp)
 	if err != nil {
 		return fmt.Errorf("find link %s in the node: %w", m.Temp, err)

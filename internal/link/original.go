@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Original is what a lent link was on the host: what it is known by wherever it is, and what it gets back.
@@ -114,6 +115,7 @@ func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
 	if err := o.restoreName(h, l); err != nil {
 		return err
 	}
+	step.Fault("lent link named")
 	if err := set(h, l, o.MAC, o.MTU); err != nil {
 		return err
 	}
@@ -130,6 +132,7 @@ func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
 		if err := h.LinkSetUp(l); err != nil {
 			return fmt.Errorf("set link %s up: %w", o.Name, err)
 		}
+		step.Fault("lent link up")
 	}
 	return o.restoreAddresses(h, l)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Phys lends an adapter of the host to a node. The host has it back when the node ends, under its own name and with
@@ -100,6 +101,7 @@ func (p *Phys) lend(r *room) error {
 		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("take alternative name %s off %s: %w", alt, p.Parent, err)
 		}
+		step.Fault("alternative name taken")
 	}
 	err = move(nil, l.Attrs().Index, r.ns, p.If)
 	if errors.Is(err, unix.EINVAL) {
@@ -108,6 +110,7 @@ func (p *Phys) lend(r *room) error {
 	if err != nil {
 		return fmt.Errorf("move link %s into the node: %w", p.Parent, err)
 	}
+	step.Fault("link lent")
 	return nil
 }
 
@@ -177,6 +180,7 @@ func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
 	if err := move(r.ns, l.Attrs().Index, home, name); err != nil {
 		return false, fmt.Errorf("bring link %s home as %s: %w", p.If, name, err)
 	}
+	step.Fault("link brought home")
 	return true, nil
 }
 
@@ -209,6 +213,7 @@ func set(h *netlink.Handle, l netlink.Link, mac string, mtu int) error {
 		if err := h.LinkSetHardwareAddr(l, hw); err != nil {
 			return fmt.Errorf("set MAC of %s to %s: %w", a.Name, mac, err)
 		}
+		step.Fault("MAC set")
 	}
 	if mtu != 0 && mtu != a.MTU {
 		if err := h.LinkSetMTU(l, mtu); err != nil {

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
 )
 
 // Pin keeps a node's network namespace after its init by a bind mount, so that a link lent to the node can be brought
@@ -53,6 +55,7 @@ func (p *Pin) Do(context.Context) error {
 		return fmt.Errorf("pin network namespace: %w", err)
 	}
 	at.Close()
+	step.Fault("pin's file made")
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), p.NS.Pin, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("pin network namespace on %s: %w", p.NS.Pin, err)
 	}
@@ -81,6 +84,7 @@ func (p *Pin) Undo(context.Context) error {
 		if err := unix.Unmount(p.NS.Pin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount pin %s: %w", p.NS.Pin, err)
 		}
+		step.Fault("pin unmounted")
 	}
 	if err := os.Remove(p.NS.Pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove pin: %w", err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Veth is an interface of a node that is a port of a bridge: a pair of virtual links, one end in the node, the other
@@ -82,6 +83,7 @@ func (v *Veth) Do(ctx context.Context) error {
 		return err
 	}
 	v.Index = l.Attrs().Index
+	step.Fault("veth made")
 	if err := noLinkLocal(h, l); err != nil {
 		return err
 	}
@@ -91,6 +93,7 @@ func (v *Veth) Do(ctx context.Context) error {
 	if err := h.LinkSetMasterByIndex(l, bridge); err != nil {
 		return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, v.Bridge, err)
 	}
+	step.Fault("veth on its bridge")
 	if err := h.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set link %s up: %w", v.HostIf, err)
 	}

@@ -310,6 +310,7 @@ func (b *Berth) siteID() (string, error) {
 	if err := os.WriteFile(path+".tmp", []byte(text+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("write site id: %w", err)
 	}
+	step.Fault("site id written")
 	if err := os.Rename(path+".tmp", path); err != nil {
 		return "", fmt.Errorf("write site id: %w", err)
 	}

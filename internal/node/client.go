@@ -67,6 +67,7 @@ func (b *Berth) startKeeper() error {
 	if err != nil {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
+	step.Fault("keeper forked")
 	go cmd.Wait() //nolint:errcheck // it outlives this command; waiting only spares a zombie
 	_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
 	_, _ = r.Read(make([]byte, 1))
@@ -88,6 +89,7 @@ func askOn(ctx context.Context, c *net.UnixConn, req request, files ...*os.File)
 	if err := send(c, req, files...); err != nil {
 		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
 	}
+	step.Fault("asked the keeper to " + req.Do)
 	var r reply
 	if _, err := receive(c, &r); err != nil {
 		return reply{}, fmt.Errorf("ask the keeper to %s %s: it ended: %w", req.Do, req.Node, err)

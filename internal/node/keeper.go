@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
 )
 
 // keeper is the one process a host that outlives commands: it holds a pidfd of each node's init, and when one ends it
@@ -55,6 +57,7 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 	case err != nil:
 		return fmt.Errorf("lock the keeper: %w", err)
 	}
+	step.Fault("keeper locked")
 	// What loses its parent becomes the keeper's child: the runtime's init, whose exit code only a parent is told.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
@@ -67,6 +70,7 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 	if err != nil {
 		return fmt.Errorf("listen for commands: %w", err)
 	}
+	step.Fault("keeper listens")
 	l.SetUnlinkOnClose(false) // the socket is removed before the lock is given up, not after
 	k := &keeper{
 		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -87,6 +91,7 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	case <-k.idle:
 	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
+	step.Fault("keeper ends")
 	return l.Close()
 }
 
@@ -141,7 +146,9 @@ func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {
 		if err != nil {
 			return
 		}
+		step.Fault("keeper heard " + req.Do)
 		r := k.answer(ctx, &req, files)
+		step.Fault("keeper did " + req.Do)
 		closeAll(files)
 		if err := send(c, r); err != nil {
 			return
@@ -192,6 +199,7 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	go func() {
 		defer k.leave()
 		k.await(w, init.StartTime)
+		step.Fault("keeper saw an end")
 		k.ended(ctx, name, w)
 	}()
 	return nil

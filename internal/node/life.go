@@ -49,6 +49,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err := os.Mkdir(dirs.Lib, 0o711); err != nil {
 		return fmt.Errorf("make folder of node %s: %w", n.Name, err)
 	}
+	step.Fault("node folder made")
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.destroy(context.WithoutCancel(ctx), n.Name))
@@ -149,6 +150,7 @@ func (b *Berth) makeLiveDirs(dirs layout.Node, gid uint32) error {
 		if err := os.Chown(d, 0, int(gid)); err != nil {
 			return fmt.Errorf("make folder of node %s: %w", dirs.Name, err)
 		}
+		step.Fault("live folder made")
 	}
 	return nil
 }
@@ -242,6 +244,7 @@ func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state st
 	st.State, st.Ended = state, time.Now()
 	st.Exit = exitFrom(ws, known, b.oomKilled(name))
 	b.setStatus(st)
+	step.Fault("end noted")
 	return b.clear(ctx, name, j)
 }
 
@@ -311,6 +314,7 @@ func (b *Berth) backoff(name string) time.Duration {
 	}
 	st.Restarts++
 	b.setStatus(st)
+	step.Fault("restart noted")
 	return min(100*time.Millisecond<<min(st.Restarts-1, 12), time.Minute)
 }
 

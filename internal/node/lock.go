@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
 )
 
 // lock is a node's lock, held by flock on a file. The runtime inherits it while it works for the holder, so that a
@@ -37,6 +39,7 @@ func (b *Berth) lock(ctx context.Context, name string) (*lock, error) {
 		}
 		var held, there unix.Stat_t
 		if unix.Fstat(int(f.Fd()), &held) == nil && unix.Stat(path, &there) == nil && held.Ino == there.Ino {
+			step.Fault("locked")
 			return &lock{f: f}, nil
 		}
 		f.Close()
@@ -51,6 +54,7 @@ func (l *lock) release() {
 // remove ends the lock of a node that is gone.
 func (l *lock) remove() {
 	_ = os.Remove(l.f.Name())
+	step.Fault("lock removed")
 	l.release()
 }
 

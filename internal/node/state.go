@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -149,11 +151,13 @@ func writeJSON(path string, v any) error {
 	tmp := path + ".tmp"
 	err = os.WriteFile(tmp, data, 0o600)
 	if err == nil {
+		step.Fault("written " + filepath.Base(tmp))
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
 		_ = os.Remove(tmp)
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	step.Fault("written " + filepath.Base(path))
 	return nil
 }

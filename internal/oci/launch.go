@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // createGrace is how long the runtime's create may go on after its caller gave up: killed half-way it would leave
@@ -66,6 +67,7 @@ func (l *Launch) Create(ctx context.Context) error {
 		if err := l.Plan.Enter(ctx); err != nil {
 			return err
 		}
+		step.Fault("mounts made")
 		if err := checkRoot(l.Plan.Root.At); err != nil {
 			return err
 		}
@@ -101,6 +103,7 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 		l.holdLock(cmd)
 	}
 	err := cmd.Run()
+	step.Fault("runtime's create ended")
 	if err == nil {
 		return nil
 	}

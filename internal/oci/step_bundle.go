@@ -48,6 +48,7 @@ func (s *Bundle) Do(context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the bundle: %w", err)
 	}
+	step.Fault("bundle's folder made")
 	// The command line and the environment may hold secrets.
 	if err := os.WriteFile(s.config(), b, 0o600); err != nil {
 		return fmt.Errorf("write the runtime's configuration: %w", err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
 )
 
 // Create has the runtime create a node from its bundle: namespaces, mounts, limits, and an init that waits for
@@ -76,6 +78,7 @@ func (s *Create) Undo(ctx context.Context) error {
 	if err := s.kill(ctx); err != nil {
 		return err
 	}
+	step.Fault("init killed")
 	l := &s.Launch
 	if l.State == "" || l.ID == "" || strings.Contains(l.ID, "/") || strings.HasPrefix(l.ID, ".") {
 		return fmt.Errorf("remove the runtime's state: no sound name %q in %q", l.ID, l.State)
@@ -83,6 +86,7 @@ func (s *Create) Undo(ctx context.Context) error {
 	if err := os.RemoveAll(filepath.Join(l.State, l.ID)); err != nil {
 		return fmt.Errorf("remove the runtime's state: %w", err)
 	}
+	step.Fault("runtime's state removed")
 	for _, p := range []string{l.PIDFile, l.Log} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove what the runtime wrote: %w", err)
@@ -148,6 +152,7 @@ func (s *Start) Do(ctx context.Context) error {
 	if err := cmd.Run(); err != nil {
 		return s.Launch.explain("start", err)
 	}
+	step.Fault("runtime's start ended")
 	return nil
 }
 

@@ -38,6 +38,7 @@ type Journal struct {
 
 type entry struct {
 	step   Step
+	done   bool // and its undo was not begun
 	undone bool
 }
 
@@ -57,6 +58,7 @@ type record struct {
 
 	Begin  *int            `json:"begin,omitempty"` // number of a step
 	Done   *int            `json:"done,omitempty"`
+	Undo   *int            `json:"undo,omitempty"` // its undo was begun
 	Undone *int            `json:"undone,omitempty"`
 	Kind   string          `json:"kind,omitempty"`
 	Step   json.RawMessage `json:"step,omitempty"`
@@ -141,6 +143,13 @@ func (j *Journal) fold(line int, r record, kinds Kinds) error {
 		if e.step, err = kinds.Decode(e.step.Kind(), r.Step); err != nil {
 			return err
 		}
+		e.done = true
+	case r.Undo != nil:
+		e, err := j.entry(*r.Undo)
+		if err != nil {
+			return err
+		}
+		e.done = false
 	case r.Undone != nil:
 		e, err := j.entry(*r.Undone)
 		if err != nil {
@@ -211,6 +220,7 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 	if err := j.writeStep(record{Done: &i}, s); err != nil {
 		return err
 	}
+	j.steps[i].done = true
 	Fault("done " + s.Kind())
 	return nil
 }
@@ -223,6 +233,8 @@ func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 		if e.undone || !drop(e.step) {
 			continue
 		}
+		_ = j.write(record{Undo: &i})
+		j.steps[i].done = false
 		if err := e.step.Undo(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s %s: %w", e.step.Kind(), e.step, err))
 			continue
@@ -232,6 +244,20 @@ func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 		_ = j.write(record{Undone: &i})
 	}
 	return errors.Join(errs...)
+}
+
+// Unfinished reports whether a process was killed between the begin and the end of a step, or of its undo.
+func (j *Journal) Unfinished() bool {
+	return slices.ContainsFunc(j.steps, func(e entry) bool { return !e.done && !e.undone })
+}
+
+// UndoUnfinished takes those steps back: a step is there whole, or not at all.
+func (j *Journal) UndoUnfinished(ctx context.Context) error {
+	half := map[Step]bool{}
+	for _, e := range j.steps {
+		half[e.step] = !e.done
+	}
+	return j.Undo(ctx, func(s Step) bool { return half[s] })
 }
 
 // Close undoes everything and removes the journal; what could not be undone keeps it, in phase Removing.
