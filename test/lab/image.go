@@ -1,0 +1,130 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// image is what test/lab/image/build made.
+type image struct {
+	dir    string // vmlinuz, initrd, root.ext4
+	module string // this source tree
+}
+
+// boot is what a machine boots from.
+type boot struct {
+	kernel, initrd, root string
+	accel                string // for QEMU's -accel
+}
+
+// moduleDir is the folder of this source tree.
+func moduleDir(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "berth").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the source tree: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// buildImage builds the guest where it is not built yet.
+func buildImage(ctx context.Context) (image, error) {
+	if os.Geteuid() != 0 {
+		return image{}, &CannotError{Why: "root"}
+	}
+	module, err := moduleDir(ctx)
+	if err != nil {
+		return image{}, err
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(module, "test/lab/image/build"))
+	cmd.Stderr = io.MultiWriter(&stderr, os.Stderr)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 3 {
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		return image{}, &CannotError{Why: "the lab's image: " + strings.TrimPrefix(lines[len(lines)-1], "lab image: ")}
+	}
+	if err != nil {
+		return image{}, fmt.Errorf("build the lab's image: %w", err)
+	}
+	return image{dir: strings.TrimSpace(string(out)), module: module}, nil
+}
+
+// prepare makes in dir what the machines of one run boot from: the image, with the agent as it is in the source now.
+func (i image) prepare(ctx context.Context, dir string) (boot, error) {
+	b := boot{
+		kernel: filepath.Join(i.dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd"),
+		root: filepath.Join(i.dir, "root.ext4"),
+	}
+	agent := filepath.Join(dir, "agent")
+	if err := buildGo(ctx, i.module, agent, "./test/lab/agent"); err != nil {
+		return b, err
+	}
+	if err := joinInitrd(b.initrd, filepath.Join(i.dir, "initrd"), agent); err != nil {
+		return b, fmt.Errorf("make the initial RAM disk: %w", err)
+	}
+	var err error
+	b.accel, err = accel(ctx, filepath.Dir(i.dir), b)
+	return b, err
+}
+
+// BuildBerth builds a static berth as file out, with build tags.
+func BuildBerth(ctx context.Context, out string, tags ...string) error {
+	module, err := moduleDir(ctx)
+	if err != nil {
+		return err
+	}
+	return buildGo(ctx, module, out, "./cmd/berth", tags...)
+}
+
+func buildGo(ctx context.Context, module, out, pkg string, tags ...string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", out, pkg)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
+	}
+	return nil
+}
+
+// joinInitrd writes an initial RAM disk of two archives: the image's, and one with the agent. The kernel unpacks one
+// after the other (Documentation/driver-api/early-userspace/buffer-format.rst).
+func joinInitrd(out, first, agent string) error {
+	b, err := os.ReadFile(first)
+	if err != nil {
+		return err
+	}
+	program, err := os.ReadFile(agent)
+	if err != nil {
+		return err
+	}
+	var all bytes.Buffer
+	all.Write(b)
+	pad(&all)
+	cpioFile(&all, "agent", 0o100755, program)
+	cpioFile(&all, "TRAILER!!!", 0, nil)
+	return os.WriteFile(out, all.Bytes(), 0o600)
+}
+
+// cpioFile appends a file in cpio's "newc" format.
+func cpioFile(b *bytes.Buffer, name string, mode uint32, data []byte) {
+	fmt.Fprintf(b, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
+		1, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0)
+	b.WriteString(name + "\x00")
+	pad(b)
+	b.Write(data)
+	pad(b)
+}
+
+// pad fills up to a multiple of four bytes.
+func pad(b *bytes.Buffer) {
+	for b.Len()%4 != 0 {
+		b.WriteByte(0)
+	}
+}

@@ -1,0 +1,172 @@
+// Package lab starts virtual machines with a real Linux kernel, systemd, cgroup v2, disks and SR-IOV adapters, for
+// tests that need a host of their own. docs/TESTING.md tells what is in them.
+//
+//	l := lab.Start(t, lab.Options{Machines: []lab.Machine{{Disks: []lab.Disk{{Size: 1 << 30}}}}})
+//	m := l.VM(0)
+//	m.Copy(t, berth, "/usr/local/bin/berth")
+//	out := m.OK(t, "berth doctor")
+//
+// The machines are emulated (QEMU's TCG) unless a guest was seen to boot with KVM here. Nothing leaves the machine. One
+// lab runs at a time on a host. A machine ends with the test, also when the test's process is killed.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Options say what a lab is made of.
+type Options struct {
+	Machines []Machine
+	Console  bool // the serial console is a shell for a person, behind VM.ConsoleSocket
+}
+
+// Machine is one virtual machine as a test wishes it. The zero value is a small one without disks and adapters.
+type Machine struct {
+	CPUs   int    // 0: 2
+	Memory int    // MiB; 0: 1024
+	NICs   []NIC  // in the order of their PCI addresses
+	Disks  []Disk // virtio disks are vdb, vdc …; NVMe disks nvme0n1, nvme1n1 … each in the order given
+	Kernel string // words added to the kernel's command line
+}
+
+// NIC is an Intel 82576 (igb) with 7 virtual functions.
+type NIC struct {
+	Segment string // two adapters of a lab with the same segment are joined by a cable; "": a cable to nowhere
+}
+
+// Disk is an empty disk that is gone with the lab.
+type Disk struct {
+	NVMe bool   // else virtio. A machine with an NVMe disk can have no snapshots
+	Size int64  // bytes
+	Rate string // QEMU's own throttling, to be a slow disk: "throttling.bps-total=50000000,throttling.iops-total=500"
+}
+
+// Lab is some running machines.
+type Lab struct {
+	machines []Machine // as wished
+	vms      []*VM
+	dir      string // sockets, disks and logs of this run
+	lock     *os.File
+}
+
+// bootTime is how long a machine may take until its agent answers; usual is 12 to 35 s.
+const bootTime = 4 * time.Minute
+
+// Start starts the machines of a test and waits for them. They end with the test. The test is skipped with -short, and
+// where no machine can be had.
+func Start(t testing.TB, o Options) *Lab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a longer run")
+	}
+	began := time.Now()
+	l, err := Boot(context.Background(), o)
+	var no *CannotError
+	if errors.As(err, &no) {
+		t.Skip("needs " + no.Why)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, m := range l.vms {
+				t.Logf("machine %s said last:\n%s", m.Name, m.console())
+			}
+		}
+		l.Close()
+	})
+	t.Logf("%d machines up after %.0f s", len(l.vms), time.Since(began).Seconds())
+	return l
+}
+
+// CannotError says that this host can run no lab, and why: what it lacks.
+type CannotError struct{ Why string }
+
+func (e *CannotError) Error() string { return "no lab here: it needs " + e.Why }
+
+// Boot is Start for a program that is no test. It waits while another lab runs on this host. Close ends the machines.
+func Boot(ctx context.Context, o Options) (l *Lab, err error) {
+	img, err := buildImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l = &Lab{machines: o.Machines}
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if l.lock, err = lockHost(ctx); err != nil {
+		return nil, err
+	}
+	// Not t.TempDir: the name of a socket has at most 107 bytes.
+	if l.dir, err = os.MkdirTemp("", "berth-lab-"); err != nil {
+		return nil, err
+	}
+	boot, err := img.prepare(ctx, l.dir)
+	if err != nil {
+		return nil, err
+	}
+	for i, want := range o.Machines {
+		m, err := newVM(l, i, want, boot, o.Console)
+		if err != nil {
+			return nil, err
+		}
+		l.vms = append(l.vms, m)
+	}
+	for _, m := range l.vms {
+		if err := m.power(); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range l.vms {
+		if err := m.await(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// VM returns a machine by its place in the options.
+func (l *Lab) VM(i int) *VM { return l.vms[i] }
+
+// Close ends the machines and removes what they had. It may be called twice.
+func (l *Lab) Close() {
+	for _, m := range l.vms {
+		m.off()
+	}
+	if l.dir != "" {
+		_ = os.RemoveAll(l.dir) // at worst it stays in the temporary folder
+	}
+	if l.lock != nil {
+		_ = l.lock.Close()
+	}
+	l.lock = nil
+}
+
+// cable returns the socket that joins two adapters, and which end of it this one is: 0 or 1.
+func (l *Lab) cable(segment string, machine, nic int) (socket string, end int, err error) {
+	var ends []string
+	me := fmt.Sprintf("%d.%d", machine, nic)
+	for i, m := range l.machines {
+		for j, n := range m.NICs {
+			if n.Segment == segment {
+				ends = append(ends, fmt.Sprintf("%d.%d", i, j))
+			}
+		}
+	}
+	if len(ends) != 2 {
+		return "", 0, fmt.Errorf("segment %q has %d ends, not 2", segment, len(ends))
+	}
+	if me == ends[1] {
+		end = 1
+	}
+	return filepath.Join(l.dir, "cable-"+segment), end, nil
+}

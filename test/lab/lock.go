@@ -1,0 +1,30 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockHost takes the lock that only one lab of a host has: two emulated machines already need all of two CPUs. It goes
+// with the process that holds it.
+func lockHost(ctx context.Context) (*os.File, error) {
+	f, err := os.OpenFile("/run/berth-lab.lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the host's lab: %w", err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return f, nil
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("another lab runs on this host: %w", ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

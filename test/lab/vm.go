@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// VM is one virtual machine. Its methods that take a test fail it when the machine does not do what was asked.
+type VM struct {
+	Name   string // "vm1" …
+	lab    *Lab
+	number int
+	want   Machine
+	boot   boot
+	shell  bool
+
+	process *process // nil: it is off
+	qmp     *qmp
+	ports   chan *port // those that are free
+	bootID  string
+}
+
+// process is a running QEMU.
+type process struct {
+	pid  int
+	done chan struct{} // closed when it has ended
+	err  error         // why, once done
+}
+
+// newVM makes the machine's disks; it is off.
+func newVM(l *Lab, number int, want Machine, b boot, shell bool) (*VM, error) {
+	m := &VM{Name: fmt.Sprintf("vm%d", number+1), lab: l, number: number, want: want, boot: b, shell: shell}
+	if m.want.CPUs == 0 {
+		m.want.CPUs = 2
+	}
+	if m.want.Memory == 0 {
+		m.want.Memory = 1024
+	}
+	if err := qemuImg("create", "-q", "-f", "qcow2", "-b", b.root, "-F", "raw", m.file("root")); err != nil {
+		return nil, err
+	}
+	for i, d := range m.want.Disks {
+		if err := qemuImg("create", "-q", "-f", "qcow2", m.file(fmt.Sprintf("disk%d", i)), fmt.Sprint(d.Size)); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func qemuImg(args ...string) error {
+	if out, err := exec.Command("qemu-img", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("qemu-img %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// file is a file of this machine in the lab's folder.
+func (m *VM) file(name string) string { return filepath.Join(m.lab.dir, m.Name+"."+name) }
+
+// ConsoleSocket is where the serial console is, in a lab with Options.Console.
+func (m *VM) ConsoleSocket() string { return m.file("console.sock") }
+
+// console returns the end of what the machine wrote on its serial console, and QEMU on its standard error.
+func (m *VM) console() string {
+	var all []byte
+	for _, name := range []string{"console", "qemu"} {
+		b, _ := os.ReadFile(m.file(name))
+		all = append(all, b[max(0, len(b)-3000):]...)
+	}
+	return string(all)
+}
+
+// power switches the machine on. await waits until it answers.
+func (m *VM) power() error {
+	args, err := m.arguments()
+	if err != nil {
+		return err
+	}
+	for _, old := range m.sockets() {
+		_ = os.Remove(old) // of the machine's last run
+	}
+	if m.process, err = start(args, m.file("qemu")); err != nil {
+		return fmt.Errorf("start %s: %w", m.Name, err)
+	}
+	for _, s := range m.sockets() {
+		if err := m.awaitSocket(s); err != nil {
+			return err
+		}
+	}
+	if m.qmp, err = dialQMP(m.file("qmp")); err != nil {
+		return m.because(err)
+	}
+	return nil
+}
+
+// start starts QEMU from a thread that lives as long: the kernel kills QEMU when that thread ends (PR_SET_PDEATHSIG is
+// the thread's, not the process's), however this process ends.
+func start(args []string, log string) (*process, error) {
+	p := &process{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, after QEMU
+		out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			started <- err
+			return
+		}
+		defer out.Close()
+		cmd := exec.Command("qemu-system-x86_64", args...)
+		cmd.Stdout, cmd.Stderr = out, out
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		p.pid = cmd.Process.Pid
+		started <- nil
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, <-started
+}
+
+func (m *VM) awaitSocket(path string) error {
+	for range 1500 {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+		select {
+		case <-m.process.done:
+			return m.because(errors.New("QEMU did not start"))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return m.because(fmt.Errorf("QEMU made no socket %s", path))
+}
+
+// await waits until the agent answers on all ports and udev has loaded what drives the hardware.
+func (m *VM) await() error {
+	m.ports = make(chan *port, len(m.portSockets()))
+	for _, s := range m.portSockets() {
+		p, err := dialPort(s)
+		if err != nil {
+			return m.because(err)
+		}
+		m.ports <- p
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
+	defer cancel()
+	id, err := m.ping(ctx)
+	if err != nil {
+		return fmt.Errorf("boot %s: %w", m.Name, err)
+	}
+	m.bootID = id
+	r, err := m.do(ctx, []string{"udevadm", "settle"}, nil)
+	if err == nil && r.Code != 0 {
+		err = fmt.Errorf("udevadm settle: exit code %d: %s", r.Code, r.Err)
+	}
+	return err
+}
+
+// off ends the machine as a power cut does. It may be off already.
+func (m *VM) off() {
+	if m.process == nil {
+		return
+	}
+	select {
+	case <-m.process.done:
+	default:
+		_ = syscall.Kill(m.process.pid, syscall.SIGKILL) // our child, not waited for yet: the pid is its
+		<-m.process.done
+	}
+	m.qmp.close()
+	for len(m.ports) > 0 {
+		(<-m.ports).close()
+	}
+	m.process, m.qmp, m.ports = nil, nil, nil
+}
+
+// because adds what QEMU and the console said to an error.
+func (m *VM) because(err error) error {
+	return fmt.Errorf("machine %s: %w\n%s", m.Name, err, m.console())
+}
