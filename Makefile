@@ -34,6 +34,10 @@ test: setup ## all tests that this machine can run (as root)
 test-fast: ## the tests that take no time
 	@$(GO) run ./tools/testrun -short ./...
 
+.PHONY: lab
+lab: ## a shell in a virtual machine with an SR-IOV card, cgroup v2 and systemd, berth in it (no such card? try it here)
+	@$(GO) run ./test/lab/shell
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for a minute (FUZZTIME=1m)
 	@scripts/fuzz

@@ -150,3 +150,8 @@ func (m *VM) Restore(t testing.TB, name string) {
 		t.Fatal(err)
 	}
 }
+
+// Script runs a script of bash, for a program that is no test; any exit code will do.
+func (m *VM) Script(ctx context.Context, script string) (Result, error) {
+	return m.do(ctx, []string{"bash", "-c", script}, nil)
+}
