@@ -2,9 +2,12 @@ package cli
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/layout"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -15,16 +18,18 @@ func (a *app) applyCmd() *cobra.Command {
 	var restart bool
 	c := &cobra.Command{
 		Use: "apply -f FILE", Short: "make nodes as a spec says",
-		Long: `Make the nodes of a spec: create and start what is not there, start what is stopped,
-change live what can change live. It says unchanged, changed, created, started, restarted,
-or names what needs a restart (exit 5; --restart allows it).`,
+		Long: `Make the nodes of a spec: create and start what is not there, start what is
+stopped, change live what can change live. It says unchanged, changed, created,
+started, restarted, or names what needs a restart (exit 5; --restart allows
+it). A file may hold several nodes, parted by ---; each is done, whatever
+becomes of the others.`,
 		Example: "  berth apply -f node.yaml\n  berth apply -f node.yaml --restart",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nodes, b, err := a.specsAndBerth(file)
 			if err != nil {
 				return err
 			}
-			var all []*node.Outcome
+			all := []*node.Outcome{}
 			failed := each(byName(nodes), func(name string) error {
 				o, err := b.Apply(cmd.Context(), find(nodes, name), restart)
 				if err != nil {
@@ -32,7 +37,7 @@ or names what needs a restart (exit 5; --restart allows it).`,
 				}
 				all = append(all, o)
 				if !a.json {
-					a.printOutcome(o)
+					printOutcome(a.Out, o)
 				}
 				return nil
 			})
@@ -44,15 +49,15 @@ or names what needs a restart (exit 5; --restart allows it).`,
 			return failed
 		},
 	}
-	c.Flags().StringVarP(&file, "file", "f", "", "the spec, YAML; - is standard input")
+	specFlag(c, &file)
 	c.Flags().BoolVar(&restart, "restart", false, "restart a running node if a change needs it")
 	return a.jsonFlag(c)
 }
 
-func (a *app) printOutcome(o *node.Outcome) {
-	fmt.Fprintf(a.Out, "%s %s\n", o.Node, o.Did)
+func printOutcome(w io.Writer, o *node.Outcome) {
+	fmt.Fprintf(w, "%s %s\n", o.Node, o.Did)
 	for _, d := range o.Changes {
-		fmt.Fprintf(a.Out, "  %s\n", difference(d))
+		fmt.Fprintf(w, "    %s\n", difference(d))
 	}
 }
 
@@ -72,9 +77,9 @@ func (a *app) planCmd() *cobra.Command {
 	var detailed bool
 	c := &cobra.Command{
 		Use: "plan -f FILE", Short: "show what apply would do; change nothing",
-		Long: `Show the steps that apply would take, in order, and what was changed live since the last
-apply. Nothing is changed. With --detailed-exitcode the exit code is 6 if apply would
-change something, and 0 if not.`,
+		Long: `Show the steps that apply would take, in order, and what was changed live since
+the last apply. Nothing is changed. With --detailed-exitcode the exit code is 6
+if apply would change something, and 0 if not.`,
 		Example: "  berth plan -f node.yaml\n  berth plan -f node.yaml --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			nodes, b, err := a.specsAndBerth(file)
@@ -92,7 +97,7 @@ change something, and 0 if not.`,
 					a.code = int(refuse.Differs)
 				}
 				if !a.json {
-					a.printProposal(p)
+					printProposal(a.Out, columns(a.Out), p, b.Layout.Node(p.Node))
 				}
 			}
 			if a.json {
@@ -101,28 +106,56 @@ change something, and 0 if not.`,
 			return nil
 		},
 	}
-	c.Flags().StringVarP(&file, "file", "f", "", "the spec, YAML; - is standard input")
+	specFlag(c, &file)
 	c.Flags().BoolVar(&detailed, "detailed-exitcode", false, "exit 6 if apply would change something")
 	return a.jsonFlag(c)
 }
 
-func (a *app) printProposal(p *node.Proposal) {
-	fmt.Fprintf(a.Out, "%s: %s\n", p.Node, p.Summary())
+// printProposal writes what apply would do. Folders of the node are written short; a kind stands at its first step.
+func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
+	fmt.Fprintf(w, "%s: %s\n", p.Node, p.Summary())
+	if len(p.Drift) > 0 {
+		fmt.Fprintln(w, "    changed live since it was applied:")
+	}
 	for _, d := range p.Drift {
-		fmt.Fprintf(a.Out, "  changed live since: %s\n", difference(d))
+		wrap(w, width, 8, "      ", difference(d))
+	}
+	if len(p.Differences) > 0 {
+		fmt.Fprintln(w, "    apply would change:")
 	}
 	for _, d := range p.Differences {
-		fmt.Fprintf(a.Out, "  %s%s\n", difference(d), word(d.Live, "", "  (needs a restart)"))
+		wrap(w, width, 8, "      ", difference(d)+word(d.Live, "", " (needs a restart)"))
 	}
+	short := strings.NewReplacer(dirs.Lib+"/", "LIB/", dirs.Run+"/", "RUN/")
+	var notes []note
+	kind, shortened := "", false
 	for i, s := range p.Steps {
-		fmt.Fprintf(a.Out, "%4d  %-16s %s\n", i+1, s.Kind, s.Text)
+		text := short.Replace(s.Text)
+		shortened = shortened || text != s.Text
+		if s.Kind == kind {
+			s.Kind = ""
+		} else {
+			kind = s.Kind
+		}
+		wrap(w, width, 23, fmt.Sprintf("%4d  %-16s ", i+1, s.Kind), text)
+		key, _, _ := strings.Cut(s.Text, " ")
+		notes = append(notes, note{key, s.Note})
 	}
+	printNotes(w, width, notes)
+	if shortened {
+		wrap(w, width, 2, "", "LIB is "+dirs.Lib+", RUN is "+dirs.Run)
+	}
+}
+
+func specFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "file", "f", "", "the spec, a YAML `FILE`; - is standard input")
+	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails for a flag that is not there
 }
 
 // specsAndBerth reads the file that -f names, and opens the place where nodes are kept.
 func (a *app) specsAndBerth(file string) ([]*vnode.Node, *node.Berth, error) {
 	if file == "" {
-		return nil, nil, refuse.Invalidf("no spec given: -f FILE")
+		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")
 	}
 	nodes, err := a.readSpecs(file)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/bench"
 	"berth/internal/node"
+	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
@@ -34,30 +35,31 @@ type benchFlags struct {
 func (a *app) benchDiskCmd() *cobra.Command {
 	var f benchFlags
 	c := &cobra.Command{
-		Use: "disk", Short: "the same fio jobs on the host and in a node, in random alternating order",
-		Long: `Run fio on the host, in a throw-away node of image host, and on the host again (the null arm),
-on one file, in random alternating order: random reads and sequential writes by block size.
-Each row gets the penalty with a 95 % interval, a verdict against the margin, and the
-smallest margin that this run could have decided. The null arm shows how often the tool
-cries wolf. docs/METHOD.md explains the method.
-Interrupted, it prints what was measured and marks it partial.`,
+		Use: "disk", Short: "the same fio jobs on the host and in a node, in turn",
+		Long: `Run fio on the host, in a throw-away node of image host, and on the host again
+(the null arm), on one file, in random alternating order: random reads and
+sequential writes by block size. Each row gets the penalty with a 95 %
+interval, a verdict against the margin, and the smallest margin that this run
+could have decided. The null arm shows how often the tool cries wolf.
+docs/METHOD.md explains the method. Interrupted, it prints what was measured
+and marks it partial.`,
 		Example: `  berth bench disk --quick
   berth bench disk --dir /srv/data --json result.json
-  berth bench disk --device /dev/nvme1n1                    reads only
-  berth bench disk --device /dev/nvme1n1 --destroy-data     writes too: the data is lost`,
+  berth bench disk --device /dev/nvme1n1                  reads only
+  berth bench disk --device /dev/nvme1n1 --destroy-data   writes: data is lost`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchDisk(cmd, &f) },
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.Quick, "quick", false, "four rows, done within two minutes")
-	fl.StringVar(&f.Dir, "dir", "", "folder whose file system is measured (default: where nodes keep their data)")
-	fl.StringVar(&f.Device, "device", "", "block device to measure instead; only read, unless --destroy-data")
+	fl.StringVar(&f.Dir, "dir", "", "`FOLDER` whose file system is measured (default /var/tmp)")
+	fl.StringVar(&f.Device, "device", "", "block `DEVICE` to measure instead; only read, unless --destroy-data")
 	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
-	fl.StringVar(&f.size, "size", "", "how much of it is used (default 1GiB, 256MiB with --quick)")
-	fl.DurationVar(&f.Run, "run", 0, "length of one trial")
-	fl.IntVar(&f.Pairs, "pairs", 0, "pairs a row (default: as many as fit into the budget)")
-	fl.DurationVar(&f.Budget, "budget", 0, "time for everything")
-	fl.Float64Var(&f.MarginPct, "margin", 0, "largest penalty, in percent, that counts as none")
-	fl.Uint64Var(&f.Seed, "seed", 0, "seed of the order of trials")
+	fl.StringVar(&f.size, "size", "", "how much of it is used, a `SIZE` (default 1GiB, 256MiB with --quick)")
+	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` (default 1s, 300ms with --quick)")
+	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row (default: as many as fit into the time)")
+	fl.DurationVar(&f.Budget, "budget", 0, "`TIME` for everything (default 20m, 100s with --quick)")
+	fl.Float64Var(&f.MarginPct, "margin", 0, "largest penalty that counts as none, in `PERCENT` (default 5, 10 with --quick)")
+	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
 	fl.BoolVar(&f.nullOnly, "null-only", false, "no node: the host against itself")
 	fl.StringVar(&f.jsonFile, "json", "", "write every trial to `FILE` as JSON; - is standard output")
 	return c
@@ -72,12 +74,12 @@ func (a *app) benchDisk(cmd *cobra.Command, f *benchFlags) error {
 	if f.size != "" {
 		size, err := vnode.ParseBytes(f.size)
 		if err != nil {
-			return usage(err)
+			return refuse.Invalidf("--size: %w", err)
 		}
 		o.Size = int64(size)
 	}
 	if o.Dir == "" && o.Device == "" {
-		o.Dir = os.TempDir()
+		o.Dir = "/var/tmp" // on a disk, where /tmp may be in memory
 	}
 	if o.Dir != "" {
 		if o.Dir, err = filepath.Abs(o.Dir); err != nil {

@@ -14,9 +14,10 @@ import (
 func (a *app) doctorCmd() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "doctor", Short: "what this host can do, and how to mend what it cannot",
-		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes, network, and
-what spoils measurements. Each lack comes with why it matters and a remedy to paste.
-The exit code is 3 when something is missing without which no node runs.`,
+		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes,
+network, and what spoils measurements. Each lack comes with why it matters and
+a remedy to paste. The exit code is 3 when something is missing without which
+no node runs.`,
 		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open()

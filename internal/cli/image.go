@@ -13,6 +13,8 @@ import (
 func (a *app) imageCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "image", Short: "the images that nodes are made from",
+		Long: `The images that nodes are made from, kept on this host. A spec names one as
+oci:NAME. A layer that several images have is kept once.`,
 		Example: "  berth image import busybox.tar busybox\n  berth image ls\n  berth image rm busybox",
 	}
 	c.AddCommand(a.imageImportCmd(), a.imageLsCmd(), a.imageRmCmd())
@@ -23,10 +25,14 @@ func (a *app) imageImportCmd() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "import ARCHIVE [NAME]", Short: "add an image from a docker or OCI archive, or an OCI layout folder",
 		Args: cobra.RangeArgs(1, 2),
-		Long: `Add an image from a file that docker save, podman save or skopeo wrote, or from a folder in
-OCI image layout. Layers are checked against their digests and unpacked once for all images.
-Refused: device nodes, names and hard links that leave the image, more than 64 GiB.`,
-		Example: "  berth image import worker.tar worker",
+		Long: `Add an image from a file that docker save, podman save or skopeo wrote, or from
+a folder in OCI image layout. Layers are checked against their digests and
+unpacked once for all images. Refused: device nodes, names and hard links that
+leave the image, more than 64 GiB.`,
+		Example: "  berth image import worker.tar worker\n  berth run --image oci:worker -- hostname",
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {
@@ -45,7 +51,7 @@ Refused: device nodes, names and hard links that leave the image, more than 64 G
 			if a.json {
 				return a.printJSON(rec)
 			}
-			fmt.Fprintf(a.Out, "%s: %d layers, %s\n", rec.Name, len(rec.Layers), human(rec.Size))
+			fmt.Fprintf(a.Out, "%s: %s, %s\n", rec.Name, count(len(rec.Layers), "layer"), human(rec.Size))
 			return nil
 		},
 	})
@@ -54,6 +60,7 @@ Refused: device nodes, names and hard links that leave the image, more than 64 G
 func (a *app) imageLsCmd() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "ls", Short: "list the images",
+		Example: "  berth image ls\n  berth image ls --json",
 		RunE: func(*cobra.Command, []string) error {
 			b, err := a.open()
 			if err != nil {
@@ -82,6 +89,9 @@ func (a *app) imageLsCmd() *cobra.Command {
 func (a *app) imageRmCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME…", Short: "remove images that no node uses", Args: cobra.MinimumNArgs(1),
+		Long:              "Remove images. One that a node uses stays, running or not (exit 5).",
+		Example:           "  berth image rm worker",
+		ValidArgsFunction: a.imageNames(""),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			b, err := a.open()
 			if err != nil {

@@ -9,9 +9,10 @@ func (a *app) logsCmd() *cobra.Command {
 	lines := -1
 	c := &cobra.Command{
 		Use: "logs NAME", Short: "print what a node's command wrote", Args: cobra.ExactArgs(1),
-		Long: `Print what a node's command wrote to its standard output and error. The log is one file,
-written by the node itself; beyond 10 MiB its older half is dropped.`,
-		Example: "  berth logs wn-001\n  berth logs -f -n 20 wn-001",
+		Long: `Print what a node's command wrote to its standard output and error. The log is
+one file, written by the node itself; beyond 10 MiB its older half is dropped.`,
+		Example:           "  berth logs wn-001\n  berth logs -f -n 20 wn-001",
+		ValidArgsFunction: a.nodeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -9,13 +10,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cgroup"
 	"berth/internal/node"
 )
 
 func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list the nodes",
-		Long:    "List the nodes of this host. A node without a user namespace is marked: its root is the host's.",
+		Long: `List the nodes of this host, with the exit status of those that ended. A node
+without a user namespace is marked NO-USERNS: its root is the host's.`,
 		Example: "  berth ls\n  berth ls --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open()
@@ -29,22 +32,22 @@ func (a *app) lsCmd() *cobra.Command {
 			if a.json {
 				return a.printJSON(all)
 			}
-			return a.printList(all)
+			return printList(a.Out, all)
 		},
 	}
 	return a.jsonFlag(c)
 }
 
-func (a *app) printList(all []node.Status) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tPID\tIMAGE\tADDRESS\tSINCE")
+func printList(out io.Writer, all []node.Status) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tPID\tSINCE\tIMAGE\tADDRESS")
 	for _, s := range all {
 		pid, since := "-", s.Ended
 		if s.State == node.Running {
 			pid, since = strconv.Itoa(s.PID), s.Started
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(&s), pid, shorten(s.Image, 24),
-			orDash(strings.Join(s.Addresses, " ")), ago(since))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(&s), pid, ago(since), shorten(s.Image, 24),
+			orDash(strings.Join(s.Addresses, " ")))
 	}
 	return w.Flush()
 }
@@ -96,9 +99,11 @@ func (a *app) showCmd() *cobra.Command {
 	var specOnly bool
 	c := &cobra.Command{
 		Use: "show NAME", Short: "show a node: its identity, and its limits as the kernel has them", Args: cobra.ExactArgs(1),
-		Long: `Show a node: state, process, ids, network, and each limit as asked, as read back from the
-kernel (with the kernel's own rounding), and by what it is honoured.`,
-		Example: "  berth show wn-001\n  berth show wn-001 --spec    the spec as it is now\n  berth show wn-001 --json",
+		Long: `Show a node: state, process, ids, network, and each limit as asked, as read
+back from the kernel (with the kernel's own rounding), and by what it is
+honoured.`,
+		ValidArgsFunction: a.nodeNames(1),
+		Example:           "  berth show wn-001\n  berth show wn-001 --spec    the spec as it is now\n  berth show wn-001 --json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {
@@ -119,56 +124,99 @@ kernel (with the kernel's own rounding), and by what it is honoured.`,
 			if a.json {
 				return a.printJSON(d)
 			}
-			return a.printDetail(d)
+			return printDetail(a.Out, columns(a.Out), d)
 		},
 	}
 	c.Flags().BoolVar(&specOnly, "spec", false, "print the spec as it is now, with what was set live")
 	return a.jsonFlag(c)
 }
 
-func (a *app) printDetail(d *node.Detail) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+func printDetail(out io.Writer, width int, d *node.Detail) error {
 	row := func(k, v string) {
 		if v != "" {
-			fmt.Fprintf(w, "%s\t%s\n", k, v)
+			wrap(out, width, 16, fmt.Sprintf("%-16s", k), v)
 		}
 	}
 	row("name", d.Name)
 	row("host name", d.Hostname)
-	row("state", stateText(&d.Status))
+	row("state", stateText(&d.Status)+restarts(d.Restarts))
 	if d.State == node.Running {
-		row("pid", strconv.Itoa(d.PID))
-		row("running for", ago(d.Started))
+		row("process 1", strconv.Itoa(d.PID)+" on the host, for "+ago(d.Started))
 	}
 	row("phase", d.Phase)
 	row("image", d.Image)
-	row("command", strings.Join(d.Command, " "))
+	row("command", quoted(d.Command))
 	row("runtime", d.Runtime)
-	row("user ids", d.IDs)
+	row("ids on the host", d.IDs)
 	row("cgroup", d.Cgroup)
-	if d.Usage != nil && d.Usage.OOMKills != nil && *d.Usage.OOMKills > 0 {
-		row("out of memory", fmt.Sprintf("%d processes were killed", *d.Usage.OOMKills))
-	}
+	row("uses", used(d.Usage))
 	for _, l := range d.Links {
 		row("link "+l.Name, strings.TrimSpace(fmt.Sprintf("%s %s mtu %d %s", l.Mode, l.MAC, l.MTU, strings.Join(l.Address, " "))))
 	}
-	if err := w.Flush(); err != nil || len(d.Limits) == 0 {
-		return err
+	return printLimits(out, width, d.Limits)
+}
+
+func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
+	if len(limits) == 0 {
+		return nil
 	}
-	fmt.Fprintln(a.Out)
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LIMIT\tASKED\tREAD BACK\tHONOURED BY")
-	var notes []string
-	for _, l := range d.Limits {
+	var notes []note
+	for _, l := range limits {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Key, l.Asked, orDash(l.ReadBack), l.HonouredBy)
-		if l.Note != "" {
-			notes = append(notes, l.Key+": "+l.Note)
+		notes = append(notes, note{l.Key, l.Note})
+		if l.ReadBack != "" && !l.Holds {
+			notes = append(notes, note{l.Key, "the kernel has another value than was asked for: somebody else wrote it"})
 		}
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for _, n := range notes {
-		fmt.Fprintln(a.Out, n)
-	}
+	printNotes(out, width, notes)
 	return nil
+}
+
+// used says what a node uses now; "" if it does not run.
+func used(u *cgroup.Usage) string {
+	if u == nil {
+		return ""
+	}
+	var all []string
+	if u.Memory != nil {
+		all = append(all, human(*u.Memory)+" of memory")
+	}
+	if u.PIDs != nil {
+		all = append(all, count(int(*u.PIDs), "task"))
+	}
+	if u.CPU != nil {
+		all = append(all, fmt.Sprintf("%.1f s of CPU", u.CPU.Seconds()))
+	}
+	if u.OOMKills != nil && *u.OOMKills > 0 {
+		all = append(all, count(int(*u.OOMKills), "kill")+" for lack of memory")
+	}
+	return strings.Join(all, ", ")
+}
+
+func restarts(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return ", restarted " + count(n, "time")
+}
+
+func count(n int, what string) string {
+	return fmt.Sprintf("%d %s%s", n, what, word(n == 1, "", "s"))
+}
+
+// quoted writes a command so that it can be told where one word ends.
+func quoted(args []string) string {
+	all := make([]string, len(args))
+	for i, a := range args {
+		if all[i] = a; a == "" || strings.ContainsAny(a, " \t\n\"'\\") {
+			all[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(all, " ")
 }

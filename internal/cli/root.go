@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -53,7 +52,7 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	fmt.Fprintf(s.Err, "berth: %v\n", err)
+	printError(s.Err, err)
 	return exitCode(cmd, err)
 }
 
@@ -79,13 +78,15 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
 		Short: "virtual nodes beside a storage service, each with its own identity and proved limits",
-		Long: `Berth runs virtual nodes: containers that are machines of their own on the network,
-with hard limits of CPU, memory and block I/O that are read back from the kernel,
-and measures what a node costs against the bare host.
+		Long: `Berth runs virtual nodes: containers that are machines of their own on the
+network, with hard limits of CPU, memory and block I/O that are read back from
+the kernel, and measures what a node costs against the bare host.
 
-Exit codes: 0 done · 1 failed · 2 wrong usage or an invalid spec · 3 this host cannot
-4 no such node, image or device · 5 it exists or is busy · 6 plan would change something.
-run and exec pass on the command's own code; their own failures are 125, 126, 127.`,
+Exit codes: 0 done; 1 failed; 2 wrong usage or an invalid spec; 3 this host
+cannot; 4 no such node, image or device; 5 it exists or is busy; 6 plan
+--detailed-exitcode would change something. run and exec pass on the command's
+own code; their own failures are 125 (Berth), 126 (the command cannot be run),
+127 (it is not there).`,
 		Example: `  berth doctor                          what this host can do
   berth run --image host -- hostname    a throw-away node
   berth apply -f node.yaml              make a node as its spec says
@@ -93,42 +94,30 @@ run and exec pass on the command's own code; their own failures are 125, 126, 12
 		Version:       Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
+		SuggestionsMinimumDistance: 2,
 	}
 	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything under `DIR` instead of /run/berth and /var/lib/berth")
+	_ = root.MarkPersistentFlagDirname("root") // fails for a flag that is not there
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return refuse.Invalidf("%w\nsee %s --help", err, cmd.CommandPath())
+		return refuse.Invalidf("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(
-		a.doctorCmd(), a.schemaCmd(), a.planCmd(), a.applyCmd(), a.runCmd(), a.startCmd(), a.stopCmd(), a.rmCmd(),
-		a.execCmd(), a.lsCmd(), a.showCmd(), a.logsCmd(), a.setCmd(), a.repairCmd(), a.imageCmd(), a.benchCmd(), a.keeperCmd(),
-	)
-	for _, c := range root.Commands() {
-		checkArgs(c)
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(a.Out, c) })
+	root.SetUsageFunc(func(c *cobra.Command) error { writeUsage(a.Out, c); return nil })
+	for _, g := range groups() {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
 	}
+	root.AddCommand(under("life",
+		a.applyCmd(), a.runCmd(), a.execCmd(), a.setCmd(), a.startCmd(), a.stopCmd(), a.rmCmd())...)
+	root.AddCommand(under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.logsCmd())...)
+	root.AddCommand(under("host",
+		a.doctorCmd(), a.imageCmd(), a.benchCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
+	root.AddCommand(a.keeperCmd())
+	root.SetHelpCommand(helpCmd())
+	root.InitDefaultHelpCmd()
+	checkArgs(root)
 	return root
-}
-
-// checkArgs makes a wrong number of arguments, or an unknown subcommand, exit code 2 like any wrong usage.
-func checkArgs(c *cobra.Command) {
-	for _, sub := range c.Commands() {
-		checkArgs(sub)
-	}
-	if c.HasSubCommands() && c.RunE == nil {
-		c.Args = cobra.NoArgs
-		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	}
-	check := c.Args
-	if check == nil {
-		check = cobra.NoArgs
-	}
-	c.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return refuse.Invalidf("%w\nsee %s --help", err, cmd.CommandPath())
-		}
-		return nil
-	}
 }
 
 // jsonFlag gives a command --json.
@@ -180,6 +169,3 @@ func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
 	}
 	return nodes, nil
 }
-
-// usage makes an error one of wrong usage.
-func usage(err error) error { return refuse.Invalidf("%w", err) }

@@ -27,11 +27,12 @@ func (a *app) runCmd() *cobra.Command {
 	var tty bool
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
-		Long: `Run a command in a node of its own, in the foreground, and remove the node when it ends.
-Standard input, output and error are the command's own; with -t it gets a terminal.
-Ctrl-C asks the command to end; a second one kills it. If berth run itself is killed, its
-node ends too. The exit code is the command's; 125 if Berth failed, 126 if the command
-could not be run, 127 if it was not found.`,
+		Long: `Run a command in a node of its own, in the foreground, and remove the node when
+it ends. Standard input, output and error are the command's own; with -t it
+gets a terminal. Ctrl-C asks the command to end; a second one kills it. If
+berth run itself is killed, its node ends too. The exit code is the command's;
+125 if Berth failed, 126 if the command could not be run, 127 if it was not
+found.`,
 		Example: `  berth run --image host -- hostname
   berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
   berth run --image oci:busybox -t -- sh
@@ -56,19 +57,22 @@ could not be run, 127 if it was not found.`,
 	}
 	fl := c.Flags()
 	fl.SetInterspersed(false)
-	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; flags go before it")
-	fl.StringVar(&f.image, "image", "", "its root: host | oci:REF | oci-layout:DIR | dir:PATH")
-	fl.StringVar(&f.name, "name", "", "its name (default: run- and a number)")
-	fl.StringVar(&f.hostname, "hostname", "", "host name inside")
-	fl.StringVar(&f.cpu, "cpu", "", "most CPU, for example 1.5")
-	fl.StringVar(&f.cpuset, "cpuset", "", "the CPUs it may run on, for example 0-1")
-	fl.StringVar(&f.memory, "memory", "", "most memory, for example 512MiB")
-	fl.IntVar(&f.pids, "pids", 0, "most processes")
-	fl.StringVar(&f.network, "network", "", "`MODE[:PARENT][,ADDRESS]`: none | bridge | macvlan:eth0,192.0.2.10/24 …")
-	fl.StringArrayVar(&f.mounts, "mount", nil, "`SOURCE:TARGET[:ro]` of the host made visible inside")
-	fl.StringArrayVar(&f.devices, "device", nil, "a device of the host")
+	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; other flags override it")
+	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, oci-layout:DIR, dir:PATH")
+	fl.StringVar(&f.name, "name", "", "its `NAME` (default: run- and a number)")
+	fl.StringVar(&f.hostname, "hostname", "", "host `NAME` inside (default: its name)")
+	fl.StringVar(&f.cpu, "cpu", "", "most CPU, in `CPUS`: 1.5")
+	fl.StringVar(&f.cpuset, "cpuset", "", "the `CPUS` it may run on: 0-1")
+	fl.StringVar(&f.memory, "memory", "", "most memory, a `SIZE`: 512MiB")
+	fl.IntVar(&f.pids, "pids", 0, "at most `N` processes and threads")
+	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…]: none, bridge, macvlan:eth0,192.0.2.10/24 …")
+	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
+	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
 	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	// These fail for flags that are not there.
+	_ = c.MarkFlagFilename("file", "yaml", "yml")
+	_ = c.RegisterFlagCompletionFunc("image", a.imageRefs)
 	return c
 }
 
@@ -112,7 +116,7 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		}
 	}
 	if n.Image.Kind == "" {
-		return refuse.Invalidf("no image given: --image host | oci:REF | oci-layout:DIR | dir:PATH")
+		return refuse.Invalidf("no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH")
 	}
 	if f.name != "" {
 		n.Name = f.name
@@ -172,11 +176,12 @@ func parseMount(s string) (vnode.Mount, error) {
 func (a *app) execCmd() *cobra.Command {
 	var tty, in bool
 	c := &cobra.Command{
-		Use: "exec [-it] NAME -- CMD ARG…", Short: "run one more command in a running node",
-		Long: `Run one more command in a running node, with the same rights and limits as the node's own.
-The exit code is the command's; 125 if Berth failed, 126 if the command could not be run,
-127 if it was not found.`,
-		Example: "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
+		Use: "exec [-it] NAME -- CMD ARG…", DisableFlagsInUseLine: true, Short: "run one more command in a running node",
+		Long: `Run one more command in a running node, with the same rights and limits as the
+node's own. The exit code is the command's; 125 if Berth failed, 126 if the
+command could not be run, 127 if it was not found.`,
+		Example:           "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
+		ValidArgsFunction: a.nodeNames(1),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(command(args[1:])) == 0 {
 				return fmt.Errorf("want NAME -- CMD ARG…")

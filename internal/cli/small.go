@@ -2,8 +2,10 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +17,9 @@ import (
 func (a *app) schemaCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "schema", Short: "print the JSON Schema of a spec",
+		Long: `Print the JSON Schema of a spec, for editors that complete and check YAML. It
+knows every key, its type and what is allowed; berth plan says what this host
+can do.`,
 		Example: "  berth schema > berth.schema.json",
 		RunE: func(*cobra.Command, []string) error {
 			s, err := spec.Schema()
@@ -30,11 +35,15 @@ func (a *app) schemaCmd() *cobra.Command {
 func (a *app) setCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "set NAME KEY=VALUE…", Short: "change a node's limits, live", Args: cobra.MinimumNArgs(2),
-		Long: `Change limits of a node, live if it runs: each is written, read back from the kernel, and
-kept for the next start. VALUE max clears a limit. Keys:
-  cpu.weight cpu.max cpu.set memory.max memory.high memory.low memory.swap pids
-  hugepages.SIZE io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops`,
-		Example: "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 pids=max",
+		Long: `Change limits of a node, live if it runs: each is written, read back from the
+kernel, and kept for the next start; all or none. VALUE max clears a limit.
+Keys:
+  cpu.weight cpu.max cpu.set
+  memory.max memory.high memory.low memory.swap
+  pids hugepages.SIZE
+  io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops`,
+		ValidArgsFunction: a.setKeys,
+		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 pids=max",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {
@@ -44,32 +53,42 @@ kept for the next start. VALUE max clears a limit. Keys:
 			for _, kv := range args[1:] {
 				k, v, ok := strings.Cut(kv, "=")
 				if !ok || k == "" || v == "" {
-					return refuse.Invalidf("%q: want KEY=VALUE", kv)
+					return refuse.Invalidf("%q: want KEY=VALUE, for example cpu.max=1.5", kv)
 				}
 				changes = append(changes, node.KeyValue{Key: k, Value: v})
 			}
 			done, err := b.Set(cmd.Context(), args[0], changes)
-			if a.json {
-				if err := a.printJSON(done); err != nil {
-					return err
-				}
+			if err != nil {
 				return err
 			}
-			for _, d := range done {
-				fmt.Fprintf(a.Out, "%s\n", d)
+			if a.json {
+				return a.printJSON(done)
 			}
-			return err
+			return printSet(a.Out, done)
 		},
 	}
 	return a.jsonFlag(c)
 }
 
+func printSet(out io.Writer, done []node.SetResult) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, d := range done {
+		how := "from the next start"
+		if d.ReadBack != "" {
+			how = "read back " + d.ReadBack + "\t" + d.By
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Key, d.Asked, how)
+	}
+	return w.Flush()
+}
+
 func (a *app) repairCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "repair", Short: "undo what killed commands left",
-		Long: `Undo what killed commands left: a creation that was interrupted is rolled back, a removal
-is finished, a set ends at the old or the new value, a node whose process 1 ended unseen is
-cleaned up, and the keeper is started again. It waits for commands that are at work.`,
+		Long: `Undo what killed commands left: a creation that was interrupted is rolled back,
+a removal is finished, a set ends at the old or the new value, a node whose
+process 1 ended unseen is cleaned up, and the keeper is started again. It waits
+for commands that are at work.`,
 		Example: "  berth repair",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open()

@@ -160,13 +160,22 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	return err
 }
 
-// SpecText is the node's spec as it is now, with what berth set changed, as YAML.
-func (b *Berth) SpecText(name string) ([]byte, error) {
+// Spec is the node's spec as it is now, with what berth set changed.
+func (b *Berth) Spec(name string) (*vnode.Node, error) {
 	s, err := b.stored(name)
 	if err != nil {
 		return nil, err
 	}
-	return spec.Marshal(s.Now)
+	return s.Now, nil
+}
+
+// SpecText is Spec as YAML.
+func (b *Berth) SpecText(name string) ([]byte, error) {
+	n, err := b.Spec(name)
+	if err != nil {
+		return nil, err
+	}
+	return spec.Marshal(n)
 }
 
 // ImageUsers names the nodes that use an image of the store by its name, or one of the layers: by what they were started

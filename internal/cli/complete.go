@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/image"
+	"berth/internal/vnode"
+)
+
+// words is what a shell offers for an argument.
+type words func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
+
+func (a *app) completionCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion bash|zsh|fish", Short: "print the completion of a shell",
+		Long: `Print a script that teaches a shell to complete berth's commands, flags, the
+names of nodes and images, and the keys of berth set. make install puts it in
+its place.`,
+		Example: `  source <(berth completion bash)
+  berth completion fish > ~/.config/fish/completions/berth.fish`,
+		Args: cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"bash", "zsh", "fish"},
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch args[0] {
+			case "bash":
+				return cmd.Root().GenBashCompletionV2(a.Out, true)
+			case "zsh":
+				return cmd.Root().GenZshCompletion(a.Out)
+			case "fish":
+				return cmd.Root().GenFishCompletion(a.Out, true)
+			}
+			return errors.ErrUnsupported // Args let no other through
+		},
+	}
+}
+
+// nodeNames offers the nodes that are not named yet: at most that many, 0: any number.
+func (a *app) nodeNames(most int) words {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		b, err := a.open()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		all, err := b.List(cmd.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, s := range all {
+			if !slices.Contains(args, s.Name) {
+				names = append(names, s.Name+"\t"+s.State)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// imageNames offers the images of the store, with something before their names.
+func (a *app) imageNames(prefix string) words {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		b, err := a.open()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		all, err := image.Open(b.Layout).List()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []string
+		for _, r := range all {
+			if !slices.Contains(args, r.Name) {
+				names = append(names, prefix+r.Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// imageRefs offers what --image takes.
+func (a *app) imageRefs(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if kind, _, ok := strings.Cut(typed, ":"); ok && kind != string(vnode.OCIImage) {
+		return nil, cobra.ShellCompDirectiveDefault // a path
+	}
+	refs, _ := a.imageNames("oci:")(cmd, nil, typed)
+	return append([]string{"host", "dir:", "oci-layout:"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}
+
+// setKeys offers the nodes, then the keys of the node that was named.
+func (a *app) setKeys(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.nodeNames(1)(cmd, args, typed)
+	}
+	b, err := a.open()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	n, err := b.Spec(args[0])
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	now := map[string]string{}
+	for _, s := range vnode.Keys(n) {
+		now[s.Key] = "\tnow " + s.Value
+	}
+	var keys []string
+	for _, k := range vnode.Settable(n) {
+		keys = append(keys, k+"="+now[k])
+	}
+	return keys, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// helpWidth is how wide help texts are: a terminal's usual width.
+const helpWidth = 80
+
+// columns is how wide a line written to w may be: the terminal's width, or 0, without bound, where w is none.
+func columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	n, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || n < 40 { // a terminal that does not know its size says 0
+		return helpWidth
+	}
+	return n
+}
+
+// wrap writes head and text as one line, broken at spaces where it would be longer than width (0: never); what follows
+// the first line begins in column indent. A word that is too long by itself stays whole, so that it can be copied.
+func wrap(w io.Writer, width, indent int, head, text string) {
+	var b strings.Builder
+	b.WriteString(head)
+	col, first := utf8.RuneCountInString(head), true
+	for word := range strings.SplitSeq(text, " ") {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case first:
+		case width > 0 && col+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			col = indent
+		default:
+			b.WriteByte(' ')
+			col++
+		}
+		b.WriteString(word)
+		col, first = col+n, false
+	}
+	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+}
+
+// note is a remark on something that has a key.
+type note struct{ key, text string }
+
+// printNotes writes remarks, each text once, with the keys that it is about. A text may hold several, parted by "; ".
+func printNotes(w io.Writer, width int, notes []note) {
+	var order []string
+	keys := map[string][]string{}
+	for _, n := range notes {
+		for text := range strings.SplitSeq(n.text, "; ") {
+			if text == "" {
+				continue
+			}
+			if keys[text] == nil {
+				order = append(order, text)
+			}
+			keys[text] = append(keys[text], n.key)
+		}
+	}
+	for _, text := range order {
+		wrap(w, width, 2, "", strings.Join(keys[text], ", ")+": "+text)
+	}
+}
