@@ -77,7 +77,7 @@ func NewRoot() *cobra.Command {
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
-		Short: "virtual nodes beside a storage service, each with its own identity and proved limits",
+		Short: "virtual nodes on this host, each with its own identity and proved limits",
 		Long: `Berth runs virtual nodes: containers that are machines of their own on the
 network, with hard limits of CPU, memory and block I/O that are read back from
 the kernel, and measures what a node costs against the bare host.

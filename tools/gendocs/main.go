@@ -38,9 +38,5 @@ func manPages(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// prepare adds cobra's own commands, which it would add when it runs, and leaves its advertisement out.
-func prepare(root *cobra.Command) {
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	root.DisableAutoGenTag = true
-}
+// prepare leaves the library's advertisement out.
+func prepare(root *cobra.Command) { root.DisableAutoGenTag = true }

@@ -7,23 +7,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli"
 )
 
-// widest is the longest line of a help text that does not wrap in a terminal of usual width, with some to spare.
-const widest = 100
+// widest is the longest line of a help text that does not wrap in a terminal of usual width.
+const widest = 80
 
 // TestEachCommandIsExplained wants each command to say what it does, in one line and with an example.
 func TestEachCommandIsExplained(t *testing.T) {
 	root := cli.NewRoot()
 	prepare(root)
 	each(root, func(c *cobra.Command) {
-		if cobras(c) {
-			return
-		}
 		name := c.CommandPath()
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") || len(c.Short) > 80 {
 			t.Errorf("%s: the one-line description is %q: at most 80 letters, no full stop", name, c.Short)
@@ -32,8 +30,8 @@ func TestEachCommandIsExplained(t *testing.T) {
 			t.Errorf("%s has no example", name)
 		}
 		for line := range strings.Lines(c.Long + "\n" + c.Example) {
-			if len(line) > widest {
-				t.Errorf("%s: a line of its help is %d wide: %s", name, len(line), line)
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > widest {
+				t.Errorf("%s: a line of its help is %d wide: %s", name, n, line)
 			}
 		}
 	})
@@ -85,14 +83,4 @@ func each(c *cobra.Command, visit func(*cobra.Command)) {
 	for _, sub := range c.Commands() {
 		each(sub, visit)
 	}
-}
-
-// cobras reports whether a command is the library's own.
-func cobras(c *cobra.Command) bool {
-	for ; c != nil; c = c.Parent() {
-		if c.Name() == "help" || c.Name() == "completion" {
-			return true
-		}
-	}
-	return false
 }
