@@ -72,14 +72,15 @@ func (b *Berth) launcher(name string) func(context.Context, *oci.Launch) error {
 	return b.createByKeeper(name)
 }
 
-// makeDirs makes the folders that all nodes share. They stay. A node's root must be able to pass through the live ones.
+// makeDirs makes the folders that all nodes share. They stay. A node's root must be able to pass through the live ones;
+// the lasting ones are closed to all but the host's root, for the set-user-id programs in images and deltas.
 func (b *Berth) makeDirs() error {
 	for _, d := range []struct {
 		path string
 		mode fs.FileMode
 	}{
 		{b.Layout.Run, 0o711}, {b.Layout.RunNodes(), 0o711}, {filepath.Dir(b.Layout.Lock("x")), 0o700},
-		{b.Layout.Lib, 0o711}, {b.Layout.LibNodes(), 0o711},
+		{b.Layout.Lib, 0o700}, {b.Layout.LibNodes(), 0o700},
 	} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			if errors.Is(err, fs.ErrPermission) {

@@ -134,9 +134,28 @@ func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
 		go func() {
 			defer k.leave()
 			defer c.Close()
+			if !fromRoot(c) {
+				k.log.Error("a connection that is not root's was closed")
+				return
+			}
 			k.converse(ctx, c)
 		}()
 	}
+}
+
+// fromRoot reports whether the host's root is at the other end: what the keeper is asked to run, it runs as root. The
+// mode of the socket says so too.
+func fromRoot(c *net.UnixConn) bool {
+	conn, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	root := false
+	err = conn.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		root = err == nil && cred.Uid == 0
+	})
+	return err == nil && root
 }
 
 func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {

@@ -46,7 +46,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 		return err
 	}
 	dirs := b.Layout.Node(n.Name)
-	if err := os.Mkdir(dirs.Lib, 0o711); err != nil {
+	if err := os.Mkdir(dirs.Lib, 0o700); err != nil {
 		return fmt.Errorf("make folder of node %s: %w", n.Name, err)
 	}
 	step.Fault("node folder made")
@@ -102,7 +102,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
 		return err
 	}
-	files, err := b.stdio(n.Name, &s)
+	files, err := b.stdio(n.Name, &s, plan.Range(claims.Steps()).Base)
 	if err != nil {
 		return err
 	}
@@ -172,8 +172,9 @@ func (b *Berth) restarts(name string) int {
 	return st.Restarts
 }
 
-// stdio opens what the node's command reads and writes, where the caller has not.
-func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
+// stdio opens what the node's command reads and writes, where the caller has not. The log is the node's root's: what
+// runs in the node can open it again as /dev/stdout.
+func (b *Berth) stdio(name string, s *starter, owner uint32) (opened []*os.File, err error) {
 	if s.stdin == nil {
 		if s.stdin, err = os.Open(os.DevNull); err != nil {
 			return nil, err
@@ -183,11 +184,14 @@ func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 	if s.stdout == nil {
 		log := b.Layout.Node(name).Log()
 		s.stdout, err = os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+		if err == nil {
+			opened = append(opened, s.stdout)
+			err = s.stdout.Chown(int(owner), int(owner))
+		}
 		if err != nil {
 			closeAll(opened)
 			return nil, fmt.Errorf("open log: %w", err)
 		}
-		opened = append(opened, s.stdout)
 	}
 	if s.stderr == nil {
 		s.stderr = s.stdout

@@ -37,9 +37,6 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)
 
-	// The runtimes make the node's root the owner of what the command reads and writes.
-	defer oci.KeepOwners(rio.In, rio.Out, rio.Err)()
-
 	guarded := make(chan error, 1)
 	var guard *net.UnixConn
 	go func() {

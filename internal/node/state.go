@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -93,6 +94,9 @@ type holder struct {
 }
 
 func (b *Berth) stored(name string) (*Stored, error) {
+	if name != filepath.Base(name) || strings.HasPrefix(name, ".") { // it becomes part of paths
+		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
+	}
 	var s Stored
 	err := readJSON(b.Layout.Node(name).Spec(), &s)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ type Launch struct {
 	Plan          mounts.Plan `json:"plan"`
 	Group         string      `json:"group,omitempty"` // folder of the node's v2 group, in which the runtime starts; "": none
 
-	// What the node's process 1 gets; nil is /dev/null. Both runtimes make the node's root their owner.
+	// What the node's process 1 gets; nil is a null device of its own.
 	Stdin, Stdout, Stderr *os.File `json:"-"`
 	// Lock is the node's locked file: the runtime holds it too, so that whoever repairs waits for a runtime whose
 	// parent was killed. The node's init does not get it.
@@ -48,7 +48,7 @@ type Launch struct {
 // Errors: *CommandError if the node's command cannot run, refuse.Cannot if the runtime is gone, what mounts.Plan.Enter
 // refuses, else the runtime's own words. On an error the runtime may have left state and processes: undo "oci.create".
 func (l *Launch) Create(ctx context.Context) error {
-	if err := os.MkdirAll(l.State, 0o711); err != nil {
+	if err := os.MkdirAll(l.State, 0o700); err != nil {
 		return fmt.Errorf("make the runtime's folder: %w", err)
 	}
 	if err := os.WriteFile(l.Log, nil, 0o600); err != nil {
@@ -69,6 +69,9 @@ func (l *Launch) Create(ctx context.Context) error {
 		}
 		step.Fault("mounts made")
 		if err := checkRoot(l.Plan.Root.At); err != nil {
+			return err
+		}
+		if err := l.precheck(); err != nil {
 			return err
 		}
 		return l.create(ctx, group)
@@ -94,15 +97,18 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 		args = append(args, "--console-socket", l.ConsoleSocket)
 	}
 	cmd := l.command(ctx, append(args, l.ID)...)
-	// Files, never pipes: Wait would wait for the node's init, which keeps them open.
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = fileOrNil(l.Stdin), writerOrNil(l.Stdout), writerOrNil(l.Stderr)
+	restore, err := l.stdio(cmd)
+	if err != nil {
+		return err
+	}
+	defer restore()
 	if group != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	if l.Lock != nil {
 		l.holdLock(cmd)
 	}
-	err := cmd.Run()
+	err = cmd.Run()
 	step.Fault("runtime's create ended")
 	if err == nil {
 		return nil
@@ -150,19 +156,4 @@ func (l *Launch) explain(verb string, err error) error {
 		return fmt.Errorf("%s the node with %s: %w", verb, l.Runtime.Name, err)
 	}
 	return fmt.Errorf("%s the node with %s: %w: %s", verb, l.Runtime.Name, err, words)
-}
-
-// A nil *os.File must not become a non-nil interface.
-func fileOrNil(f *os.File) interface{ Read([]byte) (int, error) } {
-	if f == nil {
-		return nil
-	}
-	return f
-}
-
-func writerOrNil(f *os.File) interface{ Write([]byte) (int, error) } {
-	if f == nil {
-		return nil
-	}
-	return f
 }

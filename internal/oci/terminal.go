@@ -149,28 +149,3 @@ func (t *Terminal) Close() error {
 	}
 	return err
 }
-
-// KeepOwners remembers who owns the terminals among some files, and returns what gives them back. Both runtimes make the
-// node's root the owner of what it gets as stdin, stdout and stderr (so that it can open /dev/stdout again): right for a
-// log, but the user's terminal must not stay so when a foreground node without a terminal of its own has ended.
-func KeepOwners(files ...*os.File) (restore func()) {
-	type owner struct {
-		f        *os.File
-		uid, gid int
-	}
-	var owners []owner
-	for _, f := range files {
-		var st unix.Stat_t
-		if f == nil || unix.Fstat(int(f.Fd()), &st) != nil {
-			continue
-		}
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			owners = append(owners, owner{f, int(st.Uid), int(st.Gid)})
-		}
-	}
-	return func() {
-		for _, o := range owners {
-			_ = o.f.Chown(o.uid, o.gid)
-		}
-	}
-}

@@ -107,19 +107,41 @@ func TestTerminalSize(t *testing.T) {
 	})
 }
 
-// TestKeepOwners: a node on the user's terminal makes it its own; it is given back.
-func TestKeepOwners(t *testing.T) {
+// TestOwnersStay: what a node gets as stdin, stdout and stderr stays who it belonged to, and the host's /dev/null too.
+func TestOwnersStay(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		_, tty := openPTY(t)
-		restore := KeepOwners(tty, nil)
-		n := newNode(t, r, func(in *Input) { in.Args = []string{"/bin/true"} })
-		n.create.Launch.Stdin, n.create.Launch.Stdout, n.create.Launch.Stderr = tty, tty, tty
-		n.up(t)
-		n.ended(t)
-		restore()
-		var st unix.Stat_t
-		if err := unix.Fstat(int(tty.Fd()), &st); err != nil || st.Uid != 0 {
-			t.Errorf("the terminal belongs to %d (%v)", st.Uid, err)
+		file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer null.Close()
+		for _, f := range []*os.File{tty, file, null, nil} {
+			n := newNode(t, r, func(in *Input) { in.Args = []string{"/bin/true"} })
+			n.create.Launch.Stdin, n.create.Launch.Stdout, n.create.Launch.Stderr = f, f, f
+			if f == nil {
+				f = null
+			}
+			before := ownerOf(t, f)
+			n.up(t)
+			n.ended(t)
+			if after := ownerOf(t, f); after != before {
+				t.Errorf("%s belonged to %v, and belongs to %v", f.Name(), before, after)
+			}
 		}
 	})
+}
+
+func ownerOf(t *testing.T, f *os.File) [2]uint32 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	return [2]uint32{st.Uid, st.Gid}
 }

@@ -1,0 +1,86 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// stdio gives the runtime what the node's process 1 reads and writes. restore is for after create.
+//
+// crun makes the node's root the owner of whatever it gets, on the host and as root: also of the host's /dev/null, or of
+// the file that a user's shell opened. The node could then change its mode, or open it again for more than it was given.
+// So a null device is one of the node's own, and everything else is given back before the node's command runs.
+func (l *Launch) stdio(cmd *exec.Cmd) (restore func(), err error) {
+	var null *os.File
+	files := []*os.File{l.Stdin, l.Stdout, l.Stderr}
+	for i, f := range files {
+		if f != nil && !isNull(f) {
+			continue
+		}
+		if null == nil {
+			if null, err = l.null(); err != nil {
+				return nil, err
+			}
+		}
+		files[i] = null
+	}
+	// Files, never pipes: Wait would wait for the node's init, which keeps them open.
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
+	back := keepOwners(files...)
+	return func() {
+		back()
+		if null != nil {
+			null.Close()
+		}
+	}, nil
+}
+
+// null makes a null device in the plan's tmpfs, which only this node ever sees.
+func (l *Launch) null() (*os.File, error) {
+	path := filepath.Join(l.Plan.Dir, ".null")
+	err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+	if err == nil {
+		err = errors.Join(os.Chown(path, int(l.Plan.IDs.Base), int(l.Plan.IDs.Base)), os.Chmod(path, 0o666))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the node's null device: %w", err)
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
+}
+
+func isNull(f *os.File) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
+}
+
+// keepOwners remembers who owns files that have a name on the host, and returns what gives them back. Pipes and
+// sockets have none, and stay the node's, so that it can open /dev/stdout again.
+func keepOwners(files ...*os.File) (restore func()) {
+	type owner struct {
+		f        *os.File
+		uid, gid int
+	}
+	var owners []owner
+	for _, f := range files {
+		var st unix.Stat_t
+		var fs unix.Statfs_t
+		fd := int(f.Fd())
+		if unix.Fstat(fd, &st) != nil || unix.Fstatfs(fd, &fs) != nil || fs.Type == unix.PIPEFS_MAGIC || fs.Type == unix.SOCKFS_MAGIC {
+			continue
+		}
+		owners = append(owners, owner{f, int(st.Uid), int(st.Gid)})
+	}
+	return func() {
+		for _, o := range owners {
+			var st unix.Stat_t
+			if unix.Fstat(int(o.f.Fd()), &st) == nil && (int(st.Uid) != o.uid || int(st.Gid) != o.gid) {
+				_ = o.f.Chown(o.uid, o.gid)
+			}
+		}
+	}
+}
