@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup"
 	"berth/internal/step"
 )
 
@@ -27,6 +28,7 @@ type keeper struct {
 	mu      sync.Mutex
 	busy    int                 // nodes watched, connections open, restarts pending
 	watched map[string]*watched // by node
+	due     map[string]bool     // nodes that wait for a restart
 	exits   map[int]unix.WaitStatus
 	idle    chan struct{}
 
@@ -74,9 +76,20 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 	l.SetUnlinkOnClose(false) // the socket is removed before the lock is given up, not after
 	k := &keeper{
 		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		watched: map[string]*watched{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
+		watched: map[string]*watched{}, due: map[string]bool{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
 	}
 	return k.serve(ctx, l, ready)
+}
+
+// leaveUnit makes the keeper outlive the service or session in which the first node was started.
+func (k *keeper) leaveUnit() {
+	h, err := k.b.cgroups()
+	if err == nil {
+		err = cgroup.Leave(h)
+	}
+	if err != nil {
+		k.log.Warn("the keeper ends with the service that started it", "err", err)
+	}
 }
 
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
@@ -86,9 +99,11 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	go k.accept(ctx, l)
 	ready.Close()
 	time.AfterFunc(500*time.Millisecond, k.leave)
-	select {
-	case <-ctx.Done():
-	case <-k.idle:
+	for ctx.Err() == nil && !k.done(ctx) {
+		select {
+		case <-ctx.Done():
+		case <-k.idle:
+		}
 	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
 	step.Fault("keeper ends")
@@ -108,6 +123,16 @@ func (k *keeper) leave() {
 	}
 }
 
+// done reports whether there is nothing left to do, after a last look: a node may be up of which nobody told.
+func (k *keeper) done(ctx context.Context) bool {
+	idle := func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.busy == 0 }
+	if !idle() {
+		return false
+	}
+	k.adopt(ctx)
+	return idle()
+}
+
 // adopt takes up every node that is there, as after a keeper that was killed.
 func (k *keeper) adopt(ctx context.Context) {
 	names, err := k.b.names()
@@ -115,7 +140,7 @@ func (k *keeper) adopt(ctx context.Context) {
 		k.log.Error("list nodes", "err", err)
 	}
 	for _, name := range names {
-		if _, err := k.b.createdInit(name); err != nil {
+		if _, err := k.b.createdInit(name); err != nil && k.b.restartIn(name, false) == 0 {
 			continue // being made, or not running
 		}
 		if err := k.watch(ctx, name); err != nil {
@@ -200,10 +225,14 @@ func (k *keeper) answer(ctx context.Context, req *request, files []*os.File) rep
 	return replyOf(fmt.Errorf("this keeper does not know %q; it is from an older berth and ends with the last node", req.Do))
 }
 
-// watch begins to wait for the end of the node's init.
+// watch begins to wait for the end of the node's init, or for the time of its restart.
 func (k *keeper) watch(ctx context.Context, name string) error {
 	init, err := k.b.createdInit(name)
 	if err != nil {
+		if in := k.b.restartIn(name, false); in > 0 {
+			k.restartIn(ctx, name, in)
+			return nil
+		}
 		return err
 	}
 	k.mu.Lock()
@@ -273,14 +302,27 @@ func (k *keeper) ended(ctx context.Context, name string, w *watched) {
 		delete(k.watched, name)
 	}
 	k.mu.Unlock()
-	if again <= 0 {
+	if again > 0 {
+		k.restartIn(ctx, name, again)
+	}
+}
+
+// restartIn starts a node after a time, unless that is planned already.
+func (k *keeper) restartIn(ctx context.Context, name string, after time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.due[name] {
 		return
 	}
-	k.enter()
-	time.AfterFunc(again, func() {
+	k.due[name] = true
+	k.busy++
+	time.AfterFunc(after, func() {
 		defer k.leave()
 		var err error
 		k.spawn(func() { err = k.b.restart(ctx, name) })
+		k.mu.Lock()
+		delete(k.due, name)
+		k.mu.Unlock()
 		if err != nil {
 			k.log.Error("restart node", "node", name, "err", err)
 			return

@@ -72,7 +72,11 @@ func (m *VM) disks() []string {
 		if d.NVMe {
 			device = "nvme"
 		}
-		args = append(args, "-drive", drive(id, m.file(id), d.Rate), "-device", fmt.Sprintf("%s,drive=%s,serial=%s", device, id, id))
+		file := drive(id, m.file(id), d.Rate)
+		if d.Root {
+			file = "if=none,format=raw,readonly=on,id=" + id + ",file=" + m.boot.root
+		}
+		args = append(args, "-drive", file, "-device", fmt.Sprintf("%s,drive=%s,serial=%s", device, id, id))
 	}
 	return args
 }

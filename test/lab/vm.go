@@ -48,6 +48,9 @@ func newVM(l *Lab, number int, want Machine, b boot, shell bool) (*VM, error) {
 		return nil, err
 	}
 	for i, d := range m.want.Disks {
+		if d.Root {
+			continue
+		}
 		if err := qemuImg("create", "-q", "-f", "qcow2", m.file(fmt.Sprintf("disk%d", i)), fmt.Sprint(d.Size)); err != nil {
 			return nil, err
 		}

@@ -30,7 +30,7 @@ func main() {
 	flag.StringVar(&m.Kernel, "kernel", "", "words for the kernel's command line")
 	flag.Parse()
 	m.NICs = []lab.NIC{{}}
-	m.Disks = []lab.Disk{{Size: 2 << 30}, {Size: 2 << 30, NVMe: true}}
+	m.Disks = []lab.Disk{{Size: 2 << 30}, {Size: 2 << 30, NVMe: true}, {Root: true}}
 	o.Machines, o.Console = []lab.Machine{m}, flag.NArg() == 0
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -91,7 +91,7 @@ func console(ctx context.Context, vm *lab.VM) error {
 			return err
 		}
 	}
-	fmt.Fprint(os.Stderr, "lab: berth is in the path, the disks are /dev/vdb and /dev/nvme0n1. Ctrl-] ends the machine.\r\n")
+	fmt.Fprint(os.Stderr, "lab: berth is in the path, the disks are /dev/vdb and /dev/nvme0n1; /dev/vdc holds a root for nodes. Ctrl-] ends the machine.\r\n")
 	if old, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
 		raw := *old
 		raw.Iflag &^= unix.ICRNL | unix.IXON | unix.ISTRIP | unix.INLCR

@@ -1,0 +1,25 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"berth/internal/host"
+)
+
+// Leave moves this process out of the service or session that started it: to the top of the trees by which an init
+// system knows its units. systemd kills all that is in a unit's group when the unit ends, and leaves alone what is in
+// none. Where the top takes no process, as inside a container, the process stays where it is and the error says so.
+func Leave(h host.Cgroups) error {
+	var failed error
+	for _, mount := range []string{h.V2, h.V1["name=systemd"]} {
+		if mount == "" {
+			continue
+		}
+		if err := writeFile(filepath.Join(mount, "cgroup.procs"), "0"); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("leave the caller's group: %w", err))
+		}
+	}
+	return failed
+}
