@@ -47,17 +47,20 @@ func checkCommand(pid int, args, env []string, cwd string) error {
 		return fmt.Errorf("open the node's root: %w", err)
 	}
 	defer unix.Close(root)
-	return lookUp(root, args[0], env, cwd)
+	return lookUp(func(file string) (*os.File, error) { return openIn(root, file) }, args[0], env, cwd)
 }
 
-// lookUp finds a command as execvp(3) does, in a root given as a descriptor, and checks it.
-func lookUp(root int, name string, env []string, cwd string) error {
+// opener opens a node's file for reading, by its path inside. It fails for one that is not a file or not executable.
+type opener func(file string) (*os.File, error)
+
+// lookUp finds a command as execvp(3) does, among a node's files, and checks it.
+func lookUp(open opener, name string, env []string, cwd string) error {
 	cwd = orElse(cwd, "/")
 	if strings.Contains(name, "/") {
 		if !path.IsAbs(name) {
 			name = path.Join(cwd, name)
 		}
-		return checkFile(root, name, name, 0)
+		return checkFile(open, name, name, 0)
 	}
 	search := defaultPath
 	for _, e := range env {
@@ -70,7 +73,7 @@ func lookUp(root int, name string, env []string, cwd string) error {
 		if !path.IsAbs(dir) {
 			dir = path.Join(cwd, dir)
 		}
-		err := checkFile(root, path.Join(dir, name), path.Join(dir, name), 0)
+		err := checkFile(open, path.Join(dir, name), path.Join(dir, name), 0)
 		var ce *CommandError
 		if errors.As(err, &ce) && ce.Code == ExitNotFound && ce.Command == path.Join(dir, name) {
 			continue
@@ -84,11 +87,11 @@ func lookUp(root int, name string, env []string, cwd string) error {
 const maxInterpreters = 4
 
 // checkFile checks one executable file; what names the command in errors, when file is its interpreter.
-func checkFile(root int, what, file string, depth int) error {
+func checkFile(open opener, what, file string, depth int) error {
 	fail := func(code int, format string, a ...any) error {
 		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
 	}
-	f, err := openIn(root, file)
+	f, err := open(file)
 	switch {
 	case errors.Is(err, errNotRegular):
 		return fail(ExitCannotRun, "%s is not a file", file)
@@ -116,9 +119,9 @@ func checkFile(root int, what, file string, depth int) error {
 		if len(words) == 0 || depth == maxInterpreters {
 			return fail(ExitCannotRun, "exec format error: no usable interpreter in its first line")
 		}
-		return checkFile(root, what, words[0], depth+1)
+		return checkFile(open, what, words[0], depth+1)
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
-		return checkELF(root, what, f)
+		return checkELF(open, what, f)
 	case otherFormats():
 		return nil
 	}
@@ -126,7 +129,7 @@ func checkFile(root int, what, file string, depth int) error {
 }
 
 // checkELF checks that a program is for this processor and that its loader is there.
-func checkELF(root int, what string, f *os.File) error {
+func checkELF(open opener, what string, f *os.File) error {
 	fail := func(code int, format string, a ...any) error {
 		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
 	}
@@ -144,7 +147,7 @@ func checkELF(root int, what string, f *os.File) error {
 	if prog.loader == "" {
 		return nil
 	}
-	l, err := openIn(root, prog.loader)
+	l, err := open(prog.loader)
 	if err != nil {
 		return fail(ExitNotFound, "its loader %s is not in the node", prog.loader)
 	}

@@ -186,9 +186,9 @@ func TestExec(t *testing.T) {
 			{[]string{"sh", "-c", `echo $FROM; grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map | tr -s ' '`}, 0,
 				"exec\nCapEff:\t" + capMask(t, CommandCapabilities()) + "\nNoNewPrivs:\t1\nSeccomp:\t2\n4\n 0 536870912 65536\n"},
 			{[]string{"sh", "-c", "exit 7"}, 7, ""},
-			{[]string{"nothing-here"}, ExitNotFound, "run nothing-here: not found in PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"},
-			{[]string{"/etc/passwd"}, ExitCannotRun, "run /etc/passwd: /etc/passwd is not executable\n"},
-			{[]string{"/proc"}, ExitCannotRun, "run /proc: /proc is not a file\n"},
+			{[]string{"nothing-here"}, ExitNotFound, "cannot run nothing-here: not found in PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"},
+			{[]string{"/etc/passwd"}, ExitCannotRun, "cannot run /etc/passwd: /etc/passwd is not executable\n"},
+			{[]string{"/proc"}, ExitCannotRun, "cannot run /proc: /proc is not a file\n"},
 		}
 		for _, c := range table {
 			cmd := n.execCmd(t, c.args...)

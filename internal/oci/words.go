@@ -22,9 +22,9 @@ type CommandError struct {
 
 func (e *CommandError) Error() string {
 	if e.Command == "" {
-		return "run the command: " + e.Why
+		return "cannot run the command: " + e.Why
 	}
-	return "run " + e.Command + ": " + e.Why
+	return "cannot run " + e.Command + ": " + e.Why
 }
 
 // lastError returns the last error in a runtime's log (one JSON object a line), the last line if that is none, or "".

@@ -1,0 +1,139 @@
+package oci
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// precheck looks the command up before there is a node to run it in, where that is possible. Both runtimes find out at
+// create that there is no such command; crun says so on the node's own standard error, and in words of its own. What
+// cannot be seen yet is left to them.
+//
+// It runs where the plan is mounted. The only error is *CommandError.
+func (l *Launch) precheck() error {
+	spec, err := ReadSpec(l.Bundle)
+	if err != nil || spec.Process == nil || len(spec.Process.Args) == 0 {
+		return nil //nolint:nilerr // the runtime will say what is wrong with its configuration
+	}
+	v := view{root: l.Plan.Root.At, mounts: map[string]string{}}
+	for _, m := range spec.Mounts {
+		at, err := v.resolve(m.Destination)
+		if err != nil { // the runtime makes it
+			at = path.Clean(m.Destination)
+		}
+		v.mounts[at] = ""
+		if m.Type == "bind" {
+			v.mounts[at] = m.Source
+		}
+	}
+	err = lookUp(v.open, spec.Process.Args[0], spec.Process.Env, spec.Process.Cwd)
+	var ce *CommandError
+	if errors.As(err, &ce) {
+		return ce
+	}
+	return nil
+}
+
+// view is a node's file system as its runtime will put it together.
+type view struct {
+	root   string            // on the host
+	mounts map[string]string // path inside, free of links → what is bound there; "" for file systems that the runtime makes
+}
+
+// errUnseen is what a view says of files that are not there before the runtime made them.
+var errUnseen = errors.New("not there before the runtime makes it")
+
+// open is an opener.
+func (v view) open(file string) (*os.File, error) {
+	inside, err := v.resolve(file)
+	if err != nil {
+		return nil, err
+	}
+	at, err := v.at(inside)
+	if err != nil {
+		return nil, err
+	}
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	return openIn(root, at)
+}
+
+// mostLinks is how many symbolic links the kernel follows in one path (MAXSYMLINKS).
+const mostLinks = 40
+
+// resolve follows the links of a path inside, as the node would, and returns the path without them.
+func (v view) resolve(file string) (string, error) {
+	done, todo, links := "/", strings.Split(file, "/"), 0
+	for len(todo) > 0 {
+		name := todo[0]
+		todo = todo[1:]
+		if name == "" || name == "." {
+			continue
+		}
+		if name == ".." {
+			done = path.Dir(done)
+			continue
+		}
+		next := path.Join(done, name)
+		at, err := v.at(next)
+		if err != nil {
+			return "", err
+		}
+		fi, err := os.Lstat(at)
+		if errors.Is(err, fs.ErrNotExist) && v.leadsToMount(next) {
+			done = next
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if _, mounted := v.mounts[next]; mounted || fi.Mode()&fs.ModeSymlink == 0 {
+			done = next
+			continue
+		}
+		if links++; links > mostLinks {
+			return "", unix.ELOOP
+		}
+		target, err := os.Readlink(at)
+		if err != nil {
+			return "", err
+		}
+		if path.IsAbs(target) {
+			done = "/"
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+	}
+	return done, nil
+}
+
+// leadsToMount reports whether the runtime makes this folder for a mount below it.
+func (v view) leadsToMount(dir string) bool {
+	for at := range v.mounts {
+		if strings.HasPrefix(at, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// at says where on the host a path inside is that has no links.
+func (v view) at(inside string) (string, error) {
+	for dir := inside; dir != "/"; dir = path.Dir(dir) {
+		source, mounted := v.mounts[dir]
+		if mounted && source == "" {
+			return "", errUnseen
+		}
+		if mounted {
+			return path.Join(source, strings.TrimPrefix(inside, dir)), nil
+		}
+	}
+	return path.Join(v.root, inside), nil
+}
