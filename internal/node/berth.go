@@ -89,6 +89,24 @@ func (b *Berth) makeDirs() error {
 			return fmt.Errorf("make folder: %w", err)
 		}
 	}
+	if b.root == "" {
+		return nil
+	}
+	return passable(b.Layout.Run)
+}
+
+// passable refuses a folder that a node's root could not reach: with ids of its own it is nobody on the host.
+func passable(dir string) error {
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		fi, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("look at folder: %w", err)
+		}
+		if fi.Mode().Perm()&0o001 == 0 {
+			return refuse.Cannotf("chmod o+x "+dir+", or keep the nodes elsewhere",
+				"the nodes kept here could not reach their own files: %s is closed to them (mode %04o)", dir, fi.Mode().Perm())
+		}
+	}
 	return nil
 }
 
