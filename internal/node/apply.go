@@ -55,7 +55,10 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	running := initErr == nil
 	switch {
 	case running && len(o.Changes) == 0:
-		return o, b.store(n.Name, &Stored{Applied: n, Now: n})
+		if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
+			return nil, err
+		}
+		return o, b.watch(ctx, n.Name)
 	case !running:
 		o.Did = "started"
 		return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})

@@ -74,25 +74,48 @@ func (b *Berth) startKeeper() error {
 	return nil
 }
 
+// ask asks the keeper, and the next one if it ends or, where asking twice does no harm, is killed over it.
 func (b *Berth) ask(ctx context.Context, req request, files ...*os.File) (reply, error) {
-	c, err := b.dialKeeper(ctx)
-	if err != nil {
-		return reply{}, err
+	var r reply
+	var err error
+	for range 10 {
+		var c *net.UnixConn
+		if c, err = b.dialKeeper(ctx); err != nil {
+			return reply{}, err
+		}
+		r, err = askOn(ctx, c, req, files...)
+		c.Close()
+		if again := errors.Is(err, errEnding) || errors.Is(err, errKilled) && req.Do != "create"; !again || ctx.Err() != nil {
+			break
+		}
 	}
-	defer c.Close()
-	return askOn(ctx, c, req, files...)
+	return r, err
 }
+
+var (
+	errEnding = errors.New("it ends")
+	errKilled = errors.New("it was killed")
+)
 
 func askOn(ctx context.Context, c *net.UnixConn, req request, files ...*os.File) (reply, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := send(c, req, files...); err != nil {
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+			err = errEnding
+		}
 		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
 	}
 	step.Fault("asked the keeper to " + req.Do)
 	var r reply
 	if _, err := receive(c, &r); err != nil {
-		return reply{}, fmt.Errorf("ask the keeper to %s %s: it ended: %w", req.Do, req.Node, err)
+		if err = ctx.Err(); err == nil {
+			err = errKilled
+		}
+		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
+	}
+	if r.Ending {
+		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, errEnding)
 	}
 	return r, r.error()
 }
@@ -139,9 +162,9 @@ func (b *Berth) watch(ctx context.Context, name string) error {
 }
 
 // exitStatus learns how an ended init ended: from the kernel, or else from the keeper that was its parent.
-func (b *Berth) exitStatus(ctx context.Context, name string, pid int, pidfd *os.File) (unix.WaitStatus, bool) {
+func (b *Berth) exitStatus(ctx context.Context, name string, pid int, start uint64, pidfd *os.File) (unix.WaitStatus, bool) {
 	if pidfd != nil {
-		if ws, ok := exitOf(pidfd); ok {
+		if ws, ok := exitOf(pidfd, pid, start); ok {
 			return ws, true
 		}
 	}

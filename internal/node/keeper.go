@@ -26,6 +26,7 @@ type keeper struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
+	ending  bool                // nothing is taken on any more
 	busy    int                 // nodes watched, connections open, restarts pending
 	watched map[string]*watched // by node
 	due     map[string]bool     // nodes that wait for a restart
@@ -95,7 +96,7 @@ func (k *keeper) leaveUnit() {
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
 	go k.reapOrphans(ctx)
 	k.enter() // the starter: it connects, or the grace below ends
-	k.adopt(ctx)
+	k.adopt(ctx, func(name string) bool { _, err := k.b.createdInit(name); return err == nil })
 	go k.accept(ctx, l)
 	ready.Close()
 	time.AfterFunc(500*time.Millisecond, k.leave)
@@ -107,10 +108,37 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
 	step.Fault("keeper ends")
+	turnAway(l)
 	return l.Close()
 }
 
-func (k *keeper) enter() { k.mu.Lock(); k.busy++; k.mu.Unlock() }
+// turnAway sends those who connected too late to the next keeper.
+func turnAway(l *net.UnixListener) {
+	conn, err := l.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = conn.Control(func(fd uintptr) {
+		for {
+			c, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			if err != nil {
+				return
+			}
+			_ = unix.Sendto(c, []byte(`{"ending":true}`), unix.MSG_NOSIGNAL, nil)
+			_ = unix.Close(c)
+		}
+	})
+}
+
+// enter counts one thing more to do; false if the keeper ends.
+func (k *keeper) enter() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.ending {
+		k.busy++
+	}
+	return !k.ending
+}
 
 func (k *keeper) leave() {
 	k.mu.Lock()
@@ -125,22 +153,27 @@ func (k *keeper) leave() {
 
 // done reports whether there is nothing left to do, after a last look: a node may be up of which nobody told.
 func (k *keeper) done(ctx context.Context) bool {
-	idle := func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.busy == 0 }
-	if !idle() {
+	k.mu.Lock()
+	busy := k.busy
+	k.mu.Unlock()
+	if busy > 0 {
 		return false
 	}
-	k.adopt(ctx)
-	return idle()
+	k.adopt(ctx, k.b.wantsKeeper)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ending = k.busy == 0
+	return k.ending
 }
 
-// adopt takes up every node that is there, as after a keeper that was killed.
-func (k *keeper) adopt(ctx context.Context) {
+// adopt takes up the nodes that are there, as after a keeper that was killed.
+func (k *keeper) adopt(ctx context.Context, mine func(name string) bool) {
 	names, err := k.b.names()
 	if err != nil {
 		k.log.Error("list nodes", "err", err)
 	}
 	for _, name := range names {
-		if _, err := k.b.createdInit(name); err != nil && k.b.restartIn(name, false) == 0 {
+		if !mine(name) && k.b.restartIn(name, false) == 0 {
 			continue // being made, or not running
 		}
 		if err := k.watch(ctx, name); err != nil {
@@ -155,7 +188,11 @@ func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
 		if err != nil {
 			return
 		}
-		k.enter()
+		if !k.enter() {
+			_ = send(c, reply{Ending: true})
+			c.Close()
+			continue
+		}
 		go func() {
 			defer k.leave()
 			defer c.Close()
@@ -191,7 +228,7 @@ func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {
 			return
 		}
 		step.Fault("keeper heard " + req.Do)
-		r := k.answer(ctx, &req, files)
+		r := k.answer(ctx, c, &req, files)
 		step.Fault("keeper did " + req.Do)
 		closeAll(files)
 		if err := send(c, r); err != nil {
@@ -204,7 +241,7 @@ func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {
 	}
 }
 
-func (k *keeper) answer(ctx context.Context, req *request, files []*os.File) reply {
+func (k *keeper) answer(ctx context.Context, c *net.UnixConn, req *request, files []*os.File) reply {
 	switch req.Do {
 	case "create":
 		if req.Launch == nil || len(files) != 4 {
@@ -212,6 +249,16 @@ func (k *keeper) answer(ctx context.Context, req *request, files []*os.File) rep
 		}
 		l := req.Launch
 		l.Stdin, l.Stdout, l.Stderr, l.Lock = files[0], files[1], files[2], files[3]
+		// The runtime keeps the connection open too: if the keeper is killed, the asker waits for the runtime's end.
+		line, err := c.File()
+		if err != nil {
+			return replyOf(err)
+		}
+		defer func() {
+			_ = unix.SetNonblock(int(line.Fd()), true) // handing it on made the connection a blocking one
+			line.Close()
+		}()
+		l.Line = line
 		var r reply
 		k.spawn(func() { r = replyOf(l.Create(ctx)) })
 		return r
@@ -273,7 +320,7 @@ func (k *keeper) await(w *watched, start uint64) {
 		})
 	}
 	if w.ws, w.known = k.reaped(w.pid); !w.known {
-		w.ws, w.known = exitOf(f)
+		w.ws, w.known = exitOf(f, w.pid, start)
 	}
 }
 
@@ -318,17 +365,17 @@ func (k *keeper) restartIn(ctx context.Context, name string, after time.Duration
 	k.busy++
 	time.AfterFunc(after, func() {
 		defer k.leave()
+		var again time.Duration
 		var err error
-		k.spawn(func() { err = k.b.restart(ctx, name) })
+		k.spawn(func() { again, err = k.b.restart(ctx, name) })
 		k.mu.Lock()
 		delete(k.due, name)
 		k.mu.Unlock()
 		if err != nil {
 			k.log.Error("restart node", "node", name, "err", err)
-			return
 		}
-		if err := k.watch(ctx, name); err != nil {
-			k.log.Error("watch node", "node", name, "err", err)
+		if again > 0 {
+			k.restartIn(ctx, name, again)
 		}
 	})
 }

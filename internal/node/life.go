@@ -77,7 +77,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 func claim(ctx context.Context, j *step.Journal, c step.Step) error {
 	plan.Own(c, plan.Range(j.Steps()))
 	if err := j.Do(ctx, c); err != nil {
-		return fmt.Errorf("%s %s: %w", c.Kind(), c, err)
+		return fmt.Errorf("node %s: %w", j.Node, err)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 			}
 		}
 		if err := j.Do(ctx, st); err != nil {
-			return fmt.Errorf("%s %s: %w", st.Kind(), st, err)
+			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
 	if err := j.SetPhase(step.Up); err != nil {
@@ -288,7 +288,7 @@ func (b *Berth) ended(ctx context.Context, name string, pid int, ws unix.WaitSta
 			return 0, err
 		}
 	}
-	return b.backoff(name), nil
+	return b.restartIn(name, true), nil
 }
 
 // unlockGone removes the lock's file if the node is gone: locking made it anew.
@@ -298,38 +298,63 @@ func (b *Berth) unlockGone(name string, l *lock) {
 	}
 }
 
-// backoff is the time until the restart policy wants the node again: 0.1 s, doubled with each restart up to a minute.
-func (b *Berth) backoff(name string) time.Duration {
-	s, err := b.stored(name)
-	if err != nil {
+// restartIn is the time until the restart policy wants an ended node again, 0 if it does not: 0.1 s, doubled with each
+// restart up to a minute. With count it notes that one more is due.
+func (b *Berth) restartIn(name string, count bool) time.Duration {
+	st, err := b.status(name)
+	if err != nil || st.State != Exited || st.Foreground != nil {
 		return 0
 	}
-	st, _ := b.status(name)
+	if boot, err := bootID(); err != nil || st.Boot != boot {
+		return 0
+	}
+	s, err := b.stored(name)
 	switch {
-	case st.Foreground != nil:
+	case err != nil:
 		return 0
 	case s.Now.Restart == vnode.Always:
 	case s.Now.Restart == vnode.OnFailure && st.Exit != nil && st.Exit.failed():
 	default:
 		return 0
 	}
-	if st.Ended.Sub(st.Started) > 10*time.Second { // it ran well for a while: begin anew
-		st.Restarts = 0
+	if count {
+		if st.Ended.Sub(st.Started) > 10*time.Second { // it ran well for a while: begin anew
+			st.Restarts = 0
+		}
+		st.Restarts++
+		b.setStatus(st)
+		step.Fault("restart noted")
 	}
-	st.Restarts++
-	b.setStatus(st)
-	step.Fault("restart noted")
-	return min(100*time.Millisecond<<min(st.Restarts-1, 12), time.Minute)
+	return min(100*time.Millisecond<<min(max(st.Restarts-1, 0), 12), time.Minute)
 }
 
-// restart starts a node again that its restart policy wants.
-func (b *Berth) restart(ctx context.Context, name string) error {
-	st, err := b.status(name)
-	if err != nil || st.State != Exited {
-		return nil // removed or stopped meanwhile
+// restart starts a node again that its restart policy wants. If that fails it returns when to try again.
+func (b *Berth) restart(ctx context.Context, name string) (again time.Duration, err error) {
+	l, err := b.lockNode(ctx, name)
+	if refuse.KindOf(err) == refuse.NotFound {
+		return 0, nil // removed meanwhile
 	}
-	_, err = b.Start(ctx, name)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	defer l.release()
+	if b.restartIn(name, false) == 0 {
+		return 0, nil // stopped or started meanwhile
+	}
+	s, err := b.stored(name)
+	if err == nil {
+		err = b.renew(ctx, l, s.Now, s)
+	}
+	if err != nil {
+		again = b.restartIn(name, true)
+	}
+	return again, err
+}
+
+// wantsKeeper reports whether the keeper has something to do for a node: it runs, or is due for a restart.
+func (b *Berth) wantsKeeper(name string) bool {
+	_, err := b.liveInit(name)
+	return err == nil || b.restartIn(name, false) > 0
 }
 
 // Start starts a stopped node; changed is false if it ran already.
@@ -340,7 +365,7 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 	}
 	defer l.release()
 	if _, err := b.liveInit(name); err == nil {
-		return false, nil
+		return false, b.watch(ctx, name)
 	}
 	s, err := b.stored(name)
 	if err != nil {
@@ -378,7 +403,7 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 		defer pidfd.Close()
 		b.askToEnd(ctx, name, init.PID, pidfd, grace)
 	}
-	ws, known := b.exitStatus(ctx, name, init.PID, pidfd)
+	ws, known := b.exitStatus(ctx, name, init.PID, init.StartTime, pidfd)
 	return true, b.down(ctx, name, j, Stopped, ws, known)
 }
 

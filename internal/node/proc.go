@@ -69,9 +69,31 @@ const (
 	pidfdInfoExit = 1 << 3     // exit code of a process that was reaped: Linux 6.15
 )
 
-// exitOf asks the kernel for the wait status of an ended process that somebody else reaped. ok is false where the
-// kernel cannot tell (before 6.15) or does not yet (a zombie).
-func exitOf(pidfd *os.File) (ws unix.WaitStatus, ok bool) {
+// exitOf asks the kernel for the wait status of an ended process that is somebody else's child: a zombie's is in its
+// stat, one that was reaped tells it by its pidfd. ok is false where the kernel cannot tell (before 6.15).
+func exitOf(pidfd *os.File, pid int, start uint64) (ws unix.WaitStatus, ok bool) {
+	if ws, ok := zombieExit(pid, start); ok {
+		return ws, true
+	}
+	return reapedExit(pidfd)
+}
+
+// zombieExit reads the wait status of a zombie: field 52 of its stat, which only root may read (proc_pid_stat(5)).
+func zombieExit(pid int, start uint64) (ws unix.WaitStatus, ok bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 50 || fields[0][0] != 'Z' || string(fields[19]) != strconv.FormatUint(start, 10) {
+		return 0, false
+	}
+	code, err := strconv.ParseUint(string(fields[49]), 10, 32)
+	return unix.WaitStatus(code), err == nil
+}
+
+// reapedExit asks a pidfd for the wait status of a process that was reaped.
+func reapedExit(pidfd *os.File) (ws unix.WaitStatus, ok bool) {
 	info := pidfdInfo{mask: pidfdInfoExit}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, pidfd.Fd(), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
 	if errno != 0 || info.mask&pidfdInfoExit == 0 {

@@ -31,10 +31,12 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	var all []Repaired
 	var errs []error
-	running := false
+	var watch []string
 	for _, name := range names {
 		did, up, err := b.repairNode(ctx, name)
-		running = running || up
+		if up {
+			watch = append(watch, name)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", name, err))
 		}
@@ -47,13 +49,12 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if err := errors.Join(store.Sweep(ctx), store.Collect(ctx, b.ImageUsers)); err != nil {
 		errs = append(errs, err)
 	}
-	if running && !b.keeperRuns() {
-		c, err := b.dialKeeper(ctx)
-		if err != nil {
+	if len(watch) > 0 && !b.keeperRuns() {
+		all = append(all, Repaired{Did: "started the keeper"})
+	}
+	for _, name := range watch { // also where a keeper runs: the command that would have told it may have been killed
+		if err := b.watch(ctx, name); err != nil {
 			errs = append(errs, err)
-		} else {
-			c.Close()
-			all = append(all, Repaired{Did: "started the keeper"})
 		}
 	}
 	return all, errors.Join(errs...)
@@ -69,9 +70,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 		l.remove()
 		return did, false, err
 	}
-	_, initErr := b.liveInit(name)
+	up := b.wantsKeeper(name)
 	l.release()
-	return did, initErr == nil, err
+	return did, up, err
 }
 
 // settle brings a node out of the state that a killed command left it in. The caller holds its lock.
@@ -98,6 +99,9 @@ func (b *Berth) settleNode(ctx context.Context, name string) (did string, err er
 		return "rolled back: its creation was interrupted", b.destroy(ctx, name)
 	case claims.Phase == step.Removing:
 		return "removed: its removal was interrupted", b.destroy(ctx, name)
+	case claims.Unfinished():
+		did = "stopped: a change of what it is made of was interrupted"
+		return did, claims.UndoUnfinished(ctx)
 	}
 	if st, err := b.status(name); err == nil && st.Foreground != nil && !alive(st.Foreground.PID, st.Foreground.Start) {
 		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name)
@@ -147,7 +151,7 @@ func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) e
 		if err == nil {
 			defer pidfd.Close()
 		}
-		ws, known = b.exitStatus(ctx, name, c.PID, pidfd)
+		ws, known = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
 	}
 	return b.down(ctx, name, j, Exited, ws, known)
 }

@@ -126,16 +126,21 @@ func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (i
 
 // guard makes the keeper remove the node if this process dies: it sees the connection close.
 func (b *Berth) guard(ctx context.Context, name string) (*net.UnixConn, error) {
-	c, err := b.dialKeeper(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := askOn(ctx, c, request{Do: "guard", Node: name}); err != nil {
+	for tries := 0; ; tries++ {
+		c, err := b.dialKeeper(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_, err = askOn(ctx, c, request{Do: "guard", Node: name})
+		if err == nil {
+			go b.keepGuard(ctx, c, name)
+			return c, nil
+		}
 		c.Close()
-		return nil, err
+		if again := errors.Is(err, errEnding) || errors.Is(err, errKilled); !again || ctx.Err() != nil || tries == 10 {
+			return nil, err
+		}
 	}
-	go b.keepGuard(ctx, c, name)
-	return c, nil
 }
 
 // keepGuard starts the keeper again when it was killed.
@@ -179,7 +184,7 @@ func (b *Berth) awaitForeground(name string, pid int, pidfd *os.File, signals <-
 					return ws
 				}
 				if !errors.Is(err, unix.EINTR) {
-					known, _ := exitOf(pidfd)
+					known, _ := reapedExit(pidfd)
 					return known
 				}
 			}

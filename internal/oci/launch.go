@@ -40,6 +40,8 @@ type Launch struct {
 	// Lock is the node's locked file: the runtime holds it too, so that whoever repairs waits for a runtime whose
 	// parent was killed. The node's init does not get it.
 	Lock *os.File `json:"-"`
+	// Line is another file that the runtime holds while it works, or nil.
+	Line *os.File `json:"-"`
 }
 
 // Create mounts the plan in a private mount namespace and has the runtime create the node in it: afterwards its init
@@ -105,9 +107,7 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 	if group != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
-	if l.Lock != nil {
-		l.holdLock(cmd)
-	}
+	l.hold(cmd)
 	err = cmd.Run()
 	step.Fault("runtime's create ended")
 	if err == nil {
@@ -116,15 +116,19 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 	return l.explain("create", err)
 }
 
-// holdLock gives the runtime the lock. runc keeps it from the node's init; crun's init would hold it until start, for
+// hold gives the runtime the lock. runc keeps it from the node's init; crun's init would hold it until start, for
 // ever if nobody starts it. So crun gets a shell as parent that holds the lock while crun runs and does not pass it on.
-func (l *Launch) holdLock(cmd *exec.Cmd) {
-	cmd.ExtraFiles = []*os.File{l.Lock} // descriptor 3
-	if l.Runtime.Name != "crun" {
+func (l *Launch) hold(cmd *exec.Cmd) {
+	for _, f := range []*os.File{l.Lock, l.Line} { // descriptors 3 and 4
+		if f != nil {
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		}
+	}
+	if l.Runtime.Name != "crun" || len(cmd.ExtraFiles) == 0 {
 		return
 	}
-	// "exit" after it keeps the shell from replacing itself by its last command.
-	cmd.Args = append([]string{"sh", "-c", `"$0" "$@" 3>&-; exit $?`, l.Runtime.Path}, cmd.Args[1:]...)
+	// "exit" after it keeps the shell from replacing itself by its last command. To close what is not open is no error.
+	cmd.Args = append([]string{"sh", "-c", `"$0" "$@" 3>&- 4>&-; exit $?`, l.Runtime.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 }
 

@@ -1,0 +1,39 @@
+// Package fault kills Berth with SIGKILL: after each single step of each command, by the fault points of a binary that
+// is built with the tag berthfault, and at random moments. After berth repair the host must be as it was.
+//
+// Each test has a host of its own, as far as it can: network and mount namespaces, and a root for Berth under /tmp.
+package fault
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// berth is the binary with fault points, which TestMain builds once.
+var berth string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "berth-fault-bin-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // the probe of the runtimes runs it in a node
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	berth = filepath.Join(dir, "berth")
+	build := exec.Command("go", "build", "-tags", "berthfault", "-o", berth, "berth/cmd/berth")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build berth with fault points: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,253 @@
+package fault
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+)
+
+// snapshot is what of the host Berth could leave behind, one thing a line, sorted. What differs from start to start
+// (pids, inodes, the random MAC of a veth's outer end) is not in it.
+type snapshot []string
+
+func (w *world) snapshot() snapshot {
+	w.Helper()
+	var s snapshot
+	s = append(s, w.mounts()...)
+	s = append(s, w.links()...)
+	for _, d := range w.cgroupDirs() {
+		s = append(s, "cgroup "+d)
+	}
+	s = append(s, w.loops()...)
+	s = append(s, w.processLines()...)
+	s = append(s, w.files()...)
+	slices.Sort(s)
+	return s
+}
+
+// settled waits until the host is in one of the states, for the kernel ends processes and links a moment later. It
+// returns the state's name, and fails the test if the host comes to none of them.
+func (w *world) settled(what string, states map[string]snapshot, allowed ...string) string {
+	w.Helper()
+	var now snapshot
+	name := ""
+	if eventually(3*time.Second, func() bool {
+		now = w.snapshot()
+		for _, name = range allowed {
+			if slices.Equal(now, states[name]) {
+				return true
+			}
+		}
+		return false
+	}) {
+		return name
+	}
+	w.Fatalf("%s: the host is not %s (-%s +now):\n%s", what, strings.Join(allowed, " or "), allowed[0], cmp.Diff(states[allowed[0]], now))
+	return ""
+}
+
+func (w *world) mounts() []string {
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	w.must(err)
+	var all []string
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		all = append(all, "mount "+f[4]+" "+strings.Join(f[slices.Index(f, "-")+1:], " "))
+	}
+	return all
+}
+
+func (w *world) links() []string {
+	var links []netlink.Link
+	eventually(time.Second, func() bool { // a dump is cut short when the list changes under it
+		var err error
+		links, err = w.h.LinkList()
+		return err == nil
+	})
+	var all []string
+	for _, l := range links {
+		a := l.Attrs()
+		line := fmt.Sprintf("link %s %s mtu %d %v %v alt %v", a.Name, l.Type(), a.MTU, a.Flags, a.Alias, a.AltNames)
+		if !strings.HasPrefix(a.Name, "berth-") {
+			line += " " + a.HardwareAddr.String()
+		}
+		addrs, err := w.h.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		for _, ad := range addrs {
+			if !ad.IP.IsLinkLocalUnicast() {
+				line += " " + ad.IPNet.String()
+			}
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// cgroupDirs lists the groups of this root in all hierarchies, inner ones first.
+func (w *world) cgroupDirs() []string {
+	tops := slices.Collect(maps.Values(w.cg.V1))
+	if w.cg.V2 != "" {
+		tops = append(tops, w.cg.V2)
+	}
+	slices.Sort(tops)
+	var all []string
+	for _, top := range slices.Compact(tops) {
+		mine, _ := filepath.Glob(filepath.Join(top, w.l.CgroupParent()+"*"))
+		for _, d := range mine {
+			_ = filepath.WalkDir(d, func(p string, e fs.DirEntry, err error) error {
+				if err == nil && e.IsDir() {
+					all = append(all, p)
+				}
+				return nil
+			})
+		}
+	}
+	slices.Reverse(all)
+	return all
+}
+
+func (w *world) loops() []string {
+	var all []string
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range files {
+		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), w.dir+"/") {
+			all = append(all, "loop "+f+" "+strings.TrimSpace(string(text)))
+		}
+	}
+	return all
+}
+
+// process is one that has to do with this root.
+type process struct {
+	pid    int
+	zombie bool
+	keeper bool
+	cmd    string
+}
+
+// processes finds those that name the root, sit in a group of it, or see mounts of it. What has ended counts only if it
+// is a child of the keeper, which must reap it: all else is for whoever runs this test's host to reap.
+func (w *world) processes() []process {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	w.must(err)
+	var all []process
+	parents, keepers := map[int]int{}, map[int]bool{}
+	for _, d := range dirs {
+		stat, err := os.ReadFile(d + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		p := process{zombie: f[0] == "Z" || f[0] == "X"}
+		p.pid, _ = strconv.Atoi(filepath.Base(d))
+		parents[p.pid], _ = strconv.Atoi(f[1])
+		cmd, _ := os.ReadFile(d + "/cmdline")
+		p.cmd = strings.ReplaceAll(strings.TrimRight(string(cmd), "\x00"), "\x00", " ")
+		p.keeper = p.cmd == "berth --root "+w.root+" keeper"
+		keepers[p.pid] = p.keeper
+		if p.zombie || w.isMine(d, p) {
+			all = append(all, p)
+		}
+	}
+	return slices.DeleteFunc(all, func(p process) bool { return p.zombie && !keepers[parents[p.pid]] })
+}
+
+func (w *world) isMine(proc string, p process) bool {
+	groups, _ := os.ReadFile(proc + "/cgroup")
+	if strings.Contains(p.cmd, w.root) || strings.Contains(string(groups), "/"+w.l.CgroupParent()) {
+		return true
+	}
+	mounts, _ := os.ReadFile(proc + "/mountinfo")
+	return strings.Contains(string(mounts), " "+w.root)
+}
+
+var tempName = regexp.MustCompile(`[0-9]{4,}`)
+
+func (w *world) processLines() []string {
+	var all []string
+	for _, p := range w.processes() {
+		if p.keeper && !p.zombie {
+			all = append(all, w.keeperHolds(p.pid)...)
+			continue
+		}
+		all = append(all, "process "+tempName.ReplaceAllString(p.cmd, "N"))
+	}
+	return all
+}
+
+// keeperHolds names the namespaces that the keeper keeps alive: by a thread in them, or by a descriptor.
+func (w *world) keeperHolds(pid int) []string {
+	var all []string
+	proc := fmt.Sprintf("/proc/%d", pid)
+	for i, kind := range []string{"net", "mnt"} {
+		tasks, _ := filepath.Glob(proc + "/task/*/ns/" + kind)
+		for _, t := range tasks {
+			if ns, err := os.Readlink(t); err == nil && ns != w.ns[i] {
+				all = append(all, "keeper has a thread in "+kind)
+			}
+		}
+	}
+	fds, _ := filepath.Glob(proc + "/fd/*")
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && (strings.HasPrefix(to, "net:") || strings.HasPrefix(to, "mnt:") || strings.HasPrefix(to, w.l.RunNodes())) {
+			all = append(all, "keeper holds "+to)
+		}
+	}
+	return all
+}
+
+// base are the files that Berth makes for all nodes, and that stay.
+var base = []string{
+	"lib", "lib/ids", "lib/images", "lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records",
+	"lib/images/tmp", "lib/macs", "lib/nodes", "lib/runtime.json", "lib/site-id",
+	"run", "run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/locks", "run/nodes", "run/runtime", "run/probe.lock",
+}
+
+// files lists what is under the root, but for the base and for what a node wrote to its own root. A lock's file does
+// not count while its node is there: it is made by whoever asks.
+func (w *world) files() []string {
+	var all []string
+	_ = filepath.WalkDir(w.root, func(p string, e fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(w.root, p)
+		switch dir := filepath.Dir(rel); {
+		case err != nil || rel == "." || slices.Contains(base, rel):
+			return nil
+		case dir == "run/locks":
+			if _, err := os.Stat(w.l.Node(filepath.Base(rel)).Lib); err == nil {
+				return nil
+			}
+		case filepath.Base(dir) == "delta", dir == "lib/images/layers/sha256", dir == "run/runtime":
+			all = append(all, "file "+rel)
+			if e.IsDir() { // what is in it is the node's, the image's, the runtime's
+				return fs.SkipDir
+			}
+			return nil
+		case strings.HasSuffix(rel, "/runtime.log"), strings.HasSuffix(rel, "/log"):
+			return nil
+		}
+		all = append(all, "file "+rel+fileDetail(p, e))
+		return nil
+	})
+	return all
+}
+
+func fileDetail(path string, e fs.DirEntry) string {
+	if e.Type()&fs.ModeSymlink == 0 {
+		return ""
+	}
+	to, _ := os.Readlink(path)
+	return " → " + to
+}

@@ -1,0 +1,242 @@
+package fault
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/image/imagetest"
+)
+
+// node is a kind of node that the walks go over.
+type node struct {
+	name string
+	spec func(w *world) string // makes what the spec needs, and returns it
+}
+
+// The nodes, which between them have every kind of step.
+var (
+	onHost = node{"host", func(w *world) string {
+		return `
+name: f1
+image: host
+command: [/bin/sleep, infinity]
+cpu: {max: 1.5}
+memory: {max: 64MiB}
+pids: 50
+network: [{mode: bridge, address: [10.9.8.1/24]}]
+mounts: [{source: ` + w.dir + `/data, target: /data}]
+`
+	}}
+	imported = node{"overlay", func(w *world) string {
+		w.ok("image", "import", imagetest.Busybox(w.T), "bb")
+		return `
+name: f1
+image: oci:bb
+command: [/bin/sleep, infinity]
+memory: {max: 64MiB}
+network: [{mode: bridge}]
+`
+	}}
+	folder = node{"dir", func(w *world) string {
+		return `
+name: f1
+image: dir:` + imagetest.BusyboxDir(w.T) + `
+command: [/bin/sleep, infinity]
+delta: {in: memory, size: 16MiB}
+network: [{mode: none}]
+`
+	}}
+	lent = node{"phys", func(w *world) string {
+		w.adapter("lent0")
+		return `
+name: f1
+image: host
+command: [/bin/sleep, infinity]
+network: [{name: data0, mode: phys, parent: lent0, mac: "02:00:5e:10:00:99", mtu: 1300, address: [192.0.2.77/24]}]
+`
+	}}
+	shared = node{"macvlan", func(w *world) string {
+		w.adapter("eth9")
+		return `
+name: f1
+image: host
+command: [/bin/sleep, infinity]
+network: [{mode: macvlan, parent: eth9, address: [192.0.2.78/24]}]
+`
+	}}
+)
+
+// adapter makes a link that stands for a real adapter, with settings that must all come home.
+func (w *world) adapter(name string) {
+	w.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, 1400
+	attrs.HardwareAddr = net.HardwareAddr{2, 0, 0x5e, 0x10, 0, 1}
+	if err := w.h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "wire"}); err != nil {
+		w.Skipf("no veth in this kernel: %v", err)
+	}
+	l, err := w.h.LinkByName(name)
+	w.must(err)
+	w.must(w.h.LinkAddAltName(l, "an-alternative-name"))
+	for _, a := range []string{"192.0.2.5/24", "2001:db8::5/64"} {
+		addr, err := netlink.ParseAddr(a)
+		w.must(err)
+		if addr.IP.To4() == nil {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		w.must(w.h.AddrAdd(l, addr))
+	}
+	w.must(w.h.LinkSetUp(l))
+	wire, err := w.h.LinkByName("wire")
+	w.must(err)
+	w.must(w.h.LinkSetUp(wire))
+}
+
+// scene is a world with one node, and what the host looks like in each state of it.
+type scene struct {
+	*world
+	spec   string
+	states map[string]snapshot
+}
+
+func newScene(t *testing.T, n node) *scene {
+	t.Helper()
+	w := newWorld(t)
+	s := &scene{world: w}
+	text := n.spec(w)
+	s.spec = w.file("f1.yaml", text)
+	s.ok("apply", "-f", s.spec)
+	up := w.snapshot()
+	s.ok("stop", "--grace", "0s", "f1")
+	down := w.snapshot()
+	s.ok("rm", "f1")
+	s.states = map[string]snapshot{"none": w.snapshot(), "up": up, "down": down}
+	return s
+}
+
+// steps calls f with the number of each fault point until f says that the command ended by itself. With -short it leaves
+// most of them out.
+func (s *scene) steps(f func(n int) (killed bool)) {
+	s.Helper()
+	n, stride := 1, 1
+	if testing.Short() {
+		stride = 12
+		n += rand.IntN(stride)
+	}
+	began, points := time.Now(), 0
+	for ; f(n); n += stride {
+		points++
+		if n > 1000 {
+			s.Fatal("1000 fault points and no end")
+		}
+	}
+	s.Logf("%d of %d points in %v", points, n-1, time.Since(began).Round(time.Second))
+}
+
+// point runs berth and kills it at its n-th fault point; killed is false if it ended by itself, which must be well.
+func (s *scene) point(n int, args ...string) (what string, killed bool) {
+	s.Helper()
+	log := s.dir + "/faults"
+	_ = os.Remove(log)
+	r := s.begin([]string{fmt.Sprint("BERTH_FAULT=", n), "BERTH_FAULT_LOG=" + log}, args...).wait()
+	text, _ := os.ReadFile(log)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	what = fmt.Sprintf("berth %s killed at %s", strings.Join(args, " "), lines[len(lines)-1])
+	if !r.killed && r.code != 0 {
+		s.Fatalf("%s: exit %d: %s", what, r.code, r)
+	}
+	return what, r.killed
+}
+
+// repaired runs berth repair and looks whether the host is in one of the states.
+func (s *scene) repaired(what string, allowed ...string) (state, said string) {
+	s.Helper()
+	r := s.berth("repair")
+	if r.code != 0 {
+		s.Fatalf("%s: repair: exit %d: %s", what, r.code, r)
+	}
+	state = s.settled(what+"\nrepair: "+r.String(), s.states, allowed...)
+	if state == "up" {
+		s.watched(what)
+	}
+	return state, r.out
+}
+
+// watched proves that the keeper watches the node: its init is killed, and with no command run its status is known and
+// all of it is home.
+func (s *scene) watched(what string) {
+	s.Helper()
+	st := s.status("f1")
+	if st.State != "running" {
+		s.Fatalf("%s: the node is %+v", what, st)
+	}
+	s.must(unix.Kill(st.PID, unix.SIGKILL))
+	s.settled(what+"\nthe init of the node that stayed was killed", s.states, "down")
+	if st = s.status("f1"); st.State != "exited" || st.Exit == nil || st.Exit.Unknown && s.tells() || !st.Exit.Unknown && st.Exit.Signal != "SIGKILL" {
+		s.Errorf("%s: after its init was killed the node is %+v, exit %+v", what, st, st.Exit)
+	}
+}
+
+// works proves that the next apply works, and leaves no node.
+func (s *scene) works(what string) {
+	s.Helper()
+	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
+		if r := s.berth(args...); r.code != 0 {
+			s.Fatalf("%s: then %v: exit %d: %s", what, args, r.code, r)
+		}
+		if args[0] == "apply" {
+			s.settled(what+"\nthen apply", s.states, "up")
+		}
+	}
+	s.settled(what+"\nthen apply and rm", s.states, "none")
+}
+
+// tells reports whether the kernel says how a process ended that was not the keeper's child (Linux 6.15).
+func (s *scene) tells() bool {
+	var u unix.Utsname
+	s.must(unix.Uname(&u))
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 15
+}
+
+func each(t *testing.T, nodes []node, f func(s *scene)) {
+	for _, n := range nodes {
+		t.Run(n.name, func(t *testing.T) { f(newScene(t, n)) })
+	}
+}
+
+func TestApplyKilledAtEachStep(t *testing.T) {
+	each(t, []node{onHost, imported, folder, lent, shared}, func(s *scene) {
+		s.steps(func(n int) bool {
+			what, killed := s.point(n, "apply", "-f", s.spec)
+			if killed {
+				s.repaired(what, "none", "up")
+			}
+			s.works(what)
+			return killed
+		})
+	})
+}
+
+func TestRmKilledAtEachStep(t *testing.T) {
+	each(t, []node{onHost, imported, lent, shared}, func(s *scene) {
+		s.steps(func(n int) bool {
+			s.ok("apply", "-f", s.spec)
+			what, killed := s.point(n, "rm", "--force", "f1")
+			if killed {
+				s.repaired(what, "none", "up")
+			}
+			s.works(what)
+			return killed
+		})
+	})
+}

@@ -1,0 +1,239 @@
+package fault
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/layout"
+)
+
+// patience is how long a command may take before the test says that it hangs.
+const patience = 60 * time.Second
+
+// world is a host for one test: network and mount namespaces that nobody else sees, and a root of Berth's. The test's
+// goroutine is the only one that may start commands, because its thread is what has the namespaces.
+type world struct {
+	*testing.T
+	dir, root string
+	l         layout.Layout
+	h         *netlink.Handle
+	cg        host.Cgroups
+	ns        [2]string // of the thread: network, mounts
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes nodes")
+	}
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "berth-fault-")
+	w := &world{T: t, dir: dir, root: filepath.Join(dir, "root")}
+	w.must(err)
+	w.must(os.Chmod(dir, 0o755))
+	w.must(os.Mkdir(w.root, 0o755))
+	w.l = layout.New(w.root)
+	runtime.LockOSThread() // and never unlocked: the thread and its namespaces end with the test
+	w.must(unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS))
+	w.must(unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
+	w.h, err = netlink.NewHandle()
+	w.must(err)
+	w.cg, err = host.ReadCgroups("/proc")
+	w.must(err)
+	for i, kind := range []string{"net", "mnt"} {
+		w.ns[i], err = os.Readlink("/proc/thread-self/ns/" + kind)
+		w.must(err)
+	}
+	t.Cleanup(w.end)
+	w.file("data/x", "x")
+	return w
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.Helper()
+		w.Fatal(err)
+	}
+}
+
+// file writes a file in the world's folder and returns its path.
+func (w *world) file(name, text string) string {
+	w.Helper()
+	path := filepath.Join(w.dir, name)
+	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	w.must(os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
+// result is how a command ended.
+type result struct {
+	code     int
+	killed   bool
+	out, err string
+	took     time.Duration
+}
+
+func (r result) String() string {
+	return strings.TrimSpace(strings.TrimSpace(r.out) + " | " + strings.TrimSpace(r.err))
+}
+
+// job is a command at work.
+type job struct {
+	w        *world
+	cmd      *exec.Cmd
+	out, err bytes.Buffer
+	began    time.Time
+	hung     *time.Timer
+	late     bool
+}
+
+// begin starts berth with a process group of its own and more variables.
+func (w *world) begin(env []string, args ...string) *job {
+	w.Helper()
+	j := &job{w: w, began: time.Now()}
+	j.cmd = exec.Command(berth, append([]string{"--root", w.root}, args...)...)
+	j.cmd.Env = append(os.Environ(), env...)
+	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Files, not pipes: what the command leaves behind must not keep Wait waiting.
+	out, err := os.CreateTemp(w.dir, "out-")
+	w.must(err)
+	errs, err := os.CreateTemp(w.dir, "err-")
+	w.must(err)
+	j.cmd.Stdout, j.cmd.Stderr = out, errs
+	w.must(j.cmd.Start())
+	j.hung = time.AfterFunc(patience, func() { j.late = true; _ = j.cmd.Process.Kill() })
+	return j
+}
+
+// kill kills the command's process with signal 9; what it has started goes on.
+func (j *job) kill() { _ = j.cmd.Process.Kill() }
+
+func (j *job) wait() result {
+	j.w.Helper()
+	err := j.cmd.Wait()
+	j.hung.Stop()
+	if j.late {
+		j.w.Fatalf("berth %v hangs", j.cmd.Args[3:])
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		j.w.Fatal(err)
+	}
+	ws := j.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	r := result{code: ws.ExitStatus(), killed: ws.Signaled() && ws.Signal() == syscall.SIGKILL, took: time.Since(j.began)}
+	r.out, r.err = take(j.cmd.Stdout), take(j.cmd.Stderr)
+	return r
+}
+
+// take reads an output file and removes it.
+func take(w any) string {
+	f := w.(*os.File)
+	defer os.Remove(f.Name())
+	defer f.Close()
+	text, _ := os.ReadFile(f.Name())
+	return string(text)
+}
+
+func (w *world) berth(args ...string) result {
+	w.Helper()
+	return w.begin(nil, args...).wait()
+}
+
+// ok runs berth, which must succeed.
+func (w *world) ok(args ...string) result {
+	w.Helper()
+	r := w.berth(args...)
+	if r.code != 0 {
+		w.Fatalf("berth %v: exit %d: %s", args, r.code, r)
+	}
+	return r
+}
+
+// status is what berth ls --json says of a node; the zero value if there is none.
+func (w *world) status(name string) (s struct {
+	Name, State string
+	PID         int
+	Restarts    int
+	Exit        *struct {
+		Code    int
+		Signal  string
+		Unknown bool
+	}
+},
+) {
+	w.Helper()
+	all := []struct {
+		Name, State string
+		PID         int
+		Restarts    int
+		Exit        *struct {
+			Code    int
+			Signal  string
+			Unknown bool
+		}
+	}{}
+	w.must(json.Unmarshal([]byte(w.ok("ls", "--json").out), &all))
+	for _, one := range all {
+		if one.Name == name {
+			return one
+		}
+	}
+	return s
+}
+
+// eventually waits until f says so; it returns false after the time.
+func eventually(d time.Duration, f func() bool) bool {
+	for end := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
+
+// end leaves nothing of the world, whatever the test left.
+func (w *world) end() {
+	_ = exec.CommandContext(context.Background(), berth, "--root", w.root, "ls").Run()
+	for range 100 {
+		if w.killAll() == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, d := range w.cgroupDirs() {
+		_ = unix.Rmdir(d)
+	}
+	w.h.Close()
+	if err := os.RemoveAll(w.dir); err != nil { // a pin
+		_ = unix.Unmount(filepath.Join(w.root), unix.MNT_DETACH)
+		w.Log(err)
+	}
+}
+
+// killAll kills what is left of the world's processes and returns how many there were.
+func (w *world) killAll() int {
+	n := 0
+	for _, p := range w.processes() {
+		if !p.zombie {
+			_ = unix.Kill(p.pid, unix.SIGKILL)
+			n++
+		}
+	}
+	return n
+}
