@@ -32,7 +32,8 @@ type Journal struct {
 	Phase Phase
 	Set   *Set // a live change that was begun and not ended; its steps are the last ones
 	path  string
-	size  int64 // bytes that hold whole records; a torn tail behind them is cut off by the next write
+	size  int64 // bytes that hold whole records
+	torn  bool  // something else may lie behind them: the next write cuts it off
 	steps []entry
 }
 
@@ -102,6 +103,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
 		if !whole {
+			j.torn = len(line) > 0
 			return j, nil
 		}
 		var r record
@@ -347,12 +349,16 @@ func (j *Journal) write(records ...record) error {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	defer f.Close()
-	if err := f.Truncate(j.size); err != nil {
-		return fmt.Errorf("write journal %s: %w", j.path, err)
+	if j.torn { // not always: ext4 writes a file that was truncated to disk when it is closed
+		if err := f.Truncate(j.size); err != nil {
+			return fmt.Errorf("write journal %s: %w", j.path, err)
+		}
 	}
+	j.torn = true
 	if _, err := f.WriteAt(buf.Bytes(), j.size); err != nil {
 		return fmt.Errorf("write journal %s: %w", j.path, err)
 	}
+	j.torn = false
 	j.size += int64(buf.Len())
 	return nil
 }
