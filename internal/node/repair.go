@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image"
+	"berth/internal/oci"
+	"berth/internal/plan"
 	"berth/internal/step"
 )
 
@@ -136,10 +138,28 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, err er
 	if c == nil || !alive(c.PID, c.StartTime) {
 		return "cleaned up: its process 1 had ended", b.settleEnded(ctx, name, j)
 	}
+	b.settleStatus(name, c, j.Boot)
 	if j.Set != nil {
 		return b.settleSet(ctx, name, j)
 	}
 	return "", nil
+}
+
+// settleStatus writes the status of a node that runs, if the command that started it was killed before it did.
+func (b *Berth) settleStatus(name string, init *oci.Create, boot string) {
+	if st, err := b.status(name); err == nil && st.PID == init.PID && st.Start == init.StartTime {
+		return
+	}
+	s, err := b.stored(name)
+	if err != nil {
+		return
+	}
+	f := plan.Facts{Runtime: init.Launch.Runtime}
+	f.Host.BootID = boot
+	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
+		f.Command, _ = commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
+	}
+	b.setStatus(statusOf(s.Now, f, init, nil, b.restarts(name)))
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.
@@ -153,7 +173,7 @@ func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) e
 		}
 		ws, known = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
 	}
-	return b.down(ctx, name, j, Exited, ws, known)
+	return b.downEnded(ctx, name, j, ws, known)
 }
 
 // sweepLocks removes the locks of nodes that do not exist.
