@@ -22,6 +22,7 @@ func Kinds() step.Kinds {
 		"cgroup.limit":    func() step.Step { return &Limit{} },
 		"cgroup.change":   func() step.Step { return &Change{} },
 		"cgroup.delegate": func() step.Step { return &Delegate{} },
+		"cgroup.devices":  func() step.Step { return &Devices{} },
 	}
 }
 

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 
-	"berth/internal/cgroup"
 	"berth/internal/oci"
 	"berth/internal/refuse"
 )
@@ -22,16 +21,10 @@ func (b *Berth) Exec(_ context.Context, name string, args []string, tty bool) er
 	if err != nil {
 		return err
 	}
-	cg, err := b.cgroups()
-	if err != nil {
-		return err
-	}
 	e := oci.Exec{
 		Runtime: init.Launch.Runtime, State: init.Launch.State, ID: name, PID: init.PID,
+		Group: init.Launch.Group, V1: init.Launch.V1,
 		Process: oci.ExecProcess(spec, oci.ExecOptions{Args: args, Terminal: tty}),
-	}
-	if init.Launch.Group != "" {
-		e.Group = cgroup.V2Dir(cg, b.groupPath(name))
 	}
 	return e.Replace()
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -20,10 +21,11 @@ import (
 // privileges, limits, groups.
 type Exec struct {
 	Runtime Runtime
-	State   string // the runtime's --root
-	ID      string // the node's name
-	PID     int    // the node's init
-	Group   string // folder of the node's v2 group, entered before the runtime starts; "": none
+	State   string    // the runtime's --root
+	ID      string    // the node's name
+	PID     int       // the node's init
+	Group   string    // folder of the node's v2 group, entered before the runtime starts; "": none
+	V1      []V1Group // as in the node's Launch
 	Process *specs.Process
 }
 
@@ -98,12 +100,20 @@ func (e *Exec) Replace() error {
 	if err != nil {
 		return err
 	}
+	runtime.LockOSThread() // for good: exec keeps the groups of the thread that calls it
+	if _, err := enterV1(e.V1); err != nil {
+		return err
+	}
 	if e.Group != "" {
 		if err := os.WriteFile(filepath.Join(e.Group, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return fmt.Errorf("enter the node's group: %w", err)
 		}
 	}
-	args := []string{e.Runtime.Name, "--root", e.State, "exec", "--process", fmt.Sprintf("/proc/self/fd/%d", process), e.ID}
+	args := []string{e.Runtime.Name}
+	if len(e.V1) > 0 {
+		args = append(args, "--cgroup-manager=disabled")
+	}
+	args = append(args, "--root", e.State, "exec", "--process", fmt.Sprintf("/proc/self/fd/%d", process), e.ID)
 	env := []string{"PATH=" + defaultPath}
 	if term := os.Getenv("TERM"); term != "" {
 		env = append(env, "TERM="+term)

@@ -34,6 +34,7 @@ type Launch struct {
 	ConsoleSocket string      `json:"console_socket,omitempty"` // where the runtime sends the terminal of a node that has one
 	Plan          mounts.Plan `json:"plan"`
 	Group         string      `json:"group,omitempty"` // folder of the node's v2 group, in which the runtime starts; "": none
+	V1            []V1Group   `json:"v1,omitempty"`    // the node's v1 groups, in which the runtime starts and which it then leaves alone; crun only
 
 	// What the node's process 1 gets; nil is a null device of its own.
 	Stdin, Stdout, Stderr *os.File `json:"-"`
@@ -108,7 +109,16 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	l.hold(cmd)
-	err = cmd.Run()
+	leave, err := enterV1(l.V1)
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	left := leave()
+	if err == nil {
+		err = cmd.Wait()
+	}
+	err = errors.Join(err, left)
 	step.Fault("runtime's create ended")
 	if err == nil {
 		return nil
@@ -135,6 +145,9 @@ func (l *Launch) hold(cmd *exec.Cmd) {
 // command prepares one call of the runtime, without input and output.
 func (l *Launch) command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append([]string{"--root", l.State, "--log", l.Log, "--log-format", "json"}, args...)
+	if len(l.V1) > 0 {
+		args = append([]string{"--cgroup-manager=disabled"}, args...)
+	}
 	cmd := exec.CommandContext(ctx, l.Runtime.Path, args...)
 	// Not Berth's environment: NOTIFY_SOCKET, LISTEN_FDS and XDG_RUNTIME_DIR mean something to the runtimes.
 	cmd.Env = []string{"PATH=" + defaultPath}

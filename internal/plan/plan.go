@@ -3,7 +3,9 @@
 package plan
 
 import (
+	"fmt"
 	"hash/fnv"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -115,11 +117,8 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		Runtime: f.Runtime, State: f.Layout.RuntimeState(), ID: n.Name, Bundle: dirs.Bundle(),
 		PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(), Plan: staged,
 	}
-	if launch.Runtime.Name == "crun" && f.Host.Cgroups.Mode() == "hybrid" {
-		// crun refuses a hybrid hierarchy whose v2 tree has a controller: it must not see it, and starts in the node's
-		// v2 group instead of joining it.
-		launch.Plan.Hide = []string{f.Host.Cgroups.V2}
-		launch.Group = cgroup.V2Dir(f.Host.Cgroups, groupPath)
+	if launch.Runtime.Name == "crun" && f.Host.Cgroups.Mode() != "v2" {
+		f.ownGroups(&launch, groupPath)
 	}
 	links, err := link.Live(f.linkInput(n, claims))
 	if err != nil {
@@ -131,10 +130,39 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 			&oci.Bundle{Dir: dirs.Bundle(), Spec: spec},
 			&oci.Create{Launch: launch, CgroupsPath: "/" + groupPath},
 		},
+		f.devices(groupPath),
 		limits,
 		links,
 		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd}},
 	), nil
+}
+
+// ownGroups makes crun start in the node's groups and leave them alone: it refuses a hybrid hierarchy whose v2 tree has a
+// controller, resets v1's memory limit, and joining the groups afterwards would take longer than everything else.
+func (f *Facts) ownGroups(l *oci.Launch, groupPath string) {
+	cg := f.Host.Cgroups
+	for _, controller := range slices.Sorted(maps.Keys(cg.V1)) {
+		mount := cg.V1[controller]
+		if !slices.ContainsFunc(l.V1, func(g oci.V1Group) bool { return g.Mount == mount }) {
+			l.V1 = append(l.V1, oci.V1Group{Mount: mount, Controller: controller, Path: groupPath})
+		}
+	}
+	if cg.Mode() == "hybrid" {
+		l.Plan.Hide = []string{cg.V2}
+		l.Group = cgroup.V2Dir(cg, groupPath)
+	}
+}
+
+// devices returns what the v1 device cgroup lets through beside the standard devices. On v2 the runtime does it.
+func (f *Facts) devices(groupPath string) []step.Step {
+	d := cgroup.DevicesStep(f.Host.Cgroups, groupPath)
+	if d == nil {
+		return nil
+	}
+	for _, r := range f.Devices {
+		d.Allow = append(d.Allow, fmt.Sprintf("%s %s %s", r.Type, r.Number(), r.Access))
+	}
+	return []step.Step{d}
 }
 
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
