@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	"berth/internal/step"
 )
 
@@ -79,18 +78,8 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		watched: map[string]*watched{}, due: map[string]bool{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
 	}
+	k.leaveUnit()
 	return k.serve(ctx, l, ready)
-}
-
-// leaveUnit makes the keeper outlive the service or session in which the first node was started.
-func (k *keeper) leaveUnit() {
-	h, err := k.b.cgroups()
-	if err == nil {
-		err = cgroup.Leave(h)
-	}
-	if err != nil {
-		k.log.Warn("the keeper ends with the service that started it", "err", err)
-	}
 }
 
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
