@@ -288,7 +288,8 @@ func TestJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
-	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000))
+	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
+		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}})
 	seen := map[string]bool{}
 	for _, s := range steps {
 		record, err := json.Marshal(s)

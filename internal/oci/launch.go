@@ -128,7 +128,11 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 
 // hold gives the runtime the lock. runc keeps it from the node's init; crun's init would hold it until start, for
 // ever if nobody starts it. So crun gets a shell as parent that holds the lock while crun runs and does not pass it on.
+// A runtime that starts in the node's groups needs no lock: whoever undoes kills the groups first, and it with them.
 func (l *Launch) hold(cmd *exec.Cmd) {
+	if len(l.V1) > 0 {
+		return
+	}
 	for _, f := range []*os.File{l.Lock, l.Line} { // descriptors 3 and 4
 		if f != nil {
 			cmd.ExtraFiles = append(cmd.ExtraFiles, f)

@@ -46,6 +46,7 @@ func main() {
 	flag.StringVar(&b.berth, "berth", "build/berth", "the berth to measure")
 	flag.IntVar(&b.pairs, "pairs", 50, "pairs of what is compared")
 	flag.IntVar(&b.many, "many", 1000, "nodes for ls")
+	flag.StringVar(&b.dir, "dir", "/dev/shm", "where all is kept, runc's state too: a tmpfs, as /run is on most hosts")
 	flag.Parse()
 	if err := b.run(*out); err != nil {
 		fmt.Fprintln(os.Stderr, "benchstart:", err)
@@ -60,7 +61,7 @@ func (b *bench) run(out string) (err error) {
 	if b.runc, err = exec.LookPath("runc"); err != nil {
 		return err
 	}
-	if b.dir, err = os.MkdirTemp("", "berth-bench-start-"); err != nil {
+	if b.dir, err = os.MkdirTemp(b.dir, "berth-bench-start-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
