@@ -64,10 +64,11 @@ func (s Store) lacks(digests []string) []string {
 // lock makes the store's folders and takes its lock, waiting for it as long as ctx lets it. The lock ends with unlock or
 // the process.
 func (s Store) lock(ctx context.Context) (unlock func(), err error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	// Nodes pass through what is above Berth's own folder, where that has to be made too.
+	if err := os.MkdirAll(filepath.Dir(filepath.Dir(s.dir)), 0o711); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
 	}
-	for _, d := range []string{s.records(), s.layers(), s.tmp()} {
+	for _, d := range []string{s.dir, s.records(), s.layers(), s.tmp()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("make image store: %w", err)
 		}

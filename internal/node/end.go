@@ -52,7 +52,7 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 func (b *Berth) askToEnd(ctx context.Context, name string, pid int, pidfd *os.File, grace time.Duration) {
 	st, _ := b.status(name)
 	sig := stopSignal(st)
-	if grace > 0 && (handles(pid, sig) || sig > unix.SIGUSR2) {
+	if grace > 0 && handles(pid, sig) {
 		if unix.PidfdSendSignal(int(pidfd.Fd()), sig, nil, 0) == nil && waitCtx(ctx, pidfd, grace) {
 			return
 		}

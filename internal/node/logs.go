@@ -71,7 +71,7 @@ func (b *Berth) follow(ctx context.Context, name string, f *os.File, w io.Writer
 			return err
 		}
 		if err != nil {
-			return ctx.Err()
+			return nil //nolint:nilerr // the node's end, or the reader's wish: both are a good end
 		}
 	}
 }
@@ -81,6 +81,9 @@ func seekLines(f *os.File, n int) error {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
+	}
+	if n == 0 {
+		return nil
 	}
 	pos, seen := end, 0
 	buf := make([]byte, 8192)

@@ -102,17 +102,22 @@ func reapedExit(pidfd *os.File) (ws unix.WaitStatus, ok bool) {
 	return unix.WaitStatus(info.exitCode), true
 }
 
-// handles reports whether the process has a handler for the signal. An init without one never sees the signal: the
-// kernel drops it (pid_namespaces(7)).
+// handles reports whether the process has a handler for the signal, or blocks it, as those do that wait for signals
+// (signalfd, sigtimedwait: systemd, busybox init). To an init that does neither the kernel does not deliver it
+// (pid_namespaces(7)).
 func handles(pid int, sig unix.Signal) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false
 	}
 	for line := range bytes.Lines(b) {
-		if mask, ok := bytes.CutPrefix(line, []byte("SigCgt:")); ok {
-			m, err := strconv.ParseUint(string(bytes.TrimSpace(mask)), 16, 64)
-			return err == nil && m&(1<<(uint(sig)-1)) != 0
+		name, mask, _ := bytes.Cut(line, []byte(":"))
+		if string(name) != "SigCgt" && string(name) != "SigBlk" {
+			continue
+		}
+		m, err := strconv.ParseUint(string(bytes.TrimSpace(mask)), 16, 64)
+		if err == nil && m&(1<<(uint(sig)-1)) != 0 {
+			return true
 		}
 	}
 	return false
