@@ -95,6 +95,9 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 		case <-k.idle:
 		}
 	}
+	if ctx.Err() != nil && hostEnds() {
+		k.stopNodes(context.WithoutCancel(ctx))
+	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
 	step.Fault("keeper ends")
 	turnAway(l)

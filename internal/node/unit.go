@@ -1,7 +1,11 @@
 package node
 
 import (
+	"context"
 	"os"
+	"strings"
+	"sync"
+	"time"
 
 	"berth/internal/cgroup"
 )
@@ -17,4 +21,33 @@ func (k *keeper) leaveUnit() {
 		k.log.Warn("the keeper ends with the service that started it", "err", err)
 	}
 	_ = os.WriteFile("/proc/self/comm", []byte("berth-keeper"), 0) // a nicety
+}
+
+// hostEnds reports whether systemd has ended all its units and now ends every process that is left: process 1 is
+// systemd-shutdown by then. It sends SIGTERM, which most inits of nodes ignore, and waits 90 s before it kills.
+func hostEnds() bool {
+	comm, err := os.ReadFile("/proc/1/comm")
+	return err == nil && strings.TrimSpace(string(comm)) == "systemd-shutdow" // 15 bytes, as the kernel cuts it
+}
+
+// graceAtEnd is the time that nodes get when the host shuts down; systemd waits longer.
+const graceAtEnd = 30 * time.Second
+
+// stopNodes stops all nodes at once, each by the signal that its init understands.
+func (k *keeper) stopNodes(ctx context.Context) {
+	k.mu.Lock()
+	var names []string
+	for name := range k.watched {
+		names = append(names, name)
+	}
+	k.mu.Unlock()
+	var stopped sync.WaitGroup
+	for _, name := range names {
+		stopped.Go(func() {
+			if _, err := k.b.Stop(ctx, name, graceAtEnd); err != nil {
+				k.log.Error("stop node before the host ends", "node", name, "err", err)
+			}
+		})
+	}
+	stopped.Wait()
 }
