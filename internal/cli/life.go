@@ -38,8 +38,8 @@ func (a *app) stopCmd() *cobra.Command {
 a command, SIGRTMIN+3 for systemd, SIGUSR2 for busybox init, SIGPWR for
 sysvinit, or the image's own), then, after the grace time, everything in the
 node is killed. A process 1 that has no handler for the signal is killed at
-once: the kernel would not deliver it. What the node wrote, its MACs and its id
-range are kept until berth rm.`,
+once: the kernel would not deliver it. Ctrl-C ends the grace time. What the
+node wrote, its MACs and its id range are kept until berth rm.`,
 		Example:           "  berth stop wn-001\n  berth stop --grace 60s wn-001 wn-002",
 		ValidArgsFunction: a.nodeNames(0),
 		RunE: func(cmd *cobra.Command, names []string) error {

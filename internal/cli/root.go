@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -162,6 +163,9 @@ func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
 	nodes, err := spec.Parse(file, data)
 	if err != nil {
 		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("find the folder of %s: %w", file, err)
 	}
 	for _, n := range nodes {
 		spec.Resolve(n, dir)

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/spec"
 	"berth/internal/vnode"
 )
 
@@ -114,6 +115,11 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		if n.Image, err = vnode.ParseImage(f.image); err != nil {
 			return refuse.Invalidf("--image: %w", err)
 		}
+		dir, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("find the current folder: %w", err)
+		}
+		spec.Resolve(n, dir)
 	}
 	if n.Image.Kind == "" {
 		return refuse.Invalidf("no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH")

@@ -12,7 +12,8 @@ import (
 )
 
 // startTime is when a process started, in clock ticks since boot: field 22 of /proc/PID/stat. With the pid it names a
-// process for as long as the machine runs. ok is false for a process that is gone or a zombie.
+// process for as long as the machine runs. ok is false for a process that is gone or a zombie; one whose first thread
+// alone has ended (its state is Z too) lives on in the others.
 func startTime(pid int) (start uint64, ok bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -24,7 +25,9 @@ func startTime(pid int) (start uint64, ok bool) {
 		return 0, false
 	}
 	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return start, err == nil && fields[0][0] != 'Z' && fields[0][0] != 'X'
+	threads, _ := strconv.Atoi(string(fields[17]))
+	ended := fields[0][0] == 'X' || fields[0][0] == 'Z' && threads <= 1
+	return start, err == nil && !ended
 }
 
 func alive(pid int, start uint64) bool {
@@ -102,10 +105,16 @@ func reapedExit(pidfd *os.File) (ws unix.WaitStatus, ok bool) {
 	return unix.WaitStatus(info.exitCode), true
 }
 
-// handles reports whether the process has a handler for the signal, or blocks it, as those do that wait for signals
-// (signalfd, sigtimedwait: systemd, busybox init). To an init that does neither the kernel does not deliver it
+// handles reports whether the process has a handler for the signal, or blocks it, as those do that fetch their signals
+// (signalfd: systemd; sigwait: busybox init, tini). To an init that does neither the kernel does not deliver it
 // (pid_namespaces(7)).
 func handles(pid int, sig unix.Signal) bool {
+	// In sigwait a process seems to block nothing: the kernel keeps the real mask where /proc does not show it.
+	if call, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/syscall"); err == nil {
+		if bytes.HasPrefix(call, []byte(strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)+" ")) {
+			return true
+		}
+	}
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false
