@@ -90,10 +90,36 @@ func Run(ctx context.Context, o Options, arms Arms, progress func(Progress)) (_ 
 		return nil, refuse.Invalidf("no row is left to measure: %s", notes)
 	}
 	rep.Notes = notes
-	s := series{o: o, arms: arms.list(), rows: rows, target: target, rep: rep, progress: progress, start: start,
-		order: rand.New(rand.NewPCG(o.Seed, 0))}
-	err = s.run(ctx)
+	s := disk(o, arms.list(), rows, target, rep)
+	s.progress, s.start = progress, start
+	err = s.run(ctx, func(pairs int) { rep.Pairs = pairs })
 	return rep.finish(rows, target, o, err)
+}
+
+// disk returns the series of fio's trials.
+func disk(o Options, arms []namedArm, rows []Row, target Target, rep *Report) *series[Measured] {
+	s := &series[Measured]{
+		pairs: o.Pairs, budget: o.Budget, trial: o.Run + o.Warm, order: rand.New(rand.NewPCG(o.Seed, 0)),
+		keep: func(h Head, m *Measured) { rep.Trials = append(rep.Trials, Trial{Head: h, Measured: m}) },
+		measure: func(ctx context.Context, _, row, arm int) (*Measured, error) {
+			// A request that never ends must not hold the run for ever; a slow disk under many threads may take its time.
+			ctx, cancel := context.WithTimeout(ctx, o.Run+o.Warm+time.Minute)
+			defer cancel()
+			out, err := arms[arm].run(ctx, command(rows[row], target, o.Run, o.Warm))
+			if err != nil {
+				return nil, err
+			}
+			m, err := parseFio(out, rows[row].Shape)
+			return &m, err
+		},
+	}
+	for _, r := range rows {
+		s.rows = append(s.rows, r.Name)
+	}
+	for _, a := range arms {
+		s.arms = append(s.arms, a.name)
+	}
+	return s
 }
 
 // complete fills in defaults and checks what was given.

@@ -33,16 +33,10 @@ type Report struct {
 	Notes  []string `json:"notes,omitempty"`
 }
 
-// Trial is one run of fio in one arm.
+// Trial is one run of fio in one arm: host, node or null.
 type Trial struct {
-	Seq    int       `json:"seq"`   // place in the run, from 1
-	Row    string    `json:"row"`   // its name
-	Round  int       `json:"round"` // 0 is the warm-up round, which does not count
-	Arm    string    `json:"arm"`   // host, node or null
-	Start  time.Time `json:"start"`
-	WallMS int64     `json:"wall_ms"` // with fio's start and end
-	*Measured
-	Error string `json:"error,omitempty"` // then nothing was measured
+	Head
+	*Measured // nil where it failed
 }
 
 // Result is one row of the report. Medians are over the trials of an arm that count.

@@ -61,7 +61,7 @@ func exampleReport(t *testing.T) *Report {
 				if arm == "node" && i == 0 {
 					iops *= .6
 				}
-				trials = append(trials, Trial{Seq: len(trials) + 1, Row: row.Name, Round: round, Arm: arm, Measured: &Measured{
+				trials = append(trials, Trial{Head: Head{Seq: len(trials) + 1, Row: row.Name, Round: round, Arm: arm}, Measured: &Measured{
 					IOPS: iops, Bandwidth: iops * float64(row.Block), LatMean: 1e6 / iops * float64(row.Jobs), LatP99: 3e6 / iops * float64(row.Jobs)}})
 			}
 		}

@@ -9,25 +9,46 @@ import (
 
 // series runs the trials of one report. In every round each row has one block, in random order; a block is one trial of
 // each arm, in random order. So a drift of the device hits all rows alike, and within a block all arms.
-type series struct {
-	o        Options
-	arms     []namedArm
-	rows     []Row
-	target   Target
-	rep      *Report
-	progress func(Progress)
+// M is what a trial measures.
+type series[M any] struct {
+	rows, arms []string // names
+	measure    func(ctx context.Context, round, row, arm int) (*M, error)
+	keep       func(Head, *M) // puts a trial into the report
+
+	pairs    int           // rounds; 0: what fits in the budget, fixed after the warm-up round
+	budget   time.Duration // from start on
+	trial    time.Duration // what one trial takes at least
 	start    time.Time
 	order    *rand.Rand
-	failed   int // trials in a row
+	progress func(Progress)
+
+	done   int       // trials
+	begun  time.Time // of the first one
+	failed int       // trials in a row
 }
 
-func (s *series) run(ctx context.Context) error {
-	begun := time.Now()
+// Head says what a trial was, whatever it measured.
+type Head struct {
+	Seq    int       `json:"seq"`   // place in the run, from 1
+	Row    string    `json:"row"`   // its name
+	Round  int       `json:"round"` // 0 is the warm-up round, which does not count
+	Arm    string    `json:"arm"`
+	Start  time.Time `json:"start"`
+	WallMS int64     `json:"wall_ms"`         // with the start and the end of the command
+	Error  string    `json:"error,omitempty"` // then nothing was measured
+}
+
+// run measures all rounds, and tells planned how many they are before the first one that counts.
+func (s *series[M]) run(ctx context.Context, planned func(pairs int)) error {
+	s.begun = time.Now()
 	if err := s.round(ctx, 0); err != nil { // warm-up: not counted, but it shows what a round takes
 		return err
 	}
-	s.rep.Pairs = s.pairs(time.Since(s.start), time.Since(begun))
-	for n := 1; n <= s.rep.Pairs; n++ {
+	if s.pairs == 0 {
+		s.pairs = fit(s.budget-time.Since(s.start), time.Since(s.begun))
+	}
+	planned(s.pairs)
+	for n := 1; n <= s.pairs; n++ {
 		if err := s.round(ctx, n); err != nil {
 			return err
 		}
@@ -35,18 +56,13 @@ func (s *series) run(ctx context.Context) error {
 	return nil
 }
 
-// pairs fixes the number of rounds, before any trial that counts: what fits in the budget.
-func (s *series) pairs(used, round time.Duration) int {
-	if s.o.Pairs > 0 {
-		return s.o.Pairs
-	}
-	return min(max(int((s.o.Budget-used)/round), MinPairs), maxPairs)
-}
+// fit says how many rounds there are time for, within bounds.
+func fit(left, round time.Duration) int { return min(max(int(left/round), MinPairs), maxPairs) }
 
-func (s *series) round(ctx context.Context, n int) error {
-	for _, i := range s.order.Perm(len(s.rows)) {
-		for _, a := range s.order.Perm(len(s.arms)) {
-			if err := s.trial(ctx, n, s.rows[i], s.arms[a]); err != nil {
+func (s *series[M]) round(ctx context.Context, n int) error {
+	for _, row := range s.order.Perm(len(s.rows)) {
+		for _, arm := range s.order.Perm(len(s.arms)) {
+			if err := s.one(ctx, n, row, arm); err != nil {
 				return err
 			}
 		}
@@ -54,53 +70,44 @@ func (s *series) round(ctx context.Context, n int) error {
 	return nil
 }
 
-// trial runs fio once. A trial that fails is recorded; the error is for what ends the series.
-func (s *series) trial(ctx context.Context, round int, row Row, arm namedArm) error {
+// one runs one trial. A trial that fails is recorded; the error is for what ends the series.
+func (s *series[M]) one(ctx context.Context, round, row, arm int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.tell(row, arm)
-	t := Trial{Seq: len(s.rep.Trials) + 1, Row: row.Name, Round: round, Arm: arm.name, Start: time.Now().UTC()}
-	m, err := s.measure(ctx, row, arm)
-	t.WallMS = time.Since(t.Start).Milliseconds()
+	s.done++
+	h := Head{Seq: s.done, Row: s.rows[row], Round: round, Arm: s.arms[arm], Start: time.Now().UTC()}
+	m, err := s.measure(ctx, round, row, arm)
+	h.WallMS = time.Since(h.Start).Milliseconds()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err() // cut short: it measured nothing
 	case err == nil:
-		t.Measured, s.failed = &m, 0
+		s.failed = 0
 	default:
-		t.Error = err.Error()
+		m, h.Error = nil, err.Error()
 		s.failed++
 	}
-	s.rep.Trials = append(s.rep.Trials, t)
+	s.keep(h, m)
 	if err != nil && (round == 0 || s.failed == endures) {
-		return fmt.Errorf("measure %s in the arm %s: %w", row.Name, arm.name, err)
+		return fmt.Errorf("measure %s in the arm %s: %w", h.Row, h.Arm, err)
 	}
 	return nil
 }
 
-func (s *series) measure(ctx context.Context, row Row, arm namedArm) (Measured, error) {
-	// A request that never ends must not hold the run for ever; a slow disk under many threads may take its time.
-	ctx, cancel := context.WithTimeout(ctx, s.o.Run+s.o.Warm+time.Minute)
-	defer cancel()
-	out, err := arm.run(ctx, command(row, s.target, s.o.Run, s.o.Warm))
-	if err != nil {
-		return Measured{}, err
+func (s *series[M]) tell(row, arm int) {
+	p := Progress{
+		What: s.rows[row] + " " + s.arms[arm], Done: int64(s.done),
+		Total: int64(len(s.rows)*len(s.arms)) * int64(1+s.pairs),
 	}
-	return parseFio(out, row.Shape)
-}
-
-func (s *series) tell(row Row, arm namedArm) {
-	pairs := max(s.rep.Pairs, s.o.Pairs)
-	done := int64(len(s.rep.Trials))
-	p := Progress{What: row.Name + " " + arm.name, Done: done, Total: int64(len(s.rows)*len(s.arms)) * int64(1+pairs)}
 	switch {
-	case pairs == 0: // still warming up: the budget is the best guess
-		p.Left = max(s.o.Budget-time.Since(s.start), 0)
-	case done == 0:
-		p.Left = (s.o.Run + s.o.Warm) * time.Duration(p.Total)
+	case s.pairs == 0: // still warming up: the budget is the best guess
+		p.Left = max(s.budget-time.Since(s.start), 0)
+	case s.done == 0:
+		p.Left = s.trial * time.Duration(p.Total)
 	default:
-		p.Left = time.Since(s.rep.Trials[0].Start) / time.Duration(done) * time.Duration(p.Total-done)
+		p.Left = time.Since(s.begun) / time.Duration(s.done) * time.Duration(p.Total-p.Done)
 	}
 	s.progress(p)
 }
