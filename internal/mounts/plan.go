@@ -7,6 +7,7 @@
 package mounts
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -124,3 +125,46 @@ func (r *Root) validate() error {
 func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(path) == path }
 
 func below(path, dir string) bool { return clean(path) && strings.HasPrefix(path, dir+"/") }
+
+// String says in a few words what the plan mounts: "overlay of 2 layers; /srv/data (idmapped, read-only); device c 10:229".
+func (p *Plan) String() string {
+	parts := []string{p.Root.describe()}
+	for _, s := range p.Stage {
+		parts = append(parts, s.describe())
+	}
+	return strings.Join(parts, "; ")
+}
+
+func (r *Root) describe() string {
+	if r.Plain != "" {
+		return "root " + r.Plain
+	}
+	text := fmt.Sprintf("root an overlay of %d layers", len(r.Lower))
+	if len(r.Lower) == 1 {
+		text = "root an overlay of " + r.Lower[0]
+	}
+	switch {
+	case r.Memory && r.Size > 0:
+		return fmt.Sprintf("%s, writes to %s of memory", text, r.Size)
+	case r.Memory:
+		return text + ", writes to memory"
+	}
+	return text
+}
+
+func (s *Stage) describe() string {
+	if s.Device != nil {
+		return fmt.Sprintf("device %s %d:%d", s.Device.Type, s.Device.Major, s.Device.Minor)
+	}
+	var how []string
+	if s.Idmap {
+		how = append(how, "idmapped")
+	}
+	if s.ReadOnly {
+		how = append(how, "read-only")
+	}
+	if len(how) == 0 {
+		return s.Source
+	}
+	return s.Source + " (" + strings.Join(how, ", ") + ")"
+}

@@ -31,7 +31,7 @@ type Create struct {
 func (s *Create) Kind() string { return "oci.create" }
 
 func (s *Create) String() string {
-	return fmt.Sprintf("%s create %s in %s", s.Launch.Runtime.Name, s.Launch.ID, s.CgroupsPath)
+	return fmt.Sprintf("%s create %s in %s; %s", s.Launch.Runtime.Name, s.Launch.ID, s.CgroupsPath, &s.Launch.Plan)
 }
 
 // Do implements step.Step.

@@ -1,0 +1,255 @@
+package plan
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/block"
+	"berth/internal/cgroup"
+	"berth/internal/device"
+	"berth/internal/gateway"
+	"berth/internal/host"
+	"berth/internal/ids"
+	"berth/internal/image"
+	"berth/internal/layout"
+	"berth/internal/link"
+	"berth/internal/oci"
+	"berth/internal/refuse"
+	"berth/internal/spec"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func v1Host() host.Facts {
+	v1 := map[string]string{}
+	for _, c := range []string{"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "pids", "name=systemd"} {
+		v1[c] = "/sys/fs/cgroup/" + strings.TrimPrefix(c, "name=")
+	}
+	return host.Facts{BootID: "boot", Cgroups: host.Cgroups{V1: v1, V2: "/sys/fs/cgroup/unified", V2Controllers: []string{"hugetlb"}, CPUs: "0-1"}}
+}
+
+func v2Host() host.Facts {
+	return host.Facts{BootID: "boot", Cgroups: host.Cgroups{
+		V2: "/sys/fs/cgroup", V2Controllers: []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}, CPUs: "0-1",
+	}}
+}
+
+// facts are those of a host that has what the test's node asks for.
+func facts(h host.Facts, runtime string) Facts {
+	return Facts{
+		Layout: layout.New(""), Host: h, SiteID: "site", Runtime: oci.Runtime{Name: runtime, Path: "/usr/bin/" + runtime, Version: "1"},
+		Image: image.Image{Plain: true}, Root: image.HostRoot{Links: map[string]string{"bin": "usr/bin"}},
+		Disks:   map[string]block.Disk{"data": {Major: 254, Name: "vda", Asked: "/dev/vda1", Via: "partition vda1 of vda"}},
+		Devices: []device.Resolved{{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw", Source: "/dev/fuse"}},
+		Mounts:  []gateway.Source{{Path: "/srv/data", FSType: "ext4"}},
+		Links: link.Facts{Links: map[string]link.HostLink{
+			"br0": {Type: "bridge", MTU: 1500, Up: true}, "eth1": {Type: "device", MTU: 9000, Up: true},
+		}},
+	}
+}
+
+func parse(t *testing.T, text string) *vnode.Node {
+	t.Helper()
+	nodes, err := spec.Parse("node.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vnode.Defaults(nodes[0])
+	return nodes[0]
+}
+
+const full = `
+name: wn-001
+image: host
+command: [/bin/sleep, infinity]
+cpu: {weight: 200, max: 1.5, set: "0-1"}
+memory: {max: 1GiB}
+pids: 512
+rlimits: {nofile: 4096}
+io: [{name: data, device: /dev/vda1, read: {rate: 200MB/s}, write: {iops: 100}}]
+network:
+  - {name: eth0, mode: bridge, address: [192.0.2.10/24]}
+  - {name: eth1, mode: macvlan, parent: eth1, address: ["2001:db8::10/64"]}
+devices: [/dev/fuse]
+mounts: [{source: /srv/data, target: /data, read_only: true}]
+`
+
+func TestPlans(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spec  string
+		facts func() Facts
+	}{
+		{"v1-crun", full, func() Facts { return facts(v1Host(), "crun") }},
+		{"v1-runc", full, func() Facts { return facts(v1Host(), "runc") }},
+		{"v2-crun", full, func() Facts { return facts(v2Host(), "crun") }},
+		{"phys", "name: n\nimage: host\ncommand: [/bin/true]\nnetwork: [{name: eth0, mode: phys, parent: eth1}]\n", func() Facts {
+			f := facts(v1Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			return f
+		}},
+		{"layers", "name: n\nimage: oci:worker\ndelta: {in: memory, size: 1GiB}\n", func() Facts {
+			f := facts(v2Host(), "runc")
+			f.Devices, f.Mounts = nil, nil
+			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.OCIImage, Ref: "worker"}, Lowers: []string{"/l/2", "/l/1"}}
+			f.Command = Command{Args: []string{"/sbin/init"}, Init: oci.Systemd}
+			return f
+		}},
+		{"no-user-namespace", "name: n\nimage: dir:/srv/root\ncommand: [/bin/true]\nuser_namespace: false\n", func() Facts {
+			f := facts(v1Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.DirImage, Ref: "/srv/root"}, Lowers: []string{"/srv/root"}}
+			return f
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, f := parse(t, tc.spec), tc.facts()
+			if f.Command.Args == nil {
+				f.Command.Args = n.Command
+			}
+			claims, live, err := All(n, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, tc.name, render(claims)+"-- live\n"+render(live))
+			again, err := Live(n, f, claims)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(render(live), render(again)); diff != "" {
+				t.Error("planned twice, two plans:", diff)
+			}
+			readable(t, append(claims, live...))
+		})
+	}
+}
+
+func render(steps []step.Step) string {
+	var b strings.Builder
+	for _, s := range steps {
+		fmt.Fprintf(&b, "%-16s %s\n", s.Kind(), s)
+	}
+	return b.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update rewrites it):\n%s", file, diff)
+	}
+}
+
+// readable reads each step back from the record that a journal would hold: another process must understand it.
+func readable(t *testing.T, steps []step.Step) {
+	t.Helper()
+	kinds := step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds())
+	for _, s := range steps {
+		record, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := kinds.Decode(s.Kind(), record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.String() != again.String() {
+			t.Errorf("%s: %q is read back as %q", s.Kind(), s, again)
+		}
+	}
+}
+
+// TestOrder: what the order of a plan must keep, whatever is in it.
+func TestOrder(t *testing.T) {
+	n, f := parse(t, full), facts(v1Host(), "crun")
+	f.Command.Args = n.Command
+	_, live, err := All(n, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]int{}
+	for i, s := range live {
+		at[s.Kind()] = i // the last of its kind
+	}
+	for _, before := range [][2]string{
+		{"cgroup.group", "oci.create"}, // the runtime starts in the group
+		{"oci.create", "cgroup.limit"}, // crun resets v1's memory limit
+		{"oci.create", "link.veth"},    // the namespace is the runtime's
+		{"cgroup.devices", "oci.start"}, {"cgroup.limit", "oci.start"}, {"link.configure", "oci.start"},
+	} {
+		if at[before[0]] >= at[before[1]] {
+			t.Errorf("%s comes after %s", before[0], before[1])
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		name, spec string
+		kind       refuse.Kind
+		want       string
+	}{
+		{"class", "class: batch", refuse.Cannot, "does not do class batch yet"},
+		{"autostart", "autostart: true", refuse.Cannot, "does not do autostart yet"},
+		{"numa", "cpu: {numa: 0}", refuse.Cannot, "does not do cpu.numa yet"},
+		{"scratch", "scratch: [{target: /tmp, size: 1GiB}]", refuse.Cannot, "does not do scratch yet"},
+		{"weight", "io: [{name: data, device: /dev/vda, weight: 100}]", refuse.Cannot, "weight"},
+		{"shared file system", "io: [{name: data, filesystem: eos, read: {rate: 1MB/s}}]", refuse.Cannot, "filesystem"},
+		{"memory.low on v1", "memory: {low: 1GiB}", refuse.Cannot, "memory.low"},
+		{"host without a user namespace", "user_namespace: false", refuse.Invalid, "user_namespace: false"},
+		{"systemd on v1", "", refuse.Cannot, "systemd"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, f := parse(t, "name: n\nimage: host\ncommand: [/bin/true]\n"+tc.spec+"\n"), facts(v1Host(), "crun")
+			f.Devices, f.Mounts, f.Command.Args = nil, nil, n.Command
+			if tc.name == "systemd on v1" {
+				f.Command.Init = oci.Systemd
+			}
+			_, _, err := All(n, f)
+			if refuse.KindOf(err) != tc.kind || !strings.Contains(fmt.Sprint(err), tc.want) {
+				t.Errorf("got %v (exit %d), want %q (exit %d)", err, refuse.KindOf(err), tc.want, tc.kind)
+			}
+		})
+	}
+}
+
+func TestOwn(t *testing.T) {
+	n, f := parse(t, "name: n\nimage: host\ncommand: [/bin/true]\n"), facts(v1Host(), "crun")
+	f.Devices, f.Mounts, f.Command.Args = nil, nil, n.Command
+	claims, err := Claims(n, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range claims {
+		Own(c, Range(claims))
+		switch s := c.(type) {
+		case *image.Delta:
+			if s.Owner == 0 {
+				t.Error("the delta belongs to the host's root")
+			}
+		case *image.Skeleton:
+			if s.Owner == 0 {
+				t.Error("the skeleton belongs to the host's root")
+			}
+		}
+	}
+}
