@@ -33,6 +33,7 @@ type keeper struct {
 	idle    chan struct{}
 
 	spawning sync.RWMutex // held for reading while a runtime is at work
+	logs     *logTrimmer
 }
 
 type watched struct {
@@ -78,12 +79,16 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		watched: map[string]*watched{}, due: map[string]bool{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
 	}
+	if k.logs, err = newLogTrimmer(); err != nil {
+		return err
+	}
 	k.leaveUnit()
 	return k.serve(ctx, l, ready)
 }
 
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
 	go k.reapOrphans(ctx)
+	go k.logs.run(ctx)
 	k.enter() // the starter: it connects, or the grace below ends
 	k.adopt(ctx, func(name string) bool { _, err := k.b.createdInit(name); return err == nil })
 	go k.accept(ctx, l)
@@ -283,6 +288,7 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	k.watched[name] = w
 	k.busy++
 	k.mu.Unlock()
+	k.logs.add(k.b.Layout.Node(name).Log())
 	go func() {
 		defer k.leave()
 		k.await(w, init.StartTime)

@@ -3,11 +3,13 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -111,10 +113,12 @@ func seekLines(f *os.File, n int) error {
 // keeper trims it afterwards: a node that writes fast may be over it for a moment.
 const logCap = 10 << 20
 
-// trimLogs watches the logs of running nodes and trims those that have grown too large. One inotify descriptor serves
-// all; a burst of writes is one look: events that are alike are merged while nobody reads them.
+// logTrimmer watches the logs of running nodes and trims those that have grown too large. One inotify descriptor serves
+// all; a burst of writes is one look, because events that are alike are merged while nobody reads them.
 type logTrimmer struct {
 	events *os.File
+	mu     sync.Mutex
+	paths  map[int32]string // by watch descriptor
 }
 
 func newLogTrimmer() (*logTrimmer, error) {
@@ -122,33 +126,58 @@ func newLogTrimmer() (*logTrimmer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch logs: %w", err)
 	}
-	return &logTrimmer{events: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &logTrimmer{events: os.NewFile(uintptr(fd), "inotify"), paths: map[int32]string{}}, nil
 }
 
-// add watches one log; a log that is removed is forgotten by the kernel.
+// add watches one log. A node in the foreground has none, and a log that is removed ends its watch.
 func (t *logTrimmer) add(path string) {
-	if c, err := t.events.SyscallConn(); err == nil {
-		_ = c.Control(func(fd uintptr) { _, _ = unix.InotifyAddWatch(int(fd), path, unix.IN_MODIFY) })
+	c, err := t.events.SyscallConn()
+	if err != nil {
+		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_ = c.Control(func(fd uintptr) {
+		if wd, err := unix.InotifyAddWatch(int(fd), path, unix.IN_MODIFY); err == nil {
+			t.paths[int32(wd)] = path
+		}
+	})
 }
 
-// run trims whatever log changed, looking at most once a second. logs lists the paths.
-func (t *logTrimmer) run(ctx context.Context, logs func() []string) {
+// run trims the logs that change, looking at most once a second, until ctx is done.
+func (t *logTrimmer) run(ctx context.Context) {
 	defer t.events.Close()
 	stop := context.AfterFunc(ctx, func() { _ = t.events.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, 4096)
 	for {
-		if _, err := t.events.Read(buf); err != nil {
+		n, err := t.events.Read(buf)
+		if err != nil {
 			return
 		}
-		for _, path := range logs() {
+		for path := range t.changed(buf[:n]) {
 			if s, err := os.Stat(path); err == nil && s.Size() > logCap {
-				_ = trim(path, logCap/2)
+				_ = trim(path, logCap/2) // tried again with the next write
 			}
 		}
 		time.Sleep(time.Second)
 	}
+}
+
+// changed returns the logs that inotify's records name (inotify(7); without names they are all of one size).
+func (t *logTrimmer) changed(records []byte) map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	paths := map[string]bool{}
+	for ; len(records) >= unix.SizeofInotifyEvent; records = records[unix.SizeofInotifyEvent:] {
+		wd := int32(binary.NativeEndian.Uint32(records))
+		if binary.NativeEndian.Uint32(records[4:])&unix.IN_IGNORED != 0 {
+			delete(t.paths, wd)
+		} else if path, ok := t.paths[wd]; ok {
+			paths[path] = true
+		}
+	}
+	return paths
 }
 
 // trim drops the head of a file that others append to, leaving about keep bytes of whole lines. Where the file system
