@@ -121,7 +121,9 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, err er
 			st.State = Stopped
 			b.setStatus(st)
 		}
-		return "stopped by a reboot", b.clear(ctx, name, nil)
+		// Where /run is not a tmpfs, the runtime's files survived too.
+		state := os.RemoveAll(filepath.Join(b.Layout.RuntimeState(), name))
+		return "stopped by a reboot", errors.Join(state, b.clear(ctx, name, nil))
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(b.Layout.Node(name).Run); err == nil {
 			return "removed an empty live folder", b.clear(ctx, name, nil)
