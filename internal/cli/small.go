@@ -41,9 +41,10 @@ Keys:
   cpu.weight cpu.max cpu.set
   memory.max memory.high memory.low memory.swap
   pids hugepages.SIZE
-  io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops`,
+  io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops
+  net.INTERFACE.tx net.INTERFACE.rx`,
 		ValidArgsFunction: a.setKeys,
-		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 pids=max",
+		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {

@@ -2,7 +2,10 @@ package link
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -12,21 +15,44 @@ import (
 // Facts are the links of the host that a plan must know.
 type Facts struct {
 	Links map[string]HostLink // by name; nil if no network of the node names a parent
+	Lacks map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
 }
 
 // HostLink is a link of the host.
 type HostLink struct {
-	Type         string   // bridge, veth, macvlan …; device: an adapter, or loopback
-	MTU          int      // bytes
-	Up           bool     // set up, whether it has a carrier or not
-	Loopback     bool     //
-	Master       string   // bridge or bond that it is a port of
-	Uppers       []string // links made on top of it: macvlan, VLAN …
-	DefaultRoute bool     // it carries a default route; only read where a link shall be lent
+	Type         string        // bridge, veth, macvlan …; device: an adapter, or loopback
+	MTU          int           // bytes
+	Up           bool          // set up, whether it has a carrier or not
+	Loopback     bool          //
+	Master       string        // bridge or bond that it is a port of
+	Uppers       []string      // links made on top of it: macvlan, VLAN …
+	Speed        vnode.BitRate // of an adapter; 0 if it does not tell, as when its cable is out
+	DefaultRoute bool          // it carries a default route; only read where a link shall be lent
 }
 
-// ReadFacts reads what planning these networks needs: nothing if none of them names a parent, else all links at once.
+// ReadFacts reads what planning these networks needs: all links at once if one of them names a parent, what the kernel
+// has for rates if one of them has a rate, else nothing.
 func ReadFacts(nets []vnode.Network) (Facts, error) {
+	f, err := readLinks(nets)
+	if err != nil {
+		return f, err
+	}
+	ways := map[Way]bool{}
+	for _, n := range nets {
+		if n.Rate.TX != 0 {
+			ways[Egress] = true
+		}
+		if n.Rate.RX != 0 {
+			ways[receiveWay(n.Mode)] = true
+		}
+	}
+	if len(ways) > 0 {
+		f.Lacks, err = probeShaping(ways)
+	}
+	return f, err
+}
+
+func readLinks(nets []vnode.Network) (Facts, error) {
 	if !slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Parent != "" }) {
 		return Facts{}, nil
 	}
@@ -48,7 +74,7 @@ func ReadFacts(nets []vnode.Network) (Facts, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		f.Links[a.Name] = HostLink{
-			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex],
+			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex], Speed: speed(l),
 		}
 		// A veth's "parent" is its peer; a parent elsewhere has a namespace id.
 		if lower := names[a.ParentIndex]; lower != "" && a.NetNsID < 0 && l.Type() != "veth" {
@@ -88,4 +114,20 @@ func defaultRoutes(h *netlink.Handle) (map[int]bool, error) {
 		}
 	}
 	return on, nil
+}
+
+// speed is how fast an adapter is. What virtual links say of theirs is made up.
+func speed(l netlink.Link) vnode.BitRate {
+	if l.Attrs().ParentDev == "" {
+		return 0
+	}
+	text, err := os.ReadFile("/sys/class/net/" + l.Attrs().Name + "/speed")
+	if err != nil {
+		return 0
+	}
+	mbit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil || mbit <= 0 {
+		return 0
+	}
+	return vnode.BitRate(mbit) * 1_000_000
 }

@@ -30,6 +30,9 @@ func Kinds() step.Kinds {
 		"link.pin":       func() step.Step { return &Pin{} },
 		"link.phys":      func() step.Step { return &Phys{} },
 		"link.configure": func() step.Step { return &Configure{} },
+		"link.rate":      func() step.Step { return &Rate{} },
+
+		"link.rate-change": func() step.Step { return &RateChange{} },
 	}
 }
 

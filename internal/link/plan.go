@@ -57,6 +57,13 @@ func Live(in Input) ([]step.Step, error) {
 			pins = []step.Step{&Pin{NS: in.NS}}
 			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock})
 		}
+		rates, err := in.rates(n)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rates {
+			steps = append(steps, r)
+		}
 		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: n.Routes})
 	}
 	return slices.Concat(shared, pins, steps), nil
@@ -90,8 +97,6 @@ func unsupported(n vnode.Network) error {
 		return refuse.Cannotf(remedy+": use mode macvlan, or phys with a virtual function that exists", "network %s: mode sriov", n.Name)
 	case n.VLAN != 0:
 		return refuse.Cannotf(remedy+": make a VLAN interface on the host and name it as parent", "network %s: vlan %d", n.Name, n.VLAN)
-	case n.Rate != vnode.NetRate{}:
-		return refuse.Cannotf(remedy+": leave rate out", "network %s: rate", n.Name)
 	case strings.HasPrefix(n.MAC, "pool "):
 		return refuse.Cannotf(remedy+": give an address, or auto", "network %s: mac %s", n.Name, n.MAC)
 	}
@@ -163,6 +168,23 @@ func (in *Input) checkPhys(i int, parent HostLink) error {
 	}
 	return nil
 }
+
+// checkRate refuses a rate that the kernel or the link cannot hold.
+func (in *Input) checkRate(n vnode.Network, r *Rate) error {
+	link := in.Facts.Links[n.Parent].Speed
+	switch lacks := in.Facts.Lacks[r.Way]; {
+	case lacks != "":
+		return refuse.Cannotf(shapingRemedy, "%s: this kernel cannot limit it: %s", r.Key, lacks)
+	case r.Bits < lowestRate || r.Bits > highestRate:
+		return refuse.Cannotf("ask for a rate in between, or "+vnode.Max, "%s %s: the kernel's token bucket holds %s to %s", r.Key, r.Asked, lowestRate, highestRate)
+	case link != 0 && r.Bits > link:
+		return refuse.Cannotf("ask for less, or for "+vnode.Max, "%s %s is more than the %s of %s", r.Key, r.Asked, link, n.Parent)
+	}
+	return nil
+}
+
+const shapingRemedy = "use a kernel with CONFIG_NET_SCH_TBF, and for rx of macvlan, phys and sriov CONFIG_IFB, CONFIG_NET_SCH_INGRESS, " +
+	"CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED (Debian, Ubuntu: package linux-modules-extra or linux-image), or leave the rate out"
 
 // parents lists the links of the host that a network of this mode could name.
 func (in *Input) parents(mode vnode.Mode) string {

@@ -51,7 +51,7 @@ func TestPlan(t *testing.T) {
 	got := text(t, input(
 		vnode.Network{Mode: vnode.Bridge, Address: []string{"192.0.2.10/24", "2001:db8::10/64"}, Gateway: "192.0.2.1"},
 		vnode.Network{Mode: vnode.Bridge, Parent: "br0", MTU: 1400, MAC: "02:00:5E:10:00:01"},
-		vnode.Network{Mode: vnode.Macvlan, Parent: "enp2", Name: "data0", Address: []string{"203.0.113.9/24"}, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "203.0.113.1"}}},
+		vnode.Network{Mode: vnode.Macvlan, Parent: "enp2", Name: "data0", Rate: vnode.NetRate{TX: 1e9, RX: 1e8}, Address: []string{"203.0.113.9/24"}, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "203.0.113.1"}}},
 		vnode.Network{Mode: vnode.Phys, Parent: "enp3"},
 	))
 	want := `link.claim-mac eth0 ee:02:08:45:2b:35, derived from site id and name
@@ -64,6 +64,8 @@ link.configure eth0 up, 192.0.2.10/24, 2001:db8::10/64, gateway 192.0.2.1
 link.veth eth1 02:00:5e:10:00:01, mtu 1400, to bridge br0
 link.configure eth1 up
 link.macvlan data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, mtu 9000, on enp2
+link.rate net.data0.tx 1Gbit/s by tbf
+link.rate net.data0.rx 100Mbit/s by tbf on an ifb
 link.configure data0 up, 203.0.113.9/24, route 198.51.100.0/24 via 203.0.113.1
 link.phys eth3 is enp3 of the host, lent until the node ends
 link.configure eth3 up
@@ -105,7 +107,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"lend a bridge", vnode.Network{Mode: vnode.Phys, Parent: "br0"}, refuse.Cannot, "network eth0: br0 cannot leave the host; name one of enp1, enp2, enp3, enp4, enp5"},
 		{"sriov", vnode.Network{Mode: vnode.SRIOV, Parent: "enp2"}, refuse.Cannot, "network eth0: mode sriov; this version of Berth does not do it yet: use mode macvlan, or phys with a virtual function that exists"},
 		{"vlan", vnode.Network{Mode: vnode.Bridge, VLAN: 7}, refuse.Cannot, "network eth0: vlan 7; this version of Berth does not do it yet: make a VLAN interface on the host and name it as parent"},
-		{"rate", vnode.Network{Mode: vnode.Bridge, Rate: vnode.NetRate{TX: 1}}, refuse.Cannot, "network eth0: rate; this version of Berth does not do it yet: leave rate out"},
+		{"too slow a rate", vnode.Network{Mode: vnode.Bridge, Rate: vnode.NetRate{TX: 1}}, refuse.Cannot, "net.eth0.tx 1bit/s: the kernel's token bucket holds 10kbit/s to 200Gbit/s; ask for a rate in between, or max"},
 		{"pool", vnode.Network{Mode: vnode.Bridge, MAC: "pool lab"}, refuse.Cannot, "network eth0: mac pool lab; this version of Berth does not do it yet: give an address, or auto"},
 	}
 	for _, tt := range tests {

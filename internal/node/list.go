@@ -14,6 +14,7 @@ import (
 	"berth/internal/ids"
 	"berth/internal/image"
 	"berth/internal/link"
+	"berth/internal/plan"
 	"berth/internal/spec"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -148,15 +149,28 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
+	rates, err := plan.Rates(n, plan.Facts{Layout: b.Layout})
+	if err != nil {
+		return err
+	}
 	if !running {
 		for _, l := range limits {
 			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})
+		}
+		for _, r := range rates {
+			d.Limits = append(d.Limits, cgroup.Shown(r.Show()))
 		}
 		return nil
 	}
 	usage := cgroup.Stats(cg, d.Cgroup)
 	d.Usage = &usage
-	d.Limits, err = cgroup.Read(limits)
+	if d.Limits, err = cgroup.Read(limits); err != nil {
+		return err
+	}
+	shown, err := link.ReadRates(rates)
+	for _, r := range shown {
+		d.Limits = append(d.Limits, cgroup.Shown(r))
+	}
 	return err
 }
 

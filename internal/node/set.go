@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"berth/internal/cgroup"
+	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -108,8 +109,11 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 		if err := j.Do(ctx, s); err != nil {
 			return nil, b.takeBack(ctx, j, fmt.Errorf("%s: %w", s, err))
 		}
-		if c, ok := s.(*cgroup.Change); ok {
+		switch c := s.(type) {
+		case *cgroup.Change:
 			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism})
+		case *link.RateChange:
+			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()})
 		}
 	}
 	if err := b.store(name, next); err != nil {
@@ -160,5 +164,14 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err != nil {
 		return nil, err
 	}
-	return cgroup.Changes(before, after), nil
+	// What the old spec asks for was possible when it was asked for, and is only taken away.
+	oldRates, err := plan.Rates(old, plan.Facts{Layout: facts.Layout})
+	if err != nil {
+		return nil, err
+	}
+	rates, err := plan.Rates(new, facts)
+	if err != nil {
+		return nil, err
+	}
+	return append(cgroup.Changes(before, after), link.RateChanges(oldRates, rates)...), nil
 }

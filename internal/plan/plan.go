@@ -165,6 +165,9 @@ func (f *Facts) devices(groupPath string) []step.Step {
 	return []step.Step{d}
 }
 
+// Rates returns the rates that a node asks for.
+func Rates(n *vnode.Node, f Facts) ([]*link.Rate, error) { return link.Rates(f.linkInput(n, nil)) }
+
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{

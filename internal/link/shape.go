@@ -1,0 +1,260 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// What a rate's bucket and queue hold, as time at that rate. The bucket must last while the kernel's timer or a busy CPU
+// is late, else the rate is not reached; it is also what may pass at once after a silence.
+const (
+	burstTime = 10 * time.Millisecond
+	queueTime = 100 * time.Millisecond
+)
+
+// leastQueue is how many of the biggest packets the queue holds at a low rate.
+const leastQueue = 32
+
+// The rates that Berth sets: at a lower one a packet would take longer than a second, at a higher one the kernel's 32-bit
+// sizes of bucket and queue do not hold the times above.
+const (
+	lowestRate  vnode.BitRate = 10_000
+	highestRate vnode.BitRate = 200_000_000_000
+)
+
+// shaperHandle marks the qdiscs that Berth makes.
+var shaperHandle = netlink.MakeHandle(0xbe47, 0)
+
+// shaper is a link whose egress holds a rate.
+type shaper struct {
+	h     *netlink.Handle
+	own   bool // h is this shaper's to close
+	l     netlink.Link
+	feeds netlink.Link // not nil: l is an ifb, to which all that feeds receives is redirected
+	mtu   int          // bytes, of the biggest packet without its Ethernet header
+}
+
+func (s *shaper) close() {
+	if s.own {
+		s.h.Close()
+	}
+}
+
+// tbf is the qdisc that holds a rate.
+func (s *shaper) tbf(bits vnode.BitRate) *netlink.Tbf {
+	rate := uint64(bits) / 8
+	frame := uint64(s.mtu + 14 + 2*4) // Ethernet header, two VLAN tags
+	burst := max(over(rate, burstTime), frame+frame/8)
+	queue := max(over(rate, queueTime), leastQueue*frame)
+	const tick = 64 // nanoseconds: PSCHED_SHIFT
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: s.l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: shaperHandle},
+		Rate:       rate,
+		Limit:      uint32(queue),
+		Buffer:     uint32(burst*uint64(time.Second)/rate/tick) + 1,
+	}
+}
+
+// over is how many bytes rate bytes a second are in d.
+func over(rate uint64, d time.Duration) uint64 { return rate * uint64(d/time.Millisecond) / 1000 }
+
+// set sets the rate. Replacing a tbf by a tbf keeps its queue.
+func (s *shaper) set(bits vnode.BitRate) error {
+	if err := s.h.QdiscReplace(s.tbf(bits)); err != nil {
+		return fmt.Errorf("add qdisc tbf to %s: %w", s.l.Attrs().Name, err)
+	}
+	if s.feeds == nil {
+		return nil
+	}
+	step.Fault("ifb shaped")
+	return redirect(s.h, s.feeds, s.l)
+}
+
+// clear takes the rate away. Without a root qdisc the kernel attaches the link's default one (dev_activate).
+func (s *shaper) clear() error {
+	if s.feeds != nil {
+		if err := delQdisc(s.h, &netlink.Ingress{QdiscAttrs: ingressOf(s.feeds)}); err != nil {
+			return err
+		}
+		step.Fault("ingress removed")
+		return remove(s.h, s.l)
+	}
+	q, err := s.find()
+	if err != nil || q == nil {
+		return err
+	}
+	return delQdisc(s.h, q)
+}
+
+// read returns the rate that is set, 0 if none.
+func (s *shaper) read() (vnode.BitRate, error) {
+	q, err := s.find()
+	if err != nil || q == nil {
+		return 0, err
+	}
+	if s.feeds != nil {
+		if ok, err := redirected(s.h, s.feeds, s.l); err != nil || !ok {
+			return 0, err
+		}
+	}
+	return vnode.BitRate(q.Rate * 8), nil
+}
+
+// find returns the qdisc that Berth put on the link; nil if there is none.
+func (s *shaper) find() (*netlink.Tbf, error) {
+	all, err := whole(func() ([]netlink.Qdisc, error) { return s.h.QdiscList(s.l) })
+	if err != nil {
+		return nil, fmt.Errorf("list qdiscs of %s: %w", s.l.Attrs().Name, err)
+	}
+	for _, q := range all {
+		if t, ok := q.(*netlink.Tbf); ok && t.Handle == shaperHandle && t.Parent == netlink.HANDLE_ROOT {
+			return t, nil
+		}
+	}
+	return nil, nil
+}
+
+func delQdisc(h *netlink.Handle, q netlink.Qdisc) error {
+	err := h.QdiscDel(q)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // EINVAL: no such qdisc
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove qdisc %s: %w", q.Type(), err)
+	}
+	return nil
+}
+
+// ifbName is the name of the ifb of an interface in the node: it is free, since Berth makes all links there are.
+func ifbName(l netlink.Link) string { return fmt.Sprintf("berth-rx%d", l.Attrs().Index) }
+
+// findIFB returns the ifb that shapes what l receives; nil if there is none.
+func findIFB(h *netlink.Handle, l netlink.Link) (netlink.Link, error) {
+	ifb, err := byName(h, ifbName(l))
+	if err != nil {
+		return nil, fmt.Errorf("find ifb of %s: %w", l.Attrs().Name, err)
+	}
+	if ifb == nil || ifb.Type() != "ifb" {
+		return nil, nil
+	}
+	return ifb, nil
+}
+
+func makeIFB(h *netlink.Handle, l netlink.Link) (netlink.Link, error) {
+	ifb := &netlink.Ifb{LinkAttrs: attrs(ifbName(l), 0, nil)}
+	if err := h.LinkAdd(ifb); err != nil {
+		return nil, fmt.Errorf("make ifb for %s: %w", l.Attrs().Name, err)
+	}
+	step.Fault("ifb made")
+	if err := noLinkLocal(h, ifb); err != nil {
+		return nil, err
+	}
+	if err := h.LinkSetUp(ifb); err != nil {
+		return nil, fmt.Errorf("set ifb of %s up: %w", l.Attrs().Name, err)
+	}
+	return ifb, nil
+}
+
+func ingressOf(l netlink.Link) netlink.QdiscAttrs {
+	return netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}
+}
+
+// redirect sends all that l receives through ifb, which gives it back to l.
+func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
+	if ok, err := redirected(h, l, ifb); err != nil || ok {
+		return err
+	}
+	q := &netlink.Ingress{QdiscAttrs: ingressOf(l)}
+	if err := delQdisc(h, q); err != nil {
+		return err
+	}
+	if err := h.QdiscAdd(q); err != nil {
+		return fmt.Errorf("add qdisc ingress to %s: %w", l.Attrs().Name, err)
+	}
+	step.Fault("ingress added")
+	to := netlink.NewMirredAction(ifb.Attrs().Index)
+	f := &netlink.U32{ // without keys: matches all
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: q.Handle, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Actions:     []netlink.Action{to},
+	}
+	if err := h.FilterAdd(f); err != nil {
+		return fmt.Errorf("redirect what %s receives to its ifb: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// redirected reports whether what l receives goes through ifb.
+func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
+	all, err := whole(func() ([]netlink.Filter, error) { return h.FilterList(l, netlink.MakeHandle(0xffff, 0)) })
+	if err != nil {
+		return false, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+	}
+	for _, f := range all {
+		u, ok := f.(*netlink.U32)
+		if !ok {
+			continue
+		}
+		for _, a := range u.Actions {
+			if m, ok := a.(*netlink.MirredAction); ok && m.Ifindex == ifb.Attrs().Index {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// probeShaping tries the ways in a network namespace that nobody else sees and that ends with the thread, and returns
+// what the kernel says against each that it cannot.
+func probeShaping(ways map[Way]bool) (map[Way]string, error) {
+	type answer struct {
+		lacks map[Way]string
+		err   error
+	}
+	done := make(chan answer)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here, and its namespace with it
+		lacks, err := probeHere(ways)
+		done <- answer{lacks, err}
+	}()
+	a := <-done
+	return a.lacks, a.err
+}
+
+func probeHere(ways map[Way]bool) (map[Way]string, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("make a network namespace to look at traffic control: %w", err)
+	}
+	h, err := host()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return nil, fmt.Errorf("find lo: %w", err)
+	}
+	lacks := map[Way]string{}
+	for w := range ways {
+		s := &shaper{h: h, l: lo, mtu: defaultMTU}
+		if w == Ingress {
+			ifb, err := makeIFB(h, lo)
+			if err != nil {
+				lacks[w] = err.Error()
+				continue
+			}
+			s.l, s.feeds = ifb, lo
+		}
+		if err := s.set(lowestRate); err != nil {
+			lacks[w] = err.Error()
+		}
+	}
+	return lacks, nil
+}
