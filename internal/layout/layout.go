@@ -25,7 +25,11 @@ func New(root string) Layout {
 	return Layout{Run: filepath.Join(root, "run"), Lib: filepath.Join(root, "lib"), tag: hex.EncodeToString(sum[:3])}
 }
 
-// CgroupParent is the path, relative to each hierarchy's mount, under which this Berth's groups live.
+// CgroupParent is the path, relative to each hierarchy's mount, under which this Berth's groups live: a group of its
+// own at the top, also where systemd is process 1. systemd leaves alone what it did not make, and it cannot take
+// controllers away from the top while a group below hands them on (EBUSY), as this one does; test/lab shows both. A
+// slice of systemd's would give no more (only services and scopes can be delegated, and these end with their process)
+// and would cost a call over D-Bus for each node.
 func (l Layout) CgroupParent() string { return l.tagged("berth") }
 
 // Bridge is the name of the host-only bridge that nodes without a parent share (at most 15 bytes).

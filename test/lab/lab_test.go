@@ -90,3 +90,21 @@ func TestLab(t *testing.T) {
 		}
 	})
 }
+
+// TestTwoMachines joins two machines by a cable.
+func TestTwoMachines(t *testing.T) {
+	small := Machine{CPUs: 1, Memory: 512, NICs: []NIC{{Segment: "a"}}}
+	l := Start(t, Options{Machines: []Machine{small, small}})
+	for i := range 2 {
+		l.VM(i).OK(t, fmt.Sprintf("n=$(basename $(ls -d /sys/class/net/e*)); ip addr add 192.0.2.%d/24 dev $n; ip link set $n up", i+1))
+	}
+	ping := "for i in $(seq 50); do busybox ping -c1 -W1 192.0.2.2 >/dev/null && exit; sleep 0.2; done; exit 1"
+	l.VM(0).OK(t, ping)
+	if got := l.VM(0).OK(t, "ip neigh show 192.0.2.2"); !strings.Contains(got, "52:54:00:77:02:01") {
+		t.Errorf("the neighbour: %q", got)
+	}
+	l.VM(1).UnplugCable(t, 0)
+	l.VM(0).OK(t, "! busybox ping -c1 -W1 192.0.2.2 >/dev/null")
+	l.VM(1).PlugCable(t, 0)
+	l.VM(0).OK(t, ping)
+}

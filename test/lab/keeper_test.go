@@ -1,0 +1,76 @@
+package lab_test
+
+import (
+	"testing"
+
+	"berth/test/lab"
+)
+
+// TestKeeper is about how nodes end, on a kernel that tells an exit code to the parent alone (before 6.15).
+func TestKeeper(t *testing.T) {
+	m := start(t, lab.Machine{CPUs: 1, Memory: 768})
+	apply := func(t *testing.T, spec string) {
+		t.Helper()
+		m.Write(t, "/root/node.yaml", spec)
+		m.OK(t, "berth apply -f /root/node.yaml")
+	}
+	killKeeper := "test $(pgrep -cx berth-keeper) = 1; pkill -9 -x berth-keeper"
+	await := func(t *testing.T, name, state string) shown {
+		t.Helper()
+		m.OK(t, "for i in $(seq 100); do berth ls | grep -q '^"+name+" *"+state+"' && exit; sleep 0.1; done; berth ls; exit 1")
+		return show(t, m, name)
+	}
+
+	t.Run("exit code", func(t *testing.T) {
+		apply(t, "name: e1\nimage: host\ncommand: [sh, -c, 'sleep 1; exit 42']\n")
+		if s := await(t, "e1", "exited"); s.Exit == nil || s.Exit.Unknown || s.Exit.Code != 42 {
+			t.Errorf("exit: %+v", s.Exit)
+		}
+		m.OK(t, "berth rm e1")
+	})
+
+	t.Run("signal", func(t *testing.T) {
+		apply(t, "name: e2\nimage: host\ncommand: [sleep, '1000']\n")
+		m.OK(t, "pkill -9 -f '^sleep 1000'")
+		if s := await(t, "e2", "exited"); s.Exit == nil || s.Exit.Signal != "SIGKILL" || s.Exit.OOM {
+			t.Errorf("exit: %+v", s.Exit)
+		}
+		m.OK(t, "berth rm e2")
+	})
+
+	t.Run("keeper killed", func(t *testing.T) {
+		apply(t, "name: e3\nimage: host\ncommand: [sleep, '1000']\nnetwork: [{name: eth0, mode: bridge, address: [10.9.0.2/24]}]\n")
+		m.OK(t, killKeeper)
+		m.OK(t, "berth exec e3 -- true; berth repair; test $(pgrep -cx berth-keeper) = 1")
+		m.OK(t, "pkill -9 -f '^sleep 1000'")
+		// The new keeper is not its parent. It sees the exit code if it looks before process 1 of the host reaps the
+		// node's; else it does not pretend to know.
+		if s := await(t, "e3", "exited"); s.Exit == nil || !s.Exit.Unknown && s.Exit.Code != 137 {
+			t.Errorf("exit: %+v", s.Exit)
+		}
+		m.OK(t, "! ip link show berth0; ! test -e /sys/fs/cgroup/berth; berth rm e3")
+	})
+
+	t.Run("killed, and the node ended unseen", func(t *testing.T) {
+		apply(t, "name: e4\nimage: host\ncommand: [sleep, '1000']\n")
+		m.OK(t, killKeeper+"; pkill -9 -f '^sleep 1000'; sleep 0.2")
+		m.OK(t, "berth ls; berth repair; berth start e4")
+		if s := show(t, m, "e4"); s.State != "running" {
+			t.Errorf("after start: %+v", s)
+		}
+		m.OK(t, "berth rm --force e4")
+	})
+
+	t.Run("restart on failure", func(t *testing.T) {
+		apply(t, "name: e5\nimage: host\nrestart: on-failure\ncommand: [sh, -c, 'sleep 1; exit 1']\n")
+		m.OK(t, `for i in $(seq 200); do [ $(berth show --json e5 | sed -n 's/.*"restarts": *\([0-9]*\).*/\1/p;') -ge 1 ] 2>/dev/null && exit; sleep 0.1; done; berth show e5; exit 1`)
+		m.OK(t, "berth rm --force e5")
+	})
+
+	t.Run("foreground run killed", func(t *testing.T) {
+		m.OK(t, `berth run --image host -- sleep 1000 </dev/null >/dev/null 2>&1 &
+			pid=$!; for i in $(seq 100); do pgrep -f '^sleep 1000' && break; sleep 0.1; done; kill -9 $pid
+			for i in $(seq 100); do pgrep -f '^sleep 1000' || [ -e /sys/fs/cgroup/berth ] || exit 0; sleep 0.1; done; exit 1`)
+	})
+	m.OK(t, "for i in $(seq 50); do pgrep -x berth-keeper || exit 0; sleep 0.1; done; exit 1") // it ends with the last node
+}

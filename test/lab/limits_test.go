@@ -1,0 +1,161 @@
+package lab_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/test/lab"
+)
+
+// limited asks for every limit that cgroup v2 has.
+const limited = `name: n1
+image: host
+command: [sleep, infinity]
+cpu: {weight: 200, max: 0.5, set: "1"}
+memory: {max: 256MiB, high: 200MiB, low: 32MiB, swap: 0}
+pids: 100
+hugepages: {2MiB: 4MiB}
+devices: [/dev/vdb, /dev/nvme0n1]
+io:
+  - {name: virtio, device: /dev/vdb, read: {rate: 10MB/s, iops: 5000}, write: {rate: 10MB/s, iops: 4000}}
+  - {name: nvme, device: /dev/nvme0n1, read: {rate: 10MB/s}, write: {rate: 10MB/s}}
+`
+
+const group = "/sys/fs/cgroup/berth/n1"
+
+// TestLimits sets all limits on a host with cgroup v2 alone, and measures what a throttle is worth.
+func TestLimits(t *testing.T) {
+	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}}})
+	m.OK(t, "echo 8 >/proc/sys/vm/nr_hugepages")
+	disks := strings.Fields(m.OK(t, "cat /sys/block/vdb/dev /sys/block/nvme0n1/dev"))
+
+	const on = "cat /sys/fs/cgroup/cgroup.subtree_control"
+	if got := m.OK(t, on); strings.Contains(got, "hugetlb") {
+		t.Fatalf("systemd hands on %s by itself: that berth enables controllers is not seen here", got)
+	}
+
+	t.Run("doctor", func(t *testing.T) {
+		text := m.OK(t, "berth doctor")
+		for _, want := range []string{"v2 at /sys/fs/cgroup", "io.max", "this host can run nodes"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("doctor does not say %q:\n%s", want, text)
+			}
+		}
+	})
+
+	t.Run("run", func(t *testing.T) {
+		got := m.Run(t, "berth", "run", "--image", "host", "--", "sh", "-c", "cat /proc/self/cgroup; exit 7")
+		if got.Out != "0::/\n" || got.Code != 7 {
+			t.Errorf("got %+v", got)
+		}
+		m.OK(t, "! test -e /sys/fs/cgroup/berth") // the last node takes the parent with it
+		for _, controller := range []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"} {
+			if got := m.OK(t, on); !slices.Contains(strings.Fields(got), controller) {
+				t.Errorf("the top of the tree hands on %s, not %s", got, controller)
+			}
+		}
+	})
+
+	t.Run("read back", func(t *testing.T) {
+		node(t, m, limited)
+		want := map[string]string{
+			"cpu.weight": "200", "cpu.max": "50000 100000", "cpuset.cpus": "1", "cpuset.cpus.effective": "1",
+			"memory.max": "268435456", "memory.high": "209715200", "memory.low": "33554432", "memory.swap.max": "0",
+			"pids.max": "100", "hugetlb.2MB.max": "4194304",
+			"io.max": disks[0] + " rbps=10000000 wbps=10000000 riops=5000 wiops=4000\n" +
+				disks[1] + " rbps=10000000 wbps=10000000 riops=max wiops=max",
+		}
+		if d := cmp.Diff(sorted(want), sorted(files(t, m, group, keys(want)...))); d != "" {
+			t.Errorf("control files (-want +got):\n%s", d)
+		}
+		for _, l := range show(t, m, "n1").Limits {
+			if !l.Holds || l.Asked != l.ReadBack || l.HonouredBy == "" {
+				t.Errorf("show: %+v", l)
+			}
+		}
+		m.OK(t, "berth set n1 cpu.max=1.5 memory.max=300MiB memory.high=max io.virtio.read.rate=20MB/s io.nvme.write.rate=max pids=max cpu.set=0-1")
+		want = map[string]string{
+			"cpu.max": "150000 100000", "memory.max": "314572800", "memory.high": "max", "pids.max": "max", "cpuset.cpus": "0-1",
+			"io.max": disks[0] + " rbps=20000000 wbps=10000000 riops=5000 wiops=4000\n" +
+				disks[1] + " rbps=10000000 wbps=max riops=max wiops=max",
+		}
+		if d := cmp.Diff(sorted(want), sorted(files(t, m, group, keys(want)...))); d != "" {
+			t.Errorf("after berth set (-want +got):\n%s", d)
+		}
+		// The node sees its own group, and may not write its limits.
+		if r := m.Run(t, "berth", "exec", "n1", "--", "sh", "-c", "echo max >/sys/fs/cgroup/cpu.max"); r.Code == 0 {
+			t.Error("a node lifted its own limit")
+		}
+	})
+
+	t.Run("throttle", func(t *testing.T) {
+		node(t, m, limited)
+		for _, disk := range []string{"/dev/vdb", "/dev/nvme0n1"} {
+			for _, rw := range []string{"read", "write"} {
+				got := fio(t, m, "n1", disk, rw)
+				t.Logf("%s %s: %.2f MB/s", disk, rw, got/1e6)
+				if got < 9.7e6 || got > 10.3e6 {
+					t.Errorf("%s %s: %.2f MB/s, asked for 10 ± 3 %%", disk, rw, got/1e6)
+				}
+			}
+		}
+	})
+
+	t.Run("out of memory", func(t *testing.T) {
+		m.Write(t, "/root/oom.yaml", "name: oom\nimage: host\ncommand: [sh, -c, 'head -c 200M /dev/zero | tail >/dev/null']\nmemory: {max: 32MiB, swap: 0}\n")
+		m.OK(t, `berth apply -f /root/oom.yaml; for i in $(seq 100); do berth ls --json | grep -q running || exit 0; sleep 0.1; done; exit 1`)
+		s := show(t, m, "oom")
+		if s.State != "exited" || s.Exit == nil || !s.Exit.OOM || s.Exit.Code != 137 {
+			t.Errorf("status of a node that the kernel killed for lack of memory: %+v %+v", s, s.Exit)
+		}
+		m.OK(t, "berth rm oom")
+	})
+
+	t.Run("kill by group", func(t *testing.T) {
+		node(t, m, "name: fork\nimage: host\ncommand: [sh, -c, 'trap : TERM; while :; do sleep 0.05 & done']\npids: 200\n")
+		m.OK(t, "sleep 1; berth stop --grace 1s fork; ! test -e /sys/fs/cgroup/berth/fork")
+	})
+}
+
+// fio measures bytes a second of direct I/O by a node.
+func fio(t *testing.T, m *lab.VM, node, disk, rw string) float64 {
+	t.Helper()
+	text := m.OK(t, fmt.Sprintf("berth exec %s -- fio --name=x --thread --output-format=json --filename=%s --rw=%s --direct=1 "+
+		"--ioengine=libaio --iodepth=4 --bs=64k --size=200m --time_based --runtime=8", node, disk, rw))
+	var out struct {
+		Jobs []map[string]json.RawMessage
+	}
+	var side struct {
+		BW float64 `json:"bw_bytes"`
+	}
+	if err := json.Unmarshal([]byte(text[strings.Index(text, "{"):]), &out); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Jobs[0][rw], &side); err != nil {
+		t.Fatal(err)
+	}
+	return side.BW
+}
+
+func keys(m map[string]string) []string {
+	var all []string
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}
+
+// sorted sorts the lines in each file: the kernel's order of disks is its own.
+func sorted(m map[string]string) map[string][]string {
+	all := map[string][]string{}
+	for k, v := range m {
+		all[k] = strings.Split(v, "\n")
+		slices.Sort(all[k])
+	}
+	return all
+}
