@@ -30,7 +30,8 @@ type Machine struct {
 	MountOpts  string `json:"mount_options,omitempty"` // of the mount and of the file system
 }
 
-func machine(t Target) (Machine, error) {
+// computer describes the machine without its disks.
+func computer() (Machine, error) {
 	m := Machine{
 		CPU:      cpuModel("/proc/cpuinfo"),
 		Cores:    runtime.NumCPU(),
@@ -41,7 +42,15 @@ func machine(t Target) (Machine, error) {
 		return Machine{}, fmt.Errorf("ask for the kernel's version: %w", err)
 	}
 	m.Kernel = unix.ByteSliceToString(u.Release[:])
+	return m, nil
+}
 
+// machine describes the machine and the disk under the target.
+func machine(t Target) (Machine, error) {
+	m, err := computer()
+	if err != nil {
+		return Machine{}, err
+	}
 	find := block.Resolve
 	if t.Kind == "file" {
 		find = block.Under

@@ -3,7 +3,9 @@ package bench
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -120,13 +122,39 @@ func medians(trials []Trial) *Median {
 
 // compare estimates the penalty of arm against host from the rounds in which both were measured; nil if there is none.
 func compare(host, arm []Trial, marginPct float64) *Comparison {
-	d := logRatios(host, arm)
+	return judge(logRatios(iopsByRound(host), iopsByRound(arm)), marginPct, penalty)
+}
+
+func iopsByRound(trials []Trial) map[int]float64 {
+	by := map[int]float64{}
+	for _, t := range trials {
+		if t.Measured != nil {
+			by[t.Round] = t.IOPS
+		}
+	}
+	return by
+}
+
+// logRatios returns ln(arm / host) of the rounds that have both, in the order of rounds.
+func logRatios(host, arm map[int]float64) []float64 {
+	var d []float64
+	for _, round := range slices.Sorted(maps.Keys(arm)) {
+		if h, a := host[round], arm[round]; h > 0 && a > 0 {
+			d = append(d, math.Log(a/h))
+		}
+	}
+	return d
+}
+
+// judge makes a comparison of log ratios in which more is better. toPct turns one into percent worse, and falls as the
+// ratio rises. It returns nil where there is nothing to compare.
+func judge(d []float64, marginPct float64, toPct func(float64) float64) *Comparison {
 	if len(d) == 0 {
 		return nil
 	}
 	e := estimate(d)
 	c := Comparison{
-		Pairs: e.Pairs, PenaltyPct: penalty(e.Center), CI95Pct: percent(e.I95), CI90Pct: percent(e.I90),
+		Pairs: e.Pairs, PenaltyPct: toPct(e.Center), CI95Pct: percent(e.I95, toPct), CI90Pct: percent(e.I90, toPct),
 		Verdict: decide(e, logMargin(marginPct)), AtCould: Undecided,
 	}
 	if m, ok := decidable(e); ok {
@@ -136,28 +164,12 @@ func compare(host, arm []Trial, marginPct float64) *Comparison {
 	return &c
 }
 
-func logRatios(host, arm []Trial) []float64 {
-	base := map[int]float64{}
-	for _, t := range host {
-		if t.Measured != nil {
-			base[t.Round] = t.IOPS
-		}
-	}
-	var d []float64
-	for _, t := range arm {
-		if h := base[t.Round]; h > 0 && t.Measured != nil {
-			d = append(d, math.Log(t.IOPS/h))
-		}
-	}
-	return d
-}
-
 // percent turns an interval of log ratios into one of penalties, which run the other way.
-func percent(i *Interval) *[2]float64 {
+func percent(i *Interval, toPct func(float64) float64) *[2]float64 {
 	if i == nil {
 		return nil
 	}
-	return &[2]float64{penalty(i.Hi), penalty(i.Lo)}
+	return &[2]float64{toPct(i.Hi), toPct(i.Lo)}
 }
 
 func flags(row Row, r Result, arms map[string][]Trial, cores int, failed bool) []Flag {

@@ -19,9 +19,9 @@ import (
 func (a *app) benchCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "measure what a node costs against the bare host",
-		Example: "  berth bench disk --quick",
+		Example: "  berth bench disk --quick\n  berth bench net --quick",
 	}
-	c.AddCommand(a.benchDiskCmd())
+	c.AddCommand(a.benchDiskCmd(), a.benchNetCmd(), a.benchCPUCmd(), a.benchPingCmd())
 	return c
 }
 
@@ -111,8 +111,14 @@ func (a *app) benchDisk(cmd *cobra.Command, f *benchFlags) error {
 	return errors.Join(a.writeReport(report, f.jsonFile), err)
 }
 
+// printer is a report that prints itself in two forms.
+type printer interface {
+	Text(io.Writer) error
+	JSON(io.Writer) error
+}
+
 // writeReport prints the table, and the JSON where it was asked for.
-func (a *app) writeReport(r *bench.Report, jsonFile string) error {
+func (a *app) writeReport(r printer, jsonFile string) error {
 	if jsonFile == "-" {
 		return r.JSON(a.Out)
 	}

@@ -100,14 +100,22 @@ func (a *app) nodeOf(f *runFlags, args []string) (*vnode.Node, error) {
 		n.Name = "run-" + strconv.Itoa(os.Getpid())
 	}
 	vnode.Defaults(n)
-	if problems := vnode.Validate(n); len(problems) > 0 {
-		var all []string
-		for _, p := range problems {
-			all = append(all, p.Field+": "+p.Msg)
-		}
-		return nil, refuse.Invalidf("%s", strings.Join(all, "\n"))
+	if err := valid(n); err != nil {
+		return nil, err
 	}
 	return n, nil
+}
+
+// valid refuses a node that flags describe wrongly, with all that is wrong.
+func valid(n *vnode.Node) error {
+	var all []string
+	for _, p := range vnode.Validate(n) {
+		all = append(all, p.Field+": "+p.Msg)
+	}
+	if len(all) > 0 {
+		return refuse.Invalidf("%s", strings.Join(all, "\n"))
+	}
+	return nil
 }
 
 func (f *runFlags) onto(n *vnode.Node) (err error) {

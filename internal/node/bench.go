@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"time"
 
+	"berth/internal/link"
 	"berth/internal/vnode"
 )
 
@@ -75,4 +77,24 @@ func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.C
 		}
 		return stdout.Bytes(), nil
 	}, done, nil
+}
+
+// BenchNetNode is a node that a network benchmark runs its commands in: image host, with the program self (this one,
+// which is a part of the measurement) at the same path.
+func BenchNetNode(role, self string, command []string, networks ...vnode.Network) *vnode.Node {
+	n := &vnode.Node{
+		Name: fmt.Sprintf("bench-%d-%s", os.Getpid(), role), Image: vnode.Image{Kind: vnode.HostImage},
+		Command: command, Network: networks,
+	}
+	if !strings.HasPrefix(self, "/usr/") { // which image host shows anyway
+		n.Mounts = []vnode.Mount{{Source: self, Target: self, ReadOnly: true, Map: vnode.Identity}}
+	}
+	vnode.Defaults(n)
+	return n
+}
+
+// BenchCable joins the host and a running node by a link that is in no spec, named hostIf here and ifname there. It
+// goes with the node.
+func (b *Berth) BenchCable(node, hostIf, ifname string, outside, inside netip.Prefix) error {
+	return link.Cable(link.NS{PIDFile: b.Layout.Node(node).PIDFile()}, hostIf, ifname, outside, inside)
 }

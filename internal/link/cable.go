@@ -1,0 +1,60 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Cable joins the host and the namespace ns by a pair of virtual links, which both go when the namespace goes: hostIf
+// with the address outside here, ifname with the address inside there. It is what a measurement without a second machine
+// has for a wire; nodes get their links by Live.
+func Cable(ns NS, hostIf, ifname string, outside, inside netip.Prefix) error {
+	f, err := ns.Open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	there, err := at(f)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	here, err := host()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	pair := &netlink.Veth{
+		LinkAttrs: attrs(hostIf, 0, nil), PeerName: ifname, PeerTxQLen: -1, PeerNamespace: netlink.NsFd(f.Fd()),
+	}
+	if err := here.LinkAdd(pair); err != nil {
+		return fmt.Errorf("make link %s: %w", hostIf, err)
+	}
+	err = address(there, ifname, inside)
+	if err == nil {
+		err = address(here, hostIf, outside)
+	}
+	if err != nil {
+		_ = here.LinkDel(pair) // both ends go
+	}
+	return err
+}
+
+// address gives a link an address and sets it up.
+func address(h *netlink.Handle, name string, p netip.Prefix) error {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", name, err)
+	}
+	n := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	if err := h.AddrAdd(l, &netlink.Addr{IPNet: n}); err != nil {
+		return fmt.Errorf("give link %s the address %s: %w", name, p, err)
+	}
+	if err := h.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set link %s up: %w", name, err)
+	}
+	return nil
+}
