@@ -30,8 +30,11 @@ const (
 	highestRate vnode.BitRate = 200_000_000_000
 )
 
-// shaperHandle marks the qdiscs that Berth makes.
-var shaperHandle = netlink.MakeHandle(0xbe47, 0)
+// Berth's qdiscs are known by their handles. There are two, so that one can take the other's place at once.
+const (
+	shaperHandle = 0xbe47 << 16
+	otherHandle  = 0xbe48 << 16
+)
 
 // shaper is a link whose egress holds a rate.
 type shaper struct {
@@ -66,9 +69,18 @@ func (s *shaper) tbf(bits vnode.BitRate) *netlink.Tbf {
 // over is how many bytes rate bytes a second are in d.
 func over(rate uint64, d time.Duration) uint64 { return rate * uint64(d/time.Millisecond) / 1000 }
 
-// set sets the rate. Replacing a tbf by a tbf keeps its queue.
+// set sets the rate. A higher one changes the qdisc, which keeps its queue. A lower one takes a new qdisc, which drops it:
+// a packet in there may be bigger than the new bucket and would wait for ever, and all others behind it.
 func (s *shaper) set(bits vnode.BitRate) error {
-	if err := s.h.QdiscReplace(s.tbf(bits)); err != nil {
+	now, err := s.find()
+	if err != nil {
+		return err
+	}
+	q := s.tbf(bits)
+	if now != nil && (q.Rate >= now.Rate) == (now.Handle == otherHandle) {
+		q.Handle = otherHandle
+	}
+	if err := s.h.QdiscReplace(q); err != nil {
 		return fmt.Errorf("add qdisc tbf to %s: %w", s.l.Attrs().Name, err)
 	}
 	if s.feeds == nil {
@@ -115,7 +127,7 @@ func (s *shaper) find() (*netlink.Tbf, error) {
 		return nil, fmt.Errorf("list qdiscs of %s: %w", s.l.Attrs().Name, err)
 	}
 	for _, q := range all {
-		if t, ok := q.(*netlink.Tbf); ok && t.Handle == shaperHandle && t.Parent == netlink.HANDLE_ROOT {
+		if t, ok := q.(*netlink.Tbf); ok && (t.Handle == shaperHandle || t.Handle == otherHandle) && t.Parent == netlink.HANDLE_ROOT {
 			return t, nil
 		}
 	}
