@@ -282,21 +282,28 @@ func (b *Berth) remove(ctx context.Context, name string) error {
 	return b.destroy(ctx, name)
 }
 
-// removeForeground removes what a killed berth run left.
+// holderEnds is how long a berth run may take to end after its connections are closed.
+const holderEnds = 10 * time.Second
+
+// removeForeground removes what a killed berth run left. Its connection closes a moment before it counts as ended.
 func (b *Berth) removeForeground(ctx context.Context, name string) error {
 	if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if st, err := b.status(name); err == nil && st.Foreground != nil {
+		if pidfd, err := openInit(st.Foreground.PID, st.Foreground.Start); err == nil {
+			waitPidfd(pidfd, int(holderEnds.Milliseconds()))
+			pidfd.Close()
+		}
 	}
 	l, err := b.lock(ctx, name)
 	if err != nil {
 		return err
 	}
-	if err := b.settle(ctx, name); err != nil {
-		l.release()
-		return err
-	}
-	l.remove()
-	return nil
+	err = b.settle(ctx, name)
+	b.unlockGone(name, l)
+	l.release()
+	return err
 }
 
 func createStep(j *step.Journal) *oci.Create {
