@@ -161,23 +161,21 @@ func (b *Berth) watch(ctx context.Context, name string) error {
 	return err
 }
 
-// exitStatus learns how an ended init ended: from the kernel, or else from the keeper that was its parent.
+// exitStatus learns how an ended init ended: from the keeper, its parent, or else from the kernel. In this order, as only a
+// parent is told that an init powered its namespace off (SIGINT, reboot(2)): the pidfd has the SIGKILL that followed.
 func (b *Berth) exitStatus(ctx context.Context, name string, pid int, start uint64, pidfd *os.File) (unix.WaitStatus, bool) {
-	if pidfd != nil {
-		if ws, ok := exitOf(pidfd, pid, start); ok {
-			return ws, true
+	if b.keeperRuns() {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		r, err := b.ask(ctx, request{Do: "exit", Node: name, PID: pid})
+		if err == nil && r.Known {
+			return unix.WaitStatus(r.Status), true
 		}
 	}
-	if !b.keeperRuns() {
+	if pidfd == nil {
 		return 0, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	r, err := b.ask(ctx, request{Do: "exit", Node: name, PID: pid})
-	if err != nil {
-		return 0, false
-	}
-	return unix.WaitStatus(r.Status), r.Known
+	return exitOf(pidfd, pid, start)
 }
 
 // keeperRuns reports whether somebody holds the keeper's lock.
