@@ -63,6 +63,9 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 		return nil, err
 	}
 	names := capabilityNames(caps)
+	// Else it would be the caller's, of a service that the kernel must not kill, for instance. Not 0: crun 1.8 takes that
+	// for nothing.
+	oomScore := 1
 	return &specs.Process{
 		Terminal: in.Terminal,
 		Args:     in.Args,
@@ -74,6 +77,7 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 		Rlimits:      limits,
 		// An init's users log in and use su and sudo; a command has no use for set-user-id programs.
 		NoNewPrivileges: in.Init == Command,
+		OOMScoreAdj:     &oomScore,
 	}, nil
 }
 
