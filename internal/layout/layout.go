@@ -50,6 +50,12 @@ func (l Layout) tagged(s string) string {
 // Host-wide lock, the same for every root: devices and MACs are claimed under it.
 func (l Layout) HostLock() string { return "/run/berth.lock" }
 
+// VFLeases is the folder that says which node has which virtual function of an adapter: one a host too.
+func (l Layout) VFLeases() string { return "/run/berth.vfs" }
+
+// Unit is the systemd unit that enables virtual functions at boot.
+func (l Layout) Unit() string { return l.tagged("berth-vfs") + ".service" }
+
 // Per-host files.
 func (l Layout) SiteID() string          { return filepath.Join(l.Lib, "site-id") }
 func (l Layout) KeeperSocket() string    { return filepath.Join(l.Run, "keeper.sock") }
@@ -59,6 +65,9 @@ func (l Layout) RuntimeState() string    { return filepath.Join(l.Run, "runtime"
 func (l Layout) RuntimeProbe() string    { return filepath.Join(l.Lib, "runtime.json") } // which runtime is fastest here
 func (l Layout) IDs() string             { return filepath.Join(l.Lib, "ids") }          // one file a claimed id range
 func (l Layout) MACs() string            { return filepath.Join(l.Lib, "macs") }         // one file a claimed MAC
+func (l Layout) VFs() string             { return filepath.Join(l.Lib, "vfs") }          // one file an adapter with virtual functions
+func (l Layout) Pools() string           { return filepath.Join(l.Lib, "pools") }        // one file a pool of MACs
+func (l Layout) Addresses() string       { return filepath.Join(l.Lib, "addresses") }    // one file an address on the host-only bridge
 func (l Layout) Images() string          { return filepath.Join(l.Lib, "images") }
 func (l Layout) LibNodes() string        { return filepath.Join(l.Lib, "nodes") }
 func (l Layout) RunNodes() string        { return filepath.Join(l.Run, "nodes") }

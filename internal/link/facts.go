@@ -9,13 +9,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/sriov"
 	"berth/internal/vnode"
 )
 
 // Facts are the links of the host that a plan must know.
 type Facts struct {
-	Links map[string]HostLink // by name; nil if no network of the node names a parent
-	Lacks map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
+	Links  map[string]HostLink // by name; nil if no network of the node names a parent
+	Pooled map[string]string   // by interface, what it would get from its MAC pool: see ReadPooled
+	Lacks  map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
 }
 
 // HostLink is a link of the host.
@@ -28,12 +30,25 @@ type HostLink struct {
 	Uppers       []string      // links made on top of it: macvlan, VLAN …
 	Speed        vnode.BitRate // of an adapter; 0 if it does not tell, as when its cable is out
 	DefaultRoute bool          // it carries a default route; only read where a link shall be lent
+	VFs          *HostVFs      // of an adapter with SR-IOV; only read where a virtual function is wanted
+}
+
+// HostVFs are an adapter's virtual functions.
+type HostVFs struct {
+	Total int     // most that it can have
+	Uses  []VFUse // those that it has
+}
+
+// VFUse says who uses a virtual function.
+type VFUse struct {
+	User string // "" if it is free
+	Run  string // live folder of the node that has it
 }
 
 // ReadFacts reads what planning these networks needs: all links at once if one of them names a parent, what the kernel
 // has for rates if one of them has a rate, else nothing.
-func ReadFacts(nets []vnode.Network) (Facts, error) {
-	f, err := readLinks(nets)
+func ReadFacts(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
+	f, err := readLinks(nets, leases)
 	if err != nil {
 		return f, err
 	}
@@ -52,7 +67,7 @@ func ReadFacts(nets []vnode.Network) (Facts, error) {
 	return f, err
 }
 
-func readLinks(nets []vnode.Network) (Facts, error) {
+func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 	if !slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Parent != "" }) {
 		return Facts{}, nil
 	}
@@ -92,7 +107,35 @@ func readLinks(nets []vnode.Network) (Facts, error) {
 		l.Uppers, l.DefaultRoute = uppers[name], routes[index]
 		f.Links[name] = l
 	}
+	if slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.SRIOV }) {
+		return f, readVFs(h, leases, f.Links)
+	}
 	return f, nil
+}
+
+// readVFs fills in the virtual functions of the adapters among links.
+func readVFs(h *netlink.Handle, leases sriov.Leases, links map[string]HostLink) error {
+	adapters, err := sriov.List(sriov.Sys)
+	if err != nil {
+		return err
+	}
+	for _, pf := range adapters {
+		l, ok := links[pf.Name]
+		if !ok {
+			continue
+		}
+		l.VFs = &HostVFs{Total: pf.Total}
+		for _, vf := range pf.VFs {
+			user, err := vfUser(h, leases, vf)
+			if err != nil {
+				return err
+			}
+			lease, _ := leases.Read(vf.PCI)
+			l.VFs.Uses = append(l.VFs.Uses, VFUse{User: user, Run: lease.Run})
+		}
+		links[pf.Name] = l
+	}
+	return nil
 }
 
 // defaultRoutes returns the indexes of the links that carry a default route.

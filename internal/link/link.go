@@ -1,5 +1,5 @@
-// Package link gives a node its network interfaces: bridge (veth), macvlan and phys, with stable MACs, set up from
-// outside the node's network namespace, and brings lent adapters home.
+// Package link gives a node its network interfaces: bridge (veth), macvlan, sriov and phys, with stable MACs, set up from
+// outside the node's network namespace, and brings lent adapters and virtual functions home.
 //
 // Claims and Live are the pure constructors of its steps. Claims last until the node is removed; what Live makes ends
 // with the node. A node has no NET_ADMIN: everything inside is set through a netlink socket that Berth opens in the
@@ -32,7 +32,15 @@ func Kinds() step.Kinds {
 		"link.configure": func() step.Step { return &Configure{} },
 		"link.rate":      func() step.Step { return &Rate{} },
 
+		"link.probe": func() step.Step { return &Probe{} },
+
+		"link.claim-address": func() step.Step { return &ClaimAddress{} },
+
 		"link.rate-change": func() step.Step { return &RateChange{} },
+
+		"sriov.claim":     func() step.Step { return &VFClaim{} },
+		"sriov.configure": func() step.Step { return &VFConfigure{} },
+		"sriov.move":      func() step.Step { return &VFMove{} },
 	}
 }
 

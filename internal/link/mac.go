@@ -1,14 +1,18 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -42,6 +46,9 @@ type ClaimMAC struct {
 	Auto   bool   `json:"auto"`           // derived, else as given
 	Lent   string `json:"lent,omitempty"` // the host's link that this interface is, if it is lent: its MAC may be the same
 	MAC    string `json:"mac"`            // the first choice; after Do, the one claimed
+
+	Pool    string `json:"pool,omitempty"` // the lowest free one of this pool, in PoolDir
+	PoolDir string `json:"pool_dir,omitempty"`
 }
 
 // Kind implements step.Step.
@@ -49,19 +56,18 @@ func (c *ClaimMAC) Kind() string { return "link.claim-mac" }
 
 func (c *ClaimMAC) String() string {
 	how := "as given"
-	if c.Auto {
+	switch {
+	case c.Auto:
 		how = "derived from site id and name"
+	case c.Pool != "":
+		how = "the lowest free of pool " + c.Pool
 	}
 	return fmt.Sprintf("%s %s, %s", c.If, c.MAC, how)
 }
 
-// Do claims the MAC: the one it has already, or the given one, or the first derived one that no node and no link of
-// this host has. A given MAC that is taken is refuse.Busy.
+// Do claims the MAC: the one it has already, or the given one, or the first derived one, or one of its pool, that no node
+// and no link of this host has. A given MAC that is taken, and a pool without a free one, are refuse.Busy.
 func (c *ClaimMAC) Do(ctx context.Context) error {
-	if mac, ok := c.mine(); ok {
-		c.MAC = mac
-		return nil
-	}
 	lock, err := Lock(ctx, c.Lock)
 	if err != nil {
 		return err
@@ -70,32 +76,53 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return fmt.Errorf("claim MAC: %w", err)
 	}
-	links, err := hostMACs(c.Lent)
+	mac, err := c.choose(nil)
 	if err != nil {
 		return err
 	}
-	for _, mac := range c.choices() {
-		who, onHost := links[mac]
-		if !onHost {
-			err := os.Symlink(c.owner(), c.path(mac))
-			if err == nil {
-				c.MAC = mac
-				return nil
-			}
-			if !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("claim MAC: %w", err)
-			}
-			who, err = os.Readlink(c.path(mac))
-			if err != nil {
-				return fmt.Errorf("read who has MAC %s: %w", mac, err)
-			}
-			who = "node " + who
-		}
-		if !c.Auto {
-			return refuse.Busyf("MAC %s of %s is taken by %s", mac, c.If, who)
+	if err := os.Symlink(c.owner(), c.path(mac)); err != nil && !errors.Is(err, fs.ErrExist) { // it is ours, or free
+		return fmt.Errorf("claim MAC: %w", err)
+	}
+	c.MAC = mac
+	return nil
+}
+
+// choose returns the MAC that the interface has, or else the best one that is free: neither in the index, nor of a link
+// of the host, nor in except.
+func (c *ClaimMAC) choose(except map[string]string) (string, error) {
+	choices, err := c.choices()
+	if err != nil {
+		return "", err
+	}
+	if mac, ok := c.mine(); ok {
+		return mac, nil
+	}
+	links, err := hostMACs(c.Lent)
+	if err != nil {
+		return "", err
+	}
+	who := ""
+	for mac := range choices {
+		if who = cmp.Or(links[mac], except[mac], claimant(c.path(mac))); who == "" {
+			return mac, nil
 		}
 	}
-	return refuse.Busyf("no MAC for %s of node %s: all %d derived ones are taken", c.If, c.Node, attempts)
+	switch {
+	case c.Pool != "":
+		return "", refuse.Busyf("no MAC for %s of node %s: all of pool %s are taken, the last one by %s", c.If, c.Node, c.Pool, who)
+	case c.Auto:
+		return "", refuse.Busyf("no MAC for %s of node %s: all %d derived ones are taken", c.If, c.Node, attempts)
+	}
+	return "", refuse.Busyf("MAC %s of %s is taken by %s", c.MAC, c.If, who)
+}
+
+// claimant says whose claim a link of an index is; "" if it is nobody's.
+func claimant(path string) string {
+	who, err := os.Readlink(path)
+	if err != nil {
+		return ""
+	}
+	return "node " + who
 }
 
 // Verify reads the claim back.
@@ -112,7 +139,7 @@ func (c *ClaimMAC) Verify(context.Context) error {
 
 // Undo gives the MAC back, also if Do did not come to say which one it took.
 func (c *ClaimMAC) Undo(context.Context) error {
-	for _, mac := range append(c.choices(), c.MAC) {
+	for _, mac := range append(c.owned(), c.MAC) {
 		if who, err := os.Readlink(c.path(mac)); err != nil || who != c.owner() {
 			continue
 		}
@@ -125,19 +152,52 @@ func (c *ClaimMAC) Undo(context.Context) error {
 
 // mine finds the claim that this interface has already, from this step or an earlier run of it.
 func (c *ClaimMAC) mine() (string, bool) {
-	for _, mac := range c.choices() {
-		if who, err := os.Readlink(c.path(mac)); err == nil && who == c.owner() {
+	var pool Pool
+	if c.Pool != "" {
+		var err error
+		if pool, err = ReadPool(c.PoolDir, c.Pool); err != nil {
+			return "", false
+		}
+	}
+	for _, mac := range c.owned() {
+		if who, err := os.Readlink(c.path(mac)); err == nil && who == c.owner() && (c.Pool == "" || pool.Has(mac)) {
 			return mac, true
 		}
 	}
 	return "", false
 }
 
-// choices lists the MACs that may be claimed, best first.
-func (c *ClaimMAC) choices() []string {
-	if !c.Auto {
+// owned lists the MACs that may be this interface's: of a pool, which may have changed since, what the index says.
+func (c *ClaimMAC) owned() []string {
+	switch {
+	case c.Auto:
+		return c.derived()
+	case c.Pool == "":
 		return []string{c.MAC}
 	}
+	var macs []string
+	entries, _ := os.ReadDir(c.Dir) // without an index nothing is claimed
+	for _, e := range entries {
+		if who, err := os.Readlink(c.path(e.Name())); err == nil && who == c.owner() {
+			macs = append(macs, e.Name())
+		}
+	}
+	return macs
+}
+
+// choices yields the MACs that may be claimed, best first.
+func (c *ClaimMAC) choices() (iter.Seq[string], error) {
+	switch {
+	case c.Auto:
+		return slices.Values(c.derived()), nil
+	case c.Pool == "":
+		return slices.Values([]string{c.MAC}), nil
+	}
+	p, err := ReadPool(c.PoolDir, c.Pool)
+	return p.All(), err
+}
+
+func (c *ClaimMAC) derived() []string {
 	all := make([]string, attempts)
 	for i := range all {
 		all[i] = DeriveMAC(c.SiteID, c.Node, c.If, i).String()
@@ -148,7 +208,8 @@ func (c *ClaimMAC) choices() []string {
 func (c *ClaimMAC) owner() string          { return c.Node + "/" + c.If }
 func (c *ClaimMAC) path(mac string) string { return filepath.Join(c.Dir, mac) }
 
-// hostMACs maps each MAC of the host's links, the one it has and the one it was made with, to the link's name.
+// hostMACs maps each MAC of the host's links, the one it has and the one it was made with, to the link's name; and each
+// that an adapter keeps of a virtual function, whose link may be in a node.
 func hostMACs(except string) (map[string]string, error) {
 	h, err := host()
 	if err != nil {
@@ -160,9 +221,16 @@ func hostMACs(except string) (map[string]string, error) {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	macs := map[string]string{}
+	own := ""
 	for _, l := range links {
 		a := l.Attrs()
+		for _, vf := range a.Vfs {
+			if mac := vf.Mac.String(); len(vf.Mac) == 6 && mac != "00:00:00:00:00:00" {
+				macs[mac] = fmt.Sprintf("virtual function %d of %s", vf.ID, a.Name)
+			}
+		}
 		if a.Name == except {
+			own = a.HardwareAddr.String()
 			continue
 		}
 		for _, mac := range []net.HardwareAddr{a.HardwareAddr, a.PermHWAddr} {
@@ -171,17 +239,23 @@ func hostMACs(except string) (map[string]string, error) {
 			}
 		}
 	}
+	delete(macs, own) // a virtual function that is lent may keep its MAC
 	return macs, nil
 }
 
-// Claims returns the steps that last until the node is removed: one a MAC. It reads Node, Networks, SiteID, MACDir and
-// HostLock of in.
+// Claims returns the steps that last until the node is removed: one a MAC, one an address on the host-only bridge. It reads Node, Networks, SiteID, MACDir and
+// HostLock of in, PoolDir and AddressDir too.
 func Claims(in Input) ([]step.Step, error) {
 	var steps []step.Step
 	for _, n := range in.Networks {
 		if err := unsupported(n); err != nil {
 			return nil, err
 		}
+		addrs, err := in.addressClaims(n)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, addrs...)
 		if n.Mode == vnode.None || n.MAC == "" {
 			continue
 		}
@@ -189,8 +263,11 @@ func Claims(in Input) ([]step.Step, error) {
 		if n.Mode == vnode.Phys {
 			c.Lent = n.Parent
 		}
+		pool, isPool := strings.CutPrefix(n.MAC, poolPrefix)
 		if c.Auto = n.MAC == vnode.AutoMAC; c.Auto {
-			c.MAC = c.choices()[0]
+			c.MAC = c.derived()[0]
+		} else if isPool {
+			c.Pool, c.PoolDir, c.MAC = pool, in.PoolDir, in.Facts.Pooled[n.Name]
 		} else {
 			mac, err := net.ParseMAC(n.MAC)
 			if err != nil {
@@ -201,6 +278,40 @@ func Claims(in Input) ([]step.Step, error) {
 		steps = append(steps, c)
 	}
 	return steps, nil
+}
+
+// poolPrefix begins the mac of a network that wants one of a pool.
+const poolPrefix = "pool "
+
+// Choose returns the MAC that each network would claim now, by interface, and adds them to taken, which maps MACs that
+// are spoken for to whose they are. It claims nothing. A network without a MAC of its own is left out.
+func Choose(in Input, taken map[string]string) (map[string]string, error) {
+	steps, err := Claims(in)
+	if err != nil {
+		return nil, err
+	}
+	macs := map[string]string{}
+	for _, s := range steps {
+		c, ok := s.(*ClaimMAC)
+		if !ok {
+			continue
+		}
+		mac, err := c.choose(taken)
+		if err != nil {
+			return nil, err
+		}
+		macs[c.If], taken[mac] = mac, "node "+c.owner()
+	}
+	return macs, nil
+}
+
+// ReadPooled returns the MACs that those networks would get that want one of a pool, by interface.
+func ReadPooled(in Input) (map[string]string, error) {
+	in.Networks = slices.DeleteFunc(slices.Clone(in.Networks), func(n vnode.Network) bool { return !strings.HasPrefix(n.MAC, poolPrefix) })
+	if len(in.Networks) == 0 {
+		return nil, nil
+	}
+	return Choose(in, map[string]string{})
 }
 
 // MACs maps interfaces to MACs as claims say: those claimed where the steps are done, else those that they will try

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 )
 
@@ -26,6 +27,8 @@ type Phys struct {
 	MTU      int      `json:"mtu,omitempty"` // while lent, bytes; 0: its own
 	Lock     string   `json:"host_lock"`     // file of the host-wide lock
 	Original Original `json:"original"`
+
+	Leases sriov.Leases `json:"leases,omitempty"` // a virtual function that a node has claimed is not lent
 }
 
 // Kind implements step.Step.
@@ -96,6 +99,9 @@ func (p *Phys) lend(r *room) error {
 	}
 	if l == nil {
 		return refuse.Busyf("link %s is not on the host any more", p.Parent)
+	}
+	if lease, ok := p.Leases.Read(p.Original.Device); ok && p.Original.Bus == "pci" {
+		return refuse.Busyf("link %s is a virtual function that node %s has", p.Parent, lease)
 	}
 	for _, alt := range p.Original.AltNames { // they would clash in the node, and kernels before 6.5 lose them
 		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -1,11 +1,13 @@
 package link
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -15,15 +17,19 @@ const defaultMTU = 1500
 
 // Input is what Claims and Live make their steps from.
 type Input struct {
-	Node     string
-	Networks []vnode.Network   // valid, with defaults filled in
-	SiteID   string            // what derived MACs depend on
-	MACDir   string            // index of MACs in use
-	HostLock string            // file of the host-wide lock
-	Bridge   string            // name of the host-only bridge
-	NS       NS                // where the node's network namespace will be
-	MACs     map[string]string // by interface: see MACs
-	Facts    Facts             // see ReadFacts
+	Node       string
+	Networks   []vnode.Network   // valid, with defaults filled in
+	SiteID     string            // what derived MACs depend on
+	MACDir     string            // index of MACs in use
+	PoolDir    string            // MAC pools
+	AddressDir string            // index of addresses in use on the host-only bridge
+	HostLock   string            // file of the host-wide lock
+	Leases     sriov.Leases      // the host's index of virtual functions in use
+	Run        string            // the node's live folder
+	Bridge     string            // name of the host-only bridge
+	NS         NS                // where the node's network namespace will be
+	MACs       map[string]string // by interface: see MACs
+	Facts      Facts             // see ReadFacts
 }
 
 // Live returns the steps that give a running node its interfaces, in order. It refuses what this host cannot do: a
@@ -55,7 +61,14 @@ func Live(in Input) ([]step.Step, error) {
 			steps = append(steps, &Macvlan{Inside: inside, MAC: mac, MTU: mtu, Parent: n.Parent, Temp: hostName(in.Bridge, in.Node, n.Name)})
 		case vnode.Phys:
 			pins = []step.Step{&Pin{NS: in.NS}}
-			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock})
+			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock, Leases: in.Leases})
+		case vnode.SRIOV:
+			pins = []step.Step{&Pin{NS: in.NS}}
+			claimed := Claimed{Leases: in.Leases, Owner: sriov.Owner{Node: in.Node, If: n.Name, Run: in.Run}}
+			steps = append(steps,
+				&VFClaim{Leases: in.Leases, Lock: in.HostLock, Owner: claimed.Owner, PF: n.Parent},
+				&VFConfigure{Claimed: claimed, PF: n.Parent, MAC: mac, VLAN: n.VLAN},
+				&VFMove{Inside: inside, Claimed: claimed, MAC: mac, MTU: mtu})
 		}
 		rates, err := in.rates(n)
 		if err != nil {
@@ -63,6 +76,9 @@ func Live(in Input) ([]step.Step, error) {
 		}
 		for _, r := range rates {
 			steps = append(steps, r)
+		}
+		if p := in.probe(n, mac); p != nil {
+			steps = append(steps, p)
 		}
 		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: n.Routes})
 	}
@@ -93,12 +109,8 @@ func Unsupported(nets []vnode.Network) error {
 func unsupported(n vnode.Network) error {
 	const remedy = "this version of Berth does not do it yet"
 	switch {
-	case n.Mode == vnode.SRIOV:
-		return refuse.Cannotf(remedy+": use mode macvlan, or phys with a virtual function that exists", "network %s: mode sriov", n.Name)
-	case n.VLAN != 0:
-		return refuse.Cannotf(remedy+": make a VLAN interface on the host and name it as parent", "network %s: vlan %d", n.Name, n.VLAN)
-	case strings.HasPrefix(n.MAC, "pool "):
-		return refuse.Cannotf(remedy+": give an address, or auto", "network %s: mac %s", n.Name, n.MAC)
+	case n.VLAN != 0 && n.Mode != vnode.SRIOV:
+		return refuse.Cannotf(remedy+": make a VLAN interface on the host and name it as parent, or use mode sriov", "network %s: vlan %d", n.Name, n.VLAN)
 	}
 	return nil
 }
@@ -129,6 +141,10 @@ func (in *Input) check(i int) error {
 		if err := in.checkMacvlan(n, parent); err != nil {
 			return err
 		}
+	case vnode.SRIOV:
+		if err := in.checkSRIOV(n, parent); err != nil {
+			return err
+		}
 	case vnode.Phys:
 		return in.checkPhys(i, parent)
 	}
@@ -146,6 +162,38 @@ func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
 		return refuse.Cannotf("use mode bridge with parent "+parent.Master, "network %s: %s is a port of %s", n.Name, n.Parent, parent.Master)
 	case !parent.Up:
 		return refuse.Cannotf("ip link set "+n.Parent+" up", "network %s: parent %s is down", n.Name, n.Parent)
+	}
+	return nil
+}
+
+// checkSRIOV refuses an adapter that cannot give the node's networks a virtual function each.
+func (in *Input) checkSRIOV(n vnode.Network, parent HostLink) error {
+	vfs := parent.VFs
+	switch {
+	case vfs == nil:
+		return refuse.Cannotf("name one that has it ("+in.parents(n.Mode)+"), or use mode macvlan", "network %s: adapter %s has no SR-IOV", n.Name, n.Parent)
+	case len(vfs.Uses) == 0:
+		return refuse.Cannotf(fmt.Sprintf("berth vf enable %s N (it can have %d)", n.Parent, vfs.Total), "network %s: adapter %s has no virtual functions now", n.Name, n.Parent)
+	case !parent.Up:
+		return refuse.Cannotf("ip link set "+n.Parent+" up", "network %s: adapter %s is down, and its virtual functions with it", n.Name, n.Parent)
+	}
+	wanted, free := 0, 0
+	for _, o := range in.Networks {
+		if o.Mode == vnode.SRIOV && o.Parent == n.Parent {
+			wanted++
+		}
+	}
+	var users []string
+	for _, u := range vfs.Uses {
+		if u.User == "" || u.Run == in.Run && in.Run != "" { // what the node has now, it has again when it starts anew
+			free++
+		} else {
+			users = append(users, u.User)
+		}
+	}
+	if free < wanted {
+		return refuse.Busyf("network %s: no free virtual function on %s: %d wanted, %d free of %d; in use by %s",
+			n.Name, n.Parent, wanted, free, len(vfs.Uses), strings.Join(users, ", "))
 	}
 	return nil
 }
@@ -192,6 +240,9 @@ func (in *Input) parents(mode vnode.Mode) string {
 	for _, name := range slices.Sorted(maps.Keys(in.Facts.Links)) {
 		l := in.Facts.Links[name]
 		isBridge := l.Type == "bridge"
+		if mode == vnode.SRIOV && l.VFs == nil {
+			continue
+		}
 		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, "berth-") {
 			names = append(names, name)
 		}

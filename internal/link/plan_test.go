@@ -24,6 +24,10 @@ func input(nets ...vnode.Network) Input {
 			"enp3":      {Type: "device", MTU: 1500},
 			"enp4":      {Type: "device", MTU: 1500, Up: true, Master: "br0"},
 			"enp5":      {Type: "device", MTU: 1500, Up: true, Uppers: []string{"enp5.7"}},
+			"enp6":      {Type: "device", MTU: 1500, Up: true, VFs: &HostVFs{Total: 7, Uses: []VFUse{{User: "node a/eth0", Run: "/run/a"}, {User: "another network namespace"}}}},
+			"enp8":      {Type: "device", MTU: 1500, Up: true, VFs: &HostVFs{Total: 7}},
+			"enp9":      {Type: "device", MTU: 1500, VFs: &HostVFs{Total: 7, Uses: []VFUse{{}}}},
+			"enp10":     {Type: "device", MTU: 1500, Up: true, Speed: 1e9, VFs: &HostVFs{Total: 7, Uses: []VFUse{{}, {}}}},
 			"berth-xyz": {Type: "veth", MTU: 1500, Up: true},
 		}},
 	}
@@ -53,10 +57,12 @@ func TestPlan(t *testing.T) {
 		vnode.Network{Mode: vnode.Bridge, Parent: "br0", MTU: 1400, MAC: "02:00:5E:10:00:01"},
 		vnode.Network{Mode: vnode.Macvlan, Parent: "enp2", Name: "data0", Rate: vnode.NetRate{TX: 1e9, RX: 1e8}, Address: []string{"203.0.113.9/24"}, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "203.0.113.1"}}},
 		vnode.Network{Mode: vnode.Phys, Parent: "enp3"},
+		vnode.Network{Mode: vnode.SRIOV, Parent: "enp10", MAC: "02:00:5e:10:00:02", VLAN: 120, Address: []string{"192.0.2.30/24"}},
 	))
 	want := `link.claim-mac eth0 ee:02:08:45:2b:35, derived from site id and name
 link.claim-mac eth1 02:00:5e:10:00:01, as given
 link.claim-mac data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, derived from site id and name
+link.claim-mac eth4 02:00:5e:10:00:02, as given
 link.bridge berth0, host-only, made with the first node and gone with the last
 link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that lent links outlive the node's init
 link.veth eth0 ee:02:08:45:2b:35, mtu 1500, to bridge berth0
@@ -69,6 +75,10 @@ link.rate net.data0.rx 100Mbit/s by tbf on an ifb
 link.configure data0 up, 203.0.113.9/24, route 198.51.100.0/24 via 203.0.113.1
 link.phys eth3 is enp3 of the host, lent until the node ends
 link.configure eth3 up
+sriov.claim eth4 is a free virtual function of enp10
+sriov.configure eth4 on enp10: MAC 02:00:5e:10:00:02, vlan 120, spoof check on, trust off
+sriov.move eth4 into the node, mtu 1500
+link.configure eth4 up, 192.0.2.30/24
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -95,20 +105,24 @@ func TestPlanRefuses(t *testing.T) {
 		want string
 	}{
 		{"no such parent", vnode.Network{Mode: vnode.Bridge, Parent: "br7"}, refuse.NotFound, "network eth0: no link br7 on this host; there are br0"},
-		{"no such adapter", vnode.Network{Mode: vnode.Macvlan, Parent: "enp7"}, refuse.NotFound, "network eth0: no link enp7 on this host; there are enp1, enp2, enp3, enp4, enp5"},
+		{"no such adapter", vnode.Network{Mode: vnode.Macvlan, Parent: "enp7"}, refuse.NotFound, "network eth0: no link enp7 on this host; there are enp1, enp10, enp2, enp3, enp4, enp5, enp6, enp8, enp9"},
 		{"not a bridge", vnode.Network{Mode: vnode.Bridge, Parent: "enp2"}, refuse.Cannot, "network eth0: parent enp2 is not a bridge (device); use mode macvlan on it, or leave parent out for a host-only bridge; bridges of this host: br0"},
 		{"too large", vnode.Network{Mode: vnode.Bridge, Parent: "br0", MTU: 9000}, refuse.Cannot, "network eth0: mtu 9000 is more than the 1500 of its parent br0; ask for less, or raise the parent's"},
 		{"macvlan on a port", vnode.Network{Mode: vnode.Macvlan, Parent: "enp4"}, refuse.Cannot, "network eth0: enp4 is a port of br0; use mode bridge with parent br0"},
 		{"macvlan on a link that is down", vnode.Network{Mode: vnode.Macvlan, Parent: "enp3"}, refuse.Cannot, "network eth0: parent enp3 is down; ip link set enp3 up"},
-		{"macvlan on lo", vnode.Network{Mode: vnode.Macvlan, Parent: "lo"}, refuse.Cannot, "network eth0: macvlan on the loopback interface; name one of enp1, enp2, enp3, enp4, enp5"},
+		{"macvlan on lo", vnode.Network{Mode: vnode.Macvlan, Parent: "lo"}, refuse.Cannot, "network eth0: macvlan on the loopback interface; name one of enp1, enp10, enp2, enp3, enp4, enp5, enp6, enp8, enp9"},
 		{"the host's way out", vnode.Network{Mode: vnode.Phys, Parent: "enp1"}, refuse.Cannot, "network eth0: enp1 carries the host's default route; use mode macvlan on it, or lend another link"},
 		{"lend a port", vnode.Network{Mode: vnode.Phys, Parent: "enp4"}, refuse.Cannot, "network eth0: enp4 is a port of br0; take it out of there first, or use mode bridge"},
 		{"lend what carries others", vnode.Network{Mode: vnode.Phys, Parent: "enp5"}, refuse.Cannot, "network eth0: enp5 has links on top of it: enp5.7; remove them first, or use mode macvlan"},
-		{"lend a bridge", vnode.Network{Mode: vnode.Phys, Parent: "br0"}, refuse.Cannot, "network eth0: br0 cannot leave the host; name one of enp1, enp2, enp3, enp4, enp5"},
-		{"sriov", vnode.Network{Mode: vnode.SRIOV, Parent: "enp2"}, refuse.Cannot, "network eth0: mode sriov; this version of Berth does not do it yet: use mode macvlan, or phys with a virtual function that exists"},
-		{"vlan", vnode.Network{Mode: vnode.Bridge, VLAN: 7}, refuse.Cannot, "network eth0: vlan 7; this version of Berth does not do it yet: make a VLAN interface on the host and name it as parent"},
+		{"lend a bridge", vnode.Network{Mode: vnode.Phys, Parent: "br0"}, refuse.Cannot, "network eth0: br0 cannot leave the host; name one of enp1, enp10, enp2, enp3, enp4, enp5, enp6, enp8, enp9"},
+		{"sriov on none", vnode.Network{Mode: vnode.SRIOV, Parent: "enp7"}, refuse.NotFound, "network eth0: no link enp7 on this host; there are enp10, enp6, enp8, enp9"},
+		{"sriov without SR-IOV", vnode.Network{Mode: vnode.SRIOV, Parent: "enp2"}, refuse.Cannot, "network eth0: adapter enp2 has no SR-IOV; name one that has it (enp10, enp6, enp8, enp9), or use mode macvlan"},
+		{"sriov not enabled", vnode.Network{Mode: vnode.SRIOV, Parent: "enp8"}, refuse.Cannot, "network eth0: adapter enp8 has no virtual functions now; berth vf enable enp8 N (it can have 7)"},
+		{"sriov down", vnode.Network{Mode: vnode.SRIOV, Parent: "enp9"}, refuse.Cannot, "network eth0: adapter enp9 is down, and its virtual functions with it; ip link set enp9 up"},
+		{"sriov, all in use", vnode.Network{Mode: vnode.SRIOV, Parent: "enp6"}, refuse.Busy, "network eth0: no free virtual function on enp6: 1 wanted, 0 free of 2; in use by node a/eth0, another network namespace"},
+		{"sriov, too fast", vnode.Network{Mode: vnode.SRIOV, Parent: "enp10", Rate: vnode.NetRate{TX: 2e9}}, refuse.Cannot, "net.eth0.tx 2Gbit/s is more than the 1Gbit/s of enp10; ask for less, or for max"},
+		{"vlan", vnode.Network{Mode: vnode.Bridge, VLAN: 7}, refuse.Cannot, "network eth0: vlan 7; this version of Berth does not do it yet: make a VLAN interface on the host and name it as parent, or use mode sriov"},
 		{"too slow a rate", vnode.Network{Mode: vnode.Bridge, Rate: vnode.NetRate{TX: 1}}, refuse.Cannot, "net.eth0.tx 1bit/s: the kernel's token bucket holds 10kbit/s to 200Gbit/s; ask for a rate in between, or max"},
-		{"pool", vnode.Network{Mode: vnode.Bridge, MAC: "pool lab"}, refuse.Cannot, "network eth0: mac pool lab; this version of Berth does not do it yet: give an address, or auto"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,7 +152,7 @@ func TestReadFacts(t *testing.T) {
 	b.must(err)
 	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("eth0").Attrs().Index, Dst: dst}))
 
-	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}})
+	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}}, "")
 	b.must(err)
 	delete(got.Links, "lo")
 	want := map[string]HostLink{
@@ -150,7 +164,7 @@ func TestReadFacts(t *testing.T) {
 	if d := cmp.Diff(want, got.Links); d != "" {
 		t.Error(d)
 	}
-	if got, err := ReadFacts([]vnode.Network{{Mode: vnode.Bridge}}); err != nil || got.Links != nil {
+	if got, err := ReadFacts([]vnode.Network{{Mode: vnode.Bridge}}, ""); err != nil || got.Links != nil {
 		t.Errorf("nothing was asked for: %v %v", got, err)
 	}
 }

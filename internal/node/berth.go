@@ -28,6 +28,7 @@ import (
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -244,7 +245,10 @@ func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
 	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
 		return f, err
 	}
-	if f.Links, err = link.ReadFacts(n.Network); err != nil {
+	if f.Links, err = link.ReadFacts(n.Network, sriov.Leases(b.Layout.VFLeases())); err != nil {
+		return f, err
+	}
+	if f.Links.Pooled, err = plan.PooledMACs(n, f); err != nil {
 		return f, err
 	}
 	if f.Disks, err = disks(n); err != nil {

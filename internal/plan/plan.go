@@ -23,6 +23,7 @@ import (
 	"berth/internal/mounts"
 	"berth/internal/oci"
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -165,13 +166,24 @@ func (f *Facts) devices(groupPath string) []step.Step {
 	return []step.Step{d}
 }
 
+// PooledMACs returns what a node's interfaces would get from their MAC pools.
+func PooledMACs(n *vnode.Node, f Facts) (map[string]string, error) {
+	return link.ReadPooled(f.linkInput(n, nil))
+}
+
+// MACs returns the MACs that a node's interfaces would claim now, and adds them to taken: see link.Choose.
+func MACs(n *vnode.Node, f Facts, taken map[string]string) (map[string]string, error) {
+	return link.Choose(f.linkInput(n, nil), taken)
+}
+
 // Rates returns the rates that a node asks for.
 func Rates(n *vnode.Node, f Facts) ([]*link.Rate, error) { return link.Rates(f.linkInput(n, nil)) }
 
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{
-		Node: n.Name, Networks: n.Network, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(),
+		Node: n.Name, Networks: n.Network, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
+		Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run,
 		Bridge: f.Layout.Bridge(), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
 	}
 }
@@ -314,7 +326,10 @@ func ClaimKey(s step.Step) string {
 		return c.Node
 	case *link.ClaimMAC:
 		key := c.If
-		if !c.Auto {
+		switch {
+		case c.Pool != "":
+			key += " pool " + c.Pool
+		case !c.Auto:
 			key += " " + c.MAC
 		}
 		return strings.TrimSpace(key + " " + c.Lent)

@@ -29,8 +29,8 @@ var layers = [][]string{
 	{"api", "iosync", "slurm", "bench", "metrics"},
 	{"node"},
 	{"plan", "spec"},
-	{"cgroup", "sriov", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device"}, // mechanisms: not each other
-	{"mounts"}, // a mechanism too, but what oci and gateway are made of
+	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device"}, // mechanisms: not each other
+	{"mounts", "sriov"}, // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
 	{"step"},
@@ -52,7 +52,8 @@ var only = map[string][]string{
 	"step":    {"vnode", "refuse"},
 	"spec":    {"vnode", "refuse"},
 	"cgroup":  {"block", "host", "step", "refuse", "layout", "vnode"},
-	"link":    {"block", "host", "step", "refuse", "layout", "vnode"},
+	"link":    {"sriov", "block", "host", "step", "refuse", "layout", "vnode"},
+	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"device":  {"block", "host", "step", "refuse", "layout", "vnode"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},

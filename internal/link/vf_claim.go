@@ -1,0 +1,183 @@
+package link
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/refuse"
+	"berth/internal/sriov"
+	"berth/internal/step"
+)
+
+// VFClaim gives an interface of a node a virtual function of an adapter, until the node ends: one that no node has and
+// that the host does not use itself.
+type VFClaim struct {
+	Leases sriov.Leases `json:"leases"`    // the host's index
+	Lock   string       `json:"host_lock"` // file of the host-wide lock
+	Owner  sriov.Owner  `json:"owner"`
+	PF     string       `json:"pf"`
+	Token  string       `json:"token,omitempty"`
+	PCI    string       `json:"pci,omitempty"` // the VF's address, after Do
+}
+
+// Kind implements step.Step.
+func (c *VFClaim) Kind() string { return "sriov.claim" }
+
+func (c *VFClaim) String() string {
+	return fmt.Sprintf("%s is a free virtual function of %s", c.Owner.If, c.PF)
+}
+
+// Prepare chooses the token that tells this claim from any other.
+func (c *VFClaim) Prepare(context.Context) error {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails: crypto/rand
+	c.Token = hex.EncodeToString(b)
+	return nil
+}
+
+// Do takes the free VF with the lowest number; Busy if there is none.
+func (c *VFClaim) Do(ctx context.Context) error {
+	lock, err := Lock(ctx, c.Lock)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	pf, err := sriov.Find(sriov.Sys, c.PF)
+	if err != nil {
+		return err
+	}
+	if len(pf.VFs) == 0 {
+		return noVFs(pf)
+	}
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	vf, err := c.free(h, pf)
+	if err != nil {
+		return err
+	}
+	boot, err := sriov.BootID()
+	if err != nil {
+		return err
+	}
+	if err := c.Leases.Take(sriov.Lease{Owner: c.Owner, PCI: vf.PCI, Token: c.Token, Boot: boot}); err != nil {
+		return err
+	}
+	c.PCI = vf.PCI
+	return nil
+}
+
+// free finds a VF that nobody has.
+func (c *VFClaim) free(h *netlink.Handle, pf sriov.PF) (sriov.VF, error) {
+	var why []string
+	for _, vf := range pf.VFs {
+		user, err := vfUser(h, c.Leases, vf)
+		if err != nil {
+			return vf, err
+		}
+		if user == "" {
+			return vf, nil
+		}
+		why = append(why, fmt.Sprintf("%d by %s", vf.Index, user))
+	}
+	return sriov.VF{}, refuse.Busyf("no free virtual function on %s for %s: all %d are in use (%s)", pf.Name, c.Owner, len(pf.VFs), strings.Join(why, ", "))
+}
+
+func noVFs(pf sriov.PF) error {
+	return refuse.Cannotf(fmt.Sprintf("berth vf enable %s N (it can have %d)", pf.Name, pf.Total), "adapter %s has no virtual functions now", pf.Name)
+}
+
+// vfUser says who uses a virtual function; "" if it is free: no node has it, and it is a link of the host's that the host
+// has not given an address or made a port of something.
+func vfUser(h *netlink.Handle, leases sriov.Leases, vf sriov.VF) (string, error) {
+	if l, ok := leases.Read(vf.PCI); ok {
+		return "node " + l.String(), nil
+	}
+	switch {
+	case vf.Driver == "":
+		return "nobody, but it has no driver", nil
+	case strings.HasPrefix(vf.Driver, "vfio"):
+		return "driver " + vf.Driver + " (a virtual machine)", nil
+	case vf.Link == "":
+		return "another network namespace", nil
+	}
+	l, err := byName(h, vf.Link)
+	if err != nil || l == nil {
+		return "what just took it", err
+	}
+	addrs, err := addresses(h, l)
+	if err != nil {
+		return "", err
+	}
+	host := slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() })
+	if host || l.Attrs().MasterIndex != 0 {
+		return "the host, as " + vf.Link, nil
+	}
+	return "", nil
+}
+
+// VFUser says who uses a virtual function; "" if nobody does: it may be taken away.
+func VFUser(leases sriov.Leases, vf sriov.VF) (string, error) {
+	if _, held := leases.Read(vf.PCI); !held && vf.Driver == "" {
+		return "", nil
+	}
+	h, err := host()
+	if err != nil {
+		return "", err
+	}
+	defer h.Close()
+	return vfUser(h, leases, vf)
+}
+
+// Verify reads the claim back.
+func (c *VFClaim) Verify(context.Context) error {
+	if l, ok := c.Leases.Read(c.PCI); !ok || l.Token != c.Token {
+		return fmt.Errorf("virtual function %s of %s is not %s's", c.PCI, c.PF, c.Owner)
+	}
+	return nil
+}
+
+// Undo gives the VF back, also if Do did not come to say which one it took.
+func (c *VFClaim) Undo(ctx context.Context) error {
+	if c.Token == "" {
+		return nil
+	}
+	lock, err := Lock(ctx, c.Lock)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := c.Leases.Release(c.Token); err != nil {
+		return err
+	}
+	step.Fault("VF released")
+	return nil
+}
+
+// Claimed is the part that the later steps of a virtual function share: which one the claim before them took.
+type Claimed struct {
+	Leases sriov.Leases `json:"leases"`
+	Owner  sriov.Owner  `json:"owner"`
+	Lease  sriov.Lease  `json:"lease,omitzero"` // after Prepare
+}
+
+// Prepare finds the claim.
+func (c *Claimed) prepare() error {
+	l, ok := c.Leases.Of(c.Owner)
+	if !ok {
+		return fmt.Errorf("%s has no virtual function", c.Owner)
+	}
+	c.Lease = l
+	return nil
+}
+
+// mine reports whether the VF is still this claim's: else it is not to be touched.
+func (c *Claimed) mine() bool { return c.Leases.Held(c.Lease) }

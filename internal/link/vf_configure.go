@@ -1,0 +1,204 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/sriov"
+	"berth/internal/step"
+)
+
+// VFConfigure makes a claimed virtual function the node's, while it is on the host: its MAC, on the adapter and on its
+// link; its VLAN; frames with another source MAC are dropped; it is not trusted. The host has it back as it was.
+type VFConfigure struct {
+	Claimed
+	PF   string `json:"pf"`
+	MAC  string `json:"mac"`
+	VLAN int    `json:"vlan,omitempty"` // 0: none; the node neither sees nor chooses the tag
+
+	Admin    sriov.Admin `json:"admin"`    // what the adapter kept of it before
+	Original Original    `json:"original"` // its link before
+}
+
+// vfTime is how long a VF may take to be on the host again after its driver was bound anew, or its node died.
+const vfTime = 5 * time.Second
+
+// Kind implements step.Step.
+func (c *VFConfigure) Kind() string { return "sriov.configure" }
+
+func (c *VFConfigure) String() string {
+	s := fmt.Sprintf("%s on %s: MAC %s", c.Owner.If, c.PF, c.MAC)
+	if c.VLAN != 0 {
+		s += fmt.Sprintf(", vlan %d", c.VLAN)
+	}
+	return s + ", spoof check on, trust off"
+}
+
+// Prepare records what the host must get back.
+func (c *VFConfigure) Prepare(ctx context.Context) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	pf, vf, err := sriov.Of(sriov.Sys, c.Lease.PCI)
+	if err != nil {
+		return err
+	}
+	if c.Admin, err = sriov.ReadAdmin(h, pf.Name, vf.Index); err != nil {
+		return err
+	}
+	l, err := sriov.Await(ctx, h, c.Lease.PCI, vfTime)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return fmt.Errorf("virtual function %s of %s has no link on the host", c.Lease.PCI, pf.Name)
+	}
+	c.Original, err = record(h, l)
+	return err
+}
+
+// Do sets everything; what is set already stays. The VF may be in the node.
+func (c *VFConfigure) Do(ctx context.Context) error {
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	pf, vf, err := sriov.Of(sriov.Sys, c.Lease.PCI)
+	if err != nil {
+		return err
+	}
+	if err := c.wanted().Set(h, pf.Name, vf.Index); err != nil {
+		return err
+	}
+	l, err := sriov.Link(h, c.Lease.PCI)
+	if err != nil || l == nil && vf.Driver != "" { // in the node
+		return err
+	}
+	_, err = setVFMAC(ctx, h, c.Lease.PCI, c.MAC)
+	return err
+}
+
+// wanted is what the adapter shall keep of the VF. A rate is the qdisc's affair: see Rate.
+func (c *VFConfigure) wanted() sriov.Admin {
+	return sriov.Admin{MAC: c.MAC, VLAN: c.VLAN, SpoofChk: true, MaxTxRate: c.Admin.MaxTxRate, State: c.Admin.State}
+}
+
+// setVFMAC gives the link of a VF the MAC that the adapter keeps of it, and returns the link. Drivers differ: some follow
+// the adapter a moment later, some take it from the link, some (igbvf) only when they are bound anew.
+func setVFMAC(ctx context.Context, h *netlink.Handle, pci, mac string) (netlink.Link, error) {
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		return nil, fmt.Errorf("set MAC of virtual function %s: %w", pci, err)
+	}
+	for range 3 {
+		l, err := sriov.Link(h, pci)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil && l.Attrs().HardwareAddr.String() != mac {
+			_ = h.LinkSetHardwareAddr(l, hw) // read back; a driver that refuses is bound anew
+			step.Fault("VF's link has a MAC")
+			if l, err = sriov.Link(h, pci); err != nil {
+				return nil, err
+			}
+		}
+		if l != nil && l.Attrs().HardwareAddr.String() == mac {
+			return l, nil
+		}
+		if err := sriov.Rebind(sriov.Sys, pci); err != nil {
+			return nil, err
+		}
+		if _, err := sriov.Await(ctx, h, pci, vfTime); err != nil {
+			return nil, err
+		}
+	}
+	l, err := sriov.Link(h, pci)
+	if err == nil && (l == nil || l.Attrs().HardwareAddr.String() != mac) {
+		err = fmt.Errorf("virtual function %s does not take MAC %s, though its driver was bound anew", pci, mac)
+	}
+	return l, err
+}
+
+// Verify reads back what the adapter keeps, and the link's MAC while it is on the host. VFMove reads it in the node.
+func (c *VFConfigure) Verify(context.Context) error {
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	pf, vf, err := sriov.Of(sriov.Sys, c.Lease.PCI)
+	if err != nil {
+		return err
+	}
+	now, err := sriov.ReadAdmin(h, pf.Name, vf.Index)
+	if err != nil {
+		return err
+	}
+	if want := c.wanted(); !want.Holds(now) {
+		return fmt.Errorf("virtual function %d of %s has %s, not %s", vf.Index, pf.Name, now, want)
+	}
+	l, err := sriov.Link(h, c.Lease.PCI)
+	if err == nil && l != nil && l.Attrs().HardwareAddr.String() != c.MAC {
+		err = fmt.Errorf("%s, virtual function %d of %s, has MAC %s, not %s", l.Attrs().Name, vf.Index, pf.Name, l.Attrs().HardwareAddr, c.MAC)
+	}
+	return err
+}
+
+// Undo makes the VF, which VFMove brought home, what it was. One that is another's by now, or no more, is left alone.
+func (c *VFConfigure) Undo(ctx context.Context) error {
+	if c.Original.Name == "" || !c.mine() { // Prepare did not come to it
+		return nil
+	}
+	pf, vf, err := sriov.Of(sriov.Sys, c.Lease.PCI)
+	if errors.Is(err, fs.ErrNotExist) { // the adapter's driver went, and its virtual functions with it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := c.Admin.Set(h, pf.Name, vf.Index); err != nil {
+		return err
+	}
+	l, err := sriov.Link(h, c.Lease.PCI)
+	if err != nil {
+		return err
+	}
+	if l == nil { // a killed rebind left it without a driver, or the driver was unloaded
+		if err := sriov.Bind(sriov.Sys, c.Lease.PCI); errors.Is(err, sriov.ErrNoDriver) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	if l, err = setVFMAC(ctx, h, c.Lease.PCI, c.Original.MAC); err != nil && (l == nil || !c.anyMAC()) {
+		return err
+	}
+	back := c.Original
+	if err != nil {
+		back.MAC = l.Attrs().HardwareAddr.String()
+	}
+	if l, err = sriov.Await(ctx, h, c.Lease.PCI, vfTime); err != nil || l == nil {
+		return err
+	}
+	return back.restore(h, l)
+}
+
+// anyMAC reports whether the adapter left the MAC to the VF's driver, which then chooses a random one each time.
+func (c *VFConfigure) anyMAC() bool { return c.Admin.MAC == "00:00:00:00:00:00" }

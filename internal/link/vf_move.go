@@ -1,0 +1,171 @@
+package link
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/sriov"
+	"berth/internal/step"
+)
+
+// VFMove puts the link of a claimed virtual function into the node. It is known by its PCI address throughout, whatever
+// its name and index are: drivers, udev and the kernel change both.
+type VFMove struct {
+	Inside
+	Claimed
+	MAC string `json:"mac"` // what Verify expects
+	MTU int    `json:"mtu"` // bytes
+}
+
+// Kind implements step.Step.
+func (m *VFMove) Kind() string { return "sriov.move" }
+
+func (m *VFMove) String() string {
+	return fmt.Sprintf("%s into the node, mtu %d", m.If, m.MTU)
+}
+
+// Prepare records which VF and which namespace it is.
+func (m *VFMove) Prepare(ctx context.Context) error {
+	if err := m.Claimed.prepare(); err != nil {
+		return err
+	}
+	return m.Inside.Prepare(ctx)
+}
+
+// Do moves the link, unless it is in the node.
+func (m *VFMove) Do(ctx context.Context) error {
+	r, err := m.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := sriov.Link(r.Handle, m.Lease.PCI)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		if err := m.lend(ctx, r); err != nil {
+			return err
+		}
+	}
+	if l, err = m.link(r); err != nil {
+		return err
+	}
+	return set(r.Handle, l, "", m.MTU)
+}
+
+func (m *VFMove) lend(ctx context.Context, r *room) error {
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := sriov.Await(ctx, h, m.Lease.PCI, vfTime)
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return fmt.Errorf("virtual function %s has no link on the host", m.Lease.PCI)
+	}
+	a := l.Attrs()
+	if isUp(l) { // udev or a network manager may have set it up: its addresses stay behind
+		if err := h.LinkSetDown(l); err != nil {
+			return fmt.Errorf("set link %s down: %w", a.Name, err)
+		}
+	}
+	for _, alt := range a.AltNames { // they would clash in the node with those of another
+		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("take alternative name %s off %s: %w", alt, a.Name, err)
+		}
+		step.Fault("alternative name taken")
+	}
+	if err := move(nil, a.Index, r.ns, m.If); err != nil {
+		return fmt.Errorf("move link %s into the node as %s: %w", a.Name, m.If, err)
+	}
+	step.Fault("VF moved")
+	return nil
+}
+
+// Verify finds the link in the node.
+func (m *VFMove) Verify(context.Context) error {
+	r, err := m.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := m.link(r)
+	if err != nil {
+		return err
+	}
+	a := l.Attrs()
+	if a.ParentDev != m.Lease.PCI || a.HardwareAddr.String() != m.MAC {
+		return fmt.Errorf("%s in the node is device %s with MAC %s, not virtual function %s with %s", m.If, a.ParentDev, a.HardwareAddr, m.Lease.PCI, m.MAC)
+	}
+	return nil
+}
+
+// Undo brings the link home, from the node or from where the kernel has put it. VFConfigure makes it what it was.
+func (m *VFMove) Undo(ctx context.Context) error {
+	if !m.mine() {
+		return nil
+	}
+	h, err := host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := m.fetch(h); err != nil {
+		return err
+	}
+	if _, vf, err := sriov.Of(sriov.Sys, m.Lease.PCI); errors.Is(err, fs.ErrNotExist) || err == nil && vf.Driver == "" {
+		return nil // the driver of the adapter went, or its own: there is no link
+	}
+	// Where the namespace died without Berth, the kernel brings the link home by itself, a moment later.
+	l, err := sriov.Await(ctx, h, m.Lease.PCI, vfTime)
+	if err != nil || l != nil {
+		return err
+	}
+	return sriov.Rebind(sriov.Sys, m.Lease.PCI) // its new link is on the host, wherever the old one was
+}
+
+// fetch moves the link from the node's namespace to the host's, if it is there.
+func (m *VFMove) fetch(h *netlink.Handle) error {
+	r, err := m.enter()
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	l, err := sriov.Link(r.Handle, m.Lease.PCI)
+	if err != nil || l == nil {
+		return err
+	}
+	home, err := os.Open(self)
+	if err != nil {
+		return fmt.Errorf("open the host's network namespace: %w", err)
+	}
+	defer home.Close()
+	name := transitName(m.Lease)
+	if other, err := byName(h, name); err != nil || other != nil {
+		return errors.Join(err, fmt.Errorf("bring link %s home: there is a %s on the host", m.If, name))
+	}
+	if err := move(r.ns, l.Attrs().Index, home, name); err != nil {
+		return fmt.Errorf("bring link %s home as %s: %w", m.If, name, err)
+	}
+	step.Fault("VF brought home")
+	return nil
+}
+
+// transitName is the name of a VF's link on its way home: nobody else has it.
+func transitName(l sriov.Lease) string {
+	return fmt.Sprintf("berth-%x", sha256.Sum256([]byte(l.PCI+l.Token)))[:14]
+}

@@ -1,0 +1,141 @@
+package sriov
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// Admin is what an adapter keeps of one of its virtual functions. The function itself cannot change it.
+type Admin struct {
+	MAC       string `json:"mac"` // all zeros: the VF chooses its own
+	VLAN      int    `json:"vlan,omitempty"`
+	QoS       int    `json:"qos,omitempty"` // of the VLAN tag
+	SpoofChk  bool   `json:"spoofchk"`      // frames with a foreign source MAC are dropped
+	Trust     bool   `json:"trust"`
+	MaxTxRate uint32 `json:"max_tx_rate,omitempty"` // Mbit/s; 0: no limit. It holds what the VF sends, never what it receives
+	State     uint32 `json:"state"`                 // of its link: 0 as the adapter's, 1 always up, 2 down (IFLA_VF_LINK_STATE_*)
+}
+
+// ReadAdmin reads what pf keeps of its VF number index.
+func ReadAdmin(h *netlink.Handle, pf string, index int) (Admin, error) {
+	all, err := admins(h, pf)
+	if err != nil {
+		return Admin{}, err
+	}
+	a, ok := all[index]
+	if !ok {
+		return Admin{}, fmt.Errorf("read virtual function %d of %s: the adapter does not tell", index, pf)
+	}
+	return a, nil
+}
+
+// ReadAdmins fills in Admin of the adapter's VFs, as far as its driver tells.
+func (pf *PF) ReadAdmins(h *netlink.Handle) error {
+	all, err := admins(h, pf.Name)
+	if err != nil {
+		return err
+	}
+	for i := range pf.VFs {
+		if a, ok := all[pf.VFs[i].Index]; ok {
+			pf.VFs[i].Admin = &a
+		}
+	}
+	return nil
+}
+
+func admins(h *netlink.Handle, pf string) (map[int]Admin, error) {
+	l, err := h.LinkByName(pf)
+	if err != nil {
+		return nil, fmt.Errorf("read virtual functions of %s: %w", pf, err)
+	}
+	all := map[int]Admin{}
+	for _, v := range l.Attrs().Vfs {
+		all[v.ID] = Admin{
+			MAC: v.Mac.String(), VLAN: v.Vlan, QoS: v.Qos, SpoofChk: v.Spoofchk, Trust: v.Trust == 1,
+			MaxTxRate: v.MaxTxRate, State: v.LinkState,
+		}
+	}
+	return all, nil
+}
+
+// Set makes the VF number index of pf what a says, and reads it back: some drivers need a moment, or a second try.
+// What is so already is not written. A rate that the driver does not take is left out, and not read back.
+func (a Admin) Set(h *netlink.Handle, pf string, index int) error {
+	var now Admin
+	var err error
+	for try := range 3 {
+		time.Sleep(time.Duration(try) * 50 * time.Millisecond)
+		if now, err = ReadAdmin(h, pf, index); err != nil {
+			return err
+		}
+		if a.Holds(now) {
+			return nil
+		}
+		if err = a.write(h, pf, index, now); err != nil {
+			return err
+		}
+	}
+	if now, err = ReadAdmin(h, pf, index); err == nil && !a.Holds(now) {
+		err = fmt.Errorf("set virtual function %d of %s: asked for %s, the adapter has %s", index, pf, a, now)
+	}
+	return err
+}
+
+// Holds reports whether now is as a says, but for what not every driver has: a rate, the link's state.
+func (a Admin) Holds(now Admin) bool {
+	return a.MAC == now.MAC && a.VLAN == now.VLAN && a.QoS == now.QoS && a.SpoofChk == now.SpoofChk && a.Trust == now.Trust
+}
+
+func (a Admin) String() string {
+	return fmt.Sprintf("MAC %s, vlan %d, spoof check %t, trust %t", a.MAC, a.VLAN, a.SpoofChk, a.Trust)
+}
+
+func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
+	l, err := h.LinkByName(pf)
+	if err != nil {
+		return fmt.Errorf("find adapter %s: %w", pf, err)
+	}
+	mac, err := net.ParseMAC(a.MAC)
+	if err != nil {
+		return fmt.Errorf("set MAC of virtual function %d of %s: %w", index, pf, err)
+	}
+	for _, c := range []struct {
+		differs  bool
+		what     string
+		optional bool // a driver without it is no failure
+		set      func() error
+	}{
+		{a.Trust != now.Trust, fmt.Sprintf("trust %t", a.Trust), !a.Trust, func() error { return h.LinkSetVfTrust(l, index, a.Trust) }},
+		{a.MAC != now.MAC, "MAC " + a.MAC, false, func() error { return h.LinkSetVfHardwareAddr(l, index, mac) }},
+		{
+			a.VLAN != now.VLAN || a.QoS != now.QoS, fmt.Sprintf("vlan %d", a.VLAN), false,
+			func() error { return h.LinkSetVfVlanQos(l, index, a.VLAN, a.QoS) },
+		},
+		{a.SpoofChk != now.SpoofChk, fmt.Sprintf("spoof check %t", a.SpoofChk), false, func() error { return h.LinkSetVfSpoofchk(l, index, a.SpoofChk) }},
+		{a.State != now.State, fmt.Sprintf("link state %d", a.State), true, func() error { return h.LinkSetVfState(l, index, a.State) }},
+		{a.MaxTxRate != now.MaxTxRate, fmt.Sprintf("max_tx_rate %d", a.MaxTxRate), true, func() error { return h.LinkSetVfTxRate(l, index, int(a.MaxTxRate)) }},
+	} {
+		if !c.differs {
+			continue
+		}
+		err := c.set()
+		if unsupported := errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL); unsupported && c.optional {
+			continue
+		} else if errors.Is(err, unix.EOPNOTSUPP) {
+			return refuse.Cannotf("use another adapter, or mode macvlan", "the driver of %s cannot set %s of a virtual function: %w", pf, c.what, err)
+		}
+		if err != nil {
+			return fmt.Errorf("set %s of virtual function %d of %s: %w", c.what, index, pf, err)
+		}
+		step.Fault("VF's " + c.what + " set")
+	}
+	return nil
+}

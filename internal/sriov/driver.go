@@ -1,0 +1,118 @@
+package sriov
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/step"
+)
+
+// ErrNoDriver says that the kernel has no driver for a virtual function: its module is not loaded.
+var ErrNoDriver = errors.New("no driver for it is loaded")
+
+// Rebind takes the driver off a virtual function and gives it back, so that it starts anew with what the adapter keeps
+// of it: igbvf learns a new MAC in no other way. Its link is then on the host, under a name that the kernel or udev
+// chose, with a new index.
+func Rebind(sys, pci string) error {
+	driver := filepath.Join(Device(sys, pci), "driver")
+	if target(Device(sys, pci), "driver") != "" {
+		if err := write(filepath.Join(driver, "unbind"), pci); err != nil {
+			return fmt.Errorf("unbind the driver of virtual function %s: %w", pci, err)
+		}
+		step.Fault("VF unbound")
+	}
+	return Bind(sys, pci)
+}
+
+// Bind lets the kernel find a driver for a virtual function that has none. The error wraps ErrNoDriver if there is none.
+func Bind(sys, pci string) error {
+	if target(Device(sys, pci), "driver") != "" {
+		return nil
+	}
+	if pf := filepath.Join(Device(sys, pci), "physfn"); text(pf, "sriov_drivers_autoprobe") == "0" { // else the kernel binds none
+		if err := write(filepath.Join(pf, "sriov_drivers_autoprobe"), "1"); err != nil {
+			return fmt.Errorf("let drivers bind to virtual functions: %w", err)
+		}
+	}
+	if err := write(filepath.Join(sys, "bus/pci/drivers_probe"), pci); err != nil {
+		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, err)
+	}
+	step.Fault("VF bound")
+	if target(Device(sys, pci), "driver") == "" {
+		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, ErrNoDriver)
+	}
+	return nil
+}
+
+// Link finds the link of a PCI device in h's namespace; nil if it is not there.
+func Link(h *netlink.Handle, pci string) (netlink.Link, error) {
+	var links []netlink.Link
+	var err error
+	for range 50 { // an interrupted dump may lack entries
+		if links, err = h.LinkList(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if a := l.Attrs(); a.ParentDevBus == "pci" && a.ParentDev == pci {
+			return l, nil
+		}
+	}
+	return nil, nil
+}
+
+// Await waits until a device has a link in h's namespace, the host's, and until udev has named it. It returns nil when
+// none comes.
+func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Duration) (netlink.Link, error) {
+	end := time.Now().Add(limit)
+	for {
+		l, err := Link(h, pci)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil && (named(l.Attrs().Index) || time.Now().After(end)) {
+			return Link(h, pci) // with the name that it has now
+		}
+		if time.Now().After(end) {
+			return nil, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the link of virtual function %s: %w", pci, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// named reports whether udev has done with a new link: it has renamed it and will not do so again. That is the case once
+// its database knows the link (sd_device_get_is_initialized(3)). True where no udev runs.
+func named(index int) bool {
+	if _, err := os.Stat("/run/udev/control"); err != nil {
+		return true
+	}
+	_, err := os.Stat("/run/udev/data/n" + strconv.Itoa(index))
+	return err == nil
+}
+
+func write(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteString(value); err != nil {
+		return fmt.Errorf("write %s to %s: %w", strings.TrimSpace(value), path, err)
+	}
+	return nil
+}

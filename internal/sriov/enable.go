@@ -1,0 +1,151 @@
+package sriov
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// enableTime is how long the links of new virtual functions may take to be there with their names: half a second each
+// on an emulated adapter.
+const enableTime = 20 * time.Second
+
+// Enable divides an adapter into n virtual functions, each with a MAC that stays the same at every boot and after a
+// reload of the driver. taken holds the MACs that may not be used. It takes up what a killed Enable left; whoever calls
+// it holds the host-wide lock, and has kept the wish (see Wishes) first.
+//
+// The MACs must be there before the drivers bind: igbvf takes no notice of one that is set later. Hence no driver may
+// bind until all are set.
+func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]string) error {
+	dev := filepath.Join(sys, "class/net", pf.Name, "device")
+	switch {
+	case n < 1 || n > pf.Total:
+		return refuse.Invalidf("adapter %s can have 1 to %d virtual functions, not %d", pf.Name, pf.Total, n)
+	case len(pf.VFs) != 0 && len(pf.VFs) != n:
+		return refuse.Busyf("adapter %s has %d virtual functions, and the kernel changes their number only by way of none: berth vf disable %s first", pf.Name, len(pf.VFs), pf.Name)
+	}
+	if len(pf.VFs) == 0 {
+		if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "0"); err != nil {
+			return fmt.Errorf("enable virtual functions of %s: %w", pf.Name, err)
+		}
+		step.Fault("VF drivers held back")
+		if err := write(filepath.Join(dev, "sriov_numvfs"), strconv.Itoa(n)); err != nil {
+			return refuse.Cannotf("the kernel's log says more: dmesg | tail; often the firmware's SR-IOV setting is off", "enable %d virtual functions of %s: %w", n, pf.Name, err)
+		}
+		step.Fault("VFs made")
+	}
+	pf, err := read(sys, pf.Name)
+	if err != nil {
+		return err
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	defer h.Close()
+	if err := giveMACs(h, pf, taken); err != nil {
+		return err
+	}
+	if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
+		return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)
+	}
+	step.Fault("VF drivers let in")
+	return bindAll(ctx, sys, h, pf)
+}
+
+// giveMACs gives a MAC to each virtual function that has none yet and no driver.
+func giveMACs(h *netlink.Handle, pf PF, taken map[string]string) error {
+	l, err := h.LinkByName(pf.Name)
+	if err != nil {
+		return fmt.Errorf("find adapter %s: %w", pf.Name, err)
+	}
+	base := l.Attrs().PermHWAddr
+	if len(base) == 0 {
+		base = l.Attrs().HardwareAddr
+	}
+	for _, vf := range pf.VFs {
+		now, err := ReadAdmin(h, pf.Name, vf.Index)
+		if err != nil {
+			return err
+		}
+		if vf.Driver != "" || now.MAC == DeriveMAC(base, vf.Index, 0).String() {
+			continue
+		}
+		for attempt := 0; ; attempt++ {
+			now.MAC = DeriveMAC(base, vf.Index, attempt).String()
+			if _, used := taken[now.MAC]; !used {
+				break
+			}
+		}
+		if err := now.Set(h, pf.Name, vf.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeriveMAC returns the MAC that a virtual function has while no node has it: the first six bytes of SHA-256("berth vf
+// mac 1\n" ADAPTER "\n" INDEX "\n" ATTEMPT "\n"), ADAPTER being the adapter's burnt-in MAC, with the group bit cleared and
+// the local bit set. attempt is above 0 only where an earlier MAC was taken.
+func DeriveMAC(adapter net.HardwareAddr, index, attempt int) net.HardwareAddr {
+	sum := sha256.Sum256(fmt.Appendf(nil, "berth vf mac 1\n%s\n%d\n%d\n", adapter, index, attempt))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// bindAll binds drivers and waits until each virtual function has a link, and that its name. Without a driver's module
+// there are none: virtual machines can use them still.
+func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
+	var bound []string
+	for _, vf := range pf.VFs {
+		err := Bind(sys, vf.PCI)
+		if errors.Is(err, ErrNoDriver) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if vf.Driver == "" {
+			bound = append(bound, vf.PCI)
+		}
+	}
+	for _, pci := range bound {
+		if _, err := Await(ctx, h, pci, enableTime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Disable takes an adapter's virtual functions away, whoever uses them. Whoever calls it holds the host-wide lock.
+func Disable(sys string, pf PF) error {
+	dev := filepath.Join(sys, "class/net", pf.Name, "device")
+	if err := write(filepath.Join(dev, "sriov_numvfs"), "0"); err != nil {
+		return fmt.Errorf("disable virtual functions of %s: %w", pf.Name, err)
+	}
+	step.Fault("VFs taken away")
+	if text(dev, "sriov_drivers_autoprobe") == "0" { // a killed Enable
+		if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
+			return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)
+		}
+	}
+	return nil
+}
+
+// Whole reports whether an adapter has n virtual functions and each has a driver: whether Enable is done with it.
+func Whole(pf PF, n int) bool {
+	return len(pf.VFs) == n && !slices.ContainsFunc(pf.VFs, func(v VF) bool { return v.Driver == "" })
+}

@@ -1,0 +1,189 @@
+// Package sriov knows the network adapters of this host that have virtual functions: it lists and enables them, reads
+// and writes what the adapter keeps of each, and says which node has which.
+//
+// It is what the steps of package link are made of that give a node a virtual function. What is here acts on sysfs and
+// on the host's network namespace; callers hold the host-wide lock where it says so.
+package sriov
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth/internal/refuse"
+)
+
+// Sys is where sysfs is.
+const Sys = "/sys"
+
+// PF is a physical function: an adapter that can be divided.
+type PF struct {
+	Name    string `json:"name"`
+	PCI     string `json:"pci"` // address, as 0000:01:00.0
+	Driver  string `json:"driver"`
+	NUMA    int    `json:"numa"` // node of its slot; -1: the host has none, or does not tell
+	MAC     string `json:"mac"`
+	MTU     int    `json:"mtu"` // bytes
+	Up      bool   `json:"up"`
+	Carrier bool   `json:"carrier"`
+	Speed   int    `json:"speed,omitempty"` // Mbit/s; 0: not known, as without a carrier
+	Total   int    `json:"total_vfs"`       // most virtual functions that it can have
+	VFs     []VF   `json:"vfs"`             // those that it has
+}
+
+// VF is a virtual function.
+type VF struct {
+	Index  int    `json:"index"` // of its PF, from 0
+	PCI    string `json:"pci"`
+	Driver string `json:"driver,omitempty"`
+	Link   string `json:"link,omitempty"`  // its name among the host's links; "" while it is elsewhere, or without a driver
+	Owner  string `json:"owner,omitempty"` // the node and interface that has it: NODE/IFNAME
+	Admin  *Admin `json:"admin,omitempty"` // what the PF keeps of it; nil if that was not read
+}
+
+// List reads the adapters with SR-IOV that are links of the host, by name. Owner and Admin of their VFs are not filled
+// in: see Leases.Name and ReadAdmins.
+func List(sys string) ([]PF, error) {
+	links, err := os.ReadDir(filepath.Join(sys, "class/net"))
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var all []PF
+	for _, l := range links {
+		pf, err := read(sys, l.Name())
+		if errors.Is(err, errNoSRIOV) || errors.Is(err, fs.ErrNotExist) { // or it went away meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pf)
+	}
+	return all, nil
+}
+
+// Find reads one adapter. One that is not there is refused as NotFound, one without SR-IOV as Cannot.
+func Find(sys, name string) (PF, error) {
+	if name == "" || name != filepath.Base(name) {
+		return PF{}, refuse.NotFoundf("%q is not the name of a link", name)
+	}
+	if _, err := os.Lstat(filepath.Join(sys, "class/net", name)); err != nil {
+		return PF{}, refuse.NotFoundf("no link %s on this host; adapters with SR-IOV: %s", name, names(sys))
+	}
+	pf, err := read(sys, name)
+	if errors.Is(err, errNoSRIOV) {
+		return PF{}, refuse.Cannotf("use one that has it ("+names(sys)+"), or another mode",
+			"link %s has no SR-IOV: its device has no sriov_totalvfs above 0", name)
+	}
+	return pf, err
+}
+
+func names(sys string) string {
+	all, err := List(sys)
+	if err != nil || len(all) == 0 {
+		return "none"
+	}
+	list := make([]string, len(all))
+	for i, pf := range all {
+		list[i] = pf.Name
+	}
+	return strings.Join(list, ", ")
+}
+
+var errNoSRIOV = errors.New("no SR-IOV")
+
+func read(sys, name string) (PF, error) {
+	link := filepath.Join(sys, "class/net", name)
+	dev := filepath.Join(link, "device")
+	total := number(dev, "sriov_totalvfs", 0)
+	if total == 0 {
+		return PF{}, errNoSRIOV
+	}
+	pci, err := filepath.EvalSymlinks(dev)
+	if err != nil {
+		return PF{}, fmt.Errorf("find the device of %s: %w", name, err)
+	}
+	flags, _ := strconv.ParseUint(text(link, "flags"), 0, 32)
+	pf := PF{
+		Name: name, PCI: filepath.Base(pci), Driver: target(dev, "driver"), NUMA: number(dev, "numa_node", -1),
+		MAC: text(link, "address"), MTU: number(link, "mtu", 0), Up: flags&1 != 0, Carrier: text(link, "carrier") == "1",
+		Speed: max(number(link, "speed", 0), 0), Total: total, VFs: []VF{},
+	}
+	functions, err := filepath.Glob(filepath.Join(dev, "virtfn*"))
+	if err != nil {
+		return PF{}, fmt.Errorf("list virtual functions of %s: %w", name, err)
+	}
+	for _, f := range functions {
+		i, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(f), "virtfn"))
+		to, linkErr := os.Readlink(f)
+		if err != nil || linkErr != nil {
+			continue // it is being taken away
+		}
+		address := filepath.Base(to)
+		at := Device(sys, address)
+		pf.VFs = append(pf.VFs, VF{Index: i, PCI: address, Driver: target(at, "driver"), Link: linkOf(at)})
+	}
+	slices.SortFunc(pf.VFs, func(a, b VF) int { return a.Index - b.Index })
+	return pf, nil
+}
+
+// Of finds the adapter that a virtual function belongs to, and its place there. The error wraps fs.ErrNotExist when
+// there is no such function now.
+func Of(sys, pci string) (PF, VF, error) {
+	links, err := os.ReadDir(filepath.Join(Device(sys, pci), "physfn/net"))
+	if err != nil {
+		return PF{}, VF{}, fmt.Errorf("find the adapter of virtual function %s: %w", pci, err)
+	}
+	for _, l := range links {
+		pf, err := read(sys, l.Name())
+		if err != nil {
+			continue
+		}
+		if i := slices.IndexFunc(pf.VFs, func(v VF) bool { return v.PCI == pci }); i >= 0 {
+			return pf, pf.VFs[i], nil
+		}
+	}
+	return PF{}, VF{}, fmt.Errorf("find the adapter of virtual function %s: it is no link of the host: %w", pci, fs.ErrNotExist)
+}
+
+// Device is the folder of a PCI device.
+func Device(sys, pci string) string { return filepath.Join(sys, "bus/pci/devices", pci) }
+
+// linkOf returns the name of a device's link among those that this namespace sees.
+func linkOf(device string) string {
+	links, err := os.ReadDir(filepath.Join(device, "net"))
+	if err != nil || len(links) == 0 {
+		return ""
+	}
+	return links[0].Name()
+}
+
+// target returns the last name that a symbolic link leads to; "" if there is none.
+func target(dir, name string) string {
+	to, err := os.Readlink(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+func text(dir, name string) string {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func number(dir, name string, otherwise int) int {
+	n, err := strconv.Atoi(text(dir, name))
+	if err != nil {
+		return otherwise
+	}
+	return n
+}

@@ -1,0 +1,295 @@
+package sriov
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/refuse"
+)
+
+// drawn makes a sysfs tree: one adapter with three virtual functions, one that has none yet, one without SR-IOV.
+func drawn(t *testing.T) string {
+	t.Helper()
+	sys := t.TempDir()
+	put := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(sys, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(path, to string) {
+		t.Helper()
+		path = filepath.Join(sys, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	adapter := func(name, pci, total string) {
+		dev := "devices/pci0000:00/" + pci
+		put(dev+"/sriov_totalvfs", total)
+		put(dev+"/sriov_numvfs", "0")
+		put(dev+"/numa_node", "-1")
+		link(dev+"/driver", "../../../bus/pci/drivers/igb")
+		put(dev+"/net/"+name+"/address", "52:54:00:77:01:01")
+		put(dev+"/net/"+name+"/mtu", "1500")
+		put(dev+"/net/"+name+"/flags", "0x1003")
+		put(dev+"/net/"+name+"/carrier", "1")
+		put(dev+"/net/"+name+"/speed", "1000")
+		link(dev+"/net/"+name+"/device", "../..")
+		link("class/net/"+name, "../../"+dev+"/net/"+name)
+		link("bus/pci/devices/"+pci, "../../../"+dev)
+	}
+	adapter("enp1s0", "0000:01:00.0", "7")
+	adapter("enp2s0", "0000:02:00.0", "7")
+	adapter("enp3s0", "0000:03:00.0", "0")
+	put("devices/virtual/net/lo/address", "00:00:00:00:00:00")
+	link("class/net/lo", "../../devices/virtual/net/lo")
+	for i, vf := range []struct{ pci, driver, net string }{
+		{"0000:01:10.0", "igbvf", "enp1s0v0"}, {"0000:01:10.4", "igbvf", ""}, {"0000:01:11.0", "", ""},
+	} {
+		dev := "devices/pci0000:00/" + vf.pci
+		put(dev+"/vendor", "0x8086")
+		link(dev+"/physfn", "../0000:01:00.0")
+		if vf.driver != "" {
+			link(dev+"/driver", "../../../bus/pci/drivers/"+vf.driver)
+		}
+		if vf.net != "" {
+			put(dev+"/net/"+vf.net+"/address", "02:00:00:00:00:01")
+			link(dev+"/net/"+vf.net+"/device", "../..")
+			link("class/net/"+vf.net, "../../"+dev+"/net/"+vf.net)
+		}
+		link("bus/pci/devices/"+vf.pci, "../../../"+dev)
+		link(fmt.Sprintf("devices/pci0000:00/0000:01:00.0/virtfn%d", i), "../"+vf.pci)
+	}
+	return sys
+}
+
+func first() PF {
+	return PF{
+		Name: "enp1s0", PCI: "0000:01:00.0", Driver: "igb", NUMA: -1, MAC: "52:54:00:77:01:01", MTU: 1500,
+		Up: true, Carrier: true, Speed: 1000, Total: 7, VFs: []VF{
+			{Index: 0, PCI: "0000:01:10.0", Driver: "igbvf", Link: "enp1s0v0"},
+			{Index: 1, PCI: "0000:01:10.4", Driver: "igbvf"}, {Index: 2, PCI: "0000:01:11.0"},
+		},
+	}
+}
+
+func TestList(t *testing.T) {
+	got, err := List(drawn(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := first()
+	second.Name, second.PCI, second.VFs = "enp2s0", "0000:02:00.0", []VF{}
+	if d := cmp.Diff([]PF{first(), second}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestFind(t *testing.T) {
+	sys := drawn(t)
+	if pf, err := Find(sys, "enp1s0"); err != nil || !cmp.Equal(pf, first()) {
+		t.Errorf("%+v, %v", pf, err)
+	}
+	for _, tt := range []struct {
+		name string
+		kind refuse.Kind
+		want string
+	}{
+		{"enp9", refuse.NotFound, "no link enp9 on this host; adapters with SR-IOV: enp1s0, enp2s0"},
+		{"", refuse.NotFound, `"" is not the name of a link`},
+		{"../net/enp1s0", refuse.NotFound, `"../net/enp1s0" is not the name of a link`},
+		{"enp3s0", refuse.Cannot, "link enp3s0 has no SR-IOV: its device has no sriov_totalvfs above 0; use one that has it (enp1s0, enp2s0), or another mode"},
+		{"lo", refuse.Cannot, "link lo has no SR-IOV: its device has no sriov_totalvfs above 0; use one that has it (enp1s0, enp2s0), or another mode"},
+	} {
+		if _, err := Find(sys, tt.name); err == nil || refuse.KindOf(err) != tt.kind || err.Error() != tt.want {
+			t.Errorf("%q: %v", tt.name, err)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	sys := drawn(t)
+	pf, vf, err := Of(sys, "0000:01:10.4")
+	if err != nil || pf.Name != "enp1s0" || vf.Index != 1 {
+		t.Errorf("%s %d, %v", pf.Name, vf.Index, err)
+	}
+	if _, _, err := Of(sys, "0000:09:10.4"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a function that is gone: %v", err)
+	}
+	if _, _, err := Of(sys, "0000:02:00.0"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a function that is no virtual one: %v", err)
+	}
+}
+
+func TestDriver(t *testing.T) {
+	sys := drawn(t)
+	probe := filepath.Join(sys, "bus/pci/drivers_probe")
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auto := filepath.Join(sys, "devices/pci0000:00/0000:01:00.0/sriov_drivers_autoprobe")
+	if err := os.WriteFile(auto, []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Bind(sys, "0000:01:11.0"); !errors.Is(err, ErrNoDriver) {
+		t.Errorf("a driver that does not come: %v", err)
+	}
+	for path, want := range map[string]string{probe: "0000:01:11.0", auto: "1"} {
+		if b, err := os.ReadFile(path); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", filepath.Base(path), b, err)
+		}
+	}
+	if err := Bind(sys, "0000:01:10.0"); err != nil {
+		t.Errorf("one that has a driver: %v", err)
+	}
+}
+
+func TestLeases(t *testing.T) {
+	boot, err := BootID()
+	if err != nil {
+		t.Skipf("needs /proc: %v", err)
+	}
+	run := t.TempDir()
+	d := Leases(filepath.Join(t.TempDir(), "leases"))
+	a := Lease{Owner: Owner{Node: "a", If: "eth0", Run: run}, PCI: "0000:01:10.0", Token: "t1", Boot: boot}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.Held(a) || d.Held(Lease{}) {
+		t.Error("held before it was taken")
+	}
+	must(d.Release("t1"))
+	must(d.Take(a))
+	if got, ok := d.Read(a.PCI); !ok || got != a {
+		t.Errorf("%+v", got)
+	}
+	if got, ok := d.Of(a.Owner); !ok || got != a {
+		t.Errorf("%+v", got)
+	}
+	pf := first()
+	d.Name(&pf)
+	if pf.VFs[0].Owner != "a/eth0" || pf.VFs[1].Owner != "" {
+		t.Errorf("%+v", pf.VFs)
+	}
+	// A later lease of the same owner is not ended by the end of the first.
+	later := a
+	later.Token = "t2"
+	must(d.Take(later))
+	must(d.Release("t1"))
+	if d.Held(a) || !d.Held(later) {
+		t.Error("the end of an old lease touched the new one")
+	}
+	must(d.Release("t2"))
+	if _, ok := d.Read(a.PCI); ok {
+		t.Error("released and still there")
+	}
+	old, dead := a, a
+	old.Boot = "another"
+	dead.Run = filepath.Join(run, "gone")
+	for _, l := range []Lease{old, dead} {
+		must(d.Take(l))
+		if _, ok := d.Read(l.PCI); ok {
+			t.Errorf("stale and held: %+v", l)
+		}
+	}
+}
+
+func TestWishes(t *testing.T) {
+	d := Wishes(filepath.Join(t.TempDir(), "vfs"))
+	if all, err := d.All(); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	want := Wish{PF: "enp1s0", PCI: "0000:01:00.0", VFs: 7}
+	for _, set := range []bool{false, true} {
+		want.Set = set
+		if err := d.Keep(want); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := d.All(); err != nil || !cmp.Equal(all, []Wish{want}) {
+			t.Errorf("%v, %v", all, err)
+		}
+	}
+	for range 2 {
+		if err := d.Forget(want.PCI); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := d.All(); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+func TestUnit(t *testing.T) {
+	u := Unit{Dir: t.TempDir(), Name: "berth-vfs.service"}
+	for range 2 {
+		if err := u.Write([]string{"/usr/bin/berth", "--root", "/a b/100%", "vf", "restore"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(u.Dir, "multi-user.target.wants", u.Name))
+	if err != nil || !strings.Contains(string(b), `ExecStart=/usr/bin/berth --root "/a b/100%%" vf restore`+"\n") {
+		t.Errorf("%s %v", b, err)
+	}
+	for range 2 {
+		if err := u.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(u.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestDeriveMAC(t *testing.T) {
+	base := net.HardwareAddr{0x52, 0x54, 0, 0x77, 1, 1}
+	seen := map[string]bool{}
+	for i := range 256 {
+		for attempt := range 4 {
+			mac := DeriveMAC(base, i, attempt)
+			if mac[0]&3 != 2 {
+				t.Errorf("%s is not a local, single address", mac)
+			}
+			if seen[mac.String()] {
+				t.Errorf("%s twice", mac)
+			}
+			seen[mac.String()] = true
+		}
+	}
+	if got, want := DeriveMAC(base, 0, 0).String(), DeriveMAC(base, 0, 0).String(); got != want {
+		t.Errorf("%s, then %s", got, want)
+	}
+}
+
+func TestEnableRefuses(t *testing.T) {
+	sys := drawn(t)
+	for _, tt := range []struct {
+		n    int
+		kind refuse.Kind
+	}{{0, refuse.Invalid}, {8, refuse.Invalid}, {-1, refuse.Invalid}, {7, refuse.Busy}} {
+		if err := Enable(t.Context(), sys, first(), tt.n, nil); refuse.KindOf(err) != tt.kind {
+			t.Errorf("%d: %v", tt.n, err)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(sys, "class/net/enp1s0/device/sriov_numvfs")); err != nil || string(b) != "0\n" {
+		t.Errorf("it wrote: %q %v", b, err)
+	}
+}

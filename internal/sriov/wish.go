@@ -1,0 +1,87 @@
+package sriov
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Wishes is the folder that says which adapters shall have how many virtual functions, also after a reboot or a reload of
+// their driver: one file an adapter, named by its PCI address.
+type Wishes string
+
+// Wish is one adapter's.
+type Wish struct {
+	PF  string `json:"pf"` // its name when the wish was made
+	PCI string `json:"pci"`
+	VFs int    `json:"vfs"`
+	Set bool   `json:"set"` // it was fulfilled once: until then, virtual functions without a driver are a killed Enable's
+}
+
+// Keep writes a wish.
+func (d Wishes) Keep(w Wish) error {
+	b, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
+	}
+	path := filepath.Join(string(d), w.PCI)
+	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
+	}
+	return nil
+}
+
+// Forget removes the wish about an adapter, if there is one.
+func (d Wishes) Forget(pci string) error {
+	if err := os.Remove(filepath.Join(string(d), pci)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget what virtual functions there shall be: %w", err)
+	}
+	return nil
+}
+
+// All reads the wishes.
+func (d Wishes) All() ([]Wish, error) {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what virtual functions there shall be: %w", err)
+	}
+	var all []Wish
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		var w Wish
+		b, err := os.ReadFile(filepath.Join(string(d), e.Name()))
+		if err == nil {
+			err = json.Unmarshal(b, &w)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what virtual functions %s shall have: %w", e.Name(), err)
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// ByPCI finds an adapter by its address: its name may be another by now.
+func ByPCI(all []PF, pci string) (PF, bool) {
+	for _, pf := range all {
+		if pf.PCI == pci {
+			return pf, true
+		}
+	}
+	return PF{}, false
+}
