@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -107,6 +108,11 @@ func (e *Exec) Replace() error {
 	if e.Group != "" {
 		if err := os.WriteFile(filepath.Join(e.Group, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return fmt.Errorf("enter the node's group: %w", err)
+		}
+	}
+	if score := e.Process.OOMScoreAdj; score != nil { // crun sets it at create only
+		if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*score)), 0); err != nil {
+			return fmt.Errorf("take the node's standing when memory is short: %w", err)
 		}
 	}
 	args := []string{e.Runtime.Name}
