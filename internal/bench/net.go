@@ -119,17 +119,24 @@ func (o *NetOptions) Complete() error {
 	return nil
 }
 
+// HasIperf refuses where iperf3 is not installed.
+func HasIperf() error {
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		return refuse.Cannotf(iperfRemedy, "iperf3, which does the measuring, is not installed")
+	}
+	return nil
+}
+
 // iperfVersion returns the version of iperf3 that all arms have, and refuses where one has none or another one.
 func iperfVersion(ctx context.Context, arms []NetArm) (string, error) {
 	version := ""
 	for _, a := range arms {
 		out, err := a.Run(ctx, []string{"iperf3", "--version"})
-		v := strings.Join(strings.Fields(string(out))[:min(2, len(strings.Fields(string(out))))], " ") // "iperf 3.12 (cJSON …"
+		v, _, _ := strings.Cut(string(out), " (") // "iperf 3.12 (cJSON 1.7.15)"
+		v = strings.TrimSpace(v)
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case errors.Is(err, exec.ErrNotFound):
-			return "", refuse.Cannotf(iperfRemedy, "iperf3, which does the measuring, is not installed")
 		case err != nil:
 			return "", refuse.Cannotf(iperfRemedy+", where the node's image has none: in the image", "iperf3 does not run in the arm %s: %w", a.Name, err)
 		case version != "" && v != version:

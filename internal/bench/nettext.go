@@ -64,7 +64,7 @@ func (r *NetReport) textArms(b *strings.Builder) {
 func (r *NetReport) textCompared(b *strings.Builder) {
 	// The widest line: 12 + 8 + 20 + 20 + 5 + 10 and five spaces.
 	const line = "%-12s %-8s %-20s %-20s %5s %s\n"
-	fmt.Fprintf(b, line, "% worse than", "host is", "(95 %)", "host twice (95 %)", "could", "verdict")
+	fmt.Fprintf(b, line, "% worse", "arm", "than host (95 %)", "host twice (95 %)", "could", "verdict")
 	for _, row := range r.Rows {
 		for _, of := range measures(row.Name) {
 			label, null := of.label, row.penalty(nullArm, of.name)
@@ -101,7 +101,7 @@ func (r *NetReport) textNotes(b *strings.Builder) {
 		"be smaller, `undecided` that this run cannot tell; `could` is the smallest margin that it could have decided.", short(r.MarginPct)))
 	for _, row := range r.Rows {
 		for _, f := range row.Flags {
-			wrap(b, "! ", row.Name+": "+f.sentence(0, 0))
+			wrap(b, "! ", row.Name+": "+strings.Replace(f.sentence(0, 0), "the disk", "the network", 1))
 		}
 	}
 	for _, n := range r.Notes {

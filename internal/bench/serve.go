@@ -26,6 +26,9 @@ const iperfRemedy = "apt-get install iperf3"
 // Serve is the peer of a network benchmark: an iperf3 server on port and the other end of round trips on the next one.
 // It tells w when both listen, and ends, nothing left, when ctx is done.
 func Serve(ctx context.Context, w io.Writer, port int) error {
+	if err := HasIperf(); err != nil {
+		return err
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(port+1)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return refuse.Busyf("port %d is in use: choose another one with --port, here and where it is measured", port+1)
@@ -62,9 +65,7 @@ func serveIperf(ctx context.Context, port int, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("run iperf3: %w", err)
 	}
-	if err := cmd.Start(); errors.Is(err, exec.ErrNotFound) {
-		return refuse.Cannotf(iperfRemedy, "iperf3, which does the measuring, is not installed")
-	} else if err != nil {
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("run iperf3: %w", err)
 	}
 	listens := false

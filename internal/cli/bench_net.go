@@ -49,7 +49,8 @@ docs/METHOD.md explains the method. Interrupted, it prints what was measured
 and marks it partial.`,
 		Example: `  berth bench net --quick
   berth bench net --serve                    on the peer
-  berth bench net --peer 192.0.2.9 --network macvlan:eth0,192.0.2.50/24 --network bridge:br0,192.0.2.51/24 --json net.json`,
+  berth bench net --peer 192.0.2.9 --json net.json \
+    --network macvlan:eth0,192.0.2.50/24 --network bridge:br0,192.0.2.51/24`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.serve {
 				return a.serve(cmd, &f)
@@ -88,6 +89,12 @@ func (a *app) benchNet(cmd *cobra.Command, f *netFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := f.Complete(); err != nil {
+		return err
+	}
+	if err := bench.HasIperf(); err != nil {
+		return err
+	}
 	if f.Self, err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
@@ -99,9 +106,6 @@ func (a *app) benchNet(cmd *cobra.Command, f *netFlags) (err error) {
 	defer stop()
 	set := netSet{b: b, f: f}
 	defer set.close()
-	if err := f.Complete(); err != nil {
-		return err
-	}
 	if err := set.make(ctx, networks); err != nil {
 		return err
 	}

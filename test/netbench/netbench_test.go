@@ -1,0 +1,205 @@
+// Package netbench runs berth bench net for real, against a peer on this machine.
+package netbench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/internal/bench"
+)
+
+// place is a berth with a root of its own.
+type place struct {
+	*testing.T
+	berth, root string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a minute of traffic: not with -short")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes nodes")
+	}
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		t.Skip("needs iperf3: apt-get install iperf3")
+	}
+	// Not t.TempDir: the path to the root of nodes must be open to them.
+	dir, err := os.MkdirTemp("/var/tmp", "berth-netbench-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := &place{T: t, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root")}
+	build := exec.Command("go", "build", "-o", p.berth, "berth/cmd/berth")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build berth: %v\n%s", err, out)
+	}
+	return p
+}
+
+func (p *place) command(out, errs *bytes.Buffer, args ...string) *exec.Cmd {
+	cmd := exec.Command(p.berth, append([]string{"--root", p.root}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, errs
+	return cmd
+}
+
+// tidy waits until nothing of a run is left: no node, no link named after it, no keeper.
+func (p *place) tidy(pid int) {
+	p.Helper()
+	var left []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		left = nil
+		nodes, _ := filepath.Glob(filepath.Join(p.root, "*", "nodes", "*"))
+		left = append(left, nodes...)
+		if links, err := net.Interfaces(); err == nil {
+			for _, l := range links {
+				if l.Name == fmt.Sprintf("berth-p%d", pid) {
+					left = append(left, "link "+l.Name)
+				}
+			}
+		}
+		left = append(left, p.running()...)
+		if len(left) == 0 {
+			return
+		}
+	}
+	p.Errorf("left behind: %v", left)
+}
+
+// running lists the processes of this place's own berth.
+func (p *place) running() (all []string) {
+	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, exe := range exes {
+		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, p.berth) {
+			all = append(all, filepath.Dir(exe))
+		}
+	}
+	return all
+}
+
+// A whole run in mode bridge: trials of all arms, in all rows; the text says on its first line what was measured.
+func TestRun(t *testing.T) {
+	p := newPlace(t)
+	var out, errs bytes.Buffer
+	file := filepath.Join(filepath.Dir(p.root), "net.json")
+	cmd := p.command(&out, &errs, "bench", "net", "--quick", "--pairs", "1", "--network", "bridge", "--json", file)
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s%s", err, &out, &errs)
+	}
+	t.Logf("\n%s", &out)
+	if first, _, _ := strings.Cut(out.String(), "\n"); !strings.Contains(first, "a peer on this machine") || !strings.Contains(first, "no wire") {
+		t.Errorf("the first line is %q", first)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep bench.NetReport
+	if err := json.Unmarshal(text, &rep); err != nil {
+		t.Fatal(err)
+	}
+	if rep.Format != bench.NetFormat || rep.Partial || !rep.OwnPeer || len(rep.Rows) != 3 || len(rep.Trials) != 3*3*2 {
+		t.Errorf("%s, partial %v, own peer %v, %d rows, %d trials", rep.Format, rep.Partial, rep.OwnPeer, len(rep.Rows), len(rep.Trials))
+	}
+	for _, tr := range rep.Trials {
+		m := tr.NetMeasured
+		switch {
+		case m == nil:
+			t.Errorf("trial %d failed: %s", tr.Seq, tr.Error)
+		case m.Trips > 0:
+			if m.P50 <= 0 || m.P99 < m.P50 {
+				t.Errorf("trial %d: %+v", tr.Seq, m)
+			}
+		case m.Bits < 1e6 || m.CPU <= 0 || m.RunMillis < 500:
+			t.Errorf("trial %d: %+v", tr.Seq, m)
+		}
+	}
+	p.tidy(cmd.Process.Pid)
+}
+
+// ended starts a long run, sends it a signal after a while, and returns what it printed. Nothing may be left.
+func (p *place) ended(sig syscall.Signal, after time.Duration) string {
+	p.Helper()
+	var out, errs bytes.Buffer
+	cmd := p.command(&out, &errs, "bench", "net", "--quick", "--pairs", "100", "--network", "macvlan")
+	if err := cmd.Start(); err != nil {
+		p.Fatal(err)
+	}
+	time.Sleep(after)
+	if err := cmd.Process.Signal(sig); err != nil {
+		p.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		p.Errorf("%v: exit code 0", sig)
+	}
+	p.tidy(cmd.Process.Pid)
+	return out.String()
+}
+
+// Whatever ends it, nothing is left.
+func TestEnded(t *testing.T) {
+	p := newPlace(t)
+	p.ended(syscall.SIGKILL, 4*time.Second)
+	p.ended(syscall.SIGTERM, time.Second)
+}
+
+// What was measured until an interrupt is printed and marked. How long the warm-up round takes is the machine's.
+func TestPartial(t *testing.T) {
+	p := newPlace(t)
+	for _, after := range []time.Duration{20 * time.Second, time.Minute, 2 * time.Minute} {
+		if out := p.ended(syscall.SIGINT, after); strings.Contains(out, "PARTIAL") {
+			return
+		}
+	}
+	t.Error("no partial report within minutes")
+}
+
+// What cannot be measured is refused before anything is made.
+func TestRefused(t *testing.T) {
+	p := newPlace(t)
+	for _, c := range []struct {
+		args []string
+		exit int
+		says string
+	}{
+		{[]string{"--network", "sriov"}, 2, "without --peer only bridge and macvlan"},
+		{[]string{"--network", "bridge:br0,192.0.2.5/24"}, 2, "give the mode alone"},
+		{[]string{"--network", "bridge", "--network", "bridge"}, 2, "measured already"},
+		{[]string{"--peer", "192.0.2.9"}, 2, "needs a --network"},
+		{[]string{"--peer", "example.org", "--network", "bridge"}, 2, "want an address"},
+		{[]string{"--peer", "192.0.2.9", "--network", "macvlan:eth0"}, 2, "a parent and an address are needed"},
+		{[]string{"--peer", "192.0.2.9", "--network", "bridge:nosuchlink,192.0.2.5/24"}, 4, "no link nosuchlink"},
+		{[]string{"--run", "1500ms"}, 2, "whole seconds"},
+		{[]string{"--serve", "--peer", "192.0.2.9"}, 2, "goes with --port alone"},
+	} {
+		var out, errs bytes.Buffer
+		cmd := p.command(&out, &errs, append([]string{"bench", "net"}, c.args...)...)
+		_ = cmd.Run()
+		if cmd.ProcessState.ExitCode() != c.exit || !strings.Contains(errs.String(), c.says) {
+			t.Errorf("%v: exit code %d, %s", c.args, cmd.ProcessState.ExitCode(), &errs)
+		}
+	}
+	var out, errs bytes.Buffer
+	cmd := p.command(&out, &errs, "bench", "net", "--quick")
+	cmd.Env = append(os.Environ(), "PATH=/nowhere")
+	_ = cmd.Run()
+	if cmd.ProcessState.ExitCode() != 3 || !strings.Contains(errs.String(), "apt-get install iperf3") {
+		t.Errorf("without iperf3: exit code %d, %s", cmd.ProcessState.ExitCode(), &errs)
+	}
+	p.tidy(0)
+}
