@@ -18,7 +18,7 @@ import (
 // Configure gives an interface in a node its addresses and routes and sets it up, and the loopback interface too.
 //
 // IPv6 addresses are usable at once: the kernel is told to skip the detection of duplicates, which would keep them
-// tentative for a second or two. A duplicate on the network is therefore not found out.
+// tentative for a second or two. Probe looks for duplicates before.
 type Configure struct {
 	Inside
 	MAC     string        `json:"mac,omitempty"` // what Verify expects; empty: any
@@ -61,10 +61,8 @@ func (c *Configure) Do(context.Context) error {
 			return err
 		}
 	}
-	if err := r.LinkSetUp(l); errors.Is(err, unix.EADDRINUSE) { // macvlan_open: only now
-		return refuse.Busyf("MAC %s of %s is in use on its parent: %w", c.MAC, c.If, err)
-	} else if err != nil {
-		return fmt.Errorf("set %s up: %w", c.If, err)
+	if err := bringUp(r.Handle, l, c.MAC); err != nil {
+		return err
 	}
 	routes, err := c.routes(l)
 	if err != nil {

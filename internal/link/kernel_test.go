@@ -118,6 +118,7 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 	}
 	in := Input{
 		Node: s.name, Networks: n.Network, SiteID: "site", MACDir: filepath.Join(s.dir, "macs"), HostLock: s.lock(),
+		PoolDir: filepath.Join(s.dir, "pools"), AddressDir: filepath.Join(s.dir, "addresses"),
 		Bridge: "berthtest", NS: s.ns, Facts: facts,
 	}
 	claims, err := Claims(in)

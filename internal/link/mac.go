@@ -243,8 +243,8 @@ func hostMACs(except string) (map[string]string, error) {
 	return macs, nil
 }
 
-// Claims returns the steps that last until the node is removed: one a MAC, one an address on the host-only bridge. It reads Node, Networks, SiteID, MACDir and
-// HostLock of in, PoolDir and AddressDir too.
+// Claims returns the steps that last until the node is removed: one a MAC, one an address on the host-only bridge. Of in it
+// reads Node, Networks, SiteID, the folders, HostLock and Facts.Pooled.
 func Claims(in Input) ([]step.Step, error) {
 	var steps []step.Step
 	for _, n := range in.Networks {

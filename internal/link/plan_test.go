@@ -59,7 +59,9 @@ func TestPlan(t *testing.T) {
 		vnode.Network{Mode: vnode.Phys, Parent: "enp3"},
 		vnode.Network{Mode: vnode.SRIOV, Parent: "enp10", MAC: "02:00:5e:10:00:02", VLAN: 120, Address: []string{"192.0.2.30/24"}},
 	))
-	want := `link.claim-mac eth0 ee:02:08:45:2b:35, derived from site id and name
+	want := `link.claim-address eth0 192.0.2.10, on the host-only bridge
+link.claim-address eth0 2001:db8::10, on the host-only bridge
+link.claim-mac eth0 ee:02:08:45:2b:35, derived from site id and name
 link.claim-mac eth1 02:00:5e:10:00:01, as given
 link.claim-mac data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, derived from site id and name
 link.claim-mac eth4 02:00:5e:10:00:02, as given
@@ -72,12 +74,14 @@ link.configure eth1 up
 link.macvlan data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, mtu 9000, on enp2
 link.rate net.data0.tx 1Gbit/s by tbf
 link.rate net.data0.rx 100Mbit/s by tbf on an ifb
+link.probe data0 that nobody on its network has 203.0.113.9/24
 link.configure data0 up, 203.0.113.9/24, route 198.51.100.0/24 via 203.0.113.1
 link.phys eth3 is enp3 of the host, lent until the node ends
 link.configure eth3 up
 sriov.claim eth4 is a free virtual function of enp10
 sriov.configure eth4 on enp10: MAC 02:00:5e:10:00:02, vlan 120, spoof check on, trust off
 sriov.move eth4 into the node, mtu 1500
+link.probe eth4 that nobody on its network has 192.0.2.30/24
 link.configure eth4 up, 192.0.2.30/24
 `
 	if d := cmp.Diff(want, got); d != "" {

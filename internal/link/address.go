@@ -1,0 +1,87 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// ClaimAddress keeps an address on the host-only bridge for an interface of a node until the node is removed. Nobody but
+// this host's nodes is on that bridge, so that an index is enough: a folder with one symbolic link an address, like the one
+// of MACs. On other networks Probe asks who is there.
+type ClaimAddress struct {
+	Dir     string `json:"dir"` // the index
+	Node    string `json:"node"`
+	If      string `json:"ifname"`
+	Address string `json:"address"` // without prefix length
+}
+
+// addressClaims returns the claims of one network.
+func (in *Input) addressClaims(n vnode.Network) ([]step.Step, error) {
+	if n.Mode != vnode.Bridge || n.Parent != "" {
+		return nil, nil
+	}
+	var steps []step.Step
+	for _, cidr := range n.Address {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, refuse.Invalidf("address of network %s: %w", n.Name, err)
+		}
+		steps = append(steps, &ClaimAddress{Dir: in.AddressDir, Node: in.Node, If: n.Name, Address: p.Addr().String()})
+	}
+	return steps, nil
+}
+
+// Kind implements step.Step.
+func (c *ClaimAddress) Kind() string { return "link.claim-address" }
+
+func (c *ClaimAddress) String() string { return c.If + " " + c.Address + ", on the host-only bridge" }
+
+// Do claims the address; refuse.Busy if another node has it.
+func (c *ClaimAddress) Do(context.Context) error {
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return fmt.Errorf("claim address %s: %w", c.Address, err)
+	}
+	err := os.Symlink(c.owner(), c.path())
+	if !errors.Is(err, fs.ErrExist) {
+		if err != nil {
+			err = fmt.Errorf("claim address %s: %w", c.Address, err)
+		}
+		return err
+	}
+	return c.Verify(context.Background())
+}
+
+// Verify reads the claim back.
+func (c *ClaimAddress) Verify(context.Context) error {
+	who, err := os.Readlink(c.path())
+	if err != nil {
+		return fmt.Errorf("read claim of address %s: %w", c.Address, err)
+	}
+	if who != c.owner() {
+		return refuse.Busyf("address %s of %s is taken by node %s", c.Address, c.If, who)
+	}
+	return nil
+}
+
+// Undo gives the address back.
+func (c *ClaimAddress) Undo(context.Context) error {
+	if who, err := os.Readlink(c.path()); err != nil || who != c.owner() {
+		return nil
+	}
+	if err := os.Remove(c.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give address %s back: %w", c.Address, err)
+	}
+	return nil
+}
+
+func (c *ClaimAddress) owner() string { return c.Node + "/" + c.If }
+func (c *ClaimAddress) path() string  { return filepath.Join(c.Dir, c.Address) }

@@ -1,0 +1,207 @@
+package link
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/refuse"
+)
+
+// Pool is a set of MACs that nodes may take, lowest first, as a file keeps it: an address or a range FIRST-LAST a line,
+// both ends included, # begins a comment.
+//
+//	# what the network's people gave to this host
+//	02:00:5e:10:00:01
+//	02:00:5e:10:01:00-02:00:5e:10:01:ff
+type Pool []MACRange // sorted, apart from each other
+
+// MACRange is a range of MACs, both ends included. They share the first byte, so that all of them are unicast.
+type MACRange struct{ First, Last uint64 }
+
+// ReadPool reads the pool of that name in dir; NotFound if there is none.
+func ReadPool(dir, name string) (Pool, error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("no MAC pool %s; make it with berth net pool add %s FIRST-LAST", name, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read MAC pool %s: %w", name, err)
+	}
+	p, err := ParsePool(data)
+	if err != nil {
+		return nil, refuse.Invalidf("MAC pool %s: %w", filepath.Join(dir, name), err)
+	}
+	return p, nil
+}
+
+// ParsePool reads the text of a pool's file.
+func ParsePool(text []byte) (Pool, error) {
+	var p Pool
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		r, err := ParseMACRange(line)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		p = append(p, r)
+	}
+	return p.merged(), lines.Err()
+}
+
+// ParseMACRange reads an address, or a range FIRST-LAST.
+func ParseMACRange(s string) (MACRange, error) {
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	a, err := parseMAC(strings.TrimSpace(first))
+	if err != nil {
+		return MACRange{}, err
+	}
+	b, err := parseMAC(strings.TrimSpace(last))
+	switch {
+	case err != nil:
+		return MACRange{}, err
+	case a > b:
+		return MACRange{}, fmt.Errorf("%s: its end is below its begin", s)
+	case a>>40 != b>>40:
+		return MACRange{}, fmt.Errorf("%s: both ends of a range have the same first byte", s)
+	}
+	return MACRange{a, b}, nil
+}
+
+func parseMAC(s string) (uint64, error) {
+	hw, err := net.ParseMAC(s)
+	switch {
+	case err != nil || len(hw) != 6:
+		return 0, fmt.Errorf("%q is not a MAC, for example 02:00:5e:10:00:01", s)
+	case hw[0]&1 != 0:
+		return 0, fmt.Errorf("%s is a multicast address: the first byte must be even", s)
+	}
+	mac := binary.BigEndian.Uint64(append([]byte{0, 0}, hw...))
+	if mac == 0 {
+		return 0, fmt.Errorf("%s is no address", s)
+	}
+	return mac, nil
+}
+
+func macText(mac uint64) string {
+	return net.HardwareAddr(binary.BigEndian.AppendUint64(nil, mac)[2:]).String()
+}
+
+func (r MACRange) String() string {
+	if r.First == r.Last {
+		return macText(r.First)
+	}
+	return macText(r.First) + "-" + macText(r.Last)
+}
+
+// merged sorts the ranges and joins those that overlap or touch.
+func (p Pool) merged() Pool {
+	p = slices.Clone(p)
+	slices.SortFunc(p, func(a, b MACRange) int {
+		if a.First < b.First {
+			return -1
+		}
+		return 1
+	})
+	var out Pool
+	for _, r := range p {
+		if n := len(out); n > 0 && r.First <= out[n-1].Last+1 && r.First>>40 == out[n-1].First>>40 {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Size is how many MACs the pool has.
+func (p Pool) Size() uint64 {
+	var n uint64
+	for _, r := range p {
+		n += r.Last - r.First + 1
+	}
+	return n
+}
+
+// Has reports whether the pool has a MAC.
+func (p Pool) Has(mac string) bool {
+	m, err := parseMAC(mac)
+	return err == nil && slices.ContainsFunc(p, func(r MACRange) bool { return r.First <= m && m <= r.Last })
+}
+
+// All yields the MACs, lowest first.
+func (p Pool) All() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, r := range p {
+			for m := r.First; m <= r.Last; m++ {
+				if !yield(macText(m)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Text is the pool as its file has it.
+func (p Pool) Text() string {
+	var b strings.Builder
+	for _, r := range p {
+		b.WriteString(r.String() + "\n")
+	}
+	return b.String()
+}
+
+// AddToPool adds ranges to the pool of that name in dir, and makes it if need be. Comments in the file go. The caller
+// holds the host-wide lock.
+func AddToPool(dir, name string, more []MACRange) (Pool, error) {
+	p, err := ReadPool(dir, name)
+	if err != nil && refuse.KindOf(err) != refuse.NotFound {
+		return nil, err
+	}
+	p = append(p, more...).merged()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make MAC pool %s: %w", name, err)
+	}
+	path := filepath.Join(dir, name)
+	tmp := filepath.Join(dir, "."+name+".new") // a pool's name does not begin with a dot
+	err = os.WriteFile(tmp, []byte(p.Text()), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return nil, fmt.Errorf("write MAC pool %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// Pools names the pools in dir.
+func Pools(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list MAC pools: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
