@@ -26,9 +26,10 @@ setup: ## install what a fresh Debian 12 lacks (as root)
 demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
 	@scripts/demo
 
+# One package at a time: tests that measure, and those that look for what is left behind, would disturb each other.
 .PHONY: test
 test: setup ## all tests that this machine can run (as root)
-	@$(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -race -timeout 60m ./...
+	@$(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -race -p 1 -timeout 60m ./...
 
 .PHONY: test-fast
 test-fast: ## the tests that take no time
