@@ -91,7 +91,8 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	go k.logs.run(ctx)
 	k.enter() // the starter: it connects, or the grace below ends
 	k.adopt(ctx, func(name string) bool { _, err := k.b.createdInit(name); return err == nil })
-	go k.accept(ctx, l)
+	accepted := make(chan struct{})
+	go func() { defer close(accepted); k.accept(ctx, l) }()
 	ready.Close()
 	time.AfterFunc(500*time.Millisecond, k.leave)
 	for ctx.Err() == nil && !k.done(ctx) {
@@ -106,7 +107,9 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	_ = os.Remove(k.b.Layout.KeeperSocket())
 	step.Fault("keeper ends")
 	turnAway(l)
-	return l.Close()
+	err := l.Close()
+	<-accepted // somebody who was accepted before that is still to be turned away
+	return err
 }
 
 // turnAway sends those who connected too late to the next keeper.
