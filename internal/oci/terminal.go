@@ -96,16 +96,19 @@ func (t *Terminal) takeOver(in *os.File) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
-	resized <- syscall.SIGWINCH
+	resize := func() {
+		if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
+			_ = unix.IoctlSetWinsize(t.fd, unix.TIOCSWINSZ, ws)
+		}
+	}
+	resize()
 	go func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-resized:
-				if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
-					_ = unix.IoctlSetWinsize(t.fd, unix.TIOCSWINSZ, ws)
-				}
+				resize()
 			}
 		}
 	}()
