@@ -47,9 +47,14 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	start, _ := startTime(os.Getpid())
 	s := starter{
 		stdin: rio.In, stdout: rio.Out, stderr: rio.Err, foreground: &holder{os.Getpid(), start},
-		before: func() error { return <-guarded },
 	}
 	var tty *oci.Terminal
+	s.before = func() error {
+		if err := <-guarded; err != nil || tty == nil {
+			return err
+		}
+		return tty.Attach(rio.In, rio.Out) // so that the command finds the terminal in its size
+	}
 	if rio.TTY {
 		s.listen = func(path string) (err error) {
 			tty, err = oci.ListenTerminal(path)
@@ -72,11 +77,6 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}
 	l.release()
 	defer pidfd.Close()
-	if tty != nil {
-		if err := tty.Attach(rio.In, rio.Out); err != nil {
-			_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
-		}
-	}
 	ws := b.awaitForeground(n.Name, pid, pidfd, signals)
 	if tty != nil {
 		tty.Drain()
