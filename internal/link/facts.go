@@ -174,3 +174,17 @@ func speed(l netlink.Link) vnode.BitRate {
 	}
 	return vnode.BitRate(mbit) * 1_000_000
 }
+
+// MACOf returns the MAC of a link of the host; "" if there is no such link.
+func MACOf(name string) string {
+	h, err := host()
+	if err != nil {
+		return ""
+	}
+	defer h.Close()
+	l, err := byName(h, name)
+	if err != nil || l == nil {
+		return ""
+	}
+	return l.Attrs().HardwareAddr.String()
+}

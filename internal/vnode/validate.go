@@ -93,6 +93,14 @@ func isName(s string, longest int) bool {
 
 const longestName = 48
 
+// CheckName says what is wrong with a name of Berth's own, as of a node or of a MAC pool; nil if nothing is.
+func CheckName(name string) error {
+	if !isName(name, longestName) {
+		return fmt.Errorf("%q is not a name: "+nameRule, name, longestName)
+	}
+	return nil
+}
+
 func checkName(r *report, n *Node) {
 	switch {
 	case n.Name == "":
