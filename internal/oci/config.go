@@ -41,7 +41,7 @@ func Config(in Input) (*specs.Spec, error) {
 			CgroupsPath:   in.CgroupsPath,
 			Namespaces:    in.namespaces(),
 			Resources:     &specs.LinuxResources{Devices: in.deviceRules()},
-			MaskedPaths:   append(maskedPaths(), in.Mask...),
+			MaskedPaths:   append(in.maskedPaths(), in.Mask...),
 			ReadonlyPaths: readonlyPaths(),
 			Sysctl:        in.sysctls(),
 		},

@@ -51,13 +51,21 @@ func standardMounts(init Init, cgroup Access) []specs.Mount {
 }
 
 // maskedPaths reads as empty what tells of the host or can harm it, user namespace or not: the kernel's memory and
-// keys, firmware, and counters precise enough to spy on other nodes (interrupts, power and heat).
-func maskedPaths() []string {
-	return []string{
+// keys, firmware, and counters precise enough to spy on other nodes (interrupts, power and heat). Without a user
+// namespace, also what only the host's root may read: which pages of memory and kernel objects are in use, and where.
+func (in *Input) maskedPaths() []string {
+	masked := []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
 		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
 		"/sys/devices/virtual/powercap", "/sys/devices/virtual/thermal", "/sys/firmware",
 	}
+	if in.IDSize == 0 {
+		masked = append(
+			masked, "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/pagetypeinfo", "/proc/slabinfo",
+			"/proc/vmallocinfo", "/sys/kernel/slab",
+		)
+	}
+	return masked
 }
 
 // readonlyPaths holds what root inside could write if there were no user namespace, and sysctls that belong to the
