@@ -85,7 +85,7 @@ func (b *Berth) ask(ctx context.Context, req request, files ...*os.File) (reply,
 		}
 		r, err = askOn(ctx, c, req, files...)
 		c.Close()
-		if again := errors.Is(err, errEnding) || errors.Is(err, errKilled) && req.Do != "create"; !again || ctx.Err() != nil {
+		if again := errors.Is(err, errUnread) || errors.Is(err, errKilled) && req.Do != "create"; !again || ctx.Err() != nil {
 			break
 		}
 	}
@@ -93,8 +93,8 @@ func (b *Berth) ask(ctx context.Context, req request, files ...*os.File) (reply,
 }
 
 var (
-	errEnding = errors.New("it ends")
-	errKilled = errors.New("it was killed")
+	errUnread = errors.New("it ended before it heard")
+	errKilled = errors.New("it was killed over it")
 )
 
 func askOn(ctx context.Context, c *net.UnixConn, req request, files ...*os.File) (reply, error) {
@@ -102,20 +102,22 @@ func askOn(ctx context.Context, c *net.UnixConn, req request, files ...*os.File)
 	defer stop()
 	if err := send(c, req, files...); err != nil {
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-			err = errEnding
+			err = errUnread
 		}
 		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
 	}
 	step.Fault("asked the keeper to " + req.Do)
 	var r reply
 	if _, err := receive(c, &r); err != nil {
-		if err = ctx.Err(); err == nil {
+		switch {
+		case ctx.Err() != nil:
+			err = ctx.Err()
+		case errors.Is(err, unix.ECONNRESET): // closed with the request unread: net/unix/af_unix.c, unix_release_sock
+			err = errUnread
+		default:
 			err = errKilled
 		}
 		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, err)
-	}
-	if r.Ending {
-		return reply{}, fmt.Errorf("ask the keeper to %s %s: %w", req.Do, req.Node, errEnding)
 	}
 	return r, r.error()
 }

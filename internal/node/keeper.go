@@ -91,8 +91,7 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	go k.logs.run(ctx)
 	k.enter() // the starter: it connects, or the grace below ends
 	k.adopt(ctx, func(name string) bool { _, err := k.b.createdInit(name); return err == nil })
-	accepted := make(chan struct{})
-	go func() { defer close(accepted); k.accept(ctx, l) }()
+	go k.accept(ctx, l)
 	ready.Close()
 	time.AfterFunc(500*time.Millisecond, k.leave)
 	for ctx.Err() == nil && !k.done(ctx) {
@@ -106,28 +105,7 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
 	step.Fault("keeper ends")
-	turnAway(l)
-	err := l.Close()
-	<-accepted // somebody who was accepted before that is still to be turned away
-	return err
-}
-
-// turnAway sends those who connected too late to the next keeper.
-func turnAway(l *net.UnixListener) {
-	conn, err := l.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = conn.Control(func(fd uintptr) {
-		for {
-			c, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			if err != nil {
-				return
-			}
-			_ = unix.Sendto(c, []byte(`{"ending":true}`), unix.MSG_NOSIGNAL, nil)
-			_ = unix.Close(c)
-		}
-	})
+	return l.Close() // who connected too late sees that nobody read what was asked
 }
 
 // enter counts one thing more to do; false if the keeper ends.
@@ -189,7 +167,6 @@ func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
 			return
 		}
 		if !k.enter() {
-			_ = send(c, reply{Ending: true})
 			c.Close()
 			continue
 		}

@@ -287,9 +287,6 @@ const holderEnds = 10 * time.Second
 
 // removeForeground removes what a killed berth run left. Its connection closes a moment before it counts as ended.
 func (b *Berth) removeForeground(ctx context.Context, name string) error {
-	if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if st, err := b.status(name); err == nil && st.Foreground != nil {
 		if pidfd, err := openInit(st.Foreground.PID, st.Foreground.Start); err == nil {
 			waitPidfd(pidfd, int(holderEnds.Milliseconds()))

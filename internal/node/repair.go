@@ -27,6 +27,9 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if err := b.makeDirs(); err != nil {
 		return nil, err
 	}
+	if _, err := b.siteID(); err != nil { // half written by whoever was the first
+		return nil, err
+	}
 	names, err := b.names()
 	if err != nil {
 		return nil, err
@@ -68,6 +71,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 		return "", false, err
 	}
 	did, err = b.settleNode(ctx, name)
+	for _, file := range []string{b.Layout.Node(name).Spec(), b.Layout.Node(name).Status()} {
+		_ = os.Remove(file + unwritten)
+	}
 	if _, statErr := os.Stat(b.Layout.Node(name).Lib); errors.Is(statErr, fs.ErrNotExist) {
 		l.remove()
 		return did, false, err

@@ -137,7 +137,7 @@ func (b *Berth) guard(ctx context.Context, name string) (*net.UnixConn, error) {
 			return c, nil
 		}
 		c.Close()
-		if again := errors.Is(err, errEnding) || errors.Is(err, errKilled); !again || ctx.Err() != nil || tries == 10 {
+		if again := errors.Is(err, errUnread) || errors.Is(err, errKilled); !again || ctx.Err() != nil || tries == 10 {
 			return nil, err
 		}
 	}

@@ -145,6 +145,9 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
+// unwritten ends the name of a file that is being written.
+const unwritten = ".tmp"
+
 // writeJSON replaces the file at once: a reader sees the old text or the new one. The caller holds the node's lock, so
 // one temporary name does, and a killed writer leaves nothing that the next one would not overwrite.
 func writeJSON(path string, v any) error {
@@ -152,7 +155,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
+	tmp := path + unwritten
 	err = os.WriteFile(tmp, data, 0o600)
 	if err == nil {
 		step.Fault("written " + filepath.Base(tmp))

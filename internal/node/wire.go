@@ -30,7 +30,6 @@ type reply struct {
 	Command string      `json:"command,omitempty"`
 	Status  uint32      `json:"status,omitempty"`
 	Known   bool        `json:"known,omitempty"`
-	Ending  bool        `json:"ending,omitempty"` // nothing was done: ask the next keeper
 }
 
 const maxPacket = 128 << 10

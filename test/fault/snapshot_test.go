@@ -222,7 +222,8 @@ func (w *world) files() []string {
 	var all []string
 	_ = filepath.WalkDir(w.root, func(p string, e fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(w.root, p)
-		switch dir := filepath.Dir(rel); {
+		dir := filepath.Dir(rel)
+		switch {
 		case err != nil || rel == "." || slices.Contains(base, rel):
 			return nil
 		case dir == "run/locks":
@@ -237,6 +238,9 @@ func (w *world) files() []string {
 			return nil
 		case strings.HasSuffix(rel, "/runtime.log"), strings.HasSuffix(rel, "/log"):
 			return nil
+		}
+		if dir == "lib/macs" { // a new site has new ones
+			rel = dir + "/MAC"
 		}
 		all = append(all, "file "+rel+fileDetail(p, e))
 		return nil

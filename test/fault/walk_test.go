@@ -144,16 +144,22 @@ func (s *scene) steps(f func(n int) (killed bool)) {
 // point runs berth and kills it at its n-th fault point; killed is false if it ended by itself, which must be well.
 func (s *scene) point(n int, args ...string) (what string, killed bool) {
 	s.Helper()
-	log := s.dir + "/faults"
-	_ = os.Remove(log)
-	r := s.begin([]string{fmt.Sprint("BERTH_FAULT=", n), "BERTH_FAULT_LOG=" + log}, args...).wait()
-	text, _ := os.ReadFile(log)
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	what = fmt.Sprintf("berth %s killed at %s", strings.Join(args, " "), lines[len(lines)-1])
+	_ = os.Remove(s.faults())
+	r := s.begin([]string{fmt.Sprint("BERTH_FAULT=", n), "BERTH_FAULT_LOG=" + s.faults()}, args...).wait()
+	passed := s.points()
+	what = fmt.Sprintf("berth %s killed at %s", strings.Join(args, " "), passed[len(passed)-1])
 	if !r.killed && r.code != 0 {
 		s.Fatalf("%s: exit %d: %s", what, r.code, r)
 	}
 	return what, r.killed
+}
+
+func (s *scene) faults() string { return s.dir + "/faults" }
+
+// points are the fault points that the last command passed: number and name.
+func (s *scene) points() []string {
+	text, _ := os.ReadFile(s.faults())
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // repaired runs berth repair and looks whether the host is in one of the states.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,8 +98,6 @@ type job struct {
 	cmd      *exec.Cmd
 	out, err bytes.Buffer
 	began    time.Time
-	hung     *time.Timer
-	late     bool
 }
 
 // begin starts berth with a process group of its own and more variables.
@@ -115,7 +114,6 @@ func (w *world) begin(env []string, args ...string) *job {
 	w.must(err)
 	j.cmd.Stdout, j.cmd.Stderr = out, errs
 	w.must(j.cmd.Start())
-	j.hung = time.AfterFunc(patience, func() { j.late = true; _ = j.cmd.Process.Kill() })
 	return j
 }
 
@@ -124,10 +122,15 @@ func (j *job) kill() { _ = j.cmd.Process.Kill() }
 
 func (j *job) wait() result {
 	j.w.Helper()
-	err := j.cmd.Wait()
-	j.hung.Stop()
-	if j.late {
-		j.w.Fatalf("berth %v hangs", j.cmd.Args[3:])
+	ended := make(chan error, 1)
+	go func() { ended <- j.cmd.Wait() }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-time.After(patience - time.Since(j.began)):
+		where := whereabouts(j.cmd.Process.Pid)
+		j.kill()
+		j.w.Fatalf("berth %v hangs:\n%s", j.cmd.Args[3:], where)
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -137,6 +140,19 @@ func (j *job) wait() result {
 	r := result{code: ws.ExitStatus(), killed: ws.Signaled() && ws.Signal() == syscall.SIGKILL, took: time.Since(j.began)}
 	r.out, r.err = take(j.cmd.Stdout), take(j.cmd.Stderr)
 	return r
+}
+
+// whereabouts says where in the kernel the threads of a process are.
+func whereabouts(pid int) string {
+	var all strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, t := range tasks {
+		for _, name := range []string{"stat", "syscall", "stack"} {
+			text, err := os.ReadFile(filepath.Join(t, name))
+			fmt.Fprintln(&all, strings.TrimSpace(string(text)), err)
+		}
+	}
+	return all.String()
 }
 
 // take reads an output file and removes it.
