@@ -31,10 +31,10 @@ func (a *app) netExportCmd() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use: "export", Short: "print the table of names, MACs and addresses",
-		Long: `Print the names, MACs and addresses of the nodes of this host; with -f those too
-that the nodes of a spec would get if they were made now, in this order. Formats:
-csv with a head line; dnsmasq (dhcp-host= lines); dhcpd (host blocks of ISC dhcpd,
-IPv4). The last two leave out interfaces without a MAC of their own.`,
+		Long: `Print the names, MACs and addresses of the nodes of this host; with -f those
+too that the nodes of a spec would get if they were made now, in this order.
+Formats: csv with a head line; dnsmasq (dhcp-host= lines); dhcpd (host blocks of
+ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 		Example: "  berth net export --format csv\n  berth net export -f node.yaml --format dnsmasq > /etc/dnsmasq.d/nodes.conf",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			write := exporter(format)
