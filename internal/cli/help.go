@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -134,7 +135,8 @@ func unknownCommand(c *cobra.Command, name string) error {
 
 // printError writes an error for people: each of its lines begins with the program's name.
 func printError(w io.Writer, err error) {
-	for line := range strings.SplitSeq(err.Error(), "\n") {
+	text := strings.ReplaceAll(err.Error(), context.Canceled.Error(), "interrupted")
+	for line := range strings.SplitSeq(text, "\n") {
 		wrap(w, columns(w), len("berth: "), "berth: ", line)
 	}
 }

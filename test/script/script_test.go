@@ -1,0 +1,190 @@
+// Package script runs Berth's command line as its users do: each testdata/*.txtar is a script with nodes of its own.
+//
+// Beside testscript's own commands a script has
+//
+//	exits CODE PROGRAM ARG…          runs a program that must end with this exit code
+//	eventually PATTERN PROGRAM ARG…  runs a program until its standard output matches, for at most 20 s
+//	signal SIG PATTERN CODE ARG…     runs berth until its standard output matches, signals it, and wants this exit code
+//
+// the condition [v1] (memory and block I/O on cgroup v1),
+// and the variables BERTH (the program by its path), ROOT (where its nodes are kept), BUSYBOX (an archive of a small system), LINK (the beginning of the
+// names that links of its own have). After a script, its nodes are removed, and nothing of them may be left.
+package script
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/image/imagetest"
+)
+
+// patience is how long a script waits for what happens by itself: long, since a machine may be busy.
+const patience = 20 * time.Second
+
+func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("no nodes with -short")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	bin := build(t)
+	busybox := imagetest.Busybox(t)
+	var scripts atomic.Int32
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata",
+		RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			link := fmt.Sprintf("bt%x-%x", os.Getpid(), scripts.Add(1))
+			env.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+			env.Setenv("ROOT", filepath.Join(env.WorkDir, "root"))
+			env.Setenv("BUSYBOX", busybox)
+			env.Setenv("BERTH", filepath.Join(bin, "berth"))
+			env.Setenv("LINK", link)
+			env.Setenv("NO_COLOR", "1")
+			env.Defer(func() { tidy(t, env.WorkDir, bin, link) })
+			return openTo(env.WorkDir)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "eventually": eventually, "signal": signal,
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "v1" {
+				return false, fmt.Errorf("unknown condition %s", cond)
+			}
+			cg, err := host.ReadCgroups("/proc")
+			return cg.Has("memory") == "v1" && cg.Has("blkio") == "v1", err
+		},
+	})
+}
+
+// build makes the program as a user gets it, and a command berth that keeps its nodes under $ROOT.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "real", "berth")
+	cmd := exec.Command("go", "build", "-o", program, "berth/cmd/berth")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build berth: %v\n%s", err, out)
+	}
+	wrapper := "#!/bin/sh\nexec " + program + ` --root "$ROOT" "$@"` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "berth"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// openTo lets nodes, which are nobody on the host, pass to what is in a folder.
+func openTo(dir string) error {
+	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	var ended *exec.ExitError
+	switch {
+	case err == nil && want == 0:
+	case err == nil:
+		ts.Fatalf("exit code 0, want %d", want)
+	case !errors.As(err, &ended) || ended.ExitCode() != want:
+		ts.Fatalf("%v, want exit code %d", err, want)
+	}
+}
+
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: eventually PATTERN PROGRAM ARG…")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("after %s: no match for %s; %v", patience, args[0], err)
+		}
+	}
+}
+
+// output is what a program has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func signal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 4 {
+		ts.Fatalf("usage: signal SIG PATTERN CODE ARG…")
+	}
+	want, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	defer cancel()
+	var out output
+	cmd := exec.CommandContext(ctx, filepath.Join(strings.Split(ts.Getenv("PATH"), ":")[0], "berth"), args[3:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &out, ts.Stderr()
+	cmd.Env = append(os.Environ(), "ROOT="+ts.Getenv("ROOT"))
+	cmd.WaitDelay = patience // for a node that outlives it and holds its output
+	ts.Check(cmd.Start())
+	for end := time.Now().Add(patience); !regexp.MustCompile(args[1]).MatchString(out.String()); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			_ = cmd.Process.Kill()
+			ts.Fatalf("after %s: no match for %s in %q", patience, args[1], out.String())
+		}
+	}
+	for name := range strings.SplitSeq(args[0], ",") { // one after the other, the second when the first has been seen
+		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + name)))
+		time.Sleep(200 * time.Millisecond)
+	}
+	_ = cmd.Wait() // its exit code is what is looked at
+	code := cmd.ProcessState.ExitCode()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		code = 128 + int(ws.Signal())
+	}
+	fmt.Fprint(ts.Stdout(), out.String())
+	if code != want {
+		ts.Fatalf("exit code %d, want %d; it wrote %q", code, want, out.String())
+	}
+}
