@@ -153,11 +153,11 @@ func specFlag(c *cobra.Command, file *string) {
 }
 
 // specsAndBerth reads the file that -f names, and opens the place where nodes are kept.
-func (a *app) specsAndBerth(file string) ([]*vnode.Node, *node.Berth, error) {
+func (a *app) specsAndBerth(ctx context.Context, file string) ([]*vnode.Node, *node.Berth, error) {
 	if file == "" {
 		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")
 	}
-	nodes, err := a.readSpecs(file)
+	nodes, err := a.readSpecs(ctx, file)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,7 +10,9 @@ func (a *app) logsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "logs NAME", Short: "print what a node's command wrote", Args: cobra.ExactArgs(1),
 		Long: `Print what a node's command wrote to its standard output and error. The log is
-one file, written by the node itself; beyond 10 MiB its older half is dropped.`,
+one file, written by the node itself; beyond 10 MiB its older half is dropped.
+On a terminal, what does not print is written out, so that the node cannot
+command the terminal.`,
 		Example:           "  berth logs wn-001\n  berth logs -f -n 20 wn-001",
 		ValidArgsFunction: a.nodeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -18,7 +20,11 @@ one file, written by the node itself; beyond 10 MiB its older half is dropped.`,
 			if err != nil {
 				return err
 			}
-			return b.Logs(cmd.Context(), args[0], a.Out, lines, follow)
+			out := a.Out
+			if columns(out) == 0 { // a file or a program gets what the node wrote, byte by byte
+				out = raw(out)
+			}
+			return b.Logs(cmd.Context(), args[0], out, lines, follow)
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as it grows, until the node ends")

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/node"
+	"berth/internal/oci"
 )
 
 func (a *app) lsCmd() *cobra.Command {
@@ -145,7 +146,7 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	}
 	row("phase", d.Phase)
 	row("image", d.Image)
-	row("command", quoted(d.Command))
+	row("command", oci.Quote(d.Command))
 	row("runtime", d.Runtime)
 	row("ids on the host", d.IDs)
 	row("cgroup", d.Cgroup)
@@ -208,15 +209,4 @@ func restarts(n int) string {
 
 func count(n int, what string) string {
 	return fmt.Sprintf("%d %s%s", n, what, word(n == 1, "", "s"))
-}
-
-// quoted writes a command so that it can be told where one word ends.
-func quoted(args []string) string {
-	all := make([]string, len(args))
-	for i, a := range args {
-		if all[i] = a; a == "" || strings.ContainsAny(a, " \t\n\"'\\") {
-			all[i] = strconv.Quote(a)
-		}
-	}
-	return strings.Join(all, " ")
 }

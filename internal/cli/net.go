@@ -47,7 +47,7 @@ ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 			}
 			var specs []*vnode.Node
 			for _, f := range files {
-				nodes, err := a.readSpecs(f)
+				nodes, err := a.readSpecs(cmd.Context(), f)
 				if err != nil {
 					return err
 				}

@@ -15,7 +15,7 @@ const helpWidth = 80
 
 // columns is how wide a line written to w may be: the terminal's width, or 0, without bound, where w is none.
 func columns(w io.Writer) int {
-	f, ok := w.(*os.File)
+	f, ok := raw(w).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0
 	}

@@ -43,6 +43,7 @@ const ownFailure = 125
 
 // Main runs one command line and returns its exit code.
 func Main(ctx context.Context, args []string, s Streams) int {
+	s.Out = &visible{w: s.Out}
 	a := &app{Streams: s}
 	root := a.command()
 	root.SetArgs(args)
@@ -53,7 +54,7 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	printError(s.Err, err)
+	printError(&visible{w: s.Err}, err)
 	return exitCode(cmd, err)
 }
 
@@ -147,16 +148,12 @@ func (a *app) printJSON(v any) error {
 }
 
 // readSpecs reads the nodes of a file; "-" is standard input.
-func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
-	var data []byte
-	var err error
+func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error) {
 	dir := filepath.Dir(file)
 	if file == "-" {
-		data, err = io.ReadAll(a.In)
 		dir = "."
-	} else {
-		data, err = os.ReadFile(file)
 	}
+	data, err := a.readSpec(ctx, file)
 	if err != nil {
 		return nil, refuse.Invalidf("read spec: %w", err)
 	}
@@ -172,4 +169,32 @@ func (a *app) readSpecs(file string) ([]*vnode.Node, error) {
 		vnode.Defaults(n)
 	}
 	return nodes, nil
+}
+
+// readSpec reads a file, but not much more than a spec may have: it may be anything, one without an end too. A pipe
+// that nobody writes to is waited for until ctx ends.
+func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
+	type answer struct {
+		data []byte
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		f, err := a.In, error(nil)
+		if file != "-" {
+			if f, err = os.Open(file); err != nil {
+				read <- answer{err: err}
+				return
+			}
+			defer f.Close()
+		}
+		data, err := io.ReadAll(io.LimitReader(f, spec.LongestFile+1))
+		read <- answer{data, err}
+	}()
+	select {
+	case r := <-read:
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }

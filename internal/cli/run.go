@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -41,7 +42,7 @@ found.`,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := a.nodeOf(&f, command(args))
+			n, err := a.nodeOf(cmd.Context(), &f, command(args))
 			if err != nil {
 				return err
 			}
@@ -78,10 +79,10 @@ found.`,
 }
 
 // nodeOf makes the node that the flags and arguments describe.
-func (a *app) nodeOf(f *runFlags, args []string) (*vnode.Node, error) {
+func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.Node, error) {
 	n := &vnode.Node{}
 	if f.file != "" {
-		nodes, err := a.readSpecs(f.file)
+		nodes, err := a.readSpecs(ctx, f.file)
 		if err != nil {
 			return nil, err
 		}

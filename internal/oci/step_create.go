@@ -128,7 +128,7 @@ type Start struct {
 func (s *Start) Kind() string { return "oci.start" }
 
 func (s *Start) String() string {
-	return fmt.Sprintf("%s start %s: %s", s.Launch.Runtime.Name, s.Launch.ID, strings.Join(s.Args, " "))
+	return fmt.Sprintf("%s start %s: %s", s.Launch.Runtime.Name, s.Launch.ID, Quote(s.Args))
 }
 
 // Do implements step.Step. It first looks at the command in the node's own root: the runtimes' start succeeds also

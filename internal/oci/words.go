@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -65,4 +66,17 @@ func commandFailure(words string) *CommandError {
 		return &CommandError{Code: ExitCannotRun, Why: words}
 	}
 	return nil
+}
+
+// Quote writes a command on one line so that it can be told where one word ends, and nothing in it is obeyed by a
+// terminal.
+func Quote(args []string) string {
+	all := make([]string, len(args))
+	for i, a := range args {
+		odd := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !strconv.IsPrint(r) }
+		if all[i] = a; a == "" || strings.ContainsFunc(a, odd) {
+			all[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(all, " ")
 }

@@ -18,9 +18,9 @@ func TestHostileSize(t *testing.T) {
 		"brackets":                "command: " + strings.Repeat("[],", longestDocument/3-9),
 		"keys":                    strings.Repeat("a: 1\n", mostLines),
 		"nested blocks":           strings.Repeat("- ", longestDocument/2),
-		"too long":                strings.Repeat("\n", longestFile),
-		"too large":               strings.Repeat("x", longestFile+1),
-		"documents":               strings.Repeat("---\n", longestFile/4),
+		"too long":                strings.Repeat("\n", LongestFile),
+		"too large":               strings.Repeat("x", LongestFile+1),
+		"documents":               strings.Repeat("---\n", LongestFile/4),
 	} {
 		started := time.Now()
 		_, err := Parse("hostile.yaml", []byte(text))

@@ -17,8 +17,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// longestFile is the most bytes of one file: a thousand nodes with many keys each.
-const longestFile = 1 << 20
+// LongestFile is the most bytes of one file: a thousand nodes with many keys each.
+const LongestFile = 1 << 20
 
 // Parse reads the nodes of one file, one a YAML document. file is its name in messages.
 //
@@ -78,7 +78,7 @@ func (r *reader) nodes(data []byte) []*vnode.Node {
 
 // readable refuses what is not text before the YAML scanner sees it.
 func (r *reader) readable(data []byte) bool {
-	if len(data) > longestFile {
+	if len(data) > LongestFile {
 		r.bad(place{1, 1}, "", "the file is too large: at most 1MiB")
 		return false
 	}
