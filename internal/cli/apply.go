@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -25,7 +26,7 @@ it). A file may hold several nodes, parted by ---; each is done, whatever
 becomes of the others.`,
 		Example: "  berth apply -f node.yaml\n  berth apply -f node.yaml --restart",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, b, err := a.specsAndBerth(file)
+			nodes, b, err := a.specsAndBerth(cmd.Context(), file)
 			if err != nil {
 				return err
 			}
@@ -82,7 +83,7 @@ the last apply. Nothing is changed. With --detailed-exitcode the exit code is 6
 if apply would change something, and 0 if not.`,
 		Example: "  berth plan -f node.yaml\n  berth plan -f node.yaml --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, b, err := a.specsAndBerth(file)
+			nodes, b, err := a.specsAndBerth(cmd.Context(), file)
 			if err != nil {
 				return err
 			}
