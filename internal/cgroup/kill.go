@@ -48,6 +48,13 @@ func Kill(ctx context.Context, h host.Cgroups, path string) error {
 	return kill(ctx, places(h, path))
 }
 
+// Remove kills every process in a group, and removes it in every hierarchy with the groups inside it.
+// A group that is not there is no error. A context without a deadline gets one of ten seconds.
+func Remove(ctx context.Context, h host.Cgroups, path string) error {
+	g := Group{Path: path, In: hierarchies(h)}
+	return g.Undo(ctx)
+}
+
 func kill(ctx context.Context, in []place) error {
 	for {
 		for _, p := range in {

@@ -62,6 +62,7 @@ func (l Layout) KeeperSocket() string    { return filepath.Join(l.Run, "keeper.s
 func (l Layout) KeeperLock() string      { return filepath.Join(l.Run, "keeper.lock") }
 func (l Layout) KeeperLog() string       { return filepath.Join(l.Run, "keeper.log") }
 func (l Layout) RuntimeState() string    { return filepath.Join(l.Run, "runtime") }      // the OCI runtime's --root
+func (l Layout) ProbeLock() string       { return filepath.Join(l.Run, "probe.lock") }   // held while runtimes are tried
 func (l Layout) RuntimeProbe() string    { return filepath.Join(l.Lib, "runtime.json") } // which runtime is fastest here
 func (l Layout) IDs() string             { return filepath.Join(l.Lib, "ids") }          // one file a claimed id range
 func (l Layout) MACs() string            { return filepath.Join(l.Lib, "macs") }         // one file a claimed MAC

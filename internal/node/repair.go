@@ -50,6 +50,11 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 	}
 	b.sweepLocks(ctx)
+	if did, err := b.repairProbe(ctx); err != nil {
+		errs = append(errs, err)
+	} else if did {
+		all = append(all, Repaired{Did: "removed what a killed probe of the runtimes left"})
+	}
 	store := image.Open(b.Layout)
 	if err := errors.Join(store.Sweep(ctx), store.Collect(ctx, b.ImageUsers)); err != nil {
 		errs = append(errs, err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"berth/internal/cgroup"
 	"berth/internal/host"
 	"berth/internal/ids"
 	"berth/internal/mounts"
@@ -26,6 +27,9 @@ func (b *Berth) Runtime(ctx context.Context) (*oci.Choice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
+	if c := oci.Chosen(b.Layout.RuntimeProbe(), boot); c != nil {
+		return c, nil
+	}
 	cg, err := b.cgroups()
 	if err != nil {
 		return nil, err
@@ -34,12 +38,67 @@ func (b *Berth) Runtime(ctx context.Context) (*oci.Choice, error) {
 	if err != nil {
 		return nil, err
 	}
+	lock, err := b.lockProbe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
 	t := oci.Trial{
 		Dir: b.Layout.Run, Program: program, Args: []string{"--version"}, IDs: mounts.IDs{Base: ids.Last, Size: ids.Size},
 		Hide:  func(runtime string) []string { return hide(runtime, cg) },
-		Group: fmt.Sprintf("/%s-probe-%d", b.Layout.CgroupParent(), os.Getpid()), Mounts: mountPoints(cg),
+		Group: "/" + b.probeGroup(), Mounts: mountPoints(cg), Lock: lock,
 	}
 	return oci.Choose(ctx, b.Layout.RuntimeProbe(), boot, t)
+}
+
+// probeGroup is the cgroup that runtimes are tried in.
+func (b *Berth) probeGroup() string { return b.Layout.CgroupParent() + "-probe" }
+
+// lockProbe waits until nobody tries the runtimes, and removes what a killed command left of its trial: one at a time,
+// also because they would measure each other. A runtime whose command was killed holds the lock until it ends.
+func (b *Berth) lockProbe(ctx context.Context) (*os.File, error) {
+	lock, err := os.OpenFile(b.Layout.ProbeLock(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the probe of the runtimes: %w", err)
+	}
+	if err := flock(ctx, lock); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("lock the probe of the runtimes: %w", err)
+	}
+	if err := b.sweepProbe(ctx); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+// sweepProbe removes what killed probes left. The caller holds the probe's lock.
+func (b *Berth) sweepProbe(ctx context.Context) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	if err := cgroup.Remove(ctx, cg, b.probeGroup()); err != nil {
+		return err
+	}
+	for _, path := range oci.ProbeLeft(b.Layout.Run, b.Layout.RuntimeProbe()) {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("remove what a killed probe left: %w", err)
+		}
+	}
+	return nil
+}
+
+// repairProbe is sweepProbe for where nobody holds the lock.
+func (b *Berth) repairProbe(ctx context.Context) (did bool, err error) {
+	if len(oci.ProbeLeft(b.Layout.Run, b.Layout.RuntimeProbe())) == 0 {
+		return false, nil
+	}
+	lock, err := b.lockProbe(ctx)
+	if err != nil {
+		return false, err
+	}
+	return true, lock.Close()
 }
 
 // staticProgram finds a program that runs in an empty root and answers --version: berth itself as make builds it, or

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Trial says what a probe runs, and where.
@@ -28,6 +29,21 @@ type Trial struct {
 	Group   string                        // cgroups path of the trials, for them alone; the runtimes make it
 	Mounts  []string                      // where cgroup hierarchies are mounted: Group is removed there afterwards
 	Rounds  int                           // runs of each runtime; 0: 5
+	Lock    *os.File                      // the runtimes hold it while they work, or nil: see Launch.Lock
+}
+
+const (
+	probePrefix = "probe-" // of the names of folders that a probe works in
+	unwritten   = ".tmp"   // ends the name of a cache that is being written
+)
+
+// ProbeLeft lists the files and folders that killed probes left in dir, and beside the cache. Nobody may be probing.
+func ProbeLeft(dir, cache string) []string {
+	left, _ := filepath.Glob(filepath.Join(dir, probePrefix+"*"))
+	if _, err := os.Lstat(cache + unwritten); err == nil {
+		left = append(left, cache+unwritten)
+	}
+	return left
 }
 
 // Choice is what a probe found.
@@ -60,10 +76,9 @@ type file struct {
 	MTime int64  `json:"mtime_ns"`
 }
 
-// Choose returns the choice that a probe since this boot left in cache, if no runtime was installed, updated or removed
-// since; else it probes and writes the cache. The usual case costs a few stats.
+// Choose returns what Chosen does; if that is nothing, it probes and writes the cache.
 func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error) {
-	if c := cached(cache, bootID); c != nil {
+	if c := Chosen(cache, bootID); c != nil {
 		return c, nil
 	}
 	c, err := Probe(ctx, t)
@@ -76,17 +91,20 @@ func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error)
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
 	}
 	// Renamed into place: commands that start at the same time may read it.
-	tmp := fmt.Sprintf("%s.%d", cache, os.Getpid())
+	tmp := cache + unwritten
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
 	}
+	step.Fault("choice written")
 	if err := os.Rename(tmp, cache); err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
 	}
 	return c, nil
 }
 
-func cached(cache, bootID string) *Choice {
+// Chosen returns the choice that a probe since this boot left in cache, if no runtime was installed, updated or removed
+// since, else nil. It costs a few stats.
+func Chosen(cache, bootID string) *Choice {
 	b, err := os.ReadFile(cache)
 	if err != nil {
 		return nil
@@ -163,7 +181,7 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 
 // run runs the trivial node once and returns how long create and start took. It leaves nothing.
 func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err error) {
-	dir, err := os.MkdirTemp(t.Dir, "probe-")
+	dir, err := os.MkdirTemp(t.Dir, probePrefix)
 	if err != nil {
 		return 0, fmt.Errorf("make a folder for the probe: %w", err)
 	}
@@ -198,7 +216,7 @@ func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err err
 	}
 	l := Launch{
 		Runtime: r, State: filepath.Join(dir, "state"), ID: "probe", Bundle: filepath.Join(dir, "bundle"),
-		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"), Stdout: out, Stderr: out,
+		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"), Stdout: out, Stderr: out, Lock: t.Lock,
 		Plan: mounts.Plan{
 			Dir: stage, IDs: t.IDs,
 			Root:  mounts.Root{At: root, Lower: []string{image}, Memory: true},

@@ -254,7 +254,7 @@ func TestImportKilledAtEachStep(t *testing.T) {
 // TestFirstCommandKilled kills the first apply on a host, which also makes the folders and tries the runtimes.
 func TestFirstCommandKilled(t *testing.T) {
 	s := newScene(t, onHost)
-	s.steps(func(n int) bool {
+	s.someSteps(4, func(n int) bool {
 		s.endKeeper()
 		s.must(os.RemoveAll(s.root))
 		s.must(os.Mkdir(s.root, 0o755))

@@ -209,11 +209,11 @@ func (w *world) keeperHolds(pid int) []string {
 	return all
 }
 
-// base are the files that Berth makes for all nodes, and that stay.
+// base are the files that Berth makes for all nodes, and that stay; so do the folders beside them.
 var base = []string{
-	"lib", "lib/ids", "lib/images", "lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records",
-	"lib/images/tmp", "lib/macs", "lib/nodes", "lib/runtime.json", "lib/site-id",
-	"run", "run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/locks", "run/nodes", "run/runtime", "run/probe.lock",
+	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp",
+	"lib/runtime.json", "lib/site-id",
+	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/probe.lock",
 }
 
 // files lists what is under the root, but for the base and for what a node wrote to its own root. A lock's file does
@@ -225,6 +225,8 @@ func (w *world) files() []string {
 		dir := filepath.Dir(rel)
 		switch {
 		case err != nil || rel == "." || slices.Contains(base, rel):
+			return nil
+		case e.IsDir() && strings.Count(rel, "/") < 2 && !strings.HasPrefix(e.Name(), "probe-"):
 			return nil
 		case dir == "run/locks":
 			if _, err := os.Stat(w.l.Node(filepath.Base(rel)).Lib); err == nil {
