@@ -25,7 +25,7 @@ no node runs.`,
 				return err
 			}
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
-			tried := host.Try(cmd.Context(), b.Layout.Lib, idmap, tryRuntimes(cmd.Context(), b))
+			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, tryRuntimes(cmd.Context(), b))
 			checks := host.Doctor(host.New(), tried)
 			if a.json {
 				err = a.printJSON(checks)

@@ -14,7 +14,9 @@ import (
 
 // files checks what images and deltas need.
 func (d *doctor) files() []Check {
-	checks := []Check{d.overlay(), d.idmap(), d.projectQuota()}
+	checks := []Check{d.overlay(), d.idmap()}
+	checks = append(checks, d.idmaps()...)
+	checks = append(checks, d.projectQuota(), d.space(), d.folders())
 	for i := range checks {
 		checks[i].Area = areaFiles
 	}

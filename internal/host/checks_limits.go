@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -31,7 +30,7 @@ func (d *doctor) limits() []Check {
 		}
 		checks = append(checks, c)
 	}
-	checks = append(checks, d.swapAccounting(), d.hugePages())
+	checks = append(checks, d.swapAccounting(), d.hugePages(), d.hugePageMount())
 	checks = append(checks, d.disks()...)
 	for i := range checks {
 		checks[i].Area = areaCgroups
@@ -138,70 +137,24 @@ func (d *doctor) hugePages() Check {
 	return c
 }
 
-// disks checks each disk of the host: its scheduler, and what can throttle it.
-func (d *doctor) disks() []Check {
-	entries, err := os.ReadDir(d.at("/sys/block"))
-	if err != nil {
-		return []Check{{Name: "disks", State: Broken, Found: err.Error(), Why: "block I/O limits act on disks"}}
-	}
-	throttle, state, remedy := d.throttle()
-	var checks []Check
-	for _, e := range entries {
-		if !d.isDisk(e.Name()) {
-			continue
-		}
-		c := Check{
-			Name: "disk " + e.Name(), State: state, Found: throttle + ", scheduler " + d.scheduler(e.Name()), Remedy: remedy,
-			Why: "honours io rates of a spec",
-		}
-		if state != OK {
-			c.Wanted = "a throttle"
-		}
-		checks = append(checks, c)
-	}
-	return checks
-}
-
-// isDisk reports whether a block device holds data that outlives the memory: no ram disk, and no empty loop device.
-func (d *doctor) isDisk(name string) bool {
-	for _, prefix := range []string{"ram", "zram", "sr", "fd"} {
-		if strings.HasPrefix(name, prefix) {
-			return false
+// hugePageMount checks whether programs that ask for huge pages by files find where.
+func (d *doctor) hugePageMount() Check {
+	c := Check{Name: "hugetlbfs", State: OK, Why: "programs that take huge pages by files, as DPDK does, need it mounted; mmap does not"}
+	var at []string
+	for line := range strings.Lines(d.text("/proc/self/mountinfo")) {
+		before, after, _ := strings.Cut(line, " - ")
+		if f := strings.Fields(before); strings.HasPrefix(after, "hugetlbfs ") && len(f) > 4 {
+			at = append(at, f[4])
 		}
 	}
-	size := d.text("/sys/block/" + name + "/size")
-	return size != "" && size != "0"
-}
-
-// scheduler returns the I/O scheduler in use: the one in brackets; bio-based devices (dm, md) have none.
-func (d *doctor) scheduler(disk string) string {
-	for f := range strings.FieldsSeq(d.text("/sys/block/" + disk + "/queue/scheduler")) {
-		if name, ok := strings.CutPrefix(f, "["); ok {
-			return strings.TrimSuffix(name, "]")
-		}
-	}
-	return "none of its own"
-}
-
-// throttle says by what a disk can be throttled. The root group of v2 has no io.max: any group below it shows it.
-func (d *doctor) throttle() (what string, state State, remedy string) {
-	cg := d.facts.Cgroups
-	const kernel = "# boot a kernel with CONFIG_BLK_DEV_THROTTLING=y"
 	switch {
-	case cg.V1["blkio"] != "":
-		if d.exists(filepath.Join(cg.V1["blkio"], "blkio.throttle.read_bps_device")) {
-			return "blkio.throttle", OK, ""
-		}
-		return "no throttle", Lacks, kernel
-	case cg.Has("io") == "v2":
-		below, _ := filepath.Glob(filepath.Join(d.at(cg.V2), "*", "io.max")) // the pattern is constant
-		if len(below) > 0 || d.built["BLK_DEV_THROTTLING"] == "y" {
-			return "io.max", OK, ""
-		}
-		if d.built == nil {
-			return "io.max (unproved)", OK, ""
-		}
-		return "no throttle", Lacks, kernel
+	case len(at) > 0:
+		c.Found = "mounted at " + strings.Join(at, ", ")
+	case d.exists("/sys/kernel/mm/hugepages"):
+		c.State, c.Found = Off, "not mounted"
+		c.Remedy = "mkdir -p /dev/hugepages\nmount -t hugetlbfs hugetlbfs /dev/hugepages"
+	default:
+		c.State, c.Found = d.built.absent("HUGETLBFS"), "none"
 	}
-	return "no throttle", Off, "# see cgroup blkio/io above"
+	return c
 }

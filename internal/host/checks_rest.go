@@ -1,51 +1,11 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
-
-// network checks the kinds of link and their shaping.
-func (d *doctor) network() []Check {
-	checks := []Check{
-		d.link("veth", "VETH", "carries mode bridge"),
-		d.link("bridge", "BRIDGE", "carries mode bridge"),
-		d.link("macvlan", "MACVLAN", "carries mode macvlan"),
-		judge(Check{Name: "HTB", Why: "honours network rates"}, d.HTB, d.built, "NET_SCH_HTB", "sch_htb"),
-	}
-	for i := range checks {
-		checks[i].Area = areaNetwork
-	}
-	return checks
-}
-
-func (d *doctor) link(kind, option, why string) Check {
-	return judge(Check{Name: kind, Why: why}, d.Links[kind], d.built, option, kind)
-}
-
-// judge fills in a check from the error of a probe that made the kernel load the module, if there is one.
-func judge(c Check, err error, built kconfig, option, module string) Check {
-	switch {
-	case err == nil:
-		c.State, c.Found = OK, "works"
-	case errors.Is(err, ErrNotTried) || errors.Is(err, unix.EPERM):
-		c.State, c.Found = Broken, "not tried: needs root"
-	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT): // no such kind of link; no such discipline
-		c.State, c.Found = built.absent(option), err.Error()
-		c.Remedy = "modprobe " + module
-		if c.State == Lacks && built != nil {
-			c.Remedy = "# boot a kernel with CONFIG_" + option
-		}
-	default:
-		c.State, c.Found = Broken, err.Error()
-	}
-	return c
-}
 
 // measuring checks what a measurement needs, and what would spoil it.
 func (d *doctor) measuring() []Check {

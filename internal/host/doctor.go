@@ -37,6 +37,7 @@ const (
 	areaFiles     = "images and deltas"
 	areaRuntimes  = "runtimes"
 	areaNetwork   = "network"
+	areaMachines  = "virtual machines"
 	areaMeasuring = "measuring"
 )
 
@@ -46,7 +47,7 @@ func Doctor(h Host, tried Tried) []Check {
 	d := doctor{Host: h, Tried: tried, built: h.kconfig(), pkg: h.packages()}
 	d.facts, d.factsErr = h.Facts()
 	var all []Check
-	for _, area := range []func() []Check{d.kernel, d.limits, d.files, d.runtimes, d.network, d.measuring} {
+	for _, area := range []func() []Check{d.kernel, d.limits, d.files, d.runtimes, d.network, d.machines, d.measuring} {
 		all = append(all, area()...)
 	}
 	return all

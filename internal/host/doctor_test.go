@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,7 @@ func archived(t *testing.T, name string) host.Host {
 	}
 	return host.Host{
 		Proc: filepath.Join(dir, "proc"), Sys: filepath.Join(dir, "sys"),
-		Etc: filepath.Join(dir, "etc"), Boot: filepath.Join(dir, "boot"),
+		Etc: filepath.Join(dir, "etc"), Boot: filepath.Join(dir, "boot"), Run: filepath.Join(dir, "run"), Usr: filepath.Join(dir, "usr"),
 	}
 }
 
@@ -46,6 +47,11 @@ func worked() host.Tried {
 		Calls: map[string]error{"openat2": nil, "pidfd_open": nil, "clone3": nil},
 		Links: map[string]error{"bridge": nil, "veth": nil, "macvlan": nil},
 		Tools: map[string]string{"fio": "/usr/bin/fio", "iperf3": "/usr/bin/iperf3"},
+		Space: host.Space{Free: 57 << 30, Total: 100 << 30, FreeInodes: 5e6, Inodes: 6e6},
+		Folders: []host.Folder{
+			{Path: "/var/lib/berth", Mode: 0o700, Closed: 0o077}, {Path: "/run/berth", Closed: 0o022, Err: fs.ErrNotExist},
+		},
+		IdmapFS: []host.IdmapTry{{Type: "ext4", At: "/"}, {Type: "tmpfs", At: "/dev/shm"}},
 		Runtimes: []host.Runtime{
 			{Name: "runc", Path: "/usr/sbin/runc", Version: "1.1.5", Start: 25 * time.Millisecond},
 			{Name: "crun", Path: "/usr/bin/crun", Version: "1.8.1", Start: 15 * time.Millisecond},
@@ -56,11 +62,16 @@ func worked() host.Tried {
 // failed is what was tried on a host where nearly nothing works.
 func failed() host.Tried {
 	return host.Tried{
-		Lib:   "/var/lib/berth",
-		Calls: map[string]error{"openat2": unix.ENOSYS, "pidfd_open": nil, "clone3": unix.EPERM},
-		Links: map[string]error{"bridge": unix.EOPNOTSUPP, "veth": host.ErrNotTried, "macvlan": unix.EOPNOTSUPP},
-		HTB:   unix.EINVAL,
-		Idmap: refuse.Cannotf("put it on ext4", "the file system nfs of /var/lib/berth cannot be idmapped: %w", unix.EINVAL),
+		Lib:     "/var/lib/berth",
+		Calls:   map[string]error{"openat2": unix.ENOSYS, "pidfd_open": nil, "clone3": unix.EPERM},
+		Links:   map[string]error{"bridge": unix.EOPNOTSUPP, "veth": host.ErrNotTried, "macvlan": unix.EOPNOTSUPP},
+		Shaping: map[string]error{"htb": unix.EINVAL, "tbf": unix.ENOENT, "ifb": unix.EOPNOTSUPP, "mirred": unix.EPERM},
+		Space:   host.Space{Free: 1 << 29, Total: 100 << 30},
+		Folders: []host.Folder{
+			{Path: "/var/lib/berth", Mode: 0o755, Closed: 0o077}, {Path: "/run/berth", Mode: 0o777, Closed: 0o022, UID: 1000},
+		},
+		IdmapFS: []host.IdmapTry{{Type: "fuse.sshfs", At: "/srv/far", Err: errors.New("no answer")}, {Type: "nfs4", At: "/home", Err: refuse.Cannotf("", "no")}},
+		Idmap:   refuse.Cannotf("put it on ext4", "the file system nfs of /var/lib/berth cannot be idmapped: %w", unix.EINVAL),
 		Runtimes: []host.Runtime{
 			{Name: "runc", Path: "/usr/bin/runc", Version: "1.0.0", Err: errors.New("container_linux.go: no user namespaces")},
 			{Name: "crun", Path: "/usr/bin/crun", Version: "1.4", Escapes: []string{"CVE-2024-21626"}, Err: nil, Start: time.Millisecond},
@@ -128,7 +139,7 @@ func TestFactsOfArchives(t *testing.T) {
 // TestDoctorOfNothing must find fault, not fall over, where /proc and /sys are empty.
 func TestDoctorOfNothing(t *testing.T) {
 	dir := t.TempDir()
-	checks := host.Doctor(host.Host{Proc: dir, Sys: dir, Etc: dir, Boot: dir}, host.Tried{})
+	checks := host.Doctor(host.Host{Proc: dir, Sys: dir, Etc: dir, Boot: dir, Run: dir, Usr: dir}, host.Tried{})
 	if len(host.Missing(checks)) < 5 {
 		t.Errorf("an empty host lacks only %v", host.Missing(checks))
 	}

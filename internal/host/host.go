@@ -12,11 +12,13 @@ type Host struct {
 	Sys  string // /sys
 	Etc  string // /etc
 	Boot string // /boot: the kernel's configuration, where /proc/config.gz is not built in
+	Run  string // /run: what was configured since boot
+	Usr  string // /usr: what packages configure
 }
 
 // New returns the host this process runs on.
 func New() Host {
-	return Host{Proc: "/proc", Sys: "/sys", Etc: "/etc", Boot: "/boot"}
+	return Host{Proc: "/proc", Sys: "/sys", Etc: "/etc", Boot: "/boot", Run: "/run", Usr: "/usr"}
 }
 
 // Cgroups reads where the cgroup hierarchies are.
@@ -24,7 +26,9 @@ func (h Host) Cgroups() (Cgroups, error) { return readCgroups(h.Proc, h.at) }
 
 // at maps a path of the host, for example a mount point under /sys, to its place in the tree.
 func (h Host) at(path string) string {
-	for _, dir := range []struct{ real, tree string }{{"/proc", h.Proc}, {"/sys", h.Sys}, {"/etc", h.Etc}, {"/boot", h.Boot}} {
+	for _, dir := range []struct{ real, tree string }{
+		{"/proc", h.Proc}, {"/sys", h.Sys}, {"/etc", h.Etc}, {"/boot", h.Boot}, {"/run", h.Run}, {"/usr", h.Usr},
+	} {
 		if rest, ok := strings.CutPrefix(path, dir.real+"/"); ok {
 			return filepath.Join(dir.tree, rest)
 		}
@@ -45,4 +49,20 @@ func (h Host) text(path string) string {
 func (h Host) exists(path string) bool {
 	_, err := os.Lstat(h.at(path))
 	return err == nil
+}
+
+// glob returns the paths of the host that match a pattern, as the host names them. The pattern is a constant one.
+func (h Host) glob(pattern string) []string {
+	found, _ := filepath.Glob(h.at(pattern)) // the only error is that of a bad pattern
+	tree := strings.TrimSuffix(h.at(pattern), strings.TrimPrefix(pattern, "/"+firstElement(pattern)))
+	for i, f := range found {
+		found[i] = "/" + firstElement(pattern) + strings.TrimPrefix(f, tree)
+	}
+	return found
+}
+
+// firstElement returns "sys" of "/sys/block".
+func firstElement(path string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return first
 }

@@ -39,7 +39,7 @@ func BenchmarkReadFacts(b *testing.B) {
 func TestDoctorHere(t *testing.T) {
 	before := namespaces(t)
 	start := time.Now()
-	checks := host.Doctor(host.New(), host.Try(context.Background(), "/var/lib/berth", nil, nil))
+	checks := host.Doctor(host.New(), host.Try(context.Background(), "/var/lib/berth", "/run/berth", nil, nil))
 	t.Logf("%d checks in %v", len(checks), time.Since(start))
 	if len(checks) < 30 {
 		t.Errorf("only %d checks", len(checks))
@@ -62,7 +62,7 @@ func TestTryLinks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network links in a namespace of its own")
 	}
-	tried := host.Try(context.Background(), "/", nil, nil)
+	tried := host.Try(context.Background(), "/", "/run", nil, nil)
 	checks := host.Doctor(host.New(), tried)
 	i := slices.IndexFunc(checks, func(c host.Check) bool { return c.Name == "veth" })
 	if checks[i].State == host.Broken {
@@ -79,8 +79,8 @@ func TestTryLinks(t *testing.T) {
 func TestTryStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
-	if tried := host.Try(ctx, "/", nil, nil); tried.Links["veth"] == nil || tried.HTB == nil {
-		t.Errorf("links of a stopped probe: %v, %v", tried.Links, tried.HTB)
+	if tried := host.Try(ctx, "/", "/run", nil, nil); tried.Links["veth"] == nil || tried.Shaping["tbf"] == nil {
+		t.Errorf("links of a stopped probe: %v, %v", tried.Links, tried.Shaping)
 	}
 }
 

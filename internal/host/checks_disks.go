@@ -1,0 +1,164 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// disks checks each disk of the host: what can limit it, and what can share it out by weight.
+func (d *doctor) disks() []Check {
+	entries, err := os.ReadDir(d.at("/sys/block"))
+	if err != nil {
+		return []Check{{Name: "disks", State: Broken, Found: err.Error(), Why: "block I/O limits act on disks"}}
+	}
+	var checks []Check
+	for _, e := range entries {
+		if d.isDisk(e.Name()) {
+			checks = append(checks, d.diskRates(e.Name()), d.diskWeights(e.Name()))
+		}
+	}
+	return checks
+}
+
+// isDisk reports whether a block device holds data that outlives the memory: no ram disk, and no empty loop device.
+func (d *doctor) isDisk(name string) bool {
+	for _, prefix := range []string{"ram", "zram", "sr", "fd"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	size := d.text("/sys/block/" + name + "/size")
+	return size != "" && size != "0"
+}
+
+func (d *doctor) diskRates(name string) Check {
+	throttle, state, remedy := d.throttle()
+	c := Check{Name: "disk " + name, State: state, Found: throttle, Remedy: remedy, Why: "honours io rates of a spec"}
+	if state != OK {
+		c.Wanted = "a throttle"
+	}
+	if kind, below := d.stacked(name); kind != "" {
+		c.Found += fmt.Sprintf(", on this %s itself", kind)
+		if len(below) > 0 { // the bios that it makes of one carry the group on: they are counted there as well
+			c.Found += "; a rate on " + strings.Join(below, ", ") + " counts what gets there of it"
+		}
+	}
+	return c
+}
+
+// diskWeights checks for an engine that shares a disk out by weight: BFQ or io.cost. Both act on requests, so on disks
+// with a queue of their own; dm and md hand bios down to the disks below.
+func (d *doctor) diskWeights(name string) Check {
+	c := Check{
+		Name: "weights " + name, State: OK, Wanted: "BFQ or io.cost",
+		Why: "shares the disk out by weight; this version of Berth sets io rates only",
+	}
+	chosen, all := d.schedulers(name)
+	if kind, below := d.stacked(name); kind != "" && chosen == "" {
+		c.State, c.Found = Lacks, kind+": no queue of its own"
+		if len(below) > 0 {
+			c.Found += ", weights act on " + strings.Join(below, ", ")
+		}
+		return c
+	}
+	number, cost := d.text("/sys/block/"+name+"/dev"), d.costFile()
+	c.Found = "scheduler " + chosen
+	switch {
+	case chosen == "bfq":
+		c.Found = "BFQ"
+	case chosen == "":
+		c.State, c.Found = Lacks, "no scheduler (NVMe multipath, or a device without requests)"
+		if strings.HasPrefix(name, "nvme") {
+			c.Remedy = "# put nvme_core.multipath=N on the kernel's command line, reboot"
+		}
+	case cost != "" && d.costOn(cost, number):
+		c.Found += ", io.cost"
+	case strings.Contains(" "+all+" ", " bfq "):
+		c.State, c.Remedy = Off, fmt.Sprintf("echo bfq > /sys/block/%s/queue/scheduler", name)
+		c.Found += ", BFQ can be chosen"
+	case cost != "" && number != "":
+		c.State, c.Remedy = Off, fmt.Sprintf("echo '%s enable=1' > %s", number, cost)
+		c.Found += ", io.cost can be switched on"
+	default:
+		c.State, c.Remedy = d.built.absent("IOSCHED_BFQ"), "modprobe bfq"
+		if c.State == Lacks && d.built != nil {
+			c.Remedy = "# boot a kernel with CONFIG_IOSCHED_BFQ or CONFIG_BLK_CGROUP_IOCOST"
+		}
+	}
+	return c
+}
+
+// schedulers returns the I/O scheduler in use, the one in brackets, and all that there are. A device that takes bios,
+// as dm and md do, has none.
+func (d *doctor) schedulers(disk string) (chosen, all string) {
+	text := d.text("/sys/block/" + disk + "/queue/scheduler")
+	for f := range strings.FieldsSeq(text) {
+		if name, ok := strings.CutPrefix(f, "["); ok {
+			chosen = strings.TrimSuffix(name, "]")
+		}
+	}
+	return chosen, strings.NewReplacer("[", "", "]", "").Replace(text)
+}
+
+// stacked says what a device is that is made of others, and of which; "" for a disk.
+func (d *doctor) stacked(name string) (kind string, below []string) {
+	switch {
+	case strings.HasPrefix(name, "dm-"):
+		kind = "device-mapper volume"
+	case strings.HasPrefix(name, "md"):
+		kind = "md array"
+	default:
+		return "", nil
+	}
+	slaves, _ := os.ReadDir(d.at("/sys/block/" + name + "/slaves")) // none: nothing can be said of them
+	for _, s := range slaves {
+		below = append(below, s.Name())
+	}
+	return kind, below
+}
+
+// costFile returns the file that switches io.cost on, "" where the kernel lacks it or v2 does not have the disks.
+func (d *doctor) costFile() string {
+	if cg := d.facts.Cgroups; cg.Has("io") == "v2" {
+		if f := filepath.Join(cg.V2, "io.cost.qos"); d.exists(f) {
+			return f
+		}
+	}
+	return ""
+}
+
+// costOn reports whether io.cost is on for the disk with this number: a line "259:0 enable=1 …".
+func (d *doctor) costOn(file, number string) bool {
+	for line := range strings.Lines(d.text(file)) {
+		f := strings.Fields(line)
+		if len(f) > 1 && f[0] == number && f[1] == "enable=1" {
+			return true
+		}
+	}
+	return false
+}
+
+// throttle says by what a disk can be throttled. The root group of v2 has no io.max: any group below it shows it.
+func (d *doctor) throttle() (what string, state State, remedy string) {
+	cg := d.facts.Cgroups
+	const kernel = "# boot a kernel with CONFIG_BLK_DEV_THROTTLING=y"
+	switch {
+	case cg.V1["blkio"] != "":
+		if d.exists(filepath.Join(cg.V1["blkio"], "blkio.throttle.read_bps_device")) {
+			return "blkio.throttle", OK, ""
+		}
+		return "no throttle", Lacks, kernel
+	case cg.Has("io") == "v2":
+		below, _ := filepath.Glob(filepath.Join(d.at(cg.V2), "*", "io.max")) // the pattern is constant
+		if len(below) > 0 || d.built["BLK_DEV_THROTTLING"] == "y" {
+			return "io.max", OK, ""
+		}
+		if d.built == nil {
+			return "io.max (unproved)", OK, ""
+		}
+		return "no throttle", Lacks, kernel
+	}
+	return "no throttle", Off, "# see cgroup blkio/io above"
+}

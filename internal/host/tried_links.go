@@ -1,0 +1,105 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// tryLinks makes a link of each kind, and what shapes them, in a network namespace of its own.
+func tryLinks(ctx context.Context) (links, shaping map[string]error) {
+	all := func(err error) {
+		links = map[string]error{"bridge": err, "veth": err, "macvlan": err}
+		shaping = map[string]error{"tbf": err, "htb": err, "ifb": err, "mirred": err}
+	}
+	all(ErrNotTried)
+	if ctx.Err() != nil {
+		return links, shaping
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := elsewhere(func() { makeLinks(links, shaping) }); err != nil {
+			all(err)
+		}
+	}()
+	<-done
+	return links, shaping
+}
+
+// elsewhere runs f in a new network namespace. The thread comes back after it, or is given up: the main thread of a
+// process cannot end, and must not be left in another namespace, because it is what /proc/self shows.
+func elsewhere(f func()) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the network namespace: %w", err)
+	}
+	defer home.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("make a network namespace: %w", err)
+	}
+	f()
+	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("go back to the network namespace of the host: %w", err) // locked for ever: the thread ends with its goroutine
+	}
+	runtime.UnlockOSThread()
+	return nil
+}
+
+// makeLinks makes a link of each kind in the current network namespace, and shapes one of them.
+func makeLinks(links, shaping map[string]error) {
+	links["bridge"] = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named("b0")})
+	links["veth"] = netlink.LinkAdd(&netlink.Veth{LinkAttrs: named("v0"), PeerName: "v1"})
+	for _, parent := range []string{"v0", "b0"} {
+		link, err := netlink.LinkByName(parent)
+		if err != nil {
+			continue
+		}
+		at := named("m0")
+		at.ParentIndex = link.Attrs().Index
+		links["macvlan"] = netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: at, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		shape(shaping, at.ParentIndex)
+		return
+	}
+}
+
+// shape puts on the link what network rates are made of: disciplines for what it sends, and for what it receives a
+// filter that redirects it to an ifb.
+func shape(shaping map[string]error, link int) {
+	root := netlink.QdiscAttrs{LinkIndex: link, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+	shaping["htb"] = netlink.QdiscAdd(netlink.NewHtb(root))
+	if shaping["htb"] == nil {
+		_ = netlink.QdiscDel(netlink.NewHtb(root)) // the namespace goes anyway; then tbf says what is wrong
+	}
+	shaping["tbf"] = netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: root, Rate: 1 << 20, Limit: 1 << 20, Buffer: 1 << 16})
+	ifb := &netlink.Ifb{LinkAttrs: named("i0")}
+	shaping["ifb"] = netlink.LinkAdd(ifb)
+	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: link, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}
+	if shaping["mirred"] = netlink.QdiscAdd(ingress); shaping["mirred"] != nil {
+		return
+	}
+	to := link // without an ifb: mirred does not care whereto
+	if shaping["ifb"] == nil {
+		to = ifb.Attrs().Index
+	}
+	shaping["mirred"] = netlink.FilterAdd(&netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: link, Parent: ingress.Handle, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Actions:     []netlink.Action{netlink.NewMirredAction(to)},
+	})
+}
+
+// named returns the attributes of a link with this name and no wish else.
+func named(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = name
+	return a
+}
