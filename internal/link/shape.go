@@ -1,6 +1,8 @@
 package link
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"runtime"
@@ -145,8 +147,16 @@ func delQdisc(h *netlink.Handle, q netlink.Qdisc) error {
 	return nil
 }
 
-// ifbName is the name of the ifb of an interface in the node: it is free, since Berth makes all links there are.
-func ifbName(l netlink.Link) string { return fmt.Sprintf("berth-rx%d", l.Attrs().Index) }
+// ifbName is the name of the ifb of an interface in the node, whichever link has the interface's name: a virtual function
+// that comes back after a reload of its driver finds its ifb again. No interface of a spec has a dot in its name.
+func ifbName(l netlink.Link) string {
+	name := l.Attrs().Name
+	if len(name) > 12 {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:6])
+	}
+	return "rx." + name
+}
 
 // findIFB returns the ifb that shapes what l receives; nil if there is none.
 func findIFB(h *netlink.Handle, l netlink.Link) (netlink.Link, error) {
