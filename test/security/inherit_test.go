@@ -1,0 +1,187 @@
+package security
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestNothingInherited: what the caller of berth has open, is allowed and has set does not get into a node: descriptors,
+// groups, umask, signals that are blocked or ignored, environment, a better standing when memory is short.
+func TestNothingInherited(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		secret, err := os.Open("/root")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer secret.Close()
+		name := unique(t)
+		t.Cleanup(func() { w.berth("rm", "--force", name) })
+		spec := "name: " + name + "\nimage: host\ncommand: [/bin/sleep, infinity]\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}]\n"
+		burdened := func(args ...string) *exec.Cmd {
+			cmd := w.command(args...)
+			// A shell, because only it can ignore signals and set an umask before berth runs.
+			cmd.Args = append([]string{"sh", "-c", `trap '' USR1 USR2 PIPE; umask 0; echo 300 > /proc/self/oom_score_adj; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Path = "/bin/sh"
+			cmd.ExtraFiles = []*os.File{secret, secret, secret, secret}
+			cmd.Env = append(os.Environ(), "BERTH_SECRET=x", "LISTEN_FDS=4", "LISTEN_PID=1", "NOTIFY_SOCKET=/run/x")
+			cmd.Dir = "/root"
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Groups: []uint32{0, 4, 42}}}
+			return cmd
+		}
+		up := burdened("apply", "-f", "-")
+		up.Stdin = strings.NewReader(spec)
+		if _, stderr, code := call(up); code != 0 {
+			t.Fatal(stderr)
+		}
+		for how, args := range map[string][]string{
+			"run":  {"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro", "--"},
+			"exec": {"exec", name, "--"},
+		} {
+			t.Run(how, func(t *testing.T) {
+				ask := func(answer any, what ...string) {
+					t.Helper()
+					stdout, stderr, code := call(burdened(append(args[:len(args):len(args)], append([]string{"/probe/probe"}, what...)...)...))
+					if code != 0 {
+						t.Fatal(stderr)
+					}
+					decode(t, stdout, answer)
+				}
+				var open map[string]map[string]string
+				ask(&open, "fds")
+				for process, fds := range open {
+					for fd, target := range fds {
+						if len(fd) > 1 || fd > "2" {
+							t.Errorf("process %s has descriptor %s: %s", process, fd, target)
+						}
+					}
+				}
+				for _, pid := range []string{"1", "self"} {
+					var got map[string]string
+					ask(&got, "status", pid)
+					// Go's runtime, which the probe is, unblocks all signals and catches most: look at what is ignored.
+					for key, want := range map[string]string{"Groups": "", "Umask": "0022", "SigIgn": strings.Repeat("0", 16)} {
+						if got[key] != want {
+							t.Errorf("process %s: %s is %q, not %q", pid, key, got[key], want)
+						}
+					}
+				}
+				var got map[string]string
+				ask(&got, "read", "/proc/self/oom_score_adj", "/proc/1/oom_score_adj")
+				for file, score := range got {
+					if score != "read 1" {
+						t.Errorf("%s: %s", file, score)
+					}
+				}
+				var links map[string]string
+				ask(&links, "links", "/proc/self/cwd", "/proc/1/cwd")
+				for of, dir := range links {
+					if dir != "/" {
+						t.Errorf("%s is %s", of, dir)
+					}
+				}
+			})
+		}
+		env := w.must(t, "exec", name, "--", "/usr/bin/env")
+		if strings.Contains(env, "SECRET") || strings.Contains(env, "LISTEN") || strings.Contains(env, "NOTIFY") {
+			t.Errorf("the caller's environment: %s", env)
+		}
+	})
+}
+
+// TestNoDescriptorOfTheLock: the init of a node that is up holds neither its lock nor anything else of Berth's; seen
+// from the host, with both ways to start one.
+func TestNoDescriptorOfTheLock(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		name := w.up(t, "")
+		dir := fmt.Sprintf("/proc/%d/fd", w.show(t, name).PID)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			target, _ := os.Readlink(dir + "/" + e.Name())
+			if e.Name() > "2" || len(e.Name()) > 1 || strings.Contains(target, "/locks/") {
+				t.Errorf("%s is open: %s", e.Name(), target)
+			}
+		}
+		// And so the lock is free.
+		w.must(t, "set", name, "cpu.weight=50")
+	})
+}
+
+// TestTerminal: a node that is given the user's terminal cannot type into it, take it over, or change who may use it;
+// neither from run nor from exec.
+func TestTerminal(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		name := w.up(t, "")
+		for how, args := range map[string][]string{
+			"run":  {"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro", "--", "/probe/probe", "push"},
+			"exec": {"exec", name, "--", "/probe/probe", "push"},
+		} {
+			t.Run(how, func(t *testing.T) {
+				tty := openTerminal(t)
+				var out, errs bytes.Buffer
+				cmd := w.command(args...)
+				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, &out, &errs
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+				if err := cmd.Run(); err != nil {
+					t.Fatalf("%v: %s", err, errs.String())
+				}
+				got := map[string]string{}
+				decode(t, out.String(), &got)
+				for what, became := range got {
+					if became == "ok" && what != "change mode" { // runc's exec gives it a pipe
+						t.Errorf("%s: %s", what, became)
+					}
+				}
+				var st unix.Stat_t
+				if err := unix.Fstat(int(tty.Fd()), &st); err != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+					t.Errorf("the terminal is user %d's, mode %o (%v)", st.Uid, st.Mode, err)
+				}
+				if n, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCINQ); err != nil || n != 0 {
+					t.Errorf("%d letters were typed (%v)", n, err)
+				}
+			})
+		}
+	})
+}
+
+// openTerminal makes a terminal and returns the side that a user's shell has.
+func openTerminal(t *testing.T) *os.File {
+	t.Helper()
+	tty, _ := openPair(t)
+	return tty
+}
+
+// openPair makes a terminal and returns both sides.
+func openPair(t *testing.T) (tty, master *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	if err := tty.Chmod(0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tty, master
+}

@@ -1,0 +1,75 @@
+package security
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestForkBomb: a bomb fills its own node and no more: the host starts processes and nodes meanwhile, the limit holds.
+func TestForkBomb(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		name := w.up(t, "command: [/probe/probe, bomb]\npids: 150\ncpu: {max: 0.5}\nimage: host\nmounts: [{source: "+build.probeDir+", target: /probe}]")
+		time.Sleep(time.Second)
+		var open map[string]string
+		w.probe(t, &open, "links", "/proc/self/exe") // another node starts
+		if open["/proc/self/exe"] != "/probe/probe" {
+			t.Error(open)
+		}
+		shown := w.must(t, "show", name)
+		if !strings.Contains(shown, "150") {
+			t.Errorf("show does not tell the limit: %s", shown)
+		}
+		w.must(t, "rm", "--force", name)
+	})
+}
+
+// TestMemoryHog: a hog is killed inside its own limit, and the status says why.
+func TestMemoryHog(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		name := w.up(t, "command: [/probe/probe, hog, \"400\"]\nmemory: {max: 64MiB, swap: 0}\nimage: host\nmounts: [{source: "+build.probeDir+", target: /probe}]")
+		var s shown
+		for range 200 {
+			if s = w.show(t, name); s.State == "exited" {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if s.State != "exited" || !s.Exit.OOM || s.Exit.Code != 137 {
+			t.Errorf("the hog is %+v", s)
+		}
+		if listed := w.must(t, "ls"); !strings.Contains(listed, "out of memory") {
+			t.Errorf("ls does not say so: %s", listed)
+		}
+		// A hog beside process 1 is killed too, and shown.
+		name = w.up(t, "memory: {max: 64MiB, swap: 0}")
+		if _, _, code := w.berth("exec", name, "--", "/probe/probe", "hog", "400"); code != 137 {
+			t.Errorf("the hog in exec ended with %d", code)
+		}
+		if text := w.must(t, "show", name); !strings.Contains(text, "lack of memory") || w.show(t, name).State != "running" {
+			t.Errorf("show does not say so: %s", text)
+		}
+	})
+}
+
+// TestOwnLimits: a node sees its groups, and cannot change them, leave them, or have the host run its program
+// (release_agent, CVE-2022-0492).
+func TestOwnLimits(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, w *world) {
+		name := w.up(t, "memory: {max: 64MiB}\npids: 50\ncpu: {max: 0.5}")
+		script := `cd /sys/fs/cgroup
+n=0
+for f in $(find . -type f); do n=$((n+1))
+  case $f in *release_agent) echo "there is $f";; esac
+  if [ -w "$f" ] && (echo 1 > "$f") 2>/dev/null; then case $f in ./cgroup-*) ;; *) echo "wrote $f";; esac; fi
+done
+for d in $(find . -mindepth 1 -type d); do mkdir $d/berth-below 2>/dev/null && echo "made $d/berth-below"; done
+mkdir berth-below 2>/dev/null && [ -e berth-below/cgroup.procs ] && echo "made a group"
+grep -v ':/$' /proc/self/cgroup
+echo "looked at $n files"`
+		out := w.must(t, "exec", name, "--", "/bin/sh", "-c", script)
+		if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 1 || lines[0] == "looked at 0 files" {
+			t.Errorf("a node and its groups: %s", out)
+		}
+	})
+}

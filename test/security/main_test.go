@@ -1,0 +1,278 @@
+// Package security attacks nodes and the command line as a hostile user of a node, an image or a host would, and proves
+// what docs/SECURITY.md promises. It drives the built binary on this host's own kernel.
+package security
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// build is where TestMain put the programs under test: readable by everybody, as they run as other users too.
+var build struct{ dir, berth, probeDir, probe string }
+
+// worlds is one Berth a runtime, made when it is first needed.
+var worlds = map[string]*world{}
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Println("no root: the tests are skipped one by one")
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "berth-security-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	build.dir, build.berth = dir, filepath.Join(dir, "berth")
+	build.probeDir = filepath.Join(dir, "tools")
+	build.probe = filepath.Join(build.probeDir, "probe")
+	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(build.probeDir, 0o755))
+	for out, pkg := range map[string]string{build.berth: "../../cmd/berth", build.probe: "./probe"} {
+		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", out, pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if said, berr := cmd.CombinedOutput(); berr != nil {
+			err = errors.Join(err, fmt.Errorf("build %s: %w: %s", pkg, berr, said))
+		}
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer endWorlds()
+	return m.Run()
+}
+
+// world is one Berth, kept to one runtime.
+type world struct{ root, runtime string }
+
+// eachRuntime runs a test with every runtime that is installed.
+func eachRuntime(t *testing.T, f func(t *testing.T, w *world)) {
+	for _, name := range []string{"crun", "runc"} {
+		t.Run(name, func(t *testing.T) { f(t, worldOf(t, name)) })
+	}
+}
+
+// anyRuntime is the world of the runtime that Berth would choose here, or of the one that is installed.
+func anyRuntime(t *testing.T) *world {
+	t.Helper()
+	if _, err := exec.LookPath("crun"); err == nil {
+		return worldOf(t, "crun")
+	}
+	return worldOf(t, "runc")
+}
+
+func worldOf(t *testing.T, runtime string) *world {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if _, err := exec.LookPath(runtime); err != nil {
+		t.Skipf("no %s on this host", runtime)
+	}
+	if w := worlds[runtime]; w != nil {
+		return w
+	}
+	w := &world{root: filepath.Join(build.dir, "root-"+runtime), runtime: runtime}
+	if _, stderr, code := w.berth("run", "--image", "host", "--", "/bin/true"); code != 0 {
+		t.Fatalf("no node runs here: %s", stderr)
+	}
+	// Berth keeps which runtime is the fastest; the tests choose it themselves.
+	file := filepath.Join(w.root, "lib/runtime.json")
+	var choice map[string]any
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &choice)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tried := range choice["tried"].([]any) {
+		if r := tried.(map[string]any)["runtime"].(map[string]any); r["name"] == runtime {
+			choice["best"] = r
+		}
+	}
+	if text, err = json.Marshal(choice); err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	worlds[runtime] = w
+	return w
+}
+
+// endWorlds removes what failed tests may have left, and waits for the keepers, which end by themselves.
+func endWorlds() {
+	for _, w := range worlds {
+		var all []struct{ Name string }
+		stdout, _, _ := w.berth("ls", "--json")
+		_ = json.Unmarshal([]byte(stdout), &all)
+		for _, n := range all {
+			fmt.Printf("left behind: node %s\n", n.Name)
+			_, _, _ = w.berth("rm", "--force", n.Name)
+		}
+		for range 100 {
+			if _, err := os.Lstat(filepath.Join(w.root, "run/keeper.sock")); err != nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}
+
+// command prepares a call of berth.
+func (w *world) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(build.berth, append([]string{"--root", w.root}, args...)...)
+	cmd.Dir = "/"
+	return cmd
+}
+
+// berth calls berth; it is killed if it hangs.
+func (w *world) berth(args ...string) (stdout, stderr string, code int) {
+	return call(w.command(args...))
+}
+
+func call(cmd *exec.Cmd) (stdout, stderr string, code int) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		return "", err.Error(), -1
+	}
+	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	_ = cmd.Wait()
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// must calls berth and fails the test if it fails.
+func (w *world) must(t *testing.T, args ...string) string {
+	t.Helper()
+	stdout, stderr, code := w.berth(args...)
+	if code != 0 {
+		t.Fatalf("berth %s: exit code %d: %s%s", strings.Join(args, " "), code, stdout, stderr)
+	}
+	return stdout
+}
+
+// host runs a command in a default node of image host, which sees the probe at /probe, and nothing else added.
+func (w *world) host(t *testing.T, flags []string, command ...string) string {
+	t.Helper()
+	args := append([]string{"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro"}, flags...)
+	return w.must(t, append(append(args, "--"), command...)...)
+}
+
+// probe runs the probe in a default node of image host and reads its answer.
+func (w *world) probe(t *testing.T, answer any, args ...string) {
+	t.Helper()
+	decode(t, w.host(t, nil, append([]string{"/probe/probe"}, args...)...), answer)
+}
+
+// up starts a node and removes it when the test ends. The spec gets its name, and image host where it names none.
+func (w *world) up(t *testing.T, spec string) (name string) {
+	t.Helper()
+	name = unique(t)
+	if !strings.Contains(spec, "image:") {
+		spec += "\nimage: host\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}]"
+	}
+	if !strings.Contains(spec, "command:") {
+		spec += "\ncommand: [/bin/sleep, infinity]"
+	}
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte("name: "+name+"\n"+spec+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.berth("rm", "--force", name) })
+	w.must(t, "apply", "-f", file)
+	return name
+}
+
+// in runs the probe in a running node.
+func (w *world) in(t *testing.T, node string, answer any, args ...string) {
+	t.Helper()
+	decode(t, w.must(t, append([]string{"exec", node, "--", "/probe/probe"}, args...)...), answer)
+}
+
+// shown is what the tests need of berth show.
+type shown struct {
+	PID   int    `json:"pid"`
+	State string `json:"state"`
+	IDs   string `json:"ids"`
+	Exit  struct {
+		Code int  `json:"code"`
+		OOM  bool `json:"oom"`
+	} `json:"exit"`
+}
+
+// base is the host's id of the node's root.
+func (s shown) base(t *testing.T) uint32 {
+	t.Helper()
+	var base uint32
+	if _, err := fmt.Sscan(s.IDs, &base); err != nil {
+		t.Fatalf("no id range in %q: %v", s.IDs, err)
+	}
+	return base
+}
+
+func (w *world) show(t *testing.T, node string) shown {
+	t.Helper()
+	var s shown
+	decode(t, w.must(t, "show", node, "--json"), &s)
+	return s
+}
+
+func decode(t *testing.T, text string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		t.Fatalf("the probe said %q: %v", text, err)
+	}
+}
+
+var counter int
+
+// unique is a name that no other test, and no other run of the tests, uses.
+func unique(t *testing.T) string {
+	t.Helper()
+	counter++
+	return fmt.Sprintf("sec-%d-%d", os.Getpid(), counter)
+}
+
+// asUser makes a command run as an ordinary user of the host.
+func asUser(cmd *exec.Cmd, uid uint32) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, Groups: []uint32{}}}
+	return cmd
+}
+
+const nobody = 65534
+
+// plant makes a file on the host, with folders, and removes it with the folders that it made.
+func plant(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	top := path
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); err == nil {
+			break
+		}
+		top = dir
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, mode))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

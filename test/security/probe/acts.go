@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// signal sends a process nothing, and asks to trace it: both say whether it can be reached.
+func signal(arg string) (string, error) {
+	pid, err := strconv.Atoi(arg)
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Kill(pid, 0); err != nil {
+		return "", err
+	}
+	return "", unix.PtraceSeize(pid)
+}
+
+// connect connects to a Unix socket; a leading @ is an abstract one.
+func connect(path string) (string, error) {
+	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
+		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return "", err
+		}
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		unix.Close(fd)
+		if err != unix.EPROTOTYPE {
+			return "", err
+		}
+	}
+	return "", unix.EPROTOTYPE
+}
+
+// install copies this program to a path and makes it set-user-id root, as far as the node can tell.
+func install(path string) (string, error) {
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		return "", err
+	}
+	return "", os.Chmod(path, 0o755|os.ModeSetuid)
+}
+
+// push types into the terminal that is standard input, as if its user did (TIOCSTI).
+func push() map[string]string {
+	typed := byte('X')
+	return map[string]string{
+		"make it mine": name(unix.IoctlSetInt(0, unix.TIOCSCTTY, 0)),
+		"type":         name(ioctl(0, unix.TIOCSTI, &typed)),
+		"paste":        name(ioctl(0, unix.TIOCLINUX, &typed)),
+		"change mode":  name(os.NewFile(0, "stdin").Chmod(0o666)),
+	}
+}
+
+// hog takes memory until it is killed, at most what it is told.
+func hog(mib string) string {
+	n, err := strconv.Atoi(mib)
+	if err != nil {
+		return err.Error()
+	}
+	debug.SetGCPercent(-1)
+	var held [][]byte
+	for range n {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		held = append(held, b)
+	}
+	return fmt.Sprintf("%d MiB held", len(held))
+}
+
+// bomb starts copies of itself, each of which does too, until the kernel refuses, and tells how often it succeeded. It
+// ends by itself.
+func bomb() map[string]int {
+	end := time.Now().Add(4 * time.Second)
+	started, refused := 0, 0
+	for time.Now().Before(end) {
+		if err := exec.Command("/proc/self/exe", "bomb").Start(); err != nil {
+			refused++
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		started++
+	}
+	return map[string]int{"started": started, "refused": refused}
+}
+
+func sleep() string {
+	time.Sleep(time.Hour)
+	return ""
+}
