@@ -147,29 +147,28 @@ func iperfVersion(ctx context.Context, arms []NetArm) (string, error) {
 	return version, nil
 }
 
-// patience is how often a peer that Berth itself has just started is asked, a tenth of a second apart.
-const patience = 50
+// patience is how long a peer may take to answer: one that was just started, a bridge that learns a new port.
+const patience = 3 * time.Second
 
 // reach makes one round trip, so that a peer that is not there is told from all that may fail later.
 func (o *NetOptions) reach(ctx context.Context, a NetArm) error {
-	var err error
-	for range patience {
-		var p Pinged
-		if p, err = ping(ctx, a, o, time.Millisecond, 0); err == nil || ctx.Err() != nil {
+	for begun := time.Now(); ; {
+		p, err := ping(ctx, a, o, time.Millisecond, 0)
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if p.Error == "" {
+		case err == nil:
+			return nil
+		case p.Error == "":
 			return err // the command itself failed
-		}
-		if !o.OwnPeer {
-			break
+		case time.Since(begun) > patience:
+			return o.silent(a, err)
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	return o.silent(a, err)
 }
 
 // silent says that the peer does not answer.

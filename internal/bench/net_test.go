@@ -165,10 +165,18 @@ func TestNetRefusals(t *testing.T) {
 	}{
 		{"no iperf3", NetOptions{}, with("--version", "", errors.New("no such file")), refuse.Cannot, "apt-get install iperf3"},
 		{"two versions", NetOptions{}, with("--version", "iperf 3.9 (cJSON)", nil), refuse.Cannot, "do not have the same iperf3"},
-		{"silent", NetOptions{}, with("ping", `{"error":"i/o timeout"}`, nil), refuse.Cannot,
-			"the peer 192.0.2.9 does not answer a node of mode bridge: i/o timeout; run berth bench net --serve on it"},
-		{"no iperf3 there", NetOptions{}, with("cpu", `{"stdout":"{\"error\":\"unable to connect to server: refused\"}"}`, nil),
-			refuse.Cannot, "does not answer"},
+		{
+			"silent",
+			NetOptions{},
+			with("ping", `{"error":"i/o timeout"}`, nil), refuse.Cannot,
+			"the peer 192.0.2.9 does not answer a node of mode bridge: i/o timeout; run berth bench net --serve on it",
+		},
+		{
+			"no iperf3 there",
+			NetOptions{},
+			with("cpu", `{"stdout":"{\"error\":\"unable to connect to server: refused\"}"}`, nil),
+			refuse.Cannot, "does not answer",
+		},
 		{"nonsense", NetOptions{}, with("ping", `{}`, nil), 1, "make no sense"},
 		{"run", NetOptions{Run: 300 * time.Millisecond}, fakeArms(), refuse.Invalid, "whole seconds"},
 		{"warm", NetOptions{Warm: 2 * time.Minute}, fakeArms(), refuse.Invalid, "whole seconds"},

@@ -206,7 +206,7 @@ func netFlags(r NetResult, by map[string]map[int]NetMeasured, first measure, fai
 		for _, v := range values(arm, first) {
 			x = append(x, v)
 		}
-		far, all = far+outliers(x, 5), all+len(x)
+		far, all = far+outliers(x), all+len(x)
 	}
 	if 10*far > all {
 		f = append(f, Disturbed)

@@ -128,8 +128,10 @@ func TestRealDevice(t *testing.T) {
 	needFio(t)
 	dev := loopDevice(t)
 	arms := Arms{Host: Host, Null: Host}
-	o := Options{Device: dev, Size: 16 << 20, Run: 50 * time.Millisecond, Warm: 10 * time.Millisecond, Pairs: 1,
-		Rows: []Row{newRow(RandomRead, 4096, 2), newRow(SequentialWrite, 4096, 1)}}
+	o := Options{
+		Device: dev, Size: 16 << 20, Run: 50 * time.Millisecond, Warm: 10 * time.Millisecond, Pairs: 1,
+		Rows: []Row{newRow(RandomRead, 4096, 2), newRow(SequentialWrite, 4096, 1)},
+	}
 	rep, err := Run(t.Context(), o, arms, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -188,7 +188,7 @@ func flags(row Row, r Result, arms map[string][]Trial, cores int, failed bool) [
 				iops = append(iops, t.IOPS)
 			}
 		}
-		far, all = far+outliers(iops, 5), all+len(iops)
+		far, all = far+outliers(iops), all+len(iops)
 	}
 	if 10*far > all {
 		f = append(f, Disturbed)

@@ -62,7 +62,8 @@ func exampleReport(t *testing.T) *Report {
 					iops *= .6
 				}
 				trials = append(trials, Trial{Head: Head{Seq: len(trials) + 1, Row: row.Name, Round: round, Arm: arm}, Measured: &Measured{
-					IOPS: iops, Bandwidth: iops * float64(row.Block), LatMean: 1e6 / iops * float64(row.Jobs), LatP99: 3e6 / iops * float64(row.Jobs)}})
+					IOPS: iops, Bandwidth: iops * float64(row.Block), LatMean: 1e6 / iops * float64(row.Jobs), LatP99: 3e6 / iops * float64(row.Jobs),
+				}})
 			}
 		}
 	}

@@ -153,9 +153,12 @@ func median(x []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// outliers counts the values that lie further than limit standard deviations from the median, the deviation being
+// farOff is how many standard deviations away a trial counts as disturbed.
+const farOff = 5
+
+// outliers counts the values that lie further than farOff standard deviations from the median, the deviation being
 // estimated by 1.4826 times the median absolute deviation (Hampel 1974), and by 2 % of the median at the least.
-func outliers(x []float64, limit float64) int {
+func outliers(x []float64) int {
 	m := median(x)
 	dev := make([]float64, len(x))
 	for i, v := range x {
@@ -164,7 +167,7 @@ func outliers(x []float64, limit float64) int {
 	sd := max(1.4826*median(dev), 0.02*math.Abs(m))
 	n := 0
 	for _, v := range dev {
-		if v > limit*sd {
+		if v > farOff*sd {
 			n++
 		}
 	}

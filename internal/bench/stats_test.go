@@ -17,8 +17,20 @@ func TestSignedRankDepth(t *testing.T) {
 		alpha float64
 		want  int
 	}{
-		{4, .10, 0}, {5, .05, 0}, {5, .10, 1}, {6, .05, 1}, {7, .05, 3}, {8, .05, 4}, {8, .10, 6}, {10, .05, 9},
-		{12, .05, 14}, {12, .10, 18}, {15, .05, 26}, {20, .05, 53}, {20, .10, 61}, {25, .05, 90},
+		{4, .10, 0},
+		{5, .05, 0},
+		{5, .10, 1},
+		{6, .05, 1},
+		{7, .05, 3},
+		{8, .05, 4},
+		{8, .10, 6},
+		{10, .05, 9},
+		{12, .05, 14},
+		{12, .10, 18},
+		{15, .05, 26},
+		{20, .05, 53},
+		{20, .10, 61},
+		{25, .05, 90},
 	} {
 		if got := signedRankDepth(c.n, c.alpha); got != c.want {
 			t.Errorf("n %d, alpha %v: depth %d, want %d", c.n, c.alpha, got, c.want)
@@ -105,7 +117,7 @@ func noises() []noise {
 	return []noise{
 		{"normal", normal},
 		{"heavy tails (t with 2 degrees)", func(r *rand.Rand) func() float64 {
-			return func() float64 { return .05 * r.NormFloat64() / math.Sqrt((r.ExpFloat64())) }
+			return func() float64 { return .05 * r.NormFloat64() / math.Sqrt(r.ExpFloat64()) }
 		}},
 		{"stalls: one trial in ten at a third", func(r *rand.Rand) func() float64 {
 			return func() float64 {
@@ -226,10 +238,10 @@ func TestExactOverAllOrders(t *testing.T) {
 }
 
 func TestOutliers(t *testing.T) {
-	if n := outliers([]float64{100, 101, 99, 100, 30, 100.5}, 5); n != 1 {
+	if n := outliers([]float64{100, 101, 99, 100, 30, 100.5}); n != 1 {
 		t.Errorf("%d outliers, want 1", n)
 	}
-	if n := outliers([]float64{100, 100, 100, 103}, 5); n != 0 {
+	if n := outliers([]float64{100, 100, 100, 103}); n != 0 {
 		t.Errorf("%d outliers among values within 3 %%", n)
 	}
 }

@@ -161,7 +161,7 @@ func directIOUnit(path string) (int64, error) {
 	var st unix.Statx_t
 	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
 	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
-		return 0, nil //nolint:nilerr // an old kernel: not to know is no failure
+		return 0, nil // an old kernel: not to know is no failure
 	}
 	if st.Dio_offset_align == 0 {
 		return 0, refuse.Cannotf("choose a folder on another file system", "the file system of %s has no direct I/O", path)
