@@ -100,7 +100,7 @@ func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File)
 		case <-k.idle:
 		}
 	}
-	if ctx.Err() != nil && hostEnds() {
+	if hostEnds() {
 		k.stopNodes(context.WithoutCancel(ctx))
 	}
 	_ = os.Remove(k.b.Layout.KeeperSocket())
@@ -273,7 +273,9 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 		defer k.leave()
 		k.await(w, init.StartTime)
 		step.Fault("keeper saw an end")
-		k.ended(ctx, name, w)
+		if !hostEnds() { // else stopNodes notes it, and nothing is restarted
+			k.ended(ctx, name, w)
+		}
 	}()
 	return nil
 }
@@ -289,7 +291,6 @@ func (k *keeper) await(w *watched, start uint64) {
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
 	if s, _ := startTime(w.pid); s != start {
-		w.ws, w.known = k.reaped(w.pid) // it may have been reaped just now
 		return
 	}
 	if conn, err := f.SyscallConn(); err == nil {
@@ -301,19 +302,6 @@ func (k *keeper) await(w *watched, start uint64) {
 	if w.ws, w.known = k.reaped(w.pid); !w.known {
 		w.ws, w.known = exitOf(f, w.pid, start)
 	}
-}
-
-// reaped tells how a child of the keeper ended; it is not known for a process that was not its child.
-func (k *keeper) reaped(pid int) (unix.WaitStatus, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var ws unix.WaitStatus
-	if got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err == nil && got == pid {
-		return ws, true
-	}
-	ws, ok := k.exits[pid]
-	delete(k.exits, pid)
-	return ws, ok
 }
 
 func (k *keeper) ended(ctx context.Context, name string, w *watched) {

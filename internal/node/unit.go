@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -33,18 +34,25 @@ func hostEnds() bool {
 // graceAtEnd is the time that nodes get when the host shuts down; systemd waits longer.
 const graceAtEnd = 30 * time.Second
 
-// stopNodes stops all nodes at once, each by the signal that its init understands.
+// stopNodes stops all nodes at once, each by the signal that its init understands. Those that have ended by systemd's
+// own signal are cleaned up after.
 func (k *keeper) stopNodes(ctx context.Context) {
 	k.mu.Lock()
-	var names []string
-	for name := range k.watched {
-		names = append(names, name)
-	}
+	nodes := maps.Clone(k.watched)
 	k.mu.Unlock()
 	var stopped sync.WaitGroup
-	for _, name := range names {
+	for name, w := range nodes {
 		stopped.Go(func() {
-			if _, err := k.b.Stop(ctx, name, graceAtEnd); err != nil {
+			var err error
+			k.spawn(func() {
+				select {
+				case <-w.ended:
+					_, err = k.b.ended(ctx, name, w.pid, w.ws, w.known)
+				default:
+					_, err = k.b.Stop(ctx, name, graceAtEnd)
+				}
+			})
+			if err != nil {
 				k.log.Error("stop node before the host ends", "node", name, "err", err)
 			}
 		})

@@ -82,11 +82,12 @@ func (m *VM) console() string {
 }
 
 // power switches the machine on. await waits until it answers.
-func (m *VM) power() error {
+func (m *VM) power(more ...string) error {
 	args, err := m.arguments()
 	if err != nil {
 		return err
 	}
+	args = append(args, more...)
 	for _, old := range m.sockets() {
 		_ = os.Remove(old) // of the machine's last run
 	}
@@ -148,13 +149,8 @@ func (m *VM) awaitSocket(path string) error {
 
 // await waits until the agent answers on all ports and udev has loaded what drives the hardware.
 func (m *VM) await() error {
-	m.ports = make(chan *port, len(m.portSockets()))
-	for _, s := range m.portSockets() {
-		p, err := dialPort(s)
-		if err != nil {
-			return m.because(err)
-		}
-		m.ports <- p
+	if err := m.connect(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
 	defer cancel()
@@ -168,6 +164,19 @@ func (m *VM) await() error {
 		err = fmt.Errorf("udevadm settle: exit code %d: %s", r.Code, r.Err)
 	}
 	return err
+}
+
+// connect connects to the machine's command ports. The agent need not be there yet: QEMU keeps what is sent.
+func (m *VM) connect() error {
+	m.ports = make(chan *port, len(m.portSockets()))
+	for _, s := range m.portSockets() {
+		p, err := dialPort(s)
+		if err != nil {
+			return m.because(err)
+		}
+		m.ports <- p
+	}
+	return nil
 }
 
 // off ends the machine as a power cut does. It may be off already.
