@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -35,6 +37,9 @@ func (s Store) Import(ctx context.Context, archive, name string, progress func(d
 	if name != "" {
 		if err := checkName(name); err != nil {
 			return Record{}, err
+		}
+		if strings.ContainsFunc(name, unicode.IsSpace) { // no spec could name it: oci:NAME has none
+			return Record{}, refuse.Invalidf("%q is not an image name: no spaces", name)
 		}
 	}
 	unlock, err := s.lock(ctx)
