@@ -291,6 +291,7 @@ func (k *keeper) await(w *watched, start uint64) {
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
 	if s, _ := startTime(w.pid); s != start {
+		w.ws, w.known = k.reaped(w.pid) // it may have been reaped just now
 		return
 	}
 	if conn, err := f.SyscallConn(); err == nil {
