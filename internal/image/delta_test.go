@@ -161,7 +161,7 @@ func loopMount(t *testing.T, mkfs []string, opts string) string {
 	dir := t.TempDir()
 	args := []string{"-o", strings.TrimSuffix("loop,"+opts, ","), file, dir}
 	if out, err := exec.Command("mount", args...).CombinedOutput(); err != nil {
-		t.Skipf("this kernel does not mount it with %q (CONFIG_QFMT_V2, CONFIG_XFS_QUOTA, loop devices): %v %s", opts, err, bytes.TrimSpace(out))
+		t.Skipf("no project quota in this kernel: it does not mount with %q (CONFIG_QFMT_V2, CONFIG_XFS_QUOTA, loop devices): %v %s", opts, err, bytes.TrimSpace(out))
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {

@@ -22,7 +22,6 @@ import (
 	"berth/internal/link"
 	"berth/internal/oci"
 	"berth/internal/refuse"
-	"berth/internal/spec"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -59,29 +58,26 @@ func facts(h host.Facts, runtime string) Facts {
 
 func parse(t *testing.T, text string) *vnode.Node {
 	t.Helper()
-	nodes, err := spec.Parse("node.yaml", []byte(text))
-	if err != nil {
+	var n vnode.Node
+	if err := json.Unmarshal([]byte("{"+text+"}"), &n); err != nil {
 		t.Fatal(err)
 	}
-	vnode.Defaults(nodes[0])
-	return nodes[0]
+	vnode.Defaults(&n)
+	return &n
 }
 
 const full = `
-name: wn-001
-image: host
-command: [/bin/sleep, infinity]
-cpu: {weight: 200, max: 1.5, set: "0-1"}
-memory: {max: 1GiB}
-pids: 512
-rlimits: {nofile: 4096}
-io: [{name: data, device: /dev/vda1, read: {rate: 200MB/s}, write: {iops: 100}}]
-network:
-  - {name: eth0, mode: bridge, address: [192.0.2.10/24]}
-  - {name: eth1, mode: macvlan, parent: eth1, address: ["2001:db8::10/64"]}
-devices: [/dev/fuse]
-mounts: [{source: /srv/data, target: /data, read_only: true}]
-`
+"name": "wn-001", "image": "host", "command": ["/bin/sleep", "infinity"],
+"cpu": {"weight": 200, "max": "1.5", "set": "0-1"}, "memory": {"max": "1GiB"}, "pids": 512, "rlimits": {"nofile": 4096},
+"io": [{"name": "data", "device": "/dev/vda1", "read": {"rate": "200MB/s"}, "write": {"iops": 100}}],
+"network": [
+  {"name": "eth0", "mode": "bridge", "address": ["192.0.2.10/24"]},
+  {"name": "eth1", "mode": "macvlan", "parent": "eth1", "address": ["2001:db8::10/64"]}],
+"devices": [{"path": "/dev/fuse"}],
+"mounts": [{"source": "/srv/data", "target": "/data", "read_only": true}]`
+
+// small is a node that asks for nothing.
+const small = `"name": "n", "image": "host", "command": ["/bin/true"]`
 
 func TestPlans(t *testing.T) {
 	for _, tc := range []struct {
@@ -92,19 +88,19 @@ func TestPlans(t *testing.T) {
 		{"v1-crun", full, func() Facts { return facts(v1Host(), "crun") }},
 		{"v1-runc", full, func() Facts { return facts(v1Host(), "runc") }},
 		{"v2-crun", full, func() Facts { return facts(v2Host(), "crun") }},
-		{"phys", "name: n\nimage: host\ncommand: [/bin/true]\nnetwork: [{name: eth0, mode: phys, parent: eth1}]\n", func() Facts {
+		{"phys", small + `, "network": [{"name": "eth0", "mode": "phys", "parent": "eth1"}]`, func() Facts {
 			f := facts(v1Host(), "crun")
 			f.Devices, f.Mounts = nil, nil
 			return f
 		}},
-		{"layers", "name: n\nimage: oci:worker\ndelta: {in: memory, size: 1GiB}\n", func() Facts {
+		{"layers", `"name": "n", "image": "oci:worker", "delta": {"in": "memory", "size": "1GiB"}`, func() Facts {
 			f := facts(v2Host(), "runc")
 			f.Devices, f.Mounts = nil, nil
 			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.OCIImage, Ref: "worker"}, Lowers: []string{"/l/2", "/l/1"}}
 			f.Command = Command{Args: []string{"/sbin/init"}, Init: oci.Systemd}
 			return f
 		}},
-		{"no-user-namespace", "name: n\nimage: dir:/srv/root\ncommand: [/bin/true]\nuser_namespace: false\n", func() Facts {
+		{"no-user-namespace", `"name": "n", "image": "dir:/srv/root", "command": ["/bin/true"], "user_namespace": false`, func() Facts {
 			f := facts(v1Host(), "crun")
 			f.Devices, f.Mounts = nil, nil
 			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.DirImage, Ref: "/srv/root"}, Lowers: []string{"/srv/root"}}
@@ -208,18 +204,18 @@ func TestRefusals(t *testing.T) {
 		kind       refuse.Kind
 		want       string
 	}{
-		{"class", "class: batch", refuse.Cannot, "does not do class batch yet"},
-		{"autostart", "autostart: true", refuse.Cannot, "does not do autostart yet"},
-		{"numa", "cpu: {numa: 0}", refuse.Cannot, "does not do cpu.numa yet"},
-		{"scratch", "scratch: [{target: /tmp, size: 1GiB}]", refuse.Cannot, "does not do scratch yet"},
-		{"weight", "io: [{name: data, device: /dev/vda, weight: 100}]", refuse.Cannot, "weight"},
-		{"shared file system", "io: [{name: data, filesystem: eos, read: {rate: 1MB/s}}]", refuse.Cannot, "filesystem"},
-		{"memory.low on v1", "memory: {low: 1GiB}", refuse.Cannot, "memory.low"},
-		{"host without a user namespace", "user_namespace: false", refuse.Invalid, "user_namespace: false"},
+		{"class", `, "class": "batch"`, refuse.Cannot, "does not do class batch yet"},
+		{"autostart", `, "autostart": true`, refuse.Cannot, "does not do autostart yet"},
+		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "does not do cpu.numa yet"},
+		{"scratch", `, "scratch": [{"target": "/tmp", "size": "1GiB"}]`, refuse.Cannot, "does not do scratch yet"},
+		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
+		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "filesystem"},
+		{"memory.low on v1", `, "memory": {"low": "1GiB"}`, refuse.Cannot, "memory.low"},
+		{"host without a user namespace", `, "user_namespace": false`, refuse.Invalid, "user_namespace: false"},
 		{"systemd on v1", "", refuse.Cannot, "systemd"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n, f := parse(t, "name: n\nimage: host\ncommand: [/bin/true]\n"+tc.spec+"\n"), facts(v1Host(), "crun")
+			n, f := parse(t, small+tc.spec), facts(v1Host(), "crun")
 			f.Devices, f.Mounts, f.Command.Args = nil, nil, n.Command
 			if tc.name == "systemd on v1" {
 				f.Command.Init = oci.Systemd
@@ -233,7 +229,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestOwn(t *testing.T) {
-	n, f := parse(t, "name: n\nimage: host\ncommand: [/bin/true]\n"), facts(v1Host(), "crun")
+	n, f := parse(t, small), facts(v1Host(), "crun")
 	f.Devices, f.Mounts, f.Command.Args = nil, nil, n.Command
 	claims, err := Claims(n, f)
 	if err != nil {
