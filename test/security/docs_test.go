@@ -1,0 +1,58 @@
+package security
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"berth/internal/oci"
+)
+
+// TestDocumentation: each test that docs/SECURITY.md rests on exists, and it lists every capability that nodes get, and
+// no other, in its tables.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	files, err := exec.Command("find", "../..", "-name", "*_test.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	for _, file := range strings.Fields(string(files)) {
+		source, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range declared.FindAllSubmatch(source, -1) {
+			tests[string(m[1])] = true
+		}
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1)
+	if len(named) < 30 {
+		t.Errorf("only %d tests are named", len(named))
+	}
+	for _, m := range named {
+		if !tests[string(m[1])] {
+			t.Errorf("there is no %s", m[1])
+		}
+	}
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("`(CAP_\\w+)`").FindAllSubmatch(text, -1) {
+		listed[string(m[1])] = true
+	}
+	for _, c := range oci.InitCapabilities() {
+		if !listed[c.Name] {
+			t.Errorf("%s is not listed", c.Name)
+		}
+		delete(listed, c.Name)
+	}
+	for name := range listed {
+		t.Errorf("%s is listed, and no node has it", name)
+	}
+}
