@@ -192,7 +192,7 @@ func (j *Journal) SetPhase(p Phase) error {
 		return err
 	}
 	j.Phase = p
-	Fault("phase " + string(p))
+	Fault("phase " + string(p) + " of " + j.path)
 	return nil
 }
 

@@ -144,7 +144,7 @@ func (w *world) processes() []process {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	w.must(err)
 	var all []process
-	parents, keepers := map[int]int{}, map[int]bool{}
+	parents, keepers, seen := map[int]int{}, map[int]bool{}, map[string]bool{}
 	for _, d := range dirs {
 		stat, err := os.ReadFile(d + "/stat")
 		if err != nil {
@@ -158,20 +158,27 @@ func (w *world) processes() []process {
 		p.cmd = strings.ReplaceAll(strings.TrimRight(string(cmd), "\x00"), "\x00", " ")
 		p.keeper = p.cmd == "berth --root "+w.root+" keeper"
 		keepers[p.pid] = p.keeper
-		if p.zombie || w.isMine(d, p) {
+		if p.zombie || w.isMine(d, p, seen) {
 			all = append(all, p)
 		}
 	}
 	return slices.DeleteFunc(all, func(p process) bool { return p.zombie && !keepers[parents[p.pid]] })
 }
 
-func (w *world) isMine(proc string, p process) bool {
+// isMine looks at mounts once for each namespace: seen remembers.
+func (w *world) isMine(proc string, p process, seen map[string]bool) bool {
 	groups, _ := os.ReadFile(proc + "/cgroup")
 	if strings.Contains(p.cmd, w.root) || strings.Contains(string(groups), "/"+w.l.CgroupParent()) {
 		return true
 	}
-	mounts, _ := os.ReadFile(proc + "/mountinfo")
-	return strings.Contains(string(mounts), " "+w.root)
+	ns, err := os.Readlink(proc + "/ns/mnt")
+	mine, known := seen[ns]
+	if err == nil && !known {
+		mounts, _ := os.ReadFile(proc + "/mountinfo")
+		mine = strings.Contains(string(mounts), " "+w.root)
+		seen[ns] = mine
+	}
+	return mine
 }
 
 var tempName = regexp.MustCompile(`[0-9]{4,}`)

@@ -1,0 +1,135 @@
+package fault
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeperPid finds the keeper; 0 if there is none.
+func (w *world) keeperPid() int {
+	w.Helper()
+	for _, p := range w.processes() {
+		if p.keeper && !p.zombie {
+			return p.pid
+		}
+	}
+	return 0
+}
+
+// passedByKeeper counts the fault points that keepers of this world passed.
+func (w *world) passedByKeeper() (n int, last string) {
+	text, _ := os.ReadFile(w.dir + "/keeper-faults")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return len(lines), lines[len(lines)-1]
+}
+
+// TestKeeperKilledAtEachStep kills the keeper at each of its steps: while it creates a node for apply, while it watches,
+// cleans up after the node's init and starts it again as its restart policy says. The command that needs it ends well or
+// with a sentence and nothing made; the next command starts another, which catches up.
+func TestKeeperKilledAtEachStep(t *testing.T) {
+	each(t, []node{onHost, lent}, func(s *scene) {
+		text, err := os.ReadFile(s.spec)
+		s.must(err)
+		s.spec = s.file("always.yaml", string(text)+"restart: always\n")
+		s.steps(func(n int) bool {
+			s.endKeeper()
+			_ = os.Remove(s.dir + "/keeper-faults")
+			env := []string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + s.dir + "/keeper-faults"}
+			r := s.begin(env, "apply", "-f", s.spec).wait()
+			passed, at := s.passedByKeeper()
+			what := "the keeper of apply killed at " + at
+			if r.code != 0 {
+				s.failedWell(what, r)
+				s.settled(what, s.states, "none")
+				s.ok("apply", "-f", s.spec)
+				s.settled(what+"\nthen apply", s.states, "up")
+			}
+			first := s.status("f1")
+			s.must(unix.Kill(first.PID, unix.SIGKILL))
+			again := func() bool { st := s.status("f1"); return st.State == "running" && st.PID != first.PID }
+			if !eventually(time.Second, func() bool { passed, at = s.passedByKeeper(); return passed >= n || again() }) {
+				s.Fatalf("%s: the node is not started again: %+v", what, s.status("f1"))
+			}
+			what = "the keeper killed at " + at
+			s.ok("repair")
+			if !eventually(5*time.Second, again) {
+				s.Fatalf("%s: after repair the node is not started again: %+v", what, s.status("f1"))
+			}
+			s.settled(what+"\nthe node starts again", s.states, "up")
+			passed, _ = s.passedByKeeper()
+			s.ok("rm", "--force", "f1")
+			s.settled(what+"\nthen rm", s.states, "none")
+			return passed >= n
+		})
+	})
+}
+
+// failedWell checks that a command that failed said so in one sentence, with one of Berth's exit codes.
+func (s *scene) failedWell(what string, r result) {
+	s.Helper()
+	said := strings.TrimSpace(r.err)
+	if r.code < 1 || r.code > 5 || !strings.HasPrefix(said, "berth: ") || strings.Contains(said, "panic") {
+		s.Errorf("%s: exit %d: %q", what, r.code, said)
+	}
+}
+
+// TestKeeperKilledAtRandom kills the keeper at random moments while it creates a node: the runtime that it was the
+// parent of goes on, and must be out of the way before the node is taken back.
+func TestKeeperKilledAtRandom(t *testing.T) {
+	s := newScene(t, lent)
+	rounds := 60
+	if testing.Short() {
+		rounds = 5
+	}
+	failed := 0
+	for range rounds {
+		s.endKeeper()
+		delay := time.Duration(rand.IntN(45_000)) * time.Microsecond
+		what := fmt.Sprintf("the keeper killed %v after apply began", delay)
+		j := s.begin(nil, "apply", "-f", s.spec)
+		time.Sleep(delay)
+		if pid := s.keeperPid(); pid != 0 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if r := j.wait(); r.code != 0 {
+			failed++
+			s.failedWell(what, r)
+			s.settled(what+": "+r.String(), s.states, "none")
+		}
+		s.repaired(what, "none", "up")
+		s.works(what)
+	}
+	t.Logf("%d of %d applies failed", failed, rounds)
+}
+
+// TestInitKilledWithNoCommand kills process 1 of a node while nobody runs a command: within a second its link is home
+// and its status known.
+func TestInitKilledWithNoCommand(t *testing.T) {
+	s := newScene(t, lent)
+	slow := 0
+	for range 5 {
+		s.ok("apply", "-f", s.spec)
+		pid := s.status("f1").PID
+		killed := time.Now()
+		s.must(unix.Kill(pid, unix.SIGKILL))
+		s.settled("init killed", s.states, "down")
+		took := time.Since(killed)
+		if st := s.status("f1"); st.State != "exited" || st.Exit == nil || st.Exit.Code != 137 || st.Exit.Signal != "SIGKILL" {
+			t.Errorf("%+v, exit %+v", st, st.Exit)
+		}
+		if took > time.Second {
+			slow++
+		}
+		t.Logf("home after %v", took.Round(time.Millisecond))
+	}
+	if slow > 1 { // once, the machine may have been busy
+		t.Errorf("%d of 5 times it took more than a second", slow)
+	}
+	s.ok("rm", "f1")
+}
