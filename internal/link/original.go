@@ -156,6 +156,11 @@ func (o *Original) restoreName(h *netlink.Handle, l netlink.Link) error {
 	if other, err := byName(h, o.Name); err == nil && other != nil && other.Attrs().Index != a.Index {
 		return refuse.Busyf("link %s is home as %s: another link has its name; rename that one and repeat", o.Name, a.Name)
 	}
+	if slices.Contains(a.AltNames, o.Name) { // udev gave it that: the kernel then takes the name for used
+		if err := h.LinkDelAltName(l, o.Name); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("take alternative name %s off %s: %w", o.Name, a.Name, err)
+		}
+	}
 	if err := h.LinkSetName(l, o.Name); err != nil {
 		return fmt.Errorf("rename link %s to %s: %w", a.Name, o.Name, err)
 	}

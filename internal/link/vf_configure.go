@@ -82,12 +82,32 @@ func (c *VFConfigure) Do(ctx context.Context) error {
 	if err := c.wanted().Set(h, pf.Name, vf.Index); err != nil {
 		return err
 	}
+	if err := adapterUp(h, pf.Name); err != nil {
+		return err
+	}
 	l, err := sriov.Link(h, c.Lease.PCI)
 	if err != nil || l == nil && vf.Driver != "" { // in the node
 		return err
 	}
 	_, err = setVFMAC(ctx, h, c.Lease.PCI, c.MAC)
 	return err
+}
+
+// adapterUp sets an adapter up that a reload of its driver has left down: it was up when the node was started, and its
+// virtual functions pass nothing while it is not.
+func adapterUp(h *netlink.Handle, pf string) error {
+	l, err := h.LinkByName(pf)
+	if err != nil {
+		return fmt.Errorf("find adapter %s: %w", pf, err)
+	}
+	if isUp(l) {
+		return nil
+	}
+	if err := h.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set adapter %s up: %w", pf, err)
+	}
+	step.Fault("adapter set up")
+	return nil
 }
 
 // wanted is what the adapter shall keep of the VF. A rate is the qdisc's affair: see Rate.
@@ -187,12 +207,9 @@ func (c *VFConfigure) Undo(ctx context.Context) error {
 			return err
 		}
 	}
-	if l, err = setVFMAC(ctx, h, c.Lease.PCI, c.Original.MAC); err != nil && (l == nil || !c.anyMAC()) {
-		return err
-	}
 	back := c.Original
-	if err != nil {
-		back.MAC = l.Attrs().HardwareAddr.String()
+	if back.MAC, err = c.restoreMAC(ctx, h); err != nil {
+		return err
 	}
 	if l, err = sriov.Await(ctx, h, c.Lease.PCI, vfTime); err != nil || l == nil {
 		return err
@@ -200,5 +217,16 @@ func (c *VFConfigure) Undo(ctx context.Context) error {
 	return back.restore(h, l)
 }
 
-// anyMAC reports whether the adapter left the MAC to the VF's driver, which then chooses a random one each time.
-func (c *VFConfigure) anyMAC() bool { return c.Admin.MAC == "00:00:00:00:00:00" }
+// restoreMAC gives the link the MAC that it had, and returns the one that it has then: where the driver takes no other,
+// that is the adapter's, or a random one if the adapter leaves it to the driver.
+func (c *VFConfigure) restoreMAC(ctx context.Context, h *netlink.Handle) (string, error) {
+	l, err := setVFMAC(ctx, h, c.Lease.PCI, c.Original.MAC)
+	if l == nil {
+		return "", err
+	}
+	mac := l.Attrs().HardwareAddr.String()
+	if err != nil && mac != c.Admin.MAC && c.Admin.MAC != "00:00:00:00:00:00" {
+		return "", err
+	}
+	return mac, nil
+}

@@ -32,6 +32,7 @@ type keeper struct {
 	exits   map[int]unix.WaitStatus
 	idle    chan struct{}
 
+	vfs      vfWatch
 	spawning sync.RWMutex // held for reading while a runtime is at work
 	logs     *logTrimmer
 }
@@ -180,21 +181,6 @@ func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
 			k.converse(ctx, c)
 		}()
 	}
-}
-
-// fromRoot reports whether the host's root is at the other end: what the keeper is asked to run, it runs as root. The
-// mode of the socket says so too.
-func fromRoot(c *net.UnixConn) bool {
-	conn, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	root := false
-	err = conn.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		root = err == nil && cred.Uid == 0
-	})
-	return err == nil && root
 }
 
 func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {

@@ -36,6 +36,13 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	var all []Repaired
 	var errs []error
+	made, err := b.RestoreVFs(ctx, 0)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, m := range made {
+		all = append(all, Repaired{Did: m})
+	}
 	var watch []string
 	for _, name := range names {
 		did, up, err := b.repairNode(ctx, name)
@@ -82,6 +89,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if _, statErr := os.Stat(b.Layout.Node(name).Lib); errors.Is(statErr, fs.ErrNotExist) {
 		l.remove()
 		return did, false, err
+	}
+	if did == "" && err == nil {
+		did, err = b.reattach(ctx, name)
 	}
 	up := b.wantsKeeper(name)
 	l.release()

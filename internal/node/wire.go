@@ -97,3 +97,18 @@ func closeAll(files []*os.File) {
 		}
 	}
 }
+
+// fromRoot reports whether the host's root is at the other end: what the keeper is asked to run, it runs as root. The
+// mode of the socket says so too.
+func fromRoot(c *net.UnixConn) bool {
+	conn, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	root := false
+	err = conn.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		root = err == nil && cred.Uid == 0
+	})
+	return err == nil && root
+}

@@ -96,13 +96,14 @@ func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Durati
 }
 
 // named reports whether udev has done with a new link: it has renamed it and will not do so again. That is the case once
-// its database knows the link (sd_device_get_is_initialized(3)). True where no udev runs.
+// its database knows the link (sd_device_get_is_initialized(3)) and does not say that it is being renamed. True where no
+// udev runs.
 func named(index int) bool {
 	if _, err := os.Stat("/run/udev/control"); err != nil {
 		return true
 	}
-	_, err := os.Stat("/run/udev/data/n" + strconv.Itoa(index))
-	return err == nil
+	b, err := os.ReadFile("/run/udev/data/n" + strconv.Itoa(index))
+	return err == nil && !strings.Contains(string(b), "E:ID_RENAMING=1")
 }
 
 func write(path, value string) error {

@@ -58,11 +58,30 @@ func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]stri
 	if err := giveMACs(h, pf, taken); err != nil {
 		return err
 	}
+	if err := up(h, pf); err != nil {
+		return err
+	}
 	if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
 		return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)
 	}
 	step.Fault("VF drivers let in")
 	return bindAll(ctx, sys, h, pf)
+}
+
+// up sets an adapter up: some drivers (igbvf) get no MAC from one that is down, and choose a random one.
+func up(h *netlink.Handle, pf PF) error {
+	if pf.Up {
+		return nil
+	}
+	l, err := h.LinkByName(pf.Name)
+	if err == nil {
+		err = h.LinkSetUp(l)
+	}
+	if err != nil {
+		return fmt.Errorf("set adapter %s up: %w", pf.Name, err)
+	}
+	step.Fault("adapter set up")
+	return nil
 }
 
 // giveMACs gives a MAC to each virtual function that has none yet and no driver.
