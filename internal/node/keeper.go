@@ -255,8 +255,10 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	k.busy++
 	k.mu.Unlock()
 	k.logs.add(k.b.Layout.Node(name).Log())
+	letGo := k.watchVFs(ctx, name)
 	go func() {
 		defer k.leave()
+		defer letGo()
 		k.await(w, init.StartTime)
 		step.Fault("keeper saw an end")
 		if !hostEnds() { // else stopNodes notes it, and nothing is restarted

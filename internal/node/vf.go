@@ -248,21 +248,26 @@ func (b *Berth) RestoreVFs(ctx context.Context, wait time.Duration) (did []strin
 	if err != nil || len(wishes) == 0 {
 		return nil, err
 	}
+	if err := awaitPFs(ctx, wishes, wait); err != nil {
+		return nil, err
+	}
 	lock, err := link.Lock(ctx, b.Layout.HostLock())
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
+	all, err := sriov.List(sriov.Sys)
+	if err != nil {
+		return nil, err
+	}
 	var errs []error
 	for _, w := range wishes {
-		pf, ok, err := awaitPF(ctx, w, wait)
+		pf, ok := sriov.ByPCI(all, w.PCI)
 		switch {
-		case err != nil:
-			errs = append(errs, err)
 		case !ok && wait > 0:
 			errs = append(errs, refuse.NotFoundf("adapter %s (%s) is not there: is its driver loaded?", w.PF, w.PCI))
 		case !ok: // its driver is being reloaded, or it is lent
-		case len(pf.VFs) != 0 && w.Set: // somebody else's number, perhaps: their affair
+		case len(pf.VFs) != 0 && w.Set: // as wished, or somebody else's number: their affair
 		default:
 			if err := b.fulfil(ctx, pf, w.VFs); err != nil {
 				errs = append(errs, err)
@@ -274,19 +279,34 @@ func (b *Berth) RestoreVFs(ctx context.Context, wait time.Duration) (did []strin
 	return did, refuse.Join(errs)
 }
 
-func awaitPF(ctx context.Context, w sriov.Wish, wait time.Duration) (sriov.PF, bool, error) {
-	for end := time.Now().Add(wait); ; {
+// nameTime is how long udev may take to name an adapter that has just come.
+const nameTime = 5 * time.Second
+
+// awaitPFs waits for the adapters of wishes, and until those that are there have their names.
+func awaitPFs(ctx context.Context, wishes []sriov.Wish, wait time.Duration) error {
+	began := time.Now()
+	for {
 		all, err := sriov.List(sriov.Sys)
 		if err != nil {
-			return sriov.PF{}, false, err
+			return err
 		}
-		if pf, ok := sriov.ByPCI(all, w.PCI); ok || time.Now().After(end) {
-			return pf, ok, nil
+		there, named := 0, 0
+		for _, w := range wishes {
+			if pf, ok := sriov.ByPCI(all, w.PCI); ok {
+				there++
+				if pf.Named(sriov.Sys) {
+					named++
+				}
+			}
+		}
+		passed := time.Since(began)
+		if (there == len(wishes) || passed >= wait) && (named == there || passed >= max(wait, nameTime)) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return sriov.PF{}, false, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+			return fmt.Errorf("wait for adapters: %w", ctx.Err())
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

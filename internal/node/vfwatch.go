@@ -41,7 +41,7 @@ func (b *Berth) reattach(ctx context.Context, name string) (did string, err erro
 // is reloaded. It is open only while there are such nodes.
 type vfWatch struct {
 	mu    sync.Mutex
-	nodes map[string]bool
+	nodes map[string]int // how often each is watched: a new start may overlap the end of the last
 	look  chan struct{} // a reason to look
 	end   context.CancelFunc
 }
@@ -49,8 +49,8 @@ type vfWatch struct {
 // settleTime is how long the links of the host must be quiet before the keeper looks: they come in bursts.
 const settleTime = 300 * time.Millisecond
 
-// watchVFs takes a node up if it has virtual functions. stop lets go of it.
-func (k *keeper) watchVFs(ctx context.Context, name string) (stop func()) {
+// watchVFs takes a node up if it has virtual functions. letGo ends that.
+func (k *keeper) watchVFs(ctx context.Context, name string) (letGo func()) {
 	j, err := k.b.liveJournal(name)
 	if err != nil || !link.HasVF(j.Steps()) {
 		return func() {}
@@ -59,17 +59,20 @@ func (k *keeper) watchVFs(ctx context.Context, name string) (stop func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.nodes) == 0 {
-		w.nodes, w.look = map[string]bool{}, make(chan struct{}, 1)
+		w.nodes, w.look = map[string]int{}, make(chan struct{}, 1)
 		ctx, w.end = context.WithCancel(ctx)
 		go k.followLinks(ctx, w.look)
 		go k.lookAfterVFs(ctx, w.look)
 	}
-	w.nodes[name] = true
+	w.nodes[name]++
 	poke(w.look)
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if delete(w.nodes, name); len(w.nodes) == 0 {
+		if w.nodes[name]--; w.nodes[name] == 0 {
+			delete(w.nodes, name)
+		}
+		if len(w.nodes) == 0 {
 			w.end()
 		}
 	}

@@ -95,6 +95,11 @@ func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Durati
 	}
 }
 
+// Named reports whether the adapter has the name that it will keep: udev renames new ones.
+func (pf *PF) Named(sys string) bool {
+	return named(number(filepath.Join(sys, "class/net", pf.Name), "ifindex", 0))
+}
+
 // named reports whether udev has done with a new link: it has renamed it and will not do so again. That is the case once
 // its database knows the link (sd_device_get_is_initialized(3)) and does not say that it is being renamed. True where no
 // udev runs.

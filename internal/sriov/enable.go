@@ -29,7 +29,7 @@ const enableTime = 20 * time.Second
 // The MACs must be there before the drivers bind: igbvf takes no notice of one that is set later. Hence no driver may
 // bind until all are set.
 func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]string) error {
-	dev := filepath.Join(sys, "class/net", pf.Name, "device")
+	dev := Device(sys, pf.PCI)
 	switch {
 	case n < 1 || n > pf.Total:
 		return refuse.Invalidf("adapter %s can have 1 to %d virtual functions, not %d", pf.Name, pf.Total, n)
@@ -151,7 +151,7 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 
 // Disable takes an adapter's virtual functions away, whoever uses them. Whoever calls it holds the host-wide lock.
 func Disable(sys string, pf PF) error {
-	dev := filepath.Join(sys, "class/net", pf.Name, "device")
+	dev := Device(sys, pf.PCI)
 	if err := write(filepath.Join(dev, "sriov_numvfs"), "0"); err != nil {
 		return fmt.Errorf("disable virtual functions of %s: %w", pf.Name, err)
 	}
