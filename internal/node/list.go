@@ -54,13 +54,23 @@ func indexes(n int) []int {
 // statusNow reads one node's status; the zero Status if it was removed meanwhile.
 func (b *Berth) statusNow(name, boot string) Status {
 	s, err := b.status(name)
+	if err == nil {
+		if s.State = s.now(boot); s.State == Running {
+			return s
+		}
+	}
+	// It runs all the same if the command that started it was killed, or the disk was full, before that was noted.
+	if init, initErr := b.liveInit(name); initErr == nil {
+		if claims, claimsErr := b.claims(name); claimsErr == nil && claims.Phase == step.Up {
+			return b.statusFrom(name, init, boot)
+		}
+	}
 	if err != nil { // being made, or half made by a killed command
 		if _, err := b.claims(name); errors.Is(err, fs.ErrNotExist) {
 			return Status{}
 		}
 		return Status{Name: name, State: string(step.Creating), UserNS: true}
 	}
-	s.State = s.now(boot)
 	return s
 }
 

@@ -168,21 +168,25 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, err er
 	return "", nil
 }
 
-// settleStatus writes the status of a node that runs, if the command that started it was killed before it did.
+// settleStatus writes the status of a node that runs, if the command that started it did not.
 func (b *Berth) settleStatus(name string, init *oci.Create, boot string) {
-	if st, err := b.status(name); err == nil && st.PID == init.PID && st.Start == init.StartTime {
-		return
+	if st, err := b.status(name); err != nil || st.PID != init.PID || st.Start != init.StartTime {
+		b.setStatus(b.statusFrom(name, init, boot))
 	}
+}
+
+// statusFrom finds the status of a node that runs in its journal and its spec.
+func (b *Berth) statusFrom(name string, init *oci.Create, boot string) Status {
 	s, err := b.stored(name)
 	if err != nil {
-		return
+		return Status{Name: name, State: Running, PID: init.PID, Start: init.StartTime, Boot: boot}
 	}
 	f := plan.Facts{Runtime: init.Launch.Runtime}
 	f.Host.BootID = boot
 	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
 		f.Command, _ = commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
 	}
-	b.setStatus(statusOf(s.Now, f, init, nil, b.restarts(name)))
+	return statusOf(s.Now, f, init, nil, b.restarts(name))
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/mounts"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -163,11 +165,20 @@ func (l *Launch) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// full reports whether the file system of a folder has next to nothing left.
+func full(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Blocks > 0 && st.Bavail*uint64(st.Bsize) < 64<<10
+}
+
 // explain turns a failed call of the runtime into an error in the runtime's own words.
 func (l *Launch) explain(verb string, err error) error {
 	if _, statErr := os.Stat(l.Runtime.Path); errors.Is(statErr, fs.ErrNotExist) {
 		return refuse.Cannotf("install it: apt-get install "+filepath.Base(l.Runtime.Path),
 			"%s the node with %s: the runtime is not there any more", verb, l.Runtime.Path)
+	}
+	if full(l.State) { // the runtimes do not always say so
+		err = fmt.Errorf("%w: %w", err, unix.ENOSPC)
 	}
 	words := lastError(l.Log)
 	if ce := commandFailure(words); ce != nil {

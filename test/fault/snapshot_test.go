@@ -32,9 +32,11 @@ func (w *world) snapshot() snapshot {
 	s = append(s, w.loops()...)
 	s = append(s, w.processLines()...)
 	s = append(s, w.files()...)
-	slices.Sort(s)
+	s.sort()
 	return s
 }
+
+func (s snapshot) sort() { slices.Sort(s) }
 
 // settled waits until the host is in one of the states, for the kernel ends processes and links a moment later. It
 // returns the state's name, and fails the test if the host comes to none of them.

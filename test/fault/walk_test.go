@@ -109,7 +109,12 @@ type scene struct {
 
 func newScene(t *testing.T, n node) *scene {
 	t.Helper()
-	w := newWorld(t)
+	return newWorld(t).scene(n)
+}
+
+// scene runs the node once, for what the host looks like.
+func (w *world) scene(n node) *scene {
+	w.Helper()
 	s := &scene{world: w}
 	text := n.spec(w)
 	s.spec = w.file("f1.yaml", text)
