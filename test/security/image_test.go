@@ -10,15 +10,8 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// probeEntry puts the probe into an image.
-func probeEntry(t *testing.T) imagetest.Entry {
-	t.Helper()
-	program, err := os.ReadFile(build.probe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return imagetest.Entry{Name: "probe", Mode: 0o755, Data: string(program)}
-}
+// withProbe is a mount of the probe, for images that do not hold it: their layers stay small.
+func withProbe() string { return build.probeDir + ":/probe:ro" }
 
 // TestLinksInAnImage: where an image has a link at the target of a mount, the mount stays inside the node, however the
 // link climbs; and nothing is made on the host.
@@ -32,11 +25,12 @@ func TestLinksInAnImage(t *testing.T) {
 			"by proc": "/proc/1/root/etc", "by descriptor": "/proc/self/fd/5", "to itself": "data",
 		} {
 			t.Run(name, func(t *testing.T) {
-				dir := imagetest.OCILayout(t, imagetest.Image{Layers: [][]byte{imagetest.Layer(t, probeEntry(t),
+				dir := imagetest.OCILayout(t, imagetest.Image{Layers: [][]byte{imagetest.Layer(
+					t,
 					imagetest.Entry{Name: "etc", Type: tar.TypeDir}, imagetest.Entry{Name: "proc", Type: tar.TypeDir},
 					imagetest.Entry{Name: "up", Type: tar.TypeSymlink, Link: "../../.."},
 					imagetest.Entry{Name: "data", Type: tar.TypeSymlink, Link: link})}})
-				args := []string{"run", "--image", "oci-layout:" + dir, "--mount", source + ":/data", "--", "/probe", "find", "/", mark}
+				args := []string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--mount", source + ":/data", "--", "/probe/probe", "find", "/", mark}
 				stdout, stderr, code := w.berth(args...)
 				t.Logf("%d %s%s", code, stdout, stderr)
 				if _, err := os.Lstat(outside); err == nil {
@@ -92,12 +86,12 @@ func TestHostileConfig(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		mark := "berth-secret-" + unique(t)
 		plant(t, "/etc/"+mark, "the secret", 0o644)
-		layer := imagetest.Layer(t, probeEntry(t), imagetest.Entry{Name: "proc", Type: tar.TypeDir},
+		layer := imagetest.Layer(t, imagetest.Entry{Name: "proc", Type: tar.TypeDir},
 			imagetest.Entry{Name: "etc/passwd", Data: "evil:x:4294967295:4294967295::/:/\nodd:x:-1:0::/:/\nplain:x:1000:1000::/:/\n"},
 			imagetest.Entry{Name: "cwd", Type: tar.TypeSymlink, Link: "/proc/self/fd/7"})
 		run := func(c imagetest.Config, args ...string) (string, string, int) {
 			dir := imagetest.OCILayout(t, imagetest.Image{Config: c, Layers: [][]byte{layer}})
-			return w.berth(append([]string{"run", "--image", "oci-layout:" + dir, "--", "/probe"}, args...)...)
+			return w.berth(append([]string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--", "/probe/probe"}, args...)...)
 		}
 		// CVE-2024-21626: a working folder that is a descriptor of the runtime's, open on the host.
 		for _, dir := range []string{"/proc/self/fd/3", "/proc/self/fd/7", "/proc/self/fd/8", "/proc/self/fd/9", "/proc/1/cwd", "/cwd", "../..", "/proc/thread-self/fd/7/../../.."} {
