@@ -18,7 +18,7 @@ import (
 // What a rate's bucket and queue hold, as time at that rate. The bucket must last while the kernel's timer or a busy CPU
 // is late, else the rate is not reached; it is also what may pass at once after a silence.
 const (
-	burstTime = 10 * time.Millisecond
+	burstTime = 25 * time.Millisecond
 	queueTime = 100 * time.Millisecond
 )
 
