@@ -30,11 +30,12 @@ func (a *app) runCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
 		Long: `Run a command in a node of its own, in the foreground, and remove the node when
-it ends. Standard input, output and error are the command's own; with -t it
-gets a terminal. Ctrl-C asks the command to end; a second one kills it. If
-berth run itself is killed, its node ends too. The exit code is the command's;
-125 if Berth failed, 126 if the command could not be run, 127 if it was not
-found.`,
+it ends. Standard input, output and error are the command's own. Ctrl-C asks
+the command to end; a second one kills it. With -t it gets a terminal: then
+Ctrl-C goes to the command alone, and one that runs as process 1 without a
+handler, as sleep does, never sees it; a shell does. If berth run itself is
+killed, its node ends too. The exit code is the command's; 125 if Berth failed,
+126 if the command could not be run, 127 if it was not found.`,
 		Example: `  berth run --image host -- hostname
   berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
   berth run --image oci:busybox -t -- sh
