@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -52,6 +53,21 @@ func Of(dir, node string) (r Range, ok bool, err error) {
 		return Range{}, false, err
 	}
 	return Range{Base: base, Size: Size}, true, nil
+}
+
+// Nodes returns the nodes that have claimed a range in the folder dir, or have begun to.
+func Nodes(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list id ranges: %w", err)
+	}
+	var nodes []string
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), "node-"); ok {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
 }
 
 // Kinds are the steps of this package.

@@ -57,6 +57,9 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 	}
 	b.sweepLocks(ctx)
+	if err := b.sweepClaims(ctx); err != nil {
+		errs = append(errs, err)
+	}
 	if did, err := b.repairProbe(ctx); err != nil {
 		errs = append(errs, err)
 	} else if did {
@@ -201,25 +204,4 @@ func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) e
 		ws, known = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
 	}
 	return b.downEnded(ctx, name, j, ws, known)
-}
-
-// sweepLocks removes the locks of nodes that do not exist.
-func (b *Berth) sweepLocks(ctx context.Context) {
-	paths, _ := filepath.Glob(b.Layout.Lock("*"))
-	for _, p := range paths {
-		name := filepath.Base(p)
-		if _, err := os.Stat(b.Layout.Node(name).Lib); !errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if _, err := os.Stat(b.Layout.Node(name).Run); !errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if l, err := b.lock(ctx, name); err == nil {
-			if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
-				l.remove()
-			} else {
-				l.release()
-			}
-		}
-	}
 }

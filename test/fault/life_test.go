@@ -2,6 +2,7 @@ package fault
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -248,6 +249,31 @@ func TestImportKilledAtEachStep(t *testing.T) {
 			s.settled(what+"\nthen rm", s.states, "none")
 			return killed
 		})
+	}
+}
+
+// TestImportKilledAtRandom kills image import at random moments: the next one works.
+func TestImportKilledAtRandom(t *testing.T) {
+	w := newWorld(t)
+	archive := imagetest.Busybox(t)
+	took := w.ok("image", "import", archive, "bb").took
+	w.ok("image", "rm", "bb")
+	states := map[string]snapshot{"none": w.snapshot()}
+	r := seeded(t)
+	for range 15 {
+		j := w.begin(nil, "image", "import", archive, "bb")
+		delay := time.Duration(r.Int64N(int64(took)))
+		time.Sleep(delay)
+		j.kill()
+		what := fmt.Sprintf("image import killed after %v of %v", delay, took)
+		if j.wait().killed {
+			w.ok("repair")
+			w.settled(what, states, "none")
+			w.ok("image", "import", archive, "bb")
+		}
+		w.ok("run", "--image", "oci:bb", "--", "/bin/true")
+		w.ok("image", "rm", "bb")
+		w.settled(what+"; then import and rm", states, "none")
 	}
 }
 

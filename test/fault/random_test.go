@@ -202,3 +202,25 @@ func (s *scene) tear(r *rand.Rand, point string) string {
 	s.must(os.Truncate(last, int64(cut)))
 	return fmt.Sprintf("%s cut at byte %d of %d", last, cut, len(text))
 }
+
+// TestLostClaims cuts the journal of a stopped node's lasting steps off anywhere, as a power cut may: repair removes the
+// node with all that it had claimed, or keeps it whole.
+func TestLostClaims(t *testing.T) {
+	s := newScene(t, onHost)
+	r := seeded(t)
+	for round := range 12 {
+		s.ok("apply", "-f", s.spec)
+		s.ok("stop", "--grace", "0s", "f1")
+		claims := s.l.Node("f1").Claims()
+		text, err := os.ReadFile(claims)
+		s.must(err)
+		cut := r.IntN(len(text))
+		if round == 0 {
+			cut = 0
+		}
+		s.must(os.Truncate(claims, int64(cut)))
+		what := fmt.Sprintf("claims cut at byte %d of %d", cut, len(text))
+		s.repaired(what, "none", "down")
+		s.works(what)
+	}
+}
