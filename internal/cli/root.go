@@ -180,13 +180,15 @@ func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
 	}
 	read := make(chan answer, 1)
 	go func() {
-		f, err := a.In, error(nil)
+		f := a.In
 		if file != "-" {
-			if f, err = os.Open(file); err != nil {
+			opened, err := os.Open(file)
+			if err != nil {
 				read <- answer{err: err}
 				return
 			}
-			defer f.Close()
+			defer opened.Close()
+			f = opened
 		}
 		data, err := io.ReadAll(io.LimitReader(f, spec.LongestFile+1))
 		read <- answer{data, err}

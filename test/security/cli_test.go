@@ -34,8 +34,17 @@ func TestNamesStayInside(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for _, bad := range []string{rel, "../nodes/" + name, "./" + name, name + "/", name + "/.", "..", ".", "", "/", name + "\n", "-", long, name + "/delta", "../../lib/nodes/" + name} {
 		for _, command := range [][]string{
-			{"show", bad}, {"show", "--spec", bad}, {"logs", bad}, {"start", bad}, {"stop", bad}, {"rm", bad}, {"rm", "--force", bad},
-			{"set", bad, "pids=100"}, {"exec", bad, "--", "/bin/true"}, {"image", "rm", bad}, {"run", "--image", "host", "--name", bad + "/x", "--", "/bin/true"},
+			{"show", bad},
+			{"show", "--spec", bad},
+			{"logs", bad},
+			{"start", bad},
+			{"stop", bad},
+			{"rm", bad},
+			{"rm", "--force", bad},
+			{"set", bad, "pids=100"},
+			{"exec", bad, "--", "/bin/true"},
+			{"image", "rm", bad},
+			{"run", "--image", "host", "--name", bad + "/x", "--", "/bin/true"},
 		} {
 			stdout, stderr, code := w.berth(command...)
 			if code == 0 || stdout != "" {

@@ -24,7 +24,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	for _, file := range strings.Fields(string(files)) {
+	for file := range strings.FieldsSeq(string(files)) {
 		source, err := os.ReadFile(filepath.Clean(file))
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,7 +48,7 @@ func TestNothingInherited(t *testing.T) {
 			t.Run(how, func(t *testing.T) {
 				ask := func(answer any, what ...string) {
 					t.Helper()
-					stdout, stderr, code := call(burdened(append(args[:len(args):len(args)], append([]string{"/probe/probe"}, what...)...)...))
+					stdout, stderr, code := call(burdened(append(slices.Clip(args), append([]string{"/probe/probe"}, what...)...)...))
 					if code != 0 {
 						t.Fatal(stderr)
 					}

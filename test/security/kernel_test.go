@@ -3,6 +3,7 @@ package security
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -135,7 +136,7 @@ func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	if e, ok := err.(*exec.ExitError); ok {
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
 		return e.ExitCode()
 	}
 	return -1
@@ -146,9 +147,11 @@ func elf64(code []byte) []byte {
 	const at, headers = 0x400000, 64 + 56
 	var b bytes.Buffer
 	b.Write([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	for _, v := range []any{uint16(2), uint16(62), uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0),
+	for _, v := range []any{
+		uint16(2), uint16(62), uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0),
 		uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0),
-		uint32(1), uint32(5), uint64(0), uint64(at), uint64(at), uint64(headers + len(code)), uint64(headers + len(code)), uint64(0x1000)} {
+		uint32(1), uint32(5), uint64(0), uint64(at), uint64(at), uint64(headers + len(code)), uint64(headers + len(code)), uint64(0x1000),
+	} {
 		_ = binary.Write(&b, binary.LittleEndian, v)
 	}
 	return append(b.Bytes(), code...)
@@ -159,9 +162,11 @@ func elf32(code []byte) []byte {
 	const at, headers = 0x400000, 52 + 32
 	var b bytes.Buffer
 	b.Write([]byte{0x7f, 'E', 'L', 'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	for _, v := range []any{uint16(2), uint16(3), uint32(1), uint32(at + headers), uint32(52), uint32(0), uint32(0),
+	for _, v := range []any{
+		uint16(2), uint16(3), uint32(1), uint32(at + headers), uint32(52), uint32(0), uint32(0),
 		uint16(52), uint16(32), uint16(1), uint16(0), uint16(0), uint16(0),
-		uint32(1), uint32(0), uint32(at), uint32(at), uint32(headers + len(code)), uint32(headers + len(code)), uint32(5), uint32(0x1000)} {
+		uint32(1), uint32(0), uint32(at), uint32(at), uint32(headers + len(code)), uint32(headers + len(code)), uint32(5), uint32(0x1000),
+	} {
 		_ = binary.Write(&b, binary.LittleEndian, v)
 	}
 	return append(b.Bytes(), code...)

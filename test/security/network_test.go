@@ -17,7 +17,7 @@ func TestOwnIdentity(t *testing.T) {
 	}
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "network: [{name: eth0, mode: bridge, address: [192.0.2.77/24]}]")
-		before := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip addr show eth0; ip route")
+		before := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route")
 		if !strings.Contains(before, "192.0.2.77/24") {
 			t.Fatalf("no address: %s", before)
 		}
@@ -34,7 +34,7 @@ func TestOwnIdentity(t *testing.T) {
 				t.Errorf("%s: done: %s%s", try, out, stderr)
 			}
 		}
-		if after := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip addr show eth0; ip route"); after != before {
+		if after := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route"); after != before {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}
 	})

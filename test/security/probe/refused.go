@@ -35,7 +35,7 @@ func refused() map[string]func() error {
 			return err
 		},
 		"request_key":     func() error { _, err := unix.RequestKey("user", "x", "", 0); return err },
-		"kexec_load":      func() error { return raw(unix.SYS_KEXEC_LOAD, 0, 0, 0, 0) },
+		"kexec_load":      func() error { return raw(unix.SYS_KEXEC_LOAD, 0, 0, 0) },
 		"kexec_file_load": func() error { return unix.KexecFileLoad(0, 0, "", 0) },
 		"init_module":     func() error { return unix.InitModule(nil, "") },
 		"finit_module":    func() error { return unix.FinitModule(0, "", 0) },
@@ -44,32 +44,32 @@ func refused() map[string]func() error {
 		"swapoff":         func() error { return path(unix.SYS_SWAPOFF, "/dev/vda") },
 		"acct":            func() error { return unix.Acct("/tmp/acct") },
 		"quotactl":        func() error { return path(unix.SYS_QUOTACTL, "/") },
-		"clock_settime":   func() error { return raw(unix.SYS_CLOCK_SETTIME, 0, 0, 0, 0) },
+		"clock_settime":   func() error { return raw(unix.SYS_CLOCK_SETTIME, 0, 0, 0) },
 		"settimeofday":    func() error { return unix.Settimeofday(&unix.Timeval{Sec: 1}) },
 		"adjtimex":        func() error { _, err := unix.Adjtimex(&unix.Timex{Modes: 1, Freq: 1}); return err },
 		"sethostname":     func() error { return unix.Sethostname([]byte("mine")) },
 		"setdomainname":   func() error { return unix.Setdomainname([]byte("mine")) },
-		"iopl":            func() error { return raw(unix.SYS_IOPL, 3, 0, 0, 0) },
-		"ioperm":          func() error { return raw(unix.SYS_IOPERM, 0x80, 1, 1, 0) },
+		"iopl":            func() error { return raw(unix.SYS_IOPL, 3, 0, 0) },
+		"ioperm":          func() error { return raw(unix.SYS_IOPERM, 0x80, 1, 1) },
 		"perf_event_open": func() error {
 			_, err := unix.PerfEventOpen(&unix.PerfEventAttr{Size: 64, Type: unix.PERF_TYPE_SOFTWARE}, 0, -1, -1, 0)
 			return err
 		},
-		"bpf":         func() error { return raw(unix.SYS_BPF, 0, 0, 0, 0) },
-		"userfaultfd": func() error { return raw(unix.SYS_USERFAULTFD, 0, 0, 0, 0) },
+		"bpf":         func() error { return raw(unix.SYS_BPF, 0, 0, 0) },
+		"userfaultfd": func() error { return raw(unix.SYS_USERFAULTFD, 0, 0, 0) },
 		"io_uring_setup": func() error {
 			var p [120]byte
-			return raw(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&p)), 0, 0)
+			return raw(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&p)), 0)
 		},
 		"fanotify_init":     func() error { _, err := unix.FanotifyInit(0, 0); return err },
 		"open_by_handle_at": func() error { return byHandle() },
-		"lookup_dcookie":    func() error { return raw(unix.SYS_LOOKUP_DCOOKIE, 0, 0, 0, 0) },
+		"lookup_dcookie":    func() error { return raw(unix.SYS_LOOKUP_DCOOKIE, 0, 0, 0) },
 		"syslog":            func() error { _, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, make([]byte, 64)); return err },
-		"vhangup":           func() error { return raw(unix.SYS_VHANGUP, 0, 0, 0, 0) },
-		"move_pages":        func() error { return raw(unix.SYS_MOVE_PAGES, 1, 0, 0, 0) },
-		"kcmp of process 1": func() error { return raw(unix.SYS_KCMP, 1, uintptr(os.Getpid()), 0, 0) },
+		"vhangup":           func() error { return raw(unix.SYS_VHANGUP, 0, 0, 0) },
+		"move_pages":        func() error { return raw(unix.SYS_MOVE_PAGES, 1, 0, 0) },
+		"kcmp of process 1": func() error { return raw(unix.SYS_KCMP, 1, uintptr(os.Getpid()), 0) },
 		"reboot": func() error {
-			return raw(unix.SYS_REBOOT, unix.LINUX_REBOOT_MAGIC1, unix.LINUX_REBOOT_MAGIC2, unix.LINUX_REBOOT_CMD_RESTART, 0)
+			return raw(unix.SYS_REBOOT, unix.LINUX_REBOOT_MAGIC1, unix.LINUX_REBOOT_MAGIC2, unix.LINUX_REBOOT_CMD_RESTART)
 		},
 		"vsock":                  func() error { _, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0); return err },
 		"kernel crypto socket":   func() error { _, err := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0); return err },
@@ -77,9 +77,9 @@ func refused() map[string]func() error {
 		"raw socket":             func() error { _, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP); return err },
 		"raise a hard limit":     func() error { return raiseLimit() },
 		"lower oom_score_adj":    func() error { _, err := write("/proc/self/oom_score_adj=-500"); return err },
-		"real-time scheduling":   func() error { return raw(unix.SYS_SCHED_SETSCHEDULER, 0, 1, uintptr(unsafe.Pointer(&[1]int32{1})), 0) },
+		"real-time scheduling":   func() error { return raw(unix.SYS_SCHED_SETSCHEDULER, 0, 1, uintptr(unsafe.Pointer(&[1]int32{1}))) },
 		"a better nice level":    func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -20) },
-		"personality of 32 bits": func() error { return raw(unix.SYS_PERSONALITY, 0x0040000, 0, 0, 0) },
+		"personality of 32 bits": func() error { return raw(unix.SYS_PERSONALITY, 0x0040000, 0, 0) },
 	}
 	for n, flag := range map[string]uintptr{
 		"user": unix.CLONE_NEWUSER, "mount": unix.CLONE_NEWNS, "net": unix.CLONE_NEWNET, "pid": unix.CLONE_NEWPID,
@@ -97,8 +97,8 @@ func refused() map[string]func() error {
 	return all
 }
 
-func raw(trap, a, b, c, d uintptr) error {
-	_, _, errno := unix.RawSyscall6(trap, a, b, c, d, 0, 0)
+func raw(trap, a, b, c uintptr) error {
+	_, _, errno := unix.RawSyscall(trap, a, b, c)
 	if errno != 0 {
 		return errno
 	}
@@ -110,12 +110,12 @@ func path(trap uintptr, name string) error {
 	if err != nil {
 		return err
 	}
-	return raw(trap, uintptr(unsafe.Pointer(p)), 0, 0, 0)
+	return raw(trap, uintptr(unsafe.Pointer(p)), 0, 0)
 }
 
 // ioctl passes the address of one byte.
 func ioctl(fd int, request uintptr, arg *byte) error {
-	return raw(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(arg)), 0)
+	return raw(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(arg)))
 }
 
 // clone makes a process in a new namespace, which ends at once.
@@ -127,7 +127,7 @@ func child(trap, a, b uintptr) error {
 		return errno
 	}
 	if pid == 0 {
-		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 	}
 	var ws unix.WaitStatus
 	_, _ = unix.Wait4(int(pid), &ws, 0, nil)
