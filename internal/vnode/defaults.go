@@ -13,6 +13,9 @@ const (
 	defaultAccess  = "rw"
 )
 
+// DefaultPIDs is how many processes and threads a node may have that does not say: a fork bomb stays inside.
+const DefaultPIDs = 4096
+
 // BindGateway is the gateway of a mount that shows a folder of this host by a bind mount.
 const BindGateway = "bind"
 
@@ -20,9 +23,12 @@ const BindGateway = "bind"
 const AutoMAC = "auto"
 
 // Defaults fills in what has a fixed default and was not asked for: interfaces' names, modes and MACs, mounts'
-// gateways and maps, devices' access. It is idempotent. What a zero value says by itself (no class, restart never,
+// gateways and maps, devices' access, the most processes. It is idempotent. What a zero value says by itself (no class, restart never,
 // delta on disk, the node's name as host name) stays zero.
 func Defaults(n *Node) {
+	if n.PIDs == 0 {
+		n.PIDs = DefaultPIDs
+	}
 	for i := range n.Network {
 		w := &n.Network[i]
 		if w.Mode == "" {
@@ -51,12 +57,14 @@ func Defaults(n *Node) {
 	}
 }
 
-// withDefaults returns n with its defaults filled in and leaves n as it is.
+// withDefaults returns n with its defaults filled in and leaves n as it is. A limit that is not there stays so: berth set
+// may have taken it away.
 func withDefaults(n *Node) *Node {
 	d := *n
 	d.Network = slices.Clone(n.Network)
 	d.Mounts = slices.Clone(n.Mounts)
 	d.Devices = slices.Clone(n.Devices)
 	Defaults(&d)
+	d.PIDs = n.PIDs
 	return &d
 }

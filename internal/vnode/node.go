@@ -17,7 +17,7 @@ type Node struct {
 	CPU           CPU       `json:"cpu,omitzero" doc:"CPU share and limit"`
 	Memory        Memory    `json:"memory,omitzero" doc:"memory limits"`
 	HugePages     HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
-	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads" range:"1..4194304"`
+	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads; default 4096" range:"1..4194304"`
 	RLimits       RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
 	IO            []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
 	Network       []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`

@@ -200,6 +200,7 @@ func TestDefaults(t *testing.T) {
 	}
 	Defaults(n)
 	want := &Node{
+		PIDs:    4096,
 		Network: []Network{{Name: "eth0", Mode: Bridge, MAC: "auto"}, {Name: "data", Mode: Phys}, {Mode: None}},
 		Mounts:  []Mount{{Gateway: "bind", Map: "idmapped"}},
 		Devices: []Device{{Access: "rw"}},
