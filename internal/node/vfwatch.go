@@ -42,7 +42,7 @@ func (b *Berth) reattach(ctx context.Context, name string) (did string, err erro
 type vfWatch struct {
 	mu    sync.Mutex
 	nodes map[string]int // how often each is watched: a new start may overlap the end of the last
-	look  chan struct{} // a reason to look
+	look  chan struct{}  // a reason to look
 	end   context.CancelFunc
 }
 

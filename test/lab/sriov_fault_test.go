@@ -1,0 +1,74 @@
+package lab_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth/test/lab"
+)
+
+// testKilled kills berth with SIGKILL at the points that it passes while it has to do with a virtual function: at each
+// second one, at all with BERTH_LAB_ROUNDS set. After berth repair all functions are as they were.
+func testKilled(t *testing.T, a *host) {
+	berth := filepath.Join(t.TempDir(), "berth")
+	if err := lab.BuildBerth(context.Background(), berth, "berthfault"); err != nil {
+		t.Fatal(err)
+	}
+	a.Copy(t, berth, "/usr/local/bin/berth-fault")
+	stride := 2
+	if os.Getenv("BERTH_LAB_ROUNDS") != "" {
+		stride = 1
+	}
+	home := a.home(t)
+	file := a.vfNode(t, "f", "192.0.2.9", ", vlan: 7")
+	for _, walk := range []struct{ name, before, command string }{
+		{"apply", "", "berth-fault apply -f " + file},
+		{"rm", "berth apply -f " + file, "berth-fault rm --force f"},
+	} {
+		t.Run(walk.name, func(t *testing.T) {
+			a.OK(t, walk.before)
+			log := a.OK(t, "rm -f /root/points; BERTH_FAULT_LOG=/root/points "+walk.command+" >/dev/null; cat /root/points")
+			a.OK(t, "berth rm --force f 2>/dev/null || true")
+			points := vfPoints(strings.Split(log, "\n"))
+			t.Logf("%d points", len(points))
+			for i := rand.IntN(stride); i < len(points); i += stride {
+				a.OK(t, walk.before)
+				number, _, _ := strings.Cut(points[i], " ")
+				r := a.Run(t, "bash", "-c", "BERTH_FAULT="+number+" "+walk.command)
+				if r.Code != 137 {
+					t.Errorf("killed at %s: exit code %d\n%s%s", points[i], r.Code, r.Out, r.Err)
+				}
+				said := a.OK(t, "berth repair; berth rm --force f 2>/dev/null || true")
+				if now := a.home(t); !slices.Equal(home, now) {
+					t.Fatalf("killed at %s, repair said %q; the functions were\n%s\nand are\n%s", points[i], said, strings.Join(home, "\n"), strings.Join(now, "\n"))
+				}
+				if out := a.OK(t, "ls /run/berth.vfs; grep /run/berth /proc/mounts || true"); out != "" {
+					t.Fatalf("killed at %s; left behind: %s", points[i], out)
+				}
+			}
+		})
+	}
+}
+
+// vfPoints are the points from the first to the last that has to do with a virtual function.
+func vfPoints(all []string) []string {
+	first, last := -1, -1
+	for i, p := range all {
+		if strings.Contains(p, "sriov") || strings.Contains(p, "VF") {
+			if first < 0 {
+				first = i
+			}
+			last = i
+		}
+	}
+	if first < 0 {
+		panic(fmt.Sprint("no point has to do with a virtual function: ", all))
+	}
+	return all[first : last+1]
+}
