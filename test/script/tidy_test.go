@@ -36,6 +36,14 @@ func tidy(t *testing.T, work, bin, link string) {
 			}
 		}
 	}
+	if loops, err := exec.Command("losetup", "--noheadings", "--output", "NAME,BACK-FILE").Output(); err == nil {
+		for line := range strings.Lines(string(loops)) {
+			if name, file, _ := strings.Cut(line, " "); strings.Contains(file, work+"/") {
+				_ = exec.Command("losetup", "--detach", name).Run() // left tells if it did not
+				t.Errorf("%s left: loop device %s", filepath.Base(work), name)
+			}
+		}
+	}
 	end := time.Now().Add(patience)
 	for len(left(root, l)) > 0 && time.Now().Before(end) { // the keeper ends half a second after the last node
 		time.Sleep(50 * time.Millisecond)
