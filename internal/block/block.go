@@ -82,8 +82,6 @@ type device struct {
 	partOf       *device // nil for a whole disk
 }
 
-func (d *device) number() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
-
 // disk returns the whole device that asked leads to.
 func (d *device) disk(asked string) Disk {
 	via := ""

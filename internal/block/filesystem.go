@@ -14,7 +14,7 @@ func fileSystem(path string) string {
 	if err := unix.Statfs(path, &fs); err != nil {
 		return "a file system without a device"
 	}
-	switch int64(fs.Type) {
+	switch fs.Type {
 	case unix.BTRFS_SUPER_MAGIC:
 		return "btrfs"
 	case unix.OVERLAYFS_SUPER_MAGIC:

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -41,7 +42,7 @@ func newLoop(t *testing.T, size int64) string {
 			return path
 		}
 		dev.Close()
-		if err != unix.EBUSY {
+		if !errors.Is(err, unix.EBUSY) {
 			t.Fatalf("configure %s: %v", path, err)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -57,7 +58,7 @@ func addPartition(t *testing.T, disk string, number int, start, size int64) stri
 	type partition struct {
 		start, length int64
 		number        int32
-		names         [128]byte
+		_             [128]byte // names
 	}
 	type arg struct {
 		op, flags, size int32

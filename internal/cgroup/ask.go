@@ -49,13 +49,17 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 	add(m.High != 0, "memory.high", "memory", int64(m.High), m.High.String())
 	add(m.Low != 0, "memory.low", "memory", int64(m.Low), m.Low.String())
 	if m.Swap != nil {
-		all = append(all, ask{key: "memory.swap", what: "memory.swap", controller: "memory", asked: m.Swap.String(),
-			value: int64(*m.Swap), max: int64(m.Max)})
+		all = append(all, ask{
+			key: "memory.swap", what: "memory.swap", controller: "memory", asked: m.Swap.String(),
+			value: int64(*m.Swap), max: int64(m.Max),
+		})
 	}
 	add(n.PIDs != 0, "pids", "pids", int64(n.PIDs), strconv.Itoa(n.PIDs))
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
-		all = append(all, ask{key: "hugepages." + size.String(), what: "hugepages", controller: "hugetlb",
-			asked: n.HugePages[size].String(), value: int64(n.HugePages[size]), page: size})
+		all = append(all, ask{
+			key: "hugepages." + size.String(), what: "hugepages", controller: "hugetlb",
+			asked: n.HugePages[size].String(), value: int64(n.HugePages[size]), page: size,
+		})
 	}
 	io, err := ioAsks(n, disks)
 	if err != nil {

@@ -59,8 +59,10 @@ func (g *Group) Prepare(context.Context) error {
 			return err
 		}
 		if there {
-			return &refuse.Error{Kind: refuse.Busy, What: "the cgroup " + dir + " exists already and is not this node's",
-				Remedy: "end what runs in it and remove it with rmdir"}
+			return &refuse.Error{
+				Kind: refuse.Busy, What: "the cgroup " + dir + " exists already and is not this node's",
+				Remedy: "end what runs in it and remove it with rmdir",
+			}
 		}
 	}
 	return nil

@@ -240,8 +240,10 @@ func contents(t *testing.T, h host.Cgroups, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, p := range places(h, path) {
-		for _, name := range []string{"cpu.shares", "cpu.cfs_quota_us", "cpuset.cpus", "memory.limit_in_bytes",
-			"memory.memsw.limit_in_bytes", "pids.max", "cpu.max", "cpu.weight", "memory.max", "memory.swap.max"} {
+		for _, name := range []string{
+			"cpu.shares", "cpu.cfs_quota_us", "cpuset.cpus", "memory.limit_in_bytes",
+			"memory.memsw.limit_in_bytes", "pids.max", "cpu.max", "cpu.weight", "memory.max", "memory.swap.max",
+		} {
 			if text, err := readFile(filepath.Join(p.dir, name)); err == nil {
 				all[filepath.Join(p.dir, name)] = text
 			}

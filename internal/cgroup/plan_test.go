@@ -17,15 +17,21 @@ import (
 
 func v1Host() host.Cgroups {
 	m := "/cg/"
-	return host.Cgroups{V1: map[string]string{"cpu": m + "cpu,cpuacct", "cpuacct": m + "cpu,cpuacct", "cpuset": m + "cpuset",
-		"memory": m + "memory", "blkio": m + "blkio", "pids": m + "pids", "freezer": m + "freezer", "devices": m + "devices",
-		"hugetlb": m + "hugetlb", "name=systemd": m + "systemd"},
-		V1Swap: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30}}
+	return host.Cgroups{
+		V1: map[string]string{
+			"cpu": m + "cpu,cpuacct", "cpuacct": m + "cpu,cpuacct", "cpuset": m + "cpuset",
+			"memory": m + "memory", "blkio": m + "blkio", "pids": m + "pids", "freezer": m + "freezer", "devices": m + "devices",
+			"hugetlb": m + "hugetlb", "name=systemd": m + "systemd",
+		},
+		V1Swap: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
+	}
 }
 
 func v2Host() host.Cgroups {
-	return host.Cgroups{V2: "/cg", V2Controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"},
-		V2Enabled: []string{"cpu", "memory", "pids"}, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30}}
+	return host.Cgroups{
+		V2: "/cg", V2Controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"},
+		V2Enabled: []string{"cpu", "memory", "pids"}, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
+	}
 }
 
 // hybridHost is v1, with huge pages on the v2 tree.
@@ -36,7 +42,7 @@ func hybridHost() host.Cgroups {
 	return h
 }
 
-func ptr[T any](v T) *T { return &v }
+func ptr[T any](v T) *T { return new(v) }
 
 // fullNode asks for every limit that each version has.
 func fullNode() *vnode.Node {
@@ -156,15 +162,18 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"memory.low on v1", vnode.Node{Memory: vnode.Memory{Low: 1 << 30}}, v1Host(), refuse.Cannot, "memory.low 1GiB: cgroup v1"},
 		{"memory.high on v1", vnode.Node{Memory: vnode.Memory{High: 1 << 30}}, v1Host(), refuse.Cannot, "boot this host with cgroup v2"},
-		{"swap not counted", vnode.Node{Memory: vnode.Memory{Max: 1 << 30, Swap: ptr(vnode.Bytes(0))}},
-			with(func(h *host.Cgroups) { h.V1Swap = false }, v1Host()), refuse.Cannot, "swapaccount=1"},
+		{
+			"swap not counted",
+			vnode.Node{Memory: vnode.Memory{Max: 1 << 30, Swap: ptr(vnode.Bytes(0))}},
+			with(func(h *host.Cgroups) { h.V1Swap = false }, v1Host()), refuse.Cannot, "swapaccount=1",
+		},
 		{"swap without memory", vnode.Node{Memory: vnode.Memory{Swap: ptr(vnode.Bytes(0))}}, v1Host(), refuse.Cannot, "give memory.max too"},
 		{"no cpu", vnode.Node{CPU: vnode.CPU{Weight: 50}}, hostWithout(v1Host(), "cpu"), refuse.Cannot, "has the cpu controller"},
 		{"no memory", vnode.Node{Memory: vnode.Memory{Max: 1 << 30}}, hostWithout(v1Host(), "memory"), refuse.Cannot, "cgroup_enable=memory"},
 		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(v1Host(), "blkio"), refuse.Cannot, "has the io controller"},
 		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, v1Host(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
 		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, v2Host(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
-		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: ptr(0)}}, v2Host(), refuse.Cannot, "cpu.numa comes with a later version"},
+		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, v2Host(), refuse.Cannot, "cpu.numa comes with a later version"},
 		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, v2Host(), refuse.Cannot, "io.log.weight"},
 		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, v2Host(), refuse.Cannot, "later version"},
 		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, v1Host(), refuse.Invalid, "at most 4294967294"},

@@ -39,9 +39,14 @@ func onV1(a ask, file func(name string) string) hold {
 	case "memory.max":
 		return hold{"memory.limit_in_bytes", []Write{{File: file("memory.limit_in_bytes"), Value: number, None: "-1", Unit: page}}, ""}
 	case "memory.swap":
-		return hold{"memory.memsw", []Write{{File: file("memory.memsw.limit_in_bytes"),
-			Value: strconv.FormatInt(a.value+a.max, 10), None: "-1", Unit: page}},
-			"cgroup v1 limits memory and swap together: what memory does not use of it, swap may"}
+		return hold{
+			"memory.memsw",
+			[]Write{{
+				File:  file("memory.memsw.limit_in_bytes"),
+				Value: strconv.FormatInt(a.value+a.max, 10), None: "-1", Unit: page,
+			}},
+			"cgroup v1 limits memory and swap together: what memory does not use of it, swap may",
+		}
 	case "pids":
 		return hold{"pids.max", []Write{{File: file("pids.max"), Value: number, None: "max"}}, ""}
 	case "hugepages":
@@ -54,8 +59,10 @@ func onV1(a ask, file func(name string) string) hold {
 	if a.what == "io.write.rate" || a.what == "io.write.iops" {
 		note = "cgroup v1 limits direct writes only, not those through the page cache"
 	}
-	return hold{"blkio.throttle", []Write{{File: file("blkio.throttle." + names[a.what] + "_device"),
-		Device: a.disk.Number(), Value: number, None: "0"}}, note}
+	return hold{"blkio.throttle", []Write{{
+		File:   file("blkio.throttle." + names[a.what] + "_device"),
+		Device: a.disk.Number(), Value: number, None: "0",
+	}}, note}
 }
 
 // shares maps a weight (1..10000, 100 is normal) to v1 shares: weight × 1024 / 100, in the kernel's bounds.

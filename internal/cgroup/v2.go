@@ -16,8 +16,10 @@ func onV2(a ask, file func(name string) string) hold {
 	case "cpu.weight":
 		return hold{"cpu.weight", []Write{{File: file("cpu.weight"), Value: number, None: "100"}}, ""}
 	case "cpu.max":
-		return hold{"cpu.max", []Write{{File: file("cpu.max"),
-			Value: fmt.Sprintf("%d %d", a.value*period/1000, period), None: fmt.Sprintf("max %d", period)}}, ""}
+		return hold{"cpu.max", []Write{{
+			File:  file("cpu.max"),
+			Value: fmt.Sprintf("%d %d", a.value*period/1000, period), None: fmt.Sprintf("max %d", period),
+		}}, ""}
 	case "cpu.set":
 		// cpuset.cpus takes CPUs that are not there; what is in force stands in cpuset.cpus.effective
 		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), From: file("cpuset.cpus.effective")}}, ""}

@@ -178,7 +178,7 @@ func TestV2EnableAndGroup(t *testing.T) {
 
 func TestV2StatsAndProcs(t *testing.T) {
 	h, _ := drawnV2(t)
-	want := Usage{Memory: ptr(int64(4096)), OOMKills: ptr(int64(1)), PIDs: ptr(int64(7)), CPU: ptr(1500 * time.Microsecond)}
+	want := Usage{Memory: new(int64(4096)), OOMKills: new(int64(1)), PIDs: new(int64(7)), CPU: ptr(1500 * time.Microsecond)}
 	if diff := cmp.Diff(want, Stats(h, "berth/wn")); diff != "" {
 		t.Error(diff)
 	}

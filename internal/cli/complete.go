@@ -84,7 +84,7 @@ func (a *app) imageNames(prefix string) words {
 }
 
 // imageRefs offers what --image takes.
-func (a *app) imageRefs(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (a *app) imageRefs(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if kind, _, ok := strings.Cut(typed, ":"); ok && kind != string(vnode.OCIImage) {
 		return nil, cobra.ShellCompDirectiveDefault // a path
 	}

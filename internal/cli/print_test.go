@@ -41,7 +41,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
+func ptr[T any](v T) *T { return new(v) }
 
 func proposal() *node.Proposal {
 	const disk = "acts on the whole disk vda (/var/tmp is on vda1)"
@@ -103,7 +103,7 @@ func TestShowIsPrinted(t *testing.T) {
 			{Key: "io.data.read.rate", Asked: "200MB/s", ReadBack: "200MB/s", HonouredBy: "blkio.throttle", Holds: true, Note: "acts on the whole disk vda (/var/tmp is on vda1)"},
 			{Key: "io.data.write.rate", Asked: "100MB/s", ReadBack: "100MB/s", HonouredBy: "blkio.throttle", Holds: true, Note: "acts on the whole disk vda (/var/tmp is on vda1); cgroup v1 limits direct writes only, not those through the page cache"},
 		},
-		Usage: &cgroup.Usage{Memory: ptr(int64(5 << 20)), OOMKills: ptr(int64(1)), PIDs: ptr(int64(1)), CPU: ptr(1500 * time.Millisecond)},
+		Usage: &cgroup.Usage{Memory: new(int64(5 << 20)), OOMKills: new(int64(1)), PIDs: new(int64(1)), CPU: ptr(1500 * time.Millisecond)},
 	})
 	if err != nil {
 		t.Fatal(err)

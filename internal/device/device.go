@@ -96,13 +96,13 @@ func access(asked string) string {
 	if asked == "" {
 		asked = "rw"
 	}
-	ordered := ""
+	var ordered strings.Builder
 	for _, c := range "rwm" {
 		if strings.ContainsRune(asked, c) {
-			ordered += string(c)
+			ordered.WriteString(string(c))
 		}
 	}
-	return ordered
+	return ordered.String()
 }
 
 // name is the kernel's name of the device: its path below /dev, whatever path the spec called it by. It proves that a

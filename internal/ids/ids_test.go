@@ -20,7 +20,8 @@ import (
 func few(t interface {
 	TempDir() string
 	Fatal(...any)
-}, n int) string {
+}, n int,
+) string {
 	etc := t.TempDir()
 	line := fmt.Sprintf("all:%d:%d\n", First, (slots-n)*Size)
 	if err := os.WriteFile(filepath.Join(etc, "subuid"), []byte(line), 0o644); err != nil {

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/refuse"
-
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // setAttrs sets owner, mode and extended attributes, in this order: a change of owner clears the set-user-id bit and
@@ -68,8 +68,7 @@ func archiveErr(what string, err error) error {
 
 // entryErr names the entry, and makes a refusal of what the kernel or os.Root says about an impossible name.
 func entryErr(name string, err error) error {
-	var refusal *refuse.Error
-	if errors.As(err, &refusal) {
+	if _, ok := errors.AsType[*refuse.Error](err); ok {
 		return fmt.Errorf("entry %q: %w", name, err)
 	}
 	var errno syscall.Errno

@@ -12,11 +12,11 @@ import (
 	"syscall"
 	"testing"
 
-	"berth/internal/refuse"
-	"berth/internal/vnode"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
 )
 
 func TestDelta(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/image/imagetest"
-
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/image/imagetest"
 )
 
 // FuzzUnpack feeds any bytes as a layer: no panic, and nothing beside the target folder is made or changed.

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -95,8 +96,8 @@ func recordFile(name string) string {
 // topFirst turns layers (lowest first) into overlay's order.
 func topFirst(dir string, layers []string) ([]string, error) {
 	var out []string
-	for i := len(layers) - 1; i >= 0; i-- {
-		hex, err := parseDigest(layers[i])
+	for _, layer := range slices.Backward(layers) {
+		hex, err := parseDigest(layer)
 		if err != nil {
 			return nil, err
 		}

@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth/internal/image/imagetest"
 	"berth/internal/layout"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func needRoot(t testing.TB) {

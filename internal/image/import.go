@@ -13,10 +13,10 @@ import (
 	"time"
 	"unicode"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/refuse"
 	"berth/internal/step"
-
-	"golang.org/x/sys/unix"
 )
 
 // sizeAttr keeps the bytes of a layer's files on its folder: there as soon as the layer is there, and invisible inside

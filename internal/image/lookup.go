@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/refuse"
-
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // tree is the layers of a root seen as overlay shows them, without mounting them. It is confined: symbolic links,

@@ -6,9 +6,9 @@ import (
 	"os"
 	"unsafe"
 
-	"berth/internal/refuse"
-
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // Project quotas limit a folder: files made in it inherit its project id, and the file system counts and limits the

@@ -16,10 +16,10 @@ import (
 	"path"
 	"strings"
 
-	"berth/internal/refuse"
-
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // source is where an image is read from: a folder, or a tar file without unpacking it.

@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/layout"
 	"berth/internal/refuse"
 	"berth/internal/step"
-
-	"golang.org/x/sys/unix"
 )
 
 // Store is the images of one Berth on a host. Readers need no lock; whoever adds or removes holds the store's lock, so

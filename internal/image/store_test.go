@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+
 	"berth/internal/image/imagetest"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/klauspost/compress/zstd"
 )
 
 func TestImportRefuses(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/refuse"
-
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // Limits bound what an archive may unpack to, so that a small malicious one cannot fill the disk.
@@ -59,7 +59,7 @@ func unpack(root *os.Root, r io.Reader, left *Limits) (int64, error) {
 	t := tar.NewReader(r)
 	for {
 		h, err := t.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -104,7 +104,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		return err
 	}
 	if victim, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
-		return u.whiteout(path.Join(path.Dir(name), victim), victim)
+		return u.whiteout(victim)
 	}
 	if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
 		return refuse.Invalidf("its owner is %d:%d, and a node has only the ids 0 to %d", h.Uid, h.Gid, maxID)
@@ -180,7 +180,7 @@ func (u *unpacker) fd() int { return int(u.parent.Fd()) }
 // makeFolder makes the last part of name in the parent, root's with mode 0755; a folder that is there stays.
 func (u *unpacker) makeFolder(name string) error {
 	base := path.Base(name)
-	if err := u.mkdir(base); err != unix.EEXIST {
+	if err := u.mkdir(base); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	var st unix.Stat_t

@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"testing"
 
-	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
-
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/image/imagetest"
+	"berth/internal/refuse"
 )
 
 type E = imagetest.Entry

@@ -1,9 +1,9 @@
 package image
 
 import (
-	"berth/internal/refuse"
-
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // Names that layers give to what they remove (OCI image specification, layer.md).
@@ -20,7 +20,7 @@ const opaqueAttr = "trusted.overlay.opaque"
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
 // whiteout hides victim in the layers below.
-func (u *unpacker) whiteout(name, victim string) error {
+func (u *unpacker) whiteout(victim string) error {
 	if victim == "" || victim == "." || victim == ".." {
 		return refuse.Invalidf("it removes nothing that could be there")
 	}

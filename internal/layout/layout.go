@@ -47,7 +47,7 @@ func (l Layout) tagged(s string) string {
 	return s + "-" + l.tag
 }
 
-// Host-wide lock, the same for every root: devices and MACs are claimed under it.
+// HostLock is the host-wide lock, the same for every root: devices and MACs are claimed under it.
 func (l Layout) HostLock() string { return "/run/berth.lock" }
 
 // VFLeases is the folder that says which node has which virtual function of an adapter: one a host too.
@@ -56,22 +56,52 @@ func (l Layout) VFLeases() string { return "/run/berth.vfs" }
 // Unit is the systemd unit that enables virtual functions at boot.
 func (l Layout) Unit() string { return l.tagged("berth-vfs") + ".service" }
 
-// Per-host files.
-func (l Layout) SiteID() string          { return filepath.Join(l.Lib, "site-id") }
-func (l Layout) KeeperSocket() string    { return filepath.Join(l.Run, "keeper.sock") }
-func (l Layout) KeeperLock() string      { return filepath.Join(l.Run, "keeper.lock") }
-func (l Layout) KeeperLog() string       { return filepath.Join(l.Run, "keeper.log") }
-func (l Layout) RuntimeState() string    { return filepath.Join(l.Run, "runtime") }      // the OCI runtime's --root
-func (l Layout) ProbeLock() string       { return filepath.Join(l.Run, "probe.lock") }   // held while runtimes are tried
-func (l Layout) RuntimeProbe() string    { return filepath.Join(l.Lib, "runtime.json") } // which runtime is fastest here
-func (l Layout) IDs() string             { return filepath.Join(l.Lib, "ids") }          // one file a claimed id range
-func (l Layout) MACs() string            { return filepath.Join(l.Lib, "macs") }         // one file a claimed MAC
-func (l Layout) VFs() string             { return filepath.Join(l.Lib, "vfs") }          // one file an adapter with virtual functions
-func (l Layout) Pools() string           { return filepath.Join(l.Lib, "pools") }        // one file a pool of MACs
-func (l Layout) Addresses() string       { return filepath.Join(l.Lib, "addresses") }    // one file an address on the host-only bridge
-func (l Layout) Images() string          { return filepath.Join(l.Lib, "images") }
-func (l Layout) LibNodes() string        { return filepath.Join(l.Lib, "nodes") }
-func (l Layout) RunNodes() string        { return filepath.Join(l.Run, "nodes") }
+// SiteID holds what derived MACs of this site depend on.
+func (l Layout) SiteID() string { return filepath.Join(l.Lib, "site-id") }
+
+// KeeperSocket is where the keeper listens.
+func (l Layout) KeeperSocket() string { return filepath.Join(l.Run, "keeper.sock") }
+
+// KeeperLock is held by the keeper.
+func (l Layout) KeeperLock() string { return filepath.Join(l.Run, "keeper.lock") }
+
+// KeeperLog is what the keeper has to say.
+func (l Layout) KeeperLog() string { return filepath.Join(l.Run, "keeper.log") }
+
+// RuntimeState is the OCI runtime's --root.
+func (l Layout) RuntimeState() string { return filepath.Join(l.Run, "runtime") }
+
+// ProbeLock is held while runtimes are tried.
+func (l Layout) ProbeLock() string { return filepath.Join(l.Run, "probe.lock") }
+
+// RuntimeProbe says which runtime is fastest here.
+func (l Layout) RuntimeProbe() string { return filepath.Join(l.Lib, "runtime.json") }
+
+// IDs has an entry for each claimed id range.
+func (l Layout) IDs() string { return filepath.Join(l.Lib, "ids") }
+
+// MACs has an entry for each claimed MAC.
+func (l Layout) MACs() string { return filepath.Join(l.Lib, "macs") }
+
+// VFs has an entry for each claimed virtual function.
+func (l Layout) VFs() string { return filepath.Join(l.Lib, "vfs") }
+
+// Pools holds the pools of MACs.
+func (l Layout) Pools() string { return filepath.Join(l.Lib, "pools") }
+
+// Addresses has an entry for each address on the host-only bridge.
+func (l Layout) Addresses() string { return filepath.Join(l.Lib, "addresses") }
+
+// Images is the image store.
+func (l Layout) Images() string { return filepath.Join(l.Lib, "images") }
+
+// LibNodes has a folder a node, lasting.
+func (l Layout) LibNodes() string { return filepath.Join(l.Lib, "nodes") }
+
+// RunNodes has a folder a running node.
+func (l Layout) RunNodes() string { return filepath.Join(l.Run, "nodes") }
+
+// Lock is a node's lock.
 func (l Layout) Lock(node string) string { return filepath.Join(l.Run, "locks", node) }
 
 // Node returns the places of one node.
@@ -86,19 +116,41 @@ type Node struct {
 	Run  string // live: until the node stops
 }
 
-// Lasting files.
-func (n Node) Claims() string { return filepath.Join(n.Lib, "journal") }   // journal of lasting steps
-func (n Node) Spec() string   { return filepath.Join(n.Lib, "spec.json") } // as applied, and as it is now
-func (n Node) Status() string { return filepath.Join(n.Lib, "status.json") }
-func (n Node) Delta() string  { return filepath.Join(n.Lib, "delta") }
-func (n Node) Log() string    { return filepath.Join(n.Lib, "log") }
+// Claims is the journal of lasting steps.
+func (n Node) Claims() string { return filepath.Join(n.Lib, "journal") }
 
-// Live files.
-func (n Node) Journal() string    { return filepath.Join(n.Run, "journal") } // journal of live steps
-func (n Node) PIDFile() string    { return filepath.Join(n.Run, "pid") }
-func (n Node) NetNS() string      { return filepath.Join(n.Run, "netns") }  // pinned only where a link must outlive the init
-func (n Node) Bundle() string     { return filepath.Join(n.Run, "bundle") } // OCI bundle: config.json
-func (n Node) Root() string       { return filepath.Join(n.Run, "root") }   // mount point, mounted only in the runtime's own mount namespace
-func (n Node) Stage() string      { return filepath.Join(n.Run, "stage") }  // mount points for idmapped sources, likewise
-func (n Node) TTY() string        { return filepath.Join(n.Run, "tty") }    // socket that takes the terminal of berth run -t
+// Spec is the spec as applied, and as it is now.
+func (n Node) Spec() string { return filepath.Join(n.Lib, "spec.json") }
+
+// Status is what became of the node.
+func (n Node) Status() string { return filepath.Join(n.Lib, "status.json") }
+
+// Delta takes the node's writes.
+func (n Node) Delta() string { return filepath.Join(n.Lib, "delta") }
+
+// Log is what the node's command wrote.
+func (n Node) Log() string { return filepath.Join(n.Lib, "log") }
+
+// Journal is the journal of live steps.
+func (n Node) Journal() string { return filepath.Join(n.Run, "journal") }
+
+// PIDFile holds the pid of the node's process 1.
+func (n Node) PIDFile() string { return filepath.Join(n.Run, "pid") }
+
+// NetNS is the pinned network namespace, where a link must outlive process 1.
+func (n Node) NetNS() string { return filepath.Join(n.Run, "netns") }
+
+// Bundle is the OCI bundle: config.json.
+func (n Node) Bundle() string { return filepath.Join(n.Run, "bundle") }
+
+// Root is where the root is mounted, in the runtime's own mount namespace only.
+func (n Node) Root() string { return filepath.Join(n.Run, "root") }
+
+// Stage is where sources are staged, likewise.
+func (n Node) Stage() string { return filepath.Join(n.Run, "stage") }
+
+// TTY is the socket that takes the terminal of berth run -t.
+func (n Node) TTY() string { return filepath.Join(n.Run, "tty") }
+
+// RuntimeLog is the runtime's own messages.
 func (n Node) RuntimeLog() string { return filepath.Join(n.Run, "runtime.log") }

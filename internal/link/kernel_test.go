@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -161,12 +162,12 @@ func (s *stand) do(steps []step.Step) {
 // undo takes steps back twice, from their journal records alone.
 func undo(steps []step.Step) error {
 	for range 2 {
-		for i := len(steps) - 1; i >= 0; i-- {
-			rec, err := json.Marshal(steps[i])
+		for _, step := range slices.Backward(steps) {
+			rec, err := json.Marshal(step)
 			if err != nil {
 				return err
 			}
-			s, err := Kinds().Decode(steps[i].Kind(), rec)
+			s, err := Kinds().Decode(step.Kind(), rec)
 			if err != nil {
 				return err
 			}

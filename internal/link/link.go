@@ -88,8 +88,7 @@ func byIndex(h *netlink.Handle, index int) (netlink.Link, error) {
 }
 
 func found(l netlink.Link, err error) (netlink.Link, error) {
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return nil, nil
 	}
 	return l, err

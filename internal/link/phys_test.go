@@ -118,7 +118,7 @@ func TestLentLinkEveryPoint(t *testing.T) {
 			}
 			return set(r.Handle, l, p.MAC, 0)
 		}},
-		{"configured", func(_ *lab, p *Phys, r *room) error {
+		{"configured", func(_ *lab, p *Phys, _ *room) error {
 			return (&Configure{Inside: p.Inside, Address: []string{"192.0.2.77/24"}}).Do(context.Background())
 		}},
 	}

@@ -287,7 +287,7 @@ func TestReadOnlyRootIsNoticed(t *testing.T) {
 			return err
 		}
 		defer userns.Close()
-		if err := bind(dir+"/delta", dir+"/delta", 0, false, 0, userns); err != nil {
+		if err := bind(dir+"/delta", dir+"/delta", 0, userns); err != nil {
 			return err
 		}
 		return plan(dir).Enter(context.Background())

@@ -18,7 +18,7 @@ import (
 // and no path needs its commas and colons escaped.
 func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	if r.Plain != "" {
-		return bind(r.Plain, r.At, 0, false, unix.MOUNT_ATTR_NODEV, nil)
+		return bind(r.Plain, r.At, unix.MOUNT_ATTR_NODEV, nil)
 	}
 	names, err := r.layers(dir, userns)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	if r.Memory {
 		err = r.memory(dir, ids)
 	} else {
-		err = bind(filepath.Dir(r.Upper), writes, 0, false, 0, nil)
+		err = bind(filepath.Dir(r.Upper), writes, 0, nil)
 	}
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
 		if err := os.Mkdir(at, 0o700); err != nil {
 			return nil, fmt.Errorf("make a mount point: %w", err)
 		}
-		if err := bind(lower, at, 0, false, unix.MOUNT_ATTR_RDONLY, userns); err != nil {
+		if err := bind(lower, at, unix.MOUNT_ATTR_RDONLY, userns); err != nil {
 			return nil, fmt.Errorf("image layer: %w", err)
 		}
 	}

@@ -72,14 +72,14 @@ func (t *tree) move(to string) error {
 func (t *tree) close() { _ = unix.Close(t.fd) }
 
 // bind copies the mount at source to a place that exists, in one go.
-func bind(source, to string, resolve uint64, recursive bool, flags uint64, userns *os.File) error {
-	t, err := openTree(source, resolve, recursive)
+func bind(source, to string, flags uint64, userns *os.File) error {
+	t, err := openTree(source, 0, false)
 	if err != nil {
 		return err
 	}
 	defer t.close()
 	if err := t.set(flags, userns); err != nil {
-		return unmappable(source, recursive, userns, err)
+		return unmappable(source, false, userns, err)
 	}
 	return t.move(to)
 }

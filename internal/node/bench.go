@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -62,7 +63,7 @@ func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.C
 	}
 	args := append(b.rootArgs(), "exec", n.Name, "--")
 	return func(ctx context.Context, argv []string) ([]byte, error) {
-		cmd := exec.CommandContext(ctx, "/proc/self/exe", append(args[:len(args):len(args)], argv...)...)
+		cmd := exec.CommandContext(ctx, "/proc/self/exe", append(slices.Clip(args), argv...)...)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		// The runtime passes SIGTERM on to the command; killed, it would leave it running.

@@ -80,8 +80,11 @@ func (b *Berth) makeDirs() error {
 		path string
 		mode fs.FileMode
 	}{
-		{b.Layout.Run, 0o711}, {b.Layout.RunNodes(), 0o711}, {filepath.Dir(b.Layout.Lock("x")), 0o700},
-		{b.Layout.Lib, 0o700}, {b.Layout.LibNodes(), 0o700},
+		{b.Layout.Run, 0o711},
+		{b.Layout.RunNodes(), 0o711},
+		{filepath.Dir(b.Layout.Lock("x")), 0o700},
+		{b.Layout.Lib, 0o700},
+		{b.Layout.LibNodes(), 0o700},
 	} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			if errors.Is(err, fs.ErrPermission) {

@@ -138,12 +138,10 @@ func replyOf(err error) reply {
 	if err == nil {
 		return reply{}
 	}
-	var ce *oci.CommandError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*oci.CommandError](err); ok {
 		return reply{Err: ce.Why, Code: ce.Code, Command: ce.Command}
 	}
-	var re *refuse.Error
-	if errors.As(err, &re) {
+	if re, ok := errors.AsType[*refuse.Error](err); ok {
 		return reply{Err: re.What, Kind: re.Kind, Remedy: re.Remedy}
 	}
 	return reply{Err: err.Error()}

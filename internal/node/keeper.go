@@ -224,6 +224,7 @@ func (k *keeper) answer(ctx context.Context, c *net.UnixConn, req *request, file
 		l.Line = line
 		var r reply
 		k.spawn(func() { r = replyOf(l.Create(ctx)) })
+		k.stay(ctx, req.Node)
 		return r
 	case "watch":
 		return replyOf(k.watch(ctx, req.Node))

@@ -94,7 +94,7 @@ type LinkDetail struct {
 }
 
 // Show tells everything of one node.
-func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
+func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	s, err := b.stored(name)
 	if err != nil {
 		return nil, err

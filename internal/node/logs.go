@@ -73,7 +73,7 @@ func (b *Berth) follow(ctx context.Context, name string, f *os.File, w io.Writer
 			return err
 		}
 		if err != nil {
-			return nil //nolint:nilerr // the node's end, or the reader's wish: both are a good end
+			return nil
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}
 	l.release()
 	defer pidfd.Close()
-	ws := b.awaitForeground(n.Name, pid, pidfd, signals)
+	ws := b.awaitForeground(pid, pidfd, signals)
 	if tty != nil {
 		tty.Drain()
 	}
@@ -159,7 +159,7 @@ func isClosed(c *net.UnixConn) bool {
 
 // awaitForeground waits for the init's end, passing on what signals this process gets. A second SIGINT or SIGTERM, or
 // a first one that the init has no handler for, kills the node: Ctrl-C always ends it.
-func (b *Berth) awaitForeground(name string, pid int, pidfd *os.File, signals <-chan os.Signal) unix.WaitStatus {
+func (b *Berth) awaitForeground(pid int, pidfd *os.File, signals <-chan os.Signal) unix.WaitStatus {
 	done := make(chan struct{})
 	go func() {
 		waitPidfd(pidfd, -1)

@@ -157,8 +157,10 @@ func checkELF(open opener, what string, f *os.File) error {
 
 // machines maps Go's names of processors to ELF's.
 func machines() map[string]elf.Machine {
-	return map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64,
-		"riscv64": elf.EM_RISCV, "s390x": elf.EM_S390}
+	return map[string]elf.Machine{
+		"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64,
+		"riscv64": elf.EM_RISCV, "s390x": elf.EM_S390,
+	}
 }
 
 // program is what the kernel looks at first in an ELF file.

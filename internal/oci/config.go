@@ -102,8 +102,12 @@ func (in *Input) env() []string {
 
 func (in *Input) namespaces() []specs.LinuxNamespace {
 	all := []specs.LinuxNamespace{
-		{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.UTSNamespace},
-		{Type: specs.IPCNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.CgroupNamespace},
+		{Type: specs.PIDNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.UTSNamespace},
+		{Type: specs.IPCNamespace},
+		{Type: specs.NetworkNamespace},
+		{Type: specs.CgroupNamespace},
 	}
 	if in.IDSize > 0 {
 		all = append(all, specs.LinuxNamespace{Type: specs.UserNamespace})
@@ -137,8 +141,10 @@ func (in *Input) deviceRules() []specs.LinuxDeviceCgroup {
 
 // rlimits translates the spec's names in a fixed order.
 func rlimits(limits map[string]uint64) ([]specs.POSIXRlimit, error) {
-	known := []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
-		"rss", "rtprio", "rttime", "sigpending", "stack"}
+	known := []string{
+		"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
+		"rss", "rtprio", "rttime", "sigpending", "stack",
+	}
 	var all []specs.POSIXRlimit
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		if !slices.Contains(known, name) {

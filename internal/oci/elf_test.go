@@ -3,14 +3,13 @@ package oci
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
-
-	"encoding/binary"
-	"time"
 )
 
 // tinyELF makes a static amd64 program of some machine code.

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"berth/internal/refuse"
@@ -112,10 +113,8 @@ func checkTarget(target string) error {
 	if !path.IsAbs(target) || path.Clean(target) != target {
 		return refuse.Invalidf("mount target %q: must be an absolute path without . and ..", target)
 	}
-	for _, p := range []string{"/", "/dev", "/dev/pts"} {
-		if target == p {
-			return refuse.Invalidf("mount target %s: it is the node's own", target)
-		}
+	if slices.Contains([]string{"/", "/dev", "/dev/pts"}, target) {
+		return refuse.Invalidf("mount target %s: it is the node's own", target)
 	}
 	for _, p := range []string{"/proc", "/sys"} {
 		if target == p || strings.HasPrefix(target, p+"/") {

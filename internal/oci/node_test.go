@@ -236,8 +236,7 @@ func TestExecChild(t *testing.T) {
 	}
 	fmt.Sscan(os.Getenv("BERTH_TEST_PID"), &e.PID)
 	err = e.Replace()
-	var ce *CommandError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*CommandError](err); ok {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(ce.Code)
 	}

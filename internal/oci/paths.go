@@ -37,8 +37,10 @@ func standardMounts(init Init, cgroup Access) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 	}
 	if cgroup != NotAtAll {
-		all = append(all, specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
-			Options: []string{"nosuid", "noexec", "nodev", "relatime", orElse(string(cgroup), string(ReadOnly))}})
+		all = append(all, specs.Mount{
+			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", orElse(string(cgroup), string(ReadOnly))},
+		})
 	}
 	if init != Command {
 		// Inits expect them empty at boot, and cannot mount them for want of SYS_ADMIN.

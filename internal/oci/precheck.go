@@ -32,8 +32,7 @@ func (l *Launch) precheck() error {
 		}
 	}
 	err = lookUp(v.open, spec.Process.Args[0], spec.Process.Env, spec.Process.Cwd)
-	var ce *CommandError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*CommandError](err); ok {
 		return ce
 	}
 	return nil

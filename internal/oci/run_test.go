@@ -178,13 +178,16 @@ func TestExec(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
 		n.up(t)
-		var table = []struct {
+		table := []struct {
 			args []string
 			code int
 			out  string
 		}{
-			{[]string{"sh", "-c", `echo $FROM; grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map | tr -s ' '`}, 0,
-				"exec\nCapEff:\t" + capMask(t, CommandCapabilities()) + "\nNoNewPrivs:\t1\nSeccomp:\t2\n4\n 0 536870912 65536\n"},
+			{
+				[]string{"sh", "-c", `echo $FROM; grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; ls /proc/self/fd | wc -w; cat /proc/self/uid_map | tr -s ' '`},
+				0,
+				"exec\nCapEff:\t" + capMask(t, CommandCapabilities()) + "\nNoNewPrivs:\t1\nSeccomp:\t2\n4\n 0 536870912 65536\n",
+			},
 			{[]string{"sh", "-c", "exit 7"}, 7, ""},
 			{[]string{"nothing-here"}, ExitNotFound, "cannot run nothing-here: not found in PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"},
 			{[]string{"/etc/passwd"}, ExitCannotRun, "cannot run /etc/passwd: /etc/passwd is not executable\n"},
@@ -307,10 +310,16 @@ func TestBadCommand(t *testing.T) {
 			arg  string
 			code int
 		}{
-			{"nothing-here", ExitNotFound}, {"/bin/nothing-here", ExitNotFound},
-			{"/etc/passwd", ExitCannotRun}, {"/etc", ExitCannotRun},
-			{"/x/text", ExitCannotRun}, {"/x/badscript", ExitNotFound}, {"/x/broken", ExitCannotRun}, {"/x/emptyscript", ExitCannotRun},
-			{"/bin/true", 0}, {"true", 0},
+			{"nothing-here", ExitNotFound},
+			{"/bin/nothing-here", ExitNotFound},
+			{"/etc/passwd", ExitCannotRun},
+			{"/etc", ExitCannotRun},
+			{"/x/text", ExitCannotRun},
+			{"/x/badscript", ExitNotFound},
+			{"/x/broken", ExitCannotRun},
+			{"/x/emptyscript", ExitCannotRun},
+			{"/bin/true", 0},
+			{"true", 0},
 		} {
 			n := newNode(t, r, func(in *Input) { in.Args, in.Mounts = []string{c.arg}, binds })
 			err := n.doAll(t.Context())

@@ -58,8 +58,7 @@ func KindOf(err error) Kind {
 	if err == nil {
 		return 0
 	}
-	var r *Error
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Error](err); ok {
 		return r.Kind
 	}
 	return Failed

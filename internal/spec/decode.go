@@ -51,7 +51,7 @@ func (d *decoder) value(y ast.Node, field string, v reflect.Value) {
 		d.value(y, field, v.Elem())
 		return
 	}
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr()); ok {
 		d.text(y, field, u)
 		return
 	}
@@ -133,7 +133,7 @@ func (d *decoder) list(y ast.Node, field string, v reflect.Value) {
 
 // structure reads the keys of a struct by its json tags. A device may be its path alone.
 func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
-	if dev, ok := v.Addr().Interface().(*vnode.Device); ok {
+	if dev, ok := reflect.TypeAssert[*vnode.Device](v.Addr()); ok {
 		if s, _, ok := scalarText(y); ok {
 			dev.Path = s
 			return
@@ -193,7 +193,7 @@ func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
 	for _, p := range pairs {
 		at := placeOf(p.Key.GetToken())
 		key := reflect.New(v.Type().Key()).Elem()
-		if u, ok := key.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](key.Addr()); ok {
 			if err := u.UnmarshalText([]byte(keyText(p))); err != nil {
 				d.fail(at, join(field, keyText(p)), "%s", err)
 				continue
@@ -234,8 +234,8 @@ func fieldIndex(t reflect.Type, key string) (int, bool) {
 
 func keysOf(t reflect.Type) []string {
 	var keys []string
-	for i := range t.NumField() {
-		keys = append(keys, vnode.FieldKey(t.Field(i)))
+	for field := range t.Fields() {
+		keys = append(keys, vnode.FieldKey(field))
 	}
 	return keys
 }

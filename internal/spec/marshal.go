@@ -39,7 +39,7 @@ func writeTop(out *strings.Builder, v reflect.Value) error {
 	out.WriteString("\n")
 	for i := range v.Len() {
 		entry := v.Index(i)
-		if d, ok := entry.Interface().(vnode.Device); ok && d == (vnode.Device{Path: d.Path}) {
+		if d, ok := reflect.TypeAssert[vnode.Device](entry); ok && d == (vnode.Device{Path: d.Path}) {
 			out.WriteString("  - " + textForm(d.Path) + "\n")
 			continue
 		}
@@ -64,7 +64,7 @@ func writeTop(out *strings.Builder, v reflect.Value) error {
 
 // flow writes a value on one line.
 func flow(v reflect.Value) (string, error) {
-	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
+	if m, ok := reflect.TypeAssert[encoding.TextMarshaler](v); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()
 		return unitForm(string(text)), err
 	}

@@ -69,8 +69,7 @@ func Schema() ([]byte, error) {
 
 func structSchema(t reflect.Type) *schema {
 	s := &schema{Type: "object", AdditionalProperties: false, Properties: &properties{}}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		*s.Properties = append(*s.Properties, property{vnode.FieldKey(f), fieldSchema(f)})
 		if !strings.Contains(f.Tag.Get("json"), ",") { // neither omitempty nor omitzero: it must be given
 			s.Required = append(s.Required, vnode.FieldKey(f))

@@ -164,7 +164,7 @@ func TestSuggest(t *testing.T) {
 	t.Parallel()
 	allowed := []string{"name", "image", "memory", "in", "mac"}
 	for word, want := range map[string]string{
-		"nmae": "name", "memroy": "memory", "Name": "name", "im": "in", "imgae": "image", "imagee": "image",
+		"name": "name", "memroy": "memory", "Name": "name", "im": "in", "imgae": "image", "imagee": "image",
 		"x": "", "": "", "speed": "", "é": "", strings.Repeat("name", 1000): "",
 	} {
 		if got, _ := suggest(word, allowed); got != want {

@@ -23,7 +23,7 @@ var ErrNoDriver = errors.New("no driver for it is loaded")
 // chose, with a new index.
 func Rebind(sys, pci string) error {
 	driver := filepath.Join(Device(sys, pci), "driver")
-	if target(Device(sys, pci), "driver") != "" {
+	if driverOf(Device(sys, pci)) != "" {
 		if err := write(filepath.Join(driver, "unbind"), pci); err != nil {
 			return fmt.Errorf("unbind the driver of virtual function %s: %w", pci, err)
 		}
@@ -34,7 +34,7 @@ func Rebind(sys, pci string) error {
 
 // Bind lets the kernel find a driver for a virtual function that has none. The error wraps ErrNoDriver if there is none.
 func Bind(sys, pci string) error {
-	if target(Device(sys, pci), "driver") != "" {
+	if driverOf(Device(sys, pci)) != "" {
 		return nil
 	}
 	if pf := filepath.Join(Device(sys, pci), "physfn"); text(pf, "sriov_drivers_autoprobe") == "0" { // else the kernel binds none
@@ -46,7 +46,7 @@ func Bind(sys, pci string) error {
 		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, err)
 	}
 	step.Fault("VF bound")
-	if target(Device(sys, pci), "driver") == "" {
+	if driverOf(Device(sys, pci)) == "" {
 		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, ErrNoDriver)
 	}
 	return nil

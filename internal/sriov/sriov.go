@@ -110,7 +110,7 @@ func read(sys, name string) (PF, error) {
 	}
 	flags, _ := strconv.ParseUint(text(link, "flags"), 0, 32)
 	pf := PF{
-		Name: name, PCI: filepath.Base(pci), Driver: target(dev, "driver"), NUMA: number(dev, "numa_node", -1),
+		Name: name, PCI: filepath.Base(pci), Driver: driverOf(dev), NUMA: number(dev, "numa_node", -1),
 		MAC: text(link, "address"), MTU: number(link, "mtu", 0), Up: flags&1 != 0, Carrier: text(link, "carrier") == "1",
 		Speed: max(number(link, "speed", 0), 0), Total: total, VFs: []VF{},
 	}
@@ -126,7 +126,7 @@ func read(sys, name string) (PF, error) {
 		}
 		address := filepath.Base(to)
 		at := Device(sys, address)
-		pf.VFs = append(pf.VFs, VF{Index: i, PCI: address, Driver: target(at, "driver"), Link: linkOf(at)})
+		pf.VFs = append(pf.VFs, VF{Index: i, PCI: address, Driver: driverOf(at), Link: linkOf(at)})
 	}
 	slices.SortFunc(pf.VFs, func(a, b VF) int { return a.Index - b.Index })
 	return pf, nil
@@ -163,9 +163,9 @@ func linkOf(device string) string {
 	return links[0].Name()
 }
 
-// target returns the last name that a symbolic link leads to; "" if there is none.
-func target(dir, name string) string {
-	to, err := os.Readlink(filepath.Join(dir, name))
+// driverOf returns the driver that is bound to a device, given its folder in sysfs; "" if there is none.
+func driverOf(dir string) string {
+	to, err := os.Readlink(filepath.Join(dir, "driver"))
 	if err != nil {
 		return ""
 	}

@@ -84,7 +84,8 @@ func first() PF {
 		Name: "enp1s0", PCI: "0000:01:00.0", Driver: "igb", NUMA: -1, MAC: "52:54:00:77:01:01", MTU: 1500,
 		Up: true, Carrier: true, Speed: 1000, Total: 7, VFs: []VF{
 			{Index: 0, PCI: "0000:01:10.0", Driver: "igbvf", Link: "enp1s0v0"},
-			{Index: 1, PCI: "0000:01:10.4", Driver: "igbvf"}, {Index: 2, PCI: "0000:01:11.0"},
+			{Index: 1, PCI: "0000:01:10.4", Driver: "igbvf"},
+			{Index: 2, PCI: "0000:01:11.0"},
 		},
 	}
 }

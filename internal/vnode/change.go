@@ -39,9 +39,10 @@ func Change(n *Node, key, value string) error {
 		if l.key != key {
 			continue
 		}
-		if value == Max {
+		switch value {
+		case Max:
 			value = ""
-		} else if value == "" {
+		case "":
 			return fmt.Errorf("%s: no value: give one, or %s for no limit", key, Max)
 		}
 		if err := l.set(value); err != nil {

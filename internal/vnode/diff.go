@@ -95,7 +95,7 @@ func (l *settings) add(key string, v reflect.Value) {
 			*l = append(*l, Setting{join(key, fmt.Sprint(k.Interface())), fmt.Sprint(v.MapIndex(k).Interface())})
 		}
 	case reflect.Struct:
-		if image, ok := v.Interface().(Image); ok {
+		if image, ok := reflect.TypeAssert[Image](v); ok {
 			*l = append(*l, Setting{key, image.String()})
 			return
 		}

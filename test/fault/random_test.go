@@ -69,10 +69,14 @@ func TestKilledAtRandom(t *testing.T) {
 		for range 3 {
 			i := r.IntN(len(c.names))
 			args := [][]string{
-				{"apply", "-f", c.specs[i]}, {"apply", "-f", c.specs[i]},
-				{"rm", "--force", c.names[i]}, {"set", c.names[i], fmt.Sprintf("pids=%d", 20+r.IntN(20))},
+				{"apply", "-f", c.specs[i]},
+				{"apply", "-f", c.specs[i]},
+				{"rm", "--force", c.names[i]},
+				{"set", c.names[i], fmt.Sprintf("pids=%d", 20+r.IntN(20))},
 				{"run", "--image", "host", "--name", "r" + c.names[i], "--", "/bin/sleep", "0.1"},
-				{"stop", "--grace", "0s", c.names[i]}, {"start", c.names[i]}, {"repair"},
+				{"stop", "--grace", "0s", c.names[i]},
+				{"start", c.names[i]},
+				{"repair"},
 			}[r.IntN(8)]
 			what = append(what, strings.Join(args, " "))
 			jobs = append(jobs, c.begin(nil, args...))
@@ -132,8 +136,14 @@ func TestApplyRacesRm(t *testing.T) {
 		var jobs []*job
 		for range 6 {
 			jobs = append(jobs, c.begin(nil, [][]string{
-				{"apply", "-f", c.specs[i]}, {"apply", "-f", c.specs[i]}, {"rm", "--force", c.names[i]}, {"stop", "--grace", "0s", c.names[i]},
-				{"set", c.names[i], "pids=30"}, {"start", c.names[i]}, {"repair"}, {"run", "-f", c.specs[i], "--", "/bin/true"},
+				{"apply", "-f", c.specs[i]},
+				{"apply", "-f", c.specs[i]},
+				{"rm", "--force", c.names[i]},
+				{"stop", "--grace", "0s", c.names[i]},
+				{"set", c.names[i], "pids=30"},
+				{"start", c.names[i]},
+				{"repair"},
+				{"run", "-f", c.specs[i], "--", "/bin/true"},
 			}[r.IntN(8)]...))
 			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
 		}

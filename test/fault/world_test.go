@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -94,10 +93,9 @@ func (r result) String() string {
 
 // job is a command at work.
 type job struct {
-	w        *world
-	cmd      *exec.Cmd
-	out, err bytes.Buffer
-	began    time.Time
+	w     *world
+	cmd   *exec.Cmd
+	began time.Time
 }
 
 // begin starts berth with a process group of its own and more variables.

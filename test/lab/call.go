@@ -120,14 +120,14 @@ func (m *VM) ping(ctx context.Context) (bootID string, err error) {
 }
 
 // do runs a command until the context's deadline; without one for defaultTimeout.
-func (m *VM) do(ctx context.Context, args []string, stdin []byte) (Result, error) {
+func (m *VM) do(ctx context.Context, args []string) (Result, error) {
 	limit := defaultTimeout
 	if d, ok := ctx.Deadline(); ok {
 		limit = time.Until(d)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit+grace)
 	defer cancel()
-	got, end, err := m.request(ctx, wire.Request{Do: wire.Run, Args: args, Timeout: limit.Milliseconds()}, stdin)
+	got, end, err := m.request(ctx, wire.Request{Do: wire.Run, Args: args, Timeout: limit.Milliseconds()}, nil)
 	if err == nil && end.Timeout {
 		err = fmt.Errorf("machine %s: %s: killed after %v; it wrote:\n%s%s", m.Name, strings.Join(args, " "), limit, got.Out, got.Err)
 	}

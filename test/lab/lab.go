@@ -68,8 +68,7 @@ func Start(t testing.TB, o Options) *Lab {
 	}
 	began := time.Now()
 	l, err := Boot(context.Background(), o)
-	var no *CannotError
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*CannotError](err); ok {
 		t.Skip("needs " + no.Why)
 	}
 	if err != nil {

@@ -28,7 +28,7 @@ func TestLab(t *testing.T) {
 		m.OK(t, "sleep 100 & true") // what a command leaves running holds nothing up
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := m.do(ctx, []string{"sleep", "100"}, nil); err == nil || !strings.Contains(err.Error(), "killed after") {
+		if _, err := m.do(ctx, []string{"sleep", "100"}); err == nil || !strings.Contains(err.Error(), "killed after") {
 			t.Errorf("a command that takes too long: %v", err)
 		}
 		m.OK(t, "pkill sleep; test $(systemctl is-system-running --wait) = running || systemctl --failed >&2")
@@ -82,7 +82,7 @@ func TestLab(t *testing.T) {
 			t.Error("the boot id after a reboot is the one before")
 		}
 		began = time.Now()
-		if r, err := m.do(t.Context(), []string{"sh", "-c", "echo b >/proc/sysrq-trigger; sleep 60"}, nil); err == nil {
+		if r, err := m.do(t.Context(), []string{"sh", "-c", "echo b >/proc/sysrq-trigger; sleep 60"}); err == nil {
 			t.Errorf("a machine that ended answers: %+v", r)
 		}
 		if d := time.Since(began); d > 20*time.Second {

@@ -22,7 +22,7 @@ func (m *VM) RunFor(t testing.TB, limit time.Duration, args ...string) Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r, err := m.do(ctx, args, nil)
+	r, err := m.do(ctx, args)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func (m *VM) Reboot(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()
 	// The answer may be lost with the machine. That it does not reboot is seen below.
-	r, err := m.do(ctx, []string{"sh", "-c", "sync; systemctl --no-block reboot"}, nil)
+	r, err := m.do(ctx, []string{"sh", "-c", "sync; systemctl --no-block reboot"})
 	if err == nil && r.Code != 0 {
 		t.Fatalf("reboot %s: %s", m.Name, r.Err)
 	}
@@ -163,5 +163,5 @@ func (m *VM) Restore(t testing.TB, name string) {
 
 // Script runs a script of bash, for a program that is no test; any exit code will do.
 func (m *VM) Script(ctx context.Context, script string) (Result, error) {
-	return m.do(ctx, []string{"bash", "-c", script}, nil)
+	return m.do(ctx, []string{"bash", "-c", script})
 }

@@ -159,7 +159,7 @@ func (m *VM) await() error {
 		return fmt.Errorf("boot %s: %w", m.Name, err)
 	}
 	m.bootID = id
-	r, err := m.do(ctx, []string{"udevadm", "settle"}, nil)
+	r, err := m.do(ctx, []string{"udevadm", "settle"})
 	if err == nil && r.Code != 0 {
 		err = fmt.Errorf("udevadm settle: exit code %d: %s", r.Code, r.Err)
 	}

@@ -170,7 +170,7 @@ func (w *world) liveChange() {
 	if err := reader.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	defer reader.Wait() //nolint:errcheck // it is stopped by its own time
+	defer reader.Wait()
 	time.Sleep(time.Second)
 	for _, want := range []float64{10e6, 25e6} {
 		if want != capBytes {

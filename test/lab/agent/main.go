@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,13 +22,11 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	var served sync.WaitGroup
 	for i := range wire.Ports {
 		served.Go(func() {
-			if err := serve(wire.Port(i)); err != nil {
-				log.Fatal(err) // systemd starts the agent again
-			}
+			fmt.Fprintln(os.Stderr, "agent:", serve(wire.Port(i)))
+			os.Exit(1) // systemd starts the agent again
 		})
 	}
 	served.Wait()
