@@ -249,7 +249,7 @@ func TestRateFollows(t *testing.T) {
 			t.Logf("%s %s: %.1f Mbit/s in the first second", r.Key, rateText(want), got/1e6)
 			if want == 0 {
 				want = 60 * mbit // and no end: more than twice what it was
-			} else if got > 1.05*float64(want) {
+			} else if got > 1.1*float64(want) { // with the bucket; how exact a rate is shows over a longer time
 				t.Errorf("%s %s: %.1f Mbit/s", r.Key, rateText(want), got/1e6)
 			}
 			for try := 0; got < 0.9*float64(want); try++ { // a busy machine

@@ -289,7 +289,7 @@ func TestBucket(t *testing.T) {
 			t.Fatalf("rate %d of %s", q.Rate, bits)
 		case burst < float64(mtu+14):
 			t.Fatalf("a bucket of %.0f bytes lets no packet of mtu %d through", burst, mtu)
-		case burst < float64(q.Rate)*0.0249, burst > max(float64(q.Rate)*0.0251, 1.2*float64(mtu+22))+float64(q.Rate)*64e-9:
+		case burst+1 < float64(q.Rate)*0.0249, burst > max(float64(q.Rate)*0.0251, 1.2*float64(mtu+22))+float64(q.Rate)*64e-9:
 			t.Fatalf("bucket of %.0f bytes at %s", burst, bits)
 		case uint64(q.Limit)+1000 < q.Rate/10:
 			t.Fatalf("queue of %d bytes at %s", q.Limit, bits)

@@ -42,7 +42,8 @@ func TestExecTerminal(t *testing.T) {
 		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
 			t.Fatal(err)
 		}
-		cmd := n.execCmd(t, "sh", "-c", "tty; stty size; exit 5")
+		// runc gives the terminal its size a moment after the command has started
+		cmd := n.execCmd(t, "sh", "-c", "tty; for i in 1 2 3 4 5 6 7 8 9; do stty size 2>/dev/null | grep -q '33 77' && break; sleep 0.2; done; stty size; exit 5")
 		cmd.Env = append(cmd.Env, "BERTH_TEST_TTY=1")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
