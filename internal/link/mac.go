@@ -103,7 +103,7 @@ func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 	}
 	who := ""
 	for mac := range choices {
-		if who = cmp.Or(links[mac], except[mac], claimant(c.path(mac))); who == "" {
+		if who = cmp.Or(claimant(c.path(mac)), links[mac], except[mac]); who == "" {
 			return mac, nil
 		}
 	}
