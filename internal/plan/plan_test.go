@@ -93,6 +93,12 @@ func TestPlans(t *testing.T) {
 			f.Devices, f.Mounts = nil, nil
 			return f
 		}},
+		{"sriov", small + `, "network": [{"name": "eth0", "mode": "sriov", "parent": "eth1", "vlan": 120, "rate": {"tx": "100Mbit/s"}, "address": ["192.0.2.10/24"]}]`, func() Facts {
+			f := facts(v1Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Links.Links["eth1"] = link.HostLink{Type: "device", MTU: 1500, Up: true, VFs: &link.HostVFs{Total: 7, Uses: []link.VFUse{{User: "node a/eth0"}, {}}}}
+			return f
+		}},
 		{"layers", `"name": "n", "image": "oci:worker", "delta": {"in": "memory", "size": "1GiB"}`, func() Facts {
 			f := facts(v2Host(), "runc")
 			f.Devices, f.Mounts = nil, nil

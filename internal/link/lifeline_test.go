@@ -1,0 +1,62 @@
+package link
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"berth/internal/sriov"
+	"berth/internal/step"
+)
+
+// TestLifeline builds a bridge on an adapter and asks what hangs on the adapter.
+func TestLifeline(t *testing.T) {
+	b := newLab(t)
+	b.adapter("eth0")
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.must(b.h.LinkSetMaster(b.get("eth0"), b.get("br9")))
+	b.must(b.h.LinkSetUp(b.get("br9")))
+	addr, err := netlink.ParseAddr("203.0.113.5/24")
+	b.must(err)
+	b.must(b.h.AddrAdd(b.get("br9"), addr))
+	ask := func(login, want string) {
+		t.Helper()
+		a, _ := netip.ParseAddr(login) // none: the zero address
+		for _, name := range []string{"eth0", "br9"} {
+			if got, err := Lifeline(name, a); err != nil || got != want {
+				t.Errorf("%s, login by %q: %q, %v", name, login, got, err)
+			}
+		}
+		if got, err := Lifeline("wire", a); err != nil || got != "" {
+			t.Errorf("the other end of the cable: %q, %v", got, err)
+		}
+	}
+	ask("", "")
+	ask("203.0.113.6", "")
+	ask("203.0.113.5", "the SSH session that asks")
+	ask("::ffff:203.0.113.5", "the SSH session that asks")
+	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("br9").Attrs().Index, Gw: addr.IP.Mask(addr.Mask).To4()}))
+	ask("", "the host's default route")
+}
+
+// TestUndoLeavesOthersAlone undoes the steps of a node whose virtual function is another's by now.
+func TestUndoLeavesOthersAlone(t *testing.T) {
+	leases := sriov.Leases(t.TempDir())
+	m := &VFMove{Claimed: Claimed{Leases: leases, Lease: sriov.Lease{PCI: "0000:01:10.0", Token: "old"}}}
+	b, err := sriov.BootID()
+	if err != nil {
+		t.Skipf("needs /proc: %v", err)
+	}
+	if err := leases.Take(sriov.Lease{PCI: "0000:01:10.0", Token: "new", Boot: b, Owner: sriov.Owner{Node: "b", If: "eth0", Run: t.TempDir()}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []step.Step{m, &VFConfigure{Claimed: m.Claimed, Original: Original{Name: "x"}}, &VFClaim{Leases: leases, Lock: t.TempDir() + "/lock", Token: "old"}} {
+		if err := s.Undo(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, ok := leases.Read("0000:01:10.0"); !ok {
+		t.Error("the other's lease is gone")
+	}
+}
