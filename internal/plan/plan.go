@@ -214,8 +214,11 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 		in.Cgroup = oci.ReadWrite
 	}
 	if f.Image.Plain {
-		for _, b := range f.Root.Binds() {
-			in.Mounts = append(in.Mounts, oci.Mount{Source: b.Source, Target: b.Target, Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"}})
+		for i, b := range f.Root.Binds() {
+			// Staged without what is mounted beneath it: in a user namespace the kernel refuses to leave that out.
+			at := filepath.Join(dirs.Stage(), "h"+strconv.Itoa(i))
+			p.Stage = append(p.Stage, mounts.Stage{At: at, Source: b.Source, ReadOnly: b.ReadOnly})
+			in.Mounts = append(in.Mounts, oci.Mount{Source: at, Target: b.Target, Type: "bind", Options: []string{"bind"}})
 		}
 	}
 	for i, m := range n.Mounts {

@@ -169,6 +169,12 @@ func TestRuntimeVanishes(t *testing.T) {
 			}
 		}
 	}
+	for _, p := range s.runtimes() { // each alone; there are mounts below /usr, which image host leaves out
+		gone(true)
+		s.must(os.Rename(p+".gone", p))
+		s.works("with " + p + " alone")
+		gone(false)
+	}
 	gone(true)
 	s.refused("apply without a runtime", s.berth("apply", "-f", s.spec), 3, "apt-get install", "none")
 	r := s.berth("run", "--image", "host", "--", "/bin/true")

@@ -94,7 +94,7 @@ func TestStopKilledAtEachStep(t *testing.T) {
 func TestStartKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		s.ok("apply", "-f", s.spec)
-		s.steps(func(n int) bool {
+		s.someSteps(2, func(n int) bool {
 			s.ok("stop", "--grace", "0s", "f1")
 			what, killed := s.point(n, "start", "f1")
 			if killed {
@@ -123,7 +123,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 	s.ok("stop", "--grace", "0s", "f1")
 	s.states["other down"] = s.snapshot()
 	s.ok("rm", "f1")
-	s.steps(func(n int) bool {
+	s.someSteps(2, func(n int) bool {
 		s.ok("apply", "-f", s.spec)
 		what, killed := s.point(n, "apply", "--restart", "-f", other)
 		if killed {
@@ -149,7 +149,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 // TestRunKilledAtEachStep kills berth run. Once its command may run, the keeper must remove the node with no command run.
 func TestRunKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
-		s.steps(func(n int) bool {
+		s.someSteps(2, func(n int) bool {
 			ran := filepath.Join(s.dir, "data/ran")
 			_ = os.Remove(ran)
 			what, killed := s.point(n, "run", "-f", s.spec, "--", "/bin/sleep", "0.05")

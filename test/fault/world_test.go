@@ -234,9 +234,13 @@ func (w *world) end() {
 		_ = unix.Rmdir(d)
 	}
 	w.h.Close()
-	if err := os.RemoveAll(w.dir); err != nil { // a pin
-		_ = unix.Unmount(filepath.Join(w.root), unix.MNT_DETACH)
-		w.Log(err)
+	for _, m := range w.mounts() {
+		if at := strings.Fields(m)[1]; strings.HasPrefix(at, w.dir) {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		w.Error(err)
 	}
 }
 
