@@ -61,6 +61,15 @@ func TestKeeper(t *testing.T) {
 		m.OK(t, "berth rm --force e4")
 	})
 
+	t.Run("a slow start", func(t *testing.T) {
+		m.Write(t, "/root/node.yaml", "name: e6\nimage: host\ncommand: [sleep, '1000']\n")
+		// The keeper waits for a command that takes its time: it is the init's parent to the end.
+		m.OK(t, `berth apply -f /root/node.yaml & pid=$!
+			until [ -s /run/berth/nodes/e6/pid ]; do :; done; kill -STOP $pid; sleep 2; kill -CONT $pid; wait $pid
+			test $(ps -o ppid= -p $(cat /run/berth/nodes/e6/pid)) = $(pgrep -x berth-keeper)
+			berth rm --force e6`)
+	})
+
 	t.Run("restart on failure", func(t *testing.T) {
 		apply(t, "name: e5\nimage: host\nrestart: on-failure\ncommand: [sh, -c, 'sleep 1; exit 1']\n")
 		m.OK(t, `for i in $(seq 200); do [ $(berth show --json e5 | sed -n 's/.*"restarts": *\([0-9]*\).*/\1/p;') -ge 1 ] 2>/dev/null && exit; sleep 0.1; done; berth show e5; exit 1`)
