@@ -133,8 +133,8 @@ func (b *Berth) oomKilled(name string) bool {
 
 // ended is called by the keeper when it saw an init end. It returns after which time to start the node again, 0: never.
 func (b *Berth) ended(ctx context.Context, name string, pid int, ws unix.WaitStatus, known bool) (time.Duration, error) {
-	l, err := b.lock(ctx, name)
-	if err != nil {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
 		return 0, err
 	}
 	defer l.release()

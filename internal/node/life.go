@@ -293,8 +293,8 @@ func (b *Berth) removeForeground(ctx context.Context, name string) error {
 			pidfd.Close()
 		}
 	}
-	l, err := b.lock(ctx, name)
-	if err != nil {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
 		return err
 	}
 	err = b.settle(ctx, name)

@@ -21,8 +21,25 @@ type lock struct {
 
 // lock waits for the node's lock. The file is removed with the node; whoever locked a removed file tries again.
 func (b *Berth) lock(ctx context.Context, name string) (*lock, error) {
+	return b.lockWhile(ctx, name, func() bool { return true })
+}
+
+// lockThere is lock for those who do not make nodes: it is nil, without an error, if the node is gone, and makes no file
+// then that somebody would have to remove.
+func (b *Berth) lockThere(ctx context.Context, name string) (*lock, error) {
+	return b.lockWhile(ctx, name, func() bool {
+		_, lock := os.Lstat(b.Layout.Lock(name))
+		_, lib := os.Lstat(b.Layout.Node(name).Lib) // a reboot takes the locks of nodes that stay
+		return lock == nil || lib == nil
+	})
+}
+
+func (b *Berth) lockWhile(ctx context.Context, name string, wanted func() bool) (*lock, error) {
 	path := b.Layout.Lock(name)
 	for {
+		if !wanted() {
+			return nil, nil
+		}
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := b.makeDirs(); err != nil {

@@ -11,9 +11,9 @@ func (k *keeper) stay(ctx context.Context, name string) {
 	}
 	go func() {
 		defer k.leave()
-		l, err := k.b.lock(ctx, name)
-		if err != nil {
-			return // the keeper ends
+		l, err := k.b.lockThere(ctx, name)
+		if l == nil || err != nil {
+			return // the node is gone, or the keeper ends
 		}
 		k.b.unlockGone(name, l)
 		l.release()

@@ -153,8 +153,8 @@ func (k *keeper) mendVFs(ctx context.Context) {
 }
 
 func (b *Berth) lockAndReattach(ctx context.Context, name string) (string, error) {
-	l, err := b.lock(ctx, name)
-	if err != nil {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
 		return "", err
 	}
 	defer l.release()
