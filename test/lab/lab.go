@@ -106,6 +106,7 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 	if l.lock, err = lockHost(ctx); err != nil {
 		return nil, err
 	}
+	removeOld()
 	// Not t.TempDir: the name of a socket has at most 107 bytes.
 	if l.dir, err = os.MkdirTemp("", "berth-lab-"); err != nil {
 		return nil, err
@@ -132,6 +133,14 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 		}
 	}
 	return l, nil
+}
+
+// removeOld removes what a lab left whose process was killed. Nobody else has a lab: the lock is ours.
+func removeOld() {
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-lab-*"))
+	for _, dir := range old {
+		_ = os.RemoveAll(dir) // at worst it stays in the temporary folder
+	}
 }
 
 // VM returns a machine by its place in the options.
