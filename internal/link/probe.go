@@ -132,9 +132,17 @@ func (p *Probe) carrier(ctx context.Context, r *room) (bool, error) {
 	}
 }
 
+// formerLife is how long a macvlan may be there after the end of its node: the kernel takes a dead network namespace
+// apart when it comes to it.
+const formerLife = time.Second
+
 // bringUp sets a node's interface up.
 func bringUp(h *netlink.Handle, l netlink.Link, mac string) error {
 	err := h.LinkSetUp(l)
+	for end := time.Now().Add(formerLife); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(2 * time.Millisecond)
+		err = h.LinkSetUp(l)
+	}
 	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open: only now
 		return refuse.Busyf("MAC %s of %s is in use on its parent: %w", mac, l.Attrs().Name, err)
 	}

@@ -73,7 +73,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		all = append(all, Repaired{Did: "started the keeper"})
 	}
 	for _, name := range watch { // also where a keeper runs: the command that would have told it may have been killed
-		if err := b.watch(ctx, name); err != nil {
+		if err := b.watch(ctx, name); err != nil && b.wantsKeeper(name) { // else it was stopped or removed meanwhile
 			errs = append(errs, err)
 		}
 	}

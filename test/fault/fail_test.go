@@ -54,6 +54,7 @@ func (d *disk) ballast() string { return filepath.Join(d.root, "lib", "ballast")
 
 // TestFullDisk lets the disk under journals and delta run full at each page that a command takes.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	for _, n := range []node{onHost, lent} {
 		t.Run(n.name, func(t *testing.T) {
 			d := onSmallDisk(t, n)

@@ -67,6 +67,7 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 			}
 			s.settled(what+"\nthe node starts again", s.states, "up")
 			s.ok("rm", "--force", "f1")
+			s.ok("repair") // the keeper may have been killed only now
 			s.settled(what+"\nthen rm", s.states, "none")
 			return slices.ContainsFunc(s.passedByKeeper(), func(p string) bool { return strings.HasPrefix(p, fmt.Sprint(n, " ")) })
 		})

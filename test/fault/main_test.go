@@ -5,6 +5,7 @@
 package fault
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,13 @@ var berth string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue { // they mostly wait for the kernel
+		if err := p.Value.Set("4"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	dir, err := os.MkdirTemp("", "berth-fault-bin-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -234,3 +234,14 @@ func TestLostClaims(t *testing.T) {
 		s.works(what)
 	}
 }
+
+// TestBackAtOnce removes nodes and makes them again at once: what the kernel still takes apart is not in the way.
+func TestBackAtOnce(t *testing.T) {
+	each(t, []node{shared, onHost, lent}, func(s *scene) {
+		for range 20 {
+			s.ok("apply", "-f", s.spec)
+			s.ok("rm", "--force", "f1")
+		}
+		s.settled("after 20 turns", s.states, "none")
+	})
+}

@@ -232,6 +232,7 @@ func (s *scene) tells() bool {
 }
 
 func each(t *testing.T, nodes []node, f func(s *scene)) {
+	t.Parallel()
 	for _, n := range nodes {
 		t.Run(n.name, func(t *testing.T) { f(newScene(t, n)) })
 	}
@@ -239,6 +240,7 @@ func each(t *testing.T, nodes []node, f func(s *scene)) {
 
 // eachSome is each, with every point of the first node and every second or so of the others, which differ in few.
 func eachSome(t *testing.T, nodes []node, stride int, f func(s *scene, stride int)) {
+	t.Parallel()
 	for i, n := range nodes {
 		t.Run(n.name, func(t *testing.T) { f(newScene(t, n), 1+min(i, 1)*(stride-1)) })
 	}
