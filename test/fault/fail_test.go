@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 		t.Run(n.name, func(t *testing.T) {
 			d := onSmallDisk(t, n)
 			for pages := int64(0); ; pages++ {
-				if testing.Short() && pages%5 != 0 {
+				if testing.Short() && pages%9 != 0 {
 					continue
 				}
 				d.fill(pages)

@@ -260,7 +260,11 @@ func TestImportKilledAtRandom(t *testing.T) {
 	w.ok("image", "rm", "bb")
 	states := map[string]snapshot{"none": w.snapshot()}
 	r := seeded(t)
-	for range 15 {
+	rounds := 15
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
 		j := w.begin(nil, "image", "import", archive, "bb")
 		delay := time.Duration(r.Int64N(int64(took)))
 		time.Sleep(delay)

@@ -218,7 +218,11 @@ func (s *scene) tear(r *rand.Rand, point string) string {
 func TestLostClaims(t *testing.T) {
 	s := newScene(t, onHost)
 	r := seeded(t)
-	for round := range 12 {
+	rounds := 12
+	if testing.Short() {
+		rounds = 2
+	}
+	for round := range rounds {
 		s.ok("apply", "-f", s.spec)
 		s.ok("stop", "--grace", "0s", "f1")
 		claims := s.l.Node("f1").Claims()
@@ -238,10 +242,14 @@ func TestLostClaims(t *testing.T) {
 // TestBackAtOnce removes nodes and makes them again at once: what the kernel still takes apart is not in the way.
 func TestBackAtOnce(t *testing.T) {
 	each(t, []node{shared, onHost, lent}, func(s *scene) {
-		for range 20 {
+		turns := 20
+		if testing.Short() {
+			turns = 3
+		}
+		for range turns {
 			s.ok("apply", "-f", s.spec)
 			s.ok("rm", "--force", "f1")
 		}
-		s.settled("after 20 turns", s.states, "none")
+		s.settled("after some turns", s.states, "none")
 	})
 }

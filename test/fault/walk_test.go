@@ -143,7 +143,7 @@ func (s *scene) someSteps(stride int, f func(n int) (killed bool)) {
 	s.Helper()
 	switch {
 	case testing.Short():
-		stride = 20
+		stride = 50
 	case os.Getenv("BERTH_FAULT_ALL") != "":
 		stride = 1
 	}
@@ -231,16 +231,17 @@ func (s *scene) tells() bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
+// each calls f for each node in a world of its own; with -short only for the first.
 func each(t *testing.T, nodes []node, f func(s *scene)) {
-	t.Parallel()
-	for _, n := range nodes {
-		t.Run(n.name, func(t *testing.T) { f(newScene(t, n)) })
-	}
+	eachSome(t, nodes, 1, func(s *scene, _ int) { f(s) })
 }
 
 // eachSome is each, with every point of the first node and every second or so of the others, which differ in few.
 func eachSome(t *testing.T, nodes []node, stride int, f func(s *scene, stride int)) {
 	t.Parallel()
+	if testing.Short() {
+		nodes = nodes[:1]
+	}
 	for i, n := range nodes {
 		t.Run(n.name, func(t *testing.T) { f(newScene(t, n), 1+min(i, 1)*(stride-1)) })
 	}
