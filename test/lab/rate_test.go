@@ -33,7 +33,7 @@ func TestRates(t *testing.T) {
 		for _, mbit := range []int{10, 100} {
 			for _, way := range []string{"tx", "rx"} {
 				a.OK(t, fmt.Sprintf("berth set a net.eth0.%s=%dMbit/s net.eth0.%s=max", way, mbit, map[string]string{"tx": "rx", "rx": "tx"}[way]))
-				measure(t, a, mode+" "+way, mbit, map[string]string{"tx": "", "rx": " -R"}[way])
+				t.Run(fmt.Sprintf("%s %s %d", mode, way, mbit), func(t *testing.T) { measure(t, a, way, mbit) })
 			}
 		}
 		if r := a.Run(t, "berth", "exec", "a", "--", "tc", "qdisc", "del", "dev", "eth0", "ingress"); r.Code == 0 || !strings.Contains(r.Err, "not permitted") {
@@ -46,34 +46,43 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// measure takes 5 s of TCP, after 2 in which it finds the rate. Emulated machines stall: too little is measured again.
-func measure(t *testing.T, a *lab.VM, what string, mbit int, flags string) {
+// measure looks five times at most whether the rate is reached, because emulated machines stall. One that carries hardly
+// more without a limit proves nothing.
+func measure(t *testing.T, a *lab.VM, way string, mbit int) {
 	t.Helper()
-	const share = float64(1500-20-20-12) / (1500 + 14) // of a frame that is data
 	for try := 1; ; try++ {
-		out := a.OK(t, "berth exec a -- iperf3 -J -c 192.0.2.2 -t 5 -O 2"+flags)
-		var r struct {
-			End struct {
-				Sent struct {
-					Retransmits int
-				} `json:"sum_sent"`
-				Received struct {
-					Bits float64 `json:"bits_per_second"`
-				} `json:"sum_received"`
-			} `json:"end"`
-		}
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		got := r.End.Received.Bits / share / 1e6
+		got := layer2(t, a, way)
 		off := (got/float64(mbit) - 1) * 100
-		t.Logf("%s %d: at layer 2 %.2f Mbit/s (%+.2f %%), %d segments sent again", what, mbit, got, off, r.End.Sent.Retransmits)
-		if math.Abs(off) <= 3 {
+		t.Logf("at layer 2 %.2f Mbit/s (%+.2f %%)", got, off)
+		switch {
+		case math.Abs(off) <= 3:
 			return
-		}
-		if off > 0 || try == 5 {
-			t.Errorf("%s %d Mbit/s is off by %+.2f %%", what, mbit, off)
-			return
+		case off > 0:
+			t.Fatalf("%s %d Mbit/s is exceeded by %.2f %%", way, mbit, off)
+		case try == 5:
+			a.OK(t, fmt.Sprintf("berth set a net.eth0.%s=max", way))
+			if free := layer2(t, a, way); free < 1.5*float64(mbit) {
+				t.Skipf("needs a machine with time to spare: without a limit it carries %.0f Mbit/s", free)
+			}
+			t.Fatalf("%s %d Mbit/s is missed by %.2f %%", way, mbit, off)
 		}
 	}
+}
+
+// layer2 is the rate in Mbit/s, frames counted, of 5 s of TCP, after 2 in which it finds its speed.
+func layer2(t *testing.T, a *lab.VM, way string) float64 {
+	t.Helper()
+	const share = float64(1500-20-20-12) / (1500 + 14) // of a frame that is data
+	out := a.OK(t, "berth exec a -- iperf3 -J -c 192.0.2.2 -t 5 -O 2"+map[string]string{"tx": "", "rx": " -R"}[way])
+	var r struct {
+		End struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return r.End.Received.Bits / share / 1e6
 }
