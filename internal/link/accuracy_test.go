@@ -5,6 +5,9 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -151,10 +154,27 @@ func accurate(t *testing.T, name string, f *flow, want float64) {
 		if math.Abs(off) <= 3 {
 			return
 		}
+		if off < 0 && try == 3 {
+			needSpareTime(t)
+		}
 		if off > 0 || try == 3 {
 			t.Errorf("%s %.0f Mbit/s is off by %+.2f %%", name, want/1e6, off)
 			return
 		}
+	}
+}
+
+// needSpareTime skips a test that got less than it asked for on a machine that is busy with something else: then it was
+// the processor's time that was missing. More than was asked for is a failure on any machine.
+func needSpareTime(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	if l, err := strconv.ParseFloat(load, 64); err == nil && l > float64(2*runtime.NumCPU()) {
+		t.Skipf("needs a machine with time to spare: load %s on %d processors", load, runtime.NumCPU())
 	}
 }
 
@@ -174,6 +194,9 @@ func TestRateOfDatagrams(t *testing.T) {
 	got := f.rate(5*time.Second) * (payload + 8 + 20 + 14) / payload
 	off := (got/10e6 - 1) * 100
 	t.Logf("asked 10, at layer 2 %.3f Mbit/s (%+.2f %%)", got/1e6, off)
+	if off < -3 {
+		needSpareTime(t)
+	}
 	if math.Abs(off) > 3 {
 		t.Errorf("off by %+.2f %%", off)
 	}
@@ -254,6 +277,7 @@ func TestRateFollows(t *testing.T) {
 			}
 			for try := 0; got < 0.9*float64(want); try++ { // a busy machine
 				if try == 3 {
+					needSpareTime(t)
 					t.Fatalf("%s %s: no more than %.1f Mbit/s", r.Key, rateText(want), got/1e6)
 				}
 				got = f.rate(800*time.Millisecond) * (payload + 8 + 20 + 14) / payload
