@@ -257,8 +257,9 @@ func TestImportKilledAtRandom(t *testing.T) {
 	w := newWorld(t)
 	archive := imagetest.Busybox(t)
 	took := w.ok("image", "import", archive, "bb").took
+	states := map[string]snapshot{"there": w.snapshot()}
 	w.ok("image", "rm", "bb")
-	states := map[string]snapshot{"none": w.snapshot()}
+	states["none"] = w.snapshot()
 	r := seeded(t)
 	rounds := 15
 	if testing.Short() {
@@ -272,7 +273,7 @@ func TestImportKilledAtRandom(t *testing.T) {
 		what := fmt.Sprintf("image import killed after %v of %v", delay, took)
 		if j.wait().killed {
 			w.ok("repair")
-			w.settled(what, states, "none")
+			w.settled(what, states, "none", "there")
 			w.ok("image", "import", archive, "bb")
 		}
 		w.ok("run", "--image", "oci:bb", "--", "/bin/true")
