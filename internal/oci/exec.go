@@ -115,6 +115,9 @@ func (e *Exec) Replace() error {
 			return fmt.Errorf("take the node's standing when memory is short: %w", err)
 		}
 	}
+	if err := resetSignals(); err != nil {
+		return err
+	}
 	args := []string{e.Runtime.Name}
 	if len(e.V1) > 0 {
 		args = append(args, "--cgroup-manager=disabled")

@@ -111,6 +111,9 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	l.hold(cmd)
+	if err := resetSignals(); err != nil {
+		return err
+	}
 	leave, err := enterV1(l.V1)
 	if err != nil {
 		return err

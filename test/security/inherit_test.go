@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,7 @@ import (
 // TestNothingInherited: what the caller of berth has open, is allowed and has set does not get into a node: descriptors,
 // groups, umask, signals that are blocked or ignored, environment, a better standing when memory is short.
 func TestNothingInherited(t *testing.T) {
+	ignoreReserved(t)
 	eachRuntime(t, func(t *testing.T, w *world) {
 		secret, err := os.Open("/root")
 		if err != nil {
@@ -94,6 +96,24 @@ func TestNothingInherited(t *testing.T) {
 			t.Errorf("the caller's environment: %s", env)
 		}
 	})
+}
+
+// ignoreReserved makes this process, and what it starts, ignore signal 32: the C library's own, which no shell can set.
+func ignoreReserved(t *testing.T) {
+	t.Helper()
+	const signal = 32
+	type action struct {
+		handler, flags, restorer uintptr
+		mask                     uint64
+	}
+	set := func(act, was *action) {
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, signal, uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(was)), 8, 0, 0); errno != 0 {
+			t.Fatal("ignore signal 32: ", errno)
+		}
+	}
+	was := &action{}
+	set(&action{handler: 1}, was)
+	t.Cleanup(func() { set(was, nil) })
 }
 
 // TestNoDescriptorOfTheLock: the init of a node that is up holds neither its lock nor anything else of Berth's; seen
