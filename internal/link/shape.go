@@ -147,6 +147,9 @@ func delQdisc(h *netlink.Handle, q netlink.Qdisc) error {
 	return nil
 }
 
+// ifbPrefix begins the name of an ifb that Berth made in a node.
+const ifbPrefix = "rx."
+
 // ifbName is the name of the ifb of an interface in the node, whichever link has the interface's name: a virtual function
 // that comes back after a reload of its driver finds its ifb again. No interface of a spec has a dot in its name.
 func ifbName(l netlink.Link) string {
@@ -155,7 +158,7 @@ func ifbName(l netlink.Link) string {
 		sum := sha256.Sum256([]byte(name))
 		name = hex.EncodeToString(sum[:6])
 	}
-	return "rx." + name
+	return ifbPrefix + name
 }
 
 // findIFB returns the ifb that shapes what l receives; nil if there is none.

@@ -1,0 +1,326 @@
+package cgroup
+
+import (
+	"bytes"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+)
+
+// Unknown is a count that this host does not keep.
+const Unknown = -1
+
+// Counters is what the kernel has counted of a group until now. A number that is not counted here is Unknown.
+type Counters struct {
+	CPU       time.Duration // used
+	Throttled time.Duration // that it was kept from running by cpu.max, summed over CPUs
+	Memory    int64         // bytes
+	MemoryMax int64         // bytes; Unknown where there is no limit
+	OOMKills  int64
+	PIDs      int64
+	Pressure  Pressure
+	Disks     []DiskCount
+}
+
+// Pressure is how long the group's tasks waited for what they lacked, since it was made (PSI, Linux 4.20, cgroup v2).
+type Pressure struct {
+	CPU, Memory, IO Stall
+}
+
+// Stall is time waited for one resource.
+type Stall struct {
+	Some time.Duration // at least one task waited
+	Full time.Duration // all that were not idle did
+}
+
+// DiskCount is what a group read from and wrote to one disk.
+type DiskCount struct {
+	Major, Minor          uint32
+	ReadBytes, WriteBytes int64
+	ReadOps, WriteOps     int64
+	Waited                time.Duration // that requests were held back by weight; only iocost tells, if it is asked to (docs/top.md)
+}
+
+// Meter reads the counters of many groups, again and again: each file once a reading, into one buffer.
+type Meter struct {
+	h    host.Cgroups
+	buf  []byte
+	path []byte
+	bfq  bool
+}
+
+// NewMeter returns a meter. bfq: some disk here is scheduled by BFQ, which on cgroup v1 has counters of its own.
+func NewMeter(h host.Cgroups, bfq bool) *Meter {
+	return &Meter{h: h, buf: make([]byte, 16<<10), bfq: bfq}
+}
+
+// Read reads the counters of a group. ok is false where there is no such group.
+func (m *Meter) Read(group string) (c Counters, ok bool) {
+	c = Counters{
+		CPU: Unknown, Throttled: Unknown, Memory: Unknown, MemoryMax: Unknown, OOMKills: Unknown, PIDs: Unknown,
+		Pressure: Pressure{noStall(), noStall(), noStall()},
+	}
+	m.cpu(group, &c)
+	m.memory(group, &c)
+	if c.CPU == Unknown && c.Memory == Unknown { // each host counts one of them
+		return c, false
+	}
+	if dir := m.dir("pids"); dir != "" {
+		c.PIDs = m.number(dir, group, "pids.current")
+	}
+	m.disks(group, &c)
+	if m.h.V2 != "" {
+		c.Pressure.CPU = m.stall(group, "cpu.pressure")
+		c.Pressure.Memory = m.stall(group, "memory.pressure")
+		c.Pressure.IO = m.stall(group, "io.pressure")
+	}
+	return c, true
+}
+
+func noStall() Stall { return Stall{Unknown, Unknown} }
+
+// dir is where a controller's groups are: "" if nowhere.
+func (m *Meter) dir(controller string) string {
+	switch m.h.Has(v1Name(controller)) {
+	case "v1":
+		return m.h.V1[v1Name(controller)]
+	case "v2":
+		return m.h.V2
+	}
+	return ""
+}
+
+func (m *Meter) cpu(group string, c *Counters) {
+	if dir := m.h.V1["cpuacct"]; dir != "" {
+		c.CPU = time.Duration(m.number(dir, group, "cpuacct.usage"))
+	}
+	if dir := m.h.V1["cpu"]; dir != "" {
+		m.each(dir, group, "cpu.stat", func(key, value []byte) {
+			if string(key) == "throttled_time" { // ns
+				c.Throttled = time.Duration(decimal(value))
+			}
+		})
+	}
+	if m.h.V2 == "" || c.CPU != Unknown {
+		return
+	}
+	m.each(m.h.V2, group, "cpu.stat", func(key, value []byte) {
+		switch string(key) {
+		case "usage_usec":
+			c.CPU = micro(value)
+		case "throttled_usec":
+			c.Throttled = micro(value)
+		}
+	})
+}
+
+// noLimit is the least that v1 shows for no limit of memory: the greatest number of whole pages.
+const noLimit = 1<<63 - 1<<16
+
+func (m *Meter) memory(group string, c *Counters) {
+	dir, events := m.dir("memory"), ""
+	switch m.h.Has("memory") {
+	case "v1":
+		c.Memory = m.number(dir, group, "memory.usage_in_bytes")
+		c.MemoryMax = m.number(dir, group, "memory.limit_in_bytes")
+		events = "memory.oom_control"
+	case "v2":
+		c.Memory = m.number(dir, group, "memory.current")
+		c.MemoryMax = m.number(dir, group, "memory.max")
+		events = "memory.events"
+	default:
+		return
+	}
+	if c.MemoryMax >= noLimit {
+		c.MemoryMax = Unknown
+	}
+	m.each(dir, group, events, func(key, value []byte) {
+		if string(key) == "oom_kill" {
+			c.OOMKills = decimal(value)
+		}
+	})
+}
+
+func (m *Meter) disks(group string, c *Counters) {
+	if m.h.Has("blkio") == "v1" {
+		m.diskFile(group, "blkio.throttle.io_service_bytes_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadBytes, &d.WriteBytes })
+		m.diskFile(group, "blkio.throttle.io_serviced_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadOps, &d.WriteOps })
+		if m.bfq {
+			m.diskFile(group, "blkio.bfq.io_service_bytes_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadBytes, &d.WriteBytes })
+			m.diskFile(group, "blkio.bfq.io_serviced_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadOps, &d.WriteOps })
+		}
+		return
+	}
+	if m.h.Has("io") == "v2" {
+		m.ioStat(group, c)
+	}
+}
+
+// diskFile reads a v1 file of "254:0 Read 4096" lines. Two may count the same I/O: the greater number holds.
+func (m *Meter) diskFile(group, name string, c *Counters, at func(*DiskCount) (read, write *int64)) {
+	for line := range bytes.Lines(m.read(m.h.V1["blkio"], group, name)) {
+		number, rest := word(line)
+		what, rest := word(rest)
+		count, _ := word(rest)
+		major, minor, ok := deviceNumber(number)
+		if !ok {
+			continue // the sum of all
+		}
+		read, write := at(c.disk(major, minor))
+		switch string(what) {
+		case "Read":
+			*read = max(*read, decimal(count))
+		case "Write":
+			*write = max(*write, decimal(count))
+		}
+	}
+}
+
+// ioStat reads v2's lines of "254:0 rbytes=4096 wbytes=0 rios=1 wios=0 …".
+func (m *Meter) ioStat(group string, c *Counters) {
+	for line := range bytes.Lines(m.read(m.h.V2, group, "io.stat")) {
+		number, rest := word(line)
+		major, minor, ok := deviceNumber(number)
+		if !ok || len(bytes.TrimSpace(rest)) == 0 {
+			continue
+		}
+		d := c.disk(major, minor)
+		for len(rest) > 0 {
+			var field []byte
+			field, rest = word(rest)
+			key, value, _ := bytes.Cut(field, []byte("="))
+			switch string(key) {
+			case "rbytes":
+				d.ReadBytes = decimal(value)
+			case "wbytes":
+				d.WriteBytes = decimal(value)
+			case "rios":
+				d.ReadOps = decimal(value)
+			case "wios":
+				d.WriteOps = decimal(value)
+			case "cost.wait":
+				d.Waited = micro(value)
+			}
+		}
+	}
+}
+
+// disk returns the entry of a disk, made if it is not there.
+func (c *Counters) disk(major, minor uint32) *DiskCount {
+	for i := range c.Disks {
+		if d := &c.Disks[i]; d.Major == major && d.Minor == minor {
+			return d
+		}
+	}
+	c.Disks = append(c.Disks, DiskCount{Major: major, Minor: minor, Waited: Unknown})
+	return &c.Disks[len(c.Disks)-1]
+}
+
+// stall reads a pressure file: "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", the same of full; µs.
+func (m *Meter) stall(group, name string) Stall {
+	return parseStall(m.read(m.h.V2, group, name))
+}
+
+// HostPressure reads how long anything on the host waited, from the folder of PSI ("/proc/pressure").
+func (m *Meter) HostPressure(dir string) Pressure {
+	return Pressure{parseStall(m.read(dir, "", "cpu")), parseStall(m.read(dir, "", "memory")), parseStall(m.read(dir, "", "io"))}
+}
+
+func parseStall(text []byte) Stall {
+	s := noStall()
+	for line := range bytes.Lines(text) {
+		_, total, found := bytes.Cut(line, []byte("total="))
+		if !found {
+			continue
+		}
+		waited := micro(bytes.TrimSpace(total))
+		if bytes.HasPrefix(line, []byte("some")) {
+			s.Some = waited
+		} else {
+			s.Full = waited
+		}
+	}
+	return s
+}
+
+// number reads a file of one number; "max" and what cannot be read are Unknown.
+func (m *Meter) number(dir, group, name string) int64 {
+	return decimal(bytes.TrimSpace(m.read(dir, group, name)))
+}
+
+// each calls f for each line of "name number".
+func (m *Meter) each(dir, group, name string, f func(key, value []byte)) {
+	for line := range bytes.Lines(m.read(dir, group, name)) {
+		key, rest := word(line)
+		value, _ := word(rest)
+		f(key, value)
+	}
+}
+
+// read returns a control file's text, good until the next read; nil if it cannot be read. os.ReadFile would cost three
+// times as much: it asks for the size, and offers the file to the poller.
+func (m *Meter) read(dir, group, name string) []byte {
+	m.path = append(m.path[:0], dir...)
+	for _, part := range []string{group, name} {
+		if part != "" {
+			m.path = append(append(m.path, '/'), part...)
+		}
+	}
+	fd, err := unix.Open(string(m.path), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for {
+		n, err := unix.Pread(fd, m.buf, 0) // the kernel writes a control file whole, if there is room
+		if err != nil {
+			return nil
+		}
+		if n < len(m.buf) {
+			return m.buf[:n]
+		}
+		m.buf = make([]byte, 2*len(m.buf))
+	}
+}
+
+// word cuts the first word off a line.
+func word(line []byte) (first, rest []byte) {
+	line = bytes.TrimLeft(line, " \t\n")
+	if i := bytes.IndexAny(line, " \t\n"); i >= 0 {
+		return line[:i], line[i:]
+	}
+	return line, nil
+}
+
+// decimal reads a whole number; what is none is Unknown.
+func decimal(text []byte) int64 {
+	var n int64
+	if len(text) == 0 {
+		return Unknown
+	}
+	for _, c := range text {
+		if c < '0' || c > '9' || n > (1<<63-1-9)/10 {
+			return Unknown
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n
+}
+
+// micro reads a number of microseconds.
+func micro(text []byte) time.Duration {
+	n := decimal(text)
+	if n == Unknown {
+		return Unknown
+	}
+	return time.Duration(n) * time.Microsecond
+}
+
+// deviceNumber reads "254:0".
+func deviceNumber(text []byte) (major, minor uint32, ok bool) {
+	a, b, found := bytes.Cut(text, []byte(":"))
+	x, y := decimal(a), decimal(b)
+	return uint32(x), uint32(y), found && x >= 0 && y >= 0
+}
