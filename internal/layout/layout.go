@@ -32,6 +32,18 @@ func New(root string) Layout {
 // and would cost a call over D-Bus for each node.
 func (l Layout) CgroupParent() string { return l.tagged("berth") }
 
+// CgroupPlace is CgroupParent for the nodes of one standing (vnode.Node.Place): they are weighed together against the
+// rest of the host.
+func (l Layout) CgroupPlace(place string) string {
+	if place == "" {
+		return l.CgroupParent()
+	}
+	return l.CgroupParent() + "." + place
+}
+
+// Protected holds a journal for each service of the host that is protected.
+func (l Layout) Protected() string { return filepath.Join(l.Lib, "protected") }
+
 // Bridge is the name of the host-only bridge that nodes without a parent share (at most 15 bytes).
 func (l Layout) Bridge() string {
 	if l.tag == "" {

@@ -159,8 +159,14 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 
 func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups("/proc") }
 
-// groupPath is the node's cgroup in every hierarchy, relative to its mount.
-func (b *Berth) groupPath(name string) string { return b.Layout.CgroupParent() + "/" + name }
+// groupPath is the cgroup of a stored node in every hierarchy, relative to its mount.
+func (b *Berth) groupPath(name string) string {
+	s, err := b.stored(name)
+	if err != nil {
+		return plan.GroupPath(b.Layout, &vnode.Node{Name: name})
+	}
+	return plan.GroupPath(b.Layout, s.Now)
+}
 
 var errRebooted = errors.New("the journal is from before the last boot")
 

@@ -151,7 +151,7 @@ func specID(s *Stored) string {
 
 // liveChanges returns the steps from one spec to another that a running node can take.
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
-	path := b.groupPath(new.Name)
+	path := plan.GroupPath(b.Layout, new)
 	oldDisks, err := disks(old)
 	if err != nil {
 		return nil, err

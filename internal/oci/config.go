@@ -63,9 +63,11 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 		return nil, err
 	}
 	names := capabilityNames(caps)
-	// Else it would be the caller's, of a service that the kernel must not kill, for instance. Not 0: crun 1.8 takes that
-	// for nothing.
-	oomScore := 1
+	// Else it would be the caller's, of a service that the kernel must not kill, for instance.
+	oomScore := in.OOMScoreAdj
+	if oomScore == 0 {
+		oomScore = 1
+	}
 	return &specs.Process{
 		Terminal: in.Terminal,
 		Args:     in.Args,

@@ -47,6 +47,7 @@ type Input struct {
 	Mounts      []Mount // after the standard ones, in this order
 	Devices     []Device
 	RLimits     map[string]uint64 // limit in lower case (nofile) to its value, soft and hard
+	OOMScoreAdj int               // -1000..1000; not 0: crun 1.8 takes that for nothing, and it would be the caller's
 	CgroupsPath string            // absolute, relative to each hierarchy's mount
 	Cgroup      Access            // "" is ReadOnly
 	Mask        []string          // files and folders that read as empty, beside the standard ones ([ThermalPaths])

@@ -86,11 +86,14 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	return append(steps, delta...), nil
 }
 
+// GroupPath is the place of a node's cgroup in every hierarchy, relative to its mount: in the group of its class.
+func GroupPath(l layout.Layout, n *vnode.Node) string { return l.CgroupPlace(n.Place()) + "/" + n.Name }
+
 // Live returns the steps that make a node run, given its claims: done, or as planned.
 func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	node := Range(claims)
 	dirs := f.Layout.Node(n.Name)
-	groupPath := f.Layout.CgroupParent() + "/" + n.Name
+	groupPath := GroupPath(f.Layout, n)
 	groups, err := cgroup.Steps(n, f.Host.Cgroups, groupPath, f.Disks)
 	if err != nil {
 		return nil, err
@@ -208,7 +211,7 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	in := oci.Input{
 		Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: f.Image.Config.Env,
 		Cwd: f.Image.Config.WorkingDir, User: f.Command.User, Rootfs: dirs.Root(),
-		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, CgroupsPath: "/" + groupPath, Mask: f.Mask, Terminal: f.TTY,
+		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, OOMScoreAdj: n.Standing().OOMScore, CgroupsPath: "/" + groupPath, Mask: f.Mask, Terminal: f.TTY,
 	}
 	if in.Init == oci.Systemd {
 		in.Cgroup = oci.ReadWrite

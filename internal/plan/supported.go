@@ -13,9 +13,7 @@ func Supported(n *vnode.Node) error {
 		what   string
 		remedy string
 	}{
-		{n.Class != "", "class " + string(n.Class), "set the limits themselves: cpu.weight, memory.max, io rates"},
 		{n.Autostart, "autostart", "start the node with berth start from a boot script"},
-		{n.CPU.NUMA != nil, "cpu.numa", "name the CPUs of that NUMA node in cpu.set"},
 		{len(n.Scratch) > 0, "scratch", "mount a folder of the host with mounts"},
 		{n.Image.Kind == vnode.FileImage, "image file:", "unpack it and use dir:, or berth image import an archive"},
 	} {

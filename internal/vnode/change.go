@@ -29,7 +29,7 @@ func Keys(n *Node) []Setting {
 	return list
 }
 
-// Change sets one limit of a node, or clears it if value is Max. It looks at this value alone: after the last change
+// Change sets one limit of a node, or clears it if value is Max (a weight also by "default"). It looks at this value alone: after the last change
 // the caller asks Validate whether they fit together. An error leaves n as it was and says what is allowed.
 func Change(n *Node, key, value string) error {
 	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
@@ -39,10 +39,10 @@ func Change(n *Node, key, value string) error {
 		if l.key != key {
 			continue
 		}
-		switch value {
-		case Max:
+		switch {
+		case value == Max, value == "default" && strings.HasSuffix(key, ".weight"):
 			value = ""
-		case "":
+		case value == "":
 			return fmt.Errorf("%s: no value: give one, or %s for no limit", key, Max)
 		}
 		if err := l.set(value); err != nil {
@@ -111,6 +111,7 @@ func limits(n *Node) []limit {
 		unitLimit("memory.max", &n.Memory.Max, parseLimitBytes),
 		unitLimit("memory.high", &n.Memory.High, parseLimitBytes),
 		unitLimit("memory.low", &n.Memory.Low, parseLimitBytes),
+		unitLimit("memory.min", &n.Memory.Min, parseLimitBytes),
 		swapLimit(&n.Memory.Swap),
 	}
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {

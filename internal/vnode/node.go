@@ -10,7 +10,7 @@ type Node struct {
 	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
 	Image         Image     `json:"image" doc:"the read-only root: host | oci:REF | oci-layout:DIR | dir:PATH | file:PATH"`
 	Hostname      string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
-	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected" allowed:"batch|storage"`
+	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected: see docs/classes.md" allowed:"batch|storage"`
 	Command       []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
 	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends" allowed:"never|on-failure|always"`
 	Autostart     bool      `json:"autostart,omitempty" doc:"start at boot"`
@@ -18,6 +18,7 @@ type Node struct {
 	Memory        Memory    `json:"memory,omitzero" doc:"memory limits"`
 	HugePages     HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
 	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads; default 4096" range:"1..4194304"`
+	OOMScoreAdj   *int      `json:"oom_score_adj,omitempty" doc:"how readily the kernel kills its processes when the host lacks memory, -1000 (never) to 1000; default: batch 500, storage -500" range:"-1000..1000"`
 	RLimits       RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
 	IO            []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
 	Network       []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
@@ -64,13 +65,15 @@ type CPU struct {
 	Max    Cores  `json:"max,omitempty" doc:"most CPU time per time, in CPUs, for example 1.5"`
 	Set    CPUSet `json:"set,omitempty" doc:"the CPUs it may run on, for example 0-1,4"`
 	NUMA   *int   `json:"numa,omitempty" doc:"the NUMA node whose CPUs and memory it may use" range:"0..1023"`
+	Idle   *bool  `json:"idle,omitempty" doc:"CPU time only where nobody else wants it; default: true for class batch"`
 }
 
 // Memory holds the memory limits in bytes.
 type Memory struct {
 	Max  Bytes  `json:"max,omitempty" doc:"hard limit: beyond it the node's processes are killed"`
 	High Bytes  `json:"high,omitempty" doc:"above it the node is slowed and its memory reclaimed"`
-	Low  Bytes  `json:"low,omitempty" doc:"protected from reclaim below this"`
+	Low  Bytes  `json:"low,omitempty" doc:"protected from reclaim below this, as long as others have something to give"`
+	Min  Bytes  `json:"min,omitempty" doc:"protected from reclaim below this, whatever happens: others are killed first"`
 	Swap *Bytes `json:"swap,omitempty" doc:"most swap beside memory.max; 0: none"`
 }
 
@@ -87,9 +90,20 @@ type IO struct {
 	Path       string `json:"path,omitempty" doc:"a folder or file: the device under it"`
 	Filesystem string `json:"filesystem,omitempty" doc:"name of a shared file system whose servers hold the limit"`
 	Weight     int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal" range:"1..10000"`
+	Engine     Engine `json:"engine,omitempty" doc:"what honours the weight: Berth switches the disk to it while the node runs; default: what the disk has" allowed:"bfq|iocost"`
+	Model      string `json:"model,omitempty" doc:"what the disk can do, for engine iocost, as berth doctor --calibrate prints it: rbps=N rseqiops=N rrandiops=N wbps=N wseqiops=N wrandiops=N"`
 	Read       IORate `json:"read,omitzero" doc:"limits of reads"`
 	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
 }
+
+// Engine is what shares a disk out by weight.
+type Engine string
+
+// The engines. The zero value means: the one that the disk has already.
+const (
+	BFQ    Engine = "bfq"
+	IOCost Engine = "iocost"
+)
 
 // IORate limits one direction of a disk.
 type IORate struct {

@@ -123,7 +123,7 @@ func checkMemory(r *report, n *Node) {
 	for _, f := range []struct {
 		key   string
 		value Bytes
-	}{{"memory.max", m.Max}, {"memory.high", m.High}, {"memory.low", m.Low}} {
+	}{{"memory.max", m.Max}, {"memory.high", m.High}, {"memory.low", m.Low}, {"memory.min", m.Min}} {
 		if f.value > 0 {
 			checkLeast(r, f.key, f.value)
 		}
