@@ -29,8 +29,9 @@ func Keys(n *Node) []Setting {
 	return list
 }
 
-// Change sets one limit of a node, or clears it if value is Max (a weight also by "default"). It looks at this value alone: after the last change
-// the caller asks Validate whether they fit together. An error leaves n as it was and says what is allowed.
+// Change sets one limit of a node, or clears it if value is Max (a weight also by "default"). It looks at this value
+// alone: after the last change the caller asks Validate whether they fit together. An error leaves n as it was and says
+// what is allowed.
 func Change(n *Node, key, value string) error {
 	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
 		return changeHugePages(n, size, value)

@@ -51,6 +51,7 @@ func checks() []check {
 		{"rlimits", checkRLimits},
 		{"io", checkIO},
 		{"io-unique", checkIOUnique},
+		{"io-engine", checkEngines},
 		{"network-mode", checkNetworkMode},
 		{"network-names", checkNetworkNames},
 		{"network-mac", checkMACs},

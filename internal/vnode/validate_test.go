@@ -112,6 +112,8 @@ func TestValidate(t *testing.T) {
 		{"io io[1].path", func(n *Node) { n.IO[1].Path = "/srv/" }},
 		{"io io[1].name", func(n *Node) { n.IO[1].Name = "a.b" }},
 		{"io io[2].filesystem", func(n *Node) { n.IO[2].Filesystem = "/eos" }},
+		{"io-engine io[0].model", func(n *Node) { n.IO[0].Model = "rbps=1" }},
+		{"io-engine io[2].engine", func(n *Node) { n.IO[2].Engine = BFQ }},
 		{"io-unique io[1].name", func(n *Node) { n.IO[1].Name = "data" }},
 		{"io-unique io[2].path", func(n *Node) { n.IO[2] = IO{Name: "eos", Path: "/var/tmp"} }},
 		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "" })},
