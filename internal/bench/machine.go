@@ -16,10 +16,15 @@ import (
 
 // Machine is where a report was measured. What could not be found out is empty.
 type Machine struct {
-	Kernel     string `json:"kernel"`
-	CPU        string `json:"cpu"`
-	Cores      int    `json:"cores"`                   // that this process may use
-	Governor   string `json:"cpu_governor,omitempty"`  // of the first CPU
+	Kernel   string `json:"kernel"`
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`                  // that this process may use
+	Governor string `json:"cpu_governor,omitempty"` // of the first CPU
+	Disk
+}
+
+// Disk is what a file or a device that is measured lies on. What could not be found out is empty.
+type Disk struct {
 	Device     string `json:"device,omitempty"`        // the disk, the kernel's name: vda
 	Model      string `json:"device_model,omitempty"`  // as the disk says
 	Rotational string `json:"rotational,omitempty"`    // "1" for a turning disk
@@ -51,20 +56,26 @@ func machine(t Target) (Machine, error) {
 	if err != nil {
 		return Machine{}, err
 	}
+	m.Disk, err = diskOf(t)
+	return m, err
+}
+
+// diskOf describes the disk under a target.
+func diskOf(t Target) (d Disk, err error) {
 	find := block.Resolve
 	if t.Kind == "file" {
 		find = block.Under
-		if err := m.readMount(filepath.Dir(t.Path)); err != nil {
-			return Machine{}, err
+		if err := d.readMount(filepath.Dir(t.Path)); err != nil {
+			return Disk{}, err
 		}
 	}
-	if d, err := find("/sys", t.Path); err == nil { // btrfs and others have no one disk: measured all the same
-		m.readDevice(filepath.Join("/sys/block", d.Name), d.Name)
+	if dev, err := find("/sys", t.Path); err == nil { // btrfs and others have no one disk: measured all the same
+		d.readDevice(filepath.Join("/sys/block", dev.Name), dev.Name)
 	}
-	return m, nil
+	return d, nil
 }
 
-func (m *Machine) readDevice(dir, name string) {
+func (m *Disk) readDevice(dir, name string) {
 	m.Device = name
 	m.Model = word(filepath.Join(dir, "device/model"))
 	m.Rotational = word(filepath.Join(dir, "queue/rotational"))
@@ -75,7 +86,7 @@ func (m *Machine) readDevice(dir, name string) {
 	}
 }
 
-func (m *Machine) readMount(dir string) error {
+func (m *Disk) readMount(dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
 	if err != nil {
 		return fmt.Errorf("read the mounts: %w", err)

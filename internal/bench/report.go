@@ -83,6 +83,8 @@ const (
 	TrialError     Flag = "trial-error"     // a trial failed; its block is left out
 	Disturbed      Flag = "disturbed"       // more than a tenth of the trials lie far from the median of their arm
 	ArmsDiffer     Flag = "null-differs"    // the null arm itself is called worse or better
+	Drifts         Flag = "drifts"          // the reference's last third differs from its first by more than a tenth
+	NotSteady      Flag = "not-steady"      // a solid state disk did not reach its steady state within the time there was
 )
 
 // analyse turns trials into results. It does no I/O and changes nothing: a report's trials give its rows again.

@@ -69,7 +69,7 @@ func exampleReport(t *testing.T) *Report {
 	}
 	rep := &Report{
 		Format: Format, Seed: 42, Pairs: 12, MarginPct: 5, RunMillis: 1000, Fio: "fio-3.33", Trials: trials,
-		Machine: Machine{Kernel: "6.1.0", CPU: "A CPU", Cores: 2, Device: "vda", Scheduler: "none", FileSystem: "ext4", Mount: "/srv"},
+		Machine: Machine{Kernel: "6.1.0", CPU: "A CPU", Cores: 2, Disk: Disk{Device: "vda", Scheduler: "none", FileSystem: "ext4", Mount: "/srv"}},
 		Target:  Target{Kind: "file", Path: "/srv/" + dataFile, Size: 1 << 30, Written: true},
 	}
 	rep, err := rep.finish(rows, rep.Target, Options{Run: time.Second, Warm: time.Second}, context.Canceled)

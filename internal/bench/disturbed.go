@@ -1,0 +1,47 @@
+package bench
+
+// The rule by which a trial is flagged, fixed in advance (docs/METHOD.md). It looks at what went on beside the trial, not
+// at its result, and a flagged trial counts like any other: to leave some out would be a choice made after seeing them.
+const (
+	stealLimit = 2.0  // percent of all CPUs' time that the hypervisor took
+	otherLimit = 10.0 // percent of all CPUs' time that others used, above the median of the arm's trials in the row
+	slowLimit  = 0.9  // of the median clock of the experiment
+)
+
+// disturb flags the trials of an experiment.
+func (e *Experiment) disturb() {
+	type cell struct{ row, arm string }
+	others, clocks := map[cell][]float64{}, []float64{}
+	for _, t := range e.Trials {
+		if t.Values != nil {
+			at := cell{t.Row, t.Arm}
+			others[at] = append(others[at], t.Conditions.OtherPct)
+			if t.Conditions.CPUMHz > 0 {
+				clocks = append(clocks, t.Conditions.CPUMHz)
+			}
+		}
+	}
+	clock := median(clocks)
+	usual := map[cell]float64{}
+	for at, x := range others {
+		usual[at] = median(x)
+	}
+	for i := range e.Trials {
+		t := &e.Trials[i]
+		t.Disturbed = nil
+		c := t.Conditions
+		for _, part := range []struct {
+			name string
+			hit  bool
+		}{
+			{"steal", c.StealPct > stealLimit},
+			{"throttled", c.Throttled > 0},
+			{"slow-clock", c.CPUMHz > 0 && c.CPUMHz < slowLimit*clock},
+			{"other-load", c.OtherPct > usual[cell{t.Row, t.Arm}]+otherLimit},
+		} {
+			if part.hit && t.Values != nil {
+				t.Disturbed = append(t.Disturbed, part.name)
+			}
+		}
+	}
+}

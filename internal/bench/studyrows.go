@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"maps"
+	"slices"
+)
+
+// analyse turns the trials of an experiment into the results of its rows, whose names, commands and published figures
+// are there already. It does no I/O: what it finds is a function of the trials and the margin.
+func (e *Experiment) analyse(marginPct float64) {
+	e.disturb()
+	var measured []StudyRow
+	for _, r := range e.Rows {
+		by, failed := e.byArm(r.Name)
+		if len(by) == 0 {
+			continue // interrupted before it
+		}
+		for _, a := range e.Arms {
+			if by[a.Name] == nil {
+				continue
+			}
+			r.Arms = append(r.Arms, e.medians(a.Name, by[a.Name]))
+			if a.Name != e.Arms[0].Name {
+				r.Compared = append(r.Compared, e.compare(a.Name, by[e.Arms[0].Name], by[a.Name], marginPct)...)
+			}
+		}
+		r.Flags = append(r.Flags, e.rowFlags(r, by, failed)...)
+		measured = append(measured, r)
+	}
+	e.Rows = measured
+	e.correct(marginPct)
+}
+
+// slot is where a trial belongs to a block: rounds of different sessions have nothing in common.
+type slot struct{ session, round int }
+
+// byArm returns what a row's trials that count measured.
+func (e *Experiment) byArm(row string) (by map[string]map[slot]StudyTrial, failed bool) {
+	by = map[string]map[slot]StudyTrial{}
+	for _, t := range e.Trials {
+		if t.Row != row || t.Round <= 0 {
+			continue
+		}
+		failed = failed || t.Error != ""
+		if t.Values == nil {
+			continue
+		}
+		if by[t.Arm] == nil {
+			by[t.Arm] = map[slot]StudyTrial{}
+		}
+		by[t.Arm][slot{t.Session, t.Round}] = t
+	}
+	return by, failed
+}
+
+func (e *Experiment) medians(arm string, trials map[slot]StudyTrial) ArmMedian {
+	m := ArmMedian{Arm: arm, Trials: len(trials), Values: map[string]float64{}}
+	for _, t := range trials {
+		count(&m.Disturbed, len(t.Disturbed) > 0)
+	}
+	for _, of := range e.Measures {
+		if x := of.all(trials); len(x) > 0 {
+			m.Values[of.Name] = median(x)
+		}
+	}
+	return m
+}
+
+// all returns the values of a measure.
+func (m Measure) all(trials map[slot]StudyTrial) []float64 {
+	var x []float64
+	for _, t := range trials {
+		if v, ok := t.Values[m.Name]; ok {
+			x = append(x, v)
+		}
+	}
+	return x
+}
+
+// toPct turns a log ratio in which more is better into percent of the reference's that are lost, or are needed more.
+func (m Measure) toPct(logRatio float64) float64 {
+	if m.LessIsBetter {
+		return extra(logRatio)
+	}
+	return penalty(logRatio)
+}
+
+// compare judges an arm by each measure that has values in both.
+func (e *Experiment) compare(arm string, ref, trials map[slot]StudyTrial, marginPct float64) []StudyComparison {
+	var all []StudyComparison
+	for _, m := range e.Measures {
+		if !m.Compared {
+			continue
+		}
+		d, sessions := m.ratios(ref, trials)
+		if len(d) == 0 {
+			continue
+		}
+		c := StudyComparison{
+			Arm: arm, Measure: m.Name, Penalty: judge(d, marginPct, m.toPct),
+			P: differs(d), PEquiv: notEquivalent(d, logMargin(marginPct)),
+		}
+		if len(sessions) > 1 {
+			for _, number := range slices.Sorted(maps.Keys(sessions)) {
+				c.Sessions = append(c.Sessions, m.toPct(estimate(sessions[number]).Center))
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// ratios returns the log ratios of all blocks in which both arms were measured, more being better; in the order of
+// sessions and rounds, and by session.
+func (m Measure) ratios(ref, trials map[slot]StudyTrial) (all []float64, sessions map[int][]float64) {
+	host, arm := map[int]map[int]float64{}, map[int]map[int]float64{}
+	for into, from := range map[*map[int]map[int]float64]map[slot]StudyTrial{&host: ref, &arm: trials} {
+		for at, t := range from {
+			if (*into)[at.session] == nil {
+				(*into)[at.session] = map[int]float64{}
+			}
+			(*into)[at.session][at.round] = t.Values[m.Name]
+		}
+	}
+	if m.LessIsBetter {
+		host, arm = arm, host
+	}
+	sessions = map[int][]float64{}
+	for _, number := range slices.Sorted(maps.Keys(arm)) {
+		if d := logRatios(host[number], arm[number]); len(d) > 0 {
+			sessions[number] = d
+			all = append(all, d...)
+		}
+	}
+	return all, sessions
+}
+
+// correct gives each comparison its verdict among all of its table: of the rows of one arm and measure.
+func (e *Experiment) correct(marginPct float64) {
+	type table struct{ arm, measure string }
+	tables := map[table][]*StudyComparison{}
+	for i := range e.Rows {
+		for j := range e.Rows[i].Compared {
+			c := &e.Rows[i].Compared[j]
+			at := table{c.Arm, c.Measure}
+			tables[at] = append(tables[at], c)
+		}
+	}
+	for _, cs := range tables {
+		differ, equal := make([]float64, len(cs)), make([]float64, len(cs))
+		for i, c := range cs {
+			differ[i], equal[i] = c.P, c.PEquiv
+		}
+		differ, equal = holm(differ), holm(equal)
+		for i, c := range cs {
+			c.Corrected = corrected(differ[i], equal[i], c.Penalty.PenaltyPct)
+		}
+	}
+}
+
+// corrected is decide for adjusted p-values.
+func corrected(differ, equal, penaltyPct float64) Verdict {
+	switch {
+	case equal <= 0.05:
+		return Equivalent
+	case differ <= 0.05 && penaltyPct > 0:
+		return Worse
+	case differ <= 0.05:
+		return Better
+	}
+	return Undecided
+}
+
+func (e *Experiment) rowFlags(r StudyRow, by map[string]map[slot]StudyTrial, failed bool) []Flag {
+	var f []Flag
+	if failed {
+		f = append(f, TrialError)
+	}
+	disturbed, far, all := 0, 0, 0
+	for _, a := range r.Arms {
+		x := e.Measures[0].all(by[a.Arm])
+		disturbed, far, all = disturbed+a.Disturbed, far+outliers(x), all+len(x)
+	}
+	if 10*far > all || 10*disturbed > all {
+		f = append(f, Disturbed)
+	}
+	if drifts(e.Measures[0], by[e.Arms[0].Name]) {
+		f = append(f, Drifts)
+	}
+	for _, c := range r.Compared {
+		if c.Arm == nullArm && (c.Penalty.Verdict == Worse || c.Penalty.Verdict == Better) {
+			return append(f, ArmsDiffer)
+		}
+	}
+	return f
+}
+
+// drifts says whether the reference's last third of trials differs from its first by more than a tenth: a disk that
+// was not in its steady state, a CPU that warmed up. It does not bias the comparison of neighbours.
+func drifts(m Measure, ref map[slot]StudyTrial) bool {
+	at := slices.SortedFunc(maps.Keys(ref), func(a, b slot) int {
+		if a.session != b.session {
+			return a.session - b.session
+		}
+		return a.round - b.round
+	})
+	n := len(at) / 3
+	if n < 2 {
+		return false
+	}
+	third := func(of []slot) float64 {
+		var x []float64
+		for _, s := range of {
+			x = append(x, ref[s].Values[m.Name])
+		}
+		return median(x)
+	}
+	first, last := third(at[:n]), third(at[len(at)-n:])
+	return last > 1.1*first || first > 1.1*last
+}
