@@ -21,7 +21,7 @@ type Counters struct {
 	OOMKills  int64
 	PIDs      int64
 	Pressure  Pressure
-	Disks     []DiskCount
+	Disks     []DiskCount // nil: not counted here
 }
 
 // Pressure is how long the group's tasks waited for what they lacked, since it was made (PSI, Linux 4.20, cgroup v2).
@@ -83,10 +83,10 @@ func noStall() Stall { return Stall{Unknown, Unknown} }
 
 // dir is where a controller's groups are: "" if nowhere.
 func (m *Meter) dir(controller string) string {
-	switch m.h.Has(v1Name(controller)) {
-	case "v1":
-		return m.h.V1[v1Name(controller)]
-	case "v2":
+	switch v1 := v1Name(controller); {
+	case m.h.Has(v1) == "v1":
+		return m.h.V1[v1]
+	case m.h.Has(controller) == "v2":
 		return m.h.V2
 	}
 	return ""
@@ -144,6 +144,10 @@ func (m *Meter) memory(group string, c *Counters) {
 }
 
 func (m *Meter) disks(group string, c *Counters) {
+	if m.dir("io") == "" {
+		return
+	}
+	c.Disks = []DiskCount{}
 	if m.h.Has("blkio") == "v1" {
 		m.diskFile(group, "blkio.throttle.io_service_bytes_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadBytes, &d.WriteBytes })
 		m.diskFile(group, "blkio.throttle.io_serviced_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadOps, &d.WriteOps })
@@ -153,9 +157,7 @@ func (m *Meter) disks(group string, c *Counters) {
 		}
 		return
 	}
-	if m.h.Has("io") == "v2" {
-		m.ioStat(group, c)
-	}
+	m.ioStat(group, c)
 }
 
 // diskFile reads a v1 file of "254:0 Read 4096" lines. Two may count the same I/O: the greater number holds.

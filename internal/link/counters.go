@@ -26,7 +26,7 @@ func Counts(pid int) ([]Count, error) {
 
 // parseCounts reads lines of "eth0: bytes packets errs drop fifo frame compressed multicast", then the same eight sent.
 func parseCounts(text string) []Count {
-	var all []Count
+	all := []Count{}
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)

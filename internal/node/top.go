@@ -1,0 +1,201 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/host"
+	"berth/internal/link"
+	"berth/internal/vnode"
+)
+
+// Sampler takes samples of what the running nodes use: each file of a node's is read once a sample, and no process is
+// started.
+type Sampler struct {
+	b     *Berth
+	only  []string // the nodes that are asked for; none: all
+	boot  string
+	last  map[string]reading // by name, of the sample before
+	host  hostReading
+	class map[string]classed
+}
+
+// reading is what was counted of one node at one moment.
+type reading struct {
+	at    time.Time
+	pid   int
+	start uint64 // of process 1: a node that was started anew counts from 0 again
+	cgroup.Counters
+	links []link.Count
+}
+
+// hostReading is what was counted of the host at one moment.
+type hostReading struct {
+	at   time.Time
+	busy time.Duration
+	cgroup.Pressure
+}
+
+// classed is a node's class as of a start of it: it changes with the next one only.
+type classed struct {
+	start uint64
+	class vnode.Class
+}
+
+// NewSampler returns a sampler of the nodes named, or of all that run. It refuses names that no node has.
+func (b *Berth) NewSampler(names []string) (*Sampler, error) {
+	for _, n := range names {
+		if _, err := b.stored(n); err != nil {
+			return nil, err
+		}
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, fmt.Errorf("read the boot id: %w", err)
+	}
+	return &Sampler{b: b, only: names, boot: boot, last: map[string]reading{}, class: map[string]classed{}}, nil
+}
+
+// Sample reads the counters of the nodes that run now. Rates are those since the sample before; they are not known of
+// what was not in it.
+func (s *Sampler) Sample(ctx context.Context) (*Sample, error) {
+	cg, err := s.b.cgroups()
+	if err != nil {
+		return nil, err
+	}
+	m := cgroup.NewMeter(cg, anyBFQ())
+	now := &Sample{Time: time.Now(), Nodes: []Use{}}
+	if !s.host.at.IsZero() {
+		now.Interval = now.Time.Sub(s.host.at)
+	}
+	now.Host = s.useOfHost(m, now.Time)
+	subjects, err := s.subjects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]reading, len(subjects))
+	names := diskNames{}
+	for _, sub := range subjects {
+		r, ok := sub.read(m)
+		if !ok {
+			continue // it ended meanwhile
+		}
+		was, known := s.last[sub.name]
+		u := Use{Name: sub.name, Kind: sub.kind, Class: string(sub.class)}
+		u.levels(r)
+		if known && was.pid == r.pid && was.start == r.start {
+			u.rates(was, r, names)
+		}
+		seen[sub.name] = r
+		now.Nodes = append(now.Nodes, u)
+	}
+	s.last = seen
+	return now, nil
+}
+
+// subject is what is sampled: a node, or a service of the host that is protected.
+type subject struct {
+	name, kind string
+	class      vnode.Class
+	group      string
+	pid        int // whose network is shown; 0: none of its own
+	start      uint64
+}
+
+func (s *Sampler) subjects(ctx context.Context) ([]subject, error) {
+	names := s.only
+	if len(names) == 0 {
+		entries, err := os.ReadDir(s.b.Layout.RunNodes())
+		if err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+	}
+	var all []subject
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		st := s.b.statusNow(name, s.boot)
+		if st.State != Running {
+			continue
+		}
+		all = append(all, subject{
+			name: name, kind: KindNode, class: s.classOf(st), group: s.b.groupPath(name), pid: st.PID, start: st.Start,
+		})
+	}
+	return all, nil
+}
+
+func (s *Sampler) classOf(st Status) vnode.Class {
+	c, ok := s.class[st.Name]
+	if !ok || c.start != st.Start {
+		c = classed{start: st.Start}
+		if stored, err := s.b.stored(st.Name); err == nil {
+			c.class = stored.Now.Class
+		}
+		s.class[st.Name] = c
+	}
+	return c.class
+}
+
+func (sub *subject) read(m *cgroup.Meter) (reading, bool) {
+	r := reading{at: time.Now(), pid: sub.pid, start: sub.start}
+	var ok bool
+	if r.Counters, ok = m.Read(sub.group); !ok {
+		return r, false
+	}
+	if sub.pid != 0 {
+		r.links, _ = link.Counts(sub.pid) // it may have ended: its network is not known then
+	}
+	return r, true
+}
+
+// useOfHost reads what the whole host uses.
+func (s *Sampler) useOfHost(m *cgroup.Meter, at time.Time) HostUse {
+	h := host.New().Use()
+	now := hostReading{at: at, busy: h.Busy, Pressure: m.HostPressure("/proc/pressure")}
+	was := s.host
+	s.host = now
+	u := HostUse{CPUs: h.CPUs, Memory: int64(h.Memory), MemoryTotal: int64(h.MemoryTotal)}
+	if was.at.IsZero() {
+		return u
+	}
+	past := now.at.Sub(was.at)
+	u.CPU = percent(was.busy, now.busy, past)
+	u.Pressure = pressureUse(was.Pressure, now.Pressure, past)
+	return u
+}
+
+// anyBFQ reports whether some disk of the host is scheduled by BFQ now.
+func anyBFQ() bool {
+	files, _ := filepath.Glob("/sys/block/*/queue/scheduler") // the pattern is constant
+	return slices.ContainsFunc(files, func(f string) bool {
+		text, err := os.ReadFile(f)
+		return err == nil && strings.Contains(string(text), "[bfq]")
+	})
+}
+
+// diskNames are the names of disks by their numbers, found for one sample: numbers are given out anew.
+type diskNames map[[2]uint32]string
+
+func (d diskNames) of(major, minor uint32) string {
+	key := [2]uint32{major, minor}
+	name, ok := d[key]
+	if !ok {
+		name = fmt.Sprintf("%d:%d", major, minor)
+		if to, err := os.Readlink("/sys/dev/block/" + name); err == nil {
+			name = filepath.Base(to)
+		}
+		d[key] = name
+	}
+	return name
+}
