@@ -22,6 +22,7 @@ type ask struct {
 	asked      string // as the spec writes it
 	value      int64  // bytes, bytes per second, thousandths of a CPU, or a count
 	cpus       vnode.CPUSet
+	note       string      // where it comes from, if not from the spec
 	page       vnode.Bytes // size of huge pages
 	disk       block.Disk
 	max        int64 // memory.max, for memory.swap
@@ -42,12 +43,21 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 	c, m := n.CPU, n.Memory
 	add(c.Weight != 0, "cpu.weight", "cpu", int64(c.Weight), strconv.Itoa(c.Weight))
 	add(c.Max != 0, "cpu.max", "cpu", int64(c.Max), c.Max.String())
-	if c.Set != "" {
-		all = append(all, ask{key: "cpu.set", what: "cpu.set", controller: "cpuset", asked: string(c.Set), cpus: c.Set})
+	numa, err := numaAsks(c, h)
+	if err != nil {
+		return nil, err
 	}
+	all = append(all, numa...)
 	add(m.Max != 0, "memory.max", "memory", int64(m.Max), m.Max.String())
 	add(m.High != 0, "memory.high", "memory", int64(m.High), m.High.String())
 	add(m.Low != 0, "memory.low", "memory", int64(m.Low), m.Low.String())
+	add(m.Min != 0, "memory.min", "memory", int64(m.Min), m.Min.String())
+	if low := n.ProtectedMemory(); low != 0 && h.Has("memory") == "v2" {
+		all = append(all, ask{
+			key: "memory.low", what: "memory.low", controller: "memory", asked: low.String(), value: int64(low),
+			note: fmt.Sprintf("from class %s: %d %% of memory.max", n.Class, n.Class.Standing().LowShare),
+		})
+	}
 	if m.Swap != nil {
 		all = append(all, ask{
 			key: "memory.swap", what: "memory.swap", controller: "memory", asked: m.Swap.String(),
@@ -128,9 +138,6 @@ const unifiedRemedy = "boot this host with cgroup v2 alone (kernel command line:
 
 // refuseAny refuses what this host cannot hold, before anything is changed.
 func refuseAny(n *vnode.Node, all []ask, h host.Cgroups) error {
-	if n.CPU.NUMA != nil {
-		return refuse.Cannotf("give the CPUs of that NUMA node as cpu.set", "cpu.numa comes with a later version")
-	}
 	for _, a := range all {
 		version := h.Has(v1Name(a.controller))
 		if version == "" {
@@ -153,7 +160,7 @@ func refuseOne(a ask, h host.Cgroups, version string) error {
 	case version == "":
 		return no("mount a cgroup hierarchy with it, or boot a kernel that has it",
 			"no cgroup hierarchy of this host has the %s controller", a.controller)
-	case version == "v1" && (a.what == "memory.high" || a.what == "memory.low"):
+	case version == "v1" && (a.what == "memory.high" || a.what == "memory.low" || a.what == "memory.min"):
 		return no(unifiedRemedy, "cgroup v1, which has the memory controller here, does not know it")
 	case version == "v1" && a.what == "memory.swap" && !h.V1Swap:
 		return no("boot with swapaccount=1 on the kernel command line", "this host does not count swap (no memory.memsw.limit_in_bytes)")

@@ -21,6 +21,7 @@ func Kinds() step.Kinds {
 		"cgroup.group":    func() step.Step { return &Group{} },
 		"cgroup.limit":    func() step.Step { return &Limit{} },
 		"cgroup.change":   func() step.Step { return &Change{} },
+		"cgroup.class":    func() step.Step { return &Class{} },
 		"cgroup.delegate": func() step.Step { return &Delegate{} },
 		"cgroup.devices":  func() step.Step { return &Devices{} },
 	}

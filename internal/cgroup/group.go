@@ -200,7 +200,12 @@ func (g *Group) Undo(ctx context.Context) error {
 		step.Fault("cgroup removed")
 		for _, h := range g.In {
 			// busy or not empty: another node is in it; gone: it was the other's to remove
-			_ = unix.Rmdir(filepath.Join(h.Mount, parent))
+			dir := filepath.Join(h.Mount, parent)
+			if unix.Rmdir(dir) != nil && h.V2 {
+				for _, name := range protections() {
+					_ = sumIn(dir, name) // the parent may protect too much until the next one sets it
+				}
+			}
 		}
 	}
 	return nil

@@ -173,7 +173,7 @@ func TestRefusals(t *testing.T) {
 		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(v1Host(), "blkio"), refuse.Cannot, "has the io controller"},
 		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, v1Host(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
 		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, v2Host(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
-		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, v2Host(), refuse.Cannot, "cpu.numa comes with a later version"},
+		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, v2Host(), refuse.Cannot, "this host has no NUMA nodes"},
 		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, v2Host(), refuse.Cannot, "io.log.weight"},
 		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, v2Host(), refuse.Cannot, "later version"},
 		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, v1Host(), refuse.Invalid, "at most 4294967294"},
@@ -298,7 +298,7 @@ func TestJournal(t *testing.T) {
 	}
 	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
 	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
-		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}})
+		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}}, classStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"))
 	seen := map[string]bool{}
 	for _, s := range steps {
 		record, err := json.Marshal(s)

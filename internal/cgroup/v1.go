@@ -35,7 +35,9 @@ func onV1(a ask, file func(name string) string) hold {
 			{File: file("cpu.cfs_quota_us"), Value: strconv.FormatInt(a.value*period/1000, 10), None: "-1"},
 		}, ""}
 	case "cpu.set":
-		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), None: asParent}}, ""}
+		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), None: asParent}}, a.note}
+	case "cpu.mems":
+		return hold{"cpuset", []Write{{File: file("cpuset.mems"), Value: string(a.cpus), None: asParent}}, a.note}
 	case "memory.max":
 		return hold{"memory.limit_in_bytes", []Write{{File: file("memory.limit_in_bytes"), Value: number, None: "-1", Unit: page}}, ""}
 	case "memory.swap":

@@ -20,13 +20,15 @@ func onV2(a ask, file func(name string) string) hold {
 			File:  file("cpu.max"),
 			Value: fmt.Sprintf("%d %d", a.value*period/1000, period), None: fmt.Sprintf("max %d", period),
 		}}, ""}
+	case "cpu.mems":
+		return hold{"cpuset", []Write{{File: file("cpuset.mems"), Value: string(a.cpus), From: file("cpuset.mems.effective")}}, a.note}
 	case "cpu.set":
 		// cpuset.cpus takes CPUs that are not there; what is in force stands in cpuset.cpus.effective
-		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), From: file("cpuset.cpus.effective")}}, ""}
+		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), From: file("cpuset.cpus.effective")}}, a.note}
 	case "memory.max", "memory.high":
 		return hold{a.what, []Write{{File: file(a.what), Value: number, None: "max", Unit: page}}, ""}
-	case "memory.low":
-		return hold{a.what, []Write{{File: file(a.what), Value: number, None: "0", Unit: page}}, ""}
+	case "memory.low", "memory.min":
+		return hold{a.what, []Write{{File: file(a.what), Value: number, None: "0", Unit: page, Sum: true}}, a.note}
 	case "memory.swap":
 		return hold{"memory.swap.max", []Write{{File: file("memory.swap.max"), Value: number, None: "max", Unit: page}}, ""}
 	case "pids":

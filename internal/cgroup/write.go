@@ -16,6 +16,7 @@ type Write struct {
 	None   string `json:"none"`           // the value that means: no limit
 	Unit   int64  `json:"unit,omitempty"` // the kernel rounds a number of bytes down to a multiple of it
 	From   string `json:"from,omitempty"` // where the effect is read back from, if that is another file
+	Sum    bool   `json:"sum,omitempty"`  // the parent needs what its groups have together
 }
 
 // asParent as a value means: whatever the parent group has. The v1 cpuset has no value for "no limit of its own".
@@ -49,7 +50,10 @@ func (w Write) do() error {
 			return err
 		}
 	}
-	return lacking(w.File, writeFile(w.File, w.line(value)))
+	if err := lacking(w.File, writeFile(w.File, w.line(value))); err != nil || !w.Sum {
+		return err
+	}
+	return w.sumUp()
 }
 
 // parent is the same file of the parent group.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"berth/internal/vnode"
 )
 
 // readOffers reads what the mounted controllers offer. A file that is not there means that the kernel lacks it.
@@ -32,9 +34,43 @@ func (c *Cgroups) readOffers(at func(path string) string) {
 	dirs, _ := os.ReadDir(at("/sys/kernel/mm/hugepages")) // not there: a kernel without huge pages
 	for _, d := range dirs {
 		kib, ok := strings.CutSuffix(strings.TrimPrefix(d.Name(), "hugepages-"), "kB")
-		if n, err := strconv.ParseInt(kib, 10, 64); ok && err == nil {
-			c.HugePages = append(c.HugePages, n<<10)
+		n, err := strconv.ParseInt(kib, 10, 64)
+		if !ok || err != nil {
+			continue
 		}
+		c.HugePages = append(c.HugePages, n<<10)
+		number := func(name string) int64 {
+			v, _ := strconv.ParseInt(text("/sys/kernel/mm/hugepages", d.Name(), name), 10, 64)
+			return v
+		}
+		// Pages that are promised to a mapping are still free; the kernel may make as many more as overcommit says.
+		free := number("free_hugepages") - number("resv_hugepages") + number("nr_overcommit_hugepages") - number("surplus_hugepages")
+		if c.HugeFree == nil {
+			c.HugeFree = map[int64]int64{}
+		}
+		c.HugeFree[n<<10] = max(free, 0) * n << 10
 	}
 	slices.Sort(c.HugePages)
+	c.readNUMA(text)
+}
+
+// readNUMA reads the host's NUMA nodes. Without memory that any process may use, one is no place for a node.
+func (c *Cgroups) readNUMA(text func(path ...string) string) {
+	const top = "/sys/devices/system/node"
+	memory := numbers(text(top, "has_memory"))
+	for _, n := range numbers(text(top, "online")) {
+		if c.NUMA == nil {
+			c.NUMA = map[int]NUMANode{}
+		}
+		c.NUMA[n] = NUMANode{CPUs: text(top, "node"+strconv.Itoa(n), "cpulist"), Memory: slices.Contains(memory, n)}
+	}
+}
+
+// numbers reads a list as the kernel writes it: "0-3,8".
+func numbers(list string) []int {
+	set, err := vnode.ParseCPUSet(list)
+	if err != nil {
+		return nil
+	}
+	return set.List()
 }

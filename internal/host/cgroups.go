@@ -23,6 +23,15 @@ type Cgroups struct {
 	V1Swap    bool     `json:"v1_swap,omitempty"`    // v1 counts memory and swap together (memory.memsw.*)
 	CPUs      string   `json:"cpus,omitempty"`       // CPUs that the top cpuset offers; "" without a cpuset controller
 	HugePages []int64  `json:"huge_pages,omitempty"` // huge page sizes in bytes, ascending
+
+	HugeFree map[int64]int64  `json:"huge_free,omitempty"` // by size: bytes in pages that are free and not promised to anybody
+	NUMA     map[int]NUMANode `json:"numa,omitempty"`      // by number
+}
+
+// NUMANode is one node of the host's memory, with the CPUs that are near to it.
+type NUMANode struct {
+	CPUs   string `json:"cpus,omitempty"`   // "0-3,8"; "" for memory without CPUs
+	Memory bool   `json:"memory,omitempty"` // it has memory that any process may use
 }
 
 // Mode names the kind of host: "v1" (no v2 tree, or one without controllers), "v2" (no v1 controller), else "hybrid".

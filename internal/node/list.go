@@ -163,6 +163,11 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
+	class, err := cgroup.ShowClass(n, cg, d.Cgroup, running)
+	if err != nil {
+		return err
+	}
+	defer func() { d.Limits = append(d.Limits, class...) }()
 	if !running {
 		for _, l := range limits {
 			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})

@@ -210,9 +210,8 @@ func TestRefusals(t *testing.T) {
 		kind       refuse.Kind
 		want       string
 	}{
-		{"class", `, "class": "batch"`, refuse.Cannot, "does not do class batch yet"},
 		{"autostart", `, "autostart": true`, refuse.Cannot, "does not do autostart yet"},
-		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "does not do cpu.numa yet"},
+		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
 		{"scratch", `, "scratch": [{"target": "/tmp", "size": "1GiB"}]`, refuse.Cannot, "does not do scratch yet"},
 		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
 		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "filesystem"},

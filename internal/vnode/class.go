@@ -62,6 +62,7 @@ func (n *Node) ProtectedMemory() Bytes {
 	if n.Memory.Low != 0 || n.Memory.Min != 0 {
 		return 0
 	}
-	low := n.Memory.Max / 100 * Bytes(n.Class.Standing().LowShare)
+	share := Bytes(n.Class.Standing().LowShare)
+	low := n.Memory.Max/100*share + n.Memory.Max%100*share/100
 	return low - low%(1<<20)
 }
