@@ -17,13 +17,14 @@ import (
 // Kinds returns the steps of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{
-		"cgroup.enable":   func() step.Step { return &Enable{} },
-		"cgroup.group":    func() step.Step { return &Group{} },
-		"cgroup.limit":    func() step.Step { return &Limit{} },
-		"cgroup.change":   func() step.Step { return &Change{} },
-		"cgroup.class":    func() step.Step { return &Class{} },
-		"cgroup.delegate": func() step.Step { return &Delegate{} },
-		"cgroup.devices":  func() step.Step { return &Devices{} },
+		"cgroup.enable":         func() step.Step { return &Enable{} },
+		"cgroup.group":          func() step.Step { return &Group{} },
+		"cgroup.limit":          func() step.Step { return &Limit{} },
+		"cgroup.change":         func() step.Step { return &Change{} },
+		"cgroup.class":          func() step.Step { return &Class{} },
+		"cgroup.delegate":       func() step.Step { return &Delegate{} },
+		"cgroup.devices":        func() step.Step { return &Devices{} },
+		"cgroup.devices_change": func() step.Step { return &DevicesChange{} },
 	}
 }
 

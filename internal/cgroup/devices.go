@@ -9,23 +9,35 @@ import (
 	"strings"
 
 	"berth/internal/host"
+	"berth/internal/step"
 )
 
-// Devices is a step that closes a group's v1 device cgroup but for the standard devices and those listed. It goes with
-// the group. It must come before the node's command starts, and before the node has groups of its own (the kernel
-// refuses to close a group that has any).
+// Devices is a step that closes a group to all but the standard devices and those listed: by its device cgroup on v1,
+// by a program on v2, where it takes the place of the runtime's. Both go with the group. It must come before the node's
+// command starts, and on v1 before the node has groups of its own (the kernel refuses to close a group that has any).
 type Devices struct {
 	Dir   string   `json:"dir"`
+	V2    bool     `json:"v2,omitempty"`
 	Allow []string `json:"allow,omitempty"` // "b 8:16 rw", as the kernel writes it
 }
 
-// DevicesStep returns the step for a host whose device controller is on v1, nil elsewhere: on v2 it is a program that
-// the runtime attaches.
+// DevicesStep returns the step for a node's group; nil on a host without cgroups.
 func DevicesStep(h host.Cgroups, path string) *Devices {
-	if h.Has("devices") != "v1" {
-		return nil
+	switch {
+	case h.Has("devices") == "v1":
+		return &Devices{Dir: filepath.Join(h.V1["devices"], path)}
+	case h.V2 != "":
+		return &Devices{Dir: V2Dir(h, path), V2: true}
 	}
-	return &Devices{Dir: filepath.Join(h.V1["devices"], path)}
+	return nil
+}
+
+// By names what honours the list, as berth show prints it.
+func (d *Devices) By() string {
+	if d.V2 {
+		return "device program"
+	}
+	return "devices.allow"
 }
 
 // standardDevices are what every node has: null, zero, full, random, urandom, tty, console, ptmx and the terminals. No
@@ -47,42 +59,80 @@ func (d *Devices) String() string {
 	return "closed but for the standard devices and " + strings.Join(d.Allow, ", ")
 }
 
-func (d *Devices) allowed() []string { return slices.Concat(standardDevices(), d.Allow) }
-
-// Do denies all and then allows what is listed.
+// Do makes the group's list this one, whatever it was.
 func (d *Devices) Do(context.Context) error {
-	if err := d.write("devices.deny", "a"); err != nil {
+	rules, err := deviceRules(d.Allow)
+	if err != nil {
 		return err
 	}
-	for _, rule := range d.allowed() {
-		if err := d.write("devices.allow", rule); err != nil {
-			return err
-		}
+	if d.V2 {
+		return attachProgram(d.Dir, rules)
 	}
-	return nil
-}
-
-func (d *Devices) write(name, rule string) error {
-	if err := os.WriteFile(filepath.Join(d.Dir, name), []byte(rule), 0); err != nil {
-		return fmt.Errorf("close the devices of the node: write %q: %w", rule, err)
-	}
-	return nil
+	return writeDevices(d.Dir, rules)
 }
 
 // Verify reads the list back: nothing but what was allowed.
 func (d *Devices) Verify(context.Context) error {
-	text, err := os.ReadFile(filepath.Join(d.Dir, "devices.list"))
+	rules, err := deviceRules(d.Allow)
 	if err != nil {
-		return fmt.Errorf("read back the devices of the node: %w", err)
+		return err
 	}
-	got := strings.Split(strings.TrimSpace(string(text)), "\n")
-	slices.Sort(got)
-	want := slices.Sorted(slices.Values(d.allowed()))
-	if !slices.Equal(slices.Compact(got), slices.Compact(want)) {
-		return fmt.Errorf("the devices of the node are %s, not %s", strings.Join(got, ", "), strings.Join(want, ", "))
+	if d.V2 {
+		return checkProgram(d.Dir, rules)
+	}
+	got, err := readDevices(d.Dir)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(got, rules) {
+		return fmt.Errorf("the devices of the node are %s, not %s", ruleTexts(got), ruleTexts(rules))
 	}
 	return nil
 }
 
 // Undo has nothing to do: the rules go with the group.
 func (d *Devices) Undo(context.Context) error { return nil }
+
+// DevicesChange is a step that gives a running node's group another list.
+type DevicesChange struct {
+	Devices
+	Old []string `json:"old,omitempty"` // the list that Undo gives back
+}
+
+// Kind is "cgroup.devices_change".
+func (d *DevicesChange) Kind() string { return "cgroup.devices_change" }
+
+// String is "allow b 8:16 rw; deny b 8:32 rw".
+func (d *DevicesChange) String() string {
+	var parts []string
+	for _, one := range []struct {
+		word     string
+		is, isnt []string
+	}{{"allow ", d.Allow, d.Old}, {"deny ", d.Old, d.Allow}} {
+		more := slices.DeleteFunc(slices.Clone(one.is), func(r string) bool { return slices.Contains(one.isnt, r) })
+		if len(more) > 0 {
+			parts = append(parts, one.word+strings.Join(more, ", "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Do makes the list the new one.
+func (d *DevicesChange) Do(ctx context.Context) error {
+	err := d.Devices.Do(ctx)
+	step.Fault("devices changed")
+	return err
+}
+
+// Undo gives the old list back. A group that is gone has nothing to give back.
+func (d *DevicesChange) Undo(ctx context.Context) error {
+	if _, err := os.Stat(d.Dir); os.IsNotExist(err) {
+		return nil
+	}
+	old := d.Devices
+	old.Allow = d.Old
+	if err := old.Do(ctx); err != nil {
+		return fmt.Errorf("give the node its old devices back: %w", err)
+	}
+	return old.Verify(ctx)
+}

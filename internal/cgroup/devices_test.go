@@ -2,29 +2,145 @@ package cgroup
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// TestKernelDevices: what is not listed cannot be opened, not even by the host's root.
-func TestKernelDevices(t *testing.T) {
-	h := thisHost(t)
-	path := newGroup(t, h)
-	d := DevicesStep(h, path)
-	if d == nil {
-		t.Skip("no device controller on cgroup v1: on v2 the runtime attaches a program")
+// opens runs a shell in a group and says of each device whether it can be opened as asked: "r /dev/zero".
+func opens(t *testing.T, dir string, asked ...string) map[string]bool {
+	t.Helper()
+	var script strings.Builder
+	script.WriteString("echo 0 > " + dir + "/cgroup.procs || exit 1\n")
+	for _, a := range asked {
+		how, path, _ := strings.Cut(a, " ")
+		redirect := map[string]string{"r": "<", "w": ">", "rw": "<>"}[how]
+		fmt.Fprintf(&script, "( : %s %s ) 2>&- && echo '%s'\n", redirect, path, a)
 	}
-	do(t, d)
-	cmd := exec.Command("/bin/sh", "-c", `echo 0 > "$0" && head -c 1 /dev/zero | wc -c; head -c 1 /dev/kmsg`, filepath.Join(d.Dir, "tasks"))
+	script.WriteString("exit 0")
+	cmd := exec.Command("/bin/sh", "-c", script.String())
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	if strings.TrimSpace(out.String()) != "1" {
-		t.Errorf("/dev/zero is closed too: %q %q", &out, &errs)
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("shell in %s: %v %s", dir, err, &errs)
 	}
-	if err == nil || !strings.Contains(errs.String(), "Operation not permitted") {
-		t.Errorf("/dev/kmsg could be opened: %v, %q", err, &errs)
+	got := map[string]bool{}
+	for _, a := range asked {
+		got[a] = strings.Contains("\n"+out.String(), "\n"+a+"\n")
+	}
+	return got
+}
+
+// TestKernelDevices: what is not listed cannot be opened, not even by the host's root; what is listed later can, and no
+// longer once it is struck off. On both versions, and each change in one step.
+func TestKernelDevices(t *testing.T) {
+	h := thisHost(t)
+	versions := map[string]func(t *testing.T) Devices{
+		"v1": func(t *testing.T) Devices {
+			if h.Has("devices") != "v1" {
+				t.Skip("no device controller on cgroup v1")
+			}
+			return *DevicesStep(h, newGroup(t, h))
+		},
+		"v2": func(t *testing.T) Devices {
+			if h.V2 == "" {
+				t.Skip("no cgroup v2 tree")
+			}
+			return Devices{Dir: V2Dir(h, newGroup(t, h)), V2: true}
+		},
+	}
+	for name, group := range versions {
+		t.Run(name, func(t *testing.T) {
+			d := group(t)
+			loops := map[string]string{"loop0": "b 7:0", "loop1": "b 7:1"}
+			asked := []string{"r /dev/zero", "rw /dev/null", "r /dev/kmsg"}
+			for l := range loops {
+				if _, err := os.Stat("/dev/" + l); err != nil {
+					t.Skip("no /dev/" + l)
+				}
+				asked = append(asked, "r /dev/"+l, "rw /dev/"+l)
+			}
+			want := func(loop0, loop0rw, loop1rw bool) map[string]bool {
+				return map[string]bool{
+					"r /dev/zero": true, "rw /dev/null": true, "r /dev/kmsg": false,
+					"r /dev/loop0": loop0, "rw /dev/loop0": loop0rw, "r /dev/loop1": loop1rw, "rw /dev/loop1": loop1rw,
+				}
+			}
+			look := func(what string, want map[string]bool) {
+				t.Helper()
+				if diff := cmp.Diff(want, opens(t, d.Dir, asked...)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", what, diff)
+				}
+			}
+			do(t, &d)
+			look("closed", want(false, false, false))
+
+			read := &DevicesChange{Devices: Devices{Dir: d.Dir, V2: d.V2, Allow: []string{"b 7:0 r", "b 7:1 rw"}}}
+			do(t, read)
+			look("two more", want(true, false, true))
+			do(t, read) // again: as a keeper does that was killed
+			look("again", want(true, false, true))
+
+			write := &DevicesChange{Devices: Devices{Dir: d.Dir, V2: d.V2, Allow: []string{"b 7:0 r", "b 7:0 w"}}, Old: read.Allow}
+			do(t, write)
+			look("two rules of one number", want(true, true, false))
+			must(t, write.Undo(t.Context()))
+			look("undone", want(true, false, true))
+			if err := write.Verify(t.Context()); err == nil {
+				t.Error("Verify sees no other list")
+			}
+			must(t, read.Undo(t.Context()))
+			look("closed again", want(false, false, false))
+		})
+	}
+}
+
+// TestForeignProgram: Berth replaces the one program of a group, and says so where there are more.
+func TestForeignProgram(t *testing.T) {
+	h := thisHost(t)
+	if h.V2 == "" {
+		t.Skip("no cgroup v2 tree")
+	}
+	d := Devices{Dir: V2Dir(h, newGroup(t, h)), V2: true}
+	do(t, &d)
+	inner := filepath.Join(d.Dir, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(inner) })
+	if err := attachProgram(inner, []deviceRule{{major: 1, minor: 5, access: 7}}); err != nil { // /dev/zero alone
+		t.Fatal(err)
+	}
+	got := opens(t, inner, "r /dev/zero", "r /dev/full")
+	if diff := cmp.Diff(map[string]bool{"r /dev/zero": true, "r /dev/full": false}, got); diff != "" {
+		t.Errorf("a group below narrows it further (-want +got):\n%s", diff)
+	}
+	if err := checkProgram(inner, nil); err == nil || !strings.Contains(err.Error(), programName) {
+		t.Errorf("a program that denies all is taken for another: %v", err)
+	}
+}
+
+func TestDeviceRules(t *testing.T) {
+	for _, bad := range []string{"", "a *:* rwm", "b 8 rw", "c 8:x r", "b :1 r"} {
+		if r, err := parseRule(bad); err == nil {
+			t.Errorf("%q is %v", bad, r)
+		}
+	}
+	rules, err := deviceRules([]string{"b 8:16 r", "c 10:229 rw", "b 8:16 wm"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "b 8:16 rwm, c 10:229 rw, c 136:* rw, c 1:3 rw, c 1:5 rw, c 1:7 rw, c 1:8 rw, c 1:9 rw, c 5:0 rw, c 5:1 rw, c 5:2 rw"
+	if got := ruleTexts(rules); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	c := &DevicesChange{Devices: Devices{Allow: []string{"b 8:16 rw", "b 8:32 r"}}, Old: []string{"b 8:16 rw", "c 10:229 rw"}}
+	if got := c.String(); got != "allow b 8:32 r; deny c 10:229 rw" {
+		t.Errorf("a change is %q", got)
 	}
 }

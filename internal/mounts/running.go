@@ -1,0 +1,288 @@
+package mounts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// Running is a node that runs, whose /dev can change.
+type Running struct {
+	PID   int    `json:"pid"`             // its process 1, on the host
+	Start uint64 `json:"start"`           // when that started, in clock ticks since boot
+	Owner uint32 `json:"owner,omitempty"` // the host's id of the node's root
+	Stage string `json:"stage"`           // a folder of the host, empty there, to mount on for a moment
+}
+
+// PutDevice makes a device appear at a path below the node's /dev.
+//
+// The node's own /dev is its user namespace's, and the kernel opens no device there. So the device node is made on a
+// tmpfs of the host's, in a mount namespace that only this thread sees, and bound in, as at the node's start.
+//
+// Errors: unix.ESRCH if the node's process 1 has ended, refuse.Busy if something is at the path.
+func (r Running) PutDevice(at string, d DeviceNode) error {
+	return r.within(&d, func(dev int, t *tree) error {
+		name, dir, err := r.walk(dev, at, true)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dir)
+		now, err := lookup(dir, name)
+		if err != nil {
+			return fmt.Errorf("look at %s in the node: %w", at, err)
+		}
+		if now.mounted && now.is(d) {
+			return nil // done before, by a process that was killed
+		}
+		if now.there {
+			return refuse.Busyf("the node has something else at %s", at)
+		}
+		if err := r.asOwner(func() error { return touch(dir, name) }); err != nil {
+			return fmt.Errorf("make a place for %s in the node: %w", at, err)
+		}
+		step.Fault("place for a device made")
+		if err := unix.MoveMount(t.fd, "", dir, name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return errors.Join(fmt.Errorf("mount %s in the node: %w", at, err), unix.Unlinkat(dir, name, 0))
+		}
+		step.Fault("device mounted")
+		return nil
+	})
+}
+
+// TakeDevice makes a device vanish from the node's /dev, with folders that are empty then. Another device at the path,
+// or none, stays as it is.
+//
+// Errors: unix.ESRCH if the node's process 1 has ended.
+func (r Running) TakeDevice(at string, d DeviceNode) error {
+	return r.within(nil, func(dev int, _ *tree) error {
+		name, dir, err := r.walk(dev, at, false)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dir)
+		now, err := lookup(dir, name)
+		if err != nil {
+			return fmt.Errorf("look at %s in the node: %w", at, err)
+		}
+		if now.mounted && now.is(d) {
+			// umount(2) takes no folder: it goes by the thread's own.
+			if err := unix.Fchdir(dir); err != nil {
+				return fmt.Errorf("enter the folder of %s: %w", at, err)
+			}
+			if err := unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				return fmt.Errorf("unmount %s in the node: %w", at, err)
+			}
+			step.Fault("device unmounted")
+			if now, err = lookup(dir, name); err != nil {
+				return fmt.Errorf("look at %s in the node: %w", at, err)
+			}
+		}
+		if !now.place {
+			return nil
+		}
+		return r.asOwner(func() error {
+			if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("remove the place of %s in the node: %w", at, err)
+			}
+			step.Fault("place of a device removed")
+			removeEmpty(dev, path.Dir(strings.TrimPrefix(at, "/dev/")))
+			return nil
+		})
+	})
+}
+
+// HasDevice reports whether this device is at the path in the node.
+func (r Running) HasDevice(at string, d DeviceNode) (has bool, err error) {
+	err = r.within(nil, func(dev int, _ *tree) error {
+		name, dir, err := r.walk(dev, at, false)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dir)
+		now, err := lookup(dir, name)
+		has = now.mounted && now.is(d)
+		return err
+	})
+	return has, err
+}
+
+// within calls f on a thread in the node's mount namespace, with its /dev open; and, if a device is given, with a mount
+// of a node of it that is nowhere yet.
+func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
+	init, err := r.open()
+	if err != nil {
+		return err
+	}
+	defer init.Close()
+	return Thread(func() error {
+		var t *tree
+		var err error
+		if d != nil {
+			if t, err = r.stage(*d); err != nil {
+				return err
+			}
+			defer t.close()
+		} else if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns wants a working directory of one's own
+			return fmt.Errorf("take a working directory of one's own: %w", err)
+		}
+		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the node's mount namespace: %w", err)
+		}
+		dev, err := unix.Openat2(unix.AT_FDCWD, "/dev", &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			return fmt.Errorf("open the node's /dev: %w", err)
+		}
+		defer unix.Close(dev)
+		return f(dev, t)
+	})
+}
+
+// open opens the node's process 1, if it is still that.
+func (r Running) open() (*os.File, error) {
+	fd, err := unix.PidfdOpen(r.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("find the node's process 1: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(r.PID) + "/stat")
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 || string(fields[19]) != strconv.FormatUint(r.Start, 10) || fields[0][0] == 'Z' {
+		f.Close()
+		return nil, fmt.Errorf("find the node's process 1: %w", unix.ESRCH)
+	}
+	return f, nil
+}
+
+// stage makes the device node in a mount namespace of this thread's own.
+func (r Running) stage(d DeviceNode) (*tree, error) {
+	p := Plan{Dir: r.Stage}
+	if err := p.unshare(); err != nil {
+		return nil, err
+	}
+	at := path.Join(r.Stage, "device")
+	if err := d.make(at, IDs{Base: r.Owner}); err != nil {
+		return nil, err
+	}
+	return openTree(at, 0, false)
+}
+
+// walk opens the folder of a path below the node's /dev, without following links out of it, and makes folders that are
+// missing if told to.
+func (r Running) walk(dev int, at string, makeDirs bool) (name string, dir int, err error) {
+	below, ok := strings.CutPrefix(at, "/dev/")
+	if !ok || path.Clean(at) != at {
+		return "", -1, refuse.Invalidf("device path %q is not below /dev", at)
+	}
+	parts := strings.Split(below, "/")
+	dir, err = unix.Dup(dev)
+	for _, p := range parts[:len(parts)-1] {
+		if err != nil {
+			break
+		}
+		next, openErr := openDir(dir, p)
+		if makeDirs && errors.Is(openErr, unix.ENOENT) {
+			if openErr = r.asOwner(func() error { return unix.Mkdirat(dir, p, 0o755) }); openErr == nil {
+				next, openErr = openDir(dir, p)
+			}
+		}
+		unix.Close(dir)
+		dir, err = next, openErr
+	}
+	if err != nil {
+		return "", -1, fmt.Errorf("open the folder of %s in the node: %w", at, err)
+	}
+	return parts[len(parts)-1], dir, nil
+}
+
+func openDir(dir int, name string) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
+	})
+}
+
+// asOwner does f with the file system ids of the node's root: on a file system of the node's user namespace nobody else
+// can make a file (EOVERFLOW). The ids are the thread's own.
+func (r Running) asOwner(f func() error) error {
+	if r.Owner != 0 {
+		for _, id := range []struct {
+			set func(int) (int, error)
+			old int
+		}{{unix.SetfsgidRetGid, os.Getegid()}, {unix.SetfsuidRetUid, os.Geteuid()}} {
+			if _, err := id.set(int(r.Owner)); err != nil {
+				return fmt.Errorf("act as the node's root: %w", err)
+			}
+			defer func() { _, _ = id.set(id.old) }()
+		}
+	}
+	return f()
+}
+
+func touch(dir int, name string) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// removeEmpty removes a folder below dev and those above it, while they are empty.
+func removeEmpty(dev int, dir string) {
+	for ; dir != "." && dir != "/"; dir = path.Dir(dir) {
+		parent, err := openDir(dev, path.Dir(dir))
+		if err != nil {
+			return
+		}
+		err = unix.Unlinkat(parent, path.Base(dir), unix.AT_REMOVEDIR)
+		unix.Close(parent)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// found is what is at a place in the node's /dev.
+type found struct {
+	there   bool
+	mounted bool // it is a mount of its own
+	place   bool // an empty file, as devices are mounted on
+	st      unix.Statx_t
+}
+
+func lookup(dir int, name string) (found, error) {
+	var f found
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE|unix.STATX_SIZE, &f.st)
+	if errors.Is(err, unix.ENOENT) {
+		return f, nil
+	}
+	f.there = err == nil
+	f.mounted = f.there && f.st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	f.place = f.there && !f.mounted && f.st.Mode&unix.S_IFMT == unix.S_IFREG && f.st.Size == 0
+	return f, err
+}
+
+func (f found) is(d DeviceNode) bool {
+	kind := uint16(unix.S_IFCHR)
+	if d.Type == "b" {
+		kind = unix.S_IFBLK
+	}
+	return f.st.Mode&unix.S_IFMT == kind && f.st.Rdev_major == d.Major && f.st.Rdev_minor == d.Minor
+}
