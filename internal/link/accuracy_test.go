@@ -5,9 +5,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -154,27 +151,10 @@ func accurate(t *testing.T, name string, f *flow, want float64) {
 		if math.Abs(off) <= 3 {
 			return
 		}
-		if off < 0 && try == 3 {
-			needSpareTime(t)
-		}
-		if off > 0 || try == 3 {
+		if off > 0 || try == 5 { // less may be a busy machine's fault, more never is
 			t.Errorf("%s %.0f Mbit/s is off by %+.2f %%", name, want/1e6, off)
 			return
 		}
-	}
-}
-
-// needSpareTime skips a test that got less than it asked for on a machine that is busy with something else: then it was
-// the processor's time that was missing. More than was asked for is a failure on any machine.
-func needSpareTime(t *testing.T) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	load, _, _ := strings.Cut(string(text), " ")
-	if l, err := strconv.ParseFloat(load, 64); err == nil && l > float64(2*runtime.NumCPU()) {
-		t.Skipf("needs a machine with time to spare: load %s on %d processors", load, runtime.NumCPU())
 	}
 }
 
@@ -191,14 +171,16 @@ func TestRateOfDatagrams(t *testing.T) {
 	const payload = 100
 	f := startDatagrams(t, p.a.open(), p.c.open(), "192.0.2.11", payload)
 	f.rate(500 * time.Millisecond)
-	got := f.rate(5*time.Second) * (payload + 8 + 20 + 14) / payload
-	off := (got/10e6 - 1) * 100
-	t.Logf("asked 10, at layer 2 %.3f Mbit/s (%+.2f %%)", got/1e6, off)
-	if off < -3 {
-		needSpareTime(t)
-	}
-	if math.Abs(off) > 3 {
-		t.Errorf("off by %+.2f %%", off)
+	for try := 1; ; try++ {
+		got := f.rate(5*time.Second) * (payload + 8 + 20 + 14) / payload
+		off := (got/10e6 - 1) * 100
+		t.Logf("asked 10, at layer 2 %.3f Mbit/s (%+.2f %%)", got/1e6, off)
+		if math.Abs(off) <= 3 {
+			return
+		}
+		if off > 0 || try == 5 {
+			t.Fatalf("off by %+.2f %%", off)
+		}
 	}
 }
 
@@ -276,8 +258,7 @@ func TestRateFollows(t *testing.T) {
 				t.Errorf("%s %s: %.1f Mbit/s", r.Key, rateText(want), got/1e6)
 			}
 			for try := 0; got < 0.9*float64(want); try++ { // a busy machine
-				if try == 3 {
-					needSpareTime(t)
+				if try == 5 {
 					t.Fatalf("%s %s: no more than %.1f Mbit/s", r.Key, rateText(want), got/1e6)
 				}
 				got = f.rate(800*time.Millisecond) * (payload + 8 + 20 + 14) / payload
