@@ -26,6 +26,8 @@ const (
 // layers are the packages below internal/, from the top. A package may import those of lower layers only.
 var layers = [][]string{
 	{"cli"},
+	{"report"},
+	{"plot"},
 	{"api", "iosync", "slurm", "bench", "metrics"},
 	{"node"},
 	{"plan", "spec"},

@@ -1,0 +1,197 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// Answer is what the whole run says, in plain words.
+type Answer struct {
+	Status   string // the first line: what a reader must know before any figure
+	Alarm    bool   // it is not good
+	Headline string
+	Groups   []Group // by verdict, what matters first; those without rows are left out
+	Noise    string  // what the host did against itself
+	Power    string  // what the run could have decided
+	Skipped  []string
+}
+
+// Group are the comparisons with one verdict.
+type Group struct {
+	Verdict bench.Verdict
+	Meaning string
+	Items   []string
+}
+
+// verdicts is the order in which they are told.
+var verdicts = [...]bench.Verdict{bench.Worse, bench.Better, bench.Undecided, bench.Equivalent}
+
+// Answer judges by the first measure of each row; the others explain it.
+func (r *Report) Answer() Answer {
+	a := Answer{}
+	a.Status, a.Alarm = r.status()
+	var main []line
+	for i := range r.Study.Experiments {
+		e := &r.Study.Experiments[i]
+		if e.Skipped != "" {
+			a.Skipped = append(a.Skipped, printable(e.Name+": "+e.Skipped))
+		}
+		for _, l := range lines(e) {
+			if l.main {
+				main = append(main, l)
+			}
+		}
+	}
+	by := map[bench.Verdict][]string{}
+	for _, l := range main {
+		by[verdict(l.c)] = append(by[verdict(l.c)], r.item(l))
+	}
+	a.Headline = headline(by, main, r.Study.MarginPct)
+	for _, v := range verdicts {
+		if len(by[v]) > 0 {
+			a.Groups = append(a.Groups, Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Items: by[v]})
+		}
+	}
+	a.Noise, a.Power = noise(main), power(main)
+	return a
+}
+
+// status is the first line of every form of the report.
+func (r *Report) status() (text string, alarm bool) {
+	var s []string
+	if r.Study.Partial {
+		s = append(s, "PARTIAL: the run ended early, with fewer pairs than planned.")
+	}
+	if r.Study.Emulated != "" {
+		s = append(s, "EMULATED ("+printable(r.Study.Emulated)+"): these speeds are not those of real hardware.")
+	}
+	rows, marked := 0, 0
+	for i := range r.Study.Experiments {
+		for _, row := range r.Study.Experiments[i].Rows {
+			rows++
+			if slices.Contains(row.Flags, bench.Disturbed) {
+				marked++
+			}
+		}
+	}
+	if marked > 0 {
+		s = append(s, fmt.Sprintf("DISTURBED: something else used the machine during %d of %s.", marked, plural(rows, "row")))
+	}
+	if len(s) == 0 {
+		return fmt.Sprintf("Complete: %s measured, none disturbed, on real hardware as far as could be seen.", plural(rows, "row")), false
+	}
+	return strings.Join(s, " "), true
+}
+
+func headline(by map[bench.Verdict][]string, main []line, margin float64) string {
+	if len(main) == 0 {
+		return "Nothing was measured that could be compared."
+	}
+	who := "with the host"
+	if !slices.ContainsFunc(main, func(l line) bool { return l.arm != nullArm }) {
+		who = "of the host with itself (no node was measured)"
+	}
+	var said, none []string
+	for _, v := range []bench.Verdict{bench.Equivalent, bench.Worse, bench.Better, bench.Undecided} {
+		if n := len(by[v]); n > 0 {
+			said = append(said, fmt.Sprintf("%d %s", n, v))
+		} else {
+			none = append(none, "none "+string(v))
+		}
+	}
+	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", plural(len(main), "comparison"), who, figure(margin), strings.Join(said, ", "))
+	if len(none) > 0 {
+		s += "; " + strings.Join(none, ", ")
+	}
+	return s + "."
+}
+
+func meaning(v bench.Verdict, margin float64) string {
+	switch v {
+	case bench.Worse:
+		return "a loss is shown (95 % confidence), and it is not shown to be smaller than the margin"
+	case bench.Better:
+		return "a gain is shown (95 % confidence), and it is not shown to be smaller than the margin"
+	case bench.Equivalent:
+		return fmt.Sprintf("whatever difference there may be is shown to be smaller than %s %%", figure(margin))
+	}
+	return "this run cannot tell, which is not the same as “no difference”"
+}
+
+func (r *Report) item(l line) string {
+	name := l.row.Name
+	if len(r.Study.Experiments) > 1 {
+		name = l.exp.Name + ": " + name
+	}
+	if len(compared(l.exp)) > 1 {
+		name += ", " + l.arm
+	}
+	p := l.c.Penalty
+	text := fmt.Sprintf("%s: %s %% %s", name, signed(p.PenaltyPct), shortName(l.measure))
+	if p.CI95Pct == nil {
+		return printable(text + " (too few pairs)")
+	}
+	text += " (95 %: " + interval(p) + ")"
+	if verdict(l.c) == bench.Undecided && p.Could != nil {
+		text += fmt.Sprintf("; %s %% could have been decided", figure(*p.Could))
+	}
+	return printable(text)
+}
+
+// shortName is "throughput lost" or "CPU time more": what a penalty is a penalty of.
+func shortName(m bench.Measure) string {
+	if m.LessIsBetter {
+		return m.Title + " more"
+	}
+	return m.Title + " lost"
+}
+
+// noise tells the noise floor: the host against itself, once for each row.
+func noise(main []line) string {
+	var worst float64
+	n, calls := 0, 0
+	seen := map[*bench.StudyRow]bool{}
+	for _, l := range main {
+		if l.null == nil || seen[l.row] {
+			continue
+		}
+		seen[l.row] = true
+		n++
+		worst = max(worst, math.Abs(l.null.Penalty.PenaltyPct))
+		if called(l.null) {
+			calls++
+		}
+	}
+	if n == 0 {
+		return "There was no null arm: nothing says how large the noise is."
+	}
+	return fmt.Sprintf("Noise floor: the host measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
+		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, plural(n, "such row"))
+}
+
+// power tells what the run could have decided.
+func power(main []line) string {
+	var could []float64
+	none := 0
+	for _, l := range main {
+		if l.c.Penalty.Could == nil {
+			none++
+		} else {
+			could = append(could, *l.c.Penalty.Could)
+		}
+	}
+	if len(could) == 0 {
+		return "There are too few pairs to decide anything: six are needed for a 95 % interval."
+	}
+	slices.Sort(could)
+	text := fmt.Sprintf("What could have been decided with this noise and number of pairs: margins down to %s %% in the quietest row, "+
+		"%s %% in the middle one, %s %% in the noisiest.", figure(could[0]), figure(could[len(could)/2]), figure(could[len(could)-1]))
+	if none > 0 {
+		text += " " + plural(none, "comparison") + " had too few pairs to decide anything."
+	}
+	return text
+}

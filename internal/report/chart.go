@@ -1,0 +1,274 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"berth/internal/bench"
+	"berth/internal/plot"
+)
+
+// Figure is a drawing with what stands around it.
+type Figure struct {
+	ID      string // unique in the page
+	Caption string
+	Desc    string // for who cannot see it
+	plot.Drawing
+}
+
+// forestRows is how many rows one drawing without a common axis has at most: it must fit on a printed page.
+const forestRows = 20
+
+// figures draws an experiment: each compared measure's penalty, the medians of rates, and latencies.
+func figures(e *bench.Experiment, marginPct float64) []Figure {
+	var all []Figure
+	for _, m := range e.Measures {
+		if m.Compared {
+			all = append(all, penalties(e, m, marginPct)...)
+		}
+	}
+	var times []bench.Measure
+	for _, m := range e.Measures {
+		if isTime(m) {
+			times = append(times, m)
+		} else {
+			all = append(all, medians(e, []bench.Measure{m}, false)...)
+		}
+	}
+	all = append(all, latencies(e, times)...)
+	for i := range all {
+		all[i].ID = fmt.Sprintf("%s-%d", slug(e.Name), i+1)
+	}
+	return all
+}
+
+// slug makes an identifier of a name.
+func slug(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(s))
+}
+
+// latencies draws percentiles, in one chart a unit; other times where there are none.
+func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
+	var all []Figure
+	for _, unit := range []string{"us", "ms", "s"} {
+		var some []bench.Measure
+		for _, m := range times {
+			if m.Unit == unit {
+				some = append(some, m)
+			}
+		}
+		if p := slices.DeleteFunc(slices.Clone(some), func(m bench.Measure) bool { return !slices.Contains(drawn[:], brief(m)) }); len(p) > 0 {
+			some = p
+		}
+		if len(some) > 0 {
+			all = append(all, medians(e, some[:min(len(some), 3)], true)...)
+		}
+	}
+	return all
+}
+
+// drawn are the percentiles of a chart: more lines than these, for two arms, cannot be told apart.
+var drawn = [...]string{"p50", "p99", "p99.9"}
+
+// brief is a measure's name where there is little room: p99.9 for lat_p999_us.
+func brief(m bench.Measure) string {
+	s := strings.TrimPrefix(strings.TrimSuffix(m.Name, "_"+m.Unit), "lat_")
+	if digits, ok := strings.CutPrefix(s, "p"); ok && len(digits) > 2 && strings.Trim(digits, "0123456789") == "" {
+		s = "p" + digits[:2] + "." + digits[2:]
+	}
+	return printable(s)
+}
+
+// axis says where the rows lie: on a common axis if each has a value of its own, else each by itself.
+func axis(e *bench.Experiment) (a plot.Axis, common bool) {
+	seen := map[float64]bool{}
+	for _, r := range e.Rows {
+		if r.Value == nil || seen[*r.Value] {
+			return plot.Axis{}, false
+		}
+		seen[*r.Value] = true
+	}
+	a = plot.Axis{Label: printable(e.Axis.Label), Scale: plot.Steps}
+	switch e.Axis.Unit {
+	case "":
+	case "B":
+		a.Label, a.Format = a.Label+", bytes (K = 1024)", plot.Bytes
+	default:
+		a.Label += ", " + printable(e.Axis.Unit)
+	}
+	return a, len(seen) > 1
+}
+
+// place is where a row lies.
+func place(r *bench.StudyRow, i int, common bool) float64 {
+	if common {
+		return *r.Value
+	}
+	return float64(i)
+}
+
+// penalties draws how much worse the arms are, with the reference again and the published figures beside them.
+func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure {
+	x, common := axis(e)
+	var all []plot.Series
+	for _, arm := range append(compared(e), nullArm) {
+		s := plot.Series{Name: armTitle(e, arm), Class: armClass(e, arm), Mark: armMark(e, arm)}
+		for i := range e.Rows {
+			if c := comparison(&e.Rows[i], arm, m.Name); c != nil {
+				s.Points = append(s.Points, plot.Point{X: place(&e.Rows[i], i, common), Y: c.Penalty.PenaltyPct, Interval: c.Penalty.CI95Pct})
+			}
+		}
+		all = append(all, s)
+	}
+	pub := plot.Series{Name: "published", Class: "s-pub", Mark: plot.Cross}
+	for i := range e.Rows {
+		if f := printed(&e.Rows[i], m.Name); f != nil {
+			pub.Points = append(pub.Points, plot.Point{X: place(&e.Rows[i], i, common), Y: f.PenaltyPct})
+		}
+	}
+	all = append(all, pub)
+	if empty(all) {
+		return nil
+	}
+	y := plot.Axis{Label: fmt.Sprintf("%s, %% %s than on the %s", printable(m.Title), worseBy(m), printable(reference(e))), Zero: true, Clip: clip(all)}
+	caption := fmt.Sprintf("Penalty with 95 %% intervals: %s (shaded: ±%s %%)", printable(m.Title), figure(marginPct))
+	band := &[2]float64{-marginPct, marginPct}
+	return draw(e, caption, x, y, band, all, common)
+}
+
+// clip keeps a few endless intervals from flattening all others: they end in arrows.
+func clip(all []plot.Series) *[2]float64 {
+	c := [2]float64{-100, 100}
+	for _, s := range all {
+		for _, p := range s.Points {
+			c[0], c[1] = math.Min(c[0], p.Y*1.1), math.Max(c[1], p.Y*1.1)
+		}
+	}
+	return &c
+}
+
+// medians draws measures of one unit, of all arms.
+func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
+	x, common := axis(e)
+	factor, unit := inUnit(ms[0])
+	var all []plot.Series
+	for i, m := range ms {
+		for _, arm := range append([]string{reference(e)}, compared(e)...) {
+			s := plot.Series{Name: armTitle(e, arm), Class: armClass(e, arm), Mark: armMark(e, arm), Joined: common}
+			if len(ms) > 1 {
+				s.Name, s.Class = printable(arm)+" "+brief(m), fmt.Sprintf("%s dash-%d", s.Class, i)
+			}
+			for j := range e.Rows {
+				if v := value(&e.Rows[j], arm, m.Name); v != nil {
+					s.Points = append(s.Points, plot.Point{X: place(&e.Rows[j], j, common), Y: *v * factor})
+				}
+			}
+			all = append(all, s)
+		}
+	}
+	if empty(all) {
+		return nil
+	}
+	title := named(ms[0])
+	if len(ms) > 1 {
+		title = "time, " + unit
+		if unit == "µs" {
+			title = "latency, µs"
+		}
+	}
+	y := plot.Axis{Label: title, Zero: !log, Format: plot.Thousands}
+	if log {
+		y.Scale, y.Label = plot.Log, title+" (logarithmic)"
+	}
+	return draw(e, "Medians: "+title, x, y, nil, all, common)
+}
+
+func empty(all []plot.Series) bool {
+	for _, s := range all {
+		if len(s.Points) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// draw draws over a common axis, or one row below the other, in as many drawings as that takes.
+func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64, all []plot.Series, common bool) []Figure {
+	desc := fmt.Sprintf("%s of %s. The figures are in the tables above.", caption, plural(len(e.Rows), "row"))
+	if common {
+		d := plot.Draw(plot.Chart{X: x, Y: y, Band: band, Series: all})
+		return []Figure{{Caption: caption, Desc: desc, Drawing: d}}
+	}
+	var figs []Figure
+	for from := 0; from < len(e.Rows); from += forestRows {
+		to := min(from+forestRows, len(e.Rows))
+		f := plot.Forest{Axis: y, Band: band, Extent: all}
+		for _, r := range e.Rows[from:to] {
+			f.Rows = append(f.Rows, printable(r.Name))
+		}
+		for _, s := range all {
+			part := s
+			part.Points = nil
+			for _, p := range s.Points {
+				if i := int(p.X); i >= from && i < to {
+					p.X -= float64(from)
+					part.Points = append(part.Points, p)
+				}
+			}
+			f.Series = append(f.Series, part)
+		}
+		title := caption
+		if len(e.Rows) > forestRows {
+			title = fmt.Sprintf("%s, rows %d to %d of %d", caption, from+1, to, len(e.Rows))
+		}
+		figs = append(figs, Figure{Caption: title, Desc: desc, Drawing: plot.DrawForest(f)})
+	}
+	return figs
+}
+
+func armTitle(e *bench.Experiment, arm string) string {
+	if arm == nullArm {
+		return reference(e) + " again"
+	}
+	for _, a := range e.Arms {
+		if a.Name == arm && a.Title != "" {
+			return printable(a.Title)
+		}
+	}
+	return printable(arm)
+}
+
+// armClass is the style of an arm, armMark its shape: the same in all charts of a page.
+func armClass(e *bench.Experiment, arm string) string {
+	switch arm {
+	case reference(e):
+		return "s-host"
+	case nullArm:
+		return "s-null"
+	}
+	return fmt.Sprintf("s-%d", index(e, arm)%4)
+}
+
+func armMark(e *bench.Experiment, arm string) plot.Mark {
+	switch arm {
+	case reference(e), nullArm:
+		return plot.Circle
+	}
+	return []plot.Mark{plot.Square, plot.Triangle, plot.Diamond, plot.Cross}[index(e, arm)%4]
+}
+
+func index(e *bench.Experiment, arm string) int {
+	for i, a := range compared(e) {
+		if a == arm {
+			return i
+		}
+	}
+	return 0
+}

@@ -1,0 +1,100 @@
+package report
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// columns of the CSV, in their order; docs/report.md describes them. New ones are added at the end.
+var columns = [...]string{
+	"experiment", "row", "value", "arm", "measure", "unit", "less_is_better", "host_median", "arm_median", "pairs", "penalty_pct",
+	"ci95_low", "ci95_high", "ci90_low", "ci90_high", "margin_pct", "verdict", "verdict_by_itself", "could_decide_pct",
+	"p_differs", "p_equivalent", "published_host", "published_arm", "published_penalty_pct", "flags", "partial", "emulated",
+}
+
+// CSV writes a line for each measure of each row and arm but the reference. Fields that do not apply are empty.
+func (r *Report) CSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	lines := [][]string{columns[:]}
+	for i := range r.Study.Experiments {
+		e := &r.Study.Experiments[i]
+		for j := range e.Rows {
+			for _, arm := range append(compared(e), nullArm) {
+				for _, m := range e.Measures {
+					if l := r.csvLine(e, &e.Rows[j], arm, m); l != nil {
+						lines = append(lines, l)
+					}
+				}
+			}
+		}
+	}
+	if err := out.WriteAll(lines); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+// csvLine is nil where the arm has nothing of the measure.
+func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m bench.Measure) []string {
+	c, h, v := comparison(row, arm, m.Name), value(row, reference(e), m.Name), value(row, arm, m.Name)
+	if c == nil && v == nil {
+		return nil
+	}
+	var flags []string
+	for _, f := range row.Flags {
+		flags = append(flags, string(f))
+	}
+	l := []string{e.Name, row.Name, number(row.Value), arm, m.Name, m.Unit, strconv.FormatBool(m.LessIsBetter), number(h), number(v)}
+	l = append(l, csvPenalty(c, r.Study.MarginPct)...)
+	f := printed(row, m.Name)
+	if f == nil || arm == nullArm {
+		l = append(l, "", "", "")
+	} else {
+		l = append(l, nonzero(f.Host), nonzero(f.Node), number(&f.PenaltyPct))
+	}
+	l = append(l, strings.Join(flags, " "), strconv.FormatBool(r.Study.Partial), r.Study.Emulated)
+	for i := range l {
+		l[i] = printable(l[i])
+	}
+	return l
+}
+
+// csvPenalty are the twelve fields of a comparison.
+func csvPenalty(c *bench.StudyComparison, marginPct float64) []string {
+	l := make([]string, 12)
+	if c == nil {
+		return l
+	}
+	p := c.Penalty
+	l[0], l[1] = strconv.Itoa(p.Pairs), number(&p.PenaltyPct)
+	for i, iv := range []*[2]float64{p.CI95Pct, p.CI90Pct} {
+		if iv != nil {
+			l[2+2*i], l[3+2*i] = number(&iv[0]), number(&iv[1])
+		}
+	}
+	l[6], l[7], l[8], l[9] = number(&marginPct), string(verdict(c)), string(p.Verdict), number(p.Could)
+	if c.Corrected != "" {
+		l[10], l[11] = number(&c.P), number(&c.PEquiv)
+	}
+	return l
+}
+
+// number prints a value in full; nothing where there is none.
+func number(v *float64) string {
+	if v == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*v, 'g', -1, 64)
+}
+
+func nonzero(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return number(&v)
+}

@@ -1,0 +1,205 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"berth/internal/bench"
+)
+
+// Fact is a name and a value.
+type Fact struct{ Name, Value string }
+
+// addFact leaves out what is not known.
+func addFact(all *[]Fact, name, value string) {
+	if value != "" {
+		*all = append(*all, Fact{Name: name, Value: printable(value)})
+	}
+}
+
+// machineFacts describe the machine and the run.
+func machineFacts(s *bench.Study) []Fact {
+	var all []Fact
+	m := s.Machine
+	cpu := m.CPU
+	if m.Cores > 0 {
+		cpu = strings.TrimPrefix(fmt.Sprintf("%s, %s", cpu, plural(m.Cores, "core")), ", ")
+	}
+	addFact(&all, "CPU", cpu)
+	addFact(&all, "CPU governor", m.Governor)
+	addFact(&all, "emulated by", s.Emulated)
+	addFact(&all, "kernel", m.Kernel)
+	for _, t := range s.Tools {
+		addFact(&all, t.Name, t.Version)
+	}
+	addFact(&all, "Berth", s.Berth)
+	if !s.Started.IsZero() {
+		addFact(&all, "started", s.Started.UTC().Format("2006-01-02 15:04:05 UTC"))
+		addFact(&all, "took", took(s).String())
+	}
+	if len(s.Sessions) > 1 {
+		addFact(&all, "sessions", fmt.Sprint(len(s.Sessions)))
+	}
+	resumed := 0
+	for _, one := range s.Sessions {
+		resumed += one.Resumed
+	}
+	if resumed > 0 {
+		addFact(&all, "resumed", plural(resumed, "time"))
+	}
+	if s.Budget > 0 {
+		addFact(&all, "budget", time.Duration(s.Budget*float64(time.Second)).Round(time.Second).String())
+	}
+	addFact(&all, "margin", figure(s.MarginPct)+" %")
+	addFact(&all, "seed", fmt.Sprint(s.Seed))
+	return all
+}
+
+// experimentFacts say how an experiment was made.
+func experimentFacts(e *bench.Experiment) []Fact {
+	var all []Fact
+	addFact(&all, "setting", e.Setting)
+	d := e.Design
+	if d.RunMillis > 0 {
+		addFact(&all, "trial", fmt.Sprintf("%s after %s of warm-up", millis(d.RunMillis), millis(d.WarmMillis)))
+	}
+	addFact(&all, "published design", d.Published)
+	pairs := plural(d.Pairs, "pair") + " a row and session"
+	if d.WantedPairs > 0 {
+		pairs += fmt.Sprintf("; the pilot of %s asked for %d", plural(d.PilotPairs, "pair"), d.WantedPairs)
+	}
+	if d.Short {
+		pairs += fmt.Sprintf(". The time was too short for them: with this many, a margin of %s %% can be decided", figure(d.CouldPct))
+	}
+	addFact(&all, "design", pairs)
+	if s := d.Steady; s != nil {
+		text := fmt.Sprintf("reached after %.0f s of writing (%s)", s.Seconds, s.Criterion)
+		if !s.Attained {
+			text = fmt.Sprintf("NOT reached in %.0f s of writing (%s)", s.Seconds, s.Criterion)
+		}
+		addFact(&all, "steady state", text)
+	}
+	for _, t := range e.Targets {
+		addFact(&all, "measured on", target(t))
+	}
+	addFact(&all, "conditions", conditions(e))
+	return all
+}
+
+func millis(ms int64) string { return (time.Duration(ms) * time.Millisecond).String() }
+
+// target describes a disk: "file /srv/x of 1024 MiB; nvme0n1 (MODEL), scheduler none; xfs on /srv (noatime)".
+func target(t bench.DiskUsed) string {
+	s := fmt.Sprintf("%s %s of %d MiB", t.Kind, t.Path, t.Size>>20)
+	disk := t.Device
+	if t.Model != "" {
+		disk += " (" + t.Model + ")"
+	}
+	if disk != "" {
+		if t.Rotational == "1" {
+			disk += ", turning"
+		}
+		if t.Scheduler != "" {
+			disk += ", scheduler " + t.Scheduler
+		}
+		if t.WriteCache != "" {
+			disk += ", " + t.WriteCache
+		}
+		s += "; " + disk
+	}
+	if t.FileSystem != "" {
+		s += "; " + t.FileSystem + " on " + t.Mount
+		if t.MountOpts != "" {
+			s += " (" + t.MountOpts + ")"
+		}
+	}
+	return s
+}
+
+// conditions sums up what else went on during the trials.
+func conditions(e *bench.Experiment) string {
+	marked, all := disturbed(e)
+	if all == 0 {
+		return ""
+	}
+	var steal, other, hot float64
+	throttled, failed := int64(0), 0
+	for _, t := range e.Trials {
+		if t.Round <= 0 {
+			continue
+		}
+		c := t.Conditions
+		steal, other = max(steal, c.StealPct), max(other, c.OtherPct)
+		hot = max(hot, c.DiskTempC, c.CPUTempC)
+		throttled += c.Throttled
+		if t.Error != "" {
+			failed++
+		}
+	}
+	s := fmt.Sprintf("%s: %d disturbed, %d failed; most CPU time taken by the hypervisor %s %%, by other programs %s %%",
+		plural(all, "trial"), marked, failed, figure(steal), figure(other))
+	if throttled > 0 {
+		s += fmt.Sprintf("; throttled by heat %s", plural(int(throttled), "time"))
+	}
+	if hot > 0 {
+		s += fmt.Sprintf("; hottest %.0f °C", hot)
+	}
+	return s
+}
+
+// flagMeanings explain the flags that occur, each once.
+func flagMeanings(e *bench.Experiment) []Fact {
+	var all []Fact
+	seen := map[bench.Flag]bool{}
+	for _, r := range e.Rows {
+		for _, f := range r.Flags {
+			if !seen[f] {
+				seen[f] = true
+				addFact(&all, string(f), flagMeaning(f))
+			}
+		}
+	}
+	return all
+}
+
+func flagMeaning(f bench.Flag) string {
+	switch f {
+	case bench.SchedulerBound:
+		return "more than 16 threads a core: the host itself waits for CPUs more than for the disk"
+	case bench.TrialError:
+		return "a trial failed; its pair is left out, and the raw data have its message"
+	case bench.Disturbed:
+		return "more than a tenth of the trials lie far from their median, or ran while something else used the machine; none was dropped"
+	case bench.ArmsDiffer:
+		return "the host was called different from itself: do not trust this row"
+	case bench.Drifts:
+		return "the last third of the host's trials differs from the first by more than a tenth: neighbours are still comparable, the medians less so"
+	case bench.NotSteady:
+		return "the disk had not reached its steady state"
+	}
+	return "see docs/bench-json.md"
+}
+
+// commands are what was run, the same in every arm.
+func commands(e *bench.Experiment) []Fact {
+	var all []Fact
+	for _, r := range e.Rows {
+		if len(r.Command) > 0 {
+			addFact(&all, printable(r.Name), shell(r.Command))
+		}
+	}
+	return all
+}
+
+// shell writes a command so that a shell takes it apart again.
+func shell(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = a
+		if a == "" || strings.Trim(a, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,%@") != "" {
+			quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}

@@ -1,0 +1,190 @@
+package report
+
+import (
+	"slices"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// line is one comparison with all that is said about it.
+type line struct {
+	exp     *bench.Experiment
+	row     *bench.StudyRow
+	arm     string
+	measure bench.Measure
+	main    bool // the row is judged by it
+	c       *bench.StudyComparison
+	null    *bench.StudyComparison // the host against itself, in the same measure; c itself where no node was measured
+	printed *bench.Figure          // what somebody else published
+}
+
+// nullArm is the reference measured a second time.
+const nullArm = "null"
+
+// lines lists the comparisons of an experiment: those of the nodes, or those of the null arm where there are no others.
+func lines(e *bench.Experiment) []line {
+	var all []line
+	for i := range e.Rows {
+		r := &e.Rows[i]
+		seen := map[string]bool{}
+		for j := range r.Compared {
+			c := &r.Compared[j]
+			if c.Penalty == nil || c.Arm == nullArm && hasNode(e) {
+				continue
+			}
+			all = append(all, line{
+				exp: e, row: r, arm: c.Arm, measure: measureOf(e, c.Measure), main: !seen[c.Arm], c: c,
+				null: comparison(r, nullArm, c.Measure), printed: printed(r, c.Measure),
+			})
+			seen[c.Arm] = true
+		}
+	}
+	return all
+}
+
+// hasNode says whether anything but the reference itself was compared with it.
+func hasNode(e *bench.Experiment) bool { return len(compared(e)) > 0 }
+
+// compared lists the arms that are neither the reference nor the reference again, in the order of the experiment.
+func compared(e *bench.Experiment) []string {
+	var arms []string
+	for i, a := range e.Arms {
+		if i > 0 && a.Name != nullArm {
+			arms = append(arms, a.Name)
+		}
+	}
+	return arms
+}
+
+// reference is the arm that the others are compared with.
+func reference(e *bench.Experiment) string {
+	if len(e.Arms) == 0 {
+		return "host"
+	}
+	return e.Arms[0].Name
+}
+
+func measureOf(e *bench.Experiment, name string) bench.Measure {
+	for _, m := range e.Measures {
+		if m.Name == name {
+			return m
+		}
+	}
+	return bench.Measure{Name: name, Title: name}
+}
+
+func comparison(r *bench.StudyRow, arm, measure string) *bench.StudyComparison {
+	for i := range r.Compared {
+		if c := &r.Compared[i]; c.Arm == arm && c.Measure == measure && c.Penalty != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+func printed(r *bench.StudyRow, measure string) *bench.Figure {
+	for i := range r.Published {
+		if r.Published[i].Measure == measure {
+			return &r.Published[i]
+		}
+	}
+	return nil
+}
+
+// value is the median of an arm in one measure, nil if it has none.
+func value(r *bench.StudyRow, arm, measure string) *float64 {
+	for _, a := range r.Arms {
+		if v, ok := a.Values[measure]; ok && a.Arm == arm {
+			return &v
+		}
+	}
+	return nil
+}
+
+// verdict is the one that holds for the whole table, where it was corrected.
+func verdict(c *bench.StudyComparison) bench.Verdict {
+	switch {
+	case c == nil || c.Penalty == nil:
+		return bench.Undecided
+	case c.Corrected != "":
+		return c.Corrected
+	}
+	return c.Penalty.Verdict
+}
+
+func called(c *bench.StudyComparison) bool {
+	v := verdict(c)
+	return v == bench.Worse || v == bench.Better
+}
+
+// label names a line within its experiment: the arm and the measure only where there are several.
+func (l line) label() string {
+	parts := []string{l.row.Name}
+	if len(compared(l.exp)) > 1 {
+		parts = append(parts, l.arm)
+	}
+	if severalCompared(l.exp) {
+		parts = append(parts, l.measure.Title)
+	}
+	return printable(strings.Join(parts, ", "))
+}
+
+func severalCompared(e *bench.Experiment) bool {
+	n := 0
+	for _, m := range e.Measures {
+		if m.Compared {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// worseBy says in which way a positive penalty is worse.
+func worseBy(m bench.Measure) string {
+	if m.LessIsBetter {
+		return "more"
+	}
+	return "less"
+}
+
+// inUnit turns a value into the unit that people read, and names it.
+func inUnit(m bench.Measure) (factor float64, unit string) {
+	switch m.Unit {
+	case "B/s":
+		return 1e-6, "MB/s"
+	case "bit/s":
+		return 1e-6, "Mbit/s"
+	case "us":
+		return 1, "µs"
+	}
+	return 1, m.Unit
+}
+
+// named is a measure with its unit.
+func named(m bench.Measure) string {
+	_, unit := inUnit(m)
+	title := m.Title
+	if title == "" {
+		title = m.Name
+	}
+	if unit == "" {
+		return printable(title)
+	}
+	return printable(title + ", " + unit)
+}
+
+func isTime(m bench.Measure) bool { return slices.Contains([]string{"us", "ms", "s"}, m.Unit) }
+
+// disturbed counts the trials of an experiment that count and that the rule marked.
+func disturbed(e *bench.Experiment) (marked, all int) {
+	for _, t := range e.Trials {
+		if t.Round > 0 {
+			all++
+			if len(t.Disturbed) > 0 {
+				marked++
+			}
+		}
+	}
+	return marked, all
+}

@@ -1,0 +1,89 @@
+// Package report shows a finished benchmark as a page, as a table for spreadsheets and as text for a terminal.
+package report
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"berth/internal/bench"
+	"berth/internal/refuse"
+)
+
+// Report is a finished benchmark that is to be shown.
+type Report struct {
+	Study *bench.Study
+	Raw   []byte // the JSON as it was written: attached to the page
+	Name  string // of the file of Raw, without its extension
+}
+
+// Of returns the report of a study that has just been measured. Name is that of the file of its JSON, without extension.
+func Of(s *bench.Study, name string) (*Report, error) {
+	var b bytes.Buffer
+	if err := s.JSON(&b); err != nil {
+		return nil, fmt.Errorf("write the study as JSON: %w", err)
+	}
+	return &Report{Study: s, Raw: b.Bytes(), Name: name}, nil
+}
+
+// mostBytes bounds what is read: a run of a day has some tens of megabytes.
+const mostBytes = 1 << 30
+
+// Read reads what berth bench run, disk or net wrote with --json, or the same compressed by gzip, as a page has it
+// attached. What it does not know is refused (exit code 2).
+func Read(in io.Reader, name string) (*Report, error) {
+	raw, err := io.ReadAll(io.LimitReader(in, mostBytes))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
+		if raw, err = unzip(raw); err != nil {
+			return nil, refuse.Invalidf("%s: not a whole gzip file: %w", name, err)
+		}
+	}
+	study, err := parse(raw)
+	if err != nil {
+		return nil, refuse.Invalidf("%s: %w", name, err)
+	}
+	return &Report{Study: study, Raw: raw, Name: name}, nil
+}
+
+func unzip(raw []byte) ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(z, mostBytes))
+}
+
+// parse reads the document of any of the formats as a study.
+func parse(raw []byte) (*bench.Study, error) {
+	var head struct {
+		Format string `json:"format"`
+	}
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return nil, fmt.Errorf("not the JSON of berth bench: %w", err)
+	}
+	switch head.Format {
+	case bench.StudyFormat:
+		var s bench.Study
+		return &s, json.Unmarshal(raw, &s)
+	case bench.Format:
+		var r bench.Report
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, err
+		}
+		return ofDisk(&r), nil
+	case bench.NetFormat:
+		var r bench.NetReport
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, err
+		}
+		return ofNet(&r), nil
+	case "":
+		return nil, fmt.Errorf("not the JSON of berth bench: it has no format")
+	}
+	return nil, fmt.Errorf("its format is %q; this berth shows %s, %s and %s", head.Format, bench.StudyFormat, bench.Format, bench.NetFormat)
+}

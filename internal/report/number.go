@@ -1,0 +1,120 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// figure prints a number with the digits that matter: three, and all of those before the point, in groups of three.
+func figure(v float64) string {
+	a := math.Abs(v)
+	decimals := 0
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return "-"
+	case a == 0:
+		return "0"
+	case a < 0.0995:
+		return strings.Replace(strconv.FormatFloat(v, 'g', 2, 64), "-", "−", 1)
+	case a < 9.995:
+		decimals = 2
+	case a < 99.95:
+		decimals = 1
+	}
+	s := strconv.FormatFloat(a, 'f', decimals, 64)
+	whole, rest, _ := strings.Cut(s, ".")
+	if len(whole) > 15 { // nobody reads that
+		return strings.Replace(fmt.Sprintf("%.3g", v), "-", "−", 1)
+	}
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "\u202f" + whole[i:]
+	}
+	if rest != "" {
+		whole += "." + rest
+	}
+	if v < 0 {
+		return "−" + whole
+	}
+	return whole
+}
+
+func figureOf(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return figure(*v)
+}
+
+// signed prints a percentage with its sign: +0.31, −12.4, +778.
+func signed(v float64) string {
+	a := math.Abs(v)
+	s := ""
+	switch {
+	case math.IsNaN(a):
+		return "-"
+	case a < 99.95:
+		s = fmt.Sprintf("%.1f", a)
+	case a < 9999.5:
+		s = fmt.Sprintf("%.0f", a)
+	default:
+		s = ">9999"
+	}
+	switch {
+	case s == "0.0":
+		return s
+	case v < 0:
+		return "−" + s
+	}
+	return "+" + s
+}
+
+// interval prints the 95 % interval of a comparison.
+func interval(c *bench.Comparison) string {
+	switch {
+	case c == nil:
+		return "-"
+	case c.CI95Pct == nil:
+		return "too few pairs"
+	}
+	return signed(c.CI95Pct[0]) + " to " + signed(c.CI95Pct[1])
+}
+
+func penaltyOf(c *bench.Comparison) string {
+	if c == nil {
+		return "-"
+	}
+	return signed(c.PenaltyPct)
+}
+
+func couldOf(c *bench.Comparison) string {
+	if c == nil || c.Could == nil {
+		return "-"
+	}
+	return figure(*c.Could)
+}
+
+// plural is "1 row", "3 rows".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// printable takes out of a text what would move a terminal's cursor or hide something in a page: the JSON may come from
+// somebody else.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
+			return '·'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "·"))
+}

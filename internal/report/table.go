@@ -1,0 +1,278 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// Table is a table of the page. The first cell of a line is its heading.
+type Table struct {
+	Caption string
+	Head    [][]Cell
+	Lines   []TableLine
+}
+
+// TableLine is a line of a table.
+type TableLine struct {
+	Class string
+	Cells []Cell
+}
+
+// Cell is one field.
+type Cell struct {
+	Text  string
+	Class string // "text" is left-aligned, "v-worse" a verdict
+	Span  int    // columns, where more than one
+}
+
+// verdictTable has a line for each comparison.
+func verdictTable(e *bench.Experiment, marginPct float64) Table {
+	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than the %s.", figure(marginPct), reference(e))}
+	arms, several, source := len(compared(e)) > 1, severalCompared(e), hasPrinted(e)
+	head := []Cell{{Text: "row", Class: "text"}}
+	if arms {
+		head = append(head, Cell{Text: "arm", Class: "text"})
+	}
+	if several {
+		head = append(head, Cell{Text: "measure", Class: "text"})
+	}
+	head = append(head, Cell{Text: "penalty, %"}, Cell{Text: "95 % interval"}, Cell{Text: "pairs"})
+	if hasNode(e) {
+		head = append(head, Cell{Text: reference(e) + " again, % (95 %)"})
+	}
+	head = append(head, Cell{Text: "could decide, %"})
+	if source {
+		head = append(head, Cell{Text: "published, %"})
+	}
+	t.Head = [][]Cell{append(head, Cell{Text: "verdict", Class: "text"}, Cell{Text: "read with care", Class: "text"})}
+	for _, l := range lines(e) {
+		t.Lines = append(t.Lines, TableLine{Cells: verdictCells(l, arms, several, source)})
+	}
+	return t
+}
+
+func verdictCells(l line, arms, several, source bool) []Cell {
+	p := l.c.Penalty
+	cells := []Cell{{Text: printable(l.row.Name), Class: "text"}}
+	if arms {
+		cells = append(cells, Cell{Text: armTitle(l.exp, l.arm), Class: "text"})
+	}
+	if several {
+		cells = append(cells, Cell{Text: printable(l.measure.Title), Class: "text"})
+	}
+	cells = append(cells, Cell{Text: signed(p.PenaltyPct)}, Cell{Text: interval(p)}, Cell{Text: fmt.Sprint(p.Pairs)})
+	if hasNode(l.exp) {
+		again := "-"
+		if l.null != nil {
+			again = signed(l.null.Penalty.PenaltyPct) + " (" + interval(l.null.Penalty) + ")"
+		}
+		cells = append(cells, Cell{Text: again})
+	}
+	cells = append(cells, Cell{Text: couldOf(p)})
+	if source {
+		s := "-"
+		if l.printed != nil {
+			s = signed(l.printed.PenaltyPct)
+		}
+		cells = append(cells, Cell{Text: s})
+	}
+	v := verdict(l.c)
+	text := symbol(v) + " " + string(v)
+	if v != p.Verdict {
+		text += " (by itself: " + string(p.Verdict) + ")"
+	}
+	var flags []string
+	for _, f := range l.row.Flags {
+		flags = append(flags, printable(string(f)))
+	}
+	return append(cells, Cell{Text: text, Class: "text v-" + slug(string(v))}, Cell{Text: strings.Join(flags, ", "), Class: "text"})
+}
+
+// symbol goes with the colour of a verdict.
+func symbol(v bench.Verdict) string {
+	switch v {
+	case bench.Equivalent:
+		return "="
+	case bench.Worse:
+		return "▼"
+	case bench.Better:
+		return "▲"
+	}
+	return "?"
+}
+
+func hasPrinted(e *bench.Experiment) bool {
+	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return len(r.Published) > 0 })
+}
+
+// figureTables has the medians of an experiment: rates and the first of the times in one table, the other times in
+// another, so that a page is wide enough.
+func figureTables(e *bench.Experiment) []Table {
+	if len(compared(e)) > 1 {
+		return []Table{longTable(e)}
+	}
+	var first, times []bench.Measure
+	for _, m := range e.Measures {
+		switch {
+		case !isTime(m) || hasFigure(e, m) || !slices.ContainsFunc(first, isTime):
+			first = append(first, m)
+		default:
+			times = append(times, m)
+		}
+	}
+	all := []Table{figureTable(e, first)}
+	if len(times) > 0 {
+		all = append(all, figureTable(e, times))
+	}
+	return all
+}
+
+func hasFigure(e *bench.Experiment, m bench.Measure) bool {
+	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return printed(&r, m.Name) != nil })
+}
+
+// figureTable has the medians in the shape of the published tables: for each measure the host, the node and what lies
+// between them, and below each row the published figures where there are any.
+func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
+	ref, arm := reference(e), nullArm
+	if hasNode(e) {
+		arm = compared(e)[0]
+	}
+	t := Table{Caption: "Medians of the trials; % = how much worse, estimated from pairs where an interval stands above, else the ratio of the medians."}
+	top, sub := []Cell{{Text: "row", Class: "text"}}, []Cell{{}}
+	for _, m := range measures {
+		top = append(top, Cell{Text: named(m), Span: 3})
+		sub = append(sub, Cell{Text: ref}, Cell{Text: shortArm(e, arm)}, Cell{Text: "%"})
+	}
+	t.Head = [][]Cell{top, sub}
+	for i := range e.Rows {
+		r := &e.Rows[i]
+		ours, theirs, what := []Cell{{Text: printable(r.Name), Class: "text"}}, []Cell{{Class: "text"}}, ""
+		for _, m := range measures {
+			h, v := value(r, ref, m.Name), value(r, arm, m.Name)
+			ours = append(ours, scaled(h, m), scaled(v, m), Cell{Text: lost(comparison(r, arm, m.Name), h, v, m), Class: "pct"})
+			f := printed(r, m.Name)
+			if f == nil {
+				theirs = append(theirs, Cell{}, Cell{}, Cell{})
+				continue
+			}
+			theirs = append(theirs, scaledOrNone(f.Host, m), scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
+			what = printable(f.What)
+		}
+		t.Lines = append(t.Lines, TableLine{Cells: ours})
+		if what != "" {
+			theirs[0].Text = what
+			t.Lines = append(t.Lines, TableLine{Class: "published", Cells: theirs})
+		}
+	}
+	return t
+}
+
+// longTable has a line for each row and measure, and all arms beside each other.
+func longTable(e *bench.Experiment) Table {
+	ref := reference(e)
+	t := Table{Caption: "Medians of the trials; % = how much worse."}
+	head := []Cell{{Text: "row", Class: "text"}, {Text: "measure", Class: "text"}, {Text: ref}}
+	for _, arm := range compared(e) {
+		head = append(head, Cell{Text: shortArm(e, arm)}, Cell{Text: "%"})
+	}
+	t.Head = [][]Cell{head}
+	for i := range e.Rows {
+		r := &e.Rows[i]
+		for _, m := range e.Measures {
+			h := value(r, ref, m.Name)
+			cells := []Cell{{Text: printable(r.Name), Class: "text"}, {Text: named(m), Class: "text"}, scaled(h, m)}
+			any := h != nil
+			for _, arm := range compared(e) {
+				v := value(r, arm, m.Name)
+				any = any || v != nil
+				cells = append(cells, scaled(v, m), Cell{Text: lost(comparison(r, arm, m.Name), h, v, m), Class: "pct"})
+			}
+			if any {
+				t.Lines = append(t.Lines, TableLine{Cells: cells})
+			}
+			if f := printed(r, m.Name); f != nil {
+				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: []Cell{
+					{Text: printable(f.What), Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m),
+					scaledOrNone(f.Node, m), {Text: signed(f.PenaltyPct), Class: "pct"},
+				}})
+			}
+		}
+	}
+	return t
+}
+
+// shortArm is the heading of an arm's column.
+func shortArm(e *bench.Experiment, arm string) string {
+	if arm == nullArm {
+		return "again"
+	}
+	return printable(arm)
+}
+
+func scaled(v *float64, m bench.Measure) Cell {
+	if v == nil {
+		return Cell{Text: "-"}
+	}
+	factor, _ := inUnit(m)
+	return Cell{Text: figure(*v * factor)}
+}
+
+// scaledOrNone is for published figures, which may be a penalty alone.
+func scaledOrNone(v float64, m bench.Measure) Cell {
+	if v == 0 {
+		return Cell{Text: "-"}
+	}
+	return scaled(&v, m)
+}
+
+// lost is the penalty: as estimated, or from the medians where the measure was not compared.
+func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string {
+	switch {
+	case c != nil:
+		return signed(c.Penalty.PenaltyPct)
+	case host == nil || arm == nil || *host == 0:
+		return "-"
+	case m.LessIsBetter:
+		return signed(100 * (*arm - *host) / *host)
+	}
+	return signed(100 * (*host - *arm) / *host)
+}
+
+// overview has a line for each experiment.
+func overview(s *bench.Study) Table {
+	t := Table{Caption: "By experiment"}
+	t.Head = [][]Cell{{
+		{Text: "experiment", Class: "text"}, {Text: "= equivalent"}, {Text: "▼ worse"}, {Text: "▲ better"}, {Text: "? undecided"},
+		{Text: "largest penalty, %"}, {Text: "noise floor, %"}, {Text: "pairs a row"},
+	}}
+	for i := range s.Experiments {
+		e := &s.Experiments[i]
+		if e.Skipped != "" {
+			t.Lines = append(t.Lines, TableLine{Cells: []Cell{
+				{Text: printable(e.Name), Class: "text"}, {Text: "not measured: " + printable(e.Skipped), Class: "text", Span: 7},
+			}})
+			continue
+		}
+		n, most, floor := map[bench.Verdict]int{}, 0.0, 0.0
+		for _, l := range lines(e) {
+			if !l.main {
+				continue
+			}
+			n[verdict(l.c)]++
+			most = max(most, l.c.Penalty.PenaltyPct)
+			if l.null != nil {
+				floor = max(floor, l.null.Penalty.PenaltyPct, -l.null.Penalty.PenaltyPct)
+			}
+		}
+		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
+			{Text: printable(e.Name), Class: "text"},
+			{Text: fmt.Sprint(n[bench.Equivalent])}, {Text: fmt.Sprint(n[bench.Worse])}, {Text: fmt.Sprint(n[bench.Better])},
+			{Text: fmt.Sprint(n[bench.Undecided])}, {Text: figure(most)}, {Text: figure(floor)}, {Text: fmt.Sprint(e.Design.Pairs)},
+		}})
+	}
+	return t
+}

@@ -1,0 +1,160 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"berth/internal/bench"
+)
+
+// textWidth is how wide a line of text is at most.
+const textWidth = 80
+
+// text collects lines.
+type text struct{ strings.Builder }
+
+// Text writes the report for a terminal: no line is wider than 80 columns, no colour.
+func (r *Report) Text(w io.Writer) error {
+	var t text
+	a := r.Answer()
+	t.wrap("", a.Status)
+	t.wrap("", a.Headline)
+	for _, g := range a.Groups {
+		if g.Verdict == bench.Equivalent {
+			continue // the tables have them
+		}
+		t.wrap("", fmt.Sprintf("%s: %s", g.Verdict, g.Meaning))
+		for _, item := range g.Items {
+			t.wrap("  - ", item)
+		}
+	}
+	t.wrap("", a.Noise)
+	t.wrap("", a.Power)
+	for i := range r.Study.Experiments {
+		t.experiment(&r.Study.Experiments[i])
+	}
+	t.line("")
+	for _, f := range machineFacts(r.Study) {
+		t.wrap("", f.Name+": "+f.Value)
+	}
+	for _, n := range r.Study.Notes {
+		t.wrap("- ", n)
+	}
+	if _, err := io.WriteString(w, t.String()); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	return nil
+}
+
+func (t *text) experiment(e *bench.Experiment) {
+	t.line("")
+	t.wrap("", fmt.Sprintf("%s: %s", e.Name, e.Title))
+	if e.Skipped != "" {
+		t.wrap("  ", "not measured: "+e.Skipped)
+		return
+	}
+	// The widest line: 16 + 9 + 9 + 20 + 6 + 6 + 8 and six spaces.
+	const line = "%-16s %9s %9s %-20s %6s %6s %s"
+	for _, m := range e.Measures {
+		first := true
+		for _, l := range lines(e) {
+			if l.measure.Name != m.Name {
+				continue
+			}
+			if first {
+				again := "again"
+				t.line(fmt.Sprintf(line, fit(named(m), 16), fit(reference(e), 9), "arm", "% worse (95 %)", again, "publ.", "verdict"))
+			}
+			first = false
+			t.row(line, l)
+		}
+	}
+	for _, f := range flagMeanings(e) {
+		t.wrap("! ", f.Name+": "+f.Value)
+	}
+	for _, f := range experimentFacts(e) {
+		t.wrap("  ", f.Name+": "+f.Value)
+	}
+	for _, n := range e.Notes {
+		t.wrap("- ", n)
+	}
+}
+
+// row prints a comparison; a name that is too long has a line of its own.
+func (t *text) row(format string, l line) {
+	name := l.row.Name
+	if len(compared(l.exp)) > 1 {
+		name += " " + l.arm
+	}
+	name = printable(name)
+	if utf8.RuneCountInString(name) > 16 {
+		t.wrap("", name)
+		name = ""
+	}
+	p, again, pub := l.c.Penalty, "-", "-"
+	if l.null != nil {
+		again = signed(l.null.Penalty.PenaltyPct)
+	}
+	if l.printed != nil {
+		pub = signed(l.printed.PenaltyPct)
+	}
+	s := signed(p.PenaltyPct)
+	if p.CI95Pct != nil {
+		s += " (" + signed(p.CI95Pct[0]) + ".." + signed(p.CI95Pct[1]) + ")"
+	}
+	v := string(verdict(l.c))
+	if len(l.row.Flags) > 0 {
+		v += "!"
+	}
+	h, a := value(l.row, reference(l.exp), l.measure.Name), value(l.row, l.arm, l.measure.Name)
+	t.line(fmt.Sprintf(format, name, scaled(h, l.measure).Text, scaled(a, l.measure).Text, s, again, pub, v))
+}
+
+// fit cuts a text that is wider than n.
+func fit(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// plain writes with letters that every terminal has what the page writes better.
+func plain(s string) string {
+	return strings.NewReplacer("\u202f", "", "−", "-", "“", "\"", "”", "\"", "µs", "us", "±", "+-").Replace(s)
+}
+
+func (t *text) line(s string) {
+	t.WriteString(strings.TrimRight(plain(s), " ") + "\n")
+}
+
+// wrap writes a paragraph, with a mark before its first line. A word that is too long is broken.
+func (t *text) wrap(mark, s string) {
+	indent, col := strings.Repeat(" ", len(mark)), len(mark)
+	t.WriteString(mark)
+	first := true
+	for word := range strings.FieldsSeq(plain(printable(s))) {
+		n := utf8.RuneCountInString(word)
+		if !first && col+1+n > textWidth {
+			t.WriteString("\n" + indent)
+			col, first = len(indent), true
+		}
+		if !first {
+			t.WriteString(" ")
+			col++
+		}
+		for r := []rune(word); ; {
+			room := textWidth - col
+			if len(r) <= room {
+				t.WriteString(string(r))
+				col += len(r)
+				break
+			}
+			t.WriteString(string(r[:room]) + "\n" + indent)
+			r, col = r[room:], len(indent)
+		}
+		first = false
+	}
+	t.WriteString("\n")
+}
