@@ -47,6 +47,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	text := page(t, "json.md")
 	for _, v := range []any{
 		node.Status{}, node.Detail{}, node.Proposal{}, node.Outcome{}, node.SetResult{}, node.Repaired{}, host.Check{}, image.Record{},
+		node.Sample{},
 	} {
 		keys := map[string]bool{}
 		jsonKeys(keys, reflect.TypeOf(v))

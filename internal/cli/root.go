@@ -112,7 +112,7 @@ own code; their own failures are 125 (Berth), 126 (the command cannot be run),
 	}
 	root.AddCommand(under("life",
 		a.applyCmd(), a.runCmd(), a.execCmd(), a.setCmd(), a.startCmd(), a.stopCmd(), a.rmCmd())...)
-	root.AddCommand(under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.logsCmd())...)
+	root.AddCommand(under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), a.logsCmd())...)
 	root.AddCommand(under("host",
 		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.benchCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(a.keeperCmd())

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/node"
+)
+
+// What a terminal is told (ECMA-48, and xterm's own 1049: a screen beside the one with the history).
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	toTop       = "\x1b[H"
+	restOfLine  = "\x1b[K"
+	restBelow   = "\x1b[J"
+)
+
+// screen is a terminal that is drawn on. What it was before, it is again after close.
+type screen struct {
+	in, out *os.File
+	was     *unix.Termios
+	keys    chan byte
+}
+
+// openScreen takes the terminal: keys come at once and are not shown. Signals still work, so that Ctrl-C ends like kill.
+func openScreen(in *os.File, out io.Writer) (*screen, error) {
+	s := &screen{in: in, out: raw(out).(*os.File), keys: make(chan byte, 64)} // the caller saw that it is a terminal
+	var err error
+	if s.was, err = unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS); err != nil {
+		s.was = nil // keys come from elsewhere, or nowhere: the table is drawn all the same
+	}
+	if err := s.take(); err != nil {
+		return nil, err
+	}
+	go s.read()
+	return s, nil
+}
+
+func (s *screen) take() error {
+	if s.was != nil {
+		now := *s.was
+		now.Lflag &^= unix.ICANON | unix.ECHO
+		now.Cc[unix.VMIN], now.Cc[unix.VTIME] = 1, 0
+		if err := unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, &now); err != nil {
+			return fmt.Errorf("take the terminal: %w", err)
+		}
+	}
+	_, err := s.out.WriteString(enterScreen)
+	return err
+}
+
+// close gives the terminal back.
+func (s *screen) close() {
+	_, _ = s.out.WriteString(leaveScreen)
+	if s.was != nil {
+		_ = unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, s.was)
+	}
+}
+
+// read hands on what is typed. It ends with the process: nothing wakes a read of a terminal.
+func (s *screen) read() {
+	if s.was == nil {
+		return
+	}
+	buf := make([]byte, 64)
+	for {
+		n, err := s.in.Read(buf)
+		for _, b := range buf[:n] {
+			s.keys <- b
+		}
+		if err != nil {
+			close(s.keys)
+			return
+		}
+	}
+}
+
+// suspend gives the terminal back, stops the program as Ctrl-Z wants it, and takes the terminal again when it goes on.
+func (s *screen) suspend() error {
+	s.close()
+	if err := unix.Kill(0, unix.SIGSTOP); err != nil { // the group: a shell waits for all of a pipeline
+		return fmt.Errorf("stop: %w", err)
+	}
+	return s.take()
+}
+
+// draw shows lines from the top of the screen, in one write: no flicker.
+func (s *screen) draw(lines []string) error {
+	var b bytes.Buffer
+	b.WriteString(toTop)
+	for i, l := range lines {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		_, _ = (&visible{w: &b}).Write([]byte(l)) // to memory: cannot fail
+		b.WriteString(restOfLine)
+	}
+	b.WriteString(restBelow)
+	_, err := s.out.Write(b.Bytes())
+	return err
+}
+
+func (s *screen) size() (width, height int) {
+	ws, err := unix.IoctlGetWinsize(int(s.out.Fd()), unix.TIOCGWINSZ)
+	if err != nil || ws.Col == 0 || ws.Row == 0 {
+		return helpWidth, 24
+	}
+	return int(ws.Col), int(ws.Row)
+}
+
+// firstInterval is how soon the first rates are shown.
+const firstInterval = 300 * time.Millisecond
+
+// topScreen shows samples on a terminal until somebody quits.
+func (a *app) topScreen(ctx context.Context, s *node.Sampler, f topFlags) error {
+	sample, err := s.Sample(ctx)
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGWINCH, unix.SIGTSTP, unix.SIGHUP, unix.SIGQUIT)
+	defer signal.Stop(signals)
+	sc, err := openScreen(a.In, a.Out)
+	if err != nil {
+		return err
+	}
+	defer sc.close()
+	w := watch{screen: sc, view: topView{sort: f.sort, details: true}, sample: sample}
+	next := time.NewTimer(min(firstInterval, f.interval))
+	defer next.Stop()
+	for {
+		if err := w.draw(); err != nil {
+			return err
+		}
+		again := false
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-next.C:
+			again = true
+		case sig := <-signals:
+			switch sig {
+			case unix.SIGTSTP:
+				if err := sc.suspend(); err != nil {
+					return err
+				}
+			case unix.SIGWINCH:
+			default:
+				return context.Canceled
+			}
+		case key, ok := <-sc.keys:
+			if !ok || w.key(key) {
+				return nil
+			}
+			again = key == ' '
+		}
+		if again {
+			if w.sample, err = s.Sample(ctx); err != nil {
+				return err
+			}
+			next.Reset(f.interval)
+		}
+	}
+}
+
+// watch is what berth top shows now.
+type watch struct {
+	*screen
+	view   topView
+	sample *node.Sample
+	escape string // of an arrow's three bytes, those that came
+}
+
+// topKeys are the keys that sort, in the order of topSorts.
+const topKeys = "cmrwinpa"
+
+// key does what a key asks for; it reports whether that is the end.
+func (w *watch) key(k byte) (quit bool) {
+	if k == 0x1b || w.escape != "" {
+		w.arrow(k)
+		return false
+	}
+	switch i := strings.IndexByte(topKeys, k); {
+	case i >= 0:
+		w.view.sort, w.view.first = topSorts()[i], 0
+	case k == 'd':
+		w.view.details = !w.view.details
+	case k == 'k':
+		w.move(-1)
+	case k == 'j':
+		w.move(1)
+	case k == 'q', k == 'Q', k == 4: // Ctrl-D
+		return true
+	}
+	return false
+}
+
+// arrow gathers the bytes of an arrow or page key: ESC [ A, ESC [ 5 ~.
+func (w *watch) arrow(k byte) {
+	w.escape += string(rune(k))
+	page := 10
+	switch strings.Replace(w.escape, "O", "[", 1) {
+	case "\x1b", "\x1b[", "\x1b[5", "\x1b[6":
+		return
+	case "\x1b[A":
+		w.move(-1)
+	case "\x1b[B":
+		w.move(1)
+	case "\x1b[5~":
+		w.move(-page)
+	case "\x1b[6~":
+		w.move(page)
+	case "\x1b[H":
+		w.view.first = 0
+	}
+	w.escape = ""
+}
+
+func (w *watch) move(by int) { w.view.first += by }
+
+func (w *watch) draw() error {
+	w.view.width, w.view.height = w.size()
+	last := max(len(w.sample.Nodes)-1, 0)
+	w.view.first = min(max(w.view.first, 0), last)
+	v := w.view
+	v.height = max(v.height-1, 1)
+	s := *w.sample
+	s.Nodes = slices.Clone(s.Nodes)
+	lines := topLines(&s, v)
+	for len(lines) < v.height {
+		lines = append(lines, "")
+	}
+	foot := "c cpu m memory r read w write i io n net p pressure a name · d disks · q quit"
+	if w.view.first > 0 {
+		foot = fmt.Sprintf("from %d of %d  ", w.view.first+1, len(s.Nodes)) + foot
+	}
+	return w.screen.draw(append(lines, cutLines([]string{foot}, v)...))
+}

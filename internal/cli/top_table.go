@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"berth/internal/node"
+)
+
+// topColumn is one column of figures. Where there is no room for all, those of the highest rank go first.
+type topColumn struct {
+	head  string
+	width int // with the space before it
+	rank  int
+	value func(*node.Use) *float64 // nil: not known
+	text  func(float64) string
+}
+
+// topColumns are the columns behind the name, in the order in which they are shown.
+func topColumns() []topColumn {
+	return []topColumn{
+		{"CPU%", 6, 1, func(u *node.Use) *float64 { return u.CPU }, percentText},
+		{"THR%", 5, 6, func(u *node.Use) *float64 { return u.Throttled }, percentText},
+		{"MEMORY", 7, 1, func(u *node.Use) *float64 { return number(u.Memory) }, binaryText},
+		{"MAX", 7, 5, func(u *node.Use) *float64 { return number(u.MemoryMax) }, binaryText},
+		{"cpu", 4, 4, func(u *node.Use) *float64 { return some(u, func(p *node.PressureUse) *node.StallUse { return p.CPU }) }, percentText},
+		{"mem", 4, 4, func(u *node.Use) *float64 {
+			return some(u, func(p *node.PressureUse) *node.StallUse { return p.Memory })
+		}, percentText},
+		{"io", 4, 4, func(u *node.Use) *float64 { return some(u, func(p *node.PressureUse) *node.StallUse { return p.IO }) }, percentText},
+		{"READ/s", 7, 2, func(u *node.Use) *float64 { return sum(u.Disks, func(d node.DiskUse) float64 { return d.ReadBytes }) }, decimalText},
+		{"WRIT/s", 7, 2, func(u *node.Use) *float64 { return sum(u.Disks, func(d node.DiskUse) float64 { return d.WriteBytes }) }, decimalText},
+		{"R-IOPS", 7, 7, func(u *node.Use) *float64 { return sum(u.Disks, func(d node.DiskUse) float64 { return d.ReadOps }) }, decimalText},
+		{"W-IOPS", 7, 7, func(u *node.Use) *float64 { return sum(u.Disks, func(d node.DiskUse) float64 { return d.WriteOps }) }, decimalText},
+		{"RXbit", 6, 3, func(u *node.Use) *float64 { return sum(u.Links, func(l node.LinkUse) float64 { return l.RXBits }) }, decimalText},
+		{"TXbit", 6, 3, func(u *node.Use) *float64 { return sum(u.Links, func(l node.LinkUse) float64 { return l.TXBits }) }, decimalText},
+		{"TASKS", 6, 8, func(u *node.Use) *float64 { return number(u.PIDs) }, countText},
+	}
+}
+
+// number is a count as a figure of a column.
+func number(n *int64) *float64 {
+	if n == nil {
+		return nil
+	}
+	f := float64(*n)
+	return &f
+}
+
+// some is the part of the time that some task waited for a resource.
+func some(u *node.Use, of func(*node.PressureUse) *node.StallUse) *float64 {
+	if u.Pressure == nil {
+		return nil
+	}
+	if s := of(u.Pressure); s != nil {
+		return s.Some
+	}
+	return nil
+}
+
+// sum adds up what a node did on all disks or links; nil if that is not known.
+func sum[T any](all []T, of func(T) float64) *float64 {
+	if all == nil {
+		return nil
+	}
+	total := 0.0
+	for _, one := range all {
+		total += of(one)
+	}
+	return &total
+}
+
+// topView is how a sample is shown.
+type topView struct {
+	width   int // columns; 0: as many as it takes
+	height  int // lines; 0: as many as it takes
+	sort    string
+	details bool // a line for each disk in use, and for each of several interfaces
+	first   int  // of the nodes, to be shown first
+}
+
+// topSorts are the orders of the table. The greatest is first, of names the smallest.
+func topSorts() []string {
+	return []string{"cpu", "memory", "read", "write", "io", "net", "pressure", "name"}
+}
+
+// topFigure is what a node is sorted by.
+func topFigure(u *node.Use, by string) float64 {
+	value := func(all ...*float64) float64 {
+		total := 0.0
+		for _, v := range all {
+			if v != nil {
+				total += *v
+			}
+		}
+		return total
+	}
+	read := sum(u.Disks, func(d node.DiskUse) float64 { return d.ReadBytes })
+	write := sum(u.Disks, func(d node.DiskUse) float64 { return d.WriteBytes })
+	switch by {
+	case "cpu":
+		return value(u.CPU)
+	case "memory":
+		return value(number(u.Memory))
+	case "read":
+		return value(read)
+	case "write":
+		return value(write)
+	case "io":
+		return value(read, write)
+	case "net":
+		return value(sum(u.Links, func(l node.LinkUse) float64 { return l.RXBits + l.TXBits }))
+	case "pressure":
+		return value(some(u, func(p *node.PressureUse) *node.StallUse { return p.CPU }),
+			some(u, func(p *node.PressureUse) *node.StallUse { return p.Memory }),
+			some(u, func(p *node.PressureUse) *node.StallUse { return p.IO }))
+	}
+	return 0
+}
+
+func sortUses(all []node.Use, by string) {
+	slices.SortStableFunc(all, func(a, b node.Use) int {
+		return cmp.Or(cmp.Compare(topFigure(&b, by), topFigure(&a, by)), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// topLines draws a sample.
+func topLines(s *node.Sample, v topView) []string {
+	sortUses(s.Nodes, v.sort)
+	lines := topHead(s, v)
+	if len(s.Nodes) == 0 {
+		return cutLines(append(lines, "", "no node runs"), v)
+	}
+	columns, name := fitColumns(s.Nodes, v.width)
+	head := pad("NAME", name)
+	for _, c := range columns {
+		head += fmt.Sprintf("%*s", c.width, c.head)
+	}
+	lines = append(lines, "", head)
+	for i := range s.Nodes {
+		u := &s.Nodes[i]
+		if i < v.first {
+			continue
+		}
+		line := pad(shorten(u.Name+kindMark(u), name), name)
+		for _, c := range columns {
+			text := "-"
+			if f := c.value(u); f != nil {
+				text = c.text(*f)
+			}
+			line += fmt.Sprintf("%*s", c.width, text)
+		}
+		lines = append(lines, line)
+		if v.details {
+			lines = append(lines, topDetails(u)...)
+		}
+	}
+	return cutLines(lines, v)
+}
+
+// kindMark tells a service of the host from a node.
+func kindMark(u *node.Use) string {
+	return word(u.Kind == node.KindService, " (service)", "")
+}
+
+// topHead says what the figures are of.
+func topHead(s *node.Sample, v topView) []string {
+	what := count(len(s.Nodes), "node")
+	services := 0
+	for i := range s.Nodes {
+		services += len(kindMark(&s.Nodes[i])) / len(" (service)")
+	}
+	if services > 0 {
+		what = count(len(s.Nodes)-services, "node") + ", " + count(services, "service")
+	}
+	first := fmt.Sprintf("%s  %s by %s", s.Time.Format(time.TimeOnly), what, v.sort)
+	if s.Interval > 0 {
+		first += fmt.Sprintf(", over %.1f s", s.Interval.Seconds())
+	}
+	h := s.Host
+	second := "host"
+	if h.CPU != nil {
+		second += fmt.Sprintf("  CPU %s%% of %d%%", percentText(*h.CPU), 100*h.CPUs)
+	}
+	second += fmt.Sprintf("  memory %s of %s", binaryText(float64(h.Memory)), binaryText(float64(h.MemoryTotal)))
+	if h.Pressure != nil {
+		u := &node.Use{Pressure: h.Pressure}
+		second += "  waits"
+		for _, c := range topColumns() {
+			if f := c.value(u); f != nil {
+				second += fmt.Sprintf(" %s %s%%", c.head, c.text(*f))
+			}
+		}
+	}
+	return []string{first, second}
+}
+
+// topNameWidth is the room that a name has at least; longer ones lose their beginning.
+const topNameWidth = 14
+
+// fitColumns chooses the columns for a width, and how wide names are.
+func fitColumns(all []node.Use, width int) (columns []topColumn, name int) {
+	longest := len("NAME")
+	for i := range all {
+		longest = max(longest, utf8.RuneCountInString(all[i].Name+kindMark(&all[i])))
+	}
+	columns = slices.DeleteFunc(topColumns(), func(c topColumn) bool {
+		return !slices.ContainsFunc(all, func(u node.Use) bool { return c.value(&u) != nil })
+	})
+	if width == 0 {
+		return columns, longest
+	}
+	used := func() int {
+		n := 0
+		for _, c := range columns {
+			n += c.width
+		}
+		return n
+	}
+	for len(columns) > 1 && min(longest, topNameWidth)+used() > width {
+		last := slices.MaxFunc(columns, func(a, b topColumn) int { return cmp.Compare(a.rank, b.rank) }).rank
+		columns = slices.DeleteFunc(columns, func(c topColumn) bool { return c.rank == last })
+	}
+	return columns, max(min(longest, width-used()), 1)
+}
+
+// topDetails tells of each disk that a node used, and of its interfaces where there are several.
+func topDetails(u *node.Use) []string {
+	var lines []string
+	for _, d := range u.Disks {
+		if d.ReadOps+d.WriteOps+d.ReadBytes+d.WriteBytes == 0 && (d.Waited == nil || *d.Waited == 0) {
+			continue
+		}
+		line := fmt.Sprintf("  %s: read %sB/s %s IOPS, write %sB/s %s IOPS", d.Disk,
+			decimalText(d.ReadBytes), decimalText(d.ReadOps), decimalText(d.WriteBytes), decimalText(d.WriteOps))
+		if d.Waited != nil {
+			line += ", held back " + percentText(*d.Waited) + "%"
+		}
+		lines = append(lines, line)
+	}
+	if len(u.Links) < 2 {
+		return lines
+	}
+	for _, l := range u.Links {
+		lines = append(lines, fmt.Sprintf("  %s: rx %sbit/s %s packets/s, tx %sbit/s %s packets/s", l.Link,
+			decimalText(l.RXBits), decimalText(l.RXPackets), decimalText(l.TXBits), decimalText(l.TXPackets)))
+	}
+	return lines
+}
+
+// cutLines makes a drawing fit.
+func cutLines(lines []string, v topView) []string {
+	if v.height > 0 && len(lines) > v.height {
+		lines = lines[:v.height]
+	}
+	for i, l := range lines {
+		if r := []rune(l); v.width > 0 && len(r) > v.width {
+			lines[i] = string(r[:v.width])
+		}
+	}
+	return lines
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(width-utf8.RuneCountInString(s), 0))
+}
+
+// percentText is 0, 0.4, 12, 100 …: three letters, unless it is more than ten CPUs.
+func percentText(f float64) string {
+	if f >= 0.05 && f < 9.95 {
+		return fmt.Sprintf("%.1f", f)
+	}
+	return fmt.Sprintf("%.0f", f)
+}
+
+func countText(f float64) string { return fmt.Sprintf("%.0f", f) }
+
+// decimalText is a rate in at most five letters: 0, 512, 4.1k, 25.3M, 1.2G.
+func decimalText(f float64) string { return scaled(f, 1000, []string{"", "k", "M", "G", "T", "P"}) }
+
+// binaryText is a size in at most six: 512, 96Mi, 3.9Gi.
+func binaryText(f float64) string { return scaled(f, 1024, []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}) }
+
+func scaled(f float64, base float64, units []string) string {
+	i := 0
+	for ; i < len(units)-1 && math.Round(f) >= base; i++ {
+		f /= base
+	}
+	if i > 0 && f < 99.95 {
+		return fmt.Sprintf("%.1f%s", f, units[i])
+	}
+	return fmt.Sprintf("%.0f%s", f, units[i])
+}
