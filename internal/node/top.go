@@ -12,6 +12,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/host"
 	"berth/internal/link"
+	"berth/internal/plan"
 	"berth/internal/vnode"
 )
 
@@ -23,7 +24,7 @@ type Sampler struct {
 	boot  string
 	last  map[string]reading // by name, of the sample before
 	host  hostReading
-	class map[string]classed
+	specs map[string]started
 }
 
 // reading is what was counted of one node at one moment.
@@ -42,10 +43,11 @@ type hostReading struct {
 	cgroup.Pressure
 }
 
-// classed is a node's class as of a start of it: it changes with the next one only.
-type classed struct {
+// started is what a node's spec said when it was started: it changes with the next start only.
+type started struct {
 	start uint64
 	class vnode.Class
+	group string
 }
 
 // NewSampler returns a sampler of the nodes named, or of all that run. It refuses names that no node has.
@@ -59,7 +61,7 @@ func (b *Berth) NewSampler(names []string) (*Sampler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
-	return &Sampler{b: b, only: names, boot: boot, last: map[string]reading{}, class: map[string]classed{}}, nil
+	return &Sampler{b: b, only: names, boot: boot, last: map[string]reading{}, specs: map[string]started{}}, nil
 }
 
 // Sample reads the counters of the nodes that run now. Rates are those since the sample before; they are not known of
@@ -128,23 +130,23 @@ func (s *Sampler) subjects(ctx context.Context) ([]subject, error) {
 		if st.State != Running {
 			continue
 		}
-		all = append(all, subject{
-			name: name, kind: KindNode, class: s.classOf(st), group: s.b.groupPath(name), pid: st.PID, start: st.Start,
-		})
+		spec := s.spec(&st)
+		all = append(all, subject{name: name, kind: KindNode, class: spec.class, group: spec.group, pid: st.PID, start: st.Start})
 	}
 	return all, nil
 }
 
-func (s *Sampler) classOf(st Status) vnode.Class {
-	c, ok := s.class[st.Name]
-	if !ok || c.start != st.Start {
-		c = classed{start: st.Start}
+func (s *Sampler) spec(st *Status) started {
+	spec, ok := s.specs[st.Name]
+	if !ok || spec.start != st.Start {
+		n := &vnode.Node{Name: st.Name}
 		if stored, err := s.b.stored(st.Name); err == nil {
-			c.class = stored.Now.Class
+			n = stored.Now
 		}
-		s.class[st.Name] = c
+		spec = started{start: st.Start, class: n.Class, group: plan.GroupPath(s.b.Layout, n)}
+		s.specs[st.Name] = spec
 	}
-	return c.class
+	return spec
 }
 
 func (sub *subject) read(m *cgroup.Meter) (reading, bool) {
