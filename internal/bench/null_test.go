@@ -28,7 +28,7 @@ func TestNullRows(t *testing.T) {
 		t.Errorf("%v: %+v", err, rep.Summary)
 	}
 	var b bytes.Buffer
-	if err := rep.Text(&b); err != nil || !strings.HasPrefix(b.String(), "101 rows") {
+	if err := rep.Text(&b); err != nil || !strings.HasPrefix(b.String(), "machine ") || !strings.Contains(b.String(), "\n101 rows") {
 		t.Errorf("%v %s", err, b.String())
 	}
 }

@@ -20,13 +20,15 @@ import (
 )
 
 // fake is a disk that needs no time: an arm answers with the given IOPS and some noise.
-func fake(seed uint64, iops float64) Arm {
+func fake(seed uint64, iops float64) Arm { return fakeNoise(seed, iops, .02) }
+
+func fakeNoise(seed uint64, iops, noise float64) Arm {
 	r := rand.New(rand.NewPCG(seed, 0))
 	return func(_ context.Context, argv []string) ([]byte, error) {
 		if slices.Contains(argv, "--version") {
 			return []byte("fio-3.33\n"), nil
 		}
-		v := iops * math.Exp(.02*r.NormFloat64())
+		v := iops * math.Exp(noise*r.NormFloat64())
 		side := `{"iops": %f, "bw_bytes": %f, "total_ios": 1000, "runtime": 300, "lat_ns": {"mean": %f}, "clat_ns": {"percentile": {"99.000000": %f}}}`
 		d := fmt.Sprintf(side, v, v*4096, 1e9/v, 3e9/v)
 		return []byte(`note: something of fio's` + "\n" + `{"jobs": [{"error": 0, "read": ` + d + `, "write": ` + d + `}]}`), nil

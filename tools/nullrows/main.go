@@ -35,6 +35,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.Run, "run", 200*time.Millisecond, "length of a trial")
 	flag.DurationVar(&o.Warm, "warm", 50*time.Millisecond, "warm-up of a trial")
 	flag.Uint64Var(&o.Seed, "seed", 2015, "of the order of the trials")
+	name := flag.String("machine", "", "name of this machine (default: its host name)")
 	flag.Parse()
 
 	begun := time.Now()
@@ -44,6 +45,7 @@ func run(ctx context.Context) error {
 	if rep == nil || len(rep.Rows) == 0 {
 		return err
 	}
+	rep.Name = *name
 	err = errors.Join(err, write(filepath.Join(*out, "null-rows.json"), rep.JSON))
 	err = errors.Join(err, write(filepath.Join(*out, "null-rows.txt"), rep.Text))
 	return errors.Join(err, rep.Text(os.Stdout), rep.Check())

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+)
+
+// loop is a loop device of our own; the kernel takes it apart when it is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
+type loop struct {
+	*os.File
+	number string // MAJ:MIN
+}
+
+// newLoop makes a loop device on a file of so many bytes in dir. The file has no name any more when it returns.
+func newLoop(dir string, size int64) (*loop, error) {
+	back, err := os.CreateTemp(dir, "knowndiff-*")
+	if err != nil {
+		return nil, fmt.Errorf("make the file of the loop device: %w", err)
+	}
+	defer back.Close()
+	defer os.Remove(back.Name())
+	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
+		return nil, fmt.Errorf("make the file of the loop device: %w", err)
+	}
+	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("ask for a loop device: %w", err)
+	}
+	defer ctl.Close()
+	for {
+		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("ask for a loop device: %w", err)
+		}
+		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDWR, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open the loop device: %w", err)
+		}
+		config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
+		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
+		if err == nil {
+			return numbered(dev)
+		}
+		dev.Close()
+		if !errors.Is(err, unix.EBUSY) { // somebody else took it
+			return nil, fmt.Errorf("set up the loop device: %w", err)
+		}
+	}
+}
+
+func numbered(dev *os.File) (*loop, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dev.Fd()), &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("look at the loop device: %w", err), dev.Close())
+	}
+	return &loop{dev, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))}, nil
+}
+
+// caps makes cgroups whose reads and writes are held below a rate.
+type caps struct {
+	dir, mechanism string
+	v2             bool
+	enabled        string // the file in which we enabled the controller; "" if it was
+	made           []string
+}
+
+func newCaps() (*caps, error) {
+	c, err := host.ReadCgroups("/proc")
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case c.V1["blkio"] != "":
+		return &caps{dir: c.V1["blkio"], mechanism: "blkio.throttle"}, nil
+	case slices.Contains(c.V2Controllers, "io"):
+		k := &caps{dir: c.V2, mechanism: "io.max", v2: true}
+		if !slices.Contains(c.V2Enabled, "io") {
+			k.enabled = filepath.Join(c.V2, "cgroup.subtree_control")
+			return k, set(k.enabled, "+io")
+		}
+		return k, nil
+	}
+	return nil, errors.New("this host has no cgroup controller for disks (blkio or io)")
+}
+
+// group makes a group that may read and write so many bytes per second of the device, and returns its cgroup.procs.
+func (c *caps) group(role, device string, bps int64) (procs string, err error) {
+	dir := filepath.Join(c.dir, fmt.Sprintf("knowndiff-%d-%s", os.Getpid(), role))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make a cgroup: %w", err)
+	}
+	c.made = append(c.made, dir)
+	if c.v2 {
+		err = set(filepath.Join(dir, "io.max"), fmt.Sprintf("%s rbps=%d wbps=%d", device, bps, bps))
+	} else {
+		for _, verb := range []string{"read", "write"} {
+			err = errors.Join(err, set(filepath.Join(dir, "blkio.throttle."+verb+"_bps_device"), fmt.Sprintf("%s %d", device, bps)))
+		}
+	}
+	return filepath.Join(dir, "cgroup.procs"), err
+}
+
+// close removes the groups and gives back what was enabled for them.
+func (c *caps) close() error {
+	var err error
+	for _, dir := range slices.Backward(c.made) {
+		err = errors.Join(err, os.Remove(dir))
+	}
+	if c.enabled != "" {
+		err = errors.Join(err, set(c.enabled, "-io"))
+	}
+	return err
+}
+
+func set(file, text string) error {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("write %q: %w", strings.TrimSpace(text), err)
+	}
+	return nil
+}
