@@ -36,6 +36,9 @@ func Change(n *Node, key, value string) error {
 	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
 		return changeHugePages(n, size, value)
 	}
+	if key == AddDevice || key == TakeDevice {
+		return changeDevices(n, key, value)
+	}
 	for _, l := range limits(n) {
 		if l.key != key {
 			continue
@@ -65,7 +68,7 @@ func Settable(n *Node) []string {
 
 func unknownKey(n *Node, key string) error {
 	keys := slices.DeleteFunc(Settable(n), func(k string) bool { return strings.HasPrefix(k, "hugepages.") })
-	return fmt.Errorf("%s: unknown key of node %s: %s or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
+	return fmt.Errorf("%s: unknown key of node %s: %s, devices+, devices- or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
 }
 
 func changeHugePages(n *Node, sizeText, value string) error {

@@ -19,7 +19,7 @@ type Difference struct {
 // Diff returns every difference in what two specs ask for, in the order of the types. Defaults count as asked for, so
 // writing one out is no difference, and neither is the order of io entries, interfaces with a name, devices and mounts.
 //
-// Live are the limits that Change can set, and restart and autostart, which the kernel knows nothing of.
+// Live are the limits that Change can set, devices, and restart and autostart, which the kernel knows nothing of.
 func Diff(before, after *Node) []Difference {
 	was, is := asked(before), asked(after)
 	var diffs []Difference
@@ -43,7 +43,7 @@ func isLive(key string) bool {
 		return false
 	}
 	switch group {
-	case "restart", "autostart", "cpu", "memory", "hugepages", "pids":
+	case "restart", "autostart", "cpu", "memory", "hugepages", "pids", "devices":
 		return true
 	case "io":
 		_, field, _ := strings.Cut(rest, ".")

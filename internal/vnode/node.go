@@ -151,9 +151,10 @@ type NetRate struct {
 
 // Device is a device of the host (a path alone in the spec, or these keys).
 type Device struct {
-	Path   string `json:"path" doc:"the device's path on the host; may hold * and ?"`
+	Path   string `json:"path" doc:"the device's path on the host; with * and ?: all that match when the node starts, at least one"`
 	As     string `json:"as,omitempty" doc:"its path inside; default: the same"`
 	Access string `json:"access,omitempty" doc:"letters of r (read), w (write), m (make nodes); default rw"`
+	Unsafe bool   `json:"unsafe,omitempty" doc:"give it although no node should have it (the host's memory, a mounted disk); ls and show say so"`
 }
 
 // Mount makes a folder or file of the host visible inside.

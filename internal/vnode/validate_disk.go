@@ -117,6 +117,9 @@ func checkDevices(r *report, n *Node) {
 		if strings.ContainsAny(d.Path, `[]\`) {
 			r.bad(at+".path", "%q is not a pattern: only * and ? stand for other letters", d.Path)
 		}
+		if d.Unsafe && d.Pattern() {
+			r.bad(at+".unsafe", "not possible with a pattern as path: what is unsafe is given by its own name")
+		}
 		if d.As != "" {
 			checkDeviceAs(r, at+".as", d)
 			first.check(r, "as", at+".as", d.As)
