@@ -22,32 +22,51 @@ type Disk struct {
 	Name  string `json:"name"`          // the kernel's: vda, nvme0n1, loop0, dm-0, md0
 	Asked string `json:"asked"`         // the path that was asked for
 	Via   string `json:"via,omitempty"` // how it leads to the disk: "partition vda1 of vda", "/srv is on vda"; "" if it is the disk
+	Kind  Kind   `json:"kind,omitempty"`
+	FS    string `json:"fs,omitempty"` // the file system that asked lies on: "ext4"; "" for a device
+
+	// A weight needs a queue of requests. A volume has none: there it acts on the disks below.
+	Queues   []Queue `json:"queues,omitempty"`
+	NoWeight string  `json:"no_weight,omitempty"` // why there are none
 }
 
 // Number returns the disk's number as the kernel writes it: "254:0".
-func (d Disk) Number() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
+func (d Disk) Number() string { return number(d.Major, d.Minor) }
 
 // Resolve returns the disk of a device node, or of a link to one (/dev/disk/by-id/…). sys is the root of sysfs.
 func Resolve(sys, path string) (Disk, error) {
+	d, err := open(sys, path)
+	if err != nil {
+		return Disk{}, err
+	}
+	disk, err := d.disk(sys, path)
+	if err != nil {
+		return Disk{}, fmt.Errorf("find the disk of %s: %w", path, err)
+	}
+	return disk, nil
+}
+
+// open finds the block device at a path.
+func open(sys, path string) (*device, error) {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Disk{}, refuse.NotFoundf("there is no device %s", path)
+		return nil, refuse.NotFoundf("there is no device %s", path)
 	case err != nil:
-		return Disk{}, fmt.Errorf("find the device %s: %w", path, err)
+		return nil, fmt.Errorf("find the device %s: %w", path, err)
 	case fi.Mode()&os.ModeDevice == 0 || fi.Mode()&os.ModeCharDevice != 0:
-		return Disk{}, refuse.Invalidf("%s is not a block device: device takes one, path takes a folder or file", path)
+		return nil, refuse.Invalidf("%s is not a block device: device takes one, path takes a folder or file", path)
 	}
 	dev := rdev(fi)
 	d, err := byNumber(sys, unix.Major(dev), unix.Minor(dev))
 	if err != nil {
-		return Disk{}, fmt.Errorf("find the disk of %s: %w", path, err)
+		return nil, fmt.Errorf("find the disk of %s: %w", path, err)
 	}
-	return d.disk(path), nil
+	return d, nil
 }
 
-// Under returns the disk under a folder or file. File systems without one device of their own (btrfs, overlay,
-// tmpfs, network file systems) are refused.
+// Under returns the disk under a folder or file. File systems without one device of their own (btrfs over several,
+// overlay, tmpfs, network file systems) are refused.
 func Under(sys, path string) (Disk, error) {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -58,19 +77,25 @@ func Under(sys, path string) (Disk, error) {
 		return Disk{}, fmt.Errorf("find the device under %s: %w", path, err)
 	case st.Mode&unix.S_IFMT == unix.S_IFBLK:
 		return Disk{}, refuse.Invalidf("%s is a block device: give it as device, not as path", path)
-	case unix.Major(st.Dev) == 0: // an anonymous number, made up by the file system (mm: get_anon_bdev)
-		return Disk{}, refuse.Cannotf("name the disk with device", "%s lies on %s, which has no one disk under it",
-			path, fileSystem(path))
 	}
-	d, err := byNumber(sys, unix.Major(st.Dev), unix.Minor(st.Dev))
+	var d *device
+	if unix.Major(st.Dev) == 0 { // an anonymous number, made up by the file system (mm: get_anon_bdev)
+		d, err = underAnonymous(sys, path)
+	} else {
+		d, err = byNumber(sys, unix.Major(st.Dev), unix.Minor(st.Dev))
+	}
 	if err != nil {
 		return Disk{}, fmt.Errorf("find the disk under %s: %w", path, err)
 	}
-	disk := d.disk(path)
+	disk, err := d.disk(sys, path)
+	if err != nil {
+		return Disk{}, fmt.Errorf("find the disk under %s: %w", path, err)
+	}
 	if disk.Via == "" {
 		disk.Via = d.name
 	}
 	disk.Via = path + " is on " + disk.Via
+	disk.FS = typeOf(path)
 	return disk, nil
 }
 
@@ -83,13 +108,19 @@ type device struct {
 }
 
 // disk returns the whole device that asked leads to.
-func (d *device) disk(asked string) Disk {
-	via := ""
+func (d *device) disk(sys, asked string) (Disk, error) {
+	layers, err := d.layer(sys)
+	if err != nil {
+		return Disk{}, err
+	}
+	disk := Disk{Asked: asked}
+	disk.Queues, disk.NoWeight = layers.queues()
 	if d.partOf != nil {
-		via = "partition " + d.name + " of " + d.partOf.name
+		disk.Via = "partition " + d.name + " of " + d.partOf.name
 		d = d.partOf
 	}
-	return Disk{Major: d.major, Minor: d.minor, Name: d.name, Asked: asked, Via: via}
+	disk.Major, disk.Minor, disk.Name, disk.Kind = d.major, d.minor, d.name, d.kind()
+	return disk, nil
 }
 
 // byNumber finds a block device by its number. A device that sysfs does not know is refused (exit 4).

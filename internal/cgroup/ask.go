@@ -25,7 +25,8 @@ type ask struct {
 	note       string      // where it comes from, if not from the spec
 	page       vnode.Bytes // size of huge pages
 	disk       block.Disk
-	max        int64 // memory.max, for memory.swap
+	engine     vnode.Engine // of a weight: the one asked for
+	max        int64        // memory.max, for memory.swap
 }
 
 // maxIOPS is the greatest limit of operations: the kernel keeps it in 32 bits (v1 cuts a greater one silently,
@@ -77,60 +78,6 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 	}
 	all = append(all, io...)
 	return all, refuseAny(n, all, h)
-}
-
-// ioAsks lists the limits of block devices.
-func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
-	var all []ask
-	entry := map[string]string{} // disk number to the entry that has it
-	for _, io := range n.IO {
-		if err := laterIO(io); err != nil {
-			return nil, err
-		}
-		disk, ok := disks[io.Name]
-		if !ok {
-			return nil, fmt.Errorf("plan io.%s: its disk was not looked up", io.Name)
-		}
-		if other, twice := entry[disk.Number()]; twice {
-			return nil, refuse.Invalidf("io.%s and io.%s act on one disk, %s: the kernel has one limit for a disk",
-				other, io.Name, disk.Name)
-		}
-		entry[disk.Number()] = io.Name
-		for _, d := range []struct {
-			name string
-			vnode.IORate
-		}{{"read", io.Read}, {"write", io.Write}} {
-			base := ask{controller: "io", disk: disk}
-			if d.Rate != 0 {
-				a := base
-				a.key, a.what = "io."+io.Name+"."+d.name+".rate", "io."+d.name+".rate"
-				a.value, a.asked = int64(d.Rate), d.Rate.String()
-				all = append(all, a)
-			}
-			if d.IOPS != 0 {
-				a := base
-				a.key, a.what = "io."+io.Name+"."+d.name+".iops", "io."+d.name+".iops"
-				a.value, a.asked = int64(d.IOPS), strconv.Itoa(d.IOPS)
-				if a.value > maxIOPS {
-					return nil, refuse.Invalidf("%s %d: the kernel counts at most %d operations a second", a.key, d.IOPS, maxIOPS)
-				}
-				all = append(all, a)
-			}
-		}
-	}
-	return all, nil
-}
-
-// laterIO refuses what is specified and not built yet.
-func laterIO(io vnode.IO) error {
-	switch {
-	case io.Filesystem != "":
-		return refuse.Cannotf("limit a disk of this host by device or path",
-			"io.%s: limits on a shared file system come with a later version", io.Name)
-	case io.Weight != 0:
-		return refuse.Cannotf("give read and write rates", "io.%s.weight: weights of block I/O come with a later version", io.Name)
-	}
-	return nil
 }
 
 // unifiedRemedy is what makes v2's limits possible.

@@ -34,27 +34,72 @@ func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.D
 	}
 	limits := make([]*Limit, len(all))
 	for i, a := range all {
-		limits[i] = a.limit(h, path)
+		if limits[i], err = a.limit(h, path); err != nil {
+			return nil, err
+		}
+	}
+	return limits, nil
+}
+
+// Held returns the limits of a node that has them, as Limits does, but refuses no weight: what was honoured when it
+// was asked for may be no longer, because somebody chose another scheduler. Such a limit has nothing to write, and its
+// note says why.
+func Held(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
+	all, err := asks(n, h, disks)
+	if err != nil {
+		return nil, err
+	}
+	limits := make([]*Limit, len(all))
+	for i, a := range all {
+		if limits[i], err = a.limit(h, path); err != nil {
+			limits[i] = &Limit{Key: a.key, Asked: a.asked, Mechanism: "nothing", Note: err.Error()}
+		}
 	}
 	return limits, nil
 }
 
 // limit chooses the hierarchy that has the limit's controller.
-func (a ask) limit(h host.Cgroups, path string) *Limit {
+func (a ask) limit(h host.Cgroups, path string) (*Limit, error) {
 	var how hold
-	if v1 := v1Name(a.controller); h.Has(v1) == "v1" {
-		how = onV1(a, func(name string) string { return filepath.Join(h.V1[v1], path, name) })
+	v1 := v1Name(a.controller)
+	file := func(name string) string { return filepath.Join(h.V2, path, name) }
+	if h.Has(v1) == "v1" {
+		file = func(name string) string { return filepath.Join(h.V1[v1], path, name) }
+	}
+	if a.what == "io.weight" {
+		how, err := weigh(a, h, file)
+		if err != nil {
+			return nil, err
+		}
+		return &Limit{Key: a.key, Asked: a.asked, Mechanism: how.mechanism, Writes: how.writes, Note: how.note}, nil
+	}
+	if h.Has(v1) == "v1" {
+		how = onV1(a, file)
 	} else {
-		how = onV2(a, func(name string) string { return filepath.Join(h.V2, path, name) })
-		if a.controller == "io" && h.Has("memory") != "v2" {
-			how.note = "without memory on cgroup v2, writes through the page cache are not limited"
+		how = onV2(a, file)
+		if a.controller == "io" {
+			how.note = writebackNote(a, h)
 		}
 	}
 	l := &Limit{Key: a.key, Asked: a.asked, Mechanism: how.mechanism, Writes: how.writes, Note: how.note}
 	if a.controller == "io" {
 		l.Note = joinNotes(diskNote(a.disk), how.note)
 	}
-	return l
+	return l, nil
+}
+
+// writebackNote says whether a limit of writes on cgroup v2 holds those through the page cache too: the file system must
+// tell whose they are (SB_I_CGROUPWB), which ext4, XFS, btrfs and f2fs do.
+func writebackNote(a ask, h host.Cgroups) string {
+	switch {
+	case h.Has("memory") != "v2":
+		return "without memory on cgroup v2, writes through the page cache are not limited"
+	case !strings.HasPrefix(a.what, "io.write."), a.disk.FS == "":
+		return ""
+	case a.disk.FS == block.Other:
+		return "its file system does not tell whose writes through the page cache are: they are not limited"
+	}
+	return "writes through the page cache of " + a.disk.FS + " too"
 }
 
 // diskNote says on which disk a limit acts, where that is not what was asked for.

@@ -16,9 +16,13 @@ type Shown struct {
 func Read(limits []*Limit) ([]Shown, error) {
 	all := make([]Shown, 0, len(limits))
 	for _, l := range limits {
-		s := Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note, Holds: true}
+		s := Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note, Holds: len(l.Writes) > 0}
 		for _, w := range l.Writes {
 			got, err := w.effect()
+			if gone(err) { // the kernel dropped the file with what was behind it
+				s.ReadBack, s.Holds = "", false
+				break
+			}
 			if err != nil {
 				return nil, fmt.Errorf("read %s: %w", l.Key, err)
 			}

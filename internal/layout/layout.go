@@ -65,6 +65,9 @@ func (l Layout) HostLock() string { return "/run/berth.lock" }
 // VFLeases is the folder that says which node has which virtual function of an adapter: one a host too.
 func (l Layout) VFLeases() string { return "/run/berth.vfs" }
 
+// DiskLoans is the folder that says which disk Berth switched to which engine, for which nodes: one a host too.
+func (l Layout) DiskLoans() string { return "/run/berth.disks" }
+
 // Unit is the systemd unit that enables virtual functions at boot.
 func (l Layout) Unit() string { return l.tagged("berth-vfs") + ".service" }
 

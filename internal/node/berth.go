@@ -48,7 +48,7 @@ func Open(root string) (*Berth, error) {
 	}
 	return &Berth{
 		Layout: layout.New(root), root: root,
-		kinds: step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds()),
+		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds()),
 	}, nil
 }
 
@@ -260,7 +260,7 @@ func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
 	if f.Links.Pooled, err = plan.PooledMACs(n, f); err != nil {
 		return f, err
 	}
-	if f.Disks, err = disks(n); err != nil {
+	if f.Disks, err = b.disks(n, f.Host.Cgroups); err != nil {
 		return f, err
 	}
 	for _, d := range n.Devices {
@@ -296,8 +296,13 @@ func commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	return c, err
 }
 
-// disks finds the disk of each I/O limit. Device numbers are found anew each time, never kept: they change.
-func disks(n *vnode.Node) (map[string]block.Disk, error) {
+// disks finds the disk of each I/O limit, and what it offers for weights where one is asked for. Device numbers are found
+// anew each time, never kept: they change.
+func (b *Berth) disks(n *vnode.Node, cg host.Cgroups) (map[string]block.Disk, error) {
+	offers := block.Offers{Loans: block.Loans(b.Layout.DiskLoans())}
+	if cg.Has("blkio") == "" && cg.Has("io") == "v2" {
+		offers.V2 = cg.V2
+	}
 	all := map[string]block.Disk{}
 	for _, io := range n.IO {
 		var d block.Disk
@@ -306,6 +311,9 @@ func disks(n *vnode.Node) (map[string]block.Disk, error) {
 			d, err = block.Resolve("/sys", io.Device)
 		} else {
 			d, err = block.Under("/sys", io.Path)
+		}
+		if err == nil && (io.Weight != 0 || io.Engine != "") {
+			err = d.Look(offers)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("io %s: %w", io.Name, err)

@@ -151,11 +151,11 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	where, err := disks(n)
+	where, err := b.disks(n, cg)
 	if err != nil {
 		return err
 	}
-	limits, err := cgroup.Limits(n, cg, d.Cgroup, where)
+	limits, err := cgroup.Held(n, cg, d.Cgroup, where)
 	if err != nil {
 		return err
 	}

@@ -152,11 +152,11 @@ func specID(s *Stored) string {
 // liveChanges returns the steps from one spec to another that a running node can take.
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
 	path := plan.GroupPath(b.Layout, new)
-	oldDisks, err := disks(old)
+	oldDisks, err := b.disks(old, facts.Host.Cgroups)
 	if err != nil {
 		return nil, err
 	}
-	before, err := cgroup.Limits(old, facts.Host.Cgroups, path, oldDisks)
+	before, err := cgroup.Held(old, facts.Host.Cgroups, path, oldDisks)
 	if err != nil {
 		return nil, err
 	}

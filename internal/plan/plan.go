@@ -104,6 +104,11 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		first = len(groups)
 	}
 	groups, limits := groups[:first:first], groups[first:]
+	engines, err := cgroup.Engines(n, f.Host.Cgroups, f.Disks, block.Loans(f.Layout.DiskLoans()), dirs.Run)
+	if err != nil {
+		return nil, err
+	}
+	groups = append(groups, engines...)
 	if f.Command.Init == oci.Systemd {
 		if d := cgroup.DelegateStep(f.Host.Cgroups, groupPath, node.Base, node.Base); d != nil {
 			groups = append(groups, d)

@@ -22,9 +22,6 @@ func Supported(n *vnode.Node) error {
 		}
 	}
 	for _, io := range n.IO {
-		if io.Weight != 0 {
-			return notYet(n, "io "+io.Name+": weight", "limit it with read.rate and write.rate")
-		}
 		if io.Filesystem != "" {
 			return notYet(n, "io "+io.Name+": filesystem", "limit a disk of this host with device or path")
 		}

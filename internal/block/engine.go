@@ -1,0 +1,284 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Kinds returns the steps of this package, for reading journals.
+func Kinds() step.Kinds {
+	return step.Kinds{"block.engine": func() step.Step { return &Engine{} }}
+}
+
+// Engine is a step that switches a disk to an engine that shares it out by weight, or joins the nodes for which it was
+// switched already. Its Undo leaves them; the last one gives the disk back what it had.
+type Engine struct {
+	Sys    string       `json:"sys"`   // root of sysfs
+	Loans  Loans        `json:"loans"` //
+	Disk   Queue        `json:"disk"`
+	Engine vnode.Engine `json:"engine"`
+	Model  string       `json:"model,omitempty"` // for iocost; "": the one that the disk has
+	V2     string       `json:"v2,omitempty"`    // mount of the cgroup v2 tree, for iocost
+	By     string       `json:"by"`              // the node's live folder
+}
+
+// QoS is what Berth asks of io.cost: the disk is given as much as its model says, never more or less. Then shares are
+// exact, and a model that says too little costs throughput; one that says too much lets weights bite less.
+const QoS = "enable=1 ctrl=user rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=100.00 max=100.00"
+
+// Kind is "block.engine".
+func (e *Engine) Kind() string { return "block.engine" }
+
+// String is "sda to bfq (was mq-deadline; given back when the last node that asked for it ends)".
+func (e *Engine) String() string {
+	text, note := e.Line()
+	return text + " (" + note + ")"
+}
+
+// Line is String without the note, and the note.
+func (e *Engine) Line() (text, note string) {
+	was := e.Disk.Scheduler
+	if e.Engine == vnode.IOCost {
+		was = "off"
+		if e.Disk.CostOn {
+			was = "on"
+		}
+	}
+	if e.Disk.Loan != nil {
+		was = "switched already"
+	}
+	return e.Disk.Name + " to " + string(e.Engine), "was " + was + "; given back when the last node that asked for it ends"
+}
+
+// Do notes what the disk has, and switches it.
+func (e *Engine) Do(context.Context) error {
+	lock, err := e.Loans.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if ok, err := e.there(); err != nil || !ok {
+		return errors.Join(err, fmt.Errorf("switch %s to %s: the disk is not the one that it was", e.Disk.Name, e.Engine))
+	}
+	l, err := e.Loans.Of(e.Disk)
+	if err != nil {
+		return err
+	}
+	if l != nil && len(l.By) == 0 { // its nodes are gone without a word
+		if err := e.giveBack(l); err != nil {
+			return err
+		}
+		l = nil
+	}
+	if l == nil {
+		if l, err = e.newLoan(); err != nil {
+			return err
+		}
+	}
+	if err := Conflict(e.Disk, l, e.Engine, e.Model); err != nil {
+		return err
+	}
+	if !slices.Contains(l.By, e.By) {
+		l.By = append(l.By, e.By)
+	}
+	if err := e.Loans.write(e.Disk, l); err != nil {
+		return err
+	}
+	step.Fault("engine on loan")
+	return e.switchOn(l)
+}
+
+// Conflict refuses an engine that cannot be had beside what the disk was switched to for other nodes.
+func Conflict(q Queue, l *Loan, want vnode.Engine, model string) error {
+	switch {
+	case l == nil || len(l.By) == 0:
+		return nil
+	case l.Engine != want:
+		return refuse.Busyf("disk %s is switched to %s for node %s: it cannot be shared out by %s too", q.Name, l.Engine, l.Names(), want)
+	case model != "" && l.Model != model:
+		return refuse.Busyf("disk %s has another model for node %s: %s", q.Name, l.Names(), l.Model)
+	}
+	return nil
+}
+
+// newLoan reads what the disk has.
+func (e *Engine) newLoan() (*Loan, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	was, err := e.setup()
+	return &Loan{Boot: boot, Engine: e.Engine, Model: e.Model, Was: was}, err
+}
+
+func (e *Engine) setup() (s Setup, err error) {
+	if e.Engine == vnode.IOCost {
+		if s.QoS, err = costLine(e.V2, "io.cost.qos", e.Disk.Number()); err == nil {
+			s.Model, err = costLine(e.V2, "io.cost.model", e.Disk.Number())
+		}
+		return s, err
+	}
+	d, err := byNumber(e.Sys, e.Disk.Major, e.Disk.Minor)
+	if err != nil {
+		return s, err
+	}
+	q, err := d.queue()
+	s.Scheduler, s.LowLatency = q.Scheduler, d.text(lowLatency)
+	return s, err
+}
+
+// lowLatency is BFQ's switch that favours what looks like a person's work, whatever its weight
+// (Documentation/block/bfq-iosched.rst): shares hold without it.
+const lowLatency = "queue/iosched/low_latency"
+
+func (e *Engine) switchOn(l *Loan) error {
+	if e.Engine == vnode.IOCost {
+		if l.Model != "" {
+			if err := e.cost("io.cost.model", "ctrl=user model=linear "+l.Model); err != nil {
+				return err
+			}
+			step.Fault("io.cost has a model")
+		}
+		if strings.Contains(l.Was.QoS, " enable=1") {
+			return nil
+		}
+		return e.cost("io.cost.qos", QoS)
+	}
+	if err := e.set("queue/scheduler", string(vnode.BFQ)); err != nil {
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return refuse.Cannotf("modprobe bfq, or boot a kernel with CONFIG_IOSCHED_BFQ", "switch %s to bfq: %w", e.Disk.Name, err)
+		}
+		return err
+	}
+	step.Fault("scheduler switched")
+	return e.set(lowLatency, "0")
+}
+
+// Verify reads back that the engine is on.
+func (e *Engine) Verify(context.Context) error {
+	if e.Engine == vnode.IOCost {
+		qos, err := costLine(e.V2, "io.cost.qos", e.Disk.Number())
+		if err == nil && !strings.Contains(qos, " enable=1") {
+			err = fmt.Errorf("switch %s to iocost: the kernel says %q", e.Disk.Name, qos)
+		}
+		return err
+	}
+	s, err := e.setup()
+	if err == nil && (s.Scheduler != string(vnode.BFQ) || s.LowLatency != "0") {
+		err = fmt.Errorf("switch %s to bfq: the kernel says scheduler %s, low_latency %s", e.Disk.Name, s.Scheduler, s.LowLatency)
+	}
+	return err
+}
+
+// Undo takes the node out of those who asked for the engine. A disk that is gone has nothing to get back.
+func (e *Engine) Undo(context.Context) error {
+	lock, err := e.Loans.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	l, err := e.Loans.Of(e.Disk)
+	if err != nil || l == nil {
+		return err
+	}
+	l.By = slices.DeleteFunc(l.By, func(dir string) bool { return dir == e.By })
+	if len(l.By) > 0 {
+		return e.Loans.write(e.Disk, l)
+	}
+	return e.giveBack(l)
+}
+
+// giveBack restores what the disk had, but for what somebody else has changed meanwhile, and ends the loan.
+func (e *Engine) giveBack(l *Loan) error {
+	there, err := e.there()
+	if err != nil {
+		return err
+	}
+	if there {
+		last := *e
+		last.Engine = l.Engine
+		if err := last.restore(l.Was); err != nil {
+			return fmt.Errorf("give %s back what it had: %w", e.Disk.Name, err)
+		}
+		step.Fault("engine given back")
+	}
+	return e.Loans.remove(e.Disk)
+}
+
+func (e *Engine) restore(was Setup) error {
+	now, err := e.setup()
+	if err != nil {
+		return err
+	}
+	if e.Engine == vnode.IOCost {
+		// The kernel starts with these where it never had a line for the disk.
+		line := func(was string) string {
+			if _, rest, ok := strings.Cut(was, " "); ok {
+				return rest
+			}
+			return "ctrl=auto"
+		}
+		qos := line(was.QoS)
+		if was.QoS == "" {
+			qos = "enable=0 ctrl=auto"
+		}
+		if err := e.cost("io.cost.qos", qos); err != nil || now.Model == was.Model {
+			return err
+		}
+		return e.cost("io.cost.model", line(was.Model))
+	}
+	switch {
+	case now.Scheduler != string(vnode.BFQ):
+		return nil
+	case was.Scheduler != string(vnode.BFQ):
+		return e.set("queue/scheduler", was.Scheduler)
+	}
+	return e.set(lowLatency, was.LowLatency)
+}
+
+// there reports whether the disk is still the one that the step was planned for.
+func (e *Engine) there() (bool, error) {
+	d, err := byNumber(e.Sys, e.Disk.Major, e.Disk.Minor)
+	if refuse.KindOf(err) == refuse.NotFound || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return d.name == e.Disk.Name && d.seq() == e.Disk.Seq, nil
+}
+
+// set writes a file of the disk in sysfs.
+func (e *Engine) set(name, value string) error {
+	file := filepath.Join(e.Sys, "dev/block", e.Disk.Number(), name)
+	return write(file, value)
+}
+
+// cost writes the disk's line of a file of io.cost.
+func (e *Engine) cost(name, line string) error {
+	return write(filepath.Join(e.V2, name), e.Disk.Number()+" "+line)
+}
+
+func write(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
+	if err == nil {
+		_, err = f.WriteString(text)
+		_ = f.Close() // the kernel answered the write
+	}
+	if err != nil {
+		return fmt.Errorf("write %q to %s: %w", text, file, err)
+	}
+	return nil
+}

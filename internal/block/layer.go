@@ -1,0 +1,226 @@
+package block
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// Kind is what a block device is made of.
+type Kind string
+
+// The kinds of device.
+const (
+	Partition Kind = "partition"
+	Whole     Kind = "disk"
+	LVM       Kind = "logical volume" // device mapper, made by LVM
+	Crypt     Kind = "encrypted volume"
+	Multipath Kind = "multipath"
+	Mapped    Kind = "mapped device" // another device of the device mapper
+	MD        Kind = "md array"
+	Loop      Kind = "loop device"
+)
+
+// Layer is one device on the way from what was asked for down to the disks that hold the data, and which limits act on
+// it. "" means that the limit acts here, else the text says why not, or where instead.
+type Layer struct {
+	Name     string   `json:"name"`  // the kernel's
+	Title    string   `json:"title"` // with the name that its maker gave it: "dm-0 (vg0-data)"
+	Kind     Kind     `json:"kind"`
+	Number   string   `json:"number"`
+	Throttle string   `json:"throttle"` // read and write rates
+	Weight   string   `json:"weight"`
+	Below    []*Layer `json:"below,omitempty"` // a partition's disk, a volume's disks, the disk of a loop device's file
+
+	queue Queue
+	file  string // of a loop device
+}
+
+// Layers returns the layers under a block device. sys is the root of sysfs.
+func Layers(sys, path string) (*Layer, error) {
+	d, err := open(sys, path)
+	if err != nil {
+		return nil, err
+	}
+	return d.layer(sys)
+}
+
+// deepest bounds how many layers are followed: a loop device may lie in a file on a disk made of loop devices.
+const deepest = 16
+
+func (d *device) layer(sys string) (*Layer, error) { return d.layerAt(sys, 0) }
+
+func (d *device) layerAt(sys string, depth int) (*Layer, error) {
+	l := &Layer{Name: d.name, Title: d.title(), Number: number(d.major, d.minor), Kind: d.kind()}
+	below, err := d.below(sys, l)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range below {
+		if depth == deepest {
+			break
+		}
+		under, err := b.layerAt(sys, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		l.Below = append(l.Below, under)
+	}
+	switch l.Kind {
+	case Partition:
+		l.Throttle = "acts on the whole disk " + d.partOf.name + ": the kernel has no limit of a partition"
+		l.Weight = "acts on the whole disk " + d.partOf.name
+	case Whole, Loop:
+		if l.queue, err = d.queue(); err != nil {
+			return nil, err
+		}
+		if !l.queue.ok {
+			l.Weight = "it takes requests without a queue of its own, so it has no I/O scheduler"
+			if strings.HasPrefix(d.name, "nvme") {
+				l.Weight = "NVMe multipath: it has no queue of its own (nvme_core.multipath=N on the kernel's command line gives it one)"
+			}
+		}
+	default:
+		l.Weight = l.through()
+	}
+	return l, nil
+}
+
+// through says what becomes of a weight on a device that hands its I/O down. Only volumes of LVM that lie straight on
+// disks were proved to hand it on with the node's group (test/lab): mirrors, RAID 5, encryption write from threads of
+// their own.
+func (l *Layer) through() string {
+	var names []string
+	for _, b := range l.Below {
+		names = append(names, b.Name)
+		if b.Kind != Partition && b.Kind != Whole && b.Kind != Loop {
+			return "it has no queue of its own, and lies on the " + string(b.Kind) + " " + b.Title
+		}
+	}
+	disks := strings.Join(names, ", ")
+	switch {
+	case len(names) == 0:
+		return "it has no queue of its own"
+	case l.Kind != LVM:
+		return "it has no queue of its own, and whether what it sends to " + disks + " is still known as the node's is not proved"
+	}
+	return "acts on what it lies on: " + disks
+}
+
+// queues returns the disks on which a weight that is asked for this layer acts. none says why there are none.
+func (l *Layer) queues() (all []Queue, none string) {
+	if l.queue.ok {
+		return []Queue{l.queue}, ""
+	}
+	down := l.Kind == Partition || l.Kind == LVM && strings.HasPrefix(l.Weight, "acts on")
+	if !down {
+		return nil, l.Title + " (" + string(l.Kind) + "): " + l.Weight
+	}
+	for _, b := range l.Below {
+		more, none := b.queues()
+		if none != "" {
+			return nil, none
+		}
+		for _, q := range more {
+			if !containsQueue(all, q) {
+				all = append(all, q)
+			}
+		}
+	}
+	return all, ""
+}
+
+func containsQueue(all []Queue, q Queue) bool {
+	for _, a := range all {
+		if a.Number() == q.Number() {
+			return true
+		}
+	}
+	return false
+}
+
+// kind tells devices of the device mapper apart by the prefix of the uuid that their makers give them.
+func (d *device) kind() Kind {
+	uuid := d.text("dm/uuid")
+	has := func(name string) bool {
+		_, err := os.Stat(filepath.Join(d.dir, name))
+		return err == nil
+	}
+	switch {
+	case d.partOf != nil:
+		return Partition
+	case strings.HasPrefix(uuid, "LVM-"):
+		return LVM
+	case strings.HasPrefix(uuid, "CRYPT-"):
+		return Crypt
+	case strings.HasPrefix(uuid, "mpath-"):
+		return Multipath
+	case has("dm"):
+		return Mapped
+	case has("md"):
+		return MD
+	case strings.HasPrefix(d.name, "loop"):
+		return Loop
+	}
+	return Whole
+}
+
+// below returns the devices that this one is made of.
+func (d *device) below(sys string, l *Layer) ([]*device, error) {
+	switch {
+	case d.partOf != nil:
+		return []*device{d.partOf}, nil
+	case l.Kind == Loop:
+		return d.underFile(sys, l)
+	}
+	links, err := filepath.Glob(filepath.Join(d.dir, "slaves/*"))
+	if err != nil {
+		return nil, err
+	}
+	return readDevices(links)
+}
+
+// underFile returns the device under a loop device's file: nothing, if the file lies on a file system without a device
+// of its own, or is gone.
+func (d *device) underFile(sys string, l *Layer) ([]*device, error) {
+	l.file = d.text("loop/backing_file")
+	var st unix.Stat_t
+	if l.file == "" || unix.Stat(l.file, &st) != nil {
+		return nil, nil
+	}
+	dev := st.Dev
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		dev = st.Rdev
+	}
+	if unix.Major(dev) == 0 {
+		return nil, nil
+	}
+	b, err := byNumber(sys, unix.Major(dev), unix.Minor(dev))
+	if refuse.KindOf(err) == refuse.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []*device{b}, nil
+}
+
+// text reads a small file of the device in sysfs, "" if it has none.
+func (d *device) text(name string) string {
+	b, err := os.ReadFile(filepath.Join(d.dir, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// seq is what identifies a disk until the next boot: the kernel counts upwards and never reuses one (since 5.15).
+func (d *device) seq() uint64 {
+	n, _ := strconv.ParseUint(d.text("diskseq"), 10, 64) // 0 on a kernel without
+	return n
+}

@@ -1,0 +1,138 @@
+package block
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Loans is the folder that says which engine Berth switched a disk to, for which running nodes, and what was there
+// before. It is one a host, whatever root the nodes are kept under: a disk has one scheduler.
+type Loans string
+
+// Loan is one disk's. The last node that holds it gives the disk back what it had.
+type Loan struct {
+	Boot   string       `json:"boot"` // id of the boot that it holds in
+	Engine vnode.Engine `json:"engine"`
+	Model  string       `json:"model,omitempty"` // of iocost, as a spec gives it
+	Was    Setup        `json:"was"`
+	By     []string     `json:"by"` // live folders of the nodes that asked for it
+}
+
+// Setup is what an engine depends on, as read from the kernel.
+type Setup struct {
+	Scheduler  string `json:"scheduler,omitempty"`
+	LowLatency string `json:"low_latency,omitempty"` // of BFQ
+	QoS        string `json:"qos,omitempty"`         // the disk's line of io.cost.qos
+	Model      string `json:"model,omitempty"`       // and of io.cost.model
+}
+
+// Names are the names of the nodes that hold the loan.
+func (l *Loan) Names() string {
+	names := make([]string, len(l.By))
+	for i, dir := range l.By {
+		names[i] = filepath.Base(dir)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Switched reports whether the disk had another engine before.
+func (l *Loan) Switched() bool {
+	if l.Engine == vnode.BFQ {
+		return l.Was.Scheduler != string(vnode.BFQ)
+	}
+	return !strings.Contains(l.Was.QoS, " enable=1")
+}
+
+// Of returns the loan of a disk, nil if there is none. Nodes that are gone without giving it back do not hold it; the
+// loan itself lasts until another node's end finds it, or the host reboots.
+func (d Loans) Of(q Queue) (*Loan, error) {
+	b, err := os.ReadFile(d.file(q))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no loan is no error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what %s was switched to: %w", q.Name, err)
+	}
+	var l Loan
+	if err := json.Unmarshal(b, &l); err != nil {
+		return nil, fmt.Errorf("read what %s was switched to, in %s: %w", q.Name, d.file(q), err)
+	}
+	boot, err := bootID()
+	if err != nil || l.Boot != boot {
+		return nil, err
+	}
+	l.By = slices.DeleteFunc(l.By, func(dir string) bool {
+		_, err := os.Stat(dir)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	return &l, nil
+}
+
+// file names a disk by its name and its sequence number, which another disk of that name does not have.
+func (d Loans) file(q Queue) string {
+	return filepath.Join(string(d), strings.ReplaceAll(q.Name, "/", "!")+"."+strconv.FormatUint(q.Seq, 10))
+}
+
+// write writes a loan, whole or not at all.
+func (d Loans) write(q Queue, l *Loan) error {
+	b, err := json.Marshal(l)
+	if err == nil {
+		err = os.WriteFile(d.file(q)+".tmp", b, 0o600)
+	}
+	if err == nil {
+		step.Fault("loan written")
+		err = os.Rename(d.file(q)+".tmp", d.file(q))
+	}
+	if err != nil {
+		return fmt.Errorf("note what %s is switched to: %w", q.Name, err)
+	}
+	return nil
+}
+
+func (d Loans) remove(q Queue) error {
+	if err := os.Remove(d.file(q)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget what %s was switched to: %w", q.Name, err)
+	}
+	return nil
+}
+
+// lock makes this process the only one that changes loans, until the file is closed.
+func (d Loans) lock() (*os.File, error) {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return nil, fmt.Errorf("lock the disks' engines: %w", err)
+	}
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, fmt.Errorf("lock the disks' engines: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", d, err)
+		}
+	}
+}
+
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
+}
