@@ -83,7 +83,7 @@ func TestChangeDevices(t *testing.T) {
 		}
 	}
 	n.Devices = []Device{{Path: "/dev/sd*", Unsafe: true}}
-	if p := Validate(n); len(p) != 1 || !strings.Contains(p[0].Error(), "unsafe is given by its own name") {
+	if p := Validate(n); len(p) != 1 || !strings.Contains(p[0].String(), "unsafe is given by its own name") {
 		t.Errorf("a pattern that is unsafe: %v", p)
 	}
 }
