@@ -49,6 +49,7 @@ func differs(d []float64) float64 { return min(1, 2*min(above(d, 0), below(d, 0)
 // notEquivalent is the p-value of "the difference is the margin or more": the larger of the two one-sided tests'
 // (Schuirmann 1987), at most 0.05 where the 90 % interval lies inside the margin, a log ratio.
 func notEquivalent(d []float64, margin float64) float64 {
+	margin *= 1 - hair // as decide
 	return max(above(d, -margin), below(d, margin))
 }
 

@@ -107,6 +107,7 @@ const (
 // decide judges log ratios of throughput against a margin that is a log ratio too (see logMargin).
 // A difference that is certain but smaller than the margin is `equivalent`.
 func decide(e Estimate, margin float64) Verdict {
+	margin *= 1 - hair
 	switch {
 	case e.I90 != nil && -margin < e.I90.Lo && e.I90.Hi < margin:
 		return Equivalent
@@ -127,9 +128,13 @@ func decidable(e Estimate) (margin float64, ok bool) {
 	if e.I90 == nil {
 		return 0, false
 	}
-	// A hair above the width, because decide compares strictly and an interval may begin at 0 exactly.
-	return (e.I90.Hi - e.I90.Lo) * (1 + 1e-9), true
+	// Above the width, because decide compares strictly and an interval may begin at 0 exactly.
+	return (e.I90.Hi - e.I90.Lo) * (1 + 3*hair), true
 }
+
+// hair is the part of a margin that belongs to its outside: where measurements come in steps, means fall on the margin
+// itself, and the rounding of floating point would take some of them for inside.
+const hair = 1e-9
 
 // logMargin turns a margin in percent of the host's throughput, above 0 and below 100, into a log ratio: 5 % allows
 // throughput ratios from 0.95 to 1/0.95.

@@ -136,6 +136,15 @@ func noises() []noise {
 				return level - .01*n + .02*r.NormFloat64()
 			}
 		}},
+		{"lognormal, heavy tail", func(r *rand.Rand) func() float64 { // of the logarithm: one side's tail is far longer
+			return func() float64 { return -.02 * math.Exp(1.2*r.NormFloat64()) }
+		}},
+		{"skewed (exponential)", func(r *rand.Rand) func() float64 {
+			return func() float64 { return -.05 * r.ExpFloat64() }
+		}},
+		{"ties: a coarse clock", func(r *rand.Rand) func() float64 { // steps of a fifth of the deviation
+			return func() float64 { return math.Round(.05*r.NormFloat64()/.01) * .01 }
+		}},
 		{"every second trial is slow", func(r *rand.Rand) func() float64 {
 			slow := false
 			return func() float64 { slow = !slow; return map[bool]float64{true: -.2}[slow] + .03*r.NormFloat64() }
