@@ -10,7 +10,7 @@ import (
 func Draw(c Chart) Drawing {
 	all := finite(c)
 	var d Drawing
-	top := d.legend(all) + lineH // a line for the label of the axis
+	top := d.legend(all) + 26 // with a line for the label of the axis
 	y := newRuler(c.Y, all, func(p Point) (float64, *[2]float64) { return p.Y, p.Interval }, c.Band, 5)
 	x := newRuler(c.X, all, func(p Point) (float64, *[2]float64) { return p.X, nil }, nil, 6)
 	left := 0.0
@@ -23,7 +23,7 @@ func Draw(c Chart) Drawing {
 	if c.X.Scale != Steps { // else the first and the last point sit on the frame
 		x.from, x.to = left+8, Width-rightGap-8
 	}
-	d.text(Text{X: 0, Y: top - 8, Anchor: "start", Class: "label"}, c.Y.Label, Width)
+	d.text(Text{X: 0, Y: top - 12, Anchor: "start", Class: "label"}, c.Y.Label, Width)
 	if c.Band != nil {
 		hi, _ := y.cut(c.Band[1])
 		lo, _ := y.cut(c.Band[0])
@@ -47,7 +47,7 @@ func (d *Drawing) text(t Text, s string, w float64) {
 
 // legend names the series, in as many lines as that takes, and returns where it ends.
 func (d *Drawing) legend(all []Series) float64 {
-	const swatch, gap = 18.0, 12.0
+	const swatch, gap = 30.0, 12.0
 	x, y := 0.0, 0.0
 	for _, s := range all {
 		name, full := fitText(s.Name, Width-swatch)
@@ -56,9 +56,9 @@ func (d *Drawing) legend(all []Series) float64 {
 			x, y = 0, y+lineH
 		}
 		if s.Joined {
-			d.path("line "+s.Class, "M%s %sh14", num(x), num(y+9))
+			d.path("line "+s.Class, "M%s %sh24", num(x), num(y+9))
 		}
-		d.mark(s, x+7, y+9)
+		d.mark(s, x+12, y+9)
 		d.Texts = append(d.Texts, Text{X: x + swatch, Y: y + 13, Anchor: "start", Class: "legend", S: name, Full: full})
 		x += w + gap
 	}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -24,7 +25,8 @@ type Answer struct {
 type Group struct {
 	Verdict bench.Verdict
 	Meaning string
-	Items   []string
+	Count   int
+	Items   []string // at most mostItems, and how many more there are
 }
 
 // verdicts is the order in which they are told.
@@ -46,18 +48,36 @@ func (r *Report) Answer() Answer {
 			}
 		}
 	}
-	by := map[bench.Verdict][]string{}
+	by := map[bench.Verdict][]line{}
 	for _, l := range main {
-		by[verdict(l.c)] = append(by[verdict(l.c)], r.item(l))
+		by[verdict(l.c)] = append(by[verdict(l.c)], l)
 	}
 	a.Headline = headline(by, main, r.Study.MarginPct)
 	for _, v := range verdicts {
 		if len(by[v]) > 0 {
-			a.Groups = append(a.Groups, Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Items: by[v]})
+			a.Groups = append(a.Groups, r.group(v, by[v]))
 		}
 	}
 	a.Noise, a.Power = noise(main), power(main)
 	return a
+}
+
+// mostItems is how many comparisons of a verdict are told on the first page.
+const mostItems = 12
+
+// group tells the comparisons of one verdict, the largest differences first.
+func (r *Report) group(v bench.Verdict, all []line) Group {
+	g := Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Count: len(all)}
+	slices.SortStableFunc(all, func(a, b line) int {
+		return cmp.Compare(math.Abs(b.c.Penalty.PenaltyPct), math.Abs(a.c.Penalty.PenaltyPct))
+	})
+	for _, l := range all[:min(len(all), mostItems)] {
+		g.Items = append(g.Items, r.item(l))
+	}
+	if n := len(all) - mostItems; n > 0 {
+		g.Items = append(g.Items, fmt.Sprintf("and %d more with smaller differences: see the tables", n))
+	}
+	return g
 }
 
 // status is the first line of every form of the report.
@@ -82,18 +102,18 @@ func (r *Report) status() (text string, alarm bool) {
 		s = append(s, fmt.Sprintf("DISTURBED: something else used the machine during %d of %s.", marked, plural(rows, "row")))
 	}
 	if len(s) == 0 {
-		return fmt.Sprintf("Complete: %s measured, none disturbed, on real hardware as far as could be seen.", plural(rows, "row")), false
+		return fmt.Sprintf("Complete: %s measured, none disturbed.", plural(rows, "row")), false
 	}
 	return strings.Join(s, " "), true
 }
 
-func headline(by map[bench.Verdict][]string, main []line, margin float64) string {
+func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 	if len(main) == 0 {
 		return "Nothing was measured that could be compared."
 	}
-	who := "with the host"
+	who := "with " + references(main)
 	if !slices.ContainsFunc(main, func(l line) bool { return l.arm != nullArm }) {
-		who = "of the host with itself (no node was measured)"
+		who = "of " + references(main) + " with itself (no node was measured)"
 	}
 	var said, none []string
 	for _, v := range []bench.Verdict{bench.Equivalent, bench.Worse, bench.Better, bench.Undecided} {
@@ -103,11 +123,22 @@ func headline(by map[bench.Verdict][]string, main []line, margin float64) string
 			none = append(none, "none "+string(v))
 		}
 	}
-	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", plural(len(main), "comparison"), who, figure(margin), strings.Join(said, ", "))
+	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", plural(len(main), "comparison"), who, percent(margin), strings.Join(said, ", "))
 	if len(none) > 0 {
 		s += "; " + strings.Join(none, ", ")
 	}
 	return s + "."
+}
+
+// references names what the others were compared with: the host, as a rule.
+func references(main []line) string {
+	var all []string
+	for _, l := range main {
+		if r := reference(l.exp); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return "the " + strings.Join(all, " or ")
 }
 
 func meaning(v bench.Verdict, margin float64) string {
@@ -117,7 +148,7 @@ func meaning(v bench.Verdict, margin float64) string {
 	case bench.Better:
 		return "a gain is shown (95 % confidence), and it is not shown to be smaller than the margin"
 	case bench.Equivalent:
-		return fmt.Sprintf("whatever difference there may be is shown to be smaller than %s %%", figure(margin))
+		return fmt.Sprintf("whatever difference there may be is shown to be smaller than %s %%", percent(margin))
 	}
 	return "this run cannot tell, which is not the same as “no difference”"
 }
@@ -131,23 +162,18 @@ func (r *Report) item(l line) string {
 		name += ", " + l.arm
 	}
 	p := l.c.Penalty
-	text := fmt.Sprintf("%s: %s %% %s", name, signed(p.PenaltyPct), shortName(l.measure))
+	text := fmt.Sprintf("%s: %s %% in %s", name, signed(p.PenaltyPct), l.measure.Title)
 	if p.CI95Pct == nil {
 		return printable(text + " (too few pairs)")
 	}
 	text += " (95 %: " + interval(p) + ")"
-	if verdict(l.c) == bench.Undecided && p.Could != nil {
+	if verdict(l.c) != p.Verdict {
+		text += ", by itself " + string(p.Verdict)
+	}
+	if p.Verdict == bench.Undecided && p.Could != nil {
 		text += fmt.Sprintf("; %s %% could have been decided", figure(*p.Could))
 	}
 	return printable(text)
-}
-
-// shortName is "throughput lost" or "CPU time more": what a penalty is a penalty of.
-func shortName(m bench.Measure) string {
-	if m.LessIsBetter {
-		return m.Title + " more"
-	}
-	return m.Title + " lost"
 }
 
 // noise tells the noise floor: the host against itself, once for each row.
@@ -162,14 +188,14 @@ func noise(main []line) string {
 		seen[l.row] = true
 		n++
 		worst = max(worst, math.Abs(l.null.Penalty.PenaltyPct))
-		if called(l.null) {
+		if v := l.null.Penalty.Verdict; v == bench.Worse || v == bench.Better {
 			calls++
 		}
 	}
 	if n == 0 {
 		return "There was no null arm: nothing says how large the noise is."
 	}
-	return fmt.Sprintf("Noise floor: the host measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
+	return fmt.Sprintf("Noise floor: "+references(main)+" measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
 		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, plural(n, "such row"))
 }
 

@@ -138,7 +138,7 @@ func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure
 		return nil
 	}
 	y := plot.Axis{Label: fmt.Sprintf("%s, %% %s than on the %s", printable(m.Title), worseBy(m), printable(reference(e))), Zero: true, Clip: clip(all)}
-	caption := fmt.Sprintf("Penalty with 95 %% intervals: %s (shaded: ±%s %%)", printable(m.Title), figure(marginPct))
+	caption := fmt.Sprintf("Penalty with 95 %% intervals: %s (shaded: ±%s %%)", printable(m.Title), percent(marginPct))
 	band := &[2]float64{-marginPct, marginPct}
 	return draw(e, caption, x, y, band, all, common)
 }
@@ -183,11 +183,23 @@ func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
 			title = "latency, µs"
 		}
 	}
+	log = log || wide(all)
 	y := plot.Axis{Label: title, Zero: !log, Format: plot.Thousands}
 	if log {
 		y.Scale, y.Label = plot.Log, title+" (logarithmic)"
 	}
 	return draw(e, "Medians: "+title, x, y, nil, all, common)
+}
+
+// wide says whether values lie so far apart that the small ones would not be seen on a linear axis.
+func wide(all []plot.Series) bool {
+	lo, hi := math.Inf(1), 0.0
+	for _, s := range all {
+		for _, p := range s.Points {
+			lo, hi = math.Min(lo, p.Y), math.Max(hi, p.Y)
+		}
+	}
+	return lo > 0 && hi > 20*lo
 }
 
 func empty(all []plot.Series) bool {

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"berth/internal/bench"
@@ -76,20 +78,20 @@ func ofNet(r *bench.NetReport) *bench.Study {
 		Partial: r.Partial, Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
 		Machine: r.Machine, Tools: []bench.Tool{{Name: "iperf3", Version: r.Iperf}}, Notes: r.Notes,
 	}
-	peer := "a peer on this machine: its software path is measured, no wire"
+	peer, where := "a peer on this machine: its software path is measured, no wire", ", to a peer on this machine (no wire)"
 	if !r.OwnPeer {
-		peer = "a peer on another machine"
+		peer, where = "a peer on another machine", ""
 	}
 	design := bench.Design{Pairs: r.Pairs, RunMillis: r.RunMillis, WarmMillis: r.Warm}
 	streams := bench.Experiment{Design: design, About: bench.About{
-		Name: "streams", Title: "Network throughput", Setting: "iperf3, one TCP stream, " + peer,
+		Name: "streams", Title: "Network throughput" + where, Setting: "iperf3, one TCP stream, " + peer,
 		Measures: []bench.Measure{
 			{Name: "throughput", Title: "throughput", Unit: "bit/s", Compared: true},
 			{Name: "cpu", Title: "CPU time", Unit: "s/GB", LessIsBetter: true, Compared: true},
 		},
 	}}
 	trips := bench.Experiment{Design: design, About: bench.About{
-		Name: "trips", Title: "Network round trips", Setting: "64 bytes there and back over TCP, one at a time, " + peer,
+		Name: "trips", Title: "Network round trips" + where, Setting: "64 bytes there and back over TCP, one at a time, " + peer,
 		Measures: []bench.Measure{
 			{Name: "p50", Title: "p50 latency", Unit: "us", LessIsBetter: true, Compared: true},
 			{Name: "p99", Title: "p99 latency", Unit: "us", LessIsBetter: true, Compared: true},
@@ -129,6 +131,46 @@ func netRow(row bench.NetResult) bench.StudyRow {
 		out.Compared = append(out.Compared, bench.StudyComparison{Arm: c.Arm, Measure: c.Measure, Penalty: c.Penalty})
 	}
 	return out
+}
+
+// ofNull shows the evidence on null rows as a study of one experiment, a line a row.
+func ofNull(r *bench.NullReport) *bench.Study {
+	e := bench.Experiment{
+		About: bench.About{
+			Name: "null", Title: "The host against itself", Question: "How often is the host called different from itself?",
+			Setting: "quick runs of berth bench disk without a node, one after the other", Measures: []bench.Measure{{Name: "iops", Title: "IOPS", Compared: true}},
+		},
+		Arms:    []bench.ArmInfo{{Name: "host", Title: "host"}, {Name: nullArm, Title: "host again"}},
+		Targets: []bench.DiskUsed{{Target: bench.Target{Kind: "file"}, Disk: r.Machine.Disk}},
+	}
+	for _, row := range r.Rows {
+		e.Design.Pairs = max(e.Design.Pairs, row.Result.Pairs)
+		e.Rows = append(e.Rows, bench.StudyRow{
+			Name: fmt.Sprintf("run %d: %s", row.Run, row.Row),
+			Arms: []bench.ArmMedian{
+				{Arm: "host", Trials: len(row.Host), Values: map[string]float64{"iops": median(row.Host)}},
+				{Arm: nullArm, Trials: len(row.Null), Values: map[string]float64{"iops": median(row.Null)}},
+			},
+			Compared: []bench.StudyComparison{{Arm: nullArm, Measure: "iops", Penalty: &row.Result}},
+		})
+	}
+	for i, c := range r.Commands {
+		if i < len(e.Rows) {
+			e.Rows[i].Command = c
+		}
+	}
+	return &bench.Study{
+		Partial: r.Partial, Emulated: r.Emulated, Started: r.Started, Ended: r.Ended, MarginPct: r.Margin, Machine: r.Machine,
+		Tools: []bench.Tool{{Name: "fio", Version: r.Fio}}, Experiments: []bench.Experiment{e},
+	}
+}
+
+func median(x []float64) float64 {
+	if len(x) == 0 {
+		return 0
+	}
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // took is how long a run took, to the second.

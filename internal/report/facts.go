@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,7 +52,7 @@ func machineFacts(s *bench.Study) []Fact {
 	if s.Budget > 0 {
 		addFact(&all, "budget", time.Duration(s.Budget*float64(time.Second)).Round(time.Second).String())
 	}
-	addFact(&all, "margin", figure(s.MarginPct)+" %")
+	addFact(&all, "margin", percent(s.MarginPct)+" %")
 	addFact(&all, "seed", fmt.Sprint(s.Seed))
 	return all
 }
@@ -161,6 +162,17 @@ func flagMeanings(e *bench.Experiment) []Fact {
 		}
 	}
 	return all
+}
+
+// flagged names the rows with a flag.
+func flagged(e *bench.Experiment, flag string) []string {
+	var rows []string
+	for _, r := range e.Rows {
+		if slices.Contains(r.Flags, bench.Flag(flag)) {
+			rows = append(rows, r.Name)
+		}
+	}
+	return rows
 }
 
 func flagMeaning(f bench.Flag) string {

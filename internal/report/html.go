@@ -66,7 +66,7 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	p := page{
 		Title: r.title(), Style: template.CSS(pageStyle), // ours, not the user's
-		Answer: r.Answer(), Overview: overview(r.Study), Facts: machineFacts(r.Study), Margin: figure(r.Study.MarginPct),
+		Answer: r.Answer(), Overview: overview(r.Study), Facts: machineFacts(r.Study), Margin: percent(r.Study.MarginPct),
 	}
 	for i := range r.Study.Experiments {
 		p.Sections = append(p.Sections, makeSection(&r.Study.Experiments[i], r.Study.MarginPct))

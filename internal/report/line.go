@@ -2,7 +2,6 @@ package report
 
 import (
 	"slices"
-	"strings"
 
 	"berth/internal/bench"
 )
@@ -111,23 +110,6 @@ func verdict(c *bench.StudyComparison) bench.Verdict {
 		return c.Corrected
 	}
 	return c.Penalty.Verdict
-}
-
-func called(c *bench.StudyComparison) bool {
-	v := verdict(c)
-	return v == bench.Worse || v == bench.Better
-}
-
-// label names a line within its experiment: the arm and the measure only where there are several.
-func (l line) label() string {
-	parts := []string{l.row.Name}
-	if len(compared(l.exp)) > 1 {
-		parts = append(parts, l.arm)
-	}
-	if severalCompared(l.exp) {
-		parts = append(parts, l.measure.Title)
-	}
-	return printable(strings.Join(parts, ", "))
 }
 
 func severalCompared(e *bench.Experiment) bool {

@@ -31,7 +31,7 @@ func Of(s *bench.Study, name string) (*Report, error) {
 // mostBytes bounds what is read: a run of a day has some tens of megabytes.
 const mostBytes = 1 << 30
 
-// Read reads what berth bench run, disk or net wrote with --json, or the same compressed by gzip, as a page has it
+// Read reads what berth bench run, disk or net wrote with --json, or the evidence on null rows, or the same compressed by gzip, as a page has it
 // attached. What it does not know is refused (exit code 2).
 func Read(in io.Reader, name string) (*Report, error) {
 	raw, err := io.ReadAll(io.LimitReader(in, mostBytes))
@@ -82,8 +82,15 @@ func parse(raw []byte) (*bench.Study, error) {
 			return nil, err
 		}
 		return ofNet(&r), nil
+	case bench.NullFormat:
+		var r bench.NullReport
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, err
+		}
+		return ofNull(&r), nil
 	case "":
 		return nil, fmt.Errorf("not the JSON of berth bench: it has no format")
 	}
-	return nil, fmt.Errorf("its format is %q; this berth shows %s, %s and %s", head.Format, bench.StudyFormat, bench.Format, bench.NetFormat)
+	return nil, fmt.Errorf("its format is %q; this berth shows %s, %s, %s and %s",
+		head.Format, bench.StudyFormat, bench.Format, bench.NetFormat, bench.NullFormat)
 }

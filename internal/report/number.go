@@ -49,7 +49,10 @@ func figureOf(v *float64) string {
 	return figure(*v)
 }
 
-// signed prints a percentage with its sign: +0.31, −12.4, +778.
+// percent prints a margin as it was given: 5, 2.5.
+func percent(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+
+// signed prints a percentage with its sign in at most 5 columns: +0.3, −12.4, +778.
 func signed(v float64) string {
 	a := math.Abs(v)
 	s := ""
@@ -60,8 +63,10 @@ func signed(v float64) string {
 		s = fmt.Sprintf("%.1f", a)
 	case a < 9999.5:
 		s = fmt.Sprintf("%.0f", a)
+	case a < 999.5e3:
+		s = fmt.Sprintf("%.0fk", a/1e3)
 	default:
-		s = ">9999"
+		s = ">1M"
 	}
 	switch {
 	case s == "0.0":

@@ -30,16 +30,13 @@ type Cell struct {
 
 // verdictTable has a line for each comparison.
 func verdictTable(e *bench.Experiment, marginPct float64) Table {
-	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than the %s.", figure(marginPct), reference(e))}
-	arms, several, source := len(compared(e)) > 1, severalCompared(e), hasPrinted(e)
+	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than the %s.", percent(marginPct), reference(e))}
+	arms, source := len(compared(e)) > 1, hasPrinted(e)
 	head := []Cell{{Text: "row", Class: "text"}}
 	if arms {
 		head = append(head, Cell{Text: "arm", Class: "text"})
 	}
-	if several {
-		head = append(head, Cell{Text: "measure", Class: "text"})
-	}
-	head = append(head, Cell{Text: "penalty, %"}, Cell{Text: "95 % interval"}, Cell{Text: "pairs"})
+	head = append(head, Cell{Text: "verdict", Class: "text"}, Cell{Text: "penalty, %"}, Cell{Text: "95 % interval"}, Cell{Text: "pairs"})
 	if hasNode(e) {
 		head = append(head, Cell{Text: reference(e) + " again, % (95 %)"})
 	}
@@ -47,23 +44,41 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	if source {
 		head = append(head, Cell{Text: "published, %"})
 	}
-	t.Head = [][]Cell{append(head, Cell{Text: "verdict", Class: "text"}, Cell{Text: "read with care", Class: "text"})}
-	for _, l := range lines(e) {
-		t.Lines = append(t.Lines, TableLine{Cells: verdictCells(l, arms, several, source)})
+	if care := slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return len(r.Flags) > 0 }); care {
+		head = append(head, Cell{Text: "read with care", Class: "text"})
+	}
+	t.Head = [][]Cell{head}
+	for _, m := range e.Measures {
+		first := true
+		for _, l := range lines(e) {
+			if l.measure.Name != m.Name {
+				continue
+			}
+			if first && severalCompared(e) {
+				t.Lines = append(t.Lines, TableLine{Class: "part", Cells: []Cell{{
+					Text: fmt.Sprintf("%s, %% %s", printable(m.Title), worseBy(m)), Class: "text", Span: len(t.Head[0]),
+				}}})
+			}
+			first = false
+			t.Lines = append(t.Lines, TableLine{Cells: verdictCells(l, arms, source)[:len(head)]})
+		}
 	}
 	return t
 }
 
-func verdictCells(l line, arms, several, source bool) []Cell {
+// verdictCells are the fields of a comparison; the last one are its flags.
+func verdictCells(l line, arms, source bool) []Cell {
 	p := l.c.Penalty
 	cells := []Cell{{Text: printable(l.row.Name), Class: "text"}}
 	if arms {
 		cells = append(cells, Cell{Text: armTitle(l.exp, l.arm), Class: "text"})
 	}
-	if several {
-		cells = append(cells, Cell{Text: printable(l.measure.Title), Class: "text"})
+	v := verdict(l.c)
+	text := symbol(v) + " " + string(v)
+	if v != p.Verdict {
+		text += " (by itself: " + string(p.Verdict) + ")"
 	}
-	cells = append(cells, Cell{Text: signed(p.PenaltyPct)}, Cell{Text: interval(p)}, Cell{Text: fmt.Sprint(p.Pairs)})
+	cells = append(cells, Cell{Text: text, Class: "text v-" + slug(string(v))}, Cell{Text: signed(p.PenaltyPct)}, Cell{Text: interval(p)}, Cell{Text: fmt.Sprint(p.Pairs)})
 	if hasNode(l.exp) {
 		again := "-"
 		if l.null != nil {
@@ -79,16 +94,11 @@ func verdictCells(l line, arms, several, source bool) []Cell {
 		}
 		cells = append(cells, Cell{Text: s})
 	}
-	v := verdict(l.c)
-	text := symbol(v) + " " + string(v)
-	if v != p.Verdict {
-		text += " (by itself: " + string(p.Verdict) + ")"
-	}
 	var flags []string
 	for _, f := range l.row.Flags {
 		flags = append(flags, printable(string(f)))
 	}
-	return append(cells, Cell{Text: text, Class: "text v-" + slug(string(v))}, Cell{Text: strings.Join(flags, ", "), Class: "text"})
+	return append(cells, Cell{Text: strings.Join(flags, ", "), Class: "text"})
 }
 
 // symbol goes with the colour of a verdict.

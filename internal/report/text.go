@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -55,8 +56,8 @@ func (t *text) experiment(e *bench.Experiment) {
 		t.wrap("  ", "not measured: "+e.Skipped)
 		return
 	}
-	// The widest line: 16 + 9 + 9 + 20 + 6 + 6 + 8 and six spaces.
-	const line = "%-16s %9s %9s %-20s %6s %6s %s"
+	// The widest line: 14 + 8 + 8 + 20 + 6 + 6 + 11 and six spaces.
+	const line = "%-14s %8s %8s %-20s %6s %6s %s"
 	for _, m := range e.Measures {
 		first := true
 		for _, l := range lines(e) {
@@ -64,15 +65,15 @@ func (t *text) experiment(e *bench.Experiment) {
 				continue
 			}
 			if first {
-				again := "again"
-				t.line(fmt.Sprintf(line, fit(named(m), 16), fit(reference(e), 9), "arm", "% worse (95 %)", again, "publ.", "verdict"))
+				t.wrap("", fmt.Sprintf("%s, and %% %s than on the %s (95 %% interval)", named(m), worseBy(m), reference(e)))
+				t.line(fmt.Sprintf(line, "", fit(reference(e), 8), "arm", "%", "again", "publ.", "verdict"))
 			}
 			first = false
 			t.row(line, l)
 		}
 	}
 	for _, f := range flagMeanings(e) {
-		t.wrap("! ", f.Name+": "+f.Value)
+		t.wrap("! ", f.Name+" ("+strings.Join(flagged(e, f.Name), ", ")+"): "+f.Value)
 	}
 	for _, f := range experimentFacts(e) {
 		t.wrap("  ", f.Name+": "+f.Value)
@@ -89,7 +90,7 @@ func (t *text) row(format string, l line) {
 		name += " " + l.arm
 	}
 	name = printable(name)
-	if utf8.RuneCountInString(name) > 16 {
+	if utf8.RuneCountInString(name) > 14 {
 		t.wrap("", name)
 		name = ""
 	}
@@ -109,7 +110,20 @@ func (t *text) row(format string, l line) {
 		v += "!"
 	}
 	h, a := value(l.row, reference(l.exp), l.measure.Name), value(l.row, l.arm, l.measure.Name)
-	t.line(fmt.Sprintf(format, name, scaled(h, l.measure).Text, scaled(a, l.measure).Text, s, again, pub, v))
+	t.line(fmt.Sprintf(format, name, narrow(scaled(h, l.measure).Text), narrow(scaled(a, l.measure).Text), s, again, pub, v))
+}
+
+// narrow prints a figure in at most 8 columns.
+func narrow(s string) string {
+	s = strings.ReplaceAll(s, "\u202f", "")
+	if len([]rune(s)) <= 8 {
+		return s
+	}
+	v, err := strconv.ParseFloat(strings.ReplaceAll(s, "−", "-"), 64)
+	if err != nil {
+		return fit(s, 8)
+	}
+	return fmt.Sprintf("%.2g", v)
 }
 
 // fit cuts a text that is wider than n.
