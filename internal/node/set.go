@@ -52,7 +52,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	}
 	next := &Stored{Applied: s.Applied, Now: n}
 	if _, err := b.liveInit(name); err != nil {
-		if err := b.check(ctx, n); err != nil {
+		if err := b.checkLimits(s.Now, n); err != nil {
 			return nil, err
 		}
 		var all []SetResult
@@ -89,7 +89,7 @@ func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
 // before, repair gives the old values back; killed after, the new ones stay.
 func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]SetResult, error) {
 	name := next.Now.Name
-	facts, err := b.facts(ctx, next.Now)
+	facts, err := b.limitFacts(old, next.Now)
 	if err != nil {
 		return nil, err
 	}
