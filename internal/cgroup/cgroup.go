@@ -22,6 +22,8 @@ func Kinds() step.Kinds {
 		"cgroup.limit":          func() step.Step { return &Limit{} },
 		"cgroup.change":         func() step.Step { return &Change{} },
 		"cgroup.class":          func() step.Step { return &Class{} },
+		"cgroup.foreign":        func() step.Step { return &Foreign{} },
+		"cgroup.adopt":          func() step.Step { return &Adopt{} },
 		"cgroup.delegate":       func() step.Step { return &Delegate{} },
 		"cgroup.devices":        func() step.Step { return &Devices{} },
 		"cgroup.devices_change": func() step.Step { return &DevicesChange{} },

@@ -19,7 +19,8 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list the nodes",
 		Long: `List the nodes of this host, with the exit status of those that ended. A node
-without a user namespace is marked NO-USERNS: its root is the host's.`,
+without a user namespace is marked NO-USERNS: its root is the host's. Services
+of the host that berth protect gave class storage follow.`,
 		Example: "  berth ls\n  berth ls --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open()
@@ -30,16 +31,32 @@ without a user namespace is marked NO-USERNS: its root is the host's.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(all)
+			protected, err := b.Protected(cmd.Context())
+			if err != nil {
+				return err
 			}
-			return printList(a.Out, all)
+			if a.json {
+				return a.printJSON(listed(all, protected))
+			}
+			return printList(a.Out, all, protected)
 		},
 	}
 	return a.jsonFlag(c)
 }
 
-func printList(out io.Writer, all []node.Status) error {
+// listed puts nodes and protected services into one list.
+func listed(nodes []node.Status, protected []node.Protected) []any {
+	all := make([]any, 0, len(nodes)+len(protected))
+	for _, n := range nodes {
+		all = append(all, n)
+	}
+	for _, p := range protected {
+		all = append(all, p)
+	}
+	return all
+}
+
+func printList(out io.Writer, all []node.Status, protected []node.Protected) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tSTATE\tPID\tSINCE\tIMAGE\tADDRESS")
 	for _, s := range all {
@@ -50,6 +67,7 @@ func printList(out io.Writer, all []node.Status) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(&s), pid, ago(since), shorten(s.Image, 24),
 			orDash(strings.Join(s.Addresses, " ")))
 	}
+	protectedRows(w, protected)
 	return w.Flush()
 }
 

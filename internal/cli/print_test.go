@@ -128,6 +128,9 @@ func TestListIsPrinted(t *testing.T) {
 		{Name: "b", State: node.Exited, Ended: ago(3 * time.Hour), Image: "oci-layout:/srv/images/a-long-way-down", UserNS: true, Exit: &node.Exit{Code: 1}},
 		{Name: "c", State: node.Stopped, Ended: ago(50 * time.Hour), Image: "dir:/srv/root", Exit: &node.Exit{Code: 143, Signal: "SIGTERM"}},
 		{Name: "d", State: "creating", UserNS: true},
+	}, []node.Protected{
+		{Name: "xrootd.service", Since: ago(time.Minute), PIDs: []int{812, 813}},
+		{Name: "4712", Since: ago(time.Hour), Gone: true},
 	})
 	if err != nil {
 		t.Fatal(err)

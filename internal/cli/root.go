@@ -114,7 +114,7 @@ own code; their own failures are 125 (Berth), 126 (the command cannot be run),
 		a.applyCmd(), a.runCmd(), a.execCmd(), a.setCmd(), a.startCmd(), a.stopCmd(), a.rmCmd())...)
 	root.AddCommand(under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), a.logsCmd())...)
 	root.AddCommand(under("host",
-		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.benchCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
+		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(a.keeperCmd())
 	root.SetHelpCommand(helpCmd())
 	root.InitDefaultHelpCmd()

@@ -30,6 +30,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/sriov"
 	"berth/internal/step"
+	"berth/internal/systemd"
 	"berth/internal/vnode"
 )
 
@@ -48,7 +49,7 @@ func Open(root string) (*Berth, error) {
 	}
 	return &Berth{
 		Layout: layout.New(root), root: root,
-		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds()),
+		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), systemd.Kinds()),
 	}, nil
 }
 

@@ -56,6 +56,11 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 			all = append(all, Repaired{Node: name, Did: did})
 		}
 	}
+	did, err := b.repairProtected(ctx)
+	all = append(all, did...)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	b.sweepLocks(ctx)
 	if err := b.sweepClaims(ctx); err != nil {
 		errs = append(errs, err)

@@ -28,10 +28,10 @@ var layers = [][]string{
 	{"cli"},
 	{"report"},
 	{"plot"},
-	{"api", "iosync", "slurm", "bench", "metrics"},
+	{"api", "iosync", "slurm", "bench", "metrics", "model"},
 	{"node"},
 	{"plan", "spec"},
-	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device"}, // mechanisms: not each other
+	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd"}, // mechanisms: not each other
 	{"mounts", "sriov"}, // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
@@ -58,6 +58,7 @@ var only = map[string][]string{
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"device":  {"block", "host", "step", "refuse", "layout", "vnode"},
+	"systemd": {"step", "refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"oci":     {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
 	"gateway": {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},

@@ -1,0 +1,239 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Adopt is a step that makes a group for processes of the host and moves them there: a process, and those that it
+// started, in the hierarchies that share CPU time and disks. Its Undo moves all that is in the group by then to where
+// the process came from. It never kills.
+type Adopt struct {
+	Path  string    `json:"path"`
+	PID   int       `json:"pid"`
+	Start uint64    `json:"start"` // clock ticks since boot: with the pid, this process and no other
+	In    []Adopter `json:"in"`    // Do fills in the inodes
+}
+
+// Adopter is one hierarchy of an Adopt.
+type Adopter struct {
+	Hierarchy
+	From string `json:"from"` // the group in which the process was, relative to the mount
+}
+
+// AdoptSteps returns the steps that make a group at the top of the trees for a process, move it there, and give the group
+// a standing beside the others.
+func AdoptSteps(s vnode.Standing, h host.Cgroups, group string, pid int, start uint64) ([]step.Step, error) {
+	a := &Adopt{Path: group, PID: pid, Start: start}
+	for _, hh := range sharing(h) {
+		from, err := hh.groupOf(pid)
+		if err != nil {
+			return nil, err
+		}
+		a.In = append(a.In, Adopter{Hierarchy: hh, From: from})
+	}
+	if len(a.In) == 0 {
+		return nil, refuse.Cannotf("", "this host has no cgroup controller that shares CPU time or disks")
+	}
+	var steps []step.Step
+	if e := enable(h, group); e != nil {
+		steps = append(steps, e)
+	}
+	return append(steps, a, &Class{Name: group, Values: StandingValues(s, h, group)}), nil
+}
+
+// sharing lists the hierarchies that share CPU time and disks.
+func sharing(h host.Cgroups) []Hierarchy {
+	return slices.DeleteFunc(hierarchies(h), func(hh Hierarchy) bool {
+		return !slices.ContainsFunc([]string{"cpu", "blkio", "io"}, func(c string) bool { return slices.Contains(hh.Controllers, c) })
+	})
+}
+
+// groupOf returns the group of a process in this hierarchy, relative to its mount: "" is the top.
+func (h Hierarchy) groupOf(pid int) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", fmt.Errorf("find the cgroup of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if h.V2 && f[0] == "0" || !h.V2 && slices.Contains(strings.Split(f[1], ","), h.Controllers[0]) {
+			return strings.TrimPrefix(f[2], "/"), nil
+		}
+	}
+	return "", fmt.Errorf("find the cgroup of process %d: /proc names none in %s", pid, h.Mount)
+}
+
+// OwnGroup returns the group that holds the process and those that it started, and nobody else, in every hierarchy that
+// shares something; ok is false if there is none.
+func OwnGroup(h host.Cgroups, pid int) (group string, ok bool, err error) {
+	family := familyOf(pid)
+	for i, hh := range sharing(h) {
+		at, err := hh.groupOf(pid)
+		if err != nil {
+			return "", false, err
+		}
+		if at == "" || i > 0 && at != group {
+			return "", false, nil
+		}
+		group = at
+		others, err := members([]place{{Hierarchy: hh, dir: filepath.Join(hh.Mount, at)}})
+		if err != nil {
+			return "", false, err
+		}
+		if slices.ContainsFunc(others, func(p int) bool { return !slices.Contains(family, p) }) {
+			return "", false, nil
+		}
+	}
+	return group, group != "", nil
+}
+
+// familyOf returns a process and those that it started, and they, as far as they are still its children.
+func familyOf(pid int) []int {
+	all := []int{pid}
+	for i := 0; i < len(all); i++ {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i])) // the pattern is sound
+		for _, l := range lists {
+			text, _ := os.ReadFile(l) // gone meanwhile: no children
+			for f := range strings.FieldsSeq(string(text)) {
+				if child, err := strconv.Atoi(f); err == nil && !slices.Contains(all, child) {
+					all = append(all, child)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Kind is "cgroup.adopt".
+func (a *Adopt) Kind() string { return "cgroup.adopt" }
+
+// String is "process 1234 and those that it started into berth.storage/pid.1234".
+func (a *Adopt) String() string {
+	return fmt.Sprintf("process %d and those that it started into %s", a.PID, a.Path)
+}
+
+// Prepare refuses a group that is there already: it would not be this process's.
+func (a *Adopt) Prepare(context.Context) error {
+	for _, in := range a.In {
+		dir := filepath.Join(in.Mount, a.Path)
+		if _, _, there, err := inode(dir); err != nil || there {
+			return errors.Join(err, refuse.Busyf("the cgroup %s exists already", dir))
+		}
+	}
+	return nil
+}
+
+// Do makes the group and moves the processes, until none is left behind: they may start others meanwhile.
+func (a *Adopt) Do(ctx context.Context) error {
+	for i := range a.In {
+		in := &a.In[i]
+		if err := in.Hierarchy.make(a.Path); err != nil {
+			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(in.Mount, a.Path), err)
+		}
+		step.Fault("cgroup made in " + in.title())
+	}
+	for _, in := range a.In {
+		for moved := true; moved && ctx.Err() == nil; {
+			moved = false
+			for _, pid := range familyOf(a.PID) {
+				at, err := in.groupOf(pid)
+				if err != nil || at != in.From {
+					continue // it has ended, or is somewhere of its own, or here already
+				}
+				if err := in.move(pid, a.Path); err != nil {
+					return err
+				}
+				moved = true
+				step.Fault("process moved")
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// move moves a process to a group. One that has ended is no error.
+func (h Hierarchy) move(pid int, to string) error {
+	err := writeFile(filepath.Join(h.Mount, to, "cgroup.procs"), strconv.Itoa(pid))
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// Verify checks that the process is there.
+func (a *Adopt) Verify(context.Context) error {
+	for _, in := range a.In {
+		at, err := in.groupOf(a.PID)
+		if err != nil {
+			return err
+		}
+		if at != a.Path {
+			return fmt.Errorf("move process %d: it is in %s", a.PID, at)
+		}
+	}
+	return nil
+}
+
+// Undo moves everybody back and removes the group.
+func (a *Adopt) Undo(ctx context.Context) error {
+	for _, in := range a.In {
+		dir := filepath.Join(in.Mount, a.Path)
+		ino, _, there, err := inode(dir)
+		if err != nil {
+			return err
+		}
+		if !there || in.Inode != 0 && ino != in.Inode {
+			continue
+		}
+		if err := in.empty(ctx, a.Path); err != nil {
+			return err
+		}
+		if err := removeTree(dir); err != nil {
+			return fmt.Errorf("remove the cgroup %s: %w", dir, err)
+		}
+		step.Fault("cgroup removed from " + in.title())
+	}
+	return nil
+}
+
+// empty moves everybody in a group to where they came from, or to the top if that is gone.
+func (in Adopter) empty(ctx context.Context, group string) error {
+	to := in.From
+	if _, err := os.Stat(filepath.Join(in.Mount, to)); err != nil {
+		to = ""
+	}
+	for round := 0; ctx.Err() == nil; round++ {
+		if round > 0 { // one on its way out is still listed
+			_ = pause(ctx, time.Millisecond)
+		}
+		pids, err := members([]place{{Hierarchy: in.Hierarchy, dir: filepath.Join(in.Mount, group)}})
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := in.move(pid, to); err != nil {
+				return fmt.Errorf("move process %d back: %w", pid, err)
+			}
+			step.Fault("process moved back")
+		}
+	}
+	return ctx.Err()
+}

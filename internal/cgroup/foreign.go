@@ -1,0 +1,148 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/host"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Foreign is a step that gives a group that is not Berth's own another standing. Its Undo gives back what the kernel
+// had, to that group alone: one that was made again at the same path is another's.
+type Foreign struct {
+	Path   string         `json:"path"`
+	Values []ForeignValue `json:"values"`
+}
+
+// ForeignValue is one value of a group that is not Berth's.
+type ForeignValue struct {
+	ClassValue
+	Back  string `json:"back"`  // what the kernel had before
+	Inode uint64 `json:"inode"` // of the group
+}
+
+// ForeignStep returns the step that gives a group a standing, as far as the kernel has the files for it, which it looks
+// at: nil if it has none of them.
+func ForeignStep(s vnode.Standing, h host.Cgroups, path string) *Foreign {
+	f := &Foreign{Path: path}
+	for _, v := range StandingValues(s, h, path) {
+		if _, err := os.Stat(v.Write.File); err == nil {
+			f.Values = append(f.Values, ForeignValue{ClassValue: v})
+		}
+	}
+	if len(f.Values) == 0 {
+		return nil
+	}
+	return f
+}
+
+// Kind is "cgroup.foreign".
+func (f *Foreign) Kind() string { return "cgroup.foreign" }
+
+// String is "cpu.weight=1000 io.weight=default 1000 in system.slice/x".
+func (f *Foreign) String() string {
+	text := make([]string, len(f.Values))
+	for i, v := range f.Values {
+		text[i] = v.Write.String()
+	}
+	return strings.Join(text, " ") + " in " + f.Path
+}
+
+// Prepare records what the kernel has.
+func (f *Foreign) Prepare(context.Context) error {
+	for i := range f.Values {
+		v := &f.Values[i]
+		var err error
+		if v.Back, err = v.Write.read(v.Write.File); err != nil {
+			return err
+		}
+		if v.Inode, _, _, err = inode(filepath.Dir(v.Write.File)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Do writes the values.
+func (f *Foreign) Do(context.Context) error {
+	for _, v := range f.Values {
+		if err := v.Write.do(); err != nil {
+			return fmt.Errorf("set %s of %s: %w", v.Key, f.Path, err)
+		}
+		step.Fault("foreign value written")
+	}
+	return nil
+}
+
+// Verify reads them back.
+func (f *Foreign) Verify(context.Context) error {
+	for _, v := range f.Values {
+		got, err := v.Write.effect()
+		if err != nil {
+			return fmt.Errorf("read back %s of %s: %w", v.Key, f.Path, err)
+		}
+		if !v.Write.holds(got) {
+			return fmt.Errorf("set %s of %s: wrote %s, the kernel says %s", v.Key, f.Path, v.Write, got)
+		}
+	}
+	return nil
+}
+
+// Undo writes what was.
+func (f *Foreign) Undo(context.Context) error {
+	var failed error
+	for _, v := range slices.Backward(f.Values) {
+		ino, _, there, err := inode(filepath.Dir(v.Write.File))
+		if err != nil || !there || ino != v.Inode {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		v.Write.Value = v.Back
+		if err := v.Write.do(); err != nil && !gone(err) {
+			failed = errors.Join(failed, fmt.Errorf("give %s back %s: %w", f.Path, v.Key, err))
+		}
+		step.Fault("foreign value given back")
+	}
+	return failed
+}
+
+// Show tells what is in force. A group that is gone has nothing.
+func (f *Foreign) Show() []Shown {
+	values := make([]ClassValue, len(f.Values))
+	for i, v := range f.Values {
+		values[i] = v.ClassValue
+	}
+	return showValues(values)
+}
+
+// Show tells what is in force in the group, of what its kernel has. A group that is gone has nothing.
+func (c *Class) Show() []Shown { return showValues(c.Values) }
+
+func showValues(values []ClassValue) []Shown {
+	var all []Shown
+	for _, v := range values {
+		w, got, err := v.read()
+		if err == nil && w == nil {
+			continue
+		}
+		s := Shown{Key: strings.TrimPrefix(v.Key, "class."), Asked: v.Asked, HonouredBy: v.Mechanism}
+		if v.On != "" {
+			s.Note = "on " + v.On
+		}
+		if err == nil {
+			s.ReadBack, s.Holds = got, w.holds(got)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// There reports whether a group exists in any hierarchy.
+func There(h host.Cgroups, path string) bool { return len(places(h, path)) > 0 }

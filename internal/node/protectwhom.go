@@ -1,0 +1,210 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth/internal/cgroup"
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/systemd"
+	"berth/internal/vnode"
+)
+
+// Protection is what berth protect gives a service. Zero values are those of class storage.
+type Protection struct {
+	CPUWeight int // 1..10000
+	IOWeight  int // 1..10000, of every disk
+}
+
+// target is whom to protect.
+type target struct {
+	kind, name string
+	pid        int
+	start      uint64
+	group      string // of kind cgroup: relative to each hierarchy's mount
+}
+
+// namesOf lists what a word may mean as the name of something that is protected.
+func namesOf(asked string) []target {
+	all := []target{{kind: protectedProcess, name: asked}, {kind: protectedCgroup, name: asked}, {kind: protectedUnit, name: asked}}
+	if !strings.Contains(asked, ".") {
+		all = append(all, target{kind: protectedUnit, name: asked + ".service"})
+	}
+	if cg, err := host.ReadCgroups("/proc"); err == nil {
+		all = append(all, target{kind: protectedCgroup, name: "/" + groupIn(cg, asked)})
+	}
+	return all
+}
+
+// findTarget finds out what a word means: a process by its number, a cgroup by its path, else a unit of systemd. What
+// systemd manages is protected as its unit, whatever it is called by, because systemd would write over anything else.
+func (b *Berth) findTarget(ctx context.Context, asked string) (*target, error) {
+	cg, err := b.cgroups()
+	if err != nil {
+		return nil, err
+	}
+	if pid, err := strconv.Atoi(asked); err == nil {
+		return b.findProcess(ctx, cg, pid)
+	}
+	if strings.HasPrefix(asked, "/") {
+		return b.findGroup(ctx, cg, groupIn(cg, asked))
+	}
+	if !systemd.Running() {
+		return nil, refuse.Cannotf("name the process by its number, or its cgroup by its path",
+			"%s: systemd does not manage this host, so there are no units", asked)
+	}
+	if !strings.Contains(asked, ".") {
+		asked += ".service"
+	}
+	u, err := systemd.Look(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(u.Name, ".service") && !strings.HasSuffix(u.Name, ".scope") {
+		return nil, refuse.Invalidf("%s is no service: a unit that ends in .service or .scope can be protected", u.Name)
+	}
+	return &target{kind: protectedUnit, name: u.Name}, nil
+}
+
+func (b *Berth) findProcess(ctx context.Context, cg host.Cgroups, pid int) (*target, error) {
+	start, ok := startTime(pid)
+	switch {
+	case !ok:
+		return nil, refuse.NotFoundf("no process %d", pid)
+	case pid == 1:
+		return nil, refuse.Invalidf("process 1 is the host: protect a service")
+	}
+	if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
+		return nil, refuse.Invalidf("process %d is a thread of the kernel", pid)
+	}
+	if systemd.Running() {
+		if unit := unitOf(cg, pid); strings.HasSuffix(unit, ".service") {
+			return &target{kind: protectedUnit, name: unit}, nil
+		}
+	}
+	group, own, err := cgroup.OwnGroup(cg, pid)
+	if err != nil {
+		return nil, err
+	}
+	if own {
+		if err := b.refuseNodes(group); err != nil {
+			return nil, err
+		}
+		if !systemd.Running() {
+			return &target{kind: protectedCgroup, name: "/" + group, group: group}, nil
+		}
+	}
+	return &target{kind: protectedProcess, name: strconv.Itoa(pid), pid: pid, start: start}, nil
+}
+
+func (b *Berth) findGroup(ctx context.Context, cg host.Cgroups, group string) (*target, error) {
+	if group == "" {
+		return nil, refuse.Invalidf("the top of a cgroup tree is the host itself: name a group in it")
+	}
+	if !cgroup.There(cg, group) {
+		return nil, refuse.NotFoundf("no cgroup %s in any hierarchy", group)
+	}
+	if err := b.refuseNodes(group); err != nil {
+		return nil, err
+	}
+	if systemd.Running() {
+		if unit := filepath.Base(group); strings.HasSuffix(unit, ".service") || strings.HasSuffix(unit, ".scope") {
+			if u, err := systemd.Look(ctx, unit); err == nil && strings.TrimPrefix(u.ControlGroup, "/") == group {
+				return &target{kind: protectedUnit, name: u.Name}, nil
+			}
+		}
+		if strings.HasSuffix(group, ".slice") {
+			return nil, refuse.Invalidf("%s is a slice of systemd: protect a service in it", group)
+		}
+	}
+	return &target{kind: protectedCgroup, name: "/" + group, group: group}, nil
+}
+
+// refuseNodes refuses Berth's own groups.
+func (b *Berth) refuseNodes(group string) error {
+	top, name, _ := strings.Cut(group, "/")
+	if top != b.Layout.CgroupParent() && !strings.HasPrefix(top, b.Layout.CgroupParent()+".") {
+		return nil
+	}
+	if strings.HasPrefix(top, b.Layout.CgroupPlace("pid")+".") {
+		return refuse.Busyf("the cgroup %s was made by berth protect: it is protected already", group)
+	}
+	name, _, _ = strings.Cut(name, "/")
+	return refuse.Invalidf("the cgroup %s is of a node of Berth's: give class storage in the spec of %s", group, name)
+}
+
+// unitOf returns the last part of the group in which systemd knows a process.
+func unitOf(cg host.Cgroups, pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || f[1] != "name=systemd" && f[0] != "0" {
+			continue
+		}
+		for _, part := range strings.Split(f[2], "/") { // a service may have groups inside
+			if strings.HasSuffix(part, ".service") && !strings.HasPrefix(part, "user@") {
+				return part
+			}
+		}
+	}
+	return ""
+}
+
+// groupIn returns a group's path relative to the mount of its hierarchy; it may be given with it. A hybrid host has the
+// v2 tree below the folder of the v1 ones: the longest mount is the one.
+func groupIn(cg host.Cgroups, asked string) string {
+	asked = filepath.Clean("/" + asked)
+	longest := ""
+	for _, m := range append(slices.Collect(maps.Values(cg.V1)), cg.V2) {
+		if len(m) > len(longest) && strings.HasPrefix(asked+"/", m+"/") {
+			longest = m
+		}
+	}
+	return strings.Trim(asked[len(longest):], "/")
+}
+
+// protectSteps says what is to be done to a target.
+func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([]step.Step, error) {
+	s := vnode.Storage.Standing()
+	if want.CPUWeight != 0 {
+		s.CPUWeight = want.CPUWeight
+	}
+	if want.IOWeight != 0 {
+		s.IOWeight = want.IOWeight
+	}
+	if t.kind == protectedUnit {
+		return []step.Step{&systemd.Set{Unit: t.name, Properties: []systemd.Property{
+			{Name: "CPUWeight", Value: strconv.Itoa(s.CPUWeight)},
+			{Name: "IOWeight", Value: strconv.Itoa(s.IOWeight)},
+		}}}, nil
+	}
+	cg, err := b.cgroups()
+	if err != nil {
+		return nil, err
+	}
+	if t.kind == protectedProcess {
+		return b.adoptSteps(cg, t, s)
+	}
+	f := cgroup.ForeignStep(s, cg, t.group)
+	if f == nil {
+		return nil, refuse.Cannotf("enable cpu and io in the groups above it (cgroup.subtree_control)",
+			"the cgroup %s has no controller that shares CPU time or disks", t.name)
+	}
+	return []step.Step{f}, nil
+}
+
+// adoptSteps makes a group for a process, beside the host's services.
+func (b *Berth) adoptSteps(cg host.Cgroups, t *target, s vnode.Standing) ([]step.Step, error) {
+	return cgroup.AdoptSteps(s, cg, b.Layout.CgroupPlace("pid")+"."+t.name, t.pid, t.start)
+}
