@@ -35,6 +35,7 @@ type Progress struct {
 	What        string // "lay out", or "read 4K x32 node"
 	Done, Total int64  // bytes laid out, or trials
 	Left        time.Duration
+	SoFar       string // what the rows would be called now; it decides nothing
 }
 
 // layOut is Progress.What before the trials.

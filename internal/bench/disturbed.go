@@ -10,11 +10,11 @@ const (
 
 // disturb flags the trials of an experiment.
 func (e *Experiment) disturb() {
-	type cell struct{ row, arm string }
-	others, clocks := map[cell][]float64{}, []float64{}
+	type place struct{ row, arm string }
+	others, clocks := map[place][]float64{}, []float64{}
 	for _, t := range e.Trials {
 		if t.Values != nil {
-			at := cell{t.Row, t.Arm}
+			at := place{t.Row, t.Arm}
 			others[at] = append(others[at], t.Conditions.OtherPct)
 			if t.Conditions.CPUMHz > 0 {
 				clocks = append(clocks, t.Conditions.CPUMHz)
@@ -22,7 +22,7 @@ func (e *Experiment) disturb() {
 		}
 	}
 	clock := median(clocks)
-	usual := map[cell]float64{}
+	usual := map[place]float64{}
 	for at, x := range others {
 		usual[at] = median(x)
 	}
@@ -37,7 +37,7 @@ func (e *Experiment) disturb() {
 			{"steal", c.StealPct > stealLimit},
 			{"throttled", c.Throttled > 0},
 			{"slow-clock", c.CPUMHz > 0 && c.CPUMHz < slowLimit*clock},
-			{"other-load", c.OtherPct > usual[cell{t.Row, t.Arm}]+otherLimit},
+			{"other-load", c.OtherPct > usual[place{t.Row, t.Arm}]+otherLimit},
 		} {
 			if part.hit && t.Values != nil {
 				t.Disturbed = append(t.Disturbed, part.name)

@@ -12,11 +12,17 @@ import (
 	"time"
 )
 
-// streamCommand is the iperf3 call of one trial: one TCP stream, to the peer or back from it.
-func streamCommand(row, peer string, port int, run, warm time.Duration) []string {
+// streamCommand is the iperf3 call of one trial: TCP streams to the peer or back from it.
+func (o *NetOptions) streamCommand(row, peer string, run, warm time.Duration) []string {
 	argv := []string{
-		"iperf3", "--client", peer, "--port", strconv.Itoa(port), "--json",
+		"iperf3", "--client", peer, "--port", strconv.Itoa(o.Port), "--json",
 		"--time", seconds(run), "--omit", seconds(warm),
+	}
+	if o.Streams > 1 {
+		argv = append(argv, "--parallel", strconv.Itoa(o.Streams))
+	}
+	if o.Window != "" {
+		argv = append(argv, "--window", o.Window)
 	}
 	if row == fromPeer {
 		argv = append(argv, "--reverse")

@@ -26,6 +26,8 @@ type NetOptions struct {
 	MarginPct float64       // for the verdicts; default 5, 10 when Quick
 	Seed      uint64        // of the order; default: a random one
 	OwnPeer   bool          // the peer is on this machine
+	Streams   int           // TCP streams at once; default 1
+	Window    string        // of each, iperf3's --window; default: the kernel's own choice
 }
 
 // NetArm is one way to reach the peer. The first of a run is the host's, with which the others are compared.
@@ -212,7 +214,7 @@ func (o *NetOptions) series(arms []NetArm, rep *NetReport) *series[NetMeasured] 
 
 // stream runs iperf3 in an arm, CPU time counted beside it.
 func (o *NetOptions) stream(ctx context.Context, a NetArm, row string, run, warm time.Duration) (*NetMeasured, error) {
-	argv := append([]string{o.Self, "bench", "cpu", "--"}, streamCommand(row, a.Peer, o.Port, run, warm)...)
+	argv := append([]string{o.Self, "bench", "cpu", "--"}, o.streamCommand(row, a.Peer, run, warm)...)
 	var spent Spent
 	if err := call(ctx, a.Run, argv, &spent); err != nil {
 		return nil, err

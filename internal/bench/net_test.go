@@ -194,7 +194,7 @@ func TestNetRefusals(t *testing.T) {
 }
 
 func TestStreamCommand(t *testing.T) {
-	got := strings.Join(streamCommand(fromPeer, "2001:db8::9", 5201, 20*time.Second, 3*time.Second), " ")
+	got := strings.Join((&NetOptions{Port: 5201}).streamCommand(fromPeer, "2001:db8::9", 20*time.Second, 3*time.Second), " ")
 	want := "iperf3 --client 2001:db8::9 --port 5201 --json --time 20 --omit 3 --reverse"
 	if got != want {
 		t.Error(got)

@@ -55,7 +55,7 @@ func TestRealServe(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	for _, row := range []string{toPeer, fromPeer} {
-		s, err := WithCPU(ctx, streamCommand(row, "127.0.0.1", port, time.Second, 0))
+		s, err := WithCPU(ctx, (&NetOptions{Port: port}).streamCommand(row, "127.0.0.1", time.Second, 0))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ func (e *Experiment) analyse(marginPct float64) {
 	e.disturb()
 	var measured []StudyRow
 	for _, r := range e.Rows {
-		by, failed := e.byArm(r.Name)
+		by, failed := e.byArm(r.Name, func(t StudyTrial) bool { return t.Round > 0 })
 		if len(by) == 0 {
 			continue // interrupted before it
 		}
@@ -34,11 +34,11 @@ func (e *Experiment) analyse(marginPct float64) {
 // slot is where a trial belongs to a block: rounds of different sessions have nothing in common.
 type slot struct{ session, round int }
 
-// byArm returns what a row's trials that count measured.
-func (e *Experiment) byArm(row string) (by map[string]map[slot]StudyTrial, failed bool) {
+// byArm returns what those of a row's trials measured that are wanted.
+func (e *Experiment) byArm(row string, wanted func(StudyTrial) bool) (by map[string]map[slot]StudyTrial, failed bool) {
 	by = map[string]map[slot]StudyTrial{}
 	for _, t := range e.Trials {
-		if t.Row != row || t.Round <= 0 {
+		if t.Row != row || !wanted(t) {
 			continue
 		}
 		failed = failed || t.Error != ""

@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watch is what was read before a trial, to be compared with what is read after it.
+type watch struct {
+	sys       string // where /sys is
+	at        time.Time
+	cpu       cpuTimes
+	own       time.Duration // CPU time of this process and of the children that it has waited for
+	throttled int64
+}
+
+// cpuTimes are the first line of /proc/stat in ticks.
+type cpuTimes struct{ programs, steal, all float64 }
+
+// lookAround begins to watch.
+func lookAround() watch {
+	w := watch{sys: "/sys", at: time.Now(), throttled: throttles("/sys"), own: ownTime()}
+	w.cpu, _ = readCPUTimes()
+	return w
+}
+
+// end tells what went on since lookAround; disk is the kernel's name of the disk that was measured, "" if none was.
+func (w watch) end(disk string) Conditions {
+	now, ok := readCPUTimes()
+	c := Conditions{
+		CPUMHz: clock(w.sys), Throttled: max(throttles(w.sys)-w.throttled, 0),
+		CPUTempC: hottest(filepath.Join(w.sys, "class/thermal/thermal_zone*/temp")),
+	}
+	if disk != "" {
+		c.DiskTempC = hottest(filepath.Join(w.sys, "block", disk, "device/hwmon*/temp1_input"),
+			filepath.Join(w.sys, "block", disk, "device/hwmon/hwmon*/temp1_input"))
+	}
+	if all := now.all - w.cpu.all; ok && all > 0 {
+		c.StealPct = 100 * max(now.steal-w.cpu.steal, 0) / all
+		// Interrupts are left out: much of what a disk or a card causes is nobody's CPU time.
+		others := (now.programs-w.cpu.programs)*tick - (ownTime() - w.own).Seconds()
+		c.OtherPct = 100 * max(others, 0) / (all * tick)
+	}
+	return c
+}
+
+// readCPUTimes reads user, nice and system as programs', and steal, of all CPUs (proc_stat(5)).
+func readCPUTimes() (cpuTimes, bool) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return cpuTimes{}, false
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	f := strings.Fields(line)
+	if len(f) < 9 || f[0] != "cpu" {
+		return cpuTimes{}, false
+	}
+	var c cpuTimes
+	for i, s := range f[1:9] { // guest times, which follow, are in user and nice already
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			return cpuTimes{}, false
+		}
+		c.all += v
+		switch i {
+		case 0, 1, 2:
+			c.programs += v
+		case 7:
+			c.steal = v
+		}
+	}
+	return c, true
+}
+
+// ownTime is the CPU time of this process and of all descendants that have ended and were waited for, fio on the host and
+// in a node among them: the runtime waits for the command, berth exec for the runtime.
+func ownTime() time.Duration {
+	var sum time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if unix.Getrusage(who, &u) == nil {
+			sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+		}
+	}
+	return sum
+}
+
+// throttles counts how often a CPU core or its package was slowed down because of heat, where the kernel says (x86).
+func throttles(sys string) int64 {
+	sum := int64(0)
+	for _, pattern := range []string{"core_throttle_count", "package_throttle_count"} {
+		for _, v := range numbers(filepath.Join(sys, "devices/system/cpu/cpu*/thermal_throttle", pattern)) {
+			sum += int64(v)
+		}
+	}
+	return sum
+}
+
+// clock is the mean frequency of all CPUs in MHz, 0 where the kernel does not say (most virtual machines).
+func clock(sys string) float64 {
+	v := numbers(filepath.Join(sys, "devices/system/cpu/cpu*/cpufreq/scaling_cur_freq"))
+	sum := 0.0
+	for _, khz := range v {
+		sum += khz / 1e3
+	}
+	if sum == 0 {
+		return 0
+	}
+	return sum / float64(len(v))
+}
+
+// hottest returns the highest of temperatures in thousandths of a degree, in degrees; 0: there is none.
+func hottest(patterns ...string) float64 {
+	top := 0.0
+	for _, p := range patterns {
+		for _, v := range numbers(p) {
+			top = max(top, v/1e3)
+		}
+	}
+	return top
+}
+
+// numbers reads the files that fit a pattern; those that hold no number are left out.
+func numbers(pattern string) []float64 {
+	files, _ := filepath.Glob(pattern)
+	var all []float64
+	for _, f := range files {
+		if v, err := strconv.ParseFloat(word(f), 64); err == nil {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// dropCaches writes back what is dirty and makes the kernel forget what it cached (Documentation/admin-guide/sysctl/vm.rst).
+func dropCaches() error {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
+}

@@ -1,0 +1,209 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// JournalFormat names the journal of a run and its version; docs/bench-json.md describes it.
+const JournalFormat = "berth-bench-journal/1"
+
+// journal is the file that a run writes as it goes: one JSON document a line, only ever appended to. A process that is
+// killed leaves a last line that is torn at worst; nothing else is lost, because a write is in the kernel's hands once
+// it returns. It is locked while it is in use.
+type journal struct {
+	f     *os.File
+	lines []record // that were there when it was opened
+}
+
+// record is one line; one of its fields is set.
+type record struct {
+	Start      *startRecord      `json:"start,omitempty"` // the first line
+	Leg        *legRecord        `json:"leg,omitempty"`   // the run went on after it
+	Experiment *experimentRecord `json:"experiment,omitempty"`
+	Trial      *trialRecord      `json:"trial,omitempty"`
+	End        *endRecord        `json:"end,omitempty"`
+}
+
+type startRecord struct {
+	Format  string       `json:"format"`
+	Options StudyOptions `json:"options"`
+	Study   Study        `json:"study"` // without experiments
+}
+
+type legRecord struct {
+	Session Session `json:"session"`
+}
+
+// experimentRecord is written before the first trial of an experiment, and again when the number of pairs is fixed.
+type experimentRecord struct {
+	Session    int        `json:"session"`
+	Tool       *Tool      `json:"tool,omitempty"`
+	Experiment Experiment `json:"experiment"` // without trials
+}
+
+type trialRecord struct {
+	Experiment string `json:"experiment"`
+	StudyTrial
+}
+
+// endRecord says that an experiment needs no more trials.
+type endRecord struct {
+	Session    int    `json:"session"`
+	Experiment string `json:"experiment"`
+	Error      string `json:"error,omitempty"` // why it ended early
+}
+
+// newJournal makes the file, which must not be there yet.
+func newJournal(path string, start startRecord) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return nil, refuse.Busyf("%s exists: go on with it by --resume, or write to another place", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the journal: %w", err)
+	}
+	j := &journal{f: f}
+	if err := j.lock(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, j.add(record{Start: &start})
+}
+
+// openJournal opens a journal to go on with it. A torn last line is cut off.
+func openJournal(path string) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, refuse.NotFoundf("there is no run to go on with: %s is not there", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the journal: %w", err)
+	}
+	j := &journal{f: f}
+	if err := j.lock(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := j.read(path); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+func (j *journal) lock() error {
+	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return refuse.Busyf("another berth bench run is at work on %s", j.f.Name())
+	}
+	return nil
+}
+
+func (j *journal) read(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	if j.lines, err = readJournal(whole); err != nil {
+		return refuse.Invalidf("%s: %w", path, err)
+	}
+	if len(whole) < len(text) {
+		if err := j.f.Truncate(int64(len(whole))); err != nil {
+			return fmt.Errorf("cut off the journal's torn line: %w", err)
+		}
+	}
+	return nil
+}
+
+func readJournal(text []byte) ([]record, error) {
+	var all []record
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		var r record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("line %d is damaged: %w", n, err)
+		}
+		all = append(all, r)
+	}
+	switch {
+	case len(all) == 0 || all[0].Start == nil:
+		return nil, errors.New("it is not the journal of a berth bench run, or that was killed before it began")
+	case all[0].Start.Format != JournalFormat:
+		return nil, fmt.Errorf("its format is %q; this berth knows %s", all[0].Start.Format, JournalFormat)
+	}
+	return all, nil
+}
+
+// add appends a line, in one write, so that another process never sees a half of it.
+func (j *journal) add(r record) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write the journal: %w", err)
+	}
+	if _, err := j.f.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write the journal: %w", err)
+	}
+	return nil
+}
+
+// sync brings it to the disk. It is called between rounds: a trial must not share the disk with it.
+func (j *journal) sync() { _ = j.f.Sync() }
+
+// study builds what the lines tell: the study, its trials in their experiments, and which experiments have ended.
+func (j *journal) study() (StudyOptions, *Study, []endRecord) {
+	start := j.lines[0].Start
+	s := start.Study
+	var ended []endRecord
+	for _, r := range j.lines[1:] {
+		switch {
+		case r.Leg != nil:
+			s.session(r.Leg.Session)
+		case r.Experiment != nil:
+			s.begin(*r.Experiment)
+		case r.Trial != nil:
+			if e := s.experiment(r.Trial.Experiment); e != nil {
+				e.Trials = append(e.Trials, r.Trial.StudyTrial)
+			}
+		case r.End != nil:
+			ended = append(ended, *r.End)
+		}
+	}
+	return start.Options, &s, ended
+}
+
+func (s *Study) experiment(name string) *Experiment {
+	i := slices.IndexFunc(s.Experiments, func(e Experiment) bool { return e.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Experiments[i]
+}
+
+// begin puts an experiment into the study, or what is known about it now in place of what was; its trials stay.
+func (s *Study) begin(r experimentRecord) {
+	if r.Tool != nil && !slices.Contains(s.Tools, *r.Tool) {
+		s.Tools = append(s.Tools, *r.Tool)
+	}
+	if e := s.experiment(r.Experiment.Name); e != nil {
+		r.Experiment.Trials = e.Trials
+		*e = r.Experiment
+		return
+	}
+	s.Experiments = append(s.Experiments, r.Experiment)
+}
+
+// session notes how far a session is.
+func (s *Study) session(now Session) {
+	if i := slices.IndexFunc(s.Sessions, func(x Session) bool { return x.Number == now.Number }); i >= 0 {
+		s.Sessions[i] = now
+		return
+	}
+	s.Sessions = append(s.Sessions, now)
+}

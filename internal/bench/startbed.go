@@ -1,0 +1,298 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"berth/internal/refuse"
+)
+
+// starter is a runtime whose starts are measured.
+type starter struct {
+	name, title string
+	once        [][]string // commands that run a command in a node and remove the node
+	lasting     [][]string // commands that make a node, start and remove it
+}
+
+// The rows of the experiment.
+const (
+	runOnce    = "run and remove"
+	makeRemove = "make, start, remove"
+)
+
+// makeStartBed makes a root of busybox and what each runtime that is installed wants beside it. The reference is runc,
+// or crun where there is no runc.
+func makeStartBed(ctx context.Context, _ *definition, _ *StudyOptions, lab Lab) (_ *bed, err error) {
+	dir, err := os.MkdirTemp(startDir(), "berth-bench-start-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder for roots and bundles: %w", err)
+	}
+	b := &bed{undo: []func() error{func() error { return os.RemoveAll(dir) }}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	if err := os.Chmod(dir, 0o711); err != nil { // the nodes' ids pass through
+		return nil, err
+	}
+	root := filepath.Join(dir, "image")
+	if err := BusyboxRoot(root); err != nil {
+		return nil, err
+	}
+	var all []starter
+	for _, runtime := range []string{"runc", "crun"} {
+		s, err := ociStarter(runtime, dir, root)
+		if err != nil {
+			b.notes = append(b.notes, runtime+" is left out: "+err.Error())
+			continue
+		}
+		all = append(all, s)
+	}
+	if s, ok := podmanStarter(root); ok {
+		all = append(all, s)
+	}
+	if s, ok, err := lxcStarter(dir, root); err != nil {
+		return nil, err
+	} else if ok {
+		all = append(all, s)
+	}
+	ours, err := berthStarter(lab, dir, root)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.tryStarters(ctx, append(all, ours))
+}
+
+// startDir is where all is kept: in memory, as /run is on most hosts.
+func startDir() string {
+	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
+
+// tryStarters makes an arm of each runtime that works.
+func (b *bed) tryStarters(ctx context.Context, all []starter) error {
+	once := startRun{runOnce, map[string][][]string{}}
+	lasting := startRun{makeRemove, map[string][][]string{}}
+	for _, s := range all {
+		once.of[s.name], lasting.of[s.name] = s.once, s.lasting
+		a := bedArm{ArmInfo: ArmInfo{Name: s.name, Title: s.title}, run: Host}
+		_, err := once.measure(ctx, a, 0, 0)
+		if err == nil {
+			_, err = lasting.measure(ctx, a, 0, 0)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && s.name == "berth":
+			return err
+		case err != nil:
+			b.notes = append(b.notes, fmt.Sprintf("%s is left out: %v", s.name, err))
+			continue
+		}
+		b.arms = append(b.arms, a)
+	}
+	if len(b.arms) < 2 {
+		return refuse.Cannotf("apt-get install runc", "no other runtime that works here is installed: there is nothing to compare with")
+	}
+	ref := b.arms[0].Name
+	once.of[nullArm], lasting.of[nullArm] = once.of[ref], lasting.of[ref]
+	b.withNull()
+	b.rows = []bedRow{
+		{StudyRow: StudyRow{Name: runOnce, Command: once.of["berth"][0]}, job: once},
+		{StudyRow: StudyRow{Name: makeRemove, Command: lasting.of["berth"][0]}, job: lasting},
+	}
+	return nil
+}
+
+// startRun is a row: the commands of each arm, one after the other.
+type startRun struct {
+	name string
+	of   map[string][][]string // by the arm's name
+}
+
+func (s startRun) measure(ctx context.Context, a bedArm, _, _ time.Duration) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var sum time.Duration
+	for _, argv := range s.of[a.Name] {
+		start := time.Now()
+		if err := quietly(ctx, argv); err != nil {
+			return nil, err
+		}
+		sum += time.Since(start)
+	}
+	return map[string]float64{"wall_ms": float64(sum.Microseconds()) / 1e3}, nil
+}
+
+// quietly runs a command whose output a node may hold open: it is not waited for.
+func quietly(ctx context.Context, argv []string) error {
+	said, err := os.CreateTemp("", "berth-bench-")
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	if err := os.Remove(said.Name()); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stderr = said
+	if err := cmd.Run(); err != nil {
+		text := make([]byte, 300)
+		n, _ := said.ReadAt(text, 0)
+		return fmt.Errorf("run %s %s: %w: %s", filepath.Base(argv[0]), argv[len(argv)-1], err, text[:n])
+	}
+	return nil
+}
+
+func berthStarter(lab Lab, dir, root string) (starter, error) {
+	name := "bench-" + strconv.Itoa(os.Getpid()) + "-start"
+	spec := filepath.Join(dir, "node.yaml")
+	text := "name: " + name + "\nimage: dir:" + root + "\ncommand: [/bin/sleep, \"1000\"]\n"
+	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
+		return starter{}, fmt.Errorf("write a node's spec: %w", err)
+	}
+	berth := func(args ...string) []string { return append(append([]string{lab.Self}, lab.Root...), args...) }
+	return starter{
+		name: "berth", title: "berth",
+		once:    [][]string{berth("run", "--image", "dir:"+root, "--", "/bin/true")},
+		lasting: [][]string{berth("apply", "-f", spec), berth("rm", "--force", name)},
+	}, nil
+}
+
+// ociStarter prepares runc or crun: bundles as runc spec makes them, without a user namespace.
+func ociStarter(runtime, dir, root string) (starter, error) {
+	path, err := exec.LookPath(runtime)
+	if err != nil {
+		return starter{}, errors.New("it is not installed")
+	}
+	once, err := RuntimeBundle(path, filepath.Join(dir, runtime+"-once"), root, "/bin/true")
+	if err != nil {
+		return starter{}, err
+	}
+	lasting, err := RuntimeBundle(path, filepath.Join(dir, runtime+"-lasting"), root, "/bin/sleep", "1000")
+	if err != nil {
+		return starter{}, err
+	}
+	call := func(args ...string) []string {
+		return append([]string{path, "--root", filepath.Join(dir, runtime)}, args...)
+	}
+	id := fmt.Sprintf("berth-bench-%d-%s", os.Getpid(), runtime)
+	return starter{
+		name: runtime, title: runtime,
+		once: [][]string{call("run", "--bundle", once, id)},
+		lasting: [][]string{
+			call("create", "--bundle", lasting, id), call("start", id), call("delete", "--force", id),
+		},
+	}, nil
+}
+
+func podmanStarter(root string) (starter, bool) {
+	path, err := exec.LookPath("podman")
+	if err != nil {
+		return starter{}, false
+	}
+	name := fmt.Sprintf("berth-bench-%d", os.Getpid())
+	return starter{
+		name: "podman", title: "podman",
+		once: [][]string{{path, "run", "--rm", "--network", "none", "--rootfs", root, "/bin/true"}},
+		lasting: [][]string{
+			{path, "create", "--network", "none", "--name", name, "--rootfs", root, "/bin/sleep", "1000"},
+			{path, "start", name},
+			{path, "rm", "--force", "--time", "0", name},
+		},
+	}, true
+}
+
+// lxcStarter writes a container's configuration; its root is used as it is, without a network.
+func lxcStarter(dir, root string) (starter, bool, error) {
+	if _, err := exec.LookPath("lxc-execute"); err != nil {
+		return starter{}, false, nil
+	}
+	name := fmt.Sprintf("berth-bench-%d", os.Getpid())
+	at := filepath.Join(dir, "lxc", name)
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return starter{}, false, fmt.Errorf("make a folder for LXC: %w", err)
+	}
+	config := filepath.Join(at, "config")
+	text := "lxc.rootfs.path = dir:" + root + "\nlxc.uts.name = bench\nlxc.net.0.type = empty\nlxc.init.cmd = /bin/sleep 1000\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return starter{}, false, fmt.Errorf("write LXC's configuration: %w", err)
+	}
+	in := []string{"-P", filepath.Join(dir, "lxc"), "-n", name}
+	return starter{
+		name: "lxc", title: "LXC",
+		once: [][]string{append(append([]string{"lxc-execute"}, in...), "--", "/bin/true")},
+		lasting: [][]string{
+			append(append([]string{"lxc-start"}, in...), "--daemon"),
+			append(append([]string{"lxc-stop"}, in...), "--kill"),
+		},
+	}, true, nil
+}
+
+// BusyboxRoot makes a root of Debian's busybox-static and its applets true, sleep and sh. It refuses where that is not
+// installed.
+func BusyboxRoot(dir string) error {
+	program, err := os.ReadFile("/bin/busybox")
+	if errors.Is(err, os.ErrNotExist) {
+		return refuse.Cannotf("apt-get install busybox-static", "/bin/busybox, of which a root is made, is not installed")
+	}
+	if err != nil {
+		return fmt.Errorf("read busybox: %w", err)
+	}
+	for _, d := range []string{"bin", "dev", "etc", "proc", "sys", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return fmt.Errorf("make a root: %w", err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "bin/busybox"), program, 0o755); err != nil {
+		return fmt.Errorf("make a root: %w", err)
+	}
+	for _, applet := range []string{"true", "sleep", "sh"} {
+		if err := os.Symlink("busybox", filepath.Join(dir, "bin", applet)); err != nil {
+			return fmt.Errorf("make a root: %w", err)
+		}
+	}
+	return nil
+}
+
+// RuntimeBundle makes a plain bundle as the runtime's own `spec` makes it: no user namespace, no network, no terminal,
+// the root read-only. It returns dir.
+func RuntimeBundle(runtime, dir, root string, args ...string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make a bundle: %w", err)
+	}
+	cmd := exec.Command(runtime, "spec")
+	cmd.Dir = dir
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s spec: %w", filepath.Base(runtime), err)
+	}
+	file := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("make a bundle: %w", err)
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(text, &spec); err != nil {
+		return "", fmt.Errorf("make a bundle: %w", err)
+	}
+	process, ok := spec["process"].(map[string]any)
+	if !ok {
+		return "", errors.New("make a bundle: the runtime's spec has no process")
+	}
+	process["terminal"], process["args"] = false, args
+	spec["root"] = map[string]any{"path": root, "readonly": true}
+	if text, err = json.Marshal(spec); err != nil {
+		return "", fmt.Errorf("make a bundle: %w", err)
+	}
+	return dir, os.WriteFile(file, text, 0o600)
+}

@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// steadyWithin is the slope that counts as level, of fio's option steadystate: requests a second change by less than
+// so much of their mean within the time that is looked at. (SNIA's performance test specification allows 10 %.)
+const steadyWithin = "iops_slope:10%"
+
+// steadyLeast is the shortest time in which fio, which counts whole seconds, can tell.
+const steadyLeast = 4 * time.Second
+
+// needsSteady says whether a trial's speed may depend on what was written before it: solid state disks that are written.
+func (b *bed) needsSteady() (diskRun, bool) {
+	for _, t := range b.targets {
+		if t.Rotational != "0" {
+			return diskRun{}, false
+		}
+	}
+	for _, r := range b.rows {
+		if j, ok := r.job.(diskRun); ok && !j.Fresh && !strings.HasSuffix(j.Pattern, "read") {
+			return j, true
+		}
+	}
+	return diskRun{}, false
+}
+
+// settle writes to a solid state disk as the experiment's first writing row does until its speed is level, within limit.
+func (b *bed) settle(ctx context.Context, limit time.Duration) (*Steady, error) {
+	job, needed := b.needsSteady()
+	if !needed {
+		return nil, nil
+	}
+	limit = max(limit, steadyLeast).Truncate(time.Second)
+	look := max(limit/2, steadyLeast-time.Second).Truncate(time.Second)
+	argv := append(job.command(limit, 0)[:1:1], "--steadystate="+steadyWithin, fmt.Sprintf("--steadystate_duration=%ds", int(look.Seconds())))
+	argv = append(argv, job.command(limit, 0)[1:]...)
+	ctx, cancel := context.WithTimeout(ctx, limit+time.Minute)
+	defer cancel()
+	start := time.Now()
+	out, err := b.arms[0].run(ctx, argv)
+	if err != nil {
+		return nil, err
+	}
+	attained, err := readSteady(out)
+	return &Steady{Criterion: steadyWithin, Attained: attained, Seconds: time.Since(start).Round(time.Second / 10).Seconds()}, err
+}
+
+func readSteady(out []byte) (bool, error) {
+	var doc struct {
+		Jobs []struct {
+			Steady struct {
+				Attained int `json:"attained"`
+			} `json:"steadystate"`
+		} `json:"jobs"`
+	}
+	if err := json.NewDecoder(bytes.NewReader(out[max(bytes.IndexByte(out, '{'), 0):])).Decode(&doc); err != nil {
+		return false, fmt.Errorf("read whether the disk is steady: %w", err)
+	}
+	return len(doc.Jobs) > 0 && doc.Jobs[0].Steady.Attained == 1, nil
+}
