@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/bench"
+)
+
+func (a *app) benchListCmd() *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "the experiments that bench run knows",
+		Long:    "List the experiments that berth bench run knows: what each measures, and the\npublished measurement that it repeats.",
+		Example: "  berth bench list\n  berth bench list --json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			all := bench.Catalogue()
+			if a.json {
+				return a.printJSON(all)
+			}
+			for _, e := range all {
+				fmt.Fprintf(a.Out, "%-12s %s: %s\n", e.Name, e.Title, e.Setting)
+				if e.Source != "" {
+					fmt.Fprintf(a.Out, "%-12s after %s\n", "", e.Source)
+				}
+			}
+			return nil
+		},
+	}
+	return a.jsonFlag(c)
+}

@@ -1,0 +1,286 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/bench"
+	"berth/internal/node"
+	"berth/internal/refuse"
+	"berth/internal/report"
+	"berth/internal/vnode"
+)
+
+// studyFlags are the flags of berth bench run.
+type studyFlags struct {
+	bench.StudyOptions
+	size, out, jsonFile, resume string
+}
+
+func (a *app) benchRunCmd() *cobra.Command {
+	var f studyFlags
+	c := &cobra.Command{
+		Use: "run NAME… | all", Short: "measure experiments and write a report",
+		Long: `Measure the experiments of berth bench list: each on the host, in a node, and on
+the host again (the null arm), or as it says, in random alternating order. A
+short pilot fixes the number of pairs before the first one that counts: enough
+to decide the margin with 90 % power, or what the budget allows; the report
+says which. docs/METHOD.md explains the method.
+
+The folder --out gets report.html (one page, nothing else needed), report.json,
+report.csv, report.txt and journal.jsonl, in which each trial is as soon as it is
+done: --resume goes on with a run that was interrupted or killed. Interrupted,
+it reports what was measured and marks it partial.
+
+Files that are written to are removed. No existing file and no device is
+written to, unless it is given with --destroy-data.`,
+		Example: `  berth bench run all --budget 20m
+  berth bench run fio-d iozone-each --dir /srv/disk1 --dir /srv/disk2 --budget 2h
+  berth bench run net-openlab --peer 192.0.2.9 \
+    --network sriov:enp4s0f0,192.0.2.50/24
+  berth bench run fio-b --sessions 5 --out kernel-6.18
+  berth bench run --resume kernel-6.18`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.Names = args
+			return a.benchRun(cmd, &f)
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			names := []string{"all"}
+			for _, e := range bench.Catalogue() {
+				names = append(names, e.Name+"\t"+e.Title)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	fl := c.Flags()
+	fl.DurationVar(&f.Budget, "budget", 0, "`TIME` for all experiments of a session together (default 20m)")
+	fl.Float64Var(&f.MarginPct, "margin", 0, "largest penalty that counts as none, in `PERCENT` (default 5)")
+	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row (default: what the pilot asks for)")
+	fl.IntVar(&f.Sessions, "sessions", 0, "repeat everything `N` times, to measure how sessions differ (default 1)")
+	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
+	fl.StringArrayVar(&f.Dirs, "dir", nil, "`FOLDER` on a disk that is measured (default /var/tmp); several for several disks")
+	fl.StringArrayVar(&f.Devices, "destroy-data", nil, "block `DEVICE` to measure: what is on it is lost")
+	fl.StringVar(&f.size, "size", "", "how much of a disk is used, a `SIZE` (default 1GiB)")
+	fl.StringVar(&f.Peer, "peer", "", "`ADDRESS` of the peer of network experiments (default: one on this machine)")
+	fl.StringArrayVar(&f.Networks, "network", nil, "a `NETWORK` to measure, as for berth bench net")
+	fl.IntVar(&f.Port, "port", 0, fmt.Sprintf("TCP `PORT` of the peer (default %d)", bench.DefaultPort))
+	fl.StringVar(&f.out, "out", "", "`DIR` for the report (default berth-bench- and the time)")
+	fl.StringVar(&f.jsonFile, "json", "", "write only the JSON, to `FILE`; - is standard output")
+	fl.StringVar(&f.resume, "resume", "", "go on with the run of this `DIR` or FILE")
+	c.MarkFlagsMutuallyExclusive("out", "json")
+	return c
+}
+
+// outputs are the files of a run.
+type outputs struct{ dir, json, journal string }
+
+// outputs decides where the files go; it makes the folder.
+func (f *studyFlags) outputs(now time.Time) (outputs, error) {
+	if at := f.resume; at != "" {
+		if fi, err := os.Stat(at); err == nil && fi.IsDir() {
+			return outputs{dir: at, journal: filepath.Join(at, "journal.jsonl")}, nil
+		}
+		at = strings.TrimSuffix(at, ".journal")
+		return outputs{json: at, journal: at + ".journal"}, nil
+	}
+	switch f.jsonFile {
+	case "":
+	case "-": // a journal all the same: a temporary one, for which there is no resuming
+		tmp, err := os.MkdirTemp("", "berth-bench-")
+		return outputs{json: "-", journal: filepath.Join(tmp, "journal.jsonl")}, err
+	default:
+		return outputs{json: f.jsonFile, journal: f.jsonFile + ".journal"}, nil
+	}
+	dir := f.out
+	if dir == "" {
+		dir = "berth-bench-" + now.Format("20060102-150405")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return outputs{}, fmt.Errorf("make the folder of the report: %w", err)
+	}
+	return outputs{dir: dir, journal: filepath.Join(dir, "journal.jsonl")}, nil
+}
+
+// check refuses what does not go together.
+func (f *studyFlags) check(cmd *cobra.Command) error {
+	if f.resume == "" {
+		if len(f.Names) == 0 {
+			return refuse.Invalidf("which experiments? berth bench list shows them; all means every one")
+		}
+		return nil
+	}
+	for _, other := range []string{
+		"budget", "margin", "pairs", "sessions", "seed", "dir", "destroy-data", "size", "peer", "network", "port", "out", "json",
+	} {
+		if cmd.Flags().Changed(other) {
+			return refuse.Invalidf("--resume goes on with what was asked for then: --%s cannot change it", other)
+		}
+	}
+	if len(f.Names) > 0 {
+		return refuse.Invalidf("--resume goes on with what was asked for then: %s cannot change it", f.Names[0])
+	}
+	return nil
+}
+
+func (a *app) benchRun(cmd *cobra.Command, f *studyFlags) error {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	if err := f.complete(); err != nil {
+		return err
+	}
+	lab, err := a.lab(f)
+	if err != nil {
+		return err
+	}
+	out, err := f.outputs(time.Now())
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
+	defer stop()
+	var progress func(bench.Progress)
+	end := func() {}
+	if a.onTerminal() {
+		progress, end = bench.Bar(a.Err)
+	}
+	var study *bench.Study
+	if f.resume != "" {
+		study, err = bench.ResumeStudy(ctx, lab, out.journal, progress)
+	} else {
+		study, err = bench.RunStudy(ctx, f.StudyOptions, lab, out.journal, progress)
+	}
+	end()
+	if study == nil {
+		return errors.Join(err, out.discard(f.resume != ""))
+	}
+	return errors.Join(a.writeStudy(study, out), err)
+}
+
+// complete reads what was given as text, and makes folders absolute: a resumed run may stand elsewhere.
+func (f *studyFlags) complete() error {
+	if f.size != "" {
+		size, err := vnode.ParseBytes(f.size)
+		if err != nil {
+			return refuse.Invalidf("--size: %w", err)
+		}
+		f.Size = int64(size)
+	}
+	for i, d := range f.Dirs {
+		dir, err := filepath.Abs(d)
+		if err != nil {
+			return err
+		}
+		f.Dirs[i] = dir
+	}
+	return nil
+}
+
+// discard removes what a run that measured nothing leaves; a journal to go on with stays.
+func (o outputs) discard(resumed bool) error {
+	if resumed {
+		return nil
+	}
+	err := os.Remove(o.journal)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if o.dir != "" {
+		_ = os.Remove(o.dir) // if it is empty
+	}
+	if o.json == "-" {
+		_ = os.Remove(filepath.Dir(o.journal))
+	}
+	return err
+}
+
+// lab is what experiments are measured in: nodes of this Berth.
+func (a *app) lab(f *studyFlags) (bench.Lab, error) {
+	b, err := a.open()
+	if err != nil {
+		return bench.Lab{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return bench.Lab{}, fmt.Errorf("find this program: %w", err)
+	}
+	lab := bench.Lab{Self: self, Version: Version}
+	if a.root != "" {
+		lab.Root = []string{"--root", a.root}
+	}
+	lab.Node = func(ctx context.Context, n *vnode.Node) (bench.Arm, func(), error) {
+		if err := valid(n); err != nil {
+			return nil, nil, err
+		}
+		return benchArm(ctx, b, n)
+	}
+	lab.Network = func(ctx context.Context, o *bench.NetOptions, peer string, networks []string) ([]bench.NetArm, func(), error) {
+		nf := &netFlags{NetOptions: *o, peer: peer, networks: networks}
+		parsed, err := nf.parse()
+		if err != nil {
+			return nil, nil, err
+		}
+		set := &netSet{b: b, f: nf}
+		if err := set.make(ctx, parsed); err != nil {
+			set.close()
+			return nil, nil, err
+		}
+		return set.arms, set.close, nil
+	}
+	return lab, nil
+}
+
+// benchArm is BenchArm with the type that package bench wants.
+func benchArm(ctx context.Context, b *node.Berth, n *vnode.Node) (bench.Arm, func(), error) {
+	run, done, err := b.BenchArm(ctx, n)
+	return run, done, err
+}
+
+// writeStudy writes the report's files and prints its text.
+func (a *app) writeStudy(s *bench.Study, out outputs) error {
+	if out.json != "" {
+		return a.writeOnlyJSON(s, out)
+	}
+	r, err := report.Of(s, "report")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{{"report.json", s.JSON}, {"report.html", r.HTML}, {"report.csv", r.CSV}, {"report.txt", r.Text}} {
+		if err := writeFile(filepath.Join(out.dir, file.name), file.write); err != nil {
+			errs = append(errs, fmt.Errorf("write %s: %w", file.name, err))
+		}
+	}
+	errs = append(errs, r.Text(a.Out))
+	if len(errs) == 1 || errs[0] == nil {
+		fmt.Fprintf(a.Err, "berth: the report is in %s: report.html\n", out.dir)
+	}
+	return errors.Join(errs...)
+}
+
+// writeOnlyJSON writes the JSON; a run that is complete needs no journal any more.
+func (a *app) writeOnlyJSON(s *bench.Study, out outputs) error {
+	var err error
+	if out.json == "-" {
+		err = s.JSON(a.Out)
+	} else {
+		err = writeFile(out.json, s.JSON)
+	}
+	if err == nil && (out.json == "-" || !s.Partial) {
+		return out.discard(false)
+	}
+	return err
+}
