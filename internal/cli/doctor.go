@@ -9,17 +9,29 @@ import (
 	"berth/internal/mounts"
 	"berth/internal/node"
 	"berth/internal/oci"
+	"berth/internal/refuse"
 )
 
 func (a *app) doctorCmd() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
+	var f calibrateFlags
+	c := &cobra.Command{
 		Use: "doctor", Short: "what this host can do, and how to mend what it cannot",
 		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes,
 network, and what spoils measurements. Each lack comes with why it matters and
 a remedy to paste. The exit code is 3 when something is missing without which
-no node runs.`,
-		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'",
+no node runs.
+
+With --calibrate, measure a disk with fio for a minute instead: what io.cost
+must know of it to share it out by weight. It reads and writes a file without a
+name, on the device or folder given; only with --destroy-data the device itself.`,
+		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'\n  berth doctor --calibrate /srv/data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.place != "" {
+				return a.calibrate(cmd, f)
+			}
+			if f.write || f.destroy {
+				return refuse.Invalidf("--write and --destroy-data go with --calibrate")
+			}
 			b, err := a.open()
 			if err != nil {
 				return err
@@ -37,7 +49,9 @@ no node runs.`,
 			}
 			return host.Refusal(checks)
 		},
-	})
+	}
+	f.add(c)
+	return a.jsonFlag(c)
 }
 
 // tryRuntimes tells which runtimes there are, whether each works, and what is known against it.

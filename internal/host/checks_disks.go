@@ -121,10 +121,16 @@ func (d *doctor) stacked(name string) (kind string, below []string) {
 
 // costFile returns the file that switches io.cost on, "" where the kernel lacks it or v2 does not have the disks.
 func (d *doctor) costFile() string {
-	if cg := d.facts.Cgroups; cg.Has("io") == "v2" {
-		if f := filepath.Join(cg.V2, "io.cost.qos"); d.exists(f) {
-			return f
-		}
+	if v2 := d.CostTree(d.facts.Cgroups); v2 != "" {
+		return filepath.Join(v2, "io.cost.qos")
+	}
+	return ""
+}
+
+// CostTree returns the mount of the v2 tree where it has io.cost: the kernel has it, and the disks are not v1's. Else "".
+func (h Host) CostTree(cg Cgroups) string {
+	if cg.Has("blkio") == "" && cg.Has("io") == "v2" && h.exists(filepath.Join(cg.V2, "io.cost.qos")) {
+		return cg.V2
 	}
 	return ""
 }
