@@ -37,6 +37,9 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 	if f.Disks, err = b.disks(n, f.Host.Cgroups); err != nil {
 		return f, err
 	}
+	if slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
+		return f, nil
+	}
 	for _, d := range n.Devices {
 		r, err := device.Resolve("/proc", "/sys", d)
 		if err != nil {

@@ -34,6 +34,7 @@ type Journal struct {
 	path  string
 	size  int64 // bytes that hold whole records
 	torn  bool  // something else may lie behind them: the next write cuts it off
+	sets  mark  // where those records begin that are ended sets and nothing else, up to the last
 	steps []entry
 }
 
@@ -41,12 +42,6 @@ type entry struct {
 	step   Step
 	done   bool // and its undo was not begun
 	undone bool
-}
-
-// Set is a live change: steps taken on a node that is up, which count only once the node's new spec is stored.
-type Set struct {
-	First int    `json:"first"` // number of its first step
-	Spec  string `json:"spec"`  // what identifies the new spec, once stored
 }
 
 // record is one line of the file; exactly one group of its fields is used.
@@ -120,6 +115,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 
 // fold takes one record into the journal's state.
 func (j *Journal) fold(line int, r record, kinds Kinds) error {
+	j.markSets(r)
 	switch {
 	case line == 1:
 		if r.Berth < 1 || r.Berth > version {
@@ -278,54 +274,6 @@ func (j *Journal) Close(ctx context.Context) error {
 	return nil
 }
 
-// BeginSet begins a live change; the steps done from now on belong to it.
-func (j *Journal) BeginSet(spec string) error {
-	s := &Set{First: len(j.steps), Spec: spec}
-	if err := j.write(record{Set: s}); err != nil {
-		return err
-	}
-	j.Set = s
-	Fault("set begun")
-	return nil
-}
-
-// EndSet ends a live change that is made: its steps are what the node is now, and no longer undone.
-func (j *Journal) EndSet() error {
-	if err := j.write(record{SetEnd: true}); err != nil {
-		return err
-	}
-	j.endSet()
-	Fault("set ended")
-	return nil
-}
-
-// UndoSet takes a live change back.
-func (j *Journal) UndoSet(ctx context.Context) error {
-	if j.Set == nil {
-		return nil
-	}
-	late := map[Step]bool{}
-	for _, e := range j.steps[min(max(j.Set.First, 0), len(j.steps)):] {
-		late[e.step] = true
-	}
-	if err := j.Undo(ctx, func(s Step) bool { return late[s] }); err != nil {
-		return err
-	}
-	return j.EndSet()
-}
-
-func (j *Journal) endSet() {
-	if j.Set == nil {
-		return
-	}
-	for i := range j.steps {
-		if i >= j.Set.First {
-			j.steps[i].undone = true
-		}
-	}
-	j.Set = nil
-}
-
 func (j *Journal) writeStep(r record, s Step) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -359,6 +307,9 @@ func (j *Journal) write(records ...record) error {
 		return fmt.Errorf("write journal %s: %w", j.path, err)
 	}
 	j.torn = false
+	for _, r := range records {
+		j.markSets(r)
+	}
 	j.size += int64(buf.Len())
 	return nil
 }

@@ -192,6 +192,58 @@ func TestTornTail(t *testing.T) {
 	})
 }
 
+// A journal does not grow with the number of live changes, keeps what came before them, and goes on after it was cut.
+func TestManySets(t *testing.T) {
+	j, dir := start(t)
+	do := func(name string) {
+		t.Helper()
+		if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, name)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("before")
+	if err := j.SetPhase(Up); err != nil {
+		t.Fatal(err)
+	}
+	largest := int64(0)
+	for i := range 1000 {
+		if err := j.BeginSet("spec"); err != nil {
+			t.Fatal(err)
+		}
+		do(fmt.Sprint("changed ", i))
+		if i%7 == 0 {
+			j = reopen(t, j)
+		}
+		if err := j.EndSet(); err != nil {
+			t.Fatal(err)
+		}
+		if i%5 == 0 {
+			j = reopen(t, j)
+		}
+		fi, err := os.Stat(j.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		largest = max(largest, fi.Size())
+		if i == 500 { // what is not a set is kept
+			do("between")
+		}
+	}
+	if largest > 3*mostOfSets {
+		t.Errorf("the journal grew to %d bytes", largest)
+	}
+	j = reopen(t, j)
+	if diff := cmp.Diff([]string{"before", "between"}, paths(j)); diff != "" || j.Phase != Up {
+		t.Errorf("phase %s, %s", j.Phase, diff)
+	}
+	if err := j.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "before")); err == nil {
+		t.Error("what was done before the sets was not undone")
+	}
+}
+
 func TestOpenSaysWhatIsWrong(t *testing.T) {
 	header := `{"berth":1,"boot":"b","node":"n"}` + "\n"
 	for _, tc := range []struct{ name, text, want string }{
