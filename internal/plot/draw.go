@@ -84,13 +84,14 @@ func (d *Drawing) gridY(y *ruler, left float64) {
 
 // ticksX writes the labels of the axis below; those without room are left out.
 func (d *Drawing) ticksX(x *ruler, bottom float64) {
-	d.path("axis", "M%s %sH%s", num(math.Min(x.from, x.at(x.ticks[0]))), num(bottom), num(Width-rightGap))
+	d.path("axis", "M%s %sH%s", num(math.Min(x.from, x.to)), num(bottom), num(Width-rightGap))
 	free := math.Inf(-1)
 	for _, t := range x.ticks {
 		at, s := x.at(t), x.label(t)
 		d.path("axis", "M%s %sv4", num(at), num(bottom))
 		half := textWidth(s) / 2
-		if at-half < free || at+half > Width {
+		at = math.Min(math.Max(at, half), Width-half) // those at the ends may stand a little aside
+		if at-half < free {
 			continue
 		}
 		free = at + half + 3

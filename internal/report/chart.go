@@ -157,6 +157,9 @@ func clip(all []plot.Series) *[2]float64 {
 // medians draws measures of one unit, of all arms.
 func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
 	x, common := axis(e)
+	if !common && len(e.Rows) > forestRows {
+		return nil // more drawings than anybody looks at; the table has them
+	}
 	factor, unit := inUnit(ms[0])
 	var all []plot.Series
 	for i, m := range ms {

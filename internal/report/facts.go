@@ -53,7 +53,9 @@ func machineFacts(s *bench.Study) []Fact {
 		addFact(&all, "budget", time.Duration(s.Budget*float64(time.Second)).Round(time.Second).String())
 	}
 	addFact(&all, "margin", percent(s.MarginPct)+" %")
-	addFact(&all, "seed", fmt.Sprint(s.Seed))
+	if s.Seed != 0 {
+		addFact(&all, "seed", fmt.Sprint(s.Seed))
+	}
 	return all
 }
 

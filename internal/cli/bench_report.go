@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/refuse"
+	"berth/internal/report"
+)
+
+// reportFiles are the flags that say where the forms of a report go.
+type reportFiles struct{ html, csv string }
+
+func (f *reportFiles) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.html, "html", "", "write a page to `FILE`, with tables, plots and the raw data in it; - is standard output")
+	c.Flags().StringVar(&f.csv, "csv", "", "write a table to `FILE`, a line a measure, row and arm; - is standard output")
+}
+
+func (a *app) benchReportCmd() *cobra.Command {
+	var f reportFiles
+	c := &cobra.Command{
+		Use: "report FILE", Short: "show what a benchmark has measured, again",
+		Long: `Show the JSON of berth bench run, disk or net: as text, as one page that needs
+no network and no script (--html), as a table for spreadsheets (--csv).
+FILE - is standard input; one that is compressed by gzip is read too.
+docs/report.md says how a page is read and names the columns of the table.`,
+		Example: `  berth bench report result.json
+  berth bench report result.json --html result.html --csv result.csv`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := a.readReport(args[0])
+			if err != nil {
+				return err
+			}
+			return a.showReport(r, f)
+		},
+	}
+	f.add(c)
+	return c
+}
+
+func (a *app) readReport(file string) (*report.Report, error) {
+	if file == "-" {
+		return report.Read(a.In, "berth-bench")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return report.Read(f, plainName(file))
+}
+
+// plainName is the name of a file without its folder and what says its format.
+func plainName(file string) string {
+	name := strings.TrimSuffix(filepath.Base(file), ".gz")
+	return strings.TrimSuffix(name, filepath.Ext(name))
+}
+
+// showReport prints the text, unless standard output was asked for something else, and writes the files.
+func (a *app) showReport(r *report.Report, f reportFiles) error {
+	if f.html == "-" && f.csv == "-" {
+		return refuse.Invalidf("--html - and --csv -: there is one standard output")
+	}
+	for _, form := range []struct {
+		file  string
+		write func(io.Writer) error
+	}{{f.html, r.HTML}, {f.csv, r.CSV}} {
+		if form.file == "" {
+			continue
+		}
+		var b bytes.Buffer // first: a page that cannot be made must not empty the file of the last one
+		if err := form.write(&b); err != nil {
+			return err
+		}
+		if form.file == "-" {
+			_, err := a.Out.Write(b.Bytes())
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.WriteFile(form.file, b.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	if f.html == "-" || f.csv == "-" {
+		return nil
+	}
+	return r.Text(a.Out)
+}
