@@ -35,8 +35,8 @@ type ClassValue struct {
 // BFQ's greatest weight (block/bfq-iosched.h); its scale is 1..1000, 100 is normal.
 const maxBFQWeight = 1000
 
-// classStep returns the step for a node's class, nil for one that stands as every other.
-func classStep(n *vnode.Node, h host.Cgroups, groupPath string) *Class {
+// ClassStep returns the step for a node's class, nil for one that stands as every other.
+func ClassStep(n *vnode.Node, h host.Cgroups, groupPath string) *Class {
 	if n.Place() == "" {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (v *ClassValue) read() (*Write, string, error) {
 // ShowClass tells what a node has from its class: in the class's group, as the kernel has it now if live.
 func ShowClass(n *vnode.Node, h host.Cgroups, groupPath string, live bool) ([]Shown, error) {
 	var all []Shown
-	if c := classStep(n, h, groupPath); c != nil {
+	if c := ClassStep(n, h, groupPath); c != nil {
 		for _, v := range c.Values {
 			s, err := v.show(n, c.Name, live)
 			if err != nil {

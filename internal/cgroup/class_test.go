@@ -132,7 +132,7 @@ func TestSum(t *testing.T) {
 // TestKernelClass gives a group of this host the standing of batch.
 func TestKernelClass(t *testing.T) {
 	h := thisHost(t)
-	c := classStep(&vnode.Node{Class: vnode.Batch}, h, newGroup(t, h)+"/x")
+	c := ClassStep(&vnode.Node{Class: vnode.Batch}, h, newGroup(t, h)+"/x")
 	if c == nil {
 		t.Skip("no cgroup controller here that shares CPU time or disks")
 	}

@@ -131,7 +131,7 @@ func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Di
 	for _, l := range limits {
 		steps = append(steps, l)
 	}
-	if c := classStep(n, h, path); c != nil { // last: what a limit needs may bring the kernel the file, as a scheduler does
+	if c := ClassStep(n, h, path); c != nil { // last: what a limit needs may bring the kernel the file, as a scheduler does
 		steps = append(steps, c)
 	}
 	return steps, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/node"
+	"berth/internal/vnode"
 )
 
 func (a *app) protectCmd() *cobra.Command {
@@ -25,7 +26,7 @@ gives it back, and berth repair finishes what was killed half-way.
 
 What systemd runs is protected as its unit, also when it is named by a process.
 What it gets: docs/classes.md.`,
-		Example: "  berth protect xrootd@clustered.service\n  berth protect 4711\n  berth protect /sys/fs/cgroup/storage --io-weight 500",
+		Example: "  berth protect xrootd@clustered.service\n  berth protect xrootd@clustered.service --disk /srv/data --engine bfq\n  berth protect 4711\n  berth protect /sys/fs/cgroup/storage --io-weight 500",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {
@@ -42,6 +43,12 @@ What it gets: docs/classes.md.`,
 		},
 	}
 	fl := c.Flags()
+	fl.StringArrayVar(&want.Disks, "disk", nil, "a `DEVICE`, or a folder on it, that must share by weight: refused if nothing makes it; may be repeated")
+	fl.Func("engine", "switch these disks to `ENGINE`, bfq or iocost, as long as the service is protected", func(s string) error {
+		want.Engine = vnode.Engine(s)
+		return nil
+	})
+	fl.StringVar(&want.Model, "model", "", "what these disks can do, for engine iocost, as berth doctor --calibrate prints it: `\"rbps=N …\"`")
 	fl.IntVar(&want.CPUWeight, "cpu-weight", 0, "share of CPU time beside other services, `N` of 1..10000 (default 1000; 100 is normal)")
 	fl.IntVar(&want.IOWeight, "io-weight", 0, "share of every disk that shares by weight, `N` of 1..10000 (default 1000; 100 is normal)")
 	return a.jsonFlag(c)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/block"
 	"berth/internal/cgroup"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -80,6 +81,9 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 	}
 	if err := j.SetPhase(step.Up); err != nil {
 		return nil, errors.Join(err, j.Close(context.WithoutCancel(ctx)))
+	}
+	if err := b.refreshClasses(ctx); err != nil {
+		return nil, err
 	}
 	return b.readProtected(ctx, t.kind, t.name)
 }
@@ -190,13 +194,16 @@ func (b *Berth) readProtected(ctx context.Context, kind, name string) (*Protecte
 		switch s := s.(type) {
 		case *cgroup.Adopt:
 			p.Cgroup, p.Gone = s.Path, !alive(s.PID, s.Start)
+		case *block.Engine:
+			p.Values = append(p.Values, showEngine(ctx, s))
 		case *cgroup.Class:
 			p.Values = append(p.Values, s.Show()...)
 		case *cgroup.Foreign:
 			p.Cgroup, p.Values = s.Path, append(p.Values, s.Show()...)
 		case *systemd.Set:
 			if kind == protectedUnit && s.Unit == name {
-				p.Cgroup, p.Values = unitNow(ctx, s)
+				group, values := unitNow(ctx, s)
+				p.Cgroup, p.Values = group, append(p.Values, values...)
 			}
 		}
 	}
@@ -273,6 +280,10 @@ func (b *Berth) settleTarget(ctx context.Context, t target, boot string) (did st
 		return "given back what it had: berth unprotect was interrupted", j.Close(ctx)
 	case t.kind != protectedUnit && j.Boot != boot:
 		return "forgotten: the host was booted since, its cgroup is gone", os.Remove(t.journal(b))
+	}
+	did, err = b.switchAgain(ctx, j, boot)
+	if did != "" || err != nil {
+		return did, err
 	}
 	p, err := b.readProtected(ctx, t.kind, t.name)
 	if err != nil || !p.Gone || len(p.PIDs) > 0 {

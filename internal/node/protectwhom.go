@@ -13,7 +13,6 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/host"
 	"berth/internal/refuse"
-	"berth/internal/step"
 	"berth/internal/systemd"
 	"berth/internal/vnode"
 )
@@ -21,7 +20,11 @@ import (
 // Protection is what berth protect gives a service. Zero values are those of class storage.
 type Protection struct {
 	CPUWeight int // 1..10000
-	IOWeight  int // 1..10000, of every disk
+	IOWeight  int // 1..10000, of every disk that shares by weight
+
+	Disks  []string     // devices, or folders on them, that must share by weight: refused where nothing makes them
+	Engine vnode.Engine // what these disks are switched to as long as the service is protected; "": what they have
+	Model  string       // of engine iocost
 }
 
 // target is whom to protect.
@@ -174,37 +177,3 @@ func groupIn(cg host.Cgroups, asked string) string {
 	return strings.Trim(asked[len(longest):], "/")
 }
 
-// protectSteps says what is to be done to a target.
-func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([]step.Step, error) {
-	s := vnode.Storage.Standing()
-	if want.CPUWeight != 0 {
-		s.CPUWeight = want.CPUWeight
-	}
-	if want.IOWeight != 0 {
-		s.IOWeight = want.IOWeight
-	}
-	if t.kind == protectedUnit {
-		return []step.Step{&systemd.Set{Unit: t.name, Properties: []systemd.Property{
-			{Name: "CPUWeight", Value: strconv.Itoa(s.CPUWeight)},
-			{Name: "IOWeight", Value: strconv.Itoa(s.IOWeight)},
-		}}}, nil
-	}
-	cg, err := b.cgroups()
-	if err != nil {
-		return nil, err
-	}
-	if t.kind == protectedProcess {
-		return b.adoptSteps(cg, t, s)
-	}
-	f := cgroup.ForeignStep(s, cg, t.group)
-	if f == nil {
-		return nil, refuse.Cannotf("enable cpu and io in the groups above it (cgroup.subtree_control)",
-			"the cgroup %s has no controller that shares CPU time or disks", t.name)
-	}
-	return []step.Step{f}, nil
-}
-
-// adoptSteps makes a group for a process, beside the host's services.
-func (b *Berth) adoptSteps(cg host.Cgroups, t *target, s vnode.Standing) ([]step.Step, error) {
-	return cgroup.AdoptSteps(s, cg, b.Layout.CgroupPlace("pid")+"."+t.name, t.pid, t.start)
-}
