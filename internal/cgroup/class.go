@@ -125,11 +125,6 @@ func (c *Class) String() string {
 	return strings.Join(text, " ") + " for all in " + c.Name
 }
 
-// Line is String, and what a person should know of it.
-func (c *Class) Line() (text, note string) {
-	return c.String(), "as far as the kernel has them: berth show tells"
-}
-
 // Do writes the values that the kernel has.
 func (c *Class) Do(context.Context) error {
 	for _, v := range c.Values {

@@ -101,7 +101,13 @@ func (b *Berth) diskSteps(t *target, cg host.Cgroups, want Protection) ([]step.S
 	if err != nil {
 		return nil, err
 	}
-	_, err = cgroup.Limits(n, cg, "none", disks) // refuses what has no engine
+	_, err = cgroup.Limits(n, cg, "none", disks)
+	if no, ok := errors.AsType[*refuse.Error](err); ok { // its remedy is for a spec
+		return nil, &refuse.Error{
+			Kind: no.Kind, What: no.What, Err: err,
+			Remedy: "--engine bfq or --engine iocost switches the disk as long as the service is protected",
+		}
+	}
 	return steps, err
 }
 

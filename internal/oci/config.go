@@ -64,10 +64,8 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 	}
 	names := capabilityNames(caps)
 	// Else it would be the caller's, of a service that the kernel must not kill, for instance.
-	oomScore := in.OOMScoreAdj
-	if oomScore == 0 {
-		oomScore = 1
-	}
+	// One below the caller's is not the node's to take in its user namespace: Start gives it to process 1.
+	oomScore := max(in.OOMScoreAdj, 1)
 	return &specs.Process{
 		Terminal: in.Terminal,
 		Args:     in.Args,

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -119,6 +120,8 @@ type Start struct {
 	Env  []string `json:"env,omitempty"`
 	Cwd  string   `json:"cwd,omitempty"`
 
+	OOMScore int `json:"oom_score_adj,omitempty"` // below 0: how little the kernel shall like to kill it
+
 	// The executable of the init before it became the command.
 	ExeDev uint64 `json:"exe_dev,omitempty"`
 	ExeIno uint64 `json:"exe_ino,omitempty"`
@@ -128,7 +131,11 @@ type Start struct {
 func (s *Start) Kind() string { return "oci.start" }
 
 func (s *Start) String() string {
-	return fmt.Sprintf("%s start %s: %s", s.Launch.Runtime.Name, s.Launch.ID, Quote(s.Args))
+	text := fmt.Sprintf("%s start %s: %s", s.Launch.Runtime.Name, s.Launch.ID, Quote(s.Args))
+	if s.OOMScore < 0 {
+		text += fmt.Sprintf(" (oom_score_adj %d)", s.OOMScore)
+	}
+	return text
 }
 
 // Do implements step.Step. It first looks at the command in the node's own root: the runtimes' start succeeds also
@@ -142,6 +149,11 @@ func (s *Start) Do(ctx context.Context) error {
 	}
 	if err := checkCommand(s.PID, s.Args, s.Env, s.Cwd); err != nil {
 		return err
+	}
+	if s.OOMScore < 0 {
+		if err := os.WriteFile(procPath(s.PID, "oom_score_adj"), []byte(strconv.Itoa(s.OOMScore)), 0); err != nil {
+			return fmt.Errorf("protect the node when memory is short: %w", err)
+		}
 	}
 	var exe unix.Stat_t
 	if err := unix.Stat(procPath(s.PID, "exe"), &exe); err != nil {
