@@ -56,7 +56,7 @@ func NewMeter(h host.Cgroups, bfq bool) *Meter {
 	return &Meter{h: h, buf: make([]byte, 16<<10), bfq: bfq}
 }
 
-// Read reads the counters of a group. ok is false where there is no such group.
+// Read reads the counters of a group. ok is false where there is no such group: nothing is counted of it.
 func (m *Meter) Read(group string) (c Counters, ok bool) {
 	c = Counters{
 		CPU: Unknown, Throttled: Unknown, Memory: Unknown, MemoryMax: Unknown, OOMKills: Unknown, PIDs: Unknown,
@@ -64,9 +64,6 @@ func (m *Meter) Read(group string) (c Counters, ok bool) {
 	}
 	m.cpu(group, &c)
 	m.memory(group, &c)
-	if c.CPU == Unknown && c.Memory == Unknown { // each host counts one of them
-		return c, false
-	}
 	if dir := m.dir("pids"); dir != "" {
 		c.PIDs = m.number(dir, group, "pids.current")
 	}
@@ -76,7 +73,7 @@ func (m *Meter) Read(group string) (c Counters, ok bool) {
 		c.Pressure.Memory = m.stall(group, "memory.pressure")
 		c.Pressure.IO = m.stall(group, "io.pressure")
 	}
-	return c, true
+	return c, c.CPU != Unknown || c.Throttled != Unknown || c.Memory != Unknown || c.PIDs != Unknown || c.Disks != nil
 }
 
 func noStall() Stall { return Stall{Unknown, Unknown} }
@@ -144,10 +141,6 @@ func (m *Meter) memory(group string, c *Counters) {
 }
 
 func (m *Meter) disks(group string, c *Counters) {
-	if m.dir("io") == "" {
-		return
-	}
-	c.Disks = []DiskCount{}
 	if m.h.Has("blkio") == "v1" {
 		m.diskFile(group, "blkio.throttle.io_service_bytes_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadBytes, &d.WriteBytes })
 		m.diskFile(group, "blkio.throttle.io_serviced_recursive", c, func(d *DiskCount) (r, w *int64) { return &d.ReadOps, &d.WriteOps })
@@ -157,12 +150,16 @@ func (m *Meter) disks(group string, c *Counters) {
 		}
 		return
 	}
-	m.ioStat(group, c)
+	if m.h.Has("io") == "v2" {
+		m.ioStat(group, c)
+	}
 }
 
 // diskFile reads a v1 file of "254:0 Read 4096" lines. Two may count the same I/O: the greater number holds.
 func (m *Meter) diskFile(group, name string, c *Counters, at func(*DiskCount) (read, write *int64)) {
-	for line := range bytes.Lines(m.read(m.h.V1["blkio"], group, name)) {
+	text := m.read(m.h.V1["blkio"], group, name)
+	c.counted(text)
+	for line := range bytes.Lines(text) {
 		number, rest := word(line)
 		what, rest := word(rest)
 		count, _ := word(rest)
@@ -182,7 +179,9 @@ func (m *Meter) diskFile(group, name string, c *Counters, at func(*DiskCount) (r
 
 // ioStat reads v2's lines of "254:0 rbytes=4096 wbytes=0 rios=1 wios=0 …".
 func (m *Meter) ioStat(group string, c *Counters) {
-	for line := range bytes.Lines(m.read(m.h.V2, group, "io.stat")) {
+	text := m.read(m.h.V2, group, "io.stat")
+	c.counted(text)
+	for line := range bytes.Lines(text) {
 		number, rest := word(line)
 		major, minor, ok := deviceNumber(number)
 		if !ok || len(bytes.TrimSpace(rest)) == 0 {
@@ -206,6 +205,13 @@ func (m *Meter) ioStat(group string, c *Counters) {
 				d.Waited = micro(value)
 			}
 		}
+	}
+}
+
+// counted notes that disks are counted here, if a file says so, were it empty.
+func (c *Counters) counted(text []byte) {
+	if text != nil && c.Disks == nil {
+		c.Disks = []DiskCount{}
 	}
 }
 

@@ -65,8 +65,8 @@ func TestMeterV2(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || !ok {
 		t.Errorf("ok %v, %s", ok, diff)
 	}
-	if _, ok := NewMeter(h, false).Read("berth/nobody"); ok {
-		t.Error("a group that is not there was read")
+	if c, ok := NewMeter(h, false).Read("berth/nobody"); ok || c.Disks != nil {
+		t.Errorf("a group that is not there was read: %+v", c)
 	}
 }
 

@@ -64,7 +64,7 @@ docs/top.md says what needs which kernel.`,
 			if err != nil {
 				return err
 			}
-			s, err := b.NewSampler(args)
+			s, err := b.NewSampler(cmd.Context(), args)
 			if err != nil {
 				return err
 			}

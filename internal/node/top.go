@@ -22,7 +22,7 @@ type Sampler struct {
 	b     *Berth
 	only  []string // the nodes that are asked for; none: all
 	boot  string
-	last  map[string]reading // by name, of the sample before
+	last  map[string]reading // by kind and name, of the sample before
 	host  hostReading
 	specs map[string]started
 }
@@ -50,9 +50,16 @@ type started struct {
 	group string
 }
 
-// NewSampler returns a sampler of the nodes named, or of all that run. It refuses names that no node has.
-func (b *Berth) NewSampler(names []string) (*Sampler, error) {
+// NewSampler returns a sampler of the nodes and protected services named, or of all. It refuses names that are neither's.
+func (b *Berth) NewSampler(ctx context.Context, names []string) (*Sampler, error) {
+	protected, err := b.Protected(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range names {
+		if slices.ContainsFunc(protected, func(p Protected) bool { return p.Name == n }) {
+			continue
+		}
 		if _, err := b.stored(n); err != nil {
 			return nil, err
 		}
@@ -85,16 +92,17 @@ func (s *Sampler) Sample(ctx context.Context) (*Sample, error) {
 	names := diskNames{}
 	for _, sub := range subjects {
 		r, ok := sub.read(m)
-		if !ok {
+		if !ok && sub.kind == KindNode {
 			continue // it ended meanwhile
 		}
-		was, known := s.last[sub.name]
+		key := sub.kind + " " + sub.name
+		was, known := s.last[key]
 		u := Use{Name: sub.name, Kind: sub.kind, Class: string(sub.class)}
 		u.levels(r)
 		if known && was.pid == r.pid && was.start == r.start {
 			u.rates(was, r, names)
 		}
-		seen[sub.name] = r
+		seen[key] = r
 		now.Nodes = append(now.Nodes, u)
 	}
 	s.last = seen
@@ -132,6 +140,23 @@ func (s *Sampler) subjects(ctx context.Context) ([]subject, error) {
 		}
 		spec := s.spec(&st)
 		all = append(all, subject{name: name, kind: KindNode, class: spec.class, group: spec.group, pid: st.PID, start: st.Start})
+	}
+	services, err := s.services(ctx)
+	return append(all, services...), err
+}
+
+// services are those that are protected. They are in the host's network: what they carry is not told apart there.
+func (s *Sampler) services(ctx context.Context) ([]subject, error) {
+	protected, err := s.b.Protected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []subject
+	for _, p := range protected {
+		if p.Gone || p.Cgroup == "" || len(s.only) > 0 && !slices.Contains(s.only, p.Name) {
+			continue
+		}
+		all = append(all, subject{name: p.Name, kind: KindService, class: p.Class, group: p.Cgroup})
 	}
 	return all, nil
 }

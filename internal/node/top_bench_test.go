@@ -42,7 +42,7 @@ func BenchmarkSample(b *testing.B) {
 		}
 	}
 	makeGroups(b, berth, nodes)
-	s, err := berth.NewSampler(nil)
+	s, err := berth.NewSampler(b.Context(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
