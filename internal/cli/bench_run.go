@@ -31,6 +31,7 @@ func (a *app) benchRunCmd() *cobra.Command {
 	var f studyFlags
 	c := &cobra.Command{
 		Use: "run NAME… | all", Short: "measure experiments and write a report",
+		Args: cobra.ArbitraryArgs,
 		Long: `Measure the experiments of berth bench list: each on the host, in a node, and on
 the host again (the null arm), or as it says, in random alternating order. A
 short pilot fixes the number of pairs before the first one that counts: enough
