@@ -81,6 +81,19 @@ func (h Hierarchy) groupOf(pid int) (string, error) {
 	return "", fmt.Errorf("find the cgroup of process %d: /proc names none in %s", pid, h.Mount)
 }
 
+// GroupsOf returns the groups of a process, relative to the mounts, in the hierarchies that share CPU time and disks.
+func GroupsOf(h host.Cgroups, pid int) ([]string, error) {
+	var all []string
+	for _, hh := range sharing(h) {
+		at, err := hh.groupOf(pid)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, nil
+}
+
 // OwnGroup returns the group that holds the process and those that it started, and nobody else, in every hierarchy that
 // shares something; ok is false if there is none.
 func OwnGroup(h host.Cgroups, pid int) (group string, ok bool, err error) {

@@ -77,7 +77,7 @@ func (b *Berth) findTarget(ctx context.Context, asked string) (*target, error) {
 	return &target{kind: protectedUnit, name: u.Name}, nil
 }
 
-func (b *Berth) findProcess(ctx context.Context, cg host.Cgroups, pid int) (*target, error) {
+func (b *Berth) findProcess(cg host.Cgroups, pid int) (*target, error) {
 	start, ok := startTime(pid)
 	switch {
 	case !ok:
@@ -88,22 +88,31 @@ func (b *Berth) findProcess(ctx context.Context, cg host.Cgroups, pid int) (*tar
 	if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
 		return nil, refuse.Invalidf("process %d is a thread of the kernel", pid)
 	}
-	if systemd.Running() {
-		if unit := unitOf(cg, pid); strings.HasSuffix(unit, ".service") {
-			return &target{kind: protectedUnit, name: unit}, nil
+	groups, err := cgroup.GroupsOf(cg, pid)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if err := b.refuseNodes(g); err != nil {
+			return nil, err
 		}
+	}
+	unit := ""
+	if systemd.Running() {
+		unit = unitOf(cg, pid)
+	}
+	if strings.HasSuffix(unit, ".service") {
+		return &target{kind: protectedUnit, name: unit}, nil
 	}
 	group, own, err := cgroup.OwnGroup(cg, pid)
 	if err != nil {
 		return nil, err
 	}
-	if own {
-		if err := b.refuseNodes(group); err != nil {
-			return nil, err
-		}
-		if !systemd.Running() {
-			return &target{kind: protectedCgroup, name: "/" + group, group: group}, nil
-		}
+	switch {
+	case own && strings.HasSuffix(unit, ".scope"):
+		return &target{kind: protectedUnit, name: unit}, nil
+	case own && unit == "":
+		return &target{kind: protectedCgroup, name: "/" + group, group: group}, nil
 	}
 	return &target{kind: protectedProcess, name: strconv.Itoa(pid), pid: pid, start: start}, nil
 }
@@ -144,7 +153,7 @@ func (b *Berth) refuseNodes(group string) error {
 	return refuse.Invalidf("the cgroup %s is of a node of Berth's: give class storage in the spec of %s", group, name)
 }
 
-// unitOf returns the last part of the group in which systemd knows a process.
+// unitOf returns the service or scope of systemd's in which a process is, "" if it is in none.
 func unitOf(cg host.Cgroups, pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -155,8 +164,11 @@ func unitOf(cg host.Cgroups, pid int) string {
 		if len(f) != 3 || f[1] != "name=systemd" && f[0] != "0" {
 			continue
 		}
-		for _, part := range strings.Split(f[2], "/") { // a service may have groups inside
-			if strings.HasSuffix(part, ".service") && !strings.HasPrefix(part, "user@") {
+		for part := range strings.SplitSeq(f[2], "/") { // a service may have groups inside
+			switch {
+			case strings.HasPrefix(part, "user@"): // what is inside is another systemd's
+				return ""
+			case strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope"):
 				return part
 			}
 		}
