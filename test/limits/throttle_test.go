@@ -183,9 +183,9 @@ func (w *world) liveChange() {
 			w.t.Log(strings.TrimSpace(w.run("set", "capped", "io.data.read.rate=25MB/s")))
 			time.Sleep(time.Second)
 		}
-		before, start := w.served(), time.Now()
+		before, start := w.served("capped"), time.Now()
 		time.Sleep(4 * time.Second)
-		got := (w.served() - before) / time.Since(start).Seconds()
+		got := (w.served("capped") - before) / time.Since(start).Seconds()
 		w.t.Logf("counted by the kernel: %.3f MB/s of %.0f", got/1e6, want/1e6)
 		if math.Abs(got/want-1) > within {
 			w.t.Errorf("%.3f MB/s, asked for %.0f", got/1e6, want/1e6)
@@ -193,11 +193,11 @@ func (w *world) liveChange() {
 	}
 }
 
-// served is how many bytes of the disk the kernel counts for the capped node.
-func (w *world) served() float64 {
+// served is how many bytes of the disk the kernel counts for a node.
+func (w *world) served(node string) float64 {
 	w.t.Helper()
 	var shown struct{ Cgroup string }
-	if err := json.Unmarshal([]byte(w.run("show", "--json", "capped")), &shown); err != nil {
+	if err := json.Unmarshal([]byte(w.run("show", "--json", node)), &shown); err != nil {
 		w.t.Fatal(err)
 	}
 	v1 := filepath.Join("/sys/fs/cgroup/blkio", shown.Cgroup, "blkio.throttle.io_service_bytes")
