@@ -55,7 +55,7 @@ func (b *Berth) findTarget(ctx context.Context, asked string) (*target, error) {
 		return nil, err
 	}
 	if pid, err := strconv.Atoi(asked); err == nil {
-		return b.findProcess(ctx, cg, pid)
+		return b.findProcess(cg, pid)
 	}
 	if strings.HasPrefix(asked, "/") {
 		return b.findGroup(ctx, cg, groupIn(cg, asked))
