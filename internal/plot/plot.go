@@ -105,14 +105,15 @@ func textWidth(s string) float64 {
 	return float64(len([]rune(s))) * charWidth * fontSize
 }
 
-// fitText cuts a text that is wider than w.
+// fitText cuts a text that is wider than w in its middle: names often differ at their ends.
 func fitText(s string, w float64) (short, full string) {
 	r := []rune(s)
 	most := max(int(w/(charWidth*fontSize)), 1)
 	if len(r) <= most {
 		return s, ""
 	}
-	return string(r[:most-1]) + "…", s
+	tail := (most - 1) / 3
+	return string(r[:most-1-tail]) + "…" + string(r[len(r)-tail:]), s
 }
 
 // finite drops what cannot be drawn: points that are no numbers, or not positive on a logarithmic axis.

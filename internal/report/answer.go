@@ -26,7 +26,7 @@ type Group struct {
 	Verdict bench.Verdict
 	Meaning string
 	Count   int
-	Items   []string // at most mostItems, and how many more there are
+	Items   []string // the largest differences, and how many more there are
 }
 
 // verdicts is the order in which they are told.
@@ -62,8 +62,11 @@ func (r *Report) Answer() Answer {
 	return a
 }
 
-// mostItems is how many comparisons of a verdict are told on the first page.
-const mostItems = 12
+// How many comparisons of a verdict are told on the first page: it is to stay one.
+const (
+	mostWorse = 12
+	mostItems = 6
+)
 
 // group tells the comparisons of one verdict, the largest differences first.
 func (r *Report) group(v bench.Verdict, all []line) Group {
@@ -71,10 +74,14 @@ func (r *Report) group(v bench.Verdict, all []line) Group {
 	slices.SortStableFunc(all, func(a, b line) int {
 		return cmp.Compare(math.Abs(b.c.Penalty.PenaltyPct), math.Abs(a.c.Penalty.PenaltyPct))
 	})
-	for _, l := range all[:min(len(all), mostItems)] {
+	most := mostItems
+	if v == bench.Worse {
+		most = mostWorse
+	}
+	for _, l := range all[:min(len(all), most)] {
 		g.Items = append(g.Items, r.item(l))
 	}
-	if n := len(all) - mostItems; n > 0 {
+	if n := len(all) - most; n > 0 {
 		g.Items = append(g.Items, fmt.Sprintf("and %d more with smaller differences: see the tables", n))
 	}
 	return g

@@ -67,8 +67,12 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 		if p := slices.DeleteFunc(slices.Clone(some), func(m bench.Measure) bool { return !slices.Contains(drawn[:], brief(m)) }); len(p) > 0 {
 			some = p
 		}
-		if len(some) > 0 {
+		if _, common := axis(e); common && len(some) > 0 {
 			all = append(all, medians(e, some[:min(len(some), 3)], true)...)
+			continue
+		}
+		for _, m := range some { // one chart each: without lines nothing would tell them apart
+			all = append(all, medians(e, []bench.Measure{m}, true)...)
 		}
 	}
 	return all
@@ -216,32 +220,45 @@ func empty(all []plot.Series) bool {
 
 // draw draws over a common axis, or one row below the other, in as many drawings as that takes.
 func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64, all []plot.Series, common bool) []Figure {
-	desc := fmt.Sprintf("%s of %s. The figures are in the tables above.", caption, plural(len(e.Rows), "row"))
+	desc := fmt.Sprintf("%s of %s. The numbers are in the tables beside it.", caption, plural(len(e.Rows), "row"))
 	if common {
 		d := plot.Draw(plot.Chart{X: x, Y: y, Band: band, Series: all})
 		return []Figure{{Caption: caption, Desc: desc, Drawing: d}}
 	}
+	return forests(e, caption, desc, y, band, all)
+}
+
+// forests draws the rows that have anything to show.
+func forests(e *bench.Experiment, caption, desc string, y plot.Axis, band *[2]float64, all []plot.Series) []Figure {
+	var rows []int
+	for i := range e.Rows {
+		if slices.ContainsFunc(all, func(s plot.Series) bool {
+			return slices.ContainsFunc(s.Points, func(p plot.Point) bool { return int(p.X) == i })
+		}) {
+			rows = append(rows, i)
+		}
+	}
 	var figs []Figure
-	for from := 0; from < len(e.Rows); from += forestRows {
-		to := min(from+forestRows, len(e.Rows))
+	for some := range slices.Chunk(rows, forestRows) {
 		f := plot.Forest{Axis: y, Band: band, Extent: all}
-		for _, r := range e.Rows[from:to] {
-			f.Rows = append(f.Rows, printable(r.Name))
+		for _, i := range some {
+			f.Rows = append(f.Rows, printable(e.Rows[i].Name))
 		}
 		for _, s := range all {
 			part := s
 			part.Points = nil
 			for _, p := range s.Points {
-				if i := int(p.X); i >= from && i < to {
-					p.X -= float64(from)
+				if i := slices.Index(some, int(p.X)); i >= 0 {
+					p.X = float64(i)
 					part.Points = append(part.Points, p)
 				}
 			}
 			f.Series = append(f.Series, part)
 		}
 		title := caption
-		if len(e.Rows) > forestRows {
-			title = fmt.Sprintf("%s, rows %d to %d of %d", caption, from+1, to, len(e.Rows))
+		if len(rows) > forestRows {
+			from := len(figs) * forestRows
+			title = fmt.Sprintf("%s, rows %d to %d of %d", caption, from+1, from+len(some), len(rows))
 		}
 		figs = append(figs, Figure{Caption: title, Desc: desc, Drawing: plot.DrawForest(f)})
 	}

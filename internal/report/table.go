@@ -44,7 +44,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	if source {
 		head = append(head, Cell{Text: "published, %"})
 	}
-	if care := slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return len(r.Flags) > 0 }); care {
+	if slices.ContainsFunc(lines(e), func(l line) bool { return len(l.row.Flags) > 0 || verdict(l.c) != l.c.Penalty.Verdict }) {
 		head = append(head, Cell{Text: "read with care", Class: "text"})
 	}
 	t.Head = [][]Cell{head}
@@ -66,7 +66,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	return t
 }
 
-// verdictCells are the fields of a comparison; the last one are its flags.
+// verdictCells are the fields of a comparison; the last one says why it is to be read with care.
 func verdictCells(l line, arms, source bool) []Cell {
 	p := l.c.Penalty
 	cells := []Cell{{Text: printable(l.row.Name), Class: "text"}}
@@ -75,9 +75,6 @@ func verdictCells(l line, arms, source bool) []Cell {
 	}
 	v := verdict(l.c)
 	text := symbol(v) + " " + string(v)
-	if v != p.Verdict {
-		text += " (by itself: " + string(p.Verdict) + ")"
-	}
 	cells = append(cells, Cell{Text: text, Class: "text v-" + slug(string(v))}, Cell{Text: signed(p.PenaltyPct)}, Cell{Text: interval(p)}, Cell{Text: fmt.Sprint(p.Pairs)})
 	if hasNode(l.exp) {
 		again := "-"
@@ -95,6 +92,9 @@ func verdictCells(l line, arms, source bool) []Cell {
 		cells = append(cells, Cell{Text: s})
 	}
 	var flags []string
+	if v != p.Verdict {
+		flags = append(flags, "by itself "+printable(string(p.Verdict)))
+	}
 	for _, f := range l.row.Flags {
 		flags = append(flags, printable(string(f)))
 	}

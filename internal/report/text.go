@@ -22,6 +22,8 @@ func (r *Report) Text(w io.Writer) error {
 	a := r.Answer()
 	t.wrap("", a.Status)
 	t.wrap("", a.Headline)
+	t.wrap("", a.Noise)
+	t.wrap("", a.Power)
 	for _, g := range a.Groups {
 		if g.Verdict == bench.Equivalent {
 			continue // the tables have them
@@ -31,8 +33,6 @@ func (r *Report) Text(w io.Writer) error {
 			t.wrap("  - ", item)
 		}
 	}
-	t.wrap("", a.Noise)
-	t.wrap("", a.Power)
 	for i := range r.Study.Experiments {
 		t.experiment(&r.Study.Experiments[i])
 	}
