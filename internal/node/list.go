@@ -83,6 +83,7 @@ type Detail struct {
 	IDs      string         `json:"ids"` // the node's ids as the host has them
 	Cgroup   string         `json:"cgroup"`
 	Links    []LinkDetail   `json:"links,omitempty"`
+	Devices  []DeviceDetail `json:"devices,omitempty"`
 	Limits   []cgroup.Shown `json:"limits,omitempty"`
 	Usage    *cgroup.Usage  `json:"usage,omitempty"`
 }
@@ -151,11 +152,17 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	where, err := b.disks(n, cg)
+	known, err := b.table(n.Name)
 	if err != nil {
 		return err
 	}
-	limits, err := cgroup.Held(n, cg, d.Cgroup, where)
+	d.Devices = b.deviceDetails(n, cg, known, running)
+	here, where, err := b.present(n, cg, known)
+	if err != nil {
+		return err
+	}
+	defer func() { d.Limits = append(d.Limits, goneLimits(n, here)...) }()
+	limits, err := cgroup.Held(here, cg, d.Cgroup, where)
 	if err != nil {
 		return err
 	}
@@ -163,11 +170,16 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	class, err := cgroup.ShowClass(n, cg, d.Cgroup, running)
+	class, err := showClass(n, cg, d, running)
 	if err != nil {
 		return err
 	}
-	defer func() { d.Limits = append(d.Limits, class...) }()
+	pid := 0
+	if running {
+		pid = d.PID
+	}
+	rlimits := cgroup.ReadRLimits(n, pid)
+	defer func() { d.Limits = slices.Concat(d.Limits, rlimits, class) }()
 	if !running {
 		for _, l := range limits {
 			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})

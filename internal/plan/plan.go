@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -66,7 +67,7 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := Supported(n); err != nil {
 		return nil, err
 	}
-	if err := f.checkInit(n); err != nil {
+	if err := errors.Join(f.checkInit(n), f.checkOOMScore(n)); err != nil {
 		return nil, err
 	}
 	var steps []step.Step
@@ -216,7 +217,7 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	in := oci.Input{
 		Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: f.Image.Config.Env,
 		Cwd: f.Image.Config.WorkingDir, User: f.Command.User, Rootfs: dirs.Root(),
-		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, OOMScoreAdj: n.Standing().OOMScore, CgroupsPath: "/" + groupPath, Mask: f.Mask, Terminal: f.TTY,
+		IDBase: r.Base, IDSize: r.Size, RLimits: n.RLimits, OOMScoreAdj: f.oomScore(n), CgroupsPath: "/" + groupPath, Mask: f.Mask, Terminal: f.TTY,
 	}
 	if in.Init == oci.Systemd {
 		in.Cgroup = oci.ReadWrite
@@ -250,6 +251,24 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 		})
 	}
 	return p, in, p.Validate()
+}
+
+// oomScore is the node's oom_score_adj, as far as this host lets Berth give it: below 0 takes CAP_SYS_RESOURCE, which a
+// container as host may lack. One that was asked for by name is refused by checkOOMScore.
+func (f *Facts) oomScore(n *vnode.Node) int {
+	score := n.Standing().OOMScore
+	if score < 0 && !f.Host.SysRes {
+		return 1
+	}
+	return score
+}
+
+func (f *Facts) checkOOMScore(n *vnode.Node) error {
+	if n.OOMScoreAdj == nil || *n.OOMScoreAdj >= 0 || f.Host.SysRes {
+		return nil
+	}
+	return refuse.Cannotf("run berth with CAP_SYS_RESOURCE", "node %s: oom_score_adj %d: this process may not protect others when memory is short",
+		n.Name, *n.OOMScoreAdj)
 }
 
 // root says how the node's root is mounted.
