@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +25,6 @@ type experimentRun struct {
 	e         *Experiment
 	length    time.Duration // of a trial, without …
 	warm      time.Duration // … its warm-up
-	rng       *rand.Rand
 	done      map[cell]bool // trials that the journal has
 	totalDone int
 	soFar     string // see Progress
@@ -76,7 +74,6 @@ func (x *experimentRun) prepare(ctx context.Context) error {
 	if err := x.write(e); err != nil {
 		return err
 	}
-	x.rng = x.order(x.session, x.d.Name)
 	x.done = map[cell]bool{}
 	for _, t := range x.e.Trials {
 		if t.Session == x.session {
@@ -137,18 +134,14 @@ func (x *experimentRun) write(e Experiment) error {
 	return x.j.add(record{Experiment: &r})
 }
 
-// run measures all rounds that the journal does not have.
+// run measures all rounds that the journal does not have: the warm-up, the pilot, then the pairs.
 func (x *experimentRun) run(ctx context.Context) error {
-	rounds := []int{0}
-	pilot := x.d.pilot
-	if x.o.Pairs > 0 || x.e.Design.Pairs > 0 && x.session > 1 {
-		pilot = 0
+	if err := x.round(ctx, 0, 1+x.d.pilot+MinPairs); err != nil {
+		return err
 	}
+	pilot := x.pilot()
 	for n := range pilot {
-		rounds = append(rounds, n-pilot)
-	}
-	for _, n := range rounds {
-		if err := x.round(ctx, n, len(rounds)+MinPairs); err != nil {
+		if err := x.round(ctx, n-pilot, 1+pilot+MinPairs); err != nil {
 			return err
 		}
 	}
@@ -158,11 +151,34 @@ func (x *experimentRun) run(ctx context.Context) error {
 		}
 	}
 	for n := 1; n <= x.e.Design.Pairs; n++ {
-		if err := x.round(ctx, n, x.e.Design.Pairs+len(rounds)); err != nil {
+		if err := x.round(ctx, n, 1+pilot+x.e.Design.Pairs); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pilot is how many rounds of it there are: none where the number of pairs is given, was fixed before, or where a pilot
+// would take the time of the fewest pairs.
+func (x *experimentRun) pilot() int {
+	begun := slices.ContainsFunc(x.e.Trials, func(t StudyTrial) bool { return t.Session == x.session && t.Round < 0 })
+	switch {
+	case x.o.Pairs > 0 || x.e.Design.Pairs > 0:
+		return 0
+	case begun:
+		return x.d.pilot
+	case x.left() < time.Duration(x.d.pilot+MinPairs)*x.roundTime():
+		return 0
+	}
+	return x.d.pilot
+}
+
+// left is what is left of the share. After a resumption only the trials tell what was used.
+func (x *experimentRun) left() time.Duration {
+	if len(x.done) > 0 {
+		return x.share - x.e.wall(x.session)
+	}
+	return x.share - time.Since(x.began)
 }
 
 // fix decides the number of pairs, before the first one is measured: what the pilot asks for, within the time left.
@@ -172,11 +188,7 @@ func (x *experimentRun) fix(pilot int) error {
 	d := &e.Design
 	d.PilotPairs = pilot
 	round := x.roundTime()
-	left := x.share - x.e.wall(x.session)
-	if len(x.done) == 0 { // not resumed: the clock knows what else took time
-		left = x.share - time.Since(x.began)
-	}
-	fits := min(max(int(left/max(round, time.Millisecond)), MinPairs), mostStudyPairs)
+	fits := min(max(int(x.left()/max(round, time.Millisecond)), MinPairs), mostStudyPairs)
 	d.Pairs = fits
 	if x.o.Pairs > 0 {
 		d.Pairs = x.o.Pairs
@@ -186,6 +198,11 @@ func (x *experimentRun) fix(pilot int) error {
 		if d.WantedPairs == 0 {
 			d.Pairs = fits
 		}
+	}
+	if pilot == 0 && x.d.pilot > 0 && x.o.Pairs == 0 {
+		d.Short = true
+		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits, and 6 are the fewest", d.Pairs))
+		return x.write(e)
 	}
 	d.CouldPct = x.could(d.Pairs)
 	if d.Short = d.WantedPairs > d.Pairs; d.Short {
@@ -271,8 +288,9 @@ func (x *experimentRun) could(pairs int) float64 {
 // round runs the trials of a round that the journal does not have. All of them are drawn, so that those that are left
 // come in the order in which they would have come.
 func (x *experimentRun) round(ctx context.Context, n, rounds int) error {
-	for _, row := range x.rng.Perm(len(x.b.rows)) {
-		for _, arm := range x.rng.Perm(len(x.b.arms)) {
+	order := x.order(x.session, x.d.Name, n)
+	for _, row := range order.Perm(len(x.b.rows)) {
+		for _, arm := range order.Perm(len(x.b.arms)) {
 			if x.done[cell{x.b.rows[row].Name, x.b.arms[arm].Name, n}] {
 				x.totalDone++
 				continue

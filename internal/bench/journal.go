@@ -171,7 +171,7 @@ func (j *journal) study() (StudyOptions, *Study, []endRecord) {
 			if e := s.experiment(r.Trial.Experiment); e != nil {
 				e.Trials = append(e.Trials, r.Trial.StudyTrial)
 			}
-		case r.End != nil:
+		case r.End != nil && r.End.Error == "": // one that broke is tried again: what broke it may have been mended
 			ended = append(ended, *r.End)
 		}
 	}

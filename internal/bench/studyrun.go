@@ -272,9 +272,9 @@ func (s *study) skip(ctx context.Context, session int, d definition, cause error
 	return s.j.add(record{Experiment: &r})
 }
 
-// order is the source of the random order of an experiment's trials in a session, the same when it is resumed.
-func (s *study) order(session int, name string) *rand.Rand {
+// order is the source of the random order of a round, the same when a run is resumed.
+func (s *study) order(session int, name string, round int) *rand.Rand {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // never fails
-	return rand.New(rand.NewPCG(s.o.Seed+uint64(session-1), h.Sum64()))
+	_, _ = fmt.Fprintf(h, "%s, session %d, round %d", name, session, round) // never fails
+	return rand.New(rand.NewPCG(s.o.Seed, h.Sum64()))
 }
