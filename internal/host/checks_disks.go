@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // disks checks each disk of the host: what can limit it, and what can share it out by weight.
@@ -13,7 +15,7 @@ func (d *doctor) disks() []Check {
 	if err != nil {
 		return []Check{{Name: "disks", State: Broken, Found: err.Error(), Why: "block I/O limits act on disks"}}
 	}
-	var checks []Check
+	checks := []Check{d.buffered()}
 	for _, e := range entries {
 		if d.isDisk(e.Name()) {
 			checks = append(checks, d.diskRates(e.Name()), d.diskWeights(e.Name()))
@@ -51,43 +53,116 @@ func (d *doctor) diskRates(name string) Check {
 // diskWeights checks for an engine that shares a disk out by weight: BFQ or io.cost. Both act on requests, so on disks
 // with a queue of their own; dm and md hand bios down to the disks below.
 func (d *doctor) diskWeights(name string) Check {
-	c := Check{
-		Name: "weights " + name, State: OK, Wanted: "BFQ or io.cost",
-		Why: "shares the disk out by weight; this version of Berth sets io rates only",
-	}
+	c := Check{Name: "weights " + name, State: OK, Wanted: "BFQ or io.cost", Why: "shares the disk out by weight (io weight of a spec)"}
 	chosen, all := d.schedulers(name)
 	if kind, below := d.stacked(name); kind != "" && chosen == "" {
-		c.State, c.Found = Lacks, kind+": no queue of its own"
-		if len(below) > 0 {
-			c.Found += ", weights act on " + strings.Join(below, ", ")
+		return d.stackedWeights(c, name, kind, below)
+	}
+	if chosen == "" {
+		c.State, c.Found = Lacks, "no scheduler (NVMe multipath, or a device without requests)"
+		if strings.HasPrefix(name, "nvme") {
+			c.Remedy = "# put nvme_core.multipath=N on the kernel's command line, reboot"
 		}
 		return c
 	}
 	number, cost := d.text("/sys/block/"+name+"/dev"), d.costFile()
 	c.Found = "scheduler " + chosen
-	switch {
-	case chosen == "bfq":
-		c.Found = "BFQ"
-	case chosen == "":
-		c.State, c.Found = Lacks, "no scheduler (NVMe multipath, or a device without requests)"
-		if strings.HasPrefix(name, "nvme") {
-			c.Remedy = "# put nvme_core.multipath=N on the kernel's command line, reboot"
-		}
-	case cost != "" && d.costOn(cost, number):
-		c.Found += ", io.cost"
-	case strings.Contains(" "+all+" ", " bfq "):
-		c.State, c.Remedy = Off, fmt.Sprintf("echo bfq > /sys/block/%s/queue/scheduler", name)
+	on := cost != "" && d.costOn(cost, number)
+	if on {
+		c.Found += ", io.cost is on"
+	}
+	if chosen == "bfq" || on {
+		return c
+	}
+	c.State = Off
+	if strings.Contains(" "+all+" ", " bfq ") {
 		c.Found += ", BFQ can be chosen"
-	case cost != "" && number != "":
-		c.State, c.Remedy = Off, fmt.Sprintf("echo '%s enable=1' > %s", number, cost)
+		c.Remedy = fmt.Sprintf("# engine: bfq in a spec's io entry, or\necho bfq > /sys/block/%s/queue/scheduler", name)
+	}
+	if cost != "" && number != "" {
 		c.Found += ", io.cost can be switched on"
-	default:
+		if c.Remedy == "" {
+			c.Remedy = fmt.Sprintf("# engine: iocost in a spec's io entry, with the model that this measures:\nberth doctor --calibrate /dev/%s", name)
+		}
+	}
+	if c.Remedy == "" {
 		c.State, c.Remedy = d.built.absent("IOSCHED_BFQ"), "modprobe bfq"
 		if c.State == Lacks && d.built != nil {
 			c.Remedy = "# boot a kernel with CONFIG_IOSCHED_BFQ or CONFIG_BLK_CGROUP_IOCOST"
 		}
 	}
 	return c
+}
+
+// stackedWeights says what becomes of a weight on a device that is made of others: only volumes of LVM that lie straight
+// on disks are proved to hand I/O down under the name of the node.
+func (d *doctor) stackedWeights(c Check, name, kind string, below []string) Check {
+	c.Found = kind + ": no queue of its own"
+	straight := strings.HasPrefix(d.text("/sys/block/"+name+"/dm/uuid"), "LVM-") && len(below) > 0
+	for _, b := range below {
+		straight = straight && !strings.HasPrefix(b, "dm-") && !strings.HasPrefix(b, "md")
+	}
+	if straight {
+		c.Found += ", weights act on " + strings.Join(below, ", ")
+		return c
+	}
+	c.State = Lacks
+	c.Found += ", and weights are not proved to reach what it lies on"
+	return c
+}
+
+// buffered says whose writes through the page cache are: on cgroup v2 the node's, on file systems that tell
+// (SB_I_CGROUPWB); else the kernel's, so that no limit of the node's holds for them.
+func (d *doctor) buffered() Check {
+	c := Check{
+		Name: "buffered writes", State: Off, Wanted: "cgroup v2 with io and memory",
+		Why:    "writes through the page cache are the node's, for its rates and weights; direct ones always are",
+		Remedy: "# boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line",
+	}
+	if cg := d.facts.Cgroups; cg.Has("blkio") != "" || cg.Has("io") != "v2" || cg.Has("memory") != "v2" {
+		c.Found = "not the node's: cgroup v1 has block I/O or memory"
+		return c
+	}
+	c.State, c.Remedy = OK, ""
+	var tell, not []string
+	for _, m := range d.diskMounts() {
+		switch m.FSType {
+		case "ext4", "xfs", "btrfs", "f2fs":
+			tell = append(tell, m.FSType+" at "+m.Mountpoint)
+		default:
+			not = append(not, m.FSType+" at "+m.Mountpoint)
+		}
+	}
+	c.Found = "the node's"
+	if len(tell) > 0 {
+		c.Found += " on " + strings.Join(tell, ", ")
+	}
+	if len(not) > 0 {
+		c.Found += "; not on " + strings.Join(not, ", ")
+	}
+	return c
+}
+
+// diskMounts lists where disks are mounted, each once.
+func (d *doctor) diskMounts() []*mountinfo.Info {
+	f, err := os.Open(filepath.Join(d.Proc, "self/mountinfo"))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	seen := map[string]bool{}
+	mounts, err := mountinfo.GetMountsFromReader(f, func(m *mountinfo.Info) (skip, stop bool) {
+		again := seen[m.Source]
+		skip = !strings.HasPrefix(m.Source, "/dev/") || again || m.FSType == "devtmpfs"
+		if !skip {
+			seen[m.Source] = true
+		}
+		return skip, false
+	})
+	if err != nil {
+		return nil
+	}
+	return mounts
 }
 
 // schedulers returns the I/O scheduler in use, the one in brackets, and all that there are. A device that takes bios,
