@@ -298,7 +298,8 @@ func TestJournal(t *testing.T) {
 	}
 	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
 	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
-		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"))
+		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}},
+		&DevicesChange{Devices: Devices{Dir: "/d", V2: true, Allow: []string{"b 8:16 rw"}}, Old: []string{"b 8:32 r"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"))
 	seen := map[string]bool{}
 	for _, s := range steps {
 		record, err := json.Marshal(s)

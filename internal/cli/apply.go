@@ -115,6 +115,9 @@ if apply would change something, and 0 if not.`,
 // printProposal writes what apply would do. Folders of the node are written short; a kind stands at its first step.
 func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 	fmt.Fprintf(w, "%s: %s\n", p.Node, p.Summary())
+	for _, g := range p.Gone {
+		wrap(w, width, 8, "    ", g)
+	}
 	if len(p.Drift) > 0 {
 		fmt.Fprintln(w, "    changed live since it was applied:")
 	}

@@ -113,5 +113,9 @@ func (a *app) setKeys(cmd *cobra.Command, args []string, typed string) ([]string
 	for _, k := range vnode.Settable(n) {
 		keys = append(keys, k+"="+now[k])
 	}
+	keys = append(keys, vnode.AddDevice+"=\tPATH[:PATH INSIDE][:ACCESS]")
+	for _, d := range n.Devices {
+		keys = append(keys, vnode.TakeDevice+"="+d.Path)
+	}
 	return keys, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }

@@ -19,8 +19,9 @@ func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list the nodes",
 		Long: `List the nodes of this host, with the exit status of those that ended. A node
-without a user namespace is marked NO-USERNS: its root is the host's. Services
-of the host that berth protect gave class storage follow.`,
+without a user namespace is marked NO-USERNS: its root is the host's. One whose
+spec forces a device on it that no node should have is marked UNSAFE-DEVICE.
+Services of the host that berth protect gave class storage follow.`,
 		Example: "  berth ls\n  berth ls --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := a.open()
@@ -78,6 +79,9 @@ func stateText(s *node.Status) string {
 	}
 	if !s.UserNS {
 		text += " NO-USERNS"
+	}
+	if len(s.Unsafe) > 0 {
+		text += " UNSAFE-DEVICE"
 	}
 	return text
 }
@@ -171,6 +175,9 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	row("uses", used(d.Usage))
 	for _, l := range d.Links {
 		row("link "+l.Name, strings.TrimSpace(fmt.Sprintf("%s %s mtu %d %s", l.Mode, l.MAC, l.MTU, strings.Join(l.Address, " "))))
+	}
+	if err := printDevices(out, width, d.Devices); err != nil {
+		return err
 	}
 	return printLimits(out, width, d.Limits)
 }

@@ -1,6 +1,7 @@
-// Package device finds the device of the host that a spec names and says whether a node may have it.
+// Package device gives a node devices of the host: it finds what a spec names, says whether a node may have it, makes it
+// appear in and vanish from a node that runs, and knows a disk again that was unplugged.
 //
-// It changes nothing: the node's own device node is staged by package mounts and let through by its cgroup.
+// At a node's start its device nodes are staged by package mounts; what its group lets through is package cgroup's.
 package device
 
 import (
@@ -10,37 +11,77 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
 	"berth/internal/refuse"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
+
+// Kinds returns the steps of this package, for reading journals.
+func Kinds() step.Kinds {
+	return step.Kinds{
+		"device.node":   func() step.Step { return &Node{} },
+		"device.record": func() step.Step { return &Record{} },
+	}
+}
 
 // Resolved is a device that a node may have. Its number holds until the host reboots or the device is unplugged, so
 // it is found anew at each start of the node.
 type Resolved struct {
-	Path   string `json:"path"`   // inside the node
-	Type   string `json:"type"`   // "b" (block) or "c" (character)
-	Major  uint32 `json:"major"`  //
-	Minor  uint32 `json:"minor"`  //
-	Access string `json:"access"` // letters of r, w and m, in this order
-	Source string `json:"source"` // its node on the host, links resolved: what /dev/disk/by-id/… stands for
+	Path   string   `json:"path"`             // inside the node
+	Type   string   `json:"type"`             // "b" (block) or "c" (character)
+	Major  uint32   `json:"major"`            //
+	Minor  uint32   `json:"minor"`            //
+	Access string   `json:"access"`           // letters of r, w and m, in this order
+	Source string   `json:"source"`           // its node on the host, links resolved: what /dev/disk/by-id/… stands for
+	ID     Identity `json:"id,omitzero"`      // what it is known by when its number changes
+	Unsafe string   `json:"unsafe,omitempty"` // why no node should have it, where the spec gives it all the same
 }
 
 // Number is the device's number as the kernel writes it: "8:16".
 func (r Resolved) Number() string { return fmt.Sprintf("%d:%d", r.Major, r.Minor) }
 
-// Resolve finds the device of a spec that is valid in itself. proc and sys are the roots of procfs and sysfs.
+// Rule is what a group must let through for it, as the kernel writes it: "b 8:16 rw".
+func (r Resolved) Rule() string { return r.Type + " " + r.Number() + " " + r.Access }
+
+// Resolve finds the devices that one entry of a spec stands for, which is valid in itself: one, or for a pattern those
+// that match, at least one. proc and sys are the roots of procfs and sysfs.
 //
 // Errors: refuse.NotFound if there is no such device, refuse.Busy if the host uses it (a mounted disk, swap),
-// refuse.Invalid if it is no device or one that no node may have, refuse.Cannot for a pattern.
-func Resolve(proc, sys string, d vnode.Device) (Resolved, error) {
-	if strings.ContainsAny(d.Path, "*?") {
-		return Resolved{}, refuse.Cannotf("name each device by its own path", "device %s is a pattern, which comes with a later version", d.Path)
+// refuse.Invalid if it is no device or one that no node may have.
+func Resolve(proc, sys string, d vnode.Device) ([]Resolved, error) {
+	if !d.Pattern() {
+		r, err := resolve(proc, sys, d)
+		return []Resolved{r}, err
 	}
+	paths, err := filepath.Glob(d.Path)
+	if err != nil {
+		return nil, refuse.Invalidf("device %s: %w", d.Path, err)
+	}
+	paths = slices.DeleteFunc(paths, func(p string) bool { // folders and the like, which no pattern means
+		fi, err := os.Stat(p)
+		return err != nil || fi.Mode()&os.ModeDevice == 0
+	})
+	if len(paths) == 0 {
+		return nil, refuse.NotFoundf("no device matches %s", d.Path)
+	}
+	var all []Resolved
+	for _, p := range paths {
+		r, err := resolve(proc, sys, vnode.Device{Path: p, Access: d.Access})
+		if err != nil {
+			return nil, fmt.Errorf("%w; it matches %s", err, d.Path)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func resolve(proc, sys string, d vnode.Device) (Resolved, error) {
 	r, err := find(d)
 	if err != nil {
 		return Resolved{}, err
@@ -51,19 +92,59 @@ func Resolve(proc, sys string, d vnode.Device) (Resolved, error) {
 	if !strings.HasPrefix(r.Path, "/dev/") {
 		return Resolved{}, refuse.Invalidf("device %s would appear at %s: it must appear below /dev, say where with as", d.Path, r.Path)
 	}
+	if err := r.check(proc, sys, d); err != nil {
+		if !d.Unsafe || errors.Is(err, errOwn) || !refused(err) {
+			return Resolved{}, err
+		}
+		r.Unsafe = err.Error()
+	}
+	r.ID, _ = Identify(sys, r.Type, r.Major, r.Minor)
+	return r, nil
+}
+
+func refused(err error) bool {
+	switch refuse.KindOf(err) {
+	case refuse.NotFound, refuse.Busy, refuse.Invalid:
+		return true
+	}
+	return false
+}
+
+// check refuses what no node should have.
+func (r Resolved) check(proc, sys string, d vnode.Device) error {
 	name, err := r.name(proc, sys)
 	if err != nil {
-		return Resolved{}, err
+		return err
 	}
 	if why, never := forbidden(name); never && r.Type == "c" {
-		return Resolved{}, refuse.Invalidf("device %s (%s) cannot be given to a node: %s", d.Path, name, why)
+		if why == own {
+			return refuse.Invalidf("device %s (%s) cannot be given to a node: %w", d.Path, name, errOwn)
+		}
+		return refuse.Invalidf("device %s (%s) cannot be given to a node: %s", d.Path, name, why)
+	}
+	if r.fake(sys, name) {
+		return refuse.Invalidf("%s is a device node with the number of /dev/%s, another device; name that one", r.Source, name)
 	}
 	for _, number := range r.disks(sys) {
 		if by, used := block.InUse(proc, sys, number[0], number[1]); used {
-			return Resolved{}, refuse.Busyf("device %s (%s) is used by the host: %s", d.Path, r.Source, by)
+			return refuse.Busyf("device %s (%s) is used by the host: %s", d.Path, r.Source, by)
 		}
 	}
-	return r, nil
+	return nil
+}
+
+// errOwn is why not even a spec that says unsafe gets some devices: the node's own are in their place.
+var errOwn = errors.New(own)
+
+// fake reports whether the device node that the spec leads to has the name of no such device. A mapped device may be
+// called by the name that its maker gave it. What keeps its name to itself is believed.
+func (r Resolved) fake(sys, name string) bool {
+	base := filepath.Base(r.Source)
+	if _, err := os.Stat(r.dir(sys)); err != nil || base == filepath.Base(name) {
+		return false
+	}
+	mapped, _ := os.ReadFile(filepath.Join(r.dir(sys), "dm/name"))
+	return strings.TrimSpace(string(mapped)) != base
 }
 
 // find follows the links of a path to a device node.
@@ -128,13 +209,7 @@ func (r Resolved) name(proc, sys string) (string, error) {
 }
 
 // dir is the device's folder in sysfs.
-func (r Resolved) dir(sys string) string {
-	kind := "char"
-	if r.Type == "b" {
-		kind = "block"
-	}
-	return filepath.Join(sys, "dev", kind, r.Number())
-}
+func (r Resolved) dir(sys string) string { return numberDir(sys, r.Type, r.Major, r.Minor) }
 
 // driver returns the name of the driver of character devices of this major number, "" if there is none.
 func driver(proc string, major uint32) (string, error) {
@@ -165,12 +240,7 @@ func (r Resolved) disks(sys string) [][2]uint32 {
 	var all [][2]uint32
 	files, _ := filepath.Glob(filepath.Join(r.dir(sys), "device/block/*/dev")) // no folder: no disk
 	for _, file := range files {
-		var n [2]uint32
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // unplugged meanwhile
-		}
-		if k, _ := fmt.Sscanf(string(text), "%d:%d", &n[0], &n[1]); k == 2 {
+		if n, ok := readNumber(file); ok { // else unplugged meanwhile
 			all = append(all, n)
 		}
 	}

@@ -41,6 +41,8 @@ func tree(t *testing.T) (proc, sys string) {
 		scsi := filepath.Join(sys, "devices/scsi-"+name)
 		disk := filepath.Join(scsi, "block", name)
 		put(disk+"/dev", number+"\n")
+		put(scsi+"/wwid", "naa."+name+"\n")
+		link(scsi, disk+"/device")
 		put(disk+"/uevent", "MAJOR=8\nDEVNAME="+name+"\nDEVTYPE=disk\n")
 		link(disk, sys+"/dev/block/"+number)
 		sg := map[string]string{"sda": "sg0", "sdb": "sg1"}[name]
@@ -48,6 +50,12 @@ func tree(t *testing.T) (proc, sys string) {
 		link(scsi, scsi+"/"+sg+"/device")
 		link(scsi+"/"+sg, sys+"/dev/char/21:"+sg[2:])
 	}
+	put(sys+"/devices/virtual/block/dm-0/uevent", "DEVNAME=dm-0\n")
+	put(sys+"/devices/virtual/block/dm-0/dev", "253:0\n")
+	put(sys+"/devices/virtual/block/dm-0/diskseq", "9\n")
+	put(sys+"/devices/virtual/block/dm-0/dm/name", "vg-lv\n")
+	put(sys+"/devices/virtual/block/dm-0/dm/uuid", "LVM-abc\n")
+	link(sys+"/devices/virtual/block/dm-0", sys+"/dev/block/253:0")
 	put(sys+"/dev/char/1:1/uevent", "DEVNAME=mem\n")
 	put(sys+"/dev/char/202:0/uevent", "DEVNAME=cpu/0/msr\n")
 	put(proc+"/devices", "Character devices:\n  1 mem\n195 nvidia-frontend\n\nBlock devices:\n  8 sd\n 77 loop\n")
@@ -77,6 +85,9 @@ func TestResolve(t *testing.T) {
 	node("msr", unix.S_IFCHR, 202, 0)
 	node("nvidia0", unix.S_IFCHR, 195, 0)
 	node("nobody", unix.S_IFCHR, 77, 0) // a block driver's number
+	node("sdz", unix.S_IFBLK, 8, 16)    // another name
+	node("vg-lv", unix.S_IFBLK, 253, 0) // a mapped device by its maker's name
+	node("dm-1", unix.S_IFBLK, 253, 0)
 	if err := os.Mkdir(dev+"/by-id", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -88,16 +99,17 @@ func TestResolve(t *testing.T) {
 		name, access string
 		want         Resolved
 	}{
-		{"by-id/disk-2", "mrw", Resolved{Type: "b", Major: 8, Minor: 16, Access: "rwm", Source: dev + "/sdb"}},
-		{"sg1", "r", Resolved{Type: "c", Major: 21, Minor: 1, Access: "r", Source: dev + "/sg1"}},
+		{"by-id/disk-2", "mrw", Resolved{Type: "b", Major: 8, Minor: 16, Access: "rwm", Source: dev + "/sdb", ID: Identity{ID: "wwid naa.sdb"}}},
+		{"sg1", "r", Resolved{Type: "c", Major: 21, Minor: 1, Access: "r", Source: dev + "/sg1", ID: Identity{ID: "at devices/scsi-sdb/sg1"}}},
 		{"nvidia0", "", Resolved{Type: "c", Major: 195, Access: "rw", Source: dev + "/nvidia0"}},
+		{"vg-lv", "", Resolved{Type: "b", Major: 253, Access: "rw", Source: dev + "/vg-lv", ID: Identity{ID: "uuid LVM-abc", Seq: 9}}},
 	} {
 		c.want.Path = "/dev/x"
 		got, err := Resolve(proc, sys, vnode.Device{Path: dev + "/" + c.name, As: "/dev/x", Access: c.access})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
+		if diff := cmp.Diff([]Resolved{c.want}, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -114,7 +126,11 @@ func TestResolve(t *testing.T) {
 		{"harmless", refuse.Invalid, "memory"},
 		{"msr", refuse.Invalid, "memory"},
 		{"by-id", refuse.Invalid, "not a device node"},
-		{"sd?", refuse.Cannot, "pattern"},
+		{"sd?", refuse.Invalid, "must appear below /dev"},
+		{"hd?", refuse.NotFound, "no device matches"},
+		{"by-*", refuse.NotFound, "no device matches"}, // a folder is none
+		{"sdz", refuse.Invalid, "the number of /dev/sdb, another device"},
+		{"dm-1", refuse.Invalid, "the number of /dev/dm-0, another device"},
 	} {
 		_, err := Resolve(proc, sys, vnode.Device{Path: dev + "/" + c.name, As: "/dev/x"})
 		if err == nil || refuse.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.text) {
@@ -136,7 +152,7 @@ func TestThisHost(t *testing.T) {
 			continue
 		}
 		r, err := Resolve("/proc", "/sys", vnode.Device{Path: path})
-		if refuse.KindOf(err) != kind || err == nil && r.Path != path {
+		if refuse.KindOf(err) != kind || err == nil && r[0].Path != path {
 			t.Errorf("%s: %+v, %v; want kind %d", path, r, err, kind)
 		}
 	}
@@ -157,5 +173,28 @@ func TestRules(t *testing.T) {
 		if _, never := forbidden(name); !never {
 			t.Errorf("%s is not forbidden", name)
 		}
+	}
+}
+
+// TestUnsafe: what a spec forces by name is given, and says why it should not be; the node's own devices never.
+func TestUnsafe(t *testing.T) {
+	for path, why := range map[string]string{"/dev/kmsg": "kernel log", "/dev/mem": "memory", "/dev/loop-control": "makes or changes devices"} {
+		if _, err := os.Stat(path); err != nil {
+			t.Logf("no %s here", path)
+			continue
+		}
+		r, err := Resolve("/proc", "/sys", vnode.Device{Path: path, Unsafe: true})
+		if err != nil || !strings.Contains(r[0].Unsafe, why) {
+			t.Errorf("%s: %+v, %v", path, r, err)
+		}
+	}
+	if r, err := Resolve("/proc", "/sys", vnode.Device{Path: "/dev/null", Unsafe: true}); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("/dev/null: %+v, %v", r, err)
+	}
+	if r, err := Resolve("/proc", "/sys", vnode.Device{Path: "/dev/nothing", Unsafe: true}); refuse.KindOf(err) != refuse.NotFound {
+		t.Errorf("/dev/nothing: %+v, %v", r, err)
+	}
+	if r, err := Resolve("/proc", "/sys", vnode.Device{Path: "/dev/loop[0-9]*"}); err == nil {
+		t.Logf("%d loop devices", len(r))
 	}
 }

@@ -8,11 +8,13 @@ type rule struct {
 	why  string
 }
 
+// own is why no node may have some devices, not even one whose spec says unsafe.
+const own = "every node has its own"
+
 // rules are the character devices that would open the host to a node, whatever the node's ids and capabilities are, and those
 // that every node has of its own. A device that is not here is its user's decision: the spec names it.
 func rules() []rule {
 	const (
-		own      = "every node has its own"
 		memory   = "it reads and writes the host's memory"
 		log      = "it shows the host's kernel log"
 		terminal = "it is a terminal of the host, and who writes to it can type for others"

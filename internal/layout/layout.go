@@ -155,6 +155,9 @@ func (n Node) PIDFile() string { return filepath.Join(n.Run, "pid") }
 // NetNS is the pinned network namespace, where a link must outlive process 1.
 func (n Node) NetNS() string { return filepath.Join(n.Run, "netns") }
 
+// Devices is what the node has of the host's devices, as JSON.
+func (n Node) Devices() string { return filepath.Join(n.Run, "devices") }
+
 // Bundle is the OCI bundle: config.json.
 func (n Node) Bundle() string { return filepath.Join(n.Run, "bundle") }
 

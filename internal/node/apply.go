@@ -161,6 +161,7 @@ type Proposal struct {
 	Does        string             `json:"does"` // create | start | change | restart | nothing
 	Differences []vnode.Difference `json:"differences,omitempty"`
 	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
+	Gone        []string           `json:"gone,omitempty"`  // what was unplugged under the node
 	Steps       []Line             `json:"steps,omitempty"`
 }
 
@@ -191,7 +192,11 @@ func (p *Proposal) Summary() string {
 
 // Plan tells what apply would do. It changes nothing.
 func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
-	facts, err := b.facts(ctx, n)
+	known, err := b.table(n.Name)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := b.factsKnowing(ctx, n, known)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +204,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Node: n.Name}
+	p := &Proposal{Node: n.Name, Gone: goneOf(known)}
 	s, err := b.stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		p.Does, p.Steps = "create", lines(slices.Concat(claims, live))

@@ -49,7 +49,7 @@ func Open(root string) (*Berth, error) {
 	}
 	return &Berth{
 		Layout: layout.New(root), root: root,
-		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), systemd.Kinds()),
+		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds(), systemd.Kinds()),
 	}, nil
 }
 
@@ -219,8 +219,13 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
-// facts reads what the planner must know of this host to plan the node.
+// facts reads what the planner must know of this host to plan the start of the node.
 func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
+	return b.factsKnowing(ctx, n, device.Table{})
+}
+
+// factsKnowing is facts for a node that has devices already, unless known is empty.
+func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Table) (plan.Facts, error) {
 	f := plan.Facts{Layout: b.Layout}
 	if err := plan.Supported(n); err != nil {
 		return f, err
@@ -261,15 +266,8 @@ func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
 	if f.Links.Pooled, err = plan.PooledMACs(n, f); err != nil {
 		return f, err
 	}
-	if f.Disks, err = b.disks(n, f.Host.Cgroups); err != nil {
+	if err = b.deviceFacts(&f, n, known); err != nil {
 		return f, err
-	}
-	for _, d := range n.Devices {
-		r, err := device.Resolve("/proc", "/sys", d)
-		if err != nil {
-			return f, err
-		}
-		f.Devices = append(f.Devices, r)
 	}
 	for _, m := range n.Mounts {
 		gw, err := gateway.For(m.Gateway)
@@ -295,33 +293,6 @@ func commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	uid, gid, err := image.User(img)
 	c.User = oci.User{UID: uid, GID: gid}
 	return c, err
-}
-
-// disks finds the disk of each I/O limit, and what it offers for weights where one is asked for. Device numbers are found
-// anew each time, never kept: they change.
-func (b *Berth) disks(n *vnode.Node, cg host.Cgroups) (map[string]block.Disk, error) {
-	offers := block.Offers{Loans: block.Loans(b.Layout.DiskLoans())}
-	if cg.Has("blkio") == "" && cg.Has("io") == "v2" {
-		offers.V2 = cg.V2
-	}
-	all := map[string]block.Disk{}
-	for _, io := range n.IO {
-		var d block.Disk
-		var err error
-		if io.Device != "" {
-			d, err = block.Resolve("/sys", io.Device)
-		} else {
-			d, err = block.Under("/sys", io.Path)
-		}
-		if err == nil && (io.Weight != 0 || io.Engine != "") {
-			err = d.Look(offers)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("io %s: %w", io.Name, err)
-		}
-		all[io.Name] = d
-	}
-	return all, nil
 }
 
 // siteID is what derived MACs of this site depend on. A site that wants the same MACs on all its hosts copies the file.

@@ -90,6 +90,9 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
 	go k.reapOrphans(ctx)
 	go k.logs.run(ctx)
+	look := make(chan struct{}, 1)
+	go k.followDevices(ctx, look)
+	go k.lookAfterDevices(ctx, look)
 	k.enter() // the starter: it connects, or the grace below ends
 	k.adopt(ctx, func(name string) bool { _, err := k.b.createdInit(name); return err == nil })
 	go k.accept(ctx, l)

@@ -158,7 +158,7 @@ func statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *holder, restart
 	st := Status{
 		Name: n.Name, State: Running, PID: init.PID, Start: init.StartTime, Boot: f.Host.BootID, Started: time.Now(),
 		Image: n.Image.String(), Runtime: f.Runtime.String(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: fg,
-		StopSignal: f.Image.Config.StopSignal, Restarts: restarts,
+		StopSignal: f.Image.Config.StopSignal, Restarts: restarts, Unsafe: unsafeDevices(n),
 	}
 	for _, nw := range n.Network {
 		st.Addresses = append(st.Addresses, nw.Address...)

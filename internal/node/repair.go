@@ -101,6 +101,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if did == "" && err == nil {
 		did, err = b.reattach(ctx, name)
 	}
+	if did == "" && err == nil {
+		did, err = b.replugged(ctx, name)
+	}
 	up := b.wantsKeeper(name)
 	l.release()
 	return did, up, err

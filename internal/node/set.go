@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"berth/internal/cgroup"
+	"berth/internal/device"
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -89,6 +91,9 @@ func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
 // before, repair gives the old values back; killed after, the new ones stay.
 func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]SetResult, error) {
 	name := next.Now.Name
+	if _, err := b.replugged(ctx, name); err != nil { // what came or went meanwhile
+		return nil, err
+	}
 	facts, err := b.limitFacts(old, next.Now)
 	if err != nil {
 		return nil, err
@@ -114,6 +119,8 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism})
 		case *link.RateChange:
 			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()})
+		default:
+			all = append(all, deviceResults(s)...)
 		}
 	}
 	if err := b.store(name, next); err != nil {
@@ -152,15 +159,19 @@ func specID(s *Stored) string {
 // liveChanges returns the steps from one spec to another that a running node can take.
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
 	path := plan.GroupPath(b.Layout, new)
-	oldDisks, err := b.disks(old, facts.Host.Cgroups)
+	known, err := b.table(new.Name)
 	if err != nil {
 		return nil, err
 	}
-	before, err := cgroup.Held(old, facts.Host.Cgroups, path, oldDisks)
+	was, oldDisks, err := b.present(old, facts.Host.Cgroups, known)
 	if err != nil {
 		return nil, err
 	}
-	after, err := cgroup.Limits(new, facts.Host.Cgroups, path, facts.Disks)
+	before, err := cgroup.Held(was, facts.Host.Cgroups, path, oldDisks)
+	if err != nil {
+		return nil, err
+	}
+	after, err := cgroup.Limits(plugged(new, known), facts.Host.Cgroups, path, facts.Disks)
 	if err != nil {
 		return nil, err
 	}
@@ -173,5 +184,10 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err != nil {
 		return nil, err
 	}
-	return append(cgroup.Changes(before, after), link.RateChanges(oldRates, rates)...), nil
+	changes := append(cgroup.Changes(before, after), link.RateChanges(oldRates, rates)...)
+	if slices.Equal(old.Devices, new.Devices) {
+		return changes, nil
+	}
+	devices, err := b.deviceChanges(new, facts.Host.Cgroups, known, device.Table{Devices: facts.Devices, Disks: known.Disks})
+	return append(changes, devices...), err
 }

@@ -6,7 +6,6 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/cgroup"
-	"berth/internal/device"
 	"berth/internal/host"
 	"berth/internal/link"
 	"berth/internal/plan"
@@ -34,20 +33,18 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 			return f, err
 		}
 	}
-	if f.Disks, err = b.disks(n, f.Host.Cgroups); err != nil {
+	known, err := b.table(n.Name)
+	if err != nil {
 		return f, err
 	}
-	if slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
+	if _, f.Disks, err = b.present(n, f.Host.Cgroups, known); err != nil {
+		return f, err
+	}
+	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
 		return f, nil
 	}
-	for _, d := range n.Devices {
-		r, err := device.Resolve("/proc", "/sys", d)
-		if err != nil {
-			return f, err
-		}
-		f.Devices = append(f.Devices, r)
-	}
-	return f, nil
+	f.Devices, err = known.Grant("/proc", "/sys", n.Devices)
+	return f, err
 }
 
 func sameRates(a, b *vnode.Node) bool {

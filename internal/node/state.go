@@ -49,6 +49,7 @@ type Status struct {
 	StopSignal string    `json:"stop_signal,omitempty"` // the image's
 	Addresses  []string  `json:"addresses,omitempty"`
 	UserNS     bool      `json:"user_namespace"`
+	Unsafe     []string  `json:"unsafe_devices,omitempty"` // that its spec forces on it
 	Foreground *holder   `json:"foreground,omitempty"` // the berth run that it belongs to
 }
 

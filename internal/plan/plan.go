@@ -4,7 +4,6 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"path/filepath"
@@ -39,7 +38,8 @@ type Facts struct {
 	Command Command               // what runs as process 1
 	Links   link.Facts            // of the host
 	Disks   map[string]block.Disk // by name of an io entry
-	Devices []device.Resolved     // as the spec's devices
+	Devices []device.Granted      // what the spec's devices stand for
+	Limited []device.Disk         // what the disks are known by when they are unplugged
 	Mounts  []gateway.Source      // as the spec's mounts
 	Root    image.HostRoot        // of image host
 	Mask    []string              // more files that read as empty inside
@@ -140,7 +140,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 			&oci.Bundle{Dir: dirs.Bundle(), Spec: spec},
 			&oci.Create{Launch: launch, CgroupsPath: "/" + groupPath},
 		},
-		f.devices(groupPath),
+		f.devices(groupPath, dirs),
 		limits,
 		links,
 		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd, OOMScore: min(in.OOMScoreAdj, 0)}},
@@ -163,16 +163,19 @@ func (f *Facts) ownGroups(l *oci.Launch, groupPath string) {
 	}
 }
 
-// devices returns what the v1 device cgroup lets through beside the standard devices. On v2 the runtime does it.
-func (f *Facts) devices(groupPath string) []step.Step {
-	d := cgroup.DevicesStep(f.Host.Cgroups, groupPath)
-	if d == nil {
-		return nil
+// devices returns what the node's group lets through beside the standard devices, and the record of what its devices and
+// disks are. On v2 the runtime's own program is replaced.
+func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
+	var steps []step.Step
+	t := device.Table{Devices: f.Devices, Disks: f.Limited}
+	if d := cgroup.DevicesStep(f.Host.Cgroups, groupPath); d != nil {
+		d.Allow = t.Rules()
+		steps = append(steps, d)
 	}
-	for _, r := range f.Devices {
-		d.Allow = append(d.Allow, fmt.Sprintf("%s %s %s", r.Type, r.Number(), r.Access))
+	if !t.Empty() {
+		steps = append(steps, &device.Record{Path: dirs.Devices(), New: t})
 	}
-	return []step.Step{d}
+	return steps
 }
 
 // PooledMACs returns what a node's interfaces would get from their MAC pools.

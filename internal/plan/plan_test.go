@@ -48,7 +48,7 @@ func facts(h host.Facts, runtime string) Facts {
 		Layout: layout.New(""), Host: h, SiteID: "site", Runtime: oci.Runtime{Name: runtime, Path: "/usr/bin/" + runtime, Version: "1"},
 		Image: image.Image{Plain: true}, Root: image.HostRoot{Links: map[string]string{"bin": "usr/bin"}},
 		Disks:   map[string]block.Disk{"data": {Major: 254, Name: "vda", Asked: "/dev/vda1", Via: "partition vda1 of vda"}},
-		Devices: []device.Resolved{{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw", Source: "/dev/fuse"}},
+		Devices: []device.Granted{{Resolved: device.Resolved{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw", Source: "/dev/fuse"}}},
 		Mounts:  []gateway.Source{{Path: "/srv/data", FSType: "ext4"}},
 		Links: link.Facts{Links: map[string]link.HostLink{
 			"br0": {Type: "bridge", MTU: 1500, Up: true}, "eth1": {Type: "device", MTU: 9000, Up: true},
@@ -164,7 +164,7 @@ func golden(t *testing.T, name, got string) {
 // readable reads each step back from the record that a journal would hold: another process must understand it.
 func readable(t *testing.T, steps []step.Step) {
 	t.Helper()
-	kinds := step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds())
+	kinds := step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds())
 	for _, s := range steps {
 		record, err := json.Marshal(s)
 		if err != nil {

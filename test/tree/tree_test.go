@@ -57,7 +57,7 @@ var only = map[string][]string{
 	"link":    {"sriov", "block", "host", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
-	"device":  {"block", "host", "step", "refuse", "layout", "vnode"},
+	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
 	"systemd": {"step", "refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"oci":     {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},

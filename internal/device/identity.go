@@ -1,0 +1,138 @@
+package device
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Identity is what a device is known by when its number changes: a disk that is unplugged and comes back may have the
+// number of another one by then. The zero value is a device that can be known by nothing but its number.
+type Identity struct {
+	// ID is what stays with it: "wwid …", "serial …", "uuid …" of a mapped device or an array, "file …" of a loop device;
+	// "at …" of a character device: its place in the tree of devices. "" if it has none.
+	ID   string `json:"id,omitempty"`
+	Seq  uint64 `json:"seq,omitempty"`  // a disk's number since boot, which is never given twice (diskseq, Linux 5.15)
+	Part int    `json:"part,omitempty"` // number of the partition; 0: the whole disk
+}
+
+// Identify looks up what is behind a number now; ok is false if nothing is: no such device, a loop device with no file.
+func Identify(sys, kind string, major, minor uint32) (id Identity, ok bool) {
+	dir, err := filepath.EvalSymlinks(numberDir(sys, kind, major, minor))
+	if err != nil {
+		return Identity{}, false
+	}
+	if kind != "b" {
+		rel, err := filepath.Rel(sys, dir)
+		return Identity{ID: "at " + rel}, err == nil
+	}
+	part := 0
+	if n, err := strconv.Atoi(attribute(dir, "partition")); err == nil {
+		part, dir = n, filepath.Dir(dir)
+	}
+	id, ok = identifyDisk(dir)
+	id.Part = part
+	return id, ok
+}
+
+// identifyDisk reads a disk's folder in sysfs.
+func identifyDisk(dir string) (id Identity, ok bool) {
+	id.Seq, _ = strconv.ParseUint(attribute(dir, "diskseq"), 10, 64) // 0 where the kernel has none
+	for _, a := range [][2]string{
+		{"uuid ", "dm/uuid"},
+		{"uuid ", "md/uuid"},
+		{"file ", "loop/backing_file"},
+		{"wwid ", "wwid"},
+		{"wwid ", "device/wwid"},
+		{"serial ", "serial"},
+		{"serial ", "device/serial"},
+	} {
+		if text := attribute(dir, a[1]); text != "" {
+			id.ID = a[0] + text
+			return id, true
+		}
+	}
+	// Loop devices stay when their file is taken away, and may get another one.
+	return id, !strings.HasPrefix(filepath.Base(dir), "loop")
+}
+
+// Same reports whether two identities are of one device.
+func (i Identity) Same(o Identity) bool {
+	return i.Part == o.Part && (i.Seq != 0 && i.Seq == o.Seq || i.ID != "" && i.ID == o.ID)
+}
+
+// Where finds the device of an identity, which had this number when it was last seen; ok is false if it is gone. Where
+// several disks say that they are it (two paths to one disk, adapters that make up serial numbers), it is the one with
+// the number that it had; else none is.
+func (i Identity) Where(sys, kind string, major, minor uint32) (number [2]uint32, ok bool) {
+	number = [2]uint32{major, minor}
+	now, there := Identify(sys, kind, major, minor)
+	switch {
+	case i == Identity{}:
+		_, err := os.Stat(numberDir(sys, kind, major, minor))
+		return number, kind != "b" || err == nil // a character device may be out of sysfs
+	case there && i.Same(now):
+		return number, true
+	case kind != "b":
+		at, _ := strings.CutPrefix(i.ID, "at ")
+		return readNumber(filepath.Join(sys, at, "dev"))
+	}
+	dirs, _ := filepath.Glob(filepath.Join(sys, "block/*")) // the pattern is sound
+	var found [][2]uint32
+	for _, dir := range dirs {
+		disk, there := identifyDisk(dir)
+		if disk.Part = i.Part; !there || !i.Same(disk) {
+			continue
+		}
+		if n, ok := i.partOf(dir); ok {
+			found = append(found, n)
+		}
+	}
+	if len(found) != 1 {
+		return number, false
+	}
+	return found[0], true
+}
+
+// partOf returns the number of the disk, or of its partition that the identity is of.
+func (i Identity) partOf(disk string) (number [2]uint32, ok bool) {
+	if i.Part == 0 {
+		return readNumber(filepath.Join(disk, "dev"))
+	}
+	parts, _ := filepath.Glob(filepath.Join(disk, "*/partition"))
+	for _, p := range parts {
+		dir := filepath.Dir(p)
+		if attribute(dir, "partition") == strconv.Itoa(i.Part) {
+			return readNumber(filepath.Join(dir, "dev"))
+		}
+	}
+	return number, false
+}
+
+func numberDir(sys, kind string, major, minor uint32) string {
+	folder := "char"
+	if kind == "b" {
+		folder = "block"
+	}
+	return filepath.Join(sys, "dev", folder, fmt.Sprintf("%d:%d", major, minor))
+}
+
+// attribute reads a file of sysfs, "" if it cannot be read.
+func attribute(dir, name string) string {
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func readNumber(file string) (number [2]uint32, ok bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return number, false
+	}
+	n, _ := fmt.Sscanf(string(text), "%d:%d", &number[0], &number[1])
+	return number, n == 2
+}
