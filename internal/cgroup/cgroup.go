@@ -21,6 +21,7 @@ func Kinds() step.Kinds {
 		"cgroup.group":          func() step.Step { return &Group{} },
 		"cgroup.limit":          func() step.Step { return &Limit{} },
 		"cgroup.change":         func() step.Step { return &Change{} },
+		"cgroup.rlimit":         func() step.Step { return &RLimit{} },
 		"cgroup.class":          func() step.Step { return &Class{} },
 		"cgroup.foreign":        func() step.Step { return &Foreign{} },
 		"cgroup.adopt":          func() step.Step { return &Adopt{} },

@@ -10,7 +10,8 @@ import (
 // Exec replaces this process by a command in a running node, so that terminal, signals and exit code are the
 // command's own. It returns only if it failed.
 func (b *Berth) Exec(_ context.Context, name string, args []string, tty bool) error {
-	if _, err := b.stored(name); err != nil {
+	s, err := b.stored(name)
+	if err != nil {
 		return err
 	}
 	init, err := b.liveInit(name)
@@ -24,7 +25,7 @@ func (b *Berth) Exec(_ context.Context, name string, args []string, tty bool) er
 	e := oci.Exec{
 		Runtime: init.Launch.Runtime, State: init.Launch.State, ID: name, PID: init.PID,
 		Group: init.Launch.Group, V1: init.Launch.V1,
-		Process: oci.ExecProcess(spec, oci.ExecOptions{Args: args, Terminal: tty}),
+		Process: oci.ExecProcess(spec, oci.ExecOptions{Args: args, Terminal: tty, RLimits: s.Now.RLimits}),
 	}
 	return e.Replace()
 }

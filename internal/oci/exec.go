@@ -37,6 +37,7 @@ type ExecOptions struct {
 	Cwd      string
 	User     *User
 	Terminal bool
+	RLimits  map[string]uint64 // as they are now: berth set may have changed them since the start
 }
 
 // ExecProcess makes the process of one more command from the node's own specification.
@@ -45,6 +46,9 @@ func ExecProcess(spec *specs.Spec, o ExecOptions) *specs.Process {
 	p.Args, p.Terminal = o.Args, o.Terminal
 	p.Env = mergeEnv(p.Env, o.Env)
 	p.Cwd = orElse(o.Cwd, p.Cwd)
+	if limits, err := rlimits(o.RLimits); err == nil && limits != nil { // the spec was valid when it was stored
+		p.Rlimits = limits
+	}
 	if o.User != nil {
 		p.User = specs.User{UID: o.User.UID, GID: o.User.GID, AdditionalGids: o.User.Additional}
 	}

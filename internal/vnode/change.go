@@ -36,6 +36,9 @@ func Change(n *Node, key, value string) error {
 	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
 		return changeHugePages(n, size, value)
 	}
+	if name, ok := strings.CutPrefix(key, "rlimits."); ok {
+		return changeRLimit(n, name, value)
+	}
 	if key == AddDevice || key == TakeDevice {
 		return changeDevices(n, key, value)
 	}
@@ -57,7 +60,7 @@ func Change(n *Node, key, value string) error {
 	return unknownKey(n, key)
 }
 
-// Settable returns the keys that Change takes for a node, but for huge pages of sizes it has no limit of yet.
+// Settable returns the keys that Change takes for a node, but for huge pages and resource limits that it does not name yet.
 func Settable(n *Node) []string {
 	var keys []string
 	for _, l := range limits(n) {
@@ -67,8 +70,10 @@ func Settable(n *Node) []string {
 }
 
 func unknownKey(n *Node, key string) error {
-	keys := slices.DeleteFunc(Settable(n), func(k string) bool { return strings.HasPrefix(k, "hugepages.") })
-	return fmt.Errorf("%s: unknown key of node %s: %s, devices+, devices- or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
+	keys := slices.DeleteFunc(Settable(n), func(k string) bool {
+		return strings.HasPrefix(k, "hugepages.") || strings.HasPrefix(k, "rlimits.")
+	})
+	return fmt.Errorf("%s: unknown key of node %s: %s, devices+, devices-, rlimits.NAME or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
 }
 
 func changeHugePages(n *Node, sizeText, value string) error {
@@ -121,7 +126,10 @@ func limits(n *Node) []limit {
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		list = append(list, limit{key: "hugepages." + size.String(), text: n.HugePages[size].String()})
 	}
-	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"))
+	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"), restartPolicy(&n.Restart))
+	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {
+		list = append(list, limit{key: "rlimits." + name, text: strconv.FormatUint(n.RLimits[name], 10)})
+	}
 	for i := range n.IO {
 		e := &n.IO[i]
 		at := "io." + e.Name

@@ -25,7 +25,9 @@ func Diff(before, after *Node) []Difference {
 	var diffs []Difference
 	for _, s := range was {
 		if v := is.value(s.Key); v != s.Value {
-			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: isLive(s.Key)})
+			// What processes would have without a resource limit is known at their start only.
+			live := isLive(s.Key) && (v != "" || !strings.HasPrefix(s.Key, "rlimits."))
+			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: live})
 		}
 	}
 	for _, s := range is {
@@ -43,7 +45,7 @@ func isLive(key string) bool {
 		return false
 	}
 	switch group {
-	case "restart", "autostart", "cpu", "memory", "hugepages", "pids", "devices":
+	case "restart", "autostart", "rlimits", "cpu", "memory", "hugepages", "pids", "devices":
 		return true
 	case "io":
 		_, field, _ := strings.Cut(rest, ".")
