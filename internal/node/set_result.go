@@ -10,17 +10,17 @@ import (
 	"berth/internal/vnode"
 )
 
-// resultOf is what a step of a live change has set; ok is false for one that sets no limit.
-func resultOf(s step.Step) (r SetResult, ok bool) {
+// resultsOf is what a step of a live change has set.
+func resultsOf(s step.Step) []SetResult {
 	switch c := s.(type) {
 	case *cgroup.Change:
-		return SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism}, true
+		return []SetResult{{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism}}
 	case *cgroup.RLimit:
-		return SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: cgroup.RLimitMechanism}, true
+		return []SetResult{{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: cgroup.RLimitMechanism}}
 	case *link.RateChange:
-		return SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()}, true
+		return []SetResult{{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()}}
 	}
-	return r, false
+	return deviceResults(s)
 }
 
 // unchanged adds to what steps have set those keys that needed none: what was so already, and what the kernel knows
