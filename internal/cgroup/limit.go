@@ -120,6 +120,9 @@ func joinNotes(a, b string) string {
 // Steps returns the steps that make a node's group and set its limits, in the order in which they must be done. It is
 // pure; what the host cannot do is refused here. path is the group's place in every hierarchy, PARENT/NAME.
 func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]step.Step, error) {
+	if err := CheckHugePages(n.HugePages, nil, h); err != nil {
+		return nil, err
+	}
 	limits, err := Limits(n, h, path, disks)
 	if err != nil {
 		return nil, err

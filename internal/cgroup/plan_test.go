@@ -24,6 +24,7 @@ func v1Host() host.Cgroups {
 			"hugetlb": m + "hugetlb", "name=systemd": m + "systemd",
 		},
 		V1Swap: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
+		HugeFree: map[int64]int64{2 << 20: 512 << 20},
 	}
 }
 
@@ -31,6 +32,7 @@ func v2Host() host.Cgroups {
 	return host.Cgroups{
 		V2: "/cg", V2Controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"},
 		V2Enabled: []string{"cpu", "memory", "pids"}, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
+		HugeFree: map[int64]int64{2 << 20: 512 << 20},
 	}
 }
 
@@ -172,6 +174,7 @@ func TestRefusals(t *testing.T) {
 		{"no memory", vnode.Node{Memory: vnode.Memory{Max: 1 << 30}}, hostWithout(v1Host(), "memory"), refuse.Cannot, "cgroup_enable=memory"},
 		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(v1Host(), "blkio"), refuse.Cannot, "has the io controller"},
 		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, v1Host(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
+		{"huge pages free", vnode.Node{HugePages: vnode.HugePages{2 << 20: 514 << 20}}, v1Host(), refuse.Cannot, "hugepages.2MiB 514MiB: this host has 512MiB of such pages free; reserve more: add 1 to the number in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
 		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, v2Host(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
 		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, v2Host(), refuse.Cannot, "this host has no NUMA nodes"},
 		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, v2Host(), refuse.Cannot, "io.log.weight"},
@@ -299,7 +302,8 @@ func TestJournal(t *testing.T) {
 	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
 	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
 		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}},
-		&DevicesChange{Devices: Devices{Dir: "/d", V2: true, Allow: []string{"b 8:16 rw"}}, Old: []string{"b 8:32 r"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"))
+		&DevicesChange{Devices: Devices{Dir: "/d", V2: true, Allow: []string{"b 8:16 rw"}}, Old: []string{"b 8:32 r"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"),
+		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}})
 	seen := map[string]bool{}
 	for _, s := range steps {
 		record, err := json.Marshal(s)

@@ -149,6 +149,9 @@ func (s *Stage) mount(ids IDs, userns *os.File) error {
 	if s.Device != nil {
 		return s.Device.make(s.At, ids)
 	}
+	if s.Huge != nil {
+		return s.Huge.mount(s.At, ids)
+	}
 	t, err := openTree(s.Source, unix.RESOLVE_NO_SYMLINKS, s.Recursive)
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ type Stage struct {
 	ReadOnly  bool        `json:"readOnly,omitempty"`  // of all that is mounted beneath, too
 	Recursive bool        `json:"recursive,omitempty"` // with what is mounted beneath it now; later mounts do not follow
 	Device    *DeviceNode `json:"device,omitempty"`    // instead of Source
+	Huge      *HugePages  `json:"huge,omitempty"`      // instead of both
 }
 
 // DeviceNode is a device node, owned by the node's root.
@@ -84,9 +85,9 @@ func (p *Plan) Validate() error {
 			return refuse.Invalidf("stage %q is not below %s", s.At, p.Dir)
 		case seen[s.At]:
 			return refuse.Invalidf("two things are staged at %s", s.At)
-		case (s.Source == "") == (s.Device == nil):
-			return refuse.Invalidf("stage %s needs a source or a device, not both", s.At)
-		case s.Device == nil && !clean(s.Source):
+		case kinds(s.Source != "", s.Device != nil, s.Huge != nil) != 1:
+			return refuse.Invalidf("stage %s needs a source, a device or huge pages, one of them", s.At)
+		case s.Source != "" && !clean(s.Source):
 			return refuse.Invalidf("source %q of stage %s is not an absolute path", s.Source, s.At)
 		case s.Device != nil && s.Device.Type != "b" && s.Device.Type != "c":
 			return refuse.Invalidf("device type %q of stage %s is neither b nor c", s.Device.Type, s.At)
@@ -96,6 +97,16 @@ func (p *Plan) Validate() error {
 		seen[s.At] = true
 	}
 	return nil
+}
+
+// kinds counts what is there.
+func kinds(there ...bool) (n int) {
+	for _, t := range there {
+		if t {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *Root) validate() error {
@@ -155,6 +166,9 @@ func (r *Root) describe() string {
 func (s *Stage) describe() string {
 	if s.Device != nil {
 		return fmt.Sprintf("device %s %d:%d", s.Device.Type, s.Device.Major, s.Device.Minor)
+	}
+	if s.Huge != nil {
+		return fmt.Sprintf("%s of huge pages of %s", s.Huge.Size, s.Huge.Page)
 	}
 	var how []string
 	if s.Idmap {

@@ -63,11 +63,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 		}
 		return all, b.store(name, next)
 	}
-	done, err := b.setLive(ctx, s.Now, next)
-	if err != nil {
-		return nil, err
-	}
-	return b.unchanged(done, changes, n)
+	return b.setLive(ctx, s.Now, next)
 }
 
 // changed returns a copy of the node with the changes made.
@@ -118,7 +114,14 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 		if err := j.Do(ctx, s); err != nil {
 			return nil, b.takeBack(ctx, j, fmt.Errorf("%s: %w", s, err))
 		}
-		all = append(all, resultsOf(s)...)
+		switch c := s.(type) {
+		case *cgroup.Change:
+			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism})
+		case *link.RateChange:
+			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()})
+		default:
+			all = append(all, deviceResults(s)...)
+		}
 	}
 	if err := b.store(name, next); err != nil {
 		return nil, b.takeBack(ctx, j, err)
@@ -168,6 +171,9 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err != nil {
 		return nil, err
 	}
+	if err := cgroup.CheckHugePages(new.HugePages, old.HugePages, facts.Host.Cgroups); err != nil {
+		return nil, err
+	}
 	after, err := cgroup.Limits(plugged(new, known), facts.Host.Cgroups, path, facts.Disks)
 	if err != nil {
 		return nil, err
@@ -181,11 +187,7 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err != nil {
 		return nil, err
 	}
-	rlimits, err := cgroup.RLimitChanges(old, new, facts.Host, path)
-	if err != nil {
-		return nil, err
-	}
-	changes := slices.Concat(cgroup.Changes(before, after), link.RateChanges(oldRates, rates), rlimits)
+	changes := append(cgroup.Changes(before, after), link.RateChanges(oldRates, rates)...)
 	if slices.Equal(old.Devices, new.Devices) {
 		return changes, nil
 	}

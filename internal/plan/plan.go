@@ -233,6 +233,8 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 			in.Mounts = append(in.Mounts, oci.Mount{Source: at, Target: b.Target, Type: "bind", Options: []string{"bind"}})
 		}
 	}
+	staged, huge := hugePageMounts(n, dirs.Stage())
+	p.Stage, in.Mounts = append(p.Stage, staged...), append(in.Mounts, huge...)
 	for i, m := range n.Mounts {
 		gw, err := gateway.For(m.Gateway)
 		if err != nil {
