@@ -63,7 +63,11 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 		}
 		return all, b.store(name, next)
 	}
-	return b.setLive(ctx, s.Now, next)
+	done, err := b.setLive(ctx, s.Now, next)
+	if err != nil {
+		return nil, err
+	}
+	return b.unchanged(done, changes, n)
 }
 
 // changed returns a copy of the node with the changes made.
@@ -114,14 +118,7 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 		if err := j.Do(ctx, s); err != nil {
 			return nil, b.takeBack(ctx, j, fmt.Errorf("%s: %w", s, err))
 		}
-		switch c := s.(type) {
-		case *cgroup.Change:
-			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism})
-		case *link.RateChange:
-			all = append(all, SetResult{Key: c.Key, Asked: c.Asked, ReadBack: c.ReadBack, By: c.Mechanism()})
-		default:
-			all = append(all, deviceResults(s)...)
-		}
+		all = append(all, resultsOf(s)...)
 	}
 	if err := b.store(name, next); err != nil {
 		return nil, b.takeBack(ctx, j, err)
@@ -187,7 +184,11 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err != nil {
 		return nil, err
 	}
-	changes := append(cgroup.Changes(before, after), link.RateChanges(oldRates, rates)...)
+	rlimits, err := cgroup.RLimitChanges(old, new, facts.Host, path)
+	if err != nil {
+		return nil, err
+	}
+	changes := slices.Concat(cgroup.Changes(before, after), link.RateChanges(oldRates, rates), rlimits)
 	if slices.Equal(old.Devices, new.Devices) {
 		return changes, nil
 	}
