@@ -88,6 +88,14 @@ func TestPlans(t *testing.T) {
 		{"v1-crun", full, func() Facts { return facts(v1Host(), "crun") }},
 		{"v1-runc", full, func() Facts { return facts(v1Host(), "runc") }},
 		{"v2-crun", full, func() Facts { return facts(v2Host(), "crun") }},
+		{"weights", small + `, "io": [{"name": "data", "device": "/dev/vda1", "weight": 50, "engine": "bfq"}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			vda := f.Disks["data"]
+			vda.Queues = []block.Queue{{Major: 254, Name: "vda", Scheduler: "none", BFQ: true}}
+			f.Disks["data"] = vda
+			return f
+		}},
 		{"phys", small + `, "network": [{"name": "eth0", "mode": "phys", "parent": "eth1"}]`, func() Facts {
 			f := facts(v1Host(), "crun")
 			f.Devices, f.Mounts = nil, nil
@@ -164,7 +172,7 @@ func golden(t *testing.T, name, got string) {
 // readable reads each step back from the record that a journal would hold: another process must understand it.
 func readable(t *testing.T, steps []step.Step) {
 	t.Helper()
-	kinds := step.Join(cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds())
+	kinds := step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds())
 	for _, s := range steps {
 		record, err := json.Marshal(s)
 		if err != nil {
