@@ -50,7 +50,13 @@ const endures = 5
 // Run measures. It returns a report, marked partial, beside the error when the run was interrupted or an arm broke
 // after at least one block had been measured; else a report or an error. The data file is gone and no command runs any
 // more when it returns. progress may be nil.
-func Run(ctx context.Context, o Options, arms Arms, progress func(Progress)) (_ *Report, err error) {
+func Run(ctx context.Context, o Options, arms Arms, progress func(Progress)) (*Report, error) {
+	return runArms(ctx, o, arms.list(), progress, nil)
+}
+
+// runArms is Run for any arms, the host's first; only host, node and null are compared. ready may be nil: it is told the
+// machine when the data is laid out.
+func runArms(ctx context.Context, o Options, arms []namedArm, progress func(Progress), ready func(Machine)) (_ *Report, err error) {
 	if progress == nil {
 		progress = func(Progress) {}
 	}
@@ -58,7 +64,7 @@ func Run(ctx context.Context, o Options, arms Arms, progress func(Progress)) (_ 
 		return nil, err
 	}
 	start := time.Now()
-	version, err := fioVersion(ctx, arms.list())
+	version, err := fioVersion(ctx, arms)
 	if err != nil {
 		return nil, err
 	}
@@ -81,17 +87,20 @@ func Run(ctx context.Context, o Options, arms Arms, progress func(Progress)) (_ 
 		Format: Format, Started: start.UTC(), Seed: o.Seed, Quick: o.Quick, MarginPct: o.MarginPct,
 		RunMillis: o.Run.Milliseconds(), Warm: o.Warm.Milliseconds(), Fio: version, Machine: where, Target: target,
 	}
-	if o.Node != nil && arms.Node != nil {
+	if o.Node != nil && slices.ContainsFunc(arms, func(a namedArm) bool { return a.name == nodeArm }) {
 		if rep.Node, err = json.Marshal(o.Node); err != nil {
 			return nil, fmt.Errorf("put the node's spec into the report: %w", err)
 		}
+	}
+	if ready != nil {
+		ready(where)
 	}
 	rows, notes := fitting(o, target, where.Cores)
 	if len(rows) == 0 {
 		return nil, refuse.Invalidf("no row is left to measure: %s", notes)
 	}
 	rep.Notes = notes
-	s := disk(o, arms.list(), rows, target, rep)
+	s := disk(o, arms, rows, target, rep)
 	s.progress, s.start = progress, start
 	err = s.run(ctx, func(pairs int) { rep.Pairs = pairs })
 	return rep.finish(rows, target, o, err)
@@ -123,7 +132,9 @@ func disk(o Options, arms []namedArm, rows []Row, target Target, rep *Report) *s
 	return s
 }
 
-// complete fills in defaults and checks what was given.
+// Complete fills in defaults and checks what was given. Run does it itself.
+func (o *Options) Complete() error { return o.complete() }
+
 func (o *Options) complete() error {
 	def := Options{Size: 1 << 30, Run: time.Second, Warm: 300 * time.Millisecond, Budget: 20 * time.Minute, MarginPct: 5}
 	if o.Quick {
@@ -167,7 +178,7 @@ func fitting(o Options, t Target, cores int) (rows []Row, notes []string) {
 	}
 	for _, r := range all {
 		switch {
-		case t.ReadsOnly && r.Shape == SequentialWrite:
+		case t.ReadsOnly && r.Shape.Writes():
 			notes = append(notes, r.Name+" is left out: a device is written only with --destroy-data")
 		case t.DirectIO > 0 && r.Block%t.DirectIO != 0:
 			notes = append(notes, fmt.Sprintf("%s is left out: direct requests come in multiples of %d bytes here", r.Name, t.DirectIO))

@@ -25,7 +25,7 @@ func command(r Row, t Target, run, warm time.Duration) []string {
 		"--time_based", "--runtime=" + millis(run), "--ramp_time=" + millis(warm),
 		"--clocksource=clock_gettime", "--disk_util=0", "--percentile_list=99",
 	}
-	if r.Shape == RandomRead {
+	if !r.Shape.Writes() {
 		argv = append(argv, "--readonly")
 	}
 	return argv
@@ -79,7 +79,7 @@ func parseFio(out []byte, s Shape) (Measured, error) {
 	}
 	job := doc.Jobs[0]
 	d := job.Read
-	if s == SequentialWrite {
+	if s.Writes() {
 		d = job.Write
 	}
 	switch {

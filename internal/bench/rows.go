@@ -19,11 +19,16 @@ type Row struct {
 // Shape is the access pattern of a row, by fio's name.
 type Shape string
 
-// The two shapes: of table 1 and of table 2 of the published measurement.
+// The first two are those of table 1 and of table 2 of the published measurement.
 const (
 	RandomRead      Shape = "randread"
 	SequentialWrite Shape = "write"
+	SequentialRead  Shape = "read"
+	RandomWrite     Shape = "randwrite"
 )
+
+// Writes reports whether a job of the shape writes, and only writes.
+func (s Shape) Writes() bool { return s == SequentialWrite || s == RandomWrite }
 
 // publishedJobs is the number of threads in table 1.
 const publishedJobs = 512

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth/internal/image"
 	"berth/internal/link"
 	"berth/internal/vnode"
 )
@@ -40,6 +41,16 @@ func BenchNode(dir, device string, writes bool) *vnode.Node {
 // BenchArm makes the node and returns how to run a command in it: its standard output, and an error that holds what it
 // wrote to standard error. done removes the node. If this process is killed, the keeper removes it.
 func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.Context, []string) ([]byte, error), done func(), err error) {
+	return b.benchArm(ctx, n, false)
+}
+
+// BenchArmUnfiltered is BenchArm for a node without a filter of system calls. No spec can ask for one: it is there only to
+// measure what the filter costs, and nothing but the benchmark's own commands run in it.
+func (b *Berth) BenchArmUnfiltered(ctx context.Context, n *vnode.Node) (arm func(context.Context, []string) ([]byte, error), done func(), err error) {
+	return b.benchArm(ctx, n, true)
+}
+
+func (b *Berth) benchArm(ctx context.Context, n *vnode.Node, unfiltered bool) (arm func(context.Context, []string) ([]byte, error), done func(), err error) {
 	guard, err := b.guard(ctx, n.Name)
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +61,7 @@ func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.C
 		return nil, nil, err
 	}
 	start, _ := startTime(os.Getpid())
-	err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), foreground: &holder{os.Getpid(), start}})
+	err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), foreground: &holder{os.Getpid(), start}, unfiltered: unfiltered})
 	if err != nil {
 		l.remove()
 		guard.Close()
@@ -78,6 +89,11 @@ func (b *Berth) BenchArm(ctx context.Context, n *vnode.Node) (arm func(context.C
 		}
 		return stdout.Bytes(), nil
 	}, done, nil
+}
+
+// BenchUpper is the folder in which a node's overlay keeps what the node writes.
+func (b *Berth) BenchUpper(node string) string {
+	return (&image.Delta{Path: b.Layout.Node(node).Delta()}).Upper()
 }
 
 // BenchNetNode is a node that a network benchmark runs its commands in: image host, with the program self (this one,
