@@ -92,49 +92,59 @@ func resolve(proc, sys string, d vnode.Device) (Resolved, error) {
 	if !strings.HasPrefix(r.Path, "/dev/") {
 		return Resolved{}, refuse.Invalidf("device %s would appear at %s: it must appear below /dev, say where with as", d.Path, r.Path)
 	}
-	if err := r.check(proc, sys, d); err != nil {
-		if !d.Unsafe || errors.Is(err, errOwn) || !refused(err) {
-			return Resolved{}, err
-		}
-		r.Unsafe = err.Error()
+	no, err := r.check(proc, sys, d)
+	if err != nil {
+		return Resolved{}, err
+	}
+	if no != nil && (!d.Unsafe || no.why == own) {
+		return Resolved{}, no.refusal
+	}
+	if no != nil {
+		r.Unsafe = no.why
 	}
 	r.ID, _ = Identify(sys, r.Type, r.Major, r.Minor)
 	return r, nil
 }
 
-func refused(err error) bool {
-	switch refuse.KindOf(err) {
-	case refuse.NotFound, refuse.Busy, refuse.Invalid:
-		return true
-	}
-	return false
+// objection is why no node should have a device.
+type objection struct {
+	why     string
+	refusal error
 }
 
-// check refuses what no node should have.
-func (r Resolved) check(proc, sys string, d vnode.Device) error {
+// check says why no node should have the device; nil if there is no reason.
+func (r Resolved) check(proc, sys string, d vnode.Device) (*objection, error) {
 	name, err := r.name(proc, sys)
+	if refuse.KindOf(err) == refuse.NotFound {
+		return &objection{"no driver has its number", err}, nil
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if why, never := forbidden(name); never && r.Type == "c" {
-		if why == own {
-			return refuse.Invalidf("device %s (%s) cannot be given to a node: %w", d.Path, name, errOwn)
-		}
-		return refuse.Invalidf("device %s (%s) cannot be given to a node: %s", d.Path, name, why)
+		return &objection{why, refuse.Invalidf("device %s (%s) cannot be given to a node: %s%s", d.Path, name, why, remedy(why))}, nil
 	}
 	if r.fake(sys, name) {
-		return refuse.Invalidf("%s is a device node with the number of /dev/%s, another device; name that one", r.Source, name)
+		return &objection{
+			"its number is that of /dev/" + name,
+			refuse.Invalidf("%s is a device node with the number of /dev/%s, another device; name that one", r.Source, name),
+		}, nil
 	}
 	for _, number := range r.disks(sys) {
 		if by, used := block.InUse(proc, sys, number[0], number[1]); used {
-			return refuse.Busyf("device %s (%s) is used by the host: %s", d.Path, r.Source, by)
+			return &objection{"the host uses it: " + by, refuse.Busyf("device %s (%s) is used by the host: %s", d.Path, r.Source, by)}, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-// errOwn is why not even a spec that says unsafe gets some devices: the node's own are in their place.
-var errOwn = errors.New(own)
+// remedy says how a device is given all the same, where that can be.
+func remedy(why string) string {
+	if why == own {
+		return ""
+	}
+	return " (unsafe: true gives it all the same)"
+}
 
 // fake reports whether the device node that the spec leads to has the name of no such device. A mapped device may be
 // called by the name that its maker gave it. What keeps its name to itself is believed.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"berth/internal/mounts"
 	"berth/internal/step"
@@ -79,7 +80,10 @@ func (t Table) Now(sys string) Table {
 		g := &now.Devices[i]
 		n, ok := g.ID.Where(sys, g.Type, g.Major, g.Minor)
 		if g.Gone = !ok; ok {
-			g.Major, g.Minor = n[0], n[1]
+			if n != [2]uint32{g.Major, g.Minor} {
+				g.Major, g.Minor = n[0], n[1]
+				g.Source = g.nodeOnHost(sys)
+			}
 			g.ID = again(sys, g.Type, n, g.ID)
 		}
 	}
@@ -92,6 +96,16 @@ func (t Table) Now(sys string) Table {
 		}
 	}
 	return now
+}
+
+// nodeOnHost is where the kernel has put the device node, by its name.
+func (r Resolved) nodeOnHost(sys string) string {
+	for line := range strings.Lines(attribute(r.dir(sys), "uevent")) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
+			return "/dev/" + name
+		}
+	}
+	return r.Source
 }
 
 // again is the identity of a device that is there: a disk that was unplugged has another number since boot.
