@@ -42,9 +42,13 @@ Keys:
   memory.max memory.high memory.low memory.swap
   pids hugepages.SIZE
   io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops
-  net.INTERFACE.tx net.INTERFACE.rx`,
+  net.INTERFACE.tx net.INTERFACE.rx
+  devices+=PATH[:PATH INSIDE][:ACCESS] devices-=PATH
+A device appears in the node's /dev, or vanishes from it; one that a process of
+the node has open is not taken away.`,
 		ValidArgsFunction: a.setKeys,
-		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max",
+		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max
+  berth set wn-001 devices+=/dev/sdb:/dev/data:r"
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,7 +111,14 @@ func (b *Berth) stored(name string) (*Stored, error) {
 }
 
 func (b *Berth) store(name string, s *Stored) error {
-	return writeJSON(b.Layout.Node(name).Spec(), s)
+	if err := writeJSON(b.Layout.Node(name).Spec(), s); err != nil {
+		return err
+	}
+	if st, err := b.status(name); err == nil && !slices.Equal(st.Unsafe, unsafeDevices(s.Now)) {
+		st.Unsafe = unsafeDevices(s.Now)
+		b.setStatus(st)
+	}
+	return nil
 }
 
 func (b *Berth) status(name string) (Status, error) {
