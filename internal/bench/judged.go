@@ -86,7 +86,7 @@ func (s *Study) judged() []Judged {
 	for _, e := range s.Experiments {
 		for _, row := range e.Rows {
 			r, path, ok := fromCommand(row.Name, row.Command)
-			at := slices.IndexFunc(e.Targets, func(d DiskUsed) bool { return d.Path == path })
+			at := slices.IndexFunc(e.Targets, func(d DiskUsed) bool { return d.Path == path || path == "" && len(e.Targets) == 1 })
 			if !ok || at < 0 {
 				continue
 			}
@@ -132,7 +132,7 @@ func fromCommand(name string, argv []string) (r Row, path string, ok bool) {
 		}
 	}
 	known := slices.Contains([]Shape{RandomRead, SequentialRead, RandomWrite, SequentialWrite}, r.Shape)
-	return r, path, known && r.Block > 0 && names == 1
+	return r, path, known && r.Block > 0 && names <= 1
 }
 
 // Choose picks the row that is to be explained: the one that is named, else the one that lost most of those judged worse.
