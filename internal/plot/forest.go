@@ -20,7 +20,7 @@ type Forest struct {
 func DrawForest(f Forest) Drawing {
 	all := finite(Chart{Y: f.Axis, Series: f.Series})
 	var d Drawing
-	top := d.legend(all)
+	top := d.legend(all) + 4
 	extent := append(finite(Chart{Y: f.Axis, Series: f.Extent}), all...)
 	v := newRuler(f.Axis, extent, func(p Point) (float64, *[2]float64) { return p.Y, p.Interval }, f.Band, 5)
 	v.from, v.to = 12, Width-12

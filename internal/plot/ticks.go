@@ -9,7 +9,7 @@ import (
 // linearTicks returns round numbers, equally far apart (1, 2 or 5 times a power of ten), from one that is at most lo to
 // one that is at least hi. They are at least two and about as many as wanted.
 func linearTicks(lo, hi float64, wanted int) []float64 {
-	if !(hi > lo) { // one value, or none
+	if large := math.Max(math.Abs(lo), math.Abs(hi)); !(hi-lo > 1e-9*large) || hi-lo < 1e-12 { // one value, or none
 		pad := math.Max(math.Abs(lo)*0.1, 1)
 		lo, hi = lo-pad, hi+pad
 	}

@@ -40,7 +40,7 @@ func (r *Report) Answer() Answer {
 	for i := range r.Study.Experiments {
 		e := &r.Study.Experiments[i]
 		if e.Skipped != "" {
-			a.Skipped = append(a.Skipped, printable(e.Name+": "+e.Skipped))
+			a.Skipped = append(a.Skipped, e.Name+": "+e.Skipped)
 		}
 		for _, l := range lines(e) {
 			if l.main {
@@ -94,7 +94,7 @@ func (r *Report) status() (text string, alarm bool) {
 		s = append(s, "PARTIAL: the run ended early, with fewer pairs than planned.")
 	}
 	if r.Study.Emulated != "" {
-		s = append(s, "EMULATED ("+printable(r.Study.Emulated)+"): these speeds are not those of real hardware.")
+		s = append(s, "EMULATED ("+r.Study.Emulated+"): these speeds are not those of real hardware.")
 	}
 	rows, marked := 0, 0
 	for i := range r.Study.Experiments {
@@ -141,11 +141,11 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 func references(main []line) string {
 	var all []string
 	for _, l := range main {
-		if r := reference(l.exp); !slices.Contains(all, r) {
+		if r := the(l.exp); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
 	}
-	return "the " + strings.Join(all, " or ")
+	return strings.Join(all, " or ")
 }
 
 func meaning(v bench.Verdict, margin float64) string {
@@ -171,7 +171,7 @@ func (r *Report) item(l line) string {
 	p := l.c.Penalty
 	text := fmt.Sprintf("%s: %s %% in %s", name, signed(p.PenaltyPct), l.measure.Title)
 	if p.CI95Pct == nil {
-		return printable(text + " (too few pairs)")
+		return text + " (too few pairs)"
 	}
 	text += " (95 %: " + interval(p) + ")"
 	if verdict(l.c) != p.Verdict {
@@ -180,7 +180,7 @@ func (r *Report) item(l line) string {
 	if p.Verdict == bench.Undecided && p.Could != nil {
 		text += fmt.Sprintf("; %s %% could have been decided", figure(*p.Could))
 	}
-	return printable(text)
+	return text
 }
 
 // noise tells the noise floor: the host against itself, once for each row.

@@ -72,7 +72,7 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 			continue
 		}
 		for _, m := range some { // one chart each: without lines nothing would tell them apart
-			all = append(all, medians(e, []bench.Measure{m}, true)...)
+			all = append(all, medians(e, []bench.Measure{m}, false)...)
 		}
 	}
 	return all
@@ -87,7 +87,7 @@ func brief(m bench.Measure) string {
 	if digits, ok := strings.CutPrefix(s, "p"); ok && len(digits) > 2 && strings.Trim(digits, "0123456789") == "" {
 		s = "p" + digits[:2] + "." + digits[2:]
 	}
-	return printable(s)
+	return s
 }
 
 // axis says where the rows lie: on a common axis if each has a value of its own, else each by itself.
@@ -99,13 +99,13 @@ func axis(e *bench.Experiment) (a plot.Axis, common bool) {
 		}
 		seen[*r.Value] = true
 	}
-	a = plot.Axis{Label: printable(e.Axis.Label), Scale: plot.Steps}
+	a = plot.Axis{Label: e.Axis.Label, Scale: plot.Steps}
 	switch e.Axis.Unit {
 	case "":
 	case "B":
 		a.Label, a.Format = a.Label+", bytes (K = 1024)", plot.Bytes
 	default:
-		a.Label += ", " + printable(e.Axis.Unit)
+		a.Label += ", " + e.Axis.Unit
 	}
 	return a, len(seen) > 1
 }
@@ -141,8 +141,8 @@ func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure
 	if empty(all) {
 		return nil
 	}
-	y := plot.Axis{Label: fmt.Sprintf("%s, %% %s than on the %s", printable(m.Title), worseBy(m), printable(reference(e))), Zero: true, Clip: clip(all)}
-	caption := fmt.Sprintf("Penalty with 95 %% intervals: %s (shaded: ±%s %%)", printable(m.Title), percent(marginPct))
+	y := plot.Axis{Label: fmt.Sprintf("%s, %% %s than %s", m.Title, worseBy(m), the(e)), Zero: true, Clip: clip(all)}
+	caption := fmt.Sprintf("Penalty with 95 %% intervals: %s (shaded: ±%s %%)", m.Title, percent(marginPct))
 	band := &[2]float64{-marginPct, marginPct}
 	return draw(e, caption, x, y, band, all, common)
 }
@@ -170,7 +170,7 @@ func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
 		for _, arm := range append([]string{reference(e)}, compared(e)...) {
 			s := plot.Series{Name: armTitle(e, arm), Class: armClass(e, arm), Mark: armMark(e, arm), Joined: common}
 			if len(ms) > 1 {
-				s.Name, s.Class = printable(arm)+" "+brief(m), fmt.Sprintf("%s dash-%d", s.Class, i)
+				s.Name, s.Class = arm+" "+brief(m), fmt.Sprintf("%s dash-%d", s.Class, i)
 			}
 			for j := range e.Rows {
 				if v := value(&e.Rows[j], arm, m.Name); v != nil {
@@ -242,7 +242,7 @@ func forests(e *bench.Experiment, caption, desc string, y plot.Axis, band *[2]fl
 	for some := range slices.Chunk(rows, forestRows) {
 		f := plot.Forest{Axis: y, Band: band, Extent: all}
 		for _, i := range some {
-			f.Rows = append(f.Rows, printable(e.Rows[i].Name))
+			f.Rows = append(f.Rows, e.Rows[i].Name)
 		}
 		for _, s := range all {
 			part := s
@@ -271,10 +271,10 @@ func armTitle(e *bench.Experiment, arm string) string {
 	}
 	for _, a := range e.Arms {
 		if a.Name == arm && a.Title != "" {
-			return printable(a.Title)
+			return a.Title
 		}
 	}
-	return printable(arm)
+	return arm
 }
 
 // armClass is the style of an arm, armMark its shape: the same in all charts of a page.

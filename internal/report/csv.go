@@ -19,7 +19,8 @@ var columns = [...]string{
 
 // CSV writes a line for each measure of each row and arm but the reference. Fields that do not apply are empty.
 func (r *Report) CSV(w io.Writer) error {
-	out := csv.NewWriter(w)
+	var b strings.Builder
+	out := csv.NewWriter(&b)
 	lines := [][]string{columns[:]}
 	for i := range r.Study.Experiments {
 		e := &r.Study.Experiments[i]
@@ -34,6 +35,9 @@ func (r *Report) CSV(w io.Writer) error {
 		}
 	}
 	if err := out.WriteAll(lines); err != nil {
+		return fmt.Errorf("make the table: %w", err)
+	}
+	if _, err := io.WriteString(w, printable(b.String())); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
@@ -58,9 +62,6 @@ func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m
 		l = append(l, nonzero(f.Host), nonzero(f.Node), number(&f.PenaltyPct))
 	}
 	l = append(l, strings.Join(flags, " "), strconv.FormatBool(r.Study.Partial), r.Study.Emulated)
-	for i := range l {
-		l[i] = printable(l[i])
-	}
 	return l
 }
 

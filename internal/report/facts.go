@@ -15,7 +15,7 @@ type Fact struct{ Name, Value string }
 // addFact leaves out what is not known.
 func addFact(all *[]Fact, name, value string) {
 	if value != "" {
-		*all = append(*all, Fact{Name: name, Value: printable(value)})
+		*all = append(*all, Fact{Name: name, Value: value})
 	}
 }
 
@@ -200,7 +200,7 @@ func commands(e *bench.Experiment) []Fact {
 	var all []Fact
 	for _, r := range e.Rows {
 		if len(r.Command) > 0 {
-			addFact(&all, printable(r.Name), shell(r.Command))
+			addFact(&all, r.Name, shell(r.Command))
 		}
 	}
 	return all

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 
 	"berth/internal/bench"
 )
@@ -66,18 +67,19 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	p := page{
 		Title: r.title(), Style: template.CSS(pageStyle), // ours, not the user's
-		Answer: r.Answer(), Overview: overview(r.Study), Facts: machineFacts(r.Study), Margin: percent(r.Study.MarginPct),
+		Answer: r.Answer(), Overview: overview(r.Study), Facts: machineFacts(r.Study), Margin: percent(r.Study.MarginPct), Notes: r.Study.Notes,
 	}
 	for i := range r.Study.Experiments {
 		p.Sections = append(p.Sections, makeSection(&r.Study.Experiments[i], r.Study.MarginPct))
 	}
-	for _, n := range r.Study.Notes {
-		p.Notes = append(p.Notes, printable(n))
-	}
 	if p.Files, p.TooLarge, err = r.attached(); err != nil {
 		return err
 	}
-	if err := t.Execute(w, p); err != nil {
+	var b strings.Builder
+	if err := t.Execute(&b, p); err != nil {
+		return fmt.Errorf("make the page: %w", err)
+	}
+	if _, err := io.WriteString(w, printable(b.String())); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil
@@ -93,13 +95,8 @@ func (r *Report) title() string {
 }
 
 func makeSection(e *bench.Experiment, marginPct float64) section {
-	s := section{ID: slug(e.Name), About: e.About, Skipped: printable(e.Skipped), Facts: experimentFacts(e)}
-	for _, field := range []*string{&s.About.Name, &s.About.Title, &s.About.Question, &s.About.Source} {
-		*field = printable(*field)
-	}
-	for _, n := range e.Notes {
-		s.Notes = append(s.Notes, printable(n))
-	}
+	s := section{ID: slug(e.Name), About: e.About, Skipped: e.Skipped, Facts: experimentFacts(e)}
+	s.Notes = e.Notes
 	if e.Skipped != "" || len(e.Rows) == 0 {
 		return s
 	}
@@ -145,7 +142,7 @@ func (r *Report) attached() (files []file, tooLarge bool, err error) {
 			continue
 		}
 		files = append(files, file{
-			Name: printable(f.name), Size: figure(float64(len(f.data))/1e3) + " kB",
+			Name: f.name, Size: figure(float64(len(f.data))/1e3) + " kB",
 			URL: template.URL("data:" + f.kind + ";base64," + base64.StdEncoding.EncodeToString(f.data)), // letters and digits
 		})
 	}

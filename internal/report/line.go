@@ -64,6 +64,14 @@ func reference(e *bench.Experiment) string {
 	return e.Arms[0].Name
 }
 
+// the names the reference within a sentence: "the host", "runc".
+func the(e *bench.Experiment) string {
+	if r := reference(e); r != "host" {
+		return r
+	}
+	return "the host"
+}
+
 func measureOf(e *bench.Experiment, name string) bench.Measure {
 	for _, m := range e.Measures {
 		if m.Name == name {
@@ -151,9 +159,9 @@ func named(m bench.Measure) string {
 		title = m.Name
 	}
 	if unit == "" {
-		return printable(title)
+		return title
 	}
-	return printable(title + ", " + unit)
+	return title + ", " + unit
 }
 
 func isTime(m bench.Measure) bool { return slices.Contains([]string{"us", "ms", "s"}, m.Unit) }

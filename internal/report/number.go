@@ -16,7 +16,7 @@ func figure(v float64) string {
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
 		return "-"
-	case a == 0:
+	case a < 1e-9: // nothing that is measured is that small
 		return "0"
 	case a < 0.0995:
 		return strings.Replace(strconv.FormatFloat(v, 'g', 2, 64), "-", "−", 1)
@@ -110,13 +110,13 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// printable takes out of a text what would move a terminal's cursor or hide something in a page: the JSON may come from
-// somebody else.
+// printable takes out of a finished text what would move a terminal's cursor or turn the text round: the JSON may come
+// from somebody else.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\n' || r == '\t':
-			return ' '
+		case r == '\n':
+			return r
 		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
 			return '·'
 		}

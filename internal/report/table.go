@@ -30,7 +30,7 @@ type Cell struct {
 
 // verdictTable has a line for each comparison.
 func verdictTable(e *bench.Experiment, marginPct float64) Table {
-	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than the %s.", percent(marginPct), reference(e))}
+	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than %s.", percent(marginPct), the(e))}
 	arms, source := len(compared(e)) > 1, hasPrinted(e)
 	head := []Cell{{Text: "row", Class: "text"}}
 	if arms {
@@ -56,7 +56,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 			}
 			if first && severalCompared(e) {
 				t.Lines = append(t.Lines, TableLine{Class: "part", Cells: []Cell{{
-					Text: fmt.Sprintf("%s, %% %s", printable(m.Title), worseBy(m)), Class: "text", Span: len(t.Head[0]),
+					Text: fmt.Sprintf("%s, %% %s", m.Title, worseBy(m)), Class: "text", Span: len(t.Head[0]),
 				}}})
 			}
 			first = false
@@ -69,7 +69,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 // verdictCells are the fields of a comparison; the last one says why it is to be read with care.
 func verdictCells(l line, arms, source bool) []Cell {
 	p := l.c.Penalty
-	cells := []Cell{{Text: printable(l.row.Name), Class: "text"}}
+	cells := []Cell{{Text: l.row.Name, Class: "text"}}
 	if arms {
 		cells = append(cells, Cell{Text: armTitle(l.exp, l.arm), Class: "text"})
 	}
@@ -93,10 +93,10 @@ func verdictCells(l line, arms, source bool) []Cell {
 	}
 	var flags []string
 	if v != p.Verdict {
-		flags = append(flags, "by itself "+printable(string(p.Verdict)))
+		flags = append(flags, "by itself "+string(p.Verdict))
 	}
 	for _, f := range l.row.Flags {
-		flags = append(flags, printable(string(f)))
+		flags = append(flags, string(f))
 	}
 	return append(cells, Cell{Text: strings.Join(flags, ", "), Class: "text"})
 }
@@ -160,7 +160,7 @@ func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 	t.Head = [][]Cell{top, sub}
 	for i := range e.Rows {
 		r := &e.Rows[i]
-		ours, theirs, what := []Cell{{Text: printable(r.Name), Class: "text"}}, []Cell{{Class: "text"}}, ""
+		ours, theirs, what := []Cell{{Text: r.Name, Class: "text"}}, []Cell{{Class: "text"}}, ""
 		for _, m := range measures {
 			h, v := value(r, ref, m.Name), value(r, arm, m.Name)
 			ours = append(ours, scaled(h, m), scaled(v, m), Cell{Text: lost(comparison(r, arm, m.Name), h, v, m), Class: "pct"})
@@ -170,7 +170,7 @@ func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 				continue
 			}
 			theirs = append(theirs, scaledOrNone(f.Host, m), scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
-			what = printable(f.What)
+			what = f.What
 		}
 		t.Lines = append(t.Lines, TableLine{Cells: ours})
 		if what != "" {
@@ -194,7 +194,7 @@ func longTable(e *bench.Experiment) Table {
 		r := &e.Rows[i]
 		for _, m := range e.Measures {
 			h := value(r, ref, m.Name)
-			cells := []Cell{{Text: printable(r.Name), Class: "text"}, {Text: named(m), Class: "text"}, scaled(h, m)}
+			cells := []Cell{{Text: r.Name, Class: "text"}, {Text: named(m), Class: "text"}, scaled(h, m)}
 			any := h != nil
 			for _, arm := range compared(e) {
 				v := value(r, arm, m.Name)
@@ -206,7 +206,7 @@ func longTable(e *bench.Experiment) Table {
 			}
 			if f := printed(r, m.Name); f != nil {
 				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: []Cell{
-					{Text: printable(f.What), Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m),
+					{Text: f.What, Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m),
 					scaledOrNone(f.Node, m), {Text: signed(f.PenaltyPct), Class: "pct"},
 				}})
 			}
@@ -220,7 +220,7 @@ func shortArm(e *bench.Experiment, arm string) string {
 	if arm == nullArm {
 		return "again"
 	}
-	return printable(arm)
+	return arm
 }
 
 func scaled(v *float64, m bench.Measure) Cell {
@@ -263,7 +263,7 @@ func overview(s *bench.Study) Table {
 		e := &s.Experiments[i]
 		if e.Skipped != "" {
 			t.Lines = append(t.Lines, TableLine{Cells: []Cell{
-				{Text: printable(e.Name), Class: "text"}, {Text: "not measured: " + printable(e.Skipped), Class: "text", Span: 7},
+				{Text: e.Name, Class: "text"}, {Text: "not measured: " + e.Skipped, Class: "text", Span: 7},
 			}})
 			continue
 		}
@@ -279,7 +279,7 @@ func overview(s *bench.Study) Table {
 			}
 		}
 		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
-			{Text: printable(e.Name), Class: "text"},
+			{Text: e.Name, Class: "text"},
 			{Text: fmt.Sprint(n[bench.Equivalent])}, {Text: fmt.Sprint(n[bench.Worse])}, {Text: fmt.Sprint(n[bench.Better])},
 			{Text: fmt.Sprint(n[bench.Undecided])}, {Text: figure(most)}, {Text: figure(floor)}, {Text: fmt.Sprint(e.Design.Pairs)},
 		}})

@@ -43,7 +43,7 @@ func (r *Report) Text(w io.Writer) error {
 	for _, n := range r.Study.Notes {
 		t.wrap("- ", n)
 	}
-	if _, err := io.WriteString(w, t.String()); err != nil {
+	if _, err := io.WriteString(w, printable(t.String())); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	return nil
@@ -65,7 +65,7 @@ func (t *text) experiment(e *bench.Experiment) {
 				continue
 			}
 			if first {
-				t.wrap("", fmt.Sprintf("%s, and %% %s than on the %s (95 %% interval)", named(m), worseBy(m), reference(e)))
+				t.wrap("", fmt.Sprintf("%s, and %% %s than %s (95 %% interval)", named(m), worseBy(m), the(e)))
 				t.line(fmt.Sprintf(line, "", fit(reference(e), 8), "arm", "%", "again", "publ.", "verdict"))
 			}
 			first = false
@@ -89,7 +89,7 @@ func (t *text) row(format string, l line) {
 	if len(compared(l.exp)) > 1 {
 		name += " " + l.arm
 	}
-	name = printable(name)
+	name = strings.Join(strings.Fields(name), " ")
 	if utf8.RuneCountInString(name) > 14 {
 		t.wrap("", name)
 		name = ""
@@ -140,7 +140,7 @@ func plain(s string) string {
 }
 
 func (t *text) line(s string) {
-	t.WriteString(strings.TrimRight(plain(s), " ") + "\n")
+	t.WriteString(strings.TrimRight(strings.ReplaceAll(plain(s), "\n", " "), " ") + "\n")
 }
 
 // wrap writes a paragraph, with a mark before its first line. A word that is too long is broken.
@@ -148,7 +148,7 @@ func (t *text) wrap(mark, s string) {
 	indent, col := strings.Repeat(" ", len(mark)), len(mark)
 	t.WriteString(mark)
 	first := true
-	for word := range strings.FieldsSeq(plain(printable(s))) {
+	for word := range strings.FieldsSeq(plain(s)) {
 		n := utf8.RuneCountInString(word)
 		if !first && col+1+n > textWidth {
 			t.WriteString("\n" + indent)

@@ -1,0 +1,96 @@
+package report
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"berth/internal/bench"
+)
+
+// anyStudy draws a study with what benchmarks can find out, and what they should not: no rows, no intervals, endless
+// penalties, rows with one value on the axis, many arms, measures that nothing was measured by.
+func anyStudy(t *rapid.T) *bench.Study {
+	s := &bench.Study{MarginPct: rapid.Float64Range(0, 50).Draw(t, "margin"), Partial: rapid.Bool().Draw(t, "partial")}
+	for i := range rapid.IntRange(0, 3).Draw(t, "experiments") {
+		e := bench.Experiment{About: bench.About{Name: fmt.Sprintf("e-%d", i), Title: "An experiment", Axis: bench.Axis{Label: "block size", Unit: "B"}}}
+		for j, unit := range rapid.SliceOfN(rapid.SampledFrom([]string{"1/s", "B/s", "us", "ms", "s/GB", ""}), 0, 5).Draw(t, "units") {
+			e.Measures = append(e.Measures, bench.Measure{
+				Name: fmt.Sprintf("m%d", j), Title: fmt.Sprintf("measure %d", j), Unit: unit,
+				Compared: rapid.Bool().Draw(t, "compared"), LessIsBetter: rapid.Bool().Draw(t, "less is better"),
+			})
+		}
+		for _, a := range []string{"host", "null", "node", "bridge", "macvlan"}[:rapid.IntRange(0, 5).Draw(t, "arms")] {
+			e.Arms = append(e.Arms, bench.ArmInfo{Name: a})
+		}
+		for j := range rapid.IntRange(0, 45).Draw(t, "rows") {
+			e.Rows = append(e.Rows, anyRow(t, &e, j))
+		}
+		s.Experiments = append(s.Experiments, e)
+	}
+	return s
+}
+
+func anyRow(t *rapid.T, e *bench.Experiment, i int) bench.StudyRow {
+	r := bench.StudyRow{Name: fmt.Sprintf("row %d %s", i, rapid.StringMatching(`[a-z ]{0,90}`).Draw(t, "row"))}
+	if rapid.IntRange(0, 9).Draw(t, "placed") > 0 {
+		v := float64(int64(512) << min(i, 30))
+		r.Value = &v
+	}
+	for _, a := range e.Arms {
+		m := bench.ArmMedian{Arm: a.Name, Values: map[string]float64{}}
+		for _, of := range e.Measures {
+			if rapid.Bool().Draw(t, "measured") {
+				m.Values[of.Name] = anyNumber(t)
+			}
+			c := bench.StudyComparison{Arm: a.Name, Measure: of.Name, Corrected: anyVerdict(t)}
+			if rapid.Bool().Draw(t, "judged") {
+				c.Penalty = anyComparison(t)
+			}
+			r.Compared = append(r.Compared, c)
+		}
+		r.Arms = append(r.Arms, m)
+	}
+	for _, of := range e.Measures {
+		if rapid.IntRange(0, 3).Draw(t, "published") == 0 {
+			r.Published = append(r.Published, bench.Figure{Measure: of.Name, Host: anyNumber(t), PenaltyPct: anyNumber(t), What: "LXC"})
+		}
+	}
+	r.Flags = rapid.SliceOfN(rapid.SampledFrom([]bench.Flag{bench.Disturbed, bench.Drifts, "new"}), 0, 2).Draw(t, "flags")
+	return r
+}
+
+func anyVerdict(t *rapid.T) bench.Verdict {
+	return rapid.SampledFrom([]bench.Verdict{"", bench.Equivalent, bench.Worse, bench.Better, bench.Undecided, "new"}).Draw(t, "verdict")
+}
+
+func anyNumber(t *rapid.T) float64 {
+	if rapid.IntRange(0, 9).Draw(t, "odd") == 0 {
+		return rapid.SampledFrom([]float64{0, -1, 1e300, -1e300, 1e-300, 5e-324}).Draw(t, "number")
+	}
+	return rapid.Float64Range(-100, 1e7).Draw(t, "number")
+}
+
+func anyComparison(t *rapid.T) *bench.Comparison {
+	c := &bench.Comparison{Pairs: 6, PenaltyPct: anyNumber(t), Verdict: anyVerdict(t)}
+	if rapid.Bool().Draw(t, "interval") {
+		c.CI95Pct = &[2]float64{anyNumber(t), anyNumber(t)}
+		could := anyNumber(t)
+		c.Could = &could
+	}
+	return c
+}
+
+func TestAnyStudyIsShown(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r, err := Of(anyStudy(rt), "report")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		checkForms(t, r)
+		if t.Failed() {
+			rt.FailNow()
+		}
+	})
+}

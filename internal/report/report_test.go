@@ -1,0 +1,289 @@
+package report
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/csv"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/bench"
+	"berth/internal/refuse"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func open(t testing.TB, path string) *Report {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := Read(f, "result")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func write(t testing.TB, form func(io.Writer) error) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := form(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got; -update writes it anew):\n%s", name, d)
+	}
+}
+
+func TestGolden(t *testing.T) {
+	r := open(t, "testdata/small.json")
+	golden(t, "small.txt", write(t, r.Text))
+	golden(t, "small.csv", write(t, r.CSV))
+	page := write(t, r.HTML)
+	page = strings.Replace(page, pageStyle, "STYLE", 1)
+	golden(t, "small.html", regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "base64,DATA"))
+}
+
+// TestFormats shows what each command of berth bench writes, and an experiment of each kind.
+func TestFormats(t *testing.T) {
+	for _, path := range []string{
+		"testdata/small.json", "testdata/disk.json", "testdata/net.json", "../bench/testdata/study-sample.json", "../../docs/evidence/null-rows.json",
+	} {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			r := open(t, path)
+			if a := r.Answer(); len(a.Groups) == 0 {
+				t.Errorf("no verdict: %+v", a)
+			}
+			checkForms(t, r)
+		})
+	}
+}
+
+// checkForms wants what holds for every report, whatever was measured.
+func checkForms(t testing.TB, r *Report) {
+	t.Helper()
+	for line := range strings.Lines(write(t, r.Text)) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	rows, err := csv.NewReader(strings.NewReader(write(t, r.CSV))).ReadAll()
+	if err != nil {
+		t.Errorf("the table: %v", err)
+	} else if d := cmp.Diff(columns[:], rows[0]); d != "" {
+		t.Errorf("the head of the table: %s", d)
+	}
+	page := write(t, r.HTML)
+	if !utf8.ValidString(page) {
+		t.Error("the page is not UTF-8")
+	}
+	for _, bad := range []string{"<script", "<img", "<iframe", "<link", "http://", "https://", "ZgotmplZ", "NaN", "+Inf", "%!"} {
+		for at := range strings.SplitSeq(stripData(page), "\n") {
+			if strings.Contains(at, bad) {
+				t.Errorf("the page has %s: %s", bad, at)
+			}
+		}
+	}
+	ids := map[string]bool{}
+	for _, m := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		if ids[m[1]] {
+			t.Errorf("two elements have the id %s", m[1])
+		}
+		ids[m[1]] = true
+	}
+	for _, tag := range []string{"section", "table", "svg", "figure", "details", "dl", "ul", "div"} {
+		if a, b := strings.Count(page, "<"+tag), strings.Count(page, "</"+tag+">"); a != b {
+			t.Errorf("%d of <%s> and %d of its end", a, tag, b)
+		}
+	}
+}
+
+func stripData(page string) string {
+	return regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "")
+}
+
+// TestNothingOfTheUserIsMarkup puts markup into every text of a report.
+func TestNothingOfTheUserIsMarkup(t *testing.T) {
+	const evil = `<script>alert(1)</script><img src=x onerror=alert(2)>"'</style></title></svg>` + "\x1b[2J\u202e\u009b"
+	raw, err := os.ReadFile("testdata/small.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc any
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	spoiled, err := json.Marshal(spoil(doc, "", evil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Read(bytes.NewReader(spoiled), evil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkForms(t, r)
+	for name, text := range map[string]string{"text": write(t, r.Text), "csv": write(t, r.CSV), "html": write(t, r.HTML)} {
+		if strings.ContainsAny(text, "\x1b\u202e\u009b") {
+			at := strings.IndexAny(text, "\x1b\u202e\u009b")
+			t.Errorf("%s: something moves the cursor or turns the text round: %q", name, text[max(at-150, 0):at+20])
+		}
+	}
+	if page := write(t, r.HTML); !strings.Contains(page, "&lt;script&gt;alert(1)") {
+		t.Error("the texts are not shown at all")
+	}
+}
+
+// spoil adds a text to all texts of a document but those that others refer to and times.
+func spoil(v any, key, evil string) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = spoil(v[k], k, evil)
+		}
+	case []any:
+		for i := range v {
+			v[i] = spoil(v[i], key, evil)
+		}
+	case string:
+		switch key {
+		case "format", "started", "ended", "start", "arm", "measure", "verdict", "verdict_corrected", "unit":
+		default:
+			if v != "host" && v != "null" && v != "node" && v != "iops" {
+				return v + evil
+			}
+		}
+	}
+	return v
+}
+
+// TestRawIsAttached wants the page to hold the JSON that it was made of, compressed where it is too long for a link.
+func TestRawIsAttached(t *testing.T) {
+	r := open(t, "testdata/small.json")
+	attached := func(name string) []byte {
+		m := regexp.MustCompile(`download="` + regexp.QuoteMeta(name) + `" href="data:[a-z/]+;base64,([A-Za-z0-9&#;+/=]+)"`).FindStringSubmatch(write(t, r.HTML))
+		if m == nil {
+			t.Fatalf("no link to %s", name)
+		}
+		data, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(m[1], "&#43;", "+"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	if !bytes.Equal(attached("result.json"), r.Raw) {
+		t.Error("the JSON is not the one that was read")
+	}
+	if got := string(attached("result.csv")); got != write(t, r.CSV) {
+		t.Errorf("the table is another one: %s", got)
+	}
+	r.Raw = append(r.Raw, bytes.Repeat([]byte("                \n"), 100_000)...)
+	again, err := Read(bytes.NewReader(attached("result.json.gz")), "result")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again.Raw, r.Raw) {
+		t.Error("compressed, the JSON is not the one that was read")
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	var cut bytes.Buffer
+	z := gzip.NewWriter(&cut)
+	if _, err := z.Write([]byte(`{"format":"berth-bench/1"}`)); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"empty": "", "not JSON": "name: x", "a list": "[]", "no format": "{}", "another": `{"format": "other/1"}`,
+		"wrong type": `{"format": "berth-bench/1", "experiments": 3}`, "half a gzip file": cut.String() + "\x1f\x8b",
+	} {
+		_, err := Read(strings.NewReader(text), "result")
+		if refuse.KindOf(err) != refuse.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestFirstLine wants what must be known before any figure in the first line of text and page.
+func TestFirstLine(t *testing.T) {
+	r := open(t, "testdata/small.json")
+	r.Study.Partial, r.Study.Emulated = true, "QEMU TCG"
+	r.Study.Experiments[0].Rows[0].Flags = []bench.Flag{bench.Disturbed}
+	text, page := write(t, r.Text), write(t, r.HTML)
+	first, _, _ := strings.Cut(strings.Join(strings.Fields(text), " "), "comparison")
+	_, body, _ := strings.Cut(page, "<body>")
+	body, _, _ = strings.Cut(body, "<main>")
+	for _, want := range []string{"PARTIAL", "EMULATED (QEMU TCG)", "DISTURBED"} {
+		if !strings.Contains(first, want) || !strings.Contains(body, want) {
+			t.Errorf("%s is not said first:\n%s\n%s", want, first, body)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, path := range []string{"testdata/small.json", "testdata/disk.json", "testdata/net.json"} {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	f.Add([]byte(`{"format":"berth-bench/1","experiments":[{"rows":[{}]}]}`))
+	f.Add([]byte(`{"format":"berth-bench-null/1","rows":[{}],"commands":[["a"]]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := Read(bytes.NewReader(raw), "result")
+		if err == nil {
+			checkForms(t, r)
+		}
+	})
+}
+
+// TestChromium wants a browser to find nothing to complain about, and no request to leave it.
+func TestChromium(t *testing.T) {
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("needs chromium")
+	}
+	dir := t.TempDir()
+	page := filepath.Join(dir, "page.html")
+	if err := os.WriteFile(page, []byte(write(t, open(t, "testdata/small.json").HTML)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shot := filepath.Join(dir, "page.png")
+	out, err := exec.Command(browser, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+dir, "--window-size=400,2000",
+		"--screenshot="+shot, "file://"+page).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if fi, err := os.Stat(shot); err != nil || fi.Size() < 10_000 {
+		t.Errorf("no picture of the page: %v", err)
+	}
+}
