@@ -190,6 +190,9 @@ func TestKernelOOM(t *testing.T) {
 		kills := Stats(h, path).OOMKills
 		return kills != nil && *kills > 0
 	})
+	if hits := Stats(h, path).AtLimit; hits == nil || *hits == 0 {
+		t.Errorf("times at the limit: %v", hits)
+	}
 }
 
 func TestKernelDelegate(t *testing.T) {

@@ -303,7 +303,7 @@ func TestJournal(t *testing.T) {
 	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
 		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}},
 		&DevicesChange{Devices: Devices{Dir: "/d", V2: true, Allow: []string{"b 8:16 rw"}}, Old: []string{"b 8:32 r"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"),
-		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}})
+		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}}, &RLimit{})
 	seen := map[string]bool{}
 	for _, s := range steps {
 		record, err := json.Marshal(s)

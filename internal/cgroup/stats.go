@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,10 +12,12 @@ import (
 
 // Usage is what a group uses now. A nil field is not counted on this host.
 type Usage struct {
-	Memory   *int64         `json:"memory,omitempty"`    // bytes
-	OOMKills *int64         `json:"oom_kills,omitempty"` // processes killed for lack of memory since the group was made
-	PIDs     *int64         `json:"pids,omitempty"`      // processes and threads
-	CPU      *time.Duration `json:"cpu_ns,omitempty"`    // CPU time used since the group was made
+	Memory   *int64         `json:"memory,omitempty"`           // bytes
+	AtLimit  *int64         `json:"memory_at_limit,omitempty"`  // times that it needed more than memory.max since the group was made
+	Reclaims *int64         `json:"memory_reclaimed,omitempty"` // bytes that the kernel took back since then; not counted on v1
+	OOMKills *int64         `json:"oom_kills,omitempty"`        // processes killed for lack of memory since then
+	PIDs     *int64         `json:"pids,omitempty"`             // processes and threads
+	CPU      *time.Duration `json:"cpu_ns,omitempty"`           // CPU time used since the group was made
 }
 
 // Stats reads what a group uses. A group that is not there uses nothing that is known.
@@ -25,10 +28,22 @@ func Stats(h host.Cgroups, path string) Usage {
 	switch h.Has("memory") {
 	case "v1":
 		u.Memory = number(v1("memory", "memory.usage_in_bytes"))
+		u.AtLimit = number(v1("memory", "memory.failcnt"))
 		u.OOMKills = field(v1("memory", "memory.oom_control"), "oom_kill") // since kernel 4.13
+		u.AtMax = number(v1("memory", "memory.failcnt"))
 	case "v2":
 		u.Memory = number(v2("memory.current"))
+		u.AtLimit = field(v2("memory.events"), "max")
 		u.OOMKills = field(v2("memory.events"), "oom_kill")
+		u.AtMax = field(v2("memory.events"), "max")
+		u.AtHigh = field(v2("memory.events"), "high")
+		if pages := field(v2("memory.stat"), "pgsteal"); pages != nil {
+			bytes := *pages * int64(os.Getpagesize())
+			u.Reclaimed = &bytes
+		}
+		if pages := field(v2("memory.stat"), "pgsteal"); pages != nil { // since kernel 6.0
+			u.Reclaims = new(*pages * int64(os.Getpagesize()))
+		}
 	}
 	switch h.Has("pids") {
 	case "v1":
@@ -40,6 +55,11 @@ func Stats(h host.Cgroups, path string) Usage {
 		u.CPU = duration(number(v1("cpuacct", "cpuacct.usage")), time.Nanosecond)
 	} else if h.V2 != "" { // counted without the cpu controller too
 		u.CPU = duration(field(v2("cpu.stat"), "usage_usec"), time.Microsecond)
+	}
+	if h.Has("cpu") == "v1" {
+		u.Throttled = duration(field(v1("cpu", "cpu.stat"), "throttled_time"), time.Nanosecond)
+	} else if h.V2 != "" {
+		u.Throttled = duration(field(v2("cpu.stat"), "throttled_usec"), time.Microsecond)
 	}
 	return u
 }

@@ -173,6 +173,7 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	row("ids on the host", d.IDs)
 	row("cgroup", d.Cgroup)
 	row("uses", used(d.Usage))
+	row("held back", heldBack(d.Usage))
 	for _, l := range d.Links {
 		row("link "+l.Name, strings.TrimSpace(fmt.Sprintf("%s %s mtu %d %s", l.Mode, l.MAC, l.MTU, strings.Join(l.Address, " "))))
 	}
@@ -180,28 +181,6 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 		return err
 	}
 	return printLimits(out, width, d.Limits)
-}
-
-func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
-	if len(limits) == 0 {
-		return nil
-	}
-	fmt.Fprintln(out)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LIMIT\tASKED\tREAD BACK\tHONOURED BY")
-	var notes []note
-	for _, l := range limits {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Key, l.Asked, orDash(l.ReadBack), l.HonouredBy)
-		notes = append(notes, note{l.Key, l.Note})
-		if l.ReadBack != "" && !l.Holds {
-			notes = append(notes, note{l.Key, "the kernel has another value than was asked for: somebody else wrote it"})
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	printNotes(out, width, notes)
-	return nil
 }
 
 // used says what a node uses now; "" if it does not run.
@@ -213,14 +192,17 @@ func used(u *cgroup.Usage) string {
 	if u.Memory != nil {
 		all = append(all, human(*u.Memory)+" of memory")
 	}
+	if u.AtLimit != nil && *u.AtLimit > 0 {
+		all = append(all, "at memory.max "+count(int(*u.AtLimit), "time"))
+	}
+	if u.Reclaims != nil && *u.Reclaims > 0 {
+		all = append(all, human(*u.Reclaims)+" of memory taken back")
+	}
 	if u.PIDs != nil {
 		all = append(all, count(int(*u.PIDs), "task"))
 	}
 	if u.CPU != nil {
 		all = append(all, fmt.Sprintf("%.1f s of CPU", u.CPU.Seconds()))
-	}
-	if u.OOMKills != nil && *u.OOMKills > 0 {
-		all = append(all, count(int(*u.OOMKills), "kill")+" for lack of memory")
 	}
 	return strings.Join(all, ", ")
 }
