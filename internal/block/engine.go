@@ -190,8 +190,11 @@ func (e *Engine) Undo(context.Context) error {
 	}
 	defer lock.Close()
 	l, err := e.Loans.Of(e.Disk)
-	if err != nil || l == nil {
+	if err != nil {
 		return err
+	}
+	if l == nil {
+		return e.Loans.remove(e.Disk)
 	}
 	l.By = slices.DeleteFunc(l.By, func(dir string) bool { return dir == e.By })
 	if len(l.By) > 0 {

@@ -102,8 +102,10 @@ func (d Loans) write(q Queue, l *Loan) error {
 }
 
 func (d Loans) remove(q Queue) error {
-	if err := os.Remove(d.file(q)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget what %s was switched to: %w", q.Name, err)
+	for _, file := range []string{d.file(q) + ".tmp", d.file(q)} { // the first, if its writer was killed
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget what %s was switched to: %w", q.Name, err)
+		}
 	}
 	return nil
 }

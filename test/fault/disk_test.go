@@ -1,0 +1,68 @@
+package fault
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWeightKilledAtEachStep walks over a node for which a disk is switched to BFQ: whenever a command is killed, the disk
+// has its scheduler back once the node is gone, and nothing is noted about it.
+func TestWeightKilledAtEachStep(t *testing.T) {
+	disk := ""
+	s := newScene(t, node{"weight", func(w *world) string {
+		disk = w.disk()
+		return "\nname: f1\nimage: host\ncommand: [/bin/sleep, infinity]\nio: [{name: d, device: " + disk + ", weight: 50, engine: bfq}]\n"
+	}})
+	home := func(what string) {
+		t.Helper()
+		now, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/scheduler"))
+		s.must(err)
+		left, _ := filepath.Glob("/run/berth.disks/" + filepath.Base(disk) + ".*")
+		if !strings.Contains(string(now), "[none]") || len(left) > 0 {
+			t.Fatalf("%s: the scheduler is %s, left are %q", what, now, left)
+		}
+	}
+	home("made and removed")
+	s.someSteps(2, func(n int) bool {
+		what, killed := s.point(n, "apply", "-f", s.spec)
+		if killed {
+			s.repaired(what, "none", "up")
+			home(what)
+		}
+		s.works(what)
+		home(what)
+		return killed
+	})
+	s.someSteps(2, func(n int) bool {
+		s.ok("apply", "-f", s.spec)
+		what, killed := s.point(n, "rm", "--force", "f1")
+		if killed {
+			s.repaired(what, "none", "up")
+		}
+		home(what)
+		s.works(what)
+		return killed
+	})
+}
+
+// disk makes a loop device, which has BFQ to choose.
+func (w *world) disk() string {
+	w.Helper()
+	file := w.dir + "/disk"
+	w.must(os.WriteFile(file, nil, 0o600))
+	w.must(os.Truncate(file, 1<<20))
+	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
+	if err != nil {
+		w.Skipf("needs a free loop device: %s", out)
+	}
+	disk := strings.TrimSpace(string(out))
+	w.Cleanup(func() { _ = exec.Command("losetup", "--detach", disk).Run() })
+	all, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/scheduler"))
+	if err != nil || !strings.Contains(string(all), "bfq") {
+		w.Skipf("no BFQ in this kernel: %s, %v", all, err)
+	}
+	return disk
+}
