@@ -38,17 +38,20 @@ func (a *app) setCmd() *cobra.Command {
 		Long: `Change limits of a node, live if it runs: each is written, read back from the
 kernel, and kept for the next start; all or none. VALUE max clears a limit.
 Keys:
-  cpu.weight cpu.max cpu.set
-  memory.max memory.high memory.low memory.swap
-  pids hugepages.SIZE
+  cpu.weight cpu.max cpu.set cpu.numa
+  memory.max memory.high memory.low memory.min memory.swap
+  pids hugepages.SIZE rlimits.NAME restart
+  io.NAME.weight
   io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops
   net.INTERFACE.tx net.INTERFACE.rx
   devices+=PATH[:PATH INSIDE][:ACCESS] devices-=PATH
 A device appears in the node's /dev, or vanishes from it; one that a process of
 the node has open is not taken away.`,
 		ValidArgsFunction: a.setKeys,
-		Example:           "  berth set wn-001 cpu.max=1.5 memory.max=2GiB\n  berth set wn-001 io.data.read.rate=25MB/s\n  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max
-  berth set wn-001 devices+=/dev/sdb:/dev/data:r"
+		Example: `  berth set wn-001 cpu.max=1.5 memory.max=2GiB
+  berth set wn-001 io.data.read.rate=25MB/s
+  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max
+  berth set wn-001 devices+=/dev/sdb:/dev/data:r`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()
 			if err != nil {
