@@ -33,17 +33,23 @@ const (
 	allDisks          // every row on all disks at the same time; it takes two of them
 )
 
-// trials is how many there are in a round.
-func (d *definition) trials(o *StudyOptions) int {
+// cost is what a round takes at the least.
+func (d *definition) cost(o *StudyOptions) time.Duration {
 	if d.disk == nil {
-		return d.cells(o)
+		return time.Duration(d.cells(o)) * (d.least + overhead)
 	}
-	n := 3 * len(d.disk)
+	sum := time.Duration(0)
+	for _, j := range d.disk {
+		sum += 3 * (d.least + overhead + time.Duration(j.Threads)*perThread)
+	}
 	if d.disks == eachDisk {
-		n *= len(o.Dirs) + len(o.Devices)
+		sum *= time.Duration(len(o.Dirs) + len(o.Devices))
 	}
-	return n
+	return sum
 }
+
+// perThread is what starting and ending a thread of fio's takes.
+const perThread = 600 * time.Microsecond
 
 // overhead is what a trial takes beside its run and warm-up: the start of a command in a node.
 const overhead = 120 * time.Millisecond
@@ -66,9 +72,7 @@ func Catalogue() []About {
 }
 
 func definitions() []definition {
-	all := append(fioSet(), recordSets()...)
-	all = append(all, netSet()...)
-	return append(all, cpuSet()...)
+	return slices.Concat(fioSet(), recordSets(), netSet(), cpuSet())
 }
 
 // find returns the definitions of the names, all of them for "all".
@@ -114,23 +118,23 @@ func fioSet() []definition {
 	return []definition{
 		disk("a", "sequential 512 B writes by queue depth", "What do small sequential writes lose in a node, the more of them are in flight?",
 			"512 B, one thread, libaio, direct I/O", byDepth,
-			jobsBy([]int64{1, 4, 16, 64, 256}, func(v int64) diskJob {
+			jobsBy([]int64{1, 8, 64, 256}, func(v int64) diskJob {
 				return diskJob{Name: "depth " + strconv.FormatInt(v, 10), Pattern: "write", Block: 512, Depth: int(v)}
 			})),
 		disk("b", "sequential writes by block size", "What do sequential writes of one thread lose in a node?",
 			"one thread, queue depth 1, direct I/O", byBlock, jobsBy(kib(4, 8, 16, 32, 64), byBlockOf("write", 1))),
 		disk("c", "4 KiB random reads by threads", "What do random reads lose in a node, the more threads read?",
-			"4 KiB, queue depth 1 a thread, direct I/O", byThreads, jobsBy([]int64{1, 8, 64, 256, 512}, byThreadsOf("randread", 4<<10))),
+			"4 KiB, queue depth 1 a thread, direct I/O", byThreads, jobsBy([]int64{1, 8, 64, 512}, byThreadsOf("randread", 4<<10))),
 		disk("d", "random reads by block size", "What do random reads of many threads lose in a node?",
 			"512 threads, queue depth 1 each, direct I/O", byBlock, jobsBy(kib(1, 2, 4, 8, 16, 32, 64, 128), byBlockOf("randread", publishedJobs))),
 		disk("e", "4 KiB mixed random reads and writes by threads", "What does a mixed load lose in a node, the more threads make it?",
 			"4 KiB, half reads and half writes (our choice: not published), queue depth 1 a thread, direct I/O", byThreads,
-			jobsBy([]int64{1, 8, 64, 256, 512}, byThreadsOf("randrw", 4<<10))),
+			jobsBy([]int64{1, 8, 64, 512}, byThreadsOf("randrw", 4<<10))),
 		disk("f", "4 KiB random writes by threads", "What do random writes lose in a node, the more threads write?",
-			"4 KiB, queue depth 1 a thread, direct I/O", byThreads, jobsBy([]int64{1, 8, 64, 256, 512}, byThreadsOf("randwrite", 4<<10))),
+			"4 KiB, queue depth 1 a thread, direct I/O", byThreads, jobsBy([]int64{1, 8, 64, 512}, byThreadsOf("randwrite", 4<<10))),
 		disk("g", "larger random writes by threads", "What do larger random writes lose in a node, the more threads write?",
 			"64 KiB (our choice: not published), queue depth 1 a thread, direct I/O", byThreads,
-			jobsBy([]int64{1, 8, 64, 256, 512}, byThreadsOf("randwrite", 64<<10))),
+			jobsBy([]int64{1, 8, 64, 512}, byThreadsOf("randwrite", 64<<10))),
 	}
 }
 
@@ -221,11 +225,11 @@ func rank(first bool) int {
 }
 
 func netSet() []definition {
-	preset := func(a About, run, warm time.Duration, published string, streams int, window string) definition {
+	preset := func(a About, run, warm time.Duration, published string, streams, rows int, window string) definition {
 		a.Axis, a.Measures = Axis{Label: "direction"}, netMeasures()
 		return definition{
 			About: a, program: &iperfProgram, run: run, warm: warm, least: 2 * time.Second, whole: true, published: published,
-			pilot: pilotRounds, cells: func(o *StudyOptions) int { return 3 * (2 + max(len(o.Networks), 2)) },
+			pilot: pilotRounds, cells: func(o *StudyOptions) int { return rows * (2 + max(len(o.Networks), 2)) },
 			make: func(ctx context.Context, _ *definition, o *StudyOptions, lab Lab) (*bed, error) {
 				return makeNetBed(ctx, o, lab, streams, window)
 			},
@@ -235,11 +239,11 @@ func netSet() []definition {
 		preset(About{
 			Name: "net-openlab", Title: "network, one TCP stream", Question: "What does a node's network cost in throughput, CPU time and latency?",
 			Source: openlab + ", iperf3", Setting: "one TCP stream each way; 64 bytes there and back",
-		}, 20*time.Second, 3*time.Second, "20 s after 3 s", 1, ""),
+		}, 20*time.Second, 3*time.Second, "20 s after 3 s", 1, 3, ""),
 		preset(About{
 			Name: "net-wnodes", Title: "network, five TCP streams", Question: "What does a node's network cost with several streams of a fixed window?",
-			Source: wnodes + ", iperf", Setting: "five TCP streams each way, windows of 256 KiB; 64 bytes there and back",
-		}, 900*time.Second, 3*time.Second, "900 s", 5, "256K"),
+			Source: wnodes + ", iperf", Setting: "five TCP streams each way, windows of 256 KiB",
+		}, 900*time.Second, 3*time.Second, "900 s", 5, 2, "256K"),
 	}
 }
 

@@ -97,11 +97,11 @@ func (x *experimentRun) same(old *Experiment) error {
 // trials of the fewest pairs do.
 func (x *experimentRun) lengths(design *Design) error {
 	cells := time.Duration(len(x.b.rows) * len(x.b.arms))
-	rounds := time.Duration(1 + MinPairs)
+	rounds := time.Duration(1 + x.fewest())
 	if x.o.Pairs > 0 {
 		rounds = time.Duration(1 + x.o.Pairs)
 	}
-	if least := cells * rounds * (x.d.least + overhead); least > x.share+x.share/2 {
+	if least := x.d.cost(&x.o) * rounds; least > x.share+x.share/2 {
 		return refuse.Cannotf(fmt.Sprintf("give %s %v or more", x.d.Name, least.Round(time.Second)),
 			"a share of %v of the time is too small for %s: %d rows in %d arms, at least %d times", x.share.Round(time.Second), x.d.Name, len(x.b.rows), len(x.b.arms), rounds)
 	}
@@ -110,7 +110,8 @@ func (x *experimentRun) lengths(design *Design) error {
 		aim = 1 + x.o.Pairs
 	}
 	full := x.d.run + x.d.warm
-	total := min(max(x.share/cells/time.Duration(aim)-overhead, x.d.least), max(full, x.d.least))
+	beside := max(x.d.cost(&x.o)/cells-x.d.least, 0)
+	total := min(max(x.share/cells/time.Duration(aim)-beside, x.d.least), max(full, x.d.least))
 	if full > 0 {
 		x.warm = time.Duration(float64(total) * float64(x.d.warm) / float64(full)).Truncate(time.Millisecond)
 		x.length = total - x.warm
@@ -136,12 +137,12 @@ func (x *experimentRun) write(e Experiment) error {
 
 // run measures all rounds that the journal does not have: the warm-up, the pilot, then the pairs.
 func (x *experimentRun) run(ctx context.Context) error {
-	if err := x.round(ctx, 0, 1+x.d.pilot+MinPairs); err != nil {
+	if err := x.round(ctx, 0, 1+x.d.pilot+x.fewest()); err != nil {
 		return err
 	}
 	pilot := x.pilot()
 	for n := range pilot {
-		if err := x.round(ctx, n-pilot, 1+pilot+MinPairs); err != nil {
+		if err := x.round(ctx, n-pilot, 1+pilot+x.fewest()); err != nil {
 			return err
 		}
 	}
@@ -167,10 +168,16 @@ func (x *experimentRun) pilot() int {
 		return 0
 	case begun:
 		return x.d.pilot
-	case x.left() < time.Duration(x.d.pilot+MinPairs)*x.roundTime():
+	case x.left() < time.Duration(x.d.pilot+x.fewest())*x.roundTime():
 		return 0
 	}
 	return x.d.pilot
+}
+
+// fewest is the smallest number of pairs by which a row of this table can be called worse or better after Holm's
+// correction: the smallest p-value of n pairs is 2/2ⁿ, and the correction multiplies it by the number of rows.
+func (x *experimentRun) fewest() int {
+	return max(MinPairs, int(math.Ceil(math.Log2(float64(2*len(x.b.rows))/0.05))))
 }
 
 // left is what is left of the share. After a resumption only the trials tell what was used.
@@ -188,20 +195,20 @@ func (x *experimentRun) fix(pilot int) error {
 	d := &e.Design
 	d.PilotPairs = pilot
 	round := x.roundTime()
-	fits := min(max(int(x.left()/max(round, time.Millisecond)), MinPairs), mostStudyPairs)
+	fits := min(max(int(x.left()/max(round, time.Millisecond)), x.fewest()), mostStudyPairs)
 	d.Pairs = fits
 	if x.o.Pairs > 0 {
 		d.Pairs = x.o.Pairs
 	} else if pilot > 0 {
 		d.WantedPairs = x.wanted()
-		d.Pairs = min(max(d.WantedPairs, MinPairs), fits)
+		d.Pairs = min(max(d.WantedPairs, x.fewest()), fits)
 		if d.WantedPairs == 0 {
 			d.Pairs = fits
 		}
 	}
 	if pilot == 0 && x.d.pilot > 0 && x.o.Pairs == 0 {
 		d.Short = true
-		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits, and 6 are the fewest", d.Pairs))
+		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits, and %d are the fewest", d.Pairs, x.fewest()))
 		return x.write(e)
 	}
 	d.CouldPct = x.could(d.Pairs)

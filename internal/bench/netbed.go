@@ -47,10 +47,12 @@ func makeNetBed(ctx context.Context, o *StudyOptions, lab Lab, streams int, wind
 		r.Published = netFigures(streams)
 		b.rows = append(b.rows, bedRow{StudyRow: r, job: streamRun{n, direction}})
 	}
-	b.rows = append(b.rows, bedRow{
-		StudyRow: StudyRow{Name: roundTrip, Command: []string{"berth", "bench", "ping", arms[0].Peer + ":" + strconv.Itoa(n.Port+1)}},
-		job:      pingRun{n},
-	})
+	if streams == 1 { // round trips do not know of streams
+		b.rows = append(b.rows, bedRow{
+			StudyRow: StudyRow{Name: roundTrip, Command: []string{"berth", "bench", "ping", arms[0].Peer + ":" + strconv.Itoa(n.Port+1)}},
+			job:      pingRun{n},
+		})
+	}
 	b.notes = netBedNotes(n)
 	return b, nil
 }

@@ -199,8 +199,8 @@ func (s *study) hasEnded(session int, name string) bool {
 	return slices.ContainsFunc(s.ended, func(e endRecord) bool { return e.Session == session && e.Experiment == name })
 }
 
-// share divides what is left of the session's budget among the experiments that have not ended, by how long their
-// shortest trials take: what one does not need is the next ones'.
+// share divides what is left of the session's budget among the experiments that have not ended, by how long the
+// fewest of their shortest trials take: what one does not need is the next ones'.
 func (s *study) share(session, at int) time.Duration {
 	left := s.o.Budget
 	for _, e := range s.Experiments {
@@ -211,7 +211,7 @@ func (s *study) share(session, at int) time.Duration {
 		if i < at || s.hasEnded(session, d.Name) {
 			continue
 		}
-		w := (d.least + overhead).Seconds() * float64(d.trials(&s.o))
+		w := d.cost(&s.o).Seconds()
 		if all += w; i == at {
 			mine = w
 		}
