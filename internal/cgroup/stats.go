@@ -18,6 +18,9 @@ type Usage struct {
 	OOMKills *int64         `json:"oom_kills,omitempty"`        // processes killed for lack of memory since then
 	PIDs     *int64         `json:"pids,omitempty"`             // processes and threads
 	CPU      *time.Duration `json:"cpu_ns,omitempty"`           // CPU time used since the group was made
+
+	AtHigh    *int64         `json:"memory_at_high,omitempty"` // times that it was slowed for having more than memory.high; v2 only
+	Throttled *time.Duration `json:"throttled_ns,omitempty"`   // that cpu.max kept it from running since then, summed over CPUs
 }
 
 // Stats reads what a group uses. A group that is not there uses nothing that is known.
@@ -30,17 +33,11 @@ func Stats(h host.Cgroups, path string) Usage {
 		u.Memory = number(v1("memory", "memory.usage_in_bytes"))
 		u.AtLimit = number(v1("memory", "memory.failcnt"))
 		u.OOMKills = field(v1("memory", "memory.oom_control"), "oom_kill") // since kernel 4.13
-		u.AtMax = number(v1("memory", "memory.failcnt"))
 	case "v2":
 		u.Memory = number(v2("memory.current"))
 		u.AtLimit = field(v2("memory.events"), "max")
 		u.OOMKills = field(v2("memory.events"), "oom_kill")
-		u.AtMax = field(v2("memory.events"), "max")
 		u.AtHigh = field(v2("memory.events"), "high")
-		if pages := field(v2("memory.stat"), "pgsteal"); pages != nil {
-			bytes := *pages * int64(os.Getpagesize())
-			u.Reclaimed = &bytes
-		}
 		if pages := field(v2("memory.stat"), "pgsteal"); pages != nil { // since kernel 6.0
 			u.Reclaims = new(*pages * int64(os.Getpagesize()))
 		}

@@ -192,12 +192,6 @@ func used(u *cgroup.Usage) string {
 	if u.Memory != nil {
 		all = append(all, human(*u.Memory)+" of memory")
 	}
-	if u.AtLimit != nil && *u.AtLimit > 0 {
-		all = append(all, "at memory.max "+count(int(*u.AtLimit), "time"))
-	}
-	if u.Reclaims != nil && *u.Reclaims > 0 {
-		all = append(all, human(*u.Reclaims)+" of memory taken back")
-	}
 	if u.PIDs != nil {
 		all = append(all, count(int(*u.PIDs), "task"))
 	}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+
+	"berth/internal/cgroup"
+)
+
+// printLimits prints each limit as asked for, as read back, and by what it is honoured: as a table, or where one of 80
+// columns cannot hold it, a limit in two lines. Remarks follow.
+func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
+	if len(limits) == 0 {
+		return nil
+	}
+	rows := [][]string{{"LIMIT", "ASKED", "READ BACK", "HONOURED BY"}}
+	var notes []note
+	for _, l := range limits {
+		rows = append(rows, []string{l.Key, l.Asked, orDash(l.ReadBack), l.HonouredBy})
+		notes = append(notes, note{l.Key, l.Note})
+		if l.ReadBack != "" && !l.Holds {
+			notes = append(notes, note{l.Key, "the kernel has another value than was asked for: somebody else wrote it"})
+		}
+	}
+	fmt.Fprintln(out)
+	if err := printRows(out, width, rows); err != nil {
+		return err
+	}
+	printNotes(out, width, notes)
+	return nil
+}
+
+// printRows prints a table whose first row is its head. Where a line would be wider than width (0: never), the first
+// column stands in a line of its own.
+func printRows(out io.Writer, width int, rows [][]string) error {
+	const gap = 2
+	widest := make([]int, len(rows[0]))
+	for _, r := range rows {
+		for i, cell := range r {
+			widest[i] = max(widest[i], utf8.RuneCountInString(cell))
+		}
+	}
+	total := -gap
+	for _, n := range widest {
+		total += n + gap
+	}
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	for _, r := range rows {
+		sep := "\t"
+		if width > 0 && total > width {
+			sep = "\n  "
+		}
+		fmt.Fprintln(w, r[0]+sep+strings.Join(r[1:], "\t"))
+	}
+	return w.Flush()
+}
+
+// heldBack says what a node was kept from by its limits since it started; "" if nothing.
+func heldBack(u *cgroup.Usage) string {
+	if u == nil {
+		return ""
+	}
+	var all []string
+	if u.Throttled != nil && *u.Throttled > 0 {
+		all = append(all, fmt.Sprintf("%.1f s by cpu.max", u.Throttled.Seconds()))
+	}
+	times := func(n *int64, key string) {
+		if n != nil && *n > 0 {
+			all = append(all, count(int(*n), "time")+" by "+key)
+		}
+	}
+	times(u.AtHigh, "memory.high")
+	times(u.AtLimit, "memory.max")
+	if u.Reclaims != nil && *u.Reclaims > 0 {
+		all = append(all, human(*u.Reclaims)+" of memory taken back")
+	}
+	if u.OOMKills != nil && *u.OOMKills > 0 {
+		all = append(all, count(int(*u.OOMKills), "kill")+" for lack of memory")
+	}
+	return strings.Join(all, ", ")
+}
