@@ -72,7 +72,9 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 			continue
 		}
 		for _, m := range some { // one chart each: without lines nothing would tell them apart
-			all = append(all, medians(e, []bench.Measure{m}, false)...)
+			if m.Compared {
+				all = append(all, medians(e, []bench.Measure{m}, false)...)
+			}
 		}
 	}
 	return all

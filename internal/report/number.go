@@ -57,7 +57,7 @@ func signed(v float64) string {
 	a := math.Abs(v)
 	s := ""
 	switch {
-	case math.IsNaN(a):
+	case math.IsNaN(a) || math.IsInf(a, 0):
 		return "-"
 	case a < 99.95:
 		s = fmt.Sprintf("%.1f", a)

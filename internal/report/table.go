@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -267,7 +268,7 @@ func overview(s *bench.Study) Table {
 			}})
 			continue
 		}
-		n, most, floor := map[bench.Verdict]int{}, 0.0, 0.0
+		n, most, floor := map[bench.Verdict]int{}, math.Inf(-1), 0.0
 		for _, l := range lines(e) {
 			if !l.main {
 				continue
@@ -281,7 +282,7 @@ func overview(s *bench.Study) Table {
 		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
 			{Text: e.Name, Class: "text"},
 			{Text: fmt.Sprint(n[bench.Equivalent])}, {Text: fmt.Sprint(n[bench.Worse])}, {Text: fmt.Sprint(n[bench.Better])},
-			{Text: fmt.Sprint(n[bench.Undecided])}, {Text: figure(most)}, {Text: figure(floor)}, {Text: fmt.Sprint(e.Design.Pairs)},
+			{Text: fmt.Sprint(n[bench.Undecided])}, {Text: signed(most)}, {Text: figure(floor)}, {Text: fmt.Sprint(e.Design.Pairs)},
 		}})
 	}
 	return t
