@@ -33,7 +33,7 @@ func checkTicks(t *rapid.T, ticks []float64, lo, hi float64, most int) {
 	if len(ticks) < 2 || len(ticks) > most {
 		t.Fatalf("%d ticks: %v", len(ticks), ticks)
 	}
-	if slack := 1e-9 * math.Max(math.Abs(lo), math.Abs(hi)); ticks[0] > lo+slack || ticks[len(ticks)-1] < hi-slack {
+	if slack := 1e-8 * math.Max(math.Abs(lo), math.Abs(hi)); ticks[0] > lo+slack || ticks[len(ticks)-1] < hi-slack {
 		t.Fatalf("%v does not cover %g to %g", ticks, lo, hi)
 	}
 	labels := map[string]bool{}

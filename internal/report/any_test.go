@@ -24,7 +24,7 @@ func anyStudy(t *rapid.T) *bench.Study {
 		for _, a := range []string{"host", "null", "node", "bridge", "macvlan"}[:rapid.IntRange(0, 5).Draw(t, "arms")] {
 			e.Arms = append(e.Arms, bench.ArmInfo{Name: a})
 		}
-		for j := range rapid.IntRange(0, 45).Draw(t, "rows") {
+		for j := range rapid.IntRange(0, 25).Draw(t, "rows") {
 			e.Rows = append(e.Rows, anyRow(t, &e, j))
 		}
 		s.Experiments = append(s.Experiments, e)
