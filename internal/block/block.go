@@ -68,24 +68,9 @@ func open(sys, path string) (*device, error) {
 // Under returns the disk under a folder or file. File systems without one device of their own (btrfs over several,
 // overlay, tmpfs, network file systems) are refused.
 func Under(sys, path string) (Disk, error) {
-	var st unix.Stat_t
-	err := unix.Stat(path, &st)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return Disk{}, refuse.NotFoundf("there is no folder or file %s", path)
-	case err != nil:
-		return Disk{}, fmt.Errorf("find the device under %s: %w", path, err)
-	case st.Mode&unix.S_IFMT == unix.S_IFBLK:
-		return Disk{}, refuse.Invalidf("%s is a block device: give it as device, not as path", path)
-	}
-	var d *device
-	if unix.Major(st.Dev) == 0 { // an anonymous number, made up by the file system (mm: get_anon_bdev)
-		d, err = underAnonymous(sys, path)
-	} else {
-		d, err = byNumber(sys, unix.Major(st.Dev), unix.Minor(st.Dev))
-	}
+	d, err := under(sys, path)
 	if err != nil {
-		return Disk{}, fmt.Errorf("find the disk under %s: %w", path, err)
+		return Disk{}, err
 	}
 	disk, err := d.disk(sys, path)
 	if err != nil {
@@ -97,6 +82,30 @@ func Under(sys, path string) (Disk, error) {
 	disk.Via = path + " is on " + disk.Via
 	disk.FS = typeOf(path)
 	return disk, nil
+}
+
+// under finds the device that a folder or file lies on.
+func under(sys, path string) (*device, error) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refuse.NotFoundf("there is no folder or file %s", path)
+	case err != nil:
+		return nil, fmt.Errorf("find the device under %s: %w", path, err)
+	case st.Mode&unix.S_IFMT == unix.S_IFBLK:
+		return nil, refuse.Invalidf("%s is a block device: give it as device, not as path", path)
+	}
+	var d *device
+	if unix.Major(st.Dev) == 0 { // an anonymous number, made up by the file system (mm: get_anon_bdev)
+		d, err = underAnonymous(sys, path)
+	} else {
+		d, err = byNumber(sys, unix.Major(st.Dev), unix.Minor(st.Dev))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the disk under %s: %w", path, err)
+	}
+	return d, nil
 }
 
 // device is one block device in sysfs.

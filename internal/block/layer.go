@@ -29,13 +29,14 @@ const (
 // Layer is one device on the way from what was asked for down to the disks that hold the data, and which limits act on
 // it. "" means that the limit acts here, else the text says why not, or where instead.
 type Layer struct {
-	Name     string   `json:"name"`  // the kernel's
-	Title    string   `json:"title"` // with the name that its maker gave it: "dm-0 (vg0-data)"
-	Kind     Kind     `json:"kind"`
-	Number   string   `json:"number"`
-	Throttle string   `json:"throttle"` // read and write rates
-	Weight   string   `json:"weight"`
-	Below    []*Layer `json:"below,omitempty"` // a partition's disk, a volume's disks, the disk of a loop device's file
+	Name      string   `json:"name"`  // the kernel's
+	Title     string   `json:"title"` // with the name that its maker gave it: "dm-0 (vg0-data)"
+	Kind      Kind     `json:"kind"`
+	Number    string   `json:"number"`
+	Scheduler string   `json:"scheduler,omitempty"` // of a disk with a queue
+	Throttle  string   `json:"throttle"`            // read and write rates
+	Weight    string   `json:"weight"`
+	Below     []*Layer `json:"below,omitempty"` // a partition's disk, a volume's disks, the disk of a loop device's file
 
 	queue Queue
 	file  string // of a loop device
@@ -44,6 +45,15 @@ type Layer struct {
 // Layers returns the layers under a block device. sys is the root of sysfs.
 func Layers(sys, path string) (*Layer, error) {
 	d, err := open(sys, path)
+	if err != nil {
+		return nil, err
+	}
+	return d.layer(sys)
+}
+
+// LayersUnder returns the layers under a folder or file, which must lie on one device.
+func LayersUnder(sys, path string) (*Layer, error) {
+	d, err := under(sys, path)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +89,7 @@ func (d *device) layerAt(sys string, depth int) (*Layer, error) {
 		if l.queue, err = d.queue(); err != nil {
 			return nil, err
 		}
+		l.Scheduler = l.queue.Scheduler
 		if !l.queue.ok {
 			l.Weight = "it takes requests without a queue of its own, so it has no I/O scheduler"
 			if strings.HasPrefix(d.name, "nvme") {

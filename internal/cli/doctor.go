@@ -15,22 +15,29 @@ import (
 func (a *app) doctorCmd() *cobra.Command {
 	var f calibrateFlags
 	c := &cobra.Command{
-		Use: "doctor", Short: "what this host can do, and how to mend what it cannot",
+		Use: "doctor [DEVICE|FOLDER]", Short: "what this host can do, and how to mend what it cannot",
 		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes,
 network, and what spoils measurements. Each lack comes with why it matters and
 a remedy to paste. The exit code is 3 when something is missing without which
 no node runs.
 
+Of a device or folder, print what lies under it down to the disks, and where
+rates and weights act.
+
 With --calibrate, measure a disk with fio for a minute instead: what io.cost
 must know of it to share it out by weight. It reads and writes a file without a
 name, on the device or folder given; only with --destroy-data the device itself.`,
 		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'\n  berth doctor --calibrate /srv/data",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.place != "" {
 				return a.calibrate(cmd, f)
 			}
 			if f.write || f.destroy {
 				return refuse.Invalidf("--write and --destroy-data go with --calibrate")
+			}
+			if len(args) == 1 {
+				return a.layers(args[0])
 			}
 			b, err := a.open()
 			if err != nil {
