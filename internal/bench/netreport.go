@@ -150,15 +150,26 @@ func analyseNet(arms []NetArmInfo, trials []NetTrial, marginPct float64) []NetRe
 		r.Flags = netFlags(r, by, measures(row)[0], failed)
 		results = append(results, r)
 	}
+	tables := map[[2]string][]*Comparison{}
+	for _, r := range results {
+		for _, c := range r.Compared {
+			at := [2]string{c.Arm, c.Measure}
+			tables[at] = append(tables[at], c.Penalty)
+		}
+	}
+	for _, t := range tables {
+		correctTable(t)
+	}
 	return results
 }
 
 func compareNet(host, arm map[int]NetMeasured, of measure, marginPct float64) *Comparison {
 	h, a := values(host, of), values(arm, of)
+	d, toPct := logRatios(h, a), penalty
 	if of.cost {
-		return judge(logRatios(a, h), marginPct, extra)
+		d, toPct = logRatios(a, h), extra
 	}
-	return judge(logRatios(h, a), marginPct, penalty)
+	return judge(d, marginPct, toPct).tested(d, marginPct)
 }
 
 func values(by map[int]NetMeasured, of measure) map[int]float64 {

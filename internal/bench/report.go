@@ -72,6 +72,7 @@ type Comparison struct {
 	Verdict    Verdict     `json:"verdict"`                 // against the run's margin
 	Could      *float64    `json:"could_decide_pct"`        // smallest margin that this spread decides (90 % power); null: too few pairs
 	AtCould    Verdict     `json:"verdict_at_could_decide"` // against that margin instead
+	*Tests                 // absent where the table has them elsewhere
 }
 
 // Flag is a reason to read a row with care.
@@ -105,6 +106,12 @@ func analyse(rows []Row, trials []Trial, cores int, marginPct float64) []Result 
 		r.Flags = flags(row, r, arms, cores, failed)
 		results[i] = r
 	}
+	var nodes, nulls []*Comparison
+	for _, r := range results {
+		nodes, nulls = append(nodes, r.Penalty), append(nulls, r.NullComp)
+	}
+	correctTable(nodes)
+	correctTable(nulls)
 	return results
 }
 
@@ -124,7 +131,8 @@ func medians(trials []Trial) *Median {
 
 // compare estimates the penalty of arm against host from the rounds in which both were measured; nil if there is none.
 func compare(host, arm []Trial, marginPct float64) *Comparison {
-	return judge(logRatios(iopsByRound(host), iopsByRound(arm)), marginPct, penalty)
+	d := logRatios(iopsByRound(host), iopsByRound(arm))
+	return judge(d, marginPct, penalty).tested(d, marginPct)
 }
 
 func iopsByRound(trials []Trial) map[int]float64 {

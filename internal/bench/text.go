@@ -105,6 +105,9 @@ func (r *Report) textNotes(b *strings.Builder) {
 	if s := r.noiseFloor(); s != "" {
 		wrap(b, "", s)
 	}
+	if s := correctionNote(r.lines()); s != "" {
+		wrap(b, "", s)
+	}
 	for _, row := range r.Rows {
 		for _, f := range row.Flags {
 			wrap(b, "! ", row.Name+": "+f.sentence(row.Jobs, r.Machine.Cores))
@@ -113,6 +116,19 @@ func (r *Report) textNotes(b *strings.Builder) {
 	for _, n := range r.Notes {
 		wrap(b, "- ", n)
 	}
+}
+
+// lines are what the table judges.
+func (r *Report) lines() []line {
+	var all []line
+	for _, row := range r.Rows {
+		c := row.Penalty
+		if !r.hasNode() {
+			c = row.NullComp
+		}
+		all = append(all, line{row.Name, c})
+	}
+	return all
 }
 
 // noiseFloor says how much the host differs from itself.

@@ -1,0 +1,74 @@
+// Command singlerun says what comparisons of single runs would have shown: from the trials of a report of berth bench
+// disk, how far two runs of the host lie apart that were not neighbours, row by row. Published tables often rest on one
+// run of each side.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"berth/internal/bench"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: singlerun REPORT.json")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "singlerun:", err)
+		os.Exit(1)
+	}
+}
+
+func run(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the report: %w", err)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("read the report: %w", err)
+	}
+	if r.Format != bench.Format {
+		return fmt.Errorf("%s is of format %q, want %s", path, r.Format, bench.Format)
+	}
+	fmt.Printf("Two single runs of the host, of different rounds: %s, Linux %s, %d cores, %d ms a run\n", r.Machine.Device, r.Machine.Kernel,
+		r.Machine.Cores, r.RunMillis)
+	fmt.Printf("%-16s %6s %14s %14s %12s %12s\n", "row", "runs", "median apart", "95 % are below", "over 16 %", "over 45 %")
+	for _, row := range r.Rows {
+		apart := differences(r.Trials, row.Name)
+		if len(apart) == 0 {
+			continue
+		}
+		fmt.Printf("%-16s %6d %12.1f %% %12.1f %% %10.1f %% %10.1f %%\n", row.Name, row.Host.Trials, apart[len(apart)/2],
+			apart[len(apart)*95/100], part(apart, 16), part(apart, 45))
+	}
+	return nil
+}
+
+// differences returns, in rising order, how many percent the slower of two runs of the host lost, over all pairs.
+func differences(trials []bench.Trial, row string) []float64 {
+	var iops, apart []float64
+	for _, t := range trials {
+		if t.Row == row && t.Arm == "host" && t.Round > 0 && t.Measured != nil {
+			iops = append(iops, t.IOPS)
+		}
+	}
+	for i, a := range iops {
+		for _, b := range iops[i+1:] {
+			apart = append(apart, 100*(1-math.Min(a, b)/math.Max(a, b)))
+		}
+	}
+	slices.Sort(apart)
+	return apart
+}
+
+// part returns what percentage of the values is above the limit.
+func part(sorted []float64, limit float64) float64 {
+	below, _ := slices.BinarySearch(sorted, limit)
+	return 100 * float64(len(sorted)-below) / float64(len(sorted))
+}
