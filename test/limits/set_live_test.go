@@ -1,0 +1,89 @@
+package limits
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/host"
+)
+
+// tolerated is what may pass in a second beside the limit: a period of the CPU's quota, a slice of the throttle's.
+const tolerated = 1.15
+
+// TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's own counters tell what it
+// got in the second that begins one second after berth set was called.
+func TestSetTakesEffectWithinASecond(t *testing.T) {
+	w := newWorld(t)
+	cg, err := host.ReadCgroups("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.node("eager", "cpu: {max: 0.8}\nio: [{name: data, device: "+w.disk+", read: {rate: 40MB/s}}]\n")
+	group := ""
+	for line := range strings.Lines(w.run("show", "eager")) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "cgroup" {
+			group = f[1]
+		}
+	}
+	meter := cgroup.NewMeter(cg, true)
+	read := func() (cpu time.Duration, bytes int64) {
+		c, ok := meter.Read(group)
+		if !ok {
+			t.Fatalf("no group %s", group)
+		}
+		for _, d := range c.Disks {
+			if strconv.Itoa(int(d.Major))+":"+strconv.Itoa(int(d.Minor)) == w.diskNumber {
+				bytes = d.ReadBytes
+			}
+		}
+		return c.CPU, bytes
+	}
+	reader := w.inNode("eager", "while :; do dd if="+w.disk+" of=/dev/null bs=128k iflag=direct 2>/dev/null; done")
+	spinner := w.inNode("eager", "while :; do :; done")
+	defer reader()
+	defer spinner()
+	time.Sleep(time.Second)
+
+	asked := time.Now()
+	w.run("set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s")
+	done := time.Since(asked)
+	time.Sleep(time.Second - min(done, time.Second))
+	from := time.Now()
+	cpu0, bytes0 := read()
+	time.Sleep(time.Second)
+	cpu1, bytes1 := read()
+	past := time.Since(from).Seconds()
+	used, rate := (cpu1-cpu0).Seconds()/past, float64(bytes1-bytes0)/past
+	t.Logf("set took %.0f ms; then 0.2 CPUs asked, %.3f used; 4 MB/s asked, %.2f read", done.Seconds()*1e3, used, rate/1e6)
+	if used > 0.2*tolerated || rate > 4e6*tolerated {
+		t.Errorf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4", used, rate/1e6)
+	}
+	if used < 0.02 || rate < 1e5 {
+		t.Errorf("the node did nothing: %.3f CPUs, %.2f MB/s", used, rate/1e6)
+	}
+}
+
+// inNode runs a script in a node until the function that it returns is called.
+func (w *world) inNode(node, script string) (stop func()) {
+	w.t.Helper()
+	log, err := os.CreateTemp(filepath.Dir(w.root), "log")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cmd := exec.Command(w.berth, "--root", w.root, "exec", node, "--", "/bin/sh", "-c", script)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		log.Close()
+	}
+}
