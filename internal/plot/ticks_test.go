@@ -68,9 +68,17 @@ func TestLogTicksCover(t *testing.T) {
 
 func TestLabels(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{Plain(0.30000000000000004), "0.3"}, {Plain(-20), "−20"}, {Plain(-1e-300 * 1e-300), "0"},
-		{Thousands(1500), "1.5k"}, {Thousands(2e6), "2M"}, {Thousands(-5e9), "−5G"}, {Thousands(0.5), "0.5"},
-		{Bytes(512), "512"}, {Bytes(4096), "4K"}, {Bytes(1 << 20), "1M"}, {Bytes(1536), "1.5K"},
+		{Plain(0.30000000000000004), "0.3"},
+		{Plain(-20), "−20"},
+		{Plain(-1e-300 * 1e-300), "0"},
+		{Thousands(1500), "1.5k"},
+		{Thousands(2e6), "2M"},
+		{Thousands(-5e9), "−5G"},
+		{Thousands(0.5), "0.5"},
+		{Bytes(512), "512"},
+		{Bytes(4096), "4K"},
+		{Bytes(1 << 20), "1M"},
+		{Bytes(1536), "1.5K"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)

@@ -42,20 +42,13 @@ func figure(v float64) string {
 	return whole
 }
 
-func figureOf(v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return figure(*v)
-}
-
 // percent prints a margin as it was given: 5, 2.5.
 func percent(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 // signed prints a percentage with its sign in at most 5 columns: +0.3, −12.4, +778.
 func signed(v float64) string {
 	a := math.Abs(v)
-	s := ""
+	var s string
 	switch {
 	case math.IsNaN(a) || math.IsInf(a, 0):
 		return "-"
@@ -86,13 +79,6 @@ func interval(c *bench.Comparison) string {
 		return "too few pairs"
 	}
 	return signed(c.CI95Pct[0]) + " to " + signed(c.CI95Pct[1])
-}
-
-func penaltyOf(c *bench.Comparison) string {
-	if c == nil {
-		return "-"
-	}
-	return signed(c.PenaltyPct)
 }
 
 func couldOf(c *bench.Comparison) string {

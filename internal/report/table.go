@@ -156,7 +156,7 @@ func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 	top, sub := []Cell{{Text: "row", Class: "text"}}, []Cell{{}}
 	for _, m := range measures {
 		top = append(top, Cell{Text: named(m), Span: 3})
-		sub = append(sub, Cell{Text: ref}, Cell{Text: shortArm(e, arm)}, Cell{Text: "%"})
+		sub = append(sub, Cell{Text: ref}, Cell{Text: shortArm(arm)}, Cell{Text: "%"})
 	}
 	t.Head = [][]Cell{top, sub}
 	for i := range e.Rows {
@@ -188,7 +188,7 @@ func longTable(e *bench.Experiment) Table {
 	t := Table{Caption: "Medians of the trials; % = how much worse."}
 	head := []Cell{{Text: "row", Class: "text"}, {Text: "measure", Class: "text"}, {Text: ref}}
 	for _, arm := range compared(e) {
-		head = append(head, Cell{Text: shortArm(e, arm)}, Cell{Text: "%"})
+		head = append(head, Cell{Text: shortArm(arm)}, Cell{Text: "%"})
 	}
 	t.Head = [][]Cell{head}
 	for i := range e.Rows {
@@ -207,8 +207,11 @@ func longTable(e *bench.Experiment) Table {
 			}
 			if f := printed(r, m.Name); f != nil {
 				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: []Cell{
-					{Text: f.What, Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m),
-					scaledOrNone(f.Node, m), {Text: signed(f.PenaltyPct), Class: "pct"},
+					{Text: f.What, Class: "text"},
+					{Text: named(m), Class: "text"},
+					scaledOrNone(f.Host, m),
+					scaledOrNone(f.Node, m),
+					{Text: signed(f.PenaltyPct), Class: "pct"},
 				}})
 			}
 		}
@@ -217,7 +220,7 @@ func longTable(e *bench.Experiment) Table {
 }
 
 // shortArm is the heading of an arm's column.
-func shortArm(e *bench.Experiment, arm string) string {
+func shortArm(arm string) string {
 	if arm == nullArm {
 		return "again"
 	}
@@ -257,8 +260,14 @@ func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string 
 func overview(s *bench.Study) Table {
 	t := Table{Caption: "By experiment"}
 	t.Head = [][]Cell{{
-		{Text: "experiment", Class: "text"}, {Text: "= equivalent"}, {Text: "▼ worse"}, {Text: "▲ better"}, {Text: "? undecided"},
-		{Text: "largest penalty, %"}, {Text: "noise floor, %"}, {Text: "pairs a row"},
+		{Text: "experiment", Class: "text"},
+		{Text: "= equivalent"},
+		{Text: "▼ worse"},
+		{Text: "▲ better"},
+		{Text: "? undecided"},
+		{Text: "largest penalty, %"},
+		{Text: "noise floor, %"},
+		{Text: "pairs a row"},
 	}}
 	for i := range s.Experiments {
 		e := &s.Experiments[i]
@@ -281,8 +290,13 @@ func overview(s *bench.Study) Table {
 		}
 		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
 			{Text: e.Name, Class: "text"},
-			{Text: fmt.Sprint(n[bench.Equivalent])}, {Text: fmt.Sprint(n[bench.Worse])}, {Text: fmt.Sprint(n[bench.Better])},
-			{Text: fmt.Sprint(n[bench.Undecided])}, {Text: signed(most)}, {Text: figure(floor)}, {Text: fmt.Sprint(e.Design.Pairs)},
+			{Text: fmt.Sprint(n[bench.Equivalent])},
+			{Text: fmt.Sprint(n[bench.Worse])},
+			{Text: fmt.Sprint(n[bench.Better])},
+			{Text: fmt.Sprint(n[bench.Undecided])},
+			{Text: signed(most)},
+			{Text: figure(floor)},
+			{Text: fmt.Sprint(e.Design.Pairs)},
 		}})
 	}
 	return t
