@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -206,6 +207,9 @@ func readable(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = unix.Pread(fd, mem, 0)
+	n, err := unix.Pread(fd, mem, 0)
+	if err == nil && n < size {
+		err = io.ErrUnexpectedEOF // a device that went away has no bytes
+	}
 	return errors.Join(err, unix.Munmap(mem))
 }

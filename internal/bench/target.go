@@ -181,7 +181,7 @@ func write(ctx context.Context, f *os.File, size int64, report func(done, total 
 		part := buf[:min(int64(len(buf)), size-done)]
 		_, _ = src.Read(part) // never fails
 		n, err := f.Write(part)
-		if errors.Is(err, unix.ENOSPC) {
+		if fi, e := f.Stat(); errors.Is(err, unix.ENOSPC) && e == nil && fi.Mode().IsRegular() {
 			return refuse.Cannotf("free some, choose another folder, or a smaller --size", "the disk became full while the data was laid out in %s", f.Name())
 		}
 		if err != nil {

@@ -1,0 +1,185 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// hostLab has nodes that are the host itself.
+func hostLab() Lab {
+	return Lab{Node: func(context.Context, *vnode.Node) (Arm, func(), error) { return Host, func() {}, nil }}
+}
+
+// smallDisk returns a file system of so many MiB on a loop device, and the device's path.
+func smallDisk(t *testing.T, mib int64) (dir, loop string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a loop device")
+	}
+	for _, tool := range []string{"losetup", "mkfs.ext4"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s", tool)
+		}
+	}
+	base := onDisk(t)
+	file := filepath.Join(base, "disk")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, mib<<20); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "--find", "--show", "--direct-io=on", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("needs a loop device: %s", out)
+	}
+	loop = strings.TrimSpace(string(out))
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", loop).Run() })
+	if out, err := exec.Command("mkfs.ext4", "-q", "-E", "nodiscard", loop).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	dir = filepath.Join(base, "mnt")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(loop, dir, "ext4", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir, loop
+}
+
+// A disk that is full before, or becomes full, is one sentence; nothing is left on it.
+func TestRealFullDisk(t *testing.T) {
+	needFio(t)
+	dir, _ := smallDisk(t, 300)
+	left := func() {
+		t.Helper()
+		if _, err := os.Stat(filepath.Join(dir, dataFile)); err == nil {
+			t.Error("the data file is left")
+		}
+		if _, err := os.Stat(filepath.Join(dir, dataFile+freshName)); err == nil {
+			t.Error("the new file is left")
+		}
+	}
+	journal := filepath.Join(t.TempDir(), "j")
+	o := StudyOptions{Names: []string{"wnodes-file"}, Dirs: []string{dir}, Size: 1 << 30, Pairs: 1, Budget: time.Minute}
+	_, err := RunStudy(t.Context(), o, hostLab(), journal, nil)
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "free") {
+		t.Errorf("no room for the data: %v", err)
+	}
+	left()
+
+	o.Size = 80 << 20 // the second file fits before somebody else fills the disk
+	filler := filepath.Join(dir, "filler")
+	fill := func(p Progress) {
+		if _, err := os.Stat(filler); err != nil && p.What != layOut && !strings.HasPrefix(p.What, "prepare") {
+			f, err := os.Create(filler)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer f.Close()
+			var st unix.Statfs_t
+			if err := unix.Fstatfs(int(f.Fd()), &st); err == nil {
+				_ = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-(1<<20))
+			}
+		}
+	}
+	_, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), fill)
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "become full") {
+		t.Errorf("a disk that becomes full: %v", err)
+	}
+	left()
+}
+
+// A device that vanishes is one sentence.
+func TestRealVanishedDevice(t *testing.T) {
+	needFio(t)
+	dir, loop := smallDisk(t, 100)
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone := false
+	vanish := func(p Progress) {
+		if !gone && p.What != layOut && p.Done >= 4 {
+			gone = true
+			if err := os.Truncate(filepath.Join(filepath.Dir(dir), "disk"), 0); err != nil {
+				t.Error(err)
+			}
+			if out, err := exec.Command("losetup", "--set-capacity", loop).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		}
+	}
+	o := StudyOptions{Names: []string{"fio-b"}, Devices: []string{loop}, Size: 64 << 20, Pairs: 2, Budget: time.Minute}
+	_, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), vanish)
+	if refuse.KindOf(err) != refuse.NotFound || !strings.Contains(err.Error(), loop) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A device is not written to as long as something uses it, nor where it is not given to be destroyed.
+func TestRealDeviceInUse(t *testing.T) {
+	needFio(t)
+	_, loop := smallDisk(t, 100)
+	o := StudyOptions{Names: []string{"fio-b"}, Devices: []string{loop}, Size: 64 << 20, Pairs: 1, Budget: time.Minute}
+	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("a mounted device: %v", err)
+	}
+	o.Devices, o.Dirs = nil, []string{loop}
+	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("a device as a folder: %v", err)
+	}
+	dir := onDisk(t)
+	precious := filepath.Join(dir, dataFile)
+	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(precious, filepath.Join(dir, "its other name")); err != nil {
+		t.Fatal(err)
+	}
+	o.Dirs = []string{dir}
+	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("a file that is there: %v", err)
+	}
+	if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
+		t.Errorf("it was written to: %q %v", text, err)
+	}
+}
+
+// Programs that are missing or too old.
+func TestStudyPrograms(t *testing.T) {
+	says := func(version string) Lab {
+		return Lab{Node: func(context.Context, *vnode.Node) (Arm, func(), error) {
+			return func(context.Context, []string) ([]byte, error) { return []byte(version), nil }, func() {}, nil
+		}}
+	}
+	needFio(t)
+	for _, version := range []string{"fio-2.99\n", "fio-3.1\n", "something\n"} {
+		o := StudyOptions{Names: []string{"fio-b"}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Minute}
+		_, err := RunStudy(t.Context(), o, says(version), filepath.Join(t.TempDir(), "j"), nil)
+		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "apt-get install fio") && !strings.Contains(err.Error(), "one version in both") {
+			t.Errorf("%q: %v", version, err)
+		}
+		wantEmpty(t, o.Dirs[0])
+	}
+	t.Setenv("PATH", t.TempDir())
+	for name, remedy := range map[string]string{"fio-b": "fio", "cpu": "stress-ng", "cpu-db12": "pip install db12", "net-openlab": "iperf3"} {
+		o := StudyOptions{Names: []string{name}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Hour}
+		_, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), remedy) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s without its program: %v", name, err)
+		}
+	}
+}
