@@ -219,6 +219,7 @@ func TestRefusals(t *testing.T) {
 		want       string
 	}{
 		{"autostart", `, "autostart": true`, refuse.Cannot, "does not do autostart yet"},
+		{"oom_score_adj", `, "oom_score_adj": -100`, refuse.Cannot, "oom_score_adj -100: this process may not protect others"},
 		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
 		{"scratch", `, "scratch": [{"target": "/tmp", "size": "1GiB"}]`, refuse.Cannot, "does not do scratch yet"},
 		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
