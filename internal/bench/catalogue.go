@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"os/exec"
 	"slices"
 	"strconv"
 	"time"
@@ -46,6 +47,19 @@ func (d *definition) cost(o *StudyOptions) time.Duration {
 		sum *= time.Duration(len(o.Dirs) + len(o.Devices))
 	}
 	return sum
+}
+
+// weight is the experiment's claim to a share of the time: none, where it will not run in any case.
+func (d *definition) weight(o *StudyOptions) float64 {
+	if d.program != nil {
+		if _, err := exec.LookPath(d.program.name); err != nil {
+			return 0
+		}
+	}
+	if d.disks == allDisks && len(o.Dirs)+len(o.Devices) < 2 || d.cost(o)*(1+MinPairs) > o.Budget {
+		return 0
+	}
+	return d.cost(o).Seconds()
 }
 
 // perThread is what starting and ending a thread of fio's takes.

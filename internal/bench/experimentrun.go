@@ -102,8 +102,8 @@ func (x *experimentRun) lengths(design *Design) error {
 		rounds = time.Duration(1 + x.o.Pairs)
 	}
 	if least := x.d.cost(&x.o) * rounds; least > x.share+x.share/2 {
-		return refuse.Cannotf(fmt.Sprintf("give %s %v or more", x.d.Name, least.Round(time.Second)),
-			"a share of %v of the time is too small for %s: %d rows in %d arms, at least %d times", x.share.Round(time.Second), x.d.Name, len(x.b.rows), len(x.b.arms), rounds)
+		return refuse.Cannotf("give a larger --budget", "its share of the time, %v, is too small for %s: the shortest trials of %d rows in %d arms, %d times, take %v",
+			x.share.Round(time.Second), x.d.Name, len(x.b.rows), len(x.b.arms), rounds, least.Round(time.Second))
 	}
 	aim := 1 + x.d.pilot + 20
 	if x.o.Pairs > 0 {

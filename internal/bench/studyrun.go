@@ -211,13 +211,16 @@ func (s *study) share(session, at int) time.Duration {
 		if i < at || s.hasEnded(session, d.Name) {
 			continue
 		}
-		w := d.cost(&s.o).Seconds()
+		w := d.weight(&s.o)
 		if all += w; i == at {
 			mine = w
 		}
 	}
 	if e := s.experiment(s.defs[at].Name); e != nil { // resumed: what it has used is its own
 		left += e.wall(session)
+	}
+	if mine == 0 {
+		return 0
 	}
 	return time.Duration(float64(max(left, 0)) * mine / all)
 }
