@@ -94,7 +94,7 @@ func ioStanding(s vnode.Standing, h host.Cgroups, groupPath string) []ClassValue
 			add("class.io", asked, "disks with the scheduler bfq", Write{File: file("blkio.bfq.weight"), Value: bfq, None: "100"})
 		}
 		if s.IOPolicy != "" {
-			add("class.io.priority", s.IOPolicy, "disks with the scheduler mq-deadline",
+			add("class.io.policy", s.IOPolicy, "disks with the scheduler mq-deadline",
 				Write{File: file("blkio.prio.class"), Value: s.IOPolicy, None: "no-change"})
 		}
 	case h.Has("io") == "v2":
@@ -106,7 +106,7 @@ func ioStanding(s vnode.Standing, h host.Cgroups, groupPath string) []ClassValue
 				Write{File: file("io.bfq.weight"), Device: "default", Value: bfq, None: "100"})
 		}
 		if s.IOPolicy != "" {
-			add("class.io.priority", s.IOPolicy, "disks with the scheduler mq-deadline",
+			add("class.io.policy", s.IOPolicy, "disks with the scheduler mq-deadline",
 				Write{File: file("io.prio.class"), Value: s.IOPolicy, None: "no-change"})
 		}
 	}

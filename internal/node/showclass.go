@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/host"
+	"berth/internal/oci"
 	"berth/internal/vnode"
 )
 
@@ -16,6 +17,9 @@ func showClass(n *vnode.Node, cg host.Cgroups, d *Detail, running bool) ([]cgrou
 	all, err := cgroup.ShowClass(n, cg, d.Cgroup, running)
 	if err != nil || n.Class == "" && n.OOMScoreAdj == nil {
 		return all, err
+	}
+	if n.Standing().IOPolicy == "idle" {
+		all = append(all, showPriority(n, d, running))
 	}
 	s := cgroup.Shown{Key: "oom_score_adj", Asked: strconv.Itoa(n.Standing().OOMScore), HonouredBy: "the kernel's OOM killer"}
 	if n.OOMScoreAdj == nil {
@@ -31,4 +35,20 @@ func showClass(n *vnode.Node, cg host.Cgroups, d *Detail, running bool) ([]cgrou
 		}
 	}
 	return append(all, s), nil
+}
+
+// showPriority tells the I/O priority of the node's process 1, which those that it starts inherit.
+func showPriority(n *vnode.Node, d *Detail, running bool) cgroup.Shown {
+	s := cgroup.Shown{
+		Key: "class.io.priority", Asked: "idle", HonouredBy: "ioprio",
+		Note: "from class " + string(n.Class) + "; on disks with the scheduler mq-deadline or bfq; a process may raise its own",
+	}
+	if !running {
+		return s
+	}
+	idle, err := oci.IOIdle(d.PID)
+	if s.Holds = err == nil && idle; s.Holds {
+		s.ReadBack = "idle"
+	}
+	return s
 }

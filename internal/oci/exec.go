@@ -119,6 +119,11 @@ func (e *Exec) Replace() error {
 			return fmt.Errorf("take the node's standing when memory is short: %w", err)
 		}
 	}
+	if idle, err := IOIdle(e.PID); err == nil && idle { // as the node's process 1
+		if err := setIOIdle(0); err != nil {
+			return err
+		}
+	}
 	if err := resetSignals(); err != nil {
 		return err
 	}

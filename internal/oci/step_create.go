@@ -120,7 +120,8 @@ type Start struct {
 	Env  []string `json:"env,omitempty"`
 	Cwd  string   `json:"cwd,omitempty"`
 
-	OOMScore int `json:"oom_score_adj,omitempty"` // below 0: how little the kernel shall like to kill it
+	OOMScore int  `json:"oom_score_adj,omitempty"` // below 0: how little the kernel shall like to kill it
+	IOIdle   bool `json:"io_idle,omitempty"`       // its requests wait until nobody else has any
 
 	// The executable of the init before it became the command.
 	ExeDev uint64 `json:"exe_dev,omitempty"`
@@ -134,6 +135,9 @@ func (s *Start) String() string {
 	text := fmt.Sprintf("%s start %s: %s", s.Launch.Runtime.Name, s.Launch.ID, Quote(s.Args))
 	if s.OOMScore < 0 {
 		text += fmt.Sprintf(" (oom_score_adj %d)", s.OOMScore)
+	}
+	if s.IOIdle {
+		text += " (I/O priority idle)"
 	}
 	return text
 }
@@ -153,6 +157,11 @@ func (s *Start) Do(ctx context.Context) error {
 	if s.OOMScore < 0 {
 		if err := os.WriteFile(procPath(s.PID, "oom_score_adj"), []byte(strconv.Itoa(s.OOMScore)), 0); err != nil {
 			return fmt.Errorf("protect the node when memory is short: %w", err)
+		}
+	}
+	if s.IOIdle {
+		if err := setIOIdle(s.PID); err != nil {
+			return err
 		}
 	}
 	var exe unix.Stat_t

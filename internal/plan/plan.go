@@ -143,7 +143,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		f.devices(groupPath, dirs),
 		limits,
 		links,
-		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd, OOMScore: min(in.OOMScoreAdj, 0)}},
+		[]step.Step{&oci.Start{Launch: launch, Args: in.Args, Env: in.Env, Cwd: in.Cwd, OOMScore: min(in.OOMScoreAdj, 0), IOIdle: n.Standing().IOPolicy == "idle"}},
 	), nil
 }
 
