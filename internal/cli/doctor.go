@@ -14,12 +14,13 @@ import (
 
 func (a *app) doctorCmd() *cobra.Command {
 	var f calibrateFlags
+	var full bool
 	c := &cobra.Command{
 		Use: "doctor [DEVICE|FOLDER]", Short: "what this host can do, and how to mend what it cannot",
 		Long: `Check what nodes need of this host: kernel, cgroups, file systems, runtimes,
 network, and what spoils measurements. Each lack comes with why it matters and
-a remedy to paste. The exit code is 3 when something is missing without which
-no node runs.
+a remedy to paste; --all prints what is fine too. The exit code is 3 when
+something is missing without which no node runs.
 
 Of a device or folder, print what lies under it down to the disks, and where
 rates and weights act.
@@ -27,7 +28,7 @@ rates and weights act.
 With --calibrate, measure a disk with fio for a minute instead: what io.cost
 must know of it to share it out by weight. It reads and writes a file without a
 name, on the device or folder given; only with --destroy-data the device itself.`,
-		Example: "  berth doctor\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'\n  berth doctor --calibrate /srv/data",
+		Example: "  berth doctor\n  berth doctor --all\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'\n  berth doctor --calibrate /srv/data",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.place != "" {
@@ -46,10 +47,13 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
 			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, tryRuntimes(cmd.Context(), b))
 			checks := host.Doctor(host.New(), tried)
-			if a.json {
+			switch {
+			case a.json:
 				err = a.printJSON(checks)
-			} else {
+			case full:
 				err = host.Text(a.Out, checks)
+			default:
+				err = host.Brief(a.Out, checks)
 			}
 			if err != nil {
 				return err
@@ -58,6 +62,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 		},
 	}
 	f.add(c)
+	c.Flags().BoolVar(&full, "all", false, "print everything, also what is fine")
 	return a.jsonFlag(c)
 }
 

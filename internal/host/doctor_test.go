@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -97,16 +98,18 @@ func TestDoctor(t *testing.T) {
 			if got := refuse.KindOf(host.Refusal(checks)); got != tt.exit {
 				t.Errorf("exit code %d, want %d: %v", got, tt.exit, host.Refusal(checks))
 			}
-			var text bytes.Buffer
-			if err := host.Text(&text, checks); err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(text.String()) {
-				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
-					t.Errorf("%d columns: %s", n, line)
+			for form, print := range map[string]func(io.Writer, []host.Check) error{"text": host.Text, "brief": host.Brief} {
+				var text bytes.Buffer
+				if err := print(&text, checks); err != nil {
+					t.Fatal(err)
 				}
+				for line := range strings.Lines(text.String()) {
+					if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+						t.Errorf("%d columns: %s", n, line)
+					}
+				}
+				golden(t, tt.name+"."+form, text.Bytes())
 			}
-			golden(t, tt.name+".text", text.Bytes())
 		})
 	}
 }

@@ -18,23 +18,28 @@ const (
 func Text(w io.Writer, checks []Check) error {
 	var b strings.Builder
 	area := ""
-	count := map[State]int{}
 	for _, c := range checks {
 		if c.Area != area {
 			area = c.Area
 			fmt.Fprintf(&b, "%s\n", area)
 		}
-		count[c.State]++
 		writeCheck(&b, c)
 	}
-	fmt.Fprintf(&b, "\n%d ok, %d lacking, %d off, %d broken: ", count[OK], count[Lacks], count[Off], count[Broken])
-	if missing := Missing(checks); len(missing) > 0 {
-		fmt.Fprintf(&b, "this host cannot run nodes (%d needed)\n", len(missing))
-	} else {
-		fmt.Fprintf(&b, "this host can run nodes\n")
-	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, b.String()+"\n"+verdict(checks))
 	return err
+}
+
+// verdict counts, and says whether nodes run here.
+func verdict(checks []Check) string {
+	count := map[State]int{}
+	for _, c := range checks {
+		count[c.State]++
+	}
+	text := fmt.Sprintf("%d ok, %d lacking, %d off, %d broken: ", count[OK], count[Lacks], count[Off], count[Broken])
+	if missing := Missing(checks); len(missing) > 0 {
+		return text + fmt.Sprintf("this host cannot run nodes (%d needed)\n", len(missing))
+	}
+	return text + "this host can run nodes\n"
 }
 
 func writeCheck(b *strings.Builder, c Check) {
@@ -51,6 +56,10 @@ func writeCheck(b *strings.Builder, c Check) {
 		writeWrapped(b, fmt.Sprintf("%*s", label, "wanted: "), c.Wanted)
 	}
 	writeWrapped(b, fmt.Sprintf("%*s", label, "why: "), c.Why)
+	writeRemedy(b, c)
+}
+
+func writeRemedy(b *strings.Builder, c Check) {
 	for line := range strings.SplitSeq(c.Remedy, "\n") {
 		if line != "" {
 			fmt.Fprintf(b, "    %s\n", line) // never wrapped: it is there to be pasted

@@ -40,7 +40,7 @@ func TestLimits(t *testing.T) {
 	}
 
 	t.Run("doctor", func(t *testing.T) {
-		text := m.OK(t, "berth doctor")
+		text := m.OK(t, "berth doctor --all")
 		for _, want := range []string{"v2 at /sys/fs/cgroup", "io.max", "this host can run nodes"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("doctor does not say %q:\n%s", want, text)
@@ -92,6 +92,9 @@ func TestLimits(t *testing.T) {
 			t.Error("a node lifted its own limit")
 		}
 	})
+
+	t.Run("resource limits", func(t *testing.T) { setRLimits(t, m) })
+	t.Run("top", func(t *testing.T) { topOnV2(t, m) })
 
 	t.Run("throttle", func(t *testing.T) {
 		node(t, m, limited)
