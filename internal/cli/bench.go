@@ -21,7 +21,7 @@ func (a *app) benchCmd() *cobra.Command {
 		Use: "bench", Short: "measure what a node costs against the bare host",
 		Example: "  berth bench disk --quick\n  berth bench net --quick\n  berth bench run all --budget 20m",
 	}
-	c.AddCommand(a.benchListCmd(), a.benchRunCmd(), a.benchDiskCmd(), a.benchNetCmd(), a.benchExplainCmd(), a.benchReportCmd(), a.benchCompareCmd(), a.benchCPUCmd(), a.benchPingCmd())
+	c.AddCommand(a.benchListCmd(), a.benchRunCmd(), a.benchDiskCmd(), a.benchNetCmd(), a.benchIsolationCmd(), a.benchExplainCmd(), a.benchReportCmd(), a.benchCompareCmd(), a.benchCPUCmd(), a.benchPingCmd())
 	return c
 }
 

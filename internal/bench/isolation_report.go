@@ -1,0 +1,310 @@
+package bench
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"berth/internal/vnode"
+)
+
+// IsolationFormat names the JSON document of berth bench isolation; docs/bench-json.md describes it.
+const IsolationFormat = "berth-bench-isolation/1"
+
+// Isolation is all that a run of berth bench isolation found out.
+type Isolation struct {
+	Format  string    `json:"format"`
+	Partial bool      `json:"partial"` // the run was interrupted
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+
+	Seed      uint64       `json:"seed"`
+	Quick     bool         `json:"quick"`
+	Rounds    int          `json:"rounds"`     // planned; each row has one block a round
+	MarginPct float64      `json:"margin_pct"` // for the verdicts
+	RunMillis int64        `json:"run_ms"`     // of one trial
+	Warm      int64        `json:"warm_ms"`
+	Fio       string       `json:"fio"`
+	Machine   Machine      `json:"machine"`
+	Target    Target       `json:"target"`
+	Engine    vnode.Engine `json:"engine,omitempty"` // that the disk was switched to for parts c and d
+
+	Cost     []CostRow     `json:"cost,omitempty"`     // part a
+	Throttle []ThrottleRow `json:"throttle,omitempty"` // part b
+	Weights  []WeightRow   `json:"weights,omitempty"`  // part c
+	Latency  *LatencyRow   `json:"latency,omitempty"`  // part d
+	LeftOut  []LeftOut     `json:"left_out,omitempty"`
+
+	Trials []IsolationTrial `json:"trials"` // part by part in the order in which they ran
+	Notes  []string         `json:"notes,omitempty"`
+}
+
+// LeftOut is a part that this disk or host cannot have.
+type LeftOut struct {
+	Part   Part   `json:"part"`
+	Why    string `json:"why"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// CostRow compares n processes in n nodes with n on the host.
+type CostRow struct {
+	Name     string      `json:"name"` // "16KiB x4"
+	Block    int64       `json:"block_bytes"`
+	Nodes    int         `json:"nodes"`
+	Host     float64     `json:"host_bytes_per_second"` // all processes together; median
+	Node     float64     `json:"node_bytes_per_second"`
+	Penalty  *Comparison `json:"penalty,omitempty"`      // nodes against host, of the sum
+	NullComp *Comparison `json:"null_penalty,omitempty"` // host against itself
+}
+
+// ThrottleRow is what a node with a rate got, beside nodes without one.
+type ThrottleRow struct {
+	Name        string      `json:"name"` // "10 MB/s +3"
+	Asked       int64       `json:"asked_bytes_per_second"`
+	Competitors int         `json:"competitors"`
+	Achieved    float64     `json:"achieved_bytes_per_second"`    // median
+	Others      float64     `json:"competitors_bytes_per_second"` // all together; median
+	Short       *Comparison `json:"short,omitempty"`              // achieved against asked: percent that is missing
+}
+
+// WeightRow is how nodes shared the disk.
+type WeightRow struct {
+	Name   string      `json:"name"` // "50:25:25 q16"
+	Depth  int         `json:"queue_depth"`
+	Total  float64     `json:"bytes_per_second"` // all nodes; median
+	Shares []Share     `json:"shares"`
+	Holds  Verdict     `json:"holds"`          // equivalent: each share is shown to lie within 5 points of what was asked; worse: one is shown not to
+	Loss   *Comparison `json:"loss,omitempty"` // of the total, against one node alone at that depth
+}
+
+// Share is one node's part of what all got.
+type Share struct {
+	Asked int         `json:"asked_pct"`
+	Got   float64     `json:"got_pct"` // Hodges–Lehmann estimate
+	CI95  *[2]float64 `json:"ci95_pct,omitempty"`
+}
+
+// sharePoints is how far a share may lie from what was asked.
+const sharePoints = 5
+
+// LatencyRow is what a reader waited.
+type LatencyRow struct {
+	Arms []LatencyArm `json:"arms"`
+	// How much of the p99 that unprotected writers add is gone with protection, in percent; of the better protected arm.
+	Removed *RemovedPart `json:"removed,omitempty"`
+}
+
+// LatencyArm are the medians of one arm of part d, and how much longer the reader waited than alone.
+type LatencyArm struct {
+	Arm     string      `json:"arm"` // alone, unprotected, classes, rates
+	P50     float64     `json:"lat_p50_us"`
+	P99     float64     `json:"lat_p99_us"`
+	P99CI   *[2]float64 `json:"lat_p99_ci95_us,omitempty"`
+	Reads   float64     `json:"reads_per_second"`
+	Written float64     `json:"written_bytes_per_second"` // by all writers
+	Longer  *Comparison `json:"longer,omitempty"`         // p99 against alone, percent
+}
+
+// RemovedPart is what protection is worth: 100 % is a p99 as alone, 0 % one as unprotected.
+type RemovedPart struct {
+	Arm  string      `json:"arm"`
+	Pct  float64     `json:"pct"`
+	CI95 *[2]float64 `json:"ci95_pct,omitempty"`
+}
+
+// trials returns those of a row and arm that count, by round.
+func (r *Isolation) trials(p Part, row, arm string) map[int]*IsolationMeasured {
+	by := map[int]*IsolationMeasured{}
+	for _, t := range r.Trials {
+		if t.Part == p && t.Row == row && t.Arm == arm && t.Round > 0 && t.IsolationMeasured != nil {
+			by[t.Round] = t.IsolationMeasured
+		}
+	}
+	return by
+}
+
+// each turns trials into numbers, by round.
+func each(trials map[int]*IsolationMeasured, number func(*IsolationMeasured) float64) map[int]float64 {
+	by := map[int]float64{}
+	for round, m := range trials {
+		by[round] = number(m)
+	}
+	return by
+}
+
+func total(m *IsolationMeasured) float64  { return sumOf(m.Jobs) }
+func others(m *IsolationMeasured) float64 { return sumOf(m.Jobs[1:]) }
+func sumOf(jobs []JobMeasured) (sum float64) {
+	for _, j := range jobs {
+		sum += j.Bandwidth
+	}
+	return sum
+}
+
+func valuesOf(by map[int]float64) (all []float64) {
+	for _, v := range by {
+		all = append(all, v)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// analyse makes the rows from the trials. It does no I/O.
+func (r *Isolation) analyse() {
+	for _, row := range rowsOf(CostPart, r.Quick) {
+		at := func(arm string) map[int]float64 { return each(r.trials(CostPart, row.name, arm), total) }
+		host, node := at(hostArm), at(nodeArm)
+		if len(host) == 0 {
+			continue
+		}
+		r.Cost = append(r.Cost, CostRow{
+			Name: row.name, Block: row.block, Nodes: row.count, Host: median(valuesOf(host)), Node: median(valuesOf(node)),
+			Penalty:  judge(logRatios(host, node), r.MarginPct, penalty),
+			NullComp: judge(logRatios(host, at(nullArm)), r.MarginPct, penalty),
+		})
+	}
+	for _, row := range rowsOf(ThrottlePart, r.Quick) {
+		got := r.trials(ThrottlePart, row.name, nodeArm)
+		if len(got) == 0 {
+			continue
+		}
+		achieved := each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].Bandwidth })
+		asked := each(got, func(*IsolationMeasured) float64 { return float64(row.rate) })
+		r.Throttle = append(r.Throttle, ThrottleRow{
+			Name: row.name, Asked: row.rate, Competitors: row.count, Achieved: median(valuesOf(achieved)),
+			Others: median(valuesOf(each(got, others))), Short: judge(logRatios(asked, achieved), r.MarginPct, penalty),
+		})
+	}
+	r.analyseWeights()
+	r.analyseLatency()
+}
+
+func (r *Isolation) analyseWeights() {
+	for _, row := range rowsOf(WeightPart, r.Quick) {
+		got := r.trials(WeightPart, row.name, nodeArm)
+		if len(got) == 0 {
+			continue
+		}
+		w := WeightRow{Name: row.name, Depth: row.depth, Total: median(valuesOf(each(got, total))), Holds: Equivalent}
+		for i, asked := range row.split {
+			points := valuesOf(each(got, func(m *IsolationMeasured) float64 { return 100*m.Jobs[i].Bandwidth/total(m) - float64(asked) }))
+			e := estimate(points)
+			s := Share{Asked: asked, Got: float64(asked) + e.Center}
+			if e.I95 != nil {
+				s.CI95 = &[2]float64{float64(asked) + e.I95.Lo, float64(asked) + e.I95.Hi}
+			}
+			w.Shares, w.Holds = append(w.Shares, s), worseOf(w.Holds, inPoints(e, sharePoints))
+		}
+		if len(row.split) > 1 {
+			alone := each(r.trials(WeightPart, isolationAlone(row.depth), nodeArm), total)
+			w.Loss = judge(logRatios(alone, each(got, total)), r.MarginPct, penalty)
+		}
+		r.Weights = append(r.Weights, w)
+	}
+}
+
+// isolationAlone is the name of the row with one node at a depth.
+func isolationAlone(depth int) string {
+	for _, row := range rowsOf(WeightPart, false) {
+		if len(row.split) == 1 && row.depth == depth {
+			return row.name
+		}
+	}
+	return ""
+}
+
+// inPoints judges a difference in points against a bound: the 90 % interval lies inside (two one-sided tests at 5 %), or the
+// 95 % interval outside.
+func inPoints(e Estimate, points float64) Verdict {
+	switch {
+	case e.I90 != nil && -points < e.I90.Lo && e.I90.Hi < points:
+		return Equivalent
+	case e.I95 != nil && (e.I95.Lo >= points || e.I95.Hi <= -points):
+		return Worse
+	}
+	return Undecided
+}
+
+// worseOf returns what can be said of both.
+func worseOf(a, b Verdict) Verdict {
+	switch {
+	case a == Worse || b == Worse:
+		return Worse
+	case a == Undecided || b == Undecided:
+		return Undecided
+	}
+	return Equivalent
+}
+
+func (r *Isolation) analyseLatency() {
+	name := rowsOf(LatencyPart, r.Quick)[0].name
+	p99 := func(m *IsolationMeasured) float64 { return m.Jobs[0].LatP99 }
+	by := func(arm string) map[int]float64 { return each(r.trials(LatencyPart, name, arm), p99) }
+	alone := by(aloneArm)
+	if len(alone) == 0 {
+		return
+	}
+	r.Latency = &LatencyRow{}
+	for _, arm := range []string{aloneArm, unprotectedArm, classesArm, ratesArm} {
+		got := r.trials(LatencyPart, name, arm)
+		if len(got) == 0 {
+			continue
+		}
+		a := LatencyArm{
+			Arm: arm, P50: median(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].LatP50 }))),
+			P99: median(valuesOf(by(arm))), Written: median(valuesOf(each(got, others))),
+			Reads: median(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].IOPS }))),
+		}
+		if _, ci := Locate(valuesOf(by(arm))); ci != nil {
+			a.P99CI = &[2]float64{ci.Lo, ci.Hi}
+		}
+		if arm != aloneArm {
+			// Less is better here: a longer wait is a negative log ratio, and reads as percent longer.
+			a.Longer = judge(logRatios(by(arm), alone), r.MarginPct, func(ratio float64) float64 { return 100 * math.Expm1(-ratio) })
+		}
+		r.Latency.Arms = append(r.Latency.Arms, a)
+	}
+	for _, arm := range []string{classesArm, ratesArm} {
+		pct, ci, ok := Protection(alone, by(unprotectedArm), by(arm))
+		if ok && (r.Latency.Removed == nil || pct > r.Latency.Removed.Pct) {
+			r.Latency.Removed = &RemovedPart{Arm: arm, Pct: pct}
+			if ci != nil {
+				r.Latency.Removed.CI95 = &[2]float64{ci.Lo, ci.Hi}
+			}
+		}
+	}
+}
+
+// Locate returns the Hodges–Lehmann estimate of a sample, and its 95 % interval where there are values enough (6).
+func Locate(sample []float64) (center float64, ci *Interval) {
+	if len(sample) == 0 {
+		return 0, nil
+	}
+	e := estimate(sample)
+	return e.Center, e.I95
+}
+
+// Protection says how much of what unprotected neighbours add is gone with protection, in percent, from three arms whose
+// values are paired by round. ok is false where there is no round in which the neighbours added anything.
+func Protection(alone, unprotected, protected map[int]float64) (pct float64, ci *Interval, ok bool) {
+	var all []float64
+	for round, a := range alone {
+		u, hasU := unprotected[round]
+		p, hasP := protected[round]
+		if hasU && hasP && u > a {
+			all = append(all, 100*(u-p)/(u-a))
+		}
+	}
+	slices.Sort(all)
+	pct, ci = Locate(all)
+	return pct, ci, len(all) > 0
+}
+
+// JSON writes the report as one indented document.
+func (r *Isolation) JSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
