@@ -29,10 +29,13 @@ type Running struct {
 // The node's own /dev is its user namespace's, and the kernel opens no device there. So the device node is made on a
 // tmpfs of the host's, in a mount namespace that only this thread sees, and bound in, as at the node's start.
 //
-// Errors: unix.ESRCH if the node's process 1 has ended, refuse.Busy if something is at the path.
+// Errors: unix.ESRCH if the node's process 1 has ended, refuse.Busy if something but an empty file is at the path.
 func (r Running) PutDevice(at string, d DeviceNode) error {
 	return r.within(&d, func(dev int, t *tree) error {
 		name, dir, err := r.walk(dev, at, true)
+		if elsewhere(err) {
+			return refuse.Busyf("the node has something else in the way of %s: %w", at, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -44,11 +47,13 @@ func (r Running) PutDevice(at string, d DeviceNode) error {
 		if now.mounted && now.is(d) {
 			return nil // done before, by a process that was killed
 		}
-		if now.there {
+		if now.there && !now.place { // an empty file will do: a process that was killed may have left it
 			return refuse.Busyf("the node has something else at %s", at)
 		}
-		if err := r.asOwner(func() error { return touch(dir, name) }); err != nil {
-			return fmt.Errorf("make a place for %s in the node: %w", at, err)
+		if !now.there {
+			if err := r.asOwner(func() error { return touch(dir, name) }); err != nil {
+				return fmt.Errorf("make a place for %s in the node: %w", at, err)
+			}
 		}
 		step.Fault("place for a device made")
 		if err := unix.MoveMount(t.fd, "", dir, name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
@@ -66,7 +71,7 @@ func (r Running) PutDevice(at string, d DeviceNode) error {
 func (r Running) TakeDevice(at string, d DeviceNode) error {
 	return r.within(nil, func(dev int, _ *tree) error {
 		name, dir, err := r.walk(dev, at, false)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || elsewhere(err) {
 			return nil
 		}
 		if err != nil {
@@ -108,7 +113,7 @@ func (r Running) TakeDevice(at string, d DeviceNode) error {
 func (r Running) HasDevice(at string, d DeviceNode) (has bool, err error) {
 	err = r.within(nil, func(dev int, _ *tree) error {
 		name, dir, err := r.walk(dev, at, false)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || elsewhere(err) {
 			return nil
 		}
 		if err != nil {
@@ -210,6 +215,11 @@ func (r Running) walk(dev int, at string, makeDirs bool) (name string, dir int, 
 		return "", -1, fmt.Errorf("open the folder of %s in the node: %w", at, err)
 	}
 	return parts[len(parts)-1], dir, nil
+}
+
+// elsewhere reports whether the way to a path leads out of the node's /dev, by a link or a mount that the node made.
+func elsewhere(err error) bool {
+	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EXDEV)
 }
 
 func openDir(dir int, name string) (int, error) {

@@ -121,7 +121,9 @@ func (w *world) scene(n node) *scene {
 	s.spec = w.file("f1.yaml", text)
 	s.ok("apply", "-f", s.spec)
 	eventually(time.Second, func() bool { // between exec and its first instruction a process has no command line
-		return !slices.Contains(w.processLines(), "process ")
+		return !slices.ContainsFunc(w.processLines(), func(l string) bool { // nor does the keeper read files of nodes all the time
+			return l == "process " || strings.HasPrefix(l, "keeper holds "+w.l.RunNodes())
+		})
 	})
 	up := w.snapshot()
 	s.ok("stop", "--grace", "0s", "f1")

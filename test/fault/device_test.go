@@ -1,0 +1,208 @@
+package fault
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// loop makes a loop device of a file of its own, and returns both.
+func (w *world) loop(name string) (dev, file string) {
+	w.Helper()
+	file = filepath.Join(w.dir, name)
+	w.must(os.WriteFile(file, nil, 0o600))
+	w.must(os.Truncate(file, 1<<20))
+	return w.attach("--find", file), file
+}
+
+// attach makes a loop device of a file: a free one, or the one that is named. It is detached with the test.
+func (w *world) attach(where, file string) string {
+	w.Helper()
+	out, err := exec.Command("losetup", "--show", where, file).CombinedOutput()
+	if err != nil {
+		w.Skipf("needs a free loop device: %s", out)
+	}
+	dev := strings.TrimSpace(string(out))
+	w.Cleanup(func() {
+		if w.behind(dev) == file {
+			_ = exec.Command("losetup", "--detach", dev).Run()
+		}
+	})
+	return dev
+}
+
+// inPlace gives a loop device another file; false if another test was quicker, which is another disk too.
+func (w *world) inPlace(dev, file string) bool {
+	if exec.Command("losetup", dev, file).Run() != nil {
+		return false
+	}
+	w.Cleanup(func() {
+		if w.behind(dev) == file {
+			_ = exec.Command("losetup", "--detach", dev).Run()
+		}
+	})
+	return true
+}
+
+// behind is the file of a loop device, "" if it has none.
+func (w *world) behind(dev string) string {
+	text, _ := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "loop/backing_file"))
+	return strings.TrimSpace(string(text))
+}
+
+func number(dev string) string {
+	text, _ := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "dev"))
+	return strings.TrimSpace(string(text))
+}
+
+// devices is what the node's /dev holds, with which of it can be opened, and what show says of it.
+func (s *scene) devices(what string) string {
+	s.Helper()
+	in := s.ok("exec", "f1", "--", "/bin/sh", "-c", `cd /dev; find . -xdev -type f -o -xdev -type b -o -path './sub*' | sort
+		for d in a sub/b; do ( : <$d ) 2>/dev/null && echo "$d opens"; done; exit 0`).out
+	var d struct {
+		Devices []struct {
+			Path, Number, Note string
+			Holds              bool
+		}
+	}
+	s.must(json.Unmarshal([]byte(s.ok("show", "f1", "--json").out), &d))
+	for _, one := range d.Devices {
+		if !one.Holds {
+			s.Errorf("%s: %s %s does not hold: %s", what, one.Path, one.Number, one.Note)
+		}
+		in += one.Path + " is " + one.Number + "\n"
+	}
+	return in
+}
+
+// TestDevicesKilledAtEachStep kills a berth set that takes a device away and gives another: the node has the old one or
+// the new one, in its /dev, in its group and in what show says, and nothing of the other.
+func TestDevicesKilledAtEachStep(t *testing.T) {
+	var a, b string
+	s := newScene(t, node{"devices", func(w *world) string {
+		a, _ = w.loop("disk-a")
+		b, _ = w.loop("disk-b")
+		return "\nname: f1\nimage: host\ncommand: [/bin/sleep, infinity]\ndevices: [{path: " + a + ", as: /dev/a}]\n"
+	}})
+	s.ok("apply", "-f", s.spec)
+	before := s.devices("before")
+	change := []string{"set", "f1", "devices-=" + a, "devices+=" + b + ":/dev/sub/b:r"}
+	s.ok(change...)
+	after := s.devices("after")
+	for _, want := range []string{"./sub/b\n", "sub/b opens", "/dev/sub/b is b " + number(b)} {
+		if !strings.Contains(after, want) || strings.Contains(before, want) {
+			t.Fatalf("before it has\n%safter it has\n%s", before, after)
+		}
+	}
+	s.steps(func(n int) bool {
+		s.ok("apply", "-f", s.spec)
+		what, killed := s.point(n, change...)
+		said := ""
+		if killed {
+			said = s.ok("repair").out
+		}
+		s.settled(what, s.states, "up")
+		switch now := s.devices(what); {
+		case now != before && now != after:
+			s.Fatalf("%s: the node has\n%s", what, now)
+		case !killed && now != after:
+			s.Fatalf("%s: it ended well and the node has (-want +got):\n%s", what, cmp.Diff(after, now))
+		case strings.Contains(said, "old values") && now != before, strings.Contains(said, "new values") && now != after:
+			s.Errorf("%s: repair said %q, the node has\n%s", what, said, now)
+		}
+		return killed
+	})
+}
+
+// TestReplugKilledAtEachStep kills the keeper while it gives a node back a disk that returned under another number, when
+// another disk has the old one: after a repair the node's device and its limit are on its own disk, and on that alone.
+func TestReplugKilledAtEachStep(t *testing.T) {
+	var a, file, other string
+	s := newScene(t, node{"replug", func(w *world) string {
+		a, file = w.loop("disk-a")
+		other = w.file("disk-b", strings.Repeat("b", 1<<20))
+		return replugSpec(a)
+	}})
+	log := s.dir + "/keeper-faults"
+	here := a // where the node's disk is
+	s.must(os.WriteFile(log, nil, 0o600))
+	s.endKeeper()
+	s.begin([]string{"BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
+	first := len(s.passedByKeeper())
+	for n := first; ; n++ {
+		s.ok("rm", "--force", "f1")
+		s.endKeeper()
+		_ = os.Remove(log)
+		s.must(os.WriteFile(s.spec, []byte(replugSpec(here)), 0o600))
+		r := s.begin([]string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
+		if r.code != 0 { // it was killed while it made the node
+			continue
+		}
+		// The disk goes, another one comes at once in its place, and it is back elsewhere.
+		s.must(exec.Command("losetup", "--detach", here).Run())
+		old := here
+		mine := s.inPlace(old, other)
+		here = s.attach("--find", file)
+		want := fmt.Sprintf("/dev/a is b %s", number(here))
+		// The table is what the keeper writes last.
+		table := func() string { text, _ := os.ReadFile(s.l.Node("f1").Devices()); return string(text) }
+		done := fmt.Sprintf(`"minor":%s,`, strings.TrimPrefix(number(here), "7:"))
+		killed := func() bool { return s.keeperPid() == 0 } // within the node it cannot write what it passes
+		if !eventually(5*time.Second, func() bool { return killed() || strings.Contains(table(), done) }) {
+			log, _ := os.ReadFile(s.l.KeeperLog())
+			s.Fatalf("the node does not get its disk back as %s: it has\n%s\n%s%q", number(here), table(), log, s.passedByKeeper())
+		}
+		eventually(200*time.Millisecond, killed) // at the last point, it may be
+		what := "the keeper killed at " + s.lastOfKeeper()
+		ended := !killed()
+		s.ok("repair")
+		if got := s.devices(what); !strings.Contains(got, want) || !strings.Contains(got, "a opens") {
+			s.Errorf("%s: want %s, the node has\n%s", what, want, got)
+		}
+		if got := s.limits(what); !cmp.Equal(got, map[string]string{"io.d.read.rate": "5MB/s", "io.d.write.iops": "70", "pids": got["pids"]}) {
+			s.Errorf("%s: its limits are %v", what, got)
+		}
+		s.onlyOn(what, number(here), number(old))
+		if mine {
+			s.must(exec.Command("losetup", "--detach", old).Run())
+		}
+		if ended {
+			s.Logf("keeper's points: %q", s.passedByKeeper()[min(first, len(s.passedByKeeper())):])
+			return
+		}
+	}
+}
+
+func replugSpec(disk string) string {
+	return "\nname: f1\nimage: host\ncommand: [/bin/sleep, infinity]\ndevices: [{path: " + disk + ", as: /dev/a}]\n" +
+		"io: [{name: d, device: " + disk + ", read: {rate: 5MB/s}, write: {iops: 70}}]\n"
+}
+
+// onlyOn looks into the kernel: limits and the device list of the node name its disk and not the other.
+func (s *scene) onlyOn(what, mine, other string) {
+	s.Helper()
+	for _, dir := range s.cgroupDirs() {
+		for _, name := range []string{"blkio.throttle.read_bps_device", "blkio.throttle.write_iops_device", "io.max", "devices.list"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil || filepath.Base(dir) != "f1" {
+				continue
+			}
+			if name == "io.max" && len(text) == 0 { // a hybrid host's v2 tree
+				continue
+			}
+			lines := strings.NewReplacer(" ", "\n").Replace(string(text))
+			has := func(number string) bool { return strings.Contains("\n"+lines, "\n"+number+"\n") }
+			if !has(mine) || has(other) {
+				s.Errorf("%s: its disk is %s, not %s, and %s has\n%s", what, mine, other, name, text)
+			}
+		}
+	}
+}
