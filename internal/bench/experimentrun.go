@@ -97,7 +97,7 @@ func (x *experimentRun) same(old *Experiment) error {
 // trials of the fewest pairs do.
 func (x *experimentRun) lengths(design *Design) error {
 	cells := time.Duration(len(x.b.rows) * len(x.b.arms))
-	rounds := time.Duration(1 + x.fewest())
+	rounds := time.Duration(1 + MinPairs)
 	if x.o.Pairs > 0 {
 		rounds = time.Duration(1 + x.o.Pairs)
 	}
@@ -195,20 +195,23 @@ func (x *experimentRun) fix(pilot int) error {
 	d := &e.Design
 	d.PilotPairs = pilot
 	round := x.roundTime()
-	fits := min(max(int(x.left()/max(round, time.Millisecond)), x.fewest()), mostStudyPairs)
+	fits := min(max(int(x.left()/max(round, time.Millisecond)), MinPairs), mostStudyPairs)
 	d.Pairs = fits
 	if x.o.Pairs > 0 {
 		d.Pairs = x.o.Pairs
 	} else if pilot > 0 {
-		d.WantedPairs = x.wanted()
-		d.Pairs = min(max(d.WantedPairs, x.fewest()), fits)
-		if d.WantedPairs == 0 {
-			d.Pairs = fits
-		}
+		d.WantedPairs = max(x.wanted(), x.fewest())
+		d.Pairs = min(d.WantedPairs, fits)
 	}
 	if pilot == 0 && x.d.pilot > 0 && x.o.Pairs == 0 {
 		d.Short = true
-		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits, and %d are the fewest", d.Pairs, x.fewest()))
+		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits", d.Pairs))
+	}
+	if d.Pairs < x.fewest() {
+		e.Notes = append(e.Notes, fmt.Sprintf("no row can be called worse or better after the correction for %d rows: that takes %d pairs, there are %d",
+			len(x.b.rows), x.fewest(), d.Pairs))
+	}
+	if pilot == 0 {
 		return x.write(e)
 	}
 	d.CouldPct = x.could(d.Pairs)
