@@ -2,9 +2,12 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/step"
 )
@@ -122,7 +125,7 @@ func (c *Change) Prepare(context.Context) error {
 // Undo writes what the kernel had. A group that is gone has nothing to give back.
 func (c *Change) Undo(context.Context) error {
 	for _, w := range slices.Backward(c.Back) {
-		if err := w.do(); err != nil && !gone(err) {
+		if err := w.do(); err != nil && !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // as in Limit.Do
 			return fmt.Errorf("give %s back its old value: %w", c.Key, err)
 		}
 		step.Fault("limit given back")

@@ -2,14 +2,18 @@ package cgroup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/block"
 	"berth/internal/host"
+	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -172,7 +176,15 @@ func (l *Limit) remark() string {
 // Do writes the limit.
 func (l *Limit) Do(context.Context) error {
 	for _, w := range l.Writes {
-		if err := w.do(); err != nil {
+		err := w.do()
+		if errors.Is(err, unix.EOPNOTSUPP) { // of weights: the disk has another scheduler by now, or io.cost is off
+			if w.Value == w.None {
+				continue // and nothing is left to take away
+			}
+			return refuse.Cannotf("start the node anew, or choose "+l.Mechanism+" for the disk again",
+				"set %s to %s: somebody took %s from the disk: %w", l.Key, l.Asked, l.Mechanism, err)
+		}
+		if err != nil {
 			return fmt.Errorf("set %s to %s: %w", l.Key, l.Asked, err)
 		}
 		step.Fault("limit written")

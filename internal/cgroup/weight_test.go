@@ -146,3 +146,50 @@ func TestHeldWeight(t *testing.T) {
 		must(t, s.Verify(t.Context()))
 	}
 }
+
+// TestKernelWeight sets the weight of a group on a loop device with BFQ, changes it, and takes BFQ away under it.
+func TestKernelWeight(t *testing.T) {
+	h := thisHost(t)
+	if h.Has("blkio") == "" && h.Has("io") == "" {
+		t.Skip("no blkio or io controller")
+	}
+	disk, err := block.Resolve("/sys", newLoop(t))
+	must(t, err)
+	if !disk.Queues[0].BFQ {
+		t.Skip("no BFQ in this kernel")
+	}
+	scheduler := "/sys/block/" + disk.Name + "/queue/scheduler"
+	must(t, writeFile(scheduler, "bfq"))
+	disk.Queues[0].Scheduler = "bfq"
+	path, disks := newGroup(t, h), map[string]block.Disk{"d": disk}
+	limits := func(weight int) []*Limit {
+		l, err := Limits(&vnode.Node{IO: []vnode.IO{{Name: "d", Weight: weight}}}, h, path, disks)
+		must(t, err)
+		return l
+	}
+	check := func(l []*Limit, want string) {
+		t.Helper()
+		shown, err := Read(l)
+		must(t, err)
+		if got := fmt.Sprint(shown[0].ReadBack, " ", shown[0].Holds); got != want {
+			t.Errorf("read back %s, want %s", got, want)
+		}
+	}
+	was, now := limits(50), limits(5000)
+	do(t, was[0])
+	check(was, "50 true")
+	changes := Changes(was, now)
+	do(t, changes[0])
+	check(now, "1000 true")
+	must(t, changes[0].Undo(t.Context()))
+	check(was, "50 true")
+
+	must(t, writeFile(scheduler, "none"))
+	check(was, "max false")
+	if err := limits(7)[0].Do(t.Context()); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "somebody took bfq from the disk") {
+		t.Errorf("a weight without an engine: %v", err)
+	}
+	for _, s := range Changes(was, nil) { // it can be taken away all the same
+		do(t, s)
+	}
+}
