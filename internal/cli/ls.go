@@ -72,10 +72,24 @@ func printList(out io.Writer, all []node.Status, protected []node.Protected) err
 	return w.Flush()
 }
 
+// exitText says how a node's process 1 ended. The kernel ends an init that calls reboot(2) in its PID namespace by SIGINT
+// where it powered off or halted, by SIGHUP where it wants to come again (pid_namespaces(7)).
+func exitText(s *node.Status) string {
+	if s.InitKind != "" && !s.Exit.OOM {
+		switch s.Exit.Signal {
+		case "SIGINT":
+			return "(shut down)"
+		case "SIGHUP":
+			return "(wants to boot again)"
+		}
+	}
+	return s.Exit.String()
+}
+
 func stateText(s *node.Status) string {
 	text := s.State
 	if s.State != node.Running && s.Exit != nil {
-		text += " " + s.Exit.String()
+		text += " " + exitText(s)
 	}
 	if !s.UserNS {
 		text += " NO-USERNS"

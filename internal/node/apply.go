@@ -213,6 +213,9 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if err != nil {
 		return nil, err
 	}
+	if live, err = b.liveAsHeld(n, facts, claims); err != nil {
+		return nil, err
+	}
 	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), vnode.Diff(s.Now, n)
 	_, initErr := b.liveInit(n.Name)
 	switch {
@@ -231,6 +234,18 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 		p.Does, p.Steps = "restart", lines(live)
 	}
 	return p, nil
+}
+
+// liveAsHeld plans the live steps of a node that is there: with the ids, MACs and addresses that it holds.
+func (b *Berth) liveAsHeld(n *vnode.Node, facts plan.Facts, claims []step.Step) ([]step.Step, error) {
+	if j, err := b.claims(n.Name); err == nil {
+		for i, c := range claims {
+			if at := slices.IndexFunc(j.Steps(), same(c)); at >= 0 {
+				claims[i] = j.Steps()[at]
+			}
+		}
+	}
+	return plan.Live(n, facts, claims)
 }
 
 func lines(steps []step.Step) []Line {
