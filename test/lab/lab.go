@@ -45,6 +45,7 @@ type Disk struct {
 	NVMe bool   // else virtio. A machine with an NVMe disk can have no snapshots
 	Size int64  // bytes
 	Rate string // QEMU's own throttling, to be a slow disk: "throttling.bps-total=50000000,throttling.iops-total=500"
+	Hot  bool   // it can be unplugged: VM.Unplug, VM.Plug
 	Root bool   // not empty, but the guests' own root (ext4, read-only): mounted, it is an image for nodes with systemd
 }
 

@@ -67,16 +67,16 @@ func drive(id, file, rate string) string {
 func (m *VM) disks() []string {
 	var args []string
 	for i, d := range m.want.Disks {
-		id := fmt.Sprintf("disk%d", i)
-		device := "virtio-blk-pci"
-		if d.NVMe {
-			device = "nvme"
+		if d.Hot {
+			args = append(args, m.hotDisk(i)...)
+			continue
 		}
+		id := fmt.Sprintf("disk%d", i)
 		file := drive(id, m.file(id), d.Rate)
 		if d.Root {
 			file = "if=none,format=raw,readonly=on,id=" + id + ",file=" + m.boot.root
 		}
-		args = append(args, "-drive", file, "-device", fmt.Sprintf("%s,drive=%s,serial=%s", device, id, id))
+		args = append(args, "-drive", file, "-device", fmt.Sprintf("%s,drive=%s,serial=%s", d.device(), id, id))
 	}
 	return args
 }
