@@ -78,7 +78,8 @@ func (b *Berth) startKeeper() error {
 func (b *Berth) ask(ctx context.Context, req request, files ...*os.File) (reply, error) {
 	var r reply
 	var err error
-	for range 10 {
+	for tries := range 10 {
+		time.Sleep(time.Duration(tries) * 20 * time.Millisecond) // on a busy host a keeper takes a while to end
 		var c *net.UnixConn
 		if c, err = b.dialKeeper(ctx); err != nil {
 			return reply{}, err

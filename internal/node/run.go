@@ -140,6 +140,7 @@ func (b *Berth) guard(ctx context.Context, name string) (*net.UnixConn, error) {
 		if again := errors.Is(err, errUnread) || errors.Is(err, errKilled); !again || ctx.Err() != nil || tries == 10 {
 			return nil, err
 		}
+		time.Sleep(time.Duration(tries) * 20 * time.Millisecond) // on a busy host a keeper takes a while to end
 	}
 }
 
