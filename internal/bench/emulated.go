@@ -15,6 +15,13 @@ func emulation(cpu string) string {
 	return ""
 }
 
+// emulatedFirst begins a report that was made on an emulated machine.
+func emulatedFirst(b *strings.Builder, m Machine) {
+	if by := emulation(m.CPU); by != "" {
+		wrap(b, "", "EMULATED ("+by+"): these speeds are not those of real hardware.")
+	}
+}
+
 // firstLine names the machine of a piece of evidence, an emulated one as such: before all else that is printed.
 func (m Machine) firstLine(host string) string {
 	if host == "" {

@@ -11,9 +11,7 @@ const explainLine = "%-18s %-8s %-20s %-10s %-10s\n"
 // Text writes the report for a person: no line is wider than 80 columns.
 func (x *Explained) Text(w io.Writer) error {
 	var b strings.Builder
-	if x.Emulated != "" {
-		wrap(&b, "", "EMULATED ("+x.Emulated+"): these speeds are not those of real hardware.")
-	}
+	emulatedFirst(&b, x.Machine)
 	if x.Partial {
 		b.WriteString("PARTIAL: the run was interrupted\n")
 	}

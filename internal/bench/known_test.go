@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,6 +51,13 @@ func TestFirstLineOfEmulated(t *testing.T) {
 	got := Machine{CPU: "QEMU TCG CPU version 2.5+", Cores: 2, Kernel: "6.12.1"}.firstLine("guest")
 	if !strings.HasPrefix(got, "EMULATED machine") {
 		t.Error(got)
+	}
+	m := Machine{CPU: "QEMU TCG CPU version 2.5+"}
+	for _, r := range []interface{ Text(io.Writer) error }{&Report{Machine: m}, &NetReport{Machine: m, OwnPeer: true}, &Explained{Machine: m}} {
+		var b bytes.Buffer
+		if err := r.Text(&b); err != nil || !strings.HasPrefix(b.String(), "EMULATED") {
+			t.Errorf("%T: %v %s", r, err, b.String())
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ func (r *NetReport) Text(w io.Writer) error {
 }
 
 func (r *NetReport) textHead(b *strings.Builder) {
+	emulatedFirst(b, r.Machine)
 	if r.OwnPeer {
 		fmt.Fprintln(b, "Network, to a peer on this machine: its software path is measured, no wire")
 	} else {

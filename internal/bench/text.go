@@ -32,6 +32,7 @@ func (r *Report) hasNode() bool {
 
 func (r *Report) textHead(b *strings.Builder) {
 	m := r.Machine
+	emulatedFirst(b, m)
 	title := "Disk: node against host"
 	if !r.hasNode() {
 		title = "Disk: host against itself"
