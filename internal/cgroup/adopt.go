@@ -36,8 +36,9 @@ type Adopter struct {
 }
 
 // AdoptSteps returns the steps that make a group at the top of the trees for a process, move it there, and give the group
-// a standing beside the others.
-func AdoptSteps(s vnode.Standing, h host.Cgroups, group string, pid int, start uint64) ([]step.Step, error) {
+// a standing beside the others. low is how much of its memory is protected: of what it needs from then on, because the
+// kernel leaves what it has with the group that it came from.
+func AdoptSteps(s vnode.Standing, h host.Cgroups, group string, pid int, start uint64, low vnode.Bytes) ([]step.Step, error) {
 	a := &Adopt{Path: group, PID: pid, Start: start}
 	for _, hh := range sharing(h) {
 		from, err := hh.groupOf(pid)
@@ -53,7 +54,7 @@ func AdoptSteps(s vnode.Standing, h host.Cgroups, group string, pid int, start u
 	if e := enable(h, group); e != nil {
 		steps = append(steps, e)
 	}
-	return append(steps, a, &Class{Name: group, Values: StandingValues(s, h, group)}), nil
+	return append(steps, a, &Class{Name: group, Values: standingWith(s, h, group, low)}), nil
 }
 
 // sharing lists the hierarchies that share CPU time and disks.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"berth/internal/host"
@@ -30,9 +31,9 @@ type ForeignValue struct {
 
 // ForeignStep returns the step that gives a group a standing, as far as the kernel has the files for it, which it looks
 // at: nil if it has none of them.
-func ForeignStep(s vnode.Standing, h host.Cgroups, path string) *Foreign {
+func ForeignStep(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes) *Foreign {
 	f := &Foreign{Path: path}
-	for _, v := range StandingValues(s, h, path) {
+	for _, v := range standingWith(s, h, path, low) {
 		if _, err := os.Stat(v.Write.File); err == nil {
 			f.Values = append(f.Values, ForeignValue{ClassValue: v})
 		}
@@ -41,6 +42,21 @@ func ForeignStep(s vnode.Standing, h host.Cgroups, path string) *Foreign {
 		return nil
 	}
 	return f
+}
+
+// standingWith is a standing, and memory of the group that is protected, which cgroup v2 alone can.
+func standingWith(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes) []ClassValue {
+	all := StandingValues(s, h, path)
+	if low == 0 || h.Has("memory") != "v2" {
+		return all
+	}
+	return append(all, ClassValue{
+		Key: "class.memory", Asked: low.String(), Mechanism: "memory.low",
+		Write: Write{
+			File: filepath.Join(h.V2, path, "memory.low"), Value: strconv.FormatInt(int64(low), 10),
+			None: "0", Unit: int64(os.Getpagesize()),
+		},
+	})
 }
 
 // Kind is "cgroup.foreign".

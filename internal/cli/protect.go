@@ -43,6 +43,10 @@ What it gets: docs/classes.md.`,
 		},
 	}
 	fl := c.Flags()
+	fl.Func("memory-low", "protect `SIZE` of its memory from reclaim (cgroup v2)", func(s string) (err error) {
+		want.MemoryLow, err = vnode.ParseBytes(s)
+		return err
+	})
 	fl.StringArrayVar(&want.Disks, "disk", nil, "a `DEVICE`, or a folder on it, that must share by weight: refused if nothing makes it; may be repeated")
 	fl.Func("engine", "switch these disks to `ENGINE`, bfq or iocost, as long as the service is protected", func(s string) error {
 		want.Engine = vnode.Engine(s)

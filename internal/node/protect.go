@@ -23,7 +23,7 @@ import (
 // Protected is a service of the host that has class storage: a unit of systemd, a cgroup, or a process and those that it
 // started, in a cgroup made for them.
 type Protected struct {
-	Name   string         `json:"name"` // as unprotect takes it: "xrootd.service", "1234", "/system.slice/x"
+	Name   string         `json:"name"`  // as unprotect takes it: "xrootd.service", "1234", "/system.slice/x"
 	State  string         `json:"state"` // always "protected": tells it from a node in berth ls --json
 	Kind   string         `json:"kind"`  // unit | process | cgroup
 	Class  vnode.Class    `json:"class"`
@@ -82,8 +82,8 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 	if err := j.SetPhase(step.Up); err != nil {
 		return nil, errors.Join(err, j.Close(context.WithoutCancel(ctx)))
 	}
-	if err := b.refreshClasses(ctx); err != nil {
-		return nil, err
+	if err := errors.Join(b.refreshClasses(ctx), b.settleSlices(ctx)); err != nil {
+		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)
 	}
 	return b.readProtected(ctx, t.kind, t.name)
 }
@@ -106,7 +106,7 @@ func (b *Berth) Unprotect(ctx context.Context, asked string) error {
 		if err := j.Close(ctx); err != nil {
 			return fmt.Errorf("give %s back what it had: %w", t.name, err)
 		}
-		return nil
+		return b.settleSlices(ctx)
 	}
 	return refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
 }
@@ -263,6 +263,9 @@ func (b *Berth) settleProtected(ctx context.Context) ([]Repaired, error) {
 		if did != "" {
 			all = append(all, Repaired{Node: t.name, Did: did})
 		}
+	}
+	if systemd.Running() {
+		errs = append(errs, b.settleSlices(ctx))
 	}
 	return all, errors.Join(errs...)
 }

@@ -56,6 +56,9 @@ func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([
 	if err != nil {
 		return nil, err
 	}
+	if err := want.checkMemory(t, cg); err != nil {
+		return nil, err
+	}
 	steps, err := b.diskSteps(t, cg, want)
 	if err != nil {
 		return nil, err
@@ -63,12 +66,12 @@ func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([
 	s := want.standing()
 	switch t.kind {
 	case protectedUnit:
-		return append(steps, unitStep(t.name, s)), nil
+		return append(steps, unitStep(t.name, s, want.MemoryLow)), nil
 	case protectedProcess:
-		adopt, err := cgroup.AdoptSteps(s, cg, b.Layout.CgroupPlace("pid")+"."+t.name, t.pid, t.start)
+		adopt, err := cgroup.AdoptSteps(s, cg, b.Layout.CgroupPlace("pid")+"."+t.name, t.pid, t.start, want.MemoryLow)
 		return append(steps, adopt...), err
 	}
-	f := cgroup.ForeignStep(s, cg, t.group)
+	f := cgroup.ForeignStep(s, cg, t.group, want.MemoryLow)
 	if f == nil {
 		return nil, refuse.Cannotf("hand cpu and io on to it (cgroup.subtree_control of the groups above)",
 			"the cgroup %s has no controller that shares CPU time or disks", t.name)
@@ -76,11 +79,30 @@ func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([
 	return append(steps, f), nil
 }
 
-func unitStep(name string, s vnode.Standing) step.Step {
-	return &systemd.Set{Unit: name, Properties: []systemd.Property{
+func unitStep(name string, s vnode.Standing, low vnode.Bytes) step.Step {
+	set := &systemd.Set{Unit: name, Properties: []systemd.Property{
 		{Name: "CPUWeight", Value: strconv.Itoa(s.CPUWeight)},
 		{Name: "IOWeight", Value: strconv.Itoa(s.IOWeight)},
 	}}
+	if low > 0 {
+		set.Properties = append(set.Properties, systemd.Property{Name: memoryLow, Value: strconv.FormatInt(int64(low), 10)})
+	}
+	return set
+}
+
+// checkMemory refuses to protect memory where that would be without effect.
+func (p Protection) checkMemory(t *target, cg host.Cgroups) error {
+	switch {
+	case p.MemoryLow == 0:
+		return nil
+	case cg.Has("memory") != "v2":
+		return refuse.Cannotf("leave --memory-low out, or boot this host with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)",
+			"--memory-low %s: cgroup v1, which has the memory controller here, cannot protect memory", p.MemoryLow)
+	case t.kind == protectedCgroup && strings.Contains(t.group, "/"):
+		return refuse.Cannotf("leave --memory-low out, or protect the group at the top of the tree",
+			"--memory-low %s: the groups above %s protect no memory, and without that its own would do nothing", p.MemoryLow, t.name)
+	}
+	return nil
 }
 
 // diskSteps switches the disks to their engine, and refuses those that nothing shares out by weight.

@@ -22,6 +22,8 @@ type Protection struct {
 	CPUWeight int // 1..10000
 	IOWeight  int // 1..10000, of every disk that shares by weight
 
+	MemoryLow vnode.Bytes // protected from reclaim; 0: none
+
 	Disks  []string     // devices, or folders on them, that must share by weight: refused where nothing makes them
 	Engine vnode.Engine // what these disks are switched to as long as the service is protected; "": what they have
 	Model  string       // of engine iocost
@@ -188,4 +190,3 @@ func groupIn(cg host.Cgroups, asked string) string {
 	}
 	return strings.Trim(asked[len(longest):], "/")
 }
-

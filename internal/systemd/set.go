@@ -52,7 +52,9 @@ func (s *Set) Look(ctx context.Context) (Unit, error) {
 }
 
 // Holds reports whether got, of systemctl show, is the value that was set. What was set of a list is its last entry.
-func (p *Property) Holds(got string) bool { return got == p.Value || strings.HasSuffix(got, "\n"+p.Value) }
+func (p *Property) Holds(got string) bool {
+	return got == p.Value || strings.HasSuffix(got, "\n"+p.Value)
+}
 
 // Prepare records the values and the files that are there.
 func (s *Set) Prepare(ctx context.Context) error {

@@ -73,6 +73,26 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 		}
 	})
 
+	t.Run("memory", func(t *testing.T) {
+		before := m.OK(t, look)
+		low := func(t *testing.T) string {
+			t.Helper()
+			return m.OK(t, "cd "+slice+"; echo $(cat memory.low store.service/memory.low other.service/memory.low)")
+		}
+		m.OK(t, "berth protect store --memory-low 20MiB; berth protect other --memory-low 10MiB")
+		if got := low(t); got != "31457280 20971520 10485760" {
+			t.Errorf("memory.low of the slice and of two protected units: %s", got)
+		}
+		m.OK(t, "berth unprotect store")
+		if got := low(t); got != "10485760 0 10485760" {
+			t.Errorf("memory.low when one of them is not protected any more: %s", got)
+		}
+		m.OK(t, "berth unprotect other")
+		if d := cmp.Diff(before, m.OK(t, look)); d != "" {
+			t.Errorf("after unprotect (-before +after):\n%s", d)
+		}
+	})
+
 	t.Run("process", func(t *testing.T) {
 		m.OK(t, "systemd-run -q --scope --unit=talk sh -c 'sleep 3001 & sleep 3002 & wait' >/dev/null 2>&1 & sleep 2")
 		pid := m.OK(t, "pgrep -f '^sleep 3001'")
