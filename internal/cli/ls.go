@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -189,7 +190,11 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	row("uses", used(d.Usage))
 	row("held back", heldBack(d.Usage))
 	for _, l := range d.Links {
-		row("link "+l.Name, strings.TrimSpace(fmt.Sprintf("%s %s mtu %d %s", l.Mode, l.MAC, l.MTU, strings.Join(l.Address, " "))))
+		text := []string{l.Mode, l.MAC}
+		if l.MTU != 0 { // known while it runs, or given
+			text = append(text, fmt.Sprintf("mtu %d", l.MTU))
+		}
+		row("link "+l.Name, strings.Join(slices.DeleteFunc(append(text, l.Address...), func(s string) bool { return s == "" }), " "))
 	}
 	if err := printDevices(out, width, d.Devices); err != nil {
 		return err
