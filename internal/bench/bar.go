@@ -15,9 +15,12 @@ func Bar(w io.Writer) (progress func(Progress), done func()) {
 	return progress, func() { fmt.Fprint(w, "\r\x1b[K") }
 }
 
-// barLine is at most 79 columns wide for names that Rows makes.
+// barLine is at most 79 columns wide: what does not fit is cut off.
 func barLine(p Progress, used time.Duration) string {
-	const width = 30
+	width := 30
+	if p.SoFar != "" {
+		width = 8
+	}
 	part := 0.0
 	switch {
 	case p.What == layOut && p.Total > 0:
@@ -25,11 +28,15 @@ func barLine(p Progress, used time.Duration) string {
 	case used+p.Left > 0:
 		part = used.Seconds() / (used + p.Left).Seconds()
 	}
-	full := min(int(part*width), width)
+	full := min(int(part*float64(width)), width)
 	line := fmt.Sprintf("[%s%s] %3.0f %%", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part)
 	if p.What != layOut {
 		left := int(p.Left.Round(time.Second).Seconds())
 		line += fmt.Sprintf("  %d:%02d left", left/60, left%60)
 	}
-	return line + "  " + p.What
+	line += "  " + p.What
+	if p.SoFar != "" {
+		line += ": " + p.SoFar
+	}
+	return string([]rune(line)[:min(len([]rune(line)), 79)])
 }

@@ -56,7 +56,7 @@ func (d *definition) weight(o *StudyOptions) float64 {
 			return 0
 		}
 	}
-	if d.disks == allDisks && len(o.Dirs)+len(o.Devices) < 2 || d.cost(o)*(1+MinPairs) > o.Budget {
+	if d.disks == allDisks && len(o.Dirs)+len(o.Devices) < 2 || d.cost(o)*time.Duration(o.fewestRounds()) > o.Budget {
 		return 0
 	}
 	return d.cost(o).Seconds()

@@ -39,6 +39,14 @@ func (o *StudyOptions) tell(p Progress) {
 // mostPairs are as many as a study makes of one row: beyond it the signed-rank distribution is no longer exact.
 const mostStudyPairs = 200
 
+// fewestRounds is a warm-up and the fewest pairs.
+func (o *StudyOptions) fewestRounds() int {
+	if o.Pairs > 0 {
+		return 1 + o.Pairs
+	}
+	return 1 + MinPairs
+}
+
 // complete fills in defaults and checks what was given.
 func (o *StudyOptions) complete() error {
 	if len(o.Dirs)+len(o.Devices) == 0 {
@@ -219,7 +227,10 @@ func (s *study) share(session, at int) time.Duration {
 	if e := s.experiment(s.defs[at].Name); e != nil { // resumed: what it has used is its own
 		left += e.wall(session)
 	}
-	if mine == 0 {
+	switch {
+	case len(s.defs) == 1:
+		return left
+	case mine == 0:
 		return 0
 	}
 	return time.Duration(float64(max(left, 0)) * mine / all)
