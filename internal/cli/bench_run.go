@@ -39,14 +39,14 @@ to decide the margin with 90 % power, or what the budget allows; the report
 says which. docs/METHOD.md explains the method.
 
 The folder --out gets report.html (one page, nothing else needed), report.json,
-report.csv, report.txt and journal.jsonl, in which each trial is as soon as it is
+report.csv, report.txt and journal.jsonl, which has each trial as soon as it is
 done: --resume goes on with a run that was interrupted or killed. Interrupted,
 it reports what was measured and marks it partial.
 
 Files that are written to are removed. No existing file and no device is
 written to, unless it is given with --destroy-data.`,
 		Example: `  berth bench run all --budget 20m
-  berth bench run fio-d iozone-each --dir /srv/disk1 --dir /srv/disk2 --budget 2h
+  berth bench run fio-d iozone-each --dir /srv/a --dir /srv/b --budget 2h
   berth bench run net-openlab --peer 192.0.2.9 \
     --network sriov:enp4s0f0,192.0.2.50/24
   berth bench run fio-b --sessions 5 --out kernel-6.18
