@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf8"
 
 	"berth/internal/cgroup"
 )
 
-// printLimits prints each limit as asked for, as read back, and by what it is honoured: as a table, or where one of 80
-// columns cannot hold it, a limit in two lines. Remarks follow.
+// printLimits prints each limit as asked for, as read back, and by what it is honoured; remarks follow.
 func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
 	if len(limits) == 0 {
 		return nil
@@ -33,8 +31,11 @@ func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
 	return nil
 }
 
-// printRows prints a table whose first row is its head. Where a line would be wider than width (0: never), the first
-// column stands in a line of its own.
+// leastColumn is the room that the first column of a table has at least.
+const leastColumn = 16
+
+// printRows prints a table. Where a line would be wider than width (0: never), a cell of the first column that is too long
+// for that stands in a line of its own above the others.
 func printRows(out io.Writer, width int, rows [][]string) error {
 	const gap = 2
 	widest := make([]int, len(rows[0]))
@@ -47,15 +48,24 @@ func printRows(out io.Writer, width int, rows [][]string) error {
 	for _, n := range widest {
 		total += n + gap
 	}
-	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
-	for _, r := range rows {
-		sep := "\t"
-		if width > 0 && total > width {
-			sep = "\n  "
-		}
-		fmt.Fprintln(w, r[0]+sep+strings.Join(r[1:], "\t"))
+	first := widest[0]
+	if width > 0 && total > width {
+		first = max(first-(total-width), min(first, leastColumn))
 	}
-	return w.Flush()
+	var b strings.Builder
+	for _, r := range rows {
+		line := pad(r[0], first)
+		if utf8.RuneCountInString(r[0]) > first {
+			b.WriteString(r[0] + "\n")
+			line = pad("", first)
+		}
+		for i, cell := range r[1:] {
+			line += strings.Repeat(" ", gap) + pad(cell, widest[i+1])
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 // heldBack says what a node was kept from by its limits since it started; "" if nothing.

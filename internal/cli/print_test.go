@@ -144,12 +144,31 @@ func TestOutcomeAndSetArePrinted(t *testing.T) {
 	printOutcome(&b, &node.Outcome{Node: "b", Did: "changed", Changes: []vnode.Difference{
 		{Key: "cpu.max", Old: "1", New: "1.5", Live: true}, {Key: "pids", Old: "512", Live: true},
 	}})
-	if err := printSet(&b, []node.SetResult{
+	if err := printSet(&b, 80, []node.SetResult{
 		{Key: "cpu.max", Asked: "1.005", ReadBack: "1", By: "cfs quota"}, {Key: "memory.max", Asked: "2GiB"},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "apply-set.txt", b.String())
+}
+
+// TestRowsFit wants a table as narrow as it may be, and a first cell that is too long for that above its line.
+func TestRowsFit(t *testing.T) {
+	rows := [][]string{{"LIMIT", "ASKED", "BY"}, {"io.a-long-name-of-a-disk.read.rate", "200MB/s", "io.max"}, {"pids", "5", ""}}
+	for width, want := range map[int]string{
+		0:  "LIMIT                               ASKED    BY\nio.a-long-name-of-a-disk.read.rate  200MB/s  io.max\npids                                5\n",
+		51: "LIMIT                               ASKED    BY\nio.a-long-name-of-a-disk.read.rate  200MB/s  io.max\npids                                5\n",
+		40: "LIMIT                    ASKED    BY\nio.a-long-name-of-a-disk.read.rate\n                         200MB/s  io.max\npids                     5\n",
+		20: "LIMIT             ASKED    BY\nio.a-long-name-of-a-disk.read.rate\n                  200MB/s  io.max\npids              5\n",
+	} {
+		var b bytes.Buffer
+		if err := printRows(&b, width, rows); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, b.String()); diff != "" {
+			t.Errorf("%d columns: %s", width, diff)
+		}
+	}
 }
 
 // TestErrorsAreSentences wants the program's name before each line, and each error of several on a line.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -72,22 +71,25 @@ the node has open is not taken away.`,
 			if a.json {
 				return a.printJSON(done)
 			}
-			return printSet(a.Out, done)
+			return printSet(a.Out, columns(a.Out), done)
 		},
 	}
 	return a.jsonFlag(c)
 }
 
-func printSet(out io.Writer, done []node.SetResult) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+func printSet(out io.Writer, width int, done []node.SetResult) error {
+	var rows [][]string
 	for _, d := range done {
-		how := "from the next start"
+		row := []string{d.Key, d.Asked, "from the next start", ""}
 		if d.ReadBack != "" {
-			how = "read back " + d.ReadBack + "\t" + d.By
+			row = []string{d.Key, d.Asked, "read back " + d.ReadBack, d.By}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Key, d.Asked, how)
+		rows = append(rows, row)
 	}
-	return w.Flush()
+	if len(rows) == 0 {
+		return nil
+	}
+	return printRows(out, width, rows)
 }
 
 func (a *app) repairCmd() *cobra.Command {
