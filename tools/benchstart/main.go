@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	measure "berth/internal/bench"
 )
 
 // row is one measurement beside its target.
@@ -69,37 +71,15 @@ func (b *bench) run(out string) (err error) {
 		return err
 	}
 	b.image = filepath.Join(b.dir, "image")
-	if err := busyboxRoot(b.image); err != nil {
+	if err := measure.BusyboxRoot(b.image); err != nil {
 		return err
 	}
-	for _, measure := range []func() error{b.version, b.foreground, b.applyRemove, b.hundred, b.list} {
-		if err := measure(); err != nil {
+	for _, row := range []func() error{b.version, b.foreground, b.applyRemove, b.hundred, b.list} {
+		if err := row(); err != nil {
 			return err
 		}
 	}
 	return b.report(out)
-}
-
-// busyboxRoot makes a root of Debian's busybox-static and its applets.
-func busyboxRoot(dir string) error {
-	for _, d := range []string{"bin", "dev", "etc", "proc", "sys", "tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return err
-		}
-	}
-	program, err := os.ReadFile("/bin/busybox")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bin/busybox"), program, 0o755); err != nil {
-		return err
-	}
-	for _, applet := range []string{"true", "sleep", "sh"} {
-		if err := os.Symlink("busybox", filepath.Join(dir, "bin", applet)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // call runs a command and returns how long it took, in milliseconds.
@@ -219,31 +199,7 @@ func (b *bench) compare(what, with string, most float64, ours, theirs func() (fl
 
 // bundle makes a plain bundle as runc spec makes it: no user namespace, no network, no terminal.
 func (b *bench) bundle(name string, args ...string) (string, error) {
-	dir := filepath.Join(b.dir, name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	cmd := exec.Command(b.runc, "spec")
-	cmd.Dir = dir
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("runc spec: %w", err)
-	}
-	file := filepath.Join(dir, "config.json")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	var spec map[string]any
-	if err := json.Unmarshal(text, &spec); err != nil {
-		return "", err
-	}
-	process, _ := spec["process"].(map[string]any)
-	process["terminal"], process["args"] = false, args
-	spec["root"] = map[string]any{"path": b.image, "readonly": true}
-	if text, err = json.Marshal(spec); err != nil {
-		return "", err
-	}
-	return dir, os.WriteFile(file, text, 0o600)
+	return measure.RuntimeBundle(b.runc, filepath.Join(b.dir, name), b.image, args...)
 }
 
 // hundred starts 100 nodes, 8 at a time, and weighs what they cost beside their own process.
