@@ -117,7 +117,7 @@ func unplug(t *testing.T, m *lab.VM) {
 	}
 
 	// With nobody to watch, repair does the same.
-	m.OK(t, "kill -9 $(pgrep -f 'berth keeper')")
+	m.OK(t, "pkill -9 -x berth-keeper")
 	m.Unplug(t, 2)
 	eventually("the NVMe disk goes", "! test -e /sys/block/nvme0n1")
 	m.Plug(t, 2)
