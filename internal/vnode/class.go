@@ -8,22 +8,21 @@ type Standing struct {
 	Idle      bool   // CPU time only where nobody else wants it
 	CPUWeight int    // 1..10000, 100 is normal; 0: as it is
 	IOWeight  int    // the same of every disk whose engine shares by weight
-	IOPolicy  string // of io.prio.class: the I/O priority that the nodes' requests get
+	IOPolicy  string // "idle": the nodes' requests have that I/O priority, by io.prio.class and by their processes' own
 
-	LowShare    int // percent of memory.max that is protected from reclaim (memory.low)
-	OOMScore    int // oom_score_adj of the node's processes
-	NetPriority int // priority of the packets that it sends, 0..15, 0 is normal (skb priority)
+	LowShare int // percent of memory.max that is protected from reclaim (memory.low)
+	OOMScore int // oom_score_adj of the node's processes
 }
 
 // Standing returns the values of a class: the table of docs/classes.md.
 func (c Class) Standing() Standing {
 	switch c {
 	case Batch:
-		// 1 is the least weight; "idle" is what ionice -c 3 gives; 2 is TC_PRIO_BULK.
-		return Standing{Idle: true, IOWeight: 1, IOPolicy: "idle", OOMScore: 500, NetPriority: 2}
+		// 1 is the least weight; "idle" is what ionice -c 3 gives.
+		return Standing{Idle: true, IOWeight: 1, IOPolicy: "idle", OOMScore: 500}
 	case Storage:
-		// 10 times the normal weight, which is also the most that BFQ has; 6 is TC_PRIO_INTERACTIVE.
-		return Standing{CPUWeight: 1000, IOWeight: 1000, LowShare: 50, OOMScore: -500, NetPriority: 6}
+		// 10 times the normal weight, which is also the most that BFQ has.
+		return Standing{CPUWeight: 1000, IOWeight: 1000, LowShare: 50, OOMScore: -500}
 	}
 	// 1 and not 0: crun 1.8 takes 0 for nothing, and the node would have the caller's.
 	return Standing{OOMScore: 1}
