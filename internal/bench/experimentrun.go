@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -167,6 +168,9 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm int) error {
 	}
 	w := lookAround()
 	values, err := r.job.measure(ctx, a, length, warm)
+	if err == nil {
+		err = sane(values)
+	}
 	t.Conditions = w.end(x.b.device())
 	t.WallMS = time.Since(t.Start).Milliseconds()
 	if ctx.Err() != nil {
@@ -180,6 +184,16 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm int) error {
 		return err
 	}
 	return x.broken(err, round, r.Name, a.Name)
+}
+
+// sane refuses values that no measurement has, whatever a program printed: JSON has no place for them either.
+func sane(values map[string]float64) error {
+	for name, v := range values {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("the trial measured %s as %v", name, v)
+		}
+	}
+	return nil
 }
 
 // broken says whether a failed trial ends the experiment: an arm is broken then, not disturbed.
