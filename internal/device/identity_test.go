@@ -114,8 +114,10 @@ func TestWhere(t *testing.T) {
 		{"nothing to know it by", Identity{}, []disk{{"sda", "8:0", nil, nil}}, "8:0"},
 		{"nothing to know it by, gone", Identity{}, nil, ""},
 		{
-			"a partition", Identity{ID: "wwid A", Part: 2},
-			[]disk{{"sda", "8:0", wwid("B", "2"), nil}, {"sdb", "8:16", wwid("A", "3"), map[string]string{"1": "8:17", "2": "8:18"}}}, "8:18",
+			"a partition",
+			Identity{ID: "wwid A", Part: 2},
+			[]disk{{"sda", "8:0", wwid("B", "2"), nil}, {"sdb", "8:16", wwid("A", "3"), map[string]string{"1": "8:17", "2": "8:18"}}},
+			"8:18",
 		},
 		{"a partition that is no more", Identity{ID: "wwid A", Part: 2}, []disk{{"sdb", "8:16", wwid("A", "3"), nil}}, ""},
 	} {

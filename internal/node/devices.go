@@ -196,6 +196,17 @@ func unsafeDevices(n *vnode.Node) []string {
 	return all
 }
 
+// absent is a table of the disks that a node which does not run would not find.
+func absent(n *vnode.Node) device.Table {
+	var t device.Table
+	for _, io := range n.IO {
+		if _, err := findDisk(io); refuse.KindOf(err) == refuse.NotFound {
+			t.Disks = append(t.Disks, device.Disk{Entry: io.Name, Gone: true})
+		}
+	}
+	return t
+}
+
 // findDisk finds the disk of a limit.
 func findDisk(io vnode.IO) (block.Disk, error) {
 	if io.Device != "" {

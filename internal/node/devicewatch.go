@@ -288,9 +288,11 @@ func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) 
 	}
 	defer l.release()
 	defer b.unlockGone(name, l)
-	if j, err := b.liveJournal(name); err != nil || j.Phase != step.Up {
+	j, err := b.liveJournal(name)
+	if err != nil || j.Phase != step.Up {
 		return "", nil //nolint:nilerr // it does not run, or repair is needed first
-	} else if j.Set != nil {
+	}
+	if j.Set != nil {
 		if _, err := b.settleSet(ctx, name, j); err != nil {
 			return "", err
 		}

@@ -157,6 +157,9 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 		return err
 	}
 	d.Devices = b.deviceDetails(n, cg, known, running)
+	if !running {
+		known = absent(n)
+	}
 	here, where, err := b.present(n, cg, known)
 	if err != nil {
 		return err

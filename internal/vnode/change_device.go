@@ -20,16 +20,11 @@ func (d Device) Pattern() bool { return strings.ContainsAny(d.Path, "*?") }
 
 // String is the device as berth set takes it: PATH[:AS][:ACCESS][:unsafe].
 func (d Device) String() string {
-	text := d.Path
-	for _, part := range []string{d.As, d.Access} {
-		if part != "" {
-			text += ":" + part
-		}
-	}
+	parts := []string{d.Path, d.As, d.Access, ""}
 	if d.Unsafe {
-		text += ":" + unsafeWord
+		parts[3] = unsafeWord
 	}
-	return text
+	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ":")
 }
 
 // ParseDevice reads a device as berth set and berth run take it: PATH[:AS][:ACCESS][:unsafe]. It reads from the end,
