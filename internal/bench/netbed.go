@@ -68,7 +68,7 @@ func netFigures(streams int) []Figure {
 func netBedNotes(n *NetOptions) []string {
 	notes := []string{"speed is TCP payload; what a wire carries is about 5 % more at an MTU of 1500 bytes"}
 	if n.OwnPeer {
-		return append(notes, "the peer is a node on this machine: no wire was measured",
+		return append(notes, "the peer is a node on this machine: no wire was measured. Mode sriov takes --peer and --network",
 			"CPU time is that of all CPUs of this machine, so both ends of each stream are in it, and whatever else ran")
 	}
 	return append(notes, "CPU time is that of all CPUs of this machine, not of the peer's, and whatever else ran is in it")
