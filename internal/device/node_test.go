@@ -34,7 +34,7 @@ func newInside(t *testing.T, userns bool) *inside {
 		t.Skip("needs root: makes device nodes")
 	}
 	cmd := exec.Command("/bin/sh", "-c", `mount -t tmpfs -o mode=755 none /dev && echo ready; while read c; do eval "$c" 2>&1; echo; echo .; done`)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // it ends with its input
 	n := &inside{t: t, in: mounts.Running{Stage: t.TempDir()}}
 	if userns {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
