@@ -215,7 +215,7 @@ func podmanStarter(root string) (starter, bool) {
 
 // lxcStarter writes a container's configuration; its root is used as it is, without a network.
 func lxcStarter(dir, root string) (starter, bool, error) {
-	if _, err := exec.LookPath("lxc-execute"); err != nil {
+	if _, err := exec.LookPath("lxc-start"); err != nil {
 		return starter{}, false, nil
 	}
 	name := fmt.Sprintf("berth-bench-%d", os.Getpid())
@@ -231,7 +231,7 @@ func lxcStarter(dir, root string) (starter, bool, error) {
 	in := []string{"-P", filepath.Join(dir, "lxc"), "-n", name}
 	return starter{
 		name: "lxc", title: "LXC",
-		once: [][]string{append(append([]string{"lxc-execute"}, in...), "--", "/bin/true")},
+		once: [][]string{append(append([]string{"lxc-start"}, in...), "--foreground", "-s", "lxc.init.cmd=/bin/true")},
 		lasting: [][]string{
 			append(append([]string{"lxc-start"}, in...), "--daemon"),
 			append(append([]string{"lxc-stop"}, in...), "--kill"),
