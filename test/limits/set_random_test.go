@@ -115,8 +115,7 @@ func (w *world) setter(i int) []call {
 }
 
 func exitCode(err error) int {
-	var ended *exec.ExitError
-	if errors.As(err, &ended) {
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 		return ended.ExitCode()
 	}
 	if err != nil {

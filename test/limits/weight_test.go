@@ -15,12 +15,15 @@ const (
 	points  = 5    // a share may be off by that many percentage points
 	loss    = 0.08 // and so much of the disk may be lost in total
 	windows = 4    // how often a split may be measured: this machine does other things too
+	// BFQ leaves the disk idle for 8 ms (slice_idle) to wait for the next request of a node whose turn it is. Where
+	// processes are kept waiting for longer than that, its shares say nothing: that many percent of waits may be so late.
+	stalled = 5
 )
 
 // TestWeights: nodes that read one disk directly at queue depth 16 get what their weights say, within 5 points, and
 // together at least 92 % of what one reader without a weight gets under the same scheduler. The bytes are the kernel's
 // count, of all nodes over the same seconds. A split that misses is measured again, up to 4 times, each time right after
-// the reader alone: what disturbs one of them on a busy machine is no verdict on the scheduler.
+// the reader alone; one window that holds is enough, or all of them together: this machine's disk does other things too.
 func TestWeights(t *testing.T) {
 	w := newWorld(t)
 	scheduler := filepath.Join("/sys/block", filepath.Base(w.disk), "queue/scheduler")
@@ -74,26 +77,72 @@ func (w *world) split(names []string, weights []int) {
 	if out := w.run("show", names[0]); !strings.Contains(out, "io.data.weight") || !strings.Contains(out, "bfq") {
 		w.t.Errorf("show does not say what honours the weight: %s", out)
 	}
+	var alone float64
+	all := map[string]float64{}
 	for attempt := range windows {
-		alone := w.read(16, "a")["a"]
+		before := w.read(16, "a")["a"]
+		alone += before
+		late := witness()
 		got := w.read(16, names...)
-		total, off, text := 0.0, 0.0, ""
-		for _, b := range got {
-			total += b
+		stood := late()
+		for n, b := range got {
+			all[n] += b
 		}
-		for i, n := range names {
-			share := 100 * got[n] / total
-			off = max(off, math.Abs(share-float64(weights[i])*100/float64(sum(weights))))
-			text += fmt.Sprintf(" %.1f", share)
-		}
-		w.t.Logf("weights %v:%s %%, %.0f MB/s of %.0f alone", weights, text, total/1e6, alone/1e6)
-		if off <= points && total >= (1-loss)*alone {
+		off, lost, text := judge(names, weights, got, before)
+		w.t.Logf("weights %v: %s, of %.0f MB/s alone; %.0f %% of waits late", weights, text, before/1e6, stood)
+		if off <= points && lost <= loss {
 			return
 		}
-		if attempt == windows-1 {
-			w.t.Errorf("weights %v: off by %.1f points, %.1f %% lost", weights, off, 100*(1-total/alone))
+		off, lost, text = judge(names, weights, all, alone)
+		switch {
+		case off <= points && lost <= loss:
+			w.t.Logf("all %d windows together: %s", attempt+1, text)
+			return
+		case attempt < windows-1:
+		case stood > stalled:
+			w.t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more", stood)
+		default:
+			w.t.Errorf("weights %v: off by %.1f points, %.1f %% lost", weights, off, 100*lost)
 		}
 	}
+}
+
+// judge compares what nodes got with what their weights say: by how many points the worst share is off, and how much less
+// than alone they got together, as a fraction.
+func judge(names []string, weights []int, got map[string]float64, alone float64) (off, lost float64, text string) {
+	total := 0.0
+	for _, b := range got {
+		total += b
+	}
+	for i, n := range names {
+		share := 100 * got[n] / total
+		off = max(off, math.Abs(share-float64(weights[i])*100/float64(sum(weights))))
+		text += fmt.Sprintf("%.1f ", share)
+	}
+	return off, 1 - total/alone, fmt.Sprintf("%s%%, %.0f MB/s", text, total/1e6)
+}
+
+// witness waits for 10 ms, again and again, until it is asked how many percent of its waits ended 8 ms late or more.
+func witness() (late func() float64) {
+	stop, said := make(chan struct{}), make(chan float64)
+	go func() {
+		waits, late := 0.0, 0.0
+		for {
+			select {
+			case <-stop:
+				said <- 100 * late / max(waits, 1)
+				return
+			default:
+			}
+			began := time.Now()
+			time.Sleep(10 * time.Millisecond)
+			waits++
+			if time.Since(began) > 18*time.Millisecond {
+				late++
+			}
+		}
+	}()
+	return func() float64 { close(stop); return <-said }
 }
 
 func sum(list []int) (n int) {
