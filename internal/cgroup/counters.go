@@ -117,7 +117,8 @@ func (m *Meter) cpu(group string, c *Counters) {
 const noLimit = 1<<63 - 1<<16
 
 func (m *Meter) memory(group string, c *Counters) {
-	dir, events := m.dir("memory"), ""
+	dir := m.dir("memory")
+	var events string
 	switch m.h.Has("memory") {
 	case "v1":
 		c.Memory = m.number(dir, group, "memory.usage_in_bytes")

@@ -46,8 +46,8 @@ func jsonKeys(keys map[string]bool, v reflect.Type) {
 func TestJSONIsDocumented(t *testing.T) {
 	text := page(t, "json.md")
 	for _, v := range []any{
-		node.Status{}, node.Detail{}, node.Proposal{}, node.Outcome{}, node.SetResult{}, node.Repaired{}, host.Check{}, image.Record{},
-		node.Sample{},
+		node.Status{}, node.Detail{}, node.Proposal{}, node.Outcome{}, node.SetResult{}, node.Repaired{}, node.Sample{},
+		host.Check{}, image.Record{},
 	} {
 		keys := map[string]bool{}
 		jsonKeys(keys, reflect.TypeOf(v))

@@ -137,30 +137,32 @@ func topLines(s *node.Sample, v topView) []string {
 		return cutLines(append(lines, "", "no node runs"), v)
 	}
 	columns, name := fitColumns(s.Nodes, v.width)
-	head := pad("NAME", name)
-	for _, c := range columns {
-		head += fmt.Sprintf("%*s", c.width, c.head)
-	}
-	lines = append(lines, "", head)
+	lines = append(lines, "", topRow("NAME", name, columns, func(c topColumn) string { return c.head }))
 	for i := range s.Nodes {
 		u := &s.Nodes[i]
 		if i < v.first {
 			continue
 		}
-		line := pad(shorten(u.Name+kindMark(u), name), name)
-		for _, c := range columns {
-			text := "-"
+		lines = append(lines, topRow(shorten(u.Name+kindMark(u), name), name, columns, func(c topColumn) string {
 			if f := c.value(u); f != nil {
-				text = c.text(*f)
+				return c.text(*f)
 			}
-			line += fmt.Sprintf("%*s", c.width, text)
-		}
-		lines = append(lines, line)
+			return "-"
+		}))
 		if v.details {
 			lines = append(lines, topDetails(u)...)
 		}
 	}
 	return cutLines(lines, v)
+}
+
+func topRow(first string, width int, columns []topColumn, cell func(topColumn) string) string {
+	var b strings.Builder
+	b.WriteString(pad(first, width))
+	for _, c := range columns {
+		fmt.Fprintf(&b, "%*s", c.width, cell(c))
+	}
+	return b.String()
 }
 
 // kindMark tells a service of the host from a node.
@@ -183,21 +185,22 @@ func topHead(s *node.Sample, v topView) []string {
 		first += fmt.Sprintf(", over %.1f s", s.Interval.Seconds())
 	}
 	h := s.Host
-	second := "host"
+	var second strings.Builder
+	second.WriteString("host")
 	if h.CPU != nil {
-		second += fmt.Sprintf("  CPU %s%% of %d%%", percentText(*h.CPU), 100*h.CPUs)
+		fmt.Fprintf(&second, "  CPU %s%% of %d%%", percentText(*h.CPU), 100*h.CPUs)
 	}
-	second += fmt.Sprintf("  memory %s of %s", binaryText(float64(h.Memory)), binaryText(float64(h.MemoryTotal)))
+	fmt.Fprintf(&second, "  memory %s of %s", binaryText(float64(h.Memory)), binaryText(float64(h.MemoryTotal)))
 	if h.Pressure != nil {
 		u := &node.Use{Pressure: h.Pressure}
-		second += "  waits"
+		second.WriteString("  waits")
 		for _, c := range topColumns() {
 			if f := c.value(u); f != nil {
-				second += fmt.Sprintf(" %s %s%%", c.head, c.text(*f))
+				fmt.Fprintf(&second, " %s %s%%", c.head, c.text(*f))
 			}
 		}
 	}
-	return []string{first, second}
+	return []string{first, second.String()}
 }
 
 // topNameWidth is the room that a name has at least; longer ones lose their beginning.

@@ -18,33 +18,29 @@ import (
 	"berth/internal/node"
 )
 
-func figure(v float64) *float64 { return &v }
-
-func whole(v int64) *int64 { return &v }
-
 // sampleOfThree is a storage node, one of batch, and a protected service.
 func sampleOfThree() *node.Sample {
 	waits := func(cpu, memory, io float64) *node.PressureUse {
-		return &node.PressureUse{CPU: &node.StallUse{Some: figure(cpu)}, Memory: &node.StallUse{Some: figure(memory)}, IO: &node.StallUse{Some: figure(io)}}
+		return &node.PressureUse{CPU: &node.StallUse{Some: new(cpu)}, Memory: &node.StallUse{Some: new(memory)}, IO: &node.StallUse{Some: new(io)}}
 	}
 	return &node.Sample{
 		Time: time.Date(2026, 1, 2, 14, 3, 22, 0, time.UTC), Interval: 2 * time.Second,
-		Host: node.HostUse{CPUs: 2, CPU: figure(37.4), Memory: 5 << 30, MemoryTotal: 8 << 30, Pressure: waits(9, 0, 12.3)},
+		Host: node.HostUse{CPUs: 2, CPU: new(37.4), Memory: 5 << 30, MemoryTotal: 8 << 30, Pressure: waits(9, 0, 12.3)},
 		Nodes: []node.Use{
 			{
-				Name: "wn-001", Kind: node.KindNode, CPU: figure(100.4), Throttled: figure(48), Memory: whole(96 << 20), MemoryMax: whole(4 << 30),
-				PIDs: whole(12), Pressure: waits(12, 0, 100), Links: []node.LinkUse{{Link: "eth0", RXBits: 954e6, TXBits: 12e3}},
+				Name: "wn-001", Kind: node.KindNode, CPU: new(100.4), Throttled: new(48.0), Memory: new(int64(96 << 20)), MemoryMax: new(int64(4 << 30)),
+				PIDs: new(int64(12)), Pressure: waits(12, 0, 100), Links: []node.LinkUse{{Link: "eth0", RXBits: 954e6, TXBits: 12e3}},
 				Disks: []node.DiskUse{
-					{Disk: "nvme0n1", ReadBytes: 25.3e6, ReadOps: 6176, WriteBytes: 4096, WriteOps: 1, Waited: figure(3.25)},
+					{Disk: "nvme0n1", ReadBytes: 25.3e6, ReadOps: 6176, WriteBytes: 4096, WriteOps: 1, Waited: new(3.25)},
 					{Disk: "sda"},
 				},
 			},
 			{
-				Name: "a-rather-long-name-of-a-worker-7", Kind: node.KindNode, CPU: figure(0.02), Throttled: figure(0), Memory: whole(4096), PIDs: whole(1),
+				Name: "a-rather-long-name-of-a-worker-7", Kind: node.KindNode, CPU: new(0.02), Throttled: new(0.0), Memory: new(int64(4096)), PIDs: new(int64(1)),
 				Pressure: waits(0, 0, 0), Disks: []node.DiskUse{},
 				Links: []node.LinkUse{{Link: "eth0", RXBits: 8, RXPackets: 1}, {Link: "eth1"}},
 			},
-			{Name: "xrootd", Kind: node.KindService, CPU: figure(3.2), Memory: whole(1 << 30), Disks: []node.DiskUse{}},
+			{Name: "xrootd", Kind: node.KindService, CPU: new(3.2), Memory: new(int64(1 << 30)), Disks: []node.DiskUse{}},
 		},
 	}
 }
@@ -97,8 +93,8 @@ func TestTopFits(t *testing.T) {
 		s := sampleOfThree()
 		u := &s.Nodes[0]
 		u.Name = rapid.StringMatching("[a-z0-9-]{1,48}").Draw(t, "name")
-		u.CPU = figure(rapid.Float64Range(0, 12800).Draw(t, "cpu"))
-		u.Memory = whole(rapid.Int64Range(0, 1<<50).Draw(t, "memory"))
+		u.CPU = new(rapid.Float64Range(0, 12800).Draw(t, "cpu"))
+		u.Memory = new(rapid.Int64Range(0, 1<<50).Draw(t, "memory"))
 		u.Disks[0].ReadBytes = rapid.Float64Range(0, 1e13).Draw(t, "read")
 		u.Links[0].TXBits = rapid.Float64Range(0, 1e12).Draw(t, "tx")
 		v := topView{
