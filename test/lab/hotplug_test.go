@@ -24,12 +24,21 @@ io:
 func TestHotplug(t *testing.T) {
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}, {Size: 64 << 20, NVMe: true, Hot: true}}})
 	m.OK(t, "udevadm settle; printf disk-zero | dd of=/dev/vdb conv=notrunc,fsync status=none; printf disk-one | dd of=/dev/vdc conv=notrunc,fsync status=none")
-	t.Run("programs", func(t *testing.T) { programs(t, m) })
+	t.Run("programs", func(t *testing.T) { programs(t, m, 33) })
+	t.Run("programs, runc", func(t *testing.T) {
+		m.OK(t, "mv $(command -v crun) /root/crun.off")
+		defer m.OK(t, "mv /root/crun.off /usr/bin/crun")
+		programs(t, m, 1)
+		if got := m.OK(t, "berth doctor | grep -i runtime || true"); !strings.Contains(got, "runc") {
+			t.Errorf("the runtime was not runc: %s", got)
+		}
+	})
 	t.Run("unplug", func(t *testing.T) { unplug(t, m) })
 }
 
-// programs adds and takes devices more often than the kernel lets a group have programs (64): they are replaced.
-func programs(t *testing.T, m *lab.VM) {
+// programs adds and takes devices; more often than the kernel lets a group have programs (64), it shows that they are
+// replaced.
+func programs(t *testing.T, m *lab.VM, times int) {
 	node(t, m, "name: n1\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdb]\n")
 	// A process in the node's group and outside its /dev, which only the program keeps from a disk.
 	opens := func(path string) string {
@@ -51,8 +60,8 @@ func programs(t *testing.T, m *lab.VM) {
 	m.OK(t, "berth set n1 devices-=/dev/vdb")
 	want("one taken away", "no", "yes")
 	m.OK(t, "! berth exec n1 -- ls /dev/vdb")
-	m.OK(t, "for i in $(seq 33); do berth set n1 devices+=/dev/vdb; berth set n1 devices-=/dev/vdb; done")
-	want("after 66 more", "no", "yes")
+	m.OK(t, fmt.Sprintf("for i in $(seq %d); do berth set n1 devices+=/dev/vdb; berth set n1 devices-=/dev/vdb; done", times))
+	want("after more", "no", "yes")
 	m.OK(t, "berth set n1 devices-=/dev/nvme0n1")
 	want("none left", "no", "no")
 	m.OK(t, "! berth exec n1 -- ls /dev/disk")
