@@ -46,8 +46,15 @@ func jsonKeys(keys map[string]bool, v reflect.Type) {
 func TestJSONIsDocumented(t *testing.T) {
 	text := page(t, "json.md")
 	for _, v := range []any{
-		node.Status{}, node.Detail{}, node.Proposal{}, node.Outcome{}, node.SetResult{}, node.Repaired{}, node.Sample{},
-		host.Check{}, image.Record{},
+		node.Status{},
+		node.Detail{},
+		node.Proposal{},
+		node.Outcome{},
+		node.SetResult{},
+		node.Repaired{},
+		node.Sample{},
+		host.Check{},
+		image.Record{},
 	} {
 		keys := map[string]bool{}
 		jsonKeys(keys, reflect.TypeOf(v))
