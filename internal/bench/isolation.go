@@ -47,6 +47,7 @@ var allParts = []Part{CostPart, ThrottlePart, WeightPart, LatencyPart}
 
 // NodeHost makes the nodes that are measured and changes their limits.
 type NodeHost struct {
+	Host Arm // runs a command beside the nodes
 	// Node makes a node; done removes it. A node that this host cannot have is refused as by berth apply.
 	Node func(ctx context.Context, n *vnode.Node) (run Arm, done func(), err error)
 	// Set changes one limit of a node that runs, as berth set does.
@@ -84,7 +85,7 @@ func RunIsolation(ctx context.Context, o IsolationOptions, host NodeHost, progre
 		return nil, err
 	}
 	start := time.Now()
-	version, err := fioVersion(ctx, []namedArm{{hostArm, Host}})
+	version, err := fioVersion(ctx, []namedArm{{hostArm, host.Host}})
 	if err != nil {
 		return nil, err
 	}

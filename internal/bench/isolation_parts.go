@@ -84,7 +84,7 @@ func (r *isolationRun) cost(ctx context.Context, m *nodes, s *series[IsolationMe
 	s.measure = func(ctx context.Context, _, row, arm int) (*IsolationMeasured, error) {
 		var jobs []placed
 		for i := range rows[row].count {
-			p := placed{Host, load{pattern: "randread", block: rows[row].block, depth: 1}}
+			p := placed{m.host.Host, load{pattern: "randread", block: rows[row].block, depth: 1}}
 			if s.arms[arm] == nodeArm {
 				p.run = m.arms[i]
 			}

@@ -74,7 +74,7 @@ func (r *Isolation) textCost(b *strings.Builder) {
 	if len(r.Cost) == 0 {
 		return
 	}
-	const line = "%-14s %9s %9s %-20s %-15s %s\n"
+	const line = "%-14s %9s %9s %-20s %-11s %s\n"
 	fmt.Fprintf(b, line, "(a) cost", "host MB/s", "node MB/s", "% lost in nodes", "host twice", "verdict")
 	for _, c := range r.Cost {
 		fmt.Fprintf(b, line, c.Name, short(c.Host/1e6), short(c.Node/1e6), withInterval(c.Penalty), center(c.NullComp), verdictOf(c.Penalty))
@@ -132,11 +132,11 @@ func (r *Isolation) textWeights(b *strings.Builder) {
 		for _, s := range w.Shares {
 			shares = append(shares, fmt.Sprintf("%.1f", s.Got))
 		}
-		loss := "-"
+		holds, loss := "-", "-"
 		if w.Loss != nil {
-			loss = withInterval(w.Loss)
+			holds, loss = map[Verdict]string{Equivalent: "yes", Worse: "no", Undecided: "undecided"}[w.Holds], withInterval(w.Loss)
 		}
-		fmt.Fprintf(b, line, w.Name, short(w.Total/1e6), strings.Join(shares, ":"), w.Holds, loss)
+		fmt.Fprintf(b, line, w.Name, short(w.Total/1e6), strings.Join(shares, ":"), holds, loss)
 	}
 	wrap(b, "", "Reads of 64 KiB, so many in flight as q says; lost: against one node alone at that depth. \"within 5\": whether each "+
 		"share is shown to lie within 5 points of what was asked. At depth 1 a weight does not bite (docs/weights.md). "+publishedWeights)

@@ -96,6 +96,7 @@ func (a *app) benchIsolation(cmd *cobra.Command, f *isolationFlags) error {
 		return err
 	}
 	host := bench.NodeHost{
+		Host: bench.Host,
 		Node: func(ctx context.Context, n *vnode.Node) (bench.Arm, func(), error) {
 			if err := valid(n); err != nil {
 				return nil, nil, err

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"testing"
 )
@@ -17,4 +18,13 @@ func (m *VM) Slow(t testing.TB, disk int, bytes, requests int64) {
 // SlowDisk is Slow for a program that is no test.
 func (m *VM) SlowDisk(disk int, bytes, requests int64) error {
 	return m.qmp.monitor(fmt.Sprintf("block_set_io_throttle disk%d %d 0 0 %d 0 0", disk, bytes, requests))
+}
+
+// BuildTool builds a static program of this source tree as file out.
+func BuildTool(ctx context.Context, out, pkg string) error {
+	module, err := moduleDir(ctx)
+	if err != nil {
+		return err
+	}
+	return buildGo(ctx, module, out, pkg)
 }

@@ -1,0 +1,32 @@
+# Makes the scene: a file system on the disk, XRootD that serves a file from it, and two pairs of nodes that work on it.
+exec 2>&1
+mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /dev/vdb
+mkdir -p /srv/slow
+mount -o noatime /dev/vdb /srv/slow
+mkdir -p /srv/slow/data /srv/slow/batch
+for f in data/f:512 batch/r:256 batch/w:256; do
+	dd if=/dev/zero of=/srv/slow/${f%:*} bs=1M count=${f#*:} conv=fsync status=none
+done
+chown -R xrootd:xrootd /srv/slow/data
+chmod 777 /srv/slow/batch
+chmod 666 /srv/slow/batch/*
+ip link set lo up
+echo "127.0.0.1 localhost $(hostname)" >/etc/hosts # XRootD looks its own name up
+cat >/etc/xrootd/xrootd-headline.cfg <<E
+all.export /data
+oss.localroot /srv/slow
+xrd.port 1094
+E
+systemctl start xrootd@headline.service
+for i in $(seq 100); do
+	xrdread -time 100ms /data/f >/dev/null 2>&1 && break
+	sleep 0.2
+done
+xrdread -time 1s /data/f >/dev/null
+for n in plain1 plain2 batch1 batch2; do
+	class=
+	case $n in batch*) class='class: batch' ;; esac
+	printf '%s\n' "name: $n" 'image: host' 'command: [sleep, infinity]' "$class" \
+		'mounts: [{source: /srv/slow/batch, target: /srv/slow/batch, map: identity}]' >/root/$n.yaml
+	berth apply -f /root/$n.yaml
+done

@@ -1,0 +1,11 @@
+package headline
+
+import _ "embed"
+
+// What runs in the machine.
+var (
+	//go:embed scene.sh
+	scene string
+	//go:embed trial.sh
+	trialScript string
+)
