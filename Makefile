@@ -68,6 +68,10 @@ bench-start: setup build ## how fast nodes start, beside plain runtimes
 evidence: setup build ## the measurements that the README's claims rest on
 	@scripts/evidence
 
+.PHONY: headline
+headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (10 minutes)
+	$(GO) run ./test/lab/headline/run -out docs/evidence/headline
+
 .PHONY: docs
 docs: build ## man pages and completions, in build/
 	$(GO) run ./tools/gendocs build/man
