@@ -248,30 +248,9 @@ func TestKilledStudyResumes(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "journal")
 	kills := 0
-	for try := 0; ; try++ {
-		if try == 200 {
-			t.Fatal("200 legs were not enough")
-		}
-		run := exec.Command(os.Args[0], "-test.run=^TestKilledStudyResumes$")
-		run.Env = append(os.Environ(), "BENCH_TEST_JOURNAL="+path)
-		if err := run.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- run.Wait() }()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Fatalf("a leg failed by itself after %d kills: %v", kills, err)
-			}
-		case <-time.After(time.Duration(50+rand.IntN(250)) * time.Millisecond):
-			_ = run.Process.Kill()
-			<-ended
-			kills++
-			tear(t, path)
-			continue
-		}
-		break
+	for leg(t, path, int64(500+rand.IntN(12000))) { // bytes: some trials, or fewer than one
+		kills++
+		tear(t, path)
 	}
 	t.Logf("%d kills", kills)
 	text, err := os.ReadFile(path + ".json")
@@ -290,6 +269,40 @@ func TestKilledStudyResumes(t *testing.T) {
 		checkBlocks(t, got.experiment(name), 2)
 		if d := cmp.Diff(sequence(want.experiment(name)), sequence(got.experiment(name))); d != "" {
 			t.Error(d)
+		}
+	}
+}
+
+// leg runs the test's run until its journal has grown by so much, and kills it then. It says whether it killed it.
+func leg(t *testing.T, path string, grown int64) bool {
+	t.Helper()
+	size := func() int64 {
+		fi, err := os.Stat(path)
+		if err != nil {
+			return 0
+		}
+		return fi.Size()
+	}
+	run := exec.Command(os.Args[0], "-test.run=^TestKilledStudyResumes$")
+	run.Env = append(os.Environ(), "BENCH_TEST_JOURNAL="+path)
+	before := size()
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- run.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("a leg failed by itself: %v", err)
+			}
+			return false
+		case <-time.After(time.Millisecond):
+		}
+		if size() > before+grown {
+			_ = run.Process.Kill()
+			return <-ended != nil // it may have ended by itself meanwhile
 		}
 	}
 }
