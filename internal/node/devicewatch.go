@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -241,8 +242,9 @@ func readDeviceEvents(ctx context.Context, look chan<- struct{}) error {
 
 // lookAfterDevices mends, after each event, what has come or gone under a node. It does not wait for a burst to end:
 // another disk may have the number of one that went.
-func (k *keeper) lookAfterDevices(ctx context.Context, look <-chan struct{}) {
+func (k *keeper) lookAfterDevices(ctx context.Context, look chan struct{}) {
 	var again <-chan time.Time
+	var atWork sync.Map // nodes: a command may keep the lock of one for long, and others must not wait for that
 	for {
 		select {
 		case <-ctx.Done():
@@ -251,27 +253,38 @@ func (k *keeper) lookAfterDevices(ctx context.Context, look <-chan struct{}) {
 			again = time.After(settleTime) // a driver may tell more of a device than its first event said
 		case <-again:
 		}
-		k.mendDevices(ctx)
+		k.mendDevices(ctx, &atWork, look)
 	}
 }
 
-func (k *keeper) mendDevices(ctx context.Context) {
+func (k *keeper) mendDevices(ctx context.Context, atWork *sync.Map, look chan<- struct{}) {
 	entries, err := os.ReadDir(k.b.Layout.RunNodes())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		k.log.Error("list nodes", "err", err)
 	}
 	for _, e := range entries {
-		if !k.b.isReplugged(e.Name()) || !k.enter() {
+		name := e.Name()
+		if !k.b.isReplugged(name) {
 			continue
 		}
-		did, err := k.b.lockAndReplug(ctx, e.Name())
-		if err != nil {
-			k.log.Error("devices of a node came or went", "node", e.Name(), "err", err)
+		if _, busy := atWork.LoadOrStore(name, true); busy {
+			continue
 		}
-		if did != "" {
-			k.log.Info(did, "node", e.Name())
+		if !k.enter() {
+			return
 		}
-		k.leave()
+		go func() {
+			defer k.leave()
+			did, err := k.b.lockAndReplug(ctx, name)
+			atWork.Delete(name)
+			if err != nil {
+				k.log.Error("devices of a node came or went", "node", name, "err", err)
+			}
+			if did != "" {
+				k.log.Info(did, "node", name)
+				poke(look) // what changed meanwhile
+			}
+		}()
 	}
 }
 
