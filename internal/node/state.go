@@ -51,7 +51,7 @@ type Status struct {
 	Addresses  []string  `json:"addresses,omitempty"`
 	UserNS     bool      `json:"user_namespace"`
 	Unsafe     []string  `json:"unsafe_devices,omitempty"` // that its spec forces on it
-	Foreground *holder   `json:"foreground,omitempty"` // the berth run that it belongs to
+	Foreground *holder   `json:"foreground,omitempty"`     // the berth run that it belongs to
 }
 
 // Exit is how a node's process 1 ended.
