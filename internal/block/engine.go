@@ -134,9 +134,8 @@ func (e *Engine) setup() (s Setup, err error) {
 	if err != nil {
 		return s, err
 	}
-	q, err := d.queue()
-	s.Scheduler, s.LowLatency = q.Scheduler, d.text(lowLatency)
-	return s, err
+	s.Scheduler, s.LowLatency = d.queue().Scheduler, d.text(lowLatency)
+	return s, nil
 }
 
 // lowLatency is BFQ's switch that favours what looks like a person's work, whatever its weight

@@ -36,9 +36,7 @@ func scheduler(t *testing.T, loop string) string {
 	t.Helper()
 	d, err := open("/sys", loop)
 	must(t, err)
-	q, err := d.queue()
-	must(t, err)
-	return q.Scheduler + " " + d.text(lowLatency)
+	return d.queue().Scheduler + " " + d.text(lowLatency)
 }
 
 // TestBFQ switches a loop device to BFQ for two nodes: the last one gives it back.

@@ -86,9 +86,7 @@ func (d *device) layerAt(sys string, depth int) (*Layer, error) {
 		l.Throttle = "acts on the whole disk " + d.partOf.name + ": the kernel has no limit of a partition"
 		l.Weight = "acts on the whole disk " + d.partOf.name
 	case Whole, Loop:
-		if l.queue, err = d.queue(); err != nil {
-			return nil, err
-		}
+		l.queue = d.queue()
 		l.Scheduler = l.queue.Scheduler
 		if !l.queue.ok {
 			l.Weight = "it takes requests without a queue of its own, so it has no I/O scheduler"
@@ -201,8 +199,8 @@ func (d *device) below(sys string, l *Layer) ([]*device, error) {
 func (d *device) underFile(sys string, l *Layer) ([]*device, error) {
 	l.file = d.text("loop/backing_file")
 	var st unix.Stat_t
-	if l.file == "" || unix.Stat(l.file, &st) != nil {
-		return nil, nil
+	if err := unix.Stat(l.file, &st); l.file == "" || err != nil {
+		return nil, nil //nolint:nilerr // the loop device works on without a name for its file
 	}
 	dev := st.Dev
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK {

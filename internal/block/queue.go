@@ -34,7 +34,7 @@ func number(major, minor uint32) string { return fmt.Sprintf("%d:%d", major, min
 
 // queue reads the scheduler of a disk. A device that takes bios has none: the file says "none" without brackets
 // (block/elevator.c: elv_iosched_show), or is not there.
-func (d *device) queue() (Queue, error) {
+func (d *device) queue() Queue {
 	q := Queue{Major: d.major, Minor: d.minor, Name: d.name, Seq: d.seq()}
 	text := d.text("queue/scheduler")
 	for f := range strings.FieldsSeq(text) {
@@ -43,7 +43,7 @@ func (d *device) queue() (Queue, error) {
 		}
 	}
 	q.BFQ = slices.Contains(strings.Fields(strings.NewReplacer("[", "", "]", "").Replace(text)), "bfq")
-	return q, nil
+	return q
 }
 
 // Offers says where to look for what a disk offers beside its own folder.

@@ -77,14 +77,14 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 		return nil, err
 	}
 	all = append(all, io...)
-	return all, refuseAny(n, all, h)
+	return all, refuseAny(all, h)
 }
 
 // unifiedRemedy is what makes v2's limits possible.
 const unifiedRemedy = "boot this host with cgroup v2 alone (kernel command line: systemd.unified_cgroup_hierarchy=1)"
 
 // refuseAny refuses what this host cannot hold, before anything is changed.
-func refuseAny(n *vnode.Node, all []ask, h host.Cgroups) error {
+func refuseAny(all []ask, h host.Cgroups) error {
 	for _, a := range all {
 		version := h.Has(v1Name(a.controller))
 		if version == "" {

@@ -75,8 +75,12 @@ type shape struct {
 func shapes() []shape {
 	random := min(4, runtime.NumCPU()) // one thread does not fill a fast disk
 	return []shape{
-		{"rbps", "read", "1M", 1, 16}, {"rseqiops", "read", "4k", 1, 64}, {"rrandiops", "randread", "4k", random, 64},
-		{"wbps", "write", "1M", 1, 16}, {"wseqiops", "write", "4k", 1, 64}, {"wrandiops", "randwrite", "4k", random, 64},
+		{"rbps", "read", "1M", 1, 16},
+		{"rseqiops", "read", "4k", 1, 64},
+		{"rrandiops", "randread", "4k", random, 64},
+		{"wbps", "write", "1M", 1, 16},
+		{"wseqiops", "write", "4k", 1, 64},
+		{"wrandiops", "randwrite", "4k", random, 64},
 	}
 }
 
