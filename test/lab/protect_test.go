@@ -110,7 +110,7 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 	})
 
 	t.Run("cgroup", func(t *testing.T) {
-		m.OK(t, "mkdir /sys/fs/cgroup/mine; echo 50 >/sys/fs/cgroup/mine/cpu.weight; berth protect /sys/fs/cgroup/mine")
+		m.OK(t, "echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/mine; echo 50 >/sys/fs/cgroup/mine/cpu.weight; berth protect /sys/fs/cgroup/mine")
 		if got := m.OK(t, "cat /sys/fs/cgroup/mine/cpu.weight"); got != "1000" {
 			t.Errorf("cpu.weight of a protected cgroup: %s", got)
 		}
@@ -169,6 +169,25 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 			t.Errorf("a batch node beside a busy service got %.1f %% of the CPU", 100*share)
 		}
 		m.OK(t, "systemctl stop busy")
+	})
+
+	t.Run("huge pages", func(t *testing.T) {
+		const spec = "name: h1\nimage: host\nhugepages: {2MiB: 4MiB}\ncommand: [sleep, infinity]\n"
+		m.Write(t, "/root/huge.yaml", spec)
+		if r := m.Run(t, "berth", "apply", "-f", "/root/huge.yaml"); r.Code != 3 || !strings.Contains(r.Err, "this host has 0 of such pages free") {
+			t.Errorf("huge pages that the host has not: %+v", r)
+		}
+		m.OK(t, "echo 4 >/proc/sys/vm/nr_hugepages; test $(cat /proc/sys/vm/nr_hugepages) = 4")
+		node(t, m, spec)
+		m.OK(t, `berth exec h1 -- sh -ec 'fallocate -l 4M /dev/hugepages/a; ! fallocate -l 2M /dev/hugepages/b 2>/dev/null'`)
+		if got := m.OK(t, "cat /sys/fs/cgroup/berth/h1/hugetlb.2MB.current"); got != "4194304" {
+			t.Errorf("huge pages counted as the node's: %s", got)
+		}
+		if r := m.Run(t, "berth", "set", "h1", "hugepages.2MiB=10MiB"); r.Code != 3 {
+			t.Errorf("more than the host has: %+v", r)
+		}
+		m.OK(t, "berth rm --force h1; grep 'HugePages_Free: *4$' /proc/meminfo")
+		m.OK(t, "berth apply -f /root/huge.yaml") // what removes it at the end finds it
 	})
 
 	t.Run("NUMA", func(t *testing.T) {
