@@ -108,7 +108,7 @@ func enter(t *testing.T, h host.Cgroups, path, script string) *exec.Cmd {
 	for _, p := range places(h, path) {
 		join += "echo $$ > " + p.dir + "/cgroup.procs && "
 	}
-	cmd := exec.Command("/bin/sh", "-c", join+"echo in && "+script)
+	cmd := exec.Command("/bin/sh", "-c", join+"echo in && { "+script+"\n}")
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
