@@ -177,7 +177,11 @@ func byBlockOf(pattern string, threads int) func(int64) diskJob {
 
 func byThreadsOf(pattern string, block int64) func(int64) diskJob {
 	return func(v int64) diskJob {
-		return diskJob{Name: strconv.FormatInt(v, 10) + " threads", Pattern: pattern, Block: block, Threads: int(v)}
+		name := strconv.FormatInt(v, 10) + " threads"
+		if v == 1 {
+			name = "1 thread"
+		}
+		return diskJob{Name: name, Pattern: pattern, Block: block, Threads: int(v)}
 	}
 }
 

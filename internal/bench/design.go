@@ -87,7 +87,6 @@ func (x *experimentRun) fix(pilot int) error {
 		d.Pairs = min(d.WantedPairs, fits)
 	}
 	if pilot == 0 && x.d.pilot > 0 && x.o.Pairs == 0 {
-		d.Short = true
 		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits", d.Pairs))
 	}
 	if d.Pairs < x.fewest() {
