@@ -15,8 +15,8 @@ import (
 // trials of the fewest pairs do.
 func (x *experimentRun) lengths(design *Design) error {
 	cells := time.Duration(len(x.b.rows) * len(x.b.arms))
-	rounds := time.Duration(x.o.fewestRounds())
-	if least := x.d.cost(&x.o) * rounds; least > x.share+x.share/2 {
+	rounds := x.o.fewestRounds()
+	if least := x.d.cost(&x.o) * time.Duration(rounds); least > x.share+x.share/2 {
 		return refuse.Cannotf("give a larger --budget", "its share of the time, %v, is too small for %s: the shortest trials of %d rows in %d arms, %d times, take %v",
 			x.share.Round(time.Second), x.d.Name, len(x.b.rows), len(x.b.arms), rounds, least.Round(time.Second))
 	}

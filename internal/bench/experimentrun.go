@@ -274,11 +274,11 @@ func (x *experimentRun) verdicts() string {
 			}
 		}
 	}
-	text := ""
+	var counts []string
 	for _, v := range []Verdict{Worse, Better, Equivalent, Undecided} {
 		if n[v] > 0 {
-			text += fmt.Sprintf(", %d %s", n[v], v)
+			counts = append(counts, fmt.Sprintf("%d %s", n[v], v))
 		}
 	}
-	return strings.TrimPrefix(text, ", ")
+	return strings.Join(counts, ", ")
 }

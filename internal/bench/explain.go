@@ -239,10 +239,10 @@ func (x *Explained) answer() string {
 	}
 	var carry, hide []string
 	for _, r := range x.Suspects {
-		switch {
-		case r.Corrected == Worse:
+		switch r.Corrected {
+		case Worse:
 			carry = append(carry, fmt.Sprintf("%s (%s %%)", r.Name, withInterval(r.Loss)))
-		case r.Corrected == Better:
+		case Better:
 			hide = append(hide, fmt.Sprintf("%s (%s %%)", r.Name, withInterval(r.Loss)))
 		}
 	}

@@ -14,13 +14,12 @@ import (
 
 // isolationRow is a row of one part. Which fields it has depends on the part.
 type isolationRow struct {
-	name   string
-	block  int64 // a: bytes of an object
-	count  int   // a: nodes; b: competitors
-	rate   int64 // b: bytes a second that are asked for
-	split  []int // c: percent of each node
-	depth  int   // c: requests in flight a node
-	parted bool  // d
+	name  string
+	block int64 // a: bytes of an object
+	count int   // a: nodes; b: competitors
+	rate  int64 // b: bytes a second that are asked for
+	split []int // c: percent of each node
+	depth int   // c: requests in flight a node
 }
 
 // rowsOf returns the rows of a part: those of the published measurement, fewer when quick.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -182,26 +183,27 @@ func (a *KnownReport) Check() error { return missed(a.Summary.criteria()) }
 
 // Text writes the summary.
 func (a *KnownReport) Text(w io.Writer) error {
-	text := a.Machine.firstLine(a.Name) + "\n"
+	var text strings.Builder
+	text.WriteString(a.Machine.firstLine(a.Name) + "\n")
 	pairs := 0
 	if len(a.Runs) > 0 {
 		pairs = a.Runs[0].Slower.Pairs
 	}
-	text += fmt.Sprintf("%d runs of %d pairs: one arm slower by %s %% (%s on %s), one equal; margin %s %%; %s\n",
+	fmt.Fprintf(&text, "%d runs of %d pairs: one arm slower by %s %% (%s on %s), one equal; margin %s %%; %s\n",
 		a.Summary.Runs, pairs, short(a.TruePct), a.Mechanism, a.Machine.Device, short(a.MarginPct), a.Fio)
 	for _, c := range a.Summary.criteria() {
-		text += c.line(a.Summary.Runs)
+		text.WriteString(c.line(a.Summary.Runs))
 	}
-	text += sumUp(a.Summary.criteria())
+	text.WriteString(sumUp(a.Summary.criteria()))
 	for i, r := range a.Runs {
 		could := "-"
 		if r.Equal.Could != nil {
 			could = short(*r.Equal.Could)
 		}
-		text += fmt.Sprintf("%2d  slower %-22s %-10s  equal %-22s could decide %s %%: %s\n",
+		fmt.Fprintf(&text, "%2d  slower %-22s %-10s  equal %-22s could decide %s %%: %s\n",
 			i+1, fine(r.Slower), r.Slower.Verdict, fine(r.Equal), could, r.Equal.AtCould)
 	}
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 

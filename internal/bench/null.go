@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -143,15 +144,16 @@ func (a *NullReport) Check() error { return missed(a.Summary.criteria()) }
 // Text writes the summary.
 func (a *NullReport) Text(w io.Writer) error {
 	s := a.Summary
-	text := a.Machine.firstLine(a.Name) + "\n"
-	text += fmt.Sprintf("%d rows of the host against itself (%s, %s); the fixed margin is %s %%\n", s.Rows, a.Machine.Device, a.Fio, short(a.Margin))
+	var text strings.Builder
+	text.WriteString(a.Machine.firstLine(a.Name) + "\n")
+	fmt.Fprintf(&text, "%d rows of the host against itself (%s, %s); the fixed margin is %s %%\n", s.Rows, a.Machine.Device, a.Fio, short(a.Margin))
 	for _, c := range s.criteria() {
-		text += c.line(s.Rows)
+		text.WriteString(c.line(s.Rows))
 	}
-	text += sumUp(s.criteria())
-	text += fmt.Sprintf("95 %% interval without 0: %d; decided at the fixed margin: %d; margins that could be decided, quartiles: %s, %s, %s %%\n",
+	text.WriteString(sumUp(s.criteria()))
+	fmt.Fprintf(&text, "95 %% interval without 0: %d; decided at the fixed margin: %d; margins that could be decided, quartiles: %s, %s, %s %%\n",
 		s.Called, s.DecidedAtMargin, short(s.Could[0]), short(s.Could[1]), short(s.Could[2]))
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 

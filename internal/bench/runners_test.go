@@ -19,15 +19,18 @@ func TestDiskCommand(t *testing.T) {
 		has, hasNo []string
 	}{
 		{
-			"one thread", diskRun{diskJob{Pattern: "write", Block: 4096}, []Target{target}},
+			"one thread",
+			diskRun{diskJob{Pattern: "write", Block: 4096}, []Target{target}},
 			[]string{"--ioengine=psync", "--iodepth=1", "--numjobs=1", "--time_based", "--ramp_time=50ms", "--allow_file_create=0", `--filename=/a\:b/f`},
 			[]string{"--readonly", "--unlink=1"},
 		},
 		{"deep", diskRun{diskJob{Pattern: "randrw", Block: 512, Depth: 8}, []Target{target}}, []string{"--ioengine=libaio", "--iodepth=8"}, []string{"--readonly"}},
 		{"reads", diskRun{diskJob{Pattern: "randread", Block: 512, Threads: 9}, []Target{target}}, []string{"--readonly", "--numjobs=9"}, nil},
 		{
-			"a new file", diskRun{diskJob{Pattern: "write", Block: 512, Fresh: true}, []Target{target}},
-			[]string{`--filename=/a\:b/f.new`, "--unlink=1", "--runtime=200ms"}, []string{"--time_based", "--allow_file_create=0"},
+			"a new file",
+			diskRun{diskJob{Pattern: "write", Block: 512, Fresh: true}, []Target{target}},
+			[]string{`--filename=/a\:b/f.new`, "--unlink=1", "--runtime=200ms"},
+			[]string{"--time_based", "--allow_file_create=0"},
 		},
 		{"two disks", diskRun{diskJob{Pattern: "read", Block: 512}, []Target{target, {Path: "/c"}}}, []string{"--name=t0", "--name=t1", "--filename=/c"}, nil},
 	} {
@@ -178,8 +181,12 @@ func TestDisturbedRule(t *testing.T) {
 	}
 	want := [][]string{nil, {"steal"}, {"throttled"}, {"slow-clock"}, {"other-load"}, {"steal", "other-load"}}
 	for _, c := range []Conditions{
-		{CPUMHz: 2800, StealPct: 1.9, OtherPct: 39.9}, {StealPct: 2.1, OtherPct: 30}, {Throttled: 1, OtherPct: 30}, {CPUMHz: 2600, OtherPct: 30},
-		{OtherPct: 41}, {StealPct: 50, OtherPct: 99},
+		{CPUMHz: 2800, StealPct: 1.9, OtherPct: 39.9},
+		{StealPct: 2.1, OtherPct: 30},
+		{Throttled: 1, OtherPct: 30},
+		{CPUMHz: 2600, OtherPct: 30},
+		{OtherPct: 41},
+		{StealPct: 50, OtherPct: 99},
 	} {
 		add(c)
 	}

@@ -28,7 +28,7 @@ func (e *Experiment) analyse(marginPct float64) {
 		measured = append(measured, r)
 	}
 	e.Rows = measured
-	e.correct(marginPct)
+	e.correct()
 }
 
 // slot is where a trial belongs to a block: rounds of different sessions have nothing in common.
@@ -136,7 +136,7 @@ func (m Measure) ratios(ref, trials map[slot]StudyTrial) (all []float64, session
 }
 
 // correct gives each comparison its verdict among all of its table: of the rows of one arm and measure.
-func (e *Experiment) correct(marginPct float64) {
+func (e *Experiment) correct() {
 	type table struct{ arm, measure string }
 	tables := map[table][]*StudyComparison{}
 	for i := range e.Rows {

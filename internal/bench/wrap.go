@@ -102,7 +102,7 @@ func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) +
 // schedulers returns the I/O schedulers that a disk offers and the one that it uses; file is where it is set.
 func schedulers(sys, disk string) (file, now string, offered []string) {
 	file = filepath.Join(sys, "block", disk, "queue/scheduler")
-	for _, w := range strings.Fields(word(file)) {
+	for w := range strings.FieldsSeq(word(file)) {
 		if s := strings.Trim(w, "[]"); s != w {
 			now = s
 		}

@@ -140,7 +140,7 @@ func (a *app) benchRun(cmd *cobra.Command, f *studyFlags) error {
 	if err := f.complete(); err != nil {
 		return err
 	}
-	lab, err := a.lab(f)
+	lab, err := a.lab()
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (o outputs) discard(resumed bool) error {
 }
 
 // lab is what experiments are measured in: nodes of this Berth.
-func (a *app) lab(f *studyFlags) (bench.Lab, error) {
+func (a *app) lab() (bench.Lab, error) {
 	b, err := a.open()
 	if err != nil {
 		return bench.Lab{}, err

@@ -303,7 +303,7 @@ func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) 
 	defer b.unlockGone(name, l)
 	j, err := b.liveJournal(name)
 	if err != nil || j.Phase != step.Up {
-		return "", nil //nolint:nilerr // it does not run, or repair is needed first
+		return "", nil // it does not run, or repair is needed first
 	}
 	if j.Set != nil {
 		if _, err := b.settleSet(ctx, name, j); err != nil {

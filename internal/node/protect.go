@@ -58,7 +58,7 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 	if _, err := os.Stat(t.journal(b)); err == nil {
 		return nil, refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
 	}
-	steps, err := b.protectSteps(ctx, t, want)
+	steps, err := b.protectSteps(t, want)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (p Protection) validate() error {
 }
 
 // protectSteps says what is to be done to a target: first to its disks, because an engine brings the files for its weights.
-func (b *Berth) protectSteps(ctx context.Context, t *target, want Protection) ([]step.Step, error) {
+func (b *Berth) protectSteps(t *target, want Protection) ([]step.Step, error) {
 	if err := want.validate(); err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func (b *Berth) findProcess(cg host.Cgroups, pid int) (*target, error) {
 	}
 	unit := ""
 	if systemd.Running() {
-		unit = unitOf(cg, pid)
+		unit = unitOf(pid)
 	}
 	if strings.HasSuffix(unit, ".service") {
 		return &target{kind: protectedUnit, name: unit}, nil
@@ -156,7 +156,7 @@ func (b *Berth) refuseNodes(group string) error {
 }
 
 // unitOf returns the service or scope of systemd's in which a process is, "" if it is in none.
-func unitOf(cg host.Cgroups, pid int) string {
+func unitOf(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return ""
