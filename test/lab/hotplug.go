@@ -2,7 +2,9 @@ package lab
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 )
 
 // hotDisk is QEMU's options for a disk that can be unplugged: behind a port of its own, and with a backend that stays
@@ -31,10 +33,22 @@ func (m *VM) Unplug(t testing.TB, disk int) {
 	}
 }
 
-// Plug plugs a disk in again that the guest has let go.
+// Plug plugs a disk in again that the guest has let go; QEMU may take a moment to see that it has.
 func (m *VM) Plug(t testing.TB, disk int) {
 	t.Helper()
 	id := fmt.Sprintf("disk%d", disk)
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		there, err := m.qmp.call("qom-list", map[string]any{"path": "/machine/peripheral"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(there), `"plug-`+id+`"`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not let %s go", m.Name, id)
+		}
+	}
 	device := map[string]any{
 		"driver": m.want.Disks[disk].device(), "id": "plug-" + id, "bus": fmt.Sprintf("hot%d", disk), "drive": id, "serial": id,
 	}
