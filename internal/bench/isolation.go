@@ -25,7 +25,7 @@ type IsolationOptions struct {
 	Parts     []Part        // default: all
 	Engine    vnode.Engine  // what the disk is switched to for parts c and d while they run; "": what it has
 	Model     string        // of engine iocost, as berth doctor --calibrate prints it
-	Quick     bool          // fewer rows, shorter trials: some four minutes
+	Quick     bool          // fewer rows, shorter trials: some five minutes
 	Run, Warm time.Duration // of one trial, and before it; default 800 and 300 ms when Quick, else 4 s and 1 s
 	Rounds    int           // that count; default 6, the fewest that give an interval
 	MarginPct float64       // for the verdicts; default 10 when Quick, else 5

@@ -59,7 +59,7 @@ it prints what was measured and marks it partial.`,
 	fl.StringSliceVar(&f.parts, "part", nil, "`PARTS` to measure, of a,b,c,d (default all)")
 	fl.StringVar(&f.engine, "engine", "", "switch the disk to `ENGINE`, bfq or iocost, for weights")
 	fl.StringVar(&f.Model, "model", "", "what the disk can do, for engine iocost, as berth doctor --calibrate prints it: `\"rbps=N …\"`")
-	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some four minutes in all")
+	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some five minutes in all")
 	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` (default 4s, 800ms with --quick)")
 	fl.IntVar(&f.Rounds, "rounds", 0, "`N` rounds (default 6; fewer give no interval)")
 	fl.Float64Var(&f.MarginPct, "margin", 0, "largest difference that counts as none, in `PERCENT` (default 5, 10 with --quick)")

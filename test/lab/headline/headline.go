@@ -32,20 +32,19 @@ var Arms = []string{Alone, Unprotected, Protected}
 
 // Options say how long to measure. The zero value of a field means its default.
 type Options struct {
-	Rounds   int           // of one trial of each arm; default 8
-	Trial    time.Duration // in which the client asks; default 20 s
+	Rounds   int           // of one trial of each arm; default 6
+	Trial    time.Duration // in which the client asks; default 15 s
 	Rate     int           // the client's requests a second; default 30
+	ModelPct int           // what io.cost is told that the disk does, in percent of what it does; default 100
 	Seed     uint64        // of the order of trials and the client's requests; default: a random one
 	Progress func(text string)
 }
 
-// The slow disk: what QEMU lets through, and what io.cost is told of it. The model says a fifth less than the disk does,
-// so that requests queue in the kernel, where shares are decided, and not in the disk.
+// The slow disk: what QEMU lets through.
 const (
-	diskBytes, diskRequests   = 40e6, 400
-	modelBytes, modelRequests = diskBytes * 8 / 10, diskRequests * 8 / 10
-	diskSize                  = 3 << 30
-	settle                    = 2500 * time.Millisecond // from the start of the nodes' work until the client asks
+	diskBytes, diskRequests = 40_000_000, 400
+	diskSize                = 3 << 30
+	settle                  = 2500 * time.Millisecond // from the start of the nodes' work until the client asks
 )
 
 const service = "xrootd@headline.service"
@@ -91,10 +90,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func (o *Options) complete() {
 	if o.Rounds == 0 {
-		o.Rounds = 8
+		o.Rounds = 6
 	}
 	if o.Trial == 0 {
-		o.Trial = 20 * time.Second
+		o.Trial = 15 * time.Second
+	}
+	if o.ModelPct == 0 {
+		o.ModelPct = 100
 	}
 	if o.Rate == 0 {
 		o.Rate = 30
@@ -162,7 +164,7 @@ func (s *Scene) Measure(ctx context.Context) (*Report, error) {
 	order := rand.New(rand.NewPCG(s.o.Seed, 0))
 	rep := &Report{
 		Format: Format, Started: time.Now().UTC(), Seed: s.o.Seed, Rounds: s.o.Rounds, TrialSeconds: s.o.Trial.Seconds(),
-		Rate: s.o.Rate, DiskBytes: diskBytes, DiskRequests: diskRequests,
+		Rate: s.o.Rate, ModelPct: s.o.ModelPct, DiskBytes: diskBytes, DiskRequests: diskRequests,
 	}
 	begun, done := time.Now(), 0
 	for round := 1; round <= s.o.Rounds; round++ {
@@ -192,8 +194,8 @@ func (s *Scene) trial(ctx context.Context, round int, arm string, seed uint64) (
 	t = Trial{Round: round, Arm: arm, Start: time.Now().UTC()}
 	var script strings.Builder
 	fmt.Fprintf(&script, "trial=%d arm=%s settle=%g rate=%d seed=%d\n", int(s.o.Trial.Seconds()), arm, settle.Seconds(), s.o.Rate, seed%1e9)
-	fmt.Fprintf(&script, "service=%s model='rbps=%d rseqiops=%d rrandiops=%d wbps=%d wseqiops=%d wrandiops=%d'\n", service,
-		int(modelBytes), int(modelRequests), int(modelRequests), int(modelBytes), int(modelRequests), int(modelRequests))
+	fmt.Fprintf(&script, "service=%s model='rbps=%[2]d rseqiops=%[3]d rrandiops=%[3]d wbps=%[2]d wseqiops=%[3]d wrandiops=%[3]d'\n", service,
+		diskBytes/100*s.o.ModelPct, diskRequests*s.o.ModelPct/100)
 	out, err := s.sh(ctx, script.String()+trialScript)
 	if err != nil {
 		return t, fmt.Errorf("measure %s: %w", arm, err)

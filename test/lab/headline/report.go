@@ -24,6 +24,7 @@ type Report struct {
 	Rounds       int       `json:"rounds"` // planned
 	TrialSeconds float64   `json:"trial_seconds"`
 	Rate         int       `json:"client_reads_per_second"` // that it asks for, whatever the server does
+	ModelPct     int       `json:"model_pct"`               // what io.cost is told, in percent of what the disk does
 	DiskBytes    int64     `json:"disk_bytes_per_second"`   // what the emulated disk lets through
 	DiskRequests int64     `json:"disk_requests_per_second"`
 	Arms         []Arm     `json:"arms"`
@@ -134,7 +135,7 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(&b, "Protection removes %s %% of the p99 that unprotected nodes add.\n", spread(r.Removed.Pct, r.Removed.CI95))
 	}
 	if r.Longer != nil {
-		fmt.Fprintf(&b, "The protected service's p99 is %s %% longer than alone.\n", spread(r.Longer.Pct, r.Longer.CI95))
+		fmt.Fprintf(&b, "The protected service's p99 against alone: %s %% longer (below 0: shorter).\n", spread(r.Longer.Pct, r.Longer.CI95))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
