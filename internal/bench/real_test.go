@@ -114,7 +114,7 @@ func within(limit time.Duration, ok func() bool) bool {
 
 func TestRealFioFails(t *testing.T) {
 	needFio(t)
-	_, err := Host(t.Context(), command(newRow(RandomRead, 4096, 1), Target{Path: "/nowhere/file", Size: 1 << 20}, time.Second, time.Second))
+	_, err := Host(t.Context(), command(newRow(RandomRead, 4096, 1), Target{Path: filepath.Join(t.TempDir(), "none"), Size: 1 << 20}, time.Second, time.Second))
 	if err == nil {
 		t.Error("fio works without its file")
 	}
