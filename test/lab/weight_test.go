@@ -38,6 +38,7 @@ func TestWeights(t *testing.T) {
 	t.Run("iocost on virtio, bfq on nvme", func(t *testing.T) {
 		shares(t, m, "engine: iocost, model: "+model, bfq)
 	})
+	t.Run("saturated", func(t *testing.T) { saturated(t, m) })
 	m.OK(t, "addpart /dev/vdc 1 2048 1228800; addpart /dev/vdc 2 1230848 614400; udevadm settle; pvcreate -q /dev/vdc1 >/dev/null; vgcreate -q vg0 /dev/vdc1 >/dev/null; "+
 		"lvcreate -q -an -Zn -L 100M -n raw vg0 >/dev/null; lvcreate -q -an -Zn -L 400M -n xfs vg0 >/dev/null; vgchange -q -ay vg0 >/dev/null; udevadm settle")
 	t.Run("volume and partition", func(t *testing.T) { volumes(t, m) })

@@ -1,0 +1,64 @@
+package lab_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"berth/test/lab"
+)
+
+// saturated: on a disk that four nodes want more of than it has, a rate is an upper bound alone, and what its node gets of
+// it is only reported. With a weight by io.cost besides, the node must get 90 % of its share: of the rate, or of what its
+// weight is due, whichever is less. With BFQ it is reported: a rate hands requests on in bursts, between which BFQ finds the
+// node with nothing to do and lets others go first.
+func saturated(t *testing.T, m *lab.VM) {
+	const asked = 8e6
+	names := []string{"a", "b", "c", "d"}
+	run := map[string]string{}
+	for _, n := range names {
+		job := " --name=%s --filename=%s --rw=randread --bs=64k --direct=1 --ioengine=libaio --iodepth=16 --norandommap --time_based --runtime=60"
+		run[n] = "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk) + fmt.Sprintf(job, "n", nvmeDisk)
+	}
+	for _, how := range []struct{ name, virtio, nvme string }{{"rate alone", "", ""}, {"rate and weight", ", weight: %d, " + bfq, ", weight: %d, engine: iocost"}} {
+		t.Run(how.name, func(t *testing.T) {
+			for _, n := range names {
+				rate, weight := "", 100
+				if n == "a" {
+					rate, weight = ", read: {rate: 8MB/s}", 300
+				}
+				io := ""
+				for name, disk := range map[string][2]string{"v": {virtioDisk, how.virtio}, "n": {nvmeDisk, how.nvme}} {
+					more := disk[1]
+					if more != "" {
+						more = fmt.Sprintf(more, weight)
+					}
+					if rate+more != "" {
+						io += "- {name: " + name + ", device: " + disk[0] + rate + more + "}\n"
+					}
+				}
+				if io != "" {
+					io = "io:\n" + io
+				}
+				node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n%s", n, virtioDisk, nvmeDisk, io))
+			}
+			again(t, "share", 3, func(t *testing.T) (wrong []string, late float64) {
+				got := count(t, m, 6*time.Second, run)
+				for _, disk := range []string{virtioDisk, nvmeDisk} {
+					total := 0.0
+					for _, n := range names {
+						total += got[n].read(disk)
+					}
+					share := min(asked, total*300/600)
+					text := fmt.Sprintf("%s, %s: achieved / asked %.2f; %.2f of its share, %.2f MB/s of %.2f in all",
+						how.name, disk, got["a"].read(disk)/asked, got["a"].read(disk)/share, got["a"].read(disk)/1e6, total/1e6)
+					t.Log(text)
+					if how.nvme != "" && disk == nvmeDisk && got["a"].read(disk) < 0.9*share {
+						wrong = append(wrong, text)
+					}
+				}
+				return wrong, got.late()
+			})
+		})
+	}
+}
