@@ -37,9 +37,9 @@ type Engine struct {
 // QoS is what Berth asks of io.cost: the disk is given as much as its model says, never more or less. Then shares are
 // exact, and a model that says too little costs throughput; one that says too much lets weights bite less.
 //
-// io.cost plans in periods of twice the latency target (ioc_refresh_period_us in the kernel's blk-iocost.c). 100 ms are longer than
-// a request of 1 MiB on a disk of 20 MB/s, and short enough that a service does not wait for what others may issue in one:
-// with 500 ms its p99 was three times that with 100 (docs/isolation.md).
+// io.cost plans in periods of twice the latency target (ioc_refresh_period_us in the kernel's blk-iocost.c), and its timers are
+// late by up to a tenth of one. 100 ms are longer than a request of 1 MiB on a disk of 20 MB/s, and short enough that what others
+// issue in the meantime does not hold up a service for long (docs/isolation.md).
 const QoS = "enable=1 ctrl=user rpct=0.00 rlat=50000 wpct=0.00 wlat=50000 min=100.00 max=100.00"
 
 // Kind is "block.engine".
