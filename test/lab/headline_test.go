@@ -12,8 +12,7 @@ import (
 
 // TestHeadline is the short form of `make headline`: protection removes at least three quarters of the p99 that
 // unprotected nodes add to a service's reads. An emulated machine stalls at times, and one stall is the p99 of a trial:
-// so the estimate over all rounds counts, and where it misses, a second run decides. A run in which the arm alone
-// itself waits so long that the nodes add less than it proves nothing.
+// so the estimate over all rounds counts, and where it misses, it is measured again, three times at most.
 func TestHeadline(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a longer run")
@@ -50,10 +49,8 @@ func TestHeadline(t *testing.T) {
 		switch {
 		case removed >= .75 && p99[headline.Unprotected] > p99[headline.Alone]:
 			return
-		case try == 1:
+		case try < 3:
 			continue
-		case p99[headline.Unprotected] < 2*p99[headline.Alone]:
-			t.Skipf("needs a machine with time to spare: the service's p99 is %.0f ms when it is alone", p99[headline.Alone])
 		}
 		t.Fatalf("protection removes %.0f %%, not three quarters", 100*removed)
 	}

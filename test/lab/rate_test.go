@@ -80,13 +80,13 @@ func measure(t *testing.T, a *lab.VM, at counter, way string, mbit int) {
 	}
 }
 
-// layer2 is between which rates in Mbit/s, whole frames counted, a TCP stream went for 8 s. The counter is read between
+// layer2 is between which rates in Mbit/s, whole frames counted, a TCP stream went for 6 s. The counter is read between
 // two readings of the clock, as an emulated machine may stand still between any two: both bounds hold even then.
 func layer2(t *testing.T, a *lab.VM, at counter, way string) (low, high float64) {
 	t.Helper()
-	a.OK(t, "berth exec a -- iperf3 -c 192.0.2.2 -t 15"+map[string]string{"tx": "", "rx": " -R"}[way]+" </dev/null >/dev/null 2>&1 & sleep 3")
+	a.OK(t, "berth exec a -- iperf3 -c 192.0.2.2 -t 10"+map[string]string{"tx": "", "rx": " -R"}[way]+" </dev/null >/dev/null 2>&1 & sleep 2")
 	look := "read now rest </proc/uptime; echo $now; " + at.script + "; read now rest </proc/uptime; echo $now; "
-	r := at.in.Run(t, append(slices.Clip(at.prefix), "bash", "-ec", look+"sleep 8; "+look)...)
+	r := at.in.Run(t, append(slices.Clip(at.prefix), "bash", "-ec", look+"sleep 6; "+look)...)
 	var v [6]float64
 	for i, word := range strings.Fields(r.Out) {
 		var err error
