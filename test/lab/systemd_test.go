@@ -18,6 +18,7 @@ func TestBesideSystemd(t *testing.T) {
 	m.Snapshot(t, "clean")
 
 	t.Run("limits hold", func(t *testing.T) {
+		m.OK(t, "echo 2 >/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 		node(t, m, strings.NewReplacer(
 			"/dev/vdb, /dev/nvme0n1", "/dev/vdb", "  - {name: nvme, device: /dev/nvme0n1, read: {rate: 10MB/s}, write: {rate: 10MB/s}}\n", "",
 		).Replace(limited))
