@@ -9,17 +9,18 @@ import (
 )
 
 func TestParseDevice(t *testing.T) {
+	const byPath = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1" // has colons of its own
 	for text, want := range map[string]Device{
-		"/dev/sdb":                                 {Path: "/dev/sdb"},
-		"/dev/sdb:r":                               {Path: "/dev/sdb", Access: "r"},
-		"/dev/sdb:/dev/data":                       {Path: "/dev/sdb", As: "/dev/data"},
-		"/dev/sdb:/dev/data:rwm":                   {Path: "/dev/sdb", As: "/dev/data", Access: "rwm"},
-		"/dev/mem:unsafe":                          {Path: "/dev/mem", Unsafe: true},
-		"/dev/mem:/dev/m:r:unsafe":                 {Path: "/dev/mem", As: "/dev/m", Access: "r", Unsafe: true},
-		"/dev/disk/by-path/pci-0000:00:1f.2-ata-1": {Path: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1"},
-		"/dev/disk/by-path/pci-0000:00:1f.2-ata-1:/dev/sda:rw": {Path: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1", As: "/dev/sda", Access: "rw"},
-		"/dev/disk/by-path/*-sas-*:r":                          {Path: "/dev/disk/by-path/*-sas-*", Access: "r"},
-		"/dev/x:":                                              {Path: "/dev/x:"},
+		"/dev/sdb":                    {Path: "/dev/sdb"},
+		"/dev/sdb:r":                  {Path: "/dev/sdb", Access: "r"},
+		"/dev/sdb:/dev/data":          {Path: "/dev/sdb", As: "/dev/data"},
+		"/dev/sdb:/dev/data:rwm":      {Path: "/dev/sdb", As: "/dev/data", Access: "rwm"},
+		"/dev/mem:unsafe":             {Path: "/dev/mem", Unsafe: true},
+		"/dev/mem:/dev/m:r:unsafe":    {Path: "/dev/mem", As: "/dev/m", Access: "r", Unsafe: true},
+		byPath:                        {Path: byPath},
+		byPath + ":/dev/sda:rw":       {Path: byPath, As: "/dev/sda", Access: "rw"},
+		"/dev/disk/by-path/*-sas-*:r": {Path: "/dev/disk/by-path/*-sas-*", Access: "r"},
+		"/dev/x:":                     {Path: "/dev/x:"},
 	} {
 		got, err := ParseDevice(text)
 		if err != nil {
