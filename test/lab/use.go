@@ -34,9 +34,20 @@ func (m *VM) OK(t testing.TB, script string) string {
 	t.Helper()
 	r := m.Run(t, "bash", "-ec", script)
 	if r.Code != 0 {
-		t.Fatalf("%s: exit code %d of\n%s\n%s%s", m.Name, r.Code, script, r.Out, r.Err)
+		// What it said last comes first: a long text may be cut off where it is read.
+		t.Fatalf("%s: exit code %d: %s\nof\n%s\n%s%s", m.Name, r.Code, last(r.Err, r.Out), script, r.Out, r.Err)
 	}
 	return strings.TrimSuffix(r.Out, "\n")
+}
+
+// last is the last line of the first text that has one.
+func last(texts ...string) string {
+	for _, t := range texts {
+		if t = strings.TrimSpace(t); t != "" {
+			return t[strings.LastIndexByte(t, '\n')+1:]
+		}
+	}
+	return "it said nothing"
 }
 
 // Write makes a file in the machine.
