@@ -48,6 +48,20 @@ func Kill(ctx context.Context, h host.Cgroups, path string) error {
 	return kill(ctx, places(h, path))
 }
 
+// Make makes a group in every hierarchy, for which no v2 controller is turned on: Remove takes all of it back.
+func Make(ctx context.Context, h host.Cgroups, path string) error {
+	g := Group{Path: path, In: hierarchies(h)}
+	for i := range g.In {
+		if g.In[i].V2 {
+			g.In[i].Controllers = nil
+		}
+	}
+	if err := g.Prepare(ctx); err != nil {
+		return err
+	}
+	return g.Do(ctx)
+}
+
 // Remove kills every process in a group, and removes it in every hierarchy with the groups inside it.
 // A group that is not there is no error. A context without a deadline gets one of ten seconds.
 func Remove(ctx context.Context, h host.Cgroups, path string) error {

@@ -169,6 +169,22 @@ func TestRoot(t *testing.T) {
 	}
 }
 
+// TestVolatile: a delta that ends with its node is not synced, others are.
+func TestVolatile(t *testing.T) {
+	needRoot(t)
+	for _, volatile := range []bool{false, true} {
+		p := plan(newTree(t))
+		p.Root.Volatile = volatile
+		got, err := enter(t, p, `echo mine >new; cat new; grep " $PWD overlay " /proc/mounts`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(got, "mine\n") || strings.Contains(got, "volatile") != volatile {
+			t.Errorf("volatile %v: %s", volatile, got)
+		}
+	}
+}
+
 func TestMemoryIsLimited(t *testing.T) {
 	needRoot(t)
 	p := plan(newTree(t))

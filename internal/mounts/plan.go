@@ -41,7 +41,11 @@ type Root struct {
 	Work   string      `json:"work,omitempty"`   // overlay's own folder, beside Upper in the same folder
 	Memory bool        `json:"memory,omitempty"` // writes go to a tmpfs instead of Upper and Work
 	Size   vnode.Bytes `json:"size,omitempty"`   // most bytes in that tmpfs; 0: the kernel's default, half of the memory
-	Plain  string      `json:"plain,omitempty"`  // instead of an overlay: this folder is the root, its ids as they are
+	// Volatile: what is written to Upper is never synced (the overlay's option, kernel 5.10): fsync does nothing, and the end of
+	// the mount does not write back the whole file system that Upper is on, which an overlay does otherwise (ovl_sync_fs). For a
+	// delta that ends with its node.
+	Volatile bool   `json:"volatile,omitempty"`
+	Plain    string `json:"plain,omitempty"` // instead of an overlay: this folder is the root, its ids as they are
 }
 
 // Stage is one thing that the runtime binds into the node: a folder or file of the host, or a device node.
@@ -159,6 +163,8 @@ func (r *Root) describe() string {
 		return fmt.Sprintf("%s, writes to %s of memory", text, r.Size)
 	case r.Memory:
 		return text + ", writes to memory"
+	case r.Volatile:
+		return text + ", writes not synced"
 	}
 	return text
 }

@@ -44,6 +44,9 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 		return err
 	}
 	options := "lowerdir=" + strings.Join(names, ":") + ",upperdir=" + upper + ",workdir=" + work
+	if r.Volatile {
+		options += ",volatile"
+	}
 	if err := unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("mount the overlay of %d layers and %s at %s: %w (the kernel log may say more)", len(names), r.upperName(), r.At, err)
 	}

@@ -42,7 +42,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	}
 	s, err := b.stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
-		if err := b.create(ctx, l, n, starter{start: b.launcher(n.Name)}); err != nil {
+		if _, err := b.create(ctx, l, n, starter{start: b.launcher(n.Name)}); err != nil {
 			return nil, err
 		}
 		return &Outcome{Node: n.Name, Did: "created"}, b.watch(ctx, n.Name)
@@ -112,7 +112,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err := b.store(n.Name, next); err != nil {
 		return err
 	}
-	if err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)}); err != nil {
+	if _, err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)}); err != nil {
 		return err
 	}
 	return b.watch(ctx, n.Name)

@@ -61,7 +61,7 @@ func (b *Berth) benchArm(ctx context.Context, n *vnode.Node, unfiltered bool) (a
 		return nil, nil, err
 	}
 	start, _ := startTime(os.Getpid())
-	err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), foreground: &holder{os.Getpid(), start}, unfiltered: unfiltered})
+	_, err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), foreground: &holder{os.Getpid(), start}, unfiltered: unfiltered})
 	if err != nil {
 		l.remove()
 		guard.Close()

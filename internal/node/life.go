@@ -28,49 +28,52 @@ type starter struct {
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
 	before     func() error            // called when the init exists and has not started
 	foreground *holder
+	forRun     bool // the node ends with its command
 	unfiltered bool // without a filter of system calls: to measure what it costs
 }
 
+// journals are a node's two journals as the process that wrote them knows them; nil: to be read.
+type journals struct{ claims, live *step.Journal }
+
 // create makes a node that is not there and starts it. Whatever fails, nothing is left.
-func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (err error) {
+func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (js journals, err error) {
 	facts, err := b.facts(ctx, n)
 	if err != nil {
-		return err
+		return js, err
 	}
 	claims, err := plan.Claims(n, facts)
 	if err != nil {
-		return err
+		return js, err
 	}
 	// Everything that the planner can refuse is refused here, before anything is changed.
 	if _, err := plan.Live(n, facts, claims); err != nil {
-		return err
+		return js, err
 	}
 	dirs := b.Layout.Node(n.Name)
 	if err := os.Mkdir(dirs.Lib, 0o700); err != nil {
-		return fmt.Errorf("make folder of node %s: %w", n.Name, err)
+		return js, fmt.Errorf("make folder of node %s: %w", n.Name, err)
 	}
 	step.Fault("node folder made")
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.destroy(context.WithoutCancel(ctx), n.Name))
+			err = errors.Join(err, b.destroy(context.WithoutCancel(ctx), n.Name, journals{}))
 		}
 	}()
-	j, err := step.Create(dirs.Claims(), n.Name, facts.Host.BootID)
-	if err != nil {
-		return err
+	if js.claims, err = step.Create(dirs.Claims(), n.Name, facts.Host.BootID); err != nil {
+		return js, err
 	}
 	for _, c := range claims {
-		if err := claim(ctx, j, c); err != nil {
-			return err
+		if err := claim(ctx, js.claims, c); err != nil {
+			return js, err
 		}
 	}
 	if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
-		return err
+		return js, err
 	}
-	if err := b.start(ctx, l, n, facts, j, s); err != nil {
-		return err
+	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {
+		return js, err
 	}
-	return j.SetPhase(step.Up)
+	return js, js.claims.SetPhase(step.Up)
 }
 
 // claim makes one claim; what it makes for the node belongs to the ids that were claimed before it.
@@ -83,33 +86,32 @@ func claim(ctx context.Context, j *step.Journal, c step.Step) error {
 }
 
 // start starts a node whose claims are made. If it fails, the node is as it was: not running.
-func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Facts, claims *step.Journal, s starter) (err error) {
-	facts.TTY = s.listen != nil
+func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Facts, claims *step.Journal, s starter) (j *step.Journal, err error) {
+	facts.TTY, facts.ForRun = s.listen != nil, s.forRun
 	steps, err := plan.Live(n, facts, claims.Steps())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dirs := b.Layout.Node(n.Name)
-	var j *step.Journal
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.clear(context.WithoutCancel(ctx), n.Name, j))
 		}
 	}()
 	if err := b.makeLiveDirs(dirs, plan.Range(claims.Steps()).Base); err != nil {
-		return err
+		return nil, err
 	}
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
-		return err
+		return j, err
 	}
 	files, err := b.stdio(n.Name, &s, plan.Range(claims.Steps()).Base)
 	if err != nil {
-		return err
+		return j, err
 	}
 	defer closeAll(files)
 	if s.listen != nil {
 		if err := s.listen(dirs.TTY()); err != nil {
-			return err
+			return j, err
 		}
 	}
 	var init *oci.Create
@@ -130,19 +132,19 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 		case *oci.Start:
 			if s.before != nil {
 				if err := s.before(); err != nil {
-					return err
+					return j, err
 				}
 			}
 		}
 		if err := j.Do(ctx, st); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
+			return j, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
 	if err := j.SetPhase(step.Up); err != nil {
-		return err
+		return j, err
 	}
 	b.setStatus(statusOf(n, facts, init, s.foreground, b.restarts(n.Name)))
-	return nil
+	return j, nil
 }
 
 // makeLiveDirs makes the node's live folders. The runtime passes through them as the node's root: hence the group.
@@ -219,15 +221,15 @@ func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 }
 
 // destroy removes a node altogether, whatever there is of it.
-func (b *Berth) destroy(ctx context.Context, name string) error {
-	live, err := b.liveJournal(name)
+func (b *Berth) destroy(ctx context.Context, name string, known journals) error {
+	live, err := readUnless(known.live, name, b.liveJournal)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := b.clear(ctx, name, live); err != nil {
 		return err
 	}
-	claims, err := b.claims(name)
+	claims, err := readUnless(known.claims, name, b.claims)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -241,6 +243,14 @@ func (b *Berth) destroy(ctx context.Context, name string) error {
 	}
 	step.Fault("folder removed")
 	return nil
+}
+
+// readUnless reads a journal, unless it is known and its file is as it was written.
+func readUnless(known *step.Journal, name string, read func(string) (*step.Journal, error)) (*step.Journal, error) {
+	if known != nil && known.Untouched() {
+		return known, nil
+	}
+	return read(name)
 }
 
 // Start starts a stopped node; changed is false if it ran already.
@@ -270,7 +280,7 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 		l.release()
 		return refuse.Busyf("node %s is running; stop it, or remove it with --force", name)
 	}
-	if err := b.remove(ctx, name); err != nil {
+	if err := b.remove(ctx, name, journals{}); err != nil {
 		l.release()
 		return err
 	}
@@ -278,13 +288,14 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	return nil
 }
 
-func (b *Berth) remove(ctx context.Context, name string) error {
-	if claims, err := b.claims(name); err == nil {
+func (b *Berth) remove(ctx context.Context, name string, known journals) error {
+	claims, err := readUnless(known.claims, name, b.claims)
+	if err == nil {
 		if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
 			return err
 		}
 	}
-	return b.destroy(ctx, name)
+	return b.destroy(ctx, name, journals{claims: claims, live: known.live})
 }
 
 // holderEnds is how long a berth run may take to end after its connections are closed.

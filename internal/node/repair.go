@@ -126,19 +126,19 @@ func (b *Berth) settleNode(ctx context.Context, name string) (did string, err er
 		if _, err := os.Stat(dirs.Lib); errors.Is(err, fs.ErrNotExist) {
 			return did, nil
 		}
-		return "removed an empty folder", b.destroy(ctx, name)
+		return "removed an empty folder", b.destroy(ctx, name, journals{})
 	case err != nil:
 		return did, err
 	case claims.Phase == step.Creating:
-		return "rolled back: its creation was interrupted", b.destroy(ctx, name)
+		return "rolled back: its creation was interrupted", b.destroy(ctx, name, journals{})
 	case claims.Phase == step.Removing:
-		return "removed: its removal was interrupted", b.destroy(ctx, name)
+		return "removed: its removal was interrupted", b.destroy(ctx, name, journals{})
 	case claims.Unfinished():
 		did = "stopped: a change of what it is made of was interrupted"
 		return did, claims.UndoUnfinished(ctx)
 	}
 	if st, err := b.status(name); err == nil && st.Foreground != nil && !alive(st.Foreground.PID, st.Foreground.Start) {
-		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name)
+		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name, journals{})
 	}
 	return did, nil
 }

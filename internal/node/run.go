@@ -46,7 +46,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}()
 	start, _ := startTime(os.Getpid())
 	s := starter{
-		stdin: rio.In, stdout: rio.Out, stderr: rio.Err, foreground: &holder{os.Getpid(), start},
+		stdin: rio.In, stdout: rio.Out, stderr: rio.Err, foreground: &holder{os.Getpid(), start}, forRun: true,
 	}
 	var tty *oci.Terminal
 	s.before = func() error {
@@ -70,14 +70,14 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	pid, pidfd, err := b.runUp(ctx, l, n, s)
+	js, pidfd, err := b.runUp(ctx, l, n, s)
 	if err != nil {
 		l.remove()
 		return 0, err
 	}
 	l.release()
 	defer pidfd.Close()
-	ws := b.awaitForeground(pid, pidfd, signals)
+	ws := b.awaitForeground(createStep(js.live).PID, pidfd, signals)
 	if tty != nil {
 		tty.Drain()
 	}
@@ -88,7 +88,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 		return code, err
 	}
 	oom := b.oomKilled(n.Name)
-	if err := b.remove(clean, n.Name); err != nil {
+	if err := b.remove(clean, n.Name, js); err != nil {
 		l.release()
 		return code, err
 	}
@@ -103,25 +103,20 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 }
 
 // runUp creates the node and opens its init.
-func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (int, *os.File, error) {
+func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (journals, *os.File, error) {
 	if err := b.settle(ctx, n.Name); err != nil {
-		return 0, nil, err
+		return journals{}, nil, err
 	}
 	if _, err := b.stored(n.Name); err == nil {
-		return 0, nil, refuse.Busyf("node %s exists already", n.Name)
+		return journals{}, nil, refuse.Busyf("node %s exists already", n.Name)
 	}
-	if err := b.create(ctx, l, n, s); err != nil {
-		return 0, nil, err
-	}
-	init, err := b.createdInit(n.Name)
+	js, err := b.create(ctx, l, n, s)
 	if err != nil {
-		return 0, nil, err
+		return journals{}, nil, err
 	}
+	init := createStep(js.live)
 	pidfd, err := openInit(init.PID, init.StartTime)
-	if err != nil {
-		return 0, nil, err
-	}
-	return init.PID, pidfd, nil
+	return js, pidfd, err
 }
 
 // guard makes the keeper remove the node if this process dies: it sees the connection close.

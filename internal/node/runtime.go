@@ -3,23 +3,23 @@ package node
 import (
 	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"berth/internal/cgroup"
-	"berth/internal/host"
 	"berth/internal/ids"
 	"berth/internal/mounts"
 	"berth/internal/oci"
+	"berth/internal/plan"
 	"berth/internal/refuse"
 )
 
 // Runtime returns the fastest OCI runtime that works here, with how each did. The probe runs once a boot, and again
 // when a runtime was installed, updated or removed.
-func (b *Berth) Runtime(ctx context.Context) (*oci.Choice, error) {
+func (b *Berth) Runtime(ctx context.Context) (c *oci.Choice, err error) {
 	if err := b.makeDirs(); err != nil {
 		return nil, err
 	}
@@ -43,10 +43,14 @@ func (b *Berth) Runtime(ctx context.Context) (*oci.Choice, error) {
 		return nil, err
 	}
 	defer lock.Close()
+	defer func() { err = errors.Join(err, b.sweepProbe(context.WithoutCancel(ctx))) }()
+	if err := cgroup.Make(ctx, cg, b.probeGroup()); err != nil {
+		return nil, err
+	}
 	t := oci.Trial{
 		Dir: b.Layout.Run, Program: program, Args: []string{"--version"}, IDs: mounts.IDs{Base: ids.Last, Size: ids.Size},
-		Hide:  func(runtime string) []string { return hide(runtime, cg) },
-		Group: "/" + b.probeGroup(), Mounts: mountPoints(cg), Lock: lock,
+		Adapt: func(l *oci.Launch) { plan.EnterGroups(l, cg, b.probeGroup()) },
+		Group: "/" + b.probeGroup(), Lock: lock,
 	}
 	return oci.Choose(ctx, b.Layout.RuntimeProbe(), boot, t)
 }
@@ -132,20 +136,4 @@ func (b *Berth) runtime(ctx context.Context) (oci.Runtime, error) {
 		return oci.Runtime{}, err
 	}
 	return c.Best, nil
-}
-
-func hide(runtime string, cg host.Cgroups) []string {
-	if runtime == "crun" && cg.Mode() == "hybrid" {
-		return []string{cg.V2}
-	}
-	return nil
-}
-
-func mountPoints(cg host.Cgroups) []string {
-	all := slices.Collect(maps.Values(cg.V1))
-	if cg.V2 != "" {
-		all = append(all, cg.V2)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }

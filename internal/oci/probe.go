@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +24,10 @@ type Trial struct {
 	Program string   // a static program of the host
 	Args    []string // its arguments; it must print something and end
 	IDs     mounts.IDs
-	Hide    func(runtime string) []string // what that runtime must not see (mounts.Plan.Hide); nil: nothing
-	Group   string                        // cgroups path of the trials, for them alone; the runtimes make it
-	Mounts  []string                      // where cgroup hierarchies are mounted: Group is removed there afterwards
-	Rounds  int                           // runs of each runtime; 0: 5
-	Lock    *os.File                      // the runtimes hold it while they work, or nil: see Launch.Lock
+	Group   string        // cgroups path of the trials, for them alone; whoever probes makes it, where Adapt needs it, and removes it
+	Adapt   func(*Launch) // makes a launch what it is for a node of this host: how it gets into its groups, what it does not see; nil: it is
+	Rounds  int           // runs of each runtime; 0: 5
+	Lock    *os.File      // the runtimes hold it while they work, or nil: see Launch.Lock
 }
 
 const (
@@ -224,15 +222,15 @@ func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err err
 			Stage: []mounts.Stage{{At: program, Source: source, ReadOnly: true}},
 		},
 	}
-	if t.Hide != nil {
-		l.Plan.Hide = t.Hide(r.Name)
+	if t.Adapt != nil {
+		t.Adapt(&l)
 	}
 	bundle := &Bundle{Dir: l.Bundle, Spec: spec}
 	create := &Create{Launch: l, CgroupsPath: t.Group}
 	start := &Start{Launch: l, Args: spec.Process.Args, Env: spec.Process.Env, Cwd: spec.Process.Cwd}
 	defer func() {
 		clean := context.WithoutCancel(ctx)
-		err = errors.Join(err, create.Undo(clean), bundle.Undo(clean), t.removeGroups())
+		err = errors.Join(err, create.Undo(clean), bundle.Undo(clean))
 	}()
 	if err := bundle.Do(ctx); err != nil {
 		return 0, err
@@ -270,15 +268,4 @@ func finished(ctx context.Context, create *Create, out *os.File) error {
 		return errors.New("its node ended without a word")
 	}
 	return nil
-}
-
-// removeGroups removes the groups that the runtimes made for the trials.
-func (t *Trial) removeGroups() error {
-	var all error
-	for _, m := range t.Mounts {
-		if err := syscall.Rmdir(filepath.Join(m, t.Group)); err != nil && !errors.Is(err, syscall.ENOENT) {
-			all = errors.Join(all, fmt.Errorf("remove group %s of %s: %w", t.Group, m, err))
-		}
-	}
-	return all
 }

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,15 +33,13 @@ func TestChoose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _, _ := cgroupMounts(t, "")
 	trial := Trial{
 		Dir: dir, Program: "/bin/busybox", Args: []string{"--help"}, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
-		Group: fmt.Sprintf("/berth-test-probe-%d", os.Getpid()), Mounts: all, Rounds: 3,
-		Hide: func(runtime string) []string {
-			if runtime == "crun" && c.Mode() == "hybrid" {
-				return []string{c.V2}
+		Group: probeGroup(t, "probe"), Rounds: 3,
+		Adapt: func(l *Launch) {
+			if l.Runtime.Name == "crun" && c.Mode() == "hybrid" {
+				l.Plan.Hide = []string{c.V2}
 			}
-			return nil
 		},
 	}
 	cache := filepath.Join(dir, "runtime.json")
@@ -91,10 +90,9 @@ func TestProbeHybrid(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	all, _, _ := cgroupMounts(t, "")
 	got, err := Probe(context.Background(), Trial{
 		Dir: dir, Program: "/bin/busybox", IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
-		Group: fmt.Sprintf("/berth-test-hybrid-%d", os.Getpid()), Mounts: all, Rounds: 1,
+		Group: probeGroup(t, "hybrid"), Rounds: 1,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,4 +103,19 @@ func TestProbeHybrid(t *testing.T) {
 	for _, r := range got.Tried {
 		t.Log(r)
 	}
+}
+
+// probeGroup is a cgroup that the runtimes make in their trials, and that is removed at the end.
+func probeGroup(t *testing.T, name string) string {
+	t.Helper()
+	group := fmt.Sprintf("/berth-test-%s-%d", name, os.Getpid())
+	t.Cleanup(func() {
+		all, _, _ := cgroupMounts(t, "")
+		for _, m := range all {
+			if err := os.Remove(filepath.Join(m, group)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+		}
+	})
+	return group
 }

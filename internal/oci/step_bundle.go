@@ -23,16 +23,19 @@ func Kinds() step.Kinds {
 	}
 }
 
-// Bundle writes the runtime's configuration of a node to Dir/config.json.
+// Bundle writes the runtime's configuration of a node to Dir/config.json. The journal does not repeat what is in it.
 type Bundle struct {
 	Dir  string      `json:"dir"`
-	Spec *specs.Spec `json:"spec"`
+	Spec *specs.Spec `json:"-"` // nil in a step that a journal told of
 }
 
 // Kind implements step.Step.
 func (s *Bundle) Kind() string { return "oci.bundle" }
 
 func (s *Bundle) String() string {
+	if s.Spec == nil {
+		return s.config()
+	}
 	p := s.Spec.Process
 	return fmt.Sprintf("%s: %d capabilities, %d mounts, command %q", s.config(), len(p.Capabilities.Bounding), len(s.Spec.Mounts), p.Args)
 }

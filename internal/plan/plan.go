@@ -44,6 +44,7 @@ type Facts struct {
 	Root    image.HostRoot        // of image host
 	Mask    []string              // more files that read as empty inside
 	TTY     bool                  // the command gets a terminal
+	ForRun  bool                  // the node and its delta end with its command: berth run
 }
 
 // Command is what runs as a node's process 1, found in its image.
@@ -127,9 +128,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		Runtime: f.Runtime, State: f.Layout.RuntimeState(), ID: n.Name, Bundle: dirs.Bundle(),
 		PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(), Plan: staged,
 	}
-	if launch.Runtime.Name == "crun" && f.Host.Cgroups.Mode() != "v2" {
-		f.ownGroups(&launch, groupPath)
-	}
+	EnterGroups(&launch, f.Host.Cgroups, groupPath)
 	links, err := link.Live(f.linkInput(n, claims))
 	if err != nil {
 		return nil, err
@@ -147,10 +146,13 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	), nil
 }
 
-// ownGroups makes crun start in the node's groups and leave them alone: it refuses a hybrid hierarchy whose v2 tree has a
-// controller, resets v1's memory limit, and joining the groups afterwards would take longer than everything else.
-func (f *Facts) ownGroups(l *oci.Launch, groupPath string) {
-	cg := f.Host.Cgroups
+// EnterGroups makes crun on v1 start in the groups at a path, which are there, and leave them alone: it refuses a hybrid
+// hierarchy whose v2 tree has a controller, resets v1's memory limit, and joining the groups afterwards would take longer
+// than everything else. Other launches stay as they are.
+func EnterGroups(l *oci.Launch, cg host.Cgroups, groupPath string) {
+	if l.Runtime.Name != "crun" || cg.Mode() == "v2" {
+		return
+	}
 	for _, controller := range slices.Sorted(maps.Keys(cg.V1)) {
 		mount := cg.V1[controller]
 		if !slices.ContainsFunc(l.V1, func(g oci.V1Group) bool { return g.Mount == mount }) {
@@ -292,7 +294,7 @@ func (f *Facts) root(n *vnode.Node) mounts.Root {
 		r.Plain = filepath.Join(d.Path, "root")
 		return r
 	}
-	r.Lower, r.Upper, r.Work = f.Image.Lowers, d.Upper(), d.Work()
+	r.Lower, r.Upper, r.Work, r.Volatile = f.Image.Lowers, d.Upper(), d.Work(), f.ForRun
 	return r
 }
 

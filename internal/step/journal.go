@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 )
 
-// version is the format of the journal. A berth reads its own and every older one.
-const version = 1
+// version is the format of the journal. A berth reads its own and every older one. Since 2 a step that doing it did not
+// change is not repeated in its record of done.
+const version = 2
 
 // Phase says what to do with a journal whose process was killed.
 type Phase string
@@ -32,6 +34,7 @@ type Journal struct {
 	Phase Phase
 	Set   *Set // a live change that was begun and not ended; its steps are the last ones
 	path  string
+	file  stamp // the file as this process last left it
 	size  int64 // bytes that hold whole records
 	torn  bool  // something else may lie behind them: the next write cuts it off
 	sets  mark  // where those records begin that are ended sets and nothing else, up to the last
@@ -57,7 +60,7 @@ type record struct {
 	Undo   *int            `json:"undo,omitempty"` // its undo was begun
 	Undone *int            `json:"undone,omitempty"`
 	Kind   string          `json:"kind,omitempty"`
-	Step   json.RawMessage `json:"step,omitempty"`
+	Step   json.RawMessage `json:"step,omitempty"` // of done: only if doing it filled in fields
 
 	Set    *Set `json:"set,omitempty"`
 	SetEnd bool `json:"set_end,omitempty"`
@@ -138,8 +141,10 @@ func (j *Journal) fold(line int, r record, kinds Kinds) error {
 		if err != nil {
 			return err
 		}
-		if e.step, err = kinds.Decode(e.step.Kind(), r.Step); err != nil {
-			return err
+		if r.Step != nil {
+			if e.step, err = kinds.Decode(e.step.Kind(), r.Step); err != nil {
+				return err
+			}
 		}
 		e.done = true
 	case r.Undo != nil:
@@ -203,7 +208,11 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 		}
 	}
 	i := len(j.steps)
-	if err := j.writeStep(record{Begin: &i, Kind: s.Kind()}, s); err != nil {
+	begun, err := marshal(s)
+	if err == nil {
+		err = j.write(record{Begin: &i, Kind: s.Kind(), Step: begun})
+	}
+	if err != nil {
 		return err
 	}
 	j.steps = append(j.steps, entry{step: s})
@@ -215,7 +224,14 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 	if err := s.Verify(ctx); err != nil {
 		return err
 	}
-	if err := j.writeStep(record{Done: &i}, s); err != nil {
+	done, err := marshal(s)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(done, begun) {
+		done = nil
+	}
+	if err := j.write(record{Done: &i, Step: done}); err != nil {
 		return err
 	}
 	j.steps[i].done = true
@@ -274,13 +290,12 @@ func (j *Journal) Close(ctx context.Context) error {
 	return nil
 }
 
-func (j *Journal) writeStep(r record, s Step) error {
+func marshal(s Step) (json.RawMessage, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
-		return fmt.Errorf("journal %s: %w", s.Kind(), err)
+		return nil, fmt.Errorf("journal %s: %w", s.Kind(), err)
 	}
-	r.Step = b
-	return j.write(r)
+	return b, nil
 }
 
 // write appends records with one write call, over a torn tail if there is one.
@@ -311,5 +326,29 @@ func (j *Journal) write(records ...record) error {
 		j.markSets(r)
 	}
 	j.size += int64(buf.Len())
+	if fi, err := f.Stat(); err == nil {
+		j.file = stampOf(fi)
+	}
 	return nil
+}
+
+// stamp tells a file that was written from one that was not.
+type stamp struct {
+	inode uint64
+	size  int64
+	time  int64 // ns
+}
+
+func stampOf(fi os.FileInfo) stamp {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return stamp{}
+	}
+	return stamp{st.Ino, st.Size, st.Mtim.Nano()}
+}
+
+// Untouched reports whether the file is as this journal's last write left it, so that reading it again would tell no more.
+func (j *Journal) Untouched() bool {
+	fi, err := os.Stat(j.path)
+	return err == nil && j.file != stamp{} && stampOf(fi) == j.file
 }

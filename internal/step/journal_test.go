@@ -248,7 +248,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	header := `{"berth":1,"boot":"b","node":"n"}` + "\n"
 	for _, tc := range []struct{ name, text, want string }{
 		{"no JSON", "hello\n", "line 1: "},
-		{"newer format", `{"berth":2}` + "\n", "line 1: format 2, this berth reads 1 to 1"},
+		{"newer format", `{"berth":3}` + "\n", "line 1: format 3, this berth reads 1 to 2"},
 		{"unknown step", header + `{"begin":0,"kind":"warp.drive","step":{}}` + "\n", `line 2: unknown step "warp.drive"`},
 		{"out of order", header + `{"begin":7,"kind":"test.file","step":{}}` + "\n", "line 2: step 7 begun as number 0"},
 		{"done unbegun", header + `{"done":0,"step":{}}` + "\n", "line 2: no step 0 was begun"},
@@ -312,4 +312,79 @@ func FuzzJournal(f *testing.F) {
 			j.endSet()
 		}
 	})
+}
+
+// TestDoneSaysWhatIsNew: a step is repeated only if doing it changed it; format 1 always did, and is read too.
+func TestDoneSaysWhatIsNew(t *testing.T) {
+	j, dir := start(t)
+	done := &file{Path: filepath.Join(dir, "made before"), Made: true}
+	if err := j.Do(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "b")}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(j.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "made before"); n != 1 {
+		t.Errorf("a step that did not change is there %d times:\n%s", n, text)
+	}
+	if n := strings.Count(string(text), `/b"`); n != 2 {
+		t.Errorf("a step that changed is there %d times:\n%s", n, text)
+	}
+	old := filepath.Join(dir, "old")
+	format1 := `{"berth":1,"boot":"b","node":"n"}
+{"begin":0,"kind":"test.file","step":{"path":"/x"}}
+{"done":0,"step":{"path":"/x","made":true}}
+`
+	if err := os.WriteFile(old, []byte(format1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{j.path: true, old: true} {
+		again, err := Open(path, kinds())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range again.Steps() {
+			if s.(*file).Made != want || again.Unfinished() {
+				t.Errorf("%s: %+v, unfinished %v", path, s, again.Unfinished())
+			}
+		}
+	}
+}
+
+// TestUntouched: a journal knows whether another process wrote to its file, or replaced it.
+func TestUntouched(t *testing.T) {
+	j, dir := start(t)
+	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "a")}); err != nil {
+		t.Fatal(err)
+	}
+	if !j.Untouched() {
+		t.Error("nobody touched it")
+	}
+	other := reopen(t, j)
+	if other.Untouched() {
+		t.Error("one that was read and not written does not know")
+	}
+	if err := other.SetPhase(Removing); err != nil {
+		t.Fatal(err)
+	}
+	if !other.Untouched() || j.Untouched() {
+		t.Errorf("after a write by the other: it %v, this %v", other.Untouched(), j.Untouched())
+	}
+	text, err := os.ReadFile(j.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(j.path+".new", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(j.path+".new", j.path); err != nil {
+		t.Fatal(err)
+	}
+	if other.Untouched() {
+		t.Error("replaced by its like, and not noticed")
+	}
 }
