@@ -27,6 +27,7 @@ type test struct {
 	pkg, name string
 	action    string // pass, fail, skip; "" while it runs
 	output    []string
+	seconds   float64
 	children  int
 	failedIn  int // of its subtests, at any depth
 }
@@ -95,7 +96,7 @@ func (t *tally) test(e event) {
 	case "output":
 		x.output = append(x.output, e.Output)
 	case "pass", "fail", "skip":
-		x.action = e.Action
+		x.action, x.seconds = e.Action, e.Elapsed
 	}
 	if e.Action == "fail" {
 		t.failed(x)
@@ -143,13 +144,27 @@ func frame(line string) bool {
 	return false
 }
 
+// slow names a package's tests that took longest, where that is what a run waits for.
+func (t *tally) slow(pkg string) string {
+	text := ""
+	for _, x := range t.order {
+		if x.pkg == pkg && t.parent(x) == nil && x.seconds >= 30 {
+			text += fmt.Sprintf(" %s %.0f", x.name, x.seconds)
+		}
+	}
+	if text != "" {
+		text = ":" + text
+	}
+	return text
+}
+
 // pkg takes in an event of a package as a whole.
 func (t *tally) pkg(e event) {
 	switch e.Action {
 	case "output":
 		t.packages[e.Package] = append(t.packages[e.Package], e.Output)
 	case "pass":
-		fmt.Fprintf(t.w, "ok   %s %.1fs\n", e.Package, e.Elapsed)
+		fmt.Fprintf(t.w, "ok   %s %.1fs%s\n", e.Package, e.Elapsed, t.slow(e.Package))
 		delete(t.packages, e.Package)
 	case "skip":
 		delete(t.packages, e.Package) // no tests in it
@@ -158,7 +173,7 @@ func (t *tally) pkg(e event) {
 		if t.failedTests(e.Package) == 0 {
 			t.broken = append(t.broken, e.Package)
 		}
-		fmt.Fprintf(t.w, "FAIL %s %.1fs\n", e.Package, e.Elapsed)
+		fmt.Fprintf(t.w, "FAIL %s %.1fs%s\n", e.Package, e.Elapsed, t.slow(e.Package))
 		for _, line := range slices.Concat(t.builds[e.FailedBuild], t.packages[e.Package]) {
 			if line != "FAIL\n" {
 				fmt.Fprintf(t.w, "    %s", line)
