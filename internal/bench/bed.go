@@ -72,7 +72,8 @@ type Lab struct {
 	// Network makes the arms of a network benchmark, the host's first, and what removes them; networks as berth bench net
 	// takes them, to a peer elsewhere or, for "", on this machine.
 	Network func(ctx context.Context, o *NetOptions, peer string, networks []string) ([]NetArm, func(), error)
-	Self    string   // path of this program
-	Root    []string // arguments with which it works on the same state: --root DIR
-	Version string   // of Berth
+	Folder  func(dir string) error // refuses a folder that a node may not have; nil: none
+	Self    string                 // path of this program
+	Root    []string               // arguments with which it works on the same state: --root DIR
+	Version string                 // of Berth
 }

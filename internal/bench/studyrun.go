@@ -95,6 +95,14 @@ func RunStudy(ctx context.Context, o StudyOptions, lab Lab, path string, progres
 	if err != nil {
 		return nil, err
 	}
+	// At once, not row by row when its turn comes.
+	if lab.Folder != nil && slices.ContainsFunc(defs, func(d definition) bool { return len(d.disk) > 0 }) {
+		for _, dir := range o.Dirs {
+			if err := lab.Folder(dir); err != nil {
+				return nil, fmt.Errorf("measure in %s: %w", dir, err)
+			}
+		}
+	}
 	where, err := computer()
 	if err != nil {
 		return nil, err

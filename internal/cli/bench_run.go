@@ -215,7 +215,7 @@ func (a *app) lab() (bench.Lab, error) {
 	if err != nil {
 		return bench.Lab{}, fmt.Errorf("find this program: %w", err)
 	}
-	lab := bench.Lab{Self: self, Version: Version}
+	lab := bench.Lab{Self: self, Version: Version, Folder: b.CheckFolder}
 	if a.root != "" {
 		lab.Root = []string{"--root", a.root}
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth/internal/gateway"
 	"berth/internal/image"
 	"berth/internal/link"
 	"berth/internal/vnode"
@@ -36,6 +37,12 @@ func BenchNode(dir, device string, writes bool) *vnode.Node {
 	}
 	vnode.Defaults(n)
 	return n
+}
+
+// CheckFolder refuses a folder that a node may not have in it.
+func (b *Berth) CheckFolder(dir string) error {
+	_, err := gateway.Bind{}.Look(vnode.Mount{Source: dir, Target: dir}, gateway.Node{Layout: b.Layout})
+	return err
 }
 
 // BenchArm makes the node and returns how to run a command in it: its standard output, and an error that holds what it

@@ -95,7 +95,11 @@ func (b *Berth) sweepProbe(ctx context.Context) error {
 
 // repairProbe is sweepProbe for where nobody holds the lock.
 func (b *Berth) repairProbe(ctx context.Context) (did bool, err error) {
-	if len(oci.ProbeLeft(b.Layout.Run, b.Layout.RuntimeProbe())) == 0 {
+	cg, err := b.cgroups()
+	if err != nil {
+		return false, err
+	}
+	if len(oci.ProbeLeft(b.Layout.Run, b.Layout.RuntimeProbe())) == 0 && !cgroup.There(cg, b.probeGroup()) {
 		return false, nil
 	}
 	lock, err := b.lockProbe(ctx)
