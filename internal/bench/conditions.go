@@ -40,7 +40,7 @@ func (w watch) end(disk string) Conditions {
 		c.DiskTempC = hottest(filepath.Join(w.sys, "block", disk, "device/hwmon*/temp1_input"),
 			filepath.Join(w.sys, "block", disk, "device/hwmon/hwmon*/temp1_input"))
 	}
-	if all := now.all - w.cpu.all; ok && all > 0 {
+	if all := now.all - w.cpu.all; ok && all >= fewestTicks {
 		c.StealPct = 100 * max(now.steal-w.cpu.steal, 0) / all
 		// Interrupts are left out: much of what a disk or a card causes is nobody's CPU time.
 		others := (now.programs-w.cpu.programs)*tick - (ownTime() - w.own).Seconds()
@@ -48,6 +48,10 @@ func (w watch) end(disk string) Conditions {
 	}
 	return c
 }
+
+// fewestTicks of all CPUs are what CPU times can be told of: a tick is 10 ms, and of fewer than these one is more than a
+// percent. Of a shorter trial, such as the start of a node, they say nothing.
+const fewestTicks = 100
 
 // readCPUTimes reads user, nice and system as programs', and steal, of all CPUs (proc_stat(5)).
 func readCPUTimes() (cpuTimes, bool) {

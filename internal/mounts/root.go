@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,10 +45,7 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 		return err
 	}
 	options := "lowerdir=" + strings.Join(names, ":") + ",upperdir=" + upper + ",workdir=" + work
-	if r.Volatile {
-		options += ",volatile"
-	}
-	if err := unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options); err != nil {
+	if err := r.overlay(options); err != nil {
 		return fmt.Errorf("mount the overlay of %d layers and %s at %s: %w (the kernel log may say more)", len(names), r.upperName(), r.At, err)
 	}
 	if err := r.writable(); err != nil {
@@ -60,6 +58,17 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 		}
 	}
 	return nil
+}
+
+// overlay mounts the overlay; a kernel that does not know volatile does without.
+func (r *Root) overlay(options string) error {
+	if r.Volatile {
+		err := unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options+",volatile")
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+	return unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options)
 }
 
 // layers mounts each lower folder, idmapped if there is a user namespace, in dir under its number.

@@ -96,8 +96,14 @@ func (r *Report) status() (text string, alarm bool) {
 	if r.Study.Emulated != "" {
 		s = append(s, "EMULATED ("+r.Study.Emulated+"): these speeds are not those of real hardware.")
 	}
-	rows, marked := 0, 0
+	rows, marked, trials, seen := 0, 0, 0, 0
 	for i := range r.Study.Experiments {
+		for _, t := range r.Study.Experiments[i].Trials {
+			trials++
+			if len(t.Disturbed) > 0 {
+				seen++
+			}
+		}
 		for _, row := range r.Study.Experiments[i].Rows {
 			rows++
 			if slices.Contains(row.Flags, bench.Disturbed) {
@@ -106,7 +112,8 @@ func (r *Report) status() (text string, alarm bool) {
 		}
 	}
 	if marked > 0 {
-		s = append(s, fmt.Sprintf("DISTURBED: something else used the machine during %d of %s.", marked, plural(rows, "row")))
+		s = append(s, fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers; something else was seen to use the machine in %d of %s.",
+			marked, plural(rows, "row"), seen, plural(trials, "trial")))
 	}
 	if len(s) == 0 {
 		return fmt.Sprintf("Complete: %s measured, none disturbed.", plural(rows, "row")), false
