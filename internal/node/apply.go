@@ -93,6 +93,10 @@ func (b *Berth) check(ctx context.Context, n *vnode.Node) error {
 // renew starts a stopped node with a spec that may differ from the one it had.
 func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Stored) error {
 	n := next.Now
+	// Its init may have ended since the node was settled: what that left is undone first.
+	if _, err := b.settleLive(ctx, n.Name); err != nil {
+		return err
+	}
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -92,19 +91,24 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if err != nil {
 		return nil, err
 	}
-	dirs := b.Layout.Node(n.Name)
+	dirs, owner := b.Layout.Node(n.Name), plan.Range(claims.Steps()).Base
+	if err := makeLiveDir(dirs.Run, owner); err != nil { // if it is there, it is not this start's to clear
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.clear(context.WithoutCancel(ctx), n.Name, j))
 		}
 	}()
-	if err := b.makeLiveDirs(dirs, plan.Range(claims.Steps()).Base); err != nil {
-		return nil, err
+	for _, d := range []string{dirs.Root(), dirs.Stage()} {
+		if err := makeLiveDir(d, owner); err != nil {
+			return nil, err
+		}
 	}
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
 		return j, err
 	}
-	files, err := b.stdio(n.Name, &s, plan.Range(claims.Steps()).Base)
+	files, err := b.stdio(n.Name, &s, owner)
 	if err != nil {
 		return j, err
 	}
@@ -147,17 +151,16 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	return j, nil
 }
 
-// makeLiveDirs makes the node's live folders. The runtime passes through them as the node's root: hence the group.
-func (b *Berth) makeLiveDirs(dirs layout.Node, gid uint32) error {
-	for _, d := range []string{dirs.Run, dirs.Root(), dirs.Stage()} {
-		if err := os.Mkdir(d, 0o710); err != nil {
-			return fmt.Errorf("make folder of node %s: %w", dirs.Name, err)
-		}
-		if err := os.Chown(d, 0, int(gid)); err != nil {
-			return fmt.Errorf("make folder of node %s: %w", dirs.Name, err)
-		}
-		step.Fault("live folder made")
+// makeLiveDir makes one of a node's live folders. The runtime passes through them as the node's root: hence the group.
+func makeLiveDir(dir string, gid uint32) error {
+	err := os.Mkdir(dir, 0o710)
+	if err == nil {
+		err = os.Chown(dir, 0, int(gid))
 	}
+	if err != nil {
+		return fmt.Errorf("make a live folder: %w", err)
+	}
+	step.Fault("live folder made")
 	return nil
 }
 

@@ -112,6 +112,7 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 // settle brings a node out of the state that a killed command left it in. The caller holds its lock.
 func (b *Berth) settle(ctx context.Context, name string) error {
 	_, err := b.settleNode(ctx, name)
+	step.Fault("settled")
 	return err
 }
 

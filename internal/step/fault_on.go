@@ -9,11 +9,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 var passed atomic.Int64
 
-// Fault counts the points a process passes and kills it with SIGKILL at the one that BERTH_FAULT names.
+// Fault counts the points a process passes. It kills the process with SIGKILL at the one that BERTH_FAULT names, and
+// stops it with SIGSTOP at the one that BERTH_FAULT_STOP names, so that a test can change the world under its hands.
 // With BERTH_FAULT_LOG, each point passed is appended to that file.
 func Fault(name string) {
 	n := passed.Add(1)
@@ -27,6 +30,9 @@ func Fault(name string) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
+	if at, err := strconv.ParseInt(os.Getenv("BERTH_FAULT_STOP"), 10, 64); err == nil && at == n {
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+	}
 }
 
 // KeeperEnv gives the keeper the fault point that BERTH_FAULT_KEEPER names instead of its starter's.
@@ -34,7 +40,7 @@ func KeeperEnv(env []string) []string {
 	var out []string
 	for _, e := range env {
 		switch k, v, _ := strings.Cut(e, "="); k {
-		case "BERTH_FAULT", "BERTH_FAULT_LOG":
+		case "BERTH_FAULT", "BERTH_FAULT_STOP", "BERTH_FAULT_LOG":
 		case "BERTH_FAULT_KEEPER":
 			out = append(out, "BERTH_FAULT="+v)
 		case "BERTH_FAULT_KEEPER_LOG":
