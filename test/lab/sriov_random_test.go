@@ -10,16 +10,16 @@ import (
 )
 
 // testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper, in any order, several at once.
-// BERTH_LAB_ROUNDS says how often (25), BERTH_LAB_SEED repeats a run.
+// BERTH_LAB_ACTS says how often at least (100), BERTH_LAB_SEED repeats a run.
 func testRandom(t *testing.T, a *host) {
-	rounds, seed := 25, uint64(time.Now().UnixNano())
-	if s := os.Getenv("BERTH_LAB_ROUNDS"); s != "" {
-		rounds = number(t, s)
+	wanted, seed := 100, uint64(time.Now().UnixNano())
+	if s := os.Getenv("BERTH_LAB_ACTS"); s != "" {
+		wanted = number(t, s)
 	}
 	if s := os.Getenv("BERTH_LAB_SEED"); s != "" {
 		seed = uint64(number(t, s))
 	}
-	t.Logf("%d rounds, seed %d", rounds, seed)
+	t.Logf("%d acts, seed %d", wanted, seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
 	before := strings.Join(a.home(t), "\n")
 	for i := range 7 {
@@ -28,11 +28,12 @@ func testRandom(t *testing.T, a *host) {
 	// A MAC that two functions have, at any time.
 	a.Write(t, "/root/twice.sh", "while sleep 0.1; do ip link show "+a.pf+" | grep -o 'link/ether [^ ]*' | sort | uniq -d; done >/root/twice\n")
 	a.OK(t, "bash /root/twice.sh & echo $! >/root/twice.pid")
-	for range rounds {
+	for done := 0; done < wanted; {
 		var acts []string
 		for range 1 + dice.IntN(3) {
 			acts = append(acts, act(dice))
 		}
+		done += len(acts)
 		a.OK(t, strings.Join(acts, "\n")+"\nwait\ntrue")
 	}
 	if out := a.OK(t, "kill $(cat /root/twice.pid); cat /root/twice"); out != "" {
