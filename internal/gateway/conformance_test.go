@@ -16,6 +16,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/thread"
 	"berth/internal/vnode"
 )
 
@@ -192,7 +193,7 @@ func (m member) enter(t *testing.T, way Way, script string, out *[]byte, prepare
 		IDs:   mounts.IDs{Base: 0x41240000, Size: 65536},
 	}
 	ids := []syscall.SysProcIDMap{{HostID: int(p.IDs.Base), Size: int(p.IDs.Size)}}
-	err := mounts.Thread(func() (err error) {
+	err := thread.Own(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

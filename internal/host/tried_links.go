@@ -3,11 +3,11 @@ package host
 import (
 	"context"
 	"fmt"
-	"os"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // tryLinks makes a link of each kind, and what shapes them, in a network namespace of its own.
@@ -20,37 +20,17 @@ func tryLinks(ctx context.Context) (links, shaping map[string]error) {
 	if ctx.Err() != nil {
 		return links, shaping
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := elsewhere(func() { makeLinks(links, shaping) }); err != nil {
-			all(err)
+	err := thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
 		}
-	}()
-	<-done
-	return links, shaping
-}
-
-// elsewhere runs f in a new network namespace. The thread comes back after it, or is given up: the main thread of a
-// process cannot end, and must not be left in another namespace, because it is what /proc/self shows.
-func elsewhere(f func()) error {
-	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
+		makeLinks(links, shaping)
+		return nil
+	})
 	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open the network namespace: %w", err)
+		all(err)
 	}
-	defer home.Close()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("make a network namespace: %w", err)
-	}
-	f()
-	if err := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("go back to the network namespace of the host: %w", err) // locked for ever: the thread ends with its goroutine
-	}
-	runtime.UnlockOSThread()
-	return nil
+	return links, shaping
 }
 
 // makeLinks makes a link of each kind in the current network namespace, and shapes one of them.

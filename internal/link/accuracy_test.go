@@ -25,7 +25,7 @@ type flow struct {
 	to   net.Listener
 }
 
-func startFlow(t *testing.T, from, to *os.File, addr string) *flow {
+func startFlow(t testing.TB, from, to *os.File, addr string) *flow {
 	t.Helper()
 	f := &flow{}
 	if err := in(to, func() (err error) {

@@ -18,6 +18,8 @@ type Facts struct {
 	Links  map[string]HostLink // by name; nil if no network of the node names a parent
 	Pooled map[string]string   // by interface, what it would get from its MAC pool: see ReadPooled
 	Lacks  map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
+
+	LacksPriority string // why this kernel cannot give packets a priority; only tried where something would honour it
 }
 
 // HostLink is a link of the host.
@@ -31,6 +33,7 @@ type HostLink struct {
 	Speed        vnode.BitRate // of an adapter; 0 if it does not tell, as when its cable is out
 	DefaultRoute bool          // it carries a default route; only read where a link shall be lent
 	VFs          *HostVFs      // of an adapter with SR-IOV; only read where a virtual function is wanted
+	Queue        string        // what looks at priorities of all that leaves by it: "pfifo_fast on eth0"; only read where one is wanted
 }
 
 // HostVFs are an adapter's virtual functions.
@@ -46,10 +49,13 @@ type VFUse struct {
 }
 
 // ReadFacts reads what planning these networks needs: all links at once if one of them names a parent, what the kernel
-// has for rates if one of them has a rate, else nothing.
-func ReadFacts(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
+// has for rates if one of them has a rate, else nothing. class is the priority of networks that ask for none.
+func ReadFacts(nets []vnode.Network, class vnode.Priority, leases sriov.Leases) (Facts, error) {
 	f, err := readLinks(nets, leases)
 	if err != nil {
+		return f, err
+	}
+	if err := f.readQueues(nets, class); err != nil {
 		return f, err
 	}
 	ways := map[Way]bool{}

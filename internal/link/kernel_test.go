@@ -113,7 +113,7 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 	s.t.Helper()
 	n := vnode.Node{Name: s.name, Network: nets}
 	vnode.Defaults(&n)
-	facts, err := ReadFacts(nets, "")
+	facts, err := ReadFacts(nets, "", "")
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -38,6 +38,8 @@ func Kinds() step.Kinds {
 
 		"link.rate-change": func() step.Step { return &RateChange{} },
 
+		"link.priority": func() step.Step { return &Priority{} },
+
 		"sriov.claim":     func() step.Step { return &VFClaim{} },
 		"sriov.configure": func() step.Step { return &VFConfigure{} },
 		"sriov.move":      func() step.Step { return &VFMove{} },

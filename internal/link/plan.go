@@ -19,6 +19,7 @@ const defaultMTU = 1500
 type Input struct {
 	Node       string
 	Networks   []vnode.Network   // valid, with defaults filled in
+	Priority   vnode.Priority    // of networks that ask for none: the node's class's
 	SiteID     string            // what derived MACs depend on
 	MACDir     string            // index of MACs in use
 	PoolDir    string            // MAC pools
@@ -76,6 +77,13 @@ func Live(in Input) ([]step.Step, error) {
 		}
 		for _, r := range rates {
 			steps = append(steps, r)
+		}
+		p, err := in.priority(n)
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			steps = append(steps, p)
 		}
 		if p := in.probe(n, mac); p != nil {
 			steps = append(steps, p)

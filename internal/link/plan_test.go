@@ -156,7 +156,7 @@ func TestReadFacts(t *testing.T) {
 	b.must(err)
 	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("eth0").Attrs().Index, Dst: dst}))
 
-	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}}, "")
+	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}}, "", "")
 	b.must(err)
 	delete(got.Links, "lo")
 	want := map[string]HostLink{
@@ -168,7 +168,7 @@ func TestReadFacts(t *testing.T) {
 	if d := cmp.Diff(want, got.Links); d != "" {
 		t.Error(d)
 	}
-	if got, err := ReadFacts([]vnode.Network{{Mode: vnode.Bridge}}, ""); err != nil || got.Links != nil {
+	if got, err := ReadFacts([]vnode.Network{{Mode: vnode.Bridge}}, "", ""); err != nil || got.Links != nil {
 		t.Errorf("nothing was asked for: %v %v", got, err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/thread"
 	"berth/internal/vnode"
 )
 
@@ -154,16 +154,12 @@ func bringUp(h *netlink.Handle, l netlink.Link, mac string) error {
 
 // within runs f on a thread in the network namespace ns, which ends with f.
 func within(ns *os.File, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here
+	return thread.Own(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
+			return fmt.Errorf("enter network namespace: %w", err)
 		}
-		done <- f()
-	}()
-	return <-done
+		return f()
+	})
 }
 
 // question is who has one of some addresses on the network of an interface.

@@ -5,13 +5,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"runtime"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/step"
+	"berth/internal/thread"
 	"berth/internal/vnode"
 )
 
@@ -95,7 +96,7 @@ func (s *shaper) set(bits vnode.BitRate) error {
 // clear takes the rate away. Without a root qdisc the kernel attaches the link's default one (dev_activate).
 func (s *shaper) clear() error {
 	if s.feeds != nil {
-		if err := delQdisc(s.h, &netlink.Ingress{QdiscAttrs: ingressOf(s.feeds)}); err != nil {
+		if err := unhook(s.h, s.feeds); err != nil {
 			return err
 		}
 		step.Fault("ingress removed")
@@ -192,24 +193,50 @@ func ingressOf(l netlink.Link) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}
 }
 
+// hook adds a qdisc that carries filters to l, unless it has one: a link has either ingress or clsact, which has filters of
+// what is sent too.
+func hook(h *netlink.Handle, l netlink.Link, q netlink.Qdisc) error {
+	if err := h.QdiscAdd(q); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add qdisc %s to %s: %w", q.Type(), l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// unhook takes the filter of what l receives away, and the qdisc that carried it if it is there for nothing else.
+func unhook(h *netlink.Handle, l netlink.Link) error {
+	all, err := whole(func() ([]netlink.Qdisc, error) { return h.QdiscList(l) })
+	if err != nil {
+		return fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
+	}
+	if !slices.ContainsFunc(all, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+		return delQdisc(h, &netlink.Ingress{QdiscAttrs: ingressOf(l)})
+	}
+	err = h.FilterDel(&netlink.U32{FilterAttrs: allOf(l, netlink.HANDLE_MIN_INGRESS)})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove the filter of what %s receives: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// allOf are the attributes of Berth's one filter of all that passes one side of l.
+func allOf(l netlink.Link, side uint32) netlink.FilterAttrs {
+	return netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: side, Priority: 1, Protocol: unix.ETH_P_ALL}
+}
+
 // redirect sends all that l receives through ifb, which gives it back to l.
 func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
 	if ok, err := redirected(h, l, ifb); err != nil || ok {
 		return err
 	}
-	q := &netlink.Ingress{QdiscAttrs: ingressOf(l)}
-	if err := delQdisc(h, q); err != nil {
+	if err := unhook(h, l); err != nil {
 		return err
 	}
-	if err := h.QdiscAdd(q); err != nil {
-		return fmt.Errorf("add qdisc ingress to %s: %w", l.Attrs().Name, err)
+	if err := hook(h, l, &netlink.Ingress{QdiscAttrs: ingressOf(l)}); err != nil {
+		return err
 	}
 	step.Fault("ingress added")
 	to := netlink.NewMirredAction(ifb.Attrs().Index)
-	f := &netlink.U32{ // without keys: matches all
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: q.Handle, Priority: 1, Protocol: unix.ETH_P_ALL},
-		Actions:     []netlink.Action{to},
-	}
+	f := &netlink.U32{FilterAttrs: allOf(l, netlink.HANDLE_MIN_INGRESS), Actions: []netlink.Action{to}} // without keys: matches all
 	if err := h.FilterAdd(f); err != nil {
 		return fmt.Errorf("redirect what %s receives to its ifb: %w", l.Attrs().Name, err)
 	}
@@ -218,7 +245,7 @@ func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
 
 // redirected reports whether what l receives goes through ifb.
 func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
-	all, err := whole(func() ([]netlink.Filter, error) { return h.FilterList(l, netlink.MakeHandle(0xffff, 0)) })
+	all, err := whole(func() ([]netlink.Filter, error) { return h.FilterList(l, netlink.HANDLE_MIN_INGRESS) })
 	if err != nil {
 		return false, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
 	}
@@ -238,19 +265,12 @@ func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
 
 // probeShaping tries the ways in a network namespace that nobody else sees and that ends with the thread, and returns
 // what the kernel says against each that it cannot.
-func probeShaping(ways map[Way]bool) (map[Way]string, error) {
-	type answer struct {
-		lacks map[Way]string
-		err   error
-	}
-	done := make(chan answer)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here, and its namespace with it
-		lacks, err := probeHere(ways)
-		done <- answer{lacks, err}
-	}()
-	a := <-done
-	return a.lacks, a.err
+func probeShaping(ways map[Way]bool) (lacks map[Way]string, err error) {
+	err = thread.Own(func() error {
+		lacks, err = probeHere(ways)
+		return err
+	})
+	return lacks, err
 }
 
 func probeHere(ways map[Way]bool) (map[Way]string, error) {

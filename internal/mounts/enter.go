@@ -7,29 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
-// Thread runs f on an OS thread of its own, which ends with it: where to Enter a plan and start the runtime from.
-// It is never the process's main thread, because that one cannot end before the process does: it would hold the mounts,
-// and /proc/self would show them.
-func Thread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
-		if unix.Gettid() == unix.Getpid() {
-			done <- Thread(f) // on another thread, as this one waits
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
-// Enter gives the current OS thread a mount namespace of its own and mounts the plan in it. Call it within Thread, also
+// Enter gives the current OS thread a mount namespace of its own and mounts the plan in it. Call it within thread.Own, also
 // because an error leaves the namespace half made. Needs root.
 //
 // Errors: refuse.NotFound for a layer or source that is gone, refuse.Cannot for a file system that cannot be idmapped

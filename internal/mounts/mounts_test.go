@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/thread"
 )
 
 var testIDs = IDs{Base: 0x41230000, Size: 65536}
@@ -23,7 +24,7 @@ var testIDs = IDs{Base: 0x41230000, Size: 65536}
 // TestMain is also the process that TestNothingLeftAfterKill kills.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("BERTH_TEST_ENTER"); dir != "" {
-		fmt.Println(Thread(func() error {
+		fmt.Println(thread.Own(func() error {
 			if err := plan(dir).Enter(context.Background()); err != nil {
 				return err
 			}
@@ -92,7 +93,7 @@ func plan(dir string) *Plan {
 func enter(t *testing.T, p *Plan, script string) (string, error) {
 	t.Helper()
 	var out []byte
-	err := Thread(func() (err error) {
+	err := thread.Own(func() (err error) {
 		if err := p.Enter(context.Background()); err != nil {
 			return err
 		}
@@ -291,7 +292,7 @@ func TestRefused(t *testing.T) {
 func TestReadOnlyRootIsNoticed(t *testing.T) {
 	needRoot(t)
 	dir := newTree(t)
-	err := Thread(func() error {
+	err := thread.Own(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/refuse"
 	"berth/internal/step"
+	"berth/internal/thread"
 )
 
 // Running is a node that runs, whose /dev can change.
@@ -135,7 +136,7 @@ func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 		return err
 	}
 	defer init.Close()
-	return Thread(func() error {
+	return thread.Own(func() error {
 		var t *tree
 		var err error
 		if d != nil {

@@ -260,7 +260,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
 		return f, err
 	}
-	if f.Links, err = link.ReadFacts(n.Network, sriov.Leases(b.Layout.VFLeases())); err != nil {
+	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 		return f, err
 	}
 	if f.Links.Pooled, err = plan.PooledMACs(n, f); err != nil {

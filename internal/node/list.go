@@ -177,12 +177,16 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
+	priorities, err := b.showPriorities(n, running)
+	if err != nil {
+		return err
+	}
 	pid := 0
 	if running {
 		pid = d.PID
 	}
 	rlimits := cgroup.ReadRLimits(n, pid)
-	defer func() { d.Limits = slices.Concat(d.Limits, rlimits, class) }()
+	defer func() { d.Limits = slices.Concat(d.Limits, priorities, rlimits, class) }()
 	if !running {
 		for _, l := range limits {
 			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})

@@ -29,7 +29,7 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 		return f, err
 	}
 	if !sameRates(old, n) {
-		if f.Links, err = link.ReadFacts(n.Network, sriov.Leases(b.Layout.VFLeases())); err != nil {
+		if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 			return f, err
 		}
 	}

@@ -8,7 +8,10 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/host"
+	"berth/internal/link"
 	"berth/internal/oci"
+	"berth/internal/plan"
+	"berth/internal/sriov"
 	"berth/internal/vnode"
 )
 
@@ -51,4 +54,16 @@ func showPriority(n *vnode.Node, d *Detail, running bool) cgroup.Shown {
 		s.ReadBack = "idle"
 	}
 	return s
+}
+
+// showPriorities tells what of a node's packets goes first.
+func (b *Berth) showPriorities(n *vnode.Node, running bool) (all []cgroup.Shown, err error) {
+	f := plan.Facts{Layout: b.Layout}
+	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
+		return nil, err
+	}
+	for _, s := range plan.Priorities(n, f, running) {
+		all = append(all, cgroup.Shown(s))
+	}
+	return all, nil
 }

@@ -16,6 +16,7 @@ import (
 	"berth/internal/mounts"
 	"berth/internal/refuse"
 	"berth/internal/step"
+	"berth/internal/thread"
 )
 
 // createGrace is how long the runtime's create may go on after its caller gave up: killed half-way it would leave
@@ -68,7 +69,7 @@ func (l *Launch) Create(ctx context.Context) error {
 		}
 		defer group.Close()
 	}
-	return mounts.Thread(func() error {
+	return thread.Own(func() error {
 		if err := l.Plan.Enter(ctx); err != nil {
 			return err
 		}

@@ -193,10 +193,15 @@ func MACs(n *vnode.Node, f Facts, taken map[string]string) (map[string]string, e
 // Rates returns the rates that a node asks for.
 func Rates(n *vnode.Node, f Facts) ([]*link.Rate, error) { return link.Rates(f.linkInput(n, nil)) }
 
+// Priorities tells what a node's interfaces have of priority, as asked and, if it runs, in the kernel.
+func Priorities(n *vnode.Node, f Facts, running bool) []link.Shown {
+	return link.ShowPriorities(f.linkInput(n, nil), running)
+}
+
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{
-		Node: n.Name, Networks: n.Network, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
+		Node: n.Name, Networks: n.Network, Priority: n.Standing().NetPriority, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
 		Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run,
 		Bridge: f.Layout.Bridge(), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
 	}

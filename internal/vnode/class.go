@@ -12,6 +12,8 @@ type Standing struct {
 
 	LowShare int // percent of memory.max that is protected from reclaim (memory.low)
 	OOMScore int // oom_score_adj of the node's processes
+
+	NetPriority Priority // of what its interfaces send; "": normal
 }
 
 // Standing returns the values of a class: the table of docs/classes.md.
@@ -19,10 +21,10 @@ func (c Class) Standing() Standing {
 	switch c {
 	case Batch:
 		// 1 is the least weight; "idle" is what ionice -c 3 gives.
-		return Standing{Idle: true, IOWeight: 1, IOPolicy: "idle", OOMScore: 500}
+		return Standing{Idle: true, IOWeight: 1, IOPolicy: "idle", OOMScore: 500, NetPriority: Low}
 	case Storage:
 		// 10 times the normal weight, which is also the most that BFQ has.
-		return Standing{CPUWeight: 1000, IOWeight: 1000, LowShare: 50, OOMScore: -500}
+		return Standing{CPUWeight: 1000, IOWeight: 1000, LowShare: 50, OOMScore: -500, NetPriority: High}
 	}
 	// 1 and not 0: crun 1.8 takes 0 for nothing, and the node would have the caller's.
 	return Standing{OOMScore: 1}

@@ -135,7 +135,19 @@ type Network struct {
 	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's" range:"68..65535"`
 	VLAN    int      `json:"vlan,omitempty" doc:"1..4094" range:"1..4094"`
 	Rate    NetRate  `json:"rate,omitzero" doc:"limits at layer 2"`
+
+	Priority Priority `json:"priority,omitempty" doc:"of what it sends, where it waits at the host's adapter; default: batch low, storage high" allowed:"low|normal|high"`
 }
+
+// Priority is which packets go first where a queue of the host's adapter is full.
+type Priority string
+
+// The priorities. The zero value means: the class's.
+const (
+	Low    Priority = "low"
+	Normal Priority = "normal"
+	High   Priority = "high"
+)
 
 // Route is one route: to a prefix by a neighbour.
 type Route struct {

@@ -48,6 +48,7 @@ func checkNone(r *report, n *Node, i int) {
 		{"mtu", w.MTU != 0},
 		{"vlan", w.VLAN != 0},
 		{"rate", w.Rate != NetRate{}},
+		{"priority", w.Priority != ""},
 	} {
 		if k.given {
 			r.bad(netField(i, k.key), "not allowed: mode none is only loopback and takes no other key")
