@@ -150,8 +150,8 @@ func (o *IsolationOptions) complete() error {
 		return refuse.Invalidf("the margin is %v %%; it lies between 0 and 100", o.MarginPct)
 	case o.Rounds < 1 || o.Rounds > maxPairs:
 		return refuse.Invalidf("%d rounds; from 1 to %d", o.Rounds, maxPairs)
-	case o.Engine != "" && o.Engine != vnode.BFQ && o.Engine != vnode.IOCost:
-		return refuse.Invalidf("there is no engine %q: bfq or iocost", o.Engine)
+	case o.Engine != "" && !o.Engine.Known():
+		return refuse.Invalidf("there is no engine %q: bfq, bfq-strict or iocost", o.Engine)
 	case o.Model != "" && o.Engine != vnode.IOCost:
 		return refuse.Invalidf("a model is for engine iocost")
 	}

@@ -139,12 +139,19 @@ func (e *Engine) setup() (s Setup, err error) {
 		return s, err
 	}
 	s.Scheduler, s.LowLatency = d.queue().Scheduler, d.text(lowLatency)
+	if e.Engine == vnode.BFQStrict {
+		s.Strict = d.text(strict)
+	}
 	return s, nil
 }
 
 // lowLatency is BFQ's switch that favours what looks like a person's work, whatever its weight
 // (Documentation/block/bfq-iosched.rst): shares hold without it.
 const lowLatency = "queue/iosched/low_latency"
+
+// strict is BFQ's switch that gives the disk one request at a time, so that what is next is decided by BFQ and not by the
+// order in which requests wait in the disk (bfq_dispatch_request).
+const strict = "queue/iosched/strict_guarantees"
 
 func (e *Engine) switchOn(l *Loan) error {
 	if e.Engine == vnode.IOCost {
@@ -166,7 +173,11 @@ func (e *Engine) switchOn(l *Loan) error {
 		return err
 	}
 	step.Fault("scheduler switched")
-	return e.set(lowLatency, "0")
+	if err := e.set(lowLatency, "0"); err != nil || e.Engine != vnode.BFQStrict {
+		return err
+	}
+	step.Fault("favours switched off")
+	return e.set(strict, "1")
 }
 
 // Verify reads back that the engine is on.
@@ -179,8 +190,8 @@ func (e *Engine) Verify(context.Context) error {
 		return err
 	}
 	s, err := e.setup()
-	if err == nil && (s.Scheduler != string(vnode.BFQ) || s.LowLatency != "0") {
-		err = fmt.Errorf("switch %s to bfq: the kernel says scheduler %s, low_latency %s", e.Disk.Name, s.Scheduler, s.LowLatency)
+	if err == nil && (s.Scheduler != string(vnode.BFQ) || s.LowLatency != "0" || e.Engine == vnode.BFQStrict && s.Strict != "1") {
+		err = fmt.Errorf("switch %s to %s: the kernel says scheduler %s, low_latency %s, strict_guarantees %s", e.Disk.Name, e.Engine, s.Scheduler, s.LowLatency, s.Strict)
 	}
 	return err
 }
@@ -251,7 +262,10 @@ func (e *Engine) restore(was Setup) error {
 	case was.Scheduler != string(vnode.BFQ):
 		return e.set("queue/scheduler", was.Scheduler)
 	}
-	return e.set(lowLatency, was.LowLatency)
+	if err := e.set(lowLatency, was.LowLatency); err != nil || e.Engine != vnode.BFQStrict {
+		return err
+	}
+	return e.set(strict, was.Strict)
 }
 
 // there reports whether the disk is still the one that the step was planned for.

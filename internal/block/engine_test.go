@@ -36,7 +36,7 @@ func scheduler(t *testing.T, loop string) string {
 	t.Helper()
 	d, err := open("/sys", loop)
 	must(t, err)
-	return d.queue().Scheduler + " " + d.text(lowLatency)
+	return strings.TrimSpace(d.queue().Scheduler + " " + d.text(lowLatency) + " " + d.text(strict))
 }
 
 // TestBFQ switches a loop device to BFQ for two nodes: the last one gives it back.
@@ -49,22 +49,33 @@ func TestBFQ(t *testing.T) {
 	if !disk.Queues[0].BFQ {
 		t.Skip("no BFQ in this kernel")
 	}
-	for name, was := range map[string]string{"another scheduler": "none", "BFQ with favours": "bfq", "as asked": "bfq 0"} {
-		t.Run(name, func(t *testing.T) {
-			e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ}
+	for _, tt := range []struct {
+		name, was string
+		engine    vnode.Engine
+		now       string
+	}{
+		{"another scheduler", "none", vnode.BFQ, "bfq 0 0"},
+		{"BFQ with favours", "bfq", vnode.BFQ, "bfq 0 0"},
+		{"as asked", "bfq 0", vnode.BFQ, "bfq 0 0"},
+		{"strict from another", "none", vnode.BFQStrict, "bfq 0 1"},
+		{"strict from BFQ", "bfq 1", vnode.BFQStrict, "bfq 0 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			was := tt.was
+			e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: tt.engine}
 			scheduler1, favours, _ := strings.Cut(was, " ")
 			must(t, e.set("queue/scheduler", scheduler1))
 			if favours != "" {
 				must(t, e.set(lowLatency, favours))
 			}
-			was := scheduler(t, loop)
+			was = scheduler(t, loop)
 			a, b := e, e
 			a.By, b.By = live(t, dir, "a"), live(t, dir, "b")
 			for _, s := range []*Engine{&a, &b, &a} {
 				must(t, s.Do(t.Context()))
 				must(t, s.Verify(t.Context()))
 			}
-			if now := scheduler(t, loop); now != "bfq 0" {
+			if now := scheduler(t, loop); now != tt.now {
 				t.Errorf("switched to %s", now)
 			}
 			must(t, disk.Look(Offers{Loans: loans}))
@@ -77,7 +88,7 @@ func TestBFQ(t *testing.T) {
 				t.Errorf("another engine at the same time: %v", err)
 			}
 			must(t, again(t, &a).Undo(t.Context()))
-			if now := scheduler(t, loop); now != "bfq 0" {
+			if now := scheduler(t, loop); now != tt.now {
 				t.Errorf("%s while one node is left", now)
 			}
 			for range 2 {
@@ -102,7 +113,7 @@ func TestBFQ(t *testing.T) {
 		next.By = live(t, dir, "next")
 		must(t, next.Do(t.Context()))
 		must(t, next.Undo(t.Context()))
-		if now := scheduler(t, loop); now != "none " {
+		if now := scheduler(t, loop); now != "none" {
 			t.Errorf("given back %s", now)
 		}
 	})
@@ -111,7 +122,7 @@ func TestBFQ(t *testing.T) {
 		must(t, e.Do(t.Context()))
 		must(t, e.set("queue/scheduler", "kyber"))
 		must(t, e.Undo(t.Context()))
-		if now := scheduler(t, loop); now != "kyber " {
+		if now := scheduler(t, loop); now != "kyber" {
 			t.Errorf("given back %s", now)
 		}
 		must(t, e.set("queue/scheduler", "none"))

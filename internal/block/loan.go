@@ -34,6 +34,7 @@ type Loan struct {
 type Setup struct {
 	Scheduler  string `json:"scheduler,omitempty"`
 	LowLatency string `json:"low_latency,omitempty"` // of BFQ
+	Strict     string `json:"strict,omitempty"`      // and of it
 	QoS        string `json:"qos,omitempty"`         // the disk's line of io.cost.qos
 	Model      string `json:"model,omitempty"`       // and of io.cost.model
 }
@@ -49,7 +50,7 @@ func (l *Loan) Names() string {
 
 // Switched reports whether the disk had another engine before.
 func (l *Loan) Switched() bool {
-	if l.Engine == vnode.BFQ {
+	if l.Engine.IsBFQ() {
 		return l.Was.Scheduler != string(vnode.BFQ)
 	}
 	return !strings.Contains(l.Was.QoS, " enable=1")

@@ -26,6 +26,7 @@ type ask struct {
 	page       vnode.Bytes // size of huge pages
 	disk       block.Disk
 	engine     vnode.Engine // of a weight: the one asked for
+	rated      bool         // of a weight: its entry has rates too
 	max        int64        // memory.max, for memory.swap
 }
 

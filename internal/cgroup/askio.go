@@ -33,7 +33,7 @@ func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
 			}
 			all = append(all, ask{
 				key: "io." + io.Name + ".weight", what: "io.weight", controller: "io", asked: strconv.Itoa(io.Weight),
-				value: int64(io.Weight), disk: disk, engine: io.Engine,
+				value: int64(io.Weight), disk: disk, engine: io.Engine, rated: io.Read != vnode.IORate{} || io.Write != vnode.IORate{},
 			})
 		}
 		rates, err := rateAsks(io, disk)

@@ -63,9 +63,9 @@ func refuseEngine(q block.Queue, want vnode.Engine, model string, h host.Cgroups
 	}
 	lent := q.Loan != nil && len(q.Loan.By) > 0
 	switch {
-	case want == vnode.BFQ && !q.BFQ:
+	case want.IsBFQ() && !q.BFQ:
 		return refuse.Cannotf("boot a kernel with CONFIG_IOSCHED_BFQ, or its module bfq", "%s: this kernel has no BFQ for disk %s", key, q.Name)
-	case want == vnode.BFQ && q.CostOn && !lent:
+	case want.IsBFQ() && q.CostOn && !lent:
 		return refuse.Cannotf("leave engine out: io.cost honours weights", "%s: io.cost shares disk %s out already", key, q.Name)
 	case want == vnode.IOCost && h.Has("blkio") == "v1":
 		return refuse.Cannotf("use engine: bfq, or "+unifiedRemedy, "%s: io.cost needs the io controller on cgroup v2; here it is on v1", key)
@@ -121,7 +121,7 @@ func engineOf(q block.Queue, asked vnode.Engine, v1 bool, key string) (by string
 	switch {
 	case asked == vnode.IOCost:
 		return byCost, nil
-	case asked == vnode.BFQ:
+	case asked.IsBFQ():
 		return byBFQ, nil
 	case lent:
 		return "", refuse.Cannotf("add engine: "+string(q.Loan.Engine)+" to the io entry of this node too",
@@ -161,6 +161,12 @@ func weightNote(a ask, mechanism string, v1 bool) string {
 		notes = append(notes, fmt.Sprintf("BFQ knows 1 to %d: it takes %d", maxBFQWeight, maxBFQWeight))
 	}
 	notes = append(notes, "at queue depth 1 it does not bite")
+	switch {
+	case a.engine == vnode.BFQStrict:
+		notes = append(notes, "the disk gets one request at a time")
+	case a.rated && mechanism == byBFQ:
+		notes = append(notes, "beside a rate it holds with engine bfq-strict or iocost: else requests wait behind others in the disk")
+	}
 	if v1 {
 		notes = append(notes, "cgroup v1 gives direct and synchronous I/O a share, not writes through the page cache")
 	}

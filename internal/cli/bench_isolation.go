@@ -57,7 +57,7 @@ it prints what was measured and marks it partial.`,
 	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
 	fl.StringVar(&f.size, "size", "", "how much of it is used, a `SIZE` (default 1GiB, 256MiB with --quick)")
 	fl.StringSliceVar(&f.parts, "part", nil, "`PARTS` to measure, of a,b,c,d (default all)")
-	fl.StringVar(&f.engine, "engine", "", "switch the disk to `ENGINE`, bfq or iocost, for weights")
+	fl.StringVar(&f.engine, "engine", "", "switch the disk to `ENGINE`, bfq, bfq-strict or iocost, for weights")
 	fl.StringVar(&f.Model, "model", "", "what the disk can do, for engine iocost, as berth doctor --calibrate prints it: `\"rbps=N …\"`")
 	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some five minutes in all")
 	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` (default 4s, 800ms with --quick)")

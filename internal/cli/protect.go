@@ -48,7 +48,7 @@ What it gets: docs/classes.md.`,
 		return err
 	})
 	fl.StringArrayVar(&want.Disks, "disk", nil, "a `DEVICE`, or a folder on it, that must share by weight: refused if nothing makes it; may be repeated")
-	fl.Func("engine", "switch these disks to `ENGINE`, bfq or iocost, as long as the service is protected", func(s string) error {
+	fl.Func("engine", "switch these disks to `ENGINE`, bfq, bfq-strict or iocost, as long as the service is protected", func(s string) error {
 		want.Engine = vnode.Engine(s)
 		return nil
 	})

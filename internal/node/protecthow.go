@@ -37,8 +37,8 @@ func (p Protection) validate() error {
 		}
 	}
 	switch {
-	case p.Engine != "" && p.Engine != vnode.BFQ && p.Engine != vnode.IOCost:
-		return refuse.Invalidf("--engine %q is not allowed: bfq or iocost", p.Engine)
+	case p.Engine != "" && !p.Engine.Known():
+		return refuse.Invalidf("--engine %q is not allowed: bfq, bfq-strict or iocost", p.Engine)
 	case p.Engine != "" && len(p.Disks) == 0:
 		return refuse.Invalidf("--engine %s: name the disks with --disk", p.Engine)
 	case p.Model != "" && p.Engine != vnode.IOCost:

@@ -23,8 +23,9 @@ func TestEngines(t *testing.T) {
 		want string
 	}{
 		{IO{Name: "d", Device: "/dev/sda", Engine: BFQ}, ""},
+		{IO{Name: "d", Device: "/dev/sda", Engine: BFQStrict}, ""},
 		{IO{Name: "d", Device: "/dev/sda", Engine: IOCost}, ""},
-		{IO{Name: "d", Device: "/dev/sda", Engine: "cfq"}, `"cfq" is not allowed: bfq or iocost`},
+		{IO{Name: "d", Device: "/dev/sda", Engine: "cfq"}, `"cfq" is not allowed: bfq, bfq-strict or iocost`},
 		{IO{Name: "d", Filesystem: "eos", Engine: BFQ}, "not possible with filesystem: an engine works on a disk of this host"},
 		{IO{Name: "d", Device: "/dev/sda", Model: "rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6"}, "only with engine: iocost"},
 		{IO{Name: "d", Device: "/dev/sda", Engine: IOCost, Model: "rbps=1"}, "rseqiops is missing: berth doctor --calibrate DEVICE prints a model"},

@@ -90,7 +90,7 @@ type IO struct {
 	Path       string `json:"path,omitempty" doc:"a folder or file: the device under it"`
 	Filesystem string `json:"filesystem,omitempty" doc:"name of a shared file system whose servers hold the limit"`
 	Weight     int    `json:"weight,omitempty" doc:"share under contention, 1..10000, 100 is normal" range:"1..10000"`
-	Engine     Engine `json:"engine,omitempty" doc:"what honours the weight: Berth switches the disk to it while the node runs; default: what the disk has" allowed:"bfq|iocost"`
+	Engine     Engine `json:"engine,omitempty" doc:"what honours the weight: Berth switches the disk to it while the node runs; default: what the disk has" allowed:"bfq|bfq-strict|iocost"`
 	Model      string `json:"model,omitempty" doc:"what the disk can do, for engine iocost, as berth doctor --calibrate prints it: rbps=N rseqiops=N rrandiops=N wbps=N wseqiops=N wrandiops=N"`
 	Read       IORate `json:"read,omitzero" doc:"limits of reads"`
 	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
@@ -101,9 +101,16 @@ type Engine string
 
 // The engines. The zero value means: the one that the disk has already.
 const (
-	BFQ    Engine = "bfq"
-	IOCost Engine = "iocost"
+	BFQ       Engine = "bfq"
+	BFQStrict Engine = "bfq-strict" // BFQ with one request at a time in the disk
+	IOCost    Engine = "iocost"
 )
+
+// Known reports whether there is such an engine.
+func (e Engine) Known() bool { return e.IsBFQ() || e == IOCost }
+
+// IsBFQ reports whether the engine is the I/O scheduler BFQ, strict or not.
+func (e Engine) IsBFQ() bool { return e == BFQ || e == BFQStrict }
 
 // IORate limits one direction of a disk.
 type IORate struct {

@@ -29,15 +29,17 @@ func TestWeights(t *testing.T) {
 	for disk := range 2 {
 		m.Slow(t, disk, slowBytes, slowIOPS)
 	}
+	splits := [][]int{{50, 50}, {50, 25, 25}, {40, 20, 20, 20}}
 	model := ""
 	t.Run("calibrate", func(t *testing.T) { model = calibrate(t, m) })
 	t.Run("refused", func(t *testing.T) { refusedWeights(t, m) })
 	t.Run("bfq on virtio, iocost on nvme", func(t *testing.T) {
-		shares(t, m, bfq, "engine: iocost") // the model is what the kernel was told
+		shares(t, m, bfq, "engine: iocost", splits...) // the model is what the kernel was told
 	})
 	t.Run("iocost on virtio, bfq on nvme", func(t *testing.T) {
-		shares(t, m, "engine: iocost, model: "+model, bfq)
+		shares(t, m, "engine: iocost, model: "+model, bfq, splits...)
 	})
+	t.Run("strict bfq on both", func(t *testing.T) { shares(t, m, strictBFQ, strictBFQ, []int{40, 20, 20, 20}) })
 	t.Run("saturated", func(t *testing.T) { saturated(t, m) })
 	m.OK(t, "addpart /dev/vdc 1 2048 1228800; addpart /dev/vdc 2 1230848 614400; udevadm settle; pvcreate -q /dev/vdc1 >/dev/null; vgcreate -q vg0 /dev/vdc1 >/dev/null; "+
 		"lvcreate -q -an -Zn -L 100M -n raw vg0 >/dev/null; lvcreate -q -an -Zn -L 400M -n xfs vg0 >/dev/null; vgchange -q -ay vg0 >/dev/null; udevadm settle")
@@ -88,7 +90,7 @@ func refusedWeights(t *testing.T, m *lab.VM) {
 }
 
 // shares runs readers of both disks in up to four nodes at once, at queue depth 16.
-func shares(t *testing.T, m *lab.VM, virtio, nvme string) {
+func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	names := []string{"a", "b", "c", "d"}
 	for _, n := range names {
 		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n- {name: v, device: %s, %s}\n- {name: n, device: %s, %s}\n",
@@ -99,7 +101,7 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string) {
 		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, 60) + fmt.Sprintf(job, "n", nvmeDisk, 60)
 	}
 	alone := count(t, m, 6*time.Second, map[string]string{"a": read("a")})["a"]
-	for _, weights := range [][]int{{50, 50}, {50, 25, 25}, {40, 20, 20, 20}} {
+	for _, weights := range splits {
 		run, set := map[string]string{}, ""
 		for i, w := range weights {
 			run[names[i]] = read(names[i])
@@ -112,7 +114,7 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string) {
 				s, bad := split(got, disk, names, weights)
 				lost := 100 * (1 - s.total/alone.read(disk))
 				t.Logf("%s %s:%s %%, %.1f %% lost of %.2f MB/s", disk, engine[8:11], s.text, lost, alone.read(disk)/1e6)
-				if engine == bfq && lost > 8 {
+				if strings.HasPrefix(engine, bfq) && lost > 8 {
 					bad = append(bad, fmt.Sprintf("%s: %.1f %% lost", disk, lost))
 				}
 				wrong = append(wrong, bad...)
@@ -122,14 +124,17 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string) {
 	}
 	for _, l := range show(t, m, "a").Limits {
 		by := map[bool]string{true: "bfq", false: "io.cost"}
-		if l.Key == "io.v.weight" && l.HonouredBy != by[virtio == bfq] || l.Key == "io.n.weight" && l.HonouredBy != by[nvme == bfq] || !l.Holds {
+		if l.Key == "io.v.weight" && l.HonouredBy != by[strings.HasPrefix(virtio, bfq)] || l.Key == "io.n.weight" && l.HonouredBy != by[strings.HasPrefix(nvme, bfq)] || !l.Holds {
 			t.Errorf("show: %+v", l)
 		}
 	}
 }
 
-// bfq is the io entry of a disk that is switched to BFQ.
-const bfq = "engine: bfq"
+// The io entries of a disk that is switched to BFQ.
+const (
+	bfq       = "engine: bfq"
+	strictBFQ = bfq + "-strict"
+)
 
 // stalled is the percentage of waits that may be late before a miss is the machine's: a node that is not let run asks for
 // less than its share, and BFQ leaves a disk idle for 8 ms (slice_idle) only to wait for the next request of a node whose
@@ -244,32 +249,47 @@ func buffered(t *testing.T, m *lab.VM) {
 	})
 }
 
-// blockSizes: a rate holds for requests of 4 KiB to 1 MiB, of four nodes at the same time.
+// blockSizes: rates hold for requests of 4 KiB to 1 MiB, reads and writes at the same time, beside one to four nodes without
+// a limit, which leave the disks headroom. Both disks have all of it at once.
 func blockSizes(t *testing.T, m *lab.VM) {
+	const free = 1.5e6 // what a node without a limit reads, and writes, of each disk a second: the processors are emulated
+	m.Slow(t, 0, 0, 0)
 	m.Slow(t, 1, 0, 0)
-	block := map[string]string{"a": "4k", "b": "16k", "c": "128k", "d": "1M"}
-	io := func(n, rw string) string {
-		return "berth exec " + n + " -- fio --thread --name=x --filename=" + nvmeDisk + " --rw=" + rw + " --bs=" + block[n] +
-			" --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=60"
-	}
-	rate := func(n string) float64 { return map[bool]float64{true: 10e6, false: 2e6}[n == "d"] }
-	for n := range block {
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s]\nio: [{name: n, device: %s, read: {rate: %.0fMB/s}, write: {rate: %.0fMB/s}}]\n",
-			n, nvmeDisk, nvmeDisk, rate(n)/1e6, rate(n)/1e6))
-	}
-	for _, tt := range []struct{ rw, nodes string }{{"randread", "a b c d"}, {"randwrite", "a b c d"}} {
-		run := map[string]string{}
-		for n := range strings.FieldsSeq(tt.nodes) {
-			run[n] = io(n, tt.rw)
+	load := func(n, block string, rate float64, patterns ...string) string {
+		text := "berth exec " + n + " -- fio --thread --rate=" + fmt.Sprintf("%.0f", rate)
+		for _, disk := range []string{virtioDisk, nvmeDisk} {
+			for _, rw := range patterns {
+				text += " --name=x --filename=" + disk + " --rw=" + rw + " --bs=" + block + " --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=60"
+			}
 		}
-		again(t, fmt.Sprintf("%s by %d", tt.rw, len(run)), 3, func(t *testing.T) (wrong []string, late float64) {
+		return text
+	}
+	all := []string{"a", "b", "c", "d"}
+	for _, n := range all {
+		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n", n, virtioDisk, nvmeDisk))
+	}
+	for i, block := range []string{"4k", "16k", "128k", "1M"} {
+		rate := map[bool]float64{true: 10e6, false: 2e6}[block == "1M"]
+		io := ""
+		for name, disk := range map[string]string{"v": virtioDisk, "n": nvmeDisk} {
+			io += fmt.Sprintf("- {name: %s, device: %s, read: {rate: %.0fMB/s}, write: {rate: %.0fMB/s}}\n", name, disk, rate/1e6, rate/1e6)
+		}
+		n, beside := "limited-"+strings.ToLower(block), all[:i+1]
+		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n%s", n, virtioDisk, nvmeDisk, io))
+		run := map[string]string{n: load(n, block, 100e6, "randread", "randwrite")}
+		for _, b := range beside {
+			run[b] = load(b, "64k", free, "randrw")
+		}
+		again(t, fmt.Sprintf("%s beside %d free nodes", block, len(beside)), 3, func(t *testing.T) (wrong []string, late float64) {
 			got := count(t, m, 10*time.Second, run)
-			for n := range strings.FieldsSeq(tt.nodes) {
-				bytes := got[n].read(nvmeDisk)
-				if tt.rw == "randwrite" {
-					bytes = got[n].written(nvmeDisk)
+			for _, b := range beside {
+				if done := got[b].read(nvmeDisk) + got[b].written(nvmeDisk); done < free {
+					wrong = append(wrong, fmt.Sprintf("%s moved %.2f MB/s only", b, done/1e6))
 				}
-				wrong = append(wrong, near(t, fmt.Sprintf("%s of %s, %d nodes", tt.rw, block[n], len(run)), bytes, rate(n), 0.02)...)
+			}
+			for _, disk := range []string{virtioDisk, nvmeDisk} {
+				wrong = append(wrong, near(t, disk+", reads", got[n].read(disk), rate, 0.02)...)
+				wrong = append(wrong, near(t, disk+", writes", got[n].written(disk), rate, 0.02)...)
 			}
 			return wrong, got.late()
 		})
@@ -307,7 +327,8 @@ func count(t *testing.T, m *lab.VM, window time.Duration, run map[string]string)
 	}
 	m.Write(t, "/tmp/witness.sh", witness)
 	text := m.OK(t, look+"now; }\n"+script+"sleep 3; bash /tmp/witness.sh & w=$!; look; sleep "+fmt.Sprint(window.Seconds())+"; look; kill $w; wait $w; cat /tmp/witness\n"+
-		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true; wait || true")
+		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true\n"+
+		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate was seen not to end
 	numbers := devices(t, m)
 	var clock []float64
 	got, sign, node := counted{}, -1.0, ""
