@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -196,17 +197,27 @@ func ociStarter(runtime, dir, root string) (starter, error) {
 	}, nil
 }
 
+// podmanStarter asks for low resource limits: podman would raise them, which takes CAP_SYS_RESOURCE. Where its own choice of runtime does not work here, as crun of Debian 12 on a hybrid host, it is told runc.
 func podmanStarter(root string) (starter, bool) {
 	path, err := exec.LookPath("podman")
 	if err != nil {
 		return starter{}, false
 	}
 	name := fmt.Sprintf("berth-bench-%d", os.Getpid())
+	options := []string{"--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"}
+	call := func(words ...[]string) []string { return slices.Concat(words...) }
+	once := func() []string {
+		return call([]string{path, "run", "--rm"}, options, []string{"--rootfs", root, "/bin/true"})
+	}
+	title := "podman"
+	if words := once(); exec.Command(words[0], words[1:]...).Run() != nil {
+		options, title = append(options, "--runtime", "runc"), "podman with runc"
+	}
 	return starter{
-		name: "podman", title: "podman",
-		once: [][]string{{path, "run", "--rm", "--network", "none", "--rootfs", root, "/bin/true"}},
+		name: "podman", title: title,
+		once: [][]string{once()},
 		lasting: [][]string{
-			{path, "create", "--network", "none", "--name", name, "--rootfs", root, "/bin/sleep", "1000"},
+			call([]string{path, "create", "--name", name}, options, []string{"--rootfs", root, "/bin/sleep", "1000"}),
 			{path, "start", name},
 			{path, "rm", "--force", "--time", "0", name},
 		},

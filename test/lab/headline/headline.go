@@ -35,6 +35,7 @@ type Options struct {
 	Rounds   int           // of one trial of each arm; default 6
 	Trial    time.Duration // in which the client asks; default 15 s
 	Rate     int           // the client's requests a second; default 30
+	Engine   string        // that the protected arm's disk is switched to; default iocost
 	ModelPct int           // what io.cost is told that the disk does, in percent of what it does; default 100
 	Seed     uint64        // of the order of trials and the client's requests; default: a random one
 	Progress func(text string)
@@ -94,6 +95,9 @@ func (o *Options) complete() {
 	}
 	if o.Trial == 0 {
 		o.Trial = 15 * time.Second
+	}
+	if o.Engine == "" {
+		o.Engine = "iocost"
 	}
 	if o.ModelPct == 0 {
 		o.ModelPct = 100
@@ -164,7 +168,7 @@ func (s *Scene) Measure(ctx context.Context) (*Report, error) {
 	order := rand.New(rand.NewPCG(s.o.Seed, 0))
 	rep := &Report{
 		Format: Format, Started: time.Now().UTC(), Seed: s.o.Seed, Rounds: s.o.Rounds, TrialSeconds: s.o.Trial.Seconds(),
-		Rate: s.o.Rate, ModelPct: s.o.ModelPct, DiskBytes: diskBytes, DiskRequests: diskRequests,
+		Rate: s.o.Rate, Engine: s.o.Engine, ModelPct: s.o.ModelPct, DiskBytes: diskBytes, DiskRequests: diskRequests,
 	}
 	begun, done := time.Now(), 0
 	for round := 1; round <= s.o.Rounds; round++ {
@@ -194,8 +198,12 @@ func (s *Scene) trial(ctx context.Context, round int, arm string, seed uint64) (
 	t = Trial{Round: round, Arm: arm, Start: time.Now().UTC()}
 	var script strings.Builder
 	fmt.Fprintf(&script, "trial=%d arm=%s settle=%g rate=%d seed=%d\n", int(s.o.Trial.Seconds()), arm, settle.Seconds(), s.o.Rate, seed%1e9)
-	fmt.Fprintf(&script, "service=%s model='rbps=%[2]d rseqiops=%[3]d rrandiops=%[3]d wbps=%[2]d wseqiops=%[3]d wrandiops=%[3]d'\n", service,
-		diskBytes/100*s.o.ModelPct, diskRequests*s.o.ModelPct/100)
+	fmt.Fprintf(&script, "service=%s engine=%s model='", service, s.o.Engine)
+	if s.o.Engine == "iocost" {
+		fmt.Fprintf(&script, "rbps=%[1]d rseqiops=%[2]d rrandiops=%[2]d wbps=%[1]d wseqiops=%[2]d wrandiops=%[2]d",
+			diskBytes/100*s.o.ModelPct, diskRequests*s.o.ModelPct/100)
+	}
+	script.WriteString("'\n")
 	out, err := s.sh(ctx, script.String()+trialScript)
 	if err != nil {
 		return t, fmt.Errorf("measure %s: %w", arm, err)

@@ -24,6 +24,7 @@ type Report struct {
 	Rounds       int       `json:"rounds"` // planned
 	TrialSeconds float64   `json:"trial_seconds"`
 	Rate         int       `json:"client_reads_per_second"` // that it asks for, whatever the server does
+	Engine       string    `json:"engine"`                  // that the protected arm's disk is switched to
 	ModelPct     int       `json:"model_pct"`               // what io.cost is told, in percent of what the disk does
 	DiskBytes    int64     `json:"disk_bytes_per_second"`   // what the emulated disk lets through
 	DiskRequests int64     `json:"disk_requests_per_second"`

@@ -1,4 +1,4 @@
-# One trial. Variables: trial (seconds), arm, settle, rate, seed, service, model. Prints one JSON object.
+# One trial. Variables: trial (seconds), arm, settle, rate, seed, service, engine, model ("": none). Prints one JSON object.
 case $arm in
 unprotected) nodes="plain1 plain2" groups=/sys/fs/cgroup/berth ;;
 protected) nodes="batch1 batch2" groups=/sys/fs/cgroup/berth.batch ;;
@@ -28,7 +28,7 @@ work() {
 
 exec 3>&1 1>/dev/null
 if [ "$arm" = protected ]; then
-	berth protect $service --disk /srv/slow --engine iocost --model "$model"
+	berth protect $service --disk /srv/slow --engine $engine ${model:+--model "$model"}
 	trap "berth unprotect $service" EXIT
 fi
 worker=

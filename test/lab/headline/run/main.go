@@ -19,6 +19,7 @@ func main() {
 	flag.IntVar(&o.Rounds, "rounds", 0, "rounds (default 6)")
 	flag.DurationVar(&o.Trial, "trial", 0, "of one trial (default 15s)")
 	flag.Uint64Var(&o.Seed, "seed", 0, "of the order (default: a random one)")
+	flag.StringVar(&o.Engine, "engine", "", "that the protected arm's disk is switched to (default iocost)")
 	flag.IntVar(&o.ModelPct, "model", 0, "what io.cost is told that the disk does, in percent of it (default 100)")
 	out := flag.String("out", "", "write NAME.json and NAME.txt")
 	flag.Parse()
