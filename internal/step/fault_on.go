@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 var passed atomic.Int64
@@ -31,7 +29,7 @@ func Fault(name string) {
 		select {}
 	}
 	if at, err := strconv.ParseInt(os.Getenv("BERTH_FAULT_STOP"), 10, 64); err == nil && at == n {
-		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+		_, _, _ = syscall.Syscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGSTOP))
 	}
 }
 

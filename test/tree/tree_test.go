@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"host"},
 	{"step"},
 	{"vnode", "layout"},
-	{"refuse"},
+	{"refuse", "bpf", "thread"},
 }
 
 // beside are the imports within a layer that are meant.
@@ -53,15 +53,15 @@ var only = map[string][]string{
 	"layout":  {},
 	"step":    {"vnode", "refuse"},
 	"spec":    {"vnode", "refuse"},
-	"cgroup":  {"block", "host", "step", "refuse", "layout", "vnode"},
-	"link":    {"sriov", "block", "host", "step", "refuse", "layout", "vnode"},
+	"cgroup":  {"bpf", "block", "host", "step", "refuse", "layout", "vnode"},
+	"link":    {"sriov", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
 	"systemd": {"step", "refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
-	"oci":     {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
-	"gateway": {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
+	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"gateway": {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 }
 
 // standardOnly are the packages that use the standard library and Berth's own packages, nothing else.
