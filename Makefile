@@ -69,7 +69,7 @@ evidence: setup build ## the measurements that the README's claims rest on
 	@scripts/evidence
 
 .PHONY: headline
-headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (9 minutes)
+headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (16 minutes)
 	$(GO) run ./test/lab/headline/run -out docs/evidence/headline
 
 .PHONY: docs

@@ -32,7 +32,7 @@ var Arms = []string{Alone, Unprotected, Protected}
 
 // Options say how long to measure. The zero value of a field means its default.
 type Options struct {
-	Rounds   int           // of one trial of each arm; default 6
+	Rounds   int           // of one trial of each arm; default 12
 	Trial    time.Duration // in which the client asks; default 15 s
 	Rate     int           // the client's requests a second; default 30
 	Engine   string        // that the protected arm's disk is switched to; default iocost
@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 func (o *Options) complete() {
 	if o.Rounds == 0 {
-		o.Rounds = 6
+		o.Rounds = 12
 	}
 	if o.Trial == 0 {
 		o.Trial = 15 * time.Second

@@ -122,6 +122,7 @@ func (r *Report) Text(w io.Writer) error {
 	fmt.Fprintf(&b, "Measured in an emulated machine (QEMU's TCG, no KVM): compare arms, not machines.\n\n")
 	fmt.Fprintf(&b, "XRootD on a disk of %.0f MB/s and %d requests a second; a client asks for %d\n", float64(r.DiskBytes)/1e6, r.DiskRequests, r.Rate)
 	fmt.Fprintf(&b, "random ranges of 64 KiB a second, whatever the server does. Two nodes burn CPU,\none reads (64 KiB), one writes (256 KiB), 16 requests in flight each, direct.\n")
+	fmt.Fprintf(&b, "Protected: berth protect --engine %s, and class batch for the nodes.\n", r.Engine)
 	fmt.Fprintf(&b, "%d rounds of %.0f s an arm in random order, seed %d, %s%s.\n\n", r.Rounds, r.TrialSeconds, r.Seed,
 		r.Started.Format("2006-01-02"), map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
 	const line = "%-12s %-18s %-21s %7s %8s %8s\n"

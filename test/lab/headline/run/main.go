@@ -16,7 +16,7 @@ import (
 
 func main() {
 	var o headline.Options
-	flag.IntVar(&o.Rounds, "rounds", 0, "rounds (default 6)")
+	flag.IntVar(&o.Rounds, "rounds", 0, "rounds (default 12)")
 	flag.DurationVar(&o.Trial, "trial", 0, "of one trial (default 15s)")
 	flag.Uint64Var(&o.Seed, "seed", 0, "of the order (default: a random one)")
 	flag.StringVar(&o.Engine, "engine", "", "that the protected arm's disk is switched to (default iocost)")
