@@ -286,7 +286,7 @@ func cpuSet() []definition {
 				Source: wnodes + ", HEP-SPEC06 with 1 to 12 instances", Setting: "DIRAC Benchmark 2012, 1 to as many copies as CPUs",
 				Axis: instances, Measures: rate("db12", "sum of all copies", "DB12"),
 			},
-			program: &db12Program, run: 40 * time.Second, least: 40 * time.Second, pilot: 0,
+			program: &db12Program, run: 10 * time.Second, least: 10 * time.Second, pilot: 0,
 			cells: func(*StudyOptions) int { return 3 * len(instancesOf()) }, make: makeDB12Bed,
 		},
 		{
