@@ -119,7 +119,7 @@ func Conflict(q Queue, l *Loan, want vnode.Engine, model string) error {
 
 // newLoan reads what the disk has.
 func (e *Engine) newLoan() (*Loan, error) {
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (d Loans) Of(q Queue) (*Loan, error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return nil, fmt.Errorf("read what %s was switched to, in %s: %w", q.Name, d.file(q), err)
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil || l.Boot != boot {
 		return nil, err
 	}
@@ -130,12 +130,4 @@ func (d Loans) lock() (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", d, err)
 		}
 	}
-}
-
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
 }

@@ -1,6 +1,6 @@
 // Package cgroup makes a node's control groups and holds its limits, on cgroup v1, v2 and hybrid hosts.
 //
-// A node has one group, at the same path (berth/NAME) in every hierarchy that is mounted. Each limit is asked of the
+// A node has one group, at the same path (berth/NAME, or berth.CLASS/NAME) in every hierarchy that is mounted. Each limit is asked of the
 // hierarchy that has its controller, written, and read back.
 package cgroup
 

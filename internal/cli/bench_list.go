@@ -25,7 +25,7 @@ func (a *app) benchListCmd() *cobra.Command {
 					fmt.Fprintf(a.Out, "%-12s after %s\n", "", e.Source)
 				}
 			}
-			fmt.Fprintln(a.Out, "beside these: berth bench isolation, which has commands of its own for rates and weights,")
+			fmt.Fprintln(a.Out, "beside these: berth bench isolation for rates, weights and classes (--part),")
 			fmt.Fprintln(a.Out, "and berth bench disk and net, each one table with a length of its own")
 			return nil
 		},

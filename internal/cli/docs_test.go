@@ -8,9 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/block"
 	"berth/internal/host"
 	"berth/internal/image"
+	"berth/internal/model"
 	"berth/internal/node"
+	"berth/internal/sriov"
 	"berth/internal/vnode"
 )
 
@@ -24,23 +27,30 @@ func page(t *testing.T, name string) string {
 	return string(text)
 }
 
-// jsonKeys adds the keys of a type as encoding/json writes them, at any depth.
-func jsonKeys(keys map[string]bool, v reflect.Type) {
-	switch v.Kind() {
-	case reflect.Pointer, reflect.Slice:
-		jsonKeys(keys, v.Elem())
-	case reflect.Struct:
-		if v.PkgPath() == "time" {
-			return
-		}
-		for f := range v.Fields() {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if name != "" && name != "-" {
-				keys[name] = true
+// jsonKeys returns the keys of a type as encoding/json writes them, at any depth.
+func jsonKeys(t reflect.Type) map[string]bool {
+	keys, seen := map[string]bool{}, map[reflect.Type]bool{}
+	var add func(t reflect.Type)
+	add = func(t reflect.Type) {
+		switch {
+		case t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice:
+			add(t.Elem())
+		case t.Kind() == reflect.Struct && t.PkgPath() != "time" && !seen[t]:
+			seen[t] = true
+			for f := range t.Fields() {
+				if !f.IsExported() && !f.Anonymous {
+					continue
+				}
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				if name != "" && name != "-" {
+					keys[name] = true
+				}
+				add(f.Type)
 			}
-			jsonKeys(keys, f.Type)
 		}
 	}
+	add(t)
+	return keys
 }
 
 func TestJSONIsDocumented(t *testing.T) {
@@ -53,11 +63,17 @@ func TestJSONIsDocumented(t *testing.T) {
 		node.SetResult{},
 		node.Repaired{},
 		node.Sample{},
+		node.Protected{},
+		node.VFChange{},
+		node.NetRow{},
+		node.PoolInfo{},
 		host.Check{},
 		image.Record{},
+		sriov.PF{},
+		block.Layer{},
+		model.Model{},
 	} {
-		keys := map[string]bool{}
-		jsonKeys(keys, reflect.TypeOf(v))
+		keys := jsonKeys(reflect.TypeOf(v))
 		if len(keys) == 0 {
 			t.Errorf("%T has no keys", v)
 		}
@@ -69,22 +85,20 @@ func TestJSONIsDocumented(t *testing.T) {
 	}
 }
 
-// TestSpecIsDocumented wants each key of a spec on its page, and each limit on its.
+// TestSpecIsDocumented wants each key of a spec on its page and in the example of all of them, and each limit on its page.
 func TestSpecIsDocumented(t *testing.T) {
-	keys := map[string]bool{}
-	jsonKeys(keys, reflect.TypeFor[vnode.Node]())
-	text := page(t, "spec.md")
-	for k := range keys {
-		if !regexp.MustCompile("\\b" + k + "\\b").MatchString(text) {
-			t.Errorf("docs/spec.md does not name %s", k)
+	keys := jsonKeys(reflect.TypeFor[vnode.Node]())
+	for _, file := range []string{"spec.md", "../examples/full.yaml"} {
+		text := page(t, file)
+		for k := range keys {
+			if !regexp.MustCompile("\\b" + k + "\\b").MatchString(text) {
+				t.Errorf("docs/%s does not name %s", file, k)
+			}
 		}
 	}
 	limits := page(t, "limits.md")
 	n := &vnode.Node{IO: []vnode.IO{{Name: "NAME"}}, Network: []vnode.Network{{Name: "NAME", Mode: vnode.Bridge}}}
 	for _, k := range vnode.Settable(n) {
-		if k == "cpu.numa" {
-			continue // refused until a later version, as docs/spec.md says
-		}
 		dot := max(strings.LastIndex(k, "."), 0)
 		apart := strings.Contains(limits, "`"+k[:dot]) && strings.Contains(limits, k[dot:]+"`") // `net.NAME.tx`, `.rx`
 		if !strings.Contains(limits, "`"+k+"`") && !apart {

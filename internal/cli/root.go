@@ -100,7 +100,7 @@ own code; their own failures are 125 (Berth), 126 (the command cannot be run),
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything under `DIR` instead of /run/berth and /var/lib/berth")
+	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
 	_ = root.MarkPersistentFlagDirname("root") // fails for a flag that is not there
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return refuse.Invalidf("%w; see %s --help", err, cmd.CommandPath())

@@ -70,7 +70,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 	fl.IntVar(&f.pids, "pids", 0, "at most `N` processes and threads")
 	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…]: none, bridge, macvlan:eth0,192.0.2.10/24 …")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
-	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS]")
+	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
 	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	// These fail for flags that are not there.

@@ -43,7 +43,7 @@ Keys:
   io.NAME.weight
   io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops
   net.INTERFACE.tx net.INTERFACE.rx
-  devices+=PATH[:PATH INSIDE][:ACCESS] devices-=PATH
+  devices+=PATH[:PATH INSIDE][:ACCESS][:unsafe] devices-=PATH
 A device appears in the node's /dev, or vanishes from it; one that a process of
 the node has open is not taken away.`,
 		ValidArgsFunction: a.setKeys,

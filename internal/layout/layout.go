@@ -98,7 +98,7 @@ func (l Layout) IDs() string { return filepath.Join(l.Lib, "ids") }
 // MACs has an entry for each claimed MAC.
 func (l Layout) MACs() string { return filepath.Join(l.Lib, "macs") }
 
-// VFs has an entry for each claimed virtual function.
+// VFs has an entry for each adapter that shall be divided, and into how many virtual functions.
 func (l Layout) VFs() string { return filepath.Join(l.Lib, "vfs") }
 
 // Pools holds the pools of MACs.

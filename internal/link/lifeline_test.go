@@ -44,7 +44,7 @@ func TestLifeline(t *testing.T) {
 func TestUndoLeavesOthersAlone(t *testing.T) {
 	leases := sriov.Leases(t.TempDir())
 	m := &VFMove{Claimed: Claimed{Leases: leases, Lease: sriov.Lease{PCI: "0000:01:10.0", Token: "old"}}}
-	b, err := sriov.BootID()
+	b, err := step.BootID()
 	if err != nil {
 		t.Skipf("needs /proc: %v", err)
 	}

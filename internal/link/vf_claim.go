@@ -64,7 +64,7 @@ func (c *VFClaim) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	boot, err := sriov.BootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func (b *Berth) liveJournal(name string) (*step.Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if boot, err := bootID(); err != nil || j.Boot != "" && j.Boot != boot {
+	if boot, err := step.BootID(); err != nil || j.Boot != "" && j.Boot != boot {
 		return nil, errors.Join(err, errRebooted)
 	}
 	return j, nil
@@ -212,11 +212,6 @@ func (b *Berth) liveInit(name string) (*oci.Create, error) {
 		return nil, fmt.Errorf("process 1 of node %s has ended", name)
 	}
 	return c, nil
-}
-
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
 }
 
 // facts reads what the planner must know of this host to plan the start of the node.

@@ -175,7 +175,7 @@ func (b *Berth) restartIn(name string, count bool) time.Duration {
 	if err != nil || st.State != Exited || st.Foreground != nil {
 		return 0
 	}
-	if boot, err := bootID(); err != nil || st.Boot != boot {
+	if boot, err := step.BootID(); err != nil || st.Boot != boot {
 		return 0
 	}
 	s, err := b.stored(name)

@@ -26,7 +26,7 @@ func (b *Berth) List(context.Context) ([]Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
@@ -100,7 +100,7 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func (b *Berth) settleProtected(ctx context.Context) ([]Repaired, error) {
 	if err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, err
 	}

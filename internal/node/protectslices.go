@@ -40,7 +40,7 @@ func (b *Berth) settleSlices(ctx context.Context) error {
 	if len(want) == 0 {
 		return nil
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return err
 	}

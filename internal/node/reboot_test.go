@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"berth/internal/step"
 )
 
 // TestReboot: after a reboot ls shows a node as stopped, and start gives it the same MAC and ids. The reboot is played
@@ -71,7 +73,7 @@ func TestReboot(t *testing.T) {
 			t.Fatalf("cp: %s", out)
 		}
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

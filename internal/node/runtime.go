@@ -15,6 +15,7 @@ import (
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // Runtime returns the fastest OCI runtime that works here, with how each did. The probe runs once a boot, and again
@@ -23,7 +24,7 @@ func (b *Berth) Runtime(ctx context.Context) (c *oci.Choice, err error) {
 	if err := b.makeDirs(); err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}

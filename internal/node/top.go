@@ -13,6 +13,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/link"
 	"berth/internal/plan"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -64,7 +65,7 @@ func (b *Berth) NewSampler(ctx context.Context, names []string) (*Sampler, error
 			return nil, err
 		}
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}

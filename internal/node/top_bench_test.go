@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/internal/step"
 )
 
 // BenchmarkSample takes samples of 1,000 nodes: groups of the kernel's in every hierarchy of this host, and a process
@@ -23,7 +24,7 @@ func BenchmarkSample(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	boot, err := bootID()
+	boot, err := step.BootID()
 	if err != nil {
 		b.Fatal(err)
 	}

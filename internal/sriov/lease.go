@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/internal/step"
 )
 
 // Leases is the folder that says which node has which virtual function: one symbolic link a function, named by its PCI
@@ -58,7 +60,7 @@ func (d Leases) Read(pci string) (l Lease, ok bool) {
 		return Lease{}, false
 	}
 	l = Lease{PCI: pci, Boot: words[0], Token: words[1], Owner: Owner{Node: words[2], If: words[3], Run: words[4]}}
-	if boot, err := BootID(); err != nil || l.Boot != boot {
+	if boot, err := step.BootID(); err != nil || l.Boot != boot {
 		return l, false
 	}
 	_, err = os.Stat(l.Run)
@@ -121,13 +123,4 @@ func (d Leases) remove(pci string) error {
 		return fmt.Errorf("end the lease of virtual function %s: %w", pci, err)
 	}
 	return nil
-}
-
-// BootID is the id of this boot of the host.
-func BootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/refuse"
+	"berth/internal/step"
 )
 
 // drawn makes a sysfs tree: one adapter with three virtual functions, one that has none yet, one without SR-IOV.
@@ -162,7 +163,7 @@ func TestDriver(t *testing.T) {
 }
 
 func TestLeases(t *testing.T) {
-	boot, err := BootID()
+	boot, err := step.BootID()
 	if err != nil {
 		t.Skipf("needs /proc: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -64,6 +65,15 @@ type record struct {
 
 	Set    *Set `json:"set,omitempty"`
 	SetEnd bool `json:"set_end,omitempty"`
+}
+
+// BootID reads the id of this boot of the host: what a step did in the kernel lasts as long.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
 }
 
 // Create starts a journal in phase Creating. It fails if the file is there.
