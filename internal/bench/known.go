@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,6 +42,7 @@ type KnownRun struct {
 	Host   []float64  `json:"host_iops"` // of each pair
 	Node   []float64  `json:"slower_iops"`
 	Null   []float64  `json:"equal_iops"`
+	Promised
 }
 
 // KnownSummary counts what the runs said.
@@ -48,8 +50,8 @@ type KnownSummary struct {
 	Runs       int `json:"runs"`
 	Worse      int `json:"slower_called_worse"`
 	Holds      int `json:"slower_interval_holds_truth"` // the 95 % interval
-	Equivalent int `json:"equal_called_equivalent"`     // within the margin that the run said it could decide
-	Called     int `json:"equal_called_different"`      // worse or better, at that margin or at the fixed one
+	Equivalent int `json:"equal_called_equivalent"`     // within the margin that was promised before the run
+	Called     int `json:"equal_called_different"`      // worse or better, at that margin, that of its own spread, or the fixed one
 }
 
 // Known says what is compared in KnownDifference.
@@ -60,8 +62,8 @@ type Known struct {
 	Name      string  // of the machine
 }
 
-// KnownDifference runs o, which has one row, again and again, each time with another order. Interrupted, it returns what
-// it has, marked partial, beside the error.
+// KnownDifference runs o, which has one row, again and again, each time with another order. Each run is the pilot of the
+// next one; the first is that alone. Interrupted, it returns what it has, marked partial, beside the error.
 func KnownDifference(ctx context.Context, k Known, o Options, arms Arms, progress func(done, total int)) (*KnownReport, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -69,28 +71,31 @@ func KnownDifference(ctx context.Context, k Known, o Options, arms Arms, progres
 	all := &KnownReport{
 		Format: KnownFormat, Started: time.Now().UTC(), Name: k.Name, Mechanism: k.Mechanism, TruePct: k.TruePct, MarginPct: o.MarginPct,
 	}
-	for len(all.Runs) < k.Runs {
+	var pilot []float64
+	for run := 0; run <= k.Runs; run++ {
 		progress(len(all.Runs), k.Runs)
 		rep, err := Run(ctx, o, arms, nil)
 		if err != nil {
 			all.Partial = true
 			all.sum()
-			return all, fmt.Errorf("measure run %d of a known difference: %w", len(all.Runs)+1, err)
+			return all, fmt.Errorf("measure run %d of a known difference: %w", run, err)
 		}
-		all.add(rep)
+		pilot = all.add(rep, run, pilot)
 		o.Seed++
 	}
 	all.sum()
 	return all, nil
 }
 
-func (a *KnownReport) add(rep *Report) {
+// add takes over a run, but for run 0, and returns its equal pairs: the pilot of the next one.
+func (a *KnownReport) add(rep *Report, number int, pilot []float64) (pairs []float64) {
 	row := rep.Rows[0]
 	a.Machine, a.Emulated, a.Fio, a.Command = rep.Machine, emulation(rep.Machine.CPU), rep.Fio, row.Command
 	run := KnownRun{Seed: rep.Seed}
 	if row.Penalty != nil && row.NullComp != nil {
 		run.Slower, run.Equal = *row.Penalty, *row.NullComp
 	}
+	host, null := map[int]float64{}, map[int]float64{}
 	for _, t := range rep.Trials {
 		if t.Round == 0 || t.Measured == nil {
 			continue
@@ -98,13 +103,20 @@ func (a *KnownReport) add(rep *Report) {
 		switch t.Arm {
 		case hostArm:
 			run.Host = append(run.Host, t.IOPS)
+			host[t.Round] = t.IOPS
 		case nodeArm:
 			run.Node = append(run.Node, t.IOPS)
 		case nullArm:
 			run.Null = append(run.Null, t.IOPS)
+			null[t.Round] = t.IOPS
 		}
 	}
-	a.Runs = append(a.Runs, run)
+	pairs = logRatios(host, null)
+	run.Promised = promise(pilot, pairs)
+	if number > 0 {
+		a.Runs = append(a.Runs, run)
+	}
+	return pairs
 }
 
 func (a *KnownReport) sum() {
@@ -114,8 +126,8 @@ func (a *KnownReport) sum() {
 		ci := r.Slower.CI95Pct
 		count(&s.Worse, r.Slower.Verdict == Worse)
 		count(&s.Holds, ci != nil && ci[0] <= a.TruePct && a.TruePct <= ci[1])
-		count(&s.Equivalent, r.Equal.AtCould == Equivalent)
-		count(&s.Called, r.Equal.AtCould == Worse || r.Equal.AtCould == Better || r.Equal.Verdict == Worse || r.Equal.Verdict == Better)
+		count(&s.Equivalent, r.At == Equivalent)
+		count(&s.Called, slices.ContainsFunc([]Verdict{r.At, r.Equal.AtCould, r.Equal.Verdict}, func(v Verdict) bool { return v == Worse || v == Better }))
 	}
 	a.Summary = s
 }
@@ -196,12 +208,12 @@ func (a *KnownReport) Text(w io.Writer) error {
 	}
 	text.WriteString(sumUp(a.Summary.criteria()))
 	for i, r := range a.Runs {
-		could := "-"
-		if r.Equal.Could != nil {
-			could = short(*r.Equal.Could)
+		promised := "-"
+		if r.Pct != nil {
+			promised = short(*r.Pct)
 		}
-		fmt.Fprintf(&text, "%2d  slower %-22s %-10s  equal %-22s could decide %s %%: %s\n",
-			i+1, fine(r.Slower), r.Slower.Verdict, fine(r.Equal), could, r.Equal.AtCould)
+		fmt.Fprintf(&text, "%2d  slower %-22s %-10s  equal %-22s at %s %%: %s\n",
+			i+1, fine(r.Slower), r.Slower.Verdict, fine(r.Equal), promised, r.At)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
