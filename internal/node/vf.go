@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/sriov"
 	"berth/internal/step"
+	"berth/internal/systemd"
 )
 
 func (b *Berth) vfLeases() sriov.Leases { return sriov.Leases(b.Layout.VFLeases()) }
@@ -78,15 +80,15 @@ func (b *Berth) EnableVFs(ctx context.Context, name string, n int, yes bool) (*V
 	if c.PF, err = sriov.Find(sriov.Sys, name); err != nil {
 		return nil, err
 	}
-	if unit, ok := b.vfUnit(); ok {
-		args, err := b.vfRestoreCommand()
-		if err != nil {
+	if systemd.Running() {
+		unit := b.vfUnit()
+		if unit.Args, err = b.command("vf", "restore", "--wait", "30s"); err != nil {
 			return nil, err
 		}
-		if err := unit.Write(args); err != nil {
+		if err := unit.Write(); err != nil {
 			return nil, err
 		}
-		c.Unit, c.Text = unit.Path(), unit.Text(args)
+		c.Unit, c.Text = unit.Path(), unit.Text()
 	}
 	return c, nil
 }
@@ -145,7 +147,8 @@ func (b *Berth) DisableVFs(ctx context.Context, name string, yes bool) (*VFChang
 	if err != nil {
 		return nil, err
 	}
-	if unit, ok := b.vfUnit(); ok && len(left) == 0 {
+	if systemd.Running() && len(left) == 0 {
+		unit := b.vfUnit()
 		if err := unit.Remove(); err != nil {
 			return nil, err
 		}
@@ -223,13 +226,17 @@ func parent(pid int) int {
 	return ppid
 }
 
-// vfUnit is the unit that makes virtual functions at boot; ok is false where systemd does not run.
-func (b *Berth) vfUnit() (u sriov.Unit, ok bool) {
-	_, err := os.Stat("/run/systemd/system") // sd_booted(3)
-	return sriov.Unit{Dir: "/etc/systemd/system", Name: b.Layout.Unit()}, err == nil
+// vfUnit is the unit that makes virtual functions at boot, before the network is set up.
+func (b *Berth) vfUnit() systemd.AtBoot {
+	return systemd.AtBoot{
+		Dir: systemd.UnitDir, Name: b.Layout.Unit(), By: "berth vf enable; berth vf disable removes it with the last adapter",
+		About: "Virtual functions of network adapters, as berth vf enable made them",
+		Order: "After=systemd-udevd.service\nWants=network-pre.target\nBefore=network-pre.target\n",
+	}
 }
 
-func (b *Berth) vfRestoreCommand() ([]string, error) {
+// command is this program with arguments, as a unit calls it.
+func (b *Berth) command(args ...string) ([]string, error) {
 	self, err := os.Executable()
 	if err == nil {
 		self, err = filepath.EvalSymlinks(self)
@@ -237,8 +244,7 @@ func (b *Berth) vfRestoreCommand() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program's file: %w", err)
 	}
-	args := append([]string{self}, b.rootArgs()...)
-	return append(args, "vf", "restore", "--wait", "30s"), nil
+	return slices.Concat([]string{self}, b.rootArgs(), args), nil
 }
 
 // RestoreVFs makes the virtual functions again that EnableVFs had made, where they are gone: after a boot, or a reload of

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -237,27 +236,6 @@ func TestWishes(t *testing.T) {
 	}
 	if all, err := d.All(); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
-	}
-}
-
-func TestUnit(t *testing.T) {
-	u := Unit{Dir: t.TempDir(), Name: "berth-vfs.service"}
-	for range 2 {
-		if err := u.Write([]string{"/usr/bin/berth", "--root", "/a b/100%", "vf", "restore"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b, err := os.ReadFile(filepath.Join(u.Dir, "multi-user.target.wants", u.Name))
-	if err != nil || !strings.Contains(string(b), `ExecStart=/usr/bin/berth --root "/a b/100%%" vf restore`+"\n") {
-		t.Errorf("%s %v", b, err)
-	}
-	for range 2 {
-		if err := u.Remove(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Lstat(u.Path()); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
 	}
 }
 
