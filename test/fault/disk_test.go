@@ -26,7 +26,7 @@ func TestWeightKilledAtEachStep(t *testing.T) {
 		}
 	}
 	home("made and removed")
-	s.someSteps(2, func(n int) bool {
+	s.steps(func(n int) bool {
 		what, killed := s.point(n, "apply", "-f", s.spec)
 		if killed {
 			s.repaired(what, "none", "up")
@@ -36,7 +36,7 @@ func TestWeightKilledAtEachStep(t *testing.T) {
 		home(what)
 		return killed
 	})
-	s.someSteps(2, func(n int) bool {
+	s.steps(func(n int) bool {
 		s.ok("apply", "-f", s.spec)
 		what, killed := s.point(n, "rm", "--force", "f1")
 		if killed {

@@ -42,7 +42,7 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 		text, err := os.ReadFile(s.spec)
 		s.must(err)
 		s.spec = s.file("always.yaml", string(text)+"restart: always\n")
-		s.someSteps(3, func(n int) bool {
+		s.steps(func(n int) bool {
 			s.endKeeper()
 			_ = os.Remove(s.dir + "/keeper-faults")
 			env := []string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + s.dir + "/keeper-faults"}

@@ -93,7 +93,7 @@ func TestStopKilledAtEachStep(t *testing.T) {
 func TestStartKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		s.ok("apply", "-f", s.spec)
-		s.someSteps(2, func(n int) bool {
+		s.steps(func(n int) bool {
 			s.ok("stop", "--grace", "0s", "f1")
 			what, killed := s.point(n, "start", "f1")
 			if killed {
@@ -122,7 +122,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 	s.ok("stop", "--grace", "0s", "f1")
 	s.states["other down"] = s.snapshot()
 	s.ok("rm", "f1")
-	s.someSteps(2, func(n int) bool {
+	s.steps(func(n int) bool {
 		s.ok("apply", "-f", s.spec)
 		what, killed := s.point(n, "apply", "--restart", "-f", other)
 		if killed {
@@ -148,7 +148,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 // TestRunKilledAtEachStep kills berth run. Once its command may run, the keeper must remove the node with no command run.
 func TestRunKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
-		s.someSteps(2, func(n int) bool {
+		s.steps(func(n int) bool {
 			ran := filepath.Join(s.dir, "data/ran")
 			_ = os.Remove(ran)
 			what, killed := s.point(n, "run", "-f", s.spec, "--", "/bin/sleep", "0.05")
@@ -285,7 +285,7 @@ func TestImportKilledAtRandom(t *testing.T) {
 // TestFirstCommandKilled kills the first apply on a host, which also makes the folders and tries the runtimes.
 func TestFirstCommandKilled(t *testing.T) {
 	s := newScene(t, onHost)
-	s.someSteps(4, func(n int) bool {
+	s.steps(func(n int) bool {
 		s.endKeeper()
 		s.must(os.RemoveAll(s.root))
 		s.must(os.Mkdir(s.root, 0o755))

@@ -127,7 +127,7 @@ func TestProtectedDisk(t *testing.T) {
 	if !strings.Contains(before, "bfq") {
 		t.Skip("no BFQ in this kernel")
 	}
-	s.someSteps(3, func(n int) bool {
+	s.steps(func(n int) bool {
 		what, killed := s.point(n, "protect", s.pid, "--disk", loop, "--engine", "bfq")
 		s.ok("repair")
 		if s.groups() != s.before {

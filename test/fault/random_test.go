@@ -178,7 +178,7 @@ func TestTornJournal(t *testing.T) {
 	r := seeded(t)
 	s.ok("apply", "-f", s.spec)
 	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
-		s.someSteps(2, func(n int) bool {
+		s.steps(func(n int) bool {
 			if args[0] == "apply" {
 				s.ok("rm", "--force", "f1")
 			} else {

@@ -57,7 +57,7 @@ func TestInitKilledUnderCommand(t *testing.T) {
 			{"exec", "f1", "/bin/true"},
 			{"repair"},
 		} {
-			s.someSteps(2, func(n int) bool {
+			s.steps(func(n int) bool {
 				s.ok("apply", "-f", s.spec)
 				pid := s.status("f1").PID
 				what, r, paused := s.pausedAt(n, func() {

@@ -66,11 +66,17 @@ network: [{name: data0, mode: phys, parent: lent0, mac: "02:00:5e:10:00:99", mtu
 	}}
 	shared = node{"macvlan", func(w *world) string {
 		w.adapter("eth9")
+		l, err := w.h.LinkByName("eth9")
+		w.must(err)
+		queue := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		w.must(w.h.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: queue, QdiscType: "pfifo_fast"}))
 		return `
 name: f1
 image: host
+class: batch
 command: [/bin/sleep, infinity]
-network: [{mode: macvlan, parent: eth9, address: [192.0.2.78/24]}]
+rlimits: {nofile: 2000}
+network: [{mode: macvlan, parent: eth9, address: [192.0.2.78/24], priority: low}]
 `
 	}}
 )
@@ -134,20 +140,12 @@ func (w *world) scene(n node) *scene {
 }
 
 // steps calls f with the number of each fault point until f says that the command ended by itself. With -short it leaves
-// most of them out.
+// most of them out, others in each run.
 func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Helper()
-	s.someSteps(1, f)
-}
-
-// someSteps is steps for one point of every stride, another one in each run; BERTH_FAULT_ALL=1 takes all.
-func (s *scene) someSteps(stride int, f func(n int) (killed bool)) {
-	s.Helper()
-	switch {
-	case testing.Short():
+	stride := 1
+	if testing.Short() {
 		stride = 50
-	case os.Getenv("BERTH_FAULT_ALL") != "":
-		stride = 1
 	}
 	n := 1 + rand.IntN(stride)
 	began, points := time.Now(), 0
@@ -235,23 +233,18 @@ func (s *scene) tells() bool {
 
 // each calls f for each node in a world of its own; with -short only for the first.
 func each(t *testing.T, nodes []node, f func(s *scene)) {
-	eachSome(t, nodes, 1, func(s *scene, _ int) { f(s) })
-}
-
-// eachSome is each, with every point of the first node and every second or so of the others, which differ in few.
-func eachSome(t *testing.T, nodes []node, stride int, f func(s *scene, stride int)) {
 	t.Parallel()
 	if testing.Short() {
 		nodes = nodes[:1]
 	}
-	for i, n := range nodes {
-		t.Run(n.name, func(t *testing.T) { f(newScene(t, n), 1+min(i, 1)*(stride-1)) })
+	for _, n := range nodes {
+		t.Run(n.name, func(t *testing.T) { f(newScene(t, n)) })
 	}
 }
 
 func TestApplyKilledAtEachStep(t *testing.T) {
-	eachSome(t, []node{onHost, imported, folder, lent, shared}, 2, func(s *scene, stride int) {
-		s.someSteps(stride, func(n int) bool {
+	each(t, []node{onHost, imported, folder, lent, shared}, func(s *scene) {
+		s.steps(func(n int) bool {
 			what, killed := s.point(n, "apply", "-f", s.spec)
 			if killed {
 				s.repaired(what, "none", "up")
@@ -263,8 +256,8 @@ func TestApplyKilledAtEachStep(t *testing.T) {
 }
 
 func TestRmKilledAtEachStep(t *testing.T) {
-	eachSome(t, []node{onHost, imported, lent, shared}, 1, func(s *scene, stride int) {
-		s.someSteps(stride, func(n int) bool {
+	each(t, []node{onHost, imported, lent, shared}, func(s *scene) {
+		s.steps(func(n int) bool {
 			s.ok("apply", "-f", s.spec)
 			what, killed := s.point(n, "rm", "--force", "f1")
 			if killed {

@@ -17,7 +17,7 @@ import (
 const tolerated = 1.15
 
 // TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's own counters tell what it
-// got in the second that begins one second after berth set was called.
+// got in the second that begins one second after berth set was called, however long that takes.
 func TestSetTakesEffectWithinASecond(t *testing.T) {
 	w := newWorld(t)
 	cg, err := host.ReadCgroups("/proc")
@@ -50,22 +50,37 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 	defer spinner()
 	time.Sleep(time.Second)
 
-	asked := time.Now()
-	w.run("set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s")
-	done := time.Since(asked)
-	time.Sleep(time.Second - min(done, time.Second))
-	from := time.Now()
-	cpu0, bytes0 := read()
-	time.Sleep(time.Second)
-	cpu1, bytes1 := read()
-	past := time.Since(from).Seconds()
-	used, rate := (cpu1-cpu0).Seconds()/past, float64(bytes1-bytes0)/past
-	t.Logf("set took %.0f ms; then 0.2 CPUs asked, %.3f used; 4 MB/s asked, %.2f read", done.Seconds()*1e3, used, rate/1e6)
-	if used > 0.2*tolerated || rate > 4e6*tolerated {
-		t.Errorf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4", used, rate/1e6)
-	}
-	if used < 0.02 || rate < 1e5 {
-		t.Errorf("the node did nothing: %.3f CPUs, %.2f MB/s", used, rate/1e6)
+	for try := 1; ; try++ { // a machine that is busy with something else may be late
+		asked := time.Now()
+		var took time.Duration
+		set := make(chan error, 1)
+		go func() {
+			err := exec.Command(w.berth, "--root", w.root, "set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s").Run()
+			took = time.Since(asked)
+			set <- err
+		}()
+		time.Sleep(time.Second - time.Since(asked)) // whether set has come back or not
+		from := time.Now()
+		cpu0, bytes0 := read()
+		time.Sleep(time.Second)
+		cpu1, bytes1 := read()
+		past := time.Since(from).Seconds()
+		used, rate := (cpu1-cpu0).Seconds()/past, float64(bytes1-bytes0)/past
+		if err := <-set; err != nil {
+			t.Fatalf("berth set: %v", err)
+		}
+		t.Logf("set took %.0f ms; from one second after it was called: 0.2 CPUs asked, %.3f used; 4 MB/s asked, %.2f read", took.Seconds()*1e3, used, rate/1e6)
+		if used < 0.02 || rate < 1e5 {
+			t.Fatalf("the node did nothing: %.3f CPUs, %.2f MB/s", used, rate/1e6)
+		}
+		if used <= 0.2*tolerated && rate <= 4e6*tolerated {
+			return
+		}
+		if try == 3 {
+			t.Fatalf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4", used, rate/1e6)
+		}
+		w.run("set", "eager", "cpu.max=0.8", "io.data.read.rate=40MB/s")
+		time.Sleep(time.Second)
 	}
 }
 

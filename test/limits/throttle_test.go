@@ -177,32 +177,29 @@ func (w *world) competitors() {
 // neighbour compares the free node alone and beside the capped one, in turn, because the disk's own speed drifts. With small
 // blocks it is the processors that both need: what a busy machine takes in a first look is looked at once more.
 func (w *world) neighbour() {
-	for _, block := range []string{"1M", "64k"} {
-		if w.keeps(block) {
-			continue
-		}
-		if !w.keeps(block) {
-			w.t.Errorf("the node without a limit lost too much, twice, in blocks of %s", block)
+	for _, load := range []struct{ rw, block string }{{"randread", "1M"}, {"randread", "64k"}, {"randwrite", "1M"}} {
+		if !w.keeps(load.rw, load.block) && !w.keeps(load.rw, load.block) {
+			w.t.Errorf("the node without a limit lost too much, twice: %s, blocks of %s", load.rw, load.block)
 		}
 	}
 }
 
-func (w *world) keeps(block string) bool {
+func (w *world) keeps(rw, block string) bool {
 	var alone, beside []float64
 	for range 4 {
-		alone = append(alone, w.fio("free", "randread", block, 2))
-		other := w.fioCommand("capped", "randread", "64k", 4)
+		alone = append(alone, w.fio("free", rw, block, 2))
+		other := w.fioCommand("capped", rw, "64k", 4)
 		if err := other.Start(); err != nil {
 			w.t.Fatal(err)
 		}
 		time.Sleep(500 * time.Millisecond)
-		beside = append(beside, w.fio("free", "randread", block, 2))
+		beside = append(beside, w.fio("free", rw, block, 2))
 		if err := other.Wait(); err != nil {
 			w.t.Fatal(err)
 		}
 	}
 	a, b := median(alone), median(beside)
-	w.t.Logf("the node without a limit, blocks of %s: alone %.0f MB/s, beside the capped one %.0f MB/s", block, a/1e6, b/1e6)
+	w.t.Logf("the node without a limit, %s, blocks of %s: alone %.0f MB/s, beside the capped one %.0f MB/s", rw, block, a/1e6, b/1e6)
 	return b >= 0.9*(a-capBytes)
 }
 

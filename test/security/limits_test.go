@@ -10,7 +10,13 @@ import (
 func TestForkBomb(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "command: [/probe/probe, bomb]\npids: 150\ncpu: {max: 0.5}\nimage: host\nmounts: [{source: "+build.probeDir+", target: /probe}]")
-		time.Sleep(time.Second)
+		most := 0 // processes and threads; the bomb starts more for four seconds
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && most < 150; time.Sleep(50 * time.Millisecond) {
+			most = max(most, w.show(t, name).Usage.PIDs)
+		}
+		if most < 140 || most > 150 {
+			t.Errorf("the bomb had %d processes and threads at most; it may have 150, and wants more", most)
+		}
 		var open map[string]string
 		w.probe(t, &open, "links", "/proc/self/exe") // another node starts
 		if open["/proc/self/exe"] != "/probe/probe" {

@@ -214,6 +214,9 @@ type shown struct {
 		Code int  `json:"code"`
 		OOM  bool `json:"oom"`
 	} `json:"exit"`
+	Usage struct {
+		PIDs int `json:"pids"`
+	} `json:"usage"`
 }
 
 // base is the host's id of the node's root.
