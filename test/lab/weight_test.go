@@ -89,26 +89,32 @@ func refusedWeights(t *testing.T, m *lab.VM) {
 	}
 }
 
-// shares runs readers of both disks in up to four nodes at once, at queue depth 16.
+// shares runs readers of both disks in up to four nodes at once, with 16 requests in flight each, and the last split with 64
+// too.
 func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	names := []string{"a", "b", "c", "d"}
 	for _, n := range names {
 		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n- {name: v, device: %s, %s}\n- {name: n, device: %s, %s}\n",
 			n, virtioDisk, nvmeDisk, virtioDisk, virtio, nvmeDisk, nvme))
 	}
-	read := func(n string) string {
-		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=16 --norandommap --time_based --runtime=%d"
-		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, 60) + fmt.Sprintf(job, "n", nvmeDisk, 60)
+	read := func(n string, depth int) string {
+		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=60"
+		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, depth) + fmt.Sprintf(job, "n", nvmeDisk, depth)
 	}
-	alone := count(t, m, 6*time.Second, map[string]string{"a": read("a")})["a"]
-	for _, weights := range splits {
+	alone := count(t, m, 6*time.Second, map[string]string{"a": read("a", 16)})["a"]
+	splits = append(splits, splits[len(splits)-1])
+	for i, weights := range splits {
+		depth := 16
+		if i == len(splits)-1 {
+			depth = 64
+		}
 		run, set := map[string]string{}, ""
 		for i, w := range weights {
-			run[names[i]] = read(names[i])
+			run[names[i]] = read(names[i], depth)
 			set += fmt.Sprintf("berth set %s io.v.weight=%d io.n.weight=%d\n", names[i], w, w)
 		}
 		m.OK(t, set)
-		again(t, fmt.Sprint(weights), 3, func(t *testing.T) (wrong []string, late float64) {
+		again(t, fmt.Sprintf("%d at %d", weights, depth), 3, func(t *testing.T) (wrong []string, late float64) {
 			got := count(t, m, 6*time.Second, run)
 			for disk, engine := range map[string]string{virtioDisk: virtio, nvmeDisk: nvme} {
 				s, bad := split(got, disk, names, weights)
