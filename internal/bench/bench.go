@@ -28,12 +28,14 @@ type Options struct {
 	MarginPct float64       // for the verdicts; default 10 when Quick, else 5
 	Seed      uint64        // of the order; default: a random one
 	Node      any           // the node's spec, put into the report as JSON
+
+	fresh bool // trials make a second file beside the first
 }
 
-// Progress is told after each trial, and while the data is laid out.
+// Progress is told before each trial, and while the data is laid out.
 type Progress struct {
 	What        string // "lay out", or "read 4K x32 node"
-	Done, Total int64  // bytes laid out, or trials
+	Done, Total int64  // bytes laid out, or trials that are done
 	Left        time.Duration
 	SoFar       string // what the rows would be called now; it decides nothing
 }

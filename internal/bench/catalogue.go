@@ -29,10 +29,40 @@ type definition struct {
 type diskUse int
 
 const (
-	firstDisk diskUse = iota
-	eachDisk          // every row on every disk
-	allDisks          // every row on all disks at the same time; it takes two of them
+	firstDisk   diskUse = iota // folders come before devices
+	firstFolder                // it takes one
+	firstDevice                // it takes one
+	eachDisk                   // every row on every disk
+	allDisks                   // every row on all disks at the same time; it takes two of them
 )
+
+// chosen are the disks that the experiment uses; it is refused where those that it takes were not given.
+func (d *definition) chosen(o *StudyOptions) ([]Options, error) {
+	fresh := slices.ContainsFunc(d.disk, func(j diskJob) bool { return j.Fresh })
+	var folders, devices []Options
+	for _, dir := range o.Dirs {
+		folders = append(folders, Options{Dir: dir, Size: o.Size, fresh: fresh})
+	}
+	for _, dev := range o.Devices {
+		devices = append(devices, Options{Device: dev, Size: o.Size, DestroyData: true})
+	}
+	all := slices.Concat(folders, devices)
+	switch {
+	case d.disks == firstFolder && len(folders) == 0:
+		return nil, refuse.Cannotf("give one with --dir", "%s takes a folder", d.Name)
+	case d.disks == firstFolder:
+		return folders[:1], nil
+	case d.disks == firstDevice && len(devices) == 0:
+		return nil, refuse.Cannotf("give one with --destroy-data: what is on it is lost", "%s takes a block device of its own", d.Name)
+	case d.disks == firstDevice:
+		return devices[:1], nil
+	case d.disks == allDisks && len(all) < 2:
+		return nil, refuse.Cannotf("give a folder on each with --dir, or devices with --destroy-data", "%s takes two disks or more", d.Name)
+	case d.disks == firstDisk:
+		return all[:1], nil
+	}
+	return all, nil
+}
 
 // cost is what a round takes at the least.
 func (d *definition) cost(o *StudyOptions) time.Duration {
@@ -56,7 +86,7 @@ func (d *definition) weight(o *StudyOptions) float64 {
 			return 0
 		}
 	}
-	if d.disks == allDisks && len(o.Dirs)+len(o.Devices) < 2 || d.cost(o)*time.Duration(o.fewestRounds()) > o.Budget {
+	if _, err := d.chosen(o); d.disk != nil && err != nil || d.cost(o)*time.Duration(o.fewestRounds()) > o.Budget {
 		return 0
 	}
 	return d.cost(o).Seconds()
@@ -227,11 +257,20 @@ func recordSets() []definition {
 	}, iozone)
 	together.disks = allDisks
 	together.published = "9 disks, no intervals: below 1 % difference"
-	return []definition{each, together, set(About{
+	inFile := set(About{
 		Name: "wnodes-file", Title: "256 KiB records of a file", Question: "What does a node lose on a file, record by record?",
 		Source:  wnodes + ", iozone (file twice the memory)",
 		Setting: "256 KiB, one thread, direct I/O; write makes a new file, rewrite overwrites one, read comes after the kernel's caches were dropped",
-	}, file)}
+	}, file)
+	inFile.disks = firstFolder
+	onVolume := set(About{
+		Name: "wnodes-volume", Title: "256 KiB records of a volume", Question: "What does a node lose on a block device of its own, record by record?",
+		Source: wnodes + ", iozone",
+		Setting: "256 KiB, one thread, direct I/O, no file system; write goes through the volume once from its begin, rewrite for the whole of a trial, " +
+			"both over what is there; read comes after the kernel's caches were dropped",
+	}, file)
+	onVolume.disks = firstDevice
+	return []definition{each, together, inFile, onVolume}
 }
 
 // rank sorts what is true first.

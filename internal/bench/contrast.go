@@ -34,6 +34,7 @@ type Side struct {
 	Started  time.Time `json:"started"`
 	Sessions int       `json:"sessions"`
 	Machine  Machine   `json:"machine"`
+	Emulated string    `json:"emulated,omitempty"` // what emulates the CPU
 }
 
 // ContrastExperiment is an experiment that both studies have.
@@ -82,7 +83,7 @@ func Compare(a, b *Study, nameA, nameB string) *Contrast {
 }
 
 func sideOf(s *Study, name string) Side {
-	return Side{Name: name, Started: s.Started, Sessions: len(s.Sessions), Machine: s.Machine}
+	return Side{Name: name, Started: s.Started, Sessions: len(s.Sessions), Machine: s.Machine, Emulated: s.Emulated}
 }
 
 // rows compares what the reference and the nodes did in a row, and what the nodes lost.

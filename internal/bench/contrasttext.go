@@ -9,6 +9,9 @@ import (
 // Text writes the contrast for a person: no line is wider than 80 columns, no colour.
 func (c *Contrast) Text(w io.Writer) error {
 	var b strings.Builder
+	if by := c.emulation(); by != "" {
+		wrap(&b, "", "EMULATED ("+by+"): these speeds are not those of real hardware.")
+	}
 	fmt.Fprintln(&b, "Two runs side by side: how much worse B is than A")
 	for _, s := range []struct {
 		letter string
@@ -43,6 +46,18 @@ func (c *Contrast) Text(w io.Writer) error {
 		return fmt.Errorf("print the comparison: %w", err)
 	}
 	return nil
+}
+
+// emulation says which of the runs was emulated, and by what; "" if none was.
+func (c *Contrast) emulation() string {
+	var by []string
+	if c.A.Emulated != "" {
+		by = append(by, "A: "+c.A.Emulated)
+	}
+	if c.B.Emulated != "" {
+		by = append(by, "B: "+c.B.Emulated)
+	}
+	return strings.Join(by, "; ")
 }
 
 // what names the number of a line in at most 25 columns.

@@ -27,10 +27,11 @@ func makeDiskBed(ctx context.Context, d *definition, o *StudyOptions, lab Lab) (
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if d.disks == allDisks && len(o.Dirs)+len(o.Devices) < 2 {
-		return nil, refuse.Cannotf("give a folder on each with --dir, or devices with --destroy-data", "%s takes two disks or more", d.Name)
+	disks, err := d.chosen(o)
+	if err != nil {
+		return nil, err
 	}
-	if err := b.layOut(ctx, d, o); err != nil {
+	if err := b.layOut(ctx, disks, o); err != nil {
 		return nil, err
 	}
 	spec := diskNode(b.targets)
@@ -53,24 +54,8 @@ func makeDiskBed(ctx context.Context, d *definition, o *StudyOptions, lab Lab) (
 }
 
 // layOut makes the targets ready.
-func (b *bed) layOut(ctx context.Context, d *definition, o *StudyOptions) error {
-	fresh := slices.ContainsFunc(d.disk, func(j diskJob) bool { return j.Fresh })
-	var all []Options
-	for _, dir := range o.Dirs {
-		all = append(all, Options{Dir: dir, Size: o.Size})
-	}
-	for _, dev := range o.Devices {
-		all = append(all, Options{Device: dev, Size: o.Size, DestroyData: true})
-	}
-	if d.disks == firstDisk {
-		all = all[:1]
-	}
-	for _, one := range all {
-		if fresh && one.Dir != "" { // a second file beside the first
-			if err := checkFolder(one.Dir, 2*one.Size); err != nil {
-				return err
-			}
-		}
+func (b *bed) layOut(ctx context.Context, disks []Options, o *StudyOptions) error {
+	for _, one := range disks {
 		t, undo, err := prepare(ctx, one, func(done, total int64) {
 			o.tell(Progress{What: layOut, Done: done, Total: total})
 		})
@@ -78,14 +63,6 @@ func (b *bed) layOut(ctx context.Context, d *definition, o *StudyOptions) error 
 			return err
 		}
 		b.undo = append(b.undo, undo)
-		if fresh && t.Kind == "file" {
-			b.undo = append(b.undo, func() error {
-				if err := os.Remove(t.Path + freshName); err != nil && !errors.Is(err, os.ErrNotExist) {
-					return err
-				}
-				return nil
-			})
-		}
 		disk, err := diskOf(t)
 		if err != nil {
 			return err
@@ -122,9 +99,6 @@ func (b *bed) diskRows(d *definition) error {
 			switch {
 			case t.DirectIO > 0 && j.Block%t.DirectIO != 0:
 				b.notes = append(b.notes, fmt.Sprintf("%s is left out: direct requests come in multiples of %d bytes here", name, t.DirectIO))
-				continue
-			case j.Fresh && t.Kind == "device":
-				b.notes = append(b.notes, name+" is left out: a device has no new files")
 				continue
 			case d.disks == eachDisk && len(b.targets) > 1:
 				name = fmt.Sprintf("%s, disk %d", name, i+1)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ type diskJob struct {
 	Threads int     // on each target; default 1
 	Depth   int     // requests in flight a thread; default 1. More takes libaio
 	Cold    bool    // the kernel's caches are dropped before each trial
-	Fresh   bool    // a file that does not exist yet is written, once from its begin to its end
+	Fresh   bool    // a new file is written once from its begin to its end; a device, which has none, over what it holds
 }
 
 // diskRun is a diskJob on its targets.
@@ -28,9 +29,6 @@ type diskRun struct {
 	diskJob
 	targets []Target
 }
-
-// freshName is added to the path of a target for a file that is made and removed in each trial.
-const freshName = ".new"
 
 // command is the fio call of one trial, the same in every arm. Why each option is there: docs/METHOD.md.
 func (j diskRun) command(run, warm time.Duration) []string {
@@ -46,10 +44,13 @@ func (j diskRun) command(run, warm time.Duration) []string {
 		"--clocksource=clock_gettime", "--disk_util=0", "--percentile_list=50:90:99:99.9",
 	}
 	suffix := ""
-	if j.Fresh {
+	switch {
+	case j.newFile():
 		suffix = freshName
 		argv = append(argv, "--create_on_open=1", "--unlink=1", "--fallocate=none")
-	} else {
+	case j.Fresh:
+		argv = append(argv, "--allow_file_create=0")
+	default:
 		argv = append(argv, "--allow_file_create=0", "--time_based", "--ramp_time="+millis(warm))
 	}
 	if strings.HasSuffix(j.Pattern, "read") {
@@ -61,7 +62,24 @@ func (j diskRun) command(run, warm time.Duration) []string {
 	return argv
 }
 
-func (j diskRun) measure(ctx context.Context, a bedArm, run, warm time.Duration) (map[string]float64, error) {
+// newFile says whether a trial writes a file that it makes.
+func (j diskRun) newFile() bool { return j.Fresh && j.targets[0].Kind == "file" }
+
+func (j diskRun) measure(ctx context.Context, a bedArm, run, warm time.Duration) (_ map[string]float64, err error) {
+	if j.newFile() { // empty, and known as Berth's whenever a run is killed
+		path := j.targets[0].Path + freshName
+		f, e := newFile(path)
+		if e != nil {
+			return nil, e
+		}
+		defer func() {
+			e := os.Remove(path) // fio does it itself, as a rule
+			if errors.Is(e, os.ErrNotExist) {
+				e = nil
+			}
+			err = errors.Join(err, e, f.Close())
+		}()
+	}
 	// A request that never ends must not hold the run for ever; a slow disk under many threads may take its time.
 	ctx, cancel := context.WithTimeout(ctx, run+warm+time.Minute)
 	defer cancel()

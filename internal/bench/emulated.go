@@ -15,9 +15,12 @@ func emulation(cpu string) string {
 	return ""
 }
 
+// Emulation says what emulates the machine's CPU, "" where nothing does.
+func (m Machine) Emulation() string { return emulation(m.CPU) }
+
 // emulatedFirst begins a report that was made on an emulated machine.
 func emulatedFirst(b *strings.Builder, m Machine) {
-	if by := emulation(m.CPU); by != "" {
+	if by := m.Emulation(); by != "" {
 		wrap(b, "", "EMULATED ("+by+"): these speeds are not those of real hardware.")
 	}
 }

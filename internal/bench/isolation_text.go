@@ -22,19 +22,9 @@ func (r *Isolation) Text(w io.Writer) error {
 	r.textWeights(&b)
 	r.textLatency(&b)
 	for _, l := range r.LeftOut {
-		text := fmt.Sprintf("Part %s is left out: %s", l.Part, l.Why)
-		if l.Remedy != "" && !strings.Contains(l.Why, l.Remedy) {
-			text += " (" + l.Remedy + ")"
-		}
-		wrap(&b, "! ", text)
+		wrap(&b, "! ", fmt.Sprintf("Part %s is left out: %s", l.Part, l.text()))
 	}
-	failed := 0
-	for _, t := range r.Trials {
-		if t.Error != "" {
-			failed++
-		}
-	}
-	if failed > 0 {
+	if failed := r.failed(); failed > 0 {
 		wrap(&b, "! ", fmt.Sprintf("%d of %d trials failed and are left out; --json has their messages", failed, len(r.Trials)))
 	}
 	wrap(&b, "", fmt.Sprintf("Intervals: 95 %%. The margin is %s %%: `equivalent` says that a difference is shown to be smaller, "+
@@ -48,8 +38,25 @@ func (r *Isolation) Text(w io.Writer) error {
 	return nil
 }
 
+func (l LeftOut) text() string {
+	if l.Remedy == "" || strings.Contains(l.Why, l.Remedy) {
+		return l.Why
+	}
+	return l.Why + " (" + l.Remedy + ")"
+}
+
+// failed counts the trials that measured nothing.
+func (r *Isolation) failed() int {
+	n := 0
+	for _, t := range r.Trials {
+		count(&n, t.Error != "")
+	}
+	return n
+}
+
 func (r *Isolation) textHead(b *strings.Builder) {
 	m := r.Machine
+	emulatedFirst(b, m)
 	title := "Isolation: what nodes get, and what they leave to others"
 	if r.Partial {
 		title += " — PARTIAL, interrupted"
@@ -159,11 +166,15 @@ func (r *Isolation) textLatency(b *strings.Builder) {
 	wrap(b, "", "A reader of 16 KiB, one request at a time, beside three writers of 256 KiB, 16 in flight each. classes: the reader "+
 		"is of class storage, the writers of class batch. rates: they have write rates too, together a quarter of what they wrote unprotected.")
 	if p := r.Latency.Removed; p != nil {
-		text := fmt.Sprintf("Of the p99 that unprotected writers add, `%s` takes away %.0f %%", p.Arm, p.Pct)
-		if p.CI95 != nil {
-			text += fmt.Sprintf(" (%.0f..%.0f)", p.CI95[0], p.CI95[1])
-		}
-		wrap(b, "", text+".")
+		wrap(b, "", p.text())
 	}
 	fmt.Fprintln(b)
+}
+
+func (p *RemovedPart) text() string {
+	text := fmt.Sprintf("Of the p99 that unprotected writers add, `%s` takes away %.0f %%", p.Arm, p.Pct)
+	if p.CI95 != nil {
+		text += fmt.Sprintf(" (%.0f..%.0f)", p.CI95[0], p.CI95[1])
+	}
+	return text + "."
 }

@@ -21,6 +21,8 @@ const JournalFormat = "berth-bench-journal/1"
 // it returns. It is locked while it is in use.
 type journal struct {
 	f     *os.File
+	whole int64    // bytes of whole lines
+	torn  bool     // half a line may lie behind them
 	lines []record // that were there when it was opened
 }
 
@@ -75,7 +77,10 @@ func newJournal(path string, start startRecord) (*journal, error) {
 	if err := j.lock(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return j, j.add(record{Start: &start})
+	if err := j.add(record{Start: &start}); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
 }
 
 // openJournal opens a journal to go on with it. A torn last line is cut off.
@@ -113,11 +118,19 @@ func (j *journal) read(path string) error {
 	if j.lines, err = readJournal(whole); err != nil {
 		return refuse.Invalidf("%s: %w", path, err)
 	}
-	if len(whole) < len(text) {
-		if err := j.f.Truncate(int64(len(whole))); err != nil {
-			return fmt.Errorf("cut off the journal's torn line: %w", err)
-		}
+	j.whole, j.torn = int64(len(whole)), len(whole) < len(text)
+	return j.mend()
+}
+
+// mend cuts off a torn line, so that the next record begins a line of its own.
+func (j *journal) mend() error {
+	if !j.torn {
+		return nil
 	}
+	if err := j.f.Truncate(j.whole); err != nil {
+		return fmt.Errorf("cut off the journal's torn line: %w", err)
+	}
+	j.torn = false
 	return nil
 }
 
@@ -141,15 +154,22 @@ func readJournal(text []byte) ([]record, error) {
 	return all, nil
 }
 
-// add appends a line, in one write, so that another process never sees a half of it.
+// add appends a line. What a full disk took of it is cut off again: there may be room for the next record, which must not
+// be appended to half a line.
 func (j *journal) add(r record) error {
+	if err := j.mend(); err != nil {
+		return err
+	}
 	line, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write the journal: %w", err)
 	}
-	if _, err := j.f.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("write the journal: %w", err)
+	line = append(line, '\n')
+	if _, err := j.f.Write(line); err != nil {
+		j.torn = true
+		return errors.Join(fmt.Errorf("write the journal: %w", err), j.mend())
 	}
+	j.whole += int64(len(line))
 	return nil
 }
 

@@ -53,7 +53,10 @@ func TestFirstLineOfEmulated(t *testing.T) {
 		t.Error(got)
 	}
 	m := Machine{CPU: "QEMU TCG CPU version 2.5+"}
-	for _, r := range []interface{ Text(io.Writer) error }{&Report{Machine: m}, &NetReport{Machine: m, OwnPeer: true}, &Explained{Machine: m}} {
+	for _, r := range []interface{ Text(io.Writer) error }{
+		&Report{Machine: m}, &NetReport{Machine: m, OwnPeer: true}, &Explained{Machine: m}, &Isolation{Machine: m},
+		Compare(&Study{}, &Study{Emulated: m.Emulation()}, "a", "b"), Compare(&Study{Emulated: m.Emulation()}, &Study{}, "a", "b"),
+	} {
 		var b bytes.Buffer
 		if err := r.Text(&b); err != nil || !strings.HasPrefix(b.String(), "EMULATED") {
 			t.Errorf("%T: %v %s", r, err, b.String())

@@ -237,10 +237,7 @@ func TestTwoRunsInOneFolder(t *testing.T) {
 	}
 	wantEmpty(t, o.Dir)
 
-	left := filepath.Join(o.Dir, dataFile) // of a run that was killed
-	if err := os.WriteFile(left, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	leave(t, filepath.Join(o.Dir, dataFile))
 	target, undo, err := prepare(t.Context(), o, func(int64, int64) {})
 	if err != nil {
 		t.Fatal(err)
@@ -252,6 +249,21 @@ func TestTwoRunsInOneFolder(t *testing.T) {
 		t.Error(err)
 	}
 	wantEmpty(t, o.Dir)
+}
+
+// leave leaves a data file as a killed run does.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	f, err := newFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestCommand(t *testing.T) {
@@ -316,21 +328,69 @@ func TestForeignDataFile(t *testing.T) {
 	if err := os.WriteFile(precious, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, link := range map[string]func(string, string) error{"hard link": os.Link, "symbolic link": os.Symlink} {
-		path := filepath.Join(o.Dir, dataFile)
-		if err := link(precious, path); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := prepare(t.Context(), o, func(int64, int64) {}); err == nil {
-			t.Errorf("%s: taken for a data file", name)
-		}
-		if b, err := os.ReadFile(precious); err != nil || string(b) != "data" {
-			t.Errorf("%s: %q %v", name, b, err)
-		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
+	for name, link := range map[string]func(string, string) error{
+		"hard link": os.Link, "symbolic link": os.Symlink, "folder": func(_, at string) error { return os.Mkdir(at, 0o700) },
+		"file":       func(_, at string) error { return os.WriteFile(at, []byte("data"), 0o600) },
+		"empty file": func(_, at string) error { return os.WriteFile(at, nil, 0o600) },
+	} {
+		for _, at := range []string{dataFile, dataFile + freshName} {
+			path := filepath.Join(o.Dir, at)
+			if err := link(precious, path); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Lstat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.fresh = at != dataFile
+			if _, _, err := prepare(t.Context(), o, func(int64, int64) {}); refuse.KindOf(err) != refuse.Busy {
+				t.Errorf("%s %s: taken for a data file: %v", name, at, err)
+			}
+			if b, err := os.ReadFile(precious); err != nil || string(b) != "data" {
+				t.Errorf("%s %s: %q %v", name, at, b, err)
+			}
+			if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) || after.Size() != before.Size() {
+				t.Errorf("%s %s: %v %v", name, at, after, err)
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(precious); err != nil {
+				t.Fatal(err)
+			}
+			wantEmpty(t, o.Dir)
+			if err := os.WriteFile(precious, []byte("data"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+}
+
+// Both files that a killed run left are taken over, and gone afterwards.
+func TestRealLeftFiles(t *testing.T) {
+	needFio(t)
+	dir := onDisk(t)
+	leave(t, filepath.Join(dir, dataFile))
+	leave(t, filepath.Join(dir, dataFile+freshName))
+	defs, err := find([]string{"wnodes-file"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := makeDiskBed(t.Context(), &defs[0], &StudyOptions{Dirs: []string{dir}, Size: 4 << 20}, hostLab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave(t, filepath.Join(dir, dataFile+freshName))
+	if got, err := b.rows[0].job.measure(t.Context(), b.arms[0], 100*time.Millisecond, 0); err != nil || got["bytes_per_second"] <= 0 {
+		t.Errorf("%s: %v %v", b.rows[0].Name, got, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, dataFile+freshName)); err == nil {
+		t.Error("the new file outlives its trial")
+	}
+	if err := b.close(); err != nil {
+		t.Error(err)
+	}
+	wantEmpty(t, dir)
 }
 
 // A device that may not be written has no write rows; requests smaller than the device's unit are left out.

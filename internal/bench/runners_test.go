@@ -32,6 +32,12 @@ func TestDiskCommand(t *testing.T) {
 			[]string{`--filename=/a\:b/f.new`, "--unlink=1", "--runtime=200ms"},
 			[]string{"--time_based", "--allow_file_create=0"},
 		},
+		{
+			"a volume",
+			diskRun{diskJob{Pattern: "write", Block: 512, Fresh: true}, []Target{{Kind: "device", Path: "/dev/x", Size: 1 << 20}}},
+			[]string{"--filename=/dev/x", "--allow_file_create=0", "--runtime=200ms"},
+			[]string{"--time_based", "--unlink=1", "--create_on_open=1"},
+		},
 		{"two disks", diskRun{diskJob{Pattern: "read", Block: 512}, []Target{target, {Path: "/c"}}}, []string{"--name=t0", "--name=t1", "--filename=/c"}, nil},
 	} {
 		got := c.job.command(200*time.Millisecond, 50*time.Millisecond)

@@ -30,6 +30,12 @@ type Target struct {
 // dataFile is the name of the file in the folder that is measured. One that a killed run left is taken over.
 const dataFile = ".berth-bench.data"
 
+// freshName is added to it for a file that is made and removed in each trial.
+const freshName = ".new"
+
+// mark is the extended attribute by which Berth knows its own data files: a name can be anybody's.
+const mark = "user.berth.bench"
+
 // spare is left free on the file system beside the data file.
 const spare = 64 << 20
 
@@ -63,22 +69,67 @@ func createFile(o Options) (*os.File, Target, error) {
 	if err != nil {
 		return nil, Target{}, fmt.Errorf("find the folder %s: %w", o.Dir, err)
 	}
-	if err := checkFolder(dir, o.Size); err != nil {
+	need := o.Size
+	if o.fresh {
+		need *= 2
+	}
+	if err := checkFolder(dir, need); err != nil {
 		return nil, Target{}, err
 	}
 	t := Target{Kind: "file", Path: filepath.Join(dir, dataFile), Size: o.Size}
-	f, err := os.OpenFile(t.Path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	f, err := newFile(t.Path)
 	if err != nil {
-		return nil, Target{}, fmt.Errorf("create the data file: %w", err)
+		return nil, Target{}, err
 	}
-	if err := own(f, t.Path); err != nil {
-		return nil, Target{}, errors.Join(err, f.Close())
+	if o.fresh { // a second one can be had: now, not in the first trial
+		second, err := newFile(t.Path + freshName)
+		if err == nil {
+			err = errors.Join(os.Remove(t.Path+freshName), second.Close())
+		}
+		if err != nil {
+			return nil, Target{}, errors.Join(err, os.Remove(t.Path), f.Close())
+		}
 	}
 	return f, t, nil
 }
 
-// own locks the data file, so that two runs do not share one, and empties what a killed run left in it.
-func own(f *os.File, path string) error {
+// newFile makes an empty data file with Berth's mark, and locks it, so that two runs do not share one. What a killed run
+// left is emptied; nothing else that has the name is touched.
+func newFile(path string) (*os.File, error) {
+	made := true
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		made = false
+		f, err = os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, foreign(path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create the data file: %w", err)
+	}
+	if made { // before the lock: a file that was left without one is known
+		err = unix.Fsetxattr(int(f.Fd()), mark, []byte("1"), 0)
+		if errors.Is(err, unix.ENOTSUP) {
+			err = nil // such a file system can hold no mark: there a file that is left must be removed by hand
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("mark the data file as Berth's: %w", err), os.Remove(path), f.Close())
+		}
+	}
+	if err := own(f, path, made); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func foreign(path string) error {
+	return refuse.Busyf("%s exists and is not known as a data file of an earlier run (it has no attribute %s): move it away, or remove it if a killed run left it",
+		path, mark)
+}
+
+// own locks the data file, and empties one that was there before.
+func own(f *os.File, path string, made bool) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return refuse.Busyf("another run measures here: %s is locked", path)
 	}
@@ -91,7 +142,13 @@ func own(f *os.File, path string) error {
 		return refuse.Busyf("another run measured here until now: %s is gone; try again", path)
 	}
 	if st, ok := opened.Sys().(*syscall.Stat_t); !opened.Mode().IsRegular() || !ok || st.Nlink != 1 {
-		return refuse.Busyf("%s exists and is not a data file of an earlier run", path)
+		return foreign(path)
+	}
+	if made {
+		return nil
+	}
+	if n, err := unix.Fgetxattr(int(f.Fd()), mark, nil); err != nil || n == 0 {
+		return foreign(path)
 	}
 	if err := f.Truncate(0); err != nil {
 		return fmt.Errorf("empty the data file: %w", err)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,6 +156,102 @@ func TestRealDeviceInUse(t *testing.T) {
 	}
 	if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
 		t.Errorf("it was written to: %q %v", text, err)
+	}
+}
+
+// The set for volumes takes the device, not the folder that is given too; without one it is left out with its reason.
+func TestRealVolume(t *testing.T) {
+	needFio(t)
+	dir, loop := smallDisk(t, 100)
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	folder := onDisk(t)
+	o := StudyOptions{
+		Names: []string{"wnodes-volume"}, Dirs: []string{folder}, Devices: []string{loop}, Size: 16 << 20, Pairs: 1, Budget: 15 * time.Second,
+	}
+	s, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := s.experiment("wnodes-volume")
+	if len(e.Targets) != 1 || e.Targets[0].Path != loop || !e.Targets[0].Written {
+		t.Errorf("measured on %+v", e.Targets)
+	}
+	var rows []string
+	for _, r := range e.Rows {
+		rows = append(rows, r.Name)
+	}
+	if got := strings.Join(rows, ", "); got != "write, rewrite, read, reread, random read, random write" {
+		t.Errorf("rows %s; notes %q", got, e.Notes)
+	}
+	for _, tr := range e.Trials {
+		if tr.Error != "" || tr.Values["bytes_per_second"] <= 0 {
+			t.Errorf("%s in %s: %+v", tr.Row, tr.Arm, tr)
+		}
+	}
+	if fi, err := os.Stat(loop); err != nil || fi.Mode()&os.ModeDevice == 0 {
+		t.Errorf("the device is gone: %v %v", fi, err)
+	}
+	wantEmpty(t, folder)
+
+	o.Devices = nil
+	_, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "block device") || !strings.Contains(err.Error(), "--destroy-data") {
+		t.Errorf("without a device: %v", err)
+	}
+	o.Names, o.Dirs, o.Devices = []string{"wnodes-file"}, nil, []string{loop}
+	if _, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("a file without a folder: %v", err)
+	}
+}
+
+// A journal that met a full disk goes on with whole lines when there is room again.
+func TestRealJournalOnFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	path := filepath.Join(dir, "j")
+	j, err := newJournal(path, startRecord{Format: JournalFormat})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.f.Close()
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 48<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	added := 0
+	for range 1000 {
+		if err = j.add(record{Trial: &trialRecord{"x", StudyTrial{Head: Head{Row: strings.Repeat("r", 1000)}}}}); err != nil {
+			break
+		}
+		added++
+	}
+	if !errors.Is(err, unix.ENOSPC) || added == 0 {
+		t.Fatalf("%d lines, then %v", added, err)
+	}
+	if err := os.Remove(filler); err != nil { // as the data file goes
+		t.Fatal(err)
+	}
+	if err := j.add(record{End: &endRecord{Experiment: "x", Error: "no space"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := openJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.f.Close()
+	if n := len(again.lines); n != 1+added+1 || again.lines[n-1].End == nil {
+		t.Errorf("%d lines of %d", n, 1+added+1)
 	}
 }
 

@@ -20,9 +20,9 @@ func (a *app) benchListCmd() *cobra.Command {
 				return a.printJSON(all)
 			}
 			for _, e := range all {
-				fmt.Fprintf(a.Out, "%-12s %s: %s\n", e.Name, e.Title, e.Setting)
+				fmt.Fprintf(a.Out, "%-13s %s: %s\n", e.Name, e.Title, e.Setting)
 				if e.Source != "" {
-					fmt.Fprintf(a.Out, "%-12s after %s\n", "", e.Source)
+					fmt.Fprintf(a.Out, "%-13s after %s\n", "", e.Source)
 				}
 			}
 			fmt.Fprintln(a.Out, "beside these: berth bench isolation for rates, weights and classes (--part),")

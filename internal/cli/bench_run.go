@@ -43,8 +43,11 @@ report.csv, report.txt and journal.jsonl, which has each trial as soon as it is
 done: --resume goes on with a run that was interrupted or killed. Interrupted,
 it reports what was measured and marks it partial.
 
-Files that are written to are removed. No existing file and no device is
-written to, unless it is given with --destroy-data.`,
+In each --dir the file .berth-bench.data is written to and removed, with
+wnodes-file .berth-bench.data.new too. They carry the extended attribute
+user.berth.bench, by which the next run knows those that a killed one left. A
+file of that name without it is refused and not touched. No other file, and no
+device that is not given with --destroy-data, is written to.`,
 		Example: `  berth bench run all --budget 20m
   berth bench run fio-d iozone-each --dir /srv/a --dir /srv/b --budget 2h
   berth bench run net-openlab --peer 192.0.2.9 \
