@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -127,6 +128,66 @@ func TestIsolationVerdicts(t *testing.T) {
 	}
 	if few := madeUp(2); few.Cost[0].Penalty.CI95Pct != nil || few.Weights[1].Holds != Undecided || few.Latency.Removed.CI95 != nil {
 		t.Error("two rounds have no interval")
+	}
+}
+
+// The study has the figures of the report, whatever form they are shown in.
+func TestIsolationStudy(t *testing.T) {
+	r := madeUp(6)
+	r.LeftOut = []LeftOut{{WeightPart, "nothing shares the disk", "add engine: bfq"}}
+	s := r.Study()
+	var names []string
+	for _, e := range s.Experiments {
+		names = append(names, e.Name)
+	}
+	want := "isolation-cost, isolation-rates, isolation-weights, isolation-shares-q16, isolation-latency, isolation-c"
+	if got := strings.Join(names, ", "); got != want {
+		t.Fatalf("experiments %s, want %s", got, want)
+	}
+	same := func(experiment, row, arm string, median float64, c *Comparison) {
+		t.Helper()
+		e := s.experiment(experiment)
+		for _, r := range e.Rows {
+			if r.Name != row {
+				continue
+			}
+			for _, a := range r.Arms {
+				if got := a.Values[e.Measures[0].Name]; a.Arm == arm && got != median {
+					t.Errorf("%s, %s, %s: median %v, want %v", experiment, row, arm, got, median)
+				}
+			}
+			for _, got := range r.Compared {
+				if got.Arm != arm {
+					continue
+				}
+				if d := cmp.Diff(c, got.Penalty, cmpopts.EquateApprox(1e-9, 1e-9)); d != "" || got.Corrected != "" {
+					t.Errorf("%s, %s, %s: %s", experiment, row, arm, d)
+				}
+				return
+			}
+		}
+		t.Errorf("%s has no %s compared in %s", experiment, arm, row)
+	}
+	for _, c := range r.Cost {
+		same("isolation-cost", c.Name, nodeArm, c.Node, c.Penalty)
+	}
+	for _, b := range r.Throttle {
+		same("isolation-rates", b.Name, nodeArm, b.Achieved, b.Short)
+	}
+	for _, w := range r.Weights {
+		if len(w.Shares) > 1 {
+			same("isolation-weights", w.Name, nodeArm, w.Total, w.Loss)
+		}
+	}
+	for _, a := range r.Latency.Arms[1:] {
+		same("isolation-latency", "reader", a.Arm, a.P99, a.Longer)
+	}
+	shares := s.experiment("isolation-shares-q16")
+	if len(shares.Rows) != 2+3+4 || math.Abs(shares.Rows[2].Arms[1].Values["share"]-50) > 1 || !strings.Contains(shares.Notes[2], "50:25:25 q16: got") {
+		t.Errorf("shares %+v, notes %q", shares.Rows, shares.Notes)
+	}
+	if why := s.experiment("isolation-c").Skipped; why != "nothing shares the disk (add engine: bfq)" {
+		t.Errorf("left out: %q", why)
 	}
 }
 

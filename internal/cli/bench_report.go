@@ -25,8 +25,9 @@ func (a *app) benchReportCmd() *cobra.Command {
 	var f reportFiles
 	c := &cobra.Command{
 		Use: "report FILE", Short: "show what a benchmark has measured, again",
-		Long: `Show the JSON of berth bench run, disk or net: as text, as one page that needs
-no network and no script (--html), as a table for spreadsheets (--csv).
+		Long: `Show the JSON of berth bench run, disk, net or isolation: as text, as one page
+that needs no network and no script (--html), as a table for spreadsheets
+(--csv).
 FILE - is standard input; one that is compressed by gzip is read too.
 docs/report.md says how a page is read and names the columns of the table.`,
 		Example: `  berth bench report result.json

@@ -112,8 +112,11 @@ func (r *Report) status() (text string, alarm bool) {
 		}
 	}
 	if marked > 0 {
-		s = append(s, fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers; something else was seen to use the machine in %d of %s.",
-			marked, plural(rows, "row"), seen, plural(trials, "trial")))
+		text := fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers", marked, plural(rows, "row"))
+		if trials > 0 { // of some documents what went on beside the trials is not known
+			text += fmt.Sprintf("; something else was seen to use the machine in %d of %s", seen, plural(trials, "trial"))
+		}
+		s = append(s, text+".")
 	}
 	if len(s) == 0 {
 		return fmt.Sprintf("Complete: %s measured, none disturbed.", plural(rows, "row")), false
@@ -144,6 +147,15 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 	return s + "."
 }
 
+// against names what the experiments of a study are compared with.
+func against(s *bench.Study) string {
+	var all []line
+	for i := range s.Experiments {
+		all = append(all, lines(&s.Experiments[i])...)
+	}
+	return references(all)
+}
+
 // references names what the others were compared with: the host, as a rule.
 func references(main []line) string {
 	var all []string
@@ -151,6 +163,9 @@ func references(main []line) string {
 		if r := the(l.exp); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
+	}
+	if n := len(all) - 1; n > 1 {
+		return strings.Join(all[:n], ", ") + " or " + all[n]
 	}
 	return strings.Join(all, " or ")
 }
@@ -195,11 +210,13 @@ func noise(main []line) string {
 	var worst float64
 	n, calls := 0, 0
 	seen := map[*bench.StudyRow]bool{}
+	var twice []line
 	for _, l := range main {
 		if l.null == nil || seen[l.row] {
 			continue
 		}
 		seen[l.row] = true
+		twice = append(twice, l)
 		n++
 		worst = max(worst, math.Abs(l.null.Penalty.PenaltyPct))
 		if v := l.null.Penalty.Verdict; v == bench.Worse || v == bench.Better {
@@ -209,7 +226,7 @@ func noise(main []line) string {
 	if n == 0 {
 		return "There was no null arm: nothing says how large the noise is."
 	}
-	return fmt.Sprintf("Noise floor: "+references(main)+" measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
+	return fmt.Sprintf("Noise floor: "+references(twice)+" measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
 		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, plural(n, "such row"))
 }
 

@@ -14,7 +14,7 @@ const lxc = "LXC, Intel DC P3700, 2015"
 // ofDisk shows what berth bench disk measured as a study of two experiments, one a shape.
 func ofDisk(r *bench.Report) *bench.Study {
 	s := &bench.Study{
-		Partial: r.Partial, Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
+		Partial: r.Partial, Emulated: r.Machine.Emulation(), Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
 		Machine: r.Machine, Tools: []bench.Tool{{Name: "fio", Version: r.Fio}}, Notes: r.Notes,
 	}
 	arms := []bench.ArmInfo{{Name: "host", Title: "host"}, {Name: nullArm, Title: "host again"}}
@@ -63,7 +63,7 @@ func diskRow(row bench.Result) bench.StudyRow {
 			}})
 		}
 		if a.c != nil {
-			out.Compared = append(out.Compared, bench.StudyComparison{Arm: a.arm, Measure: "iops", Penalty: a.c})
+			out.Compared = append(out.Compared, judgement(a.arm, "iops", a.c))
 		}
 	}
 	if p := row.Published; p != nil {
@@ -72,10 +72,22 @@ func diskRow(row bench.Result) bench.StudyRow {
 	return out
 }
 
+// judgement is a comparison, with its verdict among all rows of the table where it has one.
+func judgement(arm, measure string, c *bench.Comparison) bench.StudyComparison {
+	j := bench.StudyComparison{Arm: arm, Measure: measure, Penalty: c}
+	if c != nil && c.Tests != nil {
+		j.P, j.PEquiv, j.Corrected = c.P, c.PEquiv, c.Corrected
+	}
+	return j
+}
+
+// ofIsolation shows what berth bench isolation measured.
+func ofIsolation(r *bench.Isolation) *bench.Study { return r.Study() }
+
 // ofNet shows what berth bench net measured as a study of two experiments: streams and round trips.
 func ofNet(r *bench.NetReport) *bench.Study {
 	s := &bench.Study{
-		Partial: r.Partial, Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
+		Partial: r.Partial, Emulated: r.Machine.Emulation(), Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
 		Machine: r.Machine, Tools: []bench.Tool{{Name: "iperf3", Version: r.Iperf}}, Notes: r.Notes,
 	}
 	peer, where := "a peer on this machine: its software path is measured, no wire", ", to a peer on this machine (no wire)"
@@ -128,7 +140,7 @@ func netRow(row bench.NetResult) bench.StudyRow {
 		out.Arms = append(out.Arms, bench.ArmMedian{Arm: a.Arm, Trials: a.Trials, Values: v})
 	}
 	for _, c := range row.Compared {
-		out.Compared = append(out.Compared, bench.StudyComparison{Arm: c.Arm, Measure: c.Measure, Penalty: c.Penalty})
+		out.Compared = append(out.Compared, judgement(c.Arm, c.Measure, c.Penalty))
 	}
 	return out
 }
@@ -151,7 +163,7 @@ func ofNull(r *bench.NullReport) *bench.Study {
 				{Arm: "host", Trials: len(row.Host), Values: map[string]float64{"iops": median(row.Host)}},
 				{Arm: nullArm, Trials: len(row.Null), Values: map[string]float64{"iops": median(row.Null)}},
 			},
-			Compared: []bench.StudyComparison{{Arm: nullArm, Measure: "iops", Penalty: &row.Result}},
+			Compared: []bench.StudyComparison{judgement(nullArm, "iops", &row.Result)},
 		})
 	}
 	for i, c := range r.Commands {

@@ -32,6 +32,7 @@ type page struct {
 	Files    []file
 	TooLarge bool
 	Margin   string
+	Against  string // what penalties are against; "" for the host alone
 }
 
 // section is an experiment in the page.
@@ -69,6 +70,9 @@ func (r *Report) HTML(w io.Writer) error {
 		Title: r.title(), Style: template.CSS(pageStyle), // ours, not the user's
 		Answer: r.Answer(), Overview: overview(r.Study), Facts: machineFacts(r.Study), Margin: percent(r.Study.MarginPct), Notes: r.Study.Notes,
 	}
+	if p.Against = against(r.Study); p.Against == "the host" {
+		p.Against = ""
+	}
 	for i := range r.Study.Experiments {
 		p.Sections = append(p.Sections, makeSection(&r.Study.Experiments[i], r.Study.MarginPct))
 	}
@@ -86,6 +90,9 @@ func (r *Report) HTML(w io.Writer) error {
 }
 
 func (r *Report) title() string {
+	if r.Title != "" {
+		return r.Title
+	}
 	for i := range r.Study.Experiments {
 		if hasNode(&r.Study.Experiments[i]) {
 			return "Berth benchmark: what a node costs"

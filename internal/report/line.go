@@ -64,10 +64,10 @@ func reference(e *bench.Experiment) string {
 	return e.Arms[0].Name
 }
 
-// the names the reference within a sentence: "the host", "runc".
+// the names the reference within a sentence: "the host", "runc", "what was asked".
 func the(e *bench.Experiment) string {
 	if r := reference(e); r != "host" {
-		return r
+		return armTitle(e, r)
 	}
 	return "the host"
 }

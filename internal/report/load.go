@@ -17,6 +17,7 @@ type Report struct {
 	Study *bench.Study
 	Raw   []byte // the JSON as it was written: attached to the page
 	Name  string // of the file of Raw, without its extension
+	Title string // "": by what was measured
 }
 
 // Of returns the report of a study that has just been measured. Name is that of the file of its JSON, without extension.
@@ -31,7 +32,7 @@ func Of(s *bench.Study, name string) (*Report, error) {
 // mostBytes bounds what is read: a run of a day has some tens of megabytes.
 const mostBytes = 1 << 30
 
-// Read reads what berth bench run, disk or net wrote with --json, or the evidence on null rows, or the same compressed by gzip, as a page has it
+// Read reads what berth bench run, disk, net or isolation wrote with --json, or the evidence on null rows, or the same compressed by gzip, as a page has it
 // attached. What it does not know is refused (exit code 2).
 func Read(in io.Reader, name string) (*Report, error) {
 	raw, err := io.ReadAll(io.LimitReader(in, mostBytes))
@@ -43,11 +44,11 @@ func Read(in io.Reader, name string) (*Report, error) {
 			return nil, refuse.Invalidf("%s: not a whole gzip file: %w", name, err)
 		}
 	}
-	study, err := parse(raw)
+	study, title, err := parse(raw)
 	if err != nil {
 		return nil, refuse.Invalidf("%s: %w", name, err)
 	}
-	return &Report{Study: study, Raw: raw, Name: name}, nil
+	return &Report{Study: study, Raw: raw, Name: name, Title: title}, nil
 }
 
 func unzip(raw []byte) ([]byte, error) {
@@ -58,39 +59,40 @@ func unzip(raw []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, mostBytes))
 }
 
-// parse reads the document of any of the formats as a study.
-func parse(raw []byte) (*bench.Study, error) {
+// parse reads the document of any of the formats as a study; the title is that of the page, where its format has one.
+func parse(raw []byte) (s *bench.Study, title string, err error) {
 	var head struct {
 		Format string `json:"format"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, fmt.Errorf("not the JSON of berth bench: %w", err)
+		return nil, "", fmt.Errorf("not the JSON of berth bench: %w", err)
 	}
 	switch head.Format {
 	case bench.StudyFormat:
-		var s bench.Study
-		return &s, json.Unmarshal(raw, &s)
+		s, err = as(raw, func(s *bench.Study) *bench.Study { return s })
 	case bench.Format:
-		var r bench.Report
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, err
-		}
-		return ofDisk(&r), nil
+		s, err = as(raw, ofDisk)
 	case bench.NetFormat:
-		var r bench.NetReport
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, err
-		}
-		return ofNet(&r), nil
+		s, err = as(raw, ofNet)
 	case bench.NullFormat:
-		var r bench.NullReport
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, err
-		}
-		return ofNull(&r), nil
+		s, err = as(raw, ofNull)
+	case bench.IsolationFormat:
+		s, err = as(raw, ofIsolation)
+		title = "Berth benchmark: what nodes get, and what they leave to others"
 	case "":
-		return nil, fmt.Errorf("not the JSON of berth bench: it has no format")
+		err = fmt.Errorf("not the JSON of berth bench: it has no format")
+	default:
+		err = fmt.Errorf("its format is %q; this berth shows %s, %s, %s, %s and %s",
+			head.Format, bench.StudyFormat, bench.Format, bench.NetFormat, bench.IsolationFormat, bench.NullFormat)
 	}
-	return nil, fmt.Errorf("its format is %q; this berth shows %s, %s, %s and %s",
-		head.Format, bench.StudyFormat, bench.Format, bench.NetFormat, bench.NullFormat)
+	return s, title, err
+}
+
+// as reads a document of one type as a study.
+func as[T any](raw []byte, convert func(*T) *bench.Study) (*bench.Study, error) {
+	var doc T
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return nil, err
+	}
+	return convert(&doc), nil
 }

@@ -7,6 +7,9 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"flag"
+	"fmt"
+	"image/color"
+	"image/png"
 	"io"
 	"os"
 	"os/exec"
@@ -77,6 +80,7 @@ func TestGolden(t *testing.T) {
 func TestFormats(t *testing.T) {
 	for _, path := range []string{
 		"testdata/small.json", "testdata/disk.json", "testdata/net.json", "../bench/testdata/study-sample.json", "../../docs/evidence/null-rows.json",
+		"../../docs/evidence/isolation.json",
 	} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			r := open(t, path)
@@ -266,24 +270,126 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestChromium wants a browser to find nothing to complain about, and no request to leave it.
+// TestEmulatedIsSaid wants the pages of all commands to say first that the CPU was emulated.
+func TestEmulatedIsSaid(t *testing.T) {
+	m := bench.Machine{CPU: "QEMU TCG CPU version 2.5+"}
+	for _, doc := range []interface{ JSON(io.Writer) error }{
+		&bench.Report{Format: bench.Format, Machine: m}, &bench.NetReport{Format: bench.NetFormat, Machine: m},
+		&bench.Isolation{Format: bench.IsolationFormat, Machine: m},
+	} {
+		r, err := Read(strings.NewReader(write(t, doc.JSON)), "result")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := write(t, r.Text); !strings.HasPrefix(text, "EMULATED") {
+			t.Errorf("%T: %s", doc, text)
+		}
+	}
+}
+
+// TestVerdictOfTheTable wants the verdict that holds for the whole table, from berth bench disk's report too.
+func TestVerdictOfTheTable(t *testing.T) {
+	c := &bench.Comparison{Pairs: 6, PenaltyPct: 9, CI95Pct: &[2]float64{1, 20}, Verdict: bench.Worse, Tests: &bench.Tests{P: .03, PEquiv: .9, Corrected: bench.Undecided}}
+	row := bench.Result{Row: bench.Row{Name: "read 4K x1", Shape: bench.RandomRead, Block: 4096, Jobs: 1}, Penalty: c}
+	doc := bench.Report{Format: bench.Format, Node: []byte("{}"), Rows: []bench.Result{row}}
+	r, err := Read(strings.NewReader(write(t, doc.JSON)), "result")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := r.Answer(); len(a.Groups) != 1 || a.Groups[0].Verdict != bench.Undecided || !strings.Contains(a.Groups[0].Items[0], "by itself worse") {
+		t.Errorf("%+v", a.Groups)
+	}
+}
+
+// TestChromium wants a browser to show the page as it is meant, light and dark, on a telephone and on a screen: nothing
+// but tables is wider than the window, and the ground has the colour of the scheme.
 func TestChromium(t *testing.T) {
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip("needs chromium")
 	}
 	dir := t.TempDir()
-	page := filepath.Join(dir, "page.html")
-	if err := os.WriteFile(page, []byte(write(t, open(t, "testdata/small.json").HTML)), 0o600); err != nil {
+	for _, from := range []string{"testdata/small.json", "../../docs/evidence/isolation.json"} {
+		name := plainName(from)
+		page := filepath.Join(dir, name+".html")
+		text := write(t, open(t, from).HTML)
+		for _, width := range []int{400, 1200} {
+			// The script, which pages do not have, puts what it measured where --dump-dom shows it. A window has 500 pixels
+			// at least there, hence the width of the page.
+			script := fmt.Sprintf(`<script>document.documentElement.style.width = "%dpx"; document.title = [document.body.scrollWidth,`+
+				` getComputedStyle(document.body).backgroundColor, document.querySelectorAll("svg").length].join(" ")</script>`, width)
+			measured := filepath.Join(dir, name+"-measured.html")
+			for path, text := range map[string]string{page: text, measured: strings.Replace(text, "</body>", script+"</body>", 1)} {
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for scheme, ground := range map[string]color.RGBA{"light": {0xff, 0xff, 0xff, 0xff}, "dark": {0x14, 0x17, 0x1b, 0xff}} {
+				t.Run(fmt.Sprintf("%s %d %s", name, width, scheme), func(t *testing.T) {
+					shot := filepath.Join(dir, "page.png")
+					args := []string{
+						"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + filepath.Join(dir, "profile"),
+						fmt.Sprintf("--window-size=%d,2000", width), "--blink-settings=preferredColorScheme=" + map[string]string{"light": "1", "dark": "0"}[scheme],
+					}
+					var said bytes.Buffer
+					dump := exec.Command(browser, append(args, "--dump-dom", "file://"+measured)...)
+					dump.Stderr = &said
+					dom, err := dump.Output()
+					if err != nil {
+						t.Fatalf("%v: %s", err, said.String())
+					}
+					want := fmt.Sprintf("<title>%d rgb(%d, %d, %d) %d</title>", width, ground.R, ground.G, ground.B, strings.Count(text, "<svg"))
+					if got := regexp.MustCompile(`<title>.*?</title>`).Find(dom); string(got) != want {
+						t.Errorf("width, ground, drawings: %s, want %s", got, want)
+					}
+					if out, err := exec.Command(browser, append(args, "--screenshot="+shot, "file://"+page)...).CombinedOutput(); err != nil {
+						t.Fatalf("%v: %s", err, out)
+					}
+					checkPicture(t, shot, width, ground)
+				})
+			}
+		}
+	}
+}
+
+// checkPicture wants a picture of the width whose ground has the colour, with text on it that can be told from it.
+func checkPicture(t *testing.T, path string, width int, ground color.RGBA) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	shot := filepath.Join(dir, "page.png")
-	out, err := exec.Command(browser, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+dir, "--window-size=400,2000",
-		"--screenshot="+shot, "file://"+page).CombinedOutput()
+	defer f.Close()
+	shot, err := png.Decode(f)
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatal(err)
 	}
-	if fi, err := os.Stat(shot); err != nil || fi.Size() < 10_000 {
-		t.Errorf("no picture of the page: %v", err)
+	if b := shot.Bounds(); b.Dx() != width || b.Dy() != 2000 {
+		t.Fatalf("the picture is %v", b)
 	}
+	inked, all := 0, 0
+	for y := 100; y < 2000; y += 3 {
+		if got := color.RGBAModel.Convert(shot.At(4, y)); got != ground {
+			t.Fatalf("the ground at 4,%d is %v, want %v", y, got, ground)
+		}
+		for x := 0; x < width; x += 3 {
+			r, g, b, _ := shot.At(x, y).RGBA()
+			far := 0
+			for _, d := range []int{int(r>>8) - int(ground.R), int(g>>8) - int(ground.G), int(b>>8) - int(ground.B)} {
+				far = max(far, d, -d)
+			}
+			all++
+			if far > 100 {
+				inked++
+			}
+		}
+	}
+	if part := float64(inked) / float64(all); part < .01 || part > .3 {
+		t.Errorf("%.1f %% of the picture differ much from the ground", 100*part)
+	}
+}
+
+// plainName is the name of a file without its folder and ending.
+func plainName(path string) string {
+	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }

@@ -38,7 +38,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 		head = append(head, Cell{Text: "arm", Class: "text"})
 	}
 	head = append(head, Cell{Text: "verdict", Class: "text"}, Cell{Text: "penalty, %"}, Cell{Text: "95 % interval"}, Cell{Text: "pairs"})
-	if hasNode(e) {
+	if again(e) {
 		head = append(head, Cell{Text: reference(e) + " again, % (95 %)"})
 	}
 	head = append(head, Cell{Text: "could decide, %"})
@@ -77,12 +77,12 @@ func verdictCells(l line, arms, source bool) []Cell {
 	v := verdict(l.c)
 	text := symbol(v) + " " + string(v)
 	cells = append(cells, Cell{Text: text, Class: "text v-" + slug(string(v))}, Cell{Text: signed(p.PenaltyPct)}, Cell{Text: interval(p)}, Cell{Text: fmt.Sprint(p.Pairs)})
-	if hasNode(l.exp) {
-		again := "-"
+	if again(l.exp) {
+		text := "-"
 		if l.null != nil {
-			again = signed(l.null.Penalty.PenaltyPct) + " (" + interval(l.null.Penalty) + ")"
+			text = signed(l.null.Penalty.PenaltyPct) + " (" + interval(l.null.Penalty) + ")"
 		}
-		cells = append(cells, Cell{Text: again})
+		cells = append(cells, Cell{Text: text})
 	}
 	cells = append(cells, Cell{Text: couldOf(p)})
 	if source {
@@ -100,6 +100,11 @@ func verdictCells(l line, arms, source bool) []Cell {
 		flags = append(flags, string(f))
 	}
 	return append(cells, Cell{Text: strings.Join(flags, ", "), Class: "text"})
+}
+
+// again says whether the reference was measured twice, beside something else.
+func again(e *bench.Experiment) bool {
+	return hasNode(e) && slices.ContainsFunc(e.Arms, func(a bench.ArmInfo) bool { return a.Name == nullArm })
 }
 
 // symbol goes with the colour of a verdict.
@@ -277,7 +282,14 @@ func overview(s *bench.Study) Table {
 			}})
 			continue
 		}
-		n, most, floor := map[bench.Verdict]int{}, math.Inf(-1), 0.0
+		if len(e.Rows) > 0 && len(lines(e)) == 0 {
+			t.Lines = append(t.Lines, TableLine{Cells: []Cell{
+				{Text: e.Name, Class: "text"}, {Text: "figures without comparisons: see there", Class: "text", Span: 7},
+			}})
+			continue
+		}
+		n, most, floor := map[bench.Verdict]int{}, math.Inf(-1), "-"
+		var noise float64
 		for _, l := range lines(e) {
 			if !l.main {
 				continue
@@ -285,7 +297,8 @@ func overview(s *bench.Study) Table {
 			n[verdict(l.c)]++
 			most = max(most, l.c.Penalty.PenaltyPct)
 			if l.null != nil {
-				floor = max(floor, l.null.Penalty.PenaltyPct, -l.null.Penalty.PenaltyPct)
+				noise = max(noise, math.Abs(l.null.Penalty.PenaltyPct))
+				floor = figure(noise)
 			}
 		}
 		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
@@ -295,7 +308,7 @@ func overview(s *bench.Study) Table {
 			{Text: fmt.Sprint(n[bench.Better])},
 			{Text: fmt.Sprint(n[bench.Undecided])},
 			{Text: signed(most)},
-			{Text: figure(floor)},
+			{Text: floor},
 			{Text: fmt.Sprint(e.Design.Pairs)},
 		}})
 	}
