@@ -66,27 +66,49 @@ func admins(h *netlink.Handle, pf string) (map[int]Admin, error) {
 	return all, nil
 }
 
+// setTime is how long an adapter may decline or ignore what it is told of a VF: i40e and ice wait up to 0.8 s for one that
+// resets before they decline.
+const setTime = 3 * time.Second
+
 // Set makes the VF number index of pf what a says, and reads it back: some drivers need a moment, or a second try.
 // What is so already is not written. A rate that the driver does not take is left out, and not read back.
 func (a Admin) Set(h *netlink.Handle, pf string, index int) error {
-	var now Admin
-	var err error
-	for try := range 3 {
-		time.Sleep(time.Duration(try) * 50 * time.Millisecond)
-		if now, err = ReadAdmin(h, pf, index); err != nil {
+	err := a.insist(
+		func() (Admin, error) { return ReadAdmin(h, pf, index) },
+		func(now Admin) error { return a.write(h, pf, index, now) })
+	if err != nil {
+		return fmt.Errorf("set virtual function %d of %s: %w", index, pf, err)
+	}
+	return nil
+}
+
+// insist writes until what is read back is as a says, for setTime at most.
+func (a Admin) insist(read func() (Admin, error), write func(now Admin) error) error {
+	var failed error // the last write
+	end := time.Now().Add(setTime)
+	for try := 0; ; try++ {
+		time.Sleep(time.Duration(max(try-1, 0)) * 50 * time.Millisecond) // most adapters have it at once
+		now, err := read()
+		switch {
+		case err != nil:
 			return err
-		}
-		if a.Holds(now) {
+		case failed == nil && a.Holds(now):
 			return nil
+		case time.Now().After(end) && failed != nil:
+			return fmt.Errorf("tried for %s: %w", setTime, failed)
+		case time.Now().After(end):
+			return fmt.Errorf("asked for %s, the adapter has %s after %s", a, now, setTime)
 		}
-		if err = a.write(h, pf, index, now); err != nil {
-			return err
+		if failed = write(now); failed != nil && !transient(failed) {
+			return failed
 		}
 	}
-	if now, err = ReadAdmin(h, pf, index); err == nil && !a.Holds(now) {
-		err = fmt.Errorf("set virtual function %d of %s: asked for %s, the adapter has %s", index, pf, a, now)
-	}
-	return err
+}
+
+// transient reports whether an adapter declined only for now, as while the VF or the adapter itself resets: i40e says
+// EAGAIN, ice EBUSY, mlx5 and bnxt either or ETIMEDOUT when their firmware does not answer.
+func transient(err error) bool {
+	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EINTR)
 }
 
 // Holds reports whether now is as a says, but for what not every driver has: a rate, the link's state.
@@ -105,7 +127,7 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 	}
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil {
-		return fmt.Errorf("set MAC of virtual function %d of %s: %w", index, pf, err)
+		return err
 	}
 	for _, c := range []struct {
 		differs  bool
@@ -130,10 +152,10 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 		if unsupported := errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL); unsupported && c.optional {
 			continue
 		} else if errors.Is(err, unix.EOPNOTSUPP) {
-			return refuse.Cannotf("use another adapter, or mode macvlan", "the driver of %s cannot set %s of a virtual function: %w", pf, c.what, err)
+			return refuse.Cannotf("use another adapter, or mode macvlan", "the driver of %s cannot set %s: %w", pf, c.what, err)
 		}
 		if err != nil {
-			return fmt.Errorf("set %s of virtual function %d of %s: %w", c.what, index, pf, err)
+			return fmt.Errorf("%s: %w", c.what, err)
 		}
 		step.Fault("VF's " + c.what + " set")
 	}

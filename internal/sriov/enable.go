@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -129,6 +130,9 @@ func DeriveMAC(adapter net.HardwareAddr, index, attempt int) net.HardwareAddr {
 // there are none: virtual machines can use them still.
 func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 	var bound []string
+	if i := slices.IndexFunc(pf.VFs, func(v VF) bool { return v.Driver == "" }); i >= 0 {
+		loadDriver(ctx, sys, pf.VFs[i].PCI)
+	}
 	for _, vf := range pf.VFs {
 		err := Bind(sys, vf.PCI)
 		if errors.Is(err, ErrNoDriver) {
@@ -147,6 +151,14 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 		}
 	}
 	return nil
+}
+
+// loadDriver has the module of a device's driver loaded, unless the administrator has forbidden that (modprobe.d(5),
+// blacklist). udev does so too, but in its own time: a driver that is on its way would be taken for none.
+func loadDriver(ctx context.Context, sys, pci string) {
+	if alias := text(Device(sys, pci), "modalias"); alias != "" {
+		_ = exec.CommandContext(ctx, "modprobe", "-bq", alias).Run() // without it, or without such a module, udev may
+	}
 }
 
 // Disable takes an adapter's virtual functions away, whoever uses them. Whoever calls it holds the host-wide lock.
