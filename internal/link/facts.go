@@ -19,6 +19,8 @@ type Facts struct {
 	Pooled map[string]string   // by interface, what it would get from its MAC pool: see ReadPooled
 	Lacks  map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
 
+	list []netlink.Link // all that the host has; nil if they were not read
+
 	LacksPriority string // why this kernel cannot give packets a priority; only tried where something would honour it
 }
 
@@ -29,7 +31,9 @@ type HostLink struct {
 	Up           bool          // set up, whether it has a carrier or not
 	Loopback     bool          //
 	Master       string        // bridge or bond that it is a port of
-	Uppers       []string      // links made on top of it: macvlan, VLAN …
+	Uppers       []string      // links of the host made on top of it: macvlan, VLAN …
+	Guests       []string      // MACs that it takes in for others, wherever they are: see guests; only read where a link shall be lent
+	Adapter      string        // of a virtual function: its adapter; only read where a macvlan shall be on it
 	Speed        vnode.BitRate // of an adapter; 0 if it does not tell, as when its cable is out
 	DefaultRoute bool          // it carries a default route; only read where a link shall be lent
 	VFs          *HostVFs      // of an adapter with SR-IOV; only read where a virtual function is wanted
@@ -82,64 +86,74 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 		return Facts{}, err
 	}
 	defer h.Close()
-	links, err := whole(h.LinkList)
+	links, err := listLinks(h)
 	if err != nil {
-		return Facts{}, fmt.Errorf("list links: %w", err)
+		return Facts{}, err
 	}
 	names := map[int]string{}
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
 	}
-	f := Facts{Links: map[string]HostLink{}}
-	uppers := map[string][]string{}
+	asks := func(m vnode.Mode) bool {
+		return slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == m })
+	}
+	f, on := Facts{Links: map[string]HostLink{}, list: links}, uppers(links)
 	for _, l := range links {
 		a := l.Attrs()
-		f.Links[a.Name] = HostLink{
-			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex], Speed: speed(l),
+		link := HostLink{
+			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex], Speed: speed(l), Uppers: on[a.Index],
 		}
-		// A veth's "parent" is its peer; a parent elsewhere has a namespace id.
-		if lower := names[a.ParentIndex]; lower != "" && a.NetNsID < 0 && l.Type() != "veth" {
-			uppers[lower] = append(uppers[lower], a.Name)
+		if asks(vnode.Macvlan) && a.ParentDevBus == "pci" {
+			link.Adapter = sriov.Adapter(sriov.Sys, a.ParentDev)
 		}
+		f.Links[a.Name] = link
 	}
-	routes := map[int]bool{}
-	if slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.Phys }) {
-		if routes, err = defaultRoutes(h); err != nil {
+	if asks(vnode.Phys) {
+		routes, err := defaultRoutes(h)
+		if err != nil {
 			return Facts{}, err
 		}
+		others, err := guests(h)
+		if err != nil {
+			return Facts{}, err
+		}
+		for index, name := range names {
+			l := f.Links[name]
+			l.DefaultRoute, l.Guests = routes[index], others[index]
+			f.Links[name] = l
+		}
 	}
-	for index, name := range names {
-		l := f.Links[name]
-		l.Uppers, l.DefaultRoute = uppers[name], routes[index]
-		f.Links[name] = l
-	}
-	if slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.SRIOV }) {
-		return f, readVFs(h, leases, f.Links)
+	if asks(vnode.SRIOV) {
+		return f, readVFs(h, leases, f)
 	}
 	return f, nil
 }
 
-// readVFs fills in the virtual functions of the adapters among links.
-func readVFs(h *netlink.Handle, leases sriov.Leases, links map[string]HostLink) error {
+// readVFs fills in the virtual functions of the adapters among the links of f.
+func readVFs(h *netlink.Handle, leases sriov.Leases, f Facts) error {
 	adapters, err := sriov.List(sriov.Sys)
 	if err != nil {
 		return err
 	}
+	users, err := newVFUsers(h, leases, f.list)
+	if err != nil {
+		return err
+	}
 	for _, pf := range adapters {
-		l, ok := links[pf.Name]
+		l, ok := f.Links[pf.Name]
 		if !ok {
 			continue
 		}
 		l.VFs = &HostVFs{Total: pf.Total}
 		for _, vf := range pf.VFs {
-			user, err := vfUser(h, leases, vf)
+			user, err := users.of(vf)
 			if err != nil {
 				return err
 			}
 			lease, _ := leases.Read(vf.PCI)
 			l.VFs.Uses = append(l.VFs.Uses, VFUse{User: user, Run: lease.Run})
 		}
-		links[pf.Name] = l
+		f.Links[pf.Name] = l
 	}
 	return nil
 }

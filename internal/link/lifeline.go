@@ -1,25 +1,34 @@
 package link
 
 import (
-	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+
+	"berth/internal/sriov"
 )
 
-// Lifeline says what would be lost if the link name went down, it or what is built on it (a bridge, a VLAN …): the host's
-// default route, or the address by which somebody is logged in; "" if neither. login may be the zero address.
-func Lifeline(name string, login netip.Addr) (string, error) {
+// Lifeline says what would be lost if an adapter and its virtual functions went down, they or what is built on them (a
+// bridge, a VLAN …): the host's default route, or the address by which somebody is logged in; "" if neither. login may be
+// the zero address.
+func Lifeline(pf sriov.PF, login netip.Addr) (string, error) {
 	h, err := host()
 	if err != nil {
 		return "", err
 	}
 	defer h.Close()
-	links, err := whole(h.LinkList)
+	links, err := listLinks(h)
 	if err != nil {
-		return "", fmt.Errorf("list links: %w", err)
+		return "", err
 	}
-	on := above(name, links)
+	names := []string{pf.Name}
+	for _, vf := range pf.VFs {
+		if vf.Link != "" {
+			names = append(names, vf.Link)
+		}
+	}
+	on := above(names, links)
 	routes, err := defaultRoutes(h)
 	if err != nil {
 		return "", err
@@ -41,17 +50,15 @@ func Lifeline(name string, login netip.Addr) (string, error) {
 	return "", nil
 }
 
-// above returns a link and all that is built on it.
-func above(name string, links []netlink.Link) []netlink.Link {
+// above returns the links of these names and all that is built on them.
+func above(names []string, links []netlink.Link) []netlink.Link {
 	on := map[int]bool{}
 	var all []netlink.Link
 	for grown := true; grown; {
 		grown = false
 		for _, l := range links {
 			a := l.Attrs()
-			// A veth's "parent" is its peer; a parent elsewhere has a namespace id.
-			built := on[a.ParentIndex] && a.NetNsID < 0 && l.Type() != "veth"
-			if on[a.Index] || !built && a.Name != name && !hasPort(l, links, on) {
+			if on[a.Index] || !on[lower(l)] && !slices.Contains(names, a.Name) && !hasPort(l, links, on) {
 				continue
 			}
 			on[a.Index], grown = true, true
@@ -70,6 +77,3 @@ func hasPort(master netlink.Link, links []netlink.Link, on map[int]bool) bool {
 	}
 	return false
 }
-
-// HostMACs maps each MAC that is in use on this host to what has it.
-func HostMACs() (map[string]string, error) { return hostMACs("") }

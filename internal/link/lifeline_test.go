@@ -23,12 +23,13 @@ func TestLifeline(t *testing.T) {
 	ask := func(login, want string) {
 		t.Helper()
 		a, _ := netip.ParseAddr(login) // none: the zero address
-		for _, name := range []string{"eth0", "br9"} {
-			if got, err := Lifeline(name, a); err != nil || got != want {
-				t.Errorf("%s, login by %q: %q, %v", name, login, got, err)
+		// The last one is an adapter with a virtual function that carries what is asked for.
+		for _, pf := range []sriov.PF{{Name: "eth0"}, {Name: "br9"}, {Name: "wire", VFs: []sriov.VF{{}, {Link: "eth0"}}}} {
+			if got, err := Lifeline(pf, a); err != nil || got != want {
+				t.Errorf("%+v, login by %q: %q, %v", pf, login, got, err)
 			}
 		}
-		if got, err := Lifeline("wire", a); err != nil || got != "" {
+		if got, err := Lifeline(sriov.PF{Name: "wire", VFs: []sriov.VF{{}}}, a); err != nil || got != "" {
 			t.Errorf("the other end of the cable: %q, %v", got, err)
 		}
 	}

@@ -8,13 +8,17 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -49,6 +53,8 @@ type ClaimMAC struct {
 
 	Pool    string `json:"pool,omitempty"` // the lowest free one of this pool, in PoolDir
 	PoolDir string `json:"pool_dir,omitempty"`
+
+	Leases sriov.Leases `json:"leases,omitempty"` // the MACs that virtual functions will come home with are taken
 }
 
 // Kind implements step.Step.
@@ -88,7 +94,7 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 }
 
 // choose returns the MAC that the interface has, or else the best one that is free: neither in the index, nor of a link
-// of the host, nor in except.
+// of the host, nor what a virtual function will come home with, nor in except.
 func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 	choices, err := c.choices()
 	if err != nil {
@@ -97,13 +103,13 @@ func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 	if mac, ok := c.mine(); ok {
 		return mac, nil
 	}
-	links, err := hostMACs(c.Lent)
+	links, err := hostLinks()
 	if err != nil {
 		return "", err
 	}
-	who := ""
+	hosts, who := c.taken(links), ""
 	for mac := range choices {
-		if who = cmp.Or(claimant(c.path(mac)), links[mac], except[mac]); who == "" {
+		if who = cmp.Or(claimant(c.path(mac)), hosts[mac], except[mac]); who == "" {
 			return mac, nil
 		}
 	}
@@ -114,6 +120,15 @@ func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 		return "", refuse.Busyf("no MAC for %s of node %s: all %d derived ones are taken", c.If, c.Node, attempts)
 	}
 	return "", refuse.Busyf("MAC %s of %s is taken by %s", c.MAC, c.If, who)
+}
+
+// taken maps the MACs that the host's links have, and those that virtual functions will come home with, to what has them.
+// The links are older than what it reads itself, so that a function on its way is in one or the other: it comes home for
+// good only under the host-wide lock.
+func (c *ClaimMAC) taken(links []netlink.Link) map[string]string {
+	macs := c.Leases.Reserved()
+	maps.Copy(macs, hostMACs(links, c.Lent))
+	return macs
 }
 
 // claimant says whose claim a link of an index is; "" if it is nobody's.
@@ -208,18 +223,24 @@ func (c *ClaimMAC) derived() []string {
 func (c *ClaimMAC) owner() string          { return c.Node + "/" + c.If }
 func (c *ClaimMAC) path(mac string) string { return filepath.Join(c.Dir, mac) }
 
-// hostMACs maps each MAC of the host's links, the one it has and the one it was made with, to the link's name; and each
-// that an adapter keeps of a virtual function, whose link may be in a node.
-func hostMACs(except string) (map[string]string, error) {
+// HostMACs maps each MAC that is in use on this host to what has it.
+func HostMACs() (map[string]string, error) {
+	links, err := hostLinks()
+	return hostMACs(links, ""), err
+}
+
+func hostLinks() ([]netlink.Link, error) {
 	h, err := host()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := whole(h.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
+	return listLinks(h)
+}
+
+// hostMACs maps each MAC of the host's links, the one it has and the one it was made with, to the link's name; and each
+// that an adapter keeps of a virtual function, whose link may be in a node. The link except, which is lent, has none.
+func hostMACs(links []netlink.Link, except string) map[string]string {
 	macs := map[string]string{}
 	own := ""
 	for _, l := range links {
@@ -240,7 +261,40 @@ func hostMACs(except string) (map[string]string, error) {
 		}
 	}
 	delete(macs, own) // a virtual function that is lent may keep its MAC
-	return macs, nil
+	return macs
+}
+
+// CheckHeld refuses (Busy) to start a node whose MAC a link of the host, or a virtual function, has got since the node
+// claimed it: a claim keeps other nodes off, not the host. A node that runs has its MACs itself and is not looked at. Of
+// in it reads what Claims does, Run, and the links in Facts, if ReadFacts had to list them.
+func CheckHeld(in Input) error {
+	if _, err := os.Stat(in.Run); err == nil {
+		return nil
+	}
+	steps, err := Claims(in)
+	if err != nil {
+		return err
+	}
+	links := in.Facts.list
+	for _, s := range steps {
+		c, ok := s.(*ClaimMAC)
+		if !ok {
+			continue
+		}
+		mac, ok := c.mine()
+		if !ok {
+			continue
+		}
+		if links == nil {
+			if links, err = hostLinks(); err != nil {
+				return err
+			}
+		}
+		if who := c.taken(links)[mac]; who != "" {
+			return refuse.Busyf("MAC %s, which %s of node %s holds, is that of %s now: two alike would lose each other's packets; give %s another", mac, c.If, c.Node, who, who)
+		}
+	}
+	return nil
 }
 
 // Claims returns the steps that last until the node is removed: one a MAC, one an address on the host-only bridge. Of in it
@@ -259,7 +313,7 @@ func Claims(in Input) ([]step.Step, error) {
 		if n.Mode == vnode.None || n.MAC == "" {
 			continue
 		}
-		c := &ClaimMAC{Dir: in.MACDir, Lock: in.HostLock, SiteID: in.SiteID, Node: in.Node, If: n.Name}
+		c := &ClaimMAC{Dir: in.MACDir, Lock: in.HostLock, SiteID: in.SiteID, Node: in.Node, If: n.Name, Leases: in.Leases}
 		if n.Mode == vnode.Phys {
 			c.Lent = n.Parent
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -94,6 +96,68 @@ func TestClaimMAC(t *testing.T) {
 	}
 	given.Mode = vnode.Phys
 	b.must(do([]step.Step{b.claim("a", given)}))
+	// What a virtual function of another node will come home with is taken meanwhile.
+	boot, err := step.BootID()
+	b.must(err)
+	lease := sriov.Lease{Owner: sriov.Owner{Node: "v", If: "eth0", Run: b.dir}, PCI: "0000:01:10.0", Token: "t", Boot: boot}
+	leases := sriov.Leases(filepath.Join(b.dir, "vfs"))
+	b.must(leases.Take(lease))
+	b.must(leases.Reserve(lease, "02:00:5e:10:00:55"))
+	home := b.claim("a", vnode.Network{Name: "eth7", Mode: vnode.Bridge, MAC: "02:00:5e:10:00:55"})
+	home.Leases = leases
+	if err := do([]step.Step{home}); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "as soon as node v/eth0 gives it back") {
+		t.Errorf("a MAC that comes home: %v", err)
+	}
+	b.must(leases.Release("t"))
+	b.must(do([]step.Step{home}))
+}
+
+// TestHeldMACIsTaken starts a node anew whose MAC a link of the host has got since.
+func TestHeldMACIsTaken(t *testing.T) {
+	b := newLab(t)
+	b.adapter("eth0")
+	in := Input{Node: "a", SiteID: "site", MACDir: filepath.Join(b.dir, "macs"), HostLock: b.lock(), Run: filepath.Join(b.dir, "run")}
+	start := func(nets ...vnode.Network) error {
+		t.Helper()
+		n := vnode.Node{Network: nets}
+		vnode.Defaults(&n)
+		facts, err := ReadFacts(n.Network, "", "")
+		b.must(err)
+		in.Networks, in.Facts = n.Network, facts
+		return CheckHeld(in)
+	}
+	const given = "02:00:5e:10:00:77"
+	nets := map[string]vnode.Network{
+		"derived":  {Name: "eth0", Mode: vnode.Bridge, MAC: vnode.AutoMAC},
+		"given":    {Name: "data0", Mode: vnode.Macvlan, Parent: "eth0", MAC: given},
+		"its link": {Name: "lent0", Mode: vnode.Phys, Parent: "eth0", MAC: adapterMAC},
+	}
+	var claims []step.Step
+	for _, n := range nets {
+		b.must(start(n)) // nothing is claimed yet
+		claims = append(claims, b.claim("a", n))
+	}
+	b.must(do(claims))
+	for name, n := range nets {
+		if err := start(n); err != nil {
+			t.Errorf("%s: nobody else has its MAC: %v", name, err)
+		}
+	}
+	hw, err := net.ParseMAC(given)
+	b.must(err)
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br7", 0, hw)})
+	b.need(&netlink.Bridge{LinkAttrs: attrs("br8", 0, DeriveMAC("site", "a", "eth0", 0))})
+	for name, link := range map[string]string{"given": "br7", "derived": "br8"} {
+		if err := start(nets[name]); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), " is that of link "+link+" now") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Of another node it is the host's affair, and a node that runs has its MACs itself.
+	in.Node = "b"
+	b.must(start(nets["derived"]))
+	in.Node = "a"
+	b.must(os.Mkdir(in.Run, 0o700))
+	b.must(start(nets["given"]))
 }
 
 func TestLock(t *testing.T) {

@@ -168,6 +168,8 @@ func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
 		return refuse.Cannotf("name one of "+in.parents(n.Mode), "network %s: macvlan on the loopback interface", n.Name)
 	case parent.Master != "":
 		return refuse.Cannotf("use mode bridge with parent "+parent.Master, "network %s: %s is a port of %s", n.Name, n.Parent, parent.Master)
+	case parent.Adapter != "":
+		return refuse.Cannotf("use mode sriov with parent "+parent.Adapter, "network %s: %s is a virtual function of %s: its spoof check drops what has another MAC than its own, as all of a macvlan has", n.Name, n.Parent, parent.Adapter)
 	case !parent.Up:
 		return refuse.Cannotf("ip link set "+n.Parent+" up", "network %s: parent %s is down", n.Name, n.Parent)
 	}
@@ -221,6 +223,12 @@ func (in *Input) checkPhys(i int, parent HostLink) error {
 		return refuse.Cannotf("take it out of there first, or use mode bridge", "network %s: %s is a port of %s", n.Name, n.Parent, parent.Master)
 	case len(parent.Uppers) > 0:
 		return refuse.Cannotf("remove them first, or use mode macvlan", "network %s: %s has links on top of it: %s", n.Name, n.Parent, strings.Join(parent.Uppers, ", "))
+	}
+	others := slices.DeleteFunc(slices.Clone(parent.Guests), func(mac string) bool { // its own of before a change of its mode
+		return slices.Contains(slices.Collect(maps.Values(in.MACs)), mac)
+	})
+	if len(others) > 0 {
+		return refuse.Cannotf("stop those first (berth net export tells the nodes' MACs), or use mode macvlan", "network %s: nodes or containers have macvlans on %s: %s", n.Name, n.Parent, strings.Join(others, ", "))
 	}
 	return nil
 }

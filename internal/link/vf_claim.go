@@ -5,10 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"berth/internal/refuse"
 	"berth/internal/sriov"
@@ -60,7 +57,15 @@ func (c *VFClaim) Do(ctx context.Context) error {
 		return err
 	}
 	defer h.Close()
-	vf, err := c.free(h, pf)
+	links, err := listLinks(h)
+	if err != nil {
+		return err
+	}
+	users, err := newVFUsers(h, c.Leases, links)
+	if err != nil {
+		return err
+	}
+	vf, err := c.free(users, pf)
 	if err != nil {
 		return err
 	}
@@ -76,10 +81,10 @@ func (c *VFClaim) Do(ctx context.Context) error {
 }
 
 // free finds a VF that nobody has.
-func (c *VFClaim) free(h *netlink.Handle, pf sriov.PF) (sriov.VF, error) {
+func (c *VFClaim) free(users *vfUsers, pf sriov.PF) (sriov.VF, error) {
 	var why []string
 	for _, vf := range pf.VFs {
-		user, err := vfUser(h, c.Leases, vf)
+		user, err := users.of(vf)
 		if err != nil {
 			return vf, err
 		}
@@ -93,48 +98,6 @@ func (c *VFClaim) free(h *netlink.Handle, pf sriov.PF) (sriov.VF, error) {
 
 func noVFs(pf sriov.PF) error {
 	return refuse.Cannotf(fmt.Sprintf("berth vf enable %s N (it can have %d)", pf.Name, pf.Total), "adapter %s has no virtual functions now", pf.Name)
-}
-
-// vfUser says who uses a virtual function; "" if it is free: no node has it, and it is a link of the host's that the host
-// has not given an address or made a port of something.
-func vfUser(h *netlink.Handle, leases sriov.Leases, vf sriov.VF) (string, error) {
-	if l, ok := leases.Read(vf.PCI); ok {
-		return "node " + l.String(), nil
-	}
-	switch {
-	case vf.Driver == "":
-		return "nobody, but it has no driver", nil
-	case strings.HasPrefix(vf.Driver, "vfio"):
-		return "driver " + vf.Driver + " (a virtual machine)", nil
-	case vf.Link == "":
-		return "another network namespace", nil
-	}
-	l, err := byName(h, vf.Link)
-	if err != nil || l == nil {
-		return "what just took it", err
-	}
-	addrs, err := addresses(h, l)
-	if err != nil {
-		return "", err
-	}
-	host := slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return !a.IP.IsLinkLocalUnicast() })
-	if host || l.Attrs().MasterIndex != 0 {
-		return "the host, as " + vf.Link, nil
-	}
-	return "", nil
-}
-
-// VFUser says who uses a virtual function; "" if nobody does: it may be taken away.
-func VFUser(leases sriov.Leases, vf sriov.VF) (string, error) {
-	if _, held := leases.Read(vf.PCI); !held && vf.Driver == "" {
-		return "", nil
-	}
-	h, err := host()
-	if err != nil {
-		return "", err
-	}
-	defer h.Close()
-	return vfUser(h, leases, vf)
 }
 
 // Verify reads the claim back.

@@ -79,6 +79,10 @@ func (c *VFConfigure) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.Leases.Reserve(c.Lease, c.Admin.MAC, c.Original.MAC); err != nil {
+		return err
+	}
+	step.Fault("VF's MACs reserved")
 	if err := c.wanted().Set(h, pf.Name, vf.Index); err != nil {
 		return err
 	}

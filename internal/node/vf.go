@@ -183,11 +183,11 @@ func lifeline(pf sriov.PF, yes bool) error {
 	if yes {
 		return nil
 	}
-	what, err := link.Lifeline(pf.Name, loginAddress(os.Getpid()))
+	what, err := link.Lifeline(pf, loginAddress(os.Getpid()))
 	if err != nil || what == "" {
 		return err
 	}
-	return refuse.Busyf("adapter %s carries %s, and its link goes down for a moment; if that is meant: --yes", pf.Name, what)
+	return refuse.Busyf("adapter %s, or what is on it, carries %s, and would lose it at least for a moment; if that is meant: --yes", pf.Name, what)
 }
 
 // loginAddress is the address of this host by which the SSH session that a process belongs to came in; the zero address

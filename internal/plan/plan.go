@@ -180,9 +180,14 @@ func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 	return steps
 }
 
-// PooledMACs returns what a node's interfaces would get from their MAC pools.
+// PooledMACs returns what a node's interfaces would get from their MAC pools. It refuses to start a node whose MACs the
+// host has taken since: see link.CheckHeld.
 func PooledMACs(n *vnode.Node, f Facts) (map[string]string, error) {
-	return link.ReadPooled(f.linkInput(n, nil))
+	in := f.linkInput(n, nil)
+	if err := link.CheckHeld(in); err != nil {
+		return nil, err
+	}
+	return link.ReadPooled(in)
 }
 
 // MACs returns the MACs that a node's interfaces would claim now, and adds them to taken: see link.Choose.

@@ -97,6 +97,40 @@ func (d Leases) Release(token string) error {
 	return nil
 }
 
+// Reserve keeps the MACs that a leased function will come home with: until then neither the adapter nor a link shows them,
+// and nobody else shall have them. It is kept beside the lease, in a link of its own, and ends with it.
+func (d Leases) Reserve(l Lease, macs ...string) error {
+	name := l.PCI + home
+	if err := d.remove(name); err != nil {
+		return err
+	}
+	text := strings.Join(append([]string{"home", l.Token}, macs...), " ") // the token where a lease has it: see Release
+	if err := os.Symlink(text, filepath.Join(string(d), name)); err != nil {
+		return fmt.Errorf("reserve the MACs of virtual function %s: %w", l.PCI, err)
+	}
+	return nil
+}
+
+// home ends the name of the link that keeps a function's MACs.
+const home = ".home"
+
+// Reserved maps the MACs that leased functions will come home with to the functions.
+func (d Leases) Reserved() map[string]string {
+	macs := map[string]string{}
+	for _, pci := range d.list() {
+		l, ok := d.Read(pci)
+		text, err := os.Readlink(filepath.Join(string(d), pci+home))
+		words := strings.Fields(text)
+		if !ok || err != nil || len(words) < 2 || words[1] != l.Token {
+			continue
+		}
+		for _, mac := range words[2:] {
+			macs[mac] = "virtual function " + pci + ", as soon as node " + l.String() + " gives it back"
+		}
+	}
+	return macs
+}
+
 // Name fills in who has the virtual functions of an adapter.
 func (d Leases) Name(pf *PF) {
 	for i := range pf.VFs {

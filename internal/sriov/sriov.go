@@ -6,6 +6,7 @@
 package sriov
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -149,6 +150,17 @@ func Of(sys, pci string) (PF, VF, error) {
 		}
 	}
 	return PF{}, VF{}, fmt.Errorf("find the adapter of virtual function %s: it is no link of the host: %w", pci, fs.ErrNotExist)
+}
+
+// Adapter names the adapter that a PCI device is a virtual function of: by its link, else by its PCI address. "" if the
+// device is none, as one that a virtual machine got from its host.
+func Adapter(sys, pci string) string {
+	physfn := filepath.Join(Device(sys, pci), "physfn")
+	at, err := filepath.EvalSymlinks(physfn)
+	if err != nil {
+		return ""
+	}
+	return cmp.Or(linkOf(physfn), filepath.Base(at))
 }
 
 // Device is the folder of a PCI device.

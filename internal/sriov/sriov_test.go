@@ -138,6 +138,22 @@ func TestOf(t *testing.T) {
 	}
 }
 
+func TestAdapter(t *testing.T) {
+	sys := drawn(t)
+	for pci, want := range map[string]string{"0000:01:10.0": "enp1s0", "0000:01:00.0": "", "0000:09:00.0": ""} {
+		if got := Adapter(sys, pci); got != want {
+			t.Errorf("%s is a function of %q, not %q", pci, got, want)
+		}
+	}
+	// The adapter's own link is elsewhere: lent, or without a driver.
+	if err := os.RemoveAll(filepath.Join(sys, "devices/pci0000:00/0000:01:00.0/net")); err != nil {
+		t.Fatal(err)
+	}
+	if got := Adapter(sys, "0000:01:10.0"); got != "0000:01:00.0" {
+		t.Errorf("without a link: %q", got)
+	}
+}
+
 func TestDriver(t *testing.T) {
 	sys := drawn(t)
 	probe := filepath.Join(sys, "bus/pci/drivers_probe")
@@ -191,17 +207,34 @@ func TestLeases(t *testing.T) {
 	if pf.VFs[0].Owner != "a/eth0" || pf.VFs[1].Owner != "" {
 		t.Errorf("%+v", pf.VFs)
 	}
+	for range 2 {
+		must(d.Reserve(a, "02:00:00:00:00:01", "02:00:00:00:00:02"))
+	}
+	who := "virtual function 0000:01:10.0, as soon as node a/eth0 gives it back"
+	if diff := cmp.Diff(map[string]string{"02:00:00:00:00:01": who, "02:00:00:00:00:02": who}, d.Reserved()); diff != "" {
+		t.Error(diff)
+	}
+	if got, ok := d.Of(a.Owner); !ok || got != a {
+		t.Errorf("with its MACs reserved: %+v", got)
+	}
 	// A later lease of the same owner is not ended by the end of the first.
 	later := a
 	later.Token = "t2"
 	must(d.Take(later))
+	if got := d.Reserved(); len(got) > 0 {
+		t.Errorf("reserved for a lease that has ended: %v", got)
+	}
+	must(d.Reserve(later, "02:00:00:00:00:01"))
 	must(d.Release("t1"))
+	if len(d.Reserved()) != 1 {
+		t.Error("the end of an old lease ended what is reserved for the new one")
+	}
 	if d.Held(a) || !d.Held(later) {
 		t.Error("the end of an old lease touched the new one")
 	}
 	must(d.Release("t2"))
-	if _, ok := d.Read(a.PCI); ok {
-		t.Error("released and still there")
+	if left, err := os.ReadDir(string(d)); err != nil || len(left) > 0 {
+		t.Errorf("released and still there: %v %v", left, err)
 	}
 	old, dead := a, a
 	old.Boot = "another"
