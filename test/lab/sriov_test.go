@@ -260,32 +260,6 @@ func number(t *testing.T, text string) int {
 	return n
 }
 
-// testConfined lets a node try what only its host may do.
-func testConfined(t *testing.T, a *host) {
-	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ", rate: {tx: 100Mbit/s}"))
-	defer a.OK(t, "berth rm --force a")
-	state := func() string {
-		return a.OK(t, "ip -o link show "+a.pf+"; berth exec a -- ip -o link show eth0; berth exec a -- tc qdisc show dev eth0")
-	}
-	before := state()
-	for _, try := range []string{
-		"ip link set eth0 down", "ip link set eth0 address 02:00:00:00:00:07", "ip link set eth0 mtu 1000", "ip addr add 192.0.2.77/24 dev eth0",
-		"ip link add link eth0 name v7 type vlan id 7", "ip link add link eth0 name m7 type macvlan", "ip link set eth0 vf 0 mac 02:00:00:00:00:07",
-		"ip link set eth0 vf 0 vlan 7", "ip link set eth0 vf 0 max_tx_rate 1000",
-		"tc qdisc del dev eth0 root", "tc qdisc replace dev eth0 root pfifo", "ip link set eth0 netns 1",
-		"busybox arping -I eth0 -c 1 192.0.2.2", // a packet socket
-		"unshare -Ur ip link set eth0 address 02:00:00:00:00:07",
-		"sh -c 'echo 1 >/sys/class/net/eth0/mtu'", "sh -c 'echo x >/sys/class/net/eth0/device/driver/unbind'",
-	} {
-		if r := a.Run(t, "bash", "-c", "berth exec a -- "+try); r.Code == 0 {
-			t.Errorf("the node could %s", try)
-		}
-	}
-	if after := state(); after != before {
-		t.Errorf("it was\n%s\nand is\n%s", before, after)
-	}
-}
-
 // testRefused gives berth what it must refuse.
 func testRefused(t *testing.T, a *host) {
 	a.OK(t, "berth apply -f "+a.vfNode(t, "one", "192.0.2.1", ""))
@@ -307,11 +281,45 @@ func testRefused(t *testing.T, a *host) {
 		a.refused(t, tt.code, tt.want, "berth", "apply", "-f", "/root/bad.yaml")
 	}
 	a.refused(t, 5, "is in use by node one/eth0", "berth", "vf", "disable", a.pf)
+	testTakenVFs(t, a)
 	a.refused(t, 5, "by way of none", "berth", "vf", "enable", a.pf, "3")
 	a.refused(t, 4, "no link nosuch", "berth", "vf", "disable", "nosuch")
 	if out := a.OK(t, "berth ls"); strings.Contains(out, "bad") {
 		t.Errorf("something is left:\n%s", out)
 	}
+}
+
+// testTakenVFs gives virtual functions users that Berth has not made, one at a time.
+func testTakenVFs(t *testing.T, a *host) {
+	vf := a.vfs(t).VFs[1].Link
+	sriov := a.vfNode(t, "two", "192.0.2.3", "")
+	a.Write(t, "/root/macvlan.yaml", "name: two\nimage: host\ncommand: [sleep, infinity]\nnetwork:\n- {mode: macvlan, parent: "+vf+"}\n")
+	a.refused(t, 3, vf+" is a virtual function of "+a.pf, "berth", "apply", "-f", "/root/macvlan.yaml")
+	for _, tt := range []struct{ use, want, end string }{
+		{"ip link add link " + vf + " name on7 type vlan id 7", "1 of " + a.pf + " is in use by the host, as " + vf + " under on7", "ip link del on7"},
+		{"ip link add link " + vf + " name on7 type macvlan", "1 of " + a.pf + " is in use by the host, as " + vf + " under on7", "ip link del on7"},
+		{
+			"ip netns add other; ip link set " + vf + " up; ip link add link " + vf + " name on7 address 02:00:00:00:00:07 netns other type macvlan; ip -n other link set on7 up",
+			"1 of " + a.pf + " is in use by a link on " + vf + " in another network namespace, with MAC 02:00:00:00:00:07",
+			"ip -n other link del on7; ip netns del other; umount /run/netns; rmdir /run/netns; ip link set " + vf + " down",
+		},
+	} {
+		a.OK(t, "berth stop one; "+tt.use)
+		a.refused(t, 5, tt.want, "berth", "vf", "disable", a.pf, "--yes")
+		a.OK(t, "berth start one; berth apply -f "+sriov)
+		if owner := a.vfs(t).VFs[2].Owner; owner != "two/eth0" {
+			t.Errorf("with %s, function 2 is %q's", tt.use, owner)
+		}
+		a.OK(t, "berth rm --force two; "+tt.end)
+	}
+	a.OK(t, "berth stop one; ip link set "+vf+" up; ip route add default dev "+vf)
+	a.refused(t, 5, "carries the host's default route", "berth", "vf", "disable", a.pf)
+	a.OK(t, "ip route del default; ip link set "+vf+" down; berth start one")
+	// A MAC that the host takes while the node that has claimed it is stopped.
+	mac := a.mac(t, "one")
+	a.OK(t, "berth stop one; ip link add br7 address "+mac+" type bridge")
+	a.refused(t, 5, "is that of link br7 now", "berth", "start", "one")
+	a.OK(t, "ip link del br7; berth start one")
 }
 
 // testSeven starts as many nodes as there are functions, at once, and one more.
