@@ -36,6 +36,9 @@ func (r *Isolation) Study() *Study {
 
 const vnodes = "OS-level virtualization for block I/O (VNodes), PDSW 2015"
 
+// askedArm stands for what was asked: the same number in each round.
+const askedArm = "asked"
+
 // judged analyses an experiment whose trials are there.
 func (r *Isolation) judged(e Experiment) Experiment {
 	e.Source, e.Targets = vnodes, []DiskUsed{{Target: r.Target, Disk: r.Machine.Disk}}
@@ -97,12 +100,12 @@ func (r *Isolation) throttleStudy() []Experiment {
 			Setting:  "reads of 64 KiB; +3: beside three nodes without a limit, 16 requests in flight each",
 			Measures: []Measure{throughput("throughput"), {Name: "others_bytes_per_second", Title: "throughput of the others", Unit: "B/s"}},
 		},
-		Arms:  []ArmInfo{{Name: "asked", Title: "what was asked"}, {Name: nodeArm, Title: "node with a rate"}},
+		Arms:  []ArmInfo{{Name: askedArm, Title: "what was asked"}, {Name: nodeArm, Title: "node with a rate"}},
 		Notes: []string{publishedThrottle},
 	}
 	for _, row := range rowsOf(ThrottlePart, r.Quick) {
 		got := r.trials(ThrottlePart, row.name, nodeArm)
-		e.take(row.name, "asked", got, func(*IsolationMeasured) map[string]float64 {
+		e.take(row.name, askedArm, got, func(*IsolationMeasured) map[string]float64 {
 			return map[string]float64{"bytes_per_second": float64(row.rate)}
 		})
 		e.take(row.name, nodeArm, got, func(m *IsolationMeasured) map[string]float64 {
@@ -144,7 +147,7 @@ func (r *Isolation) shareStudy(depth int) Experiment {
 			Setting:  fmt.Sprintf("reads of 64 KiB, %d in flight a node; a weight is ten times the share that is asked for", depth),
 			Measures: []Measure{{Name: "share", Title: "share of the disk", Unit: "%"}},
 		},
-		Arms:  []ArmInfo{{Name: "asked", Title: "what was asked"}, {Name: nodeArm, Title: "what the node got"}},
+		Arms:  []ArmInfo{{Name: askedArm, Title: "what was asked"}, {Name: nodeArm, Title: "what the node got"}},
 		Notes: r.engineNote(),
 	}
 	if depth == 1 {
@@ -157,7 +160,7 @@ func (r *Isolation) shareStudy(depth int) Experiment {
 		got := r.trials(WeightPart, row.name, nodeArm)
 		for i, asked := range row.split {
 			name := fmt.Sprintf("%s, node %d", splitName(row.split), i+1)
-			e.take(name, "asked", got, func(*IsolationMeasured) map[string]float64 { return map[string]float64{"share": float64(asked)} })
+			e.take(name, askedArm, got, func(*IsolationMeasured) map[string]float64 { return map[string]float64{"share": float64(asked)} })
 			e.take(name, nodeArm, got, func(m *IsolationMeasured) map[string]float64 {
 				return map[string]float64{"share": 100 * m.Jobs[i].Bandwidth / total(m)}
 			})
@@ -195,8 +198,8 @@ func (r *Isolation) latencyStudy() []Experiment {
 			Setting: "a reader of 16 KiB, one request at a time, beside three writers of 256 KiB, 16 in flight each; classes: the reader is of class storage, " +
 				"the writers of class batch; rates: they have write rates too, together a quarter of what they wrote unprotected",
 			Measures: []Measure{
-				{Name: "lat_p99_us", Title: "latency, 99th percentile", Unit: "us", LessIsBetter: true, Compared: true},
-				{Name: "lat_p50_us", Title: "latency, median", Unit: "us", LessIsBetter: true},
+				{Name: "lat_p99_us", Title: "p99 latency", Unit: "us", LessIsBetter: true, Compared: true},
+				{Name: "lat_p50_us", Title: "p50 latency", Unit: "us", LessIsBetter: true},
 				{Name: "reads_per_second", Title: "reads", Unit: "1/s"},
 				{Name: "written_bytes_per_second", Title: "written by the others", Unit: "B/s"},
 			},

@@ -178,6 +178,9 @@ func (e *Experiment) rowFlags(r StudyRow, by map[string]map[slot]StudyTrial, fai
 	}
 	disturbed, far, all := 0, 0, 0
 	for _, a := range r.Arms {
+		if a.Arm == askedArm {
+			continue // nothing was measured there
+		}
 		x := e.Measures[0].all(by[a.Arm])
 		disturbed, far, all = disturbed+a.Disturbed, far+outliers(x), all+len(x)
 	}
