@@ -25,8 +25,9 @@ func testRandom(t *testing.T, a *host) {
 	for i := range 7 {
 		a.OK(t, "berth apply -f "+a.vfNode(t, fmt.Sprintf("n%d", i), fmt.Sprintf("192.0.2.%d", 11+i), ""))
 	}
-	// A MAC that two functions have, at any time.
-	a.Write(t, "/root/twice.sh", "while sleep 0.1; do ip link show "+a.pf+" | grep -o 'link/ether [^ ]*' | sort | uniq -d; done >/root/twice\n")
+	// A MAC that two functions have, as their adapter knows them, or two links of the host, at any time.
+	a.Write(t, "/root/twice.sh", "while sleep 0.1; do ip link show "+a.pf+" | grep -o 'link/ether [^ ]*' | sort | uniq -d; "+
+		"cat /sys/class/net/*/address 2>/dev/null | grep -v 00:00:00:00:00:00 | sort | uniq -d; done >/root/twice\n")
 	a.OK(t, "bash /root/twice.sh & echo $! >/root/twice.pid")
 	for done := 0; done < wanted; {
 		var acts []string
