@@ -243,7 +243,9 @@ func (b *Berth) deviceFacts(f *plan.Facts, n *vnode.Node, known device.Table) er
 	}
 	for _, d := range known.Disks {
 		if d.Gone {
-			f.Disks[d.Entry] = block.Disk{Major: d.Major, Minor: d.Minor, Name: d.Number(), Via: "unplugged"}
+			// Its queue offers whatever was found there when the node started.
+			q := block.Queue{Major: d.Major, Minor: d.Minor, Name: d.Number(), Scheduler: "bfq", BFQ: true, Cost: true, CostModel: true}
+			f.Disks[d.Entry] = block.Disk{Major: d.Major, Minor: d.Minor, Name: d.Number(), Via: "unplugged", Queues: []block.Queue{q}}
 		}
 	}
 	f.Limited = limited(n, f.Disks)

@@ -15,7 +15,7 @@ image: host
 command: [sleep, infinity]
 devices: [{path: /dev/disk/by-id/virtio-disk0, as: /dev/data}, {path: /dev/nvme0n1, as: /dev/fast, access: r}]
 io:
-  - {name: virtio, device: /dev/disk/by-id/virtio-disk0, read: {rate: 10MB/s}, write: {iops: 4000}}
+  - {name: virtio, device: /dev/disk/by-id/virtio-disk0, read: {rate: 10MB/s}, write: {iops: 4000}, weight: 300, engine: bfq}
   - {name: nvme, device: /dev/nvme0n1, write: {rate: 5MB/s}}
 `
 
@@ -90,8 +90,13 @@ func unplug(t *testing.T, m *lab.VM) {
 		}
 		return script + strings.Join(lines, `\n`) + "' | sort)\""
 	}
+	// switched is a script that succeeds where one disk alone is switched to BFQ, and has the weight there.
+	switched := func(disk, number string) string {
+		return "test \"$(cd /sys/block; grep -l '[[]bfq[]]' vd?/queue/scheduler)\" = \"" + disk + "\" && test \"$(sed 1d " + group + "/io.bfq.weight)\" = \"" + number + "\""
+	}
 	was := numbers("vdb", "vdc", "nvme0n1")
 	m.OK(t, limits(was[0], was[2]))
+	m.OK(t, switched("vdb/queue/scheduler", was[0]+" 300"))
 
 	m.Unplug(t, 0)
 	m.Unplug(t, 1)
@@ -108,6 +113,7 @@ func unplug(t *testing.T, m *lab.VM) {
 	}
 	m.OK(t, "udevadm settle; sleep 0.5; test \"$(head -c 8 /dev/vdb)\" = disk-one; berth show n1 | grep '^/dev/data .*(gone)'; ! berth exec n1 -- ls /dev/data")
 	m.OK(t, limits("", was[2]))
+	m.OK(t, switched("", ""))
 	m.OK(t, "sh -c 'echo 0 >"+group+"/cgroup.procs; ! head -c 1 /dev/vdb 2>/dev/null'")
 
 	m.Plug(t, 0)
@@ -115,6 +121,7 @@ func unplug(t *testing.T, m *lab.VM) {
 	now = numbers("vdb", "vdc")
 	began := time.Now()
 	eventually("its limits are back", limits(now[1], was[2]))
+	eventually("its engine and its weight are back", switched("vdc/queue/scheduler", now[1]+" 300"))
 	t.Logf("limits of a disk that came back: within %v of its being seen", time.Since(began).Round(100*time.Millisecond))
 	eventually("its device is back", "berth show n1 | grep '^/dev/data .*b "+now[1]+" /dev/vdc'")
 	m.OK(t, `test "$(berth exec n1 -- head -c 9 /dev/data)" = disk-zero; ! sh -c 'echo 0 >`+group+`/cgroup.procs; head -c 1 /dev/vdb >/dev/null 2>&1'`)
