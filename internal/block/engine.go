@@ -31,7 +31,11 @@ type Engine struct {
 	Engine vnode.Engine `json:"engine"`
 	Model  string       `json:"model,omitempty"` // for iocost; "": the one that the disk has
 	V2     string       `json:"v2,omitempty"`    // mount of the cgroup v2 tree, for iocost
-	By     string       `json:"by"`              // the node's live folder
+	By     string       `json:"by"`              // the node's live folder, or the journal of a protected service
+
+	// What the disk is found by after a boot, which Disk does not outlive: for steps that are in force again then.
+	ID    string `json:"id,omitempty"`    // what it is known by: "wwid …" (device.Identity)
+	Asked string `json:"asked,omitempty"` // the device or folder that was asked for
 }
 
 // QoS is what Berth asks of io.cost: the disk is given as much as its model says, never more or less. Then shares are
@@ -194,6 +198,23 @@ func (e *Engine) Verify(context.Context) error {
 		err = fmt.Errorf("switch %s to %s: the kernel says scheduler %s, low_latency %s, strict_guarantees %s", e.Disk.Name, e.Engine, s.Scheduler, s.LowLatency, s.Strict)
 	}
 	return err
+}
+
+// Held reports whether the disk is the one that was switched, and the engine is still on loan to By since this boot.
+func (e *Engine) Held() (bool, error) {
+	if ok, err := e.there(); err != nil || !ok {
+		return false, err
+	}
+	l, err := e.Loans.Of(e.Disk)
+	return l != nil && slices.Contains(l.By, e.By), err
+}
+
+// Forget takes By out of the loan of a disk that is gone, which has nothing to get back.
+func (e *Engine) Forget(ctx context.Context) error {
+	if ok, err := e.there(); err != nil || ok {
+		return err
+	}
+	return e.Undo(ctx)
 }
 
 // Undo takes the node out of those who asked for the engine. A disk that is gone has nothing to get back.

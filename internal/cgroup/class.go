@@ -178,6 +178,17 @@ func (v *ClassValue) read() (*Write, string, error) {
 	return nil, "", nil
 }
 
+// NormalToBFQ reports whether BFQ takes a group for one of normal weight. It does so of every group that was there before its
+// module, whatever the group was given.
+func NormalToBFQ(h host.Cgroups, path string) bool {
+	w := Write{File: filepath.Join(h.V2, path, "io.bfq.weight"), Device: "default"}
+	if h.Has("blkio") == "v1" {
+		w = Write{File: filepath.Join(h.V1["blkio"], path, "blkio.bfq.weight")}
+	}
+	got, err := w.effect()
+	return path != "" && err == nil && got == "100"
+}
+
 // ShowClass tells what a node has from its class: in the class's group, as the kernel has it now if live.
 func ShowClass(n *vnode.Node, h host.Cgroups, groupPath string, live bool) ([]Shown, error) {
 	var all []Shown

@@ -129,6 +129,80 @@ func TestSum(t *testing.T) {
 	}
 }
 
+// TestFileThatComesLate draws groups on v2 that were there before the module of BFQ, which brings a file to each of them
+// with 100 in it.
+func TestFileThatComesLate(t *testing.T) {
+	h := host.Cgroups{V2: t.TempDir(), V2Controllers: []string{"cpu", "io"}}
+	write := func(group, name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(h.V2, group), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(h.V2, group, name), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(group, name string) string {
+		got, err := readFile(filepath.Join(h.V2, group, name))
+		if err != nil {
+			t.Error(err)
+		}
+		return got
+	}
+	groups := []string{"berth.batch", "mine", "theirs"}
+	for _, g := range groups {
+		write(g, "cpu.weight", "100")
+		write(g, "io.weight", "default 100")
+	}
+	write("berth.batch", "cpu.idle", "0")
+	c := ClassStep(&vnode.Node{Class: vnode.Batch}, h, "berth.batch/x")
+	must(t, c.Do(t.Context()))
+	must(t, c.Verify(t.Context()))
+	foreign := map[string]*Foreign{}
+	for _, g := range groups[1:] {
+		f := ForeignStep(vnode.Storage.Standing(), h, g, 0)
+		must(t, f.Prepare(t.Context()))
+		must(t, f.Do(t.Context()))
+		must(t, f.Verify(t.Context()))
+		must(t, f.Fill())
+		foreign[g] = f
+	}
+	if NormalToBFQ(h, "mine") {
+		t.Error("a group is known to a BFQ that is not there")
+	}
+
+	for _, g := range groups {
+		write(g, "io.bfq.weight", "default 100")
+	}
+	write("mine", "cpu.weight", "77") // by its owner, meanwhile
+	write("theirs", "io.bfq.weight", "default 55")
+	if !NormalToBFQ(h, "mine") || NormalToBFQ(h, "theirs") {
+		t.Error("100 is normal, 55 is not")
+	}
+	if c.Verify(t.Context()) == nil {
+		t.Error("the class holds, but not in the file that came")
+	}
+	must(t, c.Do(t.Context()))
+	must(t, c.Verify(t.Context()))
+	for _, f := range foreign {
+		must(t, f.Fill())
+	}
+	for _, tt := range [][3]string{
+		{"berth.batch", "io.bfq.weight", "default 1"},
+		{"mine", "io.bfq.weight", "default 1000"},
+		{"mine", "cpu.weight", "77"},
+		{"theirs", "io.bfq.weight", "default 55"},
+	} {
+		if got := read(tt[0], tt[1]); got != tt[2] {
+			t.Errorf("%s of %s is %s, want %s", tt[1], tt[0], got, tt[2])
+		}
+	}
+	must(t, foreign["mine"].Undo(t.Context()))
+	if got := read("mine", "io.bfq.weight"); got != "default 100" {
+		t.Errorf("io.bfq.weight is %s after undo", got)
+	}
+}
+
 // TestKernelClass gives a group of this host the standing of batch.
 func TestKernelClass(t *testing.T) {
 	h := thisHost(t)

@@ -25,20 +25,23 @@ type Foreign struct {
 // ForeignValue is one value of a group that is not Berth's.
 type ForeignValue struct {
 	ClassValue
-	Back  string `json:"back"`  // what the kernel had before
-	Inode uint64 `json:"inode"` // of the group
+	Back   string `json:"back"`             // what the kernel had before
+	Inode  uint64 `json:"inode"`            // of the group
+	Lacked bool   `json:"lacked,omitempty"` // the kernel had no such file before: an engine may bring it, see Fill
 }
 
-// ForeignStep returns the step that gives a group a standing, as far as the kernel has the files for it, which it looks
-// at: nil if it has none of them.
+// ForeignStep returns the step that gives a group a standing, as far as the kernel has the files for it or may get them,
+// which it looks at: nil if it has none of them.
 func ForeignStep(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes) *Foreign {
-	f := &Foreign{Path: path}
+	f, has := &Foreign{Path: path}, false
 	for _, v := range standingWith(s, h, path, low) {
-		if _, err := os.Stat(v.Write.File); err == nil {
-			f.Values = append(f.Values, ForeignValue{ClassValue: v})
+		_, err := os.Stat(v.Write.File)
+		has = has || err == nil
+		if _, _, there, _ := inode(filepath.Dir(v.Write.File)); there { // in this hierarchy
+			f.Values = append(f.Values, ForeignValue{ClassValue: v, Lacked: err != nil})
 		}
 	}
-	if len(f.Values) == 0 {
+	if !has {
 		return nil
 	}
 	return f
@@ -76,7 +79,10 @@ func (f *Foreign) Prepare(context.Context) error {
 	for i := range f.Values {
 		v := &f.Values[i]
 		var err error
-		if v.Back, err = v.Write.read(v.Write.File); err != nil {
+		if v.Back, err = v.Write.read(v.Write.File); v.Lacked && gone(err) {
+			v.Back, err = v.Write.None, nil
+		}
+		if err != nil {
 			return err
 		}
 		if v.Inode, _, _, err = inode(filepath.Dir(v.Write.File)); err != nil {
@@ -89,10 +95,25 @@ func (f *Foreign) Prepare(context.Context) error {
 // Do writes the values.
 func (f *Foreign) Do(context.Context) error {
 	for _, v := range f.Values {
-		if err := v.Write.do(); err != nil {
+		if err := v.Write.do(); err != nil && !(v.Lacked && gone(err)) {
 			return fmt.Errorf("set %s of %s: %w", v.Key, f.Path, err)
 		}
 		step.Fault("foreign value written")
+	}
+	return nil
+}
+
+// Fill writes the values whose files were lacking and are there now, with what every group has. What has another value is
+// left alone: somebody else may have chosen it.
+func (f *Foreign) Fill() error {
+	for _, v := range f.Values {
+		got, err := v.Write.effect()
+		if !v.Lacked || err != nil || got != v.Write.None {
+			continue
+		}
+		if err := v.Write.do(); err != nil && !gone(err) {
+			return fmt.Errorf("set %s of %s: %w", v.Key, f.Path, err)
+		}
 	}
 	return nil
 }
@@ -101,6 +122,9 @@ func (f *Foreign) Do(context.Context) error {
 func (f *Foreign) Verify(context.Context) error {
 	for _, v := range f.Values {
 		got, err := v.Write.effect()
+		if v.Lacked && gone(err) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("read back %s of %s: %w", v.Key, f.Path, err)
 		}

@@ -3,12 +3,14 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cgroup"
 	"berth/internal/node"
 	"berth/internal/vnode"
 )
@@ -35,6 +37,9 @@ What it gets: docs/classes.md.`,
 			p, err := b.Protect(cmd.Context(), args[0], want)
 			if err != nil {
 				return err
+			}
+			for _, s := range p.Settled {
+				fmt.Fprintln(a.Err, strings.TrimSpace(s.Node+" "+s.Did))
 			}
 			if a.json {
 				return a.printJSON(p)
@@ -100,6 +105,9 @@ func protectedRows(w *tabwriter.Writer, all []node.Protected) {
 			if n := len(p.PIDs) - 1; n > 0 {
 				pid += "+" + strconv.Itoa(n)
 			}
+		}
+		if slices.ContainsFunc(p.Values, func(v cgroup.Shown) bool { return strings.HasPrefix(v.Key, "disk ") && !v.Holds }) {
+			state += ", engine off"
 		}
 		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, ago(p.Since), "-", "-"}, "\t"))
 	}

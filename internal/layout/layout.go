@@ -71,6 +71,9 @@ func (l Layout) DiskLoans() string { return "/run/berth.disks" }
 // Unit is the systemd unit that enables virtual functions at boot.
 func (l Layout) Unit() string { return l.tagged("berth-vfs") + ".service" }
 
+// ProtectUnit is the systemd unit that switches the disks of protected services again at boot.
+func (l Layout) ProtectUnit() string { return l.tagged("berth-protect") + ".service" }
+
 // SiteID holds what derived MACs of this site depend on.
 func (l Layout) SiteID() string { return filepath.Join(l.Lib, "site-id") }
 

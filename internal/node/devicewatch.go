@@ -162,7 +162,7 @@ func (b *Berth) switchReplugged(ctx context.Context, n *vnode.Node, cg host.Cgro
 			return fmt.Errorf("%s: %w", e, err)
 		}
 	}
-	return nil
+	return b.weighBeside(ctx)
 }
 
 func entry(n *vnode.Node, name string) vnode.IO {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/block"
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -119,8 +120,11 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 		}
 	}
 	var init *oci.Create
+	switched := false
 	for _, st := range steps {
 		switch c := st.(type) {
+		case *block.Engine:
+			switched = true
 		case *oci.Bundle:
 			if s.unfiltered {
 				c.Spec.Linux.Seccomp = nil
@@ -142,6 +146,11 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 		}
 		if err := j.Do(ctx, st); err != nil {
 			return j, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	if switched {
+		if err := b.weighBeside(ctx); err != nil {
+			return j, fmt.Errorf("node %s: weigh the others beside it: %w", n.Name, err)
 		}
 	}
 	if err := j.SetPhase(step.Up); err != nil {

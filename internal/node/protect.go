@@ -32,6 +32,8 @@ type Protected struct {
 	Since  time.Time      `json:"since"`
 	Gone   bool           `json:"gone,omitempty"` // the process or cgroup has ended: berth repair forgets it
 	Values []cgroup.Shown `json:"values,omitempty"`
+
+	Settled []Repaired `json:"-"` // by protect: what was to be said of others
 }
 
 // The kinds of protected services.
@@ -48,14 +50,18 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 		return nil, err
 	}
 	defer l.release()
-	if _, err := b.settleProtected(ctx); err != nil {
-		return nil, err
-	}
+	settled, unsettled := b.settleProtected(ctx)
 	t, err := b.findTarget(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
+	if unsettled != nil { // the others' affair, but for what is said below
+		settled = append(settled, Repaired{Did: unsettled.Error()})
+	}
 	if _, err := os.Stat(t.journal(b)); err == nil {
+		if unsettled != nil {
+			return nil, unsettled
+		}
 		return nil, refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
 	}
 	steps, err := b.protectSteps(t, want)
@@ -82,10 +88,14 @@ func (b *Berth) Protect(ctx context.Context, asked string, want Protection) (*Pr
 	if err := j.SetPhase(step.Up); err != nil {
 		return nil, errors.Join(err, j.Close(context.WithoutCancel(ctx)))
 	}
-	if err := errors.Join(b.refreshClasses(ctx), b.settleSlices(ctx)); err != nil {
+	if err := errors.Join(b.weighAgain(ctx), b.settleSlices(ctx), b.settleBoot()); err != nil {
 		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)
 	}
-	return b.readProtected(ctx, t.kind, t.name)
+	p, err := b.readProtected(ctx, t.kind, t.name)
+	if err == nil {
+		p.Settled = settled
+	}
+	return p, err
 }
 
 // Unprotect gives a service back what it had before.
@@ -106,7 +116,7 @@ func (b *Berth) Unprotect(ctx context.Context, asked string) error {
 		if err := j.Close(ctx); err != nil {
 			return fmt.Errorf("give %s back what it had: %w", t.name, err)
 		}
-		return b.settleSlices(ctx)
+		return errors.Join(b.settleSlices(ctx), b.settleBoot())
 	}
 	return refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
 }
@@ -267,6 +277,7 @@ func (b *Berth) settleProtected(ctx context.Context) ([]Repaired, error) {
 	if systemd.Running() {
 		errs = append(errs, b.settleSlices(ctx))
 	}
+	errs = append(errs, b.settleBoot(), b.weighAgain(ctx))
 	return all, errors.Join(errs...)
 }
 
@@ -284,13 +295,12 @@ func (b *Berth) settleTarget(ctx context.Context, t target, boot string) (did st
 	case t.kind != protectedUnit && j.Boot != boot:
 		return "forgotten: the host was booted since, its cgroup is gone", os.Remove(t.journal(b))
 	}
-	did, err = b.switchAgain(ctx, j, boot)
-	if did != "" || err != nil {
-		return did, err
-	}
 	p, err := b.readProtected(ctx, t.kind, t.name)
-	if err != nil || !p.Gone || len(p.PIDs) > 0 {
+	switch {
+	case err != nil:
 		return "", err
+	case p.Gone && len(p.PIDs) == 0:
+		return "forgotten: it has ended", j.Close(ctx)
 	}
-	return "forgotten: it has ended", j.Close(ctx)
+	return b.enginesAgain(ctx, j), nil
 }

@@ -1,10 +1,7 @@
 package node
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -109,10 +106,8 @@ func (p Protection) checkMemory(t *target, cg host.Cgroups) error {
 func (b *Berth) diskSteps(t *target, cg host.Cgroups, want Protection) ([]step.Step, error) {
 	n := &vnode.Node{Name: t.name}
 	for i, d := range want.Disks {
-		io := vnode.IO{Name: "disk" + strconv.Itoa(i), Path: d, Weight: want.standing().IOWeight, Engine: want.Engine, Model: want.Model}
-		if strings.HasPrefix(d, "/dev/") {
-			io.Device, io.Path = d, ""
-		}
+		io := diskOf(d)
+		io.Name, io.Weight, io.Engine, io.Model = "disk"+strconv.Itoa(i), want.standing().IOWeight, want.Engine, want.Model
 		n.IO = append(n.IO, io)
 	}
 	disks, err := b.disks(n, cg)
@@ -123,6 +118,9 @@ func (b *Berth) diskSteps(t *target, cg host.Cgroups, want Protection) ([]step.S
 	if err != nil {
 		return nil, err
 	}
+	if err := knowDisks(steps, disks); err != nil {
+		return nil, err
+	}
 	_, err = cgroup.Limits(n, cg, "none", disks)
 	if no, ok := errors.AsType[*refuse.Error](err); ok { // its remedy is for a spec
 		return nil, &refuse.Error{
@@ -131,63 +129,4 @@ func (b *Berth) diskSteps(t *target, cg host.Cgroups, want Protection) ([]step.S
 		}
 	}
 	return steps, err
-}
-
-// refreshClasses gives the groups of classes that are there their values again: an engine that a disk was switched to
-// may have brought the kernel a file that was not there when they were made.
-func (b *Berth) refreshClasses(ctx context.Context) error {
-	cg, err := b.cgroups()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, n := range standings() {
-		place := b.Layout.CgroupPlace(n.Place())
-		if c := cgroup.ClassStep(&n, cg, place+"/x"); c != nil && cgroup.There(cg, place) {
-			if err := c.Do(ctx); err != nil && cgroup.There(cg, place) { // else its last node has ended meanwhile
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// standings are nodes of every standing that there is a group for.
-func standings() []vnode.Node {
-	var all []vnode.Node
-	for _, class := range []vnode.Class{"", vnode.Batch, vnode.Storage} {
-		for _, idle := range []bool{false, true} {
-			all = append(all, vnode.Node{Class: class, CPU: vnode.CPU{Idle: &idle}})
-		}
-	}
-	return slices.DeleteFunc(all, func(n vnode.Node) bool { return n.Place() == "" })
-}
-
-// switchAgain switches a unit's disks to their engines after a boot, which the unit's own properties survive.
-func (b *Berth) switchAgain(ctx context.Context, j *step.Journal, boot string) (did string, err error) {
-	if j.Boot == boot {
-		return "", nil
-	}
-	for _, s := range j.Steps() {
-		e, ok := s.(*block.Engine)
-		if !ok || e.Verify(ctx) == nil {
-			continue
-		}
-		if err := e.Do(ctx); err != nil {
-			return "", err
-		}
-		did = "disk " + e.Disk.Name + " switched to " + string(e.Engine) + " again: the host was booted since"
-	}
-	return did, nil
-}
-
-// showEngine tells what a disk was switched to.
-func showEngine(ctx context.Context, e *block.Engine) cgroup.Shown {
-	s := cgroup.Shown{Key: "disk " + e.Disk.Name, Asked: string(e.Engine), HonouredBy: string(e.Engine)}
-	if err := e.Verify(ctx); err != nil {
-		s.Note = fmt.Sprint(err)
-		return s
-	}
-	s.ReadBack, s.Holds = string(e.Engine), true
-	return s
 }

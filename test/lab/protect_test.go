@@ -13,10 +13,10 @@ import (
 
 // TestProtect gives services of a host with systemd class storage, and takes it back.
 func TestProtect(t *testing.T) {
-	m := start(t, lab.Machine{CPUs: 2, Memory: 1024, Kernel: "numa=fake=2", Disks: []lab.Disk{{Size: 64 << 20}}})
+	m := start(t, lab.Machine{CPUs: 2, Memory: 1024, Kernel: "numa=fake=2", Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}}})
 	m.OK(t, `for u in store other; do
-printf '[Service]\nExecStart=/bin/sleep infinity\n' >/etc/systemd/system/$u.service; done
-systemctl daemon-reload; systemctl start store other`)
+printf '[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n' >/etc/systemd/system/$u.service; done
+systemctl daemon-reload; systemctl -q enable --now store other`)
 	const (
 		slice = "/sys/fs/cgroup/system.slice"
 		look  = `cd /sys/fs/cgroup/system.slice; grep -Hs '' cpu.weight */cpu.weight */io.weight */memory.low | sort
@@ -150,6 +150,8 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 		}
 	})
 
+	t.Run("BFQ comes late", func(t *testing.T) { bfqComesLate(t, m) })
+
 	t.Run("batch gives way on the CPU", func(t *testing.T) {
 		node(t, m, "name: b2\nimage: host\nclass: batch\ncpu: {set: \"0\"}\ncommand: [sh, -c, 'while :; do :; done']\n")
 		m.OK(t, "systemd-run -q --unit=busy -p AllowedCPUs=0 sh -c 'while :; do :; done'")
@@ -205,4 +207,74 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 			t.Errorf("a NUMA node that is not there: %+v", r)
 		}
 	})
+	t.Run("boot", func(t *testing.T) { protectedOverBoot(t, m) })
+}
+
+// bfqComesLate: the module of BFQ is loaded by a node without a class, and brings files with everybody's weight at 100 to
+// groups that were there before. They get what they were given all the same.
+func bfqComesLate(t *testing.T, m *lab.VM) {
+	m.OK(t, "! grep -q '^bfq ' /proc/modules")
+	m.OK(t, "echo '+cpu +io' >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/mine")
+	defer m.OK(t, "berth unprotect other; berth unprotect /mine; cat /sys/fs/cgroup/mine/io.bfq.weight; rmdir /sys/fs/cgroup/mine")
+	m.OK(t, "berth protect other; berth protect /mine")
+	node(t, m, "name: l1\nimage: host\nclass: batch\ncommand: [sleep, infinity]\n")
+	node(t, m, "name: l2\nimage: host\nclass: storage\ncommand: [sleep, infinity]\n")
+	const files = "cd /sys/fs/cgroup; grep -H '' berth.batch/io.bfq.weight berth.storage/io.bfq.weight mine/io.bfq.weight system.slice/other.service/io.bfq.weight system.slice/store.service/io.bfq.weight"
+	m.OK(t, "! ( "+files+" ) 2>/dev/null") // else nothing is shown
+	node(t, m, "name: l3\nimage: host\ncommand: [sleep, infinity]\nio: [{name: d, device: /dev/vdb, engine: bfq}]\n")
+	got := map[string]string{}
+	for line := range strings.Lines(m.OK(t, files+" || true")) {
+		file, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		got[strings.TrimSuffix(file, "/io.bfq.weight")] = value
+	}
+	want := map[string]string{
+		"berth.batch": "default 1", "berth.storage": "default 1000", "mine": "default 1000", "system.slice/store.service": "default 100",
+		"system.slice/other.service": "default 181", // systemd's own way to BFQ's scale of an IOWeight of 1000 (BFQ_WEIGHT)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("weights for BFQ, whose module came after the groups (-want +got):\n%s", d)
+	}
+}
+
+// protectedOverBoot: over a boot the disk of a protected unit gets another name, and its name goes to another disk. It is
+// switched again by itself, and no other; a disk that is not there is said, and others can be protected all the same.
+func protectedOverBoot(t *testing.T, m *lab.VM) {
+	eventually := func(what, script string) {
+		t.Helper()
+		if r := m.Run(t, "bash", "-c", "for i in $(seq 150); do ( "+script+" ) && exit; sleep 0.2; done; berth ls; cat /sys/block/vd?/queue/scheduler; systemctl status --no-pager berth-protect; exit 1"); r.Code != 0 {
+			t.Fatalf("%s: not after 30 s:\n%s%s", what, r.Out, r.Err)
+		}
+	}
+	// switched is a script that succeeds where one disk alone is switched to BFQ.
+	switched := func(disk string) string {
+		return "test \"$(cd /sys/block; grep -l '[[]bfq[]]' vd?/queue/scheduler | cut -d/ -f1)\" = \"" + disk + "\""
+	}
+	m.Unplug(t, 0)
+	m.Unplug(t, 1)
+	eventually("both disks go", "! test -e /sys/block/vdb && ! test -e /sys/block/vdc")
+	m.Plug(t, 1)
+	eventually("the second comes first", "test $(cat /sys/block/vdb/serial) = disk1")
+	m.Plug(t, 0)
+	eventually("then the first", "test $(cat /sys/block/vdc/serial) = disk0")
+	m.OK(t, "udevadm settle; berth protect store --disk /dev/vdc --engine bfq")
+	m.OK(t, switched("vdc"))
+	t.Log(m.OK(t, "cat /etc/systemd/system/multi-user.target.wants/berth-protect.service"))
+
+	m.Reboot(t)
+	m.OK(t, "test $(cat /sys/block/vdb/serial) = disk0") // else nothing is shown
+	eventually("the disk is switched again, and no other", switched("vdb"))
+	eventually("its unit has its weight", "grep -v ' 100$' "+"/sys/fs/cgroup/system.slice/store.service/io.bfq.weight")
+	eventually("it is said", "journalctl -b -u berth-protect | grep 'store.service disk vdb switched to bfq again'")
+	m.OK(t, switched("vdb")+"; berth ls | grep store; berth repair | grep '^nothing to repair$'; ! berth ls | grep 'engine off'")
+
+	m.Unplug(t, 0)
+	eventually("the disk goes", "! test -e /sys/block/vdb")
+	m.OK(t, `berth ls | grep '^store.service .*protected, engine off'
+berth repair | grep '^store.service not switched to bfq: disk vdb (serial disk0) is not there'
+berth protect other 2>&1 | grep '^store.service not switched to bfq'
+berth unprotect other; test -e /etc/systemd/system/berth-protect.service`)
+	m.Plug(t, 0)
+	eventually("it is back", "test \"$(cat /sys/block/vdb/serial 2>/dev/null)\" = disk0")
+	m.OK(t, "udevadm settle; berth repair | grep 'disk vdb switched to bfq again'; "+switched("vdb")+"; berth unprotect store; "+switched(""))
+	m.OK(t, "test -z \"$(ls /run/berth.disks)$(find /etc/systemd -name 'berth-protect*')\"")
 }

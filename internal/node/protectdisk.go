@@ -1,0 +1,287 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/block"
+	"berth/internal/cgroup"
+	"berth/internal/device"
+	"berth/internal/host"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/systemd"
+	"berth/internal/vnode"
+)
+
+// diskOf is a disk as --disk names it: a device, or a folder on one.
+func diskOf(asked string) vnode.IO {
+	if strings.HasPrefix(asked, "/dev/") {
+		return vnode.IO{Device: asked}
+	}
+	return vnode.IO{Path: asked}
+}
+
+// knowDisks notes in the steps for a disk what it is found by after a boot: its number, its name and the kernel's count of
+// it are other ones then.
+func knowDisks(steps []step.Step, disks map[string]block.Disk) error {
+	for _, s := range steps {
+		e, ok := s.(*block.Engine)
+		if !ok {
+			continue
+		}
+		e.ID = identityOf(e.Disk)
+		for _, d := range disks {
+			if !slices.ContainsFunc(d.Queues, func(q block.Queue) bool { return q.Number() == e.Disk.Number() }) {
+				continue
+			}
+			var err error
+			if e.Asked, err = filepath.Abs(d.Asked); err != nil {
+				return fmt.Errorf("find %s: %w", d.Asked, err)
+			}
+		}
+	}
+	return nil
+}
+
+func identityOf(q block.Queue) string {
+	id, _ := device.Identify("/sys", "b", q.Major, q.Minor)
+	return id.ID
+}
+
+// engineHolds reports whether an engine is still on loan to its service, on the disk that was meant. After a boot another
+// disk may have its name and its number.
+func engineHolds(e *block.Engine) (bool, error) {
+	if e.ID != "" && identityOf(e.Disk) != e.ID {
+		return false, nil
+	}
+	return e.Held()
+}
+
+// planAgain plans an engine anew, on the disk as it is found now: by what it is known by, else by the path that was asked
+// for. It is refused where a new one would be.
+func (b *Berth) planAgain(e *block.Engine, cg host.Cgroups) (*block.Engine, error) {
+	io := diskOf(e.Asked)
+	io.Name, io.Engine, io.Model = "disk", e.Engine, e.Model
+	d, err := diskNow(e, io)
+	if err != nil {
+		return nil, err
+	}
+	d.Queues = slices.DeleteFunc(d.Queues, func(q block.Queue) bool { return len(d.Queues) > 1 && q.Name != e.Disk.Name })
+	if err := b.offers(io, cg, &d); err != nil {
+		return nil, err
+	}
+	steps, err := cgroup.Engines(&vnode.Node{IO: []vnode.IO{io}}, cg, map[string]block.Disk{io.Name: d}, e.Loans, e.By)
+	if err != nil {
+		return nil, err
+	}
+	return steps[0].(*block.Engine), nil
+}
+
+func diskNow(e *block.Engine, io vnode.IO) (block.Disk, error) {
+	switch {
+	case e.ID != "":
+		number, ok := device.Identity{ID: e.ID}.Where("/sys", "b", 0, 0) // the number that it had says nothing
+		if !ok {
+			return block.Disk{}, refuse.NotFoundf("disk %s (%s) is not there, or two say that they are it", e.Disk.Name, e.ID)
+		}
+		return block.OfNumber("/sys", number[0], number[1], e.Asked)
+	case e.Asked != "":
+		return findDisk(io)
+	}
+	return block.Disk{}, refuse.NotFoundf("nothing says which disk was %s: unprotect the service and protect it again", e.Disk.Name)
+}
+
+// enginesAgain switches a service's disks to their engines where that is not in force any more: since a boot, which the
+// properties of its unit survive, or because the disk was unplugged. What cannot be is said; it is not the others' affair.
+func (b *Berth) enginesAgain(ctx context.Context, j *step.Journal) (did string) {
+	var off []*block.Engine
+	for _, s := range j.Steps() { // all are looked at first: one may get the name and number that another had
+		e, ok := s.(*block.Engine)
+		if !ok {
+			continue
+		}
+		held, err := engineHolds(e)
+		if err != nil || !held || j.Unfinished() && e.Verify(ctx) != nil { // the last: killed while it was switched
+			off = append(off, e)
+		}
+	}
+	var said []string
+	for _, e := range off {
+		if err := b.engineAgain(ctx, j, e); err != nil {
+			said = append(said, fmt.Sprintf("not switched to %s: %v", e.Engine, err))
+			continue
+		}
+		said = append(said, fmt.Sprintf("disk %s switched to %s again", e.Disk.Name, e.Engine))
+	}
+	return strings.Join(said, "; ")
+}
+
+func (b *Berth) engineAgain(ctx context.Context, j *step.Journal, e *block.Engine) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	now, err := b.planAgain(e, cg)
+	if err != nil {
+		return err
+	}
+	if err := e.Forget(ctx); err != nil { // where it was unplugged
+		return err
+	}
+	e.Disk, e.V2 = now.Disk, now.V2
+	return j.Redo(ctx, e)
+}
+
+// showEngine tells what a disk was switched to.
+func showEngine(ctx context.Context, e *block.Engine) cgroup.Shown {
+	s := cgroup.Shown{Key: "disk " + e.Disk.Name, Asked: string(e.Engine), HonouredBy: string(e.Engine)}
+	held, err := engineHolds(e)
+	if err == nil && held {
+		err = e.Verify(ctx)
+	}
+	switch {
+	case err != nil:
+		s.Note = fmt.Sprint(err)
+	case !held:
+		s.Note = "not in force since a boot, or since the disk was unplugged: berth repair switches it again"
+	default:
+		s.ReadBack, s.Holds = string(e.Engine), true
+	}
+	return s
+}
+
+// settleBoot keeps a unit that switches disks again at boot, as long as a unit of systemd is protected that has one
+// switched. It is made from the journals whenever it is not as they need it: so a kill leaves nothing that the next
+// command does not see. The caller holds the lock.
+func (b *Berth) settleBoot() error {
+	if !systemd.Running() {
+		return nil
+	}
+	targets, err := b.journals()
+	if err != nil {
+		return err
+	}
+	args, err := b.command("repair")
+	if err != nil {
+		return err
+	}
+	unit := systemd.AtBoot{
+		Dir: systemd.UnitDir, Name: b.Layout.ProtectUnit(), Args: args,
+		By:    "berth protect --engine; berth unprotect removes it with the last such service",
+		About: "Disks of protected services, switched to their engines again (berth repair)",
+		// Disks that nothing is mounted from are there when udev has done what it was told at boot.
+		Order: "Wants=systemd-udev-settle.service\nAfter=systemd-udev-settle.service local-fs.target remote-fs.target\n",
+	}
+	if !slices.ContainsFunc(targets, b.switchesAtBoot) {
+		return unit.Remove()
+	}
+	if unit.Written() {
+		return nil
+	}
+	return unit.Write()
+}
+
+// switchesAtBoot reports whether a target outlives a boot and has a disk switched, as far as its journal can be read.
+func (b *Berth) switchesAtBoot(t target) bool {
+	if t.kind != protectedUnit {
+		return false
+	}
+	j, err := step.Open(t.journal(b), b.kinds)
+	return err != nil || slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*block.Engine); return ok })
+}
+
+// weighAgain gives those that stand beside the host's services their weights again, where the kernel has not what they
+// were given: an engine that a disk was switched to may have brought a file, with everybody's weight at 100, that was not
+// there when they were made. The caller holds the lock.
+func (b *Berth) weighAgain(ctx context.Context) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	targets, err := b.journals()
+	errs := []error{err, b.weighClasses(ctx, cg)}
+	for _, t := range targets {
+		if err := b.weighTarget(ctx, t, cg); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// weighClasses is weighAgain for the groups of classes that are there.
+func (b *Berth) weighClasses(ctx context.Context, cg host.Cgroups) error {
+	var errs []error
+	for _, n := range standings() {
+		place := b.Layout.CgroupPlace(n.Place())
+		c := cgroup.ClassStep(&n, cg, place+"/x")
+		if c == nil || !cgroup.There(cg, place) || c.Verify(ctx) == nil {
+			continue
+		}
+		if err := doStep(ctx, c); err != nil && cgroup.There(cg, place) { // else its last node has ended meanwhile
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// standings are nodes of every standing that there is a group for.
+func standings() []vnode.Node {
+	var all []vnode.Node
+	for _, class := range []vnode.Class{"", vnode.Batch, vnode.Storage} {
+		for _, idle := range []bool{false, true} {
+			all = append(all, vnode.Node{Class: class, CPU: vnode.CPU{Idle: &idle}})
+		}
+	}
+	return slices.DeleteFunc(all, func(n vnode.Node) bool { return n.Place() == "" })
+}
+
+// weighTarget is weighAgain for what is protected. systemd writes a unit's weights when one is set, and not when the kernel
+// gets a file for them.
+func (b *Berth) weighTarget(ctx context.Context, t target, cg host.Cgroups) error {
+	j, err := step.Open(t.journal(b), b.kinds)
+	if err != nil || j.Phase != step.Up {
+		return nil //nolint:nilerr // reported by whoever settles it
+	}
+	for _, s := range j.Steps() {
+		switch s := s.(type) {
+		case *cgroup.Class:
+			if s.Verify(ctx) != nil && cgroup.There(cg, s.Name) {
+				err = errors.Join(err, doStep(ctx, s))
+			}
+		case *cgroup.Foreign:
+			err = errors.Join(err, s.Fill())
+		case *systemd.Set:
+			u, lookErr := s.Look(ctx)
+			changed := slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) })
+			if lookErr != nil || changed || !cgroup.NormalToBFQ(cg, strings.TrimPrefix(u.ControlGroup, "/")) {
+				continue // it does not run, or somebody else gave it something, or it has its weight
+			}
+			err = errors.Join(err, doStep(ctx, s))
+		}
+	}
+	return err
+}
+
+// weighBeside is weighAgain for a node that has an engine switched on.
+func (b *Berth) weighBeside(ctx context.Context) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(b.Layout.Protected()); errors.Is(err, fs.ErrNotExist) {
+		return b.weighClasses(ctx, cg)
+	}
+	l, err := b.lockProtected(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	return b.weighAgain(ctx)
+}

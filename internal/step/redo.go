@@ -1,0 +1,46 @@
+package step
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Redo does a step of the journal again whose fields the caller has changed: what it acts on is elsewhere since a boot.
+// The journal has the new fields before anything is done, and that the step is not whole until it is: Unfinished tells.
+func (j *Journal) Redo(ctx context.Context, s Step) error {
+	i := slices.IndexFunc(j.steps, func(e entry) bool { return e.step == s })
+	if i < 0 {
+		return fmt.Errorf("do %s again: the journal of %s does not have it", s.Kind(), j.Node)
+	}
+	asked, err := marshal(s)
+	if err == nil {
+		err = j.write(record{Done: &i, Step: asked}, record{Undo: &i})
+	}
+	if err != nil {
+		return err
+	}
+	j.steps[i].done, j.steps[i].undone = false, false
+	Fault("begun again " + s.Kind())
+	if err := s.Do(ctx); err != nil {
+		return err
+	}
+	Fault("did again " + s.Kind())
+	if err := s.Verify(ctx); err != nil {
+		return err
+	}
+	done, err := marshal(s)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(done, asked) {
+		done = nil
+	}
+	if err := j.write(record{Done: &i, Step: done}); err != nil {
+		return err
+	}
+	j.steps[i].done = true
+	Fault("done again " + s.Kind())
+	return nil
+}

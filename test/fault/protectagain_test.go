@@ -1,0 +1,63 @@
+package fault
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestProtectedDiskAgain unplugs the disk of a service and plugs it in again, and kills the repair that switches it to its
+// engine again at each of its fault points: the next repair does, and unprotect gives back what the disk had.
+func TestProtectedDiskAgain(t *testing.T) {
+	s := newService(t)
+	img := s.file("disk", "")
+	s.must(os.Truncate(img, 16<<20))
+	loop := ""
+	plug := func() {
+		out, err := exec.Command("losetup", "--find", "--show", img).Output()
+		if err != nil {
+			t.Skipf("no loop device: %v", err)
+		}
+		loop = strings.TrimSpace(string(out))
+	}
+	file := func(name string) string { return filepath.Join("/sys/block", filepath.Base(loop), name) }
+	scheduler := func() string {
+		text, err := os.ReadFile(file("queue/scheduler"))
+		s.must(err)
+		return string(text)
+	}
+	unplug := func() {
+		s.must(exec.Command("losetup", "--detach", loop).Run())
+		if !eventually(10*time.Second, func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
+			t.Fatalf("%s keeps its file", loop)
+		}
+	}
+	plug()
+	t.Cleanup(unplug)
+	if !strings.Contains(scheduler(), "bfq") {
+		t.Skip("no BFQ in this kernel")
+	}
+	off := func() { s.must(os.WriteFile(file("queue/scheduler"), []byte("none"), 0)) } // as of a new disk
+	off()
+	s.steps(func(n int) bool {
+		s.ok("protect", s.pid, "--disk", loop, "--engine", "bfq")
+		off()
+		unplug()
+		plug()
+		off()
+		what, killed := s.point(n, "repair")
+		s.ok("repair")
+		if now := scheduler(); !strings.Contains(now, "[bfq]") {
+			t.Errorf("%s: the scheduler is %s", what, now)
+		}
+		s.ok("unprotect", s.pid)
+		s.home(what)
+		if now := scheduler(); !strings.Contains(now, "[none]") {
+			t.Errorf("%s: the disk was left with %s", what, now)
+		}
+		return killed && !s.Failed()
+	})
+}
