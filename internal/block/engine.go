@@ -36,6 +36,7 @@ type Engine struct {
 	// What the disk is found by after a boot, which Disk does not outlive: for steps that are in force again then.
 	ID    string `json:"id,omitempty"`    // what it is known by: "wwid …" (device.Identity)
 	Asked string `json:"asked,omitempty"` // the device or folder that was asked for
+	Mount string `json:"mount,omitempty"` // where the file system of that folder was mounted
 }
 
 // QoS is what Berth asks of io.cost: the disk is given as much as its model says, never more or less. Then shares are

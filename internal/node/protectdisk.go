@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"berth/internal/block"
 	"berth/internal/cgroup"
 	"berth/internal/device"
@@ -45,9 +47,34 @@ func knowDisks(steps []step.Step, disks map[string]block.Disk) error {
 			if e.Asked, err = filepath.Abs(d.Asked); err != nil {
 				return fmt.Errorf("find %s: %w", d.Asked, err)
 			}
+			if e.Mount, err = mountPoint(e.Asked); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// mountPoint is where the file system is mounted that a folder is on, "" for a device.
+func mountPoint(asked string) (string, error) {
+	if diskOf(asked).Device != "" {
+		return "", nil
+	}
+	path, err := filepath.EvalSymlinks(asked)
+	if err != nil {
+		return "", fmt.Errorf("find the file system of %s: %w", asked, err)
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
+	if err != nil {
+		return "", fmt.Errorf("find the file system of %s: %w", asked, err)
+	}
+	point := ""
+	for _, m := range mounts {
+		if len(m.Mountpoint) > len(point) {
+			point = m.Mountpoint
+		}
+	}
+	return point, nil
 }
 
 func identityOf(q block.Queue) string {
@@ -93,6 +120,13 @@ func diskNow(e *block.Engine, io vnode.IO) (block.Disk, error) {
 		}
 		return block.OfNumber("/sys", number[0], number[1], e.Asked)
 	case e.Asked != "":
+		at, err := mountPoint(e.Asked)
+		if err == nil && at != e.Mount { // what lies under an empty mount point is another disk, often the host's own
+			err = refuse.NotFoundf("%s is on the file system at %s, and was on the one at %s: mount that, then run berth repair", e.Asked, at, e.Mount)
+		}
+		if err != nil {
+			return block.Disk{}, err
+		}
 		return findDisk(io)
 	}
 	return block.Disk{}, refuse.NotFoundf("nothing says which disk was %s: unprotect the service and protect it again", e.Disk.Name)

@@ -19,6 +19,21 @@ import (
 	"berth/internal/vnode"
 )
 
+// A disk that is known by its folder alone is not looked for where that folder's file system is not mounted.
+func TestDiskOfFolder(t *testing.T) {
+	dir := t.TempDir()
+	at, err := mountPoint(dir)
+	if err != nil || !strings.HasPrefix(dir, at) {
+		t.Fatalf("%s is on the file system at %q, %v", dir, at, err)
+	}
+	for mount, want := range map[string]bool{at: false, "/srv/elsewhere": true} {
+		_, err := diskNow(&block.Engine{Asked: dir, Mount: mount}, diskOf(dir))
+		if refused := err != nil && strings.Contains(err.Error(), "run berth repair"); refused != want {
+			t.Errorf("was mounted at %s: %v", mount, err)
+		}
+	}
+}
+
 // loopDisk is a loop device with a number of this test's own, so that nobody else takes it while it has no file.
 type loopDisk struct {
 	t    *testing.T

@@ -178,8 +178,11 @@ func (w *world) competitors() {
 // blocks it is the processors that both need: what a busy machine takes in a first look is looked at once more.
 func (w *world) neighbour() {
 	for _, load := range []struct{ rw, block string }{{"randread", "1M"}, {"randread", "64k"}, {"randwrite", "1M"}} {
-		if !w.keeps(load.rw, load.block) && !w.keeps(load.rw, load.block) {
-			w.t.Errorf("the node without a limit lost too much, twice: %s, blocks of %s", load.rw, load.block)
+		for try := 1; !w.keeps(load.rw, load.block); try++ {
+			if try == 2 {
+				w.t.Errorf("the node without a limit lost too much, twice: %s, blocks of %s", load.rw, load.block)
+				break
+			}
 		}
 	}
 }
