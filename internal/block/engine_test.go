@@ -36,7 +36,7 @@ func scheduler(t *testing.T, loop string) string {
 	t.Helper()
 	d, err := open("/sys", loop)
 	must(t, err)
-	return strings.TrimSpace(d.queue().Scheduler + " " + d.text(lowLatency) + " " + d.text(strict))
+	return strings.Join(strings.Fields(d.queue().Scheduler+" "+d.text(lowLatency)+" "+d.text(strict)+" of "+d.text(requests)), " ")
 }
 
 // TestBFQ switches a loop device to BFQ for two nodes: the last one gives it back.
@@ -50,15 +50,17 @@ func TestBFQ(t *testing.T) {
 		t.Skip("no BFQ in this kernel")
 	}
 	for _, tt := range []struct {
-		name, was string
-		engine    vnode.Engine
-		now       string
+		name, was, requests string // the last: "" for what the scheduler begins with
+		engine              vnode.Engine
+		now                 string
 	}{
-		{"another scheduler", "none", vnode.BFQ, "bfq 0 0"},
-		{"BFQ with favours", "bfq", vnode.BFQ, "bfq 0 0"},
-		{"as asked", "bfq 0", vnode.BFQ, "bfq 0 0"},
-		{"strict from another", "none", vnode.BFQStrict, "bfq 0 1"},
-		{"strict from BFQ", "bfq 1", vnode.BFQStrict, "bfq 0 1"},
+		{"another scheduler", "none", "", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"another scheduler with few requests", "none", "32", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"BFQ with favours", "bfq", "", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"as asked", "bfq 0", "1024", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"more than asked", "bfq 0", "2048", vnode.BFQ, "bfq 0 0 of 2048"},
+		{"strict from another", "none", "", vnode.BFQStrict, "bfq 0 1 of 1024"},
+		{"strict from BFQ", "bfq 1", "100", vnode.BFQStrict, "bfq 0 1 of 1024"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			was := tt.was
@@ -67,6 +69,9 @@ func TestBFQ(t *testing.T) {
 			must(t, e.set("queue/scheduler", scheduler1))
 			if favours != "" {
 				must(t, e.set(lowLatency, favours))
+			}
+			if tt.requests != "" {
+				must(t, e.set(requests, tt.requests))
 			}
 			was = scheduler(t, loop)
 			a, b := e, e
@@ -113,7 +118,7 @@ func TestBFQ(t *testing.T) {
 		next.By = live(t, dir, "next")
 		must(t, next.Do(t.Context()))
 		must(t, next.Undo(t.Context()))
-		if now := scheduler(t, loop); now != "none" {
+		if now := scheduler(t, loop); !strings.HasPrefix(now, "none of") {
 			t.Errorf("given back %s", now)
 		}
 	})
@@ -122,7 +127,7 @@ func TestBFQ(t *testing.T) {
 		must(t, e.Do(t.Context()))
 		must(t, e.set("queue/scheduler", "kyber"))
 		must(t, e.Undo(t.Context()))
-		if now := scheduler(t, loop); now != "kyber" {
+		if now := scheduler(t, loop); !strings.HasPrefix(now, "kyber of") {
 			t.Errorf("given back %s", now)
 		}
 		must(t, e.set("queue/scheduler", "none"))

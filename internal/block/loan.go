@@ -35,6 +35,7 @@ type Setup struct {
 	Scheduler  string `json:"scheduler,omitempty"`
 	LowLatency string `json:"low_latency,omitempty"` // of BFQ
 	Strict     string `json:"strict,omitempty"`      // and of it
+	Requests   string `json:"requests,omitempty"`    // nr_requests; a scheduler that is chosen begins with its own
 	QoS        string `json:"qos,omitempty"`         // the disk's line of io.cost.qos
 	Model      string `json:"model,omitempty"`       // and of io.cost.model
 }

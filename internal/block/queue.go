@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,10 +18,11 @@ type Queue struct {
 	Name  string `json:"name"`
 	Seq   uint64 `json:"seq,omitempty"` // the kernel's number of this disk, never reused before a reboot
 
-	Scheduler string `json:"scheduler"` // the one in use: none, mq-deadline, bfq …
-	BFQ       bool   `json:"bfq"`       // the kernel has BFQ, at least as a module
-	Cost      bool   `json:"cost"`      // the kernel has io.cost, on the cgroup v2 tree
-	CostOn    bool   `json:"cost_on"`   // and it is on for this disk
+	Scheduler string `json:"scheduler"`          // the one in use: none, mq-deadline, bfq …
+	Requests  int    `json:"requests,omitempty"` // most that wait in it: nr_requests
+	BFQ       bool   `json:"bfq"`                // the kernel has BFQ, at least as a module
+	Cost      bool   `json:"cost"`               // the kernel has io.cost, on the cgroup v2 tree
+	CostOn    bool   `json:"cost_on"`            // and it is on for this disk
 	CostModel bool   `json:"cost_model"`
 	Loan      *Loan  `json:"loan,omitempty"` // what Berth changed here for running nodes
 
@@ -42,6 +44,7 @@ func (d *device) queue() Queue {
 			q.Scheduler, q.ok = strings.TrimSuffix(name, "]"), true
 		}
 	}
+	q.Requests, _ = strconv.Atoi(d.text(requests))
 	q.BFQ = slices.Contains(strings.Fields(strings.NewReplacer("[", "", "]", "").Replace(text)), "bfq")
 	return q
 }

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -145,6 +146,15 @@ func weightRemedy(q block.Queue, v1 bool) string {
 	return "boot a kernel with CONFIG_IOSCHED_BFQ, or give read and write rates"
 }
 
+// narrow is the disk whose BFQ, somebody else's, has room for few requests; nil if none.
+func narrow(a ask, mechanism string) *block.Queue {
+	i := slices.IndexFunc(a.disk.Queues, func(q block.Queue) bool { return q.Requests > 0 && q.Requests < block.BFQRequests })
+	if i < 0 || a.engine != "" || !strings.HasSuffix(mechanism, byBFQ) {
+		return nil
+	}
+	return &a.disk.Queues[i]
+}
+
 // weightNote says where a weight acts and where it does not bite.
 func weightNote(a ask, mechanism string, v1 bool) string {
 	var notes []string
@@ -161,6 +171,10 @@ func weightNote(a ask, mechanism string, v1 bool) string {
 		notes = append(notes, fmt.Sprintf("BFQ knows 1 to %d: it takes %d", maxBFQWeight, maxBFQWeight))
 	}
 	notes = append(notes, "at queue depth 1 it does not bite")
+	if q := narrow(a, mechanism); q != nil {
+		notes = append(notes, fmt.Sprintf("with more than its share of %d requests in flight a node gets less (/sys/block/%s/queue/nr_requests; engine: bfq makes it %d)",
+			q.Requests, q.Name, block.BFQRequests))
+	}
 	switch {
 	case a.engine == vnode.BFQStrict:
 		notes = append(notes, "the disk gets one request at a time")

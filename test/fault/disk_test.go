@@ -9,20 +9,23 @@ import (
 )
 
 // TestWeightKilledAtEachStep walks over a node for which a disk is switched to BFQ: whenever a command is killed, the disk
-// has its scheduler back once the node is gone, and nothing is noted about it.
+// has its scheduler and the number of requests it had back once the node is gone, and nothing is noted about it.
 func TestWeightKilledAtEachStep(t *testing.T) {
 	disk := ""
 	s := newScene(t, node{"weight", func(w *world) string {
 		disk = w.disk()
+		w.must(os.WriteFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/nr_requests"), []byte("77"), 0))
 		return "\nname: f1\nimage: host\ncommand: [/bin/sleep, infinity]\nio: [{name: d, device: " + disk + ", weight: 50, engine: bfq}]\n"
 	}})
 	home := func(what string) {
 		t.Helper()
 		now, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/scheduler"))
 		s.must(err)
+		requests, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/nr_requests"))
+		s.must(err)
 		left, _ := filepath.Glob("/run/berth.disks/" + filepath.Base(disk) + ".*")
-		if !strings.Contains(string(now), "[none]") || len(left) > 0 {
-			t.Fatalf("%s: the scheduler is %s, left are %q", what, now, left)
+		if !strings.Contains(string(now), "[none]") || string(requests) != "77\n" || len(left) > 0 {
+			t.Fatalf("%s: the scheduler is %s with %s requests, left are %q", what, now, requests, left)
 		}
 	}
 	home("made and removed")
