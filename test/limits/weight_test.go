@@ -20,7 +20,7 @@ const (
 	stalled = 5
 )
 
-// TestWeights: nodes that read one disk directly at queue depth 16 get what their weights say, within 5 points, and
+// TestWeights: nodes that read one disk directly at queue depth 16, and 64, get what their weights say, within 5 points, and
 // together at least 92 % of what one reader without a weight gets under the same scheduler. The bytes are the kernel's
 // count, of all nodes over the same seconds. A split that misses is measured again, up to 4 times, each time right after
 // the reader alone; one window that holds is enough, or all of them together: this machine's disk does other things too.
@@ -43,8 +43,9 @@ func TestWeights(t *testing.T) {
 			inner.node(n, "io: [{name: data, device: "+w.disk+", engine: bfq}]\n")
 		}
 		for _, weights := range [][]int{{50, 50}, {50, 25, 25}, {40, 20, 20, 20}} {
-			inner.split(names[:len(weights)], weights)
+			inner.split(names[:len(weights)], weights, 16)
 		}
+		inner.split(names, []int{40, 20, 20, 20}, 64)
 		inner.clear()
 	})
 	after, err := os.ReadFile(scheduler)
@@ -69,7 +70,7 @@ func (w *world) refused() {
 }
 
 // split gives nodes weights, live, and measures what they get.
-func (w *world) split(names []string, weights []int) {
+func (w *world) split(names []string, weights []int, depth int) {
 	w.t.Helper()
 	for i, n := range names {
 		w.run("set", n, fmt.Sprintf("io.data.weight=%d", weights[i]))
@@ -80,16 +81,16 @@ func (w *world) split(names []string, weights []int) {
 	var alone float64
 	all := map[string]float64{}
 	for attempt := range windows {
-		before := w.read(16, "a")["a"]
+		before := w.read(depth, "a")["a"]
 		alone += before
 		late := witness()
-		got := w.read(16, names...)
+		got := w.read(depth, names...)
 		stood := late()
 		for n, b := range got {
 			all[n] += b
 		}
 		off, lost, text := judge(names, weights, got, before)
-		w.t.Logf("weights %v: %s, of %.0f MB/s alone; %.0f %% of waits late", weights, text, before/1e6, stood)
+		w.t.Logf("weights %v, %d in flight: %s, of %.0f MB/s alone; %.0f %% of waits late", weights, depth, text, before/1e6, stood)
 		if off <= points && lost <= loss {
 			return
 		}
@@ -102,7 +103,7 @@ func (w *world) split(names []string, weights []int) {
 		case stood > stalled:
 			w.t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more", stood)
 		default:
-			w.t.Errorf("weights %v: off by %.1f points, %.1f %% lost", weights, off, 100*lost)
+			w.t.Errorf("weights %v, %d in flight: off by %.1f points, %.1f %% lost", weights, depth, off, 100*lost)
 		}
 	}
 }
