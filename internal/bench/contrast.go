@@ -101,7 +101,7 @@ func (c *Contrast) rows(ea, eb *Experiment, row string) []ContrastRow {
 				continue
 			}
 			if la, lb := m.levels(inA[arm.Name]), m.levels(inB[arm.Name]); len(la) > 0 && len(lb) > 0 {
-				r := ContrastRow{Row: row, Arm: arm.Name, Measure: m.Name, Unit: m.Unit, A: median(m.all(inA[arm.Name])), B: median(m.all(inB[arm.Name]))}
+				r := ContrastRow{Row: row, Arm: arm.Name, Measure: m.Name, Unit: m.Unit, A: MedianOf(m.all(inA[arm.Name])), B: MedianOf(m.all(inB[arm.Name]))}
 				c.judge(&r, m, la, lb)
 				all = append(all, r)
 			}
@@ -134,7 +134,7 @@ func (m Measure) levels(trials map[slot]StudyTrial) []float64 {
 	}
 	var l []float64
 	for _, number := range slices.Sorted(maps.Keys(by)) {
-		v := math.Log(median(by[number]))
+		v := math.Log(MedianOf(by[number]))
 		if m.LessIsBetter {
 			v = -v
 		}

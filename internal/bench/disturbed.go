@@ -21,10 +21,10 @@ func (e *Experiment) disturb() {
 			}
 		}
 	}
-	clock := median(clocks)
+	clock := MedianOf(clocks)
 	usual := map[place]float64{}
 	for at, x := range others {
-		usual[at] = median(x)
+		usual[at] = MedianOf(x)
 	}
 	for i := range e.Trials {
 		t := &e.Trials[i]

@@ -160,7 +160,7 @@ func (r *Isolation) analyse() {
 			continue
 		}
 		r.Cost = append(r.Cost, CostRow{
-			Name: row.name, Block: row.block, Nodes: row.count, Host: median(valuesOf(host)), Node: median(valuesOf(node)),
+			Name: row.name, Block: row.block, Nodes: row.count, Host: MedianOf(valuesOf(host)), Node: MedianOf(valuesOf(node)),
 			Penalty:  judge(logRatios(host, node), r.MarginPct, penalty),
 			NullComp: judge(logRatios(host, at(nullArm)), r.MarginPct, penalty),
 		})
@@ -173,8 +173,8 @@ func (r *Isolation) analyse() {
 		achieved := each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].Bandwidth })
 		asked := each(got, func(*IsolationMeasured) float64 { return float64(row.rate) })
 		r.Throttle = append(r.Throttle, ThrottleRow{
-			Name: row.name, Asked: row.rate, Competitors: row.count, Achieved: median(valuesOf(achieved)),
-			Others: median(valuesOf(each(got, others))), Short: judge(logRatios(asked, achieved), r.MarginPct, penalty),
+			Name: row.name, Asked: row.rate, Competitors: row.count, Achieved: MedianOf(valuesOf(achieved)),
+			Others: MedianOf(valuesOf(each(got, others))), Short: judge(logRatios(asked, achieved), r.MarginPct, penalty),
 		})
 	}
 	r.analyseWeights()
@@ -187,7 +187,7 @@ func (r *Isolation) analyseWeights() {
 		if len(got) == 0 {
 			continue
 		}
-		w := WeightRow{Name: row.name, Depth: row.depth, Total: median(valuesOf(each(got, total))), Holds: Equivalent}
+		w := WeightRow{Name: row.name, Depth: row.depth, Total: MedianOf(valuesOf(each(got, total))), Holds: Equivalent}
 		for i, asked := range row.split {
 			points := valuesOf(each(got, func(m *IsolationMeasured) float64 { return 100*m.Jobs[i].Bandwidth/total(m) - float64(asked) }))
 			e := estimate(points)
@@ -253,9 +253,9 @@ func (r *Isolation) analyseLatency() {
 			continue
 		}
 		a := LatencyArm{
-			Arm: arm, P50: median(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].LatP50 }))),
-			P99: median(valuesOf(by(arm))), Written: median(valuesOf(each(got, others))),
-			Reads: median(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].IOPS }))),
+			Arm: arm, P50: MedianOf(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].LatP50 }))),
+			P99: MedianOf(valuesOf(by(arm))), Written: MedianOf(valuesOf(each(got, others))),
+			Reads: MedianOf(valuesOf(each(got, func(m *IsolationMeasured) float64 { return m.Jobs[0].IOPS }))),
 		}
 		if _, ci := Locate(valuesOf(by(arm))); ci != nil {
 			a.P99CI = &[2]float64{ci.Lo, ci.Hi}

@@ -189,7 +189,7 @@ func netMedian(arm string, by map[int]NetMeasured) (NetMedian, bool) {
 		for _, m := range by {
 			x = append(x, f(m))
 		}
-		return median(x)
+		return MedianOf(x)
 	}
 	m := NetMedian{Arm: arm, Trials: len(by), NetMeasured: NetMeasured{
 		Bits:        of(func(m NetMeasured) float64 { return m.Bits }),

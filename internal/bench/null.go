@@ -160,7 +160,7 @@ func quartiles(v []float64) [3]float64 {
 		return [3]float64{}
 	}
 	slices.Sort(v)
-	return [3]float64{v[n/4], median(v), v[(3*n)/4]}
+	return [3]float64{v[n/4], MedianOf(v), v[(3*n)/4]}
 }
 
 func count(n *int, yes bool) {

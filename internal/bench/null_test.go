@@ -21,7 +21,7 @@ func TestNullRows(t *testing.T) {
 	for i, h := range rep.Rows[5].Host { // what was kept gives the result again
 		rep.Rows[5].Null[i] /= h
 	}
-	if got := penalty(math.Log(median(rep.Rows[5].Null))); math.Abs(got-rep.Rows[5].Result.PenaltyPct) > 2 {
+	if got := penalty(math.Log(MedianOf(rep.Rows[5].Null))); math.Abs(got-rep.Rows[5].Result.PenaltyPct) > 2 {
 		t.Errorf("the pairs kept say %v, the result %v", got, rep.Rows[5].Result.PenaltyPct)
 	}
 	if err := rep.Check(); err != nil {

@@ -126,7 +126,7 @@ func medians(trials []Trial) *Median {
 	if len(iops) == 0 {
 		return nil
 	}
-	return &Median{Trials: len(iops), IOPS: median(iops), Bandwidth: median(bw), LatMean: median(mean), LatP99: median(p99)}
+	return &Median{Trials: len(iops), IOPS: MedianOf(iops), Bandwidth: MedianOf(bw), LatMean: MedianOf(mean), LatP99: MedianOf(p99)}
 }
 
 // compare estimates the penalty of arm against host from the rounds in which both were measured; nil if there is none.

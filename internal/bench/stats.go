@@ -149,8 +149,8 @@ func penalty(logRatio float64) float64 {
 	return p
 }
 
-// median returns the middle of x, or the mean of the two middle values, and 0 for an empty x.
-func median(x []float64) float64 {
+// MedianOf returns the middle of x, or the mean of the two middle values, and 0 for an empty x.
+func MedianOf(x []float64) float64 {
 	if len(x) == 0 {
 		return 0
 	}
@@ -164,12 +164,12 @@ const farOff = 5
 // outliers counts the values that lie further than farOff standard deviations from the median, the deviation being
 // estimated by 1.4826 times the median absolute deviation (Hampel 1974), and by 2 % of the median at the least.
 func outliers(x []float64) int {
-	m := median(x)
+	m := MedianOf(x)
 	dev := make([]float64, len(x))
 	for i, v := range x {
 		dev[i] = math.Abs(v - m)
 	}
-	sd := max(1.4826*median(dev), 0.02*math.Abs(m))
+	sd := max(1.4826*MedianOf(dev), 0.02*math.Abs(m))
 	n := 0
 	for _, v := range dev {
 		if v > farOff*sd {

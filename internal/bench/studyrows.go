@@ -60,7 +60,7 @@ func (e *Experiment) medians(arm string, trials map[slot]StudyTrial) ArmMedian {
 	}
 	for _, of := range e.Measures {
 		if x := of.all(trials); len(x) > 0 {
-			m.Values[of.Name] = median(x)
+			m.Values[of.Name] = MedianOf(x)
 		}
 	}
 	return m
@@ -216,7 +216,7 @@ func drifts(m Measure, ref map[slot]StudyTrial) bool {
 		for _, s := range of {
 			x = append(x, ref[s].Values[m.Name])
 		}
-		return median(x)
+		return MedianOf(x)
 	}
 	first, last := third(at[:n]), third(at[len(at)-n:])
 	return last > 1.1*first || first > 1.1*last

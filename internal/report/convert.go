@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"berth/internal/bench"
@@ -160,8 +159,8 @@ func ofNull(r *bench.NullReport) *bench.Study {
 		e.Rows = append(e.Rows, bench.StudyRow{
 			Name: fmt.Sprintf("run %d: %s", row.Run, row.Row),
 			Arms: []bench.ArmMedian{
-				{Arm: "host", Trials: len(row.Host), Values: map[string]float64{"iops": median(row.Host)}},
-				{Arm: nullArm, Trials: len(row.Null), Values: map[string]float64{"iops": median(row.Null)}},
+				{Arm: "host", Trials: len(row.Host), Values: map[string]float64{"iops": bench.MedianOf(row.Host)}},
+				{Arm: nullArm, Trials: len(row.Null), Values: map[string]float64{"iops": bench.MedianOf(row.Null)}},
 			},
 			Compared: []bench.StudyComparison{judgement(nullArm, "iops", &row.Result)},
 		})
@@ -175,14 +174,6 @@ func ofNull(r *bench.NullReport) *bench.Study {
 		Partial: r.Partial, Emulated: r.Emulated, Started: r.Started, Ended: r.Ended, MarginPct: r.Margin, Machine: r.Machine,
 		Tools: []bench.Tool{{Name: "fio", Version: r.Fio}}, Experiments: []bench.Experiment{e},
 	}
-}
-
-func median(x []float64) float64 {
-	if len(x) == 0 {
-		return 0
-	}
-	x = slices.Sorted(slices.Values(x))
-	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // took is how long a run took, to the second.

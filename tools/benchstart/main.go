@@ -107,7 +107,7 @@ func (b *bench) version() error {
 		}
 		all = append(all, ms)
 	}
-	m := median(all)
+	m := measure.MedianOf(all)
 	b.rows = append(b.rows, row{What: "berth --version", Berth: m, Unit: "ms", Target: "under 10 ms", Met: m < 10, Samples: all})
 	return nil
 }
@@ -189,9 +189,9 @@ func (b *bench) compare(what, with string, most float64, ours, theirs func() (fl
 			*m.to = append(*m.to, ms)
 		}
 	}
-	r := median(a) / median(o)
+	r := measure.MedianOf(a) / measure.MedianOf(o)
 	b.rows = append(b.rows, row{
-		What: what + " / " + with, Berth: median(a), Other: median(o), Unit: "ms", Ratio: r,
+		What: what + " / " + with, Berth: measure.MedianOf(a), Other: measure.MedianOf(o), Unit: "ms", Ratio: r,
 		Target: fmt.Sprintf("at most %.1f times", most), Met: r <= most, Samples: a, Others: o,
 	})
 	return nil
@@ -238,7 +238,7 @@ func (b *bench) list() error {
 		}
 		all = append(all, ms)
 	}
-	m := median(all)
+	m := measure.MedianOf(all)
 	b.rows = append(b.rows, row{What: fmt.Sprintf("berth ls of %d running nodes", b.many), Berth: m, Unit: "ms", Target: "under 100 ms", Met: m < 100, Samples: all})
 	return b.removeMany(b.many)
 }
@@ -348,12 +348,4 @@ func (b *bench) report(out string) error {
 		return fmt.Errorf("%d targets missed", missed)
 	}
 	return nil
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	if len(s) == 0 {
-		return 0
-	}
-	return (s[len(s)/2] + s[(len(s)-1)/2]) / 2
 }
