@@ -47,7 +47,8 @@ func TestWeights(t *testing.T) {
 		{"v1 bfq", v1Host(), sda(bfq), vnode.IO{Weight: 50}, "bfq: blkio.bfq.weight_device=8:0 50 (" + depth + v1 + ")"},
 		{"v2 bfq", v2Host(), sda(bfq), vnode.IO{Weight: 50}, "bfq: io.bfq.weight=8:0 50 (" + depth + ")"},
 		{
-			"v2 bfq of somebody else's, with few requests", v2Host(), sda(func(q *queue) { bfq(q); q.Requests = 256 }), vnode.IO{Weight: 50},
+			"v2 bfq of somebody else's, with few requests", v2Host(), sda(func(q *queue) { bfq(q); q.Requests = 256 }),
+			vnode.IO{Weight: 50},
 			"bfq: io.bfq.weight=8:0 50 (" + depth + "; with more than its share of 256 requests in flight a node gets less (/sys/block/sda/queue/nr_requests; engine: bfq makes it 1024))",
 		},
 		{"clamped", v2Host(), sda(bfq), vnode.IO{Weight: 1001}, "bfq: io.bfq.weight=8:0 1000 (BFQ knows 1 to 1000: it takes 1000; " + depth + ")"},
