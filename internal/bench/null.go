@@ -118,16 +118,37 @@ func (a *NullReport) add(rep *Report, run int, pilot map[string][]float64) {
 		if r.NullComp != nil {
 			row.Result = *r.NullComp
 		}
-		pairs := make([]float64, len(row.Host))
-		for i := range pairs {
-			pairs[i] = math.Log(row.Null[i] / row.Host[i])
-		}
+		pairs := pairRatios(row.Host, row.Null)
 		row.Promised = promise(pilot[r.Name], pairs)
 		pilot[r.Name] = pairs
 		if run > 0 {
 			a.Rows = append(a.Rows, row)
 		}
 	}
+}
+
+// JudgeAgain gives each row the promise that the run before would have made, from the pairs that were kept: rows that were
+// measured before there were promises. Those of the first run have none.
+func (a *NullReport) JudgeAgain() {
+	pilot := map[string][]float64{}
+	for i := range a.Rows {
+		r := &a.Rows[i]
+		pairs := pairRatios(r.Host, r.Null)
+		r.Promised = promise(pilot[r.Row], pairs)
+		pilot[r.Row] = pairs
+	}
+	ended := a.Ended
+	a.sum()
+	a.Ended = ended
+}
+
+// pairRatios returns ln(null / host) of each pair.
+func pairRatios(host, null []float64) []float64 {
+	d := make([]float64, min(len(host), len(null)))
+	for i := range d {
+		d[i] = math.Log(null[i] / host[i])
+	}
+	return d
 }
 
 func (a *NullReport) sum() {

@@ -113,7 +113,11 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 		if err != nil {
 			return Facts{}, err
 		}
-		others, err := guests(h)
+		lent := map[int]bool{}
+		for index, name := range names {
+			lent[index] = slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.Phys && n.Parent == name })
+		}
+		others, err := lastingGuests(h, lent)
 		if err != nil {
 			return Facts{}, err
 		}

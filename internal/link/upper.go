@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -57,4 +58,25 @@ func guests(h *netlink.Handle) (map[int][]string, error) {
 		}
 	}
 	return macs, nil
+}
+
+// teardown is how long the kernel may take to end the network namespace of a node that is gone, and the macvlans in it:
+// it does so in its own time (cleanup_net), and tells nobody when.
+const teardown = 2 * time.Second
+
+// lastingGuests is guests, read again for a while as long as one of these links has any.
+func lastingGuests(h *netlink.Handle, links map[int]bool) (map[int][]string, error) {
+	for end := time.Now().Add(teardown); ; time.Sleep(20 * time.Millisecond) {
+		all, err := guests(h)
+		if err != nil || time.Now().After(end) {
+			return all, err
+		}
+		some := false
+		for index := range all {
+			some = some || links[index]
+		}
+		if !some {
+			return all, nil
+		}
+	}
 }
