@@ -194,12 +194,28 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 		if l.MTU != 0 { // known while it runs, or given
 			text = append(text, fmt.Sprintf("mtu %d", l.MTU))
 		}
-		row("link "+l.Name, strings.Join(slices.DeleteFunc(append(text, l.Address...), func(s string) bool { return s == "" }), " "))
+		text = append(text, l.Address...)
+		if l.Lease != nil {
+			text = append(text, leased(l.Lease))
+		}
+		row("link "+l.Name, strings.Join(slices.DeleteFunc(text, func(s string) bool { return s == "" }), " "))
 	}
 	if err := printDevices(out, width, d.Devices); err != nil {
 		return err
 	}
 	return printLimits(out, width, d.Limits)
+}
+
+// leased says how long an address by DHCP lasts.
+func leased(l *node.LeaseDetail) string {
+	text := "by DHCP"
+	if l.Server != "" {
+		text += " from " + l.Server
+	}
+	if l.Ends.IsZero() {
+		return text + " for ever"
+	}
+	return text + " until " + l.Ends.Format("2006-01-02 15:04:05")
 }
 
 // used says what a node uses now; "" if it does not run.

@@ -96,7 +96,7 @@ func TestShowIsPrinted(t *testing.T) {
 		IDs: "1109852160-1109917695", Cgroup: "berth/worker",
 		Links: []node.LinkDetail{{Mode: "bridge", State: link.State{
 			Name: "eth0", MAC: "46:26:b8:74:83:91", MTU: 1500, Address: []string{"192.0.2.10/24", "2001:db8::10/64"},
-		}}},
+		}, Lease: &node.LeaseDetail{Server: "192.0.2.1", Ends: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}}},
 		Limits: []cgroup.Shown{
 			{Key: "cpu.max", Asked: "1.5", ReadBack: "1.5", HonouredBy: "cfs quota", Holds: true},
 			{Key: "memory.max", Asked: "1GiB", ReadBack: "2GiB", HonouredBy: "memory.limit_in_bytes"},

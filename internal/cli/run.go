@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +69,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 	fl.StringVar(&f.cpuset, "cpuset", "", "the `CPUS` it may run on: 0-1")
 	fl.StringVar(&f.memory, "memory", "", "most memory, a `SIZE`: 512MiB")
 	fl.IntVar(&f.pids, "pids", 0, "at most `N` processes and threads")
-	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…]: none, bridge, macvlan:eth0,192.0.2.10/24 …")
+	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…][,dhcp]: none, bridge, macvlan:eth0,192.0.2.10/24, macvlan:eth0,dhcp …")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
 	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
@@ -182,6 +183,10 @@ func parseNetwork(s string) vnode.Network {
 	if addr != "" {
 		nw.Address = strings.Split(addr, ",")
 	}
+	nw.Address = slices.DeleteFunc(nw.Address, func(a string) bool {
+		nw.DHCP = nw.DHCP || a == "dhcp"
+		return a == "dhcp"
+	})
 	return nw
 }
 

@@ -33,6 +33,7 @@ func Kinds() step.Kinds {
 		"link.rate":      func() step.Step { return &Rate{} },
 
 		"link.probe": func() step.Step { return &Probe{} },
+		"link.dhcp":  func() step.Step { return &DHCP{} },
 
 		"link.claim-address": func() step.Step { return &ClaimAddress{} },
 

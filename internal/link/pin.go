@@ -13,7 +13,8 @@ import (
 )
 
 // Pin keeps a node's network namespace after its init by a bind mount, so that a link lent to the node can be brought
-// home with all its settings. It is the one mount of a node that is visible on the host, made only for lent links.
+// home with all its settings, and a leased address given back. It is the one mount of a node that is visible on the host,
+// made only for those.
 type Pin struct {
 	NS    NS     `json:"ns"`
 	Inode uint64 `json:"netns_inode,omitempty"`
@@ -23,7 +24,7 @@ type Pin struct {
 func (p *Pin) Kind() string { return "link.pin" }
 
 func (p *Pin) String() string {
-	return fmt.Sprintf("the network namespace at %s, so that lent links outlive the node's init", p.NS.Pin)
+	return fmt.Sprintf("the network namespace at %s, so that it outlives the node's init", p.NS.Pin)
 }
 
 // Prepare records which namespace it is.

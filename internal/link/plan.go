@@ -18,6 +18,7 @@ const defaultMTU = 1500
 // Input is what Claims and Live make their steps from.
 type Input struct {
 	Node       string
+	Hostname   string            // inside
 	Networks   []vnode.Network   // valid, with defaults filled in
 	Priority   vnode.Priority    // of networks that ask for none: the node's class's
 	SiteID     string            // what derived MACs depend on
@@ -41,6 +42,9 @@ func Live(in Input) ([]step.Step, error) {
 		if err := in.check(i); err != nil {
 			return nil, err
 		}
+		if n.DHCP || n.Mode == vnode.Phys || n.Mode == vnode.SRIOV {
+			pins = []step.Step{&Pin{NS: in.NS}}
+		}
 		inside := Inside{NS: in.NS, If: n.Name}
 		mac, mtu := in.MACs[n.Name], in.mtu(n)
 		switch n.Mode {
@@ -61,10 +65,8 @@ func Live(in Input) ([]step.Step, error) {
 		case vnode.Macvlan:
 			steps = append(steps, &Macvlan{Inside: inside, MAC: mac, MTU: mtu, Parent: n.Parent, Temp: hostName(in.Bridge, in.Node, n.Name)})
 		case vnode.Phys:
-			pins = []step.Step{&Pin{NS: in.NS}}
 			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock, Leases: in.Leases})
 		case vnode.SRIOV:
-			pins = []step.Step{&Pin{NS: in.NS}}
 			claimed := Claimed{Leases: in.Leases, Owner: sriov.Owner{Node: in.Node, If: n.Name, Run: in.Run}}
 			steps = append(steps,
 				&VFClaim{Leases: in.Leases, Lock: in.HostLock, Owner: claimed.Owner, PF: n.Parent},
@@ -88,7 +90,11 @@ func Live(in Input) ([]step.Step, error) {
 		if p := in.probe(n, mac); p != nil {
 			steps = append(steps, p)
 		}
-		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: n.Routes})
+		routes, _ := byFamily(n)
+		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes})
+		if d := in.lease(i); d != nil {
+			steps = append(steps, d)
+		}
 	}
 	return slices.Concat(shared, pins, steps), nil
 }

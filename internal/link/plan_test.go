@@ -15,7 +15,7 @@ func input(nets ...vnode.Network) Input {
 	n := vnode.Node{Network: nets}
 	vnode.Defaults(&n)
 	return Input{
-		Node: "wn-001", Networks: n.Network, SiteID: "3f1c", Bridge: "berth0", NS: NS{Pin: "/run/berth/nodes/wn-001/netns"},
+		Node: "wn-001", Hostname: "wn-001.example.org", Networks: n.Network, SiteID: "3f1c", Bridge: "berth0", NS: NS{Pin: "/run/berth/nodes/wn-001/netns"},
 		Facts: Facts{Links: map[string]HostLink{
 			"lo":        {Type: "device", MTU: 65536, Up: true, Loopback: true},
 			"br0":       {Type: "bridge", MTU: 1500, Up: true},
@@ -68,7 +68,7 @@ link.claim-mac eth1 02:00:5e:10:00:01, as given
 link.claim-mac data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, derived from site id and name
 link.claim-mac eth4 02:00:5e:10:00:02, as given
 link.bridge berth0, host-only, made with the first node and gone with the last
-link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that lent links outlive the node's init
+link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that it outlives the node's init
 link.veth eth0 ee:02:08:45:2b:35, mtu 1500, to bridge berth0
 link.configure eth0 up, 192.0.2.10/24, 2001:db8::10/64, gateway 192.0.2.1
 link.veth eth1 02:00:5e:10:00:01, mtu 1400, to bridge br0
@@ -88,6 +88,31 @@ link.configure eth4 up, 192.0.2.30/24
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+	got = text(t, input(
+		vnode.Network{Mode: vnode.Bridge, Parent: "br0", MAC: "02:00:5e:10:00:01", DHCP: true, Address: []string{"2001:db8::10/64"}, Routes: []vnode.Route{
+			{To: "2001:db8:1::/48", Via: "2001:db8::2"}, {To: "198.51.100.0/24", Via: "192.0.2.2"},
+		}},
+		vnode.Network{Mode: vnode.Bridge, Parent: "br0", MAC: "02:00:5e:10:00:02", DHCP: true},
+	))
+	want = `link.claim-mac eth0 02:00:5e:10:00:01, as given
+link.claim-mac eth1 02:00:5e:10:00:02, as given
+link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that it outlives the node's init
+link.veth eth0 02:00:5e:10:00:01, mtu 1500, to bridge br0
+link.probe eth0 that nobody on its network has 2001:db8::10/64
+link.configure eth0 up, 2001:db8::10/64, route 2001:db8:1::/48 via 2001:db8::2
+link.dhcp eth0 an address by DHCP, as wn-001.example.org, default route, route 198.51.100.0/24 via 192.0.2.2
+link.veth eth1 02:00:5e:10:00:02, mtu 1500, to bridge br0
+link.configure eth1 up
+link.dhcp eth1 an address by DHCP, as wn-001.example.org
+`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	// A default route of the spec's comes before a server's.
+	steps := text(t, input(vnode.Network{DHCP: true}, vnode.Network{Address: []string{"192.0.2.10/24"}, Gateway: "192.0.2.1"}))
+	if !strings.Contains(steps, "link.dhcp eth0 an address by DHCP, as wn-001.example.org\n") {
+		t.Error(steps)
 	}
 	if got := text(t, input(vnode.Network{Mode: vnode.None})); got != "" {
 		t.Errorf("mode none: %s", got)

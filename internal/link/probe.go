@@ -76,7 +76,7 @@ func (p *Probe) Do(ctx context.Context) error {
 	if err := bringUp(r.Handle, l, p.MAC); err != nil {
 		return err
 	}
-	if ok, err := p.carrier(ctx, r); err != nil || !ok {
+	if ok, err := p.carrier(ctx, r, p.Adapter); err != nil || !ok {
 		return err
 	}
 	q := &question{index: l.Attrs().Index, mac: l.Attrs().HardwareAddr}
@@ -107,14 +107,14 @@ func (p *Probe) Verify(context.Context) error { return nil }
 // Undo has nothing to undo: nothing was left on the network, and the interface goes by its own step.
 func (p *Probe) Undo(context.Context) error { return nil }
 
-// carrier waits until the interface can send.
-func (p *Probe) carrier(ctx context.Context, r *room) (bool, error) {
+// carrier waits until the interface can send. That of a real adapter comes late.
+func (i *Inside) carrier(ctx context.Context, r *room, adapter bool) (bool, error) {
 	wait := carrierAt
-	if p.Adapter {
+	if adapter {
 		wait = carrierFor
 	}
 	for end := time.Now().Add(wait); ; {
-		l, err := p.link(r)
+		l, err := i.link(r)
 		if err != nil {
 			return false, err
 		}
@@ -126,7 +126,7 @@ func (p *Probe) carrier(ctx context.Context, r *room) (bool, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return false, fmt.Errorf("wait for the carrier of %s: %w", p.If, ctx.Err())
+			return false, fmt.Errorf("wait for the carrier of %s: %w", i.If, ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

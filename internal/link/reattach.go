@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"berth/internal/dhcp"
 	"berth/internal/step"
 )
 
@@ -47,6 +48,10 @@ func around(m *VFMove, steps []step.Step) (before, after []step.Step) {
 			}
 		case *Configure:
 			if c.If == m.If {
+				after = append(after, c)
+			}
+		case *DHCP:
+			if l := c.Lease(); c.If == m.If && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one anyway
 				after = append(after, c)
 			}
 		}

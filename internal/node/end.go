@@ -138,6 +138,9 @@ func (b *Berth) ended(ctx context.Context, name string, pid int, ws unix.WaitSta
 		return 0, err
 	}
 	defer l.release()
+	if st, err := b.status(name); err == nil && st.Foreground != nil && alive(st.Foreground.PID, st.Foreground.Start) {
+		return 0, nil // its berth run removes it, and tells why it ended
+	}
 	j, err := b.liveJournal(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a command was faster; its status says whether it stopped the node

@@ -260,10 +260,13 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	k.mu.Unlock()
 	k.logs.add(k.b.Layout.Node(name).Log())
 	letGo := k.watchVFs(ctx, name)
+	leases, endLeases := context.WithCancel(ctx)
+	k.keepLeases(leases, name, init.PID)
 	go func() {
 		defer k.leave()
 		defer letGo()
 		k.await(w, init.StartTime)
+		endLeases()
 		step.Fault("keeper saw an end")
 		if !hostEnds() { // else stopNodes notes it, and nothing is restarted
 			k.ended(ctx, name, w)

@@ -156,7 +156,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if err := j.SetPhase(step.Up); err != nil {
 		return j, err
 	}
-	b.setStatus(statusOf(n, facts, init, s.foreground, b.restarts(n.Name)))
+	b.setStatus(b.statusOf(n, facts, init, s.foreground, b.restarts(n.Name)))
 	return j, nil
 }
 
@@ -173,16 +173,13 @@ func makeLiveDir(dir string, gid uint32) error {
 	return nil
 }
 
-func statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *holder, restarts int) Status {
-	st := Status{
+func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *holder, restarts int) Status {
+	return Status{
 		Name: n.Name, State: Running, PID: init.PID, Start: init.StartTime, Boot: f.Host.BootID, Started: time.Now(),
 		Image: n.Image.String(), Runtime: f.Runtime.String(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: fg,
 		StopSignal: f.Image.Config.StopSignal, Restarts: restarts, Unsafe: unsafeDevices(n),
+		Addresses: b.addresses(n),
 	}
-	for _, nw := range n.Network {
-		st.Addresses = append(st.Addresses, nw.Address...)
-	}
-	return st
 }
 
 func (b *Berth) restarts(name string) int {

@@ -92,6 +92,7 @@ type Detail struct {
 type LinkDetail struct {
 	Mode string `json:"mode"`
 	link.State
+	Lease *LeaseDetail `json:"lease,omitempty"` // what it has by DHCP
 }
 
 // Show tells everything of one node.
@@ -140,6 +141,9 @@ func (b *Berth) linkDetails(n *vnode.Node, running bool) []LinkDetail {
 			dirs := b.Layout.Node(n.Name)
 			if st, err := link.Read(link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, nw.Name); err == nil {
 				l.State = st
+			}
+			if nw.DHCP {
+				l.Lease = b.leaseDetail(n.Name, nw.Name)
 			}
 		}
 		all = append(all, l)

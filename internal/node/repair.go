@@ -198,7 +198,7 @@ func (b *Berth) statusFrom(name string, init *oci.Create, boot string) Status {
 	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
 		f.Command, _ = commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
 	}
-	return statusOf(s.Now, f, init, nil, b.restarts(name))
+	return b.statusOf(s.Now, f, init, nil, b.restarts(name))
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.

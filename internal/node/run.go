@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -113,6 +114,11 @@ func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (j
 	js, err := b.create(ctx, l, n, s)
 	if err != nil {
 		return journals{}, nil, err
+	}
+	if slices.ContainsFunc(n.Network, func(nw vnode.Network) bool { return nw.DHCP }) { // the keeper keeps its leases
+		if err := b.watch(ctx, n.Name); err != nil {
+			return js, nil, err
+		}
 	}
 	init := createStep(js.live)
 	pidfd, err := openInit(init.PID, init.StartTime)

@@ -206,7 +206,7 @@ func Priorities(n *vnode.Node, f Facts, running bool) []link.Shown {
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{
-		Node: n.Name, Networks: n.Network, Priority: n.Standing().NetPriority, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
+		Node: n.Name, Hostname: n.Host(), Networks: n.Network, Priority: n.Standing().NetPriority, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
 		Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run,
 		Bridge: f.Layout.Bridge(), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
 	}

@@ -107,6 +107,12 @@ func TestPlans(t *testing.T) {
 			f.Links.Links["eth1"] = link.HostLink{Type: "device", MTU: 1500, Up: true, VFs: &link.HostVFs{Total: 7, Uses: []link.VFUse{{User: "node a/eth0"}, {}}}}
 			return f
 		}},
+		{"dhcp", small + `, "hostname": "n.example.org", "network": [{"name": "eth0", "mode": "macvlan", "parent": "eth1", "dhcp": true}]`, func() Facts {
+			f := facts(v1Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Links.Links["eth1"] = link.HostLink{Type: "device", MTU: 1500, Up: true}
+			return f
+		}},
 		{"layers", `"name": "n", "image": "oci:worker", "delta": {"in": "memory", "size": "1GiB"}`, func() Facts {
 			f := facts(v2Host(), "runc")
 			f.Devices, f.Mounts = nil, nil

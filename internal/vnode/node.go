@@ -136,6 +136,7 @@ type Network struct {
 	Mode    Mode     `json:"mode,omitempty" doc:"how the interface reaches the network; default bridge" allowed:"sriov|macvlan|bridge|phys|none"`
 	Parent  string   `json:"parent,omitempty" doc:"the host's adapter or bridge; bridge without a parent: host-only"`
 	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address; default auto, phys: its own"`
+	DHCP    bool     `json:"dhcp,omitempty" doc:"lease an IPv4 address, and the default route, from the network's DHCP server; not together with an IPv4 address or gateway"`
 	Address []string `json:"address,omitempty" doc:"addresses with prefix length, for example 192.0.2.10/24"`
 	Gateway string   `json:"gateway,omitempty" doc:"default route"`
 	Routes  []Route  `json:"routes,omitempty" doc:"more routes"`

@@ -56,6 +56,7 @@ func checks() []check {
 		{"network-names", checkNetworkNames},
 		{"network-mac", checkMACs},
 		{"network-addresses", checkAddresses},
+		{"network-dhcp", checkDHCP},
 		{"network-gateway", checkGateways},
 		{"network-routes", checkRoutes},
 		{"network-mtu", checkMTU},

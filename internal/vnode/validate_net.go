@@ -42,6 +42,7 @@ func checkNone(r *report, n *Node, i int) {
 		{"name", w.Name != ""},
 		{"parent", w.Parent != ""},
 		{"mac", w.MAC != ""},
+		{"dhcp", w.DHCP},
 		{"address", len(w.Address) > 0},
 		{"gateway", w.Gateway != ""},
 		{"routes", len(w.Routes) > 0},
@@ -162,7 +163,27 @@ func (w *Network) prefixes() []netip.Prefix {
 	return ps
 }
 
-// checkNeighbour requires an address that the interface reaches without a route: link-local, or in a prefix of its own.
+// checkDHCP leaves IPv4 to the server where it is asked: there is one address, and it says by which neighbour the rest is
+// reached.
+func checkDHCP(r *report, n *Node) {
+	const not = "not together with dhcp: true, by which the server gives the IPv4 %s"
+	for i, w := range n.Network {
+		if !w.DHCP {
+			continue
+		}
+		for j, a := range w.Address {
+			if p, err := netip.ParsePrefix(a); err == nil && p.Addr().Is4() {
+				r.bad(netField(i, fmt.Sprintf("address[%d]", j)), not, "address")
+			}
+		}
+		if a, err := netip.ParseAddr(w.Gateway); err == nil && a.Is4() {
+			r.bad(netField(i, "gateway"), not, "gateway")
+		}
+	}
+}
+
+// checkNeighbour requires an address that the interface reaches without a route: link-local, in a prefix of its own, or
+// maybe in the one that it will have by DHCP.
 func checkNeighbour(r *report, field, s string, w *Network) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
@@ -170,7 +191,7 @@ func checkNeighbour(r *report, field, s string, w *Network) (netip.Addr, bool) {
 		return a, false
 	}
 	prefixes := w.prefixes()
-	reached := a.IsLinkLocalUnicast() || len(prefixes) < len(w.Address) // a broken address is told already
+	reached := a.IsLinkLocalUnicast() || w.DHCP && a.Is4() || len(prefixes) < len(w.Address) // a broken address is told already
 	for _, p := range prefixes {
 		if p.Addr() == a {
 			r.bad(field, "%s is the interface's own address", a)

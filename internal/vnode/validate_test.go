@@ -46,9 +46,13 @@ func full() *Node {
 func TestValidateSound(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]*Node{
-		"full":        full(),
-		"least":       {Name: "a", Image: Image{Kind: HostImage}, Command: []string{"/bin/true"}},
-		"only lo":     {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{{Mode: None}}},
+		"full":    full(),
+		"least":   {Name: "a", Image: Image{Kind: HostImage}, Command: []string{"/bin/true"}},
+		"only lo": {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{{Mode: None}}},
+		"dhcp": {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{
+			{DHCP: true, Address: []string{"2001:db8::10/64"}, Gateway: "2001:db8::1", Routes: []Route{{To: "198.51.100.0/24", Via: "192.0.2.2"}}},
+			{DHCP: true},
+		}},
 		"no defaults": {Name: "a", Image: Image{Kind: DirImage, Ref: "/r"}, Network: []Network{{}, {}}},
 	} {
 		if got := Validate(n); got != nil {
@@ -119,6 +123,7 @@ func TestValidate(t *testing.T) {
 		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "" })},
 		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "a-name-over-fifteen" })},
 		{"network-mode network[0].mac", func(n *Node) { n.Network = []Network{{Mode: None, MAC: "auto"}} }},
+		{"network-mode network[0].dhcp", func(n *Node) { n.Network = []Network{{Mode: None, DHCP: true}} }},
 		{"network-mode network[1].mode", func(n *Node) { n.Network[1] = Network{Mode: None} }},
 		{"network-names network[0].name", eth(func(w *Network) { w.Name = "lo" })},
 		{"network-names network[0].name", eth(func(w *Network) { w.Name = "eth0.1" })},
@@ -139,6 +144,11 @@ func TestValidate(t *testing.T) {
 		{"network-addresses network[0].address[2]", addAddress("2001:db8:1::/64")},
 		{"network-addresses network[0].address[2]", addAddress("::ffff:192.0.2.9/120")},
 		{"network-addresses network[0].address[2]", addAddress("192.0.2.10/32")},
+		{"network-dhcp network[0].address[0]", eth(func(w *Network) { w.DHCP, w.Gateway, w.Routes = true, "", nil })},
+		{"network-dhcp network[0].gateway", eth(func(w *Network) { w.DHCP, w.Address = true, w.Address[1:] })},
+		{"network-routes network[0].routes[0].via", eth(func(w *Network) {
+			w.DHCP, w.Address, w.Gateway, w.Routes[0] = true, nil, "", Route{To: "2001:db8:1::/48", Via: "2001:db8::2"}
+		})},
 		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "203.0.113.1" })},
 		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "192.0.2.10" })},
 		{"network-gateway network[0].gateway", eth(func(w *Network) { w.Gateway = "router" })},

@@ -32,7 +32,7 @@ var layers = [][]string{
 	{"node"},
 	{"plan", "spec"},
 	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd"}, // mechanisms: not each other
-	{"mounts", "sriov"}, // mechanisms too, but what oci and gateway, and link, are made of
+	{"mounts", "sriov", "dhcp"}, // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
 	{"step"},
@@ -54,8 +54,9 @@ var only = map[string][]string{
 	"step":    {"vnode", "refuse"},
 	"spec":    {"vnode", "refuse"},
 	"cgroup":  {"bpf", "block", "host", "step", "refuse", "layout", "vnode"},
-	"link":    {"sriov", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"link":    {"sriov", "dhcp", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
+	"dhcp":    {},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
 	"systemd": {"step", "refuse"},

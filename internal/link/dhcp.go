@@ -1,0 +1,354 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/dhcp"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// DHCP gives an interface of a node, which is up by then, an IPv4 address that a DHCP server leases it. What is leased is
+// in File, where the keeper, which renews it, and Undo in another process find it.
+type DHCP struct {
+	Inside
+	Hostname string        `json:"hostname"`
+	Adapter  bool          `json:"adapter"`          // a real one, whose carrier comes late
+	Default  bool          `json:"default"`          // the server's router is the node's default route
+	Routes   []vnode.Route `json:"routes,omitempty"` // whose neighbours are in the leased prefix
+	File     string        `json:"file"`
+}
+
+// LeaseFile is where the lease of an interface is, in its node's live folder.
+func LeaseFile(run, ifname string) string { return filepath.Join(run, "lease."+ifname) }
+
+// ReadLease reads a lease; one that has ended by now if there is none.
+func ReadLease(file string) dhcp.Lease {
+	var l dhcp.Lease
+	text, err := os.ReadFile(file)
+	if err != nil || json.Unmarshal(text, &l) != nil {
+		return dhcp.Lease{}
+	}
+	return l
+}
+
+// lease returns the step that leases an address for the network of index i; nil if it asks for none.
+func (in *Input) lease(i int) *DHCP {
+	n := in.Networks[i]
+	if !n.DHCP {
+		return nil
+	}
+	_, routes := byFamily(n)
+	return &DHCP{
+		Inside: Inside{NS: in.NS, If: n.Name}, Hostname: in.Hostname,
+		Adapter: n.Mode == vnode.Phys || n.Mode == vnode.SRIOV,
+		// One default route: the spec's, else that of the first server.
+		Default: !slices.ContainsFunc(in.Networks, func(n vnode.Network) bool { return isIPv4(n.Gateway) }) &&
+			!slices.ContainsFunc(in.Networks[:i], func(n vnode.Network) bool { return n.DHCP }),
+		Routes: routes, File: LeaseFile(in.Run, n.Name),
+	}
+}
+
+// byFamily parts a network's routes into those that can be set at once and those that need the leased address.
+func byFamily(n vnode.Network) (now, leased []vnode.Route) {
+	for _, r := range n.Routes {
+		if n.DHCP && isIPv4(r.Via) {
+			leased = append(leased, r)
+		} else {
+			now = append(now, r)
+		}
+	}
+	return now, leased
+}
+
+func isIPv4(s string) bool { return net.ParseIP(s).To4() != nil }
+
+// Kind implements step.Step.
+func (d *DHCP) Kind() string { return "link.dhcp" }
+
+func (d *DHCP) String() string {
+	s := []string{fmt.Sprintf("%s an address by DHCP, as %s", d.If, d.Hostname)}
+	if d.Default {
+		s = append(s, "default route")
+	}
+	for _, r := range d.Routes {
+		s = append(s, fmt.Sprintf("route %s via %s", r.To, r.Via))
+	}
+	return strings.Join(s, ", ")
+}
+
+// Do leases an address and sets it. A lease that there is, as when a virtual function came back, is set again as it is.
+func (d *DHCP) Do(ctx context.Context) error {
+	l := d.Lease()
+	if l.State(dhcp.Now()) == dhcp.Ended {
+		var err error
+		if l, err = d.Ask(ctx); err != nil {
+			return err
+		}
+		step.Fault("leased")
+	}
+	return d.Take(l)
+}
+
+// Lease is the lease as it was taken last.
+func (d *DHCP) Lease() dhcp.Lease { return ReadLease(d.File) }
+
+// mostDeclined is how many addresses are asked for that turn out to be in use.
+const mostDeclined = 3
+
+// Ask asks the servers of the network for an address that nobody there uses. It changes nothing.
+func (d *DHCP) Ask(ctx context.Context) (l dhcp.Lease, err error) {
+	err = d.speak(ctx, func(r *room, c *dhcp.Client, q *question) error {
+		var used []string
+		for range mostDeclined {
+			if l, err = c.Lease(ctx); err != nil {
+				return d.refused(err)
+			}
+			q.addrs = []netip.Addr{l.Address.Addr()}
+			var who net.HardwareAddr
+			if err := within(r.ns, func() (err error) { _, who, err = q.ask(ctx); return err }); err != nil {
+				return fmt.Errorf("probe the address %s that %s got by DHCP: %w", l.Address.Addr(), d.If, err)
+			}
+			if who == nil {
+				return nil
+			}
+			used = append(used, fmt.Sprintf("%s by %s", l.Address.Addr(), who))
+			if err := c.Decline(l); err != nil {
+				return err
+			}
+		}
+		return refuse.Busyf("no address for %s by DHCP: what server %s gives is in use on that network: %s", d.If, l.Server, strings.Join(used, ", "))
+	})
+	return l, err
+}
+
+// refused makes a sentence of why there is no lease.
+func (d *DHCP) refused(err error) error {
+	if _, isNAK := errors.AsType[*dhcp.NAKError](err); !isNAK && !errors.Is(err, dhcp.ErrSilence) {
+		return fmt.Errorf("ask for an address for %s by DHCP: %w", d.If, err)
+	}
+	what := fmt.Sprintf("no address for %s by DHCP: %v", d.If, err)
+	if err == dhcp.ErrSilence { //nolint:errorlint // what wraps it has heard something
+		what += fmt.Sprintf(" in %s", dhcp.Asked)
+	}
+	return &refuse.Error{Kind: refuse.Failed, What: what, Remedy: "is there a DHCP server on that network? else give it an address", Err: err}
+}
+
+// Renew asks for more time. It changes nothing.
+func (d *DHCP) Renew(ctx context.Context, before dhcp.Lease) (l dhcp.Lease, err error) {
+	err = d.speak(ctx, func(_ *room, c *dhcp.Client, _ *question) error {
+		l, err = c.Renew(ctx, before)
+		return err
+	})
+	return l, err
+}
+
+// speak opens a client on the interface, once that can send.
+func (d *DHCP) speak(ctx context.Context, f func(r *room, c *dhcp.Client, q *question) error) error {
+	r, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	ok, err := d.carrier(ctx, r, d.Adapter)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("no address for %s by DHCP: it has no carrier", d.If), Remedy: "is its cable in, and what it is connected to up?"}
+	}
+	c, q, err := d.client(r)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(r, c, q)
+}
+
+func (d *DHCP) client(r *room) (*dhcp.Client, *question, error) {
+	l, err := d.link(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	q := &question{index: l.Attrs().Index, mac: l.Attrs().HardwareAddr}
+	if len(q.mac) != 6 {
+		return nil, nil, refuse.Cannotf("give it an address", "no address for %s by DHCP: it is no Ethernet", d.If)
+	}
+	var c *dhcp.Client
+	err = within(r.ns, func() (err error) { c, err = dhcp.Open(q.index, q.mac, d.Hostname); return err })
+	return c, q, err
+}
+
+// Take gives the interface the address of a lease, for as long as it lasts, and the routes. No other IPv4 address is on an
+// interface with DHCP. The lease is kept after the address is set: who is killed in between leaves an address that lasts
+// longer than its file says, and is renewed early, not late.
+func (d *DHCP) Take(l dhcp.Lease) error {
+	r, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	on, err := d.link(r)
+	if err != nil {
+		return err
+	}
+	if err := d.removeAddresses(r, on, l.Address); err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: ipNet(l.Address)}
+	if left := l.Left(dhcp.Now()); left != dhcp.Forever { // 0: forever too
+		addr.ValidLft, addr.PreferedLft = int(left), int(left)
+	}
+	if err := r.AddrReplace(on, addr); err != nil {
+		return fmt.Errorf("set address %s of %s, which is leased: %w", l.Address, d.If, err)
+	}
+	step.Fault("leased address set")
+	if err := d.keep(l); err != nil {
+		return err
+	}
+	return d.setRoutes(r, on, l)
+}
+
+func (d *DHCP) setRoutes(r *room, on netlink.Link, l dhcp.Lease) error {
+	c := Configure{Inside: d.Inside, Routes: d.Routes}
+	routes, err := c.routes(on)
+	if err != nil {
+		return err
+	}
+	if d.Default && l.Router.IsValid() {
+		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		route := netlink.Route{LinkIndex: on.Attrs().Index, Dst: ipNet(all), Gw: l.Router.AsSlice(), Protocol: unix.RTPROT_DHCP}
+		if !l.Address.Contains(l.Router) { // as where each machine has a /32
+			route.Flags = int(netlink.FLAG_ONLINK)
+		}
+		routes = append(routes, route)
+	}
+	for _, route := range routes {
+		if err := r.RouteReplace(&route); err != nil {
+			return fmt.Errorf("add route to %s via %s on %s, which has the leased address %s: %w", route.Dst, route.Gw, d.If, l.Address, err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// keep replaces the lease's file at once.
+func (d *DHCP) keep(l dhcp.Lease) error {
+	text, err := json.Marshal(l)
+	if err == nil {
+		err = os.WriteFile(d.File+".tmp", text, 0o600)
+	}
+	if err == nil {
+		step.Fault("lease written")
+		err = os.Rename(d.File+".tmp", d.File)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the lease of %s: %w", d.If, err)
+	}
+	step.Fault("lease kept")
+	return nil
+}
+
+// removeAddresses takes the interface's IPv4 addresses away, but for one.
+func (d *DHCP) removeAddresses(r *room, on netlink.Link, but netip.Prefix) error {
+	all, err := whole(func() ([]netlink.Addr, error) { return r.AddrList(on, netlink.FAMILY_V4) })
+	if err != nil {
+		return fmt.Errorf("list addresses of %s: %w", d.If, err)
+	}
+	for _, a := range all {
+		if a.IPNet.String() == but.String() {
+			continue
+		}
+		if err := r.AddrDel(on, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove address %s of %s: %w", a.IPNet, d.If, err)
+		}
+	}
+	return nil
+}
+
+// Drop takes the address away whose lease has ended, and the routes with it.
+func (d *DHCP) Drop() error {
+	r, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return d.drop(r)
+}
+
+func (d *DHCP) drop(r *room) error {
+	on, err := byName(r.Handle, d.If)
+	if err == nil && on != nil {
+		err = d.removeAddresses(r, on, netip.Prefix{})
+	}
+	return errors.Join(err, d.forget())
+}
+
+func (d *DHCP) forget() error {
+	if err := os.Remove(d.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the lease of %s: %w", d.If, err)
+	}
+	return nil
+}
+
+// Verify reads the address back. While there is no lease, as when the keeper asks for a new one, there is none.
+func (d *DHCP) Verify(context.Context) error {
+	l := d.Lease()
+	if l.State(dhcp.Now()) == dhcp.Ended {
+		return nil
+	}
+	r, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	on, err := d.link(r)
+	if err != nil {
+		return err
+	}
+	s, err := read(r.Handle, on)
+	if err == nil && !slices.Contains(s.Address, l.Address.String()) {
+		err = fmt.Errorf("%s in the node has %q, not %s, which is leased", d.If, s.Address, l.Address)
+	}
+	return err
+}
+
+// Undo gives the lease back, if the namespace is still there to do so from: one message, which servers do not answer. It
+// removes the address.
+func (d *DHCP) Undo(context.Context) error {
+	l := d.Lease()
+	if l.State(dhcp.Now()) == dhcp.Ended {
+		return d.forget()
+	}
+	r, err := d.enter()
+	if gone(err) {
+		return d.forget()
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if c, _, err := d.client(r); err == nil {
+		_ = c.Release(l) // a server that does not hear it takes the address back when its time is over
+		c.Close()
+		step.Fault("lease given back")
+	}
+	return d.drop(r)
+}

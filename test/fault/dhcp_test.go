@@ -1,0 +1,449 @@
+package fault
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// server is a DHCP server (dnsmasq) on the bridge br9 of the world, which has 192.0.2.1.
+type server struct {
+	*world
+	cmd *exec.Cmd
+}
+
+const leasedSpec = `
+name: f1
+image: host
+hostname: f1.example.org
+command: [/bin/sleep, infinity]
+network: [{mode: bridge, parent: br9, dhcp: true, routes: [{to: 198.51.100.0/24, via: 192.0.2.2}]}]
+`
+
+// leased is a node with an address by DHCP.
+var leased = node{"dhcp", func(w *world) string {
+	w.bridge()
+	s := &server{world: w}
+	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h", "--no-ping")
+	return leasedSpec
+}}
+
+// bridge makes br9, and an address behind it that only a default route leads to.
+func (w *world) bridge() {
+	w.Helper()
+	if _, err := exec.LookPath("dnsmasq"); err != nil {
+		w.Skip("no dnsmasq: install Debian's package dnsmasq-base")
+	}
+	a := netlink.NewLinkAttrs()
+	a.Name, a.HardwareAddr = "br9", net.HardwareAddr{2, 0, 0x5e, 0, 0, 0x99}
+	w.must(w.h.LinkAdd(&netlink.Bridge{LinkAttrs: a}))
+	br, err := w.h.LinkByName("br9")
+	w.must(err)
+	port := netlink.NewLinkAttrs() // so that it runs without a node too
+	port.Name, port.MasterIndex = "port", br.Attrs().Index
+	w.must(w.h.LinkAdd(&netlink.Veth{LinkAttrs: port, PeerName: "plug"}))
+	for _, name := range []string{"port", "plug"} {
+		l, err := w.h.LinkByName(name)
+		w.must(err)
+		w.must(w.h.LinkSetUp(l))
+	}
+	for name, cidr := range map[string]string{"br9": "192.0.2.1/24", "lo": "203.0.113.1/32"} {
+		l, err := w.h.LinkByName(name)
+		w.must(err)
+		addr, err := netlink.ParseAddr(cidr)
+		w.must(err)
+		w.must(w.h.AddrAdd(l, addr))
+		w.must(w.h.LinkSetUp(l))
+	}
+	if !eventually(5*time.Second, func() bool {
+		br, err = w.h.LinkByName("br9")
+		return err == nil && br.Attrs().Flags&net.FlagRunning != 0
+	}) {
+		w.Fatalf("br9 has no carrier: %v", err)
+	}
+}
+
+func (s *server) start(args ...string) {
+	s.Helper()
+	dir := filepath.Join(s.dir, "dns")
+	s.must(os.MkdirAll(dir, 0o755))
+	s.cmd = exec.Command("dnsmasq", append([]string{
+		"--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--port=0",
+		"--interface=br9", "--except-interface=lo", "--bind-interfaces", "--dhcp-authoritative", "--log-dhcp",
+		"--dhcp-leasefile=" + dir + "/leases", "--log-facility=" + dir + "/log",
+	}, args...)...)
+	// Mounts of its own, which are not those of this world: what sees these counts as Berth's.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
+	s.must(s.cmd.Start())
+	s.Cleanup(s.stop)
+	if !eventually(5*time.Second, func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
+		s.Fatalf("dnsmasq does not come up: %s", s.log())
+	}
+}
+
+func (s *server) stop() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	}
+	s.cmd = nil
+	_ = os.Remove(filepath.Join(s.dir, "dns/log"))
+}
+
+// log is what the server has said since it was started.
+func (s *server) log() string {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "dns/log"))
+	return string(text)
+}
+
+func newServer(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := &server{world: newWorld(t)}
+	s.bridge()
+	s.start(append(args, "--no-ping")...) // else it looks for three seconds whether an address is free
+	return s
+}
+
+// networkOf opens the network of a process.
+func networkOf(w *world, pid int) *netlink.Handle {
+	w.Helper()
+	ns, err := netns.GetFromPid(pid)
+	w.must(err)
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	w.must(err)
+	return h
+}
+
+// held is the node's IPv4 address with its remaining seconds, "" if it has none, and its routes by neighbours.
+func (w *world) held() (address string, left int, routes string) {
+	w.Helper()
+	h := networkOf(w, w.status("f1").PID)
+	defer h.Close()
+	l, err := h.LinkByName("eth0")
+	w.must(err)
+	addrs, err := h.AddrList(l, netlink.FAMILY_V4)
+	w.must(err)
+	var all []string
+	for _, a := range addrs {
+		all, left = append(all, a.IPNet.String()), a.ValidLft
+	}
+	list, err := h.RouteList(l, netlink.FAMILY_V4)
+	w.must(err)
+	for _, r := range list {
+		if r.Gw != nil {
+			routes += fmt.Sprintf("%s via %s;", r.Dst, r.Gw)
+		}
+	}
+	return strings.Join(all, " "), left, routes
+}
+
+func (w *world) pings(from, to string) bool {
+	return exec.Command("busybox", "ping", "-c", "1", "-W", "2", "-I", from, to).Run() == nil
+}
+
+func (w *world) keeperLog() string {
+	text, _ := os.ReadFile(w.l.KeeperLog())
+	return string(text)
+}
+
+// TestDHCPLease leases an address that the server reserved by what berth net export told it beforehand.
+func TestDHCPLease(t *testing.T) {
+	w := newWorld(t)
+	w.bridge()
+	spec := w.file("f1.yaml", leasedSpec)
+	line := strings.TrimSpace(w.ok("net", "export", "-f", spec, "--format", "dnsmasq").out)
+	mac, name, _ := strings.Cut(strings.TrimPrefix(line, "dhcp-host="), ",")
+	s := &server{world: w}
+	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h", "--dhcp-host="+mac+",192.0.2.42,"+name)
+	w.ok("apply", "-f", spec)
+	address, left, routes := w.held()
+	if address != "192.0.2.42/24" || left < 12*3600-60 || left > 12*3600 {
+		t.Errorf("it has %q for %d s", address, left)
+	}
+	for _, want := range []string{"0.0.0.0/0 via 192.0.2.1;", "198.51.100.0/24 via 192.0.2.2;"} {
+		if !strings.Contains(routes, want) {
+			t.Errorf("routes %q lack %q", routes, want)
+		}
+	}
+	if !w.pings("203.0.113.1", "192.0.2.42") {
+		t.Error("the node does not answer, or has no default route")
+	}
+	for _, want := range []string{"client provides name: f1.example.org", "DHCPACK(br9) 192.0.2.42 " + mac} {
+		if !strings.Contains(s.log(), want) {
+			t.Errorf("the server did not say %q:\n%s", want, s.log())
+		}
+	}
+	if leases, _ := os.ReadFile(w.dir + "/dns/leases"); !strings.Contains(string(leases), " 01:"+mac) {
+		t.Errorf("the server does not know the client id: %s", leases)
+	}
+	var d struct {
+		Addresses []string
+		Links     []struct {
+			Address []string
+			Lease   struct {
+				Server string
+				Ends   time.Time
+			}
+		}
+	}
+	w.must(json.Unmarshal([]byte(w.ok("show", "f1", "--json").out), &d))
+	if l := d.Links[0]; len(d.Addresses) != 1 || d.Addresses[0] != "192.0.2.42/24" || l.Lease.Server != "192.0.2.1" || time.Until(l.Lease.Ends).Round(time.Hour) != 12*time.Hour {
+		t.Errorf("berth show: %+v", d)
+	}
+	if out := w.ok("show", "f1").out; !strings.Contains(out, "192.0.2.42/24") || !strings.Contains(out, "by DHCP from 192.0.2.1 until") {
+		t.Error(out)
+	}
+	w.ok("rm", "--force", "f1")
+	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9) 192.0.2.42 "+mac) }) {
+		t.Errorf("the lease was not given back:\n%s", s.log())
+	}
+}
+
+// TestDHCPModes leases over an adapter that is shared, and over one that is lent, which comes home as it was.
+func TestDHCPModes(t *testing.T) {
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
+	for _, mode := range []string{"macvlan", "phys"} {
+		before := s.links()
+		s.ok("apply", "-f", s.file("f1.yaml", strings.Replace(leasedSpec, "mode: bridge, parent: br9", "mode: "+mode+", parent: plug", 1)))
+		address, _, _ := s.held()
+		if ip, _, _ := strings.Cut(address, "/"); !s.pings("203.0.113.1", ip) {
+			t.Errorf("%s: the node has %q and does not answer", mode, address)
+		}
+		released := strings.Count(s.log(), "DHCPRELEASE")
+		s.ok("rm", "--force", "f1")
+		if !eventually(2*time.Second, func() bool { return strings.Count(s.log(), "DHCPRELEASE") > released }) {
+			t.Errorf("%s: the lease was not given back:\n%s", mode, s.log())
+		}
+		if !eventually(2*time.Second, func() bool { return slices.Equal(s.links(), before) }) {
+			t.Errorf("%s: %s", mode, cmp.Diff(before, s.links()))
+		}
+	}
+}
+
+// TestDHCPRenewed has the keeper renew a lease, and the keeper that the next command starts after that one was killed.
+func TestDHCPRenewed(t *testing.T) {
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m", "--dhcp-option=58,5", "--dhcp-option=59,100")
+	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
+	renewed := func(what string) {
+		t.Helper()
+		before := strings.Count(s.log(), "DHCPACK")
+		seen := 0
+		if !eventually(10*time.Second, func() bool { _, seen, _ = s.held(); return strings.Count(s.log(), "DHCPACK") > before && seen >= 118 }) {
+			t.Fatalf("%s: not renewed, %d s are left: %s\n%s", what, seen, s.keeperLog(), s.log())
+		}
+	}
+	left := 0
+	if !eventually(5*time.Second, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so that new ones can be told from the first
+		t.Fatalf("%d s are left", left)
+	}
+	renewed("by the keeper")
+	if strings.Count(s.log(), "DHCPDISCOVER") != 1 {
+		t.Errorf("it began anew:\n%s", s.log())
+	}
+	s.endKeeper()
+	s.must(unix.Kill(s.status("f1").PID, 0)) // the node lives
+	before := strings.Count(s.log(), "DHCPACK")
+	time.Sleep(6 * time.Second)
+	if now := strings.Count(s.log(), "DHCPACK"); now != before {
+		t.Fatal("renewed by nobody")
+	}
+	s.ok("repair")
+	renewed("by the next keeper")
+	if log := s.keeperLog(); log != "" {
+		t.Errorf("the keeper says, though all is well: %s", log)
+	}
+	s.ok("rm", "--force", "f1")
+}
+
+// TestDHCPLost takes the lease away while the node runs: the server comes back with other addresses and says no. What is
+// asked of it meanwhile goes unanswered, and the keeper goes on asking.
+func TestDHCPLost(t *testing.T) {
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m", "--dhcp-option=58,4", "--dhcp-option=59,100")
+	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
+	s.stop()
+	s.must(os.Remove(s.dir + "/dns/leases"))
+	s.start("--dhcp-range=192.0.2.70,192.0.2.79,255.255.255.0,12h")
+	address, routes := "", ""
+	if !eventually(20*time.Second, func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
+		t.Fatalf("it has %q: %s\n%s", address, s.keeperLog(), s.log())
+	}
+	if !eventually(time.Second, func() bool { _, _, routes = s.held(); return strings.Count(routes, " via ") == 2 }) {
+		t.Errorf("routes: %q", routes)
+	}
+	said := func() bool {
+		return strings.Count(s.keeperLog(), "lost the leased address") == 1 && strings.Count(s.keeperLog(), "the address is leased") == 1
+	}
+	if !eventually(time.Second, said) {
+		t.Errorf("keeper.log: %s", s.keeperLog())
+	}
+	if !eventually(time.Second, func() bool { return strings.Contains(s.ok("ls").out, address) }) {
+		t.Errorf("berth ls does not know %s: %s", address, s.ok("ls").out)
+	}
+	s.ok("rm", "--force", "f1")
+}
+
+// TestDHCPEnds lets a lease end that no server prolongs: the address goes, and comes back with a server.
+func TestDHCPEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("no leases are waited for with -short")
+	}
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m") // the shortest that dnsmasq gives
+	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
+	first, _, _ := s.held()
+	s.stop()
+	time.Sleep(115 * time.Second)
+	if address, left, _ := s.held(); address != first || left > 6 {
+		t.Errorf("before its end: %q, %d s", address, left)
+	}
+	now := first
+	if !eventually(15*time.Second, func() bool { now, _, _ = s.held(); return now == "" }) {
+		t.Fatalf("after its end: %q", now)
+	}
+	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
+	if !eventually(20*time.Second, func() bool { now, _, _ = s.held(); return now != "" }) {
+		t.Fatalf("the server is back, and the node has no address: %s", s.keeperLog())
+	}
+	for _, want := range []string{"could not be renewed yet", "the lease has ended", "the address is leased"} {
+		if strings.Count(s.keeperLog(), want) == 0 {
+			t.Errorf("keeper.log lacks %q: %s", want, s.keeperLog())
+		}
+	}
+	s.ok("rm", "--force", "f1")
+}
+
+// TestDHCPNoServer starts a node where nobody answers: refused in time, and nothing left.
+func TestDHCPNoServer(t *testing.T) {
+	w := newWorld(t)
+	w.bridge()
+	w.ok("doctor") // what the first command makes
+	spec := w.file("f1.yaml", leasedSpec)
+	w.berth("apply", "-f", spec)
+	before := w.snapshot()
+	r := w.berth("apply", "-f", spec)
+	if r.code != 1 || !strings.Contains(r.err, "no address for eth0 by DHCP: no DHCP server answered in 10s; is there a DHCP server on that network? else give it an address") {
+		t.Errorf("exit %d: %s", r.code, r)
+	}
+	if r.took > 15*time.Second {
+		t.Errorf("it took %v", r.took)
+	}
+	w.settled("refused", map[string]snapshot{"none": before}, "none")
+}
+
+// TestDHCPRouteBeyond has a spec with a route that the leased address does not lead to: the start fails, and the lease is
+// given back.
+func TestDHCPRouteBeyond(t *testing.T) {
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
+	r := s.berth("apply", "-f", s.file("f1.yaml", strings.Replace(leasedSpec, "via: 192.0.2.2", "via: 203.0.113.77", 1)))
+	if r.code != 1 || !strings.Contains(r.err, "add route to 198.51.100.0/24 via 203.0.113.77 on eth0, which has the leased address 192.0.2.5") {
+		t.Errorf("exit %d: %s", r.code, r)
+	}
+	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE") }) {
+		t.Errorf("the lease was not given back:\n%s", s.log())
+	}
+}
+
+// TestDHCPAddressInUse has a machine on the network that took an address by itself: it is declined, and another one taken.
+func TestDHCPAddressInUse(t *testing.T) {
+	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.52,255.255.255.0,12h")
+	spec := s.file("f1.yaml", leasedSpec)
+	s.ok("apply", "-f", spec)
+	first, _, _ := s.held() // a server gives the same address again
+	s.ok("rm", "--force", "f1")
+	gone := s.squat(first)
+	s.ok("apply", "-f", spec)
+	if address, _, _ := s.held(); address == "" || address == first {
+		t.Errorf("it has %q, as before", address)
+	}
+	ip, _, _ := strings.Cut(first, "/")
+	if !strings.Contains(s.log(), "DHCPDECLINE(br9) "+ip+" ") {
+		t.Errorf("nothing was declined:\n%s", s.log())
+	}
+	s.ok("rm", "--force", "f1")
+	gone()
+	s.squat("192.0.2.50/24", "192.0.2.51/24", "192.0.2.52/24")
+	r := s.berth("apply", "-f", spec)
+	if r.code != 5 || !strings.Contains(r.err, "no address for eth0 by DHCP: what server 192.0.2.1 gives is in use on that network: 192.0.2.5") {
+		t.Errorf("all addresses are in use: exit %d: %s", r.code, r)
+	}
+}
+
+// squat is a machine on the network with addresses that the server does not know of.
+func (s *server) squat(cidrs ...string) (gone func()) {
+	s.Helper()
+	cmd := exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	s.must(cmd.Start())
+	gone = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	s.Cleanup(gone)
+	br, err := s.h.LinkByName("br9")
+	s.must(err)
+	a := netlink.NewLinkAttrs()
+	a.Name, a.MasterIndex = fmt.Sprint("squat", cmd.Process.Pid), br.Attrs().Index
+	pair := &netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerNamespace: netlink.NsPid(cmd.Process.Pid)}
+	s.must(s.h.LinkAdd(pair))
+	s.must(s.h.LinkSetUp(pair))
+	h := networkOf(s.world, cmd.Process.Pid)
+	defer h.Close()
+	l, err := h.LinkByName("eth0")
+	s.must(err)
+	for _, cidr := range cidrs {
+		a, err := netlink.ParseAddr(cidr)
+		s.must(err)
+		s.must(h.AddrAdd(l, a))
+	}
+	s.must(h.LinkSetUp(l))
+	return gone
+}
+
+// TestDHCPRun has a lease for a foreground node, and gives it back when its command ends. The server is a slow one.
+func TestDHCPRun(t *testing.T) {
+	s := &server{world: newWorld(t)}
+	s.bridge()
+	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
+	before := s.snapshot()
+	spec := s.file("f1.yaml", strings.Replace(leasedSpec, "[/bin/sleep, infinity]", "[/bin/sh, -c, 'exit 7']", 1))
+	if r := s.berth("run", "-f", spec); r.code != 7 {
+		t.Errorf("exit %d: %s", r.code, r)
+	}
+	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9)") }) {
+		t.Errorf("the lease was not given back:\n%s", s.log())
+	}
+	s.settled("berth run ended", map[string]snapshot{"none": before}, "none")
+	if r := s.berth("run", "--network", "bridge:br9,dhcp", "--image", "host", "--", "cat", "/proc/net/fib_trie"); r.code != 0 || !strings.Contains(r.out, "192.0.2.5") {
+		t.Errorf("exit %d: %s", r.code, r)
+	}
+}
+
+func TestDHCPNodeKilledAtEachStep(t *testing.T) {
+	s := newScene(t, leased)
+	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
+		s.steps(func(n int) bool {
+			if args[0] == "rm" {
+				s.ok("apply", "-f", s.spec)
+			}
+			what, killed := s.point(n, args...)
+			if killed {
+				s.repaired(what, "none", "up")
+			}
+			s.works(what)
+			return killed
+		})
+	}
+}
