@@ -48,7 +48,7 @@ func saturated(t *testing.T, m *lab.VM) {
 				node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n%s", n, virtioDisk, nvmeDisk, io))
 			}
 			again(t, "share", 3, func(t *testing.T) (wrong []string, late float64) {
-				got := count(t, m, 6*time.Second, run)
+				got := count(t, m, 5*time.Second, run)
 				for disk, by := range map[string]string{virtioDisk: how.virtio, nvmeDisk: how.nvme} {
 					total := 0.0
 					for _, n := range names {

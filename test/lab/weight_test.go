@@ -53,7 +53,7 @@ func TestWeights(t *testing.T) {
 
 // calibrate measures the NVMe disk and tells the kernel; the virtio disk is as slow, so that its model is the same.
 func calibrate(t *testing.T, m *lab.VM) (model string) {
-	text := m.OK(t, "berth doctor --calibrate "+nvmeDisk+" --destroy-data --write --time 2s --size 64MiB")
+	text := m.OK(t, "berth doctor --calibrate "+nvmeDisk+" --destroy-data --write --time 1s --size 64MiB")
 	t.Log(text)
 	model = regexp.MustCompile(`(?m)model: (.*)$`).FindStringSubmatch(text)[1]
 	for key, want := range map[string]float64{"rbps": slowBytes, "wbps": slowBytes, "rrandiops": slowIOPS, "wrandiops": slowIOPS} {
@@ -101,7 +101,7 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=60"
 		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, depth) + fmt.Sprintf(job, "n", nvmeDisk, depth)
 	}
-	alone := count(t, m, 6*time.Second, map[string]string{"a": read("a", 16)})["a"]
+	alone := count(t, m, 5*time.Second, map[string]string{"a": read("a", 16)})["a"]
 	splits = append(splits, splits[len(splits)-1])
 	for i, weights := range splits {
 		depth := 16
@@ -115,7 +115,7 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 		}
 		m.OK(t, set)
 		again(t, fmt.Sprintf("%d at %d", weights, depth), 3, func(t *testing.T) (wrong []string, late float64) {
-			got := count(t, m, 6*time.Second, run)
+			got := count(t, m, 5*time.Second, run)
 			for disk, engine := range map[string]string{virtioDisk: virtio, nvmeDisk: nvme} {
 				s, bad := split(got, disk, names, weights)
 				lost := 100 * (1 - s.total/alone.read(disk))
@@ -215,7 +215,7 @@ func volumes(t *testing.T, m *lab.VM) {
 			n, []int{300, 100}[i]))
 	}
 	again(t, "weight of a volume", 3, func(t *testing.T) (wrong []string, late float64) {
-		got := count(t, m, 6*time.Second, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
+		got := count(t, m, 5*time.Second, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
 		a, b := got["a"].read("/dev/vdc"), got["b"].read("/dev/vdc")
 		t.Logf("through the volume: %.1f %% of 75", 100*a/(a+b))
 		if share := 100 * a / (a + b); math.Abs(share-75) > 5 {
@@ -332,7 +332,7 @@ func count(t *testing.T, m *lab.VM, window time.Duration, run map[string]string)
 		look += "echo node " + n + "; cat /sys/fs/cgroup/berth/" + n + "/io.stat; "
 	}
 	m.Write(t, "/tmp/witness.sh", witness)
-	text := m.OK(t, look+"now; }\n"+script+"sleep 3; bash /tmp/witness.sh & w=$!; look; sleep "+fmt.Sprint(window.Seconds())+"; look; kill $w; wait $w; cat /tmp/witness\n"+
+	text := m.OK(t, look+"now; }\n"+script+"sleep 2; bash /tmp/witness.sh & w=$!; look; sleep "+fmt.Sprint(window.Seconds())+"; look; kill $w; wait $w; cat /tmp/witness\n"+
 		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true\n"+
 		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate was seen not to end
 	numbers := devices(t, m)
