@@ -119,21 +119,6 @@ func (a *KnownReport) add(rep *Report, number int, pilot []float64) (pairs []flo
 	return pairs
 }
 
-// JudgeAgain gives each run the promise that the run before would have made, from the pairs that were kept: runs that were
-// measured before there were promises. The first has none.
-func (a *KnownReport) JudgeAgain() {
-	var pilot []float64
-	for i := range a.Runs {
-		r := &a.Runs[i]
-		pairs := pairRatios(r.Host, r.Null)
-		r.Promised = promise(pilot, pairs)
-		pilot = pairs
-	}
-	ended := a.Ended
-	a.sum()
-	a.Ended = ended
-}
-
 func (a *KnownReport) sum() {
 	a.Ended = time.Now().UTC()
 	s := KnownSummary{Runs: len(a.Runs)}

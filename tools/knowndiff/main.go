@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -46,11 +45,7 @@ func run(ctx context.Context) (err error) {
 	flag.DurationVar(&o.Run, "run", 500*time.Millisecond, "length of a trial")
 	flag.DurationVar(&o.Warm, "warm", 100*time.Millisecond, "warm-up of a trial")
 	flag.Uint64Var(&o.Seed, "seed", 2015, "of the order of the trials")
-	again := flag.String("again", "", "measure nothing: judge the runs of this `FILE` again")
 	flag.Parse()
-	if *again != "" {
-		return judgeAgain(*again, *out)
-	}
 
 	disk, err := newLoop(*dir, o.Size)
 	if err != nil {
@@ -85,28 +80,9 @@ func run(ctx context.Context) (err error) {
 	if rep == nil || len(rep.Runs) == 0 {
 		return err
 	}
-	return errors.Join(err, keep(*out, rep), rep.Check())
-}
-
-func keep(dir string, rep *bench.KnownReport) error {
-	return errors.Join(
-		write(filepath.Join(dir, "known-difference.json"), rep.JSON),
-		write(filepath.Join(dir, "known-difference.txt"), rep.Text),
-		rep.Text(os.Stdout))
-}
-
-// judgeAgain measures nothing.
-func judgeAgain(path, out string) error {
-	rep := &bench.KnownReport{}
-	b, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(b, rep)
-	}
-	if err != nil {
-		return fmt.Errorf("read the results of an earlier run: %w", err)
-	}
-	rep.JudgeAgain()
-	return errors.Join(keep(out, rep), rep.Check())
+	err = errors.Join(err, write(filepath.Join(*out, "known-difference.json"), rep.JSON))
+	err = errors.Join(err, write(filepath.Join(*out, "known-difference.txt"), rep.Text))
+	return errors.Join(err, rep.Text(os.Stdout), rep.Check())
 }
 
 func write(path string, to func(io.Writer) error) error {
