@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"berth/internal/refuse"
 )
 
 // group is a heading in the list of commands.
@@ -120,17 +118,10 @@ func checkArgs(c *cobra.Command) {
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return refuse.Invalidf("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+			return argsError(cmd, args, check)
 		}
 		return nil
 	}
-}
-
-func unknownCommand(c *cobra.Command, name string) error {
-	if like := c.SuggestionsFor(name); len(like) > 0 {
-		return refuse.Invalidf("there is no command %s %s; did you mean %s?", c.CommandPath(), name, strings.Join(like, " or "))
-	}
-	return refuse.Invalidf("there is no command %s %s; see %s --help", c.CommandPath(), name, c.CommandPath())
 }
 
 // printError writes an error for people: each of its lines begins with the program's name.

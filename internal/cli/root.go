@@ -102,9 +102,7 @@ own code; their own failures are 125 (Berth), 126 (the command cannot be run),
 	}
 	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
 	_ = root.MarkPersistentFlagDirname("root") // fails for a flag that is not there
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return refuse.Invalidf("%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(a.Out, c) })
 	root.SetUsageFunc(func(c *cobra.Command) error { writeUsage(a.Out, c); return nil })
 	for _, g := range groups() {
@@ -157,7 +155,7 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 	if err != nil {
 		return nil, refuse.Invalidf("read spec: %w", err)
 	}
-	nodes, err := spec.Parse(file, data)
+	nodes, err := spec.ParseHinted(file, data, func(text string) string { return a.imageHint(text, dir) })
 	if err != nil {
 		return nil, err
 	}

@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"berth/internal/node"
 	"berth/internal/refuse"
-	"berth/internal/spec"
 	"berth/internal/vnode"
 )
 
@@ -27,7 +27,7 @@ type runFlags struct {
 
 func (a *app) runCmd() *cobra.Command {
 	var f runFlags
-	var tty bool
+	var tty, in bool
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
 		Long: `Run a command in a node of its own, in the foreground, and remove the node when
@@ -39,7 +39,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 126 if the command could not be run, 127 if it was not found.`,
 		Example: `  berth run --image host -- hostname
   berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
-  berth run --image oci:busybox -t -- sh
+  berth run --image oci:busybox -it -- sh
   berth run -f node.yaml`,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
@@ -53,7 +53,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 				return err
 			}
 			if tty && !term.IsTerminal(int(a.In.Fd())) {
-				return refuse.Invalidf("-t: standard input is not a terminal")
+				return errNoTerminal()
 			}
 			a.code, err = b.Run(cmd.Context(), n, node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty})
 			return err
@@ -73,7 +73,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
 	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
-	fl.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	terminalFlags(fl, &tty, &in)
 	// These fail for flags that are not there.
 	_ = c.MarkFlagFilename("file", "yaml", "yml")
 	_ = c.RegisterFlagCompletionFunc("image", a.imageRefs)
@@ -92,6 +92,9 @@ func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.No
 			return nil, refuse.Invalidf("%s holds %d nodes; run takes one", f.file, len(nodes))
 		}
 		n = nodes[0]
+	}
+	if err := a.imageFlag(f, n, args); err != nil {
+		return nil, err
 	}
 	if err := f.onto(n); err != nil {
 		return nil, err
@@ -122,19 +125,6 @@ func valid(n *vnode.Node) error {
 }
 
 func (f *runFlags) onto(n *vnode.Node) (err error) {
-	if f.image != "" {
-		if n.Image, err = vnode.ParseImage(f.image); err != nil {
-			return refuse.Invalidf("--image: %w", err)
-		}
-		dir, err := os.Getwd()
-		if err != nil {
-			return fmt.Errorf("find the current folder: %w", err)
-		}
-		spec.Resolve(n, dir)
-	}
-	if n.Image.Kind == "" {
-		return refuse.Invalidf("no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH")
-	}
 	if f.name != "" {
 		n.Name = f.name
 	}
@@ -220,15 +210,25 @@ command could not be run, 127 if it was not found.`,
 				return err
 			}
 			if tty && !term.IsTerminal(int(a.In.Fd())) {
-				return refuse.Invalidf("-t: standard input is not a terminal")
+				return errNoTerminal()
 			}
 			return b.Exec(cmd.Context(), args[0], command(args[1:]), tty)
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	c.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
-	c.Flags().BoolVarP(&in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
+	terminalFlags(c.Flags(), &tty, &in)
 	return c
+}
+
+// terminalFlags gives run and exec the flags that users of other engines type: -i, -t and -it.
+func terminalFlags(fl *pflag.FlagSet, tty, in *bool) {
+	fl.BoolVarP(tty, "tty", "t", false, "give the command a terminal")
+	fl.BoolVarP(in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
+}
+
+// errNoTerminal refuses -t in a pipe: what the command writes would look otherwise, and Ctrl-C would go nowhere.
+func errNoTerminal() error {
+	return refuse.Invalidf("-t: standard input is not a terminal; leave -t out")
 }
 
 // command drops the -- that a command line may begin with: flags end at the first word that is none.

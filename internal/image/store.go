@@ -167,10 +167,7 @@ func (s Store) Get(name string) (Record, error) {
 			return r, err
 		}
 	}
-	return Record{}, &refuse.Error{
-		Kind: refuse.NotFound, What: fmt.Sprintf("there is no image %s", name),
-		Remedy: "berth image ls lists the images, berth image import FILE NAME adds one",
-	}
+	return Record{}, &refuse.Error{Kind: refuse.NotFound, What: fmt.Sprintf("there is no image %s", name), Remedy: s.Hint(name, "")}
 }
 
 func readRecord(file string) (Record, error) {

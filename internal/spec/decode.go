@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -75,8 +76,17 @@ func (d *decoder) text(y ast.Node, field string, u encoding.TextUnmarshaler) {
 		return
 	}
 	if err := u.UnmarshalText([]byte(s)); err != nil {
-		d.fail(start(y), field, "%s", err)
+		d.fail(start(y), field, "%s%s", err, d.meant(err))
 	}
+}
+
+// meant says what was probably meant by a text that is no image.
+func (d *decoder) meant(err error) string {
+	var e *vnode.ImageError
+	if d.hint == nil || !errors.As(err, &e) {
+		return ""
+	}
+	return "; " + d.hint(e.Text)
 }
 
 // scalar reads text, a number or a truth value. Numbers must be in the one form that every reader of YAML takes for

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"berth/internal/nearest"
 )
 
 // Problem is one thing that is wrong with a file of specs.
@@ -56,43 +58,8 @@ func quote(s string) string {
 
 // suggest names the word that was probably meant, or all of them.
 func suggest(word string, allowed []string) (meant, text string) {
-	best := max(1, min(3, len(word)/2)) + 1
-	for _, a := range allowed {
-		if d := distance(word, a); d < best {
-			best, meant = d, a
-		}
-	}
-	if meant != "" {
+	if meant = nearest.To(word, allowed); meant != "" {
 		return meant, "did you mean " + meant + "?"
 	}
 	return "", "allowed: " + strings.Join(allowed, ", ")
-}
-
-// distance is the number of letters to insert, delete, replace or swap with their neighbour to make b of a
-// (optimal string alignment). Words much longer than keys are far from everything.
-func distance(a, b string) int {
-	const longest = 40
-	if len(a) > longest {
-		return longest
-	}
-	var before, last, row []int
-	for i := range len(a) + 1 {
-		before, last, row = last, row, make([]int, len(b)+1)
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			if i == 0 {
-				row[j] = j
-				continue
-			}
-			replaced := last[j-1]
-			if a[i-1] != b[j-1] {
-				replaced++
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, replaced)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-	}
-	return row[len(b)]
 }

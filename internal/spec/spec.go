@@ -24,8 +24,11 @@ const LongestFile = 1 << 20
 //
 // All that is wrong with the file is reported at once: the error is a refusal of kind Invalid whose cause is Problems.
 // Defaults are not filled in and relative image paths are left alone: see vnode.Defaults and Resolve.
-func Parse(file string, data []byte) ([]*vnode.Node, error) {
-	r := &reader{file: file}
+func Parse(file string, data []byte) ([]*vnode.Node, error) { return ParseHinted(file, data, nil) }
+
+// ParseHinted is Parse for a caller who knows which images there are: hint says of a text that is none what was meant.
+func ParseHinted(file string, data []byte, hint func(image string) string) ([]*vnode.Node, error) {
+	r := &reader{file: file, hint: hint}
 	nodes := r.nodes(data)
 	if len(r.problems) > 0 {
 		r.problems.sort()
@@ -47,6 +50,7 @@ func Resolve(n *vnode.Node, dir string) {
 // reader reads one file.
 type reader struct {
 	file     string
+	hint     func(image string) string // nil: none
 	problems Problems
 }
 

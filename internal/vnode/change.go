@@ -69,13 +69,6 @@ func Settable(n *Node) []string {
 	return keys
 }
 
-func unknownKey(n *Node, key string) error {
-	keys := slices.DeleteFunc(Settable(n), func(k string) bool {
-		return strings.HasPrefix(k, "hugepages.") || strings.HasPrefix(k, "rlimits.")
-	})
-	return fmt.Errorf("%s: unknown key of node %s: %s, devices+, devices-, rlimits.NAME or hugepages.SIZE", key, n.Name, strings.Join(keys, ", "))
-}
-
 func changeHugePages(n *Node, sizeText, value string) error {
 	key := "hugepages." + sizeText
 	size, err := ParseBytes(sizeText)

@@ -63,11 +63,11 @@ func TestChangeKeys(t *testing.T) {
 func TestChangeRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ key, value, want string }{
-		{"cpu.wait", "1", "unknown key of node wn-001: cpu.weight, cpu.max"},
+		{"cpu.wait", "1", "node wn-001 has no such key; it has cpu.weight, cpu.max"},
 		{"io.nope.weight", "1", "io.data.read.rate"},
 		{"net.eth7.tx", "1Gbit/s", "net.eth0.tx"},
-		{"image", "host", "unknown key"},
-		{"hugepages", "1", "unknown key"},
+		{"image", "host", "has no such key"},
+		{"hugepages", "1", "has no such key"},
 		{"cpu.weight", "0", "1 to 10000, or max for no limit"},
 		{"cpu.weight", "1.5", "1 to 10000"},
 		{"cpu.max", "", "no value"},

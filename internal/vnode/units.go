@@ -210,7 +210,14 @@ func ParseImage(s string) (Image, error) {
 		}
 		return Image{Kind: k, Ref: ref}, nil
 	}
-	return Image{}, fmt.Errorf("%q is not an image: host, oci:REF, oci-layout:DIR, dir:PATH or file:PATH", s)
+	return Image{}, &ImageError{Text: s}
+}
+
+// ImageError is the error of a text that names no kind of image. Who knows which images there are can say what was meant.
+type ImageError struct{ Text string }
+
+func (e *ImageError) Error() string {
+	return strconv.Quote(e.Text) + " is not an image: host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH"
 }
 
 // String writes the value exactly, in the form that is read.

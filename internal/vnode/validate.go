@@ -127,7 +127,7 @@ func checkHostname(r *report, n *Node) {
 func checkImage(r *report, n *Node) {
 	img := n.Image
 	if img.Kind == "" {
-		r.bad("image", "missing: host, oci:REF, oci-layout:DIR, dir:PATH or file:PATH")
+		r.bad("image", "missing: host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH")
 		return
 	}
 	if _, err := ParseImage(img.String()); err != nil {

@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"host"},
 	{"step"},
 	{"vnode", "layout"},
-	{"refuse", "bpf", "thread"},
+	{"refuse", "bpf", "thread", "nearest", "record"},
 }
 
 // beside are the imports within a layer that are meant.
@@ -48,25 +48,25 @@ var beside = map[string][]string{
 
 // only is what a package may import at most, where that is less than its layer would allow.
 var only = map[string][]string{
-	"vnode":   {},
+	"vnode":   {"nearest"},
 	"refuse":  {},
 	"layout":  {},
-	"step":    {"vnode", "refuse"},
-	"spec":    {"vnode", "refuse"},
+	"step":    {"vnode", "refuse", "record"},
+	"spec":    {"vnode", "refuse", "nearest"},
 	"cgroup":  {"bpf", "block", "host", "step", "refuse", "layout", "vnode"},
 	"link":    {"sriov", "dhcp", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
-	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode"},
+	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "record"},
 	"dhcp":    {},
-	"image":   {"block", "host", "step", "refuse", "layout", "vnode"},
-	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode"},
+	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "record", "nearest"},
+	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "record"},
 	"systemd": {"step", "refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
-	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode", "record"},
 	"gateway": {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 }
 
 // standardOnly are the packages that use the standard library and Berth's own packages, nothing else.
-var standardOnly = []string{"vnode", "refuse", "layout", "step"}
+var standardOnly = []string{"vnode", "refuse", "layout", "step", "nearest", "record"}
 
 // source is one parsed Go file.
 type source struct {

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// habits are the commands of other engines (podman, docker, incus, lxc), and what does that in Berth. A key is the
+// command's path below berth. Each "berth …" in an answer is a command line that exists: TestHabits.
+func habits() map[string]string {
+	const (
+		lists   = "berth ls lists nodes"
+		shows   = "berth show NAME shows a node, berth image ls the images, berth doctor the host"
+		makes   = "berth apply -f FILE makes nodes from a spec and starts them, berth run makes a throw-away one"
+		removes = "berth rm NAME removes a node, berth image rm NAME an image"
+		imports = "it has to do with no registry; berth image import ARCHIVE NAME takes what docker save, podman save or skopeo wrote"
+		shell   = "berth exec -it NAME -- sh is a shell in a node"
+		kills   = "berth stop --grace 0s NAME kills a node at once, berth exec NAME -- kill PID a process in it"
+		sets    = "berth set NAME KEY=VALUE changes a limit, live; berth apply -f FILE all that a spec says"
+		nets    = "berth net ls lists the nodes' interfaces; which ones a node has stands in its spec, under network"
+		again   = "berth stop NAME, then berth start NAME"
+		usage   = "berth top shows what nodes use now"
+		copies  = "berth exec NAME -- tar -C FOLDER -c . writes a folder to standard output; a folder of the host stands in the spec, under mounts"
+		volumes = "folders of the host stand in the spec, under mounts; what a node wrote itself is kept until berth rm"
+		host    = "berth doctor tells about the host, berth --version about berth"
+		images  = "berth image ls lists images"
+		freezes = "a node cannot be paused; berth set NAME cpu.max=0.01 slows it down"
+		none    = "a spec and an image make a node again: berth plan -f FILE shows how"
+		several = "a spec may hold several nodes, parted by ---: berth apply -f FILE"
+	)
+	return map[string]string{
+		"ps": lists, "list": lists, "container": lists, "containers": lists, "vm": lists, "pod": lists, "status": lists,
+		"inspect": shows, "info": host, "version": host, "system": host, "cluster": host,
+		"create": makes, "launch": makes, "init": makes, "new": makes, "up": makes,
+		"delete": removes, "del": removes, "remove": removes, "destroy": removes, "prune": removes, "down": removes, "purge": removes,
+		"kill": kills, "restart": again, "reboot": again,
+		"attach":  "berth logs -f NAME shows what process 1 writes; " + shell,
+		"console": shell, "shell": shell, "enter": shell, "login": shell, "ssh": shell, "execute": shell,
+		"stats": usage, "monitor": usage, "events": lists, "port": nets, "network": nets, "networks": nets,
+		"cp": copies, "copy": copies, "file": copies, "push": copies,
+		"volume": volumes, "volumes": volumes, "mount": volumes, "storage": volumes,
+		"pull": imports, "search": imports, "build": imports, "load": imports, "import": imports, "save": imports,
+		"registry": imports, "logout": imports,
+		"images": images, "rmi": "berth image rm NAME removes an image",
+		"update": sets, "config": sets, "edit": sets, "profile": sets, "limit": sets,
+		"pause": freezes, "unpause": freezes, "freeze": freezes, "unfreeze": freezes,
+		"commit": none, "snapshot": none, "checkpoint": none, "restore": none, "export": none, "publish": none, "rename": none, "move": none, "migrate": none,
+		"compose": several, "stack": several, "log": "berth logs NAME prints what a node wrote", "diff": "berth plan -f FILE shows what would change",
+		"wait": "berth run waits for its command and ends with its exit code", "run-once": makes, "device": "berth set NAME devices+=PATH gives a node a device",
+		"image list": images, "image inspect": "berth image ls --json tells all about the images", "image show": "berth image ls --json tells all about the images",
+		"image pull": imports, "image build": imports, "image load": imports, "image add": imports, "image copy": imports,
+		"image save": "an archive that was imported is still yours; berth image ls lists what is stored", "image push": imports, "image tag": "berth image import ARCHIVE NAME stores an image under another name; its layers are kept once",
+		"image delete": "berth image rm NAME removes an image", "image remove": "berth image rm NAME removes an image", "image prune": "berth image rm NAME removes an image",
+		"net list": "berth net ls lists the nodes' interfaces", "net create": nets, "net inspect": nets,
+	}
+}
+
+// flagHabits are flags of other engines' commands, and what does that here: by command, then by flag.
+func flagHabits() map[string]map[string]string {
+	const (
+		env = "write it into the command: -- env KEY=VALUE CMD"
+		dir = "write it into the command: -- sh -c 'cd FOLDER && exec CMD'"
+	)
+	return map[string]map[string]string{
+		"run": {
+			"rm":     "leave it out: the node of berth run is always removed",
+			"detach": "berth run waits for its command; berth apply -f FILE makes a node that stays", "d": "berth run waits for its command; berth apply -f FILE makes a node that stays",
+			"volume": "a folder is given by --mount SOURCE:TARGET[:ro]", "v": "a folder is given by --mount SOURCE:TARGET[:ro]",
+			"publish": "a node has addresses of its own, by --network; no port is forwarded", "p": "a node has addresses of its own, by --network; no port is forwarded",
+			"env": env, "e": env, "workdir": dir, "w": dir,
+			"m":          "the most memory is given by --memory SIZE",
+			"privileged": "there are no privileged nodes; --device PATH gives a device", "net": "did you mean --network?",
+			"entrypoint": "leave it out: the words after -- are the whole command",
+		},
+		"exec": {"env": env, "e": env, "workdir": dir, "w": dir, "detach": "end the command with & in a shell: -- sh -c 'CMD &'", "d": "end the command with & in a shell: -- sh -c 'CMD &'"},
+		"logs": {"tail": "the last lines are asked for by --lines N", "t": "lines have no times"},
+		"ls":   {"all": "leave it out: stopped nodes are listed too", "a": "leave it out: stopped nodes are listed too", "quiet": "names for a program are in berth ls --json", "q": "names for a program are in berth ls --json"},
+		"stop": {"time": "the time to wait is given by --grace TIME", "t": "the time to wait is given by --grace TIME", "force": "--grace 0s kills at once", "f": "--grace 0s kills at once"},
+		"rm":   {"volumes": "leave it out: what a node wrote is removed with it", "v": "leave it out: what a node wrote is removed with it", "all": "name the nodes; berth ls lists them", "a": "name the nodes; berth ls lists them"},
+	}
+}
+
+// below is a command's path without the program's name.
+func below(c *cobra.Command) string {
+	_, path, _ := strings.Cut(c.CommandPath(), " ")
+	return path
+}

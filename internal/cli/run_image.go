@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"berth/internal/image"
+	"berth/internal/refuse"
+	"berth/internal/spec"
+	"berth/internal/vnode"
+)
+
+// imageFlag gives a node the image of --image. args is the command line's rest.
+func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
+	if f.image == "" {
+		if n.Image.Kind != "" {
+			return nil
+		}
+		const missing = "no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH"
+		if len(args) > 0 && !strings.HasPrefix(args[0], "-") { // run IMAGE CMD, as other engines have it
+			if hint := a.imageHint(args[0], "."); strings.HasPrefix(hint, meant) {
+				return refuse.Invalidf("%s; %s", missing, strings.Replace(hint, meant, meant+"--image ", 1))
+			}
+		}
+		return refuse.Invalidf("%s", missing)
+	}
+	var err error
+	if n.Image, err = vnode.ParseImage(f.image); err != nil {
+		var e *vnode.ImageError
+		if errors.As(err, &e) {
+			return refuse.Invalidf("--image: %w; %s", err, a.imageHint(f.image, "."))
+		}
+		return refuse.Invalidf("--image: %w", err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("find the current folder: %w", err)
+	}
+	spec.Resolve(n, dir)
+	return nil
+}
+
+// meant begins a hint that knows what was meant.
+const meant = "did you mean "
+
+// imageHint says what a text that is no image was probably meant to be; dir is where a relative path begins.
+func (a *app) imageHint(text, dir string) string {
+	b, err := a.open()
+	if err != nil {
+		return "berth image ls lists the images"
+	}
+	return image.Open(b.Layout).Hint(text, dir)
+}

@@ -1,0 +1,32 @@
+package nearest_test
+
+import (
+	"strings"
+	"testing"
+
+	"berth/internal/nearest"
+)
+
+func TestTo(t *testing.T) {
+	t.Parallel()
+	keys := []string{"cpu.weight", "cpu.max", "cpu.set", "memory.max", "pids", "restart"}
+	for word, want := range map[string]string{
+		"cpu.maximum":            "cpu.max", // four letters more
+		"memory":                 "memory.max",
+		"pidspidspids":           "",
+		"cpu.mxa":                "cpu.max",
+		"mem.max":                "memory.max",
+		"pid":                    "pids",
+		"PIDS":                   "",
+		"res":                    "restart", // the only one that begins so
+		"cpu.":                   "",        // three do
+		"p":                      "",        // too short to tell
+		"":                       "",
+		"disk":                   "",
+		strings.Repeat("x", 400): "",
+	} {
+		if got := nearest.To(word, keys); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
+}
