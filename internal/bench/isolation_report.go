@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -92,8 +93,6 @@ const sharePoints = 5
 // LatencyRow is what a reader waited.
 type LatencyRow struct {
 	Arms []LatencyArm `json:"arms"`
-	// How much of the p99 that unprotected writers add is gone with protection, in percent; of the better protected arm.
-	Removed *RemovedPart `json:"removed,omitempty"`
 }
 
 // LatencyArm are the medians of one arm of part d, and how much longer the reader waited than alone.
@@ -105,13 +104,7 @@ type LatencyArm struct {
 	Reads   float64     `json:"reads_per_second"`
 	Written float64     `json:"written_bytes_per_second"` // by all writers
 	Longer  *Comparison `json:"longer,omitempty"`         // p99 against alone, percent
-}
-
-// RemovedPart is what protection is worth: 100 % is a p99 as alone, 0 % one as unprotected.
-type RemovedPart struct {
-	Arm  string      `json:"arm"`
-	Pct  float64     `json:"pct"`
-	CI95 *[2]float64 `json:"ci95_pct,omitempty"`
+	Worth   *Protected  `json:"protection,omitempty"`     // of the arms classes and rates: of the p99
 }
 
 // trials returns those of a row and arm that count, by round.
@@ -143,11 +136,11 @@ func sumOf(jobs []JobMeasured) (sum float64) {
 	return sum
 }
 
+// valuesOf returns the values in the order of rounds.
 func valuesOf(by map[int]float64) (all []float64) {
-	for _, v := range by {
-		all = append(all, v)
+	for _, round := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, by[round])
 	}
-	slices.Sort(all)
 	return all
 }
 
@@ -174,7 +167,7 @@ func (r *Isolation) analyse() {
 		asked := each(got, func(*IsolationMeasured) float64 { return float64(row.rate) })
 		r.Throttle = append(r.Throttle, ThrottleRow{
 			Name: row.name, Asked: row.rate, Competitors: row.count, Achieved: MedianOf(valuesOf(achieved)),
-			Others: MedianOf(valuesOf(each(got, others))), Short: judge(logRatios(asked, achieved), r.MarginPct, penalty),
+			Others: MedianOf(valuesOf(each(got, others))), Short: judgeBy(located, logRatios(asked, achieved), r.MarginPct, penalty),
 		})
 	}
 	r.analyseWeights()
@@ -190,7 +183,7 @@ func (r *Isolation) analyseWeights() {
 		w := WeightRow{Name: row.name, Depth: row.depth, Total: MedianOf(valuesOf(each(got, total))), Holds: Equivalent}
 		for i, asked := range row.split {
 			points := valuesOf(each(got, func(m *IsolationMeasured) float64 { return 100*m.Jobs[i].Bandwidth/total(m) - float64(asked) }))
-			e := estimate(points)
+			e := located(points)
 			s := Share{Asked: asked, Got: float64(asked) + e.Center}
 			if e.I95 != nil {
 				s.CI95 = &[2]float64{float64(asked) + e.I95.Lo, float64(asked) + e.I95.Hi}
@@ -264,42 +257,11 @@ func (r *Isolation) analyseLatency() {
 			// Less is better here: a longer wait is a negative log ratio, and reads as percent longer.
 			a.Longer = judge(logRatios(by(arm), alone), r.MarginPct, func(ratio float64) float64 { return 100 * math.Expm1(-ratio) })
 		}
+		if arm == classesArm || arm == ratesArm {
+			a.Worth = Protection(alone, by(unprotectedArm), by(arm))
+		}
 		r.Latency.Arms = append(r.Latency.Arms, a)
 	}
-	for _, arm := range []string{classesArm, ratesArm} {
-		pct, ci, ok := Protection(alone, by(unprotectedArm), by(arm))
-		if ok && (r.Latency.Removed == nil || pct > r.Latency.Removed.Pct) {
-			r.Latency.Removed = &RemovedPart{Arm: arm, Pct: pct}
-			if ci != nil {
-				r.Latency.Removed.CI95 = &[2]float64{ci.Lo, ci.Hi}
-			}
-		}
-	}
-}
-
-// Locate returns the Hodges–Lehmann estimate of a sample, and its 95 % interval where there are values enough (6).
-func Locate(sample []float64) (center float64, ci *Interval) {
-	if len(sample) == 0 {
-		return 0, nil
-	}
-	e := estimate(sample)
-	return e.Center, e.I95
-}
-
-// Protection says how much of what unprotected neighbours add is gone with protection, in percent, from three arms whose
-// values are paired by round. ok is false where there is no round in which the neighbours added anything.
-func Protection(alone, unprotected, protected map[int]float64) (pct float64, ci *Interval, ok bool) {
-	var all []float64
-	for round, a := range alone {
-		u, hasU := unprotected[round]
-		p, hasP := protected[round]
-		if hasU && hasP && u > a {
-			all = append(all, 100*(u-p)/(u-a))
-		}
-	}
-	slices.Sort(all)
-	pct, ci = Locate(all)
-	return pct, ci, len(all) > 0
 }
 
 // JSON writes the report as one indented document.

@@ -220,8 +220,8 @@ func (r *Isolation) latencyStudy() []Experiment {
 			}
 		})
 	}
-	if r.Latency != nil && r.Latency.Removed != nil {
-		e.Notes = append(e.Notes, r.Latency.Removed.text())
+	if r.Latency != nil {
+		e.Notes = append(e.Notes, r.Latency.worth()...)
 	}
 	return []Experiment{e}
 }

@@ -121,13 +121,13 @@ func TestIsolationVerdicts(t *testing.T) {
 			t.Errorf("%s: %.2f %% lost, want about %d", row.Name, row.Loss.PenaltyPct, 2*(n-1))
 		}
 	}
-	if p := r.Latency.Removed; p.Arm != ratesArm || math.Abs(p.Pct-98.9) > .5 {
+	if p := r.Latency.Arms[3].Worth.Removed; p == nil || math.Abs(p.Pct-98.9) > .5 {
 		t.Errorf("removed: %+v", p)
 	}
 	if longer := r.Latency.Arms[1].Longer; math.Abs(longer.PenaltyPct-900) > 1 || longer.Verdict != Worse {
 		t.Errorf("unprotected: %+v", longer)
 	}
-	if few := madeUp(2); few.Cost[0].Penalty.CI95Pct != nil || few.Weights[1].Holds != Undecided || few.Latency.Removed.CI95 != nil {
+	if few := madeUp(2); few.Cost[0].Penalty.CI95Pct != nil || few.Weights[1].Holds != Undecided || few.Latency.Arms[3].Worth.Removed != nil {
 		t.Error("two rounds have no interval")
 	}
 }
@@ -363,16 +363,5 @@ func TestIsolationOptions(t *testing.T) {
 		if err := o.complete(); refuse.KindOf(err) != refuse.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestProtection(t *testing.T) {
-	alone, beside := map[int]float64{1: 10, 2: 10, 3: 30}, map[int]float64{1: 50, 2: 90, 3: 20}
-	pct, ci, ok := Protection(alone, beside, map[int]float64{1: 20, 2: 30, 3: 1})
-	if !ok || pct != 75 || ci != nil { // in round 3 nothing was added
-		t.Errorf("got %v %v %v", pct, ci, ok)
-	}
-	if _, _, ok := Protection(alone, alone, alone); ok {
-		t.Error("nothing was added, and something of it removed")
 	}
 }

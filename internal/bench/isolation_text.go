@@ -165,16 +165,35 @@ func (r *Isolation) textLatency(b *strings.Builder) {
 	}
 	wrap(b, "", "A reader of 16 KiB, one request at a time, beside three writers of 256 KiB, 16 in flight each. classes: the reader "+
 		"is of class storage, the writers of class batch. rates: they have write rates too, together a quarter of what they wrote unprotected.")
-	if p := r.Latency.Removed; p != nil {
-		wrap(b, "", p.text())
+	for _, note := range r.Latency.worth() {
+		wrap(b, "", note)
 	}
 	fmt.Fprintln(b)
 }
 
-func (p *RemovedPart) text() string {
-	text := fmt.Sprintf("Of the p99 that unprotected writers add, `%s` takes away %.0f %%", p.Arm, p.Pct)
-	if p.CI95 != nil {
-		text += fmt.Sprintf(" (%.0f..%.0f)", p.CI95[0], p.CI95[1])
+// worth says of each protected arm what protection does to the p99.
+func (l *LatencyRow) worth() []string {
+	var all []string
+	for _, a := range l.Arms {
+		if a.Worth != nil {
+			all = append(all, a.Arm+": the p99 is "+a.Worth.Text("writers")+".")
+		}
 	}
-	return text + "."
+	return all
+}
+
+// Text says it as the rest of a sentence whose subject is what was waited.
+func (p *Protected) Text(neighbours string) string {
+	text := p.Shorter.text() + " shorter than unprotected"
+	if p.Removed == nil {
+		return text + "; what " + neighbours + " add to it was not shown, so no part of that is told"
+	}
+	return text + "; of what unprotected " + neighbours + " add to it, " + p.Removed.text() + " is gone"
+}
+
+func (p Percent) text() string {
+	if p.CI95 == nil {
+		return fmt.Sprintf("%.0f %% (few rounds)", p.Pct)
+	}
+	return fmt.Sprintf("%.0f %% (95 %%: %.0f to %.0f)", p.Pct, p.CI95[0], p.CI95[1])
 }

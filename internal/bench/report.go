@@ -159,10 +159,14 @@ func logRatios(host, arm map[int]float64) []float64 {
 // judge makes a comparison of log ratios in which more is better. toPct turns one into percent worse, and falls as the
 // ratio rises. It returns nil where there is nothing to compare.
 func judge(d []float64, marginPct float64, toPct func(float64) float64) *Comparison {
+	return judgeBy(estimate, d, marginPct, toPct)
+}
+
+func judgeBy(locate func([]float64) Estimate, d []float64, marginPct float64, toPct func(float64) float64) *Comparison {
 	if len(d) == 0 {
 		return nil
 	}
-	e := estimate(d)
+	e := locate(d)
 	c := Comparison{
 		Pairs: e.Pairs, PenaltyPct: toPct(e.Center), CI95Pct: percent(e.I95, toPct), CI90Pct: percent(e.I90, toPct),
 		Verdict: decide(e, logMargin(marginPct)), AtCould: Undecided,

@@ -9,7 +9,7 @@ func studentQuantile(p, freedom float64) float64 {
 	for studentTail(hi, freedom) > 1-p {
 		hi *= 2
 	}
-	for range 100 {
+	for range 60 {
 		if mid := (lo + hi) / 2; studentTail(mid, freedom) > 1-p {
 			lo = mid
 		} else {

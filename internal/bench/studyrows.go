@@ -96,8 +96,12 @@ func (e *Experiment) compare(arm string, ref, trials map[slot]StudyTrial, margin
 		if len(d) == 0 {
 			continue
 		}
+		locate := estimate
+		if e.Arms[0].Name == askedArm { // it was not measured, so nothing in a round cancels the noise of the round
+			locate = located
+		}
 		c := StudyComparison{
-			Arm: arm, Measure: m.Name, Penalty: judge(d, marginPct, m.toPct),
+			Arm: arm, Measure: m.Name, Penalty: judgeBy(locate, d, marginPct, m.toPct),
 			P: differs(d), PEquiv: notEquivalent(d, logMargin(marginPct)),
 		}
 		if len(sessions) > 1 {

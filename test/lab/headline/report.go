@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,22 +18,23 @@ const Format = "berth-headline/1"
 
 // Report is what a run found out.
 type Report struct {
-	Format       string    `json:"format"`
-	Partial      bool      `json:"partial"`
-	Started      time.Time `json:"started"`
-	Ended        time.Time `json:"ended"`
-	Seed         uint64    `json:"seed"`
-	Rounds       int       `json:"rounds"` // planned
-	TrialSeconds float64   `json:"trial_seconds"`
-	Rate         int       `json:"client_reads_per_second"` // that it asks for, whatever the server does
-	Engine       string    `json:"engine"`                  // that the protected arm's disk is switched to
-	ModelPct     int       `json:"model_pct"`               // what io.cost is told, in percent of what the disk does
-	DiskBytes    int64     `json:"disk_bytes_per_second"`   // what the emulated disk lets through
-	DiskRequests int64     `json:"disk_requests_per_second"`
-	Arms         []Arm     `json:"arms"`
-	Removed      *Removed  `json:"removed,omitempty"` // of the p99 that unprotected nodes add
-	Longer       *Removed  `json:"p99_longer_than_alone,omitempty"`
-	Trials       []Trial   `json:"trials"`
+	Format       string           `json:"format"`
+	Partial      bool             `json:"partial"`
+	Started      time.Time        `json:"started"`
+	Ended        time.Time        `json:"ended"`
+	Seed         uint64           `json:"seed"`
+	Rounds       int              `json:"rounds"` // planned
+	TrialSeconds float64          `json:"trial_seconds"`
+	Rate         int              `json:"client_reads_per_second"` // that it asks for, whatever the server does
+	Engine       string           `json:"engine"`                  // that the protected arm's disk is switched to
+	ModelPct     int              `json:"model_pct"`               // what io.cost is told, in percent of what the disk does
+	DiskBytes    int64            `json:"disk_bytes_per_second"`   // what the emulated disk lets through
+	DiskRequests int64            `json:"disk_requests_per_second"`
+	Arms         []Arm            `json:"arms"`
+	Removed      *Removed         `json:"removed,omitempty"`    // of the p99 that unprotected nodes add
+	Worth        *bench.Protected `json:"protection,omitempty"` // what protection does to the p99
+	Longer       *Removed         `json:"p99_longer_than_alone,omitempty"`
+	Trials       []Trial          `json:"trials"`
 }
 
 // Arm is one arm. Centers are Hodges–Lehmann estimates over its trials.
@@ -78,13 +81,13 @@ func (r *Report) finish(cause error) (*Report, error) {
 		a.P99, a.P99CI = located(p99)
 		r.Arms = append(r.Arms, a)
 	}
-	if pct, ci, ok := bench.Protection(by[Alone], by[Unprotected], by[Protected]); ok {
-		r.Removed = &Removed{Pct: pct, CI95: pair(ci)}
+	if r.Worth = bench.Protection(by[Alone], by[Unprotected], by[Protected]); r.Worth != nil && r.Worth.Removed != nil {
+		r.Removed = &Removed{Pct: r.Worth.Removed.Pct, CI95: r.Worth.Removed.CI95}
 	}
 	var longer []float64
-	for round, a := range by[Alone] {
+	for _, round := range slices.Sorted(maps.Keys(by[Alone])) {
 		if p, ok := by[Protected][round]; ok {
-			longer = append(longer, math.Log(p/a))
+			longer = append(longer, math.Log(p/by[Alone][round]))
 		}
 	}
 	if len(longer) > 0 {
@@ -133,8 +136,8 @@ func (r *Report) Text(w io.Writer) error {
 			fmt.Sprintf("%.1f", a.Work.Read/1e6), fmt.Sprintf("%.1f", a.Work.Written/1e6))
 	}
 	fmt.Fprintln(&b)
-	if r.Removed != nil {
-		fmt.Fprintf(&b, "Protection removes %s %% of the p99 that unprotected nodes add.\n", spread(r.Removed.Pct, r.Removed.CI95))
+	if r.Worth != nil {
+		fmt.Fprintf(&b, "The protected service's p99 is %s.\n", r.Worth.Text("nodes"))
 	}
 	if r.Longer != nil {
 		fmt.Fprintf(&b, "The protected service's p99 against alone: %s %% longer (below 0: shorter).\n", spread(r.Longer.Pct, r.Longer.CI95))
