@@ -75,7 +75,7 @@ func (a *app) imageNames(prefix string) words {
 		}
 		var names []string
 		for _, r := range all {
-			if !slices.Contains(args, r.Name) {
+			if !slices.Contains(args, r.Name) && (r.Broken == "" || prefix == "") { // a broken one can be removed, not run
 				names = append(names, prefix+r.Name)
 			}
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -22,14 +23,24 @@ oci:NAME. A layer that several images have is kept once.`,
 }
 
 func (a *app) imageImportCmd() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
-		Use: "import ARCHIVE [NAME]", Short: "add an image from a docker or OCI archive, or an OCI layout folder",
+	var as image.As
+	c := a.jsonFlag(&cobra.Command{
+		Use: "import ARCHIVE [NAME]", Short: "add an image from a docker or OCI archive, an OCI layout folder or the tar of a root",
 		Args: cobra.RangeArgs(1, 2),
-		Long: `Add an image from a file that docker save, podman save or skopeo wrote, or from
-a folder in OCI image layout. Layers are checked against their digests and
-unpacked once for all images. Refused: device nodes, names and hard links that
-leave the image, more than 64 GiB.`,
-		Example: "  berth image import worker.tar worker\n  berth run --image oci:worker -- hostname",
+		Long: `Add an image from a file that docker save, podman save or skopeo wrote, from a
+folder in OCI image layout, or from the tar of a root that mmdebstrap, docker
+export or tar -C ROOT -c . wrote; plain, gzip or zstd. Layers are checked
+against their digests and unpacked once for all images.
+
+NAME is the name in the store; without it the archive's own. Where the archive
+holds several images, the one called NAME is taken, or the one that --pick says.
+
+Refused: device nodes (but those that every node has are left out of a root),
+names and hard links that leave the image, more than 64 GiB, and what does not
+fit on the disk.`,
+		Example: "  berth image import worker.tar worker\n  berth run --image oci:worker -- hostname\n" +
+			"  berth image import all.tar worker --pick registry/worker:1.2\n" +
+			"  docker export box >root.tar && berth image import root.tar box",
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault
 		},
@@ -38,12 +49,11 @@ leave the image, more than 64 GiB.`,
 			if err != nil {
 				return err
 			}
-			name := ""
 			if len(args) > 1 {
-				name = args[1]
+				as.Name = args[1]
 			}
 			progress, done := a.byteProgress("import")
-			rec, err := image.Open(b.Layout).Import(cmd.Context(), args[0], name, progress)
+			rec, err := image.Open(b.Layout).Import(cmd.Context(), args[0], as, progress)
 			done()
 			if err != nil {
 				return err
@@ -52,9 +62,14 @@ leave the image, more than 64 GiB.`,
 				return a.printJSON(rec)
 			}
 			fmt.Fprintf(a.Out, "%s: %s, %s\n", rec.Name, count(len(rec.Layers), "layer"), human(rec.Size))
+			if len(rec.Skipped) > 0 {
+				fmt.Fprintf(a.Err, "left out, every node has its own: %s\n", strings.Join(rec.Skipped, " "))
+			}
 			return nil
 		},
 	})
+	c.Flags().StringVar(&as.Pick, "pick", "", "which `image` of an archive with several: its name there, or its digest (12 digits or more)")
+	return c
 }
 
 func (a *app) imageLsCmd() *cobra.Command {
@@ -79,6 +94,10 @@ func (a *app) imageLsCmd() *cobra.Command {
 			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "NAME\tLAYERS\tSIZE\tIMPORTED")
 			for _, r := range all {
+				if r.Broken != "" {
+					fmt.Fprintf(w, "%s\t-\t-\tbroken: %s; import it again, or berth image rm %s\n", r.Name, r.Broken, r.Name)
+					continue
+				}
 				fmt.Fprintf(w, "%s\t%d\t%s\t%s ago\n", r.Name, len(r.Layers), human(r.Size), ago(r.Imported))
 			}
 			return w.Flush()

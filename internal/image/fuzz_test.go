@@ -14,7 +14,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// FuzzUnpack feeds any bytes as a layer: no panic, and nothing beside the target folder is made or changed.
+// FuzzUnpack feeds any bytes as a layer or a plain root: no panic, and nothing beside the target folder is made or changed.
 func FuzzUnpack(f *testing.F) {
 	needRoot(f)
 	long := strings.Repeat("l/", 60)
@@ -28,9 +28,14 @@ func FuzzUnpack(f *testing.F) {
 		{{Name: ".wh.a"}, {Name: "a/b"}, {Name: "a/.wh..wh..opq"}, {Name: "p", Type: tar.TypeFifo}, {Name: long + "f"}},
 		{{Name: "f", Data: "x", Xattrs: map[string]string{"user.a": "b", "trusted.overlay.opaque": "y", "security.capability": "bad"}}},
 	} {
-		f.Add(imagetest.Layer(f, seed...))
+		f.Add(false, imagetest.Layer(f, seed...))
 	}
-	f.Fuzz(func(t *testing.T, layer []byte) {
+	f.Add(true, imagetest.Layer(f, E{Name: "/a/b", Data: "x"}, E{Name: "/a/h", Type: tar.TypeLink, Link: "//a/b"}, E{Name: "/../canary/f", Data: "bad"}))
+	f.Add(true, imagetest.Layer(f, E{Name: "./dev/null", Type: tar.TypeChar, Major: 1, Minor: 3}, E{Name: "dev", Type: tar.TypeSymlink, Link: "../canary"}, E{Name: "dev/f", Data: "bad"}))
+	for _, format := range sparseFormats() {
+		f.Add(false, sparseLayer(f, format, 1<<20))
+	}
+	f.Fuzz(func(t *testing.T, plain bool, layer []byte) {
 		dir := t.TempDir()
 		target, canary := filepath.Join(dir, "target"), filepath.Join(dir, "canary")
 		if err := os.MkdirAll(filepath.Join(canary, "sub"), 0o755); err != nil {
@@ -48,8 +53,8 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		left := Limits{Bytes: 1 << 20, Entries: 200}
-		_, _ = unpack(root, bytes.NewReader(layer), &left)
+		left := Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24}
+		_ = (&unpacker{plain: plain}).unpack(t.Context(), root, bytes.NewReader(layer), &left)
 		if diff := cmp.Diff(before, append(listing(t, canary), listingTop(t, dir)...)); diff != "" {
 			t.Error(diff)
 		}
@@ -87,14 +92,15 @@ func FuzzImport(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	f.Add(imagetest.Layer(f, E{Name: "./", Type: tar.TypeDir}, E{Name: "./dev/null", Type: tar.TypeChar, Major: 1, Minor: 3}, E{Name: "./bin/sh", Data: "x"}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newStore(t)
-		s.Limits = Limits{Bytes: 1 << 20, Entries: 200}
+		s.Limits = Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24}
 		path := filepath.Join(t.TempDir(), "archive")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := s.Import(t.Context(), path, "x", nil)
+		_, err := s.Import(t.Context(), path, As{Name: "x"}, nil)
 		want := 0
 		if err == nil {
 			want = 1

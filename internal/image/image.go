@@ -46,6 +46,9 @@ type Record struct {
 	Size     int64     `json:"size"`     // bytes of all files in all layers, unpacked
 	Created  time.Time `json:"created"`  // by its maker
 	Imported time.Time `json:"imported"` // into this store
+
+	Skipped []string `json:"skipped,omitempty"` // device nodes that its import left out: every node has them
+	Broken  string   `json:"broken,omitempty"`  // why the record cannot be read; all but Name is empty then
 }
 
 // recordVersion is the version of the record format that this code writes.

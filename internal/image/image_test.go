@@ -67,7 +67,7 @@ func TestImportKinds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
 			var done, total int64
-			r, err := s.Import(t.Context(), archive(t), "img:1", func(d, n int64) { done, total = d, n })
+			r, err := s.Import(t.Context(), archive(t), As{Name: "img:1"}, func(d, n int64) { done, total = d, n })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,23 +23,28 @@ import (
 // a node (trusted attributes need privilege over the host).
 const sizeAttr = "trusted.berth.size"
 
-// Import reads an image from archive (a docker archive as docker save writes it, a tar of an OCI image layout, or a
-// folder in that layout; plain, gzip or zstd) into the store under name. name "" takes the name that the archive gives.
-// Where the archive holds several images, name picks one; of one image for several machines this machine's is taken.
-// An image of that name is replaced: nodes that run keep the layers they have.
+// As says which image of an archive to import, and under which name.
+type As struct {
+	Name string // in the store; "" takes the name that the archive gives
+	Pick string // which of several images (findImage); "" is the one called Name, or the only one
+}
+
+// Import reads an image into the store from archive: a docker archive as docker save writes it, a tar of an OCI image
+// layout, a tar of a plain root (root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of one image for
+// several machines this machine's is taken. An image of that name is replaced: nodes that run keep the layers they have.
 //
 // progress, if not nil, is called with the bytes of layers read so far and in all.
 //
 // Errors: refuse.NotFound without an archive; refuse.Invalid for an archive that is damaged, holds what is refused
 // (device nodes, names that lead out, owners beyond 65535) or goes beyond the store's limits; refuse.Cannot for another
-// machine's image.
-func (s Store) Import(ctx context.Context, archive, name string, progress func(done, total int64)) (Record, error) {
-	if name != "" {
-		if err := checkName(name); err != nil {
+// machine's image, and where the file system has too little room.
+func (s Store) Import(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
+	if as.Name != "" {
+		if err := checkName(as.Name); err != nil {
 			return Record{}, err
 		}
-		if strings.ContainsFunc(name, unicode.IsSpace) { // no spec could name it: oci:NAME has none
-			return Record{}, refuse.Invalidf("%q is not an image name: no spaces", name)
+		if strings.ContainsFunc(as.Name, unicode.IsSpace) { // no spec could name it: oci:NAME has none
+			return Record{}, refuse.Invalidf("%q is not an image name: no spaces", as.Name)
 		}
 	}
 	unlock, err := s.lock(ctx)
@@ -50,8 +55,9 @@ func (s Store) Import(ctx context.Context, archive, name string, progress func(d
 	if err := s.sweep(ctx); err != nil {
 		return Record{}, err
 	}
-	r, err := s.add(ctx, archive, name, progress)
+	r, err := s.add(ctx, archive, as, progress)
 	if err != nil {
+		err = fullErr(s.dir, err)
 		// Not with ctx: an interrupted import cleans up after itself too.
 		return Record{}, errors.Join(fmt.Errorf("import %s: %w", archive, err), s.sweep(context.WithoutCancel(ctx)))
 	}
@@ -59,16 +65,22 @@ func (s Store) Import(ctx context.Context, archive, name string, progress func(d
 }
 
 // add is Import under the lock.
-func (s Store) add(ctx context.Context, archive, name string, progress func(done, total int64)) (Record, error) {
+func (s Store) add(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
+	if is, err := isRoot(ctx, archive); err != nil {
+		return Record{}, err
+	} else if is {
+		return s.addRoot(ctx, archive, as, progress)
+	}
 	src, err := openSource(ctx, archive, s.tmp(), s.Limits.Bytes)
 	if err != nil {
 		return Record{}, err
 	}
 	defer src.close()
-	img, err := findImage(src, name)
+	img, err := findImage(src, as.Pick, as.Name)
 	if err != nil {
 		return Record{}, err
 	}
+	name := as.Name
 	if name == "" {
 		name = img.tag
 	}
@@ -96,6 +108,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		return Record{}, err
 	}
 	m := meter{report: progress}
+	need := map[string]int64{} // by digest: a layer that occurs twice is unpacked once
 	for _, l := range img.layers {
 		f, size, err := src.open(l.path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -104,15 +117,27 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		if err != nil {
 			return Record{}, readErr("layer "+l.path, err)
 		}
+		if !s.has(l.diffID) {
+			need[l.diffID] = plainSize(f, size)
+		}
 		f.Close()
 		m.total += size
+	}
+	sum := int64(0)
+	for _, n := range need {
+		sum += n
+	}
+	if err := needSpace(s.tmp(), sum); err != nil {
+		return Record{}, err
 	}
 	left := s.Limits
 	made := map[string]string{} // where each new layer lies until all are there, by digest
 	for _, l := range img.layers {
-		if err := s.addLayer(ctx, src, l, made, &left, &m); err != nil {
+		out, err := s.addLayer(ctx, src, l, made, &left, &m)
+		if err != nil {
 			return Record{}, fmt.Errorf("layer %s: %w", l.path, err)
 		}
+		r.Skipped = append(r.Skipped, out...)
 	}
 	step.Fault("layers unpacked")
 	if err := s.place(made); err != nil {
@@ -128,24 +153,26 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	return r, s.write(r)
 }
 
-// addLayer unpacks one layer into tmp, unless the store has it already.
-func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) error {
+// addLayer unpacks one layer into tmp, unless the store has it already, and returns what it left out.
+func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) ([]string, error) {
 	f, size, err := src.open(l.path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	if _, twice := made[l.diffID]; twice || s.has(l.diffID) {
 		m.add(size)
-		return nil
+		return nil, nil
 	}
 	tmp, err := s.scratch()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	made[l.diffID] = tmp
 	step.Fault("layer begun")
-	return unpackLayer(ctx, tmp, io.TeeReader(f, m), l, left)
+	u := &unpacker{}
+	_, err = u.layer(ctx, tmp, io.TeeReader(f, m), l, left)
+	return u.out, err
 }
 
 // place moves new layers to where they belong, once they are on disk: a power cut must not spare the rename and lose
@@ -175,41 +202,40 @@ func (s Store) place(made map[string]string) error {
 	return d.Sync()
 }
 
-// unpackLayer unpacks the layer read from r into dir and verifies both its digests.
-func unpackLayer(ctx context.Context, dir string, r io.Reader, l layerFile, left *Limits) error {
+// layer unpacks the layer read from r into dir, verifies those of its digests that l says, and returns the digest of the
+// plain stream.
+func (u *unpacker) layer(ctx context.Context, dir string, r io.Reader, l layerFile, left *Limits) (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
+		return "", err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer root.Close()
 	packed := newDigestReader(ctxReader{ctx, r})
 	stream, err := decompress(packed)
 	if err != nil {
-		return archiveErr("its compression", err)
+		return "", archiveErr("its compression", err)
 	}
 	defer stream.Close()
 	plain := newDigestReader(&limitReader{stream, left.Bytes + 512*int64(left.Entries)})
-	size, err := unpack(root, plain, left)
+	if err := u.unpack(ctx, root, plain, left); err != nil {
+		return "", err
+	}
+	digest, err := plain.check("its content", l.diffID)
+	if err == nil && l.digest != "" {
+		_, err = packed.check("its file", l.digest)
+	}
 	if err != nil {
-		return err
-	}
-	if err := plain.check("its content", l.diffID); err != nil {
-		return err
-	}
-	if l.digest != "" {
-		if err := packed.check("its file", l.digest); err != nil {
-			return err
-		}
+		return "", err
 	}
 	d, err := root.Open(".")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer d.Close()
-	return setAttr(int(d.Fd()), sizeAttr, strconv.FormatInt(size, 10))
+	return digest, setAttr(int(d.Fd()), sizeAttr, strconv.FormatInt(u.size, 10))
 }
 
 // layerSize returns the bytes of a layer's files.

@@ -14,7 +14,7 @@ import (
 // next import works. It runs itself again as the process that is killed.
 func TestImportKilled(t *testing.T) {
 	if root, archive := os.Getenv("BERTH_TEST_ROOT"), os.Getenv("BERTH_TEST_ARCHIVE"); root != "" {
-		_, err := Open(layout.New(root)).Import(t.Context(), archive, "x", func(done, total int64) {
+		_, err := Open(layout.New(root)).Import(t.Context(), archive, As{Name: "x"}, func(done, total int64) {
 			if done > total/2 {
 				fmt.Println("half")
 				select {}
@@ -55,7 +55,7 @@ func TestImportKilled(t *testing.T) {
 			t.Errorf("left in %s: %v", d, left)
 		}
 	}
-	if _, err := s.Import(t.Context(), archive, "x", nil); err != nil {
+	if _, err := s.Import(t.Context(), archive, As{Name: "x"}, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,9 +68,10 @@ type layerFile struct {
 	diffID string // of the plain tar stream
 }
 
-// findImage picks one image of a source: the one called name if there is such a one, else the only one that fits this
-// machine. name may be "".
-func findImage(s source, name string) (found, error) {
+// findImage finds the image that pick means: a name that the archive gives, with or without ":latest", or the beginning
+// of a digest. Without pick it is the one called name, if there is such a one, else the only one that fits this machine.
+// Both may be "".
+func findImage(s source, pick, name string) (found, error) {
 	var all []found
 	var err error
 	r, _, ociErr := s.open("oci-layout")
@@ -85,31 +87,71 @@ func findImage(s source, name string) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	fits := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return !here(f.config.platform) })
-	if len(fits) == 0 && len(all) > 0 {
-		return found{}, refuse.Cannotf("import an image for this machine",
-			"the image is for %s, this machine is linux/%s", platforms(all), runtime.GOARCH)
-	}
-	return pick(fits, name)
-}
-
-func pick(all []found, name string) (found, error) {
-	for _, f := range all {
-		if name != "" && f.tag == name {
-			return f, nil
-		}
-	}
 	if len(all) == 0 {
 		return found{}, refuse.Invalidf("the archive holds no image")
 	}
-	if !slices.ContainsFunc(all, func(f found) bool { return f.digest != all[0].digest }) {
-		return all[0], nil // one image, perhaps with several tags
+	asked := all
+	if pick != "" {
+		if asked = picked(all, pick); len(asked) == 0 {
+			return found{}, &refuse.Error{
+				Kind: refuse.NotFound, What: "the archive holds no image " + pick, Remedy: "it holds " + listed(all),
+			}
+		}
 	}
-	var tags []string
+	fits := slices.DeleteFunc(slices.Clone(asked), func(f found) bool { return !here(f.config.platform) })
+	if len(fits) == 0 {
+		return found{}, refuse.Cannotf("import an image for this machine",
+			"the image is for %s, this machine is linux/%s", platforms(asked), runtime.GOARCH)
+	}
+	for _, f := range fits {
+		if pick == "" && name != "" && f.tag == name {
+			return f, nil
+		}
+	}
+	if slices.ContainsFunc(fits, func(f found) bool { return f.digest != fits[0].digest }) {
+		return found{}, &refuse.Error{
+			Kind: refuse.Invalid, What: "the archive holds several images: " + listed(fits), Remedy: "say which with --pick",
+		}
+	}
+	return fits[0], nil // one image, perhaps with several tags
+}
+
+// picked returns the images that pick can mean: those called so, else those of such a digest.
+func picked(all []found, pick string) []found {
+	for _, fits := range []func(found) bool{
+		func(f found) bool { return f.tag == pick },
+		func(f found) bool { return f.tag == pick+":latest" },
+		func(f found) bool {
+			hex := strings.TrimPrefix(pick, "sha256:")
+			return len(hex) >= shortDigest && strings.HasPrefix(f.digest, "sha256:"+hex)
+		},
+	} {
+		if some := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return !fits(f) }); len(some) > 0 {
+			return some
+		}
+	}
+	return nil
+}
+
+// shortDigest is how much of a digest names an image.
+const shortDigest = 12
+
+// listed names images for a sentence, at most 20: by the name that the archive gives to this one alone, else the digest.
+func listed(all []found) string {
+	var names []string
 	for _, f := range all {
-		tags = append(tags, f.tag)
+		name := f.tag
+		if name == "" || slices.ContainsFunc(all, func(g found) bool { return g.tag == f.tag && g.digest != f.digest }) {
+			name = f.digest[:min(len(f.digest), len("sha256:")+shortDigest)]
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	return found{}, refuse.Invalidf("the archive holds %d images: name one of %s", len(all), strings.Join(tags, ", "))
+	if more := len(names) - 20; more > 0 {
+		names = append(names[:20], strconv.Itoa(more)+" more")
+	}
+	return strings.Join(names, ", ")
 }
 
 // here reports whether an image's configuration fits this machine. Absent values fit.
@@ -197,7 +239,8 @@ func ociImage(s source, digest, tag string, m manifest) ([]found, error) {
 func dockerImages(s source) ([]found, error) {
 	r, _, err := s.open("manifest.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refuse.Invalidf("this is neither an OCI image (oci-layout, index.json) nor a docker archive (manifest.json)")
+		return nil, refuse.Invalidf("this is neither an OCI image (oci-layout, index.json), nor a docker archive (manifest.json), "+
+			"nor a tar of a root (%s at its top); a folder that is a root needs no import: image: dir:PATH", strings.Join(rootFolders(), ", "))
 	}
 	if err != nil {
 		return nil, readErr("manifest.json", err)

@@ -81,7 +81,7 @@ func openLayout(dir string) (source, found, error) {
 		return nil, found{}, err
 	}
 	src := folderSource{root}
-	img, err := findImage(src, "")
+	img, err := findImage(src, "", "")
 	if err != nil {
 		src.close()
 		return nil, found{}, err
@@ -195,7 +195,7 @@ func (u *Unpack) Do(ctx context.Context) error {
 		return refuse.Busyf("image %s changed between plan and apply: it is %s now; apply again", u.Ref, img.digest)
 	}
 	if _, err := s.addImage(ctx, src, img, u.Ref.String(), nil); err != nil {
-		return errors.Join(fmt.Errorf("image %s: %w", u.Ref, err), s.sweep(context.WithoutCancel(ctx)))
+		return errors.Join(fmt.Errorf("image %s: %w", u.Ref, fullErr(s.dir, err)), s.sweep(context.WithoutCancel(ctx)))
 	}
 	return nil
 }

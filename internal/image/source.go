@@ -25,14 +25,25 @@ import (
 // source is where an image is read from: a folder, or a tar file without unpacking it.
 type source interface {
 	// open opens a file by its name relative to the source. Errors are fs.ErrNotExist when it is not there.
-	open(name string) (io.ReadCloser, int64, error)
+	open(name string) (blob, int64, error)
 	close() error
 }
+
+// blob is an open file of a source.
+type blob interface {
+	io.ReadCloser
+	io.ReaderAt
+}
+
+// section is a blob that is a part of a file.
+type section struct{ *io.SectionReader }
+
+func (section) Close() error { return nil }
 
 // folderSource reads a folder, confined to it.
 type folderSource struct{ root *os.Root }
 
-func (s folderSource) open(name string) (io.ReadCloser, int64, error) {
+func (s folderSource) open(name string) (blob, int64, error) {
 	f, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
 	if err != nil {
 		return nil, 0, err
@@ -81,6 +92,9 @@ func newTarSource(f *os.File) (*tarSource, error) {
 			return nil, refuse.Invalidf("the archive is no image: it has more than %d files", maxOuter)
 		}
 		name := path.Clean(h.Name)
+		if isSparse(h) {
+			return nil, refuse.Invalidf("the archive holds %q as a sparse file: pack it without tar's --sparse", h.Name)
+		}
 		switch h.Typeflag {
 		case tar.TypeReg:
 			offset, err := f.Seek(0, io.SeekCurrent)
@@ -96,7 +110,7 @@ func newTarSource(f *os.File) (*tarSource, error) {
 	}
 }
 
-func (s *tarSource) open(name string) (io.ReadCloser, int64, error) {
+func (s *tarSource) open(name string) (blob, int64, error) {
 	name = path.Clean(name)
 	for range 8 {
 		p, ok := s.index[name]
@@ -104,7 +118,7 @@ func (s *tarSource) open(name string) (io.ReadCloser, int64, error) {
 			break
 		}
 		if p.link == "" {
-			return io.NopCloser(io.NewSectionReader(s.file, p.offset, p.size)), p.size, nil
+			return section{io.NewSectionReader(s.file, p.offset, p.size)}, p.size, nil
 		}
 		name = p.link
 	}
@@ -149,7 +163,7 @@ func openSource(ctx context.Context, archive, tmp string, limit int64) (source, 
 
 // inflate returns f itself at its start, or a nameless temporary file with what f unpacks to.
 func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File, error) {
-	var magic [4]byte
+	var magic [6]byte
 	n, err := io.ReadFull(f, magic[:])
 	if err != nil && n == 0 {
 		return nil, refuse.Invalidf("the archive is empty or cannot be read: %w", err)
@@ -159,6 +173,11 @@ func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File
 	}
 	if compression(magic[:n]) == "" {
 		return f, nil
+	}
+	if info, err := f.Stat(); err == nil {
+		if err := needSpace(tmp, plainSize(f, info.Size())); err != nil {
+			return nil, err
+		}
 	}
 	r, err := decompress(ctxReader{ctx, f})
 	if err != nil {
@@ -191,19 +210,27 @@ func compression(magic []byte) string {
 		return "gzip"
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		return "zstd"
+	case bytes.HasPrefix(magic, []byte("\xfd7zXZ\x00")):
+		return "xz"
+	case bytes.HasPrefix(magic, []byte("BZh")):
+		return "bzip2"
 	}
 	return ""
 }
 
-// decompress returns the plain stream of r, which may be gzip, zstd or plain.
+// decompress returns the plain stream of r, which may be gzip, zstd or plain. Others are refused by name.
 func decompress(r io.Reader) (io.ReadCloser, error) {
-	magic := make([]byte, 4)
+	magic := make([]byte, 6)
 	n, err := io.ReadFull(r, magic)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
 		return nil, err
 	}
 	r = io.MultiReader(bytes.NewReader(magic[:n]), r)
-	switch compression(magic[:n]) {
+	switch kind := compression(magic[:n]); kind {
+	case "xz", "bzip2":
+		return nil, &refuse.Error{
+			Kind: refuse.Invalid, What: "it is compressed with " + kind + "; gzip, zstd and none are read", Remedy: "unpack it first: " + kind + " -d",
+		}
 	case "gzip":
 		return gzip.NewReader(r)
 	case "zstd":
@@ -279,15 +306,16 @@ func (d *digestReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check reads the rest and compares the digest.
-func (d *digestReader) check(what, want string) error {
+// check reads the rest, compares the digest with want, unless that is "", and returns it.
+func (d *digestReader) check(what, want string) (string, error) {
 	if _, err := io.Copy(io.Discard, d); err != nil {
-		return archiveErr(what, err)
+		return "", archiveErr(what, err)
 	}
-	if got := "sha256:" + hex.EncodeToString(d.h.Sum(nil)); got != want {
-		return refuse.Invalidf("%s is damaged: its digest is %s, it should be %s", what, got, want)
+	got := "sha256:" + hex.EncodeToString(d.h.Sum(nil))
+	if want != "" && got != want {
+		return "", refuse.Invalidf("%s is damaged: its digest is %s, it should be %s", what, got, want)
 	}
-	return nil
+	return got, nil
 }
 
 // blobPath is the place of a blob in an OCI image layout.

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -129,62 +127,6 @@ func (s Store) sweep(ctx context.Context) error {
 	return nil
 }
 
-// List returns the images in the order of their names.
-func (s Store) List() ([]Record, error) {
-	files, err := os.ReadDir(s.records())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list images: %w", err)
-	}
-	var all []Record
-	for _, f := range files {
-		if !strings.HasSuffix(f.Name(), ".json") {
-			continue
-		}
-		r, err := readRecord(filepath.Join(s.records(), f.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed while we looked
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b Record) int { return cmp.Compare(a.Name, b.Name) })
-	return all, nil
-}
-
-// Get returns the image of a name, or of the name with ":latest" after it. It is refuse.NotFound when there is none.
-func (s Store) Get(name string) (Record, error) {
-	if err := checkName(name); err != nil {
-		return Record{}, err
-	}
-	for _, n := range []string{name, name + ":latest"} {
-		r, err := readRecord(s.record(n))
-		if !errors.Is(err, fs.ErrNotExist) {
-			return r, err
-		}
-	}
-	return Record{}, &refuse.Error{Kind: refuse.NotFound, What: fmt.Sprintf("there is no image %s", name), Remedy: s.Hint(name, "")}
-}
-
-func readRecord(file string) (Record, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return Record{}, err
-	}
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return Record{}, readErr(file, err)
-	}
-	if r.Version > recordVersion {
-		return Record{}, refuse.Cannotf("use the newer berth", "image %s was imported by a newer berth", r.Name)
-	}
-	return r, nil
-}
-
 // write puts a record in place, all or nothing.
 func (s Store) write(r Record) error {
 	data, err := json.MarshalIndent(r, "", "  ")
@@ -221,18 +163,18 @@ func syncDir(dir string) error {
 type Users func(name string, layers []string) ([]string, error)
 
 // Remove removes an image and those of its layers that nothing else uses. It is refuse.Busy when a node uses the image,
-// and refuse.NotFound when there is none.
+// and refuse.NotFound when there is none. A broken record is removed too, whoever names it: no node can start from it.
 func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, err := s.Get(name)
+	r, err := s.find(name)
 	if err != nil {
 		return err
 	}
-	others, err := s.referenced(r.Name)
+	others, _, err := s.referenced(r.Name)
 	if err != nil {
 		return err
 	}
@@ -246,7 +188,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	if err != nil {
 		return err
 	}
-	if len(nodes) > 0 {
+	if len(nodes) > 0 && r.Broken == "" {
 		return refuse.Busyf("image %s is used by %s", r.Name, strings.Join(nodes, ", "))
 	}
 	if err := os.Remove(s.record(r.Name)); err != nil {
@@ -257,7 +199,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 }
 
 // Collect removes the layers that no image has and no node uses: what a second import of the same name, a killed Remove
-// or a killed import left.
+// or a killed import left. It removes none while a record is broken: nobody knows then which layers are that image's.
 func (s Store) Collect(ctx context.Context, users Users) error {
 	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -271,9 +213,12 @@ func (s Store) Collect(ctx context.Context, users Users) error {
 }
 
 func (s Store) collect(ctx context.Context, users Users) error {
-	kept, err := s.referenced("")
+	kept, unsure, err := s.referenced("")
 	if err != nil {
 		return err
+	}
+	if unsure {
+		return s.sweep(ctx)
 	}
 	dirs, err := os.ReadDir(s.layers())
 	if err != nil {
@@ -298,22 +243,4 @@ func (s Store) collect(ctx context.Context, users Users) error {
 		step.Fault("layer moved away")
 	}
 	return s.sweep(ctx)
-}
-
-// referenced returns the layers of all images but one.
-func (s Store) referenced(but string) (map[string]bool, error) {
-	all, err := s.List()
-	if err != nil {
-		return nil, err
-	}
-	set := map[string]bool{}
-	for _, r := range all {
-		if r.Name == but {
-			continue
-		}
-		for _, l := range r.Layers {
-			set[l] = true
-		}
-	}
-	return set, nil
 }

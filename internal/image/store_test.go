@@ -68,7 +68,7 @@ func TestImportRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			_, err := s.Import(t.Context(), c.archive, c.as, nil)
+			_, err := s.Import(t.Context(), c.archive, As{Name: c.as}, nil)
 			if refuse.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got kind %d: %v; want %d about %q", refuse.KindOf(err), err, c.kind, c.says)
 			}
@@ -96,7 +96,7 @@ func TestImportZstdLayer(t *testing.T) {
 	if err := os.WriteFile(archive, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := s.Import(t.Context(), archive, "", nil); err != nil || r.Name != "z:1" {
+	if r, err := s.Import(t.Context(), archive, As{Name: ""}, nil); err != nil || r.Name != "z:1" {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -109,7 +109,7 @@ func TestRemoveKeepsWhatIsUsed(t *testing.T) {
 		name   string
 		layers [][]byte
 	}{{"a", [][]byte{shared, old}}, {"b", [][]byte{shared}}, {"a", [][]byte{shared, newer}}} {
-		if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, imagetest.Image{Layers: c.layers}), c.name, nil); err != nil {
+		if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, imagetest.Image{Layers: c.layers}), As{Name: c.name}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,14 +196,14 @@ func TestImportInterrupted(t *testing.T) {
 	s := newStore(t)
 	archive := imagetest.OCIArchive(t, twoLayers(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := s.Import(ctx, archive, "x", func(int64, int64) { cancel() })
+	_, err := s.Import(ctx, archive, As{Name: "x"}, func(int64, int64) { cancel() })
 	if !isContext(err) {
 		t.Errorf("got %v", err)
 	}
 	if left, _ := os.ReadDir(s.tmp()); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	if _, err := s.Import(t.Context(), archive, "x", nil); err != nil {
+	if _, err := s.Import(t.Context(), archive, As{Name: "x"}, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -276,7 +276,7 @@ func TestInitKind(t *testing.T) {
 		E{Name: "opt/sbin/init", Mode: 0o755, Data: "\x7fELF"}, E{Name: "init", Mode: 0o755, Data: "#!/bin/sh\n"},
 		E{Name: "ring", Type: '2', Link: "bin/../ring"}, E{Name: "bin/.wh.sh"},
 	))
-	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, busybox), "b", nil); err != nil {
+	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, busybox), As{Name: "b"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	img, err := s.Resolve(vnode.Image{Kind: vnode.OCIImage, Ref: "b"})

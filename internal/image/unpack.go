@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,12 +20,13 @@ import (
 
 // Limits bound what an archive may unpack to, so that a small malicious one cannot fill the disk.
 type Limits struct {
-	Bytes   int64 // of all layers of one image, unpacked, holes of sparse files counted
+	Bytes   int64 // of all layers of one image, unpacked, without the holes of sparse files
 	Entries int   // files, folders and links of all layers of one image
+	Sparse  int64 // lengths of all sparse files of one image: reading a hole takes time, 10 s for 1 TiB
 }
 
-// DefaultLimits are far beyond ordinary images: 64 GiB and 4 million entries.
-func DefaultLimits() Limits { return Limits{Bytes: 64 << 30, Entries: 4_000_000} }
+// DefaultLimits are far beyond ordinary images: 64 GiB, 4 million entries and 4 TiB of sparse files.
+func DefaultLimits() Limits { return Limits{Bytes: 64 << 30, Entries: 4_000_000, Sparse: 4 << 40} }
 
 // maxID is the largest uid and gid a node's id range holds. Larger owners are refused, not changed to nobody: a file
 // whose owner has no place in the range could be neither written nor copied up (EOVERFLOW), and an owner changed in
@@ -40,40 +42,45 @@ const maxPath = unix.PathMax - 1
 // leaves the folder, symbolic links followed; everything else is done by the kernel's *at calls on that descriptor
 // with a name of one component, that never follow a link.
 type unpacker struct {
+	ctx    context.Context
+	in     *counter // the plain stream
 	root   *os.Root
-	left   *Limits // what may still be unpacked; shared by an image's layers
-	size   int64   // bytes of files so far
-	dir    string  // name of the open folder parent; "" if none
+	plain  bool     // a plain root, not a layer: see root.go
+	out    []string // device nodes that were left out
+	left   *Limits  // what may still be unpacked; shared by an image's layers
+	size   int64    // bytes of files so far
+	dir    string   // name of the open folder parent; "" if none
 	parent *os.File
 	times  map[string]time.Time // folders' mtimes: set at the end, filling a folder changes it
 	buf    []byte
 }
 
-// unpack writes the plain tar stream r into root, which must be an empty folder that nobody else writes to, and returns
-// the bytes of its files. It lowers left by what it wrote.
+// unpack writes the tar stream r into root, which must be an empty folder that nobody else writes to. It lowers left by
+// what it wrote; u.size is then the bytes of the files.
 //
 // Folders that the layer needs but does not list are made as root's with mode 0755.
-func unpack(root *os.Root, r io.Reader, left *Limits) (int64, error) {
-	u := &unpacker{root: root, left: left, times: map[string]time.Time{}, buf: make([]byte, 256<<10)}
+func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left *Limits) error {
+	u.ctx, u.in, u.root, u.left = ctx, &counter{r: r}, root, left
+	u.times, u.buf = map[string]time.Time{}, make([]byte, 256<<10)
 	defer u.forget()
-	t := tar.NewReader(r)
+	t := tar.NewReader(u.in)
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return 0, archiveErr("layer", err)
+			return archiveErr("layer", err)
 		}
 		err = u.count()
 		if err == nil {
 			err = u.entry(h, t)
 		}
 		if err != nil {
-			return 0, entryErr(h.Name, err)
+			return entryErr(h.Name, err)
 		}
 	}
-	return u.size, u.setTimes()
+	return u.setTimes()
 }
 
 // count takes one file or folder off the limit.
@@ -88,6 +95,11 @@ func (u *unpacker) count() error {
 func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
+	}
+	if u.plain {
+		if err := plainEntry(h); err != nil {
+			return err
+		}
 	}
 	name, err := cleanName(h.Name)
 	if err != nil {
@@ -119,6 +131,10 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	case tar.TypeLink:
 		return u.hardLink(name, h)
 	case tar.TypeChar, tar.TypeBlock:
+		if isStandard(name, h) {
+			u.out = append(u.out, name)
+			return nil
+		}
 		return refuse.Invalidf("device nodes are refused: give the node a device by its spec")
 	}
 	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
@@ -237,10 +253,11 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 
 // file writes a regular file.
 func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
-	if u.left.Bytes -= h.Size; h.Size < 0 || u.left.Bytes < 0 {
-		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
+	if !isSparse(h) {
+		if err := u.take(h.Size); err != nil {
+			return err
+		}
 	}
-	u.size += h.Size
 	if err := u.clear(name); err != nil {
 		return err
 	}
@@ -250,8 +267,13 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	// The struct hides os.File's ReadFrom, which would allocate a buffer of its own for each file.
-	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r, u.buf); err != nil {
+	if isSparse(h) {
+		err = u.sparse(f, h, r)
+	} else {
+		// The struct hides os.File's ReadFrom, which would allocate a buffer of its own for each file.
+		_, err = io.CopyBuffer(struct{ io.Writer }{f}, r, u.buf)
+	}
+	if err != nil {
 		return archiveErr("its data", err)
 	}
 	if err := setAttrs(fd, h); err != nil {
@@ -262,6 +284,21 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 		return err
 	}
 	return unix.UtimesNanoAt(u.fd(), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// largeFile is from when on a file's size is compared with the free space before it is written.
+const largeFile = 1 << 20
+
+// take takes n bytes that are about to be written off the limit.
+func (u *unpacker) take(n int64) error {
+	if u.left.Bytes -= n; n < 0 || u.left.Bytes < 0 {
+		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
+	}
+	u.size += n
+	if n < largeFile {
+		return nil
+	}
+	return needSpace(u.root.Name(), n)
 }
 
 // special makes a symbolic link, whose target is data and never followed, or a FIFO.

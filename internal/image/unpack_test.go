@@ -29,9 +29,8 @@ func unpackTo(t testing.TB, layer []byte) (string, error) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	left := Limits{Bytes: 1 << 20, Entries: 1000}
-	_, err = unpack(root, bytes.NewReader(layer), &left)
-	return dir, err
+	left := Limits{Bytes: 1 << 20, Entries: 1000, Sparse: 1 << 40}
+	return dir, (&unpacker{}).unpack(t.Context(), root, bytes.NewReader(layer), &left)
 }
 
 // listing is a folder as text: type and mode, owner, size or target, name.
@@ -243,7 +242,7 @@ func TestOverlayAgrees(t *testing.T) {
 		imagetest.Layer(t, E{Name: "merge/.wh.a"}, E{Name: "swap/now", Data: "4"}, E{Name: "link", Type: tar.TypeSymlink, Link: "/merge/../merge/b"}),
 		imagetest.Layer(t),
 	}}
-	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, img), "x", nil); err != nil {
+	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, img), As{Name: "x"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Get("x")

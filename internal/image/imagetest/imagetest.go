@@ -9,8 +9,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -160,21 +162,32 @@ func OCIArchive(t testing.TB, images ...Image) string {
 // DockerArchive writes an image as docker save does (plain layers) and returns its path.
 func DockerArchive(t testing.TB, tag string, i Image) string {
 	t.Helper()
-	config := i.configJSON(t)
-	name := Digest(config)[len("sha256:"):] + ".json"
-	entries := []Entry{{Name: name, Data: string(config)}}
-	layers := []string{}
-	for _, l := range i.Layers {
-		dir := Digest(l)[len("sha256:"):]
-		layers = append(layers, dir+"/layer.tar")
-		entries = append(entries, Entry{Name: dir + "/", Type: tar.TypeDir}, Entry{Name: dir + "/layer.tar", Data: string(l)})
+	return DockerArchives(t, map[string]Image{tag: i})
+}
+
+// DockerArchives is DockerArchive of several images by their tags, in the order of these.
+func DockerArchives(t testing.TB, images map[string]Image) string {
+	t.Helper()
+	var entries []Entry
+	manifest := []any{}
+	for _, tag := range slices.Sorted(maps.Keys(images)) {
+		i := images[tag]
+		config := i.configJSON(t)
+		name := Digest(config)[len("sha256:"):] + ".json"
+		entries = append(entries, Entry{Name: name, Data: string(config)})
+		layers := []string{}
+		for _, l := range i.Layers {
+			dir := Digest(l)[len("sha256:"):]
+			layers = append(layers, dir+"/layer.tar")
+			entries = append(entries, Entry{Name: dir + "/", Type: tar.TypeDir}, Entry{Name: dir + "/layer.tar", Data: string(l)})
+		}
+		tags := []string{}
+		if tag != "" {
+			tags = append(tags, tag)
+		}
+		manifest = append(manifest, map[string]any{"Config": name, "RepoTags": tags, "Layers": layers})
 	}
-	tags := []string{}
-	if tag != "" {
-		tags = append(tags, tag)
-	}
-	m := toJSON(t, []any{map[string]any{"Config": name, "RepoTags": tags, "Layers": layers}})
-	return write(t, "docker.tar", Layer(t, append(entries, Entry{Name: "manifest.json", Data: string(m)})...))
+	return write(t, "docker.tar", Layer(t, append(entries, Entry{Name: "manifest.json", Data: string(toJSON(t, manifest))})...))
 }
 
 func write(t testing.TB, name string, data []byte) string {

@@ -1,0 +1,86 @@
+package image
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// maxPlain bounds what a file's own word about its size is taken for, so that sums do not overflow.
+const maxPlain = 16 << 40
+
+// plainSize is what a file unpacks to, as far as it says so: gzip says it modulo 4 GiB, zstd mostly not. It is at least
+// the file's own size; too small an answer costs only that a full disk is noticed later.
+func plainSize(f io.ReaderAt, size int64) int64 {
+	head := make([]byte, zstd.HeaderMaxSize)
+	n, _ := f.ReadAt(head, 0) // a file that cannot be read fails when it is unpacked
+	said := uint64(0)
+	switch compression(head[:n]) {
+	case "gzip":
+		var tail [4]byte
+		if n, _ := f.ReadAt(tail[:], size-4); size > 4 && n == 4 {
+			said = uint64(binary.LittleEndian.Uint32(tail[:]))
+		}
+	case "zstd":
+		var h zstd.Header
+		if h.Decode(head[:n]) == nil && h.HasFCS {
+			said = h.FrameContentSize
+		}
+	}
+	return max(size, int64(min(said, maxPlain)))
+}
+
+// needSpace refuses to begin what does not fit on the file system that dir is on.
+func needSpace(dir string, need int64) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("read the free space of %s: %w", dir, err)
+	}
+	free := freeBytes(&fs)
+	if need <= free {
+		return nil
+	}
+	return refuse.Cannotf(moreSpace, "it needs %d MiB, and %s has %d MiB free", (need-1)>>20+1, fileSystem(dir), free>>20)
+}
+
+const moreSpace = "remove images (berth image rm) or nodes that are not needed, or keep Berth's files elsewhere (--root)"
+
+// freeBytes is what root may still write without what is reserved for it.
+func freeBytes(fs *unix.Statfs_t) int64 {
+	if fs.Bsize <= 0 || fs.Bavail > math.MaxInt64/uint64(fs.Bsize) {
+		return math.MaxInt64
+	}
+	return int64(fs.Bavail) * fs.Bsize
+}
+
+// fullErr names the file system of dir where err says that it is full.
+func fullErr(dir string, err error) error {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	return refuse.Cannotf(moreSpace, "%s is full: %w", fileSystem(dir), err)
+}
+
+// fileSystem names the file system that dir is on.
+func fileSystem(dir string) string {
+	all, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
+	if err != nil || len(all) == 0 {
+		return "the file system of " + dir
+	}
+	at := all[0]
+	for _, m := range all {
+		if len(m.Mountpoint) >= len(at.Mountpoint) { // of several on one place, the last hides the others
+			at = m
+		}
+	}
+	return fmt.Sprintf("the file system at %s (%s)", at.Mountpoint, strings.TrimSpace(at.FSType+" "+at.Source))
+}

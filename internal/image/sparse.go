@@ -1,0 +1,72 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"strings"
+
+	"berth/internal/refuse"
+)
+
+// holeBlock is the unit in which zeros of a sparse file become holes: the block of most file systems.
+const holeBlock = 4096
+
+// isSparse reports whether a tar entry has holes, in any of GNU tar's formats.
+func isSparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for record := range h.PAXRecords {
+		if strings.HasPrefix(record, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// counter counts the bytes that are read of a stream.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// sparse writes a file with holes. archive/tar keeps the map of holes to itself and reads them as zeros (100 GB/s here).
+// A read that took nothing from the stream was one of a hole; else each block of zeros becomes a hole.
+func (u *unpacker) sparse(f *os.File, h *tar.Header, r io.Reader) error {
+	if u.left.Sparse -= h.Size; h.Size < 0 || u.left.Sparse < 0 {
+		return refuse.Invalidf("the image's sparse files are longer than the limit allows")
+	}
+	zeros := make([]byte, holeBlock)
+	for at := int64(0); at < h.Size; {
+		if err := u.ctx.Err(); err != nil {
+			return err
+		}
+		before := u.in.n
+		n, err := io.ReadFull(r, u.buf[:min(int64(len(u.buf)), h.Size-at)])
+		if err != nil {
+			return archiveErr("its data", err)
+		}
+		for i := 0; u.in.n != before && i < n; i += holeBlock {
+			block := u.buf[i:min(i+holeBlock, n)]
+			if bytes.Equal(block, zeros[:len(block)]) {
+				continue
+			}
+			if err := u.take(int64(len(block))); err != nil {
+				return err
+			}
+			if _, err := f.WriteAt(block, at+int64(i)); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+	}
+	return f.Truncate(h.Size)
+}
