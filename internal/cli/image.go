@@ -25,7 +25,7 @@ oci:NAME. A layer that several images have is kept once.`,
 func (a *app) imageImportCmd() *cobra.Command {
 	var as image.As
 	c := a.jsonFlag(&cobra.Command{
-		Use: "import ARCHIVE [NAME]", Short: "add an image from a docker or OCI archive, an OCI layout folder or the tar of a root",
+		Use: "import ARCHIVE [NAME]", Short: "add an image from an archive, an OCI layout or the tar of a root",
 		Args: cobra.RangeArgs(1, 2),
 		Long: `Add an image from a file that docker save, podman save or skopeo wrote, from a
 folder in OCI image layout, or from the tar of a root that mmdebstrap, docker
