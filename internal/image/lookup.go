@@ -173,18 +173,43 @@ func (t tree) open(name string) (*os.File, error) {
 	return f, nil
 }
 
+// InitNamed reports whether a command asks by its own words for an init system: init, linuxrc or systemd.
+func InitNamed(command []string) bool {
+	return slices.Contains([]string{"init", "linuxrc", "systemd"}, called(command))
+}
+
+// called is the name by which a command calls its program, "" for none.
+func called(command []string) string {
+	switch {
+	case len(command) == 0:
+		return ""
+	case path.Base(command[0]) == "busybox" && len(command) > 1:
+		return command[1]
+	}
+	return path.Base(command[0])
+}
+
 // InitKind says which init system a command is in an image: "systemd", "busybox", "sysv", or "" when it is an ordinary
 // command or is not there. It looks into the folders of the image, top layer first, never at the host (but for image
 // host, whose programs are the host's).
-func InitKind(img Image, command []string) string {
+//
+// upper is the folder with the node's own writes ("" or not there: it has none), which overlay shows above the image. What
+// they change counts for a command that is InitNamed only. Else a node could put a link to an init in place of its own
+// program, and have an init's rights after the next start.
+func InitKind(img Image, upper string, command []string) string {
 	if len(command) == 0 {
 		return ""
 	}
 	lowers := img.Lowers
 	if img.Plain {
 		lowers = []string{"/"}
+	} else if upper != "" && InitNamed(command) {
+		lowers = append([]string{upper}, lowers...)
 	}
 	t, err := openTree(lowers)
+	if errors.Is(err, fs.ErrNotExist) && upper != "" {
+		return InitKind(img, "", command)
+	}
 	if err != nil {
 		return ""
 	}
@@ -197,11 +222,11 @@ func InitKind(img Image, command []string) string {
 	if err != nil {
 		return ""
 	}
-	called := path.Base(program)
-	if path.Base(real) == "busybox" && called == "busybox" && len(command) > 1 {
-		called = command[1]
+	name := path.Base(program)
+	if path.Base(real) == "busybox" {
+		name = called(command)
 	}
-	boots := called == "init" || called == "linuxrc"
+	boots := name == "init" || name == "linuxrc"
 	switch {
 	case path.Base(real) == "systemd":
 		return "systemd"

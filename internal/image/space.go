@@ -52,6 +52,21 @@ func needSpace(dir string, need int64) error {
 	return refuse.Cannotf(moreSpace, "it needs %d MiB, and %s has %d MiB free", (need-1)>>20+1, fileSystem(dir), free>>20)
 }
 
+// largeFile is from when on a file's size is compared with the free space before it is written.
+const largeFile = 1 << 20
+
+// take takes n bytes that are about to be written off the limit.
+func (u *unpacker) take(n int64) error {
+	if u.left.Bytes -= n; n < 0 || u.left.Bytes < 0 {
+		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
+	}
+	u.size += n
+	if n < largeFile {
+		return nil
+	}
+	return needSpace(u.root.Name(), n)
+}
+
 const moreSpace = "remove images (berth image rm) or nodes that are not needed, or keep Berth's files elsewhere (--root)"
 
 // freeBytes is what root may still write without what is reserved for it.

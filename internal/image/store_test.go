@@ -287,13 +287,59 @@ func TestInitKind(t *testing.T) {
 		"": "", "/sbin/init": "busybox", "init": "busybox", "/bin/busybox init": "busybox", "/bin/busybox sh": "", "/bin/ls": "",
 		"/lib/systemd/systemd": "systemd", "/sbin/boot": "systemd", "/opt/sbin/init": "sysv", "/init": "", "/ring": "", "/bin/sh": "", "/nothing": "",
 	} {
-		if got := InitKind(img, strings.Fields(command)); got != want {
+		if got := InitKind(img, "", strings.Fields(command)); got != want {
 			t.Errorf("%q is %q, want %q", command, got, want)
 		}
 	}
 	dir := Image{Lowers: []string{imagetest.BusyboxDir(t)}}
-	if got := InitKind(dir, []string{"/sbin/init"}); got != "busybox" {
+	if got := InitKind(dir, "", []string{"/sbin/init"}); got != "busybox" {
 		t.Errorf("in a folder: %q", got)
+	}
+}
+
+// TestInitInDelta: what the node's own writes make of a command that asks for an init, and of one that does not.
+func TestInitInDelta(t *testing.T) {
+	needRoot(t)
+	s := newStore(t)
+	layer := imagetest.Layer(t, E{Name: "sbin/init", Mode: 0o755, Data: "\x7fELF"}, E{Name: "lib/systemd/systemd", Mode: 0o755, Data: "\x7fELF"},
+		E{Name: "bin/busybox", Mode: 0o755, Data: "\x7fELF"}, E{Name: "opt/app", Mode: 0o755, Data: "\x7fELF"})
+	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, imagetest.Image{Layers: [][]byte{layer}}), As{Name: "x"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	img, err := s.Resolve(vnode.Image{Kind: vnode.OCIImage, Ref: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		wrote   []E // white-outs and opaque folders as a layer has them become those of overlay
+		command string
+		want    string
+	}{
+		"nothing":             {nil, "/sbin/init", "sysv"},
+		"systemd installed":   {[]E{{Name: "usr/lib/systemd/systemd", Mode: 0o755, Data: "\x7fELF"}, {Name: "usr/sbin/init", Type: '2', Link: "../lib/systemd/systemd"}}, "/usr/sbin/init", "systemd"},
+		"by an absolute link": {[]E{{Name: "sbin/init", Type: '2', Link: "/lib/systemd/systemd"}}, "init", "systemd"},
+		"busybox":             {[]E{{Name: "sbin/init", Type: '2', Link: "/bin/busybox"}}, "/sbin/init", "busybox"},
+		"now a script":        {[]E{{Name: "sbin/init", Mode: 0o755, Data: "#!/bin/sh\n"}}, "/sbin/init", ""},
+		"removed":             {[]E{{Name: "sbin/.wh.init"}}, "/sbin/init", ""},
+		"its folder anew":     {[]E{{Name: "sbin/.wh..wh..opq"}}, "/sbin/init", ""},
+		"its target removed":  {[]E{{Name: "sbin/init", Type: '2', Link: "/lib/systemd/systemd"}, {Name: "lib/.wh.systemd"}}, "/sbin/init", ""},
+		"a link out":          {[]E{{Name: "sbin/init", Type: '2', Link: "../../../../../../bin/busybox"}}, "/sbin/init", "busybox"},
+		"no FIFO":             {[]E{{Name: "sbin/init", Type: '6'}}, "/sbin/init", ""},
+		"not asked for":       {[]E{{Name: "opt/app", Type: '2', Link: "/lib/systemd/systemd"}}, "/opt/app", ""},
+		"nor by an argument":  {[]E{{Name: "opt/app", Type: '2', Link: "/bin/busybox"}}, "/opt/app init", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			upper, err := unpackTo(t, imagetest.Layer(t, c.wrote...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := InitKind(img, upper, strings.Fields(c.command)); got != c.want {
+				t.Errorf("%q is %q, want %q", c.command, got, c.want)
+			}
+		})
+	}
+	if got := InitKind(img, t.TempDir()+"/gone", []string{"/sbin/init"}); got != "sysv" {
+		t.Errorf("without a delta: %q", got)
 	}
 }
 

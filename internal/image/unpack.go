@@ -286,21 +286,6 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	return unix.UtimesNanoAt(u.fd(), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// largeFile is from when on a file's size is compared with the free space before it is written.
-const largeFile = 1 << 20
-
-// take takes n bytes that are about to be written off the limit.
-func (u *unpacker) take(n int64) error {
-	if u.left.Bytes -= n; n < 0 || u.left.Bytes < 0 {
-		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
-	}
-	u.size += n
-	if n < largeFile {
-		return nil
-	}
-	return needSpace(u.root.Name(), n)
-}
-
 // special makes a symbolic link, whose target is data and never followed, or a FIFO.
 func (u *unpacker) special(name string, h *tar.Header) error {
 	ts, err := timespec(h.ModTime)

@@ -109,8 +109,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err != nil {
 		return err
 	}
-	newRoot := old.Image != n.Image || old.Delta != n.Delta || old.UserNS() != n.UserNS()
-	if err := reconcile(ctx, claims, wanted, newRoot); err != nil {
+	if err := reconcile(ctx, claims, wanted, !sameRoot(old, n)); err != nil {
 		return err
 	}
 	if err := b.store(n.Name, next); err != nil {
@@ -120,6 +119,11 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 		return err
 	}
 	return b.watch(ctx, n.Name)
+}
+
+// sameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
+func sameRoot(a, b *vnode.Node) bool {
+	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS()
 }
 
 // reconcile gives up the claims that are not wanted any more and makes those that are missing. A delta belongs to the

@@ -249,7 +249,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 			return f, err
 		}
 	}
-	if f.Command, err = commandOf(n, f.Image); err != nil {
+	if f.Command, err = b.commandOf(n, f.Image); err != nil {
 		return f, err
 	}
 	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
@@ -278,13 +278,20 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	return f, nil
 }
 
-// commandOf says what runs as the node's process 1: the spec's command, else the image's own.
-func commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
+// commandOf says what runs as the node's process 1: the spec's command, else the image's own. An init that was installed
+// in the node later, into its delta, is one too.
+func (b *Berth) commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	c := plan.Command{Args: n.Command}
 	if len(c.Args) == 0 {
 		c.Args = img.Config.Command()
 	}
-	c.Init = oci.Init(image.InitKind(img, c.Args))
+	upper := ""
+	if image.InitNamed(c.Args) && n.Delta.In != vnode.InMemory {
+		if s, err := b.stored(n.Name); err == nil && sameRoot(s.Now, n) {
+			upper = (&image.Delta{Path: b.Layout.Node(n.Name).Delta()}).Upper()
+		}
+	}
+	c.Init = oci.Init(image.InitKind(img, upper, c.Args))
 	uid, gid, err := image.User(img)
 	c.User = oci.User{UID: uid, GID: gid}
 	return c, err

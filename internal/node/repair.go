@@ -196,7 +196,7 @@ func (b *Berth) statusFrom(name string, init *oci.Create, boot string) Status {
 	f := plan.Facts{Runtime: init.Launch.Runtime}
 	f.Host.BootID = boot
 	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
-		f.Command, _ = commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
+		f.Command, _ = b.commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
 	}
 	return b.statusOf(s.Now, f, init, nil, b.restarts(name))
 }
