@@ -70,8 +70,16 @@ evidence: setup build ## the statistics that verdicts rest on: known difference,
 	@scripts/evidence
 
 .PHONY: headline
-headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (16 minutes)
-	$(GO) run ./test/lab/headline/run -out docs/evidence/headline
+headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (70 minutes; HEADLINE=-resume goes on)
+	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -out docs/evidence/headline
+
+.PHONY: shares
+shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (40 minutes)
+	@scripts/shares
+
+.PHONY: readme-disk
+readme-disk: setup build ## README's disk table: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
+	@scripts/readme-disk
 
 .PHONY: docs
 docs: build ## man pages and completions, in build/

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/test/lab"
+	"berth/test/shares"
 )
 
 // saturated: on a disk that four nodes want more of than it has, a rate is an upper bound alone, and what its node gets of
@@ -47,23 +47,29 @@ func saturated(t *testing.T, m *lab.VM) {
 				}
 				node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n%s", n, virtioDisk, nvmeDisk, io))
 			}
-			again(t, "share", 3, func(t *testing.T) (wrong []string, late float64) {
-				got := count(t, m, 5*time.Second, run)
-				for disk, by := range map[string]string{virtioDisk: how.virtio, nvmeDisk: how.nvme} {
-					total := 0.0
-					for _, n := range names {
-						total += got[n].read(disk)
-					}
-					share := min(asked, total*300/600)
-					text := fmt.Sprintf("%q, %s: achieved / asked %.2f; %.2f of its share, %.2f MB/s of %.2f in all",
-						by, disk, got["a"].read(disk)/asked, got["a"].read(disk)/share, got["a"].read(disk)/1e6, total/1e6)
-					t.Log(text)
-					if by != "" && !strings.HasSuffix(by, bfq) && got["a"].read(disk) < 0.9*share {
-						wrong = append(wrong, text)
-					}
+			n, each := shares.Windows(shares.Saturated)
+			got := count(t, m, n, each, run)
+			var wrong []string
+			for _, disk := range []string{virtioDisk, nvmeDisk} {
+				by := map[string]string{virtioDisk: how.virtio, nvmeDisk: how.nvme}[disk]
+				row := got.row(names, disk, []int{1, 1, 1, 1})
+				row.Kind, row.Asked = shares.Saturated, []float64{asked, 50}
+				row.Name = fmt.Sprintf("rate 8 MB/s on a full disk, %s, %s", kindOf(disk), engineOf(by))
+				bad := row.AtLeast(90)
+				if by == "" || strings.HasSuffix(by, bfq) {
+					bad = nil // only told
 				}
-				return wrong, got.late()
-			})
+				wrong = append(wrong, kept(t, row, bad)...)
+			}
+			judged(t, got.late(), wrong)
 		})
 	}
+}
+
+// engineOf is the engine that an io entry of these tests asks for.
+func engineOf(entry string) string {
+	if _, name, ok := strings.Cut(entry, "engine: "); ok {
+		return "weight 300, " + name
+	}
+	return "no engine"
 }

@@ -2,14 +2,13 @@ package lab_test
 
 import (
 	"fmt"
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/test/lab"
+	"berth/test/shares"
 )
 
 // The disks of TestWeights, in the order in which QEMU has them. What is measured is how a disk is shared out, so all of
@@ -34,12 +33,12 @@ func TestWeights(t *testing.T) {
 	t.Run("calibrate", func(t *testing.T) { model = calibrate(t, m) })
 	t.Run("refused", func(t *testing.T) { refusedWeights(t, m) })
 	t.Run("bfq on virtio, iocost on nvme", func(t *testing.T) {
-		shares(t, m, bfq, "engine: iocost", splits...) // the model is what the kernel was told
+		sharing(t, m, bfq, "engine: iocost", splits...) // the model is what the kernel was told
 	})
 	t.Run("iocost on virtio, bfq on nvme", func(t *testing.T) {
-		shares(t, m, "engine: iocost, model: "+model, bfq, splits...)
+		sharing(t, m, "engine: iocost, model: "+model, bfq, splits...)
 	})
-	t.Run("strict bfq on both", func(t *testing.T) { shares(t, m, strictBFQ, strictBFQ, []int{40, 20, 20, 20}) })
+	t.Run("strict bfq on both", func(t *testing.T) { sharing(t, m, strictBFQ, strictBFQ, []int{40, 20, 20, 20}) })
 	t.Run("saturated", func(t *testing.T) { saturated(t, m) })
 	m.OK(t, "addpart /dev/vdc 1 2048 1228800; addpart /dev/vdc 2 1230848 614400; udevadm settle; pvcreate -q /dev/vdc1 >/dev/null; vgcreate -q vg0 /dev/vdc1 >/dev/null; "+
 		"lvcreate -q -an -Zn -L 100M -n raw vg0 >/dev/null; lvcreate -q -an -Zn -L 400M -n xfs vg0 >/dev/null; vgchange -q -ay vg0 >/dev/null; udevadm settle")
@@ -89,9 +88,9 @@ func refusedWeights(t *testing.T, m *lab.VM) {
 	}
 }
 
-// shares runs readers of both disks in up to four nodes at once, with 16 requests in flight each, and the last split with 64
+// sharing runs readers of both disks in up to four nodes at once, with 16 requests in flight each, and the last split with 64
 // too.
-func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
+func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	names := []string{"a", "b", "c", "d"}
 	for _, n := range names {
 		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n- {name: v, device: %s, %s}\n- {name: n, device: %s, %s}\n",
@@ -101,7 +100,8 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=60"
 		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, depth) + fmt.Sprintf(job, "n", nvmeDisk, depth)
 	}
-	alone := count(t, m, 5*time.Second, map[string]string{"a": read("a", 16)})["a"]
+	n, each := shares.Windows(shares.Share)
+	alone := count(t, m, n, each, map[string]string{"a": read("a", 16)})
 	splits = append(splits, splits[len(splits)-1])
 	for i, weights := range splits {
 		depth := 16
@@ -114,18 +114,23 @@ func shares(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 			set += fmt.Sprintf("berth set %s io.v.weight=%d io.n.weight=%d\n", names[i], w, w)
 		}
 		m.OK(t, set)
-		again(t, fmt.Sprintf("%d at %d", weights, depth), 3, func(t *testing.T) (wrong []string, late float64) {
-			got := count(t, m, 5*time.Second, run)
-			for disk, engine := range map[string]string{virtioDisk: virtio, nvmeDisk: nvme} {
-				s, bad := split(got, disk, names, weights)
-				lost := 100 * (1 - s.total/alone.read(disk))
-				t.Logf("%s %s:%s %%, %.1f %% lost of %.2f MB/s", disk, engine[8:11], s.text, lost, alone.read(disk)/1e6)
-				if strings.HasPrefix(engine, bfq) && lost > 8 {
-					bad = append(bad, fmt.Sprintf("%s: %.1f %% lost", disk, lost))
+		t.Run(fmt.Sprintf("%d at %d", weights, depth), func(t *testing.T) {
+			got := count(t, m, n, each, run)
+			var wrong []string
+			for _, disk := range []string{virtioDisk, nvmeDisk} {
+				engine := strings.TrimPrefix(map[string]string{virtioDisk: virtio, nvmeDisk: nvme}[disk], "engine: ")
+				engine, _, _ = strings.Cut(engine, ",")
+				row := got.row(names[:len(weights)], disk, weights)
+				row.Name = fmt.Sprintf("%s, %s, v2, %s, depth %d", engine, kindOf(disk), colons(weights), depth)
+				for _, w := range alone {
+					row.Alone = append(row.Alone, w["a"].read(disk))
 				}
-				wrong = append(wrong, bad...)
+				wrong = append(wrong, kept(t, row, row.Within(5))...)
+				if lost, _ := row.Lost(); strings.HasPrefix(engine, "bfq") && lost.Got > 8 {
+					wrong = append(wrong, fmt.Sprintf("%s: %.1f %% lost", row.Name, lost.Got))
+				}
 			}
-			return wrong, got.late()
+			judged(t, got.late(), wrong)
 		})
 	}
 	for _, l := range show(t, m, "a").Limits {
@@ -152,46 +157,35 @@ const witness = `exec 9<> <(:); n=0; late=0; trap 'echo late $late $n >/tmp/witn
 while :; do a=${EPOCHREALTIME/./}; read -t 0.01 -u 9 || true; b=${EPOCHREALTIME/./}; n=$((n+1)); if ((b-a > 18000)); then late=$((late+1)); fi; done
 `
 
-// again measures up to so many times, in a test of its own: an emulated machine stands still now and then. The last try
-// counts; where too many waits were late in it, what is wrong says nothing.
-func again(t *testing.T, name string, tries int, measure func(t *testing.T) (wrong []string, late float64)) {
+// judged fails a test in which something is wrong. Nothing is measured again. Where too many waits were late meanwhile, what is
+// wrong says nothing; rows that are kept as data are kept all the same.
+func judged(t *testing.T, late float64, wrong []string) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) {
-		for try := 1; ; try++ {
-			wrong, late := measure(t)
-			switch {
-			case len(wrong) == 0:
-				return
-			case try < tries:
-				t.Logf("%.0f %% of waits late", late)
-			case late > stalled:
-				t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more, and %s", late, strings.Join(wrong, ", "))
-			default:
-				t.Fatal(strings.Join(wrong, "\n"))
-			}
-		}
-	})
+	switch {
+	case len(wrong) == 0 || shares.Keeps():
+	case late > stalled:
+		t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more, and %s", late, strings.Join(wrong, ", "))
+	default:
+		t.Fatal(strings.Join(wrong, "\n"))
+	}
 }
 
-// shared is how a disk was shared out: in all, bytes a second, and the percentages as text.
-type shared struct {
-	total float64
-	text  string
+// kept says what a row has, and keeps it where rows are kept; it returns what is wrong with it.
+func kept(t *testing.T, row *shares.Row, wrong []string) []string {
+	t.Helper()
+	t.Log(row.Text())
+	if err := row.Keep("weights-lab.json"); err != nil {
+		t.Error(err)
+	}
+	return wrong
 }
 
-// split says how a disk was shared out, and which nodes got more than 5 points more or less than their weight says.
-func split(got counted, disk string, names []string, weights []int) (s shared, wrong []string) {
-	for i := range weights {
-		s.total += got[names[i]].read(disk)
-	}
-	for i, w := range weights {
-		share := 100 * got[names[i]].read(disk) / s.total
-		s.text += fmt.Sprintf(" %.1f", share)
-		if want := 100 * float64(w) / float64(sum(weights)); math.Abs(share-want) > 5 {
-			wrong = append(wrong, fmt.Sprintf("%s: %s got %.1f %%, asked for %.1f", disk, names[i], share, want))
-		}
-	}
-	return s, wrong
+func colons(weights []int) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(weights), "[]"), " ", ":")
+}
+
+func kindOf(disk string) string {
+	return map[string]string{virtioDisk: "virtio", nvmeDisk: "NVMe"}[disk]
 }
 
 func sum(list []int) (n int) {
@@ -214,21 +208,20 @@ func volumes(t *testing.T, m *lab.VM) {
 		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, weight: %d, engine: bfq}]\n",
 			n, []int{300, 100}[i]))
 	}
-	again(t, "weight of a volume", 3, func(t *testing.T) (wrong []string, late float64) {
-		got := count(t, m, 5*time.Second, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
-		a, b := got["a"].read("/dev/vdc"), got["b"].read("/dev/vdc")
-		t.Logf("through the volume: %.1f %% of 75", 100*a/(a+b))
-		if share := 100 * a / (a + b); math.Abs(share-75) > 5 {
-			wrong = append(wrong, fmt.Sprintf("through the volume: %.1f %%, asked for 75", share))
-		}
-		return wrong, got.late()
+	t.Run("weight of a volume", func(t *testing.T) {
+		n, each := shares.Windows(shares.Share)
+		got := count(t, m, n, each, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
+		row := got.row([]string{"a", "b"}, "/dev/vdc", []int{300, 100})
+		row.Name = "bfq below a volume, virtio, v2, 300:100, depth 16"
+		judged(t, got.late(), kept(t, row, row.Within(5)))
 	})
 	node(t, m, "name: lv\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, read: {rate: 2MB/s}}]\n")
 	node(t, m, "name: part\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdc2]\nio: [{name: p, device: /dev/vdc2, read: {rate: 2MB/s}}]\n")
-	again(t, "rates", 3, func(t *testing.T) (wrong []string, late float64) {
-		got := count(t, m, 10*time.Second, map[string]string{"lv": read("lv", "/dev/vg0/raw", "4"), "part": read("part", "/dev/vdc2", "4")})
-		wrong = append(wrong, near(t, "rate of a volume", got["lv"].read("/dev/vg0/raw"), 2e6, 0.02)...)
-		return append(wrong, near(t, "rate of a partition", got["part"].read("/dev/vdc"), 2e6, 0.02)...), got.late()
+	t.Run("rates", func(t *testing.T) {
+		n, each := shares.Windows(shares.Rate)
+		got := count(t, m, n, each, map[string]string{"lv": read("lv", "/dev/vg0/raw", "4"), "part": read("part", "/dev/vdc2", "4")})
+		wrong := got.rate(t, "volume, 2 MB/s, reads", "lv", "/dev/vg0/raw", moved.read, 2e6, 2)
+		judged(t, got.late(), append(wrong, got.rate(t, "partition, 2 MB/s, reads", "part", "/dev/vdc", moved.read, 2e6, 2)...))
 	})
 }
 
@@ -246,12 +239,14 @@ func buffered(t *testing.T, m *lab.VM) {
 			t.Errorf("show does not say that buffered writes count:\n%s", text)
 		}
 	}
-	again(t, "written back", 3, func(t *testing.T) (wrong []string, late float64) {
-		got := count(t, m, 30*time.Second, run)
+	t.Run("written back", func(t *testing.T) {
+		n, each := shares.Windows(shares.Rate)
+		got := count(t, m, n, 3*each, run)
+		var wrong []string
 		for fs, d := range disk {
-			wrong = append(wrong, near(t, "written back by "+fs, got[fs].written(d), 4e6, 0.05)...)
+			wrong = append(wrong, got.rate(t, "page cache, "+fs+", 4 MB/s, writes", fs, d, moved.written, 4e6, 5)...)
 		}
-		return wrong, got.late()
+		judged(t, got.late(), wrong)
 	})
 }
 
@@ -286,109 +281,23 @@ func blockSizes(t *testing.T, m *lab.VM) {
 		for _, b := range beside {
 			run[b] = load(b, "64k", free, "randrw")
 		}
-		again(t, fmt.Sprintf("%s beside %d free nodes", block, len(beside)), 3, func(t *testing.T) (wrong []string, late float64) {
-			got := count(t, m, 10*time.Second, run)
+		t.Run(fmt.Sprintf("%s beside %d free nodes", block, len(beside)), func(t *testing.T) {
+			windows, each := shares.Windows(shares.Rate)
+			got := count(t, m, windows, each, run)
+			var wrong []string
 			for _, b := range beside {
-				if done := got[b].read(nvmeDisk) + got[b].written(nvmeDisk); done < free {
-					wrong = append(wrong, fmt.Sprintf("%s moved %.2f MB/s only", b, done/1e6))
+				for _, w := range got {
+					if done := w[b].read(nvmeDisk) + w[b].written(nvmeDisk); done < free {
+						wrong = append(wrong, fmt.Sprintf("%s moved %.2f MB/s only", b, done/1e6))
+					}
 				}
 			}
 			for _, disk := range []string{virtioDisk, nvmeDisk} {
-				wrong = append(wrong, near(t, disk+", reads", got[n].read(disk), rate, 0.02)...)
-				wrong = append(wrong, near(t, disk+", writes", got[n].written(disk), rate, 0.02)...)
+				name := fmt.Sprintf("%s, %.0f MB/s of %s beside %d, ", kindOf(disk), rate/1e6, block, len(beside))
+				wrong = append(wrong, got.rate(t, name+"reads", n, disk, moved.read, rate, 2)...)
+				wrong = append(wrong, got.rate(t, name+"writes", n, disk, moved.written, rate, 2)...)
 			}
-			return wrong, got.late()
+			judged(t, got.late(), wrong)
 		})
 	}
-}
-
-func near(t *testing.T, what string, got, want, within float64) (wrong []string) {
-	t.Helper()
-	text := fmt.Sprintf("%s: %.3f MB/s of %.0f (%+.2f %%)", what, got/1e6, want/1e6, 100*(got/want-1))
-	t.Log(text)
-	if math.Abs(got/want-1) > within {
-		return []string{text}
-	}
-	return nil
-}
-
-// moved is what a node read and wrote a second, by disk.
-type moved map[string][2]float64
-
-func (m moved) read(disk string) float64    { return m[disk][0] }
-func (m moved) written(disk string) float64 { return m[disk][1] }
-
-// counted is what each node moved, and under "witness" how many percent of waits were late meanwhile.
-type counted map[string]moved
-
-func (c counted) late() float64 { return c["witness"]["late"][0] }
-
-// count runs a command in each node, and counts what the kernel did for them in a window that begins when all are at it.
-func count(t *testing.T, m *lab.VM, window time.Duration, run map[string]string) counted {
-	t.Helper()
-	script, look := "", "now() { read up rest </proc/uptime; echo now $up; }; look() { now; "
-	for n, cmd := range run {
-		script += cmd + " >/dev/null 2>/tmp/err." + n + " & pids=\"$pids $!\"\n"
-		look += "echo node " + n + "; cat /sys/fs/cgroup/berth/" + n + "/io.stat; "
-	}
-	m.Write(t, "/tmp/witness.sh", witness)
-	text := m.OK(t, look+"now; }\n"+script+"sleep 2; bash /tmp/witness.sh & w=$!; look; sleep "+fmt.Sprint(window.Seconds())+"; look; kill $w; wait $w; cat /tmp/witness\n"+
-		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true\n"+
-		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate was seen not to end
-	numbers := devices(t, m)
-	var clock []float64
-	got, sign, node := counted{}, -1.0, ""
-	late := 0.0
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) < 2:
-		case f[0] == "late":
-			n, _ := strconv.ParseFloat(f[1], 64)
-			all, _ := strconv.ParseFloat(f[2], 64)
-			late = 100 * n / max(all, 1)
-		case f[0] == "now":
-			at, _ := strconv.ParseFloat(f[1], 64)
-			if clock = append(clock, at); len(clock) == 3 {
-				sign = 1
-			}
-		case f[0] == "node":
-			if node = f[1]; got[node] == nil {
-				got[node] = moved{}
-			}
-		default:
-			for _, name := range numbers[f[0]] {
-				v := got[node][name]
-				for _, kv := range f[1:] {
-					key, value, _ := strings.Cut(kv, "=")
-					if i := map[string]int{"rbytes": 1, "wbytes": 2}[key]; i > 0 {
-						n, _ := strconv.ParseFloat(value, 64)
-						v[i-1] += sign * n
-					}
-				}
-				got[node][name] = v
-			}
-		}
-	}
-	// Between the middles of the two readings.
-	took := (clock[2]+clock[3])/2 - (clock[0]+clock[1])/2
-	for _, disks := range got {
-		for name, v := range disks {
-			disks[name] = [2]float64{v[0] / took, v[1] / took}
-		}
-	}
-	got["witness"] = moved{"late": {late}}
-	return got
-}
-
-// devices maps the kernel's number of a disk or volume to the paths that these tests know it by.
-func devices(t *testing.T, m *lab.VM) map[string][]string {
-	t.Helper()
-	all := map[string][]string{}
-	for line := range strings.Lines(m.OK(t, `for d in /dev/vdb /dev/vdc /dev/nvme0n1 /dev/vg0/*; do [ -b $d ] && echo $d $(cat /sys/class/block/$(basename $(readlink -f $d))/dev); done; true`)) {
-		if f := strings.Fields(line); len(f) == 2 {
-			all[f[1]] = append(all[f[1]], f[0])
-		}
-	}
-	return all
 }

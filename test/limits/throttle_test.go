@@ -229,14 +229,22 @@ func (w *world) liveChange() {
 	}
 }
 
-// served is how many bytes of the disk the kernel counts for a node.
-func (w *world) served(node string) float64 {
+// group is a node's, as show has it.
+func (w *world) group(node string) string {
 	w.t.Helper()
 	var shown struct{ Cgroup string }
 	if err := json.Unmarshal([]byte(w.run("show", "--json", node)), &shown); err != nil {
 		w.t.Fatal(err)
 	}
-	v1 := filepath.Join("/sys/fs/cgroup/blkio", shown.Cgroup, "blkio.throttle.io_service_bytes")
+	return shown.Cgroup
+}
+
+// served is how many bytes of the disk the kernel counts for a node.
+func (w *world) served(node string) float64 { return w.servedGroup(w.group(node)) }
+
+func (w *world) servedGroup(group string) float64 {
+	w.t.Helper()
+	v1 := filepath.Join("/sys/fs/cgroup/blkio", group, "blkio.throttle.io_service_bytes")
 	if text, err := os.ReadFile(v1); err == nil {
 		for line := range strings.Lines(string(text)) {
 			if f := strings.Fields(line); len(f) == 3 && f[0] == w.diskNumber && f[1] == "Total" {
@@ -246,7 +254,7 @@ func (w *world) served(node string) float64 {
 		}
 		return 0
 	}
-	text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", shown.Cgroup, "io.stat"))
+	text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", group, "io.stat"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,109 +1,89 @@
 // Package headline measures what Berth is for: XRootD serves files from a slow disk as a service of the host, and batch
 // nodes take the CPU and the same disk beside it. How long do the server's clients wait, alone, with nodes that nobody
-// held back, and with the service protected and the nodes of class batch?
+// held back, with the service protected and the nodes of class batch, and with what an admin does in two lines of shell?
 //
 // docs/isolation.md tells what the scene is made of and why; `make headline` writes docs/evidence/headline.*.
 package headline
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"berth/test/lab"
 )
 
-// The arms.
-const (
-	Alone       = "alone"
-	Unprotected = "unprotected" // nodes without a class, a service that nobody protects
-	Protected   = "protected"   // nodes of class batch, berth protect for the service
-)
-
-// Arms are all arms, as reports list them.
-var Arms = []string{Alone, Unprotected, Protected}
-
-// Options say how long to measure. The zero value of a field means its default.
+// Options say how long to measure. The zero value of a field means its default. What is tagged is the plan of a run: it
+// is fixed before the first trial and kept in the report.
 type Options struct {
-	Rounds   int           // of one trial of each arm; default 12
-	Trial    time.Duration // in which the client asks; default 15 s
-	Rate     int           // the client's requests a second; default 30
-	Engine   string        // that the protected arm's disk is switched to; default iocost
-	ModelPct int           // what io.cost is told that the disk does, in percent of what it does; default 100
-	Seed     uint64        // of the order of trials and the client's requests; default: a random one
-	Progress func(text string)
+	Rounds   int                   `json:"rounds"`    // of one trial of each arm; default 9
+	Arms     []string              `json:"arms"`      // default: all
+	Reads    int                   `json:"reads"`     // that the client asks for in a trial; default 1,000
+	Seconds  int                   `json:"seconds"`   // in which it does; default 20
+	ModelPct int                   `json:"model_pct"` // what io.cost is told that the disk does, in percent of what it does; default 100
+	Probe    int                   `json:"probes"`    // trials that say what protect lets nodes do, before the rounds; default 3
+	Seed     uint64                `json:"seed"`      // of the order of trials and the client's requests; default: a random one
+	Progress func(text string)     `json:"-"`
+	Keep     func(r *Report) error `json:"-"` // is given the report after each trial
 }
 
 // The slow disk: what QEMU lets through.
 const (
 	diskBytes, diskRequests = 40_000_000, 400
 	diskSize                = 3 << 30
-	settle                  = 2500 * time.Millisecond // from the start of the nodes' work until the client asks
+	settle                  = 2 * time.Second // from when all nodes work until the client asks
 )
 
 const service = "xrootd@headline.service"
 
-// Trial is one trial of one arm.
-type Trial struct {
-	Round  int       `json:"round"` // from 1
-	Arm    string    `json:"arm"`
-	Start  time.Time `json:"start"`
-	Reads  int       `json:"reads"` // that the client made
-	P50    float64   `json:"p50_ms"`
-	P99    float64   `json:"p99_ms"`
-	Work   Work      `json:"nodes"`
-	LatMS  []float64 `json:"-"` // of each read, sorted
-	Failed string    `json:"failed,omitempty"`
-}
-
-// Work is what the batch nodes got done a second, by the kernel's counters.
-type Work struct {
-	CPU     float64 `json:"cpu_seconds_per_second"`
-	Read    float64 `json:"read_bytes_per_second"`
-	Written float64 `json:"written_bytes_per_second"`
-}
-
 // Scene is a machine of the lab with the service and the nodes in it.
 type Scene struct {
-	lab *lab.Lab
-	vm  *lab.VM
-	o   Options
+	lab  *lab.Lab
+	vm   *lab.VM
+	o    Options
+	arms []Arm
 }
 
-// Run boots a machine, measures all rounds, and returns the report; beside an error it returns what was measured.
-func Run(ctx context.Context, o Options) (*Report, error) {
-	o.complete()
+// Run boots a machine, measures what is missing in the report, and returns it completed; nil begins a new one. Beside an
+// error it returns what was measured.
+func Run(ctx context.Context, o Options, earlier *Report) (*Report, error) {
+	if earlier != nil {
+		progress, keep := o.Progress, o.Keep
+		o = earlier.Plan
+		o.Progress, o.Keep = progress, keep
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
 	o.Progress("a virtual machine boots; emulated, that takes about 20 s")
 	s, err := Boot(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	return s.Measure(ctx)
+	return s.Measure(ctx, earlier)
 }
 
-func (o *Options) complete() {
+func (o *Options) complete() error {
 	if o.Rounds == 0 {
-		o.Rounds = 12
+		o.Rounds = 9
 	}
-	if o.Trial == 0 {
-		o.Trial = 15 * time.Second
+	if o.Reads == 0 {
+		o.Reads = 1000
 	}
-	if o.Engine == "" {
-		o.Engine = "iocost"
+	if o.Seconds == 0 {
+		o.Seconds = 20
 	}
 	if o.ModelPct == 0 {
 		o.ModelPct = 100
 	}
-	if o.Rate == 0 {
-		o.Rate = 30
+	if o.Probe == 0 {
+		o.Probe = 3
 	}
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32())
@@ -111,18 +91,36 @@ func (o *Options) complete() {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
+	if o.Keep == nil {
+		o.Keep = func(*Report) error { return nil }
+	}
+	if len(o.Arms) == 0 {
+		o.Arms = Names()
+	}
+	if o.Reads%2 != 0 || o.Seconds%2 != 0 {
+		return errors.New("reads and seconds of a trial must be even: half of them come before a pause, half after it")
+	}
+	_, err := choose(o.Arms, "")
+	return err
 }
 
 // Boot makes the scene.
 func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
-	o.complete()
-	// One CPU: emulating it takes one of this machine's, and the emulated disk another.
-	machine := lab.Machine{CPUs: 1, Memory: 1024, Disks: []lab.Disk{{Size: diskSize}}}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	chosen, err := choose(o.Arms, model(o.ModelPct))
+	if err != nil {
+		return nil, err
+	}
+	// One CPU: emulating it takes one of this machine's, and the emulated disk another. It never sleeps: without nodes that
+	// burn it, it would, and the arm alone would pay for waking it at each request, which is slow in an emulated machine.
+	machine := lab.Machine{CPUs: 1, Memory: 1024, Disks: []lab.Disk{{Size: diskSize}}, Kernel: "idle=poll"}
 	l, err := lab.Boot(ctx, lab.Options{Machines: []lab.Machine{machine}})
 	if err != nil {
 		return nil, err
 	}
-	s := &Scene{lab: l, vm: l.VM(0), o: o}
+	s := &Scene{lab: l, vm: l.VM(0), o: o, arms: chosen}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -163,91 +161,54 @@ func (s *Scene) sh(ctx context.Context, script string) (string, error) {
 	return r.Out, err
 }
 
-// Measure measures all rounds. In each, the arms come in random order.
-func (s *Scene) Measure(ctx context.Context) (*Report, error) {
-	order := rand.New(rand.NewPCG(s.o.Seed, 0))
+// Measure measures the rounds that the earlier report lacks; nil: all of them. In each, the arms come in random order,
+// which depends on the seed and the round alone.
+func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 	rep := &Report{
-		Format: Format, Started: time.Now().UTC(), Seed: s.o.Seed, Rounds: s.o.Rounds, TrialSeconds: s.o.Trial.Seconds(),
-		Rate: s.o.Rate, Engine: s.o.Engine, ModelPct: s.o.ModelPct, DiskBytes: diskBytes, DiskRequests: diskRequests,
+		Format: Format, Started: time.Now().UTC(), Plan: s.o, DiskBytes: diskBytes, DiskRequests: diskRequests,
 	}
-	begun, done := time.Now(), 0
-	for round := 1; round <= s.o.Rounds; round++ {
-		for _, i := range order.Perm(len(Arms)) {
-			left := "?"
-			if done > 0 {
-				left = (time.Since(begun) / time.Duration(done) * time.Duration(s.o.Rounds*len(Arms)-done)).Round(time.Second).String()
+	if earlier != nil {
+		rep = earlier
+	}
+	rep.begin()
+	begun, done, all := time.Now(), 0, s.o.Rounds*len(s.arms)+s.o.Probe-len(rep.Probes)-len(rep.Trials)
+	one := func(what string, a Arm, draw uint64, round int) (Trial, error) {
+		left := "?"
+		if done > 0 {
+			left = (time.Since(begun) / time.Duration(done) * time.Duration(all-done)).Round(time.Second).String()
+		}
+		s.o.Progress(fmt.Sprintf("%s: %s; %s left", what, a.Name, left))
+		t, err := s.trial(ctx, a, draw, rep)
+		t.Round, t.Session, t.Before = round, rep.Sessions, rep.last
+		rep.last, done = a.Name, done+1
+		return t, err
+	}
+	probe := arms(model(s.o.ModelPct))[slices.Index(Names(), Protected)]
+	for i := len(rep.Probes); i < s.o.Probe && s.capped(); i++ {
+		t, err := one(fmt.Sprintf("before the rounds, %d of %d", i+1, s.o.Probe), probe, rand.New(rand.NewPCG(s.o.Seed, 0)).Uint64()+uint64(i), 0)
+		if err != nil {
+			return rep.finish(errors.Join(err, ctx.Err()))
+		}
+		rep.Probes = append(rep.Probes, t)
+	}
+	rep.cap()
+	for round := rep.rounds() + 1; round <= s.o.Rounds; round++ {
+		order := rand.New(rand.NewPCG(s.o.Seed, uint64(round)))
+		for _, i := range order.Perm(len(s.arms)) {
+			t, err := one(fmt.Sprintf("round %d of %d", round, s.o.Rounds), s.arms[i], order.Uint64(), round)
+			if err == nil {
+				rep.Trials = append(rep.Trials, t)
+				err = s.o.Keep(rep)
 			}
-			s.o.Progress(fmt.Sprintf("round %d of %d, %s; %s left", round, s.o.Rounds, Arms[i], left))
-			t, err := s.trial(ctx, round, Arms[i], order.Uint64())
 			if err != nil {
 				return rep.finish(errors.Join(err, ctx.Err()))
 			}
-			rep.Trials = append(rep.Trials, t)
-			done++
 		}
 	}
 	return rep.finish(nil)
 }
 
-func (s *Scene) trial(ctx context.Context, round int, arm string, seed uint64) (t Trial, err error) {
-	if err := ctx.Err(); err != nil {
-		return t, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.o.Trial+4*time.Minute)
-	defer cancel()
-	t = Trial{Round: round, Arm: arm, Start: time.Now().UTC()}
-	var script strings.Builder
-	fmt.Fprintf(&script, "trial=%d arm=%s settle=%g rate=%d seed=%d\n", int(s.o.Trial.Seconds()), arm, settle.Seconds(), s.o.Rate, seed%1e9)
-	fmt.Fprintf(&script, "service=%s engine=%s model='", service, s.o.Engine)
-	if s.o.Engine == "iocost" {
-		fmt.Fprintf(&script, "rbps=%[1]d rseqiops=%[2]d rrandiops=%[2]d wbps=%[1]d wseqiops=%[2]d wrandiops=%[2]d",
-			diskBytes/100*s.o.ModelPct, diskRequests*s.o.ModelPct/100)
-	}
-	script.WriteString("'\n")
-	out, err := s.sh(ctx, script.String()+trialScript)
-	if err != nil {
-		return t, fmt.Errorf("measure %s: %w", arm, err)
-	}
-	var got struct {
-		Before, After counters
-		Client        struct {
-			Reads, Errors int
-			Last          string    `json:"last_error"`
-			LatUS         []float64 `json:"lat_us"`
-		}
-	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil {
-		return t, fmt.Errorf("measure %s: read its result: %w\n%s", arm, err, out)
-	}
-	if got.Client.Errors > 0 {
-		return t, fmt.Errorf("measure %s: %d reads failed, the last one: %s", arm, got.Client.Errors, got.Client.Last)
-	}
-	if t.Reads = got.Client.Reads; t.Reads == 0 {
-		return t, fmt.Errorf("measure %s: the client read nothing", arm)
-	}
-	for _, us := range got.Client.LatUS {
-		t.LatMS = append(t.LatMS, us/1e3)
-	}
-	slices.Sort(t.LatMS)
-	t.P50, t.P99 = quantile(t.LatMS, 0.5), quantile(t.LatMS, 0.99)
-	t.Work = got.Before.until(got.After)
-	return t, nil
-}
-
-// counters are the kernel's of the nodes' groups, all together.
-type counters struct {
-	At            float64 // seconds
-	CPU           float64 // microseconds
-	Read, Written float64
-}
-
-func (c counters) until(end counters) Work {
-	d := end.At - c.At
-	return Work{CPU: (end.CPU - c.CPU) / 1e6 / d, Read: (end.Read - c.Read) / d, Written: (end.Written - c.Written) / d}
-}
-
-// quantile returns the smallest value that a part q of all does not exceed; sorted is in rising order.
-func quantile(sorted []float64, q float64) float64 {
-	i := int(q*float64(len(sorted))+0.9999999) - 1
-	return sorted[min(max(i, 0), len(sorted)-1)]
+// capped: an arm has a rate, which the probes must find.
+func (s *Scene) capped() bool {
+	return slices.ContainsFunc(s.arms, func(a Arm) bool { return slices.Contains(a.Lines, capDisk) })
 }

@@ -1,161 +1,174 @@
 package headline
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
-	"strings"
 	"time"
-
-	"berth/internal/bench"
 )
 
 // Format names the JSON document and its version; docs/bench-json.md describes it.
-const Format = "berth-headline/1"
+const Format = "berth-headline/2"
 
-// Report is what a run found out.
+// Report is what a run found out. What is computed follows from the trials alone: Read computes it anew.
 type Report struct {
-	Format       string           `json:"format"`
-	Partial      bool             `json:"partial"`
-	Started      time.Time        `json:"started"`
-	Ended        time.Time        `json:"ended"`
-	Seed         uint64           `json:"seed"`
-	Rounds       int              `json:"rounds"` // planned
-	TrialSeconds float64          `json:"trial_seconds"`
-	Rate         int              `json:"client_reads_per_second"` // that it asks for, whatever the server does
-	Engine       string           `json:"engine"`                  // that the protected arm's disk is switched to
-	ModelPct     int              `json:"model_pct"`               // what io.cost is told, in percent of what the disk does
-	DiskBytes    int64            `json:"disk_bytes_per_second"`   // what the emulated disk lets through
-	DiskRequests int64            `json:"disk_requests_per_second"`
-	Arms         []Arm            `json:"arms"`
-	Removed      *Removed         `json:"removed,omitempty"`    // of the p99 that unprotected nodes add
-	Worth        *bench.Protected `json:"protection,omitempty"` // what protection does to the p99
-	Longer       *Removed         `json:"p99_longer_than_alone,omitempty"`
-	Trials       []Trial          `json:"trials"`
+	Format       string    `json:"format"`
+	Partial      bool      `json:"partial"`
+	Started      time.Time `json:"started"`
+	Ended        time.Time `json:"ended"`
+	Sessions     int       `json:"sessions"` // how often the machine was booted
+	Plan         Options   `json:"plan"`
+	DiskBytes    int64     `json:"disk_bytes_per_second"` // what the emulated disk lets through
+	DiskRequests int64     `json:"disk_requests_per_second"`
+	LatencyPct   float64   `json:"latency_margin_pct"` // for the verdicts
+	WorkPct      float64   `json:"work_margin_pct"`
+	Cap          Work      `json:"io_max"` // bytes a second: what the probes' nodes moved
+	Arms         []Result  `json:"arms"`
+	Compared     []Ratio   `json:"compared"`
+	Crossed      []Ratio   `json:"cpu_x_disk,omitempty"`
+	Removed      []Removed `json:"removed,omitempty"`
+	CarryOver    []Carried `json:"carry_over,omitempty"`
+	Probes       []Trial   `json:"probes"`
+	Trials       []Trial   `json:"trials"`
+
+	last string // the arm that ran last in this session
 }
 
-// Arm is one arm. Centers are Hodges–Lehmann estimates over its trials.
-type Arm struct {
+// Result is one arm. Centers are Hodges–Lehmann estimates over its trials, one a round.
+type Result struct {
 	Arm   string      `json:"arm"`
 	Reads int         `json:"reads"` // of all trials
 	P50   float64     `json:"p50_ms"`
 	P50CI *[2]float64 `json:"p50_ci95_ms,omitempty"`
 	P99   float64     `json:"p99_ms"`
 	P99CI *[2]float64 `json:"p99_ci95_ms,omitempty"`
-	Work  Work        `json:"nodes"` // means
+	Work  Work        `json:"nodes"`                      // means
+	Idle  *Work       `json:"nodes_while_idle,omitempty"` // means
 }
 
-// Removed is a percentage with its interval.
-type Removed struct {
-	Pct  float64     `json:"pct"`
-	CI95 *[2]float64 `json:"ci95_pct,omitempty"`
+// begin readies a report for (more) trials in a machine that has just been booted. The trials of a round that an
+// interruption cut are left out: the round is measured again, in the same order.
+func (r *Report) begin() {
+	r.Sessions++
+	done := r.rounds()
+	r.Trials = slices.DeleteFunc(r.Trials, func(t Trial) bool { return t.Round > done })
+	r.Partial, r.last = true, ""
 }
 
+// rounds is how many are whole, from the first on.
+func (r *Report) rounds() int {
+	by := map[int]int{}
+	for _, t := range r.Trials {
+		by[t.Round]++
+	}
+	n := 0
+	for by[n+1] == len(r.Plan.Arms) {
+		n++
+	}
+	return n
+}
+
+// same refuses a trial in which the kernel had not what it had in the arm's others.
+func (r *Report) same(t Trial) error {
+	for _, o := range slices.Concat(r.Probes, r.Trials) {
+		if o.Arm == t.Arm && o.State != t.State {
+			return fmt.Errorf("measure %s: the machine has %q; before it had %q", t.Arm, t.State, o.State)
+		}
+	}
+	return nil
+}
+
+// cap fixes the rates of io.max.
+func (r *Report) cap() { r.Cap = mean(r.Probes, func(t Trial) Work { return t.Work }) }
+
+func mean(trials []Trial, of func(Trial) Work) (w Work) {
+	n := float64(max(len(trials), 1))
+	for _, t := range trials {
+		one := of(t)
+		w.CPU, w.Read, w.Written = w.CPU+one.CPU/n, w.Read+one.Read/n, w.Written+one.Written/n
+	}
+	return w
+}
+
+// of returns the trials of an arm in whole rounds, in their order.
+func (r *Report) of(arm string) (all []Trial) {
+	whole := r.rounds()
+	for _, t := range r.Trials {
+		if t.Arm == arm && t.Round <= whole {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b Trial) int { return a.Round - b.Round })
+	return all
+}
+
+// finish computes what follows from the trials.
 func (r *Report) finish(cause error) (*Report, error) {
-	r.Ended, r.Partial = time.Now().UTC(), cause != nil
-	if len(r.Trials) == 0 {
+	if len(r.Trials)+len(r.Probes) == 0 {
 		return nil, cause
 	}
-	by := map[string]map[int]float64{}
-	for _, name := range Arms {
-		a, p50, p99 := Arm{Arm: name}, []float64(nil), []float64(nil)
-		by[name] = map[int]float64{}
-		for _, t := range r.Trials {
-			if t.Arm != name {
-				continue
-			}
-			a.Reads += t.Reads
-			a.Work.CPU, a.Work.Read, a.Work.Written = a.Work.CPU+t.Work.CPU, a.Work.Read+t.Work.Read, a.Work.Written+t.Work.Written
-			p50, p99 = append(p50, t.P50), append(p99, t.P99)
-			by[name][t.Round] = t.P99
-		}
-		n := float64(len(p50))
-		if n == 0 {
-			continue
-		}
-		a.Work.CPU, a.Work.Read, a.Work.Written = a.Work.CPU/n, a.Work.Read/n, a.Work.Written/n
-		a.P50, a.P50CI = located(p50)
-		a.P99, a.P99CI = located(p99)
-		r.Arms = append(r.Arms, a)
-	}
-	if r.Worth = bench.Protection(by[Alone], by[Unprotected], by[Protected]); r.Worth != nil && r.Worth.Removed != nil {
-		r.Removed = &Removed{Pct: r.Worth.Removed.Pct, CI95: r.Worth.Removed.CI95}
-	}
-	var longer []float64
-	for _, round := range slices.Sorted(maps.Keys(by[Alone])) {
-		if p, ok := by[Protected][round]; ok {
-			longer = append(longer, math.Log(p/by[Alone][round]))
-		}
-	}
-	if len(longer) > 0 {
-		center, ci := bench.Locate(longer)
-		r.Longer = &Removed{Pct: 100 * math.Expm1(center)}
-		if ci != nil {
-			r.Longer.CI95 = &[2]float64{100 * math.Expm1(ci.Lo), 100 * math.Expm1(ci.Hi)}
-		}
-	}
+	r.Ended, r.Partial = time.Now().UTC(), cause != nil
+	r.compute()
 	return r, cause
 }
 
-func located(sample []float64) (float64, *[2]float64) {
-	center, ci := bench.Locate(sample)
-	return center, pair(ci)
-}
-
-func pair(ci *bench.Interval) *[2]float64 {
-	if ci == nil {
-		return nil
+func (r *Report) compute() {
+	r.LatencyPct, r.WorkPct = latencyMargin, workMargin
+	r.Arms, r.Compared, r.Crossed, r.Removed, r.CarryOver = nil, nil, nil, nil, nil
+	for _, name := range r.Plan.Arms {
+		trials := r.of(name)
+		if len(trials) == 0 {
+			continue
+		}
+		a := Result{Arm: name, Work: mean(trials, func(t Trial) Work { return t.Work })}
+		var p50, p99 []float64
+		for _, t := range trials {
+			a.Reads, p50, p99 = a.Reads+len(t.LatUS), append(p50, t.P50), append(p99, t.P99)
+		}
+		a.P50, a.P50CI = located(p50)
+		a.P99, a.P99CI = located(p99)
+		if trials[0].Idle != nil {
+			w := mean(trials, func(t Trial) Work { return *t.Idle })
+			a.Idle = &w
+		}
+		r.Arms = append(r.Arms, a)
 	}
-	return &[2]float64{ci.Lo, ci.Hi}
+	r.compare()
+	r.carry()
 }
 
-// JSON writes the report as one indented document.
+// JSON writes the report, compressed: most of it are latencies.
 func (r *Report) JSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", " ")
-	return enc.Encode(r)
+	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(z).Encode(r); err != nil {
+		return err
+	}
+	return z.Close()
 }
 
-// Text writes the report for a person, in lines of at most 80 columns.
-func (r *Report) Text(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Measured in an emulated machine (QEMU's TCG, no KVM): compare arms, not machines.\n\n")
-	fmt.Fprintf(&b, "XRootD on a disk of %.0f MB/s and %d requests a second; a client asks for %d\n", float64(r.DiskBytes)/1e6, r.DiskRequests, r.Rate)
-	fmt.Fprintf(&b, "random ranges of 64 KiB a second, whatever the server does. Two nodes burn CPU,\none reads (64 KiB), one writes (256 KiB), 16 requests in flight each, direct.\n")
-	fmt.Fprintf(&b, "Protected: berth protect --engine %s, and class batch for the nodes.\n", r.Engine)
-	fmt.Fprintf(&b, "%d rounds of %.0f s an arm in random order, seed %d, %s%s.\n\n", r.Rounds, r.TrialSeconds, r.Seed,
-		r.Started.Format("2006-01-02"), map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
-	const line = "%-12s %-18s %-21s %7s %8s %8s\n"
-	fmt.Fprintf(&b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "CPUs", "read", "written")
-	fmt.Fprintf(&b, line, "the service", "", "", "nodes", "MB/s", "MB/s")
-	for _, a := range r.Arms {
-		fmt.Fprintf(&b, line, a.Arm, spread(a.P50, a.P50CI), spread(a.P99, a.P99CI), fmt.Sprintf("%.2f", a.Work.CPU),
-			fmt.Sprintf("%.1f", a.Work.Read/1e6), fmt.Sprintf("%.1f", a.Work.Written/1e6))
+// Read reads what JSON wrote, and computes from its trials what follows from them.
+func Read(from io.Reader) (*Report, error) {
+	z, err := gzip.NewReader(from)
+	if err != nil {
+		return nil, err
 	}
-	fmt.Fprintln(&b)
-	if r.Worth != nil {
-		fmt.Fprintf(&b, "The protected service's p99 is %s.\n", r.Worth.Text("nodes"))
+	var r Report
+	if err := json.NewDecoder(z).Decode(&r); err != nil {
+		return nil, err
 	}
-	if r.Longer != nil {
-		fmt.Fprintf(&b, "The protected service's p99 against alone: %s %% longer (below 0: shorter).\n", spread(r.Longer.Pct, r.Longer.CI95))
+	if r.Format != Format {
+		return nil, fmt.Errorf("format %q: want %q", r.Format, Format)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-func spread(v float64, ci *[2]float64) string {
-	if ci == nil {
-		return digits(v)
+	for _, all := range [][]Trial{r.Trials, r.Probes} {
+		for i := range all {
+			all[i].P50, all[i].P99 = quantiles(all[i].LatUS)
+		}
 	}
-	return fmt.Sprintf("%s (%s..%s)", digits(v), digits(ci[0]), digits(ci[1]))
-}
-
-func digits(v float64) string {
-	if math.Abs(v) < 99.95 {
-		return fmt.Sprintf("%.1f", v)
-	}
-	return fmt.Sprintf("%.0f", v)
+	r.compute()
+	return &r, nil
 }

@@ -1,4 +1,8 @@
-// Command run measures the headline and writes its report: docs/evidence/headline.json and .txt. See package headline.
+// Command run measures the headline and writes its report: docs/evidence/headline.json.gz and .txt. See package headline.
+//
+//	run [-rounds N] [-arms A,B] [-reads N] [-seconds N] [-model PCT] [-seed N] -out NAME    a new run
+//	run -resume -out NAME                       goes on with the one that was interrupted
+//	run -again -out NAME                        computes the report of its trials anew; measures nothing
 package main
 
 import (
@@ -9,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"berth/test/lab/headline"
@@ -16,39 +21,72 @@ import (
 
 func main() {
 	var o headline.Options
-	flag.IntVar(&o.Rounds, "rounds", 0, "rounds (default 12)")
-	flag.DurationVar(&o.Trial, "trial", 0, "of one trial (default 15s)")
-	flag.Uint64Var(&o.Seed, "seed", 0, "of the order (default: a random one)")
-	flag.StringVar(&o.Engine, "engine", "", "that the protected arm's disk is switched to (default iocost)")
+	flag.IntVar(&o.Rounds, "rounds", 0, "rounds (default 9)")
+	arms := flag.String("arms", "", "which of "+strings.Join(headline.Names(), ",")+" (default all)")
+	flag.IntVar(&o.Reads, "reads", 0, "reads of one trial (default 1000)")
+	flag.IntVar(&o.Seconds, "seconds", 0, "of one trial (default 20)")
 	flag.IntVar(&o.ModelPct, "model", 0, "what io.cost is told that the disk does, in percent of it (default 100)")
-	out := flag.String("out", "", "write NAME.json and NAME.txt")
+	flag.Uint64Var(&o.Seed, "seed", 0, "of the order (default: a random one)")
+	out := flag.String("out", "", "write NAME.json.gz, after each trial, and NAME.txt")
+	resume := flag.Bool("resume", false, "go on with NAME.json.gz, as it was planned")
+	again := flag.Bool("again", false, "compute NAME.txt and what NAME.json.gz has beside trials anew")
 	flag.Parse()
+	if *arms != "" {
+		o.Arms = strings.Split(*arms, ",")
+	}
 	o.Progress = func(text string) { fmt.Fprintln(os.Stderr, "headline:", text) }
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o, *out); err != nil {
+	if err := run(ctx, o, *out, *resume, *again); err != nil {
 		fmt.Fprintln(os.Stderr, "headline:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o headline.Options, out string) error {
-	r, err := headline.Run(ctx, o)
+func run(ctx context.Context, o headline.Options, out string, resume, again bool) error {
+	var earlier *headline.Report
+	if resume || again {
+		f, err := os.Open(out + ".json.gz")
+		if err != nil {
+			return err
+		}
+		earlier, err = headline.Read(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("%s.json.gz: %w", out, err)
+		}
+	}
+	var r *headline.Report
+	var err error
+	switch {
+	case again:
+		r = earlier
+	case resume && !earlier.Partial:
+		return fmt.Errorf("%s.json.gz is of a run that is whole: without -resume a new one begins", out)
+	default:
+		if out != "" {
+			o.Keep = func(r *headline.Report) error { return write(out+".json.gz", r.JSON) }
+		}
+		r, err = headline.Run(ctx, o, earlier)
+	}
 	if r == nil {
 		return err
 	}
 	errs := []error{err, r.Text(os.Stdout)}
 	if out != "" {
-		errs = append(errs, write(out+".json", r.JSON), write(out+".txt", r.Text))
+		errs = append(errs, write(out+".json.gz", r.JSON), write(out+".txt", r.Text))
 	}
 	return errors.Join(errs...)
 }
 
+// write replaces a file as a whole: whoever reads it, or kills this, finds the old one or the new one.
 func write(path string, print func(io.Writer) error) error {
-	f, err := os.Create(path)
+	f, err := os.Create(path + ".new")
 	if err != nil {
 		return err
 	}
-	return errors.Join(print(f), f.Close())
+	if err := errors.Join(print(f), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

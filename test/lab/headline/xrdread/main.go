@@ -1,11 +1,13 @@
 // Command xrdread reads random ranges of a file from an XRootD server, and tells how long each took.
 //
-//	xrdread [-addr HOST:PORT] [-rate N] [-block BYTES] [-time T] [-seed N] FILE
+//	xrdread [-addr HOST:PORT] [-reads N] [-time T] [-block BYTES] [-seed N] [-skip N] FILE
 //
-// It prints one line of JSON: {"reads": N, "errors": N, "lat_us": [...]}. It stands for a client on another machine:
-// reads are sent at a steady rate (Poisson), whatever the server does, and the time of each runs from the moment at
-// which it was due. A client that waited for the answer before it asked again would not see the queue that it causes
-// (coordinated omission). No range is read twice in a run, so none comes from a cache that was dropped before.
+// It prints one line of JSON: {"reads": N, "errors": N, "lat_us": [...]}, the latencies in the order in which the reads
+// were due. It stands for a client on another machine: reads are sent at moments that it draws before, whatever the
+// server does, and the time of each runs from the moment at which it was due. A client that waited for the answer before
+// it asked again would not see the queue that it causes (coordinated omission). There are exactly so many reads in the
+// time, at independent uniform moments: a Poisson process of which the count is fixed. No range is read twice in a run,
+// nor in runs of one seed that skip the ranges of those before, so none comes from a cache that was dropped before.
 package main
 
 import (
@@ -14,35 +16,55 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:1094", "the server")
-	rate := flag.Float64("rate", 25, "reads a second")
-	block := flag.Int64("block", 64<<10, "bytes of one read")
-	length := flag.Duration("time", 10*time.Second, "how long")
-	seed := flag.Uint64("seed", 1, "of ranges and moments")
-	links := flag.Int("connections", 16, "most reads under way")
+	var o options
+	flag.StringVar(&o.addr, "addr", "127.0.0.1:1094", "the server")
+	flag.IntVar(&o.reads, "reads", 100, "how many reads")
+	flag.DurationVar(&o.length, "time", 10*time.Second, "in what time")
+	flag.Int64Var(&o.block, "block", 64<<10, "bytes of one read")
+	flag.Uint64Var(&o.seed, "seed", 1, "of ranges and moments")
+	flag.IntVar(&o.skip, "skip", 0, "so many ranges that an earlier run of this seed has read")
+	flag.IntVar(&o.links, "connections", 32, "most reads under way")
 	flag.Parse()
-	if err := run(*addr, flag.Arg(0), *rate, *block, *length, *seed, *links); err != nil {
+	if err := run(o, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "xrdread:", err)
 		os.Exit(1)
 	}
 }
 
+type options struct {
+	addr               string
+	reads, skip, links int
+	length             time.Duration
+	block              int64
+	seed               uint64
+}
+
 // due is one read that is to be sent at a moment.
 type due struct {
+	i      int
 	at     time.Time
 	offset int64
 }
 
-func run(addr, path string, rate float64, block int64, length time.Duration, seed uint64, links int) error {
-	conns := make([]*conn, links)
+// result is what is printed.
+type result struct {
+	Reads  int     `json:"reads"`
+	Errors int     `json:"errors"`
+	Last   string  `json:"last_error,omitempty"`
+	LatUS  []int64 `json:"lat_us"` // 0: this one failed
+}
+
+func run(o options, path string) error {
+	conns := make([]*conn, o.links)
 	size := int64(0)
 	for i := range conns {
-		c, err := dial(addr)
+		c, err := dial(o.addr)
 		if err != nil {
 			return err
 		}
@@ -52,29 +74,26 @@ func run(addr, path string, rate float64, block int64, length time.Duration, see
 		}
 		conns[i] = c
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
-	order := random.Perm(int(size / block))
-	work := make(chan due, len(order))
+	ranges, moments, err := o.draw(int(size / o.block))
+	if err != nil {
+		return err
+	}
+	work := make(chan due, o.reads)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	result := struct {
-		Reads  int       `json:"reads"`
-		Errors int       `json:"errors"`
-		Last   string    `json:"last_error,omitempty"`
-		LatUS  []float64 `json:"lat_us"`
-	}{}
+	got := result{LatUS: make([]int64, o.reads)}
 	for _, c := range conns {
 		wg.Go(func() {
 			for d := range work {
-				err := c.read(d.offset, int(block))
+				err := c.read(d.offset, int(o.block))
 				took := time.Since(d.at)
 				mu.Lock()
 				if err != nil {
-					result.Errors++
-					result.Last = err.Error()
+					got.Errors++
+					got.Last = err.Error()
 				} else {
-					result.Reads++
-					result.LatUS = append(result.LatUS, float64(took.Nanoseconds())/1e3)
+					got.Reads++
+					got.LatUS[d.i] = max(1, took.Microseconds())
 				}
 				mu.Unlock()
 				if err != nil {
@@ -83,17 +102,28 @@ func run(addr, path string, rate float64, block int64, length time.Duration, see
 			}
 		})
 	}
-	next := time.Now()
-	end := next.Add(length)
-	for _, i := range order {
-		next = next.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
-		if next.After(end) {
-			break
-		}
-		time.Sleep(time.Until(next))
-		work <- due{next, int64(i) * block}
+	start := time.Now()
+	for i, after := range moments {
+		at := start.Add(after)
+		time.Sleep(time.Until(at))
+		work <- due{i, at, int64(ranges[i]) * o.block}
 	}
 	close(work)
 	wg.Wait()
-	return json.NewEncoder(os.Stdout).Encode(result)
+	return json.NewEncoder(os.Stdout).Encode(got)
+}
+
+// draw says which ranges are read, and when, from the start on. Ranges come from one order of all of them, which the seed
+// gives; moments differ from one skip to the next.
+func (o options) draw(all int) (ranges []int, moments []time.Duration, err error) {
+	if o.reads < 1 || o.skip < 0 || o.skip+o.reads > all {
+		return nil, nil, fmt.Errorf("a file of %d ranges has no %d to read after the first %d", all, o.reads, o.skip)
+	}
+	ranges = rand.New(rand.NewPCG(o.seed, 0)).Perm(all)[o.skip : o.skip+o.reads]
+	random := rand.New(rand.NewPCG(o.seed, 1+uint64(o.skip)))
+	for range o.reads {
+		moments = append(moments, time.Duration(random.Float64()*float64(o.length)))
+	}
+	slices.Sort(moments)
+	return ranges, moments, nil
 }

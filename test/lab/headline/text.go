@@ -1,0 +1,139 @@
+package headline
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// Text writes the report for a person, in lines of at most 80 columns.
+func (r *Report) Text(w io.Writer) error {
+	var b strings.Builder
+	p := r.Plan
+	fmt.Fprintf(&b, "Measured in an emulated machine (TCG, no KVM): compare arms, not machines.\n\n")
+	fmt.Fprintf(&b, "XRootD on a disk of %.0f MB/s and %d requests a second; a client asks for %d\n", float64(r.DiskBytes)/1e6, r.DiskRequests, p.Reads)
+	fmt.Fprintf(&b, "random ranges of 64 KiB in %d s, whatever the server does. Two nodes burn CPU,\n", p.Seconds)
+	fmt.Fprintf(&b, "one reads (64 KiB), one writes (256 KiB), 16 requests in flight each, direct.\n")
+	fmt.Fprintf(&b, "io.max: %.1f MB/s of reads, %.1f of writes: what protect's nodes moved in %d\ntrials before the rounds.\n", r.Cap.Read/1e6, r.Cap.Written/1e6, len(r.Probes))
+	fmt.Fprintf(&b, "%d of %d rounds, arms in random order, seed %d, %s, %d session%s%s.\n\n", r.rounds(), p.Rounds, p.Seed,
+		r.Started.Format("2006-01-02"), r.Sessions, map[bool]string{true: "s"}[r.Sessions != 1], map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
+	known := map[string]Arm{}
+	for _, a := range arms("") {
+		known[a.Name] = a
+	}
+	fmt.Fprintf(&b, "arms\n")
+	for _, a := range r.Arms {
+		fmt.Fprintf(&b, "%-16s%s\n", a.Arm, known[a.Arm].Says)
+	}
+	const line = "%-16s%-18s%-20s%6s%8s%9s\n"
+	for _, half := range []bool{false, true} {
+		head := false
+		for _, a := range r.Arms {
+			if known[a.Arm].Half != half {
+				continue
+			}
+			switch {
+			case head:
+			case half:
+				fmt.Fprintf(&b, "\nthe service idle half of the time      nodes, MB/s: while it is idle    in all\n")
+				fmt.Fprintf(&b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "", "", "")
+			default:
+				fmt.Fprintln(&b)
+				fmt.Fprintf(&b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "CPUs", "read", "written")
+				fmt.Fprintf(&b, line, "the service", "", "", "nodes", "MB/s", "MB/s")
+			}
+			head = true
+			cells := []string{fmt.Sprintf("%.2f", a.Work.CPU), mega(a.Work.Read), mega(a.Work.Written)}
+			if half {
+				cells = []string{"", mega(a.Idle.disk()), mega(a.Work.disk())}
+			}
+			fmt.Fprintf(&b, line, a.Arm, spread(a.P50, a.P50CI), spread(a.P99, a.P99CI), cells[0], cells[1], cells[2])
+		}
+	}
+	r.compared(&b)
+	r.others(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// compared writes the ratios.
+func (r *Report) compared(b *strings.Builder) {
+	if len(r.Compared) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\nThe main questions; their verdicts hold together (intervals of %.4g %%)\n", 100-5./mains)
+	for _, c := range r.Compared {
+		if c.Main {
+			fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B+", "+c.What, c.text())
+		}
+	}
+	fmt.Fprintf(b, "\nratios (95 %%); equivalent: within %d %% of latency, %d %% of work\n", latencyMargin, workMargin)
+	for _, what := range []string{p50, p99, work, left} {
+		fmt.Fprintf(b, "\n%s\n", map[string]string{p50: "p50", p99: "p99", work: "bytes that the nodes moved", left: "the same, while the service is idle"}[what])
+		for _, c := range r.Compared {
+			if c.What == what && !c.Main {
+				fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B, c.text())
+			}
+		}
+	}
+}
+
+func (r *Report) others(b *strings.Builder) {
+	if len(r.Crossed) > 0 {
+		fmt.Fprintf(b, "\nCPU x disk: what the CPU part does beside the disk part, to what it does alone\n")
+		for _, c := range r.Crossed {
+			fmt.Fprintf(b, "%-44s%s\n", c.What, c.text())
+		}
+	}
+	if len(r.Removed) > 0 {
+		fmt.Fprintf(b, "\nof the p99 that unprotected nodes add, %% removed (95 %%)\n")
+		for _, x := range r.Removed {
+			text := "not shown that they add any"
+			if x.Protected.Removed != nil {
+				text = spread(x.Protected.Removed.Pct, x.Protected.Removed.CI95)
+			}
+			fmt.Fprintf(b, "%-44s%s\n", x.Arm, text)
+		}
+	}
+	if len(r.CarryOver) > 0 {
+		fmt.Fprintf(b, "\ncarry-over: trials after arms that fill the disk, to trials after others\n")
+		for _, c := range r.CarryOver {
+			fmt.Fprintf(b, "%-44s%.2f, p = %.2g (%d, %d trials)\n", c.What, c.Ratio, c.P, c.After, c.Others)
+		}
+	}
+}
+
+// text is a ratio with its interval and verdict.
+func (c *Ratio) text() string {
+	if c.CI == nil {
+		return fmt.Sprintf("%s (too few rounds)", times(c.Ratio))
+	}
+	return fmt.Sprintf("%-22s %s", fmt.Sprintf("%s (%s..%s)", times(c.Ratio), times(c.CI[0]), times(c.CI[1])), c.Verdict)
+}
+
+func times(v float64) string {
+	switch {
+	case v < 0.1:
+		return fmt.Sprintf("%.3f", v)
+	case v < 9.995:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return digits(v)
+}
+
+func mega(v float64) string { return fmt.Sprintf("%.1f", v/1e6) }
+
+func spread(v float64, ci *[2]float64) string {
+	if ci == nil {
+		return digits(v)
+	}
+	return fmt.Sprintf("%s (%s..%s)", digits(v), digits(ci[0]), digits(ci[1]))
+}
+
+func digits(v float64) string {
+	if math.Abs(v) < 99.95 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}

@@ -1,0 +1,126 @@
+// Command readmedisk makes README's table of what a node costs a disk, from the three runs that scripts/readme-disk kept.
+// All three are shown: none is chosen.
+//
+//	readmedisk [-write README.md] FILE.json…
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"berth/internal/bench"
+)
+
+// The lines of README between which the table stands.
+const (
+	begin = "<!-- readme-disk: made by make readme-disk -->\n"
+	end   = "<!-- readme-disk -->\n"
+)
+
+// legend follows the table.
+const legend = `
+All runs that ` + "`make readme-disk`" + ` makes are shown, none is chosen: their plan and seeds are fixed in the script ([data](docs/evidence/README.md)). *Host twice* is the host against
+itself: how much of a difference is noise.
+`
+
+func main() {
+	readme := flag.String("write", "", "put the table into this `FILE`, between its marks")
+	flag.Parse()
+	if err := run(*readme, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "readmedisk:", err)
+		os.Exit(1)
+	}
+}
+
+func run(readme string, files []string) error {
+	text, err := table(files)
+	if err != nil {
+		return err
+	}
+	fmt.Print(text)
+	if readme == "" {
+		return nil
+	}
+	whole, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	changed, err := place(string(whole), text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", readme, err)
+	}
+	return os.WriteFile(readme, []byte(changed), 0o644)
+}
+
+// place puts the table between the marks of a text.
+func place(whole, table string) (string, error) {
+	before, rest, ok := strings.Cut(whole, begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return "", errors.New("no marks for the table")
+	}
+	return before + begin + "```\n" + table + "```\n" + legend + end + after, nil
+}
+
+// table shows each row of all runs, in lines of at most 80 columns.
+func table(files []string) (string, error) {
+	var runs []bench.Report
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		var r bench.Report
+		if err := json.Unmarshal(text, &r); err != nil {
+			return "", fmt.Errorf("%s: %w", f, err)
+		}
+		if r.Format != bench.Format || r.Partial || r.Node == nil || len(r.Rows) == 0 {
+			return "", fmt.Errorf("%s: want a whole report of berth bench disk", f)
+		}
+		runs = append(runs, r)
+	}
+	if len(runs) == 0 {
+		return "", errors.New("no reports are named")
+	}
+	var b strings.Builder
+	first := runs[0]
+	var seeds []string
+	for _, r := range runs {
+		if len(r.Rows) != len(first.Rows) || r.MarginPct != first.MarginPct || r.Pairs != first.Pairs || r.RunMillis != first.RunMillis {
+			return "", errors.New("the runs are not of one plan")
+		}
+		seeds = append(seeds, fmt.Sprint(r.Seed))
+	}
+	m := first.Machine
+	fmt.Fprintf(&b, "Disk: node against host, %d runs, %d pairs a row, %d ms a trial, direct I/O\n", len(runs), first.Pairs, first.RunMillis)
+	fmt.Fprintf(&b, "Linux %s, %d CPUs, %s; seeds %s; margin %g %%\n\n", m.Kernel, m.Cores, first.Fio, strings.Join(seeds, ", "), first.MarginPct)
+	const line = "%-13s%-4s%9s  %-22s%-19s%s\n"
+	fmt.Fprintf(&b, line, "% of IOPS", "run", "host IOPS", "lost by a node (95 %)", "host twice (95 %)", "verdict")
+	for i, row := range first.Rows {
+		name := row.Name
+		for j, r := range runs {
+			got := r.Rows[i]
+			if got.Name != row.Name || got.Penalty == nil || got.Host == nil {
+				return "", fmt.Errorf("run %d has no result for %s", j+1, row.Name)
+			}
+			fmt.Fprintf(&b, line, name, fmt.Sprint(j+1), fmt.Sprintf("%.0f", got.Host.IOPS), lost(got.Penalty), lost(got.NullComp), got.Penalty.Verdict)
+			name = ""
+		}
+	}
+	return b.String(), nil
+}
+
+func lost(c *bench.Comparison) string {
+	if c == nil {
+		return "-"
+	}
+	text := fmt.Sprintf("%+.1f", c.PenaltyPct)
+	if c.CI95Pct != nil {
+		text += fmt.Sprintf(" (%+.1f..%+.1f)", c.CI95Pct[0], c.CI95Pct[1])
+	}
+	return text
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"berth/internal/bench"
+)
+
+// made writes a report as berth bench disk does.
+func made(t *testing.T, seed uint64, margin float64) string {
+	t.Helper()
+	r := bench.Report{Format: bench.Format, Seed: seed, Pairs: 20, MarginPct: margin, RunMillis: 300, Fio: "fio-3.33", Node: json.RawMessage("{}")}
+	r.Machine.Kernel, r.Machine.Cores = "6.18.44", 2
+	for _, n := range []string{"read 4K x32", "write 32K x1"} {
+		c := &bench.Comparison{Pairs: 20, PenaltyPct: -11.25, CI95Pct: &[2]float64{-31.1, 17.8}, Verdict: bench.Equivalent}
+		r.Rows = append(r.Rows, bench.Result{Row: bench.Row{Name: n}, Host: &bench.Median{IOPS: 147686}, Penalty: c, NullComp: c})
+	}
+	text, err := json.Marshal(r)
+	path := filepath.Join(t.TempDir(), fmt.Sprint(seed, ".json"))
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTable: every run is shown, with its interval and verdict, the margin and the seeds; runs of two plans are refused.
+func TestTable(t *testing.T) {
+	text, err := table([]string{made(t, 1, 10), made(t, 2, 10), made(t, 3, 10)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text, "equivalent"); n != 6 {
+		t.Errorf("%d results of 3 runs of 2 rows:\n%s", n, text)
+	}
+	for _, want := range []string{"seeds 1, 2, 3", "margin 10 %", "-11.2 (-31.1..+17.8)"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if utf8.RuneCountInString(line) > 81 {
+			t.Errorf("longer than 80 columns: %s", line)
+		}
+	}
+	if _, err := table([]string{made(t, 1, 10), made(t, 2, 5)}); err == nil {
+		t.Error("runs with two margins make one table")
+	}
+}
+
+func TestPlace(t *testing.T) {
+	got, err := place("a\n"+begin+"old\n"+end+"b\n", "new\n")
+	if err != nil || got != "a\n"+begin+"```\nnew\n```\n"+legend+end+"b\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := place("a\n", "new\n"); err == nil {
+		t.Error("a text without marks is changed")
+	}
+}
+
+// TestReadme: where the runs are kept, README's table is what they give; where they are not, README says so.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../docs/evidence/readme-disk-*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		if !strings.Contains(string(readme), "No data of them\nwere kept.") {
+			t.Error("README does not say that the data of its table were not kept")
+		}
+		return
+	}
+	text, err := table(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := place(string(readme), text)
+	if err != nil || want != string(readme) {
+		t.Errorf("README's table of the disk is not what its data give: go run ./tools/readmedisk -write README.md docs/evidence/readme-disk-*.json (%v)", err)
+	}
+}
