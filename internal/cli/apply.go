@@ -57,7 +57,7 @@ becomes of the others.`,
 
 func printOutcome(w io.Writer, o *node.Outcome) {
 	fmt.Fprintf(w, "%s %s\n", o.Node, o.Did)
-	for _, d := range o.Changes {
+	for _, d := range vnode.ByEntry(o.Changes) {
 		fmt.Fprintf(w, "    %s\n", difference(d))
 	}
 }
@@ -121,13 +121,13 @@ func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 	if len(p.Drift) > 0 {
 		fmt.Fprintln(w, "    changed live since it was applied:")
 	}
-	for _, d := range p.Drift {
+	for _, d := range vnode.ByEntry(p.Drift) {
 		wrap(w, width, 8, "      ", difference(d))
 	}
 	if len(p.Differences) > 0 {
 		fmt.Fprintln(w, "    apply would change:")
 	}
-	for _, d := range p.Differences {
+	for _, d := range vnode.ByEntry(p.Differences) {
 		wrap(w, width, 8, "      ", difference(d)+word(d.Live, "", " (needs a restart)"))
 	}
 	short := strings.NewReplacer(dirs.Lib+"/", "LIB/", dirs.Run+"/", "RUN/")

@@ -59,7 +59,7 @@ func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
 // Plan stages the source with its flags and map; the runtime then only binds it.
 func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	return Way{
-		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true},
+		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true, Target: m.Target},
 		Mount: Mount{Source: at, Target: m.Target, Type: "bind", Options: []string{"rbind", "rprivate"}},
 	}, nil
 }

@@ -61,6 +61,7 @@ type Stage struct {
 	Recursive bool        `json:"recursive,omitempty"` // with what is mounted beneath it now; later mounts do not follow
 	Device    *DeviceNode `json:"device,omitempty"`    // instead of Source
 	Huge      *HugePages  `json:"huge,omitempty"`      // instead of both
+	Target    string      `json:"target,omitempty"`    // where the node will see it: for people
 }
 
 // DeviceNode is a device node, owned by the node's root.
@@ -141,7 +142,7 @@ func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(pat
 
 func below(path, dir string) bool { return clean(path) && strings.HasPrefix(path, dir+"/") }
 
-// String says in a few words what the plan mounts: "overlay of 2 layers; /srv/data (idmapped, read-only); device c 10:229".
+// String says in a few words what the plan mounts: "overlay of 2 layers; /srv/data at /data (idmapped, read-only); device c 10:229".
 func (p *Plan) String() string {
 	parts := []string{p.Root.describe()}
 	for _, s := range p.Stage {
@@ -183,8 +184,12 @@ func (s *Stage) describe() string {
 	if s.ReadOnly {
 		how = append(how, "read-only")
 	}
-	if len(how) == 0 {
-		return s.Source
+	what := s.Source
+	if s.Target != "" && s.Target != s.Source {
+		what += " at " + s.Target
 	}
-	return s.Source + " (" + strings.Join(how, ", ") + ")"
+	if len(how) == 0 {
+		return what
+	}
+	return what + " (" + strings.Join(how, ", ") + ")"
 }

@@ -36,8 +36,8 @@ var layers = [][]string{
 	{"block"},
 	{"host"},
 	{"step"},
-	{"vnode", "layout"},
-	{"refuse", "bpf", "thread", "nearest", "record"},
+	{"vnode", "layout", "record"},
+	{"refuse", "bpf", "thread", "nearest"},
 }
 
 // beside are the imports within a layer that are meant.

@@ -1,0 +1,97 @@
+package vnode
+
+import "strings"
+
+// ByEntry puts the differences of an entry that came or went as a whole (a mount, an interface, a device, a disk) into
+// one, for people: its key is the entry's, its value what was asked for beside the defaults.
+func ByEntry(diffs []Difference) []Difference {
+	var all []Difference
+	at := map[string]int{} // of an entry that came or went, in all
+	for _, d := range diffs {
+		entry, _ := entryKey(d.Key)
+		if i, ok := at[entry]; ok && entry != "" {
+			all[i].Live = all[i].Live && d.Live
+			continue
+		}
+		if entry == "" || !isWhole(diffs, entry) {
+			all = append(all, d)
+			continue
+		}
+		at[entry] = len(all)
+		all = append(all, Difference{Key: entry, Old: summary(diffs, entry, oldValue), New: summary(diffs, entry, newValue), Live: d.Live})
+	}
+	return all
+}
+
+func oldValue(d Difference) string { return d.Old }
+func newValue(d Difference) string { return d.New }
+
+// entryKey parts the key of a difference into that of its entry of a list, and the field in it.
+func entryKey(key string) (entry, field string) {
+	group, rest, _ := strings.Cut(key, ".")
+	i := -1
+	switch group {
+	case "io", "net": // their names have no dots, their fields may
+		i = strings.IndexByte(rest, '.')
+	case "mounts", "devices", "scratch": // paths have dots, their fields not
+		i = strings.LastIndexByte(rest, '.')
+	}
+	if i < 0 {
+		return "", ""
+	}
+	return group + "." + rest[:i], rest[i+1:]
+}
+
+// isWhole reports whether an entry came or went: a field that every entry of its kind has is among the differences.
+func isWhole(diffs []Difference, entry string) bool {
+	group, _, _ := strings.Cut(entry, ".")
+	always := map[string]string{"io": "name", "net": "mode", "mounts": "target", "devices": "path", "scratch": "target"}[group]
+	for _, d := range diffs {
+		if e, field := entryKey(d.Key); e == entry && field == always {
+			return d.Old == "" || d.New == ""
+		}
+	}
+	return false
+}
+
+// summary is what an entry asks for, without its own name and the defaults; "" if the entry is not there.
+func summary(diffs []Difference, entry string, value func(Difference) string) string {
+	group, _, _ := strings.Cut(entry, ".")
+	var words []string
+	there := false
+	for _, d := range diffs {
+		e, field := entryKey(d.Key)
+		v := value(d)
+		if e != entry || v == "" {
+			continue
+		}
+		there = true
+		switch group + "." + field {
+		case "io.name", "net.name", "mounts.target", "devices.path", "scratch.target": // the entry's key says it
+		case "net.mode", "mounts.source":
+			words = append([]string{v}, words...)
+		case "io.device", "io.path", "io.filesystem", "scratch.size":
+			words = append(words, v)
+		case "mounts.read_only":
+			words = append(words, "read-only")
+		default:
+			if v != defaultOf(group, field) {
+				words = append(words, field+" "+v)
+			}
+		}
+	}
+	switch {
+	case !there:
+		return ""
+	case len(words) == 0:
+		return "given"
+	}
+	return strings.Join(words, ", ")
+}
+
+// defaultOf is the value that Defaults gives a field that is not asked for.
+func defaultOf(group, field string) string {
+	return map[string]string{
+		"net.mac": AutoMAC, "mounts.gateway": defaultGateway, "mounts.map": defaultMap, "devices.access": defaultAccess,
+	}[group+"."+field]
+}
