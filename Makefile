@@ -92,6 +92,8 @@ install: docs ## install below PREFIX (and DESTDIR)
 	install -Dm755 build/berth $(DESTDIR)$(PREFIX)/bin/berth
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/doc/berth
+	install -m644 README.md CHANGELOG.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/berth
 	install -Dm644 build/completion/berth.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth
 	install -Dm644 build/completion/berth.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_berth
 	install -Dm644 build/completion/berth.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/internal/jsonfile"
 )
 
 // diskJob is a row of a disk experiment: what fio does on each of the targets at once.
@@ -103,7 +105,7 @@ func readFio(out []byte) (map[string]float64, error) {
 		} `json:"jobs"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(out[start:])).Decode(&doc); err != nil {
-		return nil, fmt.Errorf("read fio's result: %w", err)
+		return nil, fmt.Errorf("read fio's result: %s", jsonfile.Wrong(out[start:], err))
 	}
 	if len(doc.Jobs) != 1 {
 		return nil, fmt.Errorf("read fio's result: %d jobs, want 1", len(doc.Jobs))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -72,7 +73,7 @@ func parseFio(out []byte, s Shape) (Measured, error) {
 		Jobs []fioJob `json:"jobs"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(out[start:])).Decode(&doc); err != nil {
-		return Measured{}, fmt.Errorf("read fio's result: %w", err)
+		return Measured{}, fmt.Errorf("read fio's result: %s", jsonfile.Wrong(out[start:], err))
 	}
 	if len(doc.Jobs) != 1 {
 		return Measured{}, fmt.Errorf("read fio's result: %d jobs, want 1", len(doc.Jobs))

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/internal/jsonfile"
 )
 
 // streamCommand is the iperf3 call of one trial: TCP streams to the peer or back from it.
@@ -62,7 +64,7 @@ func (e *errStream) Error() string { return "iperf3: " + e.said }
 func parseIperf(out []byte, cpu float64) (*NetMeasured, error) {
 	var doc iperfDoc
 	if err := json.Unmarshal(out, &doc); err != nil {
-		return nil, fmt.Errorf("read iperf3's result: %w", err)
+		return nil, fmt.Errorf("read iperf3's result: %s", jsonfile.Wrong(out, err))
 	}
 	if doc.Error != "" {
 		return nil, &errStream{doc.Error}

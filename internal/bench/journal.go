@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -141,7 +142,7 @@ func readJournal(text []byte) ([]record, error) {
 		n++
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, fmt.Errorf("line %d is damaged: %w", n, err)
+			return nil, fmt.Errorf("line %d is damaged: %s", n, jsonfile.Wrong(line, err))
 		}
 		all = append(all, r)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -56,16 +57,16 @@ func ReadJudged(path string) ([]Judged, error) {
 		Format string `json:"format"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, refuse.Invalidf("%s is not a report: %w", path, err)
+		return nil, refuse.Invalidf("%s is not a report of berth bench: %s", path, jsonfile.Wrong(text, err))
 	}
 	switch head.Format {
 	case Format:
 		var r Report
-		err = json.Unmarshal(text, &r)
+		err = jsonfile.File{Path: path, Is: "a report of berth bench", Kind: refuse.Invalid}.Decode(text, &r)
 		return r.judged(), err
 	case StudyFormat:
 		var s Study
-		err = json.Unmarshal(text, &s)
+		err = jsonfile.File{Path: path, Is: "a report of berth bench", Kind: refuse.Invalid}.Decode(text, &s)
 		return s.judged(), err
 	}
 	return nil, refuse.Invalidf("%s is a report of format %q: want %s or %s", path, head.Format, Format, StudyFormat)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -253,7 +254,7 @@ func call(ctx context.Context, run Arm, argv []string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(out, v); err != nil {
-		return fmt.Errorf("read what %s %s printed: %w", argv[1], argv[2], err)
+		return fmt.Errorf("read what %s %s printed: %s", argv[1], argv[2], jsonfile.Wrong(out, err))
 	}
 	return nil
 }

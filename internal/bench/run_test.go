@@ -279,7 +279,7 @@ func TestCommand(t *testing.T) {
 func TestParseFioErrors(t *testing.T) {
 	for _, c := range []struct{ out, says string }{
 		{"", "no JSON"},
-		{"{", "unexpected EOF"},
+		{"{", "it ends in the middle"},
 		{`{"jobs":[]}`, "0 jobs"},
 		{`{"jobs":[{"error":28}]}`, "errno 28"},
 		{`{"jobs":[{"read":{"iops":0}}]}`, "not one request"},

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -294,7 +295,7 @@ func RuntimeBundle(runtime, dir, root string, args ...string) (string, error) {
 	}
 	var spec map[string]any
 	if err := json.Unmarshal(text, &spec); err != nil {
-		return "", fmt.Errorf("make a bundle: %w", err)
+		return "", fmt.Errorf("make a bundle: what %s spec wrote cannot be read: %s", filepath.Base(runtime), jsonfile.Wrong(text, err))
 	}
 	process, ok := spec["process"].(map[string]any)
 	if !ok {

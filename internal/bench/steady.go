@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"berth/internal/jsonfile"
 )
 
 // steadyWithin is the slope that counts as level, of fio's option steadystate: requests a second change by less than
@@ -61,7 +63,7 @@ func readSteady(out []byte) (bool, error) {
 		} `json:"jobs"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(out[max(bytes.IndexByte(out, '{'), 0):])).Decode(&doc); err != nil {
-		return false, fmt.Errorf("read whether the disk is steady: %w", err)
+		return false, fmt.Errorf("read whether the disk is steady: %s", jsonfile.Wrong(out, err))
 	}
 	return len(doc.Jobs) > 0 && doc.Jobs[0].Steady.Attained == 1, nil
 }

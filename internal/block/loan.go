@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -68,8 +69,12 @@ func (d Loans) Of(q Queue) (*Loan, error) {
 		return nil, fmt.Errorf("read what %s was switched to: %w", q.Name, err)
 	}
 	var l Loan
-	if err := json.Unmarshal(b, &l); err != nil {
-		return nil, fmt.Errorf("read what %s was switched to, in %s: %w", q.Name, d.file(q), err)
+	file := jsonfile.File{
+		Path: d.file(q), Is: "which I/O engine disk " + q.Name + " had before",
+		Remedy: "stop the nodes that use the disk by weight, set its scheduler in /sys/block, and remove the file",
+	}
+	if err := file.Decode(b, &l); err != nil {
+		return nil, err
 	}
 	boot, err := step.BootID()
 	if err != nil || l.Boot != boot {

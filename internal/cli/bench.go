@@ -41,8 +41,8 @@ func (a *app) benchDiskCmd() *cobra.Command {
 sequential writes by block size. Each row gets the penalty with a 95 %
 interval, a verdict against the margin, and the smallest margin that this run
 could have decided. The null arm shows how often the tool cries wolf.
-docs/METHOD.md explains the method. Interrupted, it prints what was measured
-and marks it partial.`,
+share/doc/berth/METHOD.md explains the method. Interrupted, it prints what was
+measured and marks it partial.`,
 		Example: `  berth bench disk --quick
   berth bench disk --dir /srv/data --json result.json
   berth bench disk --device /dev/nvme1n1                  reads only

@@ -42,9 +42,9 @@ func (a *app) benchIsolationCmd() *cobra.Command {
 Rows are measured in random order, round after round; each figure has a 95 %
 interval. Weights need a disk that shares by weight: --engine switches it while
 part c and d run, and gives back what it had. A part that this disk cannot have
-is left out with the reason. docs/isolation.md explains all of it. Interrupted,
-it prints what was measured and marks it partial. berth bench report makes a
-page of the JSON.`,
+is left out with the reason. Interrupted, it prints what was measured and marks
+it partial. berth bench report makes a page of the JSON.
+share/doc/berth/isolation.md explains all of it.`,
 		Example: `  berth bench isolation --quick
   berth bench isolation --on /srv/data --engine bfq --json isolation.json
   berth bench isolation --device /dev/nvme1n1 --part a,b       reads only

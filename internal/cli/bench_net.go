@@ -45,8 +45,8 @@ The peer is another machine on which berth bench net --serve runs; then each
 --network needs an address in the peer's network. Without --peer, a node on
 this machine is the peer: that measures the host's software path, no wire.
 20 s after 3 s of warm-up a trial by default, about half an hour in all.
-docs/METHOD.md explains the method. Interrupted, it prints what was measured
-and marks it partial.`,
+share/doc/berth/METHOD.md explains the method. Interrupted, it prints what was
+measured and marks it partial.`,
 		Example: `  berth bench net --quick
   berth bench net --serve                    on the peer
   berth bench net --peer 192.0.2.9 --json net.json \

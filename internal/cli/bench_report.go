@@ -2,7 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,7 +32,8 @@ func (a *app) benchReportCmd() *cobra.Command {
 that needs no network and no script (--html), as a table for spreadsheets
 (--csv).
 FILE - is standard input; one that is compressed by gzip is read too.
-docs/report.md says how a page is read and names the columns of the table.`,
+share/doc/berth/report.md says how a page is read and names the columns of the
+table.`,
 		Example: `  berth bench report result.json
   berth bench report result.json --html result.html --csv result.csv`,
 		Args: cobra.ExactArgs(1),
@@ -50,11 +54,18 @@ func (a *app) readReport(file string) (*report.Report, error) {
 		return report.Read(a.In, "berth-bench")
 	}
 	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse.NotFoundf("there is no report %s", file)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return report.Read(f, plainName(file))
+	r, err := report.Read(f, plainName(file))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
 }
 
 // plainName is the name of a file without its folder and what says its format.

@@ -36,7 +36,7 @@ func (a *app) benchRunCmd() *cobra.Command {
 the host again (the null arm), or as it says, in random alternating order. A
 short pilot fixes the number of pairs before the first one that counts: enough
 to decide the margin with 90 % power, or what the budget allows; the report
-says which. docs/METHOD.md explains the method.
+says which. share/doc/berth/METHOD.md explains the method.
 
 The folder --out gets report.html (one page, nothing else needed), report.json,
 report.csv, report.txt and journal.jsonl, which has each trial as soon as it is

@@ -18,7 +18,7 @@ func habits() map[string]string {
 		shell   = "berth exec -it NAME -- sh is a shell in a node"
 		kills   = "berth stop --grace 0s NAME kills a node at once, berth exec NAME -- kill PID a process in it"
 		sets    = "berth set NAME KEY=VALUE changes a limit, live; berth apply -f FILE all that a spec says"
-		nets    = "berth net ls lists the nodes' interfaces; which ones a node has stands in its spec, under network"
+		nets    = "berth net export prints the nodes' names, MACs and addresses; which interfaces a node has stands in its spec, under network"
 		again   = "berth stop NAME, then berth start NAME"
 		usage   = "berth top shows what nodes use now"
 		copies  = "berth exec NAME -- tar -C FOLDER -c . writes a folder to standard output; a folder of the host stands in the spec, under mounts"
@@ -52,7 +52,7 @@ func habits() map[string]string {
 		"image pull": imports, "image build": imports, "image load": imports, "image add": imports, "image copy": imports,
 		"image save": "an archive that was imported is still yours; berth image ls lists what is stored", "image push": imports, "image tag": "berth image import ARCHIVE NAME stores an image under another name; its layers are kept once",
 		"image delete": "berth image rm NAME removes an image", "image remove": "berth image rm NAME removes an image", "image prune": "berth image rm NAME removes an image",
-		"net list": "berth net ls lists the nodes' interfaces", "net create": nets, "net inspect": nets,
+		"net list": nets, "net ls": nets, "net create": nets, "net inspect": nets,
 	}
 }
 

@@ -27,7 +27,7 @@ it started are moved there. What was is written down first: berth unprotect
 gives it back, and berth repair finishes what was killed half-way.
 
 What systemd runs is protected as its unit, also when it is named by a process.
-What it gets: docs/classes.md.`,
+What it gets: share/doc/berth/classes.md.`,
 		Example: "  berth protect xrootd@clustered.service\n  berth protect xrootd@clustered.service --disk /srv/data --engine bfq\n  berth protect 4711\n  berth protect /sys/fs/cgroup/storage --io-weight 500",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.open()

@@ -88,7 +88,10 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or an invalid spec; 3 this host
 cannot; 4 no such node, image or device; 5 it exists or is busy; 6 plan
 --detailed-exitcode would change something. run and exec pass on the command's
 own code; their own failures are 125 (Berth), 126 (the command cannot be run),
-127 (it is not there).`,
+127 (it is not there).
+
+make install puts man pages (man berth-run) and documents beside the program:
+in /usr/local/share/doc/berth, if that is where it was installed.`,
 		Example: `  berth doctor                          what this host can do
   berth run --image host -- hostname    a throw-away node
   berth apply -f node.yaml              make a node as its spec says

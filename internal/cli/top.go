@@ -50,7 +50,7 @@ their interfaces carry. On a terminal the table is redrawn in place; keys:
   arrows, space     move through a long list; at once, without waiting
   q                 quit
 Rates are those of the interval. What the kernel does not count here is "-";
-docs/top.md says what needs which kernel.`,
+share/doc/berth/top.md says what needs which kernel.`,
 		Example: `  berth top
   berth top -n 1 --sort read              one table, after an interval
   berth top wn-001 --interval 500ms

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/jsonfile"
 	"berth/internal/mounts"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -157,17 +158,11 @@ func (g Granted) node() *mounts.DeviceNode {
 
 // ReadTable reads a node's table; a node that never had one has an empty one.
 func ReadTable(path string) (t Table, err error) {
-	text, err := os.ReadFile(path)
+	err = jsonfile.File{Path: path, Is: "which devices a node has", Remedy: "stop the node and start it: it is written anew"}.Read(&t)
 	if errors.Is(err, fs.ErrNotExist) {
-		return t, nil
+		return Table{}, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &t)
-	}
-	if err != nil {
-		return Table{}, fmt.Errorf("read the node's devices: %w", err)
-	}
-	return t, nil
+	return t, err
 }
 
 // Record is a step that writes a node's table.

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -270,7 +271,7 @@ func readDocument(s source, name, want string, v any) (string, error) {
 		return "", refuse.Invalidf("%s is damaged: its digest is %s", name, digest)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return "", refuse.Invalidf("%s: %w", name, err)
+		return "", refuse.Invalidf("%s of the image cannot be read: %s", name, jsonfile.Wrong(data, err))
 	}
 	return digest, nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth/internal/block"
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -161,7 +162,7 @@ func parse(out []byte, s shape) (int64, error) {
 		return 0, errors.New("fio printed no JSON")
 	}
 	if err := json.NewDecoder(bytes.NewReader(out[start:])).Decode(&doc); err != nil {
-		return 0, fmt.Errorf("read fio's result: %w", err)
+		return 0, fmt.Errorf("read fio's result: %s", jsonfile.Wrong(out[start:], err))
 	}
 	if len(doc.Jobs) != 1 || doc.Jobs[0].Error != 0 {
 		return 0, fmt.Errorf("fio failed: %+v", doc.Jobs)

@@ -145,7 +145,9 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 	}
 	err = b.settle(ctx, name)
 	if err == nil {
-		_, err = b.stored(name)
+		if _, err = b.stored(name); refuse.KindOf(err) != refuse.NotFound {
+			err = nil // a node whose spec is damaged can be stopped and removed
+		}
 	}
 	if err == nil {
 		return l, nil

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
 )
 
 // Logs copies a node's log to w: the last lines of it, or all if lines is negative; with follow also what is added
 // until the node ends.
 func (b *Berth) Logs(ctx context.Context, name string, w io.Writer, lines int, follow bool) error {
-	if _, err := b.stored(name); err != nil {
+	if _, err := b.stored(name); refuse.KindOf(err) == refuse.NotFound {
 		return err
 	}
 	f, err := os.Open(b.Layout.Node(name).Log())

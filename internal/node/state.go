@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -100,14 +101,18 @@ func (b *Berth) stored(name string) (*Stored, error) {
 		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
 	}
 	var s Stored
-	err := readJSON(b.Layout.Node(name).Spec(), &s)
-	if errors.Is(err, fs.ErrNotExist) {
+	file := jsonfile.File{
+		Path: b.Layout.Node(name).Spec(), Is: "the spec of node " + name,
+		Remedy: fmt.Sprintf("berth rm --force %s removes the node, berth apply -f FILE makes it again", name),
+	}
+	err := file.Read(&s)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, refuse.NotFoundf("no node %s; berth ls lists the nodes", name)
+	case err == nil && (s.Now == nil || s.Applied == nil):
+		return nil, file.Damaged("it holds no spec", nil)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read spec of node %s: %w", name, err)
-	}
-	return &s, nil
+	return &s, err
 }
 
 func (b *Berth) store(name string, s *Stored) error {
@@ -123,7 +128,8 @@ func (b *Berth) store(name string, s *Stored) error {
 
 func (b *Berth) status(name string) (Status, error) {
 	var s Status
-	err := readJSON(b.Layout.Node(name).Status(), &s)
+	file := jsonfile.File{Path: b.Layout.Node(name).Status(), Is: "what became of node " + name, Remedy: "the node's next start writes it anew"}
+	err := file.Read(&s)
 	return s, err
 }
 
@@ -141,17 +147,6 @@ func (s *Status) now(boot string) string {
 		return Exited
 	}
 	return s.State
-}
-
-func readJSON(path string, v any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
 }
 
 // unwritten ends the name of a file that is being written.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/oci"
 	"berth/internal/refuse"
 )
@@ -81,7 +82,9 @@ func receive(c *net.UnixConn, v any) ([]*os.File, error) {
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = errors.New("message was cut off")
 	default:
-		err = json.Unmarshal(b[:n], v)
+		if err = json.Unmarshal(b[:n], v); err != nil {
+			err = fmt.Errorf("a packet that cannot be read: %s", jsonfile.Wrong(b[:n], err))
+		}
 	}
 	if err != nil {
 		closeAll(files)

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -78,18 +79,15 @@ func mergeEnv(base, over []string) []string {
 
 // ReadSpec reads a node's specification from its bundle.
 func ReadSpec(bundle string) (*specs.Spec, error) {
-	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	var spec specs.Spec
+	err := jsonfile.File{
+		Path: filepath.Join(bundle, "config.json"), Is: "what the node's runtime was told",
+		Remedy: "stop the node and start it: it is written anew",
+	}.Read(&spec)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refuse.NotFoundf("no running node with the bundle %s", bundle)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the runtime's configuration: %w", err)
-	}
-	var spec specs.Spec
-	if err := json.Unmarshal(b, &spec); err != nil {
-		return nil, fmt.Errorf("read the runtime's configuration %s: %w", bundle, err)
-	}
-	return &spec, nil
+	return &spec, err
 }
 
 // Replace replaces this program by the runtime's exec, so that terminal, signals and exit code are the command's own.

@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"berth/internal/bench"
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -41,12 +42,12 @@ func Read(in io.Reader, name string) (*Report, error) {
 	}
 	if bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
 		if raw, err = unzip(raw); err != nil {
-			return nil, refuse.Invalidf("%s: not a whole gzip file: %w", name, err)
+			return nil, refuse.Invalidf("not a whole gzip file: it was cut off, or is damaged")
 		}
 	}
 	study, title, err := parse(raw)
 	if err != nil {
-		return nil, refuse.Invalidf("%s: %w", name, err)
+		return nil, refuse.Invalidf("%w; berth bench report shows what berth bench wrote with --json", err)
 	}
 	return &Report{Study: study, Raw: raw, Name: name, Title: title}, nil
 }
@@ -65,7 +66,7 @@ func parse(raw []byte) (s *bench.Study, title string, err error) {
 		Format string `json:"format"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, "", fmt.Errorf("not the JSON of berth bench: %w", err)
+		return nil, "", fmt.Errorf("not the JSON of berth bench: %s", jsonfile.Wrong(raw, err))
 	}
 	switch head.Format {
 	case bench.StudyFormat:
@@ -92,7 +93,7 @@ func parse(raw []byte) (s *bench.Study, title string, err error) {
 func as[T any](raw []byte, convert func(*T) *bench.Study) (*bench.Study, error) {
 	var doc T
 	if err := json.Unmarshal(raw, &doc); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("not a whole report of berth bench: %s", jsonfile.Wrong(raw, err))
 	}
 	return convert(&doc), nil
 }

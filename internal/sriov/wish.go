@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/internal/jsonfile"
 )
 
 // Wishes is the folder that says which adapters shall have how many virtual functions, also after a reboot or a reload of
@@ -64,12 +66,12 @@ func (d Wishes) All() ([]Wish, error) {
 			continue
 		}
 		var w Wish
-		b, err := os.ReadFile(filepath.Join(string(d), e.Name()))
-		if err == nil {
-			err = json.Unmarshal(b, &w)
+		file := jsonfile.File{
+			Path: filepath.Join(string(d), e.Name()), Is: "how many virtual functions an adapter shall have",
+			Remedy: "remove it, then berth vf enable ADAPTER N",
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read what virtual functions %s shall have: %w", e.Name(), err)
+		if err := file.Read(&w); err != nil {
+			return nil, err
 		}
 		all = append(all, w)
 	}

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"berth/internal/jsonfile"
+	"berth/internal/refuse"
 )
 
 // version is the format of the journal. A berth reads its own and every older one. Since 2 a step that doing it did not
@@ -100,7 +103,7 @@ func Open(path string, kinds Kinds) (*Journal, error) {
 	}
 	j, err := parse(b, kinds)
 	if err != nil {
-		return nil, fmt.Errorf("journal %s: %w", path, err)
+		return nil, &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("%s (the journal of what was changed) cannot be read: %v", path, err), Remedy: journalRemedy, Err: err}
 	}
 	j.path = path
 	return j, nil
@@ -116,7 +119,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 		}
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+			return nil, fmt.Errorf("line %d: %s", n, jsonfile.Wrong(line, err))
 		}
 		if err := j.fold(n, r, kinds); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
@@ -362,3 +365,6 @@ func (j *Journal) Untouched() bool {
 	fi, err := os.Stat(j.path)
 	return err == nil && j.file != stamp{} && stampOf(fi) == j.file
 }
+
+// journalRemedy is what is left to do with a journal that is damaged: what it named can only be undone by hand.
+const journalRemedy = "the lines before are whole: put it back from a copy, or cut it off there (head -n) and berth repair undoes what they name"

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+
+	"berth/internal/jsonfile"
 )
 
 // Step is one change of the host. A step is a pointer to a struct whose exported (JSON) fields are its journal
@@ -59,7 +61,7 @@ func (k Kinds) Decode(kind string, data json.RawMessage) (Step, error) {
 	}
 	s := empty()
 	if err := json.Unmarshal(data, s); err != nil {
-		return nil, fmt.Errorf("step %s: %w", kind, err)
+		return nil, fmt.Errorf("step %s: %s", kind, jsonfile.Wrong(data, err))
 	}
 	return s, nil
 }

@@ -10,7 +10,7 @@ type Node struct {
 	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
 	Image         Image     `json:"image" doc:"the read-only root: host | oci:NAME | oci-layout:DIR | dir:PATH | file:PATH"`
 	Hostname      string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
-	Class         Class     `json:"class,omitempty" doc:"batch gives way, storage is protected: see docs/classes.md" allowed:"batch|storage"`
+	Class         Class     `json:"class,omitempty" doc:"batch gives way to what else runs on the host, storage goes before it" allowed:"batch|storage"`
 	Command       []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
 	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends" allowed:"never|on-failure|always"`
 	Autostart     bool      `json:"autostart,omitempty" doc:"start at boot"`

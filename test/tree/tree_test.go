@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"block"},
 	{"host"},
 	{"step"},
-	{"vnode", "layout", "record"},
+	{"vnode", "layout", "jsonfile"},
 	{"refuse", "bpf", "thread", "nearest"},
 }
 
@@ -51,22 +51,22 @@ var only = map[string][]string{
 	"vnode":   {"nearest"},
 	"refuse":  {},
 	"layout":  {},
-	"step":    {"vnode", "refuse", "record"},
+	"step":    {"vnode", "refuse", "jsonfile"},
 	"spec":    {"vnode", "refuse", "nearest"},
 	"cgroup":  {"bpf", "block", "host", "step", "refuse", "layout", "vnode"},
 	"link":    {"sriov", "dhcp", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
-	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "record"},
+	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"dhcp":    {},
-	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "record", "nearest"},
-	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "record"},
+	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest"},
+	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"step", "refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
-	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode", "record"},
+	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"gateway": {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 }
 
 // standardOnly are the packages that use the standard library and Berth's own packages, nothing else.
-var standardOnly = []string{"vnode", "refuse", "layout", "step", "nearest", "record"}
+var standardOnly = []string{"vnode", "refuse", "layout", "step", "nearest", "jsonfile"}
 
 // source is one parsed Go file.
 type source struct {

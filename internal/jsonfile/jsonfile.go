@@ -1,11 +1,12 @@
-// Package record reads JSON that Berth keeps or is given, and says in words what is wrong with a file that is damaged.
-package record
+// Package jsonfile reads JSON that Berth keeps or is given, and says in words what is wrong with a file that is damaged.
+package jsonfile
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -57,8 +58,11 @@ func Wrong(data []byte, err error) string {
 	if len(bytes.Trim(data, "\x00")) == 0 {
 		return "it holds nothing but zero bytes, as after a power failure"
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) { // of a decoder that reads a stream
+		return "it ends in the middle"
+	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		if e.Offset >= int64(len(data)) {
+		if endsEarly(data) {
 			return "it ends in the middle"
 		}
 		return "it is not JSON from " + place(data, e.Offset) + " on"
@@ -77,6 +81,14 @@ func Wrong(data []byte, err error) string {
 		return "a value in it is not of the right kind"
 	}
 	return err.Error() // of the values that Berth reads itself: sizes, rates, images
+}
+
+// endsEarly reports whether what is wrong with data is that there is no more of it: with a space after it, the mistake
+// lies behind the space.
+func endsEarly(data []byte) bool {
+	var none any
+	e, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(append(bytes.Clone(data), ' '), &none))
+	return ok && e.Offset > int64(len(data))
 }
 
 // place is the line and column of the last byte that was read before offset.

@@ -1,4 +1,4 @@
-package record
+package jsonfile
 
 import (
 	"errors"
@@ -33,6 +33,8 @@ func TestRead(t *testing.T) {
 		" \n":                        "it is empty",
 		"\x00\x00\x00":               "it holds nothing but zero bytes, as after a power failure",
 		`{"in": {"n"`:                "it ends in the middle",
+		"x":                          "it is not JSON from line 1, byte 1 on",
+		`{"in": tru`:                 "it ends in the middle",
 		"{\n\"in\": x}":              "it is not JSON from line 2, byte 7 on",
 		`{"in": {"n": "x"}}`:         "in.n at line 1, byte 16 is text where something else belongs",
 		`{"in": {"n": 1.5}}`:         "in.n at line 1, byte 16 is a number where something else belongs",
