@@ -8,11 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"berth/internal/bench"
 )
 
 const (
@@ -174,36 +175,30 @@ func (w *world) competitors() {
 	}
 }
 
-// neighbour compares the free node alone and beside the capped one, in turn, because the disk's own speed drifts. With small
-// blocks it is the processors that both need: what a busy machine takes in a first look is looked at once more.
+// neighbour compares the free node alone and beside the capped one, in turn, because the disk's own speed drifts: six pairs, the
+// fewest that have an interval, of which none is measured again. With small blocks it is the processors that both need.
 func (w *world) neighbour() {
 	for _, load := range []struct{ rw, block string }{{"randread", "1M"}, {"randread", "64k"}, {"randwrite", "1M"}} {
-		for try := 1; !w.keeps(load.rw, load.block); try++ {
-			if try == 2 {
-				w.t.Errorf("the node without a limit lost too much, twice: %s, blocks of %s", load.rw, load.block)
-				break
+		var kept []float64
+		for range bench.MinPairs {
+			alone := w.fio("free", load.rw, load.block, 2)
+			other := w.fioCommand("capped", load.rw, "64k", 3)
+			if err := other.Start(); err != nil {
+				w.t.Fatal(err)
 			}
+			time.Sleep(500 * time.Millisecond)
+			beside := w.fio("free", load.rw, load.block, 2)
+			if err := other.Wait(); err != nil {
+				w.t.Fatal(err)
+			}
+			kept = append(kept, beside/(alone-capBytes))
+		}
+		part, ci := bench.Locate(kept)
+		w.t.Logf("the node without a limit, %s, blocks of %s: %.2f (%.2f..%.2f) of what it has alone, less the cap", load.rw, load.block, part, ci.Lo, ci.Hi)
+		if ci.Hi < 0.9 {
+			w.t.Errorf("the node without a limit lost too much: %s, blocks of %s: it keeps %.2f, at most %.2f", load.rw, load.block, part, ci.Hi)
 		}
 	}
-}
-
-func (w *world) keeps(rw, block string) bool {
-	var alone, beside []float64
-	for range 4 {
-		alone = append(alone, w.fio("free", rw, block, 2))
-		other := w.fioCommand("capped", rw, "64k", 4)
-		if err := other.Start(); err != nil {
-			w.t.Fatal(err)
-		}
-		time.Sleep(500 * time.Millisecond)
-		beside = append(beside, w.fio("free", rw, block, 2))
-		if err := other.Wait(); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	a, b := median(alone), median(beside)
-	w.t.Logf("the node without a limit, %s, blocks of %s: alone %.0f MB/s, beside the capped one %.0f MB/s", rw, block, a/1e6, b/1e6)
-	return b >= 0.9*(a-capBytes)
 }
 
 // liveChange raises the throttle of a node that is reading, and looks at the kernel's own count of its bytes.
@@ -272,9 +267,4 @@ func (w *world) servedGroup(group string) float64 {
 		}
 	}
 	return sum
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return (s[len(s)/2] + s[(len(s)-1)/2]) / 2
 }

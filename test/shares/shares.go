@@ -93,7 +93,9 @@ func (r *Row) Parts() []Part {
 		}
 		var by []float64
 		for _, w := range r.Got {
-			by = append(by, r.figure(w, i))
+			if sum(w) > 0 { // while all of a machine stands still nobody has a share
+				by = append(by, r.figure(w, i))
+			}
 		}
 		if _, ci := bench.Locate(by); ci != nil {
 			p.CI95 = &[2]float64{ci.Lo, ci.Hi}
@@ -134,7 +136,9 @@ func (r *Row) Lost() (p Part, ok bool) {
 	p.Got = 100 * (1 - sum(r.together())/alone)
 	var by []float64
 	for i := range min(len(r.Got), len(r.Alone)) {
-		by = append(by, 100*(1-sum(r.Got[i])/r.Alone[i]))
+		if r.Alone[i] > 0 {
+			by = append(by, 100*(1-sum(r.Got[i])/r.Alone[i]))
+		}
 	}
 	if _, ci := bench.Locate(by); ci != nil {
 		p.CI95 = &[2]float64{ci.Lo, ci.Hi}

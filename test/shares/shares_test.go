@@ -76,6 +76,21 @@ func TestFigures(t *testing.T) {
 	}
 }
 
+// TestStandstill: a window in which nothing moves counts in what was moved, and is no share.
+func TestStandstill(t *testing.T) {
+	r := row(9, 5, 40, 20, 20, 20)
+	r.Got[4] = []float64{0, 0, 0, 0}
+	r.Alone = []float64{1e7, 0, 1e7, 1e7, 1e7, 1e7, 1e7, 1e7, 1e7}
+	for _, p := range r.Parts() {
+		if p.CI95 == nil || !(p.CI95[0] < p.Got && p.Got < p.CI95[1]) {
+			t.Errorf("%+v %v", p, p.CI95)
+		}
+	}
+	if p, _ := r.Lost(); p.CI95 == nil || math.IsInf(p.CI95[0], 0) || math.IsNaN(p.CI95[1]) {
+		t.Errorf("lost: %+v %v", p, p.CI95)
+	}
+}
+
 // TestKeep: rows come back as they were, and one that is measured again replaces the earlier one.
 func TestKeep(t *testing.T) {
 	dir := t.TempDir()
