@@ -71,10 +71,10 @@ evidence: setup build ## the statistics that verdicts rest on: known difference,
 
 .PHONY: headline
 headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (70 minutes; HEADLINE=-resume goes on)
-	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -out docs/evidence/headline
+	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -readme README.md -out docs/evidence/headline
 
 .PHONY: shares
-shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (40 minutes)
+shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (half an hour)
 	@scripts/shares
 
 .PHONY: readme-disk

@@ -13,13 +13,11 @@ import (
 	"strings"
 
 	"berth/internal/bench"
+	"berth/tools/marks"
 )
 
-// The lines of README between which the table stands.
-const (
-	begin = "<!-- readme-disk: made by make readme-disk -->\n"
-	end   = "<!-- readme-disk -->\n"
-)
+// mark names the place of the table in README.
+const mark = "readme-disk"
 
 // legend follows the table.
 const legend = `
@@ -45,26 +43,11 @@ func run(readme string, files []string) error {
 	if readme == "" {
 		return nil
 	}
-	whole, err := os.ReadFile(readme)
-	if err != nil {
-		return err
-	}
-	changed, err := place(string(whole), text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", readme, err)
-	}
-	return os.WriteFile(readme, []byte(changed), 0o644)
+	return marks.Write(readme, mark, block(text))
 }
 
-// place puts the table between the marks of a text.
-func place(whole, table string) (string, error) {
-	before, rest, ok := strings.Cut(whole, begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		return "", errors.New("no marks for the table")
-	}
-	return before + begin + "```\n" + table + "```\n" + legend + end + after, nil
-}
+// block is what stands between the marks.
+func block(table string) string { return "```\n" + table + "```\n" + legend }
 
 // table shows each row of all runs, in lines of at most 80 columns.
 func table(files []string) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"berth/internal/bench"
+	"berth/tools/marks"
 )
 
 // made writes a report as berth bench disk does.
@@ -56,16 +57,6 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestPlace(t *testing.T) {
-	got, err := place("a\n"+begin+"old\n"+end+"b\n", "new\n")
-	if err != nil || got != "a\n"+begin+"```\nnew\n```\n"+legend+end+"b\n" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := place("a\n", "new\n"); err == nil {
-		t.Error("a text without marks is changed")
-	}
-}
-
 // TestReadme: where the runs are kept, README's table is what they give; where they are not, README says so.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
@@ -86,7 +77,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := place(string(readme), text)
+	want, err := marks.Place(string(readme), mark, block(text))
 	if err != nil || want != string(readme) {
 		t.Errorf("README's table of the disk is not what its data give: go run ./tools/readmedisk -write README.md docs/evidence/readme-disk-*.json (%v)", err)
 	}

@@ -60,8 +60,10 @@ func arms(model string) []Arm {
 		{Name: DiskOnly, Says: "of protect: iocost and disk weights alone", Nodes: "disk", Group: "berth.batch-busy", By: iocost},
 		{Name: IOMax, Says: "io.max, what protect lets the nodes do", Nodes: "plain", Group: plainGroup, Lines: []string{capDisk}},
 		{Name: IOMaxCPU, Says: "the same, and cpu.weight=1", Nodes: "plain", Group: plainGroup, Lines: []string{capDisk, leastCPU}},
-		{Name: Ionice, Says: "mq-deadline; ionice -c3 nice -n19", Nodes: "plain", Group: plainGroup, With: "ionice -c3 nice -n19", Full: true,
-			Lines: []string{`echo mq-deadline >$q/scheduler`}},
+		{
+			Name: Ionice, Says: "mq-deadline; ionice -c3 nice -n19", Nodes: "plain", Group: plainGroup, With: "ionice -c3 nice -n19", Full: true,
+			Lines: []string{`echo mq-deadline >$q/scheduler`},
+		},
 		{Name: BFQWeights, Says: "bfq; weights 1 to 1000, cpu.weight=1", Nodes: "plain", Group: plainGroup, Full: true, Lines: []string{
 			`echo bfq >$q/scheduler`, `echo 1 >$cg/io.bfq.weight`, `echo 1000 >/sys/fs/cgroup/system.slice/io.bfq.weight`, leastCPU,
 		}},

@@ -44,10 +44,22 @@ func questions() (all []question) {
 		{HalfProtected, HalfIOMaxCPU, "idle work", false}: true, // and who gets what is left over?
 	}
 	for _, pair := range [][2]string{
-		{Protected, Alone}, {Protected, Unprotected}, {Protected, IOMax}, {Protected, IOMaxCPU}, {Protected, Ionice}, {Protected, BFQWeights},
-		{Strict, Alone}, {Strict, Unprotected}, {Strict, Protected}, {Strict, IOMaxCPU},
-		{CPUOnly, Unprotected}, {DiskOnly, Unprotected}, {Protected, CPUOnly}, {Protected, DiskOnly},
-		{HalfProtected, HalfIOMaxCPU}, {HalfStrict, HalfIOMaxCPU},
+		{Protected, Alone},
+		{Protected, Unprotected},
+		{Protected, IOMax},
+		{Protected, IOMaxCPU},
+		{Protected, Ionice},
+		{Protected, BFQWeights},
+		{Strict, Alone},
+		{Strict, Unprotected},
+		{Strict, Protected},
+		{Strict, IOMaxCPU},
+		{CPUOnly, Unprotected},
+		{DiskOnly, Unprotected},
+		{Protected, CPUOnly},
+		{Protected, DiskOnly},
+		{HalfProtected, HalfIOMaxCPU},
+		{HalfStrict, HalfIOMaxCPU},
 	} {
 		for _, what := range []string{p50, p99, work, left} {
 			half := pair[0] == HalfProtected || pair[0] == HalfStrict

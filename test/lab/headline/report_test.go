@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/tools/marks"
 )
 
 // made is a report of simulated trials: wait says what a trial's p50 and p99 are about, in milliseconds.
@@ -210,5 +213,41 @@ func TestQuestions(t *testing.T) {
 	}
 	if n != mains {
 		t.Errorf("%d main questions, their intervals are for %d", n, mains)
+	}
+}
+
+// TestReadme: where the data of a whole run are kept, README's table and the text beside them are what they give; where they are
+// not, README says that its table is of an earlier form.
+func TestReadme(t *testing.T) {
+	const kept = "../../../docs/evidence/headline"
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(kept + ".json.gz")
+	if os.IsNotExist(err) {
+		if !strings.Contains(string(readme), "that are kept are of an earlier form of it") {
+			t.Error("README does not say what its table of the headline is of")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := marks.Place(string(readme), "headline", "```\n"+r.Short()+"```\n")
+	if err != nil || want != string(readme) {
+		t.Errorf("README's table is not what its data give: go run ./test/lab/headline/run -again -readme README.md -out docs/evidence/headline (%v)", err)
+	}
+	var b strings.Builder
+	if err := r.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(kept + ".txt"); err != nil || string(text) != b.String() {
+		t.Errorf("%s.txt is not what its data give (%v)", kept, err)
 	}
 }

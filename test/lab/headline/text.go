@@ -18,13 +18,31 @@ func (r *Report) Text(w io.Writer) error {
 	fmt.Fprintf(&b, "io.max: %.1f MB/s of reads, %.1f of writes: what protect's nodes moved in %d\ntrials before the rounds.\n", r.Cap.Read/1e6, r.Cap.Written/1e6, len(r.Probes))
 	fmt.Fprintf(&b, "%d of %d rounds, arms in random order, seed %d, %s, %d session%s%s.\n\n", r.rounds(), p.Rounds, p.Seed,
 		r.Started.Format("2006-01-02"), r.Sessions, map[bool]string{true: "s"}[r.Sessions != 1], map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
+	r.table(&b)
+	r.mains(&b)
+	r.compared(&b)
+	r.others(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Short is what README shows: the arms and the main questions.
+func (r *Report) Short() string {
+	var b strings.Builder
+	r.table(&b)
+	r.mains(&b)
+	return b.String()
+}
+
+// table writes what the arms are and what was measured in each.
+func (r *Report) table(b *strings.Builder) {
 	known := map[string]Arm{}
 	for _, a := range arms("") {
 		known[a.Name] = a
 	}
-	fmt.Fprintf(&b, "arms\n")
+	fmt.Fprintf(b, "arms\n")
 	for _, a := range r.Arms {
-		fmt.Fprintf(&b, "%-16s%s\n", a.Arm, known[a.Arm].Says)
+		fmt.Fprintf(b, "%-16s%s\n", a.Arm, known[a.Arm].Says)
 	}
 	const line = "%-16s%-18s%-20s%6s%8s%9s\n"
 	for _, half := range []bool{false, true} {
@@ -36,29 +54,24 @@ func (r *Report) Text(w io.Writer) error {
 			switch {
 			case head:
 			case half:
-				fmt.Fprintf(&b, "\nthe service idle half of the time      nodes, MB/s: while it is idle    in all\n")
-				fmt.Fprintf(&b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "", "", "")
+				fmt.Fprintf(b, "\nthe service idle half of the time      nodes, MB/s: while it is idle    in all\n")
+				fmt.Fprintf(b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "", "", "")
 			default:
-				fmt.Fprintln(&b)
-				fmt.Fprintf(&b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "CPUs", "read", "written")
-				fmt.Fprintf(&b, line, "the service", "", "", "nodes", "MB/s", "MB/s")
+				fmt.Fprintln(b)
+				fmt.Fprintf(b, line, "", "p50 ms (95 %)", "p99 ms (95 %)", "CPUs", "read", "written")
+				fmt.Fprintf(b, line, "the service", "", "", "nodes", "MB/s", "MB/s")
 			}
 			head = true
 			cells := []string{fmt.Sprintf("%.2f", a.Work.CPU), mega(a.Work.Read), mega(a.Work.Written)}
 			if half {
 				cells = []string{"", mega(a.Idle.disk()), mega(a.Work.disk())}
 			}
-			fmt.Fprintf(&b, line, a.Arm, spread(a.P50, a.P50CI), spread(a.P99, a.P99CI), cells[0], cells[1], cells[2])
+			fmt.Fprintf(b, line, a.Arm, spread(a.P50, a.P50CI), spread(a.P99, a.P99CI), cells[0], cells[1], cells[2])
 		}
 	}
-	r.compared(&b)
-	r.others(&b)
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
-// compared writes the ratios.
-func (r *Report) compared(b *strings.Builder) {
+func (r *Report) mains(b *strings.Builder) {
 	if len(r.Compared) == 0 {
 		return
 	}
@@ -67,6 +80,13 @@ func (r *Report) compared(b *strings.Builder) {
 		if c.Main {
 			fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B+", "+c.What, c.text())
 		}
+	}
+}
+
+// compared writes the ratios.
+func (r *Report) compared(b *strings.Builder) {
+	if len(r.Compared) == 0 {
+		return
 	}
 	fmt.Fprintf(b, "\nratios (95 %%); equivalent: within %d %% of latency, %d %% of work\n", latencyMargin, workMargin)
 	for _, what := range []string{p50, p99, work, left} {

@@ -1,0 +1,37 @@
+// Package marks replaces what stands between two marks of a text: tables of README.md that are made from data.
+package marks
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Place puts body between the marks of a name in a text: <!-- NAME: made by COMMAND --> and <!-- NAME -->, each a line.
+func Place(text, name, body string) (string, error) {
+	opening := "<!-- " + name + ": made by "
+	start := strings.Index(text, opening)
+	if start < 0 || strings.Count(text, opening) != 1 {
+		return "", fmt.Errorf("want one line that begins with %q", opening)
+	}
+	line, rest, _ := strings.Cut(text[start:], "\n")
+	closing := "<!-- " + name + " -->\n"
+	_, after, ok := strings.Cut(rest, closing)
+	if !ok {
+		return "", fmt.Errorf("no line %q after it", strings.TrimSpace(closing))
+	}
+	return text[:start] + line + "\n" + body + closing + after, nil
+}
+
+// Write is Place in a file.
+func Write(path, name, body string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	changed, err := Place(string(text), name, body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path, []byte(changed), 0o644)
+}
