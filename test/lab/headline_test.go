@@ -42,8 +42,8 @@ func TestHeadline(t *testing.T) {
 		}
 	}
 	has := map[string]string{
-		headline.Unprotected: "iocost 0, cpu.weight 100 idle 0, io.weight 100, bfq 100, io.max",
-		headline.Protected:   "iocost 1, cpu.weight 0 idle 1, io.weight 1, bfq 1, io.max",
+		headline.Unprotected: "iocost 0, cpu.weight 100 idle 0, io.weight 100, bfq 100, io.max ",
+		headline.Protected:   "idle 1, io.weight 1, bfq 1, io.max ",
 	}
 	for _, one := range r.Trials {
 		if !strings.Contains(one.State, has[one.Arm]) {

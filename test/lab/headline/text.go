@@ -15,7 +15,9 @@ func (r *Report) Text(w io.Writer) error {
 	fmt.Fprintf(&b, "XRootD on a disk of %.0f MB/s and %d requests a second; a client asks for %d\n", float64(r.DiskBytes)/1e6, r.DiskRequests, p.Reads)
 	fmt.Fprintf(&b, "random ranges of 64 KiB in %d s, whatever the server does. Two nodes burn CPU,\n", p.Seconds)
 	fmt.Fprintf(&b, "one reads (64 KiB), one writes (256 KiB), 16 requests in flight each, direct.\n")
-	fmt.Fprintf(&b, "io.max: %.1f MB/s of reads, %.1f of writes: what protect's nodes moved in %d\ntrials before the rounds.\n", r.Cap.Read/1e6, r.Cap.Written/1e6, len(r.Probes))
+	if len(r.Probes) > 0 {
+		fmt.Fprintf(&b, "io.max: %.1f MB/s of reads, %.1f of writes: what protect's nodes moved in %d\ntrials before the rounds.\n", r.Cap.Read/1e6, r.Cap.Written/1e6, len(r.Probes))
+	}
 	fmt.Fprintf(&b, "%d of %d rounds, arms in random order, seed %d, %s, %d session%s%s.\n\n", r.rounds(), p.Rounds, p.Seed,
 		r.Started.Format("2006-01-02"), r.Sessions, map[bool]string{true: "s"}[r.Sessions != 1], map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
 	r.table(&b)
@@ -71,31 +73,32 @@ func (r *Report) table(b *strings.Builder) {
 	}
 }
 
+// mains writes the main questions, where they were asked.
 func (r *Report) mains(b *strings.Builder) {
-	if len(r.Compared) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nThe main questions; their verdicts hold together (intervals of %.4g %%)\n", 100-5./mains)
-	for _, c := range r.Compared {
-		if c.Main {
-			fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B+", "+c.What, c.text())
-		}
-	}
+	r.ratios(b, fmt.Sprintf("The main questions; their verdicts hold together (intervals of %.4g %%)", 100-5./mains),
+		func(c Ratio) bool { return c.Main }, func(c Ratio) string { return ", " + c.What })
 }
 
-// compared writes the ratios.
+// compared writes the other ratios.
 func (r *Report) compared(b *strings.Builder) {
-	if len(r.Compared) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nratios (95 %%); equivalent: within %d %% of latency, %d %% of work\n", latencyMargin, workMargin)
-	for _, what := range []string{p50, p99, work, left} {
-		fmt.Fprintf(b, "\n%s\n", map[string]string{p50: "p50", p99: "p99", work: "bytes that the nodes moved", left: "the same, while the service is idle"}[what])
-		for _, c := range r.Compared {
-			if c.What == what && !c.Main {
-				fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B, c.text())
-			}
+	none := func(Ratio) string { return "" }
+	r.ratios(b, fmt.Sprintf("p50, ratios (95 %%); equivalent: within %d %%", latencyMargin), func(c Ratio) bool { return !c.Main && c.What == p50 }, none)
+	r.ratios(b, "p99", func(c Ratio) bool { return !c.Main && c.What == p99 }, none)
+	r.ratios(b, fmt.Sprintf("bytes that the nodes moved; equivalent: within %d %%", workMargin), func(c Ratio) bool { return !c.Main && c.What == work }, none)
+	r.ratios(b, "the same, while the service is idle", func(c Ratio) bool { return !c.Main && c.What == left }, none)
+}
+
+// ratios writes those of one kind below a title.
+func (r *Report) ratios(b *strings.Builder, title string, kind func(Ratio) bool, more func(Ratio) string) {
+	for _, c := range r.Compared {
+		if !kind(c) {
+			continue
 		}
+		if title != "" {
+			fmt.Fprintf(b, "\n%s\n", title)
+		}
+		title = ""
+		fmt.Fprintf(b, "%-44s%s\n", c.A+" / "+c.B+more(c), c.text())
 	}
 }
 
