@@ -55,7 +55,7 @@ func arms(model string) []Arm {
 		{Name: Alone, Says: "no node works"},
 		{Name: Unprotected, Says: "nodes without a class, nothing else", Nodes: "plain", Group: plainGroup, Full: true},
 		{Name: Protected, Says: "berth protect --engine iocost, class batch", Nodes: "batch", Group: batchGroup, By: iocost},
-		{Name: Strict, Says: "berth protect --engine bfq-strict, batch", Nodes: "batch", Group: batchGroup, By: strict},
+		{Name: Strict, Says: "berth protect --engine bfq-strict, batch", Nodes: "batch", Group: batchGroup, By: strict, Full: true},
 		{Name: CPUOnly, Says: "of protect: the nodes' idle CPU alone", Nodes: "cpu", Group: "berth.idle", Full: true},
 		{Name: DiskOnly, Says: "of protect: iocost and disk weights alone", Nodes: "disk", Group: "berth.batch-busy", By: iocost},
 		{Name: IOMax, Says: "io.max, what protect lets the nodes do", Nodes: "plain", Group: plainGroup, Lines: []string{capDisk}},
@@ -68,7 +68,7 @@ func arms(model string) []Arm {
 			`echo bfq >$q/scheduler`, `echo 1 >$cg/io.bfq.weight`, `echo 1000 >/sys/fs/cgroup/system.slice/io.bfq.weight`, leastCPU,
 		}},
 		{Name: HalfProtected, Says: "as protect", Half: true, Nodes: "batch", Group: batchGroup, By: iocost},
-		{Name: HalfStrict, Says: "as protect-strict", Half: true, Nodes: "batch", Group: batchGroup, By: strict},
+		{Name: HalfStrict, Says: "as protect-strict", Half: true, Nodes: "batch", Group: batchGroup, By: strict, Full: true},
 		{Name: HalfIOMaxCPU, Says: "as io.max+cpu", Half: true, Nodes: "plain", Group: plainGroup, Lines: []string{capDisk, leastCPU}},
 	}
 }
