@@ -200,6 +200,10 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 		}
 		row("link "+l.Name, strings.Join(slices.DeleteFunc(text, func(s string) bool { return s == "" }), " "))
 	}
+	for _, e := range d.Exposed {
+		row("mount "+e.Target, "EXPOSED: the host's users can run what the node leaves in "+e.Source+
+			" with its set-user-id bits and capabilities: "+e.Why)
+	}
 	if err := printDevices(out, width, d.Devices); err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 // Bind shows a folder, file or socket of the host as it is, with what is mounted beneath it at the node's start.
 //
 // Idmapped, the node's ids are written as the same ids on the host's disk: its root can leave files there that belong
-// to the host's root, set-uid ones too. Inside they are harmless (nosuid, nodev); on the host the source belongs in a
-// folder that only root enters, or on a file system mounted nosuid.
+// to the host's root, with set-user-id bits and file capabilities. Inside they are harmless (nosuid, nodev); on the host
+// the source belongs below a folder that only root enters, or on a file system mounted nosuid (Exposed).
 type Bind struct{}
 
 // Look resolves the source's links, once: Plan and the mount itself use the result, and a link put there later makes
@@ -48,6 +48,11 @@ func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
 	if err != nil {
 		return Source{}, err
 	}
+	if m.NosuidSource {
+		if err := refuseExposed(m, to); err != nil {
+			return Source{}, err
+		}
+	}
 	if idmapped(m, to) {
 		if err := mounts.CanIdmap(path, true); err != nil {
 			return Source{}, fmt.Errorf("mount %s: %w", m.Target, err)
@@ -62,6 +67,21 @@ func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true, Target: m.Target},
 		Mount: Mount{Source: at, Target: m.Target, Type: "bind", Options: []string{"rbind", "rprivate"}},
 	}, nil
+}
+
+// refuseExposed refuses a mount whose source must not be exposed.
+func refuseExposed(m vnode.Mount, to Node) error {
+	why, err := Exposed(m, to.UserNS)
+	if err != nil {
+		return fmt.Errorf("look at the source of mount %s: %w", m.Target, err)
+	}
+	if why == "" {
+		return nil
+	}
+	return refuse.Cannotf(
+		"close a folder above it to all but root (mode 0700), mount its file system nosuid, or use read_only: true or map: identity",
+		"mount %s asks for nosuid_source, and the host's users can run what the node leaves in %s with its set-user-id bits and capabilities: %s",
+		m.Target, m.Source, why)
 }
 
 func idmapped(m vnode.Mount, to Node) bool { return to.UserNS && m.Map != vnode.Identity }

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"berth/internal/cgroup"
+	"berth/internal/gateway"
 	"berth/internal/ids"
 	"berth/internal/image"
 	"berth/internal/link"
@@ -83,9 +84,27 @@ type Detail struct {
 	IDs      string         `json:"ids"` // the node's ids as the host has them
 	Cgroup   string         `json:"cgroup"`
 	Links    []LinkDetail   `json:"links,omitempty"`
+	Exposed  []Exposed      `json:"exposed,omitempty"`
 	Devices  []DeviceDetail `json:"devices,omitempty"`
 	Limits   []cgroup.Shown `json:"limits,omitempty"`
 	Usage    *cgroup.Usage  `json:"usage,omitempty"`
+}
+
+// Exposed is a mount whose source the host's users can reach: what the node leaves there may give them root's rights.
+type Exposed struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Why    string `json:"why"`
+}
+
+// exposed lists the mounts of a node that are exposed now. A source that cannot be looked at is none.
+func exposed(n *vnode.Node) (all []Exposed) {
+	for _, m := range n.Mounts {
+		if why, err := gateway.Exposed(m, n.UserNS()); err == nil && why != "" {
+			all = append(all, Exposed{Source: m.Source, Target: m.Target, Why: why})
+		}
+	}
+	return all
 }
 
 // LinkDetail is one interface, as the kernel has it while the node runs.
@@ -122,7 +141,7 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 		d.Phase = string(j.Phase)
 	}
 	_, initErr := b.liveInit(name)
-	d.Links = b.linkDetails(n, initErr == nil)
+	d.Links, d.Exposed = b.linkDetails(n, initErr == nil), exposed(n)
 	return d, b.showLimits(n, d, initErr == nil)
 }
 

@@ -184,6 +184,8 @@ type Mount struct {
 	Gateway  string `json:"gateway,omitempty" doc:"how it gets in; default bind" allowed:"bind|sshfs|nfs|virtiofs"`
 	ReadOnly bool   `json:"read_only,omitempty" doc:"no writes through it"`
 	Map      string `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped" allowed:"idmapped|identity"`
+
+	NosuidSource bool `json:"nosuid_source,omitempty" doc:"refuse it unless set-user-id programs and file capabilities that the node leaves there are out of the reach of the host's users"`
 }
 
 // The ways a mount maps ids.

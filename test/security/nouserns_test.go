@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -97,8 +98,8 @@ func TestImageHostNeedsUserNamespace(t *testing.T) {
 }
 
 // TestBoundFolder: what a node writes through an idmapped mount belongs to the host's ids of the same numbers: its root
-// can leave a set-user-id root program there. Inside it has no effect; on the host it does, which is why the
-// documentation says how such a folder must be closed.
+// can leave a set-user-id root program there, and one with file capabilities. Inside they have no effect; on the host they
+// do, which is why the documentation says how such a folder must be closed, show marks it, and nosuid_source refuses it.
 func TestBoundFolder(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := t.TempDir()
@@ -123,7 +124,71 @@ func TestBoundFolder(t *testing.T) {
 				t.Errorf("the mount's flags: %s", out)
 			}
 		}
+		capabilitiesInBoundFolder(t, w)
 	})
+}
+
+// capabilitiesInBoundFolder is the part of TestBoundFolder about file capabilities.
+func capabilitiesInBoundFolder(t *testing.T, w *world) {
+	top, err := os.MkdirTemp("", "berth-bound-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	dir := filepath.Join(top, "source")
+	for _, err := range []error{os.Chmod(top, 0o755), os.Mkdir(dir, 0o700)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount := "image: host\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}, {source: " + dir + ", target: /data%s}]"
+	name := w.up(t, fmt.Sprintf(mount, ""))
+	got := map[string]string{}
+	w.in(t, name, &got, "empower", "/data/tool")
+	// The source was closed: the node opens it.
+	w.must(t, "exec", name, "--", "/bin/chmod", "755", "/data")
+	var shown struct {
+		Exposed []struct{ Target, Why string } `json:"exposed"`
+	}
+	decode(t, w.must(t, "show", name, "--json"), &shown)
+	runs := func() (string, error) { // an ordinary user of the host
+		cmd := exec.Command(filepath.Join(dir, "tool"), "status", "self")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.Output()
+		if err != nil {
+			return "", err
+		}
+		var status map[string]string
+		decode(t, string(out), &status)
+		return status["CapEff"], nil
+	}
+	const dacOverride, none = "0000000000000002", "0000000000000000"
+	caps, err := runs()
+	switch {
+	case err != nil || got["/data/tool"] != "ok":
+		t.Fatalf("the node's tool: %v, %v", got, err)
+	case len(shown.Exposed) == 1 && shown.Exposed[0].Target == "/data" && caps != dacOverride,
+		len(shown.Exposed) == 0 && caps != none, len(shown.Exposed) > 1: // 0: this host's /tmp is nosuid
+		t.Errorf("show says %+v, and the tool's capabilities are %s", shown, caps)
+	}
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	spec := "name: " + unique(t) + "\n" + fmt.Sprintf(mount, ", nosuid_source: true") + "\ncommand: [/bin/sleep, infinity]\n"
+	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := w.berth("apply", "-f", file); len(shown.Exposed) > 0 && (code != 3 || !strings.Contains(stderr, shown.Exposed[0].Why)) {
+		t.Errorf("nosuid_source: exit code %d: %s", code, stderr)
+	}
+	if err := os.Chmod(top, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if caps, err := runs(); err == nil {
+		t.Errorf("in a closed folder: the tool's capabilities are %s", caps)
+	}
+	w.up(t, fmt.Sprintf(mount, ", nosuid_source: true"))
+	if out := w.must(t, "show", name); strings.Contains(out, "EXPOSED") {
+		t.Errorf("closed, and still: %s", out)
+	}
 }
 
 // TestSourcesRefused: what no node may be given by mounts, also under other names.

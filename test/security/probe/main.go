@@ -35,6 +35,7 @@ func main() {
 		"signal":  func(pids []string) any { return each(pids, signal) },
 		"socket":  func(names []string) any { return each(names, connect) },
 		"install": func(a []string) any { return each(a, install) },
+		"empower": func(a []string) any { return each(a, empower) },
 		"links":   func(a []string) any { return each(a, os.Readlink) },
 		"push":    func([]string) any { return push() },
 		"hog":     func(a []string) any { return hog(a[0]) },
