@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 // decoder fills one node from one document. It goes on after a mistake, to tell all of them.
 type decoder struct {
 	*reader
-	places places
-	failed []string // fields that could not be read: what Validate says of them would be noise
+	places  places
+	failed  []string // fields that could not be read: what Validate says of them would be noise
+	unknown []string // structures that have a key which is none: what they lack stands there, misspelt
 }
 
 func (d *decoder) node(body ast.Node, n *vnode.Node) {
@@ -33,11 +35,19 @@ func (d *decoder) fail(at place, field, format string, a ...any) {
 // hasFailed reports whether a field, something in it or something around it could not be read.
 func (d *decoder) hasFailed(field string) bool {
 	for _, f := range d.failed {
-		if within(f, field) || within(field, f) {
+		if vnode.Within(f, field) || vnode.Within(field, f) {
 			return true
 		}
 	}
 	return false
+}
+
+// lacksKnown reports whether a problem is that an entry of a list lacks a key, while it has one that is none.
+func (d *decoder) lacksKnown(field string) bool {
+	if _, written := d.places[field]; !written {
+		field = field[:max(strings.LastIndexByte(field, '.'), 0)]
+	}
+	return field != "" && slices.Contains(d.unknown, field)
 }
 
 // value reads y into v, whose type says what is allowed.
@@ -167,6 +177,7 @@ func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
 		if !ok {
 			meant, text := suggest(key, keysOf(v.Type()))
 			d.bad(at, inner, "unknown key; "+text)
+			d.unknown = append(d.unknown, field)
 			if meant != "" {
 				d.failed = append(d.failed, join(field, meant))
 			}

@@ -7,6 +7,7 @@ package spec
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -107,7 +108,7 @@ func (r *reader) document(body ast.Node) (*vnode.Node, places) {
 	d := &decoder{reader: r, places: places{}}
 	d.node(body, n)
 	for _, p := range vnode.Validate(n) {
-		if !d.hasFailed(p.Field) {
+		if !d.hasFailed(p.Field) && !d.lacksKnown(p.Field) && !slices.ContainsFunc(p.RestsOn, d.hasFailed) {
 			r.bad(d.places.find(p.Field), p.Field, p.Msg)
 		}
 	}
@@ -132,9 +133,4 @@ func (p places) find(field string) place {
 		}
 		field = field[:max(strings.LastIndexAny(field, ".["), 0)]
 	}
-}
-
-func within(field, outer string) bool {
-	rest, ok := strings.CutPrefix(field, outer)
-	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')
 }

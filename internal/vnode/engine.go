@@ -45,13 +45,13 @@ func checkEngines(r *report, n *Node) {
 	for i, e := range n.IO {
 		at := fmt.Sprintf("io[%d]", i)
 		if e.Engine != "" && e.Filesystem != "" {
-			r.bad(at+".engine", "not possible with filesystem: an engine works on a disk of this host")
+			r.badIf([]string{at + ".filesystem"}, at+".engine", "not possible with filesystem: an engine works on a disk of this host")
 		}
 		if e.Model == "" {
 			continue
 		}
 		if e.Engine != IOCost {
-			r.bad(at+".model", "only with engine: iocost")
+			r.badIf([]string{at + ".engine"}, at+".model", "only with engine: iocost")
 		} else if _, err := ParseModel(e.Model); err != nil {
 			r.bad(at+".model", "%s", err)
 		}

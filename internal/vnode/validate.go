@@ -13,6 +13,9 @@ type Problem struct {
 	Field string // where, in the spec's own keys: "network[0].mac"
 	Msg   string // what is wrong and what is allowed
 	Check string // name of the check that found it
+
+	// RestsOn are other fields whose values the problem follows from: while one of them is wrong itself, this is none yet.
+	RestsOn []string
 }
 
 // String is one line: the field, then what is wrong.
@@ -27,7 +30,31 @@ func Validate(n *Node) []Problem {
 		r.check = c.name
 		c.run(r, n)
 	}
-	return r.problems
+	return r.own()
+}
+
+// own returns the problems without those that follow from another one, so that one mistake gives one problem: a field has
+// one at most, and a problem that rests on a field that is wrong itself is left out.
+func (r *report) own() []Problem {
+	var own []Problem
+	told := map[string]bool{}
+	for _, p := range r.problems {
+		wrong := func(field string) bool {
+			return slices.ContainsFunc(r.problems, func(o Problem) bool { return o.Field != p.Field && Within(o.Field, field) })
+		}
+		if told[p.Field] || slices.ContainsFunc(p.RestsOn, wrong) {
+			continue
+		}
+		told[p.Field] = true
+		own = append(own, p)
+	}
+	return own
+}
+
+// Within reports whether a field is outer or in it: network[0].address[1] is in network[0].address and in network[0].
+func Within(field, outer string) bool {
+	rest, ok := strings.CutPrefix(field, outer)
+	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 type check struct {
@@ -39,8 +66,8 @@ type check struct {
 // one mistake gives one problem.
 func checks() []check {
 	return []check{
-		{"values", checkValues},
 		{"text", checkText},
+		{"values", checkValues},
 		{"name", checkName},
 		{"hostname", checkHostname},
 		{"image", checkImage},
@@ -70,12 +97,19 @@ func checks() []check {
 
 // report collects problems.
 type report struct {
-	check    string
-	problems []Problem
+	check     string
+	problems  []Problem
+	unreached map[string]bool // interfaces and families of which a neighbour was told that is out of reach
 }
 
 func (r *report) bad(field, format string, a ...any) {
 	r.problems = append(r.problems, Problem{Field: field, Msg: fmt.Sprintf(format, a...), Check: r.check})
+}
+
+// badIf is bad about something that follows from what other fields say.
+func (r *report) badIf(restsOn []string, field, format string, a ...any) {
+	r.bad(field, format, a...)
+	r.problems[len(r.problems)-1].RestsOn = restsOn
 }
 
 const nameRule = "lower-case letters, digits and '-', a letter or digit first and last, at most %d"
@@ -146,7 +180,7 @@ func checkImage(r *report, n *Node) {
 func checkCommand(r *report, n *Node) {
 	switch {
 	case len(n.Command) == 0 && n.Image.Kind == HostImage:
-		r.bad("command", "missing: image host has no command of its own, for example [/bin/sleep, infinity]")
+		r.badIf([]string{"image"}, "command", "missing: image host has no command of its own, for example [/bin/sleep, infinity]")
 	case len(n.Command) > 0 && n.Command[0] == "":
 		r.bad("command[0]", "empty: the first word is the program")
 	}

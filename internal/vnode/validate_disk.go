@@ -118,10 +118,10 @@ func checkDevices(r *report, n *Node) {
 			r.bad(at+".path", "%q is not a pattern: only * and ? stand for other letters", d.Path)
 		}
 		if d.Unsafe && d.Pattern() {
-			r.bad(at+".unsafe", "not possible with a pattern as path: what is unsafe is given by its own name")
+			r.badIf([]string{at + ".path"}, at+".unsafe", "not possible with a pattern as path: what is unsafe is given by its own name")
 		}
 		if d.As != "" {
-			checkDeviceAs(r, at+".as", d)
+			checkDeviceAs(r, at, d)
 			first.check(r, "as", at+".as", d.As)
 		}
 		for j, c := range d.Access {
@@ -133,10 +133,11 @@ func checkDevices(r *report, n *Node) {
 	}
 }
 
-func checkDeviceAs(r *report, field string, d Device) {
+func checkDeviceAs(r *report, at string, d Device) {
+	field := at + ".as"
 	switch {
 	case strings.ContainsAny(d.Path, "*?"):
-		r.bad(field, "not possible with a pattern as path: it may stand for several devices")
+		r.badIf([]string{at + ".path"}, field, "not possible with a pattern as path: it may stand for several devices")
 	case !checkPath(r, field, d.As):
 	case !isBelow(d.As, "/dev") || d.As == "/dev":
 		r.bad(field, "%q is not allowed: a device appears below /dev", d.As)

@@ -20,7 +20,7 @@ func checkNetworkMode(r *report, n *Node) {
 			checkNone(r, n, i)
 		case SRIOV, Macvlan, Phys:
 			if w.Parent == "" {
-				r.bad(netField(i, "parent"), "missing: mode %s needs the host's adapter", w.Mode)
+				r.badIf([]string{netField(i, "mode")}, netField(i, "parent"), "missing: mode %s needs the host's adapter", w.Mode)
 			}
 		}
 		if w.Parent != "" && !isIfname(w.Parent) {
@@ -35,6 +35,7 @@ func checkNone(r *report, n *Node, i int) {
 	if len(n.Network) > 1 {
 		r.bad(netField(i, "mode"), "none stands alone: there are %d interfaces", len(n.Network))
 	}
+	var given []string
 	for _, k := range []struct {
 		key   string
 		given bool
@@ -52,8 +53,14 @@ func checkNone(r *report, n *Node, i int) {
 		{"priority", w.Priority != ""},
 	} {
 		if k.given {
-			r.bad(netField(i, k.key), "not allowed: mode none is only loopback and takes no other key")
+			given = append(given, k.key)
 		}
+	}
+	switch {
+	case len(given) == 1:
+		r.bad(netField(i, given[0]), "not allowed: mode none is only loopback and takes no other key")
+	case len(given) > 1: // then it is rather the mode that is wrong
+		r.bad(netField(i, "mode"), "none is only loopback and takes no other key: here are %s", strings.Join(given, ", "))
 	}
 }
 
@@ -184,23 +191,29 @@ func checkDHCP(r *report, n *Node) {
 
 // checkNeighbour requires an address that the interface reaches without a route: link-local, in a prefix of its own, or
 // maybe in the one that it will have by DHCP.
-func checkNeighbour(r *report, field, s string, w *Network) (netip.Addr, bool) {
+func checkNeighbour(r *report, at int, field, s string, w *Network) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
 		r.bad(field, "%q is not the address of a neighbour, for example 192.0.2.1", s)
 		return a, false
 	}
+	restsOn := []string{netField(at, "address"), netField(at, "dhcp"), netField(at, "mode")}
 	prefixes := w.prefixes()
 	reached := a.IsLinkLocalUnicast() || w.DHCP && a.Is4() || len(prefixes) < len(w.Address) // a broken address is told already
 	for _, p := range prefixes {
 		if p.Addr() == a {
-			r.bad(field, "%s is the interface's own address", a)
+			r.badIf(restsOn, field, "%s is the interface's own address", a)
 			return a, false
 		}
 		reached = reached || p.Contains(a)
 	}
-	if !reached {
-		r.bad(field, "%s is in none of the interface's prefixes: %s", a, orNone(w.Address))
+	family := fmt.Sprint(at, len(prefixes) > 0 && a.Is4())
+	if !reached && !r.unreached[family] { // one is enough: the address may be what is wrong
+		if r.unreached == nil {
+			r.unreached = map[string]bool{}
+		}
+		r.unreached[family] = true
+		r.badIf(restsOn, field, "%s is in none of the interface's prefixes: %s", a, orNone(w.Address))
 	}
 	return a, reached
 }
@@ -220,7 +233,7 @@ func checkGateways(r *report, n *Node) {
 			continue
 		}
 		field := netField(i, "gateway")
-		a, ok := checkNeighbour(r, field, w.Gateway, w)
+		a, ok := checkNeighbour(r, i, field, w.Gateway, w)
 		if !ok {
 			continue
 		}
@@ -250,9 +263,9 @@ func checkRoutes(r *report, n *Node) {
 			default:
 				first.check(r, "to", at+".to", to.String())
 			}
-			via, ok := checkNeighbour(r, at+".via", route.Via, w)
+			via, ok := checkNeighbour(r, i, at+".via", route.Via, w)
 			if ok && toOK && via.Is4() != to.Addr().Is4() {
-				r.bad(at+".via", "%s and %s are not of one family", via, to)
+				r.badIf([]string{at + ".to"}, at+".via", "%s and %s are not of one family", via, to)
 			}
 		}
 	}
@@ -265,7 +278,7 @@ func checkMTU(r *report, n *Node) {
 		w := &n.Network[i]
 		for _, p := range w.prefixes() {
 			if p.Addr().Is6() && w.MTU > 0 && w.MTU < least6 {
-				r.bad(netField(i, "mtu"), "%d is too small for the IPv6 address %s: at least %d", w.MTU, p, least6)
+				r.badIf([]string{netField(i, "address")}, netField(i, "mtu"), "%d is too small for the IPv6 address %s: at least %d", w.MTU, p, least6)
 				break
 			}
 		}

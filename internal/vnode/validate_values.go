@@ -120,6 +120,8 @@ func checkCPU(r *report, n *Node) {
 
 func checkMemory(r *report, n *Node) {
 	m := n.Memory
+	var more []string // than memory.max
+	var first Bytes   // of them
 	for _, f := range []struct {
 		key   string
 		value Bytes
@@ -127,9 +129,17 @@ func checkMemory(r *report, n *Node) {
 		if f.value > 0 {
 			checkLeast(r, f.key, f.value)
 		}
-		if m.Max != 0 && f.value > m.Max {
-			r.bad(f.key, "%s is more than memory.max, which is %s", f.value, m.Max)
+		if m.Max > 0 && f.value > m.Max {
+			if more = append(more, f.key); len(more) == 1 {
+				first = f.value
+			}
 		}
+	}
+	switch {
+	case len(more) == 1:
+		r.badIf([]string{"memory.max"}, more[0], "%s is more than memory.max, which is %s", first, m.Max)
+	case len(more) > 1: // then it is rather memory.max that is wrong
+		r.bad("memory.max", "%s is less than %s", m.Max, strings.Join(more, " and "))
 	}
 }
 

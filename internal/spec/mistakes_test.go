@@ -1,0 +1,139 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/vnode"
+)
+
+// mistakes are values that somebody may write by mistake, as JSON, which is YAML too.
+var mistakes = []string{
+	`"gar bage!"`, `"a\u0001b"`, `""`, `null`, `true`, `-5`, `0`, `3`, `99999999999`, `"2MiB"`, `[]`, `["a"]`, `{"a": 1}`,
+	`"/../x"`, `"192.0.2.300/24"`, `"192.0.2.0/24"`, `"198.51.100.7/24"`, `"203.0.113.1"`, `"2001:db8::zz/64"`, `"none"`, `"host"`,
+}
+
+// sound is a spec that uses most keys, one of each kind twice where a mistake in one could make another follow.
+const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.org", "class": "batch", "command": ["/sbin/init"],
+ "restart": "always", "cpu": {"weight": 100, "max": 1.5, "set": "0-1", "numa": 0},
+ "memory": {"max": "4GiB", "high": "3GiB", "low": "1GiB", "min": "512MiB", "swap": "0"}, "hugepages": {"2MiB": "512MiB"},
+ "pids": 4096, "oom_score_adj": 5, "rlimits": {"nofile": 20000, "core": 0},
+ "io": [{"name": "data", "device": "/dev/sdb", "weight": 100, "engine": "iocost",
+   "model": "rbps=1 rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1", "read": {"rate": "200MB/s", "iops": 5000}},
+  {"name": "var", "path": "/var/tmp", "write": {"rate": "1MB/s"}}, {"name": "eos", "filesystem": "shared"}],
+ "network": [{"name": "eth0", "mode": "macvlan", "parent": "enp4s0f0", "mac": "auto", "address": ["192.0.2.10/24", "2001:db8::10/64"],
+   "gateway": "192.0.2.1", "routes": [{"to": "198.51.100.0/24", "via": "192.0.2.2"}, {"to": "203.0.113.0/24", "via": "192.0.2.3"},
+   {"to": "2001:db8:1::/48", "via": "2001:db8::9"}], "mtu": 9000, "vlan": 120, "rate": {"tx": "1Gbit/s", "rx": "1Gbit/s"}},
+  {"name": "eth1", "mode": "bridge", "mac": "02:00:5e:10:00:01", "dhcp": true, "routes": [{"to": "10.0.0.0/8", "via": "198.51.100.1"}]}],
+ "devices": ["/dev/fuse", {"path": "/dev/sdc", "as": "/dev/sdx", "access": "rwm", "unsafe": true}, {"path": "/dev/disk/by-path/a-*"}],
+ "mounts": [{"source": "/eos", "target": "/eos", "gateway": "bind", "read_only": true, "map": "identity"}, {"source": "/srv", "target": "/srv"}],
+ "scratch": [{"target": "/tmp", "size": "20GiB", "pool": "vg0"}], "delta": {"size": "4GiB", "in": "disk"}, "user_namespace": true}`
+
+// TestOneMistakeGivesOneProblem writes each mistake in place of each value of a sound spec, leaves each key out, and
+// misspells each: there is one problem at most, and it is told at the place of the mistake or where it shows.
+func TestOneMistakeGivesOneProblem(t *testing.T) {
+	t.Parallel()
+	if _, err := Parse("sound", []byte(sound)); err != nil {
+		t.Fatal(err)
+	}
+	tried, wrong := 0, 0
+	try := func(what string, doc any) {
+		text, err := json.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Parse("f", text)
+		tried++
+		var all Problems
+		if errors.As(err, &all) {
+			wrong++
+			if len(all) > 1 {
+				t.Errorf("%s:\n%v", what, all)
+			}
+		}
+	}
+	var doc any
+	if err := json.Unmarshal([]byte(sound), &doc); err != nil {
+		t.Fatal(err)
+	}
+	visit("", doc, func(field string, set func(any), rename func(string)) {
+		for _, m := range mistakes {
+			var v any
+			if err := json.Unmarshal([]byte(m), &v); err != nil {
+				t.Fatal(err)
+			}
+			set(v)
+			try(field+" = "+m, doc)
+		}
+		if rename != nil {
+			rename("")
+			try("without "+field, doc)
+			key := field[strings.LastIndexByte(field, '.')+1:]
+			rename(key + "x")
+			try("misspelt "+field, doc)
+		}
+	})
+	if tried < 2000 || wrong < tried/2 {
+		t.Errorf("%d mistakes tried, %d found: does the test do what it says?", tried, wrong)
+	}
+}
+
+// visit calls f for every value below v, with what puts another one there or another key, or takes the key out (""); the
+// old one is there again after f.
+func visit(field string, v any, f func(field string, set func(any), rename func(string))) {
+	switch v := v.(type) {
+	case map[string]any:
+		keys := make([]string, 0, len(v))
+		for k := range v {
+			keys = append(keys, k)
+		}
+		for _, k := range keys {
+			old, now := v[k], k
+			put := func(name string, value any) {
+				delete(v, now)
+				if now = name; name != "" {
+					v[name] = value
+				}
+			}
+			f(strings.TrimPrefix(field+"."+k, "."), func(value any) { put(k, value) }, func(name string) { put(name, old) })
+			put(k, old)
+			visit(strings.TrimPrefix(field+"."+k, "."), old, f)
+		}
+	case []any:
+		for i := range v {
+			old := v[i]
+			f(fmt.Sprintf("%s[%d]", field, i), func(value any) { v[i] = value }, nil)
+			v[i] = old
+			visit(fmt.Sprintf("%s[%d]", field, i), old, f)
+		}
+	}
+}
+
+// TestEveryKeyIsTried wants a key that a spec may have to be in the spec of the test above.
+func TestEveryKeyIsTried(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("testdata", "schema.golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		Properties map[string]any `json:"properties"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil || len(s.Properties) == 0 {
+		t.Fatal(err, s)
+	}
+	for key := range s.Properties {
+		if !strings.Contains(sound, `"`+key+`":`) && key != "autostart" {
+			t.Errorf("%s is not tried", key)
+		}
+	}
+	var n vnode.Node
+	if err := json.Unmarshal([]byte(sound), &n); err == nil && n.Name == "" {
+		t.Error("not a node")
+	}
+}
