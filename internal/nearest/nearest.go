@@ -17,7 +17,7 @@ func To(word string, allowed []string) string {
 		return meant
 	}
 	for _, a := range allowed {
-		longer := strings.HasPrefix(word, a) && len(a) >= 3 && len(word) < 2*len(a)
+		longer := strings.HasPrefix(word, a) && len(a) >= 3 && len(word) <= 2*len(a)+1
 		if !longer && !strings.HasPrefix(a, word) {
 			continue
 		}

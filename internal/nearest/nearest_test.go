@@ -15,6 +15,7 @@ func TestTo(t *testing.T) {
 		"memory":                 "memory.max",
 		"pidspidspids":           "",
 		"cpu.mxa":                "cpu.max",
+		"maximum":                "",
 		"mem.max":                "memory.max",
 		"pid":                    "pids",
 		"PIDS":                   "",

@@ -14,6 +14,7 @@ func TestUnknownKey(t *testing.T) {
 		"io.data.read.rat":  "did you mean io.data.read.rate? it has ",
 		"io.disk.read.rate": "io.disk.read.rate: node w has no such key, and no io entry disk; it has ",
 		"net.eth1.tx":       ", and no net entry eth1; it has ",
+		"cpu.maximum":       "did you mean cpu.max? it has ",
 		"mem.max":           "did you mean memory.max? it has ",
 		"device+":           "did you mean devices+? it has ",
 		"hostname":          "hostname: node w has no such key that changes live; change hostname in its spec, then berth apply -f FILE; it has ",
