@@ -212,7 +212,8 @@ command could not be run, 127 if it was not found.`,
 			if tty && !term.IsTerminal(int(a.In.Fd())) {
 				return errNoTerminal()
 			}
-			return b.Exec(cmd.Context(), args[0], command(args[1:]), tty)
+			a.code, err = b.Exec(cmd.Context(), args[0], command(args[1:]), node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty})
+			return err
 		},
 	}
 	c.Flags().SetInterspersed(false)

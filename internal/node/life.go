@@ -15,6 +15,7 @@ import (
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/relay"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -25,6 +26,7 @@ type starter struct {
 	stdin      *os.File                                 // nil: /dev/null
 	stdout     *os.File                                 // nil: the node's log
 	stderr     *os.File
+	streams    *relay.Streams          // for berth run: these and no others; what is nil in them is a null device
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
 	before     func() error            // called when the init exists and has not started
 	foreground *holder
@@ -190,6 +192,10 @@ func (b *Berth) restarts(name string) int {
 // stdio opens what the node's command reads and writes, where the caller has not. The log is the node's root's: what
 // runs in the node can open it again as /dev/stdout.
 func (b *Berth) stdio(name string, s *starter, owner uint32) (opened []*os.File, err error) {
+	if s.streams != nil {
+		s.stdin, s.stdout, s.stderr = s.streams.In, s.streams.Out, s.streams.Err
+		return nil, nil
+	}
 	if s.stdin == nil {
 		if s.stdin, err = os.Open(os.DevNull); err != nil {
 			return nil, err

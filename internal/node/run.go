@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/oci"
 	"berth/internal/refuse"
+	"berth/internal/relay"
 	"berth/internal/vnode"
 )
 
@@ -28,7 +28,18 @@ type RunIO struct {
 
 // Run makes a throw-away node, runs its command in the foreground and removes it. It returns the command's exit code,
 // 128 + the signal's number where a signal ended it. If this process is killed, the keeper removes the node.
-func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) {
+func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, err error) {
+	streams := &relay.Streams{}
+	if !rio.TTY {
+		if streams, err = relay.Open(rio.In, rio.Out, rio.Err); err != nil {
+			return 0, err
+		}
+	}
+	defer func() {
+		if lost := streams.Close(); lost != nil && err == nil {
+			err = lost
+		}
+	}()
 	// Orphans of the runtime, the node's init first of all, become this process's children: that is how it knows
 	// the exit code.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -47,9 +58,9 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}()
 	start, _ := startTime(os.Getpid())
 	s := starter{
-		stdin: rio.In, stdout: rio.Out, stderr: rio.Err, foreground: &holder{os.Getpid(), start}, forRun: true,
+		streams: streams, foreground: &holder{os.Getpid(), start}, forRun: true,
 	}
-	var tty *oci.Terminal
+	var tty *relay.Terminal
 	s.before = func() error {
 		if err := <-guarded; err != nil || tty == nil {
 			return err
@@ -58,7 +69,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	}
 	if rio.TTY {
 		s.listen = func(path string) (err error) {
-			tty, err = oci.ListenTerminal(path)
+			tty, err = relay.ListenTerminal(path)
 			return err
 		}
 		defer func() {
@@ -77,12 +88,14 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 		return 0, err
 	}
 	l.release()
+	streams.Started()
 	defer pidfd.Close()
 	ws := b.awaitForeground(createStep(js.live).PID, pidfd, signals)
+	var lost error
 	if tty != nil {
-		tty.Drain()
+		lost = tty.Drain()
 	}
-	code := exitFrom(ws, true, false).Code
+	code = exitFrom(ws, true, false).Code
 	// The node is removed whatever became of the context: Ctrl-C was for the command.
 	clean := context.WithoutCancel(ctx)
 	if l, err = b.lock(clean, n.Name); err != nil {
@@ -100,7 +113,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (int, error) 
 	if oom {
 		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
 	}
-	return code, nil
+	return code, lost
 }
 
 // runUp creates the node and opens its init.

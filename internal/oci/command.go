@@ -39,28 +39,51 @@ func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
 }
 
 // checkCommand says whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
-// is there, it is executable, its format and processor are the host's, its interpreter or loader is there as well.
+// is there, it is executable, its format and processor are the host's, its interpreter or loader is there as well, it asks
+// for no capability beyond those of the node, and the working folder is there.
 // The error is a *CommandError, or another where the root cannot be looked at.
-func checkCommand(pid int, args, env []string, cwd string) error {
+func checkCommand(pid int, args, env []string, cwd string, of func() (rights, error)) error {
 	root, err := unix.Open(procPath(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the node's root: %w", err)
 	}
 	defer unix.Close(root)
-	return lookUp(func(file string) (*os.File, error) { return openIn(root, file) }, args[0], env, cwd)
+	if err := checkCwd(root, args[0], orElse(cwd, "/")); err != nil {
+		return err
+	}
+	open := func(file string) (*os.File, error) { return openIn(root, file) }
+	mayRun := func(f *os.File, what string) error { return checkFileCaps(f, what, of) }
+	return lookUp(open, mayRun, args[0], env, cwd)
+}
+
+// checkCwd says whether the working folder is there: a node's root may have removed it.
+func checkCwd(root int, command, cwd string) error {
+	fd, err := unix.Openat2(root, cwd, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return &CommandError{Code: ExitCannotRun, Command: command, Why: "its working folder " + cwd + " is not in the node"}
+	}
+	return fmt.Errorf("look at the working folder %s in the node: %w", cwd, err)
 }
 
 // opener opens a node's file for reading, by its path inside. It fails for one that is not a file or not executable.
 type opener func(file string) (*os.File, error)
 
+// runnable says whether the kernel would run a sound program, for reasons that are not in its bytes; nil: it would.
+type runnable func(program *os.File, what string) error
+
 // lookUp finds a command as execvp(3) does, among a node's files, and checks it.
-func lookUp(open opener, name string, env []string, cwd string) error {
+func lookUp(open opener, mayRun runnable, name string, env []string, cwd string) error {
 	cwd = orElse(cwd, "/")
 	if strings.Contains(name, "/") {
 		if !path.IsAbs(name) {
 			name = path.Join(cwd, name)
 		}
-		return checkFile(open, name, name, 0)
+		return checkFile(open, mayRun, name, name, 0)
 	}
 	search := defaultPath
 	for _, e := range env {
@@ -73,7 +96,7 @@ func lookUp(open opener, name string, env []string, cwd string) error {
 		if !path.IsAbs(dir) {
 			dir = path.Join(cwd, dir)
 		}
-		err := checkFile(open, path.Join(dir, name), path.Join(dir, name), 0)
+		err := checkFile(open, mayRun, path.Join(dir, name), path.Join(dir, name), 0)
 		var ce *CommandError
 		if errors.As(err, &ce) && ce.Code == ExitNotFound && ce.Command == path.Join(dir, name) {
 			continue
@@ -87,7 +110,7 @@ func lookUp(open opener, name string, env []string, cwd string) error {
 const maxInterpreters = 4
 
 // checkFile checks one executable file; what names the command in errors, when file is its interpreter.
-func checkFile(open opener, what, file string, depth int) error {
+func checkFile(open opener, mayRun runnable, what, file string, depth int) error {
 	fail := func(code int, format string, a ...any) error {
 		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
 	}
@@ -119,9 +142,12 @@ func checkFile(open opener, what, file string, depth int) error {
 		if len(words) == 0 || depth == maxInterpreters {
 			return fail(ExitCannotRun, "exec format error: no usable interpreter in its first line")
 		}
-		return checkFile(open, what, words[0], depth+1)
+		return checkFile(open, mayRun, what, words[0], depth+1)
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
-		return checkELF(open, what, f)
+		if err := checkELF(open, what, f); err != nil || mayRun == nil {
+			return err
+		}
+		return mayRun(f, what)
 	case otherFormats():
 		return nil
 	}

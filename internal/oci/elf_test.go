@@ -77,6 +77,6 @@ func FuzzCommand(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer unix.Close(root)
-		_ = lookUp(func(file string) (*os.File, error) { return openIn(root, file) }, "x", []string{"PATH=/"}, "/")
+		_ = lookUp(func(file string) (*os.File, error) { return openIn(root, file) }, nil, "x", []string{"PATH=/"}, "/")
 	})
 }

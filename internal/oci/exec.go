@@ -7,13 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/jsonfile"
 	"berth/internal/refuse"
@@ -28,7 +24,11 @@ type Exec struct {
 	PID     int       // the node's init
 	Group   string    // folder of the node's v2 group, entered before the runtime starts; "": none
 	V1      []V1Group // as in the node's Launch
+	IDBase  uint32    // the host's id of the node's root
 	Process *specs.Process
+
+	Stdin, Stdout, Stderr *os.File           // pipes of its own; nil: a null device of its own
+	Console               func(string) error // opens the socket at this path that takes the terminal; nil: there is none
 }
 
 // ExecOptions is what may differ from the node's process 1. Zero values mean: the same.
@@ -88,71 +88,4 @@ func ReadSpec(bundle string) (*specs.Spec, error) {
 		return nil, refuse.NotFoundf("no running node with the bundle %s", bundle)
 	}
 	return &spec, err
-}
-
-// Replace replaces this program by the runtime's exec, so that terminal, signals and exit code are the command's own.
-// It returns only on failure, and then this process may be in the node's v2 group already.
-//
-// Errors: *CommandError if the command cannot run (found out beforehand, as the runtimes exit with 255 for it).
-// There is no need to hide a hybrid hierarchy from crun here: only its create looks at it.
-func (e *Exec) Replace() error {
-	if err := checkCommand(e.PID, e.Process.Args, e.Process.Env, e.Process.Cwd); err != nil {
-		return err
-	}
-	process, err := e.processFile()
-	if err != nil {
-		return err
-	}
-	runtime.LockOSThread() // for good: exec keeps the groups of the thread that calls it
-	if _, err := enterV1(e.V1); err != nil {
-		return err
-	}
-	if e.Group != "" {
-		if err := os.WriteFile(filepath.Join(e.Group, "cgroup.procs"), []byte("0"), 0); err != nil {
-			return fmt.Errorf("enter the node's group: %w", err)
-		}
-	}
-	if score := e.Process.OOMScoreAdj; score != nil { // crun sets it at create only
-		if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*score)), 0); err != nil {
-			return fmt.Errorf("take the node's standing when memory is short: %w", err)
-		}
-	}
-	if idle, err := IOIdle(e.PID); err == nil && idle { // as the node's process 1
-		if err := setIOIdle(0); err != nil {
-			return err
-		}
-	}
-	if err := resetSignals(); err != nil {
-		return err
-	}
-	args := []string{e.Runtime.Name}
-	if len(e.V1) > 0 {
-		args = append(args, "--cgroup-manager=disabled")
-	}
-	args = append(args, "--root", e.State, "exec", "--process", fmt.Sprintf("/proc/self/fd/%d", process), e.ID)
-	env := []string{"PATH=" + defaultPath}
-	if term := os.Getenv("TERM"); term != "" {
-		env = append(env, "TERM="+term)
-	}
-	return fmt.Errorf("run %s: %w", e.Runtime.Path, syscall.Exec(e.Runtime.Path, args, env))
-}
-
-// processFile writes the process to a file in memory that the runtime inherits: nothing is left to remove.
-func (e *Exec) processFile() (int, error) {
-	b, err := json.Marshal(e.Process)
-	if err != nil {
-		return -1, fmt.Errorf("describe the command: %w", err)
-	}
-	fd, err := unix.MemfdCreate("berth-exec", 0)
-	if err != nil {
-		return -1, fmt.Errorf("make a file in memory: %w", err)
-	}
-	for done := 0; done < len(b); {
-		n, err := unix.Pwrite(fd, b[done:], int64(done))
-		if err != nil {
-			return -1, fmt.Errorf("write to a file in memory: %w", err)
-		}
-		done += n
-	}
-	return fd, nil
 }

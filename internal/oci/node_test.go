@@ -18,6 +18,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/image/imagetest"
 	"berth/internal/mounts"
+	"berth/internal/relay"
 )
 
 const testIDBase, testIDSize = 1 << 29, 65536
@@ -208,7 +209,7 @@ func sh(t *testing.T, r Runtime, script string, change func(*Input)) string {
 	return n.said()
 }
 
-// execCmd runs a command in the node through Exec, in a child of this test that is replaced by the runtime.
+// execCmd runs a command in the node through Exec, in a child of this test, which becomes a subreaper.
 func (n *testNode) execCmd(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestExecChild$")
@@ -230,15 +231,38 @@ func TestExecChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := Exec{
+		IDBase:  testIDBase,
 		Runtime: Runtime{Name: "runtime", Path: os.Getenv("BERTH_TEST_RUNTIME")}, State: os.Getenv("BERTH_TEST_STATE"),
 		ID: os.Getenv("BERTH_TEST_ID"), Group: os.Getenv("BERTH_TEST_GROUP"),
 		Process: ExecProcess(spec, ExecOptions{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}, Terminal: os.Getenv("BERTH_TEST_TTY") != ""}),
 	}
 	fmt.Sscan(os.Getenv("BERTH_TEST_PID"), &e.PID)
-	err = e.Replace()
+	drain := func() {}
+	if os.Getenv("BERTH_TEST_TTY") == "" {
+		e.Stdin, e.Stdout, e.Stderr = os.Stdin, os.Stdout, os.Stderr
+	} else {
+		attached := make(chan *relay.Terminal, 1)
+		e.Console = func(path string) error {
+			tty, err := relay.ListenTerminal(path)
+			if err == nil {
+				go func() { _ = tty.Attach(os.Stdin, os.Stdout); attached <- tty }()
+			}
+			return err
+		}
+		drain = func() { _ = (<-attached).Drain() }
+	}
+	p, err := e.Start(t.Context())
+	var ws unix.WaitStatus
+	if err == nil {
+		ws, err = p.Wait()
+	}
 	if ce, ok := errors.AsType[*CommandError](err); ok {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(ce.Code)
 	}
-	t.Fatal(err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain()
+	os.Exit(ws.ExitStatus())
 }

@@ -31,7 +31,7 @@ func (l *Launch) precheck() error {
 			v.mounts[at] = m.Source
 		}
 	}
-	err = lookUp(v.open, spec.Process.Args[0], spec.Process.Env, spec.Process.Cwd)
+	err = lookUp(v.open, nil, spec.Process.Args[0], spec.Process.Env, spec.Process.Cwd)
 	if ce, ok := errors.AsType[*CommandError](err); ok {
 		return ce
 	}

@@ -56,7 +56,7 @@ func TestPrecheckView(t *testing.T) {
 		{"/usr", ExitCannotRun, "/usr is not a file"},
 		{"/run/made-later", 0, ""},
 	} {
-		err := lookUp(v.open, tt.name, []string{"PATH=/bin:/real2"}, "/")
+		err := lookUp(v.open, nil, tt.name, []string{"PATH=/bin:/real2"}, "/")
 		var ce *CommandError
 		if !errors.As(err, &ce) {
 			ce = &CommandError{}

@@ -1,8 +1,6 @@
 package oci
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,15 +40,7 @@ func (l *Launch) stdio(cmd *exec.Cmd) (restore func(), err error) {
 
 // null makes a null device in the plan's tmpfs, which only this node ever sees.
 func (l *Launch) null() (*os.File, error) {
-	path := filepath.Join(l.Plan.Dir, ".null")
-	err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
-	if err == nil {
-		err = errors.Join(os.Chown(path, int(l.Plan.IDs.Base), int(l.Plan.IDs.Base)), os.Chmod(path, 0o666))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make the node's null device: %w", err)
-	}
-	return os.OpenFile(path, os.O_RDWR, 0)
+	return makeNull(filepath.Join(l.Plan.Dir, ".null"), int(l.Plan.IDs.Base))
 }
 
 func isNull(f *os.File) bool {

@@ -151,7 +151,7 @@ func (s *Start) Do(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := checkCommand(s.PID, s.Args, s.Env, s.Cwd); err != nil {
+	if err := checkCommand(s.PID, s.Args, s.Env, s.Cwd, s.Launch.rights); err != nil {
 		return err
 	}
 	if s.OOMScore < 0 {

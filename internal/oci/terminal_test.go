@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/relay"
 )
 
 // TestTerminal: a node with a terminal talks through it both ways, and it is gone afterwards.
@@ -17,11 +19,12 @@ func TestTerminal(t *testing.T) {
 			in.Terminal, in.Args = true, []string{"/bin/sh", "-c", "stty -echo; tty; echo $TERM; echo ready; read x; echo got $x"}
 		})
 		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
-		term, err := ListenTerminal(filepath.Join(t.TempDir(), "tty"))
+		socket := filepath.Join(t.TempDir(), "tty")
+		term, err := relay.ListenTerminal(socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.create.Launch.ConsoleSocket = term.Path
+		n.create.Launch.ConsoleSocket = socket
 		in, typed, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +49,9 @@ func TestTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.ended(t)
-		term.Drain()
+		if err := term.Drain(); err != nil {
+			t.Error(err)
+		}
 		typed.Close()
 		if err := term.Close(); err != nil {
 			t.Error(err)
@@ -59,7 +64,7 @@ func TestTerminal(t *testing.T) {
 		if diff := cmp.Diff(want, strings.ReplaceAll(string(got), "\r", "")); diff != "" {
 			t.Error(diff)
 		}
-		if _, err := os.Lstat(term.Path); err == nil {
+		if _, err := os.Lstat(socket); err == nil {
 			t.Error("the socket is still there")
 		}
 	})

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/relay"
 )
 
 // openPTY opens a terminal and its master.
@@ -84,12 +86,13 @@ func TestTerminalSize(t *testing.T) {
 			in.Args = []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.02; done`}
 		})
 		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil
-		term, err := ListenTerminal(filepath.Join(t.TempDir(), "tty"))
+		socket := filepath.Join(t.TempDir(), "tty")
+		term, err := relay.ListenTerminal(socket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer term.Close()
-		n.create.Launch.ConsoleSocket = term.Path
+		n.create.Launch.ConsoleSocket = socket
 		n.up(t)
 		null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 		if err != nil {
@@ -100,7 +103,9 @@ func TestTerminalSize(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.ended(t)
-		term.Drain()
+		if err := term.Drain(); err != nil {
+			t.Error(err)
+		}
 		after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
 		if err != nil || *after != *before {
 			t.Errorf("the terminal's mode was not given back: %v\n%v\n%v", err, before, after)

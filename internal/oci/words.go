@@ -68,6 +68,21 @@ func commandFailure(words string) *CommandError {
 	return nil
 }
 
+// execFailure is commandFailure for a runtime's exec of a command that was looked up before: what is left is that the
+// kernel, or the command's user, does not run it.
+func execFailure(command, words string) *CommandError {
+	if ce := commandFailure(words); ce != nil {
+		ce.Command = command
+		return ce
+	}
+	for _, prefix := range []string{"exec: ", "exec " + command + ": ", "chdir: "} { // crun
+		if why, ok := strings.CutPrefix(words, prefix); ok {
+			return &CommandError{Code: ExitCannotRun, Command: command, Why: strings.ToLower(why[:1]) + why[1:]}
+		}
+	}
+	return nil
+}
+
 // Quote writes a command on one line so that it can be told where one word ends, and nothing in it is obeyed by a
 // terminal.
 func Quote(args []string) string {

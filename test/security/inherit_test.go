@@ -1,7 +1,6 @@
 package security
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -134,43 +133,6 @@ func TestNoDescriptorOfTheLock(t *testing.T) {
 		}
 		// And so the lock is free.
 		w.must(t, "set", name, "cpu.weight=50")
-	})
-}
-
-// TestTerminal: a node that is given the user's terminal cannot type into it, take it over, or change who may use it;
-// neither from run nor from exec.
-func TestTerminal(t *testing.T) {
-	eachRuntime(t, func(t *testing.T, w *world) {
-		name := w.up(t, "")
-		for how, args := range map[string][]string{
-			"run":  {"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro", "--", "/probe/probe", "push"},
-			"exec": {"exec", name, "--", "/probe/probe", "push"},
-		} {
-			t.Run(how, func(t *testing.T) {
-				tty := openTerminal(t)
-				var out, errs bytes.Buffer
-				cmd := w.command(args...)
-				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, &out, &errs
-				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-				if err := cmd.Run(); err != nil {
-					t.Fatalf("%v: %s", err, errs.String())
-				}
-				got := map[string]string{}
-				decode(t, out.String(), &got)
-				for what, became := range got {
-					if became == "ok" && what != "change mode" { // runc's exec gives it a pipe
-						t.Errorf("%s: %s", what, became)
-					}
-				}
-				var st unix.Stat_t
-				if err := unix.Fstat(int(tty.Fd()), &st); err != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
-					t.Errorf("the terminal is user %d's, mode %o (%v)", st.Uid, st.Mode, err)
-				}
-				if n, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCINQ); err != nil || n != 0 {
-					t.Errorf("%d letters were typed (%v)", n, err)
-				}
-			})
-		}
 	})
 }
 

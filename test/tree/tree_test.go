@@ -32,7 +32,7 @@ var layers = [][]string{
 	{"node"},
 	{"plan", "spec"},
 	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd"}, // mechanisms: not each other
-	{"mounts", "sriov", "dhcp"}, // mechanisms too, but what oci and gateway, and link, are made of
+	{"mounts", "sriov", "dhcp", "relay"}, // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
 	{"step"},
@@ -57,6 +57,7 @@ var only = map[string][]string{
 	"link":    {"sriov", "dhcp", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"dhcp":    {},
+	"relay":   {"refuse"},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"step", "refuse"},

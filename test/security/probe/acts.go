@@ -66,17 +66,6 @@ func empower(path string) (string, error) {
 	return "", unix.Setxattr(path, "security.capability", caps, 0)
 }
 
-// push types into the terminal that is standard input, as if its user did (TIOCSTI).
-func push() map[string]string {
-	typed := byte('X')
-	return map[string]string{
-		"make it mine": name(unix.IoctlSetInt(0, unix.TIOCSCTTY, 0)),
-		"type":         name(ioctl(0, unix.TIOCSTI, &typed)),
-		"paste":        name(ioctl(0, unix.TIOCLINUX, &typed)),
-		"change mode":  name(os.NewFile(0, "stdin").Chmod(0o666)),
-	}
-}
-
 // hog takes memory until it is killed, at most what it is told.
 func hog(mib string) string {
 	n, err := strconv.Atoi(mib)

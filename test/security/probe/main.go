@@ -37,7 +37,7 @@ func main() {
 		"install": func(a []string) any { return each(a, install) },
 		"empower": func(a []string) any { return each(a, empower) },
 		"links":   func(a []string) any { return each(a, os.Readlink) },
-		"push":    func([]string) any { return push() },
+		"streams": func([]string) any { return streams() },
 		"hog":     func(a []string) any { return hog(a[0]) },
 		"bomb":    func([]string) any { return bomb() },
 		"sleep":   func([]string) any { return sleep() },

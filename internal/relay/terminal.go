@@ -1,10 +1,9 @@
-package oci
+package relay
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -15,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is the near end of a foreground node's terminal: the runtime makes the terminal inside the node and sends
-// its other side (the master) through a socket.
+// Terminal is the near end of the terminal of a command in a node: the runtime makes the terminal inside the node and
+// sends its other side (the master) through a socket.
 type Terminal struct {
-	Path string // of the socket, for Launch.ConsoleSocket
-
 	listener *net.UnixListener
 	master   *os.File
 	fd       int // of master; File.Fd would make it blocking
 	restore  func()
+	keys     *input
 	output   sync.WaitGroup
+	err      error // why output ended early; read it after output.Wait
 }
 
 // ListenTerminal opens the socket at path, in a folder that only root can change.
@@ -33,31 +32,54 @@ func ListenTerminal(path string) (*Terminal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the terminal's socket: %w", err)
 	}
-	return &Terminal{Path: path, listener: l, restore: func() {}}, nil
+	return &Terminal{listener: l, restore: func() {}}, nil
 }
 
-// Attach takes the terminal that the runtime sent when it created the node, and connects in and out to it until the
+// Attach takes the terminal that the runtime sends, and connects in and out to it until the
 // node closes it. If in is a terminal, it is put into raw mode, and the node's follows its size.
 func (t *Terminal) Attach(in, out *os.File) error {
 	if err := t.accept(); err != nil {
 		return err
 	}
-	if _, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS); err == nil {
+	if isTerminal(int(in.Fd())) {
 		if err := t.takeOver(in); err != nil {
+			t.master.Close()
 			return err
 		}
 	}
-	t.output.Go(func() {
-		// EIO is how a master says that the last one who had the terminal open has closed it.
-		_, _ = io.Copy(out, t.master)
-	})
-	go func() { _, _ = io.Copy(t.master, in) }()
+	keys, err := typeInto(t.master, t.fd, in)
+	if err != nil {
+		t.master.Close()
+		return err
+	}
+	t.keys = keys
+	t.output.Go(func() { t.err = t.show(int(out.Fd())) })
 	return nil
 }
 
-// accept receives the master. The runtime has connected already, as it does so before create is done.
+// show copies what the command writes. The error is why it cannot be written; the command's terminal is hung up then.
+func (t *Terminal) show(out int) error {
+	buf := make([]byte, atOnce)
+	for {
+		// EIO is how a master says that the last one who had the terminal open has closed it.
+		n, err := t.master.Read(buf)
+		if werr := writeAll(out, buf[:n]); werr != nil {
+			t.master.Close()
+			return werr
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// arrives is how long the runtime may take to make the terminal. At create it has connected already; exec may still have
+// to begin.
+const arrives = time.Minute
+
+// accept receives the master.
 func (t *Terminal) accept() error {
-	_ = t.listener.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = t.listener.SetDeadline(time.Now().Add(arrives))
 	c, err := t.listener.AcceptUnix()
 	if err != nil {
 		return fmt.Errorf("wait for the node's terminal: %w", err)
@@ -135,20 +157,38 @@ func makeRaw(fd int) (*unix.Termios, error) {
 	return old, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 }
 
-// Drain waits until what the node wrote before it ended is out, and gives the user's terminal back its mode.
-func (t *Terminal) Drain() {
+// Drain waits until what the command wrote before it ended is out, and gives the user's terminal back its mode. The error
+// says why something could not be written.
+func (t *Terminal) Drain() error {
 	t.output.Wait()
+	if t.keys != nil {
+		_ = t.keys.close()
+		t.keys = nil
+	}
 	t.restore()
 	t.restore = func() {}
+	if t.err == nil || errors.Is(t.err, unix.EPIPE) {
+		return nil
+	}
+	return fmt.Errorf("write what the command shows: %w", t.err)
 }
+
+// Abandon ends the wait for a terminal.
+func (t *Terminal) Abandon() { t.listener.Close() }
 
 // Close gives the user's terminal back its mode and removes the socket.
 func (t *Terminal) Close() error {
+	if t.keys != nil {
+		_ = t.keys.close()
+	}
 	t.restore()
 	t.restore = func() {}
 	err := t.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
 	if t.master != nil {
-		err = errors.Join(err, t.master.Close())
+		_ = t.master.Close() // show may have closed it
 	}
 	return err
 }

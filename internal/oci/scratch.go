@@ -1,0 +1,52 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// scratch is a file system in memory that is mounted nowhere: it ends with this process, so that nothing is left to
+// remove. Device nodes on it open.
+type scratch struct {
+	dir *os.File
+}
+
+func newScratch() (*scratch, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file system in memory: %w", err)
+	}
+	defer unix.Close(fs)
+	err = errors.Join(unix.FsconfigSetString(fs, "size", "1m"), unix.FsconfigSetString(fs, "mode", "0711"), unix.FsconfigCreate(fs))
+	if err != nil {
+		return nil, fmt.Errorf("make a file system in memory: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file system in memory: %w", err)
+	}
+	return &scratch{os.NewFile(uintptr(fd), "scratch")}, nil
+}
+
+// path is where another process finds a file of the scratch while this one lives.
+func (s *scratch) path(name string) string {
+	return filepath.Join(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.dir.Fd()), name)
+}
+
+func (s *scratch) close() { s.dir.Close() }
+
+// makeNull makes a null device that belongs to an id of the host's, and opens it.
+func makeNull(path string, owner int) (*os.File, error) {
+	err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+	if err == nil {
+		err = errors.Join(os.Chown(path, owner, owner), os.Chmod(path, 0o666))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the node's null device: %w", err)
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
+}

@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// atOnce is how much is copied at a time: what a pipe holds.
+const atOnce = 64 << 10
+
+// past is a deadline that ends a wait at once.
+var past = time.Unix(1, 0)
+
+// output copies what a command writes to a file of its caller's.
+//
+// It copies, and does not splice: pages of the node's would be lent to the caller, and splice(2) refuses files that are
+// appended to.
+type output struct {
+	name string
+	from *os.File // Berth's end of the pipe
+	fd   int      // of from
+	to   int
+	done chan struct{}
+	err  error // why it ended early; read it after done
+}
+
+func openOutput(to *os.File, name string) (theirs *os.File, o *output, err error) {
+	ends, fd, err := newPipe(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	o = &output{name: name, from: ends[0], fd: fd, to: int(to.Fd()), done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		o.err = o.copy()
+		o.from.Close() // whoever still writes gets SIGPIPE
+	}()
+	return ends[1], o, nil
+}
+
+// copy copies until the last writer has closed the pipe, or close was called and what was in the pipe then is out.
+func (o *output) copy() error {
+	buf := make([]byte, atOnce)
+	for {
+		n, err := o.from.Read(buf)
+		if werr := writeAll(o.to, buf[:n]); werr != nil {
+			return werr
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return o.rest(buf)
+		}
+		if err != nil { // end of file
+			return nil
+		}
+	}
+}
+
+// rest copies what is in the pipe now, and no more: a process that the command left behind may write for ever.
+func (o *output) rest(buf []byte) error {
+	for left := unread(o.fd); left > 0; {
+		n, err := unix.Read(o.fd, buf[:min(left, len(buf))])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil || n <= 0:
+			return nil
+		}
+		left -= n
+		if err := writeAll(o.to, buf[:n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *output) close() error {
+	_ = o.from.SetReadDeadline(past)
+	<-o.done
+	if o.err == nil || errors.Is(o.err, unix.EPIPE) {
+		return nil
+	}
+	return fmt.Errorf("write the command's %s: %w", o.name, o.err)
+}
+
+// writeAll writes to a file of the caller's, which others may have made non-blocking. It does not use os.File: Go ends
+// a program that writes to a standard output which nobody reads.
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			if err := wait(-1, unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case n == 0:
+			return io.ErrShortWrite
+		default:
+			b = b[n:]
+		}
+	}
+	return nil
+}
+
+// wait waits until one of the files is ready. ms -1: for ever.
+func wait(ms int, fds ...unix.PollFd) error {
+	for {
+		_, err := unix.Poll(fds, ms)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
