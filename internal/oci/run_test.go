@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/imagetest"
 	"berth/internal/step"
 )
 
@@ -305,11 +307,13 @@ func TestBadCommand(t *testing.T) {
 		}
 		binds = append(binds, Mount{Source: filepath.Join(dir, name), Target: "/x/" + name, Type: "bind", Options: []string{"bind"}})
 	}
+	binds = append(binds, capable(t))
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		for _, c := range []struct {
 			arg  string
 			code int
 		}{
+			{"/x/capable", ExitCannotRun},
 			{"nothing-here", ExitNotFound},
 			{"/bin/nothing-here", ExitNotFound},
 			{"/etc/passwd", ExitCannotRun},
@@ -333,6 +337,49 @@ func TestBadCommand(t *testing.T) {
 			if ce.Code != c.code {
 				t.Errorf("%s: code %d (%v), want %d", c.arg, ce.Code, err, c.code)
 			}
+		}
+	})
+}
+
+// capable is a program whose file asks for a capability that no node has: CAP_NET_RAW, as Debian's ping did.
+func capable(t *testing.T) Mount {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "capable")
+	program, err := os.ReadFile(filepath.Join(imagetest.BusyboxDir(t), "bin/busybox"))
+	if err == nil {
+		err = os.WriteFile(file, program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 20) // struct vfs_cap_data
+	binary.LittleEndian.PutUint32(data, 0x02000001)
+	binary.LittleEndian.PutUint32(data[4:], 1<<unix.CAP_NET_RAW)
+	if err := unix.Setxattr(file, "security.capability", data, 0); err != nil {
+		t.Skipf("no capabilities of files in %s: %v", filepath.Dir(file), err)
+	}
+	return Mount{Source: file, Target: "/x/capable", Type: "bind", Options: []string{"bind"}}
+}
+
+// TestExecCannotRun: exec names a program that the kernel refuses, and a working folder that is gone.
+func TestExecCannotRun(t *testing.T) {
+	bind := capable(t)
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		n := newNode(t, r, func(in *Input) { in.Mounts, in.Cwd = []Mount{bind}, "/wd" })
+		n.create.Launch.Plan.Root.Memory = true
+		n.up(t)
+		out, _ := n.execCmd(t, "/x/capable", "true").CombinedOutput()
+		const want = "cannot run /x/capable: operation not permitted: its file asks for CAP_NET_RAW, which the node does not have\n"
+		if string(out) != want {
+			t.Errorf("%q", out)
+		}
+		if out, err := n.execCmd(t, "rmdir", "/wd").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		cmd := n.execCmd(t, "/bin/true")
+		out, _ = cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != ExitCannotRun || string(out) != "cannot run /bin/true: its working folder /wd is not in the node\n" {
+			t.Errorf("exit code %d: %q", code, out)
 		}
 	})
 }

@@ -131,7 +131,7 @@ func kindOf(f *os.File, name string) (kind, error) {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return 0, refuse.Invalidf("%s is a folder: a node gets no folder of the host's by it", name)
+		return 0, refuse.Invalidf("%s is a folder: a node gets none of the host's folders that way; mounts give it one", name)
 	case unix.S_IFCHR:
 		if st.Rdev == unix.Mkdev(1, 3) {
 			return null, nil
