@@ -44,6 +44,9 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("pids") && f.pids < 1 {
+				return refuse.Invalidf("--pids: %d is not allowed: 1 or more", f.pids)
+			}
 			n, err := a.nodeOf(cmd.Context(), &f, command(args))
 			if err != nil {
 				return err
@@ -106,22 +109,38 @@ func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.No
 		n.Name = "run-" + strconv.Itoa(os.Getpid())
 	}
 	vnode.Defaults(n)
-	if err := valid(n); err != nil {
-		return nil, err
-	}
-	return n, nil
+	return n, valid(n)
 }
 
 // valid refuses a node that flags describe wrongly, with all that is wrong.
 func valid(n *vnode.Node) error {
 	var all []string
 	for _, p := range vnode.Validate(n) {
-		all = append(all, p.Field+": "+p.Msg)
+		if p.Field == "command" && len(n.Command) == 0 {
+			return refuse.Invalidf("no command given: image host has none of its own; berth run --image host -- CMD")
+		}
+		all = append(all, flagOf(p.Field)+": "+p.Msg)
 	}
 	if len(all) > 0 {
 		return refuse.Invalidf("%s", strings.Join(all, "\n"))
 	}
 	return nil
+}
+
+// flagOf is the flag of berth run by which a key of a spec is given: network[0].address[0] is of --network.
+func flagOf(field string) string {
+	top, _, _ := strings.Cut(field, ".")
+	name, _, _ := strings.Cut(top, "[")
+	flag := map[string]string{
+		"network": "network", "mounts": "mount", "devices": "device", "name": "name", "hostname": "hostname", "pids": "pids",
+		"cpu.max": "cpu", "cpu.set": "cpuset", "memory.max": "memory",
+	}
+	for _, key := range []string{field, name} {
+		if flag[key] != "" {
+			return "--" + flag[key]
+		}
+	}
+	return field
 }
 
 func (f *runFlags) onto(n *vnode.Node) (err error) {

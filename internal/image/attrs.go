@@ -62,6 +62,8 @@ func archiveErr(what string, err error) error {
 		return readErr(what, err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return refuse.Invalidf("%s ends in the middle", what)
+	case errors.Is(err, tar.ErrHeader):
+		return refuse.Invalidf("%s is damaged, or no tar at all", what)
 	}
 	return refuse.Invalidf("%s is damaged: %w", what, err)
 }
