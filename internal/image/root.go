@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
@@ -24,7 +26,7 @@ func rootFolders() []string { return []string{"bin", "sbin", "usr", "etc", "lib"
 // isRoot reports whether an archive is a plain root: whether one of rootFolders comes before what only images have. It
 // reads as far as it must to know. What is no tar at all is left to openSource to refuse.
 func isRoot(ctx context.Context, archive string) (bool, error) {
-	f, err := os.Open(archive)
+	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
 	if err != nil {
 		return false, nil
 	}

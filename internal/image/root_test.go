@@ -22,6 +22,11 @@ import (
 // onSmallDisk runs do with a store on a tmpfs of this size, in a mount namespace that ends with do's thread.
 func onSmallDisk(t *testing.T, size int64, do func(Store) error) {
 	t.Helper()
+	onDisk(t, "tmpfs", "size="+strconv.FormatInt(size, 10), do)
+}
+
+func onDisk(t *testing.T, fstype, options string, do func(Store) error) {
+	t.Helper()
 	needRoot(t)
 	at := t.TempDir()
 	done := make(chan error)
@@ -34,7 +39,7 @@ func onSmallDisk(t *testing.T, size int64, do func(Store) error) {
 			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 				return err
 			}
-			if err := unix.Mount("small", at, "tmpfs", 0, "size="+strconv.FormatInt(size, 10)); err != nil {
+			if err := unix.Mount("small", at, fstype, 0, options); err != nil {
 				return err
 			}
 			return do(Open(layout.New(at)))
@@ -139,6 +144,17 @@ func TestImportRootRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestImportPipe: a FIFO is refused, and does not hold the command up.
+func TestImportPipe(t *testing.T) {
+	pipe := t.TempDir() + "/pipe"
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newStore(t).Import(t.Context(), pipe, As{Name: "x"}, nil); refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), "to a file first") {
+		t.Errorf("got %v", err)
 	}
 }
 

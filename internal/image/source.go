@@ -130,7 +130,7 @@ func (s *tarSource) close() error { return s.file.Close() }
 
 // openSource opens an archive or a folder. A compressed archive is first unpacked into tmp.
 func openSource(ctx context.Context, archive, tmp string, limit int64) (source, error) {
-	f, err := os.Open(archive)
+	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refuse.NotFoundf("there is no archive %s", archive)
 	}
@@ -142,6 +142,9 @@ func openSource(ctx context.Context, archive, tmp string, limit int64) (source, 
 		f.Close()
 		root, err := os.OpenRoot(archive)
 		return folderSource{root}, err
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = refuse.Invalidf("%s is neither a file nor a folder: what comes from a pipe must be written to a file first", archive)
 	}
 	var plain *os.File
 	if err == nil {

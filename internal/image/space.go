@@ -69,9 +69,10 @@ func (u *unpacker) take(n int64) error {
 
 const moreSpace = "remove images (berth image rm) or nodes that are not needed, or keep Berth's files elsewhere (--root)"
 
-// freeBytes is what root may still write without what is reserved for it.
+// freeBytes is what may still be written beside what is reserved for root. A file system that counts nothing (ramfs) has
+// no limit.
 func freeBytes(fs *unix.Statfs_t) int64 {
-	if fs.Bsize <= 0 || fs.Bavail > math.MaxInt64/uint64(fs.Bsize) {
+	if fs.Blocks == 0 || fs.Bsize <= 0 || fs.Bavail > math.MaxInt64/uint64(fs.Bsize) {
 		return math.MaxInt64
 	}
 	return int64(fs.Bavail) * fs.Bsize

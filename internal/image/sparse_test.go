@@ -162,6 +162,11 @@ func TestSpace(t *testing.T) {
 			})
 		})
 	}
+	t.Run("a file system that counts nothing", func(t *testing.T) {
+		onDisk(t, "ramfs", "", func(s Store) error {
+			return needSpace(filepath.Dir(s.lib), 1<<40)
+		})
+	})
 	t.Run("fits", func(t *testing.T) {
 		onSmallDisk(t, 16<<20, func(s Store) error {
 			_, err := s.Import(t.Context(), imagetest.DockerArchive(t, "x:1", imagetest.Image{Layers: [][]byte{large}}), As{}, nil)

@@ -223,10 +223,21 @@ func TestRepairKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// TestImportKilledAtEachStep kills image import and image rm: the image is there, whole, or it is not.
+// TestImportKilledAtEachStep kills image import, of an archive and of a plain root, and image rm: the image is there,
+// whole, or it is not.
 func TestImportKilledAtEachStep(t *testing.T) {
-	w := newWorld(t)
+	root := filepath.Join(t.TempDir(), "root.tar")
 	archive := imagetest.Busybox(t)
+	if err := os.WriteFile(root, imagetest.BusyboxImage(t).Layers[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range map[string]string{"archive": archive, "root": root} {
+		t.Run(name, func(t *testing.T) { importKilledAtEachStep(t, file) })
+	}
+}
+
+func importKilledAtEachStep(t *testing.T, archive string) {
+	w := newWorld(t)
 	w.ok("image", "import", archive, "bb")
 	with := w.snapshot()
 	w.ok("image", "rm", "bb")
