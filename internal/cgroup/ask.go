@@ -28,6 +28,7 @@ type ask struct {
 	engine     vnode.Engine // of a weight: the one asked for
 	rated      bool         // of a weight: its entry has rates too
 	max        int64        // memory.max, for memory.swap
+	sockets    bool         // of memory.max: this host limits what sockets hold apart from it
 }
 
 // maxIOPS is the greatest limit of operations: the kernel keeps it in 32 bits (v1 cuts a greater one silently,
@@ -50,7 +51,9 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 		return nil, err
 	}
 	all = append(all, numa...)
-	add(m.Max != 0, "memory.max", "memory", int64(m.Max), m.Max.String())
+	if m.Max != 0 {
+		all = append(all, ask{key: "memory.max", what: "memory.max", controller: "memory", asked: m.Max.String(), value: int64(m.Max), sockets: h.V1Sockets})
+	}
 	add(m.High != 0, "memory.high", "memory", int64(m.High), m.High.String())
 	add(m.Low != 0, "memory.low", "memory", int64(m.Low), m.Low.String())
 	add(m.Min != 0, "memory.min", "memory", int64(m.Min), m.Min.String())

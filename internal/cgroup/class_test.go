@@ -44,7 +44,7 @@ cgroup.limit memory.max 1GiB → memory.max=1073741824
 cgroup.limit memory.min 256MiB → memory.min=268435456
 cgroup.class cpu.weight=1000 io.weight=default 1000 io.bfq.weight=default 1000 for all in berth.storage`},
 		{"storage on v1", "berth.storage/x", vnode.Node{Class: vnode.Storage, Memory: vnode.Memory{Max: 1 << 30}}, v1Host(), `
-cgroup.limit memory.max 1GiB → memory.limit_in_bytes=1073741824
+cgroup.limit memory.max 1GiB → memory.kmem.tcp.limit_in_bytes=268435456 memory.limit_in_bytes=1073741824 (cgroup v1 counts TCP and UDP buffers apart: at most 256MiB beside it)
 cgroup.class cpu.shares=10240 blkio.bfq.weight=1000 for all in berth.storage`},
 		{"no class", "berth/x", vnode.Node{}, v2Host(), ""},
 		{"NUMA", "berth/x", vnode.Node{CPU: vnode.CPU{NUMA: ptr(1)}}, numaHost(v2Host()), `

@@ -11,11 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/block"
 	"berth/internal/host"
+	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -241,7 +243,7 @@ func contents(t *testing.T, h host.Cgroups, path string) map[string]string {
 	all := map[string]string{}
 	for _, p := range places(h, path) {
 		for _, name := range []string{
-			"cpu.shares", "cpu.cfs_quota_us", "cpuset.cpus", "memory.limit_in_bytes",
+			"cpu.shares", "cpu.cfs_quota_us", "cpuset.cpus", "memory.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes",
 			"memory.memsw.limit_in_bytes", "pids.max", "cpu.max", "cpu.weight", "memory.max", "memory.swap.max",
 		} {
 			if text, err := readFile(filepath.Join(p.dir, name)); err == nil {
@@ -250,6 +252,51 @@ func contents(t *testing.T, h host.Cgroups, path string) map[string]string {
 		}
 	}
 	return all
+}
+
+// TestKernelMemoryInUse: memory.max below what a node holds is refused before anything is changed, with what it holds.
+func TestKernelMemoryInUse(t *testing.T) {
+	h := thisHost(t)
+	if h.Has("memory") == "" {
+		t.Skip("no memory controller")
+	}
+	if swaps(vnode.Memory{}) {
+		t.Skip("this host has swap: the kernel makes room")
+	}
+	path := newGroup(t, h)
+	cmd := enter(t, h, path, `x=$(head -c 33554432 /dev/zero | tr '\0' a); sleep 100`)
+	if held := waitHeld(t, h, path, 32<<20); held.processes < 32<<20 {
+		t.Fatalf("the group holds %+v", held)
+	}
+	err := CheckMemory(vnode.Memory{Max: 16 << 20}, vnode.Memory{}, h, path)
+	if refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "its processes ") || !strings.Contains(err.Error(), "or ask for at least ") {
+		t.Errorf("16 MiB for what holds 32: %v", err)
+	}
+	for _, ok := range []vnode.Memory{{}, {Max: 100 << 20}} {
+		if err := CheckMemory(ok, vnode.Memory{}, h, path); err != nil {
+			t.Errorf("%+v: %v", ok, err)
+		}
+	}
+	if h.Has("memory") == "v1" { // not seen beforehand, the kernel says it
+		limits, err := Limits(&vnode.Node{Memory: vnode.Memory{Max: 16 << 20}}, h, path, nil)
+		must(t, err)
+		if err := limits[0].Do(t.Context()); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "in use back (memory.limit_in_bytes)") {
+			t.Errorf("the kernel's answer: %v", err)
+		}
+	}
+	must(t, cmd.Process.Kill())
+}
+
+// waitHeld waits until processes of a group hold some memory, as long as the test may take.
+func waitHeld(t *testing.T, h host.Cgroups, path string, least vnode.Bytes) (now held) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		if now = holds(h, path); now.processes >= least {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return now
 }
 
 func TestKernelThrottle(t *testing.T) {

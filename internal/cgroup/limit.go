@@ -184,6 +184,9 @@ func (l *Limit) Do(context.Context) error {
 			return refuse.Cannotf("start the node anew, or choose "+l.Mechanism+" for the disk again",
 				"set %s to %s: somebody took %s from the disk: %w", l.Key, l.Asked, l.Mechanism, err)
 		}
+		if errors.Is(err, unix.EBUSY) && l.Key == "memory.max" {
+			return inUse(l.Asked, w.File, err)
+		}
 		if err != nil {
 			return fmt.Errorf("set %s to %s: %w", l.Key, l.Asked, err)
 		}

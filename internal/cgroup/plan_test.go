@@ -23,7 +23,7 @@ func v1Host() host.Cgroups {
 			"memory": m + "memory", "blkio": m + "blkio", "pids": m + "pids", "freezer": m + "freezer", "devices": m + "devices",
 			"hugetlb": m + "hugetlb", "name=systemd": m + "systemd",
 		},
-		V1Swap: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
+		V1Swap: true, V1Sockets: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
 		HugeFree: map[int64]int64{2 << 20: 512 << 20},
 	}
 }
@@ -90,7 +90,7 @@ cgroup.group berth/wn-001 in blkio cpu,cpuacct cpuset devices freezer hugetlb me
 cgroup.limit cpu.weight 50 → cpu.shares=512
 cgroup.limit cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000
 cgroup.limit cpu.set 0-1 → cpuset.cpus=0-1
-cgroup.limit memory.max 4GiB → memory.limit_in_bytes=4294967296
+cgroup.limit memory.max 4GiB → memory.kmem.tcp.limit_in_bytes=1073741824 memory.limit_in_bytes=4294967296 (cgroup v1 counts TCP and UDP buffers apart: at most 1GiB beside it)
 cgroup.limit memory.swap 1GiB → memory.memsw.limit_in_bytes=5368709120 (cgroup v1 limits memory and swap together: what memory does not use of it, swap may)
 cgroup.limit pids 4096 → pids.max=4096
 cgroup.limit hugepages.2MiB 512MiB → hugetlb.2MB.limit_in_bytes=536870912
@@ -222,16 +222,16 @@ func TestChanges(t *testing.T) {
 		{"nothing", v1Host(), nothing, nothing, nil, ``},
 		{"v1 memory raised", v1Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
 memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=2147483648
-memory.max 1GiB ⇒ 2GiB: memory.limit_in_bytes=2147483648`},
+memory.max 1GiB ⇒ 2GiB: memory.kmem.tcp.limit_in_bytes=536870912 memory.limit_in_bytes=2147483648`},
 		{"v1 memory lowered", v1Host(), memory(2<<30, 0), memory(1<<30, 0), nil, `
-memory.max 2GiB ⇒ 1GiB: memory.limit_in_bytes=1073741824
+memory.max 2GiB ⇒ 1GiB: memory.kmem.tcp.limit_in_bytes=268435456 memory.limit_in_bytes=1073741824
 memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
 		{"v1 swap asked", v1Host(), memory(2<<30, -1), memory(1<<30, 0), nil, `
-memory.max 2GiB ⇒ 1GiB: memory.limit_in_bytes=1073741824
+memory.max 2GiB ⇒ 1GiB: memory.kmem.tcp.limit_in_bytes=268435456 memory.limit_in_bytes=1073741824
 memory.swap max ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
 		{"v1 swap and memory cleared", v1Host(), memory(2<<30, 0), memory(0, -1), nil, `
 memory.swap 0 ⇒ max: memory.memsw.limit_in_bytes=-1
-memory.max 2GiB ⇒ max: memory.limit_in_bytes=-1`},
+memory.max 2GiB ⇒ max: memory.kmem.tcp.limit_in_bytes=-1 memory.limit_in_bytes=-1`},
 		{"v2 memory raised", v2Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
 memory.max 1GiB ⇒ 2GiB: memory.max=2147483648`},
 		{"v1 all cleared", v1Host(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name, Memory: n.Memory} }, nil, `

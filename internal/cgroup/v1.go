@@ -3,6 +3,8 @@ package cgroup
 import (
 	"os"
 	"strconv"
+
+	"berth/internal/vnode"
 )
 
 // hold is how one cgroup version honours an asked limit.
@@ -39,7 +41,7 @@ func onV1(a ask, file func(name string) string) hold {
 	case "cpu.mems":
 		return hold{"cpuset", []Write{{File: file("cpuset.mems"), Value: string(a.cpus), None: asParent}}, a.note}
 	case "memory.max":
-		return hold{"memory.limit_in_bytes", []Write{{File: file("memory.limit_in_bytes"), Value: number, None: "-1", Unit: page}}, ""}
+		return v1Memory(a, file)
 	case "memory.swap":
 		return hold{
 			"memory.memsw",
@@ -66,6 +68,26 @@ func onV1(a ask, file func(name string) string) hold {
 		Device: a.disk.Number(), Value: number, None: "0",
 	}}, note}
 }
+
+// v1Memory limits a node's memory, and beside it what its TCP and UDP sockets hold, which v1 does not count as memory. The
+// sockets' limit comes first: the last write is what berth show prints.
+func v1Memory(a ask, file func(name string) string) hold {
+	page := int64(os.Getpagesize())
+	memory := Write{File: file("memory.limit_in_bytes"), Value: strconv.FormatInt(a.value, 10), None: "-1", Unit: page}
+	if !a.sockets {
+		return hold{"memory.limit_in_bytes", []Write{memory}, "this kernel neither counts nor limits what sockets hold"}
+	}
+	sockets := socketBytes(a.value)
+	return hold{
+		"memory.limit_in_bytes",
+		[]Write{{File: file("memory.kmem.tcp.limit_in_bytes"), Value: strconv.FormatInt(sockets, 10), None: "-1", Unit: page}, memory},
+		"cgroup v1 counts TCP and UDP buffers apart: at most " + vnode.Bytes(sockets).String() + " beside it",
+	}
+}
+
+// socketBytes is how much the sockets of a node may hold on v1: a quarter of its memory, and at least what a single fast
+// connection needs.
+func socketBytes(memory int64) int64 { return max(memory/4, 4<<20) }
 
 // shares maps a weight (1..10000, 100 is normal) to v1 shares: weight × 1024 / 100, in the kernel's bounds.
 func shares(weight int64) int64 {

@@ -21,6 +21,7 @@ func (c *Cgroups) readOffers(at func(path string) string) {
 	}
 	if m := c.V1["memory"]; m != "" {
 		c.V1Swap = text(m, "memory.memsw.limit_in_bytes") != ""
+		c.V1Sockets = text(m, "memory.kmem.tcp.limit_in_bytes") != ""
 	}
 	switch m := c.V1["cpuset"]; {
 	case m != "":

@@ -21,6 +21,7 @@ type Cgroups struct {
 	// What a limit needs to know before anything is changed.
 	V2Enabled []string `json:"v2_enabled,omitempty"` // controllers that the v2 root hands to its children
 	V1Swap    bool     `json:"v1_swap,omitempty"`    // v1 counts memory and swap together (memory.memsw.*)
+	V1Sockets bool     `json:"v1_sockets,omitempty"` // v1 limits what sockets hold (memory.kmem.tcp.*)
 	CPUs      string   `json:"cpus,omitempty"`       // CPUs that the top cpuset offers; "" without a cpuset controller
 	HugePages []int64  `json:"huge_pages,omitempty"` // huge page sizes in bytes, ascending
 

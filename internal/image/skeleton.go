@@ -20,6 +20,7 @@ type HostRoot struct {
 	Links map[string]string `json:"links,omitempty"` // merged-usr links: "bin" → "usr/bin"
 	Dirs  []string          `json:"dirs,omitempty"`  // folders of programs and libraries where they are not merged
 	NoEtc bool              `json:"no_etc,omitempty"`
+	Files []string          `json:"files,omitempty"` // of hosts, hostname and resolv.conf in /etc, those that are regular files
 }
 
 // Bind is a folder of the host that a node of image host sees.
@@ -57,6 +58,11 @@ func ReadHostRoot(root string) (HostRoot, error) {
 	}
 	if info, err := r.Stat("etc"); err != nil || !info.IsDir() {
 		h.NoEtc = true
+	}
+	for _, name := range []string{"hosts", "hostname", "resolv.conf"} {
+		if info, err := r.Lstat("etc/" + name); err == nil && info.Mode().IsRegular() {
+			h.Files = append(h.Files, name)
+		}
 	}
 	return h, nil
 }

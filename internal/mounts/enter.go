@@ -47,7 +47,7 @@ func (p *Plan) Enter(ctx context.Context) error {
 			return fmt.Errorf("stage %s: %w", p.Stage[i].At, err)
 		}
 	}
-	return nil
+	return p.files()
 }
 
 func (p *Plan) needsUserNS() bool {

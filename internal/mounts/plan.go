@@ -29,6 +29,7 @@ type Plan struct {
 	Dir   string   `json:"dir"`             // an existing folder on which a small tmpfs is mounted: all staged things are below it
 	Root  Root     `json:"root"`            // what becomes the node's /
 	Stage []Stage  `json:"stage,omitempty"` // what the runtime binds into the node
+	Files []File   `json:"files,omitempty"` // what covers files of the root
 	Hide  []string `json:"hide,omitempty"`  // mounts of the host that the runtime must not see; it is fine if one is missing
 	IDs   IDs      `json:"ids,omitzero"`    // the node's ids
 }
@@ -44,8 +45,12 @@ type Root struct {
 	// Volatile: what is written to Upper is never synced (the overlay's option, kernel 5.10): fsync does nothing, and the end of
 	// the mount does not write back the whole file system that Upper is on, which an overlay does otherwise (ovl_sync_fs). For a
 	// delta that ends with its node.
-	Volatile bool   `json:"volatile,omitempty"`
-	Plain    string `json:"plain,omitempty"` // instead of an overlay: this folder is the root, its ids as they are
+	Volatile bool `json:"volatile,omitempty"`
+	// NoSUID: set-user-id bits and capabilities of files mean nothing. Under no_new_privs they give nothing anyway, but the
+	// kernel refuses to run a program whose file capability is not in the bounding set (EPERM), as Debian's ping has one;
+	// of a nosuid mount it does not look at them (mnt_may_suid in security/commoncap.c).
+	NoSUID bool   `json:"nosuid,omitempty"`
+	Plain  string `json:"plain,omitempty"` // instead of an overlay: this folder is the root, its ids as they are
 }
 
 // Stage is one thing that the runtime binds into the node: a folder or file of the host, or a device node.
@@ -100,6 +105,11 @@ func (p *Plan) Validate() error {
 			return refuse.Invalidf("stage %s asks for idmapping, but the node has no id range", s.At)
 		}
 		seen[s.At] = true
+	}
+	for _, f := range p.Files {
+		if f.Root != "" && f.Root != p.Root.At || filepath.IsAbs(f.Path) || filepath.Clean(f.Path) != f.Path || strings.HasPrefix(f.Path, ".") {
+			return refuse.Invalidf("file %q of %s is not in the node's root", f.Path, f.Root)
+		}
 	}
 	return nil
 }

@@ -19,7 +19,11 @@ import (
 // and no path needs its commas and colons escaped.
 func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	if r.Plain != "" {
-		return bind(r.Plain, r.At, unix.MOUNT_ATTR_NODEV, nil)
+		flags := uint64(unix.MOUNT_ATTR_NODEV)
+		if r.NoSUID {
+			flags |= unix.MOUNT_ATTR_NOSUID
+		}
+		return bind(r.Plain, r.At, flags, nil)
 	}
 	names, err := r.layers(dir, userns)
 	if err != nil {
@@ -62,13 +66,17 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 
 // overlay mounts the overlay; a kernel that does not know volatile does without.
 func (r *Root) overlay(options string) error {
+	flags := uintptr(unix.MS_NODEV)
+	if r.NoSUID {
+		flags |= unix.MS_NOSUID
+	}
 	if r.Volatile {
-		err := unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options+",volatile")
+		err := unix.Mount("overlay", r.At, "overlay", flags, options+",volatile")
 		if !errors.Is(err, unix.EINVAL) {
 			return err
 		}
 	}
-	return unix.Mount("overlay", r.At, "overlay", unix.MS_NODEV, options)
+	return unix.Mount("overlay", r.At, "overlay", flags, options)
 }
 
 // layers mounts each lower folder, idmapped if there is a user namespace, in dir under its number.

@@ -25,6 +25,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/layout"
 	"berth/internal/link"
+	"berth/internal/names"
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -254,6 +255,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Command, err = b.commandOf(n, f.Image); err != nil {
 		return f, err
 	}
+	f.Resolver = names.Resolver("/")
 	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
 		return f, err
 	}

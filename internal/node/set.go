@@ -171,6 +171,9 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if err := cgroup.CheckHugePages(new.HugePages, old.HugePages, facts.Host.Cgroups); err != nil {
 		return nil, err
 	}
+	if err := cgroup.CheckMemory(new.Memory, old.Memory, facts.Host.Cgroups, path); err != nil {
+		return nil, err
+	}
 	after, err := cgroup.Limits(plugged(new, known), facts.Host.Cgroups, path, facts.Disks)
 	if err != nil {
 		return nil, err

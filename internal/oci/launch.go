@@ -54,6 +54,9 @@ type Launch struct {
 // Errors: *CommandError if the node's command cannot run, refuse.Cannot if the runtime is gone, what mounts.Plan.Enter
 // refuses, else the runtime's own words. On an error the runtime may have left state and processes: undo "oci.create".
 func (l *Launch) Create(ctx context.Context) error {
+	if err := leaveHalf(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(l.State, 0o700); err != nil {
 		return fmt.Errorf("make the runtime's folder: %w", err)
 	}
@@ -80,7 +83,10 @@ func (l *Launch) Create(ctx context.Context) error {
 		if err := l.precheck(); err != nil {
 			return err
 		}
-		return l.create(ctx, group)
+		if err := l.create(ctx, group); err != nil {
+			return err
+		}
+		return l.seal()
 	})
 }
 

@@ -24,13 +24,17 @@ func (in *Input) mounts() []specs.Mount {
 	return all
 }
 
+// terminals is how many pseudo terminals a node may have at a time. The kernel has 4,096 for the whole host
+// (kernel.pty.max), of which all but 1,024 can go to nodes.
+const terminals = "256"
+
 func standardMounts(init Init, cgroup Access) []specs.Mount {
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		// It holds nodes and links only: 1 MiB, so that a mistyped /dev/nul fills up at once rather than the memory.
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=1m"}},
 		// gid 5 is tty in every distribution.
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", "max=" + terminals}},
 		// No size: half of the memory, as on any machine (MPI jobs need it). What is written counts as the node's memory.
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -71,9 +75,10 @@ func (in *Input) maskedPaths() []string {
 }
 
 // readonlyPaths holds what root inside could write if there were no user namespace, and sysctls that belong to the
-// whole host. /proc/sys/net is read-only with them: the network is set from outside.
+// whole host. /proc/sys/net is read-only with them: the network is set from outside. /proc/pressure may be read: who writes
+// there has the kernel measure the host's load for it.
 func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
 // ThermalPaths lists the per-CPU heat counters below sys ("/sys" on a real host), for Input.Mask: they tell of the

@@ -21,6 +21,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/link"
 	"berth/internal/mounts"
+	"berth/internal/names"
 	"berth/internal/oci"
 	"berth/internal/refuse"
 	"berth/internal/sriov"
@@ -30,21 +31,22 @@ import (
 
 // Facts are all that planning a node depends on beside its spec.
 type Facts struct {
-	Layout  layout.Layout
-	Host    host.Facts
-	SiteID  string
-	Runtime oci.Runtime
-	Image   image.Image
-	Command Command               // what runs as process 1
-	Links   link.Facts            // of the host
-	Disks   map[string]block.Disk // by name of an io entry
-	Devices []device.Granted      // what the spec's devices stand for
-	Limited []device.Disk         // what the disks are known by when they are unplugged
-	Mounts  []gateway.Source      // as the spec's mounts
-	Root    image.HostRoot        // of image host
-	Mask    []string              // more files that read as empty inside
-	TTY     bool                  // the command gets a terminal
-	ForRun  bool                  // the node and its delta end with its command: berth run
+	Layout   layout.Layout
+	Host     host.Facts
+	SiteID   string
+	Runtime  oci.Runtime
+	Image    image.Image
+	Command  Command               // what runs as process 1
+	Links    link.Facts            // of the host
+	Disks    map[string]block.Disk // by name of an io entry
+	Devices  []device.Granted      // what the spec's devices stand for
+	Limited  []device.Disk         // what the disks are known by when they are unplugged
+	Mounts   []gateway.Source      // as the spec's mounts
+	Root     image.HostRoot        // of image host
+	Resolver string                // what the node's resolv.conf holds
+	Mask     []string              // more files that read as empty inside
+	TTY      bool                  // the command gets a terminal
+	ForRun   bool                  // the node and its delta end with its command: berth run
 }
 
 // Command is what runs as a node's process 1, found in its image.
@@ -245,6 +247,7 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 			in.Mounts = append(in.Mounts, oci.Mount{Source: at, Target: b.Target, Type: "bind", Options: []string{"bind"}})
 		}
 	}
+	in.Mounts = append(in.Mounts, f.own(n, &p)...)
 	staged, huge := hugePageMounts(n, dirs.Stage())
 	p.Stage, in.Mounts = append(p.Stage, staged...), append(in.Mounts, huge...)
 	for i, m := range n.Mounts {
@@ -270,6 +273,24 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	return p, in, p.Validate()
 }
 
+// own adds the node's own files in /etc to the plan, below what the spec mounts there. On the host's /etc, which the runtime
+// mounts, it mounts them too; there only what is a regular file can be covered.
+func (f *Facts) own(n *vnode.Node, p *mounts.Plan) []oci.Mount {
+	var by []oci.Mount
+	for _, own := range names.Files(n, f.Resolver) {
+		file := mounts.File{Path: "etc/" + own.Name, Text: own.Text}
+		if !f.Image.Plain {
+			file.Root = p.Root.At
+		} else if slices.Contains(f.Root.Files, own.Name) {
+			by = append(by, oci.Mount{Source: p.FileAt(len(p.Files)), Target: "/" + file.Path, Type: "bind", Options: []string{"bind"}})
+		} else {
+			continue
+		}
+		p.Files = append(p.Files, file)
+	}
+	return by
+}
+
 // oomScore is the node's oom_score_adj, as far as this host lets Berth give it: below 0 takes CAP_SYS_RESOURCE, which a
 // container as host may lack. One that was asked for by name is refused by checkOOMScore.
 func (f *Facts) oomScore(n *vnode.Node) int {
@@ -291,7 +312,7 @@ func (f *Facts) checkOOMScore(n *vnode.Node) error {
 // root says how the node's root is mounted.
 func (f *Facts) root(n *vnode.Node) mounts.Root {
 	dirs := f.Layout.Node(n.Name)
-	r := mounts.Root{At: dirs.Root()}
+	r := mounts.Root{At: dirs.Root(), NoSUID: f.Command.Init == oci.Command} // as no_new_privileges
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
 		if f.Image.Plain {

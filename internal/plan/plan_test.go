@@ -33,7 +33,7 @@ func v1Host() host.Facts {
 	for _, c := range []string{"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "pids", "name=systemd"} {
 		v1[c] = "/sys/fs/cgroup/" + strings.TrimPrefix(c, "name=")
 	}
-	return host.Facts{BootID: "boot", Cgroups: host.Cgroups{V1: v1, V2: "/sys/fs/cgroup/unified", V2Controllers: []string{"hugetlb"}, CPUs: "0-1"}}
+	return host.Facts{BootID: "boot", Cgroups: host.Cgroups{V1: v1, V2: "/sys/fs/cgroup/unified", V2Controllers: []string{"hugetlb"}, CPUs: "0-1", V1Sockets: true}}
 }
 
 func v2Host() host.Facts {

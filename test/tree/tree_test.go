@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"api", "iosync", "slurm", "bench", "metrics", "model"},
 	{"node"},
 	{"plan", "spec"},
-	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd"}, // mechanisms: not each other
+	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names"}, // mechanisms: not each other
 	{"mounts", "sriov", "dhcp", "relay"}, // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
@@ -61,6 +61,7 @@ var only = map[string][]string{
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"step", "refuse"},
+	"names":   {"vnode"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"gateway": {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,6 +41,8 @@ func main() {
 		"streams": func([]string) any { return streams() },
 		"hog":     func(a []string) any { return hog(a[0]) },
 		"bomb":    func([]string) any { return bomb() },
+		"hoard":   func(a []string) any { return hoard(a[0], a[1], a[2]) },
+		"sockets": func([]string) any { return sockets() },
 		"sleep":   func([]string) any { return sleep() },
 		"identity": func([]string) any {
 			return map[string]int{"uid": os.Getuid(), "gid": os.Getgid(), "umask": syscall.Umask(0)}
@@ -51,6 +54,9 @@ func main() {
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(answer(args)); err != nil {
 		os.Exit(1)
+	}
+	if slices.Contains(args, "stay") { // with all that it has
+		sleep()
 	}
 }
 

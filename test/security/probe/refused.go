@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -161,4 +162,25 @@ func raiseLimit() error {
 	}
 	l.Max++
 	return unix.Prlimit(1, unix.RLIMIT_NOFILE, &l, nil)
+}
+
+// sockets tries each family of sockets, and each protocol of netlink: "inet", "netlink 5".
+func sockets() map[string]string {
+	all := map[string]string{}
+	try := func(what string, family, kind, protocol int) {
+		fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
+		if all[what] = name(err); err == nil {
+			unix.Close(fd)
+		}
+	}
+	for what, family := range map[string]int{
+		"unix": unix.AF_UNIX, "inet": unix.AF_INET, "inet6": unix.AF_INET6, "x25": unix.AF_X25, "appletalk": unix.AF_APPLETALK, "rds": unix.AF_RDS,
+		"tipc": unix.AF_TIPC, "bluetooth": unix.AF_BLUETOOTH, "can": unix.AF_CAN, "kcm": unix.AF_KCM, "qipcrtr": unix.AF_QIPCRTR, "smc": unix.AF_SMC, "xdp": unix.AF_XDP,
+	} {
+		try(what, family, unix.SOCK_STREAM, 0)
+	}
+	for protocol := range 24 {
+		try("netlink "+strconv.Itoa(protocol), unix.AF_NETLINK, unix.SOCK_RAW, protocol)
+	}
+	return all
 }
