@@ -72,8 +72,8 @@ func ReadHostRoot(root string) (HostRoot, error) {
 // What to know about them (docs: SECURITY): a file that is readable by everybody is readable by the node, keys that
 // somebody left so in /etc or /usr/local too. A Unix socket there that everybody may write to can be connected to, as
 // "read-only" is about files; a FIFO likewise. Where /etc/resolv.conf or another file of /etc is a link into /run or
-// /var it dangles, because those are the node's own and empty: name resolution then needs what the node mounts itself;
-// a regular /etc/resolv.conf is the host's.
+// /var it dangles, because those are the node's own and empty: what is a regular file of hosts, hostname and
+// resolv.conf is covered by the node's own.
 func (h HostRoot) Binds() []Bind {
 	dirs := append([]string{"usr"}, h.Dirs...)
 	if !h.NoEtc {
