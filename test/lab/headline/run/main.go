@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -33,6 +34,14 @@ func main() {
 	readme := flag.String("readme", "", "put the arms and the main questions into this `FILE`, between its marks")
 	again := flag.Bool("again", false, "compute NAME.txt and what NAME.json.gz has beside trials anew")
 	flag.Parse()
+	if *resume || *again {
+		flag.Visit(func(f *flag.Flag) {
+			if slices.Contains([]string{"rounds", "arms", "reads", "seconds", "model", "seed"}, f.Name) {
+				fmt.Fprintf(os.Stderr, "headline: -%s is fixed by the run that is there: leave it out\n", f.Name)
+				os.Exit(2)
+			}
+		})
+	}
 	if *arms != "" {
 		o.Arms = strings.Split(*arms, ",")
 	}
