@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			}
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
 			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, tryRuntimes(cmd.Context(), b))
-			checks := host.Doctor(host.New(), tried)
+			checks := append(host.Doctor(host.New(), tried), connections(cmd.Context(), b)...)
 			switch {
 			case a.json:
 				err = a.printJSON(checks)
@@ -64,6 +65,23 @@ name, on the device or folder given; only with --destroy-data the device itself.
 	f.add(c)
 	c.Flags().BoolVar(&full, "all", false, "print everything, also what is fine")
 	return a.jsonFlag(c)
+}
+
+// connections are the nodes that have lost what they were connected to.
+func connections(ctx context.Context, b *node.Berth) []host.Check {
+	troubled, err := b.Troubled(ctx)
+	if err != nil {
+		return nil // who may not read the nodes is told of the host alone
+	}
+	var all []host.Check
+	for _, s := range troubled {
+		all = append(all, host.Check{
+			Area: "nodes", Name: "node " + s.Name, State: host.Broken, Found: strings.Join(s.Trouble, "; "),
+			Why:    "the node runs without this network; it is connected again as soon as what is gone is back",
+			Remedy: "berth repair",
+		})
+	}
+	return all
 }
 
 // tryRuntimes tells which runtimes there are, whether each works, and what is known against it.

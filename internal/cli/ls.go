@@ -21,7 +21,9 @@ func (a *app) lsCmd() *cobra.Command {
 		Use: "ls", Short: "list the nodes",
 		Long: `List the nodes of this host, with the exit status of those that ended. A node
 without a user namespace is marked NO-USERNS: its root is the host's. One whose
-spec forces a device on it that no node should have is marked UNSAFE-DEVICE.
+spec forces a device on it that no node should have is marked UNSAFE-DEVICE, one
+whose spec lets it send from others' addresses MAY-SPOOF. NOT-CONNECTED is one
+whose bridge or parent is gone: the lines below the list say which.
 Services of the host that berth protect gave class storage follow.`,
 		Example: "  berth ls\n  berth ls --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,7 +72,15 @@ func printList(out io.Writer, all []node.Status, protected []node.Protected) err
 			orDash(strings.Join(s.Addresses, " ")))
 	}
 	protectedRows(w, protected)
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range all {
+		for _, t := range s.Trouble {
+			fmt.Fprintf(out, "%s: %s\n", s.Name, t)
+		}
+	}
+	return nil
 }
 
 // exitText says how a node's process 1 ended. The kernel ends an init that calls reboot(2) in its PID namespace by SIGINT
@@ -97,6 +107,12 @@ func stateText(s *node.Status) string {
 	}
 	if len(s.Unsafe) > 0 {
 		text += " UNSAFE-DEVICE"
+	}
+	if len(s.MaySpoof) > 0 {
+		text += " MAY-SPOOF"
+	}
+	if len(s.Trouble) > 0 {
+		text += " NOT-CONNECTED"
 	}
 	return text
 }
@@ -198,16 +214,35 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 		if l.Lease != nil {
 			text = append(text, leased(l.Lease))
 		}
+		if l.Spoof != nil {
+			text = append(text, spoofText(l.Spoof, d.State == node.Running))
+		}
 		row("link "+l.Name, strings.Join(slices.DeleteFunc(text, func(s string) bool { return s == "" }), " "))
 	}
 	for _, e := range d.Exposed {
 		row("mount "+e.Target, "EXPOSED: the host's users can run what the node leaves in "+e.Source+
 			" with its set-user-id bits and capabilities: "+e.Why)
 	}
+	for _, t := range d.Trouble {
+		row("trouble", t)
+	}
 	if err := printDevices(out, width, d.Devices); err != nil {
 		return err
 	}
 	return printLimits(out, width, d.Limits)
+}
+
+// spoofText says what an interface may send; "" if that is nothing to tell.
+func spoofText(d *node.SpoofDetail, running bool) string {
+	switch {
+	case !d.Refused:
+		return "may spoof"
+	case !running:
+		return ""
+	case !d.Holds:
+		return "WITHOUT its spoof check"
+	}
+	return "spoof check " + d.Program
 }
 
 // leased says how long an address by DHCP lasts.

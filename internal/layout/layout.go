@@ -52,6 +52,9 @@ func (l Layout) Bridge() string {
 	return "berth" + l.tag
 }
 
+// Hub pins the network namespace of that bridge while there are nodes on it.
+func (l Layout) Hub() string { return filepath.Join(l.Run, "bridge") }
+
 func (l Layout) tagged(s string) string {
 	if l.tag == "" {
 		return s

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"net"
@@ -11,68 +10,6 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
-
-// Bridge is the host-only bridge that the nodes without a parent share. The first of them makes it, the last takes it
-// away. It has no address, neither IPv4 nor IPv6: nodes reach each other over it, not the host.
-type Bridge struct {
-	Lock string `json:"host_lock"` // file of the host-wide lock
-	Name string `json:"name"`
-}
-
-// Kind implements step.Step.
-func (b *Bridge) Kind() string { return "link.bridge" }
-
-func (b *Bridge) String() string {
-	return fmt.Sprintf("%s, host-only, made with the first node and gone with the last", b.Name)
-}
-
-// Do makes the bridge unless it is there.
-func (b *Bridge) Do(ctx context.Context) error {
-	lock, err := Lock(ctx, b.Lock)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	h, err := host()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	_, err = ensureBridge(h, b.Name)
-	return err
-}
-
-// Verify finds the bridge. It may be gone again: the end of another node takes away a bridge without ports, and
-// Veth.Do makes it anew under the same lock as its port.
-func (b *Bridge) Verify(context.Context) error { return nil }
-
-// Undo removes the bridge if it is Berth's and has no port left.
-func (b *Bridge) Undo(ctx context.Context) error {
-	lock, err := Lock(ctx, b.Lock)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	h, err := host()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := byName(h, b.Name)
-	if err != nil || l == nil || !isOwnBridge(l) {
-		return err
-	}
-	links, err := whole(h.LinkList)
-	if err != nil {
-		return fmt.Errorf("list ports of %s: %w", b.Name, err)
-	}
-	for _, port := range links {
-		if port.Attrs().MasterIndex == l.Attrs().Index {
-			return nil
-		}
-	}
-	return remove(h, l)
-}
 
 // bridgeMAC is what Berth's bridge is known by. It is given in the call that makes the bridge, so that there is no
 // moment at which the bridge is there and not known as Berth's; and it keeps the bridge from taking the MAC of a port.
@@ -87,7 +24,7 @@ func isOwnBridge(l netlink.Link) bool {
 	return l.Type() == "bridge" && l.Attrs().HardwareAddr.String() == bridgeMAC(l.Attrs().Name).String()
 }
 
-// ensureBridge returns the index of Berth's bridge and makes it if need be. The caller holds the host-wide lock.
+// ensureBridge returns the index of a bridge of Berth's and makes it if need be. The caller holds the host-wide lock.
 func ensureBridge(h *netlink.Handle, name string) (int, error) {
 	l, err := byName(h, name)
 	if err != nil {
@@ -102,7 +39,7 @@ func ensureBridge(h *netlink.Handle, name string) (int, error) {
 		l = br
 	}
 	if !isOwnBridge(l) {
-		return 0, refuse.Busyf("link %s is there and not Berth's: rename or remove it, or name a bridge of yours as parent", name)
+		return 0, refuse.Busyf("link %s is there and not Berth's: remove it, or name a bridge of yours as parent", name)
 	}
 	if isUp(l) {
 		return l.Attrs().Index, nil

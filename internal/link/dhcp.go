@@ -31,6 +31,7 @@ type DHCP struct {
 	Default  bool          `json:"default"`          // the server's router is the node's default route
 	Routes   []vnode.Route `json:"routes,omitempty"` // whose neighbours are in the leased prefix
 	File     string        `json:"file"`
+	Check    *AntiSpoof    `json:"check,omitempty"` // of the same interface: it lets the leased address pass
 }
 
 // LeaseFile is where the lease of an interface is, in its node's live folder.
@@ -209,6 +210,9 @@ func (d *DHCP) Take(l dhcp.Lease) error {
 	if err := d.removeAddresses(r, on, l.Address); err != nil {
 		return err
 	}
+	if err := d.follow(l); err != nil {
+		return err
+	}
 	addr := &netlink.Addr{IPNet: ipNet(l.Address)}
 	if left := l.Left(dhcp.Now()); left != dhcp.Forever { // 0: forever too
 		addr.ValidLft, addr.PreferedLft = int(left), int(left)
@@ -221,6 +225,20 @@ func (d *DHCP) Take(l dhcp.Lease) error {
 		return err
 	}
 	return d.setRoutes(r, on, l)
+}
+
+// follow makes the spoof check let the address of a lease pass, and no other.
+func (d *DHCP) follow(l dhcp.Lease) error {
+	if d.Check == nil {
+		return nil
+	}
+	check := *d.Check
+	check.Inside = d.Inside
+	if err := check.attach(l); err != nil {
+		return err
+	}
+	step.Fault("spoof check follows the lease")
+	return nil
 }
 
 func (d *DHCP) setRoutes(r *room, on netlink.Link, l dhcp.Lease) error {
@@ -290,7 +308,7 @@ func (d *DHCP) Drop() error {
 		return err
 	}
 	defer r.Close()
-	return d.drop(r)
+	return errors.Join(d.drop(r), d.follow(dhcp.Lease{}))
 }
 
 func (d *DHCP) drop(r *room) error {

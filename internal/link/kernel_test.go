@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/step"
+	"berth/internal/thread"
 	"berth/internal/vnode"
 )
 
@@ -27,6 +28,7 @@ type lab struct {
 	t    testing.TB
 	dir  string
 	host *os.File
+	mnt  *os.File
 	h    *netlink.Handle
 }
 
@@ -48,12 +50,37 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
+	mnt, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mnt.Close() })
 	h, err := host()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Close)
-	return &lab{t: t, dir: dir, host: f, h: h}
+	b := &lab{t: t, dir: dir, host: f, mnt: mnt, h: h}
+	t.Cleanup(func() { _ = unix.Unmount(string(b.hub()), unix.MNT_DETACH) })
+	return b
+}
+
+func (b *lab) hub() Hub { return Hub(filepath.Join(b.dir, "bridge")) }
+
+// inside runs f on a thread of its own in the lab.
+func (b *lab) inside(f func() error) error {
+	return thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return err
+		}
+		if err := unix.Setns(int(b.mnt.Fd()), unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Setns(int(b.host.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // need skips the test unless this kernel makes links like l.
@@ -120,7 +147,7 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 	in := Input{
 		Node: s.name, Networks: n.Network, SiteID: "site", MACDir: filepath.Join(s.dir, "macs"), HostLock: s.lock(),
 		PoolDir: filepath.Join(s.dir, "pools"), AddressDir: filepath.Join(s.dir, "addresses"),
-		Bridge: "berthtest", NS: s.ns, Facts: facts,
+		Bridge: "berthtest", Hub: s.hub(), NS: s.ns, Facts: facts, Run: s.dir,
 	}
 	claims, err := Claims(in)
 	if err != nil {
@@ -230,10 +257,26 @@ func reach(t testing.TB, from, to *os.File, addr string) error {
 	})
 }
 
-// links names the host's links but for lo.
+// links names the host's links, and those of the host-only bridge's namespace, but for lo.
 func (b *lab) links() []string {
 	b.t.Helper()
-	all, err := whole(b.h.LinkList)
+	names := b.linksOf(b.h)
+	if isPin(string(b.hub())) {
+		h, err := b.hub().open()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		defer h.Close()
+		for _, name := range b.linksOf(h) {
+			names = append(names, "hub/"+name)
+		}
+	}
+	return names
+}
+
+func (b *lab) linksOf(h *netlink.Handle) []string {
+	b.t.Helper()
+	all, err := whole(h.LinkList)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -41,6 +41,8 @@ func Kinds() step.Kinds {
 
 		"link.priority": func() step.Step { return &Priority{} },
 
+		"link.antispoof": func() step.Step { return &AntiSpoof{} },
+
 		"sriov.claim":     func() step.Step { return &VFClaim{} },
 		"sriov.configure": func() step.Step { return &VFConfigure{} },
 		"sriov.move":      func() step.Step { return &VFMove{} },

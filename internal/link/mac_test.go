@@ -189,7 +189,7 @@ func TestKindsDecode(t *testing.T) {
 			t.Errorf("%s: undo of an empty step: %v", kind, err)
 		}
 	}
-	if d := cmp.Diff(16, len(Kinds())); d != "" {
+	if d := cmp.Diff(17, len(Kinds())); d != "" {
 		t.Error(d)
 	}
 }

@@ -29,6 +29,7 @@ type Input struct {
 	Leases     sriov.Leases      // the host's index of virtual functions in use
 	Run        string            // the node's live folder
 	Bridge     string            // name of the host-only bridge
+	Hub        Hub               // where it is
 	NS         NS                // where the node's network namespace will be
 	MACs       map[string]string // by interface: see MACs
 	Facts      Facts             // see ReadFacts
@@ -56,8 +57,8 @@ func Live(in Input) ([]step.Step, error) {
 				Bridge: n.Parent, HostIf: hostName(in.Bridge, in.Node, n.Name),
 			}
 			if v.Own = n.Parent == ""; v.Own {
-				v.Bridge = in.Bridge
-				shared = []step.Step{&Bridge{Lock: in.HostLock, Name: in.Bridge}}
+				v.Bridge, v.Hub = in.Bridge, in.Hub
+				shared = []step.Step{&Bridge{Lock: in.HostLock, Name: in.Bridge, Hub: in.Hub}}
 			} else {
 				v.HostMTU = in.Facts.Links[n.Parent].MTU
 			}
@@ -72,6 +73,10 @@ func Live(in Input) ([]step.Step, error) {
 				&VFClaim{Leases: in.Leases, Lock: in.HostLock, Owner: claimed.Owner, PF: n.Parent},
 				&VFConfigure{Claimed: claimed, PF: n.Parent, MAC: mac, VLAN: n.VLAN},
 				&VFMove{Inside: inside, Claimed: claimed, MAC: mac, MTU: mtu})
+		}
+		spoof := in.antiSpoof(n)
+		if spoof != nil { // before the rates: its qdisc has room for theirs, not the other way round
+			steps = append(steps, spoof)
 		}
 		rates, err := in.rates(n)
 		if err != nil {
@@ -93,6 +98,7 @@ func Live(in Input) ([]step.Step, error) {
 		routes, _ := byFamily(n)
 		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes})
 		if d := in.lease(i); d != nil {
+			d.Check = spoof
 			steps = append(steps, d)
 		}
 	}
@@ -151,6 +157,9 @@ func (in *Input) check(i int) error {
 			return refuse.Cannotf("use mode macvlan on it, or leave parent out for a host-only bridge; bridges of this host: "+in.parents(n.Mode),
 				"network %s: parent %s is not a bridge (%s)", n.Name, n.Parent, parent.Type)
 		}
+		if in.others(n) >= mostPorts {
+			return fullBridge(n.Name, n.Parent)
+		}
 	case vnode.Macvlan:
 		if err := in.checkMacvlan(n, parent); err != nil {
 			return err
@@ -166,6 +175,17 @@ func (in *Input) check(i int) error {
 		return refuse.Cannotf("ask for less, or raise the parent's", "network %s: mtu %d is more than the %d of its parent %s", n.Name, n.MTU, parent.MTU, n.Parent)
 	}
 	return nil
+}
+
+// others counts the ports of a network's bridge but the one that the network may have already.
+func (in *Input) others(n vnode.Network) int {
+	ports, own := 0, hostName(in.Bridge, in.Node, n.Name)
+	for name, l := range in.Facts.Links {
+		if l.Master == n.Parent && name != own {
+			ports++
+		}
+	}
+	return ports
 }
 
 func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
@@ -265,7 +285,7 @@ func (in *Input) parents(mode vnode.Mode) string {
 		if mode == vnode.SRIOV && l.VFs == nil {
 			continue
 		}
-		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, "berth-") {
+		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, portPrefix) {
 			names = append(names, name)
 		}
 	}

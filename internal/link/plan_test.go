@@ -70,19 +70,24 @@ link.claim-mac eth4 02:00:5e:10:00:02, as given
 link.bridge berth0, host-only, made with the first node and gone with the last
 link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that it outlives the node's init
 link.veth eth0 ee:02:08:45:2b:35, mtu 1500, to bridge berth0
+link.antispoof eth0 sends from its MAC, 192.0.2.10/24, 2001:db8::10/64 only, by cls_bpf on the host's end
 link.configure eth0 up, 192.0.2.10/24, 2001:db8::10/64, gateway 192.0.2.1
 link.veth eth1 02:00:5e:10:00:01, mtu 1400, to bridge br0
+link.antispoof eth1 sends from its MAC only, by cls_bpf on the host's end
 link.configure eth1 up
 link.macvlan data0 ` + DeriveMAC("3f1c", "wn-001", "data0", 0).String() + `, mtu 9000, on enp2
+link.antispoof data0 sends from its MAC, 203.0.113.9/24 only, by cls_bpf
 link.rate net.data0.tx 1Gbit/s by tbf
 link.rate net.data0.rx 100Mbit/s by tbf on an ifb
 link.probe data0 that nobody on its network has 203.0.113.9/24
 link.configure data0 up, 203.0.113.9/24, route 198.51.100.0/24 via 203.0.113.1
 link.phys eth3 is enp3 of the host, lent until the node ends
+link.antispoof eth3 sends from its MAC only, by cls_bpf
 link.configure eth3 up
 sriov.claim eth4 is a free virtual function of enp10
 sriov.configure eth4 on enp10: MAC 02:00:5e:10:00:02, vlan 120, spoof check on, trust off
 sriov.move eth4 into the node, mtu 1500
+link.antispoof eth4 sends from its MAC, 192.0.2.30/24 only, by cls_bpf
 link.probe eth4 that nobody on its network has 192.0.2.30/24
 link.configure eth4 up, 192.0.2.30/24
 `
@@ -99,10 +104,12 @@ link.configure eth4 up, 192.0.2.30/24
 link.claim-mac eth1 02:00:5e:10:00:02, as given
 link.pin the network namespace at /run/berth/nodes/wn-001/netns, so that it outlives the node's init
 link.veth eth0 02:00:5e:10:00:01, mtu 1500, to bridge br0
+link.antispoof eth0 sends from its MAC, 2001:db8::10/64, its leased address only, by cls_bpf on the host's end
 link.probe eth0 that nobody on its network has 2001:db8::10/64
 link.configure eth0 up, 2001:db8::10/64, route 2001:db8:1::/48 via 2001:db8::2
 link.dhcp eth0 an address by DHCP, as wn-001.example.org, default route, route 198.51.100.0/24 via 192.0.2.2
 link.veth eth1 02:00:5e:10:00:02, mtu 1500, to bridge br0
+link.antispoof eth1 sends from its MAC, its leased address only, by cls_bpf on the host's end
 link.configure eth1 up
 link.dhcp eth1 an address by DHCP, as wn-001.example.org
 `
@@ -113,6 +120,9 @@ link.dhcp eth1 an address by DHCP, as wn-001.example.org
 	steps := text(t, input(vnode.Network{DHCP: true}, vnode.Network{Address: []string{"192.0.2.10/24"}, Gateway: "192.0.2.1"}))
 	if !strings.Contains(steps, "link.dhcp eth0 an address by DHCP, as wn-001.example.org\n") {
 		t.Error(steps)
+	}
+	if got := text(t, input(vnode.Network{Spoof: true})); strings.Contains(got, "antispoof") {
+		t.Errorf("spoof: true: %s", got)
 	}
 	if got := text(t, input(vnode.Network{Mode: vnode.None})); got != "" {
 		t.Errorf("mode none: %s", got)

@@ -253,7 +253,7 @@ func (p *Priority) at(f func(h *netlink.Handle, l netlink.Link) error) error {
 	if p.Way != Peer {
 		return f(in.Handle, l)
 	}
-	s, err := peerShaper(l)
+	s, err := peerShaper("", l)
 	if err != nil {
 		return err
 	}

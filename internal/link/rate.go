@@ -39,6 +39,7 @@ type Rate struct {
 	Asked    string        `json:"asked"`          // as the spec writes it; "max" where the limit is taken away
 	Bits     vnode.BitRate `json:"bits,omitempty"` // per second; 0 where the limit is taken away
 	Way      Way           `json:"way"`
+	Hub      Hub           `json:"hub,omitempty"`       // where the host's end is
 	ReadBack string        `json:"read_back,omitempty"` // what the kernel has, after Verify
 }
 
@@ -70,6 +71,9 @@ func (in *Input) rates(n vnode.Network) ([]*Rate, error) {
 		r := &Rate{
 			Inside: Inside{NS: in.NS, If: n.Name}, Key: "net." + n.Name + "." + d.name,
 			Asked: d.bits.String(), Bits: d.bits, Way: d.way,
+		}
+		if n.Parent == "" {
+			r.Hub = in.Hub
 		}
 		if err := in.checkRate(n, r); err != nil {
 			return nil, err
@@ -281,7 +285,7 @@ func ReadRates(all []*Rate) ([]Shown, error) {
 	return shown, nil
 }
 
-var errNoPeer = errors.New("its other end is not on the host")
+var errNoPeer = errors.New("its other end is gone")
 
 // shaper finds the link whose egress holds the rate. Where that is an ifb which is not there, it is made if create says so,
 // else nil is returned.
@@ -292,7 +296,7 @@ func (r *Rate) shaper(in *room, create bool) (*shaper, error) {
 	}
 	switch r.Way {
 	case Peer:
-		return peerShaper(l)
+		return peerShaper(r.Hub, l)
 	case Ingress:
 		ifb, err := findIFB(in.Handle, l)
 		if err == nil && ifb == nil && create {
@@ -307,8 +311,8 @@ func (r *Rate) shaper(in *room, create bool) (*shaper, error) {
 }
 
 // peerShaper finds the host's end of the veth whose inner end is l.
-func peerShaper(l netlink.Link) (*shaper, error) {
-	h, err := host()
+func peerShaper(hub Hub, l netlink.Link) (*shaper, error) {
+	h, err := hub.open()
 	if err != nil {
 		return nil, err
 	}

@@ -8,15 +8,28 @@ import (
 	"berth/internal/step"
 )
 
-// Reattach gives a running node those of its virtual functions back that it has lost, as when a driver was reloaded:
-// their links are then on the host, or new. steps are the node's live ones, rates those that it has now. What is as it
-// should be is left; else the interface is set up again, with addresses, routes and rates. It returns the interfaces
-// that it mended.
+// attachment is a step that connects an interface of a node to the network.
+type attachment interface {
+	step.Step
+	ifname() string
+	holds() bool // what it needs is this node's still
+}
+
+func (i *Inside) ifname() string { return i.If }
+func (*Veth) holds() bool        { return true }
+func (*Macvlan) holds() bool     { return true }
+func (m *VFMove) holds() bool    { return m.mine() }
+
+// Reattach gives a running node those of its interfaces back that have lost what they were connected to: a virtual function
+// whose driver was reloaded, so that its link is on the host, or new; a port whose bridge was removed and made again, or that
+// was taken out of it; a macvlan that went with its parent. steps are the node's live ones, rates those that it has now. What
+// is as it should be is left; else the interface is set up again, with spoof check, addresses, routes and rates. It returns
+// the interfaces that it mended.
 func Reattach(ctx context.Context, steps []step.Step, rates []*Rate) ([]string, error) {
 	var mended []string
 	for _, s := range steps {
-		m, ok := s.(*VFMove)
-		if !ok || !m.mine() {
+		m, ok := s.(attachment)
+		if !ok || !m.holds() {
 			continue
 		}
 		before, after := around(m, steps)
@@ -24,39 +37,49 @@ func Reattach(ctx context.Context, steps []step.Step, rates []*Rate) ([]string, 
 			continue
 		}
 		for _, r := range rates {
-			if r.If == m.If {
+			if r.If == m.ifname() {
 				before = append(before, r)
 			}
 		}
 		for _, s := range append(before, after...) {
 			if err := again(ctx, s); err != nil {
-				return mended, fmt.Errorf("give %s its virtual function back: %w", m.Owner, err)
+				return mended, fmt.Errorf("connect %s of the node again: %w", m.ifname(), err)
 			}
 		}
-		mended = append(mended, m.If)
+		mended = append(mended, m.ifname())
 	}
 	return mended, nil
 }
 
-// around returns the steps that set the interface of m up: until it is in the node, and from then on.
-func around(m *VFMove, steps []step.Step) (before, after []step.Step) {
+// around returns the steps that set the interface of m up: until its rates, and from then on.
+func around(m attachment, steps []step.Step) (before, after []step.Step) {
+	vf, _ := m.(*VFMove)
+	var checks []step.Step
 	for _, s := range steps {
 		switch c := s.(type) {
 		case *VFConfigure:
-			if c.Lease == m.Lease {
+			if vf != nil && c.Lease == vf.Lease {
 				before = append(before, c)
 			}
+		case *AntiSpoof:
+			if c.If == m.ifname() {
+				checks = append(checks, c)
+			}
+		case *Priority:
+			if c.If == m.ifname() {
+				after = append(after, c)
+			}
 		case *Configure:
-			if c.If == m.If {
+			if c.If == m.ifname() {
 				after = append(after, c)
 			}
 		case *DHCP:
-			if l := c.Lease(); c.If == m.If && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one anyway
+			if l := c.Lease(); c.If == m.ifname() && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one anyway
 				after = append(after, c)
 			}
 		}
 	}
-	return append(before, m), after
+	return append(append(before, m), checks...), after
 }
 
 func again(ctx context.Context, s step.Step) error {

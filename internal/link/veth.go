@@ -24,11 +24,12 @@ import (
 type Veth struct {
 	Inside
 	Node    string `json:"node"`
-	MAC     string `json:"mac"`     // of the node's end
-	MTU     int    `json:"mtu"`     // of the node's end, bytes
-	Bridge  string `json:"bridge"`  // name
-	Own     bool   `json:"own"`     // the bridge is Berth's, not the user's
-	HostMTU int    `json:"hostmtu"` // of the host's end: a smaller one would lower the MTU of a user's bridge
+	MAC     string `json:"mac"`           // of the node's end
+	MTU     int    `json:"mtu"`           // of the node's end, bytes
+	Bridge  string `json:"bridge"`        // name
+	Own     bool   `json:"own"`           // the bridge is Berth's, not the user's
+	Hub     Hub    `json:"hub,omitempty"` // where an own bridge is
+	HostMTU int    `json:"hostmtu"`       // of the host's end: a smaller one would lower the MTU of a user's bridge
 	HostIf  string `json:"host_ifname"`
 	Lock    string `json:"host_lock"` // file of the host-wide lock
 
@@ -55,18 +56,14 @@ func (v *Veth) Prepare(ctx context.Context) error {
 	return v.Inside.Prepare(ctx)
 }
 
-// Do makes the pair, its inner end at once in the node and with its final name, and makes the other a port.
+// Do makes the pair, its inner end at once in the node and with its final name, and makes the other a port. A pair that is
+// there, as when its bridge was lost, is connected again.
 func (v *Veth) Do(ctx context.Context) error {
 	r, err := v.enter()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	h, err := host()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
 	if v.Own { // from here until it has this port, nobody may take the bridge away
 		lock, err := Lock(ctx, v.Lock)
 		if err != nil {
@@ -74,13 +71,25 @@ func (v *Veth) Do(ctx context.Context) error {
 		}
 		defer lock.Close()
 	}
-	bridge, err := v.bridge(h)
+	h, err := v.Hub.made()
 	if err != nil {
 		return err
 	}
-	l, err := v.create(h, r.ns)
+	defer h.Close()
+	bridge := 0
+	if !v.Own {
+		if bridge, err = v.bridge(h); err != nil {
+			return err
+		}
+	}
+	l, err := v.find(h)
 	if err != nil {
 		return err
+	}
+	if l == nil {
+		if l, err = v.create(h, r.ns); err != nil {
+			return err
+		}
 	}
 	v.Index = l.Attrs().Index
 	step.Fault("veth made")
@@ -90,8 +99,13 @@ func (v *Veth) Do(ctx context.Context) error {
 	if err := h.LinkSetAlias(l, "berth: "+v.Node+"/"+v.If); err != nil {
 		return fmt.Errorf("mark link %s: %w", v.HostIf, err)
 	}
-	if err := h.LinkSetMasterByIndex(l, bridge); err != nil {
-		return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, v.Bridge, err)
+	if v.Own {
+		err = v.plug(h, l)
+	} else {
+		err = v.join(h, l, bridge)
+	}
+	if err != nil {
+		return err
 	}
 	step.Fault("veth on its bridge")
 	if err := h.LinkSetUp(l); err != nil {
@@ -100,17 +114,33 @@ func (v *Veth) Do(ctx context.Context) error {
 	return nil
 }
 
-// bridge returns the index of the bridge.
-func (v *Veth) bridge(h *netlink.Handle) (int, error) {
-	if v.Own {
-		return ensureBridge(h, v.Bridge)
+func (v *Veth) join(h *netlink.Handle, l netlink.Link, bridge int) error {
+	err := h.LinkSetMasterByIndex(l, bridge)
+	if errors.Is(err, unix.EXFULL) {
+		return v.full()
 	}
+	if err != nil {
+		return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, v.Bridge, err)
+	}
+	return nil
+}
+
+// full says that the user's bridge has no port left.
+func (v *Veth) full() error { return fullBridge(v.If, v.Bridge) }
+
+func fullBridge(ifname, bridge string) error {
+	return refuse.Busyf("network %s: a bridge takes %d ports, and %s has them all: remove links from it, name another bridge as parent, "+
+		"or leave parent out where the nodes need only each other", ifname, mostPorts, bridge)
+}
+
+// bridge returns the index of the user's bridge.
+func (v *Veth) bridge(h *netlink.Handle) (int, error) {
 	l, err := byName(h, v.Bridge)
 	if err != nil {
 		return 0, fmt.Errorf("find bridge %s: %w", v.Bridge, err)
 	}
-	if l == nil {
-		return 0, refuse.NotFoundf("no bridge %s on this host", v.Bridge)
+	if l == nil || l.Type() != "bridge" {
+		return 0, refuse.NotFoundf("bridge %s is gone", v.Bridge)
 	}
 	return l.Attrs().Index, nil
 }
@@ -142,7 +172,7 @@ func (v *Veth) create(h *netlink.Handle, ns *os.File) (netlink.Link, error) {
 
 // Verify reads the host's end back; Configure reads the node's.
 func (v *Veth) Verify(context.Context) error {
-	h, err := host()
+	h, err := v.Hub.open()
 	if err != nil {
 		return err
 	}
@@ -154,12 +184,12 @@ func (v *Veth) Verify(context.Context) error {
 	if l == nil {
 		return fmt.Errorf("link %s is gone", v.HostIf)
 	}
-	bridge, err := byName(h, v.Bridge)
+	master, err := byIndex(h, l.Attrs().MasterIndex)
 	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", v.Bridge, err)
+		return fmt.Errorf("find bridge of %s: %w", v.HostIf, err)
 	}
 	switch a := l.Attrs(); {
-	case bridge == nil || a.MasterIndex != bridge.Attrs().Index:
+	case master == nil || !v.Own && master.Attrs().Name != v.Bridge || v.Own && !isOwnBridge(master):
 		return fmt.Errorf("link %s is no port of bridge %s", a.Name, v.Bridge)
 	case !isUp(l):
 		return fmt.Errorf("link %s is down", a.Name)
@@ -171,7 +201,10 @@ func (v *Veth) Verify(context.Context) error {
 
 // Undo removes the pair, whether the node's namespace is still there or not.
 func (v *Veth) Undo(ctx context.Context) error {
-	h, err := host()
+	h, err := v.Hub.open()
+	if gone(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -219,9 +252,12 @@ func (v *Veth) isOurs(l netlink.Link) bool {
 	return l != nil && l.Type() == "veth" && l.Attrs().HardwareAddr.String() == v.HostMAC
 }
 
+// portPrefix begins the names of the host's ends.
+const portPrefix = "berth-"
+
 // hostName is the name on the host of an interface of a node: "berth-" and 45 bits of a hash, which fills the 15 bytes
 // that a name may have. The host-only bridge's name is in the hash since nodes under different roots may share a name.
 func hostName(bridge, node, ifname string) string {
 	sum := sha256.Sum256([]byte("berth link 1\n" + bridge + "\n" + node + "\n" + ifname + "\n"))
-	return "berth-" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]
+	return portPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]
 }

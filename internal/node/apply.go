@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -17,7 +18,7 @@ import (
 // Outcome says what apply did to one node.
 type Outcome struct {
 	Node    string             `json:"node"`
-	Did     string             `json:"did"` // created | started | changed | restarted | unchanged
+	Did     string             `json:"did"` // created | started | changed | restarted | connected again: eth0 | unchanged
 	Changes []vnode.Difference `json:"changes,omitempty"`
 }
 
@@ -58,6 +59,11 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
 			return nil, err
 		}
+		did, err := b.reattach(ctx, n.Name)
+		if err != nil {
+			return nil, err
+		}
+		o.Did = cmp.Or(did, o.Did)
 		return o, b.watch(ctx, n.Name)
 	case !running:
 		o.Did = "started"

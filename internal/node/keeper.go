@@ -33,6 +33,7 @@ type keeper struct {
 	idle    chan struct{}
 
 	vfs      vfWatch
+	wires    wireWatch
 	spawning sync.RWMutex // held for reading while a runtime is at work
 	logs     *logTrimmer
 }
@@ -162,6 +163,7 @@ func (k *keeper) adopt(ctx context.Context, mine func(name string) bool) {
 			k.log.Error("watch node", "node", name, "err", err)
 		}
 	}
+	k.wires.again()
 }
 
 func (k *keeper) accept(ctx context.Context, l *net.UnixListener) {
@@ -260,11 +262,13 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	k.mu.Unlock()
 	k.logs.add(k.b.Layout.Node(name).Log())
 	letGo := k.watchVFs(ctx, name)
+	unwire := k.watchWires(ctx, name, init.PID)
 	leases, endLeases := context.WithCancel(ctx)
 	k.keepLeases(leases, name, init.PID)
 	go func() {
 		defer k.leave()
 		defer letGo()
+		defer unwire()
 		k.await(w, init.StartTime)
 		endLeases()
 		step.Fault("keeper saw an end")

@@ -180,7 +180,7 @@ func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *hold
 		Name: n.Name, State: Running, PID: init.PID, Start: init.StartTime, Boot: f.Host.BootID, Started: time.Now(),
 		Image: n.Image.String(), Runtime: f.Runtime.String(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: fg,
 		StopSignal: f.Image.Config.StopSignal, Restarts: restarts, Unsafe: unsafeDevices(n),
-		Addresses: b.addresses(n),
+		Addresses: b.addresses(n), Wires: plan.Wires(n, plan.Facts{Layout: b.Layout}), MaySpoof: maySpoof(n),
 	}
 }
 

@@ -41,6 +41,9 @@ func (b *Berth) List(context.Context) ([]Status, error) {
 		})
 	}
 	wg.Wait()
+	if err := b.findTrouble(all); err != nil {
+		return nil, err
+	}
 	return slices.DeleteFunc(all, func(s Status) bool { return s.Name == "" }), nil
 }
 
@@ -112,6 +115,7 @@ type LinkDetail struct {
 	Mode string `json:"mode"`
 	link.State
 	Lease *LeaseDetail `json:"lease,omitempty"` // what it has by DHCP
+	Spoof *SpoofDetail `json:"spoof,omitempty"`
 }
 
 // Show tells everything of one node.
@@ -142,6 +146,9 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	}
 	_, initErr := b.liveInit(name)
 	d.Links, d.Exposed = b.linkDetails(n, initErr == nil), exposed(n)
+	if err := d.findTrouble(link.Look(b.hub())); err != nil {
+		return nil, err
+	}
 	return d, b.showLimits(n, d, initErr == nil)
 }
 
@@ -165,6 +172,7 @@ func (b *Berth) linkDetails(n *vnode.Node, running bool) []LinkDetail {
 				l.Lease = b.leaseDetail(n.Name, nw.Name)
 			}
 		}
+		l.Spoof = b.spoofDetail(n, macs, nw, running)
 		all = append(all, l)
 	}
 	return all

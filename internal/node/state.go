@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/jsonfile"
+	"berth/internal/link"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -53,6 +54,10 @@ type Status struct {
 	UserNS     bool      `json:"user_namespace"`
 	Unsafe     []string  `json:"unsafe_devices,omitempty"` // that its spec forces on it
 	Foreground *holder   `json:"foreground,omitempty"`     // the berth run that it belongs to
+
+	Wires    []link.Wire `json:"interfaces,omitempty"` // how it is connected
+	MaySpoof []string    `json:"may_spoof,omitempty"`  // interfaces that its spec does not hold to their own addresses
+	Trouble  []string    `json:"trouble,omitempty"`    // what is wrong with its connections now: "eth0: not connected: bridge br0 is gone"
 }
 
 // Exit is how a node's process 1 ended.

@@ -13,10 +13,11 @@ import (
 	"berth/internal/plan"
 )
 
-// reattach gives a node that runs its virtual functions back, if it has lost one. The caller holds its lock.
+// reattach connects the interfaces of a node that runs again, if they have lost what they are connected to. The caller holds
+// its lock.
 func (b *Berth) reattach(ctx context.Context, name string) (did string, err error) {
 	j, err := b.liveJournal(name)
-	if err != nil || !link.HasVF(j.Steps()) {
+	if err != nil {
 		return "", nil //nolint:nilerr // it does not run
 	}
 	if _, err := b.liveInit(name); err != nil {
@@ -32,7 +33,7 @@ func (b *Berth) reattach(ctx context.Context, name string) (did string, err erro
 	}
 	mended, err := link.Reattach(ctx, j.Steps(), rates)
 	if len(mended) > 0 {
-		did = "got its virtual function back: " + strings.Join(mended, ", ")
+		did = "connected again: " + strings.Join(mended, ", ")
 	}
 	return did, err
 }

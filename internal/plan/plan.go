@@ -205,12 +205,22 @@ func Priorities(n *vnode.Node, f Facts, running bool) []link.Shown {
 	return link.ShowPriorities(f.linkInput(n, nil), running)
 }
 
+// Wires returns how a node's interfaces are connected.
+func Wires(n *vnode.Node, f Facts) []link.Wire { return link.Wires(f.linkInput(n, nil)) }
+
+// LinkInput is what is known of a node's interfaces, which have these MACs.
+func LinkInput(n *vnode.Node, f Facts, macs map[string]string) link.Input {
+	in := f.linkInput(n, nil)
+	in.MACs = macs
+	return in
+}
+
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{
 		Node: n.Name, Hostname: n.Host(), Networks: n.Network, Priority: n.Standing().NetPriority, SiteID: f.SiteID, MACDir: f.Layout.MACs(), HostLock: f.Layout.HostLock(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(),
 		Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run,
-		Bridge: f.Layout.Bridge(), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
+		Bridge: f.Layout.Bridge(), Hub: link.Hub(f.Layout.Hub()), NS: link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
 	}
 }
 

@@ -144,6 +144,8 @@ type Network struct {
 	VLAN    int      `json:"vlan,omitempty" doc:"1..4094" range:"1..4094"`
 	Rate    NetRate  `json:"rate,omitzero" doc:"limits at layer 2"`
 
+	Spoof bool `json:"spoof,omitempty" doc:"let it send from any address, answer DHCP and advertise routers; ls and show say so; default: only from its own MAC and addresses"`
+
 	Priority Priority `json:"priority,omitempty" doc:"of what it sends, where it waits at the host's adapter; default: batch low, storage high" allowed:"low|normal|high"`
 }
 

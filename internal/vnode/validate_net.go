@@ -50,6 +50,7 @@ func checkNone(r *report, n *Node, i int) {
 		{"mtu", w.MTU != 0},
 		{"vlan", w.VLAN != 0},
 		{"rate", w.Rate != NetRate{}},
+		{"spoof", w.Spoof},
 		{"priority", w.Priority != ""},
 	} {
 		if k.given {

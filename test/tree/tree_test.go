@@ -32,7 +32,7 @@ var layers = [][]string{
 	{"node"},
 	{"plan", "spec"},
 	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names"}, // mechanisms: not each other
-	{"mounts", "sriov", "dhcp", "relay"}, // mechanisms too, but what oci and gateway, and link, are made of
+	{"mounts", "sriov", "dhcp", "antispoof", "relay"},                                                              // mechanisms too, but what oci and gateway, and link, are made of
 	{"block"},
 	{"host"},
 	{"step"},
@@ -54,7 +54,7 @@ var only = map[string][]string{
 	"step":    {"vnode", "refuse", "jsonfile"},
 	"spec":    {"vnode", "refuse", "nearest"},
 	"cgroup":  {"bpf", "block", "host", "step", "refuse", "layout", "vnode"},
-	"link":    {"sriov", "dhcp", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"link":    {"sriov", "dhcp", "antispoof", "bpf", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"dhcp":    {},
 	"relay":   {"refuse"},
@@ -65,6 +65,8 @@ var only = map[string][]string{
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"oci":     {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"gateway": {"mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+
+	"antispoof": {"bpf", "step"},
 }
 
 // standardOnly are the packages that use the standard library and Berth's own packages, nothing else.

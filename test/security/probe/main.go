@@ -39,6 +39,7 @@ func main() {
 		"empower": func(a []string) any { return each(a, empower) },
 		"links":   func(a []string) any { return each(a, os.Readlink) },
 		"streams": func([]string) any { return streams() },
+		"spoof":   func(a []string) any { return spoof(a) },
 		"hog":     func(a []string) any { return hog(a[0]) },
 		"bomb":    func([]string) any { return bomb() },
 		"hoard":   func(a []string) any { return hoard(a[0], a[1], a[2]) },

@@ -1,0 +1,115 @@
+package antispoof
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/bpf"
+	"berth/internal/step"
+)
+
+// name is what "tc filter" and "bpftool prog" show.
+const name = "berth_antispoof"
+
+// priority is the filter's among those of one side of a link: behind Berth's other one, which drops nothing.
+const priority = 2
+
+// Side is which of a link's packets are looked at.
+type Side uint32
+
+// The sides: on the host's end of a veth, what it receives is what the node sends.
+const (
+	Received Side = netlink.HANDLE_MIN_INGRESS
+	Sent     Side = netlink.HANDLE_MIN_EGRESS
+)
+
+// Attach puts the program for some rules on a link, in place of the one that is there, and returns its tag, which stands
+// for its instructions.
+func Attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, err error) {
+	prog, err := r.load()
+	if err != nil {
+		return "", err
+	}
+	defer prog.Close()
+	q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
+	}}
+	if err := h.QdiscAdd(q); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "", fmt.Errorf("add qdisc clsact to %s: %w", l.Attrs().Name, err)
+	}
+	step.Fault("clsact for the spoof check added")
+	f := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: l.Attrs().Index, Parent: uint32(side), Priority: priority, Protocol: unix.ETH_P_ALL, Handle: 1,
+		},
+		Fd: int(prog.Fd()), Name: name, DirectAction: true,
+	}
+	if err := h.FilterReplace(f); err != nil {
+		return "", fmt.Errorf("add the spoof check to %s: %w", l.Attrs().Name, err)
+	}
+	return tagOf(prog)
+}
+
+// Detach takes the program and what carries it off a link that goes back to the host.
+func Detach(h *netlink.Handle, l netlink.Link) error {
+	err := h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
+	}})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // EINVAL: no such qdisc
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take the spoof check off %s: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// Read returns the tag of the program that is on a link; "" if there is none.
+func Read(h *netlink.Handle, l netlink.Link, side Side) (tag string, err error) {
+	var all []netlink.Filter
+	for range 50 { // an interrupted dump may lack entries
+		if all, err = h.FilterList(l, uint32(side)); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
+	}
+	for _, f := range all {
+		if b, ok := f.(*netlink.BpfFilter); ok && f.Attrs().Priority == priority && b.DirectAction {
+			return b.Tag, nil
+		}
+	}
+	return "", nil
+}
+
+// Tag is that of the program for the rules, as this kernel computes it.
+func (r Rules) Tag() (string, error) {
+	prog, err := r.load()
+	if err != nil {
+		return "", err
+	}
+	defer prog.Close()
+	return tagOf(prog)
+}
+
+func (r Rules) load() (*os.File, error) {
+	if len(r.MAC) != 6 {
+		return nil, fmt.Errorf("make a spoof check: %q is no MAC of Ethernet", r.MAC)
+	}
+	code, err := r.code()
+	if err != nil {
+		return nil, err
+	}
+	return bpf.Load(unix.BPF_PROG_TYPE_SCHED_CLS, name, code)
+}
+
+func tagOf(prog *os.File) (string, error) {
+	info, err := bpf.InfoOf(prog)
+	return hex.EncodeToString(info.Tag[:]), err
+}

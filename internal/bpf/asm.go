@@ -1,0 +1,135 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// The registers of a program (Documentation/bpf/standardization/abi.rst): calls change the first six and keep the rest.
+const (
+	R0 = iota // a call's result, and the program's
+	R1        // the program's context; a call's first argument
+	R2
+	R3
+	R4
+	R5
+	R6
+	R7
+	R8
+	R9
+	FP // end of the stack
+)
+
+// Size is how much an instruction reads or compares.
+type Size uint8
+
+// The sizes.
+const (
+	Byte Size = unix.BPF_B
+	Half Size = unix.BPF_H
+	Word Size = unix.BPF_W
+)
+
+// The conditions of Asm.If.
+const (
+	Equal    uint8 = unix.BPF_JEQ
+	NotEqual uint8 = unix.BPF_JNE
+	Less     uint8 = unix.BPF_JLT
+)
+
+// Asm puts a program together whose jumps go to labels. Jumps go forward only.
+type Asm struct {
+	code   []Instruction
+	labels map[string]int
+	jumps  map[int]string
+}
+
+// NewAsm begins a program.
+func NewAsm() *Asm { return &Asm{labels: map[string]int{}, jumps: map[int]string{}} }
+
+// Label names the place of the next instruction.
+func (a *Asm) Label(name string) { a.labels[name] = len(a.code) }
+
+// Set gives a register a value.
+func (a *Asm) Set(reg uint8, value int32) { a.op(MoveValue, reg, 0, 0, value) }
+
+// Copy copies a register.
+func (a *Asm) Copy(to, from uint8) { a.op(Move, to, from, 0, 0) }
+
+// Add adds a value to a register.
+func (a *Asm) Add(reg uint8, value int32) {
+	a.op(unix.BPF_ALU64|unix.BPF_ADD|unix.BPF_K, reg, 0, 0, value)
+}
+
+// AddReg adds a register to another.
+func (a *Asm) AddReg(to, from uint8) { a.op(unix.BPF_ALU64|unix.BPF_ADD|unix.BPF_X, to, from, 0, 0) }
+
+// And masks a register.
+func (a *Asm) And(reg uint8, mask int32) {
+	a.op(unix.BPF_ALU64|unix.BPF_AND|unix.BPF_K, reg, 0, 0, mask)
+}
+
+// Left shifts a register to the left.
+func (a *Asm) Left(reg uint8, by int32) {
+	a.op(unix.BPF_ALU64|unix.BPF_LSH|unix.BPF_K, reg, 0, 0, by)
+}
+
+// Load reads what is at an offset from the address in a register.
+func (a *Asm) Load(size Size, to, from uint8, off int16) {
+	a.op(unix.BPF_LDX|uint8(size)|unix.BPF_MEM, to, from, off, 0)
+}
+
+// Call calls a helper of the kernel.
+func (a *Asm) Call(helper int32) { a.op(unix.BPF_JMP|unix.BPF_CALL, 0, 0, 0, helper) }
+
+// If jumps where the lower 32 bits of a register and a value compare so.
+func (a *Asm) If(cond, reg uint8, value int32, to string) {
+	a.jumps[len(a.code)] = to
+	a.op(unix.BPF_JMP32|cond|unix.BPF_K, reg, 0, 0, value)
+}
+
+// Goto jumps.
+func (a *Asm) Goto(to string) {
+	a.jumps[len(a.code)] = to
+	a.op(unix.BPF_JMP|unix.BPF_JA, 0, 0, 0, 0)
+}
+
+// Return ends the program.
+func (a *Asm) Return(value int32) {
+	a.Set(R0, value)
+	a.op(Exit, 0, 0, 0, 0)
+}
+
+// UnlessSame jumps where the bytes at an offset of the stack are not these. The kernel wants reads of the stack aligned.
+func (a *Asm) UnlessSame(off int16, bytes []byte, to string) {
+	for len(bytes) > 0 {
+		size, n, value := Byte, 1, int32(bytes[0])
+		switch {
+		case off%4 == 0 && len(bytes) >= 4:
+			size, n, value = Word, 4, int32(binary.NativeEndian.Uint32(bytes))
+		case off%2 == 0 && len(bytes) >= 2:
+			size, n, value = Half, 2, int32(binary.NativeEndian.Uint16(bytes))
+		}
+		a.Load(size, R2, FP, off)
+		a.If(NotEqual, R2, value, to)
+		off, bytes = off+int16(n), bytes[n:]
+	}
+}
+
+func (a *Asm) op(code, dst, src uint8, off int16, imm int32) {
+	a.code = append(a.code, Op(code, dst, src, off, imm))
+}
+
+// Code is the program.
+func (a *Asm) Code() ([]Instruction, error) {
+	for at, label := range a.jumps {
+		to, ok := a.labels[label]
+		if off := to - at - 1; !ok || off < 0 || off > 1<<15-1 {
+			return nil, fmt.Errorf("program of %d instructions: the jump at %d to %q leads nowhere", len(a.code), at, label)
+		}
+		a.code[at].Off = int16(to - at - 1)
+	}
+	return a.code, nil
+}

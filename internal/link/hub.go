@@ -1,0 +1,287 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/step"
+	"berth/internal/thread"
+)
+
+// Hub is the network namespace of the host-only bridge, pinned at this path; the zero value is the host's own namespace.
+// The bridge and the host's ends of its nodes' interfaces are in there, so that the host's network stack never sees a
+// frame of theirs, nor its firewall, and a host with many nodes lists no link more than without.
+type Hub string
+
+// open opens a netlink socket in the namespace. The error wraps fs.ErrNotExist when it is gone.
+func (u Hub) open() (*netlink.Handle, error) {
+	if u == "" {
+		return host()
+	}
+	f, err := u.file()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return at(f)
+}
+
+func (u Hub) file() (*os.File, error) {
+	err := error(&fs.PathError{Op: "open", Path: string(u), Err: fs.ErrNotExist})
+	if isPin(string(u)) {
+		var f *os.File
+		if f, err = os.Open(string(u)); err == nil {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("open the namespace of the host-only bridge: %w", err)
+}
+
+// Inode tells one namespace from another that is pinned there later; 0 if there is none.
+func (u Hub) Inode() uint64 {
+	if u == "" {
+		return 0
+	}
+	f, err := u.file()
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	n, _ := inode(f)
+	return n
+}
+
+// ensure makes the namespace unless it is there. The caller holds the host-wide lock.
+func (u Hub) ensure() error {
+	path := string(u)
+	if isPin(path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make the namespace of the host-only bridge: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("make the namespace of the host-only bridge: %w", err)
+	}
+	f.Close()
+	step.Fault("hub's file made")
+	var ns *os.File
+	err = thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		ns, err = os.Open(self)
+		return err
+	})
+	if err == nil {
+		defer ns.Close()
+		err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("make the namespace of the host-only bridge at %s: %w", path, err)
+	}
+	step.Fault("hub made")
+	return nil
+}
+
+// release takes the namespace away, and the bridges in it, unless a node's interface is there. The caller holds the
+// host-wide lock.
+func (u Hub) release() error {
+	path := string(u)
+	for isPin(path) {
+		used, err := u.used()
+		if err != nil || used {
+			return err
+		}
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+		step.Fault("hub unmounted")
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the namespace of the host-only bridge: %w", err)
+	}
+	return nil
+}
+
+// used reports whether a link is in the namespace that is neither a bridge nor a cable between two. It stops reading at
+// the first: a node's end must not take longer where many others are. Ports are known by the name that all of them have:
+// modules that were loaded once give each namespace tunnels of its own.
+func (u Hub) used() (bool, error) {
+	used := false
+	err := u.each(func(l seen) bool {
+		used = strings.HasPrefix(l.name, portPrefix)
+		return !used
+	})
+	return used, err
+}
+
+// mostPorts is how many ports a Linux bridge takes (BR_MAX_PORTS less one).
+const mostPorts = 1023
+
+// The bridges of a hub are a chain. Each has room for mostPorts links, of which up to two are cables to its neighbours.
+func chained(bridge string, n int) string {
+	if n == 0 {
+		return bridge
+	}
+	return fmt.Sprintf("%s.%d", bridge, n)
+}
+
+// cablePrefix begins the names of the links between two bridges of a hub.
+const cablePrefix = "cable"
+
+func isCable(l netlink.Link) bool { return strings.HasPrefix(l.Attrs().Name, cablePrefix) }
+
+// plug makes a link a port of the first bridge of the chain that has room. The caller holds the host-wide lock.
+func (v *Veth) plug(h *netlink.Handle, l netlink.Link) error {
+	for n := 0; ; n++ {
+		bridge, err := ensureBridge(h, chained(v.Bridge, n))
+		if err != nil {
+			return err
+		}
+		err = h.LinkSetMasterByIndex(l, bridge)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EXFULL) {
+			return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, chained(v.Bridge, n), err)
+		}
+		if err := v.extend(h, n, bridge); err != nil {
+			return err
+		}
+	}
+}
+
+// extend joins the full bridge n of the chain with the one after it. The cable takes the port of one link, which moves to
+// the other bridge.
+func (v *Veth) extend(h *netlink.Handle, n, bridge int) error {
+	after, err := ensureBridge(h, chained(v.Bridge, n+1))
+	if err != nil {
+		return err
+	}
+	near, far := fmt.Sprintf("%s%d-", cablePrefix, n), fmt.Sprintf("%s%d+", cablePrefix, n)
+	l, err := byName(h, near)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", near, err)
+	}
+	if l == nil {
+		l = &netlink.Veth{LinkAttrs: attrs(near, 0, nil), PeerName: far, PeerTxQLen: -1}
+		if err := h.LinkAdd(l); err != nil {
+			return fmt.Errorf("make a cable between bridges: %w", err)
+		}
+		step.Fault("cable made")
+	}
+	if l.Attrs().MasterIndex == bridge {
+		return nil
+	}
+	other, err := h.LinkByName(far)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", far, err)
+	}
+	moved, err := lastPort(h, bridge)
+	if err != nil {
+		return err
+	}
+	for _, do := range []func() error{
+		func() error { return cableEnd(h, other, after) },
+		func() error { return h.LinkSetNoMaster(moved) },
+		func() error { step.Fault("port taken out"); return cableEnd(h, l, bridge) },
+		func() error { return h.LinkSetMasterByIndex(moved, after) },
+	} {
+		if err := do(); err != nil {
+			return fmt.Errorf("join bridges %s and %s: %w", chained(v.Bridge, n), chained(v.Bridge, n+1), err)
+		}
+	}
+	return nil
+}
+
+func cableEnd(h *netlink.Handle, l netlink.Link, bridge int) error {
+	if err := noLinkLocal(h, l); err != nil {
+		return err
+	}
+	if err := h.LinkSetMasterByIndex(l, bridge); err != nil {
+		return err
+	}
+	return h.LinkSetUp(l)
+}
+
+// lastPort is the port that came last.
+func lastPort(h *netlink.Handle, bridge int) (last netlink.Link, err error) {
+	links, err := listLinks(h)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Attrs().MasterIndex == bridge && !isCable(l) {
+			last = l
+		}
+	}
+	if last == nil {
+		return nil, errors.New("a full bridge without a port")
+	}
+	return last, nil
+}
+
+// Bridge is the host-only bridge that the nodes without a parent share. The first of them makes it, the last takes it
+// away. It is in a network namespace of its own: nodes reach each other over it, not the host.
+type Bridge struct {
+	Lock string `json:"host_lock"` // file of the host-wide lock
+	Name string `json:"name"`
+	Hub  Hub    `json:"hub"`
+}
+
+// Kind implements step.Step.
+func (b *Bridge) Kind() string { return "link.bridge" }
+
+func (b *Bridge) String() string {
+	return fmt.Sprintf("%s, host-only, made with the first node and gone with the last", b.Name)
+}
+
+// Do makes the bridge unless it is there.
+func (b *Bridge) Do(ctx context.Context) error {
+	lock, err := Lock(ctx, b.Lock)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	h, err := b.Hub.made()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	_, err = ensureBridge(h, b.Name)
+	return err
+}
+
+// made opens the namespace and makes it if need be. The caller holds the host-wide lock.
+func (u Hub) made() (*netlink.Handle, error) {
+	if u != "" {
+		if err := u.ensure(); err != nil {
+			return nil, err
+		}
+	}
+	return u.open()
+}
+
+// Verify finds nothing to read: the end of another node takes away a bridge without ports, and Veth.Do makes it anew under
+// the same lock as its port.
+func (b *Bridge) Verify(context.Context) error { return nil }
+
+// Undo removes the bridge if it has no port left.
+func (b *Bridge) Undo(ctx context.Context) error {
+	lock, err := Lock(ctx, b.Lock)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return b.Hub.release()
+}
