@@ -19,15 +19,16 @@ import (
 func (a *app) lsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list the nodes",
-		Long: `List the nodes of this host, with the exit status of those that ended. A node
-without a user namespace is marked NO-USERNS: its root is the host's. One whose
-spec forces a device on it that no node should have is marked UNSAFE-DEVICE, one
-whose spec lets it send from others' addresses MAY-SPOOF. NOT-CONNECTED is one
-whose bridge or parent is gone: the lines below the list say which.
+		Long: `List the nodes of this host, with the exit status of those that ended, and how
+often one was restarted that does not stay up. A node without a user namespace
+is marked NO-USERNS: its root is the host's. One whose spec forces a device on
+it that no node should have is marked UNSAFE-DEVICE, one whose spec lets it send
+from others' addresses MAY-SPOOF. NOT-CONNECTED is one whose bridge or parent is
+gone: the lines below the list say which.
 Services of the host that berth protect gave class storage follow.`,
 		Example: "  berth ls\n  berth ls --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := a.open()
+			b, err := a.attended(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -94,13 +95,34 @@ func exitText(s *node.Status) string {
 			return "(wants to boot again)"
 		}
 	}
+	if s.Exit.Unknown && !s.Exit.After.IsZero() {
+		return fmt.Sprintf("unknown, between %s and %s", clock(s.Exit.After, s.Ended), clock(s.Ended, s.Exit.After))
+	}
 	return s.Exit.String()
+}
+
+// clock writes the time of day, with the date where the other time is of another day, or both are not of today.
+func clock(t, other time.Time) string {
+	const day = "2006-01-02"
+	t, other, now := t.Local(), other.Local(), time.Now()
+	if t.Format(day) == other.Format(day) && t.Format(day) == now.Format(day) {
+		return t.Format("15:04:05")
+	}
+	return t.Format(day + " 15:04")
 }
 
 func stateText(s *node.Status) string {
 	text := s.State
 	if s.State != node.Running && s.Exit != nil {
 		text += " " + exitText(s)
+	}
+	switch {
+	case s.Restarting && s.Restarts > 0:
+		text += ", restarting, " + count(s.Restarts, "time")
+	case s.Restarting:
+		text += ", restarting"
+	case s.State == node.Running && s.Restarts > 0 && time.Since(s.Started) < node.RanWell:
+		text += restarts(s.Restarts)
 	}
 	if !s.UserNS {
 		text += " NO-USERNS"
@@ -159,7 +181,7 @@ honoured.`,
 		ValidArgsFunction: a.nodeNames(1),
 		Example:           "  berth show wn-001\n  berth show wn-001 --spec    the spec as it is now\n  berth show wn-001 --json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
+			b, err := a.attended(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -193,7 +215,7 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	}
 	row("name", d.Name)
 	row("host name", d.Hostname)
-	row("state", stateText(&d.Status)+restarts(d.Restarts))
+	row("state", stateText(&d.Status)+restartsBefore(&d.Status))
 	if d.State == node.Running {
 		row("process 1", strconv.Itoa(d.PID)+" on the host, for "+ago(d.Started))
 	}
@@ -273,6 +295,14 @@ func used(u *cgroup.Usage) string {
 		all = append(all, fmt.Sprintf("%.1f s of CPU", u.CPU.Seconds()))
 	}
 	return strings.Join(all, ", ")
+}
+
+// restartsBefore is what stateText does not say: a node that runs well now was restarted before.
+func restartsBefore(s *node.Status) string {
+	if s.Restarting || s.State == node.Running && time.Since(s.Started) < node.RanWell {
+		return ""
+	}
+	return restarts(s.Restarts)
 }
 
 func restarts(n int) string {

@@ -60,7 +60,7 @@ share/doc/berth/top.md says what needs which kernel.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			b, err := a.open()
+			b, err := a.attended(cmd.Context())
 			if err != nil {
 				return err
 			}

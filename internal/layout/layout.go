@@ -149,8 +149,14 @@ func (n Node) Status() string { return filepath.Join(n.Lib, "status.json") }
 // Delta takes the node's writes.
 func (n Node) Delta() string { return filepath.Join(n.Lib, "delta") }
 
-// Log is what the node's command wrote.
+// Log is what the node's command wrote, its newest part.
 func (n Node) Log() string { return filepath.Join(n.Lib, "log") }
+
+// OldLog is what the node's command wrote before that.
+func (n Node) OldLog() string { return filepath.Join(n.Lib, "log.1") }
+
+// LogPipe is what the node's command writes to.
+func (n Node) LogPipe() string { return filepath.Join(n.Run, "log") }
 
 // Journal is the journal of live steps.
 func (n Node) Journal() string { return filepath.Join(n.Run, "journal") }

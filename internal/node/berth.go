@@ -26,6 +26,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/link"
 	"berth/internal/names"
+	"berth/internal/nodelog"
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -40,7 +41,7 @@ type Berth struct {
 	Layout layout.Layout
 	root   string // as given; "" is the default
 	kinds  step.Kinds
-	keeper bool // this process is the keeper: it starts runtimes itself
+	logs   *nodelog.Set // in the keeper, which starts runtimes itself: what nodes write; else nil
 }
 
 // Open opens the nodes kept under root, an absolute path; "" is the default place. It makes nothing.
@@ -54,9 +55,9 @@ func Open(root string) (*Berth, error) {
 	}, nil
 }
 
-func (b *Berth) inKeeper() *Berth {
+func (b *Berth) inKeeper(logs *nodelog.Set) *Berth {
 	k := *b
-	k.keeper = true
+	k.logs = logs
 	return &k
 }
 
@@ -69,10 +70,19 @@ func (b *Berth) rootArgs() []string {
 
 // launcher is how this process starts runtimes: by the keeper, unless it is the keeper.
 func (b *Berth) launcher(name string) func(context.Context, *oci.Launch) error {
-	if b.keeper {
-		return nil
+	if b.logs != nil {
+		return func(ctx context.Context, l *oci.Launch) error { return b.launch(ctx, name, l) }
 	}
 	return b.createByKeeper(name)
+}
+
+// launch starts the runtime from the keeper, which holds the pipe to the node's log from here on: the first words of a
+// node that ends at once are not lost.
+func (b *Berth) launch(ctx context.Context, name string, l *oci.Launch) error {
+	if err := b.logs.Open(name, b.log(name)); err != nil {
+		return err
+	}
+	return l.Create(ctx)
 }
 
 // makeDirs makes the folders that all nodes share. They stay. A node's root must be able to pass through the live ones;

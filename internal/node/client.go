@@ -164,19 +164,22 @@ func (b *Berth) watch(ctx context.Context, name string) error {
 
 // exitStatus learns how an ended init ended: from the keeper, its parent, or else from the kernel. In this order, as only a
 // parent is told that an init powered its namespace off (SIGINT, reboot(2)): the pidfd has the SIGKILL that followed.
-func (b *Berth) exitStatus(ctx context.Context, name string, pid int, start uint64, pidfd *os.File) (unix.WaitStatus, bool) {
+func (b *Berth) exitStatus(ctx context.Context, name string, pid int, start uint64, pidfd *os.File) (e ending) {
 	if b.keeperRuns() {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		r, err := b.ask(ctx, request{Do: "exit", Node: name, PID: pid})
 		if err == nil && r.Known {
-			return unix.WaitStatus(r.Status), true
+			return ending{ws: unix.WaitStatus(r.Status), known: true}
 		}
+		e.after = r.After
+	} else if pidfd == nil {
+		e.after = b.keeperActed()
 	}
-	if pidfd == nil {
-		return 0, false
+	if pidfd != nil {
+		e.ws, e.known = exitOf(pidfd, pid, start)
 	}
-	return exitOf(pidfd, pid, start)
+	return e
 }
 
 // keeperRuns reports whether somebody holds the keeper's lock.

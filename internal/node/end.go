@@ -42,10 +42,12 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 	pidfd, err := openInit(init.PID, init.StartTime)
 	if err == nil {
 		defer pidfd.Close()
+		if !b.keeperRuns() { // what the node wrote last is lost if nobody has its pipe open
+			_ = b.watch(ctx, name)
+		}
 		b.askToEnd(ctx, name, init.PID, pidfd, grace)
 	}
-	ws, known := b.exitStatus(ctx, name, init.PID, init.StartTime, pidfd)
-	return true, b.down(ctx, name, j, Stopped, ws, known)
+	return true, b.down(ctx, name, j, Stopped, b.exitStatus(ctx, name, init.PID, init.StartTime, pidfd))
 }
 
 // askToEnd ends the init, gently at first.
@@ -101,25 +103,28 @@ func stopSignal(st Status) unix.Signal {
 }
 
 // down ends the live part of a node whose init is gone, or is killed by it, and writes what became of it.
-func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, ws unix.WaitStatus, known bool) error {
+func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e ending) error {
 	st, err := b.status(name)
 	if err != nil {
 		st = Status{Name: name}
 	}
 	st.State, st.Ended = state, time.Now()
-	st.Exit = exitFrom(ws, known, b.oomKilled(name))
+	st.Exit = exitFrom(e.ws, e.known, b.oomKilled(name))
+	if !e.known && !e.after.IsZero() {
+		st.Exit.After = b.lastKnown(name, st.Started, e.after)
+	}
 	b.setStatus(st)
 	step.Fault("end noted")
 	return b.clear(ctx, name, j)
 }
 
 // downEnded is down for an init that has ended by itself, or was ended by a stop that was killed after it said so.
-func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, ws unix.WaitStatus, known bool) error {
+func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e ending) error {
 	c := createStep(j)
 	if st, err := b.status(name); err == nil && st.State == Stopped && c != nil && st.PID == c.PID {
 		return b.clear(ctx, name, j)
 	}
-	return b.down(ctx, name, j, Exited, ws, known)
+	return b.down(ctx, name, j, Exited, e)
 }
 
 func (b *Berth) oomKilled(name string) bool {
@@ -132,7 +137,7 @@ func (b *Berth) oomKilled(name string) bool {
 }
 
 // ended is called by the keeper when it saw an init end. It returns after which time to start the node again, 0: never.
-func (b *Berth) ended(ctx context.Context, name string, pid int, ws unix.WaitStatus, known bool) (time.Duration, error) {
+func (b *Berth) ended(ctx context.Context, name string, pid int, e ending) (time.Duration, error) {
 	l, err := b.lockThere(ctx, name)
 	if l == nil {
 		return 0, err
@@ -157,7 +162,7 @@ func (b *Berth) ended(ctx context.Context, name string, pid int, ws unix.WaitSta
 		if j.Phase != step.Up {
 			return 0, b.settle(ctx, name)
 		}
-		if err := b.downEnded(ctx, name, j, ws, known); err != nil {
+		if err := b.downEnded(ctx, name, j, e); err != nil {
 			return 0, err
 		}
 	}
@@ -171,11 +176,21 @@ func (b *Berth) unlockGone(name string, l *lock) {
 	}
 }
 
+// RanWell is the time after which a node that ends is not taken to be in a loop of restarts.
+const RanWell = 10 * time.Second
+
 // restartIn is the time until the restart policy wants an ended node again, 0 if it does not: 0.1 s, doubled with each
 // restart up to a minute. With count it notes that one more is due.
 func (b *Berth) restartIn(name string, count bool) time.Duration {
 	st, err := b.status(name)
-	if err != nil || st.State != Exited || st.Foreground != nil {
+	if err != nil {
+		return 0
+	}
+	return b.restartOf(name, st, count)
+}
+
+func (b *Berth) restartOf(name string, st Status, count bool) time.Duration {
+	if st.State != Exited || st.Foreground != nil {
 		return 0
 	}
 	if boot, err := step.BootID(); err != nil || st.Boot != boot {
@@ -191,7 +206,7 @@ func (b *Berth) restartIn(name string, count bool) time.Duration {
 		return 0
 	}
 	if count {
-		if st.Ended.Sub(st.Started) > 10*time.Second { // it ran well for a while: begin anew
+		if st.Ended.Sub(st.Started) > RanWell { // begin anew
 			st.Restarts = 0
 		}
 		st.Restarts++

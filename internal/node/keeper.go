@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/nodelog"
 	"berth/internal/step"
 )
 
@@ -35,14 +36,13 @@ type keeper struct {
 	vfs      vfWatch
 	wires    wireWatch
 	spawning sync.RWMutex // held for reading while a runtime is at work
-	logs     *logTrimmer
+	before   time.Time    // the last thing that the keeper before this one did; long ago if there was none
 }
 
 type watched struct {
 	pid   int
-	ended chan struct{} // closed when the init has been seen to end
-	ws    unix.WaitStatus
-	known bool
+	ended chan struct{} // closed when the init has ended and its log is complete
+	ending
 }
 
 // Keep runs the keeper. ready is closed when it listens, or when another keeper does.
@@ -78,19 +78,22 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 	step.Fault("keeper listens")
 	l.SetUnlinkOnClose(false) // the socket is removed before the lock is given up, not after
 	k := &keeper{
-		b: b.inKeeper(), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		before: lastAct(lockFile), log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		watched: map[string]*watched{}, due: map[string]bool{}, exits: map[int]unix.WaitStatus{}, idle: make(chan struct{}, 1),
 	}
-	if k.logs, err = newLogTrimmer(); err != nil {
+	logs, err := nodelog.NewSet(func(node string, why error) {
+		k.log.Error("what the node writes is dropped", "node", node, "err", why)
+	})
+	if err != nil {
 		return err
 	}
+	k.b = b.inKeeper(logs)
 	k.leaveUnit()
 	return k.serve(ctx, l, ready)
 }
 
 func (k *keeper) serve(ctx context.Context, l *net.UnixListener, ready *os.File) error {
 	go k.reapOrphans(ctx)
-	go k.logs.run(ctx)
 	look := make(chan struct{}, 1)
 	go k.followDevices(ctx, look)
 	go k.lookAfterDevices(ctx, look)
@@ -196,6 +199,7 @@ func (k *keeper) converse(ctx context.Context, c *net.UnixConn) {
 			return
 		}
 		step.Fault("keeper heard " + req.Do)
+		k.acts()
 		r := k.answer(ctx, c, &req, files)
 		step.Fault("keeper did " + req.Do)
 		closeAll(files)
@@ -228,13 +232,16 @@ func (k *keeper) answer(ctx context.Context, c *net.UnixConn, req *request, file
 		}()
 		l.Line = line
 		var r reply
-		k.spawn(func() { r = replyOf(l.Create(ctx)) })
+		k.spawn(func() { r = replyOf(k.b.launch(ctx, req.Node, l)) })
 		k.stay(ctx, req.Node)
 		return r
 	case "watch":
 		return replyOf(k.watch(ctx, req.Node))
 	case "exit":
 		return k.exit(req)
+	case flushLog, endLog:
+		doLog(k.b.logs, req.Node, req.Do)
+		return reply{}
 	case "guard":
 		return reply{}
 	}
@@ -260,7 +267,9 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 	k.watched[name] = w
 	k.busy++
 	k.mu.Unlock()
-	k.logs.add(k.b.Layout.Node(name).Log())
+	if err := k.b.logs.Open(name, k.b.log(name)); err != nil {
+		k.log.Error("read what the node writes", "node", name, "err", err)
+	}
 	letGo := k.watchVFs(ctx, name)
 	unwire := k.watchWires(ctx, name, init.PID)
 	leases, endLeases := context.WithCancel(ctx)
@@ -269,7 +278,10 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 		defer k.leave()
 		defer letGo()
 		defer unwire()
-		k.await(w, init.StartTime)
+		w.ending = k.await(w.pid, init.StartTime)
+		k.b.logs.Finish(name, logWait)
+		close(w.ended)
+		k.acts()
 		endLeases()
 		step.Fault("keeper saw an end")
 		if !hostEnds() { // else stopNodes notes it, and nothing is restarted
@@ -280,18 +292,15 @@ func (k *keeper) watch(ctx context.Context, name string) error {
 }
 
 // await waits for the init's end without holding a thread: the pidfd is in the runtime's poller.
-func (k *keeper) await(w *watched, start uint64) {
-	defer close(w.ended)
-	fd, err := unix.PidfdOpen(w.pid, unix.PIDFD_NONBLOCK)
+func (k *keeper) await(pid int, start uint64) (e ending) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		w.ws, w.known = k.reaped(w.pid)
-		return
+		return k.unseen(pid)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
-	if s, _ := startTime(w.pid); s != start {
-		w.ws, w.known = k.reaped(w.pid) // it may have been reaped just now
-		return
+	if s, _ := startTime(pid); s != start {
+		return k.unseen(pid)
 	}
 	if conn, err := f.SyscallConn(); err == nil {
 		_ = conn.Read(func(fd uintptr) bool {
@@ -299,15 +308,16 @@ func (k *keeper) await(w *watched, start uint64) {
 			return n > 0
 		})
 	}
-	if w.ws, w.known = k.reaped(w.pid); !w.known {
-		w.ws, w.known = exitOf(f, w.pid, start)
+	if e.ws, e.known = k.reaped(pid); !e.known {
+		e.ws, e.known = exitOf(f, pid, start)
 	}
+	return e
 }
 
 func (k *keeper) ended(ctx context.Context, name string, w *watched) {
 	var again time.Duration
 	var err error
-	k.spawn(func() { again, err = k.b.ended(ctx, name, w.pid, w.ws, w.known) })
+	k.spawn(func() { again, err = k.b.ended(ctx, name, w.pid, w.ending) })
 	if err != nil {
 		k.log.Error("clean up after node", "node", name, "err", err)
 	}
@@ -356,7 +366,7 @@ func (k *keeper) exit(req *request) reply {
 		return reply{}
 	}
 	<-w.ended
-	return reply{Status: uint32(w.ws), Known: w.known}
+	return reply{Status: uint32(w.ws), Known: w.known, After: w.after}
 }
 
 // guard waits for the end of the berth run that the connection belongs to, then removes what it left.

@@ -24,7 +24,7 @@ import (
 type starter struct {
 	start      func(context.Context, *oci.Launch) error // nil: by this process itself
 	stdin      *os.File                                 // nil: /dev/null
-	stdout     *os.File                                 // nil: the node's log
+	stdout     *os.File                                 // nil: the pipe to the node's log
 	stderr     *os.File
 	streams    *relay.Streams          // for berth run: these and no others; what is nil in them is a null device
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
@@ -111,7 +111,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
 		return j, err
 	}
-	files, err := b.stdio(n.Name, &s, owner)
+	files, err := b.stdio(n.Name, &s)
 	if err != nil {
 		return j, err
 	}
@@ -184,14 +184,17 @@ func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *hold
 	}
 }
 
+// restarts counts those by the restart policy; a node that was stopped begins anew.
 func (b *Berth) restarts(name string) int {
 	st, _ := b.status(name)
+	if st.State == Stopped {
+		return 0
+	}
 	return st.Restarts
 }
 
-// stdio opens what the node's command reads and writes, where the caller has not. The log is the node's root's: what
-// runs in the node can open it again as /dev/stdout.
-func (b *Berth) stdio(name string, s *starter, owner uint32) (opened []*os.File, err error) {
+// stdio opens what the node's command reads and writes, where the caller has not.
+func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 	if s.streams != nil {
 		s.stdin, s.stdout, s.stderr = s.streams.In, s.streams.Out, s.streams.Err
 		return nil, nil
@@ -203,16 +206,12 @@ func (b *Berth) stdio(name string, s *starter, owner uint32) (opened []*os.File,
 		opened = append(opened, s.stdin)
 	}
 	if s.stdout == nil {
-		log := b.Layout.Node(name).Log()
-		s.stdout, err = os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
-		if err == nil {
-			opened = append(opened, s.stdout)
-			err = s.stdout.Chown(int(owner), int(owner))
-		}
-		if err != nil {
+		if s.stdout, err = b.log(name).Make(); err != nil {
 			closeAll(opened)
-			return nil, fmt.Errorf("open log: %w", err)
+			return nil, err
 		}
+		step.Fault("log's pipe made")
+		opened = append(opened, s.stdout)
 	}
 	if s.stderr == nil {
 		s.stderr = s.stdout
@@ -224,6 +223,7 @@ func (b *Berth) stdio(name string, s *starter, owner uint32) (opened []*os.File,
 func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 	if j != nil {
 		b.kill(ctx, name) // first: links of a dead node are gone much faster than those of a living one
+		b.tellLog(ctx, name, endLog)
 		if err := j.Close(ctx); err != nil {
 			return err
 		}

@@ -75,6 +75,7 @@ func (b *Berth) statusNow(name, boot string) Status {
 		}
 		return Status{Name: name, State: string(step.Creating), UserNS: true}
 	}
+	s.Restarting = b.restartOf(name, s, false) > 0
 	return s
 }
 

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/image"
 	"berth/internal/oci"
 	"berth/internal/plan"
@@ -203,14 +201,13 @@ func (b *Berth) statusFrom(name string, init *oci.Create, boot string) Status {
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.
 func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) error {
-	var ws unix.WaitStatus
-	known := false
+	var e ending
 	if c := createStep(j); c != nil {
 		pidfd, err := openInit(c.PID, c.StartTime)
 		if err == nil {
 			defer pidfd.Close()
 		}
-		ws, known = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
+		e = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
 	}
-	return b.downEnded(ctx, name, j, ws, known)
+	return b.downEnded(ctx, name, j, e)
 }

@@ -46,6 +46,7 @@ type Status struct {
 	Ended      time.Time `json:"ended,omitzero"`
 	Exit       *Exit     `json:"exit,omitempty"`
 	Restarts   int       `json:"restarts,omitempty"`
+	Restarting bool      `json:"restarting,omitempty"` // its restart policy wants it again; told, never stored
 	Image      string    `json:"image"`
 	Runtime    string    `json:"runtime,omitempty"`
 	InitKind   string    `json:"init,omitempty"`        // systemd | busybox | sysv, "" for a command
@@ -66,6 +67,8 @@ type Exit struct {
 	Signal  string `json:"signal,omitempty"`  // SIGKILL …
 	OOM     bool   `json:"oom,omitempty"`     // the kernel killed for lack of memory inside the node
 	Unknown bool   `json:"unknown,omitempty"` // nobody was there to see, and this kernel does not tell afterwards
+	// Where nobody saw it end: the last moment at which it is known to have run. Status.Ended is when it was found.
+	After time.Time `json:"after,omitzero"`
 }
 
 func (e *Exit) String() string {

@@ -47,7 +47,7 @@ func (k *keeper) stopNodes(ctx context.Context) {
 			k.spawn(func() {
 				select {
 				case <-w.ended:
-					_, err = k.b.ended(ctx, name, w.pid, w.ws, w.known)
+					_, err = k.b.ended(ctx, name, w.pid, w.ending)
 				default:
 					_, err = k.b.Stop(ctx, name, graceAtEnd)
 				}

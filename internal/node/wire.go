@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +18,7 @@ import (
 // The keeper's socket carries one JSON object a packet. A newer berth talks to an older keeper and the other way
 // round, so words are only ever added.
 type request struct {
-	Do     string      `json:"do"` // create | watch | exit | guard
+	Do     string      `json:"do"` // create | watch | exit | guard | flush log | end log
 	Node   string      `json:"node"`
 	PID    int         `json:"pid,omitempty"`
 	Launch *oci.Launch `json:"launch,omitempty"` // its files travel beside it: stdin, stdout, stderr, the node's lock
@@ -31,6 +32,7 @@ type reply struct {
 	Command string      `json:"command,omitempty"`
 	Status  uint32      `json:"status,omitempty"`
 	Known   bool        `json:"known,omitempty"`
+	After   time.Time   `json:"after,omitzero"`
 }
 
 const maxPacket = 128 << 10

@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"host"},
 	{"step"},
 	{"vnode", "layout", "jsonfile"},
-	{"refuse", "bpf", "thread", "nearest"},
+	{"refuse", "bpf", "thread", "nearest", "nodelog"},
 }
 
 // beside are the imports within a layer that are meant.
@@ -58,6 +58,7 @@ var only = map[string][]string{
 	"sriov":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"dhcp":    {},
 	"relay":   {"refuse"},
+	"nodelog": {},
 	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"step", "refuse"},

@@ -44,6 +44,7 @@ func main() {
 		"bomb":    func([]string) any { return bomb() },
 		"hoard":   func(a []string) any { return hoard(a[0], a[1], a[2]) },
 		"sockets": func([]string) any { return sockets() },
+		"output":  func([]string) any { return output() },
 		"sleep":   func([]string) any { return sleep() },
 		"identity": func([]string) any {
 			return map[string]int{"uid": os.Getuid(), "gid": os.Getgid(), "umask": syscall.Umask(0)}

@@ -1,0 +1,182 @@
+package nodelog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// View reads a log while it grows, and goes on where a part becomes the old one.
+type View struct {
+	log      Log
+	old, cur *os.File // nil where there is none
+}
+
+// Open opens the log for reading. The error is fs.ErrNotExist if there is none.
+func (l Log) Open() (*View, error) {
+	for {
+		v := &View{log: l}
+		var err error
+		if v.cur, err = open(l.File); err == nil {
+			v.old, err = open(l.Old)
+		}
+		if err != nil {
+			v.Close()
+			return nil, fmt.Errorf("open log: %w", err)
+		}
+		if v.cur == nil && v.old == nil {
+			return nil, fmt.Errorf("open log: %w", fs.ErrNotExist)
+		}
+		if v.current() {
+			return v, nil
+		}
+		v.Close() // its parts moved meanwhile
+	}
+}
+
+func open(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// Close closes the log's files.
+func (v *View) Close() {
+	for _, f := range []*os.File{v.old, v.cur} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// current reports whether the newest part is still the one that is read.
+func (v *View) current() bool {
+	there, err := os.Lstat(v.log.File)
+	if v.cur == nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	mine, statErr := v.cur.Stat()
+	return err == nil && statErr == nil && os.SameFile(there, mine)
+}
+
+// Last copies the last lines of the log to w, or all if lines is negative.
+func (v *View) Last(w io.Writer, lines int) error {
+	p := parts{v.old, v.cur}
+	if lines >= 0 {
+		if err := p.seekLines(lines); err != nil {
+			return fmt.Errorf("read log: %w", err)
+		}
+	}
+	return p.copy(w)
+}
+
+// More copies to w what was added since the last call. What was dropped from the log meanwhile is missing.
+func (v *View) More(w io.Writer) error {
+	for {
+		now := v.current()
+		if err := (parts{v.old, v.cur}).copy(w); err != nil || now {
+			return err
+		}
+		next, err := v.log.Open()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the node was removed
+		}
+		if err != nil {
+			return err
+		}
+		read := v.cur
+		if read == nil {
+			read = v.old
+		}
+		if same(next.old, read) { // it is read to its end, but for what was added just before it was renamed
+			next.old.Close()
+			next.old = read
+		}
+		for _, f := range []*os.File{v.old, v.cur} {
+			if f != nil && f != read {
+				f.Close()
+			}
+		}
+		if next.old != read {
+			read.Close()
+		}
+		*v = *next
+	}
+}
+
+func same(a, b *os.File) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	sa, errA := a.Stat()
+	sb, errB := b.Stat()
+	return errA == nil && errB == nil && os.SameFile(sa, sb)
+}
+
+// parts are the files of a log, the oldest first; nil where there is none.
+type parts []*os.File
+
+func (p parts) copy(w io.Writer) error {
+	for _, f := range p {
+		if f == nil {
+			continue
+		}
+		if _, err := io.Copy(w, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seekLines makes copy begin at the last n lines.
+func (p parts) seekLines(n int) error {
+	buf := make([]byte, 8192)
+	seen, last := 0, true // last: nothing that follows was looked at
+	for i := len(p) - 1; i >= 0; i-- {
+		if p[i] == nil {
+			continue
+		}
+		pos, err := p[i].Seek(0, io.SeekEnd)
+		if err != nil {
+			return err
+		}
+		for pos > 0 && seen < n {
+			size := min(int64(len(buf)), pos)
+			if _, err := p[i].ReadAt(buf[:size], pos-size); err != nil {
+				return err
+			}
+			for ; size > 0 && seen < n; size, pos, last = size-1, pos-1, false {
+				if buf[size-1] != '\n' || last {
+					continue
+				}
+				if seen++; seen == n {
+					break
+				}
+			}
+		}
+		if _, err := p[i].Seek(pos, io.SeekStart); err != nil {
+			return err
+		}
+		if seen == n {
+			return p[:i].skip()
+		}
+	}
+	return nil
+}
+
+// skip makes copy leave the parts out.
+func (p parts) skip() error {
+	for _, f := range p {
+		if f == nil {
+			continue
+		}
+		if _, err := f.Seek(0, io.SeekEnd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
