@@ -192,6 +192,9 @@ func TestText(t *testing.T) {
 				t.Errorf("longer than 80 columns: %s", line)
 			}
 		}
+		if adds := strings.Contains(b.String(), "What protect adds over two lines of shell"); adds != (len(names) > 2) {
+			t.Errorf("what protect adds is told: %v, of arms %v", adds, names)
+		}
 		for _, n := range names {
 			if !strings.Contains(b.String(), "\n"+n+" ") {
 				t.Errorf("no arm %s in\n%s", n, b.String())

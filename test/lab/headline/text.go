@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,7 @@ func (r *Report) Text(w io.Writer) error {
 		r.Started.Format("2006-01-02"), r.Sessions, map[bool]string{true: "s"}[r.Sessions != 1], map[bool]string{true: "; PARTIAL, interrupted"}[r.Partial])
 	r.table(&b)
 	r.mains(&b)
+	r.adds(&b)
 	r.compared(&b)
 	r.others(&b)
 	_, err := io.WriteString(w, b.String())
@@ -33,6 +35,7 @@ func (r *Report) Short() string {
 	var b strings.Builder
 	r.table(&b)
 	r.mains(&b)
+	r.adds(&b)
 	return b.String()
 }
 
@@ -77,6 +80,34 @@ func (r *Report) table(b *strings.Builder) {
 func (r *Report) mains(b *strings.Builder) {
 	r.ratios(b, fmt.Sprintf("The main questions; their verdicts hold together (intervals of %.4g %%)", 100-5./mains),
 		func(c Ratio) bool { return c.Main }, func(c Ratio) string { return ", " + c.What })
+}
+
+// adds says what protect does that two lines of shell do not, whatever it is.
+func (r *Report) adds(b *strings.Builder) {
+	title := "What protect adds over two lines of shell (io.max at its rate, cpu.weight=1)"
+	for _, line := range []struct{ a, b, what, says string }{
+		{Protected, IOMaxCPU, p50, "the service works: its p50 is"},
+		{Protected, IOMaxCPU, p99, "its p99 is"},
+		{Protected, IOMaxCPU, work, "the nodes move"},
+		{HalfProtected, HalfIOMaxCPU, p50, "it is idle at times: its p50 is"},
+		{HalfProtected, HalfIOMaxCPU, p99, "its p99 is"},
+		{HalfProtected, HalfIOMaxCPU, left, "while it is idle the nodes move"},
+	} {
+		i := slices.IndexFunc(r.Compared, func(c Ratio) bool { return c.A == line.a && c.B == line.b && c.What == line.what })
+		if i < 0 {
+			continue
+		}
+		if title != "" {
+			fmt.Fprintf(b, "\n%s\n", title)
+		}
+		title = ""
+		c := r.Compared[i]
+		interval := ""
+		if c.CI != nil {
+			interval = fmt.Sprintf(" (%s..%s)", times(c.CI[0]), times(c.CI[1]))
+		}
+		fmt.Fprintf(b, "%34s  %s%s times: %s\n", line.says, times(c.Ratio), interval, c.Verdict)
+	}
 }
 
 // compared writes the other ratios.
