@@ -14,9 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/layout"
 	"berth/internal/node"
 	"berth/internal/oci"
 	"berth/internal/refuse"
+	"berth/internal/space"
 	"berth/internal/spec"
 	"berth/internal/vnode"
 )
@@ -54,7 +56,8 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	printError(&visible{w: s.Err}, err)
+	dirs := layout.New(a.root)
+	printError(&visible{w: s.Err}, space.Name(err, dirs.Run, dirs.Lib))
 	return exitCode(cmd, err)
 }
 

@@ -132,8 +132,17 @@ func (r reply) error() error {
 	case r.Kind != 0:
 		return &refuse.Error{Kind: r.Kind, What: r.Err, Remedy: r.Remedy}
 	}
+	if r.Full {
+		return fullError(r.Err)
+	}
 	return errors.New(r.Err)
 }
+
+// fullError is an error of the keeper's that means "no space left on device".
+type fullError string
+
+func (e fullError) Error() string     { return string(e) }
+func (e fullError) Is(err error) bool { return err == unix.ENOSPC } //nolint:errorlint // what errors.Is asks for
 
 func replyOf(err error) reply {
 	if err == nil {
@@ -145,7 +154,7 @@ func replyOf(err error) reply {
 	if re, ok := errors.AsType[*refuse.Error](err); ok {
 		return reply{Err: re.What, Kind: re.Kind, Remedy: re.Remedy}
 	}
-	return reply{Err: err.Error()}
+	return reply{Err: err.Error(), Full: errors.Is(err, unix.ENOSPC)}
 }
 
 // createByKeeper makes the keeper the parent of the runtime, so that it learns how the node's init ends.

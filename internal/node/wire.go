@@ -29,6 +29,7 @@ type reply struct {
 	Kind    refuse.Kind `json:"kind,omitempty"` // of a refusal
 	Remedy  string      `json:"remedy,omitempty"`
 	Code    int         `json:"code,omitempty"` // of an oci.CommandError
+	Full    bool        `json:"full,omitempty"` // a file system has no space left
 	Command string      `json:"command,omitempty"`
 	Status  uint32      `json:"status,omitempty"`
 	Known   bool        `json:"known,omitempty"`

@@ -71,6 +71,9 @@ func TestFullDisk(t *testing.T) {
 					break
 				}
 				d.refused(what, r, 1, "no space left on device", "none")
+				if !strings.Contains(r.err, "the file system at "+d.root) {
+					t.Errorf("%s: which file system is full? %s", what, r.err)
+				}
 				d.works(what)
 				if pages > 200 {
 					t.Fatal("200 pages do not do")

@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"block"},
 	{"host"},
 	{"step"},
-	{"vnode", "layout", "jsonfile"},
+	{"vnode", "layout", "jsonfile", "space"},
 	{"refuse", "bpf", "thread", "nearest", "nodelog"},
 }
 
