@@ -11,7 +11,7 @@ import (
 // kernel checks what every node needs of the kernel, whatever its spec.
 func (d *doctor) kernel() []Check {
 	checks := []Check{
-		d.root(), d.version(), d.calls(), d.namespaces(), d.userNamespaces(), d.seccomp(), d.keys(), d.nofile(),
+		d.root(), d.version(), d.calls(), d.namespaces(), d.userNamespaces(), d.seccomp(), d.keys(), d.tables(), d.nofile(),
 		d.exitStatus(),
 	}
 	for i := range checks {
@@ -143,6 +143,41 @@ func (d *doctor) keys() Check {
 	case most < fewKeys:
 		c.State, c.Wanted = Off, strconv.Itoa(fewKeys)+" or more"
 		c.Remedy = "sysctl -w kernel.keys.root_maxkeys=1000000\nsysctl -w kernel.keys.root_maxbytes=25000000"
+	}
+	return c
+}
+
+// tables looks at tables of the kernel that a single node can fill, for all others and for the host's own services.
+func (d *doctor) tables() Check {
+	c := Check{
+		Name: "shared tables", State: OK,
+		Why: "one node can use up these, which the kernel counts for the host's root or for all together (SECURITY: tables that all share)",
+	}
+	var found, wanted, remedies []string
+	for _, t := range []struct {
+		file  string
+		least int
+		what  string
+	}{
+		{"fs.inotify.max_user_instances", 1024, "inotify instances"},
+		{"fs.aio-max-nr", 1 << 20, "requests of asynchronous I/O"},
+		{"net.ipv4.neigh.default.gc_thresh3", 4096, "neighbours"},
+	} {
+		has, err := strconv.Atoi(d.text("/proc/sys/" + strings.ReplaceAll(t.file, ".", "/")))
+		if err != nil {
+			continue
+		}
+		found = append(found, fmt.Sprintf("%d %s", has, t.what))
+		if has < t.least {
+			wanted = append(wanted, fmt.Sprintf("%d %s", t.least, t.what))
+			remedies = append(remedies, fmt.Sprintf("sysctl -w %s=%d", t.file, t.least))
+		}
+	}
+	if c.Found = strings.Join(found, ", "); c.Found == "" {
+		c.Found = "this kernel does not tell"
+	}
+	if len(wanted) > 0 {
+		c.State, c.Wanted, c.Remedy = Off, strings.Join(wanted, ", "), strings.Join(remedies, "\n")
 	}
 	return c
 }
