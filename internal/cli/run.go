@@ -31,8 +31,8 @@ func (a *app) runCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
 		Long: `Run a command in a node of its own, in the foreground, and remove the node when
-it ends. Standard input, output and error are the command's own. Ctrl-C asks
-the command to end; a second one kills it. With -t it gets a terminal: then
+it ends. Standard input, output and error are passed on through pipes. Ctrl-C
+asks the command to end; a second one kills it. With -t it gets a terminal: then
 Ctrl-C goes to the command alone, and one that runs as process 1 without a
 handler, as sleep does, never sees it; a shell does. If berth run itself is
 killed, its node ends too. The exit code is the command's; 125 if Berth failed,
@@ -212,7 +212,10 @@ func (a *app) execCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "exec [-it] NAME -- CMD ARG…", DisableFlagsInUseLine: true, Short: "run one more command in a running node",
 		Long: `Run one more command in a running node, with the same rights and limits as the
-node's own. The exit code is the command's; 125 if Berth failed, 126 if the
+node's own. Standard input, output and error are passed on through pipes, or
+with -t through a terminal of the node's own, and so are signals. If berth exec
+itself is killed by SIGKILL, the command lives on: it reads no more, and what it
+writes ends it. The exit code is the command's; 125 if Berth failed, 126 if the
 command could not be run, 127 if it was not found.`,
 		Example:           "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
 		ValidArgsFunction: a.nodeNames(1),

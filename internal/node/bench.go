@@ -84,7 +84,7 @@ func (b *Berth) benchArm(ctx context.Context, n *vnode.Node, unfiltered bool) (a
 		cmd := exec.CommandContext(ctx, "/proc/self/exe", append(slices.Clip(args), argv...)...)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		// The runtime passes SIGTERM on to the command; killed, it would leave it running.
+		// berth exec passes SIGTERM on to the command; killed, it would leave it running.
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 		cmd.WaitDelay = 10 * time.Second
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

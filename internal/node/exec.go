@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -27,6 +28,9 @@ func (b *Berth) Exec(ctx context.Context, name string, args []string, rio RunIO)
 	if err != nil {
 		return 0, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
+	if err := b.room(name, s.Now.PIDs, init.Launch.Runtime.Name); err != nil {
+		return 0, err
+	}
 	spec, err := oci.ReadSpec(init.Launch.Bundle)
 	if err != nil {
 		return 0, err
@@ -44,34 +48,68 @@ func (b *Berth) Exec(ctx context.Context, name string, args []string, rio RunIO)
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		if lost := streams.Close(); lost != nil && err == nil {
-			err = lost
-		}
-	}()
 	e.Stdin, e.Stdout, e.Stderr = streams.In, streams.Out, streams.Err
 	code, err = b.await(ctx, &e, streams.Started)
+	lost := finish(streams)
+	if err == nil {
+		return code, lost
+	}
 	return code, b.orFull(err, name, s.Now.PIDs)
 }
 
-// starting is about how many processes and threads a runtime needs for a moment to start a command.
-const starting = 16
+// finish waits until what the command wrote is written out. A signal that ends programs ends the wait: now there is no
+// command that it could be for.
+func finish(s *relay.Streams) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	defer stop()
+	return s.Close(ctx)
+}
+
+// The runtimes need this many processes in the node's group for a moment to start a command, runc at least; and what
+// either may need at most. runc ends with its Go runtime's own words where it has too few.
+const (
+	crunStarts, runcStarts = 3, 1
+	mostStarts             = 16
+)
+
+// room refuses to start a command in a node whose limit of processes leaves no room for it.
+func (b *Berth) room(name string, limit int, runtime string) error {
+	need := runcStarts
+	if runtime == "crun" {
+		need = crunStarts
+	}
+	return b.full(name, limit, need, nil)
+}
 
 // orFull says that a node is at its limit of processes, where that may be why no command could be started in it.
 func (b *Berth) orFull(err error, name string, limit int) error {
-	if _, own := errors.AsType[*oci.CommandError](err); err == nil || own || limit == 0 {
+	if _, own := errors.AsType[*oci.CommandError](err); err == nil || own || refuse.KindOf(err) != refuse.Failed {
 		return err
 	}
-	cg, cgErr := b.cgroups()
-	if cgErr != nil {
+	if full := b.full(name, limit, mostStarts, err); full != nil {
+		return full
+	}
+	return err
+}
+
+// full is an error if a node has no room for so many more processes and threads.
+func (b *Berth) full(name string, limit, need int, because error) error {
+	if limit == 0 {
+		return nil
+	}
+	cg, err := b.cgroups()
+	if err != nil {
 		return err
 	}
 	n := cgroup.Stats(cg, b.groupPath(name)).PIDs
-	if n == nil || *n+starting <= int64(limit) {
-		return err
+	if n == nil || *n+int64(need) <= int64(limit) {
+		return nil
 	}
-	return refuse.Busyf("node %s has %d of %d processes and threads (pids): no room for one more command; berth set %s pids=NUMBER gives it more: %w",
-		name, *n, limit, name, err)
+	text := fmt.Sprintf("node %s has %d of %d processes and threads (pids): no room for one more command; berth set %s pids=NUMBER gives it more", name, *n, limit, name)
+	if because != nil {
+		return refuse.Busyf("%s: %w", text, because)
+	}
+	return refuse.Busyf("%s", text)
 }
 
 // execTerminal is Exec with a terminal.
@@ -118,11 +156,18 @@ func (b *Berth) await(ctx context.Context, e *oci.Exec, started func()) (int, er
 	if err != nil {
 		return 0, err
 	}
+	ended := make(chan struct{})
 	go func() {
-		for s := range signals {
-			_ = p.Signal(s.(syscall.Signal))
+		for {
+			select {
+			case s := <-signals:
+				_ = p.Signal(s.(syscall.Signal))
+			case <-ended:
+				return
+			}
 		}
 	}()
 	ws, err := p.Wait()
+	close(ended)
 	return exitFrom(ws, true, false).Code, err
 }

@@ -35,8 +35,8 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 			return 0, err
 		}
 	}
-	defer func() {
-		if lost := streams.Close(); lost != nil && err == nil {
+	defer func() { // after the node is gone: the reader of its output may take his time
+		if lost := finish(streams); err == nil {
 			err = lost
 		}
 	}()
@@ -110,6 +110,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if guard != nil {
 		guard.Close()
 	}
+	lost = errors.Join(lost, finish(streams)) // what the node wrote stands before what Berth says of it
 	if oom {
 		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +54,7 @@ func (e *Exec) Start(ctx context.Context) (_ *Process, err error) {
 		return nil, err
 	}
 	if err := thread.Own(func() error { return e.run(cmd) }); err != nil {
+		endOrphans()
 		return nil, e.explain(s, err)
 	}
 	p := &Process{scratch: s, command: e.Process.Args[0]}
@@ -148,6 +151,26 @@ func (e *Exec) run(cmd *exec.Cmd) (err error) {
 		return err
 	}
 	return cmd.Wait()
+}
+
+// endOrphans ends and reaps what a runtime that failed half-way left behind: this process, their subreaper, has no other
+// children. Not reaped, they would count as the node's processes.
+func endOrphans() {
+	tasks, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, task := range tasks {
+		list, _ := os.ReadFile(task)
+		for field := range strings.FieldsSeq(string(list)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil || unix.Kill(pid, unix.SIGKILL) != nil {
+				continue
+			}
+			for {
+				if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+					break
+				}
+			}
+		}
+	}
 }
 
 // takeOOMScore makes this process like the node's when memory is short, for the moment in which it forks: crun sets the

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,9 +79,13 @@ func (o *output) rest(buf []byte) error {
 	return nil
 }
 
-func (o *output) close() error {
+func (o *output) close(ctx context.Context) error {
 	_ = o.from.SetReadDeadline(past)
-	<-o.done
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return fmt.Errorf("write the command's %s: interrupted before all of it was written", o.name)
+	}
 	if o.err == nil || errors.Is(o.err, unix.EPIPE) {
 		return nil
 	}

@@ -8,6 +8,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -41,8 +42,7 @@ func Open(in, out, errs *os.File) (_ *Streams, err error) {
 	s := &Streams{}
 	defer func() {
 		if err != nil {
-			s.Started()
-			_ = s.Close()
+			_ = s.Close(context.Background()) // nothing was written: it does not wait
 		}
 	}()
 	if kinds[0] != null {
@@ -96,18 +96,19 @@ func (s *Streams) Started() {
 // command did not read of its input to the caller, as far as the input's kind allows it. What processes write that the
 // command left behind goes nowhere: they get SIGPIPE.
 //
-// The error says what of the caller's could not be read or written. A reader who has gone is none: the command was told
-// so by SIGPIPE, as if it had written itself.
-func (s *Streams) Close() error {
+// The error says what of the caller's could not be read or written, or that ctx ended before all was. A reader who has
+// gone is none: the command was told so by SIGPIPE, as if it had written itself.
+func (s *Streams) Close(ctx context.Context) error {
 	s.Started()
-	var errs []error
-	if s.input != nil {
-		errs = append(errs, s.input.close())
-	}
-	for _, o := range s.outputs {
-		errs = append(errs, o.close())
-	}
+	input, outputs := s.input, s.outputs
 	s.input, s.outputs = nil, nil
+	var errs []error
+	if input != nil {
+		errs = append(errs, input.close())
+	}
+	for _, o := range outputs {
+		errs = append(errs, o.close(ctx))
+	}
 	return errors.Join(errs...)
 }
 

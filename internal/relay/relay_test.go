@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,7 @@ func relayed(t *testing.T, in, out, errs *os.File, args ...string) (error, int) 
 	}
 	cmd := command(t, s, args...)
 	_ = cmd.Wait()
-	return s.Close(), cmd.ProcessState.ExitCode()
+	return s.Close(t.Context()), cmd.ProcessState.ExitCode()
 }
 
 func open(t *testing.T, name string, flags int) *os.File {
@@ -245,7 +246,7 @@ func TestAppend(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = command(t, s, "echo", "ours").Wait()
-	if err := s.Close(); err != nil {
+	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if b, _ := os.ReadFile(name); string(b) != "before\nothers\nours\n" {
@@ -266,11 +267,28 @@ func TestWriteFails(t *testing.T) {
 	}
 	cmd := command(t, s, "cat", "/dev/zero")
 	_ = cmd.Wait() // it ends only because it is told
-	if err := s.Close(); err != nil {
+	if err := s.Close(t.Context()); err != nil {
 		t.Errorf("nobody reads: %v", err)
 	}
 	if got := cmd.ProcessState.String(); !strings.Contains(got, "broken pipe") {
 		t.Errorf("the command ended with %s", got)
+	}
+}
+
+// TestReaderWaits: a reader who does not read holds the end up, until the user has enough of it.
+func TestReaderWaits(t *testing.T) {
+	_, w := pair(t)
+	s, err := Open(devNull(t), w, devNull(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = command(t, s, "head", "-c", "100000", "/dev/zero").Wait() // more than the caller's pipe holds
+	ctx, cancel := context.WithCancel(t.Context())
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close(ctx) }()
+	cancel()
+	if err := <-closed; err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -304,7 +322,7 @@ func TestEndsWithTheCommand(t *testing.T) {
 	cmd := command(t, s, "sh", "-c", "echo first; yes >&1 & echo $! >&2; echo last") // stderr is null
 	_ = cmd.Wait()
 	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
+	go func() { closed <- s.Close(t.Context()) }()
 	select {
 	case err := <-closed:
 		if err != nil {
@@ -348,7 +366,7 @@ func TestNonBlocking(t *testing.T) {
 	}
 	w.Close()
 	_ = cat.Wait()
-	if err := reader.Close(); err != nil {
+	if err := reader.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(out); err != nil || !bytes.Equal(b, data) {
@@ -363,7 +381,7 @@ func TestNothingOfTheCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { w.Close(); _ = s.Close() }()
+	defer func() { w.Close(); _ = s.Close(t.Context()) }()
 	inode := func(f *os.File) (uint64, uint32) {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
