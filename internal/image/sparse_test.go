@@ -19,7 +19,9 @@ import (
 func sparseFormats() [][]string {
 	return [][]string{
 		{"--format=gnu"},
-		{"--format=posix", "--sparse-version=0.0"}, {"--format=posix", "--sparse-version=0.1"}, {"--format=posix", "--sparse-version=1.0"},
+		{"--format=posix", "--sparse-version=0.0"},
+		{"--format=posix", "--sparse-version=0.1"},
+		{"--format=posix", "--sparse-version=1.0"},
 	}
 }
 

@@ -135,7 +135,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 			u.out = append(u.out, name)
 			return nil
 		}
-		return refuse.Invalidf("device nodes are refused: give the node a device by its spec")
+		return refuse.Invalidf("device nodes are refused: leave it out of the archive, and give the node the device by its spec")
 	}
 	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
 }

@@ -1,6 +1,9 @@
 package lab_test
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +76,46 @@ func TestBesideSystemd(t *testing.T) {
 		if s := show(t, m, "s1"); s.State != "stopped" || s.Exit == nil || s.Exit.Signal != "SIGINT" {
 			t.Errorf("status after stop: %+v %+v", s, s.Exit)
 		}
+	})
+
+	t.Run("systemd installed later", func(t *testing.T) {
+		m.Restore(t, "clean")
+		const spec = "name: s2\nimage: dir:/srv/root\nmemory: {max: 256MiB}\npids: 500\ncommand: "
+		node(t, m, spec+"[sleep, infinity]\n")
+		m.OK(t, "berth exec s2 -- sh -c 'mkdir -p /opt/sbin; ln -s /lib/systemd/systemd /opt/sbin/init'")
+		m.Write(t, "/root/node.yaml", spec+"[/opt/sbin/init]\n")
+		m.OK(t, "berth apply --restart -f /root/node.yaml; berth show s2 --json | grep '\"init\": \"systemd\"'")
+		m.OK(t, "for i in $(seq 60); do berth exec s2 -- systemctl is-system-running && exit; sleep 0.5; done; berth logs s2; exit 1")
+	})
+
+	// What TestBoundFolder of test/security shows on this host, on another kernel.
+	t.Run("file capabilities in a bound folder", func(t *testing.T) {
+		m.Restore(t, "clean")
+		probe := filepath.Join(t.TempDir(), "probe")
+		build := exec.Command("go", "build", "-o", probe, "../security/probe")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		m.Copy(t, probe, "/srv/probe")
+		const spec = "name: b1\nimage: dir:/srv/root\ncommand: [sleep, infinity]\nmounts: [{source: /srv/probe, target: /probe, read_only: true}, {source: /srv/above/source, target: /data%}]\n"
+		m.OK(t, "mkdir -p /srv/above/source")
+		node(t, m, strings.Replace(spec, "%", "", 1))
+		m.OK(t, "berth exec b1 -- /probe empower /data/tool; berth show b1 | grep EXPOSED")
+		const caps = "setpriv --reuid 65534 --regid 65534 --clear-groups /srv/above/source/tool status self | grep -o '\"CapEff\":\"[0-9a-f]*\"'"
+		if got := strings.TrimSpace(m.OK(t, caps)); got != `"CapEff":"0000000000000002"` {
+			t.Errorf("a user of the host has %s", got)
+		}
+		m.OK(t, "mount --bind /srv/above/source /srv/above/source; mount -o remount,bind,nosuid /srv/above/source; ! berth show b1 | grep EXPOSED")
+		if got := strings.TrimSpace(m.OK(t, caps)); got != `"CapEff":"0000000000000000"` {
+			t.Errorf("with nosuid a user of the host has %s", got)
+		}
+		m.OK(t, "umount /srv/above/source; berth rm --force b1")
+		m.Write(t, "/root/node.yaml", strings.Replace(spec, "%", ", nosuid_source: true", 1))
+		if r := m.Run(t, "berth", "apply", "-f", "/root/node.yaml"); r.Code != 3 || !strings.Contains(r.Err, "nosuid") {
+			t.Errorf("an exposed source: %+v", r)
+		}
+		m.OK(t, "chmod 700 /srv/above; berth apply -f /root/node.yaml")
 	})
 
 	t.Run("host reboots", func(t *testing.T) {
