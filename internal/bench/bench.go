@@ -202,7 +202,7 @@ func (r *Report) finish(rows []Row, t Target, o Options, cause error) (*Report, 
 		return nil, cause
 	}
 	r.Partial = cause != nil
-	r.Rows = analyse(rows, r.Trials, r.Machine.Cores, r.MarginPct)
+	r.Rows, r.Carry = analyse(rows, r.Trials, r.Machine.Cores, r.MarginPct), ofDisk(r.Trials)
 	for i := range r.Rows {
 		p, err := published(r.Rows[i].Row)
 		if err != nil {

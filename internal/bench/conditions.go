@@ -41,10 +41,11 @@ func (w watch) end(disk string) Conditions {
 			filepath.Join(w.sys, "block", disk, "device/hwmon/hwmon*/temp1_input"))
 	}
 	if all := now.all - w.cpu.all; ok && all >= fewestTicks {
-		c.StealPct = 100 * max(now.steal-w.cpu.steal, 0) / all
+		steal := 100 * max(now.steal-w.cpu.steal, 0) / all
 		// Interrupts are left out: much of what a disk or a card causes is nobody's CPU time.
 		others := (now.programs-w.cpu.programs)*tick - (ownTime() - w.own).Seconds()
-		c.OtherPct = 100 * max(others, 0) / (all * tick)
+		other := 100 * max(others, 0) / (all * tick)
+		c.StealPct, c.OtherPct = &steal, &other
 	}
 	return c
 }
@@ -52,6 +53,13 @@ func (w watch) end(disk string) Conditions {
 // fewestTicks of all CPUs are what CPU times can be told of: a tick is 10 ms, and of fewer than these one is more than a
 // percent. Of a shorter trial, such as the start of a node, they say nothing.
 const fewestTicks = 100
+
+// Untell takes away what a trial tells of CPU times if it was too short for it.
+func (t *StudyTrial) Untell(cores int) {
+	if float64(t.WallMS)*float64(max(cores, 1)) < 1000*fewestTicks*tick {
+		t.Conditions.StealPct, t.Conditions.OtherPct = nil, nil
+	}
+}
 
 // readCPUTimes reads user, nice and system as programs', and steal, of all CPUs (proc_stat(5)).
 func readCPUTimes() (cpuTimes, bool) {

@@ -109,12 +109,12 @@ func (c *Contrast) rows(ea, eb *Experiment, row string) []ContrastRow {
 				continue
 			}
 			ref := ea.Arms[0].Name
-			allA, sa := m.ratios(inA[ref], inA[arm.Name])
-			allB, sb := m.ratios(inB[ref], inB[arm.Name])
-			if len(allA) > 0 && len(allB) > 0 {
+			allA, sa := m.blocks(inA[ref], inA[arm.Name])
+			allB, sb := m.blocks(inB[ref], inB[arm.Name])
+			if len(allA.arm) > 0 && len(allB.arm) > 0 {
 				r := ContrastRow{
 					Row: row, Arm: arm.Name, Measure: m.Name, Unit: "%",
-					A: m.toPct(estimate(allA).Center), B: m.toPct(estimate(allB).Center),
+					A: m.toPct(estimate(allA.logs()).Center), B: m.toPct(estimate(allB.logs()).Center),
 				}
 				c.judge(&r, m, centers(sa), centers(sb))
 				all = append(all, r)

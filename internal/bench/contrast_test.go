@@ -38,8 +38,8 @@ func repeated(seed uint64, sessions int, between, faster float64) *Study {
 			}
 		}
 	}
-	e.analyse(s.MarginPct)
 	s.Experiments = []Experiment{e}
+	s.Judge()
 	return s
 }
 

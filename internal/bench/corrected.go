@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,15 +13,61 @@ type Tests struct {
 	Corrected Verdict `json:"verdict_corrected"` // with Holm's correction over the rows of the table
 }
 
-// tested adds the p-values; d is what was judged. c may be nil.
-func (c *Comparison) tested(d []float64, marginPct float64) *Comparison {
+// tested adds the p-values; b is what was judged. c may be nil.
+func (c *Comparison) tested(b blocks, marginPct float64) *Comparison {
 	if c != nil {
-		c.Tests = &Tests{P: differs(d), PEquiv: notEquivalent(d, logMargin(marginPct)), Corrected: Undecided}
+		t := b.tests(marginPct)
+		c.Tests = &t
 	}
 	return c
 }
 
-// correctTable gives the comparisons of a table, one arm and one measure, their verdicts among all of them: the chance
+// family are the comparisons of a run that are corrected together: all on its page that rows are judged by, and those of the other
+// measures, which explain; apart from them the reference against itself.
+type family struct{ null, first bool }
+
+// correct gives each comparison of a run its verdict among all of its family.
+func (s *Study) correct() {
+	families := map[family][]*StudyComparison{}
+	for i := range s.Experiments {
+		for j := range s.Experiments[i].Rows {
+			r := &s.Experiments[i].Rows[j]
+			for k := range r.Compared {
+				c := &r.Compared[k]
+				at := family{null: c.Arm == nullArm, first: c.Measure == r.Compared[0].Measure}
+				families[at] = append(families[at], c)
+			}
+		}
+	}
+	for _, cs := range families {
+		differ, equal := make([]float64, len(cs)), make([]float64, len(cs))
+		for i, c := range cs {
+			differ[i], equal[i] = c.P, c.PEquiv
+		}
+		differ, equal = holm(differ), holm(equal)
+		for i, c := range cs {
+			c.Corrected = corrected(differ[i], equal[i], c.Penalty.PenaltyPct)
+		}
+	}
+}
+
+// Judge makes the rows of all experiments anew from their trials. An experiment without trials stays as it is.
+func (s *Study) Judge() {
+	for i := range s.Experiments {
+		if e := &s.Experiments[i]; len(e.Trials) > 0 {
+			for j := range e.Rows {
+				r := &e.Rows[j]
+				r.Arms, r.Compared = nil, nil
+				r.Flags = slices.DeleteFunc(slices.Clone(r.Flags), func(f Flag) bool { return f != SchedulerBound && f != NotSteady })
+			}
+			e.testCarry()
+			e.analyse(s.MarginPct)
+		}
+	}
+	s.correct()
+}
+
+// correctTable gives the comparisons of a family their verdicts among all of them: the chance
 // that any of them is called different without being so is at most 5 %, and that any is called equivalent without being
 // so is too. Those that are nil are not part of it.
 func correctTable(table []*Comparison) {
@@ -41,6 +88,23 @@ func correctTable(table []*Comparison) {
 type line struct {
 	name string
 	c    *Comparison
+}
+
+// totalsNote names the lines in which all trials together lose something else than a pair as a rule.
+func totalsNote(lines []line) string {
+	var all []string
+	for _, l := range lines {
+		if l.c == nil || l.c.Totals == nil || l.c.CI95Pct == nil {
+			continue
+		}
+		if t := l.c.Totals; t.PenaltyPct < l.c.CI95Pct[0] || t.PenaltyPct > l.c.CI95Pct[1] {
+			all = append(all, fmt.Sprintf("%s (%s %%)", l.name, signed(t.PenaltyPct)))
+		}
+	}
+	if all == nil {
+		return ""
+	}
+	return "all trials together lose something else than a pair as a rule, outside its 95 % interval: a few trials of one arm decide the sum: " + strings.Join(all, ", ")
 }
 
 // correctionNote says which verdicts stand when all lines are one question.

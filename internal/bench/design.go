@@ -57,10 +57,27 @@ func (x *experimentRun) pilot() int {
 	return x.d.pilot
 }
 
-// fewest is the smallest number of pairs by which a row of this table can be called worse or better after Holm's
-// correction: the smallest p-value of n pairs is 2/2ⁿ, and the correction multiplies it by the number of rows.
-func (x *experimentRun) fewest() int {
-	return max(MinPairs, int(math.Ceil(math.Log2(float64(2*len(x.b.rows))/0.05))))
+// fewest is the smallest number of pairs by which a row can be called worse or better after Holm's correction over the whole
+// run: the smallest p-value of n pairs is 2/2ⁿ, and the correction multiplies it by the number of comparisons.
+func (x *experimentRun) fewest() int { return leastPairs(x.comparisons()) }
+
+// comparisons is about how many rows are judged by their first measure in the whole run, arm by arm.
+func (s *study) comparisons() int {
+	n := 0
+	for _, d := range s.defs {
+		if d.weight(&s.o) == 0 {
+			continue // it will not run here
+		}
+		switch {
+		case d.disk == nil:
+			n += d.cells(&s.o) / 2 // beside the reference and its second time
+		case d.disks == eachDisk:
+			n += len(d.disk) * (len(s.o.Dirs) + len(s.o.Devices))
+		default:
+			n += len(d.disk)
+		}
+	}
+	return max(n, 1)
 }
 
 // left is what is left of the share. After a resumption only the trials tell what was used.
@@ -90,8 +107,8 @@ func (x *experimentRun) fix(pilot int) error {
 		e.Notes = append(e.Notes, fmt.Sprintf("there was no time for a pilot: %d pairs are what fits", d.Pairs))
 	}
 	if d.Pairs < x.fewest() {
-		e.Notes = append(e.Notes, fmt.Sprintf("no row can be called worse or better after the correction for %d rows: that takes %d pairs, there are %d",
-			len(x.b.rows), x.fewest(), d.Pairs))
+		e.Notes = append(e.Notes, fmt.Sprintf("no row can be called worse or better after the correction for about %d comparisons of the run: that takes %d pairs, there are %d",
+			x.comparisons(), x.fewest(), d.Pairs))
 	}
 	if pilot == 0 {
 		return x.write(e)
@@ -125,12 +142,12 @@ func (x *experimentRun) roundTime() time.Duration {
 func (x *experimentRun) spreads() [][]float64 {
 	var all [][]float64
 	for _, r := range x.e.Rows {
-		by, _ := x.e.byArm(r.Name, func(t StudyTrial) bool { return t.Round < 0 && t.Session == x.session })
+		by, _ := x.e.byArm(r.Name, func(t StudyTrial) bool { return t.Round < 0 && t.Session == x.session && x.e.kept(t) })
 		for _, m := range x.e.Measures {
 			var pooled []float64
 			for _, a := range x.e.Arms[1:] {
-				if d, _ := m.ratios(by[x.e.Arms[0].Name], by[a.Name]); len(d) > 1 {
-					pooled = append(pooled, centred(d)...)
+				if d, _ := m.blocks(by[x.e.Arms[0].Name], by[a.Name]); len(d.arm) > 1 {
+					pooled = append(pooled, centred(d.logs())...)
 				}
 			}
 			if pooled != nil && m.Compared {

@@ -15,7 +15,9 @@ func (e *Experiment) disturb() {
 	for _, t := range e.Trials {
 		if t.Values != nil {
 			at := place{t.Row, t.Arm}
-			others[at] = append(others[at], t.Conditions.OtherPct)
+			if t.Conditions.OtherPct != nil {
+				others[at] = append(others[at], *t.Conditions.OtherPct)
+			}
 			if t.Conditions.CPUMHz > 0 {
 				clocks = append(clocks, t.Conditions.CPUMHz)
 			}
@@ -34,10 +36,10 @@ func (e *Experiment) disturb() {
 			name string
 			hit  bool
 		}{
-			{"steal", c.StealPct > stealLimit},
+			{"steal", c.StealPct != nil && *c.StealPct > stealLimit},
 			{"throttled", c.Throttled > 0},
 			{"slow-clock", c.CPUMHz > 0 && c.CPUMHz < slowLimit*clock},
-			{"other-load", c.OtherPct > usual[place{t.Row, t.Arm}]+otherLimit},
+			{"other-load", c.OtherPct != nil && *c.OtherPct > usual[place{t.Row, t.Arm}]+otherLimit},
 		} {
 			if part.hit && t.Values != nil {
 				t.Disturbed = append(t.Disturbed, part.name)

@@ -32,13 +32,13 @@ type experimentRun struct {
 
 // cell is the place of one trial.
 type cell struct {
-	row, arm string
-	round    int
+	row, arm     string
+	round, batch int
 }
 
 // prepare decides the length of trials and writes down what will be measured, or takes it from the journal.
 func (x *experimentRun) prepare(ctx context.Context) error {
-	design := Design{Published: x.d.published}
+	design := Design{Published: x.d.published, Batch: x.d.batch}
 	old := x.experiment(x.d.Name)
 	switch {
 	case old != nil && len(old.Arms) > 0: // resumed, or a later session: as it was
@@ -77,7 +77,7 @@ func (x *experimentRun) prepare(ctx context.Context) error {
 	x.done = map[cell]bool{}
 	for _, t := range x.e.Trials {
 		if t.Session == x.session {
-			x.done[cell{t.Row, t.Arm, t.Round}] = true
+			x.done[cell{t.Row, t.Arm, t.Round, t.Batch}] = true
 		}
 	}
 	return nil
@@ -117,9 +117,23 @@ func (x *experimentRun) run(ctx context.Context) error {
 			return err
 		}
 	}
-	for n := 1; n <= x.e.Design.Pairs; n++ {
-		if err := x.round(ctx, n, 1+pilot+x.e.Design.Pairs); err != nil {
+	if b := x.e.Design.Batch; b == nil || b.Rounds == 0 || x.begunInTurn() {
+		for n := 1; n <= x.e.Design.Pairs; n++ {
+			if err := x.round(ctx, n, 1+pilot+x.e.Design.Pairs); err != nil {
+				return err
+			}
+		}
+	}
+	if x.e.Design.Batch == nil {
+		if err := x.toBatches(); err != nil {
 			return err
+		}
+	}
+	if b := x.e.Design.Batch; b != nil {
+		for n := range b.Rounds {
+			if err := x.round(ctx, x.e.Design.Pairs+1+n, 1+pilot+x.e.Design.Pairs+b.Rounds*b.Trials); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -128,18 +142,18 @@ func (x *experimentRun) run(ctx context.Context) error {
 // round runs the trials of a round that the journal does not have. All of them are drawn, so that those that are left
 // come in the order in which they would have come.
 func (x *experimentRun) round(ctx context.Context, n, rounds int) error {
-	order := x.order(x.session, x.d.Name, n)
+	order, k := x.order(x.session, x.d.Name, n), x.inBatch(n)
 	for _, row := range order.Perm(len(x.b.rows)) {
 		for _, arm := range order.Perm(len(x.b.arms)) {
-			if x.done[cell{x.b.rows[row].Name, x.b.arms[arm].Name, n}] {
+			for batch := min(k, 1); batch <= k; batch++ {
+				if !x.done[cell{x.b.rows[row].Name, x.b.arms[arm].Name, n, batch}] {
+					x.report(row, arm, rounds)
+					if err := x.trial(ctx, n, row, arm, batch); err != nil {
+						return err
+					}
+				}
 				x.totalDone++
-				continue
 			}
-			x.report(row, arm, rounds)
-			if err := x.trial(ctx, n, row, arm); err != nil {
-				return err
-			}
-			x.totalDone++
 		}
 	}
 	x.j.sync()
@@ -148,7 +162,7 @@ func (x *experimentRun) round(ctx context.Context, n, rounds int) error {
 
 // trial runs one trial and writes it down. A trial that fails is written down too; the error is for what ends the
 // experiment.
-func (x *experimentRun) trial(ctx context.Context, round, row, arm int) error {
+func (x *experimentRun) trial(ctx context.Context, round, row, arm, batch int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -163,8 +177,11 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm int) error {
 		length, warm = min(length, checkRun), 0 // it only has to try everything once
 	}
 	t := StudyTrial{
-		Head:    Head{Seq: x.next(), Row: r.Name, Round: round, Arm: a.Name, Start: time.Now().UTC()},
-		Session: x.session, Leg: x.leg,
+		Head:  Head{Seq: x.next(), Row: r.Name, Round: round, Arm: a.Name, Start: time.Now().UTC()},
+		Batch: batch, Session: x.session, Leg: x.leg,
+	}
+	if n := len(x.e.Trials); n > 0 && x.e.Trials[n-1].Session == x.session && x.e.Trials[n-1].Leg == x.leg {
+		t.follows(&x.e.Trials[n-1].Head)
 	}
 	w := lookAround()
 	values, err := r.job.measure(ctx, a, length, warm)
@@ -239,6 +256,9 @@ func (x *experimentRun) report(row, arm, rounds int) {
 		return
 	}
 	cells := len(x.b.rows) * len(x.b.arms)
+	if x.d.batch != nil {
+		cells *= x.d.batch.Trials
+	}
 	p := Progress{
 		What: x.d.Name + ", " + x.b.rows[row].Name + " " + x.b.arms[arm].Name,
 		Done: int64(x.totalDone), Total: int64(cells * rounds),

@@ -71,6 +71,7 @@ type Explained struct {
 	Node      json.RawMessage `json:"node,omitempty"`
 	Row       Result          `json:"row"` // the node as it is against the host
 	Suspects  []SuspectResult `json:"suspects"`
+	Carry     []CarryOver     `json:"carry_over,omitempty"`
 	Trials    []Trial         `json:"trials"`
 	Notes     []string        `json:"notes,omitempty"`
 }
@@ -127,7 +128,7 @@ func (x *Explained) judge(suspects []Suspect) {
 			by[t.Arm][t.Round] = t.IOPS
 		}
 	}
-	x.Suspects = nil
+	x.Suspects, x.Carry = nil, ofDisk(x.Trials)
 	for _, s := range suspects {
 		r := SuspectResult{Suspect: s, Corrected: Undecided, P: 1, PEquiv: 1}
 		if d := s.carried(by); len(d) > 0 {

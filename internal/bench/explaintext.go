@@ -44,6 +44,9 @@ func (x *Explained) Text(w io.Writer) error {
 	for _, f := range x.Row.Flags {
 		wrap(&b, "! ", f.sentence(x.Row.Jobs, x.Machine.Cores))
 	}
+	if s := CarryNote(x.Carry); s != "" {
+		wrap(&b, "", s)
+	}
 	for _, n := range x.Notes {
 		wrap(&b, "- ", n)
 	}

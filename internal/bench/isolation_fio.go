@@ -11,7 +11,7 @@ import (
 
 // load is what one fio process does.
 type load struct {
-	pattern string // fio's rw
+	pattern string // fio's rw; "randread:16" reads 16 requests in a row from each random place
 	block   int64  // bytes of a request
 	depth   int    // requests in flight
 	think   time.Duration
@@ -47,7 +47,7 @@ func (l load) command(t Target, run, warm time.Duration) []string {
 	if l.think > 0 {
 		argv = append(argv, "--thinktime="+strconv.FormatInt(l.think.Microseconds(), 10))
 	}
-	if strings.HasSuffix(l.pattern, "read") {
+	if strings.Contains(l.pattern, "read") {
 		argv = append(argv, "--readonly")
 	}
 	return argv

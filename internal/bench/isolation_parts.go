@@ -15,7 +15,7 @@ import (
 // isolationRow is a row of one part. Which fields it has depends on the part.
 type isolationRow struct {
 	name  string
-	block int64 // a: bytes of an object
+	block int64 // bytes of an object
 	count int   // a: nodes; b: competitors
 	rate  int64 // b: bytes a second that are asked for
 	split []int // c: percent of each node
@@ -40,19 +40,49 @@ func rowsOf(p Part, quick bool) (rows []isolationRow) {
 	case ThrottlePart:
 		for _, mb := range pick([]int{10, 20, 30, 40}, []int{10, 40}) {
 			for _, n := range pick([]int{0, 1, 2, 3}, []int{0, 3}) {
-				rows = append(rows, isolationRow{name: fmt.Sprintf("%d MB/s +%d", mb, n), rate: int64(mb) * 1e6, count: n})
+				rows = append(rows, isolationRow{name: fmt.Sprintf("%d MB/s +%d", mb, n), block: ours, rate: int64(mb) * 1e6, count: n})
+			}
+		}
+		for _, size := range pick(published2, nil) {
+			for _, mb := range []int{10, 20, 30, 40} {
+				for _, n := range []int{0, 3} {
+					rows = append(rows, isolationRow{name: fmt.Sprintf("%d MB/s +%d %s", mb, n, vnode.Bytes(size)), block: int64(size), rate: int64(mb) * 1e6, count: n})
+				}
 			}
 		}
 	case WeightPart:
+		splits := [][]int{{100}, {50, 50}, {50, 25, 25}, {40, 20, 20, 20}}
 		for _, depth := range pick([]int{1, 16, 64}, []int{16}) {
-			for _, split := range [][]int{{100}, {50, 50}, {50, 25, 25}, {40, 20, 20, 20}} {
-				rows = append(rows, isolationRow{name: splitName(split) + " q" + strconv.Itoa(depth), split: split, depth: depth})
+			for _, split := range splits {
+				rows = append(rows, isolationRow{name: splitName(split) + " q" + strconv.Itoa(depth), block: ours, split: split, depth: depth})
+			}
+		}
+		for _, size := range pick(published2, nil) {
+			for _, split := range splits {
+				rows = append(rows, isolationRow{name: splitName(split) + " q16 " + vnode.Bytes(size).String(), block: int64(size), split: split, depth: 16})
 			}
 		}
 	case LatencyPart:
 		rows = []isolationRow{{name: "reader"}}
 	}
 	return rows
+}
+
+// ours is the size of an object in parts b and c that the published measurement has not; published2 are those that it has.
+const ours = 64 << 10
+
+var published2 = []int{16 << 10, 16 << 20}
+
+// most is the largest request. A larger object is read as an application reads it, one such request after the other from a
+// random place on: of whole ones at 10 MB/s a trial would hold two.
+const most = 1 << 20
+
+// reads is a process that reads objects at random.
+func reads(object int64, depth int) load {
+	if object > most {
+		return load{pattern: fmt.Sprintf("randread:%d", object/most), block: most, depth: depth}
+	}
+	return load{pattern: "randread", block: object, depth: depth}
 }
 
 func splitName(split []int) string {
@@ -65,10 +95,8 @@ func splitName(split []int) string {
 
 // The processes of the parts. Their sizes are the published measurement's where it tells them.
 var (
-	throttledLoad = load{pattern: "randread", block: 64 << 10, depth: 4}
-	competitor    = load{pattern: "randread", block: 64 << 10, depth: 16}
-	readerLoad    = load{pattern: "randread", block: 16 << 10, depth: 1, think: 2 * time.Millisecond}
-	writerLoad    = load{pattern: "randwrite", block: 256 << 10, depth: 16}
+	readerLoad = load{pattern: "randread", block: 16 << 10, depth: 1, think: 2 * time.Millisecond}
+	writerLoad = load{pattern: "randwrite", block: 256 << 10, depth: 16}
 )
 
 // cost measures rows of n processes: on the host, one in each of n nodes, and on the host again.
@@ -112,9 +140,9 @@ func (r *isolationRun) throttle(ctx context.Context, m *nodes, s *series[Isolati
 		if err := m.set(ctx, 0, "read.rate", fmt.Sprintf("%dMB/s", rows[row].rate/1e6)); err != nil {
 			return nil, err
 		}
-		jobs := []placed{{m.arms[0], throttledLoad}}
+		jobs := []placed{{m.arms[0], reads(rows[row].block, 4)}}
 		for i := range rows[row].count {
-			jobs = append(jobs, placed{m.arms[1+i], competitor})
+			jobs = append(jobs, placed{m.arms[1+i], reads(rows[row].block, 16)})
 		}
 		return r.together(ctx, jobs)
 	}
@@ -140,7 +168,7 @@ func (r *isolationRun) weights(ctx context.Context, m *nodes, s *series[Isolatio
 			if err := m.set(ctx, i, "weight", strconv.Itoa(10*percent)); err != nil {
 				return nil, err
 			}
-			jobs = append(jobs, placed{m.arms[i], load{pattern: "randread", block: 64 << 10, depth: rows[row].depth}})
+			jobs = append(jobs, placed{m.arms[i], reads(rows[row].block, rows[row].depth)})
 		}
 		return r.together(ctx, jobs)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -37,6 +36,8 @@ type Isolation struct {
 	Weights  []WeightRow   `json:"weights,omitempty"`  // part c
 	Latency  *LatencyRow   `json:"latency,omitempty"`  // part d
 	LeftOut  []LeftOut     `json:"left_out,omitempty"`
+
+	Carry map[Part][]CarryOver `json:"carry_over,omitempty"` // of the parts that compare arms
 
 	Trials []IsolationTrial `json:"trials"` // part by part in the order in which they ran
 	Notes  []string         `json:"notes,omitempty"`
@@ -154,8 +155,8 @@ func (r *Isolation) analyse() {
 		}
 		r.Cost = append(r.Cost, CostRow{
 			Name: row.name, Block: row.block, Nodes: row.count, Host: MedianOf(valuesOf(host)), Node: MedianOf(valuesOf(node)),
-			Penalty:  judge(logRatios(host, node), r.MarginPct, penalty),
-			NullComp: judge(logRatios(host, at(nullArm)), r.MarginPct, penalty),
+			Penalty:  inBlocks(host, node).judge(r.MarginPct, penalty),
+			NullComp: inBlocks(host, at(nullArm)).judge(r.MarginPct, penalty),
 		})
 	}
 	for _, row := range rowsOf(ThrottlePart, r.Quick) {
@@ -172,6 +173,26 @@ func (r *Isolation) analyse() {
 	}
 	r.analyseWeights()
 	r.analyseLatency()
+	r.testCarry()
+}
+
+// testCarry looks for carry-over where arms take turns: in parts a and d.
+func (r *Isolation) testCarry() {
+	r.Carry = map[Part][]CarryOver{}
+	for part, reference := range map[Part]string{CostPart: hostArm, LatencyPart: aloneArm} {
+		trials := seen(r.Trials, func(t IsolationTrial) (Head, float64) {
+			switch {
+			case t.Part != part || t.IsolationMeasured == nil || len(t.Jobs) == 0:
+				return t.Head, 0
+			case part == LatencyPart:
+				return t.Head, t.Jobs[0].LatP99
+			}
+			return t.Head, total(t.IsolationMeasured)
+		})
+		if c := carryOver(reference, trials, part == LatencyPart); c != nil {
+			r.Carry[part] = c
+		}
+	}
 }
 
 func (r *Isolation) analyseWeights() {
@@ -191,17 +212,17 @@ func (r *Isolation) analyseWeights() {
 			w.Shares, w.Holds = append(w.Shares, s), worseOf(w.Holds, inPoints(e, sharePoints))
 		}
 		if len(row.split) > 1 {
-			alone := each(r.trials(WeightPart, isolationAlone(row.depth), nodeArm), total)
-			w.Loss = judge(logRatios(alone, each(got, total)), r.MarginPct, penalty)
+			alone := each(r.trials(WeightPart, isolationAlone(row), nodeArm), total)
+			w.Loss = inBlocks(alone, each(got, total)).judge(r.MarginPct, penalty)
 		}
 		r.Weights = append(r.Weights, w)
 	}
 }
 
-// isolationAlone is the name of the row with one node at a depth.
-func isolationAlone(depth int) string {
+// isolationAlone is the name of the row with one node that reads the same.
+func isolationAlone(of isolationRow) string {
 	for _, row := range rowsOf(WeightPart, false) {
-		if len(row.split) == 1 && row.depth == depth {
+		if len(row.split) == 1 && row.depth == of.depth && row.block == of.block {
 			return row.name
 		}
 	}
@@ -255,7 +276,7 @@ func (r *Isolation) analyseLatency() {
 		}
 		if arm != aloneArm {
 			// Less is better here: a longer wait is a negative log ratio, and reads as percent longer.
-			a.Longer = judge(logRatios(by(arm), alone), r.MarginPct, func(ratio float64) float64 { return 100 * math.Expm1(-ratio) })
+			a.Longer = inBlocks(by(arm), alone).judge(r.MarginPct, extra)
 		}
 		if arm == classesArm || arm == ratesArm {
 			a.Worth = Protection(alone, by(unprotectedArm), by(arm))

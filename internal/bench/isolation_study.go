@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"berth/internal/vnode"
 )
 
 // Study shows the report as a study, an experiment a part (of weights: the total, and the shares at each depth), so that
@@ -25,7 +27,7 @@ func (r *Isolation) Study() *Study {
 	}
 	for _, l := range r.LeftOut {
 		s.Experiments = append(s.Experiments, Experiment{
-			About: About{Name: "isolation-" + string(l.Part), Title: "Part " + string(l.Part), Source: vnodes}, Skipped: l.text(),
+			About: About{Name: "isolation-" + string(l.Part), Title: "Part " + string(l.Part), Source: sourceOf(l.Part)}, Skipped: l.text(),
 		})
 	}
 	if failed := r.failed(); failed > 0 {
@@ -34,14 +36,20 @@ func (r *Isolation) Study() *Study {
 	return s
 }
 
-const vnodes = "OS-level virtualization for block I/O (VNodes), PDSW 2015"
+// sourceOf is what a part repeats: the published measurement has no latencies.
+func sourceOf(p Part) string {
+	if p == LatencyPart {
+		return ""
+	}
+	return "OS-level virtualization for block I/O (VNodes), PDSW 2015"
+}
 
 // askedArm stands for what was asked: the same number in each round.
 const askedArm = "asked"
 
 // judged analyses an experiment whose trials are there.
 func (r *Isolation) judged(e Experiment) Experiment {
-	e.Source, e.Targets = vnodes, []DiskUsed{{Target: r.Target, Disk: r.Machine.Disk}}
+	e.Targets = []DiskUsed{{Target: r.Target, Disk: r.Machine.Disk}}
 	e.Design = Design{Pairs: r.Rounds, RunMillis: r.RunMillis, WarmMillis: r.Warm}
 	e.analyse(r.MarginPct)
 	e.Trials = nil // some stand for what was asked, none says what else went on
@@ -78,7 +86,7 @@ func ofAll(m *IsolationMeasured) map[string]float64 {
 func (r *Isolation) costStudy() []Experiment {
 	e := Experiment{
 		About: About{
-			Name: "isolation-cost", Title: "What being a node costs", Question: "What do processes lose, each in a node, against as many on the host?",
+			Name: "isolation-cost", Source: sourceOf(CostPart), Title: "What being a node costs", Question: "What do processes lose, each in a node, against as many on the host?",
 			Setting:  "random reads of whole objects, one request at a time a process; x4: four processes, each in a node of its own",
 			Measures: []Measure{throughput("throughput of all")},
 		},
@@ -96,8 +104,8 @@ func (r *Isolation) costStudy() []Experiment {
 func (r *Isolation) throttleStudy() []Experiment {
 	e := Experiment{
 		About: About{
-			Name: "isolation-rates", Title: "Whether a rate holds", Question: "What does a node with a rate get, beside nodes without one?",
-			Setting:  "reads of 64 KiB; +3: beside three nodes without a limit, 16 requests in flight each",
+			Name: "isolation-rates", Source: sourceOf(ThrottlePart), Title: "Whether a rate holds", Question: "What does a node with a rate get, beside nodes without one?",
+			Setting:  "reads of 64 KiB, or of objects of the size in the name (of 16 MiB: in requests of 1 MiB, which is ours); +3: beside three nodes without a limit, 16 requests in flight each",
 			Measures: []Measure{throughput("throughput"), {Name: "others_bytes_per_second", Title: "throughput of the others", Unit: "B/s"}},
 		},
 		Arms:  []ArmInfo{{Name: askedArm, Title: "what was asked"}, {Name: nodeArm, Title: "node with a rate"}},
@@ -118,8 +126,8 @@ func (r *Isolation) throttleStudy() []Experiment {
 func (r *Isolation) weightStudy() []Experiment {
 	sum := Experiment{
 		About: About{
-			Name: "isolation-weights", Title: "What weights cost", Question: "What do nodes that share the disk by weight lose in total, against one node alone?",
-			Setting:  "reads of 64 KiB, so many in flight a node as q says",
+			Name: "isolation-weights", Source: sourceOf(WeightPart), Title: "What weights cost", Question: "What do nodes that share the disk by weight lose in total, against one node alone?",
+			Setting:  "reads of 64 KiB, or of objects of the size in the name (of 16 MiB: in requests of 1 MiB, which is ours), so many in flight a node as q says",
 			Measures: []Measure{throughput("throughput of all")},
 		},
 		Arms:  []ArmInfo{{Name: "alone", Title: "one node alone"}, {Name: nodeArm, Title: "nodes with weights"}},
@@ -129,22 +137,26 @@ func (r *Isolation) weightStudy() []Experiment {
 	for _, row := range rowsOf(WeightPart, r.Quick) {
 		got := r.trials(WeightPart, row.name, nodeArm)
 		if len(row.split) == 1 {
-			all = append(all, r.shareStudy(row.depth))
+			all = append(all, r.shareStudy(row.depth, row.block))
 			continue
 		}
-		sum.take(row.name, "alone", r.trials(WeightPart, isolationAlone(row.depth), nodeArm), ofAll)
+		sum.take(row.name, "alone", r.trials(WeightPart, isolationAlone(row), nodeArm), ofAll)
 		sum.take(row.name, nodeArm, got, ofAll)
 	}
 	return append([]Experiment{sum}, all...)
 }
 
 // shareStudy has the shares at a depth: medians to be seen, and beside them what the report says of them, in points.
-func (r *Isolation) shareStudy(depth int) Experiment {
+func (r *Isolation) shareStudy(depth int, block int64) Experiment {
+	size, suffix := vnode.Bytes(block).String(), ""
+	if block != ours {
+		suffix = "-" + strings.ToLower(size)
+	}
 	e := Experiment{
 		About: About{
-			Name: fmt.Sprintf("isolation-shares-q%d", depth), Title: fmt.Sprintf("Whether weights hold: %d in flight", depth),
+			Name: fmt.Sprintf("isolation-shares-q%d%s", depth, suffix), Source: sourceOf(WeightPart), Title: fmt.Sprintf("Whether weights hold: %d in flight, objects of %s", depth, size),
 			Question: "What share of the disk does each node get?",
-			Setting:  fmt.Sprintf("reads of 64 KiB, %d in flight a node; a weight is ten times the share that is asked for", depth),
+			Setting:  fmt.Sprintf("reads of objects of %s, %d in flight a node; a weight is ten times the share that is asked for", size, depth),
 			Measures: []Measure{{Name: "share", Title: "share of the disk", Unit: "%"}},
 		},
 		Arms:  []ArmInfo{{Name: askedArm, Title: "what was asked"}, {Name: nodeArm, Title: "what the node got"}},
@@ -154,7 +166,7 @@ func (r *Isolation) shareStudy(depth int) Experiment {
 		e.Notes = append(e.Notes, "with one request in flight a weight does not bite (docs/weights.md): these rows are there to show it")
 	}
 	for _, row := range rowsOf(WeightPart, r.Quick) {
-		if row.depth != depth || len(row.split) == 1 {
+		if row.depth != depth || row.block != block || len(row.split) == 1 {
 			continue
 		}
 		got := r.trials(WeightPart, row.name, nodeArm)

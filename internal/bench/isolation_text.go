@@ -21,6 +21,11 @@ func (r *Isolation) Text(w io.Writer) error {
 	r.textThrottle(&b)
 	r.textWeights(&b)
 	r.textLatency(&b)
+	for _, part := range []Part{CostPart, LatencyPart} {
+		if s := CarryNote(r.Carry[part]); s != "" {
+			wrap(&b, "", "("+string(part)+") "+s)
+		}
+	}
 	for _, l := range r.LeftOut {
 		wrap(&b, "! ", fmt.Sprintf("Part %s is left out: %s", l.Part, l.text()))
 	}
@@ -113,7 +118,7 @@ func (r *Isolation) textThrottle(b *strings.Builder) {
 	for _, t := range r.Throttle {
 		fmt.Fprintf(b, line, t.Name, short(t.Achieved/1e6), ofAsked(t.Short), short(t.Others/1e6), verdictOf(t.Short))
 	}
-	wrap(b, "", "Reads of 64 KiB; \"+3\": beside three nodes without a limit. "+publishedThrottle)
+	wrap(b, "", "Reads of 64 KiB, or of objects of the size in the name; \"+3\": beside three nodes without a limit. "+publishedThrottle)
 	fmt.Fprintln(b)
 }
 
@@ -145,7 +150,7 @@ func (r *Isolation) textWeights(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, line, w.Name, short(w.Total/1e6), strings.Join(shares, ":"), holds, loss)
 	}
-	wrap(b, "", "Reads of 64 KiB, so many in flight as q says; lost: against one node alone at that depth. \"within 5\": whether each "+
+	wrap(b, "", "Reads of 64 KiB, or of objects of the size in the name, so many in flight as q says; lost: against one node alone at that depth. \"within 5\": whether each "+
 		"share is shown to lie within 5 points of what was asked. At depth 1 a weight does not bite (docs/weights.md). "+publishedWeights)
 	fmt.Fprintln(b)
 }

@@ -27,7 +27,7 @@ type Machine struct {
 type Disk struct {
 	Device     string `json:"device,omitempty"`        // the disk, the kernel's name: vda
 	Model      string `json:"device_model,omitempty"`  // as the disk says
-	Rotational string `json:"rotational,omitempty"`    // "1" for a turning disk
+	Rotational string `json:"rotational,omitempty"`    // the kernel's word: "1" for a turning disk, and for many virtual ones (see Turns)
 	WriteCache string `json:"write_cache,omitempty"`   // "write back" or "write through"
 	Scheduler  string `json:"scheduler,omitempty"`     // the disk's I/O scheduler
 	FileSystem string `json:"filesystem,omitempty"`    // its type; of a file only
@@ -35,8 +35,8 @@ type Disk struct {
 	MountOpts  string `json:"mount_options,omitempty"` // of the mount and of the file system
 }
 
-// computer describes the machine without its disks.
-func computer() (Machine, error) {
+// Computer describes the machine without its disks.
+func Computer() (Machine, error) {
 	m := Machine{
 		CPU:      cpuModel("/proc/cpuinfo"),
 		Cores:    runtime.NumCPU(),
@@ -52,7 +52,7 @@ func computer() (Machine, error) {
 
 // machine describes the machine and the disk under the target.
 func machine(t Target) (Machine, error) {
-	m, err := computer()
+	m, err := Computer()
 	if err != nil {
 		return Machine{}, err
 	}

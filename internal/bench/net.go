@@ -71,7 +71,7 @@ func RunNet(ctx context.Context, o NetOptions, arms []NetArm, progress func(Prog
 			return nil, err
 		}
 	}
-	where, err := computer()
+	where, err := Computer()
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ type NetReport struct {
 
 	Arms   []NetArmInfo `json:"arms"` // host, null, then the nodes
 	Rows   []NetResult  `json:"rows"`
+	Carry  []CarryOver  `json:"carry_over,omitempty"`
 	Trials []NetTrial   `json:"trials"` // in the order in which they ran, the warm-up round first
 	Notes  []string     `json:"notes,omitempty"`
 }
@@ -150,26 +151,26 @@ func analyseNet(arms []NetArmInfo, trials []NetTrial, marginPct float64) []NetRe
 		r.Flags = netFlags(r, by, measures(row)[0], failed)
 		results = append(results, r)
 	}
-	tables := map[[2]string][]*Comparison{}
+	families := map[family][]*Comparison{}
 	for _, r := range results {
 		for _, c := range r.Compared {
-			at := [2]string{c.Arm, c.Measure}
-			tables[at] = append(tables[at], c.Penalty)
+			at := family{null: c.Arm == nullArm, first: c.Measure == r.Compared[0].Measure}
+			families[at] = append(families[at], c.Penalty)
 		}
 	}
-	for _, t := range tables {
-		correctTable(t)
+	for _, f := range families {
+		correctTable(f)
 	}
 	return results
 }
 
 func compareNet(host, arm map[int]NetMeasured, of measure, marginPct float64) *Comparison {
 	h, a := values(host, of), values(arm, of)
-	d, toPct := logRatios(h, a), penalty
+	b, toPct := inBlocks(h, a), penalty
 	if of.cost {
-		d, toPct = logRatios(a, h), extra
+		b, toPct = inBlocks(a, h), extra
 	}
-	return judge(d, marginPct, toPct).tested(d, marginPct)
+	return b.judge(marginPct, toPct).tested(b, marginPct)
 }
 
 func values(by map[int]NetMeasured, of measure) map[int]float64 {
@@ -239,6 +240,15 @@ func (r *NetReport) finish(cause error) (*NetReport, error) {
 	}
 	r.Partial = cause != nil
 	r.Rows = analyseNet(r.Arms, r.Trials, r.MarginPct)
+	r.Carry = carryOver(hostArm, seen(r.Trials, func(t NetTrial) (Head, float64) {
+		switch {
+		case t.NetMeasured == nil:
+			return t.Head, 0
+		case t.Row == roundTrip && t.P50 > 0:
+			return t.Head, 1 / t.P50
+		}
+		return t.Head, t.Bits
+	}), false)
 	r.Notes = append(r.Notes, netNotes(r)...)
 	return r, cause
 }

@@ -100,6 +100,9 @@ func (r *NetReport) textNotes(b *strings.Builder) {
 	wrap(b, "", fmt.Sprintf("Less speed, more CPU time, longer round trips are worse, in %% of the host's. The margin is %s %%: "+
 		"`equivalent` says that a difference is shown to be smaller, `worse` and `better` that there is one and not one shown to "+
 		"be smaller, `undecided` that this run cannot tell; `could` is the smallest margin that it could have decided.", short(r.MarginPct)))
+	if s := CarryNote(r.Carry); s != "" {
+		wrap(b, "", s)
+	}
 	for _, row := range r.Rows {
 		for _, f := range row.Flags {
 			wrap(b, "! ", row.Name+": "+strings.Replace(f.sentence(0, 0), "the disk", "the network", 1))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +41,7 @@ type NullRow struct {
 }
 
 // Promised is what a run said before it began: the margin that so many pairs will decide, by MarginFor with the same row's
-// pairs of the run before as the pilot; and what the run then said at this margin. The margin of Comparison.Could is
+// pairs of the run before as the pilot; and what the run then said at this margin, by the signed-rank interval, whose width the promise is about. The margin of Comparison.Could is
 // read off the run's own spread: at that one, what is undecided is rare by construction.
 type Promised struct {
 	Pct *float64 `json:"promised_pct,omitempty"`        // percent; nil if the pilot was too short
@@ -118,7 +117,7 @@ func (a *NullReport) add(rep *Report, run int, pilot map[string][]float64) {
 		if r.NullComp != nil {
 			row.Result = *r.NullComp
 		}
-		pairs := pairRatios(row.Host, row.Null)
+		pairs := blocks{row.Host, row.Null}.logs()
 		row.Promised = promise(pilot[r.Name], pairs)
 		pilot[r.Name] = pairs
 		if run > 0 {
@@ -127,28 +126,22 @@ func (a *NullReport) add(rep *Report, run int, pilot map[string][]float64) {
 	}
 }
 
-// JudgeAgain gives each row the promise that the run before would have made, from the pairs that were kept: rows that were
+// JudgeAgain judges each row anew from the pairs that were kept, and gives it the promise that the run before would have made: rows that were
 // measured before there were promises. Those of the first run have none.
 func (a *NullReport) JudgeAgain() {
 	pilot := map[string][]float64{}
 	for i := range a.Rows {
 		r := &a.Rows[i]
-		pairs := pairRatios(r.Host, r.Null)
-		r.Promised = promise(pilot[r.Row], pairs)
-		pilot[r.Row] = pairs
+		b := blocks{r.Host, r.Null}
+		if c := b.judge(a.Margin, penalty); c != nil {
+			r.Result = *c
+		}
+		r.Promised = promise(pilot[r.Row], b.logs())
+		pilot[r.Row] = b.logs()
 	}
 	ended := a.Ended
 	a.sum()
 	a.Ended = ended
-}
-
-// pairRatios returns ln(null / host) of each pair.
-func pairRatios(host, null []float64) []float64 {
-	d := make([]float64, min(len(host), len(null)))
-	for i := range d {
-		d[i] = math.Log(null[i] / host[i])
-	}
-	return d
 }
 
 func (a *NullReport) sum() {

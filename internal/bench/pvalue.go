@@ -28,7 +28,7 @@ func signedRankP(n, t int) float64 {
 func above(d []float64, at float64) float64 {
 	t := 0
 	for _, w := range walsh(d) {
-		if w > at {
+		if tied(w-at) > 0 {
 			t++
 		}
 	}

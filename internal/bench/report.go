@@ -3,9 +3,6 @@ package bench
 import (
 	"encoding/json"
 	"io"
-	"maps"
-	"math"
-	"slices"
 	"time"
 )
 
@@ -30,9 +27,10 @@ type Report struct {
 	Target    Target          `json:"target"`
 	Node      json.RawMessage `json:"node,omitempty"` // the spec of the node; absent: no node was measured
 
-	Rows   []Result `json:"rows"`
-	Trials []Trial  `json:"trials"` // in the order in which they ran, the warm-up round first
-	Notes  []string `json:"notes,omitempty"`
+	Rows   []Result    `json:"rows"`
+	Carry  []CarryOver `json:"carry_over,omitempty"`
+	Trials []Trial     `json:"trials"` // in the order in which they ran, the warm-up round first
+	Notes  []string    `json:"notes,omitempty"`
 }
 
 // Trial is one run of fio in one arm: host, node or null.
@@ -72,6 +70,7 @@ type Comparison struct {
 	Verdict    Verdict     `json:"verdict"`                 // against the run's margin
 	Could      *float64    `json:"could_decide_pct"`        // smallest margin that this spread decides (90 % power); null: too few pairs
 	AtCould    Verdict     `json:"verdict_at_could_decide"` // against that margin instead
+	Totals     *Totals     `json:"totals,omitempty"`        // the second estimate: of all blocks together. Equivalent needs both
 	*Tests                 // absent where the table has them elsewhere
 }
 
@@ -131,8 +130,8 @@ func medians(trials []Trial) *Median {
 
 // compare estimates the penalty of arm against host from the rounds in which both were measured; nil if there is none.
 func compare(host, arm []Trial, marginPct float64) *Comparison {
-	d := logRatios(iopsByRound(host), iopsByRound(arm))
-	return judge(d, marginPct, penalty).tested(d, marginPct)
+	b := inBlocks(iopsByRound(host), iopsByRound(arm))
+	return b.judge(marginPct, penalty).tested(b, marginPct)
 }
 
 func iopsByRound(trials []Trial) map[int]float64 {
@@ -146,15 +145,7 @@ func iopsByRound(trials []Trial) map[int]float64 {
 }
 
 // logRatios returns ln(arm / host) of the rounds that have both, in the order of rounds.
-func logRatios(host, arm map[int]float64) []float64 {
-	var d []float64
-	for _, round := range slices.Sorted(maps.Keys(arm)) {
-		if h, a := host[round], arm[round]; h > 0 && a > 0 {
-			d = append(d, math.Log(a/h))
-		}
-	}
-	return d
-}
+func logRatios(host, arm map[int]float64) []float64 { return inBlocks(host, arm).logs() }
 
 // judge makes a comparison of log ratios in which more is better. toPct turns one into percent worse, and falls as the
 // ratio rises. It returns nil where there is nothing to compare.
@@ -172,7 +163,7 @@ func judgeBy(locate func([]float64) Estimate, d []float64, marginPct float64, to
 		Verdict: decide(e, logMargin(marginPct)), AtCould: Undecided,
 	}
 	if m, ok := decidable(e); ok {
-		pct := penalty(-m)
+		pct := toPct(-m) // in what the penalty is told in: a time that is needed more can exceed 100 %
 		c.Could, c.AtCould = &pct, decide(e, m)
 	}
 	return &c

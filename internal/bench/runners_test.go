@@ -108,9 +108,8 @@ func FuzzReadResults(f *testing.F) {
 		if lines, err := readJournal([]byte(text)); err == nil {
 			j := journal{lines: lines}
 			_, s, _ := j.study()
-			for i := range s.Experiments {
-				s.Experiments[i].analyse(5)
-			}
+			s.MarginPct = 5
+			s.Judge()
 		}
 	})
 }
@@ -171,28 +170,28 @@ func TestOwnTimeIsNotOthers(t *testing.T) {
 	if own := ownTime() - w.own; own < 10*time.Millisecond {
 		t.Errorf("the command is not counted as the trial's own: %v", own)
 	}
-	if c := w.end(""); c.OtherPct < 0 || c.OtherPct > 100 || c.StealPct < 0 {
+	if c := w.end(""); c.OtherPct != nil && (*c.OtherPct < 0 || *c.OtherPct > 100) || c.StealPct != nil && *c.StealPct < 0 {
 		t.Errorf("%+v", c)
 	}
 }
 
 // The rule by which trials are flagged looks at conditions only.
 func TestDisturbedRule(t *testing.T) {
-	e := Experiment{}
+	e, at := Experiment{}, func(pct float64) *float64 { return &pct }
 	add := func(c Conditions) {
 		e.Trials = append(e.Trials, StudyTrial{Head: Head{Row: "r", Arm: hostArm, Round: len(e.Trials) + 1}, Values: map[string]float64{"x": 1}, Conditions: c})
 	}
 	for range 20 {
-		add(Conditions{CPUMHz: 3000, OtherPct: 30}) // a peer that is always there
+		add(Conditions{CPUMHz: 3000, OtherPct: at(30)}) // a peer that is always there
 	}
 	want := [][]string{nil, {"steal"}, {"throttled"}, {"slow-clock"}, {"other-load"}, {"steal", "other-load"}}
 	for _, c := range []Conditions{
-		{CPUMHz: 2800, StealPct: 1.9, OtherPct: 39.9},
-		{StealPct: 2.1, OtherPct: 30},
-		{Throttled: 1, OtherPct: 30},
-		{CPUMHz: 2600, OtherPct: 30},
-		{OtherPct: 41},
-		{StealPct: 50, OtherPct: 99},
+		{CPUMHz: 2800, StealPct: at(1.9), OtherPct: at(39.9)},
+		{StealPct: at(2.1), OtherPct: at(30)},
+		{Throttled: 1, OtherPct: at(30)},
+		{CPUMHz: 2600, OtherPct: at(30)},
+		{OtherPct: at(41)},
+		{StealPct: at(50), OtherPct: at(99)},
 	} {
 		add(c)
 	}

@@ -22,6 +22,7 @@ type series[M any] struct {
 	order    *rand.Rand
 	progress func(Progress)
 
+	before *Head     // the last trial
 	done   int       // trials
 	begun  time.Time // of the first one
 	failed int       // trials in a row
@@ -29,13 +30,15 @@ type series[M any] struct {
 
 // Head says what a trial was, whatever it measured.
 type Head struct {
-	Seq    int       `json:"seq"`   // place in the run, from 1
-	Row    string    `json:"row"`   // its name
-	Round  int       `json:"round"` // 0 is the warm-up round, which does not count
-	Arm    string    `json:"arm"`
-	Start  time.Time `json:"start"`
-	WallMS int64     `json:"wall_ms"`         // with the start and the end of the command
-	Error  string    `json:"error,omitempty"` // then nothing was measured
+	Seq      int       `json:"seq"`   // place in the run, from 1
+	Row      string    `json:"row"`   // its name
+	Round    int       `json:"round"` // 0 is the warm-up round, which does not count
+	Arm      string    `json:"arm"`
+	After    string    `json:"after,omitempty"`     // the arm that ran before it; absent: nothing did, or not for a while
+	AfterRow string    `json:"after_row,omitempty"` // whose row that was, where it was another one
+	Start    time.Time `json:"start"`
+	WallMS   int64     `json:"wall_ms"`         // with the start and the end of the command
+	Error    string    `json:"error,omitempty"` // then nothing was measured
 }
 
 // run measures all rounds, and tells planned how many they are before the first one that counts.
@@ -78,6 +81,10 @@ func (s *series[M]) one(ctx context.Context, round, row, arm int) error {
 	s.tell(row, arm)
 	s.done++
 	h := Head{Seq: s.done, Row: s.rows[row], Round: round, Arm: s.arms[arm], Start: time.Now().UTC()}
+	if s.before != nil {
+		h.follows(s.before)
+	}
+	s.before = &h
 	m, err := s.measure(ctx, round, row, arm)
 	h.WallMS = time.Since(h.Start).Milliseconds()
 	switch {

@@ -41,11 +41,20 @@ func walsh(d []float64) []float64 {
 	w := make([]float64, 0, len(d)*(len(d)+1)/2)
 	for i := range d {
 		for j := i; j < len(d); j++ {
-			w = append(w, (d[i]+d[j])/2)
+			w = append(w, tied((d[i]+d[j])/2))
 		}
 	}
 	slices.Sort(w)
 	return w
+}
+
+// tied moves to 0 what differs from it by rounding alone: ln(a/b) + ln(b/a) is 0, or ±10⁻¹⁷, as the logarithms fall. Which side it
+// lay on would then decide the statistic. No measurement tells 10⁻¹² of a ratio.
+func tied(mean float64) float64 {
+	if math.Abs(mean) < 1e-12 {
+		return 0
+	}
+	return mean
 }
 
 // signedRankInterval returns the interval whose level is at least 1 − alpha: from the k-th smallest to the k-th largest

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +19,22 @@ const steadyWithin = "iops_slope:10%"
 // steadyLeast is the shortest time in which fio, which counts whole seconds, can tell.
 const steadyLeast = 4 * time.Second
 
-// needsSteady says whether a trial's speed may depend on what was written before it: solid state disks that are written.
+// Turns says whether the disk is known to be a turning one. The kernel's word alone does not do: it calls virtual disks and loop
+// devices rotational too, whatever they lie on, unless their driver says otherwise (Linux, block/blk-settings.c).
+func (d Disk) Turns() bool {
+	real := strings.HasPrefix(d.Device, "sd") || strings.HasPrefix(d.Device, "hd")
+	model := strings.ToUpper(d.Model)
+	for _, virtual := range []string{"QEMU", "VIRTUAL", "VBOX", "VMWARE"} {
+		real = real && !strings.Contains(model, virtual)
+	}
+	return real && d.Rotational == "1"
+}
+
+// needsSteady says whether a trial's speed may depend on what was written before it: disks that are written, unless they
+// are known to turn.
 func (b *bed) needsSteady() (diskRun, bool) {
-	for _, t := range b.targets {
-		if t.Rotational != "0" {
-			return diskRun{}, false
-		}
+	if slices.ContainsFunc(b.targets, func(t DiskUsed) bool { return t.Turns() }) {
+		return diskRun{}, false
 	}
 	for _, r := range b.rows {
 		if j, ok := r.job.(diskRun); ok && !j.Fresh && !strings.HasSuffix(j.Pattern, "read") {

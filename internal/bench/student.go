@@ -40,7 +40,7 @@ func incompleteBeta(x, a, b float64) float64 {
 	gb, _ := math.Lgamma(b)
 	gab, _ := math.Lgamma(a + b)
 	front := math.Exp(gab-ga-gb+a*math.Log(x)+b*math.Log1p(-x)) / a
-	const terms = 200
+	const terms = 100
 	f := 1.0
 	for m := terms; m >= 1; m-- { // from its tail to its head
 		k := float64(m)

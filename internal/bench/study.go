@@ -79,6 +79,7 @@ type Experiment struct {
 	Targets []DiskUsed   `json:"targets,omitempty"`
 	Design  Design       `json:"design"`
 	Rows    []StudyRow   `json:"rows,omitempty"`
+	Carry   []CarryOver  `json:"carry_over,omitempty"`
 	Trials  []StudyTrial `json:"trials,omitempty"` // in the order in which they ran
 	Notes   []string     `json:"notes,omitempty"`
 }
@@ -107,6 +108,16 @@ type Design struct {
 	WarmMillis  int64   `json:"warm_ms"`                    // before it, not counted
 	Published   string  `json:"published_design,omitempty"` // what the publication did where that differs: "20 s after 3 s"
 	Steady      *Steady `json:"steady,omitempty"`           // a solid state disk was written until its speed was level
+	Batch       *Batch  `json:"batch,omitempty"`            // trials of an arm run one after the other; absent: in turn with the others
+}
+
+// Batch is the design against carry-over: several trials of an arm in a row, of which the first, which come after another arm, do
+// not count. The datum of a round is the mean of the others.
+type Batch struct {
+	Trials  int    `json:"trials"`           // of an arm in a row
+	Dropped int    `json:"dropped"`          // of these, the first
+	Rounds  int    `json:"rounds,omitempty"` // measured so after those in turn, which then do not count; absent: all rounds are
+	Why     string `json:"why"`
 }
 
 // Steady says whether a disk was in its steady state before the trials.
@@ -152,12 +163,14 @@ type Figure struct {
 	Host       float64 `json:"host,omitempty"`      // in the measure's unit
 	Node       float64 `json:"container,omitempty"` // in the measure's unit
 	PenaltyPct float64 `json:"penalty_pct"`
-	What       string  `json:"what"` // "LXC, Intel DC P3700, 2015"
+	What       string  `json:"what"`          // "LXC, Intel DC P3700, 2015"
+	Arm        string  `json:"arm,omitempty"` // whose like was measured, where an experiment has several: sriov
 }
 
 // StudyTrial is one trial in one arm. Round 0 is the warm-up, rounds below 0 are the pilot: neither counts.
 type StudyTrial struct {
 	Head
+	Batch      int                `json:"batch,omitempty"` // its place in a batch, from 1
 	Session    int                `json:"session"`
 	Leg        int                `json:"leg,omitempty"`    // how often the session had been resumed
 	Values     map[string]float64 `json:"values,omitempty"` // absent where it failed
@@ -167,12 +180,12 @@ type StudyTrial struct {
 
 // Conditions are what else went on during a trial. What could not be read is absent.
 type Conditions struct {
-	CPUMHz    float64 `json:"cpu_mhz,omitempty"`     // mean of all CPUs at the end of the trial
-	StealPct  float64 `json:"steal_pct"`             // of all CPUs' time: taken by the hypervisor
-	OtherPct  float64 `json:"other_cpu_pct"`         // of all CPUs' time: used by what is not part of the trial
-	Throttled int64   `json:"throttled,omitempty"`   // times that a CPU got too hot
-	DiskTempC float64 `json:"disk_temp_c,omitempty"` // after it
-	CPUTempC  float64 `json:"cpu_temp_c,omitempty"`  // hottest zone, after it
+	CPUMHz    float64  `json:"cpu_mhz,omitempty"`       // mean of all CPUs at the end of the trial
+	StealPct  *float64 `json:"steal_pct,omitempty"`     // of all CPUs' time: taken by the hypervisor; nil: the trial was too short to tell
+	OtherPct  *float64 `json:"other_cpu_pct,omitempty"` // of all CPUs' time: used by what is not part of the trial; nil as above
+	Throttled int64    `json:"throttled,omitempty"`     // times that a CPU got too hot
+	DiskTempC float64  `json:"disk_temp_c,omitempty"`   // after it
+	CPUTempC  float64  `json:"cpu_temp_c,omitempty"`    // hottest zone, after it
 }
 
 // JSON writes the study as one indented document.

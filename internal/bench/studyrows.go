@@ -11,7 +11,7 @@ func (e *Experiment) analyse(marginPct float64) {
 	e.disturb()
 	var measured []StudyRow
 	for _, r := range e.Rows {
-		by, failed := e.byArm(r.Name, func(t StudyTrial) bool { return t.Round > 0 })
+		by, failed := e.byArm(r.Name, e.counts)
 		if len(by) == 0 {
 			continue // interrupted before it
 		}
@@ -28,15 +28,15 @@ func (e *Experiment) analyse(marginPct float64) {
 		measured = append(measured, r)
 	}
 	e.Rows = measured
-	e.correct()
 }
 
 // slot is where a trial belongs to a block: rounds of different sessions have nothing in common.
 type slot struct{ session, round int }
 
-// byArm returns what those of a row's trials measured that are wanted.
+// byArm returns what those of a row's trials measured that are wanted: the mean of those of a batch.
 func (e *Experiment) byArm(row string, wanted func(StudyTrial) bool) (by map[string]map[slot]StudyTrial, failed bool) {
 	by = map[string]map[slot]StudyTrial{}
+	in := map[string]map[slot][]map[string]float64{}
 	for _, t := range e.Trials {
 		if t.Row != row || !wanted(t) {
 			continue
@@ -46,9 +46,13 @@ func (e *Experiment) byArm(row string, wanted func(StudyTrial) bool) (by map[str
 			continue
 		}
 		if by[t.Arm] == nil {
-			by[t.Arm] = map[slot]StudyTrial{}
+			by[t.Arm], in[t.Arm] = map[slot]StudyTrial{}, map[slot][]map[string]float64{}
 		}
-		by[t.Arm][slot{t.Session, t.Round}] = t
+		at := slot{t.Session, t.Round}
+		in[t.Arm][at] = append(in[t.Arm][at], t.Values)
+		t.Disturbed = slices.Concat(by[t.Arm][at].Disturbed, t.Disturbed)
+		t.Values = meanOf(in[t.Arm][at])
+		by[t.Arm][at] = t
 	}
 	return by, failed
 }
@@ -92,17 +96,14 @@ func (e *Experiment) compare(arm string, ref, trials map[slot]StudyTrial, margin
 		if !m.Compared {
 			continue
 		}
-		d, sessions := m.ratios(ref, trials)
-		if len(d) == 0 {
+		b, sessions := m.blocks(ref, trials)
+		if len(b.arm) == 0 {
 			continue
 		}
-		locate := estimate
+		t := b.tests(marginPct)
+		c := StudyComparison{Arm: arm, Measure: m.Name, Penalty: b.judge(marginPct, m.toPct), P: t.P, PEquiv: t.PEquiv}
 		if e.Arms[0].Name == askedArm { // it was not measured, so nothing in a round cancels the noise of the round
-			locate = located
-		}
-		c := StudyComparison{
-			Arm: arm, Measure: m.Name, Penalty: judgeBy(locate, d, marginPct, m.toPct),
-			P: differs(d), PEquiv: notEquivalent(d, logMargin(marginPct)),
+			c.Penalty = judgeBy(located, b.logs(), marginPct, m.toPct)
 		}
 		if len(sessions) > 1 {
 			for _, number := range slices.Sorted(maps.Keys(sessions)) {
@@ -114,9 +115,9 @@ func (e *Experiment) compare(arm string, ref, trials map[slot]StudyTrial, margin
 	return all
 }
 
-// ratios returns the log ratios of all blocks in which both arms were measured, more being better; in the order of
-// sessions and rounds, and by session.
-func (m Measure) ratios(ref, trials map[slot]StudyTrial) (all []float64, sessions map[int][]float64) {
+// blocks returns those in which both arms were measured, more being better, in the order of sessions and rounds; and the log
+// ratios by session.
+func (m Measure) blocks(ref, trials map[slot]StudyTrial) (all blocks, sessions map[int][]float64) {
 	host, arm := map[int]map[int]float64{}, map[int]map[int]float64{}
 	for into, from := range map[*map[int]map[int]float64]map[slot]StudyTrial{&host: ref, &arm: trials} {
 		for at, t := range from {
@@ -131,35 +132,12 @@ func (m Measure) ratios(ref, trials map[slot]StudyTrial) (all []float64, session
 	}
 	sessions = map[int][]float64{}
 	for _, number := range slices.Sorted(maps.Keys(arm)) {
-		if d := logRatios(host[number], arm[number]); len(d) > 0 {
-			sessions[number] = d
-			all = append(all, d...)
+		if b := inBlocks(host[number], arm[number]); len(b.arm) > 0 {
+			sessions[number] = b.logs()
+			all.ref, all.arm = append(all.ref, b.ref...), append(all.arm, b.arm...)
 		}
 	}
 	return all, sessions
-}
-
-// correct gives each comparison its verdict among all of its table: of the rows of one arm and measure.
-func (e *Experiment) correct() {
-	type table struct{ arm, measure string }
-	tables := map[table][]*StudyComparison{}
-	for i := range e.Rows {
-		for j := range e.Rows[i].Compared {
-			c := &e.Rows[i].Compared[j]
-			at := table{c.Arm, c.Measure}
-			tables[at] = append(tables[at], c)
-		}
-	}
-	for _, cs := range tables {
-		differ, equal := make([]float64, len(cs)), make([]float64, len(cs))
-		for i, c := range cs {
-			differ[i], equal[i] = c.P, c.PEquiv
-		}
-		differ, equal = holm(differ), holm(equal)
-		for i, c := range cs {
-			c.Corrected = corrected(differ[i], equal[i], c.Penalty.PenaltyPct)
-		}
-	}
 }
 
 // corrected is decide for adjusted p-values.

@@ -103,7 +103,7 @@ func RunStudy(ctx context.Context, o StudyOptions, lab Lab, path string, progres
 			}
 		}
 	}
-	where, err := computer()
+	where, err := Computer()
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func ResumeStudy(ctx context.Context, lab Lab, path string, progress func(Progre
 	if err != nil {
 		return nil, err
 	}
-	where, err := computer()
+	where, err := Computer()
 	if err != nil {
 		return nil, err
 	}
@@ -150,10 +150,7 @@ func ResumeStudy(ctx context.Context, lab Lab, path string, progress func(Progre
 func (s *study) finish(cause error) (*Study, error) {
 	s.Ended = time.Now().UTC()
 	s.Partial = cause != nil
-	for i := range s.Experiments {
-		e := &s.Experiments[i]
-		e.analyse(s.MarginPct)
-	}
+	s.Judge()
 	counted := slices.ContainsFunc(s.Experiments, func(e Experiment) bool { return len(e.Rows) > 0 })
 	if cause != nil && !counted {
 		return nil, cause

@@ -99,7 +99,7 @@ func (r *Report) textPenalties(b *strings.Builder) {
 
 func (r *Report) textNotes(b *strings.Builder) {
 	wrap(b, "", fmt.Sprintf("The margin is %s %%: `equivalent` says that a difference is shown to be smaller (two one-sided tests at 5 %%: "+
-		"the 90 %% interval lies inside), `worse` and `better` "+
+		"the 90 %% interval lies inside, that of the pairs and that of all trials together), `worse` and `better` "+
 		"that there is a difference and not one shown to be smaller, `undecided` that this run cannot tell. "+
 		"`could` is the smallest margin that this run could have decided, in %%. LXC'15: a container in the published "+
 		"measurement, on another machine (512 threads for reads).", short(r.MarginPct)))
@@ -107,6 +107,12 @@ func (r *Report) textNotes(b *strings.Builder) {
 		wrap(b, "", s)
 	}
 	if s := correctionNote(r.lines()); s != "" {
+		wrap(b, "", s)
+	}
+	if s := totalsNote(r.lines()); s != "" {
+		wrap(b, "! ", s)
+	}
+	if s := CarryNote(r.Carry); s != "" {
 		wrap(b, "", s)
 	}
 	for _, row := range r.Rows {

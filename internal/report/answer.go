@@ -99,7 +99,9 @@ func (r *Report) status() (text string, alarm bool) {
 	rows, marked, trials, seen := 0, 0, 0, 0
 	for i := range r.Study.Experiments {
 		for _, t := range r.Study.Experiments[i].Trials {
-			trials++
+			if t.Conditions.OtherPct != nil {
+				trials++
+			}
 			if len(t.Disturbed) > 0 {
 				seen++
 			}
@@ -114,7 +116,7 @@ func (r *Report) status() (text string, alarm bool) {
 	if marked > 0 {
 		text := fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers", marked, plural(rows, "row"))
 		if trials > 0 { // of some documents what went on beside the trials is not known
-			text += fmt.Sprintf("; something else was seen to use the machine in %d of %s", seen, plural(trials, "trial"))
+			text += fmt.Sprintf("; something else was seen to use the machine in %d of %s that can tell", seen, plural(trials, "trial"))
 		}
 		s = append(s, text+".")
 	}
@@ -144,7 +146,26 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 	if len(none) > 0 {
 		s += "; " + strings.Join(none, ", ")
 	}
-	return s + "."
+	return s + "." + oneByOne(main)
+}
+
+// oneByOne says what the comparisons would be called without the correction for all of them, where that is something else.
+func oneByOne(main []line) string {
+	alone, other := map[bench.Verdict]int{}, false
+	for _, l := range main {
+		alone[l.c.Penalty.Verdict]++
+		other = other || l.c.Penalty.Verdict != verdict(l.c)
+	}
+	if !other {
+		return ""
+	}
+	var said []string
+	for _, v := range []bench.Verdict{bench.Equivalent, bench.Worse, bench.Better, bench.Undecided} {
+		if alone[v] > 0 {
+			said = append(said, fmt.Sprintf("%d %s", alone[v], v))
+		}
+	}
+	return fmt.Sprintf(" That is corrected for all %d together (at most one page in 20 without a difference has a false call); one by one: %s.", len(main), strings.Join(said, ", "))
 }
 
 // against names what the experiments of a study are compared with.

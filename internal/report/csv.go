@@ -15,6 +15,7 @@ var columns = [...]string{
 	"experiment", "row", "value", "arm", "measure", "unit", "less_is_better", "host_median", "arm_median", "pairs", "penalty_pct",
 	"ci95_low", "ci95_high", "ci90_low", "ci90_high", "margin_pct", "verdict", "verdict_by_itself", "could_decide_pct",
 	"p_differs", "p_equivalent", "published_host", "published_arm", "published_penalty_pct", "flags", "partial", "emulated",
+	"totals_penalty_pct", "totals_ci90_low", "totals_ci90_high",
 }
 
 // CSV writes a line for each measure of each row and arm but the reference. Fields that do not apply are empty.
@@ -55,14 +56,21 @@ func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m
 	}
 	l := []string{e.Name, row.Name, number(row.Value), arm, m.Name, m.Unit, strconv.FormatBool(m.LessIsBetter), number(h), number(v)}
 	l = append(l, csvPenalty(c, r.Study.MarginPct)...)
-	f := printed(row, m.Name)
+	f := printedFor(e, row, arm, m.Name)
 	if f == nil || arm == nullArm {
 		l = append(l, "", "", "")
 	} else {
 		l = append(l, nonzero(f.Host), nonzero(f.Node), number(&f.PenaltyPct))
 	}
 	l = append(l, strings.Join(flags, " "), strconv.FormatBool(r.Study.Partial), r.Study.Emulated)
-	return l
+	together := make([]string, 3)
+	if c != nil && c.Penalty.Totals != nil {
+		together[0] = number(&c.Penalty.Totals.PenaltyPct)
+		if i := c.Penalty.Totals.CI90Pct; i != nil {
+			together[1], together[2] = number(&i[0]), number(&i[1])
+		}
+	}
+	return append(l, together...)
 }
 
 // csvPenalty are the twelve fields of a comparison.

@@ -76,6 +76,14 @@ func experimentFacts(e *bench.Experiment) []Fact {
 		pairs += fmt.Sprintf(". The time was too short for them: with this many, a margin of %s %% can be decided", figure(d.CouldPct))
 	}
 	addFact(&all, "design", pairs)
+	if b := d.Batch; b != nil {
+		text := fmt.Sprintf("%d trials of an arm in a row, of which the first %d do not count; the datum of a round is the mean of the others. Why: %s", b.Trials, b.Dropped, b.Why)
+		if b.Rounds > 0 {
+			text = fmt.Sprintf("MEASURED AGAIN after the pairs, which do not count: %d rounds of ", b.Rounds) + text
+		}
+		addFact(&all, "batches", text)
+	}
+	addFact(&all, "carry-over", carry(e))
 	if s := d.Steady; s != nil {
 		text := fmt.Sprintf("reached after %.0f s of writing (%s)", s.Seconds, s.Criterion)
 		if !s.Attained {
@@ -90,6 +98,22 @@ func experimentFacts(e *bench.Experiment) []Fact {
 	return all
 }
 
+// carry says whether what one trial leaves behind changes the next.
+func carry(e *bench.Experiment) string {
+	if e.Design.Batch == nil || len(e.Carry) == 0 {
+		return strings.TrimPrefix(bench.CarryNote(e.Carry), "Carry-over from one trial to the next: ")
+	}
+	least := 1.0
+	for _, c := range e.Carry {
+		least = min(least, c.Adjusted)
+	}
+	text := "the first trials of a batch that count are not shown to differ from those after them"
+	if least <= 0.05 {
+		text = "CARRY-OVER LEFT: the first trials of a batch that count still differ from those after them"
+	}
+	return fmt.Sprintf("%s (smallest p = %s, corrected for %d arms)", text, figure(least), len(e.Carry))
+}
+
 func millis(ms int64) string { return (time.Duration(ms) * time.Millisecond).String() }
 
 // target describes a disk: "file /srv/x of 1024 MiB; nvme0n1 (MODEL), scheduler none; xfs on /srv (noatime)".
@@ -100,7 +124,7 @@ func target(t bench.DiskUsed) string {
 		disk += " (" + t.Model + ")"
 	}
 	if disk != "" {
-		if t.Rotational == "1" {
+		if t.Turns() {
 			disk += ", turning"
 		}
 		if t.Scheduler != "" {
@@ -127,21 +151,31 @@ func conditions(e *bench.Experiment) string {
 		return ""
 	}
 	var steal, other, hot float64
-	throttled, failed := int64(0), 0
+	throttled, failed, told := int64(0), 0, 0
 	for _, t := range e.Trials {
 		if t.Round <= 0 {
 			continue
 		}
 		c := t.Conditions
-		steal, other = max(steal, c.StealPct), max(other, c.OtherPct)
+		if c.StealPct != nil && c.OtherPct != nil {
+			told++
+			steal, other = max(steal, *c.StealPct), max(other, *c.OtherPct)
+		}
 		hot = max(hot, c.DiskTempC, c.CPUTempC)
 		throttled += c.Throttled
 		if t.Error != "" {
 			failed++
 		}
 	}
-	s := fmt.Sprintf("%s: %d disturbed, %d failed; most CPU time taken by the hypervisor %s %%, by other programs %s %%",
-		plural(all, "trial"), marked, failed, figure(steal), figure(other))
+	s := fmt.Sprintf("%s: %d disturbed, %d failed; ", plural(all, "trial"), marked, failed)
+	if told == 0 {
+		s += "CPU time of the hypervisor and of other programs: not measured, the trials are too short for the kernel's ticks"
+	} else {
+		s += fmt.Sprintf("most CPU time taken by the hypervisor %s %%, by other programs %s %%", figure(steal), figure(other))
+	}
+	if told > 0 && told < all {
+		s += fmt.Sprintf(" (told of %s; the others are too short)", plural(told, "trial"))
+	}
 	if throttled > 0 {
 		s += fmt.Sprintf("; throttled by heat %s", plural(int(throttled), "time"))
 	}

@@ -104,6 +104,9 @@ func (r *Report) title() string {
 func makeSection(e *bench.Experiment, marginPct float64) section {
 	s := section{ID: slug(e.Name), About: e.About, Skipped: e.Skipped, Facts: experimentFacts(e)}
 	s.Notes = e.Notes
+	if d := disagree(e); d != "" {
+		s.Notes = append([]string{d}, e.Notes...)
+	}
 	if e.Skipped != "" || len(e.Rows) == 0 {
 		return s
 	}

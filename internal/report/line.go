@@ -2,6 +2,7 @@ package report
 
 import (
 	"slices"
+	"strings"
 
 	"berth/internal/bench"
 )
@@ -34,7 +35,7 @@ func lines(e *bench.Experiment) []line {
 			}
 			all = append(all, line{
 				exp: e, row: r, arm: c.Arm, measure: measureOf(e, c.Measure), main: !seen[c.Arm], c: c,
-				null: comparison(r, nullArm, c.Measure), printed: printed(r, c.Measure),
+				null: comparison(r, nullArm, c.Measure), printed: printedFor(e, r, c.Arm, c.Measure),
 			})
 			seen[c.Arm] = true
 		}
@@ -99,6 +100,23 @@ func printed(r *bench.StudyRow, measure string) *bench.Figure {
 	return nil
 }
 
+// printedFor is what was published of an arm's like. Where there are several arms it stands with none but its own: a figure of SR-IOV says
+// nothing about a bridge.
+func printedFor(e *bench.Experiment, r *bench.StudyRow, arm, measure string) *bench.Figure {
+	if f := printed(r, measure); f != nil && (likeOf(f) == arm || likeOf(f) == "" && len(compared(e)) < 2) {
+		return f
+	}
+	return nil
+}
+
+// likeOf is the arm whose like a published figure is of; older documents tell it in words alone.
+func likeOf(f *bench.Figure) string {
+	if f.Arm == "" && strings.Contains(f.What, "SR-IOV") {
+		return "sriov"
+	}
+	return f.Arm
+}
+
 // value is the median of an arm in one measure, nil if it has none.
 func value(r *bench.StudyRow, arm, measure string) *float64 {
 	for _, a := range r.Arms {
@@ -109,7 +127,7 @@ func value(r *bench.StudyRow, arm, measure string) *float64 {
 	return nil
 }
 
-// verdict is the one that holds for the whole table, where it was corrected.
+// verdict is the one that holds for the whole page, where it was corrected.
 func verdict(c *bench.StudyComparison) bench.Verdict {
 	switch {
 	case c == nil || c.Penalty == nil:

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"berth/internal/bench"
 	"berth/internal/jsonfile"
@@ -33,7 +34,7 @@ func Of(s *bench.Study, name string) (*Report, error) {
 // mostBytes bounds what is read: a run of a day has some tens of megabytes.
 const mostBytes = 1 << 30
 
-// Read reads what berth bench run, disk, net or isolation wrote with --json, or the evidence on null rows, or the same compressed by gzip, as a page has it
+// Read reads what any berth bench wrote with --json, or what else docs/evidence keeps, or the same compressed by gzip, as a page has it
 // attached. What it does not know is refused (exit code 2).
 func Read(in io.Reader, name string) (*Report, error) {
 	raw, err := io.ReadAll(io.LimitReader(in, mostBytes))
@@ -68,9 +69,25 @@ func parse(raw []byte) (s *bench.Study, title string, err error) {
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return nil, "", fmt.Errorf("not the JSON of berth bench: %s", jsonfile.Wrong(raw, err))
 	}
+	if strings.HasPrefix(head.Format, headlineFormat) {
+		s, err = as(raw, ofHeadline)
+		return s, "Berth: a storage service beside batch nodes", err
+	}
+	if strings.HasPrefix(head.Format, sharesFormat) {
+		s, err = as(raw, ofShares)
+		return s, "Berth: what nodes get of a disk", err
+	}
 	switch head.Format {
 	case bench.StudyFormat:
-		s, err = as(raw, func(s *bench.Study) *bench.Study { return s })
+		s, err = as(raw, ofStudy)
+	case bench.ExplainFormat:
+		s, err = as(raw, ofExplain)
+		title = "Berth benchmark: which ingredient of a node costs what"
+	case bench.KnownFormat:
+		s, err = as(raw, ofKnown)
+	case bench.StartFormat:
+		s, err = as(raw, ofStart)
+		title = "Berth benchmark: how fast nodes start"
 	case bench.Format:
 		s, err = as(raw, ofDisk)
 	case bench.NetFormat:
@@ -83,10 +100,24 @@ func parse(raw []byte) (s *bench.Study, title string, err error) {
 	case "":
 		err = fmt.Errorf("not the JSON of berth bench: it has no format")
 	default:
-		err = fmt.Errorf("its format is %q; this berth shows %s, %s, %s, %s and %s",
-			head.Format, bench.StudyFormat, bench.Format, bench.NetFormat, bench.IsolationFormat, bench.NullFormat)
+		err = fmt.Errorf("its format is %q; this berth shows %s, %s, %s, %s, %s, %s, %s, %s, %s1 and %s1",
+			head.Format, bench.StudyFormat, bench.Format, bench.NetFormat, bench.IsolationFormat, bench.ExplainFormat, bench.NullFormat, bench.KnownFormat,
+			bench.StartFormat, headlineFormat, sharesFormat)
 	}
 	return s, title, err
+}
+
+// headlineFormat begins the format's name of docs/evidence/headline*.json.
+const headlineFormat = "berth-headline/"
+
+// ofStudy takes away what a document tells of trials that are too short for it: some say 0.
+func ofStudy(s *bench.Study) *bench.Study {
+	for i := range s.Experiments {
+		for j := range s.Experiments[i].Trials {
+			s.Experiments[i].Trials[j].Untell(s.Machine.Cores)
+		}
+	}
+	return s
 }
 
 // as reads a document of one type as a study.

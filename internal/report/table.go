@@ -41,6 +41,9 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	if again(e) {
 		head = append(head, Cell{Text: reference(e) + " again, % (95 %)"})
 	}
+	if hasTotals(e) {
+		head = append(head, Cell{Text: "of all together, % (90 %)"})
+	}
 	head = append(head, Cell{Text: "could decide, %"})
 	if source {
 		head = append(head, Cell{Text: "published, %"})
@@ -84,6 +87,9 @@ func verdictCells(l line, arms, source bool) []Cell {
 		}
 		cells = append(cells, Cell{Text: text})
 	}
+	if hasTotals(l.exp) {
+		cells = append(cells, Cell{Text: totals(p)})
+	}
 	cells = append(cells, Cell{Text: couldOf(p)})
 	if source {
 		s := "-"
@@ -100,6 +106,41 @@ func verdictCells(l line, arms, source bool) []Cell {
 		flags = append(flags, string(f))
 	}
 	return append(cells, Cell{Text: strings.Join(flags, ", "), Class: "text"})
+}
+
+// someChange says whether the correction takes away or gives a verdict.
+func someChange(e *bench.Experiment) bool {
+	return slices.ContainsFunc(lines(e), func(l line) bool { return verdict(l.c) != l.c.Penalty.Verdict })
+}
+
+// hasTotals says whether the second estimate is there: older documents have the first alone.
+func hasTotals(e *bench.Experiment) bool {
+	return slices.ContainsFunc(lines(e), func(l line) bool { return l.c.Penalty.Totals != nil })
+}
+
+func totals(p *bench.Comparison) string {
+	switch {
+	case p.Totals == nil:
+		return "-"
+	case p.Totals.CI90Pct == nil:
+		return signed(p.Totals.PenaltyPct) + " (no ends)"
+	}
+	return fmt.Sprintf("%s (%s to %s)", signed(p.Totals.PenaltyPct), signed(p.Totals.CI90Pct[0]), signed(p.Totals.CI90Pct[1]))
+}
+
+// disagree names the comparisons in which all blocks together lose something else than a block as a rule.
+func disagree(e *bench.Experiment) string {
+	var rows []string
+	for _, l := range lines(e) {
+		p := l.c.Penalty
+		if l.main && p.Totals != nil && p.CI95Pct != nil && (p.Totals.PenaltyPct < p.CI95Pct[0] || p.Totals.PenaltyPct > p.CI95Pct[1]) {
+			rows = append(rows, fmt.Sprintf("%s %s: %s %%", l.row.Name, l.arm, signed(p.Totals.PenaltyPct)))
+		}
+	}
+	if rows == nil {
+		return ""
+	}
+	return "all trials together lose something else than a pair as a rule, outside its 95 % interval: a few trials of one arm decide the sum (" + strings.Join(rows, "; ") + ")"
 }
 
 // again says whether the reference was measured twice, beside something else.
@@ -211,13 +252,18 @@ func longTable(e *bench.Experiment) Table {
 				t.Lines = append(t.Lines, TableLine{Cells: cells})
 			}
 			if f := printed(r, m.Name); f != nil {
-				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: []Cell{
-					{Text: f.What, Class: "text"},
-					{Text: named(m), Class: "text"},
-					scaledOrNone(f.Host, m),
-					scaledOrNone(f.Node, m),
-					{Text: signed(f.PenaltyPct), Class: "pct"},
-				}})
+				cells := []Cell{{Text: f.What, Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m)}
+				for _, arm := range compared(e) {
+					if likeOf(f) != arm {
+						cells = append(cells, Cell{}, Cell{})
+						continue
+					}
+					cells = append(cells, scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
+				}
+				if !slices.Contains(compared(e), likeOf(f)) { // beside no column of ours: in words
+					cells[0].Text += fmt.Sprintf(": %s there, %s %%", scaledOrNone(f.Node, m).Text, signed(f.PenaltyPct))
+				}
+				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: cells})
 			}
 		}
 	}

@@ -72,6 +72,12 @@ func (t *text) experiment(e *bench.Experiment) {
 			t.row(line, l)
 		}
 	}
+	if someChange(e) {
+		t.wrap("", "After a stroke: what the row by itself is called (e: equivalent, w: worse, b: better, u: undecided).")
+	}
+	if s := disagree(e); s != "" {
+		t.wrap("! ", s)
+	}
 	for _, f := range flagMeanings(e) {
 		t.wrap("! ", f.Name+" ("+strings.Join(flagged(e, f.Name), ", ")+"): "+f.Value)
 	}
@@ -106,6 +112,9 @@ func (t *text) row(format string, l line) {
 		s += " (" + signed(p.CI95Pct[0]) + ".." + signed(p.CI95Pct[1]) + ")"
 	}
 	v := string(verdict(l.c))
+	if alone := string(p.Verdict); alone != "" && v != alone && v == string(bench.Undecided) { // a correction takes verdicts away, and gives none
+		v += "/" + alone[:1]
+	}
 	if len(l.row.Flags) > 0 {
 		v += "!"
 	}

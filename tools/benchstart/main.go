@@ -1,7 +1,7 @@
 // Command benchstart measures how fast berth starts nodes, beside plain runc, on this machine: make bench-start.
 //
-// Everything that is compared is measured in one run, interleaved. It prints a table, writes JSON with -json, and exits
-// with 1 when a target is missed.
+// What is compared is measured in batches of one and the other, because either starts slower after the other than after itself, in
+// several runs, which are the units of the interval. It prints a table, writes JSON with -json, and exits with 1 when a target is missed.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,30 +23,22 @@ import (
 	measure "berth/internal/bench"
 )
 
-// row is one measurement beside its target.
-type row struct {
-	What    string    `json:"what"`
-	Berth   float64   `json:"berth"`
-	Other   float64   `json:"other,omitempty"` // what it is compared with
-	Unit    string    `json:"unit"`
-	Ratio   float64   `json:"ratio,omitempty"`
-	Target  string    `json:"target"`
-	Met     bool      `json:"met"`
-	Samples []float64 `json:"samples,omitempty"`
-	Others  []float64 `json:"other_samples,omitempty"`
-}
-
 type bench struct {
-	berth, runc, dir, image string
-	pairs, many             int
-	rows                    []row
+	berth, runc, dir, root, image string
+	many                          int
+	order                         *rand.Rand
+	measure.StartReport
 }
 
 func main() {
 	b := bench{}
 	out := flag.String("json", "", "write every sample to `FILE`")
 	flag.StringVar(&b.berth, "berth", "build/berth", "the berth to measure")
-	flag.IntVar(&b.pairs, "pairs", 50, "pairs of what is compared")
+	flag.IntVar(&b.Runs, "runs", 5, "runs of what is compared: the units of the interval")
+	flag.IntVar(&b.Rounds, "rounds", 10, "rounds of a run: a batch of each arm in random order")
+	flag.IntVar(&b.Batch.Trials, "batch", 5, "trials of an arm in a row")
+	flag.IntVar(&b.Batch.Dropped, "drop", 2, "of these, the first ones that do not count: they come after the other arm")
+	flag.Uint64Var(&b.Seed, "seed", uint64(rand.Uint32()), "of the order")
 	flag.IntVar(&b.many, "many", 1000, "nodes for ls")
 	flag.StringVar(&b.dir, "dir", "/dev/shm", "where all is kept, runc's state too: a tmpfs, as /run is on most hosts")
 	flag.Parse()
@@ -73,11 +66,21 @@ func (b *bench) run(out string) (err error) {
 	if err := measure.BusyboxRoot(b.image); err != nil {
 		return err
 	}
-	for _, row := range []func() error{b.version, b.foreground, b.applyRemove, b.hundred, b.list} {
+	if b.Runs < 1 || b.Rounds < 1 || b.Batch.Dropped < 0 || b.Batch.Trials < b.Batch.Dropped+2 {
+		return errors.New("want at least one run and round, and two trials of a batch that count")
+	}
+	b.Format, b.Started, b.order = measure.StartFormat, time.Now().UTC(), rand.New(rand.NewPCG(b.Seed, 0))
+	b.Batch.Why = "either starts slower after the other than after itself"
+	if b.Machine, err = measure.Computer(); err != nil {
+		return err
+	}
+	b.root = "root"
+	for _, row := range []func() error{b.version, b.compared, b.hundred, b.list} {
 		if err := row(); err != nil {
 			return err
 		}
 	}
+	b.Ended = time.Now().UTC()
 	return b.report(out)
 }
 
@@ -94,12 +97,12 @@ func call(name string, args ...string) (float64, error) {
 }
 
 func (b *bench) at(args ...string) []string {
-	return append([]string{"--root", filepath.Join(b.dir, "root")}, args...)
+	return append([]string{"--root", filepath.Join(b.dir, b.root)}, args...)
 }
 
 func (b *bench) version() error {
 	var all []float64
-	for range b.pairs {
+	for range 50 {
 		ms, err := call(b.berth, "--version")
 		if err != nil {
 			return err
@@ -107,36 +110,114 @@ func (b *bench) version() error {
 		all = append(all, ms)
 	}
 	m := measure.MedianOf(all)
-	b.rows = append(b.rows, row{What: "berth --version", Berth: m, Unit: "ms", Target: "under 10 ms", Met: m < 10, Samples: all})
+	b.Rows = append(b.Rows, measure.StartRow{What: "berth --version", Berth: m, Unit: "ms", Target: "under 10 ms", Met: m < 10, Samples: all})
 	return nil
+}
+
+// comparison is what is compared with what, as one trial of each in milliseconds.
+type comparison struct {
+	what         string
+	most         float64
+	ours, theirs func() (float64, error)
+}
+
+// compared measures all comparisons run by run. Each run has folders of its own, and so another keeper and other groups.
+func (b *bench) compared() error {
+	var rows []measure.StartRow
+	for i := range b.Runs {
+		b.root = "root-" + strconv.Itoa(i)
+		all := []comparison{}
+		for _, make := range []func(run string) (comparison, error){b.foreground, b.applyRemove} {
+			c, err := make(strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			all = append(all, c)
+		}
+		for j, c := range all {
+			if i == 0 {
+				rows = append(rows, measure.StartRow{What: c.what, Unit: "ms", Target: fmt.Sprintf("at most %.1f times, by the upper end", c.most)})
+			}
+			run, err := b.one(c)
+			if err != nil {
+				return err
+			}
+			rows[j].Runs = append(rows[j].Runs, run)
+			if i == b.Runs-1 {
+				rows[j] = b.judge(rows[j], c.most)
+			}
+		}
+	}
+	b.root = "root"
+	b.Rows = append(b.Rows, rows...)
+	return nil
+}
+
+// one measures one run.
+func (b *bench) one(c comparison) (run measure.StartRun, err error) {
+	arms := []struct {
+		name  string
+		trial func() (float64, error)
+	}{{"berth", c.ours}, {"runc", c.theirs}}
+	for _, a := range arms { // warm: the runtime is probed once a boot
+		if _, err := a.trial(); err != nil {
+			return run, err
+		}
+	}
+	for range b.Rounds {
+		for _, i := range b.order.Perm(len(arms)) {
+			x := measure.StartBatch{Arm: arms[i].name}
+			for range b.Batch.Trials {
+				ms, err := arms[i].trial()
+				if err != nil {
+					return run, err
+				}
+				x.MS = append(x.MS, ms)
+			}
+			run.Batches = append(run.Batches, x)
+		}
+	}
+	run.Berth, run.Other = measure.MedianOf(b.Batch.Kept(run.Batches, "berth")), measure.MedianOf(b.Batch.Kept(run.Batches, "runc"))
+	return run, nil
+}
+
+func (b *bench) judge(r measure.StartRow, most float64) measure.StartRow {
+	var ours, theirs []float64
+	for _, run := range r.Runs {
+		ours, theirs = append(ours, run.Berth), append(theirs, run.Other)
+	}
+	r.Berth, r.Other = measure.MedianOf(ours), measure.MedianOf(theirs)
+	r.Ratio, r.Carry = measure.RunsRatio(r.Runs), b.Batch.Settled(r.Runs, "berth", "runc")
+	r.Met = r.Ratio.CI95 != nil && r.Ratio.CI95[1] <= most
+	return r
 }
 
 // foreground compares berth run (user namespace, seccomp, network namespace, overlay) with runc run of the same root
 // without them.
-func (b *bench) foreground() error {
-	bundle, err := b.bundle("plain", "/bin/true")
+func (b *bench) foreground(run string) (comparison, error) {
+	bundle, err := b.bundle("plain-"+run, "/bin/true")
 	if err != nil {
-		return err
+		return comparison{}, err
 	}
-	run := func() (float64, error) {
+	ours := func() (float64, error) {
 		return call(b.berth, b.at("run", "--image", "dir:"+b.image, "--", "/bin/true")...)
 	}
 	plain := func() (float64, error) {
-		return call(b.runc, "--root", filepath.Join(b.dir, "runc"), "run", "--bundle", bundle, "plain-"+strconv.Itoa(os.Getpid()))
+		return call(b.runc, "--root", filepath.Join(b.dir, "runc-"+run), "run", "--bundle", bundle, "plain-"+strconv.Itoa(os.Getpid()))
 	}
-	return b.compare("run a command and remove the node", "runc run", 1.5, run, plain)
+	return comparison{"run a command and remove the node / runc run", 1.5, ours, plain}, nil
 }
 
 // applyRemove compares the making and removing of a lasting node.
-func (b *bench) applyRemove() error {
-	bundle, err := b.bundle("lasting", "/bin/sleep", "1000")
+func (b *bench) applyRemove(run string) (comparison, error) {
+	bundle, err := b.bundle("lasting-"+run, "/bin/sleep", "1000")
 	if err != nil {
-		return err
+		return comparison{}, err
 	}
-	spec := filepath.Join(b.dir, "node.yaml")
+	spec := filepath.Join(b.dir, "node-"+run+".yaml")
 	text := "name: n\nimage: dir:" + b.image + "\ncommand: [/bin/sleep, \"1000\"]\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
-		return err
+		return comparison{}, err
 	}
 	ours := func() (float64, error) {
 		up, err := call(b.berth, b.at("apply", "-f", spec)...)
@@ -151,7 +232,7 @@ func (b *bench) applyRemove() error {
 		sum := 0.0
 		for _, args := range [][]string{{"create", "--bundle", bundle, id}, {"start", id}, {"delete", "--force", id}} {
 			// create's own output would be held open by the node: give it none
-			cmd := exec.Command(b.runc, append([]string{"--root", filepath.Join(b.dir, "runc")}, args...)...)
+			cmd := exec.Command(b.runc, append([]string{"--root", filepath.Join(b.dir, "runc-"+run)}, args...)...)
 			start := time.Now()
 			if err := cmd.Run(); err != nil {
 				return 0, fmt.Errorf("runc %s: %w", args[0], err)
@@ -160,40 +241,7 @@ func (b *bench) applyRemove() error {
 		}
 		return sum, nil
 	}
-	return b.compare("make, start and remove a node", "runc create, start, delete -f", 0.8, ours, theirs)
-}
-
-// compare measures both in turn, the first of each pair alternating.
-func (b *bench) compare(what, with string, most float64, ours, theirs func() (float64, error)) error {
-	if _, err := ours(); err != nil { // warm: the runtime is probed once a boot
-		return err
-	}
-	if _, err := theirs(); err != nil {
-		return err
-	}
-	var a, o []float64
-	for i := range b.pairs {
-		first, second, x, y := ours, theirs, &a, &o
-		if i%2 == 1 {
-			first, second, x, y = theirs, ours, &o, &a
-		}
-		for _, m := range []struct {
-			f  func() (float64, error)
-			to *[]float64
-		}{{first, x}, {second, y}} {
-			ms, err := m.f()
-			if err != nil {
-				return err
-			}
-			*m.to = append(*m.to, ms)
-		}
-	}
-	r := measure.MedianOf(a) / measure.MedianOf(o)
-	b.rows = append(b.rows, row{
-		What: what + " / " + with, Berth: measure.MedianOf(a), Other: measure.MedianOf(o), Unit: "ms", Ratio: r,
-		Target: fmt.Sprintf("at most %.1f times", most), Met: r <= most, Samples: a, Others: o,
-	})
-	return nil
+	return comparison{"make, start and remove a node / runc create, start, delete -f", 0.8, ours, theirs}, nil
 }
 
 // bundle makes a plain bundle as runc spec makes it: no user namespace, no network, no terminal.
@@ -219,9 +267,9 @@ func (b *bench) hundred() error {
 	time.Sleep(time.Second)
 	pss := b.pssOfNodes()
 	each := (float64(before-available()) - pss) / n / 1024
-	b.rows = append(b.rows,
-		row{What: "100 nodes, 8 at a time", Berth: took, Unit: "s", Target: "under 4 s", Met: took < 4},
-		row{What: "memory a node, beside its own process", Berth: each, Unit: "MiB", Target: "under 1 MiB", Met: each < 1})
+	b.Rows = append(b.Rows,
+		measure.StartRow{What: "100 nodes, 8 at a time", Berth: took, Unit: "s", Target: "under 4 s", Met: took < 4},
+		measure.StartRow{What: "memory a node, beside its own process", Berth: each, Unit: "MiB", Target: "under 1 MiB", Met: each < 1})
 	return b.removeMany(n)
 }
 
@@ -238,7 +286,7 @@ func (b *bench) list() error {
 		all = append(all, ms)
 	}
 	m := measure.MedianOf(all)
-	b.rows = append(b.rows, row{What: fmt.Sprintf("berth ls of %d running nodes", b.many), Berth: m, Unit: "ms", Target: "under 100 ms", Met: m < 100, Samples: all})
+	b.Rows = append(b.Rows, measure.StartRow{What: fmt.Sprintf("berth ls of %d running nodes", b.many), Berth: m, Unit: "ms", Target: "under 100 ms", Met: m < 100, Samples: all})
 	return b.removeMany(b.many)
 }
 
@@ -317,29 +365,38 @@ func (b *bench) pssOfNodes() float64 {
 
 func (b *bench) report(out string) error {
 	missed := 0
-	fmt.Printf("%-52s %9s %9s  %s\n", "", "berth", "other", "target")
-	for _, r := range b.rows {
-		other := "-"
-		if r.Other != 0 {
+	fmt.Printf("%-62s %9s %9s  %s\n", "", "berth", "runc", "target")
+	for _, r := range b.Rows {
+		other, ratio := "-", ""
+		if r.Ratio != nil {
 			other = fmt.Sprintf("%.1f %s", r.Other, r.Unit)
+			ratio = fmt.Sprintf(" %.2f", r.Ratio.Factor)
+			if r.Ratio.CI95 != nil {
+				ratio += fmt.Sprintf(" (%.2f..%.2f)", r.Ratio.CI95[0], r.Ratio.CI95[1])
+			}
 		}
 		verdict := "met"
 		if !r.Met {
 			verdict = "MISSED"
 			missed++
 		}
-		ratio := ""
-		if r.Ratio != 0 {
-			ratio = fmt.Sprintf(" (%.2f)", r.Ratio)
+		fmt.Printf("%-62s %9s %9s  %s: %s%s\n", r.What, fmt.Sprintf("%.1f %s", r.Berth, r.Unit), other, r.Target, verdict, ratio)
+		for _, c := range r.Carry {
+			word := "as those after them"
+			if c.Adjusted <= 0.05 {
+				word = "NOT as those after them: make batches longer (-batch, -drop)"
+			}
+			fmt.Printf("  the first trials of a batch of %s that count are %s (%+.1f %%, p = %.2g)\n", c.Arm, word, c.WorsePct, c.Adjusted)
 		}
-		fmt.Printf("%-52s %9s %9s  %s: %s%s\n", r.What, fmt.Sprintf("%.1f %s", r.Berth, r.Unit), other, r.Target, verdict, ratio)
 	}
+	fmt.Printf("Ratios: geometric mean of %d runs with its 95 %% interval, runs being the units; in a run %d batches of %d of each, the first %d of which do not count.\n",
+		b.Runs, b.Rounds, b.Batch.Trials, b.Batch.Dropped)
 	if out != "" {
-		text, err := json.MarshalIndent(b.rows, "", " ")
+		f, err := os.Create(out)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(out, append(text, '\n'), 0o644); err != nil {
+		if err := errors.Join(b.JSON(f), f.Close()); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,13 +35,9 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.Run, "run", 200*time.Millisecond, "length of a trial")
 	flag.DurationVar(&o.Warm, "warm", 50*time.Millisecond, "warm-up of a trial")
 	flag.Uint64Var(&o.Seed, "seed", 2015, "of the order of the trials")
-	again := flag.String("again", "", "measure nothing: judge the rows of this `FILE` again")
 	name := flag.String("machine", "", "name of this machine (default: its host name)")
 	flag.Parse()
 
-	if *again != "" {
-		return judgeAgain(*again, *out)
-	}
 	begun := time.Now()
 	rep, err := bench.NullRows(ctx, *rows, o, bench.Arms{Host: bench.Host, Null: bench.Host}, func(done, total int) {
 		fmt.Fprintf(os.Stderr, "%d of %d rows after %v\n", done, total, time.Since(begun).Round(time.Second))
@@ -59,20 +54,6 @@ func keep(dir string, rep *bench.NullReport) error {
 		write(filepath.Join(dir, "null-rows.json"), rep.JSON),
 		write(filepath.Join(dir, "null-rows.txt"), rep.Text),
 		rep.Text(os.Stdout))
-}
-
-// judgeAgain measures nothing.
-func judgeAgain(path, out string) error {
-	rep := &bench.NullReport{}
-	b, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(b, rep)
-	}
-	if err != nil {
-		return fmt.Errorf("read the results of an earlier run: %w", err)
-	}
-	rep.JudgeAgain()
-	return errors.Join(keep(out, rep), rep.Check())
 }
 
 func write(path string, to func(io.Writer) error) error {
