@@ -28,7 +28,7 @@ func made(t *testing.T, l Log) (node *os.File, s *Set) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	s, err = NewSet(func(node string, why error) { t.Logf("dropped: %v", why) })
+	s, err = NewSet(func(_ string, why error) { t.Logf("dropped: %v", why) })
 	if err == nil {
 		err = s.Open("n", l)
 	}

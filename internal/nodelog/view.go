@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 )
 
 // View reads a log while it grows, and goes on where a part becomes the old one.
@@ -136,17 +137,17 @@ func (p parts) copy(w io.Writer) error {
 func (p parts) seekLines(n int) error {
 	buf := make([]byte, 8192)
 	seen, last := 0, true // last: nothing that follows was looked at
-	for i := len(p) - 1; i >= 0; i-- {
-		if p[i] == nil {
+	for i, f := range slices.Backward(p) {
+		if f == nil {
 			continue
 		}
-		pos, err := p[i].Seek(0, io.SeekEnd)
+		pos, err := f.Seek(0, io.SeekEnd)
 		if err != nil {
 			return err
 		}
 		for pos > 0 && seen < n {
 			size := min(int64(len(buf)), pos)
-			if _, err := p[i].ReadAt(buf[:size], pos-size); err != nil {
+			if _, err := f.ReadAt(buf[:size], pos-size); err != nil {
 				return err
 			}
 			for ; size > 0 && seen < n; size, pos, last = size-1, pos-1, false {
@@ -158,7 +159,7 @@ func (p parts) seekLines(n int) error {
 				}
 			}
 		}
-		if _, err := p[i].Seek(pos, io.SeekStart); err != nil {
+		if _, err := f.Seek(pos, io.SeekStart); err != nil {
 			return err
 		}
 		if seen == n {

@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"strings"
 	"testing"
 
 	"berth/test/lab"
@@ -54,11 +55,26 @@ func TestKeeper(t *testing.T) {
 	t.Run("killed, and the node ended unseen", func(t *testing.T) {
 		apply(t, "name: e4\nimage: host\ncommand: [sleep, '1000']\n")
 		m.OK(t, killKeeper+"; pkill -9 -f '^sleep 1000'; sleep 0.2")
-		m.OK(t, "berth ls; berth repair; berth start e4")
+		if out := m.OK(t, "berth ls 2>&1"); !strings.Contains(out, "it is started again; ended meanwhile: 1") || !strings.Contains(out, "exited unknown, between ") && !strings.Contains(out, "exited 137") {
+			t.Errorf("ls: %s", out)
+		}
+		m.OK(t, "berth repair; berth start e4")
 		if s := show(t, m, "e4"); s.State != "running" {
 			t.Errorf("after start: %+v", s)
 		}
 		m.OK(t, "berth rm --force e4")
+	})
+
+	t.Run("killed, and the node writes on", func(t *testing.T) {
+		apply(t, `name: e7
+image: host
+command: [sh, -c, 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "line $i" >/dev/stdout; done; exec sleep 1000']
+`)
+		m.OK(t, killKeeper+`; pid=$(cat /run/berth/nodes/e7/pid)
+			for i in $(seq 600); do read call fd rest </proc/$pid/syscall; [ "$call $fd" = "1 0x1" ] && break; sleep 0.1; done; [ "$call $fd" = "1 0x1" ]
+			berth show e7 2>&1 >/dev/null | grep -q "it is started again"
+			for i in $(seq 600); do [ "$(berth logs -n 1 e7)" = "line 20000" ] && break; sleep 0.1; done
+			berth logs e7 >/tmp/got; seq -f "line %.0f" 20000 | cmp - /tmp/got; berth rm --force e7`)
 	})
 
 	t.Run("a slow start", func(t *testing.T) {
