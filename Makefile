@@ -65,6 +65,10 @@ $(LINT):
 bench-start: setup build ## how fast nodes start, beside plain runtimes
 	@scripts/bench-start
 
+.PHONY: bench-nodes
+bench-nodes: setup build ## 2,000 nodes with an interface on this host: made, listed, removed, nothing left (NODES=2000)
+	$(GO) run ./tools/benchnodes -berth build/berth -n $(or $(NODES),2000) -json build/bench-nodes.json
+
 .PHONY: evidence
 evidence: setup build ## the statistics that verdicts rest on: known difference, null rows, the anomaly (two hours)
 	@scripts/evidence

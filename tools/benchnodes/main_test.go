@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestSome does what make bench-nodes does, with a few nodes: they reach each other and leave nothing. The border between
+// two bridges is TestFullHostOnlyBridge's, in internal/link.
+func TestSome(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if _, err := exec.LookPath("/bin/busybox"); err != nil {
+		t.Skip("needs busybox")
+	}
+	berth := filepath.Join(t.TempDir(), "berth")
+	build := exec.Command("go", "build", "-o", berth, "../../cmd/berth")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	m := &many{berth: berth}
+	m.Nodes, m.AtOnce = 20, 4
+	if err := m.run("/var/tmp", ""); err != nil {
+		t.Fatal(err)
+	}
+	if m.Ports != m.Nodes {
+		t.Errorf("%d ports for %d nodes", m.Ports, m.Nodes)
+	}
+}
