@@ -37,6 +37,9 @@ func ensureBridge(h *netlink.Handle, name string) (int, error) {
 		}
 		step.Fault("bridge made")
 		l = br
+		if err := plugCables(h, name, br.Attrs().Index); err != nil {
+			return 0, err
+		}
 	}
 	if !isOwnBridge(l) {
 		return 0, refuse.Busyf("link %s is there and not Berth's: remove it, or name a bridge of yours as parent", name)

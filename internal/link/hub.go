@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -212,6 +213,25 @@ func cableEnd(h *netlink.Handle, l netlink.Link, bridge int) error {
 		return err
 	}
 	return h.LinkSetUp(l)
+}
+
+// plugCables gives a bridge that is made anew the cables back that the one before it had.
+func plugCables(h *netlink.Handle, name string, bridge int) error {
+	base, number, _ := strings.Cut(name, ".")
+	n, _ := strconv.Atoi(number) // the first has none
+	if chained(base, n) != name {
+		return nil
+	}
+	for _, end := range []string{fmt.Sprintf("%s%d-", cablePrefix, n), fmt.Sprintf("%s%d+", cablePrefix, n-1)} {
+		l, err := byName(h, end)
+		if err == nil && l != nil {
+			err = cableEnd(h, l, bridge)
+		}
+		if err != nil {
+			return fmt.Errorf("join bridge %s to the next: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // lastPort is the port that came last.

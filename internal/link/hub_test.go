@@ -99,6 +99,20 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	if err := reach(t, nodes[2].open(), nodes[0].open(), "192.0.2.1"); err != nil {
 		t.Error(err)
 	}
+	// Each of the two is removed: the nodes that were on it come back, and reach those of the other.
+	for _, bridge := range []string{"berthtest", chained("berthtest", 1)} {
+		l, err := h.LinkByName(bridge)
+		b.must(err)
+		b.must(h.LinkDel(l))
+		for i, n := range nodes {
+			if _, err := Reattach(context.Background(), plans[i], nil); err != nil {
+				t.Errorf("%s: %s: %v", bridge, n.name, err)
+			}
+		}
+		if err := reach(t, nodes[2].open(), nodes[0].open(), "192.0.2.1"); err != nil {
+			t.Errorf("%s was made again: %v", bridge, err)
+		}
+	}
 	empty(t, h)
 	for i, n := range nodes {
 		n.undo(plans[i])

@@ -52,6 +52,9 @@ func (m *Macvlan) Do(context.Context) error {
 	if parent == nil {
 		return refuse.NotFoundf("no link %s on this host", m.Parent)
 	}
+	if err := m.sweep(r.Handle); err != nil {
+		return err
+	}
 	a := attrs(m.Temp, m.MTU, mac)
 	a.ParentIndex, a.Namespace = parent.Attrs().Index, netlink.NsFd(r.ns.Fd())
 	if err := h.LinkAdd(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE}); err != nil {
@@ -66,6 +69,18 @@ func (m *Macvlan) Do(context.Context) error {
 		return fmt.Errorf("name link %s in the node %s: %w", m.Temp, m.If, err)
 	}
 	return nil
+}
+
+// sweep removes what a Do left that was killed before it named the link.
+func (m *Macvlan) sweep(h *netlink.Handle) error {
+	l, err := byName(h, m.Temp)
+	if err != nil {
+		return fmt.Errorf("find link %s in the node: %w", m.Temp, err)
+	}
+	if !m.isOurs(l) {
+		return nil
+	}
+	return remove(h, l)
 }
 
 // Verify finds the link in the node; Configure reads the rest back.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"berth/internal/image"
+	"berth/internal/link"
 	"berth/internal/oci"
 	"berth/internal/plan"
 	"berth/internal/step"
@@ -52,6 +53,11 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 		if did != "" {
 			all = append(all, Repaired{Node: name, Did: did})
+		}
+	}
+	if b.hub().Inode() != 0 { // its nodes may be gone without a trace
+		if err := (&link.Bridge{Lock: b.Layout.HostLock(), Hub: b.hub()}).Undo(ctx); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	did, err := b.repairProtected(ctx)

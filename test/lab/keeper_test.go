@@ -49,7 +49,7 @@ func TestKeeper(t *testing.T) {
 		if s := await(t, "e3", "exited"); s.Exit == nil || !s.Exit.Unknown && s.Exit.Code != 137 {
 			t.Errorf("exit: %+v", s.Exit)
 		}
-		m.OK(t, "! ip link show berth0; ! test -e /sys/fs/cgroup/berth; berth rm e3")
+		m.OK(t, "! test -e /run/berth/bridge; ! test -e /sys/fs/cgroup/berth; berth rm e3")
 	})
 
 	t.Run("killed, and the node ended unseen", func(t *testing.T) {

@@ -5,12 +5,13 @@ import (
 	"testing"
 )
 
-// testEnforced looks at what the adapter does with frames that it should not pass. A node cannot send them (it has no
+// testEnforced looks at what Berth's spoof check holds back, and then at what the adapter does with frames that it should not
+// pass, from a node that may send them (spoof: true). A node cannot send them (it has no
 // NET_RAW and no NET_ADMIN): the host's root sends them from the node's namespace. That they were sent is asserted in each
 // case, by the counter of the link that sent them. Whether they arrived is asserted for the VLAN of a function, and only
 // logged where this emulated adapter is known to let pass what others hold back; docs/sriov.md has the results.
 func testEnforced(t *testing.T, a, b *host) {
-	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ""))
+	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ", spoof: true"))
 	defer a.OK(t, "berth rm --force a")
 	known := func(mac string) bool { // whether the peer has seen a request from this MAC
 		return strings.Contains(b.inside(t, "peer", "ip neigh").Out, mac)
@@ -18,6 +19,19 @@ func testEnforced(t *testing.T, a, b *host) {
 	packets := func(h *host, node, link, way string) int { // way: RX or TX
 		return number(t, strings.TrimSpace(h.inside(t, node, "ip -s link show "+link+" | busybox awk '/"+way+":/ {getline; print $2}'").Out))
 	}
+	t.Run("held back by Berth", func(t *testing.T) {
+		a.OK(t, "berth apply -f "+a.vfNode(t, "held", "192.0.2.5", ""))
+		defer a.OK(t, "berth rm --force held")
+		if !a.reaches(t, "held", "192.0.2.2") {
+			t.Error("a node does not reach its peer under its own address")
+		}
+		const foreign = "02:00:00:00:00:08"
+		a.inside(t, "held", "ip link add link eth0 name m8 address "+foreign+" type macvlan mode bridge; ip addr add 192.0.2.78/24 dev m8; ip link set m8 up; busybox ping -I m8 -c 3 -W 1 192.0.2.2 || true; ip link del m8")
+		a.inside(t, "held", "ip addr add 192.0.2.79/24 dev eth0; busybox ping -I 192.0.2.79 -c 3 -W 1 192.0.2.2 || true; ip addr del 192.0.2.79/24 dev eth0")
+		if neighbours := b.inside(t, "peer", "ip neigh").Out; known(foreign) || strings.Contains(neighbours, "192.0.2.78") || strings.Contains(neighbours, "192.0.2.79") {
+			t.Errorf("the peer has heard from others' addresses:\n%s", neighbours)
+		}
+	})
 	t.Run("foreign source MAC", func(t *testing.T) {
 		const foreign = "02:00:00:00:00:07"
 		r := a.inside(t, "a", "ip link add link eth0 name m7 address "+foreign+" type macvlan mode bridge; ip addr add 192.0.2.77/24 dev m7; ip link set m7 up; busybox ping -I m7 -c 3 -W 1 192.0.2.2 || true")

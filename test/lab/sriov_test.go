@@ -370,6 +370,12 @@ func testReload(t *testing.T, a *host) {
 			if !a.reaches(t, node, "192.0.2.2") {
 				t.Errorf("%s does not reach its peer", node)
 			}
+			if r := a.inside(t, node, "tc filter show dev eth0 egress"); !strings.Contains(r.Out, "berth_antispoof") {
+				t.Errorf("%s sends without its spoof check: %s%s", node, r.Out, r.Err)
+			}
+			if out := a.OK(t, "berth show "+node); !strings.Contains(out, "spoof check ") {
+				t.Errorf("berth show %s:\n%s", node, out)
+			}
 		}
 		if after := state(); after != before {
 			t.Errorf("it was\n%s\nand is\n%s", before, after)
