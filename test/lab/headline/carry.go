@@ -39,7 +39,7 @@ func (r *Report) carry() {
 			var one []float64
 			var was []bool
 			for i, v := range logs {
-				if trials[i].Before == "" { // the machine was booted
+				if trials[i].Before == "" { // nothing did
 					continue
 				}
 				one, was = append(one, v-meanOf(logs)), append(was, full[trials[i].Before])

@@ -171,7 +171,7 @@ func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 		rep = earlier
 	}
 	rep.begin()
-	begun, done, all := time.Now(), 0, s.o.Rounds*len(s.arms)+s.o.Probe-len(rep.Probes)-len(rep.Trials)
+	begun, done, all := time.Now(), 0, 1+s.o.Rounds*len(s.arms)+s.o.Probe-len(rep.Probes)-len(rep.Trials)
 	one := func(what string, a Arm, draw uint64, round int) (Trial, error) {
 		left := "?"
 		if done > 0 {
@@ -183,7 +183,11 @@ func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 		rep.last, done = a.Name, done+1
 		return t, err
 	}
+	// The first trial after a boot finds nothing in memory yet, programs and the file's map included: it does not count.
 	probe := arms(model(s.o.ModelPct))[slices.Index(Names(), Protected)]
+	if _, err := one("warm-up", probe, s.o.Seed, 0); err != nil {
+		return rep.finish(errors.Join(err, ctx.Err()))
+	}
 	for i := len(rep.Probes); i < s.o.Probe && s.capped(); i++ {
 		t, err := one(fmt.Sprintf("before the rounds, %d of %d", i+1, s.o.Probe), probe, rand.New(rand.NewPCG(s.o.Seed, 0)).Uint64()+uint64(i), 0)
 		if err != nil {

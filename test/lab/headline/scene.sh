@@ -11,6 +11,7 @@ chown -R xrootd:xrootd /srv/slow/data
 chmod 777 /srv/slow/batch
 chmod 666 /srv/slow/batch/*
 ip link set lo up
+timeout 60 systemctl is-system-running --wait || true # what a boot does must not stand beside the first trials
 modprobe bfq # its weights are there, or not, in all trials alike
 echo "127.0.0.1 localhost $(hostname)" >/etc/hosts # XRootD looks its own name up
 cat >/etc/xrootd/xrootd-headline.cfg <<E

@@ -16,7 +16,7 @@ type Trial struct {
 	Session int       `json:"session"` // from 1; one more whenever the machine was booted anew
 	Round   int       `json:"round"`   // from 1; 0: before the rounds
 	Arm     string    `json:"arm"`
-	Before  string    `json:"before"` // the arm that ran just before; "": the machine was booted
+	Before  string    `json:"before"` // the arm that ran just before, which is protect after a boot: see Measure
 	Start   time.Time `json:"start"`
 	Load    float64   `json:"load"`    // of the host of the machine, mean of a minute, at the start
 	State   string    `json:"state"`   // what the kernel of the machine had
