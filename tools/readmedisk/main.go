@@ -81,8 +81,8 @@ func table(files []string) (string, error) {
 	m := first.Machine
 	fmt.Fprintf(&b, "Disk: node against host, %d runs, %d pairs a row, %d ms a trial, direct I/O\n", len(runs), first.Pairs, first.RunMillis)
 	fmt.Fprintf(&b, "Linux %s, %d CPUs, %s; seeds %s; margin %g %%\n\n", m.Kernel, m.Cores, first.Fio, strings.Join(seeds, ", "), first.MarginPct)
-	const line = "%-13s%-4s%9s  %-22s%-19s%s\n"
-	fmt.Fprintf(&b, line, "% of IOPS", "run", "host IOPS", "lost by a node (95 %)", "host twice (95 %)", "verdict")
+	const line = "%-13s%-2s%7s  %-22s %-22s %s\n"
+	fmt.Fprintf(&b, line, "run:", "", "IOPS", "% lost, node (95 %)", "host twice (95 %)", "verdict")
 	for i, row := range first.Rows {
 		name := row.Name
 		for j, r := range runs {

@@ -19,7 +19,7 @@ func made(t *testing.T, seed uint64, margin float64) string {
 	r := bench.Report{Format: bench.Format, Seed: seed, Pairs: 20, MarginPct: margin, RunMillis: 300, Fio: "fio-3.33", Node: json.RawMessage("{}")}
 	r.Machine.Kernel, r.Machine.Cores = "6.18.44", 2
 	for _, n := range []string{"read 4K x32", "write 32K x1"} {
-		c := &bench.Comparison{Pairs: 20, PenaltyPct: -11.25, CI95Pct: &[2]float64{-31.1, 17.8}, Verdict: bench.Equivalent}
+		c := &bench.Comparison{Pairs: 20, PenaltyPct: -11.25, CI95Pct: &[2]float64{-310.1, 17.8}, Verdict: bench.Equivalent}
 		r.Rows = append(r.Rows, bench.Result{Row: bench.Row{Name: n}, Host: &bench.Median{IOPS: 147686}, Penalty: c, NullComp: c})
 	}
 	text, err := json.Marshal(r)
@@ -42,7 +42,7 @@ func TestTable(t *testing.T) {
 	if n := strings.Count(text, "equivalent"); n != 6 {
 		t.Errorf("%d results of 3 runs of 2 rows:\n%s", n, text)
 	}
-	for _, want := range []string{"seeds 1, 2, 3", "margin 10 %", "-11.2 (-31.1..+17.8)"} {
+	for _, want := range []string{"seeds 1, 2, 3", "margin 10 %", "-11.2 (-310.1..+17.8) equivalent"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
