@@ -42,7 +42,7 @@ func TestTable(t *testing.T) {
 	if n := strings.Count(text, "equivalent"); n != 6 {
 		t.Errorf("%d results of 3 runs of 2 rows:\n%s", n, text)
 	}
-	for _, want := range []string{"seeds 1, 2, 3", "margin 10 %", "-11.2 (-310.1..+17.8) equivalent"} {
+	for _, want := range []string{"seeds 1, 2, 3", "margin 10 %", "-11.2 (-310.1..+17.8)  equivalent"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
