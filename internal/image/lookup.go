@@ -38,8 +38,12 @@ func (t tree) close() {
 	}
 }
 
-// maxLinks is how many symbolic links one name may pass, as in the kernel (MAXSYMLINKS).
-const maxLinks = 40
+// maxLinks is how many symbolic links one name may pass, as in the kernel (MAXSYMLINKS). maxParts is how many folders and
+// links: each ".." begins again at the top, and whoever made the tree must not choose how long that takes.
+const (
+	maxLinks = 40
+	maxParts = 256
+)
 
 // resolve returns the name (relative to the root, free of symbolic links) and the layer of the file at name.
 // The error is fs.ErrNotExist if there is none.
@@ -47,9 +51,12 @@ func (t tree) resolve(name string) (string, *os.Root, error) {
 	todo := strings.Split(name, "/")
 	at, here := ".", t.layers // the folder reached, and the layers that show it
 	var in *os.Root           // the layer of a file reached
-	for links := 0; len(todo) > 0; {
+	for links, parts := 0, 0; len(todo) > 0; parts++ {
 		part := todo[0]
 		todo = todo[1:]
+		if parts > maxParts {
+			return "", nil, refuse.Invalidf("%s: it leads through more than %d folders and links", name, maxParts)
+		}
 		switch {
 		case part == "" || part == ".":
 			continue

@@ -110,7 +110,7 @@ func findImage(s source, pick, name string) (found, error) {
 	}
 	if slices.ContainsFunc(fits, func(f found) bool { return f.digest != fits[0].digest }) {
 		return found{}, &refuse.Error{
-			Kind: refuse.Invalid, What: "the archive holds several images: " + listed(fits), Remedy: "say which with --pick",
+			Kind: refuse.Invalid, What: "the archive holds several images: " + listed(fits), Remedy: "say which: berth image import ARCHIVE NAME --pick IMAGE",
 		}
 	}
 	return fits[0], nil // one image, perhaps with several tags

@@ -159,7 +159,7 @@ func TestPick(t *testing.T) {
 		"without latest":   {tagged, As{Name: "x", Pick: "team/a"}, 2, "x", 0},
 		"its own name":     {tagged, As{Pick: "team/b:2"}, 1, "team/b:2", 0},
 		"NAME still picks": {tagged, As{Name: "team/b:2"}, 1, "team/b:2", 0},
-		"none said":        {tagged, As{Name: "x"}, 0, "several images: team/a:latest, team/b:2; say which with --pick", refuse.Invalid},
+		"none said":        {tagged, As{Name: "x"}, 0, "several images: team/a:latest, team/b:2; say which: berth image import ARCHIVE NAME --pick IMAGE", refuse.Invalid},
 		"not there":        {tagged, As{Name: "x", Pick: "team/c"}, 0, "holds no image team/c; it holds team/a:latest, team/b:2", refuse.NotFound},
 		"pick before NAME": {tagged, As{Name: "team/b:2", Pick: "team/a"}, 2, "team/b:2", 0},
 		"by digest":        {untagged, As{Name: "x", Pick: two}, 2, "x", 0},

@@ -343,6 +343,28 @@ func TestInitInDelta(t *testing.T) {
 	}
 }
 
+// TestLongWays: neither a deep tree nor links that lead to and fro keep a start busy.
+func TestLongWays(t *testing.T) {
+	needRoot(t)
+	deep := strings.Repeat("d/", 150)
+	dir, err := unpackTo(t, imagetest.Layer(t,
+		E{Name: deep + "f"}, E{Name: "up", Type: '2', Link: deep + strings.Repeat("../", 150) + "f"}, E{Name: "f"}, E{Name: "near", Type: '2', Link: "d/../f"},
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := openTree([]string{dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	for name, kind := range map[string]refuse.Kind{"near": 0, deep + "f": 0, "up": refuse.Invalid, strings.Repeat("./", 300) + "f": refuse.Invalid} {
+		if _, _, err := tr.resolve(name); refuse.KindOf(err) != kind {
+			t.Errorf("%.20s: %v", name, err)
+		}
+	}
+}
+
 func TestRecordNames(t *testing.T) {
 	for _, name := range []string{"a", "a/b:c", "..", ".", "oci-layout:/a b/c", strings.Repeat("x/", 400)} {
 		if f := recordFile(name); strings.Contains(f, "/") || len(f) > 255 || checkName(name) != nil {
