@@ -41,6 +41,8 @@ func main() {
 		"streams": func([]string) any { return streams() },
 		"spoof":   func(a []string) any { return spoof(a) },
 		"hog":     func(a []string) any { return hog(a[0]) },
+		"stalk":   func([]string) any { return stalk() },
+		"reach":   func([]string) any { return reach() },
 		"bomb":    func([]string) any { return bomb() },
 		"hoard":   func(a []string) any { return hoard(a[0], a[1], a[2]) },
 		"sockets": func([]string) any { return sockets() },
