@@ -23,7 +23,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	for file := range strings.FieldsSeq(string(files)) {
 		source, err := os.ReadFile(filepath.Clean(file))
 		if err != nil {
@@ -33,7 +33,7 @@ func TestDocumentation(t *testing.T) {
 			tests[string(m[1])] = true
 		}
 	}
-	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1)
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllSubmatch(text, -1)
 	if len(named) < 30 {
 		t.Errorf("only %d tests are named", len(named))
 	}
@@ -41,6 +41,22 @@ func TestDocumentation(t *testing.T) {
 		if !tests[string(m[1])] {
 			t.Errorf("there is no %s", m[1])
 		}
+	}
+	_, table, found := strings.Cut(string(text), "## Tried and held")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := 0
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| **") || strings.HasPrefix(line, "| what is tried") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 3 || strings.TrimSpace(cells[1]) == "" || !regexp.MustCompile("`(Test|Fuzz)\\w+`").MatchString(cells[2]) {
+			t.Errorf("tried and held: a row without what stops it, or without a test: %s", line)
+		}
+	}
+	if !found || rows < 40 {
+		t.Errorf("tried and held: only %d rows", rows)
 	}
 	listed := map[string]bool{}
 	for _, m := range regexp.MustCompile("`(CAP_\\w+)`").FindAllSubmatch(text, -1) {
