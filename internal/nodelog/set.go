@@ -177,11 +177,11 @@ func (r *reader) take() (n int, more bool) {
 	if n > 0 {
 		r.bad = lost != nil
 	}
-	if n > 0 || errors.Is(err, unix.EAGAIN) {
-		return n, true
+	if n == 0 && err == nil {
+		r.close()
+		return 0, false
 	}
-	r.close()
-	return 0, false
+	return n, true // also after an error that is not the pipe's, as of a keeper that is out of descriptors: tried again
 }
 
 func (r *reader) flush() {
