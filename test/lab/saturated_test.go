@@ -18,7 +18,7 @@ func saturated(t *testing.T, m *lab.VM) {
 	names := []string{"a", "b", "c", "d"}
 	run := map[string]string{}
 	for _, n := range names {
-		job := " --name=%s --filename=%s --rw=randread --bs=64k --direct=1 --ioengine=libaio --iodepth=16 --norandommap --time_based --runtime=60"
+		job := " --name=%s --filename=%s --rw=randread --bs=64k --direct=1 --ioengine=libaio --iodepth=16 --norandommap --time_based --runtime=600"
 		run[n] = "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk) + fmt.Sprintf(job, "n", nvmeDisk)
 	}
 	for _, how := range []struct{ name, virtio, nvme string }{

@@ -97,7 +97,7 @@ func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 			n, virtioDisk, nvmeDisk, virtioDisk, virtio, nvmeDisk, nvme))
 	}
 	read := func(n string, depth int) string {
-		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=60"
+		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=600"
 		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, depth) + fmt.Sprintf(job, "n", nvmeDisk, depth)
 	}
 	n, each := shares.Windows(shares.Share)
@@ -202,7 +202,7 @@ func volumes(t *testing.T, m *lab.VM) {
 	defer m.Slow(t, 2, 0, 0)
 	read := func(n, device, depth string) string {
 		return "berth exec " + n + " -- fio --thread --name=x --filename=" + device + " --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=" +
-			depth + " --norandommap --time_based --runtime=60"
+			depth + " --norandommap --time_based --runtime=600"
 	}
 	for i, n := range []string{"a", "b"} {
 		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, weight: %d, engine: bfq}]\n",
@@ -260,7 +260,7 @@ func blockSizes(t *testing.T, m *lab.VM) {
 		text := "berth exec " + n + " -- fio --thread --rate=" + fmt.Sprintf("%.0f", rate)
 		for _, disk := range []string{virtioDisk, nvmeDisk} {
 			for _, rw := range patterns {
-				text += " --name=x --filename=" + disk + " --rw=" + rw + " --bs=" + block + " --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=60"
+				text += " --name=x --filename=" + disk + " --rw=" + rw + " --bs=" + block + " --direct=1 --ioengine=libaio --iodepth=4 --time_based --runtime=600"
 			}
 		}
 		return text
