@@ -182,14 +182,15 @@ func (r *Report) removed(arm string) *Removed {
 	return nil
 }
 
+// located locates what is waited, as a factor: a stall in one round makes a wait many times as long.
 func located(rounds []float64) (float64, *[2]float64) {
-	center, ci := bench.Locate(rounds)
-	return center, pair(ci)
-}
-
-func pair(ci *bench.Interval) *[2]float64 {
-	if ci == nil {
-		return nil
+	var logs []float64
+	for _, v := range rounds {
+		logs = append(logs, math.Log(v))
 	}
-	return &[2]float64{ci.Lo, ci.Hi}
+	center, ci := bench.Locate(logs)
+	if ci == nil {
+		return math.Exp(center), nil
+	}
+	return math.Exp(center), &[2]float64{math.Exp(ci.Lo), math.Exp(ci.Hi)}
 }

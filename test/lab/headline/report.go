@@ -36,7 +36,7 @@ type Report struct {
 	last string // the arm that ran last in this session
 }
 
-// Result is one arm. Centers are Hodges–Lehmann estimates over its trials, one a round.
+// Result is one arm. Centers are Hodges–Lehmann estimates of the logarithms over its trials, one a round.
 type Result struct {
 	Arm   string      `json:"arm"`
 	Reads int         `json:"reads"` // of all trials
