@@ -53,7 +53,7 @@ func TestRankSums(t *testing.T) {
 		b[i] = r.NormFloat64()
 	}
 	exact, _ := rankSums([][2][]float64{{a, b}})
-	normal, _ := rankSums([][2][]float64{{a, append(b, b...)}})
+	normal, _ := rankSums([][2][]float64{{a, slices.Concat(b, b)}})
 	if len(a)*len(b) > exactPairs || math.IsNaN(normal) || exact < .001 || exact > .5 {
 		t.Errorf("exact %v, normal of twice the sample %v", exact, normal)
 	}
@@ -98,7 +98,7 @@ func TestCarryOver(t *testing.T) {
 		{"stalls", func() float64 { return .02*r.NormFloat64() - math.Floor(1.1*r.Float64()) }},
 		{"heavy tails", func() float64 { return .05 * r.NormFloat64() / math.Sqrt(r.ExpFloat64()) }},
 	}
-	slower := func(arm, before string) float64 { // what is right: berth is slower, and nothing is carried over
+	slower := func(arm, _ string) float64 { // what is right: berth is slower, and nothing is carried over
 		return map[bool]float64{true: -.3}[arm == nodeArm]
 	}
 	carries := func(arm, before string) float64 { // the host is a fifth slower after a node

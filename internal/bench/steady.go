@@ -21,13 +21,13 @@ const steadyLeast = 4 * time.Second
 
 // Turns says whether the disk is known to be a turning one. The kernel's word alone does not do: it calls virtual disks and loop
 // devices rotational too, whatever they lie on, unless their driver says otherwise (Linux, block/blk-settings.c).
-func (d Disk) Turns() bool {
-	real := strings.HasPrefix(d.Device, "sd") || strings.HasPrefix(d.Device, "hd")
-	model := strings.ToUpper(d.Model)
+func (m Disk) Turns() bool {
+	real := strings.HasPrefix(m.Device, "sd") || strings.HasPrefix(m.Device, "hd")
+	model := strings.ToUpper(m.Model)
 	for _, virtual := range []string{"QEMU", "VIRTUAL", "VBOX", "VMWARE"} {
 		real = real && !strings.Contains(model, virtual)
 	}
-	return real && d.Rotational == "1"
+	return real && m.Rotational == "1"
 }
 
 // needsSteady says whether a trial's speed may depend on what was written before it: disks that are written, unless they

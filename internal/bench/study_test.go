@@ -54,10 +54,10 @@ func sampleTrials(e *Experiment, r *rand.Rand, start time.Time, pairs int, noise
 						Start: start.Add(time.Duration(seq) * time.Second), WallMS: 900,
 					},
 					Session: 1, Values: map[string]float64{},
-					Conditions: Conditions{CPUMHz: 2900 + math.Round(20*r.Float64()), OtherPct: pct(math.Round(30*r.Float64()) / 10), StealPct: pct(0)},
+					Conditions: Conditions{CPUMHz: 2900 + math.Round(20*r.Float64()), OtherPct: new(math.Round(30*r.Float64()) / 10), StealPct: new(0.0)},
 				}
 				if seq%41 == 0 {
-					tr.Conditions.StealPct = pct(6.5)
+					tr.Conditions.StealPct = new(6.5)
 				}
 				for _, m := range e.Measures {
 					v := value(row, m)
@@ -204,5 +204,3 @@ func TestStudySample(t *testing.T) {
 		}
 	}
 }
-
-func pct(v float64) *float64 { return &v }
