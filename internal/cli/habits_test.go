@@ -60,7 +60,7 @@ func TestHabits(t *testing.T) {
 		if !sub {
 			parent, own = "", name
 		}
-		code, out, stderr := mainOf(t, strings.Fields(name)...)
+		code, out, stderr := MainOf(t, strings.Fields(name)...)
 		want := "berth: " + strings.TrimSpace("berth "+parent) + " has no " + own + ": " + does + "\n"
 		if code != 2 || out != "" || stderr != want {
 			t.Errorf("berth %s: exit %d, %q, stdout %q\nwant exit 2, %q", name, code, stderr, out, want)
@@ -70,7 +70,7 @@ func TestHabits(t *testing.T) {
 		for flag, does := range flags {
 			check(t, does, 0)
 			dashes := strings.Repeat("-", min(len(flag), 2))
-			code, _, stderr := mainOf(t, command, dashes+flag)
+			code, _, stderr := MainOf(t, command, dashes+flag)
 			more := "; see berth " + command + " --help"
 			if strings.HasSuffix(does, "?") {
 				more = ""
@@ -96,13 +96,14 @@ func TestForeignCommandsAreAnswered(t *testing.T) {
 // TestHabitsAreNotOffered wants shells to complete Berth's commands alone.
 func TestHabitsAreNotOffered(t *testing.T) {
 	t.Parallel()
-	_, out, _ := mainOf(t, cobra.ShellCompNoDescRequestCmd, "p")
+	_, out, _ := MainOf(t, cobra.ShellCompNoDescRequestCmd, "p")
 	if want := "plan\nprotect\n:4\n"; out != want {
 		t.Errorf("completion of berth p: %q, want %q", out, want)
 	}
 }
 
-func mainOf(t *testing.T, args ...string) (code int, out, err string) {
+// MainOf runs one command line that needs no host, and returns what it wrote.
+func MainOf(t *testing.T, args ...string) (code int, out, err string) {
 	t.Helper()
 	null, openErr := os.Open(os.DevNull)
 	if openErr != nil {

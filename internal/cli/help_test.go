@@ -1,9 +1,6 @@
 package cli_test
 
 import (
-	"bytes"
-	"context"
-	"os"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -16,14 +13,7 @@ import (
 // run runs one command line that needs no host, and returns what it wrote.
 func run(t *testing.T, args ...string) (code int, out, err string) {
 	t.Helper()
-	null, openErr := os.Open(os.DevNull)
-	if openErr != nil {
-		t.Fatal(openErr)
-	}
-	defer null.Close()
-	var stdout, stderr bytes.Buffer
-	code = cli.Main(context.Background(), args, cli.Streams{In: null, Out: &stdout, Err: &stderr})
-	return code, stdout.String(), stderr.String()
+	return cli.MainOf(t, args...)
 }
 
 // eachCommand visits every command that help lists.

@@ -1,0 +1,39 @@
+package tree
+
+import (
+	"path"
+	"strings"
+	"testing"
+)
+
+// readsJSON are the files that read JSON without package jsonfile, and why none of the decoder's words can reach a user.
+var readsJSON = map[string]string{
+	"internal/image/record.go": "says in its own words what is wrong with a record",
+	"internal/link/dhcp.go":    "a lease that cannot be read is asked for anew",
+	"internal/oci/probe.go":    "a choice of the runtime that cannot be read is made anew",
+	"internal/oci/words.go":    "a runtime's line that is not JSON is shown as it is",
+	"internal/node/set.go":     "copies a node",
+}
+
+// TestJSONIsReadInWords wants every file that reads JSON to say what is wrong with it by package jsonfile: the decoder's
+// errors speak of Go's types.
+func TestJSONIsReadInWords(t *testing.T) {
+	_, all := sources(t)
+	found := 0
+	for _, s := range all {
+		if s.test || !strings.HasPrefix(s.pkg, "internal/") || path.Base(s.pkg) == "jsonfile" {
+			continue
+		}
+		text := string(s.text)
+		if !strings.Contains(text, "json.Unmarshal(") && !strings.Contains(text, "json.NewDecoder(") {
+			continue
+		}
+		found++
+		if !strings.Contains(text, "jsonfile.") && readsJSON[s.path] == "" {
+			t.Errorf("%s reads JSON: say by package jsonfile what is wrong with it, or here why nobody sees it", s.path)
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d files read JSON: does the test look for the right words?", found)
+	}
+}
