@@ -19,7 +19,7 @@ import (
 const scarce = 1 << 20
 
 // Name adds to an error that says "no space left" or "quota exceeded" which file system it is, and what to do: that of the file
-// which the error names, else those of dirs that are full, else all of them. A refusal says so by itself.
+// which the error names, else those of dirs that are full. A refusal says so by itself.
 func Name(err error, dirs ...string) error {
 	quota := errors.Is(err, unix.EDQUOT)
 	if !errors.Is(err, unix.ENOSPC) && !quota || refuse.KindOf(err) == refuse.Cannot {
@@ -36,8 +36,8 @@ func Name(err error, dirs ...string) error {
 	if len(names) == 0 {
 		names = systems(slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return !full(d) }))
 	}
-	if len(names) == 0 {
-		names = systems(dirs)
+	if len(names) == 0 { // room came back meanwhile, or it was the caller's file
+		return err
 	}
 	what := "full"
 	if quota {
