@@ -16,7 +16,7 @@ type Carried struct {
 }
 
 // shuffles is how many random orders the test of carry-over tries.
-const shuffles = 5_000
+const shuffles = 2_000
 
 // carry compares the trials that came after an arm whose nodes take all that the disk has with those that came after
 // another. The order of a round is random, so where nothing is carried over, what ran before a trial has nothing to do with how
