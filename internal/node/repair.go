@@ -108,6 +108,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if did == "" && err == nil {
 		did, err = b.replugged(ctx, name)
 	}
+	if init, initErr := b.createdInit(name); err != nil && initErr == nil && !alive(init.PID, init.StartTime) {
+		did, err = b.settleNode(ctx, name) // it ended while it was to be given something back
+	}
 	up := b.wantsKeeper(name)
 	l.release()
 	return did, up, err
