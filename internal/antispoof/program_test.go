@@ -226,8 +226,10 @@ func TestNothingForgedPasses(t *testing.T) {
 	prog := load(t, fixed)
 	seed := []byte("berth")
 	for i := range 3000 {
-		p := [][]byte{v4("192.0.2.10", udp4, 0, udp(68, 67), bootp(own)), v6("2001:db8::10", icmp6, nd(136, "2001:db8::10", option(2, own))),
-			arp(own, 2, "192.0.2.10", "192.0.2.1"), v6(eui, 0, header(icmp6, 1), nd(143, "ff02::1"))}[i%4]
+		p := [][]byte{
+			v4("192.0.2.10", udp4, 0, udp(68, 67), bootp(own)), v6("2001:db8::10", icmp6, nd(136, "2001:db8::10", option(2, own))),
+			arp(own, 2, "192.0.2.10", "192.0.2.1"), v6(eui, 0, header(icmp6, 1), nd(143, "ff02::1")),
+		}[i%4]
 		p = bytes.Clone(p)
 		for j := range 1 + i%3 {
 			seed = append(seed[1:], seed[0]*31+byte(i>>3)+byte(j))

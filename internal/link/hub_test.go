@@ -168,8 +168,13 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 	// All that the host's stack is given of UDP, ICMP and TCP, but for its own.
 	var raw []int
 	for _, s := range []struct{ family, protocol int }{
-		{unix.AF_INET, unix.IPPROTO_UDP}, {unix.AF_INET, unix.IPPROTO_TCP}, {unix.AF_INET, unix.IPPROTO_ICMP}, {unix.AF_INET, unix.IPPROTO_IGMP},
-		{unix.AF_INET6, unix.IPPROTO_UDP}, {unix.AF_INET6, unix.IPPROTO_TCP}, {unix.AF_INET6, unix.IPPROTO_ICMPV6},
+		{unix.AF_INET, unix.IPPROTO_UDP},
+		{unix.AF_INET, unix.IPPROTO_TCP},
+		{unix.AF_INET, unix.IPPROTO_ICMP},
+		{unix.AF_INET, unix.IPPROTO_IGMP},
+		{unix.AF_INET6, unix.IPPROTO_UDP},
+		{unix.AF_INET6, unix.IPPROTO_TCP},
+		{unix.AF_INET6, unix.IPPROTO_ICMPV6},
 	} {
 		fd, err := unix.Socket(s.family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, s.protocol)
 		b.must(err)

@@ -113,7 +113,7 @@ func listen(t *testing.T, pid int) func(t *testing.T) [][]byte {
 		buf := make([]byte, 4096)
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
-			if err == unix.EAGAIN { //nolint:errorlint // as the call returns it
+			if err == unix.EAGAIN {
 				if len(frames) > 0 { // delivery over a veth ends before the sender's call does
 					return frames
 				}
