@@ -52,6 +52,9 @@ func (m *Macvlan) Do(context.Context) error {
 	if parent == nil {
 		return refuse.NotFoundf("no link %s on this host", m.Parent)
 	}
+	if l, err := byName(r.Handle, m.If); err != nil || m.isOurs(l) { // it is made again only if it went with its parent
+		return err
+	}
 	if err := m.sweep(r.Handle); err != nil {
 		return err
 	}
