@@ -86,7 +86,7 @@ func TestHabits(t *testing.T) {
 // TestForeignCommandsAreAnswered lists the commands that users of other engines type first.
 func TestForeignCommandsAreAnswered(t *testing.T) {
 	t.Parallel()
-	for _, name := range strings.Fields("ps pull inspect kill cp create attach stats launch list info delete restart images rmi build config network") {
+	for name := range strings.FieldsSeq("ps pull inspect kill cp create attach stats launch list info delete restart images rmi build config network") {
 		if habits()[name] == "" {
 			t.Errorf("berth %s has no answer", name)
 		}

@@ -28,8 +28,7 @@ func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
 	}
 	var err error
 	if n.Image, err = vnode.ParseImage(f.image); err != nil {
-		var e *vnode.ImageError
-		if errors.As(err, &e) {
+		if _, ok := errors.AsType[*vnode.ImageError](err); ok {
 			return refuse.Invalidf("--image: %w; %s", err, a.imageHint(f.image, "."))
 		}
 		return refuse.Invalidf("--image: %w", err)

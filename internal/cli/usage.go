@@ -103,12 +103,12 @@ func noFlag(c *cobra.Command, e *pflag.NotExistError) string {
 func argsError(c *cobra.Command, args []string, check cobra.PositionalArgs) error {
 	usage := "usage: " + c.UseLine() + "; see " + c.CommandPath() + " --help"
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--" })
-	for n := len(args) - 1; n >= 0; n-- {
+	for n, word := range slices.Backward(args) {
 		if check(c, args[:n]) == nil {
 			if c.Flags().Lookup("file") != nil {
-				usage = "did you mean -f " + args[n] + "? " + usage
+				usage = "did you mean -f " + word + "? " + usage
 			}
-			return refuse.Invalidf("%q is one word too many; %s", args[n], usage)
+			return refuse.Invalidf("%q is one word too many; %s", word, usage)
 		}
 	}
 	if want := argument(c, len(args)); want != "" {

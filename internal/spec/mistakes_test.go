@@ -49,8 +49,7 @@ func TestOneMistakeGivesOneProblem(t *testing.T) {
 		}
 		_, err = Parse("f", text)
 		tried++
-		var all Problems
-		if errors.As(err, &all) {
+		if all, ok := errors.AsType[Problems](err); ok {
 			wrong++
 			if len(all) > 1 {
 				t.Errorf("%s:\n%v", what, all)
