@@ -16,11 +16,8 @@ import (
 // The file must have been opened where the node sees it: on a mount with nosuid, capabilities of files have no effect.
 func checkFileCaps(f *os.File, what string, of func() (rights, error)) error {
 	raw := make([]byte, 64)
-	n, err := unix.Fgetxattr(int(f.Fd()), "security.capability", raw)
-	if err != nil {
-		return nil //nolint:nilerr // it has none, as nearly every file
-	}
-	asks, root, needs := fileCaps(raw[:n])
+	n, _ := unix.Fgetxattr(int(f.Fd()), "security.capability", raw) // an error: it has none, as nearly every file
+	asks, root, needs := fileCaps(raw[:max(n, 0)])
 	var fs unix.Statfs_t
 	if !needs || unix.Fstatfs(int(f.Fd()), &fs) != nil || fs.Flags&unix.ST_NOSUID != 0 {
 		return nil

@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdio gives the runtime what the node's process 1 reads and writes. restore is for after create.
+// stdio gives the runtime what the node's process 1 reads and writes: pipes and null devices that were made for it.
+// restore is for after create.
 //
-// crun makes the node's root the owner of whatever it gets, on the host and as root: also of the host's /dev/null, or of
-// the file that a user's shell opened. The node could then change its mode, or open it again for more than it was given.
-// So a null device is one of the node's own, and everything else is given back before the node's command runs.
+// The runtimes make the node's root the owner of whatever they pass on, on the host and as root. Pipes without a name
+// stay the node's, so that it can open /dev/stdout again; what has a name on the host, as the pipe to the node's log, is
+// given back before the node's command runs.
 func (l *Launch) stdio(cmd *exec.Cmd) (restore func(), err error) {
 	var null *os.File
 	files := []*os.File{l.Stdin, l.Stdout, l.Stderr}
@@ -48,8 +49,7 @@ func isNull(f *os.File) bool {
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
-// keepOwners remembers who owns files that have a name on the host, and returns what gives them back. Pipes and
-// sockets have none, and stay the node's, so that it can open /dev/stdout again.
+// keepOwners remembers who owns files that have a name on the host, and returns what gives them back.
 func keepOwners(files ...*os.File) (restore func()) {
 	type owner struct {
 		f        *os.File

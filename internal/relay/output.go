@@ -55,8 +55,8 @@ func (o *output) copy() error {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return o.rest(buf)
 		}
-		if err != nil { // end of file
-			return nil
+		if err != nil {
+			return nil //nolint:nilerr // end of file
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (o *output) rest(buf []byte) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil || n <= 0:
+		case n <= 0: // somebody in the node took it
 			return nil
 		}
 		left -= n

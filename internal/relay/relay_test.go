@@ -39,8 +39,8 @@ func command(t *testing.T, s *Streams, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// relayed runs a program through a relay and returns the relay's error and the program's exit code.
-func relayed(t *testing.T, in, out, errs *os.File, args ...string) (error, int) {
+// relayed runs a program through a relay and returns the program's exit code and the relay's error.
+func relayed(t *testing.T, in, out, errs *os.File, args ...string) (code int, err error) {
 	t.Helper()
 	s, err := Open(in, out, errs)
 	if err != nil {
@@ -48,7 +48,7 @@ func relayed(t *testing.T, in, out, errs *os.File, args ...string) (error, int) 
 	}
 	cmd := command(t, s, args...)
 	_ = cmd.Wait()
-	return s.Close(t.Context()), cmd.ProcessState.ExitCode()
+	return cmd.ProcessState.ExitCode(), s.Close(t.Context())
 }
 
 func open(t *testing.T, name string, flags int) *os.File {
@@ -123,7 +123,7 @@ func TestWhole(t *testing.T) {
 		for to, out := range outputs {
 			t.Run(from+" to "+to, func(t *testing.T) {
 				f, got := out(t)
-				err, code := relayed(t, in(t), f, devNull(t), "cat")
+				code, err := relayed(t, in(t), f, devNull(t), "cat")
 				if b := got(); err != nil || code != 0 || !bytes.Equal(b, data) {
 					t.Errorf("%d bytes of %d, exit code %d, %v", len(b), len(data), code, err)
 				}
@@ -174,7 +174,7 @@ func TestUnreadStays(t *testing.T) {
 	for what, in := range map[string]*os.File{"file": open(t, file, os.O_RDONLY), "pipe": r, "socket": theirs} {
 		t.Run(what, func(t *testing.T) {
 			for _, args := range [][]string{{"true"}, {"dd", "bs=4", "count=1", "status=none"}, {"true"}} {
-				if err, code := relayed(t, in, devNull(t), devNull(t), args...); err != nil || code != 0 {
+				if code, err := relayed(t, in, devNull(t), devNull(t), args...); err != nil || code != 0 {
 					t.Fatal(err, code)
 				}
 			}
@@ -194,7 +194,7 @@ func TestUnreadOfALargeFile(t *testing.T) {
 	}
 	f := open(t, file, os.O_RDONLY)
 	for i := range int64(5) {
-		if err, code := relayed(t, f, devNull(t), devNull(t), "dd", "bs=100001", "count=2", "iflag=fullblock", "status=none"); err != nil || code != 0 {
+		if code, err := relayed(t, f, devNull(t), devNull(t), "dd", "bs=100001", "count=2", "iflag=fullblock", "status=none"); err != nil || code != 0 {
 			t.Fatal(err, code)
 		}
 		if at, err := f.Seek(0, io.SeekCurrent); err != nil || at != (i+1)*200002 {
@@ -216,7 +216,7 @@ func TestOrder(t *testing.T) {
 	again := open(t, fmt.Sprintf("/proc/self/fd/%d", w.Fd()), os.O_WRONLY)
 	got := collect(r, w)
 	for what, files := range map[string][2]*os.File{"one file": {same, same}, "a pipe, opened twice": {w, again}} {
-		if err, code := relayed(t, devNull(t), files[0], files[1], "sh", "-c", script); err != nil || code != 0 {
+		if code, err := relayed(t, devNull(t), files[0], files[1], "sh", "-c", script); err != nil || code != 0 {
 			t.Fatal(what, err, code)
 		}
 	}
@@ -256,7 +256,7 @@ func TestAppend(t *testing.T) {
 
 // TestWriteFails: a full disk is told, a reader who has gone ends the command as it would end a program of the caller's.
 func TestWriteFails(t *testing.T) {
-	if err, _ := relayed(t, devNull(t), open(t, "/dev/full", os.O_WRONLY), devNull(t), "echo", "x"); !errors.Is(err, unix.ENOSPC) {
+	if _, err := relayed(t, devNull(t), open(t, "/dev/full", os.O_WRONLY), devNull(t), "echo", "x"); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a full disk: %v", err)
 	}
 	r, w := pair(t)
@@ -294,7 +294,7 @@ func TestReaderWaits(t *testing.T) {
 
 // TestReadFails: an input that cannot be read is told, and is not taken for one that ended.
 func TestReadFails(t *testing.T) {
-	if err, _ := relayed(t, open(t, filepath.Join(t.TempDir(), "f"), os.O_WRONLY|os.O_CREATE), devNull(t), devNull(t), "cat"); !errors.Is(err, unix.EBADF) {
+	if _, err := relayed(t, open(t, filepath.Join(t.TempDir(), "f"), os.O_WRONLY|os.O_CREATE), devNull(t), devNull(t), "cat"); !errors.Is(err, unix.EBADF) {
 		t.Errorf("an input that is open for writing only: %v", err)
 	}
 }
@@ -361,7 +361,7 @@ func TestNonBlocking(t *testing.T) {
 		t.Fatal(err)
 	}
 	cat := command(t, reader, "cat")
-	if err, code := relayed(t, open(t, in, os.O_RDONLY), w, devNull(t), "cat"); err != nil || code != 0 {
+	if code, err := relayed(t, open(t, in, os.O_RDONLY), w, devNull(t), "cat"); err != nil || code != 0 {
 		t.Fatal(err, code)
 	}
 	w.Close()

@@ -61,14 +61,13 @@ func (t *Terminal) Attach(in, out *os.File) error {
 func (t *Terminal) show(out int) error {
 	buf := make([]byte, atOnce)
 	for {
-		// EIO is how a master says that the last one who had the terminal open has closed it.
 		n, err := t.master.Read(buf)
 		if werr := writeAll(out, buf[:n]); werr != nil {
 			t.master.Close()
 			return werr
 		}
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // EIO is how a master says that nobody has the terminal open any more
 		}
 	}
 }

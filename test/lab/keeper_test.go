@@ -22,6 +22,8 @@ func TestKeeper(t *testing.T) {
 		return show(t, m, name)
 	}
 
+	t.Run("streams", func(t *testing.T) { streams(t, m) })
+
 	t.Run("exit code", func(t *testing.T) {
 		apply(t, "name: e1\nimage: host\ncommand: [sh, -c, 'sleep 1; exit 42']\n")
 		if s := await(t, "e1", "exited"); s.Exit == nil || s.Exit.Unknown || s.Exit.Code != 42 {

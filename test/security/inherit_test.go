@@ -136,13 +136,6 @@ func TestNoDescriptorOfTheLock(t *testing.T) {
 	})
 }
 
-// openTerminal makes a terminal and returns the side that a user's shell has.
-func openTerminal(t *testing.T) *os.File {
-	t.Helper()
-	tty, _ := openPair(t)
-	return tty
-}
-
 // openPair makes a terminal and returns both sides.
 func openPair(t *testing.T) (tty, master *os.File) {
 	t.Helper()
