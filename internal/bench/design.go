@@ -70,7 +70,11 @@ func (s *study) comparisons() int {
 		}
 		switch {
 		case d.disk == nil:
-			n += d.cells(&s.o) / 2 // beside the reference and its second time
+			inRow := 1
+			if d.batch != nil {
+				inRow = d.batch.Trials
+			}
+			n += d.cells(&s.o) / inRow / 2 // beside the reference and its second time
 		case d.disks == eachDisk:
 			n += len(d.disk) * (len(s.o.Dirs) + len(s.o.Devices))
 		default:

@@ -36,7 +36,9 @@ func (a *app) benchRunCmd() *cobra.Command {
 the host again (the null arm), or as it says, in random alternating order. A
 short pilot fixes the number of pairs before the first one that counts: enough
 to decide the margin with 90 % power, or what the budget allows; the report
-says which. share/doc/berth/METHOD.md explains the method.
+says which. If trials are seen to change with what ran before them, the
+experiment is measured again in batches of one arm, beyond the budget; start is
+measured in batches at once. share/doc/berth/METHOD.md explains the method.
 
 The folder --out gets report.html (one page, nothing else needed), report.json,
 report.csv, report.txt and journal.jsonl, which has each trial as soon as it is
