@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/space"
 )
 
 // maxPlain bounds what a file's own word about its size is taken for, so that sums do not overflow.
@@ -49,7 +48,7 @@ func needSpace(dir string, need int64) error {
 	if need <= free {
 		return nil
 	}
-	return refuse.Cannotf(moreSpace, "it needs %d MiB, and %s has %d MiB free", (need-1)>>20+1, fileSystem(dir), free>>20)
+	return refuse.Cannotf(moreSpace, "it needs %d MiB, and %s has %d MiB free", (need-1)>>20+1, space.FileSystem(dir), free>>20)
 }
 
 // largeFile is from when on a file's size is compared with the free space before it is written.
@@ -83,20 +82,5 @@ func fullErr(dir string, err error) error {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
-	return refuse.Cannotf(moreSpace, "%s is full: %w", fileSystem(dir), err)
-}
-
-// fileSystem names the file system that dir is on.
-func fileSystem(dir string) string {
-	all, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
-	if err != nil || len(all) == 0 {
-		return "the file system of " + dir
-	}
-	at := all[0]
-	for _, m := range all {
-		if len(m.Mountpoint) >= len(at.Mountpoint) { // of several on one place, the last hides the others
-			at = m
-		}
-	}
-	return fmt.Sprintf("the file system at %s (%s)", at.Mountpoint, strings.TrimSpace(at.FSType+" "+at.Source))
+	return refuse.Cannotf(moreSpace, "%s is full: %w", space.FileSystem(dir), err)
 }

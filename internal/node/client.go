@@ -142,7 +142,7 @@ func (r reply) error() error {
 type fullError string
 
 func (e fullError) Error() string     { return string(e) }
-func (e fullError) Is(err error) bool { return err == unix.ENOSPC } //nolint:errorlint // what errors.Is asks for
+func (e fullError) Is(err error) bool { return err == unix.ENOSPC }
 
 func replyOf(err error) reply {
 	if err == nil {

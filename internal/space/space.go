@@ -78,33 +78,37 @@ func existing(path string) string {
 	return "/"
 }
 
-// systems describes the file systems that paths are on, each once: "the file system at /var (ext4 /dev/sda2, 12 MiB free)".
+// systems describes the file systems that paths are on, each once: "the file system at /var (ext4 /dev/sda2), 12 MiB free,".
 func systems(paths []string) []string {
 	var all []string
 	for _, p := range paths {
 		p = existing(p)
-		mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(p))
-		if err != nil || len(mounts) == 0 {
-			continue
-		}
-		at := mounts[0]
-		for _, m := range mounts {
-			if len(m.Mountpoint) >= len(at.Mountpoint) { // of several at one place, the last hides the others
-				at = m
-			}
-		}
 		left := ""
 		var st unix.Statfs_t
 		if unix.Statfs(p, &st) == nil {
-			left = fmt.Sprintf(", %d MiB free", st.Bavail*uint64(st.Bsize)>>20)
+			left = fmt.Sprintf(", %d MiB free,", st.Bavail*uint64(st.Bsize)>>20)
 			if st.Files > 0 && st.Ffree == 0 {
-				left = ", no inode free"
+				left = ", no inode free,"
 			}
 		}
-		name := fmt.Sprintf("the file system at %s (%s %s%s)", at.Mountpoint, at.FSType, at.Source, left)
-		if !slices.Contains(all, name) {
+		if name := FileSystem(p) + left; !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
 	return all
+}
+
+// FileSystem names the file system that a folder or file is on: "the file system at /var (ext4 /dev/sda2)".
+func FileSystem(path string) string {
+	all, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
+	if err != nil || len(all) == 0 {
+		return "the file system of " + path
+	}
+	at := all[0]
+	for _, m := range all {
+		if len(m.Mountpoint) >= len(at.Mountpoint) { // of several on one place, the last hides the others
+			at = m
+		}
+	}
+	return fmt.Sprintf("the file system at %s (%s)", at.Mountpoint, strings.TrimSpace(at.FSType+" "+at.Source))
 }

@@ -35,7 +35,7 @@ func TestName(t *testing.T) {
 					err = fmt.Errorf("write the journal: %w", e)
 				}
 			}
-			want := fmt.Sprintf("; the file system at %s (tmpfs berth-full, %s) is full: free some of it", dir, c.want)
+			want := fmt.Sprintf("; the file system at %s (tmpfs berth-full), %s, is full: free some of it", dir, c.want)
 			for what, e := range map[string]error{"by the path": err, "by looking": fmt.Errorf("the runtime: %w", unix.ENOSPC)} {
 				got := Name(e, other, filepath.Join(dir, "nodes", "not there"))
 				if !errors.Is(got, unix.ENOSPC) || !strings.Contains(got.Error(), want) || strings.Contains(got.Error(), " or the file system") {

@@ -136,7 +136,7 @@ func timers(number int) error {
 		if _, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id))); errno != 0 {
 			return errno
 		}
-		defer unix.Syscall(unix.SYS_TIMER_DELETE, uintptr(id), 0, 0) //nolint:errcheck // it was made above
+		defer unix.Syscall(unix.SYS_TIMER_DELETE, uintptr(id), 0, 0)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ var only = map[string][]string{
 	"dhcp":    {},
 	"relay":   {"refuse"},
 	"nodelog": {},
-	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest"},
+	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"step", "refuse"},
 	"names":   {"vnode"},
