@@ -214,6 +214,25 @@ func TestBatchesWhereItCarriesOver(t *testing.T) {
 	}
 }
 
+// Interrupted before the first batch, a run shows what it measured in turn, and that it carries over.
+func TestInterruptedBeforeBatches(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	e := Experiment{
+		About: About{Name: "x", Measures: []Measure{{Name: "iops", Unit: "1/s", Compared: true}}}, Arms: []ArmInfo{{Name: hostArm}, {Name: nodeArm}, {Name: nullArm}},
+		Rows: []StudyRow{{Name: "a"}}, Design: Design{Pairs: 20, Batch: &Batch{Trials: 4, Dropped: 1, Rounds: 6}},
+	}
+	for _, o := range turns(r, []string{"a"}, []string{hostArm, nodeArm, nullArm}, 20, func() float64 { return .02 * r.NormFloat64() }, func(arm, before string) float64 {
+		return map[bool]float64{true: -.3}[arm != nodeArm && before == nodeArm]
+	}) {
+		e.Trials = append(e.Trials, StudyTrial{Head: o.Head, Session: 1, Values: map[string]float64{"iops": o.value}})
+	}
+	s := Study{MarginPct: 5, Experiments: []Experiment{e}}
+	s.Judge()
+	if got := s.Experiments[0]; len(got.Rows) != 1 || got.Rows[0].Compared[0].Penalty.Pairs != 20 || got.Design.Batch != nil || !slices.ContainsFunc(got.Carry, CarryOver.shown) {
+		t.Errorf("%d rows, batches %+v, carry-over %+v", len(got.Rows), got.Design.Batch, got.Carry)
+	}
+}
+
 // A document that does not tell what ran before a trial is read by its order.
 func TestInOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))

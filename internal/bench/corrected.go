@@ -60,6 +60,9 @@ func (s *Study) Judge() {
 				r.Arms, r.Compared = nil, nil
 				r.Flags = slices.DeleteFunc(slices.Clone(r.Flags), func(f Flag) bool { return f != SchedulerBound && f != NotSteady })
 			}
+			if b := e.Design.Batch; b != nil && b.Rounds > 0 && !slices.ContainsFunc(e.Trials, func(t StudyTrial) bool { return e.counts(t) && t.Values != nil }) {
+				e.Design.Batch = nil // interrupted before the first of them: there is what was measured in turn, with what is said of it
+			}
 			e.testCarry()
 			e.analyse(s.MarginPct)
 		}

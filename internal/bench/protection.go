@@ -117,17 +117,3 @@ type Ratio struct {
 	Factor float64     `json:"factor"`
 	CI95   *[2]float64 `json:"ci95,omitempty"`
 }
-
-// RoundRatio compares two arms of rounds in random order, b against a, by the rounds that have both; nil: there is none.
-func RoundRatio(a, b map[int]float64) *Ratio {
-	d := logRatios(a, b)
-	if len(d) == 0 {
-		return nil
-	}
-	e := estimate(d)
-	r := &Ratio{Rounds: e.Pairs, Factor: math.Exp(e.Center)}
-	if e.I95 != nil {
-		r.CI95 = &[2]float64{math.Exp(e.I95.Lo), math.Exp(e.I95.Hi)}
-	}
-	return r
-}

@@ -157,14 +157,3 @@ func TestLocatedSerial(t *testing.T) {
 		}
 	}
 }
-
-func TestRoundRatio(t *testing.T) {
-	a, b := map[int]float64{1: 1, 2: 2, 3: 4, 4: 8, 5: 1, 6: 1, 7: 5}, map[int]float64{1: 2, 2: 4, 3: 8, 4: 16, 5: 4, 6: 1}
-	r := RoundRatio(a, b)
-	if r.Rounds != 6 || math.Abs(r.Factor-2) > 1e-9 || math.Abs(r.CI95[0]-1) > 1e-9 || math.Abs(r.CI95[1]-4) > 1e-9 {
-		t.Errorf("got %+v", r)
-	}
-	if r := RoundRatio(a, nil); r != nil {
-		t.Errorf("nothing to compare gave %+v", r)
-	}
-}
