@@ -254,8 +254,9 @@ func TestDHCPRenewed(t *testing.T) {
 	if strings.Count(s.log(), "DHCPDISCOVER") != 1 {
 		t.Errorf("it began anew:\n%s", s.log())
 	}
+	pid := s.status("f1").PID // asked now: to ask starts a keeper
 	s.endKeeper()
-	s.must(unix.Kill(s.status("f1").PID, 0)) // the node lives
+	s.must(unix.Kill(pid, 0)) // the node lives
 	before := strings.Count(s.log(), "DHCPACK")
 	time.Sleep(6 * time.Second)
 	if now := strings.Count(s.log(), "DHCPACK"); now != before {

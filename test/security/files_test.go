@@ -172,7 +172,8 @@ func TestOwnersStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		cmd := w.command("run", "--image", "host", "--", "/bin/sh", "-c", "echo new line; chmod 0666 /dev/stdout; exec 3>&1; cat /proc/1/fd/3 >&2; stat -Lc %d:%i:%u /dev/stdin")
+		cmd := w.command("run", "--image", "host", "--", "/bin/sh", "-c",
+			"chmod 0666 /dev/stdout; exec 3>&1; dd if=/proc/1/fd/3 iflag=nonblock bs=4096 count=1 >&2; echo new line; stat -Lc %d:%i:%u /dev/stdin")
 		cmd.Stdout, cmd.Stdin = f, nil // exec opens /dev/null for nil
 		var errs strings.Builder
 		cmd.Stderr = &errs
