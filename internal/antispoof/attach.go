@@ -13,23 +13,23 @@ import (
 	"berth/internal/step"
 )
 
-// name is what "tc filter" and "bpftool prog" show.
+// name is the program's name in "tc filter" and "bpftool prog".
 const name = "berth_antispoof"
 
-// priority is the filter's among those of one side of a link: behind Berth's other one, which drops nothing.
+// priority is the filter's priority on its side of a link: after Berth's other filter, which drops nothing.
 const priority = 2
 
-// Side is which of a link's packets are looked at.
+// Side says which of a link's packets the program checks.
 type Side uint32
 
-// The sides: on the host's end of a veth, what it receives is what the node sends.
+// The sides. What the host's end of a veth receives is what the node sends.
 const (
 	Received Side = netlink.HANDLE_MIN_INGRESS
 	Sent     Side = netlink.HANDLE_MIN_EGRESS
 )
 
-// Attach puts the program for some rules on a link, in place of the one that is there, and returns its tag, which stands
-// for its instructions.
+// Attach puts the program for some rules on a link, in place of an earlier one, and returns the tag of the program: the
+// kernel's hash of its instructions.
 func Attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, err error) {
 	prog, err := r.load()
 	if err != nil {
@@ -55,7 +55,7 @@ func Attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, 
 	return tagOf(prog)
 }
 
-// Detach takes the program and what carries it off a link that goes back to the host.
+// Detach removes the program and its clsact qdisc from a link that goes back to the host.
 func Detach(h *netlink.Handle, l netlink.Link) error {
 	err := h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
@@ -69,7 +69,7 @@ func Detach(h *netlink.Handle, l netlink.Link) error {
 	return nil
 }
 
-// Read returns the tag of the program that is on a link; "" if there is none.
+// Read returns the tag of the program on a link; "" if there is none.
 func Read(h *netlink.Handle, l netlink.Link, side Side) (tag string, err error) {
 	var all []netlink.Filter
 	for range 50 { // an interrupted dump may lack entries
@@ -88,7 +88,7 @@ func Read(h *netlink.Handle, l netlink.Link, side Side) (tag string, err error) 
 	return "", nil
 }
 
-// Tag is that of the program for the rules, as this kernel computes it.
+// Tag returns the tag of the program for the rules, as this kernel computes it.
 func (r Rules) Tag() (string, error) {
 	prog, err := r.load()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package antispoof keeps what an interface of a node sends to the node's own MAC and addresses, by a program that the
-// kernel runs on each packet.
+// Package antispoof limits what an interface of a node sends to the node's own MAC and addresses, by a BPF program that
+// the kernel runs on each packet.
 package antispoof
 
 import (
@@ -11,13 +11,13 @@ import (
 	"berth/internal/bpf"
 )
 
-// Rules say what an interface may send. IPv4 and IPv6, ARP and neighbour discovery go by them; frames of other types, with
-// VLAN tags, answers of DHCP servers, router advertisements and redirects never pass.
+// Rules say what an interface may send. They apply to IPv4, IPv6, ARP and neighbour discovery. Frames of other types or
+// with VLAN tags, answers of DHCP servers, router advertisements and redirects are always dropped.
 type Rules struct {
 	MAC  net.HardwareAddr
-	IPs  []netip.Addr // the interface's own
-	Any  bool         // any address: the MAC alone counts
-	DHCP bool         // it asks for an IPv4 address that is not known yet
+	IPs  []netip.Addr // the interface's addresses
+	Any  bool         // any address passes: only the MAC is checked
+	DHCP bool         // the interface asks for an IPv4 address that is not known yet
 }
 
 // eui64 is the second half of the IPv6 addresses that the kernel derives from a MAC by itself (RFC 4291, appendix A).
@@ -25,45 +25,45 @@ func eui64(mac net.HardwareAddr) []byte {
 	return []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// What a classifier returns (include/uapi/linux/pkt_cls.h).
+// Results of a classifier (include/uapi/linux/pkt_cls.h).
 const (
-	goOn = -1 // TC_ACT_UNSPEC: other filters see it too
+	goOn = -1 // TC_ACT_UNSPEC: the next filter decides
 	shot = 2  // TC_ACT_SHOT
 )
 
-// Where things are on the program's stack. Each packet header has a place of its own.
+// Offsets on the program's stack. Each packet header has a place of its own.
 const (
 	atMAC    = -8   // source MAC and type of the frame
 	atARP    = -48  // 28 bytes
 	atV4     = -72  // 20 bytes
 	atV6     = -112 // 40 bytes
 	atPorts  = -116 // 4 bytes: source and destination port; or 2 or 4 bytes of an extension header
-	atTarget = -136 // 16 bytes, of neighbour discovery
-	atOption = -144 // 8 bytes, likewise
-	atClient = -152 // 6 bytes: for which MAC DHCP is asked
+	atTarget = -136 // 16 bytes: target address of neighbour discovery
+	atOption = -144 // 8 bytes: option of neighbour discovery
+	atClient = -152 // 6 bytes: the client MAC in a DHCP message
 )
 
 const (
 	skb   = bpf.R6 // the packet
-	place = bpf.R7 // offset of the header that follows
-	next  = bpf.R8 // its protocol
+	place = bpf.R7 // offset of the next header
+	next  = bpf.R8 // the protocol of the next header
 	blank = bpf.R9 // 1: the source is the unspecified address
 )
 
 const (
-	ethernet    = 14 // bytes of its header
-	vlanPresent = 20 // in struct __sk_buff
+	ethernet    = 14 // length of its header
+	vlanPresent = 20 // offset in struct __sk_buff
 	loadBytes   = 26 // bpf_skb_load_bytes
 )
 
-// program writes the program for some rules.
+// program assembles the program for some rules.
 type program struct {
 	*bpf.Asm
 	Rules
 	v4, v6 [][]byte
 }
 
-// code returns the program for the rules. Every path that is not said to pass is dropped.
+// code returns the program for the rules. It drops every packet that no rule passes.
 func (r Rules) code() ([]bpf.Instruction, error) {
 	p := &program{Asm: bpf.NewAsm(), Rules: r}
 	for _, ip := range r.IPs {
@@ -94,16 +94,16 @@ func (r Rules) code() ([]bpf.Instruction, error) {
 	return p.Code()
 }
 
-// network16 is a number of 16 bits in the order of the network, as a program loads it.
+// network16 returns a 16-bit number in network byte order, as a program loads it.
 func network16(n uint16) int32 { return int32(n>>8 | n<<8&0xff00) }
 
-// fetch copies bytes of the packet to the stack. A packet that has not so many is dropped.
+// fetch copies size bytes of the packet at offset from to the stack. A shorter packet is dropped.
 func (p *program) fetch(to, size, from int32) {
 	p.Set(bpf.R2, from)
 	p.copyOrElse(to, size, "drop")
 }
 
-// fetchNext is fetch, from an offset behind place on. A packet that has not so many goes on at short.
+// fetchNext is fetch at an offset from place. For a shorter packet the program continues at short.
 func (p *program) fetchNext(to, size, off int32, short string) {
 	p.Copy(bpf.R2, place)
 	if off != 0 {
@@ -121,7 +121,7 @@ func (p *program) copyOrElse(to, size int32, short string) {
 	p.If(bpf.NotEqual, bpf.R0, 0, short)
 }
 
-// ifOwn jumps where the bytes at an offset of the stack are one of these; name makes its labels its own.
+// ifOwn jumps if the bytes at an offset of the stack equal one of own; name makes its labels unique.
 func (p *program) ifOwn(off int16, own [][]byte, name, to string) {
 	for i, ip := range own {
 		other := name + string(rune('0'+i))
@@ -131,7 +131,7 @@ func (p *program) ifOwn(off int16, own [][]byte, name, to string) {
 	}
 }
 
-// arp passes requests and answers in the node's own name, and probes for what is its own (RFC 5227).
+// arp passes requests and answers from the node's own addresses, and probes for them (RFC 5227).
 func (p *program) arp() {
 	const sender, senderIP, targetIP = 8, 14, 24
 	p.Label("arp")
@@ -144,7 +144,7 @@ func (p *program) arp() {
 	}
 	p.ifOwn(atARP+senderIP, p.v4, "arp sender ", "pass")
 	p.UnlessSame(atARP+senderIP, make([]byte, 4), "drop")
-	if p.DHCP { // it probes what it is offered
+	if p.DHCP { // the node probes an address that it is offered
 		p.Goto("pass")
 		return
 	}
@@ -172,13 +172,13 @@ func (p *program) ipv4() {
 	}
 	p.Load(bpf.Half, bpf.R2, bpf.FP, atV4+fragment)
 	p.And(bpf.R2, network16(0x1fff))
-	p.If(bpf.NotEqual, bpf.R2, 0, "named") // without a header of UDP
+	p.If(bpf.NotEqual, bpf.R2, 0, "named") // a later fragment has no UDP header
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atV4+protocol)
 	p.If(bpf.NotEqual, bpf.R2, unix.IPPROTO_UDP, "named")
 	p.dhcp()
 }
 
-// dhcp drops what a DHCP server says and what a client asks in another's name.
+// dhcp drops messages of a DHCP server, and messages of a client with another MAC.
 func (p *program) dhcp() {
 	const server, client, clientMAC = 67, 68, 8 + 28
 	p.fetchNext(atPorts, 4, 0, "drop")
@@ -189,14 +189,14 @@ func (p *program) dhcp() {
 	p.fetchNext(atClient, 6, clientMAC, "drop")
 	p.UnlessSame(atClient, p.MAC, "drop")
 	p.Load(bpf.Half, bpf.R2, bpf.FP, atPorts)
-	p.If(bpf.Equal, bpf.R2, network16(client), "pass") // from no address too
+	p.If(bpf.Equal, bpf.R2, network16(client), "pass") // even without a source address
 	p.Label("named")
 	p.If(bpf.Equal, blank, 1, "drop")
 	p.Goto("pass")
 }
 
-// ownV6 jumps where the IPv6 address at an offset of the stack is the node's: one of its addresses, or one that ends as its
-// kernel's do.
+// ownV6 jumps if the IPv6 address at an offset of the stack is the node's: one of its addresses, or one whose second
+// half is derived from the node's MAC.
 func (p *program) ownV6(off int16, name, to string) {
 	p.ifOwn(off, p.v6, name, to)
 	p.UnlessSame(off+8, eui64(p.MAC), name+"else")
@@ -205,7 +205,7 @@ func (p *program) ownV6(off int16, name, to string) {
 	p.Label(name + "else")
 }
 
-// mostHeaders is how many extension headers of IPv6 are read. A packet with more is dropped.
+// mostHeaders is how many IPv6 extension headers are read. A packet with more is dropped.
 const mostHeaders = 4
 
 func (p *program) ipv6() {
@@ -237,10 +237,10 @@ func (p *program) ipv6() {
 	p.icmp()
 }
 
-// extension steps over an extension header, if one follows (RFC 8200, 4; RFC 4302 for 51). What is a later part of a
-// packet has no header of its protocol.
+// extension steps over an extension header, if one follows (RFC 8200, 4; RFC 4302 for 51). A later fragment has no
+// header of its protocol, so only its source is checked.
 func (p *program) extension(name string) {
-	for _, kind := range []int32{0, 43, 60} { // options, routing, options for the destination
+	for _, kind := range []int32{0, 43, 60} { // hop-by-hop options, routing, destination options
 		p.If(bpf.Equal, next, kind, name+"options")
 	}
 	p.If(bpf.Equal, next, 44, name+"fragment")
@@ -270,7 +270,7 @@ func (p *program) extension(name string) {
 	p.Label(name + "none")
 }
 
-// icmp holds neighbour discovery (RFC 4861) to the node's own addresses and MAC.
+// icmp limits neighbour discovery (RFC 4861) to the node's own addresses and MAC.
 func (p *program) icmp() {
 	const (
 		routerSolicitation, routerAdvertisement, solicitation, advertisement, redirect = 133, 134, 135, 136, 137
@@ -281,7 +281,7 @@ func (p *program) icmp() {
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atPorts)
 	p.If(bpf.Equal, bpf.R2, routerAdvertisement, "drop")
 	p.If(bpf.Equal, bpf.R2, redirect, "drop")
-	for _, silent := range []int32{report, done, report2} { // also from no address
+	for _, silent := range []int32{report, done, report2} { // also without a source address
 		p.If(bpf.Equal, bpf.R2, silent, "pass")
 	}
 	p.If(bpf.Equal, bpf.R2, routerSolicitation, "asks for routers")
@@ -312,12 +312,12 @@ func (p *program) icmp() {
 	p.Label("asks for routers")
 	p.fetchNext(atOption, 8, 8, "pass")
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atOption+1)
-	p.If(bpf.NotEqual, bpf.R2, 1, "drop") // units of 8 bytes
+	p.If(bpf.NotEqual, bpf.R2, 1, "drop") // length in units of 8 bytes
 	p.fetchNext(atPorts, 1, 16, "one option")
 	p.Goto("drop")
 	p.Label("one option")
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atOption)
-	p.If(bpf.Equal, bpf.R2, 1, "a MAC") // of the source
+	p.If(bpf.Equal, bpf.R2, 1, "a MAC") // source link-layer address; 2: target
 	p.If(bpf.NotEqual, bpf.R2, 2, "pass")
 	p.Label("a MAC")
 	p.UnlessSame(atOption+2, p.MAC, "drop")

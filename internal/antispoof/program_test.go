@@ -64,7 +64,7 @@ func v6(from string, next byte, body ...[]byte) []byte {
 	return frame(own, 0x86dd, h, all)
 }
 
-// nd is a message of neighbour discovery with options.
+// nd returns a neighbour discovery message with options.
 func nd(kind byte, target string, options ...[]byte) []byte {
 	b := []byte{kind, 0, 0, 0, 0, 0, 0, 0}
 	if target != "" {
@@ -75,7 +75,7 @@ func nd(kind byte, target string, options ...[]byte) []byte {
 
 func option(kind byte, mac net.HardwareAddr) []byte { return append([]byte{kind, 1}, mac...) }
 
-// header is an extension header of 8 bytes times units.
+// header returns an extension header of units times 8 bytes.
 func header(next, units byte) []byte {
 	return append([]byte{next, units - 1}, make([]byte, 8*int(units)-2)...)
 }
@@ -99,7 +99,7 @@ var (
 	leased = Rules{MAC: own, DHCP: true, IPs: []netip.Addr{ip("192.0.2.50")}}
 )
 
-// TestProgram gives the programs packets in the kernel, without a link.
+// TestProgram runs the programs on packets in the kernel, without a link.
 func TestProgram(t *testing.T) {
 	port := make([]byte, 20)
 	for _, c := range []struct {
@@ -206,7 +206,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestProgramOfManyAddresses: a long list makes a long program, which the kernel still takes.
+// TestProgramOfManyAddresses checks that the kernel accepts the long program of a long list.
 func TestProgramOfManyAddresses(t *testing.T) {
 	r := Rules{MAC: own}
 	for i := range 200 {
@@ -220,8 +220,8 @@ func TestProgramOfManyAddresses(t *testing.T) {
 	}
 }
 
-// TestNothingForgedPasses: whatever a packet is made of, one that passes is from the own MAC, of a known type, and not from
-// another's address.
+// TestNothingForgedPasses checks that every packet that passes has the own MAC, a known type, and no foreign source
+// address.
 func TestNothingForgedPasses(t *testing.T) {
 	prog := load(t, fixed)
 	seed := []byte("berth")

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The registers of a program (Documentation/bpf/standardization/abi.rst): calls change the first six and keep the rest.
+// The registers of a program (Documentation/bpf/standardization/abi.rst). A call changes the first six and keeps the
+// rest.
 const (
-	R0 = iota // a call's result, and the program's
+	R0 = iota // the result of a call or of the program
 	R1        // the program's context; a call's first argument
 	R2
 	R3
@@ -22,7 +23,7 @@ const (
 	FP // end of the stack
 )
 
-// Size is how much an instruction reads or compares.
+// Size is how many bytes an instruction reads or compares.
 type Size uint8
 
 // The sizes.
@@ -39,7 +40,7 @@ const (
 	Less     uint8 = unix.BPF_JLT
 )
 
-// Asm puts a program together whose jumps go to labels. Jumps go forward only.
+// Asm assembles a program whose jumps go to labels. Jumps go forward only.
 type Asm struct {
 	code   []Instruction
 	labels map[string]int
@@ -71,12 +72,12 @@ func (a *Asm) And(reg uint8, mask int32) {
 	a.op(unix.BPF_ALU64|unix.BPF_AND|unix.BPF_K, reg, 0, 0, mask)
 }
 
-// Left shifts a register to the left.
+// Left shifts a register left.
 func (a *Asm) Left(reg uint8, by int32) {
 	a.op(unix.BPF_ALU64|unix.BPF_LSH|unix.BPF_K, reg, 0, 0, by)
 }
 
-// Load reads what is at an offset from the address in a register.
+// Load reads the value at an offset from the address in a register.
 func (a *Asm) Load(size Size, to, from uint8, off int16) {
 	a.op(unix.BPF_LDX|uint8(size)|unix.BPF_MEM, to, from, off, 0)
 }
@@ -84,7 +85,7 @@ func (a *Asm) Load(size Size, to, from uint8, off int16) {
 // Call calls a helper of the kernel.
 func (a *Asm) Call(helper int32) { a.op(unix.BPF_JMP|unix.BPF_CALL, 0, 0, 0, helper) }
 
-// If jumps where the lower 32 bits of a register and a value compare so.
+// If jumps if the condition holds for the lower 32 bits of a register and a value.
 func (a *Asm) If(cond, reg uint8, value int32, to string) {
 	a.jumps[len(a.code)] = to
 	a.op(unix.BPF_JMP32|cond|unix.BPF_K, reg, 0, 0, value)
@@ -102,7 +103,8 @@ func (a *Asm) Return(value int32) {
 	a.op(Exit, 0, 0, 0, 0)
 }
 
-// UnlessSame jumps where the bytes at an offset of the stack are not these. The kernel wants reads of the stack aligned.
+// UnlessSame jumps if the bytes at an offset of the stack differ from bytes. The kernel wants aligned reads of the
+// stack.
 func (a *Asm) UnlessSame(off int16, bytes []byte, to string) {
 	for len(bytes) > 0 {
 		size, n, value := Byte, 1, int32(bytes[0])
@@ -122,7 +124,7 @@ func (a *Asm) op(code, dst, src uint8, off int16, imm int32) {
 	a.code = append(a.code, Op(code, dst, src, off, imm))
 }
 
-// Code is the program.
+// Code returns the program. The error says that a jump has no valid label.
 func (a *Asm) Code() ([]Instruction, error) {
 	for at, label := range a.jumps {
 		to, ok := a.labels[label]

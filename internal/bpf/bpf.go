@@ -49,8 +49,8 @@ func Call[T any](command uintptr, attr *T) (uintptr, error) {
 	}
 }
 
-// Load gives the kernel a program of a kind (BPF_PROG_TYPE_…) under a name, which "bpftool prog" shows. It lives as long
-// as it is open or attached.
+// Load loads a program of a kind (BPF_PROG_TYPE_…) into the kernel under a name, which "bpftool prog" shows. The
+// program lives as long as it is open or attached.
 func Load(kind uint32, name string, code []Instruction) (*os.File, error) {
 	license := []byte("GPL\x00")
 	var pin runtime.Pinner
@@ -76,8 +76,7 @@ func Load(kind uint32, name string, code []Instruction) (*os.File, error) {
 	return os.NewFile(fd, name), nil
 }
 
-// Info is the beginning of struct bpf_prog_info. The tag stands for the instructions: the kernel does not say what they
-// were.
+// Info is the beginning of struct bpf_prog_info. The tag is a hash of the instructions.
 type Info struct {
 	Kind, ID              uint32
 	Tag                   [8]byte
@@ -88,7 +87,7 @@ type Info struct {
 	Name                  [16]byte
 }
 
-// InfoOf asks the kernel about a program that is open.
+// InfoOf asks the kernel about an open program.
 func InfoOf(prog *os.File) (info Info, err error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -103,7 +102,7 @@ func InfoOf(prog *os.File) (info Info, err error) {
 	return info, err
 }
 
-// ByID opens a program that the kernel has; unix.ENOENT if it is gone.
+// ByID opens a program by its id; the error is unix.ENOENT if there is none.
 func ByID(id uint32) (*os.File, error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
 	fd, err := Call(unix.BPF_PROG_GET_FD_BY_ID, &attr)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run lets the kernel run a loaded program on a packet and returns what the program returned.
+// Run has the kernel run a loaded program on a packet and returns the program's result.
 func Run(prog *os.File, packet []byte) (int32, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()

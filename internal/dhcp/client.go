@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long an answer is waited for before the question is put again. A server may ping an address for three seconds before
-// it offers it, as dnsmasq does.
+// How long to wait for an answer before each retry. A server may ping an address for three seconds before it offers it,
+// as dnsmasq does.
 var (
 	askFor   = []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}
 	renewFor = []time.Duration{2 * time.Second, 4 * time.Second}
@@ -24,13 +24,13 @@ var (
 // Asked is how long Lease waits for servers at most.
 const Asked = 10 * time.Second
 
-// ErrSilence says that no server answered, or none confirmed what it had offered.
+// ErrSilence says that no server answered, or that the server whose offer was taken did not confirm it.
 var ErrSilence = errors.New("no DHCP server answered")
 
-// NAKError says that a server declined.
+// NAKError says that a server declined (DHCPNAK).
 type NAKError struct {
-	Server netip.Addr // who; may be the zero address
-	Words  string     // what it said; may be empty
+	Server netip.Addr // the zero address if the server did not say
+	Words  string     // the server's message; may be empty
 }
 
 func (e *NAKError) Error() string {
@@ -44,16 +44,16 @@ func (e *NAKError) Error() string {
 	return s
 }
 
-// Client asks servers on the network of one interface. It needs no address there, and has no socket that what runs in the
-// node could be in the way of.
+// Client speaks with the servers on the network of one interface. It needs no address there. It uses a packet socket
+// outside the node, which programs in the node cannot disturb.
 type Client struct {
 	f    *os.File // a packet socket
 	mac  net.HardwareAddr
 	host string
 }
 
-// Open opens a client on the interface with this index and MAC, in whose network namespace the calling thread must be.
-// What is asked then may be asked from elsewhere. host is the host name that servers are told.
+// Open opens a client on the interface with this index and MAC. The calling thread must be in the interface's network
+// namespace; the client's methods may be called from any thread. host is the host name that servers are told.
 func Open(index int, mac net.HardwareAddr, host string) (*Client, error) {
 	f, err := listen(index)
 	if err != nil {
@@ -62,10 +62,10 @@ func Open(index int, mac net.HardwareAddr, host string) (*Client, error) {
 	return &Client{f: f, mac: mac, host: host}, nil
 }
 
-// Close ends the client.
+// Close closes the client's socket.
 func (c *Client) Close() { c.f.Close() }
 
-// message makes a message to servers. The client identifier says what the MAC says too: servers that know either give the
+// message makes a message to servers. The client identifier contains the MAC, so servers that go by either give the
 // same address.
 func (c *Client) message(kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
 	m, err := dhcpv4.New(append([]dhcpv4.Modifier{
@@ -84,8 +84,8 @@ func (c *Client) message(kind dhcpv4.MessageType, more ...dhcpv4.Modifier) (*dhc
 	return m, nil
 }
 
-// Lease asks for an address: DISCOVER, OFFER, REQUEST, ACK, in ten seconds at most. The error is ErrSilence, a NAKError, or
-// that nothing could be asked.
+// Lease asks for an address (DISCOVER, OFFER, REQUEST, ACK) and takes ten seconds at most. The error is ErrSilence, a
+// NAKError, or why the client could not ask.
 func (c *Client) Lease(ctx context.Context) (Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, Asked)
 	defer cancel()
@@ -113,7 +113,7 @@ func (c *Client) Lease(ctx context.Context) (Lease, error) {
 	return l, err
 }
 
-// Renew asks for more time, the lease's own server or, in state Rebinding, every server. Errors are as those of Lease.
+// Renew asks for more time: the lease's own server or, in state Rebinding, every server. Errors are as those of Lease.
 func (c *Client) Renew(ctx context.Context, l Lease) (Lease, error) {
 	m, err := c.message(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(l.Address.Addr().AsSlice()))
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *Client) Renew(ctx context.Context, l Lease) (Lease, error) {
 
 func (c *Client) request(ctx context.Context, m *dhcpv4.DHCPv4, way way, waits []time.Duration, before Lease) (Lease, error) {
 	asked := Now()
-	from := m.Options.Get(dhcpv4.OptionServerIdentifier) // of an offer that was taken
+	from := m.Options.Get(dhcpv4.OptionServerIdentifier) // set if m takes an offer
 	ack, via, err := c.exchange(ctx, m, way, waits, func(m *dhcpv4.DHCPv4) bool {
 		is := m.MessageType()
 		s := m.Options.Get(dhcpv4.OptionServerIdentifier)
@@ -145,7 +145,7 @@ func (c *Client) request(ctx context.Context, m *dhcpv4.DHCPv4, way way, waits [
 	return leaseOf(ack, before, via, asked)
 }
 
-// Decline tells the server that somebody else has the address already.
+// Decline tells the server that another host uses the address already.
 func (c *Client) Decline(l Lease) error {
 	m, err := c.message(dhcpv4.MessageTypeDecline, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.Address.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.Server.AsSlice())))
@@ -155,7 +155,7 @@ func (c *Client) Decline(l Lease) error {
 	return c.send(m, everybody)
 }
 
-// Release gives a lease back. Servers do not answer that.
+// Release gives a lease back. Servers do not answer.
 func (c *Client) Release(l Lease) error {
 	m, err := c.message(dhcpv4.MessageTypeRelease, dhcpv4.WithClientIP(l.Address.Addr().AsSlice()),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.Server.AsSlice())))
@@ -167,8 +167,8 @@ func (c *Client) Release(l Lease) error {
 	return c.send(m, way)
 }
 
-// way is how a message travels. The MAC is that which the server's last answer came from: nobody need be asked for it, and
-// what is sent last, on an interface that is about to go, is not kept back by such a question.
+// way is the addresses of a message. mac is the MAC that the server's last answer came from, so no ARP request is
+// needed. A last message, sent just before the interface is removed, is then not delayed by ARP.
 type way struct {
 	mac      net.HardwareAddr
 	from, to netip.Addr
@@ -179,7 +179,7 @@ var everybody = way{
 	from: netip.IPv4Unspecified(), to: netip.AddrFrom4([4]byte{255, 255, 255, 255}),
 }
 
-// way leads to the lease's server.
+// way returns the way to the lease's server.
 func (l *Lease) way() way {
 	mac, err := net.ParseMAC(l.Via)
 	if err != nil || !l.Server.Is4() {
@@ -190,7 +190,7 @@ func (l *Lease) way() way {
 
 func (c *Client) send(m *dhcpv4.DHCPv4, w way) error {
 	_, err := c.f.Write(frame(c.mac, w, m.ToBytes()))
-	if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) { // as good as lost on the way
+	if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) { // treated as lost on the way
 		return nil
 	}
 	if err != nil {
@@ -199,7 +199,8 @@ func (c *Client) send(m *dhcpv4.DHCPv4, w way) error {
 	return nil
 }
 
-// exchange sends a message until an answer comes that is wanted, and returns it and the MAC that it came from.
+// exchange sends m, and repeats it after each wait, until a wanted answer comes. It returns the answer and the MAC that
+// sent it.
 func (c *Client) exchange(ctx context.Context, m *dhcpv4.DHCPv4, w way, waits []time.Duration, wanted func(*dhcpv4.DHCPv4) bool) (*dhcpv4.DHCPv4, net.HardwareAddr, error) {
 	began := time.Now()
 	for _, wait := range waits {
@@ -215,7 +216,7 @@ func (c *Client) exchange(ctx context.Context, m *dhcpv4.DHCPv4, w way, waits []
 	return nil, nil, ErrSilence
 }
 
-// hear waits for an answer to m; nil if none comes.
+// hear waits for an answer to m until a time; nil if none comes.
 func (c *Client) hear(ctx context.Context, m *dhcpv4.DHCPv4, until time.Time, wanted func(*dhcpv4.DHCPv4) bool) (*dhcpv4.DHCPv4, net.HardwareAddr, error) {
 	if err := c.f.SetReadDeadline(until); err != nil {
 		return nil, nil, fmt.Errorf("wait for a DHCP server: %w", err)
@@ -231,7 +232,7 @@ func (c *Client) hear(ctx context.Context, m *dhcpv4.DHCPv4, until time.Time, wa
 			return nil, nil, ErrSilence
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, nil, nil
-		case errors.Is(err, unix.ENETDOWN): // told once, and the socket goes on
+		case errors.Is(err, unix.ENETDOWN): // reported once; the socket stays usable
 			continue
 		case err != nil:
 			return nil, nil, fmt.Errorf("wait for a DHCP server: %w", err)

@@ -112,7 +112,7 @@ func TestLeaseOf(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds frames as a network might send them: none may crash the reader, and what is read is in the frame.
+// FuzzParse feeds frames: none may crash the parser, and the message must be part of the frame.
 func FuzzParse(f *testing.F) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	sound := frame(mac, everybody, []byte("message"))

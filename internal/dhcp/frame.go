@@ -19,9 +19,9 @@ const (
 	udpLen   = 8
 )
 
-// listen opens a packet socket on an interface that gets what is sent to a DHCP client, and nothing else.
+// listen opens a packet socket on an interface. The socket receives packets to a DHCP client and nothing else.
 func listen(index int) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // 0: nothing until it is bound
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // 0: receives nothing until bound
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
@@ -39,7 +39,7 @@ func listen(index int) (*os.File, error) {
 	return f, nil
 }
 
-// toClients lets UDP to the clients' port through, but for all fragments after the first.
+// toClients passes UDP packets to the client port, except fragments after the first.
 func toClients() []unix.SockFilter {
 	const load, jump, set = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 	return []unix.SockFilter{
@@ -55,7 +55,7 @@ func toClients() []unix.SockFilter {
 	}
 }
 
-// frame is the Ethernet frame that carries a message to servers.
+// frame returns the Ethernet frame that carries a message to servers.
 func frame(mac net.HardwareAddr, w way, body []byte) []byte {
 	f := append(bytes.Clone(w.mac), mac...)
 	f = append(f, 8, 0)
@@ -70,21 +70,21 @@ func frame(mac net.HardwareAddr, w way, body []byte) []byte {
 	pseudo := append(append(from[:], to[:]...), 0, unix.IPPROTO_UDP)
 	sum := checksum(append(append(pseudo, udp[4:6]...), udp...))
 	if sum == 0 {
-		sum = 0xffff // 0 would say that there is none (RFC 768)
+		sum = 0xffff // 0 would mean no checksum (RFC 768)
 	}
 	binary.BigEndian.PutUint16(udp[6:], sum)
 	return append(append(f, ip...), udp...)
 }
 
-// parse returns whom a frame to a DHCP client is from, and the message in it. UDP's checksum is not looked at: between the
-// two ends of a veth it is not there.
+// parse returns the MAC that sent a frame to a DHCP client, and the message in it. It does not check the UDP checksum,
+// which is not filled in between the two ends of a veth.
 func parse(f []byte) (from net.HardwareAddr, body []byte, ok bool) {
 	if len(f) < etherLen+ipLen || binary.BigEndian.Uint16(f[12:]) != unix.ETH_P_IP {
 		return nil, nil, false
 	}
 	ip := f[etherLen:]
 	head, total := int(ip[0]&0xf)*4, int(binary.BigEndian.Uint16(ip[2:]))
-	fragment := binary.BigEndian.Uint16(ip[6:])&0x3fff != 0 // more to come, or not the first
+	fragment := binary.BigEndian.Uint16(ip[6:])&0x3fff != 0 // more fragments follow, or this is not the first
 	if ip[0]>>4 != 4 || head < ipLen || total < head+udpLen || total > len(ip) || fragment || ip[9] != unix.IPPROTO_UDP {
 		return nil, nil, false
 	}
@@ -96,7 +96,7 @@ func parse(f []byte) (from net.HardwareAddr, body []byte, ok bool) {
 	return net.HardwareAddr(bytes.Clone(f[6:12])), udp[udpLen:size], true
 }
 
-// checksum is the Internet's (RFC 1071).
+// checksum returns the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {

@@ -1,5 +1,6 @@
-// Package dhcp leases IPv4 addresses for nodes over their interfaces, from outside (RFC 2131): a node has neither the raw
-// socket nor the right to set an address that a client needs. It speaks with servers; what is done with a lease is link's.
+// Package dhcp leases IPv4 addresses for nodes over their interfaces, from outside the node (RFC 2131): a node has
+// neither the raw socket nor the right to set an address that a DHCP client needs. It speaks with servers; package link
+// applies the leases.
 package dhcp
 
 import (
@@ -13,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease is an address that a server gave, for a time. The zero Lease has ended.
+// Lease is an address that a server gave for a limited time. The zero Lease has ended.
 type Lease struct {
 	Address  netip.Prefix  `json:"address"`
 	Router   netip.Addr    `json:"router,omitzero"` // for the default route
 	Server   netip.Addr    `json:"server,omitzero"`
-	Via      string        `json:"via"`         // MAC that the server's answer came from: its own, or a relay's
-	Obtained time.Duration `json:"obtained_ns"` // since boot: when it was asked for
-	Seconds  uint32        `json:"seconds"`     // how long it lasts from then on; Forever: without end
-	T1       uint32        `json:"t1"`          // after which the server is asked for more time, likewise
-	T2       uint32        `json:"t2"`          // after which every server is
+	Via      string        `json:"via"`         // MAC that the server's answer came from: the server's own, or a relay's
+	Obtained time.Duration `json:"obtained_ns"` // since boot: when the request was sent
+	Seconds  uint32        `json:"seconds"`     // duration from Obtained; Forever: it does not end
+	T1       uint32        `json:"t1"`          // seconds from Obtained until the server is asked for more time
+	T2       uint32        `json:"t2"`          // seconds from Obtained until every server is asked
 }
 
-// Forever is the time of a lease that does not end (RFC 2131, 3.3).
+// Forever is the Seconds of a lease that does not end (RFC 2131, 3.3).
 const Forever = math.MaxUint32
 
-// State says what is to be done about a lease.
+// State says what to do about a lease.
 type State string
 
-// The states, after RFC 2131, 4.4. In Renewing the server is asked for more time, in Rebinding every server is.
+// The states, after RFC 2131, 4.4. In Renewing the lease's server is asked for more time, in Rebinding every server.
 const (
 	Bound     State = "bound"
 	Renewing  State = "renewing"
@@ -39,10 +40,10 @@ const (
 	Ended     State = "ended"
 )
 
-// Now is the time since boot, which no one sets.
+// Now returns the time since boot, a clock that nobody can set.
 func Now() time.Duration {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // cannot fail: the clock is there, and so is t
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // cannot fail: the clock exists and t is valid memory
 	return time.Duration(t.Nano())
 }
 
@@ -53,7 +54,7 @@ func (l *Lease) after(seconds uint32) time.Duration {
 	return l.Obtained + time.Duration(seconds)*time.Second
 }
 
-// State is the lease's state at a time since boot.
+// State returns the lease's state at a time since boot.
 func (l *Lease) State(now time.Duration) State {
 	switch {
 	case !l.Address.IsValid() || now >= l.after(l.Seconds):
@@ -66,11 +67,11 @@ func (l *Lease) State(now time.Duration) State {
 	return Bound
 }
 
-// patience is the least time between two requests for more time that nobody answered (RFC 2131, 4.4.5).
+// patience is the least time between two unanswered requests for more time (RFC 2131, 4.4.5).
 const patience = time.Minute
 
-// Wait is how long to wait before a server is asked again: until T1; after a request that nobody answered half of what is
-// left until T2, then of what is left until the end.
+// Wait returns how long to wait before a server is asked again: in Bound until T1; after an unanswered request half of
+// the time until T2, then half of the time until the end, and patience at least.
 func (l *Lease) Wait(now time.Duration) time.Duration {
 	until := l.after(l.Seconds)
 	switch l.State(now) {
@@ -84,7 +85,7 @@ func (l *Lease) Wait(now time.Duration) time.Duration {
 	return min(until-now, max((until-now)/2, patience))
 }
 
-// Left is how much of the lease is left, in whole seconds: at least 1, as 0 means something else to the kernel.
+// Left returns how much of the lease is left, in whole seconds: at least 1, as 0 has another meaning for the kernel.
 func (l *Lease) Left(now time.Duration) uint32 {
 	if l.Seconds == Forever {
 		return Forever
@@ -92,10 +93,10 @@ func (l *Lease) Left(now time.Duration) uint32 {
 	return uint32(max((l.after(l.Seconds)-now)/time.Second, 1))
 }
 
-// leastLease is the shortest lease that is believed in, in seconds: asking takes time too.
+// leastLease is the shortest lease that is accepted, in seconds, because asking takes time too.
 const leastLease = 10
 
-// leaseOf reads a server's answer. What an answer that prolongs a lease leaves out is as it was.
+// leaseOf reads a server's answer. Values that a renewal's answer leaves out are copied from before.
 func leaseOf(ack *dhcpv4.DHCPv4, before Lease, via net.HardwareAddr, asked time.Duration) (Lease, error) {
 	l := Lease{Router: before.Router, Server: before.Server, Via: via.String(), Obtained: asked}
 	addr, ok := unicast(ack.YourIPAddr)
@@ -131,7 +132,7 @@ func leaseOf(ack *dhcpv4.DHCPv4, before Lease, via net.HardwareAddr, asked time.
 
 func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
 
-// unicast returns an address that one machine can have.
+// unicast returns ip and whether one host can have that address.
 func unicast(ip net.IP) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(ip.To4())
 	return a, ok && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -14,11 +14,11 @@ import (
 	"berth/internal/vnode"
 )
 
-// What a full TCP segment carries of its Ethernet frame at mtu 1500: 20 bytes of IPv4 header, 20 of TCP, 12 of its
-// timestamps, and 14 of Ethernet.
+// The share of TCP data in a full Ethernet frame at mtu 1500, without 20 bytes of IPv4 header, 20 of TCP, 12 of TCP
+// timestamps and 14 of Ethernet.
 const tcpShare = float64(1500-20-20-12) / (1500 + 14)
 
-// flow is a stream of data from one namespace to another; got counts what arrived, in bytes.
+// flow is a stream of data from one namespace to another; got counts the received bytes.
 type flow struct {
 	got  atomic.Int64
 	from net.Conn
@@ -70,16 +70,16 @@ func (f *flow) receive() {
 	}
 }
 
-// rate measures for d how many bits a second arrive.
+// rate measures for d the received bits per second.
 func (f *flow) rate(d time.Duration) float64 {
 	first, start := f.got.Load(), time.Now()
 	time.Sleep(d)
 	return float64(f.got.Load()-first) * 8 / time.Since(start).Seconds()
 }
 
-// pair is two nodes, the first of which gets the rate that is measured.
+// pair is two nodes; the first has the rates that are measured.
 type pair struct {
-	rates []*Rate // of a: tx, rx
+	rates []*Rate // of the first node: tx, rx
 	a, c  *stand
 }
 
@@ -106,8 +106,8 @@ func (p *pair) set(t *testing.T, r *Rate, bits vnode.BitRate) {
 	}
 }
 
-// TestRateIsAccurate measures each rate over 5 s: within 3 % at layer 2. A busy machine can only make a rate lower, so
-// one that is too low is measured up to three times; one that is too high fails at once.
+// TestRateIsAccurate measures each rate over 5 s: within 3 % at layer 2. A busy machine can only lower a rate, so a
+// rate that is too low is measured again; one that is too high fails at once.
 func TestRateIsAccurate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs time: 5 s a rate")
@@ -142,7 +142,7 @@ func TestRateIsAccurate(t *testing.T) {
 func accurate(t *testing.T, name string, f *flow, want float64) {
 	t.Helper()
 	defer f.from.Close()
-	time.Sleep(2 * time.Second) // what the bucket held at first, and what TCP lost while it looked for the rate
+	time.Sleep(2 * time.Second) // skip the initial burst, and TCP's losses until it has found the rate
 	for try := 1; ; try++ {
 		tcp := f.rate(5 * time.Second)
 		got := tcp / tcpShare
@@ -151,14 +151,14 @@ func accurate(t *testing.T, name string, f *flow, want float64) {
 		if math.Abs(off) <= 3 {
 			return
 		}
-		if off > 0 || try == 5 { // less may be a busy machine's fault, more never is
+		if off > 0 || try == 5 { // a busy machine can lower a rate, but not raise it
 			t.Errorf("%s %.0f Mbit/s is off by %+.2f %%", name, want/1e6, off)
 			return
 		}
 	}
 }
 
-// TestRateOfDatagrams counts exactly: each datagram is one frame, small ones too, where headers are most of it.
+// TestRateOfDatagrams counts exactly: each datagram is one frame, also small ones, which are mostly headers.
 func TestRateOfDatagrams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs time: 5 s a rate")
@@ -184,7 +184,7 @@ func TestRateOfDatagrams(t *testing.T) {
 	}
 }
 
-// startDatagrams sends as fast as it can, without regard to what is lost.
+// startDatagrams sends as fast as it can and ignores losses.
 func startDatagrams(t *testing.T, from, to *os.File, addr string, payload int) *flow {
 	t.Helper()
 	f := &flow{}
@@ -229,8 +229,8 @@ func isFull(err error) bool {
 	return errors.As(err, &no) && (no == syscall.ENOBUFS || no == syscall.EAGAIN)
 }
 
-// TestRateFollows changes a rate under a running flow of datagrams: the first second after it has the new one already. TCP
-// would follow in its own time.
+// TestRateFollows changes a rate under a running flow of datagrams: the new rate holds from the first second. TCP would
+// adapt later.
 func TestRateFollows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs time: a second a change")
@@ -253,8 +253,8 @@ func TestRateFollows(t *testing.T) {
 			got := f.rate(800*time.Millisecond) * (payload + 8 + 20 + 14) / payload
 			t.Logf("%s %s: %.1f Mbit/s in the first second", r.Key, rateText(want), got/1e6)
 			if want == 0 {
-				want = 60 * mbit // and no end: more than twice what it was
-			} else if got > 1.1*float64(want) { // with the bucket; how exact a rate is shows over a longer time
+				want = 60 * mbit // no limit: expect more than twice the last rate
+			} else if got > 1.1*float64(want) { // with the bucket; TestRateIsAccurate measures longer
 				t.Errorf("%s %s: %.1f Mbit/s", r.Key, rateText(want), got/1e6)
 			}
 			for try := 0; got < 0.9*float64(want); try++ { // a busy machine

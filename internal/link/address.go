@@ -14,9 +14,9 @@ import (
 	"berth/internal/vnode"
 )
 
-// ClaimAddress keeps an address on the host-only bridge for an interface of a node until the node is removed. Nobody but
-// this host's nodes is on that bridge, so that an index is enough: a folder with one symbolic link an address, like the one
-// of MACs. On other networks Probe asks who is there.
+// ClaimAddress reserves an address on the host-only bridge for an interface of a node until the node is removed. Only
+// nodes of this host are on that bridge, so an index is enough: a folder with one symbolic link per address, like the
+// index of MACs. On other networks Probe asks whether an address is in use.
 type ClaimAddress struct {
 	Dir     string `json:"dir"` // the index
 	Node    string `json:"node"`
@@ -24,7 +24,7 @@ type ClaimAddress struct {
 	Address string `json:"address"` // without prefix length
 }
 
-// addressClaims returns the claims of one network.
+// addressClaims returns the claims for the addresses of one network.
 func (in *Input) addressClaims(n vnode.Network) ([]step.Step, error) {
 	if n.Mode != vnode.Bridge || n.Parent != "" {
 		return nil, nil
@@ -72,7 +72,7 @@ func (c *ClaimAddress) Verify(context.Context) error {
 	return nil
 }
 
-// Undo gives the address back.
+// Undo releases the address.
 func (c *ClaimAddress) Undo(context.Context) error {
 	who, err := os.Readlink(c.path())
 	if err != nil || who != c.owner() {

@@ -18,20 +18,20 @@ import (
 	"berth/internal/vnode"
 )
 
-// AntiSpoof lets an interface of a node send from its own MAC and addresses only, by a program on the host's end of a veth
-// or on the node's interface. The node has no right to change it.
+// AntiSpoof limits what an interface of a node sends to its own MAC and addresses, by a program on the host's end of a
+// veth or on the node's interface. The node has no right to change the program.
 type AntiSpoof struct {
 	Inside
-	Way     Way      `json:"way"` // Peer: what the host's end receives; Egress: what the node's interface sends
+	Way     Way      `json:"way"` // Peer: on what the host's end receives; Egress: on what the node's interface sends
 	Hub     Hub      `json:"hub,omitempty"`
-	MAC     string   `json:"mac,omitempty"` // empty: the one that a lent adapter has when it is lent
+	MAC     string   `json:"mac,omitempty"` // empty: the MAC that a lent adapter has
 	Address []string `json:"addresses,omitempty"`
-	Lease   string   `json:"lease,omitempty"` // file of the lease of an interface that has one
+	Lease   string   `json:"lease,omitempty"` // lease file of an interface with DHCP
 	Lent    bool     `json:"lent,omitempty"`  // the link goes back to the host
-	Tag     string   `json:"tag,omitempty"`   // after Do, of the program
+	Tag     string   `json:"tag,omitempty"`   // tag of the program, after Do
 }
 
-// antiSpoof returns the step for one network; nil if its spec asks for none.
+// antiSpoof returns the step for one network; nil if its spec switches the check off.
 func (in *Input) antiSpoof(n vnode.Network) *AntiSpoof {
 	if n.Mode == vnode.None || n.Spoof {
 		return nil
@@ -79,8 +79,8 @@ func (a *AntiSpoof) attach(l dhcp.Lease) error {
 	})
 }
 
-// refused says what to do about a kernel that cannot do it. It is found out here and not before the plan: to try costs more
-// than the step.
+// refused adds a remedy if the kernel lacks support. Support is not probed before the plan: a probe costs more than the
+// step.
 func (a *AntiSpoof) refused(err error) error {
 	if !slices.ContainsFunc([]error{unix.ENOENT, unix.EOPNOTSUPP, unix.ENOSYS, unix.EPERM}, func(e error) bool { return errors.Is(err, e) }) {
 		return err
@@ -90,7 +90,7 @@ func (a *AntiSpoof) refused(err error) error {
 		"network %s: this kernel cannot hold what it sends to its own addresses: %w", a.If, err)
 }
 
-// rules are what the interface may send, with the lease that it has.
+// rules returns what the interface may send while it has the lease l.
 func (a *AntiSpoof) rules(inner netlink.Link, l dhcp.Lease) (antispoof.Rules, error) {
 	r := antispoof.Rules{MAC: inner.Attrs().HardwareAddr, DHCP: a.Lease != "", Any: len(a.Address) == 0 && a.Lease == ""}
 	if a.MAC != "" {
@@ -123,7 +123,7 @@ func (a *AntiSpoof) side() antispoof.Side {
 	return antispoof.Sent
 }
 
-// Verify reads back which program is there.
+// Verify reads back which program is attached.
 func (a *AntiSpoof) Verify(context.Context) error {
 	now, want, err := a.tags()
 	if err == nil && now != want {
@@ -132,7 +132,7 @@ func (a *AntiSpoof) Verify(context.Context) error {
 	return err
 }
 
-// tags returns the tag of the program that the kernel has and of the one that should be there.
+// tags returns the tags of the attached program and of the expected one.
 func (a *AntiSpoof) tags() (now, want string, err error) {
 	err = a.at(func(h *netlink.Handle, on, inner netlink.Link) error {
 		if now, err = antispoof.Read(h, on, a.side()); err != nil {
@@ -150,7 +150,7 @@ func (a *AntiSpoof) tags() (now, want string, err error) {
 	return now, want, err
 }
 
-// Undo takes the program off a link that goes back to the host. Else it goes with the link.
+// Undo removes the program from a link that goes back to the host. On other links the program goes with the link.
 func (a *AntiSpoof) Undo(context.Context) error {
 	if !a.Lent {
 		return nil
@@ -170,7 +170,7 @@ func (a *AntiSpoof) Undo(context.Context) error {
 	return antispoof.Detach(r.Handle, l)
 }
 
-// at calls f with the link that carries the program, and the node's own.
+// at calls f with the link that carries the program, and the node's link.
 func (a *AntiSpoof) at(f func(h *netlink.Handle, on, inner netlink.Link) error) error {
 	in, err := a.enter()
 	if err != nil {
@@ -192,8 +192,8 @@ func (a *AntiSpoof) at(f func(h *netlink.Handle, on, inner netlink.Link) error) 
 	return f(s.h, s.l, l)
 }
 
-// SpoofCheck tells of the spoof check of an interface, as the kernel has it: the tag of its program; and whether that is
-// the program that should be there.
+// SpoofCheck returns the tag of the program that the kernel runs as an interface's spoof check, and whether that is the
+// expected program.
 func SpoofCheck(in Input, ifname string) (tag string, holds bool, err error) {
 	i := slices.IndexFunc(in.Networks, func(n vnode.Network) bool { return n.Name == ifname })
 	if i < 0 {

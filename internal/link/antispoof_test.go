@@ -21,7 +21,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// frames makes what a node tries to send, by what it is.
+// frames returns frames that a node tries to send, by description.
 func frames(mac net.HardwareAddr, own, other string) map[string][]byte {
 	arp := func(sender net.HardwareAddr, from string) []byte {
 		f := append(bytes.Repeat([]byte{0xff}, 6), mac...)
@@ -41,14 +41,14 @@ func frames(mac net.HardwareAddr, own, other string) map[string][]byte {
 		sum += uint32(offer[i])<<8 | uint32(offer[i+1])
 	}
 	sum = ^(sum&0xffff + sum>>16)
-	offer[24], offer[25] = byte(sum>>8), byte(sum) // bridges look at it
+	offer[24], offer[25] = byte(sum>>8), byte(sum) // bridges check it
 	return map[string][]byte{
 		"own": arp(mac, own), "another's address": arp(mac, other), "another's MAC in ARP": arp(stranger, own),
 		"another's MAC": changed, "DHCP offer": offer,
 	}
 }
 
-// tap is a packet socket on a link of a namespace; nil is the lab's host.
+// tap returns a packet socket on a link of a namespace; nil is the lab's host.
 func (b *lab) tap(ns *os.File, ifname string) int {
 	b.t.Helper()
 	fd := -1
@@ -70,10 +70,10 @@ func (b *lab) tap(ns *os.File, ifname string) int {
 	return fd
 }
 
-// passed says which frames come from one socket to the other. The last that is sent always does.
+// passed returns which frames pass from one socket to the other. The frame last must always pass.
 func passed(t *testing.T, from, to int, all map[string][]byte, last []byte) map[string]bool {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; { // until the links between have a carrier
+	for end := time.Now().Add(5 * time.Second); ; { // until the links have a carrier
 		if err := unix.Send(from, append(bytes.Clone(last), 1), 0); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func passed(t *testing.T, from, to int, all map[string][]byte, last []byte) map[
 		}
 	}
 	for what, f := range all {
-		if err := unix.Send(from, f, 0); err != nil && !errors.Is(err, unix.ENOBUFS) { // as a drop is told
+		if err := unix.Send(from, f, 0); err != nil && !errors.Is(err, unix.ENOBUFS) { // ENOBUFS reports a drop
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -105,7 +105,7 @@ func passed(t *testing.T, from, to int, all map[string][]byte, last []byte) map[
 	return got
 }
 
-// heard reads frames until the last or the end of a time.
+// heard reads frames until it sees last, or until the time is over.
 func heard(t *testing.T, fd int, last []byte, wait time.Duration, each func([]byte)) bool {
 	t.Helper()
 	buf := make([]byte, 2048)
@@ -125,8 +125,8 @@ func heard(t *testing.T, fd int, last []byte, wait time.Duration, each func([]by
 	return false
 }
 
-// TestAntiSpoof: in every mode, with rates beside it, only what is the node's own comes out; the check is read back, and a
-// lent link comes home without it.
+// TestAntiSpoof checks in every mode, beside rates, that only frames from the node's own addresses pass, that the check
+// is read back, and that a lent link comes home without it.
 func TestAntiSpoof(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Egress, Peer, Ingress)
@@ -193,7 +193,7 @@ func TestAntiSpoof(t *testing.T) {
 	}
 }
 
-// TestAntiSpoofFollowsTheLease: the address that a lease gives passes from when it is set until it is dropped.
+// TestAntiSpoofFollowsTheLease checks that a leased address passes from when it is set until it is dropped.
 func TestAntiSpoofFollowsTheLease(t *testing.T) {
 	b := newLab(t)
 	s, other := b.node("a"), b.node("c")
@@ -214,7 +214,7 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 	b.must(err)
 	mac, err := net.ParseMAC(st.MAC)
 	b.must(err)
-	probe := bytes.Clone(frames(mac, "0.0.0.0", "")["own"]) // a probe passes always
+	probe := bytes.Clone(frames(mac, "0.0.0.0", "")["own"]) // a probe always passes
 	for _, c := range []struct {
 		do   func() error
 		want string
@@ -243,7 +243,7 @@ func lease(address string) dhcp.Lease {
 	return dhcp.Lease{Address: netip.MustParsePrefix(address), Seconds: 600, T1: 300, T2: 500, Obtained: dhcp.Now()}
 }
 
-// TestAntiSpoofOfAnOlderKernel: what the kernel has not is told with what to do, exit 3.
+// TestAntiSpoofOfAnOlderKernel checks that missing kernel support is refused with a remedy.
 func TestAntiSpoofOfAnOlderKernel(t *testing.T) {
 	a := &AntiSpoof{Inside: Inside{If: "eth0"}}
 	for _, e := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.ENOSYS, unix.EPERM} {

@@ -11,8 +11,8 @@ import (
 	"berth/internal/step"
 )
 
-// bridgeMAC is what Berth's bridge is known by. It is given in the call that makes the bridge, so that there is no
-// moment at which the bridge is there and not known as Berth's; and it keeps the bridge from taking the MAC of a port.
+// bridgeMAC returns the MAC by which Berth recognizes its own bridge. The call that makes the bridge also sets the MAC,
+// so the bridge is recognizable from the start. A fixed MAC also keeps the bridge from taking the MAC of a port.
 func bridgeMAC(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte("berth bridge 1\n" + name + "\n"))
 	mac := net.HardwareAddr(sum[:6])
@@ -24,7 +24,8 @@ func isOwnBridge(l netlink.Link) bool {
 	return l.Type() == "bridge" && l.Attrs().HardwareAddr.String() == bridgeMAC(l.Attrs().Name).String()
 }
 
-// ensureBridge returns the index of a bridge of Berth's and makes it if need be. The caller holds the host-wide lock.
+// ensureBridge returns the index of one of Berth's bridges and makes the bridge if needed. The caller holds the
+// host-wide lock.
 func ensureBridge(h *netlink.Handle, name string) (int, error) {
 	l, err := byName(h, name)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Cable joins the host and the namespace ns by a pair of virtual links, which both go when the namespace goes: hostIf
-// with the address outside here, ifname with the address inside there. It is what a measurement without a second machine
-// has for a wire; nodes get their links by Live.
+// Cable connects the host and the namespace ns by a veth pair: hostIf on the host with the address outside, ifname in
+// ns with the address inside. Both ends go when the namespace goes. It is the wire of a measurement without a second
+// machine; nodes get their links from Live.
 func Cable(ns NS, hostIf, ifname string, outside, inside netip.Prefix) error {
 	f, err := ns.Open()
 	if err != nil {

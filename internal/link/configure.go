@@ -15,14 +15,14 @@ import (
 	"berth/internal/vnode"
 )
 
-// Configure gives an interface in a node its addresses and routes and sets it up, and the loopback interface too.
+// Configure gives an interface in a node its addresses and routes and sets it up. It also sets loopback up.
 //
-// IPv6 addresses are usable at once: the kernel is told to skip the detection of duplicates, which would keep them
-// tentative for a second or two. Probe looks for duplicates before.
+// IPv6 addresses are usable at once: they skip duplicate address detection, which would keep them tentative for a
+// second or two. Probe looks for duplicates before.
 type Configure struct {
 	Inside
-	MAC     string        `json:"mac,omitempty"` // what Verify expects; empty: any
-	MTU     int           `json:"mtu,omitempty"` // likewise, bytes; 0: any
+	MAC     string        `json:"mac,omitempty"` // Verify expects it; empty: any
+	MTU     int           `json:"mtu,omitempty"` // bytes; Verify expects it; 0: any
 	Address []string      `json:"addresses,omitempty"`
 	Gateway string        `json:"gateway,omitempty"`
 	Routes  []vnode.Route `json:"routes,omitempty"`
@@ -42,7 +42,7 @@ func (c *Configure) String() string {
 	return c.If + " " + strings.Join(s, ", ")
 }
 
-// Do sets everything; what is set already stays.
+// Do sets everything. Settings that are already in place stay.
 func (c *Configure) Do(context.Context) error {
 	r, err := c.enter()
 	if err != nil {
@@ -177,5 +177,5 @@ func (c *Configure) verifyRoutes(h *netlink.Handle, l netlink.Link) error {
 	return nil
 }
 
-// Undo has nothing to do: what was set goes with the interface, or is put right when a lent one comes home.
+// Undo does nothing: the settings go with the interface, or the step that brings a lent interface home resets them.
 func (c *Configure) Undo(context.Context) error { return nil }

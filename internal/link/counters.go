@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Count is what an interface of a node has received and sent until now.
+// Count is what an interface of a node has received and sent so far.
 type Count struct {
 	Name                 string
 	RXBytes, TXBytes     int64
 	RXPackets, TXPackets int64
 }
 
-// Counts reads the counters of the interfaces in the network namespace of a process, without entering it. Loopback and
-// what Berth made beside the interfaces (ifbs) are left out.
+// Counts reads the counters of the interfaces in the network namespace of a process, without entering it. It leaves out
+// loopback and Berth's ifbs.
 func Counts(pid int) ([]Count, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/net/dev")
 	if err != nil {
@@ -24,7 +24,8 @@ func Counts(pid int) ([]Count, error) {
 	return parseCounts(string(text)), nil
 }
 
-// parseCounts reads lines of "eth0: bytes packets errs drop fifo frame compressed multicast", then the same eight sent.
+// parseCounts reads lines of the form "eth0: bytes packets errs drop fifo frame compressed multicast", followed by the
+// same eight counters for sent frames.
 func parseCounts(text string) []Count {
 	all := []Count{}
 	for line := range strings.Lines(text) {
@@ -36,7 +37,7 @@ func parseCounts(text string) []Count {
 		}
 		c := Count{Name: name}
 		for i, p := range map[int]*int64{0: &c.RXBytes, 1: &c.RXPackets, 8: &c.TXBytes, 9: &c.TXPackets} {
-			*p, _ = strconv.ParseInt(f[i], 10, 64) // numbers, as the kernel writes them
+			*p, _ = strconv.ParseInt(f[i], 10, 64) // the kernel writes numbers only
 		}
 		all = append(all, c)
 	}

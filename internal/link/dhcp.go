@@ -22,22 +22,22 @@ import (
 	"berth/internal/vnode"
 )
 
-// DHCP gives an interface of a node, which is up by then, an IPv4 address that a DHCP server leases it. What is leased is
+// DHCP gives an interface of a node an IPv4 address that a DHCP server leases. The interface must be up. The lease is
 // in File, where the keeper, which renews it, and Undo in another process find it.
 type DHCP struct {
 	Inside
 	Hostname string        `json:"hostname"`
-	Adapter  bool          `json:"adapter"`          // a real one, whose carrier comes late
+	Adapter  bool          `json:"adapter"`          // a real adapter, whose carrier comes late
 	Default  bool          `json:"default"`          // the server's router is the node's default route
-	Routes   []vnode.Route `json:"routes,omitempty"` // whose neighbours are in the leased prefix
+	Routes   []vnode.Route `json:"routes,omitempty"` // IPv4 routes, whose gateways are in the leased prefix
 	File     string        `json:"file"`
-	Check    *AntiSpoof    `json:"check,omitempty"` // of the same interface: it lets the leased address pass
+	Check    *AntiSpoof    `json:"check,omitempty"` // of the same interface; it must let the leased address pass
 }
 
-// LeaseFile is where the lease of an interface is, in its node's live folder.
+// LeaseFile returns the path of an interface's lease file, in its node's live folder.
 func LeaseFile(run, ifname string) string { return filepath.Join(run, "lease."+ifname) }
 
-// ReadLease reads a lease; one that has ended by now if there is none.
+// ReadLease reads a lease file. It returns the zero Lease, which has ended, if there is no readable file.
 func ReadLease(file string) dhcp.Lease {
 	var l dhcp.Lease
 	text, err := os.ReadFile(file)
@@ -47,7 +47,7 @@ func ReadLease(file string) dhcp.Lease {
 	return l
 }
 
-// lease returns the step that leases an address for the network of index i; nil if it asks for none.
+// lease returns the step that leases an address for the network of index i; nil if that network does not use DHCP.
 func (in *Input) lease(i int) *DHCP {
 	n := in.Networks[i]
 	if !n.DHCP {
@@ -57,14 +57,14 @@ func (in *Input) lease(i int) *DHCP {
 	return &DHCP{
 		Inside: Inside{NS: in.NS, If: n.Name}, Hostname: in.Hostname,
 		Adapter: n.Mode == vnode.Phys || n.Mode == vnode.SRIOV,
-		// One default route: the spec's, else that of the first server.
+		// One default route: the spec's, else that of the first network with DHCP.
 		Default: !slices.ContainsFunc(in.Networks, func(n vnode.Network) bool { return isIPv4(n.Gateway) }) &&
 			!slices.ContainsFunc(in.Networks[:i], func(n vnode.Network) bool { return n.DHCP }),
 		Routes: routes, File: LeaseFile(in.Run, n.Name),
 	}
 }
 
-// byFamily parts a network's routes into those that can be set at once and those that need the leased address.
+// byFamily splits a network's routes into those that can be set at once and those that need the leased address.
 func byFamily(n vnode.Network) (now, leased []vnode.Route) {
 	for _, r := range n.Routes {
 		if n.DHCP && isIPv4(r.Via) {
@@ -92,7 +92,8 @@ func (d *DHCP) String() string {
 	return strings.Join(s, ", ")
 }
 
-// Do leases an address and sets it. A lease that there is, as when a virtual function came back, is set again as it is.
+// Do leases an address and sets it. It sets a lease that is still valid again without asking, for example when a
+// virtual function came back.
 func (d *DHCP) Do(ctx context.Context) error {
 	l := d.Lease()
 	if l.State(dhcp.Now()) == dhcp.Ended {
@@ -105,13 +106,13 @@ func (d *DHCP) Do(ctx context.Context) error {
 	return d.Take(l)
 }
 
-// Lease is the lease as it was taken last.
+// Lease returns the stored lease.
 func (d *DHCP) Lease() dhcp.Lease { return ReadLease(d.File) }
 
-// mostDeclined is how many addresses are asked for that turn out to be in use.
+// mostDeclined is after how many offered addresses that are in use Ask gives up.
 const mostDeclined = 3
 
-// Ask asks the servers of the network for an address that nobody there uses. It changes nothing.
+// Ask asks the servers of the network for an address that nobody uses there. It changes nothing on the interface.
 func (d *DHCP) Ask(ctx context.Context) (l dhcp.Lease, err error) {
 	err = d.speak(ctx, func(r *room, c *dhcp.Client, q *question) error {
 		var used []string
@@ -137,7 +138,7 @@ func (d *DHCP) Ask(ctx context.Context) (l dhcp.Lease, err error) {
 	return l, err
 }
 
-// refused makes a sentence of why there is no lease.
+// refused adds to err which interface has no lease, and a remedy.
 func (d *DHCP) refused(err error) error {
 	if _, isNAK := errors.AsType[*dhcp.NAKError](err); !isNAK && !errors.Is(err, dhcp.ErrSilence) {
 		return fmt.Errorf("ask for an address for %s by DHCP: %w", d.If, err)
@@ -149,7 +150,7 @@ func (d *DHCP) refused(err error) error {
 	return &refuse.Error{Kind: refuse.Failed, What: what, Remedy: "is there a DHCP server on that network? else give it an address", Err: err}
 }
 
-// Renew asks for more time. It changes nothing.
+// Renew asks for more time. It changes nothing on the interface.
 func (d *DHCP) Renew(ctx context.Context, before dhcp.Lease) (l dhcp.Lease, err error) {
 	err = d.speak(ctx, func(_ *room, c *dhcp.Client, _ *question) error {
 		l, err = c.Renew(ctx, before)
@@ -158,7 +159,7 @@ func (d *DHCP) Renew(ctx context.Context, before dhcp.Lease) (l dhcp.Lease, err 
 	return l, err
 }
 
-// speak opens a client on the interface, once that can send.
+// speak calls f with a client on the interface, once the interface can send.
 func (d *DHCP) speak(ctx context.Context, f func(r *room, c *dhcp.Client, q *question) error) error {
 	r, err := d.enter()
 	if err != nil {
@@ -194,9 +195,9 @@ func (d *DHCP) client(r *room) (*dhcp.Client, *question, error) {
 	return c, q, err
 }
 
-// Take gives the interface the address of a lease, for as long as it lasts, and the routes. No other IPv4 address is on an
-// interface with DHCP. The lease is kept after the address is set: who is killed in between leaves an address that lasts
-// longer than its file says, and is renewed early, not late.
+// Take gives the interface the address of a lease, with the lease's lifetime, and the routes. It removes all other IPv4
+// addresses. The lease is written after the address is set: if the process is killed in between, the address outlives
+// the lease in the file, and renewal comes early, not late.
 func (d *DHCP) Take(l dhcp.Lease) error {
 	r, err := d.enter()
 	if err != nil {
@@ -214,7 +215,7 @@ func (d *DHCP) Take(l dhcp.Lease) error {
 		return err
 	}
 	addr := &netlink.Addr{IPNet: ipNet(l.Address)}
-	if left := l.Left(dhcp.Now()); left != dhcp.Forever { // 0: forever too
+	if left := l.Left(dhcp.Now()); left != dhcp.Forever { // a lifetime of 0 means forever too
 		addr.ValidLft, addr.PreferedLft = int(left), int(left)
 	}
 	if err := r.AddrReplace(on, addr); err != nil {
@@ -227,7 +228,7 @@ func (d *DHCP) Take(l dhcp.Lease) error {
 	return d.setRoutes(r, on, l)
 }
 
-// follow makes the spoof check let the address of a lease pass, and no other.
+// follow makes the spoof check pass the address of a lease and no other.
 func (d *DHCP) follow(l dhcp.Lease) error {
 	if d.Check == nil {
 		return nil
@@ -250,7 +251,7 @@ func (d *DHCP) setRoutes(r *room, on netlink.Link, l dhcp.Lease) error {
 	if d.Default && l.Router.IsValid() {
 		all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		route := netlink.Route{LinkIndex: on.Attrs().Index, Dst: ipNet(all), Gw: l.Router.AsSlice(), Protocol: unix.RTPROT_DHCP}
-		if !l.Address.Contains(l.Router) { // as where each machine has a /32
+		if !l.Address.Contains(l.Router) { // for example where each machine has a /32
 			route.Flags = int(netlink.FLAG_ONLINK)
 		}
 		routes = append(routes, route)
@@ -267,7 +268,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// keep replaces the lease's file at once.
+// keep writes the lease's file atomically.
 func (d *DHCP) keep(l dhcp.Lease) error {
 	text, err := json.Marshal(l)
 	if err == nil {
@@ -284,7 +285,7 @@ func (d *DHCP) keep(l dhcp.Lease) error {
 	return nil
 }
 
-// removeAddresses takes the interface's IPv4 addresses away, but for one.
+// removeAddresses removes all IPv4 addresses of the interface except one.
 func (d *DHCP) removeAddresses(r *room, on netlink.Link, but netip.Prefix) error {
 	all, err := whole(func() ([]netlink.Addr, error) { return r.AddrList(on, netlink.FAMILY_V4) })
 	if err != nil {
@@ -301,7 +302,7 @@ func (d *DHCP) removeAddresses(r *room, on netlink.Link, but netip.Prefix) error
 	return nil
 }
 
-// Drop takes the address away whose lease has ended, and the routes with it.
+// Drop removes the address of a lease that has ended; its routes go with it.
 func (d *DHCP) Drop() error {
 	r, err := d.enter()
 	if err != nil {
@@ -326,7 +327,7 @@ func (d *DHCP) forget() error {
 	return nil
 }
 
-// Verify reads the address back. While there is no lease, as when the keeper asks for a new one, there is none.
+// Verify reads the address back. Without a valid lease there is nothing to verify: the keeper asks for a new one then.
 func (d *DHCP) Verify(context.Context) error {
 	l := d.Lease()
 	if l.State(dhcp.Now()) == dhcp.Ended {
@@ -348,8 +349,8 @@ func (d *DHCP) Verify(context.Context) error {
 	return err
 }
 
-// Undo gives the lease back, if the namespace is still there to do so from: one message, which servers do not answer. It
-// removes the address.
+// Undo gives the lease back if the namespace still exists, in one message that servers do not answer. It removes the
+// address.
 func (d *DHCP) Undo(context.Context) error {
 	l := d.Lease()
 	if l.State(dhcp.Now()) == dhcp.Ended {
@@ -364,7 +365,7 @@ func (d *DHCP) Undo(context.Context) error {
 	}
 	defer r.Close()
 	if c, _, err := d.client(r); err == nil {
-		_ = c.Release(l) // a server that does not hear it takes the address back when its time is over
+		_ = c.Release(l) // if the server does not receive it, the lease ends with its time
 		c.Close()
 		step.Fault("lease given back")
 	}

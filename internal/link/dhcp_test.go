@@ -16,8 +16,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestLeaseComesBack sets a lease again on an interface that is new, as a virtual function is whose driver was reloaded: no
-// server is asked, and the address lasts as long as is left of the lease.
+// TestLeaseComesBack sets a lease again on a new interface, such as a virtual function whose driver was reloaded. No
+// server is asked, and the address lasts for the rest of the lease.
 func TestLeaseComesBack(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
@@ -70,11 +70,11 @@ func TestLeaseComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.must(os.WriteFile(d.File, text, 0o600))
-	b.must(d.Verify(context.Background())) // it has ended: the keeper asks for another
+	b.must(d.Verify(context.Background())) // it has ended; the keeper asks for another
 	b.must(d.Undo(context.Background()))
 }
 
-// TestReattachTakesTheLease looks at which steps set a virtual function up again.
+// TestReattachTakesTheLease checks which steps set a virtual function up again.
 func TestReattachTakesTheLease(t *testing.T) {
 	lease := sriov.Lease{PCI: "0000:01:10.0", Token: "x"}
 	m := &VFMove{Inside: Inside{If: "eth0"}, Claimed: Claimed{Lease: lease}}

@@ -13,47 +13,47 @@ import (
 	"berth/internal/vnode"
 )
 
-// Facts are the links of the host that a plan must know.
+// Facts are what a plan must know of the host's links and kernel.
 type Facts struct {
 	Links  map[string]HostLink // by name; nil if no network of the node names a parent
-	Pooled map[string]string   // by interface, what it would get from its MAC pool: see ReadPooled
-	Lacks  map[Way]string      // of the ways to limit a rate that the node needs, those that this kernel has not, and why
+	Pooled map[string]string   // by interface: the MAC that it would get from its pool: see ReadPooled
+	Lacks  map[Way]string      // by way to limit a rate: why this kernel cannot, for the ways that the node needs
 
-	list []netlink.Link // all that the host has; nil if they were not read
+	list []netlink.Link // all links of the host; nil if they were not read
 
-	LacksPriority string // why this kernel cannot give packets a priority; only tried where something would honour it
+	LacksPriority string // why this kernel cannot set packet priorities; only tested if a queue would honour them
 }
 
 // HostLink is a link of the host.
 type HostLink struct {
 	Type         string        // bridge, veth, macvlan …; device: an adapter, or loopback
 	MTU          int           // bytes
-	Up           bool          // set up, whether it has a carrier or not
+	Up           bool          // administratively up, with or without a carrier
 	Loopback     bool          //
-	Master       string        // bridge or bond that it is a port of
+	Master       string        // bridge or bond whose port it is
 	Uppers       []string      // links of the host made on top of it: macvlan, VLAN …
-	Guests       []string      // MACs that it takes in for others, wherever they are: see guests; only read where a link shall be lent
-	Adapter      string        // of a virtual function: its adapter; only read where a macvlan shall be on it
-	Speed        vnode.BitRate // of an adapter; 0 if it does not tell, as when its cable is out
-	DefaultRoute bool          // it carries a default route; only read where a link shall be lent
-	VFs          *HostVFs      // of an adapter with SR-IOV; only read where a virtual function is wanted
-	Queue        string        // what looks at priorities of all that leaves by it: "pfifo_fast on eth0"; only read where one is wanted
+	Guests       []string      // MACs of links on it in any namespace: see guests; only read if a link shall be lent
+	Adapter      string        // adapter of a virtual function; only read for macvlan
+	Speed        vnode.BitRate // of an adapter; 0 if unknown, for example without a cable
+	DefaultRoute bool          // it carries a default route; only read if a link shall be lent
+	VFs          *HostVFs      // of an adapter with SR-IOV; only read if a virtual function is wanted
+	Queue        string        // queues behind it that honour priorities: "pfifo_fast on eth0"; only read if a priority is wanted
 }
 
 // HostVFs are an adapter's virtual functions.
 type HostVFs struct {
-	Total int     // most that it can have
-	Uses  []VFUse // those that it has
+	Total int     // the most that it can have
+	Uses  []VFUse // one for each that it has
 }
 
 // VFUse says who uses a virtual function.
 type VFUse struct {
 	User string // "" if it is free
-	Run  string // live folder of the node that has it
+	Run  string // live folder of the node that has it; "" if no node has
 }
 
-// ReadFacts reads what planning these networks needs: all links at once if one of them names a parent, what the kernel
-// has for rates if one of them has a rate, else nothing. class is the priority of networks that ask for none.
+// ReadFacts reads the facts that a plan for these networks needs: all links if a network names a parent, and what the
+// kernel lacks for rates if a network has a rate. class is the priority of networks without one of their own.
 func ReadFacts(nets []vnode.Network, class vnode.Priority, leases sriov.Leases) (Facts, error) {
 	f, err := readLinks(nets, leases)
 	if err != nil {
@@ -133,7 +133,7 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 	return f, nil
 }
 
-// readVFs fills in the virtual functions of the adapters among the links of f.
+// readVFs sets VFs of the adapters in f.Links.
 func readVFs(h *netlink.Handle, leases sriov.Leases, f Facts) error {
 	adapters, err := sriov.List(sriov.Sys)
 	if err != nil {
@@ -183,7 +183,7 @@ func defaultRoutes(h *netlink.Handle) (map[int]bool, error) {
 	return on, nil
 }
 
-// speed is how fast an adapter is. What virtual links say of theirs is made up.
+// speed returns the speed of an adapter, 0 if unknown. The speed of a virtual link is not real and is not read.
 func speed(l netlink.Link) vnode.BitRate {
 	if l.Attrs().ParentDev == "" {
 		return 0

@@ -17,12 +17,12 @@ import (
 	"berth/internal/thread"
 )
 
-// Hub is the network namespace of the host-only bridge, pinned at this path; the zero value is the host's own namespace.
-// The bridge and the host's ends of its nodes' interfaces are in there, so that the host's network stack never sees a
-// frame of theirs, nor its firewall, and a host with many nodes lists no link more than without.
+// Hub is the network namespace of the host-only bridge, pinned at this path. The zero value is the host's own
+// namespace. The bridge and the host's ends of its nodes' interfaces are in it, so that neither the host's network
+// stack nor its firewall sees their frames, and the host's list of links stays short with many nodes.
 type Hub string
 
-// open opens a netlink socket in the namespace. The error wraps fs.ErrNotExist when it is gone.
+// open opens a netlink socket in the namespace. The error wraps fs.ErrNotExist if the namespace does not exist.
 func (u Hub) open() (*netlink.Handle, error) {
 	if u == "" {
 		return host()
@@ -46,7 +46,8 @@ func (u Hub) file() (*os.File, error) {
 	return nil, fmt.Errorf("open the namespace of the host-only bridge: %w", err)
 }
 
-// Inode tells one namespace from another that is pinned there later; 0 if there is none.
+// Inode returns the inode of the namespace, which differs from that of a namespace pinned there later; 0 if there is
+// none.
 func (u Hub) Inode() uint64 {
 	if u == "" {
 		return 0
@@ -60,7 +61,7 @@ func (u Hub) Inode() uint64 {
 	return n
 }
 
-// ensure makes the namespace unless it is there. The caller holds the host-wide lock.
+// ensure makes the namespace unless it exists. The caller holds the host-wide lock.
 func (u Hub) ensure() error {
 	path := string(u)
 	if isPin(path) {
@@ -94,8 +95,8 @@ func (u Hub) ensure() error {
 	return nil
 }
 
-// release takes the namespace away, and the bridges in it, unless a node's interface is there. The caller holds the
-// host-wide lock.
+// release removes the namespace with its bridges, unless a node's interface is in it. The caller holds the host-wide
+// lock.
 func (u Hub) release() error {
 	path := string(u)
 	for isPin(path) {
@@ -114,9 +115,9 @@ func (u Hub) release() error {
 	return nil
 }
 
-// used reports whether a link is in the namespace that is neither a bridge nor a cable between two. It stops reading at
-// the first: a node's end must not take longer where many others are. Ports are known by the name that all of them have:
-// modules that were loaded once give each namespace tunnels of its own.
+// used reports whether the namespace holds a node's link. It stops at the first one, so that the end of a node does not
+// take longer with many nodes. It goes by the name prefix: some kernel modules add tunnels of their own to each
+// namespace.
 func (u Hub) used() (bool, error) {
 	used := false
 	err := u.each(func(l seen) bool {
@@ -129,7 +130,8 @@ func (u Hub) used() (bool, error) {
 // mostPorts is how many ports a Linux bridge takes (BR_MAX_PORTS less one).
 const mostPorts = 1023
 
-// The bridges of a hub are a chain. Each has room for mostPorts links, of which up to two are cables to its neighbours.
+// chained returns the name of bridge n of a hub. The bridges of a hub form a chain. Each takes mostPorts links, of
+// which up to two are cables to its neighbours.
 func chained(bridge string, n int) string {
 	if n == 0 {
 		return bridge
@@ -142,7 +144,7 @@ const cablePrefix = "cable"
 
 func isCable(l netlink.Link) bool { return strings.HasPrefix(l.Attrs().Name, cablePrefix) }
 
-// plug makes a link a port of the first bridge of the chain that has room. The caller holds the host-wide lock.
+// plug makes a link a port of the first bridge of the chain with a free port. The caller holds the host-wide lock.
 func (v *Veth) plug(h *netlink.Handle, l netlink.Link) error {
 	for n := 0; ; n++ {
 		bridge, err := ensureBridge(h, chained(v.Bridge, n))
@@ -162,8 +164,8 @@ func (v *Veth) plug(h *netlink.Handle, l netlink.Link) error {
 	}
 }
 
-// extend joins the full bridge n of the chain with the one after it. The cable takes the port of one link, which moves to
-// the other bridge.
+// extend connects the full bridge n of the chain to the next one. The cable needs a port, so one link moves to the next
+// bridge.
 func (v *Veth) extend(h *netlink.Handle, n, bridge int) error {
 	after, err := ensureBridge(h, chained(v.Bridge, n+1))
 	if err != nil {
@@ -215,10 +217,10 @@ func cableEnd(h *netlink.Handle, l netlink.Link, bridge int) error {
 	return h.LinkSetUp(l)
 }
 
-// plugCables gives a bridge that is made anew the cables back that the one before it had.
+// plugCables connects a bridge that was made again to the cables of its predecessor.
 func plugCables(h *netlink.Handle, name string, bridge int) error {
 	base, number, _ := strings.Cut(name, ".")
-	n, _ := strconv.Atoi(number) // the first has none
+	n, _ := strconv.Atoi(number) // the first bridge's name has no number
 	if chained(base, n) != name {
 		return nil
 	}
@@ -234,7 +236,7 @@ func plugCables(h *netlink.Handle, name string, bridge int) error {
 	return nil
 }
 
-// lastPort is the port that came last.
+// lastPort returns the newest port of a bridge that is no cable.
 func lastPort(h *netlink.Handle, bridge int) (last netlink.Link, err error) {
 	links, err := listLinks(h)
 	if err != nil {
@@ -251,8 +253,8 @@ func lastPort(h *netlink.Handle, bridge int) (last netlink.Link, err error) {
 	return last, nil
 }
 
-// Bridge is the host-only bridge that the nodes without a parent share. The first of them makes it, the last takes it
-// away. It is in a network namespace of its own: nodes reach each other over it, not the host.
+// Bridge is the host-only bridge that the nodes without a parent share. The first such node makes it and the last one
+// removes it. It is in a network namespace of its own: nodes reach each other over it, but not the host.
 type Bridge struct {
 	Lock string `json:"host_lock"` // file of the host-wide lock
 	Name string `json:"name"`
@@ -266,7 +268,7 @@ func (b *Bridge) String() string {
 	return fmt.Sprintf("%s, host-only, made with the first node and gone with the last", b.Name)
 }
 
-// Do makes the bridge unless it is there.
+// Do makes the bridge unless it exists.
 func (b *Bridge) Do(ctx context.Context) error {
 	lock, err := Lock(ctx, b.Lock)
 	if err != nil {
@@ -282,7 +284,7 @@ func (b *Bridge) Do(ctx context.Context) error {
 	return err
 }
 
-// made opens the namespace and makes it if need be. The caller holds the host-wide lock.
+// made opens the namespace and makes it if needed. The caller holds the host-wide lock.
 func (u Hub) made() (*netlink.Handle, error) {
 	if u != "" {
 		if err := u.ensure(); err != nil {
@@ -292,8 +294,8 @@ func (u Hub) made() (*netlink.Handle, error) {
 	return u.open()
 }
 
-// Verify finds nothing to read: the end of another node takes away a bridge without ports, and Veth.Do makes it anew under
-// the same lock as its port.
+// Verify checks nothing: the end of another node may remove a bridge without ports, and Veth.Do makes it again under
+// the lock under which it adds its port.
 func (b *Bridge) Verify(context.Context) error { return nil }
 
 // Undo removes the bridge if it has no port left.

@@ -18,7 +18,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// fill gives a bridge ports until it takes no more. They are down, as both ends of each pair are on the bridge.
+// fill adds ports to a bridge until it is full. They are down: both ends of each pair are on the bridge.
 func fill(t *testing.T, h *netlink.Handle, bridge string) {
 	t.Helper()
 	l, err := h.LinkByName(bridge)
@@ -46,7 +46,7 @@ func fill(t *testing.T, h *netlink.Handle, bridge string) {
 	t.Fatal("the bridge takes more ports than it should")
 }
 
-// empty removes what fill made.
+// empty removes the ports of fill.
 func empty(t *testing.T, h *netlink.Handle) {
 	t.Helper()
 	for i := 0; ; i++ {
@@ -63,8 +63,8 @@ func empty(t *testing.T, h *netlink.Handle) {
 	}
 }
 
-// TestFullHostOnlyBridge: where the bridge has all its ports, a second one is made and joined, and all nodes reach each
-// other; what moved for that is still connected.
+// TestFullHostOnlyBridge checks that a second bridge is made and joined when the first is full, that all nodes reach
+// each other, and that the port which moved is still connected.
 func TestFullHostOnlyBridge(t *testing.T) {
 	b := newLab(t)
 	nodes := []*stand{b.node("a"), b.node("c"), b.node("d")}
@@ -88,7 +88,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 			on++
 		}
 	}
-	if on != 4 { // two nodes, the cable, and what made room for it
+	if on != 4 { // two nodes, the cable, and the port that moved for it
 		t.Errorf("%d ports on the second bridge", on)
 	}
 	for _, to := range []string{"192.0.2.2", "2001:db8::3"} {
@@ -99,7 +99,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	if err := reach(t, nodes[2].open(), nodes[0].open(), "192.0.2.1"); err != nil {
 		t.Error(err)
 	}
-	// Each of the two is removed: the nodes that were on it come back, and reach those of the other.
+	// Remove each bridge: its nodes are connected again, and reach those on the other bridge.
 	for _, bridge := range []string{"berthtest", chained("berthtest", 1)} {
 		l, err := h.LinkByName(bridge)
 		b.must(err)
@@ -122,8 +122,8 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	}
 }
 
-// TestFullBridgeOfTheHost: the user's own bridge that is full is refused before the start, and where it filled up since, by
-// the step.
+// TestFullBridgeOfTheHost checks that a full bridge of the user is refused before the start, and by the step if it
+// filled up later.
 func TestFullBridgeOfTheHost(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
@@ -149,8 +149,9 @@ func TestFullBridgeOfTheHost(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestHostOnlyBridgeIsNotTheHosts: whatever a node sends over the host-only bridge, bound to its interface, does not reach
-// the host: UDP to the host's addresses, broadcast and multicast, IPv4 and IPv6; a TCP SYN leaves nothing.
+// TestHostOnlyBridgeIsNotTheHosts checks that nothing that a node sends over the host-only bridge, bound to its
+// interface, reaches the host: UDP to the host's addresses, broadcast and multicast, IPv4 and IPv6; a TCP SYN leaves no
+// socket.
 func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Veth{LinkAttrs: attrs("host0", 0, nil), PeerName: "host0p", PeerTxQLen: -1})
@@ -165,7 +166,7 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 	n := b.node("a")
 	n.do(n.steps(vnode.Network{Address: []string{"192.0.2.1/24", "2001:db8::1/64"}, Gateway: "192.0.2.2", Routes: []vnode.Route{{To: "2001:db8:9::/64", Via: "2001:db8::2"}}}))
 
-	// All that the host's stack is given of UDP, ICMP and TCP, but for its own.
+	// Everything that the host's stack receives of UDP, ICMP and TCP, except its own packets.
 	var raw []int
 	for _, s := range []struct{ family, protocol int }{
 		{unix.AF_INET, unix.IPPROTO_UDP},
@@ -245,8 +246,8 @@ func shout(to string, port int) error {
 	return unix.Sendto(fd, []byte("berth"), 0, &unix.SockaddrInet6{Port: port, Addr: [16]byte(ip), ZoneId: 2})
 }
 
-// TestReconnect: a port whose bridge is removed and made again, one that was taken out of its bridge, one that is down, and
-// one whose pair was deleted are connected again, with their rates and spoof check; what holds is left.
+// TestReconnect checks that a port is connected again, with rates and spoof check, if its bridge was removed and made
+// again, if it was taken out of its bridge, if it is down, or if its pair was deleted; an intact port is left alone.
 func TestReconnect(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Egress, Peer)

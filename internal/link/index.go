@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Claimants returns the nodes that have something in an index: a folder of links whose targets are NODE/IFNAME, as those
-// of MACs and of addresses are.
+// Claimants returns the nodes that have a claim in an index: a folder of symbolic links whose targets are NODE/IFNAME,
+// such as the indexes of MACs and of addresses.
 func Claimants(index string) ([]string, error) {
 	var nodes []string
 	err := eachClaim(index, func(_, node string) error {
@@ -20,7 +20,8 @@ func Claimants(index string) ([]string, error) {
 	return nodes, err
 }
 
-// Release takes all that a node has out of an index. It is for a node whose journal was lost; else the steps do it.
+// Release removes all claims of a node from an index. It is for a node whose journal was lost; normally the steps do
+// it.
 func Release(index, node string) error {
 	return eachClaim(index, func(path, owner string) error {
 		if owner != node {
@@ -42,7 +43,7 @@ func eachClaim(index string, f func(path, node string) error) error {
 		path := filepath.Join(index, e.Name())
 		to, err := os.Readlink(path)
 		if err != nil {
-			continue // given back meanwhile
+			continue // removed meanwhile
 		}
 		node, _, _ := strings.Cut(to, "/")
 		if err := f(path, node); err != nil {

@@ -22,8 +22,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// lab is a host of its own: the test's goroutine runs in network and mount namespaces that nobody else sees, and that
-// end with it.
+// lab is a simulated host: the test's goroutine runs in network and mount namespaces of its own, which end with it.
 type lab struct {
 	t    testing.TB
 	dir  string
@@ -67,7 +66,7 @@ func newLab(t testing.TB) *lab {
 
 func (b *lab) hub() Hub { return Hub(filepath.Join(b.dir, "bridge")) }
 
-// inside runs f on a thread of its own in the lab.
+// inside runs f on a thread of its own in the lab's namespaces.
 func (b *lab) inside(f func() error) error {
 	return thread.Own(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -160,7 +159,7 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 	return Live(in)
 }
 
-// do runs steps as the node package will.
+// do runs steps as package node does.
 func do(steps []step.Step) error {
 	ctx := context.Background()
 	for _, s := range steps {
@@ -186,7 +185,7 @@ func (s *stand) do(steps []step.Step) {
 	}
 }
 
-// undo takes steps back twice, from their journal records alone.
+// undo undoes steps twice, from their journal records alone.
 func undo(steps []step.Step) error {
 	for range 2 {
 		for _, step := range slices.Backward(steps) {
@@ -237,7 +236,7 @@ func (s *stand) open() *os.File {
 	return f
 }
 
-// reach connects from one namespace to an address in another by TCP.
+// reach connects by TCP from one namespace to an address in another.
 func reach(t testing.TB, from, to *os.File, addr string) error {
 	t.Helper()
 	var ln net.Listener
@@ -257,7 +256,7 @@ func reach(t testing.TB, from, to *os.File, addr string) error {
 	})
 }
 
-// links names the host's links, and those of the host-only bridge's namespace, but for lo.
+// links returns the names of the host's links and of those in the host-only bridge's namespace, except lo.
 func (b *lab) links() []string {
 	b.t.Helper()
 	names := b.linksOf(b.h)

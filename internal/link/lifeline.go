@@ -9,9 +9,9 @@ import (
 	"berth/internal/sriov"
 )
 
-// Lifeline says what would be lost if an adapter and its virtual functions went down, they or what is built on them (a
-// bridge, a VLAN …): the host's default route, or the address by which somebody is logged in; "" if neither. login may be
-// the zero address.
+// Lifeline says what would be lost if an adapter and its virtual functions went down, including the links built on them
+// (a bridge, a VLAN …): the host's default route, or the address of the login session; "" if neither. login may be the
+// zero address.
 func Lifeline(pf sriov.PF, login netip.Addr) (string, error) {
 	h, err := host()
 	if err != nil {
@@ -50,7 +50,7 @@ func Lifeline(pf sriov.PF, login netip.Addr) (string, error) {
 	return "", nil
 }
 
-// above returns the links of these names and all that is built on them.
+// above returns the links with these names and all links built on them.
 func above(names []string, links []netlink.Link) []netlink.Link {
 	on := map[int]bool{}
 	var all []netlink.Link
@@ -68,7 +68,7 @@ func above(names []string, links []netlink.Link) []netlink.Link {
 	return all
 }
 
-// hasPort reports whether one of the links in on is a port of master: of a bridge or a bond.
+// hasPort reports whether a link in on is a port of master, a bridge or a bond.
 func hasPort(master netlink.Link, links []netlink.Link, on map[int]bool) bool {
 	for _, l := range links {
 		if on[l.Attrs().Index] && l.Attrs().MasterIndex == master.Attrs().Index {

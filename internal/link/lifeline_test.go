@@ -10,7 +10,7 @@ import (
 	"berth/internal/step"
 )
 
-// TestLifeline builds a bridge on an adapter and asks what hangs on the adapter.
+// TestLifeline builds a bridge on an adapter and checks what Lifeline reports for the adapter.
 func TestLifeline(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
@@ -22,8 +22,8 @@ func TestLifeline(t *testing.T) {
 	b.must(b.h.AddrAdd(b.get("br9"), addr))
 	ask := func(login, want string) {
 		t.Helper()
-		a, _ := netip.ParseAddr(login) // none: the zero address
-		// The last one is an adapter with a virtual function that carries what is asked for.
+		a, _ := netip.ParseAddr(login) // no login: the zero address
+		// The last adapter has a virtual function that carries the connection.
 		for _, pf := range []sriov.PF{{Name: "eth0"}, {Name: "br9"}, {Name: "wire", VFs: []sriov.VF{{}, {Link: "eth0"}}}} {
 			if got, err := Lifeline(pf, a); err != nil || got != want {
 				t.Errorf("%+v, login by %q: %q, %v", pf, login, got, err)
@@ -41,7 +41,7 @@ func TestLifeline(t *testing.T) {
 	ask("", "the host's default route")
 }
 
-// TestUndoLeavesOthersAlone undoes the steps of a node whose virtual function is another's by now.
+// TestUndoLeavesOthersAlone undoes the steps of a node whose virtual function belongs to another node now.
 func TestUndoLeavesOthersAlone(t *testing.T) {
 	leases := sriov.Leases(t.TempDir())
 	m := &VFMove{Claimed: Claimed{Leases: leases, Lease: sriov.Lease{PCI: "0000:01:10.0", Token: "old"}}}

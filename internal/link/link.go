@@ -1,9 +1,9 @@
-// Package link gives a node its network interfaces: bridge (veth), macvlan, sriov and phys, with stable MACs, set up from
-// outside the node's network namespace, and brings lent adapters and virtual functions home.
+// Package link gives a node its network interfaces: bridge (veth), macvlan, sriov and phys, with stable MACs. It sets
+// them up from outside the node's network namespace, and brings lent adapters and virtual functions home.
 //
-// Claims and Live are the pure constructors of its steps. Claims last until the node is removed; what Live makes ends
-// with the node. A node has no NET_ADMIN: everything inside is set through a netlink socket that Berth opens in the
-// node's namespace.
+// Claims and Live are the pure constructors of its steps. Claims last until the node is removed; what the steps of Live
+// make ends with the node. A node has no NET_ADMIN: everything inside is set through a netlink socket that Berth opens
+// in the node's namespace.
 package link
 
 import (
@@ -49,7 +49,7 @@ func Kinds() step.Kinds {
 	}
 }
 
-// host opens a netlink socket in the namespace of the calling thread: the host's.
+// host opens a netlink socket in the calling thread's namespace, which is the host's.
 func host() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -67,7 +67,7 @@ func at(ns *os.File) (*netlink.Handle, error) {
 	return h, nil
 }
 
-// whole repeats a netlink dump until no change of the tables interrupted it: an interrupted one may lack entries.
+// whole repeats a netlink dump until no table change interrupted it: an interrupted dump may lack entries.
 func whole[T any](list func() ([]T, error)) ([]T, error) {
 	var all []T
 	var err error
@@ -99,7 +99,7 @@ func found(l netlink.Link, err error) (netlink.Link, error) {
 	return l, err
 }
 
-// remove deletes a link; one that is gone by now is no error.
+// remove deletes a link. A link that no longer exists is no error.
 func remove(h *netlink.Handle, l netlink.Link) error {
 	if err := h.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete link %s: %w", l.Attrs().Name, err)
@@ -107,7 +107,8 @@ func remove(h *netlink.Handle, l netlink.Link) error {
 	return nil
 }
 
-// noLinkLocal keeps the kernel from giving l an IPv6 address when it comes up. A kernel without IPv6 has none to give.
+// noLinkLocal keeps the kernel from giving l an IPv6 link-local address when it comes up. It does nothing on a kernel
+// without IPv6.
 func noLinkLocal(h *netlink.Handle, l netlink.Link) error {
 	const none = 1 // IN6_ADDR_GEN_MODE_NONE
 	err := h.LinkSetIP6AddrGenMode(l, none)
@@ -117,9 +118,9 @@ func noLinkLocal(h *netlink.Handle, l netlink.Link) error {
 	return fmt.Errorf("take IPv6 off link %s: %w", l.Attrs().Name, err)
 }
 
-// move puts the link with this index of namespace from (nil: the calling thread's) into namespace to and names it, in
-// one message: a name that is free in from and taken in to, or the other way round, is no obstacle
-// (__dev_change_net_namespace takes the new name if the old one is taken). The link is down afterwards.
+// move puts the link with this index from namespace from (nil: the calling thread's) into namespace to and renames it,
+// in one message. So a name that is used in only one of the two namespaces is no obstacle (__dev_change_net_namespace
+// takes the new name if the old one is taken). The link is down afterwards.
 func move(from *os.File, index int, to *os.File, name string) error {
 	cur := netns.None()
 	if from != nil {
@@ -141,7 +142,7 @@ func move(from *os.File, index int, to *os.File, name string) error {
 	return err
 }
 
-// attrs are the attributes of a link that is to be made.
+// attrs returns the attributes of a link that is to be made.
 func attrs(name string, mtu int, mac net.HardwareAddr) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name, a.MTU, a.HardwareAddr = name, mtu, mac

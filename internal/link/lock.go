@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock takes the host-wide lock in the file path and waits for it until ctx ends. Closing the file gives it back,
-// unless a child holds a copy of it: then the lock lasts until that child ends too.
+// Lock takes the host-wide lock in the file path and waits for it until ctx ends. Closing the file releases it, unless
+// a child process holds a copy of the file: then the lock lasts until that child ends too.
 //
-// The steps of this package take it by themselves, for about a millisecond each: who runs them must not hold it.
+// The steps of this package take the lock themselves, for about a millisecond each: do not hold it while they run.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("take the host lock: %w", err)

@@ -23,14 +23,14 @@ import (
 	"berth/internal/vnode"
 )
 
-// attempts is how many derived MACs of an interface are tried before Berth gives up: with 2^46 of them a second one is
+// attempts is how many derived MACs of an interface are tried before Berth gives up: with 2^46 of them a second try is
 // hardly ever needed.
 const attempts = 16
 
 // DeriveMAC returns the MAC of an interface of a node, the same at every start and on every host of the site: the first
 // six bytes of SHA-256("berth mac 1\n" SITE "\n" NODE "\n" IFNAME "\n" ATTEMPT "\n"), ATTEMPT in decimal, with the
-// group bit (0x01 of the first byte) cleared and the local bit (0x02) set. attempt counts from 0 and is above 0 only
-// where an earlier MAC was taken.
+// group bit (0x01 of the first byte) cleared and the local bit (0x02) set. attempt counts from 0 and is above 0 only if
+// the earlier MACs were taken.
 func DeriveMAC(siteID, node, ifname string, attempt int) net.HardwareAddr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "berth mac 1\n%s\n%s\n%s\n%d\n", siteID, node, ifname, attempt))
 	mac := net.HardwareAddr(sum[:6])
@@ -38,23 +38,23 @@ func DeriveMAC(siteID, node, ifname string, attempt int) net.HardwareAddr {
 	return mac
 }
 
-// ClaimMAC keeps a MAC for an interface of a node until the node is removed. The index is a folder with one symbolic
-// link a MAC, whose target names its owner as NODE/IFNAME: making it is atomic, content included, and fails if the MAC
-// is taken.
+// ClaimMAC reserves a MAC for an interface of a node until the node is removed. The index is a folder with one symbolic
+// link per MAC, whose target names its owner as NODE/IFNAME. Making the link is atomic, including its target, and fails
+// if the MAC is taken.
 type ClaimMAC struct {
 	Dir    string `json:"dir"`       // the index
 	Lock   string `json:"host_lock"` // file of the host-wide lock
 	SiteID string `json:"site_id"`
 	Node   string `json:"node"`
 	If     string `json:"ifname"`
-	Auto   bool   `json:"auto"`           // derived, else as given
-	Lent   string `json:"lent,omitempty"` // the host's link that this interface is, if it is lent: its MAC may be the same
-	MAC    string `json:"mac"`            // the first choice; after Do, the one claimed
+	Auto   bool   `json:"auto"`           // derived; otherwise as given
+	Lent   string `json:"lent,omitempty"` // host link that is lent as this interface: its MAC is no conflict
+	MAC    string `json:"mac"`            // the first choice; after Do, the claimed one
 
-	Pool    string `json:"pool,omitempty"` // the lowest free one of this pool, in PoolDir
+	Pool    string `json:"pool,omitempty"` // name of a pool in PoolDir; the lowest free MAC of it is claimed
 	PoolDir string `json:"pool_dir,omitempty"`
 
-	Leases sriov.Leases `json:"leases,omitempty"` // the MACs that virtual functions will come home with are taken
+	Leases sriov.Leases `json:"leases,omitempty"` // the MACs that virtual functions will have on the host count as taken
 }
 
 // Kind implements step.Step.
@@ -71,8 +71,8 @@ func (c *ClaimMAC) String() string {
 	return fmt.Sprintf("%s %s, %s", c.If, c.MAC, how)
 }
 
-// Do claims the MAC: the one it has already, or the given one, or the first derived one, or one of its pool, that no node
-// and no link of this host has. A given MAC that is taken, and a pool without a free one, are refuse.Busy.
+// Do claims a MAC that no node and no link of this host has: the interface's earlier claim, else the given MAC, the
+// first free derived one, or the lowest free one of its pool. If none is free the error is refuse.Busy.
 func (c *ClaimMAC) Do(ctx context.Context) error {
 	lock, err := Lock(ctx, c.Lock)
 	if err != nil {
@@ -86,15 +86,15 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Symlink(c.owner(), c.path(mac)); err != nil && !errors.Is(err, fs.ErrExist) { // it is ours, or free
+	if err := os.Symlink(c.owner(), c.path(mac)); err != nil && !errors.Is(err, fs.ErrExist) { // ErrExist: it is ours
 		return fmt.Errorf("claim MAC: %w", err)
 	}
 	c.MAC = mac
 	return nil
 }
 
-// choose returns the MAC that the interface has, or else the best one that is free: neither in the index, nor of a link
-// of the host, nor what a virtual function will come home with, nor in except.
+// choose returns the MAC that the interface has claimed, or else its best free one: not in the index, not of a link of
+// the host, not reserved for a virtual function, and not in except.
 func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 	choices, err := c.choices()
 	if err != nil {
@@ -122,16 +122,16 @@ func (c *ClaimMAC) choose(except map[string]string) (string, error) {
 	return "", refuse.Busyf("MAC %s of %s is taken by %s", c.MAC, c.If, who)
 }
 
-// taken maps the MACs that the host's links have, and those that virtual functions will come home with, to what has them.
-// The links are older than what it reads itself, so that a function on its way is in one or the other: it comes home for
-// good only under the host-wide lock.
+// taken maps the MACs of the host's links, and those reserved for virtual functions, to their owners. The caller lists
+// the links first and taken reads the reservations later, so a function on its way home is in at least one of the two:
+// it comes home for good only under the host-wide lock.
 func (c *ClaimMAC) taken(links []netlink.Link) map[string]string {
 	macs := c.Leases.Reserved()
 	maps.Copy(macs, hostMACs(links, c.Lent))
 	return macs
 }
 
-// claimant says whose claim a link of an index is; "" if it is nobody's.
+// claimant returns the owner of a claim in an index; "" if there is no such claim.
 func claimant(path string) string {
 	who, err := os.Readlink(path)
 	if err != nil {
@@ -152,7 +152,7 @@ func (c *ClaimMAC) Verify(context.Context) error {
 	return nil
 }
 
-// Undo gives the MAC back, also if Do did not come to say which one it took.
+// Undo releases the MAC, also if a killed Do did not record which one it took.
 func (c *ClaimMAC) Undo(context.Context) error {
 	for _, mac := range append(c.owned(), c.MAC) {
 		if who, err := os.Readlink(c.path(mac)); err != nil || who != c.owner() {
@@ -165,7 +165,7 @@ func (c *ClaimMAC) Undo(context.Context) error {
 	return nil
 }
 
-// mine finds the claim that this interface has already, from this step or an earlier run of it.
+// mine finds the claim that this interface has already, from this step or an earlier run.
 func (c *ClaimMAC) mine() (string, bool) {
 	var pool Pool
 	if c.Pool != "" {
@@ -182,7 +182,8 @@ func (c *ClaimMAC) mine() (string, bool) {
 	return "", false
 }
 
-// owned lists the MACs that may be this interface's: of a pool, which may have changed since, what the index says.
+// owned returns the MACs that this interface may have claimed. For a pool it reads the index, since the pool may have
+// changed.
 func (c *ClaimMAC) owned() []string {
 	switch {
 	case c.Auto:
@@ -223,7 +224,7 @@ func (c *ClaimMAC) derived() []string {
 func (c *ClaimMAC) owner() string          { return c.Node + "/" + c.If }
 func (c *ClaimMAC) path(mac string) string { return filepath.Join(c.Dir, mac) }
 
-// HostMACs maps each MAC that is in use on this host to what has it.
+// HostMACs maps each MAC that is in use on this host to its owner.
 func HostMACs() (map[string]string, error) {
 	links, err := hostLinks()
 	return hostMACs(links, ""), err
@@ -238,8 +239,8 @@ func hostLinks() ([]netlink.Link, error) {
 	return listLinks(h)
 }
 
-// hostMACs maps each MAC of the host's links, the one it has and the one it was made with, to the link's name; and each
-// that an adapter keeps of a virtual function, whose link may be in a node. The link except, which is lent, has none.
+// hostMACs maps the MACs of the host's links, current and permanent, to the link's name, and the MACs that adapters
+// keep for virtual functions, whose links may be in nodes, to the function. It leaves out the MACs of the link except.
 func hostMACs(links []netlink.Link, except string) map[string]string {
 	macs := map[string]string{}
 	own := ""
@@ -264,9 +265,9 @@ func hostMACs(links []netlink.Link, except string) map[string]string {
 	return macs
 }
 
-// CheckHeld refuses (Busy) to start a node whose MAC a link of the host, or a virtual function, has got since the node
-// claimed it: a claim keeps other nodes off, not the host. A node that runs has its MACs itself and is not looked at. Of
-// in it reads what Claims does, Run, and the links in Facts, if ReadFacts had to list them.
+// CheckHeld refuses (Busy) to start a node if a link or virtual function of the host has got the node's MAC since the
+// node claimed it: a claim binds other nodes, not the host. It does not check a running node. It reads from in what
+// Claims reads, Run, and the links in Facts; it lists the links if Facts has none.
 func CheckHeld(in Input) error {
 	if _, err := os.Stat(in.Run); err == nil {
 		return nil
@@ -297,8 +298,8 @@ func CheckHeld(in Input) error {
 	return nil
 }
 
-// Claims returns the steps that last until the node is removed: one a MAC, one an address on the host-only bridge. Of in it
-// reads Node, Networks, SiteID, the folders, HostLock and Facts.Pooled.
+// Claims returns the steps whose results last until the node is removed: one per MAC, one per address on the host-only
+// bridge. It reads from in Node, Networks, SiteID, the folders, HostLock, Leases and Facts.Pooled.
 func Claims(in Input) ([]step.Step, error) {
 	var steps []step.Step
 	for _, n := range in.Networks {
@@ -334,11 +335,11 @@ func Claims(in Input) ([]step.Step, error) {
 	return steps, nil
 }
 
-// poolPrefix begins the mac of a network that wants one of a pool.
+// poolPrefix begins the MAC setting of a network that takes one from a pool.
 const poolPrefix = "pool "
 
-// Choose returns the MAC that each network would claim now, by interface, and adds them to taken, which maps MACs that
-// are spoken for to whose they are. It claims nothing. A network without a MAC of its own is left out.
+// Choose returns by interface the MAC that each network would claim now, and adds these MACs to taken, which maps MACs
+// to their owners. It claims nothing. It leaves out networks without a MAC of their own.
 func Choose(in Input, taken map[string]string) (map[string]string, error) {
 	steps, err := Claims(in)
 	if err != nil {
@@ -359,7 +360,7 @@ func Choose(in Input, taken map[string]string) (map[string]string, error) {
 	return macs, nil
 }
 
-// ReadPooled returns the MACs that those networks would get that want one of a pool, by interface.
+// ReadPooled returns by interface the MACs that networks with a pool would get.
 func ReadPooled(in Input) (map[string]string, error) {
 	in.Networks = slices.DeleteFunc(slices.Clone(in.Networks), func(n vnode.Network) bool { return !strings.HasPrefix(n.MAC, poolPrefix) })
 	if len(in.Networks) == 0 {
@@ -368,8 +369,8 @@ func ReadPooled(in Input) (map[string]string, error) {
 	return Choose(in, map[string]string{})
 }
 
-// MACs maps interfaces to MACs as claims say: those claimed where the steps are done, else those that they will try
-// first. It is what Live takes as Input.MACs.
+// MACs returns the MACs of claims by interface: the claimed MAC if the step is done, else its first choice. Live takes
+// the result as Input.MACs.
 func MACs(claims []step.Step) map[string]string {
 	macs := map[string]string{}
 	for _, s := range claims {

@@ -56,7 +56,7 @@ func TestClaimMAC(t *testing.T) {
 	auto := vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: vnode.AutoMAC}
 	first, second := DeriveMAC("site", "a", "eth0", 0).String(), DeriveMAC("site", "a", "eth0", 1).String()
 
-	// The first derived MAC is a host's link's.
+	// A link of the host has the first derived MAC.
 	hw, _ := net.ParseMAC(first)
 	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, hw)})
 	c := b.claim("a", auto)
@@ -67,28 +67,28 @@ func TestClaimMAC(t *testing.T) {
 	if c.MAC != second {
 		t.Errorf("claimed %s, not %s", c.MAC, second)
 	}
-	// It stays the node's, also when the first is free again.
+	// The node keeps its MAC, even when the first is free again.
 	b.must(b.h.LinkDel(b.get("br9")))
 	again := b.claim("a", auto)
 	b.must(do([]step.Step{again}))
 	if again.MAC != second {
 		t.Errorf("claimed %s the second time, not %s", again.MAC, second)
 	}
-	// Another node that asks for it does not get it.
+	// Another node cannot claim the same MAC.
 	other := b.claim("b", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: second})
 	err := do([]step.Step{other})
 	if refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("a taken MAC: %v", err)
 	}
 	t.Log(err)
-	b.must(undo([]step.Step{other})) // and does not take it away
+	b.must(undo([]step.Step{other})) // a refused claim's Undo does not remove the owner's claim
 	b.must(c.Verify(context.Background()))
-	// Undo needs no more than what was journalled before Do.
+	// Undo needs only what was journalled before Do.
 	b.must(undo([]step.Step{b.claim("a", auto)}))
 	if left, _ := os.ReadDir(c.Dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	// A link of the host that is not lent keeps its MAC; a lent one takes it along.
+	// The MAC of a link of the host is taken, unless that link is lent for it.
 	b.adapter("eth0")
 	given := vnode.Network{Name: "eth0", Mode: vnode.Macvlan, MAC: adapterMAC, Parent: "eth0"}
 	if err := do([]step.Step{b.claim("a", given)}); refuse.KindOf(err) != refuse.Busy {
@@ -96,7 +96,7 @@ func TestClaimMAC(t *testing.T) {
 	}
 	given.Mode = vnode.Phys
 	b.must(do([]step.Step{b.claim("a", given)}))
-	// What a virtual function of another node will come home with is taken meanwhile.
+	// A MAC that a leased virtual function will have on the host is taken.
 	boot, err := step.BootID()
 	b.must(err)
 	lease := sriov.Lease{Owner: sriov.Owner{Node: "v", If: "eth0", Run: b.dir}, PCI: "0000:01:10.0", Token: "t", Boot: boot}
@@ -112,7 +112,7 @@ func TestClaimMAC(t *testing.T) {
 	b.must(do([]step.Step{home}))
 }
 
-// TestHeldMACIsTaken starts a node anew whose MAC a link of the host has got since.
+// TestHeldMACIsTaken starts a node after a link of the host has got the node's MAC.
 func TestHeldMACIsTaken(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
@@ -152,7 +152,7 @@ func TestHeldMACIsTaken(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Of another node it is the host's affair, and a node that runs has its MACs itself.
+	// The check ignores other nodes' MACs, and a running node.
 	in.Node = "b"
 	b.must(start(nets["derived"]))
 	in.Node = "a"
@@ -184,7 +184,7 @@ func TestKindsDecode(t *testing.T) {
 		if s.Kind() != kind {
 			t.Errorf("%s makes a step of kind %s", kind, s.Kind())
 		}
-		// A step that was begun before Prepare came to anything has nothing to undo.
+		// A step that was killed before Prepare has nothing to undo.
 		if err := s.Undo(context.Background()); err != nil && kind != "link.bridge" {
 			t.Errorf("%s: undo of an empty step: %v", kind, err)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // Macvlan is an interface of a node that shares an adapter of the host under a MAC of its own. Nodes on one adapter
-// reach each other and the network beyond it; the kernel keeps them and the host itself apart.
+// reach each other and the network beyond it, but the kernel separates them from the host itself.
 type Macvlan struct {
 	Inside
 	MAC    string `json:"mac"`
@@ -28,8 +28,8 @@ func (m *Macvlan) String() string {
 	return fmt.Sprintf("%s %s, mtu %d, on %s", m.If, m.MAC, m.MTU, m.Parent)
 }
 
-// Do makes the link in the node. It gets its name there: kernels before 6.13 look for a new link's name in the
-// namespace of the caller, where the host may have its own eth0.
+// Do makes the link in the node under a temporary name and renames it there: kernels before 6.13 look for a new link's
+// name in the namespace of the caller, where the host may have its own eth0.
 func (m *Macvlan) Do(context.Context) error {
 	mac, err := net.ParseMAC(m.MAC)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m *Macvlan) Do(context.Context) error {
 	if parent == nil {
 		return refuse.NotFoundf("no link %s on this host", m.Parent)
 	}
-	if l, err := byName(r.Handle, m.If); err != nil || m.isOurs(l) { // it is made again only if it went with its parent
+	if l, err := byName(r.Handle, m.If); err != nil || m.isOurs(l) { // made already, and not lost with its parent
 		return err
 	}
 	if err := m.sweep(r.Handle); err != nil {
@@ -74,7 +74,7 @@ func (m *Macvlan) Do(context.Context) error {
 	return nil
 }
 
-// sweep removes what a Do left that was killed before it named the link.
+// sweep removes a link that a killed Do had not renamed yet.
 func (m *Macvlan) sweep(h *netlink.Handle) error {
 	l, err := byName(h, m.Temp)
 	if err != nil {

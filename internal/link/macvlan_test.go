@@ -19,7 +19,7 @@ func TestMacvlanBothWays(t *testing.T) {
 	cs := c.steps(vnode.Network{Mode: vnode.Macvlan, Parent: "eth0", Address: []string{"203.0.113.2/24"}})
 	a.do(as)
 	c.do(cs)
-	// The network beyond the adapter: the other end of its wire.
+	// The network beyond the adapter: the other end of the veth pair.
 	addr, err := netlink.ParseAddr("203.0.113.3/24")
 	b.must(err)
 	b.must(b.h.AddrAdd(b.get("wire"), addr))
@@ -54,7 +54,7 @@ func TestMacvlanUndoAfterBegin(t *testing.T) {
 	b.must(m.Prepare(context.Background()))
 	a.undo(steps)
 
-	// Killed between making and naming it.
+	// Killed before it named the link.
 	b.must(m.Do(context.Background()))
 	r, err := m.enter()
 	b.must(err)

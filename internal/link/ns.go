@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NS says where a node's network namespace is found: at Pin if that is a pinned namespace, else by the pid in PIDFile.
+// NS says where to find a node's network namespace: at Pin if a namespace is pinned there, else by the pid in PIDFile.
 type NS struct {
 	Pin     string `json:"pin"`
 	PIDFile string `json:"pid_file"`
@@ -22,8 +22,8 @@ type NS struct {
 // self is the network namespace of the calling thread, which is the host's.
 const self = "/proc/thread-self/ns/net"
 
-// Open opens the namespace. The error wraps fs.ErrNotExist when it is gone: not pinned, and no process of that pid.
-// A namespace that is the host's own is refused: nothing may be configured there in a node's name.
+// Open opens the namespace. The error wraps fs.ErrNotExist if the namespace is not pinned and no process has that pid.
+// Open refuses the host's own namespace: a node's steps must not configure it.
 func (n NS) Open() (*os.File, error) {
 	f, err := n.open()
 	if err != nil {
@@ -56,19 +56,19 @@ func (n NS) open() (*os.File, error) {
 		return nil, fmt.Errorf("read pid file %s: %w", n.PIDFile, err)
 	}
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
-	if errors.Is(err, unix.ESRCH) { // it ended between the look-up and the open
+	if errors.Is(err, unix.ESRCH) { // the process ended meanwhile
 		err = &fs.PathError{Op: "open", Path: n.PIDFile, Err: fs.ErrNotExist}
 	}
 	return f, err
 }
 
-// isPin reports whether a namespace is mounted on path: a plain file is a pin that was not made or was undone.
+// isPin reports whether a namespace is mounted on path. A plain file is a pin that was not made or was undone.
 func isPin(path string) bool {
 	var s unix.Statfs_t
 	return path != "" && unix.Statfs(path, &s) == nil && s.Type == unix.NSFS_MAGIC
 }
 
-// inode identifies a namespace while it lives (nsfs inode numbers are unique among living namespaces).
+// inode identifies a namespace while it exists (nsfs inode numbers are unique among existing namespaces).
 func inode(ns *os.File) (uint64, error) {
 	var s unix.Stat_t
 	if err := unix.Fstat(int(ns.Fd()), &s); err != nil {
@@ -77,14 +77,14 @@ func inode(ns *os.File) (uint64, error) {
 	return s.Ino, nil
 }
 
-// Inside is the part that steps inside a node's namespace share: which interface of which namespace.
+// Inside is the common part of steps that act in a node's namespace: the namespace and the interface.
 type Inside struct {
 	NS    NS     `json:"ns"`
 	Inode uint64 `json:"netns_inode,omitempty"` // of the namespace that the step was done in
 	If    string `json:"ifname"`                // name inside
 }
 
-// Prepare records which namespace it is, so that Undo never acts in another that has got the pid since.
+// Prepare records the namespace, so that Undo never acts in another one that has got the same pid since.
 func (i *Inside) Prepare(context.Context) error {
 	f, err := i.NS.Open()
 	if err != nil {
@@ -95,8 +95,8 @@ func (i *Inside) Prepare(context.Context) error {
 	return err
 }
 
-// enter opens the namespace and a netlink socket in it. The error wraps fs.ErrNotExist when the namespace is gone or
-// its place is taken by another than the one that Prepare saw.
+// enter opens the namespace and a netlink socket in it. The error wraps fs.ErrNotExist if the namespace does not exist
+// or is not the one that Prepare recorded.
 func (i *Inside) enter() (*room, error) {
 	f, err := i.NS.Open()
 	if err != nil {
@@ -126,7 +126,7 @@ func (i *Inside) link(r *room) (netlink.Link, error) {
 	return l, nil
 }
 
-// room is an open namespace.
+// room is an open namespace with a netlink socket in it.
 type room struct {
 	*netlink.Handle
 	ns *os.File
@@ -137,5 +137,5 @@ func (r *room) Close() {
 	r.ns.Close()
 }
 
-// gone reports whether err says that the namespace is no more.
+// gone reports whether err says that the namespace does not exist.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -13,10 +13,11 @@ import (
 	"berth/internal/step"
 )
 
-// Original is what a lent link was on the host: what it is known by wherever it is, and what it gets back.
+// Original is the state of a link on the host before it was lent. It identifies the link wherever it is, and Undo
+// restores it.
 type Original struct {
 	Name     string    `json:"name"`
-	Index    int       `json:"index"` // a move may change it: it only serves to tell two virtual links apart
+	Index    int       `json:"index"` // a move may change it: it only distinguishes two virtual links
 	Type     string    `json:"type"`
 	Bus      string    `json:"bus,omitempty"`      // pci, virtio …
 	Device   string    `json:"device,omitempty"`   // on that bus
@@ -28,7 +29,7 @@ type Original struct {
 	Address  []Address `json:"addresses,omitempty"`
 }
 
-// Address is an address of a lent link with what the kernel keeps of it.
+// Address is an address of a lent link with the kernel's settings for it.
 type Address struct {
 	CIDR      string `json:"cidr"`
 	Peer      string `json:"peer,omitempty"`
@@ -36,11 +37,11 @@ type Address struct {
 	Label     string `json:"label,omitempty"`
 	Scope     int    `json:"scope,omitempty"`
 	Flags     int    `json:"flags,omitempty"`
-	Valid     int    `json:"valid,omitempty"`     // seconds, as the kernel counts them
-	Preferred int    `json:"preferred,omitempty"` // seconds
+	Valid     int    `json:"valid,omitempty"`     // lifetime in seconds, as the kernel counts it
+	Preferred int    `json:"preferred,omitempty"` // likewise
 }
 
-// keptFlags are the flags of an address that its user chose; the others are the kernel's account of it.
+// keptFlags are the address flags that a user sets; the kernel manages the others.
 const keptFlags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_HOMEADDRESS
 
 func record(h *netlink.Handle, l netlink.Link) (Original, error) {
@@ -54,7 +55,7 @@ func record(h *netlink.Handle, l netlink.Link) (Original, error) {
 		return o, err
 	}
 	for _, ad := range addrs {
-		// What routers announced comes again by itself.
+		// Addresses announced by routers come back by themselves.
 		if ad.IP.To4() == nil && ad.Flags&unix.IFA_F_PERMANENT == 0 {
 			continue
 		}
@@ -78,11 +79,11 @@ func addresses(h *netlink.Handle, l netlink.Link) ([]netlink.Addr, error) {
 	return addrs, nil
 }
 
-// virtual reports whether the link is no device's, so that it dies with its namespace.
+// virtual reports whether the link belongs to no device, so that it ends with its namespace.
 func (o *Original) virtual() bool { return o.Device == "" && o.PermMAC == "" }
 
-// is reports whether l is this link. A device is known by its place on its bus and its burnt-in MAC (both: some have
-// several ports), a virtual link by its type and MAC, its own or the one it was lent under.
+// is reports whether l is this link. A device is identified by its bus address and its permanent MAC (by both, since
+// some devices have several ports), a virtual link by its type and its MAC, original or lent.
 func (o *Original) is(l netlink.Link, lentMAC string) bool {
 	if l == nil || l.Type() != o.Type {
 		return false
@@ -110,7 +111,7 @@ func (o *Original) find(h *netlink.Handle, lentMAC string) (netlink.Link, error)
 	return best, nil
 }
 
-// restore makes l, which is on the host, what it was. What is as it was is not touched.
+// restore gives l, which is on the host, its original settings. It does not touch settings that are still the same.
 func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
 	if err := o.restoreName(h, l); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
 		if slices.Contains(l.Attrs().AltNames, alt) {
 			continue
 		}
-		// udev may have been faster.
+		// udev may have added it already.
 		if err := h.LinkAddAltName(l, alt); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("give link %s its alternative name %s: %w", o.Name, alt, err)
 		}
@@ -137,8 +138,8 @@ func (o *Original) restore(h *netlink.Handle, l netlink.Link) error {
 	return o.restoreAddresses(h, l)
 }
 
-// restoreName also takes the link down if anything about it changes: older kernels rename, and some drivers change a
-// MAC, only then.
+// restoreName gives l its original name. It sets the link down if its name or MAC changes: older kernels rename only
+// links that are down, and some drivers change a MAC only then.
 func (o *Original) restoreName(h *netlink.Handle, l netlink.Link) error {
 	a := l.Attrs()
 	if a.Name == o.Name && a.HardwareAddr.String() == o.MAC {
@@ -156,7 +157,7 @@ func (o *Original) restoreName(h *netlink.Handle, l netlink.Link) error {
 	if other, err := byName(h, o.Name); err == nil && other != nil && other.Attrs().Index != a.Index {
 		return refuse.Busyf("link %s is home as %s: another link has its name; rename that one and repeat", o.Name, a.Name)
 	}
-	if slices.Contains(a.AltNames, o.Name) { // udev gave it that: the kernel then takes the name for used
+	if slices.Contains(a.AltNames, o.Name) { // udev may have added it as an alternative name, which blocks the rename
 		if err := h.LinkDelAltName(l, o.Name); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("take alternative name %s off %s: %w", o.Name, a.Name, err)
 		}
@@ -193,7 +194,7 @@ func (w Address) parse() (*netlink.Addr, error) {
 		return nil, err
 	}
 	ad.Label, ad.Scope, ad.Flags, ad.ValidLft, ad.PreferedLft = w.Label, w.Scope, w.Flags, w.Valid, w.Preferred
-	ad.Broadcast = net.IPv4zero // none, unless it had one: otherwise one would be made up
+	ad.Broadcast = net.IPv4zero // none unless recorded: AddrReplace would invent one
 	if w.Broadcast != "" {
 		ad.Broadcast = net.ParseIP(w.Broadcast).To4()
 	}

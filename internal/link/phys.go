@@ -16,19 +16,19 @@ import (
 	"berth/internal/step"
 )
 
-// Phys lends an adapter of the host to a node. The host has it back when the node ends, under its own name and with
-// its own MAC, MTU, alternative names, addresses and up or down as it was. Routes over it are not recorded.
+// Phys lends an adapter of the host to a node. When the node ends the host gets it back with its own name, MAC, MTU,
+// alternative names and addresses, up or down as before. Routes over it are not recorded.
 //
-// Without a pin (see Pin) the kernel itself returns a real adapter when the namespace dies, and destroys a virtual one.
+// Without a pin (see Pin) the kernel itself returns a real adapter when the namespace ends, and destroys a virtual one.
 type Phys struct {
 	Inside
 	Parent   string   `json:"parent"`
-	MAC      string   `json:"mac,omitempty"` // while lent; empty: its own
-	MTU      int      `json:"mtu,omitempty"` // while lent, bytes; 0: its own
+	MAC      string   `json:"mac,omitempty"` // while lent; empty: the adapter's own
+	MTU      int      `json:"mtu,omitempty"` // while lent, bytes; 0: the adapter's own
 	Lock     string   `json:"host_lock"`     // file of the host-wide lock
 	Original Original `json:"original"`
 
-	Leases sriov.Leases `json:"leases,omitempty"` // a virtual function that a node has claimed is not lent
+	Leases sriov.Leases `json:"leases,omitempty"` // a virtual function that a node has leased is not lent
 }
 
 // Kind implements step.Step.
@@ -45,7 +45,7 @@ func (p *Phys) String() string {
 	return s
 }
 
-// Prepare records what the host must get back.
+// Prepare records what the host gets back.
 func (p *Phys) Prepare(ctx context.Context) error {
 	h, err := host()
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *Phys) lend(r *room) error {
 	if lease, ok := p.Leases.Read(p.Original.Device); ok && p.Original.Bus == "pci" {
 		return refuse.Busyf("link %s is a virtual function that node %s has", p.Parent, lease)
 	}
-	for _, alt := range p.Original.AltNames { // they would clash in the node, and kernels before 6.5 lose them
+	for _, alt := range p.Original.AltNames { // they could clash in the node, and kernels before 6.5 lose them
 		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("take alternative name %s off %s: %w", alt, p.Parent, err)
 		}
@@ -134,9 +134,9 @@ func (p *Phys) Verify(context.Context) error {
 	return err
 }
 
-// Undo brings the link home from wherever it is and makes it what it was.
+// Undo brings the link back to the host from wherever it is and restores its settings.
 func (p *Phys) Undo(ctx context.Context) error {
-	if p.Original.Name == "" { // Prepare did not come to it: nothing was lent
+	if p.Original.Name == "" { // Prepare was not reached: nothing was lent
 		return nil
 	}
 	lock, err := Lock(ctx, p.Lock)
@@ -160,7 +160,7 @@ func (p *Phys) Undo(ctx context.Context) error {
 	return p.Original.restore(h, l)
 }
 
-// fetch moves the link from the node's namespace to the host's, if it is there.
+// fetch moves the link from the node's namespace to the host's, if the link is there.
 func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
 	r, err := p.enter()
 	if gone(err) {
@@ -181,7 +181,7 @@ func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
 	defer home.Close()
 	name := p.Original.Name
 	if other, err := byName(h, name); err != nil || other != nil {
-		name = fmt.Sprintf("berth-lent%d", l.Attrs().Index) // home first; restore then says who has its name
+		name = fmt.Sprintf("berth-lent%d", l.Attrs().Index) // restore reports the clash, once the link is on the host
 	}
 	if err := move(r.ns, l.Attrs().Index, home, name); err != nil {
 		return false, fmt.Errorf("bring link %s home as %s: %w", p.If, name, err)
@@ -190,8 +190,8 @@ func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
 	return true, nil
 }
 
-// await finds the link on the host. Where the namespace has died without Berth, the kernel brings a real adapter home
-// by itself, a moment later; a virtual one is gone for good.
+// await finds the link on the host. If the namespace ended without Berth, the kernel returns a real adapter by itself,
+// a moment later; a virtual one is gone for good.
 func (p *Phys) await(ctx context.Context, h *netlink.Handle, came bool) (netlink.Link, error) {
 	end := time.Now().Add(2 * time.Second)
 	for {
@@ -207,8 +207,7 @@ func (p *Phys) await(ctx context.Context, h *netlink.Handle, came bool) (netlink
 	}
 }
 
-// set gives l a MAC and an MTU; an empty one or 0 leaves it as it is. A MAC is set while the link is down, as some
-// drivers require.
+// set gives l a MAC and an MTU; "" or 0 means no change. Some drivers require the link to be down for a new MAC.
 func set(h *netlink.Handle, l netlink.Link, mac string, mtu int) error {
 	a := l.Attrs()
 	if mac != "" && mac != a.HardwareAddr.String() {

@@ -19,7 +19,7 @@ import (
 
 const adapterMAC = "02:00:5e:10:00:01"
 
-// adapter makes a link of the lab's host that stands for a real adapter: one end of a veth pair (its other end, "wire",
+// adapter makes a link on the lab's host that stands for a real adapter: one end of a veth pair (its other end, "wire",
 // stays), with settings that must all come home.
 func (b *lab) adapter(name string) Original {
 	b.t.Helper()
@@ -41,7 +41,7 @@ func (b *lab) adapter(name string) Original {
 	return b.now(name)
 }
 
-// now reads a link of the host as a lent link is recorded, without what a move may change.
+// now returns the state of a host link as an Original, without fields that a move may change.
 func (b *lab) now(name string) Original {
 	b.t.Helper()
 	o, err := record(b.h, b.get(name))
@@ -99,8 +99,7 @@ func TestLentLinkComesHome(t *testing.T) {
 	}
 }
 
-// TestLentLinkEveryPoint stops after each part of the way into the node and undoes from the record that was written
-// before Do.
+// TestLentLinkEveryPoint stops after each part of lending and undoes from the record that was written before Do.
 func TestLentLinkEveryPoint(t *testing.T) {
 	parts := []struct {
 		name string
@@ -146,8 +145,8 @@ func TestLentLinkEveryPoint(t *testing.T) {
 	}
 }
 
-// TestLentNamesClash swaps: the node's eth0 is the host's eth1, and the host's eth0 the node's eth1; on the way home
-// somebody has taken the name.
+// TestLentNamesClash swaps names: the node's eth0 is the host's eth1, and the host's eth0 the node's eth1. Another link
+// takes the name before the link comes home.
 func TestLentNamesClash(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
@@ -179,7 +178,7 @@ func TestLentLinkGone(t *testing.T) {
 	b.adapter("eth0")
 	a := b.node("a")
 	steps := a.steps(lend())
-	phys := []step.Step{steps[1]} // without the pin: a virtual link dies with the namespace
+	phys := []step.Step{steps[1]} // without the pin: a virtual link ends with the namespace
 	a.do(phys)
 	a.kill()
 	a.undo(phys)
@@ -207,7 +206,7 @@ func TestPinUndoAfterBegin(t *testing.T) {
 	if _, err := os.Lstat(a.ns.Pin); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file is left: %v", err)
 	}
-	// The pin of another namespace is another's.
+	// A pin of another namespace stays.
 	other := &Pin{NS: NS{Pin: a.ns.Pin, PIDFile: c.ns.PIDFile}}
 	a.do([]step.Step{other})
 	a.undo([]step.Step{pin})

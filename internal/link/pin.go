@@ -12,9 +12,9 @@ import (
 	"berth/internal/step"
 )
 
-// Pin keeps a node's network namespace after its init by a bind mount, so that a link lent to the node can be brought
-// home with all its settings, and a leased address given back. It is the one mount of a node that is visible on the host,
-// made only for those.
+// Pin keeps a node's network namespace beyond its init by a bind mount, so that a lent link can be brought home with
+// all its settings, and a leased address given back. It is the only mount of a node that is visible on the host, and
+// only nodes with such interfaces have it.
 type Pin struct {
 	NS    NS     `json:"ns"`
 	Inode uint64 `json:"netns_inode,omitempty"`
@@ -27,7 +27,7 @@ func (p *Pin) String() string {
 	return fmt.Sprintf("the network namespace at %s, so that it outlives the node's init", p.NS.Pin)
 }
 
-// Prepare records which namespace it is.
+// Prepare records the namespace.
 func (p *Pin) Prepare(context.Context) error {
 	f, err := p.NS.Open()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Pin) Verify(context.Context) error {
 	return err
 }
 
-// Undo takes the pin away. What is mounted there of another namespace is not this step's and stays.
+// Undo removes the pin. A mount of another namespace there is not this step's and stays.
 func (p *Pin) Undo(context.Context) error {
 	for isPin(p.NS.Pin) {
 		ino, err := p.pinned()

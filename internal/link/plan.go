@@ -12,16 +12,16 @@ import (
 	"berth/internal/vnode"
 )
 
-// defaultMTU is Ethernet's.
+// defaultMTU is Ethernet's MTU, in bytes.
 const defaultMTU = 1500
 
-// Input is what Claims and Live make their steps from.
+// Input is what Claims and Live need to make their steps.
 type Input struct {
 	Node       string
-	Hostname   string            // inside
+	Hostname   string            // host name in the node
 	Networks   []vnode.Network   // valid, with defaults filled in
-	Priority   vnode.Priority    // of networks that ask for none: the node's class's
-	SiteID     string            // what derived MACs depend on
+	Priority   vnode.Priority    // default for networks without a priority: that of the node's class
+	SiteID     string            // derived MACs depend on it
 	MACDir     string            // index of MACs in use
 	PoolDir    string            // MAC pools
 	AddressDir string            // index of addresses in use on the host-only bridge
@@ -29,14 +29,14 @@ type Input struct {
 	Leases     sriov.Leases      // the host's index of virtual functions in use
 	Run        string            // the node's live folder
 	Bridge     string            // name of the host-only bridge
-	Hub        Hub               // where it is
+	Hub        Hub               // namespace of the host-only bridge
 	NS         NS                // where the node's network namespace will be
 	MACs       map[string]string // by interface: see MACs
 	Facts      Facts             // see ReadFacts
 }
 
 // Live returns the steps that give a running node its interfaces, in order. It refuses what this host cannot do: a
-// parent that is not there (NotFound), of the wrong kind, or in use (Cannot), with what would do instead.
+// parent that does not exist (NotFound), is of the wrong kind or is in use (Cannot). The error names an alternative.
 func Live(in Input) ([]step.Step, error) {
 	var shared, pins, steps []step.Step
 	for i, n := range in.Networks {
@@ -75,7 +75,7 @@ func Live(in Input) ([]step.Step, error) {
 				&VFMove{Inside: inside, Claimed: claimed, MAC: mac, MTU: mtu})
 		}
 		spoof := in.antiSpoof(n)
-		if spoof != nil { // before the rates: its qdisc has room for theirs, not the other way round
+		if spoof != nil { // before the rates: their ingress qdisc could not carry its filter; its clsact carries theirs
 			steps = append(steps, spoof)
 		}
 		rates, err := in.rates(n)
@@ -105,7 +105,7 @@ func Live(in Input) ([]step.Step, error) {
 	return slices.Concat(shared, pins, steps), nil
 }
 
-// mtu is the MTU of an interface: as asked, else its parent's.
+// mtu returns the MTU of an interface: the requested one, else its parent's, in bytes.
 func (in *Input) mtu(n vnode.Network) int {
 	switch {
 	case n.MTU != 0:
@@ -116,7 +116,7 @@ func (in *Input) mtu(n vnode.Network) int {
 	return defaultMTU
 }
 
-// Unsupported refuses (Cannot) the networks that this version of Berth does not make.
+// Unsupported refuses (Cannot) networks that this version of Berth does not support.
 func Unsupported(nets []vnode.Network) error {
 	for _, n := range nets {
 		if err := unsupported(n); err != nil {
@@ -135,7 +135,7 @@ func unsupported(n vnode.Network) error {
 	return nil
 }
 
-// check refuses the network of index i if this host does not have what it needs.
+// check refuses the network of index i if this host lacks what the network needs.
 func (in *Input) check(i int) error {
 	n := in.Networks[i]
 	if err := unsupported(n); err != nil || n.Mode == vnode.None {
@@ -177,7 +177,7 @@ func (in *Input) check(i int) error {
 	return nil
 }
 
-// others counts the ports of a network's bridge but the one that the network may have already.
+// others counts the ports of a network's bridge, without the one that the network may have already.
 func (in *Input) others(n vnode.Network) int {
 	ports, own := 0, hostName(in.Bridge, in.Node, n.Name)
 	for name, l := range in.Facts.Links {
@@ -202,7 +202,7 @@ func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
 	return nil
 }
 
-// checkSRIOV refuses an adapter that cannot give the node's networks a virtual function each.
+// checkSRIOV refuses an adapter that has too few free virtual functions for the node's networks.
 func (in *Input) checkSRIOV(n vnode.Network, parent HostLink) error {
 	vfs := parent.VFs
 	switch {
@@ -221,7 +221,7 @@ func (in *Input) checkSRIOV(n vnode.Network, parent HostLink) error {
 	}
 	var users []string
 	for _, u := range vfs.Uses {
-		if u.User == "" || u.Run == in.Run && in.Run != "" { // what the node has now, it has again when it starts anew
+		if u.User == "" || u.Run == in.Run && in.Run != "" { // the node's present functions are free when it starts again
 			free++
 		} else {
 			users = append(users, u.User)
@@ -234,7 +234,7 @@ func (in *Input) checkSRIOV(n vnode.Network, parent HostLink) error {
 	return nil
 }
 
-// checkPhys refuses what the host would miss: a link is lent whole, and what is built on it would be destroyed.
+// checkPhys refuses a link that the host needs: lending takes the whole link and would destroy the links built on it.
 func (in *Input) checkPhys(i int, parent HostLink) error {
 	n := in.Networks[i]
 	twice := func(o vnode.Network) bool { return o.Parent == n.Parent }
@@ -250,7 +250,7 @@ func (in *Input) checkPhys(i int, parent HostLink) error {
 	case len(parent.Uppers) > 0:
 		return refuse.Cannotf("remove them first, or use mode macvlan", "network %s: %s has links on top of it: %s", n.Name, n.Parent, strings.Join(parent.Uppers, ", "))
 	}
-	others := slices.DeleteFunc(slices.Clone(parent.Guests), func(mac string) bool { // its own of before a change of its mode
+	others := slices.DeleteFunc(slices.Clone(parent.Guests), func(mac string) bool { // not the node's own, of an earlier mode
 		return slices.Contains(slices.Collect(maps.Values(in.MACs)), mac)
 	})
 	if len(others) > 0 {
@@ -259,7 +259,7 @@ func (in *Input) checkPhys(i int, parent HostLink) error {
 	return nil
 }
 
-// checkRate refuses a rate that the kernel or the link cannot hold.
+// checkRate refuses a rate that the kernel or the link cannot provide.
 func (in *Input) checkRate(n vnode.Network, r *Rate) error {
 	link := in.Facts.Links[n.Parent].Speed
 	switch lacks := in.Facts.Lacks[r.Way]; {
@@ -276,7 +276,7 @@ func (in *Input) checkRate(n vnode.Network, r *Rate) error {
 const shapingRemedy = "use a kernel with CONFIG_NET_SCH_TBF, and for rx of macvlan, phys and sriov CONFIG_IFB, CONFIG_NET_SCH_INGRESS, " +
 	"CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED (Debian, Ubuntu: package linux-modules-extra or linux-image), or leave the rate out"
 
-// parents lists the links of the host that a network of this mode could name.
+// parents lists the host's links that can be the parent of a network in this mode.
 func (in *Input) parents(mode vnode.Mode) string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(in.Facts.Links)) {

@@ -116,7 +116,7 @@ link.dhcp eth1 an address by DHCP, as wn-001.example.org
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	// A default route of the spec's comes before a server's.
+	// A default route of the spec precedes a server's.
 	steps := text(t, input(vnode.Network{DHCP: true}, vnode.Network{Address: []string{"192.0.2.10/24"}, Gateway: "192.0.2.1"}))
 	if !strings.Contains(steps, "link.dhcp eth0 an address by DHCP, as wn-001.example.org\n") {
 		t.Error(steps)

@@ -17,18 +17,18 @@ import (
 	"berth/internal/refuse"
 )
 
-// Pool is a set of MACs that nodes may take, lowest first, as a file keeps it: an address or a range FIRST-LAST a line,
-// both ends included, # begins a comment.
+// Pool is a set of MACs that nodes may take, lowest first. Its file has one address or range FIRST-LAST per line, both
+// ends included; # begins a comment.
 //
 //	# what the network's people gave to this host
 //	02:00:5e:10:00:01
 //	02:00:5e:10:01:00-02:00:5e:10:01:ff
-type Pool []MACRange // sorted, apart from each other
+type Pool []MACRange // sorted; ranges neither overlap nor touch
 
-// MACRange is a range of MACs, both ends included. They share the first byte, so that all of them are unicast.
+// MACRange is a range of MACs, both ends included. Both ends have the same first byte, so all of them are unicast.
 type MACRange struct{ First, Last uint64 }
 
-// ReadPool reads the pool of that name in dir; NotFound if there is none.
+// ReadPool reads the pool with this name in dir; NotFound if there is none.
 func ReadPool(dir, name string) (Pool, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func ParsePool(text []byte) (Pool, error) {
 	return p.merged(), lines.Err()
 }
 
-// ParseMACRange reads an address, or a range FIRST-LAST.
+// ParseMACRange parses an address or a range FIRST-LAST.
 func ParseMACRange(s string) (MACRange, error) {
 	first, last, isRange := strings.Cut(s, "-")
 	if !isRange {
@@ -130,7 +130,7 @@ func (p Pool) merged() Pool {
 	return out
 }
 
-// Size is how many MACs the pool has.
+// Size returns the number of MACs in the pool.
 func (p Pool) Size() uint64 {
 	var n uint64
 	for _, r := range p {
@@ -139,13 +139,13 @@ func (p Pool) Size() uint64 {
 	return n
 }
 
-// Has reports whether the pool has a MAC.
+// Has reports whether the pool contains a MAC.
 func (p Pool) Has(mac string) bool {
 	m, err := parseMAC(mac)
 	return err == nil && slices.ContainsFunc(p, func(r MACRange) bool { return r.First <= m && m <= r.Last })
 }
 
-// All yields the MACs, lowest first.
+// All yields the pool's MACs, lowest first.
 func (p Pool) All() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, r := range p {
@@ -158,7 +158,7 @@ func (p Pool) All() iter.Seq[string] {
 	}
 }
 
-// Text is the pool as its file has it.
+// Text returns the content of the pool's file.
 func (p Pool) Text() string {
 	var b strings.Builder
 	for _, r := range p {
@@ -167,8 +167,8 @@ func (p Pool) Text() string {
 	return b.String()
 }
 
-// AddToPool adds ranges to the pool of that name in dir, and makes it if need be. Comments in the file go. The caller
-// holds the host-wide lock.
+// AddToPool adds ranges to the pool with this name in dir, and makes the pool if needed. Comments in the file are lost.
+// The caller holds the host-wide lock.
 func AddToPool(dir, name string, more []MACRange) (Pool, error) {
 	p, err := ReadPool(dir, name)
 	if err != nil && refuse.KindOf(err) != refuse.NotFound {
@@ -191,7 +191,7 @@ func AddToPool(dir, name string, more []MACRange) (Pool, error) {
 	return p, nil
 }
 
-// Pools names the pools in dir.
+// Pools returns the names of the pools in dir.
 func Pools(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

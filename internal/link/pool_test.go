@@ -113,7 +113,7 @@ func TestClaimFromPool(t *testing.T) {
 		b.must(err)
 		return steps[0].(*ClaimMAC)
 	}
-	// The lowest is another node's, given; the second a link's of the host.
+	// Another node has the lowest MAC, as given; a link of the host has the second.
 	given := b.claim("other", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: "02:00:5e:10:00:01"})
 	b.must(do([]step.Step{given}))
 	a := claim("a")
@@ -122,7 +122,7 @@ func TestClaimFromPool(t *testing.T) {
 	}
 	b.must(do([]step.Step{a}))
 	c := claim("c")
-	b.must(do([]step.Step{c, claim("a")})) // the second again: the same
+	b.must(do([]step.Step{c, claim("a")})) // a's second claim gets the same MAC
 	if a.MAC != "02:00:5e:10:00:02" || c.MAC != "02:00:5e:10:00:03" || claim("a").MAC != a.MAC {
 		t.Errorf("claimed %s and %s", a.MAC, c.MAC)
 	}
@@ -131,7 +131,7 @@ func TestClaimFromPool(t *testing.T) {
 		t.Errorf("an exhausted pool: %v", err)
 	}
 	b.must(undo([]step.Step{d}))
-	a.MAC = "" // killed before it said which
+	a.MAC = "" // killed before it recorded the MAC
 	b.must(undo([]step.Step{a}))
 	b.must(do([]step.Step{d}))
 	if d.MAC != "02:00:5e:10:00:02" {

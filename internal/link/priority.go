@@ -17,20 +17,20 @@ import (
 	"berth/internal/vnode"
 )
 
-// Priority is a step that gives what an interface of a node sends a priority, which the queue of the host's adapter
-// goes by: the node has no right to change it. What the node's sockets ask for does not count: a veth forgets it
-// (skb_scrub_packet), so it is set where the packet comes out of the host's end; a macvlan keeps it, so it is set on the
-// packet's way out.
+// Priority is a step that gives packets of a node's interface a priority, which the queue of the host's adapter
+// honours. The node has no right to change it. It overrides the priority that the node's sockets ask for. A veth
+// forgets a packet's priority (skb_scrub_packet), so the step sets it on the host's end; a macvlan keeps it, so the
+// step sets it on egress of the node's interface.
 type Priority struct {
 	Inside
 	Asked vnode.Priority `json:"asked"`
-	Way   Way            `json:"way"` // Peer: what the host's end receives; Egress: what the node's interface sends
+	Way   Way            `json:"way"` // Peer: on what the host's end receives; Egress: on what the node's interface sends
 }
 
 const priorityMechanism = "cls_bpf"
 
-// number is a priority as a packet carries it (include/uapi/linux/pkt_sched.h: TC_PRIO_FILLER, _BESTEFFORT, _INTERACTIVE):
-// pfifo_fast and prio serve the three in bands 2, 1 and 0 as long as nobody tells them otherwise.
+// number returns a priority as a packet carries it (include/uapi/linux/pkt_sched.h: TC_PRIO_FILLER, _BESTEFFORT,
+// _INTERACTIVE). By default pfifo_fast and prio serve these three in bands 2, 1 and 0.
 func number(p vnode.Priority) int32 {
 	switch p {
 	case vnode.Low:
@@ -41,8 +41,8 @@ func number(p vnode.Priority) int32 {
 	return 0
 }
 
-// priority returns the step for one network; nil where the kernel's own order is wanted, or nothing here would honour what
-// only the class asks for. What the spec asks for by name is refused there.
+// priority returns the step for one network. It returns nil for a normal priority, and for a priority of the class that
+// no queue here honours. If the spec itself asks for such a priority, priority refuses it.
 func (in *Input) priority(n vnode.Network) (*Priority, error) {
 	p := in.wanted(n)
 	if p == nil {
@@ -58,7 +58,7 @@ func (in *Input) priority(n vnode.Network) (*Priority, error) {
 	return nil, nil
 }
 
-// wanted is the step that a network asks for, by itself or by its class; nil for none.
+// wanted returns the step that a network asks for, by its own priority or its class's; nil for none.
 func (in *Input) wanted(n vnode.Network) *Priority {
 	p := &Priority{Inside: Inside{NS: in.NS, If: n.Name}, Asked: n.Priority, Way: Egress}
 	if p.Asked == "" {
@@ -73,7 +73,7 @@ func (in *Input) wanted(n vnode.Network) *Priority {
 	return p
 }
 
-// unheard says why nothing would honour a priority, and what to do; "" if something would.
+// unheard returns why nothing would honour a priority, and a remedy; "" if something would.
 func (in *Input) unheard(n vnode.Network) (why, remedy string) {
 	const leave = "leave priority out, or give it a rate"
 	switch {
@@ -92,7 +92,7 @@ func (in *Input) unheard(n vnode.Network) (why, remedy string) {
 	return "", ""
 }
 
-// readQueues finds what looks at priorities behind the parents of networks that want one.
+// readQueues finds the queues that honour priorities behind the parents of networks with a priority.
 func (f *Facts) readQueues(nets []vnode.Network, class vnode.Priority) error {
 	in := Input{Priority: class}
 	nets = slices.DeleteFunc(slices.Clone(nets), func(n vnode.Network) bool {
@@ -129,8 +129,8 @@ func (f *Facts) readQueues(nets []vnode.Network, class vnode.Priority) error {
 	return nil
 }
 
-// queues are the queues that look at priorities of what leaves by a link: its own, else those of its ports, if it is a bridge
-// or bond, or of what it is made on, as a VLAN is.
+// queues returns the priority queues that serve what leaves by a link: its own; else those of its ports, if it is a
+// bridge or a bond, or of the link below it, if it is a VLAN.
 func queues(links []netlink.Link, kinds map[int][]string, name string, deep int) (found []string) {
 	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
 	if i < 0 || deep == 0 {
@@ -189,7 +189,7 @@ func (p *Priority) side() uint32 {
 	return netlink.HANDLE_MIN_EGRESS
 }
 
-// Verify reads it back.
+// Verify reads the priority back.
 func (p *Priority) Verify(context.Context) error {
 	now, err := p.read()
 	if err == nil && now != p.Asked {
@@ -198,10 +198,10 @@ func (p *Priority) Verify(context.Context) error {
 	return err
 }
 
-// Undo does nothing: it goes with the interface.
+// Undo does nothing: the filter goes with the interface.
 func (p *Priority) Undo(context.Context) error { return nil }
 
-// read returns the priority that is set. The kernel tells a program's tag, which stands for its instructions.
+// read returns the priority that is set. It compares tags, the kernel's hashes of a program's instructions.
 func (p *Priority) read() (now vnode.Priority, err error) {
 	now = vnode.Normal
 	err = p.at(func(h *netlink.Handle, l netlink.Link) error {
@@ -261,7 +261,7 @@ func (p *Priority) at(f func(h *netlink.Handle, l netlink.Link) error) error {
 	return f(s.h, s.l)
 }
 
-// priorityProgram writes a number into struct __sk_buff's priority and lets the packet go on.
+// priorityProgram sets priority in struct __sk_buff to number and passes the packet on.
 func priorityProgram(number int32) []bpf.Instruction {
 	const result, skb, value, priority, unspec = 0, 1, 2, 32, -1
 	return []bpf.Instruction{
@@ -272,7 +272,7 @@ func priorityProgram(number int32) []bpf.Instruction {
 	}
 }
 
-// probePriority tries it in a network namespace that nobody else sees, and says what the kernel says against it.
+// probePriority sets a priority in a new network namespace, and returns the kernel's error; "" if it works.
 func probePriority() (lacks string) {
 	err := thread.Own(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -295,7 +295,7 @@ func probePriority() (lacks string) {
 	return lacks
 }
 
-// ShowPriorities tells what the networks' priorities are, as asked and, where the node runs, in the kernel.
+// ShowPriorities returns the networks' priorities as requested and, if the node runs, as read back from the kernel.
 func ShowPriorities(in Input, running bool) []Shown {
 	var all []Shown
 	for _, n := range in.Networks {
@@ -322,7 +322,7 @@ func ShowPriorities(in Input, running bool) []Shown {
 				s.ReadBack, s.Holds = string(now), true
 			case now != vnode.Normal:
 				s.ReadBack = string(now)
-			case why == "": // the queue came after the node
+			case why == "": // the queue was set up after the node's start
 				notes = append(notes, "from the next start")
 			}
 		}

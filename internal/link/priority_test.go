@@ -14,8 +14,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// uplink makes "up", which stands for an adapter of 20 Mbit/s with a queue of a kind in front of it ("": none that looks at
-// priorities), and a bridge "br" that it is a port of, and returns who is behind it.
+// uplink makes "up", a stand-in for an adapter of 20 Mbit/s with a queue of a kind ("": one that ignores priorities),
+// and a bridge "br" with "up" as port. It returns the node behind the adapter.
 func (b *lab) uplink(queue string) *stand {
 	b.t.Helper()
 	const wire = "wire"
@@ -47,8 +47,8 @@ func (b *lab) uplink(queue string) *stand {
 	return behind
 }
 
-// TestPriority lets two nodes send all they can through one adapter: equal nodes share it; of a low and a high one the high
-// one gets all but what TCP takes to notice, whatever the low one says of its packets itself.
+// TestPriority lets two nodes send all they can through one adapter. Equal nodes share it. A high node beside a low one
+// gets nearly everything, whatever priority the low node's sockets ask for.
 func TestPriority(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs time: 2 s a flow")
@@ -71,7 +71,7 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// share is what the first of two nodes gets of what both send, where the low one's sockets ask for the highest priority
+// share returns the first node's share of what both nodes send. The low node's sockets ask for the highest priority
 // that they may.
 func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priority) float64 {
 	b.t.Helper()
@@ -100,7 +100,8 @@ func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priorit
 	return got / (got + other)
 }
 
-// TestPriorityHonoured finds what honours a priority, reads it back, and refuses one by name that nothing would.
+// TestPriorityHonoured checks that the queue is found and the priority read back, and that a useless priority is
+// refused.
 func TestPriorityHonoured(t *testing.T) {
 	b := newLab(t)
 	b.uplink("pfifo_fast")
@@ -133,7 +134,7 @@ func TestPriorityHonoured(t *testing.T) {
 	}
 	s.undo(steps)
 
-	// Nothing looks at it: what the class asks for is left out and shown, what the spec asks for is refused.
+	// No queue honours it: a priority of the class is left out and shown, one of the spec is refused.
 	b.must(b.h.QdiscDel(&netlink.GenericQdisc{QdiscType: "pfifo_fast", QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: b.get("up").Attrs().Index, Parent: netlink.MakeHandle(1, 1), Handle: netlink.MakeHandle(2, 0),
 	}}))
@@ -149,7 +150,7 @@ func TestPriorityHonoured(t *testing.T) {
 	}
 }
 
-// TestPriorityBesideIngress has the qdisc that carries the filter of what is sent carry the one of what is received too.
+// TestPriorityBesideIngress puts the filters of sent and received packets on the same qdisc.
 func TestPriorityBesideIngress(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Ingress)

@@ -20,31 +20,30 @@ import (
 	"berth/internal/vnode"
 )
 
-// How an address is asked for: probes, the time between them, and how long answers are waited for after the last. RFC 5227
-// would take some 7 s, against networks that forward nothing for a while after a link came up; a machine that is there
-// answers within a millisecond.
+// The timing of a probe for an address. RFC 5227 would take some 7 s, for networks that forward nothing for a while
+// after a link came up. A machine that is there answers within a millisecond.
 const (
 	probes     = 3
 	probeGap   = 60 * time.Millisecond
 	probeWait  = 100 * time.Millisecond
-	carrierFor = 5 * time.Second        // an adapter negotiates with its switch for two to four
+	carrierFor = 5 * time.Second        // an adapter needs two to four seconds to negotiate with its switch
 	carrierAt  = 200 * time.Millisecond // virtual links
 )
 
-// Probe asks the network whether an address is in use before the node gets it, from the node's own interface and MAC, by
-// ARP (RFC 5227) or neighbour solicitation (RFC 4862). It sets the interface up, still without addresses.
+// Probe asks the network whether an address is in use before the node gets it, by ARP (RFC 5227) or neighbour
+// solicitation (RFC 4862), from the node's own interface and MAC. It sets the interface up, still without addresses.
 //
-// On an interface without a carrier nobody can be asked, and nobody be in the way: it passes. So does what answers only
-// later, or not at all, as a machine that is off.
+// Without a carrier nobody can be asked and no address can clash: Probe succeeds. It also succeeds if the other machine
+// answers late or is off.
 type Probe struct {
 	Inside
 	MAC     string   `json:"mac,omitempty"` // empty: any
 	Address []string `json:"addresses"`     // with prefix length
-	Adapter bool     `json:"adapter"`       // a real one, whose carrier comes late
+	Adapter bool     `json:"adapter"`       // a real adapter, whose carrier comes late
 }
 
-// probe returns the step that probes a network's addresses; nil if there is none to probe. The host-only bridge has an
-// index instead.
+// probe returns the step that probes a network's addresses; nil if there is nothing to probe. The host-only bridge has
+// an index of addresses instead.
 func (in *Input) probe(n vnode.Network, mac string) *Probe {
 	if len(n.Address) == 0 || n.Mode == vnode.Bridge && n.Parent == "" {
 		return nil
@@ -62,7 +61,7 @@ func (p *Probe) String() string {
 	return fmt.Sprintf("%s that nobody on its network has %s", p.If, strings.Join(p.Address, ", "))
 }
 
-// Do asks; refuse.Busy names the MAC that answered.
+// Do probes the addresses; refuse.Busy names the MAC that answered.
 func (p *Probe) Do(ctx context.Context) error {
 	r, err := p.enter()
 	if err != nil {
@@ -80,7 +79,7 @@ func (p *Probe) Do(ctx context.Context) error {
 		return err
 	}
 	q := &question{index: l.Attrs().Index, mac: l.Attrs().HardwareAddr}
-	if len(q.mac) != 6 { // no Ethernet: no ARP either
+	if len(q.mac) != 6 { // not Ethernet: no ARP
 		return nil
 	}
 	for _, cidr := range p.Address {
@@ -104,10 +103,10 @@ func (p *Probe) Do(ctx context.Context) error {
 // Verify has nothing to read back.
 func (p *Probe) Verify(context.Context) error { return nil }
 
-// Undo has nothing to undo: nothing was left on the network, and the interface goes by its own step.
+// Undo does nothing: the probe leaves no state, and another step removes the interface.
 func (p *Probe) Undo(context.Context) error { return nil }
 
-// carrier waits until the interface can send. That of a real adapter comes late.
+// carrier waits until the interface can send, longer for a real adapter. It returns false if there is no carrier.
 func (i *Inside) carrier(ctx context.Context, r *room, adapter bool) (bool, error) {
 	wait := carrierAt
 	if adapter {
@@ -132,18 +131,17 @@ func (i *Inside) carrier(ctx context.Context, r *room, adapter bool) (bool, erro
 	}
 }
 
-// formerLife is how long a macvlan may be there after the end of its node: the kernel takes a dead network namespace
-// apart when it comes to it.
+// formerLife is how long a macvlan may survive its node: the kernel destroys a dead network namespace some time later.
 const formerLife = time.Second
 
-// bringUp sets a node's interface up.
+// bringUp sets a node's interface up. It waits for an earlier macvlan with the same MAC to go.
 func bringUp(h *netlink.Handle, l netlink.Link, mac string) error {
 	err := h.LinkSetUp(l)
 	for end := time.Now().Add(formerLife); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
 		time.Sleep(2 * time.Millisecond)
 		err = h.LinkSetUp(l)
 	}
-	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open: only now
+	if errors.Is(err, unix.EADDRINUSE) { // from macvlan_open
 		return refuse.Busyf("MAC %s of %s is in use on its parent: %w", mac, l.Attrs().Name, err)
 	}
 	if err != nil {
@@ -152,7 +150,7 @@ func bringUp(h *netlink.Handle, l netlink.Link, mac string) error {
 	return nil
 }
 
-// within runs f on a thread in the network namespace ns, which ends with f.
+// within runs f on a thread of its own in the network namespace ns. The thread ends with f.
 func within(ns *os.File, f func() error) error {
 	return thread.Own(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -162,14 +160,15 @@ func within(ns *os.File, f func() error) error {
 	})
 }
 
-// question is who has one of some addresses on the network of an interface.
+// question asks the network of an interface who has one of some addresses.
 type question struct {
 	index int
-	mac   net.HardwareAddr // the asker's
+	mac   net.HardwareAddr // the interface's MAC
 	addrs []netip.Addr
 }
 
-// ask returns an address that is in use and who answered; no MAC if none is. It must run in the interface's namespace.
+// ask returns an address that is in use and the MAC that answered; no MAC if none is in use. It must run in the
+// interface's namespace.
 func (q *question) ask(ctx context.Context) (netip.Addr, net.HardwareAddr, error) {
 	fd, err := q.socket()
 	if err != nil {
@@ -194,9 +193,9 @@ func (q *question) ask(ctx context.Context) (netip.Addr, net.HardwareAddr, error
 	return netip.Addr{}, nil, nil
 }
 
-// socket opens a socket on the interface that gets all ARP and IPv6 frames, those too that are for all nodes.
+// socket opens a packet socket on the interface that receives all frames, including those to the IPv6 all-nodes group.
 func (q *question) socket() (int, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: nothing until it is bound
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: receives nothing until bound
 	if err != nil {
 		return -1, fmt.Errorf("open packet socket: %w", err)
 	}
@@ -232,7 +231,7 @@ func (q *question) listen(ctx context.Context, fd int, end time.Time) (netip.Add
 			continue
 		}
 		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
-		if err != nil { // ENETDOWN, EAGAIN: as good as silence
+		if err != nil { // ENETDOWN, EAGAIN: treated as silence
 			continue
 		}
 		if a, who := q.claims(buf[:n]); who != nil {
@@ -241,8 +240,8 @@ func (q *question) listen(ctx context.Context, fd int, end time.Time) (netip.Add
 	}
 }
 
-// claims says whether a frame claims one of the addresses for somebody else: an ARP packet that has it as its sender's, or
-// a neighbour advertisement of it; or whether somebody else is probing for it just now.
+// claims returns the address that a frame claims for somebody else, and who: the sender of an ARP packet, the target of
+// a neighbour advertisement, or the target of another machine's probe.
 func (q *question) claims(f []byte) (netip.Addr, net.HardwareAddr) {
 	const header = 14
 	if len(f) < header || bytes.Equal(f[6:12], q.mac) {
@@ -280,14 +279,14 @@ func (q *question) claims(f []byte) (netip.Addr, net.HardwareAddr) {
 	return addr, nil
 }
 
-// frame is the Ethernet frame that asks who has a.
+// frame returns the Ethernet frame that asks who has a.
 func (q *question) frame(a netip.Addr) []byte {
 	if a.Is4() {
 		ip := a.As4()
 		f := append(bytes.Repeat([]byte{0xff}, 6), q.mac...)
 		f = append(f, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1) // ARP for IPv4 on Ethernet, request
 		f = append(f, q.mac...)
-		f = append(f, make([]byte, 4+6)...) // no address of its own
+		f = append(f, make([]byte, 4+6)...) // sender IP 0.0.0.0, as in a probe; target MAC unknown
 		return append(append(f, ip[:]...), make([]byte, 18)...)
 	}
 	ip := a.As16()
@@ -296,11 +295,11 @@ func (q *question) frame(a netip.Addr) []byte {
 	binary.BigEndian.PutUint16(msg[2:], checksum6(to, msg))
 	f := append([]byte{0x33, 0x33, to[12], to[13], to[14], to[15]}, q.mac...)
 	f = append(f, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(msg)), unix.IPPROTO_ICMPV6, 255)
-	f = append(f, make([]byte, 16)...) // from the unspecified address
+	f = append(f, make([]byte, 16)...) // source: the unspecified address
 	return append(append(f, to[:]...), msg...)
 }
 
-// checksum6 is the checksum of an ICMPv6 message from the unspecified address (RFC 4443, 2.3).
+// checksum6 returns the checksum of an ICMPv6 message from the unspecified address (RFC 4443, 2.3).
 func checksum6(to [16]byte, msg []byte) uint16 {
 	sum := uint32(len(msg)) + unix.IPPROTO_ICMPV6
 	for _, b := range [][]byte{to[:], msg} {

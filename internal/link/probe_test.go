@@ -15,7 +15,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestProbe gives nodes on a bridge of the host addresses that the host and another node have, and free ones.
+// TestProbe gives nodes on a bridge of the host free addresses, and addresses that the host and another node have.
 func TestProbe(t *testing.T) {
 	b := newLab(t)
 	hostMAC, _ := net.ParseMAC("02:00:5e:00:00:99")
@@ -50,7 +50,7 @@ func TestProbe(t *testing.T) {
 		}
 		c.kill()
 	}
-	// Nobody to ask and nobody in the way: a wire without another end that is up.
+	// No carrier: the other end of the wire is down.
 	b.need(&netlink.Veth{LinkAttrs: attrs("dead0", 0, nil), PeerName: "dead0p"})
 	p := b.node("p")
 	ps := p.steps(vnode.Network{Mode: vnode.Phys, Parent: "dead0", Address: []string{"192.0.2.10/24"}})
@@ -63,7 +63,7 @@ func TestProbe(t *testing.T) {
 	p.undo(ps)
 }
 
-// TestTwoProbesMeet starts two probes for one address at once: at most one may win.
+// TestTwoProbesMeet starts two probes for one address at once: at most one may succeed.
 func TestTwoProbesMeet(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
@@ -102,19 +102,18 @@ func TestClaimAddress(t *testing.T) {
 		}
 	}
 	claim := &ClaimAddress{Dir: b.dir + "/addresses", Node: "c", If: "eth0", Address: "192.0.2.10"}
-	b.must(undo([]step.Step{claim})) // another's stays
+	b.must(undo([]step.Step{claim})) // another node's claim stays
 	if err := do([]step.Step{claim}); refuse.KindOf(err) != refuse.Busy {
 		t.Error(err)
 	}
 	claim.Node = "a"
-	b.must(do([]step.Step{claim})) // again
+	b.must(do([]step.Step{claim})) // a repeated claim succeeds
 	b.must(undo([]step.Step{claim}))
 	claim.Node = "c"
 	b.must(do([]step.Step{claim}))
 }
 
-// FuzzClaims feeds frames as a network might send them: no frame may crash the reader, and none that does not name the
-// address is an answer.
+// FuzzClaims feeds frames: none may crash the parser, and a frame that does not contain the address is no answer.
 func FuzzClaims(f *testing.F) {
 	q := &question{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 	other := &question{mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}}

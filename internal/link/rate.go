@@ -11,40 +11,40 @@ import (
 	"berth/internal/vnode"
 )
 
-// Way is where a rate is held.
+// Way says where a rate is enforced.
 type Way string
 
-// The ways. TBF holds what a link sends; what an interface receives is held where it is sent: by the host's end of a
-// veth, else by an ifb to which all that comes in is redirected first.
+// The ways. TBF limits what a link sends. So the rate of received frames is enforced on egress of the host's end of a
+// veth, or else of an ifb to which everything received is redirected first.
 const (
 	Egress  Way = "egress"  // of the node's interface
 	Peer    Way = "peer"    // egress of the host's end of the node's veth
 	Ingress Way = "ingress" // of the node's interface: egress of an ifb in the node
 )
 
-// rateMechanism is what berth show names: the token bucket filter. It is chosen over HTB because one message sets it, a
-// socket's priority cannot select a way around it (in HTB SO_PRIORITY can), and it splits packets that are bigger than its
-// bucket, so that low rates stay even.
+// rateMechanism is the mechanism that berth show names: the token bucket filter. TBF has three advantages over HTB: one
+// message sets it; a socket's priority cannot select a way around it (in HTB SO_PRIORITY can); and it splits packets
+// that are bigger than its bucket, so that low rates stay even.
 const rateMechanism = "tbf"
 
-// rateNote is what a person should know about a rate.
+// rateNote is a note about rates for the user.
 const rateNote = "counts whole Ethernet frames (not preamble, checksum and gap): TCP carries 5 % less at mtu 1500"
 
 // Rate is a step that limits one direction of an interface of a running node, from outside: the node has no right to
-// change or remove it. Counted are the bytes of Ethernet frames with their headers, for packets that the kernel or the
-// adapter splits later (GSO) the headers of each part too (qdisc_pkt_len_init).
+// change or remove the limit. The rate counts the bytes of Ethernet frames with headers. For a packet that the kernel
+// or the adapter splits later (GSO) it counts the headers of each part (qdisc_pkt_len_init).
 type Rate struct {
 	Inside
 	Key      string        `json:"key"`            // as berth set takes it: "net.eth0.tx"
-	Asked    string        `json:"asked"`          // as the spec writes it; "max" where the limit is taken away
-	Bits     vnode.BitRate `json:"bits,omitempty"` // per second; 0 where the limit is taken away
+	Asked    string        `json:"asked"`          // as the spec writes it; "max" to remove the limit
+	Bits     vnode.BitRate `json:"bits,omitempty"` // per second; 0 to remove the limit
 	Way      Way           `json:"way"`
-	Hub      Hub           `json:"hub,omitempty"`       // where the host's end is
-	ReadBack string        `json:"read_back,omitempty"` // what the kernel has, after Verify
+	Hub      Hub           `json:"hub,omitempty"`       // namespace of the host's end
+	ReadBack string        `json:"read_back,omitempty"` // the kernel's rate, after Verify
 }
 
-// Rates returns the rates that the networks ask for. It is pure and refuses (Cannot) what this kernel or the link cannot
-// hold.
+// Rates returns the rates that the networks ask for. It is pure and refuses (Cannot) a rate that this kernel or the
+// link cannot provide.
 func Rates(in Input) ([]*Rate, error) {
 	var all []*Rate
 	for _, n := range in.Networks {
@@ -57,7 +57,7 @@ func Rates(in Input) ([]*Rate, error) {
 	return all, nil
 }
 
-// rates returns those of one network.
+// rates returns the rates of one network.
 func (in *Input) rates(n vnode.Network) ([]*Rate, error) {
 	var all []*Rate
 	for _, d := range []struct {
@@ -108,10 +108,10 @@ func (w Way) where() string {
 	return ""
 }
 
-// Mechanism names what honours the rate.
+// Mechanism returns the name of the kernel mechanism that enforces the rate.
 func (r *Rate) Mechanism() string { return rateMechanism }
 
-// Do sets the rate, in place of one that is set.
+// Do sets the rate. It replaces an earlier rate.
 func (r *Rate) Do(context.Context) error {
 	in, err := r.enter()
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *Rate) Verify(context.Context) error {
 	return nil
 }
 
-// Undo takes the rate away; the link has its default queue again.
+// Undo removes the rate; the link gets its default queue back.
 func (r *Rate) Undo(context.Context) error { return r.giveBack(0) }
 
 func (r *Rate) giveBack(bits vnode.BitRate) error {
@@ -170,7 +170,7 @@ func (r *Rate) set(in *room, bits vnode.BitRate) error {
 	return nil
 }
 
-// read returns the rate that the kernel holds, 0 if none.
+// read returns the rate that the kernel has; 0 if none.
 func (r *Rate) read() (vnode.BitRate, error) {
 	in, err := r.enter()
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *Rate) read() (vnode.BitRate, error) {
 	return bits, nil
 }
 
-// held is the rate that the kernel holds for an asked one: it counts whole bytes.
+// held returns the rate that the kernel has for a requested one: the kernel counts whole bytes.
 func held(bits vnode.BitRate) vnode.BitRate { return bits / 8 * 8 }
 
 func rateText(bits vnode.BitRate) string {
@@ -199,14 +199,14 @@ func rateText(bits vnode.BitRate) string {
 	return bits.String()
 }
 
-// RateChange is a step that sets a rate of a running node to another value. Its Undo gives back what the kernel had.
+// RateChange is a step that changes a rate of a running node. Its Undo restores the kernel's previous rate.
 type RateChange struct {
 	Rate
-	From string        `json:"from"`           // as the spec had it; "max" if it asked for no limit
-	Back vnode.BitRate `json:"back,omitempty"` // what the kernel had; 0: none
+	From string        `json:"from"`           // the spec's previous rate; "max" for no limit
+	Back vnode.BitRate `json:"back,omitempty"` // the kernel's previous rate; 0: none
 }
 
-// RateChanges returns the steps that lead a running node from its old rates to the new ones. It is pure.
+// RateChanges returns the steps that change a running node's old rates to the new ones. It is pure.
 func RateChanges(old, next []*Rate) []step.Step {
 	var steps []step.Step
 	before := map[string]*Rate{}
@@ -242,7 +242,7 @@ func (c *RateChange) String() string {
 	return fmt.Sprintf("%s %s ⇒ %s by %s%s", c.Key, c.From, c.Asked, rateMechanism, c.Way.where())
 }
 
-// Prepare records what the kernel has now.
+// Prepare records the kernel's present rate.
 func (c *RateChange) Prepare(ctx context.Context) error {
 	if err := c.Inside.Prepare(ctx); err != nil {
 		return err
@@ -252,25 +252,25 @@ func (c *RateChange) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Undo gives back what the kernel had.
+// Undo restores the kernel's previous rate.
 func (c *RateChange) Undo(context.Context) error { return c.giveBack(c.Back) }
 
-// Shown is one rate as berth show prints it.
+// Shown is one rate or priority as berth show prints it.
 type Shown struct {
 	Key        string `json:"key"`
 	Asked      string `json:"asked"`
-	ReadBack   string `json:"read_back"`   // what the kernel has now
+	ReadBack   string `json:"read_back"`   // the kernel's present value
 	HonouredBy string `json:"honoured_by"` // the mechanism
 	Note       string `json:"note,omitempty"`
-	Holds      bool   `json:"holds"` // ReadBack is what was asked, but for the kernel's rounding
+	Holds      bool   `json:"holds"` // ReadBack is the requested value, up to the kernel's rounding
 }
 
-// Show returns the rate as asked.
+// Show returns the rate as requested.
 func (r *Rate) Show() Shown {
 	return Shown{Key: r.Key, Asked: r.Asked, HonouredBy: rateMechanism, Note: rateNote}
 }
 
-// ReadRates reads rates back from the kernel, whoever set them last.
+// ReadRates reads rates back from the kernel, no matter who set them.
 func ReadRates(all []*Rate) ([]Shown, error) {
 	var shown []Shown
 	for _, r := range all {
@@ -287,8 +287,8 @@ func ReadRates(all []*Rate) ([]Shown, error) {
 
 var errNoPeer = errors.New("its other end is gone")
 
-// shaper finds the link whose egress holds the rate. Where that is an ifb which is not there, it is made if create says so,
-// else nil is returned.
+// shaper finds the link whose egress enforces the rate. A missing ifb is made if create is true; else shaper returns
+// nil.
 func (r *Rate) shaper(in *room, create bool) (*shaper, error) {
 	l, err := r.link(in)
 	if err != nil {

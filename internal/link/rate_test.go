@@ -19,7 +19,7 @@ import (
 
 const mbit = vnode.BitRate(1_000_000)
 
-// needShaping skips the test where this kernel lacks a way to hold a rate.
+// needShaping skips the test if this kernel lacks a way to limit a rate.
 func (b *lab) needShaping(ways ...Way) {
 	b.t.Helper()
 	asked := map[Way]bool{}
@@ -56,7 +56,7 @@ func rateSteps(steps []step.Step) (found []*Rate) {
 	return found
 }
 
-// networks are one for each mode that this lab can make, on parents that it makes first.
+// networks returns one network for each mode that this lab supports, on parents that it makes first.
 func (b *lab) networks() map[string]vnode.Network {
 	b.t.Helper()
 	b.need(&netlink.Veth{LinkAttrs: attrs("up0", 0, nil), PeerName: "up0p"})
@@ -82,7 +82,7 @@ func (b *lab) networks() map[string]vnode.Network {
 	return nets
 }
 
-// TestRateLife sets, changes, clears and undoes rates in each mode, and looks at the kernel's qdiscs after each.
+// TestRateLife sets, changes, removes and undoes rates in each mode, and checks the kernel's qdiscs after each.
 func TestRateLife(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Egress, Peer, Ingress)
@@ -111,7 +111,7 @@ func TestRateLife(t *testing.T) {
 		if !shown[0].Holds || !shown[1].Holds || shown[1].HonouredBy != "tbf" {
 			t.Errorf("%s: %+v", mode, shown)
 		}
-		// One is raised, one is taken away; and back.
+		// Raise one rate, remove the other, and undo both.
 		changed := *rates[0]
 		changed.Bits, changed.Asked = 2000*mbit, "2Gbit/s"
 		changes := RateChanges(rates, []*Rate{&changed})
@@ -122,7 +122,7 @@ func TestRateLife(t *testing.T) {
 		if tx, rx := readBits(t, rates[0]), readBits(t, rates[1]); tx != 2000*mbit || rx != 0 {
 			t.Errorf("%s changed: tx %s rx %s", mode, tx, rx)
 		}
-		if got := strings.TrimSuffix(qdiscs(t, in.Handle, l), " clsact"); got != "tbf" { // that carries the spoof check
+		if got := strings.TrimSuffix(qdiscs(t, in.Handle, l), " clsact"); got != "tbf" { // clsact carries the spoof check
 			t.Errorf("%s: qdiscs after rx=max: %q", mode, got)
 		}
 		s.undo(changes)
@@ -140,7 +140,7 @@ func TestRateLife(t *testing.T) {
 		in.Close()
 		s.do([]step.Step{rates[0], rates[1]})
 		s.do([]step.Step{rates[0], rates[1]}) // again, as for a virtual function that came back
-		s.kill()                              // and whatever is left goes with the node
+		s.kill()                              // the rest goes with the node
 		s.undo(steps)
 		if got := b.links(); len(got) != 4 {
 			t.Errorf("%s: left: %v", mode, got)
@@ -160,7 +160,7 @@ func readBits(t *testing.T, r *Rate) vnode.BitRate {
 	return bits
 }
 
-// TestDefaultQueueComesBack uses a link that has a queue by default, which veth and macvlan have not.
+// TestDefaultQueueComesBack uses a link with a default queue, which veth and macvlan do not have.
 func TestDefaultQueueComesBack(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Egress)
@@ -179,7 +179,7 @@ func TestDefaultQueueComesBack(t *testing.T) {
 	}
 }
 
-// TestRateOfAnother leaves alone a qdisc that is not Berth's, and changes nothing in another namespace that took the pid.
+// TestRateOfAnother leaves a foreign qdisc alone, and changes nothing in another namespace that has got the pid.
 func TestRateOfAnother(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(Egress)
@@ -238,7 +238,7 @@ func wantRefusal(t *testing.T, err error, want string) {
 	}
 }
 
-// TestRateChangesLeadThere replays the changes between any two sets of rates.
+// TestRateChangesLeadThere applies the changes between any two sets of rates.
 func TestRateChangesLeadThere(t *testing.T) {
 	set := rapid.Custom(func(t *rapid.T) vnode.Network {
 		rate := rapid.SampledFrom([]vnode.BitRate{0, 10 * mbit, 20 * mbit, 1000 * mbit})
@@ -276,14 +276,15 @@ func TestRateChangesLeadThere(t *testing.T) {
 	})
 }
 
-// TestBucket holds every allowed rate to what the kernel's 32-bit fields take, and the bucket to the biggest packet.
+// TestBucket checks for every allowed rate that the kernel's 32-bit fields suffice and that the bucket holds the
+// biggest packet.
 func TestBucket(t *testing.T) {
 	lo := &netlink.Device{LinkAttrs: attrs("x", 0, nil)}
 	rapid.Check(t, func(t *rapid.T) {
 		bits := vnode.BitRate(rapid.Int64Range(int64(lowestRate), int64(highestRate)).Draw(t, "bits"))
 		mtu := rapid.IntRange(68, 65536).Draw(t, "mtu")
 		q := (&shaper{l: lo, mtu: mtu}).tbf(bits)
-		burst := float64(q.Buffer) * 64e-9 * float64(q.Rate) // as the kernel counts it
+		burst := float64(q.Buffer) * 64e-9 * float64(q.Rate) // as the kernel computes it
 		switch {
 		case q.Rate != uint64(bits)/8:
 			t.Fatalf("rate %d of %s", q.Rate, bits)

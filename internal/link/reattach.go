@@ -12,7 +12,7 @@ import (
 type attachment interface {
 	step.Step
 	ifname() string
-	holds() bool // what it needs is this node's still
+	holds() bool // its resources still belong to this node
 }
 
 func (i *Inside) ifname() string { return i.If }
@@ -20,11 +20,11 @@ func (*Veth) holds() bool        { return true }
 func (*Macvlan) holds() bool     { return true }
 func (m *VFMove) holds() bool    { return m.mine() }
 
-// Reattach gives a running node those of its interfaces back that have lost what they were connected to: a virtual function
-// whose driver was reloaded, so that its link is on the host, or new; a port whose bridge was removed and made again, or that
-// was taken out of it; a macvlan that went with its parent. steps are the node's live ones, rates those that it has now. What
-// is as it should be is left; else the interface is set up again, with spoof check, addresses, routes and rates. It returns
-// the interfaces that it mended.
+// Reattach reconnects interfaces of a running node that have lost their connection: a virtual function whose driver was
+// reloaded, so that its link is on the host or new; a port whose bridge was removed and made again, or that was taken
+// out of its bridge; a macvlan that went with its parent. steps are the node's live steps, rates its present rates. An
+// interface that verifies is left alone; another is set up again, with spoof check, addresses, routes and rates.
+// Reattach returns the interfaces that it reconnected.
 func Reattach(ctx context.Context, steps []step.Step, rates []*Rate) ([]string, error) {
 	var mended []string
 	for _, s := range steps {
@@ -51,7 +51,7 @@ func Reattach(ctx context.Context, steps []step.Step, rates []*Rate) ([]string, 
 	return mended, nil
 }
 
-// around returns the steps that set the interface of m up: until its rates, and from then on.
+// around returns the steps that set up the interface of m: those before its rates and those after them.
 func around(m attachment, steps []step.Step) (before, after []step.Step) {
 	vf, _ := m.(*VFMove)
 	var checks []step.Step
@@ -74,7 +74,7 @@ func around(m attachment, steps []step.Step) (before, after []step.Step) {
 				after = append(after, c)
 			}
 		case *DHCP:
-			if l := c.Lease(); c.If == m.ifname() && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one anyway
+			if l := c.Lease(); c.If == m.ifname() && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one
 				after = append(after, c)
 			}
 		}
@@ -90,7 +90,7 @@ func again(ctx context.Context, s step.Step) error {
 	return s.Verify(ctx)
 }
 
-// HasVF reports whether one of a node's live steps gives it a virtual function.
+// HasVF reports whether a node's live steps give it a virtual function.
 func HasVF(steps []step.Step) bool {
 	for _, s := range steps {
 		if _, ok := s.(*VFMove); ok {

@@ -16,36 +16,36 @@ import (
 	"berth/internal/vnode"
 )
 
-// What a rate's bucket and queue hold, as time at that rate. The bucket must last while the kernel's timer or a busy CPU
-// is late, else the rate is not reached; it is also what may pass at once after a silence.
+// Sizes of a rate's bucket and queue, as time at that rate. If the kernel's timer or a busy CPU is late for longer than
+// burstTime, the rate is not reached. burstTime is also how much may pass at once after a silence.
 const (
 	burstTime = 25 * time.Millisecond
 	queueTime = 100 * time.Millisecond
 )
 
-// leastQueue is how many of the biggest packets the queue holds at a low rate.
+// leastQueue is how many packets of the maximum size the queue holds at least.
 const leastQueue = 32
 
-// The rates that Berth sets: at a lower one a packet would take longer than a second, at a higher one the kernel's 32-bit
-// sizes of bucket and queue do not hold the times above.
+// The range of rates. At a lower rate a packet would take longer than a second; at a higher one the sizes above do not
+// fit the kernel's 32-bit fields for bucket and queue.
 const (
 	lowestRate  vnode.BitRate = 10_000
 	highestRate vnode.BitRate = 200_000_000_000
 )
 
-// Berth's qdiscs are known by their handles. There are two, so that one can take the other's place at once.
+// The handles of Berth's qdiscs. There are two, so that one qdisc can replace the other in one step.
 const (
 	shaperHandle = 0xbe47 << 16
 	otherHandle  = 0xbe48 << 16
 )
 
-// shaper is a link whose egress holds a rate.
+// shaper is a link whose egress enforces a rate.
 type shaper struct {
 	h     *netlink.Handle
-	own   bool // h is this shaper's to close
+	own   bool // close closes h
 	l     netlink.Link
-	feeds netlink.Link // not nil: l is an ifb, to which all that feeds receives is redirected
-	mtu   int          // bytes, of the biggest packet without its Ethernet header
+	feeds netlink.Link // not nil: l is an ifb, to which everything that feeds receives is redirected
+	mtu   int          // bytes of the biggest packet, without its Ethernet header
 }
 
 func (s *shaper) close() {
@@ -54,7 +54,7 @@ func (s *shaper) close() {
 	}
 }
 
-// tbf is the qdisc that holds a rate.
+// tbf returns the qdisc for a rate.
 func (s *shaper) tbf(bits vnode.BitRate) *netlink.Tbf {
 	rate := uint64(bits) / 8
 	frame := uint64(s.mtu + 14 + 2*4) // Ethernet header, two VLAN tags
@@ -69,11 +69,11 @@ func (s *shaper) tbf(bits vnode.BitRate) *netlink.Tbf {
 	}
 }
 
-// over is how many bytes rate bytes a second are in d.
+// over returns how many bytes pass in d at rate bytes a second.
 func over(rate uint64, d time.Duration) uint64 { return rate * uint64(d/time.Millisecond) / 1000 }
 
-// set sets the rate. A higher one changes the qdisc, which keeps its queue. A lower one takes a new qdisc, which drops it:
-// a packet in there may be bigger than the new bucket and would wait for ever, and all others behind it.
+// set sets the rate. For a higher rate it changes the qdisc, which keeps its queue. For a lower rate it makes a new
+// qdisc and drops the queue: a queued packet may be bigger than the new bucket, and would block all others for ever.
 func (s *shaper) set(bits vnode.BitRate) error {
 	now, err := s.find()
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *shaper) set(bits vnode.BitRate) error {
 	return redirect(s.h, s.feeds, s.l)
 }
 
-// clear takes the rate away. Without a root qdisc the kernel attaches the link's default one (dev_activate).
+// clear removes the rate. Without a root qdisc the kernel attaches the link's default one (dev_activate).
 func (s *shaper) clear() error {
 	if s.feeds != nil {
 		if err := unhook(s.h, s.feeds); err != nil {
@@ -109,7 +109,7 @@ func (s *shaper) clear() error {
 	return delQdisc(s.h, q)
 }
 
-// read returns the rate that is set, 0 if none.
+// read returns the rate that is set; 0 if none.
 func (s *shaper) read() (vnode.BitRate, error) {
 	q, err := s.find()
 	if err != nil || q == nil {
@@ -123,7 +123,7 @@ func (s *shaper) read() (vnode.BitRate, error) {
 	return vnode.BitRate(q.Rate * 8), nil
 }
 
-// find returns the qdisc that Berth put on the link; nil if there is none.
+// find returns Berth's qdisc on the link; nil if there is none.
 func (s *shaper) find() (*netlink.Tbf, error) {
 	all, err := whole(func() ([]netlink.Qdisc, error) { return s.h.QdiscList(s.l) })
 	if err != nil {
@@ -148,11 +148,12 @@ func delQdisc(h *netlink.Handle, q netlink.Qdisc) error {
 	return nil
 }
 
-// ifbPrefix begins the name of an ifb that Berth made in a node.
+// ifbPrefix begins the name of an ifb that Berth makes in a node.
 const ifbPrefix = "rx."
 
-// ifbName is the name of the ifb of an interface in the node, whichever link has the interface's name: a virtual function
-// that comes back after a reload of its driver finds its ifb again. No interface of a spec has a dot in its name.
+// ifbName returns the name of the ifb of an interface in the node. It depends on the interface's name only, so a
+// virtual function that comes back after a reload of its driver finds its ifb again. No interface in a spec has a dot
+// in its name.
 func ifbName(l netlink.Link) string {
 	name := l.Attrs().Name
 	if len(name) > 12 {
@@ -162,7 +163,7 @@ func ifbName(l netlink.Link) string {
 	return ifbPrefix + name
 }
 
-// findIFB returns the ifb that shapes what l receives; nil if there is none.
+// findIFB returns the ifb that limits what l receives; nil if there is none.
 func findIFB(h *netlink.Handle, l netlink.Link) (netlink.Link, error) {
 	ifb, err := byName(h, ifbName(l))
 	if err != nil {
@@ -193,8 +194,8 @@ func ingressOf(l netlink.Link) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}
 }
 
-// hook adds a qdisc that carries filters to l, unless it has one: a link has either ingress or clsact, which has filters of
-// what is sent too.
+// hook adds a qdisc that carries filters to l, unless l has one. A link has either ingress or clsact; clsact also
+// carries egress filters.
 func hook(h *netlink.Handle, l netlink.Link, q netlink.Qdisc) error {
 	if err := h.QdiscAdd(q); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add qdisc %s to %s: %w", q.Type(), l.Attrs().Name, err)
@@ -202,7 +203,7 @@ func hook(h *netlink.Handle, l netlink.Link, q netlink.Qdisc) error {
 	return nil
 }
 
-// unhook takes the filter of what l receives away, and the qdisc that carried it if it is there for nothing else.
+// unhook removes the redirection of what l receives, and its qdisc unless that is a clsact, which has other filters.
 func unhook(h *netlink.Handle, l netlink.Link) error {
 	all, err := whole(func() ([]netlink.Qdisc, error) { return h.QdiscList(l) })
 	if err != nil {
@@ -218,12 +219,12 @@ func unhook(h *netlink.Handle, l netlink.Link) error {
 	return nil
 }
 
-// allOf are the attributes of Berth's one filter of all that passes one side of l.
+// allOf returns the attributes of Berth's filter that matches all packets on one side of l.
 func allOf(l netlink.Link, side uint32) netlink.FilterAttrs {
 	return netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: side, Priority: 1, Protocol: unix.ETH_P_ALL}
 }
 
-// redirect sends all that l receives through ifb, which gives it back to l.
+// redirect sends everything that l receives through ifb, which returns it to l.
 func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
 	if ok, err := redirected(h, l, ifb); err != nil || ok {
 		return err
@@ -236,7 +237,7 @@ func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
 	}
 	step.Fault("ingress added")
 	to := netlink.NewMirredAction(ifb.Attrs().Index)
-	f := &netlink.U32{FilterAttrs: allOf(l, netlink.HANDLE_MIN_INGRESS), Actions: []netlink.Action{to}} // without keys: matches all
+	f := &netlink.U32{FilterAttrs: allOf(l, netlink.HANDLE_MIN_INGRESS), Actions: []netlink.Action{to}} // no keys: matches all
 	if err := h.FilterAdd(f); err != nil {
 		return fmt.Errorf("redirect what %s receives to its ifb: %w", l.Attrs().Name, err)
 	}
@@ -263,8 +264,8 @@ func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
 	return false, nil
 }
 
-// probeShaping tries the ways in a network namespace that nobody else sees and that ends with the thread, and returns
-// what the kernel says against each that it cannot.
+// probeShaping tests each way in a network namespace of its own, which ends with the thread. lacks holds the kernel's
+// error for each way that fails.
 func probeShaping(ways map[Way]bool) (lacks map[Way]string, err error) {
 	err = thread.Own(func() error {
 		lacks, err = probeHere(ways)

@@ -14,11 +14,11 @@ type State struct {
 	MAC     string   `json:"mac"`
 	MTU     int      `json:"mtu"` // bytes
 	Up      bool     `json:"up"`
-	Carrier bool     `json:"carrier"`           // it is up and so is what it is connected to
+	Carrier bool     `json:"carrier"`           // up, and so is what it is connected to
 	Address []string `json:"address,omitempty"` // with prefix length, without IPv6 link-local ones
 }
 
-// Read reads the interface ifname of the namespace ns. The error wraps fs.ErrNotExist when the namespace is gone.
+// Read reads the interface ifname of the namespace ns. The error wraps fs.ErrNotExist if the namespace does not exist.
 func Read(ns NS, ifname string) (State, error) {
 	in := Inside{NS: ns, If: ifname}
 	r, err := in.enter()

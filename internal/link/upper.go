@@ -17,20 +17,21 @@ func listLinks(h *netlink.Handle) ([]netlink.Link, error) {
 	return links, nil
 }
 
-// lower is the index of the link that l is built on, as a VLAN or a macvlan is; 0 if it is none of l's namespace.
+// lower returns the index of the link that l is built on, such as the parent of a VLAN or a macvlan; 0 if there is none
+// in l's namespace.
 func lower(l netlink.Link) int {
 	a := l.Attrs()
 	if a.NetNsID >= 0 || l.Type() == "veth" { // a veth's "parent" is its peer; a parent elsewhere has a namespace id
 		return 0
 	}
-	if v, ok := l.(*netlink.Vxlan); ok { // it tells its parent in its own way
+	if v, ok := l.(*netlink.Vxlan); ok { // it reports its parent in a field of its own
 		return v.VtepDevIndex
 	}
 	return a.ParentIndex
 }
 
-// uppers names the links that are built on others, by the index of the one below. Links of other namespaces are not among
-// them: see guests.
+// uppers returns the names of the links that are built on other links, by the index of the lower link. It omits links
+// of other namespaces: see guests.
 func uppers(links []netlink.Link) map[int][]string {
 	names := map[int][]string{}
 	for _, l := range links {
@@ -41,10 +42,11 @@ func uppers(links []netlink.Link) map[int][]string {
 	return names
 }
 
-// guests maps links, by index, to the MACs beside their own that they take in: those of the macvlans on them that are up,
-// in whatever network namespace. A link in a node does not show in the host's list of links; the filter of the adapter
-// below it does (struct net_device's uc, which rtnl_fdb_dump tells as bridge fdb show does). A VLAN elsewhere that has its
-// adapter's MAC, and a macvlan whose filter the hardware holds (l2-fwd-offload), do not show.
+// guests returns, by index of a link, the MACs besides its own that the link accepts: those of the macvlans on it that
+// are up, in any network namespace. The host's list of links does not show links in nodes; the MAC filter of the
+// adapter below does (uc in struct net_device, which rtnl_fdb_dump reports, as in bridge fdb show). Two kinds of links
+// do not show: a VLAN in another namespace with its adapter's MAC, and a macvlan whose filter is in hardware
+// (l2-fwd-offload).
 func guests(h *netlink.Handle) (map[int][]string, error) {
 	entries, err := whole(func() ([]netlink.Neigh, error) { return h.NeighList(0, unix.AF_BRIDGE) })
 	if err != nil {
@@ -53,18 +55,18 @@ func guests(h *netlink.Handle) (map[int][]string, error) {
 	macs := map[int][]string{}
 	for _, e := range entries {
 		single := len(e.HardwareAddr) == 6 && e.HardwareAddr[0]&1 == 0
-		if single && e.Flags&netlink.NTF_SELF != 0 && e.IP == nil { // with an IP address it is a tunnel's
+		if single && e.Flags&netlink.NTF_SELF != 0 && e.IP == nil { // an entry with an IP address is a tunnel's
 			macs[e.LinkIndex] = append(macs[e.LinkIndex], e.HardwareAddr.String())
 		}
 	}
 	return macs, nil
 }
 
-// teardown is how long the kernel may take to end the network namespace of a node that is gone, and the macvlans in it:
-// it does so in its own time (cleanup_net), and tells nobody when.
+// teardown is how long to wait for the kernel to destroy an ended node's network namespace and the macvlans in it. The
+// kernel does so asynchronously (cleanup_net) and does not report it.
 const teardown = 2 * time.Second
 
-// lastingGuests is guests, read again for a while as long as one of these links has any.
+// lastingGuests repeats guests for a while as long as one of these links has any.
 func lastingGuests(h *netlink.Handle, links map[int]bool) (map[int][]string, error) {
 	for end := time.Now().Add(teardown); ; time.Sleep(20 * time.Millisecond) {
 		all, err := guests(h)

@@ -19,8 +19,8 @@ import (
 	"berth/internal/step"
 )
 
-// Veth is an interface of a node that is a port of a bridge: a pair of virtual links, one end in the node, the other
-// on the host.
+// Veth is an interface of a node that is a port of a bridge: a veth pair with one end in the node and the other on the
+// host.
 type Veth struct {
 	Inside
 	Node    string `json:"node"`
@@ -28,13 +28,13 @@ type Veth struct {
 	MTU     int    `json:"mtu"`           // of the node's end, bytes
 	Bridge  string `json:"bridge"`        // name
 	Own     bool   `json:"own"`           // the bridge is Berth's, not the user's
-	Hub     Hub    `json:"hub,omitempty"` // where an own bridge is
+	Hub     Hub    `json:"hub,omitempty"` // namespace of an own bridge
 	HostMTU int    `json:"hostmtu"`       // of the host's end: a smaller one would lower the MTU of a user's bridge
 	HostIf  string `json:"host_ifname"`
 	Lock    string `json:"host_lock"` // file of the host-wide lock
 
-	// HostMAC is random: it tells this link from any other, also where a killed Do did not come to say its index. Its
-	// first byte is high, so that a bridge, which takes the lowest MAC of its ports, does not take this one.
+	// HostMAC is random and identifies this link, also if a killed Do did not record its index. Its first byte is high:
+	// a bridge takes the lowest MAC of its ports, and must not take this one.
 	HostMAC string `json:"host_mac,omitempty"`
 	Index   int    `json:"index,omitempty"` // of the host's end
 }
@@ -46,7 +46,7 @@ func (v *Veth) String() string {
 	return fmt.Sprintf("%s %s, mtu %d, to bridge %s", v.If, v.MAC, v.MTU, v.Bridge)
 }
 
-// Prepare chooses the token that identifies the link.
+// Prepare chooses the MAC that identifies the link.
 func (v *Veth) Prepare(ctx context.Context) error {
 	mac := net.HardwareAddr{0xfe, 0, 0, 0, 0, 0}
 	if _, err := rand.Read(mac[1:]); err != nil {
@@ -56,15 +56,15 @@ func (v *Veth) Prepare(ctx context.Context) error {
 	return v.Inside.Prepare(ctx)
 }
 
-// Do makes the pair, its inner end at once in the node and with its final name, and makes the other a port. A pair that is
-// there, as when its bridge was lost, is connected again.
+// Do makes the pair, with its inner end directly in the node under its final name, and makes the other end a port. A
+// pair that exists already, for example because its bridge was lost, is connected again.
 func (v *Veth) Do(ctx context.Context) error {
 	r, err := v.enter()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if v.Own { // from here until it has this port, nobody may take the bridge away
+	if v.Own { // nobody may remove the bridge before it has this port
 		lock, err := Lock(ctx, v.Lock)
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func (v *Veth) join(h *netlink.Handle, l netlink.Link, bridge int) error {
 	return nil
 }
 
-// full says that the user's bridge has no port left.
+// full returns the error for a user's bridge without a free port.
 func (v *Veth) full() error { return fullBridge(v.If, v.Bridge) }
 
 func fullBridge(ifname, bridge string) error {
@@ -199,7 +199,7 @@ func (v *Veth) Verify(context.Context) error {
 	return nil
 }
 
-// Undo removes the pair, whether the node's namespace is still there or not.
+// Undo removes the pair, even if the node's namespace does not exist any more.
 func (v *Veth) Undo(ctx context.Context) error {
 	h, err := v.Hub.open()
 	if gone(err) {
@@ -216,8 +216,8 @@ func (v *Veth) Undo(ctx context.Context) error {
 	return remove(h, l)
 }
 
-// findDying is find, but gives a kernel that is about to remove the link with its namespace a moment to do so: that
-// takes it about 10 ms for all links of many nodes at once, where deleting one link takes 20 (an RCU barrier).
+// findDying is find, but if the node's namespace is ending, it first gives the kernel a moment to remove the link. The
+// kernel takes about 10 ms for all links of many nodes at once; deleting one link takes 20 ms (an RCU barrier).
 func (v *Veth) findDying(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {
 	r, err := v.enter()
 	if err == nil {
@@ -233,7 +233,7 @@ func (v *Veth) findDying(ctx context.Context, h *netlink.Handle) (netlink.Link, 
 	}
 }
 
-// find returns the host's end; nil if there is none. It is known by its random MAC, whatever name it has by now.
+// find returns the host's end, identified by its random MAC and not by its name; nil if there is none.
 func (v *Veth) find(h *netlink.Handle) (netlink.Link, error) {
 	l, err := byIndex(h, v.Index)
 	if err == nil && !v.isOurs(l) {
@@ -255,8 +255,9 @@ func (v *Veth) isOurs(l netlink.Link) bool {
 // portPrefix begins the names of the host's ends.
 const portPrefix = "berth-"
 
-// hostName is the name on the host of an interface of a node: "berth-" and 45 bits of a hash, which fills the 15 bytes
-// that a name may have. The host-only bridge's name is in the hash since nodes under different roots may share a name.
+// hostName returns the host's name for an interface of a node: "berth-" and 45 bits of a hash, which fills the 15 bytes
+// of a link's name. The hash includes the name of the host-only bridge, since nodes under different roots may share a
+// name.
 func hostName(bridge, node, ifname string) string {
 	sum := sha256.Sum256([]byte("berth link 1\n" + bridge + "\n" + node + "\n" + ifname + "\n"))
 	return portPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]

@@ -26,7 +26,7 @@ func TestBridgeNodesReachEachOther(t *testing.T) {
 	cs := c.steps(vnode.Network{Mode: vnode.Bridge, Address: []string{"192.0.2.11/24", "2001:db8::11/64"}, Gateway: "2001:db8::1"})
 	a.do(as)
 	c.do(cs)
-	for _, addr := range []string{"192.0.2.11", "2001:db8::11"} { // at once: no wait for duplicate detection
+	for _, addr := range []string{"192.0.2.11", "2001:db8::11"} { // usable at once: no duplicate address detection
 		if err := reach(t, a.open(), c.open(), addr); err != nil {
 			t.Errorf("from a to %s: %v", addr, err)
 		}
@@ -43,7 +43,7 @@ func TestBridgeNodesReachEachOther(t *testing.T) {
 		t.Errorf("the host sees %v", got)
 	}
 	a.undo(as)
-	if got := len(b.links()); got < 2 { // kernels give namespaces tunnels of their own
+	if got := len(b.links()); got < 2 { // some kernels add tunnels to each namespace
 		t.Errorf("links after the first node: %v", b.links())
 	}
 	c.kill()
@@ -93,7 +93,7 @@ func TestManyNodesOnOneBridge(t *testing.T) {
 	if err := reach(t, nodes[0].open(), nodes[many-1].open(), "192.0.2."+strconv.Itoa(many)); err != nil {
 		t.Error(err)
 	}
-	// Half of them end while the others start again and again: nobody takes the bridge from under another.
+	// Half of them end while the others start again and again: nobody removes the bridge too early.
 	each(func(i int) error {
 		for range 3 {
 			if err := undo(plans[i]); err != nil {
@@ -122,7 +122,7 @@ func TestVethUndoAfterBegin(t *testing.T) {
 	}
 	a.undo(steps) // nothing was done
 
-	// Killed inside Do: the link is there, its index is not journalled.
+	// Killed inside Do: the link exists, but its index is not journalled.
 	if err := v.Do(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestVethUndoAfterBegin(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 
-	// A link of the same name that is not this one stays, and keeps the namespace.
+	// A foreign link with the same name stays, and keeps the namespace.
 	b.must(b.hub().ensure())
 	h, err := b.hub().open()
 	b.must(err)
@@ -149,7 +149,7 @@ func TestVethUndoAfterBegin(t *testing.T) {
 
 func TestBridgeOfAnotherStays(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("berthtest", 0, nil)}) // on the host: its name is free where nodes meet
+	b.need(&netlink.Bridge{LinkAttrs: attrs("berthtest", 0, nil)}) // a bridge on the host does not clash with the one in the hub
 	a := b.node("a")
 	steps := a.steps(vnode.Network{Mode: vnode.Bridge})
 	a.do(steps)
@@ -166,7 +166,7 @@ func TestNamespaceOfAnother(t *testing.T) {
 	if err := os.WriteFile(a.ns.PIDFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The process' main thread is in the real host's namespace; the lab's own is what counts as the host's here.
+	// The main thread of the process is in the real host's namespace; here the lab's namespace is the host's.
 	own := NS{PIDFile: a.ns.PIDFile, Pin: self}
 	if _, err := own.Open(); err == nil {
 		t.Error("the host's own namespace was opened as a node's")
@@ -176,7 +176,7 @@ func TestNamespaceOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := b.node("d")
-	in.NS = other.ns // as if the pid were another's by now
+	in.NS = other.ns // as if another namespace had got the pid
 	if _, err := in.enter(); !gone(err) {
 		t.Errorf("another's namespace was entered: %v", err)
 	}

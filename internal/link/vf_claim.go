@@ -12,8 +12,8 @@ import (
 	"berth/internal/step"
 )
 
-// VFClaim gives an interface of a node a virtual function of an adapter, until the node ends: one that no node has and
-// that the host does not use itself.
+// VFClaim reserves a virtual function of an adapter for an interface of a node, until the node ends: one that neither a
+// node nor the host uses.
 type VFClaim struct {
 	Leases sriov.Leases `json:"leases"`    // the host's index
 	Lock   string       `json:"host_lock"` // file of the host-wide lock
@@ -30,15 +30,15 @@ func (c *VFClaim) String() string {
 	return fmt.Sprintf("%s is a free virtual function of %s", c.Owner.If, c.PF)
 }
 
-// Prepare chooses the token that tells this claim from any other.
+// Prepare chooses the token that identifies this claim.
 func (c *VFClaim) Prepare(context.Context) error {
 	b := make([]byte, 8)
-	_, _ = rand.Read(b) // never fails: crypto/rand
+	_, _ = rand.Read(b) // crypto/rand never fails
 	c.Token = hex.EncodeToString(b)
 	return nil
 }
 
-// Do takes the free VF with the lowest number; Busy if there is none.
+// Do claims the free VF with the lowest number; Busy if there is none.
 func (c *VFClaim) Do(ctx context.Context) error {
 	lock, err := Lock(ctx, c.Lock)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *VFClaim) Do(ctx context.Context) error {
 	return nil
 }
 
-// free finds a VF that nobody has.
+// free returns the first VF that nobody uses.
 func (c *VFClaim) free(users *vfUsers, pf sriov.PF) (sriov.VF, error) {
 	var why []string
 	for _, vf := range pf.VFs {
@@ -108,7 +108,7 @@ func (c *VFClaim) Verify(context.Context) error {
 	return nil
 }
 
-// Undo gives the VF back, also if Do did not come to say which one it took.
+// Undo releases the VF, also if a killed Do did not record which one it took.
 func (c *VFClaim) Undo(ctx context.Context) error {
 	if c.Token == "" {
 		return nil
@@ -125,14 +125,14 @@ func (c *VFClaim) Undo(ctx context.Context) error {
 	return nil
 }
 
-// Claimed is the part that the later steps of a virtual function share: which one the claim before them took.
+// Claimed is the common part of the later steps of a virtual function: the VF that the claim before them took.
 type Claimed struct {
 	Leases sriov.Leases `json:"leases"`
 	Owner  sriov.Owner  `json:"owner"`
 	Lease  sriov.Lease  `json:"lease,omitzero"` // after Prepare
 }
 
-// Prepare finds the claim.
+// prepare finds the claim.
 func (c *Claimed) prepare() error {
 	l, ok := c.Leases.Of(c.Owner)
 	if !ok {
@@ -142,5 +142,5 @@ func (c *Claimed) prepare() error {
 	return nil
 }
 
-// mine reports whether the VF is still this claim's: else it is not to be touched.
+// mine reports whether the VF still belongs to this claim. If not, it must not be touched.
 func (c *Claimed) mine() bool { return c.Leases.Held(c.Lease) }

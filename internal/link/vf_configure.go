@@ -14,19 +14,19 @@ import (
 	"berth/internal/step"
 )
 
-// VFConfigure makes a claimed virtual function the node's, while it is on the host: its MAC, on the adapter and on its
-// link; its VLAN; frames with another source MAC are dropped; it is not trusted. The host has it back as it was.
+// VFConfigure prepares a claimed virtual function for the node, while it is on the host: it sets the MAC on the adapter
+// and on the link, sets the VLAN, switches the spoof check on and trust off. Undo restores the previous settings.
 type VFConfigure struct {
 	Claimed
 	PF   string `json:"pf"`
 	MAC  string `json:"mac"`
 	VLAN int    `json:"vlan,omitempty"` // 0: none; the node neither sees nor chooses the tag
 
-	Admin    sriov.Admin `json:"admin"`    // what the adapter kept of it before
+	Admin    sriov.Admin `json:"admin"`    // the adapter's settings for it before
 	Original Original    `json:"original"` // its link before
 }
 
-// vfTime is how long a VF may take to be on the host again after its driver was bound anew, or its node died.
+// vfTime is how long a VF may take to be on the host again after its driver was rebound or its node ended.
 const vfTime = 5 * time.Second
 
 // Kind implements step.Step.
@@ -40,7 +40,7 @@ func (c *VFConfigure) String() string {
 	return s + ", spoof check on, trust off"
 }
 
-// Prepare records what the host must get back.
+// Prepare records what the host gets back.
 func (c *VFConfigure) Prepare(ctx context.Context) error {
 	if err := c.prepare(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *VFConfigure) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Do sets everything; what is set already stays. The VF may be in the node.
+// Do sets everything. Settings that are already in place stay. The VF may be in the node.
 func (c *VFConfigure) Do(ctx context.Context) error {
 	h, err := host()
 	if err != nil {
@@ -90,15 +90,15 @@ func (c *VFConfigure) Do(ctx context.Context) error {
 		return err
 	}
 	l, err := sriov.Link(h, c.Lease.PCI)
-	if err != nil || l == nil && vf.Driver != "" { // in the node
+	if err != nil || l == nil && vf.Driver != "" { // the VF is in the node
 		return err
 	}
 	_, err = setVFMAC(ctx, h, c.Lease.PCI, c.MAC)
 	return err
 }
 
-// adapterUp sets an adapter up that a reload of its driver has left down: it was up when the node was started, and its
-// virtual functions pass nothing while it is not.
+// adapterUp sets an adapter up that a reload of its driver left down. The adapter was up when the node was started, and
+// its virtual functions pass nothing while it is down.
 func adapterUp(h *netlink.Handle, pf string) error {
 	l, err := h.LinkByName(pf)
 	if err != nil {
@@ -114,13 +114,13 @@ func adapterUp(h *netlink.Handle, pf string) error {
 	return nil
 }
 
-// wanted is what the adapter shall keep of the VF. A rate is the qdisc's affair: see Rate.
+// wanted returns the settings that the adapter shall keep for the VF. Rates are enforced by a qdisc: see Rate.
 func (c *VFConfigure) wanted() sriov.Admin {
 	return sriov.Admin{MAC: c.MAC, VLAN: c.VLAN, SpoofChk: true, MaxTxRate: c.Admin.MaxTxRate, State: c.Admin.State}
 }
 
-// setVFMAC gives the link of a VF the MAC that the adapter keeps of it, and returns the link. Drivers differ: some follow
-// the adapter a moment later, some take it from the link, some (igbvf) only when they are bound anew.
+// setVFMAC gives a VF's link the MAC that the adapter keeps for the VF, and returns the link. Drivers differ: some
+// follow the adapter a moment later, some take the MAC from the link, and some (igbvf) only follow after a rebind.
 func setVFMAC(ctx context.Context, h *netlink.Handle, pci, mac string) (netlink.Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -132,7 +132,7 @@ func setVFMAC(ctx context.Context, h *netlink.Handle, pci, mac string) (netlink.
 			return nil, err
 		}
 		if l != nil && l.Attrs().HardwareAddr.String() != mac {
-			_ = h.LinkSetHardwareAddr(l, hw) // read back; a driver that refuses is bound anew
+			_ = h.LinkSetHardwareAddr(l, hw) // checked below; a driver that refuses is rebound
 			step.Fault("VF's link has a MAC")
 			if l, err = sriov.Link(h, pci); err != nil {
 				return nil, err
@@ -155,7 +155,7 @@ func setVFMAC(ctx context.Context, h *netlink.Handle, pci, mac string) (netlink.
 	return l, err
 }
 
-// Verify reads back what the adapter keeps, and the link's MAC while it is on the host. VFMove reads it in the node.
+// Verify reads back the adapter's settings, and the link's MAC while it is on the host. VFMove verifies it in the node.
 func (c *VFConfigure) Verify(context.Context) error {
 	h, err := host()
 	if err != nil {
@@ -180,13 +180,14 @@ func (c *VFConfigure) Verify(context.Context) error {
 	return err
 }
 
-// Undo makes the VF, which VFMove brought home, what it was. One that is another's by now, or no more, is left alone.
+// Undo restores the VF, which VFMove brought home. It leaves a VF alone that belongs to another claim or no longer
+// exists.
 func (c *VFConfigure) Undo(ctx context.Context) error {
-	if c.Original.Name == "" || !c.mine() { // Prepare did not come to it
+	if c.Original.Name == "" || !c.mine() { // Prepare was not reached, or the VF is another claim's
 		return nil
 	}
 	pf, vf, err := sriov.Of(sriov.Sys, c.Lease.PCI)
-	if errors.Is(err, fs.ErrNotExist) { // the adapter's driver went, and its virtual functions with it
+	if errors.Is(err, fs.ErrNotExist) { // the adapter's driver was unloaded, and the virtual functions with it
 		return nil
 	}
 	if err != nil {
@@ -221,8 +222,8 @@ func (c *VFConfigure) Undo(ctx context.Context) error {
 	return back.restore(h, l)
 }
 
-// restoreMAC gives the link the MAC that it had, and returns the one that it has then: where the driver takes no other,
-// that is the adapter's, or a random one if the adapter leaves it to the driver.
+// restoreMAC gives the link its original MAC back and returns the link's MAC then. If the driver does not accept the
+// original, that is the adapter's, or a random one if the adapter leaves the choice to the driver.
 func (c *VFConfigure) restoreMAC(ctx context.Context, h *netlink.Handle) (string, error) {
 	l, err := setVFMAC(ctx, h, c.Lease.PCI, c.Original.MAC)
 	if l == nil {

@@ -15,8 +15,8 @@ import (
 	"berth/internal/step"
 )
 
-// VFMove puts the link of a claimed virtual function into the node. It is known by its PCI address throughout, whatever
-// its name and index are: drivers, udev and the kernel change both.
+// VFMove moves the link of a claimed virtual function into the node. The link is identified by its PCI address, because
+// drivers, udev and the kernel change its name and index.
 type VFMove struct {
 	Inside
 	Claimed
@@ -31,7 +31,7 @@ func (m *VFMove) String() string {
 	return fmt.Sprintf("%s into the node, mtu %d", m.If, m.MTU)
 }
 
-// Prepare records which VF and which namespace it is.
+// Prepare records the VF and the namespace.
 func (m *VFMove) Prepare(ctx context.Context) error {
 	if err := m.Claimed.prepare(); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (m *VFMove) Prepare(ctx context.Context) error {
 	return m.Inside.Prepare(ctx)
 }
 
-// Do moves the link, unless it is in the node.
+// Do moves the link, unless it is in the node already.
 func (m *VFMove) Do(ctx context.Context) error {
 	r, err := m.enter()
 	if err != nil {
@@ -75,12 +75,12 @@ func (m *VFMove) lend(ctx context.Context, r *room) error {
 		return fmt.Errorf("virtual function %s has no link on the host", m.Lease.PCI)
 	}
 	a := l.Attrs()
-	if isUp(l) { // udev or a network manager may have set it up: its addresses stay behind
+	if isUp(l) { // udev or a network manager may have set it up; its addresses do not move along
 		if err := h.LinkSetDown(l); err != nil {
 			return fmt.Errorf("set link %s down: %w", a.Name, err)
 		}
 	}
-	for _, alt := range a.AltNames { // they would clash in the node with those of another
+	for _, alt := range a.AltNames { // they could clash with another link's in the node
 		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("take alternative name %s off %s: %w", alt, a.Name, err)
 		}
@@ -111,7 +111,7 @@ func (m *VFMove) Verify(context.Context) error {
 	return nil
 }
 
-// Undo brings the link home, from the node or from where the kernel has put it. VFConfigure makes it what it was.
+// Undo brings the link back to the host, from the node or from where the kernel has put it. VFConfigure restores it.
 func (m *VFMove) Undo(ctx context.Context) error {
 	if !m.mine() {
 		return nil
@@ -125,17 +125,17 @@ func (m *VFMove) Undo(ctx context.Context) error {
 		return err
 	}
 	if _, vf, err := sriov.Of(sriov.Sys, m.Lease.PCI); errors.Is(err, fs.ErrNotExist) || err == nil && vf.Driver == "" {
-		return nil // the driver of the adapter went, or its own: there is no link
+		return nil // the adapter's driver was unloaded, or the VF's: there is no link
 	}
-	// Where the namespace died without Berth, the kernel brings the link home by itself, a moment later.
+	// If the namespace ended without Berth, the kernel returns the link by itself, a moment later.
 	l, err := sriov.Await(ctx, h, m.Lease.PCI, vfTime)
 	if err != nil || l != nil {
 		return err
 	}
-	return sriov.Rebind(sriov.Sys, m.Lease.PCI) // its new link is on the host, wherever the old one was
+	return sriov.Rebind(sriov.Sys, m.Lease.PCI) // the new link is on the host, wherever the old one was
 }
 
-// fetch moves the link from the node's namespace to the host's, if it is there.
+// fetch moves the link from the node's namespace to the host's, if the link is there.
 func (m *VFMove) fetch(h *netlink.Handle) error {
 	r, err := m.enter()
 	if gone(err) {
@@ -165,7 +165,7 @@ func (m *VFMove) fetch(h *netlink.Handle) error {
 	return nil
 }
 
-// transitName is the name of a VF's link on its way home: nobody else has it.
+// transitName returns the unique name of a VF's link on its way back to the host.
 func transitName(l sriov.Lease) string {
 	return fmt.Sprintf("berth-%x", sha256.Sum256([]byte(l.PCI+l.Token)))[:14]
 }

@@ -9,13 +9,13 @@ import (
 	"berth/internal/sriov"
 )
 
-// vfUsers tells who uses the host's virtual functions, by what the host's links were at one moment.
+// vfUsers finds the users of the host's virtual functions, from one reading of the host's links.
 type vfUsers struct {
 	h      *netlink.Handle
 	leases sriov.Leases
 	links  []netlink.Link
-	uppers map[int][]string // by index: names, in the host's namespace
-	guests map[int][]string // by index: MACs, in any
+	uppers map[int][]string // names by index, in the host's namespace
+	guests map[int][]string // MACs by index, in any namespace
 }
 
 func newVFUsers(h *netlink.Handle, leases sriov.Leases, links []netlink.Link) (*vfUsers, error) {
@@ -23,7 +23,7 @@ func newVFUsers(h *netlink.Handle, leases sriov.Leases, links []netlink.Link) (*
 	return &vfUsers{h: h, leases: leases, links: links, uppers: uppers(links), guests: others}, err
 }
 
-// VFUser says who uses a virtual function; "" if nobody does: it may be taken away.
+// VFUser says who uses a virtual function; "" if nobody does, so that it may be removed.
 func VFUser(leases sriov.Leases, vf sriov.VF) (string, error) {
 	if _, held := leases.Read(vf.PCI); !held && vf.Driver == "" {
 		return "", nil
@@ -44,8 +44,8 @@ func VFUser(leases sriov.Leases, vf sriov.VF) (string, error) {
 	return users.of(vf)
 }
 
-// of says who uses a virtual function; "" if it is free: no node has it, and it is a link of the host's that the host has
-// not given an address, made a port of something or built something on, and that no macvlan elsewhere is on.
+// of says who uses a virtual function; "" if it is free. A free function has no lease. It has a link on the host with
+// no address (except link-local ones), no master and no link on top of it, also no macvlan in another namespace.
 func (u *vfUsers) of(vf sriov.VF) (string, error) {
 	if l, ok := u.leases.Read(vf.PCI); ok {
 		return "node " + l.String(), nil

@@ -12,7 +12,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestVFUser lets a link of the lab stand for a virtual function's and gives it users of all kinds.
+// TestVFUser uses a link of the lab as a virtual function's and gives it users of all kinds.
 func TestVFUser(t *testing.T) {
 	on := func(link netlink.Link) func(b *lab) {
 		return func(b *lab) {
@@ -58,7 +58,7 @@ func TestVFUser(t *testing.T) {
 	}
 }
 
-// TestLendWhatNodesShare asks for a link that a node has a macvlan on: the host's own list of links does not show it.
+// TestLendWhatNodesShare lends a link with a node's macvlan on it, which the host's list of links does not show.
 func TestLendWhatNodesShare(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")

@@ -13,11 +13,11 @@ import (
 	"berth/internal/vnode"
 )
 
-// Wire is how an interface of a node is connected: what must be on the host for it to pass anything.
+// Wire describes how an interface of a node is connected: the links that must be on the host for it to pass frames.
 type Wire struct {
 	If     string     `json:"name"`
 	Mode   vnode.Mode `json:"mode"`
-	Parent string     `json:"parent,omitempty"`    // bridge or adapter; "": the bridge between nodes
+	Parent string     `json:"parent,omitempty"`    // bridge or adapter; "": the host-only bridge
 	HostIf string     `json:"host_name,omitempty"` // the host's end of a veth
 }
 
@@ -37,15 +37,15 @@ func Wires(in Input) []Wire {
 	return all
 }
 
-// seen is a link as a dump without its counters tells it.
+// seen is a link as read by a dump without counters.
 type seen struct {
 	name          string
 	index, master int
 	up            bool
 }
 
-// Sight is what the host's links and those of the bridge between nodes were at one moment. Each is read when it is first
-// needed.
+// Sight is a snapshot of the host's links and of the links in the host-only bridge's namespace. Each of the two is read
+// when it is first needed.
 type Sight struct {
 	hub        Hub
 	host, hubs *table
@@ -56,10 +56,11 @@ type table struct {
 	names  map[int]string
 }
 
-// Look returns a view of the links; hub is where the bridge between nodes is.
+// Look returns an empty Sight; hub is the namespace of the host-only bridge.
 func Look(hub Hub) *Sight { return &Sight{hub: hub} }
 
-// Trouble says what keeps an interface of a running node from its network; "" if nothing does. pid is the node's process 1.
+// Trouble says what disconnects an interface of a running node from its network; "" if nothing does. pid is the node's
+// init.
 func (s *Sight) Trouble(w Wire, pid int) (string, error) {
 	const text = "%s: not connected: %s"
 	switch {
@@ -97,7 +98,7 @@ func (s *Sight) Trouble(w Wire, pid int) (string, error) {
 	return "", nil
 }
 
-// port says what is wrong with a port of a bridge of the user's.
+// port says what is wrong with a port of a user's bridge.
 func (t *table) port(w Wire) string {
 	bridge, there := t.byName[w.Parent]
 	end, ok := t.byName[w.HostIf]
@@ -118,7 +119,7 @@ func (t *table) port(w Wire) string {
 	return ""
 }
 
-// own says what is wrong with a port of the bridge between nodes.
+// own says what is wrong with a port of the host-only bridge.
 func (t *table) own(w Wire) string {
 	end, ok := t.byName[w.HostIf]
 	switch {
@@ -147,8 +148,8 @@ func (s *Sight) read(t **table, hub Hub) (*table, error) {
 	return *t, err
 }
 
-// each calls f with the links of a namespace, until it returns false. It reads names and masters only, and no further than
-// it must.
+// each calls f with the links of a namespace, until f returns false. It reads only what seen holds, and stops reading
+// when f does. After an interrupted dump it starts again, so f may see a link twice.
 func (u Hub) each(f func(seen) bool) error {
 	where := netns.None()
 	if u != "" {
@@ -171,7 +172,7 @@ func (u Hub) each(f func(seen) bool) error {
 	return nil
 }
 
-// dump reports whether a change of the table interrupted it: then links may be missing.
+// dump reads the links once. again is true if a change of the table interrupted it, so that links may be missing.
 func dump(where netns.NsHandle, f func(seen) bool) (again bool, err error) {
 	sock, err := nl.GetNetlinkSocketAt(where, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -224,7 +225,7 @@ func parseSeen(data []byte) (seen, error) {
 	return l, err
 }
 
-// Rooms are the namespaces whose events tell of these wires; the zero Hub is the host's.
+// Rooms returns the namespaces whose link events concern these wires; the zero Hub is the host's.
 func Rooms(wires []Wire, hub Hub) []Hub {
 	var rooms []Hub
 	for _, w := range wires {
@@ -239,8 +240,9 @@ func Rooms(wires []Wire, hub Hub) []Hub {
 	return rooms
 }
 
-// Follow calls told with the name of each link of the namespace that comes, goes or changes, until done is closed; and with
-// "" when it may have missed some. It returns when the namespace is gone. The namespace lives until then.
+// Follow calls told with the name of each link of the namespace that is added, removed or changed, until done is closed
+// or the kernel drops events. It calls told with "" at the start: earlier changes are not reported. It keeps the
+// namespace alive until it returns. The error wraps fs.ErrNotExist if the namespace does not exist.
 func (u Hub) Follow(done <-chan struct{}, told func(name string)) error {
 	options := netlink.LinkSubscribeOptions{}
 	if u != "" {
@@ -257,7 +259,7 @@ func (u Hub) Follow(done <-chan struct{}, told func(name string)) error {
 		return fmt.Errorf("follow links: %w", err)
 	}
 	told("")
-	for e := range events { // until the kernel lost some: its buffer was full
+	for e := range events { // until done, or the kernel dropped events: its buffer was full
 		told(e.Attrs().Name)
 	}
 	return nil

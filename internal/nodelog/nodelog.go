@@ -1,10 +1,10 @@
-// Package nodelog carries what nodes write to their standard output and error from pipes into logs of bounded size, and
+// Package nodelog moves what nodes write to their standard output and error from pipes into logs of bounded size, and
 // reads the logs back.
 //
-// A node gets a FIFO and never sees its log. It has the FIFO open for reading and writing: so there is always a reader,
-// and no write fails when the process that empties the pipes, the keeper, is killed. Writers wait then, once the pipe is
-// full, and the next keeper opens the FIFO by its name and goes on. What is moved by splice(2) is out of the pipe when,
-// and only when, it is in the log, at whatever moment the keeper is killed.
+// A node gets a FIFO and never sees its log. The node holds the FIFO open for reading and writing, so the FIFO always
+// has a reader, and no write fails when the keeper (the process that empties the pipes) is killed. Writers then wait
+// once the pipe is full. The next keeper opens the FIFO by its name and goes on. splice(2) takes data out of the pipe
+// only when it is in the log, so killing the keeper loses nothing and repeats nothing.
 package nodelog
 
 import (
@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// Half is what the newest part of a log holds at most. The part before it is kept beside it; the one before that is
-	// dropped: a log takes 10 MiB.
+	// Half is the most that the newest part of a log holds, in bytes. The part before it is kept beside it and older
+	// parts are dropped: a log takes at most 10 MiB.
 	Half = 5 << 20
-	// batch is what is moved at once: a pipe's usual capacity.
+	// batch is how much is moved at once, in bytes: the usual capacity of a pipe.
 	batch = 64 << 10
-	// most is what a pipe can hold at all, unless root of the host has raised fs.pipe-max-size.
+	// most is the largest capacity of a pipe, in bytes, unless root of the host has raised fs.pipe-max-size.
 	most = 1 << 20
 )
 
@@ -33,8 +33,8 @@ type Log struct {
 	Old  string // the part before it, in the same folder
 }
 
-// Make makes the FIFO and the log, and opens the FIFO as the node gets it. The FIFO stays root's: whoever opens it again
-// in the node, as /dev/stdout, may write to it. To read from it takes the descriptor that the node was given.
+// Make makes the FIFO and the log, and opens the FIFO for the node. The FIFO belongs to root: a process of the node
+// that opens it again, as /dev/stdout, may only write to it. Only the descriptor that the node was given can read.
 func (l Log) Make() (*os.File, error) {
 	f, err := os.OpenFile(l.File, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -43,7 +43,7 @@ func (l Log) Make() (*os.File, error) {
 	f.Close()
 	err = unix.Mkfifo(l.Pipe, 0o622)
 	if err == nil {
-		err = os.Chmod(l.Pipe, 0o622) // whatever the caller's umask
+		err = os.Chmod(l.Pipe, 0o622) // the caller's umask must not matter
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the pipe to the log: %w", err)
@@ -55,9 +55,9 @@ func (l Log) Make() (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.Pipe), nil
 }
 
-// take moves what the pipe holds to the log, at most a batch. moved is 0 without an error if the pipe is empty and nobody
-// has it open for writing; EAGAIN says that it is empty. What cannot be written is dropped: a full disk must not stop the
-// node. lost says why.
+// take moves at most a batch from the pipe to the log. If the pipe is empty, the error is EAGAIN while somebody has it
+// open for writing, else moved is 0 without an error. Data that cannot be written is dropped, because a full disk must
+// not stop the node; lost says why.
 func (l Log) take(pipe int) (moved int, lost, err error) {
 	n, err := l.write(pipe)
 	if n > 0 || errors.Is(err, unix.EAGAIN) || err == nil && !readable(pipe) {
@@ -80,7 +80,7 @@ func (l Log) write(pipe int) (int, error) {
 	return splice(pipe, int(f.Fd()), &at, int(min(batch, Half-at)))
 }
 
-// open opens the newest part of the log, which has room after at; a full one becomes the old part first.
+// open opens the newest part of the log for writing at offset at. A full part becomes the old part first.
 func (l Log) open() (f *os.File, at int64, err error) {
 	f, err = os.OpenFile(l.File, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	switch {
@@ -107,8 +107,8 @@ func (l Log) open() (f *os.File, at int64, err error) {
 	return f, 0, err
 }
 
-// turnOver makes the newest part the old one. Not by rename alone: where it replaces a file, some file systems write the
-// new one to the disk at once.
+// turnOver makes the newest part the old one. It removes the old part first: when a rename replaces a file, some file
+// systems write the new one to the disk at once.
 func (l Log) turnOver() error {
 	if err := os.Remove(l.Old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -116,7 +116,7 @@ func (l Log) turnOver() error {
 	return os.Rename(l.File, l.Old)
 }
 
-// drop takes a batch out of the pipe.
+// drop discards a batch from the pipe.
 func drop(pipe int) (int, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -135,7 +135,7 @@ func splice(from, to int, at *int64, n int) (int, error) {
 	}
 }
 
-// readable reports whether there is something in the pipe.
+// readable reports whether the pipe holds data.
 func readable(pipe int) bool {
 	p := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)

@@ -20,7 +20,7 @@ func newLog(t *testing.T) Log {
 	return Log{Pipe: filepath.Join(dir, "pipe"), File: filepath.Join(dir, "log"), Old: filepath.Join(dir, "log.1")}
 }
 
-// made is a log that a set empties the pipe of, and what its node writes to.
+// made makes the FIFO of l, and returns the node's end and a set that empties it.
 func made(t *testing.T, l Log) (node *os.File, s *Set) {
 	t.Helper()
 	node, err := l.Make()
@@ -53,7 +53,7 @@ func text(t *testing.T, l Log) string {
 	return b.String()
 }
 
-// TestLines: the last lines of a log that has an old part, wherever one ends and the other begins.
+// TestLines reads the last lines of a log in two parts, with the cut between the parts at any place.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 20000)
 	for _, tc := range []struct {
@@ -94,8 +94,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestCapAndFollow: a log never takes more than its cap; who reads along sees each byte once, over every change of parts;
-// and what is left are the newest lines.
+// TestCapAndFollow checks that a log never exceeds its cap, that a follower sees each byte once across every change of
+// parts, and that the newest lines remain.
 func TestCapAndFollow(t *testing.T) {
 	l := newLog(t)
 	node, err := l.Make()
@@ -136,7 +136,7 @@ func TestCapAndFollow(t *testing.T) {
 		if size := allocated(t, l); size > 2*Half {
 			t.Fatalf("the log takes %d bytes", size)
 		}
-		if i%3 == 0 { // not always in time for the newest
+		if i%3 == 0 { // the follower is sometimes late
 			if err := v.More(&got); err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestCapAndFollow(t *testing.T) {
 	}
 }
 
-// allocated is what the log takes on the disk.
+// allocated returns how many bytes the log takes on the disk.
 func allocated(t *testing.T, l Log) int64 {
 	t.Helper()
 	var sum int64
@@ -169,11 +169,11 @@ func allocated(t *testing.T, l Log) int64 {
 	return sum
 }
 
-// TestKilledBetween: a keeper that was killed while it changed parts leaves a log that can be read and goes on.
+// TestKilledBetween checks that after a keeper was killed while it changed parts, the log can be read and goes on.
 func TestKilledBetween(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		parts map[string]int // which of the log's files is there, and how large
+		parts map[string]int // which of the log's files exist, and their sizes
 	}{
 		{"old part removed", map[string]int{"log": Half}},
 		{"renamed", map[string]int{"log.1": Half}},
@@ -199,7 +199,7 @@ func TestKilledBetween(t *testing.T) {
 	}
 }
 
-// TestNextKeeper: while nobody empties the pipe its writers wait, and whoever opens it next gets all.
+// TestNextKeeper checks that writers wait while nobody empties the pipe, and that the next keeper gets everything.
 func TestNextKeeper(t *testing.T) {
 	l := newLog(t)
 	node, s := made(t, l)
@@ -210,7 +210,7 @@ func TestNextKeeper(t *testing.T) {
 		_, err := node.WriteString(strings.Repeat("x", 200_000) + "\n")
 		wrote <- err
 	}()
-	for { // the writer waits when the pipe holds all that it takes
+	for { // the writer waits when the pipe is full
 		n, err := unix.IoctlGetInt(int(node.Fd()), unix.TIOCINQ)
 		if err != nil {
 			t.Fatal(err)
@@ -236,7 +236,7 @@ func TestNextKeeper(t *testing.T) {
 	}
 }
 
-// TestEnd: a pipe that nobody can write to any more is let go of, with all that it held in the log.
+// TestEnd checks that a pipe without writers is closed after all its content is in the log.
 func TestEnd(t *testing.T) {
 	l := newLog(t)
 	node, s := made(t, l)
@@ -256,8 +256,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestTwoPipes: a start that failed, or an ended node's friend, may still hold the pipe that the node had before. Both
-// write to the same log, and neither over the other.
+// TestTwoPipes: a failed start, or a process that an ended node left behind, may still hold the node's previous pipe.
+// Both pipes write to the same log, and neither overwrites the other's lines.
 func TestTwoPipes(t *testing.T) {
 	l := newLog(t)
 	first, s := made(t, l)
@@ -280,12 +280,12 @@ func TestTwoPipes(t *testing.T) {
 	}
 }
 
-// TestPacketsAndFullPages: whatever way a node writes, all of it arrives.
+// TestPackets checks that writes of a pipe in packet mode arrive completely.
 func TestPackets(t *testing.T) {
 	l := newLog(t)
 	node, s := made(t, l)
 	fd := int(node.Fd())
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_DIRECT); err != nil { // pipe(2): each write a packet
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_DIRECT); err != nil { // pipe(2): each write is a packet
 		t.Fatal(err)
 	}
 	var want strings.Builder
@@ -302,7 +302,7 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// TestDropped: what cannot be written does not stop the node, and is told once.
+// TestDropped checks that output that cannot be written does not stop the node, and is reported once.
 func TestDropped(t *testing.T) {
 	l := newLog(t)
 	node, err := l.Make()
@@ -340,7 +340,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// TestPace: a node gets what it was promised, over any time.
+// TestPace checks that a node gets its rate, over any time.
 func TestPace(t *testing.T) {
 	p := pace{rate: 1 << 20}
 	begin := time.Unix(1_000_000, 0)
@@ -360,7 +360,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFloodIsPaced: who writes as fast as it can, a byte at a time or much at once, waits for its turn.
+// TestFloodIsPaced checks that a node that writes as fast as it can, in small or large pieces, is slowed down.
 func TestFloodIsPaced(t *testing.T) {
 	for name, chunk := range map[string]int{"byte by byte": 1, "much at once": 1 << 20} {
 		t.Run(name, func(t *testing.T) {

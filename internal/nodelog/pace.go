@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// What moving may take, so that a node that writes as fast as it can takes neither the host's CPU nor its disk by the
-// keeper: its writers wait instead.
+// Limits of the keeper, so that a node that writes as fast as it can does not use up the host's CPU or disk: its
+// writers wait instead.
 const (
 	NodeRate = 4 << 20  // bytes a second, of one node
 	HostRate = 32 << 20 // of all nodes
 	burst    = time.Second / 4
-	turnCost = 4 << 10 // what a turn counts as at least: it costs about 10 us of CPU, however little it moves
+	turnCost = 4 << 10 // bytes that a turn counts as at least: it costs about 10 us of CPU, however little it moves
 )
 
-// pace spreads costs over time.
+// pace limits a rate.
 type pace struct {
 	rate int64 // bytes a second
 	mu   sync.Mutex
-	free time.Time // when all that was taken is paid for
+	free time.Time // when everything taken so far is paid for
 }
 
-// take counts n bytes and returns how long to wait until the next.
+// take counts n bytes and returns how long to wait before the next call.
 func (p *pace) take(n int, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set empties the pipes of many nodes. Between two turns a node costs a descriptor and some hundred bytes.
+// Set empties the pipes of many nodes. An idle node costs a descriptor and some hundred bytes.
 type Set struct {
 	epoll int
-	lost  func(node string, why error) // told once when a node's output begins to be dropped
+	lost  func(node string, why error) // called once when a node's output begins to be dropped
 	all   pace
 
 	mu      sync.Mutex
 	nodes   map[string]*reader
-	readers map[int32]*reader // by the number that epoll knows it by
+	readers map[int32]*reader // by the id in reader, which epoll returns
 	last    int32
 }
 
@@ -31,7 +31,7 @@ type reader struct {
 	log  Log
 	own  pace
 
-	mu   *sync.Mutex // held while bytes are moved to the log, from this pipe or from one that the node had before
+	mu   *sync.Mutex // held while bytes are moved to the log, from this pipe or from the node's previous one
 	pipe int         // -1: closed
 	bad  bool        // bytes are dropped
 }
@@ -59,15 +59,15 @@ func (s *Set) run() {
 			r := s.readers[e.Fd]
 			s.mu.Unlock()
 			if r != nil {
-				// Each by itself: a node that makes its own pipe slow, by a write from memory that takes long to be
-				// read in, holds up itself alone.
+				// One goroutine each: a node that makes its own pipe slow, by a write from memory that takes long to be
+				// read in, delays only itself.
 				go r.turn()
 			}
 		}
 	}
 }
 
-// Open begins to empty a node's pipe, unless it is being emptied. A node without one has no log.
+// Open begins to empty a node's pipe, unless the set empties it already. A node without a pipe has no log.
 func (s *Set) Open(node string, l Log) error {
 	fd, err := unix.Open(l.Pipe, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (s *Set) Open(node string, l Log) error {
 		s.mu.Unlock()
 		return unix.Close(fd)
 	}
-	if before != nil { // of a start that failed, or whose end nobody told
+	if before != nil { // the pipe of a failed start, or of a node whose end was not reported
 		s.mu.Unlock()
 		s.Finish(node, time.Second)
 		s.mu.Lock()
@@ -113,15 +113,15 @@ func (s *Set) Open(node string, l Log) error {
 	return nil
 }
 
-// watch asks for one event: what a node writes after it wakes nobody until the next is asked for.
+// watch asks epoll for one event. What the node writes after that event wakes nobody until watch is called again.
 func (r *reader) watch(how int) error {
 	return unix.EpollCtl(r.set.epoll, how, r.pipe, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: r.id})
 }
 
-// Flush returns when all that a node wrote before is in its log, or after the time.
+// Flush returns when everything that the node wrote before the call is in its log, or after within.
 func (s *Set) Flush(node string, within time.Duration) { s.do(node, within, (*reader).flush) }
 
-// Finish is Flush for a node that has ended; what others write to its pipe later is not read any more.
+// Finish is Flush for a node that has ended. What other processes write to its pipe later is not read.
 func (s *Set) Finish(node string, within time.Duration) { s.do(node, within, (*reader).finish) }
 
 func (s *Set) do(node string, within time.Duration, f func(*reader)) {
@@ -141,7 +141,7 @@ func (s *Set) do(node string, within time.Duration, f func(*reader)) {
 	}
 }
 
-// turn moves one batch and asks for the next event, at its time.
+// turn moves one batch and asks for the next event, when the pace allows it.
 func (r *reader) turn() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,13 +165,13 @@ func (r *reader) arm() {
 	}
 }
 
-// take moves one batch; more is false when the pipe has come to its end.
+// take moves one batch; more is false at the end of the pipe.
 func (r *reader) take() (n int, more bool) {
 	if r.pipe < 0 {
 		return 0, false
 	}
 	n, lost, err := r.log.take(r.pipe)
-	if lost != nil && !r.bad && !errors.Is(lost, fs.ErrNotExist) { // not there: the node was removed
+	if lost != nil && !r.bad && !errors.Is(lost, fs.ErrNotExist) { // the node was removed
 		r.set.lost(r.node, lost)
 	}
 	if n > 0 {
@@ -181,13 +181,13 @@ func (r *reader) take() (n int, more bool) {
 		r.close()
 		return 0, false
 	}
-	return n, true // also after an error that is not the pipe's, as of a keeper that is out of descriptors: tried again
+	return n, true // also after an error of another cause, such as a keeper without free descriptors: it tries again
 }
 
 func (r *reader) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Not until it is empty: that may never be, while there is a writer.
+	// At most one full pipe: while there is a writer, the pipe may never be empty.
 	for left := most; left > 0; {
 		n, more := r.take()
 		if n == 0 || !more {
@@ -204,7 +204,7 @@ func (r *reader) finish() {
 	r.close()
 }
 
-// close lets go of the pipe; it ends there with what it holds, if nobody else has it open.
+// close closes the pipe. The kernel frees the pipe and its content if nobody else has it open.
 func (r *reader) close() {
 	if r.pipe < 0 {
 		return

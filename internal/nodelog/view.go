@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// View reads a log while it grows, and goes on where a part becomes the old one.
+// View reads a log while it grows. It follows when the newest part becomes the old one.
 type View struct {
 	log      Log
-	old, cur *os.File // nil where there is none
+	old, cur *os.File // nil if there is no such file
 }
 
-// Open opens the log for reading. The error is fs.ErrNotExist if there is none.
+// Open opens the log for reading. The error wraps fs.ErrNotExist if there is none.
 func (l Log) Open() (*View, error) {
 	for {
 		v := &View{log: l}
@@ -33,7 +33,7 @@ func (l Log) Open() (*View, error) {
 		if v.current() {
 			return v, nil
 		}
-		v.Close() // its parts moved meanwhile
+		v.Close() // the parts were renamed meanwhile
 	}
 }
 
@@ -54,7 +54,7 @@ func (v *View) Close() {
 	}
 }
 
-// current reports whether the newest part is still the one that is read.
+// current reports whether v.cur is still the newest part of the log.
 func (v *View) current() bool {
 	there, err := os.Lstat(v.log.File)
 	if v.cur == nil {
@@ -64,7 +64,7 @@ func (v *View) current() bool {
 	return err == nil && statErr == nil && os.SameFile(there, mine)
 }
 
-// Last copies the last lines of the log to w, or all if lines is negative.
+// Last copies the last lines of the log to w; all of them if lines is negative.
 func (v *View) Last(w io.Writer, lines int) error {
 	p := parts{v.old, v.cur}
 	if lines >= 0 {
@@ -75,7 +75,7 @@ func (v *View) Last(w io.Writer, lines int) error {
 	return p.copy(w)
 }
 
-// More copies to w what was added since the last call. What was dropped from the log meanwhile is missing.
+// More copies to w what was added since the last call. What was dropped from the log in between is missing.
 func (v *View) More(w io.Writer) error {
 	for {
 		now := v.current()
@@ -93,7 +93,7 @@ func (v *View) More(w io.Writer) error {
 		if read == nil {
 			read = v.old
 		}
-		if same(next.old, read) { // it is read to its end, but for what was added just before it was renamed
+		if same(next.old, read) { // read to its end, except for what was added just before the rename
 			next.old.Close()
 			next.old = read
 		}
@@ -118,7 +118,7 @@ func same(a, b *os.File) bool {
 	return errA == nil && errB == nil && os.SameFile(sa, sb)
 }
 
-// parts are the files of a log, the oldest first; nil where there is none.
+// parts are the files of a log, the oldest first; nil for a file that does not exist.
 type parts []*os.File
 
 func (p parts) copy(w io.Writer) error {
@@ -136,7 +136,7 @@ func (p parts) copy(w io.Writer) error {
 // seekLines makes copy begin at the last n lines.
 func (p parts) seekLines(n int) error {
 	buf := make([]byte, 8192)
-	seen, last := 0, true // last: nothing that follows was looked at
+	seen, last := 0, true // last: the byte at hand is the last of the log
 	for i, f := range slices.Backward(p) {
 		if f == nil {
 			continue
@@ -169,7 +169,7 @@ func (p parts) seekLines(n int) error {
 	return nil
 }
 
-// skip makes copy leave the parts out.
+// skip makes copy omit these parts.
 func (p parts) skip() error {
 	for _, f := range p {
 		if f == nil {

@@ -11,38 +11,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// page is the least that a pipe holds: one buffer.
+// page is the least that a pipe can hold, in bytes: one buffer.
 const page = 4096
 
-// input copies what a command reads from a file of its caller's.
+// input copies what a command reads from a file of its caller.
 //
 // It takes no more from the caller than the command has read: "while read NODE; do berth exec $NODE -- hostname; done"
-// must not lose the rest of its list to the first command. A file's place is set back at the end. What a pipe or a stream
-// socket holds is looked at without taking it, given to the command through a pipe that holds one buffer, and taken once
-// the command has read that. A terminal can only be read: at most one line is taken ahead.
+// must not lose the rest of its list to the first command. For a file, input sets the caller's offset at the end. It
+// peeks at the content of a pipe or a stream socket, gives it to the command through a pipe that holds one buffer, and
+// takes it from the caller once the command has read it. A terminal cannot be peeked at: at most one line is taken
+// ahead.
 type input struct {
 	from   int
 	kind   kind
 	to     *os.File // Berth's end of the pipe, or a terminal's master
-	fd     int      // of to
-	master bool     // to is a terminal's master: it stays open, and takes all there is
+	fd     int      // the descriptor of to
+	master bool     // to is a terminal's master: it stays open, and accepts everything
 	source source
 
 	ended chan struct{} // closed when the command has ended
-	wake  int           // an eventfd: wakes who waits for from
+	wake  int           // an eventfd: ends a wait for from
 	once  sync.Once
 	done  chan struct{}
 	err   error // read it after done
 }
 
-// source is one way to read a file of the caller's.
+// source is one way to read a file of the caller.
 type source interface {
-	// peek reads what drop was not told of yet. It does not wait: its error is EAGAIN where there is nothing yet, and
-	// errBackground where a terminal is somebody else's to read now.
+	// peek reads what follows the bytes that drop was told of. It does not wait: its error is EAGAIN if there is
+	// nothing yet, and errBackground if the terminal belongs to another job now.
 	peek(b []byte) (int, error)
-	// drop says how much of that the pipe was given, and how much is unread in the pipe now.
+	// drop says how many of these bytes were written to the pipe, and how many are unread in the pipe now.
 	drop(gave, unread int)
-	// close says how much the command left unread at its end.
+	// close says how many bytes the command left unread.
 	close(unread int)
 }
 
@@ -69,7 +70,7 @@ func openInput(f *os.File, k kind) (theirs *os.File, in *input, err error) {
 	return ends[0], in, nil
 }
 
-// typeInto copies what is typed to a terminal's master.
+// typeInto copies what the user types to a terminal's master.
 func typeInto(master *os.File, fd int, from *os.File) (*input, error) {
 	in := &input{
 		from: int(from.Fd()), kind: plain, to: master, fd: fd, master: true,
@@ -90,7 +91,7 @@ func (in *input) start() (err error) {
 	return nil
 }
 
-// finish tells the command that there is no more. How much of a file it has not read is known when it has ended.
+// finish signals end of file to the command. For a file, it waits for the command's end to learn how much was not read.
 func (in *input) finish() {
 	if in.master {
 		return
@@ -100,7 +101,7 @@ func (in *input) finish() {
 		in.source.close(0)
 		return
 	}
-	pipe, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", in.fd)) // its reading end: the command does not see this one
+	pipe, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", in.fd)) // opens the reading end; the command does not get this one
 	if err != nil {
 		in.err = errors.Join(in.err, err)
 	}
@@ -112,7 +113,7 @@ func (in *input) finish() {
 	}
 }
 
-// copy copies until the caller's file ends, or the command does, or nobody can read the pipe any more.
+// copy copies until the caller's file ends, the command ends, or the pipe has no reader.
 func (in *input) copy() error {
 	buf := make([]byte, atOnce)
 	if in.kind == plain {
@@ -154,7 +155,8 @@ func (in *input) over() bool {
 	}
 }
 
-// give writes to the pipe and, but for a file, waits until it was read. It returns how much it wrote, and whether to go on.
+// give writes b to the command and, if the command reads a pipe with one buffer, waits until b was read. gave is how
+// much it wrote; ok is false if the copying must end.
 func (in *input) give(b []byte) (gave int, ok bool) {
 	if in.kind == seekable || in.master {
 		n, err := in.to.Write(b)
@@ -171,8 +173,8 @@ func (in *input) give(b []byte) (gave int, ok bool) {
 	return gave, true
 }
 
-// taken waits until the pipe has room again: as it holds one buffer, that is when the command has read it. It is false
-// when the command has ended or closed its input.
+// taken waits until the pipe is writable again. The pipe holds one buffer, so the command has read it then. It returns
+// false when the command has ended or closed its input.
 func (in *input) taken() bool {
 	raw, err := in.to.SyscallConn()
 	if err != nil {
@@ -195,8 +197,8 @@ func (in *input) await() error {
 	return wait(-1, unix.PollFd{Fd: int32(in.from), Events: unix.POLLIN}, unix.PollFd{Fd: int32(in.wake), Events: unix.POLLIN})
 }
 
-// pause waits for this process's turn to read the terminal. The kernel tells a process that it is continued, not that its
-// job was moved to the foreground: hence the second.
+// pause waits for this process's turn to read the terminal. The kernel signals that a process is continued, but not
+// that its job was moved to the foreground; so pause also returns after a second.
 func (in *input) pause() {
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, unix.SIGCONT)
@@ -218,7 +220,7 @@ func (in *input) close() error {
 	if in.kind == plain {
 		select {
 		case <-in.done:
-		default: // it may be in read(2) for ever, where somebody else was faster; there is nothing to give back
+		default: // it may be in read(2) for ever, if another process took the input first; there is nothing to give back
 			return nil
 		}
 	}

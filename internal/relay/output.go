@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// atOnce is how much is copied at a time: what a pipe holds.
+// atOnce is how many bytes are copied at a time: the capacity of a pipe.
 const atOnce = 64 << 10
 
 // past is a deadline that ends a wait at once.
 var past = time.Unix(1, 0)
 
-// output copies what a command writes to a file of its caller's.
+// output copies what a command writes to a file of its caller.
 //
-// It copies, and does not splice: pages of the node's would be lent to the caller, and splice(2) refuses files that are
-// appended to.
+// It does not splice: splice(2) would lend pages of the node to the caller, and it refuses files that are open for
+// appending.
 type output struct {
 	name string
 	from *os.File // Berth's end of the pipe
-	fd   int      // of from
+	fd   int      // the descriptor of from
 	to   int
 	done chan struct{}
 	err  error // why it ended early; read it after done
@@ -39,12 +39,12 @@ func openOutput(to *os.File, name string) (theirs *os.File, o *output, err error
 	go func() {
 		defer close(o.done)
 		o.err = o.copy()
-		o.from.Close() // whoever still writes gets SIGPIPE
+		o.from.Close() // later writers get SIGPIPE
 	}()
 	return ends[1], o, nil
 }
 
-// copy copies until the last writer has closed the pipe, or close was called and what was in the pipe then is out.
+// copy copies until the last writer has closed the pipe. After close was called, it copies only what is in the pipe.
 func (o *output) copy() error {
 	buf := make([]byte, atOnce)
 	for {
@@ -68,7 +68,7 @@ func (o *output) rest(buf []byte) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case n <= 0: // somebody in the node took it
+		case n <= 0: // a process in the node took it
 			return nil
 		}
 		left -= n
@@ -92,8 +92,8 @@ func (o *output) close(ctx context.Context) error {
 	return fmt.Errorf("write the command's %s: %w", o.name, o.err)
 }
 
-// writeAll writes to a file of the caller's, which others may have made non-blocking. It does not use os.File: Go ends
-// a program that writes to a standard output which nobody reads.
+// writeAll writes to a file of the caller, which other processes may have made non-blocking. It does not use os.File:
+// Go ends a program that gets EPIPE on standard output.
 func writeAll(fd int, b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(fd, b)
@@ -114,7 +114,7 @@ func writeAll(fd int, b []byte) error {
 	return nil
 }
 
-// wait waits until one of the files is ready. ms -1: for ever.
+// wait waits until one of the files is ready, at most ms milliseconds. ms -1: for ever.
 func wait(ms int, fds ...unix.PollFd) error {
 	for {
 		_, err := unix.Poll(fds, ms)

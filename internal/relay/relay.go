@@ -1,10 +1,10 @@
-// Package relay stands between a command in a node and the files of whoever called it: the command gets pipes, or a
-// terminal, that were made for it, and what goes through them is copied.
+// Package relay stands between a command in a node and the files of its caller: the command gets pipes, or a terminal,
+// that were made for it, and relay copies the data.
 //
-// A descriptor is more than a way to read or write. Whoever holds one can open the file behind it again for more than it
-// was given, change its mode, clear O_APPEND, make it non-blocking for everybody who shares it, or resize and claim a
-// terminal. Even a pipe can be opened again at its other end: a command could write into the list that its caller's loop
-// reads. So nothing of the caller's is handed on, pipes and sockets neither.
+// A descriptor is more than a way to read or write. A process that holds one can open the file behind it again with
+// more rights, change its mode, clear O_APPEND, make it non-blocking for everybody who shares it, or resize and claim a
+// terminal. Even a pipe can be opened again at its other end: a command could write into the list that its caller's
+// loop reads. So no file of the caller is handed on, not even a pipe or a socket.
 package relay
 
 import (
@@ -19,18 +19,18 @@ import (
 	"berth/internal/refuse"
 )
 
-// Streams are the standard streams of one command. The command's ends are nil where the caller's file is a null device:
-// then the command gets a null device of its node's own, which whoever starts it makes.
+// Streams are the standard streams of one command. An end is nil if the caller's file is a null device; the starter of
+// the command then makes a null device of the node's own.
 type Streams struct {
-	In, Out, Err *os.File // what the command gets; Err is Out where both of the caller's lead to one place, to keep their order
+	In, Out, Err *os.File // the command's ends; Err is Out if both of the caller's lead to one place, to keep their order
 
 	input   *input
 	outputs []*output
 }
 
-// Open makes the pipes that the caller's files need. Close what it returns, also if the command never ran.
+// Open makes the pipes for the caller's files. The caller must call Close, also if the command never ran.
 //
-// The error is refuse.Invalid for a folder: no pipe can stand for one.
+// The error is refuse.Invalid for a folder: a pipe cannot stand for one.
 func Open(in, out, errs *os.File) (_ *Streams, err error) {
 	names := []string{"standard input", "standard output", "standard error"}
 	kinds := make([]kind, len(names))
@@ -42,7 +42,7 @@ func Open(in, out, errs *os.File) (_ *Streams, err error) {
 	s := &Streams{}
 	defer func() {
 		if err != nil {
-			_ = s.Close(context.Background()) // nothing was written: it does not wait
+			_ = s.Close(context.Background()) // nothing was written: Close does not wait
 		}
 	}()
 	if kinds[0] != null {
@@ -73,7 +73,7 @@ func (s *Streams) openOutput(to *os.File, name string) (*os.File, error) {
 	return theirs, err
 }
 
-// Files are the command's ends, each once.
+// Files returns the command's ends, each once.
 func (s *Streams) Files() []*os.File {
 	var all []*os.File
 	for _, f := range []*os.File{s.In, s.Out, s.Err} {
@@ -84,7 +84,7 @@ func (s *Streams) Files() []*os.File {
 	return all
 }
 
-// Started closes this process's copies of the command's ends: it has its own now, or never will.
+// Started closes this process's copies of the command's ends, after the command was started or failed to start.
 func (s *Streams) Started() {
 	for _, f := range s.Files() {
 		f.Close()
@@ -92,12 +92,12 @@ func (s *Streams) Started() {
 	s.In, s.Out, s.Err = nil, nil, nil
 }
 
-// Close is for after the command's end. It waits until what the command wrote is written out, and leaves what the
-// command did not read of its input to the caller, as far as the input's kind allows it. What processes write that the
-// command left behind goes nowhere: they get SIGPIPE.
+// Close is called after the command's end. It waits until what the command wrote is written out, and leaves to the
+// caller what the command did not read of its input, as far as the kind of input allows it. Processes that the command
+// left behind get SIGPIPE when they write.
 //
-// The error says what of the caller's could not be read or written, or that ctx ended before all was. A reader who has
-// gone is none: the command was told so by SIGPIPE, as if it had written itself.
+// The error says which of the caller's files could not be read or written, or that ctx ended early. A reader who closed
+// its end is no error: the command got SIGPIPE, as if it had written to that reader itself.
 func (s *Streams) Close(ctx context.Context) error {
 	s.Started()
 	input, outputs := s.input, s.outputs
@@ -112,18 +112,18 @@ func (s *Streams) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// kind is how a file of the caller's is read.
+// kind is how a file of the caller is read.
 type kind int
 
 const (
 	null     kind = iota // a null device
-	seekable             // a regular file or a disk: the command's place in it is the caller's place afterwards
+	seekable             // a regular file or a disk: the caller's offset is set to where the command stopped reading
 	pipe                 // can be read without taking, by tee(2)
 	stream               // a stream socket: can be read without taking, by MSG_PEEK
-	plain                // anything else: what was read is gone
+	plain                // anything else: a read takes the data
 )
 
-// kindOf tells how a file is read, and refuses what cannot be relayed.
+// kindOf returns how a file is read, and refuses a file that cannot be relayed.
 func kindOf(f *os.File, name string) (kind, error) {
 	var st unix.Stat_t
 	fd := int(f.Fd())
@@ -151,7 +151,7 @@ func kindOf(f *os.File, name string) (kind, error) {
 	return plain, nil
 }
 
-// onePlace reports whether two descriptors lead to one place, where the order of what is written to both shows.
+// onePlace reports whether two descriptors lead to the same place, so that the order of writes to both is visible.
 func onePlace(a, b *os.File) bool {
 	pid := uintptr(os.Getpid())
 	const kcmpFile = 0 // KCMP_FILE: do they share one open file?
@@ -165,7 +165,7 @@ func onePlace(a, b *os.File) bool {
 	if m := x.Mode & unix.S_IFMT; m != unix.S_IFREG && m != unix.S_IFBLK {
 		return true
 	}
-	return appends(a) && appends(b) // else each has a place of its own in the file
+	return appends(a) && appends(b) // otherwise each has its own offset in the file
 }
 
 func appends(f *os.File) bool {
@@ -173,9 +173,9 @@ func appends(f *os.File) bool {
 	return err == nil && flags&unix.O_APPEND != 0
 }
 
-// newPipe makes a pipe. Berth's end, the first or the second, is non-blocking, so that Go's poller waits on it and a
-// deadline ends the wait; the command's blocks, as every program expects. Fd must not be called on Berth's end: it would
-// make it block.
+// newPipe makes a pipe. Berth's end, index ours, is non-blocking, so that Go's poller waits on it and a deadline ends
+// the wait. The command's end blocks, as every program expects. Do not call Fd on Berth's end: that would make it
+// block.
 func newPipe(ours int) (ends [2]*os.File, fd int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -192,7 +192,7 @@ func newPipe(ours int) (ends [2]*os.File, fd int, err error) {
 	return ends, p[ours], nil
 }
 
-// unread is how much is in a pipe (TIOCINQ is FIONREAD).
+// unread returns how many bytes are in a pipe (TIOCINQ is FIONREAD).
 func unread(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// command runs a program with the command's ends, as whoever starts a node's command does.
+// command runs a program with the command's ends, like a caller of Open.
 func command(t *testing.T, s *Streams, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
@@ -76,7 +76,7 @@ func pair(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// noise is bytes of any value, the same in each run.
+// noise returns pseudo-random bytes, the same in each run.
 func noise(size int) []byte {
 	b := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{1})
@@ -84,7 +84,7 @@ func noise(size int) []byte {
 	return b
 }
 
-// TestWhole: everything gets through in order and nothing else, whatever the kind of file at either end.
+// TestWhole checks that all data arrives in order, for every kind of file at either end.
 func TestWhole(t *testing.T) {
 	data := noise(5<<20 + 7)
 	dir := t.TempDir()
@@ -132,14 +132,14 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// collect reads r in the background; the function it returns closes w and gives what came.
+// collect reads r in the background. The function that it returns closes w and returns the data.
 func collect(r io.Reader, w io.Closer) func() []byte {
 	got := make(chan []byte, 1)
 	go func() { b, _ := io.ReadAll(r); got <- b }()
 	return func() []byte { w.Close(); return <-got }
 }
 
-// sockets is a connected pair; theirs blocks, as one that a service inherits does.
+// sockets returns a connected pair; theirs blocks, like a socket that a service inherits.
 func sockets(t *testing.T) (ours net.Conn, theirs *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -156,7 +156,8 @@ func sockets(t *testing.T) (ours net.Conn, theirs *os.File) {
 	return ours, theirs
 }
 
-// TestUnreadStays: what the command did not read is the caller's, of a file, of a pipe and of a socket.
+// TestUnreadStays checks that input which the command did not read stays with the caller, for a file, a pipe and a
+// socket.
 func TestUnreadStays(t *testing.T) {
 	const text = "one\ntwo\nthree\n"
 	file := filepath.Join(t.TempDir(), "list")
@@ -186,7 +187,7 @@ func TestUnreadStays(t *testing.T) {
 	}
 }
 
-// TestUnreadOfALargeFile: the place in a file is exact, also where most of it had been given to the command.
+// TestUnreadOfALargeFile checks that the offset in a file is exact, even if most of the file was given to the command.
 func TestUnreadOfALargeFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "in")
 	if err := os.WriteFile(file, noise(1<<20), 0o600); err != nil {
@@ -203,7 +204,7 @@ func TestUnreadOfALargeFile(t *testing.T) {
 	}
 }
 
-// TestOrder: output and errors that lead to one place keep their order.
+// TestOrder checks that output and errors that lead to the same place keep their order.
 func TestOrder(t *testing.T) {
 	const script = "i=0; while [ $i -lt 300 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done"
 	want, err := exec.CommandContext(t.Context(), "sh", "-c", script+" 2>&1").Output()
@@ -229,7 +230,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestAppend: a file that the caller appends to is appended to, whatever else is written to it meanwhile.
+// TestAppend checks that a file which the caller opened for appending is appended to, even if others write to it
+// meanwhile.
 func TestAppend(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(name, []byte("before\n"), 0o600); err != nil {
@@ -254,7 +256,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestWriteFails: a full disk is told, a reader who has gone ends the command as it would end a program of the caller's.
+// TestWriteFails checks that a full disk is reported, and that a reader who left ends the command by SIGPIPE.
 func TestWriteFails(t *testing.T) {
 	if _, err := relayed(t, devNull(t), open(t, "/dev/full", os.O_WRONLY), devNull(t), "echo", "x"); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a full disk: %v", err)
@@ -266,7 +268,7 @@ func TestWriteFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := command(t, s, "cat", "/dev/zero")
-	_ = cmd.Wait() // it ends only because it is told
+	_ = cmd.Wait() // it ends only by SIGPIPE
 	if err := s.Close(t.Context()); err != nil {
 		t.Errorf("nobody reads: %v", err)
 	}
@@ -275,7 +277,7 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
-// TestReaderWaits: a reader who does not read holds the end up, until the user has enough of it.
+// TestReaderWaits checks that a reader who does not read delays Close until the user interrupts it.
 func TestReaderWaits(t *testing.T) {
 	_, w := pair(t)
 	s, err := Open(devNull(t), w, devNull(t))
@@ -292,14 +294,14 @@ func TestReaderWaits(t *testing.T) {
 	}
 }
 
-// TestReadFails: an input that cannot be read is told, and is not taken for one that ended.
+// TestReadFails checks that an unreadable input is reported, and not treated as end of file.
 func TestReadFails(t *testing.T) {
 	if _, err := relayed(t, open(t, filepath.Join(t.TempDir(), "f"), os.O_WRONLY|os.O_CREATE), devNull(t), devNull(t), "cat"); !errors.Is(err, unix.EBADF) {
 		t.Errorf("an input that is open for writing only: %v", err)
 	}
 }
 
-// TestFolder: no pipe can stand for a folder.
+// TestFolder checks that a folder is refused.
 func TestFolder(t *testing.T) {
 	dir := open(t, "/", os.O_RDONLY)
 	for _, files := range [][3]*os.File{{dir, devNull(t), devNull(t)}, {devNull(t), dir, devNull(t)}, {devNull(t), devNull(t), dir}} {
@@ -309,8 +311,8 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestEndsWithTheCommand: neither an input that nobody writes to, nor processes that hold the streams and write for ever,
-// keep the relay when the command has ended; and what the command had written by then is out.
+// TestEndsWithTheCommand checks that the relay ends with the command, even if nobody writes its input and other
+// processes write to the streams for ever, and that everything the command wrote is out.
 func TestEndsWithTheCommand(t *testing.T) {
 	silent, held := pair(t)
 	defer held.Close()
@@ -337,7 +339,7 @@ func TestEndsWithTheCommand(t *testing.T) {
 	}
 }
 
-// TestNonBlocking: a caller's files that somebody made non-blocking are waited for.
+// TestNonBlocking checks that the relay waits for a caller's files that somebody made non-blocking.
 func TestNonBlocking(t *testing.T) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -345,7 +347,7 @@ func TestNonBlocking(t *testing.T) {
 	}
 	r, w := os.NewFile(uintptr(fds[0]), "r"), os.NewFile(uintptr(fds[1]), "w")
 	t.Cleanup(func() { r.Close(); w.Close() })
-	for _, fd := range fds { // after NewFile, which would take them for Go's own to wait on
+	for _, fd := range fds { // after NewFile, which would register them with Go's poller
 		if err := unix.SetNonblock(fd, true); err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +376,7 @@ func TestNonBlocking(t *testing.T) {
 	}
 }
 
-// TestNothingOfTheCallers: the command's ends are pipes of the relay's own.
+// TestNothingOfTheCallers checks that the command's ends are the relay's own pipes.
 func TestNothingOfTheCallers(t *testing.T) {
 	r, w := pair(t)
 	s, err := Open(r, w, w)

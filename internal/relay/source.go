@@ -20,10 +20,10 @@ func sourceOf(fd int, k kind) (source, error) {
 	return openPlainSource(fd), nil
 }
 
-// fileSource reads a file without moving the place in it that the caller shares, which is set when the command has ended.
+// fileSource reads a file without moving the offset that the caller shares; close sets that offset.
 type fileSource struct {
 	fd int
-	at int64 // up to where the command was given
+	at int64 // offset up to which the command was given the file
 }
 
 func (s *fileSource) peek(b []byte) (int, error) { return unix.Pread(s.fd, b, s.at) }
@@ -32,7 +32,7 @@ func (s *fileSource) drop(gave, _ int) { s.at += int64(gave) }
 
 func (s *fileSource) close(unread int) { _, _ = unix.Seek(s.fd, s.at-int64(unread), unix.SEEK_SET) }
 
-// pipeSource looks at what is in a pipe by a second one.
+// pipeSource reads the content of a pipe through a second pipe, by tee(2).
 type pipeSource struct {
 	fd      int
 	scratch [2]int
@@ -51,7 +51,7 @@ func (s *pipeSource) peek(b []byte) (int, error) {
 	return unix.Read(s.scratch[0], b[:n])
 }
 
-// drop takes bytes out of the pipe. It does not wait where another reader took them meanwhile.
+// drop takes bytes out of the pipe. It returns early if another reader took them.
 func (s *pipeSource) drop(gave, unread int) {
 	n := max(0, gave-unread)
 	waste := make([]byte, min(n, atOnce))
@@ -80,7 +80,7 @@ func (s *pipeSource) close(int) {
 	unix.Close(s.scratch[1])
 }
 
-// socketSource looks at what a stream socket has received.
+// socketSource peeks at what a stream socket has received.
 type socketSource int
 
 func (s socketSource) peek(b []byte) (int, error) {
@@ -105,15 +105,15 @@ func (s socketSource) drop(gave, unread int) {
 
 func (socketSource) close(int) {}
 
-// errBackground says that the terminal is another job's: reading it would stop this process.
+// errBackground says that the terminal belongs to another job: reading it would stop this process.
 var errBackground = errors.New("the terminal is another job's")
 
-// plainSource reads a terminal, or another device.
+// plainSource reads a terminal or another device.
 type plainSource struct{ fd int }
 
 func openPlainSource(fd int) plainSource {
 	if isTerminal(fd) {
-		signal.Ignore(unix.SIGTTIN) // a read that comes a moment too late fails, and does not stop this process
+		signal.Ignore(unix.SIGTTIN) // a read that comes a moment too late then fails instead of stopping this process
 	}
 	return plainSource{fd}
 }
@@ -143,7 +143,7 @@ func (plainSource) drop(int, int) {}
 
 func (plainSource) close(int) {}
 
-// background reports whether the file is this session's terminal and another job has it now.
+// background reports whether the file is this session's terminal and another job is in the foreground.
 func (s plainSource) background() bool {
 	job, err := unix.IoctlGetInt(s.fd, unix.TIOCGPGRP)
 	return err == nil && job != unix.Getpgrp()

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is the near end of the terminal of a command in a node: the runtime makes the terminal inside the node and
-// sends its other side (the master) through a socket.
+// Terminal is the host's end of the terminal of a command in a node. The runtime makes the terminal inside the node and
+// sends its master through a socket.
 type Terminal struct {
 	listener *net.UnixListener
 	master   *os.File
-	fd       int // of master; File.Fd would make it blocking
+	fd       int // the descriptor of master; File.Fd would make it blocking
 	restore  func()
 	keys     *input
 	output   sync.WaitGroup
 	err      error // why output ended early; read it after output.Wait
 }
 
-// ListenTerminal opens the socket at path, in a folder that only root can change.
+// ListenTerminal opens the socket at path, which must be in a folder that only root can change.
 func ListenTerminal(path string) (*Terminal, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -35,8 +35,8 @@ func ListenTerminal(path string) (*Terminal, error) {
 	return &Terminal{listener: l, restore: func() {}}, nil
 }
 
-// Attach takes the terminal that the runtime sends, and connects in and out to it until the
-// node closes it. If in is a terminal, it is put into raw mode, and the node's follows its size.
+// Attach receives the terminal from the runtime, and connects in and out to it until the node closes it. If in is a
+// terminal, Attach puts it into raw mode, and the node's terminal follows its size.
 func (t *Terminal) Attach(in, out *os.File) error {
 	if err := t.accept(); err != nil {
 		return err
@@ -57,7 +57,8 @@ func (t *Terminal) Attach(in, out *os.File) error {
 	return nil
 }
 
-// show copies what the command writes. The error is why it cannot be written; the command's terminal is hung up then.
+// show copies what the command writes. If out cannot be written, show hangs up the command's terminal and returns the
+// error.
 func (t *Terminal) show(out int) error {
 	buf := make([]byte, atOnce)
 	for {
@@ -72,8 +73,8 @@ func (t *Terminal) show(out int) error {
 	}
 }
 
-// arrives is how long the runtime may take to make the terminal. At create it has connected already; exec may still have
-// to begin.
+// arrives is how long to wait for the runtime to connect. After create it has connected already; after exec it may
+// still have to start.
 const arrives = time.Minute
 
 // accept receives the master.
@@ -99,7 +100,7 @@ func (t *Terminal) accept() error {
 		return fmt.Errorf("receive the node's terminal: no file in the message: %w", err)
 	}
 	unix.CloseOnExec(fds[0])
-	// Non-blocking, so that Close ends a read of it.
+	// Non-blocking, so that Close ends a read.
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return fmt.Errorf("receive the node's terminal: %w", err)
 	}
@@ -107,7 +108,7 @@ func (t *Terminal) accept() error {
 	return nil
 }
 
-// takeOver puts the user's terminal into raw mode and copies its size now and whenever it changes.
+// takeOver puts the user's terminal into raw mode, and copies its size now and at every change.
 func (t *Terminal) takeOver(in *os.File) error {
 	fd := int(in.Fd())
 	old, err := makeRaw(fd)
@@ -141,7 +142,7 @@ func (t *Terminal) takeOver(in *os.File) error {
 	return nil
 }
 
-// makeRaw does what cfmakeraw(3) does and returns the mode before it.
+// makeRaw does what cfmakeraw(3) does and returns the previous mode.
 func makeRaw(fd int) (*unix.Termios, error) {
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -156,8 +157,8 @@ func makeRaw(fd int) (*unix.Termios, error) {
 	return old, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
 }
 
-// Drain waits until what the command wrote before it ended is out, and gives the user's terminal back its mode. The error
-// says why something could not be written.
+// Drain waits until everything that the command wrote is written out, and restores the mode of the user's terminal. The
+// error says why the output could not be written.
 func (t *Terminal) Drain() error {
 	t.output.Wait()
 	if t.keys != nil {
@@ -172,10 +173,10 @@ func (t *Terminal) Drain() error {
 	return fmt.Errorf("write what the command shows: %w", t.err)
 }
 
-// Abandon ends the wait for a terminal.
+// Abandon ends a wait for the terminal.
 func (t *Terminal) Abandon() { t.listener.Close() }
 
-// Close gives the user's terminal back its mode and removes the socket.
+// Close restores the mode of the user's terminal and removes the socket.
 func (t *Terminal) Close() error {
 	if t.keys != nil {
 		_ = t.keys.close()

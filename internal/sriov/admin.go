@@ -13,18 +13,18 @@ import (
 	"berth/internal/step"
 )
 
-// Admin is what an adapter keeps of one of its virtual functions. The function itself cannot change it.
+// Admin is the settings that an adapter keeps for one of its virtual functions. The function itself cannot change them.
 type Admin struct {
 	MAC       string `json:"mac"` // all zeros: the VF chooses its own
 	VLAN      int    `json:"vlan,omitempty"`
 	QoS       int    `json:"qos,omitempty"` // of the VLAN tag
 	SpoofChk  bool   `json:"spoofchk"`      // frames with a foreign source MAC are dropped
 	Trust     bool   `json:"trust"`
-	MaxTxRate uint32 `json:"max_tx_rate,omitempty"` // Mbit/s; 0: no limit. It holds what the VF sends, never what it receives
+	MaxTxRate uint32 `json:"max_tx_rate,omitempty"` // Mbit/s; 0: no limit. It limits what the VF sends, not what it receives
 	State     uint32 `json:"state"`                 // of its link: 0 as the adapter's, 1 always up, 2 down (IFLA_VF_LINK_STATE_*)
 }
 
-// ReadAdmin reads what pf keeps of its VF number index.
+// ReadAdmin reads the settings that pf keeps for its VF number index.
 func ReadAdmin(h *netlink.Handle, pf string, index int) (Admin, error) {
 	all, err := admins(h, pf)
 	if err != nil {
@@ -37,7 +37,7 @@ func ReadAdmin(h *netlink.Handle, pf string, index int) (Admin, error) {
 	return a, nil
 }
 
-// ReadAdmins fills in Admin of the adapter's VFs, as far as its driver tells.
+// ReadAdmins fills in Admin of the adapter's VFs, as far as its driver reports them.
 func (pf *PF) ReadAdmins(h *netlink.Handle) error {
 	all, err := admins(h, pf.Name)
 	if err != nil {
@@ -66,12 +66,12 @@ func admins(h *netlink.Handle, pf string) (map[int]Admin, error) {
 	return all, nil
 }
 
-// setTime is how long an adapter may decline or ignore what it is told of a VF: i40e and ice wait up to 0.8 s for one that
+// setTime is how long an adapter may decline or ignore a setting of a VF: i40e and ice wait up to 0.8 s for a VF that
 // resets before they decline.
 const setTime = 3 * time.Second
 
-// Set makes the VF number index of pf what a says, and reads it back: some drivers need a moment, or a second try.
-// What is so already is not written. A rate that the driver does not take is left out, and not read back.
+// Set writes a to the VF number index of pf and reads the settings back: some drivers need a moment, or a second try.
+// It writes only settings that differ. A rate that the driver does not accept is left out and not checked.
 func (a Admin) Set(h *netlink.Handle, pf string, index int) error {
 	err := a.insist(
 		func() (Admin, error) { return ReadAdmin(h, pf, index) },
@@ -82,12 +82,12 @@ func (a Admin) Set(h *netlink.Handle, pf string, index int) error {
 	return nil
 }
 
-// insist writes until what is read back is as a says, for setTime at most.
+// insist writes until the settings that are read back equal a, for setTime at most.
 func (a Admin) insist(read func() (Admin, error), write func(now Admin) error) error {
-	var failed error // the last write
+	var failed error // error of the last write
 	end := time.Now().Add(setTime)
 	for try := 0; ; try++ {
-		time.Sleep(time.Duration(max(try-1, 0)) * 50 * time.Millisecond) // most adapters have it at once
+		time.Sleep(time.Duration(max(try-1, 0)) * 50 * time.Millisecond) // most adapters apply it at once
 		now, err := read()
 		switch {
 		case err != nil:
@@ -105,13 +105,13 @@ func (a Admin) insist(read func() (Admin, error), write func(now Admin) error) e
 	}
 }
 
-// transient reports whether an adapter declined only for now, as while the VF or the adapter itself resets: i40e says
-// EAGAIN, ice EBUSY, mlx5 and bnxt either or ETIMEDOUT when their firmware does not answer.
+// transient reports whether an adapter declined only for now, because the VF or the adapter resets: i40e returns
+// EAGAIN, ice EBUSY; mlx5 and bnxt return either, or ETIMEDOUT if their firmware does not answer.
 func transient(err error) bool {
 	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EINTR)
 }
 
-// Holds reports whether now is as a says, but for what not every driver has: a rate, the link's state.
+// Holds reports whether now equals a, except for settings that not every driver has: the rate and the link's state.
 func (a Admin) Holds(now Admin) bool {
 	return a.MAC == now.MAC && a.VLAN == now.VLAN && a.QoS == now.QoS && a.SpoofChk == now.SpoofChk && a.Trust == now.Trust
 }
@@ -132,7 +132,7 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 	for _, c := range []struct {
 		differs  bool
 		what     string
-		optional bool // a driver without it is no failure
+		optional bool // a driver that does not support it is no failure
 		set      func() error
 	}{
 		{a.Trust != now.Trust, fmt.Sprintf("trust %t", a.Trust), !a.Trust, func() error { return h.LinkSetVfTrust(l, index, a.Trust) }},

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInsist sets an adapter that declines, or does not do what it accepts, for a while or for good.
+// TestInsist sets an adapter that declines, or accepts without effect, for a while or for good.
 func TestInsist(t *testing.T) {
 	wanted := Admin{MAC: "02:00:00:00:00:01", SpoofChk: true}
 	for _, tt := range []struct {
 		name   string
-		writes []error // of the first writes; the later ones succeed
-		silent int     // so many accepted writes are not done
-		want   string  // part of the error
+		writes []error // results of the first writes; the later ones succeed
+		silent int     // number of accepted writes without effect
+		want   string  // part of the error message
 		most   time.Duration
 	}{
 		{name: "at once"},

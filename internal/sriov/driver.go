@@ -15,12 +15,12 @@ import (
 	"berth/internal/step"
 )
 
-// ErrNoDriver says that the kernel has no driver for a virtual function: its module is not loaded.
+// ErrNoDriver says that no loaded driver matches a virtual function: its module is not loaded.
 var ErrNoDriver = errors.New("no driver for it is loaded")
 
-// Rebind takes the driver off a virtual function and gives it back, so that it starts anew with what the adapter keeps
-// of it: igbvf learns a new MAC in no other way. Its link is then on the host, under a name that the kernel or udev
-// chose, with a new index.
+// Rebind unbinds the driver of a virtual function and binds it again, so that the driver reads the adapter's settings
+// anew: igbvf learns a new MAC in no other way. The function's link is then on the host, with a new index and a name
+// that the kernel or udev chose.
 func Rebind(sys, pci string) error {
 	driver := filepath.Join(Device(sys, pci), "driver")
 	if driverOf(Device(sys, pci)) != "" {
@@ -32,7 +32,7 @@ func Rebind(sys, pci string) error {
 	return Bind(sys, pci)
 }
 
-// Bind lets the kernel find a driver for a virtual function that has none. The error wraps ErrNoDriver if there is none.
+// Bind has the kernel bind a driver to a virtual function without one. The error wraps ErrNoDriver if there is none.
 func Bind(sys, pci string) error {
 	if driverOf(Device(sys, pci)) != "" {
 		return nil
@@ -52,7 +52,7 @@ func Bind(sys, pci string) error {
 	return nil
 }
 
-// Link finds the link of a PCI device in h's namespace; nil if it is not there.
+// Link finds the link of a PCI device in h's namespace; nil if there is none.
 func Link(h *netlink.Handle, pci string) (netlink.Link, error) {
 	var links []netlink.Link
 	var err error
@@ -72,8 +72,8 @@ func Link(h *netlink.Handle, pci string) (netlink.Link, error) {
 	return nil, nil
 }
 
-// Await waits until a device has a link in h's namespace, the host's, and until udev has named it. It returns nil when
-// none comes.
+// Await waits until a device has a link in the namespace of h, which is the host's, and until udev has named it. It
+// returns nil if no link appears within limit.
 func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Duration) (netlink.Link, error) {
 	end := time.Now().Add(limit)
 	for {
@@ -82,7 +82,7 @@ func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Durati
 			return nil, err
 		}
 		if l != nil && (named(l.Attrs().Index) || time.Now().After(end)) {
-			return Link(h, pci) // with the name that it has now
+			return Link(h, pci) // by its present name
 		}
 		if time.Now().After(end) {
 			return nil, nil
@@ -95,14 +95,14 @@ func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Durati
 	}
 }
 
-// Named reports whether the adapter has the name that it will keep: udev renames new ones.
+// Named reports whether the adapter has its final name: udev renames new links.
 func (pf *PF) Named(sys string) bool {
 	return named(number(filepath.Join(sys, "class/net", pf.Name), "ifindex", 0))
 }
 
-// named reports whether udev has done with a new link: it has renamed it and will not do so again. That is the case once
-// its database knows the link (sd_device_get_is_initialized(3)) and does not say that it is being renamed. True where no
-// udev runs.
+// named reports whether udev has finished with a new link and will not rename it again. That is the case once udev's
+// database knows the link (sd_device_get_is_initialized(3)) and does not say that it is being renamed. It returns true
+// if no udev runs.
 func named(index int) bool {
 	if _, err := os.Stat("/run/udev/control"); err != nil {
 		return true

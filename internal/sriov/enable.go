@@ -19,16 +19,16 @@ import (
 	"berth/internal/step"
 )
 
-// enableTime is how long the links of new virtual functions may take to be there with their names: half a second each
-// on an emulated adapter.
+// enableTime is how long to wait for the links of new virtual functions and their names: half a second each on an
+// emulated adapter.
 const enableTime = 20 * time.Second
 
-// Enable divides an adapter into n virtual functions, each with a MAC that stays the same at every boot and after a
-// reload of the driver. taken holds the MACs that may not be used. It takes up what a killed Enable left; whoever calls
-// it holds the host-wide lock, and has kept the wish (see Wishes) first.
+// Enable divides an adapter into n virtual functions, each with a MAC that stays the same after a reboot or a reload of
+// the driver. taken holds the MACs that may not be used. Enable completes the work of an Enable that was killed. The
+// caller holds the host-wide lock and has written the wish (see Wishes) before.
 //
-// The MACs must be there before the drivers bind: igbvf takes no notice of one that is set later. Hence no driver may
-// bind until all are set.
+// The MACs are set before any driver binds, because igbvf ignores a MAC that is set later. So Enable first switches
+// sriov_drivers_autoprobe off.
 func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]string) error {
 	dev := Device(sys, pf.PCI)
 	switch {
@@ -69,7 +69,7 @@ func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]stri
 	return bindAll(ctx, sys, h, pf)
 }
 
-// up sets an adapter up: some drivers (igbvf) get no MAC from one that is down, and choose a random one.
+// up sets an adapter up. Some drivers (igbvf) get no MAC from an adapter that is down, and choose a random one.
 func up(h *netlink.Handle, pf PF) error {
 	if pf.Up {
 		return nil
@@ -85,7 +85,7 @@ func up(h *netlink.Handle, pf PF) error {
 	return nil
 }
 
-// giveMACs gives a MAC to each virtual function that has none yet and no driver.
+// giveMACs gives a MAC to each virtual function that has neither a derived MAC nor a driver.
 func giveMACs(h *netlink.Handle, pf PF, taken map[string]string) error {
 	l, err := h.LinkByName(pf.Name)
 	if err != nil {
@@ -116,9 +116,9 @@ func giveMACs(h *netlink.Handle, pf PF, taken map[string]string) error {
 	return nil
 }
 
-// DeriveMAC returns the MAC that a virtual function has while no node has it: the first six bytes of SHA-256("berth vf
-// mac 1\n" ADAPTER "\n" INDEX "\n" ATTEMPT "\n"), ADAPTER being the adapter's burnt-in MAC, with the group bit cleared and
-// the local bit set. attempt is above 0 only where an earlier MAC was taken.
+// DeriveMAC returns the MAC that a virtual function has while no node uses it: the first six bytes of SHA-256("berth vf
+// mac 1\n" ADAPTER "\n" INDEX "\n" ATTEMPT "\n"), ADAPTER being the adapter's permanent MAC, with the group bit cleared
+// and the local bit set. attempt is above 0 only if the earlier MACs were taken.
 func DeriveMAC(adapter net.HardwareAddr, index, attempt int) net.HardwareAddr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "berth vf mac 1\n%s\n%d\n%d\n", adapter, index, attempt))
 	mac := net.HardwareAddr(sum[:6])
@@ -126,8 +126,8 @@ func DeriveMAC(adapter net.HardwareAddr, index, attempt int) net.HardwareAddr {
 	return mac
 }
 
-// bindAll binds drivers and waits until each virtual function has a link, and that its name. Without a driver's module
-// there are none: virtual machines can use them still.
+// bindAll binds drivers and waits until each bound virtual function has a link with its final name. If the driver's
+// module is missing there are no links; virtual machines can still use the functions.
 func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 	var bound []string
 	if i := slices.IndexFunc(pf.VFs, func(v VF) bool { return v.Driver == "" }); i >= 0 {
@@ -153,22 +153,22 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 	return nil
 }
 
-// loadDriver has the module of a device's driver loaded, unless the administrator has forbidden that (modprobe.d(5),
-// blacklist). udev does so too, but in its own time: a driver that is on its way would be taken for none.
+// loadDriver loads the module of a device's driver, unless the administrator has forbidden that (modprobe.d(5),
+// blacklist). udev loads it too, but later: until then the function would seem to have no driver.
 func loadDriver(ctx context.Context, sys, pci string) {
 	if alias := text(Device(sys, pci), "modalias"); alias != "" {
-		_ = exec.CommandContext(ctx, "modprobe", "-bq", alias).Run() // without it, or without such a module, udev may
+		_ = exec.CommandContext(ctx, "modprobe", "-bq", alias).Run() // an error is ignored: udev may still load the module
 	}
 }
 
-// Disable takes an adapter's virtual functions away, whoever uses them. Whoever calls it holds the host-wide lock.
+// Disable removes an adapter's virtual functions, even those in use. The caller holds the host-wide lock.
 func Disable(sys string, pf PF) error {
 	dev := Device(sys, pf.PCI)
 	if err := write(filepath.Join(dev, "sriov_numvfs"), "0"); err != nil {
 		return fmt.Errorf("disable virtual functions of %s: %w", pf.Name, err)
 	}
 	step.Fault("VFs taken away")
-	if text(dev, "sriov_drivers_autoprobe") == "0" { // a killed Enable
+	if text(dev, "sriov_drivers_autoprobe") == "0" { // left by a killed Enable
 		if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
 			return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)
 		}
@@ -176,7 +176,7 @@ func Disable(sys string, pf PF) error {
 	return nil
 }
 
-// Whole reports whether an adapter has n virtual functions and each has a driver: whether Enable is done with it.
+// Whole reports whether an adapter has n virtual functions and each has a driver, so that Enable has nothing to do.
 func Whole(pf PF, n int) bool {
 	return len(pf.VFs) == n && !slices.ContainsFunc(pf.VFs, func(v VF) bool { return v.Driver == "" })
 }

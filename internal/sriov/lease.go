@@ -11,26 +11,26 @@ import (
 	"berth/internal/step"
 )
 
-// Leases is the folder that says which node has which virtual function: one symbolic link a function, named by its PCI
-// address, whose target is the lease. Making one is atomic, content included. There is one folder a host, whatever
-// root the nodes are under; who changes it holds the host-wide lock.
+// Leases is the folder that says which node has which virtual function: one symbolic link per function, named by its
+// PCI address, whose target is the lease. Making a link is atomic, including its content. There is one folder per host,
+// whatever root the nodes are under. Changing it takes the host-wide lock.
 type Leases string
 
-// Owner is who may have a virtual function: an interface of a node.
+// Owner is the owner of a virtual function: an interface of a node.
 type Owner struct {
 	Node string `json:"node"`
 	If   string `json:"ifname"`
-	Run  string `json:"run"` // the node's live folder, which tells nodes of the same name under different roots apart
+	Run  string `json:"run"` // the node's live folder, which distinguishes nodes of the same name under different roots
 }
 
 func (o Owner) String() string { return o.Node + "/" + o.If }
 
-// Lease is one virtual function given to one owner, from a start of the node until its end.
+// Lease gives one virtual function to one owner, from a start of the node until its end.
 type Lease struct {
 	Owner
 	PCI   string `json:"pci"`
-	Token string `json:"token"` // random: a later lease of the same function to the same owner has another
-	Boot  string `json:"boot"`  // id of the boot that it holds in
+	Token string `json:"token"` // random: a later lease of the same function to the same owner has another token
+	Boot  string `json:"boot"`  // id of the boot in which it is valid
 }
 
 // Take writes the lease.
@@ -38,7 +38,7 @@ func (d Leases) Take(l Lease) error {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return fmt.Errorf("lease virtual function %s: %w", l.PCI, err)
 	}
-	if err := d.remove(l.PCI); err != nil { // a stale one
+	if err := d.remove(l.PCI); err != nil { // a lease that is no longer valid
 		return err
 	}
 	text := strings.Join([]string{l.Boot, l.Token, l.Node, l.If, l.Run}, " ")
@@ -48,8 +48,8 @@ func (d Leases) Take(l Lease) error {
 	return nil
 }
 
-// Read reads the lease of a virtual function. ok is false if there is none that holds: one from before the last boot
-// does not, nor one whose node has nothing live any more.
+// Read reads the lease of a virtual function. ok is false if there is no valid lease: a lease is invalid after a
+// reboot, and if the node's live folder is gone.
 func (d Leases) Read(pci string) (l Lease, ok bool) {
 	text, err := os.Readlink(filepath.Join(string(d), pci))
 	if err != nil {
@@ -67,7 +67,7 @@ func (d Leases) Read(pci string) (l Lease, ok bool) {
 	return l, err == nil
 }
 
-// Of returns the lease that an owner has.
+// Of returns the lease of an owner.
 func (d Leases) Of(o Owner) (Lease, bool) {
 	for _, pci := range d.list() {
 		if l, ok := d.Read(pci); ok && l.Owner == o {
@@ -77,13 +77,13 @@ func (d Leases) Of(o Owner) (Lease, bool) {
 	return Lease{}, false
 }
 
-// Held reports whether exactly this lease holds still.
+// Held reports whether exactly this lease is still valid.
 func (d Leases) Held(l Lease) bool {
 	now, ok := d.Read(l.PCI)
 	return ok && l.Token != "" && now == l
 }
 
-// Release ends the leases with this token, and no other.
+// Release removes the leases with this token, and no others.
 func (d Leases) Release(token string) error {
 	for _, pci := range d.list() {
 		text, err := os.Readlink(filepath.Join(string(d), pci))
@@ -97,24 +97,25 @@ func (d Leases) Release(token string) error {
 	return nil
 }
 
-// Reserve keeps the MACs that a leased function will come home with: until then neither the adapter nor a link shows them,
-// and nobody else shall have them. It is kept beside the lease, in a link of its own, and ends with it.
+// Reserve records the MACs that a leased function will have when it returns to the host. Until then neither the adapter
+// nor a link shows them, and nobody else may use them. They are kept beside the lease, in a symbolic link of their own,
+// and Release removes both.
 func (d Leases) Reserve(l Lease, macs ...string) error {
 	name := l.PCI + home
 	if err := d.remove(name); err != nil {
 		return err
 	}
-	text := strings.Join(append([]string{"home", l.Token}, macs...), " ") // the token where a lease has it: see Release
+	text := strings.Join(append([]string{"home", l.Token}, macs...), " ") // the token second, as in a lease: see Release
 	if err := os.Symlink(text, filepath.Join(string(d), name)); err != nil {
 		return fmt.Errorf("reserve the MACs of virtual function %s: %w", l.PCI, err)
 	}
 	return nil
 }
 
-// home ends the name of the link that keeps a function's MACs.
+// home is the suffix of the symbolic link that keeps a function's MACs.
 const home = ".home"
 
-// Reserved maps the MACs that leased functions will come home with to the functions.
+// Reserved returns the MACs that leased functions will have on the host, each with a description of its function.
 func (d Leases) Reserved() map[string]string {
 	macs := map[string]string{}
 	for _, pci := range d.list() {
@@ -131,7 +132,7 @@ func (d Leases) Reserved() map[string]string {
 	return macs
 }
 
-// Name fills in who has the virtual functions of an adapter.
+// Name fills in the owners of an adapter's virtual functions.
 func (d Leases) Name(pf *PF) {
 	for i := range pf.VFs {
 		if l, ok := d.Read(pf.VFs[i].PCI); ok {

@@ -1,8 +1,8 @@
-// Package sriov knows the network adapters of this host that have virtual functions: it lists and enables them, reads
-// and writes what the adapter keeps of each, and says which node has which.
+// Package sriov handles the network adapters of this host that have virtual functions: it lists and enables them, reads
+// and writes the settings that the adapter keeps for each, and records which node has which.
 //
-// It is what the steps of package link are made of that give a node a virtual function. What is here acts on sysfs and
-// on the host's network namespace; callers hold the host-wide lock where it says so.
+// Package link builds on it the steps that give a node a virtual function. This package acts on sysfs and on the host's
+// network namespace; callers hold the host-wide lock where the documentation says so.
 package sriov
 
 import (
@@ -19,7 +19,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// Sys is where sysfs is.
+// Sys is the folder of sysfs.
 const Sys = "/sys"
 
 // PF is a physical function: an adapter that can be divided.
@@ -27,14 +27,14 @@ type PF struct {
 	Name    string `json:"name"`
 	PCI     string `json:"pci"` // address, as 0000:01:00.0
 	Driver  string `json:"driver"`
-	NUMA    int    `json:"numa"` // node of its slot; -1: the host has none, or does not tell
+	NUMA    int    `json:"numa"` // NUMA node of its slot; -1: the host has none, or does not report it
 	MAC     string `json:"mac"`
 	MTU     int    `json:"mtu"` // bytes
 	Up      bool   `json:"up"`
 	Carrier bool   `json:"carrier"`
-	Speed   int    `json:"speed,omitempty"` // Mbit/s; 0: not known, as without a carrier
-	Total   int    `json:"total_vfs"`       // most virtual functions that it can have
-	VFs     []VF   `json:"vfs"`             // those that it has
+	Speed   int    `json:"speed,omitempty"` // Mbit/s; 0: unknown, for example without a carrier
+	Total   int    `json:"total_vfs"`       // the most virtual functions that it can have
+	VFs     []VF   `json:"vfs"`             // the virtual functions that it has
 }
 
 // VF is a virtual function.
@@ -42,13 +42,13 @@ type VF struct {
 	Index  int    `json:"index"` // of its PF, from 0
 	PCI    string `json:"pci"`
 	Driver string `json:"driver,omitempty"`
-	Link   string `json:"link,omitempty"`  // its name among the host's links; "" while it is elsewhere, or without a driver
-	Owner  string `json:"owner,omitempty"` // the node and interface that has it: NODE/IFNAME
-	Admin  *Admin `json:"admin,omitempty"` // what the PF keeps of it; nil if that was not read
+	Link   string `json:"link,omitempty"`  // its name among the host's links; "" if it is elsewhere or has no driver
+	Owner  string `json:"owner,omitempty"` // the node and interface that have it: NODE/IFNAME
+	Admin  *Admin `json:"admin,omitempty"` // the settings that the PF keeps for it; nil if they were not read
 }
 
-// List reads the adapters with SR-IOV that are links of the host, by name. Owner and Admin of their VFs are not filled
-// in: see Leases.Name and ReadAdmins.
+// List reads the adapters with SR-IOV that are links of the host, by name. It does not fill in Owner and Admin of their
+// VFs: see Leases.Name and ReadAdmins.
 func List(sys string) ([]PF, error) {
 	links, err := os.ReadDir(filepath.Join(sys, "class/net"))
 	if err != nil {
@@ -57,7 +57,7 @@ func List(sys string) ([]PF, error) {
 	var all []PF
 	for _, l := range links {
 		pf, err := read(sys, l.Name())
-		if errors.Is(err, errNoSRIOV) || errors.Is(err, fs.ErrNotExist) { // or it went away meanwhile
+		if errors.Is(err, errNoSRIOV) || errors.Is(err, fs.ErrNotExist) { // or the link was removed meanwhile
 			continue
 		}
 		if err != nil {
@@ -68,7 +68,7 @@ func List(sys string) ([]PF, error) {
 	return all, nil
 }
 
-// Find reads one adapter. One that is not there is refused as NotFound, one without SR-IOV as Cannot.
+// Find reads one adapter. A missing link is refused as NotFound, a link without SR-IOV as Cannot.
 func Find(sys, name string) (PF, error) {
 	if name == "" || name != filepath.Base(name) {
 		return PF{}, refuse.NotFoundf("%q is not the name of a link", name)
@@ -123,7 +123,7 @@ func read(sys, name string) (PF, error) {
 		i, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(f), "virtfn"))
 		to, linkErr := os.Readlink(f)
 		if err != nil || linkErr != nil {
-			continue // it is being taken away
+			continue // it is being removed
 		}
 		address := filepath.Base(to)
 		at := Device(sys, address)
@@ -133,8 +133,8 @@ func read(sys, name string) (PF, error) {
 	return pf, nil
 }
 
-// Of finds the adapter that a virtual function belongs to, and its place there. The error wraps fs.ErrNotExist when
-// there is no such function now.
+// Of returns the adapter of a virtual function, and the function's entry in it. The error wraps fs.ErrNotExist if the
+// function does not exist now.
 func Of(sys, pci string) (PF, VF, error) {
 	links, err := os.ReadDir(filepath.Join(Device(sys, pci), "physfn/net"))
 	if err != nil {
@@ -152,8 +152,9 @@ func Of(sys, pci string) (PF, VF, error) {
 	return PF{}, VF{}, fmt.Errorf("find the adapter of virtual function %s: it is no link of the host: %w", pci, fs.ErrNotExist)
 }
 
-// Adapter names the adapter that a PCI device is a virtual function of: by its link, else by its PCI address. "" if the
-// device is none, as one that a virtual machine got from its host.
+// Adapter returns the name of the adapter that a PCI device is a virtual function of: its link's name, else its PCI
+// address. It returns "" if there is no such adapter, for example for a function that a virtual machine got from its
+// host.
 func Adapter(sys, pci string) string {
 	physfn := filepath.Join(Device(sys, pci), "physfn")
 	at, err := filepath.EvalSymlinks(physfn)
@@ -163,10 +164,10 @@ func Adapter(sys, pci string) string {
 	return cmp.Or(linkOf(physfn), filepath.Base(at))
 }
 
-// Device is the folder of a PCI device.
+// Device returns the sysfs folder of a PCI device.
 func Device(sys, pci string) string { return filepath.Join(sys, "bus/pci/devices", pci) }
 
-// linkOf returns the name of a device's link among those that this namespace sees.
+// linkOf returns the name of a device's link in this network namespace.
 func linkOf(device string) string {
 	links, err := os.ReadDir(filepath.Join(device, "net"))
 	if err != nil || len(links) == 0 {
@@ -175,7 +176,7 @@ func linkOf(device string) string {
 	return links[0].Name()
 }
 
-// driverOf returns the driver that is bound to a device, given its folder in sysfs; "" if there is none.
+// driverOf returns the driver that is bound to a device, given its sysfs folder; "" if there is none.
 func driverOf(dir string) string {
 	to, err := os.Readlink(filepath.Join(dir, "driver"))
 	if err != nil {

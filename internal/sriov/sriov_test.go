@@ -15,7 +15,7 @@ import (
 	"berth/internal/step"
 )
 
-// drawn makes a sysfs tree: one adapter with three virtual functions, one that has none yet, one without SR-IOV.
+// drawn makes a sysfs tree: an adapter with three virtual functions, one with none yet, and one without SR-IOV.
 func drawn(t *testing.T) string {
 	t.Helper()
 	sys := t.TempDir()
@@ -145,7 +145,7 @@ func TestAdapter(t *testing.T) {
 			t.Errorf("%s is a function of %q, not %q", pci, got, want)
 		}
 	}
-	// The adapter's own link is elsewhere: lent, or without a driver.
+	// The adapter has no link on the host: it is lent, or has no driver.
 	if err := os.RemoveAll(filepath.Join(sys, "devices/pci0000:00/0000:01:00.0/net")); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestLeases(t *testing.T) {
 	if got, ok := d.Of(a.Owner); !ok || got != a {
 		t.Errorf("with its MACs reserved: %+v", got)
 	}
-	// A later lease of the same owner is not ended by the end of the first.
+	// Releasing the first lease does not end a later lease of the same owner.
 	later := a
 	later.Token = "t2"
 	must(d.Take(later))

@@ -12,16 +12,16 @@ import (
 	"berth/internal/jsonfile"
 )
 
-// Wishes is the folder that says which adapters shall have how many virtual functions, also after a reboot or a reload of
-// their driver: one file an adapter, named by its PCI address.
+// Wishes is the folder that says how many virtual functions each adapter shall have, also after a reboot or a reload of
+// its driver: one file per adapter, named by its PCI address.
 type Wishes string
 
-// Wish is one adapter's.
+// Wish is the wish for one adapter.
 type Wish struct {
-	PF  string `json:"pf"` // its name when the wish was made
+	PF  string `json:"pf"` // the adapter's name when the wish was written
 	PCI string `json:"pci"`
 	VFs int    `json:"vfs"`
-	Set bool   `json:"set"` // it was fulfilled once: until then, virtual functions without a driver are a killed Enable's
+	Set bool   `json:"set"` // it was fulfilled once; before, functions without a driver are left by a killed Enable
 }
 
 // Keep writes a wish.
@@ -43,7 +43,7 @@ func (d Wishes) Keep(w Wish) error {
 	return nil
 }
 
-// Forget removes the wish about an adapter, if there is one.
+// Forget removes the wish for an adapter, if there is one.
 func (d Wishes) Forget(pci string) error {
 	if err := os.Remove(filepath.Join(string(d), pci)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget what virtual functions there shall be: %w", err)
@@ -51,7 +51,7 @@ func (d Wishes) Forget(pci string) error {
 	return nil
 }
 
-// All reads the wishes.
+// All reads all wishes.
 func (d Wishes) All() ([]Wish, error) {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func (d Wishes) All() ([]Wish, error) {
 	return all, nil
 }
 
-// ByPCI finds an adapter by its address: its name may be another by now.
+// ByPCI finds an adapter by its PCI address, because its name may have changed.
 func ByPCI(all []PF, pci string) (PF, bool) {
 	for _, pf := range all {
 		if pf.PCI == pci {
