@@ -1,4 +1,4 @@
-// Package block finds the disk behind a path, and whether the host uses that disk.
+// Package block finds the disk behind a path, tells whether the host uses that disk, and switches its I/O engine.
 package block
 
 import (
@@ -21,13 +21,13 @@ type Disk struct {
 	Minor uint32 `json:"minor"`
 	Name  string `json:"name"`          // the kernel's: vda, nvme0n1, loop0, dm-0, md0
 	Asked string `json:"asked"`         // the path that was asked for
-	Via   string `json:"via,omitempty"` // how it leads to the disk: "partition vda1 of vda", "/srv is on vda"; "" if it is the disk
+	Via   string `json:"via,omitempty"` // how Asked leads to the disk: "partition vda1 of vda", "/srv is on vda"; "" if it is the disk
 	Kind  Kind   `json:"kind,omitempty"`
-	FS    string `json:"fs,omitempty"` // the file system that asked lies on: "ext4"; "" for a device
+	FS    string `json:"fs,omitempty"` // the file system that Asked lies on: "ext4"; "" for a device
 
-	// A weight needs a queue of requests. A volume has none: there it acts on the disks below.
+	// A weight needs a request queue. A volume has none: its weight acts on the disks below.
 	Queues   []Queue `json:"queues,omitempty"`
-	NoWeight string  `json:"no_weight,omitempty"` // why there are none
+	NoWeight string  `json:"no_weight,omitempty"` // why Queues is empty
 }
 
 // Number returns the disk's number as the kernel writes it: "254:0".
@@ -116,7 +116,7 @@ type device struct {
 	partOf       *device // nil for a whole disk
 }
 
-// disk returns the whole device that asked leads to.
+// disk returns the whole disk of d. asked is the path that led to d.
 func (d *device) disk(sys, asked string) (Disk, error) {
 	layers, err := d.layer(sys)
 	if err != nil {
@@ -178,7 +178,7 @@ func parseNumber(s string) (major, minor uint32, ok bool) {
 	return uint32(x), uint32(y), err1 == nil && err2 == nil
 }
 
-// title is a device's name for a person: a mapped device with the name that its maker gave it.
+// title returns a device's name for people: a mapped device's with the name that its creator gave it.
 func (d *device) title() string {
 	b, err := os.ReadFile(filepath.Join(d.dir, "dm/name"))
 	if name := strings.TrimSpace(string(b)); err == nil && name != "" {

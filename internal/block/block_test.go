@@ -197,7 +197,7 @@ func TestThisHost(t *testing.T) {
 	})
 }
 
-// TestLoopPartition resolves a partition of a loop device and claims it as a mount would.
+// TestLoopPartition resolves a partition of a loop device, and opens it exclusively as a mount would.
 func TestLoopPartition(t *testing.T) {
 	loop := newLoop(t, 16<<20)
 	part := addPartition(t, loop, 1, 1<<20, 4<<20)

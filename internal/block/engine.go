@@ -18,34 +18,34 @@ import (
 	"berth/internal/vnode"
 )
 
-// Kinds returns the steps of this package, for reading journals.
+// Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{"block.engine": func() step.Step { return &Engine{} }}
 }
 
-// Engine is a step that switches a disk to an engine that shares it out by weight, or joins the nodes for which it was
-// switched already. Its Undo leaves them; the last one gives the disk back what it had.
+// Engine is a step that switches a disk to an engine that honours weights, or joins the nodes for which it was switched
+// already. Its Undo takes the node out again; after the last one the disk gets its old settings back.
 type Engine struct {
 	Sys    string       `json:"sys"`   // root of sysfs
 	Loans  Loans        `json:"loans"` //
 	Disk   Queue        `json:"disk"`
 	Engine vnode.Engine `json:"engine"`
-	Model  string       `json:"model,omitempty"` // for iocost; "": the one that the disk has
+	Model  string       `json:"model,omitempty"` // for iocost; "": the disk's own model
 	V2     string       `json:"v2,omitempty"`    // mount of the cgroup v2 tree, for iocost
 	By     string       `json:"by"`              // the node's live folder, or the journal of a protected service
 
-	// What the disk is found by after a boot, which Disk does not outlive: for steps that are in force again then.
-	ID    string `json:"id,omitempty"`    // what it is known by: "wwid …" (device.Identity)
+	// These fields find the disk after a reboot, when Disk is no longer valid: for steps that are done again then.
+	ID    string `json:"id,omitempty"`    // the disk's identity: "wwid …" (device.Identity)
 	Asked string `json:"asked,omitempty"` // the device or folder that was asked for
 	Mount string `json:"mount,omitempty"` // where the file system of that folder was mounted
 }
 
-// QoS is what Berth asks of io.cost: the disk is given as much as its model says, never more or less. Then shares are
-// exact, and a model that says too little costs throughput; one that says too much lets weights bite less.
+// QoS is what Berth asks of io.cost: give the disk exactly as much as its model says. Then shares are exact. A model that
+// says too little costs throughput; one that says too much weakens the weights.
 //
-// io.cost plans in periods of twice the latency target (ioc_refresh_period_us in the kernel's blk-iocost.c), and its timers are
-// late by up to a tenth of one. 100 ms are longer than a request of 1 MiB on a disk of 20 MB/s, and short enough that what others
-// issue in the meantime does not hold up a service for long (docs/isolation.md).
+// io.cost plans in periods of twice the latency target (ioc_refresh_period_us in the kernel's blk-iocost.c), and its timers
+// are late by up to a tenth of a period. A period of 100 ms is longer than a request of 1 MiB takes on a disk of 20 MB/s,
+// and short enough that requests issued by others in the meantime do not delay a service for long (docs/isolation.md).
 const QoS = "enable=1 ctrl=user rpct=0.00 rlat=50000 wpct=0.00 wlat=50000 min=100.00 max=100.00"
 
 // Kind is "block.engine".
@@ -57,7 +57,7 @@ func (e *Engine) String() string {
 	return text + " (" + note + ")"
 }
 
-// Line is String without the note, and the note.
+// Line returns String's text without the note, and the note.
 func (e *Engine) Line() (text, note string) {
 	was := e.Disk.Scheduler
 	if e.Engine == vnode.IOCost {
@@ -72,7 +72,7 @@ func (e *Engine) Line() (text, note string) {
 	return e.Disk.Name + " to " + string(e.Engine), "was " + was + "; given back when the last node that asked for it ends"
 }
 
-// Do notes what the disk has, and switches it.
+// Do records what the disk has in a loan, and switches it.
 func (e *Engine) Do(context.Context) error {
 	lock, err := e.Loans.lock()
 	if err != nil {
@@ -86,7 +86,7 @@ func (e *Engine) Do(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l != nil && len(l.By) == 0 { // its nodes are gone without a word
+	if l != nil && len(l.By) == 0 { // its nodes ended without giving it back
 		if err := e.giveBack(l); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (e *Engine) Do(context.Context) error {
 	return e.switchOn(l)
 }
 
-// Conflict refuses an engine that cannot be had beside what the disk was switched to for other nodes.
+// Conflict refuses an engine or a model other than the one to which the disk was switched for other nodes.
 func Conflict(q Queue, l *Loan, want vnode.Engine, model string) error {
 	switch {
 	case l == nil || len(l.By) == 0:
@@ -123,7 +123,7 @@ func Conflict(q Queue, l *Loan, want vnode.Engine, model string) error {
 	return nil
 }
 
-// newLoan reads what the disk has.
+// newLoan returns a loan with the disk's current settings.
 func (e *Engine) newLoan() (*Loan, error) {
 	boot, err := step.BootID()
 	if err != nil {
@@ -151,21 +151,21 @@ func (e *Engine) setup() (s Setup, err error) {
 	return s, nil
 }
 
-// lowLatency is BFQ's switch that favours what looks like a person's work, whatever its weight
-// (Documentation/block/bfq-iosched.rst): shares hold without it.
+// lowLatency is BFQ's switch that favours interactive processes, whatever their weight
+// (Documentation/block/bfq-iosched.rst). Shares hold when it is off.
 const lowLatency = "queue/iosched/low_latency"
 
-// strict is BFQ's switch that gives the disk one request at a time, so that what is next is decided by BFQ and not by the
-// order in which requests wait in the disk (bfq_dispatch_request).
+// strict is BFQ's switch that gives the disk one request at a time. Then BFQ decides what comes next, and not the order in
+// which requests wait in the disk (bfq_dispatch_request).
 const strict = "queue/iosched/strict_guarantees"
 
-// requests is how many requests a disk's scheduler holds at most. BFQ lets a group have its share of them and no more
-// (bfq_limit_depth, bfqq_request_over_limit; Linux 5.17): one that wants more is as good as stopped until some are done,
-// and its share of the disk goes to others. In the lab nodes of 40:20:20:20 with 64 requests in flight each got 60:13:13:13 of
-// a disk with 256 (the kernel's own number), and 40:20:20:20 with 512 and more.
+// requests is how many requests a disk's scheduler holds at most. BFQ lets a group have no more than its share of them
+// (bfq_limit_depth, bfqq_request_over_limit; Linux 5.17). A group that wants more nearly stops until some are done, and its
+// share of the disk goes to others. In the lab, nodes with weights 40:20:20:20 and 64 requests in flight each got
+// 60:13:13:13 of a disk with 256 (the kernel's own number), and 40:20:20:20 with 512 and more.
 const requests = "queue/nr_requests"
 
-// BFQRequests is what Berth makes of a smaller number: a fifth of it is 204.
+// BFQRequests is the number to which Berth raises a smaller one: a fifth of it is 204.
 const BFQRequests = 1024
 
 func (e *Engine) switchOn(l *Loan) error {
@@ -205,7 +205,7 @@ func (e *Engine) switchOn(l *Loan) error {
 	return e.set(strict, "1")
 }
 
-// enough reports whether BFQ has room for what nodes have in flight.
+// enough reports whether BFQ holds enough requests for what nodes have in flight.
 func enough(s Setup) bool {
 	n, err := strconv.Atoi(s.Requests)
 	return err == nil && n >= BFQRequests
@@ -228,7 +228,7 @@ func (e *Engine) Verify(context.Context) error {
 	return err
 }
 
-// Held reports whether the disk is the one that was switched, and the engine is still on loan to By since this boot.
+// Held reports whether the disk is still the one that was switched, and on loan to By since this boot.
 func (e *Engine) Held() (bool, error) {
 	if ok, err := e.there(); err != nil || !ok {
 		return false, err
@@ -237,7 +237,7 @@ func (e *Engine) Held() (bool, error) {
 	return l != nil && slices.Contains(l.By, e.By), err
 }
 
-// Forget takes By out of the loan of a disk that is gone, which has nothing to get back.
+// Forget takes By out of the loan if the disk is gone. It does nothing while the disk is there.
 func (e *Engine) Forget(ctx context.Context) error {
 	if ok, err := e.there(); err != nil || ok {
 		return err
@@ -245,7 +245,7 @@ func (e *Engine) Forget(ctx context.Context) error {
 	return e.Undo(ctx)
 }
 
-// Undo takes the node out of those who asked for the engine. A disk that is gone has nothing to get back.
+// Undo takes By out of the loan. After the last one the disk gets its old settings back, unless it is gone.
 func (e *Engine) Undo(context.Context) error {
 	lock, err := e.Loans.lock()
 	if err != nil {
@@ -266,7 +266,7 @@ func (e *Engine) Undo(context.Context) error {
 	return e.giveBack(l)
 }
 
-// giveBack restores what the disk had, but for what somebody else has changed meanwhile, and ends the loan.
+// giveBack restores the disk's old settings, except what somebody else has changed meanwhile, and ends the loan.
 func (e *Engine) giveBack(l *Loan) error {
 	there, err := e.there()
 	if err != nil {
@@ -289,7 +289,7 @@ func (e *Engine) restore(was Setup) error {
 		return err
 	}
 	if e.Engine == vnode.IOCost {
-		// The kernel starts with these where it never had a line for the disk.
+		// The kernel's defaults for a disk that never had a line.
 		line := func(was string) string {
 			if _, rest, ok := strings.Cut(was, " "); ok {
 				return rest
@@ -306,7 +306,7 @@ func (e *Engine) restore(was Setup) error {
 		return e.cost("io.cost.model", line(was.Model))
 	}
 	switch {
-	case now.Scheduler == was.Scheduler && was.Scheduler != string(vnode.BFQ): // killed after the next line
+	case now.Scheduler == was.Scheduler && was.Scheduler != string(vnode.BFQ): // an earlier attempt restored it and was killed
 		return e.restoreRequests(was)
 	case now.Scheduler != string(vnode.BFQ):
 		return nil
@@ -328,7 +328,7 @@ func (e *Engine) restore(was Setup) error {
 
 func (e *Engine) restoreRequests(was Setup) error {
 	now, err := e.setup()
-	if err != nil || was.Requests == "" || now.Requests == was.Requests { // the first: noted by an older berth
+	if err != nil || was.Requests == "" || now.Requests == was.Requests { // no Requests: the loan is from an older Berth
 		return err
 	}
 	return e.set(requests, was.Requests)
@@ -346,13 +346,13 @@ func (e *Engine) there() (bool, error) {
 	return d.name == e.Disk.Name && d.seq() == e.Disk.Seq, nil
 }
 
-// set writes a file of the disk in sysfs.
+// set writes a sysfs file of the disk.
 func (e *Engine) set(name, value string) error {
 	file := filepath.Join(e.Sys, "dev/block", e.Disk.Number(), name)
 	return write(file, value)
 }
 
-// cost writes the disk's line of a file of io.cost.
+// cost writes the disk's line to a file of io.cost.
 func (e *Engine) cost(name, line string) error {
 	return write(filepath.Join(e.V2, name), e.Disk.Number()+" "+line)
 }
@@ -361,7 +361,7 @@ func write(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {
 		_, err = f.WriteString(text)
-		_ = f.Close() // the kernel answered the write
+		_ = f.Close() // the write reports all errors
 	}
 	if err != nil {
 		return fmt.Errorf("write %q to %s: %w", text, file, err)

@@ -15,7 +15,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// again reads a step from its journal record, as another process does.
+// again reads a step back from its journal record, as another process would.
 func again(t *testing.T, e *Engine) step.Step {
 	t.Helper()
 	record, err := json.Marshal(e)
@@ -39,7 +39,7 @@ func scheduler(t *testing.T, loop string) string {
 	return strings.Join(strings.Fields(d.queue().Scheduler+" "+d.text(lowLatency)+" "+d.text(strict)+" of "+d.text(requests)), " ")
 }
 
-// TestBFQ switches a loop device to BFQ for two nodes: the last one gives it back.
+// TestBFQ switches a loop device to BFQ for two nodes. When the second one ends, the old scheduler is back.
 func TestBFQ(t *testing.T) {
 	loop, dir := newLoop(t, 1<<20), t.TempDir()
 	disk, err := Resolve("/sys", loop)
@@ -50,7 +50,7 @@ func TestBFQ(t *testing.T) {
 		t.Skip("no BFQ in this kernel")
 	}
 	for _, tt := range []struct {
-		name, was, requests string // the last: "" for what the scheduler begins with
+		name, was, requests string // requests "": the scheduler's own number
 		engine              vnode.Engine
 		now                 string
 	}{
@@ -142,7 +142,7 @@ func TestBFQ(t *testing.T) {
 	})
 }
 
-// TestIOCost writes what io.cost takes into files of a drawn tree: the lab has a kernel with io.cost.
+// TestIOCost checks what is written to io.cost's files, in a tree of plain files. The lab has a kernel with io.cost.
 func TestIOCost(t *testing.T) {
 	const model = "rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6"
 	const auto = "8:0 ctrl=auto model=linear rbps=488636629 rseqiops=8932 rrandiops=8518 wbps=427891549 wseqiops=28755 wrandiops=21940"

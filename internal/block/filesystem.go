@@ -14,8 +14,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// underAnonymous finds the device under a path whose file system made a device number up. Of these only btrfs may lie on
-// one device.
+// underAnonymous finds the device under a path whose file system has an anonymous device number. Of these file systems only
+// btrfs may lie on one device.
 func underAnonymous(sys, path string) (*device, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -70,7 +70,7 @@ func fileSystem(magic int64) string {
 // zfsMagic is ZFS_SUPER_MAGIC of OpenZFS, which is not in the kernel's headers.
 const zfsMagic = 0x2fc12fc1
 
-// typeOf names the file systems that say whose a buffered write is, and "" for all others.
+// typeOf returns the name of a file system that tells whose a buffered write is; Other for all others, "" if it cannot be read.
 func typeOf(path string) string {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {
@@ -89,11 +89,11 @@ func typeOf(path string) string {
 	return Other
 }
 
-// Other is the type of a file system whose buffered writes are nobody's.
+// Other stands for file systems that do not tell whose a buffered write is.
 const Other = "other"
 
-// btrfsID asks a btrfs for its id, by the ioctl BTRFS_IOC_FS_INFO (linux/btrfs.h): a subvolume's device number leads
-// nowhere.
+// btrfsID asks a btrfs for its id, by the ioctl BTRFS_IOC_FS_INFO (linux/btrfs.h): sysfs does not know the device number of
+// a subvolume.
 func btrfsID(path string) (string, error) {
 	const request = 2<<30 | 1024<<16 | 0x94<<8 | 31 // _IOR(0x94, 31, 1024 bytes)
 	var info [1024]byte                             // max_id, num_devices: 8 bytes each; then the id
@@ -109,7 +109,7 @@ func btrfsID(path string) (string, error) {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:]), nil
 }
 
-// underBtrfs returns the device of a btrfs, and refuses one over several.
+// underBtrfs returns the device of a btrfs, and refuses a btrfs on several devices.
 func underBtrfs(sys, path, id string) (*device, error) {
 	links, err := filepath.Glob(filepath.Join(sys, "fs/btrfs", id, "devices/*"))
 	if err != nil {

@@ -26,11 +26,11 @@ const (
 	Loop      Kind = "loop device"
 )
 
-// Layer is one device on the way from what was asked for down to the disks that hold the data, and which limits act on
-// it. "" means that the limit acts here, else the text says why not, or where instead.
+// Layer is one device on the way from the path asked for down to the disks that hold the data. Throttle and Weight say
+// whether these limits act on it: "" means that they act here; else the text says why not, or where instead.
 type Layer struct {
 	Name      string   `json:"name"`  // the kernel's
-	Title     string   `json:"title"` // with the name that its maker gave it: "dm-0 (vg0-data)"
+	Title     string   `json:"title"` // with the name that its creator gave it: "dm-0 (vg0-data)"
 	Kind      Kind     `json:"kind"`
 	Number    string   `json:"number"`
 	Scheduler string   `json:"scheduler,omitempty"` // of a disk with a queue
@@ -60,7 +60,7 @@ func LayersUnder(sys, path string) (*Layer, error) {
 	return d.layer(sys)
 }
 
-// deepest bounds how many layers are followed: a loop device may lie in a file on a disk made of loop devices.
+// deepest bounds the number of layers: the file of a loop device may lie on a disk made of loop devices.
 const deepest = 16
 
 func (d *device) layer(sys string) (*Layer, error) { return d.layerAt(sys, 0) }
@@ -100,9 +100,8 @@ func (d *device) layerAt(sys string, depth int) (*Layer, error) {
 	return l, nil
 }
 
-// through says what becomes of a weight on a device that hands its I/O down. Only volumes of LVM that lie straight on
-// disks were proved to hand it on with the node's group (test/lab): mirrors, RAID 5, encryption write from threads of
-// their own.
+// through says what becomes of a weight on a device that passes its I/O on. The lab (test/lab) has shown that the I/O keeps
+// the node's group only for LVM volumes directly on disks. Mirrors, RAID 5 and encryption write from threads of their own.
 func (l *Layer) through() string {
 	var names []string
 	for _, b := range l.Below {
@@ -121,7 +120,7 @@ func (l *Layer) through() string {
 	return "acts on what it lies on: " + disks
 }
 
-// queues returns the disks on which a weight that is asked for this layer acts. none says why there are none.
+// queues returns the disks on which a weight of this layer acts. If there are none, none says why.
 func (l *Layer) queues() (all []Queue, none string) {
 	if l.queue.ok {
 		return []Queue{l.queue}, ""
@@ -153,7 +152,7 @@ func containsQueue(all []Queue, q Queue) bool {
 	return false
 }
 
-// kind tells devices of the device mapper apart by the prefix of the uuid that their makers give them.
+// kind tells mapped devices apart by the prefix of the uuid that their creators give them.
 func (d *device) kind() Kind {
 	uuid := d.text("dm/uuid")
 	has := func(name string) bool {
@@ -194,8 +193,8 @@ func (d *device) below(sys string, l *Layer) ([]*device, error) {
 	return readDevices(links)
 }
 
-// underFile returns the device under a loop device's file: nothing, if the file lies on a file system without a device
-// of its own, or is gone.
+// underFile returns the device under a loop device's file. There is none if the file is gone or its file system has no
+// device of its own.
 func (d *device) underFile(sys string, l *Layer) ([]*device, error) {
 	l.file = d.text("loop/backing_file")
 	var st unix.Stat_t
@@ -228,8 +227,9 @@ func (d *device) text(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// seq is what identifies a disk until the next boot: the kernel counts upwards and never reuses one (since 5.15).
+// seq returns the number that identifies a disk until the next boot: the kernel counts upwards and never reuses a number
+// (since 5.15).
 func (d *device) seq() uint64 {
-	n, _ := strconv.ParseUint(d.text("diskseq"), 10, 64) // 0 on a kernel without
+	n, _ := strconv.ParseUint(d.text("diskseq"), 10, 64) // 0 on a kernel without it
 	return n
 }

@@ -12,8 +12,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// stack is a host with a device of each kind: number, folder below sys/devices, then files as NAME=TEXT and devices that
-// it is made of as <FOLDER.
+// stack is a host with a device of each kind. Each line has the number and the folder below sys/devices, then files as
+// NAME=TEXT and the devices that it is built on as <FOLDER.
 const stack = `
 8:0 pci/sda queue/scheduler=[none]·mq-deadline·bfq diskseq=1
 8:1 pci/sda/sda1 partition=1
@@ -54,7 +54,7 @@ func drawn(t *testing.T) string {
 	return sys
 }
 
-// TestLayers says of a device of each kind where rates and where weights act.
+// TestLayers checks where rates and weights act, for a device of each kind.
 func TestLayers(t *testing.T) {
 	sys := drawn(t)
 	for number, want := range map[string]string{
@@ -96,7 +96,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestLoopLayers follows a loop device to the disk of its file.
+// TestLoopLayers follows a loop device to the disk that holds its file.
 func TestLoopLayers(t *testing.T) {
 	loop := newLoop(t, 1<<20)
 	l, err := Layers("/sys", loop)

@@ -18,27 +18,27 @@ import (
 	"berth/internal/vnode"
 )
 
-// Loans is the folder that says which engine Berth switched a disk to, for which running nodes, and what was there
-// before. It is one a host, whatever root the nodes are kept under: a disk has one scheduler.
+// Loans is the folder that records to which engine Berth switched each disk, for which running nodes, and what the disk had
+// before. There is one per host, whatever root the nodes are kept under, because a disk has one scheduler.
 type Loans string
 
-// Loan is one disk's. The last node that holds it gives the disk back what it had.
+// Loan is the record of one disk. When the last node in it ends, the disk gets its old settings back.
 type Loan struct {
-	Boot   string       `json:"boot"` // id of the boot that it holds in
+	Boot   string       `json:"boot"` // id of the boot in which it is valid
 	Engine vnode.Engine `json:"engine"`
 	Model  string       `json:"model,omitempty"` // of iocost, as a spec gives it
 	Was    Setup        `json:"was"`
 	By     []string     `json:"by"` // live folders of the nodes that asked for it
 }
 
-// Setup is what an engine depends on, as read from the kernel.
+// Setup is the settings of a disk that an engine depends on, as read from the kernel.
 type Setup struct {
 	Scheduler  string `json:"scheduler,omitempty"`
 	LowLatency string `json:"low_latency,omitempty"` // of BFQ
-	Strict     string `json:"strict,omitempty"`      // and of it
-	Requests   string `json:"requests,omitempty"`    // nr_requests; a scheduler that is chosen begins with its own
+	Strict     string `json:"strict,omitempty"`      // of BFQ
+	Requests   string `json:"requests,omitempty"`    // nr_requests; a newly chosen scheduler starts with its own number
 	QoS        string `json:"qos,omitempty"`         // the disk's line of io.cost.qos
-	Model      string `json:"model,omitempty"`       // and of io.cost.model
+	Model      string `json:"model,omitempty"`       // the disk's line of io.cost.model
 }
 
 // Names are the names of the nodes that hold the loan.
@@ -58,8 +58,8 @@ func (l *Loan) Switched() bool {
 	return !strings.Contains(l.Was.QoS, " enable=1")
 }
 
-// Of returns the loan of a disk, nil if there is none. Nodes that are gone without giving it back do not hold it; the
-// loan itself lasts until another node's end finds it, or the host reboots.
+// Of returns the loan of a disk; nil if there is none. Nodes that ended without giving it back are left out. The loan
+// itself lasts until another node ends or starts on the disk, or the host reboots.
 func (d Loans) Of(q Queue) (*Loan, error) {
 	b, err := os.ReadFile(d.file(q))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,7 @@ func (d Loans) Of(q Queue) (*Loan, error) {
 	return &l, nil
 }
 
-// file names a disk by its name and its sequence number, which another disk of that name does not have.
+// file returns the path of a disk's loan. No other disk has the same name and sequence number.
 func (d Loans) file(q Queue) string {
 	return filepath.Join(string(d), strings.ReplaceAll(q.Name, "/", "!")+"."+strconv.FormatUint(q.Seq, 10))
 }
@@ -109,7 +109,7 @@ func (d Loans) write(q Queue, l *Loan) error {
 }
 
 func (d Loans) remove(q Queue) error {
-	for _, file := range []string{d.file(q) + ".tmp", d.file(q)} { // the first, if its writer was killed
+	for _, file := range []string{d.file(q) + ".tmp", d.file(q)} { // the .tmp file is left if its writer was killed
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget what %s was switched to: %w", q.Name, err)
 		}
@@ -117,7 +117,7 @@ func (d Loans) remove(q Queue) error {
 	return nil
 }
 
-// lock makes this process the only one that changes loans, until the file is closed.
+// lock keeps other processes from changing loans until the returned file is closed.
 func (d Loans) lock() (*os.File, error) {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return nil, fmt.Errorf("lock the disks' engines: %w", err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newLoop makes a loop device over a file of its own, with partitions allowed; the test's end takes it away.
+// newLoop makes a loop device with a file of its own, with partitions allowed, and removes it at the end of the test.
 func newLoop(t *testing.T, size int64) string {
 	t.Helper()
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -25,7 +25,7 @@ func newLoop(t *testing.T, size int64) string {
 	must(t, err)
 	defer file.Close()
 	must(t, file.Truncate(size))
-	for range 20 { // another process may take the free one first
+	for range 20 { // another process may take the free device first
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		must(t, err)
 		path := "/dev/loop" + strconv.Itoa(n)
@@ -51,7 +51,7 @@ func newLoop(t *testing.T, size int64) string {
 	return ""
 }
 
-// addPartition tells the kernel of a partition: this works also where the kernel reads no partition tables.
+// addPartition tells the kernel of a partition. This also works where the kernel reads no partition tables.
 func addPartition(t *testing.T, disk string, number int, start, size int64) string {
 	t.Helper()
 	const blkpg, add, del = 0x1269, 1, 2 // linux/blkpg.h

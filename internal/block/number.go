@@ -2,7 +2,7 @@ package block
 
 import "fmt"
 
-// OfNumber returns the disk with a number, which asked led to once; that it does so no more is what it is for.
+// OfNumber returns the disk with a device number. asked is the path that once led to the disk, and may no longer do so.
 func OfNumber(sys string, major, minor uint32, asked string) (Disk, error) {
 	d, err := byNumber(sys, major, minor)
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queue is a disk with a queue of requests, which is what can be shared out by weight, and what it offers for that.
+// Queue is a disk with a request queue, on which weights can act, and what it offers for weights.
 type Queue struct {
 	Major uint32 `json:"major"`
 	Minor uint32 `json:"minor"`
 	Name  string `json:"name"`
-	Seq   uint64 `json:"seq,omitempty"` // the kernel's number of this disk, never reused before a reboot
+	Seq   uint64 `json:"seq,omitempty"` // the kernel's sequence number of this disk, never reused before a reboot
 
 	Scheduler string `json:"scheduler"`          // the one in use: none, mq-deadline, bfq …
-	Requests  int    `json:"requests,omitempty"` // most that wait in it: nr_requests
+	Requests  int    `json:"requests,omitempty"` // nr_requests: how many may wait in it
 	BFQ       bool   `json:"bfq"`                // the kernel has BFQ, at least as a module
 	Cost      bool   `json:"cost"`               // the kernel has io.cost, on the cgroup v2 tree
-	CostOn    bool   `json:"cost_on"`            // and it is on for this disk
+	CostOn    bool   `json:"cost_on"`            // io.cost is on for this disk
 	CostModel bool   `json:"cost_model"`
 	Loan      *Loan  `json:"loan,omitempty"` // what Berth changed here for running nodes
 
@@ -34,8 +34,8 @@ func (q Queue) Number() string { return number(q.Major, q.Minor) }
 
 func number(major, minor uint32) string { return fmt.Sprintf("%d:%d", major, minor) }
 
-// queue reads the scheduler of a disk. A device that takes bios has none: the file says "none" without brackets
-// (block/elevator.c: elv_iosched_show), or is not there.
+// queue reads the scheduler of a disk. A device that takes bios has no queue: its file says "none" without brackets
+// (block/elevator.c: elv_iosched_show), or does not exist.
 func (d *device) queue() Queue {
 	q := Queue{Major: d.major, Minor: d.minor, Name: d.name, Seq: d.seq()}
 	text := d.text("queue/scheduler")
@@ -49,7 +49,7 @@ func (d *device) queue() Queue {
 	return q
 }
 
-// Offers says where to look for what a disk offers beside its own folder.
+// Offers says where to look for what a disk offers, besides its own folder in sysfs.
 type Offers struct {
 	V2      string // mount of the cgroup v2 tree, if it has the io controller, else ""
 	Modules string // folder of the running kernel's modules; "" to find it
@@ -65,7 +65,7 @@ func (d *Disk) Look(o Offers) error {
 			qos, err := costLine(o.V2, "io.cost.qos", q.Number())
 			q.Cost = err == nil
 			q.CostOn = strings.Contains(qos, " enable=1")
-			model, _ := costLine(o.V2, "io.cost.model", q.Number()) // it is there where the other is
+			model, _ := costLine(o.V2, "io.cost.model", q.Number()) // it exists if io.cost.qos does
 			q.CostModel = strings.Contains(model, " ctrl=user")
 		}
 		loan, err := o.Loans.Of(*q)
@@ -77,8 +77,8 @@ func (d *Disk) Look(o Offers) error {
 	return nil
 }
 
-// costLine reads a disk's line of io.cost.qos or io.cost.model, in the form in which it can be written back; "" if io.cost
-// was never on for it.
+// costLine reads a disk's line of io.cost.qos or io.cost.model, in a form that can be written back; "" if io.cost was never
+// on for the disk.
 func costLine(v2, file, number string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(v2, file))
 	if err != nil {
@@ -92,8 +92,8 @@ func costLine(v2, file, number string) (string, error) {
 	return "", nil
 }
 
-// hasModule reports whether the running kernel has a module that is not loaded. The kernel loads a scheduler's module
-// when it is chosen.
+// hasModule reports whether the running kernel has a module, loaded or not. The kernel loads a scheduler's module when the
+// scheduler is chosen.
 func hasModule(dir, name string) bool {
 	if dir == "" {
 		var u unix.Utsname

@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InUse reports whether the host uses a block device, and for what: the device, a partition of it, or a device built
-// on one of these (LVM, RAID, multipath) is mounted, is swap or has such a holder; of a partition, its whole disk
-// counts too, its neighbours do not. proc and sys are the roots of procfs and sysfs. What cannot be read counts as use.
+// InUse reports whether the host uses a block device, and for what. The device is in use if it, one of its partitions, or a
+// device built on these (LVM, RAID, multipath) is mounted, is swap, is part of a btrfs, or has another device built on it.
+// For a partition, its whole disk counts too, but not its neighbours. proc and sys are the roots of procfs and sysfs. What
+// cannot be read counts as use.
 //
-// It sees the mounts of this mount namespace; Claimed sees those of all.
+// InUse sees the mounts of this mount namespace; Claimed sees those of all.
 func InUse(proc, sys string, major, minor uint32) (by string, ok bool) {
 	d, err := byNumber(sys, major, minor)
 	if err != nil {
@@ -35,22 +36,22 @@ func InUse(proc, sys string, major, minor uint32) (by string, ok bool) {
 		}
 	}
 	for _, m := range family {
-		// a file system over several devices is mounted by the name of one of them; here are all
+		// A btrfs on several devices is mounted by the name of one of them; sysfs lists all.
 		if used, _ := filepath.Glob(filepath.Join(sys, "fs/btrfs/*/devices", m.name)); len(used) > 0 {
 			return m.title() + " is part of a btrfs", true
 		}
 	}
 	for _, m := range family {
-		if holders, _ := m.holders(); len(holders) > 0 { // readable: family has read them
+		if holders, _ := m.holders(); len(holders) > 0 { // no error: family has read them
 			return holders[0].title() + " is built on " + m.title(), true
 		}
 	}
 	return "", false
 }
 
-// Claimed reports whether anybody holds the block device at path for themselves: a mount in any namespace, swap, a
-// mapped device, a file system over several devices. It asks the kernel by an exclusive open, which disturbs nothing
-// but another exclusive open at the same moment.
+// Claimed reports whether anything holds the block device at path exclusively: a mount in any namespace, swap, a mapped
+// device, a file system on several devices. It asks the kernel by an exclusive open, which disturbs nothing but another
+// exclusive open at the same moment.
 func Claimed(path string) (bool, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -68,7 +69,7 @@ func (d *device) family() ([]*device, error) {
 	if d.partOf != nil {
 		all = append(all, d.partOf)
 	}
-	for i := 0; i < len(all); i++ { // it grows
+	for i := 0; i < len(all); i++ { // all grows meanwhile
 		m := all[i]
 		more, err := m.holders()
 		if err != nil {
@@ -126,7 +127,7 @@ func readDevices(paths []string) ([]*device, error) {
 	return all, nil
 }
 
-// mountedOn says which of the devices is mounted where, "" if none is.
+// mountedOn says which of the devices is mounted and where; "" if none is.
 func mountedOn(proc string, family []*device) (string, error) {
 	f, err := os.Open(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {

@@ -19,13 +19,13 @@ import (
 	"berth/internal/vnode"
 )
 
-// Adopt is a step that makes a group for processes of the host and moves them there: a process, and those that it
-// started, in the hierarchies that share CPU time and disks. Its Undo moves all that is in the group by then to where
-// the process came from. It never kills.
+// Adopt is a step that makes a group for processes of the host and moves a process and its descendants into it, in the
+// hierarchies that share CPU time and disks. Its Undo moves every process that is then in the group back to where the
+// first one came from. It never kills.
 type Adopt struct {
 	Path  string    `json:"path"`
 	PID   int       `json:"pid"`
-	Start uint64    `json:"start"` // clock ticks since boot: with the pid, this process and no other
+	Start uint64    `json:"start"` // clock ticks since boot; together with the pid it identifies the process
 	In    []Adopter `json:"in"`    // Do fills in the inodes
 }
 
@@ -35,9 +35,9 @@ type Adopter struct {
 	From string `json:"from"` // the group in which the process was, relative to the mount
 }
 
-// AdoptSteps returns the steps that make a group at the top of the trees for a process, move it there, and give the group
-// a standing beside the others. low is how much of its memory is protected: of what it needs from then on, because the
-// kernel leaves what it has with the group that it came from.
+// AdoptSteps returns the steps that make a group at the top of the trees, move a process there, and give the group a
+// standing among its siblings. low is how much of its memory is protected. Only memory charged after the move counts:
+// the kernel leaves earlier charges with the old group.
 func AdoptSteps(s vnode.Standing, h host.Cgroups, group string, pid int, start uint64, low vnode.Bytes) ([]step.Step, error) {
 	a := &Adopt{Path: group, PID: pid, Start: start}
 	for _, hh := range sharing(h) {
@@ -95,8 +95,8 @@ func GroupsOf(h host.Cgroups, pid int) ([]string, error) {
 	return all, nil
 }
 
-// OwnGroup returns the group that holds the process and those that it started, and nobody else, in every hierarchy that
-// shares something; ok is false if there is none.
+// OwnGroup returns the group that holds the process and its descendants and nobody else, the same in every hierarchy
+// that shares CPU time or disks. ok is false if there is no such group.
 func OwnGroup(h host.Cgroups, pid int) (group string, ok bool, err error) {
 	family := familyOf(pid)
 	for i, hh := range sharing(h) {
@@ -119,13 +119,13 @@ func OwnGroup(h host.Cgroups, pid int) (group string, ok bool, err error) {
 	return group, group != "", nil
 }
 
-// familyOf returns a process and those that it started, and they, as far as they are still its children.
+// familyOf returns a process and its descendants. It misses descendants whose parent has ended.
 func familyOf(pid int) []int {
 	all := []int{pid}
 	for i := 0; i < len(all); i++ {
-		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i])) // the pattern is sound
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i])) // the pattern is valid
 		for _, l := range lists {
-			text, _ := os.ReadFile(l) // gone meanwhile: no children
+			text, _ := os.ReadFile(l) // the process has ended: no children
 			for f := range strings.FieldsSeq(string(text)) {
 				if child, err := strconv.Atoi(f); err == nil && !slices.Contains(all, child) {
 					all = append(all, child)
@@ -144,7 +144,7 @@ func (a *Adopt) String() string {
 	return fmt.Sprintf("process %d and those that it started into %s", a.PID, a.Path)
 }
 
-// Prepare refuses a group that is there already: it would not be this process's.
+// Prepare refuses a group that exists already: it would not be this process's.
 func (a *Adopt) Prepare(context.Context) error {
 	for _, in := range a.In {
 		dir := filepath.Join(in.Mount, a.Path)
@@ -155,7 +155,7 @@ func (a *Adopt) Prepare(context.Context) error {
 	return nil
 }
 
-// Do makes the group and moves the processes, until none is left behind: they may start others meanwhile.
+// Do makes the group and moves the processes. It repeats until none is left behind, because they may fork meanwhile.
 func (a *Adopt) Do(ctx context.Context) error {
 	for i := range a.In {
 		in := &a.In[i]
@@ -170,7 +170,7 @@ func (a *Adopt) Do(ctx context.Context) error {
 			for _, pid := range familyOf(a.PID) {
 				at, err := in.groupOf(pid)
 				if err != nil || at != in.From {
-					continue // it has ended, or is somewhere of its own, or here already
+					continue // it has ended, is in a group of its own, or was moved already
 				}
 				if err := in.move(pid, a.Path); err != nil {
 					return err
@@ -183,7 +183,7 @@ func (a *Adopt) Do(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// move moves a process to a group. One that has ended is no error.
+// move moves a process to a group. A process that has ended is no error.
 func (h Hierarchy) move(pid int, to string) error {
 	err := writeFile(filepath.Join(h.Mount, to, "cgroup.procs"), strconv.Itoa(pid))
 	if errors.Is(err, unix.ESRCH) {
@@ -192,7 +192,7 @@ func (h Hierarchy) move(pid int, to string) error {
 	return err
 }
 
-// Verify checks that the process is there.
+// Verify checks that the process is in the group.
 func (a *Adopt) Verify(context.Context) error {
 	for _, in := range a.In {
 		at, err := in.groupOf(a.PID)
@@ -206,7 +206,7 @@ func (a *Adopt) Verify(context.Context) error {
 	return nil
 }
 
-// Undo moves everybody back and removes the group.
+// Undo moves all processes back and removes the group.
 func (a *Adopt) Undo(ctx context.Context) error {
 	for _, in := range a.In {
 		dir := filepath.Join(in.Mount, a.Path)
@@ -228,14 +228,14 @@ func (a *Adopt) Undo(ctx context.Context) error {
 	return nil
 }
 
-// empty moves everybody in a group to where they came from, or to the top if that is gone.
+// empty moves all processes of a group to where they came from, or to the top if that group no longer exists.
 func (in Adopter) empty(ctx context.Context, group string) error {
 	to := in.From
 	if _, err := os.Stat(filepath.Join(in.Mount, to)); err != nil {
 		to = ""
 	}
 	for round := 0; ctx.Err() == nil; round++ {
-		if round > 0 { // one on its way out is still listed
+		if round > 0 { // a process that is exiting is still listed
 			_ = pause(ctx, time.Millisecond)
 		}
 		pids, err := members([]place{{Hierarchy: in.Hierarchy, dir: filepath.Join(in.Mount, group)}})

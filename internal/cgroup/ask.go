@@ -18,21 +18,21 @@ import (
 type ask struct {
 	key        string // as berth set takes it: "io.data.read.rate"
 	what       string // the key without names: "io.read.rate"
-	controller string // that it needs, by its v2 name
+	controller string // the one that it needs, by its v2 name
 	asked      string // as the spec writes it
 	value      int64  // bytes, bytes per second, thousandths of a CPU, or a count
 	cpus       vnode.CPUSet
 	note       string      // where it comes from, if not from the spec
 	page       vnode.Bytes // size of huge pages
 	disk       block.Disk
-	engine     vnode.Engine // of a weight: the one asked for
-	rated      bool         // of a weight: its entry has rates too
-	max        int64        // memory.max, for memory.swap
-	sockets    bool         // of memory.max: this host limits what sockets hold apart from it
+	engine     vnode.Engine // of a weight: the engine that the spec asks for
+	rated      bool         // of a weight: the io entry has rates too
+	max        int64        // memory.max, of memory.swap
+	sockets    bool         // of memory.max: this host limits socket memory separately
 }
 
-// maxIOPS is the greatest limit of operations: the kernel keeps it in 32 bits (v1 cuts a greater one silently,
-// measured: 5000000000 becomes 705032704), and all of them set mean no limit.
+// maxIOPS is the greatest limit of operations per second. The kernel keeps it in 32 bits: v1 silently cuts a greater
+// one (measured: 5000000000 becomes 705032704), and a value with all bits set means no limit.
 const maxIOPS = math.MaxUint32 - 1
 
 // asks lists the limits of a node in the order in which the kernel takes them: memory.max before memory.swap.
@@ -84,10 +84,10 @@ func asks(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) ([]ask, er
 	return all, refuseAny(all, h)
 }
 
-// unifiedRemedy is what makes v2's limits possible.
+// unifiedRemedy says how to get the limits that only cgroup v2 has.
 const unifiedRemedy = "boot this host with cgroup v2 alone (kernel command line: systemd.unified_cgroup_hierarchy=1)"
 
-// refuseAny refuses what this host cannot hold, before anything is changed.
+// refuseAny refuses limits that this host cannot enforce, before anything is changed.
 func refuseAny(all []ask, h host.Cgroups) error {
 	for _, a := range all {
 		version := h.Has(v1Name(a.controller))

@@ -12,7 +12,7 @@ import (
 // ioAsks lists the limits of block devices.
 func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
 	var all []ask
-	limited, shared := map[string]string{}, map[string]string{} // disk number to the entry that has it
+	limited, shared := map[string]string{}, map[string]string{} // device number to the io entry that has it
 	for _, io := range n.IO {
 		if io.Filesystem != "" {
 			return nil, refuse.Cannotf("limit a disk of this host by device or path",
@@ -45,7 +45,8 @@ func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
 	return all, nil
 }
 
-// once refuses a second entry that acts on a disk. Volumes and their disk have limits of their own, but one weight.
+// once refuses a second io entry with the same device number. Limits are per device, so a volume and its disk may both
+// have some. Weights are per queue, so a volume and its disk cannot both have one.
 func once(entry map[string]string, name, number, disk string) error {
 	if other, twice := entry[number]; twice {
 		return refuse.Invalidf("io.%s and io.%s act on one disk, %s: the kernel has one limit for a disk", other, name, disk)

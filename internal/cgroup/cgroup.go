@@ -1,7 +1,7 @@
-// Package cgroup makes a node's control groups and holds its limits, on cgroup v1, v2 and hybrid hosts.
+// Package cgroup makes a node's control groups and sets its limits, on cgroup v1, v2 and hybrid hosts.
 //
-// A node has one group, at the same path (berth/NAME, or berth.CLASS/NAME) in every hierarchy that is mounted. Each limit is asked of the
-// hierarchy that has its controller, written, and read back.
+// A node has one group, at the same path (berth/NAME, or berth.CLASS/NAME) in every mounted hierarchy. Each limit is
+// written to the hierarchy that has its controller, and read back.
 package cgroup
 
 import (
@@ -14,7 +14,7 @@ import (
 	"berth/internal/step"
 )
 
-// Kinds returns the steps of this package, for reading journals.
+// Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{
 		"cgroup.enable":         func() step.Step { return &Enable{} },
@@ -34,7 +34,7 @@ func Kinds() step.Kinds {
 // Hierarchy is one mounted tree of groups.
 type Hierarchy struct {
 	Mount       string   `json:"mount"`
-	Controllers []string `json:"controllers"`  // of v1, or "name=systemd"; of v2 those that Berth uses
+	Controllers []string `json:"controllers"`  // on v1 its controllers, or "name=systemd"; on v2 those that Berth uses
 	V2          bool     `json:"v2,omitempty"` //
 	Inode       uint64   `json:"inode,omitempty"`
 }
@@ -52,10 +52,10 @@ func (h Hierarchy) title() string {
 	return strings.Join(h.Controllers, ",")
 }
 
-// used are the v2 controllers that a node's group needs: for its limits, those set later, and for what stats show.
+// used returns the v2 controllers that a node's group needs: for its limits, for limits set later, and for Stats.
 func used() []string { return []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"} }
 
-// hierarchies lists what is mounted, the v2 tree last. Controllers mounted together are one v1 hierarchy.
+// hierarchies lists the mounted hierarchies, the v2 tree last. v1 controllers that are mounted together are one hierarchy.
 func hierarchies(h host.Cgroups) []Hierarchy {
 	var all []Hierarchy
 	for _, controller := range slices.Sorted(maps.Keys(h.V1)) {

@@ -12,20 +12,20 @@ import (
 	"berth/internal/step"
 )
 
-// Change is a step that sets a limit of a running node to another value. Its Undo gives back what the kernel had.
+// Change is a step that sets a limit of a running node to another value. Its Undo restores the kernel's old values.
 type Change struct {
 	Limit
-	From string  `json:"from"` // as the spec had it; "max" if it asked for no limit
-	Back []Write `json:"back"` // what the kernel had before the first write
+	From string  `json:"from"` // the old value in the spec; "max" if the spec had no limit
+	Back []Write `json:"back"` // the kernel's values before the first write
 }
 
-// Changes returns the steps that lead a running node from its old limits to the new ones: only what differs, in an
-// order that the kernel accepts. It is pure. A limit that is only in old is taken away.
+// Changes returns the steps that turn a running node's old limits into the new ones: only the differences, in an order
+// that the kernel accepts. It is pure. A limit that is only in old is removed.
 func Changes(old, new []*Limit) []step.Step {
 	var all []*Change
 	for _, o := range old {
 		n := find(new, o.Key)
-		if n == nil || !sameFiles(o, n) { // gone, or on another disk
+		if n == nil || !sameFiles(o, n) { // removed, or on another disk
 			all = append(all, &Change{Limit: o.cleared(), From: o.Asked})
 		}
 	}
@@ -47,8 +47,8 @@ func Changes(old, new []*Limit) []step.Step {
 	return steps
 }
 
-// swapFirst orders the v1 limits of memory and of memory with swap: the second may never be below the first, so it
-// is raised before, and lowered after it (mm/memcontrol-v1.c: EINVAL).
+// swapFirst orders the v1 limits of memory and of memory with swap. The second must never be below the first
+// (mm/memcontrol-v1.c: EINVAL), so it is raised before the first and lowered after it.
 func swapFirst(all []*Change, old, new []*Limit) {
 	memory := slices.IndexFunc(all, func(c *Change) bool { return c.Key == "memory.max" })
 	swap := slices.IndexFunc(all, func(c *Change) bool { return c.Key == "memory.swap" })
@@ -61,7 +61,7 @@ func swapFirst(all []*Change, old, new []*Limit) {
 	}
 }
 
-// memsw is the value of a limit of memory with swap; no limit is above all.
+// memsw returns the value of a limit of memory with swap. No limit counts as greater than any value.
 func memsw(l *Limit) uint64 {
 	if l == nil {
 		return 1 << 63
@@ -77,14 +77,14 @@ func find(limits []*Limit, key string) *Limit {
 	return nil
 }
 
-// sameFiles reports whether two limits write the same places.
+// sameFiles reports whether two limits write the same files, devices and parameters.
 func sameFiles(a, b *Limit) bool {
 	return slices.EqualFunc(a.Writes, b.Writes, func(x, y Write) bool {
 		return x.File == y.File && x.Device == y.Device && x.Param == y.Param
 	})
 }
 
-// cleared is the limit that takes l away.
+// cleared returns the limit that removes l.
 func (l *Limit) cleared() Limit {
 	c := *l
 	c.Asked, c.Writes = "max", slices.Clone(l.Writes)
@@ -103,12 +103,12 @@ func (c *Change) String() string {
 	return text + c.remark()
 }
 
-// Line is String without the note, and the note.
+// Line returns String's text without the note, and the note.
 func (c *Change) Line() (text, note string) {
 	return fmt.Sprintf("%s %s ⇒ %s: %s", c.Key, c.From, c.Asked, c.writes()), c.Note
 }
 
-// Prepare records what the kernel has now.
+// Prepare records the kernel's current values.
 func (c *Change) Prepare(context.Context) error {
 	c.Back = nil
 	for _, w := range c.Writes {
@@ -122,7 +122,7 @@ func (c *Change) Prepare(context.Context) error {
 	return nil
 }
 
-// Undo writes what the kernel had. A group that is gone has nothing to give back.
+// Undo writes the recorded values back. A group that no longer exists is no error.
 func (c *Change) Undo(context.Context) error {
 	for _, w := range slices.Backward(c.Back) {
 		if err := w.do(); err != nil && !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // as in Limit.Do

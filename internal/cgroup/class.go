@@ -13,29 +13,29 @@ import (
 	"berth/internal/vnode"
 )
 
-// Class is a step that sets what a class gives all its nodes together, in the group that is their parent: the kernel
-// shares between siblings only, so that is where they meet the host's services. The values are the same for every node
-// of the class, so that each may write them; they go with the group. Its Undo has nothing to do.
+// Class is a step that sets the values that all nodes of a class have together, in the group that is their parent. The
+// kernel shares between siblings only, so this group is what competes with the host's services. The values are the same
+// for every node of the class, so any of them may write them. They vanish with the group: Undo does nothing.
 type Class struct {
 	Name   string       `json:"name"` // the group's, relative to each hierarchy's mount
 	Values []ClassValue `json:"values"`
 }
 
-// ClassValue is one value of a class. A kernel may lack its file: what a class asks for is what it can have, unlike a
-// limit, which somebody asked for by name. What is lacking is shown.
+// ClassValue is one value of a class. The kernel may lack its file: a class takes what the kernel offers, unlike a
+// limit, which the user asked for by name. ShowClass shows what is missing.
 type ClassValue struct {
 	Key       string `json:"key"`       // "class.cpu"
 	Asked     string `json:"asked"`     // "idle"
 	Mechanism string `json:"mechanism"` // "cpu.idle"
 	On        string `json:"on,omitempty"`
 	Write     Write  `json:"write"`
-	Instead   *Write `json:"instead,omitempty"` // what comes next to it, where the file is lacking
+	Instead   *Write `json:"instead,omitempty"` // the nearest substitute, where the file is missing
 }
 
-// BFQ's greatest weight (block/bfq-iosched.h); its scale is 1..1000, 100 is normal.
+// maxBFQWeight is BFQ's greatest weight (block/bfq-iosched.h). The scale is 1..1000; 100 is normal.
 const maxBFQWeight = 1000
 
-// ClassStep returns the step for a node's class, nil for one that stands as every other.
+// ClassStep returns the step for a node's class; nil if the class has no group of its own or nothing to set.
 func ClassStep(n *vnode.Node, h host.Cgroups, groupPath string) *Class {
 	if n.Place() == "" {
 		return nil
@@ -47,7 +47,7 @@ func ClassStep(n *vnode.Node, h host.Cgroups, groupPath string) *Class {
 	return c
 }
 
-// StandingValues returns how this host gives a group a standing beside its siblings.
+// StandingValues returns the values by which this host gives a group a standing among its siblings.
 func StandingValues(s vnode.Standing, h host.Cgroups, groupPath string) []ClassValue {
 	var all []ClassValue
 	cpuV1 := h.Has("cpu") == "v1"
@@ -63,7 +63,7 @@ func StandingValues(s vnode.Standing, h host.Cgroups, groupPath string) []ClassV
 	}
 	switch {
 	case h.Has("cpu") == "":
-	case s.Idle: // since kernel 5.15, on both versions; before, the least weight comes next to it
+	case s.Idle: // since kernel 5.15, on both versions; on older kernels the least weight is the nearest
 		least := weight(1)
 		all = append(all, ClassValue{
 			Key: "class.cpu", Asked: "idle", Mechanism: "cpu.idle",
@@ -78,8 +78,8 @@ func StandingValues(s vnode.Standing, h host.Cgroups, groupPath string) []ClassV
 	return append(all, ioStanding(s, h, groupPath)...)
 }
 
-// ioStanding are the values for block devices: of every mechanism that the kernel has, because disks differ in which one
-// acts on them.
+// ioStanding returns the values for block devices. It covers every mechanism of the cgroup version, because disks
+// differ in which one acts on them.
 func ioStanding(s vnode.Standing, h host.Cgroups, groupPath string) []ClassValue {
 	var all []ClassValue
 	asked := "weight " + strconv.Itoa(s.IOWeight)
@@ -125,7 +125,7 @@ func (c *Class) String() string {
 	return strings.Join(text, " ") + " for all in " + c.Name
 }
 
-// Do writes the values that the kernel has.
+// Do writes the values whose files the kernel has.
 func (c *Class) Do(context.Context) error {
 	for _, v := range c.Values {
 		if err := v.do(); err != nil {
@@ -136,7 +136,7 @@ func (c *Class) Do(context.Context) error {
 	return nil
 }
 
-// Verify reads them back.
+// Verify reads the values back.
 func (c *Class) Verify(context.Context) error {
 	for _, v := range c.Values {
 		w, got, err := v.read()
@@ -150,7 +150,7 @@ func (c *Class) Verify(context.Context) error {
 	return nil
 }
 
-// Undo does nothing: the values go with the group.
+// Undo does nothing: the values vanish with the group.
 func (c *Class) Undo(context.Context) error { return nil }
 
 func (v *ClassValue) do() error {
@@ -164,7 +164,7 @@ func (v *ClassValue) do() error {
 	return nil
 }
 
-// read returns what is in force and the write that it is of; nil where the kernel has neither.
+// read returns the value in force and the write that it belongs to; nil where the kernel has neither file.
 func (v *ClassValue) read() (*Write, string, error) {
 	for _, w := range []*Write{&v.Write, v.Instead} {
 		if w == nil {
@@ -178,8 +178,8 @@ func (v *ClassValue) read() (*Write, string, error) {
 	return nil, "", nil
 }
 
-// NormalToBFQ reports whether BFQ takes a group for one of normal weight. It does so of every group that was there before its
-// module, whatever the group was given.
+// NormalToBFQ reports whether BFQ gives a group the normal weight. BFQ does so for every group that existed before its
+// module was loaded, whatever weight was written to the group.
 func NormalToBFQ(h host.Cgroups, path string) bool {
 	w := Write{File: filepath.Join(h.V2, path, "io.bfq.weight"), Device: "default"}
 	if h.Has("blkio") == "v1" {
@@ -189,7 +189,7 @@ func NormalToBFQ(h host.Cgroups, path string) bool {
 	return path != "" && err == nil && got == "100"
 }
 
-// ShowClass tells what a node has from its class: in the class's group, as the kernel has it now if live.
+// ShowClass returns what a node has from its class: the values of the class's group, read from the kernel if live.
 func ShowClass(n *vnode.Node, h host.Cgroups, groupPath string, live bool) ([]Shown, error) {
 	var all []Shown
 	if c := ClassStep(n, h, groupPath); c != nil {

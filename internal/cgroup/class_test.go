@@ -97,7 +97,7 @@ func TestNUMARefusals(t *testing.T) {
 	}
 }
 
-// TestSum draws two groups in one: the parent has what both protect.
+// TestSum makes two groups in a parent of plain files: the parent gets the sum of their protection.
 func TestSum(t *testing.T) {
 	top := t.TempDir()
 	file := func(parts ...string) string { return filepath.Join(append([]string{top}, parts...)...) }
@@ -124,13 +124,13 @@ func TestSum(t *testing.T) {
 			t.Errorf("%s to %s: the parent has %s, want %s", tt.group, tt.value, got, tt.want)
 		}
 	}
-	if err := (Write{File: file("berth/memory.low"), Value: "0", Sum: true}).do(); err != nil { // nothing is above
+	if err := (Write{File: file("berth/memory.low"), Value: "0", Sum: true}).do(); err != nil { // the parent is the root of the tree
 		t.Error(err)
 	}
 }
 
-// TestFileThatComesLate draws groups on v2 that were there before the module of BFQ, which brings a file to each of them
-// with 100 in it.
+// TestFileThatComesLate makes v2 groups of plain files that exist before BFQ's module is loaded. The module adds a file to
+// each group, with 100 in it.
 func TestFileThatComesLate(t *testing.T) {
 	h := host.Cgroups{V2: t.TempDir(), V2Controllers: []string{"cpu", "io"}}
 	write := func(group, name, text string) {
@@ -203,7 +203,7 @@ func TestFileThatComesLate(t *testing.T) {
 	}
 }
 
-// TestKernelClass gives a group of this host the standing of batch.
+// TestKernelClass gives a group of this host the values of class batch.
 func TestKernelClass(t *testing.T) {
 	h := thisHost(t)
 	c := ClassStep(&vnode.Node{Class: vnode.Batch}, h, newGroup(t, h)+"/x")

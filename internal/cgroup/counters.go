@@ -9,13 +9,13 @@ import (
 	"berth/internal/host"
 )
 
-// Unknown is a count that this host does not keep.
+// Unknown is the value of a count that this host does not keep.
 const Unknown = -1
 
-// Counters is what the kernel has counted of a group until now. A number that is not counted here is Unknown.
+// Counters is what the kernel has counted for a group so far. A number that is not counted here is Unknown.
 type Counters struct {
-	CPU       time.Duration // used
-	Throttled time.Duration // that it was kept from running by cpu.max, summed over CPUs
+	CPU       time.Duration // CPU time used
+	Throttled time.Duration // time that cpu.max kept it from running, summed over CPUs
 	Memory    int64         // bytes
 	MemoryMax int64         // bytes; Unknown where there is no limit
 	OOMKills  int64
@@ -24,7 +24,7 @@ type Counters struct {
 	Disks     []DiskCount // nil: not counted here
 }
 
-// Pressure is how long the group's tasks waited for what they lacked, since it was made (PSI, Linux 4.20, cgroup v2).
+// Pressure is how long the group's tasks have waited for resources since the group was made (PSI, Linux 4.20, cgroup v2).
 type Pressure struct {
 	CPU, Memory, IO Stall
 }
@@ -32,7 +32,7 @@ type Pressure struct {
 // Stall is time waited for one resource.
 type Stall struct {
 	Some time.Duration // at least one task waited
-	Full time.Duration // all that were not idle did
+	Full time.Duration // all tasks that were not idle waited
 }
 
 // DiskCount is what a group read from and wrote to one disk.
@@ -40,10 +40,10 @@ type DiskCount struct {
 	Major, Minor          uint32
 	ReadBytes, WriteBytes int64
 	ReadOps, WriteOps     int64
-	Waited                time.Duration // that requests were held back by weight; only iocost tells, if it is asked to (docs/top.md)
+	Waited                time.Duration // how long weights held requests back; only iocost counts it, if told to (docs/top.md)
 }
 
-// Meter reads the counters of many groups, again and again: each file once a reading, into one buffer.
+// Meter reads the counters of many groups repeatedly: each file once per reading, into one buffer.
 type Meter struct {
 	h    host.Cgroups
 	buf  []byte
@@ -51,12 +51,12 @@ type Meter struct {
 	bfq  bool
 }
 
-// NewMeter returns a meter. bfq: some disk here is scheduled by BFQ, which on cgroup v1 has counters of its own.
+// NewMeter returns a meter. bfq says that BFQ schedules some disk here; on cgroup v1 it has counters of its own.
 func NewMeter(h host.Cgroups, bfq bool) *Meter {
 	return &Meter{h: h, buf: make([]byte, 16<<10), bfq: bfq}
 }
 
-// Read reads the counters of a group. ok is false where there is no such group: nothing is counted of it.
+// Read reads the counters of a group. ok is false if the group does not exist.
 func (m *Meter) Read(group string) (c Counters, ok bool) {
 	c = Counters{
 		CPU: Unknown, Throttled: Unknown, Memory: Unknown, MemoryMax: Unknown, OOMKills: Unknown, PIDs: Unknown,
@@ -78,7 +78,7 @@ func (m *Meter) Read(group string) (c Counters, ok bool) {
 
 func noStall() Stall { return Stall{Unknown, Unknown} }
 
-// dir is where a controller's groups are: "" if nowhere.
+// dir returns the mount of the hierarchy that has a controller; "" if none has.
 func (m *Meter) dir(controller string) string {
 	switch v1 := v1Name(controller); {
 	case m.h.Has(v1) == "v1":
@@ -113,7 +113,8 @@ func (m *Meter) cpu(group string, c *Counters) {
 	})
 }
 
-// noLimit is the least that v1 shows for no limit of memory: the greatest number of whole pages.
+// noLimit is the least value that v1 shows for unlimited memory: the greatest multiple of the page size below 2^63, for
+// pages of 64 KiB.
 const noLimit = 1<<63 - 1<<16
 
 func (m *Meter) memory(group string, c *Counters) {
@@ -156,7 +157,7 @@ func (m *Meter) disks(group string, c *Counters) {
 	}
 }
 
-// diskFile reads a v1 file of "254:0 Read 4096" lines. Two may count the same I/O: the greater number holds.
+// diskFile reads a v1 file of "254:0 Read 4096" lines. Two files may count the same I/O: the greater number counts.
 func (m *Meter) diskFile(group, name string, c *Counters, at func(*DiskCount) (read, write *int64)) {
 	text := m.read(m.h.V1["blkio"], group, name)
 	c.counted(text)
@@ -166,7 +167,7 @@ func (m *Meter) diskFile(group, name string, c *Counters, at func(*DiskCount) (r
 		count, _ := word(rest)
 		major, minor, ok := deviceNumber(number)
 		if !ok {
-			continue // the sum of all
+			continue // the line with the total
 		}
 		read, write := at(c.disk(major, minor))
 		switch string(what) {
@@ -209,14 +210,14 @@ func (m *Meter) ioStat(group string, c *Counters) {
 	}
 }
 
-// counted notes that disks are counted here, if a file says so, were it empty.
+// counted notes that disks are counted here, if the file exists, even if it is empty.
 func (c *Counters) counted(text []byte) {
 	if text != nil && c.Disks == nil {
 		c.Disks = []DiskCount{}
 	}
 }
 
-// disk returns the entry of a disk, made if it is not there.
+// disk returns the entry of a disk, and adds it if it is missing.
 func (c *Counters) disk(major, minor uint32) *DiskCount {
 	for i := range c.Disks {
 		if d := &c.Disks[i]; d.Major == major && d.Minor == minor {
@@ -227,12 +228,12 @@ func (c *Counters) disk(major, minor uint32) *DiskCount {
 	return &c.Disks[len(c.Disks)-1]
 }
 
-// stall reads a pressure file: "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", the same of full; µs.
+// stall reads a pressure file: "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", then the same for full. total is in µs.
 func (m *Meter) stall(group, name string) Stall {
 	return parseStall(m.read(m.h.V2, group, name))
 }
 
-// HostPressure reads how long anything on the host waited, from the folder of PSI ("/proc/pressure").
+// HostPressure reads how long the tasks of the whole host have waited, from the folder of PSI ("/proc/pressure").
 func (m *Meter) HostPressure(dir string) Pressure {
 	return Pressure{parseStall(m.read(dir, "", "cpu")), parseStall(m.read(dir, "", "memory")), parseStall(m.read(dir, "", "io"))}
 }
@@ -254,7 +255,7 @@ func parseStall(text []byte) Stall {
 	return s
 }
 
-// number reads a file of one number; "max" and what cannot be read are Unknown.
+// number reads a file of one number; "max" and a file that cannot be read are Unknown.
 func (m *Meter) number(dir, group, name string) int64 {
 	return decimal(bytes.TrimSpace(m.read(dir, group, name)))
 }
@@ -268,8 +269,8 @@ func (m *Meter) each(dir, group, name string, f func(key, value []byte)) {
 	}
 }
 
-// read returns a control file's text, good until the next read; nil if it cannot be read. os.ReadFile would cost three
-// times as much: it asks for the size, and offers the file to the poller.
+// read returns the text of a control file, valid until the next read; nil if it cannot be read. os.ReadFile would take
+// three times as long: it also asks for the size and registers the file with the poller.
 func (m *Meter) read(dir, group, name string) []byte {
 	m.path = append(m.path[:0], dir...)
 	for _, part := range []string{group, name} {
@@ -283,7 +284,7 @@ func (m *Meter) read(dir, group, name string) []byte {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	for {
-		n, err := unix.Pread(fd, m.buf, 0) // the kernel writes a control file whole, if there is room
+		n, err := unix.Pread(fd, m.buf, 0) // the kernel returns a control file whole if the buffer is large enough
 		if err != nil {
 			return nil
 		}
@@ -303,7 +304,7 @@ func word(line []byte) (first, rest []byte) {
 	return line, nil
 }
 
-// decimal reads a whole number; what is none is Unknown.
+// decimal reads a whole number; any other text is Unknown.
 func decimal(text []byte) int64 {
 	var n int64
 	if len(text) == 0 {

@@ -12,7 +12,7 @@ import (
 	"berth/internal/host"
 )
 
-// tree writes files below a folder of the test's.
+// tree writes files below a temporary folder of the test.
 func tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func tree(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// v2Group are the counters of a group as a 6.12 kernel writes them, with iocost's debug statistics on.
+// v2Group returns the counters of a group as a 6.12 kernel writes them, with iocost's debug statistics on.
 func v2Group() map[string]string {
 	return map[string]string{
 		"cpu.stat":        "usage_usec 1500\nuser_usec 1000\nnr_throttled 3\nthrottled_usec 250\n",
@@ -100,7 +100,7 @@ func TestMeterV1(t *testing.T) {
 	}
 }
 
-// TestMeterOfRoot reads this host's own counters, whatever it has.
+// TestMeterOfRoot reads this host's own counters, whichever it has.
 func TestMeterOfRoot(t *testing.T) {
 	h, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -115,7 +115,7 @@ func TestMeterOfRoot(t *testing.T) {
 	}
 }
 
-// BenchmarkMeter reads 1,000 groups, of plain files: the kernel's own cost comes on top (TestTopOfManyGroups).
+// BenchmarkMeter reads 1,000 groups of plain files. The kernel's own cost is not included (see TestTopOfManyGroups).
 func BenchmarkMeter(b *testing.B) {
 	files := map[string]string{}
 	for i := range 1000 {

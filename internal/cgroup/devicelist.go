@@ -73,8 +73,8 @@ func parseRule(text string) (deviceRule, error) {
 	return r, nil
 }
 
-// deviceRules returns the rules of the standard devices and those listed, in order, one for each number: the kernel asks
-// for all that an open needs at once.
+// deviceRules returns the rules for the standard devices and those in allow, sorted. There is one rule for each device
+// number, because a single rule must allow all accesses that one open asks for.
 func deviceRules(allow []string) ([]deviceRule, error) {
 	var all []deviceRule
 	for _, text := range slices.Concat(standardDevices(), allow) {
@@ -87,7 +87,7 @@ func deviceRules(allow []string) ([]deviceRule, error) {
 	return sortRules(all), nil
 }
 
-// same reports whether two rules are of one number.
+// same reports whether two rules are for the same device number.
 func (r deviceRule) same(o deviceRule) bool {
 	r.access, o.access = 0, 0
 	return r == o
@@ -114,7 +114,7 @@ func ruleTexts(all []deviceRule) string {
 	return strings.Join(texts, ", ")
 }
 
-// readDevices reads a v1 group's list. One that is open to all devices is an error.
+// readDevices reads the list of a v1 group. A list that allows all devices is an error.
 func readDevices(dir string) ([]deviceRule, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "devices.list"))
 	if err != nil {
@@ -131,7 +131,7 @@ func readDevices(dir string) ([]deviceRule, error) {
 	return sortRules(all), nil
 }
 
-// writeDevices makes a v1 group's list what the rules say. What stays is never closed meanwhile.
+// writeDevices makes the list of a v1 group equal to rules. Access that stays allowed is never interrupted.
 func writeDevices(dir string, rules []deviceRule) error {
 	write := func(name string, r deviceRule) error {
 		if r.access == 0 {
@@ -143,7 +143,7 @@ func writeDevices(dir string, rules []deviceRule) error {
 		return nil
 	}
 	now, err := readDevices(dir)
-	if err != nil { // open to all: as a new group is
+	if err != nil { // all devices are allowed, as in a new group
 		if err := os.WriteFile(filepath.Join(dir, "devices.deny"), []byte("a"), 0); err != nil {
 			return fmt.Errorf("close the devices of the node: %w", err)
 		}

@@ -12,9 +12,9 @@ import (
 	"berth/internal/step"
 )
 
-// Devices is a step that closes a group to all but the standard devices and those listed: by its device cgroup on v1,
-// by a program on v2, where it takes the place of the runtime's. Both go with the group. It must come before the node's
-// command starts, and on v1 before the node has groups of its own (the kernel refuses to close a group that has any).
+// Devices is a step that denies a group all devices but the standard ones and those listed: by the device controller on v1, by a
+// BPF program on v2, which replaces the runtime's. Both vanish with the group. The step must come before the node's command
+// starts, and on v1 before the node has groups of its own: the kernel refuses to restrict a group that has children.
 type Devices struct {
 	Dir   string   `json:"dir"`
 	V2    bool     `json:"v2,omitempty"`
@@ -32,7 +32,7 @@ func DevicesStep(h host.Cgroups, path string) *Devices {
 	return nil
 }
 
-// By names what honours the list, as berth show prints it.
+// By returns the mechanism that enforces the list, as berth show prints it.
 func (d *Devices) By() string {
 	if d.V2 {
 		return "device program"
@@ -40,8 +40,8 @@ func (d *Devices) By() string {
 	return "devices.allow"
 }
 
-// standardDevices are what every node has: null, zero, full, random, urandom, tty, console, ptmx and the terminals. No
-// letter m: a node makes no device nodes.
+// standardDevices returns the rules for what every node has: null, zero, full, random, urandom, tty, console, ptmx and
+// the terminals. They lack the letter m: a node makes no device nodes.
 func standardDevices() []string {
 	return []string{
 		"c 1:3 rw", "c 1:5 rw", "c 1:7 rw", "c 1:8 rw", "c 1:9 rw", "c 5:0 rw", "c 5:1 rw", "c 5:2 rw", "c 136:* rw",
@@ -59,7 +59,7 @@ func (d *Devices) String() string {
 	return "closed but for the standard devices and " + strings.Join(d.Allow, ", ")
 }
 
-// Do makes the group's list this one, whatever it was.
+// Do replaces the group's list by this one.
 func (d *Devices) Do(context.Context) error {
 	rules, err := deviceRules(d.Allow)
 	if err != nil {
@@ -71,10 +71,10 @@ func (d *Devices) Do(context.Context) error {
 	return writeDevices(d.Dir, rules)
 }
 
-// Verify reads the list back: nothing but what was allowed.
+// Verify checks that the group allows the listed devices and no others.
 func (d *Devices) Verify(context.Context) error { return d.Holds() }
 
-// Holds says why the group does not let through what the list says and nothing else; nil if it does.
+// Holds returns an error if the group does not allow exactly the listed devices.
 func (d *Devices) Holds() error {
 	rules, err := deviceRules(d.Allow)
 	if err != nil {
@@ -93,13 +93,13 @@ func (d *Devices) Holds() error {
 	return nil
 }
 
-// Undo has nothing to do: the rules go with the group.
+// Undo does nothing: the rules vanish with the group.
 func (d *Devices) Undo(context.Context) error { return nil }
 
-// DevicesChange is a step that gives a running node's group another list.
+// DevicesChange is a step that gives a running node's group another device list.
 type DevicesChange struct {
 	Devices
-	Old []string `json:"old,omitempty"` // the list that Undo gives back
+	Old []string `json:"old,omitempty"` // the list that Undo restores
 }
 
 // Kind is "cgroup.devices_change".
@@ -120,14 +120,14 @@ func (d *DevicesChange) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// Do makes the list the new one.
+// Do sets the new list.
 func (d *DevicesChange) Do(ctx context.Context) error {
 	err := d.Devices.Do(ctx)
 	step.Fault("devices changed")
 	return err
 }
 
-// Undo gives the old list back. A group that is gone has nothing to give back.
+// Undo restores the old list. A group that no longer exists is no error.
 func (d *DevicesChange) Undo(ctx context.Context) error {
 	if _, err := os.Stat(d.Dir); os.IsNotExist(err) {
 		return nil

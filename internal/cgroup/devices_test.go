@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// opens runs a shell in a group and says of each device whether it can be opened as asked: "r /dev/zero".
+// opens runs a shell in a group and returns for each device whether it can be opened as asked, such as "r /dev/zero".
 func opens(t *testing.T, dir string, asked ...string) map[string]bool {
 	t.Helper()
 	var script strings.Builder
@@ -36,8 +36,8 @@ func opens(t *testing.T, dir string, asked ...string) map[string]bool {
 	return got
 }
 
-// TestKernelDevices: what is not listed cannot be opened, not even by the host's root; what is listed later can, and no
-// longer once it is struck off. On both versions, and each change in one step.
+// TestKernelDevices: devices that are not listed cannot be opened, even by the host's root. A device added to the list can
+// be opened until it is removed again. This holds on both cgroup versions, and each change is one step.
 func TestKernelDevices(t *testing.T) {
 	h := thisHost(t)
 	versions := map[string]func(t *testing.T) Devices{
@@ -83,7 +83,7 @@ func TestKernelDevices(t *testing.T) {
 			read := &DevicesChange{Devices: Devices{Dir: d.Dir, V2: d.V2, Allow: []string{"b 7:0 r", "b 7:1 rw"}}}
 			do(t, read)
 			look("two more", want(true, false, true))
-			do(t, read) // again: as a keeper does that was killed
+			do(t, read) // again, as after a keeper that was killed
 			look("again", want(true, false, true))
 
 			write := &DevicesChange{Devices: Devices{Dir: d.Dir, V2: d.V2, Allow: []string{"b 7:0 r", "b 7:0 w"}}, Old: read.Allow}
@@ -100,7 +100,7 @@ func TestKernelDevices(t *testing.T) {
 	}
 }
 
-// TestForeignProgram: Berth replaces the one program of a group, and says so where there are more.
+// TestForeignProgram: Berth replaces the only program of a group, and returns an error if there are more.
 func TestForeignProgram(t *testing.T) {
 	h := thisHost(t)
 	if h.V2 == "" {

@@ -16,17 +16,17 @@ import (
 	"berth/internal/refuse"
 )
 
-// Enable is a step that makes v2 groups above the nodes' parent hand controllers on to their children. Its Undo leaves
-// them on: what others have put beside the nodes may rely on them by then, and taking a controller away would drop
-// others' limits without a word. Was tells what was on before.
+// Enable is a step that makes the v2 groups above the nodes' parent enable controllers for their children. Its Undo
+// leaves them enabled: groups beside the nodes may rely on them by then, and disabling a controller would silently drop
+// their limits. Was records what was enabled before.
 type Enable struct {
 	Mount       string              `json:"mount"`
 	Groups      []string            `json:"groups"` // relative to Mount, the root ("") first
 	Controllers []string            `json:"controllers"`
-	Was         map[string][]string `json:"was,omitempty"` // group to what it handed on before
+	Was         map[string][]string `json:"was,omitempty"` // group to the controllers that it had enabled before
 }
 
-// enable returns the step that a group at path needs, nil if it needs none.
+// enable returns the step that a group at groupPath needs; nil if it needs none.
 func enable(h host.Cgroups, groupPath string) *Enable {
 	need := usedOf(h)
 	if h.V2 == "" || len(need) == 0 {
@@ -37,13 +37,13 @@ func enable(h host.Cgroups, groupPath string) *Enable {
 	if len(missing) == 0 && len(groups) == 1 {
 		return nil
 	}
-	if len(groups) > 1 { // only the root's are known beforehand
+	if len(groups) > 1 { // h.V2Enabled is of the root only
 		missing = usedOf(h)
 	}
 	return &Enable{Mount: h.V2, Groups: groups, Controllers: missing}
 }
 
-// above lists the groups above the parent of a node's group, the root ("") first: these were there before.
+// above lists the groups above the parent of a node's group, the root ("") first. These exist already.
 func above(groupPath string) []string {
 	groups := []string{""}
 	for i, c := range path.Dir(groupPath) {
@@ -66,7 +66,7 @@ func (e *Enable) String() string {
 	return strings.Join(e.Controllers, " ") + " for the groups in " + strings.Join(dirs, ", ") + " (stays on)"
 }
 
-// Prepare records what is on.
+// Prepare records which controllers are enabled.
 func (e *Enable) Prepare(context.Context) error {
 	e.Was = map[string][]string{}
 	for _, g := range e.Groups {
@@ -79,7 +79,7 @@ func (e *Enable) Prepare(context.Context) error {
 	return nil
 }
 
-// Do switches on what is off.
+// Do enables the controllers that are not enabled yet.
 func (e *Enable) Do(context.Context) error {
 	for _, g := range e.Groups {
 		if err := handOn(filepath.Join(e.Mount, g), e.Controllers); err != nil {
@@ -89,7 +89,7 @@ func (e *Enable) Do(context.Context) error {
 	return nil
 }
 
-// Verify reads back that all are on.
+// Verify checks that all controllers are enabled.
 func (e *Enable) Verify(context.Context) error {
 	for _, g := range e.Groups {
 		now, err := handedOn(filepath.Join(e.Mount, g))
@@ -105,16 +105,16 @@ func (e *Enable) Verify(context.Context) error {
 	return nil
 }
 
-// Undo leaves the controllers on.
+// Undo leaves the controllers enabled.
 func (e *Enable) Undo(context.Context) error { return nil }
 
-// handedOn returns the controllers that a v2 group hands on to its children.
+// handedOn returns the controllers that a v2 group enables for its children.
 func handedOn(dir string) ([]string, error) {
 	text, err := readFile(filepath.Join(dir, "cgroup.subtree_control"))
 	return strings.Fields(text), err
 }
 
-// handOn makes a v2 group hand controllers on.
+// handOn makes a v2 group enable controllers for its children.
 func handOn(dir string, controllers []string) error {
 	now, err := handedOn(dir)
 	if err != nil {
@@ -137,7 +137,7 @@ func handOn(dir string, controllers []string) error {
 	return err
 }
 
-// handOnAll makes a v2 group hand on those of the controllers that it has itself. One that it lacks fails the limits
+// handOnAll is handOn for those of the controllers that the group has itself. A missing controller fails the limits
 // that need it, not the group.
 func handOnAll(dir string, controllers []string) error {
 	text, err := readFile(filepath.Join(dir, "cgroup.controllers"))
@@ -148,15 +148,15 @@ func handOnAll(dir string, controllers []string) error {
 	return handOn(dir, slices.DeleteFunc(slices.Clone(controllers), func(c string) bool { return !slices.Contains(has, c) }))
 }
 
-// Delegate is a step that lets a node's root arrange groups of its own inside the node's v2 group. The limits stay the
-// host's: their files keep their owner. On v1 nothing is delegated: its controllers are not safe to hand out.
+// Delegate is a step that lets a node's root manage groups of its own inside the node's v2 group. The limits stay the
+// host's: their files keep their owner. On v1 nothing is delegated, because that is not safe with its controllers.
 type Delegate struct {
 	Dir string `json:"dir"`
 	UID uint32 `json:"uid"` // the node's root, as the host sees it
 	GID uint32 `json:"gid"`
 }
 
-// DelegateStep returns the step for an init system in a node whose root has these ids on the host, nil on a host
+// DelegateStep returns the step for a node with an init system, whose root has these ids on the host; nil on a host
 // without a v2 tree.
 func DelegateStep(h host.Cgroups, path string, uid, gid uint32) *Delegate {
 	if h.V2 == "" {
@@ -165,8 +165,7 @@ func DelegateStep(h host.Cgroups, path string, uid, gid uint32) *Delegate {
 	return &Delegate{Dir: V2Dir(h, path), UID: uid, GID: gid}
 }
 
-// delegated are the files that the kernel lists in /sys/kernel/cgroup/delegate and that only arrange processes; "" is
-// the folder itself.
+// delegated returns the files of /sys/kernel/cgroup/delegate that only arrange processes; "" is the folder itself.
 func delegated() []string {
 	return []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"}
 }
@@ -187,7 +186,7 @@ func (d *Delegate) Do(context.Context) error {
 	return nil
 }
 
-// Verify reads the owner back.
+// Verify checks the files' owner.
 func (d *Delegate) Verify(context.Context) error {
 	for _, name := range delegated() {
 		var st unix.Stat_t
@@ -202,5 +201,5 @@ func (d *Delegate) Verify(context.Context) error {
 	return nil
 }
 
-// Undo does nothing: the files go with their group.
+// Undo does nothing: the files vanish with their group.
 func (d *Delegate) Undo(context.Context) error { return nil }

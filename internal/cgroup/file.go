@@ -13,13 +13,13 @@ import (
 	"berth/internal/refuse"
 )
 
-// writeFile writes text to a control file in one write, as the kernel wants it. The error shows the file, the text and
-// the kernel's answer.
+// writeFile writes text to a control file with one write call, as the kernel requires. The error shows the file, the
+// text and the kernel's answer.
 func writeFile(file, text string) error {
 	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.Write(fd, []byte(text))
-		_ = unix.Close(fd) // the kernel answered the write; closing a control file says nothing
+		_ = unix.Close(fd) // the write reports all errors
 	}
 	if err != nil {
 		return fmt.Errorf("write %q to %s: %w", strings.TrimSpace(text), file, err)
@@ -27,7 +27,7 @@ func writeFile(file, text string) error {
 	return nil
 }
 
-// readFile reads a control file, without the white space around it.
+// readFile reads a control file and trims the white space around its text.
 func readFile(file string) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -36,11 +36,11 @@ func readFile(file string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// gone reports whether err says that a file or its group is not there (any more): a control file that was open while
+// gone reports whether err says that a file or its group does not exist (any more). A control file that was open while
 // its group was removed answers ENODEV.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
-// lacking turns "no such file" into a refusal, where the group is there and only the kernel lacks the control file.
+// lacking turns "no such file" into a refusal if the group exists, so that only the kernel can lack the control file.
 func lacking(file string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -51,8 +51,8 @@ func lacking(file string, err error) error {
 	return refuse.Cannotf("", "this kernel offers no %s: %w", filepath.Base(file), err)
 }
 
-// inode returns what identifies a group: the kernel numbers groups upwards and never reuses one. ok is false if there
-// is no such folder, children false if there is no group inside.
+// inode returns the number that identifies a group: the kernel numbers groups upwards and never reuses a number. ok is
+// false if the folder does not exist, children if the group contains no other group.
 func inode(dir string) (ino uint64, children, ok bool, err error) {
 	var st unix.Stat_t
 	err = unix.Stat(dir, &st)

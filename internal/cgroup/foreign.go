@@ -15,8 +15,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// Foreign is a step that gives a group that is not Berth's own another standing. Its Undo gives back what the kernel
-// had, to that group alone: one that was made again at the same path is another's.
+// Foreign is a step that changes the standing of a group that is not Berth's own. Its Undo restores the kernel's old
+// values, but only in that very group: a group made later at the same path is another's.
 type Foreign struct {
 	Path   string         `json:"path"`
 	Values []ForeignValue `json:"values"`
@@ -25,19 +25,19 @@ type Foreign struct {
 // ForeignValue is one value of a group that is not Berth's.
 type ForeignValue struct {
 	ClassValue
-	Back   string `json:"back"`             // what the kernel had before
+	Back   string `json:"back"`             // the kernel's value before
 	Inode  uint64 `json:"inode"`            // of the group
-	Lacked bool   `json:"lacked,omitempty"` // the kernel had no such file before: an engine may bring it, see Fill
+	Lacked bool   `json:"lacked,omitempty"` // the kernel had no such file before; an I/O engine may bring it, see Fill
 }
 
-// ForeignStep returns the step that gives a group a standing, as far as the kernel has the files for it or may get them,
-// which it looks at: nil if it has none of them.
+// ForeignStep returns the step that gives a group a standing. It looks which control files exist: files that may appear
+// later are included, but the step is nil if none exists now.
 func ForeignStep(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes) *Foreign {
 	f, has := &Foreign{Path: path}, false
 	for _, v := range standingWith(s, h, path, low) {
 		_, err := os.Stat(v.Write.File)
 		has = has || err == nil
-		if _, _, there, _ := inode(filepath.Dir(v.Write.File)); there { // in this hierarchy
+		if _, _, there, _ := inode(filepath.Dir(v.Write.File)); there { // the group is in this hierarchy
 			f.Values = append(f.Values, ForeignValue{ClassValue: v, Lacked: err != nil})
 		}
 	}
@@ -47,7 +47,7 @@ func ForeignStep(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes)
 	return f
 }
 
-// standingWith is a standing, and memory of the group that is protected, which cgroup v2 alone can.
+// standingWith returns the values of a standing and, on cgroup v2, one that protects low bytes of the group's memory.
 func standingWith(s vnode.Standing, h host.Cgroups, path string, low vnode.Bytes) []ClassValue {
 	all := StandingValues(s, h, path)
 	if low == 0 || h.Has("memory") != "v2" {
@@ -74,7 +74,7 @@ func (f *Foreign) String() string {
 	return strings.Join(text, " ") + " in " + f.Path
 }
 
-// Prepare records what the kernel has.
+// Prepare records the kernel's values.
 func (f *Foreign) Prepare(context.Context) error {
 	for i := range f.Values {
 		v := &f.Values[i]
@@ -103,8 +103,8 @@ func (f *Foreign) Do(context.Context) error {
 	return nil
 }
 
-// Fill writes the values whose files were lacking and are there now, with what every group has. What has another value is
-// left alone: somebody else may have chosen it.
+// Fill writes the values whose files were missing before, exist now, and still have the default value. Any other value
+// is left alone: somebody else may have chosen it.
 func (f *Foreign) Fill() error {
 	for _, v := range f.Values {
 		got, err := v.Write.effect()
@@ -118,7 +118,7 @@ func (f *Foreign) Fill() error {
 	return nil
 }
 
-// Verify reads them back.
+// Verify reads the values back.
 func (f *Foreign) Verify(context.Context) error {
 	for _, v := range f.Values {
 		got, err := v.Write.effect()
@@ -135,7 +135,7 @@ func (f *Foreign) Verify(context.Context) error {
 	return nil
 }
 
-// Undo writes what was.
+// Undo writes the recorded values back.
 func (f *Foreign) Undo(context.Context) error {
 	var failed error
 	for _, v := range slices.Backward(f.Values) {
@@ -153,7 +153,7 @@ func (f *Foreign) Undo(context.Context) error {
 	return failed
 }
 
-// Show tells what is in force. A group that is gone has nothing.
+// Show returns the values in force. A group that no longer exists has none.
 func (f *Foreign) Show() []Shown {
 	values := make([]ClassValue, len(f.Values))
 	for i, v := range f.Values {
@@ -162,7 +162,7 @@ func (f *Foreign) Show() []Shown {
 	return showValues(values)
 }
 
-// Show tells what is in force in the group, of what its kernel has. A group that is gone has nothing.
+// Show returns the values in force in the group. A group that no longer exists has none.
 func (c *Class) Show() []Shown { return showValues(c.Values) }
 
 func showValues(values []ClassValue) []Shown {

@@ -10,7 +10,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestKernelForeign gives a group that another made a standing, and gives back what it had.
+// TestKernelForeign gives a standing to a group that is not Berth's own, and restores the old values.
 func TestKernelForeign(t *testing.T) {
 	h := thisHost(t)
 	path := newGroup(t, h)
@@ -41,8 +41,8 @@ func TestKernelForeign(t *testing.T) {
 	}
 }
 
-// TestKernelAdopt moves a process and its child to a group of their own, and back; a third one that the process starts
-// there goes with it.
+// TestKernelAdopt moves a process and its child to a group of their own, and back. A third process that the first one
+// starts there moves back with them.
 func TestKernelAdopt(t *testing.T) {
 	h := thisHost(t)
 	cmd := exec.Command("sh", "-c", "sleep 1000 & read x; sleep 1001 & wait")
@@ -65,7 +65,7 @@ func TestKernelAdopt(t *testing.T) {
 			}
 		}
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // that it was killed is no news
+		_ = cmd.Wait() // the error only says that it was killed
 	})
 	before, err := GroupsOf(h, first[1])
 	must(t, err)

@@ -17,14 +17,14 @@ import (
 	"berth/internal/step"
 )
 
-// Group is a step that makes a node's group in every hierarchy, and the parent that all nodes share where it is not
-// there yet. Its Undo kills what runs in the group, removes it, and removes the parent with the last node.
+// Group is a step that makes a node's group in every hierarchy, and the parent of all nodes if it is missing. Its Undo
+// kills the processes in the group and removes it; the parent goes with the last node.
 type Group struct {
 	Path string      `json:"path"` // PARENT/NAME, in every hierarchy
-	In   []Hierarchy `json:"in"`   // Do fills in the inodes; 0: not made, or made by a process that was killed before it could tell
+	In   []Hierarchy `json:"in"`   // Do fills in the inodes; 0: not made, or made by a process that was killed before it recorded the inode
 }
 
-// groupSteps returns the steps that make the group: controllers on, then the group itself.
+// groupSteps returns the steps that enable the controllers and make the group.
 func groupSteps(h host.Cgroups, path string) ([]step.Step, error) {
 	in := hierarchies(h)
 	if len(in) == 0 {
@@ -49,8 +49,8 @@ func (g *Group) String() string {
 	return g.Path + " in " + strings.Join(names, " ")
 }
 
-// Prepare refuses a group that is there already: it would not be this node's. From then on, a group at the path that
-// has no inode in the journal is one that Do made.
+// Prepare refuses a group that exists already: it would not be this node's. After Prepare, a group at the path that has no
+// inode in the journal is one that Do made.
 func (g *Group) Prepare(context.Context) error {
 	for _, h := range g.In {
 		dir := filepath.Join(h.Mount, g.Path)
@@ -79,10 +79,10 @@ func (g *Group) Do(context.Context) error {
 	return nil
 }
 
-// tries bounds how often a parent is made anew that the end of another node removes at the same moment.
+// tries bounds how often a parent is made again because another node's end removes it at the same moment.
 const tries = 100
 
-// make makes the parent, if it is not there, and the group in one hierarchy.
+// make makes the group in one hierarchy, and its parent if that is missing.
 func (h *Hierarchy) make(path string) error {
 	group := filepath.Join(h.Mount, path)
 	var err error
@@ -130,7 +130,7 @@ func (h *Hierarchy) tryMake(parent, group string) error {
 	return nil
 }
 
-// fromParent fills an empty v1 cpuset from its parent: no process can enter an empty one.
+// fromParent fills an empty v1 cpuset with its parent's values: no process can enter an empty one.
 func fromParent(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		w := Write{File: filepath.Join(dir, name), Value: asParent}
@@ -146,7 +146,7 @@ func fromParent(dir string) error {
 	return nil
 }
 
-// useHierarchy makes a limit hold for the groups inside too; kernels since 5.11 always do.
+// useHierarchy makes a v1 memory limit hold for the groups inside too; kernels since 5.11 always do so.
 func useHierarchy(dir string) error {
 	file := filepath.Join(dir, "memory.use_hierarchy")
 	if now, err := readFile(file); err != nil || now != "0" {
@@ -155,7 +155,7 @@ func useHierarchy(dir string) error {
 	return writeFile(file, "1")
 }
 
-// Verify checks that every group is there and ours.
+// Verify checks that every group exists and is the one that Do made.
 func (g *Group) Verify(context.Context) error {
 	for _, h := range g.In {
 		dir := filepath.Join(h.Mount, g.Path)
@@ -170,8 +170,8 @@ func (g *Group) Verify(context.Context) error {
 	return nil
 }
 
-// Undo kills what is left in the group, removes it with the groups inside it, and the parent if no other node is in it.
-// A folder whose inode is another's stays.
+// Undo kills the processes left in the group and removes it with the groups inside it, then the parent if no other node is
+// in it. A folder with another inode is another's and stays.
 func (g *Group) Undo(ctx context.Context) error {
 	ctx, cancel := patience(ctx)
 	defer cancel()
@@ -189,7 +189,7 @@ func (g *Group) Undo(ctx context.Context) error {
 		}
 		if len(pids) > 0 {
 			err = kill(ctx, left)
-		} else { // the last process is still on its way out
+		} else { // the last process is still exiting
 			err = pause(ctx, time.Millisecond)
 		}
 		if err != nil {
@@ -199,11 +199,11 @@ func (g *Group) Undo(ctx context.Context) error {
 	if parent := path.Dir(g.Path); parent != "." {
 		step.Fault("cgroup removed")
 		for _, h := range g.In {
-			// busy or not empty: another node is in it; gone: it was the other's to remove
+			// Rmdir fails if another node is in the parent, or if another node's end has removed the parent.
 			dir := filepath.Join(h.Mount, parent)
 			if unix.Rmdir(dir) != nil && h.V2 {
 				for _, name := range protections() {
-					_ = sumIn(dir, name) // the parent may protect too much until the next one sets it
+					_ = sumIn(dir, name) // after an error the parent protects too much until the next sum
 				}
 			}
 		}
@@ -211,7 +211,7 @@ func (g *Group) Undo(ctx context.Context) error {
 	return nil
 }
 
-// remove removes the group where nothing runs in it, and returns the places where it stays busy.
+// remove removes the group where nothing runs in it, and returns the places where it is busy.
 func (g *Group) remove() ([]place, error) {
 	var left []place
 	for _, h := range g.In {

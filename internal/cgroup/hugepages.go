@@ -10,12 +10,12 @@ import (
 	"berth/internal/vnode"
 )
 
-// CheckHugePages refuses more huge pages than the host has free now, beside those that the node may use already. They
-// are not set aside for the node: what is free at its start may be another's later.
+// CheckHugePages refuses more huge pages than the host has free now, apart from those that the node may use already (has).
+// They are not reserved for the node: another process may take them later.
 func CheckHugePages(want, has vnode.HugePages, h host.Cgroups) error {
 	for _, size := range slices.Sorted(maps.Keys(want)) {
 		if !slices.Contains(h.HugePages, int64(size)) {
-			continue // refused as a limit, with the sizes that there are
+			continue // refused as a limit, with the sizes that this host has
 		}
 		more, free := want[size]-has[size], vnode.Bytes(h.HugeFree[int64(size)])
 		if more <= free {
@@ -26,7 +26,7 @@ func CheckHugePages(want, has vnode.HugePages, h host.Cgroups) error {
 	return nil
 }
 
-// reserve is how the host gets more huge pages of a size.
+// reserve says how the host gets more huge pages of a size.
 func reserve(size, lack vnode.Bytes) string {
 	return fmt.Sprintf("reserve more: add %d to the number in /sys/kernel/mm/hugepages/hugepages-%dkB/nr_hugepages", lack/size, size>>10)
 }

@@ -22,7 +22,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// These tests run on the kernel of this host, in groups below a parent of this test process's own.
+// These tests run on the kernel of this host, in groups below a parent of their own.
 
 func thisHost(t *testing.T) host.Cgroups {
 	t.Helper()
@@ -34,7 +34,7 @@ func thisHost(t *testing.T) host.Cgroups {
 	if len(h.V1) == 0 && h.V2 == "" {
 		t.Skip("no cgroup hierarchy is mounted")
 	}
-	if h.V2 != "" { // what the steps switch on there is given back, unless another test needs it by then
+	if h.V2 != "" { // controllers that the steps enable there are disabled again, unless another test needs them by then
 		root := filepath.Join(h.V2, "cgroup.subtree_control")
 		t.Cleanup(func() {
 			for _, c := range usedOf(h) {
@@ -56,7 +56,7 @@ func must(t *testing.T, err error) {
 
 func testParent() string { return fmt.Sprintf("berth-test-%d", os.Getpid()) }
 
-// do runs a step as the node package does, through its journal record.
+// do runs a step as package node does, through its journal record.
 func do(t *testing.T, s step.Step) {
 	t.Helper()
 	ctx := t.Context()
@@ -79,7 +79,7 @@ func do(t *testing.T, s step.Step) {
 	must(t, err)
 }
 
-// nothingLeft checks at the end that no hierarchy has the parent any more.
+// nothingLeft checks at the end that no hierarchy still has the parent.
 func nothingLeft(t *testing.T, h host.Cgroups, parent string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -135,7 +135,7 @@ func TestKernelLimits(t *testing.T) {
 	}
 	if h.V1Swap {
 		n.Memory.Swap = ptr(vnode.Bytes(5000))
-		want["memory.swap"] = "97660KiB with memory" // both rounded down together
+		want["memory.swap"] = "97660KiB with memory" // the sum is rounded down
 	}
 	if h.Has("hugetlb") != "" && slices.Contains(h.HugePages, 2<<20) {
 		n.HugePages = vnode.HugePages{2 << 20: 5_000_000}
@@ -155,7 +155,7 @@ func TestKernelLimits(t *testing.T) {
 		}
 	}
 
-	// another hand changes one: it shows, and Verify says so
+	// another writer changes one limit: Read shows it, and Verify fails
 	pids := find(limits, "pids")
 	if pids == nil {
 		return
@@ -169,7 +169,7 @@ func TestKernelLimits(t *testing.T) {
 	}
 }
 
-// dropUnmounted takes out of a node what this host's hierarchies lack.
+// dropUnmounted removes from a node the limits whose controllers this host lacks.
 func dropUnmounted(t *testing.T, n *vnode.Node, h host.Cgroups) {
 	t.Helper()
 	for controller, drop := range map[string]func(){
@@ -237,7 +237,7 @@ func TestKernelChanges(t *testing.T) {
 	}
 }
 
-// contents reads all files of the limits that Berth sets.
+// contents reads all control files that the limits write.
 func contents(t *testing.T, h host.Cgroups, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -254,7 +254,8 @@ func contents(t *testing.T, h host.Cgroups, path string) map[string]string {
 	return all
 }
 
-// TestKernelMemoryInUse: memory.max below what a node holds is refused before anything is changed, with what it holds.
+// TestKernelMemoryInUse: a memory.max below what a node holds is refused before anything is changed. The error tells what
+// the node holds.
 func TestKernelMemoryInUse(t *testing.T) {
 	h := thisHost(t)
 	if h.Has("memory") == "" {
@@ -277,7 +278,7 @@ func TestKernelMemoryInUse(t *testing.T) {
 			t.Errorf("%+v: %v", ok, err)
 		}
 	}
-	if h.Has("memory") == "v1" { // not seen beforehand, the kernel says it
+	if h.Has("memory") == "v1" { // without the check beforehand the kernel refuses it
 		limits, err := Limits(&vnode.Node{Memory: vnode.Memory{Max: 16 << 20}}, h, path, nil)
 		must(t, err)
 		if err := limits[0].Do(t.Context()); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "in use back (memory.limit_in_bytes)") {
@@ -287,7 +288,7 @@ func TestKernelMemoryInUse(t *testing.T) {
 	must(t, cmd.Process.Kill())
 }
 
-// waitHeld waits until processes of a group hold some memory, as long as the test may take.
+// waitHeld waits until the processes of a group hold at least this much memory, as long as the test may take.
 func waitHeld(t *testing.T, h host.Cgroups, path string, least vnode.Bytes) (now held) {
 	t.Helper()
 	for t.Context().Err() == nil {

@@ -63,7 +63,7 @@ func TestKernelForkBomb(t *testing.T) {
 	}
 }
 
-// TestKernelUndoKills undoes a group in which processes still run, also in groups inside it.
+// TestKernelUndoKills undoes a group in which processes still run, some of them in groups inside it.
 func TestKernelUndoKills(t *testing.T) {
 	h := thisHost(t)
 	parent := testParent() + "-undo"
@@ -89,7 +89,7 @@ func TestKernelUndoKills(t *testing.T) {
 	}
 }
 
-// TestKernelPartialUndo undoes what a process did that was killed in the middle of Do, before it could tell of it.
+// TestKernelPartialUndo undoes a Do that was killed in the middle, before its inodes were journalled.
 func TestKernelPartialUndo(t *testing.T) {
 	h := thisHost(t)
 	parent := testParent() + "-part"
@@ -97,7 +97,7 @@ func TestKernelPartialUndo(t *testing.T) {
 	for made := range len(hierarchies(h)) + 1 {
 		begun := &Group{Path: parent + "/wn", In: hierarchies(h)}
 		must(t, begun.Prepare(t.Context()))
-		for _, hh := range begun.In[:made] { // of a copy: the inodes are lost
+		for _, hh := range begun.In[:made] { // of a copy, so the inodes are lost
 			if err := hh.make(begun.Path); err != nil {
 				t.Error(err)
 			}
@@ -109,14 +109,14 @@ func TestKernelPartialUndo(t *testing.T) {
 	}
 }
 
-// TestKernelForeignGroup leaves a group alone that has the name but not the inode.
+// TestKernelForeignGroup leaves alone a group with the right name and another inode.
 func TestKernelForeignGroup(t *testing.T) {
 	h := thisHost(t)
 	parent := testParent() + "-foreign"
 	nothingLeft(t, h, parent)
 	old := &Group{Path: parent + "/wn", In: hierarchies(h)}
 	do(t, old)
-	for _, p := range places(h, old.Path) { // somebody removes it and makes their own
+	for _, p := range places(h, old.Path) { // somebody removes the group and makes another
 		must(t, unix.Rmdir(p.dir))
 	}
 	other := &Group{Path: old.Path, In: hierarchies(h)}
@@ -128,7 +128,7 @@ func TestKernelForeignGroup(t *testing.T) {
 	}
 }
 
-// TestKernelParentRace makes and removes groups of several nodes at once: the parent comes and goes under them.
+// TestKernelParentRace makes and removes groups of several nodes at once, so their parent appears and vanishes meanwhile.
 func TestKernelParentRace(t *testing.T) {
 	h := thisHost(t)
 	parent := testParent() + "-race"
@@ -175,7 +175,7 @@ func TestKernelStats(t *testing.T) {
 	}
 }
 
-// TestKernelOOM counts a kill for lack of memory.
+// TestKernelOOM counts a process that was killed for lack of memory.
 func TestKernelOOM(t *testing.T) {
 	h := thisHost(t)
 	if h.Has("memory") == "" {
@@ -214,7 +214,7 @@ func wait(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// BenchmarkGroup makes and removes a group, with a parent that stays, as on a host with other nodes.
+// BenchmarkGroup makes and removes a group. Its parent stays, as on a host with other nodes.
 func BenchmarkGroup(b *testing.B) {
 	h, err := host.ReadCgroups("/proc")
 	if err != nil || os.Geteuid() != 0 {

@@ -24,7 +24,7 @@ type place struct {
 	dir string
 }
 
-// places returns where a group exists.
+// places returns the existing groups at a path, one for each hierarchy.
 func places(h host.Cgroups, path string) []place {
 	var all []place
 	for _, hh := range hierarchies(h) {
@@ -36,11 +36,10 @@ func places(h host.Cgroups, path string) []place {
 	return all
 }
 
-// Procs returns the processes in a group and in the groups inside it, in ascending order; a group that is not there
-// has none.
+// Procs returns the processes in a group and in the groups inside it, in ascending order. A group that does not exist has none.
 func Procs(h host.Cgroups, path string) ([]int, error) { return members(places(h, path)) }
 
-// Kill kills every process in a group and in the groups inside it, and returns when they are gone. A context without a
+// Kill kills every process in a group and in the groups inside it, and returns when they have ended. A context without a
 // deadline gets one of ten seconds.
 func Kill(ctx context.Context, h host.Cgroups, path string) error {
 	ctx, cancel := patience(ctx)
@@ -48,7 +47,7 @@ func Kill(ctx context.Context, h host.Cgroups, path string) error {
 	return kill(ctx, places(h, path))
 }
 
-// Make makes a group in every hierarchy, for which no v2 controller is turned on: Remove takes all of it back.
+// Make makes a group in every hierarchy. It enables no v2 controller for the group, so Remove leaves nothing behind.
 func Make(ctx context.Context, h host.Cgroups, path string) error {
 	g := Group{Path: path, In: hierarchies(h)}
 	for i := range g.In {
@@ -91,11 +90,11 @@ func kill(ctx context.Context, in []place) error {
 	}
 }
 
-// killV2 kills by cgroup.kill (kernel 5.14), which no fork outruns, and waits for the group's own event.
+// killV2 writes cgroup.kill (kernel 5.14), which no fork outruns, and waits until cgroup.events says that the group is empty.
 func killV2(ctx context.Context, dir string) error {
 	err := writeFile(filepath.Join(dir, "cgroup.kill"), "1")
 	if gone(err) {
-		return nil // the group is gone or the kernel is older: killRound does it
+		return nil // the group is gone, or the kernel is older: killRound kills
 	}
 	if err != nil {
 		return err
@@ -116,14 +115,14 @@ func killV2(ctx context.Context, dir string) error {
 		}
 		await(ctx, []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}})
 	}
-	return nil // kill reports who is left
+	return nil // kill reports the processes that are left
 }
 
 // watched bounds how many processes are waited for at a time: each costs a file descriptor.
 const watched = 256
 
-// killRound kills the processes that are there now and waits for some of them. They are frozen meanwhile, where there
-// is a freezer, so that none forks; a frozen process dies when it is thawed.
+// killRound kills the processes that exist now and waits for some of them. If there is a freezer, it freezes them first so
+// that none forks; a frozen process dies when it is thawed.
 func killRound(ctx context.Context, in []place, pids []int) error {
 	freezer := ""
 	if i := slices.IndexFunc(in, func(p place) bool { return p.has("freezer") }); i >= 0 {
@@ -132,7 +131,7 @@ func killRound(ctx context.Context, in []place, pids []int) error {
 			return err
 		}
 		var err error
-		if pids, err = members(in); err != nil { // those forked until then too
+		if pids, err = members(in); err != nil { // with those forked before the freeze
 			return errors.Join(err, writeFile(freezer, "THAWED"))
 		}
 	}
@@ -169,14 +168,14 @@ func killRound(ctx context.Context, in []place, pids []int) error {
 	return nil
 }
 
-// killSome kills processes of the group and returns their pidfds. A pid may be another's by now: it is looked up
-// again once its pidfd holds it.
+// killSome kills processes of the group and returns their pidfds. A pid may have been reused, so it is looked up in the
+// group again once its pidfd is open.
 func killSome(in []place, pids []int) ([]unix.PollFd, error) {
 	var fds []unix.PollFd
 	held := make([]int, 0, len(pids))
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil { // it is gone
+		if err != nil { // the process has ended
 			continue
 		}
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
@@ -197,7 +196,7 @@ func killSome(in []place, pids []int) ([]unix.PollFd, error) {
 	return fds, nil
 }
 
-// members returns the processes in the groups and in those inside them.
+// members returns the processes in the groups and in the groups inside them, in ascending order.
 func members(in []place) ([]int, error) {
 	all := map[int]bool{}
 	for _, p := range in {
@@ -207,14 +206,14 @@ func members(in []place) ([]int, error) {
 		}
 		for _, dir := range append(inner, p.dir) {
 			text, err := readFile(filepath.Join(dir, "cgroup.procs"))
-			if gone(err) || errors.Is(err, unix.EOPNOTSUPP) { // a threaded group: its processes are in the one above
+			if gone(err) || errors.Is(err, unix.EOPNOTSUPP) { // a threaded group: its processes are listed in the group above
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
 			for line := range strings.Lines(text) {
-				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 { // 0: of a foreign pid namespace
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 { // 0: a process outside this pid namespace
 					all[pid] = true
 				}
 			}
@@ -233,7 +232,7 @@ func groupsIn(dir string) ([]string, error) {
 	err = filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		switch {
 		case gone(err):
-			return nil // it was removed under the walk
+			return nil // removed during the walk
 		case err != nil:
 			return err
 		case e.IsDir() && p != dir:
@@ -247,7 +246,7 @@ func groupsIn(dir string) ([]string, error) {
 	return inner, nil
 }
 
-// defaultPatience is how long killed processes may take to end: one in the middle of disk I/O takes until it is done.
+// defaultPatience is how long killed processes may take to end: a process in disk I/O ends when the I/O is done.
 const defaultPatience = 10 * time.Second
 
 func patience(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -257,10 +256,10 @@ func patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, defaultPatience)
 }
 
-// await waits for an event, but never long without looking at the context.
+// await waits for an event for a short time, so that the caller can check the context.
 func await(ctx context.Context, fds []unix.PollFd) {
 	if ctx.Err() == nil {
-		_, _ = unix.Poll(fds, 50) // an interrupted wait is one more turn of the caller's loop
+		_, _ = unix.Poll(fds, 50) // an interrupted wait is harmless: the caller loops
 	}
 }
 

@@ -18,19 +18,19 @@ import (
 	"berth/internal/vnode"
 )
 
-// Limit is a step that sets one asked limit of a group. It goes with the group: its Undo has nothing to do.
+// Limit is a step that sets one asked limit of a group. The limit vanishes with the group: Undo does nothing.
 type Limit struct {
 	Key       string  `json:"key"`       // as berth set takes it: "memory.max", "io.data.read.rate"
-	Asked     string  `json:"asked"`     // as the spec writes it; "max" where the limit is taken away
-	Mechanism string  `json:"mechanism"` // what honours it: "cfs quota", "io.max"
+	Asked     string  `json:"asked"`     // as the spec writes it; "max" if the limit is removed
+	Mechanism string  `json:"mechanism"` // what enforces it: "cfs quota", "io.max"
 	Writes    []Write `json:"writes"`
-	Note      string  `json:"note,omitempty"`      // what a person should know: the disk it acts on, what it does not cover
-	ReadBack  string  `json:"read_back,omitempty"` // what the kernel says is in force, after Verify
+	Note      string  `json:"note,omitempty"`      // for the user: the disk it acts on, what it does not cover
+	ReadBack  string  `json:"read_back,omitempty"` // the value in force, as Verify read it back
 }
 
-// Limits returns the limits that a node asks for, each with the mechanism of this host that honours it. It is pure.
-// disks holds the disk of each io entry by the entry's name. A limit that the host cannot hold is refused (exit 3),
-// two entries on one disk too (exit 2).
+// Limits returns the limits that a node asks for, each with the mechanism of this host that enforces it. It is pure. disks
+// maps the name of each io entry to its disk. A limit that the host cannot enforce is refused (exit 3); so are two entries
+// for one disk (exit 2).
 func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
 	all, err := asks(n, h, disks)
 	if err != nil {
@@ -45,9 +45,8 @@ func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.D
 	return limits, nil
 }
 
-// Held returns the limits of a node that has them, as Limits does, but refuses no weight: what was honoured when it
-// was asked for may be no longer, because somebody chose another scheduler. Such a limit has nothing to write, and its
-// note says why.
+// Held is Limits for a node that has its limits already. It refuses no weight: a weight may no longer be honoured, because
+// somebody chose another scheduler. Such a limit has nothing to write, and its note says why.
 func Held(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
 	all, err := asks(n, h, disks)
 	if err != nil {
@@ -62,7 +61,7 @@ func Held(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Dis
 	return limits, nil
 }
 
-// limit chooses the hierarchy that has the limit's controller.
+// limit returns the Limit for an ask, in the hierarchy that has its controller.
 func (a ask) limit(h host.Cgroups, path string) (*Limit, error) {
 	var how hold
 	v1 := v1Name(a.controller)
@@ -92,8 +91,8 @@ func (a ask) limit(h host.Cgroups, path string) (*Limit, error) {
 	return l, nil
 }
 
-// writebackNote says whether a limit of writes on cgroup v2 holds those through the page cache too: the file system must
-// tell whose they are (SB_I_CGROUPWB), which ext4, XFS, btrfs and f2fs do.
+// writebackNote says whether a limit of writes on cgroup v2 covers writes through the page cache too. For that the file
+// system must tell whose they are (SB_I_CGROUPWB), as ext4, XFS, btrfs and f2fs do.
 func writebackNote(a ask, h host.Cgroups) string {
 	switch {
 	case h.Has("memory") != "v2":
@@ -106,7 +105,7 @@ func writebackNote(a ask, h host.Cgroups) string {
 	return "writes through the page cache of " + a.disk.FS + " too"
 }
 
-// diskNote says on which disk a limit acts, where that is not what was asked for.
+// diskNote says on which disk a limit acts, if that is not the device asked for.
 func diskNote(d block.Disk) string {
 	if d.Via == "" {
 		return ""
@@ -121,8 +120,8 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// Steps returns the steps that make a node's group and set its limits, in the order in which they must be done. It is
-// pure; what the host cannot do is refused here. path is the group's place in every hierarchy, PARENT/NAME.
+// Steps returns the steps that make a node's group and set its limits, in order. It is pure, and refuses what the host
+// cannot do. path is the group's path in every hierarchy, PARENT/NAME.
 func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]step.Step, error) {
 	if err := CheckHugePages(n.HugePages, nil, h); err != nil {
 		return nil, err
@@ -138,7 +137,7 @@ func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Di
 	for _, l := range limits {
 		steps = append(steps, l)
 	}
-	if c := ClassStep(n, h, path); c != nil { // last: what a limit needs may bring the kernel the file, as a scheduler does
+	if c := ClassStep(n, h, path); c != nil { // last: an earlier step may make its files appear, as choosing a scheduler does
 		steps = append(steps, c)
 	}
 	return steps, nil
@@ -153,7 +152,7 @@ func (l *Limit) String() string {
 	return text + l.remark()
 }
 
-// Line is String without the note, and the note.
+// Line returns String's text without the note, and the note.
 func (l *Limit) Line() (text, note string) {
 	return l.Key + " " + l.Asked + " → " + l.writes(), l.Note
 }
@@ -177,9 +176,9 @@ func (l *Limit) remark() string {
 func (l *Limit) Do(context.Context) error {
 	for _, w := range l.Writes {
 		err := w.do()
-		if errors.Is(err, unix.EOPNOTSUPP) { // of weights: the disk has another scheduler by now, or io.cost is off
+		if errors.Is(err, unix.EOPNOTSUPP) { // a weight: the disk has another scheduler by now, or io.cost is off
 			if w.Value == w.None {
-				continue // and nothing is left to take away
+				continue // nothing is left to remove
 			}
 			return refuse.Cannotf("start the node anew, or choose "+l.Mechanism+" for the disk again",
 				"set %s to %s: somebody took %s from the disk: %w", l.Key, l.Asked, l.Mechanism, err)
@@ -210,10 +209,10 @@ func (l *Limit) Verify(context.Context) error {
 	return nil
 }
 
-// Undo does nothing: the limit goes with its group.
+// Undo does nothing: the limit vanishes with its group.
 func (l *Limit) Undo(context.Context) error { return nil }
 
-// person writes a value that was read back for a person, in the units of the spec.
+// person formats a value that was read back, in the units of the spec.
 func (l *Limit) person(w Write, got string) string {
 	name := filepath.Base(w.File)
 	if w.round(got) == "max" || got == w.None && w.None != "" && (w.Device != "" || name == "cpu.cfs_quota_us") {
@@ -240,7 +239,7 @@ func (l *Limit) person(w Write, got string) string {
 	return got
 }
 
-// cpus writes a quota of CPU time a period as a number of CPUs.
+// cpus formats a quota of CPU time per period as a number of CPUs.
 func cpus(quota, period string) string {
 	q, err1 := strconv.ParseInt(quota, 10, 64)
 	p, err2 := strconv.ParseInt(period, 10, 64)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newLoop makes a loop device over a file of its own; the test's end takes it away.
+// newLoop makes a loop device with a file of its own, and removes it at the end of the test.
 func newLoop(t *testing.T) string {
 	t.Helper()
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -22,7 +22,7 @@ func newLoop(t *testing.T) string {
 	must(t, err)
 	defer file.Close()
 	must(t, file.Truncate(16<<20))
-	for range 20 { // another process may take the free one first
+	for range 20 { // another process may take the free device first
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		must(t, err)
 		path := "/dev/loop" + strconv.Itoa(n)

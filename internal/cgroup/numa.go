@@ -11,7 +11,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// numaAsks lists the CPUs and the memory that a node may use: those of cpu.set, of one NUMA node, or what is in both.
+// numaAsks returns the limits to CPUs and memory nodes: the CPUs of cpu.set, those of the NUMA node cpu.numa, or those in both.
 func numaAsks(c vnode.CPU, h host.Cgroups) ([]ask, error) {
 	set := ask{key: "cpu.set", what: "cpu.set", controller: "cpuset", asked: string(c.Set), cpus: c.Set}
 	if c.NUMA == nil {
@@ -29,7 +29,7 @@ func numaAsks(c vnode.CPU, h host.Cgroups) ([]ask, error) {
 		return nil, refuse.Cannotf("name CPUs in cpu.set", "cpu.numa %s: NUMA node %s of this host lacks CPUs or memory", asked, asked)
 	}
 	cpus := vnode.CPUSet(near.CPUs)
-	if h.CPUs != "" { // less in a container, or with CPUs offline
+	if h.CPUs != "" { // fewer in a container, or with CPUs offline
 		cpus = both(cpus, vnode.CPUSet(h.CPUs))
 	}
 	set.asked, set.note = string(cpus), "the CPUs of NUMA node "+asked
@@ -45,7 +45,7 @@ func numaAsks(c vnode.CPU, h host.Cgroups) ([]ask, error) {
 	return []ask{set, mems}, nil
 }
 
-// both returns what is in both sets.
+// both returns the intersection of two sets.
 func both(a, b vnode.CPUSet) vnode.CPUSet {
 	in := b.List()
 	return vnode.NewCPUSet(slices.DeleteFunc(a.List(), func(cpu int) bool { return !slices.Contains(in, cpu) })...)

@@ -36,7 +36,7 @@ func v2Host() host.Cgroups {
 	}
 }
 
-// hybridHost is v1, with huge pages on the v2 tree.
+// hybridHost is a v1 host with huge pages on the v2 tree.
 func hybridHost() host.Cgroups {
 	h := v1Host()
 	delete(h.V1, "hugetlb")
@@ -46,7 +46,7 @@ func hybridHost() host.Cgroups {
 
 func ptr[T any](v T) *T { return new(v) }
 
-// fullNode asks for every limit that each version has.
+// fullNode asks for every limit that both versions have.
 func fullNode() *vnode.Node {
 	return &vnode.Node{
 		Name:      "wn-001",

@@ -14,11 +14,11 @@ import (
 	"berth/internal/bpf"
 )
 
-// programName is how Berth's device programs are called in the kernel: "bpftool prog" shows it.
+// programName is the name of Berth's device programs in the kernel, as "bpftool prog" shows it.
 const programName = "berth_devices"
 
-// program is the device program that lets through what the rules say and nothing else. The kernel calls it for each
-// open and mknod with a struct bpf_cgroup_dev_ctx: access and type, major, minor; it returns 1 for yes.
+// program returns a device program that allows what the rules say and nothing else. The kernel calls it for each open and
+// mknod with a struct bpf_cgroup_dev_ctx: access and type, major, minor. It returns 1 to allow.
 func program(rules []deviceRule) []bpf.Instruction {
 	const result, ctx, kind, access, major, minor = 0, 1, 2, 3, 4, 5
 	all := []bpf.Instruction{
@@ -36,7 +36,7 @@ func program(rules []deviceRule) []bpf.Instruction {
 		}
 		one := []bpf.Instruction{
 			bpf.Op(bpf.Unless, kind, 0, 0, wanted),
-			// What is asked for beyond what is allowed; ctx is not needed any more.
+			// The access asked for beyond what is allowed. It replaces ctx, which is not needed any more.
 			bpf.Op(bpf.Move, ctx, access, 0, 0),
 			bpf.Op(bpf.AndValue, ctx, 0, 0, ^int32(r.access)),
 			bpf.Op(bpf.Unless, ctx, 0, 0, 0),
@@ -60,7 +60,7 @@ func loadProgram(rules []deviceRule) (*os.File, error) {
 	return bpf.Load(unix.BPF_PROG_TYPE_CGROUP_DEVICE, programName, program(rules))
 }
 
-// attached opens the device programs of a group itself, without those of the groups above it.
+// attached opens the device programs attached to a group itself, not those of the groups above it.
 func attached(group *os.File) ([]*os.File, error) {
 	var ids [64]uint32 // BPF_CGROUP_MAX_PROGS
 	var pin runtime.Pinner
@@ -95,8 +95,8 @@ func closeFiles(all []*os.File) {
 	}
 }
 
-// attachProgram makes a group's one device program let through what the rules say. The kernel runs all the programs of a
-// group, and what one of them denies is denied: so the one that is there, the runtime's or Berth's own, is replaced,
+// attachProgram makes one program with these rules the only device program of a group. The kernel runs all programs of a
+// group, and what one of them denies is denied. So the program that is there, the runtime's or Berth's own, is replaced,
 // which the kernel does in one step.
 func attachProgram(dir string, rules []deviceRule) error {
 	group, err := os.Open(dir)
@@ -131,7 +131,7 @@ func attachProgram(dir string, rules []deviceRule) error {
 	return nil
 }
 
-// checkProgram says why a group's devices are not let through as the rules say; nil if they are.
+// checkProgram returns an error if the group's only device program does not have exactly these rules.
 func checkProgram(dir string, rules []deviceRule) error {
 	group, err := os.Open(dir)
 	if err != nil {
@@ -146,7 +146,7 @@ func checkProgram(dir string, rules []deviceRule) error {
 	if len(now) != 1 {
 		return fmt.Errorf("group %s has %d device programs, not Berth's alone", dir, len(now))
 	}
-	// The kernel does not say what a program's instructions were, but their hash.
+	// The kernel does not return a program's instructions, only their hash.
 	want, err := loadProgram(rules)
 	if err != nil {
 		return err

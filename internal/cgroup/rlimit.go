@@ -17,20 +17,20 @@ import (
 	"berth/internal/vnode"
 )
 
-// RLimit is a step that sets a resource limit (setrlimit(2), soft and hard) of all processes in the group of a running
-// node. What they start later inherits it.
+// RLimit is a step that sets a resource limit (setrlimit(2), soft and hard) of all processes in a running node's group.
+// Processes that they start later inherit it.
 type RLimit struct {
 	Key      string      `json:"key"` // "rlimits.nofile"
 	Path     string      `json:"path"`
 	In       []Hierarchy `json:"in"`
-	From     string      `json:"from"` // as the spec had it; "max" if it did not say
+	From     string      `json:"from"` // the old value in the spec; "max" if it had none
 	Asked    string      `json:"asked"`
 	Value    uint64      `json:"value"`
-	Back     []rlimitWas `json:"back"` // what the processes had that were there
+	Back     []rlimitWas `json:"back"` // what the processes had before
 	ReadBack string      `json:"read_back,omitempty"`
 }
 
-// rlimitWas is what one process had. A pid that is used again in the group meanwhile is given it too: it is another
+// rlimitWas is the old limit of one process. If its pid is reused in the group, the new process gets the limit: it is a
 // process of the same node.
 type rlimitWas struct {
 	PID  int    `json:"pid"`
@@ -38,11 +38,11 @@ type rlimitWas struct {
 	Hard uint64 `json:"hard"`
 }
 
-// RLimitMechanism is what honours resource limits.
+// RLimitMechanism is the mechanism that enforces resource limits.
 const RLimitMechanism = "setrlimit"
 
-// RLimitChanges returns the steps that give the processes of a running node the resource limits of its new spec. One that
-// the new spec does not name any more stays until the next start: what the processes would have without it is not known.
+// RLimitChanges returns the steps that give the processes of a running node the resource limits of its new spec. A limit
+// that the new spec no longer names stays until the next start: the value without it is not known.
 func RLimitChanges(old, n *vnode.Node, f host.Facts, path string) ([]step.Step, error) {
 	var steps []step.Step
 	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {
@@ -74,8 +74,8 @@ func (r *RLimit) String() string {
 	return fmt.Sprintf("%s %s ⇒ %s: %s of each process", r.Key, r.From, r.Asked, RLimitMechanism)
 }
 
-// resources are the numbers of the limits (asm-generic/resource.h; the same on every architecture that Go knows but
-// mips and sparc, where Berth does not run).
+// resources returns the numbers of the limits (asm-generic/resource.h). They are the same on every architecture of Go
+// except mips and sparc, where Berth does not run.
 func resources() map[string]int {
 	return map[string]int{
 		"cpu": 0, "fsize": 1, "data": 2, "stack": 3, "core": 4, "rss": 5, "nproc": 6, "nofile": 7, "memlock": 8, "as": 9,
@@ -85,7 +85,7 @@ func resources() map[string]int {
 
 func (r *RLimit) resource() int { return resources()[strings.TrimPrefix(r.Key, "rlimits.")] }
 
-// members are the processes in the node's group now.
+// members returns the processes in the node's group now.
 func (r *RLimit) members() ([]int, error) {
 	in := make([]place, len(r.In))
 	for i, h := range r.In {
@@ -94,7 +94,7 @@ func (r *RLimit) members() ([]int, error) {
 	return members(in)
 }
 
-// Prepare records what the processes have.
+// Prepare records the limits that the processes have.
 func (r *RLimit) Prepare(context.Context) error {
 	pids, err := r.members()
 	if err != nil {
@@ -114,8 +114,7 @@ func (r *RLimit) Prepare(context.Context) error {
 	return nil
 }
 
-// Do sets the limit until a look at all processes finds none without it: one that was forked by a process before its
-// turn has the old one.
+// Do sets the limit and repeats until no process is found without it: a process forked before its parent's turn has the old one.
 func (r *RLimit) Do(ctx context.Context) error {
 	want := unix.Rlimit{Cur: r.Value, Max: r.Value}
 	for done := false; !done; {
@@ -142,7 +141,7 @@ func (r *RLimit) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify reads it back from each process.
+// Verify reads the limit back from each process.
 func (r *RLimit) Verify(context.Context) error {
 	pids, err := r.members()
 	if err != nil {
@@ -164,7 +163,7 @@ func (r *RLimit) Verify(context.Context) error {
 	return nil
 }
 
-// Undo gives each process back what it had; one that was started since gets what the first of them had.
+// Undo restores the old limit of each process. A process started since gets the old limit of the first one recorded.
 func (r *RLimit) Undo(context.Context) error {
 	pids, err := r.members()
 	if err != nil || len(r.Back) == 0 {
@@ -192,7 +191,8 @@ func (r *RLimit) read(pid int) (unix.Rlimit, error) {
 	return now, err
 }
 
-// ReadRLimits returns the resource limits that a spec asks for as process 1 of the node has them; pid 0: it does not run.
+// ReadRLimits returns the resource limits of a spec, as process 1 of the node has them. pid is that process; 0 if the node
+// does not run.
 func ReadRLimits(n *vnode.Node, pid int) []Shown {
 	var all []Shown
 	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {

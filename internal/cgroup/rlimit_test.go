@@ -35,7 +35,7 @@ func TestRLimitChanges(t *testing.T) {
 	}
 }
 
-// TestKernelRLimit sets a limit of processes that go on forking, and gives it back where the host allows that.
+// TestKernelRLimit sets a limit of processes that keep forking, and restores the old one where the host allows that.
 func TestKernelRLimit(t *testing.T) {
 	h := thisHost(t)
 	path := newGroup(t, h)

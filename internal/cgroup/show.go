@@ -9,7 +9,7 @@ type Shown struct {
 	ReadBack   string `json:"read_back"`   // what the kernel says is in force now
 	HonouredBy string `json:"honoured_by"` // the mechanism
 	Note       string `json:"note,omitempty"`
-	Holds      bool   `json:"holds"` // ReadBack is what was asked, but for the kernel's rounding
+	Holds      bool   `json:"holds"` // ReadBack is what was asked, apart from the kernel's rounding
 }
 
 // Read reads limits back from the kernel, whoever wrote them last.
@@ -19,7 +19,7 @@ func Read(limits []*Limit) ([]Shown, error) {
 		s := Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note, Holds: len(l.Writes) > 0}
 		for _, w := range l.Writes {
 			got, err := w.effect()
-			if gone(err) { // the kernel dropped the file with what was behind it
+			if gone(err) { // the kernel removed the file, with the disk or scheduler behind it
 				s.ReadBack, s.Holds = "", false
 				break
 			}

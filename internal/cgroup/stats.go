@@ -13,17 +13,17 @@ import (
 // Usage is what a group uses now. A nil field is not counted on this host.
 type Usage struct {
 	Memory   *int64         `json:"memory,omitempty"`           // bytes
-	AtLimit  *int64         `json:"memory_at_limit,omitempty"`  // times that it needed more than memory.max since the group was made
-	Reclaims *int64         `json:"memory_reclaimed,omitempty"` // bytes that the kernel took back since then; not counted on v1
+	AtLimit  *int64         `json:"memory_at_limit,omitempty"`  // times that it reached memory.max since the group was made
+	Reclaims *int64         `json:"memory_reclaimed,omitempty"` // bytes that the kernel reclaimed since then; not counted on v1
 	OOMKills *int64         `json:"oom_kills,omitempty"`        // processes killed for lack of memory since then
 	PIDs     *int64         `json:"pids,omitempty"`             // processes and threads
 	CPU      *time.Duration `json:"cpu_ns,omitempty"`           // CPU time used since the group was made
 
-	AtHigh    *int64         `json:"memory_at_high,omitempty"` // times that it was slowed for having more than memory.high; v2 only
-	Throttled *time.Duration `json:"throttled_ns,omitempty"`   // that cpu.max kept it from running since then, summed over CPUs
+	AtHigh    *int64         `json:"memory_at_high,omitempty"` // times that it was slowed down for exceeding memory.high; v2 only
+	Throttled *time.Duration `json:"throttled_ns,omitempty"`   // time that cpu.max kept it from running since then, summed over CPUs
 }
 
-// Stats reads what a group uses. A group that is not there uses nothing that is known.
+// Stats reads what a group uses. All fields are nil if the group does not exist.
 func Stats(h host.Cgroups, path string) Usage {
 	v1 := func(controller, file string) string { return filepath.Join(h.V1[controller], path, file) }
 	v2 := func(file string) string { return filepath.Join(h.V2, path, file) }
@@ -50,7 +50,7 @@ func Stats(h host.Cgroups, path string) Usage {
 	}
 	if h.Has("cpuacct") == "v1" {
 		u.CPU = duration(number(v1("cpuacct", "cpuacct.usage")), time.Nanosecond)
-	} else if h.V2 != "" { // counted without the cpu controller too
+	} else if h.V2 != "" { // v2 counts it without the cpu controller too
 		u.CPU = duration(field(v2("cpu.stat"), "usage_usec"), time.Microsecond)
 	}
 	if h.Has("cpu") == "v1" {

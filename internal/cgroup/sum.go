@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protections are the files of which a group has no more than its parent (mm/page_counter.c: effective_protection):
-// without a value in the parent, that of a node would do nothing.
+// protections returns the files whose effect the parent's value caps (mm/page_counter.c: effective_protection): without a
+// value in the parent, a node's value does nothing.
 func protections() []string { return []string{"memory.low", "memory.min"} }
 
-// sumUp gives the parent of w's group what the groups in it have together. Several commands may do so at once: each
+// sumUp sets the value of the parent of w's group to the sum of the groups in it. Several processes may do so at once: each
 // reads and writes under a lock of the parent's folder.
 func (w Write) sumUp() error {
 	return sumIn(filepath.Dir(filepath.Dir(w.File)), filepath.Base(w.File))
@@ -26,9 +26,9 @@ func sumIn(parent, name string) error {
 	if err != nil {
 		return fmt.Errorf("protect the groups in %s: %w", parent, err)
 	}
-	defer dir.Close() // and with it the lock
+	defer dir.Close() // also releases the lock
 	if _, err := os.Stat(file); gone(err) {
-		return nil // the top of the tree: nothing is above
+		return nil // the root of the tree has no such file
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", parent, err)

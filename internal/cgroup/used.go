@@ -12,13 +12,13 @@ import (
 	"berth/internal/vnode"
 )
 
-// held is the memory of a group that the kernel cannot take back without swap: it stays until a process gives it up.
+// held is the memory of a group that the kernel cannot reclaim without swap: only a process can free it.
 type held struct{ processes, files, kernel, sockets vnode.Bytes }
 
 func (h held) sum() vnode.Bytes { return h.processes + h.files + h.kernel }
 
 // CheckMemory refuses a memory.max below what a running node holds: v1 would answer EBUSY, and v2 would kill processes of
-// the node. A new limit that is not lower is not checked.
+// the node. A limit that is not lowered is not checked.
 func CheckMemory(want, has vnode.Memory, h host.Cgroups, path string) error {
 	if want.Max == 0 || has.Max != 0 && want.Max >= has.Max || swaps(want) {
 		return nil
@@ -42,7 +42,7 @@ func CheckMemory(want, has vnode.Memory, h host.Cgroups, path string) error {
 	}
 }
 
-// inUse explains that v1 could not take enough back for a limit.
+// inUse returns the refusal for a v1 memory limit for which the kernel could not reclaim enough.
 func inUse(asked, file string, err error) error {
 	use := ""
 	if n := number(strings.TrimSuffix(file, "limit_in_bytes") + "usage_in_bytes"); n != nil {
@@ -56,7 +56,7 @@ func inUse(asked, file string, err error) error {
 	}
 }
 
-// tidy leaves out what is below a MiB of more than that.
+// tidy rounds a number of a MiB or more down to whole MiB.
 func tidy(b vnode.Bytes) vnode.Bytes {
 	if b < 1<<20 {
 		return b
@@ -64,16 +64,16 @@ func tidy(b vnode.Bytes) vnode.Bytes {
 	return b >> 20 << 20
 }
 
-// mib rounds up to whole MiB, and adds one for what is taken until the limit is set.
+// mib rounds up to whole MiB, and adds one for what is allocated until the limit is set.
 func mib(b vnode.Bytes) vnode.Bytes { return (b + 2<<20 - 1) >> 20 << 20 }
 
-// swaps reports whether the node may put memory out to swap, of which the host has some left.
+// swaps reports whether the node may swap and the host has free swap.
 func swaps(m vnode.Memory) bool {
 	var info unix.Sysinfo_t
 	return (m.Swap == nil || *m.Swap > 0) && unix.Sysinfo(&info) == nil && info.Freeswap > 0
 }
 
-// holds reads what a group holds. What the kernel does not tell counts as nothing.
+// holds reads what a group holds. A number that the kernel does not report counts as 0.
 func holds(h host.Cgroups, path string) held {
 	v1 := func(file string) string { return filepath.Join(h.V1["memory"], path, file) }
 	get := func(n *int64) vnode.Bytes {
@@ -87,7 +87,7 @@ func holds(h host.Cgroups, path string) held {
 		return held{
 			processes: get(field(stat, "total_rss")), files: get(field(stat, "total_shmem")),
 			sockets: get(number(v1("memory.kmem.tcp.usage_in_bytes"))),
-			// memory.kmem.usage_in_bytes holds caches too, which the kernel takes back by itself.
+			// memory.kmem.usage_in_bytes is not used: it includes caches, which the kernel reclaims by itself.
 		}
 	}
 	stat := filepath.Join(h.V2, path, "memory.stat")

@@ -7,14 +7,14 @@ import (
 	"berth/internal/vnode"
 )
 
-// hold is how one cgroup version honours an asked limit.
+// hold is how one cgroup version enforces an asked limit.
 type hold struct {
 	mechanism string
 	writes    []Write
 	note      string // what the mechanism does not cover
 }
 
-// period is the time over which CPU time is counted, in microseconds: the kernel's default.
+// period is the period of CPU quotas in microseconds: the kernel's default.
 const period = 100_000
 
 // Shares of the v1 CPU controller: 1024 is normal, the kernel clamps to these bounds (kernel/sched/core.c).
@@ -24,7 +24,7 @@ const (
 	maxShares    = 1 << 18
 )
 
-// onV1 says how cgroup v1 honours a limit; file gives the place of a control file in the node's group.
+// onV1 returns how cgroup v1 enforces a limit. file returns the path of a control file of the node's group.
 func onV1(a ask, file func(name string) string) hold {
 	number := strconv.FormatInt(a.value, 10)
 	page := int64(os.Getpagesize())
@@ -69,8 +69,8 @@ func onV1(a ask, file func(name string) string) hold {
 	}}, note}
 }
 
-// v1Memory limits a node's memory, and beside it what its TCP and UDP sockets hold, which v1 does not count as memory. The
-// sockets' limit comes first: the last write is what berth show prints.
+// v1Memory limits a node's memory and, separately, that of its TCP and UDP sockets, which v1 does not count as memory. The
+// limit of the sockets comes first: berth show prints the last write.
 func v1Memory(a ask, file func(name string) string) hold {
 	page := int64(os.Getpagesize())
 	memory := Write{File: file("memory.limit_in_bytes"), Value: strconv.FormatInt(a.value, 10), None: "-1", Unit: page}
@@ -85,7 +85,7 @@ func v1Memory(a ask, file func(name string) string) hold {
 	}
 }
 
-// socketBytes is how much the sockets of a node may hold on v1: a quarter of its memory, and at least what a single fast
+// socketBytes is how much the sockets of a node may hold on v1: a quarter of its memory, but at least what one fast
 // connection needs.
 func socketBytes(memory int64) int64 { return max(memory/4, 4<<20) }
 

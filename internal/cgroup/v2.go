@@ -8,7 +8,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// onV2 says how cgroup v2 honours a limit (Documentation/admin-guide/cgroup-v2.rst).
+// onV2 returns how cgroup v2 enforces a limit (Documentation/admin-guide/cgroup-v2.rst). file is as in onV1.
 func onV2(a ask, file func(name string) string) hold {
 	number := strconv.FormatInt(a.value, 10)
 	page := int64(os.Getpagesize())
@@ -23,7 +23,7 @@ func onV2(a ask, file func(name string) string) hold {
 	case "cpu.mems":
 		return hold{"cpuset", []Write{{File: file("cpuset.mems"), Value: string(a.cpus), From: file("cpuset.mems.effective")}}, a.note}
 	case "cpu.set":
-		// cpuset.cpus takes CPUs that are not there; what is in force stands in cpuset.cpus.effective
+		// cpuset.cpus accepts CPUs that do not exist; cpuset.cpus.effective has those in force
 		return hold{"cpuset", []Write{{File: file("cpuset.cpus"), Value: string(a.cpus), From: file("cpuset.cpus.effective")}}, a.note}
 	case "memory.max", "memory.high":
 		return hold{a.what, []Write{{File: file(a.what), Value: number, None: "max", Unit: page}}, ""}

@@ -17,7 +17,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// drawnV2 is a v2 tree of plain files, with the control files of one group as a kernel makes them.
+// drawnV2 makes a v2 tree of plain files, with the control files that a kernel makes for one group.
 func drawnV2(t *testing.T) (h host.Cgroups, group string) {
 	t.Helper()
 	h = v2Host()
@@ -28,7 +28,7 @@ func drawnV2(t *testing.T) (h host.Cgroups, group string) {
 		"cgroup.subtree_control":             "cpu memory pids\n",
 		"cgroup.controllers":                 "cpuset cpu io memory hugetlb pids rdma misc\n",
 		"berth/cgroup.subtree_control":       "\n",
-		"berth/cgroup.controllers":           "cpuset cpu io memory pids\n", // hugetlb was taken away
+		"berth/cgroup.controllers":           "cpuset cpu io memory pids\n", // without hugetlb
 		"berth/wn/cpu.weight":                "100\n",
 		"berth/wn/cpu.max":                   "max 100000\n",
 		"berth/wn/cpu.stat":                  "usage_usec 1500\nuser_usec 1000\n",
@@ -98,7 +98,7 @@ func TestV2Limits(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// the kernel keeps one line for a disk
+	// the kernel keeps one line for each disk
 	must(t, os.WriteFile(filepath.Join(group, "io.max"),
 		[]byte("254:0 rbps=max wbps=max riops=max wiops=100\n8:0 rbps=200000000 wbps=7 riops=max wiops=max\n"), 0o644))
 	shown, err := Read(limits[10:])
@@ -156,7 +156,7 @@ func TestV2EnableAndGroup(t *testing.T) {
 	if got := text(t, filepath.Join(h.V2, "cgroup.subtree_control")); got != "+cpuset +hugetlb +io" {
 		t.Errorf("root: %q", got)
 	}
-	if err := e.Verify(t.Context()); err == nil { // plain files keep what was written, not what it means
+	if err := e.Verify(t.Context()); err == nil { // plain files keep the written text, not its meaning
 		t.Error("Verify did not look")
 	}
 	must(t, os.WriteFile(filepath.Join(h.V2, "cgroup.subtree_control"), []byte("cpu memory pids cpuset hugetlb io"), 0o644))
@@ -192,7 +192,7 @@ func TestV2StatsAndProcs(t *testing.T) {
 	}
 }
 
-// TestRound: what the kernel makes of a number of bytes always counts as held, the next unit never does.
+// TestRound: the value that the kernel makes of a number of bytes always counts as held; the next unit never does.
 func TestRound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		unit := rapid.SampledFrom([]int64{4096, 2 << 20}).Draw(t, "unit")
@@ -215,7 +215,7 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestWeightsInOrder: a greater weight never gives fewer shares, and all are in the kernel's bounds.
+// TestWeightsInOrder: a greater weight never gives fewer shares, and all shares are in the kernel's bounds.
 func TestWeightsInOrder(t *testing.T) {
 	last := int64(0)
 	for w := int64(1); w <= 10000; w++ {

@@ -19,8 +19,8 @@ const (
 	byCost = "io.cost"
 )
 
-// Engines returns the steps that switch disks to the engines that a spec asks for. It is pure. by is the node's live
-// folder, loans where all nodes of the host note what they switched.
+// Engines returns the steps that switch disks to the I/O engines that a spec asks for. It is pure. by is the node's live
+// folder; loans is where all nodes of the host record which disks they switched.
 func Engines(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk, loans block.Loans, by string) ([]step.Step, error) {
 	var all []step.Step
 	for _, io := range n.IO {
@@ -45,7 +45,7 @@ func Engines(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk, loans b
 	return all, nil
 }
 
-// refuseQueues refuses a disk that cannot be shared out by weight.
+// refuseQueues refuses a disk without a queue of requests: a weight has no effect on it.
 func refuseQueues(d block.Disk, key string) error {
 	if len(d.Queues) > 0 {
 		return nil
@@ -57,7 +57,7 @@ func refuseQueues(d block.Disk, key string) error {
 	return refuse.Cannotf("give read and write rates instead: they hold there", "%s: a weight has no effect on %s", key, why)
 }
 
-// refuseEngine refuses an engine that this host cannot switch a disk to.
+// refuseEngine refuses an engine to which this host cannot switch a disk.
 func refuseEngine(q block.Queue, want vnode.Engine, model string, h host.Cgroups, key string) error {
 	if err := block.Conflict(q, q.Loan, want, model); err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -79,7 +79,7 @@ func refuseEngine(q block.Queue, want vnode.Engine, model string, h host.Cgroups
 	return nil
 }
 
-// weigh says what honours a weight on the disks under an entry, or refuses it (exit 3): nothing does.
+// weigh returns what honours a weight on the disks under an entry. If nothing does, it refuses the weight (exit 3).
 func weigh(a ask, h host.Cgroups, file func(name string) string) (hold, error) {
 	key := a.key + " " + a.asked
 	if err := refuseQueues(a.disk, key); err != nil {
@@ -98,7 +98,7 @@ func weigh(a ask, h host.Cgroups, file func(name string) string) (hold, error) {
 			all.writes = append(all.writes, bfqWrite(a, q, file("blkio.bfq.weight_device")))
 		case by == byCost:
 			all.writes = append(all.writes, Write{File: file("io.weight"), Device: q.Number(), Value: strconv.FormatInt(a.value, 10), None: "default"})
-			if q.Scheduler == byBFQ { // it has a say too
+			if q.Scheduler == byBFQ { // BFQ applies its own weight too
 				all.writes = append(all.writes, bfqWrite(a, q, file("io.bfq.weight")))
 				all.mechanism = byCost + " and " + byBFQ
 			}
@@ -110,13 +110,13 @@ func weigh(a ask, h host.Cgroups, file func(name string) string) (hold, error) {
 	return all, nil
 }
 
-// bfqWrite is a weight as BFQ takes it: the same number, up to its greatest.
+// bfqWrite returns the write of a weight for BFQ: the same number, but at most maxBFQWeight.
 func bfqWrite(a ask, q block.Queue, file string) Write {
 	return Write{File: file, Device: q.Number(), Value: strconv.FormatInt(min(a.value, maxBFQWeight), 10), None: "default"}
 }
 
-// engineOf says which engine honours a weight on a disk: the one asked for, which a step switches it to, else the one
-// that it has.
+// engineOf returns the engine that honours a weight on a disk: the one asked for, to which a step switches the disk, else
+// the one that the disk has.
 func engineOf(q block.Queue, asked vnode.Engine, v1 bool, key string) (by string, err error) {
 	lent := q.Loan != nil && len(q.Loan.By) > 0 && q.Loan.Switched()
 	switch {
@@ -135,7 +135,7 @@ func engineOf(q block.Queue, asked vnode.Engine, v1 bool, key string) (by string
 	return "", refuse.Cannotf(weightRemedy(q, v1), "%s: nothing shares disk %s out by weight (its scheduler is %s)", key, q.Name, q.Scheduler)
 }
 
-// weightRemedy says how a disk gets an engine.
+// weightRemedy says how to give a disk an engine.
 func weightRemedy(q block.Queue, v1 bool) string {
 	switch {
 	case q.BFQ:
@@ -146,7 +146,7 @@ func weightRemedy(q block.Queue, v1 bool) string {
 	return "boot a kernel with CONFIG_IOSCHED_BFQ, or give read and write rates"
 }
 
-// narrow is the disk whose BFQ, somebody else's, has room for few requests; nil if none.
+// narrow returns the first disk whose BFQ holds too few requests (block.BFQRequests) and is not set up by this node; nil if none.
 func narrow(a ask, mechanism string) *block.Queue {
 	i := slices.IndexFunc(a.disk.Queues, func(q block.Queue) bool { return q.Requests > 0 && q.Requests < block.BFQRequests })
 	if i < 0 || a.engine != "" || !strings.HasSuffix(mechanism, byBFQ) {
@@ -155,7 +155,7 @@ func narrow(a ask, mechanism string) *block.Queue {
 	return &a.disk.Queues[i]
 }
 
-// weightNote says where a weight acts and where it does not bite.
+// weightNote says where a weight acts and where it has no effect.
 func weightNote(a ask, mechanism string, v1 bool) string {
 	var notes []string
 	if d := a.disk; len(d.Queues) > 0 && d.Queues[0].Number() != d.Number() {

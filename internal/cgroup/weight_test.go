@@ -13,7 +13,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestWeights says on which mechanism a weight lands, for each kind of host and disk, and what is refused.
+// TestWeights checks which mechanism honours a weight on each kind of host and disk, and which weights are refused.
 func TestWeights(t *testing.T) {
 	type queue = block.Queue
 	sda := func(change func(*queue)) block.Disk {
@@ -143,7 +143,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// planned prints what a node's weights come to.
+// planned prints the plan for a node's weights.
 func planned(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) string {
 	engines, err := Engines(n, h, disks, "/run/loans", "/run/node")
 	limits, limitsErr := Limits(n, h, "berth/wn", disks)
@@ -164,7 +164,7 @@ func planned(n *vnode.Node, h host.Cgroups, disks map[string]block.Disk) string 
 	return strings.Join(all, "; ")
 }
 
-// TestWeightsOfOneDisk: two volumes of a disk each have a rate of their own, and one weight between them.
+// TestWeightsOfOneDisk: two volumes of a disk may each have a rate, but only one of them a weight.
 func TestWeightsOfOneDisk(t *testing.T) {
 	sda := []block.Queue{{Major: 8, Name: "sda", Scheduler: "bfq", BFQ: true}}
 	disks := map[string]block.Disk{"a": {Major: 252, Name: "dm-0", Queues: sda}, "b": {Major: 252, Minor: 1, Name: "dm-1", Queues: sda}}
@@ -179,7 +179,7 @@ func TestWeightsOfOneDisk(t *testing.T) {
 	}
 }
 
-// TestHeldWeight: a weight whose engine somebody took away is shown as not held, and can be taken away.
+// TestHeldWeight: a weight whose engine was removed from the disk is shown as not held, and can be removed.
 func TestHeldWeight(t *testing.T) {
 	n := &vnode.Node{IO: []vnode.IO{{Name: "a", Weight: 5}}}
 	disks := map[string]block.Disk{"a": {Major: 8, Name: "sda", Queues: []block.Queue{{Major: 8, Name: "sda", Scheduler: "none"}}}}
@@ -196,7 +196,7 @@ func TestHeldWeight(t *testing.T) {
 	}
 }
 
-// TestKernelWeight sets the weight of a group on a loop device with BFQ, changes it, and takes BFQ away under it.
+// TestKernelWeight sets the weight of a group on a loop device with BFQ, changes it, and then removes BFQ from the device.
 func TestKernelWeight(t *testing.T) {
 	h := thisHost(t)
 	if h.Has("blkio") == "" && h.Has("io") == "" {
@@ -238,7 +238,7 @@ func TestKernelWeight(t *testing.T) {
 	if err := limits(7)[0].Do(t.Context()); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "somebody took bfq from the disk") {
 		t.Errorf("a weight without an engine: %v", err)
 	}
-	for _, s := range Changes(was, nil) { // it can be taken away all the same
+	for _, s := range Changes(was, nil) { // it can still be removed
 		do(t, s)
 	}
 }

@@ -15,11 +15,11 @@ type Write struct {
 	Value  string `json:"value"`
 	None   string `json:"none"`           // the value that means: no limit
 	Unit   int64  `json:"unit,omitempty"` // the kernel rounds a number of bytes down to a multiple of it
-	From   string `json:"from,omitempty"` // where the effect is read back from, if that is another file
-	Sum    bool   `json:"sum,omitempty"`  // the parent needs what its groups have together
+	From   string `json:"from,omitempty"` // the file from which the effect is read back, if it is another one
+	Sum    bool   `json:"sum,omitempty"`  // the parent needs the sum over its groups
 }
 
-// asParent as a value means: whatever the parent group has. The v1 cpuset has no value for "no limit of its own".
+// asParent as a value means the parent group's value. The v1 cpuset has no value for "no limit of its own".
 const asParent = "parent's"
 
 // String is the write as a plan prints it: "memory.limit_in_bytes=4294967296".
@@ -27,7 +27,7 @@ func (w Write) String() string {
 	return filepath.Base(w.File) + "=" + strings.TrimSpace(w.line(w.Value))
 }
 
-// line is what is written for a value.
+// line returns the text that is written for a value.
 func (w Write) line(value string) string {
 	if w.Param != "" {
 		value = w.Param + "=" + value
@@ -56,13 +56,13 @@ func (w Write) do() error {
 	return w.sumUp()
 }
 
-// parent is the same file of the parent group.
+// parent returns the path of the same file in the parent group.
 func (w Write) parent() string {
 	dir, name := filepath.Split(w.File)
 	return filepath.Join(filepath.Dir(filepath.Clean(dir)), name)
 }
 
-// read returns the value that the kernel has now, in the form that can be written back.
+// read returns the kernel's current value, in a form that can be written back.
 func (w Write) read(file string) (string, error) {
 	text, err := readFile(file)
 	if err != nil || w.Device == "" {
@@ -82,7 +82,7 @@ func (w Write) read(file string) (string, error) {
 			}
 		}
 	}
-	return w.None, nil // the kernel leaves out lines and values that limit nothing
+	return w.None, nil // the kernel omits lines and values that limit nothing
 }
 
 // effect returns the value in force.
@@ -93,10 +93,10 @@ func (w Write) effect() (string, error) {
 	return w.read(w.File)
 }
 
-// holds reports whether got is what the kernel makes of the value, with no other difference than its own rounding.
+// holds reports whether got equals the value, apart from the kernel's rounding.
 func (w Write) holds(got string) bool {
 	if w.Value == asParent || w.Value == "" {
-		return true // whatever is above holds
+		return true // any value of the parent will do
 	}
 	return w.round(got) == w.round(w.Value)
 }
@@ -119,7 +119,7 @@ func (w Write) round(value string) string {
 	return strconv.FormatInt(n/w.Unit*w.Unit, 10)
 }
 
-// cleared is the write that takes the limit away.
+// cleared returns the write that removes the limit.
 func (w Write) cleared() Write {
 	w.Value = w.None
 	return w

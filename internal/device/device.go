@@ -1,7 +1,7 @@
-// Package device gives a node devices of the host: it finds what a spec names, says whether a node may have it, makes it
-// appear in and vanish from a node that runs, and knows a disk again that was unplugged.
+// Package device gives a node devices of the host. It finds what a spec names, says whether a node may have it, makes it
+// appear in and vanish from a running node, and recognises a disk that was unplugged and came back.
 //
-// At a node's start its device nodes are staged by package mounts; what its group lets through is package cgroup's.
+// Package mounts stages the device nodes at a node's start; package cgroup sets what the node's group allows.
 package device
 
 import (
@@ -22,7 +22,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Kinds returns the steps of this package, for reading journals.
+// Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{
 		"device.node":   func() step.Step { return &Node{} },
@@ -30,8 +30,8 @@ func Kinds() step.Kinds {
 	}
 }
 
-// Resolved is a device that a node may have. Its number holds until the host reboots or the device is unplugged, so
-// it is found anew at each start of the node.
+// Resolved is a device that a node may have. Its number is valid until the host reboots or the device is unplugged, so it
+// is looked up at each start of the node.
 type Resolved struct {
 	Path   string   `json:"path"`             // inside the node
 	Type   string   `json:"type"`             // "b" (block) or "c" (character)
@@ -39,18 +39,18 @@ type Resolved struct {
 	Minor  uint32   `json:"minor"`            //
 	Access string   `json:"access"`           // letters of r, w and m, in this order
 	Source string   `json:"source"`           // its node on the host, links resolved: what /dev/disk/by-id/… stands for
-	ID     Identity `json:"id,omitzero"`      // what it is known by when its number changes
-	Unsafe string   `json:"unsafe,omitempty"` // why no node should have it, where the spec gives it all the same
+	ID     Identity `json:"id,omitzero"`      // identifies it when its number changes
+	Unsafe string   `json:"unsafe,omitempty"` // why no node should have it, if the spec gives it all the same
 }
 
 // Number is the device's number as the kernel writes it: "8:16".
 func (r Resolved) Number() string { return fmt.Sprintf("%d:%d", r.Major, r.Minor) }
 
-// Rule is what a group must let through for it, as the kernel writes it: "b 8:16 rw".
+// Rule returns the rule by which a group allows the device, as the kernel writes it: "b 8:16 rw".
 func (r Resolved) Rule() string { return r.Type + " " + r.Number() + " " + r.Access }
 
-// Resolve finds the devices that one entry of a spec stands for, which is valid in itself: one, or for a pattern those
-// that match, at least one. proc and sys are the roots of procfs and sysfs.
+// Resolve finds the devices of one entry of a spec, which is valid in itself: one device, or all that match a pattern, at
+// least one. proc and sys are the roots of procfs and sysfs.
 //
 // Errors: refuse.NotFound if there is no such device, refuse.Busy if the host uses it (a mounted disk, swap),
 // refuse.Invalid if it is no device or one that no node may have.
@@ -63,7 +63,7 @@ func Resolve(proc, sys string, d vnode.Device) ([]Resolved, error) {
 	if err != nil {
 		return nil, refuse.Invalidf("device %s: %w", d.Path, err)
 	}
-	paths = slices.DeleteFunc(paths, func(p string) bool { // folders and the like, which no pattern means
+	paths = slices.DeleteFunc(paths, func(p string) bool { // folders and other files, which no pattern means
 		fi, err := os.Stat(p)
 		return err != nil || fi.Mode()&os.ModeDevice == 0
 	})
@@ -112,7 +112,7 @@ type objection struct {
 	refusal error
 }
 
-// check says why no node should have the device; nil if there is no reason.
+// check returns why no node should have the device; nil if there is no reason.
 func (r Resolved) check(proc, sys string, d vnode.Device) (*objection, error) {
 	name, err := r.name(proc, sys)
 	if refuse.KindOf(err) == refuse.NotFound {
@@ -138,7 +138,7 @@ func (r Resolved) check(proc, sys string, d vnode.Device) (*objection, error) {
 	return nil, nil
 }
 
-// remedy says how a device is given all the same, where that can be.
+// remedy says how to give the device all the same, where that is possible.
 func remedy(why string) string {
 	if why == own {
 		return ""
@@ -146,8 +146,8 @@ func remedy(why string) string {
 	return " (unsafe: true gives it all the same)"
 }
 
-// fake reports whether the device node that the spec leads to has the name of no such device. A mapped device may be
-// called by the name that its maker gave it. What keeps its name to itself is believed.
+// fake reports whether the device node has the number of a device with another name. A mapped device may be called by the
+// name that its creator gave it. A device that is not in sysfs is believed.
 func (r Resolved) fake(sys, name string) bool {
 	base := filepath.Base(r.Source)
 	if _, err := os.Stat(r.dir(sys)); err != nil || base == filepath.Base(name) {
@@ -182,7 +182,7 @@ func find(d vnode.Device) (Resolved, error) {
 	return r, nil
 }
 
-// access puts the letters in the cgroup's order; the default is to read and write.
+// access sorts the letters as the kernel does; the default is rw.
 func access(asked string) string {
 	if asked == "" {
 		asked = "rw"
@@ -196,9 +196,8 @@ func access(asked string) string {
 	return ordered.String()
 }
 
-// name is the kernel's name of the device: its path below /dev, whatever path the spec called it by. It proves that a
-// driver is behind the number. Some drivers (NVIDIA's) keep their character devices out of sysfs: then it is the
-// driver's name in /proc/devices.
+// name returns the kernel's name of the device: its path below /dev, whatever path the spec used. It proves that a driver has the
+// number. Some drivers (NVIDIA's) keep their character devices out of sysfs; for them it is the driver's name in /proc/devices.
 func (r Resolved) name(proc, sys string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir(sys), "uevent"))
 	for line := range strings.Lines(string(text)) {
@@ -221,7 +220,7 @@ func (r Resolved) name(proc, sys string) (string, error) {
 // dir is the device's folder in sysfs.
 func (r Resolved) dir(sys string) string { return numberDir(sys, r.Type, r.Major, r.Minor) }
 
-// driver returns the name of the driver of character devices of this major number, "" if there is none.
+// driver returns the name of the driver with this major number of character devices; "" if there is none.
 func driver(proc string, major uint32) (string, error) {
 	f, err := os.Open(filepath.Join(proc, "devices"))
 	if err != nil {
@@ -231,7 +230,7 @@ func driver(proc string, major uint32) (string, error) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var number uint32
 		var name string
-		if lines.Text() == "Block devices:" { // the second part
+		if lines.Text() == "Block devices:" { // character devices come first
 			break
 		}
 		if n, _ := fmt.Sscan(lines.Text(), &number, &name); n == 2 && number == major {
@@ -241,8 +240,8 @@ func driver(proc string, major uint32) (string, error) {
 	return "", nil
 }
 
-// disks returns the numbers of the block devices that one reaches through this one: itself, or the disk behind a
-// SCSI command device (/dev/sg*, /dev/bsg/*).
+// disks returns the numbers of the block devices that can be reached through this one: itself, or the disk behind a SCSI
+// command device (/dev/sg*, /dev/bsg/*).
 func (r Resolved) disks(sys string) [][2]uint32 {
 	if r.Type == "b" {
 		return [][2]uint32{{r.Major, r.Minor}}
@@ -250,7 +249,7 @@ func (r Resolved) disks(sys string) [][2]uint32 {
 	var all [][2]uint32
 	files, _ := filepath.Glob(filepath.Join(r.dir(sys), "device/block/*/dev")) // no folder: no disk
 	for _, file := range files {
-		if n, ok := readNumber(file); ok { // else unplugged meanwhile
+		if n, ok := readNumber(file); ok { // else it was unplugged meanwhile
 			all = append(all, n)
 		}
 	}

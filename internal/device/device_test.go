@@ -14,7 +14,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// tree is a host with a disk sda (mounted) and sdb, a SCSI command device for each, and a few others.
+// tree is a host with the disks sda (mounted) and sdb, a SCSI command device for each, and a few other devices.
 func tree(t *testing.T) (proc, sys string) {
 	t.Helper()
 	root := t.TempDir()
@@ -81,12 +81,12 @@ func TestResolve(t *testing.T) {
 	node("gone", unix.S_IFBLK, 8, 32)
 	node("sg0", unix.S_IFCHR, 21, 0)
 	node("sg1", unix.S_IFCHR, 21, 1)
-	node("harmless", unix.S_IFCHR, 1, 1) // the number counts, not the name
+	node("harmless", unix.S_IFCHR, 1, 1) // the number decides, not the name
 	node("msr", unix.S_IFCHR, 202, 0)
 	node("nvidia0", unix.S_IFCHR, 195, 0)
 	node("nobody", unix.S_IFCHR, 77, 0) // a block driver's number
 	node("sdz", unix.S_IFBLK, 8, 16)    // another name
-	node("vg-lv", unix.S_IFBLK, 253, 0) // a mapped device by its maker's name
+	node("vg-lv", unix.S_IFBLK, 253, 0) // a mapped device with the name that its creator gave it
 	node("dm-1", unix.S_IFBLK, 253, 0)
 	if err := os.Mkdir(dev+"/by-id", 0o755); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestResolve(t *testing.T) {
 		{"by-id", refuse.Invalid, "not a device node"},
 		{"sd?", refuse.Invalid, "must appear below /dev"},
 		{"hd?", refuse.NotFound, "no device matches"},
-		{"by-*", refuse.NotFound, "no device matches"}, // a folder is none
+		{"by-*", refuse.NotFound, "no device matches"}, // a folder does not match
 		{"sdz", refuse.Invalid, "the number of /dev/sdb, another device"},
 		{"dm-1", refuse.Invalid, "the number of /dev/dm-0, another device"},
 	} {
@@ -176,7 +176,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestUnsafe: what a spec forces by name is given, and says why it should not be; the node's own devices never.
+// TestUnsafe: unsafe gives a device all the same, and records why no node should have it. It never gives a device that
+// every node has of its own.
 func TestUnsafe(t *testing.T) {
 	for path, why := range map[string]string{"/dev/kmsg": "kernel log", "/dev/mem": "memory", "/dev/loop-control": "makes or changes devices"} {
 		if _, err := os.Stat(path); err != nil {

@@ -2,17 +2,17 @@ package device
 
 import "path"
 
-// rule says why no node may have the devices of some names.
+// rule says why no node may have certain devices.
 type rule struct {
 	name string // as the kernel names it below /dev; * and ? as in path.Match
 	why  string
 }
 
-// own is why no node may have some devices, not even one whose spec says unsafe.
+// own is the reason for devices that no node may have, not even with unsafe: true.
 const own = "every node has its own"
 
-// rules are the character devices that would open the host to a node, whatever the node's ids and capabilities are, and those
-// that every node has of its own. A device that is not here is its user's decision: the spec names it.
+// rules are the character devices that would open the host to a node, whatever the node's ids and capabilities, and those
+// that every node has of its own. Any other device is the user's decision: the spec names it.
 func rules() []rule {
 	const (
 		memory   = "it reads and writes the host's memory"
@@ -83,7 +83,7 @@ func rules() []rule {
 	}
 }
 
-// forbidden says why no node may have the character device that the kernel calls name.
+// forbidden returns why no node may have the character device that the kernel calls name; never is false if one may.
 func forbidden(name string) (why string, never bool) {
 	for _, r := range rules() {
 		if ok, err := path.Match(r.name, name); err == nil && ok {

@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// Identity is what a device is known by when its number changes: a disk that is unplugged and comes back may have the
-// number of another one by then. The zero value is a device that can be known by nothing but its number.
+// Identity identifies a device when its number changes: a disk that is unplugged may come back with another number, and its
+// old number may be another disk's by then. The zero value is a device that only its number identifies.
 type Identity struct {
-	// ID is what stays with it: "wwid …", "serial …", "uuid …" of a mapped device or an array, "file …" of a loop device;
-	// "at …" of a character device: its place in the tree of devices. "" if it has none.
+	// ID is the lasting identifier: "wwid …", "serial …", "uuid …" of a mapped device or an array, "file …" of a loop
+	// device, or "at …" of a character device, its place in the device tree. "" if there is none.
 	ID   string `json:"id,omitempty"`
-	Seq  uint64 `json:"seq,omitempty"`  // a disk's number since boot, which is never given twice (diskseq, Linux 5.15)
+	Seq  uint64 `json:"seq,omitempty"`  // a disk's number since boot, never reused (diskseq, Linux 5.15)
 	Part int    `json:"part,omitempty"` // number of the partition; 0: the whole disk
 }
 
-// Identify looks up what is behind a number now; ok is false if nothing is: no such device, a loop device with no file.
+// Identify returns the identity of the device that has a number now. ok is false if there is no such device, or if it is a
+// loop device without a file.
 func Identify(sys, kind string, major, minor uint32) (id Identity, ok bool) {
 	dir, err := filepath.EvalSymlinks(numberDir(sys, kind, major, minor))
 	if err != nil {
@@ -37,7 +38,7 @@ func Identify(sys, kind string, major, minor uint32) (id Identity, ok bool) {
 	return id, ok
 }
 
-// identifyDisk reads a disk's folder in sysfs.
+// identifyDisk reads a disk's identity from its folder in sysfs.
 func identifyDisk(dir string) (id Identity, ok bool) {
 	id.Seq, _ = strconv.ParseUint(attribute(dir, "diskseq"), 10, 64) // 0 where the kernel has none
 	for _, a := range [][2]string{
@@ -54,32 +55,32 @@ func identifyDisk(dir string) (id Identity, ok bool) {
 			return id, true
 		}
 	}
-	// Loop devices stay when their file is taken away, and may get another one.
+	// A loop device stays when its file is detached, and may get another file.
 	return id, !strings.HasPrefix(filepath.Base(dir), "loop")
 }
 
-// Same reports whether two identities are of one device.
+// Same reports whether two identities are of the same device.
 func (i Identity) Same(o Identity) bool {
 	return i.Part == o.Part && (i.Seq != 0 && i.Seq == o.Seq || i.ID != "" && i.ID == o.ID)
 }
 
-// Where finds the device of an identity, which had this number when it was last seen; ok is false if it is gone. Where
-// several disks say that they are it (two paths to one disk, adapters that make up serial numbers), it is the one with
-// the number that it had; else none is.
+// Where returns the current number of the device with identity i, which had the given number when last seen. ok is false if
+// the device is gone. Several disks may have the identity (two paths to one disk, adapters that make up serial numbers):
+// then only the one with the old number counts.
 func (i Identity) Where(sys, kind string, major, minor uint32) (number [2]uint32, ok bool) {
 	number = [2]uint32{major, minor}
 	now, there := Identify(sys, kind, major, minor)
 	switch {
 	case i == Identity{}:
 		_, err := os.Stat(numberDir(sys, kind, major, minor))
-		return number, kind != "b" || err == nil // a character device may be out of sysfs
+		return number, kind != "b" || err == nil // a character device may not be in sysfs
 	case there && i.Same(now):
 		return number, true
 	case kind != "b":
 		at, _ := strings.CutPrefix(i.ID, "at ")
 		return readNumber(filepath.Join(sys, at, "dev"))
 	}
-	dirs, _ := filepath.Glob(filepath.Join(sys, "block/*")) // the pattern is sound
+	dirs, _ := filepath.Glob(filepath.Join(sys, "block/*")) // the pattern is valid
 	var found [][2]uint32
 	for _, dir := range dirs {
 		disk, there := identifyDisk(dir)
@@ -96,7 +97,7 @@ func (i Identity) Where(sys, kind string, major, minor uint32) (number [2]uint32
 	return found[0], true
 }
 
-// partOf returns the number of the disk, or of its partition that the identity is of.
+// partOf returns the number of the disk, or of its partition i.Part.
 func (i Identity) partOf(disk string) (number [2]uint32, ok bool) {
 	if i.Part == 0 {
 		return readNumber(filepath.Join(disk, "dev"))

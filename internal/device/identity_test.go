@@ -12,11 +12,11 @@ import (
 	"berth/internal/vnode"
 )
 
-// plug makes disks of a host's sysfs anew: name to number and attributes.
+// disk is one disk that plug makes in the sysfs of a host.
 type disk struct {
 	name, number string
 	attributes   map[string]string
-	parts        map[string]string // name to number, by number of the partition
+	parts        map[string]string // partition number to device number
 }
 
 func plug(t *testing.T, disks ...disk) (sys string) {
@@ -91,7 +91,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestWhere: a disk is found by what stays with it, and no other disk is taken for it.
+// TestWhere: a disk is found by its identity, and no other disk is taken for it.
 func TestWhere(t *testing.T) {
 	wwid := func(s, seq string) map[string]string { return map[string]string{"wwid": s, "diskseq": seq} }
 	id := Identity{ID: "wwid A", Seq: 1}
@@ -133,7 +133,7 @@ func TestWhere(t *testing.T) {
 	}
 }
 
-// TestTable: what a node has after disks were swapped, and which steps lead there.
+// TestTable: the table after disks were swapped, and the steps that lead to it.
 func TestTable(t *testing.T) {
 	wwid := func(s, seq string) map[string]string { return map[string]string{"wwid": s, "diskseq": seq} }
 	before := plug(t, disk{"sda", "8:0", wwid("A", "1"), nil}, disk{"sdb", "8:16", wwid("B", "2"), nil})
@@ -191,14 +191,14 @@ func TestTable(t *testing.T) {
 		if c.name == "swapped" && now.Devices[0].Source != "/dev/sdb" {
 			t.Errorf("%s: the device is at %s on the host", c.name, now.Devices[0].Source)
 		}
-		// As a keeper does that was killed before it wrote the table.
+		// As after a keeper that was killed before it wrote the table.
 		if again := table.Now(c.sys); !again.Equal(now) || !now.Now(c.sys).Equal(now) {
 			t.Errorf("%s: looked at again it is %+v, then %+v", c.name, again, now.Now(c.sys))
 		}
 	}
 }
 
-// TestRecord: a table is written whole, read back, and what was there is given back.
+// TestRecord: a table is written whole and read back, and Undo restores the old one.
 func TestRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "devices")
 	first := &Record{Path: path, New: Table{Disks: []Disk{{Entry: "one", Major: 8}}}}

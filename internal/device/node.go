@@ -20,9 +20,9 @@ import (
 type Node struct {
 	In    mounts.Running     `json:"in"`
 	Path  string             `json:"path"`            // inside
-	From  *mounts.DeviceNode `json:"from,omitempty"`  // what is there; nil: nothing
+	From  *mounts.DeviceNode `json:"from,omitempty"`  // what is there now; nil: nothing
 	To    *mounts.DeviceNode `json:"to,omitempty"`    // what shall be there
-	Group string             `json:"group,omitempty"` // folder of the node's processes; one that has From open is an error
+	Group string             `json:"group,omitempty"` // folder of the node's cgroup; it is an error if a process in it has From open
 }
 
 // Kind is "device.node".
@@ -50,7 +50,7 @@ func (n *Node) Do(context.Context) error {
 	return nil
 }
 
-// Verify looks into the node, and that nobody in it has still open what it has no more.
+// Verify checks the node's /dev, and that no process of the node still has a removed device open.
 func (n *Node) Verify(context.Context) error {
 	if n.To != nil {
 		has, err := n.In.HasDevice(n.Path, *n.To)
@@ -69,7 +69,7 @@ func (n *Node) Verify(context.Context) error {
 	return err
 }
 
-// Unused refuses to take a device away that a process of the node has open: it would keep it.
+// Unused refuses to remove a device that a process of the node has open, because the process would keep it.
 func (n *Node) Unused() error {
 	if n.From == nil || n.Group == "" {
 		return nil
@@ -80,7 +80,7 @@ func (n *Node) Unused() error {
 	return nil
 }
 
-// Undo puts back what was there. A node whose process 1 is gone has no /dev.
+// Undo restores what was there. If process 1 of the node has ended there is no /dev, which is no error.
 func (n *Node) Undo(context.Context) error {
 	var err error
 	if n.To != nil {
@@ -95,7 +95,7 @@ func (n *Node) Undo(context.Context) error {
 	return err
 }
 
-// user names a process of a group, or of one below, that has the device open; "" if none has.
+// user names a process, in a group or one below it, that has the device open; "" if there is none.
 func user(group string, d mounts.DeviceNode) string {
 	who := ""
 	_ = filepath.WalkDir(group, func(path string, e fs.DirEntry, err error) error {
@@ -123,11 +123,11 @@ func hasOpen(pid string, d mounts.DeviceNode) bool {
 	dir := "/proc/" + pid + "/fd"
 	fds, err := os.ReadDir(dir)
 	if err != nil {
-		return false // it has ended
+		return false // the process has ended
 	}
 	for _, fd := range fds {
 		var st unix.Statx_t
-		// Without asking a file system that may hang.
+		// DONT_SYNC: a file system that hangs must not be asked.
 		err := unix.Statx(unix.AT_FDCWD, filepath.Join(dir, fd.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 		if err == nil && st.Mode&unix.S_IFMT == kind && st.Rdev_major == d.Major && st.Rdev_minor == d.Minor {
 			return true
@@ -136,7 +136,7 @@ func hasOpen(pid string, d mounts.DeviceNode) bool {
 	return false
 }
 
-// distinct refuses two devices at one path inside.
+// distinct refuses two devices at one path inside the node.
 func distinct(all []Granted) error {
 	at := map[string]Granted{}
 	for _, g := range all {

@@ -18,7 +18,7 @@ import (
 	"berth/internal/step"
 )
 
-// inside is a process with a mount namespace, and a user namespace, of its own, whose /dev is a tmpfs.
+// inside is a process with a mount namespace of its own, and perhaps a user namespace, whose /dev is a tmpfs.
 type inside struct {
 	t  *testing.T
 	in mounts.Running
@@ -87,8 +87,8 @@ func (n *inside) sh(line string) string {
 	}
 }
 
-// TestNode: a device appears, works, and vanishes without a trace, with and without a user namespace; undo gives back what
-// was, whatever a killed process left.
+// TestNode: a device appears, works, and vanishes without a trace, with and without a user namespace. Undo restores the old
+// state, whatever a killed process left.
 func TestNode(t *testing.T) {
 	zero, full := &mounts.DeviceNode{Type: "c", Major: 1, Minor: 5}, &mounts.DeviceNode{Type: "c", Major: 1, Minor: 7}
 	for name, userns := range map[string]bool{"user namespace": true, "none": false} {
@@ -106,7 +106,7 @@ func TestNode(t *testing.T) {
 			}
 			put := &Node{In: n.in, Path: "/dev/disk/by-x/z", To: zero}
 			do(put)
-			do(put) // again: as after a kill
+			do(put) // again, as after a kill
 			if got := n.sh("head -c 3 /dev/disk/by-x/z | od -An -tx1; stat -c '%u %a %t:%T' /dev/disk/by-x/z"); got != "00 00 00\n0 660 1:5" {
 				t.Errorf("inside: %q", got)
 			}
@@ -135,7 +135,7 @@ func TestNode(t *testing.T) {
 					t.Errorf("after undo: %v, %q", err, all())
 				}
 			}
-			// A killed process left a place and no device; the node has something of its own.
+			// A killed process left the file but no device on it; the node has entries of its own.
 			n.sh(": > /dev/z; echo mine > /dev/mine; mkdir /dev/own; ln -s / /dev/out")
 			place := &Node{In: n.in, Path: "/dev/z", To: zero}
 			do(place)
@@ -163,7 +163,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNodeEnded: a node that is gone, or a pid that is another's by now, is left alone.
+// TestNodeEnded: a node that has ended, or a pid that another process has by now, is left alone.
 func TestNodeEnded(t *testing.T) {
 	n := newInside(t, false)
 	zero := &mounts.DeviceNode{Type: "c", Major: 1, Minor: 5}
@@ -177,9 +177,9 @@ func TestNodeEnded(t *testing.T) {
 	}
 }
 
-// TestUnused: a device that is open is found, with who has it.
+// TestUnused: an open device is found, with the process that has it open.
 func TestUnused(t *testing.T) {
-	group := t.TempDir() // as a cgroup: folders with cgroup.procs
+	group := t.TempDir() // like a cgroup: folders with cgroup.procs
 	if err := os.Mkdir(group+"/inner", 0o755); err != nil {
 		t.Fatal(err)
 	}

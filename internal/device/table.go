@@ -17,18 +17,18 @@ import (
 	"berth/internal/vnode"
 )
 
-// Table is what a running node has of the host's devices: what the entries of its spec stood for when it started, or
-// when they were added. It lasts as long as the node runs.
+// Table is the host's devices that a running node has: what the entries of its spec stood for when the node started or the
+// entries were added. It lasts as long as the node runs.
 type Table struct {
 	Devices []Granted `json:"devices,omitempty"`
-	Disks   []Disk    `json:"disks,omitempty"` // those that it has limits on
+	Disks   []Disk    `json:"disks,omitempty"` // the disks that it has limits on
 }
 
 // Granted is a device that a node was given.
 type Granted struct {
 	Resolved
-	Spec vnode.Device `json:"spec"`           // the entry that it is from
-	Gone bool         `json:"gone,omitempty"` // unplugged: the node has it no more, and gets it when it is back
+	Spec vnode.Device `json:"spec"`           // the entry that it comes from
+	Gone bool         `json:"gone,omitempty"` // unplugged: the node no longer has it, and gets it again when it is back
 }
 
 // Disk is a disk that a node has limits on.
@@ -43,7 +43,7 @@ type Disk struct {
 // Number is the disk's number as the kernel writes it: "8:16".
 func (d Disk) Number() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// Grant resolves the entries of a spec; of those that are in t already it keeps what they stood for.
+// Grant resolves the entries of a spec. Entries that are in t already keep the devices that they stood for.
 func (t Table) Grant(proc, sys string, entries []vnode.Device) ([]Granted, error) {
 	var all []Granted
 	for _, e := range entries {
@@ -63,7 +63,7 @@ func (t Table) Grant(proc, sys string, entries []vnode.Device) ([]Granted, error
 	return all, distinct(all)
 }
 
-// Rules are what a node's group must let through.
+// Rules returns what a node's group must allow.
 func (t Table) Rules() []string {
 	var all []string
 	for _, g := range t.Devices {
@@ -74,7 +74,7 @@ func (t Table) Rules() []string {
 	return all
 }
 
-// Now returns the table as the host has the devices now, by what they are known by.
+// Now returns the table with the devices' current numbers, found by their identities.
 func (t Table) Now(sys string) Table {
 	now := Table{Devices: slices.Clone(t.Devices), Disks: slices.Clone(t.Disks)}
 	for i := range now.Devices {
@@ -99,7 +99,7 @@ func (t Table) Now(sys string) Table {
 	return now
 }
 
-// nodeOnHost is where the kernel has put the device node, by its name.
+// nodeOnHost returns the path of the kernel's device node on the host, from the kernel's name of the device.
 func (r Resolved) nodeOnHost(sys string) string {
 	for line := range strings.Lines(attribute(r.dir(sys), "uevent")) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
@@ -109,7 +109,7 @@ func (r Resolved) nodeOnHost(sys string) string {
 	return r.Source
 }
 
-// again is the identity of a device that is there: a disk that was unplugged has another number since boot.
+// again returns the current identity of a device that is there: a disk that was unplugged has a new number since boot.
 func again(sys, kind string, n [2]uint32, old Identity) Identity {
 	if id, ok := Identify(sys, kind, n[0], n[1]); ok {
 		return id
@@ -130,8 +130,8 @@ func (t Table) IsGone(entry string) bool {
 // Empty reports whether a node has none of the host's devices and no limits on disks.
 func (t Table) Empty() bool { return len(t.Devices) == 0 && len(t.Disks) == 0 }
 
-// Nodes returns the steps that change the node's /dev from t to another table: what vanishes first. group is a folder of
-// the node's processes.
+// Nodes returns the steps that change the node's /dev from t to another table, removals first. group is the folder of the
+// node's cgroup.
 func (t Table) Nodes(to Table, in mounts.Running, group string) []step.Step {
 	var gone, come []step.Step
 	for _, g := range t.Devices {
@@ -156,7 +156,7 @@ func (g Granted) node() *mounts.DeviceNode {
 	return &mounts.DeviceNode{Type: g.Type, Major: g.Major, Minor: g.Minor}
 }
 
-// ReadTable reads a node's table; a node that never had one has an empty one.
+// ReadTable reads a node's table. Without a file the table is empty.
 func ReadTable(path string) (t Table, err error) {
 	err = jsonfile.File{Path: path, Is: "which devices a node has", Remedy: "stop the node and start it: it is written anew"}.Read(&t)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -197,7 +197,7 @@ func word(yes bool, text string) string {
 	return ""
 }
 
-// Prepare records the table that is there.
+// Prepare records the existing table.
 func (r *Record) Prepare(context.Context) error {
 	r.Old = nil
 	if _, err := os.Stat(r.Path); errors.Is(err, fs.ErrNotExist) {
@@ -228,7 +228,7 @@ func WriteTable(path string, t Table) error {
 	return nil
 }
 
-// Verify reads it back.
+// Verify reads the table back.
 func (r *Record) Verify(context.Context) error {
 	t, err := ReadTable(r.Path)
 	if err == nil && !t.Equal(r.New) {
@@ -237,7 +237,7 @@ func (r *Record) Verify(context.Context) error {
 	return err
 }
 
-// Undo writes what was there. A live folder that is gone has nothing to give back.
+// Undo restores the old table. It is no error if the node's live folder is gone.
 func (r *Record) Undo(context.Context) error {
 	_ = os.Remove(r.Path + ".tmp")
 	var err error

@@ -19,13 +19,13 @@ import (
 
 // Bind shows a folder, file or socket of the host as it is, with what is mounted beneath it at the node's start.
 //
-// Idmapped, the node's ids are written as the same ids on the host's disk: its root can leave files there that belong
-// to the host's root, with set-user-id bits and file capabilities. Inside they are harmless (nosuid, nodev); on the host
-// the source belongs below a folder that only root enters, or on a file system mounted nosuid (Exposed).
+// Through an idmapped mount the node's ids are the same ids on the host's disk: the node's root can leave files there that belong
+// to the host's root, with set-user-id bits and file capabilities. Inside the node they are harmless (nosuid, nodev). On the
+// host, the source belongs below a folder that only root can enter, or on a file system mounted nosuid (see Exposed).
 type Bind struct{}
 
-// Look resolves the source's links, once: Plan and the mount itself use the result, and a link put there later makes
-// the start fail.
+// Look resolves the source's links once. Plan and the mount itself use the result, so a link put there later makes the
+// start fail.
 func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
 	path, err := filepath.EvalSymlinks(m.Source)
 	var info fs.FileInfo
@@ -61,7 +61,7 @@ func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
 	return Source{Path: path, FSType: fstype}, nil
 }
 
-// Plan stages the source with its flags and map; the runtime then only binds it.
+// Plan stages the source with its flags and id map; the runtime then only binds it.
 func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	return Way{
 		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true, Target: m.Target},
@@ -69,7 +69,7 @@ func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	}, nil
 }
 
-// refuseExposed refuses a mount whose source must not be exposed.
+// refuseExposed refuses a mount whose source is exposed.
 func refuseExposed(m vnode.Mount, to Node) error {
 	why, err := Exposed(m, to.UserNS)
 	if err != nil {
@@ -105,8 +105,8 @@ func forbidden(path string, l layout.Layout) string {
 	return ""
 }
 
-// within reports whether path is dir or in it, by name or by inode, because a bind mount or a link gives a folder a
-// second name.
+// within reports whether path is dir or lies in it. It compares names and inodes, because a bind mount or a link gives a
+// folder a second name.
 func within(path, dir string) bool {
 	top, err := os.Stat(dir)
 	for p := path; ; p = filepath.Dir(p) {
@@ -122,8 +122,8 @@ func within(path, dir string) bool {
 	}
 }
 
-// kernelFS are the file systems that are not storage but the host's kernel: through them a node would see the host's
-// processes or change its settings. Where they are mounted does not matter.
+// kernelFS returns the file systems that give access to the host's kernel and store nothing: through them a node would see
+// the host's processes or change its settings. It does not matter where they are mounted.
 func kernelFS() []string {
 	return []string{
 		"proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "selinuxfs", "debugfs", "tracefs",
@@ -131,8 +131,8 @@ func kernelFS() []string {
 	}
 }
 
-// checkMounts refuses a source that lies on a file system of the kernel's or has one beneath it. It returns the type
-// of the one it lies on.
+// checkMounts refuses a source that lies on a file system of kernelFS or has one beneath it. It returns the type of the
+// file system that the source lies on.
 func checkMounts(asked, path string) (fstype string, err error) {
 	all, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -142,7 +142,7 @@ func checkMounts(asked, path string) (fstype string, err error) {
 	for _, m := range all {
 		beneath := strings.HasPrefix(m.Mountpoint, path+"/")
 		above := m.Mountpoint == "/" || m.Mountpoint == path || strings.HasPrefix(path, m.Mountpoint+"/")
-		if above && len(m.Mountpoint) >= len(longest) { // of several on one place, the last hides the others
+		if above && len(m.Mountpoint) >= len(longest) { // of several mounts at one place, the last hides the others
 			longest, fstype = m.Mountpoint, m.FSType
 		}
 		if beneath && slices.Contains(kernelFS(), m.FSType) {
@@ -155,7 +155,7 @@ func checkMounts(asked, path string) (fstype string, err error) {
 	return fstype, nil
 }
 
-// titled names a source as its user did, and what it stands for.
+// titled returns the name of a source as its user gave it, and the path that it stands for.
 func titled(asked, path string) string {
 	if asked == path {
 		return path

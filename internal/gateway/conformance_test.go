@@ -61,7 +61,7 @@ func folder(t *testing.T) string {
 	return source
 }
 
-// TestConformance is what every gateway must hold to.
+// TestConformance checks what every gateway must guarantee.
 func TestConformance(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a file system")
@@ -110,7 +110,7 @@ func (m member) readOnly(t *testing.T) {
 	}
 }
 
-// In the node a link leads to the node's own files, not to the host's beside the source.
+// In the node a link resolves to the node's own files, not to the host's files beside the source.
 func (m member) links(t *testing.T) {
 	got, err := m.run(t, vnode.Mount{Source: m.source(t), Target: "/data"}, `cat up 2>/dev/null || echo nothing`)
 	if err != nil || got != "nothing" {
@@ -162,7 +162,7 @@ func node(t *testing.T) Node {
 	return Node{UserNS: true, Layout: layout.New(t.TempDir())}
 }
 
-// run takes a mount all the way: look, plan, stage, bind as the runtime would, and a script in it as the node's root.
+// run does a whole mount: look, plan, stage, bind as the runtime would, and run a script in it as the node's root.
 func (m member) run(t *testing.T, mount vnode.Mount, script string) (string, error) {
 	t.Helper()
 	s, err := m.gateway.Look(mount, node(t))
@@ -206,7 +206,7 @@ func (m member) enter(t *testing.T, way Way, script string, out *[]byte, prepare
 		if err := p.Enter(context.Background()); err != nil {
 			return err
 		}
-		// What a runtime does: bind the staged thing in a mount namespace of the node's user namespace.
+		// Like a runtime, bind the staged mount in a mount namespace of the node's user namespace.
 		cmd := exec.Command("/bin/sh", "-ec", "mount --"+way.Mount.Options[0]+" "+way.Stage.At+" "+way.Stage.At+"; cd "+way.Stage.At+"\n"+script)
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: ids, GidMappings: ids,

@@ -58,7 +58,7 @@ func TestExposed(t *testing.T) {
 				if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 					return err
 				}
-				// The ground is a file system that honours set-user-id, whatever /tmp is.
+				// A file system that honours set-user-id bits, whatever /tmp is.
 				if err := unix.Mount("ground", top, "tmpfs", 0, "mode=0755"); err != nil {
 					return err
 				}
@@ -91,7 +91,7 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// mode gives a folder mode and owner.
+// mode returns a function that sets a folder's mode and owner.
 func mode(dir string, mode uint32, uid int) func(string) error {
 	return func(top string) error {
 		if err := unix.Chown(filepath.Join(top, dir), uid, 0); err != nil {
@@ -101,7 +101,7 @@ func mode(dir string, mode uint32, uid int) func(string) error {
 	}
 }
 
-// tmpfs mounts one, and makes the source in it anew if it is above that.
+// tmpfs returns a function that mounts a tmpfs, and makes the source in it again if it is above the source.
 func tmpfs(dir string, flags uintptr) func(string) error {
 	return func(top string) error {
 		if err := unix.Mount("test", filepath.Join(top, dir), "tmpfs", flags, "mode=0755"); err != nil {

@@ -1,7 +1,6 @@
-// Package gateway holds the ways by which a node reaches a file system: one file for each way, one conformance suite
-// for all.
+// Package gateway holds the ways by which a node reaches a file system: one file for each way, one conformance suite for all.
 //
-// It builds on package mounts, in whose terms it says what to stage.
+// It builds on package mounts, whose types say what to stage.
 package gateway
 
 import (
@@ -13,27 +12,27 @@ import (
 
 // Gateway is one way by which a node reaches a file system.
 //
-// Callers may assume that Look and Plan change nothing; that what Look allowed is not refused by Plan; that neither
-// the source's own links nor anything the node does leads it out of the source; and that nothing of a mount is visible
-// on the host, nor left there when the node ends, however it ends.
+// Callers may assume: Look and Plan change nothing; Plan does not refuse what Look allowed; neither links in the source nor
+// anything the node does leads it out of the source; nothing of a mount is visible on the host, or left there when the node
+// ends, however it ends.
 //
 // An implementation must pass the conformance suite (conformance_test.go).
 type Gateway interface {
-	// Look reads from the host what Plan must know of a mount's source, and refuses what depends on the host:
-	// refuse.NotFound if the source is not there, refuse.Invalid if no node may have it, refuse.Cannot if it
-	// cannot be mapped as asked.
+	// Look reads from the host what Plan needs to know of a mount's source. It refuses what the host does not allow:
+	// refuse.NotFound if the source does not exist, refuse.Invalid if no node may have it, refuse.Cannot if it cannot be
+	// mapped as asked.
 	Look(m vnode.Mount, to Node) (Source, error)
-	// Plan says how the mount gets into the node. It is pure. at is where it may be staged, below mounts.Plan.Dir.
+	// Plan returns how the mount gets into the node. It is pure. at is where it may be staged, below mounts.Plan.Dir.
 	Plan(m vnode.Mount, s Source, to Node, at string) (Way, error)
 }
 
-// Node is what a gateway needs to know of the node beside the mount.
+// Node is what a gateway needs to know of the node, besides the mount.
 type Node struct {
-	UserNS bool          // it has ids of its own; without, nothing is idmapped
+	UserNS bool          // the node has ids of its own; without them nothing is idmapped
 	Layout layout.Layout // Berth's own folders, which no node may have
 }
 
-// Source is what a mount's source was when Look looked.
+// Source is the state of a mount's source when Look read it.
 type Source struct {
 	Path   string `json:"path"`   // links resolved: what the node really gets
 	FSType string `json:"fstype"` // the kernel's name of the file system: "ext4"
@@ -45,7 +44,7 @@ type Way struct {
 	Mount Mount        `json:"mount"`
 }
 
-// Mount is one mount of the OCI runtime's, in the terms of mount(8).
+// Mount is one mount that the OCI runtime makes, in the terms of mount(8).
 type Mount struct {
 	Source  string   `json:"source"`
 	Target  string   `json:"target"` // inside
@@ -53,7 +52,7 @@ type Mount struct {
 	Options []string `json:"options"`
 }
 
-// For returns the gateway that a spec names; "" is bind.
+// For returns the gateway that a spec names; "" means bind.
 func For(name string) (Gateway, error) {
 	switch name {
 	case "", vnode.BindGateway:

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// span is ids from up to, not including, to.
+// span is the ids from up to, but not including, to.
 type span struct{ from, to uint64 }
 
 type spans []span
@@ -27,13 +27,13 @@ func (s spans) overlap(base uint32) bool {
 	return false
 }
 
-// hostIDs reads which ids the host has given away: to users and groups, and to users for their own containers
-// (subuid(5), subgid(5)). A file that is missing gives none, a line that cannot be read neither.
+// hostIDs reads which ids the host has assigned: to users and groups, and to users for their own containers (subuid(5),
+// subgid(5)). A missing file gives none, and so does a line that cannot be parsed.
 func hostIDs(etc string) (spans, error) {
 	var all spans
 	for _, f := range []struct {
 		name         string
-		start, count int // columns; no count: one id
+		start, count int // columns; count -1: one id
 	}{
 		{"passwd", 2, -1}, {"group", 2, -1}, {"subuid", 1, 2}, {"subgid", 1, 2},
 	} {

@@ -1,9 +1,9 @@
 // Package ids gives each node a range of user and group ids of the host that nobody else has, for as long as the node
 // exists.
 //
-// The claims are symbolic links in one folder, because a link is made with its content, exclusively and in one call:
-// range-BASE → NODE says whose a range is, node-NODE → BASE finds it again. A kill between any two calls leaves links
-// that still tell whose they are.
+// The claims are symbolic links in one folder, because one call makes a link with its content, exclusively. range-BASE →
+// NODE says whose a range is; node-NODE → BASE finds the node's range. A process that is killed between two calls leaves
+// links that still say whose they are.
 package ids
 
 import (
@@ -21,8 +21,8 @@ import (
 	"berth/internal/step"
 )
 
-// The region that ranges come from: above the ids of people and of /etc/subuid's usual entries, below the 2^31 at
-// which some programs fail; systemd leaves it to containers (its "Users, Groups, UIDs and GIDs" page).
+// Ranges come from this region. It is above the ids of people and the usual entries of /etc/subuid, and below 2^31, at
+// which some programs fail. systemd leaves it to containers (its "Users, Groups, UIDs and GIDs" page).
 const (
 	First = 0x40000000
 	Last  = 0x6fff0000 // base of the last range
@@ -30,7 +30,7 @@ const (
 	slots = (Last-First)/Size + 1
 )
 
-// Range is ids Base … Base+Size-1 of the host.
+// Range is the ids Base … Base+Size-1 of the host.
 type Range struct {
 	Base uint32 `json:"base"`
 	Size uint32 `json:"size"`
@@ -70,13 +70,14 @@ func Nodes(dir string) ([]string, error) {
 	return nodes, nil
 }
 
-// Kinds are the steps of this package.
+// Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{"ids.claim": func() step.Step { return new(Claim) }}
 }
 
-// Claim is the step that claims a range for a node. It lasts until the node is removed. A node that has a range keeps
-// it; else the search begins at a place that only dir and name decide, so that a node mostly gets the same one again.
+// Claim is the step that claims a range for a node. The claim lasts until the node is removed. A node that has a range
+// keeps it. Otherwise the search begins at a slot that depends only on dir and name, so that a node that is made again
+// mostly gets the same range.
 type Claim struct {
 	Dir  string `json:"dir"` // layout's IDs
 	Node string `json:"node"`
@@ -94,7 +95,7 @@ func (c *Claim) String() string {
 	return fmt.Sprintf("%d ids of the host for %s, the same at every start", Size, c.Node)
 }
 
-// Range is the range that Do claimed; its Size is 0 before.
+// Range returns the range that Do claimed; its Size is 0 before Do.
 func (c *Claim) Range() Range {
 	if c.Base == 0 {
 		return Range{}
@@ -102,7 +103,7 @@ func (c *Claim) Range() Range {
 	return Range{Base: c.Base, Size: Size}
 }
 
-// Do claims a range and fills in Base. refuse.Cannot if none is free.
+// Do claims a range and fills in Base. The error is refuse.Cannot if no range is free.
 func (c *Claim) Do(ctx context.Context) error {
 	if had, ok, err := Of(c.Dir, c.Node); err != nil {
 		return err
@@ -139,7 +140,7 @@ func (c *Claim) Do(ctx context.Context) error {
 		"none of the %d id ranges is free for %s", slots, c.Node)
 }
 
-// try claims one range if it is free. The link from the node comes first, so that Undo finds what a kill cut short.
+// try claims one range if it is free. It makes the node's link first, so that Undo finds a claim that a kill cut short.
 func (c *Claim) try(base uint32) (bool, error) {
 	owner, err := readLink(rangeLink(c.Dir, base))
 	if err != nil || owner != "" && owner != c.Node {
@@ -176,7 +177,7 @@ func (c *Claim) Verify(context.Context) error {
 	return nil
 }
 
-// Undo gives the node's range back, whether or not Do got as far as filling in Base. It leaves other nodes' alone.
+// Undo gives the node's range back, even if Do did not fill in Base. It leaves other nodes' ranges alone.
 func (c *Claim) Undo(context.Context) error {
 	text, err := readLink(nodeLink(c.Dir, c.Node))
 	if err != nil {
@@ -221,7 +222,7 @@ func rangeLink(dir string, base uint32) string {
 
 func nodeLink(dir, node string) string { return filepath.Join(dir, "node-"+node) }
 
-// parseBase reads the base of a range; ok is false if it is none.
+// parseBase reads the base of a range; ok is false if s is not one.
 func parseBase(s string) (base uint32, ok bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n >= First && n <= Last && n%Size == 0

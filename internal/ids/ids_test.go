@@ -16,7 +16,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// few returns an /etc whose subuid leaves n ranges free, so that nodes must share places.
+// few returns an /etc whose subuid leaves n ranges free, so that nodes compete for them.
 func few(t interface {
 	TempDir() string
 	Fatal(...any)
@@ -60,7 +60,7 @@ func TestClaim(t *testing.T) {
 	if err := again.Do(ctx); err != nil || again.Base != base {
 		t.Errorf("a second claim got %d, %v; want what the node has, %d", again.Base, err, base)
 	}
-	// From the journal's first record, which has no base.
+	// From the first journal record, which has no base.
 	data, err := json.Marshal(&Claim{Dir: dir, Node: "a"})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestFull(t *testing.T) {
 	if err := b.Do(ctx); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("got %v", err)
 	}
-	// b never claimed a's: undoing b's failed claim leaves a's.
+	// b never claimed a's range: undoing b's failed claim leaves it alone.
 	if err := b.Undo(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestCutShort(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		links map[string]string
-		other bool // the range stays another's
+		other bool // the range belongs to another node and stays
 	}{
 		{"nothing yet", nil, false},
 		{"noted", map[string]string{"node-a": fmt.Sprint(base)}, false},
@@ -172,7 +172,7 @@ func TestHostIDs(t *testing.T) {
 	}
 }
 
-// However nodes come and go at the same time, no two have one range, and none has one that the host uses.
+// However nodes come and go at the same time, no two have the same range, and none has a range that the host uses.
 func TestNoTwoNodesShareARange(t *testing.T) {
 	etc := few(t, 6)
 	rapid.Check(t, func(rt *rapid.T) {

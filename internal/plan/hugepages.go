@@ -10,8 +10,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// hugePageMounts gives a node a file system for each size of huge pages that it may use: of its smallest at
-// /dev/hugepages, where programs look for it, of others at /dev/hugepages-SIZE.
+// hugePageMounts gives a node a file system for each size of huge pages that it may use: the smallest size at
+// /dev/hugepages, where programs look for it, the others at /dev/hugepages-SIZE.
 func hugePageMounts(n *vnode.Node, stage string) (staged []mounts.Stage, in []oci.Mount) {
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		limit := n.HugePages[size]
@@ -24,7 +24,7 @@ func hugePageMounts(n *vnode.Node, stage string) (staged []mounts.Stage, in []oc
 		}
 		at := filepath.Join(stage, "huge-"+size.String())
 		staged = append(staged, mounts.Stage{At: at, Huge: &mounts.HugePages{Page: size, Size: limit}})
-		if !slices.ContainsFunc(n.Mounts, func(m vnode.Mount) bool { return m.Target == target }) { // else it is the user's own
+		if !slices.ContainsFunc(n.Mounts, func(m vnode.Mount) bool { return m.Target == target }) { // else the user's own mount is there
 			in = append(in, oci.Mount{Source: at, Target: target, Type: "bind", Options: []string{"bind"}})
 		}
 	}

@@ -1,5 +1,5 @@
-// Package plan turns a node's spec and the facts of a host into the steps that make it so. It is pure: it reads
-// nothing and changes nothing, and it refuses what this host or this version cannot do.
+// Package plan turns a node's spec and the facts of a host into the steps that make the node. It is pure: it reads nothing
+// and changes nothing. It refuses what this host or this version cannot do.
 package plan
 
 import (
@@ -29,7 +29,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Facts are all that planning a node depends on beside its spec.
+// Facts is all that planning a node depends on besides its spec.
 type Facts struct {
 	Layout   layout.Layout
 	Host     host.Facts
@@ -39,11 +39,11 @@ type Facts struct {
 	Command  Command               // what runs as process 1
 	Links    link.Facts            // of the host
 	Disks    map[string]block.Disk // by name of an io entry
-	Devices  []device.Granted      // what the spec's devices stand for
-	Limited  []device.Disk         // what the disks are known by when they are unplugged
-	Mounts   []gateway.Source      // as the spec's mounts
+	Devices  []device.Granted      // the devices for which the spec's entries stand
+	Limited  []device.Disk         // the disks with limits, and how to recognise them after they are unplugged
+	Mounts   []gateway.Source      // the sources of the spec's mounts, in the same order
 	Root     image.HostRoot        // of image host
-	Resolver string                // what the node's resolv.conf holds
+	Resolver string                // the resolv.conf of names.Resolver
 	Mask     []string              // more files that read as empty inside
 	TTY      bool                  // the command gets a terminal
 	ForRun   bool                  // the node and its delta end with its command: berth run
@@ -56,7 +56,7 @@ type Command struct {
 	User oci.User
 }
 
-// All returns the lasting and the live steps of a node that is made anew, and refuses what cannot be.
+// All returns the lasting and the live steps of a new node, or refuses it.
 func All(n *vnode.Node, f Facts) (claims, live []step.Step, err error) {
 	if claims, err = Claims(n, f); err != nil {
 		return nil, nil, err
@@ -90,10 +90,10 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	return append(steps, delta...), nil
 }
 
-// GroupPath is the place of a node's cgroup in every hierarchy, relative to its mount: in the group of its class.
+// GroupPath returns the path of a node's cgroup, relative to the mount of every hierarchy: in the group of its class.
 func GroupPath(l layout.Layout, n *vnode.Node) string { return l.CgroupPlace(n.Place()) + "/" + n.Name }
 
-// Live returns the steps that make a node run, given its claims: done, or as planned.
+// Live returns the steps that make a node run. claims are its claims, done or only planned.
 func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	node := Range(claims)
 	dirs := f.Layout.Node(n.Name)
@@ -102,7 +102,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Limits come after the runtime's create: crun resets v1's memory limit. The command starts later still.
+	// Limits come after the runtime's create, because crun resets v1's memory limit. The command starts later still.
 	first := slices.IndexFunc(groups, func(s step.Step) bool { return s.Kind() == "cgroup.limit" })
 	if first < 0 {
 		first = len(groups)
@@ -148,8 +148,8 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	), nil
 }
 
-// EnterGroups makes crun on v1 start in the groups at a path, which are there, and leave them alone: it refuses a hybrid
-// hierarchy whose v2 tree has a controller, resets v1's memory limit, and joining the groups afterwards would take longer
+// EnterGroups makes crun on v1 start in the existing groups at a path and leave them alone. crun by itself refuses a hybrid
+// hierarchy whose v2 tree has a controller, and resets v1's memory limit. Joining the groups afterwards would take longer
 // than everything else. Other launches stay as they are.
 func EnterGroups(l *oci.Launch, cg host.Cgroups, groupPath string) {
 	if l.Runtime.Name != "crun" || cg.Mode() == "v2" {
@@ -167,8 +167,8 @@ func EnterGroups(l *oci.Launch, cg host.Cgroups, groupPath string) {
 	}
 }
 
-// devices returns what the node's group lets through beside the standard devices, and the record of what its devices and
-// disks are. On v2 the runtime's own program is replaced.
+// devices returns the steps for what the node's group allows besides the standard devices, and for the record of its
+// devices and disks. On v2 the step replaces the runtime's own program.
 func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 	var steps []step.Step
 	t := device.Table{Devices: f.Devices, Disks: f.Limited}
@@ -182,8 +182,8 @@ func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 	return steps
 }
 
-// PooledMACs returns what a node's interfaces would get from their MAC pools. It refuses to start a node whose MACs the
-// host has taken since: see link.CheckHeld.
+// PooledMACs returns the MACs that a node's interfaces would get from their pools. It refuses to start a node whose MACs
+// the host has taken since: see link.CheckHeld.
 func PooledMACs(n *vnode.Node, f Facts) (map[string]string, error) {
 	in := f.linkInput(n, nil)
 	if err := link.CheckHeld(in); err != nil {
@@ -200,7 +200,7 @@ func MACs(n *vnode.Node, f Facts, taken map[string]string) (map[string]string, e
 // Rates returns the rates that a node asks for.
 func Rates(n *vnode.Node, f Facts) ([]*link.Rate, error) { return link.Rates(f.linkInput(n, nil)) }
 
-// Priorities tells what a node's interfaces have of priority, as asked and, if it runs, in the kernel.
+// Priorities returns the priorities of a node's interfaces: as asked and, if it runs, as the kernel has them.
 func Priorities(n *vnode.Node, f Facts, running bool) []link.Shown {
 	return link.ShowPriorities(f.linkInput(n, nil), running)
 }
@@ -208,7 +208,7 @@ func Priorities(n *vnode.Node, f Facts, running bool) []link.Shown {
 // Wires returns how a node's interfaces are connected.
 func Wires(n *vnode.Node, f Facts) []link.Wire { return link.Wires(f.linkInput(n, nil)) }
 
-// LinkInput is what is known of a node's interfaces, which have these MACs.
+// LinkInput returns what link needs to know of a node's interfaces, which have these MACs.
 func LinkInput(n *vnode.Node, f Facts, macs map[string]string) link.Input {
 	in := f.linkInput(n, nil)
 	in.MACs = macs
@@ -224,20 +224,20 @@ func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	}
 }
 
-// Range returns the id range that the claims hold; none without a user namespace.
+// Range returns the id range of the claims; the zero value without a user namespace.
 func Range(claims []step.Step) mounts.IDs {
 	for _, s := range claims {
 		if c, ok := s.(*ids.Claim); ok {
 			if r := c.Range(); r.Size != 0 {
 				return mounts.IDs{Base: r.Base, Size: r.Size}
 			}
-			return mounts.IDs{Base: ids.First, Size: ids.Size} // not claimed yet: any range shows what the plan is
+			return mounts.IDs{Base: ids.First, Size: ids.Size} // not claimed yet: any range will do to show the plan
 		}
 	}
 	return mounts.IDs{}
 }
 
-// input says what the node's runtime configuration is made from, and what is staged for it.
+// input returns the input of the node's runtime configuration, and the plan of what is staged for it.
 func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Plan, oci.Input, error) {
 	dirs := f.Layout.Node(n.Name)
 	p := mounts.Plan{Dir: dirs.Stage(), IDs: r, Root: f.root(n)}
@@ -251,7 +251,7 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	}
 	if f.Image.Plain {
 		for i, b := range f.Root.Binds() {
-			// Staged without what is mounted beneath it: in a user namespace the kernel refuses to leave that out.
+			// Staged without submounts: in a user namespace the kernel refuses to leave them out.
 			at := filepath.Join(dirs.Stage(), "h"+strconv.Itoa(i))
 			p.Stage = append(p.Stage, mounts.Stage{At: at, Source: b.Source, ReadOnly: b.ReadOnly})
 			in.Mounts = append(in.Mounts, oci.Mount{Source: at, Target: b.Target, Type: "bind", Options: []string{"bind"}})
@@ -283,8 +283,8 @@ func (f *Facts) input(n *vnode.Node, r mounts.IDs, groupPath string) (mounts.Pla
 	return p, in, p.Validate()
 }
 
-// own adds the node's own files in /etc to the plan, below what the spec mounts there. On the host's /etc, which the runtime
-// mounts, it mounts them too; there only what is a regular file can be covered.
+// own adds the node's own files in /etc to the plan, below what the spec mounts there. With image host the runtime mounts
+// the host's /etc, so own also returns mounts over its files; only regular files can be covered.
 func (f *Facts) own(n *vnode.Node, p *mounts.Plan) []oci.Mount {
 	var by []oci.Mount
 	for _, own := range names.Files(n, f.Resolver) {
@@ -301,8 +301,8 @@ func (f *Facts) own(n *vnode.Node, p *mounts.Plan) []oci.Mount {
 	return by
 }
 
-// oomScore is the node's oom_score_adj, as far as this host lets Berth give it: below 0 takes CAP_SYS_RESOURCE, which a
-// container as host may lack. One that was asked for by name is refused by checkOOMScore.
+// oomScore returns the node's oom_score_adj, as far as this host lets Berth set it: a value below 0 needs CAP_SYS_RESOURCE,
+// which a container as host may lack. checkOOMScore refuses such a value if the spec asks for it by name.
 func (f *Facts) oomScore(n *vnode.Node) int {
 	score := n.Standing().OOMScore
 	if score < 0 && !f.Host.SysRes {
@@ -322,7 +322,7 @@ func (f *Facts) checkOOMScore(n *vnode.Node) error {
 // root says how the node's root is mounted.
 func (f *Facts) root(n *vnode.Node) mounts.Root {
 	dirs := f.Layout.Node(n.Name)
-	r := mounts.Root{At: dirs.Root(), NoSUID: f.Command.Init == oci.Command} // as no_new_privileges
+	r := mounts.Root{At: dirs.Root(), NoSUID: f.Command.Init == oci.Command} // on the same condition as no_new_privileges
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
 		if f.Image.Plain {
@@ -339,10 +339,10 @@ func (f *Facts) root(n *vnode.Node) mounts.Root {
 	return r
 }
 
-// skeletonInMemory is where the empty root of image host lies that a delta in memory covers.
+// skeletonInMemory returns the path of the empty root for image host that a delta in memory covers.
 func skeletonInMemory(dirs layout.Node) string { return filepath.Join(dirs.Lib, "root") }
 
-// delta returns the steps that make room for the node's writes.
+// delta returns the steps that make the delta, which takes the node's writes.
 func (f *Facts) delta(n *vnode.Node) ([]step.Step, error) {
 	dirs := f.Layout.Node(n.Name)
 	if err := image.CheckDelta(n.Delta, f.Layout.LibNodes()); err != nil {
@@ -363,13 +363,13 @@ func (f *Facts) delta(n *vnode.Node) ([]step.Step, error) {
 	return steps, nil
 }
 
-// Own gives a claim the owner that an id range claimed before it decides.
+// Own sets the owner of a claim, which depends on the id range claimed before it.
 func Own(s step.Step, r mounts.IDs) {
 	switch c := s.(type) {
 	case *image.Delta:
 		c.Owner = r.Base
 		if c.Size > 0 {
-			// Ranges are one node's, so their numbers are too; a node without one gets one from its path.
+			// A range belongs to one node, so its number makes a unique project. Without a range the project comes from the path.
 			c.Project = r.Base / ids.Size
 			if r.Size == 0 {
 				h := fnv.New32a()
@@ -378,13 +378,13 @@ func Own(s step.Step, r mounts.IDs) {
 			}
 		}
 	case *image.Skeleton:
-		if filepath.Base(filepath.Dir(c.Path)) == "delta" { // else it is a layer, and idmapped
+		if filepath.Base(filepath.Dir(c.Path)) == "delta" { // else it is an overlay layer, and idmapped
 			c.Owner = r.Base
 		}
 	}
 }
 
-// checkInit refuses an init system that this host cannot give what it needs.
+// checkInit refuses a node without a command, and an init system that cannot work on this host.
 func (f *Facts) checkInit(n *vnode.Node) error {
 	if len(f.Command.Args) == 0 {
 		return refuse.Invalidf("node %s: image %s has no command of its own; give one", n.Name, n.Image)
@@ -397,7 +397,7 @@ func (f *Facts) checkInit(n *vnode.Node) error {
 	return image.CheckHost(n)
 }
 
-// ClaimKey is what a claim stands for: two claims of one kind and key are the same one, whatever they have filled in.
+// ClaimKey returns what identifies a claim: two claims of one kind and key are the same, whatever fields Do filled in.
 func ClaimKey(s step.Step) string {
 	switch c := s.(type) {
 	case *ids.Claim:

@@ -42,7 +42,7 @@ func v2Host() host.Facts {
 	}}
 }
 
-// facts are those of a host that has what the test's node asks for.
+// facts returns the facts of a host that has what the test's node asks for.
 func facts(h host.Facts, runtime string) Facts {
 	return Facts{
 		Layout: layout.New(""), Host: h, SiteID: "site", Runtime: oci.Runtime{Name: runtime, Path: "/usr/bin/" + runtime, Version: "1"},
@@ -76,7 +76,7 @@ const full = `
 "devices": [{"path": "/dev/fuse"}],
 "mounts": [{"source": "/srv/data", "target": "/data", "read_only": true}]`
 
-// small is a node that asks for nothing.
+// small is a spec without optional parts.
 const small = `"name": "n", "image": "host", "command": ["/bin/true"]`
 
 func TestPlans(t *testing.T) {
@@ -175,7 +175,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// readable reads each step back from the record that a journal would hold: another process must understand it.
+// readable reads each step back from its journal record: another process must be able to read it.
 func readable(t *testing.T, steps []step.Step) {
 	t.Helper()
 	kinds := step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds())
@@ -188,14 +188,14 @@ func readable(t *testing.T, steps []step.Step) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What a bundle holds is in its file, not in the journal.
+		// The content of a bundle is in its file, not in the journal.
 		if want, _, _ := strings.Cut(s.String(), "config.json: "); s.String() != again.String() && want+"config.json" != again.String() {
 			t.Errorf("%s: %q is read back as %q", s.Kind(), s, again)
 		}
 	}
 }
 
-// TestOrder: what the order of a plan must keep, whatever is in it.
+// TestOrder checks the rules for the order of steps that every plan must keep.
 func TestOrder(t *testing.T) {
 	n, f := parse(t, full), facts(v1Host(), "crun")
 	f.Command.Args = n.Command
@@ -205,12 +205,12 @@ func TestOrder(t *testing.T) {
 	}
 	at := map[string]int{}
 	for i, s := range live {
-		at[s.Kind()] = i // the last of its kind
+		at[s.Kind()] = i // the last step of its kind
 	}
 	for _, before := range [][2]string{
 		{"cgroup.group", "oci.create"}, // the runtime starts in the group
 		{"oci.create", "cgroup.limit"}, // crun resets v1's memory limit
-		{"oci.create", "link.veth"},    // the namespace is the runtime's
+		{"oci.create", "link.veth"},    // the runtime makes the namespace
 		{"cgroup.devices", "oci.start"}, {"cgroup.limit", "oci.start"}, {"link.configure", "oci.start"},
 	} {
 		if at[before[0]] >= at[before[1]] {

@@ -6,7 +6,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Supported refuses (exit 3) what a spec may say and this version of Berth does not build yet.
+// Supported refuses (exit 3) the parts of a spec that this version of Berth does not implement yet.
 func Supported(n *vnode.Node) error {
 	for _, c := range []struct {
 		asked  bool

@@ -13,9 +13,9 @@ import (
 
 var passed atomic.Int64
 
-// Fault counts the points a process passes. It kills the process with SIGKILL at the one that BERTH_FAULT names, and
-// stops it with SIGSTOP at the one that BERTH_FAULT_STOP names, so that a test can change the world under its hands.
-// With BERTH_FAULT_LOG, each point passed is appended to that file.
+// Fault counts the fault points that the process passes. At the point with the number in BERTH_FAULT it kills the process
+// with SIGKILL. At the one in BERTH_FAULT_STOP it stops the process with SIGSTOP, so that a test can change the host
+// meanwhile. It appends each point to the file BERTH_FAULT_LOG, if set.
 func Fault(name string) {
 	n := passed.Add(1)
 	if log := os.Getenv("BERTH_FAULT_LOG"); log != "" {
@@ -33,7 +33,8 @@ func Fault(name string) {
 	}
 }
 
-// KeeperEnv gives the keeper the fault point that BERTH_FAULT_KEEPER names instead of its starter's.
+// KeeperEnv replaces the starter's fault variables by the keeper's: BERTH_FAULT_KEEPER becomes BERTH_FAULT,
+// BERTH_FAULT_KEEPER_LOG becomes BERTH_FAULT_LOG.
 func KeeperEnv(env []string) []string {
 	var out []string
 	for _, e := range env {

@@ -15,22 +15,22 @@ import (
 	"berth/internal/refuse"
 )
 
-// version is the format of the journal. A berth reads its own and every older one. Since 2 a step that doing it did not
-// change is not repeated in its record of done.
+// version is the format of the journal. A berth reads its own and every older one. Since format 2 the record of done
+// repeats the step only if doing it changed a field.
 const version = 2
 
-// Phase says what to do with a journal whose process was killed.
+// Phase says what to do with the journal of a process that was killed.
 type Phase string
 
-// The phases. A killed creating rolls back, a killed removing rolls forward.
+// The phases. After a kill, a journal in Creating is rolled back, one in Removing is rolled forward.
 const (
 	Creating Phase = "creating"
 	Up       Phase = "up"
 	Removing Phase = "removing"
 )
 
-// Journal is the list of steps that were taken, kept in a file of one JSON record a line, written before the host is
-// changed. It outlives the process that writes it, not the machine: records are not synced to disk, because a reboot
+// Journal is the list of steps that were taken. It is kept in a file of one JSON record a line, each written before the host is
+// changed. The file outlives the process that writes it, but may not outlive a reboot: records are not synced to disk. A reboot
 // ends everything in the kernel that a live journal could name, and lasting steps leave folders that Repair knows.
 type Journal struct {
 	Node  string
@@ -39,21 +39,21 @@ type Journal struct {
 	Set   *Set // a live change that was begun and not ended; its steps are the last ones
 	path  string
 	file  stamp // the file as this process last left it
-	size  int64 // bytes that hold whole records
-	torn  bool  // something else may lie behind them: the next write cuts it off
-	sets  mark  // where those records begin that are ended sets and nothing else, up to the last
+	size  int64 // bytes of whole records
+	torn  bool  // part of a record may follow them: the next write cuts it off
+	sets  mark  // where the ended live changes at the end of the journal begin
 	steps []entry
 }
 
 type entry struct {
 	step   Step
-	done   bool // and its undo was not begun
+	done   bool // done, and its undo not begun
 	undone bool
 }
 
-// record is one line of the file; exactly one group of its fields is used.
+// record is one line of the file. Exactly one group of its fields is used.
 type record struct {
-	Berth int    `json:"berth,omitempty"` // the first line: format, and whose it is
+	Berth int    `json:"berth,omitempty"` // the first line: the format, with Boot and Node
 	Boot  string `json:"boot,omitempty"`
 	Node  string `json:"node,omitempty"`
 
@@ -64,13 +64,13 @@ type record struct {
 	Undo   *int            `json:"undo,omitempty"` // its undo was begun
 	Undone *int            `json:"undone,omitempty"`
 	Kind   string          `json:"kind,omitempty"`
-	Step   json.RawMessage `json:"step,omitempty"` // of done: only if doing it filled in fields
+	Step   json.RawMessage `json:"step,omitempty"` // of done: only if doing it changed a field
 
 	Set    *Set `json:"set,omitempty"`
 	SetEnd bool `json:"set_end,omitempty"`
 }
 
-// BootID reads the id of this boot of the host: what a step did in the kernel lasts as long.
+// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -79,7 +79,7 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
-// Create starts a journal in phase Creating. It fails if the file is there.
+// Create starts a journal in phase Creating. It fails if the file exists.
 func Create(path, node, boot string) (*Journal, error) {
 	j := &Journal{Node: node, Boot: boot, Phase: Creating, path: path}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -94,8 +94,8 @@ func Create(path, node, boot string) (*Journal, error) {
 	return j, nil
 }
 
-// Open reads a journal. A last record that was torn by a kill or a full disk is left out: what it announced was not
-// begun. The error satisfies errors.Is(err, fs.ErrNotExist) if there is none.
+// Open reads a journal. A last record that was torn by a kill or a full disk is left out: what it announced was not begun.
+// The error satisfies errors.Is(err, fs.ErrNotExist) if there is no journal.
 func Open(path string, kinds Kinds) (*Journal, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -129,7 +129,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 	}
 }
 
-// fold takes one record into the journal's state.
+// fold applies one record to the journal's state.
 func (j *Journal) fold(line int, r record, kinds Kinds) error {
 	j.markSets(r)
 	switch {
@@ -210,7 +210,7 @@ func (j *Journal) SetPhase(p Phase) error {
 	return nil
 }
 
-// Do takes one step: journalled before and after.
+// Do prepares, does and verifies one step, and journals it before and after.
 func (j *Journal) Do(ctx context.Context, s Step) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -252,8 +252,8 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 	return nil
 }
 
-// Undo takes the steps back that drop says yes to, last first, and goes on after a failure. It works on a full disk too: a
-// record that cannot be written only means that a step is undone twice.
+// Undo undoes the steps for which drop returns true, last first, and goes on after a failure. It works on a full disk too:
+// a record that cannot be written only means that a step is undone twice.
 func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 	var errs []error
 	for i, e := range slices.Backward(j.steps) {
@@ -273,12 +273,12 @@ func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 	return errors.Join(errs...)
 }
 
-// Unfinished reports whether a process was killed between the begin and the end of a step, or of its undo.
+// Unfinished reports whether a step or its undo was begun and not ended, as after a kill.
 func (j *Journal) Unfinished() bool {
 	return slices.ContainsFunc(j.steps, func(e entry) bool { return !e.done && !e.undone })
 }
 
-// UndoUnfinished takes those steps back: a step is there whole, or not at all.
+// UndoUnfinished undoes those steps, so that each step is there whole or not at all.
 func (j *Journal) UndoUnfinished(ctx context.Context) error {
 	half := map[Step]bool{}
 	for _, e := range j.steps {
@@ -287,10 +287,10 @@ func (j *Journal) UndoUnfinished(ctx context.Context) error {
 	return j.Undo(ctx, func(s Step) bool { return half[s] })
 }
 
-// Close undoes everything and removes the journal; what could not be undone keeps it, in phase Removing.
+// Close undoes everything and removes the journal. If something cannot be undone, the journal stays, in phase Removing.
 func (j *Journal) Close(ctx context.Context) error {
 	if j.Phase == Up {
-		// On a full disk the phase cannot be written. A node that is up and whose init is gone is removed all the same.
+		// This fails on a full disk, which does no harm: a node in phase Up whose init is gone is removed all the same.
 		_ = j.SetPhase(Removing)
 	}
 	if err := j.Undo(ctx, func(Step) bool { return true }); err != nil {
@@ -311,7 +311,7 @@ func marshal(s Step) (json.RawMessage, error) {
 	return b, nil
 }
 
-// write appends records with one write call, over a torn tail if there is one.
+// write appends records with one write call. It first cuts off a torn record, if there is one.
 func (j *Journal) write(records ...record) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -325,7 +325,7 @@ func (j *Journal) write(records ...record) error {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	defer f.Close()
-	if j.torn { // not always: ext4 writes a file that was truncated to disk when it is closed
+	if j.torn { // only then: ext4 writes a truncated file to disk when it is closed
 		if err := f.Truncate(j.size); err != nil {
 			return fmt.Errorf("write journal %s: %w", j.path, err)
 		}
@@ -345,7 +345,7 @@ func (j *Journal) write(records ...record) error {
 	return nil
 }
 
-// stamp tells a file that was written from one that was not.
+// stamp identifies one version of the file.
 type stamp struct {
 	inode uint64
 	size  int64
@@ -360,11 +360,11 @@ func stampOf(fi os.FileInfo) stamp {
 	return stamp{st.Ino, st.Size, st.Mtim.Nano()}
 }
 
-// Untouched reports whether the file is as this journal's last write left it, so that reading it again would tell no more.
+// Untouched reports whether the file is as this journal's last write left it, so that it need not be read again.
 func (j *Journal) Untouched() bool {
 	fi, err := os.Stat(j.path)
 	return err == nil && j.file != stamp{} && stampOf(fi) == j.file
 }
 
-// journalRemedy is what is left to do with a journal that is damaged: what it named can only be undone by hand.
+// journalRemedy says what to do with a damaged journal: only what its whole lines name can be undone by berth.
 const journalRemedy = "the lines before are whole: put it back from a copy, or cut it off there (head -n) and berth repair undoes what they name"

@@ -151,7 +151,7 @@ func TestSetIsKeptOrTakenBack(t *testing.T) {
 	}
 }
 
-// A journal that is cut off anywhere, as by a kill or a full disk, is read up to its last whole record, and goes on
+// A journal that is cut off anywhere, as by a kill or a full disk, is read up to its last whole record and can be continued
 // from there.
 func TestTornTail(t *testing.T) {
 	j, dir := start(t)
@@ -177,7 +177,7 @@ func TestTornTail(t *testing.T) {
 			t.Fatalf("cut at %d: %d steps of %d begun", cut, len(torn.Steps()), want)
 		}
 		if torn.Node == "" {
-			return // not even the first record
+			return // not even the first record is whole
 		}
 		if err := torn.Do(context.Background(), &file{Path: filepath.Join(dir, "d")}); err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func TestTornTail(t *testing.T) {
 	})
 }
 
-// A journal does not grow with the number of live changes, keeps what came before them, and goes on after it was cut.
+// A journal does not grow with the number of live changes, keeps the records before them, and works on after they are dropped.
 func TestManySets(t *testing.T) {
 	j, dir := start(t)
 	do := func(name string) {
@@ -225,7 +225,7 @@ func TestManySets(t *testing.T) {
 			t.Fatal(err)
 		}
 		largest = max(largest, fi.Size())
-		if i == 500 { // what is not a set is kept
+		if i == 500 { // records of other steps are kept
 			do("between")
 		}
 	}
@@ -314,7 +314,8 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestDoneSaysWhatIsNew: a step is repeated only if doing it changed it; format 1 always did, and is read too.
+// TestDoneSaysWhatIsNew: the record of done repeats a step only if doing it changed it. Format 1, which always repeated it,
+// can be read too.
 func TestDoneSaysWhatIsNew(t *testing.T) {
 	j, dir := start(t)
 	done := &file{Path: filepath.Join(dir, "made before"), Made: true}
@@ -355,7 +356,7 @@ func TestDoneSaysWhatIsNew(t *testing.T) {
 	}
 }
 
-// TestUntouched: a journal knows whether another process wrote to its file, or replaced it.
+// TestUntouched: a journal notices that another process wrote to its file or replaced it.
 func TestUntouched(t *testing.T) {
 	j, dir := start(t)
 	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "a")}); err != nil {

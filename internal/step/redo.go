@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Redo does a step of the journal again whose fields the caller has changed: what it acts on is elsewhere since a boot.
-// The journal has the new fields before anything is done, and that the step is not whole until it is: Unfinished tells.
+// Redo does a step of the journal again after the caller has changed its fields, because what it acts on has moved since a boot.
+// First it writes the new fields to the journal and marks the step as not done: Unfinished reports it until Redo is through.
 func (j *Journal) Redo(ctx context.Context, s Step) error {
 	i := slices.IndexFunc(j.steps, func(e entry) bool { return e.step == s })
 	if i < 0 {

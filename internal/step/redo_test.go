@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRedo changes what a step is about: the journal knows the new before it is done, and undoes that.
+// TestRedo changes the path of a step. The journal has the new path before the step is done, and undoes that one.
 func TestRedo(t *testing.T) {
 	j, dir := start(t)
 	a, b := &file{Path: filepath.Join(dir, "a")}, &file{Path: filepath.Join(dir, "b")}

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// Set is a live change: steps taken on a node that is up, which count only once the node's new spec is stored.
+// Set is a live change: steps taken on a node that is up. They count only once the node's new spec is stored.
 type Set struct {
 	First int    `json:"first"` // number of its first step
-	Spec  string `json:"spec"`  // what identifies the new spec, once stored
+	Spec  string `json:"spec"`  // identifies the new spec, once stored
 }
 
-// mark is a place in a journal: what was there before it. Its zero value is nowhere.
+// mark is a position in a journal: the bytes and steps before it. The zero value is no position.
 type mark struct {
 	size  int64
 	steps int
@@ -29,8 +29,8 @@ func (j *Journal) BeginSet(spec string) error {
 	return nil
 }
 
-// EndSet ends a live change that is made: its steps are what the node is now, and no longer undone. Now and then the
-// records of those that have ended are dropped: a node may be changed all its life.
+// EndSet ends a live change, made or undone: its steps are not undone any more. When many changes have ended, their records
+// are dropped, because a node may be changed all its life.
 func (j *Journal) EndSet() error {
 	if err := j.write(record{SetEnd: true}); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (j *Journal) EndSet() error {
 	return nil
 }
 
-// UndoSet takes a live change back.
+// UndoSet undoes the steps of the live change and ends it.
 func (j *Journal) UndoSet(ctx context.Context) error {
 	if j.Set == nil {
 		return nil
@@ -70,11 +70,10 @@ func (j *Journal) endSet() {
 	j.Set = nil
 }
 
-// mostOfSets is how many bytes of ended sets a journal keeps: some hundred changes, and it is still read in a
-// millisecond.
+// mostOfSets is how many bytes of ended live changes a journal keeps: some hundred changes, still read in a millisecond.
 const mostOfSets = 64 << 10
 
-// markSets notes, before a record is taken in, where the sets begin that nothing else has followed.
+// markSets is called before a record is added. It keeps sets at the first of the live changes that end the journal.
 func (j *Journal) markSets(r record) {
 	switch {
 	case r.Set != nil && j.sets == mark{}:
@@ -84,8 +83,8 @@ func (j *Journal) markSets(r record) {
 	}
 }
 
-// forgetSets drops the records of ended sets, which say nothing any more. The file is replaced, not cut: somebody may
-// read it now. It is never worth failing a set for.
+// forgetSets drops the records of ended live changes, which nobody needs any more. It replaces the file instead of
+// truncating it, because another process may be reading it. An error only means that the journal stays long.
 func (j *Journal) forgetSets() {
 	tmp := j.path + ".tmp"
 	if err := copyBegin(j.path, tmp, j.sets.size); err != nil {

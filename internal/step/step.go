@@ -1,5 +1,5 @@
-// Package step says what one change of the host is: data that can be printed, journalled, done, verified and undone.
-// It knows no mechanism: cgroup, link, image, oci … each own their steps.
+// Package step defines one change of the host, as data that can be printed, journalled, done, verified and undone. It knows
+// no mechanism: cgroup, link, image, oci … each define their own steps.
 package step
 
 import (
@@ -11,11 +11,11 @@ import (
 	"berth/internal/jsonfile"
 )
 
-// Step is one change of the host. A step is a pointer to a struct whose exported (JSON) fields are its journal
-// record: enough to undo it in another process, or in a newer berth. Callers hold the node's lock.
+// Step is one change of the host. A step is a pointer to a struct whose exported (JSON) fields are its journal record. The
+// record is enough to undo the step in another process, or in a newer berth. Callers hold the node's lock.
 //
-// The order of life: Prepare (if it has one) → journal "begin" → Do → Verify → journal "done". A process may be
-// killed between any two of them; Undo must cope with a step that was begun and not done, half done, or already undone.
+// The order is Prepare (if the step has one) → journal "begin" → Do → Verify → journal "done". A process may be killed
+// between any two of these, so Undo must cope with a step that is begun but not done, half done, or already undone.
 type Step interface {
 	// Kind is the step's stable name in journals: "cgroup.group", "link.veth". It never changes its meaning.
 	Kind() string
@@ -25,21 +25,21 @@ type Step interface {
 	Do(ctx context.Context) error
 	// Verify reads the change back from the kernel.
 	Verify(ctx context.Context) error
-	// Undo takes the change back. It is idempotent: nil when nothing is left to undo. It identifies what it
-	// removes by what cannot be reused (ifindex, inode, start time), so that it never removes another's.
+	// Undo takes the change back. It is idempotent: it returns nil when nothing is left to undo. It identifies what it
+	// removes by values that are never reused (ifindex, inode, start time), so that it never removes another's.
 	Undo(ctx context.Context) error
 }
 
-// Preparer is a step that changes something that was there before: Prepare records the original state in the step's
-// fields, before the first write and before the step is journalled. It changes nothing.
+// Preparer is a step that changes something that exists already. Prepare records the original state in the step's fields,
+// before the first write and before the step is journalled. It changes nothing.
 type Preparer interface {
 	Prepare(ctx context.Context) error
 }
 
-// Kinds makes an empty step of each kind, for reading journals. Each mechanism exports its own.
+// Kinds maps each kind to a function that makes an empty step, for reading journals. Each mechanism exports its own.
 type Kinds map[string]func() Step
 
-// Join puts several sets of kinds together. A kind that occurs twice is a programming error and panics.
+// Join merges several sets of kinds. A kind that occurs twice is a programming error and panics.
 func Join(sets ...Kinds) Kinds {
 	all := Kinds{}
 	for _, s := range sets {

@@ -18,19 +18,19 @@ const UnitDir = "/etc/systemd/system"
 type AtBoot struct {
 	Dir   string // UnitDir
 	Name  string // berth-vfs.service
-	By    string // who writes and who removes it: "berth vf enable; berth vf disable removes it with the last adapter"
+	By    string // what writes and removes it: "berth vf enable; berth vf disable removes it with the last adapter"
 	About string // its description
-	Order string // lines that say between what it runs
+	Order string // the lines of [Unit] that order it before and after other units
 	Args  []string
 }
 
 // Path is the unit's file.
 func (u AtBoot) Path() string { return filepath.Join(u.Dir, u.Name) }
 
-// wants is the symbolic link by which the unit is enabled.
+// wants returns the path of the symbolic link that enables the unit.
 func (u AtBoot) wants() string { return filepath.Join(u.Dir, "multi-user.target.wants", u.Name) }
 
-// Text is what is in the file.
+// Text returns the content of the unit's file.
 func (u AtBoot) Text() string {
 	return `# Written by ` + u.By + `.
 [Unit]
@@ -46,7 +46,7 @@ WantedBy=multi-user.target
 `
 }
 
-// quoted writes a command line as systemd.service(5) reads it.
+// quoted formats a command line for systemd.service(5).
 func quoted(args []string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`)
 	out := make([]string, len(args))
@@ -77,7 +77,7 @@ func (u AtBoot) Write() error {
 	return nil
 }
 
-// Written reports whether the unit is there and enabled, just so.
+// Written reports whether the unit is enabled and its file has exactly this text.
 func (u AtBoot) Written() bool {
 	text, err := os.ReadFile(u.Path())
 	if err != nil || string(text) != u.Text() {
@@ -89,7 +89,7 @@ func (u AtBoot) Written() bool {
 
 // Remove removes the unit, if it is there.
 func (u AtBoot) Remove() error {
-	for _, path := range []string{u.wants(), u.Path(), u.Path() + ".tmp"} { // the last, if its writer was killed
+	for _, path := range []string{u.wants(), u.Path(), u.Path() + ".tmp"} { // the .tmp file is left if its writer was killed
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove unit %s: %w", u.Name, err)
 		}

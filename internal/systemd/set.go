@@ -13,8 +13,7 @@ import (
 	"berth/internal/step"
 )
 
-// Set is a step that sets properties of a unit, now and for its next starts. Its Undo gives back the values and the
-// files that were there.
+// Set is a step that sets properties of a unit, for now and for its later starts. Its Undo restores the old values and files.
 type Set struct {
 	Unit       string     `json:"unit"`
 	Properties []Property `json:"properties"`
@@ -24,8 +23,8 @@ type Set struct {
 type Property struct {
 	Name  string  `json:"name"`
 	Value string  `json:"value"`          // as systemctl set-property takes it, and systemctl show prints it
-	Was   string  `json:"was"`            // as systemctl show had it before; of a list, an entry a line
-	File  *string `json:"file,omitempty"` // the drop-in that it had before; nil: none
+	Was   string  `json:"was"`            // as systemctl show had it before; a list has an entry on each line
+	File  *string `json:"file,omitempty"` // content of the property's drop-in before; nil: none
 }
 
 // Kind is "systemd.set".
@@ -42,7 +41,7 @@ func (s *Set) assignments() []string {
 	return all
 }
 
-// Look asks the manager for the unit and what it has of these properties now.
+// Look asks the manager for the unit and the current values of these properties.
 func (s *Set) Look(ctx context.Context) (Unit, error) {
 	names := make([]string, len(s.Properties))
 	for i, p := range s.Properties {
@@ -51,12 +50,12 @@ func (s *Set) Look(ctx context.Context) (Unit, error) {
 	return Look(ctx, s.Unit, names...)
 }
 
-// Holds reports whether got, of systemctl show, is the value that was set. What was set of a list is its last entry.
+// Holds reports whether got, from systemctl show, has the value that was set: in a list, as its last entry.
 func (p *Property) Holds(got string) bool {
 	return got == p.Value || strings.HasSuffix(got, "\n"+p.Value)
 }
 
-// Prepare records the values and the files that are there.
+// Prepare records the current values and drop-ins.
 func (s *Set) Prepare(ctx context.Context) error {
 	u, err := s.Look(ctx)
 	if err != nil {
@@ -72,7 +71,7 @@ func (s *Set) Prepare(ctx context.Context) error {
 	return nil
 }
 
-// Do sets all of them in one call: systemd takes all or none.
+// Do sets all properties in one call: systemd sets all or none.
 func (s *Set) Do(ctx context.Context) error { return setProperties(ctx, s.Unit, s.assignments()) }
 
 func setProperties(ctx context.Context, unit string, assignments []string) error {
@@ -80,7 +79,7 @@ func setProperties(ctx context.Context, unit string, assignments []string) error
 	return err
 }
 
-// Verify asks the manager for them again.
+// Verify reads the properties back from the manager.
 func (s *Set) Verify(ctx context.Context) error {
 	u, err := s.Look(ctx)
 	if err != nil {
@@ -94,7 +93,7 @@ func (s *Set) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Undo sets what was, which takes effect at once, and puts the files back. A unit that is gone has only files.
+// Undo sets the old values, which takes effect at once, and restores the files. If the unit is gone, it restores only the files.
 func (s *Set) Undo(ctx context.Context) error {
 	_, err := s.Look(ctx)
 	there := err == nil
@@ -113,12 +112,12 @@ func (s *Set) Undo(ctx context.Context) error {
 		}
 		step.Fault("drop-in given back")
 	}
-	_ = os.Remove(filepath.Join(controlDir, s.Unit+".d")) // stays if others' drop-ins are in it
+	_ = os.Remove(filepath.Join(controlDir, s.Unit+".d")) // fails, and the folder stays, if other drop-ins are in it
 	_, err = systemctl(ctx, "daemon-reload")
 	return err
 }
 
-// back is what sets the value that was: for a list, none and then its entries.
+// back returns the assignments that restore the old value: for a list, the empty value and then its entries.
 func (p *Property) back() []string {
 	if p.Was == "[not set]" || p.Was == "" {
 		return []string{p.Name + "="}
@@ -133,7 +132,7 @@ func (p *Property) back() []string {
 	return all
 }
 
-// restoreFile puts the drop-in back that was there, or removes the one that set-property made.
+// restoreFile restores the old drop-in, or removes the one that set-property made.
 func (p *Property) restoreFile(unit string) error {
 	path := dropIn(unit, p.Name)
 	if p.File == nil {
@@ -142,7 +141,7 @@ func (p *Property) restoreFile(unit string) error {
 		}
 		return nil
 	}
-	tmp := path + ".berth" // systemd reads files that end in .conf
+	tmp := path + ".berth" // systemd reads only files that end in .conf
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("restore drop-in: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package systemd changes properties of units through their manager, over D-Bus, so that they hold while the unit runs
-// and when it is started again, and gives back what was.
+// Package systemd changes properties of units through their manager (systemctl set-property), so that they hold while the
+// unit runs and when it is started again, and restores the old ones.
 package systemd
 
 import (
@@ -17,7 +17,7 @@ import (
 	"berth/internal/step"
 )
 
-// Kinds returns the steps of this package, for reading journals.
+// Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
 	return step.Kinds{"systemd.set": func() step.Step { return &Set{} }}
 }
@@ -30,17 +30,17 @@ func Running() bool {
 
 // Unit is what the manager knows of a unit.
 type Unit struct {
-	Name         string // its own, not an alias
+	Name         string // its own name, not an alias
 	ControlGroup string // "" while it does not run
 	Slice        string
 	MainPID      string // "0": none
 	Properties   map[string]string
 }
 
-// patience is how long the manager may take for an answer.
+// patience is how long one call of systemctl may take.
 const patience = 30 * time.Second
 
-// Look asks the manager for a unit and some of its properties. Without such a unit the error is refuse.NotFound.
+// Look asks the manager for a unit and some of its properties. The error is refuse.NotFound if there is no such unit.
 func Look(ctx context.Context, name string, properties ...string) (Unit, error) {
 	text, err := systemctl(ctx, "show", "--property=Id,LoadState,ControlGroup,Slice,MainPID,"+strings.Join(properties, ","), "--", name)
 	if err != nil {
@@ -75,10 +75,10 @@ func systemctl(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// controlDir is where the manager keeps what was set over D-Bus for good (systemd.unit(5)).
+// controlDir is where the manager stores properties that were set over D-Bus for good (systemd.unit(5)).
 const controlDir = "/etc/systemd/system.control"
 
-// dropIn is the manager's file for a property that was set so.
+// dropIn returns the path of the manager's file for such a property.
 func dropIn(unit, property string) string {
 	return filepath.Join(controlDir, unit+".d", "50-"+property+".conf")
 }
