@@ -13,8 +13,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// setAttrs sets owner, mode and extended attributes, in this order: a change of owner clears the set-user-id bit and
-// the capabilities of a file.
+// setAttrs sets owner, mode and extended attributes, in this order: a change of owner clears a file's set-user-id bit
+// and capabilities.
 func setAttrs(fd int, h *tar.Header) error {
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err
@@ -32,9 +32,9 @@ func setAttrs(fd int, h *tar.Header) error {
 	return nil
 }
 
-// keepAttr says which extended attributes an archive may set: file capabilities and the user's own. Others are left
-// out: labels belong to the host that made them, and overlay's own (trusted.overlay.*, user.overlay.*) would let an
-// archive redirect one path of the root to another.
+// keepAttr reports whether an archive may set an extended attribute: file capabilities and user attributes. All others
+// are dropped: security labels belong to the host that made them, and overlay's attributes (trusted.overlay.*,
+// user.overlay.*) would let an archive redirect one path of the root to another.
 func keepAttr(attr string) bool {
 	return attr == "security.capability" || strings.HasPrefix(attr, "user.") && !strings.HasPrefix(attr, "user.overlay.")
 }
@@ -52,8 +52,8 @@ func setAttr(fd int, attr, value string) error {
 	return nil
 }
 
-// archiveErr tells a damaged archive (a refusal) from a reading or writing that failed (an error of the kernel's, or
-// the context's).
+// archiveErr returns a refusal if err means a damaged archive. An error of the kernel or the context, or an existing
+// refusal, is only wrapped.
 func archiveErr(what string, err error) error {
 	var errno syscall.Errno
 	var refusal *refuse.Error
@@ -68,14 +68,15 @@ func archiveErr(what string, err error) error {
 	return refuse.Invalidf("%s is damaged: %w", what, err)
 }
 
-// entryErr names the entry, and makes a refusal of what the kernel or os.Root says about an impossible name.
+// entryErr adds the entry's name to err. Errors about an impossible name, from the kernel or from os.Root, become a
+// refusal.
 func entryErr(name string, err error) error {
 	if _, ok := errors.AsType[*refuse.Error](err); ok {
 		return fmt.Errorf("entry %q: %w", name, err)
 	}
 	var errno syscall.Errno
 	if !errors.As(err, &errno) && !isContext(err) {
-		// Not the kernel's: os.Root's own refusal of a path that leaves the folder.
+		// os.Root refused a path that leaves the folder.
 		return refuse.Invalidf("entry %q: it leads out of the image: %w", name, err)
 	}
 	switch errno {

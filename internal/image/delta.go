@@ -14,7 +14,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Kinds are the steps of this package.
+// Kinds returns the steps of this package.
 func Kinds() step.Kinds {
 	return step.Kinds{
 		"image.delta":    func() step.Step { return new(Delta) },
@@ -23,19 +23,20 @@ func Kinds() step.Kinds {
 	}
 }
 
-// Delta is the step image.delta: the folder that takes a node's writes to its root. It lasts until the node is removed;
-// undo purges it. Path is closed to all but the host's root (the node's programs in it may have the set-user-id bit);
-// the node reaches Upper and Work through its overlay only.
+// Delta is the step image.delta: the folder that takes a node's writes to its root. It exists until the node is
+// removed; Undo purges it. Only the host's root can enter Path, because the node's programs in it may have the
+// set-user-id bit. The node reaches Upper and Work through its overlay only.
 //
-// A delta in memory has no step: see MemorySize.
+// A delta in memory needs no step: see MemorySize.
 type Delta struct {
 	Path    string      `json:"path"`              // layout's Delta of the node
 	Owner   uint32      `json:"owner"`             // the node's root on the host: uid and gid
 	Size    vnode.Bytes `json:"size,omitempty"`    // most bytes; 0: no limit
-	Project uint32      `json:"project,omitempty"` // project id of the quota, if there is a Size: not 0, nobody else's on that file system
+	Project uint32      `json:"project,omitempty"` // quota's project id if Size is set: not 0, unused by others on that file system
 }
 
-// CheckDelta refuses a delta that this host cannot keep; lib is the folder deltas are in, or an existing one above it.
+// CheckDelta refuses a delta that this host cannot limit. lib is the folder that will hold the deltas; it need not
+// exist yet.
 func CheckDelta(d vnode.Delta, lib string) error {
 	if d.In == vnode.InMemory || d.Size == 0 {
 		return nil
@@ -48,8 +49,9 @@ func CheckDelta(d vnode.Delta, lib string) error {
 	}
 }
 
-// MemorySize is the most bytes of a delta in memory: what the spec says, else half of memory.max, else 0: the kernel's
-// own default for a tmpfs, half of the host's memory. What the node writes there is counted as its memory.
+// MemorySize returns the size limit of a delta in memory, in bytes: delta.size of the spec, else half of memory.max,
+// else 0. 0 means the kernel's default for a tmpfs, half of the host's memory. The kernel charges the delta to the
+// node's memory.
 func MemorySize(d vnode.Delta, m vnode.Memory) vnode.Bytes {
 	if d.Size > 0 {
 		return d.Size
@@ -57,16 +59,17 @@ func MemorySize(d vnode.Delta, m vnode.Memory) vnode.Bytes {
 	return m.Max / 2
 }
 
-// Upper is overlay's folder of changes.
+// Upper returns overlay's upperdir: the folder that holds the changes.
 func (d *Delta) Upper() string { return filepath.Join(d.Path, "upper") }
 
-// Work is overlay's own folder beside it.
+// Work returns overlay's workdir.
 func (d *Delta) Work() string { return filepath.Join(d.Path, "work") }
 
-// gone is where a delta lies while it is removed: a half removed one is never taken for a delta.
+// gone returns the path that the delta is moved to before it is removed, so that a half-removed delta is never used as
+// one.
 func (d *Delta) gone() string { return d.Path + ".gone" }
 
-// Kind is image.delta.
+// Kind returns image.delta.
 func (d *Delta) Kind() string { return "image.delta" }
 
 func (d *Delta) String() string {
@@ -76,7 +79,7 @@ func (d *Delta) String() string {
 	return fmt.Sprintf("%s for the node's writes, at most %s by project quota %d", d.Path, d.Size, d.Project)
 }
 
-// Do makes the folders. Errors: refuse.Busy if the delta or its project is there already, refuse.Cannot without quotas.
+// Do makes the folders. Errors: refuse.Busy if the delta exists or its project is in use, refuse.Cannot without quotas.
 func (d *Delta) Do(context.Context) error {
 	err := os.Mkdir(d.Path, 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -98,7 +101,7 @@ func (d *Delta) Do(context.Context) error {
 	return nil
 }
 
-// limit puts the new folder under its project's quota, before anything is in it.
+// limit sets the project and its quota on the new, still empty folder.
 func (d *Delta) limit() error {
 	if d.Size == 0 {
 		return nil
@@ -124,8 +127,7 @@ func (d *Delta) limit() error {
 	return errors.Join(setProject(dir, d.Project), limitProject(dir, d.Project, int64(d.Size)))
 }
 
-// Verify checks owners and reads the limit back: a file system may round it up by one block, and no block is larger
-// than 64 KiB.
+// Verify checks the owners and reads the limit back. A file system may round the limit up by one block, at most 64 KiB.
 func (d *Delta) Verify(context.Context) error {
 	for _, path := range []string{d.Upper(), d.Work()} {
 		info, err := os.Lstat(path)
@@ -161,8 +163,8 @@ func (d *Delta) Verify(context.Context) error {
 	return nil
 }
 
-// Undo purges the delta, however large and deep the node made it. A kill in the middle leaves it under another name,
-// and the next Undo goes on.
+// Undo purges the delta, however large and deep it is. If it is killed midway, the rest stays under the path gone, and
+// the next Undo removes it.
 func (d *Delta) Undo(ctx context.Context) error {
 	if !filepath.IsAbs(d.Path) || filepath.Dir(d.Path) == "/" {
 		return fmt.Errorf("purge delta: %q is no delta's path", d.Path)
@@ -183,7 +185,7 @@ func (d *Delta) Undo(ctx context.Context) error {
 	return d.unlimit()
 }
 
-// unlimit takes the quota's limit away, so that the project id is as new.
+// unlimit removes the project's limit, so that the project id can be used again.
 func (d *Delta) unlimit() error {
 	if d.Size == 0 || d.Project == 0 {
 		return nil
@@ -197,16 +199,16 @@ func (d *Delta) unlimit() error {
 	}
 	defer dir.Close()
 	if ok, _ := QuotaSupport(dir.Name()); !ok {
-		return nil // Do was refused, or quotas are off since: there is no limit
+		return nil // no quotas, so no limit: Do was refused, or quotas were turned off later
 	}
 	limit, used, err := projectUse(dir, d.Project)
-	if err != nil || limit == 0 || used > 0 { // in use: it was somebody else's and Do refused it
+	if err != nil || limit == 0 || used > 0 { // used > 0: Do refused the project because others use it
 		return err
 	}
 	return limitProject(dir, d.Project, 0)
 }
 
-// makeDir makes a folder with this very mode and owner.
+// makeDir makes a folder with exactly this mode and owner, whatever the umask.
 func makeDir(path string, mode os.FileMode, owner uint32) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err

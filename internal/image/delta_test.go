@@ -35,7 +35,7 @@ func TestDelta(t *testing.T) {
 	if err := d.Do(t.Context()); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("again: %v", err)
 	}
-	// A kill after the rename of an earlier undo, and a delta anew since.
+	// An earlier Undo was killed after its rename, and a new delta was made since.
 	if err := os.MkdirAll(filepath.Join(d.gone(), "x/y"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestLimitedDeltaIsRefusedWithoutQuotas(t *testing.T) {
 	}
 }
 
-// TestDeltaQuota proves the limit on file systems of its own.
+// TestDeltaQuota checks the limit on newly made file systems.
 func TestDeltaQuota(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
@@ -119,7 +119,7 @@ func TestDeltaQuota(t *testing.T) {
 	}
 }
 
-// TestProjectIsInherited needs no quotas, only a file system with project ids.
+// TestProjectIsInherited needs a file system with project ids, but no quotas.
 func TestProjectIsInherited(t *testing.T) {
 	needRoot(t)
 	dir := loopMount(t, []string{"mkfs.xfs", "-q"}, "")
@@ -148,7 +148,7 @@ func TestProjectIsInherited(t *testing.T) {
 	}
 }
 
-// loopMount makes a file system in a file and mounts it; the test is skipped where this machine cannot.
+// loopMount makes a file system in a file and mounts it. It skips the test if this machine cannot.
 func loopMount(t *testing.T, mkfs []string, opts string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -171,7 +171,7 @@ func loopMount(t *testing.T, mkfs []string, opts string) string {
 	return dir
 }
 
-// fillAs writes as a user without the right to exceed quotas, and returns how many bytes the file got.
+// fillAs writes as a user without the right to exceed quotas, and returns the size that the file reached.
 func fillAs(t *testing.T, uid int, file string, n int) int64 {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chown(file, uid, uid)); err != nil {
@@ -203,7 +203,7 @@ func TestRemoveTree(t *testing.T) {
 	if err := errors.Join(os.Mkdir(keep, 0o700), os.WriteFile(filepath.Join(keep, "f"), nil, 0o600), os.MkdirAll(filepath.Join(top, ".berth-1"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	// Deeper than paths and open files reach, as a node can make it.
+	// Deeper than PATH_MAX and the limit of open files allow; a node can make such a tree.
 	fd, err := unix.Open(top, unix.O_DIRECTORY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestRemoveTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	for i := range 3000 { // more than one reading of a folder gives
+	for i := range 3000 { // more entries than one read of a folder returns
 		if err := os.MkdirAll(filepath.Join(top, ".berth-1", fmt.Sprint(i), "x"), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,8 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// FuzzUnpack feeds any bytes as a layer or a plain root: no panic, and nothing beside the target folder is made or changed.
+// FuzzUnpack unpacks any bytes as a layer or a plain root: no panic, and nothing outside the target folder is made or
+// changed.
 func FuzzUnpack(f *testing.F) {
 	needRoot(f)
 	long := strings.Repeat("l/", 60)
@@ -64,7 +65,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// listingTop names what is in dir.
+// listingTop lists the names in dir.
 func listingTop(t *testing.T, dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -81,7 +82,7 @@ func listingTop(t *testing.T, dir string) []string {
 	return names
 }
 
-// FuzzImport feeds any bytes as an archive: no panic, and a refused import leaves no layer and no temporary file.
+// FuzzImport imports any bytes as an archive: no panic, and a refused import leaves no layer and no temporary file.
 func FuzzImport(f *testing.F) {
 	needRoot(f)
 	img := imagetest.Image{Layers: [][]byte{imagetest.Layer(f, E{Name: "a", Data: "x"})}}

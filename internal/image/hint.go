@@ -9,15 +9,15 @@ import (
 	"berth/internal/nearest"
 )
 
-// mostNamed is how many stored images a message names.
+// mostNamed is the most stored images that a message lists.
 const mostNamed = 8
 
-// Hint says what a text that is no image was probably meant to be: a stored image without its oci:, a folder without
-// dir:, an archive that is not imported yet. Else it says which images are stored. dir is where a relative path begins.
+// Hint guesses what the user meant by a text that names no image: a stored image without its oci:, a folder without
+// dir:, or an archive that is not imported yet. Else it lists the stored images. Relative paths start at dir.
 func (s Store) Hint(text, dir string) string {
 	all, err := s.List()
 	if err != nil {
-		all = nil // whoever asks has an error to tell already
+		all = nil // the caller already reports an error
 	}
 	var names []string
 	for _, r := range all {
@@ -49,7 +49,7 @@ func (s Store) Hint(text, dir string) string {
 	return stored(names)
 }
 
-// stored names the images that there are.
+// stored lists the stored images for a message.
 func stored(names []string) string {
 	if len(names) == 0 {
 		return "no image is stored here; berth image import ARCHIVE NAME stores one"

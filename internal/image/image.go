@@ -1,11 +1,11 @@
-// Package image keeps images (imported archives, unpacked layer by layer) and says which folders a node's root is made
-// of: layers, the delta that takes its writes, or the skeleton of image host.
+// Package image stores images (imported archives, unpacked layer by layer) and returns the folders that make up a
+// node's root: the layers, the delta that takes its writes, or the skeleton of image host.
 //
-// It makes and removes folders and never mounts: package mounts puts the overlay together. Archives are read with code
-// of our own on archive/tar and os.Root rather than go-containerregistry or containerd's archive package: neither reads
-// an OCI archive without unpacking it first, neither verifies a local layer while reading, containerd's resolves names
-// in user space, and the kernel's openat behind os.Root confines every path however its symbolic links are made. What
-// that costs is one dependency (zstd).
+// It makes and removes folders and never mounts; package mounts builds the overlay. It reads archives with its own code
+// on archive/tar and os.Root, not with go-containerregistry or containerd's archive package: neither reads an OCI
+// archive without unpacking it first, neither verifies a local layer while reading it, and containerd's resolves names
+// in user space. os.Root leaves that to the kernel's openat, which confines every path whatever its symbolic links.
+// This costs one dependency (zstd).
 package image
 
 import (
@@ -23,7 +23,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Config is what an image says about how to run it.
+// Config is the part of an image's configuration that says how to run it.
 type Config struct {
 	Env        []string `json:"env,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
@@ -33,39 +33,39 @@ type Config struct {
 	StopSignal string   `json:"stop_signal,omitempty"`
 }
 
-// Command is the image's own command: entry point and arguments; empty if it has none.
+// Command returns the image's own command: entry point and arguments. It is empty if the image has none.
 func (c Config) Command() []string { return append(append([]string{}, c.Entrypoint...), c.Cmd...) }
 
 // Record is one image in the store.
 type Record struct {
 	Version  int       `json:"version"` // of this format
 	Name     string    `json:"name"`
-	Manifest string    `json:"manifest"` // digest of the manifest; of the configuration for a docker archive, which has no other
+	Manifest string    `json:"manifest"` // digest of the manifest; a docker archive has none: digest of the configuration
 	Layers   []string  `json:"layers"`   // digests of the uncompressed layers ("sha256:…"), lowest first, each once
 	Config   Config    `json:"config"`
 	Size     int64     `json:"size"`     // bytes of all files in all layers, unpacked
-	Created  time.Time `json:"created"`  // by its maker
-	Imported time.Time `json:"imported"` // into this store
+	Created  time.Time `json:"created"`  // when the image was made
+	Imported time.Time `json:"imported"` // when it was imported here
 
-	Skipped []string `json:"skipped,omitempty"` // device nodes that its import left out: every node has them
-	Broken  string   `json:"broken,omitempty"`  // why the record cannot be read; all but Name is empty then
+	Skipped []string `json:"skipped,omitempty"` // device nodes that the import left out, because every node has them
+	Broken  string   `json:"broken,omitempty"`  // why the record cannot be read; then all fields but Name are empty
 }
 
 // recordVersion is the version of the record format that this code writes.
 const recordVersion = 1
 
-// Image is what a spec's image comes to on this host.
+// Image is a spec's image, resolved on this host.
 type Image struct {
 	Ref      vnode.Image `json:"ref"`
-	Plain    bool        `json:"plain,omitempty"`    // image host: no layers, the root is a skeleton with HostRoot's binds
+	Plain    bool        `json:"plain,omitempty"`    // image host: no layers; the root is a skeleton with HostRoot's binds
 	Manifest string      `json:"manifest,omitempty"` // digest; empty for host and dir
 	Layers   []string    `json:"layers,omitempty"`   // digests, lowest first; empty for host and dir
 	Lowers   []string    `json:"lowers,omitempty"`   // folders, top layer first, as overlay's lowerdir wants them
-	Missing  []string    `json:"missing,omitempty"`  // digests of layers that are not unpacked yet: step image.unpack does it
+	Missing  []string    `json:"missing,omitempty"`  // digests of layers not yet unpacked: the step image.unpack does that
 	Config   Config      `json:"config"`
 }
 
-// maxLayers is the kernel's limit of lower folders (OVL_MAX_STACK in fs/overlayfs/params.h).
+// maxLayers is the kernel's limit of lower folders per overlay (OVL_MAX_STACK in fs/overlayfs/params.h).
 const maxLayers = 500
 
 // parseDigest returns the hexadecimal part of a digest. Digests come from archives and become file names: only sha256
@@ -78,7 +78,7 @@ func parseDigest(d string) (string, error) {
 	return hex, nil
 }
 
-// checkName refuses a name that cannot be a record's.
+// checkName refuses a name that no record can have.
 func checkName(name string) error {
 	if name == "" || len(name) > 1000 || strings.ContainsFunc(name, unicode.IsControl) {
 		return refuse.Invalidf("%q is not an image name: no control characters, at most 1000 bytes", name)
@@ -86,7 +86,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// recordFile is the file name of a record: readable, unless the name is too long for that.
+// recordFile returns the file name of a record: the escaped image name, or its hash if that is too long.
 func recordFile(name string) string {
 	file := url.PathEscape(name)
 	if len(file) > 200 {
@@ -96,7 +96,7 @@ func recordFile(name string) string {
 	return file + ".json"
 }
 
-// topFirst turns layers (lowest first) into overlay's order.
+// topFirst returns the folders of layers in overlay's order. layers has the lowest first.
 func topFirst(dir string, layers []string) ([]string, error) {
 	var out []string
 	for _, layer := range slices.Backward(layers) {
@@ -109,9 +109,8 @@ func topFirst(dir string, layers []string) ([]string, error) {
 	return out, nil
 }
 
-// once drops all but the topmost occurrence of each layer. The result is the same tree: what the topmost sets and
-// removes hides what a lower occurrence did. Overlay refuses the same folder twice (ELOOP), and empty layers often
-// occur twice.
+// once keeps only the topmost occurrence of each layer. The resulting tree is the same, because the topmost occurrence
+// hides what a lower one did. Overlay refuses the same folder twice (ELOOP), and empty layers often occur twice.
 func once(layers []string) ([]string, error) {
 	last := map[string]int{}
 	for i, l := range layers {
@@ -132,5 +131,5 @@ func once(layers []string) ([]string, error) {
 	return out, nil
 }
 
-// readErr names what was being read; the refusals in err's chain stay.
+// readErr adds what was being read; a refusal in err's chain stays.
 func readErr(what string, err error) error { return fmt.Errorf("read %s: %w", what, err) }

@@ -19,31 +19,32 @@ import (
 	"berth/internal/step"
 )
 
-// sizeAttr keeps the bytes of a layer's files on its folder: there as soon as the layer is there, and invisible inside
-// a node (trusted attributes need privilege over the host).
+// sizeAttr is the attribute of a layer's folder that holds the bytes of its files. It appears together with the layer
+// and is invisible inside a node (trusted attributes need privilege over the host).
 const sizeAttr = "trusted.berth.size"
 
 // As says which image of an archive to import, and under which name.
 type As struct {
-	Name string // in the store; "" takes the name that the archive gives
-	Pick string // which of several images (findImage); "" is the one called Name, or the only one
+	Name string // name in the store; "": the name that the archive gives
+	Pick string // which of several images (see findImage); "": the one called Name, or the only one
 }
 
 // Import reads an image into the store from archive: a docker archive as docker save writes it, a tar of an OCI image
-// layout, a tar of a plain root (root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of one image for
-// several machines this machine's is taken. An image of that name is replaced: nodes that run keep the layers they have.
+// layout, a tar of a plain root (root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of a
+// multi-platform image it takes this machine's. It replaces an image of the same name; running nodes keep the layers
+// they have.
 //
-// progress, if not nil, is called with the bytes of layers read so far and in all.
+// progress, if not nil, is called with the bytes of layers read so far and in total.
 //
-// Errors: refuse.NotFound without an archive; refuse.Invalid for an archive that is damaged, holds what is refused
-// (device nodes, names that lead out, owners beyond 65535) or goes beyond the store's limits; refuse.Cannot for another
-// machine's image, and where the file system has too little room.
+// Errors: refuse.NotFound if there is no archive; refuse.Invalid if the archive is damaged, holds entries that are
+// refused (device nodes, names that lead out, owners beyond 65535) or exceeds the store's limits; refuse.Cannot for an
+// image of another platform, or if the file system has too little space.
 func (s Store) Import(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
 	if as.Name != "" {
 		if err := checkName(as.Name); err != nil {
 			return Record{}, err
 		}
-		if strings.ContainsFunc(as.Name, unicode.IsSpace) { // no spec could name it: oci:NAME has none
+		if strings.ContainsFunc(as.Name, unicode.IsSpace) { // a spec could not name it: oci:NAME takes no spaces
 			return Record{}, refuse.Invalidf("%q is not an image name: no spaces", as.Name)
 		}
 	}
@@ -58,13 +59,13 @@ func (s Store) Import(ctx context.Context, archive string, as As, progress func(
 	r, err := s.add(ctx, archive, as, progress)
 	if err != nil {
 		err = fullErr(s.dir, err)
-		// Not with ctx: an interrupted import cleans up after itself too.
+		// Not with ctx: an interrupted import must clean up too.
 		return Record{}, errors.Join(fmt.Errorf("import %s: %w", archive, err), s.sweep(context.WithoutCancel(ctx)))
 	}
 	return r, nil
 }
 
-// add is Import under the lock.
+// add is Import without taking the lock.
 func (s Store) add(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
 	if is, err := isRoot(ctx, archive); err != nil {
 		return Record{}, err
@@ -108,7 +109,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		return Record{}, err
 	}
 	m := meter{report: progress}
-	need := map[string]int64{} // by digest: a layer that occurs twice is unpacked once
+	need := map[string]int64{} // bytes by digest: a layer that occurs twice is unpacked once
 	for _, l := range img.layers {
 		f, size, err := src.open(l.path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +132,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		return Record{}, err
 	}
 	left := s.Limits
-	made := map[string]string{} // where each new layer lies until all are there, by digest
+	made := map[string]string{} // temporary folder of each new layer, by digest
 	for _, l := range img.layers {
 		out, err := s.addLayer(ctx, src, l, made, &left, &m)
 		if err != nil {
@@ -153,7 +154,8 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	return r, s.write(r)
 }
 
-// addLayer unpacks one layer into tmp, unless the store has it already, and returns what it left out.
+// addLayer unpacks one layer into tmp, unless the store has it already, and returns the names of the device nodes it
+// left out.
 func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) ([]string, error) {
 	f, size, err := src.open(l.path)
 	if err != nil {
@@ -175,7 +177,7 @@ func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[s
 	return u.out, err
 }
 
-// place moves new layers to where they belong, once they are on disk: a power cut must not spare the rename and lose
+// place moves new layers into the store, after it synced them to disk: a power cut must not keep the rename and lose
 // the files.
 func (s Store) place(made map[string]string) error {
 	if len(made) == 0 {
@@ -202,8 +204,8 @@ func (s Store) place(made map[string]string) error {
 	return d.Sync()
 }
 
-// layer unpacks the layer read from r into dir, verifies those of its digests that l says, and returns the digest of the
-// plain stream.
+// layer unpacks the layer read from r into dir and verifies the digests that l gives. It returns the digest of the
+// uncompressed stream.
 func (u *unpacker) layer(ctx context.Context, dir string, r io.Reader, l layerFile, left *Limits) (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
@@ -252,7 +254,8 @@ func (s Store) layerSize(digest string) (int64, error) {
 	return strconv.ParseInt(string(buf[:n]), 10, 64)
 }
 
-// limitReader refuses a stream that is longer than an image may be: what unpacks to no files can be endless too.
+// limitReader refuses a stream that is longer than an image may be. A stream can be endless without unpacking to any
+// file.
 type limitReader struct {
 	r    io.Reader
 	left int64
@@ -266,7 +269,7 @@ func (l *limitReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// meter counts what is read of an image's layers.
+// meter counts the bytes read of an image's layers.
 type meter struct {
 	done, total int64
 	report      func(done, total int64)

@@ -10,8 +10,8 @@ import (
 	"berth/internal/layout"
 )
 
-// TestImportKilled kills an import with signal 9 while a layer is half unpacked: Sweep leaves nothing of it, and the
-// next import works. It runs itself again as the process that is killed.
+// TestImportKilled kills an import with SIGKILL while a layer is half unpacked. Sweep must remove everything of it, and
+// the next import must work. The test runs itself as the process to kill.
 func TestImportKilled(t *testing.T) {
 	if root, archive := os.Getenv("BERTH_TEST_ROOT"), os.Getenv("BERTH_TEST_ARCHIVE"); root != "" {
 		_, err := Open(layout.New(root)).Import(t.Context(), archive, As{Name: "x"}, func(done, total int64) {

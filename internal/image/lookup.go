@@ -14,11 +14,11 @@ import (
 	"berth/internal/refuse"
 )
 
-// tree is the layers of a root seen as overlay shows them, without mounting them. It is confined: symbolic links,
-// absolute ones too, are followed within the layers.
+// tree shows a root's layers merged as overlay would, without mounting them. All symbolic links, absolute ones too, are
+// followed within the layers.
 type tree struct{ layers []*os.Root } // top first
 
-// openTree opens folders given top first.
+// openTree opens the layers' folders; lowers has the top layer first.
 func openTree(lowers []string) (tree, error) {
 	var t tree
 	for _, dir := range lowers {
@@ -38,15 +38,15 @@ func (t tree) close() {
 	}
 }
 
-// maxLinks is how many symbolic links one name may pass, as in the kernel (MAXSYMLINKS). maxParts is how many folders and
-// links: each ".." begins again at the top, and whoever made the tree must not choose how long that takes.
+// maxLinks is the most symbolic links on the way to one file, as in the kernel (MAXSYMLINKS). maxParts is the most path
+// components: each ".." starts again at the top, and an archive must not choose how long that takes.
 const (
 	maxLinks = 40
 	maxParts = 256
 )
 
-// resolve returns the name (relative to the root, free of symbolic links) and the layer of the file at name.
-// The error is fs.ErrNotExist if there is none.
+// resolve returns the name (relative to the root, free of symbolic links) and the layer of the file at name. The error
+// is fs.ErrNotExist if there is none.
 func (t tree) resolve(name string) (string, *os.Root, error) {
 	todo := strings.Split(name, "/")
 	at, here := ".", t.layers // the folder reached, and the layers that show it
@@ -60,7 +60,7 @@ func (t tree) resolve(name string) (string, *os.Root, error) {
 		switch {
 		case part == "" || part == ".":
 			continue
-		case in != nil: // below a file
+		case in != nil: // name continues below a file
 			return "", nil, fs.ErrNotExist
 		case part == "..":
 			at = path.Dir(at)
@@ -116,8 +116,8 @@ func (t tree) folder(name string) ([]*os.Root, error) {
 	return here, nil
 }
 
-// lookup finds name, whose folder the layers have, as overlay does: the topmost wins, folders merge down to an opaque
-// one or to something else.
+// lookup finds name as overlay does; layers are those that show its parent folder. The topmost entry wins. Folders
+// merge down to an opaque folder or to an entry that is no folder.
 func lookup(layers []*os.Root, name string) ([]*os.Root, fs.FileInfo, error) {
 	var dirs []*os.Root
 	var first fs.FileInfo
@@ -180,12 +180,12 @@ func (t tree) open(name string) (*os.File, error) {
 	return f, nil
 }
 
-// InitNamed reports whether a command asks by its own words for an init system: init, linuxrc or systemd.
+// InitNamed reports whether a command names an init system: init, linuxrc or systemd.
 func InitNamed(command []string) bool {
 	return slices.Contains([]string{"init", "linuxrc", "systemd"}, called(command))
 }
 
-// called is the name by which a command calls its program, "" for none.
+// called returns the name that a command calls its program by, "" for an empty command.
 func called(command []string) string {
 	switch {
 	case len(command) == 0:
@@ -196,13 +196,13 @@ func called(command []string) string {
 	return path.Base(command[0])
 }
 
-// InitKind says which init system a command is in an image: "systemd", "busybox", "sysv", or "" when it is an ordinary
-// command or is not there. It looks into the folders of the image, top layer first, never at the host (but for image
+// InitKind returns the init system that a command starts in an image: "systemd", "busybox" or "sysv". It is "" for an
+// ordinary command or one that does not exist. It looks into the image's folders, never at the host (except for image
 // host, whose programs are the host's).
 //
-// upper is the folder with the node's own writes ("" or not there: it has none), which overlay shows above the image. What
-// they change counts for a command that is InitNamed only. Else a node could put a link to an init in place of its own
-// program, and have an init's rights after the next start.
+// upper is the folder with the node's own writes, which overlay shows above the image; "" or a missing folder means
+// none. Its content counts only if the command is InitNamed. Otherwise a node could replace its own program with a link
+// to an init and have an init's rights after the next start.
 func InitKind(img Image, upper string, command []string) string {
 	if len(command) == 0 {
 		return ""
@@ -240,12 +240,12 @@ func InitKind(img Image, upper string, command []string) string {
 	case boots && path.Base(real) == "busybox":
 		return "busybox"
 	case boots && strings.HasSuffix(path.Dir(real), "sbin") && t.isELF(real):
-		return "sysv" // not a container's start script called /init
+		return "sysv" // an ELF file, not a container's start script called /init
 	}
 	return ""
 }
 
-// find returns the program's name with its folder: as it is, or searched in PATH.
+// find returns the path of a program: unchanged if it has a slash, else searched in PATH; "" if not found.
 func (t tree) find(program string, env []string) string {
 	if strings.Contains(program, "/") {
 		return program

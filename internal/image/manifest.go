@@ -12,7 +12,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// The documents of the OCI image specification and of docker save, as far as they are used here.
+// The documents of the OCI image specification and of docker save; only the fields that are used here.
 type (
 	descriptor struct {
 		Digest      string            `json:"digest"`
@@ -25,7 +25,7 @@ type (
 		OS           string `json:"os"`
 		Architecture string `json:"architecture"`
 	}
-	// manifest is an index when it has manifests, else an image's manifest.
+	// manifest is an index if it has Manifests, else the manifest of one image.
 	manifest struct {
 		Manifests []descriptor `json:"manifests"`
 		Config    descriptor   `json:"config"`
@@ -55,22 +55,22 @@ type (
 
 // found is one image in a source, ready to be unpacked.
 type found struct {
-	digest string // of the manifest (of the configuration for a docker archive)
-	tag    string // the name the archive gives it, or ""
+	digest string // of the manifest; for a docker archive, of the configuration
+	tag    string // name in the archive, or ""
 	config configFile
-	layers []layerFile // lowest first, as many as config has diff ids
+	layers []layerFile // lowest first, one for each diff id of config
 }
 
 // layerFile is one layer in a source.
 type layerFile struct {
-	path   string // in the source
-	digest string // of the file; "" where the archive says none
-	diffID string // of the plain tar stream
+	path   string // name in the source
+	digest string // of the file; "" if the archive gives none
+	diffID string // digest of the uncompressed tar stream
 }
 
-// findImage finds the image that pick means: a name that the archive gives, with or without ":latest", or the beginning
-// of a digest. Without pick it is the one called name, if there is such a one, else the only one that fits this machine.
-// Both may be "".
+// findImage finds the image that pick means: a name from the archive, with or without ":latest", or the beginning of a
+// digest. Without pick it takes the image called name if there is one, else the only one for this machine. Both may be
+// "".
 func findImage(s source, pick, name string) (found, error) {
 	var all []found
 	var err error
@@ -116,7 +116,7 @@ func findImage(s source, pick, name string) (found, error) {
 	return fits[0], nil // one image, perhaps with several tags
 }
 
-// picked returns the images that pick can mean: those called so, else those of such a digest.
+// picked returns the images that pick can mean: those with that name, else those whose digest begins so.
 func picked(all []found, pick string) []found {
 	for _, fits := range []func(found) bool{
 		func(f found) bool { return f.tag == pick },
@@ -133,10 +133,10 @@ func picked(all []found, pick string) []found {
 	return nil
 }
 
-// shortDigest is how much of a digest names an image.
+// shortDigest is the fewest hexadecimal digits of a digest that pick an image.
 const shortDigest = 12
 
-// listed names images for a sentence, at most 20: by the name that the archive gives to this one alone, else the digest.
+// listed returns at most 20 images for a message: each by its name if no other image has the same, else by its digest.
 func listed(all []found) string {
 	var names []string
 	for _, f := range all {
@@ -154,7 +154,7 @@ func listed(all []found) string {
 	return strings.Join(names, ", ")
 }
 
-// here reports whether an image's configuration fits this machine. Absent values fit.
+// here reports whether a platform fits this machine. Absent values fit.
 func here(p platform) bool {
 	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
 }
@@ -167,7 +167,7 @@ func platforms(all []found) string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// ociImages reads an OCI image layout: all images of its index and the indexes below.
+// ociImages reads all images of an OCI image layout, also those of nested indexes.
 func ociImages(s source) ([]found, error) {
 	var top manifest
 	if _, err := readDocument(s, "index.json", "", &top); err != nil {
@@ -176,7 +176,7 @@ func ociImages(s source) ([]found, error) {
 	return walkIndex(s, top.Manifests, "", 0)
 }
 
-// walkIndex reads the images of an index; tag is the name the index itself has.
+// walkIndex reads the images of an index. tag is the index's own name.
 func walkIndex(s source, entries []descriptor, tag string, depth int) ([]found, error) {
 	if depth > 3 || len(entries) > 1000 {
 		return nil, refuse.Invalidf("the image's index is nested too deep or too long")
@@ -184,10 +184,10 @@ func walkIndex(s source, entries []descriptor, tag string, depth int) ([]found, 
 	var all []found
 	for _, d := range entries {
 		if d.Platform != nil && !here(*d.Platform) && len(entries) > 1 {
-			continue // another machine's, or an attestation (platform unknown/unknown); its blobs may be absent
+			continue // another platform, or an attestation (unknown/unknown); its blobs may be absent
 		}
 		name := tag
-		// docker save (since 25) writes the whole name into the second, and only the tag into the first.
+		// docker save (since 25) writes the whole name into the second key and only the tag into the first.
 		for _, key := range []string{"org.opencontainers.image.ref.name", "io.containerd.image.name"} {
 			if v := d.Annotations[key]; v != "" {
 				name = v
@@ -273,7 +273,7 @@ func dockerImages(s source) ([]found, error) {
 	return all, nil
 }
 
-// match gives each layer its digest of the plain stream.
+// match sets each layer's diffID from the configuration.
 func (f *found) match() error {
 	ids := f.config.RootFS.DiffIDs
 	if len(ids) != len(f.layers) {
@@ -288,7 +288,7 @@ func (f *found) match() error {
 	return nil
 }
 
-// runConfig is what of the configuration a node uses.
+// runConfig returns the part of the configuration that a node uses.
 func (f *found) runConfig() Config {
 	c := f.config.Config
 	return Config{

@@ -12,8 +12,8 @@ import (
 )
 
 // Project quotas limit a folder: files made in it inherit its project id, and the file system counts and limits the
-// blocks of each id. ext4 and XFS answer to the same calls (linux/dqblk_xfs.h), ext4 through the kernel's translation
-// (fs/quota/quota.c). A node cannot leave its project: the id may be changed only from the host's user namespace
+// blocks of each id. ext4 and XFS take the same calls (linux/dqblk_xfs.h), ext4 through the kernel's translation
+// (fs/quota/quota.c). A node cannot leave its project: only the host's user namespace may change the id
 // (fileattr_set_prepare in fs/file_attr.c), and overlay writes without the right to exceed quotas although root mounted
 // it (ovl_fill_super lowers CAP_SYS_RESOURCE).
 const (
@@ -66,7 +66,7 @@ type fsXattr struct {
 	_                                              [8]byte
 }
 
-// quotactl is quotactl_fd(2), Linux 5.14.
+// quotactl calls quotactl_fd(2), Linux 5.14.
 func quotactl(dir *os.File, cmd uintptr, id uint32, arg unsafe.Pointer) error {
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, dir.Fd(), cmd<<8|prjQuota, uintptr(id), uintptr(arg), 0, 0)
 	if errno != 0 {
@@ -75,7 +75,8 @@ func quotactl(dir *os.File, cmd uintptr, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// QuotaSupport reports whether the file system of the folder path limits projects now. If not, why says what is missing.
+// QuotaSupport reports whether the file system of the folder path enforces project quotas now. If not, why says what is
+// missing.
 func QuotaSupport(path string) (ok bool, why string) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -93,7 +94,7 @@ func QuotaSupport(path string) (ok bool, why string) {
 	err = quotactl(dir, qXGetState, 0, unsafe.Pointer(&state))
 	switch {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
-		// ENOSYS: no quota is on, or the kernel has none; EINVAL: not of projects.
+		// ENOSYS: quotas are off, or the kernel has none. EINVAL: there are quotas, but not for projects.
 		return false, "project quotas are off on its file system"
 	case err != nil:
 		return false, fmt.Sprintf("its file system's quota state cannot be read: %v", err)
@@ -103,7 +104,7 @@ func QuotaSupport(path string) (ok bool, why string) {
 	return true, ""
 }
 
-// setProject gives a folder, and all that is made in it from now on, a project id.
+// setProject sets a folder's project id, which everything made in it later inherits.
 func setProject(dir *os.File, project uint32) error {
 	var attr fsXattr
 	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
@@ -116,7 +117,7 @@ func setProject(dir *os.File, project uint32) error {
 	return nil
 }
 
-// project returns a folder's project id, and whether what is made in it inherits it.
+// project returns a folder's project id, and whether new files in it inherit the id.
 func project(dir *os.File) (id uint32, inherits bool, err error) {
 	var attr fsXattr
 	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
@@ -133,7 +134,8 @@ func ioctl(f *os.File, req uintptr, arg *fsXattr) error {
 	return nil
 }
 
-// limitProject sets the most bytes of a project on dir's file system, 0: no limit. The kernel rounds up to its blocks.
+// limitProject limits a project on dir's file system to a number of bytes; 0 means no limit. The kernel rounds up to
+// its blocks.
 func limitProject(dir *os.File, id uint32, bytes int64) error {
 	q := diskQuota{version: 1, flags: 2, fieldmask: fieldBlocksHard, id: id}
 	q.blkHard = uint64((bytes + quotaBlock - 1) / quotaBlock)
@@ -143,7 +145,7 @@ func limitProject(dir *os.File, id uint32, bytes int64) error {
 	return nil
 }
 
-// projectUse returns the limit and the use of a project in bytes; zeros for one the file system has never heard of.
+// projectUse returns a project's limit and use in bytes. Both are 0 if the file system does not know the project.
 func projectUse(dir *os.File, id uint32) (limit, used int64, err error) {
 	var q diskQuota
 	err = quotactl(dir, qXGetQuota, id, unsafe.Pointer(&q))

@@ -15,7 +15,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// List returns the images in the order of their names. A record that cannot be read is among them, with Broken set: it
+// List returns the images sorted by name. It includes records that cannot be read, with Broken set: one broken record
 // must not hide the others.
 func (s Store) List() ([]Record, error) {
 	files, err := os.ReadDir(s.records())
@@ -32,7 +32,7 @@ func (s Store) List() ([]Record, error) {
 		}
 		r, err := readRecord(filepath.Join(s.records(), f.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed while we looked
+			continue // removed since ReadDir
 		}
 		if err != nil {
 			return nil, err
@@ -43,8 +43,8 @@ func (s Store) List() ([]Record, error) {
 	return all, nil
 }
 
-// Get returns the image of a name, or of the name with ":latest" after it. It is refuse.NotFound when there is none, and
-// refuse.Failed when its record is broken.
+// Get returns the image called name, or name with ":latest" appended. Errors: refuse.NotFound if there is none,
+// refuse.Failed if its record is broken.
 func (s Store) Get(name string) (Record, error) {
 	r, err := s.find(name)
 	if err == nil && r.Broken != "" {
@@ -56,7 +56,7 @@ func (s Store) Get(name string) (Record, error) {
 	return r, err
 }
 
-// find is Get that returns broken records too.
+// find is Get, but returns broken records too.
 func (s Store) find(name string) (Record, error) {
 	if err := checkName(name); err != nil {
 		return Record{}, err
@@ -70,7 +70,7 @@ func (s Store) find(name string) (Record, error) {
 	return Record{}, &refuse.Error{Kind: refuse.NotFound, What: fmt.Sprintf("there is no image %s", name), Remedy: s.Hint(name, "")}
 }
 
-// readRecord reads a record's file. What it says wrong is in Broken; the error is the kernel's.
+// readRecord reads a record's file. Wrong content is reported in Broken; the error is the kernel's.
 func readRecord(file string) (Record, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -78,7 +78,7 @@ func readRecord(file string) (Record, error) {
 	}
 	var r Record
 	if why := r.parse(data, filepath.Base(file)); why != "" {
-		// The name that berth image rm takes: recordFile makes the same file name of it again.
+		// The name for berth image rm: one from which recordFile makes this file name again.
 		base := strings.TrimSuffix(filepath.Base(file), ".json")
 		name, err := url.PathUnescape(base)
 		if err != nil || recordFile(name) != base+".json" {
@@ -92,7 +92,7 @@ func readRecord(file string) (Record, error) {
 	return r, nil
 }
 
-// parse reads a record and returns what is wrong with it, "" if nothing is. file is the name that its file has.
+// parse reads a record and returns what is wrong with it, or "". file is the name of its file.
 func (r *Record) parse(data []byte, file string) string {
 	if err := json.Unmarshal(data, r); err != nil {
 		if len(data) == 0 {
@@ -114,7 +114,8 @@ func (r *Record) parse(data []byte, file string) string {
 	return ""
 }
 
-// referenced returns the layers of all images but one. It is unsure when a record is broken: that image may have more.
+// referenced returns the layers of all images except but. unsure is true if a record is broken: that image's layers are
+// unknown.
 func (s Store) referenced(but string) (layers map[string]bool, unsure bool, err error) {
 	all, err := s.List()
 	if err != nil {

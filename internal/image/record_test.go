@@ -12,8 +12,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// TestBrokenRecord breaks one of two records in several ways: the other image is listed and works, the broken one is
-// named with what mends it, and no layer is lost meanwhile.
+// TestBrokenRecord breaks one of two records in several ways. The other image is listed and works, the broken one is
+// reported with its remedy, and no layer is lost.
 func TestBrokenRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(good string) string
@@ -83,7 +83,7 @@ func TestBrokenRecord(t *testing.T) {
 			if layers() != 2 {
 				t.Errorf("%d layers while nobody knows whose they are", layers())
 			}
-			// The two remedies: import again, and remove (also where a node that cannot start names it).
+			// The two remedies: import again, and remove (also if a node that cannot start names the image).
 			if _, err := s.Import(t.Context(), archives["bad/x:1"], As{Name: "bad/x:1"}, nil); err != nil {
 				t.Error(err)
 			}
@@ -107,7 +107,7 @@ func TestBrokenRecord(t *testing.T) {
 	}
 }
 
-// TestStrayRecord: a file that no image can have is told by its path.
+// TestStrayRecord: a file that cannot belong to any image is reported with its path.
 func TestStrayRecord(t *testing.T) {
 	s := newStore(t)
 	if _, err := s.Import(t.Context(), imagetest.OCIArchive(t, twoLayers(t)), As{Name: "x"}, nil); err != nil {
@@ -129,7 +129,7 @@ func TestPick(t *testing.T) {
 	b.Layers = b.Layers[:1]
 	untagged := imagetest.OCIArchive(t, a, b) // images without names
 	tagged := imagetest.DockerArchives(t, map[string]imagetest.Image{"team/a:latest": a, "team/b:2": b})
-	digest := func(archive string, layers int) string { // of the image with so many layers
+	digest := func(archive string, layers int) string { // digest of the image with this many layers
 		src, err := openSource(t.Context(), archive, t.TempDir(), 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestPick(t *testing.T) {
 	for name, c := range map[string]struct {
 		archive string
 		as      As
-		layers  int // of the image taken; 0: refused
+		layers  int // of the image found; 0: refused
 		says    string
 		kind    refuse.Kind
 	}{

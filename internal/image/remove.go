@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTree removes what is at path, a folder with all that is below or anything else; nil if nothing is there.
+// removeTree removes the file or folder at path with everything below it. It returns nil if nothing is there.
 //
-// A node chooses the shape of what is removed here. So no path is followed (each name is removed from an open folder),
-// and depth costs nothing: a folder that is not empty is moved up beside the top one and emptied in its turn, with two
-// folders open at any time however deep the tree was. Go's RemoveAll keeps one folder open for each level and ends at
-// the limit of open files. A kill in the middle leaves less of the same: the next call goes on.
+// A node chooses the shape of the tree. So removeTree follows no path: it removes each name from an open folder. Depth
+// costs nothing: a folder that is not empty is moved up into the top one and emptied there, so at most two folders are
+// open. Go's RemoveAll keeps one folder open per level and fails at the limit of open files. If removeTree is killed,
+// the next call removes the rest.
 func removeTree(ctx context.Context, path string) error {
 	err := os.Remove(path) // a file, a link, an empty folder
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func removeTree(ctx context.Context, path string) error {
 	}
 }
 
-// flattener removes a tree; every folder of it comes to lie in top before it is emptied.
+// flattener removes a tree. It moves every folder into top before it empties it.
 type flattener struct {
 	ctx  context.Context
 	top  int
@@ -90,8 +90,8 @@ func (f *flattener) lift(dir int, name string) error {
 	}
 }
 
-// empty removes all entries of a folder but the folders that are not empty; it returns the names of up to a thousand of
-// those, none when nothing is left.
+// empty removes all entries of a folder except folders that are not empty. It returns the names of up to about two
+// thousand of those; none means that the folder is empty.
 func (f *flattener) empty(dir int) ([]string, error) {
 	fd, err := unix.Openat(dir, ".", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"berth/internal/vnode"
 )
 
-// Resolve says what a spec's image comes to here. It changes nothing. Paths must be absolute: whoever reads a spec knows
-// the folder it lies in.
+// Resolve resolves a spec's image on this host. It changes nothing. Paths must be absolute, because only the reader of
+// a spec knows the folder that the spec lies in.
 //
-// Errors: refuse.NotFound for what is not there, refuse.Invalid for what is no image or may be none, refuse.Cannot for
-// file images, which are not built yet.
+// Errors: refuse.NotFound if the image or a layer is missing, refuse.Invalid for what is no image or is not allowed as
+// one, refuse.Cannot for file images, which are not built yet.
 func (s Store) Resolve(ref vnode.Image) (Image, error) {
 	switch ref.Kind {
 	case vnode.HostImage:
@@ -43,7 +43,7 @@ func (s Store) Resolve(ref vnode.Image) (Image, error) {
 	return Image{}, refuse.Invalidf("%q is not a kind of image", ref.Kind)
 }
 
-// resolveLayers fills in the folders of an image's layers.
+// resolveLayers sets Lowers and Missing from the image's layers.
 func (s Store) resolveLayers(img Image) (Image, error) {
 	var err error
 	if img.Lowers, err = topFirst(s.dir, img.Layers); err != nil {
@@ -53,7 +53,7 @@ func (s Store) resolveLayers(img Image) (Image, error) {
 	return img, nil
 }
 
-// resolveLayout reads an OCI image layout's manifest; its layers may have to be unpacked yet.
+// resolveLayout reads the manifest of an OCI image layout. Its layers may not be unpacked yet.
 func (s Store) resolveLayout(ref vnode.Image) (Image, error) {
 	src, img, err := openLayout(ref.Ref)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s Store) resolveLayout(ref vnode.Image) (Image, error) {
 	return s.resolveLayers(Image{Ref: ref, Manifest: img.digest, Layers: ids, Config: img.runConfig()})
 }
 
-// openLayout opens the folder of an OCI image layout and finds this machine's image in it.
+// openLayout opens the folder of an OCI image layout and finds the image for this machine.
 func openLayout(dir string) (source, found, error) {
 	dir, err := realFolder(dir)
 	if err != nil {
@@ -89,8 +89,9 @@ func openLayout(dir string) (source, found, error) {
 	return src, img, nil
 }
 
-// resolveDir checks a folder that is to be a root. A node's root is mapped to the folder's root, so it reads all of it:
-// the host's own root, and a folder that holds or lies in Berth's (other nodes' deltas), may not be one.
+// resolveDir checks a folder that becomes a root. The node's root user is mapped to the folder's root and can read all
+// of it. So the host's own root is refused, and a folder that contains or lies in Berth's own (it holds other nodes'
+// deltas).
 func (s Store) resolveDir(ref vnode.Image) (Image, error) {
 	dir, err := realFolder(ref.Ref)
 	if err != nil {
@@ -111,7 +112,7 @@ func (s Store) resolveDir(ref vnode.Image) (Image, error) {
 	return Image{Ref: ref, Lowers: []string{dir}}, nil
 }
 
-// realFolder returns the folder's path without symbolic links.
+// realFolder returns the folder's path with symbolic links resolved.
 func realFolder(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", refuse.Invalidf("%s is not an absolute path", dir)
@@ -136,23 +137,23 @@ func sameFile(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// within reports whether path is dir or below it, by name.
+// within reports whether path is dir or below it. It compares names only.
 func within(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// Unpack is the step image.unpack: it puts the layers of an oci-layout image into the store, where nodes share them and
-// image ls and rm see them under the image's name (oci-layout:DIR). They are a cache: undo leaves them.
+// Unpack is the step image.unpack: it unpacks the layers of an oci-layout image into the store, where nodes share them.
+// image ls and rm show the image as oci-layout:DIR. The layers are a cache: Undo leaves them.
 type Unpack struct {
 	Lib      string      `json:"lib"`
 	Images   string      `json:"images"`
 	Ref      vnode.Image `json:"ref"`
-	Manifest string      `json:"manifest"` // digest that was planned: a folder that changed since is refused
+	Manifest string      `json:"manifest"` // digest at planning time: Do refuses a folder that changed since
 	Layers   []string    `json:"layers"`
 }
 
-// Steps returns the steps that img needs before its Lowers are all there: none, or one Unpack.
+// Steps returns the steps that make all of img's Lowers exist: none, or one Unpack.
 func (s Store) Steps(img Image) []step.Step {
 	if len(img.Missing) == 0 {
 		return nil
@@ -160,7 +161,7 @@ func (s Store) Steps(img Image) []step.Step {
 	return []step.Step{&Unpack{Lib: s.lib, Images: s.dir, Ref: img.Ref, Manifest: img.Manifest, Layers: img.Layers}}
 }
 
-// Kind is image.unpack.
+// Kind returns image.unpack.
 func (u *Unpack) Kind() string { return "image.unpack" }
 
 func (u *Unpack) String() string {
@@ -169,7 +170,8 @@ func (u *Unpack) String() string {
 
 func (u *Unpack) store() Store { return Store{lib: u.Lib, dir: u.Images, Limits: DefaultLimits()} }
 
-// Do unpacks what is missing. Nodes that start together wait for each other here, and then find it done.
+// Do unpacks the missing layers. Nodes that start together wait here for the lock; the later ones find the layers
+// there.
 func (u *Unpack) Do(ctx context.Context) error {
 	s := u.store()
 	if len(s.lacks(u.Layers)) == 0 {
@@ -200,7 +202,7 @@ func (u *Unpack) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify checks that all layers are there.
+// Verify checks that the store has all layers.
 func (u *Unpack) Verify(context.Context) error {
 	if missing := u.store().lacks(u.Layers); len(missing) > 0 {
 		return fmt.Errorf("image %s: %d layers are not in the store", u.Ref, len(missing))

@@ -16,17 +16,17 @@ import (
 	"berth/internal/step"
 )
 
-// A plain root is a tar of a whole system as mmdebstrap, docker export and tar -C root -c . write it. It becomes one
-// layer, without a command. It differs from a layer of an image in two ways: a leading slash means nothing, as for tar, and
-// names that are white-outs in a layer are refused, because nobody meant them so.
+// A plain root is a tar of a whole system, as mmdebstrap, docker export and tar -C root -c . write it. It becomes one
+// layer without a command. It differs from an image's layer in two ways: leading slashes are ignored, as tar does, and
+// names that mean white-outs in a layer are refused, because nobody meant them so.
 
-// rootFolders are the names at the top by which a tar is taken for a plain root.
+// rootFolders returns the top-level names that mark a tar as a plain root.
 func rootFolders() []string { return []string{"bin", "sbin", "usr", "etc", "lib"} }
 
-// isRoot reports whether an archive is a plain root: whether one of rootFolders comes before what only images have. It
-// reads as far as it must to know. What is no tar at all is left to openSource to refuse.
+// isRoot reports whether an archive is a plain root: whether one of rootFolders comes before a name that only images
+// have. It reads only as far as needed. It returns false for a file that is no tar; openSource refuses that.
 func isRoot(ctx context.Context, archive string) (bool, error) {
-	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
+	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if err != nil {
 		return false, nil
 	}
@@ -57,7 +57,7 @@ func isRoot(ctx context.Context, archive string) (bool, error) {
 	return false, nil
 }
 
-// isDigest reports whether a name begins with a digest, as the files of docker save do.
+// isDigest reports whether a name begins with a digest, like the files that docker save writes.
 func isDigest(name string) bool {
 	if len(name) < 64 {
 		return false
@@ -116,7 +116,7 @@ func (s Store) addRoot(ctx context.Context, archive string, as As, progress func
 	return r, s.write(r)
 }
 
-// plainEntry does what a plain root asks of an entry beyond a layer's.
+// plainEntry applies the two differences between a plain root and a layer to an entry.
 func plainEntry(h *tar.Header) error {
 	h.Name = relative(h.Name)
 	if h.Typeflag == tar.TypeLink {
@@ -128,7 +128,7 @@ func plainEntry(h *tar.Header) error {
 	return nil
 }
 
-// relative takes the slashes before a name away, as tar does when it unpacks.
+// relative removes leading slashes from a name, as tar does when it unpacks.
 func relative(name string) string {
 	if rest := strings.TrimLeft(name, "/"); rest != name {
 		return "./" + rest
@@ -136,13 +136,13 @@ func relative(name string) string {
 	return name
 }
 
-// isStandard reports whether an entry is a device node that a node has by itself, at its usual place and with its number.
+// isStandard reports whether an entry is one of standardDevices, at its usual place and with its number.
 func isStandard(name string, h *tar.Header) bool {
 	number, ok := standardDevices()[name]
 	return ok && h.Typeflag == tar.TypeChar && number == [2]int64{h.Devmajor, h.Devminor}
 }
 
-// standardDevices are the device nodes that a node has by itself (console with a terminal), and their numbers.
+// standardDevices returns the device nodes that every node has (console only with a terminal), with their numbers.
 func standardDevices() map[string][2]int64 {
 	return map[string][2]int64{
 		"dev/null": {1, 3}, "dev/zero": {1, 5}, "dev/full": {1, 7}, "dev/random": {1, 8}, "dev/urandom": {1, 9},

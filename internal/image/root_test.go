@@ -100,7 +100,7 @@ func TestImportRoot(t *testing.T) {
 			if a := attr(img.Lowers[0]+"/usr/bin/tool", "user.a"); a != "b" {
 				t.Errorf("user.a is %q", a)
 			}
-			// Again, under another name: the layer is there once.
+			// Again, under another name: the layer is stored once.
 			if _, err := s.Import(t.Context(), file(t, plain), As{Name: "r2"}, nil); err != nil {
 				t.Error(err)
 			}
@@ -147,7 +147,7 @@ func TestImportRootRefuses(t *testing.T) {
 	}
 }
 
-// TestImportPipe: a FIFO is refused, and does not hold the command up.
+// TestImportPipe: a FIFO is refused and does not block the import.
 func TestImportPipe(t *testing.T) {
 	pipe := t.TempDir() + "/pipe"
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -158,7 +158,7 @@ func TestImportPipe(t *testing.T) {
 	}
 }
 
-// TestCompressions names those that are not read.
+// TestCompressions checks the messages for compressions that are not supported.
 func TestCompressions(t *testing.T) {
 	for magic, want := range map[string]string{"\xfd7zXZ\x00": "xz -d", "BZh9": "bzip2 -d"} {
 		s := newStore(t)

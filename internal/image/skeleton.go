@@ -15,26 +15,26 @@ import (
 	"berth/internal/vnode"
 )
 
-// HostRoot is how the host's root looks, as far as image host needs it.
+// HostRoot describes the host's root as far as image host needs it.
 type HostRoot struct {
 	Links map[string]string `json:"links,omitempty"` // merged-usr links: "bin" → "usr/bin"
-	Dirs  []string          `json:"dirs,omitempty"`  // folders of programs and libraries where they are not merged
+	Dirs  []string          `json:"dirs,omitempty"`  // folders of programs and libraries that are not merged into /usr
 	NoEtc bool              `json:"no_etc,omitempty"`
-	Files []string          `json:"files,omitempty"` // of hosts, hostname and resolv.conf in /etc, those that are regular files
+	Files []string          `json:"files,omitempty"` // hosts, hostname and resolv.conf in /etc, if they are regular files
 }
 
 // Bind is a folder of the host that a node of image host sees.
 //
-// It is read-only, not recursive (what is mounted below it stays out), and not idmapped: the files belong to ids that
-// the node has none of, so that its root reads what "others" may read, as any unprivileged user does, and set-user-id
-// bits and file capabilities of the host's programs have no effect inside.
+// It is read-only, not recursive (mounts below it stay out), and not idmapped: its files belong to ids that the node
+// does not have. So the node's root reads only what "others" may read, like any unprivileged user, and set-user-id bits
+// and file capabilities of the host's programs have no effect in the node.
 type Bind struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only"`
 }
 
-// ReadHostRoot reads how the host's root looks; root is "/" but in tests.
+// ReadHostRoot describes the root at path root, which is "/" except in tests.
 func ReadHostRoot(root string) (HostRoot, error) {
 	r, err := os.OpenRoot(root)
 	if err != nil {
@@ -67,13 +67,13 @@ func ReadHostRoot(root string) (HostRoot, error) {
 	return h, nil
 }
 
-// Binds are the folders that a node of image host sees: the host's programs and libraries, and /etc.
+// Binds returns the folders that a node of image host sees: the host's programs and libraries, and /etc.
 //
-// What to know about them (docs: SECURITY): a file that is readable by everybody is readable by the node, keys that
-// somebody left so in /etc or /usr/local too. A Unix socket there that everybody may write to can be connected to, as
-// "read-only" is about files; a FIFO likewise. Where /etc/resolv.conf or another file of /etc is a link into /run or
-// /var it dangles, because those are the node's own and empty: what is a regular file of hosts, hostname and
-// resolv.conf is covered by the node's own.
+// Limits of this protection (docs: SECURITY): the node can read every file that everybody may read, also keys left so
+// in /etc or /usr/local. It can connect to a Unix socket that everybody may write to, because "read-only" is about
+// files; the same holds for a FIFO. A file of /etc that is a link into /run or /var, such as /etc/resolv.conf, dangles,
+// because the node's own /run and /var are empty. If hosts, hostname and resolv.conf are regular files, the node's own
+// files cover them.
 func (h HostRoot) Binds() []Bind {
 	dirs := append([]string{"usr"}, h.Dirs...)
 	if !h.NoEtc {
@@ -86,8 +86,8 @@ func (h HostRoot) Binds() []Bind {
 	return all
 }
 
-// CheckHost refuses image host for a node that it would not be safe for: without a user namespace the node's root is the
-// host's and reads files that only root may.
+// CheckHost refuses image host where it would be unsafe: without a user namespace the node's root is the host's root
+// and reads files that only root may. It also refuses image host without a command.
 func CheckHost(n *vnode.Node) error {
 	if n.Image.Kind != vnode.HostImage {
 		return nil
@@ -105,16 +105,16 @@ func CheckHost(n *vnode.Node) error {
 }
 
 // Skeleton is the step image.skeleton: the bare root folder of a node of image host, with the host's merged-usr links
-// and the folders that the binds and the runtime's own file systems are mounted on. Undo removes it with all that the
-// node wrote there.
+// and the mount points for the binds and the runtime's file systems. Undo removes it with everything that the node
+// wrote there.
 type Skeleton struct {
 	Path  string            `json:"path"`  // in the node's delta; its parent exists
-	Owner uint32            `json:"owner"` // who owns all of it: the node's root id where Path is the root itself, 0 where it is an idmapped layer
+	Owner uint32            `json:"owner"` // owner of all entries: the node's root id if Path is the root itself, 0 if it is an idmapped layer
 	Links map[string]string `json:"links,omitempty"`
 	Dirs  []string          `json:"dirs,omitempty"` // mount points at the top
 }
 
-// Skeleton returns the step that makes a root at path.
+// Skeleton returns the step that makes a root folder at path.
 func (h HostRoot) Skeleton(path string, owner uint32) *Skeleton {
 	s := &Skeleton{Path: path, Owner: owner, Links: h.Links}
 	for _, b := range h.Binds() {
@@ -123,14 +123,14 @@ func (h HostRoot) Skeleton(path string, owner uint32) *Skeleton {
 	return s
 }
 
-// entry is an entry of the skeleton: a folder, or a link if target is not empty.
+// entry is a folder of the skeleton, or a link if target is not empty.
 type entry struct {
 	name   string
 	mode   os.FileMode
 	target string
 }
 
-// entries are in the order in which they are made.
+// entries returns the entries in the order in which they are made.
 func (s *Skeleton) entries() []entry {
 	all := []entry{
 		{name: "dev"},
@@ -164,14 +164,14 @@ func (s *Skeleton) entries() []entry {
 	return append(all, links...)
 }
 
-// Kind is image.skeleton.
+// Kind returns image.skeleton.
 func (s *Skeleton) Kind() string { return "image.skeleton" }
 
 func (s *Skeleton) String() string {
 	return fmt.Sprintf("%s, an empty root for the host's programs", s.Path)
 }
 
-// Do makes the tree. Errors: refuse.Busy if there is one.
+// Do makes the tree. Errors: refuse.Busy if the root exists.
 func (s *Skeleton) Do(context.Context) error {
 	err := makeDir(s.Path, 0o755, s.Owner)
 	if errors.Is(err, fs.ErrExist) {
@@ -190,14 +190,14 @@ func (s *Skeleton) Do(context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make root: %w", err)
 		}
-		if e.name == "var" { // half way
+		if e.name == "var" {
 			step.Fault("root half made")
 		}
 	}
 	return nil
 }
 
-// Verify checks that everything is there.
+// Verify checks that all entries exist.
 func (s *Skeleton) Verify(context.Context) error {
 	for _, e := range s.entries() {
 		if _, err := os.Lstat(filepath.Join(s.Path, e.name)); err != nil {
@@ -207,7 +207,7 @@ func (s *Skeleton) Verify(context.Context) error {
 	return nil
 }
 
-// Undo removes the tree; nil if the delta around it is gone already.
+// Undo removes the tree. It returns nil if the tree does not exist.
 func (s *Skeleton) Undo(ctx context.Context) error {
 	if !filepath.IsAbs(s.Path) || filepath.Dir(s.Path) == "/" {
 		return fmt.Errorf("remove root: %q is no root's path", s.Path)

@@ -23,9 +23,10 @@ import (
 	"berth/internal/refuse"
 )
 
-// source is where an image is read from: a folder, or a tar file without unpacking it.
+// source is the place that an image is read from: a folder, or a tar file that is read without unpacking it.
 type source interface {
-	// open opens a file by its name relative to the source. Errors are fs.ErrNotExist when it is not there.
+	// open opens a file by its name relative to the source and returns its size in bytes. The error is fs.ErrNotExist if
+	// it is not there.
 	open(name string) (blob, int64, error)
 	close() error
 }
@@ -36,16 +37,16 @@ type blob interface {
 	io.ReaderAt
 }
 
-// section is a blob that is a part of a file.
+// section is a blob that is part of a tar file.
 type section struct{ *io.SectionReader }
 
 func (section) Close() error { return nil }
 
-// folderSource reads a folder, confined to it.
+// folderSource reads a folder and never leaves it.
 type folderSource struct{ root *os.Root }
 
 func (s folderSource) open(name string) (blob, int64, error) {
-	f, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
+	f, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if err != nil {
 		return nil, 0, err
 	}
@@ -62,22 +63,22 @@ func (s folderSource) open(name string) (blob, int64, error) {
 
 func (s folderSource) close() error { return s.root.Close() }
 
-// tarSource reads a plain tar file by an index of its entries.
+// tarSource reads an uncompressed tar file by an index of its entries.
 type tarSource struct {
 	file  *os.File
 	index map[string]place
 }
 
-// place is where an entry's data are in the file, or the entry that it links to.
+// place is the position of an entry's data in the file, or the name that the entry links to.
 type place struct {
 	offset, size int64
 	link         string
 }
 
-// maxOuter is the most entries an archive's outer tar may have: images have a few per layer.
+// maxOuter is the most entries of an archive's outer tar. Images have a few per layer.
 const maxOuter = 20_000
 
-// newTarSource indexes a tar file. It reads the headers only: archive/tar seeks over the data of a file.
+// newTarSource indexes a tar file. It reads the headers only: archive/tar seeks over the data.
 func newTarSource(f *os.File) (*tarSource, error) {
 	s := &tarSource{file: f, index: map[string]place{}}
 	t := tar.NewReader(f)
@@ -103,7 +104,7 @@ func newTarSource(f *os.File) (*tarSource, error) {
 				return nil, err
 			}
 			s.index[name] = place{offset: offset, size: h.Size}
-		case tar.TypeSymlink: // docker save wrote these for layers that occur twice
+		case tar.TypeSymlink: // older docker save wrote these for layers that occur twice
 			s.index[name] = place{link: path.Join(path.Dir(name), h.Linkname)}
 		case tar.TypeLink:
 			s.index[name] = place{link: path.Clean(h.Linkname)}
@@ -128,9 +129,9 @@ func (s *tarSource) open(name string) (blob, int64, error) {
 
 func (s *tarSource) close() error { return s.file.Close() }
 
-// openSource opens an archive or a folder. A compressed archive is first unpacked into tmp.
+// openSource opens an archive or a folder. It first decompresses a compressed archive into tmp, at most limit bytes.
 func openSource(ctx context.Context, archive, tmp string, limit int64) (source, error) {
-	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not hold us up
+	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refuse.NotFoundf("there is no archive %s", archive)
 	}
@@ -165,7 +166,8 @@ func openSource(ctx context.Context, archive, tmp string, limit int64) (source, 
 	return s, nil
 }
 
-// inflate returns f itself at its start, or a nameless temporary file with what f unpacks to.
+// inflate returns f itself, at its start, if f is not compressed; else an unlinked temporary file with its decompressed
+// content.
 func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File, error) {
 	var magic [6]byte
 	n, err := io.ReadFull(f, magic[:])
@@ -192,7 +194,7 @@ func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File
 	if err != nil {
 		return nil, err
 	}
-	os.Remove(out.Name()) // gone when it is closed, whatever happens
+	os.Remove(out.Name()) // the kernel frees it when it is closed, also after a kill
 	copied, err := io.Copy(out, io.LimitReader(r, limit+1))
 	if err == nil && copied > limit {
 		err = refuse.Invalidf("the archive unpacks to more than %d bytes", limit)
@@ -207,7 +209,8 @@ func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File
 	return out, nil
 }
 
-// compression tells a stream by its first bytes: media types are not there in a docker archive, and often wrong.
+// compression detects a stream's compression by its first bytes. A docker archive gives no media types, and they are
+// often wrong elsewhere.
 func compression(magic []byte) string {
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
@@ -222,7 +225,7 @@ func compression(magic []byte) string {
 	return ""
 }
 
-// decompress returns the plain stream of r, which may be gzip, zstd or plain. Others are refused by name.
+// decompress returns the decompressed stream of r, which may be gzip, zstd or plain. It refuses xz and bzip2.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	magic := make([]byte, 6)
 	n, err := io.ReadFull(r, magic)
@@ -238,7 +241,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	case "gzip":
 		return gzip.NewReader(r)
 	case "zstd":
-		// One thread, and no window beyond 128 MiB (what zstd --ultra uses): the archive chooses it.
+		// One thread, and a window of at most 128 MiB (the most of zstd --ultra), because the archive chooses its size.
 		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			return nil, err
@@ -248,10 +251,10 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(r), nil
 }
 
-// maxDocument is the largest manifest, index or configuration that is read.
+// maxDocument is the most bytes of a manifest, index or configuration.
 const maxDocument = 8 << 20
 
-// readDocument reads a JSON document of the source into v and returns its digest. want is the digest it must have, or "".
+// readDocument reads a JSON document of the source into v and returns its digest. want is the expected digest, or "".
 func readDocument(s source, name, want string, v any) (string, error) {
 	r, size, err := s.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -296,7 +299,7 @@ func isContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// digestReader hashes what passes.
+// digestReader hashes the bytes that are read through it.
 type digestReader struct {
 	r io.Reader
 	h hash.Hash
@@ -310,7 +313,7 @@ func (d *digestReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check reads the rest, compares the digest with want, unless that is "", and returns it.
+// check reads the rest of the stream and returns its digest. It refuses a digest other than want, unless want is "".
 func (d *digestReader) check(what, want string) (string, error) {
 	if _, err := io.Copy(io.Discard, d); err != nil {
 		return "", archiveErr(what, err)
@@ -322,7 +325,7 @@ func (d *digestReader) check(what, want string) (string, error) {
 	return got, nil
 }
 
-// blobPath is the place of a blob in an OCI image layout.
+// blobPath returns the path of a blob in an OCI image layout.
 func blobPath(digest string) (string, error) {
 	hex, err := parseDigest(digest)
 	return strings.Join([]string{"blobs", "sha256", hex}, "/"), err

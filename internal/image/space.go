@@ -14,14 +14,14 @@ import (
 	"berth/internal/space"
 )
 
-// maxPlain bounds what a file's own word about its size is taken for, so that sums do not overflow.
+// maxPlain caps the size that a file claims for its content, so that sums do not overflow.
 const maxPlain = 16 << 40
 
-// plainSize is what a file unpacks to, as far as it says so: gzip says it modulo 4 GiB, zstd mostly not. It is at least
-// the file's own size; too small an answer costs only that a full disk is noticed later.
+// plainSize returns the decompressed size that a file claims: gzip gives it modulo 4 GiB, zstd mostly not at all. It is
+// at least the file's own size. If it is too small, a full disk is only noticed later.
 func plainSize(f io.ReaderAt, size int64) int64 {
 	head := make([]byte, zstd.HeaderMaxSize)
-	n, _ := f.ReadAt(head, 0) // a file that cannot be read fails when it is unpacked
+	n, _ := f.ReadAt(head, 0) // a read error shows up again when the file is unpacked
 	said := uint64(0)
 	switch compression(head[:n]) {
 	case "gzip":
@@ -38,7 +38,7 @@ func plainSize(f io.ReaderAt, size int64) int64 {
 	return max(size, int64(min(said, maxPlain)))
 }
 
-// needSpace refuses to begin what does not fit on the file system that dir is on.
+// needSpace refuses work that needs more bytes than are free on dir's file system.
 func needSpace(dir string, need int64) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -51,10 +51,10 @@ func needSpace(dir string, need int64) error {
 	return refuse.Cannotf(moreSpace, "it needs %d MiB, and %s has %d MiB free", (need-1)>>20+1, space.FileSystem(dir), free>>20)
 }
 
-// largeFile is from when on a file's size is compared with the free space before it is written.
+// largeFile is the size in bytes from which a file is checked against the free space before it is written.
 const largeFile = 1 << 20
 
-// take takes n bytes that are about to be written off the limit.
+// take subtracts n bytes, which are about to be written, from the limit.
 func (u *unpacker) take(n int64) error {
 	if u.left.Bytes -= n; n < 0 || u.left.Bytes < 0 {
 		return refuse.Invalidf("the image unpacks to more bytes than the limit allows")
@@ -68,8 +68,8 @@ func (u *unpacker) take(n int64) error {
 
 const moreSpace = "remove images (berth image rm) or nodes that are not needed, or keep Berth's files elsewhere (--root)"
 
-// freeBytes is what may still be written beside what is reserved for root. A file system that counts nothing (ramfs) has
-// no limit.
+// freeBytes returns the free bytes, without those reserved for root. A file system that counts no blocks (ramfs) has no
+// limit.
 func freeBytes(fs *unix.Statfs_t) int64 {
 	if fs.Blocks == 0 || fs.Bsize <= 0 || fs.Bavail > math.MaxInt64/uint64(fs.Bsize) {
 		return math.MaxInt64
@@ -77,7 +77,7 @@ func freeBytes(fs *unix.Statfs_t) int64 {
 	return int64(fs.Bavail) * fs.Bsize
 }
 
-// fullErr names the file system of dir where err says that it is full.
+// fullErr turns ENOSPC and EDQUOT into a refusal that names dir's file system.
 func fullErr(dir string, err error) error {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err

@@ -10,10 +10,10 @@ import (
 	"berth/internal/refuse"
 )
 
-// holeBlock is the unit in which zeros of a sparse file become holes: the block of most file systems.
+// holeBlock is the unit, in bytes, in which zeros of a sparse file become holes: the block size of most file systems.
 const holeBlock = 4096
 
-// isSparse reports whether a tar entry has holes, in any of GNU tar's formats.
+// isSparse reports whether a tar entry is a sparse file, in any of GNU tar's formats.
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true
@@ -26,7 +26,7 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// counter counts the bytes that are read of a stream.
+// counter counts the bytes read from a stream.
 type counter struct {
 	r io.Reader
 	n int64
@@ -38,8 +38,8 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sparse writes a file with holes. archive/tar keeps the map of holes to itself and reads them as zeros (100 GB/s here).
-// A read that took nothing from the stream was one of a hole; else each block of zeros becomes a hole.
+// sparse writes a file with holes. archive/tar does not expose the map of holes; it reads them as zeros (at 100 GB/s).
+// A read that consumed nothing from the stream lay in a hole. In other reads, each block of zeros becomes a hole.
 func (u *unpacker) sparse(f *os.File, h *tar.Header, r io.Reader) error {
 	if u.left.Sparse -= h.Size; h.Size < 0 || u.left.Sparse < 0 {
 		return refuse.Invalidf("the image's sparse files are longer than the limit allows")

@@ -25,7 +25,7 @@ func sparseFormats() [][]string {
 	}
 }
 
-// sparseLayer packs a file of this length with three pieces of data: at 0, in the middle and last.
+// sparseLayer packs a file of this length with three pieces of data: at the start, in the middle and at the end.
 func sparseLayer(t testing.TB, format []string, length int64) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func sparseLayer(t testing.TB, format []string, length int64) []byte {
 	return data
 }
 
-// TestSparse unpacks a file of 100 GiB, more than the limit of written bytes, that has three pieces of data.
+// TestSparse unpacks a file of 100 GiB with three pieces of data: it is longer than the limit of written bytes.
 func TestSparse(t *testing.T) {
 	needRoot(t)
 	const length = 100 << 30
@@ -116,8 +116,8 @@ func file(t testing.TB, data []byte) string {
 	return path
 }
 
-// TestSpace imports into a file system of 4 MiB what does not fit: it is refused before anything is written, as far as
-// the archive says its size, and always with the file system's name and without a trace.
+// TestSpace imports images that do not fit into a file system of 4 MiB. If the archive tells its size, the import is
+// refused before anything is written. The refusal always names the file system and leaves nothing behind.
 func TestSpace(t *testing.T) {
 	noise := strings.Repeat("0123456789abcdef", 8<<20/16)
 	large := imagetest.Layer(t, E{Name: "etc/f", Data: noise})
@@ -125,7 +125,7 @@ func TestSpace(t *testing.T) {
 	for i := range 20 {
 		small = append(small, E{Name: "etc/" + string(rune('a'+i)), Data: noise[:512<<10]})
 	}
-	quiet := func(layer []byte) []byte { // gzip in two parts tells the size of the second one only
+	quiet := func(layer []byte) []byte { // gzip in two parts gives the size of the second part only
 		var end bytes.Buffer
 		w := gzip.NewWriter(&end)
 		if err := w.Close(); err != nil {

@@ -18,22 +18,22 @@ import (
 	"berth/internal/step"
 )
 
-// Store is the images of one Berth on a host. Readers need no lock; whoever adds or removes holds the store's lock, so
-// whatever lies in tmp while the lock is free was left by a killed command.
+// Store is the image store of one Berth on a host. Readers need no lock. Commands that add or remove images hold the
+// store's lock, so whatever is in tmp while the lock is free was left by a killed command.
 //
 //	lock                     flock, exclusive
 //	records/NAME.json        one image
 //	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
 //	tmp/                     what is being unpacked or removed
 //
-// The folder is closed to all but root: layers hold programs with the set-user-id bit of their makers' choice.
+// Only root can enter the folder: its layers hold set-user-id programs chosen by the images' makers.
 type Store struct {
 	lib    string
 	dir    string
 	Limits Limits // of one import
 }
 
-// Open returns the store of a layout. It touches nothing.
+// Open returns the store of a layout. It reads and changes nothing.
 func Open(l layout.Layout) Store { return Store{lib: l.Lib, dir: l.Images(), Limits: DefaultLimits()} }
 
 func (s Store) records() string          { return filepath.Join(s.dir, "records") }
@@ -44,7 +44,7 @@ func (s Store) layer(hex string) string  { return filepath.Join(s.layers(), hex)
 func (s Store) has(digest string) bool   { return s.lacks([]string{digest}) == nil }
 func (s Store) scratch() (string, error) { return os.MkdirTemp(s.tmp(), "") }
 
-// lacks returns those layers that are not unpacked.
+// lacks returns those of the layers that are not unpacked.
 func (s Store) lacks(digests []string) []string {
 	var out []string
 	for _, d := range digests {
@@ -59,10 +59,10 @@ func (s Store) lacks(digests []string) []string {
 	return out
 }
 
-// lock makes the store's folders and takes its lock, waiting for it as long as ctx lets it. The lock ends with unlock or
-// the process.
+// lock makes the store's folders and takes its lock; it waits until ctx ends. The lock is released by unlock or when
+// the process ends.
 func (s Store) lock(ctx context.Context) (unlock func(), err error) {
-	// Nodes pass through what is above Berth's own folder, where that has to be made too.
+	// Nodes traverse the folders above Berth's own, which may have to be made too.
 	if err := os.MkdirAll(filepath.Dir(filepath.Dir(s.dir)), 0o711); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
 	}
@@ -93,15 +93,15 @@ func (s Store) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// Sweep removes what killed commands left in the store, unless a command is at work there now. It is quick when there
-// is nothing.
+// Sweep removes what killed commands left in the store. If a command is using the store, Sweep does nothing. It is
+// quick if there is nothing to remove.
 func (s Store) Sweep(ctx context.Context) error {
 	left, err := os.ReadDir(s.tmp())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
 		return nil
 	}
 	now, cancel := context.WithCancel(ctx)
-	cancel() // do not wait: the command at work sweeps after itself
+	cancel() // do not wait: the command that holds the lock cleans up
 	unlock, err := s.lock(now)
 	if isContext(err) && ctx.Err() == nil {
 		return nil
@@ -113,7 +113,7 @@ func (s Store) Sweep(ctx context.Context) error {
 	return s.sweep(ctx)
 }
 
-// sweep is Sweep under the lock.
+// sweep is Sweep without taking the lock.
 func (s Store) sweep(ctx context.Context) error {
 	left, err := os.ReadDir(s.tmp())
 	if err != nil {
@@ -127,7 +127,7 @@ func (s Store) sweep(ctx context.Context) error {
 	return nil
 }
 
-// write puts a record in place, all or nothing.
+// write replaces a record's file atomically.
 func (s Store) write(r Record) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -159,11 +159,12 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// Users names the nodes that use an image by its name, or any of the layers. The name is "" where only layers matter.
+// Users returns the names of the nodes that use an image by its name, or any of the layers. name is "" if only layers
+// matter.
 type Users func(name string, layers []string) ([]string, error)
 
-// Remove removes an image and those of its layers that nothing else uses. It is refuse.Busy when a node uses the image,
-// and refuse.NotFound when there is none. A broken record is removed too, whoever names it: no node can start from it.
+// Remove removes an image and those of its layers that nothing else uses. Errors: refuse.Busy if a node uses the image,
+// refuse.NotFound if there is none. A broken record is removed even if nodes name it: no node can start from it.
 func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	unlock, err := s.lock(ctx)
 	if err != nil {
@@ -198,8 +199,8 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	return s.collect(ctx, users)
 }
 
-// Collect removes the layers that no image has and no node uses: what a second import of the same name, a killed Remove
-// or a killed import left. It removes none while a record is broken: nobody knows then which layers are that image's.
+// Collect removes the layers that no image has and no node uses. Importing a name again, a killed Remove and a killed
+// import leave such layers. It removes none while a record is broken, because that image's layers are unknown.
 func (s Store) Collect(ctx context.Context, users Users) error {
 	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -236,7 +237,7 @@ func (s Store) collect(ctx context.Context, users Users) error {
 		if len(nodes) > 0 {
 			continue
 		}
-		// Out of its place first: a layer is complete or not there.
+		// Move it first: a folder in layers is always complete.
 		if err := os.Rename(s.layer(d.Name()), filepath.Join(s.tmp(), d.Name())); err != nil {
 			return fmt.Errorf("remove layer %s: %w", d.Name(), err)
 		}

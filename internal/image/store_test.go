@@ -36,7 +36,7 @@ func TestImportRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range blobs { // the layers are the files with gzip's magic
+	for _, b := range blobs { // files with gzip's magic are the layers
 		if data, _ := os.ReadFile(b); strings.HasPrefix(string(data), "\x1f\x8b") {
 			if err := os.WriteFile(b, imagetest.Gzip(t, imagetest.Layer(t, E{Name: "bad"})), 0o600); err != nil {
 				t.Fatal(err)
@@ -149,7 +149,7 @@ func TestRemoveKeepsWhatIsUsed(t *testing.T) {
 	if err := s.Remove(t.Context(), "a", runs(newer)); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("its layer in use: %v", err)
 	}
-	// A node still runs on what an earlier import of the same name left.
+	// A node still runs on a layer of an earlier import of the same name.
 	if err := s.Remove(t.Context(), "b", runs(old)); err != nil {
 		t.Errorf("b: %v", err)
 	}
@@ -191,7 +191,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestImportInterrupted stops an import in its middle: it leaves nothing, and the next one works.
+// TestImportInterrupted cancels an import midway: it leaves nothing, and the next one works.
 func TestImportInterrupted(t *testing.T) {
 	s := newStore(t)
 	archive := imagetest.OCIArchive(t, twoLayers(t))
@@ -230,7 +230,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestUnpackStep starts several nodes on one layout that is not unpacked yet.
+// TestUnpackStep starts several nodes from one layout that is not unpacked yet.
 func TestUnpackStep(t *testing.T) {
 	s := newStore(t)
 	ref := vnode.Image{Kind: vnode.OCILayoutImage, Ref: imagetest.OCILayout(t, twoLayers(t))}
@@ -297,7 +297,8 @@ func TestInitKind(t *testing.T) {
 	}
 }
 
-// TestInitInDelta: what the node's own writes make of a command that asks for an init, and of one that does not.
+// TestInitInDelta: how the node's own writes change the init kind of a command that names an init, and of one that does
+// not.
 func TestInitInDelta(t *testing.T) {
 	needRoot(t)
 	s := newStore(t)
@@ -311,7 +312,7 @@ func TestInitInDelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		wrote   []E // white-outs and opaque folders as a layer has them become those of overlay
+		wrote   []E // with white-outs as in a layer, which become overlay's
 		command string
 		want    string
 	}{
@@ -343,7 +344,7 @@ func TestInitInDelta(t *testing.T) {
 	}
 }
 
-// TestLongWays: neither a deep tree nor links that lead to and fro keep a start busy.
+// TestLongWays: neither a deep tree nor links that lead back and forth make a start slow.
 func TestLongWays(t *testing.T) {
 	needRoot(t)
 	deep := strings.Repeat("d/", 150)

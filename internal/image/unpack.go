@@ -22,43 +22,43 @@ import (
 type Limits struct {
 	Bytes   int64 // of all layers of one image, unpacked, without the holes of sparse files
 	Entries int   // files, folders and links of all layers of one image
-	Sparse  int64 // lengths of all sparse files of one image: reading a hole takes time, 10 s for 1 TiB
+	Sparse  int64 // total length of one image's sparse files: holes take time to read, 10 s for 1 TiB
 }
 
 // DefaultLimits are far beyond ordinary images: 64 GiB, 4 million entries and 4 TiB of sparse files.
 func DefaultLimits() Limits { return Limits{Bytes: 64 << 30, Entries: 4_000_000, Sparse: 4 << 40} }
 
-// maxID is the largest uid and gid a node's id range holds. Larger owners are refused, not changed to nobody: a file
-// whose owner has no place in the range could be neither written nor copied up (EOVERFLOW), and an owner changed in
-// silence may change who can read it.
+// maxID is the largest uid and gid in a node's id range. Larger owners are refused, not changed to nobody: a file whose
+// owner is outside the range could be neither written nor copied up (EOVERFLOW), and a silent change of owner may
+// change who can read the file.
 const maxID = 65535
 
-// maxPath is PATH_MAX less the closing zero.
+// maxPath is PATH_MAX without the closing zero byte.
 const maxPath = unix.PathMax - 1
 
 // unpacker writes one layer into a folder.
 //
-// Why nothing outside the folder can be touched: a parent folder is opened by os.Root, which refuses every path that
-// leaves the folder, symbolic links followed; everything else is done by the kernel's *at calls on that descriptor
-// with a name of one component, that never follow a link.
+// Nothing outside the folder can be changed: os.Root opens the parent folders and refuses every path that leaves the
+// folder, also by symbolic links. Everything else uses the kernel's *at calls on that descriptor, with a name of one
+// component, and never follows a link.
 type unpacker struct {
 	ctx    context.Context
-	in     *counter // the plain stream
+	in     *counter // the uncompressed stream
 	root   *os.Root
-	plain  bool     // a plain root, not a layer: see root.go
+	plain  bool     // it unpacks a plain root, not a layer: see root.go
 	out    []string // device nodes that were left out
-	left   *Limits  // what may still be unpacked; shared by an image's layers
+	left   *Limits  // what may still be unpacked; all layers of an image share it
 	size   int64    // bytes of files so far
-	dir    string   // name of the open folder parent; "" if none
+	dir    string   // name of the folder that parent has open
 	parent *os.File
-	times  map[string]time.Time // folders' mtimes: set at the end, filling a folder changes it
+	times  map[string]time.Time // mtimes of folders; set at the end, because filling a folder changes its mtime
 	buf    []byte
 }
 
-// unpack writes the tar stream r into root, which must be an empty folder that nobody else writes to. It lowers left by
-// what it wrote; u.size is then the bytes of the files.
+// unpack writes the tar stream r into root, an empty folder that nobody else writes to. It subtracts what it wrote from
+// left. u.size is then the bytes of the files.
 //
-// Folders that the layer needs but does not list are made as root's with mode 0755.
+// Folders that the layer needs but does not list get owner root and mode 0755.
 func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left *Limits) error {
 	u.ctx, u.in, u.root, u.left = ctx, &counter{r: r}, root, left
 	u.times, u.buf = map[string]time.Time{}, make([]byte, 256<<10)
@@ -83,7 +83,7 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 	return u.setTimes()
 }
 
-// count takes one file or folder off the limit.
+// count subtracts one entry from the limit.
 func (u *unpacker) count() error {
 	if u.left.Entries--; u.left.Entries < 0 {
 		return refuse.Invalidf("the image has more files than the limit allows")
@@ -140,7 +140,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
 }
 
-// cleanName returns an entry's name relative to the layer: "." or "a/b".
+// cleanName returns an entry's name relative to the layer: "." or "a/b". It refuses absolute names and "..".
 func cleanName(name string) (string, error) {
 	switch {
 	case name == "":
@@ -160,13 +160,13 @@ func cleanName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// enter opens the folder dir as the parent of what follows, made if it is not there.
+// enter opens the folder dir as the parent of the next entries, and makes it if it is missing.
 func (u *unpacker) enter(dir string) error {
 	if u.parent != nil && u.dir == dir {
 		return nil
 	}
 	f, err := u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // a whiteout is no folder
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // ENOTDIR: a whiteout is in its place
 		if err := errors.Join(u.count(), u.enter(path.Dir(dir))); err != nil {
 			return err
 		}
@@ -193,7 +193,8 @@ func (u *unpacker) forget() {
 
 func (u *unpacker) fd() int { return int(u.parent.Fd()) }
 
-// makeFolder makes the last part of name in the parent, root's with mode 0755; a folder that is there stays.
+// makeFolder makes the last part of name in the parent, owned by root, with mode 0755. It leaves an existing folder as
+// it is.
 func (u *unpacker) makeFolder(name string) error {
 	base := path.Base(name)
 	if err := u.mkdir(base); !errors.Is(err, unix.EEXIST) {
@@ -209,7 +210,7 @@ func (u *unpacker) makeFolder(name string) error {
 	if !isWhiteout(&st) {
 		return refuse.Invalidf("%s is not a folder", name)
 	}
-	// Removed below and made anew here: nothing of the lower folder may shine through.
+	// The layer removes the lower folder and makes a new one: nothing of the lower one may show through.
 	if err := unix.Unlinkat(u.fd(), base, 0); err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func (u *unpacker) makeFolder(name string) error {
 	return u.setOpaque(base)
 }
 
-// mkdir makes a folder in the parent with mode 0755 whatever the umask.
+// mkdir makes a folder in the parent with mode 0755, whatever the umask.
 func (u *unpacker) mkdir(base string) error {
 	if err := unix.Mkdirat(u.fd(), base, 0o755); err != nil {
 		return err
@@ -227,7 +228,7 @@ func (u *unpacker) mkdir(base string) error {
 	return unix.Fchmodat(u.fd(), base, 0o755, 0)
 }
 
-// folder makes a folder entry, or sets the attributes of the one that is there.
+// folder makes the folder of an entry, or uses an existing one, and sets its attributes.
 func (u *unpacker) folder(name string, h *tar.Header) error {
 	base := path.Base(name)
 	if name != "." {
@@ -286,7 +287,7 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	return unix.UtimesNanoAt(u.fd(), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// special makes a symbolic link, whose target is data and never followed, or a FIFO.
+// special makes a FIFO or a symbolic link, whose target is never followed.
 func (u *unpacker) special(name string, h *tar.Header) error {
 	ts, err := timespec(h.ModTime)
 	if err != nil {
@@ -307,7 +308,7 @@ func (u *unpacker) special(name string, h *tar.Header) error {
 	if err := unix.Fchownat(u.fd(), base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	if h.Typeflag == tar.TypeFifo { // made just now in a folder nobody else writes to: it is no link
+	if h.Typeflag == tar.TypeFifo { // cannot be a link: just made, in a folder that nobody else writes to
 		if err := unix.Fchmodat(u.fd(), base, uint32(h.Mode)&0o7777, 0); err != nil {
 			return err
 		}
@@ -315,7 +316,7 @@ func (u *unpacker) special(name string, h *tar.Header) error {
 	return unix.UtimesNanoAt(u.fd(), base, ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// hardLink links to a file that the layer holds already.
+// hardLink links to a file that an earlier entry of the layer made.
 func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	target, err := cleanName(h.Linkname)
 	if err != nil {
@@ -350,7 +351,7 @@ func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	return unix.Linkat(int(dir.Fd()), path.Base(target), u.fd(), path.Base(name), 0)
 }
 
-// is reports whether name in the parent is the very file of st.
+// is reports whether name in the parent is the same file as st.
 func (u *unpacker) is(name string, st *unix.Stat_t) (bool, error) {
 	var own unix.Stat_t
 	err := unix.Fstatat(u.fd(), path.Base(name), &own, unix.AT_SYMLINK_NOFOLLOW)
@@ -360,7 +361,7 @@ func (u *unpacker) is(name string, st *unix.Stat_t) (bool, error) {
 	return err == nil && own.Dev == st.Dev && own.Ino == st.Ino, err
 }
 
-// clear removes what an earlier entry of the layer left under this name: the later entry wins.
+// clear removes what an earlier entry of the layer made under this name: the later entry wins.
 func (u *unpacker) clear(name string) error {
 	if name == "." {
 		return refuse.Invalidf("the root must be a folder")

@@ -33,7 +33,7 @@ func unpackTo(t testing.TB, layer []byte) (string, error) {
 	return dir, (&unpacker{}).unpack(t.Context(), root, bytes.NewReader(layer), &left)
 }
 
-// listing is a folder as text: type and mode, owner, size or target, name.
+// listing returns a folder as text: type and mode, owner, size or target, name.
 func listing(t testing.TB, dir string) []string {
 	t.Helper()
 	var out []string
@@ -77,7 +77,7 @@ func attr(path, name string) string {
 
 func TestUnpack(t *testing.T) {
 	needRoot(t)
-	old := syscall.Umask(0o077) // modes are the archive's, whatever the caller's umask
+	old := syscall.Umask(0o077) // modes come from the archive, whatever the caller's umask
 	defer syscall.Umask(old)
 	long := strings.Repeat("n", 200)
 	for name, c := range map[string]struct {
@@ -172,7 +172,7 @@ func TestUnpackRefuses(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
 		in   []E
-		says string // part of the sentence that a person needs
+		says string // part of the expected message
 	}{
 		"absolute name":         {[]E{{Name: "/etc/passwd"}}, "absolute"},
 		"climbing name":         {[]E{{Name: "a/../../b"}}, "climb"},
@@ -225,8 +225,8 @@ func TestUnpackTimes(t *testing.T) {
 	}
 }
 
-// TestOverlayAgrees mounts the layers of a realistic stack and compares what the kernel shows with what was meant, and
-// with tree's own reading of the layers.
+// TestOverlayAgrees mounts the layers of a realistic stack. It compares what the kernel shows with the expected files
+// and with what tree reads from the layers.
 func TestOverlayAgrees(t *testing.T) {
 	s := newStore(t)
 	img := imagetest.Image{Layers: [][]byte{
@@ -246,7 +246,7 @@ func TestOverlayAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := s.Get("x")
-	if err != nil || len(r.Layers) != 4 { // the empty layer once
+	if err != nil || len(r.Layers) != 4 { // the empty layer counts once
 		t.Fatal(r.Layers, err)
 	}
 	lowers, err := topFirst(s.dir, r.Layers)
@@ -272,7 +272,7 @@ func TestOverlayAgrees(t *testing.T) {
 	}
 }
 
-// overlayNames mounts lowers in a mount namespace of a thread that ends with it and lists what is there.
+// overlayNames mounts lowers in a mount namespace that ends with its thread, and lists the files.
 func overlayNames(t *testing.T, lowers []string) (names []string) {
 	t.Helper()
 	at := t.TempDir()

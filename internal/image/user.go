@@ -10,9 +10,9 @@ import (
 	"berth/internal/refuse"
 )
 
-// User returns the ids, as the node has them, that an image wants its command to run as. Names are looked up in the
-// image's own /etc/passwd and /etc/group. An image that says nothing means root. A user that the image does not have,
-// or whose line is broken, is refuse.Invalid: never root by mistake.
+// User returns the uid and gid, as seen inside the node, that an image wants its command to run as. It looks names up
+// in the image's own /etc/passwd and /etc/group. An image without a user means root. Error: refuse.Invalid if the image
+// lacks the user or its line is broken; User never falls back to root.
 func User(img Image) (uid, gid uint32, err error) {
 	user, group, _ := strings.Cut(img.Config.User, ":")
 	if user == "" && group == "" {
@@ -34,7 +34,7 @@ func User(img Image) (uid, gid uint32, err error) {
 	return uid, gid, err
 }
 
-// user finds a user by name or number, and its group. A number need not be known: its group is then root's.
+// user finds a user and its group by name or number. A number need not be in /etc/passwd: its group is then root's.
 func (t tree) user(name string) (uid, gid uint32, err error) {
 	if uid, err := number(name); err == nil {
 		line, err := t.line("etc/passwd", 2, name)
@@ -71,7 +71,8 @@ func (t tree) group(name string) (uint32, error) {
 	return number(line[2])
 }
 
-// line returns the fields of the first line whose field at is value; nil if there is none or no such file.
+// line returns the fields of the first line whose field number at is value. It returns nil if there is no such line or
+// file.
 func (t tree) line(file string, at int, value string) ([]string, error) {
 	f, err := t.open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +91,7 @@ func (t tree) line(file string, at int, value string) ([]string, error) {
 	return nil, lines.Err()
 }
 
-// number reads an id that a node can have.
+// number parses an id and refuses one that a node cannot have.
 func number(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n > maxID {

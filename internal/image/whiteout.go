@@ -6,15 +6,15 @@ import (
 	"berth/internal/refuse"
 )
 
-// Names that layers give to what they remove (OCI image specification, layer.md).
+// Names by which layers mark what they remove (OCI image specification, layer.md).
 const (
 	whiteoutPrefix = ".wh."
-	whiteoutMeta   = ".wh..wh." // other names of AUFS's own: ignored
+	whiteoutMeta   = ".wh..wh." // prefix of other AUFS names: ignored
 	whiteoutOpaque = ".wh..wh..opq"
 )
 
-// What overlay reads instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of what is
-// removed, and this attribute on a folder that hides the folders below it.
+// Overlay's marks instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of a removed
+// entry, and this attribute on a folder that hides the folders below it.
 const opaqueAttr = "trusted.overlay.opaque"
 
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
@@ -31,13 +31,13 @@ func (u *unpacker) whiteout(victim string) error {
 		return unix.Mknodat(u.fd(), victim, unix.S_IFCHR, 0)
 	case err != nil:
 		return err
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // this layer's own folder stays, what is below it goes
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // this layer's own folder stays and hides lower ones
 		return u.setOpaque(victim)
 	}
-	return nil // this layer's own file hides what is below
+	return nil // this layer's own file hides lower ones
 }
 
-// opaque makes a folder hide what the layers below have in it.
+// opaque makes the folder dir hide the content that lower layers have in it.
 func (u *unpacker) opaque(dir string) error {
 	if err := u.enter(dir); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (u *unpacker) opaque(dir string) error {
 	return u.setOpaque(".")
 }
 
-// setOpaque marks the folder base of the parent.
+// setOpaque marks the folder base of the parent as opaque.
 func (u *unpacker) setOpaque(base string) error {
 	fd, err := unix.Openat(u.fd(), base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// size is a value that reads itself.
+// size is a type that parses its own text.
 type size int
 
 func (s *size) UnmarshalText(text []byte) error { return fmt.Errorf("%q is not a size", text) }

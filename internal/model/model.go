@@ -1,4 +1,4 @@
-// Package model measures with fio what a disk can do, as io.cost wants to be told: the six numbers of its linear model.
+// Package model measures a disk with fio, to get the six numbers of io.cost's linear model.
 package model
 
 import (
@@ -21,27 +21,27 @@ import (
 	"berth/internal/vnode"
 )
 
-// Options say what to measure, and for how long.
+// Options configure a measurement.
 type Options struct {
-	Place   string        // a folder, or a device: then a folder that it is mounted on
-	Destroy bool          // write on the device itself: what it holds is lost
-	Time    time.Duration // of each of the six
-	Size    int64         // bytes that are read and written; less where there is less
-	V2      string        // mount of the cgroup v2 tree with io.cost, "" if there is none
-	Say     func(string)  // told what is going on; may be nil
+	Place   string        // a folder, or a device; without Destroy, a folder that it is mounted on is used
+	Destroy bool          // write to the device itself: its data are lost
+	Time    time.Duration // duration of each of the six measurements
+	Size    int64         // bytes to read and write; fewer if less space is there
+	V2      string        // mount point of the cgroup v2 tree with io.cost; "" if there is none
+	Say     func(string)  // called with each step; may be nil
 }
 
-// Model is what a disk was seen to do.
+// Model is the result of measuring a disk.
 type Model struct {
-	Disk      string           `json:"disk"`                // the kernel's name
+	Disk      string           `json:"disk"`                // the kernel's name of the disk
 	Number    string           `json:"number"`              // "259:0"
-	Measured  string           `json:"measured"`            // the device, or the folder of a file that is gone again
-	Bytes     int64            `json:"bytes"`               // of the part of it
-	Scheduler string           `json:"scheduler,omitempty"` // that was in force
-	Numbers   map[string]int64 `json:"numbers"`             // by the names that io.cost.model has
+	Measured  string           `json:"measured"`            // the device, or the folder of the temporary file
+	Bytes     int64            `json:"bytes"`               // size of the measured part
+	Scheduler string           `json:"scheduler,omitempty"` // I/O scheduler during the measurement
+	Numbers   map[string]int64 `json:"numbers"`             // by the names in io.cost.model
 }
 
-// Spec is the model as a spec's io entry takes it: "rbps=… rseqiops=… …".
+// Spec returns the model as a spec's io entry takes it: "rbps=… rseqiops=… …".
 func (m *Model) Spec() string {
 	words := make([]string, 0, len(m.Numbers))
 	for _, k := range vnode.ModelKeys() {
@@ -50,10 +50,11 @@ func (m *Model) Spec() string {
 	return strings.Join(words, " ")
 }
 
-// Line is the model as the kernel's io.cost.model takes it.
+// Line returns the model as the kernel's io.cost.model takes it.
 func (m *Model) Line() string { return m.Number + " ctrl=user model=linear " + m.Spec() }
 
-// Write tells the kernel. It does not switch io.cost on, and lasts until the next boot.
+// Write writes the model to the kernel and reads it back. It does not enable io.cost. The model lasts until the next
+// boot.
 func (m *Model) Write(v2 string) error {
 	file := filepath.Join(v2, "io.cost.model")
 	if err := os.WriteFile(file, []byte(m.Line()), 0); err != nil {
@@ -66,7 +67,7 @@ func (m *Model) Write(v2 string) error {
 	return err
 }
 
-// shape is how one number of a model is measured. The numbers of operations are of 4 KiB, as the kernel defines them.
+// shape is how one number of a model is measured. Operations are of 4 KiB, as the kernel defines them.
 type shape struct {
 	key, rw, block string
 	jobs           int
@@ -85,7 +86,7 @@ func shapes() []shape {
 	}
 }
 
-// Measure measures a disk. Without Destroy it works on a file without a name, which goes with this process.
+// Measure measures a disk. Without Destroy it uses an unnamed file, which the kernel removes when this process ends.
 func Measure(ctx context.Context, o Options) (*Model, error) {
 	if o.Say == nil {
 		o.Say = func(string) {}
@@ -106,7 +107,7 @@ func Measure(ctx context.Context, o Options) (*Model, error) {
 		Disk: on.queue.Name, Number: on.queue.Number(), Measured: on.title, Bytes: on.size,
 		Scheduler: on.queue.Scheduler, Numbers: map[string]int64{},
 	}
-	// What was never written may be read without the disk, and is written slower the first time.
+	// Reads of blocks never written may not reach the disk, and the first write to a block is slower.
 	o.Say("writing once what is measured then")
 	if _, err := on.fio(ctx, shape{"fill", "write", "1M", 1, 16}, 0); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func Measure(ctx context.Context, o Options) (*Model, error) {
 	return m, nil
 }
 
-// fio measures one number: bytes a second, or operations a second.
+// fio measures one number: bytes per second, or operations per second.
 func (p *place) fio(ctx context.Context, s shape, d time.Duration) (int64, error) {
 	args := []string{
 		"--name=berth", "--output-format=json", "--eta=never", "--filename=" + p.path, "--allow_file_create=0",
@@ -132,7 +133,7 @@ func (p *place) fio(ctx context.Context, s shape, d time.Duration) (int64, error
 		args = append(args, "--time_based", "--runtime="+strconv.FormatInt(d.Milliseconds(), 10)+"ms", "--ramp_time=500ms")
 	}
 	cmd := exec.CommandContext(ctx, "fio", args...)
-	cmd.ExtraFiles = []*os.File{p.file} // it is number 3
+	cmd.ExtraFiles = []*os.File{p.file} // file descriptor 3
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -146,7 +147,7 @@ func (p *place) fio(ctx context.Context, s shape, d time.Duration) (int64, error
 	return n, nil
 }
 
-// parse reads fio's JSON, which notes of fio's may precede.
+// parse reads fio's JSON. Notes that fio prints before it are skipped.
 func parse(out []byte, s shape) (int64, error) {
 	var doc struct {
 		Jobs []struct {
@@ -178,7 +179,7 @@ func parse(out []byte, s shape) (int64, error) {
 	return int64(n), nil
 }
 
-// queueOf returns the disk that is measured: io.cost works on a disk with a queue of its own.
+// queueOf returns the queue of the disk to measure: io.cost works on a disk with its own queue.
 func queueOf(d block.Disk, v2 string) (block.Queue, error) {
 	switch {
 	case len(d.Queues) == 0:

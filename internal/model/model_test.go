@@ -14,7 +14,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// TestMeasure measures the disk under a folder, in a file that leaves nothing behind.
+// TestMeasure measures the disk of a folder and checks that no file is left.
 func TestMeasure(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -13,16 +13,16 @@ import (
 	"berth/internal/refuse"
 )
 
-// place is what is read and written.
+// place is the device or file that fio reads and writes.
 type place struct {
 	file  *os.File
-	path  string // as fio takes it
-	title string // for people
+	path  string // path for fio
+	title string // name for messages
 	size  int64
 	queue block.Queue
 }
 
-// find opens what is measured: the device, or a file without a name on it.
+// find opens the device to measure, or an unnamed file on it.
 func find(o Options) (*place, error) {
 	fi, err := os.Stat(o.Place)
 	if errors.Is(err, os.ErrNotExist) {
@@ -48,7 +48,7 @@ func find(o Options) (*place, error) {
 	return inFolder(o, dir)
 }
 
-// inFolder makes a file without a name: it is gone when the last process that has it open is.
+// inFolder makes an unnamed file in dir. It is gone when the last process closes it.
 func inFolder(o Options, dir string) (*place, error) {
 	d, err := block.Under("/sys", dir)
 	if err != nil {
@@ -77,10 +77,10 @@ func inFolder(o Options, dir string) (*place, error) {
 	return &place{f, "/dev/fd/3", "a file in " + dir, size &^ (1<<20 - 1), q}, nil
 }
 
-// least is the smallest part of a disk that is measured: less lies in its cache.
+// least is the smallest part of a disk, in bytes, that is measured. A smaller part fits in the disk's cache.
 const least = 64 << 20
 
-// onDevice opens a device that nobody uses.
+// onDevice opens a device that nothing uses.
 func onDevice(o Options) (*place, error) {
 	d, err := block.Resolve("/sys", o.Place)
 	if err != nil {
@@ -117,7 +117,7 @@ func onDevice(o Options) (*place, error) {
 	return &place{f, o.Place, o.Place, size, q}, nil
 }
 
-// mountOf returns a folder on which a device, or a partition of it, is mounted to be written.
+// mountOf returns a folder on which a device, or a partition of it, is mounted writable.
 func mountOf(path string) (string, error) {
 	d, err := block.Resolve("/sys", path)
 	if err != nil {
@@ -129,7 +129,7 @@ func mountOf(path string) (string, error) {
 	}
 	for _, m := range mounts {
 		if m.Root != "/" || m.Major == 0 && m.FSType != "btrfs" || readOnly(m) {
-			continue // one without a device may wait for a server that does not answer
+			continue // a mount without a device may hang on a server that does not answer
 		}
 		under, err := block.Under("/sys", m.Mountpoint)
 		if err == nil && under.Number() == d.Number() {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter gives the current OS thread a mount namespace of its own and mounts the plan in it. Call it within thread.Own, also
-// because an error leaves the namespace half made. Needs root.
+// Enter moves the current OS thread into a new mount namespace and mounts the plan in it. It needs root. Call it within
+// thread.Own: an error too leaves the thread in the half-made namespace.
 //
-// Errors: refuse.NotFound for a layer or source that is gone, refuse.Cannot for a file system that cannot be idmapped
-// or written, refuse.Invalid for a plan that makes no sense or a source that became a symbolic link.
+// Errors: refuse.NotFound if a layer or source is missing, refuse.Cannot for a file system that cannot be idmapped or
+// written, refuse.Invalid for an invalid plan or a source whose path leads through a symbolic link.
 func (p *Plan) Enter(ctx context.Context) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -34,7 +34,8 @@ func (p *Plan) Enter(ctx context.Context) error {
 	if err := p.unshare(); err != nil {
 		return err
 	}
-	// The thread's own since unshare. What is made for the node's root to traverse must not depend on the caller's.
+	// Since unshare the umask is the thread's own. The modes of folders that the node's root traverses must not depend
+	// on the caller's umask.
 	defer unix.Umask(unix.Umask(0))
 	if err := p.enterRoot(userns); err != nil {
 		return err
@@ -61,9 +62,10 @@ func (p *Plan) needsUserNS() bool {
 	return need
 }
 
-// unshare makes the private namespace: what is mounted in it stays in it, what the host unmounts leaves it too.
+// unshare makes the private namespace. Its mounts do not spread to the host; what the host unmounts is unmounted in it
+// too.
 func (p *Plan) unshare() error {
-	// Implies CLONE_FS: the working directory is the thread's own from here on.
+	// CLONE_NEWNS implies CLONE_FS: from here on the working directory is the thread's own.
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
@@ -75,14 +77,15 @@ func (p *Plan) unshare() error {
 			return err
 		}
 	}
-	// Without nodev, or the device nodes on it would not open; traversable for the container's root, which is not ours.
+	// Without nodev, because device nodes on it must open. Mode 0711, because the container's root, another user,
+	// traverses it.
 	if err := unix.Mount("berth-stage", p.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0711,size=1m"); err != nil {
 		return fmt.Errorf("mount a tmpfs at %s: %w", p.Dir, err)
 	}
 	return nil
 }
 
-// hide takes away all that is mounted at a path, which may be several mounts on each other.
+// hide unmounts everything mounted at a path, also several mounts on top of each other.
 func hide(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -95,7 +98,7 @@ func hide(path string) error {
 	}
 }
 
-// enterRoot mounts the root from a scratch folder, in which the thread works meanwhile.
+// enterRoot mounts the root. A scratch folder is the thread's working directory meanwhile.
 func (p *Plan) enterRoot(userns *os.File) error {
 	if below(p.Root.At, p.Dir) {
 		if err := os.MkdirAll(p.Root.At, 0o711); err != nil {
@@ -123,7 +126,7 @@ func (p *Plan) enterRoot(userns *os.File) error {
 	return nil
 }
 
-// mount stages one thing.
+// mount mounts or makes one staged thing.
 func (s *Stage) mount(ids IDs, userns *os.File) error {
 	if err := os.MkdirAll(filepath.Dir(s.At), 0o711); err != nil {
 		return fmt.Errorf("make a mount point: %w", err)
@@ -160,7 +163,7 @@ func (s *Stage) mount(ids IDs, userns *os.File) error {
 	return t.move(s.At)
 }
 
-// make makes the device node for the node's root.
+// make makes the device node, owned by the node's root.
 func (d *DeviceNode) make(at string, ids IDs) error {
 	mode := fs.FileMode(d.Mode).Perm()
 	if mode == 0 {

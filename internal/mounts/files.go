@@ -10,26 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a small file of the node's own that covers one of its root, for example /etc/hosts. It lies in the memory of the
-// plan's tmpfs, belongs to the node's root, who may write it, and ends with the node; the image and the delta keep what they have.
+// File is a small file of the node's own that covers a file of its root, for example /etc/hosts. It lies in the memory
+// of the plan's tmpfs and ends with the node. The node's root owns it and may write it. The image and the delta keep
+// their file.
 //
-// Where the node's root has something else than a regular file at the path, a link for instance, that stays: no link leads a
-// mount elsewhere. A file that is not there is made, empty, unless its folder is read-only.
+// If the path in the node's root is not a regular file, for instance a link, it stays uncovered: no link can lead a
+// mount elsewhere. A missing file is made, empty, unless its folder is read-only.
 type File struct {
-	Root string `json:"root,omitempty"` // the folder that the path is below, Root.At; "": the runtime mounts it, from FileAt
-	Path string `json:"path"`           // relative, in a folder at most one below Root: "etc/hosts"
+	Root string `json:"root,omitempty"` // the folder that Path is below: Root.At; "": the runtime mounts the file from FileAt
+	Path string `json:"path"`           // relative, at most one folder below Root: "etc/hosts"
 	Text string `json:"text"`
 }
 
-// filesDir is where the files lie, below Plan.Dir; the node has no path to it.
+// filesDir is the folder of the files, below Plan.Dir. The node has no path to it.
 const filesDir = ".files"
 
-// FileAt is where the file of a number lies.
+// FileAt returns the path of the file at index number of Plan.Files.
 func (p *Plan) FileAt(number int) string {
 	return filepath.Join(p.Dir, filesDir, strconv.Itoa(number))
 }
 
-// place makes the file and mounts it.
+// place makes the file at from and mounts it over its target.
 func (f *File) place(from string, ids IDs) error {
 	if err := os.WriteFile(from, []byte(f.Text), 0o644); err != nil {
 		return fmt.Errorf("write the node's %s: %w", f.Path, err)
@@ -59,15 +60,14 @@ func (f *File) place(from string, ids IDs) error {
 	return nil
 }
 
-// target opens the regular file that is to be covered, and makes it if it is not there. It is -1 where nothing shall be
-// covered.
+// target opens the regular file to cover, and makes it if it is missing. It returns -1 if nothing is to be covered.
 func (f *File) target(ids IDs) (int, error) {
 	root, err := unix.Open(f.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open the root of %s: %w", f.Path, err)
 	}
 	defer unix.Close(root)
-	// Neither links nor "..": what the node left in its delta leads nowhere else.
+	// No links and no "..": what the node left in its delta cannot lead elsewhere.
 	inside := uint64(unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS)
 	folder, name := filepath.Split(f.Path)
 	dir, err := f.folder(root, filepath.Clean(folder), inside, ids)
@@ -98,7 +98,8 @@ func (f *File) target(ids IDs) (int, error) {
 	return at, nil
 }
 
-// folder opens the folder of the file, and makes it in a root that has none. It is -1 if something else is in its place.
+// folder opens the folder of the file, and makes it if it is missing. It returns -1 if something else is in its place,
+// or if it cannot be made.
 func (f *File) folder(root int, name string, inside uint64, ids IDs) (int, error) {
 	if err := unix.Mkdirat(root, name, 0o755); err == nil {
 		if err := unix.Fchownat(root, name, int(ids.Base), int(ids.Base), unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -115,7 +116,7 @@ func (f *File) folder(root int, name string, inside uint64, ids IDs) (int, error
 	return dir, nil
 }
 
-// files places the files, when all that they may cover is there.
+// files makes and mounts all files. It runs last, after the mounts that they may cover.
 func (p *Plan) files() error {
 	if len(p.Files) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFiles: the node's own files cover those of its root, which stay as they are; a link is left alone and leads nowhere.
+// TestFiles: the node's own files cover those of its root, which do not change. A link is left alone and leads nowhere.
 func TestFiles(t *testing.T) {
 	needRoot(t)
 	dir := newTree(t)
@@ -66,7 +66,7 @@ func TestFilesInTheWay(t *testing.T) {
 	}
 }
 
-// TestFilesForTheRuntime: those that the runtime mounts are only made.
+// TestFilesForTheRuntime: files that the runtime mounts are made but not mounted.
 func TestFilesForTheRuntime(t *testing.T) {
 	needRoot(t)
 	p := plan(newTree(t))

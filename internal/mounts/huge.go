@@ -9,13 +9,14 @@ import (
 	"berth/internal/vnode"
 )
 
-// HugePages is a file system whose files are huge pages, owned by the node's root.
+// HugePages is a hugetlbfs, a file system whose files are huge pages, owned by the node's root.
 type HugePages struct {
 	Page vnode.Bytes `json:"page"` // size of its pages
 	Size vnode.Bytes `json:"size"` // most bytes in it
 }
 
-// mount mounts it (Documentation/admin-guide/mm/hugetlbpage.rst). Any user of the node may use it, as on a host.
+// mount mounts the hugetlbfs (Documentation/admin-guide/mm/hugetlbpage.rst). All users of the node may use it, as on a
+// host.
 func (h *HugePages) mount(at string, ids IDs) error {
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return fmt.Errorf("make a mount point: %w", err)

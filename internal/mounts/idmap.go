@@ -11,8 +11,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// CanIdmap tries whether the file system at path, and with recursive all those mounted beneath it, can be idmapped.
-// It mounts nothing. The refusal names the one that cannot and what to do.
+// CanIdmap checks whether the file system at path can be idmapped; with recursive also all those mounted beneath it. It
+// mounts nothing. The refusal names the file system that cannot, and a remedy.
 func CanIdmap(path string, recursive bool) error {
 	userns, err := UserNS(IDs{Base: 1 << 30, Size: 1})
 	if err != nil {
@@ -27,8 +27,8 @@ func CanIdmap(path string, recursive bool) error {
 	return unmappable(path, recursive, userns, t.set(0, userns))
 }
 
-// unmappable turns the kernel's EINVAL or EPERM for an idmap into a refusal that names the file system. It tries the
-// mounts one by one to find it, because the kernel does not say which it was.
+// unmappable turns the kernel's EINVAL or EPERM for an idmap into a refusal that names the file system. The kernel does
+// not say which mount failed, so unmappable tries them one by one.
 func unmappable(path string, recursive bool, userns *os.File, err error) error {
 	if userns == nil || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
 		return err

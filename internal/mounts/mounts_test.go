@@ -43,7 +43,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// tree makes a folder with an image of two layers, a delta and mount points, that the node's ids can reach.
+// newTree makes a folder with an image of two layers, a delta and mount points, which the node's ids can reach.
 func newTree(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "berth-mounts-")
@@ -88,8 +88,8 @@ func plan(dir string) *Plan {
 	}
 }
 
-// enter carries the plan out on a thread of its own and runs a shell script there, as root of a user namespace with
-// the plan's ids (the host's root if it has none), in the node's root.
+// enter carries out the plan on its own thread and runs a shell script in the node's root, as root of a user namespace
+// with the plan's ids (as the host's root if it has none).
 func enter(t *testing.T, p *Plan, script string) (string, error) {
 	t.Helper()
 	var out []byte
@@ -115,7 +115,7 @@ func enter(t *testing.T, p *Plan, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// noMounts fails the test if the host's namespace has a mount below dir.
+// noMounts fails the test if the host's mount namespace has a mount below dir.
 func noMounts(t *testing.T, dir string) {
 	t.Helper()
 	info, err := os.ReadFile("/proc/self/mountinfo")
@@ -170,7 +170,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestVolatile: a delta that ends with its node is not synced, others are.
+// TestVolatile: only a delta that ends with its node is mounted without syncs.
 func TestVolatile(t *testing.T) {
 	needRoot(t)
 	for _, volatile := range []bool{false, true} {
@@ -374,7 +374,7 @@ func TestUserNS(t *testing.T) {
 		}
 	}
 	t.Logf("one user namespace takes %v", time.Since(start)/n)
-	// All children were waited for.
+	// All children were reaped.
 	if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); err == nil {
 		t.Errorf("child %d is left", pid)
 	}

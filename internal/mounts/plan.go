@@ -1,9 +1,9 @@
 // Package mounts makes the file systems of one node visible in a private mount namespace: the root as an overlay over
-// idmapped layers, sources staged for the OCI runtime to bind, and device nodes of the node's own.
+// idmapped layers, sources staged for the OCI runtime to bind, and the node's device nodes.
 //
-// A Plan is data. Enter carries it out on the current OS thread, which is then good for one thing only: starting the
-// runtime, which inherits the namespace. Nothing of it is ever visible in the host's mount namespace, and nothing is
-// left to unmount when the process is killed: the mounts live as long as the last process that sees them.
+// A Plan is data. Enter carries it out on the current OS thread. That thread can then only start the runtime, which
+// inherits the namespace. The mounts are never visible in the host's mount namespace, and nothing needs to be unmounted
+// when the process is killed: the mounts live as long as the last process in the namespace.
 package mounts
 
 import (
@@ -15,22 +15,22 @@ import (
 	"berth/internal/vnode"
 )
 
-// IDs is the range of host ids that a node's ids 0..Size-1 are mapped to. The zero value: no user namespace.
+// IDs is the range of host ids that a node's ids 0..Size-1 map to. The zero value means no user namespace.
 type IDs struct {
 	Base uint32 `json:"base,omitempty"`
 	Size uint32 `json:"size,omitempty"`
 }
 
-// None reports whether there is no range, so nothing is mapped.
+// None reports whether there is no range, so that ids are not mapped.
 func (i IDs) None() bool { return i.Size == 0 }
 
-// Plan says what a node's private mount namespace holds.
+// Plan describes the content of a node's private mount namespace.
 type Plan struct {
-	Dir   string   `json:"dir"`             // an existing folder on which a small tmpfs is mounted: all staged things are below it
-	Root  Root     `json:"root"`            // what becomes the node's /
+	Dir   string   `json:"dir"`             // an existing folder; a small tmpfs is mounted on it, and everything staged is below it
+	Root  Root     `json:"root"`            // the node's /
 	Stage []Stage  `json:"stage,omitempty"` // what the runtime binds into the node
-	Files []File   `json:"files,omitempty"` // what covers files of the root
-	Hide  []string `json:"hide,omitempty"`  // mounts of the host that the runtime must not see; it is fine if one is missing
+	Files []File   `json:"files,omitempty"` // files that cover files of the root
+	Hide  []string `json:"hide,omitempty"`  // mounts of the host that the runtime must not see; they may be missing
 	IDs   IDs      `json:"ids,omitzero"`    // the node's ids
 }
 
@@ -42,31 +42,31 @@ type Root struct {
 	Work   string      `json:"work,omitempty"`   // overlay's own folder, beside Upper in the same folder
 	Memory bool        `json:"memory,omitempty"` // writes go to a tmpfs instead of Upper and Work
 	Size   vnode.Bytes `json:"size,omitempty"`   // most bytes in that tmpfs; 0: the kernel's default, half of the memory
-	// Volatile: what is written to Upper is never synced (the overlay's option, kernel 5.10): fsync does nothing, and the end of
-	// the mount does not write back the whole file system that Upper is on, which an overlay does otherwise (ovl_sync_fs). For a
-	// delta that ends with its node.
+	// Volatile: writes to Upper are never synced (overlay's option volatile, kernel 5.10). fsync does nothing, and
+	// unmounting does not write back the whole file system of Upper, as it does for other overlays (ovl_sync_fs). It is
+	// for a delta that ends with its node.
 	Volatile bool `json:"volatile,omitempty"`
-	// NoSUID: set-user-id bits and capabilities of files mean nothing. Under no_new_privs they give nothing anyway, but the
-	// kernel refuses to run a program whose file capability is not in the bounding set (EPERM), as Debian's ping has one;
-	// of a nosuid mount it does not look at them (mnt_may_suid in security/commoncap.c).
+	// NoSUID: set-user-id bits and file capabilities have no effect. Under no_new_privs they have none anyway, but the
+	// kernel refuses to run a program whose file capability is not in the bounding set (EPERM); Debian's ping has one.
+	// On a nosuid mount the kernel ignores file capabilities (mnt_may_suid in security/commoncap.c).
 	NoSUID bool   `json:"nosuid,omitempty"`
-	Plain  string `json:"plain,omitempty"` // instead of an overlay: this folder is the root, its ids as they are
+	Plain  string `json:"plain,omitempty"` // instead of an overlay: this folder is the root, not idmapped
 }
 
 // Stage is one thing that the runtime binds into the node: a folder or file of the host, or a device node.
 //
-// A bind keeps the flags of what it binds: nosuid and nodev for a Source (and ro if ReadOnly), nosuid and noexec for a
-// Device. So a plain bind will do. A runtime that asks for any flag must ask for these too (and for the atime flag that
-// the source has), because the kernel locks them when a user namespace gets the mount.
+// A bind mount keeps the flags of its source: nosuid and nodev for a Source (and ro if ReadOnly), nosuid and noexec for
+// a Device. So a plain bind is enough. A runtime that sets any flag must set these too (and the source's atime flag),
+// because the kernel locks them when a user namespace gets the mount.
 type Stage struct {
 	At        string      `json:"at"`                  // below Plan.Dir; the file or folder to mount on is made
 	Source    string      `json:"source,omitempty"`    // absolute path on the host; refused if a part of it is a symbolic link
-	Idmap     bool        `json:"idmap,omitempty"`     // the node's ids are written as the same ids on the source's file system
-	ReadOnly  bool        `json:"readOnly,omitempty"`  // of all that is mounted beneath, too
-	Recursive bool        `json:"recursive,omitempty"` // with what is mounted beneath it now; later mounts do not follow
+	Idmap     bool        `json:"idmap,omitempty"`     // the node's ids appear as the same ids on the source's file system
+	ReadOnly  bool        `json:"readOnly,omitempty"`  // also everything mounted beneath
+	Recursive bool        `json:"recursive,omitempty"` // with the mounts beneath it now; later ones do not appear
 	Device    *DeviceNode `json:"device,omitempty"`    // instead of Source
 	Huge      *HugePages  `json:"huge,omitempty"`      // instead of both
-	Target    string      `json:"target,omitempty"`    // where the node will see it: for people
+	Target    string      `json:"target,omitempty"`    // its path in the node, for messages
 }
 
 // DeviceNode is a device node, owned by the node's root.
@@ -77,10 +77,10 @@ type DeviceNode struct {
 	Mode  uint32 `json:"mode,omitempty"` // permission bits; 0 means 0660
 }
 
-// MaxLayers is the most layers below an overlay (OVL_MAX_STACK in the kernel's fs/overlayfs).
+// MaxLayers is the most lower layers of an overlay (OVL_MAX_STACK in the kernel's fs/overlayfs).
 const MaxLayers = 500
 
-// Validate refuses a plan that Enter could not carry out, as far as can be seen without looking at the host.
+// Validate refuses a plan that Enter could not carry out. It does not look at the host.
 func (p *Plan) Validate() error {
 	if !clean(p.Dir) {
 		return refuse.Invalidf("staging folder %q is not an absolute path", p.Dir)
@@ -114,7 +114,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// kinds counts what is there.
+// kinds counts the true values.
 func kinds(there ...bool) (n int) {
 	for _, t := range there {
 		if t {
@@ -152,7 +152,8 @@ func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(pat
 
 func below(path, dir string) bool { return clean(path) && strings.HasPrefix(path, dir+"/") }
 
-// String says in a few words what the plan mounts: "overlay of 2 layers; /srv/data at /data (idmapped, read-only); device c 10:229".
+// String describes what the plan mounts: "overlay of 2 layers; /srv/data at /data (idmapped, read-only); device c
+// 10:229".
 func (p *Plan) String() string {
 	parts := []string{p.Root.describe()}
 	for _, s := range p.Stage {

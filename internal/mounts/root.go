@@ -13,10 +13,10 @@ import (
 	"berth/internal/refuse"
 )
 
-// mount makes the node's root at r.At, working in the empty folder dir, the thread's working directory while it does.
+// mount mounts the node's root at r.At. dir is an empty scratch folder and must be the thread's working directory.
 //
-// The layers get numbers as names: mount(2) takes one page of options, in which 500 numbers fit and 500 paths do not;
-// and no path needs its commas and colons escaped.
+// The layers get numbers as names, because mount(2) takes one page of options: 500 numbers fit, 500 paths do not. And
+// no path needs its commas and colons escaped.
 func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	if r.Plain != "" {
 		flags := uint64(unix.MOUNT_ATTR_NODEV)
@@ -55,7 +55,7 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	if err := r.writable(); err != nil {
 		return err
 	}
-	// Overlay holds its own copies of these mounts.
+	// Overlay has its own copies of these mounts.
 	for _, name := range append(names, "writes") {
 		if err := unix.Unmount(filepath.Join(dir, name), unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount layer %s: %w", name, err)
@@ -64,7 +64,7 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 	return nil
 }
 
-// overlay mounts the overlay; a kernel that does not know volatile does without.
+// overlay mounts the overlay; without volatile if the kernel does not know that option.
 func (r *Root) overlay(options string) error {
 	flags := uintptr(unix.MS_NODEV)
 	if r.NoSUID {
@@ -79,7 +79,7 @@ func (r *Root) overlay(options string) error {
 	return unix.Mount("overlay", r.At, "overlay", flags, options)
 }
 
-// layers mounts each lower folder, idmapped if there is a user namespace, in dir under its number.
+// layers mounts each lower folder in dir under its number, idmapped if there is a user namespace.
 func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
 	names := make([]string, len(r.Lower))
 	for i, lower := range r.Lower {
@@ -95,8 +95,8 @@ func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
 	return names, nil
 }
 
-// memory makes the tmpfs that takes the writes. Its upper folder gets the owner and mode of the top layer's root,
-// because these are what the overlay's root shows.
+// memory mounts the tmpfs that takes the writes. Its upper folder belongs to the node's root and has the mode of the
+// top layer's root, because the overlay's root shows both.
 func (r *Root) memory(dir string, ids IDs) error {
 	writes := filepath.Join(dir, "writes")
 	options := "mode=0700"
@@ -125,8 +125,8 @@ func (r *Root) memory(dir string, ids IDs) error {
 	return nil
 }
 
-// writable reads back that the root takes writes: overlay mounts read-only without an error when it cannot use the
-// upper folder, for example an idmapped one (EOVERFLOW in fs/overlayfs/super.c).
+// writable checks that the root can be written. Overlay mounts read-only without an error if it cannot use the upper
+// folder, for example an idmapped one (EOVERFLOW in fs/overlayfs/super.c).
 func (r *Root) writable() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(r.At, &fs); err != nil {

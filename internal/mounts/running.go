@@ -17,20 +17,21 @@ import (
 	"berth/internal/thread"
 )
 
-// Running is a node that runs, whose /dev can change.
+// Running is a running node whose /dev can be changed.
 type Running struct {
 	PID   int    `json:"pid"`             // its process 1, on the host
-	Start uint64 `json:"start"`           // when that started, in clock ticks since boot
-	Owner uint32 `json:"owner,omitempty"` // the host's id of the node's root
-	Stage string `json:"stage"`           // a folder of the host, empty there, to mount on for a moment
+	Start uint64 `json:"start"`           // start time of that process, in clock ticks since boot
+	Owner uint32 `json:"owner,omitempty"` // host uid and gid of the node's root
+	Stage string `json:"stage"`           // an empty folder of the host, used as a temporary mount point
 }
 
 // PutDevice makes a device appear at a path below the node's /dev.
 //
-// The node's own /dev is its user namespace's, and the kernel opens no device there. So the device node is made on a
-// tmpfs of the host's, in a mount namespace that only this thread sees, and bound in, as at the node's start.
+// The node's /dev belongs to its user namespace, and the kernel opens no device there. So the device node is made on a
+// tmpfs of the host, in a mount namespace that only this thread sees, and bound into the node, as at the node's start.
 //
-// Errors: unix.ESRCH if the node's process 1 has ended, refuse.Busy if something but an empty file is at the path.
+// Errors: unix.ESRCH if the node's process 1 has ended, refuse.Busy if something other than an empty file is at the
+// path.
 func (r Running) PutDevice(at string, d DeviceNode) error {
 	return r.within(&d, func(dev int, t *tree) error {
 		name, dir, err := r.walk(dev, at, true)
@@ -46,9 +47,9 @@ func (r Running) PutDevice(at string, d DeviceNode) error {
 			return fmt.Errorf("look at %s in the node: %w", at, err)
 		}
 		if now.mounted && now.is(d) {
-			return nil // done before, by a process that was killed
+			return nil // already done by a process that was killed
 		}
-		if now.there && !now.place { // an empty file will do: a process that was killed may have left it
+		if now.there && !now.place { // an empty file may be left from a process that was killed
 			return refuse.Busyf("the node has something else at %s", at)
 		}
 		if !now.there {
@@ -65,8 +66,8 @@ func (r Running) PutDevice(at string, d DeviceNode) error {
 	})
 }
 
-// TakeDevice makes a device vanish from the node's /dev, with folders that are empty then. Another device at the path,
-// or none, stays as it is.
+// TakeDevice removes a device from the node's /dev, together with folders that become empty. Another device at the
+// path, or none, is left as it is.
 //
 // Errors: unix.ESRCH if the node's process 1 has ended.
 func (r Running) TakeDevice(at string, d DeviceNode) error {
@@ -84,7 +85,7 @@ func (r Running) TakeDevice(at string, d DeviceNode) error {
 			return fmt.Errorf("look at %s in the node: %w", at, err)
 		}
 		if now.mounted && now.is(d) {
-			// umount(2) takes no folder: it goes by the thread's own.
+			// umount(2) takes no folder descriptor, so the folder becomes the thread's working directory.
 			if err := unix.Fchdir(dir); err != nil {
 				return fmt.Errorf("enter the folder of %s: %w", at, err)
 			}
@@ -128,8 +129,8 @@ func (r Running) HasDevice(at string, d DeviceNode) (has bool, err error) {
 	return has, err
 }
 
-// within calls f on a thread in the node's mount namespace, with its /dev open; and, if a device is given, with a mount
-// of a node of it that is nowhere yet.
+// within calls f on a thread in the node's mount namespace, with the node's /dev open. If d is not nil, t is a detached
+// mount of a new device node for it.
 func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 	init, err := r.open()
 	if err != nil {
@@ -144,7 +145,7 @@ func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 				return err
 			}
 			defer t.close()
-		} else if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns wants a working directory of one's own
+		} else if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns requires a working directory of the thread's own
 			return fmt.Errorf("take a working directory of one's own: %w", err)
 		}
 		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
@@ -161,7 +162,7 @@ func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 	})
 }
 
-// open opens the node's process 1, if it is still that.
+// open returns a pidfd of the node's process 1, or unix.ESRCH if another process has its number or it has ended.
 func (r Running) open() (*os.File, error) {
 	fd, err := unix.PidfdOpen(r.PID, 0)
 	if err != nil {
@@ -177,7 +178,7 @@ func (r Running) open() (*os.File, error) {
 	return f, nil
 }
 
-// stage makes the device node in a mount namespace of this thread's own.
+// stage makes the device node in a new mount namespace of this thread.
 func (r Running) stage(d DeviceNode) (*tree, error) {
 	p := Plan{Dir: r.Stage}
 	if err := p.unshare(); err != nil {
@@ -190,8 +191,8 @@ func (r Running) stage(d DeviceNode) (*tree, error) {
 	return openTree(at, 0, false)
 }
 
-// walk opens the folder of a path below the node's /dev, without following links out of it, and makes folders that are
-// missing if told to.
+// walk opens the folder of a path below the node's /dev, without leaving /dev through links. It makes missing folders
+// if makeDirs is set.
 func (r Running) walk(dev int, at string, makeDirs bool) (name string, dir int, err error) {
 	below, ok := strings.CutPrefix(at, "/dev/")
 	if !ok || path.Clean(at) != at {
@@ -218,7 +219,8 @@ func (r Running) walk(dev int, at string, makeDirs bool) (name string, dir int, 
 	return parts[len(parts)-1], dir, nil
 }
 
-// elsewhere reports whether the way to a path leads out of the node's /dev, by a link or a mount that the node made.
+// elsewhere reports whether err means that the path leads out of the node's /dev, by a link or a mount that the node
+// made, or through something that is no folder.
 func elsewhere(err error) bool {
 	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EXDEV)
 }
@@ -230,8 +232,8 @@ func openDir(dir int, name string) (int, error) {
 	})
 }
 
-// asOwner does f with the file system ids of the node's root: on a file system of the node's user namespace nobody else
-// can make a file (EOVERFLOW). The ids are the thread's own.
+// asOwner calls f with the file system ids of the node's root, which only this thread gets. On a file system of the
+// node's user namespace nobody else can make a file (EOVERFLOW).
 func (r Running) asOwner(f func() error) error {
 	if r.Owner != 0 {
 		for _, id := range []struct {
@@ -255,7 +257,7 @@ func touch(dir int, name string) error {
 	return unix.Close(fd)
 }
 
-// removeEmpty removes a folder below dev and those above it, while they are empty.
+// removeEmpty removes a folder below dev and then its parents, while they are empty.
 func removeEmpty(dev int, dir string) {
 	for ; dir != "." && dir != "/"; dir = path.Dir(dir) {
 		parent, err := openDir(dev, path.Dir(dir))
@@ -270,11 +272,11 @@ func removeEmpty(dev int, dir string) {
 	}
 }
 
-// found is what is at a place in the node's /dev.
+// found describes an entry of the node's /dev.
 type found struct {
 	there   bool
-	mounted bool // it is a mount of its own
-	place   bool // an empty file, as devices are mounted on
+	mounted bool // it is a mount point
+	place   bool // it is an empty file, which a device can be mounted on
 	st      unix.Statx_t
 }
 

@@ -10,14 +10,14 @@ import (
 	"berth/internal/refuse"
 )
 
-// A tree is a detached copy of a mount (open_tree(2)): it is nowhere until it is moved to a place.
+// A tree is a detached copy of a mount (open_tree(2)). It is visible nowhere until it is moved to a path.
 type tree struct {
 	fd     int
 	source string
 	dir    bool
 }
 
-// openTree copies the mount at path, with the mounts beneath it if asked for. resolve holds openat2's RESOLVE_ flags.
+// openTree copies the mount at path, with the mounts beneath it if recursive. resolve holds openat2's RESOLVE_ flags.
 func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
 	place, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -47,8 +47,9 @@ func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
 	return &tree{fd: fd, source: path, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
-// set gives the whole tree mount flags (MOUNT_ATTR_) and, with a user namespace, an idmap. It becomes private:
-// neither does a later mount of the host appear in it, past idmap and read-only, nor the other way round.
+// set sets mount flags (MOUNT_ATTR_) on the whole tree and, with a user namespace, an idmap. It makes the tree private:
+// later mounts of the host do not appear in it, where they would escape the idmap and read-only, nor the other way
+// round.
 func (t *tree) set(flags uint64, userns *os.File) error {
 	attr := unix.MountAttr{Attr_set: flags, Propagation: unix.MS_PRIVATE}
 	if userns != nil {
@@ -61,7 +62,7 @@ func (t *tree) set(flags uint64, userns *os.File) error {
 	return nil
 }
 
-// move puts the tree at a place. It must be a folder for a folder, else a file.
+// move mounts the tree at to, which must be a folder if the source is one, else a file.
 func (t *tree) move(to string) error {
 	if err := unix.MoveMount(t.fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount %s at %s: %w", t.source, to, err)
@@ -71,7 +72,7 @@ func (t *tree) move(to string) error {
 
 func (t *tree) close() { _ = unix.Close(t.fd) }
 
-// bind copies the mount at source to a place that exists, in one go.
+// bind mounts a copy of the mount at source on an existing path.
 func bind(source, to string, flags uint64, userns *os.File) error {
 	t, err := openTree(source, 0, false)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"berth/internal/refuse"
 )
 
-// UserNS returns a user namespace that maps 0..Size-1 to the range, for the kernel to read an idmap from. Nobody
-// lives in it: it is gone when the file is closed and no mount uses it.
+// UserNS returns a user namespace that maps ids 0..Size-1 to the range, for the kernel to take an idmap from. No
+// process lives in it: it ends when the file is closed and no mount uses it.
 //
-// The kernel gives user namespaces to processes only, so a child is made in a new one and killed as soon as it was
-// seen. It asks to be traced, which stops it before the first instruction after exec: what it would run does not matter.
+// A user namespace needs a process, so UserNS starts a child in a new one and kills it once the namespace is open. The
+// child is traced, which stops it before its first instruction after exec: its program does not matter.
 func UserNS(ids IDs) (*os.File, error) {
 	if ids.None() {
 		return nil, fmt.Errorf("make a user namespace: no id range")
 	}
-	// The tracer is the thread; and should this process be killed, so is the child.
+	// The tracer is this thread. If it dies, the child is killed too (Pdeathsig).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.Base), Size: int(ids.Size)}}
@@ -43,7 +43,7 @@ func UserNS(ids IDs) (*os.File, error) {
 			Err:    err,
 		}
 	}
-	// Not yet waited for, so its pid cannot have been given to another.
+	// The child is not yet waited for, so its pid cannot be reused.
 	ns, err := os.Open("/proc/" + strconv.Itoa(child.Pid) + "/ns/user")
 	_ = child.Kill()
 	_, _ = child.Wait()

@@ -1,5 +1,5 @@
-// Package names writes the files by which the programs of a node know its name and how names are looked up: /etc/hosts,
-// /etc/hostname and /etc/resolv.conf. It is pure but for Resolver.
+// Package names makes the files by which programs of a node learn its name and look up names: /etc/hosts, /etc/hostname
+// and /etc/resolv.conf. Only Resolver does I/O.
 package names
 
 import (
@@ -15,13 +15,13 @@ import (
 // File is a file of a node, by its name in /etc.
 type File struct{ Name, Text string }
 
-// Files are the node's own files; resolver is what Resolver returned.
+// Files returns the node's own files. resolver is the result of Resolver.
 func Files(n *vnode.Node, resolver string) []File {
 	return []File{{"hosts", hosts(n)}, {"hostname", n.Host() + "\n"}, {"resolv.conf", resolver}}
 }
 
-// hosts names the loopback, and the node at each of its addresses. A node without an IPv4 address in its spec, by DHCP too,
-// finds itself at 127.0.1.1, as Debian has it: a program that looks up its own name gets an answer.
+// hosts returns /etc/hosts: the loopback names, and the node's names at each of its addresses. A node without an IPv4
+// address in its spec (also with DHCP) gets 127.0.1.1, as on Debian, so that a program can look up its own name.
 func hosts(n *vnode.Node) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
@@ -31,7 +31,7 @@ func hosts(n *vnode.Node) string {
 		for _, a := range net.Address {
 			p, err := netip.ParsePrefix(a)
 			switch {
-			case err != nil: // the spec's checks refuse it
+			case err != nil: // Validate refuses it
 			case p.Addr().Is4():
 				v4 = append(v4, p.Addr().String())
 			default:
@@ -48,8 +48,8 @@ func hosts(n *vnode.Node) string {
 	return b.String()
 }
 
-// names are what a node is called: its host name in full first, so that hostname -f prints it, then the short one, then the
-// name that Berth knows it by.
+// names returns the names of a node: first its full host name, so that hostname -f prints it, then the short one, then
+// its name in Berth.
 func names(n *vnode.Node) string {
 	all := []string{n.Host()}
 	short, _, _ := strings.Cut(n.Host(), ".")
@@ -61,9 +61,8 @@ func names(n *vnode.Node) string {
 	return strings.Join(all, " ")
 }
 
-// Resolver returns a resolv.conf for nodes: the host's below root ("/" but in tests), without the servers that are the host
-// itself, because a node's loopback is its own. Where the host asks a resolver of its own, systemd-resolved's list of
-// the servers behind it is read instead.
+// Resolver returns a resolv.conf for nodes: the host's, without servers on its loopback, which a node cannot reach. If
+// none are left, the list of systemd-resolved's upstream servers is read instead. root is "/" except in tests.
 func Resolver(root string) string {
 	const head = "# of the host, without servers at its own loopback\n"
 	text, servers := usable(filepath.Join(root, "etc/resolv.conf"))
@@ -75,7 +74,7 @@ func Resolver(root string) string {
 	return head + text
 }
 
-// usable reads a resolv.conf and leaves out loopback servers and comments. It also counts the servers that are left.
+// usable reads a resolv.conf without loopback servers and comments, and counts the remaining servers.
 func usable(file string) (text string, servers int) {
 	b, err := os.ReadFile(file)
 	if err != nil || len(b) > 8<<10 {

@@ -1,10 +1,11 @@
-// Package nearest finds the word that somebody probably meant, among those that there are.
+// Package nearest finds the allowed word that a mistyped word probably means.
 package nearest
 
 import "strings"
 
-// To returns the word of allowed that word is nearest to; "" if none is near. Near is: few letters differ, or it is the
-// only one that begins with word, or with which word begins. Of two as near, it is the one that begins more like word.
+// To returns the word of allowed that is nearest to word; "" if none is near. A word is near if few letters differ. If
+// no word is, To returns the only one that begins with word or that word begins with. Of two words equally near, it
+// returns the one with the longer common prefix.
 func To(word string, allowed []string) string {
 	meant, best, same := "", max(1, min(3, len(word)/2)), -1
 	for _, a := range allowed {
@@ -29,7 +30,7 @@ func To(word string, allowed []string) string {
 	return meant
 }
 
-// begin is the number of letters that both begin with.
+// begin returns the length of the common prefix of a and b.
 func begin(a, b string) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -38,8 +39,8 @@ func begin(a, b string) int {
 	return n
 }
 
-// distance is the number of letters to insert, delete, replace or swap with their neighbour to make b of a
-// (optimal string alignment). Words much longer than keys are far from everything.
+// distance returns how many letters to insert, delete, replace or swap with their neighbour turn a into b (optimal
+// string alignment). If a is much longer than any key, the distance is a large constant.
 func distance(a, b string) int {
 	const longest = 40
 	if len(a) > longest {

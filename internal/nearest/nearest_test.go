@@ -20,7 +20,7 @@ func TestTo(t *testing.T) {
 		"pid":                    "pids",
 		"PIDS":                   "",
 		"res":                    "restart", // the only one that begins so
-		"cpu.":                   "",        // three do
+		"cpu.":                   "",        // three begin so
 		"p":                      "",        // too short to tell
 		"":                       "",
 		"disk":                   "",

@@ -1,4 +1,4 @@
-// Package refuse holds the errors by which Berth declines to act; each kind is one exit code of the command line.
+// Package refuse defines the errors with which Berth refuses to act. Each kind is an exit code of the command line.
 package refuse
 
 import (
@@ -19,7 +19,7 @@ const (
 	Differs  Kind = 6 // plan --detailed-exitcode: apply would change something
 )
 
-// Error is a refusal: one sentence for a person, and what to do next.
+// Error is a refusal: one sentence about the reason, and the next step for the user.
 type Error struct {
 	Kind   Kind
 	What   string // what was refused, on what, and what the kernel said; lower case, no full stop
@@ -42,10 +42,10 @@ func Invalidf(format string, a ...any) error { return newf(Invalid, "", format, 
 // Cannotf refuses what this host cannot do (exit 3). remedy says what would make it possible; "" if nothing would.
 func Cannotf(remedy, format string, a ...any) error { return newf(Cannot, remedy, format, a...) }
 
-// NotFoundf refuses to act on something that is not there (exit 4).
+// NotFoundf refuses to act on something that does not exist (exit 4).
 func NotFoundf(format string, a ...any) error { return newf(NotFound, "", format, a...) }
 
-// Busyf refuses because it exists already or is in use (exit 5).
+// Busyf refuses because something exists already or is in use (exit 5).
 func Busyf(format string, a ...any) error { return newf(Busy, "", format, a...) }
 
 func newf(k Kind, remedy, format string, a ...any) error {
@@ -64,7 +64,7 @@ func KindOf(err error) Kind {
 	return Failed
 }
 
-// Join puts several errors into one, a line each; its kind is the first one's. It is nil if there are none.
+// Join joins several errors into one, one line each. Its kind is the first refusal's. It is nil if there are none.
 func Join(errs []error) error {
 	switch len(errs) {
 	case 0:

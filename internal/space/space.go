@@ -1,4 +1,4 @@
-// Package space names the file system where an error says that one is full.
+// Package space adds to "no space left" errors which file system is full.
 package space
 
 import (
@@ -15,11 +15,11 @@ import (
 	"berth/internal/refuse"
 )
 
-// scarce is how little is left of a file system that is taken for full.
+// scarce is the free space in bytes below which a file system counts as full.
 const scarce = 1 << 20
 
-// Name adds to an error that says "no space left" or "quota exceeded" which file system it is, and what to do: that of the file
-// which the error names, else those of dirs that are full. A refusal says so by itself.
+// Name adds to an ENOSPC or EDQUOT error which file system is full, and the remedy. It names the file system of
+// the file in the error, else those of dirs that are full. A refusal of kind Cannot is returned as it is.
 func Name(err error, dirs ...string) error {
 	quota := errors.Is(err, unix.EDQUOT)
 	if !errors.Is(err, unix.ENOSPC) && !quota || refuse.KindOf(err) == refuse.Cannot {
@@ -28,7 +28,7 @@ func Name(err error, dirs ...string) error {
 	var names []string
 	if path := pathOf(err); path != "" {
 		var st unix.Statfs_t
-		if unix.Statfs(existing(path), &st) == nil && st.Blocks == 0 { // a control file of the kernel's, which means something else
+		if unix.Statfs(existing(path), &st) == nil && st.Blocks == 0 { // ENOSPC of a kernel control file means something else
 			return err
 		}
 		names = systems([]string{path})
@@ -36,7 +36,7 @@ func Name(err error, dirs ...string) error {
 	if len(names) == 0 {
 		names = systems(slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return !full(d) }))
 	}
-	if len(names) == 0 { // room came back meanwhile, or it was the caller's file
+	if len(names) == 0 { // space was freed since, or the full file system is not among dirs
 		return err
 	}
 	what := "full"
@@ -47,7 +47,7 @@ func Name(err error, dirs ...string) error {
 	return fmt.Errorf("%w; %s is %s: %s", err, strings.Join(names, " or "), what, remedy)
 }
 
-// pathOf is the file that an error is about.
+// pathOf returns the file that an error is about.
 func pathOf(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Path
@@ -67,7 +67,7 @@ func full(dir string) bool {
 	return st.Bavail*uint64(st.Bsize) < scarce || st.Files > 0 && st.Ffree == 0
 }
 
-// existing is the path, or the nearest folder above it that is there.
+// existing returns path, or the nearest existing folder above it.
 func existing(path string) string {
 	for strings.Contains(path, "/") {
 		if _, err := os.Lstat(path); err == nil {
@@ -78,7 +78,7 @@ func existing(path string) string {
 	return "/"
 }
 
-// systems describes the file systems that paths are on, each once: "the file system at /var (ext4 /dev/sda2), 12 MiB free,".
+// systems describes the file systems of paths, each once: "the file system at /var (ext4 /dev/sda2), 12 MiB free,".
 func systems(paths []string) []string {
 	var all []string
 	for _, p := range paths {
@@ -98,7 +98,7 @@ func systems(paths []string) []string {
 	return all
 }
 
-// FileSystem names the file system that a folder or file is on: "the file system at /var (ext4 /dev/sda2)".
+// FileSystem describes the file system of a folder or file: "the file system at /var (ext4 /dev/sda2)".
 func FileSystem(path string) string {
 	all, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 	if err != nil || len(all) == 0 {
@@ -106,7 +106,7 @@ func FileSystem(path string) string {
 	}
 	at := all[0]
 	for _, m := range all {
-		if len(m.Mountpoint) >= len(at.Mountpoint) { // of several on one place, the last hides the others
+		if len(m.Mountpoint) >= len(at.Mountpoint) { // of several mounts on one path, the last hides the others
 			at = m
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// TestName fills a tmpfs, of bytes and of inodes, and looks which file system is named.
+// TestName fills a tmpfs, by bytes and by inodes, and checks which file system the error names.
 func TestName(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: mounts a file system")

@@ -15,12 +15,12 @@ import (
 	"berth/internal/vnode"
 )
 
-// decoder fills one node from one document. It goes on after a mistake, to tell all of them.
+// decoder fills one node from one document. It goes on after a mistake, to report all of them.
 type decoder struct {
 	*reader
 	places  places
-	failed  []string // fields that could not be read: what Validate says of them would be noise
-	unknown []string // structures that have a key which is none: what they lack stands there, misspelt
+	failed  []string // fields that could not be read: Validate's problems with them are dropped
+	unknown []string // structures with an unknown key: a missing key may be there, misspelt
 }
 
 func (d *decoder) node(body ast.Node, n *vnode.Node) {
@@ -32,7 +32,7 @@ func (d *decoder) fail(at place, field, format string, a ...any) {
 	d.bad(at, field, fmt.Sprintf(format, a...))
 }
 
-// hasFailed reports whether a field, something in it or something around it could not be read.
+// hasFailed reports whether a field, a part of it or a structure around it could not be read.
 func (d *decoder) hasFailed(field string) bool {
 	for _, f := range d.failed {
 		if vnode.Within(f, field) || vnode.Within(field, f) {
@@ -42,7 +42,8 @@ func (d *decoder) hasFailed(field string) bool {
 	return false
 }
 
-// lacksKnown reports whether a problem is that an entry of a list lacks a key, while it has one that is none.
+// lacksKnown reports whether field belongs to a list entry or group that has an unknown key. A missing key is then not
+// reported: it may be the misspelt one.
 func (d *decoder) lacksKnown(field string) bool {
 	if _, written := d.places[field]; !written {
 		field = field[:max(strings.LastIndexByte(field, '.'), 0)]
@@ -78,7 +79,7 @@ func (d *decoder) value(y ast.Node, field string, v reflect.Value) {
 	}
 }
 
-// text reads a value with a form of its own, such as a size.
+// text reads a value whose type parses its own text, such as a size.
 func (d *decoder) text(y ast.Node, field string, u encoding.TextUnmarshaler) {
 	s, _, ok := scalarText(y)
 	if !ok {
@@ -90,7 +91,7 @@ func (d *decoder) text(y ast.Node, field string, u encoding.TextUnmarshaler) {
 	}
 }
 
-// meant says what was probably meant by a text that is no image.
+// meant returns a hint about a text that names no image, else "".
 func (d *decoder) meant(err error) string {
 	var e *vnode.ImageError
 	if d.hint == nil || !errors.As(err, &e) {
@@ -99,8 +100,8 @@ func (d *decoder) meant(err error) string {
 	return "; " + d.hint(e.Text)
 }
 
-// scalar reads text, a number or a truth value. Numbers must be in the one form that every reader of YAML takes for
-// the same number: no leading zero, sign, hexadecimal or grouping.
+// scalar reads text, a number or a truth value. Numbers must be in the form that every YAML reader takes for the same
+// number: no leading zero, sign, hexadecimal or grouping.
 func (d *decoder) scalar(y ast.Node, field string, v reflect.Value) {
 	s, quoted, ok := scalarText(y)
 	if !ok {
@@ -151,7 +152,7 @@ func (d *decoder) list(y ast.Node, field string, v reflect.Value) {
 	}
 }
 
-// structure reads the keys of a struct by its json tags. A device may be its path alone.
+// structure reads the keys of a struct by its json tags. A device may be given as its path alone.
 func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
 	if dev, ok := reflect.TypeAssert[*vnode.Device](v.Addr()); ok {
 		if s, _, ok := scalarText(y); ok {
@@ -188,7 +189,7 @@ func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
 	}
 }
 
-// refuseZero refuses a written value that a node cannot tell from "not asked for".
+// refuseZero refuses a written zero value, because a Node cannot distinguish it from a missing key.
 func (d *decoder) refuseZero(y ast.Node, field string, v reflect.Value) {
 	if !v.IsZero() || d.hasFailed(field) {
 		return
@@ -201,7 +202,7 @@ func (d *decoder) refuseZero(y ast.Node, field string, v reflect.Value) {
 	}
 }
 
-// table reads a map, whose keys are the user's: sizes of pages, names of limits.
+// table reads a map, whose keys the user chooses: page sizes, names of limits.
 func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
 	pairs, ok := pairsOf(y)
 	if !ok {
@@ -230,7 +231,7 @@ func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
 		item := reflect.New(v.Type().Elem()).Elem()
 		d.value(p.Value, inner, item)
 		if key.Kind() == reflect.String {
-			d.places[inner] = at // what Validate says of such an entry is about its name
+			d.places[inner] = at // a problem of Validate with such an entry is about its key
 		}
 		v.SetMapIndex(key, item)
 	}
@@ -243,7 +244,7 @@ func join(field, key string) string {
 	return field + "." + key
 }
 
-// fieldIndex finds the field of a struct that has a key.
+// fieldIndex returns the index of the struct field that has a key.
 func fieldIndex(t reflect.Type, key string) (int, bool) {
 	for i := range t.NumField() {
 		if vnode.FieldKey(t.Field(i)) == key {
@@ -283,13 +284,13 @@ func kindOf(y ast.Node) string {
 	return "a single value"
 }
 
-// isColonText reports whether y is a:b in brackets, which this parser takes for a key and its value.
+// isColonText reports whether y is a single key and value, which is how this parser reads an unquoted a:b in brackets.
 func isColonText(y ast.Node) bool {
 	pairs, ok := pairsOf(y)
 	return ok && len(pairs) == 1
 }
 
-// scalarText returns a single value as it is written, without its quotes.
+// scalarText returns a single value as written, without its quotes.
 func scalarText(y ast.Node) (text string, quoted, ok bool) {
 	switch y := y.(type) {
 	case *ast.StringNode:
@@ -320,7 +321,7 @@ func keyText(p *ast.MappingValueNode) string {
 	return p.Key.GetToken().Value
 }
 
-// start is where a value begins: of keys and values without brackets, the first key.
+// start returns the place where a value begins. For keys and values without brackets that is the first key.
 func start(y ast.Node) place {
 	switch y := y.(type) {
 	case *ast.MappingNode:

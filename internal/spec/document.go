@@ -11,22 +11,21 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds of nesting, so that the recursive parser cannot be driven out of its stack. A spec needs four levels.
+// Bounds of nesting, so that no input can overflow the recursive parser's stack. A spec needs four levels.
 const (
 	deepestFlow   = 16  // brackets within brackets
-	deepestColumn = 256 // of a key's colon or a list's dash outside brackets
+	deepestColumn = 256 // column of a key's colon or a list's dash outside brackets
 )
 
-// Bounds of one document. The scanner's time for text of many lines grows with lines times bytes: within these
-// bounds it stays below a second.
+// Bounds of one document. The scanner's time for multi-line text grows with lines times bytes; within these bounds it
+// stays below a second.
 const (
 	longestDocument = 64 << 10
 	mostLines       = 2000
 )
 
-// documents splits a text into the bodies of its YAML documents, without empty ones. Each document is scanned and
-// parsed on its own, so that a mistake in one hides none in the next, and because the parser loses what follows an
-// empty document.
+// documents splits a text into the bodies of its YAML documents and drops empty ones. It scans and parses each document
+// separately: a mistake in one hides none in the next, and the parser loses what follows an empty document.
 func (r *reader) documents(text string) []ast.Node {
 	var bodies []ast.Node
 	add := func(doc string, first int) {
@@ -34,7 +33,7 @@ func (r *reader) documents(text string) []ast.Node {
 			bodies = append(bodies, body)
 		}
 	}
-	start, first := 0, 1 // of the document: its first byte and line
+	start, first := 0, 1 // first byte and line of the document
 	pos, line := 0, 1
 	for l := range strings.Lines(text) {
 		if isMarker(l) {
@@ -47,7 +46,7 @@ func (r *reader) documents(text string) []ast.Node {
 	return bodies
 }
 
-// isMarker reports whether a line begins or ends a document. In YAML it does so anywhere, also within quotes.
+// isMarker reports whether a line begins or ends a document. In YAML such a line does so even within quotes.
 func isMarker(line string) bool {
 	rest, ok := strings.CutPrefix(line, "---")
 	if !ok {
@@ -56,7 +55,8 @@ func isMarker(line string) bool {
 	return ok && (rest == "" || strings.ContainsAny(rest[:1], " \t\r\n"))
 }
 
-// scan breaks a document into its tokens without comments and markers; its first line is line first of the file.
+// scan splits a document into tokens, without comments and markers. first is the file's line on which the document
+// begins.
 func (r *reader) scan(doc string, first int) token.Tokens {
 	if len(doc) > longestDocument || strings.Count(doc, "\n") > mostLines {
 		r.bad(place{first, 1}, "", fmt.Sprintf("the document is too long: at most %d KiB and %d lines", longestDocument>>10, mostLines))
@@ -74,13 +74,13 @@ func (r *reader) scan(doc string, first int) token.Tokens {
 	return tokens
 }
 
-// parse builds the tree of one document; nil if it is empty or cannot be parsed.
+// parse builds the tree of one document. It returns nil if the document is empty or cannot be parsed.
 func (r *reader) parse(text string, first int) ast.Node {
 	doc := r.scan(text, first)
 	if len(doc) == 0 || !r.plain(doc) {
 		return nil
 	}
-	file, err := parser.Parse(doc, 0, parser.AllowDuplicateMapKey()) // the decoder tells duplicates with the rest
+	file, err := parser.Parse(doc, 0, parser.AllowDuplicateMapKey()) // the decoder reports duplicate keys
 	if err != nil {
 		r.badYAML(doc[0], err)
 		return nil
@@ -92,7 +92,7 @@ func (r *reader) parse(text string, first int) ast.Node {
 	return file.Docs[0].Body
 }
 
-// badYAML reports an error of the parser, which knows its place; else it is at the document's first token.
+// badYAML reports an error of the parser at the error's place, or at the document's first token if it has none.
 func (r *reader) badYAML(first *token.Token, err error) {
 	var placed interface {
 		GetToken() *token.Token
@@ -105,7 +105,7 @@ func (r *reader) badYAML(first *token.Token, err error) {
 	r.bad(placeOf(first), "", "not YAML: "+err.Error())
 }
 
-// plain refuses the parts of YAML that a spec does without, and nesting that no spec has.
+// plain refuses the parts of YAML that a spec does not use, and nesting deeper than any spec needs.
 func (r *reader) plain(doc token.Tokens) bool {
 	depth := 0
 	for _, t := range doc {

@@ -12,8 +12,8 @@ import (
 	"berth/internal/vnode"
 )
 
-// Marshal writes a node as YAML that Parse reads as the same node: what it asks for, in the order of the types.
-// That holds for nodes that vnode.Validate finds nothing wrong with.
+// Marshal writes the settings of a node as YAML, in the order of the types. Parse reads the same node from it, if
+// vnode.Validate finds no problem in the node.
 func Marshal(n *vnode.Node) ([]byte, error) {
 	var out strings.Builder
 	v := reflect.ValueOf(n).Elem()
@@ -29,7 +29,7 @@ func Marshal(n *vnode.Node) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// writeTop writes the value of a key of the node: on one line, but for lists of entries with a line a key.
+// writeTop writes the value of a top-level key on one line. A list of structs gets one line per key.
 func writeTop(out *strings.Builder, v reflect.Value) error {
 	if v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Struct {
 		text, err := flow(v)
@@ -117,12 +117,12 @@ func flowMap(v reflect.Value) (string, error) {
 	return "{" + strings.Join(pairs, ", ") + "}", nil
 }
 
-// textForm writes free text: without quotes only where every reader of YAML takes it for text.
+// textForm writes free text. It omits the quotes only if every YAML reader takes the result for text.
 func textForm(s string) string {
 	if isPlain(s) {
 		return s
 	}
-	return strconv.Quote(s) // Go's escapes are a part of YAML's, if s is UTF-8
+	return strconv.Quote(s) // if s is UTF-8, Go's escapes are a subset of YAML's
 }
 
 func isPlain(s string) bool {
@@ -141,7 +141,7 @@ func isPlain(s string) bool {
 	return s[0] != '.' && s[0] != '-'
 }
 
-// unitForm writes a value that has a form of its own: a size, a rate, an image.
+// unitForm writes a value that has its own text form: a size, a rate, an image.
 func unitForm(s string) string {
 	if s != "" && onlyLetters(s, "/._-:@") && !strings.ContainsAny(s[:1], "._-:@") && !strings.HasSuffix(s, ":") {
 		return s
@@ -149,7 +149,7 @@ func unitForm(s string) string {
 	return strconv.Quote(s)
 }
 
-// onlyLetters reports whether s is letters and digits of ASCII and the others given.
+// onlyLetters reports whether s has only ASCII letters and digits and the characters in others.
 func onlyLetters(s, others string) bool {
 	return !strings.ContainsFunc(s, func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(others, c)

@@ -18,7 +18,8 @@ var mistakes = []string{
 	`"/../x"`, `"192.0.2.300/24"`, `"192.0.2.0/24"`, `"198.51.100.7/24"`, `"203.0.113.1"`, `"2001:db8::zz/64"`, `"none"`, `"host"`,
 }
 
-// sound is a spec that uses most keys, one of each kind twice where a mistake in one could make another follow.
+// sound is a valid spec that uses most keys. It has two of an entry where a mistake in one could cause a problem in the
+// other.
 const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.org", "class": "batch", "command": ["/sbin/init"],
  "restart": "always", "cpu": {"weight": 100, "max": 1.5, "set": "0-1", "numa": 0},
  "memory": {"max": "4GiB", "high": "3GiB", "low": "1GiB", "min": "512MiB", "swap": "0"}, "hugepages": {"2MiB": "512MiB"},
@@ -34,8 +35,8 @@ const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.or
  "mounts": [{"source": "/eos", "target": "/eos", "gateway": "bind", "read_only": true, "map": "identity"}, {"source": "/srv", "target": "/srv"}],
  "scratch": [{"target": "/tmp", "size": "20GiB", "pool": "vg0"}], "delta": {"size": "4GiB", "in": "disk"}, "user_namespace": true}`
 
-// TestOneMistakeGivesOneProblem writes each mistake in place of each value of a sound spec, leaves each key out, and
-// misspells each: there is one problem at most, and it is told at the place of the mistake or where it shows.
+// TestOneMistakeGivesOneProblem replaces each value of a valid spec with each mistake, removes each key, and misspells
+// each key. Each time there is at most one problem.
 func TestOneMistakeGivesOneProblem(t *testing.T) {
 	t.Parallel()
 	if _, err := Parse("sound", []byte(sound)); err != nil {
@@ -82,8 +83,8 @@ func TestOneMistakeGivesOneProblem(t *testing.T) {
 	}
 }
 
-// visit calls f for every value below v, with what puts another one there or another key, or takes the key out (""); the
-// old one is there again after f.
+// visit calls f for every value below v. set replaces the value; rename renames its key, or removes it (""). visit
+// restores the old value after f.
 func visit(field string, v any, f func(field string, set func(any), rename func(string))) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -113,7 +114,7 @@ func visit(field string, v any, f func(field string, set func(any), rename func(
 	}
 }
 
-// TestEveryKeyIsTried wants a key that a spec may have to be in the spec of the test above.
+// TestEveryKeyIsTried checks that the spec of the test above uses every top-level key.
 func TestEveryKeyIsTried(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("testdata", "schema.golden.json"))

@@ -15,11 +15,11 @@ type Problem struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`   // from 1
 	Column int    `json:"column"` // from 1, in characters
-	Field  string `json:"field"`  // "io[0].read.rate"; "" if it is about no key
+	Field  string `json:"field"`  // "io[0].read.rate"; "" if the problem is not about a key
 	Msg    string `json:"message"`
 }
 
-// String is one line: FILE:LINE:COLUMN: FIELD: MESSAGE.
+// String returns one line: FILE:LINE:COLUMN: FIELD: MESSAGE.
 func (p Problem) String() string {
 	if p.Field == "" {
 		return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Msg)
@@ -27,10 +27,10 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s: %s", p.File, p.Line, p.Column, p.Field, p.Msg)
 }
 
-// Problems is everything that is wrong with a file, in the order of its lines.
+// Problems holds all problems of a file, sorted by line and column.
 type Problems []Problem
 
-// Error has one line a problem.
+// Error returns one line per problem.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i := range p {
@@ -47,7 +47,7 @@ func (p Problems) sort() {
 
 func (p place) lineText() string { return strconv.Itoa(p.line) }
 
-// quote shows a value in a message, cut if it is long.
+// quote quotes a value for a message and cuts it if it is long.
 func quote(s string) string {
 	const longest = 60
 	if r := []rune(s); len(r) > longest {
@@ -56,7 +56,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// suggest names the word that was probably meant, or all of them.
+// suggest returns the allowed word that was probably meant, if any, and a hint for the message.
 func suggest(word string, allowed []string) (meant, text string) {
 	if meant = nearest.To(word, allowed); meant != "" {
 		return meant, "did you mean " + meant + "?"

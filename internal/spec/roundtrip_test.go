@@ -23,7 +23,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// maybe draws a value, or the zero value, which asks for nothing.
+// maybe draws a value, or the zero value, which means not asked for.
 func maybe[T any](t *rapid.T, label string, g *rapid.Generator[T]) T {
 	var zero T
 	if !rapid.Bool().Draw(t, "has "+label) {
@@ -38,7 +38,7 @@ func name() *rapid.Generator[string] {
 	return rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?`)
 }
 
-// absolute draws clean paths with all that a file name may hold but control characters.
+// absolute draws clean paths with all characters that a file name may have, except control characters.
 func absolute(below string) *rapid.Generator[string] {
 	part := rapid.OneOf(
 		rapid.StringMatching(`[a-zA-Z0-9._-]{1,8}`),
@@ -157,7 +157,7 @@ func soundLists(t *rapid.T, n *vnode.Node) {
 	n.Delta = vnode.Delta{Size: maybe(t, "delta", sizes()), In: words("", vnode.OnDisk, vnode.InMemory).Draw(t, "in")}
 }
 
-// FuzzParse: no input makes the reader panic, and what it reads it can write and read again.
+// FuzzParse: no input makes the reader panic, and every node that it reads can be written and read again.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/broken/*.yaml", "testdata/good/*.yaml", "../../examples/*.yaml"} {
 		for _, file := range files(f, pattern) {
@@ -173,7 +173,7 @@ func FuzzParse(f *testing.F) {
 			roundTrip(t, n)
 			again := *n
 			vnode.Defaults(&again)
-			again.PIDs = n.PIDs // a node without this limit is another one: berth set may have taken it away
+			again.PIDs = n.PIDs // Diff does not take the default for a missing limit: berth set may have cleared it
 			if problems := vnode.Validate(&again); problems != nil {
 				t.Errorf("defaults make it unsound: %v", problems)
 			}

@@ -9,7 +9,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// schema is a JSON Schema, as far as a spec needs it.
+// schema is the part of a JSON Schema that a spec needs.
 type schema struct {
 	Schema               string      `json:"$schema,omitempty"`
 	Title                string      `json:"title,omitempty"`
@@ -29,7 +29,7 @@ type schema struct {
 	Required             []string    `json:"required,omitempty"`
 }
 
-// property is one key of an object; properties keep the order of the types.
+// property is one key of an object. properties keep the order of the Go types.
 type property struct {
 	key    string
 	schema *schema
@@ -57,9 +57,9 @@ func (p properties) MarshalJSON() ([]byte, error) {
 	return append(out.Bytes(), '}'), nil
 }
 
-// Schema returns the JSON Schema (2020-12) of one node's spec, made from vnode's types and their tags. It knows keys,
-// types, words, ranges and the forms of units; what depends on several keys only Parse knows. Text that looks like a
-// number must be in quotes for it, while Parse takes such text as it is written.
+// Schema returns the JSON Schema (2020-12) of one node's spec, made from vnode's types and their tags. It checks keys,
+// types, words, ranges and the forms of units; rules about several keys only Parse checks. The schema requires quotes
+// around text that looks like a number; Parse takes such text as written.
 func Schema() ([]byte, error) {
 	s := structSchema(reflect.TypeFor[vnode.Node]())
 	s.Schema = "https://json-schema.org/draft/2020-12/schema"
@@ -71,7 +71,7 @@ func structSchema(t reflect.Type) *schema {
 	s := &schema{Type: "object", AdditionalProperties: false, Properties: &properties{}}
 	for f := range t.Fields() {
 		*s.Properties = append(*s.Properties, property{vnode.FieldKey(f), fieldSchema(f)})
-		if !strings.Contains(f.Tag.Get("json"), ",") { // neither omitempty nor omitzero: it must be given
+		if !strings.Contains(f.Tag.Get("json"), ",") { // neither omitempty nor omitzero: the key is required
 			s.Required = append(s.Required, vnode.FieldKey(f))
 		}
 	}
@@ -87,7 +87,7 @@ func fieldSchema(f reflect.StructField) *schema {
 	}
 	switch {
 	case f.Name == "Command":
-		// A word of a command is text however it looks: [sleep, 10].
+		// A word of a command is text, whatever it looks like: [sleep, 10].
 		s.Items = &schema{Type: []string{"string", "number", "boolean"}}
 	case f.Type.Kind() == reflect.String && s.Pattern == "" && s.Enum == nil:
 		s.MinLength = 1
@@ -95,14 +95,14 @@ func fieldSchema(f reflect.StructField) *schema {
 	return s
 }
 
-// typeSchema describes a type; for units the pattern of their text. Their bounds are Parse's to check.
+// typeSchema returns the schema of a type. Units get a pattern; only Parse checks their bounds.
 func typeSchema(t reflect.Type) *schema {
 	if t == reflect.TypeFor[vnode.Device]() {
 		return &schema{AnyOf: []*schema{{Type: "string", Pattern: "^/"}, structSchema(t)}}
 	}
 	if pattern := vnode.Pattern(t); pattern != "" {
 		s := &schema{Type: "string", Pattern: pattern}
-		switch t { // those that may be a bare number
+		switch t { // types that may be a bare number
 		case reflect.TypeFor[vnode.Bytes](), reflect.TypeFor[vnode.CPUSet]():
 			s.Type, s.Minimum = []string{"string", "integer"}, new(int64)
 		case reflect.TypeFor[vnode.Cores]():
@@ -127,7 +127,7 @@ func typeSchema(t reflect.Type) *schema {
 	return &schema{Type: "string"}
 }
 
-// keySchema describes the keys of a map: sizes of pages, or names of resource limits.
+// keySchema returns the schema of a map's keys: page sizes, or names of resource limits.
 func keySchema(m reflect.Type) *schema {
 	if m == reflect.TypeFor[vnode.RLimits]() {
 		return &schema{Enum: vnode.RLimitNames()}

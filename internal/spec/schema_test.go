@@ -10,8 +10,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// beyondSchema are the broken specs whose fault no schema can see: it depends on several keys, on arithmetic, or on
-// how the file is written.
+// beyondSchema returns the broken specs whose mistake no schema can find: it depends on several keys, on arithmetic, or
+// on how the file is written.
 func beyondSchema() []string {
 	return []string{
 		"addresses.yaml", "anchors.yaml", "control-character.yaml", "crlf.yaml", "directive.yaml",
@@ -41,7 +41,8 @@ func schemaUnderTest(t *testing.T) *jsonschema.Resolved {
 	return resolved
 }
 
-// validate holds the first document of a file to the schema; ok is false if another reader of YAML cannot read it.
+// validate checks the first document of a file against the schema. ok is false if another YAML reader cannot read the
+// file.
 func validate(t *testing.T, s *jsonschema.Resolved, file string) (ok bool, err error) {
 	t.Helper()
 	var doc any

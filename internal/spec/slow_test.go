@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestHostileSize bounds the time of files that are slow for the YAML scanner. They take well under a second; the
-// bound is wide for busy machines.
+// TestHostileSize bounds the time for files that are slow for the YAML scanner. They take well under a second; the
+// bound allows for busy machines.
 func TestHostileSize(t *testing.T) {
 	t.Parallel()
 	head := "name: a\nimage: dir:/srv/root\nhostname: |\n  "

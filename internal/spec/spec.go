@@ -1,8 +1,8 @@
-// Package spec reads and writes nodes as YAML, strictly and with the place of every mistake, and describes that YAML
-// as a JSON Schema.
+// Package spec reads and writes nodes as YAML and describes that YAML as a JSON Schema. It reads strictly and reports
+// the place of every mistake.
 //
-// A spec is plain YAML without anchors, aliases, merge keys, tags, directives and "?" keys: each value stands where it
-// is used, so that its place can be told and a small file cannot unfold into a large one.
+// A spec is YAML without anchors, aliases, merge keys, tags, directives and "?" keys. Each value is written where it is
+// used. So every mistake has a place, and a small file cannot expand into a large one.
 package spec
 
 import (
@@ -18,16 +18,16 @@ import (
 	"berth/internal/vnode"
 )
 
-// LongestFile is the most bytes of one file: a thousand nodes with many keys each.
+// LongestFile is the most bytes of one file, enough for a thousand nodes with many keys each.
 const LongestFile = 1 << 20
 
-// Parse reads the nodes of one file, one a YAML document. file is its name in messages.
+// Parse reads the nodes of one file, one per YAML document. file is its name in messages.
 //
-// All that is wrong with the file is reported at once: the error is a refusal of kind Invalid whose cause is Problems.
-// Defaults are not filled in and relative image paths are left alone: see vnode.Defaults and Resolve.
+// It reports all mistakes of the file at once: the error is a refusal of kind Invalid whose cause is Problems. It
+// neither fills in defaults nor changes relative image paths: see vnode.Defaults and Resolve.
 func Parse(file string, data []byte) ([]*vnode.Node, error) { return ParseHinted(file, data, nil) }
 
-// ParseHinted is Parse for a caller who knows which images there are: hint says of a text that is none what was meant.
+// ParseHinted is Parse with a hint for texts that name no image: hint returns what was probably meant.
 func ParseHinted(file string, data []byte, hint func(image string) string) ([]*vnode.Node, error) {
 	r := &reader{file: file, hint: hint}
 	nodes := r.nodes(data)
@@ -38,7 +38,7 @@ func ParseHinted(file string, data []byte, hint func(image string) string) ([]*v
 	return nodes, nil
 }
 
-// Resolve makes relative paths in a node's image absolute; dir is the folder of the spec's file.
+// Resolve makes a relative path in a node's image absolute. dir is the folder of the spec's file.
 func Resolve(n *vnode.Node, dir string) {
 	switch n.Image.Kind {
 	case vnode.DirImage, vnode.FileImage, vnode.OCILayoutImage:
@@ -51,7 +51,7 @@ func Resolve(n *vnode.Node, dir string) {
 // reader reads one file.
 type reader struct {
 	file     string
-	hint     func(image string) string // nil: none
+	hint     func(image string) string // nil: no hints
 	problems Problems
 }
 
@@ -81,7 +81,7 @@ func (r *reader) nodes(data []byte) []*vnode.Node {
 	return nodes
 }
 
-// readable refuses what is not text before the YAML scanner sees it.
+// readable refuses data that is too large or no UTF-8 text before the YAML scanner sees it.
 func (r *reader) readable(data []byte) bool {
 	if len(data) > LongestFile {
 		r.bad(place{1, 1}, "", "the file is too large: at most 1MiB")
@@ -102,7 +102,7 @@ func (r *reader) readable(data []byte) bool {
 	return true
 }
 
-// document reads one node and validates what could be read of it.
+// document reads one node and validates the fields that could be read.
 func (r *reader) document(body ast.Node) (*vnode.Node, places) {
 	n := &vnode.Node{}
 	d := &decoder{reader: r, places: places{}}
@@ -115,14 +115,14 @@ func (r *reader) document(body ast.Node) (*vnode.Node, places) {
 	return n, d.places
 }
 
-// place is where something stands in a file; lines and columns count from 1, columns in characters.
+// place is a position in a file. Lines and columns count from 1, columns in characters.
 type place struct{ line, column int }
 
 func placeOf(t *token.Token) place {
 	return place{t.Position.Line, t.Position.Column}
 }
 
-// places maps a field ("io[0].name") to where its value is.
+// places maps a field ("io[0].name") to the position of its value.
 type places map[string]place
 
 // find returns the place of a field, or of the nearest field around it that the file has.

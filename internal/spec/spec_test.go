@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the expected messages anew")
 
-// files returns the files that match a pattern, of which there is at least one.
+// files returns the files that match a pattern. It fails the test if there are none.
 func files(t testing.TB, pattern string) []string {
 	t.Helper()
 	list, err := filepath.Glob(pattern)
@@ -54,7 +54,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestGood reads the examples and other sound specs, and what Marshal makes of them.
+// TestGood reads the examples and other valid specs, and reads again what Marshal writes of them.
 func TestGood(t *testing.T) {
 	t.Parallel()
 	for _, file := range append(files(t, "testdata/good/*.yaml"), files(t, "../../examples/*.yaml")...) {
@@ -71,7 +71,7 @@ func TestGood(t *testing.T) {
 	}
 }
 
-// TestMarshalText shows what Marshal writes for every key.
+// TestMarshalText compares what Marshal writes for every key with a golden file.
 func TestMarshalText(t *testing.T) {
 	t.Parallel()
 	nodes, err := Parse("full.yaml", read(t, "../../examples/full.yaml"))

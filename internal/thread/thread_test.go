@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOwn calls Own often enough that the scheduler would choose the main thread too.
+// TestOwn calls Own so often that the scheduler would also choose the main thread.
 func TestOwn(t *testing.T) {
 	for range 500 {
 		_ = Own(func() error {

@@ -18,7 +18,7 @@ type Setting struct {
 // Max is the value that clears a limit.
 const Max = "max"
 
-// Keys returns the limits that a node's spec asks for, in the order of the types. It is the inverse of Change.
+// Keys returns the limits that a node's spec sets, in the order of the types. It is the inverse of Change.
 func Keys(n *Node) []Setting {
 	var list []Setting
 	for _, l := range limits(n) {
@@ -29,9 +29,9 @@ func Keys(n *Node) []Setting {
 	return list
 }
 
-// Change sets one limit of a node, or clears it if value is Max (a weight also by "default"). It looks at this value
-// alone: after the last change the caller asks Validate whether they fit together. An error leaves n as it was and says
-// what is allowed.
+// Change sets one limit of a node, or clears it if value is Max (for a weight also "default"). It checks this value
+// alone: after the last change the caller calls Validate to check them together. On error n is unchanged; the error
+// says what is allowed.
 func Change(n *Node, key, value string) error {
 	if size, ok := strings.CutPrefix(key, "hugepages."); ok {
 		return changeHugePages(n, size, value)
@@ -60,7 +60,8 @@ func Change(n *Node, key, value string) error {
 	return unknownKey(n, key)
 }
 
-// Settable returns the keys that Change takes for a node, but for huge pages and resource limits that it does not name yet.
+// Settable returns the keys that Change takes for a node, except for huge pages and resource limits that the node does
+// not have yet.
 func Settable(n *Node) []string {
 	var keys []string
 	for _, l := range limits(n) {
@@ -96,14 +97,15 @@ func changeHugePages(n *Node, sizeText, value string) error {
 	return nil
 }
 
-// limit is one limit of one node that can change while it runs.
+// limit is one limit of a node that can change while the node runs.
 type limit struct {
 	key  string
-	text string             // as it is now; "" if not asked for
+	text string             // current value; "" if not set
 	set  func(string) error // "" clears
 }
 
-// limits lists every limit that a node can have, set or not, in the order of the types; of huge pages only those set.
+// limits returns every limit that a node can have, set or not, in the order of the types. Of huge pages and resource
+// limits it returns only those that are set.
 func limits(n *Node) []limit {
 	list := []limit{
 		numberLimit("cpu.weight", &n.CPU.Weight, CPU{}, "Weight"),
@@ -149,7 +151,7 @@ func limits(n *Node) []limit {
 	return list
 }
 
-// unitLimit is a limit whose type prints itself and whose zero value means not asked for.
+// unitLimit returns a limit whose type formats itself and whose zero value means not set.
 func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) limit {
 	var zero T
 	text := ""
@@ -169,7 +171,7 @@ func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) li
 	}}
 }
 
-// parseLimitBytes refuses 0, which in a Node means no limit.
+// parseLimitBytes parses a size and refuses 0, which in a Node means no limit.
 func parseLimitBytes(s string) (Bytes, error) {
 	b, err := ParseBytes(s)
 	if err == nil && b == 0 {
@@ -178,7 +180,7 @@ func parseLimitBytes(s string) (Bytes, error) {
 	return b, err
 }
 
-// numberLimit is a whole number held to the range tag of the field of owner that it is.
+// numberLimit returns a limit that is a whole number within the range tag of the given field of owner.
 func numberLimit(key string, p *int, owner any, field string) limit {
 	f, _ := reflect.TypeOf(owner).FieldByName(field)
 	low, high, _ := Range(f.Tag)

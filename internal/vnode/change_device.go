@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// The keys of berth set that give a node a device and take one away: devices+=/dev/sdb:/dev/data:r, devices-=/dev/sdb.
+// The keys of berth set that add a device to a node and remove one: devices+=/dev/sdb:/dev/data:r, devices-=/dev/sdb.
 const (
 	AddDevice  = "devices+"
 	TakeDevice = "devices-"
 )
 
-// unsafeWord ends a device's text that is given although no node should have it.
+// unsafeWord at the end of a device's text sets Device.Unsafe.
 const unsafeWord = "unsafe"
 
-// Pattern reports whether the path stands for all devices that match it.
+// Pattern reports whether the path is a pattern, which stands for all devices that match it.
 func (d Device) Pattern() bool { return strings.ContainsAny(d.Path, "*?") }
 
-// String is the device as berth set takes it: PATH[:AS][:ACCESS][:unsafe].
+// String returns the device in the form of berth set: PATH[:AS][:ACCESS][:unsafe].
 func (d Device) String() string {
 	parts := []string{d.Path, d.As, d.Access, ""}
 	if d.Unsafe {
@@ -27,8 +27,8 @@ func (d Device) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ":")
 }
 
-// ParseDevice reads a device as berth set and berth run take it: PATH[:AS][:ACCESS][:unsafe]. It reads from the end,
-// because paths have colons too (/dev/disk/by-path/pci-0000:00:1f.2-ata-1). The caller validates what it says.
+// ParseDevice reads a device in the form of berth set and berth run: PATH[:AS][:ACCESS][:unsafe]. It reads from the
+// end, because paths may have colons too (/dev/disk/by-path/pci-0000:00:1f.2-ata-1). The caller validates the result.
 func ParseDevice(text string) (Device, error) {
 	var d Device
 	rest, last, found := cutLast(text)
@@ -59,7 +59,7 @@ func cutLast(s string) (before, after string, found bool) {
 	return s[:i], s[i+1:], true
 }
 
-// changeDevices adds a device, or takes one away by its path.
+// changeDevices adds a device, or removes one by its path.
 func changeDevices(n *Node, key, value string) error {
 	if key == AddDevice {
 		d, err := ParseDevice(value)

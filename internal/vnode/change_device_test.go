@@ -9,7 +9,7 @@ import (
 )
 
 func TestParseDevice(t *testing.T) {
-	const byPath = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1" // has colons of its own
+	const byPath = "/dev/disk/by-path/pci-0000:00:1f.2-ata-1" // the path has colons
 	for text, want := range map[string]Device{
 		"/dev/sdb":                    {Path: "/dev/sdb"},
 		"/dev/sdb:r":                  {Path: "/dev/sdb", Access: "r"},
@@ -55,7 +55,7 @@ func TestDeviceText(t *testing.T) {
 func TestChangeDevices(t *testing.T) {
 	n := &Node{Name: "one", Image: Image{Kind: HostImage}, Command: []string{"true"}}
 	for _, c := range []struct {
-		key, value, want string // the devices after it, or the error
+		key, value, want string // want: the devices after the change, or the error
 	}{
 		{AddDevice, "/dev/loop0", "/dev/loop0"},
 		{AddDevice, "/dev/loop1:/dev/data:r", "/dev/loop0 /dev/loop1:/dev/data:r"},

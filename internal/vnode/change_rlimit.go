@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// changeRLimit sets one resource limit of the node's processes.
+// changeRLimit sets or clears one resource limit of the node's processes.
 func changeRLimit(n *Node, name, value string) error {
 	key := "rlimits." + name
 	if !slices.Contains(RLimitNames(), name) {
@@ -34,7 +34,7 @@ func changeRLimit(n *Node, name, value string) error {
 	return nil
 }
 
-// restartPolicy is no limit, but changes as one does.
+// restartPolicy returns the key restart, which is no limit but is changed like one.
 func restartPolicy(p *Restart) limit {
 	return limit{"restart", string(*p), func(s string) error {
 		if s != "" && !slices.Contains([]Restart{Never, OnFailure, Always}, Restart(s)) {

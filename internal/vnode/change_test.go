@@ -175,13 +175,13 @@ func TestDiffSeesEveryField(t *testing.T) {
 			v.SetZero()
 			diffs := Diff(full(), n)
 			field := name + typ.FieldByIndex(p).Name
-			silent := []string{"Network.Name", "Network.MAC", "Mount.Gateway", "In", "UserNamespace"} // what they hold is the default
+			silent := []string{"Network.Name", "Network.MAC", "Mount.Gateway", "In", "UserNamespace"} // their value is the default
 			if len(diffs) == 0 && !slices.Contains(silent, field) {
 				t.Errorf("clearing %s is no difference", field)
 			}
 			for _, d := range diffs {
 				isLimit := slices.ContainsFunc(limits, func(s Setting) bool { return s.Key == d.Key })
-				if isLimit && !d.Live && !strings.HasPrefix(d.Key, "rlimits.") { // taken away with the next start
+				if isLimit && !d.Live && !strings.HasPrefix(d.Key, "rlimits.") { // removing an rlimit needs a restart
 					t.Errorf("%s is a limit and not live", d.Key)
 				}
 			}

@@ -9,7 +9,8 @@ import (
 	"berth/internal/nearest"
 )
 
-// unknownKey refuses a key that a node does not have: it says which was meant, and what there is.
+// unknownKey returns the error for a key that a node does not have. It names the key that was probably meant and all
+// keys of the node.
 func unknownKey(n *Node, key string) error {
 	keys := slices.DeleteFunc(Settable(n), func(k string) bool {
 		return strings.HasPrefix(k, "hugepages.") || strings.HasPrefix(k, "rlimits.")
@@ -30,7 +31,7 @@ func unknownKey(n *Node, key string) error {
 	return fmt.Errorf("%s it has %s", what, strings.Join(keys, ", "))
 }
 
-// meantKey returns the key that is nearest to key: within key's group if there is one, memory. of memory.mxa, else of all.
+// meantKey returns the key nearest to key. If key has a group (memory. in memory.mxa), it looks only within the group.
 func meantKey(key string, keys []string) string {
 	group := key[:strings.LastIndexByte(key, '.')+1]
 	var ends []string
@@ -48,7 +49,7 @@ func meantKey(key string, keys []string) string {
 	return ""
 }
 
-// isSpecKey reports whether a spec has a key at its top.
+// isSpecKey reports whether a spec has key at its top level.
 func isSpecKey(key string) bool {
 	for f := range reflect.TypeFor[Node]().Fields() {
 		if FieldKey(f) == key {
@@ -58,7 +59,8 @@ func isSpecKey(key string) bool {
 	return false
 }
 
-// entryOf returns the name of an entry that a key is about and that the node does not have: disk of io.disk.weight.
+// entryOf returns the list and entry of an io or net key: io and disk of io.disk.weight. missing is true if the node
+// has no such entry.
 func entryOf(n *Node, key string) (list, entry string, missing bool) {
 	list, rest, _ := strings.Cut(key, ".")
 	entry, _, dotted := strings.Cut(rest, ".")

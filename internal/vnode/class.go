@@ -1,22 +1,22 @@
 package vnode
 
-// Standing is what a class gives a node. The first part holds for all nodes of the class together, beside everything
-// else on the host: the kernel shares between sibling groups only, so what a node gets of a busy host is decided where
-// its class's group stands beside the host's services, not inside. The second part is each node's own, and what the
-// spec says about it is stronger.
+// Standing holds the settings that a class gives a node. The first part applies to the cgroup that all nodes of the
+// class share. The kernel shares resources between sibling groups only. So on a busy host a node's part depends on the
+// weight of that group beside the host's services, not on groups inside it. The second part applies to each node;
+// settings in the spec override it.
 type Standing struct {
-	Idle      bool   // CPU time only where nobody else wants it
-	CPUWeight int    // 1..10000, 100 is normal; 0: as it is
-	IOWeight  int    // the same of every disk whose engine shares by weight
-	IOPolicy  string // "idle": the nodes' requests have that I/O priority, by io.prio.class and by their processes' own
+	Idle      bool   // CPU time only if nothing else wants it
+	CPUWeight int    // 1..10000, 100 is normal; 0: not set
+	IOWeight  int    // likewise, for every disk whose engine shares by weight
+	IOPolicy  string // "idle": the I/O priority of the nodes' requests, set by io.prio.class and on their processes
 
 	LowShare int // percent of memory.max that is protected from reclaim (memory.low)
 	OOMScore int // oom_score_adj of the node's processes
 
-	NetPriority Priority // of what its interfaces send; "": normal
+	NetPriority Priority // of the packets that its interfaces send; "": normal
 }
 
-// Standing returns the values of a class: the table of docs/classes.md.
+// Standing returns the settings of a class: the table of docs/classes.md.
 func (c Class) Standing() Standing {
 	switch c {
 	case Batch:
@@ -26,11 +26,11 @@ func (c Class) Standing() Standing {
 		// 10 times the normal weight, which is also the most that BFQ has.
 		return Standing{CPUWeight: 1000, IOWeight: 1000, LowShare: 50, OOMScore: -500, NetPriority: High}
 	}
-	// 1 and not 0: crun 1.8 takes 0 for nothing, and the node would have the caller's.
+	// 1 and not 0: crun 1.8 treats 0 as unset, and the node would inherit the caller's value.
 	return Standing{OOMScore: 1}
 }
 
-// Standing is what the node's class gives it, with what its spec says otherwise.
+// Standing returns the settings of the node's class, with those of its spec in their place.
 func (n *Node) Standing() Standing {
 	s := n.Class.Standing()
 	if n.CPU.Idle != nil {
@@ -42,8 +42,8 @@ func (n *Node) Standing() Standing {
 	return s
 }
 
-// Place names the group in which the node stands beside the host's services: one for all nodes with the same standing
-// there. "" is that of nodes without a class.
+// Place returns the name of the node's group beside the host's services (layout.Layout.CgroupPlace makes the cgroup's
+// path from it). Nodes with the same standing share one. "" is the group of nodes without a class.
 func (n *Node) Place() string {
 	switch s := n.Standing(); {
 	case s.Idle == n.Class.Standing().Idle:
@@ -57,8 +57,8 @@ func (n *Node) Place() string {
 	}
 }
 
-// ProtectedMemory is how much of its memory the class protects from reclaim, 0 for none: a share of memory.max, unless
-// the spec says itself what is protected.
+// ProtectedMemory returns how many bytes of the node's memory its class protects from reclaim: a share of memory.max.
+// It is 0 if the spec sets memory.low or memory.min itself.
 func (n *Node) ProtectedMemory() Bytes {
 	if n.Memory.Low != 0 || n.Memory.Min != 0 {
 		return 0

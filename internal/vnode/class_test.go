@@ -39,7 +39,7 @@ func TestStandingOfNodes(t *testing.T) {
 	}
 }
 
-// TestClassIsNotLive moves a node in the tree of groups, which a running one cannot take.
+// TestClassIsNotLive: class, cpu.idle and oom_score_adj cannot change while a node runs.
 func TestClassIsNotLive(t *testing.T) {
 	for key, n := range map[string]*Node{
 		"class":         {Class: Batch},

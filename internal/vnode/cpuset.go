@@ -13,7 +13,8 @@ type CPUSet string
 // maxCPUs is the most CPUs that a Linux kernel can be built for (CONFIG_NR_CPUS on x86-64).
 const maxCPUs = 8192
 
-// ParseCPUSet reads a list of CPUs and ranges and returns it in the kernel's form; "" is the empty set (not asked for).
+// ParseCPUSet reads a list of CPUs and ranges and returns it in the kernel's form. "" is the empty set and means not
+// set.
 func ParseCPUSet(s string) (CPUSet, error) {
 	if s == "" {
 		return "", nil
@@ -64,7 +65,7 @@ func NewCPUSet(cpus ...int) CPUSet {
 	return CPUSet(strings.Join(ranges, ","))
 }
 
-// List returns the CPUs in ascending order; none if the set is empty or was not made by ParseCPUSet.
+// List returns the CPUs in ascending order. It returns none if the set is empty or was not made by ParseCPUSet.
 func (c CPUSet) List() []int {
 	var cpus []int
 	for part := range strings.SplitSeq(string(c), ",") {
@@ -84,5 +85,5 @@ func (c CPUSet) List() []int {
 	return cpus
 }
 
-// UnmarshalText reads what ParseCPUSet does.
+// UnmarshalText reads the text with ParseCPUSet.
 func (c *CPUSet) UnmarshalText(t []byte) (err error) { *c, err = ParseCPUSet(string(t)); return }

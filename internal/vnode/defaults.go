@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The values that Defaults fills in, beside the names of network interfaces.
+// The values that Defaults fills in, besides names of network interfaces.
 const (
 	defaultMode    = Bridge
 	defaultGateway = BindGateway
@@ -13,18 +13,18 @@ const (
 	defaultAccess  = "rw"
 )
 
-// DefaultPIDs is how many processes and threads a node may have that does not say: a fork bomb stays inside.
+// DefaultPIDs is the most processes and threads of a node whose spec sets none. It confines a fork bomb.
 const DefaultPIDs = 4096
 
 // BindGateway is the gateway of a mount that shows a folder of this host by a bind mount.
 const BindGateway = "bind"
 
-// AutoMAC asks for an address derived from the site's id and the node's name.
+// AutoMAC means a MAC address derived from the site's id and the node's name.
 const AutoMAC = "auto"
 
-// Defaults fills in what has a fixed default and was not asked for: interfaces' names, modes and MACs, mounts'
-// gateways and maps, devices' access, the most processes. It is idempotent. What a zero value says by itself (no class, restart never,
-// delta on disk, the node's name as host name) stays zero.
+// Defaults fills in the fixed defaults of what is not set: interfaces' names, modes and MACs, mounts' gateways and
+// maps, devices' access, and the limit of processes. It is idempotent. Zero values that have a meaning stay zero (no
+// class, restart never, delta on disk, the node's name as host name).
 func Defaults(n *Node) {
 	if n.PIDs == 0 {
 		n.PIDs = DefaultPIDs
@@ -57,8 +57,7 @@ func Defaults(n *Node) {
 	}
 }
 
-// withDefaults returns n with its defaults filled in and leaves n as it is. A limit that is not there stays so: berth set
-// may have taken it away.
+// withDefaults returns a copy of n with its defaults filled in, except PIDs: berth set may have cleared that limit.
 func withDefaults(n *Node) *Node {
 	d := *n
 	d.Network = slices.Clone(n.Network)

@@ -11,21 +11,22 @@ import (
 // Difference is one key in which two specs of a node differ.
 type Difference struct {
 	Key  string `json:"key"`           // "memory.max", "net.eth0.mode", "mounts./eos.source"
-	Old  string `json:"old,omitempty"` // "" if the old spec does not ask for it
-	New  string `json:"new,omitempty"` // "" if the new one does not
-	Live bool   `json:"live"`          // whether it can change while the node runs; else it needs a restart
+	Old  string `json:"old,omitempty"` // "" if the old spec does not set it
+	New  string `json:"new,omitempty"` // "" if the new spec does not set it
+	Live bool   `json:"live"`          // it can change while the node runs; else a restart is needed
 }
 
-// Diff returns every difference in what two specs ask for, in the order of the types. Defaults count as asked for, so
-// writing one out is no difference, and neither is the order of io entries, interfaces with a name, devices and mounts.
+// Diff returns every difference between two specs of a node, in the order of the types. A default counts as set, so
+// writing it out is no difference. Neither is the order of io entries, named interfaces, devices and mounts.
 //
-// Live are the limits that Change can set, devices, and restart and autostart, which the kernel knows nothing of.
+// Live differences are the limits that Change can set (but not the removal of a resource limit), devices, restart, and
+// autostart.
 func Diff(before, after *Node) []Difference {
 	was, is := asked(before), asked(after)
 	var diffs []Difference
 	for _, s := range was {
 		if v := is.value(s.Key); v != s.Value {
-			// What processes would have without a resource limit is known at their start only.
+			// The value without a resource limit is known only when the processes start.
 			live := isLive(s.Key) && (v != "" || !strings.HasPrefix(s.Key, "rlimits."))
 			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: live})
 		}
@@ -38,10 +39,10 @@ func Diff(before, after *Node) []Difference {
 	return diffs
 }
 
-// isLive goes by the key, which for a limit is the one that Change takes.
+// isLive decides by the key, which for a limit is the key that Change takes.
 func isLive(key string) bool {
 	group, rest, _ := strings.Cut(key, ".")
-	if key == "cpu.idle" { // another place in the tree of groups
+	if key == "cpu.idle" { // it moves the node to another cgroup
 		return false
 	}
 	switch group {
@@ -65,7 +66,7 @@ func (l settings) value(key string) string {
 	return ""
 }
 
-// asked lists everything that a node asks for by key: limits as Change names them, entries of lists by their names.
+// asked returns everything that a node asks for, by key: limits by the keys of Change, entries of lists by their names.
 func asked(n *Node) settings {
 	n = withDefaults(n)
 	n.Hostname = n.Host()
@@ -85,14 +86,14 @@ func asked(n *Node) settings {
 	return list
 }
 
-// add adds what v asks for below key; a zero value asks for nothing.
+// add adds the settings in v below key. A zero value sets nothing.
 func (l *settings) add(key string, v reflect.Value) {
 	if v.IsZero() {
 		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		*l = append(*l, Setting{key, fmt.Sprint(v.Elem().Interface())}) // given, even if it is 0 or false
+		*l = append(*l, Setting{key, fmt.Sprint(v.Elem().Interface())}) // set, even if it is 0 or false
 	case reflect.Slice:
 		l.addList(key, v)
 	case reflect.Map:
@@ -108,7 +109,7 @@ func (l *settings) add(key string, v reflect.Value) {
 			f := v.Type().Field(i)
 			below := join(key, FieldKey(f))
 			if f.Type == reflect.TypeFor[NetRate]() {
-				below = key // net.eth0.tx, as berth set has it
+				below = key // net.eth0.tx, as in berth set
 			}
 			l.add(below, v.Field(i))
 		}
@@ -117,7 +118,7 @@ func (l *settings) add(key string, v reflect.Value) {
 	}
 }
 
-// addList adds the entries of a list by their names, or a list of plain values as one value.
+// addList adds the entries of a list by their names, and a list of plain values as one value.
 func (l *settings) addList(key string, v reflect.Value) {
 	var words []string
 	for i := range v.Len() {

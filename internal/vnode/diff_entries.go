@@ -2,11 +2,11 @@ package vnode
 
 import "strings"
 
-// ByEntry puts the differences of an entry that came or went as a whole (a mount, an interface, a device, a disk) into
-// one, for people: its key is the entry's, its value what was asked for beside the defaults.
+// ByEntry merges the differences of an entry that was added or removed as a whole (a mount, an interface, a device, a
+// disk) into one, for display. Its key is the entry's key. Its value lists the entry's settings other than defaults.
 func ByEntry(diffs []Difference) []Difference {
 	var all []Difference
-	at := map[string]int{} // of an entry that came or went, in all
+	at := map[string]int{} // index in all of an entry that was added or removed
 	for _, d := range diffs {
 		entry, _ := entryKey(d.Key)
 		if i, ok := at[entry]; ok && entry != "" {
@@ -26,14 +26,15 @@ func ByEntry(diffs []Difference) []Difference {
 func oldValue(d Difference) string { return d.Old }
 func newValue(d Difference) string { return d.New }
 
-// entryKey parts the key of a difference into that of its entry of a list, and the field in it.
+// entryKey splits the key of a difference into the key of its list entry and the field within it. Both are "" if the
+// key belongs to no entry.
 func entryKey(key string) (entry, field string) {
 	group, rest, _ := strings.Cut(key, ".")
 	i := -1
 	switch group {
-	case "io", "net": // their names have no dots, their fields may
+	case "io", "net": // entry names have no dots, fields may
 		i = strings.IndexByte(rest, '.')
-	case "mounts", "devices", "scratch": // paths have dots, their fields not
+	case "mounts", "devices", "scratch": // paths may have dots, fields have none
 		i = strings.LastIndexByte(rest, '.')
 	}
 	if i < 0 {
@@ -42,7 +43,8 @@ func entryKey(key string) (entry, field string) {
 	return group + "." + rest[:i], rest[i+1:]
 }
 
-// isWhole reports whether an entry came or went: a field that every entry of its kind has is among the differences.
+// isWhole reports whether an entry was added or removed: then a field that every such entry has is among the
+// differences.
 func isWhole(diffs []Difference, entry string) bool {
 	group, _, _ := strings.Cut(entry, ".")
 	always := map[string]string{"io": "name", "net": "mode", "mounts": "target", "devices": "path", "scratch": "target"}[group]
@@ -54,7 +56,7 @@ func isWhole(diffs []Difference, entry string) bool {
 	return false
 }
 
-// summary is what an entry asks for, without its own name and the defaults; "" if the entry is not there.
+// summary returns the settings of an entry, without its name and the defaults; "" if the entry is not there.
 func summary(diffs []Difference, entry string, value func(Difference) string) string {
 	group, _, _ := strings.Cut(entry, ".")
 	var words []string
@@ -67,7 +69,7 @@ func summary(diffs []Difference, entry string, value func(Difference) string) st
 		}
 		there = true
 		switch group + "." + field {
-		case "io.name", "net.name", "mounts.target", "devices.path", "scratch.target": // the entry's key says it
+		case "io.name", "net.name", "mounts.target", "devices.path", "scratch.target": // already in the entry's key
 		case "net.mode", "mounts.source":
 			words = append([]string{v}, words...)
 		case "io.device", "io.path", "io.filesystem", "scratch.size":
@@ -89,7 +91,7 @@ func summary(diffs []Difference, entry string, value func(Difference) string) st
 	return strings.Join(words, ", ")
 }
 
-// defaultOf is the value that Defaults gives a field that is not asked for.
+// defaultOf returns the value that Defaults gives a field that is not set.
 func defaultOf(group, field string) string {
 	return map[string]string{
 		"net.mac": AutoMAC, "mounts.gateway": defaultGateway, "mounts.map": defaultMap, "devices.access": defaultAccess,

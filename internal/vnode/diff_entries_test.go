@@ -6,7 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestByEntry wants one line for each entry that came or went, without its defaults, and the keys of one that changed.
+// TestByEntry expects one line for each entry that was added or removed, without its defaults, and one line per key of
+// an entry that changed.
 func TestByEntry(t *testing.T) {
 	t.Parallel()
 	n := &Node{Name: "a", Image: Image{Kind: HostImage}, Memory: Memory{Max: 1 << 30}}
@@ -50,7 +51,7 @@ func TestByEntry(t *testing.T) {
 	}
 }
 
-// without is the node without its last mount.
+// without returns the node without its last mount.
 func without(n *Node) *Node {
 	c := *n
 	c.Mounts = n.Mounts[:1]

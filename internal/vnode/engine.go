@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// ModelKeys are the numbers of a disk's cost model, in the kernel's order (Documentation/admin-guide/cgroup-v2.rst,
-// io.cost.model): bytes a second, and operations of 4 KiB a second in sequence and at random, of reads and of writes.
+// ModelKeys returns the numbers of a disk's cost model, in the kernel's order (Documentation/admin-guide/cgroup-v2.rst,
+// io.cost.model): for reads, then for writes, the bytes per second and the 4 KiB operations per second, sequential and
+// random.
 func ModelKeys() []string {
 	return []string{"rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "wrandiops"}
 }
@@ -40,7 +41,7 @@ func ParseModel(s string) (string, error) {
 	return strings.Join(words, " "), nil
 }
 
-// checkEngines holds an entry's engine to what it needs.
+// checkEngines checks that an entry's engine and model fit its other keys.
 func checkEngines(r *report, n *Node) {
 	for i, e := range n.IO {
 		at := fmt.Sprintf("io[%d]", i)

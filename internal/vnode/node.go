@@ -1,11 +1,11 @@
-// Package vnode holds what a virtual node is: its types, units, defaults and validation. It uses the standard
-// library only and does no I/O.
+// Package vnode defines a virtual node: its types, units, defaults and validation. It uses the standard library only
+// and does no I/O.
 //
-// The json tags are the keys of the spec; the doc tags are the descriptions in its JSON Schema; the allowed and range
-// tags are what Validate and the schema let through.
+// The json tags are the keys of the spec. The doc tags are the descriptions in its JSON Schema. The allowed and range
+// tags are the values that Validate and the schema accept.
 package vnode
 
-// Node is a node as its user describes it (the spec). Zero values mean: not asked for.
+// Node is a node as its user describes it (the spec). Zero values mean not set.
 type Node struct {
 	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
 	Image         Image     `json:"image" doc:"the read-only root: host | oci:NAME | oci-layout:DIR | dir:PATH | file:PATH"`
@@ -29,7 +29,7 @@ type Node struct {
 	UserNamespace *bool     `json:"user_namespace,omitempty" doc:"whether the node has ids of its own; false is weaker and shown"`
 }
 
-// UserNS reports whether the node gets a user namespace: yes, unless its spec says no.
+// UserNS reports whether the node gets a user namespace. It does unless its spec says no.
 func (n *Node) UserNS() bool { return n.UserNamespace == nil || *n.UserNamespace }
 
 // Host returns the node's host name.
@@ -40,7 +40,7 @@ func (n *Node) Host() string {
 	return n.Name
 }
 
-// Class is a node's standing when resources are short.
+// Class decides a node's priority when resources are short.
 type Class string
 
 // The classes.
@@ -96,17 +96,17 @@ type IO struct {
 	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
 }
 
-// Engine is what shares a disk out by weight.
+// Engine is the mechanism that shares a disk by weight.
 type Engine string
 
-// The engines. The zero value means: the one that the disk has already.
+// The engines. The zero value means the one that the disk already has.
 const (
 	BFQ       Engine = "bfq"
 	BFQStrict Engine = "bfq-strict" // BFQ with one request at a time in the disk
 	IOCost    Engine = "iocost"
 )
 
-// Known reports whether there is such an engine.
+// Known reports whether e is one of the engines.
 func (e Engine) Known() bool { return e.IsBFQ() || e == IOCost }
 
 // IsBFQ reports whether the engine is the I/O scheduler BFQ, strict or not.
@@ -149,29 +149,29 @@ type Network struct {
 	Priority Priority `json:"priority,omitempty" doc:"of what it sends, where it waits at the host's adapter; default: batch low, storage high" allowed:"low|normal|high"`
 }
 
-// Priority is which packets go first where a queue of the host's adapter is full.
+// Priority orders packets in a full queue of the host's adapter.
 type Priority string
 
-// The priorities. The zero value means: the class's.
+// The priorities. The zero value means the class's priority.
 const (
 	Low    Priority = "low"
 	Normal Priority = "normal"
 	High   Priority = "high"
 )
 
-// Route is one route: to a prefix by a neighbour.
+// Route is a route to a prefix through a neighbour.
 type Route struct {
 	To  string `json:"to" doc:"prefix, for example 198.51.100.0/24"`
 	Via string `json:"via" doc:"address of the neighbour"`
 }
 
-// NetRate limits the two directions of an interface, as the node sees them.
+// NetRate limits the two directions of an interface, as seen from the node.
 type NetRate struct {
 	TX BitRate `json:"tx,omitempty" doc:"most bits per second that it sends, for example 1Gbit/s"`
 	RX BitRate `json:"rx,omitempty" doc:"most bits per second that it receives"`
 }
 
-// Device is a device of the host (a path alone in the spec, or these keys).
+// Device is a device of the host. The spec gives its path alone, or these keys.
 type Device struct {
 	Path   string `json:"path" doc:"the device's path on the host; with * and ?: all that match when the node starts, at least one"`
 	As     string `json:"as,omitempty" doc:"its path inside; default: the same"`
@@ -179,7 +179,7 @@ type Device struct {
 	Unsafe bool   `json:"unsafe,omitempty" doc:"give it although no node should have it (the host's memory, a mounted disk); ls and show say so"`
 }
 
-// Mount makes a folder or file of the host visible inside.
+// Mount makes a folder or file of the host visible in the node.
 type Mount struct {
 	Source   string `json:"source" doc:"path on the host"`
 	Target   string `json:"target" doc:"path inside"`
@@ -203,13 +203,13 @@ type Scratch struct {
 	Pool   string `json:"pool,omitempty" doc:"volume group or folder it is made in"`
 }
 
-// Delta says where a node's writes to its root go.
+// Delta configures where a node's writes to its root go.
 type Delta struct {
 	Size Bytes  `json:"size,omitempty" doc:"most bytes of it"`
 	In   string `json:"in,omitempty" doc:"disk (kept until berth rm) or memory (gone when the node stops, counted as its memory)" allowed:"disk|memory"`
 }
 
-// Where deltas live. The zero value means disk.
+// The places of a delta. The zero value means disk.
 const (
 	OnDisk   = "disk"
 	InMemory = "memory"

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Pattern returns the regular expression that the text of a unit, list or image matches, for the JSON Schema; "" for
-// other types. It is a little wider than the parser, which also knows bounds.
+// Pattern returns the regular expression for the text of a unit, list or image, for the JSON Schema; "" for other
+// types. It accepts a little more than the parser, which also checks bounds.
 func Pattern(t reflect.Type) string {
 	const number = `[0-9]+(\.[0-9]+)?`
 	switch t {

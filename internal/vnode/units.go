@@ -33,7 +33,7 @@ var (
 	bitUnits = []unit{{"Tbit/s", 1e12}, {"Gbit/s", 1e9}, {"Mbit/s", 1e6}, {"kbit/s", 1e3}, {"bit/s", 1}}
 )
 
-// byteUnits are the units of sizes as written; "KB" is accepted for "kB".
+// byteUnits returns the units of sizes as written. "KB" is accepted for "kB".
 func byteUnits() []unit {
 	return append(slices.Concat(binary, decimal), unit{"KB", 1e3}, unit{"B", 1})
 }
@@ -47,7 +47,7 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(v), nil
 }
 
-// ParseRate reads a speed in bytes per second. It is above 0: 0 in a Node means no limit.
+// ParseRate reads a speed in bytes per second. It refuses 0, which in a Node means no limit.
 func ParseRate(s string) (Rate, error) {
 	body, ok := strings.CutSuffix(s, "/s")
 	if !ok {
@@ -63,7 +63,7 @@ func ParseRate(s string) (Rate, error) {
 	return Rate(v), nil
 }
 
-// ParseBitRate reads a speed in bits per second. It is above 0: 0 in a Node means no limit.
+// ParseBitRate reads a speed in bits per second. It refuses 0, which in a Node means no limit.
 func ParseBitRate(s string) (BitRate, error) {
 	v, err := parseUnit(s, bitUnits, false)
 	if err == nil && v == 0 {
@@ -89,10 +89,10 @@ func ParseCores(s string) (Cores, error) {
 	return Cores(m), nil
 }
 
-// errNotAbove0 refuses a rate of 0, which would read as "no limit".
+// errNotAbove0 is the error for a rate of 0, which a Node would read as "no limit".
 var errNotAbove0 = errors.New("it must be above 0")
 
-// parseUnit reads NUMBER UNIT with no space between; bare says whether the unit may be missing.
+// parseUnit reads a number and its unit with no space between. bare allows the unit to be missing.
 func parseUnit(s string, units []unit, bare bool) (int64, error) {
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/")
 	name := s[len(digits):]
@@ -129,8 +129,8 @@ func parseUnit(s string, units []unit, bare bool) (int64, error) {
 	return int64(v), nil
 }
 
-// isPlainNumber reports whether s is digits with at most one point between them: no sign, exponent, hexadecimal or
-// digit separator, which strconv would take.
+// isPlainNumber reports whether s is digits with at most one point between them. It excludes forms that strconv
+// accepts: sign, exponent, hexadecimal and digit separators.
 func isPlainNumber(s string) bool {
 	whole, frac, point := strings.Cut(s, ".")
 	return isDigits(whole) && (!point || isDigits(frac))
@@ -148,16 +148,16 @@ func unitNames(units []unit) string {
 	return strings.Join(names, ", ")
 }
 
-// String writes the value exactly, in the form that is read.
+// String writes the value exactly, in the form that the parser reads.
 func (b Bytes) String() string { return format(int64(b), slices.Concat(binary, decimal), "") }
 
-// String writes the value exactly, in the form that is read.
+// String writes the value exactly, in the form that the parser reads.
 func (r Rate) String() string { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
 
-// String writes the value exactly, in the form that is read.
+// String writes the value exactly, in the form that the parser reads.
 func (r BitRate) String() string { return format(int64(r), bitUnits, "bit/s") }
 
-// String writes the value exactly, in the form that is read.
+// String writes the value exactly, in the form that the parser reads.
 func (c Cores) String() string { return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) }
 
 // format writes v exactly: in the largest unit that divides it, else as a bare number with the base unit.
@@ -171,28 +171,28 @@ func format(v int64, units []unit, base string) string {
 	return strconv.FormatInt(v/size, 10) + best
 }
 
-// MarshalText writes what String does.
+// MarshalText returns the text of String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// MarshalText writes what String does.
+// MarshalText returns the text of String.
 func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MarshalText writes what String does.
+// MarshalText returns the text of String.
 func (r BitRate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MarshalText writes what String does.
+// MarshalText returns the text of String.
 func (c Cores) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// UnmarshalText reads what ParseBytes does.
+// UnmarshalText reads the text with ParseBytes.
 func (b *Bytes) UnmarshalText(t []byte) (err error) { *b, err = ParseBytes(string(t)); return }
 
-// UnmarshalText reads what ParseRate does.
+// UnmarshalText reads the text with ParseRate.
 func (r *Rate) UnmarshalText(t []byte) (err error) { *r, err = ParseRate(string(t)); return }
 
-// UnmarshalText reads what ParseBitRate does.
+// UnmarshalText reads the text with ParseBitRate.
 func (r *BitRate) UnmarshalText(t []byte) (err error) { *r, err = ParseBitRate(string(t)); return }
 
-// UnmarshalText reads what ParseCores does.
+// UnmarshalText reads the text with ParseCores.
 func (c *Cores) UnmarshalText(t []byte) (err error) { *c, err = ParseCores(string(t)); return }
 
 // ParseImage reads an image's name.
@@ -213,14 +213,14 @@ func ParseImage(s string) (Image, error) {
 	return Image{}, &ImageError{Text: s}
 }
 
-// ImageError is the error of a text that names no kind of image. Who knows which images there are can say what was meant.
+// ImageError is the error for a text that names no kind of image. A caller that knows the stored images can add a hint.
 type ImageError struct{ Text string }
 
 func (e *ImageError) Error() string {
 	return strconv.Quote(e.Text) + " is not an image: host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH"
 }
 
-// String writes the value exactly, in the form that is read.
+// String writes the value exactly, in the form that the parser reads.
 func (i Image) String() string {
 	if i.Kind == HostImage || i.Kind == "" {
 		return string(i.Kind)
@@ -228,8 +228,8 @@ func (i Image) String() string {
 	return string(i.Kind) + ":" + i.Ref
 }
 
-// MarshalText writes what String does.
+// MarshalText returns the text of String.
 func (i Image) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// UnmarshalText reads what ParseImage does.
+// UnmarshalText reads the text with ParseImage.
 func (i *Image) UnmarshalText(t []byte) (err error) { *i, err = ParseImage(string(t)); return }

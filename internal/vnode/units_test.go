@@ -89,7 +89,7 @@ func TestParseUnits(t *testing.T) {
 	}
 }
 
-// roundTrip checks that text of a value reads back as the value.
+// roundTrip checks that a value's text is read as the same value.
 func roundTrip[T interface {
 	comparable
 	encoding.TextMarshaler
@@ -111,7 +111,7 @@ func roundTrip[T interface {
 	})
 }
 
-// rounded are numbers like those that people write: few digits, then zeros of either kind.
+// rounded draws numbers as people write them: few digits, then decimal or binary zeros.
 func rounded() *rapid.Generator[int64] {
 	return rapid.OneOf(
 		rapid.Int64Range(1, math.MaxInt64),

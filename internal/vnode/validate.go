@@ -8,21 +8,22 @@ import (
 	"unicode/utf8"
 )
 
-// Problem is one thing that is wrong with a spec.
+// Problem is one mistake in a spec.
 type Problem struct {
-	Field string // where, in the spec's own keys: "network[0].mac"
+	Field string // the field in the spec's keys: "network[0].mac"
 	Msg   string // what is wrong and what is allowed
 	Check string // name of the check that found it
 
-	// RestsOn are other fields whose values the problem follows from: while one of them is wrong itself, this is none yet.
+	// RestsOn lists other fields that the problem depends on. If one of them has a problem itself, this problem is
+	// dropped.
 	RestsOn []string
 }
 
-// String is one line: the field, then what is wrong.
+// String returns one line: the field, then the message.
 func (p Problem) String() string { return p.Field + ": " + p.Msg }
 
-// Validate returns everything that is wrong with a node as far as the spec alone can tell, in no particular order;
-// nothing if it is sound. What depends on the host (does the disk exist, are two paths one disk) is the planner's.
+// Validate returns all problems of a node that the spec alone shows, in no particular order; none if it is valid. The
+// planner checks what depends on the host (does the disk exist, are two paths one disk).
 func Validate(n *Node) []Problem {
 	n = withDefaults(n)
 	r := &report{}
@@ -33,8 +34,8 @@ func Validate(n *Node) []Problem {
 	return r.own()
 }
 
-// own returns the problems without those that follow from another one, so that one mistake gives one problem: a field has
-// one at most, and a problem that rests on a field that is wrong itself is left out.
+// own returns the problems without those that follow from others, so that one mistake gives one problem: at most one
+// per field, and none whose RestsOn has a problem itself.
 func (r *report) own() []Problem {
 	var own []Problem
 	told := map[string]bool{}
@@ -51,7 +52,7 @@ func (r *report) own() []Problem {
 	return own
 }
 
-// Within reports whether a field is outer or in it: network[0].address[1] is in network[0].address and in network[0].
+// Within reports whether field is outer or inside it: network[0].address[1] is in network[0].address and in network[0].
 func Within(field, outer string) bool {
 	rest, ok := strings.CutPrefix(field, outer)
 	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')
@@ -62,8 +63,7 @@ type check struct {
 	run  func(*report, *Node)
 }
 
-// checks is the list of all checks. Each looks at one thing and is silent about what it does not look at, so that
-// one mistake gives one problem.
+// checks returns all checks. Each checks one thing and ignores all others, so that one mistake gives one problem.
 func checks() []check {
 	return []check{
 		{"text", checkText},
@@ -99,14 +99,14 @@ func checks() []check {
 type report struct {
 	check     string
 	problems  []Problem
-	unreached map[string]bool // interfaces and families of which a neighbour was told that is out of reach
+	unreached map[string]bool // interfaces and address families with an unreachable neighbour reported
 }
 
 func (r *report) bad(field, format string, a ...any) {
 	r.problems = append(r.problems, Problem{Field: field, Msg: fmt.Sprintf(format, a...), Check: r.check})
 }
 
-// badIf is bad about something that follows from what other fields say.
+// badIf is bad for a problem that depends on other fields.
 func (r *report) badIf(restsOn []string, field, format string, a ...any) {
 	r.bad(field, format, a...)
 	r.problems[len(r.problems)-1].RestsOn = restsOn
@@ -114,7 +114,7 @@ func (r *report) badIf(restsOn []string, field, format string, a ...any) {
 
 const nameRule = "lower-case letters, digits and '-', a letter or digit first and last, at most %d"
 
-// isName reports whether s is a name of Berth's own: of a node, an io entry, an interface inside.
+// isName reports whether s is a name by Berth's rules: of a node, an io entry, an interface in the node.
 func isName(s string, longest int) bool {
 	if s == "" || len(s) > longest || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -129,7 +129,7 @@ func isName(s string, longest int) bool {
 
 const longestName = 48
 
-// CheckName says what is wrong with a name of Berth's own, as of a node or of a MAC pool; nil if nothing is.
+// CheckName returns an error if a name, for example of a node or a MAC pool, breaks Berth's rules.
 func CheckName(name string) error {
 	if !isName(name, longestName) {
 		return fmt.Errorf("%q is not a name: "+nameRule, name, longestName)
@@ -146,7 +146,7 @@ func checkName(r *report, n *Node) {
 	}
 }
 
-// checkHostname holds host names to RFC 1123, and to the 64 bytes of Linux's uts namespace.
+// checkHostname checks a host name against RFC 1123 and the 64 bytes of Linux's UTS namespace.
 func checkHostname(r *report, n *Node) {
 	const longest = 64
 	bad := len(n.Hostname) > longest
@@ -212,7 +212,7 @@ func checkDelta(r *report, n *Node) {
 	}
 }
 
-// leastBytes is the least that a limit or volume can be: a smaller one is a forgotten unit, and no process fits in it.
+// leastBytes is the smallest limit or volume. Anything smaller is a forgotten unit, and no process fits in it.
 const leastBytes = 1 << 20
 
 func checkLeast(r *report, field string, b Bytes) {
@@ -221,7 +221,7 @@ func checkLeast(r *report, field string, b Bytes) {
 	}
 }
 
-// or joins what is allowed for a sentence: "a, b or c".
+// or joins the allowed values for a message: "a, b or c".
 func or(list []string) string {
 	if len(list) < 2 {
 		return strings.Join(list, "")

@@ -22,7 +22,8 @@ func checkPath(r *report, field, p string) bool {
 	return false
 }
 
-// checkTarget requires a path where something can be mounted in a node: not its root, nor what Berth mounts itself.
+// checkTarget requires a path at which something can be mounted in a node: not its root, and nothing that Berth mounts
+// itself.
 func checkTarget(r *report, field, p string) {
 	if !checkPath(r, field, p) {
 		return
@@ -37,7 +38,7 @@ func checkTarget(r *report, field, p string) {
 	}
 }
 
-// isBelow reports whether p is dir or something in it.
+// isBelow reports whether p is dir or below it.
 func isBelow(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -72,7 +73,7 @@ func checkIO(r *report, n *Node) {
 	}
 }
 
-// checkIOUnique compares names and text; that two paths lead to one disk only the host can tell.
+// checkIOUnique compares names and paths as text. Only the host can tell that two paths lead to one disk.
 func checkIOUnique(r *report, n *Node) {
 	first := firstUse{}
 	for i, e := range n.IO {
@@ -84,10 +85,10 @@ func checkIOUnique(r *report, n *Node) {
 	}
 }
 
-// firstUse remembers where a value of each kind was first used.
+// firstUse maps a value of each kind to the field that used it first.
 type firstUse map[[2]string]string
 
-// check reports a value that was used before. Empty values are never used.
+// check reports a value that was used before. It ignores empty values.
 func (f firstUse) check(r *report, kind, field, value string) {
 	if value == "" {
 		return
@@ -99,7 +100,7 @@ func (f firstUse) check(r *report, kind, field, value string) {
 	f[[2]string{kind, value}] = field
 }
 
-// standardDevices are the entries of /dev that every node has.
+// standardDevices returns the entries of /dev that every node has.
 func standardDevices() []string {
 	return []string{
 		"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx",

@@ -10,7 +10,7 @@ import (
 
 func netField(i int, key string) string { return join(fmt.Sprintf("network[%d]", i), key) }
 
-// longestIfname is the kernel's IFNAMSIZ less its NUL.
+// longestIfname is the kernel's IFNAMSIZ minus its NUL.
 const longestIfname = 15
 
 func checkNetworkMode(r *report, n *Node) {
@@ -29,7 +29,7 @@ func checkNetworkMode(r *report, n *Node) {
 	}
 }
 
-// checkNone holds mode none, which says "only loopback" aloud, to saying nothing else.
+// checkNone checks that mode none, which means only loopback, is used alone and without other keys.
 func checkNone(r *report, n *Node, i int) {
 	w := n.Network[i]
 	if len(n.Network) > 1 {
@@ -60,7 +60,7 @@ func checkNone(r *report, n *Node, i int) {
 	switch {
 	case len(given) == 1:
 		r.bad(netField(i, given[0]), "not allowed: mode none is only loopback and takes no other key")
-	case len(given) > 1: // then it is rather the mode that is wrong
+	case len(given) > 1: // then the mode is more likely the mistake
 		r.bad(netField(i, "mode"), "none is only loopback and takes no other key: here are %s", strings.Join(given, ", "))
 	}
 }
@@ -71,7 +71,7 @@ func isIfname(s string) bool {
 		!strings.ContainsFunc(s, unicode.IsSpace)
 }
 
-// checkNetworkNames is narrower than the kernel, so that a name can be part of a key: net.eth0.tx.
+// checkNetworkNames is stricter than the kernel, so that a name can be part of a key: net.eth0.tx.
 func checkNetworkNames(r *report, n *Node) {
 	first := firstUse{}
 	for i, w := range n.Network {
@@ -132,7 +132,7 @@ func checkAddresses(r *report, n *Node) {
 	}
 }
 
-// notForHost says why an interface cannot have an address; "" if it can.
+// notForHost returns why an interface cannot have an address; "" if it can.
 func notForHost(p netip.Prefix) string {
 	a := p.Addr()
 	single := p.Bits() >= a.BitLen()-1 // /31 and /32 have no network or broadcast address (RFC 3021)
@@ -160,7 +160,7 @@ func isBroadcast(p netip.Prefix) bool {
 	return !next.IsValid() || !p.Contains(next)
 }
 
-// prefixes returns the sound prefixes of an interface.
+// prefixes returns those addresses of an interface that can be parsed, as prefixes.
 func (w *Network) prefixes() []netip.Prefix {
 	var ps []netip.Prefix
 	for _, a := range w.Address {
@@ -171,8 +171,7 @@ func (w *Network) prefixes() []netip.Prefix {
 	return ps
 }
 
-// checkDHCP leaves IPv4 to the server where it is asked: there is one address, and it says by which neighbour the rest is
-// reached.
+// checkDHCP refuses an IPv4 address or gateway together with dhcp: the DHCP server gives both.
 func checkDHCP(r *report, n *Node) {
 	const not = "not together with dhcp: true, by which the server gives the IPv4 %s"
 	for i, w := range n.Network {
@@ -190,8 +189,8 @@ func checkDHCP(r *report, n *Node) {
 	}
 }
 
-// checkNeighbour requires an address that the interface reaches without a route: link-local, in a prefix of its own, or
-// maybe in the one that it will have by DHCP.
+// checkNeighbour requires an address that the interface reaches without a route: link-local, in one of its prefixes, or
+// any IPv4 address with DHCP, whose prefix is not known yet.
 func checkNeighbour(r *report, at int, field, s string, w *Network) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
@@ -200,7 +199,7 @@ func checkNeighbour(r *report, at int, field, s string, w *Network) (netip.Addr,
 	}
 	restsOn := []string{netField(at, "address"), netField(at, "dhcp"), netField(at, "mode")}
 	prefixes := w.prefixes()
-	reached := a.IsLinkLocalUnicast() || w.DHCP && a.Is4() || len(prefixes) < len(w.Address) // a broken address is told already
+	reached := a.IsLinkLocalUnicast() || w.DHCP && a.Is4() || len(prefixes) < len(w.Address) // a broken address is reported elsewhere
 	for _, p := range prefixes {
 		if p.Addr() == a {
 			r.badIf(restsOn, field, "%s is the interface's own address", a)
@@ -209,7 +208,7 @@ func checkNeighbour(r *report, at int, field, s string, w *Network) (netip.Addr,
 		reached = reached || p.Contains(a)
 	}
 	family := fmt.Sprint(at, len(prefixes) > 0 && a.Is4())
-	if !reached && !r.unreached[family] { // one is enough: the address may be what is wrong
+	if !reached && !r.unreached[family] { // report it once: the interface's address may be the mistake
 		if r.unreached == nil {
 			r.unreached = map[string]bool{}
 		}
@@ -227,7 +226,7 @@ func orNone(list []string) string {
 }
 
 func checkGateways(r *report, n *Node) {
-	first := map[bool]string{} // by "is IPv4": where the default route is
+	first := map[bool]string{} // by "is IPv4": field of the first default route
 	for i := range n.Network {
 		w := &n.Network[i]
 		if w.Gateway == "" {
@@ -272,7 +271,7 @@ func checkRoutes(r *report, n *Node) {
 	}
 }
 
-// checkMTU holds an interface with IPv6 to RFC 8200's least; the kernel takes IPv6 off a smaller one.
+// checkMTU requires RFC 8200's least MTU on an interface with IPv6; with a smaller one the kernel disables IPv6 on it.
 func checkMTU(r *report, n *Node) {
 	const least6 = 1280
 	for i := range n.Network {

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// full returns a sound node that uses every key.
+// full returns a valid node that uses most keys.
 func full() *Node {
 	swap, numa, userns := Bytes(0), 0, true
 	return &Node{

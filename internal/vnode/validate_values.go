@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkValues holds every value to the allowed and range tags of its field, and every number to 0 and more.
+// checkValues checks every value against the allowed and range tags of its field. Numbers without a range must not be
+// negative.
 func checkValues(r *report, n *Node) {
 	walk(reflect.ValueOf(n).Elem(), "", "", func(field string, tag reflect.StructTag, v reflect.Value) {
 		if words := Allowed(tag); len(words) > 0 && v.String() != "" && !slices.Contains(words, v.String()) {
@@ -28,7 +29,7 @@ func checkValues(r *report, n *Node) {
 	})
 }
 
-// Allowed returns the words that a field's tag allows; none if any are.
+// Allowed returns the words that a field's allowed tag lists; none if the field has no such tag.
 func Allowed(tag reflect.StructTag) []string {
 	if words, ok := tag.Lookup("allowed"); ok {
 		return strings.Split(words, "|")
@@ -36,7 +37,7 @@ func Allowed(tag reflect.StructTag) []string {
 	return nil
 }
 
-// Range returns the least and the greatest number that a field's tag allows; ok is false if it has no such tag.
+// Range returns the bounds in a field's range tag; ok is false if it has none.
 func Range(tag reflect.StructTag) (low, high int64, ok bool) {
 	from, to, ok := strings.Cut(tag.Get("range"), "..")
 	if !ok {
@@ -47,8 +48,8 @@ func Range(tag reflect.StructTag) (low, high int64, ok bool) {
 	return low, high, err1 == nil && err2 == nil
 }
 
-// checkText refuses control characters and broken UTF-8 in every text but the command's words, which may hold
-// newlines: they would garble a plan, a log or a mount table.
+// checkText refuses control characters and broken UTF-8 in every text, because they would garble a plan, a log or a
+// mount table. The command's words are exempt: they may have newlines.
 func checkText(r *report, n *Node) {
 	walk(reflect.ValueOf(n).Elem(), "", "", func(field string, _ reflect.StructTag, v reflect.Value) {
 		if v.Kind() != reflect.String || strings.HasPrefix(field, "command[") {
@@ -60,8 +61,8 @@ func checkText(r *report, n *Node) {
 	})
 }
 
-// walk calls visit for every leaf below v: its place in the spec's keys, its tag, its value. Pointers are followed,
-// nil ones skipped; keys of maps come in order.
+// walk calls visit for every leaf below v with its field in the spec's keys, its tag and its value. It follows
+// pointers, skips nil ones, and visits map keys in order.
 func walk(v reflect.Value, field string, tag reflect.StructTag, visit func(string, reflect.StructTag, reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -120,8 +121,8 @@ func checkCPU(r *report, n *Node) {
 
 func checkMemory(r *report, n *Node) {
 	m := n.Memory
-	var more []string // than memory.max
-	var first Bytes   // of them
+	var more []string // keys of limits above memory.max
+	var first Bytes   // value of the first of them
 	for _, f := range []struct {
 		key   string
 		value Bytes
@@ -138,7 +139,7 @@ func checkMemory(r *report, n *Node) {
 	switch {
 	case len(more) == 1:
 		r.badIf([]string{"memory.max"}, more[0], "%s is more than memory.max, which is %s", first, m.Max)
-	case len(more) > 1: // then it is rather memory.max that is wrong
+	case len(more) > 1: // then memory.max is more likely the mistake
 		r.bad("memory.max", "%s is less than %s", m.Max, strings.Join(more, " and "))
 	}
 }

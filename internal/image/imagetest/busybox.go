@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// hostBusybox is where Debian's package busybox-static puts it.
+// hostBusybox is the path of Debian's package busybox-static.
 const hostBusybox = "/bin/busybox"
 
 // inittab boots to a point where a test can see it (the file /run/booted), then waits; SIGUSR1 halts it (busybox init:
@@ -34,7 +34,7 @@ func Busybox(t testing.TB) string {
 	return OCIArchive(t, BusyboxImage(t))
 }
 
-// BusyboxImage is the image of Busybox, for tests that add layers to it or write it in another form.
+// BusyboxImage returns the image of Busybox, for tests that add layers to it or write it in another form.
 func BusyboxImage(t testing.TB) Image {
 	t.Helper()
 	return Image{
@@ -103,7 +103,7 @@ func busyboxEntries(t testing.TB) []Entry {
 	return entries
 }
 
-// busybox returns the host's busybox and the paths of its applets; the test is skipped without one that runs alone.
+// busybox returns the host's busybox and the paths of its applets. It skips the test if there is no static busybox.
 func busybox(t testing.TB) (binary []byte, applets []string) {
 	t.Helper()
 	binary, err := os.ReadFile(hostBusybox)

@@ -40,7 +40,7 @@ type Config struct {
 	StopSignal string   `json:",omitempty"`
 }
 
-// Image is what archives and layouts are made of: layers as plain tar streams, lowest first.
+// Image is the content of an archive or layout: layers as plain tar streams, lowest first.
 type Image struct {
 	Arch   string // GOARCH name; "" is amd64
 	Config Config
@@ -91,13 +91,13 @@ func Gzip(t testing.TB, plain []byte) []byte {
 	return buf.Bytes()
 }
 
-// Digest is the sha256 digest of data in the form of the OCI image specification.
+// Digest returns the sha256 digest of data in the form of the OCI image specification.
 func Digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// configJSON is the image's configuration blob; it is the same in both kinds of archive.
+// configJSON returns the image's configuration blob, which is the same in both kinds of archive.
 func (i Image) configJSON(t testing.TB) []byte {
 	diffs := []string{}
 	for _, l := range i.Layers {
@@ -116,8 +116,8 @@ func (i Image) arch() string {
 	return i.Arch
 }
 
-// OCILayout writes images as one OCI image layout (an index of several when there are several) and returns its folder.
-// Layers are gzip-compressed.
+// OCILayout writes images as one OCI image layout (an index if there are several) and returns its folder. It compresses
+// layers with gzip.
 func OCILayout(t testing.TB, images ...Image) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,7 +165,7 @@ func DockerArchive(t testing.TB, tag string, i Image) string {
 	return DockerArchives(t, map[string]Image{tag: i})
 }
 
-// DockerArchives is DockerArchive of several images by their tags, in the order of these.
+// DockerArchives is DockerArchive for several images by tag. The archive has them sorted by tag.
 func DockerArchives(t testing.TB, images map[string]Image) string {
 	t.Helper()
 	var entries []Entry
