@@ -112,7 +112,8 @@ if apply would change something, and 0 if not.`,
 	return a.jsonFlag(c)
 }
 
-// printProposal writes what apply would do. Folders of the node are written short; a kind stands at its first step.
+// printProposal writes what apply would do. It abbreviates the node's own folders as LIB and RUN, and writes the kind of
+// a step only if the step before has another kind.
 func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 	fmt.Fprintf(w, "%s: %s\n", p.Node, p.Summary())
 	for _, g := range p.Gone {
@@ -153,10 +154,10 @@ func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 
 func specFlag(c *cobra.Command, file *string) {
 	c.Flags().StringVarP(file, "file", "f", "", "the spec, a YAML `FILE`; - is standard input")
-	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails for a flag that is not there
+	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails only for an unknown flag
 }
 
-// specsAndBerth reads the file that -f names, and opens the place where nodes are kept.
+// specsAndBerth reads the specs of the file that -f names, and opens the Berth that keeps the nodes.
 func (a *app) specsAndBerth(ctx context.Context, file string) ([]*vnode.Node, *node.Berth, error) {
 	if file == "" {
 		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")

@@ -7,8 +7,8 @@ import (
 	"berth/internal/node"
 )
 
-// attended opens the nodes for a command that reads: where their keeper was killed it is started again, and that is said
-// beside the data.
+// attended opens the Berth for a command that only reads. If the keeper was killed, attended starts it again and says so
+// on standard error.
 func (a *app) attended(ctx context.Context) (*node.Berth, error) {
 	b, err := a.open()
 	if err != nil {

@@ -79,7 +79,7 @@ func (a *app) benchDisk(cmd *cobra.Command, f *benchFlags) error {
 		o.Size = int64(size)
 	}
 	if o.Dir == "" && o.Device == "" {
-		o.Dir = "/var/tmp" // on a disk, where /tmp may be in memory
+		o.Dir = "/var/tmp" // on a disk; /tmp may be in memory
 	}
 	if o.Dir != "" {
 		if o.Dir, err = filepath.Abs(o.Dir); err != nil {
@@ -111,13 +111,13 @@ func (a *app) benchDisk(cmd *cobra.Command, f *benchFlags) error {
 	return errors.Join(a.writeReport(report, f.jsonFile), err)
 }
 
-// printer is a report that prints itself in two forms.
+// printer is a report that prints itself as text and as JSON.
 type printer interface {
 	Text(io.Writer) error
 	JSON(io.Writer) error
 }
 
-// writeReport prints the table, and the JSON where it was asked for.
+// writeReport prints the table and writes the JSON to jsonFile, if one is given. With jsonFile "-" it prints only the JSON.
 func (a *app) writeReport(r printer, jsonFile string) error {
 	if jsonFile == "-" {
 		return r.JSON(a.Out)

@@ -44,7 +44,7 @@ hours of the day: the verdict is undecided, unless both were run with
 	return a.jsonFlag(c)
 }
 
-// readStudy reads what berth bench wrote.
+// readStudy reads the study in a report that berth bench wrote.
 func readStudy(path string) (*bench.Study, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -78,9 +78,9 @@ the disk of --device; it is put back, also after a kill.`,
 	return c
 }
 
-// row decides what is measured.
+// row returns the row to measure, and takes flags that were not given from the report of --from.
 func (f *explainFlags) row(name string) (bench.Row, error) {
-	f.Quick = true // its defaults: many short trials
+	f.Quick = true // for its defaults: many short trials
 	if f.size != "" {
 		size, err := vnode.ParseBytes(f.size)
 		if err != nil {
@@ -120,7 +120,7 @@ func (f *explainFlags) row(name string) (bench.Row, error) {
 	return j.Row, nil
 }
 
-// keep sets what was not given.
+// keep sets *v to found if *v was not given.
 func keep[T comparable](v *T, found T) {
 	var zero T
 	if *v == zero {
@@ -166,7 +166,7 @@ func (a *app) benchExplain(cmd *cobra.Command, f *explainFlags, name string) (er
 	return errors.Join(a.writeReport(report, f.jsonFile), err)
 }
 
-// explaining is what a run needs: the nodes, the cgroups, the arms in them.
+// explaining holds the nodes, cgroups and arms of one run, and how to remove them.
 type explaining struct {
 	b      *node.Berth
 	f      *explainFlags
@@ -204,7 +204,7 @@ func (x *explaining) prepare(ctx context.Context, row bench.Row) error {
 	if err := x.keep(x.lineup.Groups(t, groups, os.Getpid())); err != nil {
 		return err
 	}
-	if err := x.keep(x.lineup.Settings(t)); err != nil { // the last: it holds the scheduler of all arms
+	if err := x.keep(x.lineup.Settings(t)); err != nil { // last: it fixes the scheduler for all arms
 		return err
 	}
 	x.arms = x.lineup.AsItIs(bench.Arms{Host: bench.Host, Node: inNode, Null: bench.Host})
@@ -218,7 +218,7 @@ func (x *explaining) keep(undo func() error, err error) error {
 	return err
 }
 
-// node makes a node and returns its arm. variant is added to its name.
+// node makes a node, appends variant to its name, and returns its arm.
 func (x *explaining) node(ctx context.Context, n *vnode.Node, variant string, unfiltered bool) (bench.Arm, error) {
 	n.Name += variant
 	n.Hostname = ""
@@ -238,7 +238,7 @@ func (x *explaining) node(ctx context.Context, n *vnode.Node, variant string, un
 	return arm, nil
 }
 
-// nodes adds the nodes that differ in one ingredient. One that this host cannot make is named in the report.
+// nodes adds the nodes that differ in one ingredient. The report names those that this host cannot make.
 func (x *explaining) nodes(ctx context.Context, t bench.Trying) error {
 	fresh := func() *vnode.Node { return node.BenchNode(x.f.Dir, x.f.Device, x.f.DestroyData) }
 	if t.Wants("seccomp") {
@@ -255,7 +255,7 @@ func (x *explaining) nodes(ctx context.Context, t bench.Trying) error {
 	if err != nil {
 		return err
 	}
-	// A root of its own on an overlay, where image host has links and mounts.
+	// plain gives a node a root folder on an overlay; image host has links and mounts instead.
 	plain := func(n *vnode.Node) *vnode.Node {
 		n.Image = vnode.Image{Kind: vnode.DirImage, Ref: root}
 		n.Mounts = append(n.Mounts, vnode.Mount{Source: "/usr", Target: "/usr", ReadOnly: true, Map: vnode.Identity})
@@ -274,7 +274,7 @@ func (x *explaining) nodes(ctx context.Context, t bench.Trying) error {
 	return ctx.Err()
 }
 
-// noUserNS adds a node on the plain root, and one that lacks a user namespace beside, which image host refuses to.
+// noUserNS adds two nodes on the plain root: one with and one without a user namespace. Image host refuses the latter.
 func (x *explaining) noUserNS(ctx context.Context, with, without *vnode.Node) error {
 	rooted, err := x.node(ctx, with, "-plain", false)
 	if err != nil {
@@ -291,7 +291,7 @@ func (x *explaining) noUserNS(ctx context.Context, with, without *vnode.Node) er
 	return nil
 }
 
-// plainRoot makes a root of links into /usr.
+// plainRoot makes a root folder for nodes, with links into /usr.
 func (x *explaining) plainRoot() (string, error) {
 	dir, err := os.MkdirTemp("", "berth-root-")
 	if err != nil {
@@ -304,7 +304,7 @@ func (x *explaining) plainRoot() (string, error) {
 	return dir, nil
 }
 
-// linkUsr makes the links that a root has whose programs are all in /usr.
+// linkUsr makes the host's links into /usr (/bin, /lib and so on) in dir, and the folders that a root needs.
 func linkUsr(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
@@ -324,7 +324,7 @@ func linkUsr(dir string) error {
 	return nil
 }
 
-// overlay adds a node whose data is a file of its own on its overlay, where that is on the disk that is measured.
+// overlay adds a node that measures a file on its own overlay. It fails if the overlay is not on the measured disk.
 func (x *explaining) overlay(ctx context.Context, n *vnode.Node) error {
 	if x.f.Dir == "" {
 		return errors.New("a device is measured, no file")

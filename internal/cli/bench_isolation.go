@@ -83,7 +83,7 @@ func (a *app) benchIsolation(cmd *cobra.Command, f *isolationFlags) error {
 		o.Size = int64(size)
 	}
 	if f.on == "" && o.Device == "" {
-		f.on = "/var/tmp" // on a disk, where /tmp may be in memory
+		f.on = "/var/tmp" // on a disk; /tmp may be in memory
 	}
 	if f.on != "" {
 		dir, err := filepath.Abs(f.on)

@@ -73,7 +73,7 @@ measured and marks it partial.`,
 	return c
 }
 
-// serve is the peer.
+// serve runs the peer until it is interrupted.
 func (a *app) serve(cmd *cobra.Command, f *netFlags) error {
 	if f.Port == 0 {
 		f.Port = bench.DefaultPort
@@ -122,7 +122,7 @@ func (a *app) benchNet(cmd *cobra.Command, f *netFlags) (err error) {
 	return errors.Join(a.writeReport(report, f.jsonFile), err)
 }
 
-// parse reads the networks that are to be measured.
+// parse returns the networks to measure.
 func (f *netFlags) parse() ([]vnode.Network, error) {
 	f.OwnPeer = f.peer == ""
 	if f.OwnPeer && f.networks == nil {
@@ -154,7 +154,7 @@ func (f *netFlags) parse() ([]vnode.Network, error) {
 	return all, nil
 }
 
-// netSet is what a run needs: the nodes, and without a peer elsewhere one of its own.
+// netSet holds the nodes of one run; one of them is the peer unless --peer names another machine.
 type netSet struct {
 	b    *node.Berth
 	f    *netFlags
@@ -168,7 +168,7 @@ func (s *netSet) close() {
 	}
 }
 
-// make makes the nodes. What it has made is close's to remove, also when it fails.
+// make makes the nodes. Call close afterwards, also if make fails.
 func (s *netSet) make(ctx context.Context, networks []vnode.Network) error {
 	at := subnets{}
 	if s.f.OwnPeer {
@@ -211,8 +211,8 @@ func (s *netSet) node(ctx context.Context, spec *vnode.Node) (bench.Arm, error) 
 	return run, nil
 }
 
-// ownPeer makes a node that is the peer. The host reaches it by a pair of links, which stands for a wire and which a
-// macvlan is made on too; nodes of mode bridge reach it by the host-only bridge.
+// ownPeer makes the node that is the peer. The host reaches it through a pair of virtual links, which stands for a wire;
+// macvlans use the host's end as their parent. Nodes of mode bridge reach the peer through the host-only bridge.
 func (s *netSet) ownPeer(ctx context.Context, networks []vnode.Network) (subnets, error) {
 	at, err := freeSubnets()
 	if err != nil {
@@ -230,10 +230,10 @@ func (s *netSet) ownPeer(ctx context.Context, networks []vnode.Network) (subnets
 	return at, s.b.BenchCable(spec.Name, cableName(), "cable0", at.direct(1), at.direct(2))
 }
 
-// cableName is the host's end of the pair of links to a peer on this machine.
+// cableName returns the name of the host's end of the pair of links to a peer on this machine.
 func cableName() string { return fmt.Sprintf("berth-p%d", os.Getpid()) }
 
-// subnets are two networks for a measurement within this machine, of the block that is set aside for benchmarks
+// subnets are two /24 networks for a measurement within this machine, from the block reserved for benchmarks
 // (198.18.0.0/15, RFC 2544).
 type subnets struct{ third byte }
 
@@ -251,7 +251,7 @@ func freeSubnets() (subnets, error) {
 	if err != nil {
 		return subnets{}, fmt.Errorf("list the host's addresses: %w", err)
 	}
-	first := byte(time.Now().UnixNano() / int64(time.Microsecond)) // so that two runs hardly choose the same
+	first := byte(time.Now().UnixNano() / int64(time.Microsecond)) // two runs rarely choose the same
 	for i := range 256 {
 		s := subnets{first + byte(i)}
 		taken := slices.ContainsFunc(addrs, func(a net.Addr) bool {
@@ -265,7 +265,7 @@ func freeSubnets() (subnets, error) {
 	return subnets{}, refuse.Busyf("this host has addresses in all of 198.18.0.0/15, which a peer of its own needs")
 }
 
-// benchCPUCmd is what an arm runs around iperf3.
+// benchCPUCmd is the hidden command that an arm runs around iperf3.
 func (a *app) benchCPUCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "cpu -- CMD ARG…", Hidden: true, Short: "run CMD and count what the machine's CPUs did meanwhile",
@@ -277,7 +277,7 @@ func (a *app) benchCPUCmd() *cobra.Command {
 	}
 }
 
-// benchPingCmd is what an arm runs for round trips.
+// benchPingCmd is the hidden command that an arm runs for round trips.
 func (a *app) benchPingCmd() *cobra.Command {
 	var run, warm time.Duration
 	c := &cobra.Command{

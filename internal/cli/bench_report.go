@@ -16,7 +16,7 @@ import (
 	"berth/internal/report"
 )
 
-// reportFiles are the flags that say where the forms of a report go.
+// reportFiles are the flags that name the files of a report.
 type reportFiles struct{ html, csv string }
 
 func (f *reportFiles) add(c *cobra.Command) {
@@ -68,13 +68,13 @@ func (a *app) readReport(file string) (*report.Report, error) {
 	return r, nil
 }
 
-// plainName is the name of a file without its folder and what says its format.
+// plainName returns the name of a file without folder, .gz and extension.
 func plainName(file string) string {
 	name := strings.TrimSuffix(filepath.Base(file), ".gz")
 	return strings.TrimSuffix(name, filepath.Ext(name))
 }
 
-// showReport prints the text, unless standard output was asked for something else, and writes the files.
+// showReport writes the files, and prints the text unless a file is standard output.
 func (a *app) showReport(r *report.Report, f reportFiles) error {
 	if f.html == "-" && f.csv == "-" {
 		return refuse.Invalidf("--html - and --csv -: there is one standard output")
@@ -86,7 +86,7 @@ func (a *app) showReport(r *report.Report, f reportFiles) error {
 		if form.file == "" {
 			continue
 		}
-		var b bytes.Buffer // first: a page that cannot be made must not empty the file of the last one
+		var b bytes.Buffer // buffered: a failure must not truncate an older report
 		if err := form.write(&b); err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ device that is not given with --destroy-data, is written to.`,
 // outputs are the files of a run.
 type outputs struct{ dir, json, journal string }
 
-// outputs decides where the files go; it makes the folder.
+// outputs decides where the files go, and makes the folder of the report.
 func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 	if at := f.resume; at != "" {
 		if fi, err := os.Stat(at); err == nil && fi.IsDir() {
@@ -101,7 +101,7 @@ func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 	}
 	switch f.jsonFile {
 	case "":
-	case "-": // a journal all the same: a temporary one, for which there is no resuming
+	case "-": // the journal is temporary: such a run cannot be resumed
 		tmp, err := os.MkdirTemp("", "berth-bench-")
 		return outputs{json: "-", journal: filepath.Join(tmp, "journal.jsonl")}, err
 	default:
@@ -117,7 +117,7 @@ func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 	return outputs{dir: dir, journal: filepath.Join(dir, "journal.jsonl")}, nil
 }
 
-// check refuses what does not go together.
+// check refuses a call without experiments, and --resume with flags or experiments that would change the run.
 func (f *studyFlags) check(cmd *cobra.Command) error {
 	if f.resume == "" {
 		if len(f.Names) == 0 {
@@ -173,7 +173,7 @@ func (a *app) benchRun(cmd *cobra.Command, f *studyFlags) error {
 	return errors.Join(a.writeStudy(study, out), err)
 }
 
-// complete reads what was given as text, and makes folders absolute: a resumed run may stand elsewhere.
+// complete parses --size, and makes folders absolute: a resumed run may have another working directory.
 func (f *studyFlags) complete() error {
 	if f.size != "" {
 		size, err := vnode.ParseBytes(f.size)
@@ -192,7 +192,7 @@ func (f *studyFlags) complete() error {
 	return nil
 }
 
-// discard removes what a run that measured nothing leaves; a journal to go on with stays.
+// discard removes the journal and empty folders. The journal of a resumed run stays.
 func (o outputs) discard(resumed bool) error {
 	if resumed {
 		return nil
@@ -210,7 +210,7 @@ func (o outputs) discard(resumed bool) error {
 	return err
 }
 
-// lab is what experiments are measured in: nodes of this Berth.
+// lab returns the functions by which experiments make nodes and networks of this Berth.
 func (a *app) lab() (bench.Lab, error) {
 	b, err := a.open()
 	if err != nil {
@@ -246,7 +246,7 @@ func (a *app) lab() (bench.Lab, error) {
 	return lab, nil
 }
 
-// benchArm is BenchArm with the type that package bench wants.
+// benchArm is b.BenchArm with the result type that package bench wants.
 func benchArm(ctx context.Context, b *node.Berth, n *vnode.Node) (bench.Arm, func(), error) {
 	run, done, err := b.BenchArm(ctx, n)
 	return run, done, err
@@ -277,7 +277,7 @@ func (a *app) writeStudy(s *bench.Study, out outputs) error {
 	return errors.Join(errs...)
 }
 
-// writeOnlyJSON writes the JSON; a run that is complete needs no journal any more.
+// writeOnlyJSON writes the JSON. It removes the journal of a complete run, which cannot be resumed.
 func (a *app) writeOnlyJSON(s *bench.Study, out outputs) error {
 	var err error
 	if out.json == "-" {

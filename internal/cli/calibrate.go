@@ -12,7 +12,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// calibrateFlags are those of berth doctor that measure a disk.
+// calibrateFlags are the flags of berth doctor that measure a disk.
 type calibrateFlags struct {
 	place          string
 	write, destroy bool

@@ -11,7 +11,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// words is what a shell offers for an argument.
+// words returns what a shell offers for an argument (cobra's ValidArgsFunction).
 type words func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
 func (a *app) completionCmd() *cobra.Command {
@@ -33,12 +33,12 @@ its place.`,
 			case "fish":
 				return cmd.Root().GenFishCompletion(a.Out, true)
 			}
-			return errors.ErrUnsupported // Args let no other through
+			return errors.ErrUnsupported // not reached: Args refuses other shells
 		},
 	}
 }
 
-// nodeNames offers the nodes that are not named yet: at most that many, 0: any number.
+// nodeNames offers the nodes that the command line does not name yet. most is the largest number of names; 0: no bound.
 func (a *app) nodeNames(most int) words {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -62,7 +62,7 @@ func (a *app) nodeNames(most int) words {
 	}
 }
 
-// imageNames offers the images of the store, with something before their names.
+// imageNames offers the images of the store, with prefix before each name.
 func (a *app) imageNames(prefix string) words {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		b, err := a.open()
@@ -83,7 +83,7 @@ func (a *app) imageNames(prefix string) words {
 	}
 }
 
-// imageRefs offers what --image takes.
+// imageRefs offers values of --image.
 func (a *app) imageRefs(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if kind, _, ok := strings.Cut(typed, ":"); ok && kind != string(vnode.OCIImage) {
 		return nil, cobra.ShellCompDirectiveDefault // a path
@@ -92,7 +92,7 @@ func (a *app) imageRefs(cmd *cobra.Command, _ []string, typed string) ([]string,
 	return append([]string{"host", "dir:", "oci-layout:"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
-// setKeys offers the nodes, then the keys of the node that was named.
+// setKeys offers the nodes, then the keys of the node that the first argument names.
 func (a *app) setKeys(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return a.nodeNames(1)(cmd, args, typed)

@@ -85,7 +85,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	}
 }
 
-// TestSpecIsDocumented wants each key of a spec on its page and in the example of all of them, and each limit on its page.
+// TestSpecIsDocumented checks that spec.md and full.yaml name each key of a spec, and limits.md each limit.
 func TestSpecIsDocumented(t *testing.T) {
 	keys := jsonKeys(reflect.TypeFor[vnode.Node]())
 	for _, file := range []string{"spec.md", "../examples/full.yaml"} {

@@ -67,11 +67,11 @@ name, on the device or folder given; only with --destroy-data the device itself.
 	return a.jsonFlag(c)
 }
 
-// connections are the nodes that have lost what they were connected to.
+// connections returns a failed check for each running node that lost a connection.
 func connections(ctx context.Context, b *node.Berth) []host.Check {
 	troubled, err := b.Troubled(ctx)
 	if err != nil {
-		return nil // who may not read the nodes is told of the host alone
+		return nil // without permission to read the nodes, report on the host alone
 	}
 	var all []host.Check
 	for _, s := range troubled {
@@ -84,7 +84,7 @@ func connections(ctx context.Context, b *node.Berth) []host.Check {
 	return all
 }
 
-// tryRuntimes tells which runtimes there are, whether each works, and what is known against it.
+// tryRuntimes returns every known runtime: whether it is installed, whether it works, and which known escapes it has.
 func tryRuntimes(ctx context.Context, b *node.Berth) []host.Runtime {
 	results := map[string]oci.Result{}
 	if c, err := b.Runtime(ctx); err == nil {

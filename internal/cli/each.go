@@ -2,8 +2,8 @@ package cli
 
 import "berth/internal/refuse"
 
-// each does something with every name, goes on after a failure, and returns the failures together. The exit code is the
-// first failure's.
+// each calls do with every name, goes on after a failure, and joins the failures. The exit code is that of the first
+// failure.
 func each(names []string, do func(string) error) error {
 	var all []error
 	for _, n := range names {

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// habits are the commands of other engines (podman, docker, incus, lxc), and what does that in Berth. A key is the
-// command's path below berth. Each "berth …" in an answer is a command line that exists: TestHabits.
+// habits maps commands of other engines (podman, docker, incus, lxc) to the way of Berth. A key is the command's path
+// below berth. TestHabits checks that each "berth …" in an answer is a valid command line.
 func habits() map[string]string {
 	const (
 		lists   = "berth ls lists nodes"
@@ -56,7 +56,7 @@ func habits() map[string]string {
 	}
 }
 
-// flagHabits are flags of other engines' commands, and what does that here: by command, then by flag.
+// flagHabits maps flags of other engines to the way of Berth, by command, then by flag.
 func flagHabits() map[string]map[string]string {
 	const (
 		env = "write it into the command: -- env KEY=VALUE CMD"
@@ -81,7 +81,7 @@ func flagHabits() map[string]map[string]string {
 	}
 }
 
-// below is a command's path without the program's name.
+// below returns a command's path without the program's name.
 func below(c *cobra.Command) string {
 	_, path, _ := strings.Cut(c.CommandPath(), " ")
 	return path

@@ -11,11 +11,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commandLine is a command line of Berth's in a sentence.
+// commandLine matches a command line of Berth in a sentence.
 var commandLine = regexp.MustCompile(`\bberth( [a-z-][^;,:]*)`)
 
-// TestHabits wants each command of another engine to be refused with command lines of Berth's that exist: the command,
-// and its flags.
+// TestHabits checks that the answers to commands of other engines name existing commands and flags of Berth.
 func TestHabits(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, text string, atLeast int) {
@@ -83,7 +82,7 @@ func TestHabits(t *testing.T) {
 	}
 }
 
-// TestForeignCommandsAreAnswered lists the commands that users of other engines type first.
+// TestForeignCommandsAreAnswered checks the commands that users of other engines type first.
 func TestForeignCommandsAreAnswered(t *testing.T) {
 	t.Parallel()
 	for name := range strings.FieldsSeq("ps pull inspect kill cp create attach stats launch list info delete restart images rmi build config network") {
@@ -93,7 +92,7 @@ func TestForeignCommandsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestHabitsAreNotOffered wants shells to complete Berth's commands alone.
+// TestHabitsAreNotOffered checks that shells complete only Berth's own commands.
 func TestHabitsAreNotOffered(t *testing.T) {
 	t.Parallel()
 	_, out, _ := MainOf(t, cobra.ShellCompNoDescRequestCmd, "p")

@@ -18,7 +18,7 @@ func groups() []group {
 	return []group{{"life", "The life of a node"}, {"look", "Looking at nodes"}, {"host", "This host"}}
 }
 
-// under puts commands under a heading.
+// under puts commands under the heading id.
 func under(id string, all ...*cobra.Command) []*cobra.Command {
 	for _, c := range all {
 		c.GroupID = id
@@ -26,7 +26,7 @@ func under(id string, all ...*cobra.Command) []*cobra.Command {
 	return all
 }
 
-// writeHelp writes all about a command, at most [helpWidth] columns wide.
+// writeHelp writes the help of a command, at most [helpWidth] columns wide.
 func writeHelp(w io.Writer, c *cobra.Command) {
 	about := c.Long
 	if about == "" {
@@ -77,7 +77,7 @@ func writeCommands(w io.Writer, c *cobra.Command) {
 	list("Commands", "")
 }
 
-// helpCmd is "berth help COMMAND": the same as --help, but for a command that is not there it fails.
+// helpCmd is "berth help COMMAND". It does the same as --help, but fails for an unknown command.
 func helpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "tell more about a command", Args: cobra.ArbitraryArgs,
@@ -94,7 +94,8 @@ func helpCmd() *cobra.Command {
 	}
 }
 
-// checkArgs makes a wrong number of arguments, or an unknown subcommand, exit code 2 like any wrong usage.
+// checkArgs makes a command and its subcommands exit with code 2 (wrong usage) for a wrong number of arguments or an
+// unknown subcommand.
 func checkArgs(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		checkArgs(sub)
@@ -124,7 +125,7 @@ func checkArgs(c *cobra.Command) {
 	}
 }
 
-// printError writes an error for people: each of its lines begins with the program's name.
+// printError writes an error for people. Each line begins with the program's name.
 func printError(w io.Writer, err error) {
 	text := strings.ReplaceAll(err.Error(), context.Canceled.Error(), "interrupted")
 	for line := range strings.SplitSeq(text, "\n") {

@@ -27,7 +27,7 @@ func eachCommand(c *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-// TestHelpFitsATerminal wants each command's help to fit 80 columns, with a usage, an example and its flags.
+// TestHelpFitsATerminal checks that each command's help fits 80 columns and has a usage, an example and its flags.
 func TestHelpFitsATerminal(t *testing.T) {
 	eachCommand(cli.NewRoot(), func(c *cobra.Command) {
 		args := append(strings.Fields(c.CommandPath())[1:], "--help")
@@ -48,7 +48,7 @@ func TestHelpFitsATerminal(t *testing.T) {
 	})
 }
 
-// TestWrongUsage wants exit code 2 (125 of run and exec), one sentence, and where to read more.
+// TestWrongUsage checks that wrong usage gives exit code 2 (125 for run and exec), one sentence, and where to read more.
 func TestWrongUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args string

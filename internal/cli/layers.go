@@ -8,7 +8,7 @@ import (
 	"berth/internal/block"
 )
 
-// layers prints what lies under a device or folder, and where rates and weights act.
+// layers prints the block devices under a device or folder, and on which of them rates and weights act.
 func (a *app) layers(path string) error {
 	find := block.LayersUnder
 	if fi, err := os.Stat(path); err == nil && fi.Mode()&os.ModeDevice != 0 {

@@ -9,7 +9,7 @@ import (
 	"berth/internal/cgroup"
 )
 
-// printLimits prints each limit as asked for, as read back, and by what it is honoured; remarks follow.
+// printLimits prints each limit as asked for, as read back, and what honours it. Notes follow the table.
 func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
 	if len(limits) == 0 {
 		return nil
@@ -31,11 +31,11 @@ func printLimits(out io.Writer, width int, limits []cgroup.Shown) error {
 	return nil
 }
 
-// leastColumn is the room that the first column of a table has at least.
+// leastColumn is the least width of the first column of a table.
 const leastColumn = 16
 
-// printRows prints a table. Where a line would be wider than width (0: never), a cell of the first column that is too long
-// for that stands in a line of its own above the others.
+// printRows prints a table. If it would be wider than width (0: no bound), the first column shrinks, and a first cell
+// that is too long for it is printed on a line of its own above the other cells.
 func printRows(out io.Writer, width int, rows [][]string) error {
 	const gap = 2
 	widest := make([]int, len(rows[0]))
@@ -68,7 +68,7 @@ func printRows(out io.Writer, width int, rows [][]string) error {
 	return err
 }
 
-// heldBack says what a node was kept from by its limits since it started; "" if nothing.
+// heldBack says how often and how long the limits held a node back since it started; "" if they did not.
 func heldBack(u *cgroup.Usage) string {
 	if u == nil {
 		return ""

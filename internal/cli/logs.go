@@ -22,7 +22,7 @@ command the terminal.`,
 				return err
 			}
 			out := a.Out
-			if columns(out) == 0 { // a file or a program gets what the node wrote, byte by byte
+			if columns(out) == 0 { // not a terminal: pass on the node's bytes unchanged
 				out = raw(out)
 			}
 			return b.Logs(cmd.Context(), args[0], out, lines, follow)

@@ -84,8 +84,8 @@ func printList(out io.Writer, all []node.Status, protected []node.Protected) err
 	return nil
 }
 
-// exitText says how a node's process 1 ended. The kernel ends an init that calls reboot(2) in its PID namespace by SIGINT
-// where it powered off or halted, by SIGHUP where it wants to come again (pid_namespaces(7)).
+// exitText says how a node's process 1 ended. If an init calls reboot(2) in its PID namespace, the kernel ends it: by
+// SIGINT for power off and halt, by SIGHUP for a restart (pid_namespaces(7)).
 func exitText(s *node.Status) string {
 	if s.InitKind != "" && !s.Exit.OOM {
 		switch s.Exit.Signal {
@@ -101,7 +101,7 @@ func exitText(s *node.Status) string {
 	return s.Exit.String()
 }
 
-// clock writes the time of day, with the date where the other time is of another day, or both are not of today.
+// clock writes the time of day of t, with the date unless t and other are both of today.
 func clock(t, other time.Time) string {
 	const day = "2006-01-02"
 	t, other, now := t.Local(), other.Local(), time.Now()
@@ -229,7 +229,7 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	row("held back", heldBack(d.Usage))
 	for _, l := range d.Links {
 		text := []string{l.Mode, l.MAC}
-		if l.MTU != 0 { // known while it runs, or given
+		if l.MTU != 0 { // known if the node runs or the spec gives it
 			text = append(text, fmt.Sprintf("mtu %d", l.MTU))
 		}
 		text = append(text, l.Address...)
@@ -254,7 +254,7 @@ func printDetail(out io.Writer, width int, d *node.Detail) error {
 	return printLimits(out, width, d.Limits)
 }
 
-// spoofText says what an interface may send; "" if that is nothing to tell.
+// spoofText describes the spoof check of an interface; "" for a stopped node whose interface has one.
 func spoofText(d *node.SpoofDetail, running bool) string {
 	switch {
 	case !d.Refused:
@@ -267,7 +267,7 @@ func spoofText(d *node.SpoofDetail, running bool) string {
 	return "spoof check " + d.Program
 }
 
-// leased says how long an address by DHCP lasts.
+// leased says from which server a DHCP address comes and when its lease ends.
 func leased(l *node.LeaseDetail) string {
 	text := "by DHCP"
 	if l.Server != "" {
@@ -279,7 +279,7 @@ func leased(l *node.LeaseDetail) string {
 	return text + " until " + l.Ends.Format("2006-01-02 15:04:05")
 }
 
-// used says what a node uses now; "" if it does not run.
+// used says what a running node uses; "" if u is nil.
 func used(u *cgroup.Usage) string {
 	if u == nil {
 		return ""
@@ -297,7 +297,7 @@ func used(u *cgroup.Usage) string {
 	return strings.Join(all, ", ")
 }
 
-// restartsBefore is what stateText does not say: a node that runs well now was restarted before.
+// restartsBefore says how often a node was restarted, unless stateText says so already.
 func restartsBefore(s *node.Status) string {
 	if s.Restarting || s.State == node.Running && time.Since(s.Started) < node.RanWell {
 		return ""

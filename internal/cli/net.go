@@ -72,7 +72,7 @@ ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 	return a.jsonFlag(c)
 }
 
-// exporter is what writes a format; nil if there is none of that name.
+// exporter returns the function that writes format; nil for an unknown format.
 func exporter(format string) func(io.Writer, []node.NetRow) error {
 	switch format {
 	case "csv":
@@ -87,7 +87,7 @@ func exporter(format string) func(io.Writer, []node.NetRow) error {
 
 func exportCSV(out io.Writer, rows []node.NetRow) error {
 	w := csv.NewWriter(out)
-	_ = w.Write([]string{"node", "hostname", "interface", "mode", "parent", "mac", "addresses", "exists"}) // Error tells
+	_ = w.Write([]string{"node", "hostname", "interface", "mode", "parent", "mac", "addresses", "exists"}) // w.Error reports failures
 	for _, r := range rows {
 		_ = w.Write([]string{r.Node, r.Hostname, r.Interface, r.Mode, r.Parent, r.MAC, strings.Join(r.Address, " "), word(r.Exists, "yes", "no")})
 	}
@@ -95,8 +95,8 @@ func exportCSV(out io.Writer, rows []node.NetRow) error {
 	return w.Error()
 }
 
-// leases yields the rows that a DHCP server can use, each with a host name of its own: only one interface of a node has
-// the node's.
+// leases calls use for each row that has a MAC, with a unique host name: the first interface of a node gets the node's
+// host name, the others append their own name.
 func leases(rows []node.NetRow, use func(r node.NetRow, name string, v4, v6 netip.Addr) error) error {
 	seen := map[string]bool{}
 	for _, r := range rows {

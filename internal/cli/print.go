@@ -10,10 +10,10 @@ import (
 	"golang.org/x/term"
 )
 
-// helpWidth is how wide help texts are: a terminal's usual width.
+// helpWidth is the width of help texts: the usual width of a terminal.
 const helpWidth = 80
 
-// columns is how wide a line written to w may be: the terminal's width, or 0, without bound, where w is none.
+// columns returns the width of the terminal that w writes to; 0, which means no bound, if w is no terminal.
 func columns(w io.Writer) int {
 	f, ok := raw(w).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -26,8 +26,8 @@ func columns(w io.Writer) int {
 	return n
 }
 
-// wrap writes head and text as one line, broken at spaces where it would be longer than width (0: never); what follows
-// the first line begins in column indent. A word that is too long by itself stays whole, so that it can be copied.
+// wrap writes head and text as one line, and breaks it at spaces if it is longer than width (0: no bound). Later lines
+// begin in column indent. A word that is too long stays whole, so that it can be copied.
 func wrap(w io.Writer, width, indent int, head, text string) {
 	var b strings.Builder
 	b.WriteString(head)
@@ -49,10 +49,10 @@ func wrap(w io.Writer, width, indent int, head, text string) {
 	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 }
 
-// note is a remark on something that has a key.
+// note is a remark on the limit, device or step that key names.
 type note struct{ key, text string }
 
-// printNotes writes remarks, each text once, with the keys that it is about. A text may hold several, parted by "; ".
+// printNotes writes each remark once, after the keys that it is about. A text may hold several remarks, separated by "; ".
 func printNotes(w io.Writer, width int, notes []note) {
 	var order []string
 	keys := map[string][]string{}

@@ -152,7 +152,7 @@ func TestOutcomeAndSetArePrinted(t *testing.T) {
 	golden(t, "apply-set.txt", b.String())
 }
 
-// TestRowsFit wants a table as narrow as it may be, and a first cell that is too long for that above its line.
+// TestRowsFit checks that a table fits its width, and that a first cell that is too long stands above its line.
 func TestRowsFit(t *testing.T) {
 	rows := [][]string{{"LIMIT", "ASKED", "BY"}, {"io.a-long-name-of-a-disk.read.rate", "200MB/s", "io.max"}, {"pids", "5", ""}}
 	for width, want := range map[int]string{
@@ -171,7 +171,7 @@ func TestRowsFit(t *testing.T) {
 	}
 }
 
-// TestErrorsAreSentences wants the program's name before each line, and each error of several on a line.
+// TestErrorsAreSentences checks that each error has its own line and each line begins with the program's name.
 func TestErrorsAreSentences(t *testing.T) {
 	var b bytes.Buffer
 	printError(&b, refuse.Join([]error{refuse.NotFoundf("no node a; berth ls lists the nodes"), errors.New("b: a\nc: d")}))

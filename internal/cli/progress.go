@@ -8,13 +8,13 @@ import (
 	"golang.org/x/term"
 )
 
-// onTerminal reports whether progress would be seen by a person.
+// onTerminal reports whether standard error is a terminal, so that a person sees progress.
 func (a *app) onTerminal() bool {
 	f, ok := a.Err.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// byteProgress shows how far a copy is, on a terminal only. done ends the line.
+// byteProgress shows how far a copy is, on a terminal only. done erases the line.
 func (a *app) byteProgress(what string) (progress func(done, total int64), done func()) {
 	if !a.onTerminal() {
 		return nil, func() {}

@@ -1,4 +1,4 @@
-// Package cli is Berth's command line: one file a command, text for people and JSON for programs.
+// Package cli is Berth's command line. Each command prints text for people, and JSON for programs.
 //
 // Rules of output: data goes to stdout, everything else to stderr; progress only to a terminal; no colour.
 package cli
@@ -23,7 +23,7 @@ import (
 	"berth/internal/vnode"
 )
 
-// Version is the version of this berth, set when it is built.
+// Version is the version of Berth, set when it is built.
 var Version = "devel"
 
 // Streams are what a command reads and writes.
@@ -32,7 +32,7 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// app is what the commands share: the streams, the persistent flags, and the exit code that a node's command gave.
+// app holds what the commands share: the streams, the persistent flags, and the exit code.
 type app struct {
 	Streams
 	root string
@@ -40,7 +40,7 @@ type app struct {
 	code int // exit code of a node's own command (run, exec), or of plan --detailed-exitcode
 }
 
-// exit codes of run and exec when Berth itself fails, as podman has them.
+// ownFailure is the exit code of run and exec when Berth itself fails, as in podman.
 const ownFailure = 125
 
 // Main runs one command line and returns its exit code.
@@ -107,7 +107,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 		SuggestionsMinimumDistance: 2,
 	}
 	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
-	_ = root.MarkPersistentFlagDirname("root") // fails for a flag that is not there
+	_ = root.MarkPersistentFlagDirname("root") // fails only for an unknown flag
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(a.Out, c) })
 	root.SetUsageFunc(func(c *cobra.Command) error { writeUsage(a.Out, c); return nil })
@@ -126,7 +126,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	return root
 }
 
-// jsonFlag gives a command --json.
+// jsonFlag adds the flag --json to a command.
 func (a *app) jsonFlag(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&a.json, "json", false, "print JSON")
 	return c
@@ -175,8 +175,8 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 	return nodes, nil
 }
 
-// readSpec reads a file, but not much more than a spec may have: it may be anything, one without an end too. A pipe
-// that nobody writes to is waited for until ctx ends.
+// readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe to which
+// nobody writes, readSpec waits until ctx ends.
 func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
 	type answer struct {
 		data []byte

@@ -77,7 +77,7 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
 	terminalFlags(fl, &tty, &in)
-	// These fail for flags that are not there.
+	// These fail only for unknown flags.
 	_ = c.MarkFlagFilename("file", "yaml", "yml")
 	_ = c.RegisterFlagCompletionFunc("image", a.imageRefs)
 	return c
@@ -112,7 +112,7 @@ func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.No
 	return n, valid(n)
 }
 
-// valid refuses a node that flags describe wrongly, with all that is wrong.
+// valid returns an error that names all faults of a node that flags describe.
 func valid(n *vnode.Node) error {
 	var all []string
 	for _, p := range vnode.Validate(n) {
@@ -127,7 +127,8 @@ func valid(n *vnode.Node) error {
 	return nil
 }
 
-// flagOf is the flag of berth run by which a key of a spec is given: network[0].address[0] is of --network.
+// flagOf returns the flag of berth run that sets a key of a spec: --network for network[0].address[0]. A key without a
+// flag is returned as it is.
 func flagOf(field string) string {
 	top, _, _ := strings.Cut(field, ".")
 	name, _, _ := strings.Cut(top, "[")
@@ -249,12 +250,13 @@ func terminalFlags(fl *pflag.FlagSet, tty, in *bool) {
 	fl.BoolVarP(in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
 }
 
-// errNoTerminal refuses -t in a pipe: what the command writes would look otherwise, and Ctrl-C would go nowhere.
+// errNoTerminal refuses -t if standard input is no terminal: the command's output would look different, and Ctrl-C would
+// not reach the command.
 func errNoTerminal() error {
 	return refuse.Invalidf("-t: standard input is not a terminal; leave -t out")
 }
 
-// command drops the -- that a command line may begin with: flags end at the first word that is none.
+// command drops a leading "--" from args.
 func command(args []string) []string {
 	if len(args) > 0 && args[0] == "--" {
 		return args[1:]

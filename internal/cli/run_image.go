@@ -12,14 +12,14 @@ import (
 	"berth/internal/vnode"
 )
 
-// imageFlag gives a node the image of --image. args is the command line's rest.
+// imageFlag gives a node the image of --image. args is the rest of the command line.
 func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
 	if f.image == "" {
 		if n.Image.Kind != "" {
 			return nil
 		}
 		const missing = "no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH"
-		if len(args) > 0 && !strings.HasPrefix(args[0], "-") { // run IMAGE CMD, as other engines have it
+		if len(args) > 0 && !strings.HasPrefix(args[0], "-") { // run IMAGE CMD, as in other engines
 			if hint := a.imageHint(args[0], "."); strings.HasPrefix(hint, meant) {
 				return refuse.Invalidf("%s; %s", missing, strings.Replace(hint, meant, meant+"--image ", 1))
 			}
@@ -41,10 +41,10 @@ func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
 	return nil
 }
 
-// meant begins a hint that knows what was meant.
+// meant begins a hint that proposes an image.
 const meant = "did you mean "
 
-// imageHint says what a text that is no image was probably meant to be; dir is where a relative path begins.
+// imageHint says which image an invalid text probably means. A relative path begins at dir.
 func (a *app) imageHint(text, dir string) string {
 	b, err := a.open()
 	if err != nil {

@@ -23,7 +23,7 @@ type topFlags struct {
 	sort     string
 }
 
-// leastInterval keeps a slip of the finger from taking a CPU: what the kernel counts is not much finer either.
+// leastInterval keeps a mistyped interval from taking a whole CPU. The kernel's counters are not much finer either.
 const leastInterval = 100 * time.Millisecond
 
 func (f *topFlags) check() error {
@@ -74,7 +74,7 @@ share/doc/berth/top.md says what needs which kernel.`,
 				err = a.topStream(cmd.Context(), s, f, width)
 			}
 			if errors.Is(err, context.Canceled) {
-				return nil // an interrupt is how it ends
+				return nil // an interrupt is the normal end
 			}
 			return err
 		},
@@ -83,12 +83,12 @@ share/doc/berth/top.md says what needs which kernel.`,
 	c.Flags().IntVarP(&f.samples, "samples", "n", 0, "print `COUNT` samples, one below the other, and end")
 	c.Flags().BoolVar(&f.plain, "plain", false, "print one table below the other, on a terminal too")
 	c.Flags().StringVar(&f.sort, "sort", "cpu", "`BY` cpu, memory, read, write, io, net, pressure or name")
-	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts(), cobra.ShellCompDirectiveNoFileComp)) // fails for a flag that is not there
+	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 	return a.jsonFlag(c)
 }
 
-// topStream prints samples one after the other: tables, or a JSON object a line. The first is printed after an
-// interval, so that each has rates.
+// topStream prints samples one after the other, as tables or as one JSON object per line. It prints the first one after
+// an interval, so that each has rates.
 func (a *app) topStream(ctx context.Context, s *node.Sampler, f topFlags, width int) error {
 	if _, err := s.Sample(ctx); err != nil {
 		return err

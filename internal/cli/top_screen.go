@@ -16,7 +16,7 @@ import (
 	"berth/internal/node"
 )
 
-// What a terminal is told (ECMA-48, and xterm's own 1049: a screen beside the one with the history).
+// Control sequences of a terminal: ECMA-48, and xterm's 1049, which switches to the alternate screen.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -25,19 +25,19 @@ const (
 	restBelow   = "\x1b[J"
 )
 
-// screen is a terminal that is drawn on. What it was before, it is again after close.
+// screen is a terminal that is drawn on. close restores its former mode and content.
 type screen struct {
 	in, out *os.File
 	was     *unix.Termios
 	keys    chan byte
 }
 
-// openScreen takes the terminal: keys come at once and are not shown. Signals still work, so that Ctrl-C ends like kill.
+// openScreen sets the terminal so that keys arrive at once and are not echoed. Ctrl-C still sends SIGINT.
 func openScreen(in *os.File, out io.Writer) (*screen, error) {
-	s := &screen{in: in, out: raw(out).(*os.File), keys: make(chan byte, 64)} // the caller saw that it is a terminal
+	s := &screen{in: in, out: raw(out).(*os.File), keys: make(chan byte, 64)} // the caller checked that it is a terminal
 	var err error
 	if s.was, err = unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS); err != nil {
-		s.was = nil // keys come from elsewhere, or nowhere: the table is drawn all the same
+		s.was = nil // standard input is no terminal: draw the table without keys
 	}
 	if err := s.take(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (s *screen) take() error {
 	return err
 }
 
-// close gives the terminal back.
+// close restores the terminal.
 func (s *screen) close() {
 	_, _ = s.out.WriteString(leaveScreen)
 	if s.was != nil {
@@ -67,7 +67,7 @@ func (s *screen) close() {
 	}
 }
 
-// read hands on what is typed. It ends with the process: nothing wakes a read of a terminal.
+// read passes on typed bytes. It ends with the process, because nothing wakes a blocked read of a terminal.
 func (s *screen) read() {
 	if s.was == nil {
 		return
@@ -85,16 +85,17 @@ func (s *screen) read() {
 	}
 }
 
-// suspend gives the terminal back, stops the program as Ctrl-Z wants it, and takes the terminal again when it goes on.
+// suspend handles Ctrl-Z: it restores the terminal, stops the program, and takes the terminal again when the program
+// continues.
 func (s *screen) suspend() error {
 	s.close()
-	if err := unix.Kill(0, unix.SIGSTOP); err != nil { // the group: a shell waits for all of a pipeline
+	if err := unix.Kill(0, unix.SIGSTOP); err != nil { // the process group: a shell waits for all of a pipeline
 		return fmt.Errorf("stop: %w", err)
 	}
 	return s.take()
 }
 
-// draw shows lines from the top of the screen, in one write: no flicker.
+// draw shows lines from the top of the screen. It writes once, so that the screen does not flicker.
 func (s *screen) draw(lines []string) error {
 	var b bytes.Buffer
 	b.WriteString(toTop)
@@ -118,7 +119,7 @@ func (s *screen) size() (width, height int) {
 	return int(ws.Col), int(ws.Row)
 }
 
-// firstInterval is how soon the first rates are shown.
+// firstInterval is the time until the first rates are shown.
 const firstInterval = 300 * time.Millisecond
 
 // topScreen shows samples on a terminal until somebody quits.
@@ -173,18 +174,18 @@ func (a *app) topScreen(ctx context.Context, s *node.Sampler, f topFlags) error 
 	}
 }
 
-// watch is what berth top shows now.
+// watch is the state of berth top on a terminal.
 type watch struct {
 	*screen
 	view   topView
 	sample *node.Sample
-	escape string // of an arrow's three bytes, those that came
+	escape string // the bytes of an escape sequence read so far
 }
 
 // topKeys are the keys that sort, in the order of topSorts.
 const topKeys = "cmrwinpa"
 
-// key does what a key asks for; it reports whether that is the end.
+// key handles a key, and reports whether it quits.
 func (w *watch) key(k byte) (quit bool) {
 	if k == 0x1b || w.escape != "" {
 		w.arrow(k)
@@ -205,7 +206,7 @@ func (w *watch) key(k byte) (quit bool) {
 	return false
 }
 
-// arrow gathers the bytes of an arrow or page key: ESC [ A, ESC [ 5 ~.
+// arrow collects the bytes of an arrow or page key (ESC [ A, ESC [ 5 ~) and handles the key when it is complete.
 func (w *watch) arrow(k byte) {
 	w.escape += string(rune(k))
 	page := 10

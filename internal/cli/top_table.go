@@ -12,7 +12,7 @@ import (
 	"berth/internal/node"
 )
 
-// topColumn is one column of figures. Where there is no room for all, those of the highest rank go first.
+// topColumn is one column of figures. If the columns do not fit, those of the highest rank are dropped first.
 type topColumn struct {
 	head  string
 	width int // with the space before it
@@ -21,7 +21,7 @@ type topColumn struct {
 	text  func(float64) string
 }
 
-// topColumns are the columns behind the name, in the order in which they are shown.
+// topColumns returns the columns after the name, in the order in which they are shown.
 func topColumns() []topColumn {
 	return []topColumn{
 		{"CPU%", 6, 1, func(u *node.Use) *float64 { return u.CPU }, percentText},
@@ -43,7 +43,7 @@ func topColumns() []topColumn {
 	}
 }
 
-// number is a count as a figure of a column.
+// number converts a count to a figure of a column.
 func number(n *int64) *float64 {
 	if n == nil {
 		return nil
@@ -52,7 +52,7 @@ func number(n *int64) *float64 {
 	return &f
 }
 
-// some is the part of the time that some task waited for a resource.
+// some returns the percentage of time in which at least one task waited for a resource (PSI "some").
 func some(u *node.Use, of func(*node.PressureUse) *node.StallUse) *float64 {
 	if u.Pressure == nil {
 		return nil
@@ -63,7 +63,7 @@ func some(u *node.Use, of func(*node.PressureUse) *node.StallUse) *float64 {
 	return nil
 }
 
-// sum adds up what a node did on all disks or links; nil if that is not known.
+// sum adds up a figure of all disks or links; nil if they are not known.
 func sum[T any](all []T, of func(T) float64) *float64 {
 	if all == nil {
 		return nil
@@ -77,19 +77,19 @@ func sum[T any](all []T, of func(T) float64) *float64 {
 
 // topView is how a sample is shown.
 type topView struct {
-	width   int // columns; 0: as many as it takes
-	height  int // lines; 0: as many as it takes
+	width   int // columns; 0: no bound
+	height  int // lines; 0: no bound
 	sort    string
 	details bool // a line for each disk in use, and for each of several interfaces
-	first   int  // of the nodes, to be shown first
+	first   int  // index of the first node shown
 }
 
-// topSorts are the orders of the table. The greatest is first, of names the smallest.
+// topSorts returns the sort orders of the table. Figures are sorted from the greatest down, names alphabetically.
 func topSorts() []string {
 	return []string{"cpu", "memory", "read", "write", "io", "net", "pressure", "name"}
 }
 
-// topFigure is what a node is sorted by.
+// topFigure returns the figure by which a node is sorted; 0 for the order by name.
 func topFigure(u *node.Use, by string) float64 {
 	value := func(all ...*float64) float64 {
 		total := 0.0
@@ -129,7 +129,7 @@ func sortUses(all []node.Use, by string) {
 	})
 }
 
-// topLines draws a sample.
+// topLines returns the lines of a sample.
 func topLines(s *node.Sample, v topView) []string {
 	sortUses(s.Nodes, v.sort)
 	lines := topHead(s, v)
@@ -165,12 +165,12 @@ func topRow(first string, width int, columns []topColumn, cell func(topColumn) s
 	return b.String()
 }
 
-// kindMark tells a service of the host from a node.
+// kindMark marks a service of the host; "" for a node.
 func kindMark(u *node.Use) string {
 	return word(u.Kind == node.KindService, " (service)", "")
 }
 
-// topHead says what the figures are of.
+// topHead returns the two lines above the table: time and counts, and the figures of the host.
 func topHead(s *node.Sample, v topView) []string {
 	what := count(len(s.Nodes), "node")
 	services := 0
@@ -203,10 +203,10 @@ func topHead(s *node.Sample, v topView) []string {
 	return []string{first, second.String()}
 }
 
-// topNameWidth is the room that a name has at least; longer ones lose their beginning.
+// topNameWidth is the width below which names are not cut in favour of columns. Longer names lose their beginning.
 const topNameWidth = 14
 
-// fitColumns chooses the columns for a width, and how wide names are.
+// fitColumns chooses the columns that fit into width (0: all), and the width of names.
 func fitColumns(all []node.Use, width int) (columns []topColumn, name int) {
 	longest := len("NAME")
 	for i := range all {
@@ -232,7 +232,7 @@ func fitColumns(all []node.Use, width int) (columns []topColumn, name int) {
 	return columns, max(min(longest, width-used()), 1)
 }
 
-// topDetails tells of each disk that a node used, and of its interfaces where there are several.
+// topDetails returns a line for each disk that a node used, and for each interface if there are several.
 func topDetails(u *node.Use) []string {
 	var lines []string
 	for _, d := range u.Disks {
@@ -256,7 +256,7 @@ func topDetails(u *node.Use) []string {
 	return lines
 }
 
-// cutLines makes a drawing fit.
+// cutLines cuts lines to the height and width of v.
 func cutLines(lines []string, v topView) []string {
 	if v.height > 0 && len(lines) > v.height {
 		lines = lines[:v.height]
@@ -273,7 +273,7 @@ func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-utf8.RuneCountInString(s), 0))
 }
 
-// percentText is 0, 0.4, 12, 100 …: three letters, unless it is more than ten CPUs.
+// percentText writes 0, 0.4, 12, 100 …: at most three characters up to 999.
 func percentText(f float64) string {
 	if f >= 0.05 && f < 9.95 {
 		return fmt.Sprintf("%.1f", f)
@@ -283,10 +283,10 @@ func percentText(f float64) string {
 
 func countText(f float64) string { return fmt.Sprintf("%.0f", f) }
 
-// decimalText is a rate in at most five letters: 0, 512, 4.1k, 25.3M, 1.2G.
+// decimalText writes a rate in at most five characters: 0, 512, 4.1k, 25.3M, 1.2G.
 func decimalText(f float64) string { return scaled(f, 1000, []string{"", "k", "M", "G", "T", "P"}) }
 
-// binaryText is a size in at most six: 512, 96Mi, 3.9Gi.
+// binaryText writes a size in at most six characters: 512, 96Mi, 3.9Gi.
 func binaryText(f float64) string { return scaled(f, 1024, []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}) }
 
 func scaled(f float64, base float64, units []string) string {

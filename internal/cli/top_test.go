@@ -18,7 +18,7 @@ import (
 	"berth/internal/node"
 )
 
-// sampleOfThree is a storage node, one of batch, and a protected service.
+// sampleOfThree returns a sample of a storage node, a batch node and a protected service.
 func sampleOfThree() *node.Sample {
 	waits := func(cpu, memory, io float64) *node.PressureUse {
 		return &node.PressureUse{CPU: &node.StallUse{Some: new(cpu)}, Memory: &node.StallUse{Some: new(memory)}, IO: &node.StallUse{Some: new(io)}}
@@ -87,7 +87,7 @@ xrootd (service)                   3.2    -  1.0Gi      -   -   -   -      0    
 	}
 }
 
-// TestTopFits: whatever the figures, no line is wider than the terminal and no figure runs into the one before it.
+// TestTopFits checks that no line is wider than the terminal and no figure touches the one before it.
 func TestTopFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := sampleOfThree()
@@ -119,7 +119,7 @@ func TestTopFits(t *testing.T) {
 	})
 }
 
-// terminal makes a pair of a terminal's two ends.
+// terminal opens both ends of a pseudo-terminal.
 func terminal(t *testing.T) (end, tty *os.File) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -145,7 +145,7 @@ func terminal(t *testing.T) (end, tty *os.File) {
 	return end, tty
 }
 
-// TestTopGivesTheTerminalBack: after q, after an interrupt and when the other end closes, it is as it was.
+// TestTopGivesTheTerminalBack checks that q and an interrupt restore the terminal.
 func TestTopGivesTheTerminalBack(t *testing.T) {
 	for _, how := range []string{"q", "interrupt"} {
 		t.Run(how, func(t *testing.T) {
@@ -200,7 +200,7 @@ func readUntil(t *testing.T, from *os.File, what string) string {
 	return all.String()
 }
 
-// TestTopStreams: a table or an object a sample, as many as asked for.
+// TestTopStreams checks that top prints as many tables or objects as asked for.
 func TestTopStreams(t *testing.T) {
 	var out, stderr bytes.Buffer
 	top := func(args ...string) int {

@@ -13,7 +13,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// unknownCommand refuses a command that is not there: it names what does in Berth what other engines call so, or the
+// unknownCommand refuses an unknown command. It names the way of Berth if other engines have that command, or else the
 // nearest command.
 func unknownCommand(c *cobra.Command, name string) error {
 	if does := habits()[strings.TrimSpace(below(c)+" "+name)]; does != "" {
@@ -31,7 +31,7 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return refuse.Invalidf("there is no command %s %s; see %s --help", c.CommandPath(), name, c.CommandPath())
 }
 
-// flagError says what is wrong with a flag, in place of the library's text.
+// flagError says what is wrong with a flag, in Berth's words instead of the library's.
 func flagError(c *cobra.Command, err error) error {
 	what := err.Error()
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -54,7 +54,7 @@ func flagName(f *pflag.Flag) string {
 	return "--" + f.Name
 }
 
-// wanted says what a flag's value looks like.
+// wanted describes the values that a flag accepts.
 func wanted(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "duration":
@@ -73,7 +73,7 @@ func wanted(f *pflag.Flag) string {
 	return "text"
 }
 
-// noFlag says that a command has no such flag, and which was probably meant.
+// noFlag says that a command has no such flag, and which one was probably meant.
 func noFlag(c *cobra.Command, e *pflag.NotExistError) string {
 	name, shown := e.GetSpecifiedName(), "--"+e.GetSpecifiedName()
 	if e.GetSpecifiedShortnames() != "" {
@@ -99,7 +99,7 @@ func noFlag(c *cobra.Command, e *pflag.NotExistError) string {
 	return what
 }
 
-// argsError says which argument of a command is missing, or which is one too many. check is the command's own check.
+// argsError says which argument of a command is missing or superfluous. check is the command's own check.
 func argsError(c *cobra.Command, args []string, check cobra.PositionalArgs) error {
 	usage := "usage: " + c.UseLine() + "; see " + c.CommandPath() + " --help"
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--" })
@@ -117,7 +117,7 @@ func argsError(c *cobra.Command, args []string, check cobra.PositionalArgs) erro
 	return refuse.Invalidf("%s", usage)
 }
 
-// argument is what a command's usage calls its i-th argument; "" if it names none.
+// argument returns the name of a command's i-th argument in its usage; "" if the usage has none.
 func argument(c *cobra.Command, i int) string {
 	words := slices.DeleteFunc(strings.Fields(c.Use)[1:], func(w string) bool {
 		return strings.HasPrefix(w, "[-") || w == "--"

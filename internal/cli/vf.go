@@ -105,7 +105,7 @@ func linkText(pf sriov.PF) string {
 	return "up"
 }
 
-// adminNote tells what is out of the ordinary.
+// adminNote names the settings of a virtual function that are not the default.
 func adminNote(a sriov.Admin) string {
 	var all []string
 	if !a.SpoofChk {

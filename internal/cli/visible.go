@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// visible writes text to a terminal or file with everything that does not print, but newline and tab, written out as
-// \uXXXX: names, commands, images and logs come from others, and a terminal obeys what it is sent (escape sequences,
-// text that runs backwards). The form is JSON's own, so that JSON stays what it says.
+// visible is a writer that escapes every unprintable character except newline and tab as \uXXXX. Names, commands, images
+// and logs are not trusted, and a terminal obeys escape sequences and bidirectional controls. \uXXXX is JSON's own escape,
+// so JSON keeps its meaning.
 type visible struct {
 	w    io.Writer
-	rest []byte // the begin of a letter of several bytes, whose end comes with the next Write
+	rest []byte // the first bytes of a rune that the next Write completes
 }
 
 // Write implements io.Writer.
@@ -46,7 +46,7 @@ func (v *visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// raw is the writer that a visible one writes to.
+// raw returns the writer below a visible one; any other writer as it is.
 func raw(w io.Writer) io.Writer {
 	if v, ok := w.(*visible); ok {
 		return v.w

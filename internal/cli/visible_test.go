@@ -29,7 +29,7 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// TestVisibleJSON: JSON says the same through it, in whatever pieces it is written.
+// TestVisibleJSON checks that JSON keeps its meaning, in whatever pieces it is written.
 func TestVisibleJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.String().Draw(t, "text")

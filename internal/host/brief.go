@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Brief prints of a report what is not fine: why that matters and the remedy. What is broken, or missing without which no
-// node runs, is printed as Text does, with what was found and what is wanted.
+// Brief prints the checks that are not ok: why each matters, and the remedy. Broken and mandatory ones it prints in full,
+// as Text does.
 func Brief(w io.Writer, checks []Check) error {
 	var b strings.Builder
 	for _, c := range checks {

@@ -9,7 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// disks checks each disk of the host: what can limit it, and what can share it out by weight.
+// disks checks each disk of the host: what can limit it, and what can share it by weight.
 func (d *doctor) disks() []Check {
 	entries, err := os.ReadDir(d.at("/sys/block"))
 	if err != nil {
@@ -24,7 +24,7 @@ func (d *doctor) disks() []Check {
 	return checks
 }
 
-// isDisk reports whether a block device holds data that outlives the memory: no ram disk, and no empty loop device.
+// isDisk reports whether a block device is a disk: not in memory, not removable, and not empty as an unused loop device.
 func (d *doctor) isDisk(name string) bool {
 	for _, prefix := range []string{"ram", "zram", "sr", "fd"} {
 		if strings.HasPrefix(name, prefix) {
@@ -43,15 +43,15 @@ func (d *doctor) diskRates(name string) Check {
 	}
 	if kind, below := d.stacked(name); kind != "" {
 		c.Found += fmt.Sprintf(", on this %s itself", kind)
-		if len(below) > 0 { // the bios that it makes of one carry the group on: they are counted there as well
+		if len(below) > 0 { // the bios that it sends on keep the cgroup, so the disks below count them too
 			c.Found += "; a rate on " + strings.Join(below, ", ") + " counts what gets there of it"
 		}
 	}
 	return c
 }
 
-// diskWeights checks for an engine that shares a disk out by weight: BFQ or io.cost. Both act on requests, so on disks
-// with a queue of their own; dm and md hand bios down to the disks below.
+// diskWeights checks for an engine that shares a disk by weight: BFQ or io.cost. Both act on requests, so only on disks
+// with their own queue; dm and md pass bios down to the disks below.
 func (d *doctor) diskWeights(name string) Check {
 	c := Check{Name: "weights " + name, State: OK, Wanted: "BFQ or io.cost", Why: "shares the disk out by weight (io weight of a spec)"}
 	chosen, all := d.schedulers(name)
@@ -94,8 +94,8 @@ func (d *doctor) diskWeights(name string) Check {
 	return c
 }
 
-// stackedWeights says what becomes of a weight on a device that is made of others: only volumes of LVM that lie straight
-// on disks are proved to hand I/O down under the name of the node.
+// stackedWeights checks weights on a device that is made of others. Only LVM volumes directly on disks are proved to pass
+// I/O down under the cgroup of the node.
 func (d *doctor) stackedWeights(c Check, name, kind string, below []string) Check {
 	c.Found = kind + ": no queue of its own"
 	straight := strings.HasPrefix(d.text("/sys/block/"+name+"/dm/uuid"), "LVM-") && len(below) > 0
@@ -111,8 +111,8 @@ func (d *doctor) stackedWeights(c Check, name, kind string, below []string) Chec
 	return c
 }
 
-// buffered says whose writes through the page cache are: on cgroup v2 the node's, on file systems that tell
-// (SB_I_CGROUPWB); else the kernel's, so that no limit of the node's holds for them.
+// buffered checks whether the kernel charges writes through the page cache to the node: on cgroup v2, on file systems with
+// SB_I_CGROUPWB. Otherwise they count as the kernel's own, and no limit of the node applies to them.
 func (d *doctor) buffered() Check {
 	c := Check{
 		Name: "buffered writes", State: Off, Wanted: "cgroup v2 with io and memory",
@@ -143,7 +143,7 @@ func (d *doctor) buffered() Check {
 	return c
 }
 
-// diskMounts lists where disks are mounted, each once.
+// diskMounts returns one mount of each block device.
 func (d *doctor) diskMounts() []*mountinfo.Info {
 	f, err := os.Open(filepath.Join(d.Proc, "self/mountinfo"))
 	if err != nil {
@@ -165,8 +165,8 @@ func (d *doctor) diskMounts() []*mountinfo.Info {
 	return mounts
 }
 
-// schedulers returns the I/O scheduler in use, the one in brackets, and all that there are. A device that takes bios,
-// as dm and md do, has none.
+// schedulers returns the I/O scheduler in use (the one in brackets) and all that are available. A device that takes bios,
+// such as dm and md, has none.
 func (d *doctor) schedulers(disk string) (chosen, all string) {
 	text := d.text("/sys/block/" + disk + "/queue/scheduler")
 	for f := range strings.FieldsSeq(text) {
@@ -177,7 +177,7 @@ func (d *doctor) schedulers(disk string) (chosen, all string) {
 	return chosen, strings.NewReplacer("[", "", "]", "").Replace(text)
 }
 
-// stacked says what a device is that is made of others, and of which; "" for a disk.
+// stacked returns the kind of a device that is made of others, and the devices below it; "" for a disk.
 func (d *doctor) stacked(name string) (kind string, below []string) {
 	switch {
 	case strings.HasPrefix(name, "dm-"):
@@ -187,14 +187,14 @@ func (d *doctor) stacked(name string) (kind string, below []string) {
 	default:
 		return "", nil
 	}
-	slaves, _ := os.ReadDir(d.at("/sys/block/" + name + "/slaves")) // none: nothing can be said of them
+	slaves, _ := os.ReadDir(d.at("/sys/block/" + name + "/slaves")) // empty if unreadable
 	for _, s := range slaves {
 		below = append(below, s.Name())
 	}
 	return kind, below
 }
 
-// costFile returns the file that switches io.cost on, "" where the kernel lacks it or v2 does not have the disks.
+// costFile returns the file that switches io.cost on; "" if the kernel lacks it or v2 does not control the disks.
 func (d *doctor) costFile() string {
 	if v2 := d.CostTree(d.facts.Cgroups); v2 != "" {
 		return filepath.Join(v2, "io.cost.qos")
@@ -202,7 +202,7 @@ func (d *doctor) costFile() string {
 	return ""
 }
 
-// CostTree returns the mount of the v2 tree where it has io.cost: the kernel has it, and the disks are not v1's. Else "".
+// CostTree returns the mount of the v2 tree if it has io.cost and v1 does not control the disks; else "".
 func (h Host) CostTree(cg Cgroups) string {
 	if cg.Has("blkio") == "" && cg.Has("io") == "v2" && h.exists(filepath.Join(cg.V2, "io.cost.qos")) {
 		return cg.V2
@@ -210,7 +210,7 @@ func (h Host) CostTree(cg Cgroups) string {
 	return ""
 }
 
-// costOn reports whether io.cost is on for the disk with this number: a line "259:0 enable=1 …".
+// costOn reports whether io.cost is on for the disk number: file has a line "259:0 enable=1 …".
 func (d *doctor) costOn(file, number string) bool {
 	for line := range strings.Lines(d.text(file)) {
 		f := strings.Fields(line)
@@ -221,7 +221,7 @@ func (d *doctor) costOn(file, number string) bool {
 	return false
 }
 
-// throttle says by what a disk can be throttled. The root group of v2 has no io.max: any group below it shows it.
+// throttle says what can throttle a disk. The root group of v2 has no io.max, so throttle looks in the groups below it.
 func (d *doctor) throttle() (what string, state State, remedy string) {
 	cg := d.facts.Cgroups
 	const kernel = "# boot a kernel with CONFIG_BLK_DEV_THROTTLING=y"

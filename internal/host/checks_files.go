@@ -58,7 +58,7 @@ func (d *doctor) idmap() Check {
 	return c
 }
 
-// projectQuota checks whether a delta on disk can have a size.
+// projectQuota checks whether the size of a delta on disk can be limited.
 func (d *doctor) projectQuota() Check {
 	fs := d.fileSystem(d.Lib)
 	c := Check{
@@ -109,7 +109,7 @@ func (d *doctor) fileSystem(path string) fsInfo {
 	}
 	best := mounts[0]
 	for _, m := range mounts[1:] {
-		if len(m.Mountpoint) >= len(best.Mountpoint) { // as long: a later mount covers an earlier one
+		if len(m.Mountpoint) >= len(best.Mountpoint) { // equal length: a later mount covers an earlier one
 			best = m
 		}
 	}

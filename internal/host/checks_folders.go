@@ -9,10 +9,10 @@ import (
 	"berth/internal/refuse"
 )
 
-// Little is what the file system of images and deltas should have free at least, bytes.
+// little is the least free space, in bytes, that the file system of images and deltas should have.
 const little = 2 << 30
 
-// space checks the room for images and deltas.
+// space checks the free space for images and deltas.
 func (d *doctor) space() Check {
 	s := d.Space
 	c := Check{
@@ -35,7 +35,7 @@ func (d *doctor) space() Check {
 
 func gib(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
-// folders checks who else may get into Berth's folders: layers hold set-id programs of images, live folders the sockets.
+// folders checks that only root can enter or write to Berth's folders: layers hold set-id programs, live folders sockets.
 func (d *doctor) folders() Check {
 	c := Check{
 		Name: "Berth's folders", State: OK, Why: "who can write there is root on the host; who can read there sees all nodes' files",
@@ -72,7 +72,7 @@ func (d *doctor) folders() Check {
 	return c
 }
 
-// idmaps checks the file systems in use, which mounts of a spec may come from.
+// idmaps checks each kind of file system in use, because the mounts of a spec may come from it.
 func (d *doctor) idmaps() []Check {
 	var checks []Check
 	for _, m := range d.IdmapFS {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network checks the kinds of link, their shaping, and what may change or filter them.
+// network checks the kinds of link, their shaping, and settings of the host that change or filter them.
 func (d *doctor) network() []Check {
 	const rx = "honours rate.rx of modes macvlan, phys and sriov"
 	checks := []Check{
@@ -35,7 +35,7 @@ func (d *doctor) link(kind, option, why string) Check {
 	return judge(Check{Name: kind, Why: why}, d.Links[kind], d.built, option, kind)
 }
 
-// judge fills in a check from the error of a probe that made the kernel load the module, if there is one.
+// judge fills in a check from the error of a probe. The probe made the kernel load the module, if it exists.
 func judge(c Check, err error, built kconfig, option, module string) Check {
 	switch {
 	case err == nil:
@@ -54,7 +54,7 @@ func judge(c Check, err error, built kconfig, option, module string) Check {
 	return c
 }
 
-// bridgeFilter looks for br_netfilter, which sends what bridges forward through the host's packet filter.
+// bridgeFilter looks for br_netfilter, which sends the traffic of bridges through the host's packet filter.
 func (d *doctor) bridgeFilter() Check {
 	c := Check{Name: "bridge filter", State: OK, Found: "br_netfilter is not loaded", Why: "what nodes of mode bridge send each other goes through the host's FORWARD rules, which may drop it"}
 	const dir = "/proc/sys/net/bridge/"
@@ -77,7 +77,7 @@ func (d *doctor) bridgeFilter() Check {
 	return c
 }
 
-// macPolicy looks for what gives links of the host MACs of its own choice: .link files of udev (systemd.link(5)) and
+// macPolicy looks for settings that change the MACs of the host's links: .link files of udev (systemd.link(5)) and
 // settings of NetworkManager (NetworkManager.conf(5)).
 func (d *doctor) macPolicy() Check {
 	c := Check{
@@ -87,7 +87,7 @@ func (d *doctor) macPolicy() Check {
 	var found, bad []string
 	for _, s := range d.macSettings() {
 		found = append(found, s.String())
-		if s.value == "random" || s.value == "stable" { // stable: another one for each connection profile
+		if s.value == "random" || s.value == "stable" { // stable: a different MAC for each connection profile
 			bad = append(bad, s.String())
 		}
 	}
@@ -111,7 +111,7 @@ func (d *doctor) macSettings() []macSetting {
 	seen := map[string]bool{}
 	for _, dir := range []string{"/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"} {
 		for _, f := range d.glob(dir + "/*.link") {
-			if name := filepath.Base(f); !seen[name] { // one in /etc stands for that of its name in /usr
+			if name := filepath.Base(f); !seen[name] { // a file in /etc replaces one of the same name in /usr
 				seen[name] = true
 				all = append(all, d.settings(f, "MACAddressPolicy")...)
 			}
@@ -137,16 +137,16 @@ func (d *doctor) settings(file, key string) (all []macSetting) {
 	return all
 }
 
-// adapter is a link of the host whose card can be divided, as sysfs shows it.
+// adapter is a link of the host whose card supports SR-IOV, as sysfs shows it.
 type adapter struct {
 	name, driver string
 	up           bool
 	total, made  int
 	drivers      []string // of each virtual function, "" for none
-	links, upVFs int      // of its virtual functions, on the host
+	links, upVFs int      // of its virtual functions that are on the host
 }
 
-// adapters checks the cards that have SR-IOV.
+// adapters checks the cards with SR-IOV.
 func (d *doctor) adapters() []Check {
 	all := d.readAdapters()
 	if len(all) == 0 {
@@ -209,7 +209,7 @@ func (d *doctor) isUp(link string) bool {
 
 func (d *doctor) count(file string) int {
 	var n int
-	_, _ = fmt.Sscanf(d.text(file), "%d", &n) // 0 is the answer for what cannot be read
+	_, _ = fmt.Sscanf(d.text(file), "%d", &n) // 0 if the file cannot be read
 	return n
 }
 
@@ -262,8 +262,8 @@ func orNone(driver string) string {
 	return driver
 }
 
-// driverOrder checks which driver was loaded first, where two modules share the work. /proc/modules has the youngest
-// module first.
+// driverOrder checks which driver was loaded first, if the card and its virtual functions have different ones.
+// /proc/modules lists the youngest module first.
 func (d *doctor) driverOrder(a adapter) (Check, bool) {
 	place := map[string]int{}
 	for line := range strings.Lines(d.text("/proc/modules")) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// measuring checks what a measurement needs, and what would spoil it.
+// measuring checks the tools that measurements need, and settings that would spoil them.
 func (d *doctor) measuring() []Check {
 	checks := []Check{
 		d.tool("fio", "berth bench disk runs it in both arms"),
@@ -38,7 +38,7 @@ func (d *doctor) pressure() Check {
 	return c
 }
 
-// slowClocks are read through a device or a lock, not in user space: a look at the time costs a microsecond.
+// slowClocks are clocks that are read through a device or a lock, not in user space. Each reading costs a microsecond.
 var slowClocks = []string{"acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit"}
 
 func (d *doctor) clock() Check {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// machines checks what virtual machines need that get a virtual function of their own. Nodes need none of it.
+// machines checks what virtual machines with their own virtual function need. Nodes need none of it.
 func (d *doctor) machines() []Check {
 	checks := []Check{d.cpuVirtualization(), d.iommuForMachines()}
 	for i := range checks {
@@ -42,11 +42,11 @@ func (d *doctor) cpuVirtualization() Check {
 	return c
 }
 
-// iommu is how the host's IOMMU works.
+// iommu is the state of the host's IOMMU.
 type iommu struct {
 	groups    int
-	translate bool     // devices of the host go through it too: each buffer is mapped first
-	asked     []string // on the kernel's command line
+	translate bool     // the host's devices use it too: each buffer is mapped first
+	asked     []string // its options on the kernel's command line
 }
 
 func (d *doctor) iommu() iommu {
@@ -79,8 +79,8 @@ func (m iommu) String() string {
 	return fmt.Sprintf("on, %d groups; %s", m.groups, asked)
 }
 
-// iommuForNodes checks what the IOMMU does to virtual functions of nodes, which the host's kernel drives: it is not
-// needed, and mapping each buffer costs.
+// iommuForNodes checks the IOMMU for virtual functions of nodes. The host's kernel drives them, so they do not need it,
+// and mapping each buffer costs time.
 func (d *doctor) iommuForNodes(all []adapter) Check {
 	m := d.iommu()
 	c := Check{
@@ -93,7 +93,7 @@ func (d *doctor) iommuForNodes(all []adapter) Check {
 	return c
 }
 
-// iommuForMachines checks it for virtual functions given to virtual machines, which must not reach the host's memory.
+// iommuForMachines checks the IOMMU for virtual functions of virtual machines, which must not reach the host's memory.
 func (d *doctor) iommuForMachines() Check {
 	m := d.iommu()
 	c := Check{

@@ -6,27 +6,26 @@ import (
 	"berth/internal/refuse"
 )
 
-// State is the answer of a check. That the kernel lacks something, that it is off, and that it is broken need three
-// different remedies.
+// State is the result of a check. Each state other than OK needs a different kind of remedy.
 type State string
 
 // The states.
 const (
 	OK     State = "ok"
 	Lacks  State = "lacks"  // not there: not built, not installed, no such hardware
-	Off    State = "off"    // there, but switched off, not loaded, or set otherwise than wanted
+	Off    State = "off"    // there, but switched off, not loaded, or set differently
 	Broken State = "broken" // there and on, but it does not work, or is known to be unsafe
 )
 
-// Check is one thing that Berth would like of a host, and what it found. Check is data: printers are elsewhere.
+// Check is one requirement of Berth on a host, and what was found. It is data; Text and Brief print it.
 type Check struct {
 	Area      string `json:"area"` // heading under which it is printed
 	Name      string `json:"name"`
 	State     State  `json:"state"`
 	Found     string `json:"found"`
-	Wanted    string `json:"wanted,omitempty"` // empty where Found says it all
+	Wanted    string `json:"wanted,omitempty"` // empty if Found says enough
 	Why       string `json:"why"`              // what a user loses without it
-	Remedy    string `json:"remedy,omitempty"` // shell commands to paste, one a line; empty when there is none
+	Remedy    string `json:"remedy,omitempty"` // shell commands to paste, one per line; empty if there is none
 	Mandatory bool   `json:"mandatory"`        // no node runs without it
 }
 
@@ -41,8 +40,8 @@ const (
 	areaMeasuring = "measuring"
 )
 
-// Doctor judges a host by its files under h and by what was tried on it. It does no system call but reading files,
-// so that tests hand it an archived host.
+// Doctor checks a host by its files under h and by the results of Try. It only reads files, so that tests can give it an
+// archived host.
 func Doctor(h Host, tried Tried) []Check {
 	d := doctor{Host: h, Tried: tried, built: h.kconfig(), pkg: h.packages()}
 	d.facts, d.factsErr = h.Facts()
@@ -53,7 +52,7 @@ func Doctor(h Host, tried Tried) []Check {
 	return all
 }
 
-// doctor is what the checks share.
+// doctor holds the data that the checks share.
 type doctor struct {
 	Host
 	Tried
@@ -74,7 +73,7 @@ func Missing(checks []Check) []Check {
 	return m
 }
 
-// Refusal returns nil when nothing mandatory is missing, else why this host cannot run nodes (exit 3).
+// Refusal returns nil if nothing mandatory is missing, else an error that says why this host cannot run nodes (exit 3).
 func Refusal(checks []Check) error {
 	missing := Missing(checks)
 	if len(missing) == 0 {
@@ -87,12 +86,12 @@ func Refusal(checks []Check) error {
 	return refuse.Cannotf("berth doctor says what to do", "this host cannot run nodes: %s", strings.Join(names, ", "))
 }
 
-// packages names the packages of a distribution and the command that installs them.
+// packages knows the command that installs packages on this distribution; "" if the distribution is not known.
 type packages struct {
 	install string
 }
 
-// packages reads which package tool the host has from os-release(5).
+// packages finds the host's package tool by os-release(5).
 func (h Host) packages() packages {
 	var ids []string
 	for line := range strings.Lines(h.text("/etc/os-release")) {
@@ -114,7 +113,7 @@ func (h Host) packages() packages {
 	return packages{}
 }
 
-// get returns the command that installs a package, or words for it where the distribution is not known.
+// get returns the command that installs a package, or a sentence if the distribution is not known.
 func (p packages) get(name string) string {
 	if p.install == "" {
 		return "# install the package " + name

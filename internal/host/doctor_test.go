@@ -41,7 +41,7 @@ func archived(t *testing.T, name string) host.Host {
 	}
 }
 
-// worked is what was tried on a host where everything works.
+// worked returns the results of Try on a host where everything works.
 func worked() host.Tried {
 	return host.Tried{
 		Lib:   "/var/lib/berth",
@@ -60,7 +60,7 @@ func worked() host.Tried {
 	}
 }
 
-// failed is what was tried on a host where nearly nothing works.
+// failed returns the results of Try on a host where almost nothing works.
 func failed() host.Tried {
 	return host.Tried{
 		Lib:     "/var/lib/berth",
@@ -139,7 +139,7 @@ func TestFactsOfArchives(t *testing.T) {
 	}
 }
 
-// TestDoctorOfNothing must find fault, not fall over, where /proc and /sys are empty.
+// TestDoctorOfNothing checks that Doctor reports faults, and does not panic, if /proc and /sys are empty.
 func TestDoctorOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	checks := host.Doctor(host.Host{Proc: dir, Sys: dir, Etc: dir, Boot: dir, Run: dir, Usr: dir}, host.Tried{})

@@ -9,7 +9,7 @@ import (
 	"berth/internal/host"
 )
 
-// FuzzDoctor puts anything into the files that checks parse: they must answer, wholly.
+// FuzzDoctor puts random text into the files that checks parse. Each check must still be complete.
 func FuzzDoctor(f *testing.F) {
 	f.Add("flags : vmx\n", "igb 1 0\nigbvf 1 0\n", "DRIVER=igbvf\n", "0x1003\n", "MACAddressPolicy=random\n", "[none] bfq")
 	f.Add("intel_iommu=on iommu", "\n\n", "DRIVER=", "0x", "=", "none")

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// kconfig is the configuration that a kernel was built with: option without CONFIG_ to "y", "m" or a value.
-// It is nil where the host does not publish it; then nothing can be said about what was built.
+// kconfig is the build configuration of the kernel: option without CONFIG_ to "y", "m" or a value. It is nil if the host
+// does not publish it.
 type kconfig map[string]string
 
 // kconfig reads /proc/config.gz, else /boot/config-RELEASE.
@@ -40,8 +40,8 @@ func parseKconfig(r io.Reader) kconfig {
 	return k
 }
 
-// absent says why a feature that is not there is not: Lacks when the kernel was built without the option, Off when
-// it has it (built in, or as a module that is not loaded), and Lacks too when the configuration is unknown.
+// absent returns the state of a missing feature: Off if the kernel was built with the option (built in, or as a module that
+// is not loaded), else Lacks, also if the configuration is unknown.
 func (k kconfig) absent(option string) State {
 	switch k[option] {
 	case "y", "m":

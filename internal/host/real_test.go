@@ -10,7 +10,7 @@ import (
 	"berth/internal/host"
 )
 
-// TestReadFacts reads this host: what is there on every Linux must be found.
+// TestReadFacts reads the facts of this host and checks those that every Linux has.
 func TestReadFacts(t *testing.T) {
 	f, err := host.ReadFacts()
 	if err != nil {
@@ -35,7 +35,7 @@ func BenchmarkReadFacts(b *testing.B) {
 	}
 }
 
-// TestDoctorHere runs the real probes: their answers differ by host, but each must be a whole answer.
+// TestDoctorHere runs the real probes. The results differ by host, but each check must be complete.
 func TestDoctorHere(t *testing.T) {
 	before := namespaces(t)
 	start := time.Now()
@@ -57,7 +57,7 @@ func TestDoctorHere(t *testing.T) {
 	}
 }
 
-// TestTryLinks makes real links: as root, on a kernel that has them, nothing may fail.
+// TestTryLinks makes real links. As root, on a kernel that has them, nothing may fail.
 func TestTryLinks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network links in a namespace of its own")
@@ -75,7 +75,7 @@ func TestTryLinks(t *testing.T) {
 	}
 }
 
-// TestTryStopped hands Try a context that is over: it must not pretend to have tried.
+// TestTryStopped checks that Try with a cancelled context does not report links as working.
 func TestTryStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()

@@ -7,14 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// width is the widest line of a report, and label the column in which its text begins.
+// width is the greatest width of a line of a report, and label the column in which its text begins.
 const (
 	width = 80
 	label = 32
 )
 
-// Text prints a report for people, at most 80 columns wide: a line for what is fine; what is wanted, why, and the
-// remedy for what is not.
+// Text prints a report for people, at most 80 columns wide: one line for a check that is ok, else also what is wanted, why,
+// and the remedy.
 func Text(w io.Writer, checks []Check) error {
 	var b strings.Builder
 	area := ""
@@ -29,7 +29,7 @@ func Text(w io.Writer, checks []Check) error {
 	return err
 }
 
-// verdict counts, and says whether nodes run here.
+// verdict returns the number of checks in each state, and whether this host can run nodes.
 func verdict(checks []Check) string {
 	count := map[State]int{}
 	for _, c := range checks {
@@ -62,12 +62,12 @@ func writeCheck(b *strings.Builder, c Check) {
 func writeRemedy(b *strings.Builder, c Check) {
 	for line := range strings.SplitSeq(c.Remedy, "\n") {
 		if line != "" {
-			fmt.Fprintf(b, "    %s\n", line) // never wrapped: it is there to be pasted
+			fmt.Fprintf(b, "    %s\n", line) // not wrapped, so that it can be pasted
 		}
 	}
 }
 
-// writeWrapped writes head and text; the lines after the first are indented as wide as label.
+// writeWrapped writes head and text, wrapped at width. Lines after the first are indented by label.
 func writeWrapped(b *strings.Builder, head, text string) {
 	b.WriteString(head)
 	col := utf8.RuneCountInString(head)

@@ -11,27 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tried is what only trying tells: each error is nil when it worked. It is data, so that the checks are pure.
+// Tried holds the results of the probes; a nil error means that the probe worked. It is data, so that the checks are pure.
 type Tried struct {
 	UID      int
-	Lib      string // Berth's lasting directory; it need not exist yet
-	Space    Space  // of its file system
+	Lib      string // Berth's persistent directory; it may not exist yet
+	Space    Space  // of the file system of Lib
 	Folders  []Folder
 	Calls    map[string]error
 	Links    map[string]error // kinds of network link: bridge, veth, macvlan
-	Shaping  map[string]error // what shapes a link: tbf, htb, ifb, mirred
+	Shaping  map[string]error // disciplines and devices that shape a link: tbf, htb, ifb, mirred
 	Tools    map[string]string
 	Idmap    error
-	IdmapFS  []IdmapTry // kinds of file system in use
+	IdmapFS  []IdmapTry // one for each kind of file system in use
 	Runtimes []Runtime
 }
 
-// Runtime is what the prober of OCI runtimes found out about one of them.
+// Runtime is the result of probing one OCI runtime.
 type Runtime struct {
 	Name    string        `json:"name"`    // runc, crun
 	Path    string        `json:"path"`    // "" if it is not installed
-	Version string        `json:"version"` // as it says itself
-	Err     error         `json:"-"`       // nil: it ran a container with what Berth needs
+	Version string        `json:"version"` // as it reports itself
+	Err     error         `json:"-"`       // nil: it ran a container with all that Berth needs
 	Start   time.Duration `json:"start"`   // time to run a trivial command
 	Escapes []string      `json:"escapes,omitempty"`
 }
@@ -39,9 +39,9 @@ type Runtime struct {
 // ErrNotTried stands for a probe that was not run.
 var ErrNotTried = errors.New("not tried")
 
-// Try tries what Doctor judges. lib and run are Berth's lasting and live directories; idmap tries an idmapped mount of a
-// directory (nil: not tried); runtimes comes from the prober of OCI runtimes. Nothing is left behind; a kernel may load
-// modules.
+// Try runs the probes whose results Doctor checks. lib and run are Berth's persistent and live directories. idmap tries an
+// idmapped mount of a directory (nil: not tried). runtimes are the results of the prober of OCI runtimes. Try leaves
+// nothing behind, but the kernel may load modules.
 func Try(ctx context.Context, lib, run string, idmap func(dir string) error, runtimes []Runtime) Tried {
 	t := Tried{
 		UID: os.Geteuid(), Lib: lib, Runtimes: runtimes, Idmap: ErrNotTried,
@@ -49,7 +49,7 @@ func Try(ctx context.Context, lib, run string, idmap func(dir string) error, run
 		Space: trySpace(existing(lib)), Folders: tryFolders(lib, run),
 	}
 	for _, tool := range []string{"fio", "iperf3"} {
-		t.Tools[tool], _ = exec.LookPath(tool) // "" is the answer for a missing one
+		t.Tools[tool], _ = exec.LookPath(tool) // "" if it is missing
 	}
 	if idmap != nil && ctx.Err() == nil {
 		t.Idmap = idmap(existing(lib))
@@ -59,7 +59,7 @@ func Try(ctx context.Context, lib, run string, idmap func(dir string) error, run
 	return t
 }
 
-// existing returns the nearest directory above path that is there: what will be made below it has its file system.
+// existing returns path, or the nearest directory above it that exists: path will be on the same file system.
 func existing(path string) string {
 	for {
 		if info, err := os.Stat(path); err == nil && info.IsDir() || path == "/" || path == "." {
@@ -69,8 +69,8 @@ func existing(path string) string {
 	}
 }
 
-// tryCalls tries the system calls that Berth and the runtimes need. Arguments that must fail tell a call that is
-// there (EINVAL, EBADF) from one that is not (ENOSYS) or is forbidden by a sandbox (EPERM).
+// tryCalls tries the system calls that Berth and the runtimes need. With invalid arguments, an existing call fails with
+// EINVAL or EBADF, a missing one with ENOSYS, and one that a sandbox forbids with EPERM.
 func tryCalls() map[string]error {
 	calls := map[string]error{}
 
@@ -98,7 +98,7 @@ func tryCalls() map[string]error {
 	return calls
 }
 
-// there judges the error of a call that was made with bad arguments.
+// there returns the error of a call with invalid arguments if the call is missing or forbidden, else nil.
 func there(err error) error {
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		return err

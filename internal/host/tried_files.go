@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is the room on a file system. Total is 0 if it was not tried.
+// Space is the free and total space of a file system. Total is 0 if it was not tried.
 type Space struct {
-	Free, Total        uint64 // bytes, for those who are not root
-	FreeInodes, Inodes uint64 // 0 where the file system does not count them
+	Free, Total        uint64 // bytes; Free is that of users other than root
+	FreeInodes, Inodes uint64 // 0 if the file system does not count them
 	Err                error
 }
 
@@ -30,16 +30,16 @@ func trySpace(dir string) Space {
 	return Space{Free: s.Bavail * unit, Total: s.Blocks * unit, FreeInodes: s.Ffree, Inodes: s.Files}
 }
 
-// Folder is a folder of Berth's and who may get in.
+// Folder is a folder of Berth, with its owner and permissions.
 type Folder struct {
 	Path   string
 	Mode   uint32 // permission bits
-	Closed uint32 // those that must not be set
+	Closed uint32 // bits that must not be set
 	UID    uint32
 	Err    error
 }
 
-// tryFolders looks at Berth's folders: the lasting one is closed to all others, the live one to their writes.
+// tryFolders reads the permissions of Berth's folders. Nobody else may enter the persistent one or write to the live one.
 func tryFolders(lib, run string) []Folder {
 	all := []Folder{{Path: lib, Closed: 0o077}, {Path: run, Closed: 0o022}}
 	for i := range all {
@@ -57,26 +57,26 @@ func tryFolders(lib, run string) []Folder {
 	return all
 }
 
-// IdmapTry is whether a kind of file system that is in use takes an idmapped mount.
+// IdmapTry is the result of trying an idmapped mount on one kind of file system.
 type IdmapTry struct {
 	Type, At string
 	Err      error
 }
 
-// noData are file systems that hold no files of anybody.
+// noData are the kinds of file system that hold no user data.
 var noData = []string{
 	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl",
 	"hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 }
 
-// answers is how long a file system may take: one whose server is gone would hold the doctor for ever.
+// answers is how long a file system may take to answer. One whose server is gone would block for ever.
 const answers = 2 * time.Second
 
-// tryIdmaps tries one mount of each kind of file system, by kind.
+// tryIdmaps tries one mount of each kind of file system, and returns the results sorted by kind.
 func tryIdmaps(ctx context.Context, idmap func(dir string) error) []IdmapTry {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
-		return nil // said elsewhere: nothing works without /proc
+		return nil // other checks report a missing /proc
 	}
 	var all []IdmapTry
 	for _, m := range mounts {

@@ -10,7 +10,7 @@ import (
 	"berth/internal/thread"
 )
 
-// tryLinks makes a link of each kind, and what shapes them, in a network namespace of its own.
+// tryLinks makes a link of each kind, and shapes one of them, in a new network namespace.
 func tryLinks(ctx context.Context) (links, shaping map[string]error) {
 	all := func(err error) {
 		links = map[string]error{"bridge": err, "veth": err, "macvlan": err}
@@ -50,13 +50,13 @@ func makeLinks(links, shaping map[string]error) {
 	}
 }
 
-// shape puts on the link what network rates are made of: disciplines for what it sends, and for what it receives a
+// shape tries everything that network rates need on a link: disciplines for outgoing traffic, and for incoming traffic a
 // filter that redirects it to an ifb.
 func shape(shaping map[string]error, link int) {
 	root := netlink.QdiscAttrs{LinkIndex: link, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	shaping["htb"] = netlink.QdiscAdd(netlink.NewHtb(root))
 	if shaping["htb"] == nil {
-		_ = netlink.QdiscDel(netlink.NewHtb(root)) // the namespace goes anyway; then tbf says what is wrong
+		_ = netlink.QdiscDel(netlink.NewHtb(root)) // if this fails, adding tbf fails and reports it
 	}
 	shaping["tbf"] = netlink.QdiscAdd(&netlink.Tbf{QdiscAttrs: root, Rate: 1 << 20, Limit: 1 << 20, Buffer: 1 << 16})
 	ifb := &netlink.Ifb{LinkAttrs: named("i0")}
@@ -67,7 +67,7 @@ func shape(shaping map[string]error, link int) {
 	if shaping["mirred"] = netlink.QdiscAdd(ingress); shaping["mirred"] != nil {
 		return
 	}
-	to := link // without an ifb: mirred does not care whereto
+	to := link // without an ifb: any link will do for mirred
 	if shaping["ifb"] == nil {
 		to = ifb.Attrs().Index
 	}
@@ -77,7 +77,7 @@ func shape(shaping map[string]error, link int) {
 	})
 }
 
-// named returns the attributes of a link with this name and no wish else.
+// named returns the default attributes of a link with this name.
 func named(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name = name

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Use is what the host uses now.
+// Use is the host's current use of CPU and memory.
 type Use struct {
 	CPUs        int           // online
-	Busy        time.Duration // that they have worked since boot, summed over CPUs
-	Memory      uint64        // bytes, without what the kernel would give away at once
+	Busy        time.Duration // since boot, summed over CPUs
+	Memory      uint64        // bytes in use: MemTotal less MemAvailable
 	MemoryTotal uint64        // bytes
 }
 
 // userHz is the unit of /proc/stat: a hundredth of a second on every architecture that Go knows (proc(5)).
 const userHz = 10 * time.Millisecond
 
-// Use reads it from /proc/stat and /proc/meminfo.
+// Use reads the host's use from /proc/stat and /proc/meminfo.
 func (h Host) Use() Use {
 	mem := h.meminfo()
 	u := Use{MemoryTotal: mem["MemTotal"], Memory: mem["MemTotal"] - mem["MemAvailable"]}
@@ -31,10 +31,10 @@ func (h Host) Use() Use {
 			continue
 		}
 		for i, ticks := range f[1:9] {
-			if i == 3 || i == 4 { // idle, and idle while a disk is waited for
+			if i == 3 || i == 4 { // idle and iowait
 				continue
 			}
-			n, _ := strconv.ParseInt(ticks, 10, 64) // numbers, as the kernel writes them
+			n, _ := strconv.ParseInt(ticks, 10, 64) // the kernel writes only numbers
 			u.Busy += time.Duration(n) * userHz
 		}
 	}

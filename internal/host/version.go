@@ -2,8 +2,7 @@ package host
 
 import "fmt"
 
-// Version is a kernel version: what features are compared with. Distributions back-port, so a probe is better
-// wherever there is one.
+// Version is a kernel version. Distributions backport features, so prefer a probe to a comparison of versions.
 type Version struct {
 	Major int `json:"major"`
 	Minor int `json:"minor"`

@@ -3,10 +3,10 @@ package oci
 // Capability is one capability that a node gets, and why.
 type Capability struct{ Name, Reason string }
 
-// CommandCapabilities is what a command node gets: what a program started as root expects of its own files and
-// users. With a user namespace all of it counts for the node's own ids and network only.
+// CommandCapabilities returns the capabilities of a command node: those that a program started as root needs for its own
+// files and users. With a user namespace they apply only to the node's own ids and network.
 //
-// Left out on purpose, though other container engines give them: MKNOD (device nodes are made by Berth, outside) and
+// Two are left out on purpose, though other container engines give them: MKNOD (Berth makes device nodes, outside) and
 // NET_RAW (raw frames carry any MAC and IP address; ping works without it through net.ipv4.ping_group_range).
 // NET_ADMIN and SYS_ADMIN are in neither list: with them a node could undo its own limits and addresses.
 func CommandCapabilities() []Capability {
@@ -25,10 +25,11 @@ func CommandCapabilities() []Capability {
 	}
 }
 
-// InitCapabilities is what a node with an init system gets: a command's, and what shutting down and logging in need.
+// InitCapabilities returns the capabilities of a node with an init system: those of a command, and those that shutdown and
+// logins need.
 //
-// An init does without SYS_ADMIN because its mounts (/run, /dev, /proc, /sys, its cgroup) are made for it; units that
-// ask for mount namespaces of their own (PrivateTmp=, ProtectSystem=) run without them.
+// An init does not need SYS_ADMIN because its mounts (/run, /dev, /proc, /sys, its cgroup) are made for it. Units that
+// ask for their own mount namespace (PrivateTmp=, ProtectSystem=) run without one.
 func InitCapabilities() []Capability {
 	return append(CommandCapabilities(),
 		Capability{"CAP_SYS_BOOT", "halt, poweroff and reboot end the node: in a pid namespace reboot(2) kills its init; kexec stays closed by seccomp"},

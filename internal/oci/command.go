@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// execGrace is how long an init may take from start to its command: usually a fraction of a millisecond, more where
-// the image is on a network file system.
+// execGrace is how long an init may take from start to its command: usually a fraction of a millisecond, more if the
+// image is on a network file system.
 const execGrace = 30 * time.Second
 
-// waitExec waits until the process runs another executable than the one given, or has ended.
+// waitExec waits until the process runs an executable other than (dev, ino), or has ended.
 func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, execGrace)
 	defer cancel()
@@ -38,10 +38,10 @@ func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
 	}
 }
 
-// checkCommand says whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
-// is there, it is executable, its format and processor are the host's, its interpreter or loader is there as well, it asks
-// for no capability beyond those of the node, and the working folder is there.
-// The error is a *CommandError, or another where the root cannot be looked at.
+// checkCommand checks whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
+// exists, is executable, and has the host's format and processor; its interpreter or loader exists; it asks for no
+// capability beyond those of the node; the working folder exists. The error is a *CommandError, or another one if the root
+// cannot be read.
 func checkCommand(pid int, args, env []string, cwd string, of func() (rights, error)) error {
 	root, err := unix.Open(procPath(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func checkCommand(pid int, args, env []string, cwd string, of func() (rights, er
 	return lookUp(open, mayRun, args[0], env, cwd)
 }
 
-// checkCwd says whether the working folder is there: a node's root may have removed it.
+// checkCwd checks whether the working folder exists: the node's root user may have removed it.
 func checkCwd(root int, command, cwd string) error {
 	fd, err := unix.Openat2(root, cwd, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -70,13 +70,14 @@ func checkCwd(root int, command, cwd string) error {
 	return fmt.Errorf("look at the working folder %s in the node: %w", cwd, err)
 }
 
-// opener opens a node's file for reading, by its path inside. It fails for one that is not a file or not executable.
+// opener opens a node's file for reading, by its path inside. It fails if that is no regular file or not executable.
 type opener func(file string) (*os.File, error)
 
-// runnable says whether the kernel would run a sound program, for reasons that are not in its bytes; nil: it would.
+// runnable returns an error if the kernel would refuse a valid program for reasons outside its content; nil if it would
+// run it.
 type runnable func(program *os.File, what string) error
 
-// lookUp finds a command as execvp(3) does, among a node's files, and checks it.
+// lookUp finds a command among a node's files, as execvp(3) does, and checks it.
 func lookUp(open opener, mayRun runnable, name string, env []string, cwd string) error {
 	cwd = orElse(cwd, "/")
 	if strings.Contains(name, "/") {
@@ -109,7 +110,8 @@ func lookUp(open opener, mayRun runnable, name string, env []string, cwd string)
 // maxInterpreters is how many scripts may interpret each other (the kernel's BINPRM limit is 5 in all).
 const maxInterpreters = 4
 
-// checkFile checks one executable file; what names the command in errors, when file is its interpreter.
+// checkFile checks one executable file. what is the command to name in errors; it differs from file if file is the
+// interpreter of the command.
 func checkFile(open opener, mayRun runnable, what, file string, depth int) error {
 	fail := func(code int, format string, a ...any) error {
 		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
@@ -154,7 +156,7 @@ func checkFile(open opener, mayRun runnable, what, file string, depth int) error
 	return fail(ExitCannotRun, "exec format error: %s is neither a program nor a script", file)
 }
 
-// checkELF checks that a program is for this processor and that its loader is there.
+// checkELF checks that a program is for this processor and that its loader exists.
 func checkELF(open opener, what string, f *os.File) error {
 	fail := func(code int, format string, a ...any) error {
 		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
@@ -181,7 +183,7 @@ func checkELF(open opener, what string, f *os.File) error {
 	return nil
 }
 
-// machines maps Go's names of processors to ELF's.
+// machines maps Go's processor names to ELF's.
 func machines() map[string]elf.Machine {
 	return map[string]elf.Machine{
 		"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64,
@@ -189,15 +191,15 @@ func machines() map[string]elf.Machine {
 	}
 }
 
-// program is what the kernel looks at first in an ELF file.
+// program holds the headers of an ELF file that the kernel reads first.
 type program struct {
 	class   elf.Class
 	machine elf.Machine
 	loader  string // "" for a static program
 }
 
-// readELF reads the headers of an ELF file. It is not debug/elf's, which makes no promise for files meant to harm: this
-// one is any image's. The loader of a 32-bit program is not looked for, as nodes do not run those.
+// readELF reads the headers of an ELF file from an image, which is not trusted. It does not use debug/elf, which is not
+// hardened against malicious files. It ignores the loader of a 32-bit program, because nodes do not run those.
 func readELF(f io.ReaderAt) (program, error) {
 	var ident [elf.EI_NIDENT]byte
 	if _, err := f.ReadAt(ident[:], 0); err != nil {
@@ -244,7 +246,7 @@ var (
 	errNotExecutable = errors.New("not executable")
 )
 
-// openIn opens an executable file below root for reading; links are followed as the node would, never out of it.
+// openIn opens an executable file below root for reading. It follows links as the node would, never out of the root.
 func openIn(root int, file string) (*os.File, error) {
 	fd, err := unix.Openat2(root, file, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
@@ -261,7 +263,7 @@ func openIn(root int, file string) (*os.File, error) {
 	if st.Mode&0o111 == 0 {
 		return nil, errNotExecutable
 	}
-	// Now that it is known not to be a pipe, which would block.
+	// Opened only now: to open a pipe would block.
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 

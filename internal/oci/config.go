@@ -11,14 +11,14 @@ import (
 	"berth/internal/refuse"
 )
 
-// specVersion is the version of the runtime specification that is asked for. Debian 12's runc (1.0.2-dev) and crun
-// (1.0.0) refuse or warn of newer ones; nothing newer is used.
+// specVersion is the version of the runtime specification in the configuration. Debian 12's runc (1.0.2-dev) and crun
+// (1.0.0) refuse newer ones or warn of them; Berth uses nothing newer.
 const specVersion = "1.0.2"
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Config makes the runtime's configuration of a node. It is pure: the same input gives the same specification
-// (seccomp follows the processor that Berth was built for).
+// Config returns the runtime's configuration of a node. It is pure: the same input gives the same specification. The
+// seccomp filter depends on the processor that Berth was built for.
 func Config(in Input) (*specs.Spec, error) {
 	if err := in.check(); err != nil {
 		return nil, err
@@ -56,15 +56,15 @@ func Config(in Input) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// process describes process 1, and the template of what exec runs.
+// process returns process 1, which is also the template for commands of exec.
 func (in *Input) process(caps []Capability) (*specs.Process, error) {
 	limits, err := rlimits(in.RLimits)
 	if err != nil {
 		return nil, err
 	}
 	names := capabilityNames(caps)
-	// Else it would be the caller's, of a service that the kernel must not kill, for instance.
-	// One below the caller's is not the node's to take in its user namespace: Start gives it to process 1.
+	// Without a value the node would inherit the caller's, for example that of a service that the kernel must not kill.
+	// In its user namespace the node cannot go below the caller's value: Start sets a lower one on process 1.
 	oomScore := max(in.OOMScoreAdj, 1)
 	return &specs.Process{
 		Terminal: in.Terminal,
@@ -81,8 +81,8 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 	}, nil
 }
 
-// env adds what every program may count on. An init learns by "container" that it runs in one (systemd.exec's
-// container interface); the value is free.
+// env adds the variables that every program expects. "container" tells an init that it runs in a container (systemd's
+// container interface); its value is free.
 func (in *Input) env() []string {
 	env := slices.Clone(in.Env)
 	has := func(name string) bool {
@@ -125,8 +125,8 @@ func (in *Input) sysctls() map[string]string {
 	return map[string]string{"net.ipv4.ping_group_range": fmt.Sprintf("0 %d", last)}
 }
 
-// deviceRules closes the device cgroup, then opens what was asked for. The runtimes themselves append the standard
-// devices (null, zero, full, random, urandom, tty, ptmx and the terminals) to any list.
+// deviceRules denies all devices, then allows those of in.Devices. The runtimes themselves append the standard devices
+// (null, zero, full, random, urandom, tty, ptmx and the terminals) to any list.
 func (in *Input) deviceRules() []specs.LinuxDeviceCgroup {
 	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
 	for _, d := range in.Devices {
@@ -139,7 +139,7 @@ func (in *Input) deviceRules() []specs.LinuxDeviceCgroup {
 	return rules
 }
 
-// rlimits translates the spec's names in a fixed order.
+// rlimits translates the names of the spec, in a fixed order.
 func rlimits(limits map[string]uint64) ([]specs.POSIXRlimit, error) {
 	known := []string{
 		"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",

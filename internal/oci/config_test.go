@@ -42,8 +42,8 @@ func goldenInputs() map[string]Input {
 	return map[string]Input{"command": base, "full": full, "no-user-namespace": plain, "systemd": systemd}
 }
 
-// TestConfigGolden compares whole specifications with testdata. The seccomp filter is another library's: only its
-// shape is kept.
+// TestConfigGolden compares whole specifications with testdata. The seccomp filter comes from another library, so testdata
+// has only its shape.
 func TestConfigGolden(t *testing.T) {
 	for name, in := range goldenInputs() {
 		spec, err := Config(in)
@@ -71,7 +71,7 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
-// TestConfigPure: the same input gives the same bytes, and the input stays as it was.
+// TestConfigPure checks that the same input gives the same bytes, and that Config does not change the input.
 func TestConfigPure(t *testing.T) {
 	for name, in := range goldenInputs() {
 		before, _ := json.Marshal(in)
@@ -95,7 +95,7 @@ func TestConfigPure(t *testing.T) {
 	}
 }
 
-// TestSeccomp looks for what the filter must and must not let through.
+// TestSeccomp checks system calls that the filter must allow, and some that it must not.
 func TestSeccomp(t *testing.T) {
 	for name, in := range goldenInputs() {
 		spec, err := Config(in)
@@ -144,7 +144,7 @@ func archNames[T ~string](list []T) string {
 	return "[" + strings.Join(names, " ") + "]"
 }
 
-// TestConfigRefuses: bad input, each with its sentence.
+// TestConfigRefuses checks the error of each kind of bad input.
 func TestConfigRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Input){
 		`host name "": must have 1 to 64 bytes`:                                func(in *Input) { in.Hostname = "" },
@@ -168,7 +168,7 @@ func TestConfigRefuses(t *testing.T) {
 	}
 }
 
-// TestCapabilities: what may be in no list, whatever else changes.
+// TestCapabilities checks that some capabilities are in neither list.
 func TestCapabilities(t *testing.T) {
 	for _, list := range [][]Capability{CommandCapabilities(), InitCapabilities()} {
 		for _, c := range list {
@@ -185,7 +185,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestNoTargetEscapes: whatever its spelling, no accepted mount target is on what isolates the node.
+// TestNoTargetEscapes checks that no spelling of /, /dev, or a path on or below /proc or /sys is accepted as a target.
 func TestNoTargetEscapes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		target := rapid.StringMatching(`(/|\.|\.\.|proc|sys|dev|x|pts){1,8}`).Draw(t, "target")

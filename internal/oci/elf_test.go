@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tinyELF makes a static amd64 program of some machine code.
+// tinyELF returns a static amd64 program with this machine code.
 func tinyELF(code []byte) []byte {
 	const base, head = 0x400000, 64 + 56
 	le := binary.LittleEndian
@@ -57,7 +57,7 @@ func TestReadELF(t *testing.T) {
 	}
 }
 
-// FuzzCommand: whatever is in the file, it is run, refused or an error, without a panic.
+// FuzzCommand checks that no content of a file makes the check of a command panic.
 func FuzzCommand(f *testing.F) {
 	f.Add([]byte("#!/bin/sh\n"))
 	f.Add([]byte("#! \n"))

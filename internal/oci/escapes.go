@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// escape is a known way out of a container that a runtime left open.
+// escape is a known container escape through a runtime.
 type escape struct {
 	id, what string
-	fixed    []string // first good version of each line of releases that got a fix, oldest first
+	fixed    []string // first fixed version of each release line that got a fix, oldest first
 }
 
-// knownEscapes lists what the runtimes' own advisories and change logs tell, up to October 2026. Not listed: what
-// needs a feature that Berth never uses (crun's krun handler, CVE-2025-24965; a node without a /dev of its own,
-// CVE-2026-88264 and CVE-2026-88265), what Launch refuses before the runtime sees it (an image with a linked /dev,
-// CVE-2026-41579), and what raises rights inside only (inheritable capabilities, CVE-2022-29162).
+// knownEscapes lists the escapes in the runtimes' own advisories and change logs, up to October 2026. It leaves out those
+// that need a feature that Berth never uses (crun's krun handler, CVE-2025-24965; a node without its own /dev,
+// CVE-2026-88264 and CVE-2026-88265), those that Launch refuses before the runtime sees them (an image with a linked
+// /dev, CVE-2026-41579), and those that raise rights only inside (inheritable capabilities, CVE-2022-29162).
 func knownEscapes(runtime string) []escape {
 	switch runtime {
 	case "runc":
@@ -39,8 +39,8 @@ func knownEscapes(runtime string) []escape {
 	return nil
 }
 
-// Escapes names the container escapes known for this runtime and not fixed in it, one sentence each. Distributions
-// mend without a new version: a fix that the Debian package's change log names counts.
+// Escapes returns a sentence for each known container escape that is not fixed in this runtime. Distributions fix escapes
+// without a new version, so a fix that the Debian package's change log names counts.
 func Escapes(r Runtime) []string {
 	mended := debianChangelog(r)
 	var open []string
@@ -53,9 +53,9 @@ func Escapes(r Runtime) []string {
 	return open
 }
 
-// debianChangelog returns the change log of the Debian package runc or crun if the runtime is from it, or nil where it
-// cannot be had (another distribution, a file of no package, documentation left out). It reads dpkg's files, as
-// dpkg-query --search takes seconds on a busy host.
+// debianChangelog returns the change log of the Debian package runc or crun if the runtime is from that package. It returns
+// nil if there is none (another distribution, a file of no package, documentation left out). It reads dpkg's files,
+// because dpkg-query --search takes seconds on a busy host.
 func debianChangelog(r Runtime) []byte {
 	list, err := os.ReadFile("/var/lib/dpkg/info/" + r.Name + ".list")
 	if err != nil || !slices.Contains(strings.Split(string(list), "\n"), r.Path) {
@@ -77,8 +77,8 @@ func debianChangelog(r Runtime) []byte {
 	return text
 }
 
-// fixedIn reports whether a version has a fix that came with the versions given: it is at least the fix of its own
-// line of releases (1.2.9 has that of 1.2.8, 1.3.0 has not), or of a line after the last fixed one.
+// fixedIn reports whether a version has a fix that came with the versions fixed: it is at least the fixed version of its
+// own release line (1.2.9 has the fix of 1.2.8, 1.3.0 has not), or newer than the last one.
 func fixedIn(version string, fixed []string) bool {
 	if version == "" {
 		return false
@@ -95,14 +95,14 @@ func fixedIn(version string, fixed []string) bool {
 	return false
 }
 
-// line is the part of a version that names its line of releases: 1.2 of 1.2.8.
+// line returns the release line of a version: 1.2 for 1.2.8.
 func line(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-// compareVersions compares two versions like 1.4.0-rc.3 and 1.1.5+ds1; a candidate (rc) comes before its release, and
-// what follows a + does not count.
+// compareVersions compares two versions like 1.4.0-rc.3 and 1.1.5+ds1. A release candidate (rc) comes before its release;
+// a suffix after + does not count.
 func compareVersions(a, b string) int {
 	an, ac := splitVersion(a)
 	bn, bc := splitVersion(b)
@@ -114,7 +114,7 @@ func compareVersions(a, b string) int {
 	return ac - bc
 }
 
-// splitVersion returns the numbers of a version and its candidate's number (a release: as large as can be).
+// splitVersion returns the numbers of a version and the number of its release candidate (1<<30 for a release).
 func splitVersion(v string) (numbers []int, candidate int) {
 	v, _, _ = strings.Cut(strings.TrimPrefix(v, "v"), "+")
 	v, rc, isRC := strings.Cut(v, "-")

@@ -34,7 +34,7 @@ func TestVersionIn(t *testing.T) {
 	}
 }
 
-// TestEscapesHere: on Debian 12, runc 1.1.5 has the fix of 2024 by its package and lacks those of 2025.
+// TestEscapesHere checks that Debian 12's runc 1.1.5 has the fix of 2024, by its package, and lacks those of 2025.
 func TestEscapesHere(t *testing.T) {
 	for _, r := range paths() {
 		if r.Name != "runc" {
@@ -63,7 +63,7 @@ func TestEscapesHere(t *testing.T) {
 	t.Skip("runc is not installed")
 }
 
-// TestWords: the runtimes' own words, as they came.
+// TestWords checks how messages are recognised that the runtimes really wrote.
 func TestWords(t *testing.T) {
 	for words, want := range map[string]int{
 		`runc create failed: unable to start container process: exec: "nope": executable file not found in $PATH`:     ExitNotFound,

@@ -13,8 +13,8 @@ import (
 	"berth/internal/refuse"
 )
 
-// Exec is one more command in a running node, with the rights of its process 1: capabilities, seccomp filter, no new
-// privileges, limits, groups.
+// Exec is one more command in a running node. It has the capabilities, seccomp filter, no-new-privileges flag, limits and
+// groups of the node's process 1.
 type Exec struct {
 	Runtime Runtime
 	State   string    // the runtime's --root
@@ -25,21 +25,21 @@ type Exec struct {
 	IDBase  uint32    // the host's id of the node's root
 	Process *specs.Process
 
-	Stdin, Stdout, Stderr *os.File           // pipes of its own; nil: a null device of its own
-	Console               func(string) error // opens the socket at this path that takes the terminal; nil: there is none
+	Stdin, Stdout, Stderr *os.File           // pipes for this command; nil: a new null device
+	Console               func(string) error // opens the socket at this path that receives the terminal; nil: no terminal
 }
 
-// ExecOptions is what may differ from the node's process 1. Zero values mean: the same.
+// ExecOptions are the settings that may differ from the node's process 1. A zero value means the same.
 type ExecOptions struct {
 	Args     []string
 	Env      []string // NAME=value, added to or replacing the node's
 	Cwd      string
 	User     *User
 	Terminal bool
-	RLimits  map[string]uint64 // as they are now: berth set may have changed them since the start
+	RLimits  map[string]uint64 // the current ones: berth set may have changed them since the start
 }
 
-// ExecProcess makes the process of one more command from the node's own specification.
+// ExecProcess returns the process of one more command, based on the node's own specification.
 func ExecProcess(spec *specs.Spec, o ExecOptions) *specs.Process {
 	p := *spec.Process
 	p.Args, p.Terminal = o.Args, o.Terminal

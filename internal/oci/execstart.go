@@ -26,12 +26,11 @@ type Process struct {
 	command string
 }
 
-// Start runs the command and returns when it has been given to the kernel. This process becomes the parent of what its
-// descendants leave behind, the command first of all: that is how it learns the exit code from either runtime, which
-// has ended by then.
+// Start has the runtime start the command, and returns when the runtime has ended. This process becomes a subreaper, so
+// that the command becomes its child and it learns the exit code, whichever runtime it is.
 //
-// Errors: *CommandError if the command cannot run, EAGAIN in the chain where the node, or the host, has no room for
-// one more process, else the runtime's own words.
+// Errors: *CommandError if the command cannot run; an error that wraps EAGAIN if the node or the host cannot have one more
+// process; else the runtime's own words.
 func (e *Exec) Start(ctx context.Context) (_ *Process, err error) {
 	of := func() (rights, error) { return rights{e.Process.Capabilities.Bounding, e.IDBase}, nil }
 	if err := checkCommand(e.PID, e.Process.Args, e.Process.Env, e.Process.Cwd, of); err != nil {
@@ -61,7 +60,7 @@ func (e *Exec) Start(ctx context.Context) (_ *Process, err error) {
 	if p.PID, err = readPID(s.path("pid")); err != nil {
 		return nil, err
 	}
-	fd, err := unix.PidfdOpen(p.PID, 0) // nobody else reaps it
+	fd, err := unix.PidfdOpen(p.PID, 0) // the PID is valid: only this process reaps it
 	if err != nil {
 		return nil, fmt.Errorf("open the command's process: %w", err)
 	}
@@ -69,7 +68,8 @@ func (e *Exec) Start(ctx context.Context) (_ *Process, err error) {
 	return p, nil
 }
 
-// prepare makes the call of the runtime. All that it reads and writes beside the command's streams is in the scratch.
+// prepare prepares the call of the runtime. Except for the command's streams, all files that the runtime uses are in the
+// scratch.
 func (e *Exec) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) {
 	process, err := json.Marshal(e.Process)
 	if err != nil {
@@ -97,7 +97,7 @@ func (e *Exec) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) {
 	return cmd, e.stdio(cmd, s)
 }
 
-// stdio gives the command its streams, which belong to its user, so that it can open /dev/stdout again.
+// stdio gives the command its streams. They belong to the command's user, so that the command can reopen /dev/stdout.
 func (e *Exec) stdio(cmd *exec.Cmd, s *scratch) error {
 	owner := int(e.IDBase + e.Process.User.UID)
 	var null *os.File
@@ -121,7 +121,7 @@ func (e *Exec) stdio(cmd *exec.Cmd, s *scratch) error {
 	return nil
 }
 
-// run calls the runtime from the current OS thread, in the node's groups and with the node's standing.
+// run calls the runtime from the current OS thread, in the node's groups and with its I/O priority and OOM score.
 func (e *Exec) run(cmd *exec.Cmd) (err error) {
 	if e.Group != "" {
 		group, err := os.Open(e.Group)
@@ -153,8 +153,8 @@ func (e *Exec) run(cmd *exec.Cmd) (err error) {
 	return cmd.Wait()
 }
 
-// endOrphans ends and reaps what a runtime that failed half-way left behind: this process, their subreaper, has no other
-// children. Not reaped, they would count as the node's processes.
+// endOrphans kills and reaps the processes that a failed runtime left behind. This process is their subreaper and has no
+// other children. Without reaping they would count as processes of the node.
 func endOrphans() {
 	tasks, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, task := range tasks {
@@ -173,8 +173,8 @@ func endOrphans() {
 	}
 }
 
-// takeOOMScore makes this process like the node's when memory is short, for the moment in which it forks: crun sets the
-// score at create only.
+// takeOOMScore gives this process the node's OOM score while it forks, because crun sets the score only at create. back
+// restores the own score.
 func (e *Exec) takeOOMScore() (back func() error, err error) {
 	const file = "/proc/self/oom_score_adj"
 	if e.Process.OOMScoreAdj == nil {
@@ -207,7 +207,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return unix.PidfdSendSignal(int(p.pidfd.Fd()), s, nil, 0)
 }
 
-// Wait waits for the command's end. The error is *CommandError if the kernel refused to run it: crun has ended by then.
+// Wait waits for the command's end. The error is *CommandError if the kernel refused to run it, which happens after crun
+// has ended.
 func (p *Process) Wait() (unix.WaitStatus, error) {
 	defer p.scratch.close()
 	defer p.pidfd.Close()

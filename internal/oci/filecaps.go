@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkFileCaps says whether the kernel refuses to run a program because its file asks for a capability that the node
-// does not have (EPERM of bprm_caps_from_vfs_caps). The runtimes find out when it is too late for them to say it well.
+// checkFileCaps returns a *CommandError if the kernel would refuse a program because its file asks for a capability that
+// the node does not have (EPERM of bprm_caps_from_vfs_caps). The runtimes notice too late to report it well.
 //
-// The file must have been opened where the node sees it: on a mount with nosuid, capabilities of files have no effect.
+// The file must be opened through the node's own mount: on a mount with nosuid, file capabilities have no effect.
 func checkFileCaps(f *os.File, what string, of func() (rights, error)) error {
 	raw := make([]byte, 64)
-	n, _ := unix.Fgetxattr(int(f.Fd()), "security.capability", raw) // an error: it has none, as nearly every file
+	n, _ := unix.Fgetxattr(int(f.Fd()), "security.capability", raw) // an error means no attribute, as for nearly every file
 	asks, root, needs := fileCaps(raw[:max(n, 0)])
 	var fs unix.Statfs_t
 	if !needs || unix.Fstatfs(int(f.Fd()), &fs) != nil || fs.Flags&unix.ST_NOSUID != 0 {
@@ -26,7 +26,7 @@ func checkFileCaps(f *os.File, what string, of func() (rights, error)) error {
 	if err != nil {
 		return err
 	}
-	if root != 0 && root != has.root { // another user namespace's: without effect
+	if root != 0 && root != has.root { // of another user namespace: without effect
 		return nil
 	}
 	var lacks []string
@@ -42,9 +42,9 @@ func checkFileCaps(f *os.File, what string, of func() (rights, error)) error {
 		strings.Join(lacks, ", "))}
 }
 
-// fileCaps reads the attribute security.capability (uapi linux/capability.h, struct vfs_ns_cap_data): what the file permits,
-// the host's id of the root for whose user namespaces, and whether it wants all of that (the effective bit). What lies on
-// an idmapped mount is given a root here, if it had none.
+// fileCaps decodes the attribute security.capability (uapi linux/capability.h, struct vfs_ns_cap_data). It returns the
+// permitted capabilities, the host's id of the root user in whose user namespaces they apply (0: version 2, no root), and
+// whether the program needs all of them (the effective bit). Read through an idmapped mount, every attribute has a root.
 func fileCaps(raw []byte) (permitted uint64, root uint32, needs bool) {
 	const effective, version2, version3 = 0x000001, 0x02000000, 0x03000000
 	if len(raw) < 20 {
@@ -61,7 +61,7 @@ func fileCaps(raw []byte) (permitted uint64, root uint32, needs bool) {
 	return permitted, root, magic&effective != 0
 }
 
-// capabilityNumbers are the kernel's capabilities by their numbers.
+// capabilityNumbers returns the names of the kernel's capabilities, indexed by number.
 func capabilityNumbers() []string {
 	const names = `CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
 		NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT
@@ -74,7 +74,7 @@ func capabilityNumbers() []string {
 	return all
 }
 
-// rights are what decides which capabilities of a file count in a node.
+// rights decide which file capabilities have effect in a node.
 type rights struct {
 	bounding []string
 	root     uint32 // the host's id of the node's root

@@ -13,10 +13,10 @@ type Init string
 
 // The kinds of process 1.
 const (
-	Command Init = ""        // a program that knows nothing of being process 1
+	Command Init = ""        // an ordinary program, no init
 	Systemd Init = "systemd" // systemd
 	Busybox Init = "busybox" // busybox init
-	SysV    Init = "sysv"    // sysvinit and those that act like it
+	SysV    Init = "sysv"    // sysvinit and compatible inits
 )
 
 // Access says how a node sees its cgroup at /sys/fs/cgroup.
@@ -25,35 +25,35 @@ type Access string
 // How a node sees its cgroup.
 const (
 	ReadOnly  Access = "ro"   // it reads its limits and use
-	ReadWrite Access = "rw"   // it may make groups below its own, where they are delegated to it (an init on v2)
+	ReadWrite Access = "rw"   // it may make groups below its own, if they are delegated to it (an init on v2)
 	NotAtAll  Access = "none" // an empty folder
 )
 
-// Input is all that Config needs to know of a node.
+// Input describes a node for Config.
 type Input struct {
 	Hostname string
 	Init     Init
 	Args     []string // the command; Args[0] is looked up in the PATH of Env
-	Env      []string // NAME=value; a PATH is added where there is none
+	Env      []string // NAME=value; Config adds PATH if it is missing
 	Cwd      string   // "" is /
 	User     User
 	Terminal bool
 
 	Rootfs   string // absolute path of the root, as the runtime sees it
-	ReadOnly bool   // the root cannot be written
+	ReadOnly bool   // the root is read-only
 
 	IDBase, IDSize uint32 // the node's id range on the host; size 0: no user namespace
 
 	Mounts      []Mount // after the standard ones, in this order
 	Devices     []Device
 	RLimits     map[string]uint64 // limit in lower case (nofile) to its value, soft and hard
-	OOMScoreAdj int               // -1000..1000; not 0: crun 1.8 takes that for nothing, and it would be the caller's
+	OOMScoreAdj int               // -1000..1000, not 0: crun 1.8 takes 0 as unset, and the node would inherit the caller's
 	CgroupsPath string            // absolute, relative to each hierarchy's mount
 	Cgroup      Access            // "" is ReadOnly
-	Mask        []string          // files and folders that read as empty, beside the standard ones ([ThermalPaths])
+	Mask        []string          // files and folders that read as empty, in addition to the standard ones ([ThermalPaths])
 }
 
-// User is who a command runs as, in the node's own ids.
+// User is the user that a command runs as, in the node's own ids.
 type User struct {
 	UID        uint32   `json:"uid"`
 	GID        uint32   `json:"gid"`
@@ -68,17 +68,17 @@ type Mount struct {
 	Options []string `json:"options,omitempty"`
 }
 
-// Device is a device node made for the node beforehand (with the owner and mode that it shall have) and bound in.
+// Device is a device node that was made for the node beforehand, with its final owner and mode, and is bound in.
 type Device struct {
 	Target string `json:"target"` // path inside
-	Source string `json:"source"` // the staged node
+	Source string `json:"source"` // the device node made beforehand
 	Block  bool   `json:"block,omitempty"`
 	Major  int64  `json:"major"`
 	Minor  int64  `json:"minor"`
 	Access string `json:"access"` // of r, w, m
 }
 
-// check refuses what no runtime may be asked for.
+// check refuses input that must not reach a runtime.
 func (in *Input) check() error {
 	switch {
 	case in.Hostname == "" || len(in.Hostname) > 64:
@@ -108,8 +108,8 @@ func (in *Input) check() error {
 	return nil
 }
 
-// checkTarget refuses to cover what the node's isolation rests on: a mount over /proc, for instance, would let a
-// node feed the runtime files of its own making where it writes its security settings (CVE-2019-16884).
+// checkTarget refuses mounts over folders on which the node's isolation depends. For example, with a mount over /proc a
+// node could give the runtime forged files where the runtime writes its security settings (CVE-2019-16884).
 func checkTarget(target string) error {
 	if !path.IsAbs(target) || path.Clean(target) != target {
 		return refuse.Invalidf("mount target %q: must be an absolute path without . and ..", target)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The I/O priority of a process, as the kernel codes it (include/uapi/linux/ioprio.h): a class, and a level in it.
+// The kernel's encoding of an I/O priority (include/uapi/linux/ioprio.h): a class, and a level in the class.
 const (
 	ioprioWhoProcess = 1
 	ioprioShift      = 13
@@ -25,7 +25,7 @@ func IOIdle(pid int) (bool, error) {
 	return prio>>ioprioShift == ioprioIdle, nil
 }
 
-// setIOIdle gives all threads of a process class idle; those that they start inherit it. pid 0 is this thread alone.
+// setIOIdle gives all threads of a process class idle. Threads that they start inherit it. pid 0 means only this thread.
 func setIOIdle(pid int) error {
 	threads := []int{pid}
 	if pid != 0 {

@@ -12,16 +12,16 @@ import (
 // V1Group is a node's group in one v1 hierarchy.
 type V1Group struct {
 	Mount      string `json:"mount"`
-	Controller string `json:"controller"` // one of the hierarchy's, to find it in /proc/self/cgroup
+	Controller string `json:"controller"` // a controller of the hierarchy, to find it in /proc/self/cgroup
 	Path       string `json:"path"`       // of the group, below Mount
 }
 
-// enterV1 moves the calling OS thread, which must be locked, into the groups, and returns what moves it back. What the
-// thread forks meanwhile is born in them.
+// enterV1 moves the calling OS thread, which must be locked, into the groups; leave moves it back. Processes that the
+// thread forks in between start in the groups.
 //
-// The reason is speed: a thread that moves itself (0 written to tasks) needs no grace period of the kernel's, and moving
-// another process (its number written to cgroup.procs, as runtimes do) waits 8 ms and more for one
-// (cgroup_procs_write_start takes cgroup_threadgroup_rwsem for all but the first).
+// The reason is speed. A thread that moves itself (0 written to tasks) does not wait for an RCU grace period. Moving
+// another process (its PID written to cgroup.procs, as the runtimes do) waits 8 ms and more for one, because
+// cgroup_procs_write_start takes cgroup_threadgroup_rwsem in every other case.
 func enterV1(groups []V1Group) (leave func() error, err error) {
 	if len(groups) == 0 {
 		return func() error { return nil }, nil
@@ -54,7 +54,7 @@ func enterTasks(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "tasks"), []byte("0"), 0)
 }
 
-// v1Homes maps each v1 controller, or name=…, to this process's own group.
+// v1Homes maps each v1 controller, or name=…, to the path of this process's group.
 func v1Homes() (map[string]string, error) {
 	f, err := os.Open("/proc/self/cgroup")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKilledCreate kills -9 a process at random moments of its create. Whoever then gets the lock and undoes the step
-// from the record made before it finds nothing left.
+// TestKilledCreate kills a process with SIGKILL at random moments of its create. Then it takes the lock, undoes the step
+// from the record made before, and checks that nothing is left.
 func TestKilledCreate(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		for range 8 {
@@ -92,7 +92,7 @@ func waitLocked(t *testing.T, lock *os.File) {
 	t.Fatal("the child did not start")
 }
 
-// killGroup does what the undo of the node's groups does.
+// killGroup kills the processes of the node's groups, as their undo does.
 func killGroup(n *testNode) {
 	for _, m := range n.mounts {
 		b, _ := os.ReadFile(filepath.Join(m, n.create.CgroupsPath, "cgroup.procs"))
@@ -104,7 +104,8 @@ func killGroup(n *testNode) {
 	}
 }
 
-// leftovers names the node's processes: those in its groups, and those that see its private mounts. They have 2 s to end.
+// leftovers returns the node's processes that have not ended after 2 s: those in its groups, and those that see its private
+// mounts.
 func leftovers(n *testNode) string {
 	var left string
 	for range 100 {

@@ -19,40 +19,41 @@ import (
 	"berth/internal/thread"
 )
 
-// createGrace is how long the runtime's create may go on after its caller gave up: killed half-way it would leave
-// more to clean up than when it is let finish, which takes it some 10 ms.
+// createGrace is how long the runtime's create may continue after its context ended. A killed create leaves more to clean
+// up than one that finishes, which takes some 10 ms.
 const createGrace = 10 * time.Second
 
-// Launch is all that the runtime's create needs. As JSON it is the part that another process needs to undo it; the
-// files are set by whoever calls Create.
+// Launch is the input of the runtime's create. Its JSON holds the part that another process needs to undo the create; the
+// caller of Create sets the files.
 //
 // All paths are absolute: crun resolves relative ones in the bundle.
 type Launch struct {
 	Runtime       Runtime     `json:"runtime"`
-	State         string      `json:"state"` // the runtime's --root: a folder of state a node in it
+	State         string      `json:"state"` // the runtime's --root, which holds a folder of state for each node
 	ID            string      `json:"id"`    // the node's name
 	Bundle        string      `json:"bundle"`
 	PIDFile       string      `json:"pid_file"`
 	Log           string      `json:"log"`                      // the runtime's own messages
-	ConsoleSocket string      `json:"console_socket,omitempty"` // where the runtime sends the terminal of a node that has one
+	ConsoleSocket string      `json:"console_socket,omitempty"` // receives the node's terminal from the runtime; "": no terminal
 	Plan          mounts.Plan `json:"plan"`
-	Group         string      `json:"group,omitempty"` // folder of the node's v2 group, in which the runtime starts; "": none
-	V1            []V1Group   `json:"v1,omitempty"`    // the node's v1 groups, in which the runtime starts and which it then leaves alone; crun only
+	Group         string      `json:"group,omitempty"` // folder of the node's v2 group, in which the runtime starts; "": no group
+	V1            []V1Group   `json:"v1,omitempty"`    // the node's v1 groups, in which the runtime starts and which it does not change; crun only
 
-	// What the node's process 1 gets; nil is a null device of its own.
+	// The streams of the node's process 1; nil is a new null device.
 	Stdin, Stdout, Stderr *os.File `json:"-"`
-	// Lock is the node's locked file: the runtime holds it too, so that whoever repairs waits for a runtime whose
-	// parent was killed. The node's init does not get it.
+	// Lock is the node's lock file. The runtime holds the lock too, so that a repair waits for a runtime whose parent was
+	// killed. The node's init does not inherit it.
 	Lock *os.File `json:"-"`
-	// Line is another file that the runtime holds while it works, or nil.
+	// Line is another locked file that the runtime holds while it works; nil for none.
 	Line *os.File `json:"-"`
 }
 
-// Create mounts the plan in a private mount namespace and has the runtime create the node in it: afterwards its init
-// waits for start, and its pid is in PIDFile.
+// Create mounts the plan in a private mount namespace and has the runtime create the node there. Afterwards the node's init
+// waits for start, and its PID is in PIDFile.
 //
-// Errors: *CommandError if the node's command cannot run, refuse.Cannot if the runtime is gone, what mounts.Plan.Enter
-// refuses, else the runtime's own words. On an error the runtime may have left state and processes: undo "oci.create".
+// Errors: *CommandError if the node's command cannot run; refuse.Cannot if the runtime is gone; the refusals of
+// mounts.Plan.Enter; else the runtime's own words. After an error the runtime may have left state and processes: undo
+// "oci.create".
 func (l *Launch) Create(ctx context.Context) error {
 	if err := leaveHalf(); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (l *Launch) Create(ctx context.Context) error {
 	if err := os.WriteFile(l.Log, nil, 0o600); err != nil {
 		return fmt.Errorf("empty the runtime's log: %w", err)
 	}
-	// Opened here: the plan may hide the tree it is in.
+	// Opened before Plan.Enter, which may hide the cgroup tree.
 	var group *os.File
 	if l.Group != "" {
 		var err error
@@ -90,8 +91,8 @@ func (l *Launch) Create(ctx context.Context) error {
 	})
 }
 
-// checkRoot refuses an image whose mount points are links: runtimes were led out of the root by such images more than
-// once (CVE-2019-18837 in crun, CVE-2026-41579 in runc), and none that is honest needs it.
+// checkRoot refuses an image whose mount points are links. Such images led runtimes out of the root more than once
+// (CVE-2019-18837 in crun, CVE-2026-41579 in runc), and no honest image has them.
 func checkRoot(root string) error {
 	for _, name := range []string{"dev", "proc", "sys"} {
 		fi, err := os.Lstat(filepath.Join(root, name))
@@ -138,9 +139,9 @@ func (l *Launch) create(ctx context.Context, group *os.File) error {
 	return l.explain("create", err)
 }
 
-// hold gives the runtime the lock. runc keeps it from the node's init; crun's init would hold it until start, for
-// ever if nobody starts it. So crun gets a shell as parent that holds the lock while crun runs and does not pass it on.
-// A runtime that starts in the node's groups needs no lock: whoever undoes kills the groups first, and it with them.
+// hold passes the locked files to the runtime. runc does not pass them on to the node's init; crun's init would hold them
+// until start, for ever if nobody starts it. So crun runs under a shell that holds them while crun runs and does not pass
+// them on. A runtime that starts in the node's v1 groups needs no lock: undo kills all processes of the groups first.
 func (l *Launch) hold(cmd *exec.Cmd) {
 	if len(l.V1) > 0 {
 		return
@@ -153,7 +154,7 @@ func (l *Launch) hold(cmd *exec.Cmd) {
 	if l.Runtime.Name != "crun" || len(cmd.ExtraFiles) == 0 {
 		return
 	}
-	// "exit" after it keeps the shell from replacing itself by its last command. To close what is not open is no error.
+	// The final "exit" keeps the shell from replacing itself by crun. Closing a descriptor that is not open is no error.
 	cmd.Args = append([]string{"sh", "-c", `"$0" "$@" 3>&- 4>&-; exit $?`, l.Runtime.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 }
@@ -165,17 +166,17 @@ func (l *Launch) command(ctx context.Context, args ...string) *exec.Cmd {
 		args = append([]string{"--cgroup-manager=disabled"}, args...)
 	}
 	cmd := exec.CommandContext(ctx, l.Runtime.Path, args...)
-	// Not Berth's environment: NOTIFY_SOCKET, LISTEN_FDS and XDG_RUNTIME_DIR mean something to the runtimes.
+	// Not Berth's environment: the runtimes would act on NOTIFY_SOCKET, LISTEN_FDS and XDG_RUNTIME_DIR.
 	cmd.Env = []string{"PATH=" + defaultPath}
 	cmd.Dir = "/"
-	// A group of its own: Ctrl-C on the terminal is Berth's to handle.
+	// Its own process group: Berth handles Ctrl-C on the terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return nil }
 	cmd.WaitDelay = createGrace
 	return cmd
 }
 
-// full reports whether the file system of a folder has next to nothing left.
+// full reports whether the file system of a folder has less than 64 KiB free.
 func full(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Blocks > 0 && st.Bavail*uint64(st.Bsize) < 64<<10

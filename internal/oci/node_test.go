@@ -23,12 +23,12 @@ import (
 
 const testIDBase, testIDSize = 1 << 29, 65536
 
-// testNode is a real node for a test: busybox on an overlay, in groups of its own.
+// testNode is a real node for a test: busybox on an overlay, in its own groups.
 type testNode struct {
 	bundle *Bundle
 	create *Create
 	start  *Start
-	out    string // what it wrote to stdout and stderr
+	out    string // file with its stdout and stderr
 	mounts []string
 }
 
@@ -53,7 +53,7 @@ func eachRuntime(t *testing.T, test func(t *testing.T, r Runtime)) {
 	}
 }
 
-// cgroupMounts lists where hierarchies are mounted, and what to hide from a runtime.
+// cgroupMounts returns where the hierarchies are mounted, and which of them to hide from a runtime.
 func cgroupMounts(t testing.TB, runtime string) (all, hide []string, v2 string) {
 	t.Helper()
 	c, err := host.ReadCgroups("/proc")
@@ -76,7 +76,7 @@ func cgroupMounts(t testing.TB, runtime string) (all, hide []string, v2 string) 
 	return all, nil, ""
 }
 
-// newNode describes a node; change may alter what it is. Whatever becomes of it is removed at the end of the test.
+// newNode describes a node; change may alter its input. The node is removed at the end of the test in any case.
 func newNode(t testing.TB, r Runtime, change func(*Input)) *testNode {
 	t.Helper()
 	dir := t.TempDir()

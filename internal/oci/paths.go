@@ -7,15 +7,16 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// mounts lists the standard mounts, then the node's devices, then its own mounts. A mount of the node at the same
-// place as a standard one (/dev/shm, /run) replaces it.
+// mounts returns the standard mounts, then the node's devices, then its own mounts. A mount of the node with the same target
+// as a standard one (/dev/shm, /run) replaces it.
 func (in *Input) mounts() []specs.Mount {
 	all := standardMounts(in.Init, in.Cgroup)
 	all = slices.DeleteFunc(all, func(m specs.Mount) bool {
 		return slices.ContainsFunc(in.Mounts, func(own Mount) bool { return own.Target == m.Destination })
 	})
 	for _, d := range in.Devices {
-		// A bind of a node made for this node works in every user namespace; linux.devices would be mknod or the host's node.
+		// Binding a device node that was made for this node works in every user namespace. linux.devices would use mknod or
+		// bind the host's device node.
 		all = append(all, specs.Mount{Destination: d.Target, Type: "bind", Source: d.Source, Options: []string{"bind", "nosuid", "noexec"}})
 	}
 	for _, m := range in.Mounts {
@@ -24,18 +25,18 @@ func (in *Input) mounts() []specs.Mount {
 	return all
 }
 
-// terminals is how many pseudo terminals a node may have at a time. The kernel has 4,096 for the whole host
-// (kernel.pty.max), of which all but 1,024 can go to nodes.
+// terminals is the largest number of pseudo terminals of a node at a time. The kernel has 4,096 for the whole host
+// (kernel.pty.max), of which nodes can use all but 1,024.
 const terminals = "256"
 
 func standardMounts(init Init, cgroup Access) []specs.Mount {
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		// It holds nodes and links only: 1 MiB, so that a mistyped /dev/nul fills up at once rather than the memory.
+		// It holds only device nodes and links. With 1 MiB, a mistyped /dev/nul fills it at once instead of the memory.
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=1m"}},
 		// gid 5 is tty in every distribution.
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", "max=" + terminals}},
-		// No size: half of the memory, as on any machine (MPI jobs need it). What is written counts as the node's memory.
+		// No size: half of the memory, as on any machine (MPI jobs need it). Its content counts as the node's memory.
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
@@ -47,7 +48,7 @@ func standardMounts(init Init, cgroup Access) []specs.Mount {
 		})
 	}
 	if init != Command {
-		// Inits expect them empty at boot, and cannot mount them for want of SYS_ADMIN.
+		// Inits expect them empty at boot, and cannot mount them without SYS_ADMIN.
 		all = append(all,
 			specs.Mount{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755"}},
 			specs.Mount{Destination: "/run/lock", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", "size=5m"}},
@@ -56,9 +57,10 @@ func standardMounts(init Init, cgroup Access) []specs.Mount {
 	return all
 }
 
-// maskedPaths reads as empty what tells of the host or can harm it, user namespace or not: the kernel's memory and
-// keys, firmware, and counters precise enough to spy on other nodes (interrupts, power and heat). Without a user
-// namespace, also what only the host's root may read: which pages of memory and kernel objects are in use, and where.
+// maskedPaths returns the paths that read as empty, because they reveal data of the host or can harm it: the kernel's memory
+// and keys, firmware, and counters precise enough to spy on other nodes (interrupts, power and heat). Without a user
+// namespace it adds the files that only the host's root may read: which pages of memory and kernel objects are in use,
+// and where.
 func (in *Input) maskedPaths() []string {
 	masked := []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -74,15 +76,15 @@ func (in *Input) maskedPaths() []string {
 	return masked
 }
 
-// readonlyPaths holds what root inside could write if there were no user namespace, and sysctls that belong to the
-// whole host. /proc/sys/net is read-only with them: the network is set from outside. /proc/pressure may be read: who writes
-// there has the kernel measure the host's load for it.
+// readonlyPaths returns the paths that root inside could write without a user namespace, and the sysctls of the whole host.
+// These include /proc/sys/net: the network is configured from outside. /proc/pressure may only be read, because a write
+// there makes the kernel monitor the host's load.
 func readonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// ThermalPaths lists the per-CPU heat counters below sys ("/sys" on a real host), for Input.Mask: they tell of the
-// load that others make. Hosts without such counters (virtual machines) have none.
+// ThermalPaths returns the per-CPU heat counters below sys ("/sys" on a real host), for Input.Mask: they reveal the load
+// of others. Virtual machines usually have none.
 func ThermalPaths(sys string) ([]string, error) {
 	found, err := filepath.Glob(filepath.Join(sys, "devices/system/cpu/cpu[0-9]*/thermal_throttle"))
 	if err != nil {

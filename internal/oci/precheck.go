@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// precheck looks the command up before there is a node to run it in, where that is possible. Both runtimes find out at
-// create that there is no such command; crun says so on the node's own standard error, and in words of its own. What
-// cannot be seen yet is left to them.
+// precheck looks up the command before the node exists. The runtimes notice only at create that there is no such command,
+// and crun reports it on the node's own standard error, in its own words. precheck skips files that only the runtime will
+// make.
 //
-// It runs where the plan is mounted. The only error is *CommandError.
+// It runs in the mount namespace of the plan. The only error is *CommandError.
 func (l *Launch) precheck() error {
 	spec, err := ReadSpec(l.Bundle)
 	if err != nil || spec.Process == nil || len(spec.Process.Args) == 0 {
@@ -38,13 +38,13 @@ func (l *Launch) precheck() error {
 	return nil
 }
 
-// view is a node's file system as its runtime will put it together.
+// view is the file system of a node as the runtime will assemble it.
 type view struct {
 	root   string            // on the host
-	mounts map[string]string // path inside, free of links → what is bound there; "" for file systems that the runtime makes
+	mounts map[string]string // path inside, without links → source of the bind; "" for file systems that the runtime makes
 }
 
-// errUnseen is what a view says of files that are not there before the runtime made them.
+// errUnseen is the error for files on file systems that the runtime has yet to make.
 var errUnseen = errors.New("not there before the runtime makes it")
 
 // open is an opener.
@@ -68,7 +68,7 @@ func (v view) open(file string) (*os.File, error) {
 // mostLinks is how many symbolic links the kernel follows in one path (MAXSYMLINKS).
 const mostLinks = 40
 
-// resolve follows the links of a path inside, as the node would, and returns the path without them.
+// resolve follows the links of a path inside, as the node would, and returns the path without links.
 func (v view) resolve(file string) (string, error) {
 	done, todo, links := "/", strings.Split(file, "/"), 0
 	for len(todo) > 0 {
@@ -113,7 +113,7 @@ func (v view) resolve(file string) (string, error) {
 	return done, nil
 }
 
-// leadsToMount reports whether the runtime makes this folder for a mount below it.
+// leadsToMount reports whether the runtime will make this folder for a mount below it.
 func (v view) leadsToMount(dir string) bool {
 	for at := range v.mounts {
 		if strings.HasPrefix(at, dir+"/") {
@@ -123,7 +123,7 @@ func (v view) leadsToMount(dir string) bool {
 	return false
 }
 
-// at says where on the host a path inside is that has no links.
+// at returns the host's path of a path inside that has no links.
 func (v view) at(inside string) (string, error) {
 	for dir := inside; dir != "/"; dir = path.Dir(dir) {
 		source, mounted := v.mounts[dir]

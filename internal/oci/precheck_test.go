@@ -27,12 +27,12 @@ func TestPrecheckView(t *testing.T) {
 	write(bound, "bin/tool", "#!/usr/bin/interp")
 	write(bound, "bin/interp", "#!/real/interp")
 	write(root, "real/interp", "\x7fELF but no more")
-	link(root, "bin", "usr/bin")                // out of the root's own folder into the bound one
-	link(bound, "bin/awk", "/alternatives/awk") // and back
+	link(root, "bin", "usr/bin")                // from the root into the bound folder
+	link(bound, "bin/awk", "/alternatives/awk") // from the bound folder into the root
 	link(root, "alternatives/awk", "../real/sh")
 	link(root, "up", "../../../../real/sh") // never out of the root
 	link(root, "loop", "/loop")
-	link(root, "host", "/etc/passwd") // of the node, where there is none
+	link(root, "host", "/etc/passwd") // the node's /etc/passwd, which does not exist
 	if err := os.MkdirAll(filepath.Join(root, "usr"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -40,9 +40,9 @@ func TestPrecheckView(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		code int    // 0: no CommandError
-		want string // of its words
+		want string // part of the error
 	}{
-		// Every script ends at an interpreter that is damaged: that it was found is what counts.
+		// Every script ends at a damaged interpreter: the error shows that it was found.
 		{"sh", ExitNotFound, "not found in PATH=/bin:/real2"},
 		{"tool", ExitCannotRun, "exec format error: damaged program: it is cut off"},
 		{"awk", ExitCannotRun, "exec format error: damaged program: it is cut off"},

@@ -18,24 +18,24 @@ import (
 	"berth/internal/step"
 )
 
-// Trial says what a probe runs, and where.
+// Trial describes what a probe runs, and where.
 type Trial struct {
-	Dir     string   // an existing folder that a node's ids can reach (all its parents searchable by others); used below a new folder in it
+	Dir     string   // an existing folder that the node's ids can reach (all parents searchable by others); for a new folder in it
 	Program string   // a static program of the host
 	Args    []string // its arguments; it must print something and end
 	IDs     mounts.IDs
-	Group   string        // cgroups path of the trials, for them alone; whoever probes makes it, where Adapt needs it, and removes it
-	Adapt   func(*Launch) // makes a launch what it is for a node of this host: how it gets into its groups, what it does not see; nil: it is
-	Rounds  int           // runs of each runtime; 0: 5
-	Lock    *os.File      // the runtimes hold it while they work, or nil: see Launch.Lock
+	Group   string        // cgroups path of the trials only; the caller makes it, if Adapt needs it, and removes it
+	Adapt   func(*Launch) // adapts a launch to this host: how it enters its groups, what is hidden from it; nil: no change
+	Rounds  int           // number of runs of each runtime; 0 means 5
+	Lock    *os.File      // see Launch.Lock; may be nil
 }
 
 const (
-	probePrefix = "probe-" // of the names of folders that a probe works in
-	unwritten   = ".tmp"   // ends the name of a cache that is being written
+	probePrefix = "probe-" // begins the names of the folders of probes
+	unwritten   = ".tmp"   // ends the name of a cache that is not complete yet
 )
 
-// ProbeLeft lists the files and folders that killed probes left in dir, and beside the cache. Nobody may be probing.
+// ProbeLeft returns the files and folders that killed probes left in dir and beside the cache. No probe may be running.
 func ProbeLeft(dir, cache string) []string {
 	left, _ := filepath.Glob(filepath.Join(dir, probePrefix+"*"))
 	if _, err := os.Lstat(cache + unwritten); err == nil {
@@ -44,19 +44,19 @@ func ProbeLeft(dir, cache string) []string {
 	return left
 }
 
-// Choice is what a probe found.
+// Choice is the result of a probe.
 type Choice struct {
 	Best   Runtime  `json:"best"`
 	Tried  []Result `json:"tried"`
-	BootID string   `json:"boot_id"` // the probe counts for this boot
-	Files  []file   `json:"files"`   // and these executables
+	BootID string   `json:"boot_id"` // the choice is valid for this boot
+	Files  []file   `json:"files"`   // and for these executables
 }
 
-// Result is how one runtime did.
+// Result is the result of one runtime.
 type Result struct {
 	Runtime Runtime       `json:"runtime"`
 	Median  time.Duration `json:"median_ns,omitempty"` // create and start of a trivial node
-	Why     string        `json:"why,omitempty"`       // it does not work, because …
+	Why     string        `json:"why,omitempty"`       // why it does not work; "" if it works
 }
 
 func (r Result) String() string {
@@ -66,7 +66,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("%s starts a node in %.1f ms", r.Runtime, float64(r.Median)/float64(time.Millisecond))
 }
 
-// file identifies an executable by what changes with an update.
+// file identifies an executable by attributes that an update changes.
 type file struct {
 	Path  string `json:"path"`
 	Inode uint64 `json:"inode"`
@@ -74,7 +74,7 @@ type file struct {
 	MTime int64  `json:"mtime_ns"`
 }
 
-// Choose returns what Chosen does; if that is nothing, it probes and writes the cache.
+// Choose returns the choice in the cache if it is still valid (Chosen). Otherwise it probes and writes the cache.
 func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error) {
 	if c := Chosen(cache, bootID); c != nil {
 		return c, nil
@@ -88,7 +88,7 @@ func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error)
 	if err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
 	}
-	// Renamed into place: commands that start at the same time may read it.
+	// Renamed into place, because other commands may read it at the same time.
 	tmp := cache + unwritten
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
@@ -100,8 +100,8 @@ func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error)
 	return c, nil
 }
 
-// Chosen returns the choice that a probe since this boot left in cache, if no runtime was installed, updated or removed
-// since, else nil. It costs a few stats.
+// Chosen returns the choice in cache, or nil if it is of another boot or a runtime was installed, updated or removed since.
+// It costs a few calls of stat.
 func Chosen(cache, bootID string) *Choice {
 	b, err := os.ReadFile(cache)
 	if err != nil {
@@ -125,8 +125,8 @@ func files(found []Runtime) []file {
 	return all
 }
 
-// Probe runs a trivial node with every installed runtime in turn, as nodes are run (user namespace, overlay, seccomp …),
-// and chooses the fastest that works. It refuses (Cannot) if none does, with the reasons.
+// Probe runs a trivial node with every installed runtime in turn, set up like a real node (user namespace, overlay, seccomp
+// and so on), and chooses the fastest that works. If none works, it refuses (Cannot) with the reasons.
 func Probe(ctx context.Context, t Trial) (*Choice, error) {
 	found, err := Find(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 	if t.Rounds == 0 {
 		t.Rounds = 5
 	}
-	for range t.Rounds { // interleaved: what else the host does hits all alike
+	for range t.Rounds { // interleaved, so that other load on the host affects all alike
 		for i, r := range found {
 			if c.Tried[i].Why != "" {
 				continue
@@ -166,7 +166,7 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 		}
 		slices.Sort(times[i])
 		r.Median = times[i][len(times[i])/2]
-		// By the quickest run, not the median: what else the host does only ever adds.
+		// By the fastest run, not the median: other load on the host only adds time.
 		if best < 0 || times[i][0] < times[best][0] {
 			best = i
 		}
@@ -178,7 +178,7 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 	return c, nil
 }
 
-// run runs the trivial node once and returns how long create and start took. It leaves nothing.
+// run runs the trivial node once and returns how long create and start took. It leaves nothing behind.
 func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err error) {
 	dir, err := os.MkdirTemp(t.Dir, probePrefix)
 	if err != nil {
@@ -249,7 +249,7 @@ func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err err
 	return took, finished(ctx, create, out)
 }
 
-// finished waits for the trivial node's end and looks whether it said anything.
+// finished waits for the end of the trivial node and checks that it printed something.
 func finished(ctx context.Context, create *Create, out *os.File) error {
 	fd, err := unix.PidfdOpen(create.PID, 0)
 	if err == nil {

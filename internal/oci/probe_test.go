@@ -12,7 +12,7 @@ import (
 	"berth/internal/mounts"
 )
 
-// TestChoose probes for real once, and then only looks at files.
+// TestChoose checks that the first call probes and later ones only read files.
 func TestChoose(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not root: nodes need it")
@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestProbeHybrid: crun that sees a hybrid hierarchy does not work, and the probe says so and takes runc.
+// TestProbeHybrid checks that the probe finds that crun does not work with a hybrid hierarchy, and chooses runc.
 func TestProbeHybrid(t *testing.T) {
 	c, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -105,7 +105,7 @@ func TestProbeHybrid(t *testing.T) {
 	}
 }
 
-// probeGroup is a cgroup that the runtimes make in their trials, and that is removed at the end.
+// probeGroup returns the path of a cgroup for trials, which is removed at the end of the test.
 func probeGroup(t *testing.T, name string) string {
 	t.Helper()
 	group := fmt.Sprintf("/berth-test-%s-%d", name, os.Getpid())

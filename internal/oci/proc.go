@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endGrace is how long a killed init may take: it ends after all processes of its pid namespace, and one of them may
+// endGrace is how long a killed init may take to end. It ends after all processes of its PID namespace, and one of them may
 // have to write back memory first.
 const endGrace = 30 * time.Second
 
@@ -31,14 +31,14 @@ func readPID(file string) (int, error) {
 	return pid, nil
 }
 
-// stat reads the state letter and the start time (fields 3 and 22 of /proc/PID/stat; clock ticks since boot) of a
-// process. The error is fs.ErrNotExist or ESRCH when it is gone.
+// stat reads the state letter and the start time, in clock ticks since boot, of a process (fields 3 and 22 of
+// /proc/PID/stat). The error is fs.ErrNotExist or ESRCH if the process is gone.
 func stat(pid int) (state byte, started uint64, err error) {
 	b, err := os.ReadFile(procPath(pid, "stat"))
 	if err != nil {
 		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	// The name (field 2) may hold anything but ends at the last parenthesis.
+	// The name (field 2) may hold anything, but it ends at the last parenthesis.
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
 		return 0, 0, fmt.Errorf("read process %d: stat has %d fields", pid, len(fields)+2)
@@ -54,7 +54,7 @@ func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid)
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// inGroup reports whether a process is in the node's group of any hierarchy, or below it.
+// inGroup reports whether a process is in group, or below it, in any hierarchy.
 func inGroup(pid int, group string) (bool, error) {
 	b, err := os.ReadFile(procPath(pid, "cgroup"))
 	if err != nil {
@@ -70,8 +70,8 @@ func inGroup(pid int, group string) (bool, error) {
 	return false, nil
 }
 
-// killAndWait kills the process if same says that it is still the one meant (asked after the pidfd is open, so that
-// the number cannot be reused in between), and waits until it has ended. A process that is gone is no error.
+// killAndWait kills the process if same reports that it is still the intended one, and waits until it has ended. It calls
+// same after it opened a pidfd, so that the PID cannot be reused in between. A process that is gone is no error.
 func killAndWait(ctx context.Context, pid int, same func() (bool, error)) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -93,7 +93,7 @@ func killAndWait(ctx context.Context, pid int, same func() (bool, error)) error 
 	return waitEnd(ctx, fd, pid)
 }
 
-// waitEnd waits until the process has ended (a zombie has). The init of a pid namespace ends last in it.
+// waitEnd waits until the process has ended; a zombie counts as ended. The init of a PID namespace ends last in it.
 func waitEnd(ctx context.Context, pidfd, pid int) error {
 	ctx, cancel := context.WithTimeout(ctx, endGrace)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	"berth/internal/step"
 )
 
-// TestInside reads a command node's standing from inside.
+// TestInside checks a command node from inside: ids, capabilities, seccomp filter, read-only paths.
 func TestInside(t *testing.T) {
 	const script = `
 hostname
@@ -68,7 +68,7 @@ unshare: unshare(0x40000000): Operation not permitted
 	})
 }
 
-// capMask is a capability list as /proc/PID/status prints it.
+// capMask returns a capability list as /proc/PID/status prints it.
 func capMask(t *testing.T, list []Capability) string {
 	t.Helper()
 	numbers := map[string]uint{
@@ -101,7 +101,7 @@ func TestInit(t *testing.T) {
 	})
 }
 
-// TestHalt: busybox init boots, and its poweroff ends the node.
+// TestHalt checks that busybox init boots, and that its poweroff ends the node.
 func TestHalt(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, func(in *Input) { in.Init, in.Args = Busybox, []string{"/sbin/init"} })
@@ -119,11 +119,11 @@ func TestHalt(t *testing.T) {
 	})
 }
 
-// TestDevices: a device of the host is closed although a node for it exists, one that was asked for is open.
+// TestDevices checks that a device can be opened only if it was asked for, even if a device node for it exists.
 func TestDevices(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		dir := t.TempDir()
-		node := filepath.Join(dir, "loop-control") // it opens for anybody whom its mode and the device cgroup let
+		node := filepath.Join(dir, "loop-control") // anybody may open it whom its mode and the device cgroup allow
 		if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 237))); err != nil {
 			t.Skipf("cannot make device nodes in %s: %v", dir, err)
 		}
@@ -151,7 +151,7 @@ func TestDevices(t *testing.T) {
 	})
 }
 
-// Test32Bit: a 32-bit system call kills the program.
+// Test32Bit checks that a 32-bit system call kills the program.
 func Test32Bit(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
@@ -175,7 +175,7 @@ func Test32Bit(t *testing.T) {
 	})
 }
 
-// TestExec: exit codes, standing and descriptors of what exec runs.
+// TestExec checks the exit codes, rights and descriptors of commands that exec runs.
 func TestExec(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
@@ -206,7 +206,6 @@ func TestExec(t *testing.T) {
 				t.Errorf("%q: exit code %d, want %d\n%s", c.args, cmd.ProcessState.ExitCode(), c.code, diff)
 			}
 		}
-		// Its groups, on every hierarchy where the node has one.
 		out, err := n.execCmd(t, "sleep", "0.1").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -214,7 +213,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// TestExecGroups: what exec runs is in the node's groups.
+// TestExecGroups checks that commands of exec are in the node's groups.
 func TestExecGroups(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
@@ -231,7 +230,7 @@ func TestExecGroups(t *testing.T) {
 	})
 }
 
-// TestUndoElsewhere: another process removes the node from its journal alone.
+// TestUndoElsewhere checks that another process can remove the node with only its journal.
 func TestUndoElsewhere(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		for _, journalled := range []string{"after Do", "before Do"} {
@@ -268,7 +267,7 @@ func TestUndoElsewhere(t *testing.T) {
 	})
 }
 
-// TestUndoSparesOthers: a pid that is another process by now is left alone.
+// TestUndoSparesOthers checks that undo does not kill another process that has the node's PID by now.
 func TestUndoSparesOthers(t *testing.T) {
 	other := exec.Command("sleep", "100")
 	if err := other.Start(); err != nil {
@@ -294,7 +293,7 @@ func TestUndoSparesOthers(t *testing.T) {
 	}
 }
 
-// TestBadCommand: each way in which a command cannot run has its code, and nothing is half made.
+// TestBadCommand checks the exit code of each way in which a command cannot run, and that nothing is left half made.
 func TestBadCommand(t *testing.T) {
 	files := map[string]string{
 		"text": "hello\n", "badscript": "#!/no/such/interpreter\n", "broken": "\x7fELF", "emptyscript": "#!\n",
@@ -341,7 +340,7 @@ func TestBadCommand(t *testing.T) {
 	})
 }
 
-// capable is a program whose file asks for a capability that no node has: CAP_NET_RAW, as Debian's ping did.
+// capable returns a mount of a program whose file asks for a capability that no node has: CAP_NET_RAW, as Debian's ping did.
 func capable(t *testing.T) Mount {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capable")
@@ -361,7 +360,7 @@ func capable(t *testing.T) Mount {
 	return Mount{Source: file, Target: "/x/capable", Type: "bind", Options: []string{"bind"}}
 }
 
-// TestExecCannotRun: exec names a program that the kernel refuses, and a working folder that is gone.
+// TestExecCannotRun checks that exec reports a program that the kernel refuses, and a working folder that is gone.
 func TestExecCannotRun(t *testing.T) {
 	bind := capable(t)
 	eachRuntime(t, func(t *testing.T, r Runtime) {
@@ -384,7 +383,7 @@ func TestExecCannotRun(t *testing.T) {
 	})
 }
 
-// TestLockNotInherited: after create, the waiting init does not hold the node's lock.
+// TestLockNotInherited checks that the waiting init does not hold the node's lock after create.
 func TestLockNotInherited(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
@@ -415,7 +414,7 @@ func TestLockNotInherited(t *testing.T) {
 	})
 }
 
-// TestRuntimeGone: a runtime that vanished is exit 3, with the remedy.
+// TestRuntimeGone checks that a missing runtime gives exit code 3 and the remedy.
 func TestRuntimeGone(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("not root: nodes need it")

@@ -15,16 +15,15 @@ import (
 type Runtime struct {
 	Name    string `json:"name"`              // "runc" or "crun"
 	Path    string `json:"path"`              // absolute
-	Version string `json:"version,omitempty"` // as it says itself: 1.1.5+ds1
+	Version string `json:"version,omitempty"` // as it reports itself: 1.1.5+ds1
 }
 
 func (r Runtime) String() string { return strings.TrimSpace(r.Name + " " + r.Version) }
 
-// Names lists the runtimes that Berth knows how to drive.
+// Names returns the runtimes that Berth can use.
 func Names() []string { return []string{"crun", "runc"} }
 
-// Find lists the runtimes that are installed, with their versions (which costs a run of each). It refuses (Cannot)
-// if there is none.
+// Find returns the installed runtimes with their versions. It runs each of them once. It refuses (Cannot) if there is none.
 func Find(ctx context.Context) ([]Runtime, error) {
 	found := paths()
 	for i, r := range found {
@@ -41,7 +40,7 @@ func Find(ctx context.Context) ([]Runtime, error) {
 	return found, nil
 }
 
-// paths finds the runtimes in the standard folders, not in the caller's PATH: they run as root.
+// paths finds the runtimes in the standard folders. It does not use the caller's PATH, because they run as root.
 func paths() []Runtime {
 	var found []Runtime
 	for _, name := range Names() {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scratch is a file system in memory that is mounted nowhere: it ends with this process, so that nothing is left to
-// remove. Device nodes on it open.
+// scratch is a file system in memory that is mounted nowhere. It vanishes with this process, so nothing is left to remove.
+// Device nodes on it can be opened.
 type scratch struct {
 	dir *os.File
 }
@@ -32,14 +32,14 @@ func newScratch() (*scratch, error) {
 	return &scratch{os.NewFile(uintptr(fd), "scratch")}, nil
 }
 
-// path is where another process finds a file of the scratch while this one lives.
+// path returns the path by which other processes reach a file of the scratch while this process lives.
 func (s *scratch) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.dir.Fd()), name)
 }
 
 func (s *scratch) close() { s.dir.Close() }
 
-// makeNull makes a null device that belongs to an id of the host's, and opens it.
+// makeNull makes a null device that belongs to the host's id owner, and opens it.
 func makeNull(path string, owner int) (*os.File, error) {
 	err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
 	if err == nil {

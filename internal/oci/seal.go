@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seal sets flags of mounts in the created node that the runtimes do not keep. The calling thread, which must be locked and have a
-// mount namespace and a working directory of its own, enters the node's mount namespace for it and stays there.
+// seal sets mount flags in the created node that the runtimes do not keep. The calling thread enters the node's mount
+// namespace and stays there. It must be locked and have its own mount namespace and working directory.
 //
-//   - The root is nodev, and nosuid where the plan says so: crun mounts it anew, without flags, if there is no user namespace.
-//   - On cgroup v1 the runtimes mount a tmpfs at /sys/fs/cgroup, with the node's groups in it, and leave it writable, whatever they
-//     are asked for. It becomes read-only. (As a read-only path of the configuration, the groups would be mounted a second time,
-//     writable.)
+//   - The root becomes nodev, and nosuid if the plan says so. Without a user namespace crun mounts it anew, without flags.
+//   - On cgroup v1 the runtimes mount a tmpfs at /sys/fs/cgroup, with the node's groups in it, and leave it writable in
+//     any case. seal makes it read-only. As a read-only path of the configuration, the groups would be mounted a second
+//     time, writable.
 func (l *Launch) seal() error {
 	pid, err := readPID(l.PIDFile)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seccompFor returns the node's system call filter: Docker's default profile for the capabilities of spec, for the
-// processor's own system calls and a short list of socket families only.
+// seccompFor returns the node's system call filter: Docker's default profile for the capabilities of spec, limited to the
+// processor's native system calls and a short list of socket families.
 //
-// 32-bit (and x32) system calls are refused on amd64: a 32-bit program is killed by SIGSYS at its first one. They are
-// a second, rarely used door into the kernel whose socketcall(2) slips past the rules for sockets, and a filter for
-// three call tables costs 14 ms more at each start of a node (34 rather than 48 ms with runc 1.1 and libseccomp 2.5).
+// On amd64, 32-bit and x32 system calls are refused: SIGSYS kills a 32-bit program at its first one. They are a rarely used
+// second entry into the kernel whose socketcall(2) bypasses the rules for sockets. A filter for three call tables also
+// costs 14 ms more at each start of a node (48 instead of 34 ms with runc 1.1 and libseccomp 2.5).
 func seccompFor(spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 	profile, err := seccomp.GetDefaultProfile(spec)
 	if err != nil {
@@ -29,12 +29,12 @@ func seccompFor(spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 	return profile, nil
 }
 
-// sockets allows the families of sockets that programs of a node have a use for. The others are rarely used parts of the
-// kernel, for which it would even load modules.
+// sockets allows the socket families that programs of a node need. The others are rarely used parts of the kernel, for which
+// it would even load modules.
 //
-// Of netlink only what tools and libraries ask the kernel by: addresses and routes (getifaddrs, ip), sockets (ss), events of
-// devices (udev), audit records (logins), and generic (ethtool). The rest is closed, NETLINK_USERSOCK first of all: by that,
-// processes queue messages for each other, which no memory limit counts.
+// Of netlink it allows only the protocols by which tools and libraries query the kernel: addresses and routes (getifaddrs,
+// ip), sockets (ss), device events (udev), audit records (logins), and generic netlink (ethtool). It closes the rest, above
+// all NETLINK_USERSOCK: with it processes queue messages for each other that no memory limit counts.
 func sockets() []specs.LinuxSyscall {
 	allow := func(args ...specs.LinuxSeccompArg) specs.LinuxSyscall {
 		return specs.LinuxSyscall{Names: []string{"socket"}, Action: specs.ActAllow, Args: args}

@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaveHalf lowers soft limits of this process, which the runtime inherits: a user namespace counts pending signals (POSIX timers
-// too) and message queues for whoever made it, the host's root, and takes the maker's soft limit for what all that root has made may
-// have together (set_userns_rlimit_max in kernel/user_namespace.c). So nodes stop at half, and the host's own services keep the
-// other. The hard limits stay: a spec may ask for more for a process.
+// leaveHalf lowers two soft limits of this process, which the runtime inherits, to half of the hard limits. The kernel
+// charges pending signals (also POSIX timers) and message queues in a user namespace to its creator, the host's root, and
+// takes the creator's soft limit as the bound for all that root's namespaces have together (set_userns_rlimit_max in
+// kernel/user_namespace.c). So all nodes together stop at half, and the other half remains for the host's own services.
+// The hard limits stay: a spec may ask for more for a process.
 var leaveHalf = sync.OnceValue(func() error {
 	for _, what := range []int{unix.RLIMIT_SIGPENDING, unix.RLIMIT_MSGQUEUE} {
 		var l unix.Rlimit

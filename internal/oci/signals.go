@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The C library keeps these two to itself: its sigaction refuses them, so neither runtime can give them back their default,
-// and a caller that ignores them (some start their children so) would pass that on to the node.
+// The C library reserves these two signals. Its sigaction refuses them, so neither runtime can reset them, and a caller that
+// ignores them (some start their children so) would pass that on to the node.
 const firstReserved, lastReserved = 32, 33
 
 // sigaction is the kernel's struct sigaction (uapi asm-generic/signal.h), not the C library's.
@@ -22,7 +22,8 @@ const (
 	handlerIgnore  = 1 // SIG_IGN
 )
 
-// resetSignals makes this process, and so the runtime that it starts, not ignore what only the kernel can be told about.
+// resetSignals sets the reserved signals of this process, and so of the runtime that it starts, to their default if they
+// are ignored. It calls the kernel directly.
 func resetSignals() error {
 	for signal := uintptr(firstReserved); signal <= lastReserved; signal++ {
 		if err := resetSignal(signal); err != nil {

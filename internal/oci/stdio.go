@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdio gives the runtime what the node's process 1 reads and writes: pipes and null devices that were made for it.
-// restore is for after create.
+// stdio gives the runtime the streams of the node's process 1: pipes and null devices that were made for it. Call restore
+// after create.
 //
-// The runtimes make the node's root the owner of whatever they pass on, on the host and as root. Pipes without a name
-// stay the node's, so that it can open /dev/stdout again; what has a name on the host, as the pipe to the node's log, is
-// given back before the node's command runs.
+// As root on the host, the runtimes make the node's root the owner of every stream that they pass on. Pipes without a name
+// stay the node's, so that it can reopen /dev/stdout. restore gives files with a name on the host, such as the pipe to the
+// node's log, back to their owners before the node's command runs.
 func (l *Launch) stdio(cmd *exec.Cmd) (restore func(), err error) {
 	var null *os.File
 	files := []*os.File{l.Stdin, l.Stdout, l.Stderr}
@@ -39,7 +39,7 @@ func (l *Launch) stdio(cmd *exec.Cmd) (restore func(), err error) {
 	}, nil
 }
 
-// null makes a null device in the plan's tmpfs, which only this node ever sees.
+// null makes a null device in the plan's tmpfs, which only this node sees.
 func (l *Launch) null() (*os.File, error) {
 	return makeNull(filepath.Join(l.Plan.Dir, ".null"), int(l.Plan.IDs.Base))
 }
@@ -49,7 +49,7 @@ func isNull(f *os.File) bool {
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
-// keepOwners remembers who owns files that have a name on the host, and returns what gives them back.
+// keepOwners records the owners of the files that have a name on the host. restore gives the files back to them.
 func keepOwners(files ...*os.File) (restore func()) {
 	type owner struct {
 		f        *os.File

@@ -14,7 +14,7 @@ import (
 	"berth/internal/step"
 )
 
-// Kinds makes an empty step of each kind of this package.
+// Kinds returns the constructors of this package's steps, by kind.
 func Kinds() step.Kinds {
 	return step.Kinds{
 		"oci.bundle": func() step.Step { return &Bundle{} },
@@ -23,10 +23,10 @@ func Kinds() step.Kinds {
 	}
 }
 
-// Bundle writes the runtime's configuration of a node to Dir/config.json. The journal does not repeat what is in it.
+// Bundle writes the runtime's configuration of a node to Dir/config.json. The journal does not hold the configuration.
 type Bundle struct {
 	Dir  string      `json:"dir"`
-	Spec *specs.Spec `json:"-"` // nil in a step that a journal told of
+	Spec *specs.Spec `json:"-"` // nil in a step read from a journal
 }
 
 // Kind implements step.Step.

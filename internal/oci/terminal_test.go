@@ -12,7 +12,7 @@ import (
 	"berth/internal/relay"
 )
 
-// TestTerminal: a node with a terminal talks through it both ways, and it is gone afterwards.
+// TestTerminal checks that a node reads and writes its terminal, and that the terminal is gone afterwards.
 func TestTerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, func(in *Input) {
@@ -39,7 +39,7 @@ func TestTerminal(t *testing.T) {
 		if err := term.Attach(in, out); err != nil {
 			t.Fatal(err)
 		}
-		for range 200 { // until echo is off, or the answer comes twice
+		for range 200 { // until echo is off: otherwise the terminal repeats the answer
 			if b, _ := os.ReadFile(out.Name()); bytes.Contains(b, []byte("ready")) {
 				break
 			}

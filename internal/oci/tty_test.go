@@ -35,7 +35,7 @@ func openPTY(t *testing.T) (master, tty *os.File) {
 	return master, tty
 }
 
-// TestExecTerminal: exec -t gives the command a terminal of the node's own, with the size of the user's.
+// TestExecTerminal checks that exec -t gives the command a terminal of the node, with the size of the user's terminal.
 func TestExecTerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
@@ -70,7 +70,8 @@ func TestExecTerminal(t *testing.T) {
 	})
 }
 
-// TestTerminalSize: the node's terminal gets the size of the user's, raw mode is taken back, and so is the owner.
+// TestTerminalSize checks that the node's terminal gets the size of the user's, and that the mode of the user's terminal is
+// restored.
 func TestTerminalSize(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		_, tty := openPTY(t)
@@ -113,7 +114,8 @@ func TestTerminalSize(t *testing.T) {
 	})
 }
 
-// TestOwnersStay: what a node gets as stdin, stdout and stderr stays who it belonged to, and the host's /dev/null too.
+// TestOwnersStay checks that the files that a node gets as stdin, stdout and stderr, and the host's /dev/null, keep their
+// owners.
 func TestOwnersStay(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		_, tty := openPTY(t)

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// The exit codes of a command that could not be run, as shells and podman have them.
+// The exit codes of a command that could not be run, as in shells and podman.
 const (
-	ExitCannotRun = 126 // it is there but cannot be executed
-	ExitNotFound  = 127 // it is not there
+	ExitCannotRun = 126 // the command exists but cannot be executed
+	ExitNotFound  = 127 // the command does not exist
 )
 
-// CommandError says that the node's command, not the node, is the trouble.
+// CommandError says that the node's command cannot run, though the node itself could.
 type CommandError struct {
 	Code    int    // ExitCannotRun or ExitNotFound
-	Command string // as given; "" where only the runtime's words are known
+	Command string // as given; "" if only the runtime's words are known
 	Why     string
 }
 
@@ -28,7 +28,8 @@ func (e *CommandError) Error() string {
 	return "cannot run " + e.Command + ": " + e.Why
 }
 
-// lastError returns the last error in a runtime's log (one JSON object a line), the last line if that is none, or "".
+// lastError returns the last error in a runtime's log; "" if there is none. The log has one JSON object per line; a line
+// that is not JSON counts as an error.
 func lastError(log string) string {
 	b, err := os.ReadFile(log)
 	if err != nil {
@@ -49,9 +50,9 @@ func lastError(log string) string {
 	return words
 }
 
-// commandFailure recognises the runtimes' words for a command that is not there or cannot be executed. This is the
-// one place that reads words: at create both runtimes look the command up in a file system that only they see, and
-// their exit status is the same for every failure. Words that are not recognised give nil: an ordinary failure.
+// commandFailure recognises the runtimes' messages for a command that does not exist or cannot be executed. Messages are
+// parsed only in this file: at create the runtimes look up the command in a file system that only they see, and their
+// exit status is the same for every failure. An unknown message gives nil: an ordinary failure.
 func commandFailure(words string) *CommandError {
 	if _, why, ok := strings.Cut(words, "unable to start container process: exec: "); ok { // runc
 		if strings.HasSuffix(why, "executable file not found in $PATH") || strings.HasSuffix(why, "no such file or directory") {
@@ -68,8 +69,8 @@ func commandFailure(words string) *CommandError {
 	return nil
 }
 
-// execFailure is commandFailure for a runtime's exec of a command that was looked up before: what is left is that the
-// kernel, or the command's user, does not run it.
+// execFailure is commandFailure for a runtime's exec. The command was looked up before, so the remaining failures are that
+// the kernel refuses it or that its user may not run it.
 func execFailure(command, words string) *CommandError {
 	if ce := commandFailure(words); ce != nil {
 		ce.Command = command
@@ -83,8 +84,7 @@ func execFailure(command, words string) *CommandError {
 	return nil
 }
 
-// Quote writes a command on one line so that it can be told where one word ends, and nothing in it is obeyed by a
-// terminal.
+// Quote writes a command on one line. It quotes words so that their ends are visible and a terminal obeys nothing in them.
 func Quote(args []string) string {
 	all := make([]string, len(args))
 	for i, a := range args {

@@ -9,12 +9,13 @@ import (
 type ruler struct {
 	axis   Axis
 	ticks  []float64
-	values []float64 // of Steps: those that occur, ascending
-	from   float64   // the place of the axis's begin
-	to     float64   // of its end
+	values []float64 // for Steps: the values that occur, ascending
+	from   float64   // coordinate of the begin of the axis
+	to     float64   // coordinate of its end
 }
 
-// newRuler chooses the ticks for numbers and intervals; shown is a range that must be visible, nil for none.
+// newRuler chooses about wanted ticks for the values and intervals that of returns. shown is a range that must be visible;
+// nil for none.
 func newRuler(a Axis, all []Series, of func(Point) (float64, *[2]float64), shown *[2]float64, wanted int) ruler {
 	r := ruler{axis: a}
 	lo, hi := math.Inf(1), math.Inf(-1)
@@ -53,7 +54,7 @@ func newRuler(a Axis, all []Series, of func(Point) (float64, *[2]float64), shown
 	return r
 }
 
-// clip keeps an end of an interval within what the axis may show.
+// clip limits an end of an interval to the range of axis.Clip.
 func (r *ruler) clip(v float64) float64 {
 	if r.axis.Scale == Log {
 		v = math.Max(v, 1e-15)
@@ -64,7 +65,7 @@ func (r *ruler) clip(v float64) float64 {
 	return math.Min(math.Max(v, -1e15), 1e15)
 }
 
-// at is the place of v. What lies outside the ticks lies outside the axis.
+// at returns the coordinate of v. A value outside the ticks lies outside the axis.
 func (r *ruler) at(v float64) float64 {
 	if r.axis.Scale == Steps {
 		i, _ := slices.BinarySearch(r.values, v)
@@ -77,14 +78,14 @@ func (r *ruler) at(v float64) float64 {
 	return r.from + (r.to-r.from)*(v-first)/(last-first)
 }
 
-// cut places an end of an interval within the axis, and says whether it lay outside.
+// cut returns the coordinate of an end of an interval, limited to the axis, and whether the end lies outside.
 func (r *ruler) cut(v float64) (place float64, outside bool) {
 	place = r.at(v)
 	lo, hi := math.Min(r.from, r.to), math.Max(r.from, r.to)
 	return math.Min(math.Max(place, lo), hi), math.IsNaN(place) || place < lo-0.5 || place > hi+0.5
 }
 
-// label prints a tick.
+// label returns the label of a tick.
 func (r *ruler) label(v float64) string {
 	if r.axis.Format != nil {
 		return r.axis.Format(v)
@@ -92,7 +93,7 @@ func (r *ruler) label(v float64) string {
 	return Plain(v)
 }
 
-// cell is the room of one value of Steps.
+// cell returns the width of one value on an axis of scale Steps.
 func (r *ruler) cell() float64 {
 	return math.Abs(r.to-r.from) / float64(max(len(r.values), 1))
 }

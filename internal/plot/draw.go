@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Draw lays a chart out.
+// Draw lays out a chart.
 func Draw(c Chart) Drawing {
 	all := finite(c)
 	var d Drawing
@@ -20,7 +20,7 @@ func Draw(c Chart) Drawing {
 	left += 8
 	y.from, y.to = top+plotH, top
 	x.from, x.to = left, Width-rightGap
-	if c.X.Scale != Steps { // else the first and the last point sit on the frame
+	if c.X.Scale != Steps { // keeps the first and last point off the frame
 		x.from, x.to = left+8, Width-rightGap-8
 	}
 	d.text(Text{X: 0, Y: top - 12, Anchor: "start", Class: "label"}, c.Y.Label, Width)
@@ -39,13 +39,13 @@ func Draw(c Chart) Drawing {
 	return d
 }
 
-// text adds a text, cut to a width.
+// text adds the text s, cut to width w.
 func (d *Drawing) text(t Text, s string, w float64) {
 	t.S, t.Full = fitText(s, w)
 	d.Texts = append(d.Texts, t)
 }
 
-// legend names the series, in as many lines as that takes, and returns where it ends.
+// legend draws the names of the series, in as many lines as needed, and returns the Y of its end.
 func (d *Drawing) legend(all []Series) float64 {
 	const swatch, gap = 30.0, 12.0
 	x, y := 0.0, 0.0
@@ -82,7 +82,7 @@ func (d *Drawing) gridY(y *ruler, left float64) {
 	}
 }
 
-// ticksX writes the labels of the axis below; those without room are left out.
+// ticksX draws the axis at the bottom. It leaves out labels that would overlap.
 func (d *Drawing) ticksX(x *ruler, bottom float64) {
 	d.path("axis", "M%s %sH%s", num(math.Min(x.from, x.to)), num(bottom), num(Width-rightGap))
 	free := math.Inf(-1)
@@ -90,7 +90,7 @@ func (d *Drawing) ticksX(x *ruler, bottom float64) {
 		at, s := x.at(t), x.label(t)
 		d.path("axis", "M%s %sv4", num(at), num(bottom))
 		half := textWidth(s) / 2
-		at = math.Min(math.Max(at, half), Width-half) // those at the ends may stand a little aside
+		at = math.Min(math.Max(at, half), Width-half) // labels at the ends move inwards
 		if at-half < free {
 			continue
 		}
@@ -99,7 +99,7 @@ func (d *Drawing) ticksX(x *ruler, bottom float64) {
 	}
 }
 
-// dodge moves the i-th series aside, so that intervals at one place stand beside each other.
+// dodge returns the offset of the i-th series, so that intervals at one X stand beside each other.
 func dodge(i int, all []Series, x *ruler) float64 {
 	intervals := false
 	for _, s := range all {
@@ -131,7 +131,7 @@ func (d *Drawing) series(s Series, x, y *ruler, aside float64) {
 	}
 }
 
-// interval draws a whisker upright; an end that is cut off is an arrow.
+// interval draws an upright whisker. An end that is cut off is an arrow.
 func (d *Drawing) interval(class string, x float64, iv *[2]float64, y *ruler) {
 	lo, below := y.cut(iv[0])
 	hi, above := y.cut(iv[1])

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// legible wants texts that lie within the drawing and do not overlap, and no path that is no path.
+// legible checks that texts lie within the drawing and do not overlap, and that paths are valid.
 func legible(t *rapid.T, d Drawing) {
 	type box struct{ x0, y0, x1, y1 float64 }
 	var boxes []box
@@ -41,7 +41,7 @@ func legible(t *rapid.T, d Drawing) {
 
 var pathData = regexp.MustCompile(`^([MLHVhvlamz](-?[0-9.e+]+ ?)*)+$`)
 
-// numbers that benchmarks give, and some that they should not.
+// anyNumber draws ordinary and odd results of benchmarks.
 func anyNumber(t *rapid.T, name string) float64 {
 	switch rapid.IntRange(0, 9).Draw(t, name+" kind") {
 	case 0:
@@ -101,7 +101,7 @@ func TestForestsAreLegible(t *testing.T) {
 	})
 }
 
-// TestPlaces wants points where their numbers are: the larger the higher, 0 on its line, block sizes equally far apart.
+// TestPlaces checks the places of points: larger is higher, 0 is on its line, block sizes are equally far apart.
 func TestPlaces(t *testing.T) {
 	d := Draw(Chart{
 		X: Axis{Scale: Steps, Format: Bytes}, Y: Axis{Zero: true},

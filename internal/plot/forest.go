@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Forest is a chart of rows without a common scale: each has its name and, below it, one interval a series, over an axis
-// that all share. Point.Y is the value; Point.X the index of its row.
+// Forest is a chart of named rows, with one interval per series below each name, over one axis of values. Point.Y is the
+// value, Point.X the index of its row.
 type Forest struct {
 	Axis   Axis // of the values
 	Band   *[2]float64
 	Rows   []string
 	Series []Series
-	Extent []Series // what else the axis must cover: so that several drawings have the same
+	Extent []Series // further series that the axis must cover, so that several drawings share it
 }
 
-// DrawForest lays a forest out. It is as high as it has rows.
+// DrawForest lays out a forest. Its height grows with the rows.
 func DrawForest(f Forest) Drawing {
 	all := finite(Chart{Y: f.Axis, Series: f.Series})
 	var d Drawing
@@ -57,7 +57,7 @@ func DrawForest(f Forest) Drawing {
 	return d
 }
 
-// across draws a whisker level; an end that is cut off is an arrow.
+// across draws a horizontal whisker. An end that is cut off is an arrow.
 func (d *Drawing) across(class string, y float64, iv *[2]float64, v *ruler) {
 	lo, below := v.cut(iv[0])
 	hi, above := v.cut(iv[1])
@@ -77,7 +77,7 @@ func (d *Drawing) across(class string, y float64, iv *[2]float64, v *ruler) {
 	d.path("whisker "+class, "%s", b.String())
 }
 
-// Box is about where a text is: for tests that look for overlaps.
+// Box returns the approximate bounds of a text, for tests that look for overlaps.
 func (t Text) Box() (x0, y0, x1, y1 float64) {
 	w := textWidth(t.S)
 	x := t.X

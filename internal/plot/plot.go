@@ -1,5 +1,5 @@
-// Package plot lays out small charts (points with intervals over a common axis) as plain geometry that a page draws as
-// SVG; it knows no colours and writes no markup.
+// Package plot lays out small charts (points with intervals over a common axis) as plain geometry, which a page draws as
+// SVG. It knows no colours and writes no markup.
 package plot
 
 import (
@@ -7,25 +7,25 @@ import (
 	"slices"
 )
 
-// Width is the width of every drawing, in the units of its text: pixels where the page shows it unscaled. It fits a
-// telephone, and two or three drawings fit beside each other on a desk.
+// Width is the width of every drawing, in pixels if the page does not scale it. It fits a telephone, and two or three
+// drawings fit beside each other on a screen.
 const Width = 380
 
-// Scale says how numbers become places on an axis.
+// Scale maps numbers to positions on an axis.
 type Scale int
 
 // The scales.
 const (
 	Linear Scale = iota
 	Log          // of positive numbers, with ticks at round decimal numbers
-	Steps        // of the values that occur, equally far apart, in their order: block sizes, numbers of threads
+	Steps        // the values that occur, in order, equally far apart: block sizes, numbers of threads
 )
 
 // Axis is one side of a chart.
 type Axis struct {
 	Label  string // with the unit
 	Scale  Scale
-	Zero   bool                 // a linear axis has 0 in it
+	Zero   bool                 // a linear axis includes 0
 	Clip   *[2]float64          // intervals may be cut here, points may not
 	Format func(float64) string // a tick's label
 }
@@ -42,29 +42,29 @@ const (
 	Cross
 )
 
-// Series is what belongs together in a chart.
+// Series is a set of points with one name and style.
 type Series struct {
 	Name   string // in the legend
-	Class  string // how the page styles it
+	Class  string // CSS class
 	Mark   Mark
 	Joined bool // by a line
 	Points []Point
 }
 
-// Point is one value, with its interval where it has one.
+// Point is one value, with its interval if it has one.
 type Point struct {
 	X, Y     float64
 	Interval *[2]float64 // low, high
 }
 
-// Chart is what is drawn: Y over X.
+// Chart is a chart of Y over X.
 type Chart struct {
 	X, Y   Axis
 	Band   *[2]float64 // a range of Y that is shaded, such as a margin
 	Series []Series
 }
 
-// Drawing is a chart laid out. Its parts are in the order in which they are painted.
+// Drawing is a chart that is laid out. Its parts are in the order in which they are painted.
 type Drawing struct {
 	Height float64
 	Rects  []Rect
@@ -78,7 +78,7 @@ type Rect struct {
 	Class      string
 }
 
-// Path is a line or a mark, in the language of SVG's attribute d.
+// Path is a line or a mark, in the syntax of SVG's attribute d.
 type Path struct{ D, Class string }
 
 // Text is one line of text: X is its start, middle or end as Anchor says, Y its baseline.
@@ -87,7 +87,7 @@ type Text struct {
 	Anchor string
 	Class  string
 	S      string
-	Full   string // where S was cut: all of it
+	Full   string // the whole text if S was cut
 }
 
 // The sizes of a drawing.
@@ -97,15 +97,16 @@ const (
 	plotH     = 190.0
 	rightGap  = 10.0
 	whisker   = 3.5 // half the width of an interval's end
-	charWidth = 0.6 // of a letter, in font sizes: more than most letters of any sans-serif face need
+	charWidth = 0.6 // of a letter, in font sizes: more than most letters of a sans-serif font need
 )
 
-// textWidth is how wide a text is at most, about.
+// textWidth returns an upper estimate of the width of a text.
 func textWidth(s string) float64 {
 	return float64(len([]rune(s))) * charWidth * fontSize
 }
 
-// fitText cuts a text that is wider than w in its middle: names often differ at their ends.
+// fitText cuts a text that is wider than w in its middle, because names often differ at their ends. full is the whole text
+// if it was cut.
 func fitText(s string, w float64) (short, full string) {
 	r := []rune(s)
 	most := max(int(w/(charWidth*fontSize)), 1)
@@ -116,7 +117,7 @@ func fitText(s string, w float64) (short, full string) {
 	return string(r[:most-1-tail]) + "…" + string(r[len(r)-tail:]), s
 }
 
-// finite drops what cannot be drawn: points that are no numbers, or not positive on a logarithmic axis.
+// finite drops points that cannot be drawn (not finite, or not positive on a logarithmic axis) and empty series.
 func finite(c Chart) []Series {
 	bad := func(v float64, a Axis) bool {
 		return math.IsNaN(v) || math.Abs(v) > 1e15 || a.Scale == Log && v < 1e-15

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// linearTicks returns round numbers, equally far apart (1, 2 or 5 times a power of ten), from one that is at most lo to
-// one that is at least hi. They are at least two and about as many as wanted.
+// linearTicks returns about wanted round numbers, at least two. Their distance is 1, 2 or 5 times a power of ten, the first
+// is at most lo, the last at least hi.
 func linearTicks(lo, hi float64, wanted int) []float64 {
 	if large := math.Max(math.Abs(lo), math.Abs(hi)); !(hi-lo > 1e-9*large) || hi-lo < 1e-12 { // one value, or none
 		pad := math.Max(math.Abs(lo)*0.1, 1)
@@ -33,7 +33,7 @@ func roundUp(v float64) float64 {
 	return 10 * power
 }
 
-// clean takes away what binary fractions add: 3 × 0.1 is 0.3.
+// clean removes the rounding error of binary fractions: 3 × 0.1 is 0.3.
 func clean(v float64) float64 {
 	c, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 12, 64), 64)
 	if err != nil || c == 0 {
@@ -42,9 +42,8 @@ func clean(v float64) float64 {
 	return c
 }
 
-// logTicks returns round numbers for a logarithmic axis from one that is at most lo to one that is at least hi, both
-// positive: 1, 2, 5 times powers of ten, powers of ten alone, or every other one, so that there are about as many as
-// wanted.
+// logTicks returns about wanted round numbers for a logarithmic axis: 1, 2 and 5 times powers of ten, powers of ten, or
+// every n-th power. The first is at most lo, the last at least hi; both are positive.
 func logTicks(lo, hi float64, wanted int) []float64 {
 	from, to := int(math.Floor(math.Log10(lo)+1e-9)), int(math.Ceil(math.Log10(hi)-1e-9))
 	to = max(to, from+1)
@@ -67,7 +66,7 @@ func fine(lo, hi float64, from, to int) []float64 {
 		for _, m := range []float64{1, 2, 5} {
 			v := clean(m * math.Pow(10, float64(e)))
 			if len(ticks) == 1 && v <= lo {
-				ticks = ticks[:0] // a closer one to begin with
+				ticks = ticks[:0] // start with the closer one
 			}
 			ticks = append(ticks, v)
 			if len(ticks) > 1 && v >= hi {
@@ -78,7 +77,7 @@ func fine(lo, hi float64, from, to int) []float64 {
 	return ticks
 }
 
-// Plain prints a number of an axis as it is: 0.25, −5, 1000.
+// Plain prints a number of an axis without a unit prefix: 0.25, −5, 1000.
 func Plain(v float64) string {
 	s := strconv.FormatFloat(clean(v), 'g', 8, 64)
 	return strings.Replace(s, "-", "−", 1)

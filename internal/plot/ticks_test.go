@@ -28,7 +28,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// checkTicks wants an axis that covers what it must show, with ascending ticks, not too many, all labelled differently.
+// checkTicks checks that ticks cover lo to hi, ascend, are not too many, and have different labels.
 func checkTicks(t *rapid.T, ticks []float64, lo, hi float64, most int) {
 	if len(ticks) < 2 || len(ticks) > most {
 		t.Fatalf("%d ticks: %v", len(ticks), ticks)

@@ -10,18 +10,18 @@ import (
 	"berth/internal/bench"
 )
 
-// Answer is what the whole run says, in plain words.
+// Answer sums up the whole run in plain words.
 type Answer struct {
 	Status   string // the first line: what a reader must know before any figure
-	Alarm    bool   // it is not good
+	Alarm    bool   // Status is bad news
 	Headline string
-	Groups   []Group // by verdict, what matters first; those without rows are left out
-	Noise    string  // what the host did against itself
-	Power    string  // what the run could have decided
+	Groups   []Group // one per verdict that occurs, in the order of verdicts
+	Noise    string  // how much the host differs from itself
+	Power    string  // which margins the run could have decided
 	Skipped  []string
 }
 
-// Group are the comparisons with one verdict.
+// Group holds the comparisons with one verdict.
 type Group struct {
 	Verdict bench.Verdict
 	Meaning string
@@ -29,10 +29,10 @@ type Group struct {
 	Items   []string // the largest differences, and how many more there are
 }
 
-// verdicts is the order in which they are told.
+// verdicts is the order in which the groups are shown.
 var verdicts = [...]bench.Verdict{bench.Worse, bench.Better, bench.Undecided, bench.Equivalent}
 
-// Answer judges by the first measure of each row; the others explain it.
+// Answer judges each row by its first measure.
 func (r *Report) Answer() Answer {
 	a := Answer{}
 	a.Status, a.Alarm = r.status()
@@ -62,13 +62,13 @@ func (r *Report) Answer() Answer {
 	return a
 }
 
-// How many comparisons of a verdict are told on the first page: it is to stay one.
+// The largest number of comparisons listed per verdict, so that the summary fits on one page.
 const (
 	mostWorse = 12
 	mostItems = 6
 )
 
-// group tells the comparisons of one verdict, the largest differences first.
+// group lists the comparisons of one verdict, the largest differences first.
 func (r *Report) group(v bench.Verdict, all []line) Group {
 	g := Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Count: len(all)}
 	slices.SortStableFunc(all, func(a, b line) int {
@@ -87,7 +87,7 @@ func (r *Report) group(v bench.Verdict, all []line) Group {
 	return g
 }
 
-// status is the first line of every form of the report.
+// status returns the first line of every form of the report.
 func (r *Report) status() (text string, alarm bool) {
 	var s []string
 	if r.Study.Partial {
@@ -115,7 +115,7 @@ func (r *Report) status() (text string, alarm bool) {
 	}
 	if marked > 0 {
 		text := fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers", marked, plural(rows, "row"))
-		if trials > 0 { // of some documents what went on beside the trials is not known
+		if trials > 0 { // some documents do not record what else ran during the trials
 			text += fmt.Sprintf("; something else was seen to use the machine in %d of %s that can tell", seen, plural(trials, "trial"))
 		}
 		s = append(s, text+".")
@@ -149,7 +149,7 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 	return s + "." + oneByOne(main)
 }
 
-// oneByOne says what the comparisons would be called without the correction for all of them, where that is something else.
+// oneByOne gives the verdicts without the correction for multiple comparisons; "" if they are the same.
 func oneByOne(main []line) string {
 	alone, other := map[bench.Verdict]int{}, false
 	for _, l := range main {
@@ -168,7 +168,7 @@ func oneByOne(main []line) string {
 	return fmt.Sprintf(" That is corrected for all %d together (at most one page in 20 without a difference has a false call); one by one: %s.", len(main), strings.Join(said, ", "))
 }
 
-// against names what the experiments of a study are compared with.
+// against names the references of all experiments of a study.
 func against(s *bench.Study) string {
 	var all []line
 	for i := range s.Experiments {
@@ -177,7 +177,7 @@ func against(s *bench.Study) string {
 	return references(all)
 }
 
-// references names what the others were compared with: the host, as a rule.
+// references names the arms that the others are compared with: usually the host.
 func references(main []line) string {
 	var all []string
 	for _, l := range main {
@@ -226,7 +226,7 @@ func (r *Report) item(l line) string {
 	return text
 }
 
-// noise tells the noise floor: the host against itself, once for each row.
+// noise describes the noise floor: the reference against itself, once for each row.
 func noise(main []line) string {
 	var worst float64
 	n, calls := 0, 0
@@ -251,7 +251,7 @@ func noise(main []line) string {
 		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, plural(n, "such row"))
 }
 
-// power tells what the run could have decided.
+// power says which margins the run could have decided.
 func power(main []line) string {
 	var could []float64
 	none := 0

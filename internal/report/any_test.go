@@ -9,8 +9,8 @@ import (
 	"berth/internal/bench"
 )
 
-// anyStudy draws a study with what benchmarks can find out, and what they should not: no rows, no intervals, endless
-// penalties, rows with one value on the axis, many arms, measures that nothing was measured by.
+// anyStudy draws a study with ordinary and odd results: no rows, no intervals, infinite penalties, rows with the same value
+// on the axis, many arms, measures without values.
 func anyStudy(t *rapid.T) *bench.Study {
 	s := &bench.Study{MarginPct: rapid.Float64Range(0, 50).Draw(t, "margin"), Partial: rapid.Bool().Draw(t, "partial")}
 	for i := range rapid.IntRange(0, 3).Draw(t, "experiments") {

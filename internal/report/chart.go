@@ -10,18 +10,18 @@ import (
 	"berth/internal/plot"
 )
 
-// Figure is a drawing with what stands around it.
+// Figure is a drawing with its caption and description.
 type Figure struct {
 	ID      string // unique in the page
 	Caption string
-	Desc    string // for who cannot see it
+	Desc    string // for screen readers
 	plot.Drawing
 }
 
-// forestRows is how many rows one drawing without a common axis has at most: it must fit on a printed page.
+// forestRows is the largest number of rows in one drawing without a common axis, so that it fits on a printed page.
 const forestRows = 20
 
-// figures draws an experiment: each compared measure's penalty, the medians of rates, and latencies.
+// figures draws an experiment: the penalty of each compared measure, the medians of rates, and latencies.
 func figures(e *bench.Experiment, marginPct float64) []Figure {
 	var all []Figure
 	for _, m := range e.Measures {
@@ -54,7 +54,7 @@ func slug(s string) string {
 	}, strings.ToLower(s))
 }
 
-// latencies draws percentiles, in one chart a unit; other times where there are none.
+// latencies draws percentiles, one chart per unit. If a unit has no percentiles, it draws the other times of that unit.
 func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 	var all []Figure
 	for _, unit := range []string{"us", "ms", "s"} {
@@ -71,7 +71,7 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 			all = append(all, medians(e, some[:min(len(some), 3)], true)...)
 			continue
 		}
-		for _, m := range some { // one chart each: without lines nothing would tell them apart
+		for _, m := range some { // one chart each: without lines the series could not be told apart
 			if m.Compared {
 				all = append(all, medians(e, []bench.Measure{m}, false)...)
 			}
@@ -80,10 +80,10 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 	return all
 }
 
-// drawn are the percentiles of a chart: more lines than these, for two arms, cannot be told apart.
+// drawn are the percentiles of a chart. More lines for two arms could not be told apart.
 var drawn = [...]string{"p50", "p99", "p99.9"}
 
-// brief is a measure's name where there is little room: p99.9 for lat_p999_us.
+// brief returns a short name of a measure: p99.9 for lat_p999_us.
 func brief(m bench.Measure) string {
 	s := strings.TrimPrefix(strings.TrimSuffix(m.Name, "_"+m.Unit), "lat_")
 	if digits, ok := strings.CutPrefix(s, "p"); ok && len(digits) > 2 && strings.Trim(digits, "0123456789") == "" {
@@ -92,7 +92,8 @@ func brief(m bench.Measure) string {
 	return s
 }
 
-// axis says where the rows lie: on a common axis if each has a value of its own, else each by itself.
+// axis returns the common axis of the rows. There is one (common) only if each row has a value, no two are equal, and
+// there are at least two rows.
 func axis(e *bench.Experiment) (a plot.Axis, common bool) {
 	seen := map[float64]bool{}
 	for _, r := range e.Rows {
@@ -112,7 +113,7 @@ func axis(e *bench.Experiment) (a plot.Axis, common bool) {
 	return a, len(seen) > 1
 }
 
-// place is where a row lies.
+// place returns the X of row i: its value on a common axis, else i.
 func place(r *bench.StudyRow, i int, common bool) float64 {
 	if common {
 		return *r.Value
@@ -120,7 +121,7 @@ func place(r *bench.StudyRow, i int, common bool) float64 {
 	return float64(i)
 }
 
-// penalties draws how much worse the arms are, with the reference again and the published figures beside them.
+// penalties draws how much worse the arms are, beside the null arm and the published figures.
 func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure {
 	x, common := axis(e)
 	var all []plot.Series
@@ -149,7 +150,8 @@ func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure
 	return draw(e, caption, x, y, band, all, common)
 }
 
-// clip keeps a few endless intervals from flattening all others: they end in arrows.
+// clip returns the range beyond which intervals are cut and end in arrows, so that a few very long intervals do not
+// flatten all others.
 func clip(all []plot.Series) *[2]float64 {
 	c := [2]float64{-100, 100}
 	for _, s := range all {
@@ -160,11 +162,11 @@ func clip(all []plot.Series) *[2]float64 {
 	return &c
 }
 
-// medians draws measures of one unit, of all arms.
+// medians draws the medians of all arms in measures of one unit.
 func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
 	x, common := axis(e)
 	if !common && len(e.Rows) > forestRows {
-		return nil // more drawings than anybody looks at; the table has them
+		return nil // too many drawings; the table has the figures
 	}
 	factor, unit := inUnit(ms[0])
 	var all []plot.Series
@@ -200,7 +202,7 @@ func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
 	return draw(e, "Medians: "+title, x, y, nil, all, common)
 }
 
-// wide says whether values lie so far apart that the small ones would not be seen on a linear axis.
+// wide reports whether values lie so far apart that a linear axis would hide the small ones.
 func wide(all []plot.Series) bool {
 	lo, hi := math.Inf(1), 0.0
 	for _, s := range all {
@@ -220,7 +222,7 @@ func empty(all []plot.Series) bool {
 	return true
 }
 
-// draw draws over a common axis, or one row below the other, in as many drawings as that takes.
+// draw draws one chart over a common axis, or without one as many forests as the rows need.
 func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64, all []plot.Series, common bool) []Figure {
 	desc := fmt.Sprintf("%s of %s. The numbers are in the tables beside it.", caption, plural(len(e.Rows), "row"))
 	if common {
@@ -230,7 +232,7 @@ func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64,
 	return forests(e, caption, desc, y, band, all)
 }
 
-// forests draws the rows that have anything to show.
+// forests draws the rows that have at least one point.
 func forests(e *bench.Experiment, caption, desc string, y plot.Axis, band *[2]float64, all []plot.Series) []Figure {
 	var rows []int
 	for i := range e.Rows {
@@ -279,7 +281,7 @@ func armTitle(e *bench.Experiment, arm string) string {
 	return arm
 }
 
-// armClass is the style of an arm, armMark its shape: the same in all charts of a page.
+// armClass returns the style of an arm. It and the shape (armMark) are the same in all charts of a page.
 func armClass(e *bench.Experiment, arm string) string {
 	switch arm {
 	case reference(e):

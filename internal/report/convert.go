@@ -7,10 +7,10 @@ import (
 	"berth/internal/bench"
 )
 
-// lxc says whose figures bench disk has beside its own.
+// lxc names the source of the published figures that bench disk shows.
 const lxc = "LXC, Intel DC P3700, 2015"
 
-// ofDisk shows what berth bench disk measured as a study of two experiments, one a shape.
+// ofDisk converts a report of berth bench disk to a study with one experiment per shape (random read, sequential write).
 func ofDisk(r *bench.Report) *bench.Study {
 	s := &bench.Study{
 		Partial: r.Partial, Emulated: r.Machine.Emulation(), Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
@@ -71,7 +71,7 @@ func diskRow(row bench.Result) bench.StudyRow {
 	return out
 }
 
-// judgement is a comparison, with its verdict among all rows of the table where it has one.
+// judgement converts a comparison, with the corrected verdict if it has one.
 func judgement(arm, measure string, c *bench.Comparison) bench.StudyComparison {
 	j := bench.StudyComparison{Arm: arm, Measure: measure, Penalty: c}
 	if c != nil && c.Tests != nil {
@@ -80,10 +80,10 @@ func judgement(arm, measure string, c *bench.Comparison) bench.StudyComparison {
 	return j
 }
 
-// ofIsolation shows what berth bench isolation measured.
+// ofIsolation converts a report of berth bench isolation to a study.
 func ofIsolation(r *bench.Isolation) *bench.Study { return r.Study() }
 
-// ofNet shows what berth bench net measured as a study of two experiments: streams and round trips.
+// ofNet converts a report of berth bench net to a study of two experiments: streams and round trips.
 func ofNet(r *bench.NetReport) *bench.Study {
 	s := &bench.Study{
 		Partial: r.Partial, Emulated: r.Machine.Emulation(), Started: r.Started, Ended: r.Ended, Seed: r.Seed, MarginPct: r.MarginPct,
@@ -144,7 +144,7 @@ func netRow(row bench.NetResult) bench.StudyRow {
 	return out
 }
 
-// ofNull shows the evidence on null rows as a study of one experiment, a line a row.
+// ofNull converts the evidence on null rows to a study of one experiment.
 func ofNull(r *bench.NullReport) *bench.Study {
 	e := bench.Experiment{
 		About: bench.About{
@@ -176,5 +176,5 @@ func ofNull(r *bench.NullReport) *bench.Study {
 	}
 }
 
-// took is how long a run took, to the second.
+// took returns how long a run took, to the second.
 func took(s *bench.Study) time.Duration { return s.Ended.Sub(s.Started).Round(time.Second) }

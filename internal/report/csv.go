@@ -10,7 +10,7 @@ import (
 	"berth/internal/bench"
 )
 
-// columns of the CSV, in their order; docs/report.md describes them. New ones are added at the end.
+// columns are the columns of the CSV, in order; docs/report.md describes them. Add new ones at the end.
 var columns = [...]string{
 	"experiment", "row", "value", "arm", "measure", "unit", "less_is_better", "host_median", "arm_median", "pairs", "penalty_pct",
 	"ci95_low", "ci95_high", "ci90_low", "ci90_high", "margin_pct", "verdict", "verdict_by_itself", "could_decide_pct",
@@ -18,7 +18,7 @@ var columns = [...]string{
 	"totals_penalty_pct", "totals_ci90_low", "totals_ci90_high",
 }
 
-// CSV writes a line for each measure of each row and arm but the reference. Fields that do not apply are empty.
+// CSV writes a line for each row, arm (except the reference) and measure. Fields that do not apply are empty.
 func (r *Report) CSV(w io.Writer) error {
 	var b strings.Builder
 	out := csv.NewWriter(&b)
@@ -44,7 +44,7 @@ func (r *Report) CSV(w io.Writer) error {
 	return nil
 }
 
-// csvLine is nil where the arm has nothing of the measure.
+// csvLine returns the fields of a line; nil if the arm has neither a value nor a comparison in the measure.
 func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m bench.Measure) []string {
 	c, h, v := comparison(row, arm, m.Name), value(row, reference(e), m.Name), value(row, arm, m.Name)
 	if c == nil && v == nil {
@@ -73,7 +73,7 @@ func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m
 	return append(l, together...)
 }
 
-// csvPenalty are the twelve fields of a comparison.
+// csvPenalty returns the twelve fields of a comparison.
 func csvPenalty(c *bench.StudyComparison, marginPct float64) []string {
 	l := make([]string, 12)
 	if c == nil {
@@ -93,7 +93,7 @@ func csvPenalty(c *bench.StudyComparison, marginPct float64) []string {
 	return l
 }
 
-// number prints a value in full; nothing where there is none.
+// number prints a value in full; "" for nil.
 func number(v *float64) string {
 	if v == nil {
 		return ""

@@ -12,14 +12,14 @@ import (
 // Fact is a name and a value.
 type Fact struct{ Name, Value string }
 
-// addFact leaves out what is not known.
+// addFact appends a fact, unless its value is empty (unknown).
 func addFact(all *[]Fact, name, value string) {
 	if value != "" {
 		*all = append(*all, Fact{Name: name, Value: value})
 	}
 }
 
-// machineFacts describe the machine and the run.
+// machineFacts returns the facts about the machine and the run.
 func machineFacts(s *bench.Study) []Fact {
 	var all []Fact
 	m := s.Machine
@@ -59,7 +59,7 @@ func machineFacts(s *bench.Study) []Fact {
 	return all
 }
 
-// experimentFacts say how an experiment was made.
+// experimentFacts returns the facts about the design and the conditions of an experiment.
 func experimentFacts(e *bench.Experiment) []Fact {
 	var all []Fact
 	addFact(&all, "setting", e.Setting)
@@ -98,7 +98,7 @@ func experimentFacts(e *bench.Experiment) []Fact {
 	return all
 }
 
-// carry says whether what one trial leaves behind changes the next.
+// carry says whether a trial changes the result of the next (carry-over).
 func carry(e *bench.Experiment) string {
 	if e.Design.Batch == nil || len(e.Carry) == 0 {
 		return strings.TrimPrefix(bench.CarryNote(e.Carry), "Carry-over from one trial to the next: ")
@@ -144,7 +144,7 @@ func target(t bench.DiskUsed) string {
 	return s
 }
 
-// conditions sums up what else went on during the trials.
+// conditions sums up disturbances during the trials: steal, other programs, heat, failures.
 func conditions(e *bench.Experiment) string {
 	marked, all := disturbed(e)
 	if all == 0 {
@@ -185,7 +185,7 @@ func conditions(e *bench.Experiment) string {
 	return s
 }
 
-// flagMeanings explain the flags that occur, each once.
+// flagMeanings explains each flag that occurs once.
 func flagMeanings(e *bench.Experiment) []Fact {
 	var all []Fact
 	seen := map[bench.Flag]bool{}
@@ -229,7 +229,7 @@ func flagMeaning(f bench.Flag) string {
 	return "see docs/bench-json.md"
 }
 
-// commands are what was run, the same in every arm.
+// commands returns the command of each row. It is the same in every arm.
 func commands(e *bench.Experiment) []Fact {
 	var all []Fact
 	for _, r := range e.Rows {
@@ -240,7 +240,7 @@ func commands(e *bench.Experiment) []Fact {
 	return all
 }
 
-// shell writes a command so that a shell takes it apart again.
+// shell quotes a command for a shell.
 func shell(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {

@@ -20,7 +20,7 @@ var pageTemplate string
 //go:embed page.css
 var pageStyle string
 
-// page is what the template shows.
+// page is the data of the template.
 type page struct {
 	Title    string
 	Style    template.CSS
@@ -32,7 +32,7 @@ type page struct {
 	Files    []file
 	TooLarge bool
 	Margin   string
-	Against  string // what penalties are against; "" for the host alone
+	Against  string // the references of the penalties; "" if it is only the host
 }
 
 // section is an experiment in the page.
@@ -57,7 +57,7 @@ type file struct {
 	Size string
 }
 
-// mostAttached is how long the address of an attachment may be: browsers refuse to follow longer ones (2 MiB).
+// mostAttached is the greatest length of the data URL of an attachment. Browsers refuse longer ones (2 MiB).
 const mostAttached = 2 << 20
 
 // HTML writes the page: one file that needs no network and no script.
@@ -128,7 +128,8 @@ func compact(raw json.RawMessage) string {
 	return b.String()
 }
 
-// attached makes links that hold the raw data and the table, compressed where a browser would not take them otherwise.
+// attached returns data URLs of the raw data and the CSV. It compresses a file that is too long for a URL, and leaves it
+// out (tooLarge) if it is still too long.
 func (r *Report) attached() (files []file, tooLarge bool, err error) {
 	var csv bytes.Buffer
 	if err := r.CSV(&csv); err != nil {
@@ -153,7 +154,7 @@ func (r *Report) attached() (files []file, tooLarge bool, err error) {
 		}
 		files = append(files, file{
 			Name: f.name, Size: figure(float64(len(f.data))/1e3) + " kB",
-			URL: template.URL("data:" + f.kind + ";base64," + base64.StdEncoding.EncodeToString(f.data)), // letters and digits
+			URL: template.URL("data:" + f.kind + ";base64," + base64.StdEncoding.EncodeToString(f.data)), // base64 needs no escaping
 		})
 	}
 	return files, tooLarge, nil

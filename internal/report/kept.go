@@ -8,11 +8,11 @@ import (
 	"berth/internal/bench"
 )
 
-// What else is kept as evidence, as studies: so that each of its files has the forms that any result has.
+// This file converts the other kinds of evidence to studies, so that they can be shown in every form.
 
 var iops = bench.Measure{Name: "iops", Title: "requests", Unit: "1/s", Compared: true}
 
-// ofExplain shows berth bench explain: the row as it is, and a line a suspect.
+// ofExplain converts a report of berth bench explain to two experiments: the row as it is, and the suspects.
 func ofExplain(x *bench.Explained) *bench.Study {
 	by := map[string][]float64{}
 	for _, t := range x.Trials {
@@ -55,7 +55,7 @@ func ofExplain(x *bench.Explained) *bench.Study {
 	}
 }
 
-// ofKnown shows the evidence on a known difference, a line a run.
+// ofKnown converts the evidence on a known difference. Each run is a row.
 func ofKnown(k *bench.KnownReport) *bench.Study {
 	e := bench.Experiment{
 		About: bench.About{
@@ -86,10 +86,10 @@ func ofKnown(k *bench.KnownReport) *bench.Study {
 	}
 }
 
-// ofStart shows make bench-start.
+// ofStart converts a report of make bench-start.
 func ofStart(r *bench.StartReport) *bench.Study { return r.Study() }
 
-// scene is what is read of docs/evidence/headline*.json, whose package is one of tests.
+// scene is the part of docs/evidence/headline*.json that the report reads. Only tests write that format.
 type scene struct {
 	Partial bool      `json:"partial"`
 	Started time.Time `json:"started"`
@@ -98,7 +98,7 @@ type scene struct {
 	Seconds float64   `json:"trial_seconds"`
 	Trials  []struct {
 		Session int      `json:"session"`
-		Round   int      `json:"round"` // 0: before those that count
+		Round   int      `json:"round"` // 0: before the counted rounds
 		Arm     string   `json:"arm"`
 		Before  string   `json:"before"` // the arm that ran just before
 		P50     *float64 `json:"p50_ms"`
@@ -106,7 +106,7 @@ type scene struct {
 	} `json:"trials"`
 }
 
-// ofHeadline shows a storage service beside batch nodes: each arm against alone.
+// ofHeadline converts the evidence on a storage service beside batch nodes. The reference is the arm "alone".
 func ofHeadline(h *scene) *bench.Study {
 	e := bench.Experiment{
 		About: bench.About{
@@ -140,17 +140,17 @@ func ofHeadline(h *scene) *bench.Study {
 		Partial: h.Partial, Emulated: "QEMU", Started: h.Started, Ended: h.Ended, Seed: h.Seed, MarginPct: 5, Experiments: []bench.Experiment{e},
 	}
 	s.Judge()
-	s.Experiments[0].Trials = nil // what else went on beside them is not told
+	s.Experiments[0].Trials = nil // the conditions of these trials are not recorded
 	return s
 }
 
-// sharesFormat begins the format's name of docs/evidence/weights-*.json, whose package is one of tests.
+// sharesFormat begins the format name of docs/evidence/weights-*.json. Only tests write that format.
 const sharesFormat = "berth-shares/"
 
-// shares is what is read of them.
+// shares is the part of docs/evidence/weights-*.json that the report reads.
 type shares struct {
 	Rows []struct {
-		Kind    string      `json:"kind"` // share: asked in percent of all; else in bytes a second, of the first node
+		Kind    string      `json:"kind"` // share: Asked is percent of the total; else bytes a second of the first node
 		Name    string      `json:"name"`
 		Asked   []float64   `json:"asked"`
 		Started time.Time   `json:"started"`
@@ -158,7 +158,7 @@ type shares struct {
 	} `json:"rows"`
 }
 
-// ofShares shows what nodes got of a disk: medians over windows beside what was asked. What is said of them is with the data.
+// ofShares converts the evidence on shares of a disk: medians over windows beside the values asked for.
 func ofShares(d *shares) *bench.Study {
 	s := &bench.Study{}
 	for _, kind := range []struct{ name, unit, title string }{{"share", "%", "Shares of a disk by weight"}, {"rate", "B/s", "Rates"}} {
@@ -178,7 +178,7 @@ func ofShares(d *shares) *bench.Study {
 			}
 			nodes := len(r.Asked)
 			if r.Kind != "share" {
-				nodes = min(nodes, 1) // the first one's rate
+				nodes = min(nodes, 1) // only the first node has a rate
 			}
 			for i := range nodes {
 				var got []float64

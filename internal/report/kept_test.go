@@ -12,7 +12,7 @@ import (
 	"berth/internal/bench"
 )
 
-// TestEvidence shows every JSON that the project keeps, in each form: what cannot be read again is no evidence.
+// TestEvidence shows every JSON of docs/evidence in each form.
 func TestEvidence(t *testing.T) {
 	files, err := filepath.Glob("../../docs/evidence/*.json*")
 	if err != nil || len(files) < 10 {
@@ -56,7 +56,7 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// The forms of make bench-start, and of a headline of the first format and of one with sessions.
+// TestKeptForms shows a report of make bench-start, and headlines of the first format and of the one with sessions.
 func TestKeptForms(t *testing.T) {
 	for _, c := range []struct {
 		name, doc string
@@ -108,7 +108,7 @@ func trialsOf(rounds int) string {
 	return strings.Join(all, ",\n")
 }
 
-// told is the text of an experiment with a trial of each length in ms.
+// told returns the text of an experiment with one trial per length, in ms.
 func told(t *testing.T, walls ...int64) string {
 	t.Helper()
 	e := bench.Experiment{
@@ -137,7 +137,7 @@ func told(t *testing.T, walls ...int64) string {
 	return strings.Join(strings.Fields(text.String()), " ")
 }
 
-// What a trial is too short to tell is not told as 0 %.
+// TestNotMeasuredIsNotZero checks that a figure that a trial is too short to measure is not shown as 0 %.
 func TestNotMeasuredIsNotZero(t *testing.T) {
 	short, long, both := told(t, 10, 12), told(t, 600, 700), told(t, 10, 600)
 	if strings.Contains(short, "by other programs 0 %") || !strings.Contains(short, "not measured, the trials are too short") || strings.Contains(short, "was seen to use the machine") {
@@ -151,7 +151,7 @@ func TestNotMeasuredIsNotZero(t *testing.T) {
 	}
 }
 
-// A published figure of SR-IOV stands in SR-IOV's column, or in none.
+// TestPublishedFigureOfAnArm checks that a published figure of SR-IOV stands in the column of SR-IOV, or in none.
 func TestPublishedFigureOfAnArm(t *testing.T) {
 	for _, c := range []struct {
 		arms []string
@@ -189,7 +189,7 @@ func TestPublishedFigureOfAnArm(t *testing.T) {
 	}
 }
 
-// An answer says what is so on the whole page, and what one by one.
+// TestPageAndOneByOne checks that an answer gives the verdicts with and without the correction for multiple comparisons.
 func TestPageAndOneByOne(t *testing.T) {
 	r := open(t, "testdata/small.json")
 	a := r.Answer()

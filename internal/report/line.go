@@ -7,22 +7,22 @@ import (
 	"berth/internal/bench"
 )
 
-// line is one comparison with all that is said about it.
+// line is one comparison with its context.
 type line struct {
 	exp     *bench.Experiment
 	row     *bench.StudyRow
 	arm     string
 	measure bench.Measure
-	main    bool // the row is judged by it
+	main    bool // the row is judged by this comparison
 	c       *bench.StudyComparison
-	null    *bench.StudyComparison // the host against itself, in the same measure; c itself where no node was measured
-	printed *bench.Figure          // what somebody else published
+	null    *bench.StudyComparison // the null arm in the same measure; c itself if no node was measured
+	printed *bench.Figure          // the published figure; nil for none
 }
 
-// nullArm is the reference measured a second time.
+// nullArm is the arm in which the reference is measured a second time.
 const nullArm = "null"
 
-// lines lists the comparisons of an experiment: those of the nodes, or those of the null arm where there are no others.
+// lines returns the comparisons of the nodes of an experiment, or those of the null arm if there are no others.
 func lines(e *bench.Experiment) []line {
 	var all []line
 	for i := range e.Rows {
@@ -43,10 +43,10 @@ func lines(e *bench.Experiment) []line {
 	return all
 }
 
-// hasNode says whether anything but the reference itself was compared with it.
+// hasNode reports whether e has arms other than the reference and the null arm.
 func hasNode(e *bench.Experiment) bool { return len(compared(e)) > 0 }
 
-// compared lists the arms that are neither the reference nor the reference again, in the order of the experiment.
+// compared returns the arms except the reference and the null arm, in the order of the experiment.
 func compared(e *bench.Experiment) []string {
 	var arms []string
 	for i, a := range e.Arms {
@@ -57,7 +57,7 @@ func compared(e *bench.Experiment) []string {
 	return arms
 }
 
-// reference is the arm that the others are compared with.
+// reference returns the arm that the others are compared with: the first.
 func reference(e *bench.Experiment) string {
 	if len(e.Arms) == 0 {
 		return "host"
@@ -65,7 +65,7 @@ func reference(e *bench.Experiment) string {
 	return e.Arms[0].Name
 }
 
-// the names the reference within a sentence: "the host", "runc", "what was asked".
+// the returns the reference as it stands in a sentence: "the host", "runc", "what was asked".
 func the(e *bench.Experiment) string {
 	if r := reference(e); r != "host" {
 		return armTitle(e, r)
@@ -100,8 +100,8 @@ func printed(r *bench.StudyRow, measure string) *bench.Figure {
 	return nil
 }
 
-// printedFor is what was published of an arm's like. Where there are several arms it stands with none but its own: a figure of SR-IOV says
-// nothing about a bridge.
+// printedFor returns the published figure for an arm. With several arms, a figure belongs only to the arm of its own kind:
+// a figure of SR-IOV says nothing about a bridge.
 func printedFor(e *bench.Experiment, r *bench.StudyRow, arm, measure string) *bench.Figure {
 	if f := printed(r, measure); f != nil && (likeOf(f) == arm || likeOf(f) == "" && len(compared(e)) < 2) {
 		return f
@@ -109,7 +109,7 @@ func printedFor(e *bench.Experiment, r *bench.StudyRow, arm, measure string) *be
 	return nil
 }
 
-// likeOf is the arm whose like a published figure is of; older documents tell it in words alone.
+// likeOf returns the arm that a published figure corresponds to. Older documents only describe it in words.
 func likeOf(f *bench.Figure) string {
 	if f.Arm == "" && strings.Contains(f.What, "SR-IOV") {
 		return "sriov"
@@ -117,7 +117,7 @@ func likeOf(f *bench.Figure) string {
 	return f.Arm
 }
 
-// value is the median of an arm in one measure, nil if it has none.
+// value returns the median of an arm in one measure; nil if it has none.
 func value(r *bench.StudyRow, arm, measure string) *float64 {
 	for _, a := range r.Arms {
 		if v, ok := a.Values[measure]; ok && a.Arm == arm {
@@ -127,7 +127,7 @@ func value(r *bench.StudyRow, arm, measure string) *float64 {
 	return nil
 }
 
-// verdict is the one that holds for the whole page, where it was corrected.
+// verdict returns the verdict corrected for multiple comparisons, or the plain one if there is no correction.
 func verdict(c *bench.StudyComparison) bench.Verdict {
 	switch {
 	case c == nil || c.Penalty == nil:
@@ -148,7 +148,7 @@ func severalCompared(e *bench.Experiment) bool {
 	return n > 1
 }
 
-// worseBy says in which way a positive penalty is worse.
+// worseBy returns the direction of a positive penalty: "more" or "less".
 func worseBy(m bench.Measure) string {
 	if m.LessIsBetter {
 		return "more"
@@ -156,7 +156,7 @@ func worseBy(m bench.Measure) string {
 	return "less"
 }
 
-// inUnit turns a value into the unit that people read, and names it.
+// inUnit returns the factor from the unit of m to the unit that people read, and that unit.
 func inUnit(m bench.Measure) (factor float64, unit string) {
 	switch m.Unit {
 	case "B/s":
@@ -169,7 +169,7 @@ func inUnit(m bench.Measure) (factor float64, unit string) {
 	return 1, m.Unit
 }
 
-// named is a measure with its unit.
+// named returns the title of a measure with its unit.
 func named(m bench.Measure) string {
 	_, unit := inUnit(m)
 	title := m.Title
@@ -184,7 +184,7 @@ func named(m bench.Measure) string {
 
 func isTime(m bench.Measure) bool { return slices.Contains([]string{"us", "ms", "s"}, m.Unit) }
 
-// disturbed counts the trials of an experiment that count and that the rule marked.
+// disturbed returns how many counted trials an experiment has (all), and how many of them are marked as disturbed.
 func disturbed(e *bench.Experiment) (marked, all int) {
 	for _, t := range e.Trials {
 		if t.Round > 0 {

@@ -14,15 +14,15 @@ import (
 	"berth/internal/refuse"
 )
 
-// Report is a finished benchmark that is to be shown.
+// Report is a finished benchmark.
 type Report struct {
 	Study *bench.Study
 	Raw   []byte // the JSON as it was written: attached to the page
-	Name  string // of the file of Raw, without its extension
-	Title string // "": by what was measured
+	Name  string // the file name of Raw, without extension
+	Title string // of the page; "" for a default
 }
 
-// Of returns the report of a study that has just been measured. Name is that of the file of its JSON, without extension.
+// Of returns the report of a study that was just measured. name is the file name of its JSON, without extension.
 func Of(s *bench.Study, name string) (*Report, error) {
 	var b bytes.Buffer
 	if err := s.JSON(&b); err != nil {
@@ -31,11 +31,11 @@ func Of(s *bench.Study, name string) (*Report, error) {
 	return &Report{Study: s, Raw: b.Bytes(), Name: name}, nil
 }
 
-// mostBytes bounds what is read: a run of a day has some tens of megabytes.
+// mostBytes bounds the size of a report that is read. A run of a day has some tens of megabytes.
 const mostBytes = 1 << 30
 
-// Read reads what any berth bench wrote with --json, or what else docs/evidence keeps, or the same compressed by gzip, as a page has it
-// attached. What it does not know is refused (exit code 2).
+// Read reads the JSON of any berth bench command or of docs/evidence, plain or compressed by gzip as in the attachment of
+// a page. It refuses unknown formats (exit code 2).
 func Read(in io.Reader, name string) (*Report, error) {
 	raw, err := io.ReadAll(io.LimitReader(in, mostBytes))
 	if err != nil {
@@ -61,7 +61,7 @@ func unzip(raw []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, mostBytes))
 }
 
-// parse reads the document of any of the formats as a study; the title is that of the page, where its format has one.
+// parse converts a document of any known format to a study. title is the title of the page; "" for the default.
 func parse(raw []byte) (s *bench.Study, title string, err error) {
 	var head struct {
 		Format string `json:"format"`
@@ -107,10 +107,10 @@ func parse(raw []byte) (s *bench.Study, title string, err error) {
 	return s, title, err
 }
 
-// headlineFormat begins the format's name of docs/evidence/headline*.json.
+// headlineFormat begins the format name of docs/evidence/headline*.json.
 const headlineFormat = "berth-headline/"
 
-// ofStudy takes away what a document tells of trials that are too short for it: some say 0.
+// ofStudy removes the CPU figures of trials that are too short to measure them: some documents say 0.
 func ofStudy(s *bench.Study) *bench.Study {
 	for i := range s.Experiments {
 		for j := range s.Experiments[i].Trials {
@@ -120,7 +120,7 @@ func ofStudy(s *bench.Study) *bench.Study {
 	return s
 }
 
-// as reads a document of one type as a study.
+// as reads a document of type T and converts it to a study.
 func as[T any](raw []byte, convert func(*T) *bench.Study) (*bench.Study, error) {
 	var doc T
 	if err := json.Unmarshal(raw, &doc); err != nil {

@@ -9,14 +9,14 @@ import (
 	"berth/internal/bench"
 )
 
-// figure prints a number with the digits that matter: three, and all of those before the point, in groups of three.
+// figure prints a number with three significant digits, and all digits before the point in groups of three.
 func figure(v float64) string {
 	a := math.Abs(v)
 	decimals := 0
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
 		return "-"
-	case a < 1e-9: // nothing that is measured is that small
+	case a < 1e-9: // no measurement is that small
 		return "0"
 	case a < 0.0995:
 		return strings.Replace(strconv.FormatFloat(v, 'g', 2, 64), "-", "−", 1)
@@ -27,7 +27,7 @@ func figure(v float64) string {
 	}
 	s := strconv.FormatFloat(a, 'f', decimals, 64)
 	whole, rest, _ := strings.Cut(s, ".")
-	if len(whole) > 15 { // nobody reads that
+	if len(whole) > 15 { // unreadable in full
 		return strings.Replace(fmt.Sprintf("%.3g", v), "-", "−", 1)
 	}
 	for i := len(whole) - 3; i > 0; i -= 3 {
@@ -88,7 +88,7 @@ func couldOf(c *bench.Comparison) string {
 	return figure(*c.Could)
 }
 
-// plural is "1 row", "3 rows".
+// plural returns "1 row", "3 rows".
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -96,8 +96,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// printable takes out of a finished text what would move a terminal's cursor or turn the text round: the JSON may come
-// from somebody else.
+// printable replaces control characters and bidirectional controls in a finished text: the JSON is not trusted.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

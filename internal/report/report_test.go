@@ -76,7 +76,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "small.html", regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "base64,DATA"))
 }
 
-// TestFormats shows what each command of berth bench writes, and an experiment of each kind.
+// TestFormats shows the JSON of each command of berth bench, and an experiment of each kind.
 func TestFormats(t *testing.T) {
 	for _, path := range []string{
 		"testdata/small.json", "testdata/disk.json", "testdata/net.json", "../bench/testdata/study-sample.json", "../../docs/evidence/null-rows.json",
@@ -92,7 +92,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// checkForms wants what holds for every report, whatever was measured.
+// checkForms checks the properties that every report has.
 func checkForms(t testing.TB, r *Report) {
 	t.Helper()
 	for line := range strings.Lines(write(t, r.Text)) {
@@ -135,7 +135,7 @@ func stripData(page string) string {
 	return regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "")
 }
 
-// TestNothingOfTheUserIsMarkup puts markup into every text of a report.
+// TestNothingOfTheUserIsMarkup puts markup into every text of a report and checks that the page escapes it.
 func TestNothingOfTheUserIsMarkup(t *testing.T) {
 	const evil = `<script>alert(1)</script><img src=x onerror=alert(2)>"'</style></title></svg>` + "\x1b[2J\u202e\u009b"
 	raw, err := os.ReadFile("testdata/small.json")
@@ -166,7 +166,7 @@ func TestNothingOfTheUserIsMarkup(t *testing.T) {
 	}
 }
 
-// spoil adds a text to all texts of a document but those that others refer to and times.
+// spoil appends evil to all strings of a document except times and names that others refer to.
 func spoil(v any, key, evil string) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -189,7 +189,7 @@ func spoil(v any, key, evil string) any {
 	return v
 }
 
-// TestRawIsAttached wants the page to hold the JSON that it was made of, compressed where it is too long for a link.
+// TestRawIsAttached checks that the page holds the JSON it was made from, compressed if it is too long for a link.
 func TestRawIsAttached(t *testing.T) {
 	r := open(t, "testdata/small.json")
 	attached := func(name string) []byte {
@@ -236,7 +236,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestFirstLine wants what must be known before any figure in the first line of text and page.
+// TestFirstLine checks that text and page begin with the warnings: partial, emulated, disturbed.
 func TestFirstLine(t *testing.T) {
 	r := open(t, "testdata/small.json")
 	r.Study.Partial, r.Study.Emulated = true, "QEMU TCG"
@@ -270,7 +270,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestEmulatedIsSaid wants the pages of all commands to say first that the CPU was emulated.
+// TestEmulatedIsSaid checks that the pages of all commands say first that the CPU was emulated.
 func TestEmulatedIsSaid(t *testing.T) {
 	m := bench.Machine{CPU: "QEMU TCG CPU version 2.5+"}
 	for _, doc := range []interface{ JSON(io.Writer) error }{
@@ -287,7 +287,7 @@ func TestEmulatedIsSaid(t *testing.T) {
 	}
 }
 
-// TestVerdictOfTheTable wants the verdict that holds for the whole table, from berth bench disk's report too.
+// TestVerdictOfTheTable checks that a report of berth bench disk shows the corrected verdict too.
 func TestVerdictOfTheTable(t *testing.T) {
 	c := &bench.Comparison{Pairs: 6, PenaltyPct: 9, CI95Pct: &[2]float64{1, 20}, Verdict: bench.Worse, Tests: &bench.Tests{P: .03, PEquiv: .9, Corrected: bench.Undecided}}
 	row := bench.Result{Row: bench.Row{Name: "read 4K x1", Shape: bench.RandomRead, Block: 4096, Jobs: 1}, Penalty: c}
@@ -301,8 +301,8 @@ func TestVerdictOfTheTable(t *testing.T) {
 	}
 }
 
-// TestChromium wants a browser to show the page as it is meant, light and dark, on a telephone and on a screen: nothing
-// but tables is wider than the window, and the ground has the colour of the scheme.
+// TestChromium checks the page in a browser, light and dark, as wide as a telephone and as a screen: only tables are wider
+// than the window, and the background has the colour of the scheme.
 func TestChromium(t *testing.T) {
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
@@ -314,8 +314,8 @@ func TestChromium(t *testing.T) {
 		page := filepath.Join(dir, name+".html")
 		text := write(t, open(t, from).HTML)
 		for _, width := range []int{400, 1200} {
-			// The script, which pages do not have, puts what it measured where --dump-dom shows it. A window has 500 pixels
-			// at least there, hence the width of the page.
+			// This script, which real pages do not have, puts its measurements into the title for --dump-dom. Chromium's window
+			// has at least 500 pixels, so the script sets the width of the page itself.
 			script := fmt.Sprintf(`<script>document.documentElement.style.width = "%dpx"; document.title = [document.body.scrollWidth,`+
 				` getComputedStyle(document.body).backgroundColor, document.querySelectorAll("svg").length].join(" ")</script>`, width)
 			measured := filepath.Join(dir, name+"-measured.html")
@@ -352,7 +352,7 @@ func TestChromium(t *testing.T) {
 	}
 }
 
-// checkPicture wants a picture of the width whose ground has the colour, with text on it that can be told from it.
+// checkPicture checks the width of a picture, the colour of its background, and that text stands out from it.
 func checkPicture(t *testing.T, path string, width int, ground color.RGBA) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -389,7 +389,7 @@ func checkPicture(t *testing.T, path string, width int, ground color.RGBA) {
 	}
 }
 
-// plainName is the name of a file without its folder and ending.
+// plainName returns the name of a file without folder and extension.
 func plainName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }

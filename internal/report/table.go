@@ -26,10 +26,10 @@ type TableLine struct {
 type Cell struct {
 	Text  string
 	Class string // "text" is left-aligned, "v-worse" a verdict
-	Span  int    // columns, where more than one
+	Span  int    // columns, if more than one
 }
 
-// verdictTable has a line for each comparison.
+// verdictTable returns a table with a line for each comparison.
 func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than %s.", percent(marginPct), the(e))}
 	arms, source := len(compared(e)) > 1, hasPrinted(e)
@@ -70,7 +70,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	return t
 }
 
-// verdictCells are the fields of a comparison; the last one says why it is to be read with care.
+// verdictCells returns the cells of a comparison. The last one says why it is to be read with care.
 func verdictCells(l line, arms, source bool) []Cell {
 	p := l.c.Penalty
 	cells := []Cell{{Text: l.row.Name, Class: "text"}}
@@ -108,12 +108,12 @@ func verdictCells(l line, arms, source bool) []Cell {
 	return append(cells, Cell{Text: strings.Join(flags, ", "), Class: "text"})
 }
 
-// someChange says whether the correction takes away or gives a verdict.
+// someChange reports whether the correction for multiple comparisons changes a verdict.
 func someChange(e *bench.Experiment) bool {
 	return slices.ContainsFunc(lines(e), func(l line) bool { return verdict(l.c) != l.c.Penalty.Verdict })
 }
 
-// hasTotals says whether the second estimate is there: older documents have the first alone.
+// hasTotals reports whether a comparison has the second estimate. Older documents have only the first.
 func hasTotals(e *bench.Experiment) bool {
 	return slices.ContainsFunc(lines(e), func(l line) bool { return l.c.Penalty.Totals != nil })
 }
@@ -128,7 +128,7 @@ func totals(p *bench.Comparison) string {
 	return fmt.Sprintf("%s (%s to %s)", signed(p.Totals.PenaltyPct), signed(p.Totals.CI90Pct[0]), signed(p.Totals.CI90Pct[1]))
 }
 
-// disagree names the comparisons in which all blocks together lose something else than a block as a rule.
+// disagree names the comparisons whose total over all trials lies outside the 95 % interval of the typical pair.
 func disagree(e *bench.Experiment) string {
 	var rows []string
 	for _, l := range lines(e) {
@@ -143,12 +143,12 @@ func disagree(e *bench.Experiment) string {
 	return "all trials together lose something else than a pair as a rule, outside its 95 % interval: a few trials of one arm decide the sum (" + strings.Join(rows, "; ") + ")"
 }
 
-// again says whether the reference was measured twice, beside something else.
+// again reports whether there is a null arm beside other arms.
 func again(e *bench.Experiment) bool {
 	return hasNode(e) && slices.ContainsFunc(e.Arms, func(a bench.ArmInfo) bool { return a.Name == nullArm })
 }
 
-// symbol goes with the colour of a verdict.
+// symbol returns the symbol of a verdict, shown in addition to its colour.
 func symbol(v bench.Verdict) string {
 	switch v {
 	case bench.Equivalent:
@@ -165,8 +165,8 @@ func hasPrinted(e *bench.Experiment) bool {
 	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return len(r.Published) > 0 })
 }
 
-// figureTables has the medians of an experiment: rates and the first of the times in one table, the other times in
-// another, so that a page is wide enough.
+// figureTables returns the medians of an experiment: rates and the first time in one table, the other times in a second,
+// so that each fits the width of a page. With several arms it is one long table.
 func figureTables(e *bench.Experiment) []Table {
 	if len(compared(e)) > 1 {
 		return []Table{longTable(e)}
@@ -191,8 +191,8 @@ func hasFigure(e *bench.Experiment, m bench.Measure) bool {
 	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return printed(&r, m.Name) != nil })
 }
 
-// figureTable has the medians in the shape of the published tables: for each measure the host, the node and what lies
-// between them, and below each row the published figures where there are any.
+// figureTable returns the medians in the shape of the published tables: for each measure the host, the node and the
+// difference, and below each row its published figures, if any.
 func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 	ref, arm := reference(e), nullArm
 	if hasNode(e) {
@@ -228,7 +228,7 @@ func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 	return t
 }
 
-// longTable has a line for each row and measure, and all arms beside each other.
+// longTable returns a table with a line for each row and measure, and all arms beside each other.
 func longTable(e *bench.Experiment) Table {
 	ref := reference(e)
 	t := Table{Caption: "Medians of the trials; % = how much worse."}
@@ -260,7 +260,7 @@ func longTable(e *bench.Experiment) Table {
 					}
 					cells = append(cells, scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
 				}
-				if !slices.Contains(compared(e), likeOf(f)) { // beside no column of ours: in words
+				if !slices.Contains(compared(e), likeOf(f)) { // no column for its arm: say it in words
 					cells[0].Text += fmt.Sprintf(": %s there, %s %%", scaledOrNone(f.Node, m).Text, signed(f.PenaltyPct))
 				}
 				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: cells})
@@ -270,7 +270,7 @@ func longTable(e *bench.Experiment) Table {
 	return t
 }
 
-// shortArm is the heading of an arm's column.
+// shortArm returns the heading of an arm's column.
 func shortArm(arm string) string {
 	if arm == nullArm {
 		return "again"
@@ -286,7 +286,7 @@ func scaled(v *float64, m bench.Measure) Cell {
 	return Cell{Text: figure(*v * factor)}
 }
 
-// scaledOrNone is for published figures, which may be a penalty alone.
+// scaledOrNone is scaled for published figures: 0 is not known, since some publish only a penalty.
 func scaledOrNone(v float64, m bench.Measure) Cell {
 	if v == 0 {
 		return Cell{Text: "-"}
@@ -294,7 +294,7 @@ func scaledOrNone(v float64, m bench.Measure) Cell {
 	return scaled(&v, m)
 }
 
-// lost is the penalty: as estimated, or from the medians where the measure was not compared.
+// lost returns the penalty: the estimate, or the ratio of the medians if the measure was not compared.
 func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string {
 	switch {
 	case c != nil:
@@ -307,7 +307,7 @@ func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string 
 	return signed(100 * (*host - *arm) / *host)
 }
 
-// overview has a line for each experiment.
+// overview returns a table with a line for each experiment.
 func overview(s *bench.Study) Table {
 	t := Table{Caption: "By experiment"}
 	t.Head = [][]Cell{{

@@ -10,13 +10,13 @@ import (
 	"berth/internal/bench"
 )
 
-// textWidth is how wide a line of text is at most.
+// textWidth is the greatest width of a line of text.
 const textWidth = 80
 
 // text collects lines.
 type text struct{ strings.Builder }
 
-// Text writes the report for a terminal: no line is wider than 80 columns, no colour.
+// Text writes the report for a terminal, in lines of at most 80 columns and without colour.
 func (r *Report) Text(w io.Writer) error {
 	var t text
 	a := r.Answer()
@@ -89,7 +89,7 @@ func (t *text) experiment(e *bench.Experiment) {
 	}
 }
 
-// row prints a comparison; a name that is too long has a line of its own.
+// row prints a comparison. A name that is too long gets its own line.
 func (t *text) row(format string, l line) {
 	name := l.row.Name
 	if len(compared(l.exp)) > 1 {
@@ -112,7 +112,7 @@ func (t *text) row(format string, l line) {
 		s += " (" + signed(p.CI95Pct[0]) + ".." + signed(p.CI95Pct[1]) + ")"
 	}
 	v := string(verdict(l.c))
-	if alone := string(p.Verdict); alone != "" && v != alone && v == string(bench.Undecided) { // a correction takes verdicts away, and gives none
+	if alone := string(p.Verdict); alone != "" && v != alone && v == string(bench.Undecided) { // a correction only takes verdicts away
 		v += "/" + alone[:1]
 	}
 	if len(l.row.Flags) > 0 {
@@ -135,7 +135,7 @@ func narrow(s string) string {
 	return fmt.Sprintf("%.2g", v)
 }
 
-// fit cuts a text that is wider than n.
+// fit cuts s to n columns.
 func fit(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -143,7 +143,7 @@ func fit(s string, n int) string {
 	return s
 }
 
-// plain writes with letters that every terminal has what the page writes better.
+// plain replaces the typographic characters of the page by ones that every terminal has.
 func plain(s string) string {
 	return strings.NewReplacer("\u202f", "", "−", "-", "“", "\"", "”", "\"", "µs", "us", "±", "+-").Replace(s)
 }
@@ -152,7 +152,7 @@ func (t *text) line(s string) {
 	t.WriteString(strings.TrimRight(strings.ReplaceAll(plain(s), "\n", " "), " ") + "\n")
 }
 
-// wrap writes a paragraph, with a mark before its first line. A word that is too long is broken.
+// wrap writes a paragraph with mark before its first line. It breaks a word that is too long.
 func (t *text) wrap(mark, s string) {
 	indent, col := strings.Repeat(" ", len(mark)), len(mark)
 	t.WriteString(mark)
