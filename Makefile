@@ -6,7 +6,7 @@ LINT_VERSION := v2.15.0
 LINT         := build/tools/golangci-lint-$(LINT_VERSION)
 LDFLAGS      := -s -w -X berth/internal/cli.Version=$(VERSION)
 
-# A Go from the official tarball is often not in root's path. The date in man pages is that of the source.
+# Go from the official tarball is often not in root's PATH. Man pages carry the date of the last commit.
 export PATH              := $(PATH):/usr/local/go/bin
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 
@@ -26,8 +26,8 @@ setup: ## install what a fresh Debian 12 lacks (as root)
 demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
 	@scripts/demo
 
-# One package at a time: tests that measure, and those that look for what is left behind, would disturb each other.
-# Nothing from go's cache: tests that build berth and run it, and the kernel, are not what it knows of.
+# -p 1: packages that measure, or that look for leftovers, would disturb each other.
+# -count=1: go's test cache does not know that tests depend on the built berth and on the kernel.
 .PHONY: test
 test: setup ## all tests that this machine can run (as root)
 	@$(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -race -count=1 -p 1 -timeout 60m ./...

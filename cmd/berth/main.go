@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	// Whatever the caller's is: sockets and files must not be open to others, a node's root must pass its live folders.
+	// Override the caller's umask: others must not write to sockets and files, and a node's root must traverse its live folders.
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := cli.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// loop makes a loop device of a file of its own, and returns both.
+// loop makes a new file and a loop device on it, and returns both.
 func (w *world) loop(name string) (dev, file string) {
 	w.Helper()
 	file = filepath.Join(w.dir, name)
@@ -22,7 +22,7 @@ func (w *world) loop(name string) (dev, file string) {
 	return w.attach("--find", file), file
 }
 
-// attach makes a loop device of a file: a free one, or the one that is named. It is detached with the test.
+// attach attaches a file to a loop device: a free one with --find, else the named one. The test's cleanup detaches it.
 func (w *world) attach(where, file string) string {
 	w.Helper()
 	out, err := exec.Command("losetup", "--show", where, file).CombinedOutput()
@@ -38,7 +38,8 @@ func (w *world) attach(where, file string) string {
 	return dev
 }
 
-// inPlace gives a loop device another file; false if another test was quicker, which is another disk too.
+// inPlace attaches another file to a loop device. It returns false if another test has taken the device, which then is another
+// disk as well.
 func (w *world) inPlace(dev, file string) bool {
 	if exec.Command("losetup", dev, file).Run() != nil {
 		return false
@@ -51,7 +52,7 @@ func (w *world) inPlace(dev, file string) bool {
 	return true
 }
 
-// behind is the file of a loop device, "" if it has none.
+// behind returns the backing file of a loop device, "" if it has none.
 func (w *world) behind(dev string) string {
 	text, _ := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "loop/backing_file"))
 	return strings.TrimSpace(string(text))
@@ -62,7 +63,7 @@ func number(dev string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// devices is what the node's /dev holds, with which of it can be opened, and what show says of it.
+// devices lists the node's /dev, which of its devices can be opened, and the devices in berth show.
 func (s *scene) devices(what string) string {
 	s.Helper()
 	in := s.ok("exec", "f1", "--", "/bin/sh", "-c", `cd /dev; find . -xdev -type f -o -xdev -type b -o -path './sub*' | sort
@@ -83,8 +84,8 @@ func (s *scene) devices(what string) string {
 	return in
 }
 
-// TestDevicesKilledAtEachStep kills a berth set that takes a device away and gives another: the node has the old one or
-// the new one, in its /dev, in its group and in what show says, and nothing of the other.
+// TestDevicesKilledAtEachStep kills a berth set that replaces one device by another. Afterwards the node has either the old
+// device or the new one in its /dev, its cgroup and berth show, and nothing of the other.
 func TestDevicesKilledAtEachStep(t *testing.T) {
 	var a, b string
 	s := newScene(t, node{"devices", func(w *world) string {
@@ -122,8 +123,8 @@ func TestDevicesKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// TestReplugKilledAtEachStep kills the keeper while it gives a node back a disk that returned under another number, when
-// another disk has the old one: after a repair the node's device and its limit are on its own disk, and on that alone.
+// TestReplugKilledAtEachStep kills the keeper while it returns a replugged disk to a node. The disk has a new device number
+// and another disk has the old one. After a repair the node's device and limits are on its own disk only.
 func TestReplugKilledAtEachStep(t *testing.T) {
 	var a, file, other string
 	s := newScene(t, node{"replug", func(w *world) string {
@@ -132,7 +133,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		return replugSpec(a)
 	}})
 	log := s.dir + "/keeper-faults"
-	here := a // where the node's disk is
+	here := a // the loop device that has the node's disk now
 	s.must(os.WriteFile(log, nil, 0o600))
 	s.endKeeper()
 	s.begin([]string{"BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
@@ -143,24 +144,24 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		_ = os.Remove(log)
 		s.must(os.WriteFile(s.spec, []byte(replugSpec(here)), 0o600))
 		r := s.begin([]string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
-		if r.code != 0 { // it was killed while it made the node
+		if r.code != 0 { // the keeper was killed while it made the node
 			continue
 		}
-		// The disk goes, another one comes at once in its place, and it is back elsewhere.
+		// The disk is unplugged, another one takes its device number, and it returns as another device.
 		s.must(exec.Command("losetup", "--detach", here).Run())
 		old := here
 		mine := s.inPlace(old, other)
 		here = s.attach("--find", file)
 		want := fmt.Sprintf("/dev/a is b %s", number(here))
-		// The table is what the keeper writes last.
+		// The keeper writes the device table last.
 		table := func() string { text, _ := os.ReadFile(s.l.Node("f1").Devices()); return string(text) }
 		done := fmt.Sprintf(`"minor":%s,`, strings.TrimPrefix(number(here), "7:"))
-		killed := func() bool { return s.keeperPid() == 0 } // within the node it cannot write what it passes
+		killed := func() bool { return s.keeperPid() == 0 } // inside the node's mount namespace the keeper cannot write its fault log
 		if !eventually(5*time.Second, func() bool { return killed() || strings.Contains(table(), done) }) {
 			log, _ := os.ReadFile(s.l.KeeperLog())
 			s.Fatalf("the node does not get its disk back as %s: it has\n%s\n%s%q", number(here), table(), log, s.passedByKeeper())
 		}
-		eventually(200*time.Millisecond, killed) // at the last point, it may be
+		eventually(200*time.Millisecond, killed) // the last fault point is after the table is written
 		what := "the keeper killed at " + s.lastOfKeeper()
 		ended := !killed()
 		s.ok("repair")
@@ -186,7 +187,7 @@ func replugSpec(disk string) string {
 		"io: [{name: d, device: " + disk + ", read: {rate: 5MB/s}, write: {iops: 70}}]\n"
 }
 
-// onlyOn looks into the kernel: limits and the device list of the node name its disk and not the other.
+// onlyOn checks that the limits and the device list in the node's cgroups name its own disk and not the other one.
 func (s *scene) onlyOn(what, mine, other string) {
 	s.Helper()
 	for _, dir := range s.cgroupDirs() {
@@ -195,7 +196,7 @@ func (s *scene) onlyOn(what, mine, other string) {
 			if err != nil || filepath.Base(dir) != "f1" {
 				continue
 			}
-			if name == "io.max" && len(text) == 0 { // a hybrid host's v2 tree
+			if name == "io.max" && len(text) == 0 { // the v2 tree of a hybrid host
 				continue
 			}
 			lines := strings.NewReplacer(" ", "\n").Replace(string(text))

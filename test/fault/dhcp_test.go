@@ -41,7 +41,7 @@ var leased = node{"dhcp", func(w *world) string {
 	return leasedSpec
 }}
 
-// bridge makes br9, and an address behind it that only a default route leads to.
+// bridge makes br9, and an address that nodes reach only by a default route.
 func (w *world) bridge() {
 	w.Helper()
 	if _, err := exec.LookPath("dnsmasq"); err != nil {
@@ -52,7 +52,7 @@ func (w *world) bridge() {
 	w.must(w.h.LinkAdd(&netlink.Bridge{LinkAttrs: a}))
 	br, err := w.h.LinkByName("br9")
 	w.must(err)
-	port := netlink.NewLinkAttrs() // so that it runs without a node too
+	port := netlink.NewLinkAttrs() // gives the bridge a carrier without a node
 	port.Name, port.MasterIndex = "port", br.Attrs().Index
 	w.must(w.h.LinkAdd(&netlink.Veth{LinkAttrs: port, PeerName: "plug"}))
 	for _, name := range []string{"port", "plug"} {
@@ -85,7 +85,7 @@ func (s *server) start(args ...string) {
 		"--interface=br9", "--except-interface=lo", "--bind-interfaces", "--dhcp-authoritative", "--log-dhcp",
 		"--dhcp-leasefile=" + dir + "/leases", "--log-facility=" + dir + "/log",
 	}, args...)...)
-	// Mounts of its own, which are not those of this world: what sees these counts as Berth's.
+	// Its own mount namespace: the snapshot counts processes that see this world's mounts as Berth's.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
 	s.must(s.cmd.Start())
 	s.Cleanup(s.stop)
@@ -103,7 +103,7 @@ func (s *server) stop() {
 	_ = os.Remove(filepath.Join(s.dir, "dns/log"))
 }
 
-// log is what the server has said since it was started.
+// log returns the server's log since it was started.
 func (s *server) log() string {
 	text, _ := os.ReadFile(filepath.Join(s.dir, "dns/log"))
 	return string(text)
@@ -113,11 +113,11 @@ func newServer(t *testing.T, args ...string) *server {
 	t.Helper()
 	s := &server{world: newWorld(t)}
 	s.bridge()
-	s.start(append(args, "--no-ping")...) // else it looks for three seconds whether an address is free
+	s.start(append(args, "--no-ping")...) // else it pings for three seconds whether an address is free
 	return s
 }
 
-// networkOf opens the network of a process.
+// networkOf opens the network namespace of a process.
 func networkOf(w *world, pid int) *netlink.Handle {
 	w.Helper()
 	ns, err := netns.GetFromPid(pid)
@@ -128,7 +128,7 @@ func networkOf(w *world, pid int) *netlink.Handle {
 	return h
 }
 
-// held is the node's IPv4 address with its remaining seconds, "" if it has none, and its routes by neighbours.
+// held returns the node's IPv4 address ("" for none), its remaining lifetime in seconds, and its routes via gateways.
 func (w *world) held() (address string, left int, routes string) {
 	w.Helper()
 	h := networkOf(w, w.status("f1").PID)
@@ -160,7 +160,7 @@ func (w *world) keeperLog() string {
 	return string(text)
 }
 
-// TestDHCPLease leases an address that the server reserved by what berth net export told it beforehand.
+// TestDHCPLease leases an address that the server has reserved with the output of berth net export.
 func TestDHCPLease(t *testing.T) {
 	w := newWorld(t)
 	w.bridge()
@@ -213,7 +213,7 @@ func TestDHCPLease(t *testing.T) {
 	}
 }
 
-// TestDHCPModes leases over an adapter that is shared, and over one that is lent, which comes home as it was.
+// TestDHCPModes leases over a shared adapter (macvlan) and over a lent one (phys), which returns to the host unchanged.
 func TestDHCPModes(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
 	for _, mode := range []string{"macvlan", "phys"} {
@@ -234,7 +234,7 @@ func TestDHCPModes(t *testing.T) {
 	}
 }
 
-// TestDHCPRenewed has the keeper renew a lease, and the keeper that the next command starts after that one was killed.
+// TestDHCPRenewed checks that the keeper renews a lease, and that after its death the keeper started by the next command does.
 func TestDHCPRenewed(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m", "--dhcp-option=58,5", "--dhcp-option=59,100")
 	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
@@ -247,14 +247,14 @@ func TestDHCPRenewed(t *testing.T) {
 		}
 	}
 	left := 0
-	if !eventually(5*time.Second, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so that new ones can be told from the first
+	if !eventually(5*time.Second, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so a renewal is visible
 		t.Fatalf("%d s are left", left)
 	}
 	renewed("by the keeper")
 	if strings.Count(s.log(), "DHCPDISCOVER") != 1 {
 		t.Errorf("it began anew:\n%s", s.log())
 	}
-	pid := s.status("f1").PID // asked now: to ask starts a keeper
+	pid := s.status("f1").PID // before endKeeper: berth ls starts a keeper
 	s.endKeeper()
 	s.must(unix.Kill(pid, 0)) // the node lives
 	before := strings.Count(s.log(), "DHCPACK")
@@ -270,8 +270,8 @@ func TestDHCPRenewed(t *testing.T) {
 	s.ok("rm", "--force", "f1")
 }
 
-// TestDHCPLost takes the lease away while the node runs: the server comes back with other addresses and says no. What is
-// asked of it meanwhile goes unanswered, and the keeper goes on asking.
+// TestDHCPLost takes the lease away while the node runs: the server is restarted with other addresses and refuses the renewal
+// (DHCPNAK). While the server is down the keeper repeats its requests.
 func TestDHCPLost(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m", "--dhcp-option=58,4", "--dhcp-option=59,100")
 	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
@@ -297,7 +297,7 @@ func TestDHCPLost(t *testing.T) {
 	s.ok("rm", "--force", "f1")
 }
 
-// TestDHCPEnds lets a lease end that no server prolongs: the address goes, and comes back with a server.
+// TestDHCPEnds lets a lease expire while no server runs: the node loses its address, and gets one when a server is back.
 func TestDHCPEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("no leases are waited for with -short")
@@ -326,11 +326,11 @@ func TestDHCPEnds(t *testing.T) {
 	s.ok("rm", "--force", "f1")
 }
 
-// TestDHCPNoServer starts a node where nobody answers: refused in time, and nothing left.
+// TestDHCPNoServer starts a node without a DHCP server: apply fails in time and leaves nothing behind.
 func TestDHCPNoServer(t *testing.T) {
 	w := newWorld(t)
 	w.bridge()
-	w.ok("doctor") // what the first command makes
+	w.ok("doctor") // makes the files that any first command makes
 	spec := w.file("f1.yaml", leasedSpec)
 	w.berth("apply", "-f", spec)
 	before := w.snapshot()
@@ -344,8 +344,8 @@ func TestDHCPNoServer(t *testing.T) {
 	w.settled("refused", map[string]snapshot{"none": before}, "none")
 }
 
-// TestDHCPRouteBeyond has a spec with a route that the leased address does not lead to: the start fails, and the lease is
-// given back.
+// TestDHCPRouteBeyond uses a spec with a route whose gateway is not reachable from the leased address: the start fails and the
+// lease is released.
 func TestDHCPRouteBeyond(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
 	r := s.berth("apply", "-f", s.file("f1.yaml", strings.Replace(leasedSpec, "via: 192.0.2.2", "via: 203.0.113.77", 1)))
@@ -357,12 +357,12 @@ func TestDHCPRouteBeyond(t *testing.T) {
 	}
 }
 
-// TestDHCPAddressInUse has a machine on the network that took an address by itself: it is declined, and another one taken.
+// TestDHCPAddressInUse has a machine on the network that uses a leased address: the node declines it and takes another.
 func TestDHCPAddressInUse(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.52,255.255.255.0,12h")
 	spec := s.file("f1.yaml", leasedSpec)
 	s.ok("apply", "-f", spec)
-	first, _, _ := s.held() // a server gives the same address again
+	first, _, _ := s.held() // the server offers the same address again
 	s.ok("rm", "--force", "f1")
 	gone := s.squat(first)
 	s.ok("apply", "-f", spec)
@@ -382,7 +382,7 @@ func TestDHCPAddressInUse(t *testing.T) {
 	}
 }
 
-// squat is a machine on the network with addresses that the server does not know of.
+// squat adds a machine to the network that uses addresses without a lease. gone removes it.
 func (s *server) squat(cidrs ...string) (gone func()) {
 	s.Helper()
 	cmd := exec.Command("sleep", "600")
@@ -413,7 +413,8 @@ func (s *server) squat(cidrs ...string) (gone func()) {
 	return gone
 }
 
-// TestDHCPRun has a lease for a foreground node, and gives it back when its command ends. The server is a slow one.
+// TestDHCPRun leases an address for a foreground node, which is released when its command ends. The server answers slowly: it
+// pings an address for three seconds before it offers it.
 func TestDHCPRun(t *testing.T) {
 	s := &server{world: newWorld(t)}
 	s.bridge()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWeightKilledAtEachStep walks over a node for which a disk is switched to BFQ: whenever a command is killed, the disk
-// has its scheduler and the number of requests it had back once the node is gone, and nothing is noted about it.
+// TestWeightKilledAtEachStep kills apply and rm of a node for which Berth switches a disk to BFQ. Once the node is removed, the
+// disk has its former scheduler and nr_requests, and Berth's notes about it are gone.
 func TestWeightKilledAtEachStep(t *testing.T) {
 	disk := ""
 	s := newScene(t, node{"weight", func(w *world) string {
@@ -51,7 +51,7 @@ func TestWeightKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// disk makes a loop device, which has BFQ to choose.
+// disk makes a loop device. It skips the test if the kernel has no BFQ.
 func (w *world) disk() string {
 	w.Helper()
 	file := w.dir + "/disk"

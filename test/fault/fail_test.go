@@ -14,7 +14,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// refused checks that a command failed well: a sentence, the exit code, and the host as it was.
+// refused checks a command's exit code and error sentence, and that the host is in the given state.
 func (s *scene) refused(what string, r result, code int, said, state string) {
 	s.Helper()
 	if text := strings.TrimSpace(r.err); r.code != code || !strings.HasPrefix(text, "berth: ") || !strings.Contains(text, said) {
@@ -37,7 +37,7 @@ func onSmallDisk(t *testing.T, n node) *disk {
 	return &disk{scene: w.scene(n), page: int64(os.Getpagesize())}
 }
 
-// fill leaves so many pages free.
+// fill leaves the given number of pages free.
 func (d *disk) fill(pages int64) {
 	d.Helper()
 	d.empty()
@@ -52,7 +52,7 @@ func (d *disk) fill(pages int64) {
 func (d *disk) empty()          { _ = os.Remove(d.ballast()) }
 func (d *disk) ballast() string { return filepath.Join(d.root, "lib", "ballast") }
 
-// TestFullDisk lets the disk under journals and delta run full at each page that a command takes.
+// TestFullDisk runs apply with 0, 1, 2 … free pages on the disk that holds journals and delta, until it succeeds.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, n := range []node{onHost, lent} {
@@ -82,7 +82,7 @@ func TestFullDisk(t *testing.T) {
 			if st := d.status("f1"); st.State != "running" {
 				t.Errorf("apply with just enough room: %+v", st)
 			}
-			d.ok("repair") // writes what there was no room for
+			d.ok("repair") // writes what did not fit before
 			d.settled("apply with just enough", d.states, "up")
 			before := d.limits("before set")
 			for pages := range int64(3) {
@@ -99,7 +99,7 @@ func TestFullDisk(t *testing.T) {
 				}
 				d.empty()
 			}
-			// What ends a node needs no room.
+			// stop, the end of init and rm need no free space.
 			d.fill(0)
 			d.ok("stop", "--grace", "0s", "f1")
 			d.empty()
@@ -118,14 +118,14 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// with is a state and one thing more.
+// with returns a state with one more line.
 func (s *scene) with(state, more string) snapshot {
 	all := append(snapshot{more}, s.states[state]...)
 	all.sort()
 	return all
 }
 
-// hideable makes /usr/bin and /usr/sbin of this world writable without changing the host's.
+// hideable mounts overlays over /usr/bin and /usr/sbin in this world, so that a test can rename files without changing the host's.
 func (w *world) hideable() {
 	w.Helper()
 	for _, dir := range []string{"/usr/bin", "/usr/sbin"} {
@@ -144,7 +144,7 @@ func (w *world) hideable() {
 	}
 }
 
-// runtimes are the OCI runtimes of this host.
+// runtimes returns the paths of this host's OCI runtimes.
 func (w *world) runtimes() []string {
 	var all []string
 	for _, name := range []string{"crun", "runc"} {
@@ -173,7 +173,7 @@ func TestRuntimeVanishes(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range s.runtimes() { // each alone; there are mounts below /usr, which image host leaves out
+	for _, p := range s.runtimes() { // each runtime alone; image host leaves out the overlay mounts below /usr
 		gone(true)
 		s.must(os.Rename(p+".gone", p))
 		s.works("with " + p + " alone")
@@ -190,7 +190,7 @@ func TestRuntimeVanishes(t *testing.T) {
 		t.Errorf("exec without a runtime: exit %d: %s", r.code, r)
 	}
 	s.settled("exec without a runtime", s.states, "up")
-	s.ok("set", "f1", "pids=44") // a limit is the kernel's matter alone
+	s.ok("set", "f1", "pids=44") // limits are set without the runtime
 	s.settled("set without a runtime", s.states, "up")
 	s.ok("stop", "--grace", "0s", "f1")
 	s.settled("stop without a runtime", s.states, "down")
@@ -222,7 +222,7 @@ func TestRuntimeVanishes(t *testing.T) {
 	}
 }
 
-// TestCannotRun asks for commands that the kernel would not run.
+// TestCannotRun runs commands that the kernel refuses to execute.
 func TestCannotRun(t *testing.T) {
 	w := newWorld(t)
 	dir := imagetest.BusyboxDir(t)
@@ -285,7 +285,7 @@ func TestImageRemovedWhileStarting(t *testing.T) {
 			s.failedWell(what, r)
 			s.settled(what, s.states, "none")
 		} else {
-			s.settled(what, s.states, "up", "down") // its command may have been gone before it was read
+			s.settled(what, s.states, "up", "down") // its command may have been removed before it was executed
 			s.ok("rm", "--force", "f1")
 			s.settled(what+"; then rm", s.states, "none")
 		}

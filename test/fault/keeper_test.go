@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeperPid finds the keeper; 0 if there is none.
+// keeperPid returns the pid of this world's keeper, 0 if there is none.
 func (w *world) keeperPid() int {
 	w.Helper()
 	for _, p := range w.processes() {
@@ -23,7 +23,7 @@ func (w *world) keeperPid() int {
 	return 0
 }
 
-// passedByKeeper are the fault points that keepers of this world passed: number and name.
+// passedByKeeper returns the fault points that this world's keepers have passed: number and name.
 func (w *world) passedByKeeper() []string {
 	text, _ := os.ReadFile(w.dir + "/keeper-faults")
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -34,9 +34,9 @@ func (w *world) lastOfKeeper() string {
 	return all[len(all)-1]
 }
 
-// TestKeeperKilledAtEachStep kills the keeper at each of its steps: while it creates a node for apply, while it watches,
-// cleans up after the node's init and starts it again as its restart policy says. The command that needs it ends well or
-// with a sentence and nothing made; the next command starts another, which catches up.
+// TestKeeperKilledAtEachStep kills the keeper at each of its steps: while it creates a node for apply, watches it, cleans up
+// after its init has ended, and starts it again by its restart policy. The command that waits for the keeper succeeds, or
+// fails with a sentence and leaves nothing. The next command starts another keeper, which catches up.
 func TestKeeperKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		text, err := os.ReadFile(s.spec)
@@ -67,7 +67,7 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 			}
 			s.settled(what+"\nthe node starts again", s.states, "up")
 			s.ok("rm", "--force", "f1")
-			s.ok("repair") // the keeper may have been killed only now
+			s.ok("repair") // the keeper may reach its fault point only during rm
 			s.settled(what+"\nthen rm", s.states, "none")
 			return slices.ContainsFunc(s.passedByKeeper(), func(p string) bool { return strings.HasPrefix(p, fmt.Sprint(n, " ")) })
 		})
@@ -83,8 +83,8 @@ func (s *scene) failedWell(what string, r result) {
 	}
 }
 
-// TestKeeperKilledAtRandom kills the keeper at random moments while it creates a node: the runtime that it was the
-// parent of goes on, and must be out of the way before the node is taken back.
+// TestKeeperKilledAtRandom kills the keeper at random moments while it creates a node. The runtime, its child, survives it
+// and must have ended before the node is removed.
 func TestKeeperKilledAtRandom(t *testing.T) {
 	s := newScene(t, lent)
 	rounds := 30
@@ -112,8 +112,8 @@ func TestKeeperKilledAtRandom(t *testing.T) {
 	t.Logf("%d of %d applies failed", failed, rounds)
 }
 
-// TestInitKilledWithNoCommand kills process 1 of a node while nobody runs a command: within a second its link is home
-// and its status known.
+// TestInitKilledWithNoCommand kills process 1 of a node while no command runs: within a second its link is back on the host
+// and its exit status is recorded.
 func TestInitKilledWithNoCommand(t *testing.T) {
 	s := newScene(t, lent)
 	slow := 0

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alone is a node that the tests below make by a command line of their own.
+// alone is a world with the spec of one node, whose command each test chooses.
 type alone struct {
 	*world
 	spec string
@@ -53,15 +53,14 @@ func (a *alone) killNow(pid int) {
 	}
 }
 
-// waits reports whether a process waits in write(2) to its standard output.
+// waits reports whether a process is in write(2) to its standard output.
 func waits(pid int) bool {
 	call, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
 	return strings.HasPrefix(string(call), fmt.Sprintf("%d 0x1 ", unix.SYS_WRITE))
 }
 
-// TestLogWithoutKeeper: a node that writes lines all the while does not notice that the keeper is killed, but that it
-// waits once its pipe is full; the next command starts another keeper, and no line is lost or there twice. Twice, once
-// for whoever follows the log, and once more with nobody there.
+// TestLogWithoutKeeper kills the keeper, twice, while a node writes lines. The node goes on until its pipe is full and then
+// waits. The next command starts another keeper, and no line is lost or duplicated, in logs -f and in logs afterwards.
 func TestLogWithoutKeeper(t *testing.T) {
 	a := alone{world: newWorld(t)}
 	const lines = 60_000
@@ -102,7 +101,7 @@ func TestLogWithoutKeeper(t *testing.T) {
 	a.ok("rm", "f1")
 }
 
-// pidOf is the node's process 1 by its pid file: without asking berth, which would start a keeper.
+// pidOf returns the pid of the node's process 1 from its pid file. Unlike berth ls it does not start a keeper.
 func (a *alone) pidOf(name string) (pid int) {
 	a.Helper()
 	text, err := os.ReadFile(a.l.Node(name).PIDFile())
@@ -112,7 +111,7 @@ func (a *alone) pidOf(name string) (pid int) {
 	return pid
 }
 
-// TestLastWords: what a node wrote just before it ended is in its log, however it ended.
+// TestLastWords checks that the log has what a node wrote just before it ended, whether by itself or by stop.
 func TestLastWords(t *testing.T) {
 	a := alone{world: newWorld(t)}
 	const words = "echo first; echo last words >&2; "
@@ -146,8 +145,8 @@ func TestLastWords(t *testing.T) {
 	a.T = t
 }
 
-// TestEndUnseen: a node that ended while no keeper ran is told so by the next command that reads, with the time between
-// which it ended, and is started again if it is to be.
+// TestEndUnseen checks that the next command that reads the state reports the end of a node that ended while no keeper ran,
+// with the two times between which it ended.
 func TestEndUnseen(t *testing.T) {
 	a := alone{world: newWorld(t)}
 	for _, tc := range []struct {
@@ -208,7 +207,7 @@ func TestEndUnseen(t *testing.T) {
 	a.T = t
 }
 
-// TestRestartUnseen: the restart policy holds for ends that are found late, and for a restart that was due.
+// TestRestartUnseen checks that the restart policy also applies to an end found late, and to a restart that was pending.
 func TestRestartUnseen(t *testing.T) {
 	for _, policy := range []string{"always", "on-failure"} {
 		t.Run(policy, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// limits are the asked limits of the node as berth show has them; each must hold in the kernel.
+// limits returns the node's requested limits from berth show. Each must hold in the kernel.
 func (s *scene) limits(what string) map[string]string {
 	s.Helper()
 	var d struct {
@@ -37,8 +37,8 @@ func (s *scene) limits(what string) map[string]string {
 	return all
 }
 
-// TestSetKilledAtEachStep kills berth set, and an apply that changes limits live: all of them are the old ones or all
-// the new ones, show and the kernel agree, and repair says which.
+// TestSetKilledAtEachStep kills berth set, and an apply that changes limits of a running node. Afterwards all limits are old
+// or all are new, show and the kernel agree, and repair says which.
 func TestSetKilledAtEachStep(t *testing.T) {
 	s := newScene(t, onHost)
 	before := map[string]string{"cpu.max": "1.5", "memory.max": "64MiB", "pids": "50"}
@@ -130,7 +130,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 				s.Fatalf("%s: repair: exit %d: %s", what, r.code, r)
 			}
 		}
-		// Whatever it was in the middle of, it starts, as old or new, and the new spec can be applied.
+		// Wherever it was killed, the node starts with the old spec or the new one, and the new spec can be applied.
 		if r := s.berth("start", "f1"); r.code != 0 {
 			s.Fatalf("%s: then start: exit %d: %s", what, r.code, r)
 		}
@@ -145,7 +145,7 @@ func TestRestartKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// TestRunKilledAtEachStep kills berth run. Once its command may run, the keeper must remove the node with no command run.
+// TestRunKilledAtEachStep kills berth run. Once the node's command may run, the keeper removes the node by itself.
 func TestRunKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		s.steps(func(n int) bool {
@@ -168,7 +168,7 @@ func TestRunKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// TestRunsInitKilled kills process 1 of a foreground node: berth run says so by its exit code and leaves nothing.
+// TestRunsInitKilled kills process 1 of a foreground node: berth run exits with 128+9 and leaves nothing.
 func TestRunsInitKilled(t *testing.T) {
 	s := newScene(t, lent)
 	j := s.begin(nil, "run", "-f", s.spec, "--", "/bin/sleep", "1000")
@@ -206,7 +206,7 @@ func TestRepairKilledAtEachStep(t *testing.T) {
 				}
 			}
 			up()
-			s.point(0, c.args...) // not killed, but its points are noted
+			s.point(0, c.args...) // runs to its end and logs its fault points
 			at := 1 + slices.IndexFunc(s.points(), func(p string) bool { return strings.Contains(p, c.at) })
 			if s.status("f1").Name != "" {
 				s.ok("rm", "--force", "f1")
@@ -223,8 +223,8 @@ func TestRepairKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// TestImportKilledAtEachStep kills image import, of an archive and of a plain root, and image rm: the image is there,
-// whole, or it is not.
+// TestImportKilledAtEachStep kills image import, of an archive and of a plain root, and image rm: afterwards the image is
+// complete or absent.
 func TestImportKilledAtEachStep(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root.tar")
 	archive := imagetest.Busybox(t)
@@ -293,7 +293,7 @@ func TestImportKilledAtRandom(t *testing.T) {
 	}
 }
 
-// TestFirstCommandKilled kills the first apply on a host, which also makes the folders and tries the runtimes.
+// TestFirstCommandKilled kills the first apply on a host, which also makes Berth's folders and probes the runtimes.
 func TestFirstCommandKilled(t *testing.T) {
 	s := newScene(t, onHost)
 	s.steps(func(n int) bool {
@@ -307,7 +307,7 @@ func TestFirstCommandKilled(t *testing.T) {
 	})
 }
 
-// endKeeper kills the keeper.
+// endKeeper kills the keeper and waits until it has ended.
 func (w *world) endKeeper() {
 	w.Helper()
 	for _, p := range w.processes() {

@@ -1,7 +1,7 @@
-// Package fault kills Berth with SIGKILL: after each single step of each command, by the fault points of a binary that
-// is built with the tag berthfault, and at random moments. After berth repair the host must be as it was.
+// Package fault kills Berth with SIGKILL: after each step of each command, by the fault points of a binary that is built
+// with the tag berthfault, and at random moments. After berth repair the host must be as it was.
 //
-// Each test has a host of its own, as far as it can: network and mount namespaces, and a root for Berth under /tmp.
+// Each test has its own network and mount namespaces, and its own root for Berth under /tmp.
 package fault
 
 import (
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue { // they mostly wait for the kernel
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue { // the tests mostly wait for the kernel
 		if err := p.Value.Set("4"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -32,7 +32,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // the probe of the runtimes runs it in a node
+	if err := os.Chmod(dir, 0o755); err != nil { // the probe of the runtimes runs this binary in a node
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

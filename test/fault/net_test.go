@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// rated is a node with a MAC of a pool, and rates held in each way.
+// rated is a node with a MAC of a pool, and rates in both directions.
 var rated = node{"rated", func(w *world) string {
 	w.adapter("eth9")
 	w.ok("net", "pool", "add", "lab", "02:00:5e:10:01:00-02:00:5e:10:01:ff")
@@ -38,7 +38,7 @@ func TestRatedNodeKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// TestRateSetKilledAtEachStep kills berth set of rates: lower, taken away, and new; all or none is in the kernel.
+// TestRateSetKilledAtEachStep kills a berth set that lowers, removes and adds rates: the kernel has all changes or none.
 func TestRateSetKilledAtEachStep(t *testing.T) {
 	s := newScene(t, rated)
 	before := map[string]string{"net.eth0.tx": "10Mbit/s", "net.eth0.rx": "20Mbit/s", "net.lan0.rx": "30Mbit/s"}

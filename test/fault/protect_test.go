@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// service stands for a storage service of the host: a process with a child, in cgroups where it was put by others.
+// service stands for a storage service of the host: a process with a child, in cgroups that Berth did not choose.
 type service struct {
 	*scene
 	pid, child string
@@ -31,7 +31,7 @@ func newService(t *testing.T) *service {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // that it was killed is no news
+		_ = cmd.Wait() // returns an error: the process was killed
 	})
 	if !eventually(10*time.Second, func() bool {
 		text, _ := os.ReadFile("/proc/" + s.pid + "/task/" + s.pid + "/children")
@@ -79,14 +79,14 @@ func mountsOf(v1 map[string]string) []string {
 	return all
 }
 
-// TestProtectKilled kills berth protect, and berth unprotect, at each of their fault points. After repair the service is
-// protected, or it is as it was.
+// TestProtectKilled kills berth protect and berth unprotect at each of their fault points. After repair the service is either
+// protected or in its former cgroups.
 func TestProtectKilled(t *testing.T) {
 	s := newService(t)
 	s.steps(func(n int) bool {
 		what, killed := s.point(n, "protect", s.pid)
 		s.ok("repair")
-		if s.groups() != s.before { // it was killed after the end of its work
+		if s.groups() != s.before { // it was killed when all its work was done
 			s.ok("unprotect", s.pid)
 		}
 		s.home(what)
@@ -107,7 +107,7 @@ func TestProtectKilled(t *testing.T) {
 	})
 }
 
-// TestProtectedDisk switches a disk for a service, and is killed there.
+// TestProtectedDisk kills berth protect while it switches the engine of a disk.
 func TestProtectedDisk(t *testing.T) {
 	s := newService(t)
 	img := s.file("disk", "")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestProtectedDiskAgain unplugs the disk of a service and plugs it in again, and kills the repair that switches it to its
-// engine again at each of its fault points: the next repair does, and unprotect gives back what the disk had.
+// TestProtectedDiskAgain unplugs and replugs the disk of a protected service, and kills the repair that switches the disk back
+// to its engine. The next repair completes the switch, and unprotect restores the disk's former scheduler.
 func TestProtectedDiskAgain(t *testing.T) {
 	s := newService(t)
 	img := s.file("disk", "")
@@ -40,7 +40,7 @@ func TestProtectedDiskAgain(t *testing.T) {
 	if !strings.Contains(scheduler(), "bfq") {
 		t.Skip("no BFQ in this kernel")
 	}
-	off := func() { s.must(os.WriteFile(file("queue/scheduler"), []byte("none"), 0)) } // as of a new disk
+	off := func() { s.must(os.WriteFile(file("queue/scheduler"), []byte("none"), 0)) } // the scheduler that a new disk has
 	off()
 	s.steps(func(n int) bool {
 		s.ok("protect", s.pid, "--disk", loop, "--engine", "bfq")

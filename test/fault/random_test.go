@@ -15,7 +15,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// seeded returns random numbers that can be had again: BERTH_FAULT_SEED=N repeats a run's choices, if not its timing.
+// seeded returns a random generator. BERTH_FAULT_SEED=N repeats the choices of a run, not its timing.
 func seeded(t *testing.T) *rand.Rand {
 	seed, err := strconv.ParseUint(os.Getenv("BERTH_FAULT_SEED"), 10, 64)
 	if err != nil {
@@ -55,7 +55,7 @@ func newCrowd(t *testing.T) *crowd {
 	return c
 }
 
-// TestKilledAtRandom kills commands at random moments, several at once on several nodes, now and then the keeper too.
+// TestKilledAtRandom kills three concurrent commands on several nodes at random moments, and sometimes the keeper too.
 func TestKilledAtRandom(t *testing.T) {
 	c := newCrowd(t)
 	r := seeded(t)
@@ -102,7 +102,7 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 }
 
-// check repairs, looks whether all nodes can be applied and removed, and whether nothing is left then.
+// check runs repair, applies and removes all nodes, and checks that nothing is left.
 func (c *crowd) check(what string) {
 	c.Helper()
 	if r := c.berth("repair"); r.code != 0 {
@@ -122,7 +122,7 @@ func (c *crowd) check(what string) {
 	c.settled(what+"; then rm of all", c.states, "none")
 }
 
-// TestApplyRacesRm lets several commands race for one node: each does what it says or declines, and the last word holds.
+// TestApplyRacesRm lets six commands race for one node: each succeeds or fails with an expected exit code, and rm leaves nothing.
 func TestApplyRacesRm(t *testing.T) {
 	c := newCrowd(t)
 	r := seeded(t)
@@ -171,8 +171,8 @@ var (
 	claims      = regexp.MustCompile(` (ids\.|link.claim-mac|image\.)`)
 )
 
-// TestTornJournal kills commands where they have just written a record and cuts that record off at a random byte, as a
-// write that was cut short leaves it.
+// TestTornJournal kills commands just after they have written a journal record, and truncates that record at a random byte
+// like an interrupted write.
 func TestTornJournal(t *testing.T) {
 	s := newScene(t, lent)
 	r := seeded(t)
@@ -197,7 +197,7 @@ func TestTornJournal(t *testing.T) {
 	s.ok("rm", "--force", "f1")
 }
 
-// tear cuts a part of the last record off the journal that was written last, which the fault point tells.
+// tear truncates the last record of the journal that was written last. The name of the fault point tells which one that is.
 func (s *scene) tear(r *rand.Rand, point string) string {
 	s.Helper()
 	last := s.l.Node("f1").Journal()
@@ -213,8 +213,8 @@ func (s *scene) tear(r *rand.Rand, point string) string {
 	return fmt.Sprintf("%s cut at byte %d of %d", last, cut, len(text))
 }
 
-// TestLostClaims cuts the journal of a stopped node's lasting steps off anywhere, as a power cut may: repair removes the
-// node with all that it had claimed, or keeps it whole.
+// TestLostClaims truncates the claims journal of a stopped node at a random byte, as a power cut may. Repair removes the node
+// with all its claims, or keeps it complete.
 func TestLostClaims(t *testing.T) {
 	s := newScene(t, onHost)
 	r := seeded(t)
@@ -239,7 +239,7 @@ func TestLostClaims(t *testing.T) {
 	}
 }
 
-// TestBackAtOnce removes nodes and makes them again at once: what the kernel still takes apart is not in the way.
+// TestBackAtOnce removes nodes and makes them again at once: kernel objects that are still being torn down do not get in the way.
 func TestBackAtOnce(t *testing.T) {
 	each(t, []node{shared, onHost, lent}, func(s *scene) {
 		turns := 20

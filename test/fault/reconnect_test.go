@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// cut is a node that is connected in each way that can be lost and made again.
+// cut is a node with each kind of connection that Berth can restore.
 var cut = node{"cut", func(w *world) string {
 	w.adapter("eth9")
 	attrs := netlink.NewLinkAttrs()
@@ -29,7 +29,7 @@ network:
 `
 }}
 
-// lose takes the node's connections away: the pair to the host's bridge, the bridge between nodes, the macvlan.
+// lose deletes the node's connections: the veth to the host's bridge, the bridge between nodes, the macvlan.
 func (s *scene) lose() {
 	s.Helper()
 	links, err := s.h.LinkList()
@@ -55,13 +55,13 @@ func (s *scene) lose() {
 	}
 }
 
-// TestReconnectKilledAtEachStep kills berth repair while it connects a node again that has lost all its connections; after
-// the next one the node is connected as it was.
+// TestReconnectKilledAtEachStep kills berth repair while it reconnects a node that has lost all its connections. After the
+// next repair the node is connected as before.
 func TestReconnectKilledAtEachStep(t *testing.T) {
 	s := newScene(t, cut)
 	s.ok("apply", "-f", s.spec)
 	s.steps(func(n int) bool {
-		s.endKeeper() // it would be faster
+		s.endKeeper() // it would reconnect the node before repair does
 		s.lose()
 		what, killed := s.point(n, "repair")
 		if killed {

@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// snapshot is what of the host Berth could leave behind, one thing a line, sorted. What differs from start to start
-// (pids, inodes, the random MAC of a veth's outer end) is not in it.
+// snapshot lists everything on the host that Berth could leave behind, one item per line, sorted. It omits values that differ
+// from start to start: pids, inodes, the random MAC of a veth's outer end.
 type snapshot []string
 
 func (w *world) snapshot() snapshot {
@@ -38,8 +38,8 @@ func (w *world) snapshot() snapshot {
 
 func (s snapshot) sort() { slices.Sort(s) }
 
-// settled waits until the host is in one of the states, for the kernel ends processes and links a moment later. It
-// returns the state's name, and fails the test if the host comes to none of them.
+// settled waits until the host is in one of the allowed states, because the kernel ends processes and links with a delay. It
+// returns the state's name, and fails the test if the host is in none of them within 3 s.
 func (w *world) settled(what string, states map[string]snapshot, allowed ...string) string {
 	w.Helper()
 	var now snapshot
@@ -72,7 +72,7 @@ func (w *world) mounts() []string {
 
 func (w *world) links() []string {
 	var links []netlink.Link
-	eventually(time.Second, func() bool { // a dump is cut short when the list changes under it
+	eventually(time.Second, func() bool { // a dump is interrupted when the list changes meanwhile
 		var err error
 		links, err = w.h.LinkList()
 		return err == nil
@@ -132,7 +132,7 @@ func (w *world) loops() []string {
 	return all
 }
 
-// process is one that has to do with this root.
+// process is a process that belongs to this root.
 type process struct {
 	pid    int
 	zombie bool
@@ -140,8 +140,8 @@ type process struct {
 	cmd    string
 }
 
-// processes finds those that name the root, sit in a group of it, or see mounts of it. What has ended counts only if it
-// is a child of the keeper, which must reap it: all else is for whoever runs this test's host to reap.
+// processes returns the processes that name the root, are in one of its cgroups, or see its mounts. Zombies count only if
+// they are children of the keeper, which must reap them; the host's init reaps all others.
 func (w *world) processes() []process {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	w.must(err)
@@ -167,7 +167,7 @@ func (w *world) processes() []process {
 	return slices.DeleteFunc(all, func(p process) bool { return p.zombie && !keepers[parents[p.pid]] })
 }
 
-// isMine looks at mounts once for each namespace: seen remembers.
+// isMine reports whether a process belongs to this root. It reads the mounts of each namespace once and caches the answer in seen.
 func (w *world) isMine(proc string, p process, seen map[string]bool) bool {
 	groups, _ := os.ReadFile(proc + "/cgroup")
 	if strings.Contains(p.cmd, w.root) || strings.Contains(string(groups), "/"+w.l.CgroupParent()) {
@@ -197,7 +197,7 @@ func (w *world) processLines() []string {
 	return all
 }
 
-// keeperHolds names the namespaces that the keeper keeps alive: by a thread in them, or by a descriptor.
+// keeperHolds lists the namespaces that the keeper keeps alive by a thread or a descriptor, and node files that it has open.
 func (w *world) keeperHolds(pid int) []string {
 	var all []string
 	proc := fmt.Sprintf("/proc/%d", pid)
@@ -218,15 +218,15 @@ func (w *world) keeperHolds(pid int) []string {
 	return all
 }
 
-// base are the files that Berth makes for all nodes, and that stay; so do the folders beside them.
+// base lists the files that Berth makes once for all nodes and keeps, as it keeps the folders around them.
 var base = []string{
 	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp",
 	"lib/runtime.json", "lib/site-id",
 	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/probe.lock",
 }
 
-// files lists what is under the root, but for the base and for what a node wrote to its own root. A lock's file does
-// not count while its node is there: it is made by whoever asks.
+// files lists the files under the root, except base and what a node wrote to its own root. The lock file of an existing node
+// is left out, because any command may make it.
 func (w *world) files() []string {
 	var all []string
 	_ = filepath.WalkDir(w.root, func(p string, e fs.DirEntry, err error) error {
@@ -243,14 +243,14 @@ func (w *world) files() []string {
 			}
 		case filepath.Base(dir) == "delta", dir == "lib/images/layers/sha256", dir == "run/runtime":
 			all = append(all, "file "+rel)
-			if e.IsDir() { // what is in it is the node's, the image's, the runtime's
+			if e.IsDir() { // its content belongs to the node, the image or the runtime
 				return fs.SkipDir
 			}
 			return nil
 		case strings.HasSuffix(rel, "/runtime.log"), strings.HasSuffix(rel, "/log"):
 			return nil
 		}
-		if dir == "lib/macs" { // a new site has new ones
+		if dir == "lib/macs" { // MACs differ from site to site
 			rel = dir + "/MAC"
 		}
 		all = append(all, "file "+rel+fileDetail(p, e))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pausedAt runs berth, stops it at its n-th fault point, calls meanwhile and lets it go on.
+// pausedAt runs berth, pauses it at its n-th fault point, calls meanwhile, and lets berth continue.
 func (s *scene) pausedAt(n int, meanwhile func(), args ...string) (what string, r result, paused bool) {
 	s.Helper()
 	_ = os.Remove(s.faults())
@@ -28,7 +28,7 @@ func (s *scene) pausedAt(n int, meanwhile func(), args ...string) (what string, 
 	return what, j.wait(), paused
 }
 
-// stateOf is a process's state as proc(5) has it; 0 if it is gone.
+// stateOf returns a process's state letter of proc(5), 0 if there is no such process.
 func stateOf(pid int) byte {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if _, rest, ok := strings.Cut(string(stat), ") "); ok && rest != "" {
@@ -37,9 +37,8 @@ func stateOf(pid int) byte {
 	return 0
 }
 
-// TestInitKilledUnderCommand kills the init of a running node at each step of a command: it took the node for running
-// before, and does not after. It ends well or with a sentence, the host is in a state that it may be in, and the node
-// starts again.
+// TestInitKilledUnderCommand kills the init of a running node at each step of a command. The command succeeds or fails with a
+// sentence, the host is in an allowed state, and the node can be started again.
 func TestInitKilledUnderCommand(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		text, err := os.ReadFile(s.spec)
@@ -61,7 +60,7 @@ func TestInitKilledUnderCommand(t *testing.T) {
 				s.ok("apply", "-f", s.spec)
 				pid := s.status("f1").PID
 				what, r, paused := s.pausedAt(n, func() {
-					if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH { // stop may have been faster
+					if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH { // stop may have ended it already
 						s.must(err)
 					}
 					if !eventually(5*time.Second, func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {

@@ -16,13 +16,13 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// node is a kind of node that the walks go over.
+// node is a kind of node that the tests make.
 type node struct {
 	name string
-	spec func(w *world) string // makes what the spec needs, and returns it
+	spec func(w *world) string // makes what the node needs, and returns its spec
 }
 
-// The nodes, which between them have every kind of step.
+// Together these nodes need every kind of step.
 var (
 	onHost = node{"host", func(w *world) string {
 		return `
@@ -81,7 +81,7 @@ network: [{mode: macvlan, parent: eth9, address: [192.0.2.78/24], priority: low}
 	}}
 )
 
-// adapter makes a link that stands for a real adapter, with settings that must all come home.
+// adapter makes a link that stands for a real adapter, with settings that must survive being lent to a node.
 func (w *world) adapter(name string) {
 	w.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -107,7 +107,7 @@ func (w *world) adapter(name string) {
 	w.must(w.h.LinkSetUp(wire))
 }
 
-// scene is a world with one node, and what the host looks like in each state of it.
+// scene is a world with one node, and a snapshot of the host for each state of the node.
 type scene struct {
 	*world
 	spec   string
@@ -119,7 +119,7 @@ func newScene(t *testing.T, n node) *scene {
 	return newWorld(t).scene(n)
 }
 
-// scene runs the node once, for what the host looks like.
+// scene runs the node once and takes the snapshots.
 func (w *world) scene(n node) *scene {
 	w.Helper()
 	s := &scene{world: w}
@@ -127,7 +127,7 @@ func (w *world) scene(n node) *scene {
 	s.spec = w.file("f1.yaml", text)
 	s.ok("apply", "-f", s.spec)
 	eventually(time.Second, func() bool { // between exec and its first instruction a process has no command line
-		return !slices.ContainsFunc(w.processLines(), func(l string) bool { // nor does the keeper read files of nodes all the time
+		return !slices.ContainsFunc(w.processLines(), func(l string) bool { // and the keeper may have files of nodes open for a moment
 			return l == "process " || strings.HasPrefix(l, "keeper holds "+w.l.RunNodes())
 		})
 	})
@@ -139,8 +139,8 @@ func (w *world) scene(n node) *scene {
 	return s
 }
 
-// steps calls f with the number of each fault point until f says that the command ended by itself. With -short it leaves
-// most of them out, others in each run.
+// steps calls f with 1, 2, 3 … until f reports that the command was not killed at that fault point. With -short it takes every
+// 50th number only, from a random start.
 func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Helper()
 	stride := 1
@@ -158,7 +158,7 @@ func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Logf("%d of about %d points in %v", points, n-1, time.Since(began).Round(time.Second))
 }
 
-// point runs berth and kills it at its n-th fault point; killed is false if it ended by itself, which must be well.
+// point runs berth and kills it at its n-th fault point. killed is false if berth ended by itself; its exit code must be 0 then.
 func (s *scene) point(n int, args ...string) (what string, killed bool) {
 	s.Helper()
 	_ = os.Remove(s.faults())
@@ -173,13 +173,13 @@ func (s *scene) point(n int, args ...string) (what string, killed bool) {
 
 func (s *scene) faults() string { return s.dir + "/faults" }
 
-// points are the fault points that the last command passed: number and name.
+// points returns the fault points that the last command passed: number and name.
 func (s *scene) points() []string {
 	text, _ := os.ReadFile(s.faults())
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// repaired runs berth repair and looks whether the host is in one of the states.
+// repaired runs berth repair and checks that the host is in one of the allowed states.
 func (s *scene) repaired(what string, allowed ...string) (state, said string) {
 	s.Helper()
 	r := s.berth("repair")
@@ -193,8 +193,8 @@ func (s *scene) repaired(what string, allowed ...string) (state, said string) {
 	return state, r.out
 }
 
-// watched proves that the keeper watches the node: its init is killed, and with no command run its status is known and
-// all of it is home.
+// watched checks that a keeper watches the node: it kills the node's init, and with no command the exit status is recorded
+// and everything lent is back on the host.
 func (s *scene) watched(what string) {
 	s.Helper()
 	st := s.status("f1")
@@ -208,7 +208,7 @@ func (s *scene) watched(what string) {
 	}
 }
 
-// works proves that the next apply works, and leaves no node.
+// works checks that apply and rm work, and leaves no node.
 func (s *scene) works(what string) {
 	s.Helper()
 	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
@@ -222,7 +222,7 @@ func (s *scene) works(what string) {
 	s.settled(what+"\nthen apply and rm", s.states, "none")
 }
 
-// tells reports whether the kernel says how a process ended that was not the keeper's child (Linux 6.15).
+// tells reports whether the kernel gives the exit status of a process that is not the keeper's child (since Linux 6.15).
 func (s *scene) tells() bool {
 	var u unix.Utsname
 	s.must(unix.Uname(&u))
@@ -231,7 +231,7 @@ func (s *scene) tells() bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
-// each calls f for each node in a world of its own; with -short only for the first.
+// each calls f for each node in its own world; with -short only for the first node.
 func each(t *testing.T, nodes []node, f func(s *scene)) {
 	t.Parallel()
 	if testing.Short() {

@@ -21,11 +21,11 @@ import (
 	"berth/internal/layout"
 )
 
-// patience is how long a command may take before the test says that it hangs.
+// patience is how long a command may take before the test fails because it hangs.
 const patience = 60 * time.Second
 
-// world is a host for one test: network and mount namespaces that nobody else sees, and a root of Berth's. The test's
-// goroutine is the only one that may start commands, because its thread is what has the namespaces.
+// world is a host for one test: its own network and mount namespaces, and its own root for Berth. Only the test's goroutine
+// may start commands, because the namespaces belong to its thread.
 type world struct {
 	*testing.T
 	dir, root string
@@ -98,14 +98,14 @@ type job struct {
 	began time.Time
 }
 
-// begin starts berth with a process group of its own and more variables.
+// begin starts berth in its own process group, with additional environment variables.
 func (w *world) begin(env []string, args ...string) *job {
 	w.Helper()
 	j := &job{w: w, began: time.Now()}
 	j.cmd = exec.Command(berth, append([]string{"--root", w.root}, args...)...)
 	j.cmd.Env = append(os.Environ(), env...)
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// Files, not pipes: what the command leaves behind must not keep Wait waiting.
+	// Files, not pipes: processes that the command leaves behind must not block Wait.
 	out, err := os.CreateTemp(w.dir, "out-")
 	w.must(err)
 	errs, err := os.CreateTemp(w.dir, "err-")
@@ -115,7 +115,7 @@ func (w *world) begin(env []string, args ...string) *job {
 	return j
 }
 
-// kill kills the command's process with signal 9; what it has started goes on.
+// kill kills the command's process with SIGKILL; its children continue.
 func (j *job) kill() { _ = j.cmd.Process.Kill() }
 
 func (j *job) wait() result {
@@ -140,7 +140,7 @@ func (j *job) wait() result {
 	return r
 }
 
-// whereabouts says where in the kernel the threads of a process are.
+// whereabouts returns the state, system call and kernel stack of each thread of a process.
 func whereabouts(pid int) string {
 	var all strings.Builder
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
@@ -177,7 +177,7 @@ func (w *world) ok(args ...string) result {
 	return r
 }
 
-// status is what berth ls --json says of a node; the zero value if there is none.
+// status returns a node's entry of berth ls --json, the zero value if there is no such node.
 func (w *world) status(name string) (s struct {
 	Name, State string
 	PID         int
@@ -209,7 +209,7 @@ func (w *world) status(name string) (s struct {
 	return s
 }
 
-// eventually waits until f says so; it returns false after the time.
+// eventually waits until f returns true. It returns false if that takes longer than d.
 func eventually(d time.Duration, f func() bool) bool {
 	for end := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
 		if f() {
@@ -221,7 +221,7 @@ func eventually(d time.Duration, f func() bool) bool {
 	}
 }
 
-// end leaves nothing of the world, whatever the test left.
+// end removes everything that the test left: processes, cgroups, mounts, files.
 func (w *world) end() {
 	_ = exec.CommandContext(context.Background(), berth, "--root", w.root, "ls").Run()
 	for range 100 {

@@ -12,8 +12,8 @@ import (
 // emulated runs each virtual CPU as a thread.
 const emulated = "tcg,thread=multi"
 
-// accel returns what to run guests with: KVM where a guest is seen to boot with it, else emulation. A /dev/kvm proves
-// nothing: on some hosts it is there and a stock kernel hangs in it. What was seen is kept until this host boots again.
+// accel returns QEMU's accelerator: KVM if a guest boots with it, else emulation. The existence of /dev/kvm is not enough: on
+// some hosts a stock kernel hangs with it. The answer is cached until this host reboots.
 func accel(ctx context.Context, cache string, b boot) (string, error) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return emulated, nil //nolint:nilerr // without it there is one answer
@@ -33,7 +33,7 @@ func accel(ctx context.Context, cache string, b boot) (string, error) {
 	return found, os.WriteFile(seen, []byte(found), 0o600)
 }
 
-// bootsWithKVM boots the guest's kernel as far as the first program of its initial RAM disk.
+// bootsWithKVM reports whether the guest's kernel reaches the first program of its initial RAM disk within 10 s.
 func bootsWithKVM(ctx context.Context, b boot) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

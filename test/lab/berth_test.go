@@ -22,7 +22,7 @@ func start(t *testing.T, m lab.Machine) *lab.VM {
 	return vm
 }
 
-// node applies a spec, and removes the node with the test.
+// node applies a spec, and removes the node at the end of the test.
 func node(t *testing.T, m *lab.VM, spec string) {
 	t.Helper()
 	m.Write(t, "/root/node.yaml", spec)
@@ -60,7 +60,7 @@ func show(t *testing.T, m *lab.VM, name string) shown {
 	return s
 }
 
-// files reads files of a group: name to content.
+// files reads files of a cgroup. It returns their contents by name.
 func files(t *testing.T, m *lab.VM, dir string, names ...string) map[string]string {
 	t.Helper()
 	got := map[string]string{}

@@ -39,7 +39,7 @@ func (p *port) close() { _ = p.conn.Close() }
 // defaultTimeout is how long a command may take in a machine.
 const defaultTimeout = 2 * time.Minute
 
-// grace is how much longer the harness waits for the agent, which has killed the command by then.
+// grace is how much longer than the command's time limit, at which the agent kills it, the harness waits for an answer.
 const grace = 15 * time.Second
 
 // request sends one request on a free port and reads its answer. It fails at once when QEMU ends.
@@ -63,7 +63,7 @@ func (m *VM) request(ctx context.Context, r wire.Request, body []byte) (Result, 
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		p.close() // nobody knows where in an answer it is
+		p.close() // an answer may have been read in part
 		select {
 		case <-m.process.done:
 			err = errors.New("QEMU has ended")
@@ -85,7 +85,7 @@ func (p *port) exchange(r wire.Request, body []byte, got *Result, end *wire.Resu
 	if err != nil {
 		return err
 	}
-	// QEMU reads on while the guest takes it in: a large body would block here if the agent answered first. It does not.
+	// Writing all before reading cannot deadlock: the agent reads the whole body before it answers.
 	if _, err := p.conn.Write(append(append([]byte("\n"), append(line, '\n')...), body...)); err != nil {
 		return err
 	}
@@ -113,13 +113,13 @@ func (p *port) exchange(r wire.Request, body []byte, got *Result, end *wire.Resu
 	}
 }
 
-// ping asks for the boot id, and sets the machine's clock.
+// ping returns the boot id and sets the machine's clock.
 func (m *VM) ping(ctx context.Context) (bootID string, err error) {
 	_, end, err := m.request(ctx, wire.Request{Do: wire.Ping, Now: time.Now().UnixNano()}, nil)
 	return end.Boot, err
 }
 
-// do runs a command until the context's deadline; without one for defaultTimeout.
+// do runs a command until the context's deadline, or for defaultTimeout if there is none.
 func (m *VM) do(ctx context.Context, args []string) (Result, error) {
 	limit := defaultTimeout
 	if d, ok := ctx.Deadline(); ok {

@@ -11,22 +11,22 @@ import (
 	"berth/test/shares"
 )
 
-// moved is what a node read and wrote a second, by disk.
+// moved holds the bytes per second that a node read and wrote, by disk.
 type moved map[string][2]float64
 
 func (m moved) read(disk string) float64    { return m[disk][0] }
 func (m moved) written(disk string) float64 { return m[disk][1] }
 
-// counted is what each node moved in one window.
+// counted holds the rates of each node in one window, by node.
 type counted map[string]moved
 
-// windows are those of one run of the nodes' commands, one right after the other.
+// windows are the consecutive windows of one run of the nodes' commands.
 type windows []counted
 
-// late is how many percent of waits were late meanwhile.
+// late returns the percentage of the witness's waits that ended late.
 func (w windows) late() float64 { return w[0]["witness"]["late"][0] }
 
-// row is how nodes shared a disk.
+// row returns how the nodes shared a disk, in each window.
 func (w windows) row(names []string, disk string, weights []int) *shares.Row {
 	r := &shares.Row{Kind: shares.Share, Started: time.Now().UTC(), Seconds: w[0]["witness"]["window"][0], Late: w.late()}
 	for _, weight := range weights {
@@ -42,7 +42,7 @@ func (w windows) row(names []string, disk string, weights []int) *shares.Row {
 	return r
 }
 
-// rate judges what a node moved of a disk, against a rate.
+// rate compares a node's rate on a disk with the rate that was asked for, and returns what is wrong.
 func (w windows) rate(t *testing.T, name, node, disk string, what func(moved, string) float64, asked, within float64) (wrong []string) {
 	t.Helper()
 	r := &shares.Row{Kind: shares.Rate, Name: name, Asked: []float64{asked}, Started: time.Now().UTC(), Seconds: w[0]["witness"]["window"][0], Late: w.late()}
@@ -52,7 +52,7 @@ func (w windows) rate(t *testing.T, name, node, disk string, what func(moved, st
 	return kept(t, r, r.Within(within))
 }
 
-// count runs a command in each node, and counts what the kernel did for them in n windows that begin when all are at it.
+// count runs a command in each node and, when all run, reads the kernel's byte counters over n windows.
 func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]string) windows {
 	t.Helper()
 	script, look := "", "now() { read up rest </proc/uptime; echo now $up; }; look() { now; "
@@ -64,12 +64,12 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 	r := m.RunFor(t, time.Duration(n)*each+3*time.Minute, "bash", "-ec", look+"now; }\n"+script+"sleep 2; bash /tmp/witness.sh & w=$!; look; for i in $(seq "+
 		fmt.Sprint(n)+"); do sleep "+fmt.Sprint(each.Seconds())+"; look; done; kill $w; wait $w; cat /tmp/witness\n"+
 		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true\n"+
-		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate was seen not to end
+		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate sometimes does not end
 	if r.Code != 0 {
 		t.Fatalf("count: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	numbers := devices(t, m)
-	// Each look is a reading of the clock, the nodes' counters, and the clock again.
+	// Each look reads the clock, the nodes' counters, and the clock again.
 	var clock []float64
 	var looks []counted
 	node, late := "", 0.0
@@ -97,7 +97,7 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 	}
 	var all windows
 	for i := 1; i < len(looks); i++ {
-		// Between the middles of the two readings.
+		// The window runs from the middle of one look to the middle of the next.
 		took := (clock[2*i]+clock[2*i+1])/2 - (clock[2*i-2]+clock[2*i-1])/2
 		one := counted{"witness": moved{"late": {late}, "window": {each.Seconds()}}}
 		for n, disks := range looks[i] {
@@ -115,7 +115,7 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 	return all
 }
 
-// bytesOf reads the bytes that were read and written from a line of io.stat.
+// bytesOf returns rbytes and wbytes of a line of io.stat.
 func bytesOf(fields []string) (v [2]float64) {
 	for _, kv := range fields {
 		key, value, _ := strings.Cut(kv, "=")
@@ -126,7 +126,7 @@ func bytesOf(fields []string) (v [2]float64) {
 	return v
 }
 
-// devices maps the kernel's number of a disk or volume to the paths that these tests know it by.
+// devices maps the number (MAJ:MIN) of each disk or volume to the paths that these tests use for it.
 func devices(t *testing.T, m *lab.VM) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}

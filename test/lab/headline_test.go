@@ -9,9 +9,9 @@ import (
 	"berth/test/lab/headline"
 )
 
-// TestHeadline is the short form of `make headline`: six rounds, the fewest that have an interval, are measured once. By
-// its 95 % interval the p50 of a protected service is shown to be at most a quarter of what unprotected nodes make it. The p99 is
-// not shown to be more than half: a stall of the emulated machine in one round is enough for six rounds not to show more.
+// TestHeadline is the short form of `make headline`: six rounds, the fewest that give an interval, measured once. The p50 of the
+// protected service must be at most a quarter of the unprotected one by the upper end of its 95 % interval. The p99 is judged by
+// the lower end only, because one stall of the emulated machine widens the interval of six rounds too much.
 func TestHeadline(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a longer run")
@@ -51,7 +51,7 @@ func TestHeadline(t *testing.T) {
 		}
 	}
 	most := map[string]float64{"p50": .25, "p99": .5}
-	end := map[string]int{"p50": 1, "p99": 0} // of the interval
+	end := map[string]int{"p50": 1, "p99": 0} // end of the interval
 	for _, c := range r.Compared {
 		limit, judged := most[c.What]
 		if judged && (c.CI == nil || c.CI[end[c.What]] > limit) {

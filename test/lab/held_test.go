@@ -12,8 +12,8 @@ import (
 	"berth/test/lab"
 )
 
-// TestHeldMemory tries, on cgroup v2, to hold memory of the kernel's beside memory.max, with the probe of test/security; and what
-// memory.max below that says.
+// TestHeldMemory tries on cgroup v2, with the probe of test/security, to hold kernel memory beyond memory.max. It also sets
+// memory.max below the size of the node's files in memory, which berth refuses.
 func TestHeldMemory(t *testing.T) {
 	m := start(t, lab.Machine{CPUs: 1, Memory: 1024})
 	probe := filepath.Join(t.TempDir(), "probe")

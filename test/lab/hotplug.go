@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// hotDisk is QEMU's options for a disk that can be unplugged: behind a port of its own, and with a backend that stays
-// when its device goes.
+// hotDisk returns QEMU's options for a disk that can be unplugged: it has its own port, and its backend survives the removal
+// of the device.
 func (m *VM) hotDisk(i int) []string {
 	id := fmt.Sprintf("disk%d", i)
 	return []string{
@@ -24,7 +24,7 @@ func (d Disk) device() string {
 	return "virtio-blk-pci"
 }
 
-// Unplug asks the machine to let a hot disk go, by its place in the wish. The guest takes a moment.
+// Unplug asks the guest to release a hot disk, given by its index in Machine.Disks. The guest takes a moment.
 func (m *VM) Unplug(t testing.TB, disk int) {
 	t.Helper()
 	if _, err := m.qmp.call("device_del", map[string]any{"id": fmt.Sprintf("plug-disk%d", disk)}); err != nil {
@@ -32,14 +32,14 @@ func (m *VM) Unplug(t testing.TB, disk int) {
 	}
 }
 
-// Plug plugs a disk in again that the guest has let go; QEMU may take a moment to see that it has.
+// Plug plugs in an unplugged disk again. It waits until QEMU has removed the old device.
 func (m *VM) Plug(t testing.TB, disk int) {
 	t.Helper()
 	id := fmt.Sprintf("disk%d", disk)
 	device := map[string]any{
 		"driver": m.want.Disks[disk].device(), "id": "plug-" + id, "bus": fmt.Sprintf("hot%d", disk), "drive": id, "serial": id,
 	}
-	// That the device is not listed any more does not mean that it has let go of the drive: that takes QEMU another moment.
+	// QEMU may still use the drive for a moment after the device is no longer listed.
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		_, err := m.qmp.call("device_add", device)
 		if err == nil {

@@ -9,7 +9,7 @@ import (
 	"berth/test/lab"
 )
 
-// plugged is a node with limits and a device on disks that can be unplugged, all by what stays with the disk.
+// plugged is a node with limits and a device on disks that can be unplugged. It names the disks by persistent names.
 const plugged = `name: n1
 image: host
 command: [sleep, infinity]
@@ -19,8 +19,8 @@ io:
   - {name: nvme, device: /dev/nvme0n1, write: {rate: 5MB/s}}
 `
 
-// TestHotplug gives a running node devices and takes them away, and pulls disks out from under it: their limits come back
-// with them, whatever number they have then, and another disk that got theirs is not the node's.
+// TestHotplug gives a running node devices and takes them away, and unplugs its disks. When a disk returns, under whatever
+// device number, its limits return too. Another disk that got its number is not the node's.
 func TestHotplug(t *testing.T) {
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}, {Size: 64 << 20, NVMe: true, Hot: true}}})
 	m.OK(t, "udevadm settle; printf disk-zero | dd of=/dev/vdb conv=notrunc,fsync status=none; printf disk-one | dd of=/dev/vdc conv=notrunc,fsync status=none")
@@ -34,12 +34,12 @@ func TestHotplug(t *testing.T) {
 	t.Run("unplug", func(t *testing.T) { unplug(t, m) })
 }
 
-// programs adds and takes devices; more often than the kernel lets a group have programs (64), it shows that they are
-// replaced.
+// programs adds and removes devices. Done more than 64 times, the kernel's limit of BPF programs in a cgroup, it shows that
+// Berth replaces the programs.
 func programs(t *testing.T, m *lab.VM, times int) {
 	node(t, m, "name: n1\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdb]\n")
 	t.Log(m.OK(t, "berth show n1 | grep '^runtime '"))
-	// A process in the node's group and outside its /dev, which only the program keeps from a disk.
+	// A process in the node's cgroup but outside its /dev: only the BPF program denies it a disk.
 	opens := func(path string) string {
 		return m.OK(t, "sh -c 'echo 0 >"+group+"/cgroup.procs; head -c 1 "+path+" >/dev/null 2>&1 && echo yes || echo no'")
 	}
@@ -90,7 +90,7 @@ func unplug(t *testing.T, m *lab.VM) {
 		}
 		return script + strings.Join(lines, `\n`) + "' | sort)\""
 	}
-	// switched is a script that succeeds where one disk alone is switched to BFQ, and has the weight there.
+	// switched returns a script that succeeds if only this disk uses BFQ and the node has its weight on it.
 	switched := func(disk, number string) string {
 		return "test \"$(cd /sys/block; grep -l '[[]bfq[]]' vd?/queue/scheduler)\" = \"" + disk + "\" && test \"$(sed 1d " + group + "/io.bfq.weight)\" = \"" + number + "\""
 	}
@@ -131,7 +131,7 @@ func unplug(t *testing.T, m *lab.VM) {
 		}
 	}
 
-	// With nobody to watch, repair does the same.
+	// Without a keeper, repair does the same.
 	m.OK(t, "pkill -9 -x berth-keeper")
 	m.Unplug(t, 2)
 	eventually("the NVMe disk goes", "! test -e /sys/block/nvme0n1")

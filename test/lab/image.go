@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// image is what test/lab/image/build made.
+// image is the output of test/lab/image/build.
 type image struct {
 	dir    string // vmlinuz, initrd, root.ext4
 	module string // this source tree
 }
 
-// boot is what a machine boots from.
+// boot holds the files that a machine boots from.
 type boot struct {
 	kernel, initrd, root string
 	accel                string // for QEMU's -accel
@@ -33,7 +33,7 @@ func moduleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// buildImage builds the guest where it is not built yet.
+// buildImage builds the guest's image unless it is in the cache.
 func buildImage(ctx context.Context) (image, error) {
 	if os.Geteuid() != 0 {
 		return image{}, &CannotError{Why: "root"}
@@ -57,7 +57,7 @@ func buildImage(ctx context.Context) (image, error) {
 	return image{dir: strings.TrimSpace(string(out)), module: module}, nil
 }
 
-// prepare makes in dir what the machines of one run boot from: the image, with the agent as it is in the source now.
+// prepare makes in dir the files that the machines of one run boot from: the image with an agent built from the current source.
 func (i image) prepare(ctx context.Context, dir string) (boot, error) {
 	b := boot{
 		kernel: filepath.Join(i.dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd"),
@@ -93,8 +93,8 @@ func buildGo(ctx context.Context, module, out, pkg string, tags ...string) error
 	return nil
 }
 
-// joinInitrd writes an initial RAM disk of two archives: the image's, and one with the agent. The kernel unpacks one
-// after the other (Documentation/driver-api/early-userspace/buffer-format.rst).
+// joinInitrd writes an initial RAM disk of two archives: the image's and one with the agent. The kernel unpacks both in order
+// (Documentation/driver-api/early-userspace/buffer-format.rst).
 func joinInitrd(out, first, agent string) error {
 	b, err := os.ReadFile(first)
 	if err != nil {

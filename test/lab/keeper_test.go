@@ -7,7 +7,7 @@ import (
 	"berth/test/lab"
 )
 
-// TestKeeper is about how nodes end, on a kernel that tells an exit code to the parent alone (before 6.15).
+// TestKeeper checks how ends of nodes are noticed, on a kernel that gives the exit code to the parent only (before 6.15).
 func TestKeeper(t *testing.T) {
 	m := start(t, lab.Machine{CPUs: 1, Memory: 768})
 	apply := func(t *testing.T, spec string) {
@@ -99,5 +99,5 @@ command: [sh, -c, 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "line $i" >/
 			pid=$!; for i in $(seq 100); do pgrep -f '^sleep 1000' && break; sleep 0.1; done; kill -9 $pid
 			for i in $(seq 100); do pgrep -f '^sleep 1000' || [ -e /sys/fs/cgroup/berth ] || exit 0; sleep 0.1; done; exit 1`)
 	})
-	m.OK(t, "for i in $(seq 50); do pgrep -x berth-keeper || exit 0; sleep 0.1; done; exit 1") // it ends with the last node
+	m.OK(t, "for i in $(seq 50); do pgrep -x berth-keeper || exit 0; sleep 0.1; done; exit 1") // the keeper ends after the last node
 }

@@ -1,13 +1,13 @@
 // Package lab starts virtual machines with a real Linux kernel, systemd, cgroup v2, disks and SR-IOV adapters, for
-// tests that need a host of their own. docs/TESTING.md tells what is in them.
+// tests that need their own host. docs/TESTING.md describes the machines.
 //
 //	l := lab.Start(t, lab.Options{Machines: []lab.Machine{{Disks: []lab.Disk{{Size: 1 << 30}}}}})
 //	m := l.VM(0)
 //	m.Copy(t, berth, "/usr/local/bin/berth")
 //	out := m.OK(t, "berth doctor")
 //
-// The machines are emulated (QEMU's TCG) unless a guest was seen to boot with KVM here. Nothing leaves the machine. One
-// lab runs at a time on a host. A machine ends with the test, also when the test's process is killed.
+// The machines are emulated (QEMU's TCG) unless a guest boots with KVM on this host. They have no connection to the outside. Only
+// one lab runs at a time on a host. A machine ends with the test, also when the test's process is killed.
 package lab
 
 import (
@@ -26,7 +26,7 @@ type Options struct {
 	Console  bool // the serial console is a shell for a person, behind VM.ConsoleSocket
 }
 
-// Machine is one virtual machine as a test wishes it. The zero value is a small one without disks and adapters.
+// Machine describes one virtual machine. The zero value is a small one without disks and adapters.
 type Machine struct {
 	CPUs   int    // 0: 2
 	Memory int    // MiB; 0: 1024
@@ -37,19 +37,19 @@ type Machine struct {
 
 // NIC is an Intel 82576 (igb) with 7 virtual functions.
 type NIC struct {
-	Segment string // two adapters of a lab with the same segment are joined by a cable; "": a cable to nowhere
+	Segment string // a cable joins the two adapters of a lab with the same segment; "": not connected
 }
 
-// Disk is an empty disk that is gone with the lab.
+// Disk is an empty disk that is removed with the lab.
 type Disk struct {
 	NVMe bool   // else virtio. A machine with an NVMe disk can have no snapshots
 	Size int64  // bytes
-	Rate string // QEMU's own throttling, to be a slow disk: "throttling.bps-total=50000000,throttling.iops-total=500"
+	Rate string // QEMU's throttling, for a slow disk: "throttling.bps-total=50000000,throttling.iops-total=500"
 	Hot  bool   // it can be unplugged: VM.Unplug, VM.Plug
-	Root bool   // not empty, but the guests' own root (ext4, read-only): mounted, it is an image for nodes with systemd
+	Root bool   // the disk holds the guests' root (ext4, read-only), which serves as an image for nodes with systemd
 }
 
-// Lab is some running machines.
+// Lab is a set of running machines.
 type Lab struct {
 	machines []Machine // as wished
 	vms      []*VM
@@ -57,11 +57,11 @@ type Lab struct {
 	lock     *os.File
 }
 
-// bootTime is how long a machine may take until its agent answers; usual is 12 to 35 s.
+// bootTime is how long a machine may take until its agent answers; it usually takes 12 to 35 s.
 const bootTime = 4 * time.Minute
 
-// Start starts the machines of a test and waits for them. They end with the test. The test is skipped with -short, and
-// where no machine can be had.
+// Start starts the machines of a test and waits until they answer. They end with the test. Start skips the test with -short
+// and where this host can run no machine.
 func Start(t testing.TB, o Options) *Lab {
 	t.Helper()
 	if testing.Short() {
@@ -87,12 +87,12 @@ func Start(t testing.TB, o Options) *Lab {
 	return l
 }
 
-// CannotError says that this host can run no lab, and why: what it lacks.
+// CannotError says that this host can run no lab, and what it lacks.
 type CannotError struct{ Why string }
 
 func (e *CannotError) Error() string { return "no lab here: it needs " + e.Why }
 
-// Boot is Start for a program that is no test. It waits while another lab runs on this host. Close ends the machines.
+// Boot is Start for programs that are not tests. It waits while another lab runs on this host. Close ends the machines.
 func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 	img, err := buildImage(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 		return nil, err
 	}
 	removeOld()
-	// Not t.TempDir: the name of a socket has at most 107 bytes.
+	// Not t.TempDir: the path of a socket has at most 107 bytes.
 	if l.dir, err = os.MkdirTemp("", "berth-lab-"); err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// removeOld removes what a lab left whose process was killed. Nobody else has a lab: the lock is ours.
+// removeOld removes the files of labs whose process was killed. The caller holds the lock, so no other lab runs.
 func removeOld() {
 	old, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-lab-*"))
 	for _, dir := range old {
@@ -144,10 +144,10 @@ func removeOld() {
 	}
 }
 
-// VM returns a machine by its place in the options.
+// VM returns a machine by its index in Options.Machines.
 func (l *Lab) VM(i int) *VM { return l.vms[i] }
 
-// Close ends the machines and removes what they had. It may be called twice.
+// Close ends the machines and removes their files. It may be called twice.
 func (l *Lab) Close() {
 	for _, m := range l.vms {
 		m.off()

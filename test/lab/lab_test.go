@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestLab tests the lab itself: what the other tests rely on.
+// TestLab tests the functions of the lab that other tests rely on.
 func TestLab(t *testing.T) {
 	l := Start(t, Options{Machines: []Machine{{
 		CPUs: 1, Memory: 768, NICs: []NIC{{}}, Disks: []Disk{{Size: 64 << 20}},
@@ -25,7 +25,7 @@ func TestLab(t *testing.T) {
 		if r := m.Run(t, "sh", "-c", "kill -9 $$"); r.Code != 137 {
 			t.Errorf("a command killed by signal 9: %+v", r)
 		}
-		m.OK(t, "sleep 100 & true") // what a command leaves running holds nothing up
+		m.OK(t, "sleep 100 & true") // a process left in the background does not delay the answer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := m.do(ctx, []string{"sleep", "100"}); err == nil || !strings.Contains(err.Error(), "killed after") {

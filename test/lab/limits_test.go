@@ -12,7 +12,7 @@ import (
 	"berth/test/lab"
 )
 
-// limited asks for every limit that cgroup v2 has.
+// limited sets every limit that Berth has on cgroup v2.
 const limited = `name: n1
 image: host
 command: [sleep, infinity]
@@ -28,7 +28,7 @@ io:
 
 const group = "/sys/fs/cgroup/berth/n1"
 
-// TestLimits sets all limits on a host with cgroup v2 alone, and measures what a throttle is worth.
+// TestLimits sets all limits on a host with cgroup v2 only, and measures a throttle.
 func TestLimits(t *testing.T) {
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}}})
 	m.OK(t, "echo 8 >/proc/sys/vm/nr_hugepages")
@@ -53,7 +53,7 @@ func TestLimits(t *testing.T) {
 		if got.Out != "0::/\n" || got.Code != 7 {
 			t.Errorf("got %+v", got)
 		}
-		m.OK(t, "! test -e /sys/fs/cgroup/berth") // the last node takes the parent with it
+		m.OK(t, "! test -e /sys/fs/cgroup/berth") // removed together with the last node
 		for _, controller := range []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"} {
 			if got := m.OK(t, on); !slices.Contains(strings.Fields(got), controller) {
 				t.Errorf("the top of the tree hands on %s, not %s", got, controller)
@@ -87,7 +87,7 @@ func TestLimits(t *testing.T) {
 		if d := cmp.Diff(sorted(want), sorted(files(t, m, group, keys(want)...))); d != "" {
 			t.Errorf("after berth set (-want +got):\n%s", d)
 		}
-		// The node sees its own group, and may not write its limits.
+		// The node sees its own cgroup and may not write its limits.
 		if r := m.Run(t, "berth", "exec", "n1", "--", "sh", "-c", "echo max >/sys/fs/cgroup/cpu.max"); r.Code == 0 {
 			t.Error("a node lifted its own limit")
 		}
@@ -125,7 +125,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// fio measures bytes a second of direct I/O by a node.
+// fio returns a node's bytes per second of direct I/O.
 func fio(t *testing.T, m *lab.VM, node, disk, rw string) float64 {
 	t.Helper()
 	text := m.OK(t, fmt.Sprintf("berth exec %s -- fio --name=x --thread --output-format=json --filename=%s --rw=%s --direct=1 "+
@@ -153,7 +153,7 @@ func keys(m map[string]string) []string {
 	return all
 }
 
-// sorted sorts the lines in each file: the kernel's order of disks is its own.
+// sorted sorts the lines of each file, because the kernel lists disks in no fixed order.
 func sorted(m map[string]string) map[string][]string {
 	all := map[string][]string{}
 	for k, v := range m {

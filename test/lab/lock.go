@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockHost takes the lock that only one lab of a host has: two emulated machines already need all of two CPUs. It goes
-// with the process that holds it.
+// lockHost takes the lock that limits a host to one lab: two emulated machines already need two CPUs. The lock is released when
+// the process ends.
 func lockHost(ctx context.Context) (*os.File, error) {
 	f, err := os.OpenFile("/run/berth-lab.lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"berth/test/lab"
 )
 
-// TestProtect gives services of a host with systemd class storage, and takes it back.
+// TestProtect protects services (class storage) on a host with systemd, and unprotects them.
 func TestProtect(t *testing.T) {
 	m := start(t, lab.Machine{CPUs: 2, Memory: 1024, Kernel: "numa=fake=2", Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}}})
 	m.OK(t, `for u in store other; do
@@ -25,11 +25,11 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 	)
 	weight := func(t *testing.T, unit string) string {
 		t.Helper()
-		return m.OK(t, "cat "+slice+"/"+unit+"/cpu.weight 2>/dev/null || echo normal") // no file: nobody there asks for a weight
+		return m.OK(t, "cat "+slice+"/"+unit+"/cpu.weight 2>/dev/null || echo normal") // no file: the CPU controller is not enabled there
 	}
 
 	t.Run("unit", func(t *testing.T) {
-		m.OK(t, "systemctl set-property store IOWeight=200") // so that the controllers are on before
+		m.OK(t, "systemctl set-property store IOWeight=200") // enables the controllers beforehand
 		before := m.OK(t, look)
 		m.OK(t, "berth protect store")
 		if got := weight(t, "store.service"); got != "1000" {
@@ -167,7 +167,7 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 		s1, b1 := used()
 		share := float64(b1-b0) / float64(s1-s0+b1-b0)
 		t.Logf("a batch node beside a busy service on one CPU: %.1f %% of it", 100*share)
-		if share > 0.05 { // an idle group weighs 3 beside 1024
+		if share > 0.05 { // an idle group has weight 3 against 1024
 			t.Errorf("a batch node beside a busy service got %.1f %% of the CPU", 100*share)
 		}
 		m.OK(t, "systemctl stop busy")
@@ -189,7 +189,7 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 			t.Errorf("more than the host has: %+v", r)
 		}
 		m.OK(t, "berth rm --force h1; grep 'HugePages_Free: *4$' /proc/meminfo")
-		m.OK(t, "berth apply -f /root/huge.yaml") // what removes it at the end finds it
+		m.OK(t, "berth apply -f /root/huge.yaml") // for the rm at the end of the test
 	})
 
 	t.Run("NUMA", func(t *testing.T) {
@@ -210,8 +210,8 @@ find /etc/systemd /run/systemd/system.control -type f 2>/dev/null | sort | while
 	t.Run("boot", func(t *testing.T) { protectedOverBoot(t, m) })
 }
 
-// bfqComesLate: the module of BFQ is loaded by a node without a class, and brings files with everybody's weight at 100 to
-// groups that were there before. They get what they were given all the same.
+// bfqComesLate: a node without a class loads BFQ's module, which adds weight files with the default of 100 to existing cgroups.
+// These cgroups still get the weights that they were given.
 func bfqComesLate(t *testing.T, m *lab.VM) {
 	m.OK(t, "! grep -q '^bfq ' /proc/modules")
 	m.OK(t, "echo '+cpu +io' >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/mine")
@@ -229,15 +229,15 @@ func bfqComesLate(t *testing.T, m *lab.VM) {
 	}
 	want := map[string]string{
 		"berth.batch": "default 1", "berth.storage": "default 1000", "mine": "default 1000", "system.slice/store.service": "default 100",
-		"system.slice/other.service": "default 181", // systemd's own way to BFQ's scale of an IOWeight of 1000 (BFQ_WEIGHT)
+		"system.slice/other.service": "default 181", // an IOWeight of 1000 on BFQ's scale, as systemd maps it (BFQ_WEIGHT)
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("weights for BFQ, whose module came after the groups (-want +got):\n%s", d)
 	}
 }
 
-// protectedOverBoot: over a boot the disk of a protected unit gets another name, and its name goes to another disk. It is
-// switched again by itself, and no other; a disk that is not there is said, and others can be protected all the same.
+// protectedOverBoot: after a reboot the disk of a protected unit has another name, and another disk has its name. Its engine is
+// switched again automatically, and no other disk's. A missing disk is reported and does not prevent other protections.
 func protectedOverBoot(t *testing.T, m *lab.VM) {
 	eventually := func(what, script string) {
 		t.Helper()
@@ -245,7 +245,7 @@ func protectedOverBoot(t *testing.T, m *lab.VM) {
 			t.Fatalf("%s: not after 30 s:\n%s%s", what, r.Out, r.Err)
 		}
 	}
-	// switched is a script that succeeds where one disk alone is switched to BFQ.
+	// switched returns a script that succeeds if only this disk uses BFQ.
 	switched := func(disk string) string {
 		return "test \"$(cd /sys/block; grep -l '[[]bfq[]]' vd?/queue/scheduler | cut -d/ -f1)\" = \"" + disk + "\""
 	}

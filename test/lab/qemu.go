@@ -8,7 +8,7 @@ import (
 	"berth/test/lab/wire"
 )
 
-// arguments is QEMU's command line for the machine.
+// arguments returns QEMU's command line for the machine.
 func (m *VM) arguments() ([]string, error) {
 	cpu := "max"
 	if m.boot.accel == "kvm" {
@@ -17,7 +17,7 @@ func (m *VM) arguments() ([]string, error) {
 	args := []string{
 		"-name", m.Name, "-accel", m.boot.accel, "-machine", "q35", "-cpu", cpu,
 		"-smp", fmt.Sprint(m.want.CPUs), "-m", fmt.Sprint(m.want.Memory),
-		// A guest that reboots or panics ends QEMU: the harness then starts it anew, or says so.
+		// QEMU ends when the guest reboots or panics. The harness then starts it again or reports the end.
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.kernelLine(),
 		"-qmp", "unix:" + m.file("qmp") + ",server=on,wait=off",
@@ -41,8 +41,8 @@ func (m *VM) arguments() ([]string, error) {
 	return append(args, nics...), err
 }
 
-// kernelLine is the kernel's command line. The machine id differs between machines: the MACs that a driver gives to
-// virtual functions come from it, and would collide without a word.
+// kernelLine returns the kernel's command line. Each machine has its own machine id: drivers derive the MACs of virtual
+// functions from it, and equal ids would give equal MACs.
 func (m *VM) kernelLine() string {
 	words := []string{
 		"console=ttyS0", "root=/dev/vda", "rw", "quiet", "loglevel=4", "panic=-1", "systemd.hostname=" + m.Name,
@@ -55,7 +55,7 @@ func (m *VM) kernelLine() string {
 	return strings.Join(append(words, m.want.Kernel), " ")
 }
 
-// drive is a disk's file. The host's page cache holds what the guest flushed: enough for a killed machine.
+// drive returns QEMU's option for a disk's file. Flushed data stay in the host's page cache, which survives a killed machine.
 func drive(id, file, rate string) string {
 	d := "if=none,format=qcow2,cache=unsafe,id=" + id + ",file=" + file
 	if rate != "" {
@@ -84,7 +84,7 @@ func (m *VM) disks() []string {
 func (m *VM) adapters() ([]string, error) {
 	var args []string
 	for i, n := range m.want.NICs {
-		backend := fmt.Sprintf("hubport,id=nic%d,hubid=%d", i, i) // a hub with nobody else
+		backend := fmt.Sprintf("hubport,id=nic%d,hubid=%d", i, i) // a hub with no other port
 		if n.Segment != "" {
 			socket, end, err := m.lab.cable(n.Segment, m.number, i)
 			if err != nil {
@@ -94,7 +94,7 @@ func (m *VM) adapters() ([]string, error) {
 				[]string{"server=on", "server=off,reconnect-ms=200"}[end]
 		}
 		args = append(args, "-netdev", backend,
-			// SR-IOV needs a root port above the adapter.
+			// SR-IOV works only below a root port.
 			"-device", fmt.Sprintf("pcie-root-port,id=root%d,chassis=%d", i, i+1),
 			"-device", fmt.Sprintf("igb,bus=root%d,netdev=nic%d,mac=52:54:00:77:%02x:%02x", i, i, m.number+1, i+1))
 	}
@@ -109,7 +109,7 @@ func (m *VM) portSockets() []string {
 	return all
 }
 
-// sockets are those that QEMU makes.
+// sockets returns the paths of the sockets that QEMU makes.
 func (m *VM) sockets() []string {
 	all := append(m.portSockets(), m.file("qmp"))
 	if m.shell {

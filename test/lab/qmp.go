@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// qmp is QEMU's own command channel (docs/interop/qmp-spec.rst of QEMU).
+// qmp is a connection to QEMU's machine protocol (docs/interop/qmp-spec.rst of QEMU).
 type qmp struct {
 	mu   sync.Mutex
 	conn net.Conn
@@ -66,7 +66,7 @@ func (q *qmp) call(command string, arguments any) (json.RawMessage, error) {
 	}
 }
 
-// monitor runs a command of the human monitor. These are silent when all is well.
+// monitor runs a command of the human monitor. Any output is an error.
 func (q *qmp) monitor(line string) error {
 	said, err := q.call("human-monitor-command", map[string]string{"command-line": line})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"berth/test/lab"
 )
 
-// TestRates limits a node with a virtual function, whose driver's own limit this card does not enforce and which receives
-// without one, and measures both directions against a machine at the other end of a cable: within 3 % at layer 2.
+// TestRates limits a node in both directions, on a virtual function and on a macvlan, and measures the rate against a machine at
+// the other end of a cable: within 3 % at layer 2. The card does not enforce its driver's own limit and has none for receiving.
 func TestRates(t *testing.T) {
 	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
@@ -34,7 +34,7 @@ func TestRates(t *testing.T) {
 			for _, way := range []string{"tx", "rx"} {
 				a.OK(t, fmt.Sprintf("berth set a net.eth0.%s=%dMbit/s net.eth0.%s=max", way, mbit, map[string]string{"tx": "rx", "rx": "tx"}[way]))
 				t.Run(fmt.Sprintf("%s %s %d", mode, way, mbit), func(t *testing.T) {
-					// What the node sends is counted where it arrives; what it receives, behind the limit, by its qdisc.
+					// tx is counted by the receiving machine, rx by the node's qdisc behind the limit.
 					at := counter{b, nil, "cat /sys/class/net/$(basename /sys/class/net/e*)/statistics/rx_bytes"}
 					if way == "rx" {
 						pid := a.OK(t, `berth show --json a | grep -o '"pid": *[0-9]*' | grep -o '[0-9]*'`)
@@ -54,15 +54,15 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// counter prints a count of bytes, in a machine and, by a prefix of the command, in a namespace.
+// counter is a script that prints a byte count, the machine to run it in, and a command prefix to enter a namespace.
 type counter struct {
 	in     *lab.VM
 	prefix []string
 	script string
 }
 
-// measure looks five times at most whether the rate is reached, because emulated machines stall; that it is exceeded is a
-// failure at once.
+// measure measures the rate up to five times, because emulated machines stall, and passes at the first result within 3 %. A rate
+// that is exceeded fails at once.
 func measure(t *testing.T, a *lab.VM, at counter, way string, mbit int) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -80,8 +80,8 @@ func measure(t *testing.T, a *lab.VM, at counter, way string, mbit int) {
 	}
 }
 
-// layer2 is between which rates in Mbit/s, whole frames counted, a TCP stream went for 6 s. The counter is read between
-// two readings of the clock, as an emulated machine may stand still between any two: both bounds hold even then.
+// layer2 returns a lower and an upper bound of a TCP stream's rate over 6 s, in Mbit/s of whole frames. It reads the clock before
+// and after each reading of the counter, so both bounds hold even if the emulated machine stalls in between.
 func layer2(t *testing.T, a *lab.VM, at counter, way string) (low, high float64) {
 	t.Helper()
 	a.OK(t, "berth exec a -- iperf3 -c 192.0.2.2 -t 10"+map[string]string{"tx": "", "rx": " -R"}[way]+" </dev/null >/dev/null 2>&1 & sleep 2")

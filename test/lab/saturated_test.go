@@ -9,10 +9,10 @@ import (
 	"berth/test/shares"
 )
 
-// saturated: on a disk that four nodes want more of than it has, a rate is an upper bound alone, and what its node gets of
-// it is only reported. With a weight by io.cost or strict BFQ besides, the node must get 90 % of its share: of the rate, or of
-// what its weight is due, whichever is less. With BFQ as it is, that is reported: the other nodes' requests wait in the
-// disk itself, where nobody's turn comes earlier, and of the node's own only so many as it has in flight.
+// saturated measures a node with a rate on a disk that four nodes saturate. A rate alone is only an upper bound, so the node's
+// share is just reported. With a weight by io.cost or strict BFQ in addition, the node must get 90 % of its rate or of its
+// share by weight, whichever is less. With default BFQ the share is just reported: the other nodes' requests are queued in the
+// disk itself, where no scheduler reorders them.
 func saturated(t *testing.T, m *lab.VM) {
 	const asked = 8e6
 	names := []string{"a", "b", "c", "d"}
@@ -57,7 +57,7 @@ func saturated(t *testing.T, m *lab.VM) {
 				row.Name = fmt.Sprintf("rate 8 MB/s on a full disk, %s, %s", kindOf(disk), engineOf(by))
 				bad := row.AtLeast(90)
 				if by == "" || strings.HasSuffix(by, bfq) {
-					bad = nil // only told
+					bad = nil // only reported
 				}
 				wrong = append(wrong, kept(t, row, bad)...)
 			}
@@ -66,7 +66,7 @@ func saturated(t *testing.T, m *lab.VM) {
 	}
 }
 
-// engineOf is the engine that an io entry of these tests asks for.
+// engineOf returns a text for the engine in an io entry.
 func engineOf(entry string) string {
 	if _, name, ok := strings.Cut(entry, "engine: "); ok {
 		return "weight 300, " + name

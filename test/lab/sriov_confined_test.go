@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// testConfined lets a node try what only its host may do. Each try must fail for lack of a right, which the kernel's words
-// tell: not for a tool that is missing. What this adapter lets its host's root do is then done by root in the node's network
-// namespace, so that it is known that it could have been done.
+// testConfined lets a node try operations that only its host may do. Each must fail with a permission error, not because a tool
+// is missing. The host's root then does the same in the node's network namespace, to show that the operation itself works.
 func testConfined(t *testing.T, a *host) {
 	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ", rate: {tx: 100Mbit/s}"))
 	defer a.OK(t, "berth rm --force a")
@@ -25,7 +24,7 @@ func testConfined(t *testing.T, a *host) {
 		{"tc qdisc replace dev eth0 root pfifo", "tc qdisc replace dev eth0 root pfifo"},
 		{"tc qdisc del dev eth0 root", "tc qdisc del dev eth0 root"},
 		{"ip link set eth0 down", "ip link set eth0 down"},
-		{"ip link set eth0 netns 1", "ip link set eth0 name host7 netns 1"}, // as root: to the host, from where the node's end fetches it
+		{"ip link set eth0 netns 1", "ip link set eth0 name host7 netns 1"}, // as root: to the host and back at the node's end
 		// These the adapter, which has been told the MAC, or the node's read-only sysfs forbids to root there too, or they
 		// would leave something behind: only the node tries them.
 		{"sh -c 'echo 1000 >/sys/class/net/eth0/mtu'", ""},
@@ -52,5 +51,5 @@ func testConfined(t *testing.T, a *host) {
 	}
 }
 
-// lacksRight is what the C library says for EPERM, EACCES and EROFS.
+// lacksRight matches the C library's texts for EPERM, EACCES and EROFS.
 var lacksRight = regexp.MustCompile("Operation not permitted|Permission denied|Read-only file system")

@@ -5,15 +5,14 @@ import (
 	"testing"
 )
 
-// testEnforced looks at what Berth's spoof check holds back, and then at what the adapter does with frames that it should not
-// pass, from a node that may send them (spoof: true). A node cannot send them (it has no
-// NET_RAW and no NET_ADMIN): the host's root sends them from the node's namespace. That they were sent is asserted in each
-// case, by the counter of the link that sent them. Whether they arrived is asserted for the VLAN of a function, and only
-// logged where this emulated adapter is known to let pass what others hold back; docs/sriov.md has the results.
+// testEnforced checks which frames Berth's spoof check drops, and then which ones the adapter drops for a node with spoof: true.
+// Nodes lack NET_RAW and NET_ADMIN, so the host's root sends the frames from the node's namespace. In each case the counter of
+// the sending link proves that they were sent. Their arrival is asserted for the VLAN of a function, and only logged where
+// this emulated adapter is known to pass frames that others drop; docs/sriov.md has the results.
 func testEnforced(t *testing.T, a, b *host) {
 	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ", spoof: true"))
 	defer a.OK(t, "berth rm --force a")
-	known := func(mac string) bool { // whether the peer has seen a request from this MAC
+	known := func(mac string) bool { // known reports whether the peer has seen a request from this MAC
 		return strings.Contains(b.inside(t, "peer", "ip neigh").Out, mac)
 	}
 	packets := func(h *host, node, link, way string) int { // way: RX or TX

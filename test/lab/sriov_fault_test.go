@@ -13,8 +13,8 @@ import (
 	"berth/test/lab"
 )
 
-// testKilled kills berth with SIGKILL at the points that it passes while it has to do with a virtual function: at each
-// second one, at all with BERTH_LAB_ROUNDS set. After berth repair all functions are as they were.
+// testKilled kills berth with SIGKILL at every second fault point at which it handles a virtual function, at all of them with
+// BERTH_LAB_ROUNDS set. After berth repair all functions are as before.
 func testKilled(t *testing.T, a *host) {
 	berth := filepath.Join(t.TempDir(), "berth")
 	if err := lab.BuildBerth(context.Background(), berth, "berthfault"); err != nil {
@@ -45,7 +45,7 @@ func testKilled(t *testing.T, a *host) {
 					t.Errorf("killed at %s: exit code %d\n%s%s", points[i], r.Code, r.Out, r.Err)
 				}
 				said := a.OK(t, "berth repair")
-				if a.Run(t, "berth", "show", "f").Code == 0 { // else the functions must be home already
+				if a.Run(t, "berth", "show", "f").Code == 0 { // otherwise the functions must be back already
 					if state := show(t, a.VM, "f").State; state != "running" {
 						t.Errorf("killed at %s, repair said %q, and the node is %s", points[i], said, state)
 					}
@@ -62,7 +62,7 @@ func testKilled(t *testing.T, a *host) {
 	}
 }
 
-// vfPoints are the points from the first to the last that has to do with a virtual function.
+// vfPoints returns the fault points from the first to the last one that concerns a virtual function.
 func vfPoints(all []string) []string {
 	first, last := -1, -1
 	for i, p := range all {

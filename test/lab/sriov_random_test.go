@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper, in any order, several at once.
-// BERTH_LAB_ACTS says how often at least (100), BERTH_LAB_SEED repeats a run.
+// testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper in random order, several at once.
+// BERTH_LAB_ACTS is the least number of acts (default 100); BERTH_LAB_SEED repeats a run.
 func testRandom(t *testing.T, a *host) {
 	wanted, seed := 100, uint64(time.Now().UnixNano())
 	if s := os.Getenv("BERTH_LAB_ACTS"); s != "" {
@@ -25,7 +25,7 @@ func testRandom(t *testing.T, a *host) {
 	for i := range 7 {
 		a.OK(t, "berth apply -f "+a.vfNode(t, fmt.Sprintf("n%d", i), fmt.Sprintf("192.0.2.%d", 11+i), ""))
 	}
-	// A MAC that two functions have, as their adapter knows them, or two links of the host, at any time.
+	// Looks all the time for a MAC that two functions of the adapter or two links of the host have.
 	a.Write(t, "/root/twice.sh", "while sleep 0.1; do ip link show "+a.pf+" | grep -o 'link/ether [^ ]*' | sort | uniq -d; "+
 		"cat /sys/class/net/*/address 2>/dev/null | grep -v 00:00:00:00:00:00 | sort | uniq -d; done >/root/twice\n")
 	a.OK(t, "bash /root/twice.sh & echo $! >/root/twice.pid")
@@ -53,7 +53,7 @@ func testRandom(t *testing.T, a *host) {
 	}
 }
 
-// act is something that happens to one of the nodes, as a line of bash in the background.
+// act returns a random act on one of the nodes, as a line of bash that runs in the background.
 func act(dice *rand.Rand) string {
 	node := fmt.Sprintf("n%d", dice.IntN(7))
 	wait := fmt.Sprintf("%.2f", dice.Float64()*1.5)

@@ -70,7 +70,7 @@ func (h *host) vfs(t *testing.T) adapter {
 	return all[0]
 }
 
-// at is what stays the same of a function while no node has it.
+// at describes a function by properties that stay the same while no node has it.
 func (h *host) home(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -84,12 +84,12 @@ func (h *host) home(t *testing.T) []string {
 	return all
 }
 
-// refused runs a command that must end with a code and a sentence, and change nothing that home sees.
+// refused runs a command that must end with a code and a sentence, and must not change the result of home.
 func (h *host) refused(t *testing.T, code int, want string, args ...string) {
 	t.Helper()
 	before := h.home(t)
 	r := h.Run(t, args...)
-	said := strings.Join(strings.Fields(r.Err), " ") // it is wrapped
+	said := strings.Join(strings.Fields(r.Err), " ") // berth wraps long lines
 	if r.Code != code || !strings.Contains(said, want) {
 		t.Errorf("%v: exit code %d, want %d and %q:\n%s%s", args, r.Code, code, want, r.Out, r.Err)
 	}
@@ -112,14 +112,14 @@ func (h *host) mac(t *testing.T, node string) string {
 	return h.OK(t, "berth exec "+node+" -- cat /sys/class/net/eth0/address")
 }
 
-// inside runs a script in the network namespace of a node, with all rights of the host's root.
+// inside runs a script as the host's root in the network namespace of a node.
 func (h *host) inside(t *testing.T, node, script string) lab.Result {
 	t.Helper()
 	h.Write(t, "/root/inside.sh", script)
 	return h.Run(t, "nsenter", "-t", fmt.Sprint(show(t, h.VM, node).PID), "-n", "bash", "-e", "/root/inside.sh")
 }
 
-// reaches sends echo requests from a node until one is answered.
+// reaches reports whether one of several echo requests from a node is answered.
 func (h *host) reaches(t *testing.T, node, address string) bool {
 	t.Helper()
 	return h.inside(t, node, "for i in $(seq 20); do busybox ping -c1 -W1 "+address+" >/dev/null && exit; done; exit 1").Code == 0
@@ -175,14 +175,14 @@ func TestSRIOV(t *testing.T) {
 		b.OK(t, "berth rm --force peer")
 		want := b.home(t)
 		b.Reboot(t)
-		b.OK(t, "systemctl start berth-vfs.service") // it was started at boot: this waits for its end
+		b.OK(t, "systemctl start berth-vfs.service") // started at boot; this waits for its end
 		if now := b.home(t); !slices.Equal(want, now) {
 			t.Errorf("before the reboot\n%s\nafter it\n%s", strings.Join(want, "\n"), strings.Join(now, "\n"))
 		}
 	})
 }
 
-// sansBerth leaves out what stays of berth on a host, and what changes by itself.
+// sansBerth removes lines about files that berth keeps on a host and about values that change by themselves.
 func sansBerth(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {
@@ -196,7 +196,7 @@ func sansBerth(text string) string {
 	return strings.Join(kept, "")
 }
 
-// testReach sends megabytes from a node to a node on the other host, each under its own MAC, and nothing else has them.
+// testReach sends megabytes from a node to a node on the other host and checks that they use the two functions' own MACs.
 func testReach(t *testing.T, a, b *host) {
 	a.OK(t, "berth apply -f "+a.vfNode(t, "a", "192.0.2.1", ", mtu: 1400"))
 	defer a.OK(t, "berth rm --force a")
@@ -205,7 +205,7 @@ func testReach(t *testing.T, a, b *host) {
 		t.Errorf("both nodes have MAC %s", macs["a"])
 	}
 	b.OK(t, "berth exec peer -- sh -c 'iperf3 -s -1 -D >/dev/null 2>&1'")
-	// The peer may not listen yet. What was sent last may be cut off at the end: what counts is what was received.
+	// The peer may not listen yet. The last data sent may get lost at the end, so the received bytes count.
 	a.OK(t, "for i in $(seq 20); do berth exec a -- iperf3 -J -c 192.0.2.2 -t 3 >/root/iperf && exit; sleep 0.5; done; exit 1")
 	var report struct {
 		End struct {
@@ -289,7 +289,7 @@ func testRefused(t *testing.T, a *host) {
 	}
 }
 
-// testTakenVFs gives virtual functions users that Berth has not made, one at a time.
+// testTakenVFs lets other users than Berth take virtual functions, one at a time.
 func testTakenVFs(t *testing.T, a *host) {
 	vf := a.vfs(t).VFs[1].Link
 	sriov := a.vfNode(t, "two", "192.0.2.3", "")
@@ -347,7 +347,7 @@ func testSeven(t *testing.T, a *host) {
 	a.OK(t, "berth rm --force n0 n1 n2 n3 n4 n5 n6")
 }
 
-// testReload takes the drivers away from under running nodes.
+// testReload unloads and reloads the drivers while nodes run.
 func testReload(t *testing.T, a *host) {
 	macs := map[string]string{}
 	for i := range 2 {

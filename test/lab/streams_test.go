@@ -7,7 +7,7 @@ import (
 	"berth/test/lab"
 )
 
-// streams is about what run and exec hand on, and about the end of what they start, on cgroup v2 and by both runtimes.
+// streams checks the standard streams of run and exec, and the end of their commands, on cgroup v2 with both runtimes.
 func streams(t *testing.T, m *lab.VM) {
 	t.Run("crun", func(t *testing.T) { streamsBy(t, m, "crun") })
 	t.Run("runc", func(t *testing.T) {

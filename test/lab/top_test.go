@@ -11,7 +11,7 @@ import (
 	"berth/test/lab"
 )
 
-// setRLimits changes resource limits of running processes, which needs CAP_SYS_RESOURCE, and takes them back.
+// setRLimits changes resource limits of running processes, which needs CAP_SYS_RESOURCE, and restores them.
 func setRLimits(t *testing.T, m *lab.VM) {
 	limitedNode(t, m)
 	nofile := func() string {
@@ -25,8 +25,7 @@ func setRLimits(t *testing.T, m *lab.VM) {
 	if got := nofile() + " " + m.OK(t, "berth exec n1 -- sh -c 'ulimit -Hn'"); got != "600 600 600" {
 		t.Errorf("process 1 and a new one have %s open files, asked for 600", got)
 	}
-	// What cannot be done for one key is done for none: more open files than fs.nr_open, written last, are refused by the
-	// kernel itself.
+	// If one key fails, none is changed: the kernel refuses more open files than fs.nr_open, which are written last.
 	if r := m.Run(t, "berth", "set", "n1", "cpu.max=0.25", "rlimits.core=0", "rlimits.nofile=99999999999"); r.Code == 0 {
 		t.Errorf("a limit above fs.nr_open: %+v", r)
 	}
@@ -35,7 +34,7 @@ func setRLimits(t *testing.T, m *lab.VM) {
 	}
 }
 
-// topOnV2 reads what berth top says of a node that computes, is throttled, and writes to a disk.
+// topOnV2 checks berth top for a node that computes, is throttled, and writes to a disk.
 func topOnV2(t *testing.T, m *lab.VM) {
 	limitedNode(t, m)
 	m.OK(t, "berth set n1 cpu.max=0.3 memory.high=max")

@@ -11,13 +11,13 @@ import (
 	"berth/test/lab/wire"
 )
 
-// Run runs a command in the machine; any exit code will do. It may take two minutes: RunFor allows other times.
+// Run runs a command in the machine for at most two minutes and accepts any exit code.
 func (m *VM) Run(t testing.TB, args ...string) Result {
 	t.Helper()
 	return m.RunFor(t, defaultTimeout, args...)
 }
 
-// RunFor is Run for a command that may take as long as limit.
+// RunFor is Run with another time limit.
 func (m *VM) RunFor(t testing.TB, limit time.Duration, args ...string) Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -29,18 +29,18 @@ func (m *VM) RunFor(t testing.TB, limit time.Duration, args ...string) Result {
 	return r
 }
 
-// OK runs a script of bash, which must succeed, and returns its output without the last line's end.
+// OK runs a bash script, which must succeed, and returns its output without the final newline.
 func (m *VM) OK(t testing.TB, script string) string {
 	t.Helper()
 	r := m.Run(t, "bash", "-ec", script)
 	if r.Code != 0 {
-		// What it said last comes first: a long text may be cut off where it is read.
+		// The last line comes first, because a long text may be cut off.
 		t.Fatalf("%s: exit code %d: %s\nof\n%s\n%s%s", m.Name, r.Code, last(r.Err, r.Out), script, r.Out, r.Err)
 	}
 	return strings.TrimSuffix(r.Out, "\n")
 }
 
-// last is the last line of the first text that has one.
+// last returns the last line of the first text that has one.
 func last(texts ...string) string {
 	for _, t := range texts {
 		if t = strings.TrimSpace(t); t != "" {
@@ -64,7 +64,7 @@ func (m *VM) Copy(t testing.TB, local, remote string) {
 	}
 }
 
-// CopyFile is Copy for a program that is no test.
+// CopyFile is Copy for programs that are not tests.
 func (m *VM) CopyFile(ctx context.Context, local, remote string) error {
 	data, err := os.ReadFile(local)
 	if err != nil {
@@ -91,10 +91,10 @@ func (m *VM) putFile(ctx context.Context, path string, mode os.FileMode, data []
 	return err
 }
 
-// Kill ends the machine as a power cut does. What was written and not flushed may be lost.
+// Kill ends the machine like a power cut. Data that were not flushed may be lost.
 func (m *VM) Kill() { m.off() }
 
-// Boot switches a machine on that is off, with the disks that it had.
+// Boot starts a machine that is off, with its former disks.
 func (m *VM) Boot(t testing.TB) {
 	t.Helper()
 	if err := m.power(); err != nil {
@@ -105,12 +105,12 @@ func (m *VM) Boot(t testing.TB) {
 	}
 }
 
-// Reboot shuts the machine down in good order and switches it on again.
+// Reboot shuts the machine down cleanly and starts it again.
 func (m *VM) Reboot(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()
-	// The answer may be lost with the machine. That it does not reboot is seen below.
+	// The answer may be lost at the shutdown. The code below detects a machine that does not reboot.
 	r, err := m.do(ctx, []string{"sh", "-c", "sync; systemctl --no-block reboot"})
 	if err == nil && r.Code != 0 {
 		t.Fatalf("reboot %s: %s", m.Name, r.Err)
@@ -124,13 +124,13 @@ func (m *VM) Reboot(t testing.TB) {
 	m.Boot(t)
 }
 
-// UnplugCable takes an adapter's carrier away.
+// UnplugCable removes an adapter's carrier.
 func (m *VM) UnplugCable(t testing.TB, nic int) {
 	t.Helper()
 	m.setLink(t, nic, false)
 }
 
-// PlugCable gives it back.
+// PlugCable restores an adapter's carrier.
 func (m *VM) PlugCable(t testing.TB, nic int) {
 	t.Helper()
 	m.setLink(t, nic, true)
@@ -143,8 +143,8 @@ func (m *VM) setLink(t testing.TB, nic int, up bool) {
 	}
 }
 
-// Snapshot keeps the machine as it is now: memory, disks, devices. Take it before virtual functions exist, they pass
-// nothing after a restore. No command may be running. A machine with an NVMe disk cannot be kept.
+// Snapshot saves the machine's memory, disks and devices. Take it before virtual functions exist, because they pass no frames
+// after a restore. No command may be running. A machine with an NVMe disk has no snapshots.
 func (m *VM) Snapshot(t testing.TB, name string) {
 	t.Helper()
 	if err := m.qmp.monitor("savevm " + name); err != nil {
@@ -152,9 +152,9 @@ func (m *VM) Snapshot(t testing.TB, name string) {
 	}
 }
 
-// Restore puts the machine back to a snapshot, in about a second; it may be off. Its clock is right afterwards. QEMU is
-// started anew: in the same process the guest's time stamp counter would not go back with its timers (cpu_get_ticks of
-// QEMU never goes back), and the guest would see time jump and its CPUs stall.
+// Restore resets the machine, which may be off, to a snapshot in about a second, and sets its clock. It starts a new QEMU
+// process: in the old one the guest's time stamp counter would not go back with its timers (QEMU's cpu_get_ticks never goes
+// back), and the guest would see time jump and its CPUs stall.
 func (m *VM) Restore(t testing.TB, name string) {
 	t.Helper()
 	m.off()
@@ -172,7 +172,7 @@ func (m *VM) Restore(t testing.TB, name string) {
 	}
 }
 
-// Script runs a script of bash, for a program that is no test; any exit code will do.
+// Script runs a bash script for programs that are not tests. It accepts any exit code.
 func (m *VM) Script(ctx context.Context, script string) (Result, error) {
 	return m.do(ctx, []string{"bash", "-c", script})
 }

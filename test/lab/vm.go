@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// VM is one virtual machine. Its methods that take a test fail it when the machine does not do what was asked.
+// VM is one virtual machine. Methods with a testing.TB fail the test when the machine cannot do the request.
 type VM struct {
 	Name   string // "vm1" …
 	lab    *Lab
@@ -35,7 +35,7 @@ type process struct {
 	err  error         // why, once done
 }
 
-// newVM makes the machine's disks; it is off.
+// newVM makes the machine's disks. The machine is off.
 func newVM(l *Lab, number int, want Machine, b boot, shell bool) (*VM, error) {
 	m := &VM{Name: fmt.Sprintf("vm%d", number+1), lab: l, number: number, want: want, boot: b, shell: shell}
 	if m.want.CPUs == 0 {
@@ -65,13 +65,13 @@ func qemuImg(args ...string) error {
 	return nil
 }
 
-// file is a file of this machine in the lab's folder.
+// file returns the path of a file of this machine in the lab's folder.
 func (m *VM) file(name string) string { return filepath.Join(m.lab.dir, m.Name+"."+name) }
 
-// ConsoleSocket is where the serial console is, in a lab with Options.Console.
+// ConsoleSocket returns the path of the serial console's socket, in a lab with Options.Console.
 func (m *VM) ConsoleSocket() string { return m.file("console.sock") }
 
-// console returns the end of what the machine wrote on its serial console, and QEMU on its standard error.
+// console returns the last output on the machine's serial console and on QEMU's standard error.
 func (m *VM) console() string {
 	var all []byte
 	for _, name := range []string{"console", "qemu"} {
@@ -81,7 +81,7 @@ func (m *VM) console() string {
 	return string(all)
 }
 
-// power switches the machine on. await waits until it answers.
+// power starts the machine. await waits until it answers.
 func (m *VM) power(more ...string) error {
 	args, err := m.arguments()
 	if err != nil {
@@ -105,8 +105,8 @@ func (m *VM) power(more ...string) error {
 	return nil
 }
 
-// start starts QEMU from a thread that lives as long: the kernel kills QEMU when that thread ends (PR_SET_PDEATHSIG is
-// the thread's, not the process's), however this process ends.
+// start starts QEMU from a thread that lives as long as QEMU. The kernel kills QEMU when that thread ends, however this process
+// ends (PR_SET_PDEATHSIG refers to the parent thread, not the process).
 func start(args []string, log string) (*process, error) {
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
@@ -147,7 +147,7 @@ func (m *VM) awaitSocket(path string) error {
 	return m.because(fmt.Errorf("QEMU made no socket %s", path))
 }
 
-// await waits until the agent answers on all ports and udev has loaded what drives the hardware.
+// await waits until the agent answers on all ports and udev has loaded the drivers.
 func (m *VM) await() error {
 	if err := m.connect(); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (m *VM) await() error {
 	return err
 }
 
-// connect connects to the machine's command ports. The agent need not be there yet: QEMU keeps what is sent.
+// connect connects to the machine's command ports. The agent need not run yet: QEMU buffers what is sent.
 func (m *VM) connect() error {
 	m.ports = make(chan *port, len(m.portSockets()))
 	for _, s := range m.portSockets() {
@@ -179,7 +179,7 @@ func (m *VM) connect() error {
 	return nil
 }
 
-// off ends the machine as a power cut does. It may be off already.
+// off ends the machine like a power cut. It may be off already.
 func (m *VM) off() {
 	if m.process == nil {
 		return
@@ -187,7 +187,7 @@ func (m *VM) off() {
 	select {
 	case <-m.process.done:
 	default:
-		_ = syscall.Kill(m.process.pid, syscall.SIGKILL) // our child, not waited for yet: the pid is its
+		_ = syscall.Kill(m.process.pid, syscall.SIGKILL) // a child that was not waited for: the pid is still its own
 		<-m.process.done
 	}
 	m.qmp.close()
@@ -197,7 +197,7 @@ func (m *VM) off() {
 	m.process, m.qmp, m.ports = nil, nil, nil
 }
 
-// because adds what QEMU and the console said to an error.
+// because adds the output of QEMU and the console to an error.
 func (m *VM) because(err error) error {
 	return fmt.Errorf("machine %s: %w\n%s", m.Name, err, m.console())
 }

@@ -11,8 +11,7 @@ import (
 	"berth/test/shares"
 )
 
-// The disks of TestWeights, in the order in which QEMU has them. What is measured is how a disk is shared out, so all of
-// them are slow ones: the emulated processors can fill them.
+// The disks of TestWeights, in QEMU's order. All of them are slow, so that the emulated CPUs can saturate them.
 const (
 	virtioDisk = "/dev/vdb"
 	nvmeDisk   = "/dev/nvme0n1"
@@ -20,9 +19,9 @@ const (
 	slowIOPS   = 400
 )
 
-// TestWeights proves block I/O of cgroup v2: weights by BFQ and by io.cost, on a virtio and an NVMe disk and through a
-// volume, and that a rate holds for every block size, on volumes, partitions, and for writes through the page cache.
-// All bytes are the kernel's count (io.stat) between two readings of its clock.
+// TestWeights measures block I/O limits on cgroup v2: weights by BFQ and by io.cost, on a virtio and an NVMe disk and through a
+// volume; rates for every block size, on volumes and partitions, and for writes through the page cache. The bytes are the
+// kernel's (io.stat), between two readings of its clock.
 func TestWeights(t *testing.T) {
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}, {Size: 2 << 30}}})
 	for disk := range 2 {
@@ -33,7 +32,7 @@ func TestWeights(t *testing.T) {
 	t.Run("calibrate", func(t *testing.T) { model = calibrate(t, m) })
 	t.Run("refused", func(t *testing.T) { refusedWeights(t, m) })
 	t.Run("bfq on virtio, iocost on nvme", func(t *testing.T) {
-		sharing(t, m, bfq, "engine: iocost", splits...) // the model is what the kernel was told
+		sharing(t, m, bfq, "engine: iocost", splits...) // the kernel has the NVMe disk's model from calibrate
 	})
 	t.Run("iocost on virtio, bfq on nvme", func(t *testing.T) {
 		sharing(t, m, "engine: iocost, model: "+model, bfq, splits...)
@@ -50,7 +49,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// calibrate measures the NVMe disk and tells the kernel; the virtio disk is as slow, so that its model is the same.
+// calibrate measures the NVMe disk and writes its model to the kernel. The virtio disk is as slow, so the model fits it too.
 func calibrate(t *testing.T, m *lab.VM) (model string) {
 	text := m.OK(t, "berth doctor --calibrate "+nvmeDisk+" --destroy-data --write --time 1s --size 64MiB")
 	t.Log(text)
@@ -67,7 +66,7 @@ func calibrate(t *testing.T, m *lab.VM) (model string) {
 	return model
 }
 
-// refusedWeights: what nothing honours is refused, with exit code 3, and nothing is changed.
+// refusedWeights checks that a weight that nothing enforces is refused with exit code 3, and that nothing is changed.
 func refusedWeights(t *testing.T, m *lab.VM) {
 	before := m.OK(t, "cat /sys/block/vdb/queue/scheduler")
 	m.OK(t, "dmsetup create hand --table '0 2048 linear /dev/vdc 0'; udevadm settle")
@@ -88,8 +87,8 @@ func refusedWeights(t *testing.T, m *lab.VM) {
 	}
 }
 
-// sharing runs readers of both disks in up to four nodes at once, with 16 requests in flight each, and the last split with 64
-// too.
+// sharing measures readers of both disks in up to four nodes at once, with 16 requests in flight each; the last split also
+// with 64.
 func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	names := []string{"a", "b", "c", "d"}
 	for _, n := range names {
@@ -141,24 +140,23 @@ func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	}
 }
 
-// The io entries of a disk that is switched to BFQ.
+// io entries for a disk that is switched to BFQ.
 const (
 	bfq       = "engine: bfq"
 	strictBFQ = bfq + "-strict"
 )
 
-// stalled is the percentage of waits that may be late before a miss is the machine's: a node that is not let run asks for
-// less than its share, and BFQ leaves a disk idle for 8 ms (slice_idle) only to wait for the next request of a node whose
-// turn it is.
+// stalled is the percentage of late waits above which a wrong share is blamed on the machine. A node that gets no CPU requests
+// less than its share, and BFQ waits only 8 ms (slice_idle) for the next request of a node.
 const stalled = 5
 
-// witness prints how many waits of 10 ms there were, and how many ended 8 ms late or more, until it is killed.
+// witness waits 10 ms again and again until SIGTERM, and then writes how many waits ended 8 ms late or more, and how many there were.
 const witness = `exec 9<> <(:); n=0; late=0; trap 'echo late $late $n >/tmp/witness; exit' TERM
 while :; do a=${EPOCHREALTIME/./}; read -t 0.01 -u 9 || true; b=${EPOCHREALTIME/./}; n=$((n+1)); if ((b-a > 18000)); then late=$((late+1)); fi; done
 `
 
-// judged fails a test in which something is wrong. Nothing is measured again. Where too many waits were late meanwhile, what is
-// wrong says nothing; rows that are kept as data are kept all the same.
+// judged fails the test if something is wrong, or skips it if too many waits were late. Nothing is measured again. When rows are
+// kept as data, judged does neither.
 func judged(t *testing.T, late float64, wrong []string) {
 	t.Helper()
 	switch {
@@ -170,7 +168,7 @@ func judged(t *testing.T, late float64, wrong []string) {
 	}
 }
 
-// kept says what a row has, and keeps it where rows are kept; it returns what is wrong with it.
+// kept logs a row, stores it if rows are kept as data, and returns wrong.
 func kept(t *testing.T, row *shares.Row, wrong []string) []string {
 	t.Helper()
 	t.Log(row.Text())
@@ -195,8 +193,8 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// volumes: a weight acts through a logical volume on the disk that it lies on; a rate holds on the volume itself, and on
-// a partition for its whole disk.
+// volumes checks that a weight on a logical volume acts on the disk below it, that a rate holds on the volume itself, and that
+// a rate on a partition holds for its whole disk.
 func volumes(t *testing.T, m *lab.VM) {
 	m.Slow(t, 2, slowBytes, slowIOPS)
 	defer m.Slow(t, 2, 0, 0)
@@ -225,8 +223,8 @@ func volumes(t *testing.T, m *lab.VM) {
 	})
 }
 
-// buffered: writes through the page cache of ext4 and XFS are limited too, by the bytes that the kernel writes back. With
-// memory.max alone the writer is killed now and then: all of its memory is under writeback, and nothing can be taken back.
+// buffered checks that writes through the page cache of ext4 and XFS are limited, by the bytes that the kernel writes back. The
+// nodes have memory.high: with memory.max alone the writer is sometimes killed when all of its memory is under writeback.
 func buffered(t *testing.T, m *lab.VM) {
 	m.OK(t, "mkfs.ext4 -q -F /dev/vdc2; mkfs.xfs -q -f /dev/vg0/xfs; mkdir -p /srv/ext4 /srv/xfs; mount /dev/vdc2 /srv/ext4; mount /dev/vg0/xfs /srv/xfs; chmod 777 /srv/ext4 /srv/xfs")
 	defer m.OK(t, "umount /srv/ext4 /srv/xfs")
@@ -250,10 +248,10 @@ func buffered(t *testing.T, m *lab.VM) {
 	})
 }
 
-// blockSizes: rates hold for requests of 4 KiB to 1 MiB, reads and writes at the same time, beside one to four nodes without
-// a limit, which leave the disks headroom. Both disks have all of it at once.
+// blockSizes checks rates for requests of 4 KiB to 1 MiB, for concurrent reads and writes on both disks, beside one to four nodes
+// without a limit that leave the disks headroom.
 func blockSizes(t *testing.T, m *lab.VM) {
-	const free = 1.5e6 // what a node without a limit reads, and writes, of each disk a second: the processors are emulated
+	const free = 1.5e6 // bytes per second that a node without a limit reads, and writes, on each disk; small, as the CPUs are emulated
 	m.Slow(t, 0, 0, 0)
 	m.Slow(t, 1, 0, 0)
 	load := func(n, block string, rate float64, patterns ...string) string {

@@ -13,11 +13,11 @@ import (
 	"berth/internal/host"
 )
 
-// tolerated is what may pass in a second beside the limit: a period of the CPU's quota, a slice of the throttle's.
+// tolerated is the factor by which one second may exceed the limit: a period of the CPU quota or a slice of the throttle.
 const tolerated = 1.15
 
-// TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's own counters tell what it
-// got in the second that begins one second after berth set was called, however long that takes.
+// TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's counters show its use in the
+// second that begins one second after the start of berth set, even if berth set still runs then.
 func TestSetTakesEffectWithinASecond(t *testing.T) {
 	w := newWorld(t)
 	cg, err := host.ReadCgroups("/proc")
@@ -59,7 +59,7 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 			took = time.Since(asked)
 			set <- err
 		}()
-		time.Sleep(time.Second - time.Since(asked)) // whether set has come back or not
+		time.Sleep(time.Second - time.Since(asked)) // even if set has not returned
 		from := time.Now()
 		cpu0, bytes0 := read()
 		time.Sleep(time.Second)
@@ -84,7 +84,7 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 	}
 }
 
-// inNode runs a script in a node until the function that it returns is called.
+// inNode runs a script in a node until stop is called.
 func (w *world) inNode(node, script string) (stop func()) {
 	w.t.Helper()
 	log, err := os.CreateTemp(filepath.Dir(w.root), "log")

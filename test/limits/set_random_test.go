@@ -124,7 +124,7 @@ func exitCode(err error) int {
 	return 0
 }
 
-// randomValue is an allowed value of a key; one of eight clears the limit.
+// randomValue returns an allowed value for a key; one in eight clears the limit.
 func randomValue(random *rand.Rand, key string) string {
 	n := random.IntN(90) + 10
 	if random.IntN(8) == 0 {
@@ -143,7 +143,7 @@ func randomValue(random *rand.Rand, key string) string {
 	return strconv.Itoa(n * 3)
 }
 
-// lastOf is what the last of the calls that set a key set it to: in canonical form, max where it was cleared.
+// lastOf returns the value to which the last call in done set the key, in canonical form; max if it was cleared or never set.
 func lastOf(done []call, key string) string {
 	last := vnode.Max
 	for _, c := range done {
@@ -154,7 +154,7 @@ func lastOf(done []call, key string) string {
 	return last
 }
 
-// canonical writes a value as a spec does: 0.50 is 0.5.
+// canonical returns a value in the form that a spec has: 0.5 for 0.50.
 func canonical(key, value string) string {
 	n := &vnode.Node{IO: []vnode.IO{{Name: "data"}}, Network: []vnode.Network{{}, {}}}
 	vnode.Defaults(n)
@@ -170,7 +170,7 @@ func canonical(key, value string) string {
 	return value
 }
 
-// possible reports whether a call set a key to this value, and no call that began after it had ended set it again.
+// possible reports whether a call set the key to this value and no later call set the key. Calls that overlap are not later.
 func possible(done [][]call, key, value string) bool {
 	var all []call
 	for _, some := range done {
@@ -195,7 +195,7 @@ func possible(done [][]call, key, value string) bool {
 	return false
 }
 
-// agreed returns the value of each key at the end, once spec, berth show and the kernel were found to agree.
+// agreed checks that spec, berth show and the kernel agree, and returns the final value of each key.
 func (w *world) agreed() map[string]string {
 	w.t.Helper()
 	nodes, err := spec.Parse("show --spec", []byte(w.run("show", "many", "--spec")))
@@ -229,8 +229,8 @@ func (w *world) agreed() map[string]string {
 	return end
 }
 
-// kernelAgrees compares the control files of the node, read without Berth, with its spec. Rates of the network are what
-// berth show has read back of the kernel.
+// kernelAgrees compares the node's control files, read without Berth, with its spec. For network rates the test relies on
+// what berth show reads back from the kernel.
 func (w *world) kernelAgrees(n *vnode.Node, group string) {
 	w.t.Helper()
 	cg, err := host.ReadCgroups("/proc")
@@ -271,7 +271,7 @@ func (w *world) kernelAgrees(n *vnode.Node, group string) {
 	}
 }
 
-// throttle is a throttle file with one rule, or none.
+// throttle returns the expected content of a throttle file: one rule, or nothing for limit 0.
 func (w *world) throttle(limit int64) string {
 	if limit == 0 {
 		return ""

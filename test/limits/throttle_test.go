@@ -1,4 +1,4 @@
-// Package limits proves on the kernel of this host that limits hold: not that they are set, but that they bite.
+// Package limits measures on this host's kernel that limits are enforced, not only that they are set.
 package limits
 
 import (
@@ -21,7 +21,7 @@ const (
 	within   = 0.02
 )
 
-// world is a berth with a root of its own, and a loop device that two nodes share.
+// world is a berth with its own root, and a loop device that the nodes share.
 type world struct {
 	t                 *testing.T
 	berth, root, disk string
@@ -125,9 +125,9 @@ func (w *world) fioCommand(node, rw, block string, seconds int) *exec.Cmd {
 		"--output-format=json")
 }
 
-// TestThrottle: a throttle of 10 MB/s holds within 2 % over 10 s for direct reads and writes, also beside one to four
-// nodes without a limit; such a node on the same disk keeps at least 90 % of what it had alone less the cap; changed
-// live, the throttle follows.
+// TestThrottle checks that a throttle of 10 MB/s holds within 2 % over 10 s for direct reads and writes, alone and beside one
+// to four nodes without a limit. A node without a limit on the same disk keeps at least 90 % of its speed alone less the
+// throttle. A throttle that is changed while the node reads takes effect.
 func TestThrottle(t *testing.T) {
 	w := newWorld(t)
 	w.node("capped", "io: [{name: data, device: "+w.disk+", read: {rate: 10MB/s}, write: {rate: 10MB/s}}]\n")
@@ -144,7 +144,7 @@ func TestThrottle(t *testing.T) {
 	w.liveChange()
 }
 
-// competitors: one to four nodes without a limit read the same disk as fast as they can meanwhile.
+// competitors measures the throttled node while one to four nodes without a limit read the same disk.
 func (w *world) competitors() {
 	w.t.Helper()
 	free := []string{"free"}
@@ -175,8 +175,9 @@ func (w *world) competitors() {
 	}
 }
 
-// neighbour compares the free node alone and beside the capped one, in turn, because the disk's own speed drifts: six pairs, the
-// fewest that have an interval, of which none is measured again. With small blocks it is the processors that both need.
+// neighbour measures the free node alone and beside the capped one, in pairs because the disk's own speed drifts. It takes
+// bench.MinPairs pairs, the fewest that give an interval, and measures none again. Small blocks are left out: there the nodes
+// compete for the CPUs, not for the disk.
 func (w *world) neighbour() {
 	for _, load := range []struct{ rw, block string }{{"randread", "1M"}, {"randread", "64k"}, {"randwrite", "1M"}} {
 		var kept []float64
@@ -201,7 +202,7 @@ func (w *world) neighbour() {
 	}
 }
 
-// liveChange raises the throttle of a node that is reading, and looks at the kernel's own count of its bytes.
+// liveChange raises the throttle of a node that is reading, and measures its rate by the kernel's byte counter.
 func (w *world) liveChange() {
 	reader := w.fioCommand("capped", "randread", "64k", 12)
 	if err := reader.Start(); err != nil {
@@ -218,13 +219,13 @@ func (w *world) liveChange() {
 		time.Sleep(4 * time.Second)
 		got := (w.served("capped") - before) / time.Since(start).Seconds()
 		w.t.Logf("counted by the kernel: %.3f MB/s of %.0f", got/1e6, want/1e6)
-		if math.Abs(got/want-1) > 0.03 { // a slice of the throttle's, 0.1 s, is 2.5 % of this window
+		if math.Abs(got/want-1) > 0.03 { // the throttle works in slices of 0.1 s, which are 2.5 % of this window
 			w.t.Errorf("%.3f MB/s, asked for %.0f", got/1e6, want/1e6)
 		}
 	}
 }
 
-// group is a node's, as show has it.
+// group returns the node's cgroup path from berth show.
 func (w *world) group(node string) string {
 	w.t.Helper()
 	var shown struct{ Cgroup string }
@@ -234,7 +235,7 @@ func (w *world) group(node string) string {
 	return shown.Cgroup
 }
 
-// served is how many bytes of the disk the kernel counts for a node.
+// served returns the number of bytes that the kernel counts for the node on the disk.
 func (w *world) served(node string) float64 { return w.servedGroup(w.group(node)) }
 
 func (w *world) servedGroup(group string) float64 {

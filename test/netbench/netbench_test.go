@@ -17,7 +17,7 @@ import (
 	"berth/internal/bench"
 )
 
-// place is a berth with a root of its own.
+// place is a berth with its own root.
 type place struct {
 	*testing.T
 	berth, root string
@@ -34,7 +34,7 @@ func newPlace(t *testing.T) *place {
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skip("needs iperf3: apt-get install iperf3")
 	}
-	// Not t.TempDir: the path to the root of nodes must be open to them.
+	// Not t.TempDir: nodes must be able to traverse the path to their root.
 	dir, err := os.MkdirTemp("/var/tmp", "berth-netbench-")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func (p *place) command(out, errs *bytes.Buffer, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// tidy waits until nothing of a run is left: no node, no link named after it, no keeper.
+// tidy waits until no node, no link named after the process pid and no keeper is left.
 func (p *place) tidy(pid int) {
 	p.Helper()
 	var left []string
@@ -92,7 +92,7 @@ func (p *place) running() (all []string) {
 	return all
 }
 
-// A whole run in mode bridge: trials of all arms, in all rows; the text says on its first line what was measured.
+// TestRun does a whole run in mode bridge: trials of all arms in all rows. The first line of the text says what was measured.
 func TestRun(t *testing.T) {
 	p := newPlace(t)
 	var out, errs bytes.Buffer
@@ -132,7 +132,7 @@ func TestRun(t *testing.T) {
 	p.tidy(cmd.Process.Pid)
 }
 
-// ended starts a long run, sends it a signal after a while, and returns what it printed. Nothing may be left.
+// ended starts a long run, sends it a signal after a while, and returns its output. Nothing may be left.
 func (p *place) ended(sig syscall.Signal, after time.Duration) string {
 	p.Helper()
 	var out, errs bytes.Buffer
@@ -151,14 +151,15 @@ func (p *place) ended(sig syscall.Signal, after time.Duration) string {
 	return out.String()
 }
 
-// Whatever ends it, nothing is left.
+// TestEnded checks that a run leaves nothing behind after SIGKILL and SIGTERM.
 func TestEnded(t *testing.T) {
 	p := newPlace(t)
 	p.ended(syscall.SIGKILL, 4*time.Second)
 	p.ended(syscall.SIGTERM, time.Second)
 }
 
-// What was measured until an interrupt is printed and marked. How long the warm-up round takes is the machine's.
+// TestPartial checks that an interrupted run prints its results so far and marks them. The warm-up takes a time that depends on
+// the machine.
 func TestPartial(t *testing.T) {
 	p := newPlace(t)
 	for _, after := range []time.Duration{20 * time.Second, time.Minute, 2 * time.Minute} {
@@ -169,7 +170,7 @@ func TestPartial(t *testing.T) {
 	t.Error("no partial report within minutes")
 }
 
-// What cannot be measured is refused before anything is made.
+// TestRefused checks that wrong arguments are refused before anything is made.
 func TestRefused(t *testing.T) {
 	p := newPlace(t)
 	for _, c := range []struct {

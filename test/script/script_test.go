@@ -1,4 +1,4 @@
-// Package script runs Berth's command line as its users do: each testdata/*.txtar is a script with nodes of its own.
+// Package script runs Berth's command line as users do: each testdata/*.txtar is a script with its own nodes.
 //
 // Beside testscript's own commands a script has
 //
@@ -35,7 +35,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// patience is how long a script waits for what happens by itself: long, since a machine may be busy.
+// patience is how long a script waits for an event. It is long because the machine may be busy.
 const patience = 20 * time.Second
 
 func TestScripts(t *testing.T) {
@@ -75,7 +75,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// build makes the program as a user gets it, and a command berth that keeps its nodes under $ROOT.
+// build builds the program, and a command berth that keeps its nodes under $ROOT.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// openTo lets nodes, which are nobody on the host, pass to what is in a folder.
+// openTo lets nodes, whose users have no rights on the host, traverse a folder.
 func openTo(dir string) error {
 	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -166,7 +166,7 @@ func signal(ts *testscript.TestScript, neg bool, args []string) {
 	cmd := exec.CommandContext(ctx, filepath.Join(strings.Split(ts.Getenv("PATH"), ":")[0], "berth"), args[3:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &out, ts.Stderr()
 	cmd.Env = append(os.Environ(), "ROOT="+ts.Getenv("ROOT"))
-	cmd.WaitDelay = patience // for a node that outlives it and holds its output
+	cmd.WaitDelay = patience // a node may outlive it and hold its output open
 	ts.Check(cmd.Start())
 	for end := time.Now().Add(patience); !regexp.MustCompile(args[1]).MatchString(out.String()); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -174,11 +174,11 @@ func signal(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("after %s: no match for %s in %q", patience, args[1], out.String())
 		}
 	}
-	for name := range strings.SplitSeq(args[0], ",") { // one after the other, the second when the first has been seen
+	for name := range strings.SplitSeq(args[0], ",") { // in order, with a pause between them
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + name)))
 		time.Sleep(200 * time.Millisecond)
 	}
-	_ = cmd.Wait() // its exit code is what is looked at
+	_ = cmd.Wait() // the exit code is checked below
 	code := cmd.ProcessState.ExitCode()
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		code = 128 + int(ws.Signal())

@@ -15,7 +15,7 @@ import (
 	"berth/internal/layout"
 )
 
-// tidy removes the nodes and links that a script left, and reports what is left of them anywhere in the kernel.
+// tidy removes the nodes and links that a script left, and reports everything that is left of them after that.
 func tidy(t *testing.T, work, bin, link string) {
 	root := filepath.Join(work, "root")
 	l := layout.New(root)
@@ -32,14 +32,14 @@ func tidy(t *testing.T, work, bin, link string) {
 	if interfaces, err := net.Interfaces(); err == nil {
 		for _, i := range interfaces {
 			if strings.HasPrefix(i.Name, link) {
-				_ = exec.Command("ip", "link", "delete", i.Name).Run() // its peer may have taken it along
+				_ = exec.Command("ip", "link", "delete", i.Name).Run() // it may have been deleted with its peer
 			}
 		}
 	}
 	if loops, err := exec.Command("losetup", "--noheadings", "--output", "NAME,BACK-FILE").Output(); err == nil {
 		for line := range strings.Lines(string(loops)) {
 			if name, file, _ := strings.Cut(line, " "); strings.Contains(file, work+"/") {
-				_ = exec.Command("losetup", "--detach", name).Run() // left tells if it did not
+				_ = exec.Command("losetup", "--detach", name).Run() // left reports it if this fails
 				t.Errorf("%s left: loop device %s", filepath.Base(work), name)
 			}
 		}
@@ -53,7 +53,7 @@ func tidy(t *testing.T, work, bin, link string) {
 	}
 }
 
-// left lists what there is of the nodes under a root.
+// left lists what exists of the nodes under a root.
 func left(root string, l layout.Layout) []string {
 	var all []string
 	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || bytes.Contains(mounts, []byte(root)) {
@@ -96,7 +96,7 @@ func isFolder(tree string, l layout.Layout) func(string) bool {
 
 func entries(dir string) []string {
 	var names []string
-	all, _ := os.ReadDir(dir) // none, if it is not there
+	all, _ := os.ReadDir(dir) // empty if there is no such folder
 	for _, e := range all {
 		names = append(names, e.Name())
 	}

@@ -20,10 +20,10 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// TestNamesStayInside: a node's name from the command line becomes part of paths, and never leaves the folder of nodes.
+// TestNamesStayInside checks that no node name on the command line leads to a path outside of the folder of nodes.
 func TestNamesStayInside(t *testing.T) {
 	w := anyRuntime(t)
-	// What a name that climbs would find: a node of another root, and a folder that looks like one.
+	// Targets for names with "..": a node of another root, and a folder that looks like a node.
 	name := w.up(t, "")
 	outside := t.TempDir()
 	copyFile(t, filepath.Join(w.root, "lib/nodes", name, "spec.json"), filepath.Join(outside, "spec.json"))
@@ -71,7 +71,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// TestHostileSpecs: whatever -f names, berth reads a bounded part of it, in bounded time, and says what is wrong.
+// TestHostileSpecs checks that berth refuses hostile files of -f with a message. It reads only a bounded part of each.
 func TestHostileSpecs(t *testing.T) {
 	w := anyRuntime(t)
 	dir := t.TempDir()
@@ -114,7 +114,7 @@ func TestHostileSpecs(t *testing.T) {
 	}
 }
 
-// TestSpecFromAPipe: a pipe that nobody writes to can be given up with Ctrl-C.
+// TestSpecFromAPipe checks that SIGINT ends berth while it waits for a pipe without a writer.
 func TestSpecFromAPipe(t *testing.T) {
 	w := anyRuntime(t)
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -134,7 +134,7 @@ func TestSpecFromAPipe(t *testing.T) {
 	}
 }
 
-// control returns the first character of a text that a terminal would obey.
+// control returns the text from the first character that a terminal would interpret, "" if there is none.
 func control(text string) string {
 	for i, r := range text {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
@@ -144,11 +144,10 @@ func control(text string) string {
 	return ""
 }
 
-// evil is what would clear a screen, rename a window, and forge a line.
+// evil clears the screen, renames the window, and forges a line on a terminal that interprets it.
 const evil = "\x1b[2J\x1b]0;owned\x07\r\u009b31m\u202e\nforged  running  1"
 
-// TestTerminalInjection: what a spec, an image or a node holds is never obeyed by the terminal of who looks at it, and
-// makes no lines of its own.
+// TestTerminalInjection checks that berth's output never contains control characters or forged lines of specs, images or nodes.
 func TestTerminalInjection(t *testing.T) {
 	w := anyRuntime(t)
 	look := func(args ...string) {
@@ -214,17 +213,17 @@ func TestTerminalInjection(t *testing.T) {
 	}
 }
 
-// elfWithLoader is the head of a program that names its loader.
+// elfWithLoader returns the head of an ELF program with the given loader.
 func elfWithLoader(loader string) []byte {
 	program := elf64(append([]byte(loader), 0))
 	program[64] = 3         // PT_INTERP instead of PT_LOAD
-	program[64+8] = 64 + 56 // where the name is
+	program[64+8] = 64 + 56 // offset of the name
 	program[64+32] = byte(len(loader) + 1)
 	program[64+33] = 0
 	return program
 }
 
-// TestLogsOnATerminal: a terminal gets a log with its control characters written out; a file gets it as it is.
+// TestLogsOnATerminal checks that berth logs escapes control characters on a terminal and not in a file.
 func TestLogsOnATerminal(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, `command: [/usr/bin/printf, 'a\033[2Jb\233c\n']`)
@@ -251,7 +250,7 @@ func TestLogsOnATerminal(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser: whoever is not root gets a sentence, and nothing is made.
+// TestOrdinaryUser checks that a user who is not root gets an error message.
 func TestOrdinaryUser(t *testing.T) {
 	w := anyRuntime(t)
 	root := filepath.Join(t.TempDir(), "root")

@@ -12,7 +12,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// standardDevices are the device nodes that every node has, and no other.
+// standardDevices returns the device nodes that every node has.
 func standardDevices() map[string]string {
 	return map[string]string{
 		"/dev/null": "c 1:3", "/dev/zero": "c 1:5", "/dev/full": "c 1:7", "/dev/random": "c 1:8", "/dev/urandom": "c 1:9",
@@ -20,7 +20,7 @@ func standardDevices() map[string]string {
 	}
 }
 
-// TestDevices: only the standard devices are there, and the names of others lead nowhere.
+// TestDevices checks that a node has the standard devices only, and that other device names do not open.
 func TestDevices(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		got := map[string]string{}
@@ -39,8 +39,8 @@ func TestDevices(t *testing.T) {
 	})
 }
 
-// TestDevicesOfAnImage: device nodes that lie in a folder used as image do not open. Without a user namespace the
-// node's cgroup alone says so, which lets the standard devices through.
+// TestDevicesOfAnImage checks that device nodes in an image folder do not open. Without a user namespace only the node's cgroup
+// denies them, and it allows the standard devices.
 func TestDevicesOfAnImage(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := imagetest.BusyboxDir(t)
@@ -79,7 +79,7 @@ func TestDevicesOfAnImage(t *testing.T) {
 	})
 }
 
-// addProbe puts the probe into a folder that is to be an image.
+// addProbe copies the probe into an image folder.
 func addProbe(t *testing.T, dir string) {
 	t.Helper()
 	program, err := os.ReadFile(build.probe)
@@ -91,7 +91,7 @@ func addProbe(t *testing.T, dir string) {
 	}
 }
 
-// TestDevicesRefused: neither the spec's device paths nor links in them give a node what opens the host.
+// TestDevicesRefused checks that device paths in specs, links included, cannot give a node a device that opens the host.
 func TestDevicesRefused(t *testing.T) {
 	w := anyRuntime(t)
 	link := filepath.Join(t.TempDir(), "zero")
@@ -116,7 +116,7 @@ func TestDevicesRefused(t *testing.T) {
 	}
 }
 
-// rootDisk is the kernel's name of the device under the host's root.
+// rootDisk returns the kernel's name of the device below the host's root file system.
 func rootDisk(t *testing.T) string {
 	t.Helper()
 	var st unix.Stat_t

@@ -11,8 +11,8 @@ import (
 	"berth/internal/oci"
 )
 
-// TestDocumentation: each test that docs/SECURITY.md rests on exists, and it lists every capability that nodes get, and
-// no other, in its tables.
+// TestDocumentation checks that each test named in docs/SECURITY.md exists, and that its tables list exactly the capabilities
+// that nodes get.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/SECURITY.md")
 	if err != nil {

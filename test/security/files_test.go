@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHostSecrets plants secrets of the host's in all the places that a node of image host may have to do with.
+// TestHostSecrets puts secrets on the host in all places that a node with image host might see.
 func TestHostSecrets(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		mark := "berth-secret-" + unique(t)
@@ -36,7 +36,7 @@ func TestHostSecrets(t *testing.T) {
 		got := map[string]string{}
 		w.probe(t, &got, append([]string{"read", open}, planted...)...)
 		if got[open] != "read no secret" {
-			t.Errorf("what everybody may read of /etc: %q", got[open]) // else the rest proves nothing
+			t.Errorf("what everybody may read of /etc: %q", got[open]) // otherwise the other checks prove nothing
 		}
 		delete(got, open)
 		for path, what := range got {
@@ -44,7 +44,7 @@ func TestHostSecrets(t *testing.T) {
 				t.Errorf("%s: %s", path, what)
 			}
 		}
-		// Wherever they may be seen: the node walks all of its root.
+		// The node searches its whole root for them.
 		found := map[string]string{}
 		w.probe(t, &found, "find", "/", mark)
 		for path, what := range found {
@@ -59,7 +59,7 @@ func TestHostSecrets(t *testing.T) {
 // command that made it, and the environment of a node, which may hold secrets, is for root alone.
 func TestRootFolderIsClosed(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
-		old := unix.Umask(0) // what follows inherits it
+		old := unix.Umask(0) // inherited by the commands below
 		name := w.up(t, "command: [/probe/probe, sleep]")
 		unix.Umask(old)
 		var open []string
@@ -82,7 +82,7 @@ func TestRootFolderIsClosed(t *testing.T) {
 	})
 }
 
-// TestKeeperIsRoots: the keeper runs what it is asked to run as root, so nobody else may ask it.
+// TestKeeperIsRoots checks that only root can connect to the keeper, which runs commands as root.
 func TestKeeperIsRoots(t *testing.T) {
 	w := anyRuntime(t)
 	old := unix.Umask(0)
@@ -104,8 +104,8 @@ func TestKeeperIsRoots(t *testing.T) {
 	}
 }
 
-// TestNodesApart: what a node writes belongs to ids of its own, and is closed to other nodes and to the host's users,
-// set-user-id programs above all.
+// TestNodesApart checks that a node's files belong to its own ids and are closed to other nodes and to the host's users, above all
+// set-user-id programs.
 func TestNodesApart(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		a, b := w.up(t, ""), w.up(t, "")
@@ -139,8 +139,8 @@ func TestNodesApart(t *testing.T) {
 	})
 }
 
-// TestRootInsideIsNotRoot: the node's root is an ordinary user outside: it cannot give a file of the host's away, read
-// root's processes, or signal them.
+// TestRootInsideIsNotRoot checks that the node's root is an ordinary user on the host: it cannot change the owner of host files,
+// nor read or signal root's processes.
 func TestRootInsideIsNotRoot(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "")
@@ -159,8 +159,7 @@ func TestRootInsideIsNotRoot(t *testing.T) {
 	})
 }
 
-// TestOwnersStay: a node is not made the owner of what it is given as standard input and output, of the host's
-// /dev/null least of all.
+// TestOwnersStay checks that the caller's standard input and output, /dev/null among them, keep their owners.
 func TestOwnersStay(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		file := filepath.Join(t.TempDir(), "log")
@@ -201,7 +200,7 @@ func TestOwnersStay(t *testing.T) {
 	})
 }
 
-// TestLogIsNoLink: a log is never written through a link.
+// TestLogIsNoLink checks that a log is never written through a link.
 func TestLogIsNoLink(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "command: [/bin/echo, hello]")

@@ -10,11 +10,11 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// withProbe is a mount of the probe, for images that do not hold it: their layers stay small.
+// withProbe returns a mount of the probe, for images that do not contain it.
 func withProbe() string { return build.probeDir + ":/probe:ro" }
 
-// TestLinksInAnImage: where an image has a link at the target of a mount, the mount stays inside the node, however the
-// link climbs; and nothing is made on the host.
+// TestLinksInAnImage checks that a mount whose target is a link in the image stays inside the node or is refused, and that nothing
+// is made on the host.
 func TestLinksInAnImage(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		source, mark := t.TempDir(), unique(t)
@@ -36,7 +36,7 @@ func TestLinksInAnImage(t *testing.T) {
 				if _, err := os.Lstat(outside); err == nil {
 					t.Errorf("%s was made on the host", outside)
 				}
-				if code != 0 { // refused is as good
+				if code != 0 { // a refusal is fine too
 					return
 				}
 				found := map[string]string{}
@@ -54,8 +54,8 @@ func TestLinksInAnImage(t *testing.T) {
 	})
 }
 
-// TestMountPointsThatAreLinks: an image whose /dev, /proc or /sys is a link is refused: the runtimes' own mounts would
-// follow it.
+// TestMountPointsThatAreLinks checks that an image whose /dev, /proc or /sys is a link is refused, because the runtimes' own mounts
+// would follow it.
 func TestMountPointsThatAreLinks(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		for _, name := range []string{"dev", "proc", "sys"} {
@@ -70,7 +70,7 @@ func TestMountPointsThatAreLinks(t *testing.T) {
 					t.Errorf("/%s is a link to %s: exit code %d: %s", name, link, code, stderr)
 				}
 			}
-			// Files in their place, and folders that nobody may enter, are no way out either.
+			// A file in the place of such a folder is refused too.
 			dir := t.TempDir()
 			addProbe(t, dir)
 			plant(t, filepath.Join(dir, name), "a file", 0o644)
@@ -81,7 +81,7 @@ func TestMountPointsThatAreLinks(t *testing.T) {
 	})
 }
 
-// TestHostileConfig: an image's working folder, user and command do not lead out of it.
+// TestHostileConfig checks that an image's working folder, user and command do not lead out of the node.
 func TestHostileConfig(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		mark := "berth-secret-" + unique(t)
@@ -93,7 +93,7 @@ func TestHostileConfig(t *testing.T) {
 			dir := imagetest.OCILayout(t, imagetest.Image{Config: c, Layers: [][]byte{layer}})
 			return w.berth(append([]string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--", "/probe/probe"}, args...)...)
 		}
-		// CVE-2024-21626: a working folder that is a descriptor of the runtime's, open on the host.
+		// CVE-2024-21626: a working folder that is a descriptor of the runtime, open on the host.
 		for _, dir := range []string{"/proc/self/fd/3", "/proc/self/fd/7", "/proc/self/fd/8", "/proc/self/fd/9", "/proc/1/cwd", "/cwd", "../..", "/proc/thread-self/fd/7/../../.."} {
 			escaped := strings.Repeat("../", 12) + "etc/" + mark
 			stdout, _, code := run(imagetest.Config{WorkingDir: dir}, "read", escaped)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestNothingInherited: what the caller of berth has open, is allowed and has set does not get into a node: descriptors,
-// groups, umask, signals that are blocked or ignored, environment, a better standing when memory is short.
+// TestNothingInherited checks that a node inherits nothing of berth's caller: descriptors, groups, umask, blocked or ignored
+// signals, environment, oom_score_adj.
 func TestNothingInherited(t *testing.T) {
 	ignoreReserved(t)
 	eachRuntime(t, func(t *testing.T, w *world) {
@@ -28,7 +28,7 @@ func TestNothingInherited(t *testing.T) {
 		spec := "name: " + name + "\nimage: host\ncommand: [/bin/sleep, infinity]\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}]\n"
 		burdened := func(args ...string) *exec.Cmd {
 			cmd := w.command(args...)
-			// A shell, because only it can ignore signals and set an umask before berth runs.
+			// A shell ignores signals and sets the umask before it runs berth.
 			cmd.Args = append([]string{"sh", "-c", `trap '' USR1 USR2 PIPE; umask 0; echo 300 > /proc/self/oom_score_adj; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
 			cmd.ExtraFiles = []*os.File{secret, secret, secret, secret}
@@ -67,7 +67,7 @@ func TestNothingInherited(t *testing.T) {
 				for _, pid := range []string{"1", "self"} {
 					var got map[string]string
 					ask(&got, "status", pid)
-					// Go's runtime, which the probe is, unblocks all signals and catches most: look at what is ignored.
+					// The probe is a Go program, whose runtime unblocks all signals and catches most of them. So check the ignored ones.
 					for key, want := range map[string]string{"Groups": "", "Umask": "0022", "SigIgn": strings.Repeat("0", 16)} {
 						if got[key] != want {
 							t.Errorf("process %s: %s is %q, not %q", pid, key, got[key], want)
@@ -97,7 +97,7 @@ func TestNothingInherited(t *testing.T) {
 	})
 }
 
-// ignoreReserved makes this process, and what it starts, ignore signal 32: the C library's own, which no shell can set.
+// ignoreReserved makes this process and its children ignore signal 32, which the C library reserves and no shell can set.
 func ignoreReserved(t *testing.T) {
 	t.Helper()
 	const signal = 32
@@ -115,8 +115,8 @@ func ignoreReserved(t *testing.T) {
 	t.Cleanup(func() { set(was, nil) })
 }
 
-// TestNoDescriptorOfTheLock: the init of a node that is up holds neither its lock nor anything else of Berth's; seen
-// from the host, with both ways to start one.
+// TestNoDescriptorOfTheLock checks from the host that the init of a running node has neither its lock nor other files of Berth
+// open, for both ways to start a node.
 func TestNoDescriptorOfTheLock(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "")
@@ -131,7 +131,7 @@ func TestNoDescriptorOfTheLock(t *testing.T) {
 				t.Errorf("%s is open: %s", e.Name(), target)
 			}
 		}
-		// And so the lock is free.
+		// So the lock is free.
 		w.must(t, "set", name, "cpu.weight=50")
 	})
 }

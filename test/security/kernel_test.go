@@ -19,7 +19,7 @@ import (
 	"berth/internal/oci"
 )
 
-// TestRefused: every door into the kernel that the probe knows is closed, in process 1 and in exec.
+// TestRefused checks that every kernel interface that the probe tries is refused, in process 1 and in exec.
 func TestRefused(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		got := map[string]string{}
@@ -46,7 +46,7 @@ func checkRefused(t *testing.T, got map[string]string) {
 	}
 }
 
-// TestCapabilities: the capabilities are those that the documentation lists, no more, and nothing is passed on.
+// TestCapabilities checks that nodes have exactly the documented capabilities, and none ambient or inheritable.
 func TestCapabilities(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		command := w.up(t, "")
@@ -94,7 +94,7 @@ func capabilityMask(t *testing.T, list []oci.Capability) uint64 {
 	return mask
 }
 
-// TestOtherCallTables: system calls of 32 bits, and of x32, end the caller. The programs are made here, byte by byte.
+// TestOtherCallTables checks that i386 and x32 system calls kill the caller. It assembles the programs byte by byte.
 func TestOtherCallTables(t *testing.T) {
 	if unix.SYS_GETPID != 39 {
 		t.Skip("no other call tables on this processor")
@@ -142,7 +142,7 @@ func exitCode(err error) int {
 	return -1
 }
 
-// elf64 is the smallest static program of 64 bits around some code.
+// elf64 returns a minimal static 64-bit program with the given code.
 func elf64(code []byte) []byte {
 	const at, headers = 0x400000, 64 + 56
 	var b bytes.Buffer
@@ -157,7 +157,7 @@ func elf64(code []byte) []byte {
 	return append(b.Bytes(), code...)
 }
 
-// elf32 is the same of 32 bits.
+// elf32 returns a minimal static 32-bit program with the given code.
 func elf32(code []byte) []byte {
 	const at, headers = 0x400000, 52 + 32
 	var b bytes.Buffer
@@ -172,7 +172,7 @@ func elf32(code []byte) []byte {
 	return append(b.Bytes(), code...)
 }
 
-// TestKernelFiles: what tells of the host's kernel or changes it reads as empty or not at all, and is never written.
+// TestKernelFiles checks that files that reveal or change the host's kernel read as empty or fail, and cannot be written.
 func TestKernelFiles(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		got := map[string]string{}
@@ -189,7 +189,7 @@ func TestKernelFiles(t *testing.T) {
 	})
 }
 
-// hostSettings are files of the kernel's that change the host, with what is already in them or would do no harm.
+// hostSettings returns kernel files that change the host, each with a harmless value.
 func hostSettings() []string {
 	all := []string{"/proc/sysrq-trigger=h", "/proc/sys/vm/drop_caches=1", "/sys/power/state=", "/sys/kernel/uevent_helper=", "/proc/irq/default_smp_affinity=3"}
 	for _, p := range []string{
@@ -217,7 +217,7 @@ func checkNotWritten(t *testing.T, got map[string]string) {
 	}
 }
 
-// TestProcesses: a node sees and reaches its own processes only.
+// TestProcesses checks that a node sees and reaches only its own processes.
 func TestProcesses(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		var seen []int
@@ -241,8 +241,8 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// TestOwnKeyring: process 1 has a session keyring of its own, named after the node, and not its caller's. (That it
-// cannot use any keyring is TestRefused's.)
+// TestOwnKeyring checks that process 1 has its own session keyring, named after the node, and not its caller's. TestRefused checks
+// that nodes cannot use keyrings.
 func TestOwnKeyring(t *testing.T) {
 	if _, err := os.Stat("/proc/keys"); err != nil {
 		t.Skip("no keyrings in this kernel")
@@ -253,7 +253,7 @@ func TestOwnKeyring(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// crun makes it as the host's root, runc as the node's, which only counts in a list of users.
+		// crun makes the keyring as the host's root, runc as the node's root, where it only shows in /proc/key-users.
 		users, err := os.ReadFile("/proc/key-users")
 		if err != nil {
 			t.Fatal(err)

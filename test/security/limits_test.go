@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestForkBomb: a bomb fills its own node and no more: the host starts processes and nodes meanwhile, the limit holds.
+// TestForkBomb checks that the pids limit holds against a fork bomb, and that the host can start processes and nodes meanwhile.
 func TestForkBomb(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "command: [/probe/probe, bomb]\npids: 150\ncpu: {max: 0.5}\nimage: host\nmounts: [{source: "+build.probeDir+", target: /probe}]")
@@ -30,7 +30,7 @@ func TestForkBomb(t *testing.T) {
 	})
 }
 
-// TestMemoryHog: a hog is killed inside its own limit, and the status says why.
+// TestMemoryHog checks that a memory hog is killed at its limit and that the status says why.
 func TestMemoryHog(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "command: [/probe/probe, hog, \"400\"]\nmemory: {max: 64MiB, swap: 0}\nimage: host\nmounts: [{source: "+build.probeDir+", target: /probe}]")
@@ -47,7 +47,7 @@ func TestMemoryHog(t *testing.T) {
 		if listed := w.must(t, "ls"); !strings.Contains(listed, "out of memory") {
 			t.Errorf("ls does not say so: %s", listed)
 		}
-		// A hog beside process 1 is killed too, and shown.
+		// A hog in exec is killed and reported too.
 		name = w.up(t, "memory: {max: 64MiB, swap: 0}")
 		if _, _, code := w.berth("exec", name, "--", "/probe/probe", "hog", "400"); code != 137 {
 			t.Errorf("the hog in exec ended with %d", code)
@@ -58,7 +58,7 @@ func TestMemoryHog(t *testing.T) {
 	})
 }
 
-// TestOwnLimits: a node sees its groups, and cannot change them, leave them, or have the host run its program
+// TestOwnLimits checks that a node sees its cgroups but cannot change or leave them, nor make the host run its program
 // (release_agent, CVE-2022-0492).
 func TestOwnLimits(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {

@@ -16,8 +16,8 @@ import (
 	"berth/internal/nodelog"
 )
 
-// TestOutputIsNoFile: a node's standard output is a pipe, which it cannot make large, cut, or write to elsewhere than at
-// its end; it can open it again to write, as any of its users.
+// TestOutputIsNoFile checks that a node's standard output is a pipe, which it cannot enlarge, truncate or write to elsewhere than
+// at its end. Any user of the node can open it again for writing.
 func TestOutputIsNoFile(t *testing.T) {
 	want := map[string]string{
 		"fallocate": "ESPIPE", "punch": "ESPIPE", "ftruncate": "EINVAL", "pwrite": "ESPIPE", "lseek": "ESPIPE",
@@ -49,7 +49,7 @@ func TestOutputIsNoFile(t *testing.T) {
 	})
 }
 
-// outputOf waits for the end of a node that runs the probe and reads its answer in the log.
+// outputOf waits until a node that runs the probe has ended, and reads the answer from its log.
 func outputOf(t *testing.T, w *world, name string) (answer map[string]string) {
 	t.Helper()
 	text := w.must(t, "logs", "-f", name)
@@ -63,7 +63,7 @@ func outputOf(t *testing.T, w *world, name string) (answer map[string]string) {
 	return answer
 }
 
-// TestLogIsCapped: a node that writes all the time takes no more of the disk than its log may, and not the keeper's CPU.
+// TestLogIsCapped checks that the log of a node that writes all the time stays within its size, and that the keeper needs little CPU.
 func TestLogIsCapped(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "command: [/bin/sh, -c, 'exec yes all work and no play']")
@@ -80,7 +80,7 @@ func TestLogIsCapped(t *testing.T) {
 				}
 			}
 		}
-		if sum > 2*nodelog.Half+64<<10 { // one part may be looked at before it is renamed, the other after
+		if sum > 2*nodelog.Half+64<<10 { // one part may be measured before a rename, the other after it
 			t.Fatalf("the log takes %d bytes", sum)
 		}
 		if time.Now().After(deadline) {

@@ -1,5 +1,5 @@
-// Package security attacks nodes and the command line as a hostile user of a node, an image or a host would, and proves
-// what docs/SECURITY.md promises. It drives the built binary on this host's own kernel.
+// Package security tests the promises of docs/SECURITY.md: it attacks nodes and the command line as a hostile node, image or user
+// of the host would. It runs the built binary on this host's own kernel.
 package security
 
 import (
@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// build is where TestMain put the programs under test: readable by everybody, as they run as other users too.
+// build holds the paths of the programs under test. All users can read them, because tests also run them as other users.
 var build struct{ dir, berth, probeDir, probe string }
 
-// worlds is one Berth a runtime, made when it is first needed.
+// worlds holds one world per runtime, made at first use.
 var worlds = map[string]*world{}
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// world is one Berth, kept to one runtime.
+// world is a Berth root that uses one runtime.
 type world struct{ root, runtime string }
 
 // eachRuntime runs a test with every runtime that is installed.
@@ -64,7 +64,7 @@ func eachRuntime(t *testing.T, f func(t *testing.T, w *world)) {
 	}
 }
 
-// anyRuntime is the world of the runtime that Berth would choose here, or of the one that is installed.
+// anyRuntime returns the world of crun if it is installed, else that of runc.
 func anyRuntime(t *testing.T) *world {
 	t.Helper()
 	if _, err := exec.LookPath("crun"); err == nil {
@@ -88,7 +88,7 @@ func worldOf(t *testing.T, runtime string) *world {
 	if _, stderr, code := w.berth("run", "--image", "host", "--", "/bin/true"); code != 0 {
 		t.Fatalf("no node runs here: %s", stderr)
 	}
-	// Berth keeps which runtime is the fastest; the tests choose it themselves.
+	// Berth stores its choice of a runtime here; the tests set it.
 	file := filepath.Join(w.root, "lib/runtime.json")
 	var choice map[string]any
 	text, err := os.ReadFile(file)
@@ -113,7 +113,7 @@ func worldOf(t *testing.T, runtime string) *world {
 	return w
 }
 
-// endWorlds removes what failed tests may have left, and waits for the keepers, which end by themselves.
+// endWorlds removes what failed tests may have left, and waits for the keepers to end.
 func endWorlds() {
 	for _, w := range worlds {
 		var all []struct{ Name string }
@@ -139,7 +139,7 @@ func (w *world) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// berth calls berth; it is killed if it hangs.
+// berth runs berth, and kills it if it hangs.
 func (w *world) berth(args ...string) (stdout, stderr string, code int) {
 	return call(w.command(args...))
 }
@@ -157,7 +157,7 @@ func call(cmd *exec.Cmd) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// must calls berth and fails the test if it fails.
+// must runs berth and fails the test if berth fails.
 func (w *world) must(t *testing.T, args ...string) string {
 	t.Helper()
 	stdout, stderr, code := w.berth(args...)
@@ -205,7 +205,7 @@ func (w *world) in(t *testing.T, node string, answer any, args ...string) {
 	decode(t, w.must(t, append([]string{"exec", node, "--", "/probe/probe"}, args...)...), answer)
 }
 
-// shown is what the tests need of berth show.
+// shown is the part of berth show --json that the tests use.
 type shown struct {
 	PID   int    `json:"pid"`
 	State string `json:"state"`
@@ -219,7 +219,7 @@ type shown struct {
 	} `json:"usage"`
 }
 
-// base is the host's id of the node's root.
+// base returns the host's id of the node's root.
 func (s shown) base(t *testing.T) uint32 {
 	t.Helper()
 	var base uint32
@@ -245,7 +245,7 @@ func decode(t *testing.T, text string, v any) {
 
 var counter int
 
-// unique is a name that no other test, and no other run of the tests, uses.
+// unique returns a name that no other test or run uses.
 func unique(t *testing.T) string {
 	t.Helper()
 	counter++
@@ -260,7 +260,7 @@ func asUser(cmd *exec.Cmd, uid uint32) *exec.Cmd {
 
 const nobody = 65534
 
-// plant makes a file on the host, with folders, and removes it with the folders that it made.
+// plant makes a file on the host, with its folders. The test's cleanup removes what plant has made.
 func plant(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
 	top := path

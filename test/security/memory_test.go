@@ -15,7 +15,7 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// hoarded is what the probe says of an attempt to hold memory of the kernel's.
+// hoarded is the probe's answer to an attempt to hold kernel memory.
 type hoarded struct {
 	Held    int64  `json:"held"`
 	Made    int    `json:"made"`
@@ -23,7 +23,7 @@ type hoarded struct {
 	Stopped string `json:"stopped"`
 }
 
-// hoard lets the probe hold things in a running node until it has so many bytes or things.
+// hoard lets the probe hold objects in a running node until it has the given bytes or number of objects.
 func (w *world) hoard(t *testing.T, node, kind string, bytes int64, most int) (h hoarded, killed bool) {
 	t.Helper()
 	stdout, stderr, code := w.berth("exec", node, "--", "/probe/probe", "hoard", kind, fmt.Sprint(bytes), fmt.Sprint(most))
@@ -39,8 +39,8 @@ func (w *world) hoard(t *testing.T, node, kind string, bytes int64, most int) (h
 
 const mib = 1 << 20
 
-// TestHeldMemoryCounts: what a node holds of the kernel by pipes, sockets, messages, segments, files in memory counts as its
-// memory, and is bounded with it.
+// TestHeldMemoryCounts checks that kernel memory that a node holds by pipes, sockets, messages, segments and files in memory counts
+// as the node's memory and is limited with it.
 func TestHeldMemoryCounts(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "memory: {max: 128MiB, swap: 0}")
@@ -54,7 +54,7 @@ func TestHeldMemoryCounts(t *testing.T) {
 	}
 }
 
-// TestUncountedMemory: what the kernel does not count as memory is closed, or has a limit of its own.
+// TestUncountedMemory checks that kernel memory that does not count as the node's is unreachable or has its own limit.
 func TestUncountedMemory(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "memory: {max: 64MiB, swap: 0}")
@@ -76,13 +76,13 @@ func TestUncountedMemory(t *testing.T) {
 	}
 }
 
-// TestTables: of the kernel's tables that all share, one node gets a part.
+// TestTables checks that one node gets only a part of the kernel's shared tables.
 func TestTables(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "memory: {max: 256MiB}")
 		for _, c := range []struct {
 			kind string
-			most int // how many the node may get; it asks for one more
+			most int // largest number that the node may get; it requests one more
 		}{
 			{"ptys", 256},
 			{"inotify", number(t, "/proc/sys/fs/inotify/max_user_instances")}, // a user id's, of the node's own
@@ -95,7 +95,7 @@ func TestTables(t *testing.T) {
 	})
 }
 
-// TestHostKeepsHalf: a node that takes all the timers and message queues that it can get leaves the host's root its own.
+// TestHostKeepsHalf checks that the host's root still gets timers and message queues when a node has taken all it can.
 func TestHostKeepsHalf(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "memory: {max: 256MiB}")
@@ -141,7 +141,7 @@ func timers(number int) error {
 	return nil
 }
 
-// messageQueue makes a message queue of the host's, of the usual size, and removes it.
+// messageQueue makes a message queue of default size on the host and removes it.
 func messageQueue(name string) error {
 	path, err := unix.BytePtrFromString(name[1:])
 	if err != nil {
@@ -168,7 +168,7 @@ func number(t *testing.T, file string) int {
 	return n
 }
 
-// TestSocketFamilies: the families of sockets that nodes have, and no other; of netlink those that ask the kernel.
+// TestSocketFamilies checks that nodes can open the documented socket families and netlink protocols, and no others.
 func TestSocketFamilies(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		got := map[string]string{}
@@ -188,8 +188,7 @@ func TestSocketFamilies(t *testing.T) {
 	})
 }
 
-// TestReadOnlyPlaces: nothing can be left in /sys/fs/cgroup, and no load be measured by /proc/pressure, without a user
-// namespace either.
+// TestReadOnlyPlaces checks, also without a user namespace, that a node cannot write to /sys/fs/cgroup and /proc/pressure.
 func TestReadOnlyPlaces(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := imagetest.BusyboxDir(t)
@@ -204,8 +203,8 @@ for f in cpu io memory; do (echo "some 150000 2000000" >/proc/pressure/$f) 2>/de
 	})
 }
 
-// TestFileCapability: a program whose file asks for a capability that nodes do not have runs without it, as Debian's ping
-// does; in a node with an init system the kernel refuses to run it.
+// TestFileCapability checks that a program with a file capability that nodes lack, such as Debian's ping, runs without it. In a node
+// with an init system the kernel refuses to run it.
 func TestFileCapability(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := imagetest.BusyboxDir(t)

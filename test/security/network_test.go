@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestOwnIdentity: a node cannot change its addresses, MAC, MTU, routes, filters or queues, in exec neither; what it
-// tries is done by the host's own ip and tc, so that a refusal is the kernel's.
+// TestOwnIdentity checks that a node, also in exec, cannot change its addresses, MAC, MTU, routes, filters or queues. It uses the
+// host's ip and tc, so a refusal comes from the kernel.
 func TestOwnIdentity(t *testing.T) {
 	for _, program := range []string{"ip", "tc"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -40,7 +40,7 @@ func TestOwnIdentity(t *testing.T) {
 	})
 }
 
-// TestAbstractSockets: the host's abstract sockets, which no file protects, are of another network namespace.
+// TestAbstractSockets checks that a node cannot reach the host's abstract sockets, which only the network namespace protects.
 func TestAbstractSockets(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		socket := "@berth-" + unique(t)

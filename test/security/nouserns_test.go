@@ -16,7 +16,7 @@ import (
 	"berth/internal/oci"
 )
 
-// TestWithoutUserNamespace: what still holds where root inside is root outside, and that ls marks the node.
+// TestWithoutUserNamespace checks what still holds when the node's root is the host's root, and that ls marks such a node.
 func TestWithoutUserNamespace(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := imagetest.BusyboxDir(t)
@@ -89,7 +89,8 @@ func TestWithoutUserNamespace(t *testing.T) {
 	})
 }
 
-// TestImageHostNeedsUserNamespace: without one the node's root would read the host's secrets.
+// TestImageHostNeedsUserNamespace checks that image host is refused without a user namespace: the node's root could read the
+// host's secrets.
 func TestImageHostNeedsUserNamespace(t *testing.T) {
 	w := anyRuntime(t)
 	if _, stderr, code := w.berth("run", "--image", "host", "--no-user-namespace", "--", "/bin/true"); code != 125 || !strings.Contains(stderr, "secrets") {
@@ -97,9 +98,9 @@ func TestImageHostNeedsUserNamespace(t *testing.T) {
 	}
 }
 
-// TestBoundFolder: what a node writes through an idmapped mount belongs to the host's ids of the same numbers: its root
-// can leave a set-user-id root program there, and one with file capabilities. Inside they have no effect; on the host they
-// do, which is why the documentation says how such a folder must be closed, show marks it, and nosuid_source refuses it.
+// TestBoundFolder checks files that a node writes through an idmapped mount. They belong to the host's ids of the same numbers, so
+// the node's root can leave set-user-id root programs there, and programs with file capabilities. They have no effect in the
+// node but do on the host: the documentation says how to close such a folder, show marks it, and nosuid_source refuses it.
 func TestBoundFolder(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		dir := t.TempDir()
@@ -151,7 +152,7 @@ func capabilitiesInBoundFolder(t *testing.T, w *world) {
 		Exposed []struct{ Target, Why string } `json:"exposed"`
 	}
 	decode(t, w.must(t, "show", name, "--json"), &shown)
-	runs := func() (string, error) { // an ordinary user of the host
+	runs := func() (string, error) { // as an ordinary user of the host
 		cmd := exec.Command(filepath.Join(dir, "tool"), "status", "self")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.Output()
@@ -191,7 +192,7 @@ func capabilitiesInBoundFolder(t *testing.T, w *world) {
 	}
 }
 
-// TestSourcesRefused: what no node may be given by mounts, also under other names.
+// TestSourcesRefused checks that sources that no node may mount are refused, also under other names.
 func TestSourcesRefused(t *testing.T) {
 	w := anyRuntime(t)
 	links := t.TempDir()

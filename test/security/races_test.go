@@ -17,8 +17,8 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// TestEnteringProcess: while commands enter a node by exec, its root attacks each process before it has become the
-// command: it cannot open, trace, read or take anything of it, nor write to its program.
+// TestEnteringProcess lets the node's root attack each process that enters the node by exec before it executes the command. The
+// attacker cannot open, trace or read anything of the process, nor write to its program.
 func TestEnteringProcess(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		program, err := exec.LookPath(w.runtime)
@@ -28,7 +28,7 @@ func TestEnteringProcess(t *testing.T) {
 		before := []string{sum(t, program), sum(t, build.berth)}
 		dir := imagetest.BusyboxDir(t)
 		addProbe(t, dir)
-		// An interpreter that is whatever enters: the runtime itself would run again, inside.
+		// Its interpreter is the entering program itself: the runtime would run again inside the node.
 		if err := os.WriteFile(filepath.Join(dir, "again"), []byte("#!/proc/self/exe\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func stalkExecs(t *testing.T, w *world, node string) (got struct {
 		done <- stdout
 	}()
 	for i := range 40 {
-		// Some stay for a moment: what may be done to a command is the proof that the probe knows how.
+		// Some commands last a moment: successful attacks on them prove that the probe's attacks work.
 		command := []string{"/bin/sleep", "0.05"}
 		if i%4 == 3 {
 			command = []string{"/again", "--version"}
@@ -96,8 +96,8 @@ func sum(t *testing.T, path string) string {
 	return string(h[:])
 }
 
-// TestExecFolderIsALink: where the node's root makes a link of the folder in which commands begin, a later exec does not
-// follow it to a descriptor that the runtime has open on the host.
+// TestExecFolderIsALink replaces the working folder of commands by a link. A later exec must not follow it to a descriptor that the
+// runtime has open on the host.
 func TestExecFolderIsALink(t *testing.T) {
 	mark := "berth-secret-" + unique(t)
 	plant(t, "/etc/"+mark, "the secret", 0o644)
@@ -126,8 +126,8 @@ func TestExecFolderIsALink(t *testing.T) {
 	})
 }
 
-// TestMountTargetSwapped: while a node starts, somebody who may write to a folder that it shares turns the target of
-// another mount, below that folder, into a link and back. The mount lies inside the node, or the start fails.
+// TestMountTargetSwapped swaps, while a node starts, the target of a mount below a shared folder with a link and back. The mount
+// must be inside the node, or the start must fail.
 func TestMountTargetSwapped(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		shared, source, mark := t.TempDir(), t.TempDir(), unique(t)
@@ -150,7 +150,7 @@ func TestMountTargetSwapped(t *testing.T) {
 					swapped <- n
 					return
 				default:
-					// One call of the kernel's, so that there is always something of that name.
+					// One atomic exchange, so the name always exists.
 					if unix.Renameat2(unix.AT_FDCWD, target, unix.AT_FDCWD, filepath.Join(shared, "link"), unix.RENAME_EXCHANGE) == nil {
 						n++
 					}
@@ -188,8 +188,8 @@ func TestMountTargetSwapped(t *testing.T) {
 	})
 }
 
-// TestSignalsStayInside: a command of a node signals its group, everybody and its parent. No process of the host's is
-// among them, not even those of its caller's group.
+// TestSignalsStayInside lets a command signal its group, all processes and its parent. No process of the host may receive a
+// signal, not even in its caller's group.
 func TestSignalsStayInside(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		for how, args := range callers(t, w) {

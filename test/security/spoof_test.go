@@ -14,10 +14,10 @@ import (
 	"berth/internal/thread"
 )
 
-// TestSpoofing: what a node sends in another's name, as a DHCP server or as a router does not arrive at its neighbour; the
-// same from a node that may do so arrives, so that the test would see it.
+// TestSpoofing checks that packets with foreign addresses, of a DHCP server or of a router do not arrive at the neighbour. The same
+// packets from a node with spoof: true arrive, which proves that the test would see them.
 func TestSpoofing(t *testing.T) {
-	// What the node's kernel refuses needs no filter.
+	// Attempts that the kernel already refuses in the node.
 	refused := map[string]string{
 		"freebind-4": "ENETUNREACH", "transparent-4": "EPERM", "transparent-6": "EPERM", "hopopts-6": "EPERM", "dstopts-6": "EPERM",
 		"advertise-router": "EINVAL", "advertise-neighbour": "EINVAL", "redirect": "EINVAL",
@@ -76,7 +76,7 @@ func TestSpoofing(t *testing.T) {
 	})
 }
 
-// source is the sender of an IP packet in a frame.
+// source returns the source address of the IP packet in a frame.
 func source(f []byte) (netip.Addr, bool) {
 	switch {
 	case len(f) >= 34 && f[12] == 8 && f[13] == 0:
@@ -87,7 +87,7 @@ func source(f []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// listen hears all frames that come to a node. What it returns gives those since the last call that are others'.
+// listen captures all frames that arrive at a node. The function that it returns gives the foreign frames since its last call.
 func listen(t *testing.T, pid int) func(t *testing.T) [][]byte {
 	t.Helper()
 	var fd int
@@ -114,7 +114,7 @@ func listen(t *testing.T, pid int) func(t *testing.T) [][]byte {
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
 			if err == unix.EAGAIN {
-				if len(frames) > 0 { // delivery over a veth ends before the sender's call does
+				if len(frames) > 0 { // a veth delivers before the sender's call returns
 					return frames
 				}
 				time.Sleep(5 * time.Millisecond)

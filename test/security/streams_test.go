@@ -16,8 +16,8 @@ import (
 	"berth/internal/image/imagetest"
 )
 
-// callers lists each way in which a user gives a command of a node his own files: by run and by exec, with and without a
-// user namespace. args come before the probe's own arguments.
+// callers returns the arguments of each way to pass one's own files to a command in a node: by run and by exec, with and without a
+// user namespace. The probe's own arguments follow them.
 func callers(t *testing.T, w *world) map[string][]string {
 	t.Helper()
 	dir := imagetest.BusyboxDir(t)
@@ -31,7 +31,7 @@ func callers(t *testing.T, w *world) map[string][]string {
 	}
 }
 
-// lastLine decodes the probe's answer, which stands behind what it forged in its own pipe.
+// lastLine decodes the probe's answer, which follows the text that it forged in its own pipe.
 func lastLine(t *testing.T, said string) map[string]string {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(said), "\n")
@@ -40,7 +40,7 @@ func lastLine(t *testing.T, said string) map[string]string {
 	return got
 }
 
-// state is what can be told of a file without reading it.
+// state describes a file without its content.
 type state struct {
 	mode, uid, gid uint32
 	flags          int
@@ -74,7 +74,7 @@ func stateOf(t *testing.T, f *os.File) state {
 	return s
 }
 
-// checkStreams wants pipes, and none of what a pipe does not have to be possible.
+// checkStreams checks that the streams are pipes, and that no other operation on them succeeded than those on a pipe.
 func checkStreams(t *testing.T, got map[string]string) {
 	t.Helper()
 	for fd := range 3 {
@@ -82,7 +82,7 @@ func checkStreams(t *testing.T, got map[string]string) {
 			t.Errorf("descriptor %d is a %s", fd, kind)
 		}
 	}
-	harmless := []string{ // to a pipe of the node's own
+	harmless := []string{ // on the node's own pipe
 		"set-user-id", "owner", "no append", "non-blocking", "signals", "lock", "pipe size", "write again", "truncate", "read again",
 	}
 	for what, became := range got {
@@ -92,8 +92,8 @@ func checkStreams(t *testing.T, got map[string]string) {
 	}
 }
 
-// TestStreams: a command in a node gets nothing of its caller's as standard input, output and error: it cannot change,
-// open again or read what the caller gave, whatever that is.
+// TestStreams checks that a command in a node does not get its caller's standard input, output and error themselves: it cannot
+// change, reopen or read the caller's files.
 func TestStreams(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		for how, args := range callers(t, w) {
@@ -130,13 +130,13 @@ func abuse(t *testing.T, w *world, kind string, args []string) {
 	if kind == "append" && !strings.HasPrefix(text, "kept\n") {
 		t.Errorf("what was in the file is gone: %q", text[:min(len(text), 40)])
 	}
-	// Who reads on in the caller's list finds the rest of it, and no more.
+	// The rest of the caller's input is still there, and nothing else.
 	if rest := waiting(in); strings.Contains(rest, "forged") {
 		t.Errorf("the caller's next line is %q", rest)
 	}
 }
 
-// waiting reads what can be read of a file without waiting.
+// waiting reads what a file has without blocking.
 func waiting(f *os.File) string {
 	var all []byte
 	for b := make([]byte, 1<<16); ; {
@@ -152,7 +152,7 @@ func waiting(f *os.File) string {
 	}
 }
 
-// streamsOf makes an input and an output of a kind, and says how to read what came out. Reading the input never waits.
+// streamsOf makes an input and an output of a kind. said returns the output. Reading the input never blocks.
 func streamsOf(t *testing.T, kind string) (in, out *os.File, said func() string) {
 	t.Helper()
 	open := func(name string, flags int) *os.File {
@@ -226,7 +226,7 @@ func streamsOf(t *testing.T, kind string) (in, out *os.File, said func() string)
 	return inR, outW, read(outR)
 }
 
-// TestFolderAsInput: a folder of the host's does not get in as a standard stream; nothing is started.
+// TestFolderAsInput checks that a host folder as standard stream is refused and nothing is started.
 func TestFolderAsInput(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		all := callers(t, w)
@@ -246,8 +246,8 @@ func TestFolderAsInput(t *testing.T) {
 	})
 }
 
-// TestNextCommandsInput: a command in a node cannot write into the list from which its caller's shell reads on, nor take
-// lines of it that it was not given.
+// TestNextCommandsInput checks that a command in a node cannot write to the input from which its caller's shell reads, nor consume
+// lines that it was not given.
 func TestNextCommandsInput(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		for how, args := range callers(t, w) {

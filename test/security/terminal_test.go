@@ -38,7 +38,7 @@ func watch(t *testing.T, master *os.File) *screen {
 	return s
 }
 
-// shows waits until a text is on the screen.
+// shows waits until a text appears on the screen.
 func (s *screen) shows(text string) {
 	s.t.Helper()
 	for late := time.After(30 * time.Second); !strings.Contains(s.all.String(), text); {
@@ -60,15 +60,15 @@ func resize(t *testing.T, tty *os.File, rows, cols uint16) {
 	}
 }
 
-// withTerminal makes the arguments of a caller ask for a terminal, and for another command.
+// withTerminal adds -t to a caller's arguments and replaces the command.
 func withTerminal(args []string, command ...string) []string {
 	dash := slices.Index(args, "--")
 	all := append([]string{args[0], "-t"}, args[1:dash+1]...)
 	return append(all, command...)
 }
 
-// TestOwnTerminal: with -t a command has a terminal of the node's own, which follows the size of the user's; what it does
-// to it, the user's does not notice.
+// TestOwnTerminal checks that with -t a command has the node's own terminal, which follows the size of the user's. Changes to it do
+// not affect the user's terminal.
 func TestOwnTerminal(t *testing.T) {
 	const script = `stty size; stty -echo; trap 'stty size; [ $((n = n + 1)) -lt 2 ] || exit 3' WINCH; n=0; echo ready; while :; do sleep 0.02; done`
 	eachRuntime(t, func(t *testing.T, w *world) {
@@ -99,14 +99,14 @@ func TestOwnTerminal(t *testing.T) {
 					t.Errorf("the user's terminal was\n%+v, and is\n%+v", before, after)
 				}
 
-				// The attacks, on whatever the command got.
+				// The attacks on the command's streams.
 				cmd = w.command(append([]string{all[how][0], "-t"}, append(slices.Clone(all[how][1:]), "streams")...)...)
 				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 				if err := cmd.Run(); err != nil {
 					t.Fatal(err)
 				}
-				s.shows(`"2 write again":`) // it got as far
+				s.shows(`"2 write again":`) // the probe came this far
 				if after := stateOf(t, tty); after != before {
 					t.Errorf("the user's terminal was\n%+v, and is\n%+v", before, after)
 				}
@@ -115,8 +115,8 @@ func TestOwnTerminal(t *testing.T) {
 	})
 }
 
-// TestKilledExec: the command of a killed berth exec lives on, with an input that has ended and without anything of the
-// caller's.
+// TestKilledExec checks that the command of a killed berth exec lives on, with end of file on its input and without the caller's
+// files.
 func TestKilledExec(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// readsJSON are the files that read JSON without package jsonfile, and why none of the decoder's words can reach a user.
+// readsJSON lists the files that read JSON without package jsonfile, and why no decoder error can reach a user.
 var readsJSON = map[string]string{
 	"internal/image/record.go": "says in its own words what is wrong with a record",
 	"internal/link/dhcp.go":    "a lease that cannot be read is asked for anew",
@@ -15,8 +15,7 @@ var readsJSON = map[string]string{
 	"internal/node/set.go":     "copies a node",
 }
 
-// TestJSONIsReadInWords wants every file that reads JSON to say what is wrong with it by package jsonfile: the decoder's
-// errors speak of Go's types.
+// TestJSONIsReadInWords checks that all other files read JSON by package jsonfile, because the decoder's own errors name Go types.
 func TestJSONIsReadInWords(t *testing.T) {
 	_, all := sources(t)
 	found := 0

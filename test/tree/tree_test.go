@@ -1,5 +1,4 @@
-// Package tree tests the source tree itself: which package may import which, that each says what it is, that files
-// stay small, and that nothing in it names what it must not.
+// Package tree tests the source tree itself: imports between packages, package comments, file sizes and forbidden names.
 package tree
 
 import (
@@ -23,7 +22,7 @@ const (
 	module = "berth"
 )
 
-// layers are the packages below internal/, from the top. A package may import those of lower layers only.
+// layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
 var layers = [][]string{
 	{"cli"},
 	{"report"},
@@ -31,8 +30,8 @@ var layers = [][]string{
 	{"api", "iosync", "slurm", "bench", "metrics", "model"},
 	{"node"},
 	{"plan", "spec"},
-	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names"}, // mechanisms: not each other
-	{"mounts", "sriov", "dhcp", "antispoof", "relay"},                                                              // mechanisms too, but what oci and gateway, and link, are made of
+	{"cgroup", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names"}, // mechanisms: independent
+	{"mounts", "sriov", "dhcp", "antispoof", "relay"},                                                              // used by them
 	{"block"},
 	{"host"},
 	{"step"},
@@ -40,13 +39,13 @@ var layers = [][]string{
 	{"refuse", "bpf", "thread", "nearest", "nodelog"},
 }
 
-// beside are the imports within a layer that are meant.
+// beside lists the allowed imports within a layer.
 var beside = map[string][]string{
 	"image": {"image/imagetest"},
 	"oci":   {"image/imagetest"},
 }
 
-// only is what a package may import at most, where that is less than its layer would allow.
+// only lists all allowed imports of a package, where they are fewer than its layer allows.
 var only = map[string][]string{
 	"vnode":   {"nearest"},
 	"refuse":  {},
@@ -70,7 +69,7 @@ var only = map[string][]string{
 	"antispoof": {"bpf", "step"},
 }
 
-// standardOnly are the packages that use the standard library and Berth's own packages, nothing else.
+// standardOnly lists the packages that use only the standard library and Berth's own packages.
 var standardOnly = []string{"vnode", "refuse", "layout", "step", "nearest", "jsonfile"}
 
 // source is one parsed Go file.
@@ -108,7 +107,7 @@ func sources(t *testing.T) (*token.FileSet, []source) {
 	return set, all
 }
 
-// files lists the files of the tree, without what is built or kept by git.
+// files lists the files of the tree, except build results and git's own files.
 func files(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -174,7 +173,7 @@ func checkImport(t *testing.T, s source, pkg, name string) {
 	}
 }
 
-// TestPackageComments wants each package to say in a sentence what it is.
+// TestPackageComments checks that each package has a package comment.
 func TestPackageComments(t *testing.T) {
 	_, all := sources(t)
 	said := map[string]int{}
@@ -205,7 +204,7 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// mostLines keeps a file to one subject.
+// mostLines is the largest number of lines of a file, which keeps each file to one subject.
 const mostLines = 450
 
 func TestFilesAreSmall(t *testing.T) {
@@ -217,7 +216,7 @@ func TestFilesAreSmall(t *testing.T) {
 	}
 }
 
-// TestNoHiddenState wants no init functions: what runs before main slows every start, and nobody asked for it.
+// TestNoHiddenState checks that there are no init functions: they run before main and slow down every start.
 func TestNoHiddenState(t *testing.T) {
 	_, all := sources(t)
 	for _, s := range all {
@@ -229,7 +228,7 @@ func TestNoHiddenState(t *testing.T) {
 	}
 }
 
-// TestSkipsHaveReasons wants a skipped test to say what is missing.
+// TestSkipsHaveReasons checks that each skip names what is missing.
 func TestSkipsHaveReasons(t *testing.T) {
 	set, all := sources(t)
 	for _, s := range all {

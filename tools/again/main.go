@@ -1,5 +1,5 @@
-// Command again judges kept measurements by the method as it is now: it measures nothing, and writes the JSON and, where there is
-// one, the text beside it anew. go run ./tools/again docs/evidence/*.json*
+// Command again judges kept measurements by the current method. It measures nothing. It rewrites each JSON file and, where one
+// exists, the .txt file beside it. go run ./tools/again docs/evidence/*.json*
 package main
 
 import (
@@ -31,7 +31,7 @@ type document interface {
 	Text(w io.Writer) error
 }
 
-// study has the text of berth bench report.
+// study is a bench.Study whose text is that of berth bench report.
 type study struct {
 	*bench.Study
 	name string
@@ -40,7 +40,7 @@ type study struct {
 func (s study) JudgeAgain() {
 	for i := range s.Experiments {
 		for j := range s.Experiments[i].Trials {
-			s.Experiments[i].Trials[j].Untell(s.Machine.Cores) // earlier versions told it of trials that are too short
+			s.Experiments[i].Trials[j].Untell(s.Machine.Cores) // earlier versions kept these values for trials that are too short
 		}
 	}
 	s.Judge()
@@ -111,7 +111,7 @@ func again(path string) error {
 	return os.WriteFile(base+".txt", b.Bytes(), 0o644)
 }
 
-// zip compresses without a name or a time in it, so that the same data are the same file.
+// zip compresses data. The header has no name and no time, so the same data always give the same file.
 func zip(data []byte) (b bytes.Buffer, err error) {
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command benchnodes makes many nodes with an interface on the bridge between nodes, lists and removes them, and tells time
-// and memory: make bench-nodes. It exits with 1 when the first and the last do not reach each other, or something is left.
+// Command benchnodes makes many nodes with an interface on the bridge between nodes, lists and removes them, and reports the
+// times and the memory (make bench-nodes). It exits with 1 when nodes do not reach each other or something is left behind.
 package main
 
 import (
@@ -24,11 +24,11 @@ type result struct {
 	Nodes      int       `json:"nodes"`
 	AtOnce     int       `json:"at_once"`
 	Start      float64   `json:"start_s"`
-	Each       []float64 `json:"start_each_ms"` // in the order of their numbers
+	Each       []float64 `json:"start_each_ms"` // by node number
 	List       float64   `json:"ls_ms"`
 	Exec       float64   `json:"exec_ms"`
 	Remove     float64   `json:"remove_s"`
-	MemoryNode float64   `json:"memory_kib_a_node"` // of the whole host, processes included
+	MemoryNode float64   `json:"memory_kib_a_node"` // of the whole host, including processes
 	Ports      int       `json:"links_of_the_bridge"`
 	HostLinks  int       `json:"links_more_on_the_host"`
 }
@@ -66,7 +66,7 @@ func (m *many) run(dir, out string) (err error) {
 			err = os.RemoveAll(dir)
 		}
 	}()
-	if err := os.Chmod(dir, 0o711); err != nil { // a node's ids pass through
+	if err := os.Chmod(dir, 0o711); err != nil { // the mapped ids of nodes need to traverse it
 		return err
 	}
 	image := filepath.Join(dir, "image")
@@ -131,7 +131,7 @@ func (m *many) measure() error {
 	}
 	for _, pair := range [][2]int{{0, m.Nodes - 1}, {m.Nodes - 1, 0}, {m.Nodes / 2, m.Nodes - 1}} {
 		start := time.Now()
-		// Whoever refuses a connection was reached.
+		// A refused connection proves that the other node was reached.
 		text, _ := m.call("exec", node(pair[0]), "--", "/bin/busybox", "nc", "-w", "5", address(pair[1]), "9")
 		m.Exec = float64(time.Since(start).Microseconds()) / 1000
 		if !strings.Contains(text, "refused") {
@@ -141,7 +141,7 @@ func (m *many) measure() error {
 	return nil
 }
 
-// removeAll removes the nodes that there are.
+// removeAll removes the nodes that exist.
 func (m *many) removeAll() error {
 	began := time.Now()
 	err := m.each(func(i int) error {
@@ -155,7 +155,7 @@ func (m *many) removeAll() error {
 	return err
 }
 
-// nothingLeft looks for what the nodes had.
+// nothingLeft returns an error if the bridge, files or mounts of the nodes are left.
 func (m *many) nothingLeft() error {
 	if _, err := os.Stat(m.layout.Hub()); err == nil {
 		return fmt.Errorf("the bridge between nodes is left at %s", m.layout.Hub())
@@ -172,7 +172,7 @@ func (m *many) nothingLeft() error {
 	return err
 }
 
-// each calls f with the number of each node, some at a time, and stops at the first error.
+// each calls f with the number of each node, AtOnce calls at a time, and returns the first error.
 func (m *many) each(f func(i int) error) error {
 	next := make(chan int)
 	stop := make(chan struct{})
@@ -225,7 +225,7 @@ func mean(all []float64) (sum float64) {
 	return sum
 }
 
-// available is the memory that the host can give, in KiB.
+// available returns MemAvailable in KiB.
 func available() int64 {
 	text, _ := os.ReadFile("/proc/meminfo")
 	for line := range strings.Lines(string(text)) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSome does what make bench-nodes does, with a few nodes: they reach each other and leave nothing. The border between
-// two bridges is TestFullHostOnlyBridge's, in internal/link.
+// TestSome runs bench-nodes with 20 nodes: they reach each other and leave nothing behind. TestFullHostOnlyBridge in
+// internal/link tests nodes on two bridges.
 func TestSome(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -1,7 +1,8 @@
 // Command benchstart measures how fast berth starts nodes, beside plain runc, on this machine: make bench-start.
 //
-// What is compared is measured in batches of one and the other, because either starts slower after the other than after itself, in
-// several runs, which are the units of the interval. It prints a table, writes JSON with -json, and exits with 1 when a target is missed.
+// Berth and runc are measured in alternating batches, because each starts slower after the other than after itself. The measurement
+// is repeated in several runs, and the confidence interval is over runs. benchstart prints a table, writes JSON with -json, and
+// exits with 1 when a target is missed.
 package main
 
 import (
@@ -59,7 +60,7 @@ func (b *bench) run(out string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := os.Chmod(b.dir, 0o711); err != nil { // a node's ids pass through
+	if err := os.Chmod(b.dir, 0o711); err != nil { // the mapped ids of nodes need to traverse it
 		return err
 	}
 	b.image = filepath.Join(b.dir, "image")
@@ -114,14 +115,14 @@ func (b *bench) version() error {
 	return nil
 }
 
-// comparison is what is compared with what, as one trial of each in milliseconds.
+// comparison holds the two functions that are compared. Each runs one trial and returns milliseconds.
 type comparison struct {
 	what         string
 	most         float64
 	ours, theirs func() (float64, error)
 }
 
-// compared measures all comparisons run by run. Each run has folders of its own, and so another keeper and other groups.
+// compared measures all comparisons, run by run. Each run has its own folders, and so its own keeper and cgroups.
 func (b *bench) compared() error {
 	var rows []measure.StartRow
 	for i := range b.Runs {
@@ -159,7 +160,7 @@ func (b *bench) one(c comparison) (run measure.StartRun, err error) {
 		name  string
 		trial func() (float64, error)
 	}{{"berth", c.ours}, {"runc", c.theirs}}
-	for _, a := range arms { // warm: the runtime is probed once a boot
+	for _, a := range arms { // warm up: berth probes the runtime once per boot
 		if _, err := a.trial(); err != nil {
 			return run, err
 		}
@@ -193,7 +194,7 @@ func (b *bench) judge(r measure.StartRow, most float64) measure.StartRow {
 }
 
 // foreground compares berth run (user namespace, seccomp, network namespace, overlay) with runc run of the same root
-// without them.
+// without any of these.
 func (b *bench) foreground(run string) (comparison, error) {
 	bundle, err := b.bundle("plain-"+run, "/bin/true")
 	if err != nil {
@@ -208,7 +209,7 @@ func (b *bench) foreground(run string) (comparison, error) {
 	return comparison{"run a command and remove the node / runc run", 1.5, ours, plain}, nil
 }
 
-// applyRemove compares the making and removing of a lasting node.
+// applyRemove compares making and removing a node that lasts.
 func (b *bench) applyRemove(run string) (comparison, error) {
 	bundle, err := b.bundle("lasting-"+run, "/bin/sleep", "1000")
 	if err != nil {
@@ -231,7 +232,7 @@ func (b *bench) applyRemove(run string) (comparison, error) {
 	theirs := func() (float64, error) {
 		sum := 0.0
 		for _, args := range [][]string{{"create", "--bundle", bundle, id}, {"start", id}, {"delete", "--force", id}} {
-			// create's own output would be held open by the node: give it none
+			// no pipes: the container would hold create's output open
 			cmd := exec.Command(b.runc, append([]string{"--root", filepath.Join(b.dir, "runc-"+run)}, args...)...)
 			start := time.Now()
 			if err := cmd.Run(); err != nil {
@@ -249,11 +250,11 @@ func (b *bench) bundle(name string, args ...string) (string, error) {
 	return measure.RuntimeBundle(b.runc, filepath.Join(b.dir, name), b.image, args...)
 }
 
-// hundred starts 100 nodes, 8 at a time, and weighs what they cost beside their own process.
+// hundred starts 100 nodes, 8 at a time, and measures the memory they take in addition to their own processes.
 func (b *bench) hundred() error {
 	const n = 100
 	keep := exec.Command(b.berth, b.at("run", "--image", "dir:"+b.image, "--name", "first", "--", "/bin/sleep", "1000")...)
-	if err := keep.Start(); err != nil { // so that the keeper is there already and its own start is not divided by 100
+	if err := keep.Start(); err != nil { // starts the keeper, whose memory would otherwise be counted for the 100 nodes
 		return err
 	}
 	defer func() { _ = keep.Process.Signal(syscall.SIGTERM); _ = keep.Wait() }()
@@ -309,7 +310,7 @@ func (b *bench) removeMany(n int) error {
 	})
 }
 
-// eight calls f for 0 … n-1, eight at a time.
+// eight calls f with 0 … n-1, eight calls at a time.
 func eight(n int, f func(int) error) error {
 	next := make(chan int)
 	errs := make([]error, n)
@@ -329,7 +330,7 @@ func eight(n int, f func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// available is MemAvailable in KiB.
+// available returns MemAvailable in KiB.
 func available() int64 {
 	runtime.GC()
 	text, _ := os.ReadFile("/proc/meminfo")
@@ -342,7 +343,7 @@ func available() int64 {
 	return 0
 }
 
-// pssOfNodes is what the nodes' own processes hold, in KiB.
+// pssOfNodes returns the sum of Pss over the nodes' first processes, in KiB.
 func (b *bench) pssOfNodes() float64 {
 	out, err := exec.Command(b.berth, b.at("ls", "--json")...).Output()
 	if err != nil {

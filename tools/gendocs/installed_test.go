@@ -14,10 +14,10 @@ import (
 	"berth/internal/cli"
 )
 
-// document is what help may name: a page of text, or a man page.
+// document matches the names of documents in help texts: Markdown files and man pages.
 var document = regexp.MustCompile(`[A-Za-z/_.-]+\.md\b|\bman (berth[a-z-]*)`)
 
-// TestHelpNamesWhatIsInstalled wants each document that a help text names to be among what make install puts on a host.
+// TestHelpNamesWhatIsInstalled checks that make install installs each document that a help text names.
 func TestHelpNamesWhatIsInstalled(t *testing.T) {
 	makeProgram, err := exec.LookPath("make")
 	if err != nil {

@@ -24,8 +24,8 @@ func main() {
 	}
 }
 
-// manPages writes a page for each command that is not hidden: berth.1, berth-run.1 … Their date is that of
-// SOURCE_DATE_EPOCH, so that the same source gives the same pages.
+// manPages writes a page for each command that is not hidden: berth.1, berth-run.1 … Their date is taken from
+// SOURCE_DATE_EPOCH, so the same source gives the same pages.
 func manPages(root *cobra.Command, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write man pages: %w", err)
@@ -38,5 +38,5 @@ func manPages(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// prepare leaves the library's advertisement out.
+// prepare omits cobra's "auto generated" line.
 func prepare(root *cobra.Command) { root.DisableAutoGenTag = true }

@@ -14,10 +14,10 @@ import (
 	"berth/internal/cli"
 )
 
-// widest is the longest line of a help text that does not wrap in a terminal of usual width.
+// widest is the longest allowed line of a help text, in columns of a usual terminal.
 const widest = 80
 
-// TestEachCommandIsExplained wants each command to say what it does, in one line and with an example.
+// TestEachCommandIsExplained checks that each command has a one-line description and an example.
 func TestEachCommandIsExplained(t *testing.T) {
 	root := cli.NewRoot()
 	prepare(root)
@@ -46,7 +46,7 @@ func TestManPages(t *testing.T) {
 	}
 	each(root, func(c *cobra.Command) {
 		if c.Name() == "help" {
-			return // cobra writes no page of it
+			return // cobra writes no page for it
 		}
 		page := filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
 		text, err := os.ReadFile(page)
@@ -60,7 +60,7 @@ func TestManPages(t *testing.T) {
 	})
 }
 
-// TestCompletions writes the scripts of all shells that make install knows.
+// TestCompletions generates the completion scripts of the shells for which make install installs them.
 func TestCompletions(t *testing.T) {
 	for shell, write := range map[string]func(*cobra.Command, io.Writer) error{
 		"bash": func(c *cobra.Command, w io.Writer) error { return c.GenBashCompletionV2(w, true) },

@@ -13,13 +13,13 @@ import (
 	"berth/internal/host"
 )
 
-// loop is a loop device of our own; the kernel takes it apart when it is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
+// loop is a loop device. The kernel detaches it when its last descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
 type loop struct {
 	*os.File
 	number string // MAJ:MIN
 }
 
-// newLoop makes a loop device on a file of so many bytes in dir. The file has no name any more when it returns.
+// newLoop makes a loop device on a file of size bytes in dir. The file is unlinked before newLoop returns.
 func newLoop(dir string, size int64) (*loop, error) {
 	back, err := os.CreateTemp(dir, "knowndiff-*")
 	if err != nil {
@@ -50,7 +50,7 @@ func newLoop(dir string, size int64) (*loop, error) {
 			return numbered(dev)
 		}
 		dev.Close()
-		if !errors.Is(err, unix.EBUSY) { // somebody else took it
+		if !errors.Is(err, unix.EBUSY) { // EBUSY: another process took this device
 			return nil, fmt.Errorf("set up the loop device: %w", err)
 		}
 	}
@@ -64,11 +64,11 @@ func numbered(dev *os.File) (*loop, error) {
 	return &loop{dev, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))}, nil
 }
 
-// caps makes cgroups whose reads and writes are held below a rate.
+// caps makes cgroups with capped read and write rates.
 type caps struct {
 	dir, mechanism string
 	v2             bool
-	enabled        string // the file in which we enabled the controller; "" if it was
+	enabled        string // the file in which the controller was enabled here; "" if it was enabled before
 	made           []string
 }
 
@@ -91,7 +91,7 @@ func newCaps() (*caps, error) {
 	return nil, errors.New("this host has no cgroup controller for disks (blkio or io)")
 }
 
-// group makes a group that may read and write so many bytes per second of the device, and returns its cgroup.procs.
+// group makes a cgroup that may read and write bps bytes per second each on the device, and returns its cgroup.procs.
 func (c *caps) group(role, device string, bps int64) (procs string, err error) {
 	dir := filepath.Join(c.dir, fmt.Sprintf("knowndiff-%d-%s", os.Getpid(), role))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -108,7 +108,7 @@ func (c *caps) group(role, device string, bps int64) (procs string, err error) {
 	return filepath.Join(dir, "cgroup.procs"), err
 }
 
-// close removes the groups and gives back what was enabled for them.
+// close removes the cgroups and disables the controller again if newCaps enabled it.
 func (c *caps) close() error {
 	var err error
 	for _, dir := range slices.Backward(c.made) {

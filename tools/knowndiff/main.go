@@ -1,6 +1,6 @@
-// Command knowndiff shows that the benchmark finds a difference of known size and sees none where there is none: the
-// reads of three arms are capped by the same mechanism of the kernel, at 100, 97 and again 100 MB/s, on a loop device
-// of its own. It writes known-difference.json and known-difference.txt into the folder -out.
+// Command knowndiff shows that the benchmark finds a difference of known size and none where there is none. It caps the
+// reads of three arms by the same kernel mechanism at 100, 97 and again 100 MB/s, on its own loop device. It writes
+// known-difference.json and known-difference.txt into the folder -out.
 package main
 
 import (
@@ -34,8 +34,8 @@ func run(ctx context.Context) (err error) {
 	dir := flag.String("dir", "/dev/shm", "folder for the file under the loop device: in memory, for what is measured is the cap")
 	rate := flag.Int64("rate", 100e6, "cap of the reference, bytes per second")
 	block := flag.Int64("block", 64<<10, "bytes of a request")
-	// With several threads there is always a request that waits for the cap, also when a busy machine lets one of them wait
-	// for a CPU: the cap is kept by the kernel, and what is measured is the cap.
+	// With several threads a request always waits for the cap, also when one of the threads waits for a CPU on a busy machine.
+	// So the cap is measured, not the scheduling.
 	jobs := flag.Int("jobs", 8, "threads")
 	flag.IntVar(&k.Runs, "runs", 20, "runs")
 	flag.Float64Var(&k.TruePct, "slower", 3, "how much slower the second arm is, percent")
@@ -53,7 +53,7 @@ func run(ctx context.Context) (err error) {
 	}
 	o.Device = disk.Name()
 	number := disk.number
-	defer func() { err = errors.Join(err, disk.Close()) }() // with which the device is gone
+	defer func() { err = errors.Join(err, disk.Close()) }() // the kernel detaches the device at its last close
 	c, err := newCaps()
 	if err != nil {
 		return err

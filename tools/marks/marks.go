@@ -1,4 +1,4 @@
-// Package marks replaces what stands between two marks of a text: tables of README.md that are made from data.
+// Package marks replaces the text between two marks, for tables of README.md that are made from data.
 package marks
 
 import (
@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Place puts body between the marks of a name in a text: <!-- NAME: made by COMMAND --> and <!-- NAME -->, each a line.
+// Place replaces the text between the marks <!-- NAME: made by COMMAND --> and <!-- NAME -->, each on its own line, by body.
+// It returns an error unless both marks are there and the first one is unique.
 func Place(text, name, body string) (string, error) {
 	opening := "<!-- " + name + ": made by "
 	start := strings.Index(text, opening)
@@ -23,7 +24,7 @@ func Place(text, name, body string) (string, error) {
 	return text[:start] + line + "\n" + body + closing + after, nil
 }
 
-// Write is Place in a file.
+// Write applies Place to the file at path.
 func Write(path, name, body string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command nullrows measures the host against itself, many rows of it, to show how often `berth bench disk` calls a
+// Command nullrows measures many rows of the host against itself, to show how often `berth bench disk` reports a
 // difference where there is none. It writes null-rows.json and null-rows.txt into the folder -out.
 package main
 

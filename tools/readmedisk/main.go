@@ -1,5 +1,5 @@
-// Command readmedisk makes README's table of what a node costs a disk, from the three runs that scripts/readme-disk kept.
-// All three are shown: none is chosen.
+// Command readmedisk makes README's table of the disk performance lost in a node, from the runs that scripts/readme-disk
+// kept. The table shows all of them.
 //
 //	readmedisk [-write README.md] FILE.json…
 package main
@@ -16,10 +16,10 @@ import (
 	"berth/tools/marks"
 )
 
-// mark names the place of the table in README.
+// mark is the name of the marks around the table in README.md.
 const mark = "readme-disk"
 
-// legend follows the table.
+// legend is the text below the table.
 const legend = `
 All runs that ` + "`make readme-disk`" + ` makes are shown, none is chosen: their plan and seeds are fixed in the script ([data](docs/evidence/README.md)). *Host twice* is the host against
 itself: how much of a difference is noise.
@@ -46,10 +46,10 @@ func run(readme string, files []string) error {
 	return marks.Write(readme, mark, block(text))
 }
 
-// block is what stands between the marks.
+// block returns the text between the marks: the table and its legend.
 func block(table string) string { return "```\n" + table + "```\n" + legend }
 
-// table shows each row of all runs, in lines of at most 80 columns.
+// table formats each row of all runs, in lines of at most 80 columns. It returns an error if the runs have different plans.
 func table(files []string) (string, error) {
 	var runs []bench.Report
 	for _, f := range files {

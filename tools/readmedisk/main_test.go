@@ -13,7 +13,7 @@ import (
 	"berth/tools/marks"
 )
 
-// made writes a report as berth bench disk does.
+// made writes a report in the format of berth bench disk and returns its path.
 func made(t *testing.T, seed uint64, margin float64) string {
 	t.Helper()
 	r := bench.Report{Format: bench.Format, Seed: seed, Pairs: 20, MarginPct: margin, RunMillis: 300, Fio: "fio-3.33", Node: json.RawMessage("{}")}
@@ -33,7 +33,8 @@ func made(t *testing.T, seed uint64, margin float64) string {
 	return path
 }
 
-// TestTable: every run is shown, with its interval and verdict, the margin and the seeds; runs of two plans are refused.
+// TestTable checks that the table shows every run with its interval and verdict, the margin and the seeds, and that runs with
+// different margins are refused.
 func TestTable(t *testing.T) {
 	text, err := table([]string{made(t, 1, 10), made(t, 2, 10), made(t, 3, 10)})
 	if err != nil {
@@ -57,7 +58,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestReadme: where the runs are kept, README's table is what they give; where they are not, README says so.
+// TestReadme checks that README's table equals the one made from the kept runs or, if none are kept, that README says so.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

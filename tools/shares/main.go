@@ -1,5 +1,5 @@
-// Command shares prints what tests kept of shares and rates, each figure with its interval by windows: NAME.txt for each
-// NAME.json that is named.
+// Command shares prints the shares and rates that tests have kept in NAME.json, each figure with its interval over windows,
+// and writes them to NAME.txt.
 package main
 
 import (

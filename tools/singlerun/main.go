@@ -1,6 +1,5 @@
-// Command singlerun says what comparisons of single runs would have shown: from the trials of a report of berth bench
-// disk, how far two runs of the host lie apart that were not neighbours, row by row. Published tables often rest on one
-// run of each side.
+// Command singlerun shows what a comparison of single runs would have found, as published tables often rest on one run of
+// each side. For each row of a report of berth bench disk it prints how far two runs of the host in different rounds differ.
 package main
 
 import (
@@ -50,7 +49,7 @@ func run(path string) error {
 	return nil
 }
 
-// differences returns, in rising order, how many percent the slower of two runs of the host lost, over all pairs.
+// differences returns, for all pairs of the host's runs, by how many percent the slower one is below the faster, in rising order.
 func differences(trials []bench.Trial, row string) []float64 {
 	var iops, apart []float64
 	for _, t := range trials {
@@ -67,7 +66,7 @@ func differences(trials []bench.Trial, row string) []float64 {
 	return apart
 }
 
-// part returns what percentage of the values is above the limit.
+// part returns the percentage of sorted values that are not below the limit.
 func part(sorted []float64, limit float64) float64 {
 	below, _ := slices.BinarySearch(sorted, limit)
 	return 100 * float64(len(sorted)-below) / float64(len(sorted))

@@ -11,7 +11,7 @@ import (
 // allowList holds the reasons for which a test may be skipped. A nil list allows every reason.
 type allowList struct{ reasons []*regexp.Regexp }
 
-// readAllowList reads regular expressions, one a line; empty lines and those that begin with # say nothing.
+// readAllowList reads one regular expression per line. It ignores empty lines and lines that begin with #.
 func readAllowList(path string) (*allowList, error) {
 	f, err := os.Open(path)
 	if err != nil {

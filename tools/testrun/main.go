@@ -1,11 +1,11 @@
-// Command testrun runs go test and closes with one line that cannot be misread: how many tests passed, failed and
-// were skipped, with each skip's reason above it.
+// Command testrun runs go test. Its last line says how many tests passed, failed and were skipped; above it are the
+// reasons of the skips.
 //
 //	go run ./tools/testrun [-skips FILE] [go test's flags and packages]
 //
-// A test counts once, at its leaf: a test with subtests is not counted beside them, unless it failed by itself. A
-// package that does not build, or ends outside of a test, counts as one failed. With -skips, a skip whose reason no
-// line (a regular expression) of FILE matches is a failure too: the machine could have run that test.
+// Only leaves count: a test with subtests is not counted in addition to them, unless it failed by itself. A package that
+// does not build, or that ends outside of a test, counts as one failure. With -skips, a skip is a failure too unless a
+// line of FILE, a regular expression, matches its reason.
 // Exit code: 0 when nothing failed, else 1.
 package main
 
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// run starts go test with args, reports on w, and says whether all is well.
+// run runs go test with args and reports on w. It returns false if a test failed or a skip is not allowed.
 func run(args []string, allowed *allowList, w io.Writer) (bool, error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr

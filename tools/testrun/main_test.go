@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// module is a small module in which everything happens that can happen to a test.
+// module is a small module with each outcome of a test: passes, fails, skips, panics, broken builds and early exits.
 const module = `
 -- go.mod --
 module m

@@ -22,14 +22,14 @@ type event struct {
 	FailedBuild string
 }
 
-// test is what became of one test.
+// test is the state of one test.
 type test struct {
 	pkg, name string
 	action    string // pass, fail, skip; "" while it runs
 	output    []string
 	seconds   float64
 	children  int
-	failedIn  int // of its subtests, at any depth
+	failedIn  int // number of failed subtests, at any depth
 }
 
 // tally counts the tests of a run.
@@ -38,15 +38,15 @@ type tally struct {
 	tests    map[[2]string]*test
 	order    []*test
 	packages map[string][]string // output outside of tests, until the package ends
-	builds   map[string][]string // compiler's output by build
-	broken   []string            // packages that failed, and no test of theirs did
+	builds   map[string][]string // the compiler's output, by build
+	broken   []string            // packages that failed without a failed test
 }
 
 func newTally(w io.Writer) *tally {
 	return &tally{w: w, tests: map[[2]string]*test{}, packages: map[string][]string{}, builds: map[string][]string{}}
 }
 
-// read takes in the events of a whole run, and prints failures and packages as they come.
+// read processes the events of a whole run. It prints failures and packages as they come.
 func (t *tally) read(r io.Reader) error {
 	lines := bufio.NewReader(r)
 	for {
@@ -80,7 +80,7 @@ func (t *tally) line(line []byte) {
 	}
 }
 
-// test takes in an event of a test.
+// test processes an event of a test.
 func (t *tally) test(e event) {
 	key := [2]string{e.Package, e.Test}
 	x := t.tests[key]
@@ -106,7 +106,7 @@ func (t *tally) test(e event) {
 	}
 }
 
-// parent returns the test whose subtest x is.
+// parent returns the test of which x is a subtest, or nil.
 func (t *tally) parent(x *test) *test {
 	i := strings.LastIndexByte(x.name, '/')
 	if i < 0 {
@@ -119,7 +119,7 @@ func (t *tally) parent(x *test) *test {
 	return t.parent(&test{pkg: x.pkg, name: x.name[:i]})
 }
 
-// failed prints a failed test and tells those above it.
+// failed prints a failed test and counts it in its parents.
 func (t *tally) failed(x *test) {
 	for p := t.parent(x); p != nil; p = t.parent(p) {
 		p.failedIn++
@@ -133,7 +133,7 @@ func (t *tally) failed(x *test) {
 	x.output = nil
 }
 
-// frame reports whether a line of output is the test runner's own.
+// frame reports whether go test itself wrote this line of output.
 func frame(line string) bool {
 	s := strings.TrimLeft(line, " ")
 	for _, p := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- FAIL", "--- SKIP"} {
@@ -144,7 +144,7 @@ func frame(line string) bool {
 	return false
 }
 
-// slow names a package's tests that took longest, where that is what a run waits for.
+// slow returns the names and seconds of a package's top-level tests that took 30 s or more.
 func (t *tally) slow(pkg string) string {
 	text := ""
 	for _, x := range t.order {
@@ -158,7 +158,7 @@ func (t *tally) slow(pkg string) string {
 	return text
 }
 
-// pkg takes in an event of a package as a whole.
+// pkg processes an event of a package.
 func (t *tally) pkg(e event) {
 	switch e.Action {
 	case "output":
@@ -183,7 +183,7 @@ func (t *tally) pkg(e event) {
 	}
 }
 
-// unfinished turns the tests of a package that ended under them into failed ones.
+// unfinished marks the tests that were still running when their package ended as failed.
 func (t *tally) unfinished(pkg string) {
 	for _, x := range t.order {
 		if x.pkg == pkg && x.action == "" {
@@ -204,14 +204,14 @@ func (t *tally) failedTests(pkg string) int {
 	return n
 }
 
-// skipped is a reason and the tests that gave it.
+// skipped is a reason with the tests that were skipped for it.
 type skipped struct {
 	reason string
 	tests  []string
 	banned bool
 }
 
-// report prints the skips by reason and the closing line. It says whether all is well.
+// report prints the skips by reason and the last line. It returns false if a test failed or a skip is not allowed.
 func (t *tally) report(allowed *allowList) bool {
 	var passed, failed int
 	failed = len(t.broken)
@@ -258,13 +258,13 @@ func (t *tally) skips(reasons map[string]*skipped) (banned int) {
 	return banned
 }
 
-// noReason is what a bare t.SkipNow or a t.Skip without words gives.
+// noReason stands for the reason of a t.SkipNow or of a t.Skip without text.
 const noReason = "no reason given"
 
-// place is what t.Skip and t.Log put before a text.
+// place matches the file and line that t.Skip and t.Log put before a text.
 var place = regexp.MustCompile(`^\s*[\w.-]+\.go:\d+: `)
 
-// reason finds the reason of a skip: the last text that the test wrote, with the lines that continue it.
+// reason returns the reason of a skip: the last text that the test logged, with its continuation lines.
 func reason(output []string) string {
 	var text []string
 	for _, line := range output {

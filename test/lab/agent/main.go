@@ -1,5 +1,5 @@
-// Command agent does in a guest of the lab what the harness asks for. It is built static, and put into the guest with
-// the initial RAM disk of each boot, so that a change of it needs no new image.
+// Command agent executes the harness's requests in a guest of the lab. It is static, and each boot's initial RAM disk brings it
+// into the guest, so a changed agent needs no new image.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	served.Wait()
 }
 
-// serve answers the requests of one port for ever.
+// serve answers the requests of one port until an error.
 func serve(name string) error {
 	f, err := open(name)
 	if err != nil {
@@ -51,7 +51,7 @@ func serve(name string) error {
 		}
 		body := io.LimitReader(in, r.Size)
 		result := port.do(r, body)
-		_, _ = io.Copy(io.Discard, body) // what was not read of it
+		_, _ = io.Copy(io.Discard, body) // the unread rest
 		end, err := json.Marshal(result)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func serve(name string) error {
 	}
 }
 
-// open waits for the port to appear: its driver may just be loading.
+// open opens the port. It waits up to 30 s for it to appear, because its driver may still be loading.
 func open(name string) (*os.File, error) {
 	for range 600 {
 		files, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
@@ -76,13 +76,13 @@ func open(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no virtio-serial port %s", name)
 }
 
-// port is one port; frames of several writers do not mix.
+// port is one port. Its lock keeps the frames of several writers apart.
 type port struct {
 	f  *os.File
 	mu sync.Mutex
 }
 
-// Read waits for the host where it has not connected: the driver then says end of file.
+// Read waits until the host has connected: until then the driver reports end of file.
 func (p *port) Read(b []byte) (int, error) {
 	for {
 		n, err := p.f.Read(b)
@@ -99,7 +99,7 @@ func (p *port) frame(kind byte, payload []byte) error {
 	return wire.WriteFrame(p.f, kind, payload)
 }
 
-// stream is one of a command's outputs.
+// stream is a command's standard output or standard error.
 type stream struct {
 	port *port
 	kind byte
@@ -137,7 +137,7 @@ func (p *port) do(r wire.Request, body io.Reader) wire.Result {
 	return result
 }
 
-// setClock corrects a clock that a snapshot put back.
+// setClock sets the clock if it is a second or more off, as after a snapshot was restored.
 func setClock(now time.Time) error {
 	if d := time.Since(now); d > -time.Second && d < time.Second {
 		return nil
@@ -146,7 +146,7 @@ func setClock(now time.Time) error {
 	return unix.Settimeofday(&tv)
 }
 
-// run runs a command in a session of its own. What it leaves running may keep its outputs, but no longer holds the port.
+// run runs a command in its own session. Processes that it leaves behind hold up the answer for at most a second (WaitDelay).
 func (p *port) run(r wire.Request, stdin io.Reader) (wire.Result, error) {
 	cmd := exec.Command(r.Args[0], r.Args[1:]...)
 	if r.Size > 0 {
@@ -178,7 +178,7 @@ func (p *port) run(r wire.Request, stdin io.Reader) (wire.Result, error) {
 	return result, err
 }
 
-// put writes a file, whole or not at all.
+// put writes a file atomically.
 func put(r wire.Request, body io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(r.Path), 0o755); err != nil {
 		return err

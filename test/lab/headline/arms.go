@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Arm is one way to let nodes and the service share the machine. The nodes' processes are the same in all arms.
+// Arm is one way in which nodes and the service share the machine. The nodes run the same processes in all arms.
 type Arm struct {
 	Name  string
 	Says  string   // for the report, at most 44 characters
 	Half  bool     // the service is idle half of the time
 	Nodes string   // kind of the two nodes: plain, batch, cpu, disk; "": none work
-	Group string   // their group, below /sys/fs/cgroup
-	By    string   // arguments of berth protect; "": nobody calls it
-	Lines []string // shell that an admin types instead; $cg is the group, $dev the disk's number, $q its queue
-	With  string   // words before each command of the nodes
-	Full  bool     // the nodes take all that the disk has: for the test of carry-over
+	Group string   // their cgroup, below /sys/fs/cgroup
+	By    string   // arguments of berth protect; "": it is not called
+	Lines []string // shell lines that an admin types instead; $cg is the cgroup, $dev the disk's number, $q its queue folder
+	With  string   // prefix of each command of the nodes
+	Full  bool     // the nodes use the disk fully; used by the test of carry-over
 }
 
-// The arms that others name. Those whose name begins with "half/" have a service that is idle half of the time.
+// Arms that other code names. In those that begin with "half/" the service is idle half of the time.
 const (
 	Alone       = "alone"
 	Unprotected = "unprotected"
@@ -37,7 +37,7 @@ const (
 	HalfIOMaxCPU  = "half/io.max+cpu"
 )
 
-// Shell that more than one arm has.
+// Shell text that several arms share.
 const (
 	capDisk    = `echo "$dev rbps=$rbps wbps=$wbps" >$cg/io.max`
 	leastCPU   = `echo 1 >$cg/cpu.weight`
@@ -47,7 +47,7 @@ const (
 	batchGroup = "berth.batch"
 )
 
-// arms returns all arms, in the order of the report. model is what io.cost is told.
+// arms returns all arms, in the order of the report. model is the argument of berth protect --model.
 func arms(model string) []Arm {
 	iocost := withDisk + "iocost --model '" + model + "'"
 	strict := withDisk + "bfq-strict"
@@ -73,7 +73,7 @@ func arms(model string) []Arm {
 	}
 }
 
-// Names are those of all arms, in the order of the report.
+// Names returns the names of all arms, in the order of the report.
 func Names() []string {
 	var all []string
 	for _, a := range arms("") {
@@ -82,7 +82,7 @@ func Names() []string {
 	return all
 }
 
-// choose returns the arms of these names, in the order of the report; all of them for no name.
+// choose returns the arms with these names, in the order of the report; all arms if names is empty.
 func choose(names []string, model string) ([]Arm, error) {
 	all := arms(model)
 	for _, n := range names {
@@ -96,5 +96,5 @@ func choose(names []string, model string) ([]Arm, error) {
 	return slices.DeleteFunc(all, func(a Arm) bool { return !slices.Contains(names, a.Name) }), nil
 }
 
-// model is what io.cost is told that the disk does, in percent of what it does.
+// model returns io.cost's model of the disk, at pct percent of the disk's real speed.
 func model(pct int) string { return fmt.Sprintf(diskModel, diskBytes/100*pct, diskRequests*pct/100) }

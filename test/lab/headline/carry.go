@@ -6,30 +6,29 @@ import (
 	"slices"
 )
 
-// Carried says whether what ran just before a trial shows in it.
+// Carried says whether a trial's result depends on the arm that ran just before it.
 type Carried struct {
 	What   string  `json:"what"` // p50, p99
 	After  int     `json:"after_full"`
 	Others int     `json:"after_others"`
-	Ratio  float64 `json:"ratio"` // after arms whose nodes take all of the disk, to after others
-	P      float64 `json:"p"`     // of no difference
+	Ratio  float64 `json:"ratio"` // mean after full arms, divided by mean after others
+	P      float64 `json:"p"`     // p-value under no carry-over
 }
 
-// shuffles is how many random orders the test of carry-over tries.
+// shuffles is the number of random permutations in the test of carry-over.
 const shuffles = 2_000
 
-// carry compares the trials that came after an arm whose nodes take all that the disk has with those that came after
-// another. The order of a round is random, so where nothing is carried over, what ran before a trial has nothing to do with how
-// far the trial is from its arm's mean. The p-value is the part of random exchanges, among the trials of each arm, of what ran before
-// that make at least as large a difference.
+// carry compares the trials that ran after a full arm, whose nodes use the disk fully, with those that ran after another arm. It
+// is a permutation test: the order of a round is random, so without carry-over a trial's distance from its arm's mean does not
+// depend on what ran before. The p-value is the share of permutations within each arm with at least as large a difference.
 func (r *Report) carry() {
 	full := map[string]bool{}
 	for _, a := range arms("") {
 		full[a.Name] = a.Full
 	}
 	for _, what := range []string{p50, p99} {
-		var off [][]float64 // by arm: how far each trial is from the arm's mean, ln
-		var after [][]bool  // whether it came after a full arm
+		var off [][]float64 // by arm: each trial's distance from the arm's mean, in ln
+		var after [][]bool  // by arm: whether the trial ran after a full arm
 		c := Carried{What: what}
 		for _, name := range r.Plan.Arms {
 			logs, trials := r.logs(name, what), r.of(name)
@@ -39,7 +38,7 @@ func (r *Report) carry() {
 			var one []float64
 			var was []bool
 			for i, v := range logs {
-				if trials[i].Before == "" { // nothing did
+				if trials[i].Before == "" { // no arm ran before it
 					continue
 				}
 				one, was = append(one, v-meanOf(logs)), append(was, full[trials[i].Before])
@@ -72,7 +71,7 @@ func (r *Report) carry() {
 	}
 }
 
-// apart is the mean of those after a full arm less the mean of the others.
+// apart returns the mean after full arms minus the mean after others.
 func apart(off [][]float64, after [][]bool) float64 {
 	var yes, no []float64
 	for i := range off {

@@ -6,9 +6,9 @@ import (
 	"berth/internal/bench"
 )
 
-// The margins, in percent: fixed before anything was measured.
+// The margins in percent, fixed before the measurement.
 const (
-	latencyMargin = 25 // "equivalent" is at most so much longer, and the same the other way round
+	latencyMargin = 25 // "equivalent": neither is more than this percentage longer than the other
 	workMargin    = 10
 )
 
@@ -20,12 +20,12 @@ const (
 	Undecided  = "undecided"
 )
 
-// What is compared.
+// Compared quantities besides p50 and p99.
 const (
 	p50  = "p50"
 	p99  = "p99"
 	work = "work"      // bytes that the nodes move
-	left = "idle work" // the same, while the service is idle
+	left = "idle work" // bytes that the nodes move while the service is idle
 )
 
 // question is one comparison.
@@ -34,8 +34,8 @@ type question struct {
 	main       bool
 }
 
-// questions are all that are asked, fixed before anything was measured. The verdicts of the main ones hold together: each has
-// a part of the 5 %. All others are judged by themselves.
+// questions returns all questions, fixed before the measurement. The main ones share an error level of 5 % (Bonferroni). Each of
+// the others has its own 5 %.
 func questions() (all []question) {
 	isMain := map[question]bool{
 		{Protected, Alone, p99, false}:                    true, // is it as if there were no nodes?
@@ -74,7 +74,7 @@ func questions() (all []question) {
 	return all
 }
 
-// Ratio is how much of something arm A has for each of arm B: the Hodges–Lehmann estimate of the ratios of rounds.
+// Ratio is arm A's quantity divided by arm B's: the Hodges–Lehmann estimate over the ratios of the rounds.
 type Ratio struct {
 	A       string      `json:"a"`
 	B       string      `json:"b"`
@@ -86,7 +86,7 @@ type Ratio struct {
 	Verdict string      `json:"verdict"`
 }
 
-// mains is how many questions are main ones.
+// mains is the number of main questions.
 const mains = 4
 
 func (r *Report) compare() {
@@ -118,7 +118,7 @@ func (r *Report) compare() {
 	}
 }
 
-// logs returns the logarithms of what an arm had, by round; nil for an arm that was not measured or had none of it.
+// logs returns the logarithms of an arm's quantity, by round; nil if the arm was not measured or a value is 0.
 func (r *Report) logs(arm, what string) (all []float64) {
 	for _, t := range r.of(arm) {
 		v := map[string]float64{p50: t.P50, p99: t.P99, work: t.Work.disk()}[what]
@@ -133,7 +133,7 @@ func (r *Report) logs(arm, what string) (all []float64) {
 	return all
 }
 
-// ratio judges differences of logarithms; nil without any.
+// ratio judges differences of logarithms. It returns nil if there are none.
 func ratio(d []float64, q question) *Ratio {
 	if len(d) == 0 {
 		return nil
@@ -162,7 +162,7 @@ func ratio(d []float64, q question) *Ratio {
 	return got
 }
 
-// Removed is what protection does to the p99 in one arm.
+// Removed says how much of the p99's increase protection removes in one arm.
 type Removed struct {
 	Arm string `json:"arm"`
 	*bench.Protected
@@ -182,7 +182,7 @@ func (r *Report) removed(arm string) *Removed {
 	return nil
 }
 
-// located locates what is waited, as a factor: a stall in one round makes a wait many times as long.
+// located estimates the location of waits on a log scale, because a stall in one round makes a wait many times as long.
 func located(rounds []float64) (float64, *[2]float64) {
 	var logs []float64
 	for _, v := range rounds {

@@ -1,8 +1,8 @@
-// Package headline measures what Berth is for: XRootD serves files from a slow disk as a service of the host, and batch
-// nodes take the CPU and the same disk beside it. How long do the server's clients wait, alone, with nodes that nobody
-// held back, with the service protected and the nodes of class batch, and with what an admin does in two lines of shell?
+// Package headline measures Berth's main use: XRootD serves files from a slow disk as a service of the host, while batch nodes
+// use the CPU and the same disk. It compares how long the server's clients wait without nodes, with unrestricted nodes, with
+// the service protected and nodes of class batch, and with two lines of shell instead.
 //
-// docs/isolation.md tells what the scene is made of and why; `make headline` writes docs/evidence/headline.*.
+// docs/isolation.md describes the scene and the reasons for it; `make headline` writes docs/evidence/headline.*.
 package headline
 
 import (
@@ -18,30 +18,30 @@ import (
 	"berth/test/lab"
 )
 
-// Options say how long to measure. The zero value of a field means its default. What is tagged is the plan of a run: it
-// is fixed before the first trial and kept in the report.
+// Options say how long to measure. The zero value of a field means its default. Fields with a JSON name are the plan of a run,
+// which is fixed before the first trial and kept in the report.
 type Options struct {
 	Rounds   int                   `json:"rounds"`    // of one trial of each arm; default 9
 	Arms     []string              `json:"arms"`      // default: all
-	Reads    int                   `json:"reads"`     // that the client asks for in a trial; default 1,000
-	Seconds  int                   `json:"seconds"`   // in which it does; default 20
-	ModelPct int                   `json:"model_pct"` // what io.cost is told that the disk does, in percent of what it does; default 100
-	Probe    int                   `json:"probes"`    // trials that say what protect lets nodes do, before the rounds; default 3
+	Reads    int                   `json:"reads"`     // reads of the client in a trial; default 1,000
+	Seconds  int                   `json:"seconds"`   // length of a trial; default 20
+	ModelPct int                   `json:"model_pct"` // speed of the disk in io.cost's model, in percent of the real one; default 100
+	Probe    int                   `json:"probes"`    // trials before the rounds that measure what the nodes do under protect; default 3
 	Seed     uint64                `json:"seed"`      // of the order of trials and the client's requests; default: a random one
 	Progress func(text string)     `json:"-"`
 	Keep     func(r *Report) error `json:"-"` // is given the report after each trial
 }
 
-// The slow disk: what QEMU lets through.
+// The slow disk: QEMU's throttle.
 const (
 	diskBytes, diskRequests = 40_000_000, 400
 	diskSize                = 3 << 30
-	settle                  = 2 * time.Second // from when all nodes work until the client asks
+	settle                  = 2 * time.Second // time between the start of the nodes' work and the client's first read
 )
 
 const service = "xrootd@headline.service"
 
-// Scene is a machine of the lab with the service and the nodes in it.
+// Scene is a machine of the lab that runs the service and the nodes.
 type Scene struct {
 	lab  *lab.Lab
 	vm   *lab.VM
@@ -49,8 +49,8 @@ type Scene struct {
 	arms []Arm
 }
 
-// Run boots a machine, measures what is missing in the report, and returns it completed; nil begins a new one. Beside an
-// error it returns what was measured.
+// Run boots a machine, measures what the earlier report lacks, and returns the complete report. A nil report begins a new one.
+// Run returns what was measured even with an error.
 func Run(ctx context.Context, o Options, earlier *Report) (*Report, error) {
 	if earlier != nil {
 		progress, keep := o.Progress, o.Keep
@@ -104,7 +104,7 @@ func (o *Options) complete() error {
 	return err
 }
 
-// Boot makes the scene.
+// Boot boots the machine and sets up the scene.
 func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -113,8 +113,8 @@ func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// One CPU: emulating it takes one of this machine's, and the emulated disk another. It never sleeps: without nodes that
-	// burn it, it would, and the arm alone would pay for waking it at each request, which is slow in an emulated machine.
+	// One CPU: emulating it takes one of this machine's CPUs, and the emulated disk another. idle=poll keeps it awake: waking is slow
+	// in an emulated machine, and only the arm alone, in which no node keeps the CPU busy, would pay for it.
 	machine := lab.Machine{CPUs: 1, Memory: 1024, Disks: []lab.Disk{{Size: diskSize}}, Kernel: "idle=poll"}
 	l, err := lab.Boot(ctx, lab.Options{Machines: []lab.Machine{machine}})
 	if err != nil {
@@ -161,8 +161,8 @@ func (s *Scene) sh(ctx context.Context, script string) (string, error) {
 	return r.Out, err
 }
 
-// Measure measures the rounds that the earlier report lacks; nil: all of them. In each, the arms come in random order,
-// which depends on the seed and the round alone.
+// Measure measures the rounds that the earlier report lacks, all of them if it is nil. The arms of a round are in random order,
+// which depends only on the seed and the round.
 func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 	rep := &Report{
 		Format: Format, Started: time.Now().UTC(), Plan: s.o, DiskBytes: diskBytes, DiskRequests: diskRequests,
@@ -183,7 +183,7 @@ func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 		rep.last, done = a.Name, done+1
 		return t, err
 	}
-	// The first trial after a boot finds nothing in memory yet, programs and the file's map included: it does not count.
+	// The first trial after a boot does not count: programs and file metadata are not in memory yet.
 	probe := arms(model(s.o.ModelPct))[slices.Index(Names(), Protected)]
 	if _, err := one("warm-up", probe, s.o.Seed, 0); err != nil {
 		return rep.finish(errors.Join(err, ctx.Err()))
@@ -212,7 +212,7 @@ func (s *Scene) Measure(ctx context.Context, earlier *Report) (*Report, error) {
 	return rep.finish(nil)
 }
 
-// capped: an arm has a rate, which the probes must find.
+// capped reports whether an arm uses io.max, whose rates the probes must measure.
 func (s *Scene) capped() bool {
 	return slices.ContainsFunc(s.arms, func(a Arm) bool { return slices.Contains(a.Lines, capDisk) })
 }

@@ -12,7 +12,7 @@ import (
 // Format names the JSON document and its version; docs/bench-json.md describes it.
 const Format = "berth-headline/2"
 
-// Report is what a run found out. What is computed follows from the trials alone: Read computes it anew.
+// Report is the result of a run. All computed fields follow from the trials; Read computes them again.
 type Report struct {
 	Format       string    `json:"format"`
 	Partial      bool      `json:"partial"`
@@ -20,7 +20,7 @@ type Report struct {
 	Ended        time.Time `json:"ended"`
 	Sessions     int       `json:"sessions"` // how often the machine was booted
 	Plan         Options   `json:"plan"`
-	DiskBytes    int64     `json:"disk_bytes_per_second"` // what the emulated disk lets through
+	DiskBytes    int64     `json:"disk_bytes_per_second"` // the emulated disk's throttle
 	DiskRequests int64     `json:"disk_requests_per_second"`
 	LatencyPct   float64   `json:"latency_margin_pct"` // for the verdicts
 	WorkPct      float64   `json:"work_margin_pct"`
@@ -48,8 +48,8 @@ type Result struct {
 	Idle  *Work       `json:"nodes_while_idle,omitempty"` // means
 }
 
-// begin readies a report for (more) trials in a machine that has just been booted. The trials of a round that an
-// interruption cut are left out: the round is measured again, in the same order.
+// begin prepares a report for more trials in a machine that has just booted. It drops the trials of an interrupted round, which
+// is measured again in the same order.
 func (r *Report) begin() {
 	r.Sessions++
 	done := r.rounds()
@@ -57,7 +57,7 @@ func (r *Report) begin() {
 	r.Partial, r.last = true, ""
 }
 
-// rounds is how many are whole, from the first on.
+// rounds returns the number of complete rounds, counted from the first.
 func (r *Report) rounds() int {
 	by := map[int]int{}
 	for _, t := range r.Trials {
@@ -70,7 +70,7 @@ func (r *Report) rounds() int {
 	return n
 }
 
-// same refuses a trial in which the kernel had not what it had in the arm's others.
+// same returns an error if the kernel's settings in a trial differ from those in the arm's other trials.
 func (r *Report) same(t Trial) error {
 	for _, o := range slices.Concat(r.Probes, r.Trials) {
 		if o.Arm == t.Arm && o.State != t.State {
@@ -80,7 +80,7 @@ func (r *Report) same(t Trial) error {
 	return nil
 }
 
-// cap fixes the rates of io.max.
+// cap sets the rates of io.max to the means of the probes.
 func (r *Report) cap() { r.Cap = mean(r.Probes, func(t Trial) Work { return t.Work }) }
 
 func mean(trials []Trial, of func(Trial) Work) (w Work) {
@@ -92,7 +92,7 @@ func mean(trials []Trial, of func(Trial) Work) (w Work) {
 	return w
 }
 
-// of returns the trials of an arm in whole rounds, in their order.
+// of returns the trials of an arm in complete rounds, in order.
 func (r *Report) of(arm string) (all []Trial) {
 	whole := r.rounds()
 	for _, t := range r.Trials {
@@ -104,7 +104,7 @@ func (r *Report) of(arm string) (all []Trial) {
 	return all
 }
 
-// finish computes what follows from the trials.
+// finish computes the report's other fields from the trials.
 func (r *Report) finish(cause error) (*Report, error) {
 	if len(r.Trials)+len(r.Probes) == 0 {
 		return nil, cause
@@ -139,7 +139,7 @@ func (r *Report) compute() {
 	r.carry()
 }
 
-// JSON writes the report, compressed: most of it are latencies.
+// JSON writes the report, compressed because it has many latencies.
 func (r *Report) JSON(w io.Writer) error {
 	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *Report) JSON(w io.Writer) error {
 	return z.Close()
 }
 
-// Read reads what JSON wrote, and computes from its trials what follows from them.
+// Read reads a report that JSON wrote, and computes all that follows from its trials again.
 func Read(from io.Reader) (*Report, error) {
 	z, err := gzip.NewReader(from)
 	if err != nil {

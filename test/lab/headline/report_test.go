@@ -15,7 +15,7 @@ import (
 	"berth/tools/marks"
 )
 
-// made is a report of simulated trials: wait says what a trial's p50 and p99 are about, in milliseconds.
+// made returns a report of simulated trials. wait gives a trial's approximate p50 and p99 in milliseconds.
 func made(seed uint64, rounds int, names []string, wait func(arm, before string) float64) *Report {
 	r := &Report{Format: Format, Plan: Options{Rounds: rounds, Arms: names, Reads: 20, Seconds: 2, Seed: seed}, DiskBytes: diskBytes, DiskRequests: diskRequests}
 	r.begin()
@@ -42,8 +42,7 @@ func made(seed uint64, rounds int, names []string, wait func(arm, before string)
 
 func steady(string, string) float64 { return 10 }
 
-// TestEqualArms: where all arms are the same, few of the comparisons are called different, and nothing is removed by
-// anything.
+// TestEqualArms checks that with equal arms few comparisons are called different, and protection removes nothing.
 func TestEqualArms(t *testing.T) {
 	called, all, removed := 0, 0, 0
 	for seed := range uint64(40) {
@@ -70,7 +69,7 @@ func TestEqualArms(t *testing.T) {
 	}
 }
 
-// TestUnequalArms: a factor of 20 is found, in the right direction, and removed.
+// TestUnequalArms checks that a factor of 20 is found, in the right direction, and that its removal is reported.
 func TestUnequalArms(t *testing.T) {
 	r := made(3, 9, Names(), func(arm, _ string) float64 {
 		if arm == Unprotected || arm == CPUOnly {
@@ -99,7 +98,7 @@ func TestUnequalArms(t *testing.T) {
 	}
 }
 
-// TestCarryOver: what a full arm leaves behind is seen, and seldom where there is none.
+// TestCarryOver checks that carry-over from full arms is detected, and seldom reported where there is none.
 func TestCarryOver(t *testing.T) {
 	full := map[string]bool{}
 	for _, a := range arms("") {
@@ -123,12 +122,12 @@ func TestCarryOver(t *testing.T) {
 	if seen < 19 {
 		t.Errorf("half as long again after a full arm: seen in %d of 20 runs", seen)
 	}
-	if false5 > 4 { // 1 is expected; more than 4 come in 3 of 1,000 such tests
+	if false5 > 4 { // 1 is expected; 3 in 1,000 such tests have more than 4
 		t.Errorf("no carry-over: called in %d of 20 runs", false5)
 	}
 }
 
-// TestResume: what an interruption cut in the middle of a round is measured again as a whole, the rest is kept.
+// TestResume checks that an interrupted round is measured again as a whole and that the others are kept.
 func TestResume(t *testing.T) {
 	r := made(5, 9, Names(), steady)
 	r.Trials = r.Trials[:4*len(Names())+5]
@@ -145,7 +144,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestReadComputes: all that is computed follows from the trials in the file.
+// TestReadComputes checks that all computed fields follow from the trials in the file.
 func TestReadComputes(t *testing.T) {
 	r := made(6, 9, Names(), steady)
 	var kept bytes.Buffer
@@ -163,7 +162,7 @@ func TestReadComputes(t *testing.T) {
 	}
 }
 
-// TestStates: a trial in which the kernel had something else than in the arm's others is refused.
+// TestStates checks that a trial is refused if the kernel's settings differ from those in the arm's other trials.
 func TestStates(t *testing.T) {
 	r := made(7, 2, Names(), steady)
 	if err := r.same(Trial{Arm: Alone, State: Alone}); err != nil {
@@ -174,7 +173,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestText: no line is longer than a terminal's, also with large numbers; each arm and each main question is there.
+// TestText checks that no line exceeds 80 columns, also with large numbers, and that each arm and main question is there.
 func TestText(t *testing.T) {
 	for _, names := range [][]string{Names(), {Unprotected, Protected}} {
 		r := made(8, 9, names, func(arm, _ string) float64 {
@@ -203,7 +202,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestQuestions: the main ones are as many as the level of their intervals reckons with, and each compares arms that exist.
+// TestQuestions checks the number of main questions, on which their interval level depends, and that all arms in them exist.
 func TestQuestions(t *testing.T) {
 	n := 0
 	for _, q := range questions() {
@@ -219,8 +218,8 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestReadme: where the data of a whole run are kept, README's table and the text beside them are what they give; where they are
-// not, README says that its table is of an earlier form.
+// TestReadme checks that README's table and the .txt file equal those made from the kept data or, if no data of a complete run
+// are kept, that README says so.
 func TestReadme(t *testing.T) {
 	const kept = "../../../docs/evidence/headline"
 	readme, err := os.ReadFile("../../../README.md")

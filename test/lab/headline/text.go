@@ -30,7 +30,7 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-// Short is what README shows: the arms and the main questions.
+// Short returns the text for README: the arms and the main questions.
 func (r *Report) Short() string {
 	var b strings.Builder
 	r.table(&b)
@@ -39,7 +39,7 @@ func (r *Report) Short() string {
 	return b.String()
 }
 
-// table writes what the arms are and what was measured in each.
+// table writes each arm's description and results.
 func (r *Report) table(b *strings.Builder) {
 	known := map[string]Arm{}
 	for _, a := range arms("") {
@@ -76,13 +76,13 @@ func (r *Report) table(b *strings.Builder) {
 	}
 }
 
-// mains writes the main questions, where they were asked.
+// mains writes the main questions that were measured.
 func (r *Report) mains(b *strings.Builder) {
 	r.ratios(b, fmt.Sprintf("The main questions; their verdicts hold together (intervals of %.4g %%)", 100-5./mains),
 		func(c Ratio) bool { return c.Main }, func(c Ratio) string { return ", " + c.What })
 }
 
-// adds says what protect does that two lines of shell do not, whatever it is.
+// adds writes what protect adds over two lines of shell, whatever the result.
 func (r *Report) adds(b *strings.Builder) {
 	title := "What protect adds over two lines of shell (io.max at its rate, cpu.weight=1)"
 	for _, line := range []struct{ a, b, what, says string }{
@@ -119,7 +119,7 @@ func (r *Report) compared(b *strings.Builder) {
 	r.ratios(b, "the same, while the service is idle", func(c Ratio) bool { return !c.Main && c.What == left }, none)
 }
 
-// ratios writes those of one kind below a title.
+// ratios writes the ratios of one kind below a title.
 func (r *Report) ratios(b *strings.Builder, title string, kind func(Ratio) bool, more func(Ratio) string) {
 	for _, c := range r.Compared {
 		if !kind(c) {
@@ -158,7 +158,7 @@ func (r *Report) others(b *strings.Builder) {
 	}
 }
 
-// text is a ratio with its interval and verdict.
+// text formats a ratio with its interval and verdict.
 func (c *Ratio) text() string {
 	if c.CI == nil {
 		return fmt.Sprintf("%s (too few rounds)", times(c.Ratio))

@@ -13,14 +13,14 @@ import (
 
 // Trial is one trial of one arm.
 type Trial struct {
-	Session int       `json:"session"` // from 1; one more whenever the machine was booted anew
+	Session int       `json:"session"` // from 1; each boot of the machine begins a new one
 	Round   int       `json:"round"`   // from 1; 0: before the rounds
 	Arm     string    `json:"arm"`
 	Before  string    `json:"before"` // the arm that ran just before, which is protect after a boot: see Measure
 	Start   time.Time `json:"start"`
 	Load    float64   `json:"load"`    // of the host of the machine, mean of a minute, at the start
-	State   string    `json:"state"`   // what the kernel of the machine had
-	Settled float64   `json:"settled"` // seconds until nothing was left to be written afterwards
+	State   string    `json:"state"`   // settings of the machine's kernel
+	Settled float64   `json:"settled"` // seconds after the trial until all dirty data were written
 	P50     float64   `json:"p50_ms"`
 	P99     float64   `json:"p99_ms"`
 	Work    Work      `json:"nodes"`
@@ -28,17 +28,17 @@ type Trial struct {
 	LatUS   []int64   `json:"lat_us"`                     // of each read, in the order in which they were due
 }
 
-// Work is what the batch nodes got done a second, by the kernel's counters.
+// Work is what the batch nodes did per second, by the kernel's counters.
 type Work struct {
 	CPU     float64 `json:"cpu_seconds_per_second"`
 	Read    float64 `json:"read_bytes_per_second"`
 	Written float64 `json:"written_bytes_per_second"`
 }
 
-// disk is how much they moved a second.
+// disk returns bytes per second, read and written.
 func (w Work) disk() float64 { return w.Read + w.Written }
 
-// counters are the kernel's of the nodes' groups, all together.
+// counters are the sums of the kernel's counters over the nodes' cgroups.
 type counters struct {
 	At            float64 // seconds
 	CPU           float64 // microseconds
@@ -53,7 +53,7 @@ func (c counters) rate() Work {
 	return Work{CPU: c.CPU / 1e6 / c.At, Read: c.Read / c.At, Written: c.Written / c.At}
 }
 
-// measured is what trial.sh prints.
+// measured is the output of trial.sh.
 type measured struct {
 	State   string
 	Settled float64
@@ -107,7 +107,7 @@ func (s *Scene) trial(ctx context.Context, a Arm, seed uint64, rep *Report) (t T
 	return t, rep.same(t)
 }
 
-// variables is what trial.sh takes.
+// variables returns the shell variables that trial.sh expects.
 func (s *Scene) variables(a Arm, seed uint64, rep *Report) string {
 	seconds, reads, phases := s.o.Seconds, s.o.Reads, "on"
 	if a.Half {
@@ -124,7 +124,7 @@ func (s *Scene) variables(a Arm, seed uint64, rep *Report) string {
 	return b.String()
 }
 
-// load is the host's load average of a minute; 0 where it is not known.
+// load returns the host's one-minute load average, 0 if it is unknown.
 func load() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package wire is what the lab's harness and the agent in a guest say to each other over a virtio-serial port.
+// Package wire is the protocol between the lab's harness and the agent in a guest, over a virtio-serial port.
 //
 // A port carries one request at a time: a Request as a line of JSON, then Size bytes; the answer is a series of frames
-// that ends with one of kind End. A port has no beginning that both sides see: the guest's machine may be put back to a
-// snapshot under it. So the agent skips empty lines, and both sides are silent between requests.
+// that ends with one of kind End. The two sides have no common start of the stream, because the guest may be reset to a
+// snapshot at any time. So the agent skips empty lines, and both sides are silent between requests.
 package wire
 
 import (
@@ -11,13 +11,13 @@ import (
 	"io"
 )
 
-// Ports is how many ports a machine has: as many requests run at a time. Their names are Port(0), Port(1) ….
+// Ports is the number of ports of a machine, and so of concurrent requests. Their names are Port(0), Port(1) ….
 const Ports = 4
 
-// Port is the name of a port.
+// Port returns the name of a port.
 func Port(i int) string { return fmt.Sprintf("lab.%d", i) }
 
-// What a request asks for.
+// Kinds of requests.
 const (
 	Ping = "ping" // set the clock to Now; the answer has the boot id
 	Run  = "run"  // run Args with Size bytes as its standard input
@@ -50,7 +50,7 @@ type Result struct {
 	Boot    string `json:"boot,omitempty"`    // the kernel's boot id
 }
 
-// mostFrame bounds what a reader believes.
+// mostFrame is the largest frame that ReadFrame accepts, in bytes.
 const mostFrame = 1 << 20
 
 // WriteFrame writes one frame, in one call of Write.

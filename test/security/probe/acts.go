@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signal sends a process nothing, and asks to trace it: both say whether it can be reached.
+// signal sends signal 0 to a process and tries to trace it. Both show whether the process can be reached.
 func signal(arg string) (string, error) {
 	pid, err := strconv.Atoi(arg)
 	if err != nil {
@@ -24,7 +24,7 @@ func signal(arg string) (string, error) {
 	return "", unix.PtraceSeize(pid)
 }
 
-// connect connects to a Unix socket; a leading @ is an abstract one.
+// connect connects to a Unix socket. A leading @ means an abstract one.
 func connect(path string) (string, error) {
 	for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET} {
 		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
@@ -66,7 +66,7 @@ func empower(path string) (string, error) {
 	return "", unix.Setxattr(path, "security.capability", caps, 0)
 }
 
-// hog takes memory until it is killed, at most what it is told.
+// hog allocates up to mib MiB of memory, unless it is killed before.
 func hog(mib string) string {
 	n, err := strconv.Atoi(mib)
 	if err != nil {
@@ -84,8 +84,7 @@ func hog(mib string) string {
 	return fmt.Sprintf("%d MiB held", len(held))
 }
 
-// bomb starts copies of itself, each of which does too, until the kernel refuses, and tells how often it succeeded. It
-// ends by itself.
+// bomb starts copies of itself, which do the same, until the kernel refuses. It returns how often it succeeded. It ends by itself.
 func bomb() map[string]int {
 	end := time.Now().Add(4 * time.Second)
 	started, refused := 0, 0

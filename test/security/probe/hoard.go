@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hoarded tells what became of an attempt to hold memory of the kernel's, or places in one of its tables.
+// hoarded is the result of an attempt to hold kernel memory or entries of a kernel table.
 type hoarded struct {
 	Held    int64  `json:"held"`    // bytes: of sockets as the kernel counts them, else as they were written
-	Made    int    `json:"made"`    // sockets, files or what else holds them
-	Charged int64  `json:"charged"` // by how much the memory that is counted for the node grew meanwhile
+	Made    int    `json:"made"`    // number of sockets, files or other objects
+	Charged int64  `json:"charged"` // growth of the memory that is counted for the node
 	Stopped string `json:"stopped"` // what ended it: "ok", or the kernel's error
 }
 
-// hold is one thing that can be held again and again; it returns the bytes that it holds.
+// hold makes one more object that holds kernel memory, and returns its bytes.
 type hold func() (int64, error)
 
-// hoarders make what can be held.
+// hoarders returns a new hold function for each kind of object.
 var hoarders = map[string]func() hold{
 	"tcp":      tcpPairs,
 	"udp":      func() hold { return udpSocket },
@@ -43,7 +43,7 @@ var hoarders = map[string]func() hold{
 	"aio":      func() hold { return aio },
 }
 
-// hoard holds until it has as many bytes or things as it is told, or the kernel refuses.
+// hoard holds objects until it has limit bytes or most objects, or the kernel refuses.
 func hoard(kind, limit, most string) any {
 	bytes, err := strconv.ParseInt(limit, 10, 64)
 	number, err2 := strconv.Atoi(most)
@@ -69,7 +69,7 @@ func hoard(kind, limit, most string) any {
 	return h
 }
 
-// charged is the memory that the node's group counts.
+// charged returns the memory usage of the node's cgroup.
 func charged() int64 {
 	for _, f := range []string{"memory/memory.usage_in_bytes", "memory.current"} {
 		if text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", f)); err == nil {
@@ -82,7 +82,7 @@ func charged() int64 {
 
 var block = make([]byte, 32<<10)
 
-// queued is what waits in a socket, received and not yet sent, as the kernel counts it (SO_MEMINFO).
+// queued returns the bytes queued in sockets, received and not yet sent, as the kernel counts them (SO_MEMINFO).
 func queued(fds ...int) (all int64) {
 	for _, fd := range fds {
 		var info [16]uint32
@@ -96,7 +96,7 @@ func queued(fds ...int) (all int64) {
 	return all
 }
 
-// large asks for the largest buffers that there are.
+// large requests the largest possible socket buffers.
 func large(fds ...int) {
 	for _, fd := range fds {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<20)
@@ -104,7 +104,7 @@ func large(fds ...int) {
 	}
 }
 
-// fill sends until the queue of fd grows no more.
+// fill sends until the queue of fd stops growing.
 func fill(fd int, send func() error) error {
 	for before := int64(-1); queued(fd) > before; {
 		before = queued(fd)
@@ -123,7 +123,7 @@ func fill(fd int, send func() error) error {
 	return nil
 }
 
-// tcpPairs are connections over the loopback that nobody reads.
+// tcpPairs makes connections over the loopback that nobody reads.
 func tcpPairs() hold {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err == nil {
@@ -194,7 +194,7 @@ func unixPair() (int64, error) {
 	return queued(p[0], p[1]), nil
 }
 
-// userSocket is a netlink socket that another process of the node has filled.
+// userSocket makes a netlink socket that another process of the node fills.
 func userSocket() (int64, error) {
 	to, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK, unix.NETLINK_USERSOCK)
 	if err != nil {
@@ -211,7 +211,7 @@ func userSocket() (int64, error) {
 	return queued(to), err
 }
 
-// unreadAnswers is a netlink socket that asks the kernel what it does not know, and reads no answer.
+// unreadAnswers makes a netlink socket that sends unknown requests to the kernel and reads no answers.
 func unreadAnswers() (int64, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -254,7 +254,7 @@ func memfd() (int64, error) {
 	return int64(n), err
 }
 
-// files makes files of a size; one of none counts as the kernel's 1,000 bytes for it.
+// files makes files of the given size. An empty file counts as 1,000 bytes, about what the kernel needs for it.
 func files(dir string, size int) func() (int64, error) {
 	made, text := 0, make([]byte, size)
 	return func() (int64, error) {

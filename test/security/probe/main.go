@@ -1,5 +1,5 @@
-// Command probe tries, inside a node, what a node must not do, and writes what became of each attempt as JSON: "ok" or
-// the name of the kernel's error. It is one static program, so that it runs in an empty image too.
+// Command probe tries inside a node what a node must not do. It writes the result of each attempt as JSON: "ok" or the name of
+// the kernel's error. It is one static program, so it also runs in an empty image.
 package main
 
 import (
@@ -59,12 +59,12 @@ func main() {
 	if err := json.NewEncoder(os.Stdout).Encode(answer(args)); err != nil {
 		os.Exit(1)
 	}
-	if slices.Contains(args, "stay") { // with all that it has
+	if slices.Contains(args, "stay") { // keeps its memory and files
 		sleep()
 	}
 }
 
-// name is "ok", or the kernel's name of an error.
+// name returns "ok" for nil, else the kernel's name of the error.
 func name(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -79,7 +79,7 @@ func name(err error) string {
 	return err.Error()
 }
 
-// each does something with every argument; text that it found stands for "ok".
+// each calls do with every argument and collects the results: the text that do returns, or name of its error.
 func each(args []string, do func(string) (string, error)) map[string]string {
 	all := map[string]string{}
 	for _, a := range args {
@@ -126,7 +126,7 @@ func write(arg string) (string, error) {
 	return "", err
 }
 
-// find looks below top for files whose name holds a word, and tries to read each.
+// find searches below top for files whose name contains word, and tries to read each.
 func find(top, word string) map[string]string {
 	all := map[string]string{}
 	_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, _ error) error {
@@ -139,7 +139,7 @@ func find(top, word string) map[string]string {
 				all[path] = text
 			}
 		}
-		return nil // closed folders are passed by
+		return nil // skips closed folders
 	})
 	return all
 }
@@ -165,7 +165,7 @@ func reachable(dirs []string) []string {
 	return all
 }
 
-// descriptors tells what this process and process 1 have open: number to target.
+// descriptors returns the open files of this process and of process 1: number to target.
 func descriptors() map[string]map[string]string {
 	all := map[string]map[string]string{}
 	for _, pid := range []string{"self", "1"} {
@@ -182,7 +182,7 @@ func descriptors() map[string]map[string]string {
 	return all
 }
 
-// goOwn tells what Go's own runtime has open: its poller, and the CPU limit of its group.
+// goOwn reports whether Go's runtime has opened the file: its poller, or the CPU limit of its cgroup.
 func goOwn(target string) bool {
 	base := filepath.Base(target)
 	return strings.HasPrefix(target, "anon_inode:") || strings.HasPrefix(target, "/sys/fs/cgroup/") && (strings.HasPrefix(base, "cpu.cfs_") || base == "cpu.max")
@@ -199,7 +199,7 @@ func numbers(dir string) []int {
 	return all
 }
 
-// status is /proc/PID/status as a map.
+// status returns /proc/PID/status as a map.
 func status(pid string) map[string]string {
 	text, err := os.ReadFile("/proc/" + pid + "/status")
 	all := map[string]string{}

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// output tries to do with its standard output what one can do with a file, and writes to it again by its name: as root,
-// and as a user.
+// output tries file operations on its standard output, and opens it again by name to write to it, as root and as a user.
 func output() map[string]string {
 	all := map[string]string{
 		"fallocate": name(unix.Fallocate(1, 0, 0, 1<<30)),
@@ -32,7 +31,7 @@ func output() map[string]string {
 		}
 	}
 	again("")
-	if err := syscall.Setuid(1000); err != nil { // all threads
+	if err := syscall.Setuid(1000); err != nil { // for all threads
 		all["setuid"] = name(err)
 	}
 	again(" as a user")

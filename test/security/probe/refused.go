@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are the doors into the kernel that no node may open: each must fail.
+// refused returns calls into the kernel that must fail in every node.
 func refused() map[string]func() error {
 	all := map[string]func() error{
 		"mount tmpfs":       func() error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") },
@@ -114,12 +114,12 @@ func path(trap uintptr, name string) error {
 	return raw(trap, uintptr(unsafe.Pointer(p)), 0, 0)
 }
 
-// ioctl passes the address of one byte.
+// ioctl calls ioctl(2) with the address of one byte.
 func ioctl(fd int, request uintptr, arg *byte) error {
 	return raw(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(arg)))
 }
 
-// clone makes a process in a new namespace, which ends at once.
+// clone makes a process in a new namespace. The process ends at once.
 func clone(flag uintptr) error { return child(unix.SYS_CLONE, flag|uintptr(syscall.SIGCHLD), 0) }
 
 func child(trap, a, b uintptr) error {
@@ -144,7 +144,7 @@ func setns() error {
 	return unix.Setns(fd, unix.CLONE_NEWNS)
 }
 
-// byHandle opens the root of the file system by its number, as the escape "shocker" did.
+// byHandle opens the root of the file system by its handle, as the "shocker" escape did.
 func byHandle() error {
 	dir, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spoof tries to send from what the node has not. args: an IPv4 and an IPv6 address of others, and a neighbour's IPv4 and
-// IPv6 address. Each datagram carries the name of the try.
+// spoof tries to send from addresses that the node does not have. a holds a foreign IPv4 and IPv6 address, and a neighbour's IPv4
+// and IPv6 address. Each datagram carries the name of the attempt.
 func spoof(a []string) map[string]string {
 	other4, other6, to4, to6 := net.ParseIP(a[0]), net.ParseIP(a[1]), net.ParseIP(a[2]), net.ParseIP(a[3])
 	all := map[string]string{}
@@ -74,7 +74,7 @@ func say(family, protocol, level, option int, from, to unix.Sockaddr, text strin
 	return err
 }
 
-// request is a DHCP request in the name of another MAC.
+// request returns a DHCP request with another MAC.
 func request() string {
 	b := make([]byte, 240)
 	copy(b, []byte{1, 1, 6})

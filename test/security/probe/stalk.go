@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stalked is what the probe saw of processes that entered the node while it watched.
+// stalked is what the probe saw of processes that entered the node.
 type stalked struct {
-	Entering int               `json:"entering"` // processes that did not run a file of the node's yet, when seen first
-	Own      map[string]int    `json:"own"`      // what it could do to commands that ran already, and how often
-	Faults   map[string]string `json:"faults"`   // what it could do to one that did not, and what its program was
+	Entering int               `json:"entering"` // processes that did not yet run a file of the node when first seen
+	Own      map[string]int    `json:"own"`      // what it could do to commands that already ran, and how often
+	Faults   map[string]string `json:"faults"`   // what it could do to a process that did not, and that process's program
 }
 
-// stalker attacks processes that enter the node, before they have become the command.
+// stalker attacks processes that enter the node before they execute the command.
 type stalker struct {
 	all     stalked
 	root    unix.Stat_t
 	seen    map[int]bool
-	program map[string]int // open files of programs of others, by their link
+	program map[string]int // open programs that are not the node's, by the target of /proc/PID/exe
 }
 
-// stalk watches until its input ends. It is for processes of the node's root.
+// stalk attacks entering processes until its input ends. It must run as the node's root.
 func stalk() stalked {
 	var stop atomic.Bool
 	go func() {
@@ -51,7 +51,7 @@ func stalk() stalked {
 	return s.all
 }
 
-// inside reports whether a process runs a file of the node's own by now: then everything may be done to it.
+// inside reports whether a process already runs a file of the node. Such a process may be attacked.
 func (s *stalker) inside(pid int) (link string, own bool) {
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *stalker) attack(pid int) {
 			continue
 		}
 		link, own := s.inside(pid)
-		if link == "ENOENT" || link == "ESRCH" { // it ended: what it was nobody can tell
+		if link == "ENOENT" || link == "ESRCH" { // it ended: its program is unknown
 			continue
 		}
 		if own {
@@ -89,7 +89,7 @@ func (s *stalker) attack(pid int) {
 	}
 }
 
-// keep opens the program of a process that is not the node's, to write to it when it does not run any more.
+// keep opens the program of an entering process, to write to it after the process has ended.
 func (s *stalker) keep(pid int, link string) {
 	if _, kept := s.program[link]; kept {
 		return
@@ -99,10 +99,10 @@ func (s *stalker) keep(pid int, link string) {
 	}
 }
 
-// overwrite tries to write, to each program that was kept, the byte that it begins with: no harm if it works.
+// overwrite tries to write to each kept program. It writes the program's own first byte, so success does no harm.
 func (s *stalker) overwrite() {
 	for link, fd := range s.program {
-		if strings.HasPrefix(link, "/memfd:") { // a copy in memory, which ended with its process
+		if strings.HasPrefix(link, "/memfd:") { // a copy in memory, which disappeared with its process
 			continue
 		}
 		again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -123,7 +123,7 @@ func (s *stalker) attempts(pid int) map[string]func() error {
 				return err
 			}
 			defer unix.Close(fd)
-			if what == "environ" || what == "maps" { // of these the kernel judges at the read, too
+			if what == "environ" || what == "maps" { // the kernel also checks access to these at each read
 				if n, err := unix.Pread(fd, make([]byte, 1), 0); err != nil || n == 0 {
 					return unix.EIO
 				}
@@ -156,7 +156,7 @@ func (s *stalker) attempts(pid int) map[string]func() error {
 			b := make([]byte, 1)
 			local, remote := []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&b[0])), Len: 1}}
 			_, err := unix.ProcessVMReadv(pid, local, remote, 0)
-			if err == unix.EFAULT { // it was let in
+			if err == unix.EFAULT { // access was granted
 				err = nil
 			}
 			return err
@@ -164,7 +164,7 @@ func (s *stalker) attempts(pid int) map[string]func() error {
 	}
 }
 
-// reach signals, and slows down, whatever is in this process's group, session and reach: no process of the host is.
+// reach signals and renices all processes that it can address. No process of the host may be among them.
 func reach() map[string]string {
 	ossignal.Ignore(syscall.SIGTERM)
 	return tried(map[string]func() error{

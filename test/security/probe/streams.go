@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forged is what the probe tries to leave where it must not.
+// forged is the text that the probe tries to write where it must not.
 const forged = "forged\n"
 
-// streams tries, with each standard stream, what a descriptor allows beyond reading and writing, and tells what each is.
+// streams tries operations beyond reading and writing on each standard stream, and reports the type of each.
 func streams() map[string]string {
 	all := map[string]string{}
 	for fd := range 3 {

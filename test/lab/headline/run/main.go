@@ -1,8 +1,8 @@
 // Command run measures the headline and writes its report: docs/evidence/headline.json.gz and .txt. See package headline.
 //
 //	run [-rounds N] [-arms A,B] [-reads N] [-seconds N] [-model PCT] [-seed N] [-readme FILE] -out NAME    a new run
-//	run -resume -out NAME                       goes on with the one that was interrupted
-//	run -again -out NAME                        computes the report of its trials anew; measures nothing
+//	run -resume -out NAME                       continues an interrupted run
+//	run -again -out NAME                        computes the report from its trials again; measures nothing
 package main
 
 import (
@@ -93,7 +93,7 @@ func run(ctx context.Context, o headline.Options, out, readme string, resume, ag
 	return errors.Join(errs...)
 }
 
-// write replaces a file as a whole: whoever reads it, or kills this, finds the old one or the new one.
+// write replaces a file atomically.
 func write(path string, print func(io.Writer) error) error {
 	f, err := os.Create(path + ".new")
 	if err != nil {

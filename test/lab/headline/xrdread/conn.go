@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// conn is one connection to a server, with one file open, as the XRootD protocol 5.x says (its reference: "The XRootD
-// Protocol", xrootd.org/docs). Numbers are big-endian. A request is 24 bytes and its data, an answer 8 bytes and its.
+// conn is a connection to a server, with one open file, by version 5.x of the XRootD protocol ("The XRootD Protocol",
+// xrootd.org/docs). Numbers are big-endian. A request is 24 bytes and its data, an answer is 8 bytes and its data.
 type conn struct {
 	net    net.Conn
 	handle [4]byte
@@ -28,7 +28,7 @@ const (
 	okSoFar = 4000
 )
 
-// answerTime bounds a read from a server that is starved. It is far above all that is measured.
+// answerTime bounds a read from a starved server. It is far above all measured times.
 const answerTime = 2 * time.Minute
 
 func dial(addr string) (*conn, error) {
@@ -71,7 +71,7 @@ func (c *conn) request(code uint16, body [16]byte, data []byte) error {
 	return err
 }
 
-// answer reads one answer. Its data goes to sink where that is given, else it is returned.
+// answer reads one answer. It copies the data to sink, or returns it if sink is nil.
 func (c *conn) answer(sink io.Writer) (status uint16, data []byte, err error) {
 	var head [8]byte
 	if err := c.net.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
@@ -102,7 +102,7 @@ func (c *conn) answer(sink io.Writer) (status uint16, data []byte, err error) {
 // open opens a file for reading and returns its size.
 func (c *conn) open(path string) (size int64, err error) {
 	var body [16]byte
-	binary.BigEndian.PutUint16(body[2:], 0x0010|0x0400) // read, and tell its state
+	binary.BigEndian.PutUint16(body[2:], 0x0010|0x0400) // open for reading, return the file's state
 	if err := c.request(open, body, []byte(path)); err != nil {
 		return 0, err
 	}
@@ -145,7 +145,7 @@ func (c *conn) read(offset int64, length int) error {
 	return nil
 }
 
-// count counts what is written to it.
+// count is a writer that counts bytes.
 type count int
 
 func (c *count) Write(p []byte) (int, error) {

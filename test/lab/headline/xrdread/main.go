@@ -1,13 +1,13 @@
-// Command xrdread reads random ranges of a file from an XRootD server, and tells how long each took.
+// Command xrdread reads random ranges of a file from an XRootD server, and prints how long each took.
 //
 //	xrdread [-addr HOST:PORT] [-reads N] [-time T] [-block BYTES] [-seed N] [-skip N] FILE
 //
 // It prints one line of JSON: {"reads": N, "errors": N, "lat_us": [...]}, the latencies in the order in which the reads
-// were due. It stands for a client on another machine: reads are sent at moments that it draws before, whatever the
-// server does, and the time of each runs from the moment at which it was due. A client that waited for the answer before
-// it asked again would not see the queue that it causes (coordinated omission). There are exactly so many reads in the
-// time, at independent uniform moments: a Poisson process of which the count is fixed. No range is read twice in a run,
-// nor in runs of one seed that skip the ranges of those before, so none comes from a cache that was dropped before.
+// were due. It stands for clients on other machines: it draws the send times in advance, independent of the server, and
+// measures each latency from the time at which the read was due. A client that waits for each answer would not see the
+// queue that it causes (coordinated omission). The send times are independent and uniform: a Poisson process with a fixed
+// count. A run reads no range twice, nor do runs with the same seed that skip the ranges of earlier runs. So no read is
+// served from a cache that was dropped at the start.
 package main
 
 import (
@@ -45,19 +45,19 @@ type options struct {
 	seed               uint64
 }
 
-// due is one read that is to be sent at a moment.
+// due is one read with the time at which to send it.
 type due struct {
 	i      int
 	at     time.Time
 	offset int64
 }
 
-// result is what is printed.
+// result is the printed JSON document.
 type result struct {
 	Reads  int     `json:"reads"`
 	Errors int     `json:"errors"`
 	Last   string  `json:"last_error,omitempty"`
-	LatUS  []int64 `json:"lat_us"` // 0: this one failed
+	LatUS  []int64 `json:"lat_us"` // 0: the read failed
 }
 
 func run(o options, path string) error {
@@ -113,8 +113,8 @@ func run(o options, path string) error {
 	return json.NewEncoder(os.Stdout).Encode(got)
 }
 
-// draw says which ranges are read, and when, from the start on. Ranges come from one order of all of them, which the seed
-// gives; moments differ from one skip to the next.
+// draw returns the ranges to read, and when to read each, measured from the start. The ranges follow one permutation of all
+// ranges, given by the seed; the times also depend on skip.
 func (o options) draw(all int) (ranges []int, moments []time.Duration, err error) {
 	if o.reads < 1 || o.skip < 0 || o.skip+o.reads > all {
 		return nil, nil, fmt.Errorf("a file of %d ranges has no %d to read after the first %d", all, o.reads, o.skip)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestDraw: the count is exact, moments rise within the time, and runs of one seed that skip each other's ranges share none.
+// TestDraw checks that the count is exact, that times rise within the run, and that runs of one seed that skip each other's
+// ranges share none.
 func TestDraw(t *testing.T) {
 	o := options{reads: 500, length: 10 * time.Second, seed: 7}
 	first, moments, err := o.draw(2000)
