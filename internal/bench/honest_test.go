@@ -161,3 +161,36 @@ func TestTotals(t *testing.T) {
 		t.Errorf("%d of 500 intervals lie inside: the test shows little", inside)
 	}
 }
+
+// RatioOfTotals lies in its interval, whose coverage is what it says: for noise of both that is independent, shared or skewed.
+func TestRatioOfTotals(t *testing.T) {
+	const truth, runs = .4, 1000
+	r := rand.New(rand.NewPCG(5, 3))
+	for _, n := range []int{8, 30} {
+		for _, spread := range []struct{ shared, own float64 }{{0, .1}, {.3, .05}, {.5, .3}} {
+			missed := 0
+			for range runs {
+				var x, y []float64
+				for range n {
+					speed := math.Exp(spread.shared * r.NormFloat64())
+					y = append(y, speed*math.Exp(spread.own*r.NormFloat64()))
+					x = append(x, truth*speed*math.Exp(spread.own*r.NormFloat64()))
+				}
+				ratio, ci := RatioOfTotals(x, y)
+				if ci == nil || ratio < ci.Lo || ci.Hi < ratio {
+					t.Fatalf("%v is not in its interval %+v", ratio, ci)
+				}
+				count(&missed, truth < ci.Lo || ci.Hi < truth)
+			}
+			if missed > runs*7/100 {
+				t.Errorf("%d pairs, spread %+v: %d of %d intervals miss", n, spread, missed, runs)
+			}
+		}
+	}
+	if _, ci := RatioOfTotals([]float64{1, 2}, []float64{2, 4}); ci != nil {
+		t.Errorf("an interval of two pairs: %+v", ci)
+	}
+	if ratio, ci := RatioOfTotals([]float64{1, 2, 1, 2, 1}, make([]float64, 5)); ratio != 0 || ci != nil {
+		t.Errorf("nothing to compare with: %v, %+v", ratio, ci)
+	}
+}

@@ -65,3 +65,24 @@ func Locate(rounds []float64) (center float64, ci *Interval) {
 	e := located(rounds)
 	return e.Center, e.I95
 }
+
+// RatioOfTotals returns what all pairs x, y say together, in the order of their rounds: Σx / Σy, and its 95 % interval where there are
+// pairs enough (6): that of the mean of x − ratio·y, divided by the mean of y (Cochran, Sampling Techniques, 1977, section 6.4), by
+// Student's t. It reckons with rounds that resemble their neighbours.
+func RatioOfTotals(x, y []float64) (ratio float64, ci *Interval) {
+	m := blocks{ref: y, arm: x}.moments()
+	if m.y <= 0 {
+		return 0, nil
+	}
+	ratio = m.x / m.y
+	if m.n < minPilot {
+		return ratio, nil
+	}
+	off := make([]float64, len(x))
+	for i := range x {
+		off[i] = x[i] - ratio*y[i]
+	}
+	sd := math.Sqrt(max(m.xx-2*ratio*m.xy+ratio*ratio*m.yy, 0) / m.n)
+	half := stretch(off, .975) * studentQuantile(.975, m.n-1) * sd / m.y
+	return ratio, &Interval{Lo: ratio - half, Hi: ratio + half}
+}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,27 +33,39 @@ func (c *Cgroups) readOffers(at func(path string) string) {
 	if c.V2 != "" {
 		c.V2Enabled = strings.Fields(text(c.V2, "cgroup.subtree_control"))
 	}
-	dirs, _ := os.ReadDir(at("/sys/kernel/mm/hugepages")) // not there: a kernel without huge pages
+	dirs, _ := os.ReadDir(at(hugePages)) // not there: a kernel without huge pages
 	for _, d := range dirs {
-		kib, ok := strings.CutSuffix(strings.TrimPrefix(d.Name(), "hugepages-"), "kB")
-		n, err := strconv.ParseInt(kib, 10, 64)
-		if !ok || err != nil {
-			continue
+		if size, ok := pageSize(d.Name()); ok {
+			c.HugePages = append(c.HugePages, size)
 		}
-		c.HugePages = append(c.HugePages, n<<10)
+	}
+	slices.Sort(c.HugePages)
+	c.readNUMA(text)
+}
+
+// hugePages has a folder for each size of huge pages: hugepages-2048kB.
+const hugePages = "/sys/kernel/mm/hugepages"
+
+func pageSize(folder string) (bytes int64, ok bool) {
+	kib, ok := strings.CutSuffix(strings.TrimPrefix(folder, "hugepages-"), "kB")
+	n, err := strconv.ParseInt(kib, 10, 64)
+	return n << 10, ok && err == nil
+}
+
+// ReadHugeFree reads how many huge pages of each size are free, for a node that wants some.
+func (c *Cgroups) ReadHugeFree() {
+	c.HugeFree = map[int64]int64{}
+	for _, size := range c.HugePages {
+		dir := filepath.Join(hugePages, fmt.Sprintf("hugepages-%dkB", size>>10))
 		number := func(name string) int64 {
-			v, _ := strconv.ParseInt(text("/sys/kernel/mm/hugepages", d.Name(), name), 10, 64)
+			b, _ := os.ReadFile(filepath.Join(dir, name)) // gone: none
+			v, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 			return v
 		}
 		// Pages that are promised to a mapping are still free; the kernel may make as many more as overcommit says.
 		free := number("free_hugepages") - number("resv_hugepages") + number("nr_overcommit_hugepages") - number("surplus_hugepages")
-		if c.HugeFree == nil {
-			c.HugeFree = map[int64]int64{}
-		}
-		c.HugeFree[n<<10] = max(free, 0) * n << 10
+		c.HugeFree[size] = max(free, 0) * size
 	}
-	slices.Sort(c.HugePages)
-	c.readNUMA(text)
 }
 
 // readNUMA reads the host's NUMA nodes. Without memory that any process may use, one is no place for a node.

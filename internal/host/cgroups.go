@@ -25,7 +25,7 @@ type Cgroups struct {
 	CPUs      string   `json:"cpus,omitempty"`       // CPUs that the top cpuset offers; "" without a cpuset controller
 	HugePages []int64  `json:"huge_pages,omitempty"` // huge page sizes in bytes, ascending
 
-	HugeFree map[int64]int64  `json:"huge_free,omitempty"` // by size: bytes in pages that are free and not promised to anybody
+	HugeFree map[int64]int64  `json:"huge_free,omitempty"` // by size: bytes in pages that are free and not promised to anybody; see ReadHugeFree
 	NUMA     map[int]NUMANode `json:"numa,omitempty"`      // by number
 }
 
@@ -61,13 +61,23 @@ func (c Cgroups) Has(controller string) string {
 	return ""
 }
 
-// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host).
+// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and what they offer.
 func ReadCgroups(proc string) (Cgroups, error) {
-	return readCgroups(proc, func(path string) string { return path })
+	at := func(path string) string { return path }
+	c, err := readMounted(proc, at)
+	if err == nil {
+		c.readOffers(at)
+	}
+	return c, err
 }
 
-// readCgroups is ReadCgroups for a tree: at maps a mount point to its place in it.
-func readCgroups(proc string, at func(path string) string) (Cgroups, error) {
+// ReadMounted is ReadCgroups without what the hierarchies offer: enough to find a group that is there.
+func ReadMounted() (Cgroups, error) {
+	return readMounted("/proc", func(path string) string { return path })
+}
+
+// readMounted is ReadMounted for a tree: at maps a mount point to its place in it.
+func readMounted(proc string, at func(path string) string) (Cgroups, error) {
 	c := Cgroups{V1: map[string]string{}}
 	f, err := os.Open(filepath.Join(proc, "self/mountinfo"))
 	if err != nil {
@@ -102,6 +112,5 @@ func readCgroups(proc string, at func(path string) string) (Cgroups, error) {
 		}
 		c.V2Controllers = strings.Fields(string(b))
 	}
-	c.readOffers(at)
 	return c, nil
 }

@@ -186,7 +186,7 @@ func (d *doctor) tables() Check {
 const plentyFiles = 65536
 
 func (d *doctor) nofile() Check {
-	most := d.facts.HardLimits["nofile"]
+	most := d.hardNofile()
 	c := Check{
 		Name: "resource limits", State: OK, Found: fmt.Sprintf("nofile %d, can be raised (CAP_SYS_RESOURCE)", most),
 		Why: "rlimits of a spec beyond the host's hard limits are refused",

@@ -108,7 +108,7 @@ func (d *doctor) swapAccounting() Check {
 		c.State, c.Found, c.Wanted = Lacks, "no memory controller", "the memory controller"
 	case cg.V1["memory"] != "" && !d.exists(filepath.Join(cg.V1["memory"], "memory.memsw.limit_in_bytes")):
 		c.State, c.Found, c.Remedy = Off, "off", "# add swapaccount=1 to the kernel's command line, reboot"
-	case d.facts.Swap == 0:
+	case d.meminfo()["SwapTotal"] == 0:
 		c.Found = "on; the host has no swap"
 	}
 	return c

@@ -21,8 +21,14 @@ func New() Host {
 	return Host{Proc: "/proc", Sys: "/sys", Etc: "/etc", Boot: "/boot", Run: "/run", Usr: "/usr"}
 }
 
-// Cgroups reads where the cgroup hierarchies are.
-func (h Host) Cgroups() (Cgroups, error) { return readCgroups(h.Proc, h.at) }
+// Cgroups reads where the cgroup hierarchies are, and what they offer.
+func (h Host) Cgroups() (Cgroups, error) {
+	c, err := readMounted(h.Proc, h.at)
+	if err == nil {
+		c.readOffers(h.at)
+	}
+	return c, err
+}
 
 // at maps a path of the host, for example a mount point under /sys, to its place in the tree.
 func (h Host) at(path string) string {

@@ -173,6 +173,9 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 
 func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups("/proc") }
 
+// mounted is cgroups without what the hierarchies offer.
+func (b *Berth) mounted() (host.Cgroups, error) { return host.ReadMounted() }
+
 // groupPath is the cgroup of a stored node in every hierarchy, relative to its mount.
 func (b *Berth) groupPath(name string) string {
 	s, err := b.stored(name)
@@ -245,7 +248,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		return f, err
 	}
 	var err error
-	if f.Host, err = host.ReadFacts(); err != nil {
+	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
 	if f.SiteID, err = b.siteID(); err != nil {
@@ -290,6 +293,15 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		f.Mounts = append(f.Mounts, r)
 	}
 	return f, nil
+}
+
+// hostFacts reads the facts of the host, and those that only some nodes ask for.
+func hostFacts(n *vnode.Node) (host.Facts, error) {
+	f, err := host.ReadFacts()
+	if err == nil && len(n.HugePages) > 0 {
+		f.Cgroups.ReadHugeFree()
+	}
+	return f, err
 }
 
 // commandOf says what runs as the node's process 1: the spec's command, else the image's own. An init that was installed

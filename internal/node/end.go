@@ -66,7 +66,7 @@ func (b *Berth) askToEnd(ctx context.Context, name string, pid int, pidfd *os.Fi
 
 // kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
 func (b *Berth) kill(ctx context.Context, name string) {
-	if cg, err := b.cgroups(); err == nil {
+	if cg, err := b.mounted(); err == nil {
 		_ = cgroup.Kill(ctx, cg, b.groupPath(name))
 	}
 }
@@ -128,7 +128,7 @@ func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e e
 }
 
 func (b *Berth) oomKilled(name string) bool {
-	cg, err := b.cgroups()
+	cg, err := b.mounted()
 	if err != nil {
 		return false
 	}

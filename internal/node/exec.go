@@ -97,7 +97,7 @@ func (b *Berth) full(name string, limit, need int, because error) error {
 	if limit == 0 {
 		return nil
 	}
-	cg, err := b.cgroups()
+	cg, err := b.mounted()
 	if err != nil {
 		return err
 	}

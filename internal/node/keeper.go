@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -48,6 +49,7 @@ type watched struct {
 // Keep runs the keeper. ready is closed when it listens, or when another keeper does.
 func (b *Berth) Keep(ctx context.Context, ready *os.File) error {
 	defer ready.Close()
+	debug.SetGCPercent(100) // it stays: memory counts for more than time
 	if err := b.makeDirs(); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (b *Berth) lockProbe(ctx context.Context) (*os.File, error) {
 
 // sweepProbe removes what killed probes left. The caller holds the probe's lock.
 func (b *Berth) sweepProbe(ctx context.Context) error {
-	cg, err := b.cgroups()
+	cg, err := b.mounted()
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *Berth) sweepProbe(ctx context.Context) error {
 
 // repairProbe is sweepProbe for where nobody holds the lock.
 func (b *Berth) repairProbe(ctx context.Context) (did bool, err error) {
-	cg, err := b.cgroups()
+	cg, err := b.mounted()
 	if err != nil {
 		return false, err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/cgroup"
-	"berth/internal/host"
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/refuse"
@@ -25,7 +24,7 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 		return f, refuse.Cannotf("run berth as root", "only root can change nodes")
 	}
 	var err error
-	if f.Host, err = host.ReadFacts(); err != nil {
+	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
 	if !sameRates(old, n) {

@@ -14,7 +14,7 @@ import (
 // leaveUnit makes the keeper outlive the service or session in which the first node was started, and gives it a name
 // in ps and top: it was started as /proc/self/exe.
 func (k *keeper) leaveUnit() {
-	h, err := k.b.cgroups()
+	h, err := k.b.mounted()
 	if err == nil {
 		err = cgroup.Leave(h)
 	}

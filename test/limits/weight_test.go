@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,10 +90,7 @@ func (w *world) split(names []string, weights []int, depth int) {
 	}
 	row.Name = fmt.Sprintf("bfq, loop device, v1, %s, depth %d", strings.Join(parts, ":"), depth)
 	late, others := witness(), w.others(names)
-	for _, got := range w.read(depth, n, each, "a") {
-		row.Alone = append(row.Alone, got[0])
-	}
-	row.Got = w.read(depth, n, each, names...)
+	row.Alone, row.Got = w.read(depth, n, each, names...)
 	row.Late, row.Others = late(), others()
 	w.t.Logf("%s", row.Text())
 	if err := row.Keep("weights-loop.json"); err != nil {
@@ -174,22 +172,24 @@ func (w *world) others(names []string) (share func() float64) {
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
-func sum(list []int) (n int) {
+func sum[N int | float64](list []N) (n N) {
 	for _, v := range list {
 		n += v
 	}
 	return n
 }
 
-// read reads the disk in nodes at the same time, and returns the bytes a second of each in n windows, by the kernel's count.
-func (w *world) read(depth, n int, each time.Duration, names ...string) [][]float64 {
+// read reads the disk in nodes, by turns in the first alone and in all of them, because the disk's own speed drifts: n windows of
+// each, and what was read in them in bytes a second, by the kernel's count.
+func (w *world) read(depth, n int, each time.Duration, names ...string) (alone []float64, got [][]float64) {
 	w.t.Helper()
-	const start = 1500 * time.Millisecond // until all of them read
+	const start, settle = 1500 * time.Millisecond, 200 * time.Millisecond
+	length := start + time.Duration(2*n)*(each+settle)
 	var all []*exec.Cmd
 	for _, name := range names {
 		c := exec.Command(w.berth, "--root", w.root, "exec", name, "--", "fio", "--name=x", "--filename="+w.disk, "--rw=randread", "--bs=64k",
 			"--direct=1", "--ioengine=libaio", fmt.Sprintf("--iodepth=%d", depth), "--thread", "--invalidate=0", "--norandommap",
-			"--time_based", fmt.Sprintf("--runtime=%.0f", (start+time.Duration(n+1)*each).Seconds()+1))
+			"--time_based", fmt.Sprintf("--runtime=%.0f", length.Seconds()+2))
 		if err := c.Start(); err != nil {
 			w.t.Fatal(err)
 		}
@@ -200,29 +200,56 @@ func (w *world) read(depth, n int, each time.Duration, names ...string) [][]floa
 	for _, name := range names {
 		groups = append(groups, w.group(name))
 	}
-	count := func() (bytes []float64, at time.Time) {
+	window := func() (moved []float64) {
+		time.Sleep(settle)
+		from := time.Now()
 		for _, g := range groups {
-			bytes = append(bytes, w.servedGroup(g))
+			moved = append(moved, -w.servedGroup(g))
 		}
-		return bytes, time.Now()
-	}
-	var got [][]float64
-	before, from := count()
-	for range n {
 		time.Sleep(each)
-		after, at := count()
-		one := []float64{}
-		for i := range names {
-			one = append(one, (after[i]-before[i])/at.Sub(from).Seconds())
+		took := time.Since(from).Seconds()
+		for i, g := range groups {
+			moved[i] = (moved[i] + w.servedGroup(g)) / took
 		}
-		got, before, from = append(got, one), after, at
+		return moved
+	}
+	for range n {
+		w.signal(syscall.SIGSTOP, groups[1:])
+		alone = append(alone, sum(window()))
+		w.signal(syscall.SIGCONT, groups[1:])
+		got = append(got, window())
 	}
 	for _, c := range all {
 		if err := c.Wait(); err != nil {
 			w.t.Fatalf("fio in a node: %v", err)
 		}
 	}
-	return got
+	return alone, got
+}
+
+// signal sends a signal to the readers in groups.
+func (w *world) signal(s syscall.Signal, groups []string) {
+	w.t.Helper()
+	for _, g := range groups {
+		list := filepath.Join("/sys/fs/cgroup/blkio", g, "cgroup.procs")
+		if !exists(list) {
+			list = filepath.Join("/sys/fs/cgroup", g, "cgroup.procs")
+		}
+		text, err := os.ReadFile(list)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		sent := 0
+		for _, f := range strings.Fields(string(text)) {
+			pid, _ := strconv.Atoi(f)
+			if comm, _ := os.ReadFile(filepath.Join("/proc", f, "comm")); strings.TrimSpace(string(comm)) == "fio" && syscall.Kill(pid, s) == nil {
+				sent++
+			}
+		}
+		if sent == 0 {
+			w.t.Fatalf("nobody reads in %s", g)
+		}
+	}
 }
 
 // clear takes a weight away: the node's share is the normal one again.

@@ -87,63 +87,51 @@ func (r *Row) Parts() []Part {
 		n = 1
 	}
 	for i := range n {
-		p := Part{Got: r.figure(r.together(), i), Asked: 100}
-		if r.Kind == Share {
-			p.Asked = r.Asked[i]
-		}
-		var by []float64
+		var got, due []float64
 		for _, w := range r.Got {
-			if sum(w) > 0 { // while all of a machine stands still nobody has a share
-				by = append(by, r.figure(w, i))
-			}
+			got, due = append(got, w[i]), append(due, r.due(w, i))
 		}
-		if _, ci := bench.Locate(by); ci != nil {
-			p.CI95 = &[2]float64{ci.Lo, ci.Hi}
+		p := part(got, due)
+		if p.Asked = 100; r.Kind == Share {
+			p.Asked = r.Asked[i]
 		}
 		all = append(all, p)
 	}
 	return all
 }
 
-// figure is what node i got in a window, in percent of what it is to be compared with.
-func (r *Row) figure(window []float64, i int) float64 {
+// due is what the bytes of node i are compared with in a window.
+func (r *Row) due(window []float64, i int) float64 {
 	switch r.Kind {
 	case Rate:
-		return 100 * window[i] / r.Asked[i]
+		return r.Asked[i]
 	case Saturated:
-		return 100 * window[0] / min(r.Asked[0], sum(window)*r.Asked[1]/100)
+		return min(r.Asked[0], sum(window)*r.Asked[1]/100)
 	}
-	return 100 * window[i] / sum(window)
+	return sum(window)
 }
 
-// together are the means of all windows.
-func (r *Row) together() []float64 {
-	all := make([]float64, len(r.Got[0]))
-	for _, w := range r.Got {
-		for i, v := range w {
-			all[i] += v / float64(len(r.Got))
-		}
+// part is what all windows together say, in percent, with an interval that has windows as units.
+func part(got, due []float64) (p Part) {
+	ratio, ci := bench.RatioOfTotals(got, due)
+	if p.Got = 100 * ratio; ci != nil {
+		p.CI95 = &[2]float64{100 * ci.Lo, 100 * ci.Hi}
 	}
-	return all
+	return p
 }
 
-// Lost is how much less all nodes moved than one alone, in percent of that; ok is false where there was none.
+// Lost is how much less all nodes moved than one alone, in percent of that; ok is false where there was none. A window alone is
+// the pair of the window of all nodes that has its number.
 func (r *Row) Lost() (p Part, ok bool) {
-	if len(r.Alone) == 0 || len(r.Got) == 0 {
+	n := min(len(r.Got), len(r.Alone))
+	if n == 0 {
 		return p, false
 	}
-	alone := sum(r.Alone) / float64(len(r.Alone))
-	p.Got = 100 * (1 - sum(r.together())/alone)
-	var by []float64
-	for i := range min(len(r.Got), len(r.Alone)) {
-		if r.Alone[i] > 0 {
-			by = append(by, 100*(1-sum(r.Got[i])/r.Alone[i]))
-		}
+	var less []float64
+	for i, alone := range r.Alone[:n] {
+		less = append(less, alone-sum(r.Got[i]))
 	}
-	if _, ci := bench.Locate(by); ci != nil {
-		p.CI95 = &[2]float64{ci.Lo, ci.Hi}
-	}
-	return p, true
+	return part(less, r.Alone[:n]), true
 }
 
 // Within says which figures of all windows together lie further than so many points from what was asked, and which are shown
@@ -188,11 +176,19 @@ func (r *Row) Text() string {
 	if len(r.Got) == 0 {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "  %.2f MB/s in all, %d windows of %g s, %.0f %% of waits late", sum(r.together())/1e6, len(r.Got), r.Seconds, r.Late)
+	fmt.Fprintf(&b, "  %.2f MB/s in all, %d windows of %g s, %.0f %% of waits late", r.moved()/1e6, len(r.Got), r.Seconds, r.Late)
 	if p, ok := r.Lost(); ok {
 		fmt.Fprintf(&b, "\n  %s %% less than one node alone", p.text())
 	}
 	return b.String() + "\n"
+}
+
+// moved is how many bytes a second all nodes moved in all windows.
+func (r *Row) moved() (mean float64) {
+	for _, w := range r.Got {
+		mean += sum(w) / float64(len(r.Got))
+	}
+	return mean
 }
 
 // File is what is kept.

@@ -91,6 +91,26 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
+// TestIntervalOfFigure: a figure and its interval are of one quantity, whatever the windows are: a share that is pooled beside
+// the interval of a window's median was once outside of it.
+func TestIntervalOfFigure(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		r := &Row{Kind: Share, Asked: []float64{50, 50}}
+		for range 8 {
+			speed := math.Exp(random.NormFloat64())
+			r.Got = append(r.Got, []float64{speed * (1 + 4*random.Float64()), speed})
+			r.Alone = append(r.Alone, 3*speed*random.Float64())
+		}
+		lost, _ := r.Lost()
+		for _, p := range append(r.Parts(), lost) {
+			if p.CI95 == nil || p.Got < p.CI95[0] || p.CI95[1] < p.Got {
+				t.Fatalf("%v is not in %v", p.Got, p.CI95)
+			}
+		}
+	}
+}
+
 // TestKeep: rows come back as they were, and one that is measured again replaces the earlier one.
 func TestKeep(t *testing.T) {
 	dir := t.TempDir()
