@@ -307,7 +307,7 @@ func netSet() []definition {
 
 // startBatch is how starts are measured: runc was seen to take 10.5 ms after Berth and 7.7 after itself, LXC 8.9 and 4.
 var startBatch = Batch{
-	Trials: 5, Dropped: 2, Why: "a runtime starts slower after another one than after itself: what the kernel still takes apart is waited for",
+	Trials: 9, Dropped: 5, Why: "a runtime starts slower after another one than after itself: what the kernel still takes apart is waited for",
 }
 
 func cpuSet() []definition {
