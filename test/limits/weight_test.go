@@ -90,7 +90,8 @@ func (w *world) split(names []string, weights []int, depth int) {
 	}
 	row.Name = fmt.Sprintf("bfq, loop device, v1, %s, depth %d", strings.Join(parts, ":"), depth)
 	late, others := witness(), w.others(names)
-	row.Alone, row.Got = w.read(depth, n, each, names...)
+	row.Got = w.read(depth, n, each, names...)
+	row.Alone, row.Together = w.turns(depth, n, each, names...)
 	row.Late, row.Others = late(), others()
 	w.t.Logf("%s", row.Text())
 	if err := row.Keep("weights-loop.json"); err != nil {
@@ -179,52 +180,76 @@ func sum[N int | float64](list []N) (n N) {
 	return n
 }
 
-// read reads the disk in nodes, by turns in the first alone and in all of them, because the disk's own speed drifts: n windows of
-// each, and what was read in them in bytes a second, by the kernel's count.
-func (w *world) read(depth, n int, each time.Duration, names ...string) (alone []float64, got [][]float64) {
+// read reads the disk in nodes at the same time, and returns the bytes a second of each in n windows, by the kernel's count.
+func (w *world) read(depth, n int, each time.Duration, names ...string) (got [][]float64) {
 	w.t.Helper()
-	const start, settle = 1500 * time.Millisecond, 200 * time.Millisecond
-	length := start + time.Duration(2*n)*(each+settle)
+	groups, wait := w.readers(depth, time.Duration(n)*each, names...)
+	for range n {
+		got = append(got, w.window(groups, each))
+	}
+	wait()
+	return got
+}
+
+// turns reads the disk in the first node alone and in all of them by turns, because the disk's own speed drifts: n windows of each, and
+// what all nodes moved in them, in bytes a second. The others are stopped meanwhile. Their shares are not looked at: in the second
+// after a stop they were seen to be five points off.
+func (w *world) turns(depth, n int, each time.Duration, names ...string) (alone, together []float64) {
+	w.t.Helper()
+	const settle = 200 * time.Millisecond
+	groups, wait := w.readers(depth, time.Duration(2*n)*(each+settle), names...)
+	for range n {
+		w.signal(syscall.SIGSTOP, groups[1:])
+		time.Sleep(settle)
+		alone = append(alone, sum(w.window(groups, each)))
+		w.signal(syscall.SIGCONT, groups[1:])
+		time.Sleep(settle)
+		together = append(together, sum(w.window(groups, each)))
+	}
+	wait()
+	return alone, together
+}
+
+// readers starts a reader of the disk in each node, and returns the nodes' groups when all of them read. They read for that long.
+func (w *world) readers(depth int, length time.Duration, names ...string) (groups []string, wait func()) {
+	w.t.Helper()
+	const start = 1500 * time.Millisecond
 	var all []*exec.Cmd
 	for _, name := range names {
 		c := exec.Command(w.berth, "--root", w.root, "exec", name, "--", "fio", "--name=x", "--filename="+w.disk, "--rw=randread", "--bs=64k",
 			"--direct=1", "--ioengine=libaio", fmt.Sprintf("--iodepth=%d", depth), "--thread", "--invalidate=0", "--norandommap",
-			"--time_based", fmt.Sprintf("--runtime=%.0f", length.Seconds()+2))
+			"--time_based", fmt.Sprintf("--runtime=%.0f", (start+length).Seconds()+2))
 		if err := c.Start(); err != nil {
 			w.t.Fatal(err)
 		}
 		all = append(all, c)
 	}
 	time.Sleep(start)
-	var groups []string
 	for _, name := range names {
 		groups = append(groups, w.group(name))
 	}
-	window := func() (moved []float64) {
-		time.Sleep(settle)
-		from := time.Now()
-		for _, g := range groups {
-			moved = append(moved, -w.servedGroup(g))
-		}
-		time.Sleep(each)
-		took := time.Since(from).Seconds()
-		for i, g := range groups {
-			moved[i] = (moved[i] + w.servedGroup(g)) / took
-		}
-		return moved
-	}
-	for range n {
-		w.signal(syscall.SIGSTOP, groups[1:])
-		alone = append(alone, sum(window()))
-		w.signal(syscall.SIGCONT, groups[1:])
-		got = append(got, window())
-	}
-	for _, c := range all {
-		if err := c.Wait(); err != nil {
-			w.t.Fatalf("fio in a node: %v", err)
+	return groups, func() {
+		w.t.Helper()
+		for _, c := range all {
+			if err := c.Wait(); err != nil {
+				w.t.Fatalf("fio in a node: %v", err)
+			}
 		}
 	}
-	return alone, got
+}
+
+// window is what each group moves in a time, in bytes a second.
+func (w *world) window(groups []string, each time.Duration) (moved []float64) {
+	from := time.Now()
+	for _, g := range groups {
+		moved = append(moved, -w.servedGroup(g))
+	}
+	time.Sleep(each)
+	took := time.Since(from).Seconds()
+	for i, g := range groups {
+		moved[i] = (moved[i] + w.servedGroup(g)) / took
+	}
+	return moved
 }
 
 // signal sends a signal to the readers in groups.

@@ -49,8 +49,10 @@ type Row struct {
 	Seconds float64     `json:"window_seconds"`
 	Got     [][]float64 `json:"bytes_per_second"`                 // by window, then by node
 	Alone   []float64   `json:"alone_bytes_per_second,omitempty"` // one node under the same engine, by window
-	Late    float64     `json:"late_waits_pct"`                   // of waits of 10 ms, 8 ms late or more: the machine was busy with something else
-	Others  float64     `json:"other_programs_pct,omitempty"`     // of all CPUs, user time, where it was looked at
+	// All nodes in windows of their own that take turns with those of Alone; absent: Alone was measured in a row before Got.
+	Together []float64 `json:"together_bytes_per_second,omitempty"`
+	Late     float64   `json:"late_waits_pct"`               // of waits of 10 ms, 8 ms late or more: the machine was busy with something else
+	Others   float64   `json:"other_programs_pct,omitempty"` // of all CPUs, user time, where it was looked at
 }
 
 // Keeps says whether rows are kept as data.
@@ -123,13 +125,19 @@ func part(got, due []float64) (p Part) {
 // Lost is how much less all nodes moved than one alone, in percent of that; ok is false where there was none. A window alone is
 // the pair of the window of all nodes that has its number.
 func (r *Row) Lost() (p Part, ok bool) {
-	n := min(len(r.Got), len(r.Alone))
+	all := r.Together
+	if all == nil {
+		for _, w := range r.Got {
+			all = append(all, sum(w))
+		}
+	}
+	n := min(len(all), len(r.Alone))
 	if n == 0 {
 		return p, false
 	}
 	var less []float64
 	for i, alone := range r.Alone[:n] {
-		less = append(less, alone-sum(r.Got[i]))
+		less = append(less, alone-all[i])
 	}
 	return part(less, r.Alone[:n]), true
 }
