@@ -120,6 +120,7 @@ func (r *StartReport) Study() *Study {
 		Arms:   []ArmInfo{{Name: "runc", Title: "runc"}, {Name: "berth", Title: "berth"}},
 		Design: Design{Pairs: r.Runs, Batch: &r.Batch},
 	}
+	var alone []StudyRow // compared with nothing: below the others
 	for _, row := range r.Rows {
 		out := StudyRow{Name: row.What, Arms: []ArmMedian{{Arm: "berth", Trials: max(len(row.Runs), 1), Values: map[string]float64{"ms": row.Berth}}}}
 		if row.Ratio != nil && row.Ratio.CI95 != nil {
@@ -134,11 +135,13 @@ func (r *StartReport) Study() *Study {
 			out.Arms = append(out.Arms, ArmMedian{Arm: "runc", Trials: len(row.Runs), Values: map[string]float64{"ms": row.Other}})
 			out.Compared = []StudyComparison{{Arm: "berth", Measure: "ms", Penalty: &c}}
 			e.Carry = append(e.Carry, row.Carry...)
+			e.Rows = append(e.Rows, out)
 		} else {
 			out.Name += ", " + row.Unit
+			alone = append(alone, out)
 		}
-		e.Rows = append(e.Rows, out)
-		e.Notes = append(e.Notes, fmt.Sprintf("%s: %s: %s", row.What, row.Target, map[bool]string{true: "met", false: "MISSED"}[row.Met]))
+		e.Notes = append(e.Notes, fmt.Sprintf("%s: %.1f %s; %s: %s", row.What, row.Berth, row.Unit, row.Target, map[bool]string{true: "met", false: "MISSED"}[row.Met]))
 	}
+	e.Rows = append(e.Rows, alone...)
 	return &Study{Started: r.Started, Ended: r.Ended, Seed: r.Seed, Machine: r.Machine, Emulated: r.Machine.Emulation(), Experiments: []Experiment{e}}
 }

@@ -413,8 +413,7 @@ func (s *server) squat(cidrs ...string) (gone func()) {
 	return gone
 }
 
-// TestDHCPRun leases an address for a foreground node, which is released when its command ends. The server answers slowly: it
-// pings an address for three seconds before it offers it.
+// TestDHCPRun leases an address for a foreground node, from a slow server, and releases it when its command ends.
 func TestDHCPRun(t *testing.T) {
 	s := &server{world: newWorld(t)}
 	s.bridge()
