@@ -78,7 +78,7 @@ headline: setup ## a storage service beside batch nodes on a slow disk, in the l
 	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -readme README.md -out docs/evidence/headline
 
 .PHONY: shares
-shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (half an hour)
+shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (35 minutes)
 	@scripts/shares
 
 .PHONY: readme-disk
