@@ -265,7 +265,7 @@ func (w *world) signal(s syscall.Signal, groups []string) {
 			w.t.Fatal(err)
 		}
 		sent := 0
-		for _, f := range strings.Fields(string(text)) {
+		for f := range strings.FieldsSeq(string(text)) {
 			pid, _ := strconv.Atoi(f)
 			if comm, _ := os.ReadFile(filepath.Join("/proc", f, "comm")); strings.TrimSpace(string(comm)) == "fio" && syscall.Kill(pid, s) == nil {
 				sent++
