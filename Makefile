@@ -4,7 +4,9 @@ PREFIX       ?= /usr/local
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LINT_VERSION := v2.15.0
 LINT         := build/tools/golangci-lint-$(LINT_VERSION)
-LDFLAGS      := -s -w -X berth/internal/cli.Version=$(VERSION)
+DEADCODE_VERSION := v0.52.0
+DEADCODE     := build/tools/deadcode-$(DEADCODE_VERSION)
+LDFLAGS      := -s -w -X berth/internal/version.Berth=$(VERSION)
 
 # Go from the official tarball is often not in root's PATH. Man pages carry the date of the last commit.
 export PATH              := $(PATH):/usr/local/go/bin
@@ -15,8 +17,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: build
-build: ## build/berth: static, with its version
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/berth ./cmd/berth
+build: ## build/berth and build/berth-pull: static, with their version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/ ./cmd/berth ./cmd/berth-pull
 
 .PHONY: setup
 setup: ## install what a fresh Debian 12 lacks (as root)
@@ -26,15 +28,20 @@ setup: ## install what a fresh Debian 12 lacks (as root)
 demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
 	@scripts/demo
 
-# -p 1: packages that measure, or that look for leftovers, would disturb each other.
-# -count=1: go's test cache does not know that tests depend on the built berth and on the kernel.
+# Packages that measure, or that look for leftovers, would disturb each other: those of test/alone run one at a time.
+TESTRUN = $(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -alone test/alone
+
 .PHONY: test
-test: setup ## all tests that this machine can run (as root)
-	@$(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -race -count=1 -p 1 -timeout 60m ./...
+test: setup ## all tests that this machine can run (as root); long walks take a random part
+	@$(TESTRUN) -race -result build/test.txt ./...
+
+.PHONY: test-all
+test-all: setup ## all tests, and each walk to its end: docs/evidence/test-all.txt (2 hours)
+	@BERTH_WALK=all $(TESTRUN) -race -result docs/evidence/test-all.txt ./...
 
 .PHONY: test-fast
 test-fast: ## the tests that take no time
-	@$(GO) run ./tools/testrun -short ./...
+	@$(TESTRUN) -short ./...
 
 .PHONY: lab
 lab: ## a shell in a virtual machine with an SR-IOV card, cgroup v2 and systemd, berth in it (no such card? try it here)
@@ -54,16 +61,23 @@ vet: ## go vet, with and without fault points
 	$(GO) vet -tags berthfault ./...
 
 .PHONY: lint
-lint: $(LINT) ## golangci-lint, as .golangci.yml says (LINTFLAGS=--fix mends what it can)
+lint: $(LINT) $(DEADCODE) ## golangci-lint, as .golangci.yml says (LINTFLAGS=--fix mends what it can); functions that nothing calls
 	$(LINT) run $(LINTFLAGS) ./...
+	@for tags in "" berthfault; do \
+		dead=$$($(DEADCODE) -test -tags "$$tags" ./...) || exit 1; \
+		[ -z "$$dead" ] || { echo "$$dead"; exit 1; }; done
 
 $(LINT):
 	GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv build/tools/golangci-lint $@
 
+$(DEADCODE):
+	GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install golang.org/x/tools/cmd/deadcode@$(DEADCODE_VERSION)
+	mv build/tools/deadcode $@
+
 .PHONY: bench-start
-bench-start: setup build ## how fast nodes start, beside plain runtimes
-	@scripts/bench-start
+bench-start: setup build ## how fast nodes start, beside plain runtimes; OLD=PATH: beside an older berth, interleaved
+	@scripts/bench-start $(if $(OLD),-old $(OLD) -json build/bench-start-old.json)
 
 .PHONY: bench-nodes
 bench-nodes: setup build ## 2,000 nodes with an interface on this host: made, listed, removed, nothing left (NODES=2000)
@@ -94,6 +108,7 @@ docs: build ## man pages and completions, in build/
 .PHONY: install
 install: docs ## install below PREFIX (and DESTDIR)
 	install -Dm755 build/berth $(DESTDIR)$(PREFIX)/bin/berth
+	install -Dm755 build/berth-pull $(DESTDIR)$(PREFIX)/bin/berth-pull
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/doc/berth

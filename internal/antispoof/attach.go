@@ -2,7 +2,6 @@ package antispoof
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 
@@ -10,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bpf"
-	"berth/internal/step"
+	"berth/internal/fault"
+	"berth/internal/netif"
 )
 
 // name is the program's name in "tc filter" and "bpftool prog".
@@ -28,21 +28,18 @@ const (
 	Sent     Side = netlink.HANDLE_MIN_EGRESS
 )
 
-// Attach puts the program for some rules on a link, in place of an earlier one, and returns the tag of the program: the
+// attach puts the program for some rules on a link, in place of an earlier one, and returns the tag of the program: the
 // kernel's hash of its instructions.
-func Attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, err error) {
+func attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, err error) {
 	prog, err := r.load()
 	if err != nil {
 		return "", err
 	}
 	defer prog.Close()
-	q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
-	}}
-	if err := h.QdiscAdd(q); err != nil && !errors.Is(err, unix.EEXIST) {
-		return "", fmt.Errorf("add qdisc clsact to %s: %w", l.Attrs().Name, err)
+	if err := netif.AddQdisc(h, l, netif.Clsact(l)); err != nil {
+		return "", err
 	}
-	step.Fault("clsact for the spoof check added")
+	fault.Point("clsact for the spoof check added")
 	f := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: l.Attrs().Index, Parent: uint32(side), Priority: priority, Protocol: unix.ETH_P_ALL, Handle: 1,
@@ -55,28 +52,9 @@ func Attach(h *netlink.Handle, l netlink.Link, side Side, r Rules) (tag string, 
 	return tagOf(prog)
 }
 
-// Detach removes the program and its clsact qdisc from a link that goes back to the host.
-func Detach(h *netlink.Handle, l netlink.Link) error {
-	err := h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
-	}})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) { // EINVAL: no such qdisc
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("take the spoof check off %s: %w", l.Attrs().Name, err)
-	}
-	return nil
-}
-
-// Read returns the tag of the program on a link; "" if there is none.
-func Read(h *netlink.Handle, l netlink.Link, side Side) (tag string, err error) {
-	var all []netlink.Filter
-	for range 50 { // an interrupted dump may lack entries
-		if all, err = h.FilterList(l, uint32(side)); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+// readTag returns the tag of the program on a link; "" if there is none.
+func readTag(h *netlink.Handle, l netlink.Link, side Side) (tag string, err error) {
+	all, err := netif.Dump(func() ([]netlink.Filter, error) { return h.FilterList(l, uint32(side)) })
 	if err != nil {
 		return "", fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
 	}
@@ -99,7 +77,7 @@ func (r Rules) Tag() (string, error) {
 }
 
 func (r Rules) load() (*os.File, error) {
-	if len(r.MAC) != 6 {
+	if !r.MAC.IsEthernet() {
 		return nil, fmt.Errorf("make a spoof check: %q is no MAC of Ethernet", r.MAC)
 	}
 	code, err := r.code()

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bpf"
+	"berth/internal/mac"
 )
 
 // Rules say what an interface may send. They apply to IPv4, IPv6, ARP and neighbour discovery. Frames of other types or
 // with VLAN tags, answers of DHCP servers, router advertisements and redirects are always dropped.
 type Rules struct {
-	MAC  net.HardwareAddr
+	MAC  mac.Address
 	IPs  []netip.Addr // the interface's addresses
 	Any  bool         // any address passes: only the MAC is checked
 	DHCP bool         // the interface asks for an IPv4 address that is not known yet
@@ -31,7 +32,7 @@ const (
 	shot = 2  // TC_ACT_SHOT
 )
 
-// Offsets on the program's stack. Each packet header has a place of its own.
+// Offsets on the program's stack. Each packet header has its own.
 const (
 	atMAC    = -8   // source MAC and type of the frame
 	atARP    = -48  // 28 bytes
@@ -44,10 +45,10 @@ const (
 )
 
 const (
-	skb   = bpf.R6 // the packet
-	place = bpf.R7 // offset of the next header
-	next  = bpf.R8 // the protocol of the next header
-	blank = bpf.R9 // 1: the source is the unspecified address
+	skb    = bpf.R6 // the packet
+	cursor = bpf.R7 // offset of the next header
+	next   = bpf.R8 // the protocol of the next header
+	blank  = bpf.R9 // 1: the source is the unspecified address
 )
 
 const (
@@ -78,7 +79,7 @@ func (r Rules) code() ([]bpf.Instruction, error) {
 	p.Load(bpf.Word, bpf.R2, skb, vlanPresent)
 	p.If(bpf.NotEqual, bpf.R2, 0, "drop")
 	p.fetch(atMAC, 8, 6)
-	p.UnlessSame(atMAC, r.MAC, "drop")
+	p.UnlessSame(atMAC, r.MAC.HardwareAddr(), "drop")
 	p.Load(bpf.Half, bpf.R2, bpf.FP, atMAC+6)
 	p.If(bpf.Equal, bpf.R2, network16(unix.ETH_P_IP), "ipv4")
 	p.If(bpf.Equal, bpf.R2, network16(unix.ETH_P_IPV6), "ipv6")
@@ -103,9 +104,9 @@ func (p *program) fetch(to, size, from int32) {
 	p.copyOrElse(to, size, "drop")
 }
 
-// fetchNext is fetch at an offset from place. For a shorter packet the program continues at short.
+// fetchNext is fetch at an offset from cursor. For a shorter packet the program continues at short.
 func (p *program) fetchNext(to, size, off int32, short string) {
-	p.Copy(bpf.R2, place)
+	p.Copy(bpf.R2, cursor)
 	if off != 0 {
 		p.Add(bpf.R2, off)
 	}
@@ -137,7 +138,7 @@ func (p *program) arp() {
 	p.Label("arp")
 	p.fetch(atARP, 28, ethernet)
 	p.UnlessSame(atARP, []byte{0, 1, 8, 0, 6, 4}, "drop")
-	p.UnlessSame(atARP+sender, p.MAC, "drop")
+	p.UnlessSame(atARP+sender, p.MAC.HardwareAddr(), "drop")
 	if p.Any {
 		p.Goto("pass")
 		return
@@ -156,14 +157,14 @@ func (p *program) ipv4() {
 	const fragment, protocol, source = 6, 9, 12
 	p.Label("ipv4")
 	p.fetch(atV4, 20, ethernet)
-	p.Load(bpf.Byte, place, bpf.FP, atV4)
-	p.Copy(bpf.R2, place)
+	p.Load(bpf.Byte, cursor, bpf.FP, atV4)
+	p.Copy(bpf.R2, cursor)
 	p.And(bpf.R2, 0xf0)
 	p.If(bpf.NotEqual, bpf.R2, 0x40, "drop")
-	p.And(place, 0xf)
-	p.If(bpf.Less, place, 5, "drop")
-	p.Left(place, 2)
-	p.Add(place, ethernet)
+	p.And(cursor, 0xf)
+	p.If(bpf.Less, cursor, 5, "drop")
+	p.Left(cursor, 2)
+	p.Add(cursor, ethernet)
 	if !p.Any {
 		p.ifOwn(atV4+source, p.v4, "ipv4 source ", "ipv4 own")
 		p.UnlessSame(atV4+source, make([]byte, 4), "drop")
@@ -187,7 +188,7 @@ func (p *program) dhcp() {
 	p.Load(bpf.Half, bpf.R2, bpf.FP, atPorts+2)
 	p.If(bpf.NotEqual, bpf.R2, network16(server), "named")
 	p.fetchNext(atClient, 6, clientMAC, "drop")
-	p.UnlessSame(atClient, p.MAC, "drop")
+	p.UnlessSame(atClient, p.MAC.HardwareAddr(), "drop")
 	p.Load(bpf.Half, bpf.R2, bpf.FP, atPorts)
 	p.If(bpf.Equal, bpf.R2, network16(client), "pass") // even without a source address
 	p.Label("named")
@@ -199,7 +200,7 @@ func (p *program) dhcp() {
 // half is derived from the node's MAC.
 func (p *program) ownV6(off int16, name, to string) {
 	p.ifOwn(off, p.v6, name, to)
-	p.UnlessSame(off+8, eui64(p.MAC), name+"else")
+	p.UnlessSame(off+8, eui64(p.MAC.HardwareAddr()), name+"else")
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, off)
 	p.If(bpf.NotEqual, bpf.R2, 0xff, to) // multicast
 	p.Label(name + "else")
@@ -218,7 +219,7 @@ func (p *program) ipv6() {
 	p.UnlessSame(atV6+source, make([]byte, 16), map[bool]string{true: "ipv6 own", false: "drop"}[p.Any])
 	p.Set(blank, 1)
 	p.Label("ipv6 own")
-	p.Set(place, ethernet+40)
+	p.Set(cursor, ethernet+40)
 	p.Load(bpf.Byte, next, bpf.FP, atV6+nextHeader)
 	for i := range mostHeaders {
 		p.extension("header " + string(rune('0'+i)) + " ")
@@ -250,7 +251,7 @@ func (p *program) extension(name string) {
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atPorts+1)
 	p.Add(bpf.R2, 2)
 	p.Left(bpf.R2, 2)
-	p.AddReg(place, bpf.R2)
+	p.AddReg(cursor, bpf.R2)
 	p.Goto(name + "none")
 	p.Label(name + "fragment")
 	p.fetchNext(atPorts, 4, 0, "drop")
@@ -258,7 +259,7 @@ func (p *program) extension(name string) {
 	p.And(bpf.R2, network16(0xfff8))
 	p.If(bpf.NotEqual, bpf.R2, 0, "named 6")
 	p.Load(bpf.Byte, next, bpf.FP, atPorts)
-	p.Add(place, 8)
+	p.Add(cursor, 8)
 	p.Goto(name + "none")
 	p.Label(name + "options")
 	p.fetchNext(atPorts, 2, 0, "drop")
@@ -266,7 +267,7 @@ func (p *program) extension(name string) {
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atPorts+1)
 	p.Add(bpf.R2, 1)
 	p.Left(bpf.R2, 3)
-	p.AddReg(place, bpf.R2)
+	p.AddReg(cursor, bpf.R2)
 	p.Label(name + "none")
 }
 
@@ -308,7 +309,7 @@ func (p *program) icmp() {
 		p.Goto("drop")
 	}
 	p.Label("its option")
-	p.Add(place, 16)
+	p.Add(cursor, 16)
 	p.Label("asks for routers")
 	p.fetchNext(atOption, 8, 8, "pass")
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, atOption+1)
@@ -320,6 +321,6 @@ func (p *program) icmp() {
 	p.If(bpf.Equal, bpf.R2, 1, "a MAC") // source link-layer address; 2: target
 	p.If(bpf.NotEqual, bpf.R2, 2, "pass")
 	p.Label("a MAC")
-	p.UnlessSame(atOption+2, p.MAC, "drop")
+	p.UnlessSame(atOption+2, p.MAC.HardwareAddr(), "drop")
 	p.Goto("pass")
 }

@@ -3,13 +3,19 @@ package antispoof
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/bpf"
+	"berth/internal/mac"
 )
 
 var (
@@ -93,10 +99,10 @@ const (
 )
 
 var (
-	fixed  = Rules{MAC: own, IPs: []netip.Addr{ip("192.0.2.10"), ip("192.0.2.11"), ip("2001:db8::10")}}
-	anyone = Rules{MAC: own, Any: true}
-	asking = Rules{MAC: own, DHCP: true}
-	leased = Rules{MAC: own, DHCP: true, IPs: []netip.Addr{ip("192.0.2.50")}}
+	fixed  = Rules{MAC: mac.Of(own), IPs: []netip.Addr{ip("192.0.2.10"), ip("192.0.2.11"), ip("2001:db8::10")}}
+	anyone = Rules{MAC: mac.Of(own), Any: true}
+	asking = Rules{MAC: mac.Of(own), DHCP: true}
+	leased = Rules{MAC: mac.Of(own), DHCP: true, IPs: []netip.Addr{ip("192.0.2.50")}}
 )
 
 // TestProgram runs the programs on packets in the kernel, without a link.
@@ -208,7 +214,7 @@ func TestProgram(t *testing.T) {
 
 // TestProgramOfManyAddresses checks that the kernel accepts the long program of a long list.
 func TestProgramOfManyAddresses(t *testing.T) {
-	r := Rules{MAC: own}
+	r := Rules{MAC: mac.Of(own)}
 	for i := range 200 {
 		r.IPs = append(r.IPs, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), netip.MustParseAddr("2001:db8::1:0").Next())
 	}
@@ -274,9 +280,28 @@ func load(t *testing.T, r Rules) *os.File {
 	return prog
 }
 
+// runOn has the kernel run a loaded program on a packet and returns the program's result.
+func runOn(prog *os.File, packet []byte) (int32, error) {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&packet[0])
+	attr := struct {
+		fd, result, size, outSize uint32
+		in, out                   uint64
+		repeat, took              uint32
+		ctxIn, ctxOut             uint32
+		ctx, ctxTo                uint64
+		flags, cpu, batch, pad    uint32
+	}{fd: uint32(prog.Fd()), size: uint32(len(packet)), in: uint64(uintptr(unsafe.Pointer(&packet[0])))}
+	if _, err := bpf.Call(unix.BPF_PROG_TEST_RUN, &attr); err != nil {
+		return 0, fmt.Errorf("run program %s on %d bytes: %w", prog.Name(), len(packet), err)
+	}
+	return int32(attr.result), nil
+}
+
 func verdict(t *testing.T, prog *os.File, packet []byte) bool {
 	t.Helper()
-	got, err := bpf.Run(prog, packet)
+	got, err := runOn(prog, packet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,23 +8,28 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
+	"berth/internal/bench/side"
+	"berth/internal/bench/stat"
+	"berth/internal/bench/wire"
 	"berth/internal/refuse"
 )
 
-// experimentRun runs the trials of one experiment in one session. In every round each row has one block, in random
-// order; a block is one trial of each arm, in random order. Round 0 warms up, rounds below it are the pilot.
+// experimentRun runs the trials of one experiment in one session. In each round each row has one block, in random
+// order. A block has one trial of each arm, in random order. Round 0 is the warm-up; negative rounds are the pilot.
 type experimentRun struct {
 	*study
-	d            definition
-	b            *bed
-	tool         *Tool
+	d            bed.Definition
+	b            *bed.Bed
+	tool         *result.Tool
 	session, leg int
 	share        time.Duration // of the budget
 	began        time.Time
 
-	e         *Experiment
-	length    time.Duration // of a trial, without …
-	warm      time.Duration // … its warm-up
+	e         *result.Experiment
+	length    time.Duration // of a trial, without its warm-up
+	warm      time.Duration // length of the warm-up
 	done      map[cell]bool // trials that the journal has
 	totalDone int
 	soFar     string // see Progress
@@ -38,8 +43,8 @@ type cell struct {
 
 // prepare decides the length of trials and writes down what will be measured, or takes it from the journal.
 func (x *experimentRun) prepare(ctx context.Context) error {
-	design := Design{Published: x.d.published, Batch: x.d.batch}
-	old := x.experiment(x.d.Name)
+	design := result.Design{Published: x.d.Published, Batch: x.d.Batch}
+	old := x.Experiment(x.d.Name)
 	switch {
 	case old != nil && len(old.Arms) > 0: // resumed, or a later session: as it was
 		design = old.Design
@@ -52,22 +57,25 @@ func (x *experimentRun) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	steady, err := x.b.settle(ctx, x.share/20)
-	if err != nil {
-		return fmt.Errorf("bring the disk of %s to its steady state: %w", x.d.Name, err)
+	var steady *result.Steady
+	if !x.d.Table {
+		var err error
+		if steady, err = x.b.Settle(ctx, x.share/20); err != nil {
+			return fmt.Errorf("bring the disk of %s to its steady state: %w", x.d.Name, err)
+		}
 	}
 	design.Steady = steady
-	e := Experiment{About: x.d.About, Targets: x.b.targets, Design: design, Notes: slices.Clone(x.b.notes)}
-	for _, a := range x.b.arms {
-		e.Arms = append(e.Arms, a.ArmInfo)
+	e := result.Experiment{About: x.d.About, Targets: x.b.Targets, Design: design, Notes: slices.Clone(x.b.Notes)}
+	for _, a := range x.b.Arms {
+		e.Arms = append(e.Arms, a.Arm)
 	}
-	for _, r := range x.b.rows {
-		row := r.StudyRow
-		if job, ok := r.job.(diskRun); ok {
-			row.Command = job.command(x.length, x.warm)
+	for _, r := range x.b.Rows {
+		row := r.Row
+		if job, ok := r.Job.(bed.DiskRun); ok {
+			row.Command = job.Command(x.length, x.warm)
 		}
 		if steady != nil && !steady.Attained {
-			row.Flags = append(slices.Clip(row.Flags), NotSteady)
+			row.Flags = append(slices.Clip(row.Flags), result.NotSteady)
 		}
 		e.Rows = append(e.Rows, row)
 	}
@@ -83,27 +91,27 @@ func (x *experimentRun) prepare(ctx context.Context) error {
 	return nil
 }
 
-// same refuses to go on where arms or rows are not those that were measured before.
-func (x *experimentRun) same(old *Experiment) error {
-	arms := slices.EqualFunc(old.Arms, x.b.arms, func(a ArmInfo, b bedArm) bool { return a.Name == b.Name })
-	rows := slices.EqualFunc(old.Rows, x.b.rows, func(a StudyRow, b bedRow) bool { return a.Name == b.Name })
+// same refuses to go on if the arms or rows differ from those measured before.
+func (x *experimentRun) same(old *result.Experiment) error {
+	arms := slices.EqualFunc(old.Arms, x.b.Arms, func(a result.Arm, b bed.Arm) bool { return a.Name == b.Name })
+	rows := slices.EqualFunc(old.Rows, x.b.Rows, func(a result.Row, b bed.Row) bool { return a.Name == b.Name })
 	if !arms || !rows {
 		return refuse.Cannotf("begin anew", "%s has other arms or rows than when it began: a program, a disk or a network has changed", x.d.Name)
 	}
 	return nil
 }
 
-// write puts what is known about the experiment into the study and the journal.
-func (x *experimentRun) write(e Experiment) error {
+// write records the experiment, without its trials, in the study and the journal.
+func (x *experimentRun) write(e result.Experiment) error {
 	r := experimentRecord{Session: x.session, Tool: x.tool, Experiment: e}
-	x.begin(r)
-	x.e = x.experiment(e.Name)
+	x.Begin(r.Tool, r.Experiment)
+	x.e = x.Experiment(e.Name)
 	return x.j.add(record{Experiment: &r})
 }
 
 // run measures all rounds that the journal does not have: the warm-up, the pilot, then the pairs.
 func (x *experimentRun) run(ctx context.Context) error {
-	if err := x.round(ctx, 0, 1+x.d.pilot+x.fewest()); err != nil {
+	if err := x.round(ctx, 0, 1+x.d.Pilot+x.fewest()); err != nil {
 		return err
 	}
 	pilot := x.pilot()
@@ -139,14 +147,17 @@ func (x *experimentRun) run(ctx context.Context) error {
 	return nil
 }
 
-// round runs the trials of a round that the journal does not have. All of them are drawn, so that those that are left
-// come in the order in which they would have come.
+// round runs the trials of a round that the journal does not have. It draws the order of all trials, so that a resumed run keeps the
+// order.
 func (x *experimentRun) round(ctx context.Context, n, rounds int) error {
 	order, k := x.order(x.session, x.d.Name, n), x.inBatch(n)
-	for _, row := range order.Perm(len(x.b.rows)) {
-		for _, arm := range order.Perm(len(x.b.arms)) {
+	for _, row := range order.Perm(len(x.b.Rows)) {
+		for _, arm := range order.Perm(len(x.b.Arms)) {
+			if x.b.Arms[arm].Name == result.Asked {
+				continue // it is not measured
+			}
 			for batch := min(k, 1); batch <= k; batch++ {
-				if !x.done[cell{x.b.rows[row].Name, x.b.arms[arm].Name, n, batch}] {
+				if !x.done[cell{x.b.Rows[row].Name, x.b.Arms[arm].Name, n, batch}] {
 					x.report(row, arm, rounds)
 					if err := x.trial(ctx, n, row, arm, batch); err != nil {
 						return err
@@ -166,29 +177,30 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm, batch int) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r, a := x.b.rows[row], x.b.arms[arm]
-	if r.cold {
-		if err := dropCaches(); err != nil {
+	r, a := x.b.Rows[row], x.b.Arms[arm]
+	if r.Cold {
+		if err := side.DropCaches(); err != nil {
 			return fmt.Errorf("drop the kernel's caches: %w", err)
 		}
 	}
 	length, warm := x.length, x.warm
-	if round == 0 && x.d.whole {
-		length, warm = min(length, checkRun), 0 // it only has to try everything once
+	if round == 0 && x.d.Whole {
+		length, warm = min(length, wire.CheckRun), 0 // it only has to try everything once
 	}
-	t := StudyTrial{
-		Head:  Head{Seq: x.next(), Row: r.Name, Round: round, Arm: a.Name, Start: time.Now().UTC()},
+	t := result.Trial{
+		Head:  result.Head{Seq: x.next(), Row: r.Name, Round: round, Arm: a.Name, Start: time.Now().UTC()},
 		Batch: batch, Session: x.session, Leg: x.leg,
 	}
 	if n := len(x.e.Trials); n > 0 && x.e.Trials[n-1].Session == x.session && x.e.Trials[n-1].Leg == x.leg {
-		t.follows(&x.e.Trials[n-1].Head)
+		t.Follows(&x.e.Trials[n-1].Head)
 	}
-	w := lookAround()
-	values, err := r.job.measure(ctx, a, length, warm)
+	w := side.LookAround()
+	values, err := r.Job.Measure(ctx, a, length, warm)
 	if err == nil {
 		err = sane(values)
 	}
-	t.Conditions = w.end(x.b.device())
+	conditions := w.End(x.b.Device())
+	t.Conditions = &conditions
 	t.WallMS = time.Since(t.Start).Milliseconds()
 	if ctx.Err() != nil {
 		return ctx.Err() // cut short: it measured nothing
@@ -218,12 +230,12 @@ func (x *experimentRun) broken(err error, round int, row, arm string) error {
 	if err == nil {
 		return nil
 	}
-	if x.b.gone != nil {
-		if why := x.b.gone(); why != nil {
+	if x.b.Gone != nil {
+		if why := x.b.Gone(); why != nil {
 			return why
 		}
 	}
-	if x.countFailures() < endures && round != 0 {
+	if x.countFailures() < bed.Endures && round != 0 {
 		return nil
 	}
 	return fmt.Errorf("measure %s, %s, in the arm %s: %w", x.d.Name, row, arm, err)
@@ -252,19 +264,19 @@ func (x *experimentRun) next() int {
 
 // report tells how far the run is, and what the rows look like so far; it changes nothing.
 func (x *experimentRun) report(row, arm, rounds int) {
-	if x.o.progress == nil {
+	if x.o.Progress == nil {
 		return
 	}
-	cells := len(x.b.rows) * len(x.b.arms)
-	if x.d.batch != nil {
-		cells *= x.d.batch.Trials
+	cells := len(x.b.Rows) * len(x.b.Arms)
+	if x.d.Batch != nil {
+		cells *= x.d.Batch.Trials
 	}
-	p := Progress{
-		What: x.d.Name + ", " + x.b.rows[row].Name + " " + x.b.arms[arm].Name,
+	p := bed.Progress{
+		What: x.d.Name + ", " + x.b.Rows[row].Name + " " + x.b.Arms[arm].Name,
 		Done: int64(x.totalDone), Total: int64(cells * rounds),
 	}
 	if n := len(x.e.Trials); n > 0 {
-		p.Left = x.e.wall(x.session) / time.Duration(n) * time.Duration(max(p.Total-p.Done, 0))
+		p.Left = x.e.Wall(x.session) / time.Duration(n) * time.Duration(max(p.Total-p.Done, 0))
 	} else {
 		p.Left = x.share
 	}
@@ -278,24 +290,24 @@ func (x *experimentRun) report(row, arm, rounds int) {
 		x.soFar = x.verdicts()
 	}
 	p.SoFar = x.soFar
-	x.o.tell(p)
+	x.o.Tell(p)
 }
 
 // verdicts counts what the rows' first comparisons with the nodes would be called now: "3 equivalent, 1 undecided".
 func (x *experimentRun) verdicts() string {
 	e := *x.e
 	e.Rows, e.Trials = slices.Clone(e.Rows), slices.Clone(e.Trials)
-	e.analyse(x.o.MarginPct)
-	n := map[Verdict]int{}
+	e.Analyse(x.o.MarginPct)
+	n := map[stat.Verdict]int{}
 	for _, r := range e.Rows {
 		for _, c := range r.Compared {
-			if c.Arm != nullArm && c.Measure == e.Measures[0].Name {
+			if c.Arm != result.Null && c.Measure == e.Measures[0].Name {
 				n[c.Penalty.Verdict]++
 			}
 		}
 	}
 	var counts []string
-	for _, v := range []Verdict{Worse, Better, Equivalent, Undecided} {
+	for _, v := range []stat.Verdict{stat.Worse, stat.Better, stat.Equivalent, stat.Undecided} {
 		if n[v] > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n[v], v))
 		}

@@ -6,24 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
-	"golang.org/x/sys/unix"
-
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
 	"berth/internal/jsonfile"
+	"berth/internal/lock"
 	"berth/internal/refuse"
 )
 
 // JournalFormat names the journal of a run and its version; docs/bench-json.md describes it.
-const JournalFormat = "berth-bench-journal/1"
+const JournalFormat = "berth-bench-journal/2"
 
-// journal is the file that a run writes as it goes: one JSON document a line, only ever appended to. A process that is
-// killed leaves a last line that is torn at worst; nothing else is lost, because a write is in the kernel's hands once
-// it returns. It is locked while it is in use.
+// journal is the file to which a run appends one JSON document per line. A process that is killed can only leave an incomplete last
+// line: the kernel has each line for which write has returned. The file is locked while a run uses it.
 type journal struct {
 	f     *os.File
 	whole int64    // bytes of whole lines
-	torn  bool     // half a line may lie behind them
+	torn  bool     // an incomplete line may follow
 	lines []record // that were there when it was opened
 }
 
@@ -38,24 +37,24 @@ type record struct {
 
 type startRecord struct {
 	Format  string       `json:"format"`
-	Options StudyOptions `json:"options"`
-	Study   Study        `json:"study"` // without experiments
+	Options bed.Options  `json:"options"`
+	Study   result.Study `json:"study"` // without experiments
 }
 
 type legRecord struct {
-	Session Session `json:"session"`
+	Session result.Session `json:"session"`
 }
 
 // experimentRecord is written before the first trial of an experiment, and again when the number of pairs is fixed.
 type experimentRecord struct {
-	Session    int        `json:"session"`
-	Tool       *Tool      `json:"tool,omitempty"`
-	Experiment Experiment `json:"experiment"` // without trials
+	Session    int               `json:"session"`
+	Tool       *result.Tool      `json:"tool,omitempty"`
+	Experiment result.Experiment `json:"experiment"` // without trials
 }
 
 type trialRecord struct {
 	Experiment string `json:"experiment"`
-	StudyTrial
+	result.Trial
 }
 
 // endRecord says that an experiment needs no more trials.
@@ -104,10 +103,11 @@ func openJournal(path string) (*journal, error) {
 }
 
 func (j *journal) lock() error {
-	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return refuse.Busyf("another berth bench run is at work on %s", j.f.Name())
+	free, err := lock.Try(j.f)
+	if err == nil && !free {
+		err = refuse.Busyf("another berth bench run is at work on %s", j.f.Name())
 	}
-	return nil
+	return err
 }
 
 func (j *journal) read(path string) error {
@@ -123,7 +123,7 @@ func (j *journal) read(path string) error {
 	return j.mend()
 }
 
-// mend cuts off a torn line, so that the next record begins a line of its own.
+// mend cuts off an incomplete line, so that the next record begins a new line.
 func (j *journal) mend() error {
 	if !j.torn {
 		return nil
@@ -155,9 +155,12 @@ func readJournal(text []byte) ([]record, error) {
 	return all, nil
 }
 
-// add appends a line. What a full disk took of it is cut off again: there may be room for the next record, which must not
-// be appended to half a line.
+// add appends a line. If the disk becomes full in the middle, add cuts the line off again: there may be room for the next record, which
+// must begin a new line.
 func (j *journal) add(r record) error {
+	if j.f == nil {
+		return nil // a run that cannot be resumed
+	}
 	if err := j.mend(); err != nil {
 		return err
 	}
@@ -174,57 +177,31 @@ func (j *journal) add(r record) error {
 	return nil
 }
 
-// sync brings it to the disk. It is called between rounds: a trial must not share the disk with it.
-func (j *journal) sync() { _ = j.f.Sync() }
+// sync writes the journal to the disk. It is called between rounds, so that it does not disturb a trial.
+func (j *journal) sync() {
+	if j.f != nil {
+		_ = j.f.Sync()
+	}
+}
 
-// study builds what the lines tell: the study, its trials in their experiments, and which experiments have ended.
-func (j *journal) study() (StudyOptions, *Study, []endRecord) {
+// study returns what the lines say: the options, the study with its trials, and the experiments that have ended.
+func (j *journal) study() (bed.Options, *result.Study, []endRecord) {
 	start := j.lines[0].Start
 	s := start.Study
 	var ended []endRecord
 	for _, r := range j.lines[1:] {
 		switch {
 		case r.Leg != nil:
-			s.session(r.Leg.Session)
+			s.SetSession(r.Leg.Session)
 		case r.Experiment != nil:
-			s.begin(*r.Experiment)
+			s.Begin(r.Experiment.Tool, r.Experiment.Experiment)
 		case r.Trial != nil:
-			if e := s.experiment(r.Trial.Experiment); e != nil {
-				e.Trials = append(e.Trials, r.Trial.StudyTrial)
+			if e := s.Experiment(r.Trial.Experiment); e != nil {
+				e.Trials = append(e.Trials, r.Trial.Trial)
 			}
 		case r.End != nil && r.End.Error == "": // one that broke is tried again: what broke it may have been mended
 			ended = append(ended, *r.End)
 		}
 	}
 	return start.Options, &s, ended
-}
-
-func (s *Study) experiment(name string) *Experiment {
-	i := slices.IndexFunc(s.Experiments, func(e Experiment) bool { return e.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Experiments[i]
-}
-
-// begin puts an experiment into the study, or what is known about it now in place of what was; its trials stay.
-func (s *Study) begin(r experimentRecord) {
-	if r.Tool != nil && !slices.Contains(s.Tools, *r.Tool) {
-		s.Tools = append(s.Tools, *r.Tool)
-	}
-	if e := s.experiment(r.Experiment.Name); e != nil {
-		r.Experiment.Trials = e.Trials
-		*e = r.Experiment
-		return
-	}
-	s.Experiments = append(s.Experiments, r.Experiment)
-}
-
-// session notes how far a session is.
-func (s *Study) session(now Session) {
-	if i := slices.IndexFunc(s.Sessions, func(x Session) bool { return x.Number == now.Number }); i >= 0 {
-		s.Sessions[i] = now
-		return
-	}
-	s.Sessions = append(s.Sessions, now)
 }

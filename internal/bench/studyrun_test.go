@@ -17,6 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 	"berth/internal/refuse"
 )
 
@@ -26,11 +29,11 @@ type fakeJob struct {
 	took   time.Duration
 	noise  float64
 	r      *rand.Rand
-	broken func(a bedArm, trial int) error
+	broken func(a bed.Arm, trial int) error
 	trials *int
 }
 
-func (f fakeJob) measure(ctx context.Context, a bedArm, _, _ time.Duration) (map[string]float64, error) {
+func (f fakeJob) Measure(ctx context.Context, a bed.Arm, _, _ time.Duration) (map[string]float64, error) {
 	*f.trials++
 	if f.broken != nil {
 		if err := f.broken(a, *f.trials); err != nil {
@@ -43,33 +46,33 @@ func (f fakeJob) measure(ctx context.Context, a bedArm, _, _ time.Duration) (map
 	case <-time.After(f.took):
 	}
 	v := f.value
-	if a.Name == nodeArm {
+	if a.Name == result.Node {
 		v *= .7
 	}
 	return map[string]float64{"iops": v * math.Exp(f.noise*f.r.NormFloat64())}, nil
 }
 
 // fakeExperiment has rows that need no disk.
-func fakeExperiment(name string, rows int, job fakeJob) definition {
+func fakeExperiment(name string, rows int, job fakeJob) bed.Definition {
 	job.trials, job.r = new(int), rand.New(rand.NewPCG(1, 1))
-	return definition{
-		About: About{Name: name, Title: "Fake " + name, Measures: []Measure{{Name: "iops", Unit: "1/s", Compared: true}}},
-		run:   time.Millisecond, least: time.Millisecond, pilot: pilotRounds,
-		cells: func(*StudyOptions) int { return 3 * rows },
-		make: func(context.Context, *definition, *StudyOptions, Lab) (*bed, error) {
-			b := &bed{arms: []bedArm{{ArmInfo: ArmInfo{Name: hostArm, Title: "host"}}, {ArmInfo: ArmInfo{Name: nodeArm, Title: "node"}}}}
-			b.withNull()
+	return bed.Definition{
+		About: result.About{Name: name, Title: "Fake " + name, Measures: []result.Measure{{Name: "iops", Unit: "1/s", Compared: true}}},
+		Run:   time.Millisecond, Least: time.Millisecond, Pilot: bed.PilotRounds,
+		Cells: func(*bed.Options) int { return 3 * rows },
+		Make: func(_ context.Context, b *bed.Bed, _ *bed.Definition, _ *bed.Options, _ bed.Lab) error {
+			b.Arms = []bed.Arm{{Arm: result.Arm{Name: result.Host, Title: "host"}}, {Arm: result.Arm{Name: result.Node, Title: "node"}}}
+			b.WithNull()
 			for i := range rows {
-				b.rows = append(b.rows, bedRow{StudyRow: StudyRow{Name: fmt.Sprint("row ", i)}, job: job})
+				b.Rows = append(b.Rows, bed.Row{Row: result.Row{Name: fmt.Sprint("row ", i)}, Job: job})
 			}
-			return b, nil
+			return nil
 		},
 	}
 }
 
 // fakeStudy runs definitions of the test's own; it resumes where the journal exists.
-func fakeStudy(ctx context.Context, o StudyOptions, path string, defs ...definition) (*Study, error) {
-	if err := o.complete(); err != nil {
+func fakeStudy(ctx context.Context, o bed.Options, path string, defs ...bed.Definition) (*result.Study, error) {
+	if err := o.Complete(); err != nil {
 		return nil, err
 	}
 	var run study
@@ -82,7 +85,7 @@ func fakeStudy(ctx context.Context, o StudyOptions, path string, defs ...definit
 		o, s, ended := j.study()
 		run = study{Study: s, o: o, j: j, defs: defs, ended: ended}
 	} else {
-		s := Study{Format: StudyFormat, Seed: o.Seed, MarginPct: o.MarginPct}
+		s := result.Study{Format: result.Format, Seed: o.Seed, MarginPct: o.MarginPct}
 		j, err := newJournal(path, startRecord{Format: JournalFormat, Options: o, Study: s})
 		if err != nil {
 			return nil, err
@@ -94,14 +97,14 @@ func fakeStudy(ctx context.Context, o StudyOptions, path string, defs ...definit
 }
 
 func TestStudy(t *testing.T) {
-	o := StudyOptions{Names: []string{"all"}, Seed: 3, Budget: 20 * time.Second}
+	o := bed.Options{Names: []string{"all"}, Seed: 3, Budget: 20 * time.Second}
 	s, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"),
 		fakeExperiment("quiet", 3, fakeJob{value: 1000, noise: .02}), fakeExperiment("noisy", 2, fakeJob{value: 50, noise: .4}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet, noisy := s.experiment("quiet"), s.experiment("noisy")
-	if d := quiet.Design; d.Pairs != d.WantedPairs || d.Pairs < MinPairs || d.Short || d.PilotPairs != pilotRounds || d.CouldPct > s.MarginPct {
+	quiet, noisy := s.Experiment("quiet"), s.Experiment("noisy")
+	if d := quiet.Design; d.Pairs != d.WantedPairs || d.Pairs < stat.MinPairs || d.Short || d.PilotPairs != bed.PilotRounds || d.CouldPct > s.MarginPct {
 		t.Errorf("a quiet one is designed as %+v", d)
 	}
 	if d := noisy.Design; d.Pairs >= d.WantedPairs || !d.Short || d.CouldPct <= s.MarginPct || len(noisy.Notes) == 0 {
@@ -109,9 +112,9 @@ func TestStudy(t *testing.T) {
 	}
 	for _, r := range quiet.Rows {
 		for _, c := range r.Compared {
-			want := Equivalent
-			if c.Arm == nodeArm {
-				want = Worse
+			want := stat.Equivalent
+			if c.Arm == result.Node {
+				want = stat.Worse
 			}
 			if c.Penalty.Verdict != want || c.Penalty.Pairs != quiet.Design.Pairs {
 				t.Errorf("%s, %s: %+v", r.Name, c.Arm, c.Penalty)
@@ -122,7 +125,7 @@ func TestStudy(t *testing.T) {
 }
 
 // checkBlocks: each trial was made exactly once, neighbours being a block, and the arms came in all orders.
-func checkBlocks(t *testing.T, e *Experiment, sessions int) {
+func checkBlocks(t *testing.T, e *result.Experiment, sessions int) {
 	t.Helper()
 	seen, orders := map[string]int{}, map[string]int{}
 	for b := range slices.Chunk(e.Trials, 3) {
@@ -151,12 +154,12 @@ func checkBlocks(t *testing.T, e *Experiment, sessions int) {
 }
 
 func TestSessions(t *testing.T) {
-	o := StudyOptions{Names: []string{"all"}, Seed: 3, Budget: 20 * time.Second, Sessions: 3}
+	o := bed.Options{Names: []string{"all"}, Seed: 3, Budget: 20 * time.Second, Sessions: 3}
 	s, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"), fakeExperiment("quiet", 2, fakeJob{value: 1000, noise: .02}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := s.experiment("quiet")
+	e := s.Experiment("quiet")
 	checkBlocks(t, e, 3)
 	if len(s.Sessions) != 3 || len(e.Rows[0].Compared[0].Sessions) != 3 || e.Rows[0].Compared[0].Penalty.Pairs != 3*e.Design.Pairs {
 		t.Errorf("sessions %+v, compared %+v", s.Sessions, e.Rows[0].Compared[0])
@@ -168,18 +171,18 @@ func TestStudyBreaks(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
 		name    string
-		broken  func(bedArm, int) error
+		broken  func(bed.Arm, int) error
 		partial bool
 		rows    int
 	}{
-		{"in the warm-up", func(bedArm, int) error { return boom }, true, 0},
-		{"now and then", func(_ bedArm, n int) error {
+		{"in the warm-up", func(bed.Arm, int) error { return boom }, true, 0},
+		{"now and then", func(_ bed.Arm, n int) error {
 			if n > 60 && n%7 == 0 {
 				return boom
 			}
 			return nil
 		}, false, 2},
-		{"for good", func(_ bedArm, n int) error {
+		{"for good", func(_ bed.Arm, n int) error {
 			if n > 60 {
 				return boom
 			}
@@ -187,16 +190,16 @@ func TestStudyBreaks(t *testing.T) {
 		}, true, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := StudyOptions{Names: []string{"all"}, Budget: time.Minute, Pairs: 20}
+			o := bed.Options{Names: []string{"all"}, Budget: time.Minute, Pairs: 20}
 			s, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"),
 				fakeExperiment("first", 2, fakeJob{value: 1000, noise: .02, broken: c.broken}), fakeExperiment("second", 2, fakeJob{value: 1000, noise: .02}))
 			if errors.Is(err, boom) != c.partial || s.Partial != c.partial {
 				t.Errorf("partial %v, %v", s.Partial, err)
 			}
-			if n := len(s.experiment("first").Rows); n != c.rows {
+			if n := len(s.Experiment("first").Rows); n != c.rows {
 				t.Errorf("%d rows of what broke", n)
 			}
-			if n := len(s.experiment("second").Rows); n != 2 {
+			if n := len(s.Experiment("second").Rows); n != 2 {
 				t.Errorf("%d rows of what did not", n)
 			}
 		})
@@ -206,12 +209,12 @@ func TestStudyBreaks(t *testing.T) {
 // What this host cannot measure is left out with its reason; asked for alone it is refused.
 func TestStudySkips(t *testing.T) {
 	lacks := fakeExperiment("lacks", 1, fakeJob{})
-	lacks.make = func(context.Context, *definition, *StudyOptions, Lab) (*bed, error) {
-		return nil, refuse.Cannotf("apt-get install it", "it is not installed")
+	lacks.Make = func(context.Context, *bed.Bed, *bed.Definition, *bed.Options, bed.Lab) error {
+		return refuse.Cannotf("apt-get install it", "it is not installed")
 	}
-	o := StudyOptions{Names: []string{"all"}, Budget: 20 * time.Second, Pairs: 6}
+	o := bed.Options{Names: []string{"all"}, Budget: 20 * time.Second, Pairs: 6}
 	s, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"), lacks, fakeExperiment("has", 1, fakeJob{value: 1}))
-	if err != nil || !strings.Contains(s.experiment("lacks").Skipped, "not installed") || len(s.experiment("has").Rows) != 1 {
+	if err != nil || !strings.Contains(s.Experiment("lacks").Skipped, "not installed") || len(s.Experiment("has").Rows) != 1 {
 		t.Errorf("%v, %+v", err, s)
 	}
 	if _, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"), lacks); refuse.KindOf(err) != refuse.Cannot {
@@ -227,8 +230,8 @@ func TestStudySkips(t *testing.T) {
 // A run that is killed again and again, at any moment, ends with the trials of one that never was: none twice, none
 // missing, in the same order.
 func TestKilledStudyResumes(t *testing.T) {
-	o := StudyOptions{Names: []string{"all"}, Seed: 5, Budget: time.Minute, Pairs: 12, Sessions: 2}
-	defs := []definition{
+	o := bed.Options{Names: []string{"all"}, Seed: 5, Budget: time.Minute, Pairs: 12, Sessions: 2}
+	defs := []bed.Definition{
 		// Without noise: where it shows a carry-over by chance, in one run of twenty, all is measured again in batches.
 		fakeExperiment("first", 3, fakeJob{value: 1000, took: 2 * time.Millisecond}),
 		fakeExperiment("second", 2, fakeJob{value: 7, took: 2 * time.Millisecond}),
@@ -258,7 +261,7 @@ func TestKilledStudyResumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got Study
+	var got result.Study
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -267,8 +270,8 @@ func TestKilledStudyResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"first", "second"} {
-		checkBlocks(t, got.experiment(name), 2)
-		if d := cmp.Diff(sequence(want.experiment(name)), sequence(got.experiment(name))); d != "" {
+		checkBlocks(t, got.Experiment(name), 2)
+		if d := cmp.Diff(sequence(want.Experiment(name)), sequence(got.Experiment(name))); d != "" {
 			t.Error(d)
 		}
 	}
@@ -308,7 +311,7 @@ func leg(t *testing.T, path string, grown int64) bool {
 	}
 }
 
-func sequence(e *Experiment) []string {
+func sequence(e *result.Experiment) []string {
 	var all []string
 	for _, tr := range e.Trials {
 		all = append(all, fmt.Sprint(tr.Session, " ", tr.Round, " ", tr.Row, " ", tr.Arm))

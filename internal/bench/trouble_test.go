@@ -12,13 +12,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
+	"berth/internal/bench/side"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
 // hostLab has nodes that are the host itself.
-func hostLab() Lab {
-	return Lab{Node: func(context.Context, *vnode.Node) (Arm, func(), error) { return Host, func() {}, nil }}
+func hostLab() bed.Lab {
+	return bed.Lab{Node: func(context.Context, *vnode.Node) (side.Arm, func(), error) { return side.Host, func() {}, nil }}
 }
 
 // smallDisk returns a file system of so many MiB on a loop device, and the device's path.
@@ -66,16 +69,16 @@ func TestRealFullDisk(t *testing.T) {
 	dir, _ := smallDisk(t, 300)
 	left := func() {
 		t.Helper()
-		if _, err := os.Stat(filepath.Join(dir, dataFile)); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, bed.DataFile)); err == nil {
 			t.Error("the data file is left")
 		}
-		if _, err := os.Stat(filepath.Join(dir, dataFile+freshName)); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, bed.DataFile+bed.FreshName)); err == nil {
 			t.Error("the new file is left")
 		}
 	}
 	journal := filepath.Join(t.TempDir(), "j")
-	o := StudyOptions{Names: []string{"wnodes-file"}, Dirs: []string{dir}, Size: 1 << 30, Pairs: 1, Budget: time.Minute}
-	_, err := RunStudy(t.Context(), o, hostLab(), journal, nil)
+	o := bed.Options{Names: []string{"wnodes-file"}, Dirs: []string{dir}, Size: 1 << 30, Pairs: 1, Budget: time.Minute}
+	_, err := Run(t.Context(), o, hostLab(), journal, nil)
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "free") {
 		t.Errorf("no room for the data: %v", err)
 	}
@@ -83,8 +86,8 @@ func TestRealFullDisk(t *testing.T) {
 
 	o.Size = 80 << 20 // the second file fits before somebody else fills the disk
 	filler := filepath.Join(dir, "filler")
-	fill := func(p Progress) {
-		if _, err := os.Stat(filler); err != nil && p.What != layOut && !strings.HasPrefix(p.What, "prepare") {
+	fill := func(p bed.Progress) {
+		if _, err := os.Stat(filler); err != nil && p.What != bed.LayOut && !strings.HasPrefix(p.What, "prepare") {
 			f, err := os.Create(filler)
 			if err != nil {
 				t.Error(err)
@@ -97,7 +100,7 @@ func TestRealFullDisk(t *testing.T) {
 			}
 		}
 	}
-	_, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), fill)
+	_, err = Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), fill)
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "become full") {
 		t.Errorf("a disk that becomes full: %v", err)
 	}
@@ -112,8 +115,8 @@ func TestRealVanishedDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := false
-	vanish := func(p Progress) {
-		if !gone && p.What != layOut && p.Done >= 4 {
+	vanish := func(p bed.Progress) {
+		if !gone && p.What != bed.LayOut && p.Done >= 4 {
 			gone = true
 			if err := os.Truncate(filepath.Join(filepath.Dir(dir), "disk"), 0); err != nil {
 				t.Error(err)
@@ -123,8 +126,8 @@ func TestRealVanishedDevice(t *testing.T) {
 			}
 		}
 	}
-	o := StudyOptions{Names: []string{"fio-b"}, Devices: []string{loop}, Size: 64 << 20, Pairs: 2, Budget: time.Minute}
-	_, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), vanish)
+	o := bed.Options{Names: []string{"fio-b"}, Devices: []string{loop}, DestroyData: true, Size: 64 << 20, Pairs: 2, Budget: time.Minute}
+	_, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), vanish)
 	if refuse.KindOf(err) != refuse.NotFound || !strings.Contains(err.Error(), loop) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
 	}
@@ -134,16 +137,16 @@ func TestRealVanishedDevice(t *testing.T) {
 func TestRealDeviceInUse(t *testing.T) {
 	needFio(t)
 	_, loop := smallDisk(t, 100)
-	o := StudyOptions{Names: []string{"fio-b"}, Devices: []string{loop}, Size: 64 << 20, Pairs: 1, Budget: time.Minute}
-	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
+	o := bed.Options{Names: []string{"fio-b"}, Devices: []string{loop}, DestroyData: true, Size: 64 << 20, Pairs: 1, Budget: time.Minute}
+	if _, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("a mounted device: %v", err)
 	}
-	o.Devices, o.Dirs = nil, []string{loop}
-	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Invalid {
+	o.Devices, o.DestroyData, o.Dirs = nil, false, []string{loop}
+	if _, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Invalid {
 		t.Errorf("a device as a folder: %v", err)
 	}
 	dir := onDisk(t)
-	precious := filepath.Join(dir, dataFile)
+	precious := filepath.Join(dir, bed.DataFile)
 	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +154,7 @@ func TestRealDeviceInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Dirs = []string{dir}
-	if _, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
+	if _, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("a file that is there: %v", err)
 	}
 	if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
@@ -167,14 +170,14 @@ func TestRealVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := onDisk(t)
-	o := StudyOptions{
-		Names: []string{"wnodes-volume"}, Dirs: []string{folder}, Devices: []string{loop}, Size: 16 << 20, Pairs: 1, Budget: 15 * time.Second,
+	o := bed.Options{
+		Names: []string{"wnodes-volume"}, Dirs: []string{folder}, Devices: []string{loop}, DestroyData: true, Size: 16 << 20, Pairs: 1, Budget: 15 * time.Second,
 	}
-	s, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+	s, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := s.experiment("wnodes-volume")
+	e := s.Experiment("wnodes-volume")
 	if len(e.Targets) != 1 || e.Targets[0].Path != loop || !e.Targets[0].Written {
 		t.Errorf("measured on %+v", e.Targets)
 	}
@@ -195,13 +198,13 @@ func TestRealVolume(t *testing.T) {
 	}
 	wantEmpty(t, folder)
 
-	o.Devices = nil
-	_, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+	o.Devices, o.DestroyData = nil, false
+	_, err = Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "block device") || !strings.Contains(err.Error(), "--destroy-data") {
 		t.Errorf("without a device: %v", err)
 	}
 	o.Names, o.Dirs, o.Devices = []string{"wnodes-file"}, nil, []string{loop}
-	if _, err = RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Cannot {
+	if _, err = Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("a file without a folder: %v", err)
 	}
 }
@@ -228,7 +231,7 @@ func TestRealJournalOnFullDisk(t *testing.T) {
 	}
 	added := 0
 	for range 1000 {
-		if err = j.add(record{Trial: &trialRecord{"x", StudyTrial{Head: Head{Row: strings.Repeat("r", 1000)}}}}); err != nil {
+		if err = j.add(record{Trial: &trialRecord{"x", result.Trial{Head: result.Head{Row: strings.Repeat("r", 1000)}}}}); err != nil {
 			break
 		}
 		added++
@@ -257,15 +260,15 @@ func TestRealJournalOnFullDisk(t *testing.T) {
 
 // Programs that are missing or too old.
 func TestStudyPrograms(t *testing.T) {
-	says := func(version string) Lab {
-		return Lab{Node: func(context.Context, *vnode.Node) (Arm, func(), error) {
+	says := func(version string) bed.Lab {
+		return bed.Lab{Node: func(context.Context, *vnode.Node) (side.Arm, func(), error) {
 			return func(context.Context, []string) ([]byte, error) { return []byte(version), nil }, func() {}, nil
 		}}
 	}
 	needFio(t)
 	for _, version := range []string{"fio-2.99\n", "fio-3.1\n", "something\n"} {
-		o := StudyOptions{Names: []string{"fio-b"}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Minute}
-		_, err := RunStudy(t.Context(), o, says(version), filepath.Join(t.TempDir(), "j"), nil)
+		o := bed.Options{Names: []string{"fio-b"}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Minute}
+		_, err := Run(t.Context(), o, says(version), filepath.Join(t.TempDir(), "j"), nil)
 		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "apt-get install fio") && !strings.Contains(err.Error(), "one version in both") {
 			t.Errorf("%q: %v", version, err)
 		}
@@ -273,8 +276,8 @@ func TestStudyPrograms(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	for name, remedy := range map[string]string{"fio-b": "fio", "cpu": "stress-ng", "cpu-db12": "pip install db12", "net-openlab": "iperf3"} {
-		o := StudyOptions{Names: []string{name}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Hour}
-		_, err := RunStudy(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
+		o := bed.Options{Names: []string{name}, Dirs: []string{onDisk(t)}, Size: 1 << 20, Pairs: 1, Budget: time.Hour}
+		_, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
 		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), remedy) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s without its program: %v", name, err)
 		}

@@ -157,18 +157,13 @@ func readDevice(dir string) (*device, error) {
 	}
 	// sysfs writes '!' for the '/' of names such as cciss/c0d0
 	d := &device{name: strings.ReplaceAll(filepath.Base(dir), "!", "/"), dir: dir, major: major, minor: minor}
-	if !isPartition(dir) {
+	if !d.has("partition") {
 		return d, nil
 	}
 	if d.partOf, err = readDevice(filepath.Dir(dir)); err != nil {
 		return nil, err
 	}
 	return d, nil
-}
-
-func isPartition(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "partition"))
-	return err == nil
 }
 
 func parseNumber(s string) (major, minor uint32, ok bool) {
@@ -180,8 +175,7 @@ func parseNumber(s string) (major, minor uint32, ok bool) {
 
 // title returns a device's name for people: a mapped device's with the name that its creator gave it.
 func (d *device) title() string {
-	b, err := os.ReadFile(filepath.Join(d.dir, "dm/name"))
-	if name := strings.TrimSpace(string(b)); err == nil && name != "" {
+	if name := d.text("dm/name"); name != "" {
 		return d.name + " (" + name + ")"
 	}
 	return d.name

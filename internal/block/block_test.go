@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/test/loop"
 )
 
 // tree is a small host: a disk with two partitions, a logical volume on the second, an NVMe disk, a RAID of two disks.
@@ -199,7 +200,7 @@ func TestThisHost(t *testing.T) {
 
 // TestLoopPartition resolves a partition of a loop device, and opens it exclusively as a mount would.
 func TestLoopPartition(t *testing.T) {
-	loop := newLoop(t, 16<<20)
+	loop := loop.ForTest(t, 16<<20)
 	part := addPartition(t, loop, 1, 1<<20, 4<<20)
 
 	name := filepath.Base(loop)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -38,6 +39,11 @@ type Engine struct {
 	ID    string `json:"id,omitempty"`    // the disk's identity: "wwid …" (device.Identity)
 	Asked string `json:"asked,omitempty"` // the device or folder that was asked for
 	Mount string `json:"mount,omitempty"` // where the file system of that folder was mounted
+}
+
+// Switches reports whether one of the steps switches a disk to another engine, or joins those who had it switched.
+func Switches(steps []step.Step) bool {
+	return slices.ContainsFunc(steps, func(s step.Step) bool { _, ok := s.(*Engine); return ok })
 }
 
 // QoS is what Berth asks of io.cost: give the disk exactly as much as its model says. Then shares are exact. A model that
@@ -74,11 +80,11 @@ func (e *Engine) Line() (text, note string) {
 
 // Do records what the disk has in a loan, and switches it.
 func (e *Engine) Do(context.Context) error {
-	lock, err := e.Loans.lock()
+	held, err := e.Loans.lock()
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer held.Close()
 	if ok, err := e.there(); err != nil || !ok {
 		return errors.Join(err, fmt.Errorf("switch %s to %s: the disk is not the one that it was", e.Disk.Name, e.Engine))
 	}
@@ -106,7 +112,7 @@ func (e *Engine) Do(context.Context) error {
 	if err := e.Loans.write(e.Disk, l); err != nil {
 		return err
 	}
-	step.Fault("engine on loan")
+	fault.Point("engine on loan")
 	return e.switchOn(l)
 }
 
@@ -174,7 +180,7 @@ func (e *Engine) switchOn(l *Loan) error {
 			if err := e.cost("io.cost.model", "ctrl=user model=linear "+l.Model); err != nil {
 				return err
 			}
-			step.Fault("io.cost has a model")
+			fault.Point("io.cost has a model")
 		}
 		if strings.Contains(l.Was.QoS, " enable=1") {
 			return nil
@@ -187,7 +193,7 @@ func (e *Engine) switchOn(l *Loan) error {
 		}
 		return err
 	}
-	step.Fault("scheduler switched")
+	fault.Point("scheduler switched")
 	now, err := e.setup()
 	if err != nil {
 		return err
@@ -196,12 +202,12 @@ func (e *Engine) switchOn(l *Loan) error {
 		if err := e.set(requests, strconv.Itoa(BFQRequests)); err != nil {
 			return err
 		}
-		step.Fault("scheduler enlarged")
+		fault.Point("scheduler enlarged")
 	}
 	if err := e.set(lowLatency, "0"); err != nil || e.Engine != vnode.BFQStrict {
 		return err
 	}
-	step.Fault("favours switched off")
+	fault.Point("favours switched off")
 	return e.set(strict, "1")
 }
 
@@ -247,11 +253,11 @@ func (e *Engine) Forget(ctx context.Context) error {
 
 // Undo takes By out of the loan. After the last one the disk gets its old settings back, unless it is gone.
 func (e *Engine) Undo(context.Context) error {
-	lock, err := e.Loans.lock()
+	held, err := e.Loans.lock()
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer held.Close()
 	l, err := e.Loans.Of(e.Disk)
 	if err != nil {
 		return err
@@ -278,7 +284,7 @@ func (e *Engine) giveBack(l *Loan) error {
 		if err := last.restore(l.Was); err != nil {
 			return fmt.Errorf("give %s back what it had: %w", e.Disk.Name, err)
 		}
-		step.Fault("engine given back")
+		fault.Point("engine given back")
 	}
 	return e.Loans.remove(e.Disk)
 }
@@ -314,7 +320,7 @@ func (e *Engine) restore(was Setup) error {
 		if err := e.set("queue/scheduler", was.Scheduler); err != nil {
 			return err
 		}
-		step.Fault("scheduler given back")
+		fault.Point("scheduler given back")
 		return e.restoreRequests(was)
 	}
 	if err := e.restoreRequests(was); err != nil {
@@ -328,7 +334,7 @@ func (e *Engine) restore(was Setup) error {
 
 func (e *Engine) restoreRequests(was Setup) error {
 	now, err := e.setup()
-	if err != nil || was.Requests == "" || now.Requests == was.Requests { // no Requests: the loan is from an older Berth
+	if err != nil || was.Requests == "" || now.Requests == was.Requests {
 		return err
 	}
 	return e.set(requests, was.Requests)
@@ -348,8 +354,7 @@ func (e *Engine) there() (bool, error) {
 
 // set writes a sysfs file of the disk.
 func (e *Engine) set(name, value string) error {
-	file := filepath.Join(e.Sys, "dev/block", e.Disk.Number(), name)
-	return write(file, value)
+	return write(filepath.Join(e.Sys, "dev/block", e.Disk.Number(), name), value)
 }
 
 // cost writes the disk's line to a file of io.cost.

@@ -13,6 +13,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
+	"berth/test/loop"
 )
 
 // again reads a step back from its journal record, as another process would.
@@ -41,7 +42,7 @@ func scheduler(t *testing.T, loop string) string {
 
 // TestBFQ switches a loop device to BFQ for two nodes. When the second one ends, the old scheduler is back.
 func TestBFQ(t *testing.T) {
-	loop, dir := newLoop(t, 1<<20), t.TempDir()
+	loop, dir := loop.ForTest(t, 1<<20), t.TempDir()
 	disk, err := Resolve("/sys", loop)
 	must(t, err)
 	loans := Loans(filepath.Join(dir, "loans"))

@@ -111,11 +111,7 @@ func btrfsID(path string) (string, error) {
 
 // underBtrfs returns the device of a btrfs, and refuses a btrfs on several devices.
 func underBtrfs(sys, path, id string) (*device, error) {
-	links, err := filepath.Glob(filepath.Join(sys, "fs/btrfs", id, "devices/*"))
-	if err != nil {
-		return nil, err
-	}
-	all, err := readDevices(links)
+	all, err := readDevices(filepath.Join(sys, "fs/btrfs", id, "devices/*"))
 	if err != nil {
 		return nil, err
 	}

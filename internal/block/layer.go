@@ -3,11 +3,13 @@ package block
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/file"
 	"berth/internal/refuse"
 )
 
@@ -39,7 +41,6 @@ type Layer struct {
 	Below     []*Layer `json:"below,omitempty"` // a partition's disk, a volume's disks, the disk of a loop device's file
 
 	queue Queue
-	file  string // of a loop device
 }
 
 // Layers returns the layers under a block device. sys is the root of sysfs.
@@ -135,7 +136,7 @@ func (l *Layer) queues() (all []Queue, none string) {
 			return nil, none
 		}
 		for _, q := range more {
-			if !containsQueue(all, q) {
+			if !slices.ContainsFunc(all, func(a Queue) bool { return a.Number() == q.Number() }) {
 				all = append(all, q)
 			}
 		}
@@ -143,22 +144,9 @@ func (l *Layer) queues() (all []Queue, none string) {
 	return all, ""
 }
 
-func containsQueue(all []Queue, q Queue) bool {
-	for _, a := range all {
-		if a.Number() == q.Number() {
-			return true
-		}
-	}
-	return false
-}
-
 // kind tells mapped devices apart by the prefix of the uuid that their creators give them.
 func (d *device) kind() Kind {
 	uuid := d.text("dm/uuid")
-	has := func(name string) bool {
-		_, err := os.Stat(filepath.Join(d.dir, name))
-		return err == nil
-	}
 	switch {
 	case d.partOf != nil:
 		return Partition
@@ -168,9 +156,9 @@ func (d *device) kind() Kind {
 		return Crypt
 	case strings.HasPrefix(uuid, "mpath-"):
 		return Multipath
-	case has("dm"):
+	case d.has("dm"):
 		return Mapped
-	case has("md"):
+	case d.has("md"):
 		return MD
 	case strings.HasPrefix(d.name, "loop"):
 		return Loop
@@ -184,22 +172,17 @@ func (d *device) below(sys string, l *Layer) ([]*device, error) {
 	case d.partOf != nil:
 		return []*device{d.partOf}, nil
 	case l.Kind == Loop:
-		return d.underFile(sys, l)
+		return d.underFile(sys)
 	}
-	links, err := filepath.Glob(filepath.Join(d.dir, "slaves/*"))
-	if err != nil {
-		return nil, err
-	}
-	return readDevices(links)
+	return readDevices(filepath.Join(d.dir, "slaves/*"))
 }
 
 // underFile returns the device under a loop device's file. There is none if the file is gone or its file system has no
 // device of its own.
-func (d *device) underFile(sys string, l *Layer) ([]*device, error) {
-	l.file = d.text("loop/backing_file")
+func (d *device) underFile(sys string) ([]*device, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(l.file, &st); l.file == "" || err != nil {
-		return nil, nil //nolint:nilerr // the loop device works on without a name for its file
+	if unix.Stat(d.text("loop/backing_file"), &st) != nil { // the loop device works on without a name for its file
+		return nil, nil //nolint:nilerr // see above
 	}
 	dev := st.Dev
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
@@ -218,14 +201,14 @@ func (d *device) underFile(sys string, l *Layer) ([]*device, error) {
 	return []*device{b}, nil
 }
 
-// text reads a small file of the device in sysfs, "" if it has none.
-func (d *device) text(name string) string {
-	b, err := os.ReadFile(filepath.Join(d.dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
+// has reports whether the device's folder in sysfs has a file.
+func (d *device) has(name string) bool {
+	_, err := os.Stat(filepath.Join(d.dir, name))
+	return err == nil
 }
+
+// text reads a small file of the device in sysfs, "" if it has none.
+func (d *device) text(name string) string { return file.Text(filepath.Join(d.dir, name)) }
 
 // seq returns the number that identifies a disk until the next boot: the kernel counts upwards and never reuses a number
 // (since 5.15).

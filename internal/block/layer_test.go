@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/refuse"
+	"berth/test/loop"
 )
 
 // stack is a host with a device of each kind. Each line has the number and the folder below sys/devices, then files as
@@ -98,13 +99,14 @@ func TestLayers(t *testing.T) {
 
 // TestLoopLayers follows a loop device to the disk that holds its file.
 func TestLoopLayers(t *testing.T) {
-	loop := newLoop(t, 1<<20)
+	loop := loop.ForTest(t, 1<<20)
 	l, err := Layers("/sys", loop)
 	must(t, err)
 	if l.Kind != Loop || l.Weight != "" || l.Throttle != "" {
 		t.Errorf("%+v", l)
 	}
-	file, err := Under("/sys", l.file)
+	backing := (&device{dir: "/sys/block/" + l.Name}).text("loop/backing_file")
+	file, err := Under("/sys", backing)
 	if refuse.KindOf(err) == refuse.Cannot {
 		t.Skip("no device under the temporary folder: ", err)
 	}
@@ -117,7 +119,7 @@ func TestLoopLayers(t *testing.T) {
 		t.Errorf("%s lies on %s, its file on %s", loop, last.Name, file.Name)
 	}
 	if file.FS == "" {
-		t.Errorf("%s lies on no file system", l.file)
+		t.Errorf("%s lies on no file system", backing)
 	}
 }
 

@@ -1,7 +1,7 @@
 package block
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"berth/internal/file"
 	"berth/internal/jsonfile"
+	"berth/internal/lock"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -69,11 +69,11 @@ func (d Loans) Of(q Queue) (*Loan, error) {
 		return nil, fmt.Errorf("read what %s was switched to: %w", q.Name, err)
 	}
 	var l Loan
-	file := jsonfile.File{
+	record := jsonfile.File{
 		Path: d.file(q), Is: "which I/O engine disk " + q.Name + " had before",
 		Remedy: "stop the nodes that use the disk by weight, set its scheduler in /sys/block, and remove the file",
 	}
-	if err := file.Decode(b, &l); err != nil {
+	if err := record.Decode(b, &l); err != nil {
 		return nil, err
 	}
 	boot, err := step.BootID()
@@ -94,22 +94,14 @@ func (d Loans) file(q Queue) string {
 
 // write writes a loan, whole or not at all.
 func (d Loans) write(q Queue, l *Loan) error {
-	b, err := json.Marshal(l)
-	if err == nil {
-		err = os.WriteFile(d.file(q)+".tmp", b, 0o600)
-	}
-	if err == nil {
-		step.Fault("loan written")
-		err = os.Rename(d.file(q)+".tmp", d.file(q))
-	}
-	if err != nil {
+	if err := file.WriteJSON(d.file(q), l); err != nil {
 		return fmt.Errorf("note what %s is switched to: %w", q.Name, err)
 	}
 	return nil
 }
 
 func (d Loans) remove(q Queue) error {
-	for _, file := range []string{d.file(q) + ".tmp", d.file(q)} { // the .tmp file is left if its writer was killed
+	for _, file := range []string{d.file(q) + file.Unwritten, d.file(q)} { // the .tmp file is left if its writer was killed
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget what %s was switched to: %w", q.Name, err)
 		}
@@ -122,18 +114,9 @@ func (d Loans) lock() (*os.File, error) {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return nil, fmt.Errorf("lock the disks' engines: %w", err)
 	}
-	f, err := os.Open(string(d))
+	f, err := lock.OpenDir(context.Background(), string(d)) // held for milliseconds: nobody gives up
 	if err != nil {
 		return nil, fmt.Errorf("lock the disks' engines: %w", err)
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", d, err)
-		}
-	}
+	return f, nil
 }

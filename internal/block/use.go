@@ -76,7 +76,7 @@ func (d *device) family() ([]*device, error) {
 			return nil, err
 		}
 		if m.partOf == nil && m != d.partOf {
-			parts, err := m.partitions()
+			parts, err := readDevices(filepath.Join(m.dir, "*/partition"))
 			if err != nil {
 				return nil, err
 			}
@@ -93,27 +93,18 @@ func (d *device) family() ([]*device, error) {
 
 // holders returns the devices that are built directly on this one.
 func (d *device) holders() ([]*device, error) {
-	links, err := filepath.Glob(filepath.Join(d.dir, "holders/*"))
+	return readDevices(filepath.Join(d.dir, "holders/*"))
+}
+
+// readDevices reads the block devices whose folders, or links to them, match a pattern.
+func readDevices(pattern string) ([]*device, error) {
+	paths, err := filepath.Glob(pattern)
 	if err != nil {
 		return nil, err
 	}
-	return readDevices(links)
-}
-
-func (d *device) partitions() ([]*device, error) {
-	files, err := filepath.Glob(filepath.Join(d.dir, "*/partition"))
-	if err != nil {
-		return nil, err
-	}
-	for i, f := range files {
-		files[i] = filepath.Dir(f)
-	}
-	return readDevices(files)
-}
-
-func readDevices(paths []string) ([]*device, error) {
 	var all []*device
 	for _, path := range paths {
+		path = strings.TrimSuffix(path, "/partition") // a file in the folder of each partition
 		dir, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			return nil, fmt.Errorf("find block device %s: %w", path, err)

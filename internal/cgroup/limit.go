@@ -1,18 +1,23 @@
+// Package cgroup limits the processes of a node: it plans for each limit of a spec the control files of cgroup v1 or v2 that
+// enforce it, writes them, and reads them back.
 package cgroup
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
+	"berth/internal/fault"
+	"berth/internal/group"
 	"berth/internal/host"
+	"berth/internal/limit"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -20,76 +25,88 @@ import (
 
 // Limit is a step that sets one asked limit of a group. The limit vanishes with the group: Undo does nothing.
 type Limit struct {
-	Key       string  `json:"key"`       // as berth set takes it: "memory.max", "io.data.read.rate"
-	Asked     string  `json:"asked"`     // as the spec writes it; "max" if the limit is removed
-	Mechanism string  `json:"mechanism"` // what enforces it: "cfs quota", "io.max"
-	Writes    []Write `json:"writes"`
-	Note      string  `json:"note,omitempty"`      // for the user: the disk it acts on, what it does not cover
-	ReadBack  string  `json:"read_back,omitempty"` // the value in force, as Verify read it back
+	limit.Limit
+	Of     limit.Kind    `json:"kind"`
+	Writes []group.Write `json:"writes"`
+	// Inside are the same values in the root group of the container, where that is a group of its own: programs in the node
+	// look there for their limits, and memory is protected there only if every group above it is, too.
+	Inside []group.Write `json:"inside,omitempty"`
 }
 
 // Limits returns the limits that a node asks for, each with the mechanism of this host that enforces it. It is pure. disks
 // maps the name of each io entry to its disk. A limit that the host cannot enforce is refused (exit 3); so are two entries
 // for one disk (exit 2).
 func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
-	all, err := asks(n, h, disks)
-	if err != nil {
-		return nil, err
-	}
-	limits := make([]*Limit, len(all))
-	for i, a := range all {
-		if limits[i], err = a.limit(h, path); err != nil {
-			return nil, err
-		}
-	}
-	return limits, nil
+	return limits(n, h, path, disks, func(_ ask, err error) (*Limit, error) { return nil, err })
 }
 
 // Held is Limits for a node that has its limits already. It refuses no weight: a weight may no longer be honoured, because
 // somebody chose another scheduler. Such a limit has nothing to write, and its note says why.
 func Held(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
-	all, err := asks(n, h, disks)
+	return limits(n, h, path, disks, func(a ask, err error) (*Limit, error) {
+		return &Limit{Limit: limit.Limit{Key: a.key, Asked: a.asked, By: "nothing", Note: err.Error()}, Of: a.kind}, nil
+	})
+}
+
+func limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk, refused func(ask, error) (*Limit, error)) ([]*Limit, error) {
+	asked, err := asks(n, h, disks)
 	if err != nil {
 		return nil, err
 	}
-	limits := make([]*Limit, len(all))
-	for i, a := range all {
-		if limits[i], err = a.limit(h, path); err != nil {
-			limits[i] = &Limit{Key: a.key, Asked: a.asked, Mechanism: "nothing", Note: err.Error()}
+	all := make([]*Limit, len(asked))
+	for i, a := range asked {
+		if all[i], err = a.limit(h, path); err != nil {
+			if all[i], err = refused(a, err); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return limits, nil
+	return all, nil
 }
 
 // limit returns the Limit for an ask, in the hierarchy that has its controller.
 func (a ask) limit(h host.Cgroups, path string) (*Limit, error) {
 	var how hold
-	v1 := v1Name(a.controller)
-	file := func(name string) string { return filepath.Join(h.V2, path, name) }
-	if h.Has(v1) == "v1" {
-		file = func(name string) string { return filepath.Join(h.V1[v1], path, name) }
+	var err error
+	file, v1 := group.File(h, path, a.controller)
+	switch {
+	case a.kind == limit.IOWeight:
+		how, err = weigh(a, h, file)
+	case v1:
+		how, err = onV1(a, file)
+	default:
+		how, err = onV2(a, file)
 	}
-	if a.what == "io.weight" {
-		how, err := weigh(a, h, file)
-		if err != nil {
-			return nil, err
-		}
-		return &Limit{Key: a.key, Asked: a.asked, Mechanism: how.mechanism, Writes: how.writes, Note: how.note}, nil
+	if err != nil {
+		return nil, err
 	}
-	if h.Has(v1) == "v1" {
-		how = onV1(a, file)
-	} else {
-		how = onV2(a, file)
-		if a.controller == "io" {
+	if a.controller == "io" && a.kind != limit.IOWeight {
+		if !v1 {
 			how.note = writebackNote(a, h)
 		}
+		how.note = joinNotes(diskNote(a.disk), how.note)
 	}
-	l := &Limit{Key: a.key, Asked: a.asked, Mechanism: how.mechanism, Writes: how.writes, Note: how.note}
-	if a.controller == "io" {
-		l.Note = joinNotes(diskNote(a.disk), how.note)
-	}
-	return l, nil
+	inside, err := a.inside(h, path)
+	return &Limit{Limit: limit.Limit{Key: a.key, Asked: a.asked, By: how.mechanism, Note: how.note}, Of: a.kind, Writes: how.writes, Inside: inside}, err
 }
+
+// inside returns the writes to the root group of the container. Others than these limits are not read by programs, or are
+// in force there by themselves. memory.high would be counted twice (mm/memcontrol.c: reclaim_high).
+func (a ask) inside(h host.Cgroups, path string) ([]group.Write, error) {
+	at := group.Container(h, path)
+	if at == path || !slices.Contains([]limit.Kind{limit.CPUMax, limit.MemoryMax, limit.MemoryLow, limit.MemoryMin, limit.MemorySwap, limit.PIDs}, a.kind) {
+		return nil, nil
+	}
+	file, _ := group.File(h, at, a.controller)
+	how, err := onV2(a, file)
+	for i := range how.writes {
+		how.writes[i].Sum = false // the group above has the value itself
+	}
+	return how.writes, err
+}
+
+// all returns the writes in their order. The limit itself comes last: it is what is shown.
+func (l *Limit) all() []group.Write { return slices.Concat(l.Inside, l.Writes) }
 
 // writebackNote says whether a limit of writes on cgroup v2 covers writes through the page cache too. For that the file
 // system must tell whose they are (SB_I_CGROUPWB), as ext4, XFS, btrfs and f2fs do.
@@ -97,7 +114,7 @@ func writebackNote(a ask, h host.Cgroups) string {
 	switch {
 	case h.Has("memory") != "v2":
 		return "without memory on cgroup v2, writes through the page cache are not limited"
-	case !strings.HasPrefix(a.what, "io.write."), a.disk.FS == "":
+	case a.kind != limit.IOWriteRate && a.kind != limit.IOWriteIOPS, a.disk.FS == "":
 		return ""
 	case a.disk.FS == block.Other:
 		return "its file system does not tell whose writes through the page cache are: they are not limited"
@@ -120,8 +137,8 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// Steps returns the steps that make a node's group and set its limits, in order. It is pure, and refuses what the host
-// cannot do. path is the group's path in every hierarchy, PARENT/NAME.
+// Steps returns the steps that set a node's limits, in order. It is pure, and refuses what the host cannot do. path is the
+// group's path in every hierarchy, PARENT/NAME.
 func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]step.Step, error) {
 	if err := CheckHugePages(n.HugePages, nil, h); err != nil {
 		return nil, err
@@ -130,17 +147,19 @@ func Steps(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Di
 	if err != nil {
 		return nil, err
 	}
-	steps, err := groupSteps(h, path)
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range limits {
-		steps = append(steps, l)
-	}
-	if c := ClassStep(n, h, path); c != nil { // last: an earlier step may make its files appear, as choosing a scheduler does
-		steps = append(steps, c)
+	steps := make([]step.Step, len(limits))
+	for i, l := range limits {
+		steps[i] = l
 	}
 	return steps, nil
+}
+
+// Kinds returns the step kinds of this package, for reading journals.
+func Kinds() step.Kinds {
+	return step.Kinds{
+		"cgroup.limit":  func() step.Step { return &Limit{} },
+		"cgroup.change": func() step.Step { return &Change{} },
+	}
 }
 
 // Kind is "cgroup.limit".
@@ -148,8 +167,7 @@ func (l *Limit) Kind() string { return "cgroup.limit" }
 
 // String is "cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000".
 func (l *Limit) String() string {
-	text, _ := l.Line()
-	return text + l.remark()
+	return remark(l.Line())
 }
 
 // Line returns String's text without the note, and the note.
@@ -165,46 +183,46 @@ func (l *Limit) writes() string {
 	return strings.Join(text, " ")
 }
 
-func (l *Limit) remark() string {
-	if l.Note == "" {
-		return ""
+func remark(text, note string) string {
+	if note == "" {
+		return text
 	}
-	return " (" + l.Note + ")"
+	return text + " (" + note + ")"
 }
 
 // Do writes the limit.
 func (l *Limit) Do(context.Context) error {
-	for _, w := range l.Writes {
-		err := w.do()
+	for _, w := range l.all() {
+		err := w.Do()
 		if errors.Is(err, unix.EOPNOTSUPP) { // a weight: the disk has another scheduler by now, or io.cost is off
 			if w.Value == w.None {
 				continue // nothing is left to remove
 			}
-			return refuse.Cannotf("start the node anew, or choose "+l.Mechanism+" for the disk again",
-				"set %s to %s: somebody took %s from the disk: %w", l.Key, l.Asked, l.Mechanism, err)
+			return refuse.Cannotf("start the node anew, or choose "+l.By+" for the disk again",
+				"set %s to %s: somebody took %s from the disk: %w", l.Key, l.Asked, l.By, err)
 		}
-		if errors.Is(err, unix.EBUSY) && l.Key == "memory.max" {
+		if errors.Is(err, unix.EBUSY) && l.Of == limit.MemoryMax {
 			return inUse(l.Asked, w.File, err)
 		}
 		if err != nil {
 			return fmt.Errorf("set %s to %s: %w", l.Key, l.Asked, err)
 		}
-		step.Fault("limit written")
+		fault.Point("limit written")
 	}
 	return nil
 }
 
 // Verify reads the limit back and fills in ReadBack. A value that differs by more than the kernel's rounding is an error.
 func (l *Limit) Verify(context.Context) error {
-	for _, w := range l.Writes {
-		got, err := w.effect()
+	for _, w := range l.all() {
+		got, err := w.Effect()
 		if err != nil {
 			return fmt.Errorf("read back %s: %w", l.Key, err)
 		}
-		if !w.holds(got) {
+		if !w.Holds(got) {
 			return fmt.Errorf("set %s to %s: wrote %s, the kernel says %s", l.Key, l.Asked, w, got)
 		}
-		l.ReadBack = l.person(w, got)
+		l.ReadBack, l.Holds = l.person(w, got), true
 	}
 	return nil
 }
@@ -213,9 +231,9 @@ func (l *Limit) Verify(context.Context) error {
 func (l *Limit) Undo(context.Context) error { return nil }
 
 // person formats a value that was read back, in the units of the spec.
-func (l *Limit) person(w Write, got string) string {
+func (l *Limit) person(w group.Write, got string) string {
 	name := filepath.Base(w.File)
-	if w.round(got) == "max" || got == w.None && w.None != "" && (w.Device != "" || name == "cpu.cfs_quota_us") {
+	if w.Round(got) == "max" || got == w.None && w.None != "" && (w.Device != "" || name == "cpu.cfs_quota_us") {
 		return "max"
 	}
 	n, err := strconv.ParseInt(got, 10, 64)
@@ -233,7 +251,7 @@ func (l *Limit) person(w Write, got string) string {
 		return vnode.Bytes(n).String() + " with memory"
 	case w.Unit > 0:
 		return vnode.Bytes(n).String()
-	case path.Ext(l.Key) == ".rate":
+	case l.Of == limit.IOReadRate || l.Of == limit.IOWriteRate:
 		return vnode.Rate(n).String()
 	}
 	return got
@@ -247,4 +265,129 @@ func cpus(quota, period string) string {
 		return "max"
 	}
 	return vnode.Cores(q * 1000 / p).String()
+}
+
+// Change is a step that sets a limit of a running node to another value. Its Undo restores the kernel's old values.
+type Change struct {
+	Limit
+	From string        `json:"from"` // the old value in the spec; "max" if the spec had no limit
+	Back []group.Write `json:"back"` // the kernel's values before the first write
+}
+
+// Changes returns the steps that turn a running node's old limits into the new ones: only the differences, in an order
+// that the kernel accepts. It is pure. A limit that is only in old is removed.
+func Changes(old, new []*Limit) []step.Step {
+	var all []*Change
+	for _, o := range old {
+		n := find(new, o.Key)
+		if n == nil || !sameFiles(o, n) { // removed, or on another disk
+			all = append(all, &Change{Limit: o.cleared(), From: o.Asked})
+		}
+	}
+	for _, n := range new {
+		o := find(old, n.Key)
+		switch {
+		case o == nil || !sameFiles(o, n):
+			all = append(all, &Change{Limit: *n, From: "max"})
+		case !slices.Equal(o.Writes, n.Writes):
+			all = append(all, &Change{Limit: *n, From: o.Asked})
+		}
+	}
+	swapFirst(all, old, new)
+	steps := make([]step.Step, len(all))
+	for i, c := range all {
+		c.ReadBack, c.Holds = "", false
+		steps[i] = c
+	}
+	return steps
+}
+
+// swapFirst orders the v1 limits of memory and of memory with swap. The second must never be below the first
+// (mm/memcontrol-v1.c: EINVAL), so it is raised before the first and lowered after it.
+func swapFirst(all []*Change, old, new []*Limit) {
+	memory := slices.IndexFunc(all, func(c *Change) bool { return c.Of == limit.MemoryMax })
+	swap := slices.IndexFunc(all, func(c *Change) bool { return c.Of == limit.MemorySwap })
+	if memory < 0 || swap < 0 || all[swap].By != "memory.memsw" {
+		return
+	}
+	raised := memsw(find(new, "memory.swap")) > memsw(find(old, "memory.swap"))
+	if raised == (memory < swap) {
+		all[memory], all[swap] = all[swap], all[memory]
+	}
+}
+
+// memsw returns the value of a limit of memory with swap. No limit counts as greater than any value.
+func memsw(l *Limit) uint64 {
+	if l == nil {
+		return 1 << 63
+	}
+	n, _ := strconv.ParseUint(l.Writes[0].Value, 10, 64) // onV1 wrote a number
+	return n
+}
+
+func find(limits []*Limit, key string) *Limit {
+	if i := slices.IndexFunc(limits, func(l *Limit) bool { return l.Key == key }); i >= 0 {
+		return limits[i]
+	}
+	return nil
+}
+
+// sameFiles reports whether two limits write the same files, devices and parameters.
+func sameFiles(a, b *Limit) bool {
+	return slices.EqualFunc(a.Writes, b.Writes, func(x, y group.Write) bool {
+		return x.File == y.File && x.Device == y.Device && x.Param == y.Param
+	})
+}
+
+// cleared returns the limit that removes l.
+func (l *Limit) cleared() Limit {
+	c := *l
+	c.Asked, c.Writes, c.Inside = "max", slices.Clone(l.Writes), slices.Clone(l.Inside)
+	for _, writes := range [][]group.Write{c.Writes, c.Inside} {
+		for i, w := range writes {
+			writes[i] = w.Cleared()
+		}
+	}
+	return c
+}
+
+// Kind is "cgroup.change".
+func (c *Change) Kind() string { return "cgroup.change" }
+
+// String is "memory.max 1GiB ⇒ 2GiB: memory.limit_in_bytes=2147483648".
+func (c *Change) String() string {
+	return remark(c.Line())
+}
+
+// Line returns String's text without the note, and the note.
+func (c *Change) Line() (text, note string) {
+	return fmt.Sprintf("%s %s ⇒ %s: %s", c.Key, c.From, c.Asked, c.writes()), c.Note
+}
+
+// Proved implements limit.Prover.
+func (c *Change) Proved() []limit.Limit { return []limit.Limit{c.Limit.Limit} }
+
+// Prepare records the kernel's current values.
+func (c *Change) Prepare(context.Context) error {
+	c.Back = nil
+	for _, w := range c.all() {
+		now, err := w.Read(w.File)
+		if err != nil {
+			return fmt.Errorf("change %s: %w", c.Key, err)
+		}
+		w.Value = now
+		c.Back = append(c.Back, w)
+	}
+	return nil
+}
+
+// Undo writes the recorded values back. A group that no longer exists is no error.
+func (c *Change) Undo(context.Context) error {
+	for _, w := range slices.Backward(c.Back) {
+		if err := w.Do(); err != nil && !group.Gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // as in Limit.Do
+			return fmt.Errorf("give %s back its old value: %w", c.Key, err)
+		}
+		fault.Point("limit given back")
+	}
+	return nil
 }

@@ -7,17 +7,18 @@ import (
 	"strings"
 
 	"berth/internal/host"
+	"berth/internal/limit"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
 // numaAsks returns the limits to CPUs and memory nodes: the CPUs of cpu.set, those of the NUMA node cpu.numa, or those in both.
 func numaAsks(c vnode.CPU, h host.Cgroups) ([]ask, error) {
-	set := ask{key: "cpu.set", what: "cpu.set", controller: "cpuset", asked: string(c.Set), cpus: c.Set}
-	if c.NUMA == nil {
-		if c.Set == "" {
-			return nil, nil
-		}
+	set := ask{key: "cpu.set", kind: limit.CPUSet, controller: "cpuset", asked: string(c.Set), cpus: c.Set}
+	switch {
+	case c.NUMA == nil && c.Set == "":
+		return nil, nil
+	case c.NUMA == nil:
 		return []ask{set}, nil
 	}
 	asked := strconv.Itoa(*c.NUMA)
@@ -41,7 +42,7 @@ func numaAsks(c vnode.CPU, h host.Cgroups) ([]ask, error) {
 		return nil, refuse.Cannotf("", "cpu.numa %s with cpu.set %s: no CPU is in both; NUMA node %s has CPUs %s", asked, c.Set, asked, near.CPUs)
 	}
 	set.cpus = cpus
-	mems := ask{key: "cpu.numa", what: "cpu.mems", controller: "cpuset", asked: asked, cpus: vnode.CPUSet(asked)}
+	mems := ask{key: "cpu.numa", kind: limit.NUMA, controller: "cpuset", asked: asked, cpus: vnode.CPUSet(asked)}
 	return []ask{set, mems}, nil
 }
 

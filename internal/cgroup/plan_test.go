@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,40 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/block"
+	"berth/internal/group/grouptest"
 	"berth/internal/host"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
-
-func v1Host() host.Cgroups {
-	m := "/cg/"
-	return host.Cgroups{
-		V1: map[string]string{
-			"cpu": m + "cpu,cpuacct", "cpuacct": m + "cpu,cpuacct", "cpuset": m + "cpuset",
-			"memory": m + "memory", "blkio": m + "blkio", "pids": m + "pids", "freezer": m + "freezer", "devices": m + "devices",
-			"hugetlb": m + "hugetlb", "name=systemd": m + "systemd",
-		},
-		V1Swap: true, V1Sockets: true, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
-		HugeFree: map[int64]int64{2 << 20: 512 << 20},
-	}
-}
-
-func v2Host() host.Cgroups {
-	return host.Cgroups{
-		V2: "/cg", V2Controllers: []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"},
-		V2Enabled: []string{"cpu", "memory", "pids"}, CPUs: "0-3", HugePages: []int64{2 << 20, 1 << 30},
-		HugeFree: map[int64]int64{2 << 20: 512 << 20},
-	}
-}
-
-// hybridHost is a v1 host with huge pages on the v2 tree.
-func hybridHost() host.Cgroups {
-	h := v1Host()
-	delete(h.V1, "hugetlb")
-	h.V2, h.V2Controllers = "/cg/unified", []string{"hugetlb"}
-	return h
-}
 
 func ptr[T any](v T) *T { return new(v) }
 
@@ -85,8 +56,7 @@ func TestSteps(t *testing.T) {
 		host host.Cgroups
 		want string
 	}{
-		{"v1", fullNode(), v1Host(), `
-cgroup.group berth/wn-001 in blkio cpu,cpuacct cpuset devices freezer hugetlb memory name=systemd pids
+		{"v1", fullNode(), grouptest.V1(), `
 cgroup.limit cpu.weight 50 → cpu.shares=512
 cgroup.limit cpu.max 1.5 → cpu.cfs_period_us=100000 cpu.cfs_quota_us=150000
 cgroup.limit cpu.set 0-1 → cpuset.cpus=0-1
@@ -100,9 +70,7 @@ cgroup.limit io.data.read.iops 5000 → blkio.throttle.read_iops_device=8:0 5000
 cgroup.limit io.data.write.rate 100MB/s → blkio.throttle.write_bps_device=8:0 100000000 (acts on the whole disk sda (partition sda1 of sda); cgroup v1 limits direct writes only, not those through the page cache)
 cgroup.limit io.log.write.iops 100 → blkio.throttle.write_iops_device=254:0 100 (acts on the whole disk vda (/var/log is on vda); cgroup v1 limits direct writes only, not those through the page cache)
 `},
-		{"v2", high, v2Host(), `
-cgroup.enable cpuset hugetlb io for the groups in /cg (stays on)
-cgroup.group berth/wn-001 in v2
+		{"v2", high, grouptest.V2(), `
 cgroup.limit cpu.weight 50 → cpu.weight=50
 cgroup.limit cpu.max 1.5 → cpu.max=150000 100000
 cgroup.limit cpu.set 0-1 → cpuset.cpus=0-1
@@ -118,9 +86,7 @@ cgroup.limit io.data.read.iops 5000 → io.max=8:0 riops=5000 (acts on the whole
 cgroup.limit io.data.write.rate 100MB/s → io.max=8:0 wbps=100000000 (acts on the whole disk sda (partition sda1 of sda))
 cgroup.limit io.log.write.iops 100 → io.max=254:0 wiops=100 (acts on the whole disk vda (/var/log is on vda))
 `},
-		{"hybrid", &vnode.Node{Name: "wn-001", PIDs: 100, HugePages: vnode.HugePages{2 << 20: 4 << 20}}, hybridHost(), `
-cgroup.enable hugetlb for the groups in /cg/unified (stays on)
-cgroup.group berth/wn-001 in blkio cpu,cpuacct cpuset devices freezer memory name=systemd pids v2
+		{"hybrid", &vnode.Node{Name: "wn-001", PIDs: 100, HugePages: vnode.HugePages{2 << 20: 4 << 20}}, grouptest.Hybrid(), `
 cgroup.limit pids 100 → pids.max=100
 cgroup.limit hugepages.2MiB 4MiB → hugetlb.2MB.max=4194304
 `},
@@ -138,18 +104,6 @@ cgroup.limit hugepages.2MiB 4MiB → hugetlb.2MB.max=4194304
 	}
 }
 
-func TestEnableAbove(t *testing.T) {
-	h := v2Host()
-	h.V2Enabled = used()
-	if e := enable(h, "berth/wn"); e != nil {
-		t.Errorf("everything is on: %s", e)
-	}
-	got := enable(h, "a.slice/b/berth/wn")
-	if diff := cmp.Diff([]string{"", "a.slice", "a.slice/b"}, got.Groups); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestRefusals(t *testing.T) {
 	with := func(change func(*host.Cgroups), h host.Cgroups) host.Cgroups {
 		change(&h)
@@ -162,26 +116,25 @@ func TestRefusals(t *testing.T) {
 		kind refuse.Kind
 		want string
 	}{
-		{"memory.low on v1", vnode.Node{Memory: vnode.Memory{Low: 1 << 30}}, v1Host(), refuse.Cannot, "memory.low 1GiB: cgroup v1"},
-		{"memory.high on v1", vnode.Node{Memory: vnode.Memory{High: 1 << 30}}, v1Host(), refuse.Cannot, "boot this host with cgroup v2"},
+		{"memory.low on v1", vnode.Node{Memory: vnode.Memory{Low: 1 << 30}}, grouptest.V1(), refuse.Cannot, "memory.low 1GiB: cgroup v1"},
+		{"memory.high on v1", vnode.Node{Memory: vnode.Memory{High: 1 << 30}}, grouptest.V1(), refuse.Cannot, "boot this host with cgroup v2"},
 		{
 			"swap not counted",
 			vnode.Node{Memory: vnode.Memory{Max: 1 << 30, Swap: ptr(vnode.Bytes(0))}},
-			with(func(h *host.Cgroups) { h.V1Swap = false }, v1Host()), refuse.Cannot, "swapaccount=1",
+			with(func(h *host.Cgroups) { h.V1Swap = false }, grouptest.V1()), refuse.Cannot, "swapaccount=1",
 		},
-		{"swap without memory", vnode.Node{Memory: vnode.Memory{Swap: ptr(vnode.Bytes(0))}}, v1Host(), refuse.Cannot, "give memory.max too"},
-		{"no cpu", vnode.Node{CPU: vnode.CPU{Weight: 50}}, hostWithout(v1Host(), "cpu"), refuse.Cannot, "has the cpu controller"},
-		{"no memory", vnode.Node{Memory: vnode.Memory{Max: 1 << 30}}, hostWithout(v1Host(), "memory"), refuse.Cannot, "cgroup_enable=memory"},
-		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(v1Host(), "blkio"), refuse.Cannot, "has the io controller"},
-		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, v1Host(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
-		{"huge pages free", vnode.Node{HugePages: vnode.HugePages{2 << 20: 514 << 20}}, v1Host(), refuse.Cannot, "hugepages.2MiB 514MiB: this host has 512MiB of such pages free; reserve more: add 1 to the number in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
-		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, v2Host(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
-		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, v2Host(), refuse.Cannot, "this host has no NUMA nodes"},
-		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, v2Host(), refuse.Cannot, "io.log.weight"},
-		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, v2Host(), refuse.Cannot, "later version"},
-		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, v1Host(), refuse.Invalid, "at most 4294967294"},
-		{"one disk twice", vnode.Node{IO: []vnode.IO{{Name: "data"}, {Name: "again"}}}, v1Host(), refuse.Invalid, "io.data and io.again act on one disk, sda"},
-		{"no hierarchy", vnode.Node{}, host.Cgroups{}, refuse.Cannot, "no cgroup hierarchy"},
+		{"swap without memory", vnode.Node{Memory: vnode.Memory{Swap: ptr(vnode.Bytes(0))}}, grouptest.V1(), refuse.Cannot, "give memory.max too"},
+		{"no cpu", vnode.Node{CPU: vnode.CPU{Weight: 50}}, hostWithout(grouptest.V1(), "cpu"), refuse.Cannot, "has the cpu controller"},
+		{"no memory", vnode.Node{Memory: vnode.Memory{Max: 1 << 30}}, hostWithout(grouptest.V1(), "memory"), refuse.Cannot, "cgroup_enable=memory"},
+		{"no io", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 1}}}}, hostWithout(grouptest.V1(), "blkio"), refuse.Cannot, "has the io controller"},
+		{"huge page size", vnode.Node{HugePages: vnode.HugePages{16 << 20: 1 << 30}}, grouptest.V1(), refuse.Cannot, "this host has huge pages of 2MiB and 1GiB"},
+		{"huge pages free", vnode.Node{HugePages: vnode.HugePages{2 << 20: 514 << 20}}, grouptest.V1(), refuse.Cannot, "hugepages.2MiB 514MiB: this host has 512MiB of such pages free; reserve more: add 1 to the number in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"},
+		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, grouptest.V2(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
+		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, grouptest.V2(), refuse.Cannot, "this host has no NUMA nodes"},
+		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, grouptest.V2(), refuse.Cannot, "io.log.weight"},
+		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, grouptest.V2(), refuse.Cannot, "later version"},
+		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, grouptest.V1(), refuse.Invalid, "at most 4294967294"},
+		{"one disk twice", vnode.Node{IO: []vnode.IO{{Name: "data"}, {Name: "again"}}}, grouptest.V1(), refuse.Invalid, "io.data and io.again act on one disk, sda"},
 	}
 	disks := testDisks()
 	disks["again"] = disks["data"]
@@ -219,22 +172,22 @@ func TestChanges(t *testing.T) {
 		newDisks map[string]block.Disk
 		want     string
 	}{
-		{"nothing", v1Host(), nothing, nothing, nil, ``},
-		{"v1 memory raised", v1Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
+		{"nothing", grouptest.V1(), nothing, nothing, nil, ``},
+		{"v1 memory raised", grouptest.V1(), memory(1<<30, 0), memory(2<<30, 0), nil, `
 memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=2147483648
 memory.max 1GiB ⇒ 2GiB: memory.kmem.tcp.limit_in_bytes=536870912 memory.limit_in_bytes=2147483648`},
-		{"v1 memory lowered", v1Host(), memory(2<<30, 0), memory(1<<30, 0), nil, `
+		{"v1 memory lowered", grouptest.V1(), memory(2<<30, 0), memory(1<<30, 0), nil, `
 memory.max 2GiB ⇒ 1GiB: memory.kmem.tcp.limit_in_bytes=268435456 memory.limit_in_bytes=1073741824
 memory.swap 0 ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
-		{"v1 swap asked", v1Host(), memory(2<<30, -1), memory(1<<30, 0), nil, `
+		{"v1 swap asked", grouptest.V1(), memory(2<<30, -1), memory(1<<30, 0), nil, `
 memory.max 2GiB ⇒ 1GiB: memory.kmem.tcp.limit_in_bytes=268435456 memory.limit_in_bytes=1073741824
 memory.swap max ⇒ 0: memory.memsw.limit_in_bytes=1073741824`},
-		{"v1 swap and memory cleared", v1Host(), memory(2<<30, 0), memory(0, -1), nil, `
+		{"v1 swap and memory cleared", grouptest.V1(), memory(2<<30, 0), memory(0, -1), nil, `
 memory.swap 0 ⇒ max: memory.memsw.limit_in_bytes=-1
 memory.max 2GiB ⇒ max: memory.kmem.tcp.limit_in_bytes=-1 memory.limit_in_bytes=-1`},
-		{"v2 memory raised", v2Host(), memory(1<<30, 0), memory(2<<30, 0), nil, `
+		{"v2 memory raised", grouptest.V2(), memory(1<<30, 0), memory(2<<30, 0), nil, `
 memory.max 1GiB ⇒ 2GiB: memory.max=2147483648`},
-		{"v1 all cleared", v1Host(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name, Memory: n.Memory} }, nil, `
+		{"v1 all cleared", grouptest.V1(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name, Memory: n.Memory} }, nil, `
 cpu.weight 50 ⇒ max: cpu.shares=1024
 cpu.max 1.5 ⇒ max: cpu.cfs_period_us=100000 cpu.cfs_quota_us=-1
 cpu.set 0-1 ⇒ max: cpuset.cpus=parent's
@@ -245,7 +198,7 @@ io.data.read.rate 200MB/s ⇒ max: blkio.throttle.read_bps_device=8:0 0
 io.data.read.iops 5000 ⇒ max: blkio.throttle.read_iops_device=8:0 0
 io.data.write.rate 100MB/s ⇒ max: blkio.throttle.write_bps_device=8:0 0
 io.log.write.iops 100 ⇒ max: blkio.throttle.write_iops_device=254:0 0`},
-		{"v2 all cleared", v2Host(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name} }, nil, `
+		{"v2 all cleared", grouptest.V2(), nothing, func(n *vnode.Node) { *n = vnode.Node{Name: n.Name} }, nil, `
 cpu.weight 50 ⇒ max: cpu.weight=100
 cpu.max 1.5 ⇒ max: cpu.max=max 100000
 cpu.set 0-1 ⇒ max: cpuset.cpus=
@@ -258,7 +211,7 @@ io.data.read.rate 200MB/s ⇒ max: io.max=8:0 rbps=max
 io.data.read.iops 5000 ⇒ max: io.max=8:0 riops=max
 io.data.write.rate 100MB/s ⇒ max: io.max=8:0 wbps=max
 io.log.write.iops 100 ⇒ max: io.max=254:0 wiops=max`},
-		{"another disk", v2Host(), nothing, nothing, otherDisk, `
+		{"another disk", grouptest.V2(), nothing, nothing, otherDisk, `
 io.data.read.rate 200MB/s ⇒ max: io.max=8:0 rbps=max
 io.data.read.iops 5000 ⇒ max: io.max=8:0 riops=max
 io.data.write.rate 100MB/s ⇒ max: io.max=8:0 wbps=max
@@ -293,33 +246,8 @@ io.data.write.rate max ⇒ 100MB/s: io.max=7:0 wbps=100000000`},
 	}
 }
 
-// TestJournal reads each kind of step back from its record.
 func TestJournal(t *testing.T) {
-	steps, err := Steps(fullNode(), v2Host(), "berth/wn-001", testDisks())
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, _ := Limits(fullNode(), v2Host(), "berth/wn-001", testDisks())
-	steps = append(steps, Changes(old, nil)[0], DelegateStep(v2Host(), "berth/wn-001", 100000, 100000),
-		&Devices{Dir: "/d", Allow: []string{"b 8:16 rw"}},
-		&DevicesChange{Devices: Devices{Dir: "/d", V2: true, Allow: []string{"b 8:16 rw"}}, Old: []string{"b 8:32 r"}}, ClassStep(&vnode.Node{Class: vnode.Batch}, v2Host(), "berth.batch/x"),
-		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}}, &RLimit{})
-	seen := map[string]bool{}
-	for _, s := range steps {
-		record, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := Kinds().Decode(s.Kind(), record)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(s, again); diff != "" {
-			t.Errorf("%s: %s", s.Kind(), diff)
-		}
-		seen[s.Kind()] = true
-	}
-	if len(seen) != len(Kinds()) {
-		t.Errorf("kinds seen: %v", seen)
-	}
+	limits, err := Limits(fullNode(), grouptest.V2(), "berth/wn-001", testDisks())
+	grouptest.Must(t, err)
+	grouptest.Journal(t, Kinds(), limits[0], Changes(limits, nil)[0])
 }

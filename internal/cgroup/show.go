@@ -1,25 +1,21 @@
 package cgroup
 
-import "fmt"
+import (
+	"fmt"
 
-// Shown is one limit as berth show prints it.
-type Shown struct {
-	Key        string `json:"key"`
-	Asked      string `json:"asked"`
-	ReadBack   string `json:"read_back"`   // what the kernel says is in force now
-	HonouredBy string `json:"honoured_by"` // the mechanism
-	Note       string `json:"note,omitempty"`
-	Holds      bool   `json:"holds"` // ReadBack is what was asked, apart from the kernel's rounding
-}
+	"berth/internal/group"
+	"berth/internal/limit"
+)
 
 // Read reads limits back from the kernel, whoever wrote them last.
-func Read(limits []*Limit) ([]Shown, error) {
-	all := make([]Shown, 0, len(limits))
+func Read(limits []*Limit) ([]limit.Limit, error) {
+	all := make([]limit.Limit, 0, len(limits))
 	for _, l := range limits {
-		s := Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note, Holds: len(l.Writes) > 0}
+		s := l.Limit
+		s.Holds = len(l.Writes) > 0
 		for _, w := range l.Writes {
-			got, err := w.effect()
-			if gone(err) { // the kernel removed the file, with the disk or scheduler behind it
+			got, err := w.Effect()
+			if group.Gone(err) { // the kernel removed the file, with the disk or scheduler behind it
 				s.ReadBack, s.Holds = "", false
 				break
 			}
@@ -27,7 +23,7 @@ func Read(limits []*Limit) ([]Shown, error) {
 				return nil, fmt.Errorf("read %s: %w", l.Key, err)
 			}
 			s.ReadBack = l.person(w, got)
-			s.Holds = s.Holds && w.holds(got)
+			s.Holds = s.Holds && w.Holds(got)
 		}
 		all = append(all, s)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -45,7 +46,7 @@ func CheckMemory(want, has vnode.Memory, h host.Cgroups, path string) error {
 // inUse returns the refusal for a v1 memory limit for which the kernel could not reclaim enough.
 func inUse(asked, file string, err error) error {
 	use := ""
-	if n := number(strings.TrimSuffix(file, "limit_in_bytes") + "usage_in_bytes"); n != nil {
+	if n := group.Number(strings.TrimSuffix(file, "limit_in_bytes") + "usage_in_bytes"); n != nil {
 		use = " of the " + vnode.Bytes(*n).String() + " in use"
 	}
 	return &refuse.Error{
@@ -85,14 +86,14 @@ func holds(h host.Cgroups, path string) held {
 	if h.Has("memory") == "v1" {
 		stat := v1("memory.stat")
 		return held{
-			processes: get(field(stat, "total_rss")), files: get(field(stat, "total_shmem")),
-			sockets: get(number(v1("memory.kmem.tcp.usage_in_bytes"))),
+			processes: get(group.Field(stat, "total_rss")), files: get(group.Field(stat, "total_shmem")),
+			sockets: get(group.Number(v1("memory.kmem.tcp.usage_in_bytes"))),
 			// memory.kmem.usage_in_bytes is not used: it includes caches, which the kernel reclaims by itself.
 		}
 	}
 	stat := filepath.Join(h.V2, path, "memory.stat")
 	return held{
-		processes: get(field(stat, "anon")), files: get(field(stat, "shmem")),
-		kernel: get(field(stat, "kernel")) - get(field(stat, "slab_reclaimable")), // "kernel" since 5.18
+		processes: get(group.Field(stat, "anon")), files: get(group.Field(stat, "shmem")),
+		kernel: get(group.Field(stat, "kernel")) - get(group.Field(stat, "slab_reclaimable")), // "kernel" since 5.18
 	}
 }

@@ -1,12 +1,14 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"berth/internal/block"
+	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -50,11 +52,7 @@ func refuseQueues(d block.Disk, key string) error {
 	if len(d.Queues) > 0 {
 		return nil
 	}
-	why := d.NoWeight
-	if why == "" {
-		why = d.Name
-	}
-	return refuse.Cannotf("give read and write rates instead: they hold there", "%s: a weight has no effect on %s", key, why)
+	return refuse.Cannotf("give read and write rates instead: they hold there", "%s: a weight has no effect on %s", key, cmp.Or(d.NoWeight, d.Name))
 }
 
 // refuseEngine refuses an engine to which this host cannot switch a disk.
@@ -74,7 +72,7 @@ func refuseEngine(q block.Queue, want vnode.Engine, model string, h host.Cgroups
 		return refuse.Cannotf("use engine: bfq, or boot a kernel with CONFIG_BLK_CGROUP_IOCOST", "%s: this kernel has no io.cost", key)
 	case want == vnode.IOCost && model == "" && !q.CostModel && !q.CostOn:
 		return refuse.Cannotf("berth doctor --calibrate /dev/"+q.Name+" measures one, to be given as model",
-			"%s: nobody has told io.cost what disk %s can do, and without a model that fits, weights do not bite", key, q.Name)
+			"%s: nobody has told io.cost what disk %s can do, and without a model that fits, weights have no effect", key, q.Name)
 	}
 	return nil
 }
@@ -93,26 +91,23 @@ func weigh(a ask, h host.Cgroups, file func(name string) string) (hold, error) {
 			return hold{}, err
 		}
 		all.mechanism = by
+		bfq := group.Write{File: file("io.bfq.weight"), Device: q.Number(), Value: strconv.FormatInt(min(a.value, group.MaxBFQWeight), 10), None: "default"}
+		if v1 {
+			bfq.File = file("blkio.bfq.weight_device")
+		}
+		if by == byCost {
+			all.writes = append(all.writes, group.Write{File: file("io.weight"), Device: q.Number(), Value: strconv.FormatInt(a.value, 10), None: "default"})
+		}
 		switch {
-		case v1:
-			all.writes = append(all.writes, bfqWrite(a, q, file("blkio.bfq.weight_device")))
-		case by == byCost:
-			all.writes = append(all.writes, Write{File: file("io.weight"), Device: q.Number(), Value: strconv.FormatInt(a.value, 10), None: "default"})
-			if q.Scheduler == byBFQ { // BFQ applies its own weight too
-				all.writes = append(all.writes, bfqWrite(a, q, file("io.bfq.weight")))
-				all.mechanism = byCost + " and " + byBFQ
-			}
-		default:
-			all.writes = append(all.writes, bfqWrite(a, q, file("io.bfq.weight")))
+		case by != byCost:
+			all.writes = append(all.writes, bfq)
+		case q.Scheduler == byBFQ: // BFQ applies its own weight too
+			all.writes = append(all.writes, bfq)
+			all.mechanism = byCost + " and " + byBFQ
 		}
 	}
 	all.note = weightNote(a, all.mechanism, v1)
 	return all, nil
-}
-
-// bfqWrite returns the write of a weight for BFQ: the same number, but at most maxBFQWeight.
-func bfqWrite(a ask, q block.Queue, file string) Write {
-	return Write{File: file, Device: q.Number(), Value: strconv.FormatInt(min(a.value, maxBFQWeight), 10), None: "default"}
 }
 
 // engineOf returns the engine that honours a weight on a disk: the one asked for, to which a step switches the disk, else
@@ -167,10 +162,10 @@ func weightNote(a ask, mechanism string, v1 bool) string {
 	} else if note := diskNote(d); note != "" {
 		notes = append(notes, note)
 	}
-	if a.value > maxBFQWeight && strings.HasSuffix(mechanism, byBFQ) {
-		notes = append(notes, fmt.Sprintf("BFQ knows 1 to %d: it takes %d", maxBFQWeight, maxBFQWeight))
+	if a.value > group.MaxBFQWeight && strings.HasSuffix(mechanism, byBFQ) {
+		notes = append(notes, fmt.Sprintf("BFQ knows 1 to %d: it takes %d", group.MaxBFQWeight, group.MaxBFQWeight))
 	}
-	notes = append(notes, "at queue depth 1 it does not bite")
+	notes = append(notes, "at queue depth 1 it has no effect")
 	if q := narrow(a, mechanism); q != nil {
 		notes = append(notes, fmt.Sprintf("with more than its share of %d requests in flight a node gets less (/sys/block/%s/queue/nr_requests; engine: bfq makes it %d)",
 			q.Requests, q.Name, block.BFQRequests))

@@ -2,15 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/layout"
+	"berth/internal/autostart"
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/show"
+	"berth/internal/text"
 	"berth/internal/vnode"
 )
 
@@ -38,7 +39,7 @@ becomes of the others.`,
 				}
 				all = append(all, o)
 				if !a.json {
-					printOutcome(a.Out, o)
+					show.Outcome(a.Out, o)
 				}
 				return nil
 			})
@@ -47,7 +48,7 @@ becomes of the others.`,
 					return err
 				}
 			}
-			return failed
+			return errors.Join(failed, a.toBoot(nodes))
 		},
 	}
 	specFlag(c, &file)
@@ -55,50 +56,41 @@ becomes of the others.`,
 	return a.jsonFlag(c)
 }
 
-func printOutcome(w io.Writer, o *node.Outcome) {
-	fmt.Fprintf(w, "%s %s\n", o.Node, o.Did)
-	for _, d := range vnode.ByEntry(o.Changes) {
-		fmt.Fprintf(w, "    %s\n", difference(d))
+// toBoot arranges that those nodes start with the host whose specs say so.
+func (a *app) toBoot(nodes []*vnode.Node) error {
+	note, err := autostart.Applied(a.layout(), nodes)
+	if note != "" {
+		fmt.Fprintln(a.Err, "berth: "+note)
 	}
-}
-
-func difference(d vnode.Difference) string {
-	return fmt.Sprintf("%s: %s → %s", d.Key, orNone(d.Old), orNone(d.New))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "(none)"
-	}
-	return s
+	return err
 }
 
 func (a *app) planCmd() *cobra.Command {
 	var file string
 	var detailed bool
 	c := &cobra.Command{
-		Use: "plan -f FILE", Short: "show what apply would do; change nothing",
-		Long: `Show the steps that apply would take, in order, and what was changed live since
-the last apply. Nothing is changed. With --detailed-exitcode the exit code is 6
-if apply would change something, and 0 if not.`,
-		Example: "  berth plan -f node.yaml\n  berth plan -f node.yaml --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, b, err := a.specsAndBerth(cmd.Context(), file)
+		Use: "plan -f FILE|NAME [KEY=VALUE…]", Short: "show what apply or set would do; change nothing", Args: cobra.ArbitraryArgs,
+		Long: `Show the steps that berth apply -f FILE would take, in order, and what was
+changed live since the last apply; or the steps of berth set NAME KEY=VALUE….
+With NAME alone: how a running node would follow devices and disks that came or
+went, as the keeper and berth repair do. Nothing is changed. What the command
+would refuse is refused. With --detailed-exitcode the exit code is 6 if
+something would change, and 0 if not.`,
+		ValidArgsFunction: a.setKeys,
+		Example: `  berth plan -f node.yaml
+  berth plan -f node.yaml --json
+  berth plan wn-001 cpu.max=1.5 io.data.read.rate=25MB/s`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, all, err := a.proposals(cmd.Context(), file, args)
 			if err != nil {
 				return err
 			}
-			var all []*node.Proposal
-			for _, n := range nodes {
-				p, err := b.Plan(cmd.Context(), n)
-				if err != nil {
-					return err
-				}
-				all = append(all, p)
+			for _, p := range all {
 				if detailed && p.Changes() {
 					a.code = int(refuse.Differs)
 				}
 				if !a.json {
-					printProposal(a.Out, columns(a.Out), p, b.Layout.Node(p.Node))
+					show.Proposal(a.Out, text.Columns(a.Out), p, b.Layout.Node(p.Node))
 				}
 			}
 			if a.json {
@@ -108,81 +100,35 @@ if apply would change something, and 0 if not.`,
 		},
 	}
 	specFlag(c, &file)
-	c.Flags().BoolVar(&detailed, "detailed-exitcode", false, "exit 6 if apply would change something")
+	c.Flags().BoolVar(&detailed, "detailed-exitcode", false, "exit 6 if something would change")
 	return a.jsonFlag(c)
 }
 
-// printProposal writes what apply would do. It abbreviates the node's own folders as LIB and RUN, and writes the kind of
-// a step only if the step before has another kind.
-func printProposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
-	fmt.Fprintf(w, "%s: %s\n", p.Node, p.Summary())
-	for _, g := range p.Gone {
-		wrap(w, width, 8, "    ", g)
-	}
-	if len(p.Drift) > 0 {
-		fmt.Fprintln(w, "    changed live since it was applied:")
-	}
-	for _, d := range vnode.ByEntry(p.Drift) {
-		wrap(w, width, 8, "      ", difference(d))
-	}
-	if len(p.Differences) > 0 {
-		fmt.Fprintln(w, "    apply would change:")
-	}
-	for _, d := range vnode.ByEntry(p.Differences) {
-		wrap(w, width, 8, "      ", difference(d)+word(d.Live, "", " (needs a restart)"))
-	}
-	short := strings.NewReplacer(dirs.Lib+"/", "LIB/", dirs.Run+"/", "RUN/")
-	var notes []note
-	kind, shortened := "", false
-	for i, s := range p.Steps {
-		text := short.Replace(s.Text)
-		shortened = shortened || text != s.Text
-		if s.Kind == kind {
-			s.Kind = ""
-		} else {
-			kind = s.Kind
+// proposals plans what apply would do with the nodes of a file, or set with the node and the changes that args name.
+func (a *app) proposals(ctx context.Context, file string, args []string) (*node.Berth, []*node.Proposal, error) {
+	switch {
+	case len(args) > 0 && file != "":
+		return nil, nil, refuse.Invalidf("-f FILE and NAME are for different plans: give one of them")
+	case len(args) > 0:
+		b := a.open()
+		changes, err := keyValues(args[1:])
+		if err != nil {
+			return nil, nil, err
 		}
-		wrap(w, width, 23, fmt.Sprintf("%4d  %-16s ", i+1, s.Kind), text)
-		key, _, _ := strings.Cut(s.Text, " ")
-		notes = append(notes, note{key, s.Note})
+		p, err := b.PlanSet(args[0], changes)
+		return b, []*node.Proposal{p}, err
 	}
-	printNotes(w, width, notes)
-	if shortened {
-		wrap(w, width, 2, "", "LIB is "+dirs.Lib+", RUN is "+dirs.Run)
-	}
-}
-
-func specFlag(c *cobra.Command, file *string) {
-	c.Flags().StringVarP(file, "file", "f", "", "the spec, a YAML `FILE`; - is standard input")
-	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails only for an unknown flag
-}
-
-// specsAndBerth reads the specs of the file that -f names, and opens the Berth that keeps the nodes.
-func (a *app) specsAndBerth(ctx context.Context, file string) ([]*vnode.Node, *node.Berth, error) {
-	if file == "" {
-		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")
-	}
-	nodes, err := a.readSpecs(ctx, file)
+	nodes, b, err := a.specsAndBerth(ctx, file)
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := a.open()
-	return nodes, b, err
-}
-
-func byName(nodes []*vnode.Node) []string {
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Name
-	}
-	return names
-}
-
-func find(nodes []*vnode.Node, name string) *vnode.Node {
+	var all []*node.Proposal
 	for _, n := range nodes {
-		if n.Name == name {
-			return n
+		p, err := b.Plan(ctx, n)
+		if err != nil {
+			return nil, nil, err
 		}
+		all = append(all, p)
 	}
-	return nil
+	return b, all, nil
 }

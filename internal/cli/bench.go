@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -9,10 +10,13 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"berth/internal/bench"
-	"berth/internal/node"
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
 	"berth/internal/refuse"
+	"berth/internal/report"
 	"berth/internal/vnode"
 )
 
@@ -25,15 +29,59 @@ func (a *app) benchCmd() *cobra.Command {
 	return c
 }
 
-// benchFlags are the flags of berth bench disk.
+// benchFlags are the flags of the commands that measure. They have the same names and meanings in all of them.
 type benchFlags struct {
-	bench.Options
+	bed.Options
 	size, jsonFile string
-	nullOnly       bool
+}
+
+// onTrials adds the flags about trials. The texts tell the command's own defaults.
+func (f *benchFlags) onTrials(fl *pflag.FlagSet, run, pairs, margin string) {
+	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` ("+run+")")
+	fl.DurationVar(&f.Warm, "warm", 0, "warm-up of a trial, a `TIME` (default: a part of --run)")
+	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row ("+pairs+")")
+	fl.Float64Var(&f.MarginPct, "margin", 0, "largest difference that counts as none, in `PERCENT` ("+margin+")")
+	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
+	fl.StringVar(&f.jsonFile, "json", "", "write every trial to `FILE` as JSON; - is standard output")
+}
+
+// onDisks adds the flags about what is measured.
+func (f *benchFlags) onDisks(fl *pflag.FlagSet, size string) {
+	fl.StringArrayVar(&f.Dirs, "dir", nil, "`FOLDER` on a disk that is measured (default /var/tmp)")
+	fl.StringArrayVar(&f.Devices, "device", nil, "block `DEVICE` to measure; only read, unless --destroy-data")
+	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
+	fl.StringVar(&f.size, "size", "", "how much of a disk is used, a `SIZE` ("+size+")")
+}
+
+// complete parses --size, and makes folders absolute: a resumed run may have another working directory.
+func (f *benchFlags) complete() error {
+	if f.size != "" {
+		size, err := vnode.ParseBytes(f.size)
+		if err != nil {
+			return refuse.Invalidf("--size: %w", err)
+		}
+		f.Size = int64(size)
+	}
+	for i, d := range f.Dirs {
+		dir, err := filepath.Abs(d)
+		if err != nil {
+			return err
+		}
+		f.Dirs[i] = dir
+	}
+	return nil
+}
+
+// one refuses more than one disk, for the commands that measure one.
+func (f *benchFlags) one() error {
+	if len(f.Dirs)+len(f.Devices) > 1 {
+		return refuse.Invalidf("one folder or device is measured: give --dir or --device once")
+	}
+	return f.complete()
 }
 
 func (a *app) benchDiskCmd() *cobra.Command {
-	var f benchFlags
+	f := benchFlags{Options: bed.Options{Names: []string{"disk"}}}
 	c := &cobra.Command{
 		Use: "disk", Short: "the same fio jobs on the host and in a node, in turn",
 		Long: `Run fio on the host, in a throw-away node of image host, and on the host again
@@ -47,85 +95,72 @@ measured and marks it partial.`,
   berth bench disk --dir /srv/data --json result.json
   berth bench disk --device /dev/nvme1n1                  reads only
   berth bench disk --device /dev/nvme1n1 --destroy-data   writes: data is lost`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchDisk(cmd, &f) },
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.one(); err != nil {
+				return err
+			}
+			return a.benchTable(cmd, &f)
+		},
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.Quick, "quick", false, "four rows, done within two minutes")
-	fl.StringVar(&f.Dir, "dir", "", "`FOLDER` whose file system is measured (default /var/tmp)")
-	fl.StringVar(&f.Device, "device", "", "block `DEVICE` to measure instead; only read, unless --destroy-data")
-	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
-	fl.StringVar(&f.size, "size", "", "how much of it is used, a `SIZE` (default 1GiB, 256MiB with --quick)")
-	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` (default 1s, 300ms with --quick)")
-	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row (default: as many as fit into the time)")
+	f.onDisks(fl, "default 1GiB, 256MiB with --quick")
+	f.onTrials(fl, "default 1s, 300ms with --quick", "default: as many as fit into the time", "default 5, 10 with --quick")
 	fl.DurationVar(&f.Budget, "budget", 0, "`TIME` for everything (default 20m, 100s with --quick)")
-	fl.Float64Var(&f.MarginPct, "margin", 0, "largest penalty that counts as none, in `PERCENT` (default 5, 10 with --quick)")
-	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
-	fl.BoolVar(&f.nullOnly, "null-only", false, "no node: the host against itself")
-	fl.StringVar(&f.jsonFile, "json", "", "write every trial to `FILE` as JSON; - is standard output")
+	fl.BoolVar(&f.NullOnly, "null-only", false, "no node: the host against itself")
 	return c
 }
 
-func (a *app) benchDisk(cmd *cobra.Command, f *benchFlags) error {
-	b, err := a.open()
+// benchTable measures the experiments that f names, without a journal, and prints the report.
+func (a *app) benchTable(cmd *cobra.Command, f *benchFlags) error {
+	lab, err := a.lab()
 	if err != nil {
 		return err
 	}
-	o := f.Options
-	if f.size != "" {
-		size, err := vnode.ParseBytes(f.size)
-		if err != nil {
-			return refuse.Invalidf("--size: %w", err)
-		}
-		o.Size = int64(size)
+	return a.measure(cmd, f.jsonFile, func(ctx context.Context, progress func(bed.Progress)) (*result.Study, error) {
+		return bench.Run(ctx, f.Options, lab, "", progress)
+	})
+}
+
+// measuring makes a study.
+type measuring func(context.Context, func(bed.Progress)) (*result.Study, error)
+
+// measure calls do, and prints what it returns.
+func (a *app) measure(cmd *cobra.Command, jsonFile string, do measuring) error {
+	s, err := a.watched(cmd, do)
+	if s == nil {
+		return err
 	}
-	if o.Dir == "" && o.Device == "" {
-		o.Dir = "/var/tmp" // on a disk; /tmp may be in memory
-	}
-	if o.Dir != "" {
-		if o.Dir, err = filepath.Abs(o.Dir); err != nil {
-			return err
-		}
-	}
-	arms := bench.Arms{Host: bench.Host, Null: bench.Host}
-	if !f.nullOnly {
-		n := node.BenchNode(o.Dir, o.Device, o.DestroyData)
-		arm, done, err := b.BenchArm(cmd.Context(), n)
-		if err != nil {
-			return err
-		}
-		defer done()
-		arms.Node, o.Node = arm, n
-	}
+	return errors.Join(a.printStudy(s, jsonFile), err)
+}
+
+// watched calls do, and shows the progress meanwhile if there is a terminal.
+func (a *app) watched(cmd *cobra.Command, do measuring) (*result.Study, error) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 	defer stop()
-	var progress func(bench.Progress)
+	var progress func(bed.Progress)
 	end := func() {}
 	if a.onTerminal() {
 		progress, end = bench.Bar(a.Err)
 	}
-	report, err := bench.Run(ctx, o, arms, progress)
-	end()
-	if report == nil {
-		return err
-	}
-	return errors.Join(a.writeReport(report, f.jsonFile), err)
+	defer func() { end() }()
+	return do(ctx, progress)
 }
 
-// printer is a report that prints itself as text and as JSON.
-type printer interface {
-	Text(io.Writer) error
-	JSON(io.Writer) error
-}
-
-// writeReport prints the table and writes the JSON to jsonFile, if one is given. With jsonFile "-" it prints only the JSON.
-func (a *app) writeReport(r printer, jsonFile string) error {
+// printStudy prints the text and writes the JSON to jsonFile, if one is given. With jsonFile "-" it prints only the JSON.
+func (a *app) printStudy(s *result.Study, jsonFile string) error {
 	if jsonFile == "-" {
-		return r.JSON(a.Out)
+		return s.JSON(a.Out)
+	}
+	r, err := report.Of(s, "report")
+	if err != nil {
+		return err
 	}
 	if err := r.Text(a.Out); err != nil || jsonFile == "" {
 		return err
 	}
-	return writeFile(jsonFile, r.JSON)
+	return writeFile(jsonFile, s.JSON)
 }
 
 func writeFile(path string, write func(io.Writer) error) error {

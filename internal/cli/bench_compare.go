@@ -1,13 +1,9 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-	"os"
-
 	"github.com/spf13/cobra"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
 	"berth/internal/refuse"
 	"berth/internal/report"
 )
@@ -23,40 +19,27 @@ hours of the day: the verdict is undecided, unless both were run with
 		Example: "  berth bench compare kernel-6.1/report.json kernel-6.18/report.json",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var both [2]*bench.Study
+			var both [2]*result.Study
 			for i, path := range args {
-				s, err := readStudy(path)
+				r, err := report.Open(path)
 				if err != nil {
 					return err
 				}
-				both[i] = s
+				both[i] = r.Study
 			}
-			x := bench.Compare(both[0], both[1], args[0], args[1])
+			x := result.Compare(both[0], both[1], args[0], args[1])
 			if len(x.Experiments) == 0 {
 				return refuse.Invalidf("%s and %s have no row in common", args[0], args[1])
 			}
 			if a.json {
 				return x.JSON(a.Out)
 			}
-			return x.Text(a.Out)
+			r, err := report.Of(x, "compare")
+			if err != nil {
+				return err
+			}
+			return r.Text(a.Out)
 		},
 	}
 	return a.jsonFlag(c)
-}
-
-// readStudy reads the study in a report that berth bench wrote.
-func readStudy(path string) (*bench.Study, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, refuse.NotFoundf("there is no file %s", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a report: %w", err)
-	}
-	defer f.Close()
-	r, err := report.Read(f, path)
-	if err != nil {
-		return nil, err
-	}
-	return r.Study, nil
 }

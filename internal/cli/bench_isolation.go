@@ -1,27 +1,19 @@
 package cli
 
 import (
-	"context"
-	"errors"
-	"os/signal"
-	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/bench"
-	"berth/internal/node"
-	"berth/internal/refuse"
+	"berth/internal/bench/bed"
 	"berth/internal/vnode"
 )
 
 // isolationFlags are the flags of berth bench isolation.
 type isolationFlags struct {
-	bench.IsolationOptions
-	on, size, jsonFile string
-	parts              []string
-	engine             string
+	benchFlags
+	parts  []string
+	engine string
 }
 
 func (a *app) benchIsolationCmd() *cobra.Command {
@@ -34,7 +26,7 @@ func (a *app) benchIsolationCmd() *cobra.Command {
      host, random reads of objects of 16 KiB and 16 MiB
   b  whether a rate holds: 10, 20, 30, 40 MB/s, alone and beside 1 to 3 nodes
      without one
-  c  whether weights hold: 100, 50:50, 50:25:25, 40:20:20:20 with 1, 16 and 64
+  c  whether weights hold: 50:50, 50:25:25, 40:20:20:20 with 1, 16 and 64
      requests in flight, and what is lost in total
   d  what a reader waits beside writers: alone, unprotected, and protected by
      classes and rates
@@ -46,80 +38,34 @@ is left out with the reason. Interrupted, it prints what was measured and marks
 it partial. berth bench report makes a page of the JSON.
 share/doc/berth/isolation.md explains all of it.`,
 		Example: `  berth bench isolation --quick
-  berth bench isolation --on /srv/data --engine bfq --json isolation.json
+  berth bench isolation --dir /srv/data --engine bfq --json isolation.json
   berth bench isolation --device /dev/nvme1n1 --part a,b       reads only
   berth bench isolation --device /dev/nvme1n1 --destroy-data   data is lost`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchIsolation(cmd, &f) },
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.on, "on", "", "`FOLDER` on the disk to measure (default /var/tmp)")
-	fl.StringVar(&f.Device, "device", "", "block `DEVICE` to measure instead; only read, unless --destroy-data")
-	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
-	fl.StringVar(&f.size, "size", "", "how much of it is used, a `SIZE` (default 1GiB, 256MiB with --quick)")
+	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some five minutes in all")
+	f.onDisks(fl, "default 1GiB, 256MiB with --quick")
+	f.onTrials(fl, "default 4s, 800ms with --quick", "default 6; fewer give no interval", "default 5, 10 with --quick")
 	fl.StringSliceVar(&f.parts, "part", nil, "`PARTS` to measure, of a,b,c,d (default all)")
 	fl.StringVar(&f.engine, "engine", "", "switch the disk to `ENGINE`, bfq, bfq-strict or iocost, for weights")
 	fl.StringVar(&f.Model, "model", "", "what the disk can do, for engine iocost, as berth doctor --calibrate prints it: `\"rbps=N …\"`")
-	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some five minutes in all")
-	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` (default 4s, 800ms with --quick)")
-	fl.IntVar(&f.Rounds, "rounds", 0, "`N` rounds (default 6; fewer give no interval)")
-	fl.Float64Var(&f.MarginPct, "margin", 0, "largest difference that counts as none, in `PERCENT` (default 5, 10 with --quick)")
-	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
-	fl.StringVar(&f.jsonFile, "json", "", "write every trial to `FILE` as JSON; - is standard output")
 	return c
 }
 
 func (a *app) benchIsolation(cmd *cobra.Command, f *isolationFlags) error {
-	o := f.IsolationOptions
-	o.Engine = vnode.Engine(f.engine)
+	if err := f.one(); err != nil {
+		return err
+	}
+	f.Engine = vnode.Engine(f.engine)
+	var parts []bed.Part
 	for _, p := range f.parts {
-		o.Parts = append(o.Parts, bench.Part(strings.TrimSpace(p)))
+		parts = append(parts, bed.Part(strings.TrimSpace(p)))
 	}
-	if f.size != "" {
-		size, err := vnode.ParseBytes(f.size)
-		if err != nil {
-			return refuse.Invalidf("--size: %w", err)
-		}
-		o.Size = int64(size)
-	}
-	if f.on == "" && o.Device == "" {
-		f.on = "/var/tmp" // on a disk; /tmp may be in memory
-	}
-	if f.on != "" {
-		dir, err := filepath.Abs(f.on)
-		if err != nil {
-			return err
-		}
-		o.Dir = dir
-	}
-	b, err := a.open()
-	if err != nil {
+	var err error
+	if f.Names, err = bed.PartNames(parts); err != nil {
 		return err
 	}
-	host := bench.NodeHost{
-		Host: bench.Host,
-		Node: func(ctx context.Context, n *vnode.Node) (bench.Arm, func(), error) {
-			if err := valid(n); err != nil {
-				return nil, nil, err
-			}
-			return benchArm(ctx, b, n)
-		},
-		Set: func(ctx context.Context, name, key, value string) error {
-			_, err := b.Set(ctx, name, []node.KeyValue{{Key: key, Value: value}})
-			return err
-		},
-	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
-	defer stop()
-	var progress func(bench.Progress)
-	end := func() {}
-	if a.onTerminal() {
-		progress, end = bench.Bar(a.Err)
-	}
-	report, err := bench.RunIsolation(ctx, o, host, progress)
-	end()
-	if report == nil {
-		return err
-	}
-	return errors.Join(a.writeReport(report, f.jsonFile), err)
+	return a.benchTable(cmd, &f.benchFlags)
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/bench"
+	"berth/internal/bench/bed"
 )
 
 func (a *app) benchListCmd() *cobra.Command {
@@ -15,7 +15,7 @@ func (a *app) benchListCmd() *cobra.Command {
 		Example: "  berth bench list\n  berth bench list --json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			all := bench.Catalogue()
+			all := bed.Catalogue()
 			if a.json {
 				return a.printJSON(all)
 			}

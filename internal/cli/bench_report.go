@@ -2,13 +2,8 @@ package cli
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -53,25 +48,7 @@ func (a *app) readReport(file string) (*report.Report, error) {
 	if file == "-" {
 		return report.Read(a.In, "berth-bench")
 	}
-	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refuse.NotFoundf("there is no report %s", file)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	r, err := report.Read(f, plainName(file))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return r, nil
-}
-
-// plainName returns the name of a file without folder, .gz and extension.
-func plainName(file string) string {
-	name := strings.TrimSuffix(filepath.Base(file), ".gz")
-	return strings.TrimSuffix(name, filepath.Ext(name))
+	return report.Open(file)
 }
 
 // showReport writes the files, and prints the text unless a file is standard output.

@@ -6,25 +6,29 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth/internal/bench"
+	"berth/internal/bench/bed"
+	"berth/internal/bench/nodes"
+	"berth/internal/bench/result"
+	"berth/internal/bench/side"
+	"berth/internal/bench/wire"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/report"
+	"berth/internal/version"
 	"berth/internal/vnode"
 )
 
 // studyFlags are the flags of berth bench run.
 type studyFlags struct {
-	bench.StudyOptions
-	size, out, jsonFile, resume string
+	benchFlags
+	out, resume string
 }
 
 func (a *app) benchRunCmd() *cobra.Command {
@@ -49,7 +53,7 @@ In each --dir the file .berth-bench.data is written to and removed, with
 wnodes-file .berth-bench.data.new too. They carry the extended attribute
 user.berth.bench, by which the next run knows those that a killed one left. A
 file of that name without it is refused and not touched. No other file, and no
-device that is not given with --destroy-data, is written to.`,
+device is written to without --destroy-data.`,
 		Example: `  berth bench run all --budget 20m
   berth bench run fio-d iozone-each --dir /srv/a --dir /srv/b --budget 2h
   berth bench run net-openlab --peer 192.0.2.9 \
@@ -62,26 +66,19 @@ device that is not given with --destroy-data, is written to.`,
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			names := []string{"all"}
-			for _, e := range bench.Catalogue() {
+			for _, e := range bed.Catalogue() {
 				names = append(names, e.Name+"\t"+e.Title)
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	fl := c.Flags()
+	f.onDisks(fl, "default 1GiB")
+	f.onNetworks(fl)
+	f.onTrials(fl, "default: the experiment's, shorter where the time is short", "default: what the pilot asks for", "default 5")
 	fl.DurationVar(&f.Budget, "budget", 0, "`TIME` for all experiments of a session together (default 20m)")
-	fl.Float64Var(&f.MarginPct, "margin", 0, "largest penalty that counts as none, in `PERCENT` (default 5)")
-	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row (default: what the pilot asks for)")
 	fl.IntVar(&f.Sessions, "sessions", 0, "repeat everything `N` times, to measure how sessions differ (default 1)")
-	fl.Uint64Var(&f.Seed, "seed", 0, "`SEED` of the order of trials (default: a random one, reported)")
-	fl.StringArrayVar(&f.Dirs, "dir", nil, "`FOLDER` on a disk that is measured (default /var/tmp); several for several disks")
-	fl.StringArrayVar(&f.Devices, "destroy-data", nil, "block `DEVICE` to measure: what is on it is lost")
-	fl.StringVar(&f.size, "size", "", "how much of a disk is used, a `SIZE` (default 1GiB)")
-	fl.StringVar(&f.Peer, "peer", "", "`ADDRESS` of the peer of network experiments (default: one on this machine)")
-	fl.StringArrayVar(&f.Networks, "network", nil, "a `NETWORK` to measure, as for berth bench net")
-	fl.IntVar(&f.Port, "port", 0, fmt.Sprintf("TCP `PORT` of the peer (default %d)", bench.DefaultPort))
 	fl.StringVar(&f.out, "out", "", "`DIR` for the report (default berth-bench- and the time)")
-	fl.StringVar(&f.jsonFile, "json", "", "write only the JSON, to `FILE`; - is standard output")
 	fl.StringVar(&f.resume, "resume", "", "go on with the run of this `DIR` or FILE")
 	c.MarkFlagsMutuallyExclusive("out", "json")
 	return c
@@ -126,7 +123,7 @@ func (f *studyFlags) check(cmd *cobra.Command) error {
 		return nil
 	}
 	for _, other := range []string{
-		"budget", "margin", "pairs", "sessions", "seed", "dir", "destroy-data", "size", "peer", "network", "port", "out", "json",
+		"budget", "margin", "pairs", "run", "warm", "sessions", "seed", "dir", "device", "destroy-data", "size", "peer", "network", "port", "out", "json",
 	} {
 		if cmd.Flags().Changed(other) {
 			return refuse.Invalidf("--resume goes on with what was asked for then: --%s cannot change it", other)
@@ -153,43 +150,16 @@ func (a *app) benchRun(cmd *cobra.Command, f *studyFlags) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
-	defer stop()
-	var progress func(bench.Progress)
-	end := func() {}
-	if a.onTerminal() {
-		progress, end = bench.Bar(a.Err)
-	}
-	var study *bench.Study
-	if f.resume != "" {
-		study, err = bench.ResumeStudy(ctx, lab, out.journal, progress)
-	} else {
-		study, err = bench.RunStudy(ctx, f.StudyOptions, lab, out.journal, progress)
-	}
-	end()
+	study, err := a.watched(cmd, func(ctx context.Context, progress func(bed.Progress)) (*result.Study, error) {
+		if f.resume != "" {
+			return bench.Resume(ctx, lab, out.journal, progress)
+		}
+		return bench.Run(ctx, f.Options, lab, out.journal, progress)
+	})
 	if study == nil {
 		return errors.Join(err, out.discard(f.resume != ""))
 	}
 	return errors.Join(a.writeStudy(study, out), err)
-}
-
-// complete parses --size, and makes folders absolute: a resumed run may have another working directory.
-func (f *studyFlags) complete() error {
-	if f.size != "" {
-		size, err := vnode.ParseBytes(f.size)
-		if err != nil {
-			return refuse.Invalidf("--size: %w", err)
-		}
-		f.Size = int64(size)
-	}
-	for i, d := range f.Dirs {
-		dir, err := filepath.Abs(d)
-		if err != nil {
-			return err
-		}
-		f.Dirs[i] = dir
-	}
-	return nil
 }
 
 // discard removes the journal and empty folders. The journal of a resumed run stays.
@@ -211,49 +181,43 @@ func (o outputs) discard(resumed bool) error {
 }
 
 // lab returns the functions by which experiments make nodes and networks of this Berth.
-func (a *app) lab() (bench.Lab, error) {
-	b, err := a.open()
-	if err != nil {
-		return bench.Lab{}, err
-	}
+func (a *app) lab() (bed.Lab, error) {
+	b := a.open()
 	self, err := os.Executable()
 	if err != nil {
-		return bench.Lab{}, fmt.Errorf("find this program: %w", err)
+		return bed.Lab{}, fmt.Errorf("find this program: %w", err)
 	}
-	lab := bench.Lab{Self: self, Version: Version, Folder: b.CheckFolder}
-	if a.root != "" {
-		lab.Root = []string{"--root", a.root}
+	lab := bed.Lab{
+		Self: self, Root: b.Layout.Args(), Version: version.Berth, Folder: func(dir string) error { return nodes.CheckFolder(b.Layout, dir) },
 	}
-	lab.Node = func(ctx context.Context, n *vnode.Node) (bench.Arm, func(), error) {
+	lab.Node = func(ctx context.Context, n *vnode.Node) (side.Arm, func(), error) {
 		if err := valid(n); err != nil {
 			return nil, nil, err
 		}
 		return benchArm(ctx, b, n)
 	}
-	lab.Network = func(ctx context.Context, o *bench.NetOptions, peer string, networks []string) ([]bench.NetArm, func(), error) {
-		nf := &netFlags{NetOptions: *o, peer: peer, networks: networks}
-		parsed, err := nf.parse()
+	lab.Set = func(ctx context.Context, name, key, value string) error {
+		_, err := b.Set(ctx, name, []node.KeyValue{{Key: key, Value: value}})
+		return err
+	}
+	lab.Network = func(ctx context.Context, o *wire.NetOptions, peer string, networks []string) ([]wire.NetArm, func(), error) {
+		parsed, err := parseNetworks(peer, networks)
 		if err != nil {
 			return nil, nil, err
 		}
-		set := &netSet{b: b, f: nf}
-		if err := set.make(ctx, parsed); err != nil {
-			set.close()
-			return nil, nil, err
-		}
-		return set.arms, set.close, nil
+		return nodes.Network(ctx, b.Layout, lab.Node, o, peer, parsed)
 	}
 	return lab, nil
 }
 
-// benchArm is b.BenchArm with the result type that package bench wants.
-func benchArm(ctx context.Context, b *node.Berth, n *vnode.Node) (bench.Arm, func(), error) {
-	run, done, err := b.BenchArm(ctx, n)
+// benchArm is nodes.Arm with the result type that package bench wants.
+func benchArm(ctx context.Context, b *node.Berth, n *vnode.Node) (side.Arm, func(), error) {
+	run, done, err := nodes.Arm(ctx, b, n, false)
 	return run, done, err
 }
 
 // writeStudy writes the report's files and prints its text.
-func (a *app) writeStudy(s *bench.Study, out outputs) error {
+func (a *app) writeStudy(s *result.Study, out outputs) error {
 	if out.json != "" {
 		return a.writeOnlyJSON(s, out)
 	}
@@ -278,7 +242,7 @@ func (a *app) writeStudy(s *bench.Study, out outputs) error {
 }
 
 // writeOnlyJSON writes the JSON. It removes the journal of a complete run, which cannot be resumed.
-func (a *app) writeOnlyJSON(s *bench.Study, out outputs) error {
+func (a *app) writeOnlyJSON(s *result.Study, out outputs) error {
 	var err error
 	if out.json == "-" {
 		err = s.JSON(a.Out)

@@ -14,7 +14,7 @@ import (
 
 // calibrateFlags are the flags of berth doctor that measure a disk.
 type calibrateFlags struct {
-	place          string
+	path           string
 	write, destroy bool
 	time           time.Duration
 	size           string
@@ -22,7 +22,7 @@ type calibrateFlags struct {
 
 func (f *calibrateFlags) add(c *cobra.Command) {
 	fl := c.Flags()
-	fl.StringVar(&f.place, "calibrate", "", "measure the model that io.cost needs of this `DEVICE`, or of the disk under a folder, by a file there")
+	fl.StringVar(&f.path, "calibrate", "", "measure the model that io.cost needs of this `DEVICE`, or of the disk under a folder, by a file there")
 	fl.BoolVar(&f.write, "write", false, "with --calibrate: tell the kernel (until the next boot)")
 	fl.BoolVar(&f.destroy, "destroy-data", false, "with --calibrate: write on the device itself; what it holds is lost")
 	fl.DurationVar(&f.time, "time", 10*time.Second, "with --calibrate: the `TIME` of each of six measurements")
@@ -47,7 +47,7 @@ func (a *app) calibrate(cmd *cobra.Command, f calibrateFlags) error {
 		return refuse.Cannotf("leave --write out, or boot with cgroup v2 alone and a kernel with CONFIG_BLK_CGROUP_IOCOST",
 			"--write: this host has no io.cost")
 	}
-	o := model.Options{Place: f.place, Destroy: f.destroy, Time: f.time, Size: int64(size), V2: v2}
+	o := model.Options{Path: f.path, Destroy: f.destroy, Time: f.time, Size: int64(size), V2: v2}
 	if a.onTerminal() {
 		o.Say = func(text string) { fmt.Fprintf(a.Err, "\r\x1b[K%s …", text) }
 	}

@@ -38,23 +38,20 @@ its place.`,
 	}
 }
 
-// nodeNames offers the nodes that the command line does not name yet. most is the largest number of names; 0: no bound.
-func (a *app) nodeNames(most int) words {
+// nodeNames offers the nodes that the command line does not name yet, and that are in one of the states, if any are given. most
+// is the largest number of names; 0: no bound.
+func (a *app) nodeNames(most int, states ...string) words {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		b, err := a.open()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		all, err := b.List(cmd.Context())
+		all, err := a.open().List(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		var names []string
 		for _, s := range all {
-			if !slices.Contains(args, s.Name) {
+			if !slices.Contains(args, s.Name) && (len(states) == 0 || slices.Contains(states, s.State)) {
 				names = append(names, s.Name+"\t"+s.State)
 			}
 		}
@@ -65,11 +62,7 @@ func (a *app) nodeNames(most int) words {
 // imageNames offers the images of the store, with prefix before each name.
 func (a *app) imageNames(prefix string) words {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		b, err := a.open()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		all, err := image.Open(b.Layout).List()
+		all, err := image.Open(a.layout()).List()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -89,7 +82,7 @@ func (a *app) imageRefs(cmd *cobra.Command, _ []string, typed string) ([]string,
 		return nil, cobra.ShellCompDirectiveDefault // a path
 	}
 	refs, _ := a.imageNames("oci:")(cmd, nil, typed)
-	return append([]string{"host", "dir:", "oci-layout:"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	return append([]string{"host", "dir:", "oci-layout:", "tar:", "docker://"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 // setKeys offers the nodes, then the keys of the node that the first argument names.
@@ -97,16 +90,13 @@ func (a *app) setKeys(cmd *cobra.Command, args []string, typed string) ([]string
 	if len(args) == 0 {
 		return a.nodeNames(1)(cmd, args, typed)
 	}
-	b, err := a.open()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
+	b := a.open()
 	n, err := b.Spec(args[0])
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	now := map[string]string{}
-	for _, s := range vnode.Keys(n) {
+	for _, s := range vnode.Limits(n) {
 		now[s.Key] = "\tnow " + s.Value
 	}
 	var keys []string

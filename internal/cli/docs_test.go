@@ -10,10 +10,13 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/host"
+	"berth/internal/hostnet"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/node"
+	"berth/internal/protect"
 	"berth/internal/sriov"
+	"berth/internal/top"
 	"berth/internal/vnode"
 )
 
@@ -62,11 +65,11 @@ func TestJSONIsDocumented(t *testing.T) {
 		node.Outcome{},
 		node.SetResult{},
 		node.Repaired{},
-		node.Sample{},
-		node.Protected{},
-		node.VFChange{},
-		node.NetRow{},
-		node.PoolInfo{},
+		top.Sample{},
+		protect.Service{},
+		hostnet.VFChange{},
+		hostnet.Row{},
+		hostnet.Pool{},
 		host.Check{},
 		image.Record{},
 		sriov.PF{},

@@ -9,8 +9,9 @@ import (
 	"berth/internal/host"
 	"berth/internal/mounts"
 	"berth/internal/node"
-	"berth/internal/oci"
+	"berth/internal/parts"
 	"berth/internal/refuse"
+	"berth/internal/trial"
 )
 
 func (a *app) doctorCmd() *cobra.Command {
@@ -32,7 +33,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 		Example: "  berth doctor\n  berth doctor --all\n  berth doctor --json | jq '.[] | select(.state != \"ok\")'\n  berth doctor --calibrate /srv/data",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.place != "" {
+			if f.path != "" {
 				return a.calibrate(cmd, f)
 			}
 			if f.write || f.destroy {
@@ -41,13 +42,11 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			if len(args) == 1 {
 				return a.layers(args[0])
 			}
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
+			b := a.open()
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
-			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, tryRuntimes(cmd.Context(), b))
+			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, trial.New(b.Layout, parts.Containers()).Report(cmd.Context()))
 			checks := append(host.Doctor(host.New(), tried), connections(cmd.Context(), b)...)
+			var err error
 			switch {
 			case a.json:
 				err = a.printJSON(checks)
@@ -80,36 +79,6 @@ func connections(ctx context.Context, b *node.Berth) []host.Check {
 			Why:    "the node runs without this network; it is connected again as soon as what is gone is back",
 			Remedy: "berth repair",
 		})
-	}
-	return all
-}
-
-// tryRuntimes returns every known runtime: whether it is installed, whether it works, and which known escapes it has.
-func tryRuntimes(ctx context.Context, b *node.Berth) []host.Runtime {
-	results := map[string]oci.Result{}
-	if c, err := b.Runtime(ctx); err == nil {
-		for _, r := range c.Tried {
-			results[r.Runtime.Name] = r
-		}
-	}
-	found, err := oci.Find(ctx)
-	if err != nil {
-		found = nil
-	}
-	var all []host.Runtime
-	for _, name := range oci.Names() {
-		hr := host.Runtime{Name: name}
-		for _, r := range found {
-			if r.Name != name {
-				continue
-			}
-			hr.Path, hr.Version, hr.Escapes = r.Path, r.Version, oci.Escapes(r)
-			hr.Start = results[name].Median
-			if why := results[name].Why; why != "" {
-				hr.Err = &oci.CommandError{Command: name, Why: why}
-			}
-		}
-		all = append(all, hr)
 	}
 	return all
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"berth/internal/cli/help"
 )
 
 // commandLine matches a command line of Berth in a sentence.
@@ -26,7 +28,7 @@ func TestHabits(t *testing.T) {
 		for _, m := range found {
 			words := strings.Fields(m[1])
 			c, _, err := NewRoot().Find(words)
-			path := strings.Fields(below(c))
+			path := strings.Fields(help.Path(c))
 			sub := len(words) > len(path) && !strings.HasPrefix(words[len(path)], "-")
 			if err != nil || c.HasSubCommands() && sub {
 				t.Errorf("%q: there is no command berth%s", text, m[1])
@@ -39,18 +41,18 @@ func TestHabits(t *testing.T) {
 				c.InitDefaultHelpFlag()
 				c.InitDefaultVersionFlag()
 				if name, long := strings.CutPrefix(w, "--"); long && c.Flags().Lookup(name) == nil {
-					t.Errorf("%q: berth %s has no %s", text, below(c), w)
+					t.Errorf("%q: berth %s has no %s", text, help.Path(c), w)
 				} else if !long && strings.HasPrefix(w, "-") {
 					for _, letter := range w[1:] {
 						if c.Flags().ShorthandLookup(string(letter)) == nil {
-							t.Errorf("%q: berth %s has no -%c", text, below(c), letter)
+							t.Errorf("%q: berth %s has no -%c", text, help.Path(c), letter)
 						}
 					}
 				}
 			}
 		}
 	}
-	for name, does := range habits() {
+	for name, does := range help.Habits() {
 		if c, rest, err := NewRoot().Find(strings.Fields(name)); err == nil && c.HasParent() && len(rest) == 0 {
 			t.Errorf("%s is a command of Berth's", name)
 		}
@@ -65,7 +67,7 @@ func TestHabits(t *testing.T) {
 			t.Errorf("berth %s: exit %d, %q, stdout %q\nwant exit 2, %q", name, code, stderr, out, want)
 		}
 	}
-	for command, flags := range flagHabits() {
+	for command, flags := range help.FlagHabits() {
 		for flag, does := range flags {
 			check(t, does, 0)
 			dashes := strings.Repeat("-", min(len(flag), 2))
@@ -85,8 +87,8 @@ func TestHabits(t *testing.T) {
 // TestForeignCommandsAreAnswered checks the commands that users of other engines type first.
 func TestForeignCommandsAreAnswered(t *testing.T) {
 	t.Parallel()
-	for name := range strings.FieldsSeq("ps pull inspect kill cp create attach stats launch list info delete restart images rmi build config network") {
-		if habits()[name] == "" {
+	for name := range strings.FieldsSeq("ps pull inspect create attach stats launch list info delete images rmi build config network") {
+		if help.Habits()[name] == "" {
 			t.Errorf("berth %s has no answer", name)
 		}
 	}
@@ -96,7 +98,7 @@ func TestForeignCommandsAreAnswered(t *testing.T) {
 func TestHabitsAreNotOffered(t *testing.T) {
 	t.Parallel()
 	_, out, _ := MainOf(t, cobra.ShellCompNoDescRequestCmd, "p")
-	if want := "plan\nprotect\n:4\n"; out != want {
+	if want := "pause\nplan\nprotect\n:4\n"; out != want {
 		t.Errorf("completion of berth p: %q, want %q", out, want)
 	}
 }

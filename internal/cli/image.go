@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/image"
-	"berth/internal/vnode"
+	"berth/internal/pull"
+	"berth/internal/text"
 )
 
 func (a *app) imageCmd() *cobra.Command {
@@ -16,9 +17,10 @@ func (a *app) imageCmd() *cobra.Command {
 		Use: "image", Short: "the images that nodes are made from",
 		Long: `The images that nodes are made from, kept on this host. A spec names one as
 oci:NAME. A layer that several images have is kept once.`,
-		Example: "  berth image import busybox.tar busybox\n  berth image ls\n  berth image rm busybox",
+		Example: "  berth image pull docker.io/library/debian:12 --name debian\n  berth image import busybox.tar busybox\n" +
+			"  berth image ls\n  berth image rm busybox",
 	}
-	c.AddCommand(a.imageImportCmd(), a.imageLsCmd(), a.imageRmCmd())
+	c.AddCommand(a.imagePullCmd(), a.imageImportCmd(), a.imageLsCmd(), a.imageRmCmd(), a.imagePruneCmd())
 	return c
 }
 
@@ -45,15 +47,11 @@ fit on the disk.`,
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
 			if len(args) > 1 {
 				as.Name = args[1]
 			}
 			progress, done := a.byteProgress("import")
-			rec, err := image.Open(b.Layout).Import(cmd.Context(), args[0], as, progress)
+			rec, err := image.Open(a.layout()).Import(cmd.Context(), args[0], as, progress)
 			done()
 			if err != nil {
 				return err
@@ -61,7 +59,7 @@ fit on the disk.`,
 			if a.json {
 				return a.printJSON(rec)
 			}
-			fmt.Fprintf(a.Out, "%s: %s, %s\n", rec.Name, count(len(rec.Layers), "layer"), human(rec.Size))
+			fmt.Fprintf(a.Out, "%s: %s, %s\n", rec.Name, text.Count(len(rec.Layers), "layer"), text.Human(rec.Size))
 			if len(rec.Skipped) > 0 {
 				fmt.Fprintf(a.Err, "left out, every node has its own: %s\n", strings.Join(rec.Skipped, " "))
 			}
@@ -77,28 +75,22 @@ func (a *app) imageLsCmd() *cobra.Command {
 		Use: "ls", Short: "list the images",
 		Example: "  berth image ls\n  berth image ls --json",
 		RunE: func(*cobra.Command, []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			all, err := image.Open(b.Layout).List()
+			all, err := image.Open(a.layout()).List()
 			if err != nil {
 				return err
 			}
 			if a.json {
-				if all == nil {
-					all = []image.Record{}
-				}
 				return a.printJSON(all)
 			}
 			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tLAYERS\tSIZE\tIMPORTED")
+			fmt.Fprintln(w, "NAME\tLAYERS\tSIZE\tDIGEST\tIMPORTED")
 			for _, r := range all {
 				if r.Broken != "" {
-					fmt.Fprintf(w, "%s\t-\t-\tbroken: %s; import it again, or berth image rm %s\n", r.Name, r.Broken, r.Name)
+					fmt.Fprintf(w, "%s\t-\t-\t-\tbroken: %s; import it again, or berth image rm %s\n", r.Name, r.Broken, r.Name)
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%d\t%s\t%s ago\n", r.Name, len(r.Layers), human(r.Size), ago(r.Imported))
+				fmt.Fprintf(w, "%s\t%d\t%s\t%.12s\t%s ago\n",
+					r.Name, len(r.Layers), text.Human(r.Size), strings.TrimPrefix(r.Manifest, "sha256:"), text.Ago(r.Imported))
 			}
 			return w.Flush()
 		},
@@ -108,16 +100,15 @@ func (a *app) imageLsCmd() *cobra.Command {
 func (a *app) imageRmCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME…", Short: "remove images that no node uses", Args: cobra.MinimumNArgs(1),
-		Long:              "Remove images. One that a node uses stays, running or not (exit 5).",
+		Long:              "Remove images. One that a node uses stays, running or not (exit 5). What pulls\nthat were cut off left goes too, once it is a week old; berth image prune\nremoves it at once.",
 		Example:           "  berth image rm worker",
 		ValidArgsFunction: a.imageNames(""),
 		RunE: func(cmd *cobra.Command, names []string) error {
-			b, err := a.open()
-			if err != nil {
+			if _, err := pull.Sweep(a.layout().Pulls(), pull.Stale); err != nil {
 				return err
 			}
 			return each(names, func(name string) error {
-				if err := image.Open(b.Layout).Remove(cmd.Context(), name, b.ImageUsers); err != nil {
+				if err := image.Open(a.layout()).Remove(cmd.Context(), name, a.open().ImageUsers); err != nil {
 					return err
 				}
 				fmt.Fprintf(a.Out, "%s removed\n", name)
@@ -125,17 +116,4 @@ func (a *app) imageRmCmd() *cobra.Command {
 			})
 		},
 	}
-}
-
-// human writes a size with at most one decimal.
-func human(n int64) string {
-	for _, u := range []struct {
-		size vnode.Bytes
-		name string
-	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if vnode.Bytes(n) >= u.size {
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.size), u.name)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -1,11 +1,11 @@
 package cli
 
 import (
-	"fmt"
 	"os"
-	"strings"
 
 	"berth/internal/block"
+	"berth/internal/show"
+	"berth/internal/text"
 )
 
 // layers prints the block devices under a device or folder, and on which of them rates and weights act.
@@ -21,23 +21,6 @@ func (a *app) layers(path string) error {
 	if a.json {
 		return a.printJSON(l)
 	}
-	a.printLayer(l, 0)
+	show.Layers(a.Out, text.Columns(a.Out), l)
 	return nil
-}
-
-func (a *app) printLayer(l *block.Layer, depth int) {
-	rates, weights := l.Throttle, l.Weight
-	if rates == "" {
-		rates = "act here"
-	}
-	if weights == "" {
-		weights = "act here, by BFQ or io.cost; the scheduler is " + l.Scheduler
-	}
-	indent := strings.Repeat("  ", depth)
-	fmt.Fprintf(a.Out, "%s%s  %s, %s\n", indent, l.Title, l.Kind, l.Number)
-	wrap(a.Out, columns(a.Out), len(indent)+12, indent+"    rates   ", rates)
-	wrap(a.Out, columns(a.Out), len(indent)+12, indent+"    weights ", weights)
-	for _, b := range l.Below {
-		a.printLayer(b, depth+1)
-	}
 }

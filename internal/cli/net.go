@@ -1,17 +1,14 @@
 package cli
 
 import (
-	"encoding/csv"
 	"fmt"
-	"io"
-	"net/netip"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/show"
 	"berth/internal/vnode"
 )
 
@@ -37,14 +34,11 @@ Formats: csv with a head line; dnsmasq (dhcp-host= lines); dhcpd (host blocks of
 ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 		Example: "  berth net export --format csv\n  berth net export -f node.yaml --format dnsmasq > /etc/dnsmasq.d/nodes.conf",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			write := exporter(format)
+			write := show.NetExport(format)
 			if write == nil {
 				return refuse.Invalidf("--format %s: want csv, dnsmasq or dhcpd", format)
 			}
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
+			b := a.open()
 			var specs []*vnode.Node
 			for _, f := range files {
 				nodes, err := a.readSpecs(cmd.Context(), f)
@@ -53,14 +47,11 @@ ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 				}
 				specs = append(specs, nodes...)
 			}
-			rows, err := b.NetTable(cmd.Context(), specs)
+			rows, err := a.hostnet().Table(b.Specs, specs)
 			if err != nil {
 				return err
 			}
 			if a.json {
-				if rows == nil {
-					rows = []node.NetRow{}
-				}
 				return a.printJSON(rows)
 			}
 			return write(a.Out, rows)
@@ -70,85 +61,6 @@ ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 	c.Flags().StringVar(&format, "format", "csv", "csv, dnsmasq or dhcpd")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"csv", "dnsmasq", "dhcpd"}, cobra.ShellCompDirectiveNoFileComp))
 	return a.jsonFlag(c)
-}
-
-// exporter returns the function that writes format; nil for an unknown format.
-func exporter(format string) func(io.Writer, []node.NetRow) error {
-	switch format {
-	case "csv":
-		return exportCSV
-	case "dnsmasq":
-		return exportDnsmasq
-	case "dhcpd":
-		return exportDHCPD
-	}
-	return nil
-}
-
-func exportCSV(out io.Writer, rows []node.NetRow) error {
-	w := csv.NewWriter(out)
-	_ = w.Write([]string{"node", "hostname", "interface", "mode", "parent", "mac", "addresses", "exists"}) // w.Error reports failures
-	for _, r := range rows {
-		_ = w.Write([]string{r.Node, r.Hostname, r.Interface, r.Mode, r.Parent, r.MAC, strings.Join(r.Address, " "), word(r.Exists, "yes", "no")})
-	}
-	w.Flush()
-	return w.Error()
-}
-
-// leases calls use for each row that has a MAC, with a unique host name: the first interface of a node gets the node's
-// host name, the others append their own name.
-func leases(rows []node.NetRow, use func(r node.NetRow, name string, v4, v6 netip.Addr) error) error {
-	seen := map[string]bool{}
-	for _, r := range rows {
-		if r.MAC == "" {
-			continue
-		}
-		name, _, _ := strings.Cut(r.Hostname, ".")
-		if seen[r.Node] {
-			name += "-" + r.Interface
-		}
-		seen[r.Node] = true
-		var v4, v6 netip.Addr
-		for _, a := range r.Address {
-			p, err := netip.ParsePrefix(a)
-			switch {
-			case err != nil:
-			case p.Addr().Is4() && !v4.IsValid():
-				v4 = p.Addr()
-			case p.Addr().Is6() && !v6.IsValid():
-				v6 = p.Addr()
-			}
-		}
-		if err := use(r, name, v4, v6); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func exportDnsmasq(out io.Writer, rows []node.NetRow) error {
-	return leases(rows, func(r node.NetRow, name string, v4, v6 netip.Addr) error {
-		line := "dhcp-host=" + r.MAC
-		if v4.IsValid() {
-			line += "," + v4.String()
-		}
-		if v6.IsValid() {
-			line += ",[" + v6.String() + "]"
-		}
-		_, err := fmt.Fprintln(out, line+","+name)
-		return err
-	})
-}
-
-func exportDHCPD(out io.Writer, rows []node.NetRow) error {
-	return leases(rows, func(r node.NetRow, name string, v4, _ netip.Addr) error {
-		fixed := ""
-		if v4.IsValid() {
-			fixed = "  fixed-address " + v4.String() + ";\n"
-		}
-		_, err := fmt.Fprintf(out, "host %s-%s {\n  hardware ethernet %s;\n%s  option host-name \"%s\";\n}\n", r.Node, r.Interface, r.MAC, fixed, name)
-		return err
-	})
 }
 
 func (a *app) netPoolCmd() *cobra.Command {
@@ -163,11 +75,7 @@ lowest free one and keeps it until the node is removed. A pool is a file,
 		Use: "add NAME ADDRESS|FIRST-LAST…", Short: "add addresses to a pool, which is made if need be", Args: cobra.MinimumNArgs(2),
 		Example: "  berth net pool add lab 02:00:5e:10:00:01 02:00:5e:10:01:00-02:00:5e:10:01:ff",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			p, err := b.AddPool(cmd.Context(), args[0], args[1:])
+			p, err := a.hostnet().AddPool(cmd.Context(), args[0], args[1:])
 			if err != nil {
 				return err
 			}
@@ -181,13 +89,10 @@ lowest free one and keeps it until the node is removed. A pool is a file,
 	rm := &cobra.Command{
 		Use: "rm NAME…", Short: "remove pools that no node uses", Args: cobra.MinimumNArgs(1),
 		Example: "  berth net pool rm lab",
-		RunE: func(cmd *cobra.Command, names []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
+		RunE: func(_ *cobra.Command, names []string) error {
+			b := a.open()
 			return each(names, func(name string) error {
-				if err := b.RemovePool(cmd.Context(), name); err != nil {
+				if err := a.hostnet().RemovePool(name, b.Specs); err != nil {
 					return err
 				}
 				fmt.Fprintf(a.Out, "%s removed\n", name)
@@ -204,18 +109,11 @@ func (a *app) netPoolLsCmd() *cobra.Command {
 		Use: "ls", Short: "list the pools and how much of each is in use",
 		Example: "  berth net pool ls\n  berth net pool ls --json",
 		RunE: func(*cobra.Command, []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			all, err := b.Pools()
+			all, err := a.hostnet().Pools()
 			if err != nil {
 				return err
 			}
 			if a.json {
-				if all == nil {
-					all = []node.PoolInfo{}
-				}
 				return a.printJSON(all)
 			}
 			w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"berth/internal/text"
 )
 
 // onTerminal reports whether standard error is a terminal, so that a person sees progress.
@@ -14,23 +16,29 @@ func (a *app) onTerminal() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// byteProgress shows how far a copy is, on a terminal only. done erases the line.
+// byteProgress shows how far a copy is: ten times a second on a terminal, else in a line a minute. done erases the
+// terminal's line.
 func (a *app) byteProgress(what string) (progress func(done, total int64), done func()) {
-	if !a.onTerminal() {
-		return nil, func() {}
+	every, begin, end := time.Minute, "berth: ", "\n"
+	done = func() {}
+	if a.onTerminal() {
+		every, begin, end = 100*time.Millisecond, "\r\x1b[K", ""
+		done = func() { fmt.Fprint(a.Err, "\r\x1b[K") }
 	}
-	var last time.Time
 	start := time.Now()
-	progress = func(n, total int64) {
-		if time.Since(last) < 100*time.Millisecond && n < total {
+	last, first := start, int64(-1) // the first n: what an earlier pull has left costs no time now
+	return func(n, total int64) {
+		if first < 0 || n < first {
+			first = n
+		}
+		if time.Since(last) < every {
 			return
 		}
 		last = time.Now()
 		left := ""
-		if n > 0 && n < total {
-			left = fmt.Sprintf(", %s left", (time.Since(start) * time.Duration(total-n) / time.Duration(n)).Round(time.Second))
+		if n > first && n < total {
+			left = fmt.Sprintf(", %s left", time.Duration(float64(time.Since(start))*float64(total-n)/float64(n-first)).Round(time.Second))
 		}
-		fmt.Fprintf(a.Err, "\r\x1b[K%s %s of %s%s", what, human(n), human(total), left)
-	}
-	return progress, func() { fmt.Fprint(a.Err, "\r\x1b[K") }
+		fmt.Fprintf(a.Err, "%s%s %s of %s%s%s", begin, what, text.Human(n), text.Human(total), left, end)
+	}, done
 }

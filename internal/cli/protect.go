@@ -2,21 +2,20 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cgroup"
-	"berth/internal/node"
+	"berth/internal/protect"
+	"berth/internal/show"
+	"berth/internal/step"
+	"berth/internal/text"
 	"berth/internal/vnode"
 )
 
 func (a *app) protectCmd() *cobra.Command {
-	var want node.Protection
+	var want protect.Options
+	var dryRun bool
 	c := &cobra.Command{
 		Use: "protect UNIT|PID|CGROUP", Short: "give a service that already runs on this host class storage", Args: cobra.ExactArgs(1),
 		Long: `Give a service that already runs on this host class storage, where it is, so
@@ -28,26 +27,35 @@ gives it back, and berth repair finishes what was killed half-way.
 
 What systemd runs is protected as its unit, also when it is named by a process.
 What it gets: share/doc/berth/classes.md.`,
-		Example: "  berth protect xrootd@clustered.service\n  berth protect xrootd@clustered.service --disk /srv/data --engine bfq\n  berth protect 4711\n  berth protect /sys/fs/cgroup/storage --io-weight 500",
+		Example: "  berth protect xrootd@clustered.service\n  berth protect xrootd@clustered.service --disk /srv/data --engine bfq\n  berth protect 4711 --dry-run\n  berth protect /sys/fs/cgroup/storage --io-weight 500",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
+			services := a.services()
+			if dryRun {
+				steps, err := services.Plan(cmd.Context(), args[0], want)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(step.Lines(steps))
+				}
+				show.Steps(a.Out, text.Columns(a.Out), step.Lines(steps))
+				return nil
 			}
-			p, err := b.Protect(cmd.Context(), args[0], want)
+			p, err := services.Protect(cmd.Context(), args[0], want)
 			if err != nil {
 				return err
 			}
 			for _, s := range p.Settled {
-				fmt.Fprintln(a.Err, strings.TrimSpace(s.Node+" "+s.Did))
+				fmt.Fprintln(a.Err, strings.TrimSpace(s.Name+" "+s.Did))
 			}
 			if a.json {
 				return a.printJSON(p)
 			}
-			return printProtected(a.Out, columns(a.Out), p)
+			return show.Protected(a.Out, text.Columns(a.Out), p)
 		},
 	}
 	fl := c.Flags()
+	fl.BoolVar(&dryRun, "dry-run", false, "show the steps, and change nothing")
 	fl.Func("memory-low", "protect `SIZE` of its memory from reclaim (cgroup v2)", func(s string) (err error) {
 		want.MemoryLow, err = vnode.ParseBytes(s)
 		return err
@@ -70,45 +78,8 @@ func (a *app) unprotectCmd() *cobra.Command {
 before. Processes return to the cgroup that they came from.`,
 		Example: "  berth unprotect xrootd@clustered.service",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			return b.Unprotect(cmd.Context(), args[0])
+			services := a.services()
+			return services.Unprotect(cmd.Context(), args[0])
 		},
-	}
-}
-
-func printProtected(out io.Writer, width int, p *node.Protected) error {
-	fmt.Fprintf(out, "%s %s has class %s", p.Kind, p.Name, p.Class)
-	if p.Cgroup != "" {
-		fmt.Fprintf(out, ", in cgroup %s", p.Cgroup)
-	}
-	if len(p.PIDs) > 0 {
-		fmt.Fprintf(out, ", %s", processes(len(p.PIDs)))
-	}
-	fmt.Fprintln(out)
-	return printLimits(out, width, p.Values)
-}
-
-func processes(n int) string { return fmt.Sprintf("%d process%s", n, word(n == 1, "", "es")) }
-
-// protectedRows adds the protected services to the list of nodes.
-func protectedRows(w *tabwriter.Writer, all []node.Protected) {
-	for _, p := range all {
-		state, pid := "protected", "-"
-		switch {
-		case p.Gone:
-			state = "protected, gone"
-		case len(p.PIDs) > 0:
-			pid = strconv.Itoa(p.PIDs[0])
-			if n := len(p.PIDs) - 1; n > 0 {
-				pid += "+" + strconv.Itoa(n)
-			}
-		}
-		if slices.ContainsFunc(p.Values, func(v cgroup.Shown) bool { return strings.HasPrefix(v.Key, "disk ") && !v.Holds }) {
-			state += ", engine off"
-		}
-		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, ago(p.Since), "-", "-"}, "\t"))
 	}
 }

@@ -5,47 +5,27 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/layout"
-	"berth/internal/node"
-	"berth/internal/oci"
+	"berth/internal/cli/act"
+	"berth/internal/cli/help"
 	"berth/internal/refuse"
+	"berth/internal/runner"
 	"berth/internal/space"
-	"berth/internal/spec"
-	"berth/internal/vnode"
+	"berth/internal/text"
+	"berth/internal/version"
 )
-
-// Version is the version of Berth, set when it is built.
-var Version = "devel"
-
-// Streams are what a command reads and writes.
-type Streams struct {
-	In       *os.File
-	Out, Err io.Writer
-}
-
-// app holds what the commands share: the streams, the persistent flags, and the exit code.
-type app struct {
-	Streams
-	root string
-	json bool
-	code int // exit code of a node's own command (run, exec), or of plan --detailed-exitcode
-}
 
 // ownFailure is the exit code of run and exec when Berth itself fails, as in podman.
 const ownFailure = 125
 
 // Main runs one command line and returns its exit code.
 func Main(ctx context.Context, args []string, s Streams) int {
-	s.Out = &visible{w: s.Out}
+	s.Out = text.NewVisible(s.Out)
 	a := &app{Streams: s}
 	root := a.command()
 	root.SetArgs(args)
@@ -56,14 +36,14 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	if err == nil {
 		return a.code
 	}
-	dirs := layout.New(a.root)
-	printError(&visible{w: s.Err}, space.Name(err, dirs.Run, dirs.Lib))
+	dirs := a.layout()
+	help.PrintError(text.NewVisible(s.Err), space.Name(err, dirs.Run, dirs.Lib))
 	return exitCode(cmd, err)
 }
 
 func exitCode(cmd *cobra.Command, err error) int {
 	passes := cmd.Annotations["passes-exit-code"] != ""
-	var ce *oci.CommandError
+	var ce *runner.CommandError
 	if errors.As(err, &ce) && passes {
 		return ce.Code
 	}
@@ -99,108 +79,44 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
   berth run --image host -- hostname    a throw-away node
   berth apply -f node.yaml              make a node as its spec says
   berth show wn-001                     its limits, as the kernel has them`,
-		Version:       Version,
+		Version:       version.Berth,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().StringVar(&a.root, "root", "", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
+	root.PersistentFlags().Var(&a.root, "root", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
 	_ = root.MarkPersistentFlagDirname("root") // fails only for an unknown flag
-	root.SetFlagErrorFunc(flagError)
-	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(a.Out, c) })
-	root.SetUsageFunc(func(c *cobra.Command) error { writeUsage(a.Out, c); return nil })
-	for _, g := range groups() {
-		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
-	}
-	root.AddCommand(under("life",
-		a.applyCmd(), a.runCmd(), a.execCmd(), a.setCmd(), a.startCmd(), a.stopCmd(), a.rmCmd())...)
-	root.AddCommand(under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), a.logsCmd())...)
-	root.AddCommand(under("host",
+	root.SetFlagErrorFunc(help.FlagError)
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { help.Write(a.Out, c) })
+	root.SetUsageFunc(func(c *cobra.Command) error { help.WriteUsage(a.Out, c); return nil })
+	help.AddGroups(root)
+	acts := a.acts()
+	root.AddCommand(help.Under("life",
+		a.applyCmd(), a.runCmd(), a.execCmd(), a.cpCmd(), a.exportCmd(), a.setCmd(), a.startCmd(), a.stopCmd(),
+		acts.Restart(), acts.Pause(), acts.Unpause(), acts.Kill(), a.rmCmd())...)
+	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Wait())...)
+	root.AddCommand(help.Under("host",
 		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
-	root.AddCommand(a.keeperCmd())
-	root.SetHelpCommand(helpCmd())
+	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
+	root.SetHelpCommand(help.Command())
 	root.InitDefaultHelpCmd()
-	checkArgs(root)
+	help.CheckArgs(root)
+	root.RunE = func(*cobra.Command, []string) error { // Berth alone: how to begin
+		_, err := fmt.Fprintln(a.Out, root.Example+"\n  berth --help                          all commands")
+		return err
+	}
 	return root
 }
 
-// jsonFlag adds the flag --json to a command.
-func (a *app) jsonFlag(c *cobra.Command) *cobra.Command {
-	c.Flags().BoolVar(&a.json, "json", false, "print JSON")
-	return c
-}
-
-func (a *app) open() (*node.Berth, error) {
-	dir := a.root
-	if dir != "" {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return nil, refuse.Invalidf("root %s: %w", dir, err)
-		}
-		dir = abs
-	}
-	return node.Open(dir)
-}
-
-func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.Out)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
-
-// readSpecs reads the nodes of a file; "-" is standard input.
-func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error) {
-	dir := filepath.Dir(file)
-	if file == "-" {
-		dir = "."
-	}
-	data, err := a.readSpec(ctx, file)
-	if err != nil {
-		return nil, refuse.Invalidf("read spec: %w", err)
-	}
-	nodes, err := spec.ParseHinted(file, data, func(text string) string { return a.imageHint(text, dir) })
-	if err != nil {
-		return nil, err
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, fmt.Errorf("find the folder of %s: %w", file, err)
-	}
-	for _, n := range nodes {
-		spec.Resolve(n, dir)
-		vnode.Defaults(n)
-	}
-	return nodes, nil
-}
-
-// readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe to which
-// nobody writes, readSpec waits until ctx ends.
-func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
-	type answer struct {
-		data []byte
-		err  error
-	}
-	read := make(chan answer, 1)
-	go func() {
-		f := a.In
-		if file != "-" {
-			opened, err := os.Open(file)
-			if err != nil {
-				read <- answer{err: err}
-				return
-			}
-			defer opened.Close()
-			f = opened
-		}
-		data, err := io.ReadAll(io.LimitReader(f, spec.LongestFile+1))
-		read <- answer{data, err}
-	}()
-	select {
-	case r := <-read:
-		return r.data, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// acts returns the commands of package act.
+func (a *app) acts() act.App {
+	return act.App{
+		Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, ToStart: a.openToStart, Attended: a.attended, Each: each,
+		Names: func(most int, states ...string) cobra.CompletionFunc {
+			return cobra.CompletionFunc(a.nodeNames(most, states...))
+		},
+		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON, PrintLine: a.printLine,
 	}
 }

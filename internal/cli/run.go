@@ -2,11 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,13 +21,16 @@ import (
 type runFlags struct {
 	file, image, name, hostname, cpu, cpuset, memory, network string
 	pids                                                      int
-	mounts, devices                                           []string
+	mounts, devices, publish                                  []string
 	noUserNS                                                  bool
+	insideFlags
+	lifeFlags
 }
 
 func (a *app) runCmd() *cobra.Command {
 	var f runFlags
-	var tty, in bool
+	var tty, in, detach bool
+	rm := true
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
 		Long: `Run a command in a node of its own, in the foreground, and remove the node when
@@ -35,11 +38,14 @@ it ends. Standard input, output and error are passed on through pipes. Ctrl-C
 asks the command to end; a second one kills it. With -t it gets a terminal: then
 Ctrl-C goes to the command alone, and one that runs as process 1 without a
 handler, as sleep does, never sees it; a shell does. If berth run itself is
-killed, its node ends too. The exit code is the command's; 125 if Berth failed,
-126 if the command could not be run, 127 if it was not found.`,
+killed, its node ends too. With -d the node runs on its own, and its name is
+printed. With --rm=false it stays when its command has ended, as stopped, with
+what it wrote, until berth rm. The exit code is the command's; 125 if Berth
+failed, 126 if the command could not be run, 127 if it was not found.`,
 		Example: `  berth run --image host -- hostname
   berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
   berth run --image oci:busybox -it -- sh
+  berth run -d --name web --image oci:nginx --network nat -p 8080:80
   berth run -f node.yaml`,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
@@ -47,40 +53,72 @@ killed, its node ends too. The exit code is the command's; 125 if Berth failed,
 			if cmd.Flags().Changed("pids") && f.pids < 1 {
 				return refuse.Invalidf("--pids: %d is not allowed: 1 or more", f.pids)
 			}
+			if err := checkDetach(detach, tty, cmd.Flags().Changed("rm") && rm); err != nil {
+				return err
+			}
+			b, err := a.openToStart()
+			if err != nil {
+				return err
+			}
 			n, err := a.nodeOf(cmd.Context(), &f, command(args))
 			if err != nil {
 				return err
 			}
-			b, err := a.open()
+			if detach {
+				if err := b.Create(cmd.Context(), n); err != nil {
+					return err
+				}
+				fmt.Fprintln(a.Out, n.Name)
+				return a.toBoot([]*vnode.Node{n})
+			}
+			streams, err := a.runIO(tty)
 			if err != nil {
 				return err
 			}
-			if tty && !term.IsTerminal(int(a.In.Fd())) {
-				return errNoTerminal()
+			if streams.Keep = !rm; streams.Keep {
+				if err := a.toBoot([]*vnode.Node{n}); err != nil {
+					return err
+				}
 			}
-			a.code, err = b.Run(cmd.Context(), n, node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty})
+			a.code, err = b.Run(cmd.Context(), n, streams)
 			return err
 		},
 	}
 	fl := c.Flags()
 	fl.SetInterspersed(false)
 	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; other flags override it")
-	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, oci-layout:DIR, dir:PATH")
+	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, docker://REF, tar:FILE, oci-layout:DIR, dir:PATH")
 	fl.StringVar(&f.name, "name", "", "its `NAME` (default: run- and a number)")
 	fl.StringVar(&f.hostname, "hostname", "", "host `NAME` inside (default: its name)")
 	fl.StringVar(&f.cpu, "cpu", "", "most CPU, in `CPUS`: 1.5")
 	fl.StringVar(&f.cpuset, "cpuset", "", "the `CPUS` it may run on: 0-1")
 	fl.StringVar(&f.memory, "memory", "", "most memory, a `SIZE`: 512MiB")
 	fl.IntVar(&f.pids, "pids", 0, "at most `N` processes and threads")
-	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…][,dhcp]: none, bridge, macvlan:eth0,192.0.2.10/24, macvlan:eth0,dhcp …")
+	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…][,dhcp]: none, bridge, nat, macvlan:eth0,192.0.2.10/24, macvlan:eth0,dhcp …")
+	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "ports of the host that lead to the node, `PORTS`: [ADDRESS:]HOST:NODE[/udp], by --network nat")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
 	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
 	fl.BoolVar(&f.noUserNS, "no-user-namespace", false, "weaker: root inside is root outside, with few capabilities")
+	f.insideFlags.add(fl)
+	f.lifeFlags.add(fl)
+	fl.BoolVarP(&detach, "detach", "d", false, "let it run on its own and print its name; output goes to berth logs")
+	fl.BoolVar(&rm, "rm", true, "remove the node when its command ends; --rm=false keeps it")
 	terminalFlags(fl, &tty, &in)
 	// These fail only for unknown flags.
 	_ = c.MarkFlagFilename("file", "yaml", "yml")
 	_ = c.RegisterFlagCompletionFunc("image", a.imageRefs)
 	return c
+}
+
+// checkDetach refuses flags that do not go with -d.
+func checkDetach(detach, tty, rm bool) error {
+	switch {
+	case detach && tty:
+		return refuse.Invalidf("-d and -t: nobody is at the terminal of a node that runs on its own; berth exec -it NAME gives one later")
+	case detach && rm:
+		return refuse.Invalidf("-d and --rm: a node that runs on its own stays until berth rm NAME")
+	}
+	return nil
 }
 
 // nodeOf makes the node that the flags and arguments describe.
@@ -96,7 +134,7 @@ func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.No
 		}
 		n = nodes[0]
 	}
-	if err := a.imageFlag(f, n, args); err != nil {
+	if err := a.imageFlag(ctx, f, n, args); err != nil {
 		return nil, err
 	}
 	if err := f.onto(n); err != nil {
@@ -110,38 +148,6 @@ func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.No
 	}
 	vnode.Defaults(n)
 	return n, valid(n)
-}
-
-// valid returns an error that names all faults of a node that flags describe.
-func valid(n *vnode.Node) error {
-	var all []string
-	for _, p := range vnode.Validate(n) {
-		if p.Field == "command" && len(n.Command) == 0 {
-			return refuse.Invalidf("no command given: image host has none of its own; berth run --image host -- CMD")
-		}
-		all = append(all, flagOf(p.Field)+": "+p.Msg)
-	}
-	if len(all) > 0 {
-		return refuse.Invalidf("%s", strings.Join(all, "\n"))
-	}
-	return nil
-}
-
-// flagOf returns the flag of berth run that sets a key of a spec: --network for network[0].address[0]. A key without a
-// flag is returned as it is.
-func flagOf(field string) string {
-	top, _, _ := strings.Cut(field, ".")
-	name, _, _ := strings.Cut(top, "[")
-	flag := map[string]string{
-		"network": "network", "mounts": "mount", "devices": "device", "name": "name", "hostname": "hostname", "pids": "pids",
-		"cpu.max": "cpu", "cpu.set": "cpuset", "memory.max": "memory",
-	}
-	for _, key := range []string{field, name} {
-		if flag[key] != "" {
-			return "--" + flag[key]
-		}
-	}
-	return field
 }
 
 func (f *runFlags) onto(n *vnode.Node) (err error) {
@@ -169,6 +175,9 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 	if f.network != "" {
 		n.Network = []vnode.Network{parseNetwork(f.network)}
 	}
+	if err := f.ontoPorts(n); err != nil {
+		return err
+	}
 	for _, m := range f.mounts {
 		mount, err := parseMount(m)
 		if err != nil {
@@ -183,42 +192,37 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		}
 		n.Devices = append(n.Devices, d)
 	}
+	return errors.Join(f.insideFlags.onto(n), f.lifeFlags.onto(n))
+}
+
+// ontoPorts adds the published ports to the network of mode nat, which they make if the node has no network.
+func (f *runFlags) ontoPorts(n *vnode.Node) error {
+	if len(f.publish) == 0 {
+		return nil
+	}
+	if len(n.Network) == 0 {
+		n.Network = []vnode.Network{{Mode: vnode.NAT}}
+	}
+	i := slices.IndexFunc(n.Network, func(w vnode.Network) bool { return w.Mode == vnode.NAT })
+	if i < 0 {
+		return refuse.Invalidf("--publish: only a network of mode nat publishes ports: --network nat")
+	}
+	n.Network[i].Ports = append(n.Network[i].Ports, f.publish...)
 	return nil
-}
-
-func parseNetwork(s string) vnode.Network {
-	how, addr, _ := strings.Cut(s, ",")
-	mode, parent, _ := strings.Cut(how, ":")
-	nw := vnode.Network{Mode: vnode.Mode(mode), Parent: parent}
-	if addr != "" {
-		nw.Address = strings.Split(addr, ",")
-	}
-	nw.Address = slices.DeleteFunc(nw.Address, func(a string) bool {
-		nw.DHCP = nw.DHCP || a == "dhcp"
-		return a == "dhcp"
-	})
-	return nw
-}
-
-func parseMount(s string) (vnode.Mount, error) {
-	parts := strings.Split(s, ":")
-	if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" {
-		return vnode.Mount{}, refuse.Invalidf("--mount %s: want SOURCE:TARGET or SOURCE:TARGET:ro", s)
-	}
-	return vnode.Mount{Source: parts[0], Target: parts[1], ReadOnly: len(parts) == 3}, nil
 }
 
 func (a *app) execCmd() *cobra.Command {
 	var tty, in bool
+	var f insideFlags
 	c := &cobra.Command{
 		Use: "exec [-it] NAME -- CMD ARG…", DisableFlagsInUseLine: true, Short: "run one more command in a running node",
-		Long: `Run one more command in a running node, with the same rights and limits as the
-node's own. Standard input, output and error are passed on through pipes, or
-with -t through a terminal of the node's own, and so are signals. If berth exec
-itself is killed by SIGKILL, the command lives on: it reads no more, and what it
-writes ends it. The exit code is the command's; 125 if Berth failed, 126 if the
-command could not be run, 127 if it was not found.`,
-		Example:           "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh",
+		Long: `Run one more command in a running node, with the same user, environment, rights
+and limits as the node's own. Standard input, output and error are passed on
+through pipes, or with -t through a terminal of the node's own, and so are
+signals. If berth exec itself is killed by SIGKILL, the command lives on: it
+reads no more, and what it writes ends it. The exit code is the command's; 125
+if Berth failed, 126 if the command could not be run, 127 if it was not found.`,
+		Example:           "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh\n  berth exec -u postgres -w /tmp -e LANG=C.UTF-8 wn-001 -- psql -l",
 		ValidArgsFunction: a.nodeNames(1),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(command(args[1:])) == 0 {
@@ -228,18 +232,21 @@ command could not be run, 127 if it was not found.`,
 		},
 		Annotations: map[string]string{"passes-exit-code": "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
+			streams, err := a.runIO(tty)
 			if err != nil {
 				return err
 			}
-			if tty && !term.IsTerminal(int(a.In.Fd())) {
-				return errNoTerminal()
+			env, err := f.variables()
+			if err = errors.Join(err, f.check()); err != nil {
+				return err
 			}
-			a.code, err = b.Exec(cmd.Context(), args[0], command(args[1:]), node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty})
+			what := node.Inside{Args: command(args[1:]), User: f.user, Env: env.List(), Workdir: f.workdir}
+			a.code, err = a.open().Exec(cmd.Context(), args[0], what, streams)
 			return err
 		},
 	}
 	c.Flags().SetInterspersed(false)
+	f.add(c.Flags())
 	terminalFlags(c.Flags(), &tty, &in)
 	return c
 }
@@ -250,10 +257,13 @@ func terminalFlags(fl *pflag.FlagSet, tty, in *bool) {
 	fl.BoolVarP(in, "interactive", "i", false, "accepted for habit's sake: standard input is always passed on")
 }
 
-// errNoTerminal refuses -t if standard input is no terminal: the command's output would look different, and Ctrl-C would
-// not reach the command.
-func errNoTerminal() error {
-	return refuse.Invalidf("-t: standard input is not a terminal; leave -t out")
+// runIO returns the streams of a command in a node. It refuses -t if standard input is no terminal: the command's output
+// would look different, and Ctrl-C would not reach the command.
+func (a *app) runIO(tty bool) (node.RunIO, error) {
+	if tty && !term.IsTerminal(int(a.In.Fd())) {
+		return node.RunIO{}, refuse.Invalidf("-t: standard input is not a terminal; leave -t out")
+	}
+	return node.RunIO{In: a.In, Out: os.Stdout, Err: os.Stderr, TTY: tty}, nil
 }
 
 // command drops a leading "--" from args.

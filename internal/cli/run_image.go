@@ -1,19 +1,19 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 
-	"berth/internal/image"
 	"berth/internal/refuse"
 	"berth/internal/spec"
 	"berth/internal/vnode"
 )
 
 // imageFlag gives a node the image of --image. args is the rest of the command line.
-func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
+func (a *app) imageFlag(ctx context.Context, f *runFlags, n *vnode.Node, args []string) error {
 	if f.image == "" {
 		if n.Image.Kind != "" {
 			return nil
@@ -26,8 +26,11 @@ func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
 		}
 		return refuse.Invalidf("%s", missing)
 	}
-	var err error
-	if n.Image, err = vnode.ParseImage(f.image); err != nil {
+	text, err := a.named(ctx, f.image)
+	if err != nil {
+		return err
+	}
+	if n.Image, err = vnode.ParseImage(text); err != nil {
 		if _, ok := errors.AsType[*vnode.ImageError](err); ok {
 			return refuse.Invalidf("--image: %w; %s", err, a.imageHint(f.image, "."))
 		}
@@ -39,16 +42,4 @@ func (a *app) imageFlag(f *runFlags, n *vnode.Node, args []string) error {
 	}
 	spec.Resolve(n, dir)
 	return nil
-}
-
-// meant begins a hint that proposes an image.
-const meant = "did you mean "
-
-// imageHint says which image an invalid text probably means. A relative path begins at dir.
-func (a *app) imageHint(text, dir string) string {
-	b, err := a.open()
-	if err != nil {
-		return "berth image ls lists the images"
-	}
-	return image.Open(b.Layout).Hint(text, dir)
 }

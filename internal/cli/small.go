@@ -1,16 +1,19 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/autostart"
+	"berth/internal/netserve"
 	"berth/internal/node"
-	"berth/internal/refuse"
 	"berth/internal/spec"
+	"berth/internal/vnode"
 )
 
 func (a *app) schemaCmd() *cobra.Command {
@@ -31,67 +34,6 @@ can do.`,
 	}
 }
 
-func (a *app) setCmd() *cobra.Command {
-	c := &cobra.Command{
-		Use: "set NAME KEY=VALUE…", Short: "change a node's limits, live", Args: cobra.MinimumNArgs(2),
-		Long: `Change limits of a node, live if it runs: each is written, read back from the
-kernel, and kept for the next start; all or none. VALUE max clears a limit.
-Keys:
-  cpu.weight cpu.max cpu.set cpu.numa
-  memory.max memory.high memory.low memory.min memory.swap
-  pids hugepages.SIZE rlimits.NAME restart
-  io.NAME.weight
-  io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops
-  net.INTERFACE.tx net.INTERFACE.rx
-  devices+=PATH[:PATH INSIDE][:ACCESS][:unsafe] devices-=PATH
-A device appears in the node's /dev, or vanishes from it; one that a process of
-the node has open is not taken away.`,
-		ValidArgsFunction: a.setKeys,
-		Example: `  berth set wn-001 cpu.max=1.5 memory.max=2GiB
-  berth set wn-001 io.data.read.rate=25MB/s
-  berth set wn-001 net.eth0.tx=1Gbit/s net.eth0.rx=max
-  berth set wn-001 devices+=/dev/sdb:/dev/data:r`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			var changes []node.KeyValue
-			for _, kv := range args[1:] {
-				k, v, ok := strings.Cut(kv, "=")
-				if !ok || k == "" || v == "" {
-					return refuse.Invalidf("%q: want KEY=VALUE, for example cpu.max=1.5", kv)
-				}
-				changes = append(changes, node.KeyValue{Key: k, Value: v})
-			}
-			done, err := b.Set(cmd.Context(), args[0], changes)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(done)
-			}
-			return printSet(a.Out, columns(a.Out), done)
-		},
-	}
-	return a.jsonFlag(c)
-}
-
-func printSet(out io.Writer, width int, done []node.SetResult) error {
-	var rows [][]string
-	for _, d := range done {
-		row := []string{d.Key, d.Asked, "from the next start", ""}
-		if d.ReadBack != "" {
-			row = []string{d.Key, d.Asked, "read back " + d.ReadBack, d.By}
-		}
-		rows = append(rows, row)
-	}
-	if len(rows) == 0 {
-		return nil
-	}
-	return printRows(out, width, rows)
-}
-
 func (a *app) repairCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "repair", Short: "undo what killed commands left",
@@ -101,15 +43,10 @@ process 1 ended unseen is cleaned up, and the keeper is started again. It waits
 for commands that are at work.`,
 		Example: "  berth repair",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
+			b := a.open()
 			did, err := b.Repair(cmd.Context())
+			err = errors.Join(err, autostart.Settle(b))
 			if a.json {
-				if did == nil {
-					did = []node.Repaired{}
-				}
 				if perr := a.printJSON(did); perr != nil {
 					return perr
 				}
@@ -128,15 +65,66 @@ for commands that are at work.`,
 }
 
 func (a *app) keeperCmd() *cobra.Command {
-	return &cobra.Command{
+	var upgrade bool
+	given := -1
+	c := &cobra.Command{
 		Use: "keeper", Short: "watch the nodes of this host (started by the other commands)", Hidden: true,
 		Long: "Started by the first node and gone with the last: it brings links home, writes exit\nstatus and restarts nodes. No need to call it.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := a.open()
+			b := a.open()
+			if upgrade {
+				runs, err := b.UpgradeKeeper(cmd.Context())
+				if err == nil && !runs {
+					fmt.Fprintln(a.Err, "no keeper runs")
+				}
+				return err
+			}
+			var ready *os.File // only the command that starts a keeper waits for it
+			if given < 0 {
+				ready = os.NewFile(3, "ready")
+			}
+			return b.Keep(cmd.Context(), ready, given)
+		},
+	}
+	c.Flags().BoolVar(&upgrade, "upgrade", false, "make the keeper that runs become this program: same process, same nodes")
+	c.Flags().IntVar(&given, "given", -1, "descriptor of what the keeper's older program left")
+	_ = c.Flags().MarkHidden("given")
+	return c
+}
+
+func (a *app) netserveCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "netserve SOCKET", Args: cobra.ExactArgs(1), Short: "answer names of nodes, relay the loopback's ports (started by the nodes)", Hidden: true,
+		Long: "Started by the first node of mode nat and gone with the last. No need to call it.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return netserve.Run(cmd.Context(), 3) },
+	}
+}
+
+func (a *app) checkHealthCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "check-health NAME", Short: "run a node's health check (started by the keeper)", Hidden: true, Args: cobra.ExactArgs(1),
+		Long:        "Run the health check of a node's spec. One that takes too long is killed, with all\nprocesses of its group. Started by the keeper; it changes no state. The exit code is the check's.",
+		Example:     "  berth check-health wn-001",
+		Annotations: map[string]string{"passes-exit-code": "yes"},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			null, err := os.Open(os.DevNull)
 			if err != nil {
 				return err
 			}
-			return b.Keep(cmd.Context(), os.NewFile(3, "ready"))
+			defer null.Close()
+			b := a.open()
+			n, err := b.Spec(args[0])
+			if err != nil {
+				return err
+			}
+			_, timeout, _ := n.Health.Times()
+			began := time.Now()
+			check := node.Inside{Args: n.Health.Command, Timeout: timeout}
+			a.code, err = b.Exec(cmd.Context(), n.Name, check, node.RunIO{In: null, Out: os.Stdout, Err: os.Stderr})
+			if a.code != 0 && err == nil && time.Since(began) >= timeout {
+				fmt.Fprintf(a.Err, "killed after %s\n", vnode.Duration(timeout))
+			}
+			return err
 		},
 	}
 }

@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/screen"
+	"berth/internal/text"
+	"berth/internal/top"
 )
 
 // topFlags are the flags of berth top.
@@ -32,8 +34,8 @@ func (f *topFlags) check() error {
 		return refuse.Invalidf("--interval %s: at least %s", f.interval, leastInterval)
 	case f.samples < 0:
 		return refuse.Invalidf("--samples %d: a whole number above 0", f.samples)
-	case !slices.Contains(topSorts(), f.sort):
-		return refuse.Invalidf("--sort %s: one of %s", f.sort, strings.Join(topSorts(), ", "))
+	case !slices.Contains(screen.Sorts(), f.sort):
+		return refuse.Invalidf("--sort %s: one of %s", f.sort, strings.Join(screen.Sorts(), ", "))
 	}
 	return nil
 }
@@ -60,16 +62,13 @@ share/doc/berth/top.md says what needs which kernel.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			b, err := a.attended(cmd.Context())
+			b := a.attended(cmd.Context())
+			s, err := top.New(cmd.Context(), b, a.services(), args)
 			if err != nil {
 				return err
 			}
-			s, err := b.NewSampler(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			if width := columns(a.Out); width > 0 && !a.json && !f.plain && f.samples == 0 {
-				err = a.topScreen(cmd.Context(), s, f)
+			if width := text.Columns(a.Out); width > 0 && !a.json && !f.plain && f.samples == 0 {
+				err = screen.Run(cmd.Context(), a.In, a.Out, s, f.interval, f.sort)
 			} else {
 				err = a.topStream(cmd.Context(), s, f, width)
 			}
@@ -83,13 +82,13 @@ share/doc/berth/top.md says what needs which kernel.`,
 	c.Flags().IntVarP(&f.samples, "samples", "n", 0, "print `COUNT` samples, one below the other, and end")
 	c.Flags().BoolVar(&f.plain, "plain", false, "print one table below the other, on a terminal too")
 	c.Flags().StringVar(&f.sort, "sort", "cpu", "`BY` cpu, memory, read, write, io, net, pressure or name")
-	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topSorts(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
+	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(screen.Sorts(), cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 	return a.jsonFlag(c)
 }
 
 // topStream prints samples one after the other, as tables or as one JSON object per line. It prints the first one after
 // an interval, so that each has rates.
-func (a *app) topStream(ctx context.Context, s *node.Sampler, f topFlags, width int) error {
+func (a *app) topStream(ctx context.Context, s *top.Sampler, f topFlags, width int) error {
 	if _, err := s.Sample(ctx); err != nil {
 		return err
 	}
@@ -105,24 +104,24 @@ func (a *app) topStream(ctx context.Context, s *node.Sampler, f topFlags, width 
 		if err != nil {
 			return err
 		}
-		if err := a.printSample(sample, n > 0, topView{width: width, sort: f.sort, details: true}); err != nil {
+		if err := a.printSample(sample, n > 0, width, f.sort); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) printSample(s *node.Sample, follows bool, v topView) error {
+func (a *app) printSample(s *top.Sample, follows bool, width int, by string) error {
 	if a.json {
-		sortUses(s.Nodes, v.sort)
+		screen.Sort(s.Nodes, by)
 		enc := json.NewEncoder(a.Out)
 		enc.SetEscapeHTML(false)
 		return enc.Encode(s)
 	}
-	text := strings.Join(topLines(s, v), "\n") + "\n"
+	table := strings.Join(screen.Table(s, width, by), "\n") + "\n"
 	if follows {
-		text = "\n" + text
+		table = "\n" + table
 	}
-	_, err := fmt.Fprint(a.Out, text)
+	_, err := fmt.Fprint(a.Out, table)
 	return err
 }

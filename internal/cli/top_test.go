@@ -8,116 +8,12 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
-	"berth/internal/node"
+	"berth/internal/top"
 )
-
-// sampleOfThree returns a sample of a storage node, a batch node and a protected service.
-func sampleOfThree() *node.Sample {
-	waits := func(cpu, memory, io float64) *node.PressureUse {
-		return &node.PressureUse{CPU: &node.StallUse{Some: new(cpu)}, Memory: &node.StallUse{Some: new(memory)}, IO: &node.StallUse{Some: new(io)}}
-	}
-	return &node.Sample{
-		Time: time.Date(2026, 1, 2, 14, 3, 22, 0, time.UTC), Interval: 2 * time.Second,
-		Host: node.HostUse{CPUs: 2, CPU: new(37.4), Memory: 5 << 30, MemoryTotal: 8 << 30, Pressure: waits(9, 0, 12.3)},
-		Nodes: []node.Use{
-			{
-				Name: "wn-001", Kind: node.KindNode, CPU: new(100.4), Throttled: new(48.0), Memory: new(int64(96 << 20)), MemoryMax: new(int64(4 << 30)),
-				PIDs: new(int64(12)), Pressure: waits(12, 0, 100), Links: []node.LinkUse{{Link: "eth0", RXBits: 954e6, TXBits: 12e3}},
-				Disks: []node.DiskUse{
-					{Disk: "nvme0n1", ReadBytes: 25.3e6, ReadOps: 6176, WriteBytes: 4096, WriteOps: 1, Waited: new(3.25)},
-					{Disk: "sda"},
-				},
-			},
-			{
-				Name: "a-rather-long-name-of-a-worker-7", Kind: node.KindNode, CPU: new(0.02), Throttled: new(0.0), Memory: new(int64(4096)), PIDs: new(int64(1)),
-				Pressure: waits(0, 0, 0), Disks: []node.DiskUse{},
-				Links: []node.LinkUse{{Link: "eth0", RXBits: 8, RXPackets: 1}, {Link: "eth1"}},
-			},
-			{Name: "xrootd", Kind: node.KindService, CPU: new(3.2), Memory: new(int64(1 << 30)), Disks: []node.DiskUse{}},
-		},
-	}
-}
-
-func TestTopLines(t *testing.T) {
-	for _, tt := range []struct {
-		view topView
-		want string
-	}{
-		{topView{width: 80, sort: "cpu", details: true}, `
-14:03:22  2 nodes, 1 service by cpu, over 2.0 s
-host  CPU 37% of 200%  memory 5.0Gi of 8.0Gi  waits cpu 9.0% mem 0% io 12%
-
-NAME               CPU% THR% MEMORY    MAX cpu mem  io READ/s WRIT/s RXbit TXbit
-wn-001              100   48 96.0Mi  4.0Gi  12   0 100  25.3M   4.1k  954M 12.0k
-  nvme0n1: read 25.3MB/s 6.2k IOPS, write 4.1kB/s 1 IOPS, held back 3.2%
-xrootd (service)    3.2    -  1.0Gi      -   -   -   -      0      0     -     -
-…me-of-a-worker-7     0    0  4.0Ki      -   0   0   0      0      0     8     0
-  eth0: rx 8bit/s 1 packets/s, tx 0bit/s 0 packets/s
-  eth1: rx 0bit/s 0 packets/s, tx 0bit/s 0 packets/s`},
-		{topView{width: 40, height: 6, sort: "name"}, `
-14:03:22  2 nodes, 1 service by name, ov
-host  CPU 37% of 200%  memory 5.0Gi of 8
-
-NAME                         CPU% MEMORY
-…er-long-name-of-a-worker-7     0  4.0Ki
-wn-001                        100 96.0Mi`},
-		{topView{sort: "net", first: 1}, `
-14:03:22  2 nodes, 1 service by net, over 2.0 s
-host  CPU 37% of 200%  memory 5.0Gi of 8.0Gi  waits cpu 9.0% mem 0% io 12%
-
-NAME                              CPU% THR% MEMORY    MAX cpu mem  io READ/s WRIT/s R-IOPS W-IOPS RXbit TXbit TASKS
-a-rather-long-name-of-a-worker-7     0    0  4.0Ki      -   0   0   0      0      0      0      0     8     0     1
-xrootd (service)                   3.2    -  1.0Gi      -   -   -   -      0      0      0      0     -     -     -`},
-	} {
-		got := "\n" + strings.Join(topLines(sampleOfThree(), tt.view), "\n")
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%+v: %s", tt.view, diff)
-		}
-	}
-	none := &node.Sample{Nodes: []node.Use{}}
-	if got := topLines(none, topView{width: 80, sort: "cpu"}); got[len(got)-1] != "no node runs" {
-		t.Errorf("without nodes: %q", got)
-	}
-}
-
-// TestTopFits checks that no line is wider than the terminal and no figure touches the one before it.
-func TestTopFits(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := sampleOfThree()
-		u := &s.Nodes[0]
-		u.Name = rapid.StringMatching("[a-z0-9-]{1,48}").Draw(t, "name")
-		u.CPU = new(rapid.Float64Range(0, 12800).Draw(t, "cpu"))
-		u.Memory = new(rapid.Int64Range(0, 1<<50).Draw(t, "memory"))
-		u.Disks[0].ReadBytes = rapid.Float64Range(0, 1e13).Draw(t, "read")
-		u.Links[0].TXBits = rapid.Float64Range(0, 1e12).Draw(t, "tx")
-		v := topView{
-			width: rapid.IntRange(20, 150).Draw(t, "width"), height: rapid.IntRange(1, 30).Draw(t, "height"),
-			sort: rapid.SampledFrom(topSorts()).Draw(t, "sort"), details: rapid.Bool().Draw(t, "details"),
-		}
-		lines := topLines(s, v)
-		if len(lines) > v.height {
-			t.Fatalf("%d lines in a height of %d", len(lines), v.height)
-		}
-		for _, l := range lines {
-			if n := utf8.RuneCountInString(l); n > v.width {
-				t.Fatalf("%d wide, want at most %d: %s", n, v.width, l)
-			}
-		}
-		columns, _ := fitColumns(s.Nodes, 0)
-		for _, c := range columns {
-			if f := c.value(u); f != nil && len(c.text(*f)) >= c.width {
-				t.Fatalf("%s: %q does not leave a space in %d", c.head, c.text(*f), c.width)
-			}
-		}
-	})
-}
 
 // terminal opens both ends of a pseudo-terminal.
 func terminal(t *testing.T) (end, tty *os.File) {
@@ -161,7 +57,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 				code <- Main(ctx, []string{"top", "--root", t.TempDir()}, Streams{In: tty, Out: tty, Err: tty})
 			}()
 			seen := readUntil(t, end, "q quit")
-			if !strings.Contains(seen, enterScreen) || !strings.Contains(seen, "no node runs") {
+			if !strings.Contains(seen, "\x1b[?1049h\x1b[?25l") || !strings.Contains(seen, "no node runs") {
 				t.Errorf("drawn: %q", seen)
 			}
 			if during, _ := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); during.Lflag&unix.ECHO != 0 {
@@ -174,7 +70,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 			} else {
 				cancel()
 			}
-			readUntil(t, end, leaveScreen)
+			readUntil(t, end, "\x1b[?25h\x1b[?1049l")
 			if c := <-code; c != 0 {
 				t.Errorf("exit code %d", c)
 			}
@@ -203,29 +99,29 @@ func readUntil(t *testing.T, from *os.File, what string) string {
 // TestTopStreams checks that top prints as many tables or objects as asked for.
 func TestTopStreams(t *testing.T) {
 	var out, stderr bytes.Buffer
-	top := func(args ...string) int {
+	run := func(args ...string) int {
 		out.Reset()
 		return Main(t.Context(), append([]string{"top", "--root", t.TempDir(), "-i", "100ms"}, args...), Streams{In: os.Stdin, Out: &out, Err: &stderr})
 	}
-	if code := top("-n", "2"); code != 0 || strings.Count(out.String(), "no node runs\n") != 2 || strings.Contains(out.String(), "\x1b") {
+	if code := run("-n", "2"); code != 0 || strings.Count(out.String(), "no node runs\n") != 2 || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("exit %d, %q", code, out.String())
 	}
-	if code := top("-n", "2", "--json"); code != 0 {
+	if code := run("-n", "2", "--json"); code != 0 {
 		t.Errorf("exit %d, %q", code, stderr.String())
 	}
 	for d := json.NewDecoder(&out); d.More(); {
-		var s node.Sample
+		var s top.Sample
 		if err := d.Decode(&s); err != nil || s.Interval <= 0 || s.Host.CPU == nil {
 			t.Errorf("%v, %+v", err, s)
 		}
 	}
 	for args, want := range map[string]string{"--sort size": "one of cpu, memory", "-i 1ms": "at least 100ms", "-n -1": "above 0"} {
 		stderr.Reset()
-		if code := top(strings.Fields(args)...); code != 2 || !strings.Contains(stderr.String(), want) {
+		if code := run(strings.Fields(args)...); code != 2 || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: exit %d, %q", args, code, stderr.String())
 		}
 	}
-	if code := top("nobody"); code != 4 {
+	if code := run("nobody"); code != 4 {
 		t.Errorf("a node that is not there: exit %d", code)
 	}
 }

@@ -2,18 +2,16 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/node"
+	"berth/internal/hostnet"
 	"berth/internal/refuse"
+	"berth/internal/show"
 	"berth/internal/sriov"
+	"berth/internal/text"
 )
 
 func (a *app) vfCmd() *cobra.Command {
@@ -37,90 +35,17 @@ adapter keeps of each: MAC, VLAN, spoof check, trust, most that it may send
 (max_tx_rate: what it sends only). LINK is "-" while a function is in a node.`,
 		Example: "  berth vf ls\n  berth vf ls --json",
 		RunE: func(*cobra.Command, []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			all, err := b.VFs()
+			h := a.hostnet()
+			all, err := h.VFs()
 			if err != nil {
 				return err
 			}
 			if a.json {
-				if all == nil {
-					all = []sriov.PF{}
-				}
 				return a.printJSON(all)
 			}
-			return printVFs(a.Out, all)
+			return show.VFs(a.Out, all)
 		},
 	})
-}
-
-func printVFs(out io.Writer, all []sriov.PF) error {
-	if len(all) == 0 {
-		fmt.Fprintln(out, "no adapter of this host has SR-IOV")
-		return nil
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ADAPTER\tPCI\tDRIVER\tNUMA\tLINK\tVFS")
-	for _, pf := range all {
-		numa := "-"
-		if pf.NUMA >= 0 {
-			numa = strconv.Itoa(pf.NUMA)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d of %d\n", pf.Name, pf.PCI, orDash(pf.Driver), numa, linkText(pf), len(pf.VFs), pf.Total)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(all, func(pf sriov.PF) bool { return len(pf.VFs) > 0 }) {
-		return nil
-	}
-	fmt.Fprintln(out)
-	fmt.Fprintln(w, "ADAPTER\tVF\tPCI\tDRIVER\tLINK\tMAC\tVLAN\tNODE\tNOTE")
-	for _, pf := range all {
-		for _, vf := range pf.VFs {
-			mac, vlan, note := "-", "-", ""
-			if vf.Admin != nil {
-				mac, note = vf.Admin.MAC, adminNote(*vf.Admin)
-				if vf.Admin.VLAN != 0 {
-					vlan = strconv.Itoa(vf.Admin.VLAN)
-				}
-			}
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", pf.Name, vf.Index, vf.PCI, orDash(vf.Driver), orDash(vf.Link), mac, vlan, orDash(vf.Owner), note)
-		}
-	}
-	return w.Flush()
-}
-
-func linkText(pf sriov.PF) string {
-	switch {
-	case !pf.Up:
-		return "down"
-	case !pf.Carrier:
-		return "no carrier"
-	case pf.Speed > 0:
-		return fmt.Sprintf("%d Mbit/s", pf.Speed)
-	}
-	return "up"
-}
-
-// adminNote names the settings of a virtual function that are not the default.
-func adminNote(a sriov.Admin) string {
-	var all []string
-	if !a.SpoofChk {
-		all = append(all, "no spoof check")
-	}
-	if a.Trust {
-		all = append(all, "trusted")
-	}
-	if a.MaxTxRate > 0 {
-		all = append(all, fmt.Sprintf("sends %d Mbit/s", a.MaxTxRate))
-	}
-	if a.State == 2 {
-		all = append(all, "link down")
-	}
-	return strings.Join(all, ", ")
 }
 
 func (a *app) vfEnableCmd() *cobra.Command {
@@ -138,11 +63,8 @@ route, or the SSH session that asks, is refused without --yes (exit 5).`,
 			if err != nil {
 				return refuse.Invalidf("%q is not a number of virtual functions", args[1])
 			}
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			done, err := b.EnableVFs(cmd.Context(), args[0], n, yes)
+			h := a.hostnet()
+			done, err := h.EnableVFs(cmd.Context(), args[0], n, yes)
 			if err != nil {
 				return err
 			}
@@ -163,11 +85,8 @@ where the host or the SSH session that asks hangs on the adapter.`,
 		Example:           "  berth vf disable enp4s0f0",
 		ValidArgsFunction: a.adapterNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			done, err := b.DisableVFs(cmd.Context(), args[0], yes)
+			h := a.hostnet()
+			done, err := h.DisableVFs(cmd.Context(), args[0], yes)
 			if err != nil {
 				return err
 			}
@@ -178,7 +97,7 @@ where the host or the SSH session that asks hangs on the adapter.`,
 	return a.jsonFlag(c)
 }
 
-func (a *app) printVFChange(c *node.VFChange) error {
+func (a *app) printVFChange(c *hostnet.VFChange) error {
 	if a.json {
 		return a.printJSON(c)
 	}
@@ -186,7 +105,7 @@ func (a *app) printVFChange(c *node.VFChange) error {
 	if c.Changed {
 		how = ""
 	}
-	fmt.Fprintf(a.Out, "%s: %s%s\n", c.PF.Name, how, count(len(c.PF.VFs), "virtual function"))
+	fmt.Fprintf(a.Out, "%s: %s%s\n", c.PF.Name, how, text.Count(len(c.PF.VFs), "virtual function"))
 	switch {
 	case c.Unit != "":
 		fmt.Fprintf(a.Out, "\nat each boot, by %s:\n\n%s", c.Unit, c.Text)
@@ -207,11 +126,8 @@ gone: after a boot, or a reload of the adapter's driver. The unit that enable
 writes calls it; so do berth repair and the keeper.`,
 		Example: "  berth vf restore --wait 30s",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := a.open()
-			if err != nil {
-				return err
-			}
-			did, err := b.RestoreVFs(cmd.Context(), wait)
+			h := a.hostnet()
+			did, err := h.RestoreVFs(cmd.Context(), wait)
 			for _, d := range did {
 				fmt.Fprintln(a.Out, d)
 			}

@@ -153,8 +153,7 @@ func (r Resolved) fake(sys, name string) bool {
 	if _, err := os.Stat(r.dir(sys)); err != nil || base == filepath.Base(name) {
 		return false
 	}
-	mapped, _ := os.ReadFile(filepath.Join(r.dir(sys), "dm/name"))
-	return strings.TrimSpace(string(mapped)) != base
+	return attribute(r.dir(sys), "dm/name") != base
 }
 
 // find follows the links of a path to a device node.
@@ -187,23 +186,20 @@ func access(asked string) string {
 	if asked == "" {
 		asked = "rw"
 	}
-	var ordered strings.Builder
-	for _, c := range "rwm" {
+	return strings.Map(func(c rune) rune {
 		if strings.ContainsRune(asked, c) {
-			ordered.WriteString(string(c))
+			return c
 		}
-	}
-	return ordered.String()
+		return -1
+	}, "rwm")
 }
 
 // name returns the kernel's name of the device: its path below /dev, whatever path the spec used. It proves that a driver has the
 // number. Some drivers (NVIDIA's) keep their character devices out of sysfs; for them it is the driver's name in /proc/devices.
 func (r Resolved) name(proc, sys string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(r.dir(sys), "uevent"))
-	for line := range strings.Lines(string(text)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
-			return name, nil
-		}
+	if name := devName(string(text)); name != "" {
+		return name, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read what device %s is: %w", r.Source, err)

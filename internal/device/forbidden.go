@@ -1,11 +1,14 @@
 package device
 
-import "path"
+import (
+	"path"
+	"strings"
+)
 
 // rule says why no node may have certain devices.
 type rule struct {
-	name string // as the kernel names it below /dev; * and ? as in path.Match
-	why  string
+	why   string
+	names string // as the kernel names them below /dev, separated by spaces; * and ? as in path.Match
 }
 
 // own is the reason for devices that no node may have, not even with unsafe: true.
@@ -25,69 +28,25 @@ func rules() []rule {
 		machine  = "it can stop or reset the host"
 	)
 	return []rule{
-		{"null", own},
-		{"zero", own},
-		{"full", own},
-		{"random", own},
-		{"urandom", own},
-		{"tty", own},
-		{"ptmx", own},
-		{"pts/*", own},
-		{"mem", memory},
-		{"kmem", memory},
-		{"port", memory},
-		{"oldmem", memory},
-		{"crash", memory},
-		{"cpu/*/msr", memory},
-		{"xen/*", memory},
-		{"mei*", memory},
-		{"snapshot", memory},
-		{"kmsg", log},
-		{"mcelog", log},
-		{"console", terminal},
-		{"tty[0-9]*", terminal},
-		{"vcs*", terminal},
-		{"pts", terminal},
-		{"ptm", terminal},
-		{"ttyprintk", terminal},
-		{"input/*", input},
-		{"uinput", input},
-		{"uhid", input},
-		{"vhci", input},
-		{"psaux", input},
-		{"loop-control", makes},
-		{"mapper/control", makes},
-		{"btrfs-control", makes},
-		{"zfs", makes},
-		{"cuse", makes},
-		{"zram-control", makes},
-		{"autofs", makes},
-		{"rfkill", makes},
-		{"ublk-control", makes},
-		{"nvme[0-9]*", disks},
-		{"ng[0-9]*", disks},
-		{"nvme-fabrics", disks},
-		{"megaraid_sas_ioctl_node", disks},
-		{"mpt[0-9]ctl", disks},
-		{"mptctl", disks},
-		{"aac*", disks},
-		{"hpsa*", disks},
-		{"nvram", firmware},
-		{"mtd*", firmware},
-		{"ipmi*", firmware},
-		{"cpu/microcode", firmware},
-		{"isst_interface", firmware},
-		{"watchdog*", machine},
-		{"cpu_dma_latency", machine},
-		{"apm_bios", machine},
+		{own, "null zero full random urandom tty ptmx pts/*"},
+		{memory, "mem kmem port oldmem crash cpu/*/msr xen/* mei* snapshot"},
+		{log, "kmsg mcelog"},
+		{terminal, "console tty[0-9]* vcs* pts ptm ttyprintk"},
+		{input, "input/* uinput uhid vhci psaux"},
+		{makes, "loop-control mapper/control btrfs-control zfs cuse zram-control autofs rfkill ublk-control"},
+		{disks, "nvme[0-9]* ng[0-9]* nvme-fabrics megaraid_sas_ioctl_node mpt[0-9]ctl mptctl aac* hpsa*"},
+		{firmware, "nvram mtd* ipmi* cpu/microcode isst_interface"},
+		{machine, "watchdog* cpu_dma_latency apm_bios"},
 	}
 }
 
 // forbidden returns why no node may have the character device that the kernel calls name; never is false if one may.
 func forbidden(name string) (why string, never bool) {
 	for _, r := range rules() {
-		if ok, err := path.Match(r.name, name); err == nil && ok {
-			return r.why, true
+		for pattern := range strings.FieldsSeq(r.names) {
+			if ok, err := path.Match(pattern, name); err == nil && ok {
+				return r.why, true
+			}
 		}
 	}
 	return "", false

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"berth/internal/file"
 )
 
 // Identity identifies a device when its number changes: a disk that is unplugged may come back with another number, and its
@@ -121,19 +123,9 @@ func numberDir(sys, kind string, major, minor uint32) string {
 }
 
 // attribute reads a file of sysfs, "" if it cannot be read.
-func attribute(dir, name string) string {
-	text, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
-}
+func attribute(dir, name string) string { return file.Text(filepath.Join(dir, name)) }
 
-func readNumber(file string) (number [2]uint32, ok bool) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return number, false
-	}
-	n, _ := fmt.Sscanf(string(text), "%d:%d", &number[0], &number[1])
+func readNumber(path string) (number [2]uint32, ok bool) {
+	n, _ := fmt.Sscanf(file.Text(path), "%d:%d", &number[0], &number[1])
 	return number, n == 2
 }

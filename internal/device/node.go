@@ -12,8 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/limit"
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/vnode"
 )
 
 // Node is a step that makes a device appear in a running node's /dev, or vanish from it.
@@ -37,6 +39,15 @@ func (n *Node) String() string {
 	return fmt.Sprintf("%s %s: %s %d:%d", n.Path, what, d.Type, d.Major, d.Minor)
 }
 
+// Proved implements limit.Prover.
+func (n *Node) Proved() []limit.Limit {
+	if n.To == nil {
+		return []limit.Limit{{Key: vnode.TakeDevice, Asked: n.Path, ReadBack: "none", By: "device node", Holds: true}}
+	}
+	number := fmt.Sprintf("%s %d:%d", n.To.Type, n.To.Major, n.To.Minor)
+	return []limit.Limit{{Key: vnode.AddDevice, Asked: n.Path, ReadBack: number, By: "device node", Holds: true}}
+}
+
 // Do changes the node's /dev.
 func (n *Node) Do(context.Context) error {
 	if n.From != nil {
@@ -52,21 +63,22 @@ func (n *Node) Do(context.Context) error {
 
 // Verify checks the node's /dev, and that no process of the node still has a removed device open.
 func (n *Node) Verify(context.Context) error {
+	want := n.From
 	if n.To != nil {
-		has, err := n.In.HasDevice(n.Path, *n.To)
-		if err == nil && !has {
-			err = fmt.Errorf("%s is not in the node's /dev", n.Path)
-		}
+		want = n.To
+	}
+	has, err := n.In.HasDevice(n.Path, *want)
+	switch {
+	case err != nil:
 		return err
+	case n.To != nil && !has:
+		return fmt.Errorf("%s is not in the node's /dev", n.Path)
+	case n.To == nil && has:
+		return fmt.Errorf("%s is still in the node's /dev", n.Path)
+	case n.To == nil:
+		return n.Unused()
 	}
-	has, err := n.In.HasDevice(n.Path, *n.From)
-	if err == nil && has {
-		err = fmt.Errorf("%s is still in the node's /dev", n.Path)
-	}
-	if err == nil {
-		err = n.Unused()
-	}
-	return err
+	return nil
 }
 
 // Unused refuses to remove a device that a process of the node has open, because the process would keep it.

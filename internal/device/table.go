@@ -3,7 +3,6 @@ package device
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/file"
 	"berth/internal/jsonfile"
 	"berth/internal/mounts"
 	"berth/internal/step"
@@ -101,12 +101,20 @@ func (t Table) Now(sys string) Table {
 
 // nodeOnHost returns the path of the kernel's device node on the host, from the kernel's name of the device.
 func (r Resolved) nodeOnHost(sys string) string {
-	for line := range strings.Lines(attribute(r.dir(sys), "uevent")) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
-			return "/dev/" + name
-		}
+	if name := devName(attribute(r.dir(sys), "uevent")); name != "" {
+		return "/dev/" + name
 	}
 	return r.Source
+}
+
+// devName returns the kernel's name of a device, its path below /dev, from its uevent file; "" if that has none.
+func devName(uevent string) string {
+	for line := range strings.Lines(uevent) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
+			return name
+		}
+	}
+	return ""
 }
 
 // again returns the current identity of a device that is there: a disk that was unplugged has a new number since boot.
@@ -179,22 +187,26 @@ func (r *Record) Kind() string { return "device.record" }
 func (r *Record) String() string {
 	var b bytes.Buffer
 	for _, g := range r.New.Devices {
-		fmt.Fprintf(&b, ", %s is %s %s%s", g.Path, g.Type, g.Number(), word(g.Source != g.Path, " "+g.Source))
+		if g.Gone {
+			fmt.Fprintf(&b, ", %s is gone", g.Path)
+			continue
+		}
+		fmt.Fprintf(&b, ", %s is %s %s", g.Path, g.Type, g.Number())
+		if g.Source != g.Path {
+			b.WriteString(" " + g.Source)
+		}
 	}
 	for _, d := range r.New.Disks {
+		if d.Gone {
+			fmt.Fprintf(&b, ", the disk of io.%s is gone", d.Entry)
+			continue
+		}
 		fmt.Fprintf(&b, ", io.%s acts on %s", d.Entry, d.Number())
 	}
 	if b.Len() == 0 {
 		return "none"
 	}
 	return b.String()[2:]
-}
-
-func word(yes bool, text string) string {
-	if yes {
-		return text
-	}
-	return ""
 }
 
 // Prepare records the existing table.
@@ -213,18 +225,9 @@ func (r *Record) Do(context.Context) error { return WriteTable(r.Path, r.New) }
 
 // WriteTable writes a node's table, whole or not at all.
 func WriteTable(path string, t Table) error {
-	text, err := json.Marshal(t)
-	if err == nil {
-		err = os.WriteFile(path+".tmp", append(text, '\n'), 0o600)
-	}
-	step.Fault("device table written")
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
+	if err := file.WriteJSON(path, t); err != nil {
 		return fmt.Errorf("write the node's devices: %w", err)
 	}
-	step.Fault("device table in place")
 	return nil
 }
 

@@ -1,5 +1,5 @@
 // Package dhcp leases IPv4 addresses for nodes over their interfaces, from outside the node (RFC 2131): a node has
-// neither the raw socket nor the right to set an address that a DHCP client needs. It speaks with servers; package link
+// neither the raw socket nor the right to set an address that a DHCP client needs. It speaks with servers; package address
 // applies the leases.
 package dhcp
 

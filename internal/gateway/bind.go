@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -26,7 +28,7 @@ type Bind struct{}
 
 // Look resolves the source's links once. Plan and the mount itself use the result, so a link put there later makes the
 // start fail.
-func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
+func (Bind) Look(_ context.Context, m vnode.Mount, to Node) (Source, error) {
 	path, err := filepath.EvalSymlinks(m.Source)
 	var info fs.FileInfo
 	if err == nil {
@@ -61,13 +63,16 @@ func (Bind) Look(m vnode.Mount, to Node) (Source, error) {
 	return Source{Path: path, FSType: fstype}, nil
 }
 
-// Plan stages the source with its flags and id map; the runtime then only binds it.
+// Plan stages the source with its flags and id map; the runtime then only binds it. It has no steps.
 func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	return Way{
-		Stage: mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true, Target: m.Target},
-		Mount: Mount{Source: at, Target: m.Target, Type: "bind", Options: []string{"rbind", "rprivate"}},
+		Stage: &mounts.Stage{At: at, Source: s.Path, Idmap: idmapped(m, to), ReadOnly: m.ReadOnly, Recursive: true, Target: m.Target},
+		Mount: &Mount{Source: at, Target: m.Target, Type: "bind", Options: []string{"rbind", "rprivate"}},
 	}, nil
 }
+
+// Kinds returns none: bind has no steps.
+func (Bind) Kinds() step.Kinds { return nil }
 
 // refuseExposed refuses a mount whose source is exposed.
 func refuseExposed(m vnode.Mount, to Node) error {

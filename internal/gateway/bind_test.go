@@ -49,7 +49,7 @@ func TestBindRefuses(t *testing.T) {
 		{link("nowhere", "dangling"), refuse.NotFound, "there is no"},
 		{link("loop", "loop"), refuse.Failed, "find the source"},
 	} {
-		_, err := Bind{}.Look(vnode.Mount{Source: c.source, Target: "/t", Map: vnode.Identity}, Node{UserNS: true, Layout: l})
+		_, err := Bind{}.Look(t.Context(), vnode.Mount{Source: c.source, Target: "/t", Map: vnode.Identity}, Node{UserNS: true, Layout: l})
 		if err == nil || refuse.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v (kind %d), want kind %d with %q", c.source, err, refuse.KindOf(err), c.kind, c.text)
 		}
@@ -64,7 +64,7 @@ func TestBindShowsWhatALinkStandsFor(t *testing.T) {
 	if err := os.Symlink("real", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Bind{}.Look(vnode.Mount{Source: dir + "/link", Target: "/t", Map: vnode.Identity}, Node{Layout: layout.New(t.TempDir())})
+	s, err := Bind{}.Look(t.Context(), vnode.Mount{Source: dir + "/link", Target: "/t", Map: vnode.Identity}, Node{Layout: layout.New(t.TempDir())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,18 +80,18 @@ func TestBindTakesSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sock.Close() })
-	if _, err := (Bind{}).Look(vnode.Mount{Source: path, Target: "/t", Map: vnode.Identity}, Node{Layout: layout.New(t.TempDir())}); err != nil {
+	if _, err := (Bind{}).Look(t.Context(), vnode.Mount{Source: path, Target: "/t", Map: vnode.Identity}, Node{Layout: layout.New(t.TempDir())}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestFor(t *testing.T) {
 	for _, name := range []string{"", "bind"} {
-		if g, err := For(name); err != nil || g != (Bind{}) {
+		if g, err := All().For(name); err != nil || g != (Bind{}) {
 			t.Errorf("%q: %v, %v", name, g, err)
 		}
 	}
-	if _, err := For("nfs"); refuse.KindOf(err) != refuse.Cannot {
+	if _, err := All().For("nfs"); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("nfs: %v", err)
 	}
 }

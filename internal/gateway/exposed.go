@@ -35,9 +35,9 @@ func Exposed(m vnode.Mount, userNS bool) (string, error) {
 	return exposed(path, all)
 }
 
-// writesAsRoot reports whether the node's root acts as the host's root on the files of a mount.
+// writesAsRoot reports whether the node's root acts as this host's root on the files of a mount.
 func writesAsRoot(m vnode.Mount, userNS bool) bool {
-	return !m.ReadOnly && (!userNS || m.Map != vnode.Identity)
+	return !m.Remote() && !m.ReadOnly && (!userNS || m.Map != vnode.Identity)
 }
 
 func exposed(path string, all []*mountinfo.Info) (string, error) {

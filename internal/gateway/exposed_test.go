@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/layout"
 	"berth/internal/refuse"
 	"berth/internal/thread"
 	"berth/internal/vnode"
@@ -47,7 +48,7 @@ func TestExposed(t *testing.T) {
 			t.Cleanup(func() { _ = os.RemoveAll(top) })
 			m := c.mount
 			m.Source, m.Target, m.NosuidSource = filepath.Join(top, "above/source"), "/data", true
-			n := node(t)
+			n := Node{UserNS: true, Layout: layout.New(t.TempDir())}
 			n.UserNS = c.userNS == nil
 			var why string
 			var looked error
@@ -72,7 +73,7 @@ func TestExposed(t *testing.T) {
 				}
 				var err error
 				why, err = Exposed(m, n.UserNS)
-				_, looked = Bind{}.Look(m, n)
+				_, looked = Bind{}.Look(t.Context(), m, n)
 				return err
 			})
 			if err != nil {

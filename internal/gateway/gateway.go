@@ -1,12 +1,19 @@
-// Package gateway holds the ways by which a node reaches a file system: one file for each way, one conformance suite for all.
+// Package gateway holds the ways by which a node reaches a file system. Each is a member of its own file; package gatewaytest
+// is the conformance suite that all of them pass.
 //
 // It builds on package mounts, whose types say what to stage.
 package gateway
 
 import (
+	"context"
+	"maps"
+	"slices"
+
+	"berth/internal/host"
 	"berth/internal/layout"
 	"berth/internal/mounts"
 	"berth/internal/refuse"
+	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -16,20 +23,27 @@ import (
 // anything the node does leads it out of the source; nothing of a mount is visible on the host, or left there when the node
 // ends, however it ends.
 //
-// An implementation must pass the conformance suite (conformance_test.go).
+// An implementation must pass the conformance suite (package gatewaytest).
 type Gateway interface {
-	// Look reads from the host what Plan needs to know of a mount's source. It refuses what the host does not allow:
-	// refuse.NotFound if the source does not exist, refuse.Invalid if no node may have it, refuse.Cannot if it cannot be
-	// mapped as asked.
-	Look(m vnode.Mount, to Node) (Source, error)
+	// Look reads what Plan needs to know of a mount's source, from the host or from the file server, until ctx ends. It
+	// refuses what cannot be had: refuse.NotFound if the source does not exist, refuse.Invalid if no node may have it,
+	// refuse.Cannot if it cannot be mapped as asked.
+	Look(ctx context.Context, m vnode.Mount, to Node) (Source, error)
 	// Plan returns how the mount gets into the node. It is pure. at is where it may be staged, below mounts.Plan.Dir.
 	Plan(m vnode.Mount, s Source, to Node, at string) (Way, error)
+	// Kinds returns the kinds of the steps that Plan returns. They join those of the node's journal.
+	Kinds() step.Kinds
 }
 
 // Node is what a gateway needs to know of the node, besides the mount.
 type Node struct {
+	Name   string
 	UserNS bool          // the node has ids of its own; without them nothing is idmapped
 	Layout layout.Layout // Berth's own folders, which no node may have
+
+	// Where a helper is started (group.StartHelper), so that the node's limits hold it. Only Plan is told.
+	Cgroups host.Cgroups
+	Group   string // path of the node's group
 }
 
 // Source is the state of a mount's source when Look read it.
@@ -38,10 +52,13 @@ type Source struct {
 	FSType string `json:"fstype"` // the kernel's name of the file system: "ext4"
 }
 
-// Way is how a mount gets into a node: what is staged outside, and what the OCI runtime mounts inside.
+// Way is how a mount gets into a node. All its steps are live steps: they last until the node stops, and are undone in
+// reverse order after its process 1 has ended. A step that leaves a process running is a Helper.
 type Way struct {
-	Stage mounts.Stage `json:"stage"`
-	Mount Mount        `json:"mount"`
+	Before []step.Step   // done when the node's groups exist, before its process 1 is made
+	Stage  *mounts.Stage // what is staged outside; nil if nothing is
+	Mount  *Mount        // what the OCI runtime mounts inside: that which was staged
+	After  []step.Step   // done when the node's links work, before its command starts; process 1 is in the node's PIDFile
 }
 
 // Mount is one mount that the OCI runtime makes, in the terms of mount(8).
@@ -52,11 +69,28 @@ type Mount struct {
 	Options []string `json:"options"`
 }
 
+// Set is the gateways that a berth has, by the names that specs use.
+type Set map[string]Gateway
+
+// All returns the gateways of this version.
+func All() Set { return Set{vnode.BindGateway: Bind{}} }
+
 // For returns the gateway that a spec names; "" means bind.
-func For(name string) (Gateway, error) {
-	switch name {
-	case "", vnode.BindGateway:
-		return Bind{}, nil
+func (s Set) For(name string) (Gateway, error) {
+	if name == "" {
+		name = vnode.BindGateway
+	}
+	if g, ok := s[name]; ok {
+		return g, nil
 	}
 	return nil, refuse.Cannotf("use gateway: bind", "gateway %s comes with a later version", name)
+}
+
+// Kinds returns the kinds of the steps of all gateways.
+func (s Set) Kinds() step.Kinds {
+	var all []step.Kinds
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		all = append(all, s[name].Kinds())
+	}
+	return step.Join(all...)
 }

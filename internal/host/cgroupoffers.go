@@ -8,18 +8,72 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
+	"berth/internal/file"
 	"berth/internal/vnode"
 )
 
-// readOffers reads what the mounted controllers offer. A file that is not there means that the kernel lacks it.
-func (c *Cgroups) readOffers(at func(path string) string) {
-	text := func(path ...string) string {
-		b, err := os.ReadFile(at(filepath.Join(path...)))
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(b))
+// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and what they offer.
+func ReadCgroups(proc string) (Cgroups, error) {
+	h := New()
+	h.Proc = proc
+	return h.Cgroups()
+}
+
+// Cgroups reads where the cgroup hierarchies are, and what they offer.
+func (h Host) Cgroups() (Cgroups, error) {
+	c, err := h.mounted()
+	if err == nil {
+		c.readOffers(h)
 	}
+	return c, err
+}
+
+// ReadMounted is ReadCgroups without what the hierarchies offer: enough to find a group that is there.
+func ReadMounted() (Cgroups, error) { return New().mounted() }
+
+func (h Host) mounted() (Cgroups, error) {
+	c := Cgroups{V1: map[string]string{}}
+	f, err := os.Open(filepath.Join(h.Proc, "self/mountinfo"))
+	if err != nil {
+		return c, fmt.Errorf("read mounts: %w", err)
+	}
+	defer f.Close()
+	mounts, err := mountinfo.GetMountsFromReader(f, func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
+	})
+	if err != nil {
+		return c, fmt.Errorf("read mounts: %w", err)
+	}
+	for _, m := range mounts {
+		if m.FSType == "cgroup2" {
+			c.V2 = m.Mountpoint
+			continue
+		}
+		for opt := range strings.SplitSeq(m.VFSOptions, ",") {
+			switch opt {
+			case "rw", "ro", "xattr", "clone_children", "noprefix", "cpuset_v2_mode", "none", "all", "favordynmods":
+			default:
+				if !strings.HasPrefix(opt, "release_agent=") {
+					c.V1[opt] = m.Mountpoint
+				}
+			}
+		}
+	}
+	if c.V2 != "" {
+		b, err := os.ReadFile(filepath.Join(h.at(c.V2), "cgroup.controllers"))
+		if err != nil {
+			return c, fmt.Errorf("read controllers of %s: %w", c.V2, err)
+		}
+		c.V2Controllers = strings.Fields(string(b))
+	}
+	return c, nil
+}
+
+// readOffers reads what the mounted controllers offer. A file that is not there means that the kernel lacks it.
+func (c *Cgroups) readOffers(h Host) {
+	text := func(path ...string) string { return h.text(filepath.Join(path...)) }
 	if m := c.V1["memory"]; m != "" {
 		c.V1Swap = text(m, "memory.memsw.limit_in_bytes") != ""
 		c.V1Sockets = text(m, "memory.kmem.tcp.limit_in_bytes") != ""
@@ -33,7 +87,7 @@ func (c *Cgroups) readOffers(at func(path string) string) {
 	if c.V2 != "" {
 		c.V2Enabled = strings.Fields(text(c.V2, "cgroup.subtree_control"))
 	}
-	dirs, _ := os.ReadDir(at(hugePages)) // not there: a kernel without huge pages
+	dirs, _ := os.ReadDir(h.at(hugePages)) // not there: a kernel without huge pages
 	for _, d := range dirs {
 		if size, ok := pageSize(d.Name()); ok {
 			c.HugePages = append(c.HugePages, size)
@@ -58,8 +112,7 @@ func (c *Cgroups) ReadHugeFree() {
 	for _, size := range c.HugePages {
 		dir := filepath.Join(hugePages, fmt.Sprintf("hugepages-%dkB", size>>10))
 		number := func(name string) int64 {
-			b, _ := os.ReadFile(filepath.Join(dir, name)) // gone: none
-			v, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+			v, _ := strconv.ParseInt(file.Text(filepath.Join(dir, name)), 10, 64) // gone: none
 			return v
 		}
 		// Pages that are promised to a mapping are still free; the kernel may make as many more as overcommit says.

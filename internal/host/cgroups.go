@@ -3,13 +3,8 @@
 package host
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/moby/sys/mountinfo"
 )
 
 // Cgroups says where the cgroup hierarchies are mounted and which controllers each has.
@@ -59,58 +54,4 @@ func (c Cgroups) Has(controller string) string {
 		return "v2"
 	}
 	return ""
-}
-
-// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and what they offer.
-func ReadCgroups(proc string) (Cgroups, error) {
-	at := func(path string) string { return path }
-	c, err := readMounted(proc, at)
-	if err == nil {
-		c.readOffers(at)
-	}
-	return c, err
-}
-
-// ReadMounted is ReadCgroups without what the hierarchies offer: enough to find a group that is there.
-func ReadMounted() (Cgroups, error) {
-	return readMounted("/proc", func(path string) string { return path })
-}
-
-// readMounted is ReadMounted for a tree: at maps a mount point to its place in it.
-func readMounted(proc string, at func(path string) string) (Cgroups, error) {
-	c := Cgroups{V1: map[string]string{}}
-	f, err := os.Open(filepath.Join(proc, "self/mountinfo"))
-	if err != nil {
-		return c, fmt.Errorf("read mounts: %w", err)
-	}
-	defer f.Close()
-	mounts, err := mountinfo.GetMountsFromReader(f, func(m *mountinfo.Info) (skip, stop bool) {
-		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
-	})
-	if err != nil {
-		return c, fmt.Errorf("read mounts: %w", err)
-	}
-	for _, m := range mounts {
-		if m.FSType == "cgroup2" {
-			c.V2 = m.Mountpoint
-			continue
-		}
-		for opt := range strings.SplitSeq(m.VFSOptions, ",") {
-			switch opt {
-			case "rw", "ro", "xattr", "clone_children", "noprefix", "cpuset_v2_mode", "none", "all", "favordynmods":
-			default:
-				if !strings.HasPrefix(opt, "release_agent=") {
-					c.V1[opt] = m.Mountpoint
-				}
-			}
-		}
-	}
-	if c.V2 != "" {
-		b, err := os.ReadFile(filepath.Join(at(c.V2), "cgroup.controllers"))
-		if err != nil {
-			return c, fmt.Errorf("read controllers of %s: %w", c.V2, err)
-		}
-		c.V2Controllers = strings.Fields(string(b))
-	}
-	return c, nil
 }

@@ -152,11 +152,8 @@ func (d *doctor) diskMounts() []*mountinfo.Info {
 	defer f.Close()
 	seen := map[string]bool{}
 	mounts, err := mountinfo.GetMountsFromReader(f, func(m *mountinfo.Info) (skip, stop bool) {
-		again := seen[m.Source]
-		skip = !strings.HasPrefix(m.Source, "/dev/") || again || m.FSType == "devtmpfs"
-		if !skip {
-			seen[m.Source] = true
-		}
+		skip = !strings.HasPrefix(m.Source, "/dev/") || seen[m.Source] || m.FSType == "devtmpfs"
+		seen[m.Source] = seen[m.Source] || !skip
 		return skip, false
 	})
 	if err != nil {

@@ -14,13 +14,7 @@ import (
 
 // files checks what images and deltas need.
 func (d *doctor) files() []Check {
-	checks := []Check{d.overlay(), d.idmap()}
-	checks = append(checks, d.idmaps()...)
-	checks = append(checks, d.projectQuota(), d.space(), d.folders())
-	for i := range checks {
-		checks[i].Area = areaFiles
-	}
-	return checks
+	return slices.Concat([]Check{d.overlay(), d.idmap()}, d.idmaps(), []Check{d.projectQuota(), d.space(), d.folders()})
 }
 
 func (d *doctor) overlay() Check {
@@ -30,11 +24,8 @@ func (d *doctor) overlay() Check {
 			return c
 		}
 	}
-	c.State, c.Found = d.built.absent("OVERLAY_FS"), "not in /proc/filesystems"
-	c.Remedy = "modprobe overlay"
-	if c.State == Lacks && d.built != nil {
-		c.Remedy = "# boot a kernel with CONFIG_OVERLAY_FS"
-	}
+	c.Found = "not in /proc/filesystems"
+	c.State, c.Remedy = d.built.module("OVERLAY_FS", "overlay")
 	return c
 }
 
@@ -136,11 +127,7 @@ func (d *doctor) runtimes() []Check {
 			some.Found = fmt.Sprintf("%s is the fastest here", r.Name)
 		}
 	}
-	checks = append([]Check{some}, checks...)
-	for i := range checks {
-		checks[i].Area = areaRuntimes
-	}
-	return checks
+	return append([]Check{some}, checks...)
 }
 
 func (d *doctor) runtime(r Runtime) Check {

@@ -10,14 +10,10 @@ import (
 
 // kernel checks what every node needs of the kernel, whatever its spec.
 func (d *doctor) kernel() []Check {
-	checks := []Check{
+	return []Check{
 		d.root(), d.version(), d.calls(), d.namespaces(), d.userNamespaces(), d.seccomp(), d.keys(), d.tables(), d.nofile(),
 		d.exitStatus(),
 	}
-	for i := range checks {
-		checks[i].Area = areaKernel
-	}
-	return checks
 }
 
 func (d *doctor) root() Check {

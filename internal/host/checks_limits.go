@@ -31,11 +31,7 @@ func (d *doctor) limits() []Check {
 		checks = append(checks, c)
 	}
 	checks = append(checks, d.swapAccounting(), d.hugePages(), d.hugePageMount())
-	checks = append(checks, d.disks()...)
-	for i := range checks {
-		checks[i].Area = areaCgroups
-	}
-	return checks
+	return append(checks, d.disks()...)
 }
 
 func (d *doctor) cgroups() Check {

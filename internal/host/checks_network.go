@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,11 +26,8 @@ func (d *doctor) network() []Check {
 			d.Shaping["htb"], d.built, "NET_SCH_HTB", "sch_htb"),
 		d.bridgeFilter(), d.macPolicy(),
 	}
-	checks = append(checks, d.adapters()...)
-	for i := range checks {
-		checks[i].Area = areaNetwork
-	}
-	return checks
+	checks = append(checks, d.nat()...)
+	return append(checks, d.adapters()...)
 }
 
 func (d *doctor) link(kind, option, why string) Check {
@@ -43,11 +42,8 @@ func judge(c Check, err error, built kconfig, option, module string) Check {
 	case errors.Is(err, ErrNotTried) || errors.Is(err, unix.EPERM):
 		c.State, c.Found = Broken, "not tried: needs root"
 	case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT): // no such kind of link; no such discipline
-		c.State, c.Found = built.absent(option), err.Error()
-		c.Remedy = "modprobe " + module
-		if c.State == Lacks && built != nil {
-			c.Remedy = "# boot a kernel with CONFIG_" + option
-		}
+		c.Found = err.Error()
+		c.State, c.Remedy = built.module(option, module)
 	default:
 		c.State, c.Found = Broken, err.Error()
 	}
@@ -234,16 +230,12 @@ func (a adapter) check() Check {
 func (a adapter) checkVFs() Check {
 	c := Check{Name: "VFs of " + a.name, State: OK, Why: "a VF without a driver is no link that a node could be given"}
 	var parts []string
-	names := slices.Clone(a.drivers)
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		n := 0
-		for _, other := range a.drivers {
-			if other == name {
-				n++
-			}
-		}
-		parts = append(parts, fmt.Sprintf("%d with %s", n, orNone(name)))
+	count := map[string]int{}
+	for _, name := range a.drivers {
+		count[name]++
+	}
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		parts = append(parts, fmt.Sprintf("%d with %s", count[name], orNone(name)))
 		switch name {
 		case "":
 			c.State, c.Wanted, c.Remedy = Off, "a driver", "# load the driver of the card's VFs, then: berth repair"
@@ -255,12 +247,7 @@ func (a adapter) checkVFs() Check {
 	return c
 }
 
-func orNone(driver string) string {
-	if driver == "" {
-		return "no driver"
-	}
-	return driver
-}
+func orNone(driver string) string { return cmp.Or(driver, "no driver") }
 
 // driverOrder checks which driver was loaded first, if the card and its virtual functions have different ones.
 // /proc/modules lists the youngest module first.
@@ -288,4 +275,18 @@ func (d *doctor) driverOrder(a adapter) (Check, bool) {
 		return c, true
 	}
 	return Check{}, false
+}
+
+// iommuForNodes checks the IOMMU for virtual functions of nodes. The host's kernel drives them, so they do not need it,
+// and mapping each buffer costs time.
+func (d *doctor) iommuForNodes(all []adapter) Check {
+	m := d.iommu()
+	c := Check{
+		Name: "IOMMU for nodes", State: OK, Found: m.String(), Wanted: "off, or iommu=pt",
+		Why: "nodes need none; for the host's devices it costs speed: each buffer is mapped first",
+	}
+	if m.translate && len(all) > 0 {
+		c.State, c.Remedy = Off, "# add iommu=pt to the kernel's command line, reboot"
+	}
+	return c
 }

@@ -9,15 +9,11 @@ import (
 
 // measuring checks the tools that measurements need, and settings that would spoil them.
 func (d *doctor) measuring() []Check {
-	checks := []Check{
+	return []Check{
 		d.tool("fio", "berth bench disk runs it in both arms"),
 		d.tool("iperf3", "berth bench net runs it in both arms"),
 		d.pressure(), d.clock(), d.governor(), d.turbo(),
 	}
-	for i := range checks {
-		checks[i].Area = areaMeasuring
-	}
-	return checks
 }
 
 func (d *doctor) tool(name, why string) Check {

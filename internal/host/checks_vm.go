@@ -8,11 +8,7 @@ import (
 
 // machines checks what virtual machines with their own virtual function need. Nodes need none of it.
 func (d *doctor) machines() []Check {
-	checks := []Check{d.cpuVirtualization(), d.iommuForMachines()}
-	for i := range checks {
-		checks[i].Area = areaMachines
-	}
-	return checks
+	return []Check{d.cpuVirtualization(), d.iommuForMachines()}
 }
 
 // cpuInfo returns a value of the first processor in /proc/cpuinfo.
@@ -77,20 +73,6 @@ func (m iommu) String() string {
 		return fmt.Sprintf("on, %d groups, for the host's devices too; %s", m.groups, asked)
 	}
 	return fmt.Sprintf("on, %d groups; %s", m.groups, asked)
-}
-
-// iommuForNodes checks the IOMMU for virtual functions of nodes. The host's kernel drives them, so they do not need it,
-// and mapping each buffer costs time.
-func (d *doctor) iommuForNodes(all []adapter) Check {
-	m := d.iommu()
-	c := Check{
-		Name: "IOMMU for nodes", State: OK, Found: m.String(), Wanted: "off, or iommu=pt",
-		Why: "nodes need none; for the host's devices it costs speed: each buffer is mapped first",
-	}
-	if m.translate && len(all) > 0 {
-		c.State, c.Remedy = Off, "# add iommu=pt to the kernel's command line, reboot"
-	}
-	return c
 }
 
 // iommuForMachines checks the IOMMU for virtual functions of virtual machines, which must not reach the host's memory.

@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -23,20 +24,31 @@ func ReadFacts() (Facts, error) { return New().Facts() }
 func (h Host) Facts() (Facts, error) {
 	f := Facts{
 		Kernel: h.text("/proc/sys/kernel/osrelease"),
-		BootID: h.text("/proc/sys/kernel/random/boot_id"),
 		SysRes: h.hasCap(capSysResource),
 	}
 	var err error
 	if f.Version, err = ParseVersion(f.Kernel); err != nil {
 		return f, err
 	}
-	if f.BootID == "" {
-		return f, fmt.Errorf("read the boot id: %s is empty or missing", h.at("/proc/sys/kernel/random/boot_id"))
-	}
-	if f.Cgroups, err = h.Cgroups(); err != nil {
+	if f.BootID, err = h.BootID(); err != nil {
 		return f, err
 	}
-	return f, nil
+	f.Cgroups, err = h.Cgroups()
+	return f, err
+}
+
+// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
+func (h Host) BootID() (string, error) {
+	path := h.at("/proc/sys/kernel/random/boot_id")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	id := strings.TrimSpace(string(text))
+	if id == "" {
+		return "", fmt.Errorf("read the boot id: %s is empty", path)
+	}
+	return id, nil
 }
 
 // meminfo reads /proc/meminfo; values are bytes.
@@ -86,16 +98,17 @@ const capSysResource = 24
 
 // hasCap reports whether this process has the capability in effect.
 func (h Host) hasCap(number int) bool {
-	set, err := strconv.ParseUint(h.status("CapEff"), 16, 64)
-	return err == nil && set&(1<<number) != 0
-}
-
-// status returns one value of /proc/self/status, "" if this kernel does not have it.
-func (h Host) status(key string) string {
 	for line := range strings.Lines(h.text("/proc/self/status")) {
-		if v, ok := strings.CutPrefix(line, key+":"); ok {
-			return strings.TrimSpace(v)
+		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			return err == nil && set&(1<<number) != 0
 		}
 	}
-	return ""
+	return false
+}
+
+// HeatCounters returns the paths of the counters of heat of each CPU: they reveal the load of others. Virtual machines
+// usually have none.
+func (h Host) HeatCounters() []string {
+	return h.glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle")
 }

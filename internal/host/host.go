@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/internal/file"
 )
 
 // Host says where the host's own files are. Tests hand it archived trees instead.
@@ -21,15 +23,6 @@ func New() Host {
 	return Host{Proc: "/proc", Sys: "/sys", Etc: "/etc", Boot: "/boot", Run: "/run", Usr: "/usr"}
 }
 
-// Cgroups reads where the cgroup hierarchies are, and what they offer.
-func (h Host) Cgroups() (Cgroups, error) {
-	c, err := readMounted(h.Proc, h.at)
-	if err == nil {
-		c.readOffers(h.at)
-	}
-	return c, err
-}
-
 // at maps a path of the host, for example a mount point under /sys, to its place in the tree.
 func (h Host) at(path string) string {
 	for _, dir := range []struct{ real, tree string }{
@@ -44,11 +37,7 @@ func (h Host) at(path string) string {
 
 // text returns the content of a small file of the host without the white space around it, "" if it cannot be read.
 func (h Host) text(path string) string {
-	b, err := os.ReadFile(h.at(path))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
+	return file.Text(h.at(path))
 }
 
 // exists reports whether a path of the host is there.

@@ -40,6 +40,15 @@ func parseKconfig(r io.Reader) kconfig {
 	return k
 }
 
+// module returns the state of a missing feature that a module brings, and the remedy.
+func (k kconfig) module(option, module string) (State, string) {
+	state := k.absent(option)
+	if state == Lacks && k != nil {
+		return state, "# boot a kernel with CONFIG_" + option
+	}
+	return state, "modprobe " + module
+}
+
 // absent returns the state of a missing feature: Off if the kernel was built with the option (built in, or as a module that
 // is not loaded), else Lacks, also if the configuration is unknown.
 func (k kconfig) absent(option string) State {

@@ -73,25 +73,16 @@ func existing(path string) string {
 // EINVAL or EBADF, a missing one with ENOSYS, and one that a sandbox forbids with EPERM.
 func tryCalls() map[string]error {
 	calls := map[string]error{}
-
-	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
-	if err == nil {
-		unix.Close(fd)
+	opened := func(fd int, err error) error {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
 	}
-	calls["openat2"] = err
-
-	fd, err = unix.PidfdOpen(os.Getpid(), 0)
-	if err == nil {
-		unix.Close(fd)
-	}
-	calls["pidfd_open"] = err
-
-	fd, err = unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC)
-	if err == nil {
-		unix.Close(fd)
-	}
-	calls["open_tree"] = err
-
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	calls["openat2"] = opened(unix.Openat2(unix.AT_FDCWD, "/", how))
+	calls["pidfd_open"] = opened(unix.PidfdOpen(os.Getpid(), 0))
+	calls["open_tree"] = opened(unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC))
 	calls["mount_setattr"] = there(unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}))
 	_, _, errno := unix.Syscall(unix.SYS_CLONE3, 0, 0, 0)
 	calls["clone3"] = there(errno)

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"berth/internal/fault"
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
@@ -88,6 +89,9 @@ type Claim struct {
 // Kind names the step in journals.
 func (c *Claim) Kind() string { return "ids.claim" }
 
+// Key identifies the claim, whatever Do filled in.
+func (c *Claim) Key() string { return c.Node }
+
 func (c *Claim) String() string {
 	if c.Base != 0 {
 		return fmt.Sprintf("ids %s of the host for %s", c.Range(), c.Node)
@@ -153,7 +157,7 @@ func (c *Claim) try(base uint32) (bool, error) {
 	if err := os.Symlink(strconv.FormatUint(uint64(base), 10), mine); err != nil {
 		return false, fmt.Errorf("note the id range of %s: %w", c.Node, err)
 	}
-	step.Fault("ids noted")
+	fault.Point("ids noted")
 	err = os.Symlink(c.Node, rangeLink(c.Dir, base))
 	if errors.Is(err, fs.ErrExist) { // another node was faster, or this one's claim was cut short
 		owner, err := readLink(rangeLink(c.Dir, base))
@@ -196,7 +200,7 @@ func (c *Claim) Undo(context.Context) error {
 			if err := remove(rangeLink(c.Dir, base)); err != nil {
 				return err
 			}
-			step.Fault("ids given back")
+			fault.Point("ids given back")
 		}
 	}
 	return remove(nodeLink(c.Dir, c.Node))

@@ -2,11 +2,9 @@ package image
 
 import (
 	"archive/tar"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
-	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,36 +50,11 @@ func setAttr(fd int, attr, value string) error {
 	return nil
 }
 
-// archiveErr returns a refusal if err means a damaged archive. An error of the kernel or the context, or an existing
-// refusal, is only wrapped.
-func archiveErr(what string, err error) error {
-	var errno syscall.Errno
-	var refusal *refuse.Error
-	switch {
-	case errors.As(err, &errno), errors.As(err, &refusal), isContext(err):
-		return readErr(what, err)
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return refuse.Invalidf("%s ends in the middle", what)
-	case errors.Is(err, tar.ErrHeader):
-		return refuse.Invalidf("%s is damaged, or no tar at all", what)
+// timespec returns a time as utimensat takes it: for access and change.
+func timespec(t time.Time) ([]unix.Timespec, error) {
+	ts, err := unix.TimeToTimespec(t)
+	if err != nil {
+		return nil, refuse.Invalidf("its time is out of range")
 	}
-	return refuse.Invalidf("%s is damaged: %w", what, err)
-}
-
-// entryErr adds the entry's name to err. Errors about an impossible name, from the kernel or from os.Root, become a
-// refusal.
-func entryErr(name string, err error) error {
-	if _, ok := errors.AsType[*refuse.Error](err); ok {
-		return fmt.Errorf("entry %q: %w", name, err)
-	}
-	var errno syscall.Errno
-	if !errors.As(err, &errno) && !isContext(err) {
-		// os.Root refused a path that leaves the folder.
-		return refuse.Invalidf("entry %q: it leads out of the image: %w", name, err)
-	}
-	switch errno {
-	case unix.ENAMETOOLONG, unix.ENOTDIR, unix.ELOOP, unix.EEXIST, unix.EINVAL, unix.ENOENT, unix.EMLINK:
-		return refuse.Invalidf("entry %q: %w", name, err)
-	}
-	return fmt.Errorf("entry %q: %w", name, err)
+	return []unix.Timespec{ts, ts}, nil
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 
+	"berth/internal/fault"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -35,18 +37,26 @@ type Delta struct {
 	Project uint32      `json:"project,omitempty"` // quota's project id if Size is set: not 0, unused by others on that file system
 }
 
-// CheckDelta refuses a delta that this host cannot limit. lib is the folder that will hold the deltas; it need not
-// exist yet.
-func CheckDelta(d vnode.Delta, lib string) error {
+// ReadLackOfQuota says why this host cannot limit a delta as the spec asks; "" if it can, or if no quota is asked for. lib is
+// the folder that will hold the delta; it need not exist yet.
+func ReadLackOfQuota(d vnode.Delta, lib string) string {
 	if d.In == vnode.InMemory || d.Size == 0 {
-		return nil
+		return ""
 	}
 	for {
 		if _, err := os.Lstat(lib); !errors.Is(err, fs.ErrNotExist) || lib == "/" {
-			return needQuota(lib)
+			return lackOfQuota(lib)
 		}
 		lib = filepath.Dir(lib)
 	}
+}
+
+// CheckDelta refuses a delta that the host cannot limit, for what ReadLackOfQuota says.
+func CheckDelta(lack string) error {
+	if lack == "" {
+		return nil
+	}
+	return refuse.Cannotf("set delta.in to memory, leave delta.size out, or mount it with prjquota (ext4 made with -O quota,project; XFS: pquota)", "%s", lack)
 }
 
 // MemorySize returns the size limit of a delta in memory, in bytes: delta.size of the spec, else half of memory.max,
@@ -72,6 +82,20 @@ func (d *Delta) gone() string { return d.Path + ".gone" }
 // Kind returns image.delta.
 func (d *Delta) Kind() string { return "image.delta" }
 
+// Own gives the delta to the root user of a node with these ids; size is 0 without a user namespace.
+func (d *Delta) Own(base, size uint32) {
+	d.Owner = base
+	switch {
+	case d.Size == 0:
+	case size > 0: // a range belongs to one node, so its number makes a unique project
+		d.Project = base / size
+	default:
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(d.Path)) // never fails: hash.Hash
+		d.Project = h.Sum32() | 1<<31
+	}
+}
+
 func (d *Delta) String() string {
 	if d.Size == 0 {
 		return fmt.Sprintf("%s for the node's writes, without a limit", d.Path)
@@ -88,7 +112,7 @@ func (d *Delta) Do(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make delta: %w", err)
 	}
-	step.Fault("delta made")
+	fault.Point("delta made")
 	if err := d.limit(); err != nil {
 		return err
 	}
@@ -96,7 +120,7 @@ func (d *Delta) Do(context.Context) error {
 		if err := makeDir(dir, 0o755, d.Owner); err != nil {
 			return fmt.Errorf("make delta: %w", err)
 		}
-		step.Fault("delta folder made")
+		fault.Point("delta folder made")
 	}
 	return nil
 }
@@ -109,7 +133,7 @@ func (d *Delta) limit() error {
 	if d.Project == 0 {
 		return refuse.Invalidf("delta %s: project 0 cannot be limited", d.Path)
 	}
-	if err := needQuota(d.Path); err != nil {
+	if err := CheckDelta(lackOfQuota(d.Path)); err != nil {
 		return err
 	}
 	dir, err := os.Open(d.Path)
@@ -177,7 +201,7 @@ func (d *Delta) Undo(ctx context.Context) error {
 		return fmt.Errorf("purge delta: %w", err)
 	}
 	if err == nil {
-		step.Fault("delta moved away")
+		fault.Point("delta moved away")
 		if err := removeTree(ctx, d.gone()); err != nil {
 			return fmt.Errorf("purge delta: %w", err)
 		}

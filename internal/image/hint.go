@@ -43,6 +43,10 @@ func (s Store) Hint(text, dir string) string {
 			return "is it an archive? berth image import " + text + " NAME stores it, then oci:NAME is the image"
 		}
 	}
+	ref := strings.TrimPrefix(text, "docker://")
+	if host, _, ok := strings.Cut(ref, "/"); ok && strings.Contains(strings.TrimLeft(host, "."), ".") {
+		return "berth image pull " + ref + " fetches it from that registry, then oci:" + ref + " is the image"
+	}
 	if meant := nearest.To(text, names); meant != "" {
 		return "did you mean oci:" + meant + "?"
 	}
@@ -52,7 +56,7 @@ func (s Store) Hint(text, dir string) string {
 // stored lists the stored images for a message.
 func stored(names []string) string {
 	if len(names) == 0 {
-		return "no image is stored here; berth image import ARCHIVE NAME stores one"
+		return "no image is stored here; berth image pull REF or berth image import ARCHIVE NAME stores one"
 	}
 	more := ""
 	if len(names) > mostNamed {

@@ -40,8 +40,9 @@ func (c Config) Command() []string { return append(append([]string{}, c.Entrypoi
 type Record struct {
 	Version  int       `json:"version"` // of this format
 	Name     string    `json:"name"`
-	Manifest string    `json:"manifest"` // digest of the manifest; a docker archive has none: digest of the configuration
-	Layers   []string  `json:"layers"`   // digests of the uncompressed layers ("sha256:…"), lowest first, each once
+	Manifest string    `json:"manifest"`       // digest of the manifest; a docker archive has none: digest of the configuration
+	From     string    `json:"from,omitempty"` // where it was pulled from, with the digest that its tag stood for
+	Layers   []string  `json:"layers"`         // digests of the uncompressed layers ("sha256:…"), lowest first, each once
 	Config   Config    `json:"config"`
 	Size     int64     `json:"size"`     // bytes of all files in all layers, unpacked
 	Created  time.Time `json:"created"`  // when the image was made
@@ -133,3 +134,13 @@ func once(layers []string) ([]string, error) {
 
 // readErr adds what was being read; a refusal in err's chain stays.
 func readErr(what string, err error) error { return fmt.Errorf("read %s: %w", what, err) }
+
+// As says which image of an archive to import, and under which name.
+type As struct {
+	Name string // name in the store; "": the name that the archive gives
+	Pick string // which of several images (see findImage); "": the one called Name, or the only one
+
+	Manifest string // digest of the image's manifest in a folder that holds nothing but blobs; "": the archive has an index
+	From     string // for the record: where the archive came from
+	Foreign  bool   // with Manifest: the image may be for another platform
+}

@@ -1,33 +1,20 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"golang.org/x/sys/unix"
-
+	"berth/internal/fault"
 	"berth/internal/refuse"
-	"berth/internal/step"
+	"berth/internal/space"
 )
-
-// sizeAttr is the attribute of a layer's folder that holds the bytes of its files. It appears together with the layer
-// and is invisible inside a node (trusted attributes need privilege over the host).
-const sizeAttr = "trusted.berth.size"
-
-// As says which image of an archive to import, and under which name.
-type As struct {
-	Name string // name in the store; "": the name that the archive gives
-	Pick string // which of several images (see findImage); "": the one called Name, or the only one
-}
 
 // Import reads an image into the store from archive: a docker archive as docker save writes it, a tar of an OCI image
 // layout, a tar of a plain root (root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of a
@@ -58,11 +45,19 @@ func (s Store) Import(ctx context.Context, archive string, as As, progress func(
 	}
 	r, err := s.add(ctx, archive, as, progress)
 	if err != nil {
-		err = fullErr(s.dir, err)
+		err = space.Full(s.dir, err)
 		// Not with ctx: an interrupted import must clean up too.
-		return Record{}, errors.Join(fmt.Errorf("import %s: %w", archive, err), s.sweep(context.WithoutCancel(ctx)))
+		return Record{}, errors.Join(fmt.Errorf("import %s: %w", cmp.Or(pulled(as), archive), err), s.sweep(context.WithoutCancel(ctx)))
 	}
 	return r, nil
+}
+
+// pulled returns where an image was pulled from, "" for one of an archive.
+func pulled(as As) string {
+	if as.Manifest == "" {
+		return ""
+	}
+	return as.From
 }
 
 // add is Import without taking the lock.
@@ -77,7 +72,12 @@ func (s Store) add(ctx context.Context, archive string, as As, progress func(don
 		return Record{}, err
 	}
 	defer src.close()
-	img, err := findImage(src, as.Pick, as.Name)
+	var img found
+	if as.Manifest != "" {
+		img, err = pulledImage(src, as.Manifest, as.Foreign)
+	} else {
+		img, err = findImage(src, as.Pick, as.Name)
+	}
 	if err != nil {
 		return Record{}, err
 	}
@@ -91,14 +91,15 @@ func (s Store) add(ctx context.Context, archive string, as As, progress func(don
 	if err := checkName(name); err != nil {
 		return Record{}, err
 	}
+	img.from = as.From
 	return s.addImage(ctx, src, img, name, progress)
 }
 
 // addImage unpacks an image's layers and writes its record.
 func (s Store) addImage(ctx context.Context, src source, img found, name string, progress func(done, total int64)) (Record, error) {
 	r := Record{
-		Version: recordVersion, Name: name, Manifest: img.digest, Config: img.runConfig(),
-		Created: img.config.Created, Imported: time.Now().UTC().Truncate(time.Second),
+		Version: recordVersion, Name: name, Manifest: img.digest, From: img.from, Config: img.runConfig(),
+		Created: img.config.Created.Time, Imported: time.Now().UTC().Truncate(time.Second),
 	}
 	var ids []string
 	for _, l := range img.layers {
@@ -111,6 +112,9 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	m := meter{report: progress}
 	need := map[string]int64{} // bytes by digest: a layer that occurs twice is unpacked once
 	for _, l := range img.layers {
+		if s.has(l.diffID) {
+			continue
+		}
 		f, size, err := src.open(l.path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return Record{}, refuse.Invalidf("the image lacks its layer %s", l.path)
@@ -118,9 +122,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		if err != nil {
 			return Record{}, readErr("layer "+l.path, err)
 		}
-		if !s.has(l.diffID) {
-			need[l.diffID] = plainSize(f, size)
-		}
+		need[l.diffID] = plainSize(f, size)
 		f.Close()
 		m.total += size
 	}
@@ -128,7 +130,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	for _, n := range need {
 		sum += n
 	}
-	if err := needSpace(s.tmp(), sum); err != nil {
+	if err := space.Need(s.tmp(), sum); err != nil {
 		return Record{}, err
 	}
 	left := s.Limits
@@ -140,7 +142,7 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		}
 		r.Skipped = append(r.Skipped, out...)
 	}
-	step.Fault("layers unpacked")
+	fault.Point("layers unpacked")
 	if err := s.place(made); err != nil {
 		return Record{}, err
 	}
@@ -157,12 +159,15 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 // addLayer unpacks one layer into tmp, unless the store has it already, and returns the names of the device nodes it
 // left out.
 func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) ([]string, error) {
+	if s.has(l.diffID) {
+		return nil, nil
+	}
 	f, size, err := src.open(l.path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if _, twice := made[l.diffID]; twice || s.has(l.diffID) {
+	if _, twice := made[l.diffID]; twice {
 		m.add(size)
 		return nil, nil
 	}
@@ -171,118 +176,8 @@ func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[s
 		return nil, err
 	}
 	made[l.diffID] = tmp
-	step.Fault("layer begun")
+	fault.Point("layer begun")
 	u := &unpacker{}
 	_, err = u.layer(ctx, tmp, io.TeeReader(f, m), l, left)
 	return u.out, err
-}
-
-// place moves new layers into the store, after it synced them to disk: a power cut must not keep the rename and lose
-// the files.
-func (s Store) place(made map[string]string) error {
-	if len(made) == 0 {
-		return nil
-	}
-	d, err := os.Open(s.layers())
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return fmt.Errorf("write layers to disk: %w", err)
-	}
-	for digest, tmp := range made {
-		hex, err := parseDigest(digest)
-		if err != nil {
-			return err
-		}
-		if err := os.Rename(tmp, s.layer(hex)); err != nil {
-			return fmt.Errorf("put layer %s in place: %w", hex, err)
-		}
-		step.Fault("layer placed")
-	}
-	return d.Sync()
-}
-
-// layer unpacks the layer read from r into dir and verifies the digests that l gives. It returns the digest of the
-// uncompressed stream.
-func (u *unpacker) layer(ctx context.Context, dir string, r io.Reader, l layerFile, left *Limits) (string, error) {
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	packed := newDigestReader(ctxReader{ctx, r})
-	stream, err := decompress(packed)
-	if err != nil {
-		return "", archiveErr("its compression", err)
-	}
-	defer stream.Close()
-	plain := newDigestReader(&limitReader{stream, left.Bytes + 512*int64(left.Entries)})
-	if err := u.unpack(ctx, root, plain, left); err != nil {
-		return "", err
-	}
-	digest, err := plain.check("its content", l.diffID)
-	if err == nil && l.digest != "" {
-		_, err = packed.check("its file", l.digest)
-	}
-	if err != nil {
-		return "", err
-	}
-	d, err := root.Open(".")
-	if err != nil {
-		return "", err
-	}
-	defer d.Close()
-	return digest, setAttr(int(d.Fd()), sizeAttr, strconv.FormatInt(u.size, 10))
-}
-
-// layerSize returns the bytes of a layer's files.
-func (s Store) layerSize(digest string) (int64, error) {
-	hex, err := parseDigest(digest)
-	if err != nil {
-		return 0, err
-	}
-	buf := make([]byte, 32)
-	n, err := unix.Lgetxattr(s.layer(hex), sizeAttr, buf)
-	if err != nil {
-		return 0, &fs.PathError{Op: "read size of", Path: filepath.Join("layer", hex), Err: err}
-	}
-	return strconv.ParseInt(string(buf[:n]), 10, 64)
-}
-
-// limitReader refuses a stream that is longer than an image may be. A stream can be endless without unpacking to any
-// file.
-type limitReader struct {
-	r    io.Reader
-	left int64
-}
-
-func (l *limitReader) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, refuse.Invalidf("the image unpacks to more bytes than the limit allows")
-	}
-	return n, err
-}
-
-// meter counts the bytes read of an image's layers.
-type meter struct {
-	done, total int64
-	report      func(done, total int64)
-}
-
-func (m *meter) Write(p []byte) (int, error) {
-	m.add(int64(len(p)))
-	return len(p), nil
-}
-
-func (m *meter) add(n int64) {
-	m.done += n
-	if m.report != nil {
-		m.report(m.done, m.total)
-	}
 }

@@ -7,65 +7,32 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"berth/internal/refuse"
 )
 
-// The documents of the OCI image specification and of docker save; only the fields that are used here.
-type (
-	descriptor struct {
-		Digest      string            `json:"digest"`
-		Size        int64             `json:"size"`
-		MediaType   string            `json:"mediaType"`
-		Platform    *platform         `json:"platform"`
-		Annotations map[string]string `json:"annotations"`
-	}
-	platform struct {
-		OS           string `json:"os"`
-		Architecture string `json:"architecture"`
-	}
-	// manifest is an index if it has Manifests, else the manifest of one image.
-	manifest struct {
-		Manifests []descriptor `json:"manifests"`
-		Config    descriptor   `json:"config"`
-		Layers    []descriptor `json:"layers"`
-	}
-	configFile struct {
-		platform
-		Created time.Time `json:"created"`
-		Config  struct {
-			Env        []string
-			Entrypoint []string
-			Cmd        []string
-			WorkingDir string
-			User       string
-			StopSignal string
-		} `json:"config"`
-		RootFS struct {
-			DiffIDs []string `json:"diff_ids"`
-		} `json:"rootfs"`
-	}
-	dockerManifest struct {
-		Config   string
-		RepoTags []string
-		Layers   []string
-	}
-)
+// manifest is an index if it has Manifests, else the manifest of one image.
+type manifest struct {
+	v1.Manifest
+	Manifests []v1.Descriptor `json:"manifests"`
+}
+
+// dockerManifest is an entry of docker save's manifest.json.
+type dockerManifest struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
 
 // found is one image in a source, ready to be unpacked.
 type found struct {
 	digest string // of the manifest; for a docker archive, of the configuration
 	tag    string // name in the archive, or ""
-	config configFile
+	from   string // where the archive came from, or ""
+	config v1.ConfigFile
 	layers []layerFile // lowest first, one for each diff id of config
-}
-
-// layerFile is one layer in a source.
-type layerFile struct {
-	path   string // name in the source
-	digest string // of the file; "" if the archive gives none
-	diffID string // digest of the uncompressed tar stream
 }
 
 // findImage finds the image that pick means: a name from the archive, with or without ":latest", or the beginning of a
@@ -98,10 +65,9 @@ func findImage(s source, pick, name string) (found, error) {
 			}
 		}
 	}
-	fits := slices.DeleteFunc(slices.Clone(asked), func(f found) bool { return !here(f.config.platform) })
-	if len(fits) == 0 {
-		return found{}, refuse.Cannotf("import an image for this machine",
-			"the image is for %s, this machine is linux/%s", platforms(asked), runtime.GOARCH)
+	fits := slices.DeleteFunc(slices.Clone(asked), func(f found) bool { return !here(f.config.OS, f.config.Architecture) })
+	if err := fit(asked, false); err != nil {
+		return found{}, err
 	}
 	for _, f := range fits {
 		if pick == "" && name != "" && f.tag == name {
@@ -114,6 +80,31 @@ func findImage(s source, pick, name string) (found, error) {
 		}
 	}
 	return fits[0], nil // one image, perhaps with several tags
+}
+
+// pulledImage reads the image of a manifest from a folder of blobs.
+func pulledImage(s source, manifestDigest string, foreign bool) (found, error) {
+	digest, err := v1.NewHash(manifestDigest)
+	if err != nil {
+		return found{}, refuse.Invalidf("%w", err)
+	}
+	var m manifest
+	if err := readBlob(s, digest, &m); err != nil {
+		return found{}, err
+	}
+	all, err := ociImage(s, digest, "", m)
+	if err != nil {
+		return found{}, err
+	}
+	return all[0], fit(all, foreign)
+}
+
+// fit refuses images of which none is for this machine.
+func fit(all []found, foreign bool) error {
+	if foreign || slices.ContainsFunc(all, func(f found) bool { return here(f.config.OS, f.config.Architecture) }) {
+		return nil
+	}
+	return refuse.Cannotf("take an image for this machine", "the image is for %s, this machine is linux/%s", platforms(all), runtime.GOARCH)
 }
 
 // picked returns the images that pick can mean: those with that name, else those whose digest begins so.
@@ -155,8 +146,8 @@ func listed(all []found) string {
 }
 
 // here reports whether a platform fits this machine. Absent values fit.
-func here(p platform) bool {
-	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
+func here(system, arch string) bool {
+	return (system == "" || system == "linux") && (arch == "" || arch == runtime.GOARCH)
 }
 
 func platforms(all []found) string {
@@ -177,13 +168,13 @@ func ociImages(s source) ([]found, error) {
 }
 
 // walkIndex reads the images of an index. tag is the index's own name.
-func walkIndex(s source, entries []descriptor, tag string, depth int) ([]found, error) {
+func walkIndex(s source, entries []v1.Descriptor, tag string, depth int) ([]found, error) {
 	if depth > 3 || len(entries) > 1000 {
 		return nil, refuse.Invalidf("the image's index is nested too deep or too long")
 	}
 	var all []found
 	for _, d := range entries {
-		if d.Platform != nil && !here(*d.Platform) && len(entries) > 1 {
+		if d.Platform != nil && !here(d.Platform.OS, d.Platform.Architecture) && len(entries) > 1 {
 			continue // another platform, or an attestation (unknown/unknown); its blobs may be absent
 		}
 		name := tag
@@ -193,15 +184,12 @@ func walkIndex(s source, entries []descriptor, tag string, depth int) ([]found, 
 				name = v
 			}
 		}
-		file, err := blobPath(d.Digest)
-		if err != nil {
-			return nil, err
-		}
 		var m manifest
-		if _, err := readDocument(s, file, d.Digest, &m); err != nil {
+		if err := readBlob(s, d.Digest, &m); err != nil {
 			return nil, err
 		}
 		var more []found
+		var err error
 		if m.Manifests != nil {
 			more, err = walkIndex(s, m.Manifests, name, depth+1)
 		} else {
@@ -216,21 +204,17 @@ func walkIndex(s source, entries []descriptor, tag string, depth int) ([]found, 
 }
 
 // ociImage reads one image's configuration.
-func ociImage(s source, digest, tag string, m manifest) ([]found, error) {
-	f := found{digest: digest, tag: tag}
-	file, err := blobPath(m.Config.Digest)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := readDocument(s, file, m.Config.Digest, &f.config); err != nil {
+func ociImage(s source, digest v1.Hash, tag string, m manifest) ([]found, error) {
+	f := found{digest: digest.String(), tag: tag}
+	if err := readBlob(s, m.Config.Digest, &f.config); err != nil {
 		return nil, err
 	}
 	for _, l := range m.Layers {
-		file, err := blobPath(l.Digest)
+		file, err := blobPath(l.Digest.String())
 		if err != nil {
 			return nil, err
 		}
-		f.layers = append(f.layers, layerFile{path: file, digest: l.Digest})
+		f.layers = append(f.layers, layerFile{path: file, digest: l.Digest.String()})
 	}
 	return []found{f}, f.match()
 }
@@ -280,10 +264,10 @@ func (f *found) match() error {
 		return refuse.Invalidf("the image has %d layers and its configuration names %d", len(f.layers), len(ids))
 	}
 	for i, id := range ids {
-		if _, err := parseDigest(id); err != nil {
+		if _, err := parseDigest(id.String()); err != nil {
 			return err
 		}
-		f.layers[i].diffID = id
+		f.layers[i].diffID = id.String()
 	}
 	return nil
 }

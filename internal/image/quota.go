@@ -7,8 +7,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"berth/internal/refuse"
 )
 
 // Project quotas limit a folder: files made in it inherit its project id, and the file system counts and limits the
@@ -158,12 +156,10 @@ func projectUse(dir *os.File, id uint32) (limit, used int64, err error) {
 	return int64(q.blkHard) * quotaBlock, int64(q.blocks) * quotaBlock, nil
 }
 
-// needQuota refuses a limited delta on a file system that cannot limit it.
-func needQuota(path string) error {
-	ok, why := QuotaSupport(path)
-	if ok {
-		return nil
+// lackOfQuota says why the file system of a folder cannot limit a delta; "" if it can.
+func lackOfQuota(path string) string {
+	if ok, why := QuotaSupport(path); !ok {
+		return fmt.Sprintf("a delta in %s cannot be limited: %s", path, why)
 	}
-	return refuse.Cannotf("set delta.in to memory, leave delta.size out, or mount it with prjquota (ext4 made with -O quota,project; XFS: pquota)",
-		"a delta in %s cannot be limited: %s", path, why)
+	return ""
 }

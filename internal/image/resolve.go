@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"berth/internal/refuse"
+	"berth/internal/space"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -164,6 +165,9 @@ func (s Store) Steps(img Image) []step.Step {
 // Kind returns image.unpack.
 func (u *Unpack) Kind() string { return "image.unpack" }
 
+// Key identifies the claim.
+func (u *Unpack) Key() string { return u.Manifest }
+
 func (u *Unpack) String() string {
 	return fmt.Sprintf("unpack %d layers of %s", len(u.Layers), u.Ref)
 }
@@ -197,7 +201,7 @@ func (u *Unpack) Do(ctx context.Context) error {
 		return refuse.Busyf("image %s changed between plan and apply: it is %s now; apply again", u.Ref, img.digest)
 	}
 	if _, err := s.addImage(ctx, src, img, u.Ref.String(), nil); err != nil {
-		return errors.Join(fmt.Errorf("image %s: %w", u.Ref, fullErr(s.dir, err)), s.sweep(context.WithoutCancel(ctx)))
+		return errors.Join(fmt.Errorf("image %s: %w", u.Ref, space.Full(s.dir, err)), s.sweep(context.WithoutCancel(ctx)))
 	}
 	return nil
 }

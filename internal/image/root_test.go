@@ -75,7 +75,7 @@ func TestImportRoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
 			var done, total int64
-			r, err := s.Import(t.Context(), file(t, data), As{Name: "r"}, func(d, n int64) { done, total = d, n })
+			r, err := s.Import(t.Context(), newFile(t, data), As{Name: "r"}, func(d, n int64) { done, total = d, n })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestImportRoot(t *testing.T) {
 				t.Errorf("user.a is %q", a)
 			}
 			// Again, under another name: the layer is stored once.
-			if _, err := s.Import(t.Context(), file(t, plain), As{Name: "r2"}, nil); err != nil {
+			if _, err := s.Import(t.Context(), newFile(t, plain), As{Name: "r2"}, nil); err != nil {
 				t.Error(err)
 			}
 			if layers, _ := os.ReadDir(s.layers()); len(layers) != 1 {
@@ -134,7 +134,7 @@ func TestImportRootRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			_, err := s.Import(t.Context(), file(t, imagetest.Layer(t, append(rootEntries(), c.more)...)), c.as, nil)
+			_, err := s.Import(t.Context(), newFile(t, imagetest.Layer(t, append(rootEntries(), c.more)...)), c.as, nil)
 			if refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %q", err, c.says)
 			}
@@ -162,7 +162,7 @@ func TestImportPipe(t *testing.T) {
 func TestCompressions(t *testing.T) {
 	for magic, want := range map[string]string{"\xfd7zXZ\x00": "xz -d", "BZh9": "bzip2 -d"} {
 		s := newStore(t)
-		_, err := s.Import(t.Context(), file(t, append([]byte(magic), bytes.Repeat([]byte("x"), 600)...)), As{Name: "x"}, nil)
+		_, err := s.Import(t.Context(), newFile(t, append([]byte(magic), bytes.Repeat([]byte("x"), 600)...)), As{Name: "x"}, nil)
 		if refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", magic, err)
 		}

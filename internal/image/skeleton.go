@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"berth/internal/fault"
 	"berth/internal/refuse"
-	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -167,6 +167,13 @@ func (s *Skeleton) entries() []entry {
 // Kind returns image.skeleton.
 func (s *Skeleton) Kind() string { return "image.skeleton" }
 
+// Own gives the root folder to the root user of a node with these ids, unless it is an overlay layer, which is idmapped.
+func (s *Skeleton) Own(base, _ uint32) {
+	if filepath.Base(filepath.Dir(s.Path)) == "delta" {
+		s.Owner = base
+	}
+}
+
 func (s *Skeleton) String() string {
 	return fmt.Sprintf("%s, an empty root for the host's programs", s.Path)
 }
@@ -191,7 +198,7 @@ func (s *Skeleton) Do(context.Context) error {
 			return fmt.Errorf("make root: %w", err)
 		}
 		if e.name == "var" {
-			step.Fault("root half made")
+			fault.Point("root half made")
 		}
 	}
 	return nil

@@ -2,25 +2,22 @@ package image
 
 import (
 	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
 	"path"
-	"strings"
 
-	"github.com/klauspost/compress/zstd"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/jsonfile"
 	"berth/internal/refuse"
+	"berth/internal/space"
 )
 
 // source is the place that an image is read from: a folder, or a tar file that is read without unpacking it.
@@ -181,7 +178,7 @@ func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File
 		return f, nil
 	}
 	if info, err := f.Stat(); err == nil {
-		if err := needSpace(tmp, plainSize(f, info.Size())); err != nil {
+		if err := space.Need(tmp, plainSize(f, info.Size())); err != nil {
 			return nil, err
 		}
 	}
@@ -207,48 +204,6 @@ func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File
 		return nil, archiveErr("the archive", err)
 	}
 	return out, nil
-}
-
-// compression detects a stream's compression by its first bytes. A docker archive gives no media types, and they are
-// often wrong elsewhere.
-func compression(magic []byte) string {
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		return "gzip"
-	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		return "zstd"
-	case bytes.HasPrefix(magic, []byte("\xfd7zXZ\x00")):
-		return "xz"
-	case bytes.HasPrefix(magic, []byte("BZh")):
-		return "bzip2"
-	}
-	return ""
-}
-
-// decompress returns the decompressed stream of r, which may be gzip, zstd or plain. It refuses xz and bzip2.
-func decompress(r io.Reader) (io.ReadCloser, error) {
-	magic := make([]byte, 6)
-	n, err := io.ReadFull(r, magic)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
-		return nil, err
-	}
-	r = io.MultiReader(bytes.NewReader(magic[:n]), r)
-	switch kind := compression(magic[:n]); kind {
-	case "xz", "bzip2":
-		return nil, &refuse.Error{
-			Kind: refuse.Invalid, What: "it is compressed with " + kind + "; gzip, zstd and none are read", Remedy: "unpack it first: " + kind + " -d",
-		}
-	case "gzip":
-		return gzip.NewReader(r)
-	case "zstd":
-		// One thread, and a window of at most 128 MiB (the most of zstd --ultra), because the archive chooses its size.
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, err
-		}
-		return d.IOReadCloser(), nil
-	}
-	return io.NopCloser(r), nil
 }
 
 // maxDocument is the most bytes of a manifest, index or configuration.
@@ -282,6 +237,16 @@ func readDocument(s source, name, want string, v any) (string, error) {
 	return digest, nil
 }
 
+// readBlob reads a JSON document of an OCI image layout, which its digest names, into v.
+func readBlob(s source, digest v1.Hash, v any) error {
+	file, err := blobPath(digest.String())
+	if err != nil {
+		return err
+	}
+	_, err = readDocument(s, file, digest.String(), v)
+	return err
+}
+
 // ctxReader stops reading when its context ends.
 type ctxReader struct {
 	ctx context.Context
@@ -293,40 +258,4 @@ func (c ctxReader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return c.r.Read(p)
-}
-
-func isContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// digestReader hashes the bytes that are read through it.
-type digestReader struct {
-	r io.Reader
-	h hash.Hash
-}
-
-func newDigestReader(r io.Reader) *digestReader { return &digestReader{r, sha256.New()} }
-
-func (d *digestReader) Read(p []byte) (int, error) {
-	n, err := d.r.Read(p)
-	d.h.Write(p[:n])
-	return n, err
-}
-
-// check reads the rest of the stream and returns its digest. It refuses a digest other than want, unless want is "".
-func (d *digestReader) check(what, want string) (string, error) {
-	if _, err := io.Copy(io.Discard, d); err != nil {
-		return "", archiveErr(what, err)
-	}
-	got := "sha256:" + hex.EncodeToString(d.h.Sum(nil))
-	if want != "" && got != want {
-		return "", refuse.Invalidf("%s is damaged: its digest is %s, it should be %s", what, got, want)
-	}
-	return got, nil
-}
-
-// blobPath returns the path of a blob in an OCI image layout.
-func blobPath(digest string) (string, error) {
-	hex, err := parseDigest(digest)
-	return strings.Join([]string{"blobs", "sha256", hex}, "/"), err
 }

@@ -5,38 +5,12 @@ import (
 	"bytes"
 	"io"
 	"os"
-	"strings"
 
 	"berth/internal/refuse"
 )
 
 // holeBlock is the unit, in bytes, in which zeros of a sparse file become holes: the block size of most file systems.
 const holeBlock = 4096
-
-// isSparse reports whether a tar entry is a sparse file, in any of GNU tar's formats.
-func isSparse(h *tar.Header) bool {
-	if h.Typeflag == tar.TypeGNUSparse {
-		return true
-	}
-	for record := range h.PAXRecords {
-		if strings.HasPrefix(record, "GNU.sparse.") {
-			return true
-		}
-	}
-	return false
-}
-
-// counter counts the bytes read from a stream.
-type counter struct {
-	r io.Reader
-	n int64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	return n, err
-}
 
 // sparse writes a file with holes. archive/tar does not expose the map of holes; it reads them as zeros (at 100 GB/s).
 // A read that consumed nothing from the stream lay in a hole. In other reads, each block of zeros becomes a hole.

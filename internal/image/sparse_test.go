@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/refuse"
+	"berth/internal/space"
 )
 
 // sparseFormats are GNU tar's ways to write holes.
@@ -101,13 +102,13 @@ func TestSparseLimits(t *testing.T) {
 		root.Close()
 	}
 	s := newStore(t)
-	if _, err := s.Import(t.Context(), file(t, layer), As{Name: "x"}, nil); refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), "--sparse") {
+	if _, err := s.Import(t.Context(), newFile(t, layer), As{Name: "x"}, nil); refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), "--sparse") {
 		t.Errorf("a sparse file in the archive itself: %v", err)
 	}
 }
 
-// file writes data to a new file.
-func file(t testing.TB, data []byte) string {
+// newFile writes data to a new file.
+func newFile(t testing.TB, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -139,10 +140,10 @@ func TestSpace(t *testing.T) {
 	}{
 		"docker archive":   {imagetest.DockerArchive(t, "x:1", imagetest.Image{Layers: [][]byte{large}}), "it needs 9 MiB, and the file system at "},
 		"OCI, compressed":  {imagetest.OCIArchive(t, imagetest.Image{Layers: [][]byte{large}}), "it needs 9 MiB, and the file system at "},
-		"root":             {file(t, large), "it needs 9 MiB, and the file system at "},
-		"root, compressed": {file(t, imagetest.Gzip(t, large)), "it needs 9 MiB, and the file system at "},
-		"a large file":     {file(t, quiet(large)), "it needs 8 MiB, and the file system at "},
-		"many small files": {file(t, quiet(imagetest.Layer(t, small...))), "is full"},
+		"root":             {newFile(t, large), "it needs 9 MiB, and the file system at "},
+		"root, compressed": {newFile(t, imagetest.Gzip(t, large)), "it needs 9 MiB, and the file system at "},
+		"a large file":     {newFile(t, quiet(large)), "it needs 8 MiB, and the file system at "},
+		"many small files": {newFile(t, quiet(imagetest.Layer(t, small...))), "is full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSmallDisk(t, 4<<20, func(s Store) error {
@@ -166,7 +167,7 @@ func TestSpace(t *testing.T) {
 	}
 	t.Run("a file system that counts nothing", func(t *testing.T) {
 		onDisk(t, "ramfs", "", func(s Store) error {
-			return needSpace(filepath.Dir(s.lib), 1<<40)
+			return space.Need(filepath.Dir(s.lib), 1<<40)
 		})
 	})
 	t.Run("fits", func(t *testing.T) {

@@ -9,13 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/layout"
+	"berth/internal/lock"
 	"berth/internal/refuse"
-	"berth/internal/step"
 )
 
 // Store is the image store of one Berth on a host. Readers need no lock. Commands that add or remove images hold the
@@ -25,6 +24,7 @@ import (
 //	records/NAME.json        one image
 //	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
 //	tmp/                     what is being unpacked or removed
+//	pulls/blobs/sha256/HEX   a blob from a registry, or its beginning, until it is unpacked (packages pull and registry)
 //
 // Only root can enter the folder: its layers hold set-user-id programs chosen by the images' makers.
 type Store struct {
@@ -59,38 +59,31 @@ func (s Store) lacks(digests []string) []string {
 	return out
 }
 
-// lock makes the store's folders and takes its lock; it waits until ctx ends. The lock is released by unlock or when
-// the process ends.
-func (s Store) lock(ctx context.Context) (unlock func(), err error) {
+// Make makes the store's folders.
+func (s Store) Make() error {
 	// Nodes traverse the folders above Berth's own, which may have to be made too.
 	if err := os.MkdirAll(filepath.Dir(filepath.Dir(s.dir)), 0o711); err != nil {
-		return nil, fmt.Errorf("make image store: %w", err)
+		return fmt.Errorf("make image store: %w", err)
 	}
 	for _, d := range []string{s.dir, s.records(), s.layers(), s.tmp()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
-			return nil, fmt.Errorf("make image store: %w", err)
+			return fmt.Errorf("make image store: %w", err)
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	return nil
+}
+
+// lock makes the store's folders and takes its lock; it waits until ctx ends. The lock is released by unlock or when
+// the process ends.
+func (s Store) lock(ctx context.Context) (unlock func(), err error) {
+	if err := s.Make(); err != nil {
+		return nil, err
+	}
+	f, err := lock.Open(ctx, filepath.Join(s.dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("lock image store: %w", err)
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			f.Close()
-			return nil, fmt.Errorf("lock image store: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("wait for another image command: %w", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return func() { f.Close() }, nil
 }
 
 // Sweep removes what killed commands left in the store. If a command is using the store, Sweep does nothing. It is
@@ -141,22 +134,13 @@ func (s Store) write(r Record) error {
 	_, err = f.Write(append(data, '\n'))
 	err = errors.Join(err, f.Sync())
 	if err == nil {
-		step.Fault("record written")
+		fault.Point("record written")
 		err = os.Rename(f.Name(), s.record(r.Name))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write record of image %s: %w", r.Name, err), os.Remove(f.Name()))
 	}
-	return syncDir(s.records())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return file.SyncDir(s.records())
 }
 
 // Users returns the names of the nodes that use an image by its name, or any of the layers. name is "" if only layers
@@ -195,7 +179,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	if err := os.Remove(s.record(r.Name)); err != nil {
 		return fmt.Errorf("remove image %s: %w", r.Name, err)
 	}
-	step.Fault("record removed")
+	fault.Point("record removed")
 	return s.collect(ctx, users)
 }
 
@@ -241,7 +225,7 @@ func (s Store) collect(ctx context.Context, users Users) error {
 		if err := os.Rename(s.layer(d.Name()), filepath.Join(s.tmp(), d.Name())); err != nil {
 			return fmt.Errorf("remove layer %s: %w", d.Name(), err)
 		}
-		step.Fault("layer moved away")
+		fault.Point("layer moved away")
 	}
 	return s.sweep(ctx)
 }

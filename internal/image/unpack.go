@@ -18,42 +18,10 @@ import (
 	"berth/internal/refuse"
 )
 
-// Limits bound what an archive may unpack to, so that a small malicious one cannot fill the disk.
-type Limits struct {
-	Bytes   int64 // of all layers of one image, unpacked, without the holes of sparse files
-	Entries int   // files, folders and links of all layers of one image
-	Sparse  int64 // total length of one image's sparse files: holes take time to read, 10 s for 1 TiB
-}
-
-// DefaultLimits are far beyond ordinary images: 64 GiB, 4 million entries and 4 TiB of sparse files.
-func DefaultLimits() Limits { return Limits{Bytes: 64 << 30, Entries: 4_000_000, Sparse: 4 << 40} }
-
 // maxID is the largest uid and gid in a node's id range. Larger owners are refused, not changed to nobody: a file whose
 // owner is outside the range could be neither written nor copied up (EOVERFLOW), and a silent change of owner may
 // change who can read the file.
 const maxID = 65535
-
-// maxPath is PATH_MAX without the closing zero byte.
-const maxPath = unix.PathMax - 1
-
-// unpacker writes one layer into a folder.
-//
-// Nothing outside the folder can be changed: os.Root opens the parent folders and refuses every path that leaves the
-// folder, also by symbolic links. Everything else uses the kernel's *at calls on that descriptor, with a name of one
-// component, and never follows a link.
-type unpacker struct {
-	ctx    context.Context
-	in     *counter // the uncompressed stream
-	root   *os.Root
-	plain  bool     // it unpacks a plain root, not a layer: see root.go
-	out    []string // device nodes that were left out
-	left   *Limits  // what may still be unpacked; all layers of an image share it
-	size   int64    // bytes of files so far
-	dir    string   // name of the folder that parent has open
-	parent *os.File
-	times  map[string]time.Time // mtimes of folders; set at the end, because filling a folder changes its mtime
-	buf    []byte
-}
 
 // unpack writes the tar stream r into root, an empty folder that nobody else writes to. It subtracts what it wrote from
 // left. u.size is then the bytes of the files.
@@ -81,14 +49,6 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 		}
 	}
 	return u.setTimes()
-}
-
-// count subtracts one entry from the limit.
-func (u *unpacker) count() error {
-	if u.left.Entries--; u.left.Entries < 0 {
-		return refuse.Invalidf("the image has more files than the limit allows")
-	}
-	return nil
 }
 
 // entry writes one entry.
@@ -140,26 +100,6 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
 }
 
-// cleanName returns an entry's name relative to the layer: "." or "a/b". It refuses absolute names and "..".
-func cleanName(name string) (string, error) {
-	switch {
-	case name == "":
-		return "", refuse.Invalidf("it has no name")
-	case strings.HasPrefix(name, "/"):
-		return "", refuse.Invalidf("absolute names are refused")
-	case len(name) > maxPath:
-		return "", refuse.Invalidf("the name is longer than %d bytes", maxPath)
-	case strings.ContainsRune(name, 0):
-		return "", refuse.Invalidf("the name holds a zero byte")
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == ".." {
-			return "", refuse.Invalidf("names that climb (..) are refused")
-		}
-	}
-	return path.Clean(name), nil
-}
-
 // enter opens the folder dir as the parent of the next entries, and makes it if it is missing.
 func (u *unpacker) enter(dir string) error {
 	if u.parent != nil && u.dir == dir {
@@ -182,16 +122,6 @@ func (u *unpacker) enter(dir string) error {
 	u.dir, u.parent = dir, f
 	return nil
 }
-
-// forget closes the parent.
-func (u *unpacker) forget() {
-	if u.parent != nil {
-		u.parent.Close()
-		u.parent = nil
-	}
-}
-
-func (u *unpacker) fd() int { return int(u.parent.Fd()) }
 
 // makeFolder makes the last part of name in the parent, owned by root, with mode 0755. It leaves an existing folder as
 // it is.
@@ -405,10 +335,10 @@ func (u *unpacker) setTimes() error {
 	return nil
 }
 
-func timespec(t time.Time) ([]unix.Timespec, error) {
-	ts, err := unix.TimeToTimespec(t)
-	if err != nil {
-		return nil, refuse.Invalidf("its time is out of range")
+// opaque makes the folder dir hide the content that lower layers have in it.
+func (u *unpacker) opaque(dir string) error {
+	if err := u.enter(dir); err != nil {
+		return err
 	}
-	return []unix.Timespec{ts, ts}, nil
+	return u.setOpaque(".")
 }

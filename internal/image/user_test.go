@@ -6,29 +6,44 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth/internal/refuse"
+	"berth/internal/users"
 )
 
-func TestUser(t *testing.T) {
-	root := t.TempDir()
-	etc := filepath.Join(root, "etc")
-	err := errors.Join(os.Mkdir(etc, 0o755),
-		os.WriteFile(filepath.Join(etc, "passwd"), []byte("root:x:0:0::/:\napp:x:10:20::/:\nbad:x:::/:\nshort:x\n"), 0o600),
-		os.WriteFile(filepath.Join(etc, "group"), []byte("web:x:30:app\n"), 0o600))
-	if err != nil {
-		t.Fatal(err)
+// TestFindUser checks that a user is looked up in what the node would see: its own writes above the image's layers.
+func TestFindUser(t *testing.T) {
+	root, upper := t.TempDir(), t.TempDir()
+	write := func(dir, name, text string) {
+		t.Helper()
+		err := errors.Join(os.MkdirAll(filepath.Join(dir, "etc"), 0o755), os.WriteFile(filepath.Join(dir, "etc", name), []byte(text), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	for user, want := range map[string]struct {
-		uid, gid uint32
-		kind     refuse.Kind
+	write(root, "passwd", "root:x:0:0::/:\napp:x:10:20::/:\n")
+	write(root, "group", "web:x:30:app\n")
+	write(upper, "passwd", "root:x:0:0::/:\napp:x:11:21::/:\nlate:x:12:22::/:\n")
+	img := func(user string) Image { return Image{Lowers: []string{root}, Config: Config{User: user}} }
+	for _, c := range []struct {
+		img        Image
+		upper, who string
+		want       users.User
+		kind       refuse.Kind
 	}{
-		"": {}, "root": {}, "app": {10, 20, 0}, "10": {10, 20, 0}, "77": {77, 0, 0}, "app:web": {10, 30, 0}, "77:88": {77, 88, 0}, ":web": {0, 30, 0},
-		"nobody": {0, 0, refuse.Invalid}, "bad": {0, 0, refuse.Invalid}, "short": {0, 0, refuse.Invalid}, "app:none": {0, 0, refuse.Invalid},
-		"70000": {0, 0, refuse.Invalid}, "-1": {0, 0, refuse.Invalid},
+		{img: img("")},
+		{img: img("app"), want: users.User{UID: 10, GID: 20, Groups: []uint32{20, 30}}},
+		{img: img("app"), who: "77:88", want: users.User{UID: 77, GID: 88, Groups: []uint32{88}}},
+		{img: img("app"), upper: upper, want: users.User{UID: 11, GID: 21, Groups: []uint32{21, 30}}},
+		{img: img("app"), upper: filepath.Join(upper, "gone"), want: users.User{UID: 10, GID: 20, Groups: []uint32{20, 30}}},
+		{img: img(""), upper: upper, who: "late", want: users.User{UID: 12, GID: 22, Groups: []uint32{22}}},
+		{img: img(""), who: "late", kind: refuse.Invalid},
+		{img: Image{Plain: true}, who: "0:0", want: users.User{Groups: []uint32{0}}},
 	} {
-		uid, gid, err := User(Image{Lowers: []string{root}, Config: Config{User: user}})
-		if refuse.KindOf(err) != want.kind || err == nil && (uid != want.uid || gid != want.gid) {
-			t.Errorf("%q: %d:%d %v, want %+v", user, uid, gid, err, want)
+		got, err := FindUser(c.img, c.upper, c.who)
+		if refuse.KindOf(err) != c.kind || !cmp.Equal(got, c.want) {
+			t.Errorf("image's %q, asked %q: %+v, %v; want %+v, %v", c.img.Config.User, c.who, got, err, c.want, c.kind)
 		}
 	}
 }

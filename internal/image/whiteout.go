@@ -6,13 +6,6 @@ import (
 	"berth/internal/refuse"
 )
 
-// Names by which layers mark what they remove (OCI image specification, layer.md).
-const (
-	whiteoutPrefix = ".wh."
-	whiteoutMeta   = ".wh..wh." // prefix of other AUFS names: ignored
-	whiteoutOpaque = ".wh..wh..opq"
-)
-
 // Overlay's marks instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of a removed
 // entry, and this attribute on a folder that hides the folders below it.
 const opaqueAttr = "trusted.overlay.opaque"
@@ -35,14 +28,6 @@ func (u *unpacker) whiteout(victim string) error {
 		return u.setOpaque(victim)
 	}
 	return nil // this layer's own file hides lower ones
-}
-
-// opaque makes the folder dir hide the content that lower layers have in it.
-func (u *unpacker) opaque(dir string) error {
-	if err := u.enter(dir); err != nil {
-		return err
-	}
-	return u.setOpaque(".")
 }
 
 // setOpaque marks the folder base of the parent as opaque.

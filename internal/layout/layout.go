@@ -1,4 +1,4 @@
-// Package layout defines the paths of Berth's files. It only joins names and accesses no file.
+// Package layout defines the paths of Berth's files, and makes the folders that all nodes share.
 package layout
 
 import (
@@ -9,9 +9,10 @@ import (
 
 // Layout holds the folders of one Berth on a host. The zero value is not useful: use New.
 type Layout struct {
-	Run string // live state; lost at reboot if /run is a tmpfs
-	Lib string // images, deltas, id ranges, stored specs
-	tag string // "" for the default root, else a short hash of the root
+	Run  string // live state; lost at reboot if /run is a tmpfs
+	Lib  string // images, deltas, id ranges, stored specs
+	root string // as given; "" is the default
+	tag  string // "" for the default root, else a short hash of the root
 }
 
 // New returns the layout under root. "" is the default: /run/berth and /var/lib/berth. Any other root holds both
@@ -22,7 +23,15 @@ func New(root string) Layout {
 		return Layout{Run: "/run/berth", Lib: "/var/lib/berth"}
 	}
 	sum := sha256.Sum256([]byte(filepath.Clean(root)))
-	return Layout{Run: filepath.Join(root, "run"), Lib: filepath.Join(root, "lib"), tag: hex.EncodeToString(sum[:3])}
+	return Layout{Run: filepath.Join(root, "run"), Lib: filepath.Join(root, "lib"), root: root, tag: hex.EncodeToString(sum[:3])}
+}
+
+// Args returns the arguments that make another berth use this layout.
+func (l Layout) Args() []string {
+	if l.root == "" {
+		return nil
+	}
+	return []string{"--root", l.root}
 }
 
 // CgroupParent returns the path of the cgroup that holds this Berth's cgroups, relative to each hierarchy's mount. It
@@ -32,13 +41,13 @@ func New(root string) Layout {
 // would cost a D-Bus call for each node.
 func (l Layout) CgroupParent() string { return l.tagged("berth") }
 
-// CgroupPlace returns the cgroup for the nodes of one standing (vnode.Node.Place). They are weighed together against
+// StandingCgroup returns the cgroup for the nodes of one standing (vnode.Node.StandingGroup). They are weighed together against
 // the rest of the host.
-func (l Layout) CgroupPlace(place string) string {
-	if place == "" {
+func (l Layout) StandingCgroup(group string) string {
+	if group == "" {
 		return l.CgroupParent()
 	}
-	return l.CgroupParent() + "." + place
+	return l.CgroupParent() + "." + group
 }
 
 // Protected returns the folder with a journal for each protected service of the host.
@@ -51,6 +60,22 @@ func (l Layout) Bridge() string {
 	}
 	return "berth" + l.tag
 }
+
+// NATBridge returns the name of the bridge of mode nat, and of its table of nftables (at most 15 bytes).
+func (l Layout) NATBridge() string {
+	if l.tag == "" {
+		return "berth-nat"
+	}
+	return "berthn" + l.tag
+}
+
+// NAT returns the folders of mode nat: what lasts, and what ends with the last running node.
+func (l Layout) NAT() (lib, run string) {
+	return filepath.Join(l.Lib, "nat"), filepath.Join(l.Run, "nat")
+}
+
+// Forwarding begins the names of the files that record what the host forwarded before Berth changed it. They are host-wide.
+func (l Layout) Forwarding() string { return "/run/berth.forwarding" }
 
 // Hub returns the file that pins the network namespace of that bridge while nodes use it.
 func (l Layout) Hub() string { return filepath.Join(l.Run, "bridge") }
@@ -68,6 +93,9 @@ func (l Layout) HostLock() string { return "/run/berth.lock" }
 // VFLeases returns the folder that records which node has which virtual function of an adapter. It is host-wide too.
 func (l Layout) VFLeases() string { return "/run/berth.vfs" }
 
+// VLANs returns the folder that records which nodes use which VLAN device of the host. It is host-wide too.
+func (l Layout) VLANs() string { return "/run/berth.vlans" }
+
 // DiskLoans returns the folder that records which disk Berth switched to which engine, for which nodes. It is host-wide
 // too.
 func (l Layout) DiskLoans() string { return "/run/berth.disks" }
@@ -77,6 +105,9 @@ func (l Layout) Unit() string { return l.tagged("berth-vfs") + ".service" }
 
 // ProtectUnit returns the systemd unit that switches the disks of protected services to their engine at boot.
 func (l Layout) ProtectUnit() string { return l.tagged("berth-protect") + ".service" }
+
+// AutostartUnit returns the systemd unit that starts nodes at boot.
+func (l Layout) AutostartUnit() string { return l.tagged("berth-autostart") + ".service" }
 
 // SiteID returns the file with the id from which this site's MACs are derived.
 func (l Layout) SiteID() string { return filepath.Join(l.Lib, "site-id") }
@@ -89,6 +120,12 @@ func (l Layout) KeeperLock() string { return filepath.Join(l.Run, "keeper.lock")
 
 // KeeperLog returns the keeper's log file.
 func (l Layout) KeeperLog() string { return filepath.Join(l.Run, "keeper.log") }
+
+// NetserveSocket returns the socket on which root talks to the process that serves names and relays.
+func (l Layout) NetserveSocket() string { return filepath.Join(l.Run, "netserve.sock") }
+
+// NetserveLock returns the lock of who talks to it.
+func (l Layout) NetserveLock() string { return filepath.Join(l.Run, "netserve.lock") }
 
 // RuntimeState returns the folder for the OCI runtime's --root.
 func (l Layout) RuntimeState() string { return filepath.Join(l.Run, "runtime") }
@@ -116,6 +153,15 @@ func (l Layout) Addresses() string { return filepath.Join(l.Lib, "addresses") }
 
 // Images returns the folder of the image store.
 func (l Layout) Images() string { return filepath.Join(l.Lib, "images") }
+
+// Pulls returns the folder that holds the blobs of images that are being pulled.
+func (l Layout) Pulls() string { return filepath.Join(l.Images(), "pulls") }
+
+// Layers returns the folder of the unpacked layers, each named by its digest.
+func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sha256") }
+
+// Events returns the folder with the file of what happened to nodes.
+func (l Layout) Events() string { return filepath.Join(l.Lib, "events") }
 
 // LibNodes returns the folder with a lasting folder per node.
 func (l Layout) LibNodes() string { return filepath.Join(l.Lib, "nodes") }
@@ -171,8 +217,8 @@ func (n Node) NetNS() string { return filepath.Join(n.Run, "netns") }
 // Devices returns the JSON file that lists the host's devices that the node has.
 func (n Node) Devices() string { return filepath.Join(n.Run, "devices") }
 
-// Bundle returns the folder of the OCI bundle (config.json).
-func (n Node) Bundle() string { return filepath.Join(n.Run, "bundle") }
+// Health is what its health checks have found.
+func (n Node) Health() string { return filepath.Join(n.Run, "health") }
 
 // Root returns the mount point of the root, in the runtime's own mount namespace only.
 func (n Node) Root() string { return filepath.Join(n.Run, "root") }

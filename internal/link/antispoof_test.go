@@ -15,8 +15,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/address"
+	"berth/internal/antispoof"
 	"berth/internal/dhcp"
-	"berth/internal/refuse"
+	"berth/internal/netif"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -60,7 +62,7 @@ func (b *lab) tap(ns *os.File, ifname string) int {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: network16(unix.ETH_P_ALL), Ifindex: l.Index})
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: l.Index})
 	}
 	if ns == nil {
 		ns = b.host
@@ -129,7 +131,7 @@ func heard(t *testing.T, fd int, last []byte, wait time.Duration, each func([]by
 // is read back, and that a lent link comes home without it.
 func TestAntiSpoof(t *testing.T) {
 	b := newLab(t)
-	b.needShaping(Egress, Peer, Ingress)
+	b.needShaping(netif.Egress, netif.Peer, netif.Ingress)
 	nets := b.networks()
 	nets["free"] = vnode.Network{Mode: vnode.Bridge, Spoof: true}
 	for mode, nw := range nets {
@@ -148,11 +150,10 @@ func TestAntiSpoof(t *testing.T) {
 		case "phys":
 			to = b.tap(nil, "lent0p")
 		}
-		st, err := Read(s.ns, "eth0")
+		st, err := netif.Read(s.ns, "eth0")
 		b.must(err)
-		mac, err := net.ParseMAC(st.MAC)
-		b.must(err)
-		all := frames(mac, own, "192.0.2.11")
+
+		all := frames(st.MAC.HardwareAddr(), own, "192.0.2.11")
 		last := bytes.Clone(all["own"])
 		want := map[string]bool{"own": true}
 		if mode == "free" {
@@ -169,11 +170,11 @@ func TestAntiSpoof(t *testing.T) {
 			}
 		}
 		for _, c := range steps {
-			a, ok := c.(*AntiSpoof)
+			a, ok := c.(*antispoof.Step)
 			if !ok {
 				continue
 			}
-			b.must(a.at(func(h *netlink.Handle, on, _ netlink.Link) error {
+			b.must(a.At(func(h *netlink.Handle, on, _ netlink.Link) error {
 				q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: on.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
 				return h.QdiscDel(q)
 			}))
@@ -198,9 +199,9 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 	b := newLab(t)
 	s, other := b.node("a"), b.node("c")
 	steps := s.steps(vnode.Network{DHCP: true})
-	var d *DHCP
+	var d *address.DHCP
 	for _, c := range steps {
-		if got, ok := c.(*DHCP); ok {
+		if got, ok := c.(*address.DHCP); ok {
 			d = got
 			break
 		}
@@ -210,11 +211,10 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 	defer s.undo(steps)
 	other.do(other.steps(vnode.Network{}))
 	from, to := b.tap(s.open(), "eth0"), b.tap(other.open(), "eth0")
-	st, err := Read(s.ns, "eth0")
+	st, err := netif.Read(s.ns, "eth0")
 	b.must(err)
-	mac, err := net.ParseMAC(st.MAC)
-	b.must(err)
-	probe := bytes.Clone(frames(mac, "0.0.0.0", "")["own"]) // a probe always passes
+
+	probe := bytes.Clone(frames(st.MAC.HardwareAddr(), "0.0.0.0", "")["own"]) // a probe always passes
 	for _, c := range []struct {
 		do   func() error
 		want string
@@ -225,12 +225,12 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 		{d.Drop, "map[]"},
 	} {
 		b.must(c.do())
-		all := map[string][]byte{"50": frames(mac, "192.0.2.50", "")["own"], "51": frames(mac, "192.0.2.51", "")["own"]}
+		all := map[string][]byte{"50": frames(st.MAC.HardwareAddr(), "192.0.2.50", "")["own"], "51": frames(st.MAC.HardwareAddr(), "192.0.2.51", "")["own"]}
 		if got := passed(t, from, to, all, probe); fmt.Sprint(got) != c.want {
 			t.Errorf("passed %v, want %s", got, c.want)
 		}
 		for _, c := range steps {
-			if a, ok := c.(*AntiSpoof); ok {
+			if a, ok := c.(*antispoof.Step); ok {
 				if err := a.Verify(context.Background()); err != nil {
 					t.Error(err)
 				}
@@ -241,18 +241,4 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 
 func lease(address string) dhcp.Lease {
 	return dhcp.Lease{Address: netip.MustParsePrefix(address), Seconds: 600, T1: 300, T2: 500, Obtained: dhcp.Now()}
-}
-
-// TestAntiSpoofOfAnOlderKernel checks that missing kernel support is refused with a remedy.
-func TestAntiSpoofOfAnOlderKernel(t *testing.T) {
-	a := &AntiSpoof{Inside: Inside{If: "eth0"}}
-	for _, e := range []error{unix.ENOENT, unix.EOPNOTSUPP, unix.ENOSYS, unix.EPERM} {
-		err := a.refused(fmt.Errorf("add qdisc clsact to eth0: %w", e))
-		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "spoof: true") {
-			t.Errorf("%v: %v", e, err)
-		}
-	}
-	if err := a.refused(unix.ENODEV); !errors.Is(err, unix.ENODEV) || refuse.KindOf(err) == refuse.Cannot {
-		t.Error(err)
-	}
 }

@@ -6,36 +6,39 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+
+	"berth/internal/mac"
+	"berth/internal/netif"
 )
 
 // Cable connects the host and the namespace ns by a veth pair: hostIf on the host with the address outside, ifname in
 // ns with the address inside. Both ends go when the namespace goes. It is the wire of a measurement without a second
 // machine; nodes get their links from Live.
-func Cable(ns NS, hostIf, ifname string, outside, inside netip.Prefix) error {
+func Cable(ns netif.NS, hostIf, ifname string, outside, inside netip.Prefix) error {
 	f, err := ns.Open()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	there, err := at(f)
+	there, err := netif.At(f)
 	if err != nil {
 		return err
 	}
 	defer there.Close()
-	here, err := host()
+	here, err := netif.Host()
 	if err != nil {
 		return err
 	}
 	defer here.Close()
 	pair := &netlink.Veth{
-		LinkAttrs: attrs(hostIf, 0, nil), PeerName: ifname, PeerTxQLen: -1, PeerNamespace: netlink.NsFd(f.Fd()),
+		LinkAttrs: netif.Attrs(hostIf, 0, mac.Address{}), PeerName: ifname, PeerTxQLen: -1, PeerNamespace: netlink.NsFd(f.Fd()),
 	}
 	if err := here.LinkAdd(pair); err != nil {
 		return fmt.Errorf("make link %s: %w", hostIf, err)
 	}
-	err = address(there, ifname, inside)
+	err = setAddress(there, ifname, inside)
 	if err == nil {
-		err = address(here, hostIf, outside)
+		err = setAddress(here, hostIf, outside)
 	}
 	if err != nil {
 		_ = here.LinkDel(pair) // both ends go
@@ -43,8 +46,8 @@ func Cable(ns NS, hostIf, ifname string, outside, inside netip.Prefix) error {
 	return err
 }
 
-// address gives a link an address and sets it up.
-func address(h *netlink.Handle, name string, p netip.Prefix) error {
+// setAddress gives a link an address and sets it up.
+func setAddress(h *netlink.Handle, name string, p netip.Prefix) error {
 	l, err := h.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", name, err)

@@ -10,7 +10,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/address"
 	"berth/internal/dhcp"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -20,11 +23,11 @@ import (
 // server is asked, and the address lasts for the rest of the lease.
 func TestLeaseComesBack(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	b.must(b.h.LinkSetUp(b.get("br9")))
 	n := b.node("a")
 	steps := n.steps(vnode.Network{Mode: vnode.Bridge, Parent: "br9", DHCP: true, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "192.0.2.2"}}})
-	d := steps[len(steps)-1].(*DHCP)
+	d := steps[len(steps)-1].(*address.DHCP)
 	d.File = b.dir + "/lease.eth0"
 	l := dhcp.Lease{
 		Address: netip.MustParsePrefix("192.0.2.10/24"), Router: netip.MustParseAddr("192.0.2.1"),
@@ -34,7 +37,7 @@ func TestLeaseComesBack(t *testing.T) {
 	b.must(err)
 	b.must(os.WriteFile(d.File, text, 0o600))
 	n.do(steps)
-	h, err := at(n.open())
+	h, err := netif.At(n.open())
 	b.must(err)
 	defer h.Close()
 	on, err := h.LinkByName("eth0")
@@ -77,10 +80,10 @@ func TestLeaseComesBack(t *testing.T) {
 // TestReattachTakesTheLease checks which steps set a virtual function up again.
 func TestReattachTakesTheLease(t *testing.T) {
 	lease := sriov.Lease{PCI: "0000:01:10.0", Token: "x"}
-	m := &VFMove{Inside: Inside{If: "eth0"}, Claimed: Claimed{Lease: lease}}
-	d := &DHCP{Inside: Inside{If: "eth0"}, File: t.TempDir() + "/lease.eth0"}
-	steps := []step.Step{m, &Configure{Inside: Inside{If: "eth0"}}, d, &DHCP{Inside: Inside{If: "eth1"}, File: d.File}}
-	if _, after := around(m, steps); len(after) != 1 {
+	m := &sriov.Move{Inside: netif.Inside{If: "eth0"}, Claimed: sriov.Claimed{Lease: lease}}
+	d := &address.DHCP{Inside: netif.Inside{If: "eth0"}, File: t.TempDir() + "/lease.eth0"}
+	steps := []step.Step{m, &address.Configure{Inside: netif.Inside{If: "eth0"}}, d, &address.DHCP{Inside: netif.Inside{If: "eth1"}, File: d.File}}
+	if _, after := around(m, "eth0", steps); len(after) != 1 {
 		t.Errorf("without a lease: %v", after)
 	}
 	text, err := json.Marshal(dhcp.Lease{Address: netip.MustParsePrefix("192.0.2.10/24"), Obtained: dhcp.Now(), Seconds: 100, T1: 50, T2: 80})
@@ -90,7 +93,7 @@ func TestReattachTakesTheLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, after := around(m, steps); len(after) != 2 || after[1] != d {
+	if _, after := around(m, "eth0", steps); len(after) != 2 || after[1] != d {
 		t.Errorf("with a lease: %v", after)
 	}
 }

@@ -1,26 +1,33 @@
 package link
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/file"
+	"berth/internal/mac"
+	"berth/internal/nat"
+	"berth/internal/netif"
+	"berth/internal/shape"
 	"berth/internal/sriov"
 	"berth/internal/vnode"
 )
 
 // Facts are what a plan must know of the host's links and kernel.
 type Facts struct {
-	Links  map[string]HostLink // by name; nil if no network of the node names a parent
-	Pooled map[string]string   // by interface: the MAC that it would get from its pool: see ReadPooled
-	Lacks  map[Way]string      // by way to limit a rate: why this kernel cannot, for the ways that the node needs
+	Links   map[string]HostLink    // by name; nil if no network of the node names a parent
+	Pooled  map[string]mac.Address // by interface: the MAC that it would get from its pool: see ReadClaims
+	Claimed map[string]mac.Address // by interface: the MAC that it has claimed; not read if the node runs
+	Clashes map[string]string      // by interface: who else has the MAC that it has claimed
+	Lacks   map[netif.Way]string   // by way to limit a rate: why this kernel cannot, for the ways that the node needs
+
+	NAT nat.Facts // of mode nat: see ReadClaims
 
 	list []netlink.Link // all links of the host; nil if they were not read
 
+	LacksVLAN     string // why this kernel makes no VLAN devices; only tested if one is to be made
 	LacksPriority string // why this kernel cannot set packet priorities; only tested if a queue would honour them
 }
 
@@ -30,9 +37,12 @@ type HostLink struct {
 	MTU          int           // bytes
 	Up           bool          // administratively up, with or without a carrier
 	Loopback     bool          //
+	Filters      bool          // a bridge that keeps VLANs apart
+	VLAN         int           // id of a VLAN device
+	Lower        string        // link of the host that a VLAN device is on
 	Master       string        // bridge or bond whose port it is
 	Uppers       []string      // links of the host made on top of it: macvlan, VLAN …
-	Guests       []string      // MACs of links on it in any namespace: see guests; only read if a link shall be lent
+	Macvlans     []mac.Address // MACs of links on it in any namespace: see netif.Macvlans; only read if a link shall be lent
 	Adapter      string        // adapter of a virtual function; only read for macvlan
 	Speed        vnode.BitRate // of an adapter; 0 if unknown, for example without a cable
 	DefaultRoute bool          // it carries a default route; only read if a link shall be lent
@@ -62,17 +72,17 @@ func ReadFacts(nets []vnode.Network, class vnode.Priority, leases sriov.Leases) 
 	if err := f.readQueues(nets, class); err != nil {
 		return f, err
 	}
-	ways := map[Way]bool{}
+	ways := map[netif.Way]bool{}
 	for _, n := range nets {
 		if n.Rate.TX != 0 {
-			ways[Egress] = true
+			ways[netif.Egress] = true
 		}
 		if n.Rate.RX != 0 {
 			ways[receiveWay(n.Mode)] = true
 		}
 	}
 	if len(ways) > 0 {
-		f.Lacks, err = probeShaping(ways)
+		f.Lacks, err = shape.ProbeRates(ways)
 	}
 	return f, err
 }
@@ -81,12 +91,12 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 	if !slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Parent != "" }) {
 		return Facts{}, nil
 	}
-	h, err := host()
+	h, err := netif.Host()
 	if err != nil {
 		return Facts{}, err
 	}
 	defer h.Close()
-	links, err := listLinks(h)
+	links, err := netif.List(h)
 	if err != nil {
 		return Facts{}, err
 	}
@@ -97,19 +107,25 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 	asks := func(m vnode.Mode) bool {
 		return slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == m })
 	}
-	f, on := Facts{Links: map[string]HostLink{}, list: links}, uppers(links)
+	f, on := Facts{Links: map[string]HostLink{}, list: links}, netif.Uppers(links)
 	for _, l := range links {
 		a := l.Attrs()
 		link := HostLink{
-			Type: l.Type(), MTU: a.MTU, Up: isUp(l), Loopback: isLoopback(l), Master: names[a.MasterIndex], Speed: speed(l), Uppers: on[a.Index],
+			Type: l.Type(), MTU: a.MTU, Up: netif.IsUp(l), Loopback: netif.IsLoopback(l), Master: names[a.MasterIndex], Speed: speed(l), Uppers: on[a.Index],
 		}
 		if asks(vnode.Macvlan) && a.ParentDevBus == "pci" {
 			link.Adapter = sriov.Adapter(sriov.Sys, a.ParentDev)
 		}
+		if link.Filters, link.VLAN = filters(l), vlanID(l); link.VLAN != 0 {
+			link.Lower = names[netif.Lower(l)]
+		}
 		f.Links[a.Name] = link
 	}
+	if slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.Macvlan && n.VLAN != 0 && f.vlan(n) == "" }) {
+		f.LacksVLAN = probeVLAN(h)
+	}
 	if asks(vnode.Phys) {
-		routes, err := defaultRoutes(h)
+		routes, err := netif.DefaultRoutes(h)
 		if err != nil {
 			return Facts{}, err
 		}
@@ -117,13 +133,13 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 		for index, name := range names {
 			lent[index] = slices.ContainsFunc(nets, func(n vnode.Network) bool { return n.Mode == vnode.Phys && n.Parent == name })
 		}
-		others, err := lastingGuests(h, lent)
+		others, err := netif.LastingMacvlans(h, lent)
 		if err != nil {
 			return Facts{}, err
 		}
 		for index, name := range names {
 			l := f.Links[name]
-			l.DefaultRoute, l.Guests = routes[index], others[index]
+			l.DefaultRoute, l.Macvlans = routes[index], others[index]
 			f.Links[name] = l
 		}
 	}
@@ -133,13 +149,23 @@ func readLinks(nets []vnode.Network, leases sriov.Leases) (Facts, error) {
 	return f, nil
 }
 
+// vlan returns the VLAN device of the host for a network; "" if there is none yet.
+func (f *Facts) vlan(n vnode.Network) string {
+	for name, l := range f.Links {
+		if l.VLAN == n.VLAN && l.Lower == n.Parent {
+			return name
+		}
+	}
+	return ""
+}
+
 // readVFs sets VFs of the adapters in f.Links.
 func readVFs(h *netlink.Handle, leases sriov.Leases, f Facts) error {
 	adapters, err := sriov.List(sriov.Sys)
 	if err != nil {
 		return err
 	}
-	users, err := newVFUsers(h, leases, f.list)
+	users, err := sriov.NewUsers(h, leases, f.list)
 	if err != nil {
 		return err
 	}
@@ -150,7 +176,7 @@ func readVFs(h *netlink.Handle, leases sriov.Leases, f Facts) error {
 		}
 		l.VFs = &HostVFs{Total: pf.Total}
 		for _, vf := range pf.VFs {
-			user, err := users.of(vf)
+			user, err := users.Of(vf)
 			if err != nil {
 				return err
 			}
@@ -162,53 +188,14 @@ func readVFs(h *netlink.Handle, leases sriov.Leases, f Facts) error {
 	return nil
 }
 
-// defaultRoutes returns the indexes of the links that carry a default route.
-func defaultRoutes(h *netlink.Handle) (map[int]bool, error) {
-	routes, err := whole(func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	on := map[int]bool{}
-	for _, r := range routes {
-		if r.Dst != nil {
-			if ones, _ := r.Dst.Mask.Size(); ones != 0 {
-				continue
-			}
-		}
-		on[r.LinkIndex] = true
-		for _, hop := range r.MultiPath {
-			on[hop.LinkIndex] = true
-		}
-	}
-	return on, nil
-}
-
 // speed returns the speed of an adapter, 0 if unknown. The speed of a virtual link is not real and is not read.
 func speed(l netlink.Link) vnode.BitRate {
 	if l.Attrs().ParentDev == "" {
 		return 0
 	}
-	text, err := os.ReadFile("/sys/class/net/" + l.Attrs().Name + "/speed")
-	if err != nil {
-		return 0
-	}
-	mbit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 32)
+	mbit, err := strconv.ParseInt(file.Text("/sys/class/net/"+l.Attrs().Name+"/speed"), 10, 32)
 	if err != nil || mbit <= 0 {
 		return 0
 	}
 	return vnode.BitRate(mbit) * 1_000_000
-}
-
-// MACOf returns the MAC of a link of the host; "" if there is no such link.
-func MACOf(name string) string {
-	h, err := host()
-	if err != nil {
-		return ""
-	}
-	defer h.Close()
-	l, err := byName(h, name)
-	if err != nil || l == nil {
-		return ""
-	}
-	return l.Attrs().HardwareAddr.String()
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -27,7 +29,7 @@ func fill(t *testing.T, h *netlink.Handle, bridge string) {
 	}
 	for i := range mostPorts {
 		near := fmt.Sprintf("fill%d", i)
-		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs(near, 0, nil), PeerName: near + "p", PeerTxQLen: -1}); err != nil {
+		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: netif.Attrs(near, 0, mac.Address{}), PeerName: near + "p", PeerTxQLen: -1}); err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{near, near + "p"} {
@@ -50,7 +52,7 @@ func fill(t *testing.T, h *netlink.Handle, bridge string) {
 func empty(t *testing.T, h *netlink.Handle) {
 	t.Helper()
 	for i := 0; ; i++ {
-		l, err := byName(h, fmt.Sprintf("fill%d", i))
+		l, err := netif.ByName(h, fmt.Sprintf("fill%d", i))
 		if err == nil && l != nil {
 			err = h.LinkDel(l)
 		}
@@ -70,7 +72,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	nodes := []*stand{b.node("a"), b.node("c"), b.node("d")}
 	plans := [][]step.Step{nodes[0].steps(vnode.Network{Address: []string{"192.0.2.1/24", "2001:db8::1/64"}})}
 	nodes[0].do(plans[0])
-	h, err := b.hub().open()
+	h, err := b.hub().Open()
 	b.must(err)
 	defer h.Close()
 	fill(t, h, "berthtest")
@@ -80,7 +82,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	}
 	second, err := h.LinkByName(chained("berthtest", 1))
 	b.must(err)
-	links, err := listLinks(h)
+	links, err := netif.List(h)
 	b.must(err)
 	on := 0
 	for _, l := range links {
@@ -126,7 +128,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 // filled up later.
 func TestFullBridgeOfTheHost(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	a, c := b.node("a"), b.node("c")
 	nw := vnode.Network{Mode: vnode.Bridge, Parent: "br9"}
 	as, cs := a.steps(nw), c.steps(nw)
@@ -154,15 +156,18 @@ func second[T any](_ T, err error) error { return err }
 // socket.
 func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Veth{LinkAttrs: attrs("host0", 0, nil), PeerName: "host0p", PeerTxQLen: -1})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("host0", 0, mac.Address{}), PeerName: "host0p", PeerTxQLen: -1})
 	lo := b.get("lo")
 	b.must(b.h.LinkSetUp(lo))
 	up := b.get("host0")
 	for _, a := range []string{"198.51.100.1/24", "2001:db8:9::1/64"} {
-		b.must(addAddress(b.h, up, a))
+		addr, err := netlink.ParseAddr(a)
+		b.must(err)
+		addr.Flags = unix.IFA_F_NODAD
+		b.must(b.h.AddrAdd(up, addr))
 	}
 	b.must(b.h.LinkSetUp(up))
-	b.must(noLinkLocal(b.h, b.get("host0p")))
+	b.must(netif.NoLinkLocal(b.h, b.get("host0p")))
 	n := b.node("a")
 	n.do(n.steps(vnode.Network{Address: []string{"192.0.2.1/24", "2001:db8::1/64"}, Gateway: "192.0.2.2", Routes: []vnode.Route{{To: "2001:db8:9::/64", Via: "2001:db8::2"}}}))
 
@@ -182,7 +187,7 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 		defer unix.Close(fd)
 		raw = append(raw, fd)
 	}
-	frames, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(network16(unix.ETH_P_ALL)))
+	frames, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
 	b.must(err)
 	defer unix.Close(frames)
 	ln, err := net.Listen("tcp", "198.51.100.1:0")
@@ -250,8 +255,8 @@ func shout(to string, port int) error {
 // again, if it was taken out of its bridge, if it is down, or if its pair was deleted; an intact port is left alone.
 func TestReconnect(t *testing.T) {
 	b := newLab(t)
-	b.needShaping(Egress, Peer)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.needShaping(netif.Egress, netif.Peer)
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	a := b.node("a")
 	steps := a.steps(
 		vnode.Network{Mode: vnode.Bridge, Parent: "br9", Address: []string{"192.0.2.1/24"}, Rate: vnode.NetRate{TX: 10 * mbit, RX: 20 * mbit}, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "192.0.2.2"}}},
@@ -263,7 +268,7 @@ func TestReconnect(t *testing.T) {
 			own = c
 		}
 	}
-	hub, err := b.hub().open()
+	hub, err := b.hub().Open()
 	b.must(err)
 	defer hub.Close()
 	for _, c := range []struct {
@@ -274,7 +279,7 @@ func TestReconnect(t *testing.T) {
 	}{
 		{"nothing", func() {}, func() {}, "[]"},
 		{"bridge removed", func() { b.must(b.h.LinkDel(b.get("br9"))) }, func() {
-			b.must(b.h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)}))
+			b.must(b.h.LinkAdd(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})}))
 		}, "[eth0]"},
 		{"port taken out", func() { b.must(b.h.LinkSetNoMaster(b.get(v.HostIf))) }, func() {}, "[eth0]"},
 		{"port down", func() { b.must(b.h.LinkSetDown(b.get(v.HostIf))) }, func() {}, "[eth0]"},

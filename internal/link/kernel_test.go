@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/netif"
 	"berth/internal/step"
 	"berth/internal/thread"
 	"berth/internal/vnode"
@@ -44,7 +46,7 @@ func newLab(t testing.TB) *lab {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(self)
+	f, err := os.Open(netif.Self)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +56,7 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mnt.Close() })
-	h, err := host()
+	h, err := netif.Host()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,7 @@ func newLab(t testing.TB) *lab {
 	return b
 }
 
-func (b *lab) hub() Hub { return Hub(filepath.Join(b.dir, "bridge")) }
+func (b *lab) hub() netif.Hub { return netif.Hub(filepath.Join(b.dir, "bridge")) }
 
 // inside runs f on a thread of its own in the lab's namespaces.
 func (b *lab) inside(f func() error) error {
@@ -96,7 +98,7 @@ func (b *lab) lock() string { return filepath.Join(b.dir, "host.lock") }
 type stand struct {
 	*lab
 	name string
-	ns   NS
+	ns   netif.NS
 	cmd  *exec.Cmd
 }
 
@@ -112,7 +114,7 @@ func (b *lab) node(name string) *stand {
 	if err := cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
-	s := &stand{lab: b, name: name, cmd: cmd, ns: NS{Pin: filepath.Join(b.dir, name+".netns"), PIDFile: filepath.Join(b.dir, name+".pid")}}
+	s := &stand{lab: b, name: name, cmd: cmd, ns: netif.NS{Pin: filepath.Join(b.dir, name+".netns"), PIDFile: filepath.Join(b.dir, name+".pid")}}
 	b.t.Cleanup(s.kill)
 	if err := os.WriteFile(s.ns.PIDFile, fmt.Appendln(nil, cmd.Process.Pid), 0o600); err != nil {
 		b.t.Fatal(err)
@@ -260,8 +262,8 @@ func reach(t testing.TB, from, to *os.File, addr string) error {
 func (b *lab) links() []string {
 	b.t.Helper()
 	names := b.linksOf(b.h)
-	if isPin(string(b.hub())) {
-		h, err := b.hub().open()
+	if netif.IsPinned(string(b.hub())) {
+		h, err := b.hub().Open()
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -275,7 +277,7 @@ func (b *lab) links() []string {
 
 func (b *lab) linksOf(h *netlink.Handle) []string {
 	b.t.Helper()
-	all, err := whole(h.LinkList)
+	all, err := netif.Dump(h.LinkList)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -302,4 +304,9 @@ func (b *lab) must(err error) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// htons returns v in network byte order.
+func htons(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/sriov"
 	"berth/internal/step"
 )
@@ -14,7 +16,7 @@ import (
 func TestLifeline(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	b.must(b.h.LinkSetMaster(b.get("eth0"), b.get("br9")))
 	b.must(b.h.LinkSetUp(b.get("br9")))
 	addr, err := netlink.ParseAddr("203.0.113.5/24")
@@ -25,11 +27,11 @@ func TestLifeline(t *testing.T) {
 		a, _ := netip.ParseAddr(login) // no login: the zero address
 		// The last adapter has a virtual function that carries the connection.
 		for _, pf := range []sriov.PF{{Name: "eth0"}, {Name: "br9"}, {Name: "wire", VFs: []sriov.VF{{}, {Link: "eth0"}}}} {
-			if got, err := Lifeline(pf, a); err != nil || got != want {
+			if got, err := netif.Lifeline(pf.Links(), a); err != nil || got != want {
 				t.Errorf("%+v, login by %q: %q, %v", pf, login, got, err)
 			}
 		}
-		if got, err := Lifeline(sriov.PF{Name: "wire", VFs: []sriov.VF{{}}}, a); err != nil || got != "" {
+		if got, err := netif.Lifeline((&sriov.PF{Name: "wire", VFs: []sriov.VF{{}}}).Links(), a); err != nil || got != "" {
 			t.Errorf("the other end of the cable: %q, %v", got, err)
 		}
 	}
@@ -44,7 +46,7 @@ func TestLifeline(t *testing.T) {
 // TestUndoLeavesOthersAlone undoes the steps of a node whose virtual function belongs to another node now.
 func TestUndoLeavesOthersAlone(t *testing.T) {
 	leases := sriov.Leases(t.TempDir())
-	m := &VFMove{Claimed: Claimed{Leases: leases, Lease: sriov.Lease{PCI: "0000:01:10.0", Token: "old"}}}
+	m := &sriov.Move{Claimed: sriov.Claimed{Leases: leases, Lease: sriov.Lease{PCI: "0000:01:10.0", Token: "old"}}}
 	b, err := step.BootID()
 	if err != nil {
 		t.Skipf("needs /proc: %v", err)
@@ -52,7 +54,7 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 	if err := leases.Take(sriov.Lease{PCI: "0000:01:10.0", Token: "new", Boot: b, Owner: sriov.Owner{Node: "b", If: "eth0", Run: t.TempDir()}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []step.Step{m, &VFConfigure{Claimed: m.Claimed, Original: Original{Name: "x"}}, &VFClaim{Leases: leases, Lock: t.TempDir() + "/lock", Token: "old"}} {
+	for _, s := range []step.Step{m, &sriov.Configure{Claimed: m.Claimed, Original: netif.Original{Name: "x"}}, &sriov.Claim{Leases: leases, Lock: t.TempDir() + "/lock", Token: "old"}} {
 		if err := s.Undo(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -2,63 +2,37 @@ package link
 
 import (
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	"pgregory.net/rapid"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
-func TestDeriveMACNeverChanges(t *testing.T) {
-	for _, tt := range []struct {
-		site, node, ifname string
-		attempt            int
-		want               string
-	}{
-		{"3f1c", "wn-001", "eth0", 0, "ee:02:08:45:2b:35"},
-		{"3f1c", "wn-001", "eth0", 1, "ee:40:5c:79:c6:11"},
-		{"3f1c", "wn-002", "eth0", 0, "c6:1d:4f:69:4f:c2"},
-	} {
-		if got := DeriveMAC(tt.site, tt.node, tt.ifname, tt.attempt).String(); got != tt.want {
-			t.Errorf("%s %s %s %d: %s, not %s: every node of every site would change its MAC", tt.site, tt.node, tt.ifname, tt.attempt, got, tt.want)
-		}
-	}
-}
-
-func TestDeriveMACIsLocalUnicast(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		mac := DeriveMAC(rapid.String().Draw(t, "site"), rapid.String().Draw(t, "node"), rapid.String().Draw(t, "if"), rapid.IntRange(0, attempts).Draw(t, "attempt"))
-		if len(mac) != 6 || mac[0]&3 != 2 {
-			t.Fatalf("%s is not locally administered unicast", mac)
-		}
-	})
-}
-
-func (b *lab) claim(node string, net vnode.Network) *ClaimMAC {
+func (b *lab) claim(node string, net vnode.Network) *address.ClaimMAC {
 	b.t.Helper()
 	steps, err := Claims(Input{Node: node, Networks: []vnode.Network{net}, SiteID: "site", MACDir: filepath.Join(b.dir, "macs"), HostLock: b.lock()})
 	b.must(err)
-	return steps[0].(*ClaimMAC)
+	return steps[0].(*address.ClaimMAC)
 }
 
 func TestClaimMAC(t *testing.T) {
 	b := newLab(t)
 	auto := vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: vnode.AutoMAC}
-	first, second := DeriveMAC("site", "a", "eth0", 0).String(), DeriveMAC("site", "a", "eth0", 1).String()
+	first, second := address.DeriveMAC("site", "a", "eth0", 0), address.DeriveMAC("site", "a", "eth0", 1)
 
 	// A link of the host has the first derived MAC.
-	hw, _ := net.ParseMAC(first)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, hw)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, first)})
 	c := b.claim("a", auto)
 	if got := MACs([]step.Step{c}); got["eth0"] != first {
 		t.Errorf("before Do: %v", got)
@@ -75,7 +49,7 @@ func TestClaimMAC(t *testing.T) {
 		t.Errorf("claimed %s the second time, not %s", again.MAC, second)
 	}
 	// Another node cannot claim the same MAC.
-	other := b.claim("b", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: second})
+	other := b.claim("b", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: second.String()})
 	err := do([]step.Step{other})
 	if refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("a taken MAC: %v", err)
@@ -102,7 +76,7 @@ func TestClaimMAC(t *testing.T) {
 	lease := sriov.Lease{Owner: sriov.Owner{Node: "v", If: "eth0", Run: b.dir}, PCI: "0000:01:10.0", Token: "t", Boot: boot}
 	leases := sriov.Leases(filepath.Join(b.dir, "vfs"))
 	b.must(leases.Take(lease))
-	b.must(leases.Reserve(lease, "02:00:5e:10:00:55"))
+	b.must(leases.Reserve(lease, mac.Must("02:00:5e:10:00:55")))
 	home := b.claim("a", vnode.Network{Name: "eth7", Mode: vnode.Bridge, MAC: "02:00:5e:10:00:55"})
 	home.Leases = leases
 	if err := do([]step.Step{home}); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "as soon as node v/eth0 gives it back") {
@@ -124,7 +98,9 @@ func TestHeldMACIsTaken(t *testing.T) {
 		facts, err := ReadFacts(n.Network, "", "")
 		b.must(err)
 		in.Networks, in.Facts = n.Network, facts
-		return CheckHeld(in)
+		b.must(in.Facts.ReadClaims(in))
+		_, err = Claims(in)
+		return err
 	}
 	const given = "02:00:5e:10:00:77"
 	nets := map[string]vnode.Network{
@@ -143,10 +119,8 @@ func TestHeldMACIsTaken(t *testing.T) {
 			t.Errorf("%s: nobody else has its MAC: %v", name, err)
 		}
 	}
-	hw, err := net.ParseMAC(given)
-	b.must(err)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br7", 0, hw)})
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br8", 0, DeriveMAC("site", "a", "eth0", 0))})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br7", 0, mac.Must(given))})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br8", 0, address.DeriveMAC("site", "a", "eth0", 0))})
 	for name, link := range map[string]string{"given": "br7", "derived": "br8"} {
 		if err := start(nets[name]); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), " is that of link "+link+" now") {
 			t.Errorf("%s: %v", name, err)
@@ -160,24 +134,6 @@ func TestHeldMACIsTaken(t *testing.T) {
 	b.must(start(nets["given"]))
 }
 
-func TestLock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "sub", "lock")
-	f, err := Lock(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := Lock(ctx, path); err == nil {
-		t.Fatal("locked twice")
-	}
-	f.Close()
-	if f, err = Lock(context.Background(), path); err != nil {
-		t.Fatal(err)
-	}
-	f.Close()
-}
-
 func TestKindsDecode(t *testing.T) {
 	for kind, empty := range Kinds() {
 		s := empty()
@@ -189,7 +145,7 @@ func TestKindsDecode(t *testing.T) {
 			t.Errorf("%s: undo of an empty step: %v", kind, err)
 		}
 	}
-	if d := cmp.Diff(17, len(Kinds())); d != "" {
+	if d := cmp.Diff(22, len(Kinds())); d != "" {
 		t.Error(d)
 	}
 }

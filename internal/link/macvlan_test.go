@@ -6,6 +6,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -38,7 +41,7 @@ func TestMacvlanBothWays(t *testing.T) {
 		t.Errorf("from a to the network: %v", err)
 	}
 	a.undo(as)
-	if _, err := Read(a.ns, "eth0"); err == nil {
+	if _, err := netif.Read(a.ns, "eth0"); err == nil {
 		t.Error("the link is left in the node")
 	}
 	c.kill()
@@ -56,13 +59,13 @@ func TestMacvlanUndoAfterBegin(t *testing.T) {
 
 	// Killed before it named the link.
 	b.must(m.Do(context.Background()))
-	r, err := m.enter()
+	r, err := m.Open()
 	b.must(err)
-	l, err := m.link(r)
+	l, err := m.Link(r)
 	b.must(err)
 	b.must(r.LinkSetName(l, m.Temp))
 	a.undo(steps)
-	if l, err := byName(r.Handle, m.Temp); err != nil || l != nil {
+	if l, err := netif.ByName(r.Handle, m.Temp); err != nil || l != nil {
 		t.Errorf("left: %v %v", l, err)
 	}
 	r.Close()
@@ -72,8 +75,8 @@ func TestMacvlanMACInUse(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
 	a := b.node("a")
-	m := &Macvlan{Inside: Inside{NS: a.ns, If: "eth0"}, MAC: adapterMAC, MTU: 1400, Parent: "eth0", Temp: "tmp0"}
-	if err := do([]step.Step{m, &Configure{Inside: m.Inside}}); refuse.KindOf(err) != refuse.Busy {
+	m := &Macvlan{Inside: netif.Inside{NS: a.ns, If: "eth0"}, MAC: mac.Must(adapterMAC), MTU: 1400, Parent: "eth0", Temp: "tmp0"}
+	if err := do([]step.Step{m, &address.Configure{Inside: m.Inside}}); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("the parent's own MAC: %v", err)
 	}
 }

@@ -4,29 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/sriov"
-	"berth/internal/step"
 )
 
 // Phys lends an adapter of the host to a node. When the node ends the host gets it back with its own name, MAC, MTU,
 // alternative names and addresses, up or down as before. Routes over it are not recorded.
 //
-// Without a pin (see Pin) the kernel itself returns a real adapter when the namespace ends, and destroys a virtual one.
+// Without a pin (see netif.Pin) the kernel itself returns a real adapter when the namespace ends, and destroys a virtual one.
 type Phys struct {
-	Inside
-	Parent   string   `json:"parent"`
-	MAC      string   `json:"mac,omitempty"` // while lent; empty: the adapter's own
-	MTU      int      `json:"mtu,omitempty"` // while lent, bytes; 0: the adapter's own
-	Lock     string   `json:"host_lock"`     // file of the host-wide lock
-	Original Original `json:"original"`
+	netif.Inside
+	Parent   string         `json:"parent"`
+	MAC      mac.Address    `json:"mac,omitzero"`  // while lent; empty: the adapter's own
+	MTU      int            `json:"mtu,omitempty"` // while lent, bytes; 0: the adapter's own
+	Lock     string         `json:"host_lock"`     // file of the host-wide lock
+	Original netif.Original `json:"original"`
 
 	Leases sriov.Leases `json:"leases,omitempty"` // a virtual function that a node has leased is not lent
 }
@@ -36,8 +37,8 @@ func (p *Phys) Kind() string { return "link.phys" }
 
 func (p *Phys) String() string {
 	s := fmt.Sprintf("%s is %s of the host, lent until the node ends", p.If, p.Parent)
-	if p.MAC != "" {
-		s += ", MAC " + p.MAC
+	if !p.MAC.IsZero() {
+		s += ", MAC " + p.MAC.String()
 	}
 	if p.MTU != 0 {
 		s += fmt.Sprintf(", mtu %d", p.MTU)
@@ -47,19 +48,19 @@ func (p *Phys) String() string {
 
 // Prepare records what the host gets back.
 func (p *Phys) Prepare(ctx context.Context) error {
-	h, err := host()
+	h, err := netif.Host()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	l, err := byName(h, p.Parent)
+	l, err := netif.ByName(h, p.Parent)
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", p.Parent, err)
 	}
 	if l == nil {
 		return refuse.NotFoundf("no link %s on this host", p.Parent)
 	}
-	if p.Original, err = record(h, l); err != nil {
+	if p.Original, err = netif.Record(h, l); err != nil {
 		return err
 	}
 	return p.Inside.Prepare(ctx)
@@ -67,12 +68,12 @@ func (p *Phys) Prepare(ctx context.Context) error {
 
 // Do moves the link into the node.
 func (p *Phys) Do(ctx context.Context) error {
-	lock, err := Lock(ctx, p.Lock)
+	lock, err := netif.Lock(ctx, p.Lock)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	r, err := p.enter()
+	r, err := p.Open()
 	if err != nil {
 		return err
 	}
@@ -80,20 +81,20 @@ func (p *Phys) Do(ctx context.Context) error {
 	if err := p.lend(r); err != nil {
 		return err
 	}
-	l, err := p.link(r)
+	l, err := p.Link(r)
 	if err != nil {
 		return err
 	}
-	return set(r.Handle, l, p.MAC, p.MTU)
+	return netif.Set(r.Handle, l, p.MAC, p.MTU)
 }
 
-func (p *Phys) lend(r *room) error {
-	h, err := host()
+func (p *Phys) lend(r *netif.Socket) error {
+	h, err := netif.Host()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	l, err := p.Original.find(h, p.MAC)
+	l, err := p.Original.Find(h, p.MAC)
 	if err != nil {
 		return err
 	}
@@ -107,31 +108,27 @@ func (p *Phys) lend(r *room) error {
 		if err := h.LinkDelAltName(l, alt); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("take alternative name %s off %s: %w", alt, p.Parent, err)
 		}
-		step.Fault("alternative name taken")
+		fault.Point("alternative name taken")
 	}
-	err = move(nil, l.Attrs().Index, r.ns, p.If)
+	err = netif.Move(nil, l.Attrs().Index, r.NS, p.If)
 	if errors.Is(err, unix.EINVAL) {
 		return refuse.Cannotf("lend another, or use mode macvlan on it", "the kernel does not move link %s to another network namespace: %w", p.Parent, err)
 	}
 	if err != nil {
 		return fmt.Errorf("move link %s into the node: %w", p.Parent, err)
 	}
-	step.Fault("link lent")
+	fault.Point("link lent")
 	return nil
 }
 
 // Verify finds the link in the node.
 func (p *Phys) Verify(context.Context) error {
-	r, err := p.enter()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	l, err := p.link(r)
-	if err == nil && !p.Original.is(l, p.MAC) {
-		err = fmt.Errorf("%s in the node is not %s of the host", p.If, p.Parent)
-	}
-	return err
+	return p.On(func(_ *netif.Socket, l netlink.Link) error {
+		if !p.Original.Is(l, p.MAC) {
+			return fmt.Errorf("%s in the node is not %s of the host", p.If, p.Parent)
+		}
+		return nil
+	})
 }
 
 // Undo brings the link back to the host from wherever it is and restores its settings.
@@ -139,12 +136,12 @@ func (p *Phys) Undo(ctx context.Context) error {
 	if p.Original.Name == "" { // Prepare was not reached: nothing was lent
 		return nil
 	}
-	lock, err := Lock(ctx, p.Lock)
+	lock, err := netif.Lock(ctx, p.Lock)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	h, err := host()
+	h, err := netif.Host()
 	if err != nil {
 		return err
 	}
@@ -157,36 +154,36 @@ func (p *Phys) Undo(ctx context.Context) error {
 	if err != nil || l == nil {
 		return err
 	}
-	return p.Original.restore(h, l)
+	return p.Original.Restore(h, l)
 }
 
 // fetch moves the link from the node's namespace to the host's, if the link is there.
 func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
-	r, err := p.enter()
-	if gone(err) {
+	r, err := p.Open()
+	if netif.Absent(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	defer r.Close()
-	l, err := p.Original.find(r.Handle, p.MAC)
+	l, err := p.Original.Find(r.Handle, p.MAC)
 	if err != nil || l == nil {
 		return false, err
 	}
-	home, err := os.Open(self)
+	home, err := os.Open(netif.Self)
 	if err != nil {
 		return false, fmt.Errorf("open the host's network namespace: %w", err)
 	}
 	defer home.Close()
 	name := p.Original.Name
-	if other, err := byName(h, name); err != nil || other != nil {
+	if other, err := netif.ByName(h, name); err != nil || other != nil {
 		name = fmt.Sprintf("berth-lent%d", l.Attrs().Index) // restore reports the clash, once the link is on the host
 	}
-	if err := move(r.ns, l.Attrs().Index, home, name); err != nil {
+	if err := netif.Move(r.NS, l.Attrs().Index, home, name); err != nil {
 		return false, fmt.Errorf("bring link %s home as %s: %w", p.If, name, err)
 	}
-	step.Fault("link brought home")
+	fault.Point("link brought home")
 	return true, nil
 }
 
@@ -195,8 +192,8 @@ func (p *Phys) fetch(h *netlink.Handle) (bool, error) {
 func (p *Phys) await(ctx context.Context, h *netlink.Handle, came bool) (netlink.Link, error) {
 	end := time.Now().Add(2 * time.Second)
 	for {
-		l, err := p.Original.find(h, p.MAC)
-		if err != nil || l != nil || came || p.Original.virtual() || time.Now().After(end) {
+		l, err := p.Original.Find(h, p.MAC)
+		if err != nil || l != nil || came || p.Original.Virtual() || time.Now().After(end) {
 			return l, err
 		}
 		select {
@@ -205,25 +202,4 @@ func (p *Phys) await(ctx context.Context, h *netlink.Handle, came bool) (netlink
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-// set gives l a MAC and an MTU; "" or 0 means no change. Some drivers require the link to be down for a new MAC.
-func set(h *netlink.Handle, l netlink.Link, mac string, mtu int) error {
-	a := l.Attrs()
-	if mac != "" && mac != a.HardwareAddr.String() {
-		hw, err := net.ParseMAC(mac)
-		if err != nil {
-			return fmt.Errorf("set MAC of %s: %w", a.Name, err)
-		}
-		if err := h.LinkSetHardwareAddr(l, hw); err != nil {
-			return fmt.Errorf("set MAC of %s to %s: %w", a.Name, mac, err)
-		}
-		step.Fault("MAC set")
-	}
-	if mtu != 0 && mtu != a.MTU {
-		if err := h.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("set MTU of %s to %d: %w", a.Name, mtu, err)
-		}
-	}
-	return nil
 }

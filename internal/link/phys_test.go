@@ -3,15 +3,18 @@ package link
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -21,11 +24,9 @@ const adapterMAC = "02:00:5e:10:00:01"
 
 // adapter makes a link on the lab's host that stands for a real adapter: one end of a veth pair (its other end, "wire",
 // stays), with settings that must all come home.
-func (b *lab) adapter(name string) Original {
+func (b *lab) adapter(name string) netif.Original {
 	b.t.Helper()
-	mac, err := net.ParseMAC(adapterMAC)
-	b.must(err)
-	b.need(&netlink.Veth{LinkAttrs: attrs(name, 1400, mac), PeerName: "wire", PeerTxQLen: -1})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs(name, 1400, mac.Must(adapterMAC)), PeerName: "wire", PeerTxQLen: -1})
 	l := b.get(name)
 	b.must(b.h.LinkAddAltName(l, "an-alternative-name"))
 	for _, a := range []string{"192.0.2.5/24", "198.51.100.5/32", "2001:db8::5/64"} {
@@ -42,9 +43,9 @@ func (b *lab) adapter(name string) Original {
 }
 
 // now returns the state of a host link as an Original, without fields that a move may change.
-func (b *lab) now(name string) Original {
+func (b *lab) now(name string) netif.Original {
 	b.t.Helper()
-	o, err := record(b.h, b.get(name))
+	o, err := netif.Record(b.h, b.get(name))
 	b.must(err)
 	o.Index = 0
 	kept := o.Address[:0]
@@ -80,16 +81,16 @@ func TestLentLinkComesHome(t *testing.T) {
 				t.Fatal("the link is still on the host")
 			}
 			tt.end(a)
-			got, err := Read(a.ns, "data0")
+			got, err := netif.Read(a.ns, "data0")
 			if err != nil {
 				t.Fatal(err)
 			}
-			inside := State{Name: "data0", Type: "veth", MAC: "02:00:5e:10:00:99", MTU: 1300, Up: true, Carrier: true, Address: []string{"192.0.2.77/24"}}
-			if d := cmp.Diff(inside, got); d != "" {
+			inside := netif.State{Name: "data0", Type: "veth", MAC: mac.Must("02:00:5e:10:00:99"), MTU: 1300, Up: true, Carrier: true, Address: []string{"192.0.2.77/24"}}
+			if d := cmp.Diff(inside, got, cmpopts.EquateComparable(mac.Address{})); d != "" {
 				t.Error(d)
 			}
 			a.undo(steps)
-			if d := cmp.Diff(want, b.now("eth0")); d != "" {
+			if d := cmp.Diff(want, b.now("eth0"), cmpopts.EquateComparable(mac.Address{})); d != "" {
 				t.Error(d)
 			}
 			if _, err := os.Lstat(a.ns.Pin); !errors.Is(err, os.ErrNotExist) {
@@ -103,22 +104,22 @@ func TestLentLinkComesHome(t *testing.T) {
 func TestLentLinkEveryPoint(t *testing.T) {
 	parts := []struct {
 		name string
-		do   func(b *lab, p *Phys, r *room) error
+		do   func(b *lab, p *Phys, r *netif.Socket) error
 	}{
-		{"begin", func(*lab, *Phys, *room) error { return nil }},
-		{"names off", func(b *lab, _ *Phys, _ *room) error {
+		{"begin", func(*lab, *Phys, *netif.Socket) error { return nil }},
+		{"names off", func(b *lab, _ *Phys, _ *netif.Socket) error {
 			return b.h.LinkDelAltName(b.get("eth0"), "an-alternative-name")
 		}},
-		{"moved", func(_ *lab, p *Phys, r *room) error { return p.lend(r) }},
-		{"MAC set", func(_ *lab, p *Phys, r *room) error {
-			l, err := p.link(r)
+		{"moved", func(_ *lab, p *Phys, r *netif.Socket) error { return p.lend(r) }},
+		{"MAC set", func(_ *lab, p *Phys, r *netif.Socket) error {
+			l, err := p.Link(r)
 			if err != nil {
 				return err
 			}
-			return set(r.Handle, l, p.MAC, 0)
+			return netif.Set(r.Handle, l, p.MAC, 0)
 		}},
-		{"configured", func(_ *lab, p *Phys, _ *room) error {
-			return (&Configure{Inside: p.Inside, Address: []string{"192.0.2.77/24"}}).Do(context.Background())
+		{"configured", func(_ *lab, p *Phys, _ *netif.Socket) error {
+			return (&address.Configure{Inside: p.Inside, Address: []string{"192.0.2.77/24"}}).Do(context.Background())
 		}},
 	}
 	for stop := range parts {
@@ -127,10 +128,10 @@ func TestLentLinkEveryPoint(t *testing.T) {
 			want := b.adapter("eth0")
 			a := b.node("a")
 			steps := a.steps(lend())
-			pin, p := steps[0].(*Pin), steps[1].(*Phys)
+			pin, p := steps[0].(*netif.Pin), steps[1].(*Phys)
 			a.do([]step.Step{pin})
 			b.must(p.Prepare(context.Background()))
-			r, err := p.enter()
+			r, err := p.Open()
 			b.must(err)
 			for _, part := range parts[:stop+1] {
 				b.must(part.do(b, p, r))
@@ -138,7 +139,7 @@ func TestLentLinkEveryPoint(t *testing.T) {
 			r.Close()
 			a.kill()
 			a.undo(steps)
-			if d := cmp.Diff(want, b.now("eth0")); d != "" {
+			if d := cmp.Diff(want, b.now("eth0"), cmpopts.EquateComparable(mac.Address{})); d != "" {
 				t.Error(d)
 			}
 		})
@@ -150,17 +151,17 @@ func TestLentLinkEveryPoint(t *testing.T) {
 func TestLentNamesClash(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
-	b.need(&netlink.Ifb{LinkAttrs: attrs("eth1", 0, nil)})
+	b.need(&netlink.Ifb{LinkAttrs: netif.Attrs("eth1", 0, mac.Address{})})
 	a := b.node("a")
 	steps := a.steps(
 		vnode.Network{Mode: vnode.Phys, Parent: "eth1", Name: "eth0"},
 		vnode.Network{Mode: vnode.Phys, Parent: "eth0", Name: "eth1"})
 	a.do(steps)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("eth0", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("eth0", 0, mac.Address{})})
 	if err := undo(steps); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("the name is taken: %v", err)
 	}
-	if _, err := Read(a.ns, "eth1"); err == nil {
+	if _, err := netif.Read(a.ns, "eth1"); err == nil {
 		t.Error("the link stayed in the node because its name is taken")
 	}
 	b.must(b.h.LinkDel(b.get("eth0")))
@@ -186,9 +187,9 @@ func TestLentLinkGone(t *testing.T) {
 
 func TestLinkThatCannotMove(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	a := b.node("a")
-	steps := []step.Step{&Phys{Inside: Inside{NS: a.ns, If: "eth0"}, Parent: "br9", Lock: b.lock()}}
+	steps := []step.Step{&Phys{Inside: netif.Inside{NS: a.ns, If: "eth0"}, Parent: "br9", Lock: b.lock()}}
 	if err := do(steps); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("a bridge cannot move: %v", err)
 	}
@@ -198,7 +199,7 @@ func TestLinkThatCannotMove(t *testing.T) {
 func TestPinUndoAfterBegin(t *testing.T) {
 	b := newLab(t)
 	a, c := b.node("a"), b.node("c")
-	pin := &Pin{NS: a.ns}
+	pin := &netif.Pin{NS: a.ns}
 	b.must(pin.Prepare(context.Background()))
 	a.undo([]step.Step{pin})
 	b.must(os.WriteFile(a.ns.Pin, nil, 0o600)) // killed between the file and the mount
@@ -207,7 +208,7 @@ func TestPinUndoAfterBegin(t *testing.T) {
 		t.Errorf("the file is left: %v", err)
 	}
 	// A pin of another namespace stays.
-	other := &Pin{NS: NS{Pin: a.ns.Pin, PIDFile: c.ns.PIDFile}}
+	other := &netif.Pin{NS: netif.NS{Pin: a.ns.Pin, PIDFile: c.ns.PIDFile}}
 	a.do([]step.Step{other})
 	a.undo([]step.Step{pin})
 	b.must(other.Verify(context.Background()))

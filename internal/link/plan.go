@@ -1,11 +1,16 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/nat"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/sriov"
 	"berth/internal/step"
@@ -18,61 +23,82 @@ const defaultMTU = 1500
 // Input is what Claims and Live need to make their steps.
 type Input struct {
 	Node       string
-	Hostname   string            // host name in the node
-	Networks   []vnode.Network   // valid, with defaults filled in
-	Priority   vnode.Priority    // default for networks without a priority: that of the node's class
-	SiteID     string            // derived MACs depend on it
-	MACDir     string            // index of MACs in use
-	PoolDir    string            // MAC pools
-	AddressDir string            // index of addresses in use on the host-only bridge
-	HostLock   string            // file of the host-wide lock
-	Leases     sriov.Leases      // the host's index of virtual functions in use
-	Run        string            // the node's live folder
-	Bridge     string            // name of the host-only bridge
-	Hub        Hub               // namespace of the host-only bridge
-	NS         NS                // where the node's network namespace will be
-	MACs       map[string]string // by interface: see MACs
-	Facts      Facts             // see ReadFacts
+	Hostname   string                 // host name in the node
+	Networks   []vnode.Network        // valid, with defaults filled in
+	Priority   vnode.Priority         // default for networks without a priority: that of the node's class
+	SiteID     string                 // derived MACs depend on it
+	MACDir     string                 // index of MACs in use
+	PoolDir    string                 // MAC pools
+	AddressDir string                 // index of addresses in use on the host-only bridge
+	HostLock   string                 // file of the host-wide lock
+	VLANs      string                 // the host's index of users of VLAN devices
+	Leases     sriov.Leases           // the host's index of virtual functions in use
+	Run        string                 // the node's live folder
+	Bridge     string                 // name of the host-only bridge
+	NAT        nat.Places             // of mode nat
+	Given      Given                  // by interface: see GivenBy
+	Hub        netif.Hub              // namespace of the host-only bridge
+	NS         netif.NS               // where the node's network namespace will be
+	MACs       map[string]mac.Address // by interface: see MACs
+	Facts      Facts                  // see ReadFacts
 }
 
 // Live returns the steps that give a running node its interfaces, in order. It refuses what this host cannot do: a
 // parent that does not exist (NotFound), is of the wrong kind or is in use (Cannot). The error names an alternative.
 func Live(in Input) ([]step.Step, error) {
+	if err := in.checkMACs(); err != nil {
+		return nil, err
+	}
 	var shared, pins, steps []step.Step
 	for i, n := range in.Networks {
 		if err := in.check(i); err != nil {
 			return nil, err
 		}
 		if n.DHCP || n.Mode == vnode.Phys || n.Mode == vnode.SRIOV {
-			pins = []step.Step{&Pin{NS: in.NS}}
+			pins = []step.Step{&netif.Pin{NS: in.NS}}
 		}
-		inside := Inside{NS: in.NS, If: n.Name}
-		mac, mtu := in.MACs[n.Name], in.mtu(n)
+		inside := netif.Inside{NS: in.NS, If: n.Name}
+		own, mtu := in.MACs[n.Name], in.mtu(n)
 		switch n.Mode {
 		case vnode.None:
 			continue
 		case vnode.Bridge:
 			v := &Veth{
-				Inside: inside, Node: in.Node, MAC: mac, MTU: mtu, HostMTU: mtu, Lock: in.HostLock,
+				Inside: inside, Node: in.Node, MAC: own, MTU: mtu, HostMTU: mtu, Lock: in.HostLock,
 				Bridge: n.Parent, HostIf: hostName(in.Bridge, in.Node, n.Name),
 			}
 			if v.Own = n.Parent == ""; v.Own {
 				v.Bridge, v.Hub = in.Bridge, in.Hub
-				shared = []step.Step{&Bridge{Lock: in.HostLock, Name: in.Bridge, Hub: in.Hub}}
+				if !slices.ContainsFunc(shared, func(s step.Step) bool { return s.Kind() == "link.bridge" }) {
+					shared = append(shared, &Bridge{Lock: in.HostLock, Name: in.Bridge, Hub: in.Hub})
+				}
 			} else {
-				v.HostMTU = in.Facts.Links[n.Parent].MTU
+				v.HostMTU, v.VLAN = in.Facts.Links[n.Parent].MTU, n.VLAN
 			}
 			steps = append(steps, v)
+		case vnode.NAT:
+			b, v := in.natBridge(n, inside)
+			shared, steps = append(shared, b), append(steps, v)
+			n = in.addressed(n)
 		case vnode.Macvlan:
-			steps = append(steps, &Macvlan{Inside: inside, MAC: mac, MTU: mtu, Parent: n.Parent, Temp: hostName(in.Bridge, in.Node, n.Name)})
+			m := &Macvlan{Inside: inside, MAC: own, MTU: mtu, Parent: n.Parent, Temp: hostName(in.Bridge, in.Node, n.Name)}
+			if n.VLAN != 0 {
+				v := &VLAN{
+					Node: in.Node, If: n.Name, Parent: n.Parent, ID: n.VLAN, Device: cmp.Or(in.Facts.vlan(n), vlanDevice(n.Parent, n.VLAN)),
+					Users: in.VLANs, User: m.Temp, Lock: in.HostLock,
+				}
+				m.Parent = v.Device
+				steps = append(steps, v)
+			}
+			steps = append(steps, m)
 		case vnode.Phys:
-			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: mac, MTU: n.MTU, Lock: in.HostLock, Leases: in.Leases})
+			steps = append(steps, &Phys{Inside: inside, Parent: n.Parent, MAC: own, MTU: n.MTU, Lock: in.HostLock, Leases: in.Leases})
 		case vnode.SRIOV:
-			claimed := Claimed{Leases: in.Leases, Owner: sriov.Owner{Node: in.Node, If: n.Name, Run: in.Run}}
+			claimed := sriov.Claimed{Leases: in.Leases, Owner: sriov.Owner{Node: in.Node, If: n.Name, Run: in.Run}}
 			steps = append(steps,
-				&VFClaim{Leases: in.Leases, Lock: in.HostLock, Owner: claimed.Owner, PF: n.Parent},
-				&VFConfigure{Claimed: claimed, PF: n.Parent, MAC: mac, VLAN: n.VLAN},
-				&VFMove{Inside: inside, Claimed: claimed, MAC: mac, MTU: mtu})
+				&sriov.Claim{Leases: in.Leases, Lock: in.HostLock, Owner: claimed.Owner, PF: n.Parent},
+				&sriov.Configure{Claimed: claimed, PF: n.Parent, MAC: own, VLAN: n.VLAN},
+				&sriov.Move{Inside: inside, Claimed: claimed, MAC: own, MTU: mtu})
 		}
 		spoof := in.antiSpoof(n)
 		if spoof != nil { // before the rates: their ingress qdisc could not carry its filter; its clsact carries theirs
@@ -92,11 +118,14 @@ func Live(in Input) ([]step.Step, error) {
 		if p != nil {
 			steps = append(steps, p)
 		}
-		if p := in.probe(n, mac); p != nil {
+		if p := in.probe(n, own); p != nil {
 			steps = append(steps, p)
 		}
 		routes, _ := byFamily(n)
-		steps = append(steps, &Configure{Inside: inside, MAC: mac, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes})
+		steps = append(steps, &address.Configure{Inside: inside, MAC: own, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes})
+		if p := in.publish(n); p != nil {
+			steps = append(steps, p)
+		}
 		if d := in.lease(i); d != nil {
 			d.Check = spoof
 			steps = append(steps, d)
@@ -111,38 +140,30 @@ func (in *Input) mtu(n vnode.Network) int {
 	case n.MTU != 0:
 		return n.MTU
 	case n.Parent != "":
-		return in.Facts.Links[n.Parent].MTU
+		return in.Facts.Links[in.on(n)].MTU
 	}
 	return defaultMTU
 }
 
-// Unsupported refuses (Cannot) networks that this version of Berth does not support.
-func Unsupported(nets []vnode.Network) error {
-	for _, n := range nets {
-		if err := unsupported(n); err != nil {
-			return err
-		}
+// on returns the link of the host that an interface will be on, as far as it exists: the parent, or a macvlan's VLAN device.
+func (in *Input) on(n vnode.Network) string {
+	if n.Mode == vnode.Macvlan && n.VLAN != 0 {
+		return cmp.Or(in.Facts.vlan(n), n.Parent)
 	}
-	return nil
-}
-
-func unsupported(n vnode.Network) error {
-	const remedy = "this version of Berth does not do it yet"
-	switch {
-	case n.VLAN != 0 && n.Mode != vnode.SRIOV:
-		return refuse.Cannotf(remedy+": make a VLAN interface on the host and name it as parent, or use mode sriov", "network %s: vlan %d", n.Name, n.VLAN)
-	}
-	return nil
+	return n.Parent
 }
 
 // check refuses the network of index i if this host lacks what the network needs.
 func (in *Input) check(i int) error {
 	n := in.Networks[i]
-	if err := unsupported(n); err != nil || n.Mode == vnode.None {
-		return err
+	if n.Mode == vnode.None {
+		return nil
 	}
-	if in.MACs[n.Name] == "" && n.Mode != vnode.Phys {
+	if in.MACs[n.Name].IsZero() && n.Mode != vnode.Phys {
 		return refuse.Invalidf("network %s: no MAC was claimed for it", n.Name)
+	}
+	if n.Mode == vnode.NAT {
+		return in.checkNAT(n)
 	}
 	if n.Parent == "" {
 		return nil
@@ -156,6 +177,10 @@ func (in *Input) check(i int) error {
 		if parent.Type != "bridge" {
 			return refuse.Cannotf("use mode macvlan on it, or leave parent out for a host-only bridge; bridges of this host: "+in.parents(n.Mode),
 				"network %s: parent %s is not a bridge (%s)", n.Name, n.Parent, parent.Type)
+		}
+		if n.VLAN != 0 && !parent.Filters {
+			return refuse.Cannotf("use mode macvlan on it; or ip link set "+n.Parent+" type bridge vlan_filtering 1, where the host's administrator wants "+
+				"that (CONFIG_BRIDGE_VLAN_FILTERING)", "network %s: vlan %d: bridge %s does not filter VLANs", n.Name, n.VLAN, n.Parent)
 		}
 		if in.others(n) >= mostPorts {
 			return fullBridge(n.Name, n.Parent)
@@ -171,8 +196,8 @@ func (in *Input) check(i int) error {
 	case vnode.Phys:
 		return in.checkPhys(i, parent)
 	}
-	if n.MTU > parent.MTU {
-		return refuse.Cannotf("ask for less, or raise the parent's", "network %s: mtu %d is more than the %d of its parent %s", n.Name, n.MTU, parent.MTU, n.Parent)
+	if most := in.Facts.Links[in.on(n)].MTU; n.MTU > most {
+		return refuse.Cannotf("ask for less, or raise the parent's", "network %s: mtu %d is more than the %d of its parent %s", n.Name, n.MTU, most, in.on(n))
 	}
 	return nil
 }
@@ -198,6 +223,19 @@ func (in *Input) checkMacvlan(n vnode.Network, parent HostLink) error {
 		return refuse.Cannotf("use mode sriov with parent "+parent.Adapter, "network %s: %s is a virtual function of %s: its spoof check drops what has another MAC than its own, as all of a macvlan has", n.Name, n.Parent, parent.Adapter)
 	case !parent.Up:
 		return refuse.Cannotf("ip link set "+n.Parent+" up", "network %s: parent %s is down", n.Name, n.Parent)
+	}
+	if n.VLAN == 0 {
+		return nil
+	}
+	device := in.Facts.vlan(n)
+	switch {
+	case device == "" && in.Facts.LacksVLAN != "":
+		return refuse.Cannotf("use a kernel with the module 8021q (Debian, Ubuntu: package linux-modules-extra or linux-image), or leave vlan out",
+			"network %s: vlan %d: this kernel cannot: %s", n.Name, n.VLAN, in.Facts.LacksVLAN)
+	case device != "" && !in.Facts.Links[device].Up:
+		return refuse.Cannotf("ip link set "+device+" up", "network %s: %s, VLAN %d of %s, is down", n.Name, device, n.VLAN, n.Parent)
+	case device != "" && in.Facts.Links[device].Master != "":
+		return refuse.Cannotf("use mode bridge with parent "+in.Facts.Links[device].Master, "network %s: %s, VLAN %d of %s, is a port of %s", n.Name, device, n.VLAN, n.Parent, in.Facts.Links[device].Master)
 	}
 	return nil
 }
@@ -250,31 +288,14 @@ func (in *Input) checkPhys(i int, parent HostLink) error {
 	case len(parent.Uppers) > 0:
 		return refuse.Cannotf("remove them first, or use mode macvlan", "network %s: %s has links on top of it: %s", n.Name, n.Parent, strings.Join(parent.Uppers, ", "))
 	}
-	others := slices.DeleteFunc(slices.Clone(parent.Guests), func(mac string) bool { // not the node's own, of an earlier mode
-		return slices.Contains(slices.Collect(maps.Values(in.MACs)), mac)
+	others := slices.DeleteFunc(slices.Clone(parent.Macvlans), func(on mac.Address) bool { // not the node's own, of an earlier mode
+		return slices.Contains(slices.Collect(maps.Values(in.MACs)), on)
 	})
 	if len(others) > 0 {
-		return refuse.Cannotf("stop those first (berth net export tells the nodes' MACs), or use mode macvlan", "network %s: nodes or containers have macvlans on %s: %s", n.Name, n.Parent, strings.Join(others, ", "))
+		return refuse.Cannotf("stop those first (berth net export tells the nodes' MACs), or use mode macvlan", "network %s: nodes or containers have macvlans on %s: %s", n.Name, n.Parent, mac.List(others))
 	}
 	return nil
 }
-
-// checkRate refuses a rate that the kernel or the link cannot provide.
-func (in *Input) checkRate(n vnode.Network, r *Rate) error {
-	link := in.Facts.Links[n.Parent].Speed
-	switch lacks := in.Facts.Lacks[r.Way]; {
-	case lacks != "":
-		return refuse.Cannotf(shapingRemedy, "%s: this kernel cannot limit it: %s", r.Key, lacks)
-	case r.Bits < lowestRate || r.Bits > highestRate:
-		return refuse.Cannotf("ask for a rate in between, or "+vnode.Max, "%s %s: the kernel's token bucket holds %s to %s", r.Key, r.Asked, lowestRate, highestRate)
-	case link != 0 && r.Bits > link:
-		return refuse.Cannotf("ask for less, or for "+vnode.Max, "%s %s is more than the %s of %s", r.Key, r.Asked, link, n.Parent)
-	}
-	return nil
-}
-
-const shapingRemedy = "use a kernel with CONFIG_NET_SCH_TBF, and for rx of macvlan, phys and sriov CONFIG_IFB, CONFIG_NET_SCH_INGRESS, " +
-	"CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED (Debian, Ubuntu: package linux-modules-extra or linux-image), or leave the rate out"
 
 // parents lists the host's links that can be the parent of a network in this mode.
 func (in *Input) parents(mode vnode.Mode) string {
@@ -285,7 +306,7 @@ func (in *Input) parents(mode vnode.Mode) string {
 		if mode == vnode.SRIOV && l.VFs == nil {
 			continue
 		}
-		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, portPrefix) {
+		if (mode == vnode.Bridge) == isBridge && !l.Loopback && !strings.HasPrefix(name, netif.PortPrefix) {
 			names = append(names, name)
 		}
 	}

@@ -9,7 +9,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/limit"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
+	"berth/internal/shape"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -20,14 +24,14 @@ func (b *lab) uplink(queue string) *stand {
 	b.t.Helper()
 	const wire = "wire"
 	behind := b.node(wire)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br", 0, nil)})
-	up := &netlink.Veth{LinkAttrs: attrs("up", 0, nil), PeerName: wire, PeerNamespace: netlink.NsPid(behind.cmd.Process.Pid)}
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br", 0, mac.Address{})})
+	up := &netlink.Veth{LinkAttrs: netif.Attrs("up", 0, mac.Address{}), PeerName: wire, PeerNamespace: netlink.NsPid(behind.cmd.Process.Pid)}
 	b.need(up)
 	b.must(b.h.LinkSetMaster(b.get("up"), b.get("br")))
 	for _, name := range []string{"br", "up"} {
 		b.must(b.h.LinkSetUp(b.get(name)))
 	}
-	h, err := at(behind.open())
+	h, err := netif.At(behind.open())
 	b.must(err)
 	defer h.Close()
 	l, err := h.LinkByName(wire)
@@ -109,16 +113,16 @@ func TestPriorityHonoured(t *testing.T) {
 	nw := vnode.Network{Name: "eth0", Mode: vnode.Bridge, Parent: "br", Priority: vnode.Low, Rate: vnode.NetRate{RX: 10 * mbit}}
 	steps := s.steps(nw)
 	s.do(steps)
-	var p *Priority
+	var p *shape.Priority
 	for _, st := range steps {
-		if one, ok := st.(*Priority); ok {
+		if one, ok := st.(*shape.Priority); ok {
 			p = one
 		}
 	}
 	if p == nil || p.String() != "net.eth0.priority low by cls_bpf on the host's end" {
 		t.Fatalf("%v", p)
 	}
-	show := func(class vnode.Priority, n vnode.Network, running bool) Shown {
+	show := func(class vnode.Priority, n vnode.Network, running bool) limit.Limit {
 		t.Helper()
 		facts, err := ReadFacts([]vnode.Network{n}, class, "")
 		b.must(err)
@@ -128,7 +132,7 @@ func TestPriorityHonoured(t *testing.T) {
 		}
 		return all[0]
 	}
-	want := Shown{Key: "net.eth0.priority", Asked: "low", ReadBack: "low", HonouredBy: "pfifo_fast on up", Holds: true}
+	want := limit.Limit{Key: "net.eth0.priority", Asked: "low", ReadBack: "low", By: "pfifo_fast on up", Holds: true}
 	if d := cmp.Diff(want, show("", nw, true)); d != "" {
 		t.Error(d)
 	}
@@ -144,7 +148,7 @@ func TestPriorityHonoured(t *testing.T) {
 		}
 	}
 	nw.Priority = ""
-	want = Shown{Key: "net.eth0.priority", Asked: "high", HonouredBy: "nothing here", Note: "from the node's class; no queue behind br looks at priorities"}
+	want = limit.Limit{Key: "net.eth0.priority", Asked: "high", By: "nothing here", Note: "from the node's class; no queue behind br looks at priorities"}
 	if d := cmp.Diff(want, show(vnode.High, nw, false)); d != "" {
 		t.Error(d)
 	}
@@ -153,19 +157,19 @@ func TestPriorityHonoured(t *testing.T) {
 // TestPriorityBesideIngress puts the filters of sent and received packets on the same qdisc.
 func TestPriorityBesideIngress(t *testing.T) {
 	b := newLab(t)
-	b.needShaping(Ingress)
+	b.needShaping(netif.Ingress)
 	b.uplink("")
 	s := b.node("a")
-	r := &Rate{Inside: Inside{NS: s.ns, If: "lo"}, Key: "net.lo.rx", Asked: "10Mbit/s", Bits: 10 * mbit, Way: Ingress}
-	p := &Priority{Inside: Inside{NS: s.ns, If: "lo"}, Asked: vnode.High, Way: Egress}
+	r := &shape.Rate{Inside: netif.Inside{NS: s.ns, If: "lo"}, Limit: limit.Limit{Key: "net.lo.rx", Asked: "10Mbit/s"}, Bits: 10 * mbit, Way: netif.Ingress}
+	p := &shape.Priority{Inside: netif.Inside{NS: s.ns, If: "lo"}, Asked: vnode.High, Way: netif.Egress}
 	b.must(do([]step.Step{p, r}))
 	b.must(p.Verify(t.Context()))
 	b.must(p.Verify(t.Context()))
-	c := &RateChange{Rate: *r}
+	c := &shape.RateChange{Rate: *r}
 	c.Bits, c.Asked = 0, vnode.Max
 	b.must(do([]step.Step{c}))
 	b.must(p.Verify(t.Context()))
-	if now, err := r.read(); err != nil || now != 0 {
+	if now, err := r.Read(); err != nil || now != 0 {
 		t.Errorf("rate %v, %v", now, err)
 	}
 }

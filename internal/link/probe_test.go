@@ -1,8 +1,6 @@
 package link
 
 import (
-	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -18,8 +19,8 @@ import (
 // TestProbe gives nodes on a bridge of the host free addresses, and addresses that the host and another node have.
 func TestProbe(t *testing.T) {
 	b := newLab(t)
-	hostMAC, _ := net.ParseMAC("02:00:5e:00:00:99")
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, hostMAC)})
+	hostMAC := mac.Must("02:00:5e:00:00:99")
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, hostMAC)})
 	b.must(b.h.LinkSetUp(b.get("br9")))
 	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		ad, err := netlink.ParseAddr(cidr)
@@ -32,7 +33,7 @@ func TestProbe(t *testing.T) {
 	start := time.Now()
 	a.do(as)
 	t.Logf("free addresses: %s", time.Since(start))
-	aMAC := DeriveMAC("site", "a", "eth0", 0).String()
+	aMAC := address.DeriveMAC("site", "a", "eth0", 0).String()
 	for addr, who := range map[string]string{
 		"192.0.2.1/24": hostMAC.String(), "2001:db8::1/64": hostMAC.String(),
 		"192.0.2.10/24": aMAC, "2001:db8::10/64": aMAC,
@@ -51,11 +52,11 @@ func TestProbe(t *testing.T) {
 		c.kill()
 	}
 	// No carrier: the other end of the wire is down.
-	b.need(&netlink.Veth{LinkAttrs: attrs("dead0", 0, nil), PeerName: "dead0p"})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("dead0", 0, mac.Address{}), PeerName: "dead0p"})
 	p := b.node("p")
 	ps := p.steps(vnode.Network{Mode: vnode.Phys, Parent: "dead0", Address: []string{"192.0.2.10/24"}})
 	for _, s := range ps {
-		if pr, ok := s.(*Probe); ok {
+		if pr, ok := s.(*address.Probe); ok {
 			pr.Adapter = false // else it waits for seconds
 		}
 	}
@@ -66,7 +67,7 @@ func TestProbe(t *testing.T) {
 // TestTwoProbesMeet starts two probes for one address at once: at most one may succeed.
 func TestTwoProbesMeet(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 	b.must(b.h.LinkSetUp(b.get("br9")))
 	nw := vnode.Network{Mode: vnode.Bridge, Parent: "br9", Address: []string{"192.0.2.10/24"}}
 	won := make(chan error, 2)
@@ -101,7 +102,7 @@ func TestClaimAddress(t *testing.T) {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	claim := &ClaimAddress{Dir: b.dir + "/addresses", Node: "c", If: "eth0", Address: "192.0.2.10"}
+	claim := &address.ClaimAddress{Dir: b.dir + "/addresses", Node: "c", If: "eth0", Address: "192.0.2.10"}
 	b.must(undo([]step.Step{claim})) // another node's claim stays
 	if err := do([]step.Step{claim}); refuse.KindOf(err) != refuse.Busy {
 		t.Error(err)
@@ -111,27 +112,4 @@ func TestClaimAddress(t *testing.T) {
 	b.must(undo([]step.Step{claim}))
 	claim.Node = "c"
 	b.must(do([]step.Step{claim}))
-}
-
-// FuzzClaims feeds frames: none may crash the parser, and a frame that does not contain the address is no answer.
-func FuzzClaims(f *testing.F) {
-	q := &question{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
-	other := &question{mac: net.HardwareAddr{2, 0, 0, 0, 0, 2}}
-	for _, a := range q.addrs {
-		probe := other.frame(a)
-		if _, who := q.claims(probe); who.String() != other.mac.String() {
-			f.Errorf("another's probe for %s: %v", a, who)
-		}
-		if _, who := q.claims(q.frame(a)); who != nil {
-			f.Errorf("its own probe for %s: %v", a, who)
-		}
-		f.Add(probe)
-		f.Add(probe[:len(probe)-20])
-	}
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		a, who := q.claims(frame)
-		if who != nil && !strings.Contains(string(frame), string(a.AsSlice())) {
-			t.Errorf("%s by %s is not in the frame", a, who)
-		}
-	})
 }

@@ -12,7 +12,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"pgregory.net/rapid"
 
+	"berth/internal/limit"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
+	"berth/internal/shape"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -20,13 +24,13 @@ import (
 const mbit = vnode.BitRate(1_000_000)
 
 // needShaping skips the test if this kernel lacks a way to limit a rate.
-func (b *lab) needShaping(ways ...Way) {
+func (b *lab) needShaping(ways ...netif.Way) {
 	b.t.Helper()
-	asked := map[Way]bool{}
+	asked := map[netif.Way]bool{}
 	for _, w := range ways {
 		asked[w] = true
 	}
-	lacks, err := probeShaping(asked)
+	lacks, err := shape.ProbeRates(asked)
 	b.must(err)
 	for w, why := range lacks {
 		b.t.Skipf("needs a kernel that holds a rate (%s): %s", w, why)
@@ -47,9 +51,9 @@ func qdiscs(t *testing.T, h *netlink.Handle, l netlink.Link) string {
 	return strings.Join(names, " ")
 }
 
-func rateSteps(steps []step.Step) (found []*Rate) {
+func rateSteps(steps []step.Step) (found []*shape.Rate) {
 	for _, s := range steps {
-		if r, ok := s.(*Rate); ok {
+		if r, ok := s.(*shape.Rate); ok {
 			found = append(found, r)
 		}
 	}
@@ -59,8 +63,8 @@ func rateSteps(steps []step.Step) (found []*Rate) {
 // networks returns one network for each mode that this lab supports, on parents that it makes first.
 func (b *lab) networks() map[string]vnode.Network {
 	b.t.Helper()
-	b.need(&netlink.Veth{LinkAttrs: attrs("up0", 0, nil), PeerName: "up0p"})
-	b.need(&netlink.Veth{LinkAttrs: attrs("lent0", 0, nil), PeerName: "lent0p"})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("up0", 0, mac.Address{}), PeerName: "up0p"})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("lent0", 0, mac.Address{}), PeerName: "lent0p"})
 	for _, name := range []string{"up0", "up0p", "lent0p"} {
 		b.must(b.h.LinkSetUp(b.get(name)))
 	}
@@ -69,7 +73,7 @@ func (b *lab) networks() map[string]vnode.Network {
 		"phys":   {Mode: vnode.Phys, Parent: "lent0"},
 	}
 	err := b.h.LinkAdd(&netlink.Macvlan{LinkAttrs: func() netlink.LinkAttrs {
-		a := attrs("mv", 0, nil)
+		a := netif.Attrs("mv", 0, mac.Address{})
 		a.ParentIndex = b.get("up0").Attrs().Index
 		return a
 	}(), Mode: netlink.MACVLAN_MODE_BRIDGE})
@@ -85,7 +89,7 @@ func (b *lab) networks() map[string]vnode.Network {
 // TestRateLife sets, changes, removes and undoes rates in each mode, and checks the kernel's qdiscs after each.
 func TestRateLife(t *testing.T) {
 	b := newLab(t)
-	b.needShaping(Egress, Peer, Ingress)
+	b.needShaping(netif.Egress, netif.Peer, netif.Ingress)
 	for mode, nw := range b.networks() {
 		s := b.node(mode)
 		nw.Rate = vnode.NetRate{TX: 10*mbit + 5, RX: 20 * mbit}
@@ -95,9 +99,9 @@ func TestRateLife(t *testing.T) {
 		if len(rates) != 2 || rates[0].ReadBack != "10Mbit/s" || rates[1].ReadBack != "20Mbit/s" {
 			t.Fatalf("%s: %v", mode, rates)
 		}
-		in, err := rates[0].enter()
+		in, err := rates[0].Open()
 		b.must(err)
-		l, err := rates[0].link(in)
+		l, err := rates[0].Link(in)
 		b.must(err)
 		want := "tbf"
 		if mode != "bridge" {
@@ -106,15 +110,15 @@ func TestRateLife(t *testing.T) {
 		if got := qdiscs(t, in.Handle, l); got != want {
 			t.Errorf("%s: qdiscs %q, not %q", mode, got, want)
 		}
-		shown, err := ReadRates(rates)
+		shown, err := shape.ReadRates(rates)
 		b.must(err)
-		if !shown[0].Holds || !shown[1].Holds || shown[1].HonouredBy != "tbf" {
+		if !shown[0].Holds || !shown[1].Holds || shown[1].By != "tbf" {
 			t.Errorf("%s: %+v", mode, shown)
 		}
 		// Raise one rate, remove the other, and undo both.
 		changed := *rates[0]
 		changed.Bits, changed.Asked = 2000*mbit, "2Gbit/s"
-		changes := RateChanges(rates, []*Rate{&changed})
+		changes := shape.RateChanges(rates, []*shape.Rate{&changed})
 		s.do(changes)
 		if d := cmp.Diff("net.eth0.tx 10000005bit/s ⇒ 2Gbit/s by tbf", changes[0].String()); d != "" {
 			t.Error(d)
@@ -151,50 +155,33 @@ func TestRateLife(t *testing.T) {
 	}
 }
 
-func readBits(t *testing.T, r *Rate) vnode.BitRate {
+func readBits(t *testing.T, r *shape.Rate) vnode.BitRate {
 	t.Helper()
-	bits, err := r.read()
+	bits, err := r.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return bits
 }
 
-// TestDefaultQueueComesBack uses a link with a default queue, which veth and macvlan do not have.
-func TestDefaultQueueComesBack(t *testing.T) {
-	b := newLab(t)
-	b.needShaping(Egress)
-	b.need(&netlink.Ifb{LinkAttrs: attrs("ifb0", 0, nil)})
-	b.must(b.h.LinkSetUp(b.get("ifb0")))
-	s := &shaper{h: b.h, l: b.get("ifb0"), mtu: 1500}
-	before := qdiscs(t, b.h, s.l)
-	b.must(s.set(mbit))
-	b.must(s.set(2 * mbit))
-	if got := qdiscs(t, b.h, s.l); got != "tbf" {
-		t.Errorf("with a rate: %q", got)
-	}
-	b.must(s.clear())
-	if got := qdiscs(t, b.h, s.l); got != before || got == "" {
-		t.Errorf("after the rate: %q, before %q", got, before)
-	}
-}
-
 // TestRateOfAnother leaves a foreign qdisc alone, and changes nothing in another namespace that has got the pid.
 func TestRateOfAnother(t *testing.T) {
 	b := newLab(t)
-	b.needShaping(Egress)
+	b.needShaping(netif.Egress)
 	s := b.node("a")
 	steps := s.steps(vnode.Network{Mode: vnode.Bridge})
 	s.do(steps)
-	r := &Rate{Inside: Inside{NS: s.ns, If: "eth0"}, Key: "net.eth0.tx", Bits: mbit, Asked: "1Mbit/s", Way: Egress}
+	r := &shape.Rate{Inside: netif.Inside{NS: s.ns, If: "eth0"}, Limit: limit.Limit{Key: "net.eth0.tx", Asked: "1Mbit/s"}, Bits: mbit, Way: netif.Egress}
 	b.must(r.Prepare(context.Background()))
-	in, err := r.enter()
+	in, err := r.Open()
 	b.must(err)
 	defer in.Close()
-	l, err := r.link(in)
+	l, err := r.Link(in)
 	b.must(err)
-	other := (&shaper{l: l, mtu: 1500}).tbf(mbit)
-	other.Handle = netlink.MakeHandle(1, 0)
+	other := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)},
+		Rate:       uint64(mbit) / 8, Limit: 1 << 20, Buffer: 1 << 20,
+	}
 	b.must(in.QdiscAdd(other))
 	s.undo([]step.Step{r})
 	if got := qdiscs(t, in.Handle, l); got != "tbf" {
@@ -220,10 +207,10 @@ func TestRateRefused(t *testing.T) {
 	if _, err := Rates(in); err != nil {
 		t.Error(err)
 	}
-	in.Facts.Lacks = map[Way]string{Ingress: "make ifb for eth0: operation not supported"}
+	in.Facts.Lacks = map[netif.Way]string{netif.Ingress: "make ifb for eth0: operation not supported"}
 	_, err = Rates(in)
 	wantRefusal(t, err, "net.eth0.rx: this kernel cannot limit it: make ifb for eth0: operation not supported; "+shapingRemedy)
-	for _, bits := range []vnode.BitRate{1, lowestRate - 1, highestRate + 1, 1 << 62} {
+	for _, bits := range []vnode.BitRate{1, shape.Lowest - 1, shape.Highest + 1, 1 << 62} {
 		_, err = Rates(input(vnode.Network{Name: "eth0", Mode: vnode.Bridge, Rate: vnode.NetRate{TX: bits}}))
 		if refuse.KindOf(err) != refuse.Cannot {
 			t.Errorf("%s: %v", bits, err)
@@ -257,8 +244,8 @@ func TestRateChangesLeadThere(t *testing.T) {
 		for _, r := range old {
 			now[r.Key] = r.Bits
 		}
-		for _, s := range RateChanges(old, next) {
-			c := s.(*RateChange)
+		for _, s := range shape.RateChanges(old, next) {
+			c := s.(*shape.RateChange)
 			if c.Bits == now[c.Key] {
 				t.Fatalf("%s changes nothing", c)
 			}
@@ -276,28 +263,6 @@ func TestRateChangesLeadThere(t *testing.T) {
 	})
 }
 
-// TestBucket checks for every allowed rate that the kernel's 32-bit fields suffice and that the bucket holds the
-// biggest packet.
-func TestBucket(t *testing.T) {
-	lo := &netlink.Device{LinkAttrs: attrs("x", 0, nil)}
-	rapid.Check(t, func(t *rapid.T) {
-		bits := vnode.BitRate(rapid.Int64Range(int64(lowestRate), int64(highestRate)).Draw(t, "bits"))
-		mtu := rapid.IntRange(68, 65536).Draw(t, "mtu")
-		q := (&shaper{l: lo, mtu: mtu}).tbf(bits)
-		burst := float64(q.Buffer) * 64e-9 * float64(q.Rate) // as the kernel computes it
-		switch {
-		case q.Rate != uint64(bits)/8:
-			t.Fatalf("rate %d of %s", q.Rate, bits)
-		case burst < float64(mtu+14):
-			t.Fatalf("a bucket of %.0f bytes lets no packet of mtu %d through", burst, mtu)
-		case burst+1 < float64(q.Rate)*0.0249, burst > max(float64(q.Rate)*0.0251, 1.2*float64(mtu+22))+float64(q.Rate)*64e-9:
-			t.Fatalf("bucket of %.0f bytes at %s", burst, bits)
-		case uint64(q.Limit)+1000 < q.Rate/10:
-			t.Fatalf("queue of %d bytes at %s", q.Limit, bits)
-		}
-	})
-}
-
 // TestNodeCannotChangeItsRate tries from inside, as the node's root without NET_ADMIN.
 func TestNodeCannotChangeItsRate(t *testing.T) {
 	for _, tool := range []string{"tc", "nsenter", "setpriv"} {
@@ -306,7 +271,7 @@ func TestNodeCannotChangeItsRate(t *testing.T) {
 		}
 	}
 	b := newLab(t)
-	b.needShaping(Egress, Ingress)
+	b.needShaping(netif.Egress, netif.Ingress)
 	s := b.node("a")
 	nw := b.networks()["phys"]
 	nw.Rate = vnode.NetRate{TX: 10 * mbit, RX: 10 * mbit}

@@ -3,78 +3,89 @@ package link
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"berth/internal/address"
+	"berth/internal/antispoof"
 	"berth/internal/dhcp"
+	"berth/internal/fault"
+	"berth/internal/nat"
+	"berth/internal/shape"
+	"berth/internal/sriov"
 	"berth/internal/step"
 )
 
-// attachment is a step that connects an interface of a node to the network.
-type attachment interface {
-	step.Step
-	ifname() string
-	holds() bool // its resources still belong to this node
+// attached returns the interface that a step connects to the network, and whether what connects it still belongs to
+// this node; "" for a step that connects none.
+func attached(s step.Step) (ifname string, ours bool) {
+	switch c := s.(type) {
+	case *Veth:
+		return c.If, true
+	case *Macvlan:
+		return c.If, true
+	case *sriov.Move:
+		return c.If, c.Held()
+	}
+	return "", false
 }
-
-func (i *Inside) ifname() string { return i.If }
-func (*Veth) holds() bool        { return true }
-func (*Macvlan) holds() bool     { return true }
-func (m *VFMove) holds() bool    { return m.mine() }
 
 // Reattach reconnects interfaces of a running node that have lost their connection: a virtual function whose driver was
 // reloaded, so that its link is on the host or new; a port whose bridge was removed and made again, or that was taken
 // out of its bridge; a macvlan that went with its parent. steps are the node's live steps, rates its present rates. An
 // interface that verifies is left alone; another is set up again, with spoof check, addresses, routes and rates.
 // Reattach returns the interfaces that it reconnected.
-func Reattach(ctx context.Context, steps []step.Step, rates []*Rate) ([]string, error) {
-	var mended []string
+func Reattach(ctx context.Context, steps []step.Step, rates []*shape.Rate) ([]string, error) {
+	var reconnected []string
 	for _, s := range steps {
-		m, ok := s.(attachment)
-		if !ok || !m.holds() {
+		ifname, ours := attached(s)
+		if !ours {
 			continue
 		}
-		before, after := around(m, steps)
-		if verified(ctx, append(before, after...)) {
+		before, after := around(s, ifname, steps)
+		if !slices.ContainsFunc(append(before, after...), func(s step.Step) bool { return s.Verify(ctx) != nil }) {
 			continue
 		}
 		for _, r := range rates {
-			if r.If == m.ifname() {
+			if r.If == ifname {
 				before = append(before, r)
 			}
 		}
 		for _, s := range append(before, after...) {
-			if err := again(ctx, s); err != nil {
-				return mended, fmt.Errorf("connect %s of the node again: %w", m.ifname(), err)
+			if err := redo(ctx, s); err != nil {
+				return reconnected, fmt.Errorf("connect %s of the node again: %w", ifname, err)
 			}
 		}
-		mended = append(mended, m.ifname())
+		reconnected = append(reconnected, ifname)
 	}
-	return mended, nil
+	return reconnected, nil
 }
 
-// around returns the steps that set up the interface of m: those before its rates and those after them.
-func around(m attachment, steps []step.Step) (before, after []step.Step) {
-	vf, _ := m.(*VFMove)
+// around returns the steps that set up the interface that m connects: those before its rates and those after them.
+func around(m step.Step, ifname string, steps []step.Step) (before, after []step.Step) {
+	vf, _ := m.(*sriov.Move)
 	var checks []step.Step
 	for _, s := range steps {
+		if c, ok := s.(*sriov.Configure); ok && vf != nil && c.Lease == vf.Lease {
+			before = append(before, c)
+		}
+		if c, ok := s.(*VLAN); ok && c.If == ifname {
+			before = append(before, c)
+		}
+		if b, ok := s.(*nat.Bridge); ok {
+			if v, ok := m.(*Veth); ok && v.Bridge == b.Places.Bridge && !v.Own {
+				before = append(before, b)
+			}
+		}
+		if on, ok := s.(interface{ Name() string }); !ok || on.Name() != ifname {
+			continue
+		}
 		switch c := s.(type) {
-		case *VFConfigure:
-			if vf != nil && c.Lease == vf.Lease {
-				before = append(before, c)
-			}
-		case *AntiSpoof:
-			if c.If == m.ifname() {
-				checks = append(checks, c)
-			}
-		case *Priority:
-			if c.If == m.ifname() {
-				after = append(after, c)
-			}
-		case *Configure:
-			if c.If == m.ifname() {
-				after = append(after, c)
-			}
-		case *DHCP:
-			if l := c.Lease(); c.If == m.ifname() && l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one
+		case *antispoof.Step:
+			checks = append(checks, c)
+		case *shape.Priority, *address.Configure, *nat.Publish:
+			after = append(after, c)
+		case *address.DHCP:
+			if l := c.Lease(); l.State(dhcp.Now()) != dhcp.Ended { // else the keeper asks for one
 				after = append(after, c)
 			}
 		}
@@ -82,29 +93,15 @@ func around(m attachment, steps []step.Step) (before, after []step.Step) {
 	return append(append(before, m), checks...), after
 }
 
-func again(ctx context.Context, s step.Step) error {
+func redo(ctx context.Context, s step.Step) error {
 	if err := s.Do(ctx); err != nil {
 		return err
 	}
-	step.Fault("did again " + s.Kind())
+	fault.Point("did again " + s.Kind())
 	return s.Verify(ctx)
 }
 
 // HasVF reports whether a node's live steps give it a virtual function.
 func HasVF(steps []step.Step) bool {
-	for _, s := range steps {
-		if _, ok := s.(*VFMove); ok {
-			return true
-		}
-	}
-	return false
-}
-
-func verified(ctx context.Context, steps []step.Step) bool {
-	for _, s := range steps {
-		if s.Verify(ctx) != nil {
-			return false
-		}
-	}
-	return true
+	return slices.ContainsFunc(steps, func(s step.Step) bool { _, ok := s.(*sriov.Move); return ok })
 }

@@ -15,63 +15,68 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
-	"berth/internal/step"
 )
 
 // Veth is an interface of a node that is a port of a bridge: a veth pair with one end in the node and the other on the
 // host.
 type Veth struct {
-	Inside
-	Node    string `json:"node"`
-	MAC     string `json:"mac"`           // of the node's end
-	MTU     int    `json:"mtu"`           // of the node's end, bytes
-	Bridge  string `json:"bridge"`        // name
-	Own     bool   `json:"own"`           // the bridge is Berth's, not the user's
-	Hub     Hub    `json:"hub,omitempty"` // namespace of an own bridge
-	HostMTU int    `json:"hostmtu"`       // of the host's end: a smaller one would lower the MTU of a user's bridge
-	HostIf  string `json:"host_ifname"`
-	Lock    string `json:"host_lock"` // file of the host-wide lock
+	netif.Inside
+	Node    string      `json:"node"`
+	MAC     mac.Address `json:"mac"`            // of the node's end
+	MTU     int         `json:"mtu"`            // of the node's end, bytes
+	Bridge  string      `json:"bridge"`         // name
+	Own     bool        `json:"own"`            // the bridge is Berth's, not the user's
+	Hub     netif.Hub   `json:"hub,omitempty"`  // namespace of an own bridge
+	VLAN    int         `json:"vlan,omitempty"` // of the port on a user's bridge, untagged; 0: the bridge's default
+	HostMTU int         `json:"hostmtu"`        // of the host's end: a smaller one would lower the MTU of a user's bridge
+	HostIf  string      `json:"host_ifname"`
+	Lock    string      `json:"host_lock"` // file of the host-wide lock
 
 	// HostMAC is random and identifies this link, also if a killed Do did not record its index. Its first byte is high:
 	// a bridge takes the lowest MAC of its ports, and must not take this one.
-	HostMAC string `json:"host_mac,omitempty"`
-	Index   int    `json:"index,omitempty"` // of the host's end
+	HostMAC mac.Address `json:"host_mac,omitzero"`
+	Index   int         `json:"index,omitempty"` // of the host's end
 }
 
 // Kind implements step.Step.
 func (v *Veth) Kind() string { return "link.veth" }
 
 func (v *Veth) String() string {
-	return fmt.Sprintf("%s %s, mtu %d, to bridge %s", v.If, v.MAC, v.MTU, v.Bridge)
+	s := fmt.Sprintf("%s %s, mtu %d, to bridge %s", v.If, v.MAC, v.MTU, v.Bridge)
+	if v.VLAN != 0 {
+		s += fmt.Sprintf(", VLAN %d", v.VLAN)
+	}
+	return s
 }
 
 // Prepare chooses the MAC that identifies the link.
 func (v *Veth) Prepare(ctx context.Context) error {
-	mac := net.HardwareAddr{0xfe, 0, 0, 0, 0, 0}
-	if _, err := rand.Read(mac[1:]); err != nil {
-		return fmt.Errorf("choose a MAC: %w", err)
-	}
-	v.HostMAC = mac.String()
+	own := net.HardwareAddr{0xfe, 0, 0, 0, 0, 0}
+	_, _ = rand.Read(own[1:]) // crypto/rand never fails
+	v.HostMAC = mac.Of(own)
 	return v.Inside.Prepare(ctx)
 }
 
 // Do makes the pair, with its inner end directly in the node under its final name, and makes the other end a port. A
 // pair that exists already, for example because its bridge was lost, is connected again.
 func (v *Veth) Do(ctx context.Context) error {
-	r, err := v.enter()
+	r, err := v.Open()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	if v.Own { // nobody may remove the bridge before it has this port
-		lock, err := Lock(ctx, v.Lock)
+		lock, err := netif.Lock(ctx, v.Lock)
 		if err != nil {
 			return err
 		}
 		defer lock.Close()
 	}
-	h, err := v.Hub.made()
+	h, err := v.Hub.Ensure()
 	if err != nil {
 		return err
 	}
@@ -87,27 +92,27 @@ func (v *Veth) Do(ctx context.Context) error {
 		return err
 	}
 	if l == nil {
-		if l, err = v.create(h, r.ns); err != nil {
+		if l, err = v.create(h, r.NS); err != nil {
 			return err
 		}
 	}
 	v.Index = l.Attrs().Index
-	step.Fault("veth made")
-	if err := noLinkLocal(h, l); err != nil {
+	fault.Point("veth made")
+	if err := netif.NoLinkLocal(h, l); err != nil {
 		return err
 	}
 	if err := h.LinkSetAlias(l, "berth: "+v.Node+"/"+v.If); err != nil {
 		return fmt.Errorf("mark link %s: %w", v.HostIf, err)
 	}
 	if v.Own {
-		err = v.plug(h, l)
+		err = plug(h, l, v.Bridge)
 	} else {
 		err = v.join(h, l, bridge)
 	}
 	if err != nil {
 		return err
 	}
-	step.Fault("veth on its bridge")
+	fault.Point("veth on its bridge")
 	if err := h.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set link %s up: %w", v.HostIf, err)
 	}
@@ -117,17 +122,19 @@ func (v *Veth) Do(ctx context.Context) error {
 func (v *Veth) join(h *netlink.Handle, l netlink.Link, bridge int) error {
 	err := h.LinkSetMasterByIndex(l, bridge)
 	if errors.Is(err, unix.EXFULL) {
-		return v.full()
+		return fullBridge(v.If, v.Bridge)
 	}
 	if err != nil {
 		return fmt.Errorf("make link %s a port of bridge %s: %w", v.HostIf, v.Bridge, err)
 	}
-	return nil
+	if v.VLAN == 0 {
+		return nil
+	}
+	fault.Point("veth on its bridge, in no VLAN")
+	return tag(h, l, v.VLAN)
 }
 
-// full returns the error for a user's bridge without a free port.
-func (v *Veth) full() error { return fullBridge(v.If, v.Bridge) }
-
+// fullBridge returns the error for a user's bridge without a free port.
 func fullBridge(ifname, bridge string) error {
 	return refuse.Busyf("network %s: a bridge takes %d ports, and %s has them all: remove links from it, name another bridge as parent, "+
 		"or leave parent out where the nodes need only each other", ifname, mostPorts, bridge)
@@ -135,7 +142,7 @@ func fullBridge(ifname, bridge string) error {
 
 // bridge returns the index of the user's bridge.
 func (v *Veth) bridge(h *netlink.Handle) (int, error) {
-	l, err := byName(h, v.Bridge)
+	l, err := netif.ByName(h, v.Bridge)
 	if err != nil {
 		return 0, fmt.Errorf("find bridge %s: %w", v.Bridge, err)
 	}
@@ -146,20 +153,12 @@ func (v *Veth) bridge(h *netlink.Handle) (int, error) {
 }
 
 func (v *Veth) create(h *netlink.Handle, ns *os.File) (netlink.Link, error) {
-	mac, err := net.ParseMAC(v.MAC)
-	if err != nil {
-		return nil, fmt.Errorf("make link %s: %w", v.If, err)
-	}
-	hostMAC, err := net.ParseMAC(v.HostMAC)
-	if err != nil {
-		return nil, fmt.Errorf("make link %s: %w", v.HostIf, err)
-	}
 	l := &netlink.Veth{
-		LinkAttrs:        attrs(v.HostIf, v.HostMTU, hostMAC),
+		LinkAttrs:        netif.Attrs(v.HostIf, v.HostMTU, v.HostMAC),
 		PeerName:         v.If,
 		PeerMTU:          uint32(v.MTU),
 		PeerTxQLen:       -1,
-		PeerHardwareAddr: mac,
+		PeerHardwareAddr: v.MAC.HardwareAddr(),
 		PeerNamespace:    netlink.NsFd(ns.Fd()),
 	}
 	if err := h.LinkAdd(l); errors.Is(err, unix.EEXIST) {
@@ -172,7 +171,7 @@ func (v *Veth) create(h *netlink.Handle, ns *os.File) (netlink.Link, error) {
 
 // Verify reads the host's end back; Configure reads the node's.
 func (v *Veth) Verify(context.Context) error {
-	h, err := v.Hub.open()
+	h, err := v.Hub.Open()
 	if err != nil {
 		return err
 	}
@@ -184,25 +183,27 @@ func (v *Veth) Verify(context.Context) error {
 	if l == nil {
 		return fmt.Errorf("link %s is gone", v.HostIf)
 	}
-	master, err := byIndex(h, l.Attrs().MasterIndex)
+	master, err := netif.ByIndex(h, l.Attrs().MasterIndex)
 	if err != nil {
 		return fmt.Errorf("find bridge of %s: %w", v.HostIf, err)
 	}
 	switch a := l.Attrs(); {
 	case master == nil || !v.Own && master.Attrs().Name != v.Bridge || v.Own && !isOwnBridge(master):
 		return fmt.Errorf("link %s is no port of bridge %s", a.Name, v.Bridge)
-	case !isUp(l):
+	case !netif.IsUp(l):
 		return fmt.Errorf("link %s is down", a.Name)
 	case a.MTU != v.HostMTU:
 		return fmt.Errorf("link %s has MTU %d, not %d", a.Name, a.MTU, v.HostMTU)
+	case v.VLAN != 0:
+		return checkTag(h, master, l, v.VLAN)
 	}
 	return nil
 }
 
 // Undo removes the pair, even if the node's namespace does not exist any more.
 func (v *Veth) Undo(ctx context.Context) error {
-	h, err := v.Hub.open()
-	if gone(err) {
+	h, err := v.Hub.Open()
+	if netif.Absent(err) {
 		return nil
 	}
 	if err != nil {
@@ -213,13 +214,13 @@ func (v *Veth) Undo(ctx context.Context) error {
 	if err != nil || l == nil {
 		return err
 	}
-	return remove(h, l)
+	return netif.Delete(h, l)
 }
 
 // findDying is find, but if the node's namespace is ending, it first gives the kernel a moment to remove the link. The
 // kernel takes about 10 ms for all links of many nodes at once; deleting one link takes 20 ms (an RCU barrier).
 func (v *Veth) findDying(ctx context.Context, h *netlink.Handle) (netlink.Link, error) {
-	r, err := v.enter()
+	r, err := v.Open()
 	if err == nil {
 		r.Close()
 		return v.find(h)
@@ -235,9 +236,9 @@ func (v *Veth) findDying(ctx context.Context, h *netlink.Handle) (netlink.Link, 
 
 // find returns the host's end, identified by its random MAC and not by its name; nil if there is none.
 func (v *Veth) find(h *netlink.Handle) (netlink.Link, error) {
-	l, err := byIndex(h, v.Index)
+	l, err := netif.ByIndex(h, v.Index)
 	if err == nil && !v.isOurs(l) {
-		l, err = byName(h, v.HostIf)
+		l, err = netif.ByName(h, v.HostIf)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find link %s: %w", v.HostIf, err)
@@ -249,16 +250,13 @@ func (v *Veth) find(h *netlink.Handle) (netlink.Link, error) {
 }
 
 func (v *Veth) isOurs(l netlink.Link) bool {
-	return l != nil && l.Type() == "veth" && l.Attrs().HardwareAddr.String() == v.HostMAC
+	return l != nil && l.Type() == "veth" && netif.MAC(l) == v.HostMAC
 }
-
-// portPrefix begins the names of the host's ends.
-const portPrefix = "berth-"
 
 // hostName returns the host's name for an interface of a node: "berth-" and 45 bits of a hash, which fills the 15 bytes
 // of a link's name. The hash includes the name of the host-only bridge, since nodes under different roots may share a
 // name.
 func hostName(bridge, node, ifname string) string {
 	sum := sha256.Sum256([]byte("berth link 1\n" + bridge + "\n" + node + "\n" + ifname + "\n"))
-	return portPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]
+	return netif.PortPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:9]
 }

@@ -12,8 +12,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/address"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -31,12 +35,12 @@ func TestBridgeNodesReachEachOther(t *testing.T) {
 			t.Errorf("from a to %s: %v", addr, err)
 		}
 	}
-	got, err := Read(a.ns, "eth0")
+	got, err := netif.Read(a.ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := State{Name: "eth0", Type: "veth", MAC: DeriveMAC("site", "a", "eth0", 0).String(), MTU: 9000, Up: true, Carrier: true, Address: []string{"192.0.2.10/24", "2001:db8::10/64"}}
-	if d := cmp.Diff(want, got); d != "" {
+	want := netif.State{Name: "eth0", Type: "veth", MAC: address.DeriveMAC("site", "a", "eth0", 0), MTU: 9000, Up: true, Carrier: true, Address: []string{"192.0.2.10/24", "2001:db8::10/64"}}
+	if d := cmp.Diff(want, got, cmpopts.EquateComparable(mac.Address{})); d != "" {
 		t.Error(d)
 	}
 	if got := b.linksOf(b.h); len(got) > 0 {
@@ -55,7 +59,7 @@ func TestBridgeNodesReachEachOther(t *testing.T) {
 
 func TestBridgeOfTheHost(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 9000, nil)})
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 9000, mac.Address{})})
 	a := b.node("a")
 	steps := a.steps(vnode.Network{Mode: vnode.Bridge, Parent: "br9", MTU: 1400})
 	a.do(steps)
@@ -133,11 +137,10 @@ func TestVethUndoAfterBegin(t *testing.T) {
 	}
 
 	// A foreign link with the same name stays, and keeps the namespace.
-	b.must(b.hub().ensure())
-	h, err := b.hub().open()
+	h, err := b.hub().Ensure()
 	b.must(err)
 	defer h.Close()
-	b.must(h.LinkAdd(&netlink.Veth{LinkAttrs: attrs(v.HostIf, 0, nil), PeerName: "x", PeerTxQLen: -1}))
+	b.must(h.LinkAdd(&netlink.Veth{LinkAttrs: netif.Attrs(v.HostIf, 0, mac.Address{}), PeerName: "x", PeerTxQLen: -1}))
 	a.undo(steps)
 	if got := b.links(); len(got) != 2 {
 		t.Errorf("another's link was removed: %v", got)
@@ -149,7 +152,7 @@ func TestVethUndoAfterBegin(t *testing.T) {
 
 func TestBridgeOfAnotherStays(t *testing.T) {
 	b := newLab(t)
-	b.need(&netlink.Bridge{LinkAttrs: attrs("berthtest", 0, nil)}) // a bridge on the host does not clash with the one in the hub
+	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("berthtest", 0, mac.Address{})}) // a bridge on the host does not clash with the one in the hub
 	a := b.node("a")
 	steps := a.steps(vnode.Network{Mode: vnode.Bridge})
 	a.do(steps)
@@ -167,22 +170,22 @@ func TestNamespaceOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The main thread of the process is in the real host's namespace; here the lab's namespace is the host's.
-	own := NS{PIDFile: a.ns.PIDFile, Pin: self}
+	own := netif.NS{PIDFile: a.ns.PIDFile, Pin: netif.Self}
 	if _, err := own.Open(); err == nil {
 		t.Error("the host's own namespace was opened as a node's")
 	}
-	in := Inside{NS: c.ns, If: "lo"}
+	in := netif.Inside{NS: c.ns, If: "lo"}
 	if err := in.Prepare(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	other := b.node("d")
 	in.NS = other.ns // as if another namespace had got the pid
-	if _, err := in.enter(); !gone(err) {
+	if _, err := in.Open(); !netif.Absent(err) {
 		t.Errorf("another's namespace was entered: %v", err)
 	}
 	c.kill()
 	in.NS = c.ns
-	if _, err := in.enter(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := in.Open(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a dead node's namespace: %v", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/sriov"
 	"berth/internal/vnode"
@@ -31,14 +33,14 @@ func TestVFUser(t *testing.T) {
 			b.must(b.h.AddrAdd(b.get("vf0"), addr))
 		}},
 		{"a bridge", "the host, as vf0", func(b *lab) {
-			b.need(&netlink.Bridge{LinkAttrs: attrs("br9", 0, nil)})
+			b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
 			b.must(b.h.LinkSetMaster(b.get("vf0"), b.get("br9")))
 		}},
-		{"a VLAN", "the host, as vf0 under upper0", on(&netlink.Vlan{LinkAttrs: attrs("", 0, nil), VlanId: 7})},
-		{"a macvlan", "the host, as vf0 under upper0", on(&netlink.Macvlan{LinkAttrs: attrs("", 0, nil), Mode: netlink.MACVLAN_MODE_BRIDGE})},
-		{"an ipvlan", "the host, as vf0 under upper0", on(&netlink.IPVlan{LinkAttrs: attrs("", 0, nil)})},
+		{"a VLAN", "the host, as vf0 under upper0", on(&netlink.Vlan{LinkAttrs: netif.Attrs("", 0, mac.Address{}), VlanId: 7})},
+		{"a macvlan", "the host, as vf0 under upper0", on(&netlink.Macvlan{LinkAttrs: netif.Attrs("", 0, mac.Address{}), Mode: netlink.MACVLAN_MODE_BRIDGE})},
+		{"an ipvlan", "the host, as vf0 under upper0", on(&netlink.IPVlan{LinkAttrs: netif.Attrs("", 0, mac.Address{})})},
 		{"a tunnel", "the host, as vf0 under upper0", func(b *lab) {
-			b.need(&netlink.Vxlan{LinkAttrs: attrs("upper0", 0, nil), VxlanId: 7, VtepDevIndex: b.get("vf0").Attrs().Index, Port: 4789})
+			b.need(&netlink.Vxlan{LinkAttrs: netif.Attrs("upper0", 0, mac.Address{}), VxlanId: 7, VtepDevIndex: b.get("vf0").Attrs().Index, Port: 4789})
 		}},
 		{"a macvlan elsewhere", "a link on vf0 in another network namespace, with MAC 02:00:5e:10:00:66", func(b *lab) {
 			a := b.node("a")
@@ -47,10 +49,10 @@ func TestVFUser(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newLab(t)
-			b.need(&netlink.Veth{LinkAttrs: attrs("vf0", 0, nil), PeerName: "wire", PeerTxQLen: -1})
+			b.need(&netlink.Veth{LinkAttrs: netif.Attrs("vf0", 0, mac.Address{}), PeerName: "wire", PeerTxQLen: -1})
 			b.must(b.h.LinkSetUp(b.get("vf0")))
 			tt.use(b)
-			got, err := VFUser(sriov.Leases(t.TempDir()), sriov.VF{PCI: "0000:01:10.0", Driver: "igbvf", Link: "vf0"})
+			got, err := sriov.UserOf(sriov.Leases(t.TempDir()), sriov.VF{PCI: "0000:01:10.0", Driver: "igbvf", Link: "vf0"})
 			if err != nil || got != tt.want {
 				t.Errorf("got  %q, %v\nwant %q", got, err, tt.want)
 			}

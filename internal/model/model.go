@@ -4,7 +4,6 @@ package model
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,14 +15,14 @@ import (
 	"time"
 
 	"berth/internal/block"
-	"berth/internal/jsonfile"
+	"berth/internal/fio"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
 // Options configure a measurement.
 type Options struct {
-	Place   string        // a folder, or a device; without Destroy, a folder that it is mounted on is used
+	Path    string        // a folder, or a device; without Destroy, a folder that it is mounted on is used
 	Destroy bool          // write to the device itself: its data are lost
 	Time    time.Duration // duration of each of the six measurements
 	Size    int64         // bytes to read and write; fewer if less space is there
@@ -122,12 +121,12 @@ func Measure(ctx context.Context, o Options) (*Model, error) {
 }
 
 // fio measures one number: bytes per second, or operations per second.
-func (p *place) fio(ctx context.Context, s shape, d time.Duration) (int64, error) {
+func (p *target) fio(ctx context.Context, s shape, d time.Duration) (int64, error) {
 	args := []string{
 		"--name=berth", "--output-format=json", "--eta=never", "--filename=" + p.path, "--allow_file_create=0",
 		"--size=" + strconv.FormatInt(p.size, 10), "--rw=" + s.rw, "--bs=" + s.block, "--direct=1", "--ioengine=libaio",
 		"--iodepth=" + strconv.Itoa(s.depth), "--numjobs=" + strconv.Itoa(s.jobs), "--group_reporting", "--thread",
-		"--norandommap", "--randrepeat=0", "--invalidate=0", "--disk_util=0",
+		"--norandommap", "--unified_rw_reporting=mixed", "--randrepeat=0", "--invalidate=0", "--disk_util=0",
 	}
 	if d > 0 {
 		args = append(args, "--time_based", "--runtime="+strconv.FormatInt(d.Milliseconds(), 10)+"ms", "--ramp_time=500ms")
@@ -147,31 +146,15 @@ func (p *place) fio(ctx context.Context, s shape, d time.Duration) (int64, error
 	return n, nil
 }
 
-// parse reads fio's JSON. Notes that fio prints before it are skipped.
+// parse takes the number that is measured from fio's JSON.
 func parse(out []byte, s shape) (int64, error) {
-	var doc struct {
-		Jobs []struct {
-			Error       int
-			Read, Write struct {
-				IOPS float64
-				BW   float64 `json:"bw_bytes"`
-			}
-		}
+	v, err := fio.Read(out)
+	if err != nil {
+		return 0, err
 	}
-	start := bytes.IndexByte(out, '{')
-	if start < 0 {
-		return 0, errors.New("fio printed no JSON")
-	}
-	if err := json.NewDecoder(bytes.NewReader(out[start:])).Decode(&doc); err != nil {
-		return 0, fmt.Errorf("read fio's result: %s", jsonfile.Wrong(out[start:], err))
-	}
-	if len(doc.Jobs) != 1 || doc.Jobs[0].Error != 0 {
-		return 0, fmt.Errorf("fio failed: %+v", doc.Jobs)
-	}
-	j := doc.Jobs[0]
-	n := j.Read.IOPS + j.Write.IOPS
+	n := v["iops"]
 	if strings.HasSuffix(s.key, "bps") {
-		n = j.Read.BW + j.Write.BW
+		n = v["bytes_per_second"]
 	}
 	if n < 1 {
 		return 0, errors.New("fio completed no request")

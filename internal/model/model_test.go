@@ -29,7 +29,7 @@ func TestMeasure(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	var said []string
 	m, err := Measure(t.Context(), Options{
-		Place: dir, Time: 100 * time.Millisecond, Size: 64 << 20, Say: func(s string) { said = append(said, s) },
+		Path: dir, Time: 100 * time.Millisecond, Size: 64 << 20, Say: func(s string) { said = append(said, s) },
 	})
 	if refuse.KindOf(err) == refuse.Cannot {
 		t.Skip("no disk with room under /var/tmp: ", err)
@@ -70,11 +70,12 @@ func TestParse(t *testing.T) {
 		want int64
 		err  string
 	}{
-		"after text": {"note\n" + `{"jobs":[{"read":{"iops":5,"bw_bytes":700}}]}`, "rbps", 700, ""},
-		"operations": {`{"jobs":[{"write":{"iops":5.9,"bw_bytes":700}}]}`, "wseqiops", 5, ""},
-		"nothing":    {`{"jobs":[{"write":{"iops":0}}]}`, "wseqiops", 0, "no request"},
-		"failed":     {`{"jobs":[{"error":5}]}`, "rbps", 0, "fio failed"},
-		"no jobs":    {`{"jobs":[]}`, "rbps", 0, "fio failed"},
+		"after text": {"note\n" + `{"jobs":[{"mixed":{"iops":5,"bw_bytes":700,"total_ios":9}}]}`, "rbps", 700, ""},
+		"operations": {`{"jobs":[{"mixed":{"iops":5.9,"bw_bytes":700,"total_ios":9}}]}`, "wseqiops", 5, ""},
+		"nothing":    {`{"jobs":[{"mixed":{"iops":0}}]}`, "wseqiops", 0, "not one request"},
+		"too little": {`{"jobs":[{"mixed":{"iops":0.5,"total_ios":1}}]}`, "wseqiops", 0, "no request"},
+		"failed":     {`{"jobs":[{"error":5}]}`, "rbps", 0, "errno 5"},
+		"no jobs":    {`{"jobs":[]}`, "rbps", 0, "0 jobs"},
 		"no JSON":    {`fio: no such file`, "rbps", 0, "no JSON"},
 	} {
 		got, err := parse([]byte(tt.out), shape{key: tt.key})
@@ -98,10 +99,10 @@ func TestRefusals(t *testing.T) {
 		kind refuse.Kind
 		want string
 	}{
-		"nothing there":    {Options{Place: file + "x"}, refuse.NotFound, "there is no device or folder"},
-		"a file":           {Options{Place: file}, refuse.Invalid, "neither a block device nor a folder"},
-		"destroy a folder": {Options{Place: dir, Destroy: true}, refuse.Invalid, "takes a device"},
-		"no disk":          {Options{Place: "/proc"}, refuse.Cannot, "name the disk with device"},
+		"nothing there":    {Options{Path: file + "x"}, refuse.NotFound, "there is no device or folder"},
+		"a file":           {Options{Path: file}, refuse.Invalid, "neither a block device nor a folder"},
+		"destroy a folder": {Options{Path: dir, Destroy: true}, refuse.Invalid, "takes a device"},
+		"no disk":          {Options{Path: "/proc"}, refuse.Cannot, "name the disk with device"},
 	} {
 		_, err := Measure(t.Context(), tt.o)
 		if refuse.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.want) {

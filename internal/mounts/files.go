@@ -30,8 +30,8 @@ func (p *Plan) FileAt(number int) string {
 	return filepath.Join(p.Dir, filesDir, strconv.Itoa(number))
 }
 
-// place makes the file at from and mounts it over its target.
-func (f *File) place(from string, ids IDs) error {
+// mount makes the file at from and mounts it over its target.
+func (f *File) mount(from string, ids IDs) error {
 	if err := os.WriteFile(from, []byte(f.Text), 0o644); err != nil {
 		return fmt.Errorf("write the node's %s: %w", f.Path, err)
 	}
@@ -125,7 +125,7 @@ func (p *Plan) files() error {
 		return fmt.Errorf("make a folder for the node's files: %w", err)
 	}
 	for i := range p.Files {
-		if err := p.Files[i].place(p.FileAt(i), p.IDs); err != nil {
+		if err := p.Files[i].mount(p.FileAt(i), p.IDs); err != nil {
 			return err
 		}
 	}

@@ -1,19 +1,18 @@
 package mounts
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
+	"berth/internal/proc"
 	"berth/internal/refuse"
-	"berth/internal/step"
 	"berth/internal/thread"
 )
 
@@ -49,19 +48,19 @@ func (r Running) PutDevice(at string, d DeviceNode) error {
 		if now.mounted && now.is(d) {
 			return nil // already done by a process that was killed
 		}
-		if now.there && !now.place { // an empty file may be left from a process that was killed
+		if now.there && !now.empty { // an empty file may be left from a process that was killed
 			return refuse.Busyf("the node has something else at %s", at)
 		}
 		if !now.there {
 			if err := r.asOwner(func() error { return touch(dir, name) }); err != nil {
-				return fmt.Errorf("make a place for %s in the node: %w", at, err)
+				return fmt.Errorf("make a mount point for %s in the node: %w", at, err)
 			}
 		}
-		step.Fault("place for a device made")
+		fault.Point("mount point for a device made")
 		if err := unix.MoveMount(t.fd, "", dir, name, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return errors.Join(fmt.Errorf("mount %s in the node: %w", at, err), unix.Unlinkat(dir, name, 0))
 		}
-		step.Fault("device mounted")
+		fault.Point("device mounted")
 		return nil
 	})
 }
@@ -92,19 +91,19 @@ func (r Running) TakeDevice(at string, d DeviceNode) error {
 			if err := unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				return fmt.Errorf("unmount %s in the node: %w", at, err)
 			}
-			step.Fault("device unmounted")
+			fault.Point("device unmounted")
 			if now, err = lookup(dir, name); err != nil {
 				return fmt.Errorf("look at %s in the node: %w", at, err)
 			}
 		}
-		if !now.place {
+		if !now.empty {
 			return nil
 		}
 		return r.asOwner(func() error {
 			if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("remove the place of %s in the node: %w", at, err)
+				return fmt.Errorf("remove the mount point of %s in the node: %w", at, err)
 			}
-			step.Fault("place of a device removed")
+			fault.Point("mount point of a device removed")
 			removeEmpty(dev, path.Dir(strings.TrimPrefix(at, "/dev/")))
 			return nil
 		})
@@ -164,14 +163,12 @@ func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 
 // open returns a pidfd of the node's process 1, or unix.ESRCH if another process has its number or it has ended.
 func (r Running) open() (*os.File, error) {
-	fd, err := unix.PidfdOpen(r.PID, 0)
+	id := proc.ID{PID: r.PID, Start: r.Start}
+	f, err := id.Open()
 	if err != nil {
 		return nil, fmt.Errorf("find the node's process 1: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(r.PID) + "/stat")
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 || string(fields[19]) != strconv.FormatUint(r.Start, 10) || fields[0][0] == 'Z' {
+	if !id.Alive() {
 		f.Close()
 		return nil, fmt.Errorf("find the node's process 1: %w", unix.ESRCH)
 	}
@@ -276,7 +273,7 @@ func removeEmpty(dev int, dir string) {
 type found struct {
 	there   bool
 	mounted bool // it is a mount point
-	place   bool // it is an empty file, which a device can be mounted on
+	empty   bool // it is an empty file, which a device can be mounted on
 	st      unix.Statx_t
 }
 
@@ -288,7 +285,7 @@ func lookup(dir int, name string) (found, error) {
 	}
 	f.there = err == nil
 	f.mounted = f.there && f.st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
-	f.place = f.there && !f.mounted && f.st.Mode&unix.S_IFMT == unix.S_IFREG && f.st.Size == 0
+	f.empty = f.there && !f.mounted && f.st.Mode&unix.S_IFMT == unix.S_IFREG && f.st.Size == 0
 	return f, err
 }
 

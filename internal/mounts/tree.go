@@ -19,7 +19,7 @@ type tree struct {
 
 // openTree copies the mount at path, with the mounts beneath it if recursive. resolve holds openat2's RESOLVE_ flags.
 func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
-	place, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+	at, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: resolve | unix.RESOLVE_NO_MAGICLINKS,
 	})
@@ -31,16 +31,16 @@ func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	defer unix.Close(place)
+	defer unix.Close(at)
 	var st unix.Stat_t
-	if err := unix.Fstat(place, &st); err != nil {
+	if err := unix.Fstat(at, &st); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
 	if recursive {
 		flags |= unix.AT_RECURSIVE
 	}
-	fd, err := unix.OpenTree(place, "", flags)
+	fd, err := unix.OpenTree(at, "", flags)
 	if err != nil {
 		return nil, fmt.Errorf("copy the mount of %s: %w", path, err)
 	}

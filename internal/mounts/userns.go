@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fork"
 	"berth/internal/refuse"
 )
 
@@ -25,7 +26,7 @@ func UserNS(ids IDs) (*os.File, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.Base), Size: int(ids.Size)}}
-	child, err := os.StartProcess("/proc/self/exe", []string{"userns"}, &os.ProcAttr{
+	child, err := fork.StartProcess("/proc/self/exe", []string{"userns"}, &os.ProcAttr{
 		Env: []string{},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
@@ -45,8 +46,7 @@ func UserNS(ids IDs) (*os.File, error) {
 	}
 	// The child is not yet waited for, so its pid cannot be reused.
 	ns, err := os.Open("/proc/" + strconv.Itoa(child.Pid) + "/ns/user")
-	_ = child.Kill()
-	_, _ = child.Wait()
+	fork.Kill(child)
 	if err != nil {
 		return nil, fmt.Errorf("open the user namespace of a child: %w", err)
 	}

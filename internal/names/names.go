@@ -61,6 +61,28 @@ func names(n *vnode.Node) string {
 	return strings.Join(all, " ")
 }
 
+// Others returns the names of a node besides its name in Berth.
+func Others(n *vnode.Node) []string {
+	return slices.DeleteFunc(strings.Fields(names(n)), func(s string) bool { return s == n.Name })
+}
+
+// Behind returns the resolv.conf of a node that asks its bridge. Names are looked up in the zone of nodes first, then in the
+// domains of the host's resolv.conf, which is the result of Resolver.
+func Behind(resolver string, bridge netip.Addr, zone string) string {
+	search, rest := []string{zone}, ""
+	for line := range strings.Lines(resolver) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) < 2:
+		case f[0] == "search" || f[0] == "domain": // the last such line counts
+			search = append([]string{zone}, f[1:]...)
+		case f[0] == "options":
+			rest += line
+		}
+	}
+	return "# names of nodes, and the host's resolvers behind them\nnameserver " + bridge.String() + "\nsearch " + strings.Join(search, " ") + "\n" + rest
+}
+
 // Resolver returns a resolv.conf for nodes: the host's, without servers on its loopback, which a node cannot reach. If
 // none are left, the list of systemd-resolved's upstream servers is read instead. root is "/" except in tests.
 func Resolver(root string) string {

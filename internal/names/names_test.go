@@ -1,6 +1,7 @@
 package names
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,5 +61,13 @@ func TestResolver(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestBehind(t *testing.T) {
+	got := Behind("# of the host\ndomain a.example\nsearch b.example c.example\nnameserver 192.0.2.1\noptions edns0\n", netip.MustParseAddr("10.210.0.1"), "berth")
+	want := "# names of nodes, and the host's resolvers behind them\nnameserver 10.210.0.1\nsearch berth b.example c.example\noptions edns0\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

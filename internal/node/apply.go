@@ -3,12 +3,11 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"berth/internal/fate"
 	"berth/internal/plan"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -28,13 +27,8 @@ func (b *Berth) Apply(ctx context.Context, n *vnode.Node, restart bool) (*Outcom
 	if err != nil {
 		return nil, err
 	}
-	o, err := b.apply(ctx, l, n, restart)
-	if _, statErr := os.Stat(b.Layout.Node(n.Name).Lib); errors.Is(statErr, fs.ErrNotExist) {
-		l.remove()
-	} else {
-		l.release()
-	}
-	return o, err
+	defer l.release()
+	return b.apply(ctx, l, n, restart)
 }
 
 func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool) (*Outcome, error) {
@@ -46,7 +40,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		if _, err := b.create(ctx, l, n, starter{start: b.launcher(n.Name)}); err != nil {
 			return nil, err
 		}
-		return &Outcome{Node: n.Name, Did: "created"}, b.watch(ctx, n.Name)
+		return &Outcome{Node: n.Name, Did: "created"}, b.keeper().Watch(ctx, n.Name)
 	}
 	if err != nil {
 		return nil, err
@@ -64,7 +58,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 			return nil, err
 		}
 		o.Did = cmp.Or(did, o.Did)
-		return o, b.watch(ctx, n.Name)
+		return o, b.keeper().Watch(ctx, n.Name)
 	case !running:
 		o.Did = "started"
 		return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})
@@ -76,14 +70,11 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
 			n.Name, strings.Join(needRestart(o.Changes), ", "))
 	}
-	if err := b.check(ctx, n); err != nil {
-		return nil, err
-	}
-	if _, err := b.stop(ctx, n.Name, defaultGrace); err != nil {
-		return nil, err
-	}
 	o.Did = "restarted"
-	return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})
+	if err := b.restart(ctx, l, s.Now, &Stored{Applied: n, Now: n}, OwnGrace); err != nil {
+		return nil, err
+	}
+	return o, nil
 }
 
 // check lets the planner refuse what it would refuse, before anything is changed.
@@ -100,7 +91,7 @@ func (b *Berth) check(ctx context.Context, n *vnode.Node) error {
 func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Stored) error {
 	n := next.Now
 	// Its init may have ended since the node was settled: what that left is undone first.
-	if _, err := b.settleLive(ctx, n.Name); err != nil {
+	if _, _, err := b.settleLive(ctx, n.Name); err != nil {
 		return err
 	}
 	facts, err := b.facts(ctx, n)
@@ -121,10 +112,58 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err := b.store(n.Name, next); err != nil {
 		return err
 	}
-	if _, err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)}); err != nil {
+	live, err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)})
+	if err != nil {
 		return err
 	}
-	return b.watch(ctx, n.Name)
+	fate.Tell(b.Events(), claims, live, false)
+	return b.keeper().Watch(ctx, n.Name)
+}
+
+// Restart stops a node, if it runs, and starts it again with what it has: claims, and what it wrote. What the planner would
+// refuse is refused before the node is stopped. wasUp is false if the node did not run.
+func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (wasUp bool, err error) {
+	l, err := b.lockNode(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	defer l.release()
+	s, err := b.stored(name)
+	if err != nil {
+		return false, err
+	}
+	if f, err := b.fate(name); err == nil && f.Owner != nil {
+		return true, refuse.Busyf("node %s belongs to a berth run, which removes it when it ends", name)
+	}
+	_, notUp := b.liveInit(name)
+	return notUp == nil, b.restart(ctx, l, s.Now, s, grace)
+}
+
+// restart stops a node and starts it with a spec that may differ from the one it had. Who is killed in between leaves it
+// stopped, and repair says so.
+func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *Stored, grace time.Duration) error {
+	name := next.Now.Name
+	if err := b.check(ctx, next.Now); err != nil {
+		return err
+	}
+	note := func(under bool) error {
+		claims, err := b.claims(name)
+		if err != nil {
+			return err
+		}
+		return fate.SetRestarting(claims, under)
+	}
+	if err := note(true); err != nil {
+		return err
+	}
+	_, err := b.stop(ctx, name, grace)
+	if err == nil {
+		err = b.renew(ctx, l, old, next)
+	}
+	if noted := note(false); err == nil {
+		err = noted
+	}
+	return err
 }
 
 // sameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
@@ -169,24 +208,18 @@ func needRestart(all []vnode.Difference) []string {
 	return keys
 }
 
-// Proposal is what apply would do to one node.
+// Proposal is what apply, or set, would do to one node.
 type Proposal struct {
+	Command     string             `json:"-"` // apply | set
 	Node        string             `json:"node"`
-	Does        string             `json:"does"` // create | start | change | restart | nothing
+	Does        string             `json:"does"` // create | start | change | restart | keep: for the next start | nothing
 	Differences []vnode.Difference `json:"differences,omitempty"`
 	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
 	Gone        []string           `json:"gone,omitempty"`  // what was unplugged under the node
-	Steps       []Line             `json:"steps,omitempty"`
+	Steps       []step.Line        `json:"steps,omitempty"`
 }
 
-// Line is one step of a plan.
-type Line struct {
-	Kind string `json:"kind"`
-	Text string `json:"text"`
-	Note string `json:"note,omitempty"` // what a person should know about it
-}
-
-// Changes reports whether apply would change something.
+// Changes reports whether something would change.
 func (p *Proposal) Changes() bool { return p.Does != "nothing" }
 
 // Summary is the proposal in one line.
@@ -200,6 +233,8 @@ func (p *Proposal) Summary() string {
 		return "would be changed live"
 	case "restart":
 		return "needs a restart (berth apply --restart)"
+	case "keep":
+		return "would be changed from the next start"
 	}
 	return "unchanged"
 }
@@ -218,10 +253,10 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Node: n.Name, Gone: goneOf(known)}
+	p := &Proposal{Command: "apply", Node: n.Name, Gone: goneOf(known)}
 	s, err := b.stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
-		p.Does, p.Steps = "create", lines(slices.Concat(claims, live))
+		p.Does, p.Steps = "create", step.Lines(slices.Concat(claims, live))
 		return p, nil
 	}
 	if err != nil {
@@ -234,7 +269,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	_, initErr := b.liveInit(n.Name)
 	switch {
 	case initErr != nil:
-		p.Does, p.Steps = "start", lines(live)
+		p.Does, p.Steps = "start", step.Lines(live)
 	case len(p.Differences) == 0:
 		p.Does = "nothing"
 	case allLive(p.Differences):
@@ -243,11 +278,60 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Steps = lines(changes)
+		p.Steps = step.Lines(changes)
 	default:
-		p.Does, p.Steps = "restart", lines(live)
+		p.Does, p.Steps = "restart", step.Lines(live)
 	}
 	return p, nil
+}
+
+// PlanSet tells what Set would do; without changes, how a running node would follow devices that came or went. It changes
+// nothing, and refuses what Set refuses.
+func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
+	s, err := b.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	n, err := changed(s.Now, changes)
+	if err != nil {
+		return nil, err
+	}
+	known, err := b.table(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: goneOf(known)}
+	if _, err := b.liveInit(name); err != nil {
+		if len(changes) == 0 {
+			return p, nil
+		}
+		if len(p.Differences) > 0 {
+			p.Does = "keep"
+		}
+		return p, b.checkLimits(s.Now, n)
+	}
+	replug, err := b.planReplug(name)
+	if err != nil {
+		return nil, err
+	}
+	if replug != nil {
+		p.Does, p.Steps = "change", step.Lines(replug.All())
+		if err := replug.Refused; err != nil {
+			return nil, err
+		}
+	}
+	if len(changes) == 0 {
+		return p, nil
+	}
+	facts, err := b.limitFacts(s.Now, n)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := b.liveChanges(facts, s.Now, n)
+	if len(steps) > 0 || len(p.Differences) > 0 {
+		p.Does, p.Steps = "change", append(p.Steps, step.Lines(steps)...)
+	}
+	return p, err
 }
 
 // liveAsHeld plans the live steps of a node that is there: with the ids, MACs and addresses that it holds.
@@ -260,15 +344,4 @@ func (b *Berth) liveAsHeld(n *vnode.Node, facts plan.Facts, claims []step.Step) 
 		}
 	}
 	return plan.Live(n, facts, claims)
-}
-
-func lines(steps []step.Step) []Line {
-	all := make([]Line, len(steps))
-	for i, s := range steps {
-		all[i] = Line{Kind: s.Kind(), Text: s.String()}
-		if l, ok := s.(interface{ Line() (text, note string) }); ok {
-			all[i].Text, all[i].Note = l.Line()
-		}
-	}
-	return all
 }

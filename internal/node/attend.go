@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"berth/internal/oci"
+	"berth/internal/runner"
 )
 
 // attendWait is how long a command that only reads waits for what happened while no keeper was there to be noted.
@@ -15,7 +15,7 @@ const attendWait = 5 * time.Second
 // Attend starts the keeper where nodes run, or wait for a restart, and none does, and waits until the ends that nobody
 // saw are noted: what is read afterwards is the truth. It returns a sentence for the user, "" if there is nothing to say.
 func (b *Berth) Attend(ctx context.Context) string {
-	if b.keeperRuns() {
+	if b.keeper().Runs() {
 		return ""
 	}
 	left, ended := b.unattended()
@@ -29,12 +29,12 @@ func (b *Berth) Attend(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, attendWait)
 	defer cancel()
 	for _, name := range left { // the first of them starts it, and then it knows them all; but one may end meanwhile
-		if err := b.watch(ctx, name); err != nil && b.wantsKeeper(name) {
+		if err := b.keeper().Watch(ctx, name); err != nil && b.wantsKeeper(name) {
 			return fmt.Sprintf("%s, and cannot be started again: %v", gone, err)
 		}
 	}
 	for _, name := range ended {
-		if err := b.noted(ctx, name); err != nil {
+		if err := b.settled(ctx, name); err != nil {
 			return fmt.Sprintf("%s; it is started again, and node %s, which had ended, is not cleaned up yet: %v", gone, name, err)
 		}
 	}
@@ -51,8 +51,8 @@ func (b *Berth) unattended() (all, ended []string) {
 		return nil, nil
 	}
 	for _, name := range names {
-		var init *oci.Create
-		if init, err = b.createdInit(name); err == nil && !alive(init.PID, init.StartTime) {
+		var init runner.Holder
+		if init, err = b.createdInit(name); err == nil && !init.First().Alive() {
 			ended = append(ended, name)
 		}
 		if err == nil || b.restartIn(name, false) > 0 {
@@ -60,16 +60,4 @@ func (b *Berth) unattended() (all, ended []string) {
 		}
 	}
 	return all, ended
-}
-
-// noted returns when the end of a node's init is noted, by the keeper or by this process.
-func (b *Berth) noted(ctx context.Context, name string) error {
-	l, err := b.lockThere(ctx, name)
-	if l == nil {
-		return err
-	}
-	defer l.release()
-	err = b.settle(ctx, name)
-	b.unlockGone(name, l)
-	return err
 }

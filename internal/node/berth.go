@@ -3,9 +3,8 @@
 package node
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,117 +12,61 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/block"
-	"berth/internal/cgroup"
+	"berth/internal/address"
 	"berth/internal/device"
+	"berth/internal/envfile"
+	"berth/internal/events"
 	"berth/internal/gateway"
+	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/ids"
 	"berth/internal/image"
+	"berth/internal/keeper"
 	"berth/internal/layout"
 	"berth/internal/link"
 	"berth/internal/names"
 	"berth/internal/nodelog"
-	"berth/internal/oci"
+	"berth/internal/parts"
 	"berth/internal/plan"
+	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/internal/runner"
 	"berth/internal/sriov"
 	"berth/internal/step"
-	"berth/internal/systemd"
+	"berth/internal/trial"
 	"berth/internal/vnode"
 )
 
 // Berth is the nodes of one host, kept under one root.
 type Berth struct {
-	Layout layout.Layout
-	root   string // as given; "" is the default
-	kinds  step.Kinds
-	logs   *nodelog.Set // in the keeper, which starts runtimes itself: what nodes write; else nil
+	Layout     layout.Layout
+	beside     Beside
+	host       host.Host
+	kinds      step.Kinds
+	gateways   gateway.Set
+	containers runner.Family
+	logs       *nodelog.Set // in the keeper, which starts runtimes itself: what nodes write; else nil
 }
 
-// Open opens the nodes kept under root, an absolute path; "" is the default place. It makes nothing.
-func Open(root string) (*Berth, error) {
-	if root != "" && !filepath.IsAbs(root) {
-		return nil, refuse.Invalidf("root %q is not an absolute path", root)
-	}
+// Beside is what Berth keeps on a host besides its nodes, as far as the life of a node concerns it.
+type Beside struct {
+	// Weigh gives the groups of classes and the protected services their weights again. It is called after a disk was
+	// switched to another I/O engine.
+	Weigh func(context.Context) error
+	// RestoreVFs makes virtual functions again that are gone, because the driver of their adapter was reloaded.
+	RestoreVFs func(context.Context) (did []string, err error)
+	// Repair brings protected services out of what killed commands left.
+	Repair func(context.Context) ([]Repaired, error)
+}
+
+// Open opens the nodes of one layout. It makes nothing.
+func Open(l layout.Layout, beside Beside) *Berth {
 	return &Berth{
-		Layout: layout.New(root), root: root,
-		kinds: step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds(), systemd.Kinds()),
-	}, nil
-}
-
-func (b *Berth) inKeeper(logs *nodelog.Set) *Berth {
-	k := *b
-	k.logs = logs
-	return &k
-}
-
-func (b *Berth) rootArgs() []string {
-	if b.root == "" {
-		return nil
+		Layout: l, beside: beside, host: host.New(), kinds: parts.Kinds(), gateways: gateway.All(), containers: parts.Containers(),
 	}
-	return []string{"--root", b.root}
-}
-
-// launcher is how this process starts runtimes: by the keeper, unless it is the keeper.
-func (b *Berth) launcher(name string) func(context.Context, *oci.Launch) error {
-	if b.logs != nil {
-		return func(ctx context.Context, l *oci.Launch) error { return b.launch(ctx, name, l) }
-	}
-	return b.createByKeeper(name)
-}
-
-// launch starts the runtime from the keeper, which holds the pipe to the node's log from here on: the first words of a
-// node that ends at once are not lost.
-func (b *Berth) launch(ctx context.Context, name string, l *oci.Launch) error {
-	if err := b.logs.Open(name, b.log(name)); err != nil {
-		return err
-	}
-	return l.Create(ctx)
-}
-
-// makeDirs makes the folders that all nodes share. They stay. A node's root must be able to pass through the live ones;
-// the lasting ones are closed to all but the host's root, for the set-user-id programs in images and deltas.
-func (b *Berth) makeDirs() error {
-	for _, d := range []struct {
-		path string
-		mode fs.FileMode
-	}{
-		{b.Layout.Run, 0o711},
-		{b.Layout.RunNodes(), 0o711},
-		{filepath.Dir(b.Layout.Lock("x")), 0o700},
-		{b.Layout.Lib, 0o700},
-		{b.Layout.LibNodes(), 0o700},
-	} {
-		if err := os.MkdirAll(d.path, d.mode); err != nil {
-			if errors.Is(err, fs.ErrPermission) {
-				return refuse.Cannotf("run berth as root", "make folder %s: %w", d.path, err)
-			}
-			return fmt.Errorf("make folder: %w", err)
-		}
-	}
-	if b.root == "" {
-		return nil
-	}
-	return passable(b.Layout.Run)
-}
-
-// passable refuses a folder that a node's root could not reach: with ids of its own it is nobody on the host.
-func passable(dir string) error {
-	for ; dir != "/"; dir = filepath.Dir(dir) {
-		fi, err := os.Stat(dir)
-		if err != nil {
-			return fmt.Errorf("look at folder: %w", err)
-		}
-		if fi.Mode().Perm()&0o001 == 0 {
-			return refuse.Cannotf("chmod o+x "+dir+", or keep the nodes elsewhere",
-				"the nodes kept here could not reach their own files: %s is closed to them (mode %04o)", dir, fi.Mode().Perm())
-		}
-	}
-	return nil
 }
 
 // names lists the nodes that there is anything of.
@@ -160,18 +103,14 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 			err = nil // a node whose spec is damaged can be stopped and removed
 		}
 	}
-	if err == nil {
-		return l, nil
-	}
-	if refuse.KindOf(err) == refuse.NotFound {
-		l.remove()
-	} else {
+	if err != nil {
 		l.release()
+		return nil, err
 	}
-	return nil, err
+	return l, nil
 }
 
-func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups("/proc") }
+func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups(b.host.Proc) }
 
 // mounted is cgroups without what the hierarchies offer.
 func (b *Berth) mounted() (host.Cgroups, error) { return host.ReadMounted() }
@@ -192,8 +131,12 @@ func (b *Berth) liveJournal(name string) (*step.Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if boot, err := step.BootID(); err != nil || j.Boot != "" && j.Boot != boot {
-		return nil, errors.Join(err, errRebooted)
+	boot, err := b.host.BootID()
+	if err != nil {
+		return nil, errors.New(err.Error()) // not "no such file": callers take that for no journal
+	}
+	if j.Boot != boot {
+		return nil, errRebooted
 	}
 	return j, nil
 }
@@ -203,7 +146,7 @@ func (b *Berth) claims(name string) (*step.Journal, error) {
 }
 
 // createdInit returns the step that made the node's init, if the node has one.
-func (b *Berth) createdInit(name string) (*oci.Create, error) {
+func (b *Berth) createdInit(name string) (runner.Holder, error) {
 	j, err := b.liveJournal(name)
 	if err != nil {
 		return nil, err
@@ -211,7 +154,7 @@ func (b *Berth) createdInit(name string) (*oci.Create, error) {
 	if j.Phase != step.Up {
 		return nil, fmt.Errorf("node %s is %s", name, j.Phase)
 	}
-	c := createStep(j)
+	c := runner.FirstProcess(j.Steps())
 	if c == nil {
 		return nil, fmt.Errorf("node %s has no process 1", name)
 	}
@@ -219,12 +162,12 @@ func (b *Berth) createdInit(name string) (*oci.Create, error) {
 }
 
 // liveInit is createdInit of a node whose init runs.
-func (b *Berth) liveInit(name string) (*oci.Create, error) {
+func (b *Berth) liveInit(name string) (runner.Holder, error) {
 	c, err := b.createdInit(name)
 	if err != nil {
 		return nil, err
 	}
-	if !alive(c.PID, c.StartTime) {
+	if !c.First().Alive() {
 		return nil, fmt.Errorf("process 1 of node %s has ended", name)
 	}
 	return c, nil
@@ -237,24 +180,24 @@ func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
 
 // factsKnowing is facts for a node that has devices already, unless known is empty.
 func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Table) (plan.Facts, error) {
-	f := plan.Facts{Layout: b.Layout}
+	f := plan.Facts{Layout: b.Layout, Gateways: b.gateways}
 	if err := plan.Supported(n); err != nil {
 		return f, err
 	}
 	if os.Geteuid() != 0 {
 		return f, refuse.Cannotf("run berth as root", "only root can make nodes")
 	}
-	if err := b.makeDirs(); err != nil {
+	if err := b.Layout.Make(); err != nil {
 		return f, err
 	}
 	var err error
 	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
-	if f.SiteID, err = b.siteID(); err != nil {
+	if f.SiteID, err = address.SiteID(b.Layout); err != nil {
 		return f, err
 	}
-	if f.Runtime, err = b.runtime(ctx); err != nil {
+	if f.Runner, err = trial.New(b.Layout, b.containers).Fastest(ctx); err != nil {
 		return f, err
 	}
 	if f.Image, err = image.Open(b.Layout).Resolve(n.Image); err != nil {
@@ -268,25 +211,26 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Command, err = b.commandOf(n, f.Image); err != nil {
 		return f, err
 	}
-	f.Resolver = names.Resolver("/")
-	if f.Mask, err = oci.ThermalPaths("/sys"); err != nil {
+	if _, err := envfile.Secret(n.EnvFrom); err != nil { // read again by whoever starts the runtime
 		return f, err
 	}
+	f.Resolver, f.NoQuota = names.Resolver("/"), image.ReadLackOfQuota(n.Delta, b.Layout.LibNodes())
+	f.Mask = b.host.HeatCounters()
 	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 		return f, err
 	}
-	if f.Links.Pooled, err = plan.PooledMACs(n, f); err != nil {
+	if err = f.Links.ReadClaims(plan.LinkInput(n, f, nil)); err != nil {
 		return f, err
 	}
 	if err = b.deviceFacts(&f, n, known); err != nil {
 		return f, err
 	}
 	for _, m := range n.Mounts {
-		gw, err := gateway.For(m.Gateway)
+		gw, err := f.Gateways.For(m.Gateway)
 		if err != nil {
 			return f, err
 		}
-		r, err := gw.Look(m, gateway.Node{UserNS: n.UserNS(), Layout: b.Layout})
+		r, err := gw.Look(ctx, m, gateway.Node{Name: n.Name, UserNS: n.UserNS(), Layout: b.Layout})
 		if err != nil {
 			return f, err
 		}
@@ -312,47 +256,88 @@ func (b *Berth) commandOf(n *vnode.Node, img image.Image) (plan.Command, error) 
 		c.Args = img.Config.Command()
 	}
 	upper := ""
-	if image.InitNamed(c.Args) && n.Delta.In != vnode.InMemory {
+	if n.Delta.In != vnode.InMemory {
 		if s, err := b.stored(n.Name); err == nil && sameRoot(s.Now, n) {
 			upper = (&image.Delta{Path: b.Layout.Node(n.Name).Delta()}).Upper()
 		}
 	}
-	c.Init = oci.Init(image.InitKind(img, upper, c.Args))
-	uid, gid, err := image.User(img)
-	c.User = oci.User{UID: uid, GID: gid}
+	c.Init = runner.Init(image.InitKind(img, upper, c.Args))
+	c.Stop = c.Init.StopSignal()
+	if sig, err := vnode.ParseSignal(cmp.Or(n.Stop.Signal, img.Config.StopSignal)); err == nil { // Validate has seen the spec's
+		c.Stop = sig
+	}
+	u, err := image.FindUser(img, upper, n.User)
+	c.User = runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
 	return c, err
 }
 
-// siteID is what derived MACs of this site depend on. A site that wants the same MACs on all its hosts copies the file.
-func (b *Berth) siteID() (string, error) {
-	path := b.Layout.SiteID()
-	id, err := os.ReadFile(path)
-	if err == nil && len(id) > 0 {
-		return strings.TrimSpace(string(id)), nil
+func (b *Berth) keeper() keeper.Client { return keeper.Client{Layout: b.Layout} }
+
+// launcher is how this process starts runtimes: by the keeper, unless it is the keeper.
+func (b *Berth) launcher(name string) func(context.Context, *runner.Launch) error {
+	if b.logs == nil {
+		// The keeper is the parent of the runtime, so that it learns how the node's process 1 ends.
+		return func(ctx context.Context, l *runner.Launch) error {
+			return b.keeper().Create(ctx, name, l, [4]*os.File{l.Stdin, l.Stdout, l.Stderr, l.Lock})
+		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read site id: %w", err)
+	return func(ctx context.Context, l *runner.Launch) error {
+		if err := b.logs.Open(name, b.log(name)); err != nil {
+			return err
+		}
+		return b.containers.Create(ctx, l)
 	}
-	dir, err := os.Open(b.Layout.Lib)
-	if err != nil {
-		return "", fmt.Errorf("write site id: %w", err)
+}
+
+// exitStatus learns how an ended init ended: from the keeper, its parent, or else from the kernel. In this order, as only a
+// parent is told that an init powered its namespace off (SIGINT, reboot(2)): the pidfd has the SIGKILL that followed.
+func (b *Berth) exitStatus(ctx context.Context, name string, first proc.ID, pidfd *os.File) (e keeper.Ending) {
+	if b.keeper().Runs() {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		told, err := b.keeper().Exit(ctx, name, first.PID)
+		if err == nil && told.Known {
+			return keeper.Ending{Status: told.Status, Known: true}
+		}
+		e.After = told.After
+	} else if pidfd == nil {
+		e.After = b.keeper().Acted()
 	}
-	defer dir.Close() // and with it the lock
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("write site id: %w", err)
+	if pidfd != nil {
+		e.Status, e.Known = proc.Exit(pidfd, first)
 	}
-	if id, err := os.ReadFile(path); err == nil && len(id) > 0 {
-		return strings.TrimSpace(string(id)), nil
+	return e
+}
+
+// lastKnown is the last moment at which a node is known to have run, beside those given: it wrote to its output, which
+// the kernel notes in the inode of the pipe, and a node cannot change that.
+func (b *Berth) lastKnown(name string, times ...time.Time) (last time.Time) {
+	var st unix.Stat_t
+	if unix.Stat(b.Layout.Node(name).LogPipe(), &st) == nil {
+		times = append(times, time.Unix(st.Ctim.Unix()))
 	}
-	random := make([]byte, 16)
-	_, _ = rand.Read(random) // never fails: crypto/rand
-	text := hex.EncodeToString(random)
-	if err := os.WriteFile(path+".tmp", []byte(text+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write site id: %w", err)
+	for _, t := range times {
+		if t.After(last) {
+			last = t
+		}
 	}
-	step.Fault("site id written")
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return "", fmt.Errorf("write site id: %w", err)
+	return last
+}
+
+// Events is the file of what happens to nodes.
+func (b *Berth) Events() events.File { return events.File{Dir: b.Layout.Events()} }
+
+// frozen reports whether the kernel holds the node's processes.
+func (b *Berth) frozen(name string) bool {
+	cg, err := b.mounted()
+	return err == nil && group.Frozen(cg, b.groupPath(name))
+}
+
+// closeAll closes the files that are there.
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
 	}
-	return text, nil
 }

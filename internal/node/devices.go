@@ -1,17 +1,21 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
+	"berth/internal/address"
 	"berth/internal/block"
-	"berth/internal/cgroup"
+	"berth/internal/detail"
 	"berth/internal/device"
 	"berth/internal/host"
+	"berth/internal/link"
 	"berth/internal/mounts"
+	"berth/internal/netif"
 	"berth/internal/plan"
+	"berth/internal/proc"
 	"berth/internal/refuse"
-	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
@@ -21,15 +25,15 @@ func (b *Berth) table(name string) (device.Table, error) {
 	if err != nil {
 		return t, err
 	}
-	return t.Now("/sys"), nil
+	return t.Now(b.host.Sys), nil
 }
 
 // limited lists the disks that a node has limits on, with what they are known by.
-func limited(n *vnode.Node, disks map[string]block.Disk) []device.Disk {
+func (b *Berth) limited(n *vnode.Node, disks map[string]block.Disk) []device.Disk {
 	var all []device.Disk
 	for _, io := range n.IO {
 		if d, ok := disks[io.Name]; ok {
-			id, _ := device.Identify("/sys", "b", d.Major, d.Minor)
+			id, _ := device.Identify(b.host.Sys, "b", d.Major, d.Minor)
 			all = append(all, device.Disk{Entry: io.Name, Major: d.Major, Minor: d.Minor, ID: id})
 		}
 	}
@@ -39,16 +43,16 @@ func limited(n *vnode.Node, disks map[string]block.Disk) []device.Disk {
 // present returns the disks of a running node's limits, where they are now, and the node without the io entries whose
 // disk is gone. A disk that came back under another name is found by what it is known by, not by its path.
 func (b *Berth) present(n *vnode.Node, cg host.Cgroups, t device.Table) (*vnode.Node, map[string]block.Disk, error) {
-	here := plugged(n, t)
+	here := plan.Plugged(n, t)
 	all := map[string]block.Disk{}
 	for _, io := range here.IO {
-		d, err := findDisk(io)
+		d, err := block.Find(b.host.Sys, io)
 		i := slices.IndexFunc(t.Disks, func(d device.Disk) bool { return d.Entry == io.Name })
 		if i >= 0 && (err != nil || d.Number() != t.Disks[i].Number()) {
-			d, err = block.OfNumber("/sys", t.Disks[i].Major, t.Disks[i].Minor, io.Device+io.Path)
+			d, err = block.OfNumber(b.host.Sys, t.Disks[i].Major, t.Disks[i].Minor, io.Device+io.Path)
 		}
 		if err == nil {
-			err = b.offers(io, cg, &d)
+			err = d.LookFor(io, cg, block.Loans(b.Layout.DiskLoans()))
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("io %s: %w", io.Name, err)
@@ -56,36 +60,6 @@ func (b *Berth) present(n *vnode.Node, cg host.Cgroups, t device.Table) (*vnode.
 		all[io.Name] = d
 	}
 	return here, all, nil
-}
-
-// deviceChanges returns the steps that lead a running node from one table to another, and refuses to take away what is
-// in use in it.
-func (b *Berth) deviceChanges(n *vnode.Node, cg host.Cgroups, old, next device.Table) ([]step.Step, error) {
-	if old.Equal(next) {
-		return nil, nil
-	}
-	in, err := b.running(n.Name)
-	if err != nil {
-		return nil, err
-	}
-	group := cgroup.DevicesStep(cg, plan.GroupPath(b.Layout, n))
-	if group == nil {
-		return nil, refuse.Cannotf("mount a cgroup hierarchy", "no cgroup hierarchy of this host holds devices")
-	}
-	var steps []step.Step
-	if rules := next.Rules(); !slices.Equal(rules, old.Rules()) {
-		group.Allow = rules
-		steps = append(steps, &cgroup.DevicesChange{Devices: *group, Old: old.Rules()})
-	}
-	for _, s := range old.Nodes(next, in, group.Dir) {
-		if d, ok := s.(*device.Node); ok {
-			if err := d.Unused(); err != nil {
-				return nil, err
-			}
-		}
-		steps = append(steps, s)
-	}
-	return append(steps, &device.Record{Path: b.Layout.Node(n.Name).Devices(), New: next}), nil
 }
 
 // running says where a running node's /dev is.
@@ -99,90 +73,8 @@ func (b *Berth) running(name string) (mounts.Running, error) {
 		return mounts.Running{}, err
 	}
 	return mounts.Running{
-		PID: init.PID, Start: init.StartTime, Owner: plan.Range(claims.Steps()).Base, Stage: b.Layout.Node(name).Stage(),
+		PID: init.First().PID, Start: init.First().Start, Owner: plan.Range(claims.Steps()).Base, Stage: b.Layout.Node(name).Stage(),
 	}, nil
-}
-
-// deviceResults says what a step of berth set did to a node's devices.
-func deviceResults(s step.Step) []SetResult {
-	switch c := s.(type) {
-	case *cgroup.DevicesChange:
-		var all []SetResult
-		for _, rule := range c.Allow {
-			if !slices.Contains(c.Old, rule) {
-				all = append(all, SetResult{Key: vnode.AddDevice, Asked: rule, ReadBack: rule, By: c.By()})
-			}
-		}
-		for _, rule := range c.Old {
-			if !slices.Contains(c.Allow, rule) {
-				all = append(all, SetResult{Key: vnode.TakeDevice, Asked: rule, ReadBack: "none", By: c.By()})
-			}
-		}
-		return all
-	case *device.Node:
-		if c.To == nil {
-			return []SetResult{{Key: vnode.TakeDevice, Asked: c.Path, ReadBack: "none", By: "device node"}}
-		}
-		number := fmt.Sprintf("%s %d:%d", c.To.Type, c.To.Major, c.To.Minor)
-		return []SetResult{{Key: vnode.AddDevice, Asked: c.Path, ReadBack: number, By: "device node"}}
-	}
-	return nil
-}
-
-// DeviceDetail is a device of a node, as the kernel has it while the node runs.
-type DeviceDetail struct {
-	Path       string `json:"path"`                  // inside
-	Source     string `json:"source"`                // the device node on the host
-	Entry      string `json:"entry"`                 // of the spec
-	Number     string `json:"number,omitempty"`      // "b 8:16"; "" if the node does not run
-	Access     string `json:"access,omitempty"`      // "rw"
-	HonouredBy string `json:"honoured_by,omitempty"` // the mechanism that lets it through
-	Holds      bool   `json:"holds"`                 // the group lets through what it should, and nothing else
-	Gone       bool   `json:"gone,omitempty"`        // unplugged
-	Unsafe     string `json:"unsafe,omitempty"`      // why no node should have it
-	Note       string `json:"note,omitempty"`
-}
-
-func (b *Berth) deviceDetails(n *vnode.Node, cg host.Cgroups, t device.Table, running bool) []DeviceDetail {
-	if !running {
-		var all []DeviceDetail
-		for _, e := range n.Devices {
-			d := DeviceDetail{Path: e.As, Source: e.Path, Entry: e.String()}
-			if d.Path == "" {
-				d.Path = e.Path
-			}
-			if e.Unsafe {
-				d.Unsafe = "the spec says so"
-			}
-			all = append(all, d)
-		}
-		return all
-	}
-	group := cgroup.DevicesStep(cg, plan.GroupPath(b.Layout, n))
-	if group == nil {
-		return nil
-	}
-	group.Allow = t.Rules()
-	broken := group.Holds()
-	in, runs := b.running(n.Name)
-	var all []DeviceDetail
-	for _, g := range t.Devices {
-		d := DeviceDetail{
-			Path: g.Path, Source: g.Source, Entry: g.Spec.String(), Number: g.Type + " " + g.Number(), Access: g.Access,
-			HonouredBy: group.By(), Holds: broken == nil, Gone: g.Gone, Unsafe: g.Unsafe,
-		}
-		has, err := in.HasDevice(g.Path, mounts.DeviceNode{Type: g.Type, Major: g.Major, Minor: g.Minor})
-		switch {
-		case g.Gone:
-			d.Note = "it is unplugged: the node gets it when it is back"
-		case broken != nil:
-			d.Note = broken.Error()
-		case runs == nil && err == nil && !has:
-			d.Holds, d.Note = false, "it is not in the node's /dev"
-		}
-		all = append(all, d)
-	}
-	return all
 }
 
 // unsafeDevices are those that a spec forces on a node.
@@ -197,41 +89,14 @@ func unsafeDevices(n *vnode.Node) []string {
 }
 
 // absent is a table of the disks that a node which does not run would not find.
-func absent(n *vnode.Node) device.Table {
+func (b *Berth) absent(n *vnode.Node) device.Table {
 	var t device.Table
 	for _, io := range n.IO {
-		if _, err := findDisk(io); refuse.KindOf(err) == refuse.NotFound {
+		if _, err := block.Find(b.host.Sys, io); refuse.KindOf(err) == refuse.NotFound {
 			t.Disks = append(t.Disks, device.Disk{Entry: io.Name, Gone: true})
 		}
 	}
 	return t
-}
-
-// findDisk finds the disk of a limit.
-func findDisk(io vnode.IO) (block.Disk, error) {
-	if io.Device != "" {
-		return block.Resolve("/sys", io.Device)
-	}
-	return block.Under("/sys", io.Path)
-}
-
-// offers looks what a disk offers for weights, where one is asked for.
-func (b *Berth) offers(io vnode.IO, cg host.Cgroups, d *block.Disk) error {
-	if io.Weight == 0 && io.Engine == "" {
-		return nil
-	}
-	o := block.Offers{Loans: block.Loans(b.Layout.DiskLoans())}
-	if cg.Has("blkio") == "" && cg.Has("io") == "v2" {
-		o.V2 = cg.V2
-	}
-	return d.Look(o)
-}
-
-// disks finds the disk of each I/O limit, and what it offers for weights where one is asked for. Device numbers are found
-// anew each time, never kept: they change.
-func (b *Berth) disks(n *vnode.Node, cg host.Cgroups) (map[string]block.Disk, error) {
-	_, all, err := b.present(n, cg, device.Table{})
-	return all, err
 }
 
 // deviceFacts looks up the devices and the disks of a node. What is gone under one that runs is planned with the number
@@ -248,30 +113,9 @@ func (b *Berth) deviceFacts(f *plan.Facts, n *vnode.Node, known device.Table) er
 			f.Disks[d.Entry] = block.Disk{Major: d.Major, Minor: d.Minor, Name: d.Number(), Via: "unplugged", Queues: []block.Queue{q}}
 		}
 	}
-	f.Limited = limited(n, f.Disks)
-	f.Devices, err = known.Grant("/proc", "/sys", n.Devices)
+	f.Limited = b.limited(n, f.Disks)
+	f.Devices, err = known.Grant(b.host.Proc, b.host.Sys, n.Devices)
 	return err
-}
-
-// plugged is the node without the io entries whose disk is gone.
-func plugged(n *vnode.Node, t device.Table) *vnode.Node {
-	here := *n
-	here.IO = slices.DeleteFunc(slices.Clone(n.IO), func(io vnode.IO) bool { return t.IsGone(io.Name) })
-	return &here
-}
-
-// goneLimits shows the limits of a node on disks that are unplugged: those that it has beside those of here.
-func goneLimits(n, here *vnode.Node) []cgroup.Shown {
-	var all []cgroup.Shown
-	have := vnode.Keys(here)
-	for _, s := range vnode.Keys(n) {
-		if !slices.Contains(have, s) {
-			all = append(all, cgroup.Shown{
-				Key: s.Key, Asked: s.Value, HonouredBy: "nothing", Note: "the disk is unplugged: the limit comes back with it", Holds: true,
-			})
-		}
-	}
-	return all
 }
 
 // goneOf says for a person what is unplugged.
@@ -288,4 +132,100 @@ func goneOf(t device.Table) []string {
 		}
 	}
 	return all
+}
+
+// leasesOf returns the steps that got the leases of a node's interfaces.
+func (b *Berth) leasesOf(name string) (all []*address.DHCP) {
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return nil
+	}
+	for _, s := range j.Steps() {
+		if d, ok := s.(*address.DHCP); ok {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// readdressed calls f with the node's lock, if this is still its first process and it runs, and notes the addresses that the node
+// has then.
+func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f func() error) (lives bool, err error) {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
+		return false, err
+	}
+	defer l.release()
+	if init, err := b.liveInit(name); err != nil || init.First() != first {
+		return false, nil // it ended, and what it had is given back or about to be
+	}
+	if err := f(); err != nil {
+		return true, err
+	}
+	s, err := b.stored(name)
+	if err != nil {
+		return true, err
+	}
+	if st, err := b.status(name); err == nil && !slices.Equal(st.Addresses, detail.Addresses(b.Layout, s.Now)) {
+		st.Addresses = detail.Addresses(b.Layout, s.Now)
+		b.setStatus(st)
+	}
+	return true, nil
+}
+
+// hub is where the bridge between nodes is.
+func (b *Berth) hub() netif.Hub { return netif.Hub(b.Layout.Hub()) }
+
+// maySpoof names the interfaces of a spec that are not held to their own addresses.
+func maySpoof(n *vnode.Node) []string {
+	var names []string
+	for _, nw := range n.Network {
+		if nw.Spoof {
+			names = append(names, nw.Name)
+		}
+	}
+	return names
+}
+
+// findTrouble notes what is wrong with the connections of the nodes that run.
+func (b *Berth) findTrouble(all []Status) error {
+	sight := link.NewSnapshot(b.hub())
+	for i := range all {
+		if err := all[i].findTrouble(sight); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Status) findTrouble(sight *link.Snapshot) error {
+	s.Trouble = nil
+	if !s.Runs() {
+		return nil
+	}
+	for _, w := range s.Wires {
+		text, err := sight.Trouble(w, s.PID)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			s.Trouble = append(s.Trouble, text)
+		}
+	}
+	return nil
+}
+
+// Troubled returns the nodes that run and have lost a connection.
+func (b *Berth) Troubled(ctx context.Context) ([]Status, error) {
+	all, err := b.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var some []Status
+	for _, s := range all {
+		if len(s.Trouble) > 0 {
+			some = append(some, s)
+		}
+	}
+	return some, nil
 }

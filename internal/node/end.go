@@ -9,11 +9,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
+	"berth/internal/counters"
+	"berth/internal/fate"
+	"berth/internal/fault"
+	"berth/internal/group"
+	"berth/internal/keeper"
+	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/internal/runner"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
+
+// OwnGrace is the time to wait that the node's spec says.
+const OwnGrace time.Duration = -1
 
 // Stop ends a node's processes: the signal that its init understands, a grace time, then SIGKILL to all of them.
 // What the node wrote, its MACs and its id range are kept.
@@ -29,102 +38,144 @@ func (b *Berth) Stop(ctx context.Context, name string, grace time.Duration) (cha
 func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (changed bool, err error) {
 	j, err := b.liveJournal(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if st, err := b.status(name); err == nil && st.State != Stopped { // also ends a pending restart
-			st.State = Stopped
-			b.setStatus(st)
-		}
-		return false, nil
+		return false, b.stopped(name, false) // also ends a pending restart
 	}
 	if err != nil {
 		return false, err
 	}
-	init := createStep(j)
-	pidfd, err := openInit(init.PID, init.StartTime)
+	init := runner.FirstProcess(j.Steps())
+	pidfd, err := init.First().Open()
 	if err == nil {
 		defer pidfd.Close()
-		if !b.keeperRuns() { // what the node wrote last is lost if nobody has its pipe open
-			_ = b.watch(ctx, name)
+		if !b.keeper().Runs() { // what the node wrote last is lost if nobody has its pipe open
+			_ = b.keeper().Watch(ctx, name)
 		}
-		b.askToEnd(ctx, name, init.PID, pidfd, grace)
+		b.askToEnd(ctx, name, init, pidfd, grace, func() {
+			if fate.IsPaused(j) {
+				_ = b.thaw(name, j) // else it is killed
+			}
+		})
 	}
-	return true, b.down(ctx, name, j, Stopped, b.exitStatus(ctx, name, init.PID, init.StartTime, pidfd))
+	return true, b.down(ctx, name, j, Stopped, b.exitStatus(ctx, name, init.First(), pidfd))
 }
 
-// askToEnd ends the init, gently at first.
-func (b *Berth) askToEnd(ctx context.Context, name string, pid int, pidfd *os.File, grace time.Duration) {
-	st, _ := b.status(name)
-	sig := stopSignal(st)
-	if grace > 0 && handles(pid, sig) {
-		if unix.PidfdSendSignal(int(pidfd.Fd()), sig, nil, 0) == nil && waitCtx(ctx, pidfd, grace) {
+// askToEnd ends the node's first process, gently at first. signalled is called when it has its signal.
+func (b *Berth) askToEnd(ctx context.Context, name string, init runner.Holder, pidfd *os.File, grace time.Duration, signalled func()) {
+	if grace == OwnGrace {
+		grace = vnode.DefaultGrace
+		if s, err := b.stored(name); err == nil { // a node whose spec is damaged can be stopped
+			grace = s.Now.Stop.Wait()
+		}
+	}
+	if grace > 0 {
+		heard, err := init.Signal(init.StopSignal())
+		signalled()
+		if heard && err == nil && proc.WaitFor(ctx, pidfd, grace) {
 			return
 		}
 	}
 	b.kill(ctx, name)
-	_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
-	waitPidfd(pidfd, 10_000)
+	_ = proc.Signal(pidfd, unix.SIGKILL)
+	proc.WaitFor(context.WithoutCancel(ctx), pidfd, 10*time.Second)
 }
 
 // kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
 func (b *Berth) kill(ctx context.Context, name string) {
 	if cg, err := b.mounted(); err == nil {
-		_ = cgroup.Kill(ctx, cg, b.groupPath(name))
+		_ = group.Kill(ctx, cg, b.groupPath(name))
 	}
 }
 
-// waitCtx waits for the process's end, the time, or the context, whichever is first.
-func waitCtx(ctx context.Context, pidfd *os.File, d time.Duration) bool {
-	end := time.Now().Add(d)
-	for ctx.Err() == nil {
-		left := time.Until(end)
-		if left <= 0 {
-			return false
-		}
-		if waitPidfd(pidfd, int(min(left, 200*time.Millisecond).Milliseconds())+1) {
-			return true
-		}
+// notePause notes in the journal and in the status whether the node is paused.
+func (b *Berth) notePause(name string, j *step.Journal, paused bool) error {
+	if err := fate.SetPaused(j, paused); err != nil {
+		return err
 	}
-	return false
+	if st, err := b.status(name); err == nil {
+		if st.State = Running; paused {
+			st.State = Paused
+		}
+		b.setStatus(st)
+	}
+	return nil
 }
 
-// stopSignal is what asks this init to end: the image's own, or its kind's.
-func stopSignal(st Status) unix.Signal {
-	if sig := unix.SignalNum(st.StopSignal); sig != 0 {
-		return sig
+func (b *Berth) thaw(name string, j *step.Journal) error {
+	if err := b.notePause(name, j, false); err != nil {
+		return err
 	}
-	switch st.InitKind {
-	case "systemd":
-		return unix.Signal(34 + 3) // SIGRTMIN+3: halt.target, systemd(1)
-	case "busybox":
-		return unix.SIGUSR2 // poweroff; SIGTERM would reboot: busybox init
-	case "sysv":
-		return unix.SIGPWR
+	err := b.thawGroup(name)
+	fault.Point("thawed")
+	return err
+}
+
+// thawGroup lets the processes go on: frozen on cgroup v1, they would not even end by SIGKILL.
+func (b *Berth) thawGroup(name string) error {
+	cg, err := b.mounted()
+	if err != nil {
+		return err
 	}
-	return unix.SIGTERM
+	return group.Thaw(cg, b.groupPath(name))
+}
+
+// endOf returns how a node of the keeper's ended, once that is noted.
+func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*fate.Exit, error) {
+	err := b.settled(ctx, name)
+	if f, fateErr := b.fate(name); fateErr == nil && f.Last != nil && f.Last.Process == first && f.Last.Exit != nil {
+		return f.Last.Exit, err
+	}
+	return &fate.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // somebody removed it
 }
 
 // down ends the live part of a node whose init is gone, or is killed by it, and writes what became of it.
-func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e ending) error {
-	st, err := b.status(name)
+func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e keeper.Ending) error {
+	f, err := b.fate(name)
 	if err != nil {
-		st = Status{Name: name}
+		return err
 	}
-	st.State, st.Ended = state, time.Now()
-	st.Exit = exitFrom(e.ws, e.known, b.oomKilled(name))
-	if !e.known && !e.after.IsZero() {
-		st.Exit.After = b.lastKnown(name, st.Started, e.after)
+	last := fate.End{State: state, Boot: j.Boot, Ended: time.Now(), Exit: fate.ExitOf(e.Status, e.Known, b.oomKilled(name)), Restarts: f.Restarts()}
+	if init := runner.FirstProcess(j.Steps()); init != nil {
+		last.Process = init.First()
 	}
-	b.setStatus(st)
-	step.Fault("end noted")
+	if last.Started, err = fate.Started(j); err != nil {
+		return err
+	}
+	if !e.Known && !e.After.IsZero() {
+		last.Exit.After = b.lastKnown(name, last.Started, e.After)
+	}
+	last.Exit.Unhealthy = state == Exited && fate.Unhealthy(j)
+	if err := f.Note(last); err != nil {
+		return err
+	}
+	b.copyEnd(name, last)
+	fault.Point("end noted")
+	fate.Tell(b.Events(), f.Claims, nil, false)
 	return b.clear(ctx, name, j)
 }
 
 // downEnded is down for an init that has ended by itself, or was ended by a stop that was killed after it said so.
-func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e ending) error {
-	c := createStep(j)
-	if st, err := b.status(name); err == nil && st.State == Stopped && c != nil && st.PID == c.PID {
+func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e keeper.Ending) error {
+	f, err := b.fate(name)
+	if err != nil {
+		return err
+	}
+	if c := runner.FirstProcess(j.Steps()); c != nil && f.Last != nil && f.Last.State == Stopped && f.Last.Process == c.First() {
 		return b.clear(ctx, name, j)
 	}
 	return b.down(ctx, name, j, Exited, e)
+}
+
+// noteEnd notes and tells how a node ended that is removed at once, by the berth run that it belongs to.
+func (b *Berth) noteEnd(js journals, exit *fate.Exit) {
+	f, err := fate.Of(js.claims)
+	if err != nil || !js.claims.Untouched() { // else somebody has settled it
+		return
+	}
+	last := fate.End{State: Exited, Process: runner.FirstProcess(js.live.Steps()).First(), Boot: js.live.Boot, Ended: time.Now(), Exit: exit}
+	last.Started, _ = fate.Started(js.live)
+	if f.Note(last) == nil {
+		fate.Tell(b.Events(), js.claims, nil, false)
+	}
 }
 
 func (b *Berth) oomKilled(name string) bool {
@@ -132,31 +183,37 @@ func (b *Berth) oomKilled(name string) bool {
 	if err != nil {
 		return false
 	}
-	kills := cgroup.Stats(cg, b.groupPath(name)).OOMKills
+	kills := counters.Stats(cg, b.groupPath(name)).OOMKills
 	return kills != nil && *kills > 0
 }
 
-// ended is called by the keeper when it saw an init end. It returns after which time to start the node again, 0: never.
-func (b *Berth) ended(ctx context.Context, name string, pid int, e ending) (time.Duration, error) {
+// Ended implements keeper.Nodes.
+func (k *kept) Ended(ctx context.Context, name string, pid int, e keeper.Ending) (time.Duration, error) {
+	b := k.b
 	l, err := b.lockThere(ctx, name)
 	if l == nil {
 		return 0, err
 	}
 	defer l.release()
-	if st, err := b.status(name); err == nil && st.Foreground != nil && alive(st.Foreground.PID, st.Foreground.Start) {
+	f, err := b.fate(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case f.Owner != nil && f.Owner.Alive():
 		return 0, nil // its berth run removes it, and tells why it ended
 	}
 	j, err := b.liveJournal(name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // a command was faster; its status says whether it stopped the node
-		if st, err := b.status(name); err != nil || st.State != Exited || st.PID != pid {
-			b.unlockGone(name, l)
+	case errors.Is(err, fs.ErrNotExist): // a command was faster; its note says whether it stopped the node
+		if f.Last == nil || f.Last.State != Exited || f.Last.Process.PID != pid {
 			return 0, nil
 		}
 	case err != nil:
 		return 0, err
 	default:
-		if c := createStep(j); c == nil || c.PID != pid {
+		if c := runner.FirstProcess(j.Steps()); c == nil || c.First().PID != pid {
 			return 0, nil
 		}
 		if j.Phase != step.Up {
@@ -169,55 +226,9 @@ func (b *Berth) ended(ctx context.Context, name string, pid int, e ending) (time
 	return b.restartIn(name, true), nil
 }
 
-// unlockGone removes the lock's file if the node is gone: locking made it anew.
-func (b *Berth) unlockGone(name string, l *lock) {
-	if _, err := os.Stat(b.Layout.Node(name).Lib); errors.Is(err, fs.ErrNotExist) {
-		_ = os.Remove(l.f.Name())
-	}
-}
-
-// RanWell is the time after which a node that ends is not taken to be in a loop of restarts.
-const RanWell = 10 * time.Second
-
-// restartIn is the time until the restart policy wants an ended node again, 0 if it does not: 0.1 s, doubled with each
-// restart up to a minute. With count it notes that one more is due.
-func (b *Berth) restartIn(name string, count bool) time.Duration {
-	st, err := b.status(name)
-	if err != nil {
-		return 0
-	}
-	return b.restartOf(name, st, count)
-}
-
-func (b *Berth) restartOf(name string, st Status, count bool) time.Duration {
-	if st.State != Exited || st.Foreground != nil {
-		return 0
-	}
-	if boot, err := step.BootID(); err != nil || st.Boot != boot {
-		return 0
-	}
-	s, err := b.stored(name)
-	switch {
-	case err != nil:
-		return 0
-	case s.Now.Restart == vnode.Always:
-	case s.Now.Restart == vnode.OnFailure && st.Exit != nil && st.Exit.failed():
-	default:
-		return 0
-	}
-	if count {
-		if st.Ended.Sub(st.Started) > RanWell { // begin anew
-			st.Restarts = 0
-		}
-		st.Restarts++
-		b.setStatus(st)
-		step.Fault("restart noted")
-	}
-	return min(100*time.Millisecond<<min(max(st.Restarts-1, 0), 12), time.Minute)
-}
-
-// restart starts a node again that its restart policy wants. If that fails it returns when to try again.
-func (b *Berth) restart(ctx context.Context, name string) (again time.Duration, err error) {
+// Restart implements keeper.Nodes.
+func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, err error) {
+	b := k.b
 	l, err := b.lockNode(ctx, name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		return 0, nil // removed meanwhile
@@ -243,4 +254,79 @@ func (b *Berth) restart(ctx context.Context, name string) (again time.Duration, 
 func (b *Berth) wantsKeeper(name string) bool {
 	_, err := b.liveInit(name)
 	return err == nil || b.restartIn(name, false) > 0
+}
+
+// fate reads the fate of a node. The error satisfies errors.Is(err, fs.ErrNotExist) if there is no node.
+func (b *Berth) fate(name string) (fate.Fate, error) {
+	claims, err := b.claims(name)
+	if err != nil {
+		return fate.Fate{}, err
+	}
+	return fate.Of(claims)
+}
+
+// restartIn is due for a node by its name. With count it notes that one more restart is due.
+func (b *Berth) restartIn(name string, count bool) time.Duration {
+	f, err := b.fate(name)
+	if err != nil || f.Last == nil {
+		return 0
+	}
+	boot, err := b.host.BootID()
+	if err != nil {
+		return 0
+	}
+	s, err := b.stored(name)
+	if err != nil || f.Due(s.Now.Restart, boot) == 0 {
+		return 0
+	}
+	if count {
+		if err := f.Note(f.Last.Counted()); err != nil {
+			return 0
+		}
+		b.copyEnd(name, *f.Last)
+		fault.Point("restart noted")
+	}
+	return f.Due(s.Now.Restart, boot)
+}
+
+// copyEnd copies how a node ended to its status.
+func (b *Berth) copyEnd(name string, last fate.End) {
+	st, err := b.status(name)
+	if err != nil {
+		st = Status{Name: name}
+	}
+	st.take(last)
+	b.setStatus(st)
+}
+
+// take takes over how a node ended.
+func (s *Status) take(last fate.End) {
+	s.State, s.Ended, s.Exit, s.Restarts = last.State, last.Ended, last.Exit, last.Restarts
+	if last.Process.PID != 0 {
+		s.PID, s.Start, s.Boot, s.Started = last.Process.PID, last.Process.Start, last.Boot, last.Started
+	}
+}
+
+// stopped notes that a node does not run and is not to be restarted: it was stopped after it had ended, or ended by a reboot.
+func (b *Berth) stopped(name string, rebooted bool) error {
+	f, err := b.fate(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	last := fate.End{}
+	if f.Last != nil && !rebooted {
+		last = *f.Last
+	}
+	if last.State == Stopped {
+		return nil
+	}
+	last.State = Stopped
+	if err := f.Note(last); err != nil {
+		return err
+	}
+	b.copyEnd(name, last)
+	return nil
 }

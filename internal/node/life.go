@@ -1,37 +1,42 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
-	"berth/internal/oci"
+	"berth/internal/detail"
+	"berth/internal/fate"
+	"berth/internal/fault"
+	"berth/internal/foreground"
 	"berth/internal/plan"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/relay"
+	"berth/internal/runner"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
 
 // starter says how a node's runtime is started, and with which files.
 type starter struct {
-	start      func(context.Context, *oci.Launch) error // nil: by this process itself
-	stdin      *os.File                                 // nil: /dev/null
-	stdout     *os.File                                 // nil: the pipe to the node's log
+	start      func(context.Context, *runner.Launch) error // nil: by this process itself
+	stdin      *os.File                                    // nil: /dev/null
+	stdout     *os.File                                    // nil: the pipe to the node's log
 	stderr     *os.File
 	streams    *relay.Streams          // for berth run: these and no others; what is nil in them is a null device
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
 	before     func() error            // called when the init exists and has not started
-	foreground *holder
-	forRun     bool // the node ends with its command
-	unfiltered bool // without a filter of system calls: to measure what it costs
+	owner      *proc.ID                // of a node that ends with this process
+	forRun     bool                    // the node ends with its command
+	unfiltered bool                    // without a filter of system calls: to measure what it costs
 }
 
 // journals are a node's two journals as the process that wrote them knows them; nil: to be read.
@@ -55,13 +60,16 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err := os.Mkdir(dirs.Lib, 0o700); err != nil {
 		return js, fmt.Errorf("make folder of node %s: %w", n.Name, err)
 	}
-	step.Fault("node folder made")
+	fault.Point("node folder made")
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.destroy(context.WithoutCancel(ctx), n.Name, journals{}))
 		}
 	}()
 	if js.claims, err = step.Create(dirs.Claims(), n.Name, facts.Host.BootID); err != nil {
+		return js, err
+	}
+	if err := fate.Begin(js.claims, s.owner); err != nil {
 		return js, err
 	}
 	for _, c := range claims {
@@ -75,7 +83,11 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {
 		return js, err
 	}
-	return js, js.claims.SetPhase(step.Up)
+	if err := js.claims.SetPhase(step.Up); err != nil {
+		return js, err
+	}
+	fate.Tell(b.Events(), js.claims, js.live, false)
+	return js, nil
 }
 
 // claim makes one claim; what it makes for the node belongs to the ids that were claimed before it.
@@ -111,55 +123,48 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
 		return j, err
 	}
+	if err := fate.BeginRun(j); err != nil {
+		return j, err
+	}
 	files, err := b.stdio(n.Name, &s)
 	if err != nil {
 		return j, err
 	}
 	defer closeAll(files)
+	session := runner.Session{
+		Files:      runner.Files{Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, Lock: l.f},
+		Unfiltered: s.unfiltered, Launch: s.start, Created: s.before,
+	}
 	if s.listen != nil {
-		if err := s.listen(dirs.TTY()); err != nil {
+		session.Console = dirs.TTY()
+		if err := s.listen(session.Console); err != nil {
 			return j, err
 		}
 	}
-	var init *oci.Create
-	switched := false
-	for _, st := range steps {
-		switch c := st.(type) {
-		case *block.Engine:
-			switched = true
-		case *oci.Bundle:
-			if s.unfiltered {
-				c.Spec.Linux.Seccomp = nil
-			}
-		case *oci.Create:
-			init = c
-			c.Start = s.start
-			c.Launch.Stdin, c.Launch.Stdout, c.Launch.Stderr = s.stdin, s.stdout, s.stderr
-			c.Launch.Lock = l.f
-			if s.listen != nil {
-				c.Launch.ConsoleSocket = dirs.TTY()
-			}
-		case *oci.Start:
-			if s.before != nil {
-				if err := s.before(); err != nil {
-					return j, err
-				}
-			}
+	for i, st := range steps {
+		session.Attach(st)
+		if i == len(steps)-1 && ctx.Err() == nil { // the command runs from here on
+			var done context.CancelFunc
+			ctx, done = foreground.Starting(ctx)
+			defer done()
 		}
 		if err := j.Do(ctx, st); err != nil {
 			return j, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
-	if switched {
-		if err := b.weighBeside(ctx); err != nil {
+	if block.Switches(steps) {
+		if err := b.beside.Weigh(ctx); err != nil {
 			return j, fmt.Errorf("node %s: weigh the others beside it: %w", n.Name, err)
 		}
 	}
 	if err := j.SetPhase(step.Up); err != nil {
 		return j, err
 	}
-	b.setStatus(b.statusOf(n, facts, init, s.foreground, b.restarts(n.Name)))
-	return j, nil
+	f, err := fate.Of(claims)
+	if err == nil {
+		b.setStatus(b.statusOf(n, facts, runner.FirstProcess(steps), j, f))
+	}
+	return j, err
 }
 
 // makeLiveDir makes one of a node's live folders. The runtime passes through them as the node's root: hence the group.
@@ -171,33 +176,33 @@ func makeLiveDir(dir string, gid uint32) error {
 	if err != nil {
 		return fmt.Errorf("make a live folder: %w", err)
 	}
-	step.Fault("live folder made")
+	fault.Point("live folder made")
 	return nil
 }
 
-func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init *oci.Create, fg *holder, restarts int) Status {
-	return Status{
-		Name: n.Name, State: Running, PID: init.PID, Start: init.StartTime, Boot: f.Host.BootID, Started: time.Now(),
-		Image: n.Image.String(), Runtime: f.Runtime.String(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: fg,
-		StopSignal: f.Image.Config.StopSignal, Restarts: restarts, Unsafe: unsafeDevices(n),
-		Addresses: b.addresses(n), Wires: plan.Wires(n, plan.Facts{Layout: b.Layout}), MaySpoof: maySpoof(n),
+// statusOf is the status of a node that runs, whose live journal is j.
+func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init runner.Holder, j *step.Journal, is fate.Fate) Status {
+	s := Status{
+		Name: n.Name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot,
+		Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
+		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: unsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(),
+		Addresses: detail.Addresses(b.Layout, n), Wires: plan.Wires(n, plan.Facts{Layout: b.Layout}), MaySpoof: maySpoof(n),
 	}
-}
-
-// restarts counts those by the restart policy; a node that was stopped begins anew.
-func (b *Berth) restarts(name string) int {
-	st, _ := b.status(name)
-	if st.State == Stopped {
-		return 0
+	s.Started, _ = fate.Started(j) // damaged: not known
+	if fate.IsPaused(j) {
+		s.State = Paused
 	}
-	return st.Restarts
+	return s
 }
 
 // stdio opens what the node's command reads and writes, where the caller has not.
 func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 	if s.streams != nil {
 		s.stdin, s.stdout, s.stderr = s.streams.In, s.streams.Out, s.streams.Err
-		return nil, nil
+		if s.start == nil {
+			return nil, nil
+		}
+		return foreground.OpenNull(&s.stdin, &s.stdout, &s.stderr) // another process gets files only
 	}
 	if s.stdin == nil {
 		if s.stdin, err = os.Open(os.DevNull); err != nil {
@@ -210,7 +215,7 @@ func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 			closeAll(opened)
 			return nil, err
 		}
-		step.Fault("log's pipe made")
+		fault.Point("log's pipe made")
 		opened = append(opened, s.stdout)
 	}
 	if s.stderr == nil {
@@ -223,7 +228,10 @@ func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 	if j != nil {
 		b.kill(ctx, name) // first: links of a dead node are gone much faster than those of a living one
-		b.tellLog(ctx, name, endLog)
+		b.flushLog(ctx, name, true)
+		if j.Set != nil && j.Set.Spec == replugging {
+			_ = j.EndSet() // there is no way back to what was unplugged
+		}
 		if err := j.Close(ctx); err != nil {
 			return err
 		}
@@ -231,7 +239,7 @@ func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 	if err := os.RemoveAll(b.Layout.Node(name).Run); err != nil {
 		return fmt.Errorf("remove live folder of node %s: %w", name, err)
 	}
-	step.Fault("live folder removed")
+	fault.Point("live folder removed")
 	return nil
 }
 
@@ -249,6 +257,10 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 		return err
 	}
 	if claims != nil {
+		if err := claims.Undo(ctx, func(step.Step) bool { return true }); err != nil {
+			return err
+		}
+		fate.TellRemoved(b.Events(), claims, known.claims == nil)
 		if err := claims.Close(ctx); err != nil {
 			return err
 		}
@@ -256,7 +268,7 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 	if err := os.RemoveAll(b.Layout.Node(name).Lib); err != nil {
 		return fmt.Errorf("remove folder of node %s: %w", name, err)
 	}
-	step.Fault("folder removed")
+	fault.Point("folder removed")
 	return nil
 }
 
@@ -276,7 +288,10 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 	}
 	defer l.release()
 	if _, err := b.liveInit(name); err == nil {
-		return false, b.watch(ctx, name)
+		if j, err := b.liveJournal(name); err == nil && fate.IsPaused(j) {
+			return false, refuse.Busyf("node %s is paused; berth unpause %s lets it go on", name, name)
+		}
+		return false, b.keeper().Watch(ctx, name)
 	}
 	s, err := b.stored(name)
 	if err != nil {
@@ -291,16 +306,16 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.liveInit(name); err == nil && !force {
-		l.release()
-		return refuse.Busyf("node %s is running; stop it, or remove it with --force", name)
+	defer l.release()
+	if init, err := b.createdInit(name); !force && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return err // it may be running
+		}
+		if init.First().Alive() {
+			return refuse.Busyf("node %s is running; stop it, or remove it with --force", name)
+		}
 	}
-	if err := b.remove(ctx, name, journals{}); err != nil {
-		l.release()
-		return err
-	}
-	l.remove()
-	return nil
+	return b.remove(ctx, name, journals{})
 }
 
 func (b *Berth) remove(ctx context.Context, name string, known journals) error {
@@ -316,29 +331,13 @@ func (b *Berth) remove(ctx context.Context, name string, known journals) error {
 // holderEnds is how long a berth run may take to end after its connections are closed.
 const holderEnds = 10 * time.Second
 
-// removeForeground removes what a killed berth run left. Its connection closes a moment before it counts as ended.
-func (b *Berth) removeForeground(ctx context.Context, name string) error {
-	if st, err := b.status(name); err == nil && st.Foreground != nil {
-		if pidfd, err := openInit(st.Foreground.PID, st.Foreground.Start); err == nil {
-			waitPidfd(pidfd, int(holderEnds.Milliseconds()))
+// Abandoned implements keeper.Nodes. The connection of a berth run closes a moment before it counts as ended.
+func (k *kept) Abandoned(ctx context.Context, name string) error {
+	if f, err := k.b.fate(name); err == nil && f.Owner != nil {
+		if pidfd, err := f.Owner.Open(); err == nil {
+			proc.WaitFor(ctx, pidfd, holderEnds)
 			pidfd.Close()
 		}
 	}
-	l, err := b.lockThere(ctx, name)
-	if l == nil {
-		return err
-	}
-	err = b.settle(ctx, name)
-	b.unlockGone(name, l)
-	l.release()
-	return err
-}
-
-func createStep(j *step.Journal) *oci.Create {
-	steps := j.Steps()
-	i := slices.IndexFunc(steps, func(s step.Step) bool { _, ok := s.(*oci.Create); return ok })
-	if i < 0 {
-		return nil
-	}
-	return steps[i].(*oci.Create)
+	return k.b.settled(ctx, name)
 }

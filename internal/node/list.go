@@ -11,12 +11,22 @@ import (
 	"sync"
 
 	"berth/internal/cgroup"
-	"berth/internal/gateway"
+	"berth/internal/counters"
+	"berth/internal/detail"
+	"berth/internal/health"
 	"berth/internal/ids"
 	"berth/internal/image"
+	"berth/internal/limit"
 	"berth/internal/link"
+	"berth/internal/mac"
+	"berth/internal/mounts"
 	"berth/internal/plan"
+	"berth/internal/proc"
+	"berth/internal/rlimit"
+	"berth/internal/runner"
+	"berth/internal/shape"
 	"berth/internal/spec"
+	"berth/internal/standing"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -32,11 +42,14 @@ func (b *Berth) List(context.Context) ([]Status, error) {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
 	all := make([]Status, len(names))
+	for i, name := range names {
+		all[i].Name = name
+	}
 	var wg sync.WaitGroup
-	for part := range slices.Chunk(indexes(len(names)), 64) {
+	for part := range slices.Chunk(all, 64) {
 		wg.Go(func() {
-			for _, i := range part {
-				all[i] = b.statusNow(names[i], boot)
+			for i := range part {
+				part[i] = b.Status(part[i].Name, boot)
 			}
 		})
 	}
@@ -47,76 +60,55 @@ func (b *Berth) List(context.Context) ([]Status, error) {
 	return slices.DeleteFunc(all, func(s Status) bool { return s.Name == "" }), nil
 }
 
-func indexes(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-// statusNow reads one node's status; the zero Status if it was removed meanwhile.
-func (b *Berth) statusNow(name, boot string) Status {
+// Status reads one node's status, as the kernel has it in this boot; the zero Status if it was removed meanwhile.
+func (b *Berth) Status(name, boot string) Status {
 	s, err := b.status(name)
+	was := s.State
 	if err == nil {
-		if s.State = s.now(boot); s.State == Running {
+		if s.State = s.now(boot); s.Runs() {
+			if s.State == Paused && !b.frozen(name) { // somebody else let it go on
+				s.State = Running
+			}
+			s.Health = health.Read(b.Layout.Node(name).Health(), proc.ID{PID: s.PID, Start: s.Start})
 			return s
 		}
 	}
 	// It runs all the same if the command that started it was killed, or the disk was full, before that was noted.
-	if init, initErr := b.liveInit(name); initErr == nil {
-		if claims, claimsErr := b.claims(name); claimsErr == nil && claims.Phase == step.Up {
-			return b.statusFrom(name, init, boot)
+	f, fateErr := b.fate(name)
+	if j, liveErr := b.liveJournal(name); liveErr == nil && j.Phase == step.Up && fateErr == nil && f.Claims.Phase == step.Up {
+		if init := runner.FirstProcess(j.Steps()); init != nil && init.First().Alive() {
+			return b.statusFrom(name, init, j)
 		}
 	}
-	if err != nil { // being made, or half made by a killed command
-		if _, err := b.claims(name); errors.Is(err, fs.ErrNotExist) {
+	if err != nil && f.Last == nil { // being made, or half made by a killed command
+		if errors.Is(fateErr, fs.ErrNotExist) {
 			return Status{}
 		}
 		return Status{Name: name, State: string(step.Creating), UserNS: true}
 	}
-	s.Restarting = b.restartOf(name, s, false) > 0
+	s.Name = name
+	if f.Last != nil && (was != Running && was != Paused || f.Last.Process == proc.ID{PID: s.PID, Start: s.Start}) {
+		s.take(*f.Last) // what is written may be older: the disk was full
+	}
+	if spec, err := b.stored(name); err == nil {
+		s.Restarting = f.Due(spec.Now.Restart, boot) > 0
+	}
 	return s
 }
 
 // Detail is what berth show tells of one node.
 type Detail struct {
 	Status
-	Hostname string         `json:"hostname"`
-	Phase    string         `json:"phase"` // of its live journal; "down" if it does not run
-	Command  []string       `json:"command,omitempty"`
-	IDs      string         `json:"ids"` // the node's ids as the host has them
-	Cgroup   string         `json:"cgroup"`
-	Links    []LinkDetail   `json:"links,omitempty"`
-	Exposed  []Exposed      `json:"exposed,omitempty"`
-	Devices  []DeviceDetail `json:"devices,omitempty"`
-	Limits   []cgroup.Shown `json:"limits,omitempty"`
-	Usage    *cgroup.Usage  `json:"usage,omitempty"`
-}
-
-// Exposed is a mount whose source the host's users can reach: what the node leaves there may give them root's rights.
-type Exposed struct {
-	Source string `json:"source"`
-	Target string `json:"target"`
-	Why    string `json:"why"`
-}
-
-// exposed lists the mounts of a node that are exposed now. A source that cannot be looked at is none.
-func exposed(n *vnode.Node) (all []Exposed) {
-	for _, m := range n.Mounts {
-		if why, err := gateway.Exposed(m, n.UserNS()); err == nil && why != "" {
-			all = append(all, Exposed{Source: m.Source, Target: m.Target, Why: why})
-		}
-	}
-	return all
-}
-
-// LinkDetail is one interface, as the kernel has it while the node runs.
-type LinkDetail struct {
-	Mode string `json:"mode"`
-	link.State
-	Lease *LeaseDetail `json:"lease,omitempty"` // what it has by DHCP
-	Spoof *SpoofDetail `json:"spoof,omitempty"`
+	Hostname string           `json:"hostname"`
+	Phase    string           `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string         `json:"command,omitempty"`
+	IDs      string           `json:"ids"` // the node's ids as the host has them
+	Cgroup   string           `json:"cgroup"`
+	Links    []detail.Link    `json:"links,omitempty"`
+	Exposed  []detail.Exposed `json:"exposed,omitempty"`
+	Devices  []detail.Device  `json:"devices,omitempty"`
+	Limits   []limit.Limit    `json:"limits,omitempty"`
+	Usage    *counters.Usage  `json:"usage,omitempty"`
 }
 
 // Show tells everything of one node.
@@ -131,7 +123,7 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	}
 	n := s.Now
 	d := &Detail{
-		Status: b.statusNow(name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
+		Status: b.Status(name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
 		IDs: "none: root inside is root outside", Cgroup: b.groupPath(name),
 	}
 	if r, ok, err := ids.Of(b.Layout.IDs(), name); err == nil && ok {
@@ -146,37 +138,15 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 		d.Phase = string(j.Phase)
 	}
 	_, initErr := b.liveInit(name)
-	d.Links, d.Exposed = b.linkDetails(n, initErr == nil), exposed(n)
-	if err := d.findTrouble(link.Look(b.hub())); err != nil {
+	macs := map[string]mac.Address{}
+	if j, err := b.claims(name); err == nil {
+		macs = link.MACs(j.Steps())
+	}
+	d.Links, d.Exposed = detail.Links(b.Layout, n, macs, initErr == nil), detail.Mounts(n)
+	if err := d.findTrouble(link.NewSnapshot(b.hub())); err != nil {
 		return nil, err
 	}
 	return d, b.showLimits(n, d, initErr == nil)
-}
-
-func (b *Berth) linkDetails(n *vnode.Node, running bool) []LinkDetail {
-	macs := map[string]string{}
-	if j, err := b.claims(n.Name); err == nil {
-		macs = link.MACs(j.Steps())
-	}
-	var all []LinkDetail
-	for _, nw := range n.Network {
-		if nw.Mode == vnode.None {
-			continue
-		}
-		l := LinkDetail{Mode: string(nw.Mode), State: link.State{Name: nw.Name, MAC: macs[nw.Name], MTU: nw.MTU, Address: nw.Address}}
-		if running {
-			dirs := b.Layout.Node(n.Name)
-			if st, err := link.Read(link.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, nw.Name); err == nil {
-				l.State = st
-			}
-			if nw.DHCP {
-				l.Lease = b.leaseDetail(n.Name, nw.Name)
-			}
-		}
-		l.Spoof = b.spoofDetail(n, macs, nw, running)
-		all = append(all, l)
-	}
-	return all
 }
 
 func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
@@ -188,15 +158,19 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	d.Devices = b.deviceDetails(n, cg, known, running)
+	var dev *mounts.Running
+	if in, err := b.running(n.Name); err == nil {
+		dev = &in
+	}
+	d.Devices = detail.Devices(b.Layout, n, cg, known, running, dev)
 	if !running {
-		known = absent(n)
+		known = b.absent(n)
 	}
 	here, where, err := b.present(n, cg, known)
 	if err != nil {
 		return err
 	}
-	defer func() { d.Limits = append(d.Limits, goneLimits(n, here)...) }()
+	defer func() { d.Limits = append(d.Limits, detail.GoneLimits(n, here)...) }()
 	limits, err := cgroup.Held(here, cg, d.Cgroup, where)
 	if err != nil {
 		return err
@@ -205,11 +179,11 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	class, err := showClass(n, cg, d, running)
+	class, err := standing.Show(b.host, n, cg, d.Cgroup, d.PID, running)
 	if err != nil {
 		return err
 	}
-	priorities, err := b.showPriorities(n, running)
+	priorities, err := detail.Priorities(b.Layout, n, running)
 	if err != nil {
 		return err
 	}
@@ -217,27 +191,43 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if running {
 		pid = d.PID
 	}
-	rlimits := cgroup.ReadRLimits(n, pid)
+	rlimits, err := rlimit.Read(n, pid)
+	if err != nil {
+		return err
+	}
 	defer func() { d.Limits = slices.Concat(d.Limits, priorities, rlimits, class) }()
 	if !running {
 		for _, l := range limits {
-			d.Limits = append(d.Limits, cgroup.Shown{Key: l.Key, Asked: l.Asked, HonouredBy: l.Mechanism, Note: l.Note})
+			d.Limits = append(d.Limits, l.Limit)
 		}
 		for _, r := range rates {
-			d.Limits = append(d.Limits, cgroup.Shown(r.Show()))
+			d.Limits = append(d.Limits, r.Limit)
 		}
 		return nil
 	}
-	usage := cgroup.Stats(cg, d.Cgroup)
+	usage := counters.Stats(cg, d.Cgroup)
 	d.Usage = &usage
 	if d.Limits, err = cgroup.Read(limits); err != nil {
 		return err
 	}
-	shown, err := link.ReadRates(rates)
-	for _, r := range shown {
-		d.Limits = append(d.Limits, cgroup.Shown(r))
-	}
+	shown, err := shape.ReadRates(rates)
+	d.Limits = append(d.Limits, shown...)
 	return err
+}
+
+// Specs returns the specs of all nodes, as they are now. One that is being made or removed is left out.
+func (b *Berth) Specs() ([]*vnode.Node, error) {
+	names, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	var all []*vnode.Node
+	for _, name := range names {
+		if s, err := b.stored(name); err == nil {
+			all = append(all, s.Now)
+		}
+	}
+	return all, nil
 }
 
 // Spec is the node's spec as it is now, with what berth set changed.
@@ -288,7 +278,7 @@ func (b *Berth) usesImage(n *vnode.Node, name string, layers []string) bool {
 	}
 	var lowers []string
 	if c, err := b.createdInit(n.Name); err == nil {
-		lowers = c.Launch.Plan.Root.Lower
+		lowers = c.Layers()
 	} else if img, err := store.Resolve(n.Image); err == nil { // else it cannot start anyway
 		lowers = img.Lowers
 	}

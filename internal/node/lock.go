@@ -6,17 +6,24 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/step"
+	"berth/internal/address"
+	"berth/internal/fault"
+	"berth/internal/ids"
+	flock "berth/internal/lock"
+	"berth/internal/plan"
 )
 
 // lock is a node's lock, held by flock on a file. The runtime inherits it while it works for the holder, so that a
 // killed command leaves the node locked until its runtime has ended too.
 type lock struct {
-	f *os.File
+	f   *os.File
+	lib string // the node's lasting folder
 }
 
 // lock waits for the node's lock. The file is removed with the node; whoever locked a removed file tries again.
@@ -42,7 +49,7 @@ func (b *Berth) lockWhile(ctx context.Context, name string, wanted func() bool) 
 		}
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := b.makeDirs(); err != nil {
+			if err := b.Layout.Make(); err != nil {
 				return nil, err
 			}
 			continue
@@ -50,51 +57,86 @@ func (b *Berth) lockWhile(ctx context.Context, name string, wanted func() bool) 
 		if err != nil {
 			return nil, fmt.Errorf("lock node %s: %w", name, err)
 		}
-		if err := flock(ctx, f); err != nil {
+		if err := flock.Wait(ctx, f); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("lock node %s: %w", name, err)
+			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		var held, there unix.Stat_t
 		if unix.Fstat(int(f.Fd()), &held) == nil && unix.Stat(path, &there) == nil && held.Ino == there.Ino {
-			step.Fault("locked")
-			return &lock{f: f}, nil
+			fault.Point("locked")
+			return &lock{f: f, lib: b.Layout.Node(name).Lib}, nil
 		}
 		f.Close()
 	}
 }
 
+// release ends the lock, and removes its file if the node is gone: locking made it anew.
 func (l *lock) release() {
-	_ = unix.Flock(int(l.f.Fd()), unix.LOCK_UN)
-	l.f.Close()
-}
-
-// remove ends the lock of a node that is gone.
-func (l *lock) remove() {
-	_ = os.Remove(l.f.Name())
-	step.Fault("lock removed")
-	l.release()
-}
-
-// flock waits for a lock, or for the context.
-func flock(ctx context.Context, f *os.File) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return err
+	if _, err := os.Lstat(l.lib); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Remove(l.f.Name())
+		fault.Point("lock removed")
 	}
-	got := make(chan error, 1)
-	go func() {
-		for {
-			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-			if !errors.Is(err, unix.EINTR) {
-				got <- err
-				return
-			}
+	flock.Release(l.f)
+}
+
+// claimIndexes are the folders in which claims of all nodes lie by what is claimed, under NODE/IFNAME.
+func (b *Berth) claimIndexes() []string {
+	return append(plan.NAT(b.Layout, "").Indexes(), b.Layout.MACs(), b.Layout.Addresses())
+}
+
+// release gives back what a node without a journal has claimed in the folders that all nodes share: a power cut may have
+// spared the claim and lost the journal. The caller holds the node's lock.
+func (b *Berth) release(ctx context.Context, name string) error {
+	err := (&ids.Claim{Dir: b.Layout.IDs(), Node: name}).Undo(ctx)
+	for _, index := range b.claimIndexes() {
+		err = errors.Join(err, address.Release(index, name))
+	}
+	return err
+}
+
+// sweepClaims gives back what nodes that do not exist have claimed.
+func (b *Berth) sweepClaims(ctx context.Context) error {
+	owners, err := ids.Nodes(b.Layout.IDs())
+	for _, index := range b.claimIndexes() {
+		more, listErr := address.Claimants(index)
+		owners, err = append(owners, more...), errors.Join(err, listErr)
+	}
+	slices.Sort(owners)
+	for _, name := range slices.Compact(owners) {
+		if b.exists(name) {
+			continue
 		}
-	}()
-	select {
-	case err := <-got:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("another command is at work on it: %w", ctx.Err())
+		l, lockErr := b.lock(ctx, name)
+		if lockErr != nil {
+			return errors.Join(err, lockErr)
+		}
+		if !b.exists(name) {
+			err = errors.Join(err, b.release(ctx, name))
+		}
+		l.release()
+	}
+	return err
+}
+
+// exists reports whether there is anything of the node in its own folders.
+func (b *Berth) exists(name string) bool {
+	dirs := b.Layout.Node(name)
+	return slices.ContainsFunc([]string{dirs.Lib, dirs.Run}, func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// sweepLocks removes the locks of nodes that do not exist.
+func (b *Berth) sweepLocks(ctx context.Context) {
+	paths, _ := filepath.Glob(b.Layout.Lock("*"))
+	for _, p := range paths {
+		name := filepath.Base(p)
+		if b.exists(name) {
+			continue
+		}
+		if l, err := b.lock(ctx, name); err == nil {
+			l.release()
+		}
 	}
 }

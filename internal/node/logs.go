@@ -3,16 +3,12 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/nodelog"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 )
 
@@ -24,94 +20,59 @@ func (b *Berth) log(name string) nodelog.Log {
 	return nodelog.Log{Pipe: dirs.LogPipe(), File: dirs.Log(), Old: dirs.OldLog()}
 }
 
-// What the keeper is asked about a log: to move to it what the node wrote so far, and to let go of its pipe too.
-const (
-	flushLog = "flush log"
-	endLog   = "end log"
-)
-
-// tellLog asks the keeper about a node's log, if one runs, and waits until it is done.
-func (b *Berth) tellLog(ctx context.Context, name, do string) {
+// flushLog returns when what the node wrote so far is in its log, which the keeper moves there; with end the keeper closes the
+// node's pipe then.
+func (b *Berth) flushLog(ctx context.Context, name string, end bool) {
 	if _, err := os.Lstat(b.Layout.Node(name).LogPipe()); err != nil {
 		return // it has none, as in the foreground
 	}
-	if b.logs != nil {
-		doLog(b.logs, name, do)
-		return
-	}
-	if b.keeperRuns() {
-		ctx, cancel := context.WithTimeout(ctx, 2*logWait)
-		defer cancel()
-		_, _ = b.ask(ctx, request{Do: do, Node: name})
-	}
-}
-
-// doLog does in the keeper what tellLog asks.
-func doLog(logs *nodelog.Set, name, do string) {
-	if do == endLog {
-		logs.Finish(name, logWait)
-	} else {
-		logs.Flush(name, logWait)
+	ctx, cancel := context.WithTimeout(ctx, 2*logWait)
+	defer cancel()
+	switch {
+	case b.logs != nil && end:
+		b.logs.Finish(name, logWait)
+	case b.logs != nil:
+		b.logs.Flush(name, logWait)
+	case !b.keeper().Runs():
+	case end:
+		_ = b.keeper().EndLog(ctx, name)
+	default:
+		_ = b.keeper().FlushLog(ctx, name)
 	}
 }
 
-// Logs copies a node's log to w: the last lines of it, or all if lines is negative; with follow also what is added
-// until the node ends.
-func (b *Berth) Logs(ctx context.Context, name string, w io.Writer, lines int, follow bool) error {
+// OpenLog opens a node's log, with what the node wrote so far; nil if it has none.
+func (b *Berth) OpenLog(ctx context.Context, name string) (*nodelog.View, error) {
 	if _, err := b.stored(name); refuse.KindOf(err) == refuse.NotFound {
-		return err
+		return nil, err
 	}
-	b.tellLog(ctx, name, flushLog)
+	b.flushLog(ctx, name, false)
 	v, err := b.log(name).Open()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	if err != nil {
-		return err
-	}
-	defer v.Close()
-	if err := v.Last(w, lines); err != nil || !follow {
-		return err
-	}
-	return b.follow(ctx, name, v, w)
+	return v, err
 }
 
-// follow copies what is added to the log, woken by inotify, until the init has ended.
-func (b *Berth) follow(ctx context.Context, name string, v *nodelog.View, w io.Writer) error {
-	in, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return fmt.Errorf("watch log: %w", err)
-	}
-	events := os.NewFile(uintptr(in), "inotify")
-	defer events.Close()
-	// The folder: its files are renamed when they are full.
-	if _, err := unix.InotifyAddWatch(in, filepath.Dir(b.Layout.Node(name).Log()), unix.IN_MODIFY|unix.IN_CREATE); err != nil {
-		return fmt.Errorf("watch log: %w", err)
-	}
+// WhileWriting returns a context that ends when the node's process 1 has ended and what it wrote is in its log. The caller
+// cancels it.
+func (b *Berth) WhileWriting(ctx context.Context, name string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	var pidfd *os.File
 	init, err := b.liveInit(name)
-	if err != nil {
-		return v.More(w)
+	if err == nil {
+		pidfd, err = init.First().Open()
 	}
-	pidfd, err := openInit(init.PID, init.StartTime)
 	if err != nil {
-		return v.More(w)
+		cancel()
+		return ctx, cancel
 	}
-	defer pidfd.Close()
-	stop := context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
 	go func() {
-		waitPidfd(pidfd, -1)
-		b.tellLog(ctx, name, flushLog)
-		_ = events.SetReadDeadline(time.Unix(1, 0))
+		defer pidfd.Close()
+		if proc.Wait(ctx, pidfd) == nil {
+			b.flushLog(ctx, name, false)
+		}
+		cancel()
 	}()
-	buf := make([]byte, 4096)
-	for {
-		_, err := events.Read(buf)
-		if err := v.More(w); err != nil {
-			return err
-		}
-		if err != nil {
-			return nil
-		}
-	}
+	return ctx, cancel
 }

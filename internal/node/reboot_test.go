@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/layout"
 	"berth/internal/step"
 )
 
@@ -56,12 +57,8 @@ func TestReboot(t *testing.T) {
 	// Stop it, and put back what the files of a running node were, under another boot id.
 	live := filepath.Join(root, "run/nodes/n")
 	saved := filepath.Join(dir, "saved")
-	b, err := Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := filepath.Join(b.Layout.RuntimeState(), "n")
-	status := b.Layout.Node("n").Status()
+	l := layout.New(root)
+	state, status := filepath.Join(l.RuntimeState(), "n"), l.Node("n").Status()
 	for _, c := range [][2]string{{live, saved}, {state, saved + "-state"}, {status, saved + "-status"}} {
 		if out, err := exec.Command("cp", "-a", c[0], c[1]).CombinedOutput(); err != nil {
 			t.Fatalf("cp: %s", out)

@@ -8,11 +8,18 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/internal/address"
+	"berth/internal/fate"
+	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/image"
+	"berth/internal/keeper"
 	"berth/internal/link"
-	"berth/internal/oci"
 	"berth/internal/plan"
+	"berth/internal/pull"
+	"berth/internal/runner"
 	"berth/internal/step"
+	"berth/internal/trial"
 )
 
 // Repaired says what repair found and did about one node.
@@ -23,10 +30,10 @@ type Repaired struct {
 
 // Repair undoes what killed commands left, node by node, and starts the keeper if nodes run without one.
 func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
-	if err := b.makeDirs(); err != nil {
+	if err := b.Layout.Make(); err != nil {
 		return nil, err
 	}
-	if _, err := b.siteID(); err != nil { // half written by whoever was the first
+	if _, err := address.SiteID(b.Layout); err != nil { // half written by whoever was the first
 		return nil, err
 	}
 	names, err := b.names()
@@ -35,10 +42,8 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	var all []Repaired
 	var errs []error
-	made, err := b.RestoreVFs(ctx, 0)
-	if err != nil {
-		errs = append(errs, err)
-	}
+	made, err := b.beside.RestoreVFs(ctx)
+	errs = append(errs, err)
 	for _, m := range made {
 		all = append(all, Repaired{Did: m})
 	}
@@ -56,33 +61,27 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 	}
 	if b.hub().Inode() != 0 { // its nodes may be gone without a trace
-		if err := (&link.Bridge{Lock: b.Layout.HostLock(), Hub: b.hub()}).Undo(ctx); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, (&link.Bridge{Lock: b.Layout.HostLock(), Hub: b.hub()}).Undo(ctx))
 	}
-	did, err := b.repairProtected(ctx)
-	all = append(all, did...)
-	if err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, plan.NAT(b.Layout, "").Sweep(ctx))
+	services, err := b.beside.Repair(ctx)
+	all = append(all, services...)
+	errs = append(errs, err)
 	b.sweepLocks(ctx)
-	if err := b.sweepClaims(ctx); err != nil {
-		errs = append(errs, err)
-	}
-	if did, err := b.repairProbe(ctx); err != nil {
-		errs = append(errs, err)
-	} else if did {
+	errs = append(errs, b.sweepClaims(ctx))
+	did, err := trial.New(b.Layout, b.containers).Repair(ctx)
+	errs = append(errs, err)
+	if did {
 		all = append(all, Repaired{Did: "removed what a killed probe of the runtimes left"})
 	}
 	store := image.Open(b.Layout)
-	if err := errors.Join(store.Sweep(ctx), store.Collect(ctx, b.ImageUsers)); err != nil {
-		errs = append(errs, err)
-	}
-	if len(watch) > 0 && !b.keeperRuns() {
+	_, err = pull.Sweep(b.Layout.Pulls(), pull.Stale)
+	errs = append(errs, err, store.Sweep(ctx), store.Collect(ctx, b.ImageUsers))
+	if len(watch) > 0 && !b.keeper().Runs() {
 		all = append(all, Repaired{Did: "started the keeper"})
 	}
 	for _, name := range watch { // also where a keeper runs: the command that would have told it may have been killed
-		if err := b.watch(ctx, name); err != nil && b.wantsKeeper(name) { // else it was stopped or removed meanwhile
+		if err := b.keeper().Watch(ctx, name); err != nil && b.wantsKeeper(name) { // else it was stopped or removed meanwhile
 			errs = append(errs, err)
 		}
 	}
@@ -94,12 +93,12 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if err != nil {
 		return "", false, err
 	}
+	defer l.release()
 	did, err = b.settleNode(ctx, name)
-	for _, file := range []string{b.Layout.Node(name).Spec(), b.Layout.Node(name).Status()} {
-		_ = os.Remove(file + unwritten)
+	for _, path := range []string{b.Layout.Node(name).Spec(), b.Layout.Node(name).Status()} {
+		_ = os.Remove(path + file.Unwritten)
 	}
 	if _, statErr := os.Stat(b.Layout.Node(name).Lib); errors.Is(statErr, fs.ErrNotExist) {
-		l.remove()
 		return did, false, err
 	}
 	if did == "" && err == nil {
@@ -108,23 +107,22 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if did == "" && err == nil {
 		did, err = b.replugged(ctx, name)
 	}
-	if init, initErr := b.createdInit(name); err != nil && initErr == nil && !alive(init.PID, init.StartTime) {
+	if init, initErr := b.createdInit(name); err != nil && initErr == nil && !init.First().Alive() {
 		did, err = b.settleNode(ctx, name) // it ended while it was to be given something back
 	}
-	up := b.wantsKeeper(name)
-	l.release()
-	return did, up, err
+	return did, b.wantsKeeper(name), err
 }
 
 // settle brings a node out of the state that a killed command left it in. The caller holds its lock.
 func (b *Berth) settle(ctx context.Context, name string) error {
 	_, err := b.settleNode(ctx, name)
-	step.Fault("settled")
+	fault.Point("settled")
 	return err
 }
 
-func (b *Berth) settleNode(ctx context.Context, name string) (did string, err error) {
-	if did, err = b.settleLive(ctx, name); err != nil {
+func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
+	did, live, err := b.settleLive(ctx, name)
+	if err != nil {
 		return did, err
 	}
 	dirs := b.Layout.Node(name)
@@ -145,78 +143,118 @@ func (b *Berth) settleNode(ctx context.Context, name string) (did string, err er
 		did = "stopped: a change of what it is made of was interrupted"
 		return did, claims.UndoUnfinished(ctx)
 	}
-	if st, err := b.status(name); err == nil && st.Foreground != nil && !alive(st.Foreground.PID, st.Foreground.Start) {
+	f, err := fate.Of(claims)
+	if err != nil {
+		return did, err
+	}
+	if f.Orphaned() {
 		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name, journals{})
 	}
-	return did, nil
+	fate.Tell(b.Events(), claims, live, true)
+	return settleRestart(claims, live, did)
 }
 
-func (b *Berth) settleLive(ctx context.Context, name string) (did string, err error) {
+// settleLive is settle of the live journal, which it returns if the node runs.
+func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *step.Journal, err error) {
 	j, err := b.liveJournal(name)
 	switch {
 	case errors.Is(err, errRebooted):
 		// The kernel that the steps changed is gone, and with it everything but files.
-		st, err := b.status(name)
-		if err == nil {
-			st.State = Stopped
-			b.setStatus(st)
+		if err := b.stopped(name, true); err != nil {
+			return "", nil, err
 		}
 		// Where /run is not a tmpfs, the runtime's files survived too.
 		state := os.RemoveAll(filepath.Join(b.Layout.RuntimeState(), name))
-		return "stopped by a reboot", errors.Join(state, b.clear(ctx, name, nil))
+		return "stopped by a reboot", nil, errors.Join(state, b.clear(ctx, name, nil))
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(b.Layout.Node(name).Run); err == nil {
-			return "removed an empty live folder", b.clear(ctx, name, nil)
+			return "removed an empty live folder", nil, b.clear(ctx, name, nil)
 		}
-		return "", nil
+		return "", nil, nil
 	case err != nil:
-		return "", err
+		return "", nil, err
 	case j.Phase == step.Creating:
-		return "rolled back: its start was interrupted", b.clear(ctx, name, j)
+		return "rolled back: its start was interrupted", nil, b.clear(ctx, name, j)
 	case j.Phase == step.Removing:
-		return "stopped: its stop was interrupted", b.clear(ctx, name, j)
+		return "stopped: its stop was interrupted", nil, b.clear(ctx, name, j)
 	}
-	c := createStep(j)
-	if c == nil || !alive(c.PID, c.StartTime) {
-		return "cleaned up: its process 1 had ended", b.settleEnded(ctx, name, j)
+	c := runner.FirstProcess(j.Steps())
+	if c == nil || !c.First().Alive() {
+		return "cleaned up: its process 1 had ended", nil, b.settleEnded(ctx, name, j)
 	}
-	b.settleStatus(name, c, j.Boot)
-	if j.Set != nil {
-		return b.settleSet(ctx, name, j)
+	did, err = b.settlePause(name, j)
+	if st, err := b.status(name); err != nil || st.PID != c.First().PID || st.Start != c.First().Start || (st.State == Paused) != fate.IsPaused(j) {
+		b.setStatus(b.statusFrom(name, c, j)) // the command that started or paused it did not
 	}
-	return "", nil
+	if j.Set != nil && err == nil {
+		did, err = b.settleSet(ctx, name, j)
+	}
+	return did, j, err
 }
 
-// settleStatus writes the status of a node that runs, if the command that started it did not.
-func (b *Berth) settleStatus(name string, init *oci.Create, boot string) {
-	if st, err := b.status(name); err != nil || st.PID != init.PID || st.Start != init.StartTime {
-		b.setStatus(b.statusFrom(name, init, boot))
+// settlePause ends a pause or an unpause that was killed: unless the node is paused as a whole, it goes on.
+func (b *Berth) settlePause(name string, j *step.Journal) (did string, err error) {
+	paused, ever := fate.Paused(j)
+	if !ever {
+		return "", nil
 	}
+	frozen := b.frozen(name)
+	switch {
+	case paused == frozen:
+		return "", nil
+	case paused:
+		did = "runs: its pause was interrupted"
+	default:
+		did = "runs: its unpause was interrupted"
+	}
+	return did, b.thaw(name, j)
 }
 
-// statusFrom finds the status of a node that runs in its journal and its spec.
-func (b *Berth) statusFrom(name string, init *oci.Create, boot string) Status {
+// settleRestart says what became of a restart that was killed.
+func settleRestart(claims, live *step.Journal, did string) (string, error) {
+	if !fate.Restarting(claims) {
+		return did, nil
+	}
+	did = "stopped: its restart was interrupted; berth start " + claims.Node + " starts it"
+	if live != nil {
+		did = "runs: its restart was interrupted"
+	}
+	return did, fate.SetRestarting(claims, false)
+}
+
+// statusFrom finds the status of a node that runs in its journals and its spec.
+func (b *Berth) statusFrom(name string, init runner.Holder, j *step.Journal) Status {
 	s, err := b.stored(name)
 	if err != nil {
-		return Status{Name: name, State: Running, PID: init.PID, Start: init.StartTime, Boot: boot}
+		return Status{Name: name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot}
 	}
-	f := plan.Facts{Runtime: init.Launch.Runtime}
-	f.Host.BootID = boot
+	f := plan.Facts{}
 	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
 		f.Command, _ = b.commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
 	}
-	return b.statusOf(s.Now, f, init, nil, b.restarts(name))
+	is, _ := b.fate(name) // without it, only its owner and the restarts before are not shown
+	return b.statusOf(s.Now, f, init, j, is)
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.
 func (b *Berth) settleEnded(ctx context.Context, name string, j *step.Journal) error {
-	var e ending
-	if c := createStep(j); c != nil {
-		pidfd, err := openInit(c.PID, c.StartTime)
+	var e keeper.Ending
+	if c := runner.FirstProcess(j.Steps()); c != nil {
+		pidfd, err := c.First().Open()
 		if err == nil {
 			defer pidfd.Close()
 		}
-		e = b.exitStatus(ctx, name, c.PID, c.StartTime, pidfd)
+		e = b.exitStatus(ctx, name, c.First(), pidfd)
 	}
 	return b.downEnded(ctx, name, j, e)
+}
+
+// settled settles a node if it is there. It returns when the end of the node's init is noted, by the keeper or by this process.
+func (b *Berth) settled(ctx context.Context, name string) error {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
+		return err
+	}
+	defer l.release()
+	return b.settle(ctx, name)
 }

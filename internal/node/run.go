@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -13,21 +12,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/counters"
+	"berth/internal/envfile"
+	"berth/internal/fate"
+	"berth/internal/foreground"
+	"berth/internal/keeper"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/relay"
+	"berth/internal/runner"
+	"berth/internal/users"
 	"berth/internal/vnode"
 )
-
-const defaultGrace = 10 * time.Second
 
 // RunIO is what a foreground node reads and writes.
 type RunIO struct {
 	In, Out, Err *os.File
 	TTY          bool
+	Keep         bool // the node stays when its command has ended: Run only
 }
 
 // Run makes a throw-away node, runs its command in the foreground and removes it. It returns the command's exit code,
-// 128 + the signal's number where a signal ended it. If this process is killed, the keeper removes the node.
+// 128 + the signal's number where a signal ended it. If this process is killed, the keeper removes the node. A node that is
+// to stay is the keeper's from the start, as one of Apply: if this process is killed, it runs on without its streams.
 func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, err error) {
 	streams := &relay.Streams{}
 	if !rio.TTY {
@@ -36,7 +43,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 		}
 	}
 	defer func() { // after the node is gone: the reader of its output may take his time
-		if lost := finish(streams); err == nil {
+		if lost := foreground.Finish(streams); err == nil {
 			err = lost
 		}
 	}()
@@ -50,15 +57,21 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	defer signal.Stop(signals)
 
 	guarded := make(chan error, 1)
-	var guard *net.UnixConn
-	go func() {
-		c, err := b.guard(ctx, n.Name)
-		guard = c
-		guarded <- err
-	}()
-	start, _ := startTime(os.Getpid())
-	s := starter{
-		streams: streams, foreground: &holder{os.Getpid(), start}, forRun: true,
+	var guard *keeper.Guard
+	self, err := proc.Self()
+	if err != nil {
+		return 0, err
+	}
+	s := starter{streams: streams, owner: &self, forRun: true}
+	if rio.Keep {
+		s = starter{streams: streams, start: b.launcher(n.Name)}
+		guarded <- nil
+	} else {
+		go func() {
+			c, err := b.keeper().Guard(ctx, n.Name)
+			guard = c
+			guarded <- err
+		}()
 	}
 	var tty *relay.Terminal
 	s.before = func() error {
@@ -83,41 +96,59 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 		return 0, err
 	}
 	js, pidfd, err := b.runUp(ctx, l, n, s)
+	l.release()
 	if err != nil {
-		l.remove()
 		return 0, err
 	}
-	l.release()
 	streams.Started()
 	defer pidfd.Close()
-	ws := b.awaitForeground(createStep(js.live).PID, pidfd, signals)
+	init := runner.FirstProcess(js.live.Steps())
+	if pidfd != nil {
+		foreground.Await(init, pidfd, signals, func() { _ = b.thawGroup(n.Name) })
+	}
 	var lost error
 	if tty != nil {
 		lost = tty.Drain()
 	}
-	code = exitFrom(ws, true, false).Code
-	// The node is removed whatever became of the context: Ctrl-C was for the command.
+	// The end is noted, or the node removed, whatever became of the context: Ctrl-C was for the command.
 	clean := context.WithoutCancel(ctx)
-	if l, err = b.lock(clean, n.Name); err != nil {
-		return code, err
+	var end *fate.Exit
+	if rio.Keep {
+		end, err = b.endOf(clean, n.Name, init.First())
+	} else {
+		end, err = b.endForeground(clean, n.Name, js, pidfd)
 	}
-	oom := b.oomKilled(n.Name)
-	if err := b.remove(clean, n.Name, js); err != nil {
-		l.release()
-		return code, err
+	if err != nil {
+		return end.Code, err
 	}
-	l.remove()
 	if guard != nil {
 		guard.Close()
 	}
-	lost = errors.Join(lost, finish(streams)) // what the node wrote stands before what Berth says of it
-	if oom {
+	lost = errors.Join(lost, foreground.Finish(streams)) // what the node wrote stands before what Berth says of it
+	if end.OOM {
 		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
 	}
-	return code, lost
+	return end.Code, lost
 }
 
-// runUp creates the node and opens its init.
+// endForeground removes a node whose first process, a child of this process, has ended.
+func (b *Berth) endForeground(ctx context.Context, name string, js journals, pidfd *os.File) (*fate.Exit, error) {
+	ws, err := proc.Reap(runner.FirstProcess(js.live.Steps()).First().PID)
+	if err != nil {
+		ws, _ = proc.ReapedExit(pidfd)
+	}
+	end := fate.ExitOf(ws, true, false)
+	l, err := b.lock(ctx, name)
+	if err != nil {
+		return end, err
+	}
+	defer l.release()
+	end.OOM = b.oomKilled(name)
+	b.noteEnd(js, end)
+	return end, b.remove(ctx, name, js)
+}
+
+// runUp creates the node and opens its init; nil if that is the keeper's and has ended already.
 func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (journals, *os.File, error) {
 	if err := b.settle(ctx, n.Name); err != nil {
 		return journals{}, nil, err
@@ -129,81 +160,148 @@ func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (j
 	if err != nil {
 		return journals{}, nil, err
 	}
-	if slices.ContainsFunc(n.Network, func(nw vnode.Network) bool { return nw.DHCP }) { // the keeper keeps its leases
-		if err := b.watch(ctx, n.Name); err != nil {
+	ctx, done := foreground.Starting(ctx)
+	defer done()
+	// The keeper waits for its end, or keeps its leases.
+	if s.start != nil || slices.ContainsFunc(n.Network, func(nw vnode.Network) bool { return nw.DHCP }) {
+		if err := b.keeper().Watch(ctx, n.Name); err != nil {
 			return js, nil, err
 		}
 	}
-	init := createStep(js.live)
-	pidfd, err := openInit(init.PID, init.StartTime)
+	pidfd, err := runner.FirstProcess(js.live.Steps()).First().Open()
+	if s.start != nil && proc.Gone(err) { // its command ended at once, and the keeper knows how
+		return js, nil, nil
+	}
 	return js, pidfd, err
 }
 
-// guard makes the keeper remove the node if this process dies: it sees the connection close.
-func (b *Berth) guard(ctx context.Context, name string) (*net.UnixConn, error) {
-	for tries := 0; ; tries++ {
-		c, err := b.dialKeeper(ctx)
+// Create makes a node that is not there and starts it.
+func (b *Berth) Create(ctx context.Context, n *vnode.Node) error {
+	l, err := b.lock(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	_, pidfd, err := b.runUp(ctx, l, n, starter{start: b.launcher(n.Name)})
+	pidfd.Close() // nil is allowed
+	return err
+}
+
+// Inside is one more command for a running node. What is not set is as for the node's first process.
+type Inside struct {
+	Args    []string
+	User    string // as in the spec
+	Env     []string
+	Workdir string
+	Timeout time.Duration // after it the command is killed, with its process group; 0: never
+}
+
+// Exec runs one more command in a running node, with streams or a terminal of its own, and returns its exit code, 128 +
+// the signal's number where a signal ended it.
+func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (code int, err error) {
+	s, err := b.stored(name)
+	if err != nil {
+		return 0, err
+	}
+	init, err := b.liveInit(name)
+	if err != nil {
+		return 0, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
+	}
+	if j, err := b.liveJournal(name); err == nil && fate.IsPaused(j) {
+		return 0, refuse.Busyf("node %s is paused: a command in it would not run; berth unpause %s lets the node go on", name, name)
+	}
+	if err := b.full(name, s.Now.PIDs, init.ExecProcesses(), nil); err != nil {
+		return 0, err
+	}
+	cmd := runner.Command{Args: in.Args, Env: in.Env, Cwd: in.Workdir, Timeout: in.Timeout, RLimits: s.Now.RLimits}
+	secrets, err := envfile.Secret(s.Now.EnvFrom)
+	if err != nil {
+		return 0, err
+	}
+	cmd.Env = append(secrets, cmd.Env...)
+	if in.User != "" {
+		u, err := users.Find(users.In(fmt.Sprintf("/proc/%d/root", init.First().PID)), in.User)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
-		_, err = askOn(ctx, c, request{Do: "guard", Node: name})
-		if err == nil {
-			go b.keepGuard(ctx, c, name)
-			return c, nil
-		}
-		c.Close()
-		if again := errors.Is(err, errUnread) || errors.Is(err, errKilled); !again || ctx.Err() != nil || tries == 10 {
-			return nil, err
-		}
-		time.Sleep(time.Duration(tries) * 20 * time.Millisecond) // on a busy host a keeper takes a while to end
+		cmd.User = &runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
 	}
+	if rio.TTY {
+		code, err = foreground.ExecTerminal(ctx, init, cmd, rio.In, rio.Out)
+		return code, b.orFull(err, name, s.Now.PIDs)
+	}
+	streams, err := relay.Open(rio.In, rio.Out, rio.Err)
+	if err != nil {
+		return 0, err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.In, streams.Out, streams.Err
+	code, err = foreground.Exec(ctx, init, cmd, streams.Started)
+	lost := foreground.Finish(streams)
+	if err == nil {
+		return code, lost
+	}
+	return code, b.orFull(err, name, s.Now.PIDs)
 }
 
-// keepGuard starts the keeper again when it was killed.
-func (b *Berth) keepGuard(ctx context.Context, c *net.UnixConn, name string) {
-	var r reply
-	_, err := receive(c, &r)
-	if errors.Is(err, net.ErrClosed) && isClosed(c) || ctx.Err() != nil {
-		return
+// mostStarts is how many processes the start of a command may need in the node's groups, at most, with any runner.
+const mostStarts = 16
+
+// orFull says that a node is at its limit of processes, where that may be why no command could be started in it.
+func (b *Berth) orFull(err error, name string, limit int) error {
+	if _, own := errors.AsType[*runner.CommandError](err); err == nil || own || refuse.KindOf(err) != refuse.Failed {
+		return err
 	}
-	_, _ = b.guard(ctx, name)
+	if full := b.full(name, limit, mostStarts, err); full != nil {
+		return full
+	}
+	return err
 }
 
-func isClosed(c *net.UnixConn) bool {
-	return errors.Is(c.SetDeadline(time.Time{}), net.ErrClosed)
+// full is an error if a node has no room for so many more processes and threads.
+func (b *Berth) full(name string, limit, need int, because error) error {
+	if limit == 0 {
+		return nil
+	}
+	cg, err := b.mounted()
+	if err != nil {
+		return err
+	}
+	n := counters.Stats(cg, b.groupPath(name)).PIDs
+	if n == nil || *n+int64(need) <= int64(limit) {
+		return nil
+	}
+	text := fmt.Sprintf("node %s has %d of %d processes and threads (pids): no room for one more command; berth set %s pids=NUMBER gives it more", name, *n, limit, name)
+	if because != nil {
+		return refuse.Busyf("%s: %w", text, because)
+	}
+	return refuse.Busyf("%s", text)
 }
 
-// awaitForeground waits for the init's end, passing on what signals this process gets. A second SIGINT or SIGTERM, or
-// a first one that the init has no handler for, kills the node: Ctrl-C always ends it.
-func (b *Berth) awaitForeground(pid int, pidfd *os.File, signals <-chan os.Signal) unix.WaitStatus {
-	done := make(chan struct{})
-	go func() {
-		waitPidfd(pidfd, -1)
-		close(done)
-	}()
-	asked := false
-	for {
-		select {
-		case sig := <-signals:
-			s := sig.(syscall.Signal)
-			ends := s == unix.SIGINT || s == unix.SIGTERM || s == unix.SIGHUP || s == unix.SIGQUIT
-			if ends && (asked || !handles(pid, s)) {
-				s = unix.SIGKILL
-			}
-			asked = asked || ends
-			_ = unix.PidfdSendSignal(int(pidfd.Fd()), s, nil, 0)
-		case <-done:
-			var ws unix.WaitStatus
-			for {
-				_, err := unix.Wait4(pid, &ws, 0, nil)
-				if err == nil {
-					return ws
-				}
-				if !errors.Is(err, unix.EINTR) {
-					known, _ := reapedExit(pidfd)
-					return known
-				}
-			}
-		}
+// Throwaway makes a node that lasts until done is called, or until this process ends: then the keeper removes it. An
+// unfiltered node has no filter of system calls. No spec can ask for that: it is there only to measure what the filter
+// costs.
+func (b *Berth) Throwaway(ctx context.Context, n *vnode.Node, unfiltered bool) (done func(), err error) {
+	self, err := proc.Self()
+	if err != nil {
+		return nil, err
 	}
+	guard, err := b.keeper().Guard(ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+	l, err := b.lock(ctx, n.Name)
+	if err != nil {
+		guard.Close()
+		return nil, err
+	}
+	_, err = b.create(ctx, l, n, starter{start: b.launcher(n.Name), owner: &self, unfiltered: unfiltered})
+	l.release()
+	if err != nil {
+		guard.Close()
+		return nil, err
+	}
+	return func() {
+		_ = b.Remove(context.WithoutCancel(ctx), n.Name, true)
+		guard.Close()
+	}, nil
 }

@@ -2,17 +2,20 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 
+	"berth/internal/block"
 	"berth/internal/cgroup"
-	"berth/internal/device"
+	"berth/internal/fault"
+	"berth/internal/limit"
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -123,7 +126,7 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 	if err := b.store(name, next); err != nil {
 		return nil, b.takeBack(ctx, j, err)
 	}
-	step.Fault("set stored")
+	fault.Point("set stored")
 	return all, j.EndSet()
 }
 
@@ -134,67 +137,140 @@ func (b *Berth) takeBack(ctx context.Context, j *step.Journal, err error) error 
 	return fmt.Errorf("%w; the old values are in force", err)
 }
 
-// settleSet ends a live change whose process was killed: at the new values if the new spec was stored, else at the old.
-func (b *Berth) settleSet(ctx context.Context, name string, j *step.Journal) (string, error) {
-	s, err := b.stored(name)
-	if err != nil {
-		return "", err
-	}
-	if specID(s) == j.Set.Spec {
-		return "set was interrupted: the new values are in force", j.EndSet()
-	}
-	return "set was interrupted: the old values are in force", j.UndoSet(ctx)
-}
-
-// specID identifies a stored spec.
-func specID(s *Stored) string {
-	text, _ := json.Marshal(s) // of plain data: cannot fail
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
-// liveChanges returns the steps from one spec to another that a running node can take.
+// liveChanges plans how a running node gets from one spec to another, and refuses to take away what is in use in it.
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
-	path := plan.GroupPath(b.Layout, new)
-	known, err := b.table(new.Name)
+	var r plan.Running
+	var err error
+	if r.Table, err = b.table(new.Name); err != nil {
+		return nil, err
+	}
+	if _, r.Disks, err = b.present(old, facts.Host.Cgroups, r.Table); err != nil {
+		return nil, err
+	}
+	if !slices.Equal(old.Devices, new.Devices) {
+		if r.Dev, err = b.running(new.Name); err != nil {
+			return nil, err
+		}
+	}
+	if err := cgroup.CheckMemory(new.Memory, old.Memory, facts.Host.Cgroups, plan.GroupPath(b.Layout, new)); err != nil {
+		return nil, err
+	}
+	steps, err := plan.Change(old, new, facts, r)
 	if err != nil {
 		return nil, err
 	}
-	was, oldDisks, err := b.present(old, facts.Host.Cgroups, known)
+	for _, s := range steps {
+		if used, ok := s.(interface{ Unused() error }); ok {
+			if err := used.Unused(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return steps, nil
+}
+
+// limitFacts reads what a change of limits depends on, and no more: a set must not fail for an image or a runtime that
+// only a start needs.
+func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
+	f := plan.Facts{Layout: b.Layout}
+	if err := plan.Supported(n); err != nil {
+		return f, err
+	}
+	if os.Geteuid() != 0 {
+		return f, refuse.Cannotf("run berth as root", "only root can change nodes")
+	}
+	var err error
+	if f.Host, err = hostFacts(n); err != nil {
+		return f, err
+	}
+	if !sameRates(old, n) {
+		if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
+			return f, err
+		}
+	}
+	known, err := b.table(n.Name)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	before, err := cgroup.Held(was, facts.Host.Cgroups, path, oldDisks)
+	if _, f.Disks, err = b.present(n, f.Host.Cgroups, known); err != nil {
+		return f, err
+	}
+	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
+		return f, nil
+	}
+	f.Devices, err = known.Grant(b.host.Proc, b.host.Sys, n.Devices)
+	return f, err
+}
+
+func sameRates(a, b *vnode.Node) bool {
+	return slices.EqualFunc(a.Network, b.Network, func(x, y vnode.Network) bool { return x.Rate == y.Rate })
+}
+
+// checkLimits refuses what this host cannot hold of a node that does not run, before anything is changed.
+func (b *Berth) checkLimits(old, n *vnode.Node) error {
+	f, err := b.limitFacts(old, n)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := cgroup.CheckHugePages(new.HugePages, old.HugePages, facts.Host.Cgroups); err != nil {
-		return nil, err
+	if _, err := cgroup.Limits(n, f.Host.Cgroups, plan.GroupPath(b.Layout, n), f.Disks); err != nil {
+		return err
 	}
-	if err := cgroup.CheckMemory(new.Memory, old.Memory, facts.Host.Cgroups, path); err != nil {
-		return nil, err
+	loans := block.Loans(b.Layout.DiskLoans())
+	if _, err := cgroup.Engines(n, f.Host.Cgroups, f.Disks, loans, b.Layout.Node(n.Name).Run); err != nil {
+		return err
 	}
-	after, err := cgroup.Limits(plugged(new, known), facts.Host.Cgroups, path, facts.Disks)
-	if err != nil {
-		return nil, err
+	_, err = plan.Rates(n, f)
+	return err
+}
+
+// resultsOf returns what a step of a live change has set.
+func resultsOf(s step.Step) []SetResult {
+	p, ok := s.(limit.Prover)
+	if !ok {
+		return nil
 	}
-	// What the old spec asks for was possible when it was asked for, and is only taken away.
-	oldRates, err := plan.Rates(old, plan.Facts{Layout: facts.Layout})
-	if err != nil {
-		return nil, err
+	var all []SetResult
+	for _, l := range p.Proved() {
+		all = append(all, SetResult{Key: l.Key, Asked: l.Asked, ReadBack: l.ReadBack, By: l.By})
 	}
-	rates, err := plan.Rates(new, facts)
-	if err != nil {
-		return nil, err
+	return all
+}
+
+// unchanged adds to what steps have set those keys that needed none: what was so already, and what the kernel knows
+// nothing of.
+func (b *Berth) unchanged(done []SetResult, changes []KeyValue, n *vnode.Node) ([]SetResult, error) {
+	var shown []limit.Limit
+	for _, c := range changes {
+		if slices.ContainsFunc(done, func(r SetResult) bool { return r.Key == c.Key }) {
+			continue
+		}
+		r := SetResult{Key: c.Key, Asked: c.Value}
+		switch {
+		case c.Key == "restart":
+			r.ReadBack, r.By = string(n.Restart), "keeper"
+			if n.Restart == "" {
+				r.ReadBack = string(vnode.Never)
+			}
+		case c.Key == "stop.grace":
+			r.ReadBack, r.By = vnode.Duration(n.Stop.Wait()).String(), "berth stop"
+		case strings.HasPrefix(c.Key, "rlimits.") && c.Value == vnode.Max: // with the next start
+		case strings.HasPrefix(c.Key, "devices"):
+			continue
+		case c.Value == vnode.Max:
+			r.ReadBack, r.By = vnode.Max, "no limit"
+		default:
+			if shown == nil {
+				d := &Detail{Cgroup: b.groupPath(n.Name)}
+				if err := b.showLimits(n, d, true); err != nil {
+					return nil, err
+				}
+				shown = d.Limits
+			}
+			if i := slices.IndexFunc(shown, func(s limit.Limit) bool { return s.Key == c.Key }); i >= 0 {
+				r.ReadBack, r.By = shown[i].ReadBack, shown[i].By
+			}
+		}
+		done = append(done, r)
 	}
-	rlimits, err := cgroup.RLimitChanges(old, new, facts.Host, path)
-	if err != nil {
-		return nil, err
-	}
-	changes := slices.Concat(cgroup.Changes(before, after), link.RateChanges(oldRates, rates), rlimits)
-	if slices.Equal(old.Devices, new.Devices) {
-		return changes, nil
-	}
-	devices, err := b.deviceChanges(new, facts.Host.Cgroups, known, device.Table{Devices: facts.Devices, Disks: known.Disks})
-	return append(changes, devices...), err
+	return done, nil
 }

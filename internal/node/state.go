@@ -1,21 +1,25 @@
 package node
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"berth/internal/fate"
+	"berth/internal/file"
+	"berth/internal/health"
 	"berth/internal/jsonfile"
 	"berth/internal/link"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -30,78 +34,41 @@ type Stored struct {
 // The states of a node.
 const (
 	Running = "running"
-	Stopped = "stopped" // berth stop, or a reboot
-	Exited  = "exited"  // its process 1 ended by itself
+	Paused  = "paused" // berth pause: it runs, and its processes are stopped where they are
+	Stopped = fate.Stopped
+	Exited  = fate.Exited
 )
 
 // Status is what became of a node, as of its last start or end. It is a cache for people: what a command acts on is
 // read from the journals and the kernel.
 type Status struct {
-	Name       string    `json:"name"`
-	State      string    `json:"state"`
-	PID        int       `json:"pid,omitempty"`
-	Start      uint64    `json:"pid_start,omitempty"` // clock ticks since boot
-	Boot       string    `json:"boot,omitempty"`
-	Started    time.Time `json:"started,omitzero"`
-	Ended      time.Time `json:"ended,omitzero"`
-	Exit       *Exit     `json:"exit,omitempty"`
-	Restarts   int       `json:"restarts,omitempty"`
-	Restarting bool      `json:"restarting,omitempty"` // its restart policy wants it again; told, never stored
-	Image      string    `json:"image"`
-	Runtime    string    `json:"runtime,omitempty"`
-	InitKind   string    `json:"init,omitempty"`        // systemd | busybox | sysv, "" for a command
-	StopSignal string    `json:"stop_signal,omitempty"` // the image's
-	Addresses  []string  `json:"addresses,omitempty"`
-	UserNS     bool      `json:"user_namespace"`
-	Unsafe     []string  `json:"unsafe_devices,omitempty"` // that its spec forces on it
-	Foreground *holder   `json:"foreground,omitempty"`     // the berth run that it belongs to
+	Name       string     `json:"name"`
+	State      string     `json:"state"`
+	PID        int        `json:"pid,omitempty"`
+	Start      uint64     `json:"pid_start,omitempty"` // clock ticks since boot
+	Boot       string     `json:"boot,omitempty"`
+	Started    time.Time  `json:"started,omitzero"`
+	Ended      time.Time  `json:"ended,omitzero"`
+	Exit       *fate.Exit `json:"exit,omitempty"`
+	Restarts   int        `json:"restarts,omitempty"`
+	Restarting bool       `json:"restarting,omitempty"` // its restart policy wants it again; told, never stored
+	Image      string     `json:"image"`
+	Runtime    string     `json:"runtime,omitempty"`
+	InitKind   string     `json:"init,omitempty"`        // systemd | busybox | sysv, "" for a command
+	StopSignal string     `json:"stop_signal,omitempty"` // the spec's or the image's
+	Addresses  []string   `json:"addresses,omitempty"`
+	UserNS     bool       `json:"user_namespace"`
+
+	Health        *health.Health `json:"health,omitempty"` // of a node that runs and has a check; told, never stored
+	Labels        vnode.Labels   `json:"labels,omitempty"`
+	NewPrivileges bool           `json:"new_privileges,omitempty"` // its spec says no_new_privileges: false
+
+	Unsafe     []string `json:"unsafe_devices,omitempty"` // that its spec forces on it
+	Foreground *proc.ID `json:"foreground,omitempty"`     // the berth run that it belongs to
 
 	Wires    []link.Wire `json:"interfaces,omitempty"` // how it is connected
 	MaySpoof []string    `json:"may_spoof,omitempty"`  // interfaces that its spec does not hold to their own addresses
 	Trouble  []string    `json:"trouble,omitempty"`    // what is wrong with its connections now: "eth0: not connected: bridge br0 is gone"
-}
-
-// Exit is how a node's process 1 ended.
-type Exit struct {
-	Code    int    `json:"code"`              // 128 + signal where a signal ended it
-	Signal  string `json:"signal,omitempty"`  // SIGKILL …
-	OOM     bool   `json:"oom,omitempty"`     // the kernel killed for lack of memory inside the node
-	Unknown bool   `json:"unknown,omitempty"` // nobody was there to see, and this kernel does not tell afterwards
-	// Where nobody saw it end: the last moment at which it is known to have run. Status.Ended is when it was found.
-	After time.Time `json:"after,omitzero"`
-}
-
-func (e *Exit) String() string {
-	switch {
-	case e == nil:
-		return ""
-	case e.Unknown:
-		return "unknown"
-	case e.OOM:
-		return strconv.Itoa(e.Code) + " (out of memory)"
-	case e.Signal != "":
-		return strconv.Itoa(e.Code) + " (" + e.Signal + ")"
-	}
-	return strconv.Itoa(e.Code)
-}
-
-// failed reports whether restart policy on-failure applies.
-func (e *Exit) failed() bool { return e.Unknown || e.Code != 0 }
-
-func exitFrom(ws unix.WaitStatus, known, oom bool) *Exit {
-	switch {
-	case !known:
-		return &Exit{Unknown: true, OOM: oom, Code: 255}
-	case ws.Signaled():
-		return &Exit{Code: 128 + int(ws.Signal()), Signal: unix.SignalName(ws.Signal()), OOM: oom}
-	}
-	return &Exit{Code: ws.ExitStatus(), OOM: oom}
-}
-
-// holder names the process of a berth run.
-type holder struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"`
 }
 
 func (b *Berth) stored(name string) (*Stored, error) {
@@ -109,26 +76,26 @@ func (b *Berth) stored(name string) (*Stored, error) {
 		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
 	}
 	var s Stored
-	file := jsonfile.File{
+	text := jsonfile.File{
 		Path: b.Layout.Node(name).Spec(), Is: "the spec of node " + name,
 		Remedy: fmt.Sprintf("berth rm --force %s removes the node, berth apply -f FILE makes it again", name),
 	}
-	err := file.Read(&s)
+	err := text.Read(&s)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, refuse.NotFoundf("no node %s; berth ls lists the nodes", name)
 	case err == nil && (s.Now == nil || s.Applied == nil):
-		return nil, file.Damaged("it holds no spec", nil)
+		return nil, text.Damaged("it holds no spec", nil)
 	}
 	return &s, err
 }
 
 func (b *Berth) store(name string, s *Stored) error {
-	if err := writeJSON(b.Layout.Node(name).Spec(), s); err != nil {
+	if err := file.WriteJSON(b.Layout.Node(name).Spec(), s); err != nil {
 		return err
 	}
-	if st, err := b.status(name); err == nil && !slices.Equal(st.Unsafe, unsafeDevices(s.Now)) {
-		st.Unsafe = unsafeDevices(s.Now)
+	if st, err := b.status(name); err == nil && !(slices.Equal(st.Unsafe, unsafeDevices(s.Now)) && maps.Equal(st.Labels, s.Now.Labels)) {
+		st.Unsafe, st.Labels = unsafeDevices(s.Now), s.Now.Labels
 		b.setStatus(st)
 	}
 	return nil
@@ -136,19 +103,22 @@ func (b *Berth) store(name string, s *Stored) error {
 
 func (b *Berth) status(name string) (Status, error) {
 	var s Status
-	file := jsonfile.File{Path: b.Layout.Node(name).Status(), Is: "what became of node " + name, Remedy: "the node's next start writes it anew"}
-	err := file.Read(&s)
+	text := jsonfile.File{Path: b.Layout.Node(name).Status(), Is: "what became of node " + name, Remedy: "the node's next start writes it anew"}
+	err := text.Read(&s)
 	return s, err
 }
 
 // setStatus writes the status; it is never worth failing a node's life for.
 func (b *Berth) setStatus(s Status) {
-	_ = writeJSON(b.Layout.Node(s.Name).Status(), s)
+	_ = file.WriteJSON(b.Layout.Node(s.Name).Status(), s)
 }
+
+// Runs reports whether the node has a process 1: it is running or paused.
+func (s *Status) Runs() bool { return s.State == Running || s.State == Paused }
 
 // state tells what the node is now: the status as written, checked against the kernel.
 func (s *Status) now(boot string) string {
-	if s.State == Running && (s.Boot != boot || !alive(s.PID, s.Start)) {
+	if s.Runs() && (s.Boot != boot || !proc.ID{PID: s.PID, Start: s.Start}.Alive()) {
 		if s.Boot != boot {
 			return Stopped
 		}
@@ -157,26 +127,27 @@ func (s *Status) now(boot string) string {
 	return s.State
 }
 
-// unwritten ends the name of a file that is being written.
-const unwritten = ".tmp"
+// replugging is the name of a live change that follows the host's devices, in place of a spec's.
+const replugging = "replug"
 
-// writeJSON replaces the file at once: a reader sees the old text or the new one. The caller holds the node's lock, so
-// one temporary name does, and a killed writer leaves nothing that the next one would not overwrite.
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
+// settleSet ends a live change whose process was killed: at the new values if the new spec was stored, else at the old.
+func (b *Berth) settleSet(ctx context.Context, name string, j *step.Journal) (string, error) {
+	s, err := b.stored(name)
 	if err != nil {
-		return err
+		return "", err
 	}
-	tmp := path + unwritten
-	err = os.WriteFile(tmp, data, 0o600)
-	if err == nil {
-		step.Fault("written " + filepath.Base(tmp))
-		err = os.Rename(tmp, path)
+	if j.Set.Spec == replugging { // done again by whoever looks at the devices next
+		return "", j.EndSet()
 	}
-	if err != nil {
-		_ = os.Remove(tmp)
-		return fmt.Errorf("write %s: %w", path, err)
+	if specID(s) == j.Set.Spec {
+		return "set was interrupted: the new values are in force", j.EndSet()
 	}
-	step.Fault("written " + filepath.Base(path))
-	return nil
+	return "set was interrupted: the old values are in force", j.UndoSet(ctx)
+}
+
+// specID identifies a stored spec.
+func specID(s *Stored) string {
+	text, _ := json.Marshal(s) // of plain data: cannot fail
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
 }

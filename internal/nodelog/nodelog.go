@@ -18,7 +18,7 @@ import (
 
 const (
 	// Half is the most that the newest part of a log holds, in bytes. The part before it is kept beside it and older
-	// parts are dropped: a log takes at most 10 MiB.
+	// parts are dropped: a log takes at most 10 MiB, and its times 3 MiB.
 	Half = 5 << 20
 	// batch is how much is moved at once, in bytes: the usual capacity of a pipe.
 	batch = 64 << 10
@@ -76,7 +76,17 @@ func (l Log) write(pipe int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { f.Close() }()
+	if readable(pipe) && !l.stamp(f, at) {
+		if err := l.turnOver(); err != nil {
+			return 0, err
+		}
+		f.Close()
+		if f, at, err = l.open(); err != nil {
+			return 0, err
+		}
+		l.stamp(f, at)
+	}
 	return splice(pipe, int(f.Fd()), &at, int(min(batch, Half-at)))
 }
 

@@ -47,7 +47,7 @@ func text(t *testing.T, l Log) string {
 	}
 	defer v.Close()
 	var b bytes.Buffer
-	if err := v.Last(&b, -1); err != nil {
+	if err := v.Last(Bytes(&b), -1); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -83,7 +83,7 @@ func TestLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
-			if err := v.Last(&got, tc.n); err != nil {
+			if err := v.Last(Bytes(&got), tc.n); err != nil {
 				t.Fatal(err)
 			}
 			v.Close()
@@ -137,12 +137,12 @@ func TestCapAndFollow(t *testing.T) {
 			t.Fatalf("the log takes %d bytes", size)
 		}
 		if i%3 == 0 { // the follower is sometimes late
-			if err := v.More(&got); err != nil {
+			if err := v.More(Bytes(&got)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := v.More(&got); err != nil {
+	if err := v.More(Bytes(&got)); err != nil {
 		t.Fatal(err)
 	}
 	want := sent.Bytes()[:sent.Len()/50_000*50_000]

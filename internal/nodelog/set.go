@@ -141,6 +141,19 @@ func (s *Set) do(node string, within time.Duration, f func(*reader)) {
 	}
 }
 
+// Copies returns copies of all open pipes. While one is open, what a node wrote is not lost. The copies stay open when this
+// process executes another program.
+func (s *Set) Copies() (fds []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.nodes {
+		if fd, err := unix.Dup(r.pipe); err == nil { // an error: it was closed just now
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
 // turn moves one batch and asks for the next event, when the pace allows it.
 func (r *reader) turn() {
 	r.mu.Lock()

@@ -64,22 +64,33 @@ func (v *View) current() bool {
 	return err == nil && statErr == nil && os.SameFile(there, mine)
 }
 
-// Last copies the last lines of the log to w; all of them if lines is negative.
-func (v *View) Last(w io.Writer, lines int) error {
+// Sink takes what a part of a log holds from the file's offset on.
+type Sink func(part *os.File) error
+
+// Bytes returns a sink that copies to w.
+func Bytes(w io.Writer) Sink {
+	return func(part *os.File) error {
+		_, err := io.Copy(w, part)
+		return err
+	}
+}
+
+// Last gives the last lines of the log to a sink; all of them if lines is negative.
+func (v *View) Last(to Sink, lines int) error {
 	p := parts{v.old, v.cur}
 	if lines >= 0 {
 		if err := p.seekLines(lines); err != nil {
 			return fmt.Errorf("read log: %w", err)
 		}
 	}
-	return p.copy(w)
+	return p.give(to)
 }
 
-// More copies to w what was added since the last call. What was dropped from the log in between is missing.
-func (v *View) More(w io.Writer) error {
+// More gives a sink what was added since the last call. What was dropped from the log in between is missing.
+func (v *View) More(to Sink) error {
 	for {
 		now := v.current()
-		if err := (parts{v.old, v.cur}).copy(w); err != nil || now {
+		if err := (parts{v.old, v.cur}).give(to); err != nil || now {
 			return err
 		}
 		next, err := v.log.Open()
@@ -121,19 +132,19 @@ func same(a, b *os.File) bool {
 // parts are the files of a log, the oldest first; nil for a file that does not exist.
 type parts []*os.File
 
-func (p parts) copy(w io.Writer) error {
+func (p parts) give(to Sink) error {
 	for _, f := range p {
 		if f == nil {
 			continue
 		}
-		if _, err := io.Copy(w, f); err != nil {
+		if err := to(f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// seekLines makes copy begin at the last n lines.
+// seekLines makes give begin at the last n lines.
 func (p parts) seekLines(n int) error {
 	buf := make([]byte, 8192)
 	seen, last := 0, true // last: the byte at hand is the last of the log
@@ -169,7 +180,7 @@ func (p parts) seekLines(n int) error {
 	return nil
 }
 
-// skip makes copy omit these parts.
+// skip makes give omit these parts.
 func (p parts) skip() error {
 	for _, f := range p {
 		if f == nil {

@@ -2,7 +2,7 @@ package oci
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -11,36 +11,17 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/runner"
 )
-
-// execGrace is how long an init may take from start to its command: usually a fraction of a millisecond, more if the
-// image is on a network file system.
-const execGrace = 30 * time.Second
-
-// waitExec waits until the process runs an executable other than (dev, ino), or has ended.
-func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, execGrace)
-	defer cancel()
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		var exe unix.Stat_t
-		if unix.Stat(procPath(pid, "exe"), &exe) != nil || exe.Dev != dev || exe.Ino != ino {
-			return nil // a zombie has no executable
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for process %d to run the node's command: %w", pid, ctx.Err())
-		case <-time.After(pause):
-		}
-	}
-}
 
 // checkCommand checks whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
 // exists, is executable, and has the host's format and processor; its interpreter or loader exists; it asks for no
-// capability beyond those of the node; the working folder exists. The error is a *CommandError, or another one if the root
+// capability beyond those of the node; the working folder exists. The error is a *runner.CommandError, or another one if the root
 // cannot be read.
 func checkCommand(pid int, args, env []string, cwd string, of func() (rights, error)) error {
 	root, err := unix.Open(procPath(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -48,7 +29,7 @@ func checkCommand(pid int, args, env []string, cwd string, of func() (rights, er
 		return fmt.Errorf("open the node's root: %w", err)
 	}
 	defer unix.Close(root)
-	if err := checkCwd(root, args[0], orElse(cwd, "/")); err != nil {
+	if err := checkCwd(root, args[0], cmp.Or(cwd, "/")); err != nil {
 		return err
 	}
 	open := func(file string) (*os.File, error) { return openIn(root, file) }
@@ -65,7 +46,7 @@ func checkCwd(root int, command, cwd string) error {
 		return unix.Close(fd)
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return &CommandError{Code: ExitCannotRun, Command: command, Why: "its working folder " + cwd + " is not in the node"}
+		return &runner.CommandError{Code: runner.ExitCannotRun, Command: command, Why: "its working folder " + cwd + " is not in the node"}
 	}
 	return fmt.Errorf("look at the working folder %s in the node: %w", cwd, err)
 }
@@ -79,7 +60,7 @@ type runnable func(program *os.File, what string) error
 
 // lookUp finds a command among a node's files, as execvp(3) does, and checks it.
 func lookUp(open opener, mayRun runnable, name string, env []string, cwd string) error {
-	cwd = orElse(cwd, "/")
+	cwd = cmp.Or(cwd, "/")
 	if strings.Contains(name, "/") {
 		if !path.IsAbs(name) {
 			name = path.Join(cwd, name)
@@ -92,14 +73,14 @@ func lookUp(open opener, mayRun runnable, name string, env []string, cwd string)
 			search = v
 		}
 	}
-	found := error(&CommandError{Code: ExitNotFound, Command: name, Why: "not found in PATH=" + search})
+	found := error(&runner.CommandError{Code: runner.ExitNotFound, Command: name, Why: "not found in PATH=" + search})
 	for dir := range strings.SplitSeq(search, ":") {
 		if !path.IsAbs(dir) {
 			dir = path.Join(cwd, dir)
 		}
 		err := checkFile(open, mayRun, path.Join(dir, name), path.Join(dir, name), 0)
-		var ce *CommandError
-		if errors.As(err, &ce) && ce.Code == ExitNotFound && ce.Command == path.Join(dir, name) {
+		var ce *runner.CommandError
+		if errors.As(err, &ce) && ce.Code == runner.ExitNotFound && ce.Command == path.Join(dir, name) {
 			continue
 		}
 		return err
@@ -114,19 +95,19 @@ const maxInterpreters = 4
 // interpreter of the command.
 func checkFile(open opener, mayRun runnable, what, file string, depth int) error {
 	fail := func(code int, format string, a ...any) error {
-		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
+		return &runner.CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
 	}
 	f, err := open(file)
 	switch {
 	case errors.Is(err, errNotRegular):
-		return fail(ExitCannotRun, "%s is not a file", file)
+		return fail(runner.ExitCannotRun, "%s is not a file", file)
 	case errors.Is(err, errNotExecutable):
-		return fail(ExitCannotRun, "%s is not executable", file)
+		return fail(runner.ExitCannotRun, "%s is not executable", file)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		if depth > 0 {
-			return fail(ExitNotFound, "its interpreter %s is not in the node", file)
+			return fail(runner.ExitNotFound, "its interpreter %s is not in the node", file)
 		}
-		return fail(ExitNotFound, "no such file in the node")
+		return fail(runner.ExitNotFound, "no such file in the node")
 	case err != nil:
 		return fmt.Errorf("look at %s in the node: %w", file, err)
 	}
@@ -142,7 +123,7 @@ func checkFile(open opener, mayRun runnable, what, file string, depth int) error
 		line, _, _ := bytes.Cut(head[2:], []byte("\n"))
 		words := strings.Fields(string(line))
 		if len(words) == 0 || depth == maxInterpreters {
-			return fail(ExitCannotRun, "exec format error: no usable interpreter in its first line")
+			return fail(runner.ExitCannotRun, "exec format error: no usable interpreter in its first line")
 		}
 		return checkFile(open, mayRun, what, words[0], depth+1)
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
@@ -153,23 +134,23 @@ func checkFile(open opener, mayRun runnable, what, file string, depth int) error
 	case otherFormats():
 		return nil
 	}
-	return fail(ExitCannotRun, "exec format error: %s is neither a program nor a script", file)
+	return fail(runner.ExitCannotRun, "exec format error: %s is neither a program nor a script", file)
 }
 
 // checkELF checks that a program is for this processor and that its loader exists.
 func checkELF(open opener, what string, f *os.File) error {
 	fail := func(code int, format string, a ...any) error {
-		return &CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
+		return &runner.CommandError{Code: code, Command: what, Why: fmt.Sprintf(format, a...)}
 	}
 	prog, err := readELF(f)
 	if err != nil {
-		return fail(ExitCannotRun, "exec format error: damaged program: %v", err)
+		return fail(runner.ExitCannotRun, "exec format error: damaged program: %v", err)
 	}
 	if want, known := machines()[runtime.GOARCH]; known && (prog.machine != want || prog.class != elf.ELFCLASS64) {
 		if otherFormats() {
 			return nil
 		}
-		return fail(ExitCannotRun, "exec format error: a program for %s (%s), nodes on this host run %s (%s)",
+		return fail(runner.ExitCannotRun, "exec format error: a program for %s (%s), nodes on this host run %s (%s)",
 			prog.machine, prog.class, want, elf.ELFCLASS64)
 	}
 	if prog.loader == "" {
@@ -177,7 +158,7 @@ func checkELF(open opener, what string, f *os.File) error {
 	}
 	l, err := open(prog.loader)
 	if err != nil {
-		return fail(ExitNotFound, "its loader %s is not in the node", prog.loader)
+		return fail(runner.ExitNotFound, "its loader %s is not in the node", prog.loader)
 	}
 	l.Close()
 	return nil
@@ -279,4 +260,74 @@ func otherFormats() bool {
 		}
 	}
 	return false
+}
+
+// checkFileCaps returns a *runner.CommandError if the kernel would refuse a program because its file asks for a capability that
+// the node does not have (EPERM of bprm_caps_from_vfs_caps). The runtimes notice too late to report it well.
+//
+// The file must be opened through the node's own mount: on a mount with nosuid, file capabilities have no effect.
+func checkFileCaps(f *os.File, what string, of func() (rights, error)) error {
+	raw := make([]byte, 64)
+	n, _ := unix.Fgetxattr(int(f.Fd()), "security.capability", raw) // an error means no attribute, as for nearly every file
+	asks, root, needs := fileCaps(raw[:max(n, 0)])
+	var fs unix.Statfs_t
+	if !needs || unix.Fstatfs(int(f.Fd()), &fs) != nil || fs.Flags&unix.ST_NOSUID != 0 {
+		return nil //nolint:nilerr // no attribute is no error
+	}
+	has, err := of()
+	if err != nil {
+		return err
+	}
+	if root != 0 && root != has.root { // of another user namespace: without effect
+		return nil
+	}
+	var lacks []string
+	for i, name := range capabilityNumbers() {
+		if asks&(1<<i) != 0 && !slices.Contains(has.bounding, name) {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return &runner.CommandError{Code: runner.ExitCannotRun, Command: what, Why: fmt.Sprintf("operation not permitted: its file asks for %s, which the node does not have",
+		strings.Join(lacks, ", "))}
+}
+
+// fileCaps decodes the attribute security.capability (uapi linux/capability.h, struct vfs_ns_cap_data). It returns the
+// permitted capabilities, the host's id of the root user in whose user namespaces they apply (0: version 2, no root), and
+// whether the program needs all of them (the effective bit). Read through an idmapped mount, every attribute has a root.
+func fileCaps(raw []byte) (permitted uint64, root uint32, needs bool) {
+	const effective, version2, version3 = 0x000001, 0x02000000, 0x03000000
+	if len(raw) < 20 {
+		return 0, 0, false
+	}
+	magic := binary.LittleEndian.Uint32(raw)
+	switch version := magic &^ effective; {
+	case version == version3 && len(raw) == 24:
+		root = binary.LittleEndian.Uint32(raw[20:])
+	case version != version2 || len(raw) != 20:
+		return 0, 0, false
+	}
+	permitted = uint64(binary.LittleEndian.Uint32(raw[4:])) | uint64(binary.LittleEndian.Uint32(raw[12:]))<<32
+	return permitted, root, magic&effective != 0
+}
+
+// capabilityNumbers returns the names of the kernel's capabilities, indexed by number.
+func capabilityNumbers() []string {
+	const names = `CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
+		NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT
+		SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG
+		WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
+	all := strings.Fields(names)
+	for i := range all {
+		all[i] = "CAP_" + all[i]
+	}
+	return all
+}
+
+// rights decide which file capabilities have effect in a node.
+type rights struct {
+	bounding []string
+	root     uint32 // the host's id of the node's root
 }

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,36 +10,39 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/refuse"
+	"berth/internal/runner"
 )
 
 // specVersion is the version of the runtime specification in the configuration. Debian 12's runc (1.0.2-dev) and crun
 // (1.0.0) refuse newer ones or warn of them; Berth uses nothing newer.
 const specVersion = "1.0.2"
 
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// input is a node as Config reads it.
+type input runner.Spec
 
 // Config returns the runtime's configuration of a node. It is pure: the same input gives the same specification. The
 // seccomp filter depends on the processor that Berth was built for.
-func Config(in Input) (*specs.Spec, error) {
-	if err := in.check(); err != nil {
+func Config(s runner.Spec) (*specs.Spec, error) {
+	if err := s.Check(); err != nil {
 		return nil, err
 	}
+	in := (*input)(&s)
 	caps := CommandCapabilities()
-	if in.Init != Command {
+	if in.Init != runner.NoInit {
 		caps = InitCapabilities()
 	}
-	process, err := in.process(caps)
+	process, err := in.firstProcess(caps)
 	if err != nil {
 		return nil, err
 	}
 	spec := &specs.Spec{
 		Version:  specVersion,
-		Root:     &specs.Root{Path: in.Rootfs, Readonly: in.ReadOnly},
+		Root:     &specs.Root{Path: in.Content.Root.At, Readonly: in.ReadOnly},
 		Hostname: in.Hostname,
 		Process:  process,
 		Mounts:   in.mounts(),
 		Linux: &specs.Linux{
-			CgroupsPath:   in.CgroupsPath,
+			CgroupsPath:   cgroupsPath(s.Groups),
 			Namespaces:    in.namespaces(),
 			Resources:     &specs.LinuxResources{Devices: in.deviceRules()},
 			MaskedPaths:   append(in.maskedPaths(), in.Mask...),
@@ -46,8 +50,8 @@ func Config(in Input) (*specs.Spec, error) {
 			Sysctl:        in.sysctls(),
 		},
 	}
-	if in.IDSize > 0 {
-		ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: in.IDBase, Size: in.IDSize}}
+	if in.Content.IDs.Size > 0 {
+		ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: in.Content.IDs.Base, Size: in.Content.IDs.Size}}
 		spec.Linux.UIDMappings, spec.Linux.GIDMappings = ids, ids
 	}
 	if spec.Linux.Seccomp, err = seccompFor(spec); err != nil {
@@ -56,8 +60,11 @@ func Config(in Input) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// process returns process 1, which is also the template for commands of exec.
-func (in *Input) process(caps []Capability) (*specs.Process, error) {
+// cgroupsPath returns the path of the groups in every hierarchy, as the runtimes read it.
+func cgroupsPath(g runner.Groups) string { return "/" + g.Path }
+
+// firstProcess returns process 1, which is also the template for commands of exec.
+func (in *input) firstProcess(caps []Capability) (*specs.Process, error) {
 	limits, err := rlimits(in.RLimits)
 	if err != nil {
 		return nil, err
@@ -69,21 +76,21 @@ func (in *Input) process(caps []Capability) (*specs.Process, error) {
 	return &specs.Process{
 		Terminal: in.Terminal,
 		Args:     in.Args,
-		Env:      in.env(),
-		Cwd:      orElse(in.Cwd, "/"),
+		Env:      in.environment(),
+		Cwd:      cmp.Or(in.Cwd, "/"),
 		User:     specs.User{UID: in.User.UID, GID: in.User.GID, AdditionalGids: in.User.Additional},
 		// Neither inheritable nor ambient: a program that drops to a user keeps nothing (CVE-2022-29162, CVE-2022-27650).
 		Capabilities: &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names},
 		Rlimits:      limits,
-		// An init's users log in and use su and sudo; a command has no use for set-user-id programs.
-		NoNewPrivileges: in.Init == Command,
+		// An init's users log in and use su and sudo; a command has no use for set-user-id programs, unless its spec says so.
+		NoNewPrivileges: in.Init == runner.NoInit && !in.NewPrivs,
 		OOMScoreAdj:     &oomScore,
 	}, nil
 }
 
-// env adds the variables that every program expects. "container" tells an init that it runs in a container (systemd's
+// environment adds the variables that every program expects. "container" tells an init that it runs in a container (systemd's
 // container interface); its value is free.
-func (in *Input) env() []string {
+func (in *input) environment() []string {
 	env := slices.Clone(in.Env)
 	has := func(name string) bool {
 		return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
@@ -94,13 +101,13 @@ func (in *Input) env() []string {
 	if in.Terminal && !has("TERM") {
 		env = append(env, "TERM=xterm")
 	}
-	if in.Init != Command && !has("container") {
+	if in.Init != runner.NoInit && !has("container") {
 		env = append(env, "container=berth")
 	}
 	return env
 }
 
-func (in *Input) namespaces() []specs.LinuxNamespace {
+func (in *input) namespaces() []specs.LinuxNamespace {
 	all := []specs.LinuxNamespace{
 		{Type: specs.PIDNamespace},
 		{Type: specs.MountNamespace},
@@ -109,7 +116,7 @@ func (in *Input) namespaces() []specs.LinuxNamespace {
 		{Type: specs.NetworkNamespace},
 		{Type: specs.CgroupNamespace},
 	}
-	if in.IDSize > 0 {
+	if in.Content.IDs.Size > 0 {
 		all = append(all, specs.LinuxNamespace{Type: specs.UserNamespace})
 	}
 	return all
@@ -117,17 +124,17 @@ func (in *Input) namespaces() []specs.LinuxNamespace {
 
 // sysctls lets every group of the node send echo requests through a datagram socket, so that ping needs no NET_RAW.
 // A group id beyond the node's range is EINVAL; without a user namespace the limit is the kernel's (2^31-1).
-func (in *Input) sysctls() map[string]string {
+func (in *input) sysctls() map[string]string {
 	last := uint32(1<<31 - 1)
-	if in.IDSize > 0 {
-		last = min(last, in.IDSize-1)
+	if in.Content.IDs.Size > 0 {
+		last = min(last, in.Content.IDs.Size-1)
 	}
 	return map[string]string{"net.ipv4.ping_group_range": fmt.Sprintf("0 %d", last)}
 }
 
 // deviceRules denies all devices, then allows those of in.Devices. The runtimes themselves append the standard devices
 // (null, zero, full, random, urandom, tty, ptmx and the terminals) to any list.
-func (in *Input) deviceRules() []specs.LinuxDeviceCgroup {
+func (in *input) deviceRules() []specs.LinuxDeviceCgroup {
 	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
 	for _, d := range in.Devices {
 		kind := "c"
@@ -156,9 +163,78 @@ func rlimits(limits map[string]uint64) ([]specs.POSIXRlimit, error) {
 	return all, nil
 }
 
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
+// mounts returns the standard mounts, then the node's devices, then its own mounts. A mount of the node with the same target
+// as a standard one (/dev/shm, /run) replaces it.
+func (in *input) mounts() []specs.Mount {
+	all := standardMounts(in.Init, in.Cgroup)
+	all = slices.DeleteFunc(all, func(m specs.Mount) bool {
+		return slices.ContainsFunc(in.Mounts, func(own runner.Mount) bool { return own.Target == m.Destination })
+	})
+	for _, d := range in.Devices {
+		// Binding a device node that was made for this node works in every user namespace. linux.devices would use mknod or
+		// bind the host's device node.
+		all = append(all, specs.Mount{Destination: d.Target, Type: "bind", Source: d.Source, Options: []string{"bind", "nosuid", "noexec"}})
 	}
-	return s
+	for _, m := range in.Mounts {
+		all = append(all, specs.Mount{Destination: m.Target, Type: m.Type, Source: m.Source, Options: m.Options})
+	}
+	return all
+}
+
+// terminals is the largest number of pseudo terminals of a node at a time. The kernel has 4,096 for the whole host
+// (kernel.pty.max), of which nodes can use all but 1,024.
+const terminals = "256"
+
+func standardMounts(init runner.Init, cgroup runner.Access) []specs.Mount {
+	all := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		// It holds only device nodes and links. With 1 MiB, a mistyped /dev/nul fills it at once instead of the memory.
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=1m"}},
+		// gid 5 is tty in every distribution.
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", "max=" + terminals}},
+		// No size: half of the memory, as on any machine (MPI jobs need it). Its content counts as the node's memory.
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+	}
+	if cgroup != runner.NotAtAll {
+		all = append(all, specs.Mount{
+			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", cmp.Or(string(cgroup), string(runner.ReadOnly))},
+		})
+	}
+	if init != runner.NoInit {
+		// Inits expect them empty at boot, and cannot mount them without SYS_ADMIN.
+		all = append(all,
+			specs.Mount{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755"}},
+			specs.Mount{Destination: "/run/lock", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "mode=1777", "size=5m"}},
+		)
+	}
+	return all
+}
+
+// maskedPaths returns the paths that read as empty, because they reveal data of the host or can harm it: the kernel's memory
+// and keys, firmware, and counters precise enough to spy on other nodes (interrupts, power and heat). Without a user
+// namespace it adds the files that only the host's root may read: which pages of memory and kernel objects are in use,
+// and where.
+func (in *input) maskedPaths() []string {
+	masked := []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+		"/sys/devices/virtual/powercap", "/sys/devices/virtual/thermal", "/sys/firmware",
+	}
+	if in.Content.IDs.Size == 0 {
+		masked = append(
+			masked, "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/pagetypeinfo", "/proc/slabinfo",
+			"/proc/vmallocinfo", "/sys/kernel/slab",
+		)
+	}
+	return masked
+}
+
+// readonlyPaths returns the paths that root inside could write without a user namespace, and the sysctls of the whole host.
+// These include /proc/sys/net: the network is configured from outside. /proc/pressure may only be read, because a write
+// there makes the kernel monitor the host's load.
+func readonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"}
 }

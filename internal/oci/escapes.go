@@ -22,7 +22,7 @@ type escape struct {
 // /dev, CVE-2026-41579), and those that raise rights only inside (inheritable capabilities, CVE-2022-29162).
 func knownEscapes(runtime string) []escape {
 	switch runtime {
-	case "runc":
+	case runc:
 		return []escape{
 			{"CVE-2019-5736", "a node can overwrite the runtime's program on the host", []string{"1.0.0-rc7"}},
 			{"CVE-2021-30465", "links swapped during start lead mounts out of the root", []string{"1.0.0-rc95"}},
@@ -31,7 +31,7 @@ func knownEscapes(runtime string) []escape {
 			{"CVE-2025-52565", "a replaced terminal is mounted over /dev/console", []string{"1.2.8", "1.3.3", "1.4.0-rc.3"}},
 			{"CVE-2025-52881", "writes to /proc are led to other files of it", []string{"1.2.8", "1.3.3", "1.4.0-rc.3"}},
 		}
-	case "crun":
+	case crun:
 		return []escape{
 			{"CVE-2019-18837", "links in an image lead mounts out of the root", []string{"0.10.5"}},
 		}
@@ -39,18 +39,18 @@ func knownEscapes(runtime string) []escape {
 	return nil
 }
 
-// Escapes returns a sentence for each known container escape that is not fixed in this runtime. Distributions fix escapes
+// escapes returns a sentence for each known container escape that is not fixed in this runtime. Distributions fix escapes
 // without a new version, so a fix that the Debian package's change log names counts.
-func Escapes(r Runtime) []string {
+func escapes(r Runtime) []string {
 	mended := debianChangelog(r)
-	var open []string
+	var unfixed []string
 	for _, e := range knownEscapes(r.Name) {
 		if fixedIn(r.Version, e.fixed) || bytes.Contains(mended, []byte(e.id)) {
 			continue
 		}
-		open = append(open, e.id+": "+e.what+"; fixed in "+r.Name+" "+strings.Join(e.fixed, ", "))
+		unfixed = append(unfixed, e.id+": "+e.what+"; fixed in "+r.Name+" "+strings.Join(e.fixed, ", "))
 	}
-	return open
+	return unfixed
 }
 
 // debianChangelog returns the change log of the Debian package runc or crun if the runtime is from that package. It returns
@@ -88,15 +88,15 @@ func fixedIn(version string, fixed []string) bool {
 		return true
 	}
 	for _, f := range fixed {
-		if line(version) == line(f) && compareVersions(version, f) >= 0 {
+		if releaseLine(version) == releaseLine(f) && compareVersions(version, f) >= 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// line returns the release line of a version: 1.2 for 1.2.8.
-func line(version string) string {
+// releaseLine returns the release line of a version: 1.2 for 1.2.8.
+func releaseLine(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
@@ -107,7 +107,7 @@ func compareVersions(a, b string) int {
 	an, ac := splitVersion(a)
 	bn, bc := splitVersion(b)
 	for i := range max(len(an), len(bn)) {
-		if d := at(an, i) - at(bn, i); d != 0 {
+		if d := part(an, i) - part(bn, i); d != 0 {
 			return d
 		}
 	}
@@ -129,7 +129,7 @@ func splitVersion(v string) (numbers []int, candidate int) {
 	return numbers, n
 }
 
-func at(numbers []int, i int) int {
+func part(numbers []int, i int) int {
 	if i < len(numbers) {
 		return numbers[i]
 	}

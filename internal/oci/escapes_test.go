@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/runner"
 )
 
 func TestFixedIn(t *testing.T) {
@@ -46,7 +48,7 @@ func TestEscapesHere(t *testing.T) {
 			t.Skip("not Debian 12's runc, or its change log was left out")
 		}
 		var ids []string
-		for _, e := range Escapes(r) {
+		for _, e := range escapes(r) {
 			id, _, _ := strings.Cut(e, ":")
 			ids = append(ids, id)
 			t.Log(e)
@@ -66,11 +68,11 @@ func TestEscapesHere(t *testing.T) {
 // TestWords checks how messages are recognised that the runtimes really wrote.
 func TestWords(t *testing.T) {
 	for words, want := range map[string]int{
-		`runc create failed: unable to start container process: exec: "nope": executable file not found in $PATH`:     ExitNotFound,
-		`runc create failed: unable to start container process: exec: "/nope": stat /nope: no such file or directory`: ExitNotFound,
-		`runc create failed: unable to start container process: exec: "/etc": permission denied`:                      ExitCannotRun,
-		"executable file `nope` not found in $PATH: No such file or directory":                                        ExitNotFound,
-		"open executable: Permission denied": ExitCannotRun,
+		`runc create failed: unable to start container process: exec: "nope": executable file not found in $PATH`:     runner.ExitNotFound,
+		`runc create failed: unable to start container process: exec: "/nope": stat /nope: no such file or directory`: runner.ExitNotFound,
+		`runc create failed: unable to start container process: exec: "/etc": permission denied`:                      runner.ExitCannotRun,
+		"executable file `nope` not found in $PATH: No such file or directory":                                        runner.ExitNotFound,
+		"open executable: Permission denied": runner.ExitCannotRun,
 		`runc create failed: unable to start container process: error during container init: no such file or directory`: 0,
 		"mount `x` to `y`: No such file or directory":                                                                   0,
 		"": 0,

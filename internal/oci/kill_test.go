@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/proc"
 )
 
 // TestKilledCreate kills a process with SIGKILL at random moments of its create. Then it takes the lock, undoes the step
@@ -113,7 +115,7 @@ func leftovers(n *testNode) string {
 		dirs, _ := filepath.Glob("/proc/[0-9]*")
 		for _, d := range dirs {
 			pid, _ := strconv.Atoi(filepath.Base(d))
-			if state, _, err := stat(pid); err != nil || state == 'Z' || state == 'X' {
+			if st, err := proc.Read(pid); err != nil || st.Ended() {
 				continue
 			}
 			in, _ := inGroup(pid, n.create.CgroupsPath)

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +19,8 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/mounts"
 	"berth/internal/relay"
+	"berth/internal/runner"
+	"berth/internal/runner/runnertest"
 )
 
 const testIDBase, testIDSize = 1 << 29, 65536
@@ -40,7 +42,7 @@ func eachRuntime(t *testing.T, test func(t *testing.T, r Runtime)) {
 	if os.Getuid() != 0 {
 		t.Skip("not root: nodes need it")
 	}
-	for _, name := range Names() {
+	for _, name := range runtimeNames() {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range paths() {
 				if r.Name == name {
@@ -76,8 +78,34 @@ func cgroupMounts(t testing.TB, runtime string) (all, hide []string, v2 string) 
 	return all, nil, ""
 }
 
+// testSpec describes a node that runs a script: busybox on an overlay.
+func testSpec(t testing.TB, dir, script string) runner.Spec {
+	t.Helper()
+	for _, d := range []string{"root", "stage"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return runner.Spec{
+		Node: "wn-001", Hostname: "wn-001", Args: []string{"/bin/sh", "-c", script},
+		Content: mounts.Plan{
+			Dir: filepath.Join(dir, "stage"), IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
+			Root: mounts.Root{At: filepath.Join(dir, "root"), Lower: []string{imagetest.BusyboxDir(t)}, Memory: true},
+		},
+	}
+}
+
+// TestConformance runs the suite of all runners with each runtime.
+func TestConformance(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, r Runtime) {
+		runnertest.Suite{Family: Family{}, Runner: r, Spec: func(t *testing.T, dir, script string) runner.Spec {
+			return testSpec(t, dir, script)
+		}}.Run(t)
+	})
+}
+
 // newNode describes a node; change may alter its input. The node is removed at the end of the test in any case.
-func newNode(t testing.TB, r Runtime, change func(*Input)) *testNode {
+func newNode(t testing.TB, r Runtime, change func(*runner.Spec)) *testNode {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
@@ -85,44 +113,29 @@ func newNode(t testing.TB, r Runtime, change func(*Input)) *testNode {
 			t.Fatal(err)
 		}
 	}
-	for _, d := range []string{"root", "stage"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
 	id := fmt.Sprintf("berth-test-%d-%d", os.Getpid(), nodesMade.Add(1))
-	in := Input{
-		Hostname: "wn-001", Args: []string{"/bin/sleep", "1000"}, Rootfs: filepath.Join(dir, "root"),
-		IDBase: testIDBase, IDSize: testIDSize, CgroupsPath: "/" + id,
-	}
+	in := testSpec(t, dir, "sleep 1000")
+	in.Args = []string{"/bin/sleep", "1000"}
+	in.Node, in.Groups = id, runner.Groups{Path: id}
+	in.Dir, in.State, in.PIDFile, in.Log = dir, filepath.Join(dir, "state"), filepath.Join(dir, "pid"), filepath.Join(dir, "log")
 	if change != nil {
 		change(&in)
 	}
-	spec, err := Config(in)
+	all, hide, v2 := cgroupMounts(t, r.Name)
+	in.Content.Hide = hide
+	steps, err := r.Steps(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, hide, v2 := cgroupMounts(t, r.Name)
-	l := Launch{
-		Runtime: r, State: filepath.Join(dir, "state"), ID: id, Bundle: filepath.Join(dir, "bundle"),
-		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"),
-		Plan: mounts.Plan{
-			Dir: filepath.Join(dir, "stage"), Hide: hide, IDs: mounts.IDs{Base: in.IDBase, Size: in.IDSize},
-			Root: mounts.Root{At: in.Rootfs, Lower: []string{imagetest.BusyboxDir(t)}, Memory: true},
-		},
+	n := &testNode{
+		bundle: steps.Create[0].(*Bundle), create: steps.Create[1].(*Create), start: steps.Start[0].(*Start),
+		out: filepath.Join(dir, "out"), mounts: all,
 	}
 	if v2 != "" {
-		l.Group = filepath.Join(v2, id)
-		if err := os.Mkdir(l.Group, 0o755); err != nil {
+		n.create.Launch.Entry.V2 = filepath.Join(v2, id)
+		if err := os.Mkdir(n.create.Launch.Entry.V2, 0o755); err != nil {
 			t.Fatal(err)
 		}
-	}
-	n := &testNode{
-		bundle: &Bundle{Dir: l.Bundle, Spec: spec},
-		create: &Create{Launch: l, CgroupsPath: in.CgroupsPath},
-		start:  &Start{Launch: l, Args: spec.Process.Args, Env: spec.Process.Env, Cwd: spec.Process.Cwd},
-		out:    filepath.Join(dir, "out"),
-		mounts: all,
 	}
 	out, err := os.Create(n.out)
 	if err != nil {
@@ -180,25 +193,15 @@ func (n *testNode) said() string {
 // ended waits for the end of the node's init.
 func (n *testNode) ended(t testing.TB) {
 	t.Helper()
-	fd, err := unix.PidfdOpen(n.create.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := waitEnd(ctx, fd, n.create.PID); err != nil {
+	if err := finished(t.Context(), n.create.Init); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // sh runs a shell script as the node's command and returns what it printed.
-func sh(t *testing.T, r Runtime, script string, change func(*Input)) string {
+func sh(t *testing.T, r Runtime, script string, change func(*runner.Spec)) string {
 	t.Helper()
-	n := newNode(t, r, func(in *Input) {
+	n := newNode(t, r, func(in *runner.Spec) {
 		in.Args = []string{"/bin/sh", "-c", script}
 		if change != nil {
 			change(in)
@@ -213,10 +216,11 @@ func sh(t *testing.T, r Runtime, script string, change func(*Input)) string {
 func (n *testNode) execCmd(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestExecChild$")
-	cmd.Env = append(os.Environ(),
-		"BERTH_TEST_EXEC="+strings.Join(args, "\x1f"), "BERTH_TEST_RUNTIME="+n.create.Launch.Runtime.Path,
-		"BERTH_TEST_BUNDLE="+n.bundle.Dir, "BERTH_TEST_STATE="+n.create.Launch.State, "BERTH_TEST_ID="+n.create.Launch.ID,
-		"BERTH_TEST_GROUP="+n.create.Launch.Group, fmt.Sprint("BERTH_TEST_PID=", n.create.PID))
+	record, err := json.Marshal(n.create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), "BERTH_TEST_EXEC="+strings.Join(args, "\x1f"), "BERTH_TEST_CREATED="+string(record))
 	return cmd
 }
 
@@ -226,37 +230,31 @@ func TestExecChild(t *testing.T) {
 	if args == "" {
 		return // only in a child of TestExec
 	}
-	spec, err := ReadSpec(os.Getenv("BERTH_TEST_BUNDLE"))
-	if err != nil {
+	var create Create
+	if err := json.Unmarshal([]byte(os.Getenv("BERTH_TEST_CREATED")), &create); err != nil {
 		t.Fatal(err)
 	}
-	e := Exec{
-		IDBase:  testIDBase,
-		Runtime: Runtime{Name: "runtime", Path: os.Getenv("BERTH_TEST_RUNTIME")}, State: os.Getenv("BERTH_TEST_STATE"),
-		ID: os.Getenv("BERTH_TEST_ID"), Group: os.Getenv("BERTH_TEST_GROUP"),
-		Process: ExecProcess(spec, ExecOptions{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}, Terminal: os.Getenv("BERTH_TEST_TTY") != ""}),
-	}
-	fmt.Sscan(os.Getenv("BERTH_TEST_PID"), &e.PID)
+	e := runner.Command{Args: strings.Split(args, "\x1f"), Env: []string{"FROM=exec"}}
 	drain := func() {}
 	if os.Getenv("BERTH_TEST_TTY") == "" {
-		e.Stdin, e.Stdout, e.Stderr = os.Stdin, os.Stdout, os.Stderr
+		e.Stdout, e.Stderr = os.Stdout, os.Stderr // not stdin, the host's /dev/null: the runtimes give the streams away
 	} else {
 		attached := make(chan *relay.Terminal, 1)
-		e.Console = func(path string) error {
+		e.Terminal = &runner.Terminal{Listen: func(path string) error {
 			tty, err := relay.ListenTerminal(path)
 			if err == nil {
 				go func() { _ = tty.Attach(os.Stdin, os.Stdout); attached <- tty }()
 			}
 			return err
-		}
+		}}
 		drain = func() { _ = (<-attached).Drain() }
 	}
-	p, err := e.Start(t.Context())
+	p, err := create.Exec(t.Context(), e)
 	var ws unix.WaitStatus
 	if err == nil {
 		ws, err = p.Wait()
 	}
-	if ce, ok := errors.AsType[*CommandError](err); ok {
+	if ce, ok := errors.AsType[*runner.CommandError](err); ok {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(ce.Code)
 	}

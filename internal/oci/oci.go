@@ -1,5 +1,5 @@
-// Package oci turns a node into an OCI runtime specification and drives the runtimes that Debian ships, runc and
-// crun, behind one small interface.
+// Package oci is the runners that are OCI runtimes: it turns a node into a runtime specification and drives the runtimes
+// that Debian ships, runc and crun.
 //
 // [Config], which is pure, makes the specification. Three steps carry it out:
 //
@@ -7,7 +7,7 @@
 //	oci.create   the runtime makes the namespaces and an init that waits ([Launch]); then links are moved in
 //	oci.start    the init becomes the node's command, and the step verifies that it did
 //
-// [Exec] runs one more command inside, [Find] and [Probe] choose the runtime, [Escapes] names its known container escapes.
+// [Create.Exec] runs one more command inside. [Family] chooses the runtime and names its known container escapes.
 //
 // # What a node may do
 //
@@ -24,3 +24,80 @@
 // needs none. Therefore rootless podman, bubblewrap, flatpak and browsers with a namespace sandbox do not work inside a
 // node.
 package oci
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"berth/internal/host"
+	"berth/internal/jsonfile"
+	"berth/internal/runner"
+	"berth/internal/step"
+)
+
+// Family is the OCI runtimes of this host. It implements runner.Family.
+type Family struct{}
+
+// Kinds implements runner.Family.
+func (Family) Kinds() step.Kinds {
+	return step.Kinds{
+		"oci.bundle": func() step.Step { return &Bundle{} },
+		"oci.create": func() step.Step { return &Create{} },
+		"oci.start":  func() step.Step { return &Start{} },
+	}
+}
+
+// Remembered implements runner.Family.
+func (Family) Remembered(t runner.Trial) runner.Runner {
+	if c := chosen(t); c != nil {
+		return c.Best
+	}
+	return nil
+}
+
+// Choose implements runner.Family.
+func (Family) Choose(ctx context.Context, t runner.Trial) (runner.Runner, error) {
+	c, err := choose(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return c.Best, nil
+}
+
+// Report implements runner.Family.
+func (Family) Report(ctx context.Context, t runner.Trial) []host.Runtime {
+	results := map[string]result{}
+	if c, err := choose(ctx, t); err == nil {
+		for _, r := range c.Tried {
+			results[r.Runtime.Name] = r
+		}
+	}
+	found, _ := find(ctx) // on an error: none
+	var all []host.Runtime
+	for _, name := range runtimeNames() {
+		hr := host.Runtime{Name: name}
+		for _, r := range found {
+			if r.Name != name {
+				continue
+			}
+			hr.Path, hr.Version, hr.Escapes = r.Path, r.Version, escapes(r)
+			hr.Start = results[name].Median
+			if why := results[name].Why; why != "" {
+				hr.Err = &runner.CommandError{Command: name, Why: why}
+			}
+		}
+		all = append(all, hr)
+	}
+	return all
+}
+
+// Create implements runner.Family.
+func (Family) Create(ctx context.Context, l *runner.Launch) error {
+	var launch Launch
+	if err := json.Unmarshal(l.Input, &launch); err != nil {
+		return fmt.Errorf("read the launch of an OCI runtime: %s", jsonfile.Wrong(l.Input, err))
+	}
+	launch.Files = l.Files
+	return launch.Create(ctx)
+}

@@ -8,15 +8,17 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/runner"
 )
 
 // precheck looks up the command before the node exists. The runtimes notice only at create that there is no such command,
 // and crun reports it on the node's own standard error, in its own words. precheck skips files that only the runtime will
 // make.
 //
-// It runs in the mount namespace of the plan. The only error is *CommandError.
+// It runs in the mount namespace of the plan. The only error is *runner.CommandError.
 func (l *Launch) precheck() error {
-	spec, err := ReadSpec(l.Bundle)
+	spec, err := readSpec(l.Bundle)
 	if err != nil || spec.Process == nil || len(spec.Process.Args) == 0 {
 		return nil //nolint:nilerr // the runtime will say what is wrong with its configuration
 	}
@@ -32,7 +34,7 @@ func (l *Launch) precheck() error {
 		}
 	}
 	err = lookUp(v.open, nil, spec.Process.Args[0], spec.Process.Env, spec.Process.Cwd)
-	if ce, ok := errors.AsType[*CommandError](err); ok {
+	if ce, ok := errors.AsType[*runner.CommandError](err); ok {
 		return ce
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"berth/internal/runner"
 )
 
 // TestPrecheckView looks commands up in a root with folders and files bound over it, through links of all kinds.
@@ -43,23 +45,23 @@ func TestPrecheckView(t *testing.T) {
 		want string // part of the error
 	}{
 		// Every script ends at a damaged interpreter: the error shows that it was found.
-		{"sh", ExitNotFound, "not found in PATH=/bin:/real2"},
-		{"tool", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"awk", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"/up", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"/file", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"/made/x/bin/tool", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"/usr/../bin/tool", ExitCannotRun, "exec format error: damaged program: it is cut off"},
-		{"/bin/nothing", ExitNotFound, "no such file in the node"},
-		{"/host", ExitNotFound, "no such file in the node"},
-		{"/loop", ExitNotFound, "no such file in the node"},
-		{"/usr", ExitCannotRun, "/usr is not a file"},
+		{"sh", runner.ExitNotFound, "not found in PATH=/bin:/real2"},
+		{"tool", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"awk", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"/up", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"/file", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"/made/x/bin/tool", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"/usr/../bin/tool", runner.ExitCannotRun, "exec format error: damaged program: it is cut off"},
+		{"/bin/nothing", runner.ExitNotFound, "no such file in the node"},
+		{"/host", runner.ExitNotFound, "no such file in the node"},
+		{"/loop", runner.ExitNotFound, "no such file in the node"},
+		{"/usr", runner.ExitCannotRun, "/usr is not a file"},
 		{"/run/made-later", 0, ""},
 	} {
 		err := lookUp(v.open, nil, tt.name, []string{"PATH=/bin:/real2"}, "/")
-		var ce *CommandError
+		var ce *runner.CommandError
 		if !errors.As(err, &ce) {
-			ce = &CommandError{}
+			ce = &runner.CommandError{}
 			if !errors.Is(err, errUnseen) {
 				t.Errorf("%s: %v", tt.name, err)
 			}

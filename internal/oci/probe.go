@@ -13,128 +13,105 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/file"
 	"berth/internal/mounts"
+	"berth/internal/proc"
 	"berth/internal/refuse"
-	"berth/internal/step"
+	"berth/internal/runner"
 )
 
-// Trial describes what a probe runs, and where.
-type Trial struct {
-	Dir     string   // an existing folder that the node's ids can reach (all parents searchable by others); for a new folder in it
-	Program string   // a static program of the host
-	Args    []string // its arguments; it must print something and end
-	IDs     mounts.IDs
-	Group   string        // cgroups path of the trials only; the caller makes it, if Adapt needs it, and removes it
-	Adapt   func(*Launch) // adapts a launch to this host: how it enters its groups, what is hidden from it; nil: no change
-	Rounds  int           // number of runs of each runtime; 0 means 5
-	Lock    *os.File      // see Launch.Lock; may be nil
+// choice is the result of a probe.
+type choice struct {
+	Best   Runtime       `json:"best"`
+	Tried  []result      `json:"tried"`
+	BootID string        `json:"boot_id"` // the choice is valid for this boot
+	Files  []fingerprint `json:"files"`   // and for these executables
 }
 
-const (
-	probePrefix = "probe-" // begins the names of the folders of probes
-	unwritten   = ".tmp"   // ends the name of a cache that is not complete yet
-)
-
-// ProbeLeft returns the files and folders that killed probes left in dir and beside the cache. No probe may be running.
-func ProbeLeft(dir, cache string) []string {
-	left, _ := filepath.Glob(filepath.Join(dir, probePrefix+"*"))
-	if _, err := os.Lstat(cache + unwritten); err == nil {
-		left = append(left, cache+unwritten)
-	}
-	return left
-}
-
-// Choice is the result of a probe.
-type Choice struct {
-	Best   Runtime  `json:"best"`
-	Tried  []Result `json:"tried"`
-	BootID string   `json:"boot_id"` // the choice is valid for this boot
-	Files  []file   `json:"files"`   // and for these executables
-}
-
-// Result is the result of one runtime.
-type Result struct {
+// result is the result of one runtime.
+type result struct {
 	Runtime Runtime       `json:"runtime"`
 	Median  time.Duration `json:"median_ns,omitempty"` // create and start of a trivial node
 	Why     string        `json:"why,omitempty"`       // why it does not work; "" if it works
 }
 
-func (r Result) String() string {
+func (r result) String() string {
 	if r.Why != "" {
 		return fmt.Sprintf("%s does not work here: %s", r.Runtime, r.Why)
 	}
 	return fmt.Sprintf("%s starts a node in %.1f ms", r.Runtime, float64(r.Median)/float64(time.Millisecond))
 }
 
-// file identifies an executable by attributes that an update changes.
-type file struct {
+// fingerprint identifies a program by attributes that an update changes.
+type fingerprint struct {
 	Path  string `json:"path"`
 	Inode uint64 `json:"inode"`
 	Size  int64  `json:"size"`
 	MTime int64  `json:"mtime_ns"`
 }
 
-// Choose returns the choice in the cache if it is still valid (Chosen). Otherwise it probes and writes the cache.
-func Choose(ctx context.Context, cache, bootID string, t Trial) (*Choice, error) {
-	if c := Chosen(cache, bootID); c != nil {
+// choose returns the choice in the cache if it is still valid. Otherwise it probes and writes the cache.
+func choose(ctx context.Context, t runner.Trial) (c *choice, err error) {
+	if c := chosen(t); c != nil {
 		return c, nil
 	}
-	c, err := Probe(ctx, t)
+	bench, end, err := t.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c.BootID = bootID
-	b, err := json.MarshalIndent(c, "", "\t")
+	defer func() { err = errors.Join(err, end()) }()
+	if c := chosen(t); c != nil { // another command was faster
+		return c, nil
+	}
+	if c, err = probe(ctx, t, bench); err != nil {
+		return nil, err
+	}
+	c.BootID = t.Boot
+	text, err := json.MarshalIndent(c, "", "\t")
+	if err == nil {
+		err = file.Write(t.Cache, text, 0o600)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
-	}
-	// Renamed into place, because other commands may read it at the same time.
-	tmp := cache + unwritten
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
-	}
-	step.Fault("choice written")
-	if err := os.Rename(tmp, cache); err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)
 	}
 	return c, nil
 }
 
-// Chosen returns the choice in cache, or nil if it is of another boot or a runtime was installed, updated or removed since.
+// chosen returns the choice in the cache, or nil if it is of another boot or a runtime was installed, updated or removed since.
 // It costs a few calls of stat.
-func Chosen(cache, bootID string) *Choice {
-	b, err := os.ReadFile(cache)
+func chosen(t runner.Trial) *choice {
+	b, err := os.ReadFile(t.Cache)
 	if err != nil {
 		return nil
 	}
-	var c Choice
-	if json.Unmarshal(b, &c) != nil || c.BootID != bootID || c.Best.Path == "" || !slices.Equal(c.Files, files(paths())) {
+	var c choice
+	if json.Unmarshal(b, &c) != nil || c.BootID != t.Boot || c.Best.Path == "" || !slices.Equal(c.Files, fingerprints(paths())) {
 		return nil
 	}
 	return &c
 }
 
-func files(found []Runtime) []file {
-	var all []file
+func fingerprints(found []Runtime) []fingerprint {
+	var all []fingerprint
 	for _, r := range found {
 		var st unix.Stat_t
 		if unix.Stat(r.Path, &st) == nil {
-			all = append(all, file{Path: r.Path, Inode: st.Ino, Size: st.Size, MTime: st.Mtim.Nano()})
+			all = append(all, fingerprint{Path: r.Path, Inode: st.Ino, Size: st.Size, MTime: st.Mtim.Nano()})
 		}
 	}
 	return all
 }
 
-// Probe runs a trivial node with every installed runtime in turn, set up like a real node (user namespace, overlay, seccomp
+// probe runs a trivial node with every installed runtime in turn, set up like a real node (user namespace, overlay, seccomp
 // and so on), and chooses the fastest that works. If none works, it refuses (Cannot) with the reasons.
-func Probe(ctx context.Context, t Trial) (*Choice, error) {
-	found, err := Find(ctx)
+func probe(ctx context.Context, t runner.Trial, bench runner.Bench) (*choice, error) {
+	found, err := find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &Choice{Files: files(found)}
+	c := &choice{Files: fingerprints(found)}
 	for _, r := range found {
-		c.Tried = append(c.Tried, Result{Runtime: r})
+		c.Tried = append(c.Tried, result{Runtime: r})
 	}
 	times := make([][]time.Duration, len(found))
 	if t.Rounds == 0 {
@@ -145,7 +122,7 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 			if c.Tried[i].Why != "" {
 				continue
 			}
-			d, err := t.run(ctx, r)
+			d, err := try(ctx, r, t, bench)
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
@@ -178,9 +155,9 @@ func Probe(ctx context.Context, t Trial) (*Choice, error) {
 	return c, nil
 }
 
-// run runs the trivial node once and returns how long create and start took. It leaves nothing behind.
-func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err error) {
-	dir, err := os.MkdirTemp(t.Dir, probePrefix)
+// try runs the trivial node once and returns how long create and start took. It leaves nothing behind.
+func try(ctx context.Context, r Runtime, t runner.Trial, bench runner.Bench) (took time.Duration, err error) {
+	dir, err := os.MkdirTemp(t.Dir, runner.TrialPrefix)
 	if err != nil {
 		return 0, fmt.Errorf("make a folder for the probe: %w", err)
 	}
@@ -200,72 +177,66 @@ func (t *Trial) run(ctx context.Context, r Runtime) (took time.Duration, err err
 	}
 	defer out.Close()
 
-	source, err := filepath.EvalSymlinks(t.Program) // Debian's /bin is a link, and mounts refuses those
+	source, err := filepath.EvalSymlinks(bench.Program) // Debian's /bin is a link, and mounts refuses those
 	if err != nil {
 		return 0, fmt.Errorf("find the probe's program: %w", err)
 	}
 	program := filepath.Join(stage, "program")
-	spec, err := Config(Input{
-		Hostname: "probe", Args: append([]string{"/program"}, t.Args...), Rootfs: root,
-		IDBase: t.IDs.Base, IDSize: t.IDs.Size, CgroupsPath: t.Group,
-		Mounts: []Mount{{Source: program, Target: "/program", Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"}}},
-	})
-	if err != nil {
-		return 0, err
-	}
-	l := Launch{
-		Runtime: r, State: filepath.Join(dir, "state"), ID: "probe", Bundle: filepath.Join(dir, "bundle"),
-		PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"), Stdout: out, Stderr: out, Lock: t.Lock,
-		Plan: mounts.Plan{
+	steps, err := r.Steps(runner.Spec{
+		Node: "probe", Hostname: "probe", Args: append([]string{"/program"}, bench.Args...), Groups: bench.Groups,
+		Dir: dir, State: filepath.Join(dir, "state"), PIDFile: filepath.Join(dir, "pid"), Log: filepath.Join(dir, "log"),
+		Content: mounts.Plan{
 			Dir: stage, IDs: t.IDs,
 			Root:  mounts.Root{At: root, Lower: []string{image}, Memory: true},
 			Stage: []mounts.Stage{{At: program, Source: source, ReadOnly: true}},
 		},
+		Mounts: []runner.Mount{{Source: program, Target: "/program", Type: "bind", Options: []string{"bind", "ro", "nosuid", "nodev"}}},
+	})
+	if err != nil {
+		return 0, err
 	}
-	if t.Adapt != nil {
-		t.Adapt(&l)
-	}
-	bundle := &Bundle{Dir: l.Bundle, Spec: spec}
-	create := &Create{Launch: l, CgroupsPath: t.Group}
-	start := &Start{Launch: l, Args: spec.Process.Args, Env: spec.Process.Env, Cwd: spec.Process.Cwd}
+	all := slices.Concat(steps.Create, steps.Start)
+	session := runner.Session{Files: runner.Files{Stdout: out, Stderr: out, Lock: bench.Lock}}
 	defer func() {
-		clean := context.WithoutCancel(ctx)
-		err = errors.Join(err, create.Undo(clean), bundle.Undo(clean))
+		for _, s := range slices.Backward(all) {
+			err = errors.Join(err, s.Undo(context.WithoutCancel(ctx)))
+		}
 	}()
-	if err := bundle.Do(ctx); err != nil {
-		return 0, err
-	}
 	began := time.Now()
-	if err := create.Do(ctx); err != nil {
-		return 0, err
-	}
-	if err := start.Do(ctx); err != nil {
-		return 0, err
-	}
-	if err := start.Verify(ctx); err != nil {
-		return 0, err
+	for _, s := range all {
+		session.Attach(s)
+		if err := s.Do(ctx); err != nil {
+			return 0, err
+		}
+		if err := s.Verify(ctx); err != nil {
+			return 0, err
+		}
 	}
 	took = time.Since(began)
-	return took, finished(ctx, create, out)
-}
-
-// finished waits for the end of the trivial node and checks that it printed something.
-func finished(ctx context.Context, create *Create, out *os.File) error {
-	fd, err := unix.PidfdOpen(create.PID, 0)
-	if err == nil {
-		defer unix.Close(fd)
-		if err := waitEnd(ctx, fd, create.PID); err != nil {
-			return err
-		}
-	} else if !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("open process %d: %w", create.PID, err)
+	if err := finished(ctx, runner.FirstProcess(all).First()); err != nil {
+		return 0, err
 	}
 	fi, err := out.Stat()
 	if err != nil {
-		return fmt.Errorf("read what the probe's node said: %w", err)
+		return 0, fmt.Errorf("read what the probe's node said: %w", err)
 	}
 	if fi.Size() == 0 {
-		return errors.New("its node ended without a word")
+		return 0, errors.New("its node ended without a word")
+	}
+	return took, nil
+}
+
+// finished waits for the end of the trivial node.
+func finished(ctx context.Context, init proc.ID) error {
+	pidfd, err := init.Open()
+	if err == nil {
+		defer pidfd.Close()
+		ctx, cancel := context.WithTimeout(ctx, endGrace)
+		defer cancel()
+		err = proc.Wait(ctx, pidfd)
+	}
+	if err != nil && !proc.Gone(err) {
+		return fmt.Errorf("wait for the node's end: %w", err)
 	}
 	return nil
 }

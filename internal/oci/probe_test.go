@@ -2,14 +2,15 @@ package oci
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/mounts"
+	"berth/internal/runner"
 )
 
 // TestChoose checks that the first call probes and later ones only read files.
@@ -33,17 +34,15 @@ func TestChoose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trial := Trial{
-		Dir: dir, Program: "/bin/busybox", Args: []string{"--help"}, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
-		Group: probeGroup(t, "probe"), Rounds: 3,
-		Adapt: func(l *Launch) {
-			if l.Runtime.Name == "crun" && c.Mode() == "hybrid" {
-				l.Plan.Hide = []string{c.V2}
-			}
+	bench := runner.Bench{Program: "/bin/busybox", Args: []string{"--help"}, Groups: probeGroup(t, c)}
+	cache := filepath.Join(dir, "runtime.json")
+	trial := runner.Trial{
+		Cache: cache, Boot: "boot 1", Dir: dir, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize}, Rounds: 3,
+		Begin: func(context.Context) (runner.Bench, func() error, error) {
+			return bench, func() error { return nil }, nil
 		},
 	}
-	cache := filepath.Join(dir, "runtime.json")
-	first, err := Choose(t.Context(), cache, "boot 1", trial)
+	first, err := choose(t.Context(), trial)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,16 +53,16 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	// From here on a probe would fail.
-	gone := trial
-	gone.Program = "/no/such/program"
-	second, err := Choose(t.Context(), cache, "boot 1", gone)
+	bench.Program = "/no/such/program"
+	second, err := choose(t.Context(), trial)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if second.Best != first.Best {
 		t.Errorf("remembered %v, found %v", second.Best, first.Best)
 	}
-	if _, err := Choose(t.Context(), cache, "boot 2", gone); err == nil {
+	trial.Boot = "boot 2"
+	if _, err := choose(t.Context(), trial); err == nil {
 		t.Error("a choice of another boot was taken")
 	} else {
 		t.Log(err)
@@ -90,9 +89,8 @@ func TestProbeHybrid(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Probe(context.Background(), Trial{
-		Dir: dir, Program: "/bin/busybox", IDs: mounts.IDs{Base: testIDBase, Size: testIDSize},
-		Group: probeGroup(t, "hybrid"), Rounds: 1,
+	got, err := probe(t.Context(), runner.Trial{Dir: dir, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize}, Rounds: 1}, runner.Bench{
+		Program: "/bin/busybox", Groups: runner.Groups{Path: probeGroup(t, c).Path}, // crun is not told of the hierarchies
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,17 +103,17 @@ func TestProbeHybrid(t *testing.T) {
 	}
 }
 
-// probeGroup returns the path of a cgroup for trials, which is removed at the end of the test.
-func probeGroup(t *testing.T, name string) string {
+// probeGroup makes a cgroup for trials, which is removed at the end of the test.
+func probeGroup(t *testing.T, c host.Cgroups) runner.Groups {
 	t.Helper()
-	group := fmt.Sprintf("/berth-test-%s-%d", name, os.Getpid())
+	g := runner.Groups{Path: fmt.Sprintf("berth-test-probe-%d", os.Getpid()), Host: c}
+	if err := group.Make(t.Context(), c, g.Path); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		all, _, _ := cgroupMounts(t, "")
-		for _, m := range all {
-			if err := os.Remove(filepath.Join(m, group)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Error(err)
-			}
+		if err := group.Remove(context.Background(), c, g.Path); err != nil {
+			t.Error(err)
 		}
 	})
-	return group
+	return g
 }

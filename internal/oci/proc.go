@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/proc"
 )
 
 // endGrace is how long a killed init may take to end. It ends after all processes of its PID namespace, and one of them may
@@ -31,28 +32,7 @@ func readPID(file string) (int, error) {
 	return pid, nil
 }
 
-// stat reads the state letter and the start time, in clock ticks since boot, of a process (fields 3 and 22 of
-// /proc/PID/stat). The error is fs.ErrNotExist or ESRCH if the process is gone.
-func stat(pid int) (state byte, started uint64, err error) {
-	b, err := os.ReadFile(procPath(pid, "stat"))
-	if err != nil {
-		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
-	}
-	// The name (field 2) may hold anything, but it ends at the last parenthesis.
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 20 {
-		return 0, 0, fmt.Errorf("read process %d: stat has %d fields", pid, len(fields)+2)
-	}
-	started, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	if err != nil {
-		return 0, 0, fmt.Errorf("read process %d: start time: %w", pid, err)
-	}
-	return fields[0][0], started, nil
-}
-
 func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
-
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // inGroup reports whether a process is in group, or below it, in any hierarchy.
 func inGroup(pid int, group string) (bool, error) {
@@ -70,42 +50,37 @@ func inGroup(pid int, group string) (bool, error) {
 	return false, nil
 }
 
-// killAndWait kills the process if same reports that it is still the intended one, and waits until it has ended. It calls
-// same after it opened a pidfd, so that the PID cannot be reused in between. A process that is gone is no error.
-func killAndWait(ctx context.Context, pid int, same func() (bool, error)) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	if ok, err := same(); !ok || err != nil {
-		if gone(err) {
-			return nil
+// execGrace is how long an init may take from start to its command: usually a fraction of a millisecond, more if the
+// image is on a network file system.
+const execGrace = 30 * time.Second
+
+// waitExec waits until the process runs an executable other than (dev, ino), or has ended.
+func waitExec(ctx context.Context, pid int, dev, ino uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, execGrace)
+	defer cancel()
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		var exe unix.Stat_t
+		if unix.Stat(procPath(pid, "exe"), &exe) != nil || exe.Dev != dev || exe.Ino != ino {
+			return nil // a zombie has no executable
 		}
-		return err
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for process %d to run the node's command: %w", pid, ctx.Err())
+		case <-time.After(pause):
+		}
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", pid, err)
-	}
-	return waitEnd(ctx, fd, pid)
 }
 
-// waitEnd waits until the process has ended; a zombie counts as ended. The init of a PID namespace ends last in it.
-func waitEnd(ctx context.Context, pidfd, pid int) error {
+// killAndWait kills a process by its pidfd, and waits until it has ended. A process that has ended is no error. The init of a PID
+// namespace ends last in it.
+func killAndWait(ctx context.Context, pidfd *os.File, pid int) error {
+	if err := proc.Signal(pidfd, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, endGrace)
 	defer cancel()
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 50)
-		switch {
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("wait for process %d: %w", pid, err)
-		case n > 0:
-			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("wait for the end of process %d, which was killed: %w", pid, ctx.Err())
-		}
+	if err := proc.Wait(ctx, pidfd); err != nil {
+		return fmt.Errorf("wait for the end of process %d, which was killed: %w", pid, err)
 	}
+	return nil
 }

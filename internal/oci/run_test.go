@@ -1,9 +1,7 @@
 package oci
 
 import (
-	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/step"
+	"berth/internal/proc"
+	"berth/internal/runner"
 )
 
 // TestInside checks a command node from inside: ids, capabilities, seccomp filter, read-only paths.
@@ -93,7 +92,7 @@ func capMask(t *testing.T, list []Capability) string {
 func TestInit(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		got := sh(t, r, `grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; echo $container; grep -cE ' /run(/lock)? ' /proc/mounts; touch /run/x && echo writable`,
-			func(in *Input) { in.Init = Busybox })
+			func(in *runner.Spec) { in.Init = runner.Busybox })
 		want := "CapEff:\t" + capMask(t, InitCapabilities()) + "\nNoNewPrivs:\t0\nSeccomp:\t2\nberth\n2\nwritable\n"
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
@@ -104,15 +103,15 @@ func TestInit(t *testing.T) {
 // TestHalt checks that busybox init boots, and that its poweroff ends the node.
 func TestHalt(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		n := newNode(t, r, func(in *Input) { in.Init, in.Args = Busybox, []string{"/sbin/init"} })
+		n := newNode(t, r, func(in *runner.Spec) { in.Init, in.Args = runner.Busybox, []string{"/sbin/init"} })
 		n.up(t)
 		for range 100 {
-			if _, err := os.Stat(procPath(n.create.PID, "root/run/booted")); err == nil {
+			if _, err := os.Stat(procPath(n.create.Init.PID, "root/run/booted")); err == nil {
 				break
 			}
 			sleepMS(20)
 		}
-		if err := unix.Kill(n.create.PID, unix.SIGUSR2); err != nil {
+		if err := unix.Kill(n.create.Init.PID, unix.SIGUSR2); err != nil {
 			t.Fatal(err)
 		}
 		n.ended(t)
@@ -135,15 +134,15 @@ func TestDevices(t *testing.T) {
 			t.Skipf("the kernel has no loop devices: %v", err)
 		}
 		f.Close()
-		device := Device{Target: "/dev/asked", Source: node, Major: 10, Minor: 237, Access: "rw"}
-		closed := Mount{Source: device.Source, Target: "/dev/closed", Type: "bind", Options: []string{"bind"}}
+		device := runner.Device{Target: "/dev/asked", Source: node, Major: 10, Minor: 237, Access: "rw"}
+		closed := runner.Mount{Source: device.Source, Target: "/dev/closed", Type: "bind", Options: []string{"bind"}}
 		const script = `for d in null zero random full tty asked closed; do (: < /dev/$d) 2>/dev/null && echo $d opens || echo $d closed; done`
-		got := sh(t, r, script, func(in *Input) { in.Devices, in.Mounts = []Device{device}, []Mount{closed} })
+		got := sh(t, r, script, func(in *runner.Spec) { in.Devices, in.Mounts = []runner.Device{device}, []runner.Mount{closed} })
 		want := "null opens\nzero opens\nrandom opens\nfull opens\ntty closed\nasked opens\nclosed opens\n"
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
-		got = sh(t, r, script, func(in *Input) { in.Mounts = []Mount{closed} })
+		got = sh(t, r, script, func(in *runner.Spec) { in.Mounts = []runner.Mount{closed} })
 		want = "null opens\nzero opens\nrandom opens\nfull opens\ntty closed\nasked closed\nclosed closed\n"
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
@@ -166,8 +165,8 @@ func Test32Bit(t *testing.T) {
 		t.Skipf("the host itself cannot do 32-bit system calls: %v", err)
 	}
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		got := sh(t, r, "/int80; echo $?", func(in *Input) {
-			in.Mounts = []Mount{{Source: file, Target: "/int80", Type: "bind", Options: []string{"bind", "ro"}}}
+		got := sh(t, r, "/int80; echo $?", func(in *runner.Spec) {
+			in.Mounts = []runner.Mount{{Source: file, Target: "/int80", Type: "bind", Options: []string{"bind", "ro"}}}
 		})
 		if !strings.HasSuffix(got, "159\n") { // 128 + SIGSYS
 			t.Errorf("got %q, want 159: killed by SIGSYS", got)
@@ -191,9 +190,9 @@ func TestExec(t *testing.T) {
 				"exec\nCapEff:\t" + capMask(t, CommandCapabilities()) + "\nNoNewPrivs:\t1\nSeccomp:\t2\n4\n 0 536870912 65536\n",
 			},
 			{[]string{"sh", "-c", "exit 7"}, 7, ""},
-			{[]string{"nothing-here"}, ExitNotFound, "cannot run nothing-here: not found in PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"},
-			{[]string{"/etc/passwd"}, ExitCannotRun, "cannot run /etc/passwd: /etc/passwd is not executable\n"},
-			{[]string{"/proc"}, ExitCannotRun, "cannot run /proc: /proc is not a file\n"},
+			{[]string{"nothing-here"}, runner.ExitNotFound, "cannot run nothing-here: not found in PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"},
+			{[]string{"/etc/passwd"}, runner.ExitCannotRun, "cannot run /etc/passwd: /etc/passwd is not executable\n"},
+			{[]string{"/proc"}, runner.ExitCannotRun, "cannot run /proc: /proc is not a file\n"},
 		}
 		for _, c := range table {
 			cmd := n.execCmd(t, c.args...)
@@ -230,43 +229,6 @@ func TestExecGroups(t *testing.T) {
 	})
 }
 
-// TestUndoElsewhere checks that another process can remove the node with only its journal.
-func TestUndoElsewhere(t *testing.T) {
-	eachRuntime(t, func(t *testing.T, r Runtime) {
-		for _, journalled := range []string{"after Do", "before Do"} {
-			n := newNode(t, r, nil)
-			before, err := json.Marshal(n.create)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n.up(t)
-			after, err := json.Marshal(n.create)
-			if err != nil {
-				t.Fatal(err)
-			}
-			record := after
-			if journalled == "before Do" {
-				record = before
-			}
-			s, err := step.Join(Kinds()).Decode("oci.create", record)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if err := s.Undo(context.Background()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if state, _, err := stat(n.create.PID); err == nil && state != 'Z' {
-				t.Errorf("%s: init %d is still there (%c)", journalled, n.create.PID, state)
-			}
-			if _, err := os.Stat(filepath.Join(n.create.Launch.State, n.create.Launch.ID)); err == nil {
-				t.Errorf("%s: the runtime's state is still there", journalled)
-			}
-		}
-	})
-}
-
 // TestUndoSparesOthers checks that undo does not kill another process that has the node's PID by now.
 func TestUndoSparesOthers(t *testing.T) {
 	other := exec.Command("sleep", "100")
@@ -277,7 +239,7 @@ func TestUndoSparesOthers(t *testing.T) {
 	dir := t.TempDir()
 	pidFile := filepath.Join(dir, "pid")
 	for _, s := range []*Create{
-		{PID: other.Process.Pid, StartTime: 1},
+		{Init: proc.ID{PID: other.Process.Pid, Start: 1}},
 		{CgroupsPath: "/berth-no-such"},
 	} {
 		s.Launch.State, s.Launch.ID, s.Launch.PIDFile, s.Launch.Log = dir, "x", pidFile, filepath.Join(dir, "log")
@@ -287,8 +249,8 @@ func TestUndoSparesOthers(t *testing.T) {
 		if err := s.Undo(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if state, _, err := stat(other.Process.Pid); err != nil || state == 'Z' {
-			t.Fatalf("the other process is gone: %v %c", err, state)
+		if st, err := proc.Read(other.Process.Pid); err != nil || st.Ended() {
+			t.Fatalf("the other process is gone: %v %c", err, st.State)
 		}
 	}
 }
@@ -299,12 +261,12 @@ func TestBadCommand(t *testing.T) {
 		"text": "hello\n", "badscript": "#!/no/such/interpreter\n", "broken": "\x7fELF", "emptyscript": "#!\n",
 	}
 	dir := t.TempDir()
-	var binds []Mount
+	var binds []runner.Mount
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		binds = append(binds, Mount{Source: filepath.Join(dir, name), Target: "/x/" + name, Type: "bind", Options: []string{"bind"}})
+		binds = append(binds, runner.Mount{Source: filepath.Join(dir, name), Target: "/x/" + name, Type: "bind", Options: []string{"bind"}})
 	}
 	binds = append(binds, capable(t))
 	eachRuntime(t, func(t *testing.T, r Runtime) {
@@ -312,23 +274,23 @@ func TestBadCommand(t *testing.T) {
 			arg  string
 			code int
 		}{
-			{"/x/capable", ExitCannotRun},
-			{"nothing-here", ExitNotFound},
-			{"/bin/nothing-here", ExitNotFound},
-			{"/etc/passwd", ExitCannotRun},
-			{"/etc", ExitCannotRun},
-			{"/x/text", ExitCannotRun},
-			{"/x/badscript", ExitNotFound},
-			{"/x/broken", ExitCannotRun},
-			{"/x/emptyscript", ExitCannotRun},
+			{"/x/capable", runner.ExitCannotRun},
+			{"nothing-here", runner.ExitNotFound},
+			{"/bin/nothing-here", runner.ExitNotFound},
+			{"/etc/passwd", runner.ExitCannotRun},
+			{"/etc", runner.ExitCannotRun},
+			{"/x/text", runner.ExitCannotRun},
+			{"/x/badscript", runner.ExitNotFound},
+			{"/x/broken", runner.ExitCannotRun},
+			{"/x/emptyscript", runner.ExitCannotRun},
 			{"/bin/true", 0},
 			{"true", 0},
 		} {
-			n := newNode(t, r, func(in *Input) { in.Args, in.Mounts = []string{c.arg}, binds })
+			n := newNode(t, r, func(in *runner.Spec) { in.Args, in.Mounts = []string{c.arg}, binds })
 			err := n.doAll(t.Context())
-			var ce *CommandError
+			var ce *runner.CommandError
 			if !errors.As(err, &ce) {
-				ce = &CommandError{}
+				ce = &runner.CommandError{}
 				if err != nil {
 					t.Errorf("%s: %v", c.arg, err)
 				}
@@ -341,7 +303,7 @@ func TestBadCommand(t *testing.T) {
 }
 
 // capable returns a mount of a program whose file asks for a capability that no node has: CAP_NET_RAW, as Debian's ping did.
-func capable(t *testing.T) Mount {
+func capable(t *testing.T) runner.Mount {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capable")
 	program, err := os.ReadFile(filepath.Join(imagetest.BusyboxDir(t), "bin/busybox"))
@@ -357,14 +319,14 @@ func capable(t *testing.T) Mount {
 	if err := unix.Setxattr(file, "security.capability", data, 0); err != nil {
 		t.Skipf("no capabilities of files in %s: %v", filepath.Dir(file), err)
 	}
-	return Mount{Source: file, Target: "/x/capable", Type: "bind", Options: []string{"bind"}}
+	return runner.Mount{Source: file, Target: "/x/capable", Type: "bind", Options: []string{"bind"}}
 }
 
 // TestExecCannotRun checks that exec reports a program that the kernel refuses, and a working folder that is gone.
 func TestExecCannotRun(t *testing.T) {
 	bind := capable(t)
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		n := newNode(t, r, func(in *Input) { in.Mounts, in.Cwd = []Mount{bind}, "/wd" })
+		n := newNode(t, r, func(in *runner.Spec) { in.Mounts, in.Cwd = []runner.Mount{bind}, "/wd" })
 		n.create.Launch.Plan.Root.Memory = true
 		n.up(t)
 		out, _ := n.execCmd(t, "/x/capable", "true").CombinedOutput()
@@ -377,7 +339,7 @@ func TestExecCannotRun(t *testing.T) {
 		}
 		cmd := n.execCmd(t, "/bin/true")
 		out, _ = cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != ExitCannotRun || string(out) != "cannot run /bin/true: its working folder /wd is not in the node\n" {
+		if code := cmd.ProcessState.ExitCode(); code != runner.ExitCannotRun || string(out) != "cannot run /bin/true: its working folder /wd is not in the node\n" {
 			t.Errorf("exit code %d: %q", code, out)
 		}
 	})

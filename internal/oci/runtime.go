@@ -8,8 +8,18 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/fork"
 	"berth/internal/refuse"
 )
+
+// The names of the runtimes.
+const (
+	crun = "crun"
+	runc = "runc"
+)
+
+// defaultPath is where programs are looked up, on the host and in nodes that do not say otherwise.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Runtime is an OCI runtime on this host.
 type Runtime struct {
@@ -20,14 +30,14 @@ type Runtime struct {
 
 func (r Runtime) String() string { return strings.TrimSpace(r.Name + " " + r.Version) }
 
-// Names returns the runtimes that Berth can use.
-func Names() []string { return []string{"crun", "runc"} }
+// runtimeNames returns the runtimes that Berth can use.
+func runtimeNames() []string { return []string{crun, runc} }
 
-// Find returns the installed runtimes with their versions. It runs each of them once. It refuses (Cannot) if there is none.
-func Find(ctx context.Context) ([]Runtime, error) {
+// find returns the installed runtimes with their versions. It runs each of them once. It refuses (Cannot) if there is none.
+func find(ctx context.Context) ([]Runtime, error) {
 	found := paths()
 	for i, r := range found {
-		out, err := exec.CommandContext(ctx, r.Path, "--version").Output()
+		out, err := fork.Output(exec.CommandContext(ctx, r.Path, "--version"))
 		if err != nil {
 			return nil, fmt.Errorf("ask %s for its version: %w", r.Path, err)
 		}
@@ -35,7 +45,7 @@ func Find(ctx context.Context) ([]Runtime, error) {
 	}
 	if len(found) == 0 {
 		return nil, refuse.Cannotf("install one: apt-get install runc crun", "no OCI runtime on this host (looked for %s in %s)",
-			strings.Join(Names(), " and "), defaultPath)
+			strings.Join(runtimeNames(), " and "), defaultPath)
 	}
 	return found, nil
 }
@@ -43,7 +53,7 @@ func Find(ctx context.Context) ([]Runtime, error) {
 // paths finds the runtimes in the standard folders. It does not use the caller's PATH, because they run as root.
 func paths() []Runtime {
 	var found []Runtime
-	for _, name := range Names() {
+	for _, name := range runtimeNames() {
 		for _, dir := range filepath.SplitList(defaultPath) {
 			p := filepath.Join(dir, name)
 			if fi, err := os.Stat(p); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {

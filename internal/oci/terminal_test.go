@@ -10,12 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/relay"
+	"berth/internal/runner"
 )
 
 // TestTerminal checks that a node reads and writes its terminal, and that the terminal is gone afterwards.
 func TestTerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		n := newNode(t, r, func(in *Input) {
+		n := newNode(t, r, func(in *runner.Spec) {
 			in.Terminal, in.Args = true, []string{"/bin/sh", "-c", "stty -echo; tty; echo $TERM; echo ready; read x; echo got $x"}
 		})
 		n.create.Launch.Stdout, n.create.Launch.Stderr = nil, nil

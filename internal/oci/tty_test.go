@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/relay"
+	"berth/internal/runner"
 )
 
 // openPTY opens a terminal and its master.
@@ -82,7 +83,7 @@ func TestTerminalSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := newNode(t, r, func(in *Input) {
+		n := newNode(t, r, func(in *runner.Spec) {
 			in.Terminal = true
 			in.Args = []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.02; done`}
 		})
@@ -130,7 +131,7 @@ func TestOwnersStay(t *testing.T) {
 		}
 		defer null.Close()
 		for _, f := range []*os.File{tty, file, null, nil} {
-			n := newNode(t, r, func(in *Input) { in.Args = []string{"/bin/true"} })
+			n := newNode(t, r, func(in *runner.Spec) { in.Args = []string{"/bin/true"} })
 			n.create.Launch.Stdin, n.create.Launch.Stdout, n.create.Launch.Stderr = f, f, f
 			if f == nil {
 				f = null

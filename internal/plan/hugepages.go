@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	"berth/internal/mounts"
-	"berth/internal/oci"
+	"berth/internal/runner"
 	"berth/internal/vnode"
 )
 
 // hugePageMounts gives a node a file system for each size of huge pages that it may use: the smallest size at
 // /dev/hugepages, where programs look for it, the others at /dev/hugepages-SIZE.
-func hugePageMounts(n *vnode.Node, stage string) (staged []mounts.Stage, in []oci.Mount) {
+func hugePageMounts(n *vnode.Node, stage string) (staged []mounts.Stage, in []runner.Mount) {
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		limit := n.HugePages[size]
 		if limit == 0 {
@@ -25,7 +25,7 @@ func hugePageMounts(n *vnode.Node, stage string) (staged []mounts.Stage, in []oc
 		at := filepath.Join(stage, "huge-"+size.String())
 		staged = append(staged, mounts.Stage{At: at, Huge: &mounts.HugePages{Page: size, Size: limit}})
 		if !slices.ContainsFunc(n.Mounts, func(m vnode.Mount) bool { return m.Target == target }) { // else the user's own mount is there
-			in = append(in, oci.Mount{Source: at, Target: target, Type: "bind", Options: []string{"bind"}})
+			in = append(in, runner.Mount{Source: at, Target: target, Type: "bind", Options: []string{"bind"}})
 		}
 	}
 	return staged, in

@@ -10,19 +10,21 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
-	"berth/internal/cgroup"
 	"berth/internal/device"
 	"berth/internal/gateway"
 	"berth/internal/host"
-	"berth/internal/ids"
 	"berth/internal/image"
 	"berth/internal/layout"
 	"berth/internal/link"
 	"berth/internal/oci"
+	"berth/internal/parts"
 	"berth/internal/refuse"
+	"berth/internal/runner"
 	"berth/internal/step"
+	"berth/internal/thread"
 	"berth/internal/vnode"
 )
 
@@ -45,11 +47,11 @@ func v2Host() host.Facts {
 // facts returns the facts of a host that has what the test's node asks for.
 func facts(h host.Facts, runtime string) Facts {
 	return Facts{
-		Layout: layout.New(""), Host: h, SiteID: "site", Runtime: oci.Runtime{Name: runtime, Path: "/usr/bin/" + runtime, Version: "1"},
+		Layout: layout.New(""), Host: h, SiteID: "site", Runner: oci.Runtime{Name: runtime, Path: "/usr/bin/" + runtime, Version: "1"},
 		Image: image.Image{Plain: true}, Root: image.HostRoot{Links: map[string]string{"bin": "usr/bin"}},
-		Disks:   map[string]block.Disk{"data": {Major: 254, Name: "vda", Asked: "/dev/vda1", Via: "partition vda1 of vda"}},
-		Devices: []device.Granted{{Resolved: device.Resolved{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw", Source: "/dev/fuse"}}},
-		Mounts:  []gateway.Source{{Path: "/srv/data", FSType: "ext4"}},
+		Disks:    map[string]block.Disk{"data": {Major: 254, Name: "vda", Asked: "/dev/vda1", Via: "partition vda1 of vda"}},
+		Devices:  []device.Granted{{Resolved: device.Resolved{Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229, Access: "rw", Source: "/dev/fuse"}}},
+		Gateways: gateway.All(), Mounts: []gateway.Source{{Path: "/srv/data", FSType: "ext4"}},
 		Links: link.Facts{Links: map[string]link.HostLink{
 			"br0": {Type: "bridge", MTU: 1500, Up: true}, "eth1": {Type: "device", MTU: 9000, Up: true},
 		}},
@@ -117,7 +119,7 @@ func TestPlans(t *testing.T) {
 			f := facts(v2Host(), "runc")
 			f.Devices, f.Mounts = nil, nil
 			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.OCIImage, Ref: "worker"}, Lowers: []string{"/l/2", "/l/1"}}
-			f.Command = Command{Args: []string{"/sbin/init"}, Init: oci.Systemd}
+			f.Command = Command{Args: []string{"/sbin/init"}, Init: runner.Systemd}
 			return f
 		}},
 		{"no-user-namespace", `"name": "n", "image": "dir:/srv/root", "command": ["/bin/true"], "user_namespace": false`, func() Facts {
@@ -178,7 +180,7 @@ func golden(t *testing.T, name, got string) {
 // readable reads each step back from its journal record: another process must be able to read it.
 func readable(t *testing.T, steps []step.Step) {
 	t.Helper()
-	kinds := step.Join(block.Kinds(), cgroup.Kinds(), link.Kinds(), ids.Kinds(), image.Kinds(), oci.Kinds(), device.Kinds())
+	kinds := parts.Kinds()
 	for _, s := range steps {
 		record, err := json.Marshal(s)
 		if err != nil {
@@ -192,6 +194,41 @@ func readable(t *testing.T, steps []step.Step) {
 		if want, _, _ := strings.Cut(s.String(), "config.json: "); s.String() != again.String() && want+"config.json" != again.String() {
 			t.Errorf("%s: %q is read back as %q", s.Kind(), s, again)
 		}
+	}
+}
+
+// TestPlanReadsNothing plans on a thread that sees neither a file nor a link of the host: the plan must be the same.
+func TestPlanReadsNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: changes its root")
+	}
+	n, f := parse(t, full), facts(v2Host(), "crun")
+	f.Command.Args, n.Delta.Size = n.Command, 1<<30
+	steps := func() string {
+		claims, live, err := All(n, f)
+		text := fmt.Sprint(err)
+		for _, s := range append(claims, live...) {
+			text += fmt.Sprintf("\n%s %s %+v", s.Kind(), s, s)
+		}
+		return text
+	}
+	want, empty := steps(), t.TempDir()
+	var got string
+	err := thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		if err := unix.Chroot(empty); err != nil {
+			return err
+		}
+		got = steps()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the plan depends on the host, not only on its facts:\n%s", d)
 	}
 }
 
@@ -225,7 +262,6 @@ func TestRefusals(t *testing.T) {
 		kind       refuse.Kind
 		want       string
 	}{
-		{"autostart", `, "autostart": true`, refuse.Cannot, "does not do autostart yet"},
 		{"oom_score_adj", `, "oom_score_adj": -100`, refuse.Cannot, "oom_score_adj -100: this process may not protect others"},
 		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
 		{"scratch", `, "scratch": [{"target": "/tmp", "size": "1GiB"}]`, refuse.Cannot, "does not do scratch yet"},
@@ -239,7 +275,7 @@ func TestRefusals(t *testing.T) {
 			n, f := parse(t, small+tc.spec), facts(v1Host(), "crun")
 			f.Devices, f.Mounts, f.Command.Args = nil, nil, n.Command
 			if tc.name == "systemd on v1" {
-				f.Command.Init = oci.Systemd
+				f.Command.Init = runner.Systemd
 			}
 			_, _, err := All(n, f)
 			if refuse.KindOf(err) != tc.kind || !strings.Contains(fmt.Sprint(err), tc.want) {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"berth/internal/link"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -13,7 +12,6 @@ func Supported(n *vnode.Node) error {
 		what   string
 		remedy string
 	}{
-		{n.Autostart, "autostart", "start the node with berth start from a boot script"},
 		{len(n.Scratch) > 0, "scratch", "mount a folder of the host with mounts"},
 		{n.Image.Kind == vnode.FileImage, "image file:", "unpack it and use dir:, or berth image import an archive"},
 	} {
@@ -26,7 +24,7 @@ func Supported(n *vnode.Node) error {
 			return notYet(n, "io "+io.Name+": filesystem", "limit a disk of this host with device or path")
 		}
 	}
-	return link.Unsupported(n.Network)
+	return nil
 }
 
 func notYet(n *vnode.Node, what, remedy string) error {

@@ -16,7 +16,7 @@ func legible(t *rapid.T, d Drawing) {
 	type box struct{ x0, y0, x1, y1 float64 }
 	var boxes []box
 	for _, s := range d.Texts {
-		x0, y0, x1, y1 := s.Box()
+		x0, y0, x1, y1 := bounds(s)
 		if x0 < -1 || x1 > Width+1 || y0 < -1 || y1 > d.Height+1 {
 			t.Errorf("%q at %.0f..%.0f, %.0f..%.0f leaves the drawing, which is %d by %.0f", s.S, x0, x1, y0, y1, Width, d.Height)
 		}
@@ -133,4 +133,17 @@ func TestPlaces(t *testing.T) {
 	if a, b := at[0][1]-at[1][1], at[1][1]-at[2][1]; math.Abs(a-b) > 0.2 || a <= 0 {
 		t.Errorf("not on a linear scale: %v", at)
 	}
+}
+
+// bounds returns the approximate bounds of a text.
+func bounds(t Text) (x0, y0, x1, y1 float64) {
+	w := textWidth(t.S)
+	x := t.X
+	switch t.Anchor {
+	case "middle":
+		x -= w / 2
+	case "end":
+		x -= w
+	}
+	return x, t.Y - fontSize*0.8, math.Min(x+w, Width), t.Y + fontSize*0.2
 }

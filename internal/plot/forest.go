@@ -2,7 +2,6 @@ package plot
 
 import (
 	"fmt"
-	"math"
 	"strings"
 )
 
@@ -75,17 +74,4 @@ func (d *Drawing) across(class string, y float64, iv *[2]float64, v *ruler) {
 		fmt.Fprintf(&b, "M%s %sL%s %sL%s %s", num(end.at+back), num(y-whisker), num(end.at), num(y), num(end.at+back), num(y+whisker))
 	}
 	d.path("whisker "+class, "%s", b.String())
-}
-
-// Box returns the approximate bounds of a text, for tests that look for overlaps.
-func (t Text) Box() (x0, y0, x1, y1 float64) {
-	w := textWidth(t.S)
-	x := t.X
-	switch t.Anchor {
-	case "middle":
-		x -= w / 2
-	case "end":
-		x -= w
-	}
-	return x, t.Y - fontSize*0.8, math.Min(x+w, Width), t.Y + fontSize*0.2
 }

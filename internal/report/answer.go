@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
+	"berth/internal/text"
 )
 
 // Answer sums up the whole run in plain words.
@@ -23,14 +25,14 @@ type Answer struct {
 
 // Group holds the comparisons with one verdict.
 type Group struct {
-	Verdict bench.Verdict
+	Verdict stat.Verdict
 	Meaning string
 	Count   int
 	Items   []string // the largest differences, and how many more there are
 }
 
 // verdicts is the order in which the groups are shown.
-var verdicts = [...]bench.Verdict{bench.Worse, bench.Better, bench.Undecided, bench.Equivalent}
+var verdicts = [...]stat.Verdict{stat.Worse, stat.Better, stat.Undecided, stat.Equivalent}
 
 // Answer judges each row by its first measure.
 func (r *Report) Answer() Answer {
@@ -48,7 +50,7 @@ func (r *Report) Answer() Answer {
 			}
 		}
 	}
-	by := map[bench.Verdict][]line{}
+	by := map[stat.Verdict][]line{}
 	for _, l := range main {
 		by[verdict(l.c)] = append(by[verdict(l.c)], l)
 	}
@@ -69,13 +71,13 @@ const (
 )
 
 // group lists the comparisons of one verdict, the largest differences first.
-func (r *Report) group(v bench.Verdict, all []line) Group {
+func (r *Report) group(v stat.Verdict, all []line) Group {
 	g := Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Count: len(all)}
 	slices.SortStableFunc(all, func(a, b line) int {
 		return cmp.Compare(math.Abs(b.c.Penalty.PenaltyPct), math.Abs(a.c.Penalty.PenaltyPct))
 	})
 	most := mostItems
-	if v == bench.Worse {
+	if v == stat.Worse {
 		most = mostWorse
 	}
 	for _, l := range all[:min(len(all), most)] {
@@ -88,7 +90,7 @@ func (r *Report) group(v bench.Verdict, all []line) Group {
 }
 
 // status returns the first line of every form of the report.
-func (r *Report) status() (text string, alarm bool) {
+func (r *Report) status() (said string, alarm bool) {
 	var s []string
 	if r.Study.Partial {
 		s = append(s, "PARTIAL: the run ended early, with fewer pairs than planned.")
@@ -99,7 +101,7 @@ func (r *Report) status() (text string, alarm bool) {
 	rows, marked, trials, seen := 0, 0, 0, 0
 	for i := range r.Study.Experiments {
 		for _, t := range r.Study.Experiments[i].Trials {
-			if t.Conditions.OtherPct != nil {
+			if t.Conditions != nil && t.Conditions.OtherPct != nil {
 				trials++
 			}
 			if len(t.Disturbed) > 0 {
@@ -108,25 +110,25 @@ func (r *Report) status() (text string, alarm bool) {
 		}
 		for _, row := range r.Study.Experiments[i].Rows {
 			rows++
-			if slices.Contains(row.Flags, bench.Disturbed) {
+			if slices.Contains(row.Flags, result.Disturbed) {
 				marked++
 			}
 		}
 	}
 	if marked > 0 {
-		text := fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers", marked, plural(rows, "row"))
+		said := fmt.Sprintf("DISTURBED: in %d of %s more than a tenth of the trials are outliers", marked, text.Count(rows, "row"))
 		if trials > 0 { // some documents do not record what else ran during the trials
-			text += fmt.Sprintf("; something else was seen to use the machine in %d of %s that can tell", seen, plural(trials, "trial"))
+			said += fmt.Sprintf("; something else was seen to use the machine in %d of %s that can tell", seen, text.Count(trials, "trial"))
 		}
-		s = append(s, text+".")
+		s = append(s, said+".")
 	}
 	if len(s) == 0 {
-		return fmt.Sprintf("Complete: %s measured, none disturbed.", plural(rows, "row")), false
+		return fmt.Sprintf("Complete: %s measured, none disturbed.", text.Count(rows, "row")), false
 	}
 	return strings.Join(s, " "), true
 }
 
-func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
+func headline(by map[stat.Verdict][]line, main []line, margin float64) string {
 	if len(main) == 0 {
 		return "Nothing was measured that could be compared."
 	}
@@ -135,14 +137,14 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 		who = "of " + references(main) + " with itself (no node was measured)"
 	}
 	var said, none []string
-	for _, v := range []bench.Verdict{bench.Equivalent, bench.Worse, bench.Better, bench.Undecided} {
+	for _, v := range []stat.Verdict{stat.Equivalent, stat.Worse, stat.Better, stat.Undecided} {
 		if n := len(by[v]); n > 0 {
 			said = append(said, fmt.Sprintf("%d %s", n, v))
 		} else {
 			none = append(none, "none "+string(v))
 		}
 	}
-	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", plural(len(main), "comparison"), who, percent(margin), strings.Join(said, ", "))
+	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", text.Count(len(main), "comparison"), who, percent(margin), strings.Join(said, ", "))
 	if len(none) > 0 {
 		s += "; " + strings.Join(none, ", ")
 	}
@@ -151,7 +153,7 @@ func headline(by map[bench.Verdict][]line, main []line, margin float64) string {
 
 // oneByOne gives the verdicts without the correction for multiple comparisons; "" if they are the same.
 func oneByOne(main []line) string {
-	alone, other := map[bench.Verdict]int{}, false
+	alone, other := map[stat.Verdict]int{}, false
 	for _, l := range main {
 		alone[l.c.Penalty.Verdict]++
 		other = other || l.c.Penalty.Verdict != verdict(l.c)
@@ -160,7 +162,7 @@ func oneByOne(main []line) string {
 		return ""
 	}
 	var said []string
-	for _, v := range []bench.Verdict{bench.Equivalent, bench.Worse, bench.Better, bench.Undecided} {
+	for _, v := range []stat.Verdict{stat.Equivalent, stat.Worse, stat.Better, stat.Undecided} {
 		if alone[v] > 0 {
 			said = append(said, fmt.Sprintf("%d %s", alone[v], v))
 		}
@@ -169,7 +171,7 @@ func oneByOne(main []line) string {
 }
 
 // against names the references of all experiments of a study.
-func against(s *bench.Study) string {
+func against(s *result.Study) string {
 	var all []line
 	for i := range s.Experiments {
 		all = append(all, lines(&s.Experiments[i])...)
@@ -191,13 +193,13 @@ func references(main []line) string {
 	return strings.Join(all, " or ")
 }
 
-func meaning(v bench.Verdict, margin float64) string {
+func meaning(v stat.Verdict, margin float64) string {
 	switch v {
-	case bench.Worse:
+	case stat.Worse:
 		return "a loss is shown (95 % confidence), and it is not shown to be smaller than the margin"
-	case bench.Better:
+	case stat.Better:
 		return "a gain is shown (95 % confidence), and it is not shown to be smaller than the margin"
-	case bench.Equivalent:
+	case stat.Equivalent:
 		return fmt.Sprintf("whatever difference there may be is shown to be smaller than %s %%", percent(margin))
 	}
 	return "this run cannot tell, which is not the same as “no difference”"
@@ -220,7 +222,7 @@ func (r *Report) item(l line) string {
 	if verdict(l.c) != p.Verdict {
 		text += ", by itself " + string(p.Verdict)
 	}
-	if p.Verdict == bench.Undecided && p.Could != nil {
+	if p.Verdict == stat.Undecided && p.Could != nil {
 		text += fmt.Sprintf("; %s %% could have been decided", figure(*p.Could))
 	}
 	return text
@@ -230,7 +232,7 @@ func (r *Report) item(l line) string {
 func noise(main []line) string {
 	var worst float64
 	n, calls := 0, 0
-	seen := map[*bench.StudyRow]bool{}
+	seen := map[*result.Row]bool{}
 	var twice []line
 	for _, l := range main {
 		if l.null == nil || seen[l.row] {
@@ -240,7 +242,7 @@ func noise(main []line) string {
 		twice = append(twice, l)
 		n++
 		worst = max(worst, math.Abs(l.null.Penalty.PenaltyPct))
-		if v := l.null.Penalty.Verdict; v == bench.Worse || v == bench.Better {
+		if v := l.null.Penalty.Verdict; v == stat.Worse || v == stat.Better {
 			calls++
 		}
 	}
@@ -248,7 +250,7 @@ func noise(main []line) string {
 		return "There was no null arm: nothing says how large the noise is."
 	}
 	return fmt.Sprintf("Noise floor: "+references(twice)+" measured a second time differs from itself by up to %s %%; %d of %s were called worse or better "+
-		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, plural(n, "such row"))
+		"(by chance alone, at most 1 in 20 is to be expected).", figure(worst), calls, text.Count(n, "such row"))
 }
 
 // power says which margins the run could have decided.
@@ -266,10 +268,10 @@ func power(main []line) string {
 		return "There are too few pairs to decide anything: six are needed for a 95 % interval."
 	}
 	slices.Sort(could)
-	text := fmt.Sprintf("What could have been decided with this noise and number of pairs: margins down to %s %% in the quietest row, "+
+	said := fmt.Sprintf("What could have been decided with this noise and number of pairs: margins down to %s %% in the quietest row, "+
 		"%s %% in the middle one, %s %% in the noisiest.", figure(could[0]), figure(could[len(could)/2]), figure(could[len(could)-1]))
 	if none > 0 {
-		text += " " + plural(none, "comparison") + " had too few pairs to decide anything."
+		said += " " + text.Count(none, "comparison") + " had too few pairs to decide anything."
 	}
-	return text
+	return said
 }

@@ -6,23 +6,24 @@ import (
 
 	"pgregory.net/rapid"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // anyStudy draws a study with ordinary and odd results: no rows, no intervals, infinite penalties, rows with the same value
 // on the axis, many arms, measures without values.
-func anyStudy(t *rapid.T) *bench.Study {
-	s := &bench.Study{MarginPct: rapid.Float64Range(0, 50).Draw(t, "margin"), Partial: rapid.Bool().Draw(t, "partial")}
+func anyStudy(t *rapid.T) *result.Study {
+	s := &result.Study{MarginPct: rapid.Float64Range(0, 50).Draw(t, "margin"), Partial: rapid.Bool().Draw(t, "partial")}
 	for i := range rapid.IntRange(0, 3).Draw(t, "experiments") {
-		e := bench.Experiment{About: bench.About{Name: fmt.Sprintf("e-%d", i), Title: "An experiment", Axis: bench.Axis{Label: "block size", Unit: "B"}}}
+		e := result.Experiment{About: result.About{Name: fmt.Sprintf("e-%d", i), Title: "An experiment", Axis: result.Axis{Label: "block size", Unit: "B"}}}
 		for j, unit := range rapid.SliceOfN(rapid.SampledFrom([]string{"1/s", "B/s", "us", "ms", "s/GB", ""}), 0, 5).Draw(t, "units") {
-			e.Measures = append(e.Measures, bench.Measure{
+			e.Measures = append(e.Measures, result.Measure{
 				Name: fmt.Sprintf("m%d", j), Title: fmt.Sprintf("measure %d", j), Unit: unit,
 				Compared: rapid.Bool().Draw(t, "compared"), LessIsBetter: rapid.Bool().Draw(t, "less is better"),
 			})
 		}
 		for _, a := range []string{"host", "null", "node", "bridge", "macvlan"}[:rapid.IntRange(0, 5).Draw(t, "arms")] {
-			e.Arms = append(e.Arms, bench.ArmInfo{Name: a})
+			e.Arms = append(e.Arms, result.Arm{Name: a})
 		}
 		for j := range rapid.IntRange(0, 25).Draw(t, "rows") {
 			e.Rows = append(e.Rows, anyRow(t, &e, j))
@@ -32,19 +33,19 @@ func anyStudy(t *rapid.T) *bench.Study {
 	return s
 }
 
-func anyRow(t *rapid.T, e *bench.Experiment, i int) bench.StudyRow {
-	r := bench.StudyRow{Name: fmt.Sprintf("row %d %s", i, rapid.StringMatching(`[a-z ]{0,90}`).Draw(t, "row"))}
+func anyRow(t *rapid.T, e *result.Experiment, i int) result.Row {
+	r := result.Row{Name: fmt.Sprintf("row %d %s", i, rapid.StringMatching(`[a-z ]{0,90}`).Draw(t, "row"))}
 	if rapid.IntRange(0, 9).Draw(t, "placed") > 0 {
 		v := float64(int64(512) << min(i, 30))
 		r.Value = &v
 	}
 	for _, a := range e.Arms {
-		m := bench.ArmMedian{Arm: a.Name, Values: map[string]float64{}}
+		m := result.ArmMedian{Arm: a.Name, Values: map[string]float64{}}
 		for _, of := range e.Measures {
 			if rapid.Bool().Draw(t, "measured") {
 				m.Values[of.Name] = anyNumber(t)
 			}
-			c := bench.StudyComparison{Arm: a.Name, Measure: of.Name, Corrected: anyVerdict(t)}
+			c := result.Comparison{Arm: a.Name, Measure: of.Name, Corrected: anyVerdict(t)}
 			if rapid.Bool().Draw(t, "judged") {
 				c.Penalty = anyComparison(t)
 			}
@@ -54,15 +55,15 @@ func anyRow(t *rapid.T, e *bench.Experiment, i int) bench.StudyRow {
 	}
 	for _, of := range e.Measures {
 		if rapid.IntRange(0, 3).Draw(t, "published") == 0 {
-			r.Published = append(r.Published, bench.Figure{Measure: of.Name, Host: anyNumber(t), PenaltyPct: anyNumber(t), What: "LXC"})
+			r.Published = append(r.Published, result.Figure{Measure: of.Name, Host: anyNumber(t), PenaltyPct: anyNumber(t), What: "LXC"})
 		}
 	}
-	r.Flags = rapid.SliceOfN(rapid.SampledFrom([]bench.Flag{bench.Disturbed, bench.Drifts, "new"}), 0, 2).Draw(t, "flags")
+	r.Flags = rapid.SliceOfN(rapid.SampledFrom([]result.Flag{result.Disturbed, result.Drifts, "new"}), 0, 2).Draw(t, "flags")
 	return r
 }
 
-func anyVerdict(t *rapid.T) bench.Verdict {
-	return rapid.SampledFrom([]bench.Verdict{"", bench.Equivalent, bench.Worse, bench.Better, bench.Undecided, "new"}).Draw(t, "verdict")
+func anyVerdict(t *rapid.T) stat.Verdict {
+	return rapid.SampledFrom([]stat.Verdict{"", stat.Equivalent, stat.Worse, stat.Better, stat.Undecided, "new"}).Draw(t, "verdict")
 }
 
 func anyNumber(t *rapid.T) float64 {
@@ -72,8 +73,8 @@ func anyNumber(t *rapid.T) float64 {
 	return rapid.Float64Range(-100, 1e7).Draw(t, "number")
 }
 
-func anyComparison(t *rapid.T) *bench.Comparison {
-	c := &bench.Comparison{Pairs: 6, PenaltyPct: anyNumber(t), Verdict: anyVerdict(t)}
+func anyComparison(t *rapid.T) *stat.Comparison {
+	c := &stat.Comparison{Pairs: 6, PenaltyPct: anyNumber(t), Verdict: anyVerdict(t)}
 	if rapid.Bool().Draw(t, "interval") {
 		c.CI95Pct = &[2]float64{anyNumber(t), anyNumber(t)}
 		could := anyNumber(t)

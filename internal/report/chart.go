@@ -6,8 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
 	"berth/internal/plot"
+	"berth/internal/text"
 )
 
 // Figure is a drawing with its caption and description.
@@ -22,19 +23,19 @@ type Figure struct {
 const forestRows = 20
 
 // figures draws an experiment: the penalty of each compared measure, the medians of rates, and latencies.
-func figures(e *bench.Experiment, marginPct float64) []Figure {
+func figures(e *result.Experiment, marginPct float64) []Figure {
 	var all []Figure
 	for _, m := range e.Measures {
 		if m.Compared {
 			all = append(all, penalties(e, m, marginPct)...)
 		}
 	}
-	var times []bench.Measure
+	var times []result.Measure
 	for _, m := range e.Measures {
 		if isTime(m) {
 			times = append(times, m)
 		} else {
-			all = append(all, medians(e, []bench.Measure{m}, false)...)
+			all = append(all, medians(e, []result.Measure{m}, false)...)
 		}
 	}
 	all = append(all, latencies(e, times)...)
@@ -55,16 +56,16 @@ func slug(s string) string {
 }
 
 // latencies draws percentiles, one chart per unit. If a unit has no percentiles, it draws the other times of that unit.
-func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
+func latencies(e *result.Experiment, times []result.Measure) []Figure {
 	var all []Figure
 	for _, unit := range []string{"us", "ms", "s"} {
-		var some []bench.Measure
+		var some []result.Measure
 		for _, m := range times {
 			if m.Unit == unit {
 				some = append(some, m)
 			}
 		}
-		if p := slices.DeleteFunc(slices.Clone(some), func(m bench.Measure) bool { return !slices.Contains(drawn[:], brief(m)) }); len(p) > 0 {
+		if p := slices.DeleteFunc(slices.Clone(some), func(m result.Measure) bool { return !slices.Contains(drawn[:], brief(m)) }); len(p) > 0 {
 			some = p
 		}
 		if _, common := axis(e); common && len(some) > 0 {
@@ -73,7 +74,7 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 		}
 		for _, m := range some { // one chart each: without lines the series could not be told apart
 			if m.Compared {
-				all = append(all, medians(e, []bench.Measure{m}, false)...)
+				all = append(all, medians(e, []result.Measure{m}, false)...)
 			}
 		}
 	}
@@ -84,7 +85,7 @@ func latencies(e *bench.Experiment, times []bench.Measure) []Figure {
 var drawn = [...]string{"p50", "p99", "p99.9"}
 
 // brief returns a short name of a measure: p99.9 for lat_p999_us.
-func brief(m bench.Measure) string {
+func brief(m result.Measure) string {
 	s := strings.TrimPrefix(strings.TrimSuffix(m.Name, "_"+m.Unit), "lat_")
 	if digits, ok := strings.CutPrefix(s, "p"); ok && len(digits) > 2 && strings.Trim(digits, "0123456789") == "" {
 		s = "p" + digits[:2] + "." + digits[2:]
@@ -94,7 +95,7 @@ func brief(m bench.Measure) string {
 
 // axis returns the common axis of the rows. There is one (common) only if each row has a value, no two are equal, and
 // there are at least two rows.
-func axis(e *bench.Experiment) (a plot.Axis, common bool) {
+func axis(e *result.Experiment) (a plot.Axis, common bool) {
 	seen := map[float64]bool{}
 	for _, r := range e.Rows {
 		if r.Value == nil || seen[*r.Value] {
@@ -114,7 +115,7 @@ func axis(e *bench.Experiment) (a plot.Axis, common bool) {
 }
 
 // place returns the X of row i: its value on a common axis, else i.
-func place(r *bench.StudyRow, i int, common bool) float64 {
+func place(r *result.Row, i int, common bool) float64 {
 	if common {
 		return *r.Value
 	}
@@ -122,7 +123,7 @@ func place(r *bench.StudyRow, i int, common bool) float64 {
 }
 
 // penalties draws how much worse the arms are, beside the null arm and the published figures.
-func penalties(e *bench.Experiment, m bench.Measure, marginPct float64) []Figure {
+func penalties(e *result.Experiment, m result.Measure, marginPct float64) []Figure {
 	x, common := axis(e)
 	var all []plot.Series
 	for _, arm := range append(compared(e), nullArm) {
@@ -163,7 +164,7 @@ func clip(all []plot.Series) *[2]float64 {
 }
 
 // medians draws the medians of all arms in measures of one unit.
-func medians(e *bench.Experiment, ms []bench.Measure, log bool) []Figure {
+func medians(e *result.Experiment, ms []result.Measure, log bool) []Figure {
 	x, common := axis(e)
 	if !common && len(e.Rows) > forestRows {
 		return nil // too many drawings; the table has the figures
@@ -223,8 +224,8 @@ func empty(all []plot.Series) bool {
 }
 
 // draw draws one chart over a common axis, or without one as many forests as the rows need.
-func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64, all []plot.Series, common bool) []Figure {
-	desc := fmt.Sprintf("%s of %s. The numbers are in the tables beside it.", caption, plural(len(e.Rows), "row"))
+func draw(e *result.Experiment, caption string, x, y plot.Axis, band *[2]float64, all []plot.Series, common bool) []Figure {
+	desc := fmt.Sprintf("%s of %s. The numbers are in the tables beside it.", caption, text.Count(len(e.Rows), "row"))
 	if common {
 		d := plot.Draw(plot.Chart{X: x, Y: y, Band: band, Series: all})
 		return []Figure{{Caption: caption, Desc: desc, Drawing: d}}
@@ -233,7 +234,7 @@ func draw(e *bench.Experiment, caption string, x, y plot.Axis, band *[2]float64,
 }
 
 // forests draws the rows that have at least one point.
-func forests(e *bench.Experiment, caption, desc string, y plot.Axis, band *[2]float64, all []plot.Series) []Figure {
+func forests(e *result.Experiment, caption, desc string, y plot.Axis, band *[2]float64, all []plot.Series) []Figure {
 	var rows []int
 	for i := range e.Rows {
 		if slices.ContainsFunc(all, func(s plot.Series) bool {
@@ -269,7 +270,7 @@ func forests(e *bench.Experiment, caption, desc string, y plot.Axis, band *[2]fl
 	return figs
 }
 
-func armTitle(e *bench.Experiment, arm string) string {
+func armTitle(e *result.Experiment, arm string) string {
 	if arm == nullArm {
 		return reference(e) + " again"
 	}
@@ -282,7 +283,7 @@ func armTitle(e *bench.Experiment, arm string) string {
 }
 
 // armClass returns the style of an arm. It and the shape (armMark) are the same in all charts of a page.
-func armClass(e *bench.Experiment, arm string) string {
+func armClass(e *result.Experiment, arm string) string {
 	switch arm {
 	case reference(e):
 		return "s-host"
@@ -292,7 +293,7 @@ func armClass(e *bench.Experiment, arm string) string {
 	return fmt.Sprintf("s-%d", index(e, arm)%4)
 }
 
-func armMark(e *bench.Experiment, arm string) plot.Mark {
+func armMark(e *result.Experiment, arm string) plot.Mark {
 	switch arm {
 	case reference(e), nullArm:
 		return plot.Circle
@@ -300,7 +301,7 @@ func armMark(e *bench.Experiment, arm string) plot.Mark {
 	return []plot.Mark{plot.Square, plot.Triangle, plot.Diamond, plot.Cross}[index(e, arm)%4]
 }
 
-func index(e *bench.Experiment, arm string) int {
+func index(e *result.Experiment, arm string) int {
 	for i, a := range compared(e) {
 		if a == arm {
 			return i

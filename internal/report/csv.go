@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
 )
 
 // columns are the columns of the CSV, in order; docs/report.md describes them. Add new ones at the end.
@@ -45,7 +45,7 @@ func (r *Report) CSV(w io.Writer) error {
 }
 
 // csvLine returns the fields of a line; nil if the arm has neither a value nor a comparison in the measure.
-func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m bench.Measure) []string {
+func (r *Report) csvLine(e *result.Experiment, row *result.Row, arm string, m result.Measure) []string {
 	c, h, v := comparison(row, arm, m.Name), value(row, reference(e), m.Name), value(row, arm, m.Name)
 	if c == nil && v == nil {
 		return nil
@@ -74,7 +74,7 @@ func (r *Report) csvLine(e *bench.Experiment, row *bench.StudyRow, arm string, m
 }
 
 // csvPenalty returns the twelve fields of a comparison.
-func csvPenalty(c *bench.StudyComparison, marginPct float64) []string {
+func csvPenalty(c *result.Comparison, marginPct float64) []string {
 	l := make([]string, 12)
 	if c == nil {
 		return l

@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/text"
 )
 
 // Fact is a name and a value.
@@ -20,12 +21,12 @@ func addFact(all *[]Fact, name, value string) {
 }
 
 // machineFacts returns the facts about the machine and the run.
-func machineFacts(s *bench.Study) []Fact {
+func machineFacts(s *result.Study) []Fact {
 	var all []Fact
 	m := s.Machine
 	cpu := m.CPU
 	if m.Cores > 0 {
-		cpu = strings.TrimPrefix(fmt.Sprintf("%s, %s", cpu, plural(m.Cores, "core")), ", ")
+		cpu = strings.TrimPrefix(fmt.Sprintf("%s, %s", cpu, text.Count(m.Cores, "core")), ", ")
 	}
 	addFact(&all, "CPU", cpu)
 	addFact(&all, "CPU governor", m.Governor)
@@ -37,7 +38,7 @@ func machineFacts(s *bench.Study) []Fact {
 	addFact(&all, "Berth", s.Berth)
 	if !s.Started.IsZero() {
 		addFact(&all, "started", s.Started.UTC().Format("2006-01-02 15:04:05 UTC"))
-		addFact(&all, "took", took(s).String())
+		addFact(&all, "took", s.Ended.Sub(s.Started).Round(time.Second).String())
 	}
 	if len(s.Sessions) > 1 {
 		addFact(&all, "sessions", fmt.Sprint(len(s.Sessions)))
@@ -47,7 +48,7 @@ func machineFacts(s *bench.Study) []Fact {
 		resumed += one.Resumed
 	}
 	if resumed > 0 {
-		addFact(&all, "resumed", plural(resumed, "time"))
+		addFact(&all, "resumed", text.Count(resumed, "time"))
 	}
 	if s.Budget > 0 {
 		addFact(&all, "budget", time.Duration(s.Budget*float64(time.Second)).Round(time.Second).String())
@@ -60,7 +61,7 @@ func machineFacts(s *bench.Study) []Fact {
 }
 
 // experimentFacts returns the facts about the design and the conditions of an experiment.
-func experimentFacts(e *bench.Experiment) []Fact {
+func experimentFacts(e *result.Experiment) []Fact {
 	var all []Fact
 	addFact(&all, "setting", e.Setting)
 	d := e.Design
@@ -68,9 +69,9 @@ func experimentFacts(e *bench.Experiment) []Fact {
 		addFact(&all, "trial", fmt.Sprintf("%s after %s of warm-up", millis(d.RunMillis), millis(d.WarmMillis)))
 	}
 	addFact(&all, "published design", d.Published)
-	pairs := plural(d.Pairs, "pair") + " a row and session"
+	pairs := text.Count(d.Pairs, "pair") + " a row and session"
 	if d.WantedPairs > 0 {
-		pairs += fmt.Sprintf("; the pilot of %s asked for %d", plural(d.PilotPairs, "pair"), d.WantedPairs)
+		pairs += fmt.Sprintf("; the pilot of %s asked for %d", text.Count(d.PilotPairs, "pair"), d.WantedPairs)
 	}
 	if d.Short {
 		pairs += fmt.Sprintf(". The time was too short for them: with this many, a margin of %s %% can be decided", figure(d.CouldPct))
@@ -99,9 +100,9 @@ func experimentFacts(e *bench.Experiment) []Fact {
 }
 
 // carry says whether a trial changes the result of the next (carry-over).
-func carry(e *bench.Experiment) string {
+func carry(e *result.Experiment) string {
 	if e.Design.Batch == nil || len(e.Carry) == 0 {
-		return strings.TrimPrefix(bench.CarryNote(e.Carry), "Carry-over from one trial to the next: ")
+		return strings.TrimPrefix(result.CarryNote(e.Carry), "Carry-over from one trial to the next: ")
 	}
 	least := 1.0
 	for _, c := range e.Carry {
@@ -117,7 +118,7 @@ func carry(e *bench.Experiment) string {
 func millis(ms int64) string { return (time.Duration(ms) * time.Millisecond).String() }
 
 // target describes a disk: "file /srv/x of 1024 MiB; nvme0n1 (MODEL), scheduler none; xfs on /srv (noatime)".
-func target(t bench.DiskUsed) string {
+func target(t result.DiskUsed) string {
 	s := fmt.Sprintf("%s %s of %d MiB", t.Kind, t.Path, t.Size>>20)
 	disk := t.Device
 	if t.Model != "" {
@@ -145,18 +146,19 @@ func target(t bench.DiskUsed) string {
 }
 
 // conditions sums up disturbances during the trials: steal, other programs, heat, failures.
-func conditions(e *bench.Experiment) string {
+func conditions(e *result.Experiment) string {
 	marked, all := disturbed(e)
 	if all == 0 {
 		return ""
 	}
 	var steal, other, hot float64
-	throttled, failed, told := int64(0), 0, 0
+	throttled, failed, told, recorded := int64(0), 0, 0, false
 	for _, t := range e.Trials {
-		if t.Round <= 0 {
+		c := t.Conditions
+		if t.Round <= 0 || c == nil {
 			continue
 		}
-		c := t.Conditions
+		recorded = true
 		if c.StealPct != nil && c.OtherPct != nil {
 			told++
 			steal, other = max(steal, *c.StealPct), max(other, *c.OtherPct)
@@ -167,17 +169,20 @@ func conditions(e *bench.Experiment) string {
 			failed++
 		}
 	}
-	s := fmt.Sprintf("%s: %d disturbed, %d failed; ", plural(all, "trial"), marked, failed)
+	if !recorded {
+		return ""
+	}
+	s := fmt.Sprintf("%s: %d disturbed, %d failed; ", text.Count(all, "trial"), marked, failed)
 	if told == 0 {
 		s += "CPU time of the hypervisor and of other programs: not measured, the trials are too short for the kernel's ticks"
 	} else {
 		s += fmt.Sprintf("most CPU time taken by the hypervisor %s %%, by other programs %s %%", figure(steal), figure(other))
 	}
 	if told > 0 && told < all {
-		s += fmt.Sprintf(" (told of %s; the others are too short)", plural(told, "trial"))
+		s += fmt.Sprintf(" (told of %s; the others are too short)", text.Count(told, "trial"))
 	}
 	if throttled > 0 {
-		s += fmt.Sprintf("; throttled by heat %s", plural(int(throttled), "time"))
+		s += fmt.Sprintf("; throttled by heat %s", text.Count(int(throttled), "time"))
 	}
 	if hot > 0 {
 		s += fmt.Sprintf("; hottest %.0f °C", hot)
@@ -186,9 +191,9 @@ func conditions(e *bench.Experiment) string {
 }
 
 // flagMeanings explains each flag that occurs once.
-func flagMeanings(e *bench.Experiment) []Fact {
+func flagMeanings(e *result.Experiment) []Fact {
 	var all []Fact
-	seen := map[bench.Flag]bool{}
+	seen := map[result.Flag]bool{}
 	for _, r := range e.Rows {
 		for _, f := range r.Flags {
 			if !seen[f] {
@@ -201,36 +206,36 @@ func flagMeanings(e *bench.Experiment) []Fact {
 }
 
 // flagged names the rows with a flag.
-func flagged(e *bench.Experiment, flag string) []string {
+func flagged(e *result.Experiment, flag string) []string {
 	var rows []string
 	for _, r := range e.Rows {
-		if slices.Contains(r.Flags, bench.Flag(flag)) {
+		if slices.Contains(r.Flags, result.Flag(flag)) {
 			rows = append(rows, r.Name)
 		}
 	}
 	return rows
 }
 
-func flagMeaning(f bench.Flag) string {
+func flagMeaning(f result.Flag) string {
 	switch f {
-	case bench.SchedulerBound:
+	case result.SchedulerBound:
 		return "more than 16 threads a core: the host itself waits for CPUs more than for the disk"
-	case bench.TrialError:
+	case result.TrialError:
 		return "a trial failed; its pair is left out, and the raw data have its message"
-	case bench.Disturbed:
+	case result.Disturbed:
 		return "more than a tenth of the trials lie far from their median, or ran while something else used the machine; none was dropped"
-	case bench.ArmsDiffer:
+	case result.ArmsDiffer:
 		return "the host was called different from itself: do not trust this row"
-	case bench.Drifts:
+	case result.Drifts:
 		return "the last third of the host's trials differs from the first by more than a tenth: neighbours are still comparable, the medians less so"
-	case bench.NotSteady:
+	case result.NotSteady:
 		return "the disk had not reached its steady state"
 	}
 	return "see docs/bench-json.md"
 }
 
 // commands returns the command of each row. It is the same in every arm.
-func commands(e *bench.Experiment) []Fact {
+func commands(e *result.Experiment) []Fact {
 	var all []Fact
 	for _, r := range e.Rows {
 		if len(r.Command) > 0 {

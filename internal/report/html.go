@@ -11,7 +11,7 @@ import (
 	"io"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
 )
 
 //go:embed page.html
@@ -38,7 +38,7 @@ type page struct {
 // section is an experiment in the page.
 type section struct {
 	ID       string
-	About    bench.About
+	About    result.About
 	Skipped  string
 	Facts    []Fact
 	Verdicts Table
@@ -90,8 +90,8 @@ func (r *Report) HTML(w io.Writer) error {
 }
 
 func (r *Report) title() string {
-	if r.Title != "" {
-		return r.Title
+	if r.Study.Title != "" {
+		return r.Study.Title
 	}
 	for i := range r.Study.Experiments {
 		if hasNode(&r.Study.Experiments[i]) {
@@ -101,7 +101,7 @@ func (r *Report) title() string {
 	return "Berth benchmark: the host against itself"
 }
 
-func makeSection(e *bench.Experiment, marginPct float64) section {
+func makeSection(e *result.Experiment, marginPct float64) section {
 	s := section{ID: slug(e.Name), About: e.About, Skipped: e.Skipped, Facts: experimentFacts(e)}
 	s.Notes = e.Notes
 	if d := disagree(e); d != "" {
@@ -143,7 +143,7 @@ func (r *Report) attached() (files []file, tooLarge bool, err error) {
 			continue
 		}
 		if base64.StdEncoding.EncodedLen(len(f.data)) > mostAttached-100 {
-			if f.data, err = zip(f.data); err != nil {
+			if f.data, err = Zip(f.data); err != nil {
 				return nil, false, err
 			}
 			f.name, f.kind = f.name+".gz", "application/gzip"
@@ -160,7 +160,8 @@ func (r *Report) attached() (files []file, tooLarge bool, err error) {
 	return files, tooLarge, nil
 }
 
-func zip(data []byte) ([]byte, error) {
+// Zip compresses data by gzip. The header has no name and no time, so the same data always give the same bytes.
+func Zip(data []byte) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {

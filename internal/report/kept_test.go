@@ -9,7 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // TestEvidence shows every JSON of docs/evidence in each form.
@@ -56,73 +57,41 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// TestKeptForms shows a report of make bench-start, and headlines of the first format and of the one with sessions.
-func TestKeptForms(t *testing.T) {
-	for _, c := range []struct {
-		name, doc string
-		want      []string
-	}{
-		{
-			"start", `{"format": "berth-bench-start/1", "runs": 5, "batch": {"trials": 5, "dropped": 2, "why": "it carries over"}, "rows": [
-			{"what": "run / runc run", "unit": "ms", "berth": 14, "other": 10, "ratio": {"rounds": 5, "factor": 1.4, "ci95": [1.3, 1.48]}, "target": "at most 1.5 times", "met": true,
-			 "runs": [{"berth": 14, "other": 10}], "carry_over": [{"arm": "runc", "p": 0.4, "p_corrected": 0.8}]},
-			{"what": "berth --version", "unit": "ms", "berth": 1, "target": "under 10 ms", "met": true}]}`,
-			[]string{"+40.0 (+30.0..+48.0)", "5 trials of an arm in a row", "not shown to differ", "at most 1.5 times: met"},
-		},
-		{
-			"headline", `{"format": "berth-headline/2", "trials": [` + strings.Repeat(`
-			{"session": 1, "round": 0, "arm": "alone", "p50_ms": 1, "p99_ms": 9},`, 2) + trialsOf(7) + `]}`,
-			[]string{"+900", "EMULATED"},
-		},
-		{"shares", `{"format": "berth-shares/1", "rows": [
-			{"kind": "share", "name": "bfq 75:25", "asked": [75, 25], "bytes_per_second": [[74, 26], [78, 22], [76, 24]]},
-			{"kind": "rate", "name": "10 MB/s", "asked": [1e7], "bytes_per_second": [[9.9e6], [1e7]]}]}`, []string{"shares: Shares of a disk by weight", "rates: Rates"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r, err := Read(strings.NewReader(c.doc), c.name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var b bytes.Buffer
-			if err := r.Text(&b); err != nil {
-				t.Fatal(err)
-			}
-			flat := strings.Join(strings.Fields(b.String()), " ")
-			for _, w := range c.want {
-				if !strings.Contains(flat, w) {
-					t.Errorf("%q is not in\n%s", w, b.String())
-				}
-			}
-		})
+// TestStudyOfOthers shows the study that a document of another format carries.
+func TestStudyOfOthers(t *testing.T) {
+	r, err := Read(strings.NewReader(`{"format": "berth-shares/1", "rows": [], "study": {"format": "berth-bench/2", "experiments": [
+		{"name": "shares", "title": "Shares of a disk", "measures": [{"name": "share"}], "arms": [{"name": "asked"}, {"name": "node"}],
+		 "rows": [{"name": "bfq 75:25, node 1", "arms": [{"arm": "node", "values": {"share": 74}}]}]}]}}`), "shares")
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-func trialsOf(rounds int) string {
-	var all []string
-	for i := range rounds {
-		for _, arm := range []string{"alone", "io.max"} {
-			ms := map[string]string{"alone": "1", "io.max": "10"}[arm]
-			all = append(all, `{"session": 1, "round": `+string(rune('1'+i))+`, "arm": "`+arm+`", "p50_ms": `+ms+`, "p99_ms": `+ms+`}`)
-		}
+	var b bytes.Buffer
+	if err := r.Text(&b); err != nil || !strings.Contains(b.String(), "shares: Shares of a disk") {
+		t.Errorf("%v\n%s", err, b.String())
 	}
-	return strings.Join(all, ",\n")
 }
 
 // told returns the text of an experiment with one trial per length, in ms.
 func told(t *testing.T, walls ...int64) string {
 	t.Helper()
-	e := bench.Experiment{
-		About: bench.About{Name: "start", Measures: []bench.Measure{{Name: "ms", Unit: "ms", LessIsBetter: true, Compared: true}}},
-		Arms:  []bench.ArmInfo{{Name: "runc"}, {Name: "berth"}}, Rows: []bench.StudyRow{{Name: "r", Flags: []bench.Flag{bench.Disturbed}}},
+	e := result.Experiment{
+		About: result.About{Name: "start", Measures: []result.Measure{{Name: "ms", Unit: "ms", LessIsBetter: true, Compared: true}}},
+		Arms:  []result.Arm{{Name: "runc"}, {Name: "berth"}}, Rows: []result.Row{{Name: "r", Flags: []result.Flag{result.Disturbed}}},
 	}
 	zero := 0.0
+	conditions := func(wall int64) *result.Conditions { // as the engine tells them: of a short trial none
+		if wall < 500 {
+			return &result.Conditions{}
+		}
+		return &result.Conditions{StealPct: &zero, OtherPct: &zero}
+	}
 	for i, wall := range walls {
-		e.Trials = append(e.Trials, bench.StudyTrial{
-			Head: bench.Head{Row: "r", Round: i + 1, Arm: "berth", WallMS: wall}, Values: map[string]float64{"ms": 1},
-			Conditions: bench.Conditions{StealPct: &zero, OtherPct: &zero}, // as earlier versions wrote
+		e.Trials = append(e.Trials, result.Trial{
+			Head: result.Head{Row: "r", Round: i + 1, Arm: "berth", WallMS: wall}, Values: map[string]float64{"ms": 1},
+			Conditions: conditions(wall),
 		})
 	}
-	s := bench.Study{Format: bench.StudyFormat, MarginPct: 5, Machine: bench.Machine{Cores: 2}, Experiments: []bench.Experiment{e}}
+	s := result.Study{Format: result.Format, MarginPct: 5, Machine: result.Machine{Cores: 2}, Experiments: []result.Experiment{e}}
 	var doc, text bytes.Buffer
 	if err := s.JSON(&doc); err != nil {
 		t.Fatal(err)
@@ -163,17 +132,17 @@ func TestPublishedFigureOfAnArm(t *testing.T) {
 		{[]string{"bridge", "macvlan"}, "sriov", "LXC with SR-IOV", []int{2}},
 		{[]string{"bridge", "macvlan"}, "", "LXC with SR-IOV, as older documents tell it", []int{2}},
 	} {
-		e := bench.Experiment{
-			About: bench.About{Name: "net", Measures: []bench.Measure{{Name: "bits", Unit: "bit/s", Compared: true}}}, Arms: []bench.ArmInfo{{Name: "host"}},
-			Rows: []bench.StudyRow{{Name: "to the peer", Published: []bench.Figure{{Measure: "bits", Host: 9.40e9, Node: 9.43e9, PenaltyPct: -.32, What: c.what, Arm: c.arm}}}},
+		e := result.Experiment{
+			About: result.About{Name: "net", Measures: []result.Measure{{Name: "bits", Unit: "bit/s", Compared: true}}}, Arms: []result.Arm{{Name: "host"}},
+			Rows: []result.Row{{Name: "to the peer", Published: []result.Figure{{Measure: "bits", Host: 9.40e9, Node: 9.43e9, PenaltyPct: -.32, What: c.what, Arm: c.arm}}}},
 		}
 		r := &e.Rows[0]
 		for i, a := range append([]string{"host"}, c.arms...) {
 			if i > 0 {
-				e.Arms = append(e.Arms, bench.ArmInfo{Name: a})
-				r.Compared = append(r.Compared, bench.StudyComparison{Arm: a, Measure: "bits", Penalty: &bench.Comparison{}})
+				e.Arms = append(e.Arms, result.Arm{Name: a})
+				r.Compared = append(r.Compared, result.Comparison{Arm: a, Measure: "bits", Penalty: &stat.Comparison{}})
 			}
-			r.Arms = append(r.Arms, bench.ArmMedian{Arm: a, Values: map[string]float64{"bits": 1e9}})
+			r.Arms = append(r.Arms, result.ArmMedian{Arm: a, Values: map[string]float64{"bits": 1e9}})
 		}
 		cells := longTable(&e).Lines[1].Cells
 		for i, cell := range cells[2:] {

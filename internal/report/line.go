@@ -2,28 +2,28 @@ package report
 
 import (
 	"slices"
-	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // line is one comparison with its context.
 type line struct {
-	exp     *bench.Experiment
-	row     *bench.StudyRow
+	exp     *result.Experiment
+	row     *result.Row
 	arm     string
-	measure bench.Measure
+	measure result.Measure
 	main    bool // the row is judged by this comparison
-	c       *bench.StudyComparison
-	null    *bench.StudyComparison // the null arm in the same measure; c itself if no node was measured
-	printed *bench.Figure          // the published figure; nil for none
+	c       *result.Comparison
+	null    *result.Comparison // the null arm in the same measure; c itself if no node was measured
+	printed *result.Figure     // the published figure; nil for none
 }
 
 // nullArm is the arm in which the reference is measured a second time.
 const nullArm = "null"
 
 // lines returns the comparisons of the nodes of an experiment, or those of the null arm if there are no others.
-func lines(e *bench.Experiment) []line {
+func lines(e *result.Experiment) []line {
 	var all []line
 	for i := range e.Rows {
 		r := &e.Rows[i]
@@ -44,10 +44,10 @@ func lines(e *bench.Experiment) []line {
 }
 
 // hasNode reports whether e has arms other than the reference and the null arm.
-func hasNode(e *bench.Experiment) bool { return len(compared(e)) > 0 }
+func hasNode(e *result.Experiment) bool { return len(compared(e)) > 0 }
 
 // compared returns the arms except the reference and the null arm, in the order of the experiment.
-func compared(e *bench.Experiment) []string {
+func compared(e *result.Experiment) []string {
 	var arms []string
 	for i, a := range e.Arms {
 		if i > 0 && a.Name != nullArm {
@@ -58,7 +58,7 @@ func compared(e *bench.Experiment) []string {
 }
 
 // reference returns the arm that the others are compared with: the first.
-func reference(e *bench.Experiment) string {
+func reference(e *result.Experiment) string {
 	if len(e.Arms) == 0 {
 		return "host"
 	}
@@ -66,23 +66,23 @@ func reference(e *bench.Experiment) string {
 }
 
 // the returns the reference as it stands in a sentence: "the host", "runc", "what was asked".
-func the(e *bench.Experiment) string {
+func the(e *result.Experiment) string {
 	if r := reference(e); r != "host" {
 		return armTitle(e, r)
 	}
 	return "the host"
 }
 
-func measureOf(e *bench.Experiment, name string) bench.Measure {
+func measureOf(e *result.Experiment, name string) result.Measure {
 	for _, m := range e.Measures {
 		if m.Name == name {
 			return m
 		}
 	}
-	return bench.Measure{Name: name, Title: name}
+	return result.Measure{Name: name, Title: name}
 }
 
-func comparison(r *bench.StudyRow, arm, measure string) *bench.StudyComparison {
+func comparison(r *result.Row, arm, measure string) *result.Comparison {
 	for i := range r.Compared {
 		if c := &r.Compared[i]; c.Arm == arm && c.Measure == measure && c.Penalty != nil {
 			return c
@@ -91,7 +91,7 @@ func comparison(r *bench.StudyRow, arm, measure string) *bench.StudyComparison {
 	return nil
 }
 
-func printed(r *bench.StudyRow, measure string) *bench.Figure {
+func printed(r *result.Row, measure string) *result.Figure {
 	for i := range r.Published {
 		if r.Published[i].Measure == measure {
 			return &r.Published[i]
@@ -102,23 +102,15 @@ func printed(r *bench.StudyRow, measure string) *bench.Figure {
 
 // printedFor returns the published figure for an arm. With several arms, a figure belongs only to the arm of its own kind:
 // a figure of SR-IOV says nothing about a bridge.
-func printedFor(e *bench.Experiment, r *bench.StudyRow, arm, measure string) *bench.Figure {
-	if f := printed(r, measure); f != nil && (likeOf(f) == arm || likeOf(f) == "" && len(compared(e)) < 2) {
+func printedFor(e *result.Experiment, r *result.Row, arm, measure string) *result.Figure {
+	if f := printed(r, measure); f != nil && (f.Arm == arm || f.Arm == "" && len(compared(e)) < 2) {
 		return f
 	}
 	return nil
 }
 
-// likeOf returns the arm that a published figure corresponds to. Older documents only describe it in words.
-func likeOf(f *bench.Figure) string {
-	if f.Arm == "" && strings.Contains(f.What, "SR-IOV") {
-		return "sriov"
-	}
-	return f.Arm
-}
-
 // value returns the median of an arm in one measure; nil if it has none.
-func value(r *bench.StudyRow, arm, measure string) *float64 {
+func value(r *result.Row, arm, measure string) *float64 {
 	for _, a := range r.Arms {
 		if v, ok := a.Values[measure]; ok && a.Arm == arm {
 			return &v
@@ -128,17 +120,17 @@ func value(r *bench.StudyRow, arm, measure string) *float64 {
 }
 
 // verdict returns the verdict corrected for multiple comparisons, or the plain one if there is no correction.
-func verdict(c *bench.StudyComparison) bench.Verdict {
+func verdict(c *result.Comparison) stat.Verdict {
 	switch {
 	case c == nil || c.Penalty == nil:
-		return bench.Undecided
+		return stat.Undecided
 	case c.Corrected != "":
 		return c.Corrected
 	}
 	return c.Penalty.Verdict
 }
 
-func severalCompared(e *bench.Experiment) bool {
+func severalCompared(e *result.Experiment) bool {
 	n := 0
 	for _, m := range e.Measures {
 		if m.Compared {
@@ -149,7 +141,7 @@ func severalCompared(e *bench.Experiment) bool {
 }
 
 // worseBy returns the direction of a positive penalty: "more" or "less".
-func worseBy(m bench.Measure) string {
+func worseBy(m result.Measure) string {
 	if m.LessIsBetter {
 		return "more"
 	}
@@ -157,7 +149,7 @@ func worseBy(m bench.Measure) string {
 }
 
 // inUnit returns the factor from the unit of m to the unit that people read, and that unit.
-func inUnit(m bench.Measure) (factor float64, unit string) {
+func inUnit(m result.Measure) (factor float64, unit string) {
 	switch m.Unit {
 	case "B/s":
 		return 1e-6, "MB/s"
@@ -170,7 +162,7 @@ func inUnit(m bench.Measure) (factor float64, unit string) {
 }
 
 // named returns the title of a measure with its unit.
-func named(m bench.Measure) string {
+func named(m result.Measure) string {
 	_, unit := inUnit(m)
 	title := m.Title
 	if title == "" {
@@ -182,10 +174,10 @@ func named(m bench.Measure) string {
 	return title + ", " + unit
 }
 
-func isTime(m bench.Measure) bool { return slices.Contains([]string{"us", "ms", "s"}, m.Unit) }
+func isTime(m result.Measure) bool { return slices.Contains([]string{"us", "ms", "s"}, m.Unit) }
 
 // disturbed returns how many counted trials an experiment has (all), and how many of them are marked as disturbed.
-func disturbed(e *bench.Experiment) (marked, all int) {
+func disturbed(e *result.Experiment) (marked, all int) {
 	for _, t := range e.Trials {
 		if t.Round > 0 {
 			all++

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/stat"
 )
 
 // figure prints a number with three significant digits, and all digits before the point in groups of three.
@@ -71,7 +71,7 @@ func signed(v float64) string {
 }
 
 // interval prints the 95 % interval of a comparison.
-func interval(c *bench.Comparison) string {
+func interval(c *stat.Comparison) string {
 	switch {
 	case c == nil:
 		return "-"
@@ -81,19 +81,11 @@ func interval(c *bench.Comparison) string {
 	return signed(c.CI95Pct[0]) + " to " + signed(c.CI95Pct[1])
 }
 
-func couldOf(c *bench.Comparison) string {
+func couldOf(c *stat.Comparison) string {
 	if c == nil || c.Could == nil {
 		return "-"
 	}
 	return figure(*c.Could)
-}
-
-// plural returns "1 row", "3 rows".
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // printable replaces control characters and bidirectional controls in a finished text: the JSON is not trusted.

@@ -21,7 +21,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 	"berth/internal/refuse"
 )
 
@@ -79,8 +80,8 @@ func TestGolden(t *testing.T) {
 // TestFormats shows the JSON of each command of berth bench, and an experiment of each kind.
 func TestFormats(t *testing.T) {
 	for _, path := range []string{
-		"testdata/small.json", "testdata/disk.json", "testdata/net.json", "../bench/testdata/study-sample.json", "../../docs/evidence/null-rows.json",
-		"../../docs/evidence/isolation.json",
+		"testdata/small.json", "testdata/disk.json", "../bench/result/testdata/sample.json", "../../docs/evidence/null-rows.json.gz",
+		"../../docs/evidence/isolation.json.gz",
 	} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			r := open(t, path)
@@ -222,12 +223,12 @@ func TestRawIsAttached(t *testing.T) {
 func TestReadRefuses(t *testing.T) {
 	var cut bytes.Buffer
 	z := gzip.NewWriter(&cut)
-	if _, err := z.Write([]byte(`{"format":"berth-bench/1"}`)); err != nil {
+	if _, err := z.Write([]byte(`{"format":"berth-bench/2"}`)); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
 		"empty": "", "not JSON": "name: x", "a list": "[]", "no format": "{}", "another": `{"format": "other/1"}`,
-		"wrong type": `{"format": "berth-bench/1", "experiments": 3}`, "half a gzip file": cut.String() + "\x1f\x8b",
+		"wrong type": `{"format": "berth-bench/2", "experiments": 3}`, "half a gzip file": cut.String() + "\x1f\x8b",
 	} {
 		_, err := Read(strings.NewReader(text), "result")
 		if refuse.KindOf(err) != refuse.Invalid {
@@ -240,7 +241,7 @@ func TestReadRefuses(t *testing.T) {
 func TestFirstLine(t *testing.T) {
 	r := open(t, "testdata/small.json")
 	r.Study.Partial, r.Study.Emulated = true, "QEMU TCG"
-	r.Study.Experiments[0].Rows[0].Flags = []bench.Flag{bench.Disturbed}
+	r.Study.Experiments[0].Rows[0].Flags = []result.Flag{result.Disturbed}
 	text, page := write(t, r.Text), write(t, r.HTML)
 	first, _, _ := strings.Cut(strings.Join(strings.Fields(text), " "), "comparison")
 	_, body, _ := strings.Cut(page, "<body>")
@@ -253,15 +254,15 @@ func TestFirstLine(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, path := range []string{"testdata/small.json", "testdata/disk.json", "testdata/net.json"} {
+	for _, path := range []string{"testdata/small.json", "testdata/disk.json"} {
 		raw, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(raw)
 	}
-	f.Add([]byte(`{"format":"berth-bench/1","experiments":[{"rows":[{}]}]}`))
-	f.Add([]byte(`{"format":"berth-bench-null/1","rows":[{}],"commands":[["a"]]}`))
+	f.Add([]byte(`{"format":"berth-bench/2","experiments":[{"rows":[{}]}]}`))
+	f.Add([]byte(`{"format":"other/1","study":{"format":"berth-bench/2","experiments":[{"rows":[{"asked":{"a":1}}]}]}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		r, err := Read(bytes.NewReader(raw), "result")
 		if err == nil {
@@ -270,33 +271,19 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestEmulatedIsSaid checks that the pages of all commands say first that the CPU was emulated.
-func TestEmulatedIsSaid(t *testing.T) {
-	m := bench.Machine{CPU: "QEMU TCG CPU version 2.5+"}
-	for _, doc := range []interface{ JSON(io.Writer) error }{
-		&bench.Report{Format: bench.Format, Machine: m}, &bench.NetReport{Format: bench.NetFormat, Machine: m},
-		&bench.Isolation{Format: bench.IsolationFormat, Machine: m},
-	} {
-		r, err := Read(strings.NewReader(write(t, doc.JSON)), "result")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text := write(t, r.Text); !strings.HasPrefix(text, "EMULATED") {
-			t.Errorf("%T: %s", doc, text)
-		}
-	}
-}
-
-// TestVerdictOfTheTable checks that a report of berth bench disk shows the corrected verdict too.
+// TestVerdictOfTheTable checks that the corrected verdict is shown, beside that of the row by itself.
 func TestVerdictOfTheTable(t *testing.T) {
-	c := &bench.Comparison{Pairs: 6, PenaltyPct: 9, CI95Pct: &[2]float64{1, 20}, Verdict: bench.Worse, Tests: &bench.Tests{P: .03, PEquiv: .9, Corrected: bench.Undecided}}
-	row := bench.Result{Row: bench.Row{Name: "read 4K x1", Shape: bench.RandomRead, Block: 4096, Jobs: 1}, Penalty: c}
-	doc := bench.Report{Format: bench.Format, Node: []byte("{}"), Rows: []bench.Result{row}}
-	r, err := Read(strings.NewReader(write(t, doc.JSON)), "result")
+	c := &stat.Comparison{Pairs: 6, PenaltyPct: 9, CI95Pct: &[2]float64{1, 20}, Verdict: stat.Worse}
+	s := result.Study{Format: result.Format, Experiments: []result.Experiment{{
+		About: result.About{Name: "disk", Measures: []result.Measure{{Name: "iops", Compared: true}}},
+		Arms:  []result.Arm{{Name: result.Host}, {Name: result.Node}},
+		Rows:  []result.Row{{Name: "read 4K x1", Compared: []result.Comparison{{Arm: result.Node, Measure: "iops", Penalty: c, P: .03, PEquiv: .9, Corrected: stat.Undecided}}}},
+	}}}
+	r, err := Read(strings.NewReader(write(t, s.JSON)), "result")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := r.Answer(); len(a.Groups) != 1 || a.Groups[0].Verdict != bench.Undecided || !strings.Contains(a.Groups[0].Items[0], "by itself worse") {
+	if a := r.Answer(); len(a.Groups) != 1 || a.Groups[0].Verdict != stat.Undecided || !strings.Contains(a.Groups[0].Items[0], "by itself worse") {
 		t.Errorf("%+v", a.Groups)
 	}
 }
@@ -309,7 +296,7 @@ func TestChromium(t *testing.T) {
 		t.Skip("needs chromium")
 	}
 	dir := t.TempDir()
-	for _, from := range []string{"testdata/small.json", "../../docs/evidence/isolation.json"} {
+	for _, from := range []string{"testdata/small.json", "../../docs/evidence/isolation.json.gz"} {
 		name := plainName(from)
 		page := filepath.Join(dir, name+".html")
 		text := write(t, open(t, from).HTML)

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // Table is a table of the page. The first cell of a line is its heading.
@@ -30,7 +31,7 @@ type Cell struct {
 }
 
 // verdictTable returns a table with a line for each comparison.
-func verdictTable(e *bench.Experiment, marginPct float64) Table {
+func verdictTable(e *result.Experiment, marginPct float64) Table {
 	t := Table{Caption: fmt.Sprintf("Verdicts at a margin of %s %%. Positive = worse than %s.", percent(marginPct), the(e))}
 	arms, source := len(compared(e)) > 1, hasPrinted(e)
 	head := []Cell{{Text: "row", Class: "text"}}
@@ -48,7 +49,7 @@ func verdictTable(e *bench.Experiment, marginPct float64) Table {
 	if source {
 		head = append(head, Cell{Text: "published, %"})
 	}
-	if slices.ContainsFunc(lines(e), func(l line) bool { return len(l.row.Flags) > 0 || verdict(l.c) != l.c.Penalty.Verdict }) {
+	if someChange(e) || slices.ContainsFunc(lines(e), func(l line) bool { return len(l.row.Flags) > 0 }) {
 		head = append(head, Cell{Text: "read with care", Class: "text"})
 	}
 	t.Head = [][]Cell{head}
@@ -109,16 +110,16 @@ func verdictCells(l line, arms, source bool) []Cell {
 }
 
 // someChange reports whether the correction for multiple comparisons changes a verdict.
-func someChange(e *bench.Experiment) bool {
+func someChange(e *result.Experiment) bool {
 	return slices.ContainsFunc(lines(e), func(l line) bool { return verdict(l.c) != l.c.Penalty.Verdict })
 }
 
-// hasTotals reports whether a comparison has the second estimate. Older documents have only the first.
-func hasTotals(e *bench.Experiment) bool {
+// hasTotals reports whether a comparison has the second estimate. What is judged by runs has none.
+func hasTotals(e *result.Experiment) bool {
 	return slices.ContainsFunc(lines(e), func(l line) bool { return l.c.Penalty.Totals != nil })
 }
 
-func totals(p *bench.Comparison) string {
+func totals(p *stat.Comparison) string {
 	switch {
 	case p.Totals == nil:
 		return "-"
@@ -129,7 +130,7 @@ func totals(p *bench.Comparison) string {
 }
 
 // disagree names the comparisons whose total over all trials lies outside the 95 % interval of the typical pair.
-func disagree(e *bench.Experiment) string {
+func disagree(e *result.Experiment) string {
 	var rows []string
 	for _, l := range lines(e) {
 		p := l.c.Penalty
@@ -144,34 +145,34 @@ func disagree(e *bench.Experiment) string {
 }
 
 // again reports whether there is a null arm beside other arms.
-func again(e *bench.Experiment) bool {
-	return hasNode(e) && slices.ContainsFunc(e.Arms, func(a bench.ArmInfo) bool { return a.Name == nullArm })
+func again(e *result.Experiment) bool {
+	return hasNode(e) && slices.ContainsFunc(e.Arms, func(a result.Arm) bool { return a.Name == nullArm })
 }
 
 // symbol returns the symbol of a verdict, shown in addition to its colour.
-func symbol(v bench.Verdict) string {
+func symbol(v stat.Verdict) string {
 	switch v {
-	case bench.Equivalent:
+	case stat.Equivalent:
 		return "="
-	case bench.Worse:
+	case stat.Worse:
 		return "▼"
-	case bench.Better:
+	case stat.Better:
 		return "▲"
 	}
 	return "?"
 }
 
-func hasPrinted(e *bench.Experiment) bool {
-	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return len(r.Published) > 0 })
+func hasPrinted(e *result.Experiment) bool {
+	return slices.ContainsFunc(e.Rows, func(r result.Row) bool { return len(r.Published) > 0 })
 }
 
 // figureTables returns the medians of an experiment: rates and the first time in one table, the other times in a second,
 // so that each fits the width of a page. With several arms it is one long table.
-func figureTables(e *bench.Experiment) []Table {
+func figureTables(e *result.Experiment) []Table {
 	if len(compared(e)) > 1 {
 		return []Table{longTable(e)}
 	}
-	var first, times []bench.Measure
+	var first, times []result.Measure
 	for _, m := range e.Measures {
 		switch {
 		case !isTime(m) || hasFigure(e, m) || !slices.ContainsFunc(first, isTime):
@@ -187,13 +188,13 @@ func figureTables(e *bench.Experiment) []Table {
 	return all
 }
 
-func hasFigure(e *bench.Experiment, m bench.Measure) bool {
-	return slices.ContainsFunc(e.Rows, func(r bench.StudyRow) bool { return printed(&r, m.Name) != nil })
+func hasFigure(e *result.Experiment, m result.Measure) bool {
+	return slices.ContainsFunc(e.Rows, func(r result.Row) bool { return printed(&r, m.Name) != nil })
 }
 
 // figureTable returns the medians in the shape of the published tables: for each measure the host, the node and the
 // difference, and below each row its published figures, if any.
-func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
+func figureTable(e *result.Experiment, measures []result.Measure) Table {
 	ref, arm := reference(e), nullArm
 	if hasNode(e) {
 		arm = compared(e)[0]
@@ -229,7 +230,7 @@ func figureTable(e *bench.Experiment, measures []bench.Measure) Table {
 }
 
 // longTable returns a table with a line for each row and measure, and all arms beside each other.
-func longTable(e *bench.Experiment) Table {
+func longTable(e *result.Experiment) Table {
 	ref := reference(e)
 	t := Table{Caption: "Medians of the trials; % = how much worse."}
 	head := []Cell{{Text: "row", Class: "text"}, {Text: "measure", Class: "text"}, {Text: ref}}
@@ -254,13 +255,13 @@ func longTable(e *bench.Experiment) Table {
 			if f := printed(r, m.Name); f != nil {
 				cells := []Cell{{Text: f.What, Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m)}
 				for _, arm := range compared(e) {
-					if likeOf(f) != arm {
+					if f.Arm != arm {
 						cells = append(cells, Cell{}, Cell{})
 						continue
 					}
 					cells = append(cells, scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
 				}
-				if !slices.Contains(compared(e), likeOf(f)) { // no column for its arm: say it in words
+				if !slices.Contains(compared(e), f.Arm) { // no column for its arm: say it in words
 					cells[0].Text += fmt.Sprintf(": %s there, %s %%", scaledOrNone(f.Node, m).Text, signed(f.PenaltyPct))
 				}
 				t.Lines = append(t.Lines, TableLine{Class: "published", Cells: cells})
@@ -278,7 +279,7 @@ func shortArm(arm string) string {
 	return arm
 }
 
-func scaled(v *float64, m bench.Measure) Cell {
+func scaled(v *float64, m result.Measure) Cell {
 	if v == nil {
 		return Cell{Text: "-"}
 	}
@@ -287,7 +288,7 @@ func scaled(v *float64, m bench.Measure) Cell {
 }
 
 // scaledOrNone is scaled for published figures: 0 is not known, since some publish only a penalty.
-func scaledOrNone(v float64, m bench.Measure) Cell {
+func scaledOrNone(v float64, m result.Measure) Cell {
 	if v == 0 {
 		return Cell{Text: "-"}
 	}
@@ -295,7 +296,7 @@ func scaledOrNone(v float64, m bench.Measure) Cell {
 }
 
 // lost returns the penalty: the estimate, or the ratio of the medians if the measure was not compared.
-func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string {
+func lost(c *result.Comparison, host, arm *float64, m result.Measure) string {
 	switch {
 	case c != nil:
 		return signed(c.Penalty.PenaltyPct)
@@ -308,7 +309,7 @@ func lost(c *bench.StudyComparison, host, arm *float64, m bench.Measure) string 
 }
 
 // overview returns a table with a line for each experiment.
-func overview(s *bench.Study) Table {
+func overview(s *result.Study) Table {
 	t := Table{Caption: "By experiment"}
 	t.Head = [][]Cell{{
 		{Text: "experiment", Class: "text"},
@@ -334,7 +335,7 @@ func overview(s *bench.Study) Table {
 			}})
 			continue
 		}
-		n, most, floor := map[bench.Verdict]int{}, math.Inf(-1), "-"
+		n, most, floor := map[stat.Verdict]int{}, math.Inf(-1), "-"
 		var noise float64
 		for _, l := range lines(e) {
 			if !l.main {
@@ -349,10 +350,10 @@ func overview(s *bench.Study) Table {
 		}
 		t.Lines = append(t.Lines, TableLine{Cells: []Cell{
 			{Text: e.Name, Class: "text"},
-			{Text: fmt.Sprint(n[bench.Equivalent])},
-			{Text: fmt.Sprint(n[bench.Worse])},
-			{Text: fmt.Sprint(n[bench.Better])},
-			{Text: fmt.Sprint(n[bench.Undecided])},
+			{Text: fmt.Sprint(n[stat.Equivalent])},
+			{Text: fmt.Sprint(n[stat.Worse])},
+			{Text: fmt.Sprint(n[stat.Better])},
+			{Text: fmt.Sprint(n[stat.Undecided])},
 			{Text: signed(most)},
 			{Text: floor},
 			{Text: fmt.Sprint(e.Design.Pairs)},

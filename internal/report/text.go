@@ -7,25 +7,26 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // textWidth is the greatest width of a line of text.
 const textWidth = 80
 
-// text collects lines.
-type text struct{ strings.Builder }
+// plainText collects lines.
+type plainText struct{ strings.Builder }
 
 // Text writes the report for a terminal, in lines of at most 80 columns and without colour.
 func (r *Report) Text(w io.Writer) error {
-	var t text
+	var t plainText
 	a := r.Answer()
 	t.wrap("", a.Status)
 	t.wrap("", a.Headline)
 	t.wrap("", a.Noise)
 	t.wrap("", a.Power)
 	for _, g := range a.Groups {
-		if g.Verdict == bench.Equivalent {
+		if g.Verdict == stat.Equivalent {
 			continue // the tables have them
 		}
 		t.wrap("", fmt.Sprintf("%s: %s", g.Verdict, g.Meaning))
@@ -49,7 +50,7 @@ func (r *Report) Text(w io.Writer) error {
 	return nil
 }
 
-func (t *text) experiment(e *bench.Experiment) {
+func (t *plainText) experiment(e *result.Experiment) {
 	t.line("")
 	t.wrap("", fmt.Sprintf("%s: %s", e.Name, e.Title))
 	if e.Skipped != "" {
@@ -90,7 +91,7 @@ func (t *text) experiment(e *bench.Experiment) {
 }
 
 // row prints a comparison. A name that is too long gets its own line.
-func (t *text) row(format string, l line) {
+func (t *plainText) row(format string, l line) {
 	name := l.row.Name
 	if len(compared(l.exp)) > 1 {
 		name += " " + l.arm
@@ -112,7 +113,7 @@ func (t *text) row(format string, l line) {
 		s += " (" + signed(p.CI95Pct[0]) + ".." + signed(p.CI95Pct[1]) + ")"
 	}
 	v := string(verdict(l.c))
-	if alone := string(p.Verdict); alone != "" && v != alone && v == string(bench.Undecided) { // a correction only takes verdicts away
+	if alone := string(p.Verdict); alone != "" && v != alone && v == string(stat.Undecided) { // a correction only takes verdicts away
 		v += "/" + alone[:1]
 	}
 	if len(l.row.Flags) > 0 {
@@ -148,12 +149,12 @@ func plain(s string) string {
 	return strings.NewReplacer("\u202f", "", "−", "-", "“", "\"", "”", "\"", "µs", "us", "±", "+-").Replace(s)
 }
 
-func (t *text) line(s string) {
+func (t *plainText) line(s string) {
 	t.WriteString(strings.TrimRight(strings.ReplaceAll(plain(s), "\n", " "), " ") + "\n")
 }
 
 // wrap writes a paragraph with mark before its first line. It breaks a word that is too long.
-func (t *text) wrap(mark, s string) {
+func (t *plainText) wrap(mark, s string) {
 	indent, col := strings.Repeat(" ", len(mark)), len(mark)
 	t.WriteString(mark)
 	first := true

@@ -18,16 +18,16 @@ import (
 // decoder fills one node from one document. It goes on after a mistake, to report all of them.
 type decoder struct {
 	*reader
-	places  places
-	failed  []string // fields that could not be read: Validate's problems with them are dropped
-	unknown []string // structures with an unknown key: a missing key may be there, misspelt
+	positions positions
+	failed    []string // fields that could not be read: Validate's problems with them are dropped
+	unknown   []string // structures with an unknown key: a missing key may be there, misspelt
 }
 
 func (d *decoder) node(body ast.Node, n *vnode.Node) {
 	d.value(body, "", reflect.ValueOf(n).Elem())
 }
 
-func (d *decoder) fail(at place, field, format string, a ...any) {
+func (d *decoder) fail(at position, field, format string, a ...any) {
 	d.failed = append(d.failed, field)
 	d.bad(at, field, fmt.Sprintf(format, a...))
 }
@@ -45,7 +45,7 @@ func (d *decoder) hasFailed(field string) bool {
 // lacksKnown reports whether field belongs to a list entry or group that has an unknown key. A missing key is then not
 // reported: it may be the misspelt one.
 func (d *decoder) lacksKnown(field string) bool {
-	if _, written := d.places[field]; !written {
+	if _, written := d.positions[field]; !written {
 		field = field[:max(strings.LastIndexByte(field, '.'), 0)]
 	}
 	return field != "" && slices.Contains(d.unknown, field)
@@ -53,7 +53,7 @@ func (d *decoder) lacksKnown(field string) bool {
 
 // value reads y into v, whose type says what is allowed.
 func (d *decoder) value(y ast.Node, field string, v reflect.Value) {
-	d.places[field] = start(y)
+	d.positions[field] = start(y)
 	if _, ok := y.(*ast.NullNode); ok {
 		d.fail(start(y), field, "no value: leave the key out or give it one")
 		return
@@ -165,9 +165,9 @@ func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
 		d.fail(start(y), field, "%s where keys and values are expected: %s", kindOf(y), strings.Join(keysOf(v.Type()), ", "))
 		return
 	}
-	seen := map[string]place{}
+	seen := map[string]position{}
 	for _, p := range pairs {
-		key, at := keyText(p), placeOf(p.Key.GetToken())
+		key, at := keyText(p), positionOf(p.Key.GetToken())
 		inner := join(field, key)
 		if first, twice := seen[key]; twice {
 			d.fail(at, inner, "the key is already at line %d", first.line)
@@ -213,7 +213,7 @@ func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
 		v.Set(reflect.MakeMap(v.Type()))
 	}
 	for _, p := range pairs {
-		at := placeOf(p.Key.GetToken())
+		at := positionOf(p.Key.GetToken())
 		key := reflect.New(v.Type().Key()).Elem()
 		if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](key.Addr()); ok {
 			if err := u.UnmarshalText([]byte(keyText(p))); err != nil {
@@ -231,7 +231,7 @@ func (d *decoder) table(y ast.Node, field string, v reflect.Value) {
 		item := reflect.New(v.Type().Elem()).Elem()
 		d.value(p.Value, inner, item)
 		if key.Kind() == reflect.String {
-			d.places[inner] = at // a problem of Validate with such an entry is about its key
+			d.positions[inner] = at // a problem of Validate with such an entry is about its key
 		}
 		v.SetMapIndex(key, item)
 	}
@@ -321,15 +321,15 @@ func keyText(p *ast.MappingValueNode) string {
 	return p.Key.GetToken().Value
 }
 
-// start returns the place where a value begins. For keys and values without brackets that is the first key.
-func start(y ast.Node) place {
+// start returns the position where a value begins. For keys and values without brackets that is the first key.
+func start(y ast.Node) position {
 	switch y := y.(type) {
 	case *ast.MappingNode:
 		if !y.IsFlowStyle && len(y.Values) > 0 {
-			return placeOf(y.Values[0].Key.GetToken())
+			return positionOf(y.Values[0].Key.GetToken())
 		}
 	case *ast.MappingValueNode:
-		return placeOf(y.Key.GetToken())
+		return positionOf(y.Key.GetToken())
 	}
-	return placeOf(y.GetToken())
+	return positionOf(y.GetToken())
 }

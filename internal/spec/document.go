@@ -59,7 +59,7 @@ func isMarker(line string) bool {
 // begins.
 func (r *reader) scan(doc string, first int) token.Tokens {
 	if len(doc) > longestDocument || strings.Count(doc, "\n") > mostLines {
-		r.bad(place{first, 1}, "", fmt.Sprintf("the document is too long: at most %d KiB and %d lines", longestDocument>>10, mostLines))
+		r.bad(position{first, 1}, "", fmt.Sprintf("the document is too long: at most %d KiB and %d lines", longestDocument>>10, mostLines))
 		return nil
 	}
 	var tokens token.Tokens
@@ -86,23 +86,23 @@ func (r *reader) parse(text string, first int) ast.Node {
 		return nil
 	}
 	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
-		r.bad(placeOf(doc[0]), "", "not a node: keys and values, at least name and image")
+		r.bad(positionOf(doc[0]), "", "not a node: keys and values, at least name and image")
 		return nil
 	}
 	return file.Docs[0].Body
 }
 
-// badYAML reports an error of the parser at the error's place, or at the document's first token if it has none.
+// badYAML reports an error of the parser at the error's position, or at the document's first token if it has none.
 func (r *reader) badYAML(first *token.Token, err error) {
 	var placed interface {
 		GetToken() *token.Token
 		GetMessage() string
 	}
 	if errors.As(err, &placed) && placed.GetToken() != nil {
-		r.bad(placeOf(placed.GetToken()), "", "not YAML: "+placed.GetMessage())
+		r.bad(positionOf(placed.GetToken()), "", "not YAML: "+placed.GetMessage())
 		return
 	}
-	r.bad(placeOf(first), "", "not YAML: "+err.Error())
+	r.bad(positionOf(first), "", "not YAML: "+err.Error())
 }
 
 // plain refuses the parts of YAML that a spec does not use, and nesting deeper than any spec needs.
@@ -111,10 +111,10 @@ func (r *reader) plain(doc token.Tokens) bool {
 	for _, t := range doc {
 		switch t.Type {
 		case token.AnchorType, token.AliasType, token.MergeKeyType:
-			r.bad(placeOf(t), "", fmt.Sprintf("%q is not allowed: a spec has no anchors, aliases and merge keys; write the value out, or in quotes if it is text", t.Value))
+			r.bad(positionOf(t), "", fmt.Sprintf("%q is not allowed: a spec has no anchors, aliases and merge keys; write the value out, or in quotes if it is text", t.Value))
 			return false
 		case token.TagType, token.DirectiveType, token.MappingKeyType:
-			r.bad(placeOf(t), "", fmt.Sprintf("%q is not allowed: a spec has no tags, directives and ? keys; put it in quotes if it is text", t.Value))
+			r.bad(positionOf(t), "", fmt.Sprintf("%q is not allowed: a spec has no tags, directives and ? keys; put it in quotes if it is text", t.Value))
 			return false
 		case token.MappingStartType, token.SequenceStartType:
 			depth++
@@ -123,7 +123,7 @@ func (r *reader) plain(doc token.Tokens) bool {
 		}
 		isDeep := t.Type == token.SequenceEntryType || t.Type == token.MappingValueType
 		if depth > deepestFlow || (depth == 0 && isDeep && t.Position.Column > deepestColumn) {
-			r.bad(placeOf(t), "", "nested too deep: no spec needs that")
+			r.bad(positionOf(t), "", "nested too deep: no spec needs that")
 			return false
 		}
 	}

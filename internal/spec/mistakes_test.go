@@ -21,6 +21,9 @@ var mistakes = []string{
 // sound is a valid spec that uses most keys. It has two of an entry where a mistake in one could cause a problem in the
 // other.
 const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.org", "class": "batch", "command": ["/sbin/init"],
+ "user": "app:web", "env": {"LANG": "C.UTF-8", "EMPTY": ""}, "workdir": "/srv", "env_from": "/etc/app/secrets", "no_new_privileges": false,
+ "labels": {"team": "storage"}, "stop": {"signal": "QUIT", "grace": "30s"}, "health": {"command": ["check", "it"], "every": "10s", "timeout": "5s", "retries": 3, "start_period": "1m", "restart": true}, "tmpfs": [{"target": "/run/app", "size": "1MiB", "mode": "0750"}, {"target": "/var/app"}],
+ "sysctls": {"kernel.shmmax": "1", "net.core.somaxconn": "4096"},
  "restart": "always", "cpu": {"weight": 100, "max": 1.5, "set": "0-1", "numa": 0},
  "memory": {"max": "4GiB", "high": "3GiB", "low": "1GiB", "min": "512MiB", "swap": "0"}, "hugepages": {"2MiB": "512MiB"},
  "pids": 4096, "oom_score_adj": 5, "rlimits": {"nofile": 20000, "core": 0},

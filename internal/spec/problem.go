@@ -45,7 +45,7 @@ func (p Problems) sort() {
 	})
 }
 
-func (p place) lineText() string { return strconv.Itoa(p.line) }
+func (p position) lineText() string { return strconv.Itoa(p.line) }
 
 // quote quotes a value for a message and cuts it if it is long.
 func quote(s string) string {

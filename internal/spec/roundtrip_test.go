@@ -120,7 +120,7 @@ func soundLists(t *rapid.T, n *vnode.Node) {
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "interfaces") {
 		n.Network = append(n.Network, vnode.Network{
-			Name: fmt.Sprintf("eth%d", i), Mode: words(vnode.Bridge, vnode.Phys).Draw(t, "mode"),
+			Name: fmt.Sprintf("eth%d", i), Mode: words(vnode.Bridge, vnode.Macvlan).Draw(t, "mode"),
 			Parent: "x" + rapid.StringMatching(`[!-.0-9;-~]{1,14}`).Draw(t, "parent"),
 			MAC:    words("", "auto", "pool a", fmt.Sprintf("02:00:00:00:00:%02x", i)).Draw(t, "mac"),
 			MTU:    maybe(t, "mtu", rapid.IntRange(1280, 65535)),
@@ -147,9 +147,14 @@ func soundLists(t *rapid.T, n *vnode.Node) {
 	for i := range rapid.IntRange(0, 3).Draw(t, "mounts") {
 		n.Mounts = append(n.Mounts, vnode.Mount{
 			Source: absolute("").Draw(t, "source"), Target: absolute(fmt.Sprintf("/m%d", i)).Draw(t, "target"),
-			Gateway: words("", "bind", "sshfs").Draw(t, "gateway"), ReadOnly: rapid.Bool().Draw(t, "read only"),
+			Gateway: words("", "bind", "nfs").Draw(t, "gateway"), ReadOnly: rapid.Bool().Draw(t, "read only"),
 			Map: words("", vnode.Idmapped, vnode.Identity).Draw(t, "map"),
 		})
+		if m := &n.Mounts[i]; m.Remote() {
+			m.Source = words("server", "192.0.2.1", "[2001:db8::1]").Draw(t, "host") + ":" + m.Source
+			m.Via = words("", vnode.ViaNode, vnode.ViaHost).Draw(t, "via")
+			m.Options = maybe(t, "options", rapid.MapOfN(rapid.StringMatching(`[a-z0-9._-]{1,9}`), rapid.StringMatching(`[a-z0-9.:= /_-]{1,9}`), 1, 3))
+		}
 		n.Scratch = append(n.Scratch, vnode.Scratch{
 			Target: absolute(fmt.Sprintf("/s%d", i)).Draw(t, "target"), Size: sizes().Draw(t, "size"), Pool: words("", "vg0", "/srv").Draw(t, "pool"),
 		})

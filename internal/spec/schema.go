@@ -86,9 +86,8 @@ func fieldSchema(f reflect.StructField) *schema {
 		s.Minimum, s.Maximum = &low, &high
 	}
 	switch {
-	case f.Name == "Command":
-		// A word of a command is text, whatever it looks like: [sleep, 10].
-		s.Items = &schema{Type: []string{"string", "number", "boolean"}}
+	case f.Name == "Command": // also of health
+		s.Items = anyText()
 	case f.Type.Kind() == reflect.String && s.Pattern == "" && s.Enum == nil:
 		s.MinLength = 1
 	}
@@ -118,6 +117,9 @@ func typeSchema(t reflect.Type) *schema {
 	case reflect.Slice:
 		return &schema{Type: "array", Items: typeSchema(t.Elem())}
 	case reflect.Map:
+		if t.Elem().Kind() == reflect.String {
+			return &schema{Type: "object", AdditionalProperties: anyText()}
+		}
 		return &schema{Type: "object", PropertyNames: keySchema(t), AdditionalProperties: typeSchema(t.Elem())}
 	case reflect.Bool:
 		return &schema{Type: "boolean"}
@@ -126,6 +128,10 @@ func typeSchema(t reflect.Type) *schema {
 	}
 	return &schema{Type: "string"}
 }
+
+// anyText returns the schema of text that may look like a number or a truth value: the words of a command ([sleep, 10]), the
+// values of options ({vers: 4.2}).
+func anyText() *schema { return &schema{Type: []string{"string", "number", "boolean"}} }
 
 // keySchema returns the schema of a map's keys: page sizes, or names of resource limits.
 func keySchema(m reflect.Type) *schema {

@@ -1,8 +1,8 @@
 // Package spec reads and writes nodes as YAML and describes that YAML as a JSON Schema. It reads strictly and reports
-// the place of every mistake.
+// the position of every mistake.
 //
 // A spec is YAML without anchors, aliases, merge keys, tags, directives and "?" keys. Each value is written where it is
-// used. So every mistake has a place, and a small file cannot expand into a large one.
+// used. So every mistake has a position, and a small file cannot expand into a large one.
 package spec
 
 import (
@@ -55,7 +55,7 @@ type reader struct {
 	problems Problems
 }
 
-func (r *reader) bad(at place, field, msg string) {
+func (r *reader) bad(at position, field, msg string) {
 	r.problems = append(r.problems, Problem{File: r.file, Line: at.line, Column: at.column, Field: field, Msg: msg})
 }
 
@@ -65,13 +65,13 @@ func (r *reader) nodes(data []byte) []*vnode.Node {
 	}
 	docs := r.documents(strings.TrimPrefix(string(data), "\ufeff"))
 	if len(docs) == 0 && len(r.problems) == 0 {
-		r.bad(place{1, 1}, "", "no node in this file: at least name and image")
+		r.bad(position{1, 1}, "", "no node in this file: at least name and image")
 	}
 	var nodes []*vnode.Node
-	names := map[string]place{}
+	names := map[string]position{}
 	for _, doc := range docs {
-		n, places := r.document(doc)
-		at := places.find("name")
+		n, positions := r.document(doc)
+		at := positions.find("name")
 		if first, twice := names[n.Name]; twice && n.Name != "" {
 			r.bad(at, "name", quote(n.Name)+" is the name of another node: line "+first.lineText())
 		}
@@ -84,14 +84,14 @@ func (r *reader) nodes(data []byte) []*vnode.Node {
 // readable refuses data that is too large or no UTF-8 text before the YAML scanner sees it.
 func (r *reader) readable(data []byte) bool {
 	if len(data) > LongestFile {
-		r.bad(place{1, 1}, "", "the file is too large: at most 1MiB")
+		r.bad(position{1, 1}, "", "the file is too large: at most 1MiB")
 		return false
 	}
 	line := 1
 	for rest := data; len(rest) > 0; {
 		c, size := utf8.DecodeRune(rest)
 		if (c == utf8.RuneError && size == 1) || c == 0 {
-			r.bad(place{line, 1}, "", "the file is not UTF-8 text")
+			r.bad(position{line, 1}, "", "the file is not UTF-8 text")
 			return false
 		}
 		if c == '\n' {
@@ -103,30 +103,30 @@ func (r *reader) readable(data []byte) bool {
 }
 
 // document reads one node and validates the fields that could be read.
-func (r *reader) document(body ast.Node) (*vnode.Node, places) {
+func (r *reader) document(body ast.Node) (*vnode.Node, positions) {
 	n := &vnode.Node{}
-	d := &decoder{reader: r, places: places{}}
+	d := &decoder{reader: r, positions: positions{}}
 	d.node(body, n)
 	for _, p := range vnode.Validate(n) {
 		if !d.hasFailed(p.Field) && !d.lacksKnown(p.Field) && !slices.ContainsFunc(p.RestsOn, d.hasFailed) {
-			r.bad(d.places.find(p.Field), p.Field, p.Msg)
+			r.bad(d.positions.find(p.Field), p.Field, p.Msg)
 		}
 	}
-	return n, d.places
+	return n, d.positions
 }
 
-// place is a position in a file. Lines and columns count from 1, columns in characters.
-type place struct{ line, column int }
+// position is where something begins in a file. Lines and columns count from 1, columns in characters.
+type position struct{ line, column int }
 
-func placeOf(t *token.Token) place {
-	return place{t.Position.Line, t.Position.Column}
+func positionOf(t *token.Token) position {
+	return position{t.Position.Line, t.Position.Column}
 }
 
-// places maps a field ("io[0].name") to the position of its value.
-type places map[string]place
+// positions maps a field ("io[0].name") to the position of its value.
+type positions map[string]position
 
-// find returns the place of a field, or of the nearest field around it that the file has.
-func (p places) find(field string) place {
+// find returns the position of a field, or of the nearest field around it that the file has.
+func (p positions) find(field string) position {
 	for {
 		if at, ok := p[field]; ok || field == "" {
 			return at

@@ -3,29 +3,29 @@ package sriov
 import (
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
+	"berth/internal/mac"
 	"berth/internal/refuse"
-	"berth/internal/step"
 )
 
 // Admin is the settings that an adapter keeps for one of its virtual functions. The function itself cannot change them.
 type Admin struct {
-	MAC       string `json:"mac"` // all zeros: the VF chooses its own
-	VLAN      int    `json:"vlan,omitempty"`
-	QoS       int    `json:"qos,omitempty"` // of the VLAN tag
-	SpoofChk  bool   `json:"spoofchk"`      // frames with a foreign source MAC are dropped
-	Trust     bool   `json:"trust"`
-	MaxTxRate uint32 `json:"max_tx_rate,omitempty"` // Mbit/s; 0: no limit. It limits what the VF sends, not what it receives
-	State     uint32 `json:"state"`                 // of its link: 0 as the adapter's, 1 always up, 2 down (IFLA_VF_LINK_STATE_*)
+	MAC       mac.Address `json:"mac"` // all zeros: the VF chooses its own
+	VLAN      int         `json:"vlan,omitempty"`
+	QoS       int         `json:"qos,omitempty"` // of the VLAN tag
+	SpoofChk  bool        `json:"spoofchk"`      // frames with a foreign source MAC are dropped
+	Trust     bool        `json:"trust"`
+	MaxTxRate uint32      `json:"max_tx_rate,omitempty"` // Mbit/s; 0: no limit. It limits what the VF sends, not what it receives
+	State     uint32      `json:"state"`                 // of its link: 0 as the adapter's, 1 always up, 2 down (IFLA_VF_LINK_STATE_*)
 }
 
-// ReadAdmin reads the settings that pf keeps for its VF number index.
-func ReadAdmin(h *netlink.Handle, pf string, index int) (Admin, error) {
+// readAdmin reads the settings that pf keeps for its VF number index.
+func readAdmin(h *netlink.Handle, pf string, index int) (Admin, error) {
 	all, err := admins(h, pf)
 	if err != nil {
 		return Admin{}, err
@@ -59,7 +59,7 @@ func admins(h *netlink.Handle, pf string) (map[int]Admin, error) {
 	all := map[int]Admin{}
 	for _, v := range l.Attrs().Vfs {
 		all[v.ID] = Admin{
-			MAC: v.Mac.String(), VLAN: v.Vlan, QoS: v.Qos, SpoofChk: v.Spoofchk, Trust: v.Trust == 1,
+			MAC: mac.Of(v.Mac), VLAN: v.Vlan, QoS: v.Qos, SpoofChk: v.Spoofchk, Trust: v.Trust == 1,
 			MaxTxRate: v.MaxTxRate, State: v.LinkState,
 		}
 	}
@@ -74,7 +74,7 @@ const setTime = 3 * time.Second
 // It writes only settings that differ. A rate that the driver does not accept is left out and not checked.
 func (a Admin) Set(h *netlink.Handle, pf string, index int) error {
 	err := a.insist(
-		func() (Admin, error) { return ReadAdmin(h, pf, index) },
+		func() (Admin, error) { return readAdmin(h, pf, index) },
 		func(now Admin) error { return a.write(h, pf, index, now) })
 	if err != nil {
 		return fmt.Errorf("set virtual function %d of %s: %w", index, pf, err)
@@ -125,10 +125,6 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 	if err != nil {
 		return fmt.Errorf("find adapter %s: %w", pf, err)
 	}
-	mac, err := net.ParseMAC(a.MAC)
-	if err != nil {
-		return err
-	}
 	for _, c := range []struct {
 		differs  bool
 		what     string
@@ -136,7 +132,7 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 		set      func() error
 	}{
 		{a.Trust != now.Trust, fmt.Sprintf("trust %t", a.Trust), !a.Trust, func() error { return h.LinkSetVfTrust(l, index, a.Trust) }},
-		{a.MAC != now.MAC, "MAC " + a.MAC, false, func() error { return h.LinkSetVfHardwareAddr(l, index, mac) }},
+		{a.MAC != now.MAC, "MAC " + a.MAC.String(), false, func() error { return h.LinkSetVfHardwareAddr(l, index, a.MAC.HardwareAddr()) }},
 		{
 			a.VLAN != now.VLAN || a.QoS != now.QoS, fmt.Sprintf("vlan %d", a.VLAN), false,
 			func() error { return h.LinkSetVfVlanQos(l, index, a.VLAN, a.QoS) },
@@ -157,7 +153,7 @@ func (a Admin) write(h *netlink.Handle, pf string, index int, now Admin) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
 		}
-		step.Fault("VF's " + c.what + " set")
+		fault.Point("VF's " + c.what + " set")
 	}
 	return nil
 }

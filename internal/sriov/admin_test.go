@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/mac"
 )
 
 // TestInsist sets an adapter that declines, or accepts without effect, for a while or for good.
 func TestInsist(t *testing.T) {
-	wanted := Admin{MAC: "02:00:00:00:00:01", SpoofChk: true}
+	wanted := Admin{MAC: mac.Must("02:00:00:00:00:01"), SpoofChk: true}
 	for _, tt := range []struct {
 		name   string
 		writes []error // results of the first writes; the later ones succeed

@@ -12,28 +12,29 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"berth/internal/step"
+	"berth/internal/fault"
+	"berth/internal/netif"
 )
 
-// ErrNoDriver says that no loaded driver matches a virtual function: its module is not loaded.
-var ErrNoDriver = errors.New("no driver for it is loaded")
+// errNoDriver says that no loaded driver matches a virtual function: its module is not loaded.
+var errNoDriver = errors.New("no driver for it is loaded")
 
-// Rebind unbinds the driver of a virtual function and binds it again, so that the driver reads the adapter's settings
+// rebind unbinds the driver of a virtual function and binds it again, so that the driver reads the adapter's settings
 // anew: igbvf learns a new MAC in no other way. The function's link is then on the host, with a new index and a name
 // that the kernel or udev chose.
-func Rebind(sys, pci string) error {
+func rebind(sys, pci string) error {
 	driver := filepath.Join(Device(sys, pci), "driver")
 	if driverOf(Device(sys, pci)) != "" {
 		if err := write(filepath.Join(driver, "unbind"), pci); err != nil {
 			return fmt.Errorf("unbind the driver of virtual function %s: %w", pci, err)
 		}
-		step.Fault("VF unbound")
+		fault.Point("VF unbound")
 	}
-	return Bind(sys, pci)
+	return bind(sys, pci)
 }
 
-// Bind has the kernel bind a driver to a virtual function without one. The error wraps ErrNoDriver if there is none.
-func Bind(sys, pci string) error {
+// bind has the kernel bind a driver to a virtual function without one. The error wraps errNoDriver if there is none.
+func bind(sys, pci string) error {
 	if driverOf(Device(sys, pci)) != "" {
 		return nil
 	}
@@ -45,24 +46,18 @@ func Bind(sys, pci string) error {
 	if err := write(filepath.Join(sys, "bus/pci/drivers_probe"), pci); err != nil {
 		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, err)
 	}
-	step.Fault("VF bound")
+	fault.Point("VF bound")
 	if driverOf(Device(sys, pci)) == "" {
-		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, ErrNoDriver)
+		return fmt.Errorf("bind a driver to virtual function %s: %w", pci, errNoDriver)
 	}
 	return nil
 }
 
 // Link finds the link of a PCI device in h's namespace; nil if there is none.
 func Link(h *netlink.Handle, pci string) (netlink.Link, error) {
-	var links []netlink.Link
-	var err error
-	for range 50 { // an interrupted dump may lack entries
-		if links, err = h.LinkList(); err == nil {
-			break
-		}
-	}
+	links, err := netif.List(h)
 	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
+		return nil, err
 	}
 	for _, l := range links {
 		if a := l.Attrs(); a.ParentDevBus == "pci" && a.ParentDev == pci {
@@ -72,9 +67,9 @@ func Link(h *netlink.Handle, pci string) (netlink.Link, error) {
 	return nil, nil
 }
 
-// Await waits until a device has a link in the namespace of h, which is the host's, and until udev has named it. It
+// await waits until a device has a link in the namespace of h, which is the host's, and until udev has named it. It
 // returns nil if no link appears within limit.
-func Await(ctx context.Context, h *netlink.Handle, pci string, limit time.Duration) (netlink.Link, error) {
+func await(ctx context.Context, h *netlink.Handle, pci string, limit time.Duration) (netlink.Link, error) {
 	end := time.Now().Add(limit)
 	for {
 		l, err := Link(h, pci)

@@ -2,10 +2,8 @@ package sriov
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,10 +11,12 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
+	"berth/internal/fork"
+	"berth/internal/mac"
+	"berth/internal/netif"
 	"berth/internal/refuse"
-	"berth/internal/step"
 )
 
 // enableTime is how long to wait for the links of new virtual functions and their names: half a second each on an
@@ -29,7 +29,7 @@ const enableTime = 20 * time.Second
 //
 // The MACs are set before any driver binds, because igbvf ignores a MAC that is set later. So Enable first switches
 // sriov_drivers_autoprobe off.
-func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]string) error {
+func Enable(ctx context.Context, sys string, pf PF, n int, taken map[mac.Address]string) error {
 	dev := Device(sys, pf.PCI)
 	switch {
 	case n < 1 || n > pf.Total:
@@ -41,70 +41,55 @@ func Enable(ctx context.Context, sys string, pf PF, n int, taken map[string]stri
 		if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "0"); err != nil {
 			return fmt.Errorf("enable virtual functions of %s: %w", pf.Name, err)
 		}
-		step.Fault("VF drivers held back")
+		fault.Point("VF drivers held back")
 		if err := write(filepath.Join(dev, "sriov_numvfs"), strconv.Itoa(n)); err != nil {
 			return refuse.Cannotf("the kernel's log says more: dmesg | tail; often the firmware's SR-IOV setting is off", "enable %d virtual functions of %s: %w", n, pf.Name, err)
 		}
-		step.Fault("VFs made")
+		fault.Point("VFs made")
 	}
 	pf, err := read(sys, pf.Name)
 	if err != nil {
 		return err
 	}
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	h, err := netif.Host()
 	if err != nil {
-		return fmt.Errorf("open netlink socket: %w", err)
+		return err
 	}
 	defer h.Close()
 	if err := giveMACs(h, pf, taken); err != nil {
 		return err
 	}
-	if err := up(h, pf); err != nil {
+	// Some drivers (igbvf) get no MAC from an adapter that is down, and choose a random one.
+	if err := adapterUp(h, pf.Name); err != nil {
 		return err
 	}
 	if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
 		return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)
 	}
-	step.Fault("VF drivers let in")
+	fault.Point("VF drivers let in")
 	return bindAll(ctx, sys, h, pf)
 }
 
-// up sets an adapter up. Some drivers (igbvf) get no MAC from an adapter that is down, and choose a random one.
-func up(h *netlink.Handle, pf PF) error {
-	if pf.Up {
-		return nil
-	}
-	l, err := h.LinkByName(pf.Name)
-	if err == nil {
-		err = h.LinkSetUp(l)
-	}
-	if err != nil {
-		return fmt.Errorf("set adapter %s up: %w", pf.Name, err)
-	}
-	step.Fault("adapter set up")
-	return nil
-}
-
 // giveMACs gives a MAC to each virtual function that has neither a derived MAC nor a driver.
-func giveMACs(h *netlink.Handle, pf PF, taken map[string]string) error {
+func giveMACs(h *netlink.Handle, pf PF, taken map[mac.Address]string) error {
 	l, err := h.LinkByName(pf.Name)
 	if err != nil {
 		return fmt.Errorf("find adapter %s: %w", pf.Name, err)
 	}
-	base := l.Attrs().PermHWAddr
-	if len(base) == 0 {
-		base = l.Attrs().HardwareAddr
+	base := mac.Of(l.Attrs().PermHWAddr)
+	if base.IsZero() {
+		base = netif.MAC(l)
 	}
 	for _, vf := range pf.VFs {
-		now, err := ReadAdmin(h, pf.Name, vf.Index)
+		now, err := readAdmin(h, pf.Name, vf.Index)
 		if err != nil {
 			return err
 		}
-		if vf.Driver != "" || now.MAC == DeriveMAC(base, vf.Index, 0).String() {
+		if vf.Driver != "" || now.MAC == DeriveMAC(base, vf.Index, 0) {
 			continue
 		}
 		for attempt := 0; ; attempt++ {
-			now.MAC = DeriveMAC(base, vf.Index, attempt).String()
+			now.MAC = DeriveMAC(base, vf.Index, attempt)
 			if _, used := taken[now.MAC]; !used {
 				break
 			}
@@ -119,11 +104,8 @@ func giveMACs(h *netlink.Handle, pf PF, taken map[string]string) error {
 // DeriveMAC returns the MAC that a virtual function has while no node uses it: the first six bytes of SHA-256("berth vf
 // mac 1\n" ADAPTER "\n" INDEX "\n" ATTEMPT "\n"), ADAPTER being the adapter's permanent MAC, with the group bit cleared
 // and the local bit set. attempt is above 0 only if the earlier MACs were taken.
-func DeriveMAC(adapter net.HardwareAddr, index, attempt int) net.HardwareAddr {
-	sum := sha256.Sum256(fmt.Appendf(nil, "berth vf mac 1\n%s\n%d\n%d\n", adapter, index, attempt))
-	mac := net.HardwareAddr(sum[:6])
-	mac[0] = mac[0]&^1 | 2
-	return mac
+func DeriveMAC(adapter mac.Address, index, attempt int) mac.Address {
+	return mac.Derive(fmt.Sprintf("berth vf mac 1\n%s\n%d\n%d\n", adapter, index, attempt))
 }
 
 // bindAll binds drivers and waits until each bound virtual function has a link with its final name. If the driver's
@@ -134,8 +116,8 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 		loadDriver(ctx, sys, pf.VFs[i].PCI)
 	}
 	for _, vf := range pf.VFs {
-		err := Bind(sys, vf.PCI)
-		if errors.Is(err, ErrNoDriver) {
+		err := bind(sys, vf.PCI)
+		if errors.Is(err, errNoDriver) {
 			continue
 		}
 		if err != nil {
@@ -146,7 +128,7 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 		}
 	}
 	for _, pci := range bound {
-		if _, err := Await(ctx, h, pci, enableTime); err != nil {
+		if _, err := await(ctx, h, pci, enableTime); err != nil {
 			return err
 		}
 	}
@@ -157,7 +139,7 @@ func bindAll(ctx context.Context, sys string, h *netlink.Handle, pf PF) error {
 // blacklist). udev loads it too, but later: until then the function would seem to have no driver.
 func loadDriver(ctx context.Context, sys, pci string) {
 	if alias := text(Device(sys, pci), "modalias"); alias != "" {
-		_ = exec.CommandContext(ctx, "modprobe", "-bq", alias).Run() // an error is ignored: udev may still load the module
+		_ = fork.Run(exec.CommandContext(ctx, "modprobe", "-bq", alias)) // an error is ignored: udev may still load the module
 	}
 }
 
@@ -167,7 +149,7 @@ func Disable(sys string, pf PF) error {
 	if err := write(filepath.Join(dev, "sriov_numvfs"), "0"); err != nil {
 		return fmt.Errorf("disable virtual functions of %s: %w", pf.Name, err)
 	}
-	step.Fault("VFs taken away")
+	fault.Point("VFs taken away")
 	if text(dev, "sriov_drivers_autoprobe") == "0" { // left by a killed Enable
 		if err := write(filepath.Join(dev, "sriov_drivers_autoprobe"), "1"); err != nil {
 			return fmt.Errorf("let drivers bind to virtual functions of %s: %w", pf.Name, err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/mac"
 	"berth/internal/step"
 )
 
@@ -49,7 +50,7 @@ func (d Leases) Take(l Lease) error {
 }
 
 // Read reads the lease of a virtual function. ok is false if there is no valid lease: a lease is invalid after a
-// reboot, and if the node's live folder is gone.
+// reboot, and if the node's live folder is gone. If neither can be told, it is valid: nobody else may take the function.
 func (d Leases) Read(pci string) (l Lease, ok bool) {
 	text, err := os.Readlink(filepath.Join(string(d), pci))
 	if err != nil {
@@ -60,11 +61,11 @@ func (d Leases) Read(pci string) (l Lease, ok bool) {
 		return Lease{}, false
 	}
 	l = Lease{PCI: pci, Boot: words[0], Token: words[1], Owner: Owner{Node: words[2], If: words[3], Run: words[4]}}
-	if boot, err := step.BootID(); err != nil || l.Boot != boot {
+	if boot, err := step.BootID(); err == nil && l.Boot != boot {
 		return l, false
 	}
 	_, err = os.Stat(l.Run)
-	return l, err == nil
+	return l, !errors.Is(err, fs.ErrNotExist)
 }
 
 // Of returns the lease of an owner.
@@ -100,12 +101,16 @@ func (d Leases) Release(token string) error {
 // Reserve records the MACs that a leased function will have when it returns to the host. Until then neither the adapter
 // nor a link shows them, and nobody else may use them. They are kept beside the lease, in a symbolic link of their own,
 // and Release removes both.
-func (d Leases) Reserve(l Lease, macs ...string) error {
+func (d Leases) Reserve(l Lease, macs ...mac.Address) error {
 	name := l.PCI + home
 	if err := d.remove(name); err != nil {
 		return err
 	}
-	text := strings.Join(append([]string{"home", l.Token}, macs...), " ") // the token second, as in a lease: see Release
+	words := []string{"home", l.Token} // the token second, as in a lease: see Release
+	for _, one := range macs {
+		words = append(words, one.String())
+	}
+	text := strings.Join(words, " ")
 	if err := os.Symlink(text, filepath.Join(string(d), name)); err != nil {
 		return fmt.Errorf("reserve the MACs of virtual function %s: %w", l.PCI, err)
 	}
@@ -116,8 +121,8 @@ func (d Leases) Reserve(l Lease, macs ...string) error {
 const home = ".home"
 
 // Reserved returns the MACs that leased functions will have on the host, each with a description of its function.
-func (d Leases) Reserved() map[string]string {
-	macs := map[string]string{}
+func (d Leases) Reserved() map[mac.Address]string {
+	macs := map[mac.Address]string{}
 	for _, pci := range d.list() {
 		l, ok := d.Read(pci)
 		text, err := os.Readlink(filepath.Join(string(d), pci+home))
@@ -125,8 +130,12 @@ func (d Leases) Reserved() map[string]string {
 		if !ok || err != nil || len(words) < 2 || words[1] != l.Token {
 			continue
 		}
-		for _, mac := range words[2:] {
-			macs[mac] = "virtual function " + pci + ", as soon as node " + l.String() + " gives it back"
+		for _, word := range words[2:] {
+			one, err := mac.Parse(word)
+			if err != nil {
+				continue
+			}
+			macs[one] = "virtual function " + pci + ", as soon as node " + l.String() + " gives it back"
 		}
 	}
 	return macs

@@ -1,8 +1,7 @@
-// Package sriov handles the network adapters of this host that have virtual functions: it lists and enables them, reads
-// and writes the settings that the adapter keeps for each, and records which node has which.
+// Package sriov gives nodes virtual functions of the host's network adapters: it lists and enables them, reads and writes
+// the settings that the adapter keeps for each, records which node has which, moves them into nodes and brings them home.
 //
-// Package link builds on it the steps that give a node a virtual function. This package acts on sysfs and on the host's
-// network namespace; callers hold the host-wide lock where the documentation says so.
+// Callers hold the host-wide lock where the documentation says so.
 package sriov
 
 import (
@@ -16,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	"berth/internal/file"
+	"berth/internal/mac"
 	"berth/internal/refuse"
 )
 
@@ -24,17 +25,17 @@ const Sys = "/sys"
 
 // PF is a physical function: an adapter that can be divided.
 type PF struct {
-	Name    string `json:"name"`
-	PCI     string `json:"pci"` // address, as 0000:01:00.0
-	Driver  string `json:"driver"`
-	NUMA    int    `json:"numa"` // NUMA node of its slot; -1: the host has none, or does not report it
-	MAC     string `json:"mac"`
-	MTU     int    `json:"mtu"` // bytes
-	Up      bool   `json:"up"`
-	Carrier bool   `json:"carrier"`
-	Speed   int    `json:"speed,omitempty"` // Mbit/s; 0: unknown, for example without a carrier
-	Total   int    `json:"total_vfs"`       // the most virtual functions that it can have
-	VFs     []VF   `json:"vfs"`             // the virtual functions that it has
+	Name    string      `json:"name"`
+	PCI     string      `json:"pci"` // address, as 0000:01:00.0
+	Driver  string      `json:"driver"`
+	NUMA    int         `json:"numa"` // NUMA node of its slot; -1: the host has none, or does not report it
+	MAC     mac.Address `json:"mac"`
+	MTU     int         `json:"mtu"` // bytes
+	Up      bool        `json:"up"`
+	Carrier bool        `json:"carrier"`
+	Speed   int         `json:"speed,omitempty"` // Mbit/s; 0: unknown, for example without a carrier
+	Total   int         `json:"total_vfs"`       // the most virtual functions that it can have
+	VFs     []VF        `json:"vfs"`             // the virtual functions that it has
 }
 
 // VF is a virtual function.
@@ -96,6 +97,17 @@ func names(sys string) string {
 	return strings.Join(list, ", ")
 }
 
+// Links returns the names of the links on the host of an adapter and its virtual functions.
+func (pf *PF) Links() []string {
+	links := []string{pf.Name}
+	for _, vf := range pf.VFs {
+		if vf.Link != "" {
+			links = append(links, vf.Link)
+		}
+	}
+	return links
+}
+
 var errNoSRIOV = errors.New("no SR-IOV")
 
 func read(sys, name string) (PF, error) {
@@ -110,9 +122,11 @@ func read(sys, name string) (PF, error) {
 		return PF{}, fmt.Errorf("find the device of %s: %w", name, err)
 	}
 	flags, _ := strconv.ParseUint(text(link, "flags"), 0, 32)
+	var own mac.Address
+	_ = own.UnmarshalText([]byte(text(link, "address"))) // a link without one has none
 	pf := PF{
 		Name: name, PCI: filepath.Base(pci), Driver: driverOf(dev), NUMA: number(dev, "numa_node", -1),
-		MAC: text(link, "address"), MTU: number(link, "mtu", 0), Up: flags&1 != 0, Carrier: text(link, "carrier") == "1",
+		MAC: own, MTU: number(link, "mtu", 0), Up: flags&1 != 0, Carrier: text(link, "carrier") == "1",
 		Speed: max(number(link, "speed", 0), 0), Total: total, VFs: []VF{},
 	}
 	functions, err := filepath.Glob(filepath.Join(dev, "virtfn*"))
@@ -185,13 +199,7 @@ func driverOf(dir string) string {
 	return filepath.Base(to)
 }
 
-func text(dir, name string) string {
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
+func text(dir, name string) string { return file.Text(filepath.Join(dir, name)) }
 
 func number(dir, name string, otherwise int) int {
 	n, err := strconv.Atoi(text(dir, name))

@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/mac"
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
@@ -81,7 +84,7 @@ func drawn(t *testing.T) string {
 
 func first() PF {
 	return PF{
-		Name: "enp1s0", PCI: "0000:01:00.0", Driver: "igb", NUMA: -1, MAC: "52:54:00:77:01:01", MTU: 1500,
+		Name: "enp1s0", PCI: "0000:01:00.0", Driver: "igb", NUMA: -1, MAC: mac.Must("52:54:00:77:01:01"), MTU: 1500,
 		Up: true, Carrier: true, Speed: 1000, Total: 7, VFs: []VF{
 			{Index: 0, PCI: "0000:01:10.0", Driver: "igbvf", Link: "enp1s0v0"},
 			{Index: 1, PCI: "0000:01:10.4", Driver: "igbvf"},
@@ -97,14 +100,14 @@ func TestList(t *testing.T) {
 	}
 	second := first()
 	second.Name, second.PCI, second.VFs = "enp2s0", "0000:02:00.0", []VF{}
-	if d := cmp.Diff([]PF{first(), second}, got); d != "" {
+	if d := cmp.Diff([]PF{first(), second}, got, cmpopts.EquateComparable(mac.Address{})); d != "" {
 		t.Error(d)
 	}
 }
 
 func TestFind(t *testing.T) {
 	sys := drawn(t)
-	if pf, err := Find(sys, "enp1s0"); err != nil || !cmp.Equal(pf, first()) {
+	if pf, err := Find(sys, "enp1s0"); err != nil || !cmp.Equal(pf, first(), cmpopts.EquateComparable(mac.Address{})) {
 		t.Errorf("%+v, %v", pf, err)
 	}
 	for _, tt := range []struct {
@@ -164,7 +167,7 @@ func TestDriver(t *testing.T) {
 	if err := os.WriteFile(auto, []byte("0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Bind(sys, "0000:01:11.0"); !errors.Is(err, ErrNoDriver) {
+	if err := bind(sys, "0000:01:11.0"); !errors.Is(err, errNoDriver) {
 		t.Errorf("a driver that does not come: %v", err)
 	}
 	for path, want := range map[string]string{probe: "0000:01:11.0", auto: "1"} {
@@ -172,7 +175,7 @@ func TestDriver(t *testing.T) {
 			t.Errorf("%s: %q, %v", filepath.Base(path), b, err)
 		}
 	}
-	if err := Bind(sys, "0000:01:10.0"); err != nil {
+	if err := bind(sys, "0000:01:10.0"); err != nil {
 		t.Errorf("one that has a driver: %v", err)
 	}
 }
@@ -202,17 +205,27 @@ func TestLeases(t *testing.T) {
 	if got, ok := d.Of(a.Owner); !ok || got != a {
 		t.Errorf("%+v", got)
 	}
+	var limit unix.Rlimit // without a file descriptor left the boot id cannot be read
+	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
+	_, bootErr := step.BootID()
+	_, held := d.Read(a.PCI)
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if !errors.Is(bootErr, unix.EMFILE) || !held {
+		t.Errorf("an error (%v) while it was read ended the lease", bootErr)
+	}
 	pf := first()
 	d.Name(&pf)
 	if pf.VFs[0].Owner != "a/eth0" || pf.VFs[1].Owner != "" {
 		t.Errorf("%+v", pf.VFs)
 	}
 	for range 2 {
-		must(d.Reserve(a, "02:00:00:00:00:01", "02:00:00:00:00:02"))
+		must(d.Reserve(a, mac.Must("02:00:00:00:00:01"), mac.Must("02:00:00:00:00:02")))
 	}
 	who := "virtual function 0000:01:10.0, as soon as node a/eth0 gives it back"
-	if diff := cmp.Diff(map[string]string{"02:00:00:00:00:01": who, "02:00:00:00:00:02": who}, d.Reserved()); diff != "" {
-		t.Error(diff)
+	want := map[mac.Address]string{mac.Must("02:00:00:00:00:01"): who, mac.Must("02:00:00:00:00:02"): who}
+	if got := d.Reserved(); !maps.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
 	}
 	if got, ok := d.Of(a.Owner); !ok || got != a {
 		t.Errorf("with its MACs reserved: %+v", got)
@@ -224,7 +237,7 @@ func TestLeases(t *testing.T) {
 	if got := d.Reserved(); len(got) > 0 {
 		t.Errorf("reserved for a lease that has ended: %v", got)
 	}
-	must(d.Reserve(later, "02:00:00:00:00:01"))
+	must(d.Reserve(later, mac.Must("02:00:00:00:00:01")))
 	must(d.Release("t1"))
 	if len(d.Reserved()) != 1 {
 		t.Error("the end of an old lease ended what is reserved for the new one")
@@ -273,22 +286,19 @@ func TestWishes(t *testing.T) {
 }
 
 func TestDeriveMAC(t *testing.T) {
-	base := net.HardwareAddr{0x52, 0x54, 0, 0x77, 1, 1}
-	seen := map[string]bool{}
+	base := mac.Must("52:54:00:77:01:01")
+	seen := map[mac.Address]bool{}
 	for i := range 256 {
 		for attempt := range 4 {
-			mac := DeriveMAC(base, i, attempt)
-			if mac[0]&3 != 2 {
-				t.Errorf("%s is not a local, single address", mac)
+			derived := DeriveMAC(base, i, attempt)
+			if seen[derived] {
+				t.Errorf("%s twice", derived)
 			}
-			if seen[mac.String()] {
-				t.Errorf("%s twice", mac)
-			}
-			seen[mac.String()] = true
+			seen[derived] = true
 		}
 	}
-	if got, want := DeriveMAC(base, 0, 0).String(), DeriveMAC(base, 0, 0).String(); got != want {
-		t.Errorf("%s, then %s", got, want)
+	if got, want := DeriveMAC(base, 0, 0), mac.Must("1e:4f:8b:15:f1:5f"); got != want {
+		t.Errorf("%s, not %s: every virtual function would change its MAC", got, want)
 	}
 }
 

@@ -1,7 +1,6 @@
 package sriov
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/file"
 	"berth/internal/jsonfile"
 )
 
@@ -26,18 +26,10 @@ type Wish struct {
 
 // Keep writes a wish.
 func (d Wishes) Keep(w Wish) error {
-	b, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
 	}
-	path := filepath.Join(string(d), w.PCI)
-	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := file.WriteJSON(filepath.Join(string(d), w.PCI), w); err != nil {
 		return fmt.Errorf("keep what virtual functions there shall be: %w", err)
 	}
 	return nil
@@ -62,15 +54,15 @@ func (d Wishes) All() ([]Wish, error) {
 	}
 	var all []Wish
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".tmp") {
+		if strings.HasSuffix(e.Name(), file.Unwritten) {
 			continue
 		}
 		var w Wish
-		file := jsonfile.File{
+		wish := jsonfile.File{
 			Path: filepath.Join(string(d), e.Name()), Is: "how many virtual functions an adapter shall have",
 			Remedy: "remove it, then berth vf enable ADAPTER N",
 		}
-		if err := file.Read(&w); err != nil {
+		if err := wish.Read(&w); err != nil {
 			return nil, err
 		}
 		all = append(all, w)

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"syscall"
 
+	"berth/internal/fault"
 	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
-// version is the format of the journal. A berth reads its own and every older one. Since format 2 the record of done
-// repeats the step only if doing it changed a field.
-const version = 2
+// version is the format of the journal, the only one that is read.
+const version = 3
 
 // Phase says what to do with the journal of a process that was killed.
 type Phase string
@@ -40,9 +40,11 @@ type Journal struct {
 	path  string
 	file  stamp // the file as this process last left it
 	size  int64 // bytes of whole records
-	torn  bool  // part of a record may follow them: the next write cuts it off
-	sets  mark  // where the ended live changes at the end of the journal begin
+	tail  mark  // where the records at the end begin that may be dropped: ended live changes and notes
 	steps []entry
+
+	notes    map[string]json.RawMessage
+	reserved int64 // bytes of the file that have their place on the disk, as far as is known
 }
 
 type entry struct {
@@ -65,6 +67,8 @@ type record struct {
 	Undone *int            `json:"undone,omitempty"`
 	Kind   string          `json:"kind,omitempty"`
 	Step   json.RawMessage `json:"step,omitempty"` // of done: only if doing it changed a field
+
+	Note map[string]json.RawMessage `json:"note,omitempty"`
 
 	Set    *Set `json:"set,omitempty"`
 	SetEnd bool `json:"set_end,omitempty"`
@@ -90,7 +94,7 @@ func Create(path, node, boot string) (*Journal, error) {
 	if err := j.write(record{Berth: version, Boot: boot, Node: node}, record{Phase: Creating}); err != nil {
 		return nil, errors.Join(err, os.Remove(path))
 	}
-	Fault("journal created")
+	fault.Point("journal created")
 	return j, nil
 }
 
@@ -113,8 +117,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 	j := &Journal{Phase: Creating}
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
-		if !whole {
-			j.torn = len(line) > 0
+		if !whole { // a torn record: the next one is written over it
 			return j, nil
 		}
 		var r record
@@ -131,11 +134,11 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 
 // fold applies one record to the journal's state.
 func (j *Journal) fold(line int, r record, kinds Kinds) error {
-	j.markSets(r)
+	j.markTail(r)
 	switch {
 	case line == 1:
-		if r.Berth < 1 || r.Berth > version {
-			return fmt.Errorf("format %d, this berth reads 1 to %d", r.Berth, version)
+		if r.Berth != version {
+			return fmt.Errorf("format %d, this berth reads %d", r.Berth, version)
 		}
 		j.Node, j.Boot = r.Node, r.Boot
 	case r.Phase != "":
@@ -172,6 +175,8 @@ func (j *Journal) fold(line int, r record, kinds Kinds) error {
 			return err
 		}
 		e.undone = true
+	case r.Note != nil:
+		j.take(r.Note)
 	case r.Set != nil:
 		j.Set = r.Set
 	case r.SetEnd:
@@ -206,7 +211,7 @@ func (j *Journal) SetPhase(p Phase) error {
 		return err
 	}
 	j.Phase = p
-	Fault("phase " + string(p) + " of " + j.path)
+	fault.Point("phase " + string(p) + " of " + j.path)
 	return nil
 }
 
@@ -229,11 +234,18 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 		return err
 	}
 	j.steps = append(j.steps, entry{step: s})
-	Fault("begun " + s.Kind())
+	return j.carryOut(ctx, i, begun, "")
+}
+
+// carryOut does and verifies step i, whose record is begun, and journals that it is done. again is part of the names of the
+// fault points.
+func (j *Journal) carryOut(ctx context.Context, i int, begun json.RawMessage, again string) error {
+	s := j.steps[i].step
+	fault.Point("begun " + again + s.Kind())
 	if err := s.Do(ctx); err != nil {
 		return err
 	}
-	Fault("did " + s.Kind())
+	fault.Point("did " + again + s.Kind())
 	if err := s.Verify(ctx); err != nil {
 		return err
 	}
@@ -248,7 +260,7 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 		return err
 	}
 	j.steps[i].done = true
-	Fault("done " + s.Kind())
+	fault.Point("done " + again + s.Kind())
 	return nil
 }
 
@@ -266,7 +278,7 @@ func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 			errs = append(errs, fmt.Errorf("undo %s %s: %w", e.step.Kind(), e.step, err))
 			continue
 		}
-		Fault("undid " + e.step.Kind())
+		fault.Point("undid " + e.step.Kind())
 		j.steps[i].undone = true
 		_ = j.write(record{Undone: &i})
 	}
@@ -299,7 +311,7 @@ func (j *Journal) Close(ctx context.Context) error {
 	if err := os.Remove(j.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove journal: %w", err)
 	}
-	Fault("journal removed")
+	fault.Point("journal removed")
 	return nil
 }
 
@@ -311,7 +323,8 @@ func marshal(s Step) (json.RawMessage, error) {
 	return b, nil
 }
 
-// write appends records with one write call. It first cuts off a torn record, if there is one.
+// write appends records with one write call, over a torn record if there is one: that has no end of line, and what is left
+// of it is a torn record again.
 func (j *Journal) write(records ...record) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -325,18 +338,16 @@ func (j *Journal) write(records ...record) error {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	defer f.Close()
-	if j.torn { // only then: ext4 writes a truncated file to disk when it is closed
-		if err := f.Truncate(j.size); err != nil {
-			return fmt.Errorf("write journal %s: %w", j.path, err)
-		}
-	}
-	j.torn = true
-	if _, err := f.WriteAt(buf.Bytes(), j.size); err != nil {
+	if err := j.reserve(f, int64(buf.Len())); err != nil && announces(records) {
 		return fmt.Errorf("write journal %s: %w", j.path, err)
 	}
-	j.torn = false
+	if _, err := f.WriteAt(buf.Bytes(), j.size); err != nil {
+		_ = f.Truncate(j.size) // some of the records may be whole
+		j.reserved = 0
+		return fmt.Errorf("write journal %s: %w", j.path, err)
+	}
 	for _, r := range records {
-		j.markSets(r)
+		j.markTail(r)
 	}
 	j.size += int64(buf.Len())
 	if fi, err := f.Stat(); err == nil {

@@ -1,7 +1,6 @@
 package step
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -22,25 +21,5 @@ func (j *Journal) Redo(ctx context.Context, s Step) error {
 		return err
 	}
 	j.steps[i].done, j.steps[i].undone = false, false
-	Fault("begun again " + s.Kind())
-	if err := s.Do(ctx); err != nil {
-		return err
-	}
-	Fault("did again " + s.Kind())
-	if err := s.Verify(ctx); err != nil {
-		return err
-	}
-	done, err := marshal(s)
-	if err != nil {
-		return err
-	}
-	if bytes.Equal(done, asked) {
-		done = nil
-	}
-	if err := j.write(record{Done: &i, Step: done}); err != nil {
-		return err
-	}
-	j.steps[i].done = true
-	Fault("done again " + s.Kind())
-	return nil
+	return j.carryOut(ctx, i, asked, "again ")
 }

@@ -2,20 +2,14 @@ package step
 
 import (
 	"context"
-	"io"
-	"os"
+
+	"berth/internal/fault"
 )
 
 // Set is a live change: steps taken on a node that is up. They count only once the node's new spec is stored.
 type Set struct {
 	First int    `json:"first"` // number of its first step
 	Spec  string `json:"spec"`  // identifies the new spec, once stored
-}
-
-// mark is a position in a journal: the bytes and steps before it. The zero value is no position.
-type mark struct {
-	size  int64
-	steps int
 }
 
 // BeginSet begins a live change; the steps done from now on belong to it.
@@ -25,7 +19,7 @@ func (j *Journal) BeginSet(spec string) error {
 		return err
 	}
 	j.Set = s
-	Fault("set begun")
+	fault.Point("set begun")
 	return nil
 }
 
@@ -36,10 +30,8 @@ func (j *Journal) EndSet() error {
 		return err
 	}
 	j.endSet()
-	Fault("set ended")
-	if j.sets != (mark{}) && j.size-j.sets.size > mostOfSets {
-		j.forgetSets()
-	}
+	fault.Point("set ended")
+	j.shorten()
 	return nil
 }
 
@@ -68,51 +60,4 @@ func (j *Journal) endSet() {
 		}
 	}
 	j.Set = nil
-}
-
-// mostOfSets is how many bytes of ended live changes a journal keeps: some hundred changes, still read in a millisecond.
-const mostOfSets = 64 << 10
-
-// markSets is called before a record is added. It keeps sets at the first of the live changes that end the journal.
-func (j *Journal) markSets(r record) {
-	switch {
-	case r.Set != nil && j.sets == mark{}:
-		j.sets = mark{j.size, len(j.steps)}
-	case r.Set == nil && j.Set == nil:
-		j.sets = mark{}
-	}
-}
-
-// forgetSets drops the records of ended live changes, which nobody needs any more. It replaces the file instead of
-// truncating it, because another process may be reading it. An error only means that the journal stays long.
-func (j *Journal) forgetSets() {
-	tmp := j.path + ".tmp"
-	if err := copyBegin(j.path, tmp, j.sets.size); err != nil {
-		_ = os.Remove(tmp)
-		return
-	}
-	Fault("journal written anew")
-	if err := os.Rename(tmp, j.path); err != nil {
-		_ = os.Remove(tmp)
-		return
-	}
-	j.size, j.steps, j.torn, j.sets = j.sets.size, j.steps[:j.sets.steps], false, mark{}
-}
-
-// copyBegin copies the first bytes of a file to a new one.
-func copyBegin(from, to string, size int64) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.CopyN(dst, src, size)
-	if closeErr := dst.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }

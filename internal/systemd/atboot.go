@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/step"
+	"berth/internal/fault"
+	"berth/internal/file"
 )
 
 // UnitDir is where an administrator's units are (systemd.unit(5)).
@@ -63,14 +64,9 @@ func (u AtBoot) Write() error {
 	if err := os.MkdirAll(filepath.Dir(u.wants()), 0o755); err != nil {
 		return fmt.Errorf("write unit %s: %w", u.Name, err)
 	}
-	tmp := u.Path() + ".tmp"
-	if err := os.WriteFile(tmp, []byte(u.Text()), 0o644); err != nil {
+	if err := file.Write(u.Path(), []byte(u.Text()), 0o644); err != nil {
 		return fmt.Errorf("write unit %s: %w", u.Name, err)
 	}
-	if err := os.Rename(tmp, u.Path()); err != nil {
-		return fmt.Errorf("write unit %s: %w", u.Name, err)
-	}
-	step.Fault("unit written")
 	if err := os.Symlink(u.Path(), u.wants()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("enable unit %s: %w", u.Name, err)
 	}
@@ -93,7 +89,19 @@ func (u AtBoot) Remove() error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove unit %s: %w", u.Name, err)
 		}
-		step.Fault("unit removed")
+		fault.Point("unit removed")
 	}
 	return nil
+}
+
+// Program returns the file of this program, as a unit calls it.
+func Program() (string, error) {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find this program's file: %w", err)
+	}
+	return self, nil
 }

@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/refuse"
-	"berth/internal/step"
 )
 
 // Set is a step that sets properties of a unit, for now and for its later starts. Its Undo restores the old values and files.
@@ -105,12 +106,12 @@ func (s *Set) Undo(ctx context.Context) error {
 			if err := setProperties(ctx, s.Unit, p.back()); err != nil {
 				return err
 			}
-			step.Fault("property given back")
+			fault.Point("property given back")
 		}
 		if err := p.restoreFile(s.Unit); err != nil {
 			return err
 		}
-		step.Fault("drop-in given back")
+		fault.Point("drop-in given back")
 	}
 	_ = os.Remove(filepath.Join(controlDir, s.Unit+".d")) // fails, and the folder stays, if other drop-ins are in it
 	_, err = systemctl(ctx, "daemon-reload")
@@ -141,14 +142,10 @@ func (p *Property) restoreFile(unit string) error {
 		}
 		return nil
 	}
-	tmp := path + ".berth" // systemd reads only files that end in .conf
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("restore drop-in: %w", err)
 	}
-	if err := os.WriteFile(tmp, []byte(*p.File), 0o644); err != nil {
-		return fmt.Errorf("restore drop-in: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := file.Write(path, []byte(*p.File), 0o644); err != nil { // the temporary file does not end in .conf: systemd does not read it
 		return fmt.Errorf("restore drop-in: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/fork"
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
@@ -66,7 +67,7 @@ func systemctl(ctx context.Context, args ...string) (string, error) {
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0")
 	var out, said strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Run(); err != nil {
+	if err := fork.Run(cmd); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return "", refuse.Cannotf("install systemd's systemctl", "ask systemd: %w", err)
 		}

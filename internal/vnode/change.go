@@ -9,19 +9,10 @@ import (
 	"strings"
 )
 
-// Setting is one limit of a node by its key, as in "berth set NAME KEY=VALUE".
-type Setting struct {
-	Key   string // "io.data.read.rate"
-	Value string // "100MB/s"
-}
-
-// Max is the value that clears a limit.
-const Max = "max"
-
-// Keys returns the limits that a node's spec sets, in the order of the types. It is the inverse of Change.
-func Keys(n *Node) []Setting {
+// Limits returns the limits that a node's spec sets, in the order of the types. It is the inverse of Change.
+func Limits(n *Node) []Setting {
 	var list []Setting
-	for _, l := range limits(n) {
+	for _, l := range liveKeys(n) {
 		if l.text != "" {
 			list = append(list, Setting{l.key, l.text})
 		}
@@ -42,7 +33,7 @@ func Change(n *Node, key, value string) error {
 	if key == AddDevice || key == TakeDevice {
 		return changeDevices(n, key, value)
 	}
-	for _, l := range limits(n) {
+	for _, l := range liveKeys(n) {
 		if l.key != key {
 			continue
 		}
@@ -64,7 +55,7 @@ func Change(n *Node, key, value string) error {
 // not have yet.
 func Settable(n *Node) []string {
 	var keys []string
-	for _, l := range limits(n) {
+	for _, l := range liveKeys(n) {
 		keys = append(keys, l.key)
 	}
 	return keys
@@ -76,54 +67,65 @@ func changeHugePages(n *Node, sizeText, value string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	pages := maps.Clone(n.HugePages)
 	if value == Max {
-		delete(pages, size)
-		if len(pages) == 0 {
-			pages = nil
-		}
-		n.HugePages = pages
+		n.HugePages = withoutEntry(n.HugePages, size)
 		return nil
 	}
 	limit, err := ParseBytes(value)
 	if err != nil {
 		return fmt.Errorf("%s: %w, or %s for no limit", key, err, Max)
 	}
-	if pages == nil {
-		pages = HugePages{}
-	}
-	pages[size] = limit
-	n.HugePages = pages
+	n.HugePages = withEntry(n.HugePages, size, limit)
 	return nil
 }
 
-// limit is one limit of a node that can change while the node runs.
-type limit struct {
+// withEntry returns a copy of a map with one entry set.
+func withEntry[M ~map[K]V, K comparable, V any](m M, key K, value V) M {
+	c := maps.Clone(m)
+	if c == nil {
+		c = M{}
+	}
+	c[key] = value
+	return c
+}
+
+// withoutEntry returns a copy of a map without one entry; nil if no entry is left.
+func withoutEntry[M ~map[K]V, K comparable, V any](m M, key K) M {
+	c := maps.Clone(m)
+	delete(c, key)
+	if len(c) == 0 {
+		return nil
+	}
+	return c
+}
+
+// liveKey is one key of a spec that can change while the node runs: a limit, restart or stop.grace.
+type liveKey struct {
 	key  string
 	text string             // current value; "" if not set
 	set  func(string) error // "" clears
 }
 
-// limits returns every limit that a node can have, set or not, in the order of the types. Of huge pages and resource
+// liveKeys returns every such key that a node can have, set or not, in the order of the types. Of huge pages and resource
 // limits it returns only those that are set.
-func limits(n *Node) []limit {
-	list := []limit{
+func liveKeys(n *Node) []liveKey {
+	list := []liveKey{
 		numberLimit("cpu.weight", &n.CPU.Weight, CPU{}, "Weight"),
 		unitLimit("cpu.max", &n.CPU.Max, ParseCores),
 		unitLimit("cpu.set", &n.CPU.Set, ParseCPUSet),
-		numaLimit(&n.CPU.NUMA),
+		pointerLimit("cpu.numa", &n.CPU.NUMA, parseNUMA),
 		unitLimit("memory.max", &n.Memory.Max, parseLimitBytes),
 		unitLimit("memory.high", &n.Memory.High, parseLimitBytes),
 		unitLimit("memory.low", &n.Memory.Low, parseLimitBytes),
 		unitLimit("memory.min", &n.Memory.Min, parseLimitBytes),
-		swapLimit(&n.Memory.Swap),
+		pointerLimit("memory.swap", &n.Memory.Swap, parseSwap),
 	}
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
-		list = append(list, limit{key: "hugepages." + size.String(), text: n.HugePages[size].String()})
+		list = append(list, liveKey{key: "hugepages." + size.String(), text: n.HugePages[size].String()})
 	}
-	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"), restartPolicy(&n.Restart))
+	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"), restartPolicy(&n.Restart), pointerLimit("stop.grace", &n.Stop.Grace, parseGrace))
 	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {
-		list = append(list, limit{key: "rlimits." + name, text: strconv.FormatUint(n.RLimits[name], 10)})
+		list = append(list, liveKey{key: "rlimits." + name, text: strconv.FormatUint(n.RLimits[name], 10)})
 	}
 	for i := range n.IO {
 		e := &n.IO[i]
@@ -152,13 +154,13 @@ func limits(n *Node) []limit {
 }
 
 // unitLimit returns a limit whose type formats itself and whose zero value means not set.
-func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) limit {
+func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) liveKey {
 	var zero T
 	text := ""
 	if *p != zero {
 		text = fmt.Sprint(*p)
 	}
-	return limit{key, text, func(s string) error {
+	return liveKey{key, text, func(s string) error {
 		v := zero
 		if s != "" {
 			var err error
@@ -181,19 +183,18 @@ func parseLimitBytes(s string) (Bytes, error) {
 }
 
 // numberLimit returns a limit that is a whole number within the range tag of the given field of owner.
-func numberLimit(key string, p *int, owner any, field string) limit {
+func numberLimit(key string, p *int, owner any, field string) liveKey {
 	f, _ := reflect.TypeOf(owner).FieldByName(field)
 	low, high, _ := Range(f.Tag)
 	text := ""
 	if *p != 0 {
 		text = strconv.Itoa(*p)
 	}
-	return limit{key, text, func(s string) error {
-		if s == "" {
-			*p = 0
-			return nil
+	return liveKey{key, text, func(s string) (err error) {
+		v := 0
+		if s != "" {
+			v, err = parseNumber(s, low, high)
 		}
-		v, err := parseNumber(s, low, high)
 		if err == nil {
 			*p = v
 		}
@@ -209,19 +210,40 @@ func parseNumber(s string, low, high int64) (int, error) {
 	return v, nil
 }
 
-func numaLimit(p **int) limit {
+func parseNUMA(s string) (int, error) {
 	f, _ := reflect.TypeFor[CPU]().FieldByName("NUMA")
 	low, high, _ := Range(f.Tag)
+	return parseNumber(s, low, high)
+}
+
+func parseSwap(s string) (Bytes, error) {
+	v, err := ParseBytes(s)
+	if err != nil {
+		err = fmt.Errorf("%w, or %s for no limit", err, Max)
+	}
+	return v, err
+}
+
+func parseGrace(s string) (Duration, error) {
+	v, err := ParseDuration(s)
+	if err != nil {
+		err = fmt.Errorf("%w, or %s for the default", err, Max)
+	}
+	return v, err
+}
+
+// pointerLimit returns a limit for which 0 is a value: a nil pointer means not set.
+func pointerLimit[T any](key string, p **T, parse func(string) (T, error)) liveKey {
 	text := ""
 	if *p != nil {
-		text = strconv.Itoa(**p)
+		text = fmt.Sprint(**p)
 	}
-	return limit{"cpu.numa", text, func(s string) error {
+	return liveKey{key, text, func(s string) error {
 		if s == "" {
 			*p = nil
 			return nil
 		}
-		v, err := parseNumber(s, low, high)
+		v, err := parse(s)
 		if err == nil {
 			*p = &v
 		}
@@ -229,21 +251,31 @@ func numaLimit(p **int) limit {
 	}}
 }
 
-func swapLimit(p **Bytes) limit {
-	text := ""
-	if *p != nil {
-		text = (*p).String()
+// changeRLimit sets or clears one resource limit of the node's processes.
+func changeRLimit(n *Node, name, value string) error {
+	key := "rlimits." + name
+	if !slices.Contains(RLimitNames(), name) {
+		return fmt.Errorf("%s: unknown limit: %s", key, or(RLimitNames()))
 	}
-	return limit{"memory.swap", text, func(s string) error {
-		if s == "" {
-			*p = nil
-			return nil
+	if value == Max {
+		n.RLimits = withoutEntry(n.RLimits, name)
+		return nil
+	}
+	v, err := strconv.ParseUint(value, 10, 64)
+	if err != nil || !isDigits(value) {
+		return fmt.Errorf("%s: %q is not allowed: a whole number, or %s for what the host gives", key, value, Max)
+	}
+	n.RLimits = withEntry(n.RLimits, name, v)
+	return nil
+}
+
+// restartPolicy returns the key restart, which is no limit but is changed like one.
+func restartPolicy(p *Restart) liveKey {
+	return liveKey{"restart", string(*p), func(s string) error {
+		if s != "" && !slices.Contains([]Restart{Never, OnFailure, Always}, Restart(s)) {
+			return fmt.Errorf("%q is not allowed: %s, %s or %s", s, Never, OnFailure, Always)
 		}
-		v, err := ParseBytes(s)
-		if err != nil {
-			return fmt.Errorf("%w, or %s for no limit", err, Max)
-		}
-		*p = &v
+		*p = Restart(s)
 		return nil
 	}}
 }

@@ -32,7 +32,7 @@ func TestKeysOfFull(t *testing.T) {
 		{"net.eth0.tx", "1Gbit/s"},
 		{"net.eth0.rx", "1Gbit/s"},
 	}
-	if diff := cmp.Diff(want, Keys(full())); diff != "" {
+	if diff := cmp.Diff(want, Limits(full())); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -41,13 +41,13 @@ func TestKeysOfFull(t *testing.T) {
 func TestChangeKeys(t *testing.T) {
 	t.Parallel()
 	n := full()
-	keys := Keys(n)
+	keys := Limits(n)
 	for _, s := range keys {
 		if err := Change(n, s.Key, Max); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if left := Keys(n); left != nil {
+	if left := Limits(n); left != nil {
 		t.Errorf("left after clearing: %v", left)
 	}
 	for _, s := range slices.Backward(keys) {
@@ -123,6 +123,12 @@ func TestDiff(t *testing.T) {
 		{"mounts./eos.gateway", "bind", "", false},
 		{"mounts./eos.read_only", "true", "", false},
 		{"mounts./eos.map", "identity", "", false},
+		{"mounts./data.source", "[2001:db8::1]:/export", "", false},
+		{"mounts./data.target", "/data", "", false},
+		{"mounts./data.gateway", "nfs", "", false},
+		{"mounts./data.via", "host", "", false},
+		{"mounts./data.options", "hard=true,vers=4.2", "", false},
+		{"mounts./data.map", "identity", "", false},
 		{"user_namespace", "true", "false", false},
 		{"io.new.name", "", "new", false},
 		{"io.new.path", "", "/srv", false},
@@ -150,7 +156,7 @@ func TestDiffIgnoresDefaults(t *testing.T) {
 // TestDiffSeesEveryField clears each field of the full node in turn, so that a field added later is not forgotten.
 func TestDiffSeesEveryField(t *testing.T) {
 	t.Parallel()
-	limits := Keys(full())
+	limits := Limits(full())
 	var paths [][]int
 	var find func(t reflect.Type, path []int)
 	find = func(typ reflect.Type, path []int) {
@@ -192,5 +198,6 @@ func TestDiffSeesEveryField(t *testing.T) {
 	clears("Network.", reflect.TypeFor[Network](), func(n *Node) any { return &n.Network[0] })
 	clears("Device.", reflect.TypeFor[Device](), func(n *Node) any { return &n.Devices[1] })
 	clears("Mount.", reflect.TypeFor[Mount](), func(n *Node) any { return &n.Mounts[0] })
+	clears("Mount.", reflect.TypeFor[Mount](), func(n *Node) any { return &n.Mounts[1] })
 	clears("Scratch.", reflect.TypeFor[Scratch](), func(n *Node) any { return &n.Scratch[0] })
 }

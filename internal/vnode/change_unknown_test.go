@@ -25,7 +25,7 @@ func TestUnknownKey(t *testing.T) {
 			t.Errorf("%s: %v, want %q", key, err, want)
 			continue
 		}
-		if !strings.HasSuffix(err.Error(), "restart, io.data.weight, io.data.read.rate, io.data.read.iops, io.data.write.rate, io.data.write.iops, "+
+		if !strings.HasSuffix(err.Error(), "restart, stop.grace, io.data.weight, io.data.read.rate, io.data.read.iops, io.data.write.rate, io.data.write.iops, "+
 			"net.eth0.tx, net.eth0.rx, devices+, devices-, rlimits.NAME, hugepages.SIZE") {
 			t.Errorf("%s: what there is is not named: %v", key, err)
 		}

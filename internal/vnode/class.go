@@ -42,9 +42,9 @@ func (n *Node) Standing() Standing {
 	return s
 }
 
-// Place returns the name of the node's group beside the host's services (layout.Layout.CgroupPlace makes the cgroup's
-// path from it). Nodes with the same standing share one. "" is the group of nodes without a class.
-func (n *Node) Place() string {
+// StandingGroup returns the name of the node's group beside the host's services; layout.Layout.StandingCgroup makes the path
+// of a cgroup from it. Nodes with the same standing share one group. "" is the group of nodes without a class.
+func (n *Node) StandingGroup() string {
 	switch s := n.Standing(); {
 	case s.Idle == n.Class.Standing().Idle:
 		return string(n.Class)

@@ -6,7 +6,7 @@ func TestStandingOfNodes(t *testing.T) {
 	tests := []struct {
 		name   string
 		node   Node
-		place  string
+		group  string
 		oom    int
 		memory Bytes
 	}{
@@ -26,8 +26,8 @@ func TestStandingOfNodes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.node.Place(); got != tt.place {
-				t.Errorf("place %q, want %q", got, tt.place)
+			if got := tt.node.StandingGroup(); got != tt.group {
+				t.Errorf("group %q, want %q", got, tt.group)
 			}
 			if got := tt.node.Standing().OOMScore; got != tt.oom {
 				t.Errorf("oom_score_adj %d, want %d", got, tt.oom)

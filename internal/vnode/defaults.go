@@ -3,6 +3,9 @@ package vnode
 import (
 	"fmt"
 	"slices"
+	"strings"
+
+	"berth/internal/mac"
 )
 
 // The values that Defaults fills in, besides names of network interfaces.
@@ -10,20 +13,42 @@ const (
 	defaultMode    = Bridge
 	defaultGateway = BindGateway
 	defaultMap     = Idmapped
+	defaultVia     = ViaNode
 	defaultAccess  = "rw"
 )
 
 // DefaultPIDs is the most processes and threads of a node whose spec sets none. It confines a fork bomb.
 const DefaultPIDs = 4096
 
-// BindGateway is the gateway of a mount that shows a folder of this host by a bind mount.
-const BindGateway = "bind"
-
 // AutoMAC means a MAC address derived from the site's id and the node's name.
 const AutoMAC = "auto"
 
-// Defaults fills in the fixed defaults of what is not set: interfaces' names, modes and MACs, mounts' gateways and
-// maps, devices' access, and the limit of processes. It is idempotent. Zero values that have a meaning stay zero (no
+// poolPrefix begins the setting of a MAC that comes from a pool.
+const poolPrefix = "pool "
+
+// MACFrom says where the MAC of an interface comes from. All are empty if it keeps the one that it has.
+type MACFrom struct {
+	Auto  bool        // derived from the site's id and the node's name
+	Pool  string      // name of a pool
+	Given mac.Address // by the spec
+}
+
+// MACFrom reads the setting of an interface's MAC.
+func (w *Network) MACFrom() (from MACFrom, err error) {
+	pool, isPool := strings.CutPrefix(w.MAC, poolPrefix)
+	switch {
+	case w.MAC == AutoMAC:
+		from.Auto = true
+	case isPool:
+		from.Pool = pool
+	case w.MAC != "":
+		from.Given, err = mac.Parse(w.MAC)
+	}
+	return from, err
+}
+
+// Defaults fills in the fixed defaults of what is not set: interfaces' names, modes and MACs, mounts' gateways, maps
+// and, for a file server, via, devices' access, and the limit of processes. It is idempotent. Zero values that have a meaning stay zero (no
 // class, restart never, delta on disk, the node's name as host name).
 func Defaults(n *Node) {
 	if n.PIDs == 0 {
@@ -48,6 +73,9 @@ func Defaults(n *Node) {
 		}
 		if m.Map == "" {
 			m.Map = defaultMap
+		}
+		if m.Via == "" && m.Remote() {
+			m.Via = defaultVia
 		}
 	}
 	for i := range n.Devices {

@@ -19,20 +19,20 @@ type Difference struct {
 // Diff returns every difference between two specs of a node, in the order of the types. A default counts as set, so
 // writing it out is no difference. Neither is the order of io entries, named interfaces, devices and mounts.
 //
-// Live differences are the limits that Change can set (but not the removal of a resource limit), devices, restart, and
-// autostart.
+// Live differences are the limits that Change can set (but not the removal of a resource limit), devices, restart, stop.grace,
+// labels, and autostart.
 func Diff(before, after *Node) []Difference {
 	was, is := asked(before), asked(after)
 	var diffs []Difference
 	for _, s := range was {
-		if v := is.value(s.Key); v != s.Value {
+		if v := is.textOf(s.Key); v != s.Value {
 			// The value without a resource limit is known only when the processes start.
 			live := isLive(s.Key) && (v != "" || !strings.HasPrefix(s.Key, "rlimits."))
 			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: live})
 		}
 	}
 	for _, s := range is {
-		if was.value(s.Key) == "" {
+		if was.textOf(s.Key) == "" {
 			diffs = append(diffs, Difference{Key: s.Key, New: s.Value, Live: isLive(s.Key)})
 		}
 	}
@@ -42,11 +42,14 @@ func Diff(before, after *Node) []Difference {
 // isLive decides by the key, which for a limit is the key that Change takes.
 func isLive(key string) bool {
 	group, rest, _ := strings.Cut(key, ".")
+	if key == "stop.grace" {
+		return true
+	}
 	if key == "cpu.idle" { // it moves the node to another cgroup
 		return false
 	}
 	switch group {
-	case "restart", "autostart", "rlimits", "cpu", "memory", "hugepages", "pids", "devices":
+	case "restart", "autostart", "labels", "rlimits", "cpu", "memory", "hugepages", "pids", "devices":
 		return true
 	case "io":
 		_, field, _ := strings.Cut(rest, ".")
@@ -59,7 +62,7 @@ func isLive(key string) bool {
 
 type settings []Setting
 
-func (l settings) value(key string) string {
+func (l settings) textOf(key string) string {
 	if i := slices.IndexFunc(l, func(s Setting) bool { return s.Key == key }); i >= 0 {
 		return l[i].Value
 	}
@@ -75,6 +78,9 @@ func asked(n *Node) settings {
 	}
 	if n.Delta.In == "" {
 		n.Delta.In = OnDisk
+	}
+	if !n.NewPrivileges() {
+		n.NoNewPrivileges = nil // true is the default of a command
 	}
 	userns := n.UserNS()
 	n.UserNamespace = &userns
@@ -97,8 +103,16 @@ func (l *settings) add(key string, v reflect.Value) {
 	case reflect.Slice:
 		l.addList(key, v)
 	case reflect.Map:
+		if options, ok := reflect.TypeAssert[Options](v); ok {
+			*l = append(*l, Setting{key, options.String()})
+			return
+		}
 		for _, k := range sortedKeys(v) {
-			*l = append(*l, Setting{join(key, fmt.Sprint(k.Interface())), fmt.Sprint(v.MapIndex(k).Interface())})
+			value := fmt.Sprint(v.MapIndex(k).Interface())
+			if v.Type().Elem().Kind() == reflect.String { // "" is a value
+				value = quoteIfNeeded(value)
+			}
+			*l = append(*l, Setting{join(key, fmt.Sprint(k.Interface())), value})
 		}
 	case reflect.Struct:
 		if image, ok := reflect.TypeAssert[Image](v); ok {
@@ -131,6 +145,8 @@ func (l *settings) addList(key string, v reflect.Value) {
 			l.add("devices."+e.Path, reflect.ValueOf(e))
 		case Mount:
 			l.add("mounts."+e.Target, reflect.ValueOf(e))
+		case Tmpfs:
+			l.add("tmpfs."+e.Target, reflect.ValueOf(e))
 		case Scratch:
 			l.add("scratch."+e.Target, reflect.ValueOf(e))
 		case Route:

@@ -1,6 +1,8 @@
 package vnode
 
-import "strings"
+import (
+	"strings"
+)
 
 // ByEntry merges the differences of an entry that was added or removed as a whole (a mount, an interface, a device, a
 // disk) into one, for display. Its key is the entry's key. Its value lists the entry's settings other than defaults.
@@ -18,13 +20,14 @@ func ByEntry(diffs []Difference) []Difference {
 			continue
 		}
 		at[entry] = len(all)
-		all = append(all, Difference{Key: entry, Old: summary(diffs, entry, oldValue), New: summary(diffs, entry, newValue), Live: d.Live})
+		all = append(all, Difference{
+			Key: entry, Live: d.Live,
+			Old: summary(diffs, entry, func(d Difference) string { return d.Old }),
+			New: summary(diffs, entry, func(d Difference) string { return d.New }),
+		})
 	}
 	return all
 }
-
-func oldValue(d Difference) string { return d.Old }
-func newValue(d Difference) string { return d.New }
 
 // entryKey splits the key of a difference into the key of its list entry and the field within it. Both are "" if the
 // key belongs to no entry.
@@ -34,7 +37,7 @@ func entryKey(key string) (entry, field string) {
 	switch group {
 	case "io", "net": // entry names have no dots, fields may
 		i = strings.IndexByte(rest, '.')
-	case "mounts", "devices", "scratch": // paths may have dots, fields have none
+	case "mounts", "devices", "scratch", "tmpfs": // paths may have dots, fields have none
 		i = strings.LastIndexByte(rest, '.')
 	}
 	if i < 0 {
@@ -47,7 +50,7 @@ func entryKey(key string) (entry, field string) {
 // differences.
 func isWhole(diffs []Difference, entry string) bool {
 	group, _, _ := strings.Cut(entry, ".")
-	always := map[string]string{"io": "name", "net": "mode", "mounts": "target", "devices": "path", "scratch": "target"}[group]
+	always := map[string]string{"io": "name", "net": "mode", "mounts": "target", "devices": "path", "scratch": "target", "tmpfs": "target"}[group]
 	for _, d := range diffs {
 		if e, field := entryKey(d.Key); e == entry && field == always {
 			return d.Old == "" || d.New == ""
@@ -69,10 +72,10 @@ func summary(diffs []Difference, entry string, value func(Difference) string) st
 		}
 		there = true
 		switch group + "." + field {
-		case "io.name", "net.name", "mounts.target", "devices.path", "scratch.target": // already in the entry's key
+		case "io.name", "net.name", "mounts.target", "devices.path", "scratch.target", "tmpfs.target": // already in the entry's key
 		case "net.mode", "mounts.source":
 			words = append([]string{v}, words...)
-		case "io.device", "io.path", "io.filesystem", "scratch.size":
+		case "io.device", "io.path", "io.filesystem", "scratch.size", "tmpfs.size":
 			words = append(words, v)
 		case "mounts.read_only":
 			words = append(words, "read-only")
@@ -94,6 +97,6 @@ func summary(diffs []Difference, entry string, value func(Difference) string) st
 // defaultOf returns the value that Defaults gives a field that is not set.
 func defaultOf(group, field string) string {
 	return map[string]string{
-		"net.mac": AutoMAC, "mounts.gateway": defaultGateway, "mounts.map": defaultMap, "devices.access": defaultAccess,
+		"net.mac": AutoMAC, "mounts.gateway": defaultGateway, "mounts.map": defaultMap, "mounts.via": defaultVia, "devices.access": defaultAccess,
 	}[group+"."+field]
 }

@@ -5,32 +5,53 @@
 // tags are the values that Validate and the schema accept.
 package vnode
 
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
 // Node is a node as its user describes it (the spec). Zero values mean not set.
 type Node struct {
-	Name          string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
-	Image         Image     `json:"image" doc:"the read-only root: host | oci:NAME | oci-layout:DIR | dir:PATH | file:PATH"`
-	Hostname      string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
-	Class         Class     `json:"class,omitempty" doc:"batch gives way to what else runs on the host, storage goes before it" allowed:"batch|storage"`
-	Command       []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
-	Restart       Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends" allowed:"never|on-failure|always"`
-	Autostart     bool      `json:"autostart,omitempty" doc:"start at boot"`
-	CPU           CPU       `json:"cpu,omitzero" doc:"CPU share and limit"`
-	Memory        Memory    `json:"memory,omitzero" doc:"memory limits"`
-	HugePages     HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
-	PIDs          int       `json:"pids,omitempty" doc:"most processes and threads; default 4096" range:"1..4194304"`
-	OOMScoreAdj   *int      `json:"oom_score_adj,omitempty" doc:"how readily the kernel kills its processes when the host lacks memory, -1000 (never) to 1000; default: batch 500, storage -500" range:"-1000..1000"`
-	RLimits       RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
-	IO            []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
-	Network       []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
-	Devices       []Device  `json:"devices,omitempty" doc:"devices of the host that the node may use"`
-	Mounts        []Mount   `json:"mounts,omitempty" doc:"file systems of the host seen inside, each by a gateway"`
-	Scratch       []Scratch `json:"scratch,omitempty" doc:"local volumes made with the node and removed with it"`
-	Delta         Delta     `json:"delta,omitzero" doc:"where the node's own writes to its root go"`
-	UserNamespace *bool     `json:"user_namespace,omitempty" doc:"whether the node has ids of its own; false is weaker and shown"`
+	Name        string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
+	Image       Image     `json:"image" doc:"the read-only root: host | oci:NAME | oci-layout:DIR | dir:PATH | file:PATH"`
+	Hostname    string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
+	Class       Class     `json:"class,omitempty" doc:"batch gives way to what else runs on the host, storage goes before it" allowed:"batch|storage"`
+	Command     []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
+	User        string    `json:"user,omitempty" doc:"whom process 1 and exec run as: USER or USER:GROUP, names or numbers of the image's own /etc/passwd and /etc/group; default: the image's own user, else root"`
+	Env         Env       `json:"env,omitempty" doc:"variables of the environment, added to the image's own or replacing them, for example {LANG: C.UTF-8}"`
+	EnvFrom     string    `json:"env_from,omitempty" doc:"a file of the host with more variables, one NAME=VALUE per line, for secrets: read at each start, root's alone, stored and shown nowhere"`
+	Workdir     string    `json:"workdir,omitempty" doc:"the folder inside that process 1 and exec begin in; default: the image's own, else /"`
+	Labels      Labels    `json:"labels,omitempty" doc:"words of your own by name, for berth ls --filter, for example {team: storage}"`
+	Stop        Stop      `json:"stop,omitzero" doc:"how it is stopped"`
+	Health      Health    `json:"health,omitzero" doc:"a check of the node, which the keeper runs in it"`
+	Restart     Restart   `json:"restart,omitempty" doc:"what to do when process 1 ends" allowed:"never|on-failure|always"`
+	Autostart   bool      `json:"autostart,omitempty" doc:"start at boot"`
+	CPU         CPU       `json:"cpu,omitzero" doc:"CPU share and limit"`
+	Memory      Memory    `json:"memory,omitzero" doc:"memory limits"`
+	HugePages   HugePages `json:"hugepages,omitempty" doc:"limit of huge pages by page size, for example {2MiB: 512MiB}"`
+	PIDs        int       `json:"pids,omitempty" doc:"most processes and threads; default 4096" range:"1..4194304"`
+	OOMScoreAdj *int      `json:"oom_score_adj,omitempty" doc:"how readily the kernel kills its processes when the host lacks memory, -1000 (never) to 1000; default: batch 500, storage -500" range:"-1000..1000"`
+	RLimits     RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
+	IO          []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
+	Network     []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
+	Devices     []Device  `json:"devices,omitempty" doc:"devices of the host that the node may use"`
+	Mounts      []Mount   `json:"mounts,omitempty" doc:"file systems of the host seen inside, each by a gateway"`
+	Tmpfs       []Tmpfs   `json:"tmpfs,omitempty" doc:"file systems in memory, empty at each start and counted as the node's memory"`
+	Sysctls     SysctlMap `json:"sysctls,omitempty" doc:"kernel parameters of the node's own namespaces, for example {net.core.somaxconn: 1024}"`
+	Scratch     []Scratch `json:"scratch,omitempty" doc:"local volumes made with the node and removed with it"`
+	Delta       Delta     `json:"delta,omitzero" doc:"where the node's own writes to its root go"`
+
+	NoNewPrivileges *bool `json:"no_new_privileges,omitempty" doc:"false lets set-user-id programs such as sudo work inside; ls and show say so; needs a user namespace; default: true for a command, false for an init system"`
+
+	UserNamespace *bool `json:"user_namespace,omitempty" doc:"whether the node has ids of its own; false is weaker and shown"`
 }
 
 // UserNS reports whether the node gets a user namespace. It does unless its spec says no.
 func (n *Node) UserNS() bool { return n.UserNamespace == nil || *n.UserNamespace }
+
+// NewPrivileges reports whether the spec asks for set-user-id programs to work inside.
+func (n *Node) NewPrivileges() bool { return n.NoNewPrivileges != nil && !*n.NoNewPrivileges }
 
 // Host returns the node's host name.
 func (n *Node) Host() string {
@@ -76,6 +97,12 @@ type Memory struct {
 	Min  Bytes  `json:"min,omitempty" doc:"protected from reclaim below this, whatever happens: others are killed first"`
 	Swap *Bytes `json:"swap,omitempty" doc:"most swap beside memory.max; 0: none"`
 }
+
+// Labels maps the names of labels to their values.
+type Labels map[string]string
+
+// SysctlMap maps kernel parameters of the node's own namespaces to their values.
+type SysctlMap map[string]string
 
 // HugePages maps a page size to the most bytes of such pages.
 type HugePages map[Bytes]Bytes
@@ -126,6 +153,7 @@ const (
 	SRIOV   Mode = "sriov"
 	Macvlan Mode = "macvlan"
 	Bridge  Mode = "bridge"
+	NAT     Mode = "nat"
 	Phys    Mode = "phys"
 	None    Mode = "none"
 )
@@ -133,16 +161,17 @@ const (
 // Network is one network interface.
 type Network struct {
 	Name    string   `json:"name,omitempty" doc:"name of the interface inside; default: eth0, eth1 …"`
-	Mode    Mode     `json:"mode,omitempty" doc:"how the interface reaches the network; default bridge" allowed:"sriov|macvlan|bridge|phys|none"`
-	Parent  string   `json:"parent,omitempty" doc:"the host's adapter or bridge; bridge without a parent: host-only"`
+	Mode    Mode     `json:"mode,omitempty" doc:"how the interface reaches the network; default bridge" allowed:"sriov|macvlan|bridge|nat|phys|none"`
+	Parent  string   `json:"parent,omitempty" doc:"the host's adapter or bridge; bridge without a parent: host-only; nat has none"`
 	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address; default auto, phys: its own"`
 	DHCP    bool     `json:"dhcp,omitempty" doc:"lease an IPv4 address, and the default route, from the network's DHCP server; not together with an IPv4 address or gateway"`
 	Address []string `json:"address,omitempty" doc:"addresses with prefix length, for example 192.0.2.10/24"`
 	Gateway string   `json:"gateway,omitempty" doc:"default route"`
 	Routes  []Route  `json:"routes,omitempty" doc:"more routes"`
 	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's" range:"68..65535"`
-	VLAN    int      `json:"vlan,omitempty" doc:"1..4094" range:"1..4094"`
+	VLAN    int      `json:"vlan,omitempty" doc:"1..4094, which the node neither sees nor chooses; sriov, macvlan, or a parent bridge that filters VLANs" range:"1..4094"`
 	Rate    NetRate  `json:"rate,omitzero" doc:"limits at layer 2"`
+	Ports   []string `json:"ports,omitempty" doc:"ports of the host that lead to the node, mode nat: [ADDRESS:]HOST:NODE[/udp], for example 8080:80 or 127.0.0.1:8000-8010:8000-8010/tcp"`
 
 	Spoof bool `json:"spoof,omitempty" doc:"let it send from any address, answer DHCP and advertise routers; ls and show say so; default: only from its own MAC and addresses"`
 
@@ -179,22 +208,56 @@ type Device struct {
 	Unsafe bool   `json:"unsafe,omitempty" doc:"give it although no node should have it (the host's memory, a mounted disk); ls and show say so"`
 }
 
-// Mount makes a folder or file of the host visible in the node.
+// Mount makes a file system visible in the node: a folder, file or socket of the host, or what a file server exports.
 type Mount struct {
-	Source   string `json:"source" doc:"path on the host"`
-	Target   string `json:"target" doc:"path inside"`
-	Gateway  string `json:"gateway,omitempty" doc:"how it gets in; default bind" allowed:"bind|sshfs|nfs|virtiofs"`
-	ReadOnly bool   `json:"read_only,omitempty" doc:"no writes through it"`
-	Map      string `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped" allowed:"idmapped|identity"`
+	Source   string  `json:"source" doc:"path on the host; for gateway nfs, sshfs and sshfs-direct HOST:/PATH, what a file server exports"`
+	Target   string  `json:"target" doc:"path inside"`
+	Gateway  string  `json:"gateway,omitempty" doc:"how it gets in; default bind" allowed:"bind|sshfs|sshfs-direct|nfs|virtiofs"`
+	Via      string  `json:"via,omitempty" doc:"whose network a gateway to a file server uses: node (the node's own), or host (one mount for all nodes with this source); default node" allowed:"node|host"`
+	Options  Options `json:"options,omitempty" doc:"options of the gateway, for example {vers: 4.2}; bind has none"`
+	ReadOnly bool    `json:"read_only,omitempty" doc:"no writes through it"`
+	Map      string  `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped" allowed:"idmapped|identity"`
 
 	NosuidSource bool `json:"nosuid_source,omitempty" doc:"refuse it unless set-user-id programs and file capabilities that the node leaves there are out of the reach of the host's users"`
 }
+
+// The gateways: the ways by which a node reaches a file system. The zero value means bind.
+const (
+	BindGateway        = "bind"         // a bind mount of the host's folder
+	SSHFSGateway       = "sshfs"        // a FUSE mount over SSH
+	SSHFSDirectGateway = "sshfs-direct" // a FUSE mount over a plain socket to an SFTP server
+	NFSGateway         = "nfs"          // the kernel's NFS client
+	VirtioFSGateway    = "virtiofs"     // a folder of the host for a virtual machine
+)
+
+// The networks through which a gateway reaches a file server.
+const (
+	ViaNode = "node"
+	ViaHost = "host"
+)
 
 // The ways a mount maps ids.
 const (
 	Idmapped = "idmapped"
 	Identity = "identity"
 )
+
+// Options are the options of a gateway by their names. Their values are text as the spec has it.
+type Options map[string]string
+
+// String returns the options in the order of their names: "hard=true,vers=4.2".
+func (o Options) String() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		all = append(all, name+"="+o[name])
+	}
+	return strings.Join(all, ",")
+}
+
+// Remote reports whether the mount's gateway reaches a file server, so that its source is HOST:/PATH.
+func (m *Mount) Remote() bool {
+	return slices.Contains([]string{SSHFSGateway, SSHFSDirectGateway, NFSGateway}, m.Gateway)
+}
 
 // Scratch is a local volume.
 type Scratch struct {
@@ -209,26 +272,16 @@ type Delta struct {
 	In   string `json:"in,omitempty" doc:"disk (kept until berth rm) or memory (gone when the node stops, counted as its memory)" allowed:"disk|memory"`
 }
 
-// The places of a delta. The zero value means disk.
+// Where a delta can be. The zero value means disk.
 const (
 	OnDisk   = "disk"
 	InMemory = "memory"
 )
 
-// Image names a read-only root.
-type Image struct {
-	Kind ImageKind
-	Ref  string // REF, DIR or PATH; empty for host
+// RLimitNames returns the limits of setrlimit(2) in lower case.
+func RLimitNames() []string {
+	return []string{
+		"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
+		"rss", "rtprio", "rttime", "sigpending", "stack",
+	}
 }
-
-// ImageKind is the part of an image's name before the colon.
-type ImageKind string
-
-// The kinds of image.
-const (
-	HostImage      ImageKind = "host"
-	OCIImage       ImageKind = "oci"        // a name in Berth's own store (berth image import), later also a registry
-	OCILayoutImage ImageKind = "oci-layout" // a folder in OCI image layout
-	DirImage       ImageKind = "dir"        // a folder that is the root
-	FileImage      ImageKind = "file"       // squashfs, erofs or tar
-)

@@ -18,6 +18,8 @@ func Pattern(t reflect.Type) string {
 		return "^" + number + "(" + unitPattern(bitUnits) + ")$"
 	case reflect.TypeFor[Cores]():
 		return "^" + number + "$"
+	case reflect.TypeFor[Duration]():
+		return "^(" + number + "(ms|s|m|h))+$"
 	case reflect.TypeFor[CPUSet]():
 		return "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"
 	case reflect.TypeFor[Image]():

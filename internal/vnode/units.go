@@ -149,19 +149,19 @@ func unitNames(units []unit) string {
 }
 
 // String writes the value exactly, in the form that the parser reads.
-func (b Bytes) String() string { return format(int64(b), slices.Concat(binary, decimal), "") }
+func (b Bytes) String() string { return unitText(int64(b), slices.Concat(binary, decimal), "") }
 
 // String writes the value exactly, in the form that the parser reads.
-func (r Rate) String() string { return format(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
+func (r Rate) String() string { return unitText(int64(r), slices.Concat(decimal, binary), "B") + "/s" }
 
 // String writes the value exactly, in the form that the parser reads.
-func (r BitRate) String() string { return format(int64(r), bitUnits, "bit/s") }
+func (r BitRate) String() string { return unitText(int64(r), bitUnits, "bit/s") }
 
 // String writes the value exactly, in the form that the parser reads.
 func (c Cores) String() string { return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) }
 
-// format writes v exactly: in the largest unit that divides it, else as a bare number with the base unit.
-func format(v int64, units []unit, base string) string {
+// unitText writes v exactly: in the largest unit that divides it, else as a bare number with the base unit.
+func unitText(v int64, units []unit, base string) string {
 	best, size := base, int64(1)
 	for _, u := range units {
 		if v != 0 && v%u.size == 0 && u.size > size {
@@ -194,42 +194,3 @@ func (r *BitRate) UnmarshalText(t []byte) (err error) { *r, err = ParseBitRate(s
 
 // UnmarshalText reads the text with ParseCores.
 func (c *Cores) UnmarshalText(t []byte) (err error) { *c, err = ParseCores(string(t)); return }
-
-// ParseImage reads an image's name.
-func ParseImage(s string) (Image, error) {
-	kind, ref, colon := strings.Cut(s, ":")
-	switch k := ImageKind(kind); k {
-	case HostImage:
-		if colon {
-			return Image{}, fmt.Errorf("image host takes nothing after it")
-		}
-		return Image{Kind: k}, nil
-	case OCIImage, OCILayoutImage, DirImage, FileImage:
-		if ref == "" {
-			return Image{}, fmt.Errorf("image %s: needs what follows the colon", kind)
-		}
-		return Image{Kind: k, Ref: ref}, nil
-	}
-	return Image{}, &ImageError{Text: s}
-}
-
-// ImageError is the error for a text that names no kind of image. A caller that knows the stored images can add a hint.
-type ImageError struct{ Text string }
-
-func (e *ImageError) Error() string {
-	return strconv.Quote(e.Text) + " is not an image: host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH"
-}
-
-// String writes the value exactly, in the form that the parser reads.
-func (i Image) String() string {
-	if i.Kind == HostImage || i.Kind == "" {
-		return string(i.Kind)
-	}
-	return string(i.Kind) + ":" + i.Ref
-}
-
-// MarshalText returns the text of String.
-func (i Image) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
-
-// UnmarshalText reads the text with ParseImage.
-func (i *Image) UnmarshalText(t []byte) (err error) { *i, err = ParseImage(string(t)); return }

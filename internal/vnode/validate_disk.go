@@ -2,46 +2,9 @@ package vnode
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 )
-
-// checkPath requires an absolute path in its shortest form.
-func checkPath(r *report, field, p string) bool {
-	switch {
-	case p == "":
-		r.bad(field, "missing: an absolute path")
-	case !strings.HasPrefix(p, "/"):
-		r.bad(field, "%q is not an absolute path", p)
-	case path.Clean(p) != p:
-		r.bad(field, "%q is not a clean path: write %q", p, path.Clean(p))
-	default:
-		return true
-	}
-	return false
-}
-
-// checkTarget requires a path at which something can be mounted in a node: not its root, and nothing that Berth mounts
-// itself.
-func checkTarget(r *report, field, p string) {
-	if !checkPath(r, field, p) {
-		return
-	}
-	if p == "/" {
-		r.bad(field, "/ is the node's root: it comes from image")
-	}
-	for _, own := range []string{"/proc", "/sys", "/dev"} {
-		if isBelow(p, own) {
-			r.bad(field, "%q is not allowed: %s in a node is Berth's own", p, own)
-		}
-	}
-}
-
-// isBelow reports whether p is dir or below it.
-func isBelow(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
 
 func checkIO(r *report, n *Node) {
 	for i, e := range n.IO {
@@ -83,21 +46,6 @@ func checkIOUnique(r *report, n *Node) {
 		first.check(r, "path", at+".path", e.Path)
 		first.check(r, "filesystem", at+".filesystem", e.Filesystem)
 	}
-}
-
-// firstUse maps a value of each kind to the field that used it first.
-type firstUse map[[2]string]string
-
-// check reports a value that was used before. It ignores empty values.
-func (f firstUse) check(r *report, kind, field, value string) {
-	if value == "" {
-		return
-	}
-	if at, used := f[[2]string{kind, value}]; used {
-		r.bad(field, "%q is already at %s", value, at)
-		return
-	}
-	f[[2]string{kind, value}] = field
 }
 
 // standardDevices returns the entries of /dev that every node has.
@@ -147,18 +95,13 @@ func checkDeviceAs(r *report, at string, d Device) {
 	}
 }
 
-func checkMounts(r *report, n *Node) {
-	for i, m := range n.Mounts {
-		at := fmt.Sprintf("mounts[%d]", i)
-		checkPath(r, at+".source", m.Source)
-		checkTarget(r, at+".target", m.Target)
-	}
-}
-
 func checkTargetsUnique(r *report, n *Node) {
 	first := firstUse{}
 	for i, m := range n.Mounts {
 		first.check(r, "target", fmt.Sprintf("mounts[%d].target", i), m.Target)
+	}
+	for i, t := range n.Tmpfs {
+		first.check(r, "target", fmt.Sprintf("tmpfs[%d].target", i), t.Target)
 	}
 	for i, s := range n.Scratch {
 		first.check(r, "target", fmt.Sprintf("scratch[%d].target", i), s.Target)

@@ -2,7 +2,6 @@ package vnode
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"unicode"
@@ -50,6 +49,7 @@ func checkNone(r *report, n *Node, i int) {
 		{"mtu", w.MTU != 0},
 		{"vlan", w.VLAN != 0},
 		{"rate", w.Rate != NetRate{}},
+		{"ports", len(w.Ports) > 0},
 		{"spoof", w.Spoof},
 		{"priority", w.Priority != ""},
 	} {
@@ -91,26 +91,20 @@ func checkNetworkNames(r *report, n *Node) {
 func checkMACs(r *report, n *Node) {
 	first := firstUse{}
 	for i, w := range n.Network {
-		if w.MAC == "" || w.MAC == AutoMAC {
-			continue
-		}
-		if pool, ok := strings.CutPrefix(w.MAC, "pool "); ok {
-			if !isName(pool, longestName) {
-				r.bad(netField(i, "mac"), "%q is not the name of a pool: "+nameRule, pool, longestName)
-			}
-			continue
-		}
-		hw, err := net.ParseMAC(w.MAC)
+		from, err := w.MACFrom()
 		switch {
-		case err != nil || len(hw) != 6 || !strings.Contains(w.MAC, ":"):
+		case err != nil || !from.Given.IsZero() && !strings.Contains(w.MAC, ":"):
 			r.bad(netField(i, "mac"), "%q is not allowed: auto, pool NAME or an address such as 02:00:5e:10:00:01", w.MAC)
-			continue
-		case hw[0]&1 != 0:
-			r.bad(netField(i, "mac"), "%q is a multicast address: the first byte must be even", w.MAC)
-		case hw.String() == "00:00:00:00:00:00":
-			r.bad(netField(i, "mac"), "%q is no address", w.MAC)
+		case strings.HasPrefix(w.MAC, poolPrefix):
+			if !isName(from.Pool, longestName) {
+				r.bad(netField(i, "mac"), "%q is not the name of a pool: "+nameRule, from.Pool, longestName)
+			}
+		case !from.Given.IsZero():
+			if err := from.Given.Check(); err != nil {
+				r.bad(netField(i, "mac"), "%q %s", w.MAC, err)
+			}
+			first.check(r, "mac", netField(i, "mac"), from.Given.String())
 		}
-		first.check(r, "mac", netField(i, "mac"), hw.String())
 	}
 }
 
@@ -281,6 +275,20 @@ func checkMTU(r *report, n *Node) {
 				r.badIf([]string{netField(i, "address")}, netField(i, "mtu"), "%d is too small for the IPv6 address %s: at least %d", w.MTU, p, least6)
 				break
 			}
+		}
+	}
+}
+
+// checkVLAN refuses a VLAN where Berth does not set it: the id needs an adapter or a bridge that keeps VLANs apart.
+func checkVLAN(r *report, n *Node) {
+	for i, w := range n.Network {
+		rests, field := []string{netField(i, "mode"), netField(i, "parent")}, netField(i, "vlan")
+		switch {
+		case w.VLAN == 0 || w.Mode == SRIOV || w.Mode == Macvlan || w.Mode == None: // None: see checkNone
+		case w.Mode == Bridge && w.Parent == "":
+			r.badIf(rests, field, "not allowed without a parent: the bridge between the nodes of this host has no VLANs")
+		case w.Mode != Bridge:
+			r.badIf(rests, field, "not with mode %s: sriov, macvlan, or bridge with a parent", w.Mode)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package vnode
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -35,8 +36,10 @@ func full() *Node {
 			},
 			{Name: "eth1", Mode: Bridge, MAC: "02:00:5e:10:00:01"},
 		},
-		Devices:       []Device{{Path: "/dev/fuse"}, {Path: "/dev/sdc", As: "/dev/sdx", Access: "rwm"}, {Path: "/dev/disk/by-path/*-sas-*"}},
-		Mounts:        []Mount{{Source: "/eos", Target: "/eos", Gateway: "bind", ReadOnly: true, Map: Identity}},
+		Devices: []Device{{Path: "/dev/fuse"}, {Path: "/dev/sdc", As: "/dev/sdx", Access: "rwm"}, {Path: "/dev/disk/by-path/*-sas-*"}},
+		Mounts: []Mount{{Source: "/eos", Target: "/eos", Gateway: "bind", ReadOnly: true, Map: Identity}, {
+			Source: "[2001:db8::1]:/export", Target: "/data", Gateway: NFSGateway, Via: ViaHost, Options: Options{"vers": "4.2", "hard": "true"}, Map: Identity,
+		}},
 		Scratch:       []Scratch{{Target: "/tmp", Size: 20 << 30, Pool: "vg0"}},
 		Delta:         Delta{Size: 4 << 30, In: OnDisk},
 		UserNamespace: &userns,
@@ -66,6 +69,13 @@ func TestValidate(t *testing.T) {
 	image := func(s string) func(*Node) {
 		return func(n *Node) { n.Image, _ = ParseImage(s) }
 	}
+	nat := func(f func(*Network)) func(*Node) {
+		return func(n *Node) {
+			n.Network[0].Gateway = ""
+			n.Network[1] = Network{Name: "eth1", Mode: NAT}
+			f(&n.Network[1])
+		}
+	}
 	eth := func(f func(*Network)) func(*Node) { return func(n *Node) { f(&n.Network[0]) } }
 	used := map[string]bool{}
 	for _, c := range []struct {
@@ -83,6 +93,8 @@ func TestValidate(t *testing.T) {
 		{"values network[0].mode", eth(func(w *Network) { w.Mode = "veth" })},
 		{"values network[0].mtu", eth(func(w *Network) { w.MTU = 65536 })},
 		{"values network[0].vlan", eth(func(w *Network) { w.VLAN = 4095 })},
+		{"network-vlan network[0].vlan", eth(func(w *Network) { w.Mode, w.Parent = Bridge, "" })},
+		{"network-vlan network[0].vlan", eth(func(w *Network) { w.Mode = Phys })},
 		{"values mounts[0].gateway", func(n *Node) { n.Mounts[0].Gateway = "smb" }},
 		{"values mounts[0].map", func(n *Node) { n.Mounts[0].Map = "squash" }},
 		{"values delta.in", func(n *Node) { n.Delta.In = "ram" }},
@@ -102,6 +114,30 @@ func TestValidate(t *testing.T) {
 		{"command command", func(n *Node) { n.Image, n.Command = Image{Kind: HostImage}, nil }},
 		{"command command[0]", func(n *Node) { n.Command = []string{""} }},
 		{"command command[1]", func(n *Node) { n.Command = []string{"a", "\x00"} }},
+		{"user user", func(n *Node) { n.User = "a:b:c" }},
+		{"user user", func(n *Node) { n.User = ":web" }},
+		{"user user", func(n *Node) { n.User = "a b" }},
+		{"env env.A=B", func(n *Node) { n.Env = Env{"A=B": "1"} }},
+		{"env env.A", func(n *Node) { n.Env = Env{"A": "\x00", "B": "line\nline"} }},
+		{"workdir workdir", func(n *Node) { n.Workdir = "srv" }},
+		{"env-from env_from", func(n *Node) { n.EnvFrom = "secrets" }},
+		{"privileges no_new_privileges", func(n *Node) { n.NoNewPrivileges, n.UserNamespace = new(bool), new(bool) }},
+		{"health health.command", func(n *Node) { n.Health = Health{Retries: 2} }},
+		{"health health.command[0]", func(n *Node) { n.Health = Health{Command: []string{""}} }},
+		{"health health.every", func(n *Node) { d := Duration(1e8); n.Health = Health{Command: []string{"c"}, Every: &d} }},
+		{"health health.timeout", func(n *Node) { n.Health = Health{Command: []string{"c"}, Timeout: new(Duration)} }},
+		{"health health.restart", func(n *Node) { n.Restart = ""; n.Health = Health{Command: []string{"c"}, Restart: true} }},
+		{"values health.retries", func(n *Node) { n.Health = Health{Command: []string{"c"}, Retries: 1001} }},
+		{"labels labels.a=b", func(n *Node) { n.Labels = Labels{"a=b": "c"} }},
+		{"labels labels.a", func(n *Node) { n.Labels = Labels{"a": strings.Repeat("x", 257)} }},
+		{"stop stop.signal", func(n *Node) { n.Stop.Signal = "SIGNOT" }},
+		{"tmpfs tmpfs[0].target", func(n *Node) { n.Tmpfs = []Tmpfs{{Target: "/dev/shm"}} }},
+		{"tmpfs tmpfs[0].size", func(n *Node) { n.Tmpfs = []Tmpfs{{Target: "/t", Size: 64}} }},
+		{"tmpfs tmpfs[0].mode", func(n *Node) { n.Tmpfs = []Tmpfs{{Target: "/t", Mode: "0888"}} }},
+		{"targets-unique tmpfs[0].target", func(n *Node) { n.Tmpfs = []Tmpfs{{Target: "/eos"}} }},
+		{"sysctls sysctls.kernel.core_pattern", func(n *Node) { n.Sysctls = SysctlMap{"kernel.core_pattern": "|/x"} }},
+		{"sysctls sysctls.net.ipv4.ip_forward", func(n *Node) { n.Sysctls = SysctlMap{"net.ipv4.ip_forward": "1"} }},
+		{"sysctls sysctls.kernel.sem", func(n *Node) { n.Sysctls = SysctlMap{"kernel.sem": " "} }},
 		{"cpu cpu.set", func(n *Node) { n.CPU.Set = "2-1" }},
 		{"cpu cpu.set", func(n *Node) { n.CPU.Set = "0,1" }},
 		{"memory memory.high", func(n *Node) { n.Memory.High = 5 << 30 }},
@@ -162,6 +198,16 @@ func TestValidate(t *testing.T) {
 		{"network-routes network[0].routes[0].via", eth(func(w *Network) { w.Routes[0].Via = "2001:db8::1" })},
 		{"network-routes network[0].routes[1].to", eth(func(w *Network) { w.Routes = append(w.Routes, w.Routes[0]) })},
 		{"network-mtu network[0].mtu", eth(func(w *Network) { w.MTU = 1279 })},
+		{"network-nat network[1].parent", nat(func(w *Network) { w.Parent = "br0" })},
+		{"network-nat network[1].address", nat(func(w *Network) { w.Address = []string{"203.0.113.9/24"} })},
+		{"network-nat network[1].dhcp", nat(func(w *Network) { w.DHCP = true })},
+		{"network-nat network[1].vlan", nat(func(w *Network) { w.VLAN = 5 })},
+		{"network-nat network[1].mode", func(n *Node) { n.Network = []Network{{Mode: NAT}, {Mode: NAT}} }},
+		{"network-nat network[0].gateway", func(n *Node) { n.Network[1] = Network{Mode: NAT} }},
+		{"network-ports network[1].ports[0]", nat(func(w *Network) { w.Ports = []string{"80"} })},
+		{"network-ports network[1].ports[1]", nat(func(w *Network) { w.Ports = []string{"80:80", "79-81:79-81"} })},
+		{"network-ports network[1].ports[1]", nat(func(w *Network) { w.Ports = []string{"80:80", "127.0.0.1:80:8080"} })},
+		{"network-ports network[1].ports", nat(func(w *Network) { w.Mode, w.Ports = Bridge, []string{"80:80"} })},
 		{"devices devices[0].path", func(n *Node) { n.Devices[0].Path = "fuse" }},
 		{"devices devices[0].path", func(n *Node) { n.Devices[0].Path = "/dev/[a]" }},
 		{"devices devices[1].path", func(n *Node) { n.Devices[1].Path = "/dev/fuse" }},
@@ -172,8 +218,24 @@ func TestValidate(t *testing.T) {
 		{"devices devices[2].as", func(n *Node) { n.Devices[2].As = "/dev/x" }},
 		{"mounts mounts[0].source", func(n *Node) { n.Mounts[0].Source = "" }},
 		{"mounts mounts[0].source", func(n *Node) { n.Mounts[0].Source = "/a/../b" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "/export" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "server:export" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "a b:/export" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "[192.0.2.1]:/export" }},
+		{"mounts mounts[1].source", func(n *Node) { n.Mounts[1].Source = "server:/a/../b" }},
+		{"mounts mounts[0].source", func(n *Node) { n.Mounts[0].Source = "server:/export" }},
+		{"values mounts[1].via", func(n *Node) { n.Mounts[1].Via = "bridge" }},
+		{"mounts mounts[0].via", func(n *Node) { n.Mounts[0].Via = ViaNode }},
+		{"mounts mounts[0].options", func(n *Node) { n.Mounts[0].Options = Options{"x": "y"} }},
+		{"mounts mounts[1].options.", func(n *Node) { n.Mounts[1].Options[""] = "y" }},
+		{"mounts mounts[1].options.a", func(n *Node) { n.Mounts[1].Options["a"] = "" }},
+		{"mounts mounts[1].options.a", func(n *Node) { n.Mounts[1].Options["a"] = "1,exec" }},
+		{"mounts mounts[1].nosuid_source", func(n *Node) { n.Mounts[1].NosuidSource = true }},
 		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/" }},
 		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/proc/sys" }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0] = Mount{Source: "/a", Target: "/proc/meminfo", Map: Identity} }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0] = Mount{Source: "/a", Target: "/proc/kmsg", ReadOnly: true, Map: Identity} }},
 		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/dev" }},
 		{"scratch scratch[0].size", func(n *Node) { n.Scratch[0].Size = 0 }},
 		{"scratch scratch[0].target", func(n *Node) { n.Scratch[0].Target = "tmp" }},
@@ -222,5 +284,26 @@ func TestDefaults(t *testing.T) {
 	}
 	if Defaults(n); cmp.Diff(want, n) != "" {
 		t.Error("not idempotent")
+	}
+}
+
+func TestParseRemote(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string][2]string{
+		"server:/export":            {"server", "/export"},
+		"a.example.org:/":           {"a.example.org", "/"},
+		"192.0.2.1:/srv/a:b":        {"192.0.2.1", "/srv/a:b"},
+		"[2001:db8::1]:/export":     {"2001:db8::1", "/export"},
+		"/export":                   {},
+		":/export":                  {},
+		"server:export":             {},
+		"[2001:db8::1:/export":      {},
+		"2001:db8::1:/export":       {},
+		"[fe80::1%eth0;rm -r]:/srv": {"", ""},
+	} {
+		host, path, err := ParseRemote(source)
+		if got := [2]string{host, path}; got != want || (err == nil) != (want[0] != "") {
+			t.Errorf("%s: %q, %v; want %q", source, got, err, want)
+		}
 	}
 }

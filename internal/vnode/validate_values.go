@@ -1,11 +1,9 @@
 package vnode
 
 import (
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -29,86 +27,17 @@ func checkValues(r *report, n *Node) {
 	})
 }
 
-// Allowed returns the words that a field's allowed tag lists; none if the field has no such tag.
-func Allowed(tag reflect.StructTag) []string {
-	if words, ok := tag.Lookup("allowed"); ok {
-		return strings.Split(words, "|")
-	}
-	return nil
-}
-
-// Range returns the bounds in a field's range tag; ok is false if it has none.
-func Range(tag reflect.StructTag) (low, high int64, ok bool) {
-	from, to, ok := strings.Cut(tag.Get("range"), "..")
-	if !ok {
-		return 0, 0, false
-	}
-	low, err1 := strconv.ParseInt(from, 10, 64)
-	high, err2 := strconv.ParseInt(to, 10, 64)
-	return low, high, err1 == nil && err2 == nil
-}
-
 // checkText refuses control characters and broken UTF-8 in every text, because they would garble a plan, a log or a
-// mount table. The command's words are exempt: they may have newlines.
+// mount table. The command's words and the environment's values are exempt: they may have newlines.
 func checkText(r *report, n *Node) {
 	walk(reflect.ValueOf(n).Elem(), "", "", func(field string, _ reflect.StructTag, v reflect.Value) {
-		if v.Kind() != reflect.String || strings.HasPrefix(field, "command[") {
+		if v.Kind() != reflect.String || strings.HasPrefix(field, "command[") || strings.HasPrefix(field, "health.command[") || strings.HasPrefix(field, "env.") {
 			return
 		}
 		if s := v.String(); strings.ContainsFunc(s, unicode.IsControl) || !utf8.ValidString(s) {
 			r.bad(field, "%q holds a control character or is not UTF-8", s)
 		}
 	})
-}
-
-// walk calls visit for every leaf below v with its field in the spec's keys, its tag and its value. It follows
-// pointers, skips nil ones, and visits map keys in order.
-func walk(v reflect.Value, field string, tag reflect.StructTag, visit func(string, reflect.StructTag, reflect.Value)) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			walk(v.Elem(), field, tag, visit)
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			f := v.Type().Field(i)
-			walk(v.Field(i), join(field, FieldKey(f)), f.Tag, visit)
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			walk(v.Index(i), fmt.Sprintf("%s[%d]", field, i), tag, visit)
-		}
-	case reflect.Map:
-		for _, key := range sortedKeys(v) {
-			walk(v.MapIndex(key), join(field, fmt.Sprint(key.Interface())), tag, visit)
-		}
-	default:
-		visit(field, tag, v)
-	}
-}
-
-func sortedKeys(m reflect.Value) []reflect.Value {
-	keys := m.MapKeys()
-	slices.SortFunc(keys, func(a, b reflect.Value) int {
-		if a.CanInt() {
-			return int(min(max(a.Int()-b.Int(), -1), 1))
-		}
-		return strings.Compare(a.String(), b.String())
-	})
-	return keys
-}
-
-// FieldKey returns the key of a field in the spec, from its json tag.
-func FieldKey(f reflect.StructField) string {
-	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return key
-}
-
-func join(field, key string) string {
-	if field == "" || key == "" {
-		return field + key
-	}
-	return field + "." + key
 }
 
 func checkCPU(r *report, n *Node) {
@@ -148,21 +77,13 @@ func checkHugePages(r *report, n *Node) {
 	const leastPage = 1 << 14 // 16KiB, the smallest that any Linux architecture calls huge
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		field := "hugepages." + size.String()
-		limit := n.HugePages[size]
+		most := n.HugePages[size]
 		switch {
 		case size < leastPage || size&(size-1) != 0:
 			r.bad(field, "%s is not a size of pages: a power of two, on x86-64 2MiB or 1GiB", size)
-		case limit%size != 0:
-			r.bad(field, "%s is not a whole number of %s pages", limit, size)
+		case most%size != 0:
+			r.bad(field, "%s is not a whole number of %s pages", most, size)
 		}
-	}
-}
-
-// RLimitNames returns the limits of setrlimit(2) in lower case.
-func RLimitNames() []string {
-	return []string{
-		"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
-		"rss", "rtprio", "rttime", "sigpending", "stack",
 	}
 }
 
@@ -171,5 +92,14 @@ func checkRLimits(r *report, n *Node) {
 		if !slices.Contains(RLimitNames(), name) {
 			r.bad("rlimits."+name, "unknown limit: %s", or(RLimitNames()))
 		}
+	}
+}
+
+// leastBytes is the smallest limit or volume. Anything smaller is a forgotten unit, and no process fits in it.
+const leastBytes = 1 << 20
+
+func checkLeast(r *report, field string, b Bytes) {
+	if b < leastBytes {
+		r.bad(field, "%d bytes cannot work: at least 1MiB (a bare number is bytes: is the unit missing?)", int64(b))
 	}
 }

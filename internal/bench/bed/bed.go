@@ -1,0 +1,153 @@
+package bed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"berth/internal/bench/result"
+	"berth/internal/bench/side"
+	"berth/internal/bench/wire"
+	"berth/internal/vnode"
+)
+
+// Bed is what an experiment is measured on: made before its first trial, taken apart after the last.
+type Bed struct {
+	Arms    []Arm // the first is the reference
+	Rows    []Row
+	Targets []result.DiskUsed
+	Notes   []string
+	Gone    func() error // says in one sentence what vanished, if something did; nil: nothing can
+	undo    []func() error
+}
+
+// Arm is one side of a comparison.
+type Arm struct {
+	result.Arm
+	Run  side.Arm
+	peer string // of a network experiment: its address from there
+}
+
+// Row is one line of an experiment's table, before it is measured.
+type Row struct {
+	result.Row
+	Job  Runner
+	Cold bool // the kernel's caches are dropped before each trial
+}
+
+// Runner measures one row in an arm: fio, iperf3, stress-ng and Berth's own measurements are runners. Its caller may
+// assume: nothing runs any more when it returns, also when ctx was cancelled; run and warm are kept as well as the
+// program can, and the warm-up is not in the values; the values are those of the experiment's measures.
+type Runner interface {
+	Measure(ctx context.Context, a Arm, run, warm time.Duration) (map[string]float64, error)
+}
+
+// Side is an arm that its caller has made.
+type Side struct {
+	Name, Title string
+	Run         side.Arm
+	Node        any // the node's spec, put into the report as JSON; nil: no node
+}
+
+// AddArm adds an arm.
+func (b *Bed) AddArm(s Side) error {
+	a := Arm{Arm: result.Arm{Name: s.Name, Title: s.Title}, Run: s.Run}
+	if s.Node != nil {
+		var err error
+		if a.Node, err = json.Marshal(s.Node); err != nil {
+			return fmt.Errorf("put the node's spec into the report: %w", err)
+		}
+	}
+	b.Arms = append(b.Arms, a)
+	return nil
+}
+
+// node makes a node that lasts as long as the bed.
+func (b *Bed) node(ctx context.Context, lab Lab, n *vnode.Node) (side.Arm, error) {
+	arm, remove, err := lab.Node(ctx, n)
+	if err == nil {
+		b.undo = append(b.undo, func() error { remove(); return nil })
+	}
+	return arm, err
+}
+
+// hostAndNode adds the host, the host again and, unless o says not to, a node that has the targets.
+func (b *Bed) hostAndNode(ctx context.Context, o *Options, lab Lab) error {
+	b.Arms = []Arm{{Arm: result.Arm{Name: result.Host, Title: "host"}, Run: side.Host}}
+	b.WithNull()
+	if o.NullOnly {
+		return nil
+	}
+	spec := diskNode(b.Targets)
+	arm, err := b.node(ctx, lab, spec)
+	if err != nil {
+		return err
+	}
+	return b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec})
+}
+
+// Close takes apart what was made, the last first.
+func (b *Bed) Close() error {
+	var errs []error
+	for _, undo := range slices.Backward(b.undo) {
+		errs = append(errs, undo())
+	}
+	b.undo = nil
+	return errors.Join(errs...)
+}
+
+// Device is the kernel's name of the disk that is measured, where there is one.
+func (b *Bed) Device() string {
+	if len(b.Targets) == 0 {
+		return ""
+	}
+	return b.Targets[0].Device
+}
+
+// WithNull inserts the reference again behind itself.
+func (b *Bed) WithNull() {
+	again := b.Arms[0]
+	again.Name, again.Title = result.Null, again.Title+", again"
+	b.Arms = slices.Insert(b.Arms, 1, again)
+}
+
+// Lab makes what experiments are measured in.
+type Lab struct {
+	// Node makes a node and returns an arm that runs commands in it, and what removes it.
+	Node func(context.Context, *vnode.Node) (side.Arm, func(), error)
+	// Network makes the arms of a network benchmark, the host's first, and what removes them; networks as berth bench net
+	// takes them, to a peer elsewhere or, for "", on this machine.
+	Network func(ctx context.Context, o *wire.NetOptions, peer string, networks []string) ([]wire.NetArm, func(), error)
+	Set     func(ctx context.Context, node, key, value string) error // changes one limit of a node that runs, as berth set does
+	Folder  func(dir string) error                                   // refuses a folder that a node may not have; nil: none
+	Self    string                                                   // path of this program
+	Root    []string                                                 // arguments with which it works on the same state: --root DIR
+	Version string                                                   // of Berth
+}
+
+// diskNode is the node that disk experiments run their commands in: image host, so that both arms run the same binaries.
+func diskNode(targets []result.DiskUsed) *vnode.Node {
+	n := &vnode.Node{
+		Name: fmt.Sprintf("bench-%d", os.Getpid()), Image: vnode.Image{Kind: vnode.HostImage},
+		Command: []string{"/bin/sleep", "infinity"},
+	}
+	for _, t := range targets {
+		if t.Kind == "file" {
+			dir := filepath.Dir(t.Path)
+			n.Mounts = append(n.Mounts, vnode.Mount{Source: dir, Target: dir})
+		} else {
+			access := "rw"
+			if t.ReadsOnly {
+				access = "r"
+			}
+			n.Devices = append(n.Devices, vnode.Device{Path: t.Path, Access: access})
+		}
+	}
+	vnode.Defaults(n)
+	return n
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/image"
+	"berth/internal/node"
+	"berth/internal/refuse"
+	"berth/internal/spec"
+	"berth/internal/vnode"
+)
+
+// readSpecs reads the nodes of a file; "-" is standard input.
+func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error) {
+	dir := filepath.Dir(file)
+	if file == "-" {
+		dir = "."
+	}
+	data, err := a.readSpec(ctx, file)
+	if err != nil {
+		return nil, refuse.Invalidf("read spec: %w", err)
+	}
+	nodes, err := spec.ParseHinted(file, data, func(text string) string { return a.imageHint(text, dir) })
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("find the folder of %s: %w", file, err)
+	}
+	for _, n := range nodes {
+		spec.Resolve(n, dir)
+		vnode.Defaults(n)
+	}
+	return nodes, nil
+}
+
+// readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe to which
+// nobody writes, readSpec waits until ctx ends.
+func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
+	type answer struct {
+		data []byte
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		f := a.In
+		if file != "-" {
+			opened, err := os.Open(file)
+			if err != nil {
+				read <- answer{err: err}
+				return
+			}
+			defer opened.Close()
+			f = opened
+		}
+		data, err := io.ReadAll(io.LimitReader(f, spec.LongestFile+1))
+		read <- answer{data, err}
+	}()
+	select {
+	case r := <-read:
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// valid returns an error that names all faults of a node that flags describe.
+func valid(n *vnode.Node) error {
+	var all []string
+	for _, p := range vnode.Validate(n) {
+		if p.Field == "command" && len(n.Command) == 0 {
+			return refuse.Invalidf("no command given: image host has none of its own; berth run --image host -- CMD")
+		}
+		all = append(all, flagOf(p.Field)+": "+p.Msg)
+	}
+	if len(all) > 0 {
+		return refuse.Invalidf("%s", strings.Join(all, "\n"))
+	}
+	return nil
+}
+
+// flagOf returns the flag of berth run that sets a key of a spec: --network for network[0].address[0]. A key without a
+// flag is returned as it is.
+func flagOf(field string) string {
+	top, _, _ := strings.Cut(field, ".")
+	name, _, _ := strings.Cut(top, "[")
+	flag := map[string]string{
+		"network": "network", "mounts": "mount", "devices": "device", "name": "name", "hostname": "hostname", "pids": "pids",
+		"user": "user", "workdir": "workdir", "env": "env", "labels": "label", "tmpfs": "tmpfs", "sysctls": "sysctl", "stop.signal": "stop-signal",
+		"cpu.max": "cpu", "cpu.set": "cpuset", "memory.max": "memory",
+	}
+	if name == "network" && strings.Contains(field, ".ports") {
+		return "--publish"
+	}
+	for _, key := range []string{field, name} {
+		if flag[key] != "" {
+			return "--" + flag[key]
+		}
+	}
+	return field
+}
+
+func parseNetwork(s string) vnode.Network {
+	how, addr, _ := strings.Cut(s, ",")
+	mode, parent, _ := strings.Cut(how, ":")
+	nw := vnode.Network{Mode: vnode.Mode(mode), Parent: parent}
+	if addr != "" {
+		nw.Address = strings.Split(addr, ",")
+	}
+	nw.Address = slices.DeleteFunc(nw.Address, func(a string) bool {
+		nw.DHCP = nw.DHCP || a == "dhcp"
+		return a == "dhcp"
+	})
+	return nw
+}
+
+func parseMount(s string) (vnode.Mount, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" {
+		return vnode.Mount{}, refuse.Invalidf("--mount %s: want SOURCE:TARGET or SOURCE:TARGET:ro", s)
+	}
+	return vnode.Mount{Source: parts[0], Target: parts[1], ReadOnly: len(parts) == 3}, nil
+}
+
+// meant begins a hint that proposes an image.
+const meant = "did you mean "
+
+// imageHint says which image an invalid text probably means. A relative path begins at dir.
+func (a *app) imageHint(text, dir string) string {
+	return image.Open(a.layout()).Hint(text, dir)
+}
+
+func specFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "file", "f", "", "the spec, a YAML `FILE`; - is standard input")
+	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails only for an unknown flag
+}
+
+// specsAndBerth reads the specs of the file that -f names, and opens the Berth that keeps the nodes.
+func (a *app) specsAndBerth(ctx context.Context, file string) ([]*vnode.Node, *node.Berth, error) {
+	if file == "" {
+		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")
+	}
+	b, err := a.openToStart()
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, err := a.readSpecs(ctx, file)
+	return nodes, b, err
+}
+
+func byName(nodes []*vnode.Node) []string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	return names
+}
+
+func find(nodes []*vnode.Node, name string) *vnode.Node {
+	for _, n := range nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package events
+
+import "time"
+
+// Told is what was told of a node, as its journal notes it.
+type Told struct {
+	Created bool      `json:"created,omitempty"`
+	Started time.Time `json:"started,omitzero"` // the last start
+	Ended   time.Time `json:"ended,omitzero"`   // the last end
+	Runs    bool      `json:"runs,omitempty"`   // the last start has no end yet
+	Paused  bool      `json:"paused,omitempty"`
+	Removed time.Time `json:"removed,omitzero"` // when its removal was about to be told
+}
+
+// Life is what a node's journals say of its life.
+type Life struct {
+	Created  time.Time // zero: an older berth made it, and did not note when
+	Runs     bool
+	Started  time.Time // of the run that is
+	Paused   bool
+	PausedAt time.Time // when it was paused or unpaused
+	End      *End      // of the run before; nil: none
+}
+
+// End is how a run of a node ended.
+type End struct {
+	Started time.Time // when the run was started; zero: not known
+	Event   Event     // its State, Code, Signal, OOM and Time
+}
+
+// Owed returns the events of a node's life that are not told yet, and what is told with them.
+func Owed(node string, told Told, l Life, now time.Time) ([]Event, Told) {
+	var all []Event
+	add := func(kind string, at time.Time) { all = append(all, Event{Time: at, Node: node, Event: kind}) }
+	started := func(at time.Time) {
+		if !at.IsZero() && !at.Equal(told.Started) {
+			add(Started, at)
+			told.Started, told.Runs, told.Paused = at, true, false
+		}
+	}
+	ended := func(e Event) {
+		e.Node, e.Event = node, Ended
+		all = append(all, e)
+		told.Ended, told.Runs, told.Paused = e.Time, false, false
+	}
+	if !told.Created {
+		add(Created, l.Created)
+		told.Created = true
+	}
+	if l.End != nil && !l.End.Event.Time.Equal(told.Ended) {
+		started(l.End.Started)
+		ended(l.End.Event)
+	}
+	if !l.Runs {
+		if told.Runs { // the host went down, and nobody saw the end
+			ended(Event{Time: now, State: "stopped"})
+		}
+		return all, told
+	}
+	if told.Runs && !l.Started.Equal(told.Started) {
+		ended(Event{Time: now, State: "stopped"})
+	}
+	started(l.Started)
+	if l.Paused != told.Paused {
+		kind := Unpaused
+		if l.Paused {
+			kind = Paused
+		}
+		add(kind, l.PausedAt)
+		told.Paused = l.Paused
+	}
+	return all, told
+}
+
+// CaughtUp returns what counts as told of a node that an older berth made: its life so far.
+func CaughtUp(l Life) Told {
+	t := Told{Created: true, Started: l.Started, Runs: l.Runs, Paused: l.Paused}
+	if l.End != nil {
+		t.Ended = l.End.Event.Time
+	}
+	return t
+}

@@ -1,0 +1,9 @@
+//go:build !berthfault
+
+package fault
+
+// Point does nothing: only a binary built with the tag berthfault has fault points.
+func Point(string) {}
+
+// KeeperEnv returns env: only a binary built with the tag berthfault has fault points of the keeper's own.
+func KeeperEnv(env []string) []string { return env }

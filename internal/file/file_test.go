@@ -1,0 +1,41 @@
+package file
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := os.WriteFile(path+Unwritten, []byte("what a killed writer left, and longer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"old", "new"} {
+		if err := Write(path, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("read %q, %v", got, err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestWriteFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "folder")
+	if err := os.MkdirAll(filepath.Join(path, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := Write(path, []byte("x"), 0o600) // a folder that is not empty cannot be replaced
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(path + Unwritten); !os.IsNotExist(err) {
+		t.Error("the temporary file is left")
+	}
+}

@@ -1,0 +1,30 @@
+package fio
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReadErrors(t *testing.T) {
+	for _, c := range []struct{ out, says string }{
+		{"", "no JSON"},
+		{"{", "it ends in the middle"},
+		{`{"jobs":[]}`, "0 jobs"},
+		{`{"jobs":[{"error":28}]}`, "errno 28"},
+		{`{"jobs":[{"mixed":{"iops":0}}]}`, "not one request"},
+	} {
+		if _, err := Read([]byte(c.out)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q: %v", c.out, err)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"jobs":[{"error":0,"mixed":{"iops":1,"total_ios":1,"clat_ns":{"percentile":{"99.000000":1}}}}]}`))
+	f.Add([]byte(`note {"jobs":[{}]}`))
+	f.Fuzz(func(t *testing.T, out []byte) {
+		if v, err := Read(out); err == nil && v["iops"] <= 0 {
+			t.Errorf("accepted %v", v)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package fork
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// orphan is a script that leaves an orphan behind, which ends with code 9, and prints its pid.
+const orphan = "(sleep 0.02; exit 9) >/dev/null & echo $!; exit 7"
+
+// TestEachEndsOnce runs programs side by side while orphans end. Each program's status goes to its caller, and each
+// orphan's status is kept.
+func TestEachEndsOnce(t *testing.T) {
+	if err := Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 50 {
+				out, err := Output(exec.Command("/bin/sh", "-c", orphan))
+				if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 {
+					t.Errorf("the program ended with %v, want exit status 7", err)
+					return
+				}
+				pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := ended(pid, 9); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if _, ok := Ended(os.Getpid()); ok {
+		t.Error("this process is not its own child")
+	}
+}
+
+// TestOrphansOfOthers: a process that adopts no orphans, as berth exec, waits for its own child itself: a program that
+// ends after the child does not take the child's status away.
+func TestOrphansOfOthers(t *testing.T) {
+	const child = "BERTH_TEST_FORK_CHILD"
+	if os.Getenv(child) == "" { // no other test of this process may have called Adopt
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestOrphansOfOthers$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, p.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(exec.CommandContext(t.Context(), "/bin/true")); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := p.Wait(); err != nil || !st.Success() {
+		t.Errorf("the child's status is lost: %v", err)
+	}
+}
+
+// ended waits for an orphan's end and checks its exit code.
+func ended(pid, code int) error {
+	for range 500 {
+		if ws, ok := Ended(pid); ok {
+			if !ws.Exited() || ws.ExitStatus() != code {
+				return fmt.Errorf("the orphan ended with status %#x, want exit status %d", ws, code)
+			}
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("the end of orphan %d was not seen", pid)
+}
+
+// TestReapsWithoutBeingAsked checks that an orphan that nobody asks about does not stay a zombie, also when it ended before a
+// program that somebody waits for.
+func TestReapsWithoutBeingAsked(t *testing.T) {
+	if err := Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := Output(exec.Command("/bin/sh", "-c", "(exec sleep 0.02) >/dev/null & echo $!"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 500 {
+		if unix.Kill(pid, 0) != nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("orphan %d is not reaped", pid)
+}
+
+// TestStartFails checks that a program that cannot start is an error, and that orphans are still reaped afterwards.
+func TestStartFails(t *testing.T) {
+	if err := Run(exec.Command("/nowhere")); err == nil {
+		t.Error("a program that is not there ran")
+	}
+	if _, err := StartProcess("/nowhere", nil, &os.ProcAttr{}); err == nil {
+		t.Error("a program that is not there started")
+	}
+	children.mu.Lock()
+	defer children.mu.Unlock()
+	if children.starting != 0 || len(children.owned) != 0 {
+		t.Errorf("%d programs start and %d are waited for, want none", children.starting, len(children.owned))
+	}
+}

@@ -1,0 +1,87 @@
+package gatewaytest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/gateway"
+	"berth/internal/proc"
+	"berth/internal/vnode"
+)
+
+// helpers: the journal names each helper; one that is killed is replaced, and the mount works again; all end with the node.
+func (s Suite) helpers(t *testing.T) {
+	b := s.bed(t, s.Source(t), vnode.Mount{})
+	if len(gateway.Helpers(b.steps())) == 0 {
+		return // a gateway without a process: the steps above are all of it
+	}
+	n, err := b.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := b.reopened()
+	for _, h := range gateway.Helpers(j.Steps()) {
+		if !h.Process().Alive() {
+			t.Fatalf("%s: the journal says process %+v, which does not run", h, h.Process())
+		}
+		b.killedAndReplaced(h.Process(), func(ctx context.Context, ended proc.ID) (proc.ID, error) {
+			if ended != h.Process() {
+				t.Errorf("told of the end of %+v, not of %+v", ended, h.Process())
+			}
+			return h.Process(), j.Redo(ctx, h)
+		})
+		b.noteHelpers(h)
+		if !h.Process().Alive() {
+			t.Errorf("%s: its helper %+v does not run after it was replaced", h, h.Process())
+		}
+	}
+	for _, h := range gateway.Helpers(b.reopened().Steps()) {
+		if !h.Process().Alive() {
+			t.Errorf("%s: the journal says process %+v, which does not run", h, h.Process())
+		}
+		if err := h.Verify(t.Context()); err != nil {
+			t.Errorf("verify after it was replaced: %v", err)
+		}
+	}
+	out, err := n.Run("cat file; echo again >again; cat again")
+	if got := strings.TrimSpace(out); err != nil || got != "data\nagain" {
+		t.Errorf("after the helper was replaced: %q, %v", got, err)
+	}
+	n.Kill()
+	b.end()
+}
+
+// killedAndReplaced kills a helper and waits until Watch has replaced it.
+func (b *bed) killedAndReplaced(id proc.ID, replace func(context.Context, proc.ID) (proc.ID, error)) {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.t.Context(), 10*time.Second)
+	defer stop()
+	told := make(chan error, 1)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		gateway.Watch(ctx, id, replace, func(_ proc.ID, err error) { told <- err })
+	}()
+	pidfd, err := id.Open()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer pidfd.Close()
+	if err := proc.Signal(pidfd, unix.SIGKILL); err != nil {
+		b.t.Fatal(err)
+	}
+	select {
+	case err := <-told:
+		if err != nil {
+			b.t.Errorf("replace the helper: %v", err)
+		}
+	case <-ctx.Done():
+		b.t.Errorf("the helper %d was killed and not replaced", id.PID)
+	}
+	stop()
+	<-watched
+}

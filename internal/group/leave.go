@@ -1,0 +1,25 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"berth/internal/host"
+)
+
+// Leave moves this process out of the service or session that started it, to the top of the trees in which an init system
+// tracks its units. systemd kills every process in a unit's group when the unit ends, but none at the top. If the top takes
+// no process, as inside a container, the process stays where it is and the error says so.
+func Leave(h host.Cgroups) error {
+	var failed error
+	for _, mount := range []string{h.V2, h.V1["name=systemd"]} {
+		if mount == "" {
+			continue
+		}
+		if err := WriteFile(filepath.Join(mount, "cgroup.procs"), "0"); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("leave the caller's group: %w", err))
+		}
+	}
+	return failed
+}

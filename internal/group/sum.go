@@ -1,0 +1,53 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"berth/internal/lock"
+)
+
+// protections returns the files whose effect the parent's value caps (mm/page_counter.c: effective_protection): without a
+// value in the parent, a node's value does nothing.
+func protections() []string { return []string{"memory.low", "memory.min"} }
+
+// sumIn sets a value of a group to the sum of the groups in it. Several processes may do so at once: each reads and writes
+// under a lock of the group's folder.
+func sumIn(parent, name string) error {
+	file := filepath.Join(parent, name)
+	if _, err := os.Stat(file); Gone(err) {
+		return nil // the root of the tree has no such file
+	}
+	dir, err := lock.OpenDir(context.Background(), parent)
+	if err != nil {
+		return fmt.Errorf("protect the groups in %s: %w", parent, err)
+	}
+	defer dir.Close() // also releases the lock
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return fmt.Errorf("list groups: %w", err)
+	}
+	var sum uint64
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		text, err := ReadFile(filepath.Join(parent, e.Name(), name))
+		if Gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil || n > math.MaxInt64-sum { // "max"
+			return WriteFile(file, "max")
+		}
+		sum += n
+	}
+	return WriteFile(file, strconv.FormatUint(sum, 10))
+}

@@ -1,0 +1,115 @@
+// Package lock keeps other processes away: locks on open files, which end with their holder, however it ends.
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens the file at path, makes it if needed (not its folder), and waits for its lock until ctx ends. Closing the file
+// releases the lock, unless a child process holds a copy of the file: then the lock lasts until that child ends too.
+func Open(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := Wait(ctx, f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// OpenDir is Open for a folder that is there.
+func OpenDir(ctx context.Context, dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := Wait(ctx, f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Try takes the lock of an open file if nobody else has it. It reports whether it did.
+func Try(f *os.File) (bool, error) {
+	err := flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return true, nil
+}
+
+// Wait waits for the lock of an open file until ctx ends. On an error the caller must close the file.
+func Wait(ctx context.Context, f *os.File) error {
+	if got, err := Try(f); got || err != nil {
+		return err
+	}
+	// A copy, because flock goes on after ctx has ended: the caller's number may be another file then. The lock
+	// belongs to the open file that both share.
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- flock(fd, unix.LOCK_EX)
+		unix.Close(fd)
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = fmt.Errorf("another command is at work on it: %w", ctx.Err())
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// Release gives the lock up and closes the file, also where a child process still holds a copy of it.
+func Release(f *os.File) {
+	_ = flock(int(f.Fd()), unix.LOCK_UN)
+	f.Close()
+}
+
+func flock(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// A visible lock is a lock of another kind (an open file description lock, fcntl(2)): others can ask whether
+// somebody holds it without taking it.
+
+// TryVisible takes the visible lock of a file that is open for writing. It reports whether it did.
+func TryVisible(f *os.File) (bool, error) {
+	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return true, nil
+}
+
+// Held reports whether another open file holds the visible lock of this one, which is open for writing.
+func Held(f *os.File) (bool, error) {
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+		return false, fmt.Errorf("look at the lock of %s: %w", f.Name(), err)
+	}
+	return l.Type != unix.F_UNLCK, nil
+}

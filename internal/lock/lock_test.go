@@ -1,0 +1,94 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestOneHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if got, err := Try(second); got || err != nil {
+		t.Fatalf("two holders: %v, %v", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Wait(ctx, second); !errors.Is(err, context.Canceled) {
+		t.Fatalf("wait with an ended context: %v", err)
+	}
+	third := make(chan error, 1)
+	go func() {
+		f, err := Open(t.Context(), path)
+		if err == nil {
+			f.Close()
+		}
+		third <- err
+	}()
+	second.Close() // with it the wait that was given up counts for nothing
+	Release(first)
+	if err := <-third; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReleaseBesideACopy(t *testing.T) {
+	dir := t.TempDir()
+	f, err := OpenDir(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{Files: []*os.File{nil, nil, nil, f}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = child.Kill(); _, _ = child.Wait() }()
+	Release(f)
+	again, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got, err := Try(again); !got || err != nil {
+		t.Errorf("the copy in a child keeps the lock: %v, %v", got, err)
+	}
+}
+
+func TestVisible(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	open := func() *os.File {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	a, b := open(), open()
+	if held, err := Held(b); held || err != nil {
+		t.Fatalf("held by nobody: %v, %v", held, err)
+	}
+	if got, err := TryVisible(a); !got || err != nil {
+		t.Fatalf("take: %v, %v", got, err)
+	}
+	if held, err := Held(b); !held || err != nil {
+		t.Fatalf("held by a: %v, %v", held, err)
+	}
+	if got, err := TryVisible(b); got || err != nil {
+		t.Fatalf("two holders: %v, %v", got, err)
+	}
+	a.Close()
+	if held, err := Held(b); held || err != nil {
+		t.Fatalf("held after its end: %v, %v", held, err)
+	}
+}

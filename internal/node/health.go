@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/fate"
+	"berth/internal/fault"
+	"berth/internal/health"
+	"berth/internal/keeper"
+	"berth/internal/proc"
+	"berth/internal/runner"
+	"berth/internal/vnode"
+)
+
+// checks are the health checks that the keeper runs.
+func (b *Berth) checks(k *keeper.Keeper) *health.Checks {
+	return &health.Checks{
+		Log: k.Log, Work: k.Work, Events: b.Events(), Of: b.checkOf, Locked: b.readdressed, End: b.endUnhealthy,
+		Check: func(name string) health.Result { return health.Run(append(b.Layout.Args(), "check-health", name)) },
+		Paused: func(name string, since time.Time) bool {
+			j, err := b.liveJournal(name)
+			return err == nil && fate.PausedSince(j, since)
+		},
+	}
+}
+
+// checkOf returns a node's check, when the node was started, and the file for what is found.
+func (b *Berth) checkOf(name string) (check *vnode.Health, began time.Time, file string) {
+	s, err := b.stored(name)
+	if err != nil || len(s.Now.Health.Command) == 0 {
+		return nil, began, ""
+	}
+	if j, err := b.liveJournal(name); err == nil {
+		began, _ = fate.Started(j) // damaged: long ago
+	}
+	return &s.Now.Health, began, b.Layout.Node(name).Health()
+}
+
+// endUnhealthy ends a node as stop does, and notes that it counts as failed. What follows is the keeper's, who sees the end.
+func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) error {
+	_, err := b.readdressed(ctx, name, first, func() error {
+		j, err := b.liveJournal(name)
+		if err != nil {
+			return err
+		}
+		if err := fate.SetUnhealthy(j); err != nil {
+			return err
+		}
+		fault.Point("unhealthy noted")
+		init := runner.FirstProcess(j.Steps())
+		pidfd, err := init.First().Open()
+		if err != nil {
+			return nil // it has ended meanwhile
+		}
+		defer pidfd.Close()
+		b.askToEnd(ctx, name, init, pidfd, OwnGrace, func() {
+			if fate.IsPaused(j) {
+				_ = b.thaw(name, j) // else it is killed
+			}
+		})
+		return nil
+	})
+	return err
+}

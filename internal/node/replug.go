@@ -1,0 +1,254 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/block"
+	"berth/internal/device"
+	"berth/internal/fault"
+	"berth/internal/gateway"
+	"berth/internal/keeper"
+	"berth/internal/link"
+	"berth/internal/plan"
+	"berth/internal/proc"
+	"berth/internal/refuse"
+	"berth/internal/step"
+)
+
+// replugged brings a running node's devices and its limits on disks in line with what is plugged in now: what is gone
+// it has no more, what came back it gets again with its limits, whatever number that has now, and a limit of its own
+// that lies on a disk that took over a number is taken away. The caller holds its lock.
+//
+// It is a live change in the journal, of the host and not of the spec. There is no way back to what is unplugged: if it is
+// killed or fails, the table on disk says what was there before, and the next one does all of it again.
+func (b *Berth) replugged(ctx context.Context, name string) (did string, err error) {
+	p, err := b.planReplug(name)
+	if err != nil || p == nil {
+		return "", err
+	}
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return "", err
+	}
+	fault.Point("replugged begins")
+	errs := []error{p.Refused, b.switchEngines(ctx, j, p.Engines)}
+	if err := j.BeginSet(replugging); err != nil {
+		return "", err
+	}
+	for _, s := range p.Clear {
+		if err := doIn(ctx, j, s); !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+	}
+	for _, s := range p.Steps {
+		errs = append(errs, doIn(ctx, j, s))
+	}
+	if err = errors.Join(errs...); err == nil {
+		err = doIn(ctx, j, p.Record)
+	}
+	if err := errors.Join(err, j.EndSet()); err != nil {
+		return "", err
+	}
+	return strings.Join(changesOf(p.Old, p.Record.New), ", "), nil
+}
+
+func doIn(ctx context.Context, j *step.Journal, s step.Step) error {
+	if err := j.Do(ctx, s); err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	return nil
+}
+
+// planReplug plans what replugged does; nil if it has nothing to do. It changes nothing.
+func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
+	old, err := device.ReadTable(b.Layout.Node(name).Devices())
+	if err != nil || old.Empty() {
+		return nil, err
+	}
+	if _, err := b.liveInit(name); err != nil {
+		return nil, nil //nolint:nilerr,nilnil // it does not run
+	}
+	now := old.Now(b.host.Sys)
+	if now.Equal(old) {
+		return nil, nil //nolint:nilnil // nothing came or went
+	}
+	s, err := b.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	f, r := plan.Facts{Layout: b.Layout}, plan.Running{Table: old, Disks: map[string]block.Disk{}}
+	if f.Host.Cgroups, err = b.cgroups(); err != nil {
+		return nil, err
+	}
+	if r.Dev, err = b.running(name); err != nil {
+		return nil, err
+	}
+	for _, was := range plan.Left(old, now) {
+		if d, err := block.OfNumber(b.host.Sys, was.Major, was.Minor, was.Entry); err == nil { // else the kernel's limits went with the disk
+			r.Disks[was.Entry] = d
+		}
+	}
+	_, disks, err := b.present(plan.CameBack(s.Now, old, now), f.Host.Cgroups, now)
+	f.Disks = disks
+	p := plan.Replug(s.Now, f, r, now)
+	p.Refused = errors.Join(err, p.Refused)
+	return p, nil
+}
+
+// switchEngines switches disks that came back to the engines that the spec asks for; that is undone when the node stops.
+func (b *Berth) switchEngines(ctx context.Context, j *step.Journal, engines []step.Step) error {
+	for _, e := range engines {
+		if err := doIn(ctx, j, e); err != nil {
+			return err
+		}
+	}
+	if len(engines) == 0 {
+		return nil
+	}
+	return b.beside.Weigh(ctx)
+}
+
+// changesOf says for a person what came and went.
+func changesOf(old, now device.Table) []string {
+	var all []string
+	say := func(what string, wasGone, isGone, moved bool, number string) {
+		switch {
+		case isGone && !wasGone:
+			all = append(all, what+" is gone")
+		case wasGone && !isGone:
+			all = append(all, what+" is back as "+number)
+		case moved:
+			all = append(all, what+" is now "+number)
+		}
+	}
+	for i, was := range old.Devices {
+		is := now.Devices[i]
+		say("device "+was.Path, was.Gone, is.Gone, is.Number() != was.Number() || is.ID.Seq != was.ID.Seq, is.Type+" "+is.Number())
+	}
+	for i, was := range old.Disks {
+		is := now.Disks[i]
+		say("the disk of io."+was.Entry, was.Gone, is.Gone, is.Number() != was.Number() || is.ID.Seq != was.ID.Seq, is.Number())
+	}
+	return all
+}
+
+// moved lists the nodes whose devices are not where they were.
+func (b *Berth) moved() (nodes []string, err error) {
+	entries, err := os.ReadDir(b.Layout.RunNodes())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for _, e := range entries { // looked at without their locks
+		t, err := device.ReadTable(b.Layout.Node(e.Name()).Devices())
+		if err == nil && !t.Empty() && !t.Now(b.host.Sys).Equal(t) {
+			nodes = append(nodes, e.Name())
+		}
+	}
+	return nodes, nil
+}
+
+func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
+		return "", err
+	}
+	defer l.release()
+	j, err := b.liveJournal(name)
+	if err != nil || j.Phase != step.Up {
+		return "", nil // it does not run, or repair is needed first
+	}
+	if j.Set != nil {
+		if _, err := b.settleSet(ctx, name, j); err != nil {
+			return "", err
+		}
+	}
+	return b.replugged(ctx, name)
+}
+
+// reattach connects the interfaces of a node that runs again, if they have lost what they are connected to. The caller holds
+// its lock.
+func (b *Berth) reattach(ctx context.Context, name string) (did string, err error) {
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return "", nil //nolint:nilerr // it does not run
+	}
+	if _, err := b.liveInit(name); err != nil {
+		return "", nil //nolint:nilerr // likewise
+	}
+	s, err := b.stored(name)
+	if err != nil {
+		return "", err
+	}
+	rates, err := plan.Rates(s.Now, plan.Facts{Layout: b.Layout})
+	if err != nil {
+		return "", err
+	}
+	mended, err := link.Reattach(ctx, j.Steps(), rates)
+	if len(mended) > 0 {
+		did = "connected again: " + strings.Join(mended, ", ")
+	}
+	return did, err
+}
+
+func (b *Berth) lockAndReattach(ctx context.Context, name string) (string, error) {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
+		return "", err
+	}
+	defer l.release()
+	return b.reattach(ctx, name)
+}
+
+// keepHelpers watches the helpers of a node's gateways, and replaces one that ends, until ctx ends.
+func (b *Berth) keepHelpers(ctx context.Context, k *keeper.Keeper, name string) {
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return
+	}
+	for _, h := range gateway.Helpers(j.Steps()) {
+		go gateway.Watch(ctx, h.Process(),
+			func(ctx context.Context, ended proc.ID) (proc.ID, error) { return b.replaceHelper(ctx, name, ended) },
+			func(ended proc.ID, err error) {
+				if err != nil {
+					k.Log.Error("replace a helper that ended", "node", name, "helper", h.String(), "pid", ended.PID, "err", err)
+					return
+				}
+				k.Log.Warn("a helper ended and was replaced", "node", name, "helper", h.String(), "pid", ended.PID)
+			})
+	}
+}
+
+// replaceHelper does the step of a helper again whose process has ended, and returns the identity of the new one.
+func (b *Berth) replaceHelper(ctx context.Context, name string, ended proc.ID) (proc.ID, error) {
+	l, err := b.lockThere(ctx, name)
+	if err != nil {
+		return proc.ID{}, err
+	}
+	if l == nil {
+		return proc.ID{}, refuse.NotFoundf("node %s is gone", name)
+	}
+	defer l.release()
+	j, err := b.liveJournal(name)
+	if err != nil {
+		return proc.ID{}, err
+	}
+	return redoHelper(ctx, j, ended)
+}
+
+func redoHelper(ctx context.Context, j *step.Journal, ended proc.ID) (proc.ID, error) {
+	helpers := gateway.Helpers(j.Steps())
+	i := slices.IndexFunc(helpers, func(h gateway.Helper) bool { return h.Process() == ended })
+	if j.Phase != step.Up || i < 0 {
+		return proc.ID{}, fmt.Errorf("node %s has no helper %d any more", j.Node, ended.PID)
+	}
+	err := j.Redo(ctx, helpers[i])
+	return helpers[i].Process(), err
+}

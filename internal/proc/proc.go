@@ -1,0 +1,112 @@
+// Package proc says which process is meant, whether it still runs, and how it ended.
+//
+// A process id alone names nothing for long: the kernel gives it to another process later. With the time at which the
+// process started it is unique until the next boot.
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID identifies a process for as long as the host runs.
+type ID struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in clock ticks since boot
+}
+
+// Of returns the identity of the process that has this id now. A zombie counts.
+func Of(pid int) (ID, error) {
+	s, err := Read(pid)
+	return ID{PID: pid, Start: s.Start}, err
+}
+
+// Self returns the identity of this process.
+func Self() (ID, error) { return Of(os.Getpid()) }
+
+// Alive reports whether the process runs. One whose first thread alone has ended lives on in its other threads. A process
+// that cannot be looked at, because this one has no file descriptor left for example, is taken to run: what is done about
+// the end of a process cannot be taken back.
+func (id ID) Alive() bool {
+	s, err := Read(id.PID)
+	if err != nil {
+		return !Gone(err)
+	}
+	return s.Start == id.Start && !s.Ended()
+}
+
+// Open returns a pidfd of the process; a zombie counts. The error is unix.ESRCH if the process is gone, also if
+// its id belongs to another one now. The caller closes the file.
+func (id ID) Open() (*os.File, error) {
+	// Nonblocking, so that Wait needs no thread (Linux 5.10).
+	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", id.PID, err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	if now, err := Of(id.PID); err != nil || now != id { // asked after the pidfd was opened: the number cannot change hands any more
+		f.Close()
+		return nil, fmt.Errorf("open process %d: %w", id.PID, unix.ESRCH)
+	}
+	return f, nil
+}
+
+// Stat is what /proc/PID/stat says of a process (proc_pid_stat(5)).
+type Stat struct {
+	State   byte   // 'R', 'S', 'Z' …
+	Parent  int    // 0: none
+	Threads int    // number of threads
+	Start   uint64 // when the process started, in clock ticks since boot
+
+	exit string // its wait status, if it is a zombie
+}
+
+// Read reads the stat of a process. The error is fs.ErrNotExist or unix.ESRCH if there is no such process: see Gone.
+func Read(pid int) (Stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return Stat{}, fmt.Errorf("read process %d: %w", pid, err)
+	}
+	s, err := parse(b)
+	if err != nil {
+		return Stat{}, fmt.Errorf("read process %d: %w", pid, err)
+	}
+	return s, nil
+}
+
+// Gone reports whether an error means that the process does not exist.
+func Gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
+// Indexes of the fields of stat behind the name: of field 3, the first, and of fields 4, 20, 22 and 52.
+const (
+	stateField   = 0
+	parentField  = 1
+	threadsField = 17
+	startField   = 19
+	exitField    = 49
+)
+
+func parse(text []byte) (Stat, error) {
+	// The name (field 2) may hold anything, but it ends at the last parenthesis.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) <= startField {
+		return Stat{}, fmt.Errorf("its stat has %d fields", len(fields)+2)
+	}
+	s := Stat{State: fields[stateField][0]}
+	var errs [3]error
+	s.Parent, errs[0] = strconv.Atoi(string(fields[parentField]))
+	s.Threads, errs[1] = strconv.Atoi(string(fields[threadsField]))
+	s.Start, errs[2] = strconv.ParseUint(string(fields[startField]), 10, 64)
+	if len(fields) > exitField {
+		s.exit = string(fields[exitField])
+	}
+	return s, errors.Join(errs[:]...)
+}
+
+// Ended reports whether no thread of the process runs any more: it is dead, or a zombie.
+func (s Stat) Ended() bool { return s.State == 'X' || s.State == 'Z' && s.Threads <= 1 }

@@ -1,0 +1,142 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	const tail = " S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 4711 100 200"
+	for _, tc := range []struct {
+		name, text string
+		want       Stat
+		bad        bool
+	}{
+		{name: "plain", text: "42 (sh)" + tail, want: Stat{State: 'S', Parent: 7, Threads: 3, Start: 4711}},
+		{name: "a name like a stat", text: "42 (a) Z 1 (b)" + tail, want: Stat{State: 'S', Parent: 7, Threads: 3, Start: 4711}},
+		{name: "short", text: "42 (sh) S 7", bad: true},
+		{name: "empty", text: "", bad: true},
+		{name: "not numbers", text: "42 (sh) S x 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 4711 100 200", bad: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := parse([]byte(tc.text))
+			if (err != nil) != tc.bad || !tc.bad && got != tc.want {
+				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func sleeper(t *testing.T) (*exec.Cmd, ID, *os.File) {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	id, err := Of(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := id.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pidfd.Close() })
+	return cmd, id, pidfd
+}
+
+func TestLife(t *testing.T) {
+	cmd, id, pidfd := sleeper(t)
+	if s, err := Read(id.PID); err != nil || s.Parent != os.Getpid() {
+		t.Errorf("read: %+v, %v", s, err)
+	}
+	if !id.Alive() {
+		t.Error("it does not count as alive")
+	}
+	other := ID{id.PID, id.Start + 1}
+	if other.Alive() {
+		t.Error("a process of another start time counts as the same")
+	}
+	if _, err := other.Open(); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("open a process of another start time: %v", err)
+	}
+	if WaitFor(t.Context(), pidfd, time.Millisecond) {
+		t.Error("a sleeping process counts as ended")
+	}
+	if err := Signal(pidfd, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := Wait(t.Context(), pidfd); err != nil {
+		t.Fatal(err)
+	}
+	if id.Alive() {
+		t.Error("a zombie counts as alive")
+	}
+	if os.Geteuid() == 0 {
+		if ws, ok := Exit(pidfd, id); !ok || ws.Signal() != unix.SIGTERM {
+			t.Errorf("a zombie's wait status: %v, %v", ws, ok)
+		}
+	}
+	_ = cmd.Wait()
+	if _, err := Read(id.PID); !Gone(err) {
+		t.Errorf("read a process that is gone: %v", err)
+	}
+	if ws, ok := ReapedExit(pidfd); ok && ws.Signal() != unix.SIGTERM { // kernels before 6.15 do not tell
+		t.Errorf("wait status of a reaped process: %v", ws)
+	}
+	if err := Signal(pidfd, unix.SIGTERM); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("signal a process that is gone: %v", err)
+	}
+}
+
+func TestWaitEndsWithContext(t *testing.T) {
+	_, _, pidfd := sleeper(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Wait(ctx, pidfd); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if WaitFor(t.Context(), pidfd, time.Millisecond) { // the deadline of the first call is forgotten
+		t.Error("it counts as ended")
+	}
+}
+
+func TestHandles(t *testing.T) {
+	_, id, _ := sleeper(t)
+	if Handles(id.PID, unix.SIGTERM) {
+		t.Error("sleep has no handler for SIGTERM")
+	}
+	if !Handles(os.Getpid(), unix.SIGURG) {
+		t.Error("Go's runtime handles SIGURG")
+	}
+}
+
+// TestAliveWithoutFiles: a process that cannot be looked at is not taken to have ended.
+func TestAliveWithoutFiles(t *testing.T) {
+	self, err := Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := Read(self.PID)
+	lives := self.Alive()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(readErr, unix.EMFILE) || !lives {
+		t.Errorf("with no file descriptor left: %v; alive: %v", readErr, lives)
+	}
+}

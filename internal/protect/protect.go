@@ -1,0 +1,340 @@
+// Package protect gives services that run on this host beside the nodes class storage, and gives back what they had.
+package protect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/block"
+	"berth/internal/group"
+	"berth/internal/host"
+	"berth/internal/layout"
+	"berth/internal/limit"
+	"berth/internal/lock"
+	"berth/internal/proc"
+	"berth/internal/refuse"
+	"berth/internal/standing"
+	"berth/internal/step"
+	"berth/internal/systemd"
+	"berth/internal/vnode"
+)
+
+// Services are the services of this host that have class storage. Each has a journal of what was changed for it.
+type Services struct {
+	layout layout.Layout
+	kinds  step.Kinds
+}
+
+// New returns the protected services of one layout. It makes nothing.
+func New(l layout.Layout) *Services {
+	return &Services{layout: l, kinds: step.Join(block.Kinds(), group.Kinds(), standing.Kinds(), systemd.Kinds())}
+}
+
+// Service is a service of the host that has class storage: a unit of systemd, a cgroup, or a process and those that it
+// started, in a cgroup made for them.
+type Service struct {
+	Name   string        `json:"name"`  // as unprotect takes it: "xrootd.service", "1234", "/system.slice/x"
+	State  string        `json:"state"` // always "protected": tells it from a node in berth ls --json
+	Kind   string        `json:"kind"`  // unit | process | cgroup
+	Class  vnode.Class   `json:"class"`
+	Cgroup string        `json:"cgroup,omitempty"` // relative to each hierarchy's mount; "" while a unit does not run
+	PIDs   []int         `json:"pids,omitempty"`
+	Since  time.Time     `json:"since"`
+	Gone   bool          `json:"gone,omitempty"` // the process or cgroup has ended: berth repair forgets it
+	Values []limit.Limit `json:"values,omitempty"`
+
+	Settled []Repaired `json:"-"` // what Protect repaired of other services before
+}
+
+// Repaired says what was found and done about one service.
+type Repaired struct {
+	Name string
+	Did  string
+}
+
+// The kinds of protected services.
+const (
+	kindUnit    = "unit"
+	kindProcess = "process"
+	kindCgroup  = "cgroup"
+)
+
+// Plan returns the steps by which Protect would protect a service, and changes nothing. Afterwards Protect also brings the weights of
+// what shares its disks into line, and the memory that is protected in the slices above it.
+func (v *Services) Plan(ctx context.Context, asked string, want Options) ([]step.Step, error) {
+	t, err := v.findTarget(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.checkFree(t); err != nil {
+		return nil, err
+	}
+	return v.steps(t, want)
+}
+
+func (v *Services) checkFree(t *target) error {
+	if _, err := os.Stat(t.journal(v)); err == nil {
+		return refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
+	}
+	return nil
+}
+
+// Protect gives a service of the host class storage, where it is. What was is journalled before the first change.
+func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Service, error) {
+	l, err := v.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	settled, unsettled := v.settle(ctx)
+	t, err := v.findTarget(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	if unsettled != nil { // the others' affair, but for what is said below
+		settled = append(settled, Repaired{Did: unsettled.Error()})
+	}
+	if err := v.checkFree(t); err != nil {
+		return nil, cmp.Or(unsettled, err)
+	}
+	steps, err := v.steps(t, want)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := step.BootID()
+	if err != nil {
+		return nil, err
+	}
+	j, err := step.Create(t.journal(v), t.name, boot)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range steps {
+		if err := j.Do(ctx, s); err != nil {
+			err = fmt.Errorf("protect %s: %w", t.name, err)
+			if back := j.Close(context.WithoutCancel(ctx)); back != nil {
+				return nil, fmt.Errorf("%w; taking it back failed too: %w; berth repair tries again", err, back)
+			}
+			return nil, err
+		}
+	}
+	if err := j.SetPhase(step.Up); err != nil {
+		return nil, errors.Join(err, j.Close(context.WithoutCancel(ctx)))
+	}
+	if err := errors.Join(v.weighAgain(ctx), v.settleSlices(ctx), v.settleBoot()); err != nil {
+		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)
+	}
+	p, err := v.read(ctx, t.kind, t.name)
+	if err == nil {
+		p.Settled = settled
+	}
+	return p, err
+}
+
+// Unprotect gives a service back what it had before.
+func (v *Services) Unprotect(ctx context.Context, asked string) error {
+	l, err := v.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for _, t := range namesOf(asked) {
+		j, err := step.Open(t.journal(v), v.kinds)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := j.Close(ctx); err != nil {
+			return fmt.Errorf("give %s back what it had: %w", t.name, err)
+		}
+		return errors.Join(v.settleSlices(ctx), v.settleBoot())
+	}
+	return refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
+}
+
+// lock makes the folder of the journals and locks it: one command at a time.
+func (v *Services) lock(ctx context.Context) (*os.File, error) {
+	if err := v.layout.Make(); err != nil {
+		return nil, err
+	}
+	dir := v.layout.Protected()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	return lock.OpenDir(ctx, dir)
+}
+
+// journal is where what was done to the target is written.
+func (t *target) journal(v *Services) string {
+	return filepath.Join(v.layout.Protected(), url.PathEscape(t.kind+":"+t.name))
+}
+
+// journals lists what is protected, or half so.
+func (v *Services) journals() ([]target, error) {
+	entries, err := os.ReadDir(v.layout.Protected())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list what is protected: %w", err)
+	}
+	var all []target
+	for _, e := range entries {
+		text, err := url.PathUnescape(e.Name())
+		if err != nil {
+			continue
+		}
+		if kind, name, ok := strings.Cut(text, ":"); ok {
+			all = append(all, target{kind: kind, name: name})
+		}
+	}
+	return all, nil
+}
+
+// All lists the services of the host that are protected, as the kernel has them now.
+func (v *Services) All(ctx context.Context) ([]Service, error) {
+	targets, err := v.journals()
+	if err != nil {
+		return nil, err
+	}
+	var all []Service
+	for _, t := range targets {
+		p, err := v.read(ctx, t.kind, t.name)
+		if errors.Is(err, fs.ErrNotExist) { // unprotected meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func (v *Services) read(ctx context.Context, kind, name string) (*Service, error) {
+	t := target{kind: kind, name: name}
+	j, err := step.Open(t.journal(v), v.kinds)
+	if err != nil {
+		return nil, err
+	}
+	p := &Service{Name: name, State: "protected", Kind: kind, Class: vnode.Storage}
+	if fi, err := os.Stat(t.journal(v)); err == nil {
+		p.Since = fi.ModTime()
+	}
+	cg, err := host.ReadCgroups("/proc")
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range j.Steps() {
+		switch s := s.(type) {
+		case *standing.Adopt:
+			p.Cgroup, p.Gone = s.Path, !proc.ID{PID: s.PID, Start: s.Start}.Alive()
+		case *block.Engine:
+			p.Values = append(p.Values, showEngine(ctx, s))
+		case *standing.Class:
+			p.Values = append(p.Values, s.Show()...)
+		case *standing.Foreign:
+			p.Cgroup, p.Values = s.Path, append(p.Values, s.Show()...)
+		case *systemd.Set:
+			if kind == kindUnit && s.Unit == name {
+				group, values := unitNow(ctx, s)
+				p.Cgroup, p.Values = group, append(p.Values, values...)
+			}
+		}
+	}
+	if kind == kindCgroup && !group.There(cg, p.Cgroup) {
+		p.Gone = true
+	}
+	if p.Cgroup != "" && !p.Gone {
+		p.PIDs, err = group.Procs(cg, p.Cgroup)
+	}
+	return p, err
+}
+
+// unitNow asks systemd what a unit has now.
+func unitNow(ctx context.Context, s *systemd.Set) (group string, values []limit.Limit) {
+	now, err := s.Look(ctx)
+	for _, p := range s.Properties {
+		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd", Holds: true}
+		if err == nil {
+			v.ReadBack = now.Properties[p.Name]
+			v.Holds = p.Holds(v.ReadBack)
+		}
+		values = append(values, v)
+	}
+	return strings.TrimPrefix(now.ControlGroup, "/"), values
+}
+
+// Repair finishes what killed commands began, forgets what has ended, and switches disks to their engines again.
+func (v *Services) Repair(ctx context.Context) ([]Repaired, error) {
+	if _, err := os.Stat(v.layout.Protected()); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	l, err := v.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return v.settle(ctx)
+}
+
+// settle finishes what a killed command began, and forgets what has ended. The caller holds the lock.
+func (v *Services) settle(ctx context.Context) ([]Repaired, error) {
+	targets, err := v.journals()
+	if err != nil {
+		return nil, err
+	}
+	boot, err := step.BootID()
+	if err != nil {
+		return nil, err
+	}
+	var all []Repaired
+	var errs []error
+	for _, t := range targets {
+		did, err := v.settleTarget(ctx, t, boot)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.name, err))
+		}
+		if did != "" {
+			all = append(all, Repaired{Name: t.name, Did: did})
+		}
+	}
+	if systemd.Running() {
+		errs = append(errs, v.settleSlices(ctx))
+	}
+	errs = append(errs, v.settleBoot(), v.weighAgain(ctx))
+	return all, errors.Join(errs...)
+}
+
+func (v *Services) settleTarget(ctx context.Context, t target, boot string) (did string, err error) {
+	j, err := step.Open(t.journal(v), v.kinds)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", err
+	case j.Phase == step.Creating:
+		return "given back what it had: berth protect was interrupted", j.Close(ctx)
+	case j.Phase == step.Removing:
+		return "given back what it had: berth unprotect was interrupted", j.Close(ctx)
+	case t.kind != kindUnit && j.Boot != boot:
+		return "forgotten: the host was booted since, its cgroup is gone", os.Remove(t.journal(v))
+	}
+	p, err := v.read(ctx, t.kind, t.name)
+	switch {
+	case err != nil:
+		return "", err
+	case p.Gone && len(p.PIDs) == 0:
+		return "forgotten: it has ended", j.Close(ctx)
+	}
+	return v.enginesAgain(ctx, j), nil
+}

@@ -1,0 +1,157 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth/internal/counters"
+	"berth/internal/detail"
+	"berth/internal/health"
+	"berth/internal/node"
+	"berth/internal/runner"
+	"berth/internal/text"
+)
+
+// Detail writes all that is known of a node.
+func Detail(out io.Writer, width int, d *node.Detail) error {
+	row := func(k, v string) {
+		if v != "" {
+			text.Wrap(out, width, 16, fmt.Sprintf("%-16s", k), v)
+		}
+	}
+	row("name", d.Name)
+	row("host name", d.Hostname)
+	row("state", stateText(&d.Status)+restartsBefore(&d.Status))
+	if d.Runs() {
+		row("process 1", strconv.Itoa(d.PID)+" on the host, for "+text.Ago(d.Started))
+	}
+	row("health", healthText(d.Health))
+	row("phase", d.Phase)
+	row("image", d.Image)
+	row("command", runner.Quote(d.Command))
+	row("runtime", d.Runtime)
+	row("ids on the host", d.IDs)
+	var labels []string
+	for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
+		labels = append(labels, name+"="+d.Labels[name])
+	}
+	row("labels", strings.Join(labels, ", "))
+	row("cgroup", d.Cgroup)
+	row("uses", used(d.Usage))
+	row("held back", heldBack(d.Usage))
+	for _, l := range d.Links {
+		words := []string{l.Mode, l.MAC.String()}
+		if l.MTU != 0 { // known if the node runs or the spec gives it
+			words = append(words, fmt.Sprintf("mtu %d", l.MTU))
+		}
+		words = append(words, l.Address...)
+		if len(l.Ports) > 0 {
+			words = append(words, "ports "+strings.Join(l.Ports, ", "))
+		}
+		if l.Lease != nil {
+			words = append(words, leased(l.Lease))
+		}
+		if l.Spoof != nil {
+			words = append(words, spoofText(l.Spoof, d.Runs()))
+		}
+		row("link "+l.Name, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
+	}
+	for _, e := range d.Exposed {
+		row("mount "+e.Target, "EXPOSED: the host's users can run what the node leaves in "+e.Source+
+			" with its set-user-id bits and capabilities: "+e.Why)
+	}
+	for _, t := range d.Trouble {
+		row("trouble", t)
+	}
+	if err := devices(out, width, d.Devices); err != nil {
+		return err
+	}
+	return Limits(out, width, d.Limits)
+}
+
+// healthText says what a node's health checks found; "" without checks.
+func healthText(h *health.Health) string {
+	if h == nil {
+		return ""
+	}
+	words := h.State + " for " + text.Ago(h.Since)
+	if h.Failures > 0 {
+		words += ", " + text.Count(h.Failures, "check") + " failed in a row"
+	}
+	if h.Output != "" {
+		words += ": " + strconv.Quote(h.Output)
+	}
+	return words
+}
+
+// spoofText describes the spoof check of an interface; "" for a stopped node whose interface has one.
+func spoofText(d *detail.Spoof, running bool) string {
+	switch {
+	case !d.Refused:
+		return "may spoof"
+	case !running:
+		return ""
+	case !d.Holds:
+		return "WITHOUT its spoof check"
+	}
+	return "spoof check " + d.Program
+}
+
+// leased says from which server a DHCP address comes and when its lease ends.
+func leased(l *detail.Lease) string {
+	words := "by DHCP"
+	if l.Server != "" {
+		words += " from " + l.Server
+	}
+	if l.Ends.IsZero() {
+		return words + " for ever"
+	}
+	return words + " until " + l.Ends.Format("2006-01-02 15:04:05")
+}
+
+// used says what a running node uses; "" if u is nil.
+func used(u *counters.Usage) string {
+	if u == nil {
+		return ""
+	}
+	var all []string
+	if u.Memory != nil {
+		all = append(all, text.Human(*u.Memory)+" of memory")
+	}
+	if u.PIDs != nil {
+		all = append(all, text.Count(int(*u.PIDs), "task"))
+	}
+	if u.CPU != nil {
+		all = append(all, fmt.Sprintf("%.1f s of CPU", u.CPU.Seconds()))
+	}
+	return strings.Join(all, ", ")
+}
+
+// heldBack says how often and how long the limits held a node back since it started; "" if they did not.
+func heldBack(u *counters.Usage) string {
+	if u == nil {
+		return ""
+	}
+	var all []string
+	if u.Throttled != nil && *u.Throttled > 0 {
+		all = append(all, fmt.Sprintf("%.1f s by cpu.max", u.Throttled.Seconds()))
+	}
+	times := func(n *int64, key string) {
+		if n != nil && *n > 0 {
+			all = append(all, text.Count(int(*n), "time")+" by "+key)
+		}
+	}
+	times(u.AtHigh, "memory.high")
+	times(u.AtLimit, "memory.max")
+	if u.Reclaims != nil && *u.Reclaims > 0 {
+		all = append(all, text.Human(*u.Reclaims)+" of memory taken back")
+	}
+	if u.OOMKills != nil && *u.OOMKills > 0 {
+		all = append(all, text.Count(int(*u.OOMKills), "kill")+" for lack of memory")
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,138 @@
+// Package show writes what users see of nodes and of the host, as text.
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"berth/internal/fate"
+	"berth/internal/limit"
+	"berth/internal/node"
+	"berth/internal/protect"
+	"berth/internal/text"
+)
+
+// List writes the nodes and the protected services of a host.
+func List(out io.Writer, all []node.Status, protected []protect.Service) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tPID\tSINCE\tIMAGE\tADDRESS")
+	for _, s := range all {
+		pid, since := "-", s.Ended
+		if s.Runs() {
+			pid, since = strconv.Itoa(s.PID), s.Started
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(&s), pid, text.Ago(since), text.Shorten(s.Image, 24),
+			text.OrDash(strings.Join(s.Addresses, " ")))
+	}
+	protectedRows(w, protected)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range all {
+		for _, t := range s.Trouble {
+			fmt.Fprintf(out, "%s: %s\n", s.Name, t)
+		}
+	}
+	return nil
+}
+
+// exitText says how a node's process 1 ended. If an init calls reboot(2) in its PID namespace, the kernel ends it: by
+// SIGINT for power off and halt, by SIGHUP for a restart (pid_namespaces(7)).
+func exitText(s *node.Status) string {
+	if s.InitKind != "" && !s.Exit.OOM {
+		switch s.Exit.Signal {
+		case "SIGINT":
+			return "(shut down)"
+		case "SIGHUP":
+			return "(wants to boot again)"
+		}
+	}
+	if s.Exit.Unknown && !s.Exit.After.IsZero() {
+		return fmt.Sprintf("unknown, between %s and %s", clock(s.Exit.After, s.Ended), clock(s.Ended, s.Exit.After))
+	}
+	return s.Exit.String()
+}
+
+// clock writes the time of day of t, with the date unless t and other are both of today.
+func clock(t, other time.Time) string {
+	const day = "2006-01-02"
+	t, other, now := t.Local(), other.Local(), time.Now()
+	if t.Format(day) == other.Format(day) && t.Format(day) == now.Format(day) {
+		return t.Format("15:04:05")
+	}
+	return t.Format(day + " 15:04")
+}
+
+func stateText(s *node.Status) string {
+	words := s.State
+	if !s.Runs() && s.Exit != nil {
+		words += " " + exitText(s)
+	}
+	switch {
+	case s.Restarting && s.Restarts > 0:
+		words += ", restarting, " + text.Count(s.Restarts, "time")
+	case s.Restarting:
+		words += ", restarting"
+	case s.Runs() && s.Restarts > 0 && time.Since(s.Started) < fate.RanWell:
+		words += restarts(s.Restarts)
+	}
+	if s.Health != nil && s.State == node.Running {
+		words += ", " + s.Health.State
+	}
+	if !s.UserNS {
+		words += " NO-USERNS"
+	}
+	if len(s.Unsafe) > 0 {
+		words += " UNSAFE-DEVICE"
+	}
+	if s.NewPrivileges {
+		words += " NEW-PRIVILEGES"
+	}
+	if len(s.MaySpoof) > 0 {
+		words += " MAY-SPOOF"
+	}
+	if len(s.Trouble) > 0 {
+		words += " NOT-CONNECTED"
+	}
+	return words
+}
+
+// restartsBefore says how often a node was restarted, unless stateText says so already.
+func restartsBefore(s *node.Status) string {
+	if s.Restarting || s.Runs() && time.Since(s.Started) < fate.RanWell {
+		return ""
+	}
+	return restarts(s.Restarts)
+}
+
+func restarts(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return ", restarted " + text.Count(n, "time")
+}
+
+// protectedRows adds the protected services to the list of nodes.
+func protectedRows(w *tabwriter.Writer, all []protect.Service) {
+	for _, p := range all {
+		state, pid := "protected", "-"
+		switch {
+		case p.Gone:
+			state = "protected, gone"
+		case len(p.PIDs) > 0:
+			pid = strconv.Itoa(p.PIDs[0])
+			if n := len(p.PIDs) - 1; n > 0 {
+				pid += "+" + strconv.Itoa(n)
+			}
+		}
+		if slices.ContainsFunc(p.Values, func(v limit.Limit) bool { return strings.HasPrefix(v.Key, "disk ") && !v.Holds }) {
+			state += ", engine off"
+		}
+		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, text.Ago(p.Since), "-", "-"}, "\t"))
+	}
+}

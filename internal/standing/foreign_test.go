@@ -1,0 +1,117 @@
+package standing
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"berth/internal/group"
+	"berth/internal/group/grouptest"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// TestKernelForeign gives a standing to a group that is not Berth's own, and restores the old values.
+func TestKernelForeign(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.New(t, h, group.Kinds(), group.Steps)
+	f := ForeignStep(vnode.Storage.Standing(), h, path, 0)
+	if f == nil {
+		t.Skip("no cgroup controller here that shares CPU time or disks")
+	}
+	before := grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight")
+	grouptest.Must(t, f.Prepare(t.Context()))
+	grouptest.Must(t, f.Do(t.Context()))
+	grouptest.Must(t, f.Verify(t.Context()))
+	for _, s := range f.Show() {
+		if !s.Holds {
+			t.Errorf("%+v", s)
+		}
+	}
+	grouptest.Must(t, f.Undo(t.Context()))
+	for name, text := range grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight") {
+		if before[name] != text {
+			t.Errorf("%s is %q, it was %q", name, text, before[name])
+		}
+	}
+	f.Values[0].Inode++ // another group at the same path
+	f.Values[0].Back = "2"
+	grouptest.Must(t, f.Undo(t.Context()))
+	if got, _ := f.Values[0].Write.Effect(); got == "2" {
+		t.Error("a group that is another's was changed")
+	}
+}
+
+// TestKernelAdopt moves a process and its child to a group of their own, and back. A third process that the first one
+// starts there moves back with them.
+func TestKernelAdopt(t *testing.T) {
+	h := grouptest.Host(t)
+	cmd := exec.Command("sh", "-c", "sleep 1000 & read x; sleep 1001 & wait")
+	in, err := cmd.StdinPipe()
+	grouptest.Must(t, err)
+	grouptest.Must(t, cmd.Start())
+	family := func(n int) []int {
+		var all []int
+		grouptest.Wait(t, "the processes to start", func() bool {
+			all = familyOf(cmd.Process.Pid)
+			return len(all) == n
+		})
+		return all
+	}
+	first := family(2)
+	t.Cleanup(func() {
+		for _, pid := range familyOf(cmd.Process.Pid)[1:] {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the error only says that it was killed
+	})
+	before, err := GroupsOf(h, first[1])
+	grouptest.Must(t, err)
+	own := grouptest.Parent(t, h)
+	steps, err := AdoptSteps(vnode.Storage.Standing(), h, own, first[0], 0, 0)
+	grouptest.Must(t, err)
+	for _, s := range steps {
+		grouptest.Do(t, step.Join(group.Kinds(), Kinds()), s)
+	}
+	_, err = in.Write([]byte("\n"))
+	grouptest.Must(t, err)
+	for _, pid := range family(3) {
+		groups, err := GroupsOf(h, pid)
+		grouptest.Must(t, err)
+		for _, g := range groups {
+			if g != own {
+				t.Errorf("process %d is in %q", pid, g)
+			}
+		}
+	}
+	if found, ok, err := OwnGroup(h, first[0]); found != own || !ok || err != nil {
+		t.Errorf("own group %q %v %v", found, ok, err)
+	}
+	for _, s := range steps {
+		if a, ok := s.(*Adopt); ok {
+			grouptest.Must(t, a.Undo(context.Background()))
+		}
+	}
+	for _, pid := range family(3) {
+		groups, err := GroupsOf(h, pid)
+		grouptest.Must(t, err)
+		if groups[0] != before[0] {
+			t.Errorf("process %d is in %q, it came from %q", pid, groups[0], before[0])
+		}
+	}
+	for _, hh := range group.Hierarchies(h) {
+		if _, err := os.Stat(filepath.Join(hh.Mount, own)); err == nil {
+			t.Errorf("left: %s in %s", own, hh.Mount)
+		}
+	}
+}
+
+func TestJournal(t *testing.T) {
+	grouptest.Journal(t, Kinds(), ClassStep(&vnode.Node{Class: vnode.Batch}, grouptest.V2(), "berth.batch/x"),
+		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}})
+}

@@ -1,9 +1,0 @@
-//go:build !berthfault
-
-package step
-
-// Fault does nothing: only a binary built with the tag berthfault has fault points.
-func Fault(string) {}
-
-// KeeperEnv returns env: only a binary built with the tag berthfault has fault points of the keeper's own.
-func KeeperEnv(env []string) []string { return env }
