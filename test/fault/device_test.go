@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/test/walk"
 )
 
 // loop makes a new file and a loop device on it, and returns both.
@@ -138,19 +140,27 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 	s.endKeeper()
 	s.begin([]string{"BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
 	first := len(s.passedByKeeper())
-	for n := first; ; n++ {
+	deaths, taken := 0, 0 // keepers that were killed at a point; times that the other disk got the number
+	for n, stride := walk.Of(s).Points(first); ; n += stride {
+		if n > first+1000 {
+			s.Fatal("1000 fault points and no end")
+		}
 		s.ok("rm", "--force", "f1")
 		s.endKeeper()
 		_ = os.Remove(log)
 		s.must(os.WriteFile(s.spec, []byte(replugSpec(here)), 0o600))
 		r := s.begin([]string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
 		if r.code != 0 { // the keeper was killed while it made the node
+			s.failedWell("the keeper killed at "+s.lastOfKeeper(), r)
 			continue
 		}
 		// The disk is unplugged, another one takes its device number, and it returns as another device.
 		s.must(exec.Command("losetup", "--detach", here).Run())
 		old := here
 		mine := s.inPlace(old, other)
+		if mine {
+			taken++
+		}
 		here = s.attach("--find", file)
 		want := fmt.Sprintf("/dev/a is b %s", number(here))
 		// The keeper writes the device table last.
@@ -175,10 +185,15 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		if mine {
 			s.must(exec.Command("losetup", "--detach", old).Run())
 		}
-		if ended {
-			s.Logf("keeper's points: %q", s.passedByKeeper()[min(first, len(s.passedByKeeper())):])
-			return
+		if !ended {
+			deaths++
+			continue
 		}
+		if deaths == 0 || taken == 0 {
+			s.Errorf("the keeper was killed %d times, and %d times another disk had the number: nothing was shown", deaths, taken)
+		}
+		s.Logf("keeper's points: %q", s.passedByKeeper()[min(first, len(s.passedByKeeper())):])
+		return
 	}
 }
 

@@ -1,10 +1,13 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/walk"
 )
 
 // refused checks a command's exit code and error sentence, and that the host is in the given state.
@@ -46,76 +50,158 @@ func (d *disk) fill(pages int64) {
 	f, err := os.Create(d.ballast())
 	d.must(err)
 	defer f.Close()
-	d.must(unix.Fallocate(int(f.Fd()), 0, 0, max(int64(st.Bavail)*st.Bsize-pages*d.page, 1)))
+	for size := int64(st.Bavail)*st.Bsize - pages*d.page; ; size -= d.page { // somebody may write meanwhile
+		err := unix.Fallocate(int(f.Fd()), 0, 0, max(size, 1))
+		if size <= d.page || !errors.Is(err, unix.ENOSPC) {
+			d.must(err)
+			return
+		}
+	}
 }
 
 func (d *disk) empty()          { _ = os.Remove(d.ballast()) }
 func (d *disk) ballast() string { return filepath.Join(d.root, "lib", "ballast") }
 
-// TestFullDisk runs apply with 0, 1, 2 … free pages on the disk that holds journals and delta, until it succeeds.
+// TestFullDisk runs apply with 0, 1, 2 … free pages on the disk that holds journals and delta, until it succeeds, then set,
+// stop and rm on a full disk.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, n := range []node{onHost, lent} {
 		t.Run(n.name, func(t *testing.T) {
 			d := onSmallDisk(t, n)
-			for pages := int64(0); ; pages++ {
-				if testing.Short() && pages%9 != 0 {
-					continue
-				}
-				d.fill(pages)
-				what := fmt.Sprintf("apply with %d pages free", pages)
-				r := d.berth("apply", "-f", d.spec)
-				d.empty()
-				if r.code == 0 {
-					t.Logf("apply takes %d pages", pages)
-					break
-				}
-				d.refused(what, r, 1, "no space left on device", "none")
-				if !strings.Contains(r.err, "the file system at "+d.root) {
-					t.Errorf("%s: which file system is full? %s", what, r.err)
-				}
-				d.works(what)
-				if pages > 200 {
-					t.Fatal("200 pages do not do")
-				}
-			}
-			if st := d.status("f1"); st.State != "running" {
-				t.Errorf("apply with just enough room: %+v", st)
-			}
-			d.ok("repair") // writes what did not fit before
-			d.settled("apply with just enough", d.states, "up")
-			before := d.limits("before set")
-			for pages := range int64(3) {
-				d.fill(pages)
-				what := fmt.Sprintf("set with %d pages free", pages)
-				if r := d.berth("set", "f1", "pids=33"); r.code != 0 {
-					d.empty()
-					d.refused(what, r, 1, "no space left on device", "up")
-					if after := d.limits(what); after["pids"] != before["pids"] {
-						t.Errorf("%s: it failed, and pids is %s", what, after["pids"])
-					}
-				} else if after := d.limits(what); after["pids"] != "33" {
-					t.Errorf("%s: it ended well, and pids is %s", what, after["pids"])
-				}
-				d.empty()
-			}
-			// stop, the end of init and rm need no free space.
-			d.fill(0)
-			d.ok("stop", "--grace", "0s", "f1")
-			d.empty()
-			d.settled("stop on a full disk", d.states, "down")
-			d.ok("start", "f1")
-			d.fill(0)
-			d.must(unix.Kill(d.status("f1").PID, unix.SIGKILL))
-			d.settled("init killed on a full disk", map[string]snapshot{"down": d.with("down", "file lib/ballast")}, "down")
-			d.empty()
-			d.ok("start", "f1")
-			d.fill(0)
-			d.ok("rm", "--force", "f1")
-			d.empty()
-			d.settled("rm on a full disk", d.states, "none")
+			d.applies()
+			d.sets()
+			d.ends()
 		})
 	}
+}
+
+// applies runs apply with more and more free pages until it succeeds. Each apply that fails says why and leaves nothing.
+func (d *disk) applies() {
+	d.Helper()
+	pages, stride := walk.Of(d).Points(0)
+	first := int64(pages)
+	if first > 0 {
+		d.apply(0)
+	}
+	for pages := first; ; pages += int64(stride) {
+		if d.apply(pages) {
+			d.Logf("apply takes %d pages", pages)
+			break
+		}
+		if pages > 200 {
+			d.Fatal("200 pages do not do")
+		}
+	}
+	if st := d.status("f1"); st.State != "running" {
+		d.Errorf("apply with just enough room: %+v", st)
+	}
+	d.ok("repair") // writes what did not fit before
+	d.settled("apply with just enough", d.states, "up")
+}
+
+// apply runs apply with so many free pages.
+func (d *disk) apply(pages int64) (worked bool) {
+	d.Helper()
+	d.fill(pages)
+	what := fmt.Sprintf("apply with %d pages free", pages)
+	r := d.berth("apply", "-f", d.spec)
+	d.empty()
+	if r.code == 0 {
+		if pages == 0 {
+			d.Errorf("%s: it worked, so the disk was not full", what)
+		}
+		return true
+	}
+	d.refused(what, r, 1, "no space left on device", "none")
+	if !strings.Contains(r.err, "the file system at "+d.root) {
+		d.Errorf("%s: which file system is full? %s", what, r.err)
+	}
+	d.works(what)
+	return false
+}
+
+// sets runs set with more and more free pages. It fails without any, and changes nothing then. It works with many.
+func (d *disk) sets() {
+	d.Helper()
+	before := d.limits("before set")
+	const many = 20
+	for _, pages := range []int64{0, 1, 2, many} {
+		d.fill(pages)
+		what := fmt.Sprintf("set with %d pages free", pages)
+		r := d.berth("set", "f1", "pids=33")
+		d.empty()
+		after := d.limits(what)
+		switch {
+		case r.code != 0 && pages < many:
+			d.refused(what, r, 1, "no space left on device", "up")
+			if after["pids"] != before["pids"] {
+				d.Errorf("%s: it failed, and pids is %s", what, after["pids"])
+			}
+		case r.code != 0 || pages == 0 || after["pids"] != "33":
+			d.Errorf("%s: exit %d, and pids is %s: %s", what, r.code, after["pids"], r)
+		}
+	}
+}
+
+// ends checks that stop, the end of init and rm need no free space.
+func (d *disk) ends() {
+	d.Helper()
+	d.fill(0)
+	d.ok("stop", "--grace", "0s", "f1")
+	d.empty()
+	d.settled("stop on a full disk", d.states, "down")
+	d.ok("start", "f1")
+	d.fill(0)
+	d.must(unix.Kill(d.status("f1").PID, unix.SIGKILL))
+	d.settled("init killed on a full disk", map[string]snapshot{"down": d.with("down", "file lib/ballast")}, "down")
+	d.empty()
+	d.ok("start", "f1")
+	d.fill(0)
+	d.ok("rm", "--force", "f1")
+	d.empty()
+	d.settled("rm on a full disk", d.states, "none")
+}
+
+// TestRunOnFullDisk fills the disk while berth run starts its node, and kills it: the keeper still knows whose node it was, and
+// removes it.
+func TestRunOnFullDisk(t *testing.T) {
+	d := onSmallDisk(t, onHost)
+	args := []string{"run", "-f", d.spec, "--", "/bin/sleep", "1000"}
+	at := func(point string) int { // the point's number, 0 if it was not passed
+		return 1 + slices.IndexFunc(d.points(), func(p string) bool { return strings.Contains(p, point) })
+	}
+	up, started := "phase up of "+d.l.RunNodes(), "phase up of "+d.l.LibNodes()
+	begin := func(stop int) *job {
+		_ = os.Remove(d.faults())
+		return d.begin([]string{fmt.Sprint("BERTH_FAULT_STOP=", stop), "BERTH_FAULT_LOG=" + d.faults()}, args...)
+	}
+	passed := func(point string) {
+		t.Helper()
+		if !eventually(10*time.Second, func() bool { return at(point) > 0 }) {
+			t.Fatalf("berth run does not pass %q: %q", point, d.points())
+		}
+	}
+	j := begin(0)
+	passed(started)
+	number := at(up)
+	j.kill()
+	j.wait()
+	d.settled("run, killed", d.states, "none")
+
+	j = begin(number) // its status is not written yet
+	passed(up)
+	d.fill(0)
+	d.must(j.cmd.Process.Signal(unix.SIGCONT))
+	passed(started)
+	if st := d.status("f1"); st.State != "running" {
+		t.Errorf("on a full disk: %+v", st)
+	}
+	j.kill()
+	j.wait()
+	d.settled("run, killed on a full disk", map[string]snapshot{"none": d.with("none", "file lib/ballast")}, "none")
+	d.empty()
+	d.works("run, killed on a full disk")
 }
 
 // with returns a state with one more line.
@@ -155,37 +241,39 @@ func (w *world) runtimes() []string {
 	return all
 }
 
-// TestRuntimeVanishes removes the OCI runtimes: before a command, under a node that runs, and at random moments.
+// hide renames all OCI runtimes, or renames them back.
+func (w *world) hide(hide bool) {
+	w.Helper()
+	if hide {
+		for _, p := range w.runtimes() {
+			w.must(os.Rename(p, p+".gone"))
+		}
+		return
+	}
+	hidden, _ := filepath.Glob("/usr/*bin/*.gone")
+	for _, p := range hidden {
+		w.must(os.Rename(p, strings.TrimSuffix(p, ".gone")))
+	}
+}
+
+// TestRuntimeVanishes removes the OCI runtimes before a command, and under a node that runs.
 func TestRuntimeVanishes(t *testing.T) {
 	w := newWorld(t)
 	w.hideable()
 	s := w.scene(onHost)
-	gone := func(vanish bool) {
-		for _, p := range s.runtimes() {
-			if vanish {
-				s.must(os.Rename(p, p+".gone"))
-			}
-		}
-		if !vanish {
-			hidden, _ := filepath.Glob("/usr/*bin/*.gone")
-			for _, p := range hidden {
-				s.must(os.Rename(p, strings.TrimSuffix(p, ".gone")))
-			}
-		}
-	}
 	for _, p := range s.runtimes() { // each runtime alone; image host leaves out the overlay mounts below /usr
-		gone(true)
+		s.hide(true)
 		s.must(os.Rename(p+".gone", p))
 		s.works("with " + p + " alone")
-		gone(false)
+		s.hide(false)
 	}
-	gone(true)
+	s.hide(true)
 	s.refused("apply without a runtime", s.berth("apply", "-f", s.spec), 3, "apt-get install", "none")
 	r := s.berth("run", "--image", "host", "--", "/bin/true")
 	s.refused("run without a runtime", r, 125, "apt-get install", "none")
-	gone(false)
+	s.hide(false)
 	s.ok("apply", "-f", s.spec)
-	gone(true)
+	s.hide(true)
 	if r := s.berth("exec", "f1", "--", "/bin/true"); r.code != 125 || !strings.HasPrefix(r.err, "berth: ") {
 		t.Errorf("exec without a runtime: exit %d: %s", r.code, r)
 	}
@@ -197,29 +285,68 @@ func TestRuntimeVanishes(t *testing.T) {
 	s.refused("start without a runtime", s.berth("start", "f1"), 3, "apt-get install", "down")
 	s.ok("rm", "f1")
 	s.settled("rm without a runtime", s.states, "none")
-	gone(false)
-	rounds := 20
-	if testing.Short() {
-		rounds = 2
+	s.hide(false)
+	s.works("with the runtimes back")
+}
+
+// created reports whether the node's process 1 existed when the last berth passed its n-th fault point.
+func (s *scene) created(n int) bool {
+	passed := s.points()
+	return slices.ContainsFunc(passed[:min(n, len(passed))], regexp.MustCompile(` did \S+\.create$`).MatchString)
+}
+
+// TestRuntimeVanishesAtEachStep removes the OCI runtimes while an apply waits at a fault point. It fails and leaves nothing as
+// long as it needs one, and works once the runtime has made the node's process 1.
+func TestRuntimeVanishesAtEachStep(t *testing.T) {
+	w := newWorld(t)
+	w.hideable()
+	w.Cleanup(func() { w.hide(false) })
+	s := w.scene(onHost)
+	s.takenAtEachStep(func() { s.hide(true) }, func() { s.hide(false) })
+}
+
+// TestImageRemovedAtEachStep removes the folder of a dir: image while an apply waits at a fault point. It fails and leaves
+// nothing, and works once the node's process 1 has mounted its root.
+func TestImageRemovedAtEachStep(t *testing.T) {
+	template := imagetest.BusyboxDir(t)
+	w := newWorld(t)
+	dir := filepath.Join(w.dir, "image")
+	build := func() {
+		w.Helper()
+		if out, err := exec.Command("cp", "-al", template, dir).CombinedOutput(); err != nil {
+			w.Fatalf("copy the image: %v: %s", err, out)
+		}
 	}
-	rnd := seeded(t)
-	for range rounds {
-		j := s.begin(nil, "apply", "-f", s.spec)
-		delay := time.Duration(rnd.IntN(50_000)) * time.Microsecond
-		time.Sleep(delay)
-		gone(true)
-		r := j.wait()
-		what := fmt.Sprintf("apply whose runtime vanished after %v: %s", delay, r)
-		if r.code != 0 {
-			s.failedWell(what, r)
-			s.settled(what, s.states, "none")
-		} else {
+	build()
+	s := w.scene(node{"dir", func(*world) string { return "name: f1\nimage: dir:" + dir + "\ncommand: [/bin/sleep, infinity]\n" }})
+	s.takenAtEachStep(func() { s.must(os.RemoveAll(dir)) }, build)
+}
+
+// takenAtEachStep takes what an apply needs while it waits at a fault point, and gives it back when it has ended.
+func (s *scene) takenAtEachStep(take, giveBack func()) {
+	s.Helper()
+	s.steps(func(n int) bool {
+		what, r, paused := s.pausedAt(n, take, "apply", "-f", s.spec)
+		if paused {
+			giveBack()
+		}
+		works := !paused || s.created(n)
+		if r.code == 0 && s.created(n+1) { // the keeper created it while apply waited
+			works = true
+		}
+		if works != (r.code == 0) {
+			s.Fatalf("%s: exit %d, process 1 existed before: %v: %s", what, r.code, works, r)
+		}
+		if works {
 			s.settled(what, s.states, "up")
 			s.ok("rm", "--force", "f1")
+		} else {
+			s.failedWell(what, r)
+			s.settled(what, s.states, "none")
 		}
-		gone(false)
 		s.works(what)
-	}
+		return paused
+	})
 }
 
 // TestCannotRun runs commands that the kernel refuses to execute.
@@ -253,44 +380,4 @@ func TestCannotRun(t *testing.T) {
 		s.refused("apply "+c.command, s.berth("apply", "-f", spec), 1, c.said, "none")
 	}
 	s.works("after commands that cannot run")
-}
-
-// TestImageRemovedWhileStarting removes the folder of a dir: image at random moments of an apply.
-func TestImageRemovedWhileStarting(t *testing.T) {
-	template := imagetest.BusyboxDir(t)
-	w := newWorld(t)
-	dir := filepath.Join(w.dir, "image")
-	build := func() {
-		if out, err := exec.Command("cp", "-al", template, dir).CombinedOutput(); err != nil {
-			w.Fatalf("copy the image: %v: %s", err, out)
-		}
-	}
-	build()
-	s := w.scene(node{"dir", func(*world) string { return "name: f1\nimage: dir:" + dir + "\ncommand: [/bin/sleep, infinity]\n" }})
-	rounds := 30
-	if testing.Short() {
-		rounds = 3
-	}
-	rnd := seeded(t)
-	failed := 0
-	for range rounds {
-		j := s.begin(nil, "apply", "-f", s.spec)
-		delay := time.Duration(rnd.IntN(40_000)) * time.Microsecond
-		time.Sleep(delay)
-		s.must(os.RemoveAll(dir))
-		r := j.wait()
-		what := fmt.Sprintf("apply whose image was removed after %v: %s", delay, r)
-		if r.code != 0 {
-			failed++
-			s.failedWell(what, r)
-			s.settled(what, s.states, "none")
-		} else {
-			s.settled(what, s.states, "up", "down") // its command may have been removed before it was executed
-			s.ok("rm", "--force", "f1")
-			s.settled(what+"; then rm", s.states, "none")
-		}
-		build()
-	}
-	s.works("after images that were removed")
-	t.Logf("%d of %d applies failed", failed, rounds)
 }

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/walk"
 )
 
 // keeperPid returns the pid of this world's keeper, 0 if there is none.
@@ -87,14 +88,12 @@ func (s *scene) failedWell(what string, r result) {
 // and must have ended before the node is removed.
 func TestKeeperKilledAtRandom(t *testing.T) {
 	s := newScene(t, lent)
-	rounds := 30
-	if testing.Short() {
-		rounds = 5
-	}
 	failed := 0
+	r := walk.Of(t)
+	rounds := r.Rounds(30)
 	for range rounds {
 		s.endKeeper()
-		delay := time.Duration(rand.IntN(45_000)) * time.Microsecond
+		delay := time.Duration(r.IntN(45_000)) * time.Microsecond
 		what := fmt.Sprintf("the keeper killed %v after apply began", delay)
 		j := s.begin(nil, "apply", "-f", s.spec)
 		time.Sleep(delay)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/walk"
 )
 
 // limits returns the node's requested limits from berth show. Each must hold in the kernel.
@@ -271,12 +272,8 @@ func TestImportKilledAtRandom(t *testing.T) {
 	states := map[string]snapshot{"there": w.snapshot()}
 	w.ok("image", "rm", "bb")
 	states["none"] = w.snapshot()
-	r := seeded(t)
-	rounds := 15
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	r := walk.Of(t)
+	for range r.Rounds(15) {
 		j := w.begin(nil, "image", "import", archive, "bb")
 		delay := time.Duration(r.Int64N(int64(took)))
 		time.Sleep(delay)

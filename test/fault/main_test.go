@@ -5,12 +5,14 @@
 package fault
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"berth/test/built"
 )
 
 // berth is the binary with fault points, which TestMain builds once.
@@ -37,10 +39,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	berth = filepath.Join(dir, "berth")
-	build := exec.Command("go", "build", "-tags", "berthfault", "-o", berth, "berth/cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build berth with fault points: %v\n%s", err, out)
+	if err := built.Berth(context.Background(), berth, "berthfault"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()

@@ -62,7 +62,7 @@ func (s *service) home(what string) {
 		s.Errorf("%s: the service is in\n%s, it was in\n%s", what, now, s.before)
 	}
 	for _, top := range append([]string{s.cg.V2}, mountsOf(s.cg.V1)...) {
-		if left, _ := filepath.Glob(filepath.Join(top, s.l.CgroupPlace("pid")+"*")); top != "" && len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(top, s.l.StandingCgroup("pid")+"*")); top != "" && len(left) > 0 {
 			s.Errorf("%s: left: %v", what, left)
 		}
 	}

@@ -2,10 +2,8 @@ package fault
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,17 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/walk"
 )
-
-// seeded returns a random generator. BERTH_FAULT_SEED=N repeats the choices of a run, not its timing.
-func seeded(t *testing.T) *rand.Rand {
-	seed, err := strconv.ParseUint(os.Getenv("BERTH_FAULT_SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("BERTH_FAULT_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // crowd is a world with several nodes.
 type crowd struct {
@@ -58,12 +47,8 @@ func newCrowd(t *testing.T) *crowd {
 // TestKilledAtRandom kills three concurrent commands on several nodes at random moments, and sometimes the keeper too.
 func TestKilledAtRandom(t *testing.T) {
 	c := newCrowd(t)
-	r := seeded(t)
-	rounds := 20
-	if testing.Short() {
-		rounds = 3
-	}
-	for round := range rounds {
+	r := walk.Of(t)
+	for round := range r.Rounds(20) {
 		var jobs []*job
 		var what []string
 		for range 3 {
@@ -125,13 +110,9 @@ func (c *crowd) check(what string) {
 // TestApplyRacesRm lets six commands race for one node: each succeeds or fails with an expected exit code, and rm leaves nothing.
 func TestApplyRacesRm(t *testing.T) {
 	c := newCrowd(t)
-	r := seeded(t)
-	rounds := 25
-	if testing.Short() {
-		rounds = 4
-	}
+	r := walk.Of(t)
 	codes := map[string]int{}
-	for range rounds {
+	for range r.Rounds(25) {
 		i := r.IntN(2)
 		var jobs []*job
 		for range 6 {
@@ -164,6 +145,9 @@ func TestApplyRacesRm(t *testing.T) {
 		c.settled(fmt.Sprint("after a race for ", c.names[i]), c.states, "none")
 	}
 	t.Log(codes)
+	if codes["apply 0"]+codes["start 0"]+codes["run 0"] == 0 {
+		t.Error("nothing ever started")
+	}
 }
 
 var (
@@ -175,7 +159,7 @@ var (
 // like an interrupted write.
 func TestTornJournal(t *testing.T) {
 	s := newScene(t, lent)
-	r := seeded(t)
+	r := walk.Of(t)
 	s.ok("apply", "-f", s.spec)
 	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
 		s.steps(func(n int) bool {
@@ -198,7 +182,7 @@ func TestTornJournal(t *testing.T) {
 }
 
 // tear truncates the last record of the journal that was written last. The name of the fault point tells which one that is.
-func (s *scene) tear(r *rand.Rand, point string) string {
+func (s *scene) tear(r walk.Walk, point string) string {
 	s.Helper()
 	last := s.l.Node("f1").Journal()
 	_, err := os.Stat(last)
@@ -217,12 +201,8 @@ func (s *scene) tear(r *rand.Rand, point string) string {
 // with all its claims, or keeps it complete.
 func TestLostClaims(t *testing.T) {
 	s := newScene(t, onHost)
-	r := seeded(t)
-	rounds := 12
-	if testing.Short() {
-		rounds = 2
-	}
-	for round := range rounds {
+	r := walk.Of(t)
+	for round := range r.Rounds(12) {
 		s.ok("apply", "-f", s.spec)
 		s.ok("stop", "--grace", "0s", "f1")
 		claims := s.l.Node("f1").Claims()
@@ -242,11 +222,7 @@ func TestLostClaims(t *testing.T) {
 // TestBackAtOnce removes nodes and makes them again at once: kernel objects that are still being torn down do not get in the way.
 func TestBackAtOnce(t *testing.T) {
 	each(t, []node{shared, onHost, lent}, func(s *scene) {
-		turns := 20
-		if testing.Short() {
-			turns = 3
-		}
-		for range turns {
+		for range walk.Of(s).Rounds(20) {
 			s.ok("apply", "-f", s.spec)
 			s.ok("rm", "--force", "f1")
 		}

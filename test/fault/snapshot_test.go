@@ -2,10 +2,12 @@ package fault
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+
+	"berth/internal/netif"
 )
 
 // snapshot lists everything on the host that Berth could leave behind, one item per line, sorted. It omits values that differ
@@ -30,6 +34,7 @@ func (w *world) snapshot() snapshot {
 		s = append(s, "cgroup "+d)
 	}
 	s = append(s, w.loops()...)
+	s = append(s, w.firewall()...)
 	s = append(s, w.processLines()...)
 	s = append(s, w.files()...)
 	s.sort()
@@ -98,6 +103,30 @@ func (w *world) links() []string {
 	return all
 }
 
+// firewall lists the rules of nftables, and the settings that decide what the host forwards.
+func (w *world) firewall() []string {
+	w.Helper()
+	out, err := exec.Command("nft", "-s", "list", "ruleset").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // its tests skip
+	}
+	w.must(err)
+	var all []string
+	for line := range strings.Lines(string(out)) {
+		all = append(all, "nft "+strings.TrimRight(line, "\n"))
+	}
+	for _, name := range []string{"forwarding", "force_forwarding", "accept_ra"} {
+		files, _ := filepath.Glob("/proc/sys/net/ipv[46]/conf/*/" + name)
+		for _, f := range files {
+			text, _ := os.ReadFile(f) // its link may be gone
+			if port := strings.Contains(f, "/"+netif.PortPrefix); !port && len(text) > 0 {
+				all = append(all, "setting "+f+" "+strings.TrimSpace(string(text)))
+			}
+		}
+	}
+	return all
+}
+
 // cgroupDirs lists the groups of this root in all hierarchies, inner ones first.
 func (w *world) cgroupDirs() []string {
 	tops := slices.Collect(maps.Values(w.cg.V1))
@@ -158,8 +187,11 @@ func (w *world) processes() []process {
 		parents[p.pid], _ = strconv.Atoi(f[1])
 		cmd, _ := os.ReadFile(d + "/cmdline")
 		p.cmd = strings.ReplaceAll(strings.TrimRight(string(cmd), "\x00"), "\x00", " ")
-		p.keeper = p.cmd == "berth --root "+w.root+" keeper"
+		p.keeper = p.cmd == "berth --root "+w.root+" keeper" || strings.HasPrefix(p.cmd, "berth --root "+w.root+" keeper --given ")
 		keepers[p.pid] = p.keeper
+		if p.pid == os.Getpid() { // its first thread may be the one with the world's namespaces
+			continue
+		}
 		if p.zombie || w.isMine(d, p, seen) {
 			all = append(all, p)
 		}
@@ -221,8 +253,8 @@ func (w *world) keeperHolds(pid int) []string {
 // base lists the files that Berth makes once for all nodes and keeps, as it keeps the folders around them.
 var base = []string{
 	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp",
-	"lib/runtime.json", "lib/site-id",
-	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/probe.lock",
+	"lib/events/events", "lib/runtime.json", "lib/site-id",
+	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/netserve.lock", "run/probe.lock",
 }
 
 // files lists the files under the root, except base and what a node wrote to its own root. The lock file of an existing node

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/walk"
 )
 
 // node is a kind of node that the tests make.
@@ -47,10 +47,21 @@ network: [{mode: bridge}]
 `
 	}}
 	folder = node{"dir", func(w *world) string {
+		secrets := w.file("secrets", "TOKEN=x\n")
+		w.must(os.Chmod(secrets, 0o600))
 		return `
 name: f1
 image: dir:` + imagetest.BusyboxDir(w.T) + `
 command: [/bin/sleep, infinity]
+user: daemon
+env: {A: "1"}
+env_from: ` + secrets + `
+workdir: /tmp
+labels: {a: b}
+stop: {signal: QUIT, grace: 1s}
+tmpfs: [{target: /scratch, size: 1MiB}]
+sysctls: {net.core.somaxconn: 77, kernel.shmmax: 1048576}
+no_new_privileges: false
 delta: {in: memory, size: 16MiB}
 network: [{mode: none}]
 `
@@ -139,15 +150,11 @@ func (w *world) scene(n node) *scene {
 	return s
 }
 
-// steps calls f with 1, 2, 3 … until f reports that the command was not killed at that fault point. With -short it takes every
-// 50th number only, from a random start.
+// steps calls f with the fault points of a command, those of 1, 2, 3 … that this run takes, until f reports that the command
+// was not killed at that point.
 func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Helper()
-	stride := 1
-	if testing.Short() {
-		stride = 50
-	}
-	n := 1 + rand.IntN(stride)
+	n, stride := walk.Of(s).Points(1)
 	began, points := time.Now(), 0
 	for ; f(n); n += stride {
 		points++
@@ -223,9 +230,9 @@ func (s *scene) works(what string) {
 }
 
 // tells reports whether the kernel gives the exit status of a process that is not the keeper's child (since Linux 6.15).
-func (s *scene) tells() bool {
+func (w *world) tells() bool {
 	var u unix.Utsname
-	s.must(unix.Uname(&u))
+	w.must(unix.Uname(&u))
 	var major, minor int
 	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 	return major > 6 || major == 6 && minor >= 15

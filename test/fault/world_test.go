@@ -101,6 +101,12 @@ type job struct {
 // begin starts berth in its own process group, with additional environment variables.
 func (w *world) begin(env []string, args ...string) *job {
 	w.Helper()
+	return w.beginBy(berth, env, args...)
+}
+
+// beginBy is begin with another berth.
+func (w *world) beginBy(berth string, env []string, args ...string) *job {
+	w.Helper()
 	j := &job{w: w, began: time.Now()}
 	j.cmd = exec.Command(berth, append([]string{"--root", w.root}, args...)...)
 	j.cmd.Env = append(os.Environ(), env...)

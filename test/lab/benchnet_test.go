@@ -3,27 +3,24 @@ package lab_test
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"berth/internal/bench/result"
 	"berth/test/lab"
 )
 
 // TestBenchNet measures host, macvlan and sriov against a peer on another machine: both directions, round trips, in one
-// table and one JSON.
+// table and one JSON. That something is measured is tested, not how much: it may run beside another lab.
 func TestBenchNet(t *testing.T) {
+	t.Parallel()
 	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
-	bin := filepath.Join(t.TempDir(), "berth")
-	if err := lab.BuildBerth(t.Context(), bin); err != nil {
-		t.Fatal(err)
-	}
 	adapter := make([]string, 2)
 	for i := range adapter {
 		m := l.VM(i)
-		m.Copy(t, bin, "/usr/local/bin/berth")
+		install(t, m)
 		adapter[i] = m.OK(t, fmt.Sprintf("n=$(basename /sys/class/net/e*); ip link set $n up; ip addr add 192.0.2.%d/24 dev $n; echo $n", i+1))
 	}
 	l.VM(1).OK(t, "nohup berth bench net --serve >/dev/null 2>&1 </dev/null & sleep 1")
@@ -35,28 +32,18 @@ func TestBenchNet(t *testing.T) {
 		t.Fatalf("exit code %d: %s%s", out.Code, out.Out, out.Err)
 	}
 	t.Logf("\n%s", out.Out)
-	var report struct {
-		OwnPeer bool `json:"own_peer"`
-		Rows    []struct {
-			Name string
-			Arms []struct {
-				Arm           string
-				BitsPerSecond float64 `json:"bits_per_second"`
-				P50           float64 `json:"p50_us"`
-			}
-		}
-	}
-	if err := json.Unmarshal([]byte(a.OK(t, "cat /root/net.json")), &report); err != nil {
+	var study result.Study
+	if err := json.Unmarshal([]byte(a.OK(t, "cat /root/net.json")), &study); err != nil {
 		t.Fatal(err)
 	}
-	if report.OwnPeer || len(report.Rows) != 3 {
-		t.Fatalf("%+v", report)
+	if len(study.Experiments) != 1 || len(study.Experiments[0].Rows) != 3 {
+		t.Fatalf("%+v", study)
 	}
-	for _, row := range report.Rows {
+	for _, row := range study.Experiments[0].Rows {
 		var arms []string
 		for _, arm := range row.Arms {
 			arms = append(arms, arm.Arm)
-			if arm.BitsPerSecond == 0 && arm.P50 == 0 {
+			if arm.Values["bits_per_second"] == 0 && arm.Values["p50_us"] == 0 {
 				t.Errorf("%s, %s: nothing measured", row.Name, arm.Arm)
 			}
 		}

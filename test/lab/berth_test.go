@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
+	"berth/test/built"
 	"berth/test/lab"
 )
 
@@ -14,21 +17,69 @@ import (
 func start(t *testing.T, m lab.Machine) *lab.VM {
 	t.Helper()
 	vm := lab.Start(t, lab.Options{Machines: []lab.Machine{m}}).VM(0)
-	berth := filepath.Join(t.TempDir(), "berth")
-	if err := lab.BuildBerth(context.Background(), berth); err != nil {
-		t.Fatal(err)
-	}
-	vm.Copy(t, berth, "/usr/local/bin/berth")
+	install(t, vm)
 	return vm
 }
+
+// install puts berth into a machine, with the choice of a runtime.
+func install(t *testing.T, m *lab.VM) {
+	t.Helper()
+	berth := filepath.Join(t.TempDir(), "berth")
+	if err := built.Berth(context.Background(), berth); err != nil {
+		t.Fatal(err)
+	}
+	m.Copy(t, berth, "/usr/local/bin/berth")
+	choose(t, m, "/var/lib/berth")
+}
+
+// choice is what the first machine of this process chose.
+var choice struct {
+	sync.Mutex
+	text string
+}
+
+// choose gives berth in a machine the choice of a runtime in its folder for lasting files. Berth makes the choice by running six
+// containers, which takes an emulated machine 8 s of CPU time. All machines have the same kernel and runtimes, so only the first
+// one makes it; another boot would refuse it, so it gets this boot's id.
+func choose(t *testing.T, m *lab.VM, lib string) {
+	t.Helper()
+	choice.Lock()
+	defer choice.Unlock()
+	if choice.text == "" {
+		m.Write(t, "/root/any.yaml", "name: any\nimage: host\ncommand: [sleep, infinity]\n")
+		choice.text = m.OK(t, "berth plan -f /root/any.yaml >/dev/null; cat /var/lib/berth/runtime.json; rm /root/any.yaml")
+	}
+	boot := m.OK(t, "cat /proc/sys/kernel/random/boot_id")
+	m.Write(t, lib+"/runtime.json", bootID.ReplaceAllString(choice.text, "${1}"+boot+"${2}"))
+}
+
+var bootID = regexp.MustCompile(`("boot_id": *")[^"]*(")`)
 
 // node applies a spec, and removes the node at the end of the test.
 func node(t *testing.T, m *lab.VM, spec string) {
 	t.Helper()
 	m.Write(t, "/root/node.yaml", spec)
 	m.OK(t, "berth apply -f /root/node.yaml")
-	name := strings.TrimSpace(strings.TrimPrefix(strings.SplitN(strings.TrimSpace(spec), "\n", 2)[0], "name:"))
-	t.Cleanup(func() { m.OK(t, "berth rm --force "+name) })
+	t.Cleanup(func() { m.OK(t, "berth rm --force "+nameOf(spec)) })
+}
+
+// nodes is node for several specs at once.
+func nodes(t *testing.T, m *lab.VM, specs ...string) {
+	t.Helper()
+	apply, all := "", ""
+	for _, spec := range specs {
+		name := nameOf(spec)
+		m.Write(t, "/root/"+name+".yaml", spec)
+		apply, all = apply+"berth apply -f /root/"+name+".yaml & p=\"$p $!\"\n", all+" "+name
+	}
+	m.OK(t, apply+"for i in $p; do wait $i; done")
+	t.Cleanup(func() { m.OK(t, "berth rm --force"+all) })
+}
+
+// nameOf returns the name in a spec's first line.
+func nameOf(spec string) string {
+	first, _, _ := strings.Cut(strings.TrimSpace(spec), "\n")
+	return strings.TrimSpace(strings.TrimPrefix(first, "name:"))
 }
 
 // shown is the part of berth show --json that these tests look at.

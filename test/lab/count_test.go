@@ -63,8 +63,8 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 	m.Write(t, "/tmp/witness.sh", witness)
 	r := m.RunFor(t, time.Duration(n)*each+3*time.Minute, "bash", "-ec", look+"now; }\n"+script+"sleep 2; bash /tmp/witness.sh & w=$!; look; for i in $(seq "+
 		fmt.Sprint(n)+"); do sleep "+fmt.Sprint(each.Seconds())+"; look; done; kill $w; wait $w; cat /tmp/witness\n"+
-		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -x 'fio|dd' || true\n"+
-		"(sleep 5; pkill -KILL -x 'fio|dd') & k=$!; wait $pids || true; kill $k || true") // fio with --rate sometimes does not end
+		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -KILL -x 'fio|dd' || true\n"+
+		"wait $pids || true") // fio with --rate sometimes does not end by SIGTERM
 	if r.Code != 0 {
 		t.Fatalf("count: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}

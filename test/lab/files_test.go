@@ -9,6 +9,7 @@ import (
 
 // TestDeltaQuota limits deltas by project quotas, which need a file system mounted for them.
 func TestDeltaQuota(t *testing.T) {
+	t.Parallel()
 	m := start(t, lab.Machine{CPUs: 1, Memory: 768, Disks: []lab.Disk{{Size: 512 << 20}, {Size: 512 << 20}, {Root: true}}})
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdd /srv/root; modprobe -a quota_v2 xfs || true")
 	for _, fs := range []struct{ name, mkfs, disk, options string }{
@@ -19,6 +20,7 @@ func TestDeltaQuota(t *testing.T) {
 			root := "/srv/" + fs.name
 			m.OK(t, fs.mkfs+" "+fs.disk+"; mkdir "+root+"; mount -o "+fs.options+" "+fs.disk+" "+root)
 			berth := "berth --root " + root + "/berth "
+			choose(t, m, root+"/berth/lib")
 			t.Cleanup(func() { m.OK(t, "umount "+root) })
 			for _, image := range []string{"host", "dir:/srv/root"} {
 				m.Write(t, "/root/node.yaml", "name: q1\nimage: "+image+"\ncommand: [sleep, infinity]\ndelta: {size: 20MiB}\n")

@@ -22,6 +22,7 @@ io:
 // TestHotplug gives a running node devices and takes them away, and unplugs its disks. When a disk returns, under whatever
 // device number, its limits return too. Another disk that got its number is not the node's.
 func TestHotplug(t *testing.T) {
+	t.Parallel()
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}, {Size: 64 << 20, NVMe: true, Hot: true}}})
 	m.OK(t, "udevadm settle; printf disk-zero | dd of=/dev/vdb conv=notrunc,fsync status=none; printf disk-one | dd of=/dev/vdc conv=notrunc,fsync status=none")
 	t.Run("programs", func(t *testing.T) { programs(t, m, 33) })
@@ -41,7 +42,7 @@ func programs(t *testing.T, m *lab.VM, times int) {
 	t.Log(m.OK(t, "berth show n1 | grep '^runtime '"))
 	// A process in the node's cgroup but outside its /dev: only the BPF program denies it a disk.
 	opens := func(path string) string {
-		return m.OK(t, "sh -c 'echo 0 >"+group+"/cgroup.procs; head -c 1 "+path+" >/dev/null 2>&1 && echo yes || echo no'")
+		return m.OK(t, "sh -c 'echo 0 >"+group+"/node/cgroup.procs; head -c 1 "+path+" >/dev/null 2>&1 && echo yes || echo no'")
 	}
 	want := func(what string, vdb, nvme string) {
 		t.Helper()
@@ -114,7 +115,7 @@ func unplug(t *testing.T, m *lab.VM) {
 	m.OK(t, "udevadm settle; sleep 0.5; test \"$(head -c 8 /dev/vdb)\" = disk-one; berth show n1 | grep '^/dev/data .*(gone)'; ! berth exec n1 -- ls /dev/data")
 	m.OK(t, limits("", was[2]))
 	m.OK(t, switched("", ""))
-	m.OK(t, "sh -c 'echo 0 >"+group+"/cgroup.procs; ! head -c 1 /dev/vdb 2>/dev/null'")
+	m.OK(t, "sh -c 'echo 0 >"+group+"/node/cgroup.procs; ! head -c 1 /dev/vdb 2>/dev/null'")
 
 	m.Plug(t, 0)
 	eventually("it is back", "test -e /sys/block/vdc")
@@ -124,7 +125,7 @@ func unplug(t *testing.T, m *lab.VM) {
 	eventually("its engine and its weight are back", switched("vdc/queue/scheduler", now[1]+" 300"))
 	t.Logf("limits of a disk that came back: within %v of its being seen", time.Since(began).Round(100*time.Millisecond))
 	eventually("its device is back", "berth show n1 | grep '^/dev/data .*b "+now[1]+" /dev/vdc'")
-	m.OK(t, `test "$(berth exec n1 -- head -c 9 /dev/data)" = disk-zero; ! sh -c 'echo 0 >`+group+`/cgroup.procs; head -c 1 /dev/vdb >/dev/null 2>&1'`)
+	m.OK(t, `test "$(berth exec n1 -- head -c 9 /dev/data)" = disk-zero; ! sh -c 'echo 0 >`+group+`/node/cgroup.procs; head -c 1 /dev/vdb >/dev/null 2>&1'`)
 	for _, l := range show(t, m, "n1").Limits {
 		if !l.Holds || l.Asked != l.ReadBack {
 			t.Errorf("show: %+v", l)

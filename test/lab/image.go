@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // image is the output of test/lab/image/build.
@@ -63,29 +64,41 @@ func (i image) prepare(ctx context.Context, dir string) (boot, error) {
 		kernel: filepath.Join(i.dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd"),
 		root: filepath.Join(i.dir, "root.ext4"),
 	}
-	agent := filepath.Join(dir, "agent")
-	if err := buildGo(ctx, i.module, agent, "./test/lab/agent"); err != nil {
+	agent, err := i.agent(ctx, dir)
+	if err != nil {
 		return b, err
 	}
 	if err := joinInitrd(b.initrd, filepath.Join(i.dir, "initrd"), agent); err != nil {
 		return b, fmt.Errorf("make the initial RAM disk: %w", err)
 	}
-	var err error
 	b.accel, err = accel(ctx, filepath.Dir(i.dir), b)
 	return b, err
 }
 
-// BuildBerth builds a static berth as file out, with build tags.
-func BuildBerth(ctx context.Context, out string, tags ...string) error {
-	module, err := moduleDir(ctx)
-	if err != nil {
-		return err
-	}
-	return buildGo(ctx, module, out, "./cmd/berth", tags...)
+// built is the agent, which a process builds once.
+var built struct {
+	sync.Mutex
+	agent []byte
 }
 
-func buildGo(ctx context.Context, module, out, pkg string, tags ...string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", out, pkg)
+// agent builds the program that answers in a machine. It uses folder dir.
+func (i image) agent(ctx context.Context, dir string) ([]byte, error) {
+	built.Lock()
+	defer built.Unlock()
+	if built.agent != nil {
+		return built.agent, nil
+	}
+	file := filepath.Join(dir, "agent")
+	if err := buildGo(ctx, i.module, file, "./test/lab/agent"); err != nil {
+		return nil, err
+	}
+	var err error
+	built.agent, err = os.ReadFile(file)
+	return built.agent, err
+}
+
+func buildGo(ctx context.Context, module, out, pkg string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
@@ -95,19 +108,15 @@ func buildGo(ctx context.Context, module, out, pkg string, tags ...string) error
 
 // joinInitrd writes an initial RAM disk of two archives: the image's and one with the agent. The kernel unpacks both in order
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
-func joinInitrd(out, first, agent string) error {
+func joinInitrd(out, first string, agent []byte) error {
 	b, err := os.ReadFile(first)
-	if err != nil {
-		return err
-	}
-	program, err := os.ReadFile(agent)
 	if err != nil {
 		return err
 	}
 	var all bytes.Buffer
 	all.Write(b)
 	pad(&all)
-	cpioFile(&all, "agent", 0o100755, program)
+	cpioFile(&all, "agent", 0o100755, agent)
 	cpioFile(&all, "TRAILER!!!", 0, nil)
 	return os.WriteFile(out, all.Bytes(), 0o600)
 }

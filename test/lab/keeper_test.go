@@ -9,6 +9,7 @@ import (
 
 // TestKeeper checks how ends of nodes are noticed, on a kernel that gives the exit code to the parent only (before 6.15).
 func TestKeeper(t *testing.T) {
+	t.Parallel()
 	m := start(t, lab.Machine{CPUs: 1, Memory: 768})
 	apply := func(t *testing.T, spec string) {
 		t.Helper()

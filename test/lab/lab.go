@@ -7,7 +7,7 @@
 //	out := m.OK(t, "berth doctor")
 //
 // The machines are emulated (QEMU's TCG) unless a guest boots with KVM on this host. They have no connection to the outside. Only
-// one lab runs at a time on a host. A machine ends with the test, also when the test's process is killed.
+// the labs of one process run at a time on a host. A machine ends with the test, also when the test's process is killed.
 package lab
 
 import (
@@ -54,7 +54,7 @@ type Lab struct {
 	machines []Machine // as wished
 	vms      []*VM
 	dir      string // sockets, disks and logs of this run
-	lock     *os.File
+	inside   bool   // it counts as one of the host's labs
 }
 
 // bootTime is how long a machine may take until its agent answers; it usually takes 12 to 35 s.
@@ -92,7 +92,7 @@ type CannotError struct{ Why string }
 
 func (e *CannotError) Error() string { return "no lab here: it needs " + e.Why }
 
-// Boot is Start for programs that are not tests. It waits while another lab runs on this host. Close ends the machines.
+// Boot is Start for programs that are not tests. It waits while another process has a lab on this host. Close ends the machines.
 func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 	img, err := buildImage(ctx)
 	if err != nil {
@@ -104,10 +104,10 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 			l.Close()
 		}
 	}()
-	if l.lock, err = lockHost(ctx); err != nil {
+	if err = enterHost(ctx); err != nil {
 		return nil, err
 	}
-	removeOld()
+	l.inside = true
 	// Not t.TempDir: the path of a socket has at most 107 bytes.
 	if l.dir, err = os.MkdirTemp("", "berth-lab-"); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func Boot(ctx context.Context, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// removeOld removes the files of labs whose process was killed. The caller holds the lock, so no other lab runs.
+// removeOld removes the files of labs whose process was killed. The caller holds the lock, and no lab runs.
 func removeOld() {
 	old, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-lab-*"))
 	for _, dir := range old {
@@ -155,10 +155,10 @@ func (l *Lab) Close() {
 	if l.dir != "" {
 		_ = os.RemoveAll(l.dir) // at worst it stays in the temporary folder
 	}
-	if l.lock != nil {
-		_ = l.lock.Close()
+	if l.inside {
+		leaveHost()
 	}
-	l.lock = nil
+	l.inside = false
 }
 
 // cable returns the socket that joins two adapters, and which end of it this one is: 0 or 1.

@@ -12,6 +12,7 @@ import (
 
 // TestLab tests the functions of the lab that other tests rely on.
 func TestLab(t *testing.T) {
+	t.Parallel()
 	l := Start(t, Options{Machines: []Machine{{
 		CPUs: 1, Memory: 768, NICs: []NIC{{}}, Disks: []Disk{{Size: 64 << 20}},
 	}}})
@@ -93,6 +94,7 @@ func TestLab(t *testing.T) {
 
 // TestTwoMachines joins two machines by a cable.
 func TestTwoMachines(t *testing.T) {
+	t.Parallel()
 	small := Machine{CPUs: 1, Memory: 512, NICs: []NIC{{Segment: "a"}}}
 	l := Start(t, Options{Machines: []Machine{small, small}})
 	for i := range 2 {

@@ -3,6 +3,9 @@ package lab_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +33,7 @@ const group = "/sys/fs/cgroup/berth/n1"
 
 // TestLimits sets all limits on a host with cgroup v2 only, and measures a throttle.
 func TestLimits(t *testing.T) {
-	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}}})
+	m := lab.Start(t, lab.Options{Machines: []lab.Machine{{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}}}}}).VM(0)
 	m.OK(t, "echo 8 >/proc/sys/vm/nr_hugepages")
 	disks := strings.Fields(m.OK(t, "cat /sys/block/vdb/dev /sys/block/nvme0n1/dev"))
 
@@ -38,6 +41,7 @@ func TestLimits(t *testing.T) {
 	if got := m.OK(t, on); strings.Contains(got, "hugetlb") {
 		t.Fatalf("systemd hands on %s by itself: that berth enables controllers is not seen here", got)
 	}
+	install(t, m)
 
 	t.Run("doctor", func(t *testing.T) {
 		text := m.OK(t, "berth doctor --all")
@@ -87,12 +91,28 @@ func TestLimits(t *testing.T) {
 		if d := cmp.Diff(sorted(want), sorted(files(t, m, group, keys(want)...))); d != "" {
 			t.Errorf("after berth set (-want +got):\n%s", d)
 		}
-		// The node sees its own cgroup and may not write its limits.
+		// The node sees its own limits, in the root group of its container.
+		seen := m.OK(t, "berth exec n1 -- sh -c 'cd /sys/fs/cgroup; cat cpu.max memory.max memory.low memory.swap.max pids.max; cat /proc/self/cgroup'")
+		if seen != "150000 100000\n314572800\n33554432\n0\nmax\n0::/" {
+			t.Errorf("the node sees of its limits:\n%s", seen)
+		}
+		// It may not write them.
 		if r := m.Run(t, "berth", "exec", "n1", "--", "sh", "-c", "echo max >/sys/fs/cgroup/cpu.max"); r.Code == 0 {
 			t.Error("a node lifted its own limit")
 		}
 	})
 
+	t.Run("copies", func(t *testing.T) { // the copier works in the node's groups, and leaves nothing
+		node(t, m, limited)
+		got := m.OK(t, "echo text >/tmp/in; berth cp /tmp/in n1:/tmp/in && berth exec n1 -- cat /tmp/in; berth cp n1:/tmp/in /tmp/out; cat /tmp/out")
+		if got != "text\ntext" {
+			t.Errorf("copied in and out: %q", got)
+		}
+		m.OK(t, "berth export n1 | tar -t | grep -q '^etc/'")
+		if got := m.OK(t, "cat "+group+"/helpers/cgroup.procs"); got != "" {
+			t.Errorf("a copier is left: %s", got)
+		}
+	})
 	t.Run("resource limits", func(t *testing.T) { setRLimits(t, m) })
 	t.Run("top", func(t *testing.T) { topOnV2(t, m) })
 
@@ -109,6 +129,8 @@ func TestLimits(t *testing.T) {
 		}
 	})
 
+	t.Run("helper", func(t *testing.T) { helperOnV2(t, m) })
+
 	t.Run("out of memory", func(t *testing.T) {
 		m.Write(t, "/root/oom.yaml", "name: oom\nimage: host\ncommand: [sh, -c, 'head -c 200M /dev/zero | tail >/dev/null']\nmemory: {max: 32MiB, swap: 0}\n")
 		m.OK(t, `berth apply -f /root/oom.yaml; for i in $(seq 100); do berth ls --json | grep -q running || exit 0; sleep 0.1; done; exit 1`)
@@ -123,6 +145,44 @@ func TestLimits(t *testing.T) {
 		node(t, m, "name: fork\nimage: host\ncommand: [sh, -c, 'trap : TERM; while :; do sleep 0.05 & done']\npids: 200\n")
 		m.OK(t, "sleep 1; berth stop --grace 1s fork; ! test -e /sys/fs/cgroup/berth/fork")
 	})
+}
+
+// helperOnV2 reads and writes a disk in a node and in a helper of it at once: both together have the node's rate, and the
+// helper's memory counts as the node's. Stopping the node ends the helper.
+func helperOnV2(t *testing.T, m *lab.VM) {
+	program := filepath.Join(t.TempDir(), "helper")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./helper")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the helper: %v: %s", err, text)
+	}
+	m.Copy(t, program, "/usr/local/bin/helper")
+	node(t, m, strings.Replace(limited, `max: 0.5, set: "1"`, "max: 1.5", 1))
+	for _, rw := range []string{"read", "write"} {
+		args := fmt.Sprintf("fio --name=x --thread --output-format=json --filename=/dev/vdb --rw=%s --direct=1 "+
+			"--ioengine=libaio --iodepth=4 --bs=64k --size=200m --time_based --runtime=12", rw)
+		text := m.OK(t, "count() { sed -n 's/^'$(cat /sys/block/vdb/dev)' .*"+rw[:1]+"bytes=\\([0-9]*\\).*/\\1/p' $1/io.stat; }; cd "+group+`
+			berth exec n1 -- `+args+` >/dev/null & inside=$!
+			helper berth/n1 `+args+` >/dev/null & outside=$!
+			sleep 2; a=$(count .) h=$(count helpers); sleep 8; echo $(($(count .) - a)) $(($(count helpers) - h))
+			wait $inside; wait $outside`)
+		var sum, helper float64
+		if _, err := fmt.Sscan(text, &sum, &helper); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		t.Logf("%s: %.2f MB/s together, %.2f of them the helper", rw, sum/8e6, helper/8e6)
+		if sum < 8*9.5e6 || sum > 8*10.5e6 {
+			t.Errorf("%s: %.2f MB/s together, asked for 10 ± 5 %%", rw, sum/8e6)
+		}
+		if helper < sum/10 || helper > sum*9/10 {
+			t.Errorf("%s: the helper had %.2f MB/s of %.2f: one of the two did next to nothing", rw, helper/8e6, sum/8e6)
+		}
+	}
+	m.OK(t, `cd `+group+`; (helper berth/n1 sh -c 'x=$(head -c 40000000 /dev/zero | tr "\0" a); sleep 1000' || touch /root/ended) >/dev/null 2>&1 &
+		for i in $(seq 100); do [ $(cat memory.current) -gt 40000000 ] && exit; sleep 0.1; done; exit 1`)
+	m.OK(t, "! grep . "+group+"/cgroup.procs; grep -q . "+group+"/helpers/cgroup.procs") // the kernel wants none where the limits are
+	m.OK(t, "berth stop n1; for i in $(seq 50); do [ -e /root/ended ] && exit; sleep 0.1; done; exit 1")
+	m.OK(t, "! test -e "+group)
 }
 
 // fio returns a node's bytes per second of direct I/O.

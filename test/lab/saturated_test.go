@@ -27,6 +27,7 @@ func saturated(t *testing.T, m *lab.VM) {
 		{"rate and weight, NVMe by strict BFQ", ", weight: %d, " + bfq, ", weight: %d, engine: bfq-strict"},
 	} {
 		t.Run(how.name, func(t *testing.T) {
+			var specs []string
 			for _, n := range names {
 				rate, weight := "", 100
 				if n == "a" {
@@ -45,8 +46,9 @@ func saturated(t *testing.T, m *lab.VM) {
 				if io != "" {
 					io = "io:\n" + io
 				}
-				node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n%s", n, virtioDisk, nvmeDisk, io))
+				specs = append(specs, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n%s", n, virtioDisk, nvmeDisk, io))
 			}
+			nodes(t, m, specs...)
 			n, each := shares.Windows(shares.Saturated)
 			got := count(t, m, n, each, run)
 			var wrong []string

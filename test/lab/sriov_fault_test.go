@@ -3,44 +3,39 @@ package lab_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"berth/test/lab"
+	"berth/test/built"
+	"berth/test/walk"
 )
 
-// testKilled kills berth with SIGKILL at every second fault point at which it handles a virtual function, at all of them with
-// BERTH_LAB_ROUNDS set. After berth repair all functions are as before.
+// testKilled kills berth with SIGKILL at fault points from the first to the last at which it handles a virtual function. After
+// berth repair all functions are as before.
 func testKilled(t *testing.T, a *host) {
 	berth := filepath.Join(t.TempDir(), "berth")
-	if err := lab.BuildBerth(context.Background(), berth, "berthfault"); err != nil {
+	if err := built.Berth(context.Background(), berth, "berthfault"); err != nil {
 		t.Fatal(err)
 	}
 	a.Copy(t, berth, "/usr/local/bin/berth-fault")
-	stride := 2
-	if os.Getenv("BERTH_LAB_ROUNDS") != "" {
-		stride = 1
-	}
 	home := a.home(t)
 	file := a.vfNode(t, "f", "192.0.2.9", ", vlan: 7")
-	for _, walk := range []struct{ name, before, command string }{
+	for _, c := range []struct{ name, before, command string }{
 		{"apply", "", "berth-fault apply -f " + file},
 		{"rm", "berth apply -f " + file, "berth-fault rm --force f"},
 	} {
-		t.Run(walk.name, func(t *testing.T) {
-			a.OK(t, walk.before)
-			log := a.OK(t, "rm -f /root/points; BERTH_FAULT_LOG=/root/points "+walk.command+" >/dev/null; cat /root/points")
+		t.Run(c.name, func(t *testing.T) {
+			a.OK(t, c.before)
+			log := a.OK(t, "rm -f /root/points; BERTH_FAULT_LOG=/root/points "+c.command+" >/dev/null; cat /root/points")
 			a.OK(t, "berth rm --force f 2>/dev/null || true")
 			points := vfPoints(strings.Split(log, "\n"))
 			t.Logf("%d points", len(points))
-			for i := rand.IntN(stride); i < len(points); i += stride {
-				a.OK(t, walk.before)
+			for i, stride := walk.Of(t).Points(0); i < len(points); i += stride {
+				a.OK(t, c.before)
 				number, _, _ := strings.Cut(points[i], " ")
-				r := a.Run(t, "bash", "-c", "BERTH_FAULT="+number+" "+walk.command)
+				r := a.Run(t, "bash", "-c", "BERTH_FAULT="+number+" "+c.command)
 				if r.Code != 137 {
 					t.Errorf("killed at %s: exit code %d\n%s%s", points[i], r.Code, r.Out, r.Err)
 				}

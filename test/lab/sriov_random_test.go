@@ -2,25 +2,17 @@ package lab_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
-	"time"
+
+	"berth/test/walk"
 )
 
 // testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper in random order, several at once.
-// BERTH_LAB_ACTS is the least number of acts (default 100); BERTH_LAB_SEED repeats a run.
 func testRandom(t *testing.T, a *host) {
-	wanted, seed := 100, uint64(time.Now().UnixNano())
-	if s := os.Getenv("BERTH_LAB_ACTS"); s != "" {
-		wanted = number(t, s)
-	}
-	if s := os.Getenv("BERTH_LAB_SEED"); s != "" {
-		seed = uint64(number(t, s))
-	}
-	t.Logf("%d acts, seed %d", wanted, seed)
-	dice := rand.New(rand.NewPCG(seed, 0))
+	dice := walk.Of(t)
+	wanted := dice.Rounds(200)
+	t.Logf("%d acts", wanted)
 	before := strings.Join(a.home(t), "\n")
 	for i := range 7 {
 		a.OK(t, "berth apply -f "+a.vfNode(t, fmt.Sprintf("n%d", i), fmt.Sprintf("192.0.2.%d", 11+i), ""))
@@ -54,7 +46,7 @@ func testRandom(t *testing.T, a *host) {
 }
 
 // act returns a random act on one of the nodes, as a line of bash that runs in the background.
-func act(dice *rand.Rand) string {
+func act(dice walk.Walk) string {
 	node := fmt.Sprintf("n%d", dice.IntN(7))
 	wait := fmt.Sprintf("%.2f", dice.Float64()*1.5)
 	quiet := " >/dev/null 2>&1 &"

@@ -1,10 +1,8 @@
 package lab_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,14 +27,10 @@ func startSRIOV(t *testing.T, machines ...lab.Machine) []host {
 		}
 	}
 	l := lab.Start(t, lab.Options{Machines: machines})
-	berth := filepath.Join(t.TempDir(), "berth")
-	if err := lab.BuildBerth(context.Background(), berth); err != nil {
-		t.Fatal(err)
-	}
 	var hosts []host
 	for i := range machines {
 		h := host{VM: l.VM(i)}
-		h.Copy(t, berth, "/usr/local/bin/berth")
+		install(t, h.VM)
 		h.pf = h.OK(t, "cd /sys/class/net; for l in *; do [ -e $l/device/sriov_totalvfs ] && echo $l || true; done")
 		h.OK(t, "ip link set "+h.pf+" up")
 		hosts = append(hosts, h)
@@ -127,6 +121,7 @@ func (h *host) reaches(t *testing.T, node, address string) bool {
 
 // TestSRIOV gives nodes of two hosts, joined by a cable, virtual functions of real drivers on an emulated adapter.
 func TestSRIOV(t *testing.T) {
+	t.Parallel()
 	hosts := startSRIOV(t, lab.Machine{CPUs: 2, Memory: 1024}, lab.Machine{CPUs: 1, Memory: 768})
 	a, b := &hosts[0], &hosts[1]
 	pristine := a.OK(t, "ip -o link; ls /run /etc/systemd/system")

@@ -16,6 +16,7 @@ import (
 // TestBesideSystemd runs nodes on a host whose process 1 is systemd, which manages cgroups of its own: nodes live in a
 // group at the top of the tree that systemd does not know.
 func TestBesideSystemd(t *testing.T) {
+	t.Parallel()
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20}, {Root: true}}})
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdc /srv/root")
 	m.Snapshot(t, "clean")
@@ -148,12 +149,16 @@ func TestBesideSystemd(t *testing.T) {
 	})
 
 	t.Run("power cut", func(t *testing.T) {
-		node(t, m, "name: p1\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{name: eth0, mode: bridge, address: [10.9.0.3/24]}]\n")
+		m.OK(t, "test ! -e /etc/systemd/system/berth-autostart.service")
+		node(t, m, "name: p1\nimage: host\nautostart: true\ncommand: [sleep, infinity]\nnetwork: [{name: eth0, mode: bridge, address: [10.9.0.3/24]}]\n")
 		before := show(t, m, "p1").IDs
 		m.OK(t, "sync")
 		m.Kill()
 		m.Boot(t)
-		m.OK(t, "berth repair; berth start p1")
+		m.OK(t, "systemctl is-active --quiet --wait berth-autostart.service || systemctl start berth-autostart.service; test $(systemctl show -P Result berth-autostart) = success")
+		if s := show(t, m, "p1"); s.State != "running" {
+			t.Errorf("a node that starts with the host: %+v", s)
+		}
 		if after := show(t, m, "p1").IDs; after != before {
 			t.Errorf("ids %s before the power cut, %s after", before, after)
 		}

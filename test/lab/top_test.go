@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	sampled "berth/internal/node"
+	"berth/internal/top"
 	"berth/test/lab"
 )
 
@@ -40,7 +40,7 @@ func topOnV2(t *testing.T, m *lab.VM) {
 	m.OK(t, "berth set n1 cpu.max=0.3 memory.high=max")
 	m.OK(t, `berth exec n1 -- sh -c 'timeout 20 sh -c "while :; do :; done" & timeout 20 dd if=/dev/zero of=/dev/vdb bs=64k oflag=direct 2>/dev/null & :' </dev/null >/dev/null 2>&1 &
 		sleep 1`)
-	var s sampled.Sample
+	var s top.Sample
 	if err := json.Unmarshal([]byte(m.OK(t, "berth top n1 -n 1 -i 4s --json")), &s); err != nil || len(s.Nodes) != 1 {
 		t.Fatalf("%v, %+v", err, s)
 	}
@@ -53,7 +53,7 @@ func topOnV2(t *testing.T, m *lab.VM) {
 	if u.Pressure == nil || u.Pressure.CPU == nil || u.Pressure.IO == nil || *u.Pressure.IO.Some == 0 {
 		t.Errorf("pressure: %s", text)
 	}
-	i := slices.IndexFunc(u.Disks, func(d sampled.DiskUse) bool { return d.Disk == "vdb" })
+	i := slices.IndexFunc(u.Disks, func(d top.DiskUse) bool { return d.Disk == "vdb" })
 	if i < 0 || u.Disks[i].WriteBytes < 1e6 || u.Disks[i].WriteBytes > 11e6 || u.Disks[i].WriteOps == 0 {
 		t.Errorf("a disk limited to 10 MB/s of writes: %s", text)
 	}

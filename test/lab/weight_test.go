@@ -91,10 +91,12 @@ func refusedWeights(t *testing.T, m *lab.VM) {
 // with 64.
 func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 	names := []string{"a", "b", "c", "d"}
+	var specs []string
 	for _, n := range names {
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n- {name: v, device: %s, %s}\n- {name: n, device: %s, %s}\n",
+		specs = append(specs, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n- {name: v, device: %s, %s}\n- {name: n, device: %s, %s}\n",
 			n, virtioDisk, nvmeDisk, virtioDisk, virtio, nvmeDisk, nvme))
 	}
+	nodes(t, m, specs...)
 	read := func(n string, depth int) string {
 		job := " --name=%s --filename=%s --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=%d --norandommap --time_based --runtime=600"
 		return "berth exec " + n + " -- fio --thread" + fmt.Sprintf(job, "v", virtioDisk, depth) + fmt.Sprintf(job, "n", nvmeDisk, depth)
@@ -202,10 +204,8 @@ func volumes(t *testing.T, m *lab.VM) {
 		return "berth exec " + n + " -- fio --thread --name=x --filename=" + device + " --rw=randread --bs=16k --direct=1 --ioengine=libaio --iodepth=" +
 			depth + " --norandommap --time_based --runtime=600"
 	}
-	for i, n := range []string{"a", "b"} {
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, weight: %d, engine: bfq}]\n",
-			n, []int{300, 100}[i]))
-	}
+	const weighted = "name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, weight: %d, engine: bfq}]\n"
+	nodes(t, m, fmt.Sprintf(weighted, "a", 300), fmt.Sprintf(weighted, "b", 100))
 	t.Run("weight of a volume", func(t *testing.T) {
 		n, each := shares.Windows(shares.Share)
 		got := count(t, m, n, each, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
@@ -213,8 +213,8 @@ func volumes(t *testing.T, m *lab.VM) {
 		row.Name = "bfq below a volume, virtio, v2, 300:100, depth 16"
 		judged(t, got.late(), kept(t, row, row.Within(5)))
 	})
-	node(t, m, "name: lv\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, read: {rate: 2MB/s}}]\n")
-	node(t, m, "name: part\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdc2]\nio: [{name: p, device: /dev/vdc2, read: {rate: 2MB/s}}]\n")
+	nodes(t, m, "name: lv\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, read: {rate: 2MB/s}}]\n",
+		"name: part\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdc2]\nio: [{name: p, device: /dev/vdc2, read: {rate: 2MB/s}}]\n")
 	t.Run("rates", func(t *testing.T) {
 		n, each := shares.Windows(shares.Rate)
 		got := count(t, m, n, each, map[string]string{"lv": read("lv", "/dev/vg0/raw", "4"), "part": read("part", "/dev/vdc2", "4")})
@@ -229,9 +229,9 @@ func buffered(t *testing.T, m *lab.VM) {
 	m.OK(t, "mkfs.ext4 -q -F /dev/vdc2; mkfs.xfs -q -f /dev/vg0/xfs; mkdir -p /srv/ext4 /srv/xfs; mount /dev/vdc2 /srv/ext4; mount /dev/vg0/xfs /srv/xfs; chmod 777 /srv/ext4 /srv/xfs")
 	defer m.OK(t, "umount /srv/ext4 /srv/xfs")
 	disk, run := map[string]string{"ext4": "/dev/vdc", "xfs": "/dev/vg0/xfs"}, map[string]string{}
+	const spec = "name: %[1]s\nimage: host\ncommand: [sleep, infinity]\nmemory: {max: 96MiB, high: 80MiB}\nmounts: [{source: /srv/%[1]s, target: /mnt}]\nio: [{name: d, path: /srv/%[1]s, write: {rate: 4MB/s}}]\n"
+	nodes(t, m, fmt.Sprintf(spec, "ext4"), fmt.Sprintf(spec, "xfs"))
 	for fs := range disk {
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\nmemory: {max: 96MiB, high: 80MiB}\nmounts: [{source: /srv/%s, target: /mnt}]\nio: [{name: d, path: /srv/%s, write: {rate: 4MB/s}}]\n",
-			fs, fs, fs))
 		run[fs] = "berth exec " + fs + " -- sh -c 'while :; do dd if=/dev/zero of=/mnt/file bs=64k count=1600 conv=notrunc; done'"
 		if text := m.OK(t, "berth show "+fs); !strings.Contains(text, "writes through the page cache of ") {
 			t.Errorf("show does not say that buffered writes count:\n%s", text)
@@ -263,18 +263,19 @@ func blockSizes(t *testing.T, m *lab.VM) {
 		}
 		return text
 	}
-	all := []string{"a", "b", "c", "d"}
-	for _, n := range all {
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n", n, virtioDisk, nvmeDisk))
-	}
-	for i, block := range []string{"4k", "16k", "128k", "1M"} {
-		rate := map[bool]float64{true: 10e6, false: 2e6}[block == "1M"]
-		io := ""
+	all, blocks, specs := []string{"a", "b", "c", "d"}, []string{"4k", "16k", "128k", "1M"}, []string{}
+	spec := fmt.Sprintf("\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\n", virtioDisk, nvmeDisk)
+	limit := func(block string) float64 { return map[bool]float64{true: 10e6, false: 2e6}[block == "1M"] }
+	for i, n := range all {
+		rate, io := limit(blocks[i])/1e6, ""
 		for name, disk := range map[string]string{"v": virtioDisk, "n": nvmeDisk} {
-			io += fmt.Sprintf("- {name: %s, device: %s, read: {rate: %.0fMB/s}, write: {rate: %.0fMB/s}}\n", name, disk, rate/1e6, rate/1e6)
+			io += fmt.Sprintf("- {name: %s, device: %s, read: {rate: %.0fMB/s}, write: {rate: %.0fMB/s}}\n", name, disk, rate, rate)
 		}
-		n, beside := "limited-"+strings.ToLower(block), all[:i+1]
-		node(t, m, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\ndevices: [%s, %s]\nio:\n%s", n, virtioDisk, nvmeDisk, io))
+		specs = append(specs, "name: "+n+spec, "name: limited-"+strings.ToLower(blocks[i])+spec+"io:\n"+io)
+	}
+	nodes(t, m, specs...)
+	for i, block := range blocks {
+		rate, n, beside := limit(block), "limited-"+strings.ToLower(block), all[:i+1]
 		run := map[string]string{n: load(n, block, 100e6, "randread", "randwrite")}
 		for _, b := range beside {
 			run[b] = load(b, "64k", free, "randrw")

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/cgroup"
+	"berth/internal/bench/stat"
+	"berth/internal/counters"
 	"berth/internal/host"
 )
 
@@ -31,7 +32,7 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 			group = f[1]
 		}
 	}
-	meter := cgroup.NewMeter(cg, true)
+	meter := counters.NewMeter(cg, true)
 	read := func() (cpu time.Duration, bytes int64) {
 		c, ok := meter.Read(group)
 		if !ok {
@@ -50,7 +51,8 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 	defer spinner()
 	time.Sleep(time.Second)
 
-	for try := 1; ; try++ { // a machine that is busy with something else may be late
+	var cpus, rates []float64
+	for range stat.MinPairs { // the fewest rounds that give an interval
 		asked := time.Now()
 		var took time.Duration
 		set := make(chan error, 1)
@@ -73,14 +75,13 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 		if used < 0.02 || rate < 1e5 {
 			t.Fatalf("the node did nothing: %.3f CPUs, %.2f MB/s", used, rate/1e6)
 		}
-		if used <= 0.2*tolerated && rate <= 4e6*tolerated {
-			return
-		}
-		if try == 3 {
-			t.Fatalf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4", used, rate/1e6)
-		}
+		cpus, rates = append(cpus, used), append(rates, rate)
 		w.run("set", "eager", "cpu.max=0.8", "io.data.read.rate=40MB/s")
-		time.Sleep(time.Second)
+		time.Sleep(500 * time.Millisecond)
+	}
+	cpu, rate := stat.SerialEstimate(cpus).Center, stat.SerialEstimate(rates).Center
+	if cpu > 0.2*tolerated || rate > 4e6*tolerated {
+		t.Errorf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4, by %d rounds", cpu, rate/1e6, len(cpus))
 	}
 }
 

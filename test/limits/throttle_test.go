@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"berth/internal/bench"
+	"berth/internal/bench/stat"
+	"berth/test/built"
 )
 
 const (
@@ -51,10 +53,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root")}
-	build := exec.Command("go", "build", "-o", w.berth, "berth/cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v: %s", err, out)
+	if err := built.Berth(t.Context(), w.berth); err != nil {
+		t.Fatal(err)
 	}
 	w.loop(filepath.Join(dir, "disk"))
 	return w
@@ -175,26 +175,32 @@ func (w *world) competitors() {
 	}
 }
 
-// neighbour measures the free node alone and beside the capped one, in pairs because the disk's own speed drifts. It takes
-// bench.MinPairs pairs, the fewest that give an interval, and measures none again. Small blocks are left out: there the nodes
-// compete for the CPUs, not for the disk.
+// neighbour measures the free node alone and beside the capped one by turns, because the disk's own speed drifts: the capped one
+// is stopped meanwhile. It takes stat.MinPairs pairs of windows, the fewest that give an interval, and measures none again. Small
+// blocks are left out: there the nodes compete for the CPUs, not for the disk.
 func (w *world) neighbour() {
 	for _, load := range []struct{ rw, block string }{{"randread", "1M"}, {"randread", "64k"}, {"randwrite", "1M"}} {
+		const each, settle = time.Second, 500 * time.Millisecond
+		groups, end := w.began([]*exec.Cmd{
+			w.fioCommand("free", load.rw, load.block, 600), w.fioCommand("capped", load.rw, "64k", 600),
+		}, "free", "capped")
 		var kept []float64
-		for range bench.MinPairs {
-			alone := w.fio("free", load.rw, load.block, 2)
-			other := w.fioCommand("capped", load.rw, "64k", 3)
-			if err := other.Start(); err != nil {
-				w.t.Fatal(err)
-			}
-			time.Sleep(500 * time.Millisecond)
-			beside := w.fio("free", load.rw, load.block, 2)
-			if err := other.Wait(); err != nil {
-				w.t.Fatal(err)
-			}
-			kept = append(kept, beside/(alone-capBytes))
+		moved := 0.
+		for range stat.MinPairs {
+			w.signal(syscall.SIGSTOP, groups[1:])
+			time.Sleep(settle)
+			alone := w.window(groups[:1], each)[0]
+			w.signal(syscall.SIGCONT, groups[1:])
+			time.Sleep(settle)
+			beside := w.window(groups, each)
+			kept, moved = append(kept, beside[0]/(alone-capBytes)), moved+beside[1]
 		}
-		part, ci := bench.Locate(kept)
+		if moved /= stat.MinPairs; moved < capBytes/10 {
+			w.t.Errorf("the node with a limit moves %.1f MB/s only: nothing is shown", moved/1e6)
+		}
+		end()
+		all := stat.SerialEstimate(kept)
+		part, ci := all.Center, all.I95
 		w.t.Logf("the node without a limit, %s, blocks of %s: %.2f (%.2f..%.2f) of what it has alone, less the cap", load.rw, load.block, part, ci.Lo, ci.Hi)
 		if ci.Hi < 0.9 {
 			w.t.Errorf("the node without a limit lost too much: %s, blocks of %s: it keeps %.2f, at most %.2f", load.rw, load.block, part, ci.Hi)
@@ -204,12 +210,8 @@ func (w *world) neighbour() {
 
 // liveChange raises the throttle of a node that is reading, and measures its rate by the kernel's byte counter.
 func (w *world) liveChange() {
-	reader := w.fioCommand("capped", "randread", "64k", 12)
-	if err := reader.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	defer reader.Wait()
-	time.Sleep(time.Second)
+	_, end := w.began([]*exec.Cmd{w.fioCommand("capped", "randread", "64k", 600)}, "capped")
+	defer end()
 	for _, want := range []float64{10e6, 25e6} {
 		if want != capBytes {
 			w.t.Log(strings.TrimSpace(w.run("set", "capped", "io.data.read.rate=25MB/s")))

@@ -91,7 +91,7 @@ func (w *world) split(names []string, weights []int, depth int) {
 	row.Name = fmt.Sprintf("bfq, loop device, v1, %s, depth %d", strings.Join(parts, ":"), depth)
 	late, others := witness(), w.others(names)
 	row.Got = w.read(depth, n, each, names...)
-	row.Alone, row.Together = w.turns(depth, n, each, names...)
+	row.Alone, row.Together = w.turns(depth, n, each/2, names...)
 	row.Late, row.Others = late(), others()
 	w.t.Logf("%s", row.Text())
 	if err := row.Keep("weights-loop.json"); err != nil {
@@ -183,11 +183,11 @@ func sum[N int | float64](list []N) (n N) {
 // read reads the disk in nodes at the same time, and returns the bytes a second of each in n windows, by the kernel's count.
 func (w *world) read(depth, n int, each time.Duration, names ...string) (got [][]float64) {
 	w.t.Helper()
-	groups, wait := w.readers(depth, time.Duration(n)*each, names...)
+	groups, end := w.readers(depth, names...)
 	for range n {
 		got = append(got, w.window(groups, each))
 	}
-	wait()
+	end()
 	return got
 }
 
@@ -197,7 +197,7 @@ func (w *world) read(depth, n int, each time.Duration, names ...string) (got [][
 func (w *world) turns(depth, n int, each time.Duration, names ...string) (alone, together []float64) {
 	w.t.Helper()
 	const settle = 200 * time.Millisecond
-	groups, wait := w.readers(depth, time.Duration(2*n)*(each+settle), names...)
+	groups, end := w.readers(depth, names...)
 	for range n {
 		w.signal(syscall.SIGSTOP, groups[1:])
 		time.Sleep(settle)
@@ -206,34 +206,41 @@ func (w *world) turns(depth, n int, each time.Duration, names ...string) (alone,
 		time.Sleep(settle)
 		together = append(together, sum(w.window(groups, each)))
 	}
-	wait()
+	end()
 	return alone, together
 }
 
-// readers starts a reader of the disk in each node, and returns the nodes' groups when all of them read. They read for that long.
-func (w *world) readers(depth int, length time.Duration, names ...string) (groups []string, wait func()) {
+// readers starts a reader of the disk in each node, and returns the nodes' groups when all of them read. They read until end.
+func (w *world) readers(depth int, names ...string) (groups []string, end func()) {
 	w.t.Helper()
-	const start = 1500 * time.Millisecond
 	var all []*exec.Cmd
 	for _, name := range names {
 		c := exec.Command(w.berth, "--root", w.root, "exec", name, "--", "fio", "--name=x", "--filename="+w.disk, "--rw=randread", "--bs=64k",
 			"--direct=1", "--ioengine=libaio", fmt.Sprintf("--iodepth=%d", depth), "--thread", "--invalidate=0", "--norandommap",
-			"--time_based", fmt.Sprintf("--runtime=%.0f", (start+length).Seconds()+2))
+			"--time_based", "--runtime=600")
+		all = append(all, c)
+	}
+	return w.began(all, names...)
+}
+
+// began starts a command with fio in each node, and returns the nodes' groups when all of them are at work. end ends them; the
+// test fails if one has ended before.
+func (w *world) began(all []*exec.Cmd, names ...string) (groups []string, end func()) {
+	w.t.Helper()
+	for _, c := range all {
 		if err := c.Start(); err != nil {
 			w.t.Fatal(err)
 		}
-		all = append(all, c)
 	}
-	time.Sleep(start)
+	time.Sleep(1500 * time.Millisecond)
 	for _, name := range names {
 		groups = append(groups, w.group(name))
 	}
 	return groups, func() {
 		w.t.Helper()
+		w.signal(syscall.SIGKILL, groups)
 		for _, c := range all {
-			if err := c.Wait(); err != nil {
-				w.t.Fatalf("fio in a node: %v", err)
-			}
+			_ = c.Wait() // it was killed
 		}
 	}
 }
@@ -258,7 +265,7 @@ func (w *world) signal(s syscall.Signal, groups []string) {
 	for _, g := range groups {
 		list := filepath.Join("/sys/fs/cgroup/blkio", g, "cgroup.procs")
 		if !exists(list) {
-			list = filepath.Join("/sys/fs/cgroup", g, "cgroup.procs")
+			list = filepath.Join("/sys/fs/cgroup", g, "node", "cgroup.procs")
 		}
 		text, err := os.ReadFile(list)
 		if err != nil {

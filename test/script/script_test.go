@@ -33,6 +33,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/image/imagetest"
+	"berth/test/built"
 )
 
 // patience is how long a script waits for an event. It is long because the machine may be busy.
@@ -80,10 +81,11 @@ func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "real", "berth")
-	cmd := exec.Command("go", "build", "-o", program, "berth/cmd/berth")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v\n%s", err, out)
+	if err := os.Mkdir(filepath.Dir(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := built.Berth(t.Context(), program); err != nil {
+		t.Fatal(err)
 	}
 	wrapper := "#!/bin/sh\nexec " + program + ` --root "$ROOT" "$@"` + "\n"
 	if err := os.WriteFile(filepath.Join(dir, "berth"), []byte(wrapper), 0o755); err != nil {

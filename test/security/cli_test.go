@@ -227,11 +227,10 @@ func elfWithLoader(loader string) []byte {
 func TestLogsOnATerminal(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, `command: [/usr/bin/printf, 'a\033[2Jb\233c\n']`)
-	for range 100 {
-		if w.show(t, name).State == "exited" {
-			break
+	for began := time.Now(); w.show(t, name).State != "exited"; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("the node is %s", w.show(t, name).State)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	if out := w.must(t, "logs", name); out != "a\x1b[2Jb\x9bc\n" {
 		t.Errorf("a file gets %q", out)

@@ -4,6 +4,7 @@ package security
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"berth/test/built"
 )
 
 // build holds the paths of the programs under test. All users can read them, because tests also run them as other users.
@@ -39,13 +42,12 @@ func run(m *testing.M) int {
 	build.probeDir = filepath.Join(dir, "tools")
 	build.probe = filepath.Join(build.probeDir, "probe")
 	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(build.probeDir, 0o755))
-	for out, pkg := range map[string]string{build.berth: "../../cmd/berth", build.probe: "./probe"} {
-		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", out, pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if said, berr := cmd.CombinedOutput(); berr != nil {
-			err = errors.Join(err, fmt.Errorf("build %s: %w: %s", pkg, berr, said))
-		}
+	probe := exec.Command("go", "build", "-ldflags=-s -w", "-o", build.probe, "./probe")
+	probe.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, perr := probe.CombinedOutput(); perr != nil {
+		err = errors.Join(err, fmt.Errorf("build the probe: %w: %s", perr, said))
 	}
+	err = errors.Join(err, built.Berth(context.Background(), build.berth))
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 )
 
 // Format names the JSON document and its version; docs/bench-json.md describes it.
@@ -115,7 +116,7 @@ func (r *Row) due(window []float64, i int) float64 {
 
 // part is what all windows together say, in percent, with an interval that has windows as units.
 func part(got, due []float64) (p Part) {
-	ratio, ci := bench.RatioOfTotals(got, due)
+	ratio, ci := stat.RatioOfTotals(got, due)
 	if p.Got = 100 * ratio; ci != nil {
 		p.CI95 = &[2]float64{100 * ci.Lo, 100 * ci.Hi}
 	}
@@ -201,8 +202,9 @@ func (r *Row) moved() (mean float64) {
 
 // File is what is kept.
 type File struct {
-	Format string `json:"format"`
-	Rows   []*Row `json:"rows"`
+	Format string        `json:"format"`
+	Rows   []*Row        `json:"rows"`
+	Study  *result.Study `json:"study,omitempty"` // follows from the rows; berth bench report shows it
 }
 
 // Keep adds a row to the file of this name in the folder that the environment names, if it names one. A row of the same name
@@ -217,6 +219,7 @@ func (r *Row) Keep(name string) error {
 		return err
 	}
 	f.Rows = append(slices.DeleteFunc(f.Rows, func(o *Row) bool { return o.Name == r.Name }), r)
+	f.Study = f.study()
 	text, err := json.MarshalIndent(f, "", " ")
 	if err != nil {
 		return err

@@ -4,16 +4,18 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
 	"berth/internal/report"
 )
+
+// own are the experiments whose tools judge them in a way of their own: go run ./tools/nullrows, knowndiff, benchstart.
+var own = []string{"null", "known", "start"}
 
 func main() {
 	for _, path := range os.Args[1:] {
@@ -24,36 +26,6 @@ func main() {
 	}
 }
 
-// document is a kept measurement.
-type document interface {
-	JudgeAgain()
-	JSON(w io.Writer) error
-	Text(w io.Writer) error
-}
-
-// study is a bench.Study whose text is that of berth bench report.
-type study struct {
-	*bench.Study
-	name string
-}
-
-func (s study) JudgeAgain() {
-	for i := range s.Experiments {
-		for j := range s.Experiments[i].Trials {
-			s.Experiments[i].Trials[j].Untell(s.Machine.Cores) // earlier versions kept these values for trials that are too short
-		}
-	}
-	s.Judge()
-}
-
-func (s study) Text(w io.Writer) error {
-	r, err := report.Of(s.Study, s.name)
-	if err != nil {
-		return err
-	}
-	return r.Text(w)
-}
-
 func again(path string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -61,64 +33,46 @@ func again(path string) error {
 	}
 	packed := strings.HasSuffix(path, ".gz")
 	if packed {
-		z, err := gzip.NewReader(bytes.NewReader(raw))
-		if err != nil {
-			return err
-		}
-		if raw, err = io.ReadAll(z); err != nil {
+		if raw, err = report.Unzip(raw); err != nil {
 			return err
 		}
 	}
-	var head struct{ Format string }
-	if err := json.Unmarshal(raw, &head); err != nil {
+	var s result.Study
+	if err := json.Unmarshal(raw, &s); err != nil {
 		return err
 	}
-	base := strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".json")
-	doc := map[string]document{
-		bench.Format: &bench.Report{}, bench.IsolationFormat: &bench.Isolation{}, bench.ExplainFormat: &bench.Explained{},
-		bench.NullFormat: &bench.NullReport{}, bench.KnownFormat: &bench.KnownReport{}, bench.StudyFormat: &study{&bench.Study{}, base},
-	}[head.Format]
-	if doc == nil {
-		fmt.Printf("%s: %s has nothing that is judged here\n", path, head.Format)
+	if s.Format != result.Format || len(s.Experiments) == 0 || slices.Contains(own, s.Experiments[0].Name) && s.OneByOne {
+		fmt.Printf("%s: nothing is judged here\n", path)
 		return nil
 	}
-	if err := json.Unmarshal(raw, doc); err != nil {
-		return err
-	}
-	doc.JudgeAgain()
+	base := strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".json")
+	s.Judge()
 	var b bytes.Buffer
-	if err := doc.JSON(&b); err != nil {
+	if err := s.JSON(&b); err != nil {
 		return err
 	}
 	if bytes.Equal(b.Bytes(), raw) {
 		return nil
 	}
+	data := b.Bytes()
 	if packed {
-		if b, err = zip(b.Bytes()); err != nil {
+		if data, err = report.Zip(data); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		return err
 	}
 	b.Reset()
 	if _, err := os.Stat(base + ".txt"); err != nil {
 		return nil //nolint:nilerr // it has no text beside it
 	}
-	if err := doc.Text(&b); err != nil {
+	r, err := report.Of(&s, base)
+	if err != nil {
+		return err
+	}
+	if err := r.Text(&b); err != nil {
 		return err
 	}
 	return os.WriteFile(base+".txt", b.Bytes(), 0o644)
-}
-
-// zip compresses data. The header has no name and no time, so the same data always give the same file.
-func zip(data []byte) (b bytes.Buffer, err error) {
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		return b, err
-	}
-	if _, err := z.Write(data); err != nil {
-		return b, err
-	}
-	return b, z.Close()
 }

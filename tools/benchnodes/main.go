@@ -11,13 +11,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"berth/internal/bench"
+	"berth/internal/bench/bed"
 	"berth/internal/layout"
+	"berth/tools/many"
 )
 
 type result struct {
@@ -33,7 +32,7 @@ type result struct {
 	HostLinks  int       `json:"links_more_on_the_host"`
 }
 
-type many struct {
+type nodes struct {
 	berth, root string
 	layout      layout.Layout
 	specs       string
@@ -41,7 +40,7 @@ type many struct {
 }
 
 func main() {
-	m := &many{}
+	m := &nodes{}
 	flag.IntVar(&m.Nodes, "n", 2000, "nodes")
 	flag.IntVar(&m.AtOnce, "at-once", 4, "commands at a time")
 	flag.StringVar(&m.berth, "berth", "build/berth", "the berth to measure")
@@ -54,7 +53,7 @@ func main() {
 	}
 }
 
-func (m *many) run(dir, out string) (err error) {
+func (m *nodes) run(dir, out string) (err error) {
 	if m.berth, err = filepath.Abs(m.berth); err != nil {
 		return err
 	}
@@ -70,7 +69,7 @@ func (m *many) run(dir, out string) (err error) {
 		return err
 	}
 	image := filepath.Join(dir, "image")
-	if err := bench.BusyboxRoot(image); err != nil {
+	if err := bed.BusyboxRoot(image); err != nil {
 		return err
 	}
 	m.root, m.specs = filepath.Join(dir, "root"), filepath.Join(dir, "specs")
@@ -101,11 +100,11 @@ func (m *many) run(dir, out string) (err error) {
 func node(i int) string    { return fmt.Sprintf("n%05d", i) }
 func address(i int) string { return fmt.Sprintf("10.20.%d.%d", (i+1)/250, (i+1)%250+1) }
 
-func (m *many) measure() error {
-	memory, links := available(), hostLinks()
+func (m *nodes) measure() error {
+	memory, links := many.Available(), hostLinks()
 	m.Each = make([]float64, m.Nodes)
 	began := time.Now()
-	err := m.each(func(i int) error {
+	err := many.Each(m.Nodes, m.AtOnce, func(i int) error {
 		start := time.Now()
 		_, err := m.call("apply", "-f", filepath.Join(m.specs, node(i)))
 		m.Each[i] = float64(time.Since(start).Microseconds()) / 1000
@@ -115,7 +114,7 @@ func (m *many) measure() error {
 		return err
 	}
 	m.Start = time.Since(began).Seconds()
-	m.MemoryNode = float64(memory-available()) / float64(m.Nodes)
+	m.MemoryNode = float64(memory-many.Available()) / float64(m.Nodes)
 	m.HostLinks = hostLinks() - links
 	if text, err := exec.Command("nsenter", "--net="+m.layout.Hub(), "cat", "/proc/net/dev").Output(); err == nil {
 		m.Ports = bytes.Count(text, []byte("berth-"))
@@ -142,9 +141,9 @@ func (m *many) measure() error {
 }
 
 // removeAll removes the nodes that exist.
-func (m *many) removeAll() error {
+func (m *nodes) removeAll() error {
 	began := time.Now()
-	err := m.each(func(i int) error {
+	err := many.Each(m.Nodes, m.AtOnce, func(i int) error {
 		if _, err := os.Stat(m.layout.Node(node(i)).Lib); err != nil {
 			return nil //nolint:nilerr // it was not made
 		}
@@ -156,7 +155,7 @@ func (m *many) removeAll() error {
 }
 
 // nothingLeft returns an error if the bridge, files or mounts of the nodes are left.
-func (m *many) nothingLeft() error {
+func (m *nodes) nothingLeft() error {
 	if _, err := os.Stat(m.layout.Hub()); err == nil {
 		return fmt.Errorf("the bridge between nodes is left at %s", m.layout.Hub())
 	}
@@ -172,37 +171,7 @@ func (m *many) nothingLeft() error {
 	return err
 }
 
-// each calls f with the number of each node, AtOnce calls at a time, and returns the first error.
-func (m *many) each(f func(i int) error) error {
-	next := make(chan int)
-	stop := make(chan struct{})
-	var once sync.Once
-	var first error
-	var wg sync.WaitGroup
-	for range m.AtOnce {
-		wg.Go(func() {
-			for i := range next {
-				if err := f(i); err != nil {
-					once.Do(func() { first = err; close(stop) })
-					return
-				}
-			}
-		})
-	}
-loop:
-	for i := range m.Nodes {
-		select {
-		case next <- i:
-		case <-stop:
-			break loop
-		}
-	}
-	close(next)
-	wg.Wait()
-	return first
-}
-
-func (m *many) call(args ...string) (string, error) {
+func (m *nodes) call(args ...string) (string, error) {
 	text, err := exec.Command(m.berth, append([]string{"--root", m.root}, args...)...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("berth %s: %w: %s", strings.Join(args, " "), err, text)
@@ -210,7 +179,7 @@ func (m *many) call(args ...string) (string, error) {
 	return string(text), err
 }
 
-func (m *many) print() {
+func (m *nodes) print() {
 	fmt.Printf("%d nodes, %d at a time: started in %.1f s (%.1f ms a node of the first hundred, %.1f of the last, by the clock of one command)\n",
 		m.Nodes, m.AtOnce, m.Start, mean(m.Each[:min(100, len(m.Each))]), mean(m.Each[max(0, len(m.Each)-100):]))
 	fmt.Printf("ls %.0f ms, exec and a connection %.0f ms; %.0f KiB a node, processes included; %d ports, %d links more on the host\n",
@@ -223,18 +192,6 @@ func mean(all []float64) (sum float64) {
 		sum += v / float64(len(all))
 	}
 	return sum
-}
-
-// available returns MemAvailable in KiB.
-func available() int64 {
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return n
-		}
-	}
-	return 0
 }
 
 func hostLinks() int {

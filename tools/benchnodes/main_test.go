@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"berth/test/built"
 )
 
 // TestSome runs bench-nodes with 20 nodes: they reach each other and leave nothing behind. TestFullHostOnlyBridge in
@@ -17,12 +19,10 @@ func TestSome(t *testing.T) {
 		t.Skip("needs busybox")
 	}
 	berth := filepath.Join(t.TempDir(), "berth")
-	build := exec.Command("go", "build", "-o", berth, "../../cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := built.Berth(t.Context(), berth); err != nil {
+		t.Fatal(err)
 	}
-	m := &many{berth: berth}
+	m := &nodes{berth: berth}
 	m.Nodes, m.AtOnce = 20, 4
 	if err := m.run("/var/tmp", ""); err != nil {
 		t.Fatal(err)

@@ -1,11 +1,13 @@
-// Command benchstart measures how fast berth starts nodes, beside plain runc, on this machine: make bench-start.
+// Command benchstart measures how fast berth starts nodes, beside plain runc, on this machine: make bench-start. With -old it
+// measures a berth beside an older one, and nothing else: make bench-start OLD=PATH.
 //
-// Berth and runc are measured in alternating batches, because each starts slower after the other than after itself. The measurement
+// The two are measured in alternating batches, because each starts slower after the other than after itself. The measurement
 // is repeated in several runs, and the confidence interval is over runs. benchstart prints a table, writes JSON with -json, and
 // exits with 1 when a target is missed.
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -14,32 +16,40 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
-	measure "berth/internal/bench"
+	"berth/internal/bench/bed"
+	"berth/internal/bench/result"
+	"berth/internal/bench/side"
+	"berth/internal/bench/stat"
+	"berth/tools/many"
+	"berth/tools/promise"
 )
 
 type bench struct {
-	berth, runc, dir, root, image string
-	many                          int
-	order                         *rand.Rand
-	measure.StartReport
+	berth, dir, root, image string
+	old, other              string // the older berth; the arm that berth is compared with
+	many, runs, rounds      int
+	batch                   result.Batch
+	seed                    uint64
+	order                   *rand.Rand
+	trials                  []result.Trial
+	lines                   []line
 }
 
 func main() {
 	b := bench{}
 	out := flag.String("json", "", "write every sample to `FILE`")
 	flag.StringVar(&b.berth, "berth", "build/berth", "the berth to measure")
-	flag.IntVar(&b.Runs, "runs", 5, "runs of what is compared: the units of the interval")
-	flag.IntVar(&b.Rounds, "rounds", 10, "rounds of a run: a batch of each arm in random order")
-	flag.IntVar(&b.Batch.Trials, "batch", 9, "trials of an arm in a row")
-	flag.IntVar(&b.Batch.Dropped, "drop", 5, "of these, the first ones that do not count: they come after the other arm")
-	flag.Uint64Var(&b.Seed, "seed", uint64(rand.Uint32()), "of the order")
+	flag.StringVar(&b.old, "old", "", "compare with this older `BERTH`, instead of runc and targets")
+	flag.IntVar(&b.runs, "runs", 5, "runs of what is compared: the units of the interval")
+	flag.IntVar(&b.rounds, "rounds", 10, "rounds of a run: a batch of each arm in random order")
+	flag.IntVar(&b.batch.Trials, "batch", 9, "trials of an arm in a row")
+	flag.IntVar(&b.batch.Dropped, "drop", 5, "of these, the first ones that do not count: they come after the other arm")
+	flag.Uint64Var(&b.seed, "seed", uint64(rand.Uint32()), "of the order")
 	flag.IntVar(&b.many, "many", 1000, "nodes for ls")
 	flag.StringVar(&b.dir, "dir", "/dev/shm", "where all is kept, runc's state too: a tmpfs, as /run is on most hosts")
 	flag.Parse()
@@ -53,9 +63,6 @@ func (b *bench) run(out string) (err error) {
 	if b.berth, err = filepath.Abs(b.berth); err != nil {
 		return err
 	}
-	if b.runc, err = exec.LookPath("runc"); err != nil {
-		return err
-	}
 	if b.dir, err = os.MkdirTemp(b.dir, "berth-bench-start-"); err != nil {
 		return err
 	}
@@ -64,25 +71,42 @@ func (b *bench) run(out string) (err error) {
 		return err
 	}
 	b.image = filepath.Join(b.dir, "image")
-	if err := measure.BusyboxRoot(b.image); err != nil {
+	if err := bed.BusyboxRoot(b.image); err != nil {
 		return err
 	}
-	if b.Runs < 1 || b.Rounds < 1 || b.Batch.Dropped < 0 || b.Batch.Trials < b.Batch.Dropped+2 {
+	if b.runs < 1 || b.rounds < 1 || b.batch.Dropped < 0 || b.batch.Trials < b.batch.Dropped+2 {
 		return errors.New("want at least one run and round, and two trials of a batch that count")
 	}
-	b.Format, b.Started, b.order = measure.StartFormat, time.Now().UTC(), rand.New(rand.NewPCG(b.Seed, 0))
-	b.Batch.Why = "either starts slower after the other than after itself"
-	if b.Machine, err = measure.Computer(); err != nil {
+	started := time.Now().UTC()
+	b.order = rand.New(rand.NewPCG(b.seed, 0))
+	b.batch.Why = "either starts slower after the other than after itself"
+	machine, err := side.Computer()
+	if err != nil {
 		return err
 	}
-	b.root = "root"
-	for _, row := range []func() error{b.version, b.compared, b.hundred, b.list} {
+	b.root, b.other = "root", "runc"
+	rows := []func() error{b.version, b.compared, b.hundred, b.list}
+	if b.old != "" {
+		b.other, rows = "old", []func() error{b.compared}
+	}
+	fmt.Printf("seed %d\n", b.seed)
+	for _, row := range rows {
 		if err := row(); err != nil {
 			return err
 		}
 	}
-	b.Ended = time.Now().UTC()
-	return b.report(out)
+	missed := b.print()
+	if out != "" {
+		s := b.study(machine)
+		s.Started, s.Ended = started, time.Now().UTC()
+		if err := promise.Write(out, s.JSON); err != nil {
+			return err
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d targets missed", missed)
+	}
+	return nil
 }
 
 // call runs a command and returns how long it took, in milliseconds.
@@ -102,152 +126,106 @@ func (b *bench) at(args ...string) []string {
 }
 
 func (b *bench) version() error {
-	var all []float64
-	for range 50 {
-		ms, err := call(b.berth, "--version")
-		if err != nil {
-			return err
-		}
-		all = append(all, ms)
-	}
-	m := measure.MedianOf(all)
-	b.Rows = append(b.Rows, measure.StartRow{What: "berth --version", Berth: m, Unit: "ms", Target: "under 10 ms", Met: m < 10, Samples: all})
-	return nil
+	m, err := b.repeat(50, "berth --version, ms", func() (float64, error) { return call(b.berth, "--version") })
+	b.lines = append(b.lines, line{what: "berth --version", berth: m, unit: "ms", target: "under 10 ms", met: m < 10})
+	return err
 }
 
-// comparison holds the two functions that are compared. Each runs one trial and returns milliseconds.
-type comparison struct {
-	what         string
-	most         float64
-	ours, theirs func() (float64, error)
+// repeat calls one n times and returns the median of what it returns.
+func (b *bench) repeat(n int, row string, one func() (float64, error)) (float64, error) {
+	var all []float64
+	for i := range n {
+		ms, err := one()
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, ms)
+		b.add(row, "berth", 1, i+1, 0, ms)
+	}
+	return stat.MedianOf(all), nil
+}
+
+// add appends a trial. A session is a run, a round a batch of each arm.
+func (b *bench) add(row, arm string, run, round, batch int, ms float64) {
+	b.trials = append(b.trials, result.Trial{
+		Head: result.Head{Seq: len(b.trials) + 1, Row: row, Round: round, Arm: arm, Start: time.Now().UTC()}, Session: run, Batch: batch,
+		Values: map[string]float64{"ms": ms},
+	})
+}
+
+// comparisons are the two rows: berth has a user namespace, seccomp, a network namespace and an overlay; runc has the same root
+// without any of these. An older berth does the same work: the bound is the benchmark's usual margin.
+func (b *bench) comparisons() [2]line {
+	if b.old != "" {
+		return [2]line{
+			{what: "run a command and remove the node / the older berth", unit: "ms", most: 1.05},
+			{what: "make, start and remove a node / the older berth", unit: "ms", most: 1.05},
+		}
+	}
+	return [2]line{
+		{what: "run a command and remove the node / runc run", unit: "ms", most: 1.5},
+		{what: "make, start and remove a node / runc create, start, delete -f", unit: "ms", most: 0.8},
+	}
 }
 
 // compared measures all comparisons, run by run. Each run has its own folders, and so its own keeper and cgroups.
 func (b *bench) compared() error {
-	var rows []measure.StartRow
-	for i := range b.Runs {
+	for i := range b.runs {
 		b.root = "root-" + strconv.Itoa(i)
-		all := []comparison{}
-		for _, make := range []func(run string) (comparison, error){b.foreground, b.applyRemove} {
-			c, err := make(strconv.Itoa(i))
-			if err != nil {
-				return err
-			}
-			all = append(all, c)
+		dir := filepath.Join(b.dir, "run-"+strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o711); err != nil {
+			return err
 		}
-		for j, c := range all {
-			if i == 0 {
-				rows = append(rows, measure.StartRow{What: c.what, Unit: "ms", Target: fmt.Sprintf("at most %.1f times, by the upper end", c.most)})
-			}
-			run, err := b.one(c)
-			if err != nil {
-				return err
-			}
-			rows[j].Runs = append(rows[j].Runs, run)
-			if i == b.Runs-1 {
-				rows[j] = b.judge(rows[j], c.most)
-			}
+		theirs, err := b.theirs(dir)
+		if err != nil {
+			return fmt.Errorf("prepare %s: %w", b.other, err)
+		}
+		ours, err := bed.BerthStarter(bed.Lab{Self: b.berth, Root: b.at()}, dir, b.image)
+		if err != nil {
+			return err
+		}
+		if err := b.one(i+1, b.comparisons()[0].what, map[string][][]string{"berth": ours.Once, b.other: theirs.Once}); err != nil {
+			return err
+		}
+		if err := b.one(i+1, b.comparisons()[1].what, map[string][][]string{"berth": ours.Lasting, b.other: theirs.Lasting}); err != nil {
+			return err
 		}
 	}
 	b.root = "root"
-	b.Rows = append(b.Rows, rows...)
+	for _, l := range b.comparisons() {
+		b.lines = append(b.lines, b.judge(l))
+	}
 	return nil
 }
 
-// one measures one run.
-func (b *bench) one(c comparison) (run measure.StartRun, err error) {
-	arms := []struct {
-		name  string
-		trial func() (float64, error)
-	}{{"berth", c.ours}, {"runc", c.theirs}}
-	for _, a := range arms { // warm up: berth probes the runtime once per boot
-		if _, err := a.trial(); err != nil {
-			return run, err
+// theirs is what berth is compared with: runc, or the older berth with a root, and so a keeper, of its own.
+func (b *bench) theirs(dir string) (bed.Starter, error) {
+	if b.old == "" {
+		return bed.OCIStarter("runc", dir, b.image)
+	}
+	return bed.BerthStarter(bed.Lab{Self: b.old, Root: append(b.at()[:1:1], b.at()[1]+"-old")}, dir, b.image)
+}
+
+// one measures a comparison in one run; commands are those of each arm.
+func (b *bench) one(run int, row string, commands map[string][][]string) error {
+	arms := []string{"berth", b.other}
+	for _, arm := range arms { // warm up: berth probes the runtime once per boot
+		if _, err := bed.Took(context.Background(), commands[arm]); err != nil {
+			return err
 		}
 	}
-	for range b.Rounds {
+	for round := range b.rounds {
 		for _, i := range b.order.Perm(len(arms)) {
-			x := measure.StartBatch{Arm: arms[i].name}
-			for range b.Batch.Trials {
-				ms, err := arms[i].trial()
+			for k := range b.batch.Trials {
+				ms, err := bed.Took(context.Background(), commands[arms[i]])
 				if err != nil {
-					return run, err
+					return err
 				}
-				x.MS = append(x.MS, ms)
+				b.add(row, arms[i], run, round+1, k+1, ms)
 			}
-			run.Batches = append(run.Batches, x)
 		}
 	}
-	run.Berth, run.Other = measure.MedianOf(b.Batch.Kept(run.Batches, "berth")), measure.MedianOf(b.Batch.Kept(run.Batches, "runc"))
-	return run, nil
-}
-
-func (b *bench) judge(r measure.StartRow, most float64) measure.StartRow {
-	var ours, theirs []float64
-	for _, run := range r.Runs {
-		ours, theirs = append(ours, run.Berth), append(theirs, run.Other)
-	}
-	r.Berth, r.Other = measure.MedianOf(ours), measure.MedianOf(theirs)
-	r.Ratio, r.Carry = measure.RunsRatio(r.Runs), b.Batch.Settled(r.Runs, "berth", "runc")
-	r.Met = r.Ratio.CI95 != nil && r.Ratio.CI95[1] <= most
-	return r
-}
-
-// foreground compares berth run (user namespace, seccomp, network namespace, overlay) with runc run of the same root
-// without any of these.
-func (b *bench) foreground(run string) (comparison, error) {
-	bundle, err := b.bundle("plain-"+run, "/bin/true")
-	if err != nil {
-		return comparison{}, err
-	}
-	ours := func() (float64, error) {
-		return call(b.berth, b.at("run", "--image", "dir:"+b.image, "--", "/bin/true")...)
-	}
-	plain := func() (float64, error) {
-		return call(b.runc, "--root", filepath.Join(b.dir, "runc-"+run), "run", "--bundle", bundle, "plain-"+strconv.Itoa(os.Getpid()))
-	}
-	return comparison{"run a command and remove the node / runc run", 1.5, ours, plain}, nil
-}
-
-// applyRemove compares making and removing a node that lasts.
-func (b *bench) applyRemove(run string) (comparison, error) {
-	bundle, err := b.bundle("lasting-"+run, "/bin/sleep", "1000")
-	if err != nil {
-		return comparison{}, err
-	}
-	spec := filepath.Join(b.dir, "node-"+run+".yaml")
-	text := "name: n\nimage: dir:" + b.image + "\ncommand: [/bin/sleep, \"1000\"]\n"
-	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
-		return comparison{}, err
-	}
-	ours := func() (float64, error) {
-		up, err := call(b.berth, b.at("apply", "-f", spec)...)
-		if err != nil {
-			return 0, err
-		}
-		down, err := call(b.berth, b.at("rm", "--force", "n")...)
-		return up + down, err
-	}
-	id := "lasting-" + strconv.Itoa(os.Getpid())
-	theirs := func() (float64, error) {
-		sum := 0.0
-		for _, args := range [][]string{{"create", "--bundle", bundle, id}, {"start", id}, {"delete", "--force", id}} {
-			// no pipes: the container would hold create's output open
-			cmd := exec.Command(b.runc, append([]string{"--root", filepath.Join(b.dir, "runc-"+run)}, args...)...)
-			start := time.Now()
-			if err := cmd.Run(); err != nil {
-				return 0, fmt.Errorf("runc %s: %w", args[0], err)
-			}
-			sum += float64(time.Since(start).Microseconds()) / 1000
-		}
-		return sum, nil
-	}
-	return comparison{"make, start and remove a node / runc create, start, delete -f", 0.8, ours, theirs}, nil
-}
-
-// bundle makes a plain bundle as runc spec makes it: no user namespace, no network, no terminal.
-func (b *bench) bundle(name string, args ...string) (string, error) {
-	return measure.RuntimeBundle(b.runc, filepath.Join(b.dir, name), b.image, args...)
+	return nil
 }
 
 // hundred starts 100 nodes, 8 at a time, and measures the memory they take in addition to their own processes.
@@ -259,7 +237,7 @@ func (b *bench) hundred() error {
 	}
 	defer func() { _ = keep.Process.Signal(syscall.SIGTERM); _ = keep.Wait() }()
 	time.Sleep(500 * time.Millisecond)
-	before := available()
+	before := many.Available()
 	start := time.Now()
 	if err := b.startMany(n); err != nil {
 		return err
@@ -267,10 +245,10 @@ func (b *bench) hundred() error {
 	took := time.Since(start).Seconds()
 	time.Sleep(time.Second)
 	pss := b.pssOfNodes()
-	each := (float64(before-available()) - pss) / n / 1024
-	b.Rows = append(b.Rows,
-		measure.StartRow{What: "100 nodes, 8 at a time", Berth: took, Unit: "s", Target: "under 4 s", Met: took < 4},
-		measure.StartRow{What: "memory a node, beside its own process", Berth: each, Unit: "MiB", Target: "under 1 MiB", Met: each < 1})
+	each := (float64(before-many.Available()) - pss) / n / 1024
+	b.lines = append(b.lines,
+		line{what: "100 nodes, 8 at a time", berth: took, unit: "s", target: "under 4 s", met: took < 4},
+		line{what: "memory a node, beside its own process", berth: each, unit: "MiB", target: "under 1 MiB", met: each < 1})
 	return b.removeMany(n)
 }
 
@@ -278,21 +256,17 @@ func (b *bench) list() error {
 	if err := b.startMany(b.many); err != nil {
 		return err
 	}
-	var all []float64
-	for range 20 {
-		ms, err := call(b.berth, b.at("ls")...)
-		if err != nil {
-			return err
-		}
-		all = append(all, ms)
+	what := fmt.Sprintf("berth ls of %d running nodes", b.many)
+	m, err := b.repeat(20, what+", ms", func() (float64, error) { return call(b.berth, b.at("ls")...) })
+	if err != nil {
+		return err
 	}
-	m := measure.MedianOf(all)
-	b.Rows = append(b.Rows, measure.StartRow{What: fmt.Sprintf("berth ls of %d running nodes", b.many), Berth: m, Unit: "ms", Target: "under 100 ms", Met: m < 100, Samples: all})
+	b.lines = append(b.lines, line{what: what, berth: m, unit: "ms", target: "under 100 ms", met: m < 100})
 	return b.removeMany(b.many)
 }
 
 func (b *bench) startMany(n int) error {
-	return eight(n, func(i int) error {
+	return many.Each(n, 8, func(i int) error {
 		spec := filepath.Join(b.dir, "spec-"+strconv.Itoa(i))
 		text := fmt.Sprintf("name: n-%d\nimage: dir:%s\ncommand: [/bin/sleep, \"100000\"]\n", i, b.image)
 		if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
@@ -304,43 +278,10 @@ func (b *bench) startMany(n int) error {
 }
 
 func (b *bench) removeMany(n int) error {
-	return eight(n, func(i int) error {
+	return many.Each(n, 8, func(i int) error {
 		_, err := call(b.berth, b.at("rm", "--force", "n-"+strconv.Itoa(i))...)
 		return err
 	})
-}
-
-// eight calls f with 0 … n-1, eight calls at a time.
-func eight(n int, f func(int) error) error {
-	next := make(chan int)
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range next {
-				errs[i] = f(i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// available returns MemAvailable in KiB.
-func available() int64 {
-	runtime.GC()
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return n
-		}
-	}
-	return 0
 }
 
 // pssOfNodes returns the sum of Pss over the nodes' first processes, in KiB.
@@ -362,47 +303,4 @@ func (b *bench) pssOfNodes() float64 {
 		}
 	}
 	return sum
-}
-
-func (b *bench) report(out string) error {
-	missed := 0
-	fmt.Printf("%-62s %9s %9s  %s\n", "", "berth", "runc", "target")
-	for _, r := range b.Rows {
-		other, ratio := "-", ""
-		if r.Ratio != nil {
-			other = fmt.Sprintf("%.1f %s", r.Other, r.Unit)
-			ratio = fmt.Sprintf(" %.2f", r.Ratio.Factor)
-			if r.Ratio.CI95 != nil {
-				ratio += fmt.Sprintf(" (%.2f..%.2f)", r.Ratio.CI95[0], r.Ratio.CI95[1])
-			}
-		}
-		verdict := "met"
-		if !r.Met {
-			verdict = "MISSED"
-			missed++
-		}
-		fmt.Printf("%-62s %9s %9s  %s: %s%s\n", r.What, fmt.Sprintf("%.1f %s", r.Berth, r.Unit), other, r.Target, verdict, ratio)
-		for _, c := range r.Carry {
-			word := "as those after them"
-			if c.Adjusted <= 0.05 {
-				word = "NOT as those after them: make batches longer (-batch, -drop)"
-			}
-			fmt.Printf("  the first trials of a batch of %s that count are %s (%+.1f %%, p = %.2g)\n", c.Arm, word, c.WorsePct, c.Adjusted)
-		}
-	}
-	fmt.Printf("Ratios: geometric mean of %d runs with its 95 %% interval, runs being the units; in a run %d batches of %d of each, the first %d of which do not count.\n",
-		b.Runs, b.Rounds, b.Batch.Trials, b.Batch.Dropped)
-	if out != "" {
-		f, err := os.Create(out)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(b.JSON(f), f.Close()); err != nil {
-			return err
-		}
-	}
-	if missed > 0 {
-		return fmt.Errorf("%d targets missed", missed)
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"berth/internal/cli"
+	"berth/internal/version"
 )
 
 func main() {
@@ -31,7 +32,7 @@ func manPages(root *cobra.Command, dir string) error {
 		return fmt.Errorf("write man pages: %w", err)
 	}
 	prepare(root)
-	header := &doc.GenManHeader{Section: "1", Source: "Berth " + cli.Version, Manual: "Berth"}
+	header := &doc.GenManHeader{Section: "1", Source: "Berth " + version.Berth, Manual: "Berth"}
 	if err := doc.GenManTree(root, header, dir); err != nil {
 		return fmt.Errorf("write man pages into %s: %w", dir, err)
 	}

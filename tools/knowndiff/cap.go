@@ -8,61 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/host"
 )
-
-// loop is a loop device. The kernel detaches it when its last descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
-type loop struct {
-	*os.File
-	number string // MAJ:MIN
-}
-
-// newLoop makes a loop device on a file of size bytes in dir. The file is unlinked before newLoop returns.
-func newLoop(dir string, size int64) (*loop, error) {
-	back, err := os.CreateTemp(dir, "knowndiff-*")
-	if err != nil {
-		return nil, fmt.Errorf("make the file of the loop device: %w", err)
-	}
-	defer back.Close()
-	defer os.Remove(back.Name())
-	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
-		return nil, fmt.Errorf("make the file of the loop device: %w", err)
-	}
-	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("ask for a loop device: %w", err)
-	}
-	defer ctl.Close()
-	for {
-		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, fmt.Errorf("ask for a loop device: %w", err)
-		}
-		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDWR, 0)
-		if err != nil {
-			return nil, fmt.Errorf("open the loop device: %w", err)
-		}
-		config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
-		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
-		if err == nil {
-			return numbered(dev)
-		}
-		dev.Close()
-		if !errors.Is(err, unix.EBUSY) { // EBUSY: another process took this device
-			return nil, fmt.Errorf("set up the loop device: %w", err)
-		}
-	}
-}
-
-func numbered(dev *os.File) (*loop, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(dev.Fd()), &st); err != nil {
-		return nil, errors.Join(fmt.Errorf("look at the loop device: %w", err), dev.Close())
-	}
-	return &loop{dev, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))}, nil
-}
 
 // caps makes cgroups with capped read and write rates.
 type caps struct {

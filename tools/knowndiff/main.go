@@ -8,14 +8,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
-	"berth/internal/bench"
+	"berth/internal/bench/bed"
+	"berth/internal/bench/side"
+	"berth/internal/block"
+	"berth/test/loop"
+	"berth/tools/promise"
 )
 
 func main() {
@@ -28,18 +30,18 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	var k bench.Known
-	o := bench.Options{DestroyData: true, Size: 64 << 20}
+	var k known
+	o := bed.Options{DestroyData: true, Size: 64 << 20}
 	out := flag.String("out", "docs/evidence", "folder for the results")
 	dir := flag.String("dir", "/dev/shm", "folder for the file under the loop device: in memory, for what is measured is the cap")
 	rate := flag.Int64("rate", 100e6, "cap of the reference, bytes per second")
-	block := flag.Int64("block", 64<<10, "bytes of a request")
+	size := flag.Int64("block", 64<<10, "bytes of a request")
 	// With several threads a request always waits for the cap, also when one of the threads waits for a CPU on a busy machine.
 	// So the cap is measured, not the scheduling.
 	jobs := flag.Int("jobs", 8, "threads")
-	flag.IntVar(&k.Runs, "runs", 20, "runs")
-	flag.Float64Var(&k.TruePct, "slower", 3, "how much slower the second arm is, percent")
-	flag.StringVar(&k.Name, "machine", "", "name of this machine (default: its host name)")
+	flag.IntVar(&k.runs, "runs", 20, "runs")
+	flag.Float64Var(&k.truePct, "slower", 3, "how much slower the second arm is, percent")
+	flag.StringVar(&k.machine, "machine", "", "name of this machine (default: its host name)")
 	flag.IntVar(&o.Pairs, "pairs", 12, "pairs a run")
 	flag.Float64Var(&o.MarginPct, "margin", 1, "margin of the verdicts, percent: below the difference, else that would be equivalent")
 	flag.DurationVar(&o.Run, "run", 500*time.Millisecond, "length of a trial")
@@ -47,51 +49,42 @@ func run(ctx context.Context) (err error) {
 	flag.Uint64Var(&o.Seed, "seed", 2015, "of the order of the trials")
 	flag.Parse()
 
-	disk, err := newLoop(*dir, o.Size)
+	dev, err := loop.New(*dir, o.Size)
 	if err != nil {
 		return err
 	}
-	o.Device = disk.Name()
-	number := disk.number
-	defer func() { err = errors.Join(err, disk.Close()) }() // the kernel detaches the device at its last close
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	o.Devices = []string{dev.Name()}
+	disk, err := block.Resolve("/sys", dev.Name())
+	if err != nil {
+		return err
+	}
 	c, err := newCaps()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	arms := bench.Arms{}
+	var host, equal, slower side.Arm
 	for role, a := range map[string]struct {
-		arm *bench.Arm
+		arm *side.Arm
 		bps float64
-	}{"host": {&arms.Host, 1}, "slower": {&arms.Node, 1 - k.TruePct/100}, "equal": {&arms.Null, 1}} {
-		procs, err := c.group(role, number, int64(a.bps*float64(*rate)))
+	}{"host": {&host, 1}, "slower": {&slower, 1 - k.truePct/100}, "equal": {&equal, 1}} {
+		procs, err := c.group(role, disk.Number(), int64(a.bps*float64(*rate)))
 		if err != nil {
 			return err
 		}
-		*a.arm = bench.InGroups(procs)
+		*a.arm = side.InGroups(procs)
 	}
-	k.Mechanism = fmt.Sprintf("%s at %d MB/s", c.mechanism, *rate/1e6)
-	o.Rows = []bench.Row{{Name: fmt.Sprintf("read %dK x%d", *block>>10, *jobs), Shape: bench.RandomRead, Block: *block, Jobs: *jobs}}
+	k.mechanism = fmt.Sprintf("%s at %d MB/s", c.mechanism, *rate/1e6)
+	job := bed.Job{Name: fmt.Sprintf("read %dK x%d", *size>>10, *jobs), Pattern: "randread", Block: *size, Threads: *jobs}
 
 	begun := time.Now()
-	rep, err := bench.KnownDifference(ctx, k, o, arms, func(done, total int) {
-		fmt.Fprintf(os.Stderr, "%d of %d runs after %v\n", done, total, time.Since(begun).Round(time.Second))
+	s, err := k.measure(ctx, o, job, host, equal, slower, func(done int) {
+		fmt.Fprintf(os.Stderr, "%d of %d runs after %v\n", done, k.runs, time.Since(begun).Round(time.Second))
 	})
-	if rep == nil || len(rep.Runs) == 0 {
+	if s == nil || len(s.Experiments[0].Rows) == 0 {
 		return err
 	}
-	err = errors.Join(err, write(filepath.Join(*out, "known-difference.json"), rep.JSON))
-	err = errors.Join(err, write(filepath.Join(*out, "known-difference.txt"), rep.Text))
-	return errors.Join(err, rep.Text(os.Stdout), rep.Check())
-}
-
-func write(path string, to func(io.Writer) error) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make the folder for %s: %w", path, err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write the results: %w", err)
-	}
-	return errors.Join(to(f), f.Close())
+	n := k.count(s)
+	return errors.Join(err, promise.Keep(*out, "known-difference", s, k.text(n, s)), promise.Missed(n.criteria()))
 }

@@ -5,14 +5,15 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
+	"berth/internal/report"
 	"berth/tools/marks"
 )
 
@@ -28,13 +29,13 @@ itself: how much of a difference is noise.
 func main() {
 	readme := flag.String("write", "", "put the table into this `FILE`, between its marks")
 	flag.Parse()
-	if err := run(*readme, flag.Args()); err != nil {
+	if err := write(*readme, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "readmedisk:", err)
 		os.Exit(1)
 	}
 }
 
-func run(readme string, files []string) error {
+func write(readme string, files []string) error {
 	text, err := table(files)
 	if err != nil {
 		return err
@@ -51,18 +52,11 @@ func block(table string) string { return "```\n" + table + "```\n" + legend }
 
 // table formats each row of all runs, in lines of at most 80 columns. It returns an error if the runs have different plans.
 func table(files []string) (string, error) {
-	var runs []bench.Report
+	var runs []run
 	for _, f := range files {
-		text, err := os.ReadFile(f)
+		r, err := read(f)
 		if err != nil {
-			return "", err
-		}
-		var r bench.Report
-		if err := json.Unmarshal(text, &r); err != nil {
 			return "", fmt.Errorf("%s: %w", f, err)
-		}
-		if r.Format != bench.Format || r.Partial || r.Node == nil || len(r.Rows) == 0 {
-			return "", fmt.Errorf("%s: want a whole report of berth bench disk", f)
 		}
 		runs = append(runs, r)
 	}
@@ -73,31 +67,64 @@ func table(files []string) (string, error) {
 	first := runs[0]
 	var seeds []string
 	for _, r := range runs {
-		if len(r.Rows) != len(first.Rows) || r.MarginPct != first.MarginPct || r.Pairs != first.Pairs || r.RunMillis != first.RunMillis {
+		if len(r.rows) != len(first.rows) || r.MarginPct != first.MarginPct || r.Pairs != first.Pairs || r.RunMillis != first.RunMillis {
 			return "", errors.New("the runs are not of one plan")
 		}
 		seeds = append(seeds, fmt.Sprint(r.Seed))
 	}
 	m := first.Machine
 	fmt.Fprintf(&b, "Disk: node against host, %d runs, %d pairs a row, %d ms a trial, direct I/O\n", len(runs), first.Pairs, first.RunMillis)
-	fmt.Fprintf(&b, "Linux %s, %d CPUs, %s; seeds %s; margin %g %%\n\n", m.Kernel, m.Cores, first.Fio, strings.Join(seeds, ", "), first.MarginPct)
+	fmt.Fprintf(&b, "Linux %s, %d CPUs, %s; seeds %s; margin %g %%\n\n", m.Kernel, m.Cores, first.Tools[0].Version, strings.Join(seeds, ", "), first.MarginPct)
 	const line = "%-13s%-2s%7s  %-22s %-22s %s\n"
 	fmt.Fprintf(&b, line, "run:", "", "IOPS", "% lost, node (95 %)", "host twice (95 %)", "verdict")
-	for i, row := range first.Rows {
+	for i, row := range first.rows {
 		name := row.Name
 		for j, r := range runs {
-			got := r.Rows[i]
-			if got.Name != row.Name || got.Penalty == nil || got.Host == nil {
+			got := r.rows[i]
+			node, null := of(&got, result.Node), of(&got, result.Null)
+			if got.Name != row.Name || node == nil || len(got.Arms) == 0 {
 				return "", fmt.Errorf("run %d has no result for %s", j+1, row.Name)
 			}
-			fmt.Fprintf(&b, line, name, fmt.Sprint(j+1), fmt.Sprintf("%.0f", got.Host.IOPS), lost(got.Penalty), lost(got.NullComp), got.Penalty.Verdict)
+			fmt.Fprintf(&b, line, name, fmt.Sprint(j+1), fmt.Sprintf("%.0f", got.Arms[0].Values["iops"]), lost(node), lost(null), node.Verdict)
 			name = ""
 		}
 	}
 	return b.String(), nil
 }
 
-func lost(c *bench.Comparison) string {
+// run is one run of berth bench disk.
+type run struct {
+	*result.Study
+	result.Design
+	rows []result.Row
+}
+
+func read(path string) (run, error) {
+	r, err := report.Open(path)
+	if err != nil {
+		return run{}, err
+	}
+	s := run{Study: r.Study}
+	for _, e := range s.Experiments {
+		s.Design, s.rows = e.Design, append(s.rows, e.Rows...)
+	}
+	if s.Partial || len(s.rows) == 0 || of(&s.rows[0], result.Node) == nil || len(s.Tools) == 0 {
+		return run{}, errors.New("want a whole report of berth bench disk")
+	}
+	return s, nil
+}
+
+// of returns the comparison of an arm's requests a second with the host's.
+func of(r *result.Row, arm string) *stat.Comparison {
+	for _, c := range r.Compared {
+		if c.Arm == arm && c.Measure == "iops" {
+			return c.Penalty
+		}
+	}
+	return nil
+}
+
+func lost(c *stat.Comparison) string {
 	if c == nil {
 		return "-"
 	}

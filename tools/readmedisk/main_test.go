@@ -9,19 +9,25 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/bench/stat"
 	"berth/tools/marks"
 )
 
 // made writes a report in the format of berth bench disk and returns its path.
 func made(t *testing.T, seed uint64, margin float64) string {
 	t.Helper()
-	r := bench.Report{Format: bench.Format, Seed: seed, Pairs: 20, MarginPct: margin, RunMillis: 300, Fio: "fio-3.33", Node: json.RawMessage("{}")}
+	r := result.Study{Format: result.Format, Seed: seed, MarginPct: margin, Tools: []result.Tool{{Name: "fio", Version: "fio-3.33"}}}
 	r.Machine.Kernel, r.Machine.Cores = "6.18.44", 2
+	e := result.Experiment{Design: result.Design{Pairs: 20, RunMillis: 300}}
 	for _, n := range []string{"read 4K x32", "write 32K x1"} {
-		c := &bench.Comparison{Pairs: 20, PenaltyPct: -11.25, CI95Pct: &[2]float64{-310.1, 17.8}, Verdict: bench.Equivalent}
-		r.Rows = append(r.Rows, bench.Result{Row: bench.Row{Name: n}, Host: &bench.Median{IOPS: 147686}, Penalty: c, NullComp: c})
+		c := &stat.Comparison{Pairs: 20, PenaltyPct: -11.25, CI95Pct: &[2]float64{-310.1, 17.8}, Verdict: stat.Equivalent}
+		e.Rows = append(e.Rows, result.Row{
+			Name: n, Arms: []result.ArmMedian{{Arm: result.Host, Values: map[string]float64{"iops": 147686}}},
+			Compared: []result.Comparison{{Arm: result.Null, Measure: "iops", Penalty: c}, {Arm: result.Node, Measure: "iops", Penalty: c}},
+		})
 	}
+	r.Experiments = []result.Experiment{e}
 	text, err := json.Marshal(r)
 	path := filepath.Join(t.TempDir(), fmt.Sprint(seed, ".json"))
 	if err == nil {

@@ -1,15 +1,15 @@
 // Command singlerun shows what a comparison of single runs would have found, as published tables often rest on one run of
-// each side. For each row of a report of berth bench disk it prints how far two runs of the host in different rounds differ.
+// each side. For each row of a report of berth bench it prints how far two runs of the host in different rounds differ.
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"slices"
 
-	"berth/internal/bench"
+	"berth/internal/bench/result"
+	"berth/internal/report"
 )
 
 func main() {
@@ -24,37 +24,41 @@ func main() {
 }
 
 func run(path string) error {
-	text, err := os.ReadFile(path)
+	r, err := report.Open(path)
 	if err != nil {
-		return fmt.Errorf("read the report: %w", err)
+		return err
 	}
-	var r bench.Report
-	if err := json.Unmarshal(text, &r); err != nil {
-		return fmt.Errorf("read the report: %w", err)
-	}
-	if r.Format != bench.Format {
-		return fmt.Errorf("%s is of format %q, want %s", path, r.Format, bench.Format)
-	}
-	fmt.Printf("Two single runs of the host, of different rounds: %s, Linux %s, %d cores, %d ms a run\n", r.Machine.Device, r.Machine.Kernel,
-		r.Machine.Cores, r.RunMillis)
-	fmt.Printf("%-16s %6s %14s %14s %12s %12s\n", "row", "runs", "median apart", "95 % are below", "over 16 %", "over 45 %")
-	for _, row := range r.Rows {
-		apart := differences(r.Trials, row.Name)
-		if len(apart) == 0 {
-			continue
+	s := r.Study
+	for _, e := range s.Experiments {
+		disk := ""
+		if len(e.Targets) > 0 {
+			disk = e.Targets[0].Device
 		}
-		fmt.Printf("%-16s %6d %12.1f %% %12.1f %% %10.1f %% %10.1f %%\n", row.Name, row.Host.Trials, apart[len(apart)/2],
-			apart[len(apart)*95/100], part(apart, 16), part(apart, 45))
+		fmt.Printf("%s: two single runs of the host, of different rounds: %s, Linux %s, %d cores, %d ms a run\n", e.Name, disk, s.Machine.Kernel,
+			s.Machine.Cores, e.Design.RunMillis)
+		table(&e)
 	}
 	return nil
 }
 
+func table(e *result.Experiment) {
+	fmt.Printf("%-16s %6s %14s %14s %12s %12s\n", "row", "runs", "median apart", "95 % are below", "over 16 %", "over 45 %")
+	for _, row := range e.Rows {
+		apart := differences(e.Trials, row.Name)
+		if len(apart) == 0 {
+			continue
+		}
+		fmt.Printf("%-16s %6d %12.1f %% %12.1f %% %10.1f %% %10.1f %%\n", row.Name, row.Arms[0].Trials, apart[len(apart)/2],
+			apart[len(apart)*95/100], part(apart, 16), part(apart, 45))
+	}
+}
+
 // differences returns, for all pairs of the host's runs, by how many percent the slower one is below the faster, in rising order.
-func differences(trials []bench.Trial, row string) []float64 {
+func differences(trials []result.Trial, row string) []float64 {
 	var iops, apart []float64
 	for _, t := range trials {
-		if t.Row == row && t.Arm == "host" && t.Round > 0 && t.Measured != nil {
-			iops = append(iops, t.IOPS)
+		if t.Row == row && t.Arm == "host" && t.Round > 0 && t.Values["iops"] > 0 {
+			iops = append(iops, t.Values["iops"])
 		}
 	}
 	for i, a := range iops {

@@ -1,33 +1,41 @@
-// Command testrun runs go test. Its last line says how many tests passed, failed and were skipped; above it are the
-// reasons of the skips.
+// Command testrun runs the tests of packages. Its last line says how many tests passed, failed and were skipped; above it
+// are the reasons of the skips.
 //
-//	go run ./tools/testrun [-skips FILE] [go test's flags and packages]
+//	go run ./tools/testrun [-race] [-short] [-run REGEXP] [-skips FILE] [-alone FILE] [-result FILE] PACKAGE…
+//
+// It first builds all test programs. Then it runs as many packages at once as there are CPUs. The packages that FILE of
+// -alone names run after them, one at a time, because they measure or look at what the whole host holds. Those with the word
+// "first" after their name do not run alone: they begin before all others, because they take long. A line says when a
+// package begins, another when it ends, and each minute one says what is running.
 //
 // Only leaves count: a test with subtests is not counted in addition to them, unless it failed by itself. A package that
 // does not build, or that ends outside of a test, counts as one failure. With -skips, a skip is a failure too unless a
-// line of FILE, a regular expression, matches its reason.
+// line of FILE, a regular expression, matches its reason. -result writes the date, the commit, each package's time, the CPU
+// time of its processes and the last line to FILE.
 // Exit code: 0 when nothing failed, else 1.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"runtime"
+	"time"
 )
 
 func main() {
-	args := os.Args[1:]
-	var allowed *allowList
-	if len(args) >= 2 && args[0] == "-skips" {
-		var err error
-		if allowed, err = readAllowList(args[1]); err != nil {
-			fmt.Fprintln(os.Stderr, "testrun:", err)
-			os.Exit(2)
-		}
-		args = args[2:]
-	}
-	ok, err := run(args, allowed, os.Stdout)
+	var o options
+	var skips, alone, result string
+	flag.BoolVar(&o.race, "race", false, "build with the race detector")
+	flag.BoolVar(&o.short, "short", false, "tell tests to leave out what takes long")
+	flag.StringVar(&o.only, "run", "", "run only the tests that match this `regexp`")
+	flag.StringVar(&skips, "skips", "", "the allowed reasons for skips, one regular expression a line")
+	flag.StringVar(&alone, "alone", "", "the packages that run one at a time, or first, one a line")
+	flag.StringVar(&result, "result", "", "write what came out to this file")
+	flag.Parse()
+	o.patterns, o.atOnce, o.every = flag.Args(), runtime.NumCPU(), time.Minute
+	ok, err := o.main(skips, alone, result, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
@@ -36,25 +44,27 @@ func main() {
 	}
 }
 
-// run runs go test with args and reports on w. It returns false if a test failed or a skip is not allowed.
-func run(args []string, allowed *allowList, w io.Writer) (bool, error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return false, err
+// main reads the lists, runs the tests and keeps the result.
+func (o options) main(skips, alone, result string, w io.Writer) (bool, error) {
+	var allowed *allowList
+	var err error
+	if skips != "" {
+		if allowed, err = readAllowList(skips); err != nil {
+			return false, err
+		}
 	}
-	if err := cmd.Start(); err != nil {
-		return false, fmt.Errorf("start go test: %w", err)
+	if alone != "" {
+		if o.alone, o.first, err = readAlone(alone); err != nil {
+			return false, err
+		}
 	}
 	t := newTally(w)
-	if err := t.read(out); err != nil {
+	if err := o.run(t); err != nil {
 		return false, err
 	}
-	waitErr := cmd.Wait()
 	ok := t.report(allowed)
-	if waitErr != nil && ok {
-		return false, fmt.Errorf("go test failed, and no test did: %w", waitErr)
+	if result != "" {
+		err = t.keep(result, o.commit())
 	}
-	return ok, nil
+	return ok, err
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
 )
@@ -43,52 +45,87 @@ import ("os"; "testing")
 func TestMain(m *testing.M) { os.Exit(3) }
 -- empty/empty.go --
 package empty
+-- other/good/good_test.go --
+package good
+import "testing"
+func TestPlain(t *testing.T) {}
+-- skips/skips_test.go --
+package skips
+import "testing"
+func TestOne(t *testing.T) { t.Skip("needs a unicorn") }
+-- slow/slow_test.go --
+package slow
+import ("testing"; "time")
+func TestSleeps(t *testing.T) { t.Run("inside", func(t *testing.T) { time.Sleep(time.Second) }) }
+-- short/short_test.go --
+package short
+import ("os"; "testing")
+func TestShort(t *testing.T) { if !testing.Short() { t.Error("it is not short") } }
+func TestFolder(t *testing.T) { if _, err := os.Stat("short_test.go"); err != nil { t.Error(err) } }
 `
 
-func TestRun(t *testing.T) {
+// enter makes the module and changes to its folder.
+func enter(t *testing.T) {
+	t.Helper()
 	dir := t.TempDir()
 	if err := txtar.Write(txtar.Parse([]byte(module)), dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
+}
+
+// list writes a file of lines and returns its path.
+func list(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "list")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRun(t *testing.T) {
+	enter(t)
 	tests := []struct {
 		name    string
 		allowed string // content of the list; "-": none
-		args    []string
+		o       options
 		ok      bool
 		last    string
 		has     []string
 	}{
-		{"good", "-", []string{"./good"}, true, "3 passed, 0 failed, 1 skipped", []string{
-			"ok   m/good", "skipped: needs a unicorn: none is here\n    m/good.TestSubs/c\n",
+		{"good", "-", options{patterns: []string{"./good"}}, true, "3 passed, 0 failed, 1 skipped", []string{
+			"built 1 test programs in ", "...  m/good\n", "ok   m/good 0.", "skipped: needs a unicorn: none is here\n    m/good.TestSubs/c\n",
 		}},
-		{"allowed", "# why\nneeds a unicorn.*\n", []string{"./good"}, true, "3 passed, 0 failed, 1 skipped", nil},
-		{"not allowed", "unicorn\n", []string{"./good"}, false, "3 passed, 0 failed, 1 skipped", []string{"NOT ALLOWED: needs a unicorn"}},
-		{"bad", ".*\n", []string{"./bad"}, false, "2 passed, 2 failed, 1 skipped", []string{
+		{"one base name", "-", options{patterns: []string{"./good", "./other/good"}}, true, "4 passed, 0 failed, 1 skipped", []string{
+			"ok   m/good ", "ok   m/other/good ",
+		}},
+		{"only", "-", options{patterns: []string{"./good"}, only: "^TestPlain$"}, true, "1 passed, 0 failed, 0 skipped", nil},
+		{"all skipped", "-", options{patterns: []string{"./skips"}}, true, "0 passed, 0 failed, 1 skipped", []string{"ok   m/skips "}},
+		{"short", "-", options{patterns: []string{"./short"}, short: true}, true, "2 passed, 0 failed, 0 skipped", nil},
+		{"not short", "-", options{patterns: []string{"./short"}}, false, "1 passed, 1 failed, 0 skipped", []string{"it is not short"}},
+		{"allowed", "# why\nneeds a unicorn.*\n", options{patterns: []string{"./good"}}, true, "3 passed, 0 failed, 1 skipped", nil},
+		{"not allowed", "unicorn\n", options{patterns: []string{"./good"}}, false, "3 passed, 0 failed, 1 skipped", []string{"NOT ALLOWED: needs a unicorn"}},
+		{"bad", ".*\n", options{patterns: []string{"./bad"}}, false, "2 passed, 2 failed, 1 skipped", []string{
 			"the reason of a", "FAIL m/bad TestItself\n", "NOT ALLOWED: no reason given",
 		}},
-		{"panic", "-", []string{"./panics"}, false, "0 passed, 1 failed, 0 skipped", []string{"oh dear"}},
-		{"no build", "-", []string{"./nobuild", "./good"}, false, "3 passed, 1 failed, 1 skipped", []string{"undefined: undefined"}},
-		{"exits", "-", []string{"./exits"}, false, "0 passed, 1 failed, 0 skipped", nil},
-		{"empty", "-", []string{"./empty"}, true, "0 passed, 0 failed, 0 skipped", nil},
-		{"no such package", "-", []string{"./none"}, false, "0 passed, 1 failed, 0 skipped", nil},
+		{"panic", "-", options{patterns: []string{"./panics"}}, false, "0 passed, 1 failed, 0 skipped", []string{"oh dear"}},
+		{"no build", "-", options{patterns: []string{"./nobuild", "./good"}}, false, "3 passed, 1 failed, 1 skipped", []string{
+			"undefined: undefined", "FAIL m/nobuild does not build\n",
+		}},
+		{"exits", "-", options{patterns: []string{"./exits"}}, false, "0 passed, 1 failed, 0 skipped", nil},
+		{"empty", "-", options{patterns: []string{"./empty"}}, true, "0 passed, 0 failed, 0 skipped", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var allowed *allowList
+			skips := ""
 			if tt.allowed != "-" {
-				path := filepath.Join(t.TempDir(), "allowed")
-				if err := os.WriteFile(path, []byte(tt.allowed), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				var err error
-				if allowed, err = readAllowList(path); err != nil {
-					t.Fatal(err)
-				}
+				skips = list(t, tt.allowed)
 			}
 			var out strings.Builder
-			ok, err := run(tt.args, allowed, &out)
-			if ok != tt.ok {
+			tt.o.atOnce, tt.o.every = 2, time.Hour
+			ok, err := tt.o.main(skips, "", "", &out)
+			if ok != tt.ok || err != nil {
 				t.Errorf("ok = %v, %v; want %v", ok, err, tt.ok)
 			}
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -104,6 +141,46 @@ func TestRun(t *testing.T) {
 				t.Log(out.String())
 			}
 		})
+	}
+}
+
+// TestProgress checks that a run says what is running, that packages of -alone come last and one at a time, others of it first, and that the result is kept.
+func TestProgress(t *testing.T) {
+	enter(t)
+	var out strings.Builder
+	result := filepath.Join(t.TempDir(), "result")
+	o := options{patterns: []string{"./good", "./other/good", "./short", "./slow"}, short: true, atOnce: 1, every: 200 * time.Millisecond}
+	ok, err := o.main("", list(t, "# it sleeps\nm/slow\n\nm/good\nm/short first\n"), result, &out)
+	if !ok || err != nil {
+		t.Fatalf("%v, %v\n%s", ok, err, out.String())
+	}
+	order := regexp.MustCompile(`(?s)\.\.\.  m/short\n.*ok   m/short.*\.\.\.  m/other/good\n.*ok   m/other/good.*\.\.\.  m/good\n.*ok   m/good.*\.\.\.  m/slow\n.*\.\.\.  0 min, 3 of 4 packages done; ` +
+		`now m/slow [01]s \(TestSleeps\)\n.*ok   m/slow`)
+	if !order.MatchString(out.String()) {
+		t.Errorf("it says\n%s", out.String())
+	}
+	text, err := os.ReadFile(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^\d{4}-\d\d-\d\d, commit .*, 0\.\d minutes\n\n +1\.\d s +\d+\.\d s CPU  m/slow\n(.*\n){4}7 passed, 0 failed, 1 skipped\n$`).Match(text) {
+		t.Errorf("it keeps\n%s", text)
+	}
+}
+
+func TestNoSuchPackage(t *testing.T) {
+	enter(t)
+	var out strings.Builder
+	if ok, err := (options{patterns: []string{"./none"}, atOnce: 1, every: time.Hour}).main("", "", "", &out); ok || err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("%v, %v: %s", ok, err, out.String())
+	}
+}
+
+func TestAloneListIsChecked(t *testing.T) {
+	for _, text := range []string{"m/slow last\n", "m/slow first m/good\n"} {
+		if _, _, err := readAlone(list(t, text)); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
+			t.Errorf("%q gives %v", text, err)
+		}
 	}
 }
 

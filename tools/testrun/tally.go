@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -9,17 +8,17 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 )
 
 // event is one line of go test -json (see go doc test2json) or, for a build, go build -json (go help buildjson).
 type event struct {
-	Action      string
-	Package     string
-	ImportPath  string
-	Test        string
-	Elapsed     float64
-	Output      string
-	FailedBuild string
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+	Output  string
 }
 
 // test is the state of one test.
@@ -29,41 +28,35 @@ type test struct {
 	output    []string
 	seconds   float64
 	children  int
-	failedIn  int // number of failed subtests, at any depth
+	failedIn  int  // number of failed subtests, at any depth
+	paused    bool // it waits until other tests have ended: t.Parallel
 }
 
-// tally counts the tests of a run.
+// tally counts the tests of a run. Several packages may report to it at once.
 type tally struct {
+	mu       sync.Mutex
 	w        io.Writer
 	tests    map[[2]string]*test
 	order    []*test
 	packages map[string][]string // output outside of tests, until the package ends
-	builds   map[string][]string // the compiler's output, by build
 	broken   []string            // packages that failed without a failed test
+	running  map[string]time.Time
+	took     map[string]float64 // seconds of each package that has ended
+	cpu      map[string]float64 // seconds of CPU time of its processes, which have ended
+	began    time.Time
+	last     string // what report printed last
 }
 
 func newTally(w io.Writer) *tally {
-	return &tally{w: w, tests: map[[2]string]*test{}, packages: map[string][]string{}, builds: map[string][]string{}}
-}
-
-// read processes the events of a whole run. It prints failures and packages as they come.
-func (t *tally) read(r io.Reader) error {
-	lines := bufio.NewReader(r)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if len(line) > 0 {
-			t.line(line)
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the output of go test: %w", err)
-		}
+	return &tally{
+		w: w, tests: map[[2]string]*test{}, packages: map[string][]string{},
+		running: map[string]time.Time{}, took: map[string]float64{}, cpu: map[string]float64{}, began: time.Now(),
 	}
 }
 
 func (t *tally) line(line []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var e event
 	if json.Unmarshal(line, &e) != nil {
 		fmt.Fprintf(t.w, "%s", line) // go test prints some errors as they are
@@ -71,7 +64,7 @@ func (t *tally) line(line []byte) {
 	}
 	switch {
 	case e.Action == "build-output":
-		t.builds[e.ImportPath] = append(t.builds[e.ImportPath], e.Output)
+		fmt.Fprint(t.w, e.Output)
 	case e.Action == "build-fail":
 	case e.Test != "":
 		t.test(e)
@@ -95,6 +88,8 @@ func (t *tally) test(e event) {
 	switch e.Action {
 	case "output":
 		x.output = append(x.output, e.Output)
+	case "pause", "cont":
+		x.paused = e.Action == "pause"
 	case "pass", "fail", "skip":
 		x.action, x.seconds = e.Action, e.Elapsed
 	}
@@ -161,20 +156,23 @@ func (t *tally) slow(pkg string) string {
 // pkg processes an event of a package.
 func (t *tally) pkg(e event) {
 	switch e.Action {
+	case "start":
+		t.running[e.Package] = time.Now()
+		fmt.Fprintf(t.w, "...  %s\n", e.Package)
 	case "output":
 		t.packages[e.Package] = append(t.packages[e.Package], e.Output)
-	case "pass":
+	case "pass", "skip": // skip: all of its tests were
+		t.over(e)
 		fmt.Fprintf(t.w, "ok   %s %.1fs%s\n", e.Package, e.Elapsed, t.slow(e.Package))
 		delete(t.packages, e.Package)
-	case "skip":
-		delete(t.packages, e.Package) // no tests in it
 	case "fail":
+		t.over(e)
 		t.unfinished(e.Package)
 		if t.failedTests(e.Package) == 0 {
 			t.broken = append(t.broken, e.Package)
 		}
 		fmt.Fprintf(t.w, "FAIL %s %.1fs%s\n", e.Package, e.Elapsed, t.slow(e.Package))
-		for _, line := range slices.Concat(t.builds[e.FailedBuild], t.packages[e.Package]) {
+		for _, line := range t.packages[e.Package] {
 			if line != "FAIL\n" {
 				fmt.Fprintf(t.w, "    %s", line)
 			}
@@ -233,7 +231,8 @@ func (t *tally) report(allowed *allowList) bool {
 		}
 	}
 	banned := t.skips(reasons)
-	fmt.Fprintf(t.w, "%d passed, %d failed, %d skipped\n", passed, failed, skips)
+	t.last = fmt.Sprintf("%d passed, %d failed, %d skipped", passed, failed, skips)
+	fmt.Fprintln(t.w, t.last)
 	return failed == 0 && banned == 0
 }
 

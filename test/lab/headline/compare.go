@@ -3,7 +3,7 @@ package headline
 import (
 	"math"
 
-	"berth/internal/bench"
+	"berth/internal/bench/stat"
 )
 
 // The margins in percent, fixed before the measurement.
@@ -145,8 +145,8 @@ func ratio(d []float64, q question) *Ratio {
 	if q.what == work || q.what == left {
 		margin = math.Log1p(workMargin / 100.)
 	}
-	center, ci := bench.Paired(d, alpha)
-	_, inner := bench.Paired(d, 2*alpha) // two one-sided tests
+	center, ci := stat.Paired(d, alpha)
+	_, inner := stat.Paired(d, 2*alpha) // two one-sided tests
 	got := &Ratio{A: q.a, B: q.b, What: q.what, Main: q.main, Rounds: len(d), Ratio: math.Exp(center), Verdict: Undecided}
 	if ci != nil {
 		got.CI = &[2]float64{math.Exp(ci.Lo), math.Exp(ci.Hi)}
@@ -165,7 +165,7 @@ func ratio(d []float64, q question) *Ratio {
 // Removed says how much of the p99's increase protection removes in one arm.
 type Removed struct {
 	Arm string `json:"arm"`
-	*bench.Protected
+	*stat.Protected
 }
 
 func (r *Report) removed(arm string) *Removed {
@@ -176,7 +176,7 @@ func (r *Report) removed(arm string) *Removed {
 		}
 		return all
 	}
-	if p := bench.Protection(by(Alone), by(Unprotected), by(arm)); p != nil {
+	if p := stat.Protection(by(Alone), by(Unprotected), by(arm)); p != nil {
 		return &Removed{arm, p}
 	}
 	return nil
@@ -188,9 +188,12 @@ func located(rounds []float64) (float64, *[2]float64) {
 	for _, v := range rounds {
 		logs = append(logs, math.Log(v))
 	}
-	center, ci := bench.Locate(logs)
-	if ci == nil {
-		return math.Exp(center), nil
+	if logs == nil {
+		return 1, nil
 	}
-	return math.Exp(center), &[2]float64{math.Exp(ci.Lo), math.Exp(ci.Hi)}
+	e := stat.SerialEstimate(logs)
+	if e.I95 == nil {
+		return math.Exp(e.Center), nil
+	}
+	return math.Exp(e.Center), &[2]float64{math.Exp(e.I95.Lo), math.Exp(e.I95.Hi)}
 }

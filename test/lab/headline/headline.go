@@ -13,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"berth/test/built"
 	"berth/test/lab"
 )
 
@@ -132,7 +134,7 @@ func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 	}
 	defer os.RemoveAll(dir)
 	berth, client := filepath.Join(dir, "berth"), filepath.Join(dir, "xrdread")
-	if err := lab.BuildBerth(ctx, berth); err != nil {
+	if err := built.Berth(ctx, berth); err != nil {
 		return nil, err
 	}
 	if err := lab.BuildTool(ctx, client, "./test/lab/headline/xrdread"); err != nil {
@@ -143,7 +145,11 @@ func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 			return nil, err
 		}
 	}
-	if _, err := s.sh(ctx, scene); err != nil {
+	kinds := []string{"batch"} // those of the trials before the rounds
+	for _, a := range chosen {
+		kinds = append(kinds, a.Nodes)
+	}
+	if _, err := s.sh(ctx, "kinds='"+strings.Join(kinds, " ")+"'\n"+scene); err != nil {
 		return nil, err
 	}
 	return s, s.vm.SlowDisk(0, diskBytes, diskRequests)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"berth/internal/bench/result"
 )
 
 // Format names the JSON document and its version; docs/bench-json.md describes it.
@@ -32,6 +34,8 @@ type Report struct {
 	CarryOver    []Carried `json:"carry_over,omitempty"`
 	Probes       []Trial   `json:"probes"`
 	Trials       []Trial   `json:"trials"`
+
+	Study *result.Study `json:"study"` // follows from the trials; berth bench report shows it
 
 	last string // the arm that ran last in this session
 }
@@ -145,6 +149,7 @@ func (r *Report) JSON(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	r.Study = r.study()
 	if err := json.NewEncoder(z).Encode(r); err != nil {
 		return err
 	}

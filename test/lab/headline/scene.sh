@@ -1,3 +1,4 @@
+# Variable: kinds, those of the nodes that are needed.
 # Makes the scene: a file system on the disk, XRootD that serves a file from it, and pairs of nodes that work on it.
 exec 2>&1
 mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /dev/vdb
@@ -27,6 +28,7 @@ done
 xrdread -reads 25 -time 1s /data/f >/dev/null
 # Two nodes of each kind. Of class batch, "cpu" has the idle CPU alone, "disk" all but that.
 for kind in plain 'batch:class: batch' 'cpu:cpu: {idle: true}' 'disk:class: batch|cpu: {idle: false}'; do
+	case " $kinds " in *" ${kind%%:*} "*) ;; *) continue ;; esac
 	for n in ${kind%%:*}1 ${kind%%:*}2; do
 		says=
 		case $kind in *:*) says=${kind#*:} ;; esac

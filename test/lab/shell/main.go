@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/built"
 	"berth/test/lab"
 )
 
@@ -54,7 +55,7 @@ func run(ctx context.Context, o lab.Options, scripts []string) error {
 	}
 	defer os.RemoveAll(dir)
 	berth := filepath.Join(dir, "berth")
-	if err := lab.BuildBerth(ctx, berth); err != nil {
+	if err := built.Berth(ctx, berth); err != nil {
 		return err
 	}
 	vm := l.VM(0)

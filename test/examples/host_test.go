@@ -1,0 +1,222 @@
+// Package examples types docs/start.md line by line, and runs the nodes of examples/ with the software that they are for.
+package examples
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"berth/test/built"
+)
+
+// patience is how long a command may take. It is long because the machine may be busy.
+const patience = 8 * time.Minute
+
+// place is a network and a /srv of its own, in which berth keeps everything below a root of its own.
+type place struct {
+	*testing.T
+	dir string // where commands are typed
+	pid string // of the process that holds the namespaces
+}
+
+// newPlace makes a place, or skips the test.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs minutes: it makes a root of Debian's packages")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes nodes")
+	}
+	// Not t.TempDir: nodes must be able to traverse the path to their root, and /tmp may be in memory.
+	dir, err := os.MkdirTemp("/var/tmp", "berth-examples-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{T: t, dir: dir}
+	t.Cleanup(p.leave)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, sub := range []string{"bin", "srv"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := built.Berth(t.Context(), filepath.Join(dir, "program")); err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrapper := fmt.Sprintf("#!/bin/sh\nexec %[1]s/program --root %[1]s/root \"$@\"\n", dir)
+	if err := os.WriteFile(filepath.Join(dir, "bin", "berth"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(here, "mmdebstrap"), filepath.Join(dir, "bin", "mmdebstrap")); err != nil {
+		t.Fatal(err)
+	}
+	p.hold()
+	return p
+}
+
+// hold starts the process that holds the place's namespaces.
+func (p *place) hold() {
+	p.Helper()
+	p.pid = p.start(exec.Command("unshare", "--net", "--mount", "sh", "-c",
+		`ip link set lo up && mount --bind "$1" /srv && echo $$ && exec cat`, "hold", filepath.Join(p.dir, "srv")))
+	p.Cleanup(p.tidy)
+}
+
+// start starts a process that prints its id and ends with its standard input, so also when the test is killed. It returns the id.
+func (p *place) start(cmd *exec.Cmd) string {
+	p.Helper()
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		p.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		p.Fatal(err)
+	}
+	line := make([]byte, 20)
+	n, err := out.Read(line)
+	if err != nil {
+		_ = cmd.Wait()
+		p.Skipf("needs a network and a mount namespace: %v %s", err, &errs)
+	}
+	p.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return strings.TrimSpace(string(line[:n]))
+}
+
+// try types a command, and returns what it prints and its exit code. mmdebstrap needs Debian's servers, and so the host's own network.
+func (p *place) try(command string) (string, int) {
+	p.Helper()
+	if strings.HasPrefix(command, "mmdebstrap ") {
+		cmd := exec.CommandContext(p.Context(), "bash", "-c", command)
+		cmd.Dir = p.dir
+		return p.run(cmd, command)
+	}
+	cmd := exec.CommandContext(p.Context(), "nsenter", "--target", p.pid, "--net", "--mount", "--wd="+p.dir, "bash", "-c", command)
+	return p.run(cmd, command)
+}
+
+func (p *place) run(cmd *exec.Cmd, command string) (string, int) {
+	p.Helper()
+	var out, errs output
+	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&errs, &out)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"), "NO_COLOR=1")
+	cmd.WaitDelay = time.Second // a keeper may hold its output open
+	timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	began := time.Now()
+	err := cmd.Run()
+	p.Logf("%s (%.1f s)\n%s", command, time.Since(began).Seconds(), &out)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		p.Fatalf("%s: %v", command, err)
+	}
+	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+// ok types a command that must succeed, and returns what it prints.
+func (p *place) ok(command string) string {
+	p.Helper()
+	out, code := p.try(command)
+	if code != 0 {
+		p.Fatalf("%s: exit code %d\n%s", command, code, out)
+	}
+	return out
+}
+
+// says types a command that must succeed and print a text.
+func (p *place) says(text, command string) {
+	p.Helper()
+	if out := p.ok(command); !strings.Contains(out, text) {
+		p.Errorf("%s: want %q in\n%s", command, text, out)
+	}
+}
+
+// removeNodes removes all nodes.
+func (p *place) removeNodes() {
+	p.Helper()
+	nodes, _ := filepath.Glob(filepath.Join(p.dir, "root", "lib", "nodes", "*"))
+	for i := range nodes {
+		nodes[i] = filepath.Base(nodes[i])
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	berth := []string{"--target", p.pid, "--net", "--mount", filepath.Join(p.dir, "bin", "berth"), "rm", "--force"}
+	if out, err := exec.Command("nsenter", append(berth, nodes...)...).CombinedOutput(); err != nil {
+		p.Errorf("remove nodes %v: %v\n%s", nodes, err, out)
+	}
+}
+
+// tidy removes the nodes, and checks that no process and no link of theirs is left.
+func (p *place) tidy() {
+	p.removeNodes()
+	var left []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if left = p.left(); len(left) == 0 { // the keeper ends half a second after the last node
+			return
+		}
+	}
+	p.Errorf("left behind: %v", left)
+}
+
+func (p *place) left() (all []string) {
+	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, exe := range exes {
+		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, p.dir) {
+			all = append(all, filepath.Dir(exe))
+		}
+	}
+	links, err := os.ReadFile("/proc/" + p.pid + "/net/dev")
+	if err != nil || strings.Contains(string(links), "berth") {
+		all = append(all, fmt.Sprintf("links: %v\n%s", err, links))
+	}
+	return all
+}
+
+// leave removes the folder. It runs after the namespaces have ended.
+func (p *place) leave() {
+	if err := os.RemoveAll(p.dir); err != nil {
+		p.Error(err)
+	}
+}
+
+// output is what a command prints; two of its streams may write at a time.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}

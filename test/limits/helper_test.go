@@ -1,0 +1,109 @@
+package limits
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/counters"
+	"berth/internal/fork"
+	"berth/internal/group"
+	"berth/internal/host"
+)
+
+// TestHelperSharesTheLimit reads and writes a disk in a node and in a helper of it at once. The rate of both together, by the
+// kernel's count, is the node's limit. Stopping the node ends the helper.
+func TestHelperSharesTheLimit(t *testing.T) {
+	w := newWorld(t)
+	cg, err := host.ReadCgroups("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.node("served", "io: [{name: data, device: "+w.disk+", read: {rate: 10MB/s}, write: {rate: 10MB/s}}]\n")
+	node := w.group("served")
+	const warm, measured = time.Second, 8 * time.Second
+	for _, rw := range []string{"randread", "randwrite"} {
+		inside := w.fioCommand("served", rw, "64k", 11)
+		args := inside.Args
+		helper := exec.Command("fio", args[1+slices.Index(args, "fio"):]...) // the same I/O, from outside the container
+		if err := inside.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := group.StartHelper(cg, node, helper); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(warm)
+		began, before, helped := time.Now(), w.bytes(cg, node), w.processBytes(helper.Process.Pid, rw)
+		time.Sleep(measured)
+		past := time.Since(began).Seconds()
+		sum, own := float64(w.bytes(cg, node)-before)/past, float64(w.processBytes(helper.Process.Pid, rw)-helped)/past
+		t.Logf("%s: %.3f MB/s of 10 together, %.3f of them the helper", rw, sum/1e6, own/1e6)
+		if sum > capBytes*(1+within) || sum < capBytes*(1-within) {
+			t.Errorf("%s: node and helper together had %.3f MB/s, asked for 10", rw, sum/1e6)
+		}
+		if own < capBytes/10 || own > sum-capBytes/10 {
+			t.Errorf("%s: the helper alone had %.3f MB/s of %.3f: one of the two did next to nothing", rw, own/1e6, sum/1e6)
+		}
+		if err := inside.Wait(); err != nil {
+			t.Error(err)
+		}
+		if err := fork.Wait(helper); err != nil {
+			t.Error(err)
+		}
+	}
+
+	stays := exec.Command("sleep", "1000")
+	if err := group.StartHelper(cg, node, stays); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- fork.Wait(stays) }()
+	w.run("stop", "served")
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the helper outlives its node")
+		_ = stays.Process.Kill()
+	}
+}
+
+// bytes returns what the kernel has counted for a group on the disk.
+func (w *world) bytes(cg host.Cgroups, group string) int64 {
+	w.t.Helper()
+	c, ok := counters.NewMeter(cg, true).Read(group)
+	if !ok {
+		w.t.Fatalf("no group %s", group)
+	}
+	for _, d := range c.Disks {
+		if fmt.Sprintf("%d:%d", d.Major, d.Minor) == w.diskNumber {
+			return d.ReadBytes + d.WriteBytes
+		}
+	}
+	return 0
+}
+
+// processBytes returns how many bytes a process has read from disks, or written to them, so far.
+func (w *world) processBytes(pid int, rw string) int64 {
+	w.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	name := strings.TrimPrefix(rw, "rand") + "_bytes: "
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
+			count, err := strconv.ParseInt(n, 10, 64)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return count
+		}
+	}
+	w.t.Fatalf("no %s in %s", name, text)
+	return 0
+}

@@ -1,0 +1,80 @@
+// Package loop makes loop devices for tests, and for tools that measure on one.
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// New makes a loop device with a file of size bytes in dir, which is unlinked before New returns.
+func New(dir string, size int64) (*os.File, error) {
+	back, err := os.CreateTemp(dir, "loop-*")
+	if err != nil {
+		return nil, fmt.Errorf("make the file of the loop device: %w", err)
+	}
+	defer back.Close()
+	defer os.Remove(back.Name())
+	return on(back, size)
+}
+
+// on makes a loop device of size bytes with a file. Partitions are allowed. The kernel detaches the device when its last
+// descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
+func on(back *os.File, size int64) (*os.File, error) {
+	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
+		return nil, fmt.Errorf("make the file of the loop device: %w", err)
+	}
+	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("ask for a loop device: %w", err)
+	}
+	defer ctl.Close()
+	config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_PARTSCAN}}
+	for {
+		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, fmt.Errorf("ask for a loop device: %w", err)
+		}
+		dev, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", n), os.O_RDWR, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open the loop device: %w", err)
+		}
+		err = unix.IoctlLoopConfigure(int(dev.Fd()), &config)
+		if err == nil {
+			return dev, nil
+		}
+		dev.Close()
+		if !errors.Is(err, unix.EBUSY) { // EBUSY: another process took this device
+			return nil, fmt.Errorf("set up the loop device: %w", err)
+		}
+	}
+}
+
+// ForTest returns the path of a loop device that lasts as long as the test.
+func ForTest(t *testing.T, size int64) string {
+	t.Helper()
+	if f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0); err != nil {
+		t.Skip("no loop devices for this user: ", err)
+	} else {
+		f.Close()
+	}
+	back, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	dev, err := on(back, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("detach %s: %v", dev.Name(), err)
+		}
+	})
+	return dev.Name()
+}
