@@ -167,7 +167,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		table := func() string { text, _ := os.ReadFile(s.l.Node("f1").Devices()); return string(text) }
 		done := fmt.Sprintf(`"minor":%s,`, strings.TrimPrefix(number(here), "7:"))
 		killed := func() bool { return s.keeperPid() == 0 } // inside the node's mount namespace the keeper cannot write its fault log
-		if !eventually(5*time.Second, func() bool { return killed() || strings.Contains(table(), done) }) {
+		if !eventually(patience, func() bool { return killed() || strings.Contains(table(), done) }) {
 			log, _ := os.ReadFile(s.l.KeeperLog())
 			s.Fatalf("the node does not get its disk back as %s: it has\n%s\n%s%q", number(here), table(), log, s.passedByKeeper())
 		}

@@ -108,7 +108,7 @@ func TestDHCPLease(t *testing.T) {
 		t.Error(out)
 	}
 	w.ok("rm", "--force", "f1")
-	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9) 192.0.2.42 "+mac) }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9) 192.0.2.42 "+mac) }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 }
@@ -125,10 +125,10 @@ func TestDHCPModes(t *testing.T) {
 		}
 		released := strings.Count(s.log(), "DHCPRELEASE")
 		s.ok("rm", "--force", "f1")
-		if !eventually(2*time.Second, func() bool { return strings.Count(s.log(), "DHCPRELEASE") > released }) {
+		if !eventually(patience, func() bool { return strings.Count(s.log(), "DHCPRELEASE") > released }) {
 			t.Errorf("%s: the lease was not given back:\n%s", mode, s.log())
 		}
-		if !eventually(2*time.Second, func() bool { return slices.Equal(s.links(), before) }) {
+		if !eventually(patience, func() bool { return slices.Equal(s.links(), before) }) {
 			t.Errorf("%s: %s", mode, cmp.Diff(before, s.links()))
 		}
 	}
@@ -142,12 +142,12 @@ func TestDHCPRenewed(t *testing.T) {
 		t.Helper()
 		before := strings.Count(s.log(), "DHCPACK")
 		seen := 0
-		if !eventually(10*time.Second, func() bool { _, seen, _ = s.held(); return strings.Count(s.log(), "DHCPACK") > before && seen >= 118 }) {
+		if !eventually(patience, func() bool { _, seen, _ = s.held(); return strings.Count(s.log(), "DHCPACK") > before && seen >= 118 }) {
 			t.Fatalf("%s: not renewed, %d s are left: %s\n%s", what, seen, s.keeperLog(), s.log())
 		}
 	}
 	left := 0
-	if !eventually(5*time.Second, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so a renewal is visible
+	if !eventually(patience, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so a renewal is visible
 		t.Fatalf("%d s are left", left)
 	}
 	renewed("by the keeper")
@@ -179,19 +179,19 @@ func TestDHCPLost(t *testing.T) {
 	s.must(os.Remove(s.dir + "/dns/leases"))
 	s.start("--dhcp-range=192.0.2.70,192.0.2.79,255.255.255.0,12h")
 	address, routes := "", ""
-	if !eventually(20*time.Second, func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
+	if !eventually(patience, func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
 		t.Fatalf("it has %q: %s\n%s", address, s.keeperLog(), s.log())
 	}
-	if !eventually(time.Second, func() bool { _, _, routes = s.held(); return strings.Count(routes, " via ") == 2 }) {
+	if !eventually(patience, func() bool { _, _, routes = s.held(); return strings.Count(routes, " via ") == 2 }) {
 		t.Errorf("routes: %q", routes)
 	}
 	said := func() bool {
 		return strings.Count(s.keeperLog(), "lost the leased address") == 1 && strings.Count(s.keeperLog(), "the address is leased") == 1
 	}
-	if !eventually(5*time.Second, said) {
+	if !eventually(patience, said) {
 		t.Errorf("keeper.log: %s", s.keeperLog())
 	}
-	if !eventually(time.Second, func() bool { return strings.Contains(s.ok("ls").out, address) }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.ok("ls").out, address) }) {
 		t.Errorf("berth ls does not know %s: %s", address, s.ok("ls").out)
 	}
 	s.ok("rm", "--force", "f1")
@@ -211,22 +211,22 @@ func TestDHCPEnds(t *testing.T) {
 		t.Fatalf("it has %q for %d s", first, left)
 	}
 	s.stop()
-	if !eventually(20*time.Second, func() bool { _, left, _ = s.held(); return left <= 4 }) {
+	if !eventually(patience, func() bool { _, left, _ = s.held(); return left <= 4 }) {
 		t.Fatalf("%d s are left", left)
 	}
 	if address, _, _ := s.held(); address != first {
 		t.Errorf("before its end: %q", address)
 	}
 	now := first
-	if !eventually(15*time.Second, func() bool { now, _, _ = s.held(); return now == "" }) {
+	if !eventually(patience, func() bool { now, _, _ = s.held(); return now == "" }) {
 		t.Fatalf("after its end: %q", now)
 	}
 	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
-	if !eventually(20*time.Second, func() bool { now, _, _ = s.held(); return now != "" }) {
+	if !eventually(patience, func() bool { now, _, _ = s.held(); return now != "" }) {
 		t.Fatalf("the server is back, and the node has no address: %s", s.keeperLog())
 	}
 	for _, want := range []string{"could not be renewed yet", "the lease has ended", "the address is leased"} {
-		if !eventually(5*time.Second, func() bool { return strings.Contains(s.keeperLog(), want) }) { // it is said after it is done
+		if !eventually(patience, func() bool { return strings.Contains(s.keeperLog(), want) }) { // it is said after it is done
 			t.Errorf("keeper.log lacks %q: %s", want, s.keeperLog())
 		}
 	}
@@ -259,7 +259,7 @@ func TestDHCPRouteBeyond(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.err, "add route to 198.51.100.0/24 via 203.0.113.77 on eth0, which has the leased address 192.0.2.5") {
 		t.Errorf("exit %d: %s", r.code, r)
 	}
-	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE") }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE") }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 }
@@ -330,7 +330,7 @@ func TestDHCPRun(t *testing.T) {
 	if r := s.berth("run", "-f", spec); r.code != 7 {
 		t.Errorf("exit %d: %s", r.code, r)
 	}
-	if !eventually(2*time.Second, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9)") }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9)") }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 	s.settled("berth run ended", map[string]snapshot{"none": before}, "none")

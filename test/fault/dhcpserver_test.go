@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -64,7 +63,7 @@ func (w *world) bridge() {
 		w.must(w.h.AddrAdd(l, addr))
 		w.must(w.h.LinkSetUp(l))
 	}
-	if !eventually(5*time.Second, func() bool {
+	if !eventually(patience, func() bool {
 		br, err = w.h.LinkByName("br9")
 		return err == nil && br.Attrs().Flags&net.FlagRunning != 0
 	}) {
@@ -85,7 +84,7 @@ func (s *server) start(args ...string) {
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
 	s.must(s.cmd.Start())
 	s.Cleanup(s.stop)
-	if !eventually(5*time.Second, func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
 		s.Fatalf("dnsmasq does not come up: %s", s.log())
 	}
 }

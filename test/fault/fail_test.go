@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -178,7 +177,7 @@ func TestRunOnFullDisk(t *testing.T) {
 	}
 	passed := func(point string) {
 		t.Helper()
-		if !eventually(10*time.Second, func() bool { return at(point) > 0 }) {
+		if !eventually(patience, func() bool { return at(point) > 0 }) {
 			t.Fatalf("berth run does not pass %q: %q", point, d.points())
 		}
 	}

@@ -58,12 +58,12 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 			first := s.status("f1")
 			s.must(unix.Kill(first.PID, unix.SIGKILL))
 			again := func() bool { st := s.status("f1"); return st.State == "running" && st.PID != first.PID }
-			if !eventually(5*time.Second, func() bool { return s.keeperPid() == 0 || again() }) {
+			if !eventually(patience, func() bool { return s.keeperPid() == 0 || again() }) {
 				s.Fatalf("%s: the node is not started again: %+v", what, s.status("f1"))
 			}
 			what = "the keeper killed at " + s.lastOfKeeper()
 			s.ok("repair")
-			if !eventually(5*time.Second, again) {
+			if !eventually(patience, again) {
 				s.Fatalf("%s: after repair the node is not started again: %+v", what, s.status("f1"))
 			}
 			s.settled(what+"\nthe node starts again", s.states, "up")

@@ -158,7 +158,7 @@ func TestRunKilledAtEachStep(t *testing.T) {
 				return false
 			}
 			if slices.ContainsFunc(s.points(), func(p string) bool { return strings.HasSuffix(p, " done link.configure") }) {
-				if !eventually(3*time.Second, func() bool { return cmp.Equal(s.snapshot(), s.states["none"]) }) {
+				if !eventually(patience, func() bool { return cmp.Equal(s.snapshot(), s.states["none"]) }) {
 					s.settled(what+"\nno command run", s.states, "none")
 				}
 			}
@@ -174,7 +174,7 @@ func TestRunsInitKilled(t *testing.T) {
 	s := newScene(t, lent)
 	j := s.begin(nil, "run", "-f", s.spec, "--", "/bin/sleep", "1000")
 	var pid int
-	if !eventually(10*time.Second, func() bool { st := s.status("f1"); pid = st.PID; return st.State == "running" }) {
+	if !eventually(patience, func() bool { st := s.status("f1"); pid = st.PID; return st.State == "running" }) {
 		s.Fatal("it does not run")
 	}
 	s.must(unix.Kill(pid, unix.SIGKILL))
@@ -312,7 +312,7 @@ func (w *world) endKeeper() {
 			_ = unix.Kill(p.pid, unix.SIGKILL)
 		}
 	}
-	if !eventually(5*time.Second, func() bool {
+	if !eventually(patience, func() bool {
 		for _, p := range w.processes() {
 			if p.keeper && !p.zombie {
 				return false

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +32,7 @@ func newService(t *testing.T) *service {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // returns an error: the process was killed
 	})
-	if !eventually(10*time.Second, func() bool {
+	if !eventually(patience, func() bool {
 		text, _ := os.ReadFile("/proc/" + s.pid + "/task/" + s.pid + "/children")
 		s.child = strings.TrimSpace(string(text))
 		return s.child != ""

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestProtectedDiskAgain unplugs and replugs the disk of a protected service, and kills the repair that switches the disk back
@@ -31,7 +30,7 @@ func TestProtectedDiskAgain(t *testing.T) {
 	}
 	unplug := func() {
 		s.must(exec.Command("losetup", "--detach", loop).Run())
-		if !eventually(10*time.Second, func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
+		if !eventually(patience, func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
 			t.Fatalf("%s keeps its file", loop)
 		}
 	}

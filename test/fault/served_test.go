@@ -98,7 +98,7 @@ func TestServed(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		a.killNow(a.server())
-		if !eventually(time.Second, func() bool { return a.fetches("http://127.0.0.1:8080/hostname") }) || !works() {
+		if !eventually(patience, works) {
 			t.Fatalf("%s: it does not work again\n%s", what, a.keeperLog())
 		}
 		t.Logf("%s: works again after %v, all looked up", what, time.Since(began).Round(time.Millisecond))
@@ -117,7 +117,7 @@ func TestServed(t *testing.T) {
 	}
 	a.killNow(pid)
 	a.ok("ls")
-	if !eventually(time.Second, func() bool { return a.fetches("http://127.0.0.1:8080/hostname") }) || !works() {
+	if !eventually(patience, works) {
 		t.Errorf("the next keeper does not start the process\n%s", a.keeperLog())
 	}
 	a.ok("stop", "--grace", "0s", "f1")

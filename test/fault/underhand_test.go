@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,7 +62,7 @@ func TestInitKilledUnderCommand(t *testing.T) {
 					if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH { // stop may have ended it already
 						s.must(err)
 					}
-					if !eventually(5*time.Second, func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {
+					if !eventually(patience, func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {
 						s.Fatalf("process %d does not end", pid)
 					}
 				}, args...)

@@ -163,7 +163,7 @@ func TestUpgradeAtWork(t *testing.T) {
 	if w.keeperPid() != keeper {
 		t.Errorf("the keeper is process %d, want %d", w.keeperPid(), keeper)
 	}
-	if !eventually(5*time.Second, func() bool { return descriptors() <= before }) {
+	if !eventually(patience, func() bool { return descriptors() <= before }) {
 		t.Errorf("the keeper has %d descriptors, %d before the upgrades", descriptors(), before)
 	}
 	w.ok("rm", "--force", "stays")
