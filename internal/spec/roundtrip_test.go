@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -152,8 +153,12 @@ func soundLists(t *rapid.T, n *vnode.Node) {
 		})
 		if m := &n.Mounts[i]; m.Remote() {
 			m.Source = words("server", "192.0.2.1", "[2001:db8::1]").Draw(t, "host") + ":" + m.Source
-			m.Via = words("", vnode.ViaNode, vnode.ViaHost).Draw(t, "via")
-			m.Options = maybe(t, "options", rapid.MapOfN(rapid.StringMatching(`[a-z0-9._-]{1,9}`), rapid.StringMatching(`[a-z0-9.:= /_-]{1,9}`), 1, 3))
+			m.Map = words("", vnode.Identity).Draw(t, "map")
+			m.Via = vnode.ViaHost
+			if slices.ContainsFunc(n.Network, func(w vnode.Network) bool { return w.Mode != vnode.None }) {
+				m.Via = words("", vnode.ViaNode, vnode.ViaHost).Draw(t, "via")
+			}
+			m.Options = maybe(t, "options", rapid.MapOfN(words("timeo", "retrans", "acregmax"), words("1", "60", "100"), 1, 3))
 		}
 		n.Scratch = append(n.Scratch, vnode.Scratch{
 			Target: absolute(fmt.Sprintf("/s%d", i)).Draw(t, "target"), Size: sizes().Draw(t, "size"), Pool: words("", "vg0", "/srv").Draw(t, "pool"),

@@ -13,6 +13,7 @@ const (
 	defaultMode    = Bridge
 	defaultGateway = BindGateway
 	defaultMap     = Idmapped
+	remoteMap      = Identity // of a mount from a file server
 	defaultVia     = ViaNode
 	defaultAccess  = "rw"
 )
@@ -73,6 +74,9 @@ func Defaults(n *Node) {
 		}
 		if m.Map == "" {
 			m.Map = defaultMap
+			if m.Remote() {
+				m.Map = remoteMap
+			}
 		}
 		if m.Via == "" && m.Remote() {
 			m.Via = defaultVia

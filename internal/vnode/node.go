@@ -216,7 +216,7 @@ type Mount struct {
 	Via      string  `json:"via,omitempty" doc:"whose network a gateway to a file server uses: node (the node's own), or host (one mount for all nodes with this source); default node" allowed:"node|host"`
 	Options  Options `json:"options,omitempty" doc:"options of the gateway, for example {vers: 4.2}; bind has none"`
 	ReadOnly bool    `json:"read_only,omitempty" doc:"no writes through it"`
-	Map      string  `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped" allowed:"idmapped|identity"`
+	Map      string  `json:"map,omitempty" doc:"idmapped: the node's ids are written as the same ids on the host's disk; identity: ids as they are (host files belong to nobody inside). Default idmapped; from a file server identity" allowed:"idmapped|identity"`
 
 	NosuidSource bool `json:"nosuid_source,omitempty" doc:"refuse it unless set-user-id programs and file capabilities that the node leaves there are out of the reach of the host's users"`
 }

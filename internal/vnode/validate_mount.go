@@ -44,6 +44,9 @@ func checkMounts(r *report, n *Node) {
 			r.bad(at+".target", "%q can only be mounted with read_only: true and map: identity", m.Target)
 		}
 		checkGatewayKeys(r, at, &m)
+		checkOptions(r, at, &m)
+		checkMap(r, at, &m)
+		checkVia(r, at, &m, n)
 	}
 }
 

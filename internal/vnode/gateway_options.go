@@ -1,0 +1,109 @@
+package vnode
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// optionRules are the options that a gateway takes. Each function returns "" for a value that is allowed, else what is.
+type optionRules map[string]func(value string) string
+
+// gatewayOptions returns the options of each gateway that has a list of them. Options of other gateways are not looked at
+// here. The lists are short on purpose: an option that changes who the server believes the node to be is on none.
+func gatewayOptions() map[string]optionRules {
+	return map[string]optionRules{NFSGateway: {
+		"vers":        oneOf("4.2", "4.1", "4.0", "3"),
+		"hard":        oneOf("true"),
+		"soft":        oneOf("true"),
+		"nolock":      oneOf("true"),
+		"noac":        oneOf("true"),
+		"nocto":       oneOf("true"),
+		"sync":        oneOf("true"),
+		"noatime":     oneOf("true"),
+		"lookupcache": oneOf("all", "none", "pos", "positive"),
+		"rsize":       number(1024, 1<<20),
+		"wsize":       number(1024, 1<<20),
+		"timeo":       number(1, 6000),
+		"retrans":     number(1, 100),
+		"acregmin":    number(0, 3600),
+		"acregmax":    number(0, 3600),
+		"acdirmin":    number(0, 3600),
+		"acdirmax":    number(0, 3600),
+		"actimeo":     number(0, 3600),
+		"nconnect":    number(1, 16),
+		"port":        number(1, 65535),
+	}}
+}
+
+func oneOf(allowed ...string) func(string) string {
+	return func(value string) string {
+		if slices.Contains(allowed, value) {
+			return ""
+		}
+		return strings.Join(allowed, ", ")
+	}
+}
+
+func number(least, most int) func(string) string {
+	return func(value string) string {
+		if n, err := strconv.Atoi(value); err == nil && n >= least && n <= most && strconv.Itoa(n) == value {
+			return ""
+		}
+		return "a number from " + strconv.Itoa(least) + " to " + strconv.Itoa(most)
+	}
+}
+
+// checkOptions refuses options that the mount's gateway does not take, and values that these do not.
+func checkOptions(r *report, at string, m *Mount) {
+	rules, listed := gatewayOptions()[m.Gateway]
+	if !listed {
+		return
+	}
+	rests := []string{at + ".gateway"}
+	for _, name := range slices.Sorted(maps.Keys(m.Options)) {
+		field := at + ".options." + name
+		allowed, ok := rules[name]
+		if !ok {
+			r.badIf(rests, field, "gateway %s has no such option; it has %s", m.Gateway, strings.Join(slices.Sorted(maps.Keys(rules)), ", "))
+			continue
+		}
+		if want := allowed(m.Options[name]); want != "" {
+			r.badIf(rests, field, "%q is not allowed: %s", m.Options[name], want)
+		}
+	}
+	if m.Gateway == NFSGateway {
+		checkNFSOptions(r, at, m)
+	}
+}
+
+func checkNFSOptions(r *report, at string, m *Mount) {
+	if m.Options["vers"] == "3" && m.Options["nolock"] == "" && m.Via != ViaHost {
+		r.bad(at+".options.vers", "NFS 3 locks files with services of the host, which are not in the node's network: add nolock: true (locks are then the node's own), or via: host, or use 4.2")
+	}
+	if m.Options["nolock"] != "" && m.Options["vers"] != "3" {
+		r.bad(at+".options.nolock", "only with vers: 3; locks are a part of NFS 4")
+	}
+	if m.Options["hard"] != "" && m.Options["soft"] != "" {
+		r.bad(at+".options.soft", "not together with hard")
+	}
+}
+
+// checkMap refuses a mount from a file server whose ids would have to be mapped on the way.
+func checkMap(r *report, at string, m *Mount) {
+	if m.Remote() && m.Map == Idmapped {
+		r.badIf([]string{at + ".gateway"}, at+".map", "not possible with gateway %s: the kernel does not map ids on the way to a file server; use identity", m.Gateway)
+	}
+}
+
+// checkVia refuses a mount through the network of a node that has none.
+func checkVia(r *report, at string, m *Mount, n *Node) {
+	if !m.Remote() || m.Via == ViaHost {
+		return
+	}
+	if slices.ContainsFunc(n.Network, func(w Network) bool { return w.Mode != None }) {
+		return
+	}
+	r.badIf([]string{at + ".gateway", at + ".source", at + ".options", "network"}, at+".via", "node: the node has no network interface; give it one, or use via: host")
+}
