@@ -98,7 +98,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 		acts.Restart(), acts.Pause(), acts.Unpause(), acts.Kill(), a.rmCmd())...)
 	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Wait())...)
 	root.AddCommand(help.Under("host",
-		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
+		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
 	root.SetHelpCommand(help.Command())
 	root.InitDefaultHelpCmd()

@@ -43,7 +43,7 @@ var layers = [][]string{
 	{"parts"}, // names the mechanisms
 	{
 		"cgroup", "standing", "devgroup", "rlimit", "sysctl", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names", "netserve",
-		"registry",
+		"registry", "sftpserve",
 		"copier",
 	}, // mechanisms: independent
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
@@ -118,12 +118,13 @@ var only = map[string][]string{
 	"copier":  {"group", "mounts", "fork", "thread", "host", "refuse", "treetar"},
 	"treetar": {"refuse"},
 
-	"registry": {"pull", "space", "jsonfile", "refuse"},
-	"standing": {"group", "host", "step", "refuse", "vnode"},
-	"devgroup": {"group", "bpf", "host", "step", "vnode"},
-	"rlimit":   {"group", "host", "step", "refuse", "vnode"},
-	"counters": {"group", "host"},
-	"sysctl":   {"thread", "step", "refuse", "vnode"},
+	"registry":  {"pull", "space", "jsonfile", "refuse"},
+	"sftpserve": {"fork", "thread", "refuse"},
+	"standing":  {"group", "host", "step", "refuse", "vnode"},
+	"devgroup":  {"group", "bpf", "host", "step", "vnode"},
+	"rlimit":    {"group", "host", "step", "refuse", "vnode"},
+	"counters":  {"group", "host"},
+	"sysctl":    {"thread", "step", "refuse", "vnode"},
 
 	"antispoof": {"netif", "dhcp", "bpf", "step", "refuse"},
 
