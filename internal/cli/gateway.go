@@ -58,8 +58,6 @@ such folder or user; 5 the port is in use.`,
 	c.Flags().StringVar(&o.User, "user", "", "the `USER` of this host, by name or number, that clients act as")
 	c.Flags().StringArrayVar(&o.Allow, "allow", nil, "serve clients at `ADDRESS` or ADDRESS/LENGTH; may be given again")
 	c.Flags().StringVar(&o.Listen, "listen", ":"+strconv.Itoa(sftpserve.Port), "listen at `ADDRESS:PORT`")
-	_ = c.MarkFlagRequired("user")
-	_ = c.MarkFlagRequired("allow")
 	for _, flag := range []string{"user", "allow", "listen"} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions)
 	}

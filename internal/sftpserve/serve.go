@@ -56,6 +56,9 @@ func New(o Options, log *slog.Logger) (*Server, error) {
 	if os.Geteuid() != 0 {
 		return nil, refuse.Cannotf("run it with sudo", "serve %s as user %s: only root can act as another user", o.Dir, o.User)
 	}
+	if o.User == "" {
+		return nil, refuse.Invalidf("name the user that clients act as with --user USER")
+	}
 	if len(o.Allow) == 0 {
 		return nil, refuse.Invalidf("no client may connect: name at least one with --allow ADDRESS")
 	}
