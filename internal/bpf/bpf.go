@@ -111,3 +111,20 @@ func ByID(id uint32) (*os.File, error) {
 	}
 	return os.NewFile(fd, "program"), nil
 }
+
+// Attached returns the ids of the programs of a kind (BPF_CGROUP_…) that a group itself has, not those of the groups above it.
+func Attached(group *os.File, kind uint32) ([]uint32, error) {
+	var ids [64]uint32 // BPF_CGROUP_MAX_PROGS
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&ids)
+	attr := struct {
+		group, kind, query, flags uint32
+		ids                       uint64
+		count, _                  uint32
+	}{group: uint32(group.Fd()), kind: kind, ids: uint64(uintptr(unsafe.Pointer(&ids))), count: uint32(len(ids))}
+	if _, err := Call(unix.BPF_PROG_QUERY, &attr); err != nil {
+		return nil, fmt.Errorf("list the programs of %s: %w", group.Name(), err)
+	}
+	return ids[:attr.count], nil
+}

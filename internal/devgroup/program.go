@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -58,20 +56,12 @@ func program(rules []deviceRule) []bpf.Instruction {
 
 // attached opens the device programs attached to a group itself, not those of the groups above it.
 func attached(group *os.File) ([]*os.File, error) {
-	var ids [64]uint32 // BPF_CGROUP_MAX_PROGS
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	pin.Pin(&ids)
-	attr := struct {
-		group, kind, query, flags uint32
-		ids                       uint64
-		count, _                  uint32
-	}{group: uint32(group.Fd()), kind: unix.BPF_CGROUP_DEVICE, ids: uint64(uintptr(unsafe.Pointer(&ids))), count: uint32(len(ids))}
-	if _, err := bpf.Call(unix.BPF_PROG_QUERY, &attr); err != nil {
-		return nil, fmt.Errorf("list the device programs of %s: %w", group.Name(), err)
+	ids, err := bpf.Attached(group, unix.BPF_CGROUP_DEVICE)
+	if err != nil {
+		return nil, err
 	}
 	var all []*os.File
-	for _, id := range ids[:attr.count] {
+	for _, id := range ids {
 		prog, err := bpf.ByID(id)
 		if errors.Is(err, unix.ENOENT) {
 			continue // replaced meanwhile

@@ -7,7 +7,6 @@ package gateway
 import (
 	"context"
 	"maps"
-	"slices"
 
 	"berth/internal/host"
 	"berth/internal/layout"
@@ -86,11 +85,11 @@ func (s Set) For(name string) (Gateway, error) {
 	return nil, refuse.Cannotf("use gateway: bind", "gateway %s comes with a later version", name)
 }
 
-// Kinds returns the kinds of the steps of all gateways.
+// Kinds returns the kinds of the steps of all gateways. Several gateways may have a kind in common (package fence).
 func (s Set) Kinds() step.Kinds {
-	var all []step.Kinds
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		all = append(all, s[name].Kinds())
+	all := step.Kinds{}
+	for _, g := range s {
+		maps.Copy(all, g.Kinds())
 	}
-	return step.Join(all...)
+	return all
 }

@@ -49,7 +49,7 @@ var layers = [][]string{
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
 	{"pull"},                       // what berth-pull and berth say to each other
 	{"mounts", "address", "relay"}, // used by them
-	{"sriov", "shape", "antispoof"},
+	{"sriov", "shape", "antispoof", "fence"},
 	{"counters"},
 	{"group", "group/grouptest"},
 	{"netif", "dhcp"},
@@ -113,7 +113,7 @@ var only = map[string][]string{
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"runner":  {"group", "mounts", "fork", "host", "step", "refuse", "vnode"},
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
-	"gateway": {"group", "fork", "mounts", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"gateway": {"group", "fork", "mounts", "fence", "netif", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 
 	"copier":  {"group", "mounts", "fork", "thread", "host", "refuse", "treetar"},
 	"treetar": {"refuse"},
@@ -126,6 +126,7 @@ var only = map[string][]string{
 	"counters":  {"group", "host"},
 	"sysctl":    {"thread", "step", "refuse", "vnode"},
 
+	"fence":     {"bpf", "step", "refuse"},
 	"antispoof": {"netif", "dhcp", "bpf", "step", "refuse"},
 
 	"netserve": {"group", "netif", "fork", "thread", "host", "step", "refuse"},

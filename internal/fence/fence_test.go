@@ -1,0 +1,153 @@
+package fence
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/refuse"
+)
+
+// group makes a group of cgroup v2 for a test.
+func group(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes a cgroup")
+	}
+	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var s unix.Statfs_t
+		if unix.Statfs(top, &s) != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {
+			continue
+		}
+		dir := filepath.Join(top, fmt.Sprintf("berth-fence-%d", os.Getpid()))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for range 100 { // the last process leaves its group a moment after it was waited for
+				if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Errorf("%s is left", dir)
+		})
+		return dir
+	}
+	t.Skip("this host has no cgroup v2")
+	return ""
+}
+
+// ask is a program that tries to reach an address by a protocol, from a new network namespace with loopback; it prints what
+// came of it.
+const ask = `
+import socket, sys
+kind = socket.SOCK_STREAM if sys.argv[1] == "tcp" else socket.SOCK_DGRAM
+family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
+to = (sys.argv[2], int(sys.argv[3]))
+listen = socket.socket(family, kind)
+listen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listen.bind(to)
+if kind == socket.SOCK_STREAM: listen.listen()
+s = socket.socket(family, kind)
+if sys.argv[4] != "0": s.setsockopt(socket.SOL_SOCKET, 36, int(sys.argv[4]))
+s.settimeout(1)
+listen.settimeout(1)
+try:
+    s.connect(to)
+    s.send(b"x")
+    if kind == socket.SOCK_DGRAM: listen.recv(1)
+    print("through")
+except OSError:
+    print("stopped")
+`
+
+func TestFence(t *testing.T) {
+	dir := group(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	p := &Ports{Group: dir, Rule: Rule{Ports: []uint16{2049, 20490}}}
+	if err := p.Verify(t.Context()); err == nil {
+		t.Error("a fence is found that was not put up")
+	}
+	for range 2 { // Do is repeated after a kill
+		if err := errors.Join(p.Do(t.Context()), p.Verify(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := &Ports{Group: dir, Rule: Rule{Ports: []uint16{22}, Servers: []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1")}}}
+	if err := errors.Join(one.Do(t.Context()), one.Verify(t.Context()), p.Verify(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	for _, c := range []struct {
+		protocol, host string
+		port, mark     int
+		want           string
+	}{
+		{"tcp", "127.0.0.1", 2049, 0, "stopped"},
+		{"udp", "127.0.0.1", 2049, 0, "stopped"},
+		{"tcp", "::1", 2049, 0, "stopped"},
+		{"udp", "::1", 20490, 0, "stopped"},
+		{"tcp", "127.0.0.1", 2050, 0, "through"},
+		{"udp", "::1", 2050, 0, "through"},
+		{"tcp", "127.0.0.1", 2049, Mark, "through"},
+		{"tcp", "127.0.0.2", 22, 0, "stopped"},
+		{"tcp", "127.0.0.1", 22, 0, "through"},
+		{"udp", "::1", 22, 0, "stopped"},
+	} {
+		t.Run(fmt.Sprintf("%s %s %d mark %d", c.protocol, c.host, c.port, c.mark), func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command("/bin/sh", "-ec", `ip link set lo up; exec "$@"`, "sh", python, "-c", ask, c.protocol, c.host, fmt.Sprint(c.port), fmt.Sprint(c.mark))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, UseCgroupFD: true, CgroupFD: fd}
+			out, err := cmd.CombinedOutput()
+			if got := strings.TrimSpace(string(out)); err != nil || got != c.want {
+				t.Errorf("%s, %v; want %s", got, err, c.want)
+			}
+		})
+	}
+}
+
+// A socket that was made outside of the group passes: the kernel's own clients, and what a helper is handed.
+func TestFenceIsForTheGroup(t *testing.T) {
+	dir := group(t)
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listen.Close()
+	p := &Ports{Group: dir, Rule: Rule{Ports: []uint16{uint16(listen.Addr().(*net.TCPAddr).Port)}}}
+	if err := p.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.DialTimeout("tcp", listen.Addr().String(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+func TestCan(t *testing.T) {
+	if err := Can(""); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("without cgroup v2: %v", err)
+	}
+	if err := Can("/sys/fs/cgroup"); err != nil {
+		t.Error(err)
+	}
+}

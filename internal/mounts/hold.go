@@ -1,0 +1,196 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/thread"
+)
+
+// Hold is a mount namespace with one mount and nothing else. A file in a folder keeps it, so no process is needed, and the
+// host does not see the mount: programs that look at all mounts of the host (df) do not wait for a file server that is away.
+type Hold struct {
+	Dir string `json:"dir"` // a folder of the hold's own; made by Make and removed by Drop
+}
+
+// held is where the mount is in the namespace.
+const held = "/at"
+
+func (h Hold) pin() string { return filepath.Join(h.Dir, "ns") }
+func (h Hold) top() string { return filepath.Join(h.Dir, "top") }
+
+// Made reports whether the namespace is there.
+func (h Hold) Made() bool {
+	var s unix.Statfs_t
+	return unix.Statfs(h.pin(), &s) == nil && s.Type == unix.NSFS_MAGIC
+}
+
+// Make makes the namespace. mount mounts something at a folder; it runs on a thread in the new namespace, in which it sees the
+// host's files, and may enter other namespaces but for mount and user namespaces. A process that is killed meanwhile leaves at
+// most the folder, for Drop.
+func (h Hold) Make(mount func(at string) error) error {
+	if err := errors.Join(os.MkdirAll(h.top(), 0o700), os.WriteFile(h.pin(), nil, 0o600)); err != nil {
+		return fmt.Errorf("make a folder for a mount: %w", err)
+	}
+	// The kernel pins a mount namespace only on a mount that does not spread to others (propagate_one in fs/pnode.c).
+	if err := unix.Mount(h.Dir, h.Dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s on itself: %w", h.Dir, err)
+	}
+	fault.Point("folder of a hold mounted")
+	if err := unix.Mount("", h.Dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mount of %s private: %w", h.Dir, err)
+	}
+	ready, pinned := make(chan string, 1), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- thread.Own(func() error {
+			if err := h.fill(mount); err != nil {
+				return err
+			}
+			ready <- fmt.Sprintf("/proc/%d/task/%d/ns/mnt", unix.Getpid(), unix.Gettid())
+			<-pinned
+			return nil
+		})
+	}()
+	select {
+	case err := <-done:
+		return err
+	case ns := <-ready:
+		fault.Point("mount to hold made")
+		err := unix.Mount(ns, h.pin(), "", unix.MS_BIND, "")
+		close(pinned)
+		if err = errors.Join(err, <-done); err != nil {
+			return fmt.Errorf("keep the mount namespace at %s: %w", h.pin(), err)
+		}
+		fault.Point("hold pinned")
+		return nil
+	}
+}
+
+// fill makes the namespace of this thread, with the mount in it alone.
+func (h Hold) fill(mount func(at string) error) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("take the mount namespace off the host's: %w", err)
+	}
+	top := h.top()
+	if err := unix.Mount("berth-hold", top, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=64k"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", top, err)
+	}
+	if err := errors.Join(os.Mkdir(top+held, 0o700), os.Mkdir(top+"/old", 0o700)); err != nil {
+		return fmt.Errorf("make a mount point: %w", err)
+	}
+	if err := mount(top + held); err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Chdir(top), unix.PivotRoot(".", "old"), unix.Chdir("/"), unix.Unmount("/old", unix.MNT_DETACH)); err != nil {
+		return fmt.Errorf("leave the host's files: %w", err)
+	}
+	return nil
+}
+
+// Unmount unmounts the mount; flags are those of umount2(2). It returns when the kernel has: with a file server that is away
+// that may take long, and MNT_FORCE from another call ends the wait.
+func (h Hold) Unmount(flags int) error {
+	err := h.within(func() error { return unix.Unmount(held, flags|unix.UMOUNT_NOFOLLOW) })
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist) { // nothing is mounted there, or no namespace is
+		return nil
+	}
+	return err
+}
+
+// Put puts the mount into a running node at target, which must be a folder there, with nosuid, nodev and, if asked for, ro.
+// Links in target are followed within the node's root. The node's command must not have been started yet.
+func (h Hold) Put(node Running, target string, readOnly bool) error {
+	var t *tree
+	err := h.within(func() (err error) {
+		if t, err = openTree(held, 0, false); err != nil {
+			return err
+		}
+		flags := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+		if readOnly {
+			flags |= unix.MOUNT_ATTR_RDONLY
+		}
+		return t.set(flags, nil)
+	})
+	if t != nil {
+		defer t.close()
+	}
+	if err != nil {
+		return err
+	}
+	return node.put(t, target)
+}
+
+// put mounts a detached tree in the node.
+func (r Running) put(t *tree, target string) error {
+	init, err := r.open()
+	if err != nil {
+		return err
+	}
+	defer init.Close()
+	return thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns requires a working directory of the thread's own
+			return fmt.Errorf("take a working directory of one's own: %w", err)
+		}
+		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the node's mount namespace: %w", err)
+		}
+		at, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			return fmt.Errorf("open %s in the node: %w", target, err)
+		}
+		defer unix.Close(at)
+		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount at %s in the node: %w", target, err)
+		}
+		return nil
+	})
+}
+
+// within calls f on a thread in the namespace. The error wraps fs.ErrNotExist if there is none.
+func (h Hold) within(f func() error) error {
+	if !h.Made() {
+		return fmt.Errorf("open the mount namespace at %s: %w", h.pin(), fs.ErrNotExist)
+	}
+	ns, err := os.Open(h.pin())
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("take a working directory of one's own: %w", err)
+		}
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the mount namespace at %s: %w", h.pin(), err)
+		}
+		return f()
+	})
+}
+
+// Drop lets the namespace go, and with it the mount if it is still there, and removes the folder.
+func (h Hold) Drop() error {
+	for _, at := range []string{h.pin(), h.Dir} {
+		if err := hide(at); err != nil {
+			return err
+		}
+		fault.Point("part of a hold unmounted")
+	}
+	for _, path := range []string{h.pin(), h.top(), h.Dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the folder of a mount: %w", err)
+		}
+	}
+	return nil
+}
