@@ -107,6 +107,33 @@ func (h Hold) Unmount(flags int) error {
 	return err
 }
 
+// Mounted reports whether the mount is in the namespace, without asking a file server.
+func (h Hold) Mounted() bool {
+	_, ok := h.root()
+	return ok
+}
+
+// root returns what the kernel says of the mount's root from memory.
+func (h Hold) root() (st unix.Statx_t, mounted bool) {
+	err := h.within(func() error { return statRoot(unix.AT_FDCWD, held, &st) })
+	return st, err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+func statRoot(dir int, path string, st *unix.Statx_t) error {
+	return unix.Statx(dir, path, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, 0, st)
+}
+
+// In reports whether the mount is at target in a node.
+func (h Hold) In(node Running, target string) (bool, error) {
+	is, ok := h.root()
+	if !ok {
+		return false, nil
+	}
+	var st unix.Statx_t
+	err := node.inside(func() error { return statRoot(unix.AT_FDCWD, target, &st) })
+	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 && st.Dev_major == is.Dev_major && st.Dev_minor == is.Dev_minor, err
+}
+
 // Put puts the mount into a running node at target, which must be a folder there, with nosuid, nodev and, if asked for, ro.
 // Links in target are followed within the node's root. The node's command must not have been started yet.
 func (h Hold) Put(node Running, target string, readOnly bool) error {
@@ -132,6 +159,23 @@ func (h Hold) Put(node Running, target string, readOnly bool) error {
 
 // put mounts a detached tree in the node.
 func (r Running) put(t *tree, target string) error {
+	return r.inside(func() error {
+		at, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if err != nil {
+			return fmt.Errorf("open %s in the node: %w", target, err)
+		}
+		defer unix.Close(at)
+		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount at %s in the node: %w", target, err)
+		}
+		return nil
+	})
+}
+
+// inside calls f on a thread in the node's mount namespace, with the node's root as its root.
+func (r Running) inside(f func() error) error {
 	init, err := r.open()
 	if err != nil {
 		return err
@@ -144,17 +188,7 @@ func (r Running) put(t *tree, target string) error {
 		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("enter the node's mount namespace: %w", err)
 		}
-		at, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
-			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-		})
-		if err != nil {
-			return fmt.Errorf("open %s in the node: %w", target, err)
-		}
-		defer unix.Close(at)
-		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-			return fmt.Errorf("mount at %s in the node: %w", target, err)
-		}
-		return nil
+		return f()
 	})
 }
 
