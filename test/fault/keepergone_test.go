@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,11 +65,16 @@ func waits(pid int) bool {
 // waits. The next command starts another keeper, and no line is lost or duplicated, in logs -f and in logs afterwards.
 func TestLogWithoutKeeper(t *testing.T) {
 	a := alone{world: newWorld(t)}
-	const lines = 60_000
-	a.apply("", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do i=$((i+1)); echo "line $i"; done; exit 7`, lines))
-	for range 2 {
+	const lines = 20_000 // more than a pipe holds
+	word := filepath.Join(a.dir, "word")
+	a.must(os.Mkdir(word, 0o755))
+	say := func(what string) { a.Helper(); a.must(os.WriteFile(filepath.Join(word, what), nil, 0o644)) }
+	a.apply("mounts: [{source: "+word+", target: /word, read_only: true}]\n", fmt.Sprintf(`told() { while [ ! -e /word/$1 ]; do sleep 0.02; done; }; `+
+		`i=0; for round in 1 2; do told $round; while [ $i -lt $((round * %d)) ]; do i=$((i+1)); echo "line $i"; done; done; told end; exit 7`, lines))
+	for round := range 2 {
 		a.killKeeper()
 		pid := a.pidOf("f1")
+		say(strconv.Itoa(round + 1))
 		if !eventually(patience, func() bool { return waits(pid) }) {
 			t.Fatal("with no keeper, the node never waited for its pipe")
 		}
@@ -79,12 +86,14 @@ func TestLogWithoutKeeper(t *testing.T) {
 			t.Errorf("ls: %s", r.out)
 		}
 	}
-	followed := a.ok("logs", "-f", "f1")
+	following := a.begin(nil, "logs", "-f", "f1")
+	say("end")
+	followed := following.wait()
 	if followed.err != "" {
 		t.Errorf("logs said %q with a keeper there", followed.err)
 	}
 	var want strings.Builder
-	for i := range lines {
+	for i := range 2 * lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
 	if !eventually(patience, func() bool { return a.status("f1").State == "exited" }) {

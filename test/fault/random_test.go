@@ -151,7 +151,7 @@ func TestApplyRacesRm(t *testing.T) {
 }
 
 var (
-	wroteRecord = regexp.MustCompile(` (begun|done|phase|journal created|set begun|set ended)`)
+	wroteRecord = regexp.MustCompile(`^\d+ (begun|done|phase|journal created|set begun|set ended)`)
 	claims      = regexp.MustCompile(` (ids\.|link.claim-mac|image\.)`)
 )
 
