@@ -24,7 +24,8 @@ is marked NO-USERNS: its root is the host's. One whose spec forces a device on
 it that no node should have is marked UNSAFE-DEVICE, one whose spec lets it send
 from others' addresses MAY-SPOOF, one in which set-user-id programs work by its
 spec NEW-PRIVILEGES. NOT-CONNECTED is one whose bridge or parent is
-gone: the lines below the list say which.
+gone: the lines below the list say which. Ports of the host that lead to a node
+are a column of the list, or lines below it on a narrow terminal.
 Services of the host that berth protect gave class storage follow, unless
 --filter asks for nodes with a label.`,
 		Example: "  berth ls\n  berth ls --json\n  berth ls --filter label=team=storage",
@@ -43,7 +44,7 @@ Services of the host that berth protect gave class storage follow, unless
 				if a.json {
 					return a.printJSON(listed(all, nil))
 				}
-				return show.List(a.Out, all, nil)
+				return show.List(a.Out, text.Columns(a.Out), all, nil)
 			}
 			protected, err := a.services().All(cmd.Context())
 			if err != nil {
@@ -52,7 +53,7 @@ Services of the host that berth protect gave class storage follow, unless
 			if a.json {
 				return a.printJSON(listed(all, protected))
 			}
-			return show.List(a.Out, all, protected)
+			return show.List(a.Out, text.Columns(a.Out), all, protected)
 		},
 	}
 	c.Flags().StringArrayVar(&filters, "filter", nil, "only nodes with a label: `label=NAME`[=VALUE]; of several, all")
@@ -104,9 +105,9 @@ func (a *app) showCmd() *cobra.Command {
 	var specOnly bool
 	c := &cobra.Command{
 		Use: "show NAME", Short: "show a node: its identity, and its limits as the kernel has them", Args: cobra.ExactArgs(1),
-		Long: `Show a node: state, process, ids, network, and each limit as asked, as read
-back from the kernel (with the kernel's own rounding), and by what it is
-honoured.`,
+		Long: `Show a node: state, process, user, ids, network, mounts, and each limit as
+asked, as read back from the kernel (with the kernel's own rounding), and by
+what it is honoured.`,
 		ValidArgsFunction: a.nodeNames(1),
 		Example:           "  berth show wn-001\n  berth show wn-001 --spec    the spec as it is now\n  berth show wn-001 --json",
 		RunE: func(cmd *cobra.Command, args []string) error {

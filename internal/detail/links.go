@@ -3,6 +3,7 @@
 package detail
 
 import (
+	"cmp"
 	"time"
 
 	"berth/internal/dhcp"
@@ -17,6 +18,19 @@ import (
 	"berth/internal/vnode"
 )
 
+// Within is what a node finds in itself: whom it runs as, and the file systems put into it.
+type Within struct {
+	User    string        `json:"user"` // as the spec or the image names it
+	Mounts  []vnode.Mount `json:"mounts,omitempty"`
+	Tmpfs   []vnode.Tmpfs `json:"tmpfs,omitempty"`
+	Exposed []Exposed     `json:"exposed,omitempty"`
+}
+
+// Inside tells what a node finds in itself, whose image wants its command to run as a user ("": root).
+func Inside(n *vnode.Node, imageUser string) Within {
+	return Within{User: cmp.Or(n.User, imageUser, "root"), Mounts: n.Mounts, Tmpfs: n.Tmpfs, Exposed: exposed(n)}
+}
+
 // Exposed is a mount whose source the host's users can reach: what the node leaves there may give them root's rights.
 type Exposed struct {
 	Source string `json:"source"`
@@ -24,8 +38,8 @@ type Exposed struct {
 	Why    string `json:"why"`
 }
 
-// Mounts lists the mounts of a node that are exposed now. A source that cannot be looked at is none.
-func Mounts(n *vnode.Node) (all []Exposed) {
+// exposed lists the mounts of a node that are exposed now. A source that cannot be looked at is none.
+func exposed(n *vnode.Node) (all []Exposed) {
 	for _, m := range n.Mounts {
 		if why, err := gateway.Exposed(m, n.UserNS()); err == nil && why != "" {
 			all = append(all, Exposed{Source: m.Source, Target: m.Target, Why: why})

@@ -33,6 +33,9 @@ const (
 	Unpaused = "unpaused"
 	Removed  = "removed"
 
+	// OOM is told before Ended: the kernel killed in the node for lack of memory while it ran.
+	OOM = "oom"
+
 	Healthy   = "healthy"   // its health check succeeded
 	Unhealthy = "unhealthy" // its health check failed, as often as its spec says
 )

@@ -188,12 +188,18 @@ func TestOwed(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	code := 3
 	end := func(from, to int) *End { return &End{at(from), Event{Time: at(to), State: "exited", Code: &code}} }
+	oom := func(from, to int) *End {
+		e := end(from, to)
+		e.Event.OOM = true
+		return e
+	}
 	for name, tc := range map[string]struct {
 		lives []Life // after each of which it is told
 		want  string
 	}{
 		"made and started": {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(2)}}, "created1 started2"},
 		"ended":            {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), End: end(2, 3)}, {Created: at(1), End: end(2, 3)}}, "created1 started2 ended3"},
+		"out of memory":    {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), End: oom(2, 3)}, {Created: at(1), End: oom(2, 3)}}, "created1 started2 oom3 ended3"},
 		"nothing was told": {[]Life{{Created: at(1), Runs: true, Started: at(4), End: end(2, 3)}}, "created1 started2 ended3 started4"},
 		"restarted in between": {
 			[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(6), End: end(4, 5)}},

@@ -39,6 +39,9 @@ func Owed(node string, told Told, l Life, now time.Time) ([]Event, Told) {
 		}
 	}
 	ended := func(e Event) {
+		if e.OOM {
+			add(OOM, e.Time)
+		}
 		e.Node, e.Event = node, Ended
 		all = append(all, e)
 		told.Ended, told.Runs, told.Paused = e.Time, false, false

@@ -15,6 +15,7 @@ type Wire struct {
 	Mode   vnode.Mode `json:"mode"`
 	Parent string     `json:"parent,omitempty"`    // bridge or adapter; "": the host-only bridge
 	HostIf string     `json:"host_name,omitempty"` // the host's end of a veth
+	Ports  []string   `json:"ports,omitempty"`     // of the host that lead to it
 }
 
 // isPort reports whether the interface is a veth, whose other end is a port of a bridge.
@@ -24,7 +25,7 @@ func (w Wire) isPort() bool { return w.Mode == vnode.Bridge || w.Mode == vnode.N
 func Wires(in Input) []Wire {
 	var all []Wire
 	for _, n := range in.Networks {
-		w := Wire{If: n.Name, Mode: n.Mode, Parent: n.Parent}
+		w := Wire{If: n.Name, Mode: n.Mode, Parent: n.Parent, Ports: n.Ports}
 		if n.Mode == vnode.NAT {
 			w.Parent = in.NAT.Bridge
 		}

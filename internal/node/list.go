@@ -99,16 +99,16 @@ func (b *Berth) Status(name, boot string) Status {
 // Detail is what berth show tells of one node.
 type Detail struct {
 	Status
-	Hostname string           `json:"hostname"`
-	Phase    string           `json:"phase"` // of its live journal; "down" if it does not run
-	Command  []string         `json:"command,omitempty"`
-	IDs      string           `json:"ids"` // the node's ids as the host has them
-	Cgroup   string           `json:"cgroup"`
-	Links    []detail.Link    `json:"links,omitempty"`
-	Exposed  []detail.Exposed `json:"exposed,omitempty"`
-	Devices  []detail.Device  `json:"devices,omitempty"`
-	Limits   []limit.Limit    `json:"limits,omitempty"`
-	Usage    *counters.Usage  `json:"usage,omitempty"`
+	detail.Within
+	Hostname string          `json:"hostname"`
+	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string        `json:"command,omitempty"`
+	IDs      string          `json:"ids"` // the node's ids as the host has them
+	Cgroup   string          `json:"cgroup"`
+	Links    []detail.Link   `json:"links,omitempty"`
+	Devices  []detail.Device `json:"devices,omitempty"`
+	Limits   []limit.Limit   `json:"limits,omitempty"`
+	Usage    *counters.Usage `json:"usage,omitempty"`
 }
 
 // Show tells everything of one node.
@@ -129,10 +129,9 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	if r, ok, err := ids.Of(b.Layout.IDs(), name); err == nil && ok {
 		d.IDs = r.String()
 	}
+	img, _ := image.Open(b.Layout).Resolve(n.Image) // without it, the spec's own words are shown
 	if len(d.Command) == 0 {
-		if img, err := image.Open(b.Layout).Resolve(n.Image); err == nil {
-			d.Command = img.Config.Command()
-		}
+		d.Command = img.Config.Command()
 	}
 	if j, err := b.liveJournal(name); err == nil {
 		d.Phase = string(j.Phase)
@@ -142,7 +141,7 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	if j, err := b.claims(name); err == nil {
 		macs = link.MACs(j.Steps())
 	}
-	d.Links, d.Exposed = detail.Links(b.Layout, n, macs, initErr == nil), detail.Mounts(n)
+	d.Links, d.Within = detail.Links(b.Layout, n, macs, initErr == nil), detail.Inside(n, img.Config.User)
 	if err := d.findTrouble(link.NewSnapshot(b.hub())); err != nil {
 		return nil, err
 	}

@@ -222,13 +222,13 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 	if in.User != "" {
 		u, err := users.Find(users.In(fmt.Sprintf("/proc/%d/root", init.First().PID)), in.User)
 		if err != nil {
-			return 0, err
+			return 0, b.whyNot(ctx, err, name, init.First(), 0)
 		}
 		cmd.User = &runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
 	}
 	if rio.TTY {
 		code, err = foreground.ExecTerminal(ctx, init, cmd, rio.In, rio.Out)
-		return code, b.orFull(err, name, s.Now.PIDs)
+		return code, b.whyNot(ctx, err, name, init.First(), s.Now.PIDs)
 	}
 	streams, err := relay.Open(rio.In, rio.Out, rio.Err)
 	if err != nil {
@@ -240,16 +240,22 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 	if err == nil {
 		return code, lost
 	}
-	return code, b.orFull(err, name, s.Now.PIDs)
+	return code, b.whyNot(ctx, err, name, init.First(), s.Now.PIDs)
 }
 
 // mostStarts is how many processes the start of a command may need in the node's groups, at most, with any runner.
 const mostStarts = 16
 
-// orFull says that a node is at its limit of processes, where that may be why no command could be started in it.
-func (b *Berth) orFull(err error, name string, limit int) error {
+// whyNot says that a node is ending, or at its limit of processes, where that may be why no command could be started in it.
+func (b *Berth) whyNot(ctx context.Context, err error, name string, first proc.ID, limit int) error {
 	if _, own := errors.AsType[*runner.CommandError](err); err == nil || own || refuse.KindOf(err) != refuse.Failed {
 		return err
+	}
+	if l, _ := b.lockThere(ctx, name); l != nil { // who ends the node has the lock, and may have begun with the command
+		l.release()
+	}
+	if first.Ending() {
+		return refuse.Busyf("node %s ended while the command was being started in it; berth start %s starts it", name, name)
 	}
 	if full := b.full(name, limit, mostStarts, err); full != nil {
 		return full

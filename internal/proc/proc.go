@@ -59,6 +59,7 @@ func (id ID) Open() (*os.File, error) {
 // Stat is what /proc/PID/stat says of a process (proc_pid_stat(5)).
 type Stat struct {
 	State   byte   // 'R', 'S', 'Z' …
+	Flags   uint64 // the kernel's own
 	Parent  int    // 0: none
 	Threads int    // number of threads
 	Start   uint64 // when the process started, in clock ticks since boot
@@ -82,10 +83,11 @@ func Read(pid int) (Stat, error) {
 // Gone reports whether an error means that the process does not exist.
 func Gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// Indexes of the fields of stat behind the name: of field 3, the first, and of fields 4, 20, 22 and 52.
+// Indexes of the fields of stat behind the name: of field 3, the first, and of fields 4, 9, 20, 22 and 52.
 const (
 	stateField   = 0
 	parentField  = 1
+	flagsField   = 6
 	threadsField = 17
 	startField   = 19
 	exitField    = 49
@@ -98,14 +100,28 @@ func parse(text []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("its stat has %d fields", len(fields)+2)
 	}
 	s := Stat{State: fields[stateField][0]}
-	var errs [3]error
+	var errs [4]error
 	s.Parent, errs[0] = strconv.Atoi(string(fields[parentField]))
 	s.Threads, errs[1] = strconv.Atoi(string(fields[threadsField]))
 	s.Start, errs[2] = strconv.ParseUint(string(fields[startField]), 10, 64)
+	s.Flags, errs[3] = strconv.ParseUint(string(fields[flagsField]), 10, 64)
 	if len(fields) > exitField {
 		s.exit = string(fields[exitField])
 	}
 	return s, errors.Join(errs[:]...)
+}
+
+// exiting is PF_EXITING of the kernel's include/linux/sched.h.
+const exiting = 4
+
+// Ending reports whether the process has ended, or is about to: of a PID namespace's first process the kernel ends all others
+// before it is a zombie.
+func (id ID) Ending() bool {
+	s, err := Read(id.PID)
+	if err != nil {
+		return Gone(err)
+	}
+	return s.Start != id.Start || s.Ended() || s.Threads <= 1 && s.Flags&exiting != 0
 }
 
 // Ended reports whether no thread of the process runs any more: it is dead, or a zombie.

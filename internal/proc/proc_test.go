@@ -18,8 +18,8 @@ func TestParse(t *testing.T) {
 		want       Stat
 		bad        bool
 	}{
-		{name: "plain", text: "42 (sh)" + tail, want: Stat{State: 'S', Parent: 7, Threads: 3, Start: 4711}},
-		{name: "a name like a stat", text: "42 (a) Z 1 (b)" + tail, want: Stat{State: 'S', Parent: 7, Threads: 3, Start: 4711}},
+		{name: "plain", text: "42 (sh)" + tail, want: Stat{State: 'S', Flags: 4194560, Parent: 7, Threads: 3, Start: 4711}},
+		{name: "a name like a stat", text: "42 (a) Z 1 (b)" + tail, want: Stat{State: 'S', Flags: 4194560, Parent: 7, Threads: 3, Start: 4711}},
 		{name: "short", text: "42 (sh) S 7", bad: true},
 		{name: "empty", text: "", bad: true},
 		{name: "not numbers", text: "42 (sh) S x 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 4711 100 200", bad: true},
@@ -57,7 +57,7 @@ func TestLife(t *testing.T) {
 	if s, err := Read(id.PID); err != nil || s.Parent != os.Getpid() {
 		t.Errorf("read: %+v, %v", s, err)
 	}
-	if !id.Alive() {
+	if !id.Alive() || id.Ending() {
 		t.Error("it does not count as alive")
 	}
 	other := ID{id.PID, id.Start + 1}
@@ -76,7 +76,7 @@ func TestLife(t *testing.T) {
 	if err := Wait(t.Context(), pidfd); err != nil {
 		t.Fatal(err)
 	}
-	if id.Alive() {
+	if id.Alive() || !id.Ending() {
 		t.Error("a zombie counts as alive")
 	}
 	if os.Geteuid() == 0 {

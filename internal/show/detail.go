@@ -14,13 +14,14 @@ import (
 	"berth/internal/node"
 	"berth/internal/runner"
 	"berth/internal/text"
+	"berth/internal/vnode"
 )
 
 // Detail writes all that is known of a node.
 func Detail(out io.Writer, width int, d *node.Detail) error {
 	row := func(k, v string) {
 		if v != "" {
-			text.Wrap(out, width, 16, fmt.Sprintf("%-16s", k), v)
+			text.Wrap(out, width, 16, fmt.Sprintf("%-15s ", k), v)
 		}
 	}
 	row("name", d.Name)
@@ -33,6 +34,7 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	row("phase", d.Phase)
 	row("image", d.Image)
 	row("command", runner.Quote(d.Command))
+	row("user", d.User)
 	row("runtime", d.Runtime)
 	row("ids on the host", d.IDs)
 	var labels []string
@@ -60,9 +62,17 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 		}
 		row("link "+l.Name, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
 	}
-	for _, e := range d.Exposed {
-		row("mount "+e.Target, "EXPOSED: the host's users can run what the node leaves in "+e.Source+
-			" with its set-user-id bits and capabilities: "+e.Why)
+	for _, m := range d.Mounts {
+		row("mount "+m.Target, mounted(m))
+		for _, e := range d.Exposed {
+			if e.Target == m.Target {
+				row("", "EXPOSED: the host's users can run what the node leaves in "+e.Source+
+					" with its set-user-id bits and capabilities: "+e.Why)
+			}
+		}
+	}
+	for _, t := range d.Tmpfs {
+		row("tmpfs "+t.Target, tmpfs(t))
 	}
 	for _, t := range d.Trouble {
 		row("trouble", t)
@@ -71,6 +81,29 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 		return err
 	}
 	return Limits(out, width, d.Limits)
+}
+
+// mounted says what is mounted, and how.
+func mounted(m vnode.Mount) string {
+	words := m.Source
+	if m.Gateway != "" && m.Gateway != vnode.BindGateway {
+		words += " by " + m.Gateway
+	}
+	if m.ReadOnly {
+		words += ", read-only"
+	}
+	if m.Map == vnode.Identity && !m.Remote() {
+		words += ", with the host's ids"
+	}
+	return words
+}
+
+func tmpfs(t vnode.Tmpfs) string {
+	size := "half of memory.max or of the host's memory"
+	if t.Size != 0 {
+		size = t.Size.String()
+	}
+	return "at most " + size + text.Either(t.Mode == "", "", ", mode "+t.Mode)
 }
 
 // healthText says what a node's health checks found; "" without checks.

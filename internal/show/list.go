@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"berth/internal/fate"
 	"berth/internal/limit"
@@ -17,21 +18,28 @@ import (
 	"berth/internal/text"
 )
 
-// List writes the nodes and the protected services of a host.
-func List(out io.Writer, all []node.Status, protected []protect.Service) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tPID\tSINCE\tIMAGE\tADDRESS")
-	for _, s := range all {
-		pid, since := "-", s.Ended
-		if s.Runs() {
-			pid, since = strconv.Itoa(s.PID), s.Started
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(&s), pid, text.Ago(since), text.Shorten(s.Image, 24),
-			text.OrDash(strings.Join(s.Addresses, " ")))
-	}
-	protectedRows(w, protected)
-	if err := w.Flush(); err != nil {
+// List writes the nodes and the protected services of a host. The ports that nodes publish are the last column, or lines of
+// their own where it would not fit into width columns (0: no bound).
+func List(out io.Writer, width int, all []node.Status, protected []protect.Service) error {
+	published := slices.ContainsFunc(all, func(s node.Status) bool { return ports(&s) != "" })
+	table, err := list(all, protected, published)
+	if err != nil {
 		return err
+	}
+	if published && width > 0 && widest(table) > width {
+		if table, err = list(all, protected, false); err != nil {
+			return err
+		}
+	} else {
+		published = false
+	}
+	if _, err := io.WriteString(out, table); err != nil {
+		return err
+	}
+	for _, s := range all {
+		if p := ports(&s); published && p != "" {
+			text.Wrap(out, width, 2, "", s.Name+": ports "+p)
+		}
 	}
 	for _, s := range all {
 		for _, t := range s.Trouble {
@@ -39,6 +47,43 @@ func List(out io.Writer, all []node.Status, protected []protect.Service) error {
 		}
 	}
 	return nil
+}
+
+func widest(table string) (n int) {
+	for line := range strings.Lines(table) {
+		n = max(n, utf8.RuneCountInString(line)-1)
+	}
+	return n
+}
+
+// ports are the host's that lead to a running node.
+func ports(s *node.Status) string {
+	var all []string
+	for _, w := range s.Wires {
+		all = append(all, w.Ports...)
+	}
+	return text.Either(s.Runs(), strings.Join(all, ", "), "")
+}
+
+// list is the table of nodes and protected services.
+func list(all []node.Status, protected []protect.Service, published bool) (string, error) {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tPID\tSINCE\tIMAGE\tADDRESS"+text.Either(published, "\tPORTS", ""))
+	for _, s := range all {
+		pid, since := "-", s.Ended
+		if s.Runs() {
+			pid, since = strconv.Itoa(s.PID), s.Started
+		}
+		row := []string{s.Name, stateText(&s), pid, text.Ago(since), text.Shorten(s.Image, 24), text.OrDash(strings.Join(s.Addresses, " "))}
+		if published {
+			row = append(row, text.OrDash(ports(&s)))
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	protectedRows(w, protected, published)
+	err := w.Flush()
+	return out.String(), err
 }
 
 // exitText says how a node's process 1 ended. If an init calls reboot(2) in its PID namespace, the kernel ends it: by
@@ -118,7 +163,7 @@ func restarts(n int) string {
 }
 
 // protectedRows adds the protected services to the list of nodes.
-func protectedRows(w *tabwriter.Writer, all []protect.Service) {
+func protectedRows(w *tabwriter.Writer, all []protect.Service, published bool) {
 	for _, p := range all {
 		state, pid := "protected", "-"
 		switch {
@@ -133,6 +178,6 @@ func protectedRows(w *tabwriter.Writer, all []protect.Service) {
 		if slices.ContainsFunc(p.Values, func(v limit.Limit) bool { return strings.HasPrefix(v.Key, "disk ") && !v.Holds }) {
 			state += ", engine off"
 		}
-		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, text.Ago(p.Since), "-", "-"}, "\t"))
+		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, text.Ago(p.Since), "-", "-"}, "\t")+text.Either(published, "\t-", ""))
 	}
 }

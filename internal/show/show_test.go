@@ -17,6 +17,7 @@ import (
 	"berth/internal/fate"
 	"berth/internal/layout"
 	"berth/internal/limit"
+	"berth/internal/link"
 	"berth/internal/mac"
 	"berth/internal/netif"
 	"berth/internal/node"
@@ -99,6 +100,15 @@ func TestShowIsPrinted(t *testing.T) {
 		},
 		Hostname: "worker.example.org", Phase: "up", Command: []string{"/bin/sh", "-c", "echo it's me", ""},
 		IDs: "1109852160-1109917695", Cgroup: "berth/worker",
+		Within: detail.Within{
+			User: "postgres",
+			Mounts: []vnode.Mount{
+				{Source: "/srv/db/data", Target: "/data"}, {Source: "/etc/motd", Target: "/etc/motd", ReadOnly: true, Map: vnode.Identity},
+				{Source: "files.example.org:/export", Target: "/mnt", Gateway: vnode.NFSGateway, Map: vnode.Identity},
+			},
+			Tmpfs:   []vnode.Tmpfs{{Target: "/run/postgresql", Size: 1 << 20}, {Target: "/tmp", Mode: "0700"}},
+			Exposed: []detail.Exposed{{Source: "/srv/db/data", Target: "/data", Why: "/ is not mounted nosuid, and others than root come to /srv/db"}},
+		},
 		Links: []detail.Link{{Mode: "bridge", State: netif.State{
 			Name: "eth0", MAC: mac.Must("46:26:b8:74:83:91"), MTU: 1500, Address: []string{"192.0.2.10/24", "2001:db8::10/64"},
 		}, Lease: &detail.Lease{Server: "192.0.2.1", Ends: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}}},
@@ -128,7 +138,7 @@ func TestShowIsPrinted(t *testing.T) {
 func TestListIsPrinted(t *testing.T) {
 	var b bytes.Buffer
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d - 100*time.Millisecond) }
-	err := List(&b, []node.Status{
+	nodes, services := []node.Status{
 		{Name: "a", State: node.Running, PID: 4711, Started: ago(5 * time.Second), Image: "host", UserNS: true, Addresses: []string{"192.0.2.10/24", "2001:db8::10/64"}},
 		{Name: "b", State: node.Exited, Ended: ago(3 * time.Hour), Image: "oci-layout:/srv/images/a-long-way-down", UserNS: true, Exit: &fate.Exit{Code: 1}},
 		{Name: "c", State: node.Stopped, Ended: ago(50 * time.Hour), Image: "dir:/srv/root", Exit: &fate.Exit{Code: 143, Signal: "SIGTERM"}},
@@ -136,11 +146,23 @@ func TestListIsPrinted(t *testing.T) {
 	}, []protect.Service{
 		{Name: "xrootd.service", Since: ago(time.Minute), PIDs: []int{812, 813}},
 		{Name: "4712", Since: ago(time.Hour), Gone: true},
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
+	list := func(width int) {
+		if err := List(&b, width, nodes, services); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list(80)
 	golden(t, "ls.txt", b.String())
+	web := link.Wire{If: "eth0", Mode: vnode.NAT, Ports: []string{"8080:80/tcp", "127.0.0.1:8443:443/tcp"}}
+	nodes[0].Addresses, nodes[0].Wires = []string{"10.88.0.2/24"}, []link.Wire{web}
+	nodes[1].Wires = []link.Wire{web} // it does not run
+	b.Reset()
+	for _, width := range []int{0, 120, 80} {
+		list(width)
+		b.WriteByte('\n')
+	}
+	golden(t, "ls-ports.txt", b.String())
 }
 
 func TestOutcomeAndSetArePrinted(t *testing.T) {

@@ -75,10 +75,10 @@ func (a App) Events() *cobra.Command {
 	c := &cobra.Command{
 		Use: "events [NAME…]", Short: "print what happens to nodes",
 		Long: `Print what happens to nodes, of all or of those named: created, started, healthy
-or unhealthy by its health check, paused, unpaused, ended with its exit code,
-removed. It goes on until Ctrl-C, or until --until; --stream=false prints what
-is known and ends. Without --since only new events are printed, unless
---stream=false.
+or unhealthy by its health check, paused, unpaused, oom (told at its end: the
+kernel killed in it for lack of memory), ended with its exit code, removed. It
+goes on until Ctrl-C, or until --until; --stream=false prints what is known and
+ends. Without --since only new events are printed, unless --stream=false.
 Each event is written once, by the command or the keeper that did it, or, if
 that was killed, by the next command on this node or berth repair. The newest 1
 to 2 MiB are kept, beyond reboots. --json prints an object a line.`,
