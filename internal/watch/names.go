@@ -36,9 +36,23 @@ func (w *Names) Watch(ctx context.Context, node string, _ proc.ID) {
 		var looking context.Context
 		looking, w.end = context.WithCancel(context.WithoutCancel(ctx))
 		go w.Places.Watch(looking, w.all, w.again)
+	} else {
+		go w.look(ctx, node)
 	}
 	w.nodes[node]++
 	context.AfterFunc(ctx, func() { w.letGo(node) })
+}
+
+// look serves a node that is not served. Where nodes are followed one after the other, by a keeper that was just started, the
+// process may run again, for the first of them, before the last is known here.
+func (w *Names) look(ctx context.Context, node string) {
+	lacking, err := w.Places.Lacks([]string{node})
+	if err == nil {
+		err = w.again(ctx, lacking)
+	}
+	if err != nil {
+		w.Log.Error("look whether names and ports of a node are served", "node", node, "err", err)
+	}
 }
 
 func (w *Names) letGo(node string) {
