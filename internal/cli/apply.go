@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/autostart"
+	"berth/internal/cli/images"
+	"berth/internal/image"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/show"
@@ -17,7 +19,7 @@ import (
 
 func (a *app) applyCmd() *cobra.Command {
 	var file string
-	var restart bool
+	var restart, trust bool
 	c := &cobra.Command{
 		Use: "apply -f FILE", Short: "make nodes as a spec says",
 		Long: `Make the nodes of a spec: create and start what is not there, start what is
@@ -33,7 +35,13 @@ becomes of the others.`,
 			}
 			all := []*node.Outcome{}
 			failed := each(byName(nodes), func(name string) error {
-				o, err := b.Apply(cmd.Context(), find(nodes, name), restart)
+				n := find(nodes, name)
+				if trust {
+					if err := images.TrustAll(cmd.Context(), image.Open(a.layout()), n); err != nil {
+						return err
+					}
+				}
+				o, err := b.Apply(cmd.Context(), n, restart)
 				if err != nil {
 					return err
 				}
@@ -53,6 +61,7 @@ becomes of the others.`,
 	}
 	specFlag(c, &file)
 	c.Flags().BoolVar(&restart, "restart", false, "restart a running node if a change needs it")
+	images.TrustFlag(c, &trust)
 	return a.jsonFlag(c)
 }
 

@@ -76,13 +76,26 @@ func (a *app) imageNames(prefix string) words {
 	}
 }
 
+// removableNames offers the images of the store, also those that are one file.
+func (a *app) removableNames(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	names, how := a.imageNames("")(cmd, args, typed)
+	files, err := image.Open(a.layout()).ListPacked()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, f := range files {
+		names = append(names, f.Name)
+	}
+	return names, how
+}
+
 // imageRefs offers values of --image.
 func (a *app) imageRefs(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if kind, _, ok := strings.Cut(typed, ":"); ok && kind != string(vnode.OCIImage) {
 		return nil, cobra.ShellCompDirectiveDefault // a path
 	}
 	refs, _ := a.imageNames("oci:")(cmd, nil, typed)
-	return append([]string{"host", "dir:", "oci-layout:", "tar:", "docker://"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	return append([]string{"host", "dir:", "file:", "oci-layout:", "tar:", "docker://"}, refs...), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 // setKeys offers the nodes, then the keys of the node that the first argument names.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cli/images"
 	"berth/internal/image"
 	"berth/internal/pull"
 	"berth/internal/text"
@@ -20,8 +21,16 @@ oci:NAME. A layer that several images have is kept once.`,
 		Example: "  berth image pull docker.io/library/debian:12 --name debian\n  berth image import busybox.tar busybox\n" +
 			"  berth image ls\n  berth image rm busybox",
 	}
-	c.AddCommand(a.imagePullCmd(), a.imageImportCmd(), a.imageLsCmd(), a.imageRmCmd(), a.imagePruneCmd())
+	c.AddCommand(a.imagePullCmd(), a.imageImportCmd(), a.packs().Pack(), a.packs().Trust(), a.imageLsCmd(), a.imageRmCmd(), a.imagePruneCmd())
 	return c
+}
+
+// packs returns the commands of package images.
+func (a *app) packs() images.App {
+	return images.App{
+		Out: a.Out, JSON: &a.json, Store: func() image.Store { return image.Open(a.layout()) },
+		Names: cobra.CompletionFunc(a.imageNames("")), JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
+	}
 }
 
 func (a *app) imageImportCmd() *cobra.Command {
@@ -79,6 +88,11 @@ func (a *app) imageLsCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			files, err := image.Open(a.layout()).ListPacked()
+			if err != nil {
+				return err
+			}
+			all = append(all, files...)
 			if a.json {
 				return a.printJSON(all)
 			}
@@ -100,9 +114,9 @@ func (a *app) imageLsCmd() *cobra.Command {
 func (a *app) imageRmCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME…", Short: "remove images that no node uses", Args: cobra.MinimumNArgs(1),
-		Long:              "Remove images. One that a node uses stays, running or not (exit 5). What pulls\nthat were cut off left goes too, once it is a week old; berth image prune\nremoves it at once.",
-		Example:           "  berth image rm worker",
-		ValidArgsFunction: a.imageNames(""),
+		Long:              "Remove images. One that a node uses stays, running or not (exit 5). What pulls\nthat were cut off left goes too, once it is a week old; berth image prune\nremoves it at once.\n\nOf file:FILE the store's copy goes, and FILE stays: it is yours.",
+		Example:           "  berth image rm worker\n  berth image rm file:/srv/images/worker.erofs",
+		ValidArgsFunction: a.removableNames,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if _, err := pull.Sweep(a.layout().Pulls(), pull.Stale); err != nil {
 				return err

@@ -90,14 +90,14 @@ func (a *app) pull(ctx context.Context, f pullFlags) (image.Record, error) {
 func (a *app) imagePruneCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "prune", Short: "remove what no image needs", Args: cobra.NoArgs,
-		Long: `Remove layers that neither an image nor a node has, and what pulls that were cut
-off have left. Images stay: berth image rm removes them. What is used, or being
-pulled, stays too.`,
+		Long: `Remove layers that neither an image nor a node has, what pulls that were cut off
+have left, and copies of trusted files that are gone. Images stay: berth image
+rm removes them. What is used, or being pulled, stays too.`,
 		Example: "  berth image prune",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			freed, err := pull.Sweep(a.layout().Pulls(), 0)
 			if err == nil {
-				err = image.Open(a.layout()).Collect(cmd.Context(), a.open().ImageUsers)
+				err = image.Open(a.layout()).Prune(cmd.Context(), a.open().ImageUsers)
 			}
 			if err != nil {
 				return err

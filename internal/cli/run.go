@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"berth/internal/cli/images"
+	"berth/internal/image"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -29,7 +31,7 @@ type runFlags struct {
 
 func (a *app) runCmd() *cobra.Command {
 	var f runFlags
-	var tty, in, detach bool
+	var tty, in, detach, trust bool
 	rm := true
 	c := &cobra.Command{
 		Use: "run [flags] [-- CMD ARG…]", Short: "run a command in a throw-away node",
@@ -61,6 +63,9 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
 				return err
 			}
 			n, err := a.nodeOf(cmd.Context(), &f, command(args))
+			if err == nil && trust {
+				err = images.TrustAll(cmd.Context(), image.Open(a.layout()), n)
+			}
 			if err != nil {
 				return err
 			}
@@ -87,7 +92,8 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
 	fl := c.Flags()
 	fl.SetInterspersed(false)
 	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; other flags override it")
-	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, docker://REF, tar:FILE, oci-layout:DIR, dir:PATH")
+	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, docker://REF, tar:FILE, oci-layout:DIR, dir:PATH, file:PATH")
+	images.TrustFlag(c, &trust)
 	fl.StringVar(&f.name, "name", "", "its `NAME` (default: run- and a number)")
 	fl.StringVar(&f.hostname, "hostname", "", "host `NAME` inside (default: its name)")
 	fl.StringVar(&f.cpu, "cpu", "", "most CPU, in `CPUS`: 1.5")

@@ -18,7 +18,7 @@ func (a *app) imageFlag(ctx context.Context, f *runFlags, n *vnode.Node, args []
 		if n.Image.Kind != "" {
 			return nil
 		}
-		const missing = "no image given: --image host, oci:NAME, oci-layout:DIR or dir:PATH"
+		const missing = "no image given: --image host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH"
 		if len(args) > 0 && !strings.HasPrefix(args[0], "-") { // run IMAGE CMD, as in other engines
 			if hint := a.imageHint(args[0], "."); strings.HasPrefix(hint, meant) {
 				return refuse.Invalidf("%s; %s", missing, strings.Replace(hint, meant, meant+"--image ", 1))

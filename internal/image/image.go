@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"berth/internal/packed"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -50,6 +51,11 @@ type Record struct {
 
 	Skipped []string `json:"skipped,omitempty"` // device nodes that the import left out, because every node has them
 	Broken  string   `json:"broken,omitempty"`  // why the record cannot be read; then all fields but Name are empty
+
+	// Of an image that is one file: its file system, where it was packed or trusted, and whether the store has a copy.
+	Packed packed.Kind `json:"packed,omitempty"`
+	Places []string    `json:"places,omitempty"`
+	Copied bool        `json:"copied,omitempty"`
 }
 
 // recordVersion is the version of the record format that this code writes.
@@ -64,6 +70,8 @@ type Image struct {
 	Lowers   []string    `json:"lowers,omitempty"`   // folders, top layer first, as overlay's lowerdir wants them
 	Missing  []string    `json:"missing,omitempty"`  // digests of layers not yet unpacked: the step image.unpack does that
 	Config   Config      `json:"config"`
+
+	Packed *packed.File `json:"packed,omitempty"` // of a file image, instead of Lowers
 }
 
 // maxLayers is the kernel's limit of lower folders per overlay (OVL_MAX_STACK in fs/overlayfs/params.h).

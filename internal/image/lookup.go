@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -29,6 +30,25 @@ func openTree(lowers []string) (tree, error) {
 		}
 		t.layers = append(t.layers, r)
 	}
+	return t, nil
+}
+
+// openImage opens the root of an image below upper, the folder with a node's own writes; "" is none.
+func openImage(img Image, upper string) (tree, error) {
+	lowers := img.Lowers
+	if upper != "" {
+		lowers = append([]string{upper}, lowers...)
+	}
+	t, err := openTree(lowers)
+	if err != nil || img.Packed == nil {
+		return t, err
+	}
+	r, err := img.Packed.OpenRoot(context.Background()) // what it waits for takes no time
+	if err != nil {
+		t.close()
+		return tree{}, err
+	}
+	t.layers = append(t.layers, r)
 	return t, nil
 }
 
@@ -207,13 +227,12 @@ func InitKind(img Image, upper string, command []string) string {
 	if len(command) == 0 {
 		return ""
 	}
-	lowers := img.Lowers
 	if img.Plain {
-		lowers = []string{"/"}
-	} else if upper != "" && InitNamed(command) {
-		lowers = append([]string{upper}, lowers...)
+		img, upper = Image{Lowers: []string{"/"}}, ""
+	} else if !InitNamed(command) {
+		upper = ""
 	}
-	t, err := openTree(lowers)
+	t, err := openImage(img, upper)
 	if errors.Is(err, fs.ErrNotExist) && upper != "" {
 		return InitKind(img, "", command)
 	}

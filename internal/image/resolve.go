@@ -19,7 +19,7 @@ import (
 // a spec knows the folder that the spec lies in.
 //
 // Errors: refuse.NotFound if the image or a layer is missing, refuse.Invalid for what is no image or is not allowed as
-// one, refuse.Cannot for file images, which are not built yet.
+// one, refuse.Cannot for a file image that nobody trusts.
 func (s Store) Resolve(ref vnode.Image) (Image, error) {
 	switch ref.Kind {
 	case vnode.HostImage:
@@ -39,7 +39,7 @@ func (s Store) Resolve(ref vnode.Image) (Image, error) {
 	case vnode.OCILayoutImage:
 		return s.resolveLayout(ref)
 	case vnode.FileImage:
-		return Image{}, refuse.Cannotf("import it (berth image import) or unpack it and use dir:", "image %s: file images are not built yet", ref)
+		return s.resolvePacked(ref)
 	}
 	return Image{}, refuse.Invalidf("%q is not a kind of image", ref.Kind)
 }

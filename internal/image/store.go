@@ -21,9 +21,11 @@ import (
 // store's lock, so whatever is in tmp while the lock is free was left by a killed command.
 //
 //	lock                     flock, exclusive
+//	use                      flock, shared by who begins to use an image, exclusive for who removes some
 //	records/NAME.json        one image
 //	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
 //	tmp/                     what is being unpacked or removed
+//	packed/                  images that are one file (package packed)
 //	pulls/blobs/sha256/HEX   a blob from a registry, or its beginning, until it is unpacked (packages pull and registry)
 //
 // Only root can enter the folder: its layers hold set-user-id programs chosen by the images' makers.
@@ -150,6 +152,14 @@ type Users func(name string, layers []string) ([]string, error)
 // Remove removes an image and those of its layers that nothing else uses. Errors: refuse.Busy if a node uses the image,
 // refuse.NotFound if there is none. A broken record is removed even if nodes name it: no node can start from it.
 func (s Store) Remove(ctx context.Context, name string, users Users) error {
+	release, err := s.unused(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if strings.HasPrefix(name, "file:") {
+		return s.removePacked(ctx, name, users)
+	}
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return err
@@ -189,12 +199,17 @@ func (s Store) Collect(ctx context.Context, users Users) error {
 	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	release, err := s.unused(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return s.collect(ctx, users)
+	return errors.Join(s.collect(ctx, users), s.packed().Sweep(ctx))
 }
 
 func (s Store) collect(ctx context.Context, users Users) error {

@@ -16,16 +16,12 @@ func FindUser(img Image, upper, who string) (users.User, error) {
 		who = img.Config.User
 	}
 	if who == "" {
-		return users.User{}, nil
+		return users.User{}, checkPacked(img)
 	}
 	if img.Plain {
 		return users.Find(users.In("/"), who)
 	}
-	lowers := img.Lowers
-	if upper != "" {
-		lowers = append([]string{upper}, lowers...)
-	}
-	t, err := openTree(lowers)
+	t, err := openImage(img, upper)
 	if errors.Is(err, fs.ErrNotExist) && upper != "" {
 		return FindUser(img, "", who)
 	}

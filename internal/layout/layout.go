@@ -160,6 +160,9 @@ func (l Layout) Pulls() string { return filepath.Join(l.Images(), "pulls") }
 // Layers returns the folder of the unpacked layers, each named by its digest.
 func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sha256") }
 
+// Packed returns the folder of what is known of images that are one file.
+func (l Layout) Packed() string { return filepath.Join(l.Images(), "packed") }
+
 // Events returns the folder with the file of what happened to nodes.
 func (l Layout) Events() string { return filepath.Join(l.Lib, "events") }
 

@@ -24,6 +24,19 @@ func Open(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
+// Share is Open of a lock that others may share: it keeps away those who Open it, and waits for them.
+func Share(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := wait(ctx, f, unix.LOCK_SH); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // OpenDir is Open for a folder that is there.
 func OpenDir(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
@@ -38,8 +51,10 @@ func OpenDir(ctx context.Context, dir string) (*os.File, error) {
 }
 
 // Try takes the lock of an open file if nobody else has it. It reports whether it did.
-func Try(f *os.File) (bool, error) {
-	err := flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+func Try(f *os.File) (bool, error) { return try(f, unix.LOCK_EX) }
+
+func try(f *os.File, how int) (bool, error) {
+	err := flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
 	}
@@ -50,8 +65,10 @@ func Try(f *os.File) (bool, error) {
 }
 
 // Wait waits for the lock of an open file until ctx ends. On an error the caller must close the file.
-func Wait(ctx context.Context, f *os.File) error {
-	if got, err := Try(f); got || err != nil {
+func Wait(ctx context.Context, f *os.File) error { return wait(ctx, f, unix.LOCK_EX) }
+
+func wait(ctx context.Context, f *os.File, how int) error {
+	if got, err := try(f, how); got || err != nil {
 		return err
 	}
 	// A copy, because flock goes on after ctx has ended: the caller's number may be another file then. The lock
@@ -62,7 +79,7 @@ func Wait(ctx context.Context, f *os.File) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- flock(fd, unix.LOCK_EX)
+		done <- flock(fd, how)
 		unix.Close(fd)
 	}()
 	select {

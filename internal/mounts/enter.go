@@ -37,7 +37,7 @@ func (p *Plan) Enter(ctx context.Context) error {
 	// Since unshare the umask is the thread's own. The modes of folders that the node's root traverses must not depend
 	// on the caller's umask.
 	defer unix.Umask(unix.Umask(0))
-	if err := p.enterRoot(userns); err != nil {
+	if err := p.enterRoot(ctx, userns); err != nil {
 		return err
 	}
 	for i := range p.Stage {
@@ -55,7 +55,7 @@ func (p *Plan) needsUserNS() bool {
 	if p.IDs.None() {
 		return false
 	}
-	need := len(p.Root.Lower) > 0
+	need := p.Root.layerCount() > 0
 	for _, s := range p.Stage {
 		need = need || s.Idmap
 	}
@@ -99,7 +99,7 @@ func hide(path string) error {
 }
 
 // enterRoot mounts the root. A scratch folder is the thread's working directory meanwhile.
-func (p *Plan) enterRoot(userns *os.File) error {
+func (p *Plan) enterRoot(ctx context.Context, userns *os.File) error {
 	if below(p.Root.At, p.Dir) {
 		if err := os.MkdirAll(p.Root.At, 0o711); err != nil {
 			return fmt.Errorf("make a mount point: %w", err)
@@ -117,7 +117,7 @@ func (p *Plan) enterRoot(userns *os.File) error {
 	if err := unix.Chdir(dir); err != nil {
 		return fmt.Errorf("enter %s: %w", dir, err)
 	}
-	if err := p.Root.mount(dir, userns, p.IDs); err != nil {
+	if err := p.Root.mount(ctx, dir, userns, p.IDs); err != nil {
 		return err
 	}
 	if err := unix.Fchdir(back); err != nil {

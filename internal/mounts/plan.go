@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/packed"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -36,12 +37,14 @@ type Plan struct {
 
 // Root is the node's root: an overlay of Lower and an upper folder, or a Plain folder.
 type Root struct {
-	At     string      `json:"at"`               // where it is mounted: an existing folder, or below Plan.Dir
-	Lower  []string    `json:"lower,omitempty"`  // read-only layers, folders of the host, top first; idmapped if there are IDs
-	Upper  string      `json:"upper,omitempty"`  // where writes go, on disk; owned by the node's root; not idmapped (overlay cannot)
-	Work   string      `json:"work,omitempty"`   // overlay's own folder, beside Upper in the same folder
-	Memory bool        `json:"memory,omitempty"` // writes go to a tmpfs instead of Upper and Work
-	Size   vnode.Bytes `json:"size,omitempty"`   // most bytes in that tmpfs; 0: the kernel's default, half of the memory
+	At    string   `json:"at"`              // where it is mounted: an existing folder, or below Plan.Dir
+	Lower []string `json:"lower,omitempty"` // read-only layers, folders of the host, top first; idmapped if there are IDs
+	// Packed is the only layer, instead of Lower: a file that is mounted. It is idmapped too.
+	Packed *packed.File `json:"packed,omitempty"`
+	Upper  string       `json:"upper,omitempty"`  // where writes go, on disk; owned by the node's root; not idmapped (overlay cannot)
+	Work   string       `json:"work,omitempty"`   // overlay's own folder, beside Upper in the same folder
+	Memory bool         `json:"memory,omitempty"` // writes go to a tmpfs instead of Upper and Work
+	Size   vnode.Bytes  `json:"size,omitempty"`   // most bytes in that tmpfs; 0: the kernel's default, half of the memory
 	// Volatile: writes to Upper are never synced (overlay's option volatile, kernel 5.10). fsync does nothing, and
 	// unmounting does not write back the whole file system of Upper, as it does for other overlays (ovl_sync_fs). It is
 	// for a delta that ends with its node.
@@ -129,14 +132,16 @@ func (r *Root) validate() error {
 		return refuse.Invalidf("root %q is not an absolute path", r.At)
 	}
 	if r.Plain != "" {
-		if len(r.Lower) > 0 || r.Upper != "" || r.Work != "" || r.Memory {
+		if r.layerCount() > 0 || r.Upper != "" || r.Work != "" || r.Memory {
 			return refuse.Invalidf("root %s is either a plain folder or an overlay", r.At)
 		}
 		return nil
 	}
 	switch {
-	case len(r.Lower) == 0:
+	case r.layerCount() == 0:
 		return refuse.Invalidf("root %s has no layers", r.At)
+	case r.Packed != nil && len(r.Lower) > 0:
+		return refuse.Invalidf("the layers of root %s are either folders or one file", r.At)
 	case len(r.Lower) > MaxLayers:
 		return refuse.Cannotf("merge layers of the image", "the image has %d layers, the kernel's overlay takes at most %d", len(r.Lower), MaxLayers)
 	case r.Memory && r.Upper+r.Work != "":
@@ -145,6 +150,21 @@ func (r *Root) validate() error {
 		return refuse.Invalidf("upper %q and work %q of root %s must be two folders in one folder", r.Upper, r.Work, r.At)
 	}
 	return nil
+}
+
+func (r *Root) layerCount() int {
+	if r.Packed != nil {
+		return len(r.Lower) + 1
+	}
+	return len(r.Lower)
+}
+
+// Layers returns what identifies the layers: their folders, or the digest of the file.
+func (r *Root) Layers() []string {
+	if r.Packed != nil {
+		return []string{r.Packed.Digest}
+	}
+	return r.Lower
 }
 
 // clean reports whether a path is absolute and has no dots, doubled or trailing slashes.
@@ -167,7 +187,9 @@ func (r *Root) describe() string {
 		return "root " + r.Plain
 	}
 	text := fmt.Sprintf("root an overlay of %d layers", len(r.Lower))
-	if len(r.Lower) == 1 {
+	if r.Packed != nil {
+		text = fmt.Sprintf("root an overlay of %s %s", r.Packed.Kind, r.Packed.Path)
+	} else if len(r.Lower) == 1 {
 		text = "root an overlay of " + r.Lower[0]
 	}
 	switch {

@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +18,7 @@ import (
 //
 // The layers get numbers as names, because mount(2) takes one page of options: 500 numbers fit, 500 paths do not. And
 // no path needs its commas and colons escaped.
-func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
+func (r *Root) mount(ctx context.Context, dir string, userns *os.File, ids IDs) error {
 	if r.Plain != "" {
 		flags := uint64(unix.MOUNT_ATTR_NODEV)
 		if r.NoSUID {
@@ -25,7 +26,7 @@ func (r *Root) mount(dir string, userns *os.File, ids IDs) error {
 		}
 		return bind(r.Plain, r.At, flags, nil)
 	}
-	names, err := r.layers(dir, userns)
+	names, err := r.layers(ctx, dir, userns)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,10 @@ func (r *Root) overlay(options string) error {
 }
 
 // layers mounts each lower folder in dir under its number, idmapped if there is a user namespace.
-func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
+func (r *Root) layers(ctx context.Context, dir string, userns *os.File) ([]string, error) {
+	if r.Packed != nil {
+		return []string{"0"}, r.unpacked(ctx, filepath.Join(dir, "0"), userns)
+	}
 	names := make([]string, len(r.Lower))
 	for i, lower := range r.Lower {
 		names[i] = strconv.Itoa(i)
@@ -93,6 +97,27 @@ func (r *Root) layers(dir string, userns *os.File) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// unpacked mounts the packed image.
+func (r *Root) unpacked(ctx context.Context, at string, userns *os.File) error {
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return fmt.Errorf("make a mount point: %w", err)
+	}
+	m, err := r.Packed.Mount(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	t := tree{fd: int(m.Fd()), source: r.Packed.Image, dir: true}
+	if err := t.set(0, userns); err != nil {
+		if userns != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)) {
+			return refuse.Cannotf("pack it as erofs (this kernel maps its ids since 5.19), or set user_namespace: false",
+				"image file:%s: this kernel cannot idmap %s: %w", r.Packed.Image, r.Packed.Kind, err)
+		}
+		return err
+	}
+	return t.move(at)
 }
 
 // memory mounts the tmpfs that takes the writes. Its upper folder belongs to the node's root and has the mode of the
@@ -108,7 +133,7 @@ func (r *Root) memory(dir string, ids IDs) error {
 	}
 	var top unix.Stat_t
 	if err := unix.Stat(filepath.Join(dir, "0"), &top); err != nil {
-		return fmt.Errorf("stat layer %s: %w", r.Lower[0], err)
+		return fmt.Errorf("stat layer %s: %w", r.Layers()[0], err)
 	}
 	for _, name := range []string{"upper", "work"} {
 		path := filepath.Join(writes, name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/internal/fate"
+	"berth/internal/image"
 	"berth/internal/plan"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -94,6 +95,11 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if _, _, err := b.settleLive(ctx, n.Name); err != nil {
 		return err
 	}
+	release, err := image.Open(b.Layout).Use(ctx, n.Image)
+	if err != nil {
+		return err
+	}
+	defer release()
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err
@@ -112,6 +118,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err := b.store(n.Name, next); err != nil {
 		return err
 	}
+	release()
 	live, err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"berth/internal/fate"
 	"berth/internal/fault"
 	"berth/internal/foreground"
+	"berth/internal/image"
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -44,6 +45,11 @@ type journals struct{ claims, live *step.Journal }
 
 // create makes a node that is not there and starts it. Whatever fails, nothing is left.
 func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (js journals, err error) {
+	release, err := image.Open(b.Layout).Use(ctx, n.Image)
+	if err != nil {
+		return js, err
+	}
+	defer release()
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return js, err
@@ -80,6 +86,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
 		return js, err
 	}
+	release() // who looks for the image's users finds the spec
 	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {
 		return js, err
 	}

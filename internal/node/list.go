@@ -260,10 +260,7 @@ func (b *Berth) ImageUsers(name string, layers []string) ([]string, error) {
 		if err != nil {
 			continue // being made or removed
 		}
-		if s.Now.Image.Kind != vnode.OCIImage && s.Now.Image.Kind != vnode.OCILayoutImage {
-			continue
-		}
-		if b.usesImage(s.Now, name, layers) {
+		if k := s.Now.Image.Kind; k != vnode.HostImage && k != vnode.DirImage && b.usesImage(s.Now, name, layers) {
 			users = append(users, n)
 		}
 	}
@@ -279,9 +276,9 @@ func (b *Berth) usesImage(n *vnode.Node, name string, layers []string) bool {
 	if c, err := b.createdInit(n.Name); err == nil {
 		lowers = c.Layers()
 	} else if img, err := store.Resolve(n.Image); err == nil { // else it cannot start anyway
-		lowers = img.Lowers
+		lowers = append(img.Lowers, img.Layers...)
 	}
 	return slices.ContainsFunc(layers, func(l string) bool {
-		return slices.ContainsFunc(lowers, func(dir string) bool { return filepath.Base(dir) == strings.TrimPrefix(l, "sha256:") })
+		return slices.ContainsFunc(lowers, func(dir string) bool { return dir == l || filepath.Base(dir) == strings.TrimPrefix(l, "sha256:") })
 	})
 }

@@ -77,7 +77,7 @@ func (s *Create) Attach(to *runner.Session) {
 func (s *Create) First() proc.ID { return s.Init }
 
 // Layers implements runner.Holder.
-func (s *Create) Layers() []string { return s.Launch.Plan.Root.Lower }
+func (s *Create) Layers() []string { return s.Launch.Plan.Root.Layers() }
 
 // Runner implements runner.Holder.
 func (s *Create) Runner() string { return s.Launch.Runtime.String() }

@@ -285,6 +285,7 @@ func (f *Facts) checkOOMScore(n *vnode.Node) error {
 func (f *Facts) MountedRoot(n *vnode.Node) mounts.Root {
 	dirs := f.Layout.Node(n.Name)
 	r := mounts.Root{At: dirs.Root(), NoSUID: f.Command.Init == runner.NoInit && !n.NewPrivileges()} // on the same condition as no_new_privileges
+	r.Packed = f.Image.Packed
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
 		if f.Image.Plain {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"berth/internal/packed"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -13,7 +14,7 @@ func Supported(n *vnode.Node) error {
 		remedy string
 	}{
 		{len(n.Scratch) > 0, "scratch", "mount a folder of the host with mounts"},
-		{n.Image.Kind == vnode.FileImage, "image file:", "unpack it and use dir:, or berth image import an archive"},
+		{n.Image.Kind == vnode.FileImage && packed.KindOf(n.Image.Ref) == "", "image file: of an archive", "berth image import it, and use oci:"},
 	} {
 		if c.asked {
 			return notYet(n, c.what, c.remedy)

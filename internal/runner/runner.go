@@ -66,7 +66,7 @@ type Holder interface {
 	step.Step
 	// First returns the node's first process; the zero value if Do did not make it.
 	First() proc.ID
-	// Layers returns the folders of its image that its root is made of.
+	// Layers returns what its root is made of: the folders of its image, or the digest of a packed one.
 	Layers() []string
 	// Runner returns what runs the node, as Runner.String.
 	Runner() string

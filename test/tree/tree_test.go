@@ -28,7 +28,7 @@ const (
 // layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
 var layers = [][]string{
 	{"cli"},
-	{"cli/act"},
+	{"cli/act", "cli/images"},
 	{"cli/help", "show", "screen", "report"},
 	{"plot"},
 	{"api", "iosync", "slurm", "bench", "bench/suspects", "autostart", "metrics", "model"},
@@ -53,7 +53,7 @@ var layers = [][]string{
 	{"counters"},
 	{"group", "group/grouptest"},
 	{"netif", "dhcp"},
-	{"block"},
+	{"block", "packed"},
 	{"host"},
 	{"fate"},
 	{"step"},
@@ -105,7 +105,7 @@ var only = map[string][]string{
 	"file":    {"fault"},
 	"relay":   {"refuse"},
 	"nodelog": {},
-	"image":   {"block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users"},
+	"image":   {"packed", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"fork", "step", "refuse"},
 	"names":   {"vnode"},

@@ -1,0 +1,203 @@
+package packed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/fork"
+	"berth/internal/refuse"
+	"berth/internal/space"
+	"berth/internal/thread"
+)
+
+// Pack writes the merged root of an image to a new file, as the file system that the file's name stands for, and records that
+// it did. lowers are the image's layers, top first; nobody may remove them meanwhile. The file has no name until it is whole
+// and recorded, and is removed by the kernel if this process is killed before.
+//
+// Errors: refuse.Busy if the file exists; refuse.Invalid if its name is of no known kind; refuse.Cannot if the program that
+// writes the file system is not installed, or the file system of the file is full or not suited.
+func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string) (Record, error) {
+	kind := KindOf(path)
+	if kind == "" {
+		return Record{}, refuse.Invalidf("%s: the name of the file must end in .erofs or .squashfs", path)
+	}
+	program, err := kind.program()
+	if err != nil {
+		return Record{}, err
+	}
+	dir, path, err := folderOf(path)
+	if err != nil {
+		return Record{}, err
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return Record{}, exists(path)
+	}
+	if err := s.make(); err != nil {
+		return Record{}, err
+	}
+	out, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_RDWR, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		return Record{}, refuse.Cannotf("write it to a local file system (ext4, xfs, btrfs, tmpfs) and copy it",
+			"pack into %s: its file system %s cannot hold files without a name", path, space.FileSystem(dir))
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("pack into %s: %w", path, err)
+	}
+	defer out.Close()
+	fault.Point("packed file begun")
+	r := Record{Kind: kind, Trailer: t}
+	err = thread.Own(func() error { return s.fill(ctx, program, kind, lowers, out) })
+	if err == nil {
+		err = errors.Join(t.appendTo(out), out.Sync())
+	}
+	if err == nil {
+		r.Digest, err = digestOf(out)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("pack into %s: %w", path, space.Full(dir, err))
+	}
+	fault.Point("packed file filled")
+	var st unix.Stat_t
+	if err := unix.Fstat(int(out.Fd()), &st); err != nil {
+		return Record{}, fmt.Errorf("pack into %s: %w", path, err)
+	}
+	r.Size = st.Size
+	// Recorded before it has its name: a file with a name that a kill left without a record would be a stranger's.
+	if r, err = s.add(ctx, r, Place{Path: path, ID: idOf(&st), Packed: true}); err != nil {
+		return Record{}, err
+	}
+	fault.Point("packed file recorded")
+	if err := linkOpen(out, path); err != nil {
+		forget := s.forget(r.Digest)
+		if errors.Is(err, fs.ErrExist) {
+			err = exists(path)
+		}
+		return Record{}, errors.Join(err, forget)
+	}
+	fault.Point("packed file in place")
+	return r, nil
+}
+
+func exists(path string) error {
+	return refuse.Busyf("%s exists already: remove it, or name another file", path)
+}
+
+// forget removes the record of a file that got no name.
+func (s Store) forget(digest string) error { return os.Remove(s.record(hexOf(digest))) }
+
+// program returns the path of the program that writes file systems of this kind.
+func (k Kind) program() (string, error) {
+	name, pkg := "mkfs.erofs", "erofs-utils"
+	if k == SquashFS {
+		name, pkg = "mksquashfs", "squashfs-tools"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", refuse.Cannotf("apt install "+pkg, "packing as %s needs the program %s, which is not installed", k, name)
+	}
+	return path, nil
+}
+
+// fill merges the layers in a mount namespace of this thread's own and has a program write the result to a file. The thread
+// must end after it.
+func (s Store) fill(ctx context.Context, program string, kind Kind, lowers []string, out *os.File) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("take the mount namespace off the host's: %w", err)
+	}
+	if err := unix.Mount("berth-pack", s.merged(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size=4m"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", s.merged(), err)
+	}
+	if err := unix.Chdir(s.merged()); err != nil {
+		return fmt.Errorf("enter %s: %w", s.merged(), err)
+	}
+	if err := errors.Join(os.Mkdir("root", 0o700), os.Mkdir("empty", 0o700)); err != nil {
+		return err
+	}
+	// Numbers for names: mount(2) takes one page of options.
+	var names []string
+	for i, l := range lowers {
+		name := strconv.Itoa(i)
+		if err := os.Symlink(l, name); err != nil {
+			return err
+		}
+		names = append(names, name)
+	}
+	if len(names) == 1 { // overlay wants two folders to merge
+		names = append(names, "empty")
+	}
+	if err := unix.Mount("overlay", "root", "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(names, ":")); err != nil {
+		return fmt.Errorf("merge %d layers: %w", len(lowers), err)
+	}
+	gone, err := dangling("root")
+	if err != nil {
+		return err
+	}
+	return write(ctx, program, kind, gone, out)
+}
+
+// dangling lists the white-outs in a merged root that hide nothing. Overlay lists them in folders that only one layer has, but
+// they cannot be opened.
+func dangling(root string) (gone []string, err error) {
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.Type()&fs.ModeCharDevice == 0 {
+			return nil
+		}
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			gone = append(gone, strings.TrimPrefix(path, root+"/"))
+		}
+		return nil
+	})
+	return gone, err
+}
+
+// write runs the program on the folder root, without the files in gone.
+func write(ctx context.Context, program string, kind Kind, gone []string, out *os.File) error {
+	const to = "/proc/self/fd/3" // ExtraFiles
+	args := []string{"--quiet", "-zlz4hc", "--preserve-mtime", "-x" + strconv.Itoa(1<<31-1), to, "root"}
+	if kind == EROFS {
+		// -x: attributes stay with their files. mkfs.erofs 1.5 looks for shared ones in excluded files too.
+		for _, g := range gone {
+			args = append(args, "--exclude-path="+g)
+		}
+	} else { // leaves out what cannot be opened
+		args = []string{"root", to, "-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-xattrs"}
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.ExtraFiles = []*os.File{out}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL} // this thread's end: nobody waits for the file any more
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := fork.Run(cmd)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// The program does not say so in a way that can be told from other failures.
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(out.Fd()), &st) == nil && st.Blocks > 0 && st.Bavail*uint64(st.Bsize) < scarce {
+		err = unix.ENOSPC
+	}
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, lines[len(lines)-1])
+}
+
+// scarce is the free space in bytes below which a file system counts as full.
+const scarce = 1 << 20
