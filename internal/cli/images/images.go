@@ -44,6 +44,9 @@ installed, or no room on the disk; 4 there is no such image; 5 FILE exists.`,
 			"  berth run --image file:/srv/images/debian.erofs -- cat /etc/os-release",
 		ValidArgsFunction: a.Names,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if file == "" {
+				return refuse.Invalidf("no file given: -o FILE, whose name ends in .erofs or .squashfs")
+			}
 			r, err := a.Store().Pack(cmd.Context(), args[0], file)
 			if err != nil {
 				return err
@@ -52,8 +55,7 @@ installed, or no room on the disk; 4 there is no such image; 5 FILE exists.`,
 		},
 	})
 	c.Flags().StringVarP(&file, "output", "o", "", "the `FILE` to write: its name ends in .erofs or .squashfs")
-	_ = c.MarkFlagRequired("output") // fails only for an unknown flag
-	_ = c.MarkFlagFilename("output", "erofs", "squashfs")
+	_ = c.MarkFlagFilename("output", "erofs", "squashfs") // fails only for an unknown flag
 	return c
 }
 
