@@ -75,7 +75,8 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 	}
 	r.Size = st.Size
 	// Recorded before it has its name: a file with a name that a kill left without a record would be a stranger's.
-	if r, err = s.add(ctx, r, Place{Path: path, ID: idOf(&st), Packed: true}); err != nil {
+	place := Place{Path: path, ID: idOf(&st), Packed: true, Begun: true}
+	if _, err = s.add(ctx, r, place); err != nil {
 		return Record{}, err
 	}
 	fault.Point("packed file recorded")
@@ -87,7 +88,8 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 		return Record{}, errors.Join(err, forget)
 	}
 	fault.Point("packed file in place")
-	return r, nil
+	place.Begun = false
+	return s.add(context.WithoutCancel(ctx), r, place)
 }
 
 func exists(path string) error {

@@ -70,6 +70,12 @@ type Place struct {
 	Path   string `json:"path"`
 	ID     ID     `json:"id"`
 	Packed bool   `json:"packed,omitempty"` // berth wrote it
+	Begun  bool   `json:"begun,omitempty"`  // berth has not seen to it that the file has its name: a kill may have prevented that
+}
+
+func (p Place) isThere() bool {
+	_, err := os.Lstat(p.Path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 const recordVersion = 1
@@ -216,8 +222,7 @@ func (s Store) Prune(ctx context.Context, users Users) error {
 		return err
 	}
 	for _, r := range all {
-		there := func(p Place) bool { _, err := os.Lstat(p.Path); return !errors.Is(err, fs.ErrNotExist) }
-		if r.Broken != "" || slices.ContainsFunc(r.Places, there) {
+		if r.Broken != "" || slices.ContainsFunc(r.Places, Place.isThere) {
 			continue
 		}
 		nodes, err := users(r.Digest)
@@ -235,7 +240,8 @@ func (s Store) Prune(ctx context.Context, users Users) error {
 	return s.Sweep(ctx)
 }
 
-// Sweep removes copies without a record, and half-written records: what killed commands left. A mounted copy stays with its
+// Sweep removes copies without a record, half-written records, and records of files that never got their name: what killed
+// commands left. A mounted copy stays with its
 // mounts until they end.
 func (s Store) Sweep(ctx context.Context) error {
 	if there, err := s.isThere(); !there {
@@ -249,6 +255,15 @@ func (s Store) Sweep(ctx context.Context) error {
 	left, err := filepath.Glob(filepath.Join(s.records(), "*"+file.Unwritten))
 	if err != nil {
 		return err
+	}
+	all, err := s.List()
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.Broken == "" && !r.Copy && !slices.ContainsFunc(r.Places, func(p Place) bool { return !p.Begun || p.isThere() }) {
+			left = append(left, s.record(hexOf(r.Digest)))
+		}
 	}
 	copies, err := os.ReadDir(s.files())
 	if err != nil {

@@ -158,7 +158,7 @@ func (w *world) loops() []string {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), w.dir+"/") {
-			all = append(all, "loop "+f+" "+strings.TrimSpace(string(text)))
+			all = append(all, "loop device of "+strings.TrimSpace(string(text)))
 		}
 	}
 	return all
@@ -255,7 +255,8 @@ func (w *world) keeperHolds(pid int) []string {
 
 // base lists the files that Berth makes once for all nodes and keeps, as it keeps the folders around them.
 var base = []string{
-	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp",
+	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp", "lib/images/use",
+	"lib/images/packed", "lib/images/packed/files", "lib/images/packed/lock", "lib/images/packed/merged", "lib/images/packed/records",
 	"lib/events/events", "lib/runtime.json", "lib/site-id",
 	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/netserve.lock", "run/probe.lock",
 }
@@ -287,6 +288,9 @@ func (w *world) files() []string {
 		}
 		if dir == "lib/macs" { // MACs differ from site to site
 			rel = dir + "/MAC"
+		}
+		if strings.HasPrefix(dir, "lib/images/packed/") { // each packed file has another digest
+			rel = dir + "/DIGEST"
 		}
 		all = append(all, "file "+rel+fileDetail(p, e))
 		return nil
