@@ -44,6 +44,7 @@ func (s Store) isThere() (bool, error) {
 	_, err := os.Lstat(s.records())
 	return err == nil, notThere(err)
 }
+
 func notThere(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
