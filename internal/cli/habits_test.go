@@ -98,7 +98,7 @@ func TestForeignCommandsAreAnswered(t *testing.T) {
 func TestHabitsAreNotOffered(t *testing.T) {
 	t.Parallel()
 	_, out, _ := MainOf(t, cobra.ShellCompNoDescRequestCmd, "p")
-	if want := "pause\nplan\nprotect\n:4\n"; out != want {
+	if want := "pause\nplan\npool\nprotect\n:4\n"; out != want {
 		t.Errorf("completion of berth p: %q, want %q", out, want)
 	}
 }

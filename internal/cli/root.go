@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/cli/act"
 	"berth/internal/cli/help"
+	"berth/internal/cli/pools"
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/space"
@@ -99,6 +100,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Wait())...)
 	root.AddCommand(help.Under("host",
 		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
+	root.AddCommand(help.Under("host", pools.Commands{App: acts}.Pool())...)
 	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
 	root.SetHelpCommand(help.Command())
 	root.InitDefaultHelpCmd()

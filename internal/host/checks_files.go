@@ -14,7 +14,7 @@ import (
 
 // files checks what images and deltas need.
 func (d *doctor) files() []Check {
-	return slices.Concat([]Check{d.overlay(), d.idmap()}, d.idmaps(), []Check{d.projectQuota(), d.space(), d.folders()})
+	return slices.Concat([]Check{d.overlay(), d.idmap()}, d.idmaps(), []Check{d.projectQuota(), d.space(), d.folders()}, d.scratch())
 }
 
 func (d *doctor) overlay() Check {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"berth/internal/fault"
+	"berth/internal/purge"
+	"berth/internal/quota"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -35,6 +37,14 @@ type Delta struct {
 	Owner   uint32      `json:"owner"`             // the node's root on the host: uid and gid
 	Size    vnode.Bytes `json:"size,omitempty"`    // most bytes; 0: no limit
 	Project uint32      `json:"project,omitempty"` // quota's project id if Size is set: not 0, unused by others on that file system
+}
+
+// lackOfQuota says why the file system of a folder cannot limit a delta; "" if it can.
+func lackOfQuota(path string) string {
+	if ok, why := quota.Support(path); !ok {
+		return fmt.Sprintf("a delta in %s cannot be limited: %s", path, why)
+	}
+	return ""
 }
 
 // ReadLackOfQuota says why this host cannot limit a delta as the spec asks; "" if it can, or if no quota is asked for. lib is
@@ -141,14 +151,14 @@ func (d *Delta) limit() error {
 		return err
 	}
 	defer dir.Close()
-	_, used, err := projectUse(dir, d.Project)
+	_, used, err := quota.Use(dir, d.Project)
 	if err != nil {
 		return err
 	}
 	if used > 0 {
 		return refuse.Busyf("project %d has %d bytes already on the file system of %s", d.Project, used, d.Path)
 	}
-	return errors.Join(setProject(dir, d.Project), limitProject(dir, d.Project, int64(d.Size)))
+	return errors.Join(quota.SetProject(dir, d.Project), quota.Limit(dir, d.Project, int64(d.Size)))
 }
 
 // Verify checks the owners and reads the limit back. A file system may round the limit up by one block, at most 64 KiB.
@@ -170,14 +180,14 @@ func (d *Delta) Verify(context.Context) error {
 		return fmt.Errorf("verify delta: %w", err)
 	}
 	defer dir.Close()
-	id, inherits, err := project(dir)
+	id, inherits, err := quota.Project(dir)
 	if err != nil {
 		return err
 	}
 	if id != d.Project || !inherits {
 		return fmt.Errorf("verify delta: %s is of project %d (inherited: %v), not %d", d.Upper(), id, inherits, d.Project)
 	}
-	limit, _, err := projectUse(dir, id)
+	limit, _, err := quota.Use(dir, id)
 	if err != nil {
 		return err
 	}
@@ -193,7 +203,7 @@ func (d *Delta) Undo(ctx context.Context) error {
 	if !filepath.IsAbs(d.Path) || filepath.Dir(d.Path) == "/" {
 		return fmt.Errorf("purge delta: %q is no delta's path", d.Path)
 	}
-	if err := removeTree(ctx, d.gone()); err != nil {
+	if err := purge.Tree(ctx, d.gone()); err != nil {
 		return fmt.Errorf("purge delta: %w", err)
 	}
 	err := os.Rename(d.Path, d.gone())
@@ -202,7 +212,7 @@ func (d *Delta) Undo(ctx context.Context) error {
 	}
 	if err == nil {
 		fault.Point("delta moved away")
-		if err := removeTree(ctx, d.gone()); err != nil {
+		if err := purge.Tree(ctx, d.gone()); err != nil {
 			return fmt.Errorf("purge delta: %w", err)
 		}
 	}
@@ -222,14 +232,14 @@ func (d *Delta) unlimit() error {
 		return err
 	}
 	defer dir.Close()
-	if ok, _ := QuotaSupport(dir.Name()); !ok {
+	if ok, _ := quota.Support(dir.Name()); !ok {
 		return nil // no quotas, so no limit: Do was refused, or quotas were turned off later
 	}
-	limit, used, err := projectUse(dir, d.Project)
+	limit, used, err := quota.Use(dir, d.Project)
 	if err != nil || limit == 0 || used > 0 { // used > 0: Do refused the project because others use it
 		return err
 	}
-	return limitProject(dir, d.Project, 0)
+	return quota.Limit(dir, d.Project, 0)
 }
 
 // makeDir makes a folder with exactly this mode and owner, whatever the umask.

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/purge"
+	"berth/internal/quota"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -60,7 +62,7 @@ func TestDeltaMemorySize(t *testing.T) {
 func TestLimitedDeltaIsRefusedWithoutQuotas(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
-	if ok, _ := QuotaSupport(dir); ok {
+	if ok, _ := quota.Support(dir); ok {
 		t.Skipf("%s has project quotas", dir)
 	}
 	limited := vnode.Delta{Size: 1 << 20}
@@ -93,7 +95,7 @@ func TestDeltaQuota(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := loopMount(t, c.make, c.opts)
-			if ok, why := QuotaSupport(dir); !ok {
+			if ok, why := quota.Support(dir); !ok {
 				t.Skipf("this kernel's %s has no project quotas: %s", name, why)
 			}
 			d := &Delta{Path: filepath.Join(dir, "n/delta"), Owner: 1 << 30, Size: 8 << 20, Project: 1 << 30}
@@ -114,7 +116,7 @@ func TestDeltaQuota(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if limit, used, err := projectUse(f, d.Project); limit != 0 || used != 0 || err != nil {
+			if limit, used, err := quota.Use(f, d.Project); limit != 0 || used != 0 || err != nil {
 				t.Errorf("after the purge: limit %d, used %d, %v", limit, used, err)
 			}
 		})
@@ -130,7 +132,7 @@ func TestProjectIsInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := setProject(f, 1<<30); err != nil {
+	if err := quota.SetProject(f, 1<<30); err != nil {
 		t.Fatal(err)
 	}
 	sub := filepath.Join(dir, "sub")
@@ -142,10 +144,10 @@ func TestProjectIsInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if id, inherits, err := project(s); id != 1<<30 || !inherits || err != nil {
+	if id, inherits, err := quota.Project(s); id != 1<<30 || !inherits || err != nil {
 		t.Errorf("project %d, inherited %v, %v", id, inherits, err)
 	}
-	if ok, why := QuotaSupport(dir); ok || !strings.Contains(why, "off") {
+	if ok, why := quota.Support(dir); ok || !strings.Contains(why, "off") {
 		t.Errorf("quotas: %v, %q", ok, why)
 	}
 }
@@ -235,11 +237,11 @@ func TestRemoveTree(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := removeTree(gone, top); !isContext(err) {
+	if err := purge.Tree(gone, top); !isContext(err) {
 		t.Errorf("cancelled: %v", err)
 	}
 	for range 2 {
-		if err := removeTree(t.Context(), top); err != nil {
+		if err := purge.Tree(t.Context(), top); err != nil {
 			t.Error(err)
 		}
 	}

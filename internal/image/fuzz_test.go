@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/image/imagetest"
+	"berth/internal/purge"
 )
 
 // FuzzUnpack unpacks any bytes as a layer or a plain root: no panic, and nothing outside the target folder is made or
@@ -59,7 +60,7 @@ func FuzzUnpack(f *testing.F) {
 		if diff := cmp.Diff(before, append(listing(t, canary), listingTop(t, dir)...)); diff != "" {
 			t.Error(diff)
 		}
-		if err := removeTree(context.Background(), target); err != nil {
+		if err := purge.Tree(context.Background(), target); err != nil {
 			t.Error(err)
 		}
 	})

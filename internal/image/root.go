@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/purge"
 	"berth/internal/refuse"
 	"berth/internal/space"
 )
@@ -88,7 +89,7 @@ func (s Store) addRoot(ctx context.Context, archive string, as As, progress func
 	}
 	fault.Point("layers unpacked")
 	if s.has(digest) {
-		err = removeTree(ctx, tmp)
+		err = purge.Tree(ctx, tmp)
 	} else {
 		err = s.place(map[string]string{digest: tmp})
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"berth/internal/fault"
+	"berth/internal/purge"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -219,7 +220,7 @@ func (s *Skeleton) Undo(ctx context.Context) error {
 	if !filepath.IsAbs(s.Path) || filepath.Dir(s.Path) == "/" {
 		return fmt.Errorf("remove root: %q is no root's path", s.Path)
 	}
-	if err := removeTree(ctx, s.Path); err != nil {
+	if err := purge.Tree(ctx, s.Path); err != nil {
 		return fmt.Errorf("remove root: %w", err)
 	}
 	return nil

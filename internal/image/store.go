@@ -14,6 +14,7 @@ import (
 	"berth/internal/file"
 	"berth/internal/layout"
 	"berth/internal/lock"
+	"berth/internal/purge"
 	"berth/internal/refuse"
 )
 
@@ -115,7 +116,7 @@ func (s Store) sweep(ctx context.Context) error {
 		return fmt.Errorf("sweep image store: %w", err)
 	}
 	for _, e := range left {
-		if err := removeTree(ctx, filepath.Join(s.tmp(), e.Name())); err != nil {
+		if err := purge.Tree(ctx, filepath.Join(s.tmp(), e.Name())); err != nil {
 			return fmt.Errorf("sweep image store: %w", err)
 		}
 	}

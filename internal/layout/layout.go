@@ -163,6 +163,9 @@ func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sh
 // Packed returns the folder of what is known of images that are one file.
 func (l Layout) Packed() string { return filepath.Join(l.Images(), "packed") }
 
+// Scratch returns the folder with the records of the pools of scratch volumes.
+func (l Layout) Scratch() string { return filepath.Join(l.Lib, "scratch") }
+
 // Events returns the folder with the file of what happened to nodes.
 func (l Layout) Events() string { return filepath.Join(l.Lib, "events") }
 

@@ -137,6 +137,9 @@ func (s *Stage) mount(ids IDs, userns *os.File) error {
 	if s.Huge != nil {
 		return s.Huge.mount(s.At, ids)
 	}
+	if s.Volume != nil {
+		return s.Volume.mount(s.At)
+	}
 	t, err := openTree(s.Source, unix.RESOLVE_NO_SYMLINKS, s.Recursive)
 	if err != nil {
 		return err

@@ -69,6 +69,7 @@ type Stage struct {
 	Recursive bool        `json:"recursive,omitempty"` // with the mounts beneath it now; later ones do not appear
 	Device    *DeviceNode `json:"device,omitempty"`    // instead of Source
 	Huge      *HugePages  `json:"huge,omitempty"`      // instead of both
+	Volume    *Volume     `json:"volume,omitempty"`    // instead of all these
 	Target    string      `json:"target,omitempty"`    // its path in the node, for messages
 }
 
@@ -98,8 +99,8 @@ func (p *Plan) Validate() error {
 			return refuse.Invalidf("stage %q is not below %s", s.At, p.Dir)
 		case seen[s.At]:
 			return refuse.Invalidf("two things are staged at %s", s.At)
-		case kinds(s.Source != "", s.Device != nil, s.Huge != nil) != 1:
-			return refuse.Invalidf("stage %s needs a source, a device or huge pages, one of them", s.At)
+		case kinds(s.Source != "", s.Device != nil, s.Huge != nil, s.Volume != nil) != 1:
+			return refuse.Invalidf("stage %s needs a source, a device, huge pages or a volume, one of them", s.At)
 		case s.Source != "" && !clean(s.Source):
 			return refuse.Invalidf("source %q of stage %s is not an absolute path", s.Source, s.At)
 		case s.Device != nil && s.Device.Type != "b" && s.Device.Type != "c":
@@ -209,6 +210,9 @@ func (s *Stage) describe() string {
 	}
 	if s.Huge != nil {
 		return fmt.Sprintf("%s of huge pages of %s", s.Huge.Size, s.Huge.Page)
+	}
+	if s.Volume != nil {
+		return fmt.Sprintf("%s (%s) at %s", s.Volume.Source, s.Volume.FSType, s.Target)
 	}
 	var how []string
 	if s.Idmap {

@@ -34,6 +34,7 @@ import (
 	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/trial"
@@ -223,6 +224,9 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		return f, err
 	}
 	if err = b.deviceFacts(&f, n, known); err != nil {
+		return f, err
+	}
+	if f.Scratch, err = (scratch.Pools{Dir: b.Layout.Scratch()}).Look(n); err != nil {
 		return f, err
 	}
 	for _, m := range n.Mounts {

@@ -18,12 +18,12 @@ import (
 	"berth/internal/image"
 	"berth/internal/limit"
 	"berth/internal/link"
-	"berth/internal/mac"
 	"berth/internal/mounts"
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/rlimit"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/shape"
 	"berth/internal/spec"
 	"berth/internal/standing"
@@ -108,6 +108,7 @@ type Detail struct {
 	Links    []detail.Link   `json:"links,omitempty"`
 	Devices  []detail.Device `json:"devices,omitempty"`
 	Limits   []limit.Limit   `json:"limits,omitempty"`
+	Scratch  []scratch.Place `json:"scratch,omitempty"`
 	Usage    *counters.Usage `json:"usage,omitempty"`
 }
 
@@ -137,10 +138,12 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 		d.Phase = string(j.Phase)
 	}
 	_, initErr := b.liveInit(name)
-	macs := map[string]mac.Address{}
+	var claims []step.Step
 	if j, err := b.claims(name); err == nil {
-		macs = link.MACs(j.Steps())
+		claims = j.Steps()
 	}
+	macs := link.MACs(claims)
+	d.Scratch = scratch.Pools{Dir: b.Layout.Scratch()}.Places(b.host.Sys, n, scratch.Volumes(claims))
 	d.Links, d.Within = detail.Links(b.Layout, n, macs, initErr == nil), detail.Inside(n, img.Config.User)
 	if err := d.findTrouble(link.NewSnapshot(b.hub())); err != nil {
 		return nil, err

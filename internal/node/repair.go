@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"berth/internal/address"
 	"berth/internal/fate"
@@ -18,6 +19,7 @@ import (
 	"berth/internal/plan"
 	"berth/internal/pull"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/step"
 	"berth/internal/trial"
 )
@@ -67,6 +69,11 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	services, err := b.beside.Repair(ctx)
 	all = append(all, services...)
 	errs = append(errs, err)
+	swept, err := scratch.Pools{Dir: b.Layout.Scratch()}.Sweep(ctx, b.holdVolumes)
+	errs = append(errs, err)
+	for _, did := range swept {
+		all = append(all, Repaired{Did: did})
+	}
 	b.sweepLocks(ctx)
 	errs = append(errs, b.sweepClaims(ctx))
 	did, err := trial.New(b.Layout, b.containers).Repair(ctx)
@@ -86,6 +93,25 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// holdVolumes is a scratch.Holder. A node whose journal cannot be read keeps its volumes.
+func (b *Berth) holdVolumes(ctx context.Context, name string, f func(has func(pool, volume string) bool) error) error {
+	l, err := b.lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	j, err := b.claims(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f(func(string, string) bool { return false })
+	}
+	if err != nil {
+		return err
+	}
+	return f(func(pool, volume string) bool {
+		return slices.ContainsFunc(scratch.Volumes(j.Steps()), func(v *scratch.Volume) bool { return v.Pool.ID == pool && v.Name() == volume })
+	})
 }
 
 func (b *Berth) repairNode(ctx context.Context, name string) (did string, running bool, err error) {

@@ -15,6 +15,7 @@ import (
 	"berth/internal/oci"
 	"berth/internal/rlimit"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/standing"
 	"berth/internal/step"
 	"berth/internal/sysctl"
@@ -27,6 +28,6 @@ func Containers() runner.Family { return oci.Family{} }
 // Kinds returns the constructors of all steps, by kind.
 func Kinds() step.Kinds {
 	return step.Join(
-		gateway.All().Kinds(), block.Kinds(), group.Kinds(), cgroup.Kinds(), standing.Kinds(), devgroup.Kinds(), rlimit.Kinds(), sysctl.Kinds(), link.Kinds(), netserve.Kinds(), ids.Kinds(), image.Kinds(), device.Kinds(), systemd.Kinds(), Containers().Kinds(),
+		gateway.All().Kinds(), block.Kinds(), group.Kinds(), cgroup.Kinds(), standing.Kinds(), devgroup.Kinds(), rlimit.Kinds(), scratch.Kinds(), sysctl.Kinds(), link.Kinds(), netserve.Kinds(), ids.Kinds(), image.Kinds(), device.Kinds(), systemd.Kinds(), Containers().Kinds(),
 	)
 }

@@ -26,6 +26,7 @@ import (
 	"berth/internal/names"
 	"berth/internal/refuse"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/standing"
 	"berth/internal/step"
 	"berth/internal/sysctl"
@@ -46,6 +47,7 @@ type Facts struct {
 	Limited  []device.Disk         // the disks with limits, and how to recognise them after they are unplugged
 	Gateways gateway.Set           // the gateways that this berth has
 	Mounts   []gateway.Source      // the sources of the spec's mounts, in the same order
+	Scratch  []scratch.Source      // where its scratch volumes are made, in the same order
 	Root     image.HostRoot        // of image host
 	Resolver string                // the resolv.conf of names.Resolver
 	NoQuota  string                // why the delta cannot be limited as the spec asks: see image.ReadLackOfQuota
@@ -93,7 +95,8 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(steps, delta...), nil
+	steps = append(steps, delta...)
+	return append(steps, scratch.Pools{Dir: f.Layout.Scratch()}.Claims(n, f.Scratch)...), nil
 }
 
 // GroupPath returns the path of a node's cgroup, relative to the mount of every hierarchy: in the group of its class.
@@ -153,7 +156,8 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	for _, w := range ways {
 		before, after = append(before, w.Before...), append(after, w.After...)
 	}
-	return slices.Concat(groups, before, run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits, links, served, after, run.Start), nil
+	volumes := scratch.Opened(scratch.Volumes(claims))
+	return slices.Concat(groups, volumes, before, run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits, links, served, after, run.Start), nil
 }
 
 // devices returns the steps for what the node's group allows besides the standard devices, and for the record of its
@@ -216,7 +220,12 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, groupPath string, ways [
 			p.Stage, last = append(p.Stage, *w.Stage), append(last, runner.Mount(*w.Mount))
 		}
 	}
-	s.Mounts = append(s.Mounts, withTmpfs(last, n)...)
+	for i, v := range scratch.Volumes(claims) {
+		at := filepath.Join(dirs.Stage(), "s"+strconv.Itoa(i))
+		p.Stage = append(p.Stage, v.Stage(at))
+		last = append(last, runner.Mount{Source: at, Target: v.Target, Type: "bind", Options: []string{"rbind", "rprivate"}})
+	}
+	s.Mounts = append(s.Mounts, withTmpfs(last, n, scratch.InMemory(n, f.Scratch))...)
 	for i, d := range f.Devices {
 		at := filepath.Join(dirs.Stage(), "d"+strconv.Itoa(i))
 		p.Stage = append(p.Stage, mounts.Stage{At: at, Device: &mounts.DeviceNode{Type: d.Type, Major: d.Major, Minor: d.Minor}})

@@ -23,6 +23,7 @@ import (
 	"berth/internal/parts"
 	"berth/internal/refuse"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/step"
 	"berth/internal/thread"
 	"berth/internal/vnode"
@@ -120,6 +121,20 @@ func TestPlans(t *testing.T) {
 			f.Devices, f.Mounts = nil, nil
 			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.OCIImage, Ref: "worker"}, Lowers: []string{"/l/2", "/l/1"}}
 			f.Command = Command{Args: []string{"/sbin/init"}, Init: runner.Systemd}
+			return f
+		}},
+		{"scratch", small + `, "mounts": [{"source": "/srv/data", "target": "/tmp/data"}], "scratch": [
+  {"target": "/tmp", "size": "20GiB", "pool": "vg0"}, {"target": "/thin", "size": "1GiB", "pool": "thin", "fs": "xfs", "mode": "0750"},
+  {"target": "/file", "size": "1GiB"}, {"target": "/folder", "size": "1GiB", "pool": "quota"}, {"target": "/tmp/ram", "size": "1MiB", "pool": "ram"}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices = nil
+			f.Scratch = []scratch.Source{
+				{Pool: scratch.Pool{Name: "vg0", ID: "00000001", VG: "vg-0"}, FS: "ext4"},
+				{Pool: scratch.Pool{Name: "thin", ID: "00000002", VG: "vg-0", Thin: "t"}, FS: "xfs"},
+				{Pool: scratch.Pool{Name: "default", ID: "00000003", Dir: "/srv/scratch"}, FS: "ext4"},
+				{Pool: scratch.Pool{Name: "quota", ID: "00000004", Dir: "/srv/q", Quota: true}},
+				{Pool: scratch.Pool{Name: "ram", ID: "00000005", Memory: true}},
+			}
 			return f
 		}},
 		{"no-user-namespace", `"name": "n", "image": "dir:/srv/root", "command": ["/bin/true"], "user_namespace": false`, func() Facts {
@@ -264,7 +279,6 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"oom_score_adj", `, "oom_score_adj": -100`, refuse.Cannot, "oom_score_adj -100: this process may not protect others"},
 		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
-		{"scratch", `, "scratch": [{"target": "/tmp", "size": "1GiB"}]`, refuse.Cannot, "does not do scratch yet"},
 		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
 		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "filesystem"},
 		{"memory.low on v1", `, "memory": {"low": "1GiB"}`, refuse.Cannot, "memory.low"},

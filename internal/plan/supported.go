@@ -13,7 +13,6 @@ func Supported(n *vnode.Node) error {
 		what   string
 		remedy string
 	}{
-		{len(n.Scratch) > 0, "scratch", "mount a folder of the host with mounts"},
 		{n.Image.Kind == vnode.FileImage && packed.KindOf(n.Image.Ref) == "", "image file: of an archive", "berth image import it, and use oci:"},
 	} {
 		if c.asked {

@@ -10,12 +10,13 @@ import (
 	"berth/internal/vnode"
 )
 
-// withTmpfs adds a node's file systems in memory to its other mounts. Each comes after those that it lies in.
-func withTmpfs(mounts []runner.Mount, n *vnode.Node) []runner.Mount {
-	if len(n.Tmpfs) == 0 {
+// withTmpfs adds a node's file systems in memory to its other mounts, and those of scratch volumes in memory. With any of these,
+// or with other scratch volumes, each mount comes after those that it lies in.
+func withTmpfs(mounts []runner.Mount, n *vnode.Node, scratch []vnode.Tmpfs) []runner.Mount {
+	if len(n.Tmpfs)+len(n.Scratch) == 0 {
 		return mounts
 	}
-	for _, t := range n.Tmpfs {
+	for _, t := range slices.Concat(n.Tmpfs, scratch) {
 		options := []string{"nosuid", "nodev", "mode=" + cmp.Or(t.Mode, "1777")}
 		if size := cmp.Or(t.Size, n.Memory.Max/2); size > 0 {
 			options = append(options, fmt.Sprintf("size=%d", int64(size)))

@@ -13,6 +13,7 @@ import (
 	"berth/internal/health"
 	"berth/internal/node"
 	"berth/internal/runner"
+	"berth/internal/scratch"
 	"berth/internal/text"
 	"berth/internal/vnode"
 )
@@ -74,6 +75,9 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	for _, t := range d.Tmpfs {
 		row("tmpfs "+t.Target, tmpfs(t))
 	}
+	for _, p := range d.Scratch {
+		row("scratch "+p.Target, placeText(p))
+	}
 	for _, t := range d.Trouble {
 		row("trouble", t)
 	}
@@ -104,6 +108,35 @@ func tmpfs(t vnode.Tmpfs) string {
 		size = t.Size.String()
 	}
 	return "at most " + size + text.Either(t.Mode == "", "", ", mode "+t.Mode)
+}
+
+// placeText says where a scratch volume lies, and what limits it.
+func placeText(p scratch.Place) string {
+	words := p.Size.String() + " of pool " + p.Pool
+	switch p.FS {
+	case "tmpfs":
+		return words + ", in memory"
+	case "quota":
+		words += ", project quota"
+	case "":
+	default:
+		words += ", " + p.FS
+	}
+	if p.Path != "" {
+		words += ", " + p.Path
+	}
+	if len(p.Disks) > 0 {
+		words += ", on " + strings.Join(p.Disks, ", ")
+		if len(p.Limits) > 0 {
+			words += ", limited by io." + strings.Join(p.Limits, ", io.")
+		} else {
+			words += ", where no limit of the node acts"
+		}
+	}
+	if p.Note != "" {
+		words += ": " + p.Note
+	}
+	return words
 }
 
 // healthText says what a node's health checks found; "" without checks.

@@ -161,7 +161,8 @@ func soundLists(t *rapid.T, n *vnode.Node) {
 			m.Options = maybe(t, "options", rapid.MapOfN(words("timeo", "retrans", "acregmax"), words("1", "60", "100"), 1, 3))
 		}
 		n.Scratch = append(n.Scratch, vnode.Scratch{
-			Target: absolute(fmt.Sprintf("/s%d", i)).Draw(t, "target"), Size: sizes().Draw(t, "size"), Pool: words("", "vg0", "/srv").Draw(t, "pool"),
+			Target: absolute(fmt.Sprintf("/s%d", i)).Draw(t, "target"), Size: sizes().Draw(t, "size"), Pool: words("", "vg0", "fast").Draw(t, "pool"),
+			FS: words("", vnode.Ext4).Draw(t, "fs"), Mode: words("", "0750").Draw(t, "mode"),
 		})
 	}
 	n.Delta = vnode.Delta{Size: maybe(t, "delta", sizes()), In: words("", vnode.OnDisk, vnode.InMemory).Draw(t, "in")}

@@ -259,12 +259,23 @@ func (m *Mount) Remote() bool {
 	return slices.Contains([]string{SSHFSGateway, SSHFSDirectGateway, NFSGateway}, m.Gateway)
 }
 
-// Scratch is a local volume.
+// Scratch is a local volume. It is made when the node is made and removed with it.
 type Scratch struct {
 	Target string `json:"target" doc:"path inside"`
-	Size   Bytes  `json:"size" doc:"bytes"`
-	Pool   string `json:"pool,omitempty" doc:"volume group or folder it is made in"`
+	Size   Bytes  `json:"size" doc:"most bytes of it"`
+	Pool   string `json:"pool,omitempty" doc:"the pool that it is made in: see berth pool ls; default: the pool named default"`
+	FS     string `json:"fs,omitempty" doc:"its file system; default ext4, or in a folder with project quotas the folder's own" allowed:"ext4|xfs"`
+	Mode   string `json:"mode,omitempty" doc:"mode of its folder in octal digits; default 1777"`
 }
+
+// DefaultPool is the pool of a scratch volume that names none.
+const DefaultPool = "default"
+
+// The file systems of scratch volumes.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs"
+)
 
 // Delta configures where a node's writes to its root go.
 type Delta struct {

@@ -125,18 +125,25 @@ func checkWords(r *report, field string, words []string) {
 	}
 }
 
+// leastXFS is the smallest XFS that mkfs.xfs makes.
+const leastXFS = 300 << 20
+
 func checkScratch(r *report, n *Node) {
 	for i, s := range n.Scratch {
 		at := fmt.Sprintf("scratch[%d]", i)
 		checkTarget(r, at+".target", s.Target)
-		if s.Size == 0 {
+		switch {
+		case s.Size == 0:
 			r.bad(at+".size", "missing: for example 20GiB")
-		} else if s.Size > 0 {
+		case s.Size > 0 && s.FS == XFS && s.Size < leastXFS && s.Size >= leastBytes:
+			r.badIf([]string{at + ".fs"}, at+".size", "%s is too small for fs %s: at least 300MiB", s.Size, s.FS)
+		case s.Size > 0:
 			checkLeast(r, at+".size", s.Size)
 		}
-		if strings.Contains(s.Pool, "/") {
-			checkPath(r, at+".pool", s.Pool)
+		if s.Pool != "" && !isName(s.Pool, longestName) {
+			r.bad(at+".pool", "%q is not a name: "+nameRule, s.Pool, longestName)
 		}
+		checkMode(r, at+".mode", s.Mode)
 	}
 }
 

@@ -118,9 +118,14 @@ func checkTmpfs(r *report, n *Node) {
 		if t.Size > 0 {
 			checkLeast(r, at+".size", t.Size)
 		}
-		if t.Mode != "" && (strings.Trim(t.Mode, "01234567") != "" || len(t.Mode) < 3 || len(t.Mode) > 4) {
-			r.bad(at+".mode", "%q is not a mode: three or four octal digits, for example 1777 or 0750", t.Mode)
-		}
+		checkMode(r, at+".mode", t.Mode)
+	}
+}
+
+// checkMode checks the mode of a folder, if it is given.
+func checkMode(r *report, field, mode string) {
+	if mode != "" && (strings.Trim(mode, "01234567") != "" || len(mode) < 3 || len(mode) > 4) {
+		r.bad(field, "%q is not a mode: three or four octal digits, for example 1777 or 0750", mode)
 	}
 }
 

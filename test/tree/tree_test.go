@@ -28,6 +28,7 @@ const (
 // layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
 var layers = [][]string{
 	{"cli"},
+	{"cli/pools"},
 	{"cli/act", "cli/images"},
 	{"cli/help", "show", "screen", "report"},
 	{"plot"},
@@ -45,6 +46,7 @@ var layers = [][]string{
 		"cgroup", "standing", "devgroup", "rlimit", "sysctl", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names", "netserve",
 		"registry", "sftpserve",
 		"copier",
+		"scratch",
 	}, // mechanisms: independent
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
 	{"pull"},                       // what berth-pull and berth say to each other
@@ -59,7 +61,7 @@ var layers = [][]string{
 	{"step"},
 	{"envfile"},
 	{"vnode", "layout", "jsonfile", "space", "file", "users", "events", "treetar", "treetar/treetest"},
-	{"refuse", "bpf", "thread", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "text", "version"},
+	{"refuse", "bpf", "thread", "quota", "purge", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "text", "version"},
 }
 
 // beside lists the allowed imports within a layer.
@@ -105,7 +107,7 @@ var only = map[string][]string{
 	"file":    {"fault"},
 	"relay":   {"refuse"},
 	"nodelog": {},
-	"image":   {"packed", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users"},
+	"image":   {"packed", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users", "quota", "purge"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"fork", "step", "refuse"},
 	"names":   {"vnode"},
@@ -115,6 +117,7 @@ var only = map[string][]string{
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"gateway": {"group", "fork", "mounts", "fence", "netif", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
 
+	"scratch": {"mounts", "fork", "block", "step", "refuse", "layout", "vnode", "jsonfile", "quota", "purge"},
 	"copier":  {"group", "mounts", "fork", "thread", "host", "refuse", "treetar"},
 	"treetar": {"refuse"},
 

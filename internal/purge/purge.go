@@ -1,4 +1,5 @@
-package image
+// Package purge removes trees whose shape a node chose.
+package purge
 
 import (
 	"context"
@@ -13,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTree removes the file or folder at path with everything below it. It returns nil if nothing is there.
+// Tree removes the file or folder at path with everything below it. It returns nil if nothing is there.
 //
-// A node chooses the shape of the tree. So removeTree follows no path: it removes each name from an open folder. Depth
+// A node chooses the shape of the tree. So Tree follows no path: it removes each name from an open folder. Depth
 // costs nothing: a folder that is not empty is moved up into the top one and emptied there, so at most two folders are
-// open. Go's RemoveAll keeps one folder open per level and fails at the limit of open files. If removeTree is killed,
+// open. Go's RemoveAll keeps one folder open per level and fails at the limit of open files. If it is killed,
 // the next call removes the rest.
-func removeTree(ctx context.Context, path string) error {
+func Tree(ctx context.Context, path string) error {
 	err := os.Remove(path) // a file, a link, an empty folder
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,4 +1,5 @@
-package image
+// Package quota limits folders by the project quotas of ext4 and XFS.
+package quota
 
 import (
 	"errors"
@@ -73,9 +74,9 @@ func quotactl(dir *os.File, cmd uintptr, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// QuotaSupport reports whether the file system of the folder path enforces project quotas now. If not, why says what is
+// Support reports whether the file system of the folder path enforces project quotas now. If not, why says what is
 // missing.
-func QuotaSupport(path string) (ok bool, why string) {
+func Support(path string) (ok bool, why string) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return false, err.Error()
@@ -102,8 +103,8 @@ func QuotaSupport(path string) (ok bool, why string) {
 	return true, ""
 }
 
-// setProject sets a folder's project id, which everything made in it later inherits.
-func setProject(dir *os.File, project uint32) error {
+// SetProject sets a folder's project id, which everything made in it later inherits.
+func SetProject(dir *os.File, project uint32) error {
 	var attr fsXattr
 	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
 		return fmt.Errorf("read project of %s: %w", dir.Name(), err)
@@ -115,8 +116,8 @@ func setProject(dir *os.File, project uint32) error {
 	return nil
 }
 
-// project returns a folder's project id, and whether new files in it inherit the id.
-func project(dir *os.File) (id uint32, inherits bool, err error) {
+// Project returns a folder's project id, and whether new files in it inherit the id.
+func Project(dir *os.File) (id uint32, inherits bool, err error) {
 	var attr fsXattr
 	if err := ioctl(dir, fsGetXattr, &attr); err != nil {
 		return 0, false, fmt.Errorf("read project of %s: %w", dir.Name(), err)
@@ -132,9 +133,9 @@ func ioctl(f *os.File, req uintptr, arg *fsXattr) error {
 	return nil
 }
 
-// limitProject limits a project on dir's file system to a number of bytes; 0 means no limit. The kernel rounds up to
+// Limit limits a project on dir's file system to a number of bytes; 0 means no limit. The kernel rounds up to
 // its blocks.
-func limitProject(dir *os.File, id uint32, bytes int64) error {
+func Limit(dir *os.File, id uint32, bytes int64) error {
 	q := diskQuota{version: 1, flags: 2, fieldmask: fieldBlocksHard, id: id}
 	q.blkHard = uint64((bytes + quotaBlock - 1) / quotaBlock)
 	if err := quotactl(dir, qXSetLimits, id, unsafe.Pointer(&q)); err != nil {
@@ -143,8 +144,8 @@ func limitProject(dir *os.File, id uint32, bytes int64) error {
 	return nil
 }
 
-// projectUse returns a project's limit and use in bytes. Both are 0 if the file system does not know the project.
-func projectUse(dir *os.File, id uint32) (limit, used int64, err error) {
+// Use returns a project's limit and use in bytes. Both are 0 if the file system does not know the project.
+func Use(dir *os.File, id uint32) (limit, used int64, err error) {
 	var q diskQuota
 	err = quotactl(dir, qXGetQuota, id, unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
@@ -154,12 +155,4 @@ func projectUse(dir *os.File, id uint32) (limit, used int64, err error) {
 		return 0, 0, fmt.Errorf("read quota of project %d: %w", id, err)
 	}
 	return int64(q.blkHard) * quotaBlock, int64(q.blocks) * quotaBlock, nil
-}
-
-// lackOfQuota says why the file system of a folder cannot limit a delta; "" if it can.
-func lackOfQuota(path string) string {
-	if ok, why := QuotaSupport(path); !ok {
-		return fmt.Sprintf("a delta in %s cannot be limited: %s", path, why)
-	}
-	return ""
 }

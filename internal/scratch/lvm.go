@@ -1,0 +1,226 @@
+package scratch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/file"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// The tags of Berth's logical volumes. lvcreate writes them together with the volume itself.
+const (
+	tagBerth = "berth"
+	tagPool  = "berth.pool="
+	tagNode  = "berth.node="
+)
+
+// checkGroup refuses a pool whose volume group or thin pool is not there.
+func checkGroup(ctx context.Context, p Pool) error {
+	groups, err := report(ctx, "vgs", "vg_name")
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(groups, func(r row) bool { return r["vg_name"] == p.VG }) {
+		return refuse.NotFoundf("there is no LVM volume group %s on this host; vgs lists them", p.VG)
+	}
+	if p.Thin == "" {
+		return nil
+	}
+	all, err := report(ctx, "lvs", "lv_name,segtype", p.VG)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(r row) bool { return r["lv_name"] == p.Thin })
+	if i < 0 {
+		return refuse.NotFoundf("there is no logical volume %s/%s; lvcreate --type thin-pool makes a thin pool", p.VG, p.Thin)
+	}
+	if kind := all[i]["segtype"]; kind != "thin-pool" {
+		return refuse.Invalidf("logical volume %s/%s is %s, not a thin pool", p.VG, p.Thin, kind)
+	}
+	return nil
+}
+
+// logical lists the logical volumes of the pool: those with its tag. A volume group that is not there has none.
+func (p Pool) logical(ctx context.Context) ([]row, error) {
+	groups, err := report(ctx, "vgs", "vg_name")
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(groups, func(r row) bool { return r["vg_name"] == p.VG }) {
+		return nil, nil
+	}
+	all, err := report(ctx, "lvs", "lv_name,lv_uuid,lv_size,lv_tags,lv_device_open", p.VG)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(r row) bool {
+		tags := strings.Split(r["lv_tags"], ",")
+		return !slices.Contains(tags, tagBerth) || !slices.Contains(tags, tagPool+p.ID) || vnode.CheckName(r.node()) != nil
+	}), nil
+}
+
+// node returns the node in a logical volume's tags.
+func (r row) node() string {
+	for tag := range strings.SplitSeq(r["lv_tags"], ",") {
+		if name, ok := strings.CutPrefix(tag, tagNode); ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// find finds the logical volume of a name; nil if there is none.
+func (p Pool) find(ctx context.Context, name string) (row, error) {
+	all, err := p.logical(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if r["lv_name"] == name {
+			return r, nil
+		}
+	}
+	return nil, nil
+}
+
+// groupRoom refuses a size that the volume group, or the thin pool, cannot give.
+func (p Pool) groupRoom(ctx context.Context, size int64) error {
+	const remedy = "choose a smaller size, remove what is not needed, or give the volume group another disk (vgextend)"
+	what, columns, args := "volume group "+p.VG, "vg_name,vg_size,vg_free", []string{p.VG}
+	command := "vgs"
+	if p.Thin != "" {
+		what, columns, command = "thin pool "+p.VG+"/"+p.Thin, "lv_name,lv_size,data_percent", "lvs"
+		args = []string{p.VG + "/" + p.Thin}
+	}
+	if err := checkGroup(ctx, p); err != nil {
+		return err
+	}
+	all, err := report(ctx, command, columns, args...)
+	if err != nil {
+		return err
+	}
+	if len(all) != 1 {
+		return refuse.NotFoundf("%s of scratch pool %s is not there", what, p.Name)
+	}
+	whole, free := all[0].int("vg_size"), all[0].int("vg_free")
+	if p.Thin != "" {
+		whole = all[0].int("lv_size")
+		free = whole // a thin pool may promise more than it has, but not in one volume, and not once it is full
+		if all[0].float("data_percent") >= 99.5 {
+			free = 0
+		}
+	}
+	switch {
+	case size > whole:
+		return refuse.Cannotf("choose a smaller size, or a bigger pool", "a volume of %d MiB is larger than scratch pool %s: %s has %d MiB in all", size>>20, p.Name, what, whole>>20)
+	case size > free:
+		return refuse.Cannotf(remedy, "scratch pool %s is full: %s has %d MiB free, and the volume needs %d MiB", p.Name, what, free>>20, size>>20)
+	}
+	return nil
+}
+
+// makeLogical makes a logical volume with the pool's tags, and returns its uuid.
+func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string, size int64) (uuid string, err error) {
+	path, err := program(lvmProgram, lvmPackage)
+	if err != nil {
+		return "", err
+	}
+	had, err := p.find(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if had != nil {
+		return "", refuse.Busyf("there is a logical volume %s/%s already; berth repair removes it if no node has it", p.VG, name)
+	}
+	args := []string{"lvcreate", "--yes", "--quiet", "--name", name, "--addtag", tagBerth, "--addtag", tagPool + p.ID, "--addtag", tagNode + node}
+	if p.Thin != "" {
+		args = append(args, "--virtualsize", strconv.FormatInt(size, 10)+"b", "--thinpool", p.Thin, p.VG)
+	} else {
+		args = append(args, "--size", strconv.FormatInt(size, 10)+"b", "--wipesignatures", "y", "--zero", "y", p.VG)
+	}
+	if _, err := run(held, path, args...); err != nil {
+		if full := p.groupRoom(ctx, size); full != nil {
+			return "", full
+		}
+		return "", fmt.Errorf("make logical volume %s/%s: %w", p.VG, name, err)
+	}
+	fault.Point("logical volume made")
+	got, err := p.find(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if got == nil {
+		return "", fmt.Errorf("make logical volume %s/%s: lvcreate made it, and lvs does not show it", p.VG, name)
+	}
+	return got["lv_uuid"], nil
+}
+
+// removeLogical removes a logical volume of the pool, if it is there. LVM is told its uuid: another one of its name, or one
+// without the tags, is not touched.
+func (p Pool) removeLogical(ctx context.Context, held *os.File, name string) error {
+	r, err := p.find(ctx, name)
+	if err != nil || r == nil {
+		return err
+	}
+	path, err := program(lvmProgram, lvmPackage)
+	if err != nil {
+		return err
+	}
+	_, failed := run(held, path, "lvremove", "--yes", "--quiet", "--select", "lv_uuid="+r["lv_uuid"], p.VG)
+	fault.Point("logical volume removed")
+	left, err := p.find(ctx, name)
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	case left == nil:
+		return nil
+	case left["lv_device_open"] == "open":
+		return &refuse.Error{
+			Kind: refuse.Busy, What: fmt.Sprintf("logical volume %s/%s of node %s cannot be removed: a program or mount of the host has it open (%v)", p.VG, name, r.node(), failed),
+			Remedy: "find who has it (lsof " + mapped(p.VG, name) + ", findmnt), end that, then repeat, or let berth repair finish it", Err: failed,
+		}
+	case failed == nil:
+		return fmt.Errorf("remove logical volume %s/%s: lvremove did not fail, and the volume is still there", p.VG, name)
+	}
+	return fmt.Errorf("remove logical volume %s/%s: %w; berth repair tries again", p.VG, name, failed)
+}
+
+// mapped returns the device node of a logical volume. Device mapper doubles the hyphens of names.
+func mapped(vg, name string) string {
+	double := strings.NewReplacer("-", "--")
+	return "/dev/mapper/" + double.Replace(vg) + "-" + double.Replace(name)
+}
+
+// active reports whether a device node is the active logical volume with this uuid.
+func active(path, uuid string) bool {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return false
+	}
+	dm := file.Text(filepath.Join("/sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), "dm/uuid"))
+	id := strings.ReplaceAll(uuid, "-", "")
+	return id != "" && strings.HasPrefix(dm, "LVM-") && strings.HasSuffix(dm, id)
+}
+
+// activate makes a logical volume usable, for example after a reboot.
+func (p Pool) activate(held *os.File, name string) error {
+	path, err := program(lvmProgram, lvmPackage)
+	if err != nil {
+		return err
+	}
+	if _, err := run(held, path, "lvchange", "--yes", "--quiet", "--activate", "y", "--ignoreactivationskip", p.VG+"/"+name); err != nil {
+		return fmt.Errorf("activate logical volume %s/%s: %w", p.VG, name, err)
+	}
+	return nil
+}
