@@ -17,8 +17,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: build
-build: ## build/berth and build/berth-pull: static, with their version
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/ ./cmd/berth ./cmd/berth-pull
+build: ## build/berth, berth-pull, berth-registry: static, with their version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/ ./cmd/berth ./cmd/berth-pull ./cmd/berth-registry
 
 .PHONY: setup
 setup: ## install what a fresh Debian 12 lacks (as root)
@@ -109,6 +109,7 @@ docs: build ## man pages and completions, in build/
 install: docs ## install below PREFIX (and DESTDIR)
 	install -Dm755 build/berth $(DESTDIR)$(PREFIX)/bin/berth
 	install -Dm755 build/berth-pull $(DESTDIR)$(PREFIX)/bin/berth-pull
+	install -Dm755 build/berth-registry $(DESTDIR)$(PREFIX)/bin/berth-registry
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/doc/berth

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/images"
+	"berth/internal/cli/share"
 	"berth/internal/image"
 	"berth/internal/pull"
 	"berth/internal/text"
@@ -22,6 +23,7 @@ oci:NAME. A layer that several images have is kept once.`,
 			"  berth image ls\n  berth image rm busybox",
 	}
 	c.AddCommand(a.imagePullCmd(), a.imageImportCmd(), a.packs().Pack(), a.packs().Trust(), a.imageLsCmd(), a.imageRmCmd(), a.imagePruneCmd())
+	c.AddCommand(share.App{Layout: a.layout}.Serve())
 	return c
 }
 

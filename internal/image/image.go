@@ -45,9 +45,10 @@ type Record struct {
 	From     string    `json:"from,omitempty"` // where it was pulled from, with the digest that its tag stood for
 	Layers   []string  `json:"layers"`         // digests of the uncompressed layers ("sha256:…"), lowest first, each once
 	Config   Config    `json:"config"`
-	Size     int64     `json:"size"`     // bytes of all files in all layers, unpacked
-	Created  time.Time `json:"created"`  // when the image was made
-	Imported time.Time `json:"imported"` // when it was imported here
+	Size     int64     `json:"size"`               // bytes of all files in all layers, unpacked
+	Platform string    `json:"platform,omitempty"` // "os/arch[/variant]" of an image that is not for this machine
+	Created  time.Time `json:"created"`            // when the image was made
+	Imported time.Time `json:"imported"`           // when it was imported here
 
 	Skipped []string `json:"skipped,omitempty"` // device nodes that the import left out, because every node has them
 	Broken  string   `json:"broken,omitempty"`  // why the record cannot be read; then all fields but Name are empty

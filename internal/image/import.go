@@ -99,7 +99,7 @@ func (s Store) add(ctx context.Context, archive string, as As, progress func(don
 func (s Store) addImage(ctx context.Context, src source, img found, name string, progress func(done, total int64)) (Record, error) {
 	r := Record{
 		Version: recordVersion, Name: name, Manifest: img.digest, From: img.from, Config: img.runConfig(),
-		Created: img.config.Created.Time, Imported: time.Now().UTC().Truncate(time.Second),
+		Created: img.config.Created.Time, Imported: time.Now().UTC().Truncate(time.Second), Platform: img.platform(),
 	}
 	var ids []string
 	for _, l := range img.layers {

@@ -150,6 +150,14 @@ func here(system, arch string) bool {
 	return (system == "" || system == "linux") && (arch == "" || arch == runtime.GOARCH)
 }
 
+// platform returns the platform of an image that is not for this machine, else "".
+func (f *found) platform() string {
+	if here(f.config.OS, f.config.Architecture) {
+		return ""
+	}
+	return strings.TrimSuffix(strings.Join([]string{f.config.OS, f.config.Architecture, f.config.Variant}, "/"), "/")
+}
+
 func platforms(all []found) string {
 	var names []string
 	for _, f := range all {

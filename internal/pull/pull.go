@@ -15,10 +15,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 
 	"berth/internal/fork"
 	"berth/internal/refuse"
+	"berth/internal/sibling"
 )
 
 // Program is the name of the puller.
@@ -78,7 +78,8 @@ type Pulled struct {
 // Start runs the puller until the image's blobs are there. The caller calls End. When ctx ends, the puller is told to stop:
 // what it has fetched stays for the next pull.
 func Start(ctx context.Context, r Request, see See) (*Pulled, error) {
-	path, err := program()
+	path, err := sibling.Find(Program, "images are pulled",
+		"make install puts both there; without it, berth image import ARCHIVE NAME takes what podman save wrote")
 	if err != nil {
 		return nil, err
 	}
@@ -155,22 +156,4 @@ func (p *Pulled) End(used bool) error {
 		return fmt.Errorf("%s: %w", Program, err)
 	}
 	return nil
-}
-
-// program finds the puller: beside this program, else in PATH.
-func program() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program: %w", err)
-	}
-	beside := filepath.Join(filepath.Dir(self), Program)
-	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
-		return beside, nil
-	}
-	path, err := exec.LookPath(Program)
-	if err != nil {
-		return "", refuse.Cannotf("make install puts both there; without it, berth image import ARCHIVE NAME takes what podman save wrote",
-			"images are pulled by the program %s, and there is none beside %s or in PATH", Program, self)
-	}
-	return path, nil
 }

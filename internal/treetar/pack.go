@@ -23,6 +23,11 @@ type From struct {
 	Harmless bool                   // leave out set-user-id and set-group-id bits, and file capabilities
 	Progress func(bytes, all int64) // called as data is read; nil: nobody wants to know
 	Measure  bool                   // tell Progress how much all is: reads the whole tree twice, its data once
+	Layer    bool                   // write an image's layer: names in order, and overlay's marks of removed entries as white-outs
+
+	// Data is called where the data of a file would be written: of the file with that name in the stream, from at, size bytes.
+	// nil: the data are read and written.
+	Data func(name string, at, size int64) error
 }
 
 // batch is how many names of a folder are read at a time, so that a huge folder needs no memory.
@@ -133,6 +138,11 @@ func (p *packer) entry(fd int, name string, st *unix.Statx_t) error {
 		return p.header(h)
 	case unix.S_IFSOCK:
 		p.tally.Sockets++
+	case unix.S_IFCHR:
+		if p.from.Layer && st.Rdev_major == 0 && st.Rdev_minor == 0 {
+			return p.whiteout(path.Join(path.Dir(name), ".wh."+path.Base(name)))
+		}
+		p.tally.Devices++
 	default:
 		p.tally.Devices++
 	}
@@ -150,7 +160,11 @@ func (p *packer) place(name string, st *unix.Statx_t) error {
 
 func (p *packer) header(h *tar.Header) error {
 	p.tally.Entries++
-	if err := p.t.WriteHeader(h); err != nil {
+	t := p.t
+	if p.from.Data != nil { // a writer of its own: it would wait for the data
+		t = tar.NewWriter(p.w)
+	}
+	if err := t.WriteHeader(h); err != nil {
 		return fmt.Errorf("write the entry %q: %w", h.Name, err)
 	}
 	return nil
@@ -194,9 +208,18 @@ func (p *packer) folder(fd int, h *tar.Header, st *unix.Statx_t) error {
 		p.tally.Kernel++
 		return nil
 	}
+	if p.from.Layer && isOpaque(int(f.Fd())) {
+		if err := p.whiteout(path.Join(name, ".wh..wh..opq")); err != nil {
+			return err
+		}
+	}
 	p.trail = append(p.trail, inodeOf(st))
 	defer func() { p.trail = p.trail[:len(p.trail)-1] }()
-	return each(f, func(child string) error {
+	walk := each
+	if p.from.Layer {
+		walk = inOrder
+	}
+	return walk(f, func(child string) error {
 		below := child
 		if name != "." {
 			below = name + "/" + child
@@ -250,7 +273,21 @@ func (p *packer) file(fd int, h *tar.Header, st *unix.Statx_t) error {
 	if err := p.header(h); err != nil {
 		return err
 	}
-	return p.data(f, p.t, h.Name, size)
+	if p.from.Data == nil {
+		return p.data(f, p.t, h.Name, size)
+	}
+	if err := p.from.Data(h.Name, 0, size); err != nil {
+		return err
+	}
+	return p.pad(size)
+}
+
+// pad writes the zeros that follow so many bytes of data.
+func (p *packer) pad(size int64) error {
+	if _, err := p.w.Write(make([]byte, padding(size))); err != nil {
+		return fmt.Errorf("write the stream: %w", err)
+	}
+	return nil
 }
 
 // data writes so many bytes of a file. Of a file that became shorter the rest is zeros: its size is in the stream already.

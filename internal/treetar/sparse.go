@@ -104,12 +104,16 @@ func (p *packer) sparse(f *os.File, h *tar.Header, size int64, parts []extent) e
 	}
 	p.tally.Entries++
 	for _, e := range parts {
-		if err := p.data(io.NewSectionReader(f, e.at, e.size), p.w, h.Name, e.size); err != nil {
+		if p.from.Data != nil {
+			err = p.from.Data(h.Name, e.at, e.size)
+		} else {
+			err = p.data(io.NewSectionReader(f, e.at, e.size), p.w, h.Name, e.size)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	_, err = p.w.Write(make([]byte, padding(stored)))
-	return err
+	return p.pad(stored)
 }
 
 // ustar returns the 512 bytes of a header of a given type. A size that does not fit stands in the extended header alone.

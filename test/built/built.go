@@ -24,6 +24,11 @@ func Puller(ctx context.Context, dir string) error {
 	return made(ctx, "berth-pull", filepath.Join(dir, "berth-pull"), nil)
 }
 
+// Registry makes the program that berth image serve starts, in a folder, which is that of berth.
+func Registry(ctx context.Context, dir string) error {
+	return made(ctx, "berth-registry", filepath.Join(dir, "berth-registry"), nil)
+}
+
 func made(ctx context.Context, name, out string, tags []string) error {
 	kept := os.Getenv(Dir)
 	if kept == "" {

@@ -41,7 +41,8 @@ type rig struct {
 	stop  func() // kills the registry
 }
 
-func newRig(t *testing.T) *rig {
+// newRoot is a rig without a registry.
+func newRoot(t *testing.T) *rig {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("no programs are built with -short")
@@ -57,6 +58,13 @@ func newRig(t *testing.T) *rig {
 	}
 	r.must(built.Berth(t.Context(), r.berth))
 	r.must(built.Puller(t.Context(), filepath.Dir(r.berth)))
+	return r
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := newRoot(t)
+	dir := r.dir
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	r.must(err)
 	r.at = free.Addr().String()

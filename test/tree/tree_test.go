@@ -29,7 +29,7 @@ const (
 var layers = [][]string{
 	{"cli"},
 	{"cli/pools"},
-	{"cli/act", "cli/images"},
+	{"cli/act", "cli/images", "cli/share"},
 	{"cli/help", "show", "screen", "report"},
 	{"plot"},
 	{"api", "iosync", "slurm", "bench", "bench/suspects", "autostart", "metrics", "model"},
@@ -38,7 +38,7 @@ var layers = [][]string{
 	{"bench/side"},
 	{"bench/result", "fio"},
 	{"bench/stat", "top"},
-	{"node", "protect", "hostnet"},
+	{"node", "protect", "hostnet", "serve"},
 	{"keeper", "watch", "detail", "health"},
 	{"plan", "spec", "trial", "foreground", "gateway/gatewaytest", "runner/runnertest"},
 	{"parts"}, // names the mechanisms
@@ -60,7 +60,7 @@ var layers = [][]string{
 	{"fate"},
 	{"step"},
 	{"envfile"},
-	{"vnode", "layout", "jsonfile", "space", "file", "users", "events", "treetar", "treetar/treetest"},
+	{"vnode", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest"},
 	{"refuse", "bpf", "thread", "quota", "purge", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "text", "version"},
 }
 
@@ -111,7 +111,8 @@ var only = map[string][]string{
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"fork", "step", "refuse"},
 	"names":   {"vnode"},
-	"pull":    {"fork", "refuse"},
+	"pull":    {"fork", "refuse", "sibling"},
+	"sibling": {"refuse"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"runner":  {"group", "mounts", "fork", "host", "step", "refuse", "vnode"},
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
