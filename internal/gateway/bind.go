@@ -74,6 +74,9 @@ func (Bind) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 // Kinds returns none: bind has no steps.
 func (Bind) Kinds() step.Kinds { return nil }
 
+// Deviations returns none.
+func (Bind) Deviations() []Deviation { return nil }
+
 // refuseExposed refuses a mount whose source is exposed.
 func refuseExposed(m vnode.Mount, to Node) error {
 	why, err := Exposed(m, to.UserNS)

@@ -8,5 +8,5 @@ import (
 )
 
 func TestBind(t *testing.T) {
-	gatewaytest.Suite{Gateway: gateway.Bind{}, Source: gatewaytest.Folder}.Run(t)
+	gatewaytest.Suite{Gateway: gateway.Bind{}, Source: gatewaytest.Folder, Small: gatewaytest.SmallFolder}.Run(t)
 }

@@ -32,7 +32,22 @@ type Gateway interface {
 	Plan(m vnode.Mount, s Source, to Node, at string) (Way, error)
 	// Kinds returns the kinds of the steps that Plan returns. They join those of the node's journal.
 	Kinds() step.Kinds
+	// Deviations returns in what the gateway differs from a file system of this host. The suite asserts each, and that there
+	// are no others.
+	Deviations() []Deviation
 }
+
+// Deviation is a behaviour of a mount that programs do not expect of a file system of this host, as a sentence for docs/gateways.md.
+type Deviation string
+
+// The deviations.
+const (
+	OneOwner   Deviation = "All files belong to one user of the node, whoever made them, and nobody can give them to another."
+	LateLook   Deviation = "A folder that the server does not have is found when the node starts, not by berth plan."
+	NoSpecial  Deviation = "There are no FIFOs."
+	OneLink    Deviation = "A file has one link in stat(2), however many names it has."
+	NoSpaceErr Deviation = "A full disk of the server is told as \"input/output error\", not as \"no space left on device\"."
+)
 
 // Node is what a gateway needs to know of the node, besides the mount.
 type Node struct {
@@ -56,7 +71,7 @@ type Source struct {
 type Way struct {
 	Before []step.Step   // done when the node's groups exist, before its process 1 is made
 	Stage  *mounts.Stage // what is staged outside; nil if nothing is
-	Mount  *Mount        // what the OCI runtime mounts inside: that which was staged
+	Mount  *Mount        // what the OCI runtime mounts inside: that which was staged, or an empty place for what a step of After puts there
 	After  []step.Step   // done when the node's links work, before its command starts; process 1 is in the node's PIDFile
 }
 
@@ -72,7 +87,9 @@ type Mount struct {
 type Set map[string]Gateway
 
 // All returns the gateways of this version.
-func All() Set { return Set{vnode.BindGateway: Bind{}} }
+func All() Set {
+	return Set{vnode.BindGateway: Bind{}, vnode.SSHFSGateway: SSHFS{}, vnode.SSHFSDirectGateway: SSHFS{Direct: true}}
+}
 
 // For returns the gateway that a spec names; "" means bind.
 func (s Set) For(name string) (Gateway, error) {

@@ -35,17 +35,22 @@ func Helpers(h host.Cgroups, path string) string {
 	return path
 }
 
-// StartHelper starts a helper of a node: a program that works for the node from outside it, such as a gateway or an emulator.
-// From its first instruction the limits of the node's group at path hold it together with the container. It ends with the
-// group: Kill and the undo of the group kill it. The caller calls fork.Wait.
-func StartHelper(h host.Cgroups, path string, cmd *exec.Cmd) error {
+// HelperGate opens the place of a node's helpers: programs that work for the node from outside it, such as a gateway or an emulator.
+// From their first instruction the limits of the node's group at path hold them together with the container. They end with the
+// group: Kill and the undo of the group kill them. The caller closes the gate.
+func HelperGate(h host.Cgroups, path string) (*Gate, error) {
 	at := Helpers(h, path)
 	if split(h) {
 		if err := unix.Mkdir(V2Dir(h, at), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(h.V2, at), err)
+			return nil, fmt.Errorf("make the cgroup %s: %w", filepath.Join(h.V2, at), err)
 		}
 	}
-	gate, err := EntryTo(h, at).Open()
+	return EntryTo(h, at).Open()
+}
+
+// StartHelper starts a helper of a node. The caller calls fork.Wait.
+func StartHelper(h host.Cgroups, path string, cmd *exec.Cmd) error {
+	gate, err := HelperGate(h, path)
 	if err != nil {
 		return err
 	}
@@ -54,4 +59,14 @@ func StartHelper(h host.Cgroups, path string, cmd *exec.Cmd) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	return thread.Own(func() error { return gate.Start(cmd) })
+}
+
+// MoveHelper moves a process that was started elsewhere to the place of a node's helpers.
+func MoveHelper(h host.Cgroups, path string, pid int) error {
+	for _, hh := range Hierarchies(h) {
+		if err := hh.Move(pid, Helpers(h, path)); err != nil {
+			return fmt.Errorf("move process %d to the node's helpers: %w", pid, err)
+		}
+	}
+	return nil
 }

@@ -84,3 +84,27 @@ func TestKernelHelpers(t *testing.T) {
 		})
 	}
 }
+
+// TestMoveHelper moves a process to the place of a node's helpers.
+func TestMoveHelper(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.Parent(t, h) + "/wn"
+	steps, err := Steps(h, path)
+	grouptest.Must(t, err)
+	for _, s := range steps {
+		grouptest.Do(t, Kinds(), s)
+	}
+	gate, err := HelperGate(h, path)
+	grouptest.Must(t, err)
+	gate.Close()
+	cmd := exec.Command("sleep", "1000")
+	grouptest.Must(t, fork.Start(cmd))
+	grouptest.Must(t, MoveHelper(h, path, cmd.Process.Pid))
+	for _, hh := range Hierarchies(h) {
+		if at, err := hh.GroupOf(cmd.Process.Pid); err != nil || at != Helpers(h, path) {
+			t.Errorf("%s: the helper is in %q, %v", hh.Title(), at, err)
+		}
+	}
+	go fork.Wait(cmd) // the undo of the group kills it
+	grouptest.Must(t, steps[len(steps)-1].Undo(t.Context()))
+}

@@ -217,7 +217,10 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, groupPath string, ways [
 	var last []runner.Mount
 	for _, w := range ways {
 		if w.Stage != nil {
-			p.Stage, last = append(p.Stage, *w.Stage), append(last, runner.Mount(*w.Mount))
+			p.Stage = append(p.Stage, *w.Stage)
+		}
+		if w.Mount != nil {
+			last = append(last, runner.Mount(*w.Mount))
 		}
 	}
 	for i, v := range scratch.Volumes(claims) {

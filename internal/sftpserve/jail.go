@@ -204,7 +204,7 @@ func programFiles() ([]file, error) {
 	}
 	names := []string{loader}
 	for line := range strings.Lines(string(out)) {
-		for _, word := range strings.Fields(line) { // "libc.so.6 => /lib/…/libc.so.6 (0x…)"
+		for word := range strings.FieldsSeq(line) { // "libc.so.6 => /lib/…/libc.so.6 (0x…)"
 			if strings.HasPrefix(word, "/") && word != loader {
 				names = append(names, word)
 			}

@@ -172,7 +172,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, all *sync.WaitGroup
 	for {
 		c, err := l.Accept()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the listener was closed
 		}
 		if err != nil { // out of descriptors, or the client is gone already
 			s.log.Error("accept a client", "err", err)

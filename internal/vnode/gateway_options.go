@@ -2,9 +2,11 @@ package vnode
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // optionRules are the options that a gateway takes. Each function returns "" for a value that is allowed, else what is.
@@ -34,7 +36,40 @@ func gatewayOptions() map[string]optionRules {
 		"actimeo":     number(0, 3600),
 		"nconnect":    number(1, 16),
 		"port":        number(1, 65535),
-	}}
+	}, SSHFSGateway: sshfsOptions(true), SSHFSDirectGateway: sshfsOptions(false)}
+}
+
+// sshfsOptions returns the options of sshfs, with a login or without one.
+func sshfsOptions(login bool) optionRules {
+	all := optionRules{
+		"port":         number(1, 65535),
+		"uid":          number(0, 1<<32-2),
+		"gid":          number(0, 1<<32-2),
+		"direct_io":    oneOf("true", "false"),
+		"no_readahead": oneOf("true", "false"),
+		"sync":         oneOf("true", "false"),
+	}
+	if login {
+		all["user"], all["identity"], all["known_hosts"] = loginName, hostFile, hostFile
+	}
+	return all
+}
+
+func loginName(value string) string {
+	switch {
+	case value == "root" || value == "0":
+		return "the server's side of sshfs is never root: root there would be everybody's root; name the user who owns the files"
+	case !isOption(value) || strings.HasPrefix(value, "-"):
+		return "the name of a user on the server"
+	}
+	return ""
+}
+
+func hostFile(value string) string {
+	if strings.HasPrefix(value, "/") && path.Clean(value) == value && !strings.ContainsFunc(value, unicode.IsControl) {
+		return ""
+	}
+	return "the absolute path of a file on this host"
 }
 
 func oneOf(allowed ...string) func(string) string {
@@ -73,8 +108,15 @@ func checkOptions(r *report, at string, m *Mount) {
 			r.badIf(rests, field, "%q is not allowed: %s", m.Options[name], want)
 		}
 	}
-	if m.Gateway == NFSGateway {
+	switch m.Gateway {
+	case NFSGateway:
 		checkNFSOptions(r, at, m)
+	case SSHFSGateway:
+		for _, name := range []string{"user", "identity"} {
+			if m.Options[name] == "" {
+				r.badIf(rests, at+".options."+name, "missing: sshfs logs in at the server as one user by a key; give user: NAME and identity: FILE")
+			}
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ var beside = map[string][]string{
 	"image": {"image/imagetest"},
 	"oci":   {"image/imagetest", "runner/runnertest"},
 
-	"gateway": {"gateway/gatewaytest"},
+	"gateway": {"gateway/gatewaytest", "sftpserve"},
 	"treetar": {"treetar/treetest"},
 	"group":   {"group/grouptest"},
 
@@ -116,7 +116,7 @@ var only = map[string][]string{
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"runner":  {"group", "mounts", "fork", "host", "step", "refuse", "vnode"},
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
-	"gateway": {"group", "fork", "mounts", "fence", "netif", "thread", "block", "host", "step", "refuse", "layout", "vnode"},
+	"gateway": {"group", "fork", "mounts", "fence", "netif", "thread", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 
 	"scratch": {"mounts", "fork", "block", "step", "refuse", "layout", "vnode", "jsonfile", "quota", "purge"},
 	"copier":  {"group", "mounts", "fork", "thread", "host", "refuse", "treetar"},

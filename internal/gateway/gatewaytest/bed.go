@@ -37,7 +37,7 @@ func (s Suite) bed(t *testing.T, source Source, m vnode.Mount) *bed {
 	b := &bed{t: t, suite: s, source: source, mount: m, to: gateway.Node{Name: "node", UserNS: true, Layout: layout.New(top)}}
 	dirs := b.to.Layout.Node(b.to.Name)
 	target := filepath.Join(top, "target")
-	b.mount.Source, b.mount.Target = source.Name, target
+	b.mount.Source, b.mount.Target, b.mount.Options = source.Name, target, source.Options
 	for _, dir := range []string{dirs.Stage(), target} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -62,6 +63,10 @@ func (n *namespaces) start(to gateway.Node, w gateway.Way, beneath func(dir stri
 		p.Stage = []mounts.Stage{*w.Stage}
 		n.target = w.Mount.Target
 		bind = fmt.Sprintf("mount --%s %s %s", w.Mount.Options[0], w.Mount.Source, w.Mount.Target)
+	}
+	if w.Stage == nil && w.Mount != nil { // an empty place
+		n.target = w.Mount.Target
+		bind = fmt.Sprintf("mount -t %s -o %s %s %s", w.Mount.Type, strings.Join(w.Mount.Options, ","), w.Mount.Source, w.Mount.Target)
 	}
 	if err := p.Enter(context.Background()); err != nil {
 		return err

@@ -1,0 +1,134 @@
+package mounts
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// FUSE is the mount of a FUSE file system. It is visible nowhere until it is put into a node.
+type FUSE struct {
+	t *tree
+	// Device is the number of the file system: what stat(2) gives for its files. It tells this mount from others at the same place.
+	Device uint64
+}
+
+// NewFUSE makes the mount of a file system whose requests are read from daemon, an open /dev/fuse. The kernel checks permissions by
+// the owner and the mode that the daemon gives for each file, for all users of the node.
+//
+// The file system belongs to the host's user namespace, so the ids that the daemon gives are the host's.
+func NewFUSE(daemon *os.File, name string, readOnly bool) (*FUSE, error) {
+	fs, err := unix.Fsopen("fuse", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a FUSE file system: %w", err)
+	}
+	defer unix.Close(fs)
+	for _, o := range []struct{ key, value string }{
+		{"source", name},
+		{"subtype", "sshfs"},
+		{"fd", strconv.Itoa(int(daemon.Fd()))},
+		{"rootmode", "40000"},
+		{"user_id", "0"},
+		{"group_id", "0"},
+		{"allow_other", ""},
+		{"default_permissions", ""},
+	} {
+		if o.value == "" {
+			err = unix.FsconfigSetFlag(fs, o.key)
+		} else {
+			err = unix.FsconfigSetString(fs, o.key, o.value)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("set %s of a FUSE file system: %w", o.key, err)
+		}
+	}
+	if readOnly { // of the file system itself: a node's root who may mount cannot take it away
+		if err := unix.FsconfigSetFlag(fs, "ro"); err != nil {
+			return nil, fmt.Errorf("make a FUSE file system read-only: %w", err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("make a FUSE file system: %w", err)
+	}
+	flags := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	if readOnly {
+		flags |= unix.MOUNT_ATTR_RDONLY
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, flags)
+	if err != nil {
+		return nil, fmt.Errorf("mount a FUSE file system: %w", err)
+	}
+	f := &FUSE{t: &tree{fd: fd, source: name, dir: true}}
+	if f.Device, err = device(fd); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// device returns the number of the file system that an open file is on, without asking the file system.
+func device(fd int) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
+		return 0, fmt.Errorf("look at a mount: %w", err)
+	}
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), nil
+}
+
+// Ask asks the daemon for its root. It returns when the daemon has answered, or has ended.
+func (f *FUSE) Ask() error {
+	var st unix.Statx_t
+	return unix.Statx(f.t.fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+}
+
+// Close closes the mount. It ends, and its daemon too, if it was put nowhere.
+func (f *FUSE) Close() { f.t.close() }
+
+// Put puts the mount into a running node at target, a folder there, in place of the file system with the number old if that
+// is there. Links in target are followed within the node's root.
+//
+// Errors: unix.ESRCH if the node's process 1 has ended.
+func (f *FUSE) Put(node Running, target string, old uint64) error {
+	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /proc/self/fd: %w", err)
+	}
+	defer unix.Close(fds)
+	return node.inside(func() error {
+		at, err := openTarget(target)
+		if err != nil {
+			return err
+		}
+		if now, err := device(at); err == nil && old != 0 && now == old {
+			// umount(2) takes a path: that of the descriptor.
+			if err = unix.Fchdir(fds); err == nil {
+				err = unix.Unmount(strconv.Itoa(at), unix.MNT_DETACH)
+			}
+			unix.Close(at)
+			if err != nil {
+				return fmt.Errorf("unmount what is at %s in the node: %w", target, err)
+			}
+			if at, err = openTarget(target); err != nil {
+				return err
+			}
+		}
+		defer unix.Close(at)
+		if err := unix.MoveMount(f.t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount at %s in the node: %w", target, err)
+		}
+		return nil
+	})
+}
+
+// openTarget opens a folder of the node whose mount namespace this thread is in.
+func openTarget(target string) (int, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, fmt.Errorf("open %s in the node: %w", target, err)
+	}
+	return fd, nil
+}
