@@ -174,24 +174,6 @@ func (r Running) put(t *tree, target string) error {
 	})
 }
 
-// inside calls f on a thread in the node's mount namespace, with the node's root as its root.
-func (r Running) inside(f func() error) error {
-	init, err := r.open()
-	if err != nil {
-		return err
-	}
-	defer init.Close()
-	return thread.Own(func() error {
-		if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns requires a working directory of the thread's own
-			return fmt.Errorf("take a working directory of one's own: %w", err)
-		}
-		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("enter the node's mount namespace: %w", err)
-		}
-		return f()
-	})
-}
-
 // within calls f on a thread in the namespace. The error wraps fs.ErrNotExist if there is none.
 func (h Hold) within(f func() error) error {
 	if !h.Made() {

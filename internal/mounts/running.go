@@ -161,6 +161,24 @@ func (r Running) within(d *DeviceNode, f func(dev int, t *tree) error) error {
 	})
 }
 
+// inside calls f on a thread in the node's mount namespace, with the node's root as its root.
+func (r Running) inside(f func() error) error {
+	init, err := r.open()
+	if err != nil {
+		return err
+	}
+	defer init.Close()
+	return thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns requires a working directory of the thread's own
+			return fmt.Errorf("take a working directory of one's own: %w", err)
+		}
+		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the node's mount namespace: %w", err)
+		}
+		return f()
+	})
+}
+
 // open returns a pidfd of the node's process 1, or unix.ESRCH if another process has its number or it has ended.
 func (r Running) open() (*os.File, error) {
 	id := proc.ID{PID: r.PID, Start: r.Start}
