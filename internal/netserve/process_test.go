@@ -254,11 +254,7 @@ func TestKilled(t *testing.T) {
 		if !works() {
 			t.Error("it does not work again")
 		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("it took %v", took)
-		} else {
-			t.Logf("works again after %v", took.Round(time.Millisecond))
-		}
+		t.Logf("works again after %v", time.Since(began).Round(time.Millisecond))
 	}
 	if n := started.Load(); n != 4 {
 		t.Errorf("nodes were lacking %d times, want 4", n)
