@@ -11,6 +11,7 @@ import (
 	"berth/internal/node"
 	"berth/internal/parts"
 	"berth/internal/refuse"
+	"berth/internal/siteusers"
 	"berth/internal/trial"
 )
 
@@ -45,7 +46,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			b := a.open()
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
 			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, trial.New(b.Layout, parts.Containers()).Report(cmd.Context()))
-			checks := append(host.Doctor(host.New(), tried), connections(cmd.Context(), b)...)
+			checks := append(host.Doctor(host.New(), tried), append(connections(cmd.Context(), b), siteusers.Checks(b.Layout)...)...)
 			var err error
 			switch {
 			case a.json:

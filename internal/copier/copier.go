@@ -120,12 +120,7 @@ func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, er
 	if out != nil {
 		cmd.Stdout = out
 	}
-	if !n.IDs.None() {
-		mapping := []syscall.SysProcIDMap{{HostID: int(n.IDs.Base), Size: int(n.IDs.Size)}}
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings, cmd.SysProcAttr.GidMappingsEnableSetgroups = mapping, mapping, true
-		cmd.SysProcAttr.Credential = &syscall.Credential{}
-	}
+	n.IDs.Attr(cmd.SysProcAttr)
 	if n.Group != "" {
 		err = group.StartHelper(n.Groups, n.Group, cmd)
 	} else {

@@ -20,15 +20,16 @@ import (
 
 // Within is what a node finds in itself: whom it runs as, and the file systems put into it.
 type Within struct {
-	User    string        `json:"user"` // as the spec or the image names it
-	Mounts  []vnode.Mount `json:"mounts,omitempty"`
-	Tmpfs   []vnode.Tmpfs `json:"tmpfs,omitempty"`
-	Exposed []Exposed     `json:"exposed,omitempty"`
+	User    string           `json:"user"`            // as the spec or the image names it
+	Users   []vnode.IDExtent `json:"users,omitempty"` // what ids it has besides its own 0 to 65535
+	Mounts  []vnode.Mount    `json:"mounts,omitempty"`
+	Tmpfs   []vnode.Tmpfs    `json:"tmpfs,omitempty"`
+	Exposed []Exposed        `json:"exposed,omitempty"`
 }
 
 // Inside tells what a node finds in itself, whose image wants its command to run as a user ("": root).
 func Inside(n *vnode.Node, imageUser string) Within {
-	return Within{User: cmp.Or(n.User, imageUser, "root"), Mounts: n.Mounts, Tmpfs: n.Tmpfs, Exposed: exposed(n)}
+	return Within{User: cmp.Or(n.User, imageUser, "root"), Users: n.Users, Mounts: n.Mounts, Tmpfs: n.Tmpfs, Exposed: exposed(n)}
 }
 
 // Exposed is a mount whose source the host's users can reach: what the node leaves there may give them root's rights.

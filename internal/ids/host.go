@@ -27,16 +27,24 @@ func (s spans) overlap(base uint32) bool {
 	return false
 }
 
+// idFile is a file of /etc that assigns ids.
+type idFile struct {
+	name         string
+	start, count int // columns; count -1: one id
+}
+
+func assigned() []idFile {
+	return []idFile{{"passwd", 2, -1}, {"group", 2, -1}, {"subuid", 1, 2}, {"subgid", 1, 2}}
+}
+
 // hostIDs reads which ids the host has assigned: to users and groups, and to users for their own containers (subuid(5),
-// subgid(5)). A missing file gives none, and so does a line that cannot be parsed.
-func hostIDs(etc string) (spans, error) {
+// subgid(5)).
+func hostIDs(etc string) (spans, error) { return read(etc, assigned()) }
+
+// read reads which ids files assign. A missing file gives none, and so does a line that cannot be parsed.
+func read(etc string, files []idFile) (spans, error) {
 	var all spans
-	for _, f := range []struct {
-		name         string
-		start, count int // columns; count -1: one id
-	}{
-		{"passwd", 2, -1}, {"group", 2, -1}, {"subuid", 1, 2}, {"subgid", 1, 2},
-	} {
+	for _, f := range files {
 		file, err := os.Open(filepath.Join(etc, f.name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

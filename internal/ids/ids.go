@@ -2,8 +2,9 @@
 // exists.
 //
 // The claims are symbolic links in one folder, because one call makes a link with its content, exclusively. range-BASE →
-// NODE says whose a range is; node-NODE → BASE finds the node's range. A process that is killed between two calls leaves
-// links that still say whose they are.
+// NODE says whose a range is; node-NODE → BASE finds the node's range. Further ranges of a node are those of NODE+1, NODE+2 …
+// (no node's name has a '+'). same-NODE+FROM+COUNT → NODE says that a node shares these ids with the host, and with other nodes.
+// A process that is killed between two calls leaves links that still say whose they are.
 package ids
 
 import (
@@ -20,14 +21,15 @@ import (
 	"berth/internal/fault"
 	"berth/internal/refuse"
 	"berth/internal/step"
+	"berth/internal/vnode"
 )
 
 // Ranges come from this region. It is above the ids of people and the usual entries of /etc/subuid, and below 2^31, at
 // which some programs fail. systemd leaves it to containers (its "Users, Groups, UIDs and GIDs" page).
 const (
-	First = 0x40000000
-	Last  = 0x6fff0000 // base of the last range
-	Size  = 65536      // ids in a range
+	First = vnode.FirstOwn
+	Last  = vnode.EndOwn - Size // base of the last range
+	Size  = vnode.OwnIDs        // ids in a range
 	slots = (Last-First)/Size + 1
 )
 
@@ -39,8 +41,12 @@ type Range struct {
 
 func (r Range) String() string { return fmt.Sprintf("%d-%d", r.Base, r.Base+r.Size-1) }
 
-// Of returns the range that a node has claimed in the folder dir; ok is false if it has none.
-func Of(dir, node string) (r Range, ok bool, err error) {
+// OfPart returns a range that a node has claimed in the folder dir, the first one for part 0; ok is false if it has none.
+func OfPart(dir, node string, part int) (r Range, ok bool, err error) {
+	return of(dir, (&Claim{Node: node, Part: part}).owner())
+}
+
+func of(dir, node string) (r Range, ok bool, err error) {
 	text, err := readLink(nodeLink(dir, node))
 	if err != nil || text == "" {
 		return Range{}, false, err
@@ -56,7 +62,7 @@ func Of(dir, node string) (r Range, ok bool, err error) {
 	return Range{Base: base, Size: Size}, true, nil
 }
 
-// Nodes returns the nodes that have claimed a range in the folder dir, or have begun to.
+// Nodes returns the nodes that have claimed ids in the folder dir, or have begun to.
 func Nodes(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +70,13 @@ func Nodes(dir string) ([]string, error) {
 	}
 	var nodes []string
 	for _, e := range entries {
-		if name, ok := strings.CutPrefix(e.Name(), "node-"); ok {
+		name, own := strings.CutPrefix(e.Name(), "node-")
+		shared := false
+		if !own {
+			name, shared = strings.CutPrefix(e.Name(), "same-")
+		}
+		if own || shared {
+			name, _, _ = strings.Cut(name, "+")
 			nodes = append(nodes, name)
 		}
 	}
@@ -73,7 +85,10 @@ func Nodes(dir string) ([]string, error) {
 
 // Kinds returns the step kinds of this package, for reading journals.
 func Kinds() step.Kinds {
-	return step.Kinds{"ids.claim": func() step.Step { return new(Claim) }}
+	return step.Kinds{
+		"ids.claim": func() step.Step { return new(Claim) },
+		"ids.users": func() step.Step { return new(Users) },
+	}
 }
 
 // Claim is the step that claims a range for a node. The claim lasts until the node is removed. A node that has a range
@@ -82,6 +97,7 @@ func Kinds() step.Kinds {
 type Claim struct {
 	Dir  string `json:"dir"` // layout's IDs
 	Node string `json:"node"`
+	Part int    `json:"part,omitempty"` // 0: its first range; from 1: a further one, for private extents
 	Etc  string `json:"etc,omitempty"`  // where passwd, group, subuid and subgid are; "" is /etc
 	Base uint32 `json:"base,omitempty"` // filled in by Do
 }
@@ -90,11 +106,22 @@ type Claim struct {
 func (c *Claim) Kind() string { return "ids.claim" }
 
 // Key identifies the claim, whatever Do filled in.
-func (c *Claim) Key() string { return c.Node }
+func (c *Claim) Key() string { return c.owner() }
+
+// owner is the name under which the range is claimed.
+func (c *Claim) owner() string {
+	if c.Part == 0 {
+		return c.Node
+	}
+	return c.Node + "+" + strconv.Itoa(c.Part)
+}
 
 func (c *Claim) String() string {
 	if c.Base != 0 {
 		return fmt.Sprintf("ids %s of the host for %s", c.Range(), c.Node)
+	}
+	if c.Part > 0 {
+		return fmt.Sprintf("%d more ids of the host for %s, for its private users", Size, c.Node)
 	}
 	return fmt.Sprintf("%d ids of the host for %s, the same at every start", Size, c.Node)
 }
@@ -109,7 +136,7 @@ func (c *Claim) Range() Range {
 
 // Do claims a range and fills in Base. The error is refuse.Cannot if no range is free.
 func (c *Claim) Do(ctx context.Context) error {
-	if had, ok, err := Of(c.Dir, c.Node); err != nil {
+	if had, ok, err := of(c.Dir, c.owner()); err != nil {
 		return err
 	} else if ok {
 		c.Base = had.Base
@@ -122,7 +149,7 @@ func (c *Claim) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	start := first(c.Dir, c.Node)
+	start := first(c.Dir, c.owner())
 	for i := range uint32(slots) {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("claim an id range: %w", err)
@@ -141,49 +168,49 @@ func (c *Claim) Do(ctx context.Context) error {
 		}
 	}
 	return refuse.Cannotf("remove nodes that are no longer needed, or shorten the ranges in /etc/subuid and /etc/subgid",
-		"none of the %d id ranges is free for %s", slots, c.Node)
+		"none of the %d id ranges is free for %s", slots, c.owner())
 }
 
 // try claims one range if it is free. It makes the node's link first, so that Undo finds a claim that a kill cut short.
 func (c *Claim) try(base uint32) (bool, error) {
 	owner, err := readLink(rangeLink(c.Dir, base))
-	if err != nil || owner != "" && owner != c.Node {
+	if err != nil || owner != "" && owner != c.owner() {
 		return false, err
 	}
-	mine := nodeLink(c.Dir, c.Node)
+	mine := nodeLink(c.Dir, c.owner())
 	if err := remove(mine); err != nil {
 		return false, err
 	}
 	if err := os.Symlink(strconv.FormatUint(uint64(base), 10), mine); err != nil {
-		return false, fmt.Errorf("note the id range of %s: %w", c.Node, err)
+		return false, fmt.Errorf("note the id range of %s: %w", c.owner(), err)
 	}
 	fault.Point("ids noted")
-	err = os.Symlink(c.Node, rangeLink(c.Dir, base))
+	err = os.Symlink(c.owner(), rangeLink(c.Dir, base))
 	if errors.Is(err, fs.ErrExist) { // another node was faster, or this one's claim was cut short
 		owner, err := readLink(rangeLink(c.Dir, base))
-		return owner == c.Node, err
+		return owner == c.owner(), err
 	}
 	if err != nil {
-		return false, fmt.Errorf("claim ids from %d for %s: %w", base, c.Node, err)
+		return false, fmt.Errorf("claim ids from %d for %s: %w", base, c.owner(), err)
 	}
 	return true, nil
 }
 
 // Verify reads the claim back.
 func (c *Claim) Verify(context.Context) error {
-	r, ok, err := Of(c.Dir, c.Node)
+	r, ok, err := of(c.Dir, c.owner())
 	if err != nil {
 		return err
 	}
 	if !ok || r.Base != c.Base {
-		return fmt.Errorf("the id range %s of %s is not claimed", c.Range(), c.Node)
+		return fmt.Errorf("the id range %s of %s is not claimed", c.Range(), c.owner())
 	}
 	return nil
 }
 
 // Undo gives the node's range back, even if Do did not fill in Base. It leaves other nodes' ranges alone.
 func (c *Claim) Undo(context.Context) error {
-	text, err := readLink(nodeLink(c.Dir, c.Node))
+	text, err := readLink(nodeLink(c.Dir, c.owner()))
 	if err != nil {
 		return err
 	}
@@ -196,14 +223,14 @@ func (c *Claim) Undo(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if owner == c.Node {
+		if owner == c.owner() {
 			if err := remove(rangeLink(c.Dir, base)); err != nil {
 				return err
 			}
 			fault.Point("ids given back")
 		}
 	}
-	return remove(nodeLink(c.Dir, c.Node))
+	return remove(nodeLink(c.Dir, c.owner()))
 }
 
 func (c *Claim) etc() string {

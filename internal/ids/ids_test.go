@@ -53,7 +53,7 @@ func TestClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := c.Base
-	if r, ok, err := Of(dir, "a"); err != nil || !ok || r != c.Range() {
+	if r, ok, err := OfPart(dir, "a", 0); err != nil || !ok || r != c.Range() {
 		t.Errorf("Of: %v, %v, %v", r, ok, err)
 	}
 	again := &Claim{Dir: dir, Node: "a", Etc: few(t, 1)}
@@ -77,7 +77,7 @@ func TestClaim(t *testing.T) {
 	if left := list(t, dir); left != nil {
 		t.Errorf("left: %v", left)
 	}
-	if _, ok, err := Of(dir, "a"); ok || err != nil {
+	if _, ok, err := OfPart(dir, "a", 0); ok || err != nil {
 		t.Errorf("Of after undo: %v, %v", ok, err)
 	}
 	if err := c.Verify(ctx); err == nil {
@@ -219,7 +219,7 @@ func TestNoTwoNodesShareARange(t *testing.T) {
 				if base < Last-5*Size || base > Last {
 					rt.Fatalf("%s has %d, which the host uses", name, base)
 				}
-				if r, ok, err := Of(dir, name); err != nil || !ok || r.Base != base {
+				if r, ok, err := OfPart(dir, name, 0); err != nil || !ok || r.Base != base {
 					rt.Fatalf("Of %s: %v, %v, %v; want %d", name, r, ok, err, base)
 				}
 			}

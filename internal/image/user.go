@@ -11,7 +11,7 @@ import (
 // FindUser returns the user of an image that who names, as users.Find does. "" is the one that the image wants its command to
 // run as, or root. upper is the folder with the node's own writes, which overlay shows above the image; "" or a missing
 // folder means none. With image host the files are the host's.
-func FindUser(img Image, upper, who string) (users.User, error) {
+func FindUser(img Image, upper string, has users.Has, who string) (users.User, error) {
 	if who == "" {
 		who = img.Config.User
 	}
@@ -19,15 +19,15 @@ func FindUser(img Image, upper, who string) (users.User, error) {
 		return users.User{}, checkPacked(img)
 	}
 	if img.Plain {
-		return users.Find(users.In("/"), who)
+		return users.Find(users.In("/"), has, who)
 	}
 	t, err := openImage(img, upper)
 	if errors.Is(err, fs.ErrNotExist) && upper != "" {
-		return FindUser(img, "", who)
+		return FindUser(img, "", has, who)
 	}
 	if err != nil {
 		return users.User{}, err
 	}
 	defer t.close()
-	return users.Find(func(name string) (io.ReadCloser, error) { return t.open(name) }, who)
+	return users.Find(func(name string) (io.ReadCloser, error) { return t.open(name) }, has, who)
 }

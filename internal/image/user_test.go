@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/refuse"
 	"berth/internal/users"
+	"berth/internal/vnode"
 )
 
 // TestFindUser checks that a user is looked up in what the node would see: its own writes above the image's layers.
@@ -41,7 +42,7 @@ func TestFindUser(t *testing.T) {
 		{img: img(""), who: "late", kind: refuse.Invalid},
 		{img: Image{Plain: true}, who: "0:0", want: users.User{Groups: []uint32{0}}},
 	} {
-		got, err := FindUser(c.img, c.upper, c.who)
+		got, err := FindUser(c.img, c.upper, (&vnode.Node{}).HasID, c.who)
 		if refuse.KindOf(err) != c.kind || !cmp.Equal(got, c.want) {
 			t.Errorf("image's %q, asked %q: %+v, %v; want %+v, %v", c.img.Config.User, c.who, got, err, c.want, c.kind)
 		}

@@ -2,6 +2,7 @@
 package layout
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"path/filepath"
@@ -138,6 +139,11 @@ func (l Layout) RuntimeProbe() string { return filepath.Join(l.Lib, "runtime.jso
 
 // IDs returns the folder with an entry for each claimed id range.
 func (l Layout) IDs() string { return filepath.Join(l.Lib, "ids") }
+
+// UsersList returns the admin's file of the host's ids that nodes may share.
+func (l Layout) UsersList() string {
+	return filepath.Join(cmp.Or(l.root, "/etc/berth"), "users.yaml")
+}
 
 // MACs returns the folder with an entry for each claimed MAC.
 func (l Layout) MACs() string { return filepath.Join(l.Lib, "macs") }

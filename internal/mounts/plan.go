@@ -16,15 +16,6 @@ import (
 	"berth/internal/vnode"
 )
 
-// IDs is the range of host ids that a node's ids 0..Size-1 map to. The zero value means no user namespace.
-type IDs struct {
-	Base uint32 `json:"base,omitempty"`
-	Size uint32 `json:"size,omitempty"`
-}
-
-// None reports whether there is no range, so that ids are not mapped.
-func (i IDs) None() bool { return i.Size == 0 }
-
 // Plan describes the content of a node's private mount namespace.
 type Plan struct {
 	Dir   string   `json:"dir"`             // an existing folder; a small tmpfs is mounted on it, and everything staged is below it

@@ -13,7 +13,7 @@ import (
 	"berth/internal/refuse"
 )
 
-// UserNS returns a user namespace that maps ids 0..Size-1 to the range, for the kernel to take an idmap from. No
+// UserNS returns a user namespace with the map, for the kernel to take an idmap from. No
 // process lives in it: it ends when the file is closed and no mount uses it.
 //
 // A user namespace needs a process, so UserNS starts a child in a new one and kills it once the namespace is open. The
@@ -25,13 +25,12 @@ func UserNS(ids IDs) (*os.File, error) {
 	// The tracer is this thread. If it dies, the child is killed too (Pdeathsig).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.Base), Size: int(ids.Size)}}
 	child, err := fork.StartProcess("/proc/self/exe", []string{"userns"}, &os.ProcAttr{
 		Env: []string{},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: mapping,
-			GidMappings: mapping,
+			UidMappings: sysLines(ids.Users()),
+			GidMappings: sysLines(ids.Groups()),
 			Ptrace:      true,
 			Pdeathsig:   unix.SIGKILL,
 		},

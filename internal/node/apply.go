@@ -175,7 +175,7 @@ func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *Sto
 
 // sameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
 func sameRoot(a, b *vnode.Node) bool {
-	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS()
+	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
 }
 
 // reconcile gives up the claims that are not wanted any more and makes those that are missing. A delta belongs to the

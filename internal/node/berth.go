@@ -35,6 +35,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/scratch"
+	"berth/internal/siteusers"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/trial"
@@ -212,6 +213,9 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Command, err = b.commandOf(n, f.Image); err != nil {
 		return f, err
 	}
+	if f.Site, err = siteusers.Of(b.Layout, n); err != nil {
+		return f, err
+	}
 	if _, err := envfile.Secret(n.EnvFrom); err != nil { // read again by whoever starts the runtime
 		return f, err
 	}
@@ -270,7 +274,7 @@ func (b *Berth) commandOf(n *vnode.Node, img image.Image) (plan.Command, error) 
 	if sig, err := vnode.ParseSignal(cmp.Or(n.Stop.Signal, img.Config.StopSignal)); err == nil { // Validate has seen the spec's
 		c.Stop = sig
 	}
-	u, err := image.FindUser(img, upper, n.User)
+	u, err := image.FindUser(img, upper, n.HasID, n.User)
 	c.User = runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
 	return c, err
 }

@@ -192,7 +192,7 @@ func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init runner.Holder, j *ste
 	s := Status{
 		Name: n.Name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot,
 		Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
-		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: unsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(),
+		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: unsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(), SharedIDs: vnode.Extents(n.SharedIDs()),
 		Addresses: detail.Addresses(b.Layout, n), Wires: plan.Wires(n, plan.Facts{Layout: b.Layout}), MaySpoof: maySpoof(n),
 	}
 	s.Started, _ = fate.Started(j) // damaged: not known

@@ -14,7 +14,6 @@ import (
 	"berth/internal/counters"
 	"berth/internal/detail"
 	"berth/internal/health"
-	"berth/internal/ids"
 	"berth/internal/image"
 	"berth/internal/limit"
 	"berth/internal/link"
@@ -125,10 +124,7 @@ func (b *Berth) Show(_ context.Context, name string) (*Detail, error) {
 	n := s.Now
 	d := &Detail{
 		Status: b.Status(name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
-		IDs: "none: root inside is root outside", Cgroup: b.groupPath(name),
-	}
-	if r, ok, err := ids.Of(b.Layout.IDs(), name); err == nil && ok {
-		d.IDs = r.String()
+		IDs: detail.IDs(b.Layout, n), Cgroup: b.groupPath(name),
 	}
 	img, _ := image.Open(b.Layout).Resolve(n.Image) // without it, the spec's own words are shown
 	if len(d.Command) == 0 {

@@ -87,7 +87,7 @@ func (b *Berth) claimIndexes() []string {
 // release gives back what a node without a journal has claimed in the folders that all nodes share: a power cut may have
 // spared the claim and lost the journal. The caller holds the node's lock.
 func (b *Berth) release(ctx context.Context, name string) error {
-	err := (&ids.Claim{Dir: b.Layout.IDs(), Node: name}).Undo(ctx)
+	err := ids.GiveBack(ctx, b.Layout.IDs(), name)
 	for _, index := range b.claimIndexes() {
 		err = errors.Join(err, address.Release(index, name))
 	}

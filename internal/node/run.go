@@ -220,7 +220,7 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 	}
 	cmd.Env = append(secrets, cmd.Env...)
 	if in.User != "" {
-		u, err := users.Find(users.In(fmt.Sprintf("/proc/%d/root", init.First().PID)), in.User)
+		u, err := users.Find(users.In(fmt.Sprintf("/proc/%d/root", init.First().PID)), s.Now.HasID, in.User)
 		if err != nil {
 			return 0, b.whyNot(ctx, err, name, init.First(), 0)
 		}

@@ -63,6 +63,7 @@ type Status struct {
 	Labels        vnode.Labels   `json:"labels,omitempty"`
 	NewPrivileges bool           `json:"new_privileges,omitempty"` // its spec says no_new_privileges: false
 
+	SharedIDs  string   `json:"shared_ids,omitempty"`     // those of the host that it has as they are
 	Unsafe     []string `json:"unsafe_devices,omitempty"` // that its spec forces on it
 	Foreground *proc.ID `json:"foreground,omitempty"`     // the berth run that it belongs to
 

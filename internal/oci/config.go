@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/mounts"
 	"berth/internal/refuse"
 	"berth/internal/runner"
 )
@@ -51,13 +52,20 @@ func Config(s runner.Spec) (*specs.Spec, error) {
 		},
 	}
 	if in.Content.IDs.Size > 0 {
-		ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: in.Content.IDs.Base, Size: in.Content.IDs.Size}}
-		spec.Linux.UIDMappings, spec.Linux.GIDMappings = ids, ids
+		spec.Linux.UIDMappings, spec.Linux.GIDMappings = idMappings(in.Content.IDs.Users()), idMappings(in.Content.IDs.Groups())
 	}
 	if spec.Linux.Seccomp, err = seccompFor(spec); err != nil {
 		return nil, err
 	}
 	return spec, nil
+}
+
+func idMappings(lines []mounts.IDLine) []specs.LinuxIDMapping {
+	var all []specs.LinuxIDMapping
+	for _, l := range lines {
+		all = append(all, specs.LinuxIDMapping{ContainerID: l.Inside, HostID: l.Host, Size: l.Count})
+	}
+	return all
 }
 
 // cgroupsPath returns the path of the groups in every hierarchy, as the runtimes read it.
@@ -83,7 +91,7 @@ func (in *input) firstProcess(caps []Capability) (*specs.Process, error) {
 		Capabilities: &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names},
 		Rlimits:      limits,
 		// An init's users log in and use su and sudo; a command has no use for set-user-id programs, unless its spec says so.
-		NoNewPrivileges: in.Init == runner.NoInit && !in.NewPrivs,
+		NoNewPrivileges: in.KeepPrivs || in.Init == runner.NoInit && !in.NewPrivs,
 		OOMScoreAdj:     &oomScore,
 	}, nil
 }

@@ -36,11 +36,15 @@ func goldenInputs() map[string]runner.Spec {
 	}
 	full.RLimits = map[string]uint64{"nofile": 20000, "core": 0}
 	full.Mask = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle"}
+	users := base
+	users.KeepPrivs, users.Init, users.Args = true, runner.Busybox, []string{"/sbin/init"}
+	users.Content.IDs.UIDs = []mounts.IDLine{{Inside: 0, Host: 1 << 29, Count: 65536}, {Inside: 100000, Host: 100000, Count: 100000}}
+	users.Content.IDs.GIDs = []mounts.IDLine{{Inside: 0, Host: 1 << 29, Count: 1500}, {Inside: 1500, Host: 1500, Count: 1}}
 	plain := base
 	plain.Content.IDs = mounts.IDs{}
 	systemd := base
 	systemd.Init, systemd.Args, systemd.Cgroup = runner.Systemd, []string{"/sbin/init"}, runner.ReadWrite
-	return map[string]runner.Spec{"command": base, "full": full, "no-user-namespace": plain, "systemd": systemd}
+	return map[string]runner.Spec{"command": base, "full": full, "no-user-namespace": plain, "users": users, "systemd": systemd}
 }
 
 // TestConfigGolden compares whole specifications with testdata. The seccomp filter comes from another library, so testdata

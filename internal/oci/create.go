@@ -116,7 +116,7 @@ func (s *Create) Exec(ctx context.Context, c runner.Command) (runner.Child, erro
 	}
 	l := &s.Launch
 	e := execution{
-		runtime: l.Runtime, state: l.State, id: l.ID, entry: l.Entry, owner: l.Plan.IDs.Base, pid: s.Init.PID,
+		runtime: l.Runtime, state: l.State, id: l.ID, entry: l.Entry, ids: l.Plan.IDs, pid: s.Init.PID,
 		process: execProcess(spec, c), wish: c,
 	}
 	p, err := e.start(ctx)

@@ -19,7 +19,9 @@ import (
 
 	"berth/internal/fork"
 	"berth/internal/group"
+	"berth/internal/mounts"
 	"berth/internal/proc"
+	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/thread"
 )
@@ -31,8 +33,8 @@ type execution struct {
 	state   string // the runtime's --root
 	id      string // the node's name
 	entry   group.Entry
-	owner   uint32 // the host's id of the node's root
-	pid     int    // the node's init
+	ids     mounts.IDs
+	pid     int // the node's init
 	process *specs.Process
 	wish    runner.Command
 }
@@ -70,7 +72,7 @@ type child struct {
 // start has the runtime start the command, and returns when the runtime has ended. This process becomes a subreaper, so
 // that the command becomes its child and it learns the exit code, whichever runtime it is.
 func (e *execution) start(ctx context.Context) (_ *child, err error) {
-	of := func() (rights, error) { return rights{e.process.Capabilities.Bounding, e.owner}, nil }
+	of := func() (rights, error) { return rights{e.process.Capabilities.Bounding, e.ids.Base}, nil }
 	if err := checkCommand(e.pid, e.process.Args, e.process.Env, e.process.Cwd, of); err != nil {
 		return nil, err
 	}
@@ -140,7 +142,11 @@ func (e *execution) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) 
 
 // stdio gives the command its streams. They belong to the command's user, so that the command can reopen /dev/stdout.
 func (e *execution) stdio(cmd *exec.Cmd, s *scratch) error {
-	owner := int(e.owner + e.process.User.UID)
+	uid, ok := e.ids.User(e.process.User.UID)
+	if !ok {
+		return refuse.Invalidf("the node has no user %d", e.process.User.UID)
+	}
+	owner := int(uid)
 	var null *os.File
 	files := []*os.File{e.wish.Stdin, e.wish.Stdout, e.wish.Stderr}
 	for i, f := range files {

@@ -49,6 +49,7 @@ type Facts struct {
 	Mounts   []gateway.Source      // the sources of the spec's mounts, in the same order
 	Scratch  []scratch.Source      // where its scratch volumes are made, in the same order
 	Root     image.HostRoot        // of image host
+	Site     ids.Site              // which of the host's ids nodes may share; of a node that shares some
 	Resolver string                // the resolv.conf of names.Resolver
 	NoQuota  string                // why the delta cannot be limited as the spec asks: see image.ReadLackOfQuota
 	Mask     []string              // more files that read as empty inside
@@ -78,13 +79,10 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := Supported(n); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(f.checkInit(n), f.checkOOMScore(n)); err != nil {
+	if err := errors.Join(f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n)); err != nil {
 		return nil, err
 	}
-	var steps []step.Step
-	if n.UserNS() {
-		steps = append(steps, &ids.Claim{Dir: f.Layout.IDs(), Node: n.Name})
-	}
+	steps := f.ids(n)
 	macs, err := link.Claims(f.linkInput(n, nil))
 	if err != nil {
 		return nil, err
@@ -106,6 +104,9 @@ func GroupPath(l layout.Layout, n *vnode.Node) string {
 
 // Live returns the steps that make a node run. claims are its claims, done or only planned.
 func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
+	if err := f.checkUsers(n); err != nil { // the admin may have taken back what was allowed
+		return nil, err
+	}
 	node := Range(claims)
 	dirs := f.Layout.Node(n.Name)
 	groupPath := GroupPath(f.Layout, n)
@@ -175,24 +176,11 @@ func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 	return steps
 }
 
-// Range returns the id range of the claims; the zero value without a user namespace.
-func Range(claims []step.Step) mounts.IDs {
-	for _, s := range claims {
-		if c, ok := s.(*ids.Claim); ok {
-			if r := c.Range(); r.Size != 0 {
-				return mounts.IDs{Base: r.Base, Size: r.Size}
-			}
-			return mounts.IDs{Base: ids.First, Size: ids.Size} // not claimed yet: any range will do to show the plan
-		}
-	}
-	return mounts.IDs{}
-}
-
 // spec describes the node to its runner.
 func (f *Facts) spec(n *vnode.Node, claims []step.Step, groupPath string, ways []gateway.Way) (runner.Spec, error) {
 	dirs := f.Layout.Node(n.Name)
 	s := runner.Spec{
-		Node: n.Name, Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: runner.MergeEnv(f.Image.Config.Env, n.Env.List()), EnvFrom: n.EnvFrom, NewPrivs: n.NewPrivileges(),
+		Node: n.Name, Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: runner.MergeEnv(f.Image.Config.Env, n.Env.List()), EnvFrom: n.EnvFrom, NewPrivs: n.NewPrivileges(), KeepPrivs: n.KeepsPrivileges(),
 		Cwd: cmp.Or(n.Workdir, f.Image.Config.WorkingDir), User: f.Command.User, Terminal: f.TTY, Stop: f.Command.Stop,
 		Content: mounts.Plan{Dir: dirs.Stage(), IDs: Range(claims), Root: f.MountedRoot(n)}, Mask: f.Mask,
 		RLimits: n.RLimits, OOMScoreAdj: f.oomScore(n), IOIdle: n.Standing().IOPolicy == "idle",
@@ -296,7 +284,7 @@ func (f *Facts) checkOOMScore(n *vnode.Node) error {
 // MountedRoot says how the node's root is mounted. Of the facts it reads Layout, Image, Command and ForRun.
 func (f *Facts) MountedRoot(n *vnode.Node) mounts.Root {
 	dirs := f.Layout.Node(n.Name)
-	r := mounts.Root{At: dirs.Root(), NoSUID: f.Command.Init == runner.NoInit && !n.NewPrivileges()} // on the same condition as no_new_privileges
+	r := mounts.Root{At: dirs.Root(), NoSUID: n.KeepsPrivileges() || f.Command.Init == runner.NoInit && !n.NewPrivileges()} // on the same condition as no_new_privileges
 	r.Packed = f.Image.Packed
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)

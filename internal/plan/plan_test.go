@@ -16,6 +16,7 @@ import (
 	"berth/internal/device"
 	"berth/internal/gateway"
 	"berth/internal/host"
+	"berth/internal/ids"
 	"berth/internal/image"
 	"berth/internal/layout"
 	"berth/internal/link"
@@ -91,6 +92,12 @@ func TestPlans(t *testing.T) {
 		{"v1-crun", full, func() Facts { return facts(v1Host(), "crun") }},
 		{"v1-runc", full, func() Facts { return facts(v1Host(), "runc") }},
 		{"v2-crun", full, func() Facts { return facts(v2Host(), "crun") }},
+		{"users", small + `, "users": [{"from": 1500, "count": 1, "as": "same"}, {"from": 100000, "count": 70000, "as": "private", "of": "uid"}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Site = ids.Site{List: "/etc/berth/users.yaml", Allowed: []vnode.IDRange{{From: 1000, Count: 1000}}}
+			return f
+		}},
 		{"weights", small + `, "io": [{"name": "data", "device": "/dev/vda1", "weight": 50, "engine": "bfq"}]`, func() Facts {
 			f := facts(v2Host(), "crun")
 			f.Devices, f.Mounts = nil, nil

@@ -28,12 +28,13 @@ type Spec struct {
 	Terminal bool
 	Stop     unix.Signal // asks the first process to end
 
-	Content  mounts.Plan // its root, and what is staged for Mounts and Devices; its ids
-	ReadOnly bool        // the root is read-only
-	NewPrivs bool        // set-user-id programs have an effect also where there is no init
-	Mounts   []Mount     // after the standard ones, in this order
-	Devices  []Device    // besides the standard ones
-	Mask     []string    // files and folders that read as empty, in addition to the standard ones
+	Content   mounts.Plan // its root, and what is staged for Mounts and Devices; its ids
+	ReadOnly  bool        // the root is read-only
+	NewPrivs  bool        // set-user-id programs have an effect also where there is no init
+	KeepPrivs bool        // set-user-id programs have no effect, whatever process 1 is
+	Mounts    []Mount     // after the standard ones, in this order
+	Devices   []Device    // besides the standard ones
+	Mask      []string    // files and folders that read as empty, in addition to the standard ones
 
 	RLimits     map[string]uint64 // limit in lower case (nofile) to its value, soft and hard
 	OOMScoreAdj int               // -1000..1000; 0 counts as 1: a runtime may take 0 as unset, and the node would inherit the caller's

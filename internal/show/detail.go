@@ -38,6 +38,9 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	row("user", d.User)
 	row("runtime", d.Runtime)
 	row("ids on the host", d.IDs)
+	for _, e := range d.Users {
+		row("users", extentText(e))
+	}
 	var labels []string
 	for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
 		labels = append(labels, name+"="+d.Labels[name])
@@ -137,6 +140,21 @@ func placeText(p scratch.Place) string {
 		words += ": " + p.Note
 	}
 	return words
+}
+
+// extentText says what ids a node has besides 0 to 65535, or in place of some of them.
+func extentText(e vnode.IDExtent) string {
+	words, who := "of its own, on the host among the ids above", "user"
+	if e.Of == vnode.GroupIDs {
+		who = "group"
+	}
+	if e.As == vnode.SameIDs {
+		words = "HOST-USERS: the same ids on the host and on the wire, shared with other nodes; root inside is each " + who
+	}
+	if e.Of != "" {
+		words += " (of " + who + "s alone)"
+	}
+	return e.Range().String() + ": " + words
 }
 
 // healthText says what a node's health checks found; "" without checks.

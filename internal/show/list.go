@@ -138,6 +138,9 @@ func stateText(s *node.Status) string {
 	if s.NewPrivileges {
 		words += " NEW-PRIVILEGES"
 	}
+	if s.SharedIDs != "" {
+		words += " HOST-USERS"
+	}
 	if len(s.MaySpoof) > 0 {
 		words += " MAY-SPOOF"
 	}

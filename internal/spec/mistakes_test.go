@@ -22,6 +22,7 @@ var mistakes = []string{
 // other.
 const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.org", "class": "batch", "command": ["/sbin/init"],
  "user": "app:web", "env": {"LANG": "C.UTF-8", "EMPTY": ""}, "workdir": "/srv", "env_from": "/etc/app/secrets", "no_new_privileges": false,
+ "users": [{"from": 1500, "count": 1, "as": "same", "of": "uid"}, {"from": 100000, "count": 70000, "as": "private"}],
  "labels": {"team": "storage"}, "stop": {"signal": "QUIT", "grace": "30s"}, "health": {"command": ["check", "it"], "every": "10s", "timeout": "5s", "retries": 3, "start_period": "1m", "restart": true}, "tmpfs": [{"target": "/run/app", "size": "1MiB", "mode": "0750"}, {"target": "/var/app"}],
  "sysctls": {"kernel.shmmax": "1", "net.core.somaxconn": "4096"},
  "restart": "always", "cpu": {"weight": 100, "max": 1.5, "set": "0-1", "numa": 0},

@@ -36,11 +36,22 @@ type Set struct {
 }
 
 // Steps returns the steps for a node; none if it asks for no parameters.
+//
+// The runtimes let groups 0 to 65535 send echo requests (ping). The kernel compares the host's ids, of which further groups of a
+// node may be any: so all may.
 func Steps(n *vnode.Node, pidFile string) []step.Step {
-	if len(n.Sysctls) == 0 {
+	values := maps.Clone(n.Sysctls)
+	const ping = "net.ipv4.ping_group_range"
+	if _, own := values[ping]; !own && len(n.Users) > 0 {
+		if values == nil {
+			values = map[string]string{}
+		}
+		values[ping] = fmt.Sprint("0 ", vnode.LastID)
+	}
+	if len(values) == 0 {
 		return nil
 	}
-	return []step.Step{&Set{PIDFile: pidFile, Values: n.Sysctls}}
+	return []step.Step{&Set{PIDFile: pidFile, Values: values}}
 }
 
 // Kind implements step.Step.

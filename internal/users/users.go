@@ -27,27 +27,34 @@ type User struct {
 // Open opens a file of a node by its path inside, without a leading slash.
 type Open func(name string) (io.ReadCloser, error)
 
-// maxID is the highest id that a node can have.
-const maxID = 1<<16 - 1
+// Has reports whether a node has a user id, or with gid a group id.
+type Has func(gid bool, id uint32) bool
+
+// files is where users are looked up.
+type files struct {
+	open Open
+	has  Has
+}
 
 // Find finds USER or USER:GROUP, each a name or a number. "" is root. A name must be in the node's files. A number need not:
 // its group is then root's. The supplementary groups are those that list the user as a member, unless GROUP is given, as in
 // other container engines. Error: refuse.Invalid if the node lacks the name or its line is damaged.
-func Find(open Open, who string) (User, error) {
+func Find(open Open, has Has, who string) (User, error) {
+	in := files{open, has}
 	name, group, _ := strings.Cut(who, ":")
 	var u User
 	var err error
 	if name != "" {
-		if name, err = u.take(open, name); err != nil {
+		if name, err = u.take(in, name); err != nil {
 			return User{}, err
 		}
 	}
 	var member []uint32
 	switch {
 	case group != "":
-		u.GID, err = findGroup(open, group)
+		u.GID, err = in.findGroup(group)
 	case name != "":
-		member, err = memberOf(open, name, u.GID)
+		member, err = in.memberOf(name, u.GID)
 	}
 	if err != nil {
 		return User{}, err
@@ -57,13 +64,13 @@ func Find(open Open, who string) (User, error) {
 }
 
 // take sets the ids of the user with this name or number, and returns the user's name; "" if it has none.
-func (u *User) take(open Open, who string) (name string, err error) {
+func (u *User) take(in files, who string) (name string, err error) {
 	at := 0
-	uid, numberErr := number(who)
+	uid, numberErr := in.id(false, who)
 	if numberErr == nil {
 		at = 2
 	}
-	line, err := find(open, "etc/passwd", func(f []string) bool { return len(f) > at && f[at] == who })
+	line, err := find(in.open, "etc/passwd", func(f []string) bool { return len(f) > at && f[at] == who })
 	switch {
 	case err != nil:
 		return "", err
@@ -78,18 +85,18 @@ func (u *User) take(open Open, who string) (name string, err error) {
 		return "", refuse.Invalidf("the line of user %q in the node's /etc/passwd is damaged", who)
 	}
 	var gidErr error
-	if u.UID, err = number(line[2]); err == nil {
-		u.GID, gidErr = number(line[3])
+	if u.UID, err = in.id(false, line[2]); err == nil {
+		u.GID, gidErr = in.id(true, line[3])
 	}
 	return line[0], errors.Join(err, gidErr)
 }
 
-func findGroup(open Open, who string) (uint32, error) {
-	gid, numberErr := number(who)
+func (in files) findGroup(who string) (uint32, error) {
+	gid, numberErr := in.id(true, who)
 	if numberErr == nil {
 		return gid, nil
 	}
-	line, err := find(open, "etc/group", func(f []string) bool { return f[0] == who })
+	line, err := find(in.open, "etc/group", func(f []string) bool { return f[0] == who })
 	switch {
 	case err != nil:
 		return 0, err
@@ -100,15 +107,15 @@ func findGroup(open Open, who string) (uint32, error) {
 	case len(line) < 3:
 		return 0, refuse.Invalidf("the line of group %q in the node's /etc/group is damaged", who)
 	}
-	return number(line[2])
+	return in.id(true, line[2])
 }
 
 // memberOf lists the groups that have a user as a member, in ascending order. It ignores damaged lines: they are not about
 // what was asked for.
-func memberOf(open Open, user string, own uint32) (groups []uint32, err error) {
-	_, err = find(open, "etc/group", func(f []string) bool {
+func (in files) memberOf(user string, own uint32) (groups []uint32, err error) {
+	_, err = find(in.open, "etc/group", func(f []string) bool {
 		if len(f) > 3 && slices.Contains(strings.Split(f[3], ","), user) {
-			if gid, err := number(f[2]); err == nil && gid != own {
+			if gid, err := in.id(true, f[2]); err == nil && gid != own {
 				groups = append(groups, gid)
 			}
 		}
@@ -143,13 +150,17 @@ func find(open Open, name string, matches func(fields []string) bool) ([]string,
 	return nil, nil
 }
 
-// number parses an id and refuses one that a node cannot have.
-func number(s string) (uint32, error) {
+// id parses an id and refuses one that the node does not have.
+func (in files) id(gid bool, s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil || n > maxID {
-		return 0, refuse.Invalidf("%q is not an id of 0 to %d", s, maxID)
+	if err == nil && in.has(gid, uint32(n)) {
+		return uint32(n), nil
 	}
-	return uint32(n), nil
+	kind := "user"
+	if gid {
+		kind = "group"
+	}
+	return 0, refuse.Invalidf("the node has no %s id %s; its spec's users can give it more than 0 to 65535", kind, s)
 }
 
 func isDigits(s string) bool {

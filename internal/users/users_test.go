@@ -32,6 +32,9 @@ func node(t testing.TB) string {
 	return root
 }
 
+// has is a node that has one user above 65535, 100001, and one group, 100002.
+func has(gid bool, id uint32) bool { return id < 1<<16 || id == 100001 && !gid || id == 100002 && gid }
+
 func TestFind(t *testing.T) {
 	t.Parallel()
 	root := node(t)
@@ -41,13 +44,14 @@ func TestFind(t *testing.T) {
 	}{
 		"root": {user: User{Groups: []uint32{0, 30}}}, "0": {user: User{Groups: []uint32{0, 30}}},
 		"app": {user: User{10, 20, []uint32{20, 25, 30}}}, "10": {user: User{10, 20, []uint32{20, 25, 30}}},
-		"77": {user: User{77, 0, []uint32{0}}}, "app:web": {user: User{10, 30, []uint32{30}}}, "77:88": {user: User{77, 88, []uint32{88}}},
+		"77": {user: User{77, 0, []uint32{0}}}, "app:web": {user: User{10, 30, []uint32{30}}}, "100001": {user: User{100001, 0, []uint32{0}}}, "100001:100002": {user: User{100001, 100002, []uint32{100002}}}, "100002": {kind: refuse.Invalid}, "0:100001": {kind: refuse.Invalid},
+		"77:88":  {user: User{77, 88, []uint32{88}}},
 		":web":   {user: User{0, 30, []uint32{30}}},
 		"nobody": {kind: refuse.Invalid}, "bad": {kind: refuse.Invalid}, "short": {kind: refuse.Invalid}, "high": {kind: refuse.Invalid},
 		"app:none": {kind: refuse.Invalid}, "app:cut": {kind: refuse.Invalid}, "app:damaged": {kind: refuse.Invalid},
 		"70000": {kind: refuse.Invalid}, "1:70000": {kind: refuse.Invalid}, "-1": {kind: refuse.Invalid},
 	} {
-		got, err := Find(In(root), who)
+		got, err := Find(In(root), has, who)
 		if refuse.KindOf(err) != want.kind || !cmp.Equal(got, want.user) {
 			t.Errorf("%q: %+v, %v; want %+v, %v", who, got, err, want.user, want.kind)
 		}
@@ -76,7 +80,7 @@ func TestStaysInside(t *testing.T) {
 		if err := make(p); err != nil {
 			t.Fatal(err)
 		}
-		if u, err := Find(In(root), "spy"); refuse.KindOf(err) != refuse.Invalid {
+		if u, err := Find(In(root), has, "spy"); refuse.KindOf(err) != refuse.Invalid {
 			t.Errorf("%s: found %+v, %v", name, u, err)
 		}
 	}
@@ -94,12 +98,12 @@ func TestAnyFile(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		u, err := Find(In(root), rapid.StringMatching(`[a-c0-9]{1,6}(:[a-c0-9]{1,6})?`).Draw(t, "who"))
+		u, err := Find(In(root), has, rapid.StringMatching(`[a-c0-9]{1,6}(:[a-c0-9]{1,6})?`).Draw(t, "who"))
 		if err != nil && refuse.KindOf(err) != refuse.Invalid {
 			t.Fatalf("not a refusal: %v", err)
 		}
 		for _, id := range append(u.Groups, u.UID, u.GID) {
-			if id > maxID {
+			if !has(false, id) && !has(true, id) {
 				t.Fatalf("id %d in %+v", id, u)
 			}
 		}

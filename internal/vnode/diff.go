@@ -79,9 +79,6 @@ func asked(n *Node) settings {
 	if n.Delta.In == "" {
 		n.Delta.In = OnDisk
 	}
-	if !n.NewPrivileges() {
-		n.NoNewPrivileges = nil // true is the default of a command
-	}
 	userns := n.UserNS()
 	n.UserNamespace = &userns
 	for i := range n.Network {
@@ -149,6 +146,8 @@ func (l *settings) addList(key string, v reflect.Value) {
 			l.add("tmpfs."+e.Target, reflect.ValueOf(e))
 		case Scratch:
 			l.add("scratch."+e.Target, reflect.ValueOf(e))
+		case IDExtent:
+			words = append(words, e.String())
 		case Route:
 			words = append(words, e.To+" via "+e.Via)
 		default:

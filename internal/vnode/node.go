@@ -42,13 +42,18 @@ type Node struct {
 	Scratch     []Scratch `json:"scratch,omitempty" doc:"local volumes made with the node and removed with it"`
 	Delta       Delta     `json:"delta,omitzero" doc:"where the node's own writes to its root go"`
 
-	NoNewPrivileges *bool `json:"no_new_privileges,omitempty" doc:"false lets set-user-id programs such as sudo work inside; ls and show say so; needs a user namespace; default: true for a command, false for an init system"`
+	Users []IDExtent `json:"users,omitempty" doc:"ids of a site's users that processes inside may have, beside the node's own 0 to 65535 or in place of some of them; of users and groups"`
+
+	NoNewPrivileges *bool `json:"no_new_privileges,omitempty" doc:"false lets set-user-id programs such as sudo work inside; ls and show say so; needs a user namespace; true takes them from the users of an init system too; default: true for a command, false for an init system"`
 
 	UserNamespace *bool `json:"user_namespace,omitempty" doc:"whether the node has ids of its own; false is weaker and shown"`
 }
 
 // UserNS reports whether the node gets a user namespace. It does unless its spec says no.
 func (n *Node) UserNS() bool { return n.UserNamespace == nil || *n.UserNamespace }
+
+// KeepsPrivileges reports whether the spec says no_new_privileges: true.
+func (n *Node) KeepsPrivileges() bool { return n.NoNewPrivileges != nil && *n.NoNewPrivileges }
 
 // NewPrivileges reports whether the spec asks for set-user-id programs to work inside.
 func (n *Node) NewPrivileges() bool { return n.NoNewPrivileges != nil && !*n.NoNewPrivileges }

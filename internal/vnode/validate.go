@@ -35,6 +35,7 @@ func checks() []check {
 		{"image", checkImage},
 		{"command", checkCommand},
 		{"user", checkUser},
+		{"users", checkUsers},
 		{"env", checkEnv},
 		{"env-from", checkEnvFrom},
 		{"privileges", checkPrivileges},

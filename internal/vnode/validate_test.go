@@ -122,6 +122,37 @@ func TestValidate(t *testing.T) {
 		{"workdir workdir", func(n *Node) { n.Workdir = "srv" }},
 		{"env-from env_from", func(n *Node) { n.EnvFrom = "secrets" }},
 		{"privileges no_new_privileges", func(n *Node) { n.NoNewPrivileges, n.UserNamespace = new(bool), new(bool) }},
+		{"users users[0].from", users(IDExtent{Count: 1, As: SameIDs})},
+		{"users users[0].count", users(IDExtent{From: 1500, As: SameIDs})},
+		{"users users[1].as", users(IDExtent{From: 1500, Count: 1, As: SameIDs}, IDExtent{From: 1600, Count: 1})},
+		{"values users[0].as", users(IDExtent{From: 1500, Count: 1, As: "other"})},
+		{"values users[0].of", users(IDExtent{From: 1500, Count: 1, As: SameIDs, Of: "user"})},
+		{"values users[0].from", users(IDExtent{From: 1 << 31, Count: 1, As: SameIDs})},
+		{"users users[0].count", users(IDExtent{From: 1<<31 - 1, Count: 2, As: PrivateIDs})},
+		{"users users[0].from", users(IDExtent{From: 60000, Count: 2000, As: SameIDs})}, // DynamicUser
+		{"users users[0].from", users(IDExtent{From: 65534, Count: 1, As: SameIDs})},
+		{"users users[0].from", users(IDExtent{From: 42, Count: 1, As: SameIDs, Of: GroupIDs})},
+		{"users users[0].from", users(IDExtent{From: FirstOwn - 1, Count: 2, As: SameIDs})},
+		{"users users[0].from", users(IDExtent{From: 1500, Count: 1, As: PrivateIDs})},
+		{"users users[1]", users(IDExtent{From: 70000, Count: 10, As: SameIDs}, IDExtent{From: 70009, Count: 1, As: PrivateIDs})},
+		{"values users[0].from", users(IDExtent{From: -5, Count: 1, As: SameIDs})},
+		{"users users", users(IDExtent{From: 100000, Count: MostOwnIDs + 1, As: PrivateIDs})},
+		{"users users", func(n *Node) { // a line of the map for each, and one for each gap
+			for i := range 171 {
+				n.Users = append(n.Users, IDExtent{From: 1000 + 2*i, Count: 1, As: SameIDs})
+			}
+		}},
+		{"users users", func(n *Node) {
+			n.UserNamespace, n.Users = new(bool), []IDExtent{{From: 1500, Count: 1, As: SameIDs}}
+		}},
+		{"users users[1].count", func(n *Node) {
+			n.NoNewPrivileges = new(bool)
+			n.Users = []IDExtent{{From: 1500, Count: 1, As: SameIDs}, {From: 1600, Count: 2, As: SameIDs, Of: GroupIDs}}
+		}},
+		{"users users[2]", func(n *Node) {
+			n.NoNewPrivileges = new(bool)
+			n.Users = []IDExtent{{From: 1500, Count: 1, As: SameIDs}, {From: 1600, Count: 1, As: SameIDs, Of: GroupIDs}, {From: 1601, Count: 1, As: SameIDs}}
+		}},
 		{"health health.command", func(n *Node) { n.Health = Health{Retries: 2} }},
 		{"health health.command[0]", func(n *Node) { n.Health = Health{Command: []string{""}} }},
 		{"health health.every", func(n *Node) { d := Duration(1e8); n.Health = Health{Command: []string{"c"}, Every: &d} }},
@@ -268,6 +299,8 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+func users(all ...IDExtent) func(*Node) { return func(n *Node) { n.Users = all } }
 
 func addAddress(a string) func(*Node) {
 	return func(n *Node) { n.Network[0].Address = append(n.Network[0].Address, a) }

@@ -49,11 +49,13 @@ network: [{mode: bridge}]
 	folder = node{"dir", func(w *world) string {
 		secrets := w.file("secrets", "TOKEN=x\n")
 		w.must(os.Chmod(secrets, 0o600))
+		w.must(os.WriteFile(w.l.UsersList(), []byte("allow: [{from: 1500, count: 1}]\n"), 0o644))
 		return `
 name: f1
 image: dir:` + imagetest.BusyboxDir(w.T) + `
 command: [/bin/sleep, infinity]
 user: daemon
+users: [{from: 1500, count: 1, as: same}, {from: 70000, count: 1, as: private}]
 env: {A: "1"}
 env_from: ` + secrets + `
 workdir: /tmp

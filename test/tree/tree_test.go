@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"bench/result", "fio"},
 	{"bench/stat", "top"},
 	{"node", "protect", "hostnet", "serve"},
-	{"keeper", "watch", "detail", "health"},
+	{"keeper", "watch", "detail", "health", "siteusers"},
 	{"plan", "spec", "trial", "foreground", "gateway/gatewaytest", "runner/runnertest"},
 	{"parts"}, // names the mechanisms
 	{

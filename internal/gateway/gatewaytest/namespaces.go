@@ -71,12 +71,9 @@ func (n *namespaces) start(to gateway.Node, w gateway.Way, beneath func(dir stri
 	if err := p.Enter(context.Background()); err != nil {
 		return err
 	}
-	ids := []syscall.SysProcIDMap{{HostID: int(p.IDs.Base), Size: int(p.IDs.Size)}}
 	n.cmd = exec.Command("/bin/sh", "-ec", bind+"; echo ready; exec sleep infinity")
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: ids, GidMappings: ids,
-		GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{},
-	}
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	p.IDs.Attr(n.cmd.SysProcAttr)
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()
 	if err == nil {
