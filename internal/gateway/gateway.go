@@ -46,6 +46,7 @@ const (
 	LateLook   Deviation = "A folder that the server does not have is found when the node starts, not by berth plan."
 	NoSpecial  Deviation = "There are no FIFOs."
 	OneLink    Deviation = "A file has one link in stat(2), however many names it has."
+	DaemonEnds Deviation = "When its daemon ends, what is open gets an error; files that are opened later are served by the next daemon."
 	NoSpaceErr Deviation = "A full disk of the server is told as \"input/output error\", not as \"no space left on device\"."
 )
 

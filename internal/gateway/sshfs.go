@@ -146,7 +146,11 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 		if err := fence.Can(to.Cgroups.V2); err != nil {
 			return Way{}, fmt.Errorf("mount %s: %w", m.Target, err)
 		}
-		after = append(after, &fence.Ports{Rule: fence.Rule{Ports: []uint16{uint16(g.port(m))}}, Group: group.V2Dir(to.Cgroups, group.Container(to.Cgroups, to.Group))})
+		rule := fence.Rule{Ports: []uint16{uint16(g.port(m))}}
+		if at, err := netip.ParseAddrPort(server); err == nil && !g.Direct { // the key is what ssh trusts: at other addresses ssh is the node's to use
+			rule.Servers = []netip.Addr{at.Addr()}
+		}
+		after = append(after, &fence.Ports{Rule: rule, Group: group.V2Dir(to.Cgroups, group.Container(to.Cgroups, to.Group))})
 	}
 	return Way{
 		Mount: &Mount{Source: "tmpfs", Target: m.Target, Type: "tmpfs", Options: []string{"ro", "nosuid", "nodev", "noexec", "size=4k", "mode=555"}},
@@ -161,7 +165,7 @@ func (SSHFS) Kinds() step.Kinds {
 
 // Deviations returns what SFTP and FUSE lack.
 func (SSHFS) Deviations() []Deviation {
-	return []Deviation{OneOwner, LateLook, NoSpecial, OneLink, NoSpaceErr}
+	return []Deviation{OneOwner, LateLook, NoSpecial, OneLink, NoSpaceErr, DaemonEnds}
 }
 
 func number(text string, otherwise uint32) uint32 {

@@ -70,7 +70,10 @@ func (s *SSHFSMount) String() string {
 	if s.ReadOnly {
 		ro = ", read-only"
 	}
-	return fmt.Sprintf("mount %s:%s (%s) at %s by %s, owner %d:%d%s", s.Host, s.Path, s.Server, s.Target, by, s.UID, s.GID, ro)
+	for _, o := range s.Tuning {
+		ro += ", " + o
+	}
+	return fmt.Sprintf("mount %s of %s (%s) at %s by %s, owner %d:%d%s", s.Path, s.Host, s.Server, s.Target, by, s.UID, s.GID, ro)
 }
 
 // Process implements Helper.

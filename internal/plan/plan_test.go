@@ -144,6 +144,14 @@ func TestPlans(t *testing.T) {
 			}
 			return f
 		}},
+		{"sshfs", small + `, "network": [{"name": "eth0", "mode": "bridge", "address": ["192.0.2.10/24"]}],
+"mounts": [{"source": "files.example.org:/srv/data", "target": "/data", "gateway": "sshfs", "options": {"user": "alice", "identity": "/etc/berth/alice"}},
+  {"source": "[2001:db8::1]:/a", "target": "/a", "gateway": "sshfs-direct", "read_only": true, "options": {"direct_io": "true", "sync": "true", "uid": "1000"}}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices = nil
+			f.Mounts = []gateway.Source{{Path: "192.0.2.1:22/srv/data", FSType: "fuse.sshfs"}, {Path: "[2001:db8::1]:7022/a", FSType: "fuse.sshfs"}}
+			return f
+		}},
 		{"no-user-namespace", `"name": "n", "image": "dir:/srv/root", "command": ["/bin/true"], "user_namespace": false`, func() Facts {
 			f := facts(v1Host(), "crun")
 			f.Devices, f.Mounts = nil, nil

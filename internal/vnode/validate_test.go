@@ -268,6 +268,14 @@ func TestValidate(t *testing.T) {
 		{"mounts mounts[1].options.soft", func(n *Node) { n.Mounts[1].Options["soft"] = "true" }},
 		{"mounts mounts[1].options.nolock", func(n *Node) { n.Mounts[1].Options["nolock"] = "true" }},
 		{"mounts mounts[1].options.vers", func(n *Node) { n.Mounts[1].Options["vers"], n.Mounts[1].Via = "3", ViaNode }},
+		{"mounts mounts[1].options.identity", func(n *Node) { n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "a"} }},
+		{"mounts mounts[1].options.user", func(n *Node) {
+			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "root", "identity": "/k"}
+		}},
+		{"mounts mounts[1].options.known_hosts", func(n *Node) {
+			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "a", "identity": "/k", "known_hosts": "k"}
+		}},
+		{"mounts mounts[1].options.user", func(n *Node) { n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSDirectGateway, Options{"user": "a"} }},
 		{"mounts mounts[1].map", func(n *Node) { n.Mounts[1].Map = Idmapped }},
 		{"mounts mounts[1].via", func(n *Node) { n.Mounts[1].Via, n.Network = ViaNode, []Network{{Mode: None}} }},
 		{"mounts mounts[1].nosuid_source", func(n *Node) { n.Mounts[1].NosuidSource = true }},

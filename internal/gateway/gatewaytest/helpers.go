@@ -2,6 +2,7 @@ package gatewaytest
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,13 @@ func (s Suite) helpers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir, root := b.open()
+	defer unix.Close(dir)
+	var open int
+	if err := as(root, func() (err error) { open, err = unix.Openat(dir, "file", unix.O_RDONLY|unix.O_CLOEXEC, 0); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(open)
 	j := b.reopened()
 	for _, h := range gateway.Helpers(j.Steps()) {
 		if !h.Process().Alive() {
@@ -46,6 +54,9 @@ func (s Suite) helpers(t *testing.T) {
 		if err := h.Verify(t.Context()); err != nil {
 			t.Errorf("verify after it was replaced: %v", err)
 		}
+	}
+	if _, err := unix.Pread(open, make([]byte, 1), 0); errors.Is(err, unix.ENOTCONN) != s.deviates(gateway.DaemonEnds) {
+		t.Errorf("a file that was open when the helper was killed: %v", err)
 	}
 	out, err := n.Run("cat file; echo again >again; cat again")
 	if got := strings.TrimSpace(out); err != nil || got != "data\nagain" {
