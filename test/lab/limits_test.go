@@ -138,7 +138,7 @@ func TestLimits(t *testing.T) {
 		if s.State != "exited" || s.Exit == nil || !s.Exit.OOM || s.Exit.Code != 137 {
 			t.Errorf("status of a node that the kernel killed for lack of memory: %+v %+v", s, s.Exit)
 		}
-		m.OK(t, "berth rm oom")
+		m.OK(t, "berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137 '; berth rm oom")
 	})
 
 	t.Run("kill by group", func(t *testing.T) {

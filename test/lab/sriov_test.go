@@ -138,6 +138,7 @@ func TestSRIOV(t *testing.T) {
 		a.refused(t, 5, "carries the host's default route", "berth", "vf", "enable", a.pf, "7")
 		a.OK(t, "ip route del default; ip addr flush dev "+a.pf)
 	})
+	t.Run("docs/start.md", func(t *testing.T) { testStart(t, a, b) })
 	for _, h := range []*host{a, b} {
 		out := h.OK(t, "berth vf enable "+h.pf+" 7; test -e /etc/systemd/system/multi-user.target.wants/berth-vfs.service; berth vf enable "+h.pf+" 7")
 		if !strings.Contains(out, "ExecStart=/usr/local/bin/berth vf restore") || !strings.Contains(out, "unchanged") {

@@ -49,6 +49,11 @@ func TestBesideSystemd(t *testing.T) {
 		}
 	})
 
+	t.Run("pause", func(t *testing.T) {
+		m.Restore(t, "clean")
+		testPause(t, m)
+	})
+
 	t.Run("started in a service", func(t *testing.T) {
 		m.Restore(t, "clean")
 		m.Write(t, "/root/node.yaml", "name: n2\nimage: host\ncommand: [sleep, infinity]\n")
