@@ -29,9 +29,10 @@ type job struct {
 	Journal string
 	Lock    string
 	Args    []string
-	Stdin   bool // exec: this process's standard input is a pipe for the command; else its output is one
-	Pass    bool // the create goes through JSON and the family, as through a keeper
-	Point   int  // die: at which point; -1: the parent kills
+	Timeout time.Duration // exec: of the command
+	Stdin   bool          // exec: this process's standard input is a pipe for the command; else its output is one
+	Pass    bool          // the create goes through JSON and the family, as through a keeper
+	Point   int           // die: at which point; -1: the parent kills
 }
 
 // job prepares another process.
@@ -97,7 +98,7 @@ func (s Suite) exec(t *testing.T, j job) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := runner.Command{Args: j.Args, Env: []string{"FROM=exec"}}
+	command := runner.Command{Args: j.Args, Env: []string{"FROM=exec"}, Timeout: j.Timeout}
 	if j.Stdin { // pipes only: a runner may give its streams to the node's root
 		command.Stdin = os.Stdin
 	} else {

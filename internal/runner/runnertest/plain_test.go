@@ -211,15 +211,26 @@ func (c *plainCreate) Exec(ctx context.Context, wish runner.Command) (runner.Chi
 	if wish.Stdin != nil {
 		cmd.Stdin = wish.Stdin
 	}
-	return plainChild{cmd}, thread.Own(func() error { return startIn(c.Entry, cmd) })
+	child := &plainChild{Cmd: cmd}
+	err := thread.Own(func() error { return startIn(c.Entry, cmd) })
+	if err == nil && wish.Timeout > 0 {
+		child.timer = time.AfterFunc(wish.Timeout, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
+	}
+	return child, err
 }
 
-type plainChild struct{ *exec.Cmd }
+type plainChild struct {
+	*exec.Cmd
+	timer *time.Timer
+}
 
-func (c plainChild) Signal(s syscall.Signal) error { return c.Process.Signal(s) }
+func (c *plainChild) Signal(s syscall.Signal) error { return c.Process.Signal(s) }
 
-func (c plainChild) Wait() (unix.WaitStatus, error) {
+func (c *plainChild) Wait() (unix.WaitStatus, error) {
 	err := fork.Wait(c.Cmd)
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 	if _, ended := errors.AsType[*exec.ExitError](err); ended {
 		err = nil
 	}

@@ -39,7 +39,7 @@ func (s Suite) Run(t *testing.T) {
 	}
 	for name, test := range map[string]func(*testing.T, Suite){
 		"waits": waits, "journal": fromJournal, "others": spared, "refused": refused, "no command": noCommand,
-		"groups": inGroups, "signals": signals, "exit codes": exitCodes, "exec": execs, "kills": kills,
+		"groups": inGroups, "signals": signals, "exit codes": exitCodes, "exec": execs, "timeout": timeouts, "kills": kills,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s) })
 	}
@@ -239,6 +239,34 @@ func execs(t *testing.T, s Suite) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// timeouts: a command that takes longer than its timeout is killed with all processes of its group; the first process runs on.
+func timeouts(t *testing.T, s Suite) {
+	b := s.bed(t, "echo ready; sleep 1000")
+	b.up(t)
+	b.await(t, "ready\n")
+	before := b.inside(t)
+	cmd := b.job(t, job{Do: "exec", Args: []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & sleep 1000 >/dev/null 2>&1 & wait"}, Timeout: 300 * time.Millisecond})
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 128+9 {
+		t.Errorf("exit code %d, said %q; want %d", code, out, 128+9)
+	}
+	eventually(t, "only what ran before runs", func() bool { return slices.Equal(b.inside(t), before) })
+	cmd = b.job(t, job{Do: "exec", Args: []string{"sh", "-c", "exit 5"}, Timeout: time.Hour})
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 5 {
+		t.Errorf("within its timeout: %v, said %q; want exit code 5", cmd.ProcessState, out)
+	}
+}
+
+// inside lists the processes in the node's groups.
+func (b *bed) inside(t *testing.T) (all []int) {
+	t.Helper()
+	for _, dir := range b.groups() {
+		all = append(all, procsOf(t, dir)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // procsOf reads which processes are in a group.
