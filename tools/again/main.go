@@ -37,11 +37,21 @@ func again(path string) error {
 			return err
 		}
 	}
+	var is struct {
+		Format string `json:"format"`
+	}
+	if err := json.Unmarshal(raw, &is); err != nil {
+		return err
+	}
+	if is.Format != result.Format { // such as the headline, whose document is its own (test/lab/headline)
+		fmt.Printf("%s: nothing is judged here\n", path)
+		return nil
+	}
 	var s result.Study
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return err
 	}
-	if s.Format != result.Format || len(s.Experiments) == 0 || slices.Contains(own, s.Experiments[0].Name) && s.OneByOne {
+	if len(s.Experiments) == 0 || slices.Contains(own, s.Experiments[0].Name) && s.OneByOne {
 		fmt.Printf("%s: nothing is judged here\n", path)
 		return nil
 	}
