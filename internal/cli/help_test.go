@@ -86,7 +86,7 @@ func TestWrongUsage(t *testing.T) {
 		{"apply", 2, "berth: no spec given: -f FILE, or -f - for standard input\n"},
 		{"plan -f /nowhere.yaml", 2, "berth: read spec: open /nowhere.yaml: no such file or directory\n"},
 		{"bench disk --size huge", 2, "berth: --size: \"huge\" is not a size: its unit must be one of TiB, GiB, MiB, KiB, TB, GB, MB, kB, B, for example 4GiB, 512MB or 1048576\n"},
-		{"run -- true", 125, "berth: no image given: --image host, oci:NAME, oci-layout:DIR, dir:PATH or file:PATH\n"},
+		{"run -- true", 125, "berth: no image given: --image host, oci:NAME, docker://REF, tar:FILE, oci-layout:DIR, dir:PATH or file:PATH\n"},
 		{"run --frob", 125, "berth: berth run has no flag --frob; see berth run --help\n"},
 		{"run --image host --mount a -- true", 125, "berth: --mount a: want SOURCE:TARGET or SOURCE:TARGET:ro\n"},
 		{"exec", 125, "berth: NAME is missing; usage: berth exec [-it] NAME -- CMD ARG…; see berth exec --help\n"},

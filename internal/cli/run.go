@@ -25,6 +25,7 @@ type runFlags struct {
 	pids                                                      int
 	mounts, devices, publish                                  []string
 	noUserNS                                                  bool
+	dashed                                                    bool // -- stands before the command
 	insideFlags
 	lifeFlags
 }
@@ -62,6 +63,7 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
 			if err != nil {
 				return err
 			}
+			f.dashed = cmd.ArgsLenAtDash() >= 0
 			n, err := a.nodeOf(cmd.Context(), &f, command(args))
 			if err == nil && trust {
 				err = images.TrustAll(cmd.Context(), image.Open(a.layout()), n)

@@ -50,13 +50,17 @@ func (s Store) Hint(text, dir string) string {
 	if meant := nearest.To(text, names); meant != "" {
 		return "did you mean oci:" + meant + "?"
 	}
-	return stored(names)
+	return stored(names, text)
 }
 
-// stored lists the stored images for a message.
-func stored(names []string) string {
+// stored lists the stored images for a message about a text that names none.
+func stored(names []string, text string) string {
 	if len(names) == 0 {
-		return "no image is stored here; berth image pull REF or berth image import ARCHIVE NAME stores one"
+		ref := "REF"
+		if name, _, _ := strings.Cut(text, ":"); name != "" && !strings.ContainsAny(name, "./ ") { // as other engines complete it
+			ref = "docker.io/library/" + text
+		}
+		return "no image is stored here; berth image pull " + ref + " or berth image import ARCHIVE NAME stores one"
 	}
 	more := ""
 	if len(names) > mostNamed {

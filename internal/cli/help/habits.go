@@ -30,19 +30,28 @@ func Habits() map[string]string {
 		freezes = "berth pause NAME holds a node where it is, berth unpause NAME lets it go on"
 		none    = "a spec and an image make a node again: berth plan -f FILE shows how"
 		several = "a spec may hold several nodes, parted by ---: berth apply -f FILE"
+		pushes  = "images go to a registry by podman push or skopeo copy; berth export -o FILE NODE writes a node's root as a tar; " + copies
+		saves   = "berth export -o FILE NODE writes a node's root as a tar; an archive that was imported is still yours"
+		kubes   = several + "; of Kubernetes it reads nothing"
+		checks  = "berth show NAME tells what the checks of a node found; the keeper runs what its spec has under health"
+		secrets = "berth apply -f FILE takes a file of variables from the spec, under env_from"
+		starts  = "berth start --autostart starts nodes as a boot does: those whose spec says autostart: true"
+		ports   = "berth ls lists published ports; berth run -p HOST:NODE publishes them"
 	)
 	return map[string]string{
 		"ps": lists, "list": lists, "container": lists, "containers": lists, "vm": lists, "pod": lists, "status": lists,
-		"inspect": shows, "info": host, "version": host, "system": host, "cluster": host,
+		"inspect": shows, "info": host, "version": host, "system": host + "; " + cleans, "cluster": host,
 		"create": makes, "launch": makes, "init": makes, "new": makes, "up": makes,
 		"delete": removes, "del": removes, "remove": removes, "destroy": removes, "prune": cleans, "down": removes, "purge": removes,
 		"reboot":  again,
 		"attach":  "berth logs -f NAME shows what process 1 writes; " + shell,
-		"console": shell, "shell": shell, "enter": shell, "login": shell, "ssh": shell, "execute": shell,
-		"stats": usage, "monitor": usage, "port": nets, "network": nets, "networks": nets,
-		"copy": copies, "file": copies, "push": copies,
+		"console": shell, "shell": shell, "enter": shell, "login": logins + "; " + shell, "ssh": shell, "execute": shell,
+		"stats": usage, "monitor": usage, "port": ports, "network": nets, "networks": nets,
+		"copy": copies, "file": copies, "push": pushes,
 		"volume": volumes, "volumes": volumes, "mount": volumes, "storage": volumes,
-		"pull": pulls, "search": imports, "build": imports, "load": imports, "import": imports, "save": imports,
+		"pull": pulls, "search": "podman search looks through registries; " + pulls, "build": "images are built by podman build or buildah; " + imports, "load": imports, "import": imports, "save": saves,
+		"tag": "berth image pull REGISTRY/REPOSITORY:TAG --name NAME stores an image under a name of yours", "history": images, "manifest": images, "artifact": images,
+		"play": kubes, "kube": kubes, "generate": starts, "quadlet": starts, "healthcheck": checks, "secret": secrets,
 		"registry": imports, "logout": logins,
 		"images": images, "rmi": "berth image rm NAME removes an image",
 		"update": sets, "config": sets, "edit": sets, "profile": sets, "limit": sets,
@@ -63,6 +72,15 @@ func FlagHabits() map[string]map[string]string {
 	return map[string]map[string]string{
 		"run": {
 			"volume": "a folder is given by --mount SOURCE:TARGET[:ro]", "v": "a folder is given by --mount SOURCE:TARGET[:ro]",
+			"restart": "a restart policy stands in a spec, under restart: berth apply -f FILE", "pull": "berth image pull REF fetches an image anew",
+			"read-only": "the image is never written to; a folder is read-only by --mount SOURCE:TARGET:ro",
+			"ulimit":    "limits of processes stand in a spec, under rlimits", "shm-size": "a larger one is given by --tmpfs /dev/shm:size=SIZE",
+			"dns": "a node asks the resolvers of the host", "add-host": "nodes of --network nat know each other by name",
+			"ip": "an address is given with the network: --network bridge:br0,192.0.2.10/24", "mac-address": "a MAC stands in a spec, under network",
+			"userns": "every node has a user namespace of its own", "init": "leave it out: process 1 is the command", "cap-add": "a node's capabilities are fixed", "cap-drop": "a node's capabilities are fixed",
+			"device-read-bps": "limits of disks stand in a spec, under io", "device-write-bps": "limits of disks stand in a spec, under io",
+			"health-cmd": "a check stands in a spec, under health", "security-opt": "every node has a filter of system calls and no new privileges; see no_new_privileges in the spec",
+			"pids-limit": "did you mean --pids?", "log-driver": "leave it out: berth logs prints what a node wrote", "gpus": "a device is given by --device PATH", "pod": "nodes of --network nat share a network and know each other by name",
 			"m":          "the most memory is given by --memory SIZE",
 			"privileged": "there are no privileged nodes; --device PATH gives a device", "net": "did you mean --network?",
 			"entrypoint": "leave it out: the words after -- are the whole command",
