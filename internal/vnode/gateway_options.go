@@ -139,6 +139,22 @@ func checkMap(r *report, at string, m *Mount) {
 	}
 }
 
+// checkOneUser refuses a mount for one user in a node with several users of the site.
+func checkOneUser(r *report, at string, m *Mount, n *Node) {
+	if m.Gateway != SSHFSGateway && m.Gateway != SSHFSDirectGateway {
+		return
+	}
+	users := 0
+	for _, e := range n.Users {
+		if e.As == SameIDs && e.Of != GroupIDs {
+			users += e.Count
+		}
+	}
+	if users > 1 {
+		r.badIf([]string{"users"}, at+".gateway", "%s is a mount for one user: on the server all its files are that user's; this node has %d users of the site: use nfs, or give the node one", m.Gateway, users)
+	}
+}
+
 // checkVia refuses a mount through the network of a node that has none.
 func checkVia(r *report, at string, m *Mount, n *Node) {
 	if !m.Remote() || m.Via == ViaHost {

@@ -47,6 +47,7 @@ func checkMounts(r *report, n *Node) {
 		checkOptions(r, at, &m)
 		checkMap(r, at, &m)
 		checkVia(r, at, &m, n)
+		checkOneUser(r, at, &m, n)
 	}
 }
 

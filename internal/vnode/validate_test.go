@@ -276,6 +276,10 @@ func TestValidate(t *testing.T) {
 			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "a", "identity": "/k", "known_hosts": "k"}
 		}},
 		{"mounts mounts[1].options.user", func(n *Node) { n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSDirectGateway, Options{"user": "a"} }},
+		{"mounts mounts[1].gateway", func(n *Node) {
+			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSDirectGateway, nil
+			n.Users = []IDExtent{{From: 100000, Count: 2, As: SameIDs}}
+		}},
 		{"mounts mounts[1].map", func(n *Node) { n.Mounts[1].Map = Idmapped }},
 		{"mounts mounts[1].via", func(n *Node) { n.Mounts[1].Via, n.Network = ViaNode, []Network{{Mode: None}} }},
 		{"mounts mounts[1].nosuid_source", func(n *Node) { n.Mounts[1].NosuidSource = true }},
