@@ -22,6 +22,7 @@ import (
 	"berth/internal/link"
 	"berth/internal/oci"
 	"berth/internal/parts"
+	"berth/internal/packed"
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/scratch"
@@ -150,6 +151,15 @@ func TestPlans(t *testing.T) {
 			f := facts(v2Host(), "crun")
 			f.Devices = nil
 			f.Mounts = []gateway.Source{{Path: "192.0.2.1:22/srv/data", FSType: "fuse.sshfs"}, {Path: "[2001:db8::1]:7022/a", FSType: "fuse.sshfs"}}
+			return f
+		}},
+		{"packed", `"name": "n", "image": "file:/srv/x.erofs", "command": ["/bin/true"]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Image = image.Image{
+				Ref:    vnode.Image{Kind: vnode.FileImage, Ref: "/srv/x.erofs"},
+				Packed: &packed.File{Image: "/srv/x.erofs", Path: "/srv/x.erofs", Kind: packed.EROFS, Digest: "sha256:1"},
+			}
 			return f
 		}},
 		{"no-user-namespace", `"name": "n", "image": "dir:/srv/root", "command": ["/bin/true"], "user_namespace": false`, func() Facts {
@@ -294,6 +304,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"oom_score_adj", `, "oom_score_adj": -100`, refuse.Cannot, "oom_score_adj -100: this process may not protect others"},
 		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
+		{"image of an archive", `, "image": "file:/srv/x.tar"`, refuse.Cannot, "berth image import it"},
 		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
 		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "filesystem"},
 		{"memory.low on v1", `, "memory": {"low": "1GiB"}`, refuse.Cannot, "memory.low"},
