@@ -350,11 +350,11 @@ func (r *run) print() {
 		{"when the first node has read all", mib(r.Cached1)},
 		{"as the last node sees it, which has read nothing", mib(r.CachedN)},
 		{"of the packed file itself", mib(r.Backing)},
-		{"more, when all nodes have read all", mib(r.More)},
+		{"more on the whole host, when all nodes have read all", mib(r.More)},
 		{"second start, median", fmt.Sprintf("%.1f ms", r.Second)},
 		{fmt.Sprintf("start %d, median", r.Nodes), fmt.Sprintf("%.1f ms", r.Last)},
 		{"their ratio", fmt.Sprintf("%.2f (%.2f to %.2f, 95 %%, %d rounds)", r.Ratio, r.Low, r.High, r.Rounds)},
 	} {
-		fmt.Printf("  %-50s %s\n", l[0], l[1])
+		fmt.Printf("  %-56s %s\n", l[0], l[1])
 	}
 }
