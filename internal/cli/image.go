@@ -23,7 +23,10 @@ oci:NAME. A layer that several images have is kept once.`,
 			"  berth image ls\n  berth image rm busybox",
 	}
 	c.AddCommand(a.imagePullCmd(), a.imageImportCmd(), a.packs().Pack(), a.packs().Trust(), a.imageLsCmd(), a.imageRmCmd(), a.imagePruneCmd())
-	c.AddCommand(share.App{Layout: a.layout}.Serve())
+	others := share.App{
+		Out: a.Out, Err: a.Err, JSON: &a.json, Layout: a.layout, JSONFlag: a.jsonFlag, PrintJSON: a.printJSON, Progress: a.byteProgress,
+	}
+	c.AddCommand(others.Build(), others.Serve())
 	return c
 }
 

@@ -149,7 +149,8 @@ type As struct {
 	Name string // name in the store; "": the name that the archive gives
 	Pick string // which of several images (see findImage); "": the one called Name, or the only one
 
-	Manifest string // digest of the image's manifest in a folder that holds nothing but blobs; "": the archive has an index
-	From     string // for the record: where the archive came from
-	Foreign  bool   // with Manifest: the image may be for another platform
+	Manifest string   // digest of the image's manifest in a folder that holds nothing but blobs; "": the archive has an index
+	From     string   // for the record: where the archive came from
+	Command  []string // of the tar of a root, which has none of its own
+	Foreign  bool     // with Manifest: the image may be for another platform
 }

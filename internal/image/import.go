@@ -28,11 +28,8 @@ import (
 // image of another platform, or if the file system has too little space.
 func (s Store) Import(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
 	if as.Name != "" {
-		if err := checkName(as.Name); err != nil {
+		if err := CheckNew(as.Name); err != nil {
 			return Record{}, err
-		}
-		if strings.ContainsFunc(as.Name, unicode.IsSpace) { // a spec could not name it: oci:NAME takes no spaces
-			return Record{}, refuse.Invalidf("%q is not an image name: no spaces", as.Name)
 		}
 	}
 	unlock, err := s.lock(ctx)
@@ -50,6 +47,17 @@ func (s Store) Import(ctx context.Context, archive string, as As, progress func(
 		return Record{}, errors.Join(fmt.Errorf("import %s: %w", cmp.Or(pulled(as), archive), err), s.sweep(context.WithoutCancel(ctx)))
 	}
 	return r, nil
+}
+
+// CheckNew refuses a name that no new image can have.
+func CheckNew(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if strings.ContainsFunc(name, unicode.IsSpace) { // a spec could not name it: oci:NAME takes no spaces
+		return refuse.Invalidf("%q is not an image name: no spaces", name)
+	}
+	return nil
 }
 
 // pulled returns where an image was pulled from, "" for one of an archive.

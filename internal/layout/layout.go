@@ -163,6 +163,9 @@ func (l Layout) Images() string { return filepath.Join(l.Lib, "images") }
 // Pulls returns the folder that holds the blobs of images that are being pulled.
 func (l Layout) Pulls() string { return filepath.Join(l.Images(), "pulls") }
 
+// Builds returns the folder that holds images that are being built.
+func (l Layout) Builds() string { return filepath.Join(l.Images(), "builds") }
+
 // Layers returns the folder of the unpacked layers, each named by its digest.
 func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sha256") }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"berth/internal/address"
+	"berth/internal/debian"
 	"berth/internal/fate"
 	"berth/internal/fault"
 	"berth/internal/file"
@@ -83,7 +84,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	store := image.Open(b.Layout)
 	_, err = pull.Sweep(b.Layout.Pulls(), pull.Stale)
-	errs = append(errs, err, store.Sweep(ctx), store.Collect(ctx, b.ImageUsers))
+	errs = append(errs, err, debian.Sweep(ctx, b.Layout.Builds()), store.Sweep(ctx), store.Collect(ctx, b.ImageUsers))
 	if len(watch) > 0 && !b.keeper().Runs() {
 		all = append(all, Repaired{Did: "started the keeper"})
 	}

@@ -106,10 +106,10 @@ func (p *place) start(cmd *exec.Cmd) string {
 	return strings.TrimSpace(string(line[:n]))
 }
 
-// try types a command, and returns what it prints and its exit code. mmdebstrap needs Debian's servers, and so the host's own network.
+// try types a command, and returns what it prints and its exit code. mmdebstrap and berth image build need Debian's servers, and so the host's own network.
 func (p *place) try(command string) (string, int) {
 	p.Helper()
-	if strings.HasPrefix(command, "mmdebstrap ") {
+	if strings.HasPrefix(command, "mmdebstrap ") || strings.HasPrefix(command, "berth image build ") {
 		cmd := exec.CommandContext(p.Context(), "bash", "-c", command)
 		cmd.Dir = p.dir
 		return p.run(cmd, command)

@@ -45,7 +45,7 @@ var layers = [][]string{
 	{
 		"cgroup", "standing", "devgroup", "rlimit", "sysctl", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names", "netserve",
 		"registry", "sftpserve",
-		"copier",
+		"copier", "debian",
 		"scratch",
 	}, // mechanisms: independent
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
@@ -113,6 +113,7 @@ var only = map[string][]string{
 	"names":   {"vnode"},
 	"pull":    {"fork", "refuse", "sibling"},
 	"sibling": {"refuse"},
+	"debian":  {"fork", "purge", "refuse", "space"},
 	"ids":     {"block", "host", "step", "refuse", "layout", "vnode"},
 	"runner":  {"group", "mounts", "fork", "host", "step", "refuse", "vnode"},
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},

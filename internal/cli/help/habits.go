@@ -60,8 +60,8 @@ func Habits() map[string]string {
 		"compose": several, "stack": several, "log": "berth logs NAME prints what a node wrote", "diff": "berth plan -f FILE shows what would change",
 		"run-once": makes, "device": "berth set NAME devices+=PATH gives a node a device",
 		"image list": images, "image inspect": "berth image ls --json tells all about the images", "image show": "berth image ls --json tells all about the images",
-		"image build": imports, "image load": imports, "image add": imports, "image copy": imports,
-		"image save": "an archive that was imported is still yours; berth image ls lists what is stored", "image push": imports, "image tag": "berth image import ARCHIVE NAME stores an image under another name; its layers are kept once",
+		"image load": imports, "image add": imports, "image copy": imports,
+		"image save": "an archive that was imported is still yours; berth image ls lists what is stored", "image push": "berth image serve gives the images to other hosts", "image tag": "berth image import ARCHIVE NAME stores an image under another name; its layers are kept once",
 		"image delete": "berth image rm NAME removes an image", "image remove": "berth image rm NAME removes an image",
 		"net list": nets, "net ls": nets, "net create": nets, "net inspect": nets,
 	}

@@ -1,8 +1,9 @@
-// Package share has the commands that make images from Debian's packages, and give them to other hosts.
+// Package share is the commands that make images from Debian's packages, and that give images to other hosts.
 package share
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,12 @@ import (
 
 // App is what the commands share with the rest of the command line.
 type App struct {
-	Layout func() layout.Layout
+	Out, Err  io.Writer
+	JSON      *bool // --json
+	Layout    func() layout.Layout
+	JSONFlag  func(*cobra.Command) *cobra.Command
+	PrintJSON func(any) error
+	Progress  func(what string) (progress func(done, total int64), done func())
 }
 
 // server is the program that serves images. It is one of its own because HTTP and TLS would slow each start of berth.
