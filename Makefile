@@ -118,6 +118,12 @@ install: docs ## install below PREFIX (and DESTDIR)
 	install -Dm644 build/completion/berth.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_berth
 	install -Dm644 build/completion/berth.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish
 
+.PHONY: uninstall
+uninstall: ## remove what make install put below PREFIX (and DESTDIR)
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/berth bin/berth-pull bin/berth-registry share/doc/berth share/bash-completion/completions/berth \
+		share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish)
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/berth.1 $(DESTDIR)$(PREFIX)/share/man/man1/berth-*.1
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf build

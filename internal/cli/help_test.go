@@ -78,7 +78,7 @@ func TestWrongUsage(t *testing.T) {
 		{"run --pids 0 --image host -- true", 125, "berth: --pids: 0 is not allowed: 1 or more\n"},
 		{"run --image host", 125, "berth: no command given: image host has none of its own; berth run --image host -- CMD\n"},
 		{"run --image host --network brige -- true", 125, "berth: --network: \"brige\" is not allowed: sriov, macvlan, bridge, nat, phys or none\n"},
-		{"run --image host --mount data:/mnt -- true", 125, "berth: --mount: \"data\" is not an absolute path\n"},
+		{"run --image host --mount data:/mnt -- true", 125, "berth: --mount data:/mnt: data is no folder of the host: give its absolute path; there are no volumes with names\n"},
 		{"image import", 2, "berth: ARCHIVE is missing; usage: berth image import ARCHIVE [NAME] [flags]; see berth image import --help\n"},
 		{"protect", 2, "berth: UNIT|PID|CGROUP is missing; usage: berth protect UNIT|PID|CGROUP [flags]; see berth protect --help\n"},
 		{"completion tcsh", 2, "berth: usage: berth completion bash|zsh|fish; see berth completion --help\n"},

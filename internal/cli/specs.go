@@ -127,6 +127,9 @@ func parseMount(s string) (vnode.Mount, error) {
 	if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" {
 		return vnode.Mount{}, refuse.Invalidf("--mount %s: want SOURCE:TARGET or SOURCE:TARGET:ro", s)
 	}
+	if source := parts[0]; source != "" && !strings.Contains(source, "/") { // a volume with a name, in other engines
+		return vnode.Mount{}, refuse.Invalidf("--mount %s: %s is no folder of the host: give its absolute path; there are no volumes with names", s, source)
+	}
 	return vnode.Mount{Source: parts[0], Target: parts[1], ReadOnly: len(parts) == 3}, nil
 }
 

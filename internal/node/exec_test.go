@@ -18,7 +18,7 @@ func TestWhyNot(t *testing.T) {
 	}
 	b := Open(layout.New(t.TempDir()), Beside{})
 	silent := errors.New("run the command with crun: exit status 255")
-	if err := b.whyNot(t.Context(), silent, "n", self, 0); err != silent {
+	if err := b.whyNot(t.Context(), silent, "n", self, 0); !errors.Is(err, silent) {
 		t.Errorf("of a node that runs: %v", err)
 	}
 	err = b.whyNot(t.Context(), silent, "n", proc.ID{PID: self.PID, Start: self.Start + 1}, 0)

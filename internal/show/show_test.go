@@ -103,7 +103,8 @@ func TestShowIsPrinted(t *testing.T) {
 		Within: detail.Within{
 			User: "postgres",
 			Mounts: []vnode.Mount{
-				{Source: "/srv/db/data", Target: "/data"}, {Source: "/etc/motd", Target: "/etc/motd", ReadOnly: true, Map: vnode.Identity},
+				{Source: "/srv/db/data", Target: "/data"},
+				{Source: "/etc/motd", Target: "/etc/motd", ReadOnly: true, Map: vnode.Identity},
 				{Source: "files.example.org:/export", Target: "/mnt", Gateway: vnode.NFSGateway, Map: vnode.Identity},
 			},
 			Tmpfs:   []vnode.Tmpfs{{Target: "/run/postgresql", Size: 1 << 20}, {Target: "/tmp", Mode: "0700"}},
