@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/file"
 	"berth/internal/refuse"
@@ -187,6 +188,25 @@ func TestDamaged(t *testing.T) {
 				t.Errorf("recorded: %+v, %v", all, err)
 			}
 		})
+	}
+}
+
+// TestTrustOnAFullDisk: a copy that does not fit is refused, and nothing of it is kept.
+func TestTrustOnAFullDisk(t *testing.T) {
+	kinds(t)
+	dir := t.TempDir()
+	small := filepath.Join(dir, "small")
+	must(t, os.Mkdir(small, 0o700), unix.Mount("berth-test", small, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { must(t, unix.Unmount(small, 0)) })
+	path := filepath.Join(dir, "x.erofs")
+	mkfs(t, path)
+	must(t, os.Truncate(path, 1<<20))
+	_, err := In(small).Trust(t.Context(), path)
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "MiB free") {
+		t.Errorf("got kind %d: %v", refuse.KindOf(err), err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(small, "files")); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 
