@@ -32,7 +32,7 @@ Each client gets a process of its own, an sftp-server of OpenSSH: it runs as
 
 There is no login: whoever speaks from an allowed address is --user. Allow only
 addresses of nodes, on a network on which nobody else can take them. Berth keeps
-the processes of a node from the port (docs/gateways.md).
+the processes of a node from the port (share/doc/berth/gateways.md).
 
 Exit codes: 2 wrong usage, or --user root; 3 no openssh-sftp-server here; 4 no
 such folder or user; 5 the port is in use.`,

@@ -38,6 +38,7 @@ const (
 
 	Healthy   = "healthy"   // its health check succeeded
 	Unhealthy = "unhealthy" // its health check failed, as often as its spec says
+	Lost      = "lost"      // a file server did not get what the node wrote last
 )
 
 // Event is one thing that happened to a node.
@@ -51,6 +52,8 @@ type Event struct {
 	Code   *int   `json:"code,omitempty"`   // 128 + signal where a signal ended it; nil where nobody knows
 	Signal string `json:"signal,omitempty"` // SIGKILL …
 	OOM    bool   `json:"oom,omitempty"`    // the kernel killed for lack of memory inside the node
+
+	Text string `json:"text,omitempty"` // of Lost: what, and where
 }
 
 func (e Event) String() string {
@@ -71,6 +74,9 @@ func (e Event) String() string {
 		if e.OOM {
 			text += ", out of memory"
 		}
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
 	}
 	return text
 }

@@ -91,7 +91,7 @@ func TestFor(t *testing.T) {
 			t.Errorf("%q: %v, %v", name, g, err)
 		}
 	}
-	if _, err := All().For("nfs"); refuse.KindOf(err) != refuse.Cannot {
-		t.Errorf("nfs: %v", err)
+	if _, err := All().For("virtiofs"); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("virtiofs: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ package gateway
 import (
 	"context"
 	"maps"
+	"net/netip"
 
 	"berth/internal/host"
 	"berth/internal/layout"
@@ -45,6 +46,7 @@ const (
 	OneOwner   Deviation = "All files belong to one user of the node, whoever made them, and nobody can give them to another."
 	LateLook   Deviation = "A folder that the server does not have is found when the node starts, not by berth plan."
 	NoSpecial  Deviation = "There are no FIFOs."
+	NoChown    Deviation = "Root inside cannot give files to other users: the server does not know it as root."
 	OneLink    Deviation = "A file has one link in stat(2), however many names it has."
 	DaemonEnds Deviation = "When its daemon ends, what is open gets an error; files that are opened later are served by the next daemon."
 	NoSpaceErr Deviation = "A full disk of the server is told as \"input/output error\", not as \"no space left on device\"."
@@ -65,6 +67,8 @@ type Node struct {
 type Source struct {
 	Path   string `json:"path"`   // links resolved: what the node really gets
 	FSType string `json:"fstype"` // the kernel's name of the file system: "ext4"
+
+	Server netip.Addr `json:"server,omitzero"` // address of the file server
 }
 
 // Way is how a mount gets into a node. All its steps are live steps: they last until the node stops, and are undone in
@@ -89,7 +93,7 @@ type Set map[string]Gateway
 
 // All returns the gateways of this version.
 func All() Set {
-	return Set{vnode.BindGateway: Bind{}, vnode.SSHFSGateway: SSHFS{}, vnode.SSHFSDirectGateway: SSHFS{Direct: true}}
+	return Set{vnode.BindGateway: Bind{}, vnode.NFSGateway: NFS{}, vnode.SSHFSGateway: SSHFS{}, vnode.SSHFSDirectGateway: SSHFS{Direct: true}}
 }
 
 // For returns the gateway that a spec names; "" means bind.

@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,9 +33,9 @@ func (h Hold) Made() bool {
 }
 
 // Make makes the namespace. mount mounts something at a folder; it runs on a thread in the new namespace, in which it sees the
-// host's files, and may enter other namespaces but for mount and user namespaces. A process that is killed meanwhile leaves at
-// most the folder, for Drop.
-func (h Hold) Make(mount func(at string) error) error {
+// host's files, and may enter other namespaces but for mount and user namespaces. If ctx ends first, Make returns, and what mount
+// mounts later goes with its thread. A process that is killed meanwhile leaves at most the folder, for Drop.
+func (h Hold) Make(ctx context.Context, mount func(at string) error) error {
 	if err := errors.Join(os.MkdirAll(h.top(), 0o700), os.WriteFile(h.pin(), nil, 0o600)); err != nil {
 		return fmt.Errorf("make a folder for a mount: %w", err)
 	}
@@ -59,6 +60,9 @@ func (h Hold) Make(mount func(at string) error) error {
 		})
 	}()
 	select {
+	case <-ctx.Done():
+		close(pinned)
+		return ctx.Err()
 	case err := <-done:
 		return err
 	case ns := <-ready:

@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 	if h.Made() || h.Mounted() || h.Unmount(0) != nil {
 		t.Error("a hold is there before it was made")
 	}
-	err := h.Make(func(at string) error {
+	err := h.Make(t.Context(), func(at string) error {
 		if err := unix.Mount("held", at, "tmpfs", 0, "size=1m"); err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func TestHoldFails(t *testing.T) {
 		t.Skip("needs root: mounts a file system")
 	}
 	h := Hold{Dir: filepath.Join(t.TempDir(), "hold")}
-	if err := h.Make(func(string) error { return unix.ENOENT }); err != unix.ENOENT { //nolint:errorlint // as it was given
+	if err := h.Make(t.Context(), func(string) error { return unix.ENOENT }); err != unix.ENOENT { //nolint:errorlint // as it was given
 		t.Errorf("got %v", err)
 	}
 	if h.Made() {

@@ -12,6 +12,7 @@ import (
 	"berth/internal/counters"
 	"berth/internal/fate"
 	"berth/internal/fault"
+	"berth/internal/gateway"
 	"berth/internal/group"
 	"berth/internal/keeper"
 	"berth/internal/proc"
@@ -50,7 +51,7 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 		if !b.keeper().Runs() { // what the node wrote last is lost if nobody has its pipe open
 			_ = b.keeper().Watch(ctx, name)
 		}
-		b.askToEnd(ctx, name, init, pidfd, grace, func() {
+		b.askToEnd(ctx, name, j, pidfd, grace, func() {
 			if fate.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}
@@ -60,7 +61,8 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 }
 
 // askToEnd ends the node's first process, gently at first. signalled is called when it has its signal.
-func (b *Berth) askToEnd(ctx context.Context, name string, init runner.Holder, pidfd *os.File, grace time.Duration, signalled func()) {
+func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidfd *os.File, grace time.Duration, signalled func()) {
+	init := runner.FirstProcess(j.Steps())
 	if grace == OwnGrace {
 		grace = vnode.DefaultGrace
 		if s, err := b.stored(name); err == nil { // a node whose spec is damaged can be stopped
@@ -74,15 +76,15 @@ func (b *Berth) askToEnd(ctx context.Context, name string, init runner.Holder, p
 			return
 		}
 	}
-	b.kill(ctx, name)
+	b.kill(ctx, name, j)
 	_ = proc.Signal(pidfd, unix.SIGKILL)
 	proc.WaitFor(context.WithoutCancel(ctx), pidfd, 10*time.Second)
 }
 
 // kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
-func (b *Berth) kill(ctx context.Context, name string) {
+func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) {
 	if cg, err := b.mounted(); err == nil {
-		_ = group.Kill(ctx, cg, b.groupPath(name))
+		_ = gateway.Kill(ctx, j.Steps(), func(ctx context.Context) error { return group.Kill(ctx, cg, b.groupPath(name)) })
 	}
 }
 

@@ -48,13 +48,12 @@ func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) er
 			return err
 		}
 		fault.Point("unhealthy noted")
-		init := runner.FirstProcess(j.Steps())
-		pidfd, err := init.First().Open()
+		pidfd, err := runner.FirstProcess(j.Steps()).First().Open()
 		if err != nil {
 			return nil // it has ended meanwhile
 		}
 		defer pidfd.Close()
-		b.askToEnd(ctx, name, init, pidfd, OwnGrace, func() {
+		b.askToEnd(ctx, name, j, pidfd, OwnGrace, func() {
 			if fate.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}

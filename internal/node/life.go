@@ -13,9 +13,11 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/detail"
+	"berth/internal/events"
 	"berth/internal/fate"
 	"berth/internal/fault"
 	"berth/internal/foreground"
+	"berth/internal/gateway"
 	"berth/internal/image"
 	"berth/internal/plan"
 	"berth/internal/proc"
@@ -234,13 +236,17 @@ func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 // clear undoes a node's live steps and removes its live folder.
 func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 	if j != nil {
-		b.kill(ctx, name) // first: links of a dead node are gone much faster than those of a living one
+		b.kill(ctx, name, j) // first: links of a dead node are gone much faster than those of a living one
 		b.flushLog(ctx, name, true)
 		if j.Set != nil && j.Set.Spec == replugging {
 			_ = j.EndSet() // there is no way back to what was unplugged
 		}
+		steps := j.Steps() // those that are not undone yet
 		if err := j.Close(ctx); err != nil {
 			return err
+		}
+		for _, lost := range gateway.Lost(steps) {
+			_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Lost, Text: lost}}, false)
 		}
 	}
 	if err := os.RemoveAll(b.Layout.Node(name).Run); err != nil {

@@ -37,12 +37,12 @@ func (s *namedStep) Undo(context.Context) error   { return nil }
 func TestGatewaySteps(t *testing.T) {
 	n, f := parse(t, full), facts(v1Host(), "crun")
 	f.Command.Args = n.Command
-	n.Mounts = append(n.Mounts, vnode.Mount{Source: "server:/export", Target: "/data", Gateway: vnode.NFSGateway})
+	n.Mounts = append(n.Mounts, vnode.Mount{Source: "server:/export", Target: "/data", Gateway: vnode.VirtioFSGateway})
 	f.Mounts = append(f.Mounts, gateway.Source{Path: "/export", FSType: "nfs4"})
 	if _, _, err := All(n, f); err == nil {
 		t.Error("a gateway that does not exist is planned")
 	}
-	f.Gateways[vnode.NFSGateway] = twoSteps{}
+	f.Gateways[vnode.VirtioFSGateway] = twoSteps{}
 	_, live, err := All(n, f)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ type optionRules map[string]func(value string) string
 // here. The lists are short on purpose: an option that changes who the server believes the node to be is on none.
 func gatewayOptions() map[string]optionRules {
 	return map[string]optionRules{NFSGateway: {
-		"vers":        oneOf("4.2", "4.1", "4.0", "3"),
+		"vers":        oneOf("4.2", "4.1", "3"),
 		"hard":        oneOf("true"),
 		"soft":        oneOf("true"),
 		"nolock":      oneOf("true"),
@@ -164,4 +164,13 @@ func checkVia(r *report, at string, m *Mount, n *Node) {
 		return
 	}
 	r.badIf([]string{at + ".gateway", at + ".source", at + ".options", "network"}, at+".via", "node: the node has no network interface; give it one, or use via: host")
+}
+
+// checkBeneath refuses a target that lies in a mount from a file server: that one comes last, over everything there.
+func checkBeneath(r *report, at string, m *Mount, n *Node) {
+	for _, o := range n.Mounts {
+		if o.Remote() && strings.HasPrefix(m.Target, o.Target+"/") {
+			r.bad(at+".target", "%q lies in %s, which is on a file server; mount it beside that", m.Target, o.Target)
+		}
+	}
 }

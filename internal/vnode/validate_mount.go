@@ -48,6 +48,7 @@ func checkMounts(r *report, n *Node) {
 		checkMap(r, at, &m)
 		checkVia(r, at, &m, n)
 		checkOneUser(r, at, &m, n)
+		checkBeneath(r, at, &m, n)
 	}
 }
 

@@ -282,6 +282,7 @@ func TestValidate(t *testing.T) {
 		}},
 		{"mounts mounts[1].map", func(n *Node) { n.Mounts[1].Map = Idmapped }},
 		{"mounts mounts[1].via", func(n *Node) { n.Mounts[1].Via, n.Network = ViaNode, []Network{{Mode: None}} }},
+		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/data/eos" }},
 		{"mounts mounts[1].nosuid_source", func(n *Node) { n.Mounts[1].NosuidSource = true }},
 		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/" }},
 		{"mounts mounts[0].target", func(n *Node) { n.Mounts[0].Target = "/proc/sys" }},

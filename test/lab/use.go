@@ -106,9 +106,8 @@ func (m *VM) Boot(t testing.TB) {
 }
 
 // Reboot shuts the machine down cleanly and starts it again.
-func (m *VM) Reboot(t testing.TB) (down time.Duration) {
+func (m *VM) Reboot(t testing.TB) {
 	t.Helper()
-	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()
 	// The answer may be lost at the shutdown. The code below detects a machine that does not reboot.
@@ -121,10 +120,8 @@ func (m *VM) Reboot(t testing.TB) (down time.Duration) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal(m.because(fmt.Errorf("it does not shut down")))
 	}
-	down = time.Since(began)
 	m.off()
 	m.Boot(t)
-	return down
 }
 
 // UnplugCable removes an adapter's carrier.

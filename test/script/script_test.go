@@ -67,6 +67,10 @@ func TestScripts(t *testing.T) {
 			"exits": exits, "eventually": eventually, "signal": signal,
 		},
 		Condition: func(cond string) (bool, error) {
+			if cond == "nfs" {
+				text, err := os.ReadFile("/proc/filesystems")
+				return strings.Contains(string(text), "nfs4"), err
+			}
 			if cond != "v1" {
 				return false, fmt.Errorf("unknown condition %s", cond)
 			}

@@ -1,0 +1,203 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/lock"
+	"berth/internal/mounts"
+	"berth/internal/proc"
+)
+
+// nfsOwn is a mount in the network namespace of one node.
+type nfsOwn struct {
+	nfsMount
+	lost bool
+}
+
+func (n *nfsOwn) Kind() string { return "nfs.mount" }
+
+func (n *nfsOwn) String() string {
+	return fmt.Sprintf("%s (%s) by NFS in the node's network: %s", n.Source, n.Server, n.Options)
+}
+
+func (n *nfsOwn) Do(ctx context.Context) error { return n.mount(ctx) }
+
+func (n *nfsOwn) Verify(context.Context) error { return n.mounted() }
+
+// Undo gives what was written last some time to get to the server.
+func (n *nfsOwn) Undo(context.Context) (err error) {
+	n.lost, err = n.unmount()
+	return err
+}
+
+func (n *nfsOwn) Cut() { n.cut = n.force() == nil }
+
+func (n *nfsOwn) Lost() string { return n.told(n.lost || n.cut) }
+
+func (n *nfsMount) mounted() error {
+	if !n.Hold.Mounted() {
+		return fmt.Errorf("%s is not mounted", n.Source)
+	}
+	return nil
+}
+
+func (n *nfsMount) told(lost bool) string {
+	if !lost {
+		return ""
+	}
+	return fmt.Sprintf("file server %s did not answer: what the node wrote to %s and did not sync is lost", n.Server, n.Source)
+}
+
+// nfsShare is a mount in the host's network that several nodes use. Each has a file in the folder of its users; the last one
+// unmounts. A lock is held during changes.
+type nfsShare struct {
+	nfsMount
+	Node string `json:"node"`
+	User string `json:"user"` // which of the node's mounts
+	lost bool
+}
+
+func (n *nfsShare) Kind() string { return "nfs.share" }
+
+func (n *nfsShare) String() string {
+	return fmt.Sprintf("%s (%s) by NFS in the host's network, one mount for all nodes: %s", n.Source, n.Server, n.Options)
+}
+
+func (n *nfsShare) users() string { return n.Hold.Dir + ".users" }
+func (n *nfsShare) user() string  { return filepath.Join(n.users(), n.Node+"."+n.User) }
+
+// alone calls f while nobody else changes the mount.
+func (n *nfsShare) alone(ctx context.Context, f func() error) error {
+	if err := os.MkdirAll(filepath.Dir(n.Hold.Dir), 0o700); err != nil {
+		return fmt.Errorf("make a folder for mounts: %w", err)
+	}
+	l, err := lock.OpenDir(ctx, filepath.Dir(n.Hold.Dir))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return f()
+}
+
+func (n *nfsShare) Do(ctx context.Context) error {
+	return n.alone(ctx, func() error {
+		if !n.Hold.Made() { // then nobody uses it: what is noted is from before a reboot, or of a start that was killed
+			if err := os.RemoveAll(n.users()); err != nil {
+				return fmt.Errorf("forget the users of a mount that is gone: %w", err)
+			}
+		}
+		if err := os.MkdirAll(n.users(), 0o700); err != nil {
+			return fmt.Errorf("note a user of a mount: %w", err)
+		}
+		if err := os.WriteFile(n.user(), nil, 0o600); err != nil {
+			return fmt.Errorf("note a user of a mount: %w", err)
+		}
+		fault.Point("user of a shared mount noted")
+		return n.mount(ctx)
+	})
+}
+
+func (n *nfsShare) Verify(context.Context) error {
+	if _, err := os.Lstat(n.user()); err != nil {
+		return fmt.Errorf("the node is no user of the mount of %s: %w", n.Source, err)
+	}
+	return n.mounted()
+}
+
+func (n *nfsShare) Undo(ctx context.Context) error {
+	if _, err := os.Lstat(filepath.Dir(n.Hold.Dir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return n.alone(ctx, func() (err error) {
+		if err := os.Remove(n.user()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("note that a user of a mount went: %w", err)
+		}
+		fault.Point("user of a shared mount gone")
+		if left, err := os.ReadDir(n.users()); err == nil && len(left) > 0 {
+			return nil
+		}
+		if n.lost, err = n.unmount(); err != nil {
+			return err
+		}
+		if err := os.Remove(n.users()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the folder of a mount's users: %w", err)
+		}
+		return nil
+	})
+}
+
+// Cut cuts only if no other node uses the mount: its requests are not this node's to give up.
+func (n *nfsShare) Cut() {
+	if left, err := os.ReadDir(n.users()); err == nil && len(left) == 1 && left[0].Name() == filepath.Base(n.user()) {
+		n.cut = n.force() == nil
+	}
+}
+
+func (n *nfsShare) Lost() string { return n.told(n.lost || n.cut) }
+
+// put puts the mount of a hold into the node.
+type put struct {
+	Hold     mounts.Hold `json:"hold"`
+	PIDFile  string      `json:"pid_file"`
+	Target   string      `json:"target"`
+	ReadOnly bool        `json:"read_only,omitempty"`
+}
+
+func (p *put) Kind() string { return "gateway.put" }
+
+func (p *put) String() string {
+	if p.ReadOnly {
+		return "it at " + p.Target + ", read-only"
+	}
+	return "it at " + p.Target
+}
+
+func (p *put) Do(context.Context) error {
+	node, err := p.node()
+	if err != nil {
+		return err
+	}
+	return p.Hold.Put(node, p.Target, p.ReadOnly)
+}
+
+func (p *put) Verify(context.Context) error {
+	node, err := p.node()
+	if err != nil {
+		return err
+	}
+	in, err := p.Hold.In(node, p.Target)
+	if err == nil && !in {
+		err = fmt.Errorf("it is not mounted at %s in the node", p.Target)
+	}
+	return err
+}
+
+// Undo does nothing: the mount in the node goes with the node's mount namespace.
+func (p *put) Undo(context.Context) error { return nil }
+
+// node finds the node's process 1.
+func (p *put) node() (mounts.Running, error) {
+	text, err := os.ReadFile(p.PIDFile)
+	if err != nil {
+		return mounts.Running{}, fmt.Errorf("find the node's process 1: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return mounts.Running{}, fmt.Errorf("read pid file %s: %w", p.PIDFile, err)
+	}
+	id, err := proc.Of(pid)
+	if err != nil {
+		return mounts.Running{}, fmt.Errorf("find the node's process 1: %w: %w", err, unix.ESRCH)
+	}
+	return mounts.Running{PID: id.PID, Start: id.Start}, nil
+}

@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/layout"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+func TestNFSLook(t *testing.T) {
+	m := vnode.Mount{Source: "192.0.2.1:/export", Target: "/data", Gateway: vnode.NFSGateway, Map: vnode.Identity}
+	if _, err := (NFS{}).Look(t.Context(), m, Node{}); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "user namespace") {
+		t.Errorf("without a user namespace: %v", err)
+	}
+	s, err := NFS{}.Look(t.Context(), m, Node{UserNS: true})
+	if lacks := canNFS("/"); lacks != nil {
+		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "no NFS client") {
+			t.Errorf("a kernel without NFS: %v", err)
+		}
+		return
+	}
+	if err != nil || s.Path != "/export" || s.Server != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestCanNFS(t *testing.T) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	modules := "lib/modules/" + unix.ByteSliceToString(u.Release[:]) + "/modules.dep"
+	for name, c := range map[string]struct {
+		file, text string
+		can        bool
+	}{
+		"nothing":  {},
+		"built in": {"proc/filesystems", "nodev\tnfs\nnodev\tnfs4\n", true},
+		"other":    {"proc/filesystems", "nodev\tproc\n\text4\n", false},
+		"module":   {modules, "kernel/fs/nfs/nfs.ko.xz: a\nkernel/fs/nfs/nfsv4.ko.xz: kernel/fs/nfs/nfs.ko.xz\n", true},
+		"v3 alone": {modules, "kernel/fs/nfs/nfsv3.ko: a\n", false},
+	} {
+		root := t.TempDir()
+		if c.file != "" {
+			path := filepath.Join(root, c.file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(c.text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := canNFS(root); (err == nil) != c.can || err != nil && refuse.KindOf(err) != refuse.Cannot {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestNFSPlan: the fence is up before the mount, the mount before it is put into the node.
+func TestNFSPlan(t *testing.T) {
+	s := Source{Path: "/export", FSType: "nfs4", Server: netip.MustParseAddr("2001:db8::1")}
+	to := Node{Name: "one", UserNS: true, Layout: layout.New("/r"), Cgroups: host.Cgroups{V2: "/sys/fs/cgroup"}, Group: "berth/one"}
+	m := vnode.Mount{Source: "files:/export", Target: "/data", Gateway: vnode.NFSGateway, Options: vnode.Options{"port": "20490", "rsize": "65536"}}
+	for via, want := range map[string][]string{
+		vnode.ViaNode: {
+			"fence.ports the node's processes cannot reach port 2049, 20490, by cgroup BPF",
+			"nfs.mount files:/export (2001:db8::1) by NFS in the node's network: hard,port=20490,proto=tcp6,rsize=65536,sec=sys,vers=4.2",
+			"gateway.put it at /data",
+		},
+		vnode.ViaHost: {
+			"fence.ports the node's processes cannot reach port 2049, 20490, by cgroup BPF",
+			"nfs.share files:/export (2001:db8::1) by NFS in the host's network, one mount for all nodes: hard,port=20490,proto=tcp6,rsize=65536,sec=sys,vers=4.2",
+			"gateway.put it at /data, read-only",
+		},
+	} {
+		m.Via, m.ReadOnly = via, via == vnode.ViaHost
+		w, err := NFS{}.Plan(m, s, to, "/r/stage/m0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, st := range w.After {
+			got = append(got, st.Kind()+" "+st.String())
+			if _, known := (NFS{}).Kinds()[st.Kind()]; !known {
+				t.Errorf("%s is no kind of NFS", st.Kind())
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s:\n%s", via, diff)
+		}
+		if w.Mount == nil || w.Mount.Target != "/data" || w.Stage != nil {
+			t.Errorf("%s: no place for it: %+v", via, w)
+		}
+	}
+	to.Cgroups.V2 = ""
+	if _, err := (NFS{}).Plan(m, s, to, "/r/stage/m0"); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("without cgroup v2: %v", err)
+	}
+}
+
+// stuck is a step whose mount keeps processes from their end until it is cut twice.
+type stuck struct {
+	step.Step
+	cuts int
+}
+
+func (s *stuck) Cut() { s.cuts++ }
+
+func (s *stuck) Lost() string {
+	if s.cuts > 0 {
+		return "some"
+	}
+	return ""
+}
+
+func TestKill(t *testing.T) {
+	s := &stuck{}
+	steps := []step.Step{s}
+	if lost := Lost(steps); lost != nil {
+		t.Errorf("lost %q", lost)
+	}
+	if err := Kill(t.Context(), steps, func(context.Context) error { return nil }); err != nil || s.cuts != 0 {
+		t.Errorf("processes that end: %v, %d cuts", err, s.cuts)
+	}
+	err := Kill(t.Context(), steps, func(context.Context) error {
+		if s.cuts < 2 {
+			return errors.New("still there")
+		}
+		return nil
+	})
+	if err != nil || s.cuts != 2 {
+		t.Errorf("processes that wait: %v, %d cuts", err, s.cuts)
+	}
+	if diff := cmp.Diff([]string{"some"}, Lost(steps)); diff != "" {
+		t.Error(diff)
+	}
+	if err := Kill(t.Context(), steps, func(context.Context) error { return errors.New("still there") }); err == nil || s.cuts > 12 {
+		t.Errorf("processes that never end: %v, %d cuts", err, s.cuts)
+	}
+}
