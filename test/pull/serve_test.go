@@ -144,6 +144,7 @@ func TestServe(t *testing.T) {
 		r.ends(0, "hello from the other host", "run", "--image", "oci:copied")
 	})
 	t.Run("killed", func(t *testing.T) {
+		s.ends(0, "", "repair") // makes the folders that it looks into
 		before := tree(t, s.root)
 		k := &served{rig: s.rig}
 		cmd := k.command("image", "serve", "--listen", "127.0.0.1:0")
