@@ -61,21 +61,8 @@ func (l *Listed) measure(ctx context.Context) error {
 		}
 		l.Size, l.Free = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
 	case p.VG != "":
-		if err := checkGroup(ctx, p); err != nil {
-			return err
-		}
-		if p.Thin == "" {
-			all, err := report(ctx, "vgs", "vg_size,vg_free", p.VG)
-			for _, r := range all {
-				l.Size, l.Free = r.int("vg_size"), r.int("vg_free")
-			}
-			return err
-		}
-		all, err := report(ctx, "lvs", "lv_size,data_percent", p.VG+"/"+p.Thin)
-		for _, r := range all {
-			l.Size = r.int("lv_size")
-			l.Free = int64(float64(l.Size) * (100 - r.float("data_percent")) / 100)
-		}
+		var err error
+		l.Size, l.Free, err = p.groupSize(ctx)
 		return err
 	}
 	return nil

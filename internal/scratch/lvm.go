@@ -1,6 +1,7 @@
 package scratch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,20 +54,13 @@ func checkGroup(ctx context.Context, p Pool) error {
 
 // logical lists the logical volumes of the pool: those with its tag. A volume group that is not there has none.
 func (p Pool) logical(ctx context.Context) ([]row, error) {
-	groups, err := report(ctx, "vgs", "vg_name")
-	if err != nil {
-		return nil, err
-	}
-	if !slices.ContainsFunc(groups, func(r row) bool { return r["vg_name"] == p.VG }) {
-		return nil, nil
-	}
-	all, err := report(ctx, "lvs", "lv_name,lv_uuid,lv_size,lv_tags,lv_device_open", p.VG)
+	all, err := report(ctx, "lvs", "vg_name,lv_name,lv_uuid,lv_size,lv_tags,lv_device_open")
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(r row) bool {
 		tags := strings.Split(r["lv_tags"], ",")
-		return !slices.Contains(tags, tagBerth) || !slices.Contains(tags, tagPool+p.ID) || vnode.CheckName(r.node()) != nil
+		return r["vg_name"] != p.VG || !slices.Contains(tags, tagBerth) || !slices.Contains(tags, tagPool+p.ID) || vnode.CheckName(r.node()) != nil
 	}), nil
 }
 
@@ -94,38 +88,45 @@ func (p Pool) find(ctx context.Context, name string) (row, error) {
 	return nil, nil
 }
 
-// groupRoom refuses a size that the volume group, or the thin pool, cannot give.
-func (p Pool) groupRoom(ctx context.Context, size int64) error {
-	const remedy = "choose a smaller size, remove what is not needed, or give the volume group another disk (vgextend)"
-	what, columns, args := "volume group "+p.VG, "vg_name,vg_size,vg_free", []string{p.VG}
-	command := "vgs"
-	if p.Thin != "" {
-		what, columns, command = "thin pool "+p.VG+"/"+p.Thin, "lv_name,lv_size,data_percent", "lvs"
-		args = []string{p.VG + "/" + p.Thin}
+// groupSize returns the size of the volume group, or the thin pool, and what is free, in bytes.
+func (p Pool) groupSize(ctx context.Context) (whole, free int64, err error) {
+	if p.Thin == "" {
+		all, err := report(ctx, "vgs", "vg_name,vg_size,vg_free")
+		for _, r := range all {
+			if r["vg_name"] == p.VG {
+				return r.int("vg_size"), r.int("vg_free"), nil
+			}
+		}
+		return 0, 0, cmp.Or(err, p.lost())
 	}
-	if err := checkGroup(ctx, p); err != nil {
-		return err
-	}
-	all, err := report(ctx, command, columns, args...)
-	if err != nil {
-		return err
-	}
-	if len(all) != 1 {
-		return refuse.NotFoundf("%s of scratch pool %s is not there", what, p.Name)
-	}
-	whole, free := all[0].int("vg_size"), all[0].int("vg_free")
-	if p.Thin != "" {
-		whole = all[0].int("lv_size")
-		free = whole // a thin pool may promise more than it has, but not in one volume, and not once it is full
-		if all[0].float("data_percent") >= 99.5 {
-			free = 0
+	all, err := report(ctx, "lvs", "vg_name,lv_name,lv_size,data_percent")
+	for _, r := range all {
+		if r["vg_name"] == p.VG && r["lv_name"] == p.Thin {
+			whole = r.int("lv_size")
+			return whole, int64(float64(whole) * (100 - r.float("data_percent")) / 100), nil
 		}
 	}
+	return 0, 0, cmp.Or(err, p.lost())
+}
+
+// lost refuses a pool whose volume group or thin pool is not there.
+func (p Pool) lost() error {
+	return refuse.Cannotf("attach its disks (vgs and lvs list what is there)", "%s, of scratch pool %s, is not there", p, p.Name)
+}
+
+// groupRoom refuses a size that the volume group, or the thin pool, cannot give. A thin pool may promise more than it has, but not in
+// one volume, and not once it is full.
+func (p Pool) groupRoom(ctx context.Context, size int64) error {
+	whole, free, err := p.groupSize(ctx)
+	full := p.Thin != "" && free < whole/200 || p.Thin == "" && size > free
 	switch {
+	case err != nil:
+		return err
 	case size > whole:
-		return refuse.Cannotf("choose a smaller size, or a bigger pool", "a volume of %d MiB is larger than scratch pool %s: %s has %d MiB in all", size>>20, p.Name, what, whole>>20)
-	case size > free:
-		return refuse.Cannotf(remedy, "scratch pool %s is full: %s has %d MiB free, and the volume needs %d MiB", p.Name, what, free>>20, size>>20)
+		return refuse.Cannotf("choose a smaller size, or a bigger pool", "a volume of %d MiB is larger than scratch pool %s: %s has %d MiB in all", size>>20, p.Name, p, whole>>20)
+	case full:
+		return refuse.Cannotf("choose a smaller size, remove what is not needed, or give the volume group another disk (vgextend)",
+			"scratch pool %s is full: %s has %d MiB free, and the volume needs %d MiB", p.Name, p, free>>20, size>>20)
 	}
 	return nil
 }
@@ -136,13 +137,6 @@ func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string,
 	if err != nil {
 		return "", err
 	}
-	had, err := p.find(ctx, name)
-	if err != nil {
-		return "", err
-	}
-	if had != nil {
-		return "", refuse.Busyf("there is a logical volume %s/%s already; berth repair removes it if no node has it", p.VG, name)
-	}
 	args := []string{"lvcreate", "--yes", "--quiet", "--name", name, "--addtag", tagBerth, "--addtag", tagPool + p.ID, "--addtag", tagNode + node}
 	if p.Thin != "" {
 		args = append(args, "--virtualsize", strconv.FormatInt(size, 10)+"b", "--thinpool", p.Thin, p.VG)
@@ -150,6 +144,9 @@ func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string,
 		args = append(args, "--size", strconv.FormatInt(size, 10)+"b", "--wipesignatures", "y", "--zero", "y", p.VG)
 	}
 	if _, err := run(held, path, args...); err != nil {
+		if had, findErr := p.find(ctx, name); findErr == nil && had != nil {
+			return "", refuse.Busyf("there is a logical volume %s/%s already; berth repair removes it if no node has it", p.VG, name)
+		}
 		if full := p.groupRoom(ctx, size); full != nil {
 			return "", full
 		}
@@ -160,8 +157,8 @@ func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string,
 	if err != nil {
 		return "", err
 	}
-	if got == nil {
-		return "", fmt.Errorf("make logical volume %s/%s: lvcreate made it, and lvs does not show it", p.VG, name)
+	if got == nil || got.int("lv_size") < size || got.node() != node {
+		return "", fmt.Errorf("make logical volume %s/%s: lvcreate made it, and lvs shows %v", p.VG, name, got)
 	}
 	return got["lv_uuid"], nil
 }

@@ -68,6 +68,17 @@ delta: {in: memory, size: 16MiB}
 network: [{mode: none}]
 `
 	}}
+	volumes = node{"scratch", func(w *world) string {
+		w.must(os.Mkdir(w.root+"/pool", 0o755))
+		w.ok("pool", "add", "default", "--dir", w.root+"/pool")
+		return `
+name: f1
+image: host
+command: [/bin/sleep, infinity]
+network: [{mode: none}]
+scratch: [{target: /tmp, size: 16MiB}, {target: /x, size: 16MiB}]
+`
+	}}
 	lent = node{"phys", func(w *world) string {
 		w.adapter("lent0")
 		return `
@@ -252,7 +263,7 @@ func each(t *testing.T, nodes []node, f func(s *scene)) {
 }
 
 func TestApplyKilledAtEachStep(t *testing.T) {
-	each(t, []node{onHost, imported, folder, lent, shared}, func(s *scene) {
+	each(t, []node{onHost, imported, folder, volumes, lent, shared}, func(s *scene) {
 		s.steps(func(n int) bool {
 			what, killed := s.point(n, "apply", "-f", s.spec)
 			if killed {
@@ -265,7 +276,7 @@ func TestApplyKilledAtEachStep(t *testing.T) {
 }
 
 func TestRmKilledAtEachStep(t *testing.T) {
-	each(t, []node{onHost, imported, lent, shared}, func(s *scene) {
+	each(t, []node{onHost, imported, volumes, lent, shared}, func(s *scene) {
 		s.steps(func(n int) bool {
 			s.ok("apply", "-f", s.spec)
 			what, killed := s.point(n, "rm", "--force", "f1")
