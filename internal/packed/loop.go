@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,9 @@ func newLoop(f *os.File) (*os.File, error) {
 			return nil, fmt.Errorf("ask the kernel for a loop device: %w", err)
 		}
 		dev, err := os.Open(fmt.Sprintf("/dev/loop%d", n))
+		if errors.Is(err, fs.ErrNotExist) { // a container as host, whose /dev is no devtmpfs
+			return nil, refuse.Cannotf(fmt.Sprintf("mknod /dev/loop%d b 7 %d", n, n), "open the loop device: %w", err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("open the loop device: %w", err)
 		}
