@@ -3,6 +3,8 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +18,7 @@ import (
 
 	"berth/internal/fence"
 	"berth/internal/group"
+	"berth/internal/mounts"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -45,9 +48,6 @@ const (
 
 // Look finds the programs, the server's address and the files of the identity.
 func (g SSHFS) Look(ctx context.Context, m vnode.Mount, to Node) (Source, error) {
-	if m.Via == vnode.ViaHost {
-		return Source{}, refuse.Cannotf("use via: node", "mount %s: gateway %s with via: host comes with a later version", m.Target, m.Gateway)
-	}
 	if !to.UserNS {
 		return Source{}, refuse.Cannotf("leave out user_namespace: false", "mount %s: gateway %s needs a node with ids of its own: root inside would be the server's client itself",
 			m.Target, m.Gateway)
@@ -141,6 +141,11 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	if !g.Direct {
 		mount.SSH = &SSHLogin{User: m.Options["user"], Identity: m.Options["identity"], KnownHosts: cmp.Or(m.Options["known_hosts"], hostKeys)}
 	}
+	if m.Via == vnode.ViaHost {
+		all := filepath.Join(to.Layout.Run, "gateways")
+		mount.Hold = mounts.Hold{Dir: filepath.Join(all, "sshfs-"+mount.key())}
+		mount.User, mount.Note, mount.Dir = to.Name+"."+filepath.Base(at), mount.Hold.Dir+".helper", all
+	}
 	var after []step.Step
 	if to.Group != "" {
 		if err := fence.Can(to.Cgroups.V2); err != nil {
@@ -161,6 +166,12 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 // Kinds returns the kinds of the fence and the mount.
 func (SSHFS) Kinds() step.Kinds {
 	return step.Join(fence.Kinds(), step.Kinds{"sshfs.mount": func() step.Step { return &SSHFSMount{} }})
+}
+
+// key names what all nodes have in common that share a mount.
+func (s *SSHFSMount) key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %q %v %v", s.Host, s.Server, s.Path, s.UID, s.GID, s.Tuning, s.ReadOnly, s.SSH))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Deviations returns what SFTP and FUSE lack.

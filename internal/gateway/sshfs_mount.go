@@ -36,6 +36,9 @@ type SSHFSMount struct {
 	GID      uint32    `json:"gid"`
 	Tuning   []string  `json:"tuning,omitempty"` // options of sshfs
 
+	Hold mounts.Hold `json:"hold,omitzero"`  // with via: host, what keeps the mount
+	User string      `json:"user,omitempty"` // with via: host, the node's name among the mount's users
+
 	PIDFile string       `json:"pid_file"` // of the node
 	Note    string       `json:"note"`     // file with the identities of the processes: written before the node sees the mount
 	Dir     string       `json:"dir"`      // the node's live folder
@@ -67,6 +70,9 @@ func (s *SSHFSMount) String() string {
 	if s.SSH != nil {
 		by = "sshfs as user " + s.SSH.User
 	}
+	if s.shared() {
+		by += ", one mount for all nodes of the host"
+	}
 	if s.ReadOnly {
 		ro = ", read-only"
 	}
@@ -84,47 +90,72 @@ const firstAnswer = 20 * time.Second
 
 // Do starts the daemon and puts the mount into the node. If there was a daemon, it has ended: its mount is replaced.
 func (s *SSHFSMount) Do(ctx context.Context) error {
-	if err := s.end(ctx); err != nil {
-		return err
-	}
 	node, ids, err := s.node()
 	if err != nil {
 		return err
 	}
+	if s.shared() {
+		err = s.alone(ctx, func() error { return s.share(ctx, node, ids) })
+	} else {
+		err = s.own(ctx, node, ids)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("mount %s: %w", s.Target, err), s.Undo(context.WithoutCancel(ctx)))
+	}
+	fault.Point("sshfs mounted in the node")
+	return nil
+}
+
+// own starts a daemon of the node's own.
+func (s *SSHFSMount) own(ctx context.Context, node mounts.Running, ids idsInside) error {
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	m, err := s.serve(ctx, node, ids)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if s.SSH != nil { // connected: now the node's limits hold ssh too
+		if err := group.MoveHelper(s.Cgroups, s.Group, s.Daemon.SSH.PID); err != nil {
+			return err
+		}
+	}
+	if err := m.Put(node, s.Target, s.Mounted); err != nil {
+		return err
+	}
+	s.Mounted = m.Device
+	return nil
+}
+
+// serve starts a daemon, notes it, and returns the mount that it serves when the server has answered.
+func (s *SSHFSMount) serve(ctx context.Context, node mounts.Running, ids idsInside) (*mounts.FUSE, error) {
 	fuse, err := os.OpenFile(fuseDevice, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("mount %s: %w", s.Target, err)
+		return nil, err
 	}
 	defer fuse.Close()
 	m, err := mounts.NewFUSE(fuse, s.Host+":"+s.Path, s.ReadOnly)
 	if err != nil {
-		return fmt.Errorf("mount %s: %w", s.Target, err)
+		return nil, err
 	}
-	defer m.Close()
 	said, err := s.start(ctx, node, ids, fuse)
 	if err != nil {
-		return fmt.Errorf("mount %s: %w", s.Target, err)
+		m.Close()
+		return nil, err
 	}
 	defer said.Close()
 	fuse.Close() // the daemon's end must end the mount
 	fault.Point("daemon of sshfs started")
-	err = file.WriteJSON(s.Note, s.Daemon)
-	if err == nil {
+	if err = file.WriteJSON(s.Note, s.Daemon); err == nil {
 		fault.Point("daemon of sshfs noted")
 		err = s.answer(ctx, m, said)
 	}
-	if err == nil && s.SSH != nil { // connected: now the node's limits hold ssh too
-		err = group.MoveHelper(s.Cgroups, s.Group, s.Daemon.SSH.PID)
-	}
-	if err == nil {
-		err = m.Put(node, s.Target, s.Mounted)
-	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("mount %s: %w", s.Target, err), s.end(context.WithoutCancel(ctx)))
+		m.Close()
+		return nil, errors.Join(err, s.end(context.WithoutCancel(ctx)))
 	}
-	fault.Point("sshfs mounted in the node")
-	s.Mounted = m.Device
-	return nil
+	return m, nil
 }
 
 // answer waits until the server has answered for the folder.
@@ -161,15 +192,19 @@ func (s *SSHFSMount) Verify(context.Context) error {
 	return nil
 }
 
-// Undo ends the daemon. The mount has ended with the node's mount namespace.
-func (s *SSHFSMount) Undo(ctx context.Context) error { return s.end(ctx) }
+// Undo ends the daemon, unless other nodes use it. The mount has ended with the node's mount namespace.
+func (s *SSHFSMount) Undo(ctx context.Context) error {
+	if s.shared() {
+		return s.unshare(ctx)
+	}
+	return s.end(ctx)
+}
 
 // end ends the processes, those of the note too: a killed Do has noted them, and the journal does not know them.
 func (s *SSHFSMount) end(ctx context.Context) error {
-	var noted Daemon
-	note := jsonfile.File{Path: s.Note, Is: "the processes that serve mount " + s.Target, Remedy: "end them (sshfs, ssh) and remove the file"}
-	if err := note.Read(&noted); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read which processes serve mount %s: %w", s.Target, err)
+	noted, err := s.noted()
+	if err != nil {
+		return err
 	}
 	for _, id := range []proc.ID{s.Daemon.SSHFS, noted.SSHFS, s.Daemon.SSH, noted.SSH} {
 		if err := endProcess(ctx, id); err != nil {
@@ -181,6 +216,15 @@ func (s *SSHFSMount) end(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// noted reads which processes serve the mount.
+func (s *SSHFSMount) noted() (d Daemon, err error) {
+	note := jsonfile.File{Path: s.Note, Is: "the processes that serve mount " + s.Target, Remedy: "end them (sshfs, ssh) and remove the file"}
+	if err := note.Read(&d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return d, fmt.Errorf("read which processes serve mount %s: %w", s.Target, err)
+	}
+	return d, nil
 }
 
 // toFinish is how long a daemon has to send what it still has.

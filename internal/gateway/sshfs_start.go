@@ -29,7 +29,10 @@ import (
 // The range of a node gives the number of its daemons: no other node's daemon can trace or signal them.
 const helperIDs = 0x70000000
 
-// start starts the daemon, in the node's network and in the place of its helpers.
+// sharedHelper is the user id of the daemons that serve several nodes.
+const sharedHelper = helperIDs + 0xffff
+
+// start starts the daemon: in the node's network and in the place of its helpers, or in the host's.
 func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInside, fuse *os.File) (*complaints, error) {
 	owner, ok := onHost(ids.uid, s.UID)
 	ownerGroup, okGroup := onHost(ids.gid, s.GID)
@@ -38,6 +41,9 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 	}
 	root, ok := onHost(ids.uid, 0)
 	as := helperIDs + root>>16
+	if s.shared() {
+		as = sharedHelper
+	}
 	if !ok || root < 1<<16 || holds(ids.uid, as) || holds(ids.gid, as) {
 		return nil, refuse.Cannotf("leave out user_namespace: false", "no user id is left for the daemon that is not the node's own")
 	}
@@ -52,11 +58,15 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 	}
 	defer init.Close()
 	err = thread.Own(func() error {
-		gate, err := group.HelperGate(s.Cgroups, s.Group)
-		if err != nil {
-			return err
+		place := fork.Start
+		if !s.shared() {
+			gate, err := group.HelperGate(s.Cgroups, s.Group)
+			if err != nil {
+				return err
+			}
+			defer gate.Close()
+			place = gate.Start
 		}
-		defer gate.Close()
 		if err := s.enter(init, as); err != nil {
 			return err
 		}
@@ -70,6 +80,7 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 			return proc.Of(cmd.Process.Pid)
 		}
 		var socket *os.File
+		var err error
 		if s.SSH == nil {
 			socket, err = dial(ctx, s.Server)
 		} else {
@@ -80,7 +91,10 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 			return err
 		}
 		defer socket.Close()
-		s.Daemon.SSHFS, err = run(s.sshfs(socket, fuse, said.r, owner, ownerGroup), gate.Start)
+		s.Daemon.SSHFS, err = run(s.sshfs(socket, fuse, said.r, owner, ownerGroup), place)
+		if err == nil && s.shared() {
+			group.Free(s.Cgroups, s.Daemon.SSHFS.PID, s.Daemon.SSH.PID)
+		}
 		return errors.Join(err, said.unblock())
 	})
 	if err != nil {
@@ -98,8 +112,10 @@ func (s *SSHFSMount) enter(init *os.File, as uint32) error {
 			return err
 		}
 	}
-	if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter the node's network: %w", err)
+	if !s.shared() {
+		if err := unix.Setns(int(init.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the node's network: %w", err)
+		}
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }

@@ -68,15 +68,6 @@ func NewFUSE(daemon *os.File, name string, readOnly bool) (*FUSE, error) {
 	return f, nil
 }
 
-// device returns the number of the file system that an open file is on, without asking the file system.
-func device(fd int) (uint64, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
-		return 0, fmt.Errorf("look at a mount: %w", err)
-	}
-	return unix.Mkdev(st.Dev_major, st.Dev_minor), nil
-}
-
 // Ask asks the daemon for its root. It returns when the daemon has answered, or has ended.
 func (f *FUSE) Ask() error {
 	var st unix.Statx_t
@@ -91,44 +82,8 @@ func (f *FUSE) Close() { f.t.close() }
 //
 // Errors: unix.ESRCH if the node's process 1 has ended.
 func (f *FUSE) Put(node Running, target string, old uint64) error {
-	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open /proc/self/fd: %w", err)
-	}
-	defer unix.Close(fds)
-	return node.inside(func() error {
-		at, err := openTarget(target)
-		if err != nil {
-			return err
-		}
-		if now, err := device(at); err == nil && old != 0 && now == old {
-			// umount(2) takes a path: that of the descriptor.
-			if err = unix.Fchdir(fds); err == nil {
-				err = unix.Unmount(strconv.Itoa(at), unix.MNT_DETACH)
-			}
-			unix.Close(at)
-			if err != nil {
-				return fmt.Errorf("unmount what is at %s in the node: %w", target, err)
-			}
-			if at, err = openTarget(target); err != nil {
-				return err
-			}
-		}
-		defer unix.Close(at)
-		if err := unix.MoveMount(f.t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
-			return fmt.Errorf("mount at %s in the node: %w", target, err)
-		}
-		return nil
-	})
+	return node.replace(f.t, target, old)
 }
 
-// openTarget opens a folder of the node whose mount namespace this thread is in.
-func openTarget(target string) (int, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return -1, fmt.Errorf("open %s in the node: %w", target, err)
-	}
-	return fd, nil
-}
+// Move mounts it at a folder, in the mount namespace of this thread.
+func (f *FUSE) Move(at string) error { return f.t.move(at) }

@@ -79,8 +79,8 @@ func (h Hold) Make(ctx context.Context, mount func(at string) error) error {
 
 // fill makes the namespace of this thread, with the mount in it alone.
 func (h Hold) fill(mount func(at string) error) error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
+	if err := unshareNewer(); err != nil {
+		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("take the mount namespace off the host's: %w", err)
@@ -138,11 +138,22 @@ func (h Hold) In(node Running, target string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 && st.Dev_major == is.Dev_major && st.Dev_minor == is.Dev_minor, err
 }
 
-// Put puts the mount into a running node at target, which must be a folder there, with nosuid, nodev and, if asked for, ro.
-// Links in target are followed within the node's root. The node's command must not have been started yet.
-func (h Hold) Put(node Running, target string, readOnly bool) error {
-	var t *tree
-	err := h.within(func() (err error) {
+// Replace is Put in place of the file system with the number old, if that is there. It returns the number of this one.
+func (h Hold) Replace(node Running, target string, readOnly bool, old uint64) (number uint64, err error) {
+	t, err := h.copied(readOnly)
+	if err != nil {
+		return 0, err
+	}
+	defer t.close()
+	if number, err = device(t.fd); err != nil {
+		return 0, err
+	}
+	return number, node.replace(t, target, old)
+}
+
+// copied returns a copy of the mount, visible nowhere.
+func (h Hold) copied(readOnly bool) (t *tree, err error) {
+	err = h.within(func() (err error) {
 		if t, err = openTree(held, 0, false); err != nil {
 			return err
 		}
@@ -152,12 +163,21 @@ func (h Hold) Put(node Running, target string, readOnly bool) error {
 		}
 		return t.set(flags, nil)
 	})
-	if t != nil {
-		defer t.close()
+	if err != nil && t != nil {
+		t.close()
+		t = nil
 	}
+	return t, err
+}
+
+// Put puts the mount into a running node at target, which must be a folder there, with nosuid, nodev and, if asked for, ro.
+// Links in target are followed within the node's root. The node's command must not have been started yet.
+func (h Hold) Put(node Running, target string, readOnly bool) error {
+	t, err := h.copied(readOnly)
 	if err != nil {
 		return err
 	}
+	defer t.close()
 	return node.put(t, target)
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -126,6 +127,59 @@ func (r Running) HasDevice(at string, d DeviceNode) (has bool, err error) {
 		return err
 	})
 	return has, err
+}
+
+// replace mounts a detached tree in the node at target, in place of the file system with the number old if that is there.
+func (r Running) replace(t *tree, target string, old uint64) error {
+	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /proc/self/fd: %w", err)
+	}
+	defer unix.Close(fds)
+	return r.inside(func() error {
+		at, err := openTarget(target)
+		if err != nil {
+			return err
+		}
+		if now, err := device(at); err == nil && old != 0 && now == old {
+			// umount(2) takes a path: that of the descriptor.
+			if err = unix.Fchdir(fds); err == nil {
+				err = unix.Unmount(strconv.Itoa(at), unix.MNT_DETACH)
+			}
+			unix.Close(at)
+			if err != nil {
+				return fmt.Errorf("unmount what is at %s in the node: %w", target, err)
+			}
+			if at, err = openTarget(target); err != nil {
+				return err
+			}
+		}
+		defer unix.Close(at)
+		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+			return fmt.Errorf("mount at %s in the node: %w", target, err)
+		}
+		return nil
+	})
+}
+
+// openTarget opens a folder of the node whose mount namespace this thread is in.
+func openTarget(target string) (int, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, fmt.Errorf("open %s in the node: %w", target, err)
+	}
+	return fd, nil
+}
+
+// device returns the number of the file system that an open file is on, without asking the file system.
+func device(fd int) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
+		return 0, fmt.Errorf("look at a mount: %w", err)
+	}
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), nil
 }
 
 // within calls f on a thread in the node's mount namespace, with the node's /dev open. If d is not nil, t is a detached

@@ -1,6 +1,7 @@
 package vnode
 
 import (
+	"cmp"
 	"maps"
 	"path"
 	"slices"
@@ -153,6 +154,22 @@ func checkOneUser(r *report, at string, m *Mount, n *Node) {
 	if users > 1 {
 		r.badIf([]string{"users"}, at+".gateway", "%s is a mount for one user: on the server all its files are that user's; this node has %d users of the site: use nfs, or give the node one", m.Gateway, users)
 	}
+	if m.Via != ViaHost {
+		return
+	}
+	uid := m.Options["uid"]
+	if !n.shares(UserIDs, uid) || !n.shares(GroupIDs, cmp.Or(m.Options["gid"], uid)) {
+		r.badIf([]string{"users", at + ".options.uid", at + ".options.gid"}, at+".via", "host: one mount serves several nodes, so its files belong to one user of the host in all of them: "+
+			"give users: [{from: N, count: 1, as: same}] and the mount options: {uid: N}")
+	}
+}
+
+// shares reports whether an id is the same in the node and on the host.
+func (n *Node) shares(of, id string) bool {
+	number, err := strconv.Atoi(id)
+	return err == nil && slices.ContainsFunc(n.Users, func(e IDExtent) bool {
+		return e.As == SameIDs && (e.Of == "" || e.Of == of) && number >= e.From && number-e.From < e.Count
+	})
 }
 
 // checkVia refuses a mount through the network of a node that has none.

@@ -268,16 +268,23 @@ func TestValidate(t *testing.T) {
 		{"mounts mounts[1].options.soft", func(n *Node) { n.Mounts[1].Options["soft"] = "true" }},
 		{"mounts mounts[1].options.nolock", func(n *Node) { n.Mounts[1].Options["nolock"] = "true" }},
 		{"mounts mounts[1].options.vers", func(n *Node) { n.Mounts[1].Options["vers"], n.Mounts[1].Via = "3", ViaNode }},
-		{"mounts mounts[1].options.identity", func(n *Node) { n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "a"} }},
+		{"mounts mounts[1].options.identity", func(n *Node) {
+			n.Mounts[1].Via, n.Mounts[1].Gateway, n.Mounts[1].Options = ViaNode, SSHFSGateway, Options{"user": "a"}
+		}},
 		{"mounts mounts[1].options.user", func(n *Node) {
-			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "root", "identity": "/k"}
+			n.Mounts[1].Via, n.Mounts[1].Gateway, n.Mounts[1].Options = ViaNode, SSHFSGateway, Options{"user": "root", "identity": "/k"}
 		}},
 		{"mounts mounts[1].options.known_hosts", func(n *Node) {
-			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSGateway, Options{"user": "a", "identity": "/k", "known_hosts": "k"}
+			n.Mounts[1].Via, n.Mounts[1].Gateway, n.Mounts[1].Options = ViaNode, SSHFSGateway, Options{"user": "a", "identity": "/k", "known_hosts": "k"}
 		}},
-		{"mounts mounts[1].options.user", func(n *Node) { n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSDirectGateway, Options{"user": "a"} }},
+		{"mounts mounts[1].options.user", func(n *Node) {
+			n.Mounts[1].Via, n.Mounts[1].Gateway, n.Mounts[1].Options = ViaNode, SSHFSDirectGateway, Options{"user": "a"}
+		}},
+		{"mounts mounts[1].via", func(n *Node) {
+			n.Mounts[1].Gateway, n.Mounts[1].Options, n.Mounts[1].Via = SSHFSDirectGateway, Options{"uid": "1500"}, ViaHost
+		}},
 		{"mounts mounts[1].gateway", func(n *Node) {
-			n.Mounts[1].Gateway, n.Mounts[1].Options = SSHFSDirectGateway, nil
+			n.Mounts[1].Via, n.Mounts[1].Gateway, n.Mounts[1].Options = ViaNode, SSHFSDirectGateway, nil
 			n.Users = []IDExtent{{From: 100000, Count: 2, As: SameIDs}}
 		}},
 		{"mounts mounts[1].map", func(n *Node) { n.Mounts[1].Map = Idmapped }},
