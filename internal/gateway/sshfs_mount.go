@@ -212,8 +212,10 @@ func (s *SSHFSMount) end(ctx context.Context) error {
 		}
 	}
 	s.Daemon = Daemon{}
-	if err := os.Remove(s.Note); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, path := range []string{s.Note, s.Note + file.Unwritten} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
