@@ -20,12 +20,7 @@ func (a App) Build() *cobra.Command {
 	name := ""
 	c := a.JSONFlag(&cobra.Command{
 		Use: "build debian", Short: "make an image from Debian's packages",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] != "debian" {
-				return refuse.Invalidf("berth image build makes images of one system: berth image build debian")
-			}
-			return nil
-		},
+		Args: cobra.ExactArgs(1),
 		Long: `Make an image from Debian's packages, with mmdebstrap: the essential packages,
 apt, systemd and D-Bus, and those that --with names. Its command is /sbin/init,
 so a node without a command of its own boots systemd (on cgroup v2); with a
@@ -42,7 +37,10 @@ Exit codes: 1 apt or mmdebstrap failed: no such suite or package, no connection;
 			"  berth image build debian --suite trixie --with slurmd,munge --name worker\n" +
 			"  berth image build debian --mirror http://mirror.example/debian",
 		ValidArgs: []string{"debian"},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] != "debian" {
+				return refuse.Invalidf("%s cannot be built: berth image build makes images of one system: berth image build debian", args[0])
+			}
 			if name == "" {
 				name = "debian:" + r.Suite
 			}
@@ -66,7 +64,11 @@ Exit codes: 1 apt or mmdebstrap failed: no such suite or package, no connection;
 
 // build makes a root, and imports it.
 func (a App) build(ctx context.Context, r debian.Request, name string) (rec image.Record, err error) {
-	if err := image.CheckNew(name); err != nil { // before the minutes that a build takes
+	// Before the minutes that a build takes.
+	if err := r.Check(); err != nil {
+		return rec, err
+	}
+	if err := image.CheckNew(name); err != nil {
 		return rec, err
 	}
 	store := image.Open(a.Layout())
