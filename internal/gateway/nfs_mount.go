@@ -174,40 +174,33 @@ func (n *nfsMount) unmount() (lost bool, err error) {
 	if !n.Hold.Made() {
 		return false, n.Hold.Drop()
 	}
-	done := make(chan error, 1)
-	go func() { done <- n.Hold.Unmount(0) }()
-	wait := flushWait
+	synced, wait := make(chan error, 1), flushWait
+	go func() { synced <- n.Hold.Sync() }()
 	if n.cut {
 		wait = 0
 	}
 	select {
-	case err = <-done:
+	case err := <-synced:
+		lost = err != nil && !errors.Is(err, unix.EACCES) // the server does not let this host's root look: Unmount waits instead
 	case <-time.After(wait):
 		lost = true
-		for until := time.Now().Add(forceWait); ; {
-			_ = n.force()
+		for until := time.Now().Add(forceWait); time.Now().Before(until); {
+			_ = n.Hold.Force()
 			select {
-			case err = <-done:
-			case <-time.After(200 * time.Millisecond):
-				if time.Now().Before(until) {
-					continue
-				}
+			case <-synced:
+				until = time.Time{}
+			case <-time.After(500 * time.Millisecond):
 			}
-			break
 		}
 	}
+	fault.Point("nfs synced")
+	// The kernel takes leave of the server, if it is there: it need not be waited for.
+	gone := make(chan error, 1)
+	go func() { gone <- n.Hold.Unmount() }()
+	select {
+	case err = <-gone:
+	case <-time.After(forceWait):
+	}
 	fault.Point("nfs unmounted")
-	if errors.Is(err, unix.EBUSY) { // a process of the node still has a file open: it ends when that does
-		err = n.Hold.Unmount(unix.MNT_DETACH)
-	}
 	return lost, errors.Join(err, n.Hold.Drop())
-}
-
-// force makes the requests fail that wait for the server.
-func (n *nfsMount) force() error {
-	err := n.Hold.Unmount(unix.MNT_FORCE)
-	if errors.Is(err, unix.EBUSY) {
-		return nil // it is in use, and its requests have failed all the same
-	}
-	return err
 }

@@ -40,7 +40,7 @@ func (n *nfsOwn) Undo(context.Context) (err error) {
 	return err
 }
 
-func (n *nfsOwn) Cut() { n.cut = n.force() == nil }
+func (n *nfsOwn) Cut() { n.cut = n.Hold.Force() == nil || n.cut }
 
 func (n *nfsOwn) Lost() string { return n.told(n.lost || n.cut) }
 
@@ -139,7 +139,7 @@ func (n *nfsShare) Undo(ctx context.Context) error {
 // Cut cuts only if no other node uses the mount: its requests are not this node's to give up.
 func (n *nfsShare) Cut() {
 	if left, err := os.ReadDir(n.users()); err == nil && len(left) == 1 && left[0].Name() == filepath.Base(n.user()) {
-		n.cut = n.force() == nil
+		n.cut = n.Hold.Force() == nil || n.cut
 	}
 }
 

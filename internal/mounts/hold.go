@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,12 @@ type Hold struct {
 
 // held is where the mount is in the namespace.
 const held = "/at"
+
+// spares is how many more times the mount is there, for Force: the kernel gives up the requests of a file system when one of its
+// mounts is unmounted by force, and that mount is gone then.
+const spares = 30
+
+func spare(i int) string { return "/spare" + strconv.Itoa(i) }
 
 func (h Hold) pin() string { return filepath.Join(h.Dir, "ns") }
 func (h Hold) top() string { return filepath.Join(h.Dir, "top") }
@@ -95,16 +102,49 @@ func (h Hold) fill(mount func(at string) error) error {
 	if err := mount(top + held); err != nil {
 		return err
 	}
+	for i := range spares {
+		if err := errors.Join(os.Mkdir(top+spare(i), 0o700), unix.Mount(top+held, top+spare(i), "", unix.MS_BIND, "")); err != nil {
+			return fmt.Errorf("mount it again: %w", err)
+		}
+	}
 	if err := errors.Join(unix.Chdir(top), unix.PivotRoot(".", "old"), unix.Chdir("/"), unix.Unmount("/old", unix.MNT_DETACH)); err != nil {
 		return fmt.Errorf("leave the host's files: %w", err)
 	}
 	return nil
 }
 
-// Unmount unmounts the mount; flags are those of umount2(2). It returns when the kernel has: with a file server that is away
-// that may take long, and MNT_FORCE from another call ends the wait.
-func (h Hold) Unmount(flags int) error {
-	err := h.within(func() error { return unix.Unmount(held, flags|unix.UMOUNT_NOFOLLOW) })
+// Sync writes what is in the page cache to the file system. It may wait as long as a file server is away.
+func (h Hold) Sync() error {
+	return h.within(func() error {
+		fd, err := unix.Open(held, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Syncfs(fd)
+	})
+}
+
+// Force makes all requests to the file system fail that wait now. It can be called some times, and leaves the mount.
+func (h Hold) Force() error {
+	return h.within(func() error {
+		for i := range spares {
+			if err := unix.Unmount(spare(i), unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW); !errors.Is(err, unix.EINVAL) { // EINVAL: it is gone
+				return err
+			}
+		}
+		return unix.EINVAL
+	})
+}
+
+// Unmount unmounts the mount. It returns when the kernel has, which may take long with a file server that is away.
+func (h Hold) Unmount() error {
+	err := h.within(func() error {
+		for i := range spares {
+			_ = unix.Unmount(spare(i), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+		return unix.Unmount(held, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist) { // nothing is mounted there, or no namespace is
 		return nil
 	}

@@ -22,7 +22,7 @@ func TestHold(t *testing.T) {
 	top := t.TempDir()
 	h := Hold{Dir: filepath.Join(top, "hold")}
 	t.Cleanup(func() { _ = h.Drop() })
-	if h.Made() || h.Mounted() || h.Unmount(0) != nil {
+	if h.Made() || h.Mounted() || h.Unmount() != nil {
 		t.Error("a hold is there before it was made")
 	}
 	err := h.Make(t.Context(), func(at string) error {
@@ -76,7 +76,18 @@ func TestHold(t *testing.T) {
 			t.Errorf("in the node, want %q: %s %v", want, out, err)
 		}
 	}
-	if err := h.Unmount(0); err != nil || h.Mounted() {
+	for range spares {
+		if err := h.Force(); err != nil {
+			t.Fatalf("give up its requests: %v", err)
+		}
+	}
+	if err := h.Sync(); err != nil || !h.Mounted() {
+		t.Errorf("it does not outlive the end of its requests: %v", err)
+	}
+	if err := h.Force(); err == nil {
+		t.Error("requests are given up without end")
+	}
+	if err := h.Unmount(); err != nil || h.Mounted() {
 		t.Errorf("unmount: %v", err)
 	}
 	for range 2 {
