@@ -84,6 +84,8 @@ func scratchLimit(t *testing.T, m *lab.VM) {
 	if took := m.OK(t, `sed -n 's/.* \([0-9]*\)\.*[0-9]* s,.*/\1/p' /root/dd`); len(took) == 0 || took == "0" || took == "1" || took == "2" {
 		t.Errorf("16 MiB at 4 MB/s took %s s", took)
 	}
+	// As after a reboot on which the volume was not activated.
+	m.OK(t, "berth stop --grace 0s lim; lvchange -q -an vg-0/$(lvs --noheadings -o lv_name vg-0 | grep -o 'berth-.*-lim.*'); berth start lim; berth exec lim -- test -s /data/f")
 }
 
 // scratchQuota checks that a folder's volume is limited by its quota, and that no limit is left.
