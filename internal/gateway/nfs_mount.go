@@ -174,14 +174,17 @@ func (n *nfsMount) unmount() (lost bool, err error) {
 	if !n.Hold.Made() {
 		return false, n.Hold.Drop()
 	}
-	synced, wait := make(chan error, 1), flushWait
-	go func() { synced <- n.Hold.Sync() }()
+	synced, wait := make(chan bool, 1), flushWait
+	go func() {
+		err := n.Hold.Sync()
+		synced <- err == nil || errors.Is(err, unix.EACCES) // the server does not let this host's root look: Unmount waits instead
+	}()
 	if n.cut {
 		wait = 0
 	}
 	select {
-	case err := <-synced:
-		lost = err != nil && !errors.Is(err, unix.EACCES) // the server does not let this host's root look: Unmount waits instead
+	case ok := <-synced:
+		lost = !ok
 	case <-time.After(wait):
 		lost = true
 		for until := time.Now().Add(forceWait); time.Now().Before(until); {
