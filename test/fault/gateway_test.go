@@ -47,7 +47,7 @@ func (w *world) fileServer(client string) {
 	server := w.begin(nil, "gateway", "serve", dir, "--user", "nobody", "--allow", client, "--listen", "192.0.2.1:7022")
 	w.Cleanup(func() {
 		server.kill()
-		server.wait()
+		_ = server.cmd.Wait() // job.wait counts from the start, and the server runs as long as the walk
 	})
 	if !eventually(patience, func() bool {
 		c, err := net.Dial("tcp", "192.0.2.1:7022")
