@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/fault"
 	"berth/internal/file"
 	"berth/internal/layout"
@@ -82,12 +84,14 @@ func (s Store) lock(ctx context.Context) (unlock func(), err error) {
 	if err := s.Make(); err != nil {
 		return nil, err
 	}
-	f, err := lock.Open(ctx, filepath.Join(s.dir, "lock"))
+	f, err := lock.Open(ctx, s.lockFile())
 	if err != nil {
 		return nil, fmt.Errorf("lock image store: %w", err)
 	}
-	return func() { f.Close() }, nil
+	return func() { lock.Release(f) }, nil
 }
+
+func (s Store) lockFile() string { return filepath.Join(s.dir, "lock") }
 
 // Sweep removes what killed commands left in the store. If a command is using the store, Sweep does nothing. It is
 // quick if there is nothing to remove.
@@ -96,16 +100,14 @@ func (s Store) Sweep(ctx context.Context) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
 		return nil
 	}
-	now, cancel := context.WithCancel(ctx)
-	cancel() // do not wait: the command that holds the lock cleans up
-	unlock, err := s.lock(now)
-	if isContext(err) && ctx.Err() == nil {
-		return nil
-	}
+	f, err := os.OpenFile(s.lockFile(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
+		return fmt.Errorf("lock image store: %w", err)
+	}
+	defer lock.Release(f)
+	if free, err := lock.Try(f); err != nil || !free { // the command that holds the lock cleans up
 		return err
 	}
-	defer unlock()
 	return s.sweep(ctx)
 }
 

@@ -50,13 +50,16 @@ func TestRead(t *testing.T) {
 			}
 		},
 	} {
+		if err := os.RemoveAll(list); err != nil {
+			t.Fatal(err)
+		}
 		spoil()
 		if _, err := Read(list, etc); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", why, err)
 		}
-		if err := os.RemoveAll(list); err != nil {
-			t.Fatal(err)
-		}
+	}
+	if err := os.RemoveAll(list); err != nil {
+		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 {
 		write(t, list, text, 0o644)
