@@ -81,7 +81,7 @@ func (r Request) Packages() []string {
 func (r Request) arguments(tar string) []string {
 	all := []string{
 		"--mode=root", "--format=tar", "--variant=minbase", "--include=" + strings.Join(r.Packages(), ","),
-		`--customize-hook=: >"$1/etc/resolv.conf"; : >"$1/etc/hostname"`, r.Suite, tar,
+		`--customize-hook=for f in resolv.conf hostname; do [ -L "$1/etc/$f" ] || : >"$1/etc/$f"; done`, r.Suite, tar,
 	}
 	if r.Mirror != "" {
 		all = append(all, r.Mirror)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bpf"
+	"berth/internal/host"
 	"berth/internal/refuse"
 	"berth/internal/step"
 )
@@ -44,10 +45,15 @@ func Kinds() step.Kinds {
 	return step.Kinds{"fence.ports": func() step.Step { return &Ports{} }}
 }
 
-// Can refuses a host whose groups can hold no fence. v2 is where cgroup v2 is mounted, "" for nowhere.
-func Can(v2 string) error {
-	if v2 != "" {
+// Can refuses a host whose groups can hold no fence: without cgroup v2, or with a v2 tree that has no controller, which nodes do
+// not enter (group.EntryTo).
+func Can(h host.Cgroups) error {
+	if h.V2 != "" && h.Mode() != "v1" {
 		return nil
+	}
+	if h.V2 != "" {
+		return refuse.Cannotf("boot with systemd.unified_cgroup_hierarchy=1",
+			"a node cannot be kept from the file server's ports: this host's cgroup v2 (%s) has no controller, so nodes are not in it", h.V2)
 	}
 	return refuse.Cannotf("mount cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup/unified)",
 		"a node cannot be kept from the file server's ports: this host has no cgroup v2, whose programs do that")

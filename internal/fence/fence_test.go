@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/host"
 	"berth/internal/refuse"
 )
 
@@ -124,6 +125,52 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// askBehind sends a datagram with a routing header (RFC 8754), which any program may set, and prints what send(2) said: EPERM is
+// the fence's word.
+const askBehind = `
+import errno, os, socket
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, bytes.fromhex("0002040000000000" + "00" * 15 + "01"))
+try:
+    s.sendto(b"x", ("::1", 2049))
+    print("sent")
+except OSError as e:
+    print(errno.errorcode[e.errno])
+`
+
+// TestFenceBehindHeaders: a routing header in front does not hide the port.
+func TestFenceBehindHeaders(t *testing.T) {
+	dir := group(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	said := func() string {
+		cmd := exec.Command("/bin/sh", "-ec", `ip link set lo up; exec "$@"`, "sh", python, "-c", askBehind)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, UseCgroupFD: true, CgroupFD: fd}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if got := said(); got != "sent" {
+		t.Skipf("this kernel sends no routing header: %s", got)
+	}
+	p := &Ports{Group: dir, Rule: Rule{Ports: []uint16{2049}}}
+	if err := p.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := said(); got != "EPERM" {
+		t.Errorf("behind a routing header: %s", got)
+	}
+}
+
 // A socket that was made outside of the group passes: the kernel's own clients, and what a helper is handed.
 func TestFenceIsForTheGroup(t *testing.T) {
 	dir := group(t)
@@ -144,10 +191,21 @@ func TestFenceIsForTheGroup(t *testing.T) {
 }
 
 func TestCan(t *testing.T) {
-	if err := Can(""); refuse.KindOf(err) != refuse.Cannot {
-		t.Errorf("without cgroup v2: %v", err)
+	v1 := map[string]string{"memory": "/sys/fs/cgroup/memory"}
+	for what, h := range map[string]host.Cgroups{
+		"without cgroup v2":              {V1: v1},
+		"cgroup v2 without a controller": {V1: v1, V2: "/sys/fs/cgroup/unified"},
+	} {
+		if err := Can(h); refuse.KindOf(err) != refuse.Cannot {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
-	if err := Can("/sys/fs/cgroup"); err != nil {
-		t.Error(err)
+	for what, h := range map[string]host.Cgroups{
+		"cgroup v2": {V2: "/sys/fs/cgroup", V2Controllers: []string{"memory"}},
+		"hybrid":    {V1: v1, V2: "/sys/fs/cgroup/unified", V2Controllers: []string{"hugetlb"}},
+	} {
+		if err := Can(h); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

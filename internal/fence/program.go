@@ -26,8 +26,9 @@ const (
 // code assembles the program: it returns 0, which drops the packet, or 1. The kernel calls it with each IP packet that a socket
 // of the group sends, before the packet is cut into fragments.
 //
-// IPv6 extension headers before that of TCP or UDP are not read: a program needs NET_RAW to send them (ipv6_sockglue.c), which
-// no node has.
+// A packet with an IPv6 extension header before that of TCP or UDP that a program can ask for is dropped, wherever it goes: any
+// program may set a routing header, behind which the port and the last address are out of sight. The kernel's own hop-by-hop
+// header (of packets larger than 64 KiB) passes: other ones take NET_RAW (ipv6_sockglue.c), which no node has.
 func (r Rule) code() ([]bpf.Instruction, error) {
 	a := bpf.NewAsm()
 	a.Copy(bpf.R6, bpf.R1)
@@ -47,6 +48,9 @@ func (r Rule) code() ([]bpf.Instruction, error) {
 	fetch(a, atIP, 40)
 	a.Load(bpf.Byte, bpf.R8, bpf.FP, atIP+6)
 	a.Set(bpf.R7, 40)
+	for _, header := range []int32{unix.IPPROTO_ROUTING, unix.IPPROTO_FRAGMENT, unix.IPPROTO_AH, unix.IPPROTO_DSTOPTS} {
+		a.If(bpf.Equal, bpf.R8, header, "drop")
+	}
 	r.ifTo(a, atIP+24, 16, "protocol")
 
 	a.Label("protocol")

@@ -100,7 +100,7 @@ func resolve(ctx context.Context, host string) (netip.Addr, error) {
 
 // Plan mounts when the node's links work, and puts the mount over an empty place that the runtime has made.
 func (NFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
-	if err := fence.Can(to.Cgroups.V2); err != nil && to.Group != "" {
+	if err := fence.Can(to.Cgroups); err != nil && to.Group != "" {
 		return Way{}, fmt.Errorf("mount %s: %w", m.Target, err)
 	}
 	dirs := to.Layout.Node(to.Name)

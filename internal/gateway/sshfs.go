@@ -148,7 +148,7 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	}
 	var after []step.Step
 	if to.Group != "" {
-		if err := fence.Can(to.Cgroups.V2); err != nil {
+		if err := fence.Can(to.Cgroups); err != nil {
 			return Way{}, fmt.Errorf("mount %s: %w", m.Target, err)
 		}
 		rule := fence.Rule{Ports: []uint16{uint16(g.port(m))}}

@@ -32,8 +32,8 @@ func openTree(path string, resolve uint64, recursive bool) (*tree, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	defer unix.Close(at)
-	var st unix.Stat_t
-	if err := unix.Fstat(at, &st); err != nil {
+	var st unix.Statx_t // without a word to a file server, which may be away
+	if err := unix.Statx(at, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)

@@ -1,13 +1,16 @@
 package mounts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/lock"
 	"berth/internal/refuse"
 )
 
@@ -64,6 +67,9 @@ func (v *Volume) mount(at string) error {
 	return nil
 }
 
+// detachWait is how long the loop device of a file may take to end after its last mount.
+const detachWait = 10 * time.Second
+
 // device returns the block device to mount; loop is not nil if it was made for a file.
 func (v *Volume) device() (path string, loop *os.File, err error) {
 	info, err := os.Stat(v.Source)
@@ -77,7 +83,18 @@ func (v *Volume) device() (path string, loop *os.File, err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("open the volume %s: %w", v.Source, err)
 	}
-	defer unix.Close(fd)
+	file := os.NewFile(uintptr(fd), v.Source)
+	defer file.Close()
+	// The loop device keeps the open file, and so its lock, until it is detached. A second device of one file would be a second
+	// file system on the same blocks: while a process has something of the first one open (it may be in another node), there is none.
+	ctx, cancel := context.WithTimeout(context.Background(), detachWait)
+	defer cancel()
+	if err := lock.Wait(ctx, file); err != nil {
+		if ctx.Err() != nil {
+			return "", nil, refuse.Busyf("the volume %s is still in use by a process that had it open: end that process (fuser -m finds it), then repeat", v.Source)
+		}
+		return "", nil, err
+	}
 	if loop, err = attach(fd); err != nil {
 		return "", nil, fmt.Errorf("make a loop device of %s: %w", v.Source, err)
 	}

@@ -72,8 +72,12 @@ func (b *Berth) running(name string) (mounts.Running, error) {
 	if err != nil {
 		return mounts.Running{}, err
 	}
+	ids, err := plan.Range(claims.Steps())
+	if err != nil {
+		return mounts.Running{}, err
+	}
 	return mounts.Running{
-		PID: init.First().PID, Start: init.First().Start, Owner: plan.Range(claims.Steps()).Base, Stage: b.Layout.Node(name).Stage(),
+		PID: init.First().PID, Start: init.First().Start, Owner: ids.Base, Stage: b.Layout.Node(name).Stage(),
 	}, nil
 }
 

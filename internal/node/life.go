@@ -101,8 +101,12 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 
 // claim makes one claim; what it makes for the node belongs to the ids that were claimed before it.
 func claim(ctx context.Context, j *step.Journal, c step.Step) error {
-	plan.Own(c, plan.Range(j.Steps()))
-	if err := j.Do(ctx, c); err != nil {
+	ids, err := plan.Range(j.Steps())
+	if err == nil {
+		plan.Own(c, ids)
+		err = j.Do(ctx, c)
+	}
+	if err != nil {
 		return fmt.Errorf("node %s: %w", j.Node, err)
 	}
 	return nil
@@ -115,8 +119,12 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if err != nil {
 		return nil, err
 	}
-	dirs, owner := b.Layout.Node(n.Name), plan.Range(claims.Steps()).Base
-	if err := makeLiveDir(dirs.Run, owner); err != nil { // if it is there, it is not this start's to clear
+	ids, err := plan.Range(claims.Steps())
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	dirs := b.Layout.Node(n.Name)
+	if err := makeLiveDir(dirs.Run, ids.Base); err != nil { // if it is there, it is not this start's to clear
 		return nil, err
 	}
 	defer func() {
@@ -125,7 +133,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 		}
 	}()
 	for _, d := range []string{dirs.Root(), dirs.Stage()} {
-		if err := makeLiveDir(d, owner); err != nil {
+		if err := makeLiveDir(d, ids.Base); err != nil {
 			return nil, err
 		}
 	}

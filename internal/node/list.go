@@ -20,6 +20,7 @@ import (
 	"berth/internal/mounts"
 	"berth/internal/plan"
 	"berth/internal/proc"
+	"berth/internal/refuse"
 	"berth/internal/rlimit"
 	"berth/internal/runner"
 	"berth/internal/scratch"
@@ -256,8 +257,18 @@ func (b *Berth) ImageUsers(name string, layers []string) ([]string, error) {
 	var users []string
 	for _, n := range nodes {
 		s, err := b.stored(n)
-		if err != nil {
+		if refuse.KindOf(err) == refuse.NotFound {
 			continue // being made or removed
+		}
+		if err != nil { // a node whose spec is damaged may run, and cannot start
+			c, noInit := b.createdInit(n)
+			switch {
+			case noInit == nil && holds(c.Layers(), layers):
+				users = append(users, n)
+			case noInit != nil && !errors.Is(noInit, fs.ErrNotExist) && !errors.Is(noInit, errRebooted):
+				return nil, fmt.Errorf("which image node %s uses is not known: %w", n, errors.Join(err, noInit))
+			}
+			continue
 		}
 		if k := s.Now.Image.Kind; k != vnode.HostImage && k != vnode.DirImage && b.usesImage(s.Now, name, layers) {
 			users = append(users, n)
@@ -277,6 +288,11 @@ func (b *Berth) usesImage(n *vnode.Node, name string, layers []string) bool {
 	} else if img, err := store.Resolve(n.Image); err == nil { // else it cannot start anyway
 		lowers = append(img.Lowers, img.Layers...)
 	}
+	return holds(lowers, layers)
+}
+
+// holds reports whether one of the layers is among a node's lower folders.
+func holds(lowers, layers []string) bool {
 	return slices.ContainsFunc(layers, func(l string) bool {
 		return slices.ContainsFunc(lowers, func(dir string) bool { return dir == l || filepath.Base(dir) == strings.TrimPrefix(l, "sha256:") })
 	})

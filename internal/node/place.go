@@ -54,7 +54,9 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.IDs = plan.Range(claims.Steps())
+	if r.IDs, err = plan.Range(claims.Steps()); err != nil {
+		return nil, err
+	}
 	if init, err := b.liveInit(name); err == nil {
 		return r, b.openRunning(r, init)
 	}

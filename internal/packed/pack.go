@@ -88,7 +88,10 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 		return Record{}, errors.Join(err, forget)
 	}
 	fault.Point("packed file in place")
-	place.Begun = false
+	if err := unix.Fstat(int(out.Fd()), &st); err != nil { // a new name changes Ctime
+		return Record{}, fmt.Errorf("pack into %s: %w", path, err)
+	}
+	place.ID, place.Begun = idOf(&st), false
 	return s.add(context.WithoutCancel(ctx), r, place)
 }
 

@@ -50,17 +50,21 @@ type File struct {
 	Kind   Kind   `json:"kind"`   // of its file system
 	Digest string `json:"digest"` // of its content: "sha256:…"
 	ID     ID     `json:"id"`
-	Lock   string `json:"lock"` // held while a loop device for it is looked for or made
+	Local  bool   `json:"local,omitempty"` // it must lie on a file system that only this host changes; the store's copies need not
+	Lock   string `json:"lock"`            // held while a loop device for it is looked for or made
 }
 
-// ID tells a file from another one, and from itself with other content: only root can write it, and a write changes Mtime.
+// ID tells a file from another one, and from itself with other content. A write changes both times; root can put back Mtime, also
+// the root of a node that has the file's folder, but nobody can set Ctime.
 type ID struct {
+	Dev   uint64 `json:"dev"` // of its file system; another one after a reboot, perhaps
 	Inode uint64 `json:"inode"`
 	Size  int64  `json:"size"`
 	Mtime int64  `json:"mtime"` // ns
+	Ctime int64  `json:"ctime"` // ns
 }
 
-func idOf(st *unix.Stat_t) ID { return ID{st.Ino, st.Size, st.Mtim.Nano()} }
+func idOf(st *unix.Stat_t) ID { return ID{st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano()} }
 
 // open opens a regular file for reading. Its path must be free of symbolic links.
 func open(path string) (*os.File, *unix.Stat_t, error) {
@@ -100,7 +104,7 @@ func (f *File) open() (*os.File, error) {
 		}
 		return nil, err
 	}
-	if idOf(st) != f.ID || !rootOnly(st) {
+	if idOf(st) != f.ID || !rootOnly(st) || f.Local && !isLocal(file) {
 		file.Close()
 		return nil, changed(f.Image)
 	}

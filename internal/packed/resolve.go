@@ -47,16 +47,21 @@ func (s Store) Resolve(path string) (*File, Trailer, error) {
 		img.ID = idOf(st)
 		return img, r.Trailer, nil
 	}
-	packed := slices.ContainsFunc(r.Places, func(p Place) bool { return p.Packed && p.ID.Inode == id.Inode })
+	// A file system that somebody made can have a file with any inode, so it must be the one that berth wrote to: by its number, or,
+	// where numbers have changed, by the path.
+	packed := slices.ContainsFunc(r.Places, func(p Place) bool {
+		return p.Packed && p.ID.Inode == id.Inode && (p.ID.Dev == id.Dev || p.Path == real)
+	})
+	if !packed || !isLocal(f) {
+		return nil, Trailer{}, refuse.Cannotf("berth image trust "+path+" copies it into the store, if you trust who wrote it",
+			"image file:%s is a copy of a file that berth packed, and others may have changed it below the kernel", path)
+	}
+	img.Local = true
 	checked, err := img.open()
 	if err != nil {
 		return nil, Trailer{}, err
 	}
 	checked.Close()
-	if !packed || !isLocal(f) {
-		return nil, Trailer{}, refuse.Cannotf("berth image trust "+path+" copies it into the store, if you trust who wrote it",
-			"image file:%s is a copy of a file that berth packed, and others may have changed it below the kernel", path)
-	}
 	return img, r.Trailer, nil
 }
 

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+
 	"berth/internal/ids"
 	"berth/internal/mounts"
 	"berth/internal/refuse"
@@ -34,8 +36,9 @@ func (f *Facts) checkUsers(n *vnode.Node) error {
 	return f.Site.Check(n)
 }
 
-// Range returns the node's map of ids by its claims; the zero value without a user namespace.
-func Range(claims []step.Step) mounts.IDs {
+// Range returns the node's map of ids by its claims; the zero value without a user namespace. It is an error if a range that the map
+// needs is not claimed: such an id would be the host's.
+func Range(claims []step.Step) (mounts.IDs, error) {
 	var own []uint32 // bases of its ranges
 	var users []vnode.IDExtent
 	for _, s := range claims {
@@ -53,14 +56,19 @@ func Range(claims []step.Step) mounts.IDs {
 			users = c.Extents
 		}
 	}
-	if len(own) == 0 {
-		return mounts.IDs{}
+	if len(own) == 0 && len(users) == 0 {
+		return mounts.IDs{}, nil
+	}
+	for i := range max(len(own), 1+vnode.MoreRanges(users)) {
+		if i >= len(own) || own[i] < ids.First {
+			return mounts.IDs{}, fmt.Errorf("part %d of its ids is not claimed: berth rm --force removes the node, berth apply makes it again", i)
+		}
 	}
 	all := mounts.IDs{Base: own[0], Size: ids.Size}
-	if len(users) > 0 && len(own) > vnode.MoreRanges(users) {
+	if len(users) > 0 {
 		all.UIDs, all.GIDs = lines(users, own, false), lines(users, own, true)
 	}
-	return all
+	return all, nil
 }
 
 func lines(users []vnode.IDExtent, own []uint32, gid bool) []mounts.IDLine {

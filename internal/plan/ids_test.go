@@ -65,9 +65,9 @@ func TestRange(t *testing.T) {
 		Base: base, Size: 65536, GIDs: low,
 		UIDs: append(append([]mounts.IDLine{}, low...), mounts.IDLine{Inside: 100000, Host: 0x41000000, Count: 65536}, mounts.IDLine{Inside: 165536, Host: 0x60000000, Count: 4464}),
 	}
-	got := Range(claims)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	got, err := Range(claims)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
 	}
 	for id, host := range map[uint32]uint32{0: base, 1501: 1501, 165537: 0x60000001} {
 		if h, ok := got.User(id); !ok || h != host {
@@ -77,10 +77,22 @@ func TestRange(t *testing.T) {
 	if h, ok := got.User(170000); ok {
 		t.Errorf("user 170000 is %d on the host", h)
 	}
-	if diff := cmp.Diff(mounts.IDs{Base: base, Size: 65536}, Range(claims[:1])); diff != "" {
-		t.Error(diff)
+	one, err := Range(claims[:1])
+	if diff := cmp.Diff(mounts.IDs{Base: base, Size: 65536}, one); diff != "" || err != nil {
+		t.Error(err, diff)
 	}
-	if got := Range(nil); !got.None() {
-		t.Errorf("without claims: %+v", got)
+	if got, err := Range(nil); !got.None() || err != nil {
+		t.Errorf("without claims: %+v, %v", got, err)
+	}
+	for what, claims := range map[string][]step.Step{
+		"the first range lacks": {claims[1], claims[2], users},
+		"a range between lacks": {claims[0], claims[2], users},
+		"the last range lacks":  {claims[0], claims[1], users},
+		"all ranges lack":       {users},
+		"a range of the host's": {&ids.Claim{Base: 1000}},
+	} {
+		if got, err := Range(claims); err == nil {
+			t.Errorf("%s: %+v", what, got)
+		}
 	}
 }

@@ -5,6 +5,7 @@ package plan
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -107,7 +108,10 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	if err := f.checkUsers(n); err != nil { // the admin may have taken back what was allowed
 		return nil, err
 	}
-	node := Range(claims)
+	node, err := Range(claims)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
+	}
 	dirs := f.Layout.Node(n.Name)
 	groupPath := GroupPath(f.Layout, n)
 	// Limits come after the runner's create, because a runtime may reset them there. The command
@@ -141,7 +145,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := f.spec(n, claims, groupPath, ways)
+	spec, err := f.spec(n, claims, node, groupPath, ways)
 	if err != nil {
 		return nil, err
 	}
@@ -177,12 +181,12 @@ func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 }
 
 // spec describes the node to its runner.
-func (f *Facts) spec(n *vnode.Node, claims []step.Step, groupPath string, ways []gateway.Way) (runner.Spec, error) {
+func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPath string, ways []gateway.Way) (runner.Spec, error) {
 	dirs := f.Layout.Node(n.Name)
 	s := runner.Spec{
 		Node: n.Name, Hostname: n.Host(), Init: f.Command.Init, Args: f.Command.Args, Env: runner.MergeEnv(f.Image.Config.Env, n.Env.List()), EnvFrom: n.EnvFrom, NewPrivs: n.NewPrivileges(), KeepPrivs: n.KeepsPrivileges(),
 		Cwd: cmp.Or(n.Workdir, f.Image.Config.WorkingDir), User: f.Command.User, Terminal: f.TTY, Stop: f.Command.Stop,
-		Content: mounts.Plan{Dir: dirs.Stage(), IDs: Range(claims), Root: f.MountedRoot(n)}, Mask: f.Mask,
+		Content: mounts.Plan{Dir: dirs.Stage(), IDs: node, Root: f.MountedRoot(n)}, Mask: f.Mask,
 		RLimits: n.RLimits, OOMScoreAdj: f.oomScore(n), IOIdle: n.Standing().IOPolicy == "idle",
 		Groups: runner.Groups{Path: group.Container(f.Host.Cgroups, groupPath), Host: f.Host.Cgroups},
 		Dir:    dirs.Run, State: f.Layout.RuntimeState(), PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(),

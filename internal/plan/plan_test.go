@@ -333,7 +333,11 @@ func TestOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range claims {
-		Own(c, Range(claims))
+		all, err := Range(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		Own(c, all)
 		switch s := c.(type) {
 		case *image.Delta:
 			if s.Owner == 0 {

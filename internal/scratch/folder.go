@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,10 @@ func (p Pool) inFolder(name string) string { return filepath.Join(p.own(), name)
 func (p Pool) there() error {
 	info, err := os.Lstat(p.own())
 	if err == nil && info.IsDir() {
+		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode().Perm()&0o077 != 0 {
+			return refuse.Cannotf("find out who did that; chown root and chmod 700 make it Berth's again",
+				"%s, the folder of scratch pool %s, is not root's alone any more", p.own(), p.Name)
+		}
 		return nil
 	}
 	return refuse.Cannotf("mount its file system; if it is lost, remove the nodes that use the pool, then berth pool rm "+p.Name,

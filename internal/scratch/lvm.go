@@ -174,6 +174,10 @@ func (p Pool) removeLogical(ctx context.Context, held *os.File, name string) err
 	if err != nil {
 		return err
 	}
+	if of, err := p.snapshotOf(ctx, name); err != nil || of != "" { // lvremove would take them along
+		return cmp.Or(err, refuse.Busyf("logical volume %s/%s of node %s has the snapshot %s, which Berth did not make and which would go with it: remove the snapshot, then repeat",
+			p.VG, name, r.node(), of))
+	}
 	_, failed := run(held, path, "lvremove", "--yes", "--quiet", "--select", "lv_uuid="+r["lv_uuid"], p.VG)
 	fault.Point("logical volume removed")
 	left, err := p.find(ctx, name)
@@ -191,6 +195,17 @@ func (p Pool) removeLogical(ctx context.Context, held *os.File, name string) err
 		return fmt.Errorf("remove logical volume %s/%s: lvremove did not fail, and the volume is still there", p.VG, name)
 	}
 	return fmt.Errorf("remove logical volume %s/%s: %w; berth repair tries again", p.VG, name, failed)
+}
+
+// snapshotOf returns the name of a snapshot that needs the logical volume; "" if there is none. Thin snapshots do not.
+func (p Pool) snapshotOf(ctx context.Context, name string) (string, error) {
+	all, err := report(ctx, "lvs", "vg_name,lv_name,origin,lv_attr")
+	for _, r := range all {
+		if r["vg_name"] == p.VG && r["origin"] == name && strings.HasPrefix(strings.ToLower(r["lv_attr"]), "s") {
+			return r["lv_name"], nil
+		}
+	}
+	return "", err
 }
 
 // mapped returns the device node of a logical volume. Device mapper doubles the hyphens of names.

@@ -226,7 +226,7 @@ func checkFolder(p Pool) (Pool, error) {
 		if !info.IsDir() {
 			return p, refuse.Invalidf("%s is not a folder", p.Dir)
 		}
-		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode().Perm()&0o022 != 0 && (at == path || info.Mode()&fs.ModeSticky == 0) {
 			return p, refuse.Invalidf("%s cannot be a pool: others than root can change %s (chown root, chmod go-w)", p.Dir, at)
 		}
 		if at == "/" {

@@ -108,13 +108,21 @@ func TestFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, err := root.Readdirnames(-1)
-	root.Close()
-	if err == nil && len(names) > 0 {
-		t.Errorf("a new volume holds %v", names)
+	fd, err := unix.Openat(int(root.Fd()), ".", unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := v.Do(t.Context()); refuse.KindOf(err) != refuse.Busy {
-		t.Errorf("made twice: %v", err)
+	inside := os.NewFile(uintptr(fd), "volume")
+	names, err := inside.Readdirnames(-1)
+	inside.Close()
+	root.Close()
+	if err != nil || len(names) > 0 {
+		t.Errorf("a new volume holds %v, %v", names, err)
+	}
+	for what, f := range map[string]func(context.Context) error{"prepare": v.Prepare, "do": v.Do} {
+		if err := f(t.Context()); refuse.KindOf(err) != refuse.Busy {
+			t.Errorf("made twice, %s: %v", what, err)
+		}
 	}
 	large := volume(t, s, vnode.Scratch{Target: "/large", Size: 1 << 30})
 	if err := large.Prepare(t.Context()); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "is larger than scratch pool p") {

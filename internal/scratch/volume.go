@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -97,12 +98,18 @@ func (v *Volume) String() string {
 // Prepare refuses what the pool has no room for. It changes nothing. A volume group is not asked, as lvcreate refuses the same
 // before it changes anything, and each call of LVM takes its time.
 func (v *Volume) Prepare(ctx context.Context) error {
-	var err error
+	// Found here, before the journal names it: to undo a step that was begun removes the volume.
+	_, err := os.Lstat(v.Path())
 	switch {
+	case err == nil:
+		err = refuse.Busyf("there is a volume %s already; berth repair removes it if no node has it", v.Path())
+	case !errors.Is(err, fs.ErrNotExist):
 	case v.Pool.Thin != "":
 		err = v.Pool.groupRoom(ctx, int64(v.Size))
 	case v.Pool.Dir != "":
 		err = v.Pool.folderRoom(int64(v.Size))
+	default:
+		err = nil
 	}
 	return v.of(err)
 }

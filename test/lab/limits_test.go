@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -138,7 +139,11 @@ func TestLimits(t *testing.T) {
 		if s.State != "exited" || s.Exit == nil || !s.Exit.OOM || s.Exit.Code != 137 {
 			t.Errorf("status of a node that the kernel killed for lack of memory: %+v %+v", s, s.Exit)
 		}
-		m.OK(t, "berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137 '; berth rm oom")
+		// They are told a moment after the status is written.
+		m.OK(t, "for i in $(seq 100); do berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137 ' && break; sleep 0.1; done")
+		if told := m.OK(t, "berth events --stream=false oom; berth rm oom"); !regexp.MustCompile(`(?m) oom oom$\n.* oom ended 137 `).MatchString(told) {
+			t.Errorf("events: %s", told)
+		}
 	})
 
 	t.Run("kill by group", func(t *testing.T) {

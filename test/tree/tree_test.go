@@ -131,7 +131,7 @@ var only = map[string][]string{
 	"counters":  {"group", "host"},
 	"sysctl":    {"thread", "step", "refuse", "vnode"},
 
-	"fence":     {"bpf", "step", "refuse"},
+	"fence":     {"bpf", "host", "step", "refuse"},
 	"antispoof": {"netif", "dhcp", "bpf", "step", "refuse"},
 
 	"netserve": {"group", "netif", "fork", "thread", "host", "step", "refuse"},
