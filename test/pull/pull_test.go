@@ -80,6 +80,7 @@ func TestPull(t *testing.T) {
 func TestPullBreaks(t *testing.T) {
 	r := newRig(t)
 	img := r.push("app:1", noise(t, 1, 3<<20), noise(t, 2, 2<<20))
+	r.push("large:1", noise(t, 3, 32<<20)) // more than the kernel keeps of a connection whose sender was killed
 	size := r.size(img)
 	served := int64(0)
 	for _, part := range []int64{1 << 20, 1 << 20, 1 << 20} {
@@ -100,7 +101,7 @@ func TestPullBreaks(t *testing.T) {
 	r.ends(0, "removed", "image", "rm", "app")
 
 	r.wire.restart(0, 1<<20)
-	cmd := r.command("image", "pull", r.ref("app:1"), "--name", "app")
+	cmd := r.command("image", "pull", r.ref("large:1"), "--name", "app")
 	var said strings.Builder
 	cmd.Stderr = &said
 	r.must(cmd.Start())
