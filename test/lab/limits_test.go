@@ -140,8 +140,8 @@ func TestLimits(t *testing.T) {
 			t.Errorf("status of a node that the kernel killed for lack of memory: %+v %+v", s, s.Exit)
 		}
 		// They are told a moment after the status is written.
-		m.OK(t, "for i in $(seq 100); do berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137 ' && break; sleep 0.1; done")
-		if told := m.OK(t, "berth events --stream=false oom; berth rm oom"); !regexp.MustCompile(`(?m) oom oom$\n.* oom ended 137 `).MatchString(told) {
+		m.OK(t, "for i in $(seq 100); do berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137' && break; sleep 0.1; done")
+		if told := m.OK(t, "berth events --stream=false oom; berth rm oom"); !regexp.MustCompile(`(?m) oom oom$\n.* oom ended 137, out of memory$`).MatchString(told) {
 			t.Errorf("events: %s", told)
 		}
 	})
