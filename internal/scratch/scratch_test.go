@@ -93,6 +93,59 @@ func empty(t *testing.T, p Pool) {
 	}
 }
 
+// TestFolderOfAll: a pool is in a folder that root alone can change, and stays there.
+func TestFolderOfAll(t *testing.T) {
+	dir := disk(t, "", "mkfs.ext4", "-F")
+	_, p := pool(t, dir)
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkFolder(Pool{Name: "q", Dir: dir}); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("a folder of all: %v", err)
+	}
+	for what, spoil := range map[string]func() error{
+		"others may enter it": func() error { return os.Chmod(p.own(), 0o755) },
+		"another user's":      func() error { return os.Chown(p.own(), 1000, 0) },
+	} {
+		if err := errors.Join(os.Chown(p.own(), 0, 0), os.Chmod(p.own(), 0o700), p.there(), spoil()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.there(); refuse.KindOf(err) != refuse.Cannot {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestMountedOnce: while something has the volume's file system open, its file gets no second loop device.
+func TestMountedOnce(t *testing.T) {
+	dir := disk(t, "", "mkfs.ext4", "-F")
+	s, _ := pool(t, dir)
+	v := volume(t, s, vnode.Scratch{Target: "/tmp", Size: 20 << 20})
+	if err := made(t, v); err != nil {
+		t.Fatal(err)
+	}
+	first, err := v.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := v.open()
+	if refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("mounted twice: %v", err)
+	}
+	if err == nil {
+		second.Close()
+	}
+	first.Close()
+	again, err := v.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	if err := v.Undo(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFile makes volumes in files: they have what was asked for, and a pool that is full or too small refuses them.
 func TestFile(t *testing.T) {
 	dir := disk(t, "", "mkfs.ext4", "-F")
