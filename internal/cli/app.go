@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/hostapi"
 	"berth/internal/hostnet"
 	"berth/internal/layout"
 	"berth/internal/node"
@@ -68,18 +69,7 @@ func (a *app) openToStart() (*node.Berth, error) {
 
 // open opens the nodes, with what the host has besides them.
 func (a *app) open() *node.Berth {
-	l, services := a.layout(), a.services()
-	return node.Open(l, node.Beside{
-		Weigh:      services.Weigh,
-		RestoreVFs: func(ctx context.Context) ([]string, error) { return a.hostnet().RestoreVFs(ctx, 0) },
-		Repair: func(ctx context.Context) (all []node.Repaired, err error) {
-			did, err := services.Repair(ctx)
-			for _, d := range did {
-				all = append(all, node.Repaired{Node: d.Name, Did: d.Did})
-			}
-			return all, err
-		},
-	})
+	return hostapi.Nodes(a.layout(), func(name, what string) { fmt.Fprintf(a.Err, "berth: node %s: %s\n", name, what) })
 }
 
 // services opens the protected services.

@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/act"
+	"berth/internal/cli/bench"
 	"berth/internal/cli/help"
 	"berth/internal/cli/pools"
+	"berth/internal/cli/site"
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/space"
@@ -29,6 +31,11 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	s.Out = text.NewVisible(s.Out)
 	a := &app{Streams: s}
 	root := a.command()
+	if host, rest, ok := site.HostOf(args); ok {
+		err := site.Remote(root, host, rest)
+		help.PrintError(text.NewVisible(s.Err), err)
+		return int(refuse.KindOf(err))
+	}
 	root.SetArgs(args)
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
@@ -89,6 +96,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	}
 	root.PersistentFlags().Var(&a.root, "root", "keep everything of its own under `DIR` instead of /run/berth and /var/lib/berth")
 	_ = root.MarkPersistentFlagDirname("root") // fails only for an unknown flag
+	root.PersistentFlags().Var(site.Host{}, "host", "run the command on another host, `NAME`[:PORT] or unix:SOCKET of its agent")
 	root.SetFlagErrorFunc(help.FlagError)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { help.Write(a.Out, c) })
 	root.SetUsageFunc(func(c *cobra.Command) error { help.WriteUsage(a.Out, c); return nil })
@@ -99,8 +107,9 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 		acts.Restart(), acts.Pause(), acts.Unpause(), acts.Kill(), a.rmCmd())...)
 	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Wait())...)
 	root.AddCommand(help.Under("host",
-		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benchCmd(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
+		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benches().Command(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(help.Under("host", pools.Commands{App: acts}.Pool())...)
+	root.AddCommand(help.Under("site", site.App{Layout: a.layout}.Commands()...)...)
 	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
 	root.SetHelpCommand(help.Command())
 	root.InitDefaultHelpCmd()
@@ -120,5 +129,13 @@ func (a *app) acts() act.App {
 			return cobra.CompletionFunc(a.nodeNames(most, states...))
 		},
 		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON, PrintLine: a.printLine,
+	}
+}
+
+// benches returns the commands of package bench.
+func (a *app) benches() bench.App {
+	return bench.App{
+		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, Valid: valid, OnTerminal: a.onTerminal,
+		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
 	}
 }

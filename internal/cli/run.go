@@ -181,7 +181,7 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		n.UserNamespace = &no
 	}
 	if f.network != "" {
-		n.Network = []vnode.Network{parseNetwork(f.network)}
+		n.Network = []vnode.Network{vnode.ParseNetwork(f.network)}
 	}
 	if err := f.ontoPorts(n); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/sent"
 	"berth/internal/spec"
 	"berth/internal/vnode"
 )
@@ -24,7 +24,16 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 	if file == "-" {
 		dir = "."
 	}
-	data, err := a.readSpec(ctx, file)
+	from := a.In
+	if f, there, ok, err := sent.Open(file); err != nil {
+		return nil, refuse.Invalidf("read spec: %w", err)
+	} else if ok {
+		defer f.Close()
+		from, dir = f, there
+	} else if file != "-" {
+		from = nil
+	}
+	data, err := a.readSpec(ctx, file, from)
 	if err != nil {
 		return nil, refuse.Invalidf("read spec: %w", err)
 	}
@@ -43,16 +52,16 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 }
 
 // readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe to which
-// nobody writes, readSpec waits until ctx ends.
-func (a *app) readSpec(ctx context.Context, file string) ([]byte, error) {
+// nobody writes, readSpec waits until ctx ends. from is nil if the file is to be opened.
+func (a *app) readSpec(ctx context.Context, file string, from *os.File) ([]byte, error) {
 	type answer struct {
 		data []byte
 		err  error
 	}
 	read := make(chan answer, 1)
 	go func() {
-		f := a.In
-		if file != "-" {
+		f := from
+		if f == nil {
 			opened, err := os.Open(file)
 			if err != nil {
 				read <- answer{err: err}
@@ -106,20 +115,6 @@ func flagOf(field string) string {
 		}
 	}
 	return field
-}
-
-func parseNetwork(s string) vnode.Network {
-	how, addr, _ := strings.Cut(s, ",")
-	mode, parent, _ := strings.Cut(how, ":")
-	nw := vnode.Network{Mode: vnode.Mode(mode), Parent: parent}
-	if addr != "" {
-		nw.Address = strings.Split(addr, ",")
-	}
-	nw.Address = slices.DeleteFunc(nw.Address, func(a string) bool {
-		nw.DHCP = nw.DHCP || a == "dhcp"
-		return a == "dhcp"
-	})
-	return nw
 }
 
 func parseMount(s string) (vnode.Mount, error) {

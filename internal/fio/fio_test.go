@@ -19,6 +19,19 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
+func TestReadMetadata(t *testing.T) {
+	const out = `{"jobs":[{"error":0,"mixed":{"iops":900,"total_ios":500,"io_bytes":4096,"clat_ns":{"mean":1e6}}}]}`
+	if v, err := ReadMetadata([]byte(out), 500); err != nil || v != 1000 {
+		t.Errorf("%v, %v", v, err)
+	}
+	if v, err := Bytes([]byte(out)); err != nil || v != 4096 {
+		t.Errorf("%v, %v", v, err)
+	}
+	if _, err := ReadMetadata([]byte(out), 501); err == nil || !strings.Contains(err.Error(), "500 operations on 501 files") {
+		t.Error(err)
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"jobs":[{"error":0,"mixed":{"iops":1,"total_ios":1,"clat_ns":{"percentile":{"99.000000":1}}}}]}`))
 	f.Add([]byte(`note {"jobs":[{}]}`))

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"strings"
 	"time"
 
+	"berth/internal/refuse"
 	"berth/internal/step"
 )
 
@@ -17,6 +19,12 @@ type Cutter interface {
 type Loser interface {
 	// Lost says what was lost, "" if nothing was. Ask after Undo.
 	Lost() string
+}
+
+// Sharer is a step whose mount other nodes may use.
+type Sharer interface {
+	// Shared names the file server and the other nodes that use the mount now.
+	Shared() (server string, nodes []string)
 }
 
 // cutAfter is how long killed processes may wait for a file server.
@@ -44,6 +52,17 @@ func Kill(ctx context.Context, steps []step.Step, kill func(context.Context) err
 		short, stop := context.WithTimeout(ctx, time.Second)
 		err = kill(short)
 		stop()
+	}
+	if err == nil {
+		return nil
+	}
+	for _, s := range steps {
+		if s, ok := s.(Sharer); ok {
+			if server, nodes := s.Shared(); len(nodes) > 0 {
+				return refuse.Busyf("its processes wait for file server %s, whose mount node %s uses too, so its requests are not given up: "+
+					"repeat when the server is back, or stop the nodes that use it: %w", server, strings.Join(nodes, ", "), err)
+			}
+		}
 	}
 	return err
 }

@@ -49,6 +49,7 @@ const (
 	NoChown    Deviation = "Root inside cannot give files to other users: the server does not know it as root."
 	OneLink    Deviation = "A file has one link in stat(2), however many names it has."
 	DaemonEnds Deviation = "When its daemon ends, what is open gets an error; files that are opened later are served by the next daemon."
+	NodeLocks  Deviation = "Locks hold within the node only: another node, or the server, does not see them."
 	NoSpaceErr Deviation = "A full disk of the server is told as \"input/output error\", not as \"no space left on device\"."
 )
 

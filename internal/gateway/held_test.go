@@ -214,5 +214,5 @@ func holdSource(source, at string) error {
 }
 
 func TestHeld(t *testing.T) {
-	gatewaytest.Suite{Gateway: held{}, Source: gatewaytest.Folder, Files: 100}.Run(t)
+	gatewaytest.Suite{Gateway: held{}, Source: gatewaytest.Folder, Files: 100, Single: true}.Run(t)
 }

@@ -108,7 +108,7 @@ func (NFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	if p, err := strconv.Atoi(m.Options["port"]); err == nil {
 		port = p
 	}
-	mount := nfsMount{Source: m.Source, Server: s.Server, Port: port, Options: nfsOptions(m, s)}
+	mount := nfsMount{Source: m.Source, Server: s.Server, Port: port, Options: nfsOptions(m, s), ReadOnly: m.ReadOnly}
 	hold := mounts.Hold{Dir: filepath.Join(dirs.Run, "gateway-"+filepath.Base(at))}
 	var get step.Step
 	if m.Via == vnode.ViaHost {
@@ -119,13 +119,13 @@ func (NFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 		mount.Hold, mount.NS, mount.Client = hold, netif.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, to.Name
 		get = &nfsOwn{nfsMount: mount}
 	}
+	var after []step.Step
+	if to.Group != "" {
+		after = append(after, &fence.Ports{Rule: fence.Rule{Ports: slices.Compact([]uint16{nfsPort, uint16(port)})}, Group: group.V2Dir(to.Cgroups, group.Container(to.Cgroups, to.Group))})
+	}
 	return Way{
 		Mount: &Mount{Source: "tmpfs", Target: m.Target, Type: "tmpfs", Options: []string{"ro", "nosuid", "nodev", "noexec", "size=4k", "mode=555"}},
-		After: []step.Step{
-			&fence.Ports{Rule: fence.Rule{Ports: slices.Compact([]uint16{nfsPort, uint16(port)})}, Group: group.V2Dir(to.Cgroups, group.Container(to.Cgroups, to.Group))},
-			get,
-			&put{Hold: hold, PIDFile: dirs.PIDFile(), Target: m.Target, ReadOnly: m.ReadOnly},
-		},
+		After: append(after, get, &put{Hold: hold, PIDFile: dirs.PIDFile(), Target: m.Target, ReadOnly: m.ReadOnly}),
 	}, nil
 }
 
@@ -150,6 +150,12 @@ func nfsOptions(m vnode.Mount, s Source) string {
 	if o["vers"] == "" {
 		o["vers"] = "4.2"
 	}
+	if strings.HasPrefix(o["vers"], "3") && o["port"] == "" {
+		o["port"] = strconv.Itoa(nfsPort) // else the server's rpcbind would name a port that the fence does not know
+	}
+	if m.Via == vnode.ViaHost { // else mounts of one server's folders would be one file system, and what gives up one would give up all
+		o["nosharecache"] = "true"
+	}
 	if o["soft"] == "" {
 		o["hard"] = "true"
 	}
@@ -170,7 +176,11 @@ func nfsOptions(m vnode.Mount, s Source) string {
 
 // key names what all nodes have in common that share a mount.
 func (n *nfsMount) key() string {
-	sum := sha256.Sum256([]byte(n.Source + "\n" + n.Server.String() + "\n" + n.Options))
+	text := n.Source + "\n" + n.Server.String() + "\n" + n.Options
+	if n.ReadOnly {
+		text += "\nread-only"
+	}
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
 

@@ -36,6 +36,8 @@ type nfsMount struct {
 	Server  netip.Addr  `json:"server,omitzero"`
 	Port    int         `json:"port"`
 	Options string      `json:"options"`
+	// ReadOnly makes the file system itself read-only: a node's root who may mount could take it off a mount.
+	ReadOnly bool `json:"read_only,omitempty"`
 
 	cut bool // the server's requests were given up already
 }
@@ -74,7 +76,11 @@ func (n *nfsMount) mount(ctx context.Context) error {
 		}
 		fault.Point("nfs server reached")
 		options := fmt.Sprintf("%s,addr=%s", n.Options, n.Server)
-		if err := unix.Mount(n.Source, at, "nfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
+		if n.ReadOnly {
+			flags |= unix.MS_RDONLY
+		}
+		if err := unix.Mount(n.Source, at, "nfs", flags, options); err != nil {
 			return nfsRefused(n, err)
 		}
 		return nil

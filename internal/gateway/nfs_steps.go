@@ -2,18 +2,13 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fault"
-	"berth/internal/lock"
 	"berth/internal/mounts"
 	"berth/internal/proc"
 )
@@ -58,8 +53,7 @@ func (n *nfsMount) told(lost bool) string {
 	return fmt.Sprintf("file server %s did not answer: what the node wrote to %s and did not sync is lost", n.Server, n.Source)
 }
 
-// nfsShare is a mount in the host's network that several nodes use. Each has a file in the folder of its users; the last one
-// unmounts. A lock is held during changes.
+// nfsShare is a mount in the host's network that several nodes use. The last one unmounts.
 type nfsShare struct {
 	nfsMount
 	Node string `json:"node"`
@@ -73,74 +67,49 @@ func (n *nfsShare) String() string {
 	return fmt.Sprintf("%s (%s) by NFS in the host's network, one mount for all nodes: %s", n.Source, n.Server, n.Options)
 }
 
-func (n *nfsShare) users() string { return n.Hold.Dir + ".users" }
-func (n *nfsShare) user() string  { return filepath.Join(n.users(), n.Node+"."+n.User) }
+func (n *nfsShare) users() users { return users{n.Hold} }
+func (n *nfsShare) user() string { return n.Node + "." + n.User }
 
-// alone calls f while nobody else changes the mount.
-func (n *nfsShare) alone(ctx context.Context, f func() error) error {
-	if err := os.MkdirAll(filepath.Dir(n.Hold.Dir), 0o700); err != nil {
-		return fmt.Errorf("make a folder for mounts: %w", err)
-	}
-	l, err := lock.OpenDir(ctx, filepath.Dir(n.Hold.Dir))
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	return f()
-}
-
+// Do makes the mount, or joins it if its server answers: a node that starts must not wait for one that is away.
 func (n *nfsShare) Do(ctx context.Context) error {
-	return n.alone(ctx, func() error {
-		if !n.Hold.Made() { // then nobody uses it: what is noted is from before a reboot, or of a start that was killed
-			if err := os.RemoveAll(n.users()); err != nil {
-				return fmt.Errorf("forget the users of a mount that is gone: %w", err)
+	return n.users().alone(ctx, func() error {
+		if n.Hold.Made() {
+			if err := n.reach(ctx); err != nil {
+				return err
 			}
+		} else if err := os.RemoveAll(n.users().dir()); err != nil { // of a start that was killed: nobody uses what is not there
+			return fmt.Errorf("forget the users of a mount that is gone: %w", err)
 		}
-		if err := os.MkdirAll(n.users(), 0o700); err != nil {
-			return fmt.Errorf("note a user of a mount: %w", err)
+		if err := n.users().add(n.user()); err != nil {
+			return err
 		}
-		if err := os.WriteFile(n.user(), nil, 0o600); err != nil {
-			return fmt.Errorf("note a user of a mount: %w", err)
-		}
-		fault.Point("user of a shared mount noted")
 		return n.mount(ctx)
 	})
 }
 
 func (n *nfsShare) Verify(context.Context) error {
-	if _, err := os.Lstat(n.user()); err != nil {
-		return fmt.Errorf("the node is no user of the mount of %s: %w", n.Source, err)
+	if !n.users().has(n.user()) {
+		return fmt.Errorf("the node is no user of the mount of %s", n.Source)
 	}
 	return n.mounted()
 }
 
 func (n *nfsShare) Undo(ctx context.Context) error {
-	if _, err := os.Lstat(filepath.Dir(n.Hold.Dir)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return n.alone(ctx, func() (err error) {
-		if err := os.Remove(n.user()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("note that a user of a mount went: %w", err)
-		}
-		fault.Point("user of a shared mount gone")
-		if left, err := os.ReadDir(n.users()); err == nil && len(left) > 0 {
-			return nil
-		}
-		if n.lost, err = n.unmount(); err != nil {
-			return err
-		}
-		if err := os.Remove(n.users()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the folder of a mount's users: %w", err)
-		}
-		return nil
+	return n.users().remove(ctx, n.user(), func() (err error) {
+		n.lost, err = n.unmount()
+		return err
 	})
 }
 
 // Cut cuts only if no other node uses the mount: its requests are not this node's to give up.
 func (n *nfsShare) Cut() {
-	if left, err := os.ReadDir(n.users()); err == nil && len(left) == 1 && left[0].Name() == filepath.Base(n.user()) {
+	if len(n.users().others(n.user())) == 0 {
 		n.cut = n.Hold.Force() == nil || n.cut
 	}
+}
+
+func (n *nfsShare) Shared() (server string, nodes []string) {
+	return n.Server.String(), n.users().othersNodes(n.user())
 }
 
 func (n *nfsShare) Lost() string { return n.told(n.lost || n.cut) }

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/layout"
+	"berth/internal/mounts"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -78,7 +79,7 @@ func TestNFSPlan(t *testing.T) {
 		},
 		vnode.ViaHost: {
 			"fence.ports the node's processes cannot reach port 2049, 20490, by cgroup BPF",
-			"nfs.share files:/export (2001:db8::1) by NFS in the host's network, one mount for all nodes: hard,port=20490,proto=tcp6,rsize=65536,sec=sys,vers=4.2",
+			"nfs.share files:/export (2001:db8::1) by NFS in the host's network, one mount for all nodes: hard,nosharecache,port=20490,proto=tcp6,rsize=65536,sec=sys,vers=4.2",
 			"gateway.put it at /data, read-only",
 		},
 	} {
@@ -101,9 +102,58 @@ func TestNFSPlan(t *testing.T) {
 			t.Errorf("%s: no place for it: %+v", via, w)
 		}
 	}
+	// The fence must know the port that NFS 3 uses.
+	m.Options = vnode.Options{"vers": "3"}
+	if w, err := (NFS{}).Plan(m, s, to, "/r/stage/m0"); err != nil || !strings.HasSuffix(w.After[1].String(), "port=2049,proto=tcp6,sec=sys,vers=3") {
+		t.Errorf("NFS 3: %v, %v", w.After, err)
+	}
 	to.Cgroups.V2 = ""
 	if _, err := (NFS{}).Plan(m, s, to, "/r/stage/m0"); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("without cgroup v2: %v", err)
+	}
+}
+
+// TestUsers: a mount ends with its last user of this boot, and its lock with it. Mounts do not wait for each other.
+func TestUsers(t *testing.T) {
+	u := users{mounts.Hold{Dir: filepath.Join(t.TempDir(), "all", "nfs-1")}}
+	other := users{mounts.Hold{Dir: filepath.Join(filepath.Dir(u.hold.Dir), "nfs-2")}}
+	err := u.alone(t.Context(), func() error {
+		return errors.Join(u.add("one.m0"), u.add("two.m0"), os.WriteFile(u.dir()+"/old.m0", []byte("another boot"), 0o600),
+			other.alone(t.Context(), func() error { return other.add("one.m1") }))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"two"}, u.othersNodes("one.m0")); diff != "" || !u.has("one.m0") {
+		t.Errorf("the other users: %s", diff)
+	}
+	ended := 0
+	for _, user := range []string{"one.m0", "two.m0", "two.m0"} {
+		if err := u.remove(t.Context(), user, func() error { ended++; return nil }); err != nil || ended == 0 && user == "two.m0" {
+			t.Errorf("%s: %v, %d ends", user, err, ended)
+		}
+		if user == "one.m0" && ended != 0 {
+			t.Error("the mount ended though it has a user")
+		}
+	}
+	if err := other.remove(t.Context(), "one.m1", func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(u.hold.Dir)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// sharing is a stuck step whose mount another node uses.
+type sharing struct{ stuck }
+
+func (*sharing) Shared() (string, []string) { return "192.0.2.1", []string{"other"} }
+
+// TestKillShared: the error says for whom the requests are kept.
+func TestKillShared(t *testing.T) {
+	err := Kill(t.Context(), []step.Step{&sharing{}}, func(context.Context) error { return errors.New("still there") })
+	if refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "192.0.2.1, whose mount node other uses too") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -176,7 +176,7 @@ func (s *SSHFSMount) key() string {
 
 // Deviations returns what SFTP and FUSE lack.
 func (SSHFS) Deviations() []Deviation {
-	return []Deviation{OneOwner, LateLook, NoSpecial, OneLink, NoSpaceErr, DaemonEnds}
+	return []Deviation{OneOwner, LateLook, NoSpecial, OneLink, NoSpaceErr, NodeLocks, DaemonEnds}
 }
 
 func number(text string, otherwise uint32) uint32 {

@@ -47,6 +47,7 @@ type SSHFSMount struct {
 
 	Daemon  Daemon `json:"daemon,omitzero"`
 	Mounted uint64 `json:"mounted,omitempty"` // number of the file system that was mounted last
+	At      string `json:"at,omitempty"`      // where: Target without links
 }
 
 // SSHLogin is how ssh logs in at the server. The files are read at each start of the daemon.
@@ -95,7 +96,7 @@ func (s *SSHFSMount) Do(ctx context.Context) error {
 		return err
 	}
 	if s.shared() {
-		err = s.alone(ctx, func() error { return s.share(ctx, node, ids) })
+		err = s.users().alone(ctx, func() error { return s.share(ctx, node, ids) })
 	} else {
 		err = s.own(ctx, node, ids)
 	}
@@ -121,11 +122,20 @@ func (s *SSHFSMount) own(ctx context.Context, node mounts.Running, ids idsInside
 			return err
 		}
 	}
-	if err := m.Put(node, s.Target, s.Mounted); err != nil {
+	at, err := m.Put(node, s.place(), s.Mounted)
+	if err != nil {
 		return err
 	}
-	s.Mounted = m.Device
+	s.Mounted, s.At = m.Device, at
 	return nil
+}
+
+// place is where the mount is, or comes to.
+func (s *SSHFSMount) place() string {
+	if s.Mounted != 0 && s.At != "" {
+		return s.At
+	}
+	return s.Target
 }
 
 // serve starts a daemon, notes it, and returns the mount that it serves when the server has answered.

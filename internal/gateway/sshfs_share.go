@@ -3,14 +3,12 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
-	"berth/internal/lock"
 	"berth/internal/mounts"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 )
 
@@ -18,22 +16,33 @@ import (
 // options gets a copy of it. Each has a file in the folder of the mount's users; the last one ends the daemon. A lock is held
 // during changes. Whoever finds that the daemon has ended starts the next one, and each node then gets the new mount.
 
-func (s *SSHFSMount) shared() bool  { return s.Hold.Dir != "" }
-func (s *SSHFSMount) users() string { return s.Hold.Dir + ".users" }
-func (s *SSHFSMount) user() string  { return filepath.Join(s.users(), s.User) }
+func (s *SSHFSMount) shared() bool { return s.Hold.Dir != "" }
+func (s *SSHFSMount) users() users { return users{s.Hold} }
 
-// alone calls f while nobody else changes mounts of the host's.
-func (s *SSHFSMount) alone(ctx context.Context, f func() error) error {
-	dir := filepath.Dir(s.Hold.Dir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make a folder for mounts: %w", err)
+// Cut ends a daemon that keeps killed processes of the node waiting, because its server is silent. It must not if other nodes use
+// the mount. A daemon of the node's own ends with the node's processes.
+func (s *SSHFSMount) Cut() {
+	if !s.shared() || len(s.users().others(s.User)) > 0 {
+		return
 	}
-	l, err := lock.OpenDir(ctx, dir)
-	if err != nil {
-		return fmt.Errorf("wait for others that change mounts: %w", err)
+	noted, _ := s.noted() // nothing, if it cannot be read: the journal knows the processes too
+	for _, id := range []proc.ID{s.Daemon.SSHFS, noted.SSHFS} {
+		if id == (proc.ID{}) {
+			continue
+		}
+		if pidfd, err := id.Open(); err == nil {
+			_ = proc.Signal(pidfd, unix.SIGKILL) // it may have ended
+			pidfd.Close()
+		}
 	}
-	defer l.Close()
-	return f()
+}
+
+// Shared names the server and the other nodes that use the mount.
+func (s *SSHFSMount) Shared() (server string, nodes []string) {
+	if !s.shared() {
+		return "", nil
+	}
+	return s.Server, s.users().othersNodes(s.User)
 }
 
 // share makes the node a user of the mount, and makes the mount if it is the first one or the daemon has ended.
@@ -44,13 +53,9 @@ func (s *SSHFSMount) share(ctx context.Context, node mounts.Running, ids idsInsi
 		return refuse.Invalidf("with via: host one mount serves several nodes, so its files must belong to one user of the host in all of them: "+
 			"give the node users: [{from: %d, count: 1, as: same}] and the mount options uid and gid", s.UID)
 	}
-	if err := os.MkdirAll(s.users(), 0o700); err != nil {
-		return fmt.Errorf("note a user of a mount: %w", err)
+	if err := s.users().add(s.User); err != nil {
+		return err
 	}
-	if err := os.WriteFile(s.user(), nil, 0o600); err != nil {
-		return fmt.Errorf("note a user of a mount: %w", err)
-	}
-	fault.Point("user of a shared mount noted")
 	noted, err := s.noted()
 	if err != nil {
 		return err
@@ -60,7 +65,10 @@ func (s *SSHFSMount) share(ctx context.Context, node mounts.Running, ids idsInsi
 			return err
 		}
 	}
-	s.Mounted, err = s.Hold.Replace(node, s.Target, s.ReadOnly, s.Mounted)
+	number, at, err := s.Hold.Replace(node, s.place(), s.ReadOnly, s.Mounted)
+	if err == nil {
+		s.Mounted, s.At = number, at
+	}
 	return err
 }
 
@@ -82,25 +90,7 @@ func (s *SSHFSMount) renew(ctx context.Context, node mounts.Running, ids idsInsi
 
 // unshare takes the node off the mount's users. The last one ends it.
 func (s *SSHFSMount) unshare(ctx context.Context) error {
-	if _, err := os.Lstat(filepath.Dir(s.Hold.Dir)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return s.alone(ctx, func() error {
-		if err := os.Remove(s.user()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("note that a user of a mount went: %w", err)
-		}
-		fault.Point("user of a shared mount gone")
-		if left, err := os.ReadDir(s.users()); err == nil && len(left) > 0 {
-			return nil
-		}
-		if err := s.drop(ctx); err != nil {
-			return err
-		}
-		if err := os.Remove(s.users()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the folder of a mount's users: %w", err)
-		}
-		return nil
-	})
+	return s.users().remove(ctx, s.User, func() error { return s.drop(ctx) })
 }
 
 // drop ends the daemon and lets the mount go.

@@ -6,7 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"berth/internal/gateway"
@@ -14,27 +16,37 @@ import (
 	"berth/internal/sftpserve"
 )
 
-// serveDirect serves a folder as nobody by sshfs-direct, at a port of 127.0.0.1.
-func serveDirect(t *testing.T, dir string) (port string) {
+// direct serves a folder as nobody by sshfs-direct, at a port of 127.0.0.1.
+type direct struct {
+	dir, port string
+	end       func() // ends the server, and waits for its end
+}
+
+func (d *direct) start(t *testing.T) {
 	t.Helper()
-	s, err := sftpserve.New(sftpserve.Options{Dir: dir, User: "nobody", Allow: []string{"127.0.0.1"}, Listen: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+	s, err := sftpserve.New(sftpserve.Options{Dir: d.dir, User: "nobody", Allow: []string{"127.0.0.1"}, Listen: "127.0.0.1:" + d.port}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, func(a net.Addr) { ready <- a }) }()
-	t.Cleanup(func() {
+	d.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	_, port, err = net.SplitHostPort((<-ready).String())
+	t.Cleanup(d.end)
+	_, d.port, err = net.SplitHostPort((<-ready).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return port
+}
+
+func (d *direct) restart(t *testing.T) {
+	d.end()
+	d.start(t)
 }
 
 // nobodys gives a test folder to nobody.
@@ -50,16 +62,34 @@ func nobodys(t *testing.T, s gatewaytest.Source) gatewaytest.Source {
 }
 
 func TestSSHFSDirect(t *testing.T) {
+	var last *direct
 	served := func(folder func(*testing.T) gatewaytest.Source) func(t *testing.T) gatewaytest.Source {
 		return func(t *testing.T) gatewaytest.Source {
 			s := nobodys(t, folder(t))
-			s.Name, s.Options = "127.0.0.1:/source", map[string]string{"port": serveDirect(t, filepath.Dir(s.Dir))}
+			last = &direct{dir: filepath.Dir(s.Dir), port: "0"}
+			last.start(t)
+			s.Name, s.Options = "127.0.0.1:/source", map[string]string{"port": last.port}
 			return s
 		}
 	}
 	gatewaytest.Suite{
-		Gateway: gateway.SSHFS{Direct: true}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: 5000,
+		Gateway: gateway.SSHFS{Direct: true}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 5000),
+		Restart: func(t *testing.T) { last.restart(t) },
 	}.Run(t)
+}
+
+// files is how many files the suite makes: normal, or what scripts/evidence asks for.
+func files(t *testing.T, normal int) int {
+	t.Helper()
+	text := os.Getenv("BERTH_GATEWAY_FILES")
+	if text == "" {
+		return normal
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestDeviationsAreTold: docs/gateways.md has each deviation, in its words.

@@ -25,6 +25,7 @@ const (
 	stateAccounted = 1 << 4 // FS_QUOTA_PDQ_ACCT
 	stateEnforced  = 1 << 5 // FS_QUOTA_PDQ_ENFD
 
+	fieldInodesHard = 1 << 1 // FS_DQ_IHARD
 	fieldBlocksHard = 1 << 3 // FS_DQ_BHARD
 
 	fsGetXattr  = 0x801c581f // FS_IOC_FSGETXATTR
@@ -133,26 +134,54 @@ func ioctl(f *os.File, req uintptr, arg *fsXattr) error {
 	return nil
 }
 
-// Limit limits a project on dir's file system to a number of bytes; 0 means no limit. The kernel rounds up to
-// its blocks.
+// Files is how many files and folders a limit of bytes allows: one for each 16 KiB, as mkfs.ext4 gives a file system of that size,
+// and at least 4096. Without such a limit empty files would use up the inodes of the whole file system.
+func Files(bytes int64) int64 {
+	if bytes == 0 {
+		return 0
+	}
+	return max(bytes/(16<<10), 4096)
+}
+
+// Limit limits a project on dir's file system to a number of bytes and to Files of them; 0 means no limits. The kernel rounds
+// the bytes up to its blocks.
 func Limit(dir *os.File, id uint32, bytes int64) error {
-	q := diskQuota{version: 1, flags: 2, fieldmask: fieldBlocksHard, id: id}
-	q.blkHard = uint64((bytes + quotaBlock - 1) / quotaBlock)
+	q := diskQuota{version: 1, flags: 2, fieldmask: fieldBlocksHard | fieldInodesHard, id: id}
+	q.blkHard, q.inoHard = uint64((bytes+quotaBlock-1)/quotaBlock), uint64(Files(bytes))
 	if err := quotactl(dir, qXSetLimits, id, unsafe.Pointer(&q)); err != nil {
 		return fmt.Errorf("limit project %d to %d bytes: %w", id, bytes, err)
 	}
 	return nil
 }
 
+// Held checks that a project has the limits that Limit sets. A file system may round the bytes up by one block, at most 64 KiB.
+func Held(dir *os.File, id uint32, bytes int64) error {
+	q, err := read(dir, id)
+	if err != nil {
+		return err
+	}
+	if limit := int64(q.blkHard) * quotaBlock; limit < bytes || limit >= bytes+64<<10 {
+		return fmt.Errorf("project %d is limited to %d bytes, not %d", id, limit, bytes)
+	}
+	if want := Files(bytes); int64(q.inoHard) != want {
+		return fmt.Errorf("project %d is limited to %d files, not %d", id, q.inoHard, want)
+	}
+	return nil
+}
+
 // Use returns a project's limit and use in bytes. Both are 0 if the file system does not know the project.
 func Use(dir *os.File, id uint32) (limit, used int64, err error) {
-	var q diskQuota
+	q, err := read(dir, id)
+	return int64(q.blkHard) * quotaBlock, int64(q.blocks) * quotaBlock, err
+}
+
+func read(dir *os.File, id uint32) (q diskQuota, err error) {
 	err = quotactl(dir, qXGetQuota, id, unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-		return 0, 0, nil
+		return diskQuota{}, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("read quota of project %d: %w", id, err)
+		return diskQuota{}, fmt.Errorf("read quota of project %d: %w", id, err)
 	}
-	return int64(q.blkHard) * quotaBlock, int64(q.blocks) * quotaBlock, nil
+	return q, nil
 }

@@ -35,7 +35,7 @@ func (p Pool) there() error {
 		}
 		return nil
 	}
-	return refuse.Cannotf("mount its file system; if it is lost, remove the nodes that use the pool, then berth pool rm "+p.Name,
+	return refuse.Cannotf("mount its file system",
 		"%s, the folder of scratch pool %s, is not there", p.own(), p.Name)
 }
 
@@ -108,6 +108,23 @@ func (p Pool) makeFolder(name string, size int64) (project uint32, err error) {
 	return project, quota.Limit(dir, project, size)
 }
 
+// limitAgain gives a folder that has a project its limits anew: an older berth limited no files.
+func limitAgain(path string, size int64) error {
+	dir, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // Verify says so
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	id, _, err := quota.Project(dir)
+	if err != nil || id == 0 {
+		return nil // Verify says so too
+	}
+	return quota.Limit(dir, id, size)
+}
+
 // freeProject finds a project that has neither a limit nor files. The caller holds the pool's lock; other pools and deltas
 // on the same file system begin elsewhere: deltas of nodes with ids of their own below 65536, the others by a hash too.
 func freeProject(dir *os.File, path string) (uint32, error) {
@@ -138,12 +155,11 @@ func verifyFolder(path string, size int64) error {
 	if err != nil {
 		return err
 	}
-	limit, _, err := quota.Use(dir, id)
-	if err != nil {
-		return err
+	if id == 0 || !inherits {
+		return fmt.Errorf("verify scratch volume: %s is of project %d (inherited: %v)", path, id, inherits)
 	}
-	if id == 0 || !inherits || limit < size || limit >= size+64<<10 { // a file system may round up by one block
-		return fmt.Errorf("verify scratch volume: %s is of project %d (inherited: %v), limited to %d bytes, not %d", path, id, inherits, limit, size)
+	if err := quota.Held(dir, id, size); err != nil {
+		return fmt.Errorf("verify scratch volume %s: %w", path, err)
 	}
 	return nil
 }

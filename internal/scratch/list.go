@@ -2,11 +2,13 @@ package scratch
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
+	"berth/internal/quota"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
@@ -48,6 +50,30 @@ func (s Pools) List(ctx context.Context) ([]Listed, error) {
 	return all, refuse.Join(errs)
 }
 
+// present refuses a pool whose place, or a part of it, is not on the host now.
+func (p Pool) present(ctx context.Context) error {
+	switch {
+	case p.Dir != "":
+		return p.there()
+	case p.VG == "":
+		return nil
+	}
+	groups, err := report(ctx, "vgs", "vg_name,vg_missing_pv_count")
+	if err != nil {
+		return err
+	}
+	for _, r := range groups {
+		if r["vg_name"] != p.VG {
+			continue
+		}
+		if n := r.int("vg_missing_pv_count"); n > 0 {
+			return fmt.Errorf("volume group %s lacks %d of its disks", p.VG, n)
+		}
+		return nil
+	}
+	return fmt.Errorf("volume group %s is not there", p.VG)
+}
+
 // measure fills in Size and Free.
 func (l *Listed) measure(ctx context.Context) error {
 	switch p := l.Pool; {
@@ -73,11 +99,12 @@ type Place struct {
 	Target string      `json:"target"`
 	Pool   string      `json:"pool"`
 	Size   vnode.Bytes `json:"size"`
-	FS     string      `json:"fs"`             // "quota": a folder with a project quota; "tmpfs": memory
-	Path   string      `json:"path,omitempty"` // on the host: a device, file or folder
-	Disks  []string    `json:"disks"`          // the kernel's names of the disks that hold it, on which limits act
-	Limits []string    `json:"limits"`         // the names of the node's io entries that act on it
-	Note   string      `json:"note,omitempty"` // why its disks are not known
+	FS     string      `json:"fs"`              // "quota": a folder with a project quota; "tmpfs": memory
+	Files  int64       `json:"files,omitempty"` // with a quota: how many files and folders it may have
+	Path   string      `json:"path,omitempty"`  // on the host: a device, file or folder
+	Disks  []string    `json:"disks"`           // the kernel's names of the disks that hold it, on which limits act
+	Limits []string    `json:"limits"`          // the names of the node's io entries that act on it
+	Note   string      `json:"note,omitempty"`  // why its disks are not known
 }
 
 // Places tells where the volumes of a node lie: of one that has claimed them, with their names.
@@ -106,7 +133,7 @@ func (s Pools) Places(sys string, n *vnode.Node, claimed []*Volume) []Place {
 func (p *Place) look(sys string, n *vnode.Node, v *Volume) {
 	p.FS, p.Path = v.FS, v.Path()
 	if v.FS == "" {
-		p.FS = "quota"
+		p.FS, p.Files = "quota", quota.Files(int64(v.Size))
 	}
 	under := block.LayersUnder
 	if v.Pool.VG != "" {

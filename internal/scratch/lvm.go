@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -88,6 +89,30 @@ func (p Pool) find(ctx context.Context, name string) (row, error) {
 	return nil, nil
 }
 
+// thinSize returns the size of a thin pool and what is free, in bytes, as the kernel has them, which takes a fraction of the time
+// of a call of LVM; known is false if the kernel has no such pool now.
+func (p Pool) thinSize(ctx context.Context) (whole, free int64, known bool) {
+	path, err := program("dmsetup", lvmPackage)
+	if err != nil {
+		return 0, 0, false
+	}
+	device := strings.TrimPrefix(mapped(p.VG, p.Thin), "/dev/mapper/")
+	for _, name := range []string{device + "-tpool", device} { // the second while the pool has no volumes
+		out, err := output(exec.CommandContext(ctx, path, "status", "--noflush", name), nil)
+		if err != nil {
+			continue
+		}
+		// 0 SECTORS thin-pool TRANSACTION USED/ALL USED/ALL …: metadata, then data (Documentation/admin-guide/device-mapper/thin-provisioning.rst)
+		var zero, transaction, usedMeta, allMeta, used, all int64
+		n, _ := fmt.Sscanf(string(out), "%d %d thin-pool %d %d/%d %d/%d", &zero, &whole, &transaction, &usedMeta, &allMeta, &used, &all)
+		if n == 7 && all > 0 {
+			whole *= 512
+			return whole, int64(float64(whole) * float64(all-used) / float64(all)), true
+		}
+	}
+	return 0, 0, false
+}
+
 // groupSize returns the size of the volume group, or the thin pool, and what is free, in bytes.
 func (p Pool) groupSize(ctx context.Context) (whole, free int64, err error) {
 	if p.Thin == "" {
@@ -98,6 +123,9 @@ func (p Pool) groupSize(ctx context.Context) (whole, free int64, err error) {
 			}
 		}
 		return 0, 0, cmp.Or(err, p.lost())
+	}
+	if whole, free, known := p.thinSize(ctx); known {
+		return whole, free, nil
 	}
 	all, err := report(ctx, "lvs", "vg_name,lv_name,lv_size,data_percent")
 	for _, r := range all {
@@ -131,13 +159,14 @@ func (p Pool) groupRoom(ctx context.Context, size int64) error {
 	return nil
 }
 
-// makeLogical makes a logical volume with the pool's tags, and returns its uuid.
+// makeLogical makes a logical volume with the pool's tags, and returns its uuid, as the kernel has it.
 func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string, size int64) (uuid string, err error) {
 	path, err := program(lvmProgram, lvmPackage)
 	if err != nil {
 		return "", err
 	}
-	args := []string{"lvcreate", "--yes", "--quiet", "--name", name, "--addtag", tagBerth, "--addtag", tagPool + p.ID, "--addtag", tagNode + node}
+	args := append([]string{"lvcreate"}, brief...)
+	args = append(args, "--name", name, "--addtag", tagBerth, "--addtag", tagPool+p.ID, "--addtag", tagNode+node)
 	if p.Thin != "" {
 		args = append(args, "--virtualsize", strconv.FormatInt(size, 10)+"b", "--thinpool", p.Thin, p.VG)
 	} else {
@@ -153,14 +182,34 @@ func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string,
 		return "", fmt.Errorf("make logical volume %s/%s: %w", p.VG, name, err)
 	}
 	fault.Point("logical volume made")
-	got, err := p.find(ctx, name)
+	uuid, has, err := kernels(mapped(p.VG, name))
+	if err == nil && has < size {
+		err = fmt.Errorf("lvcreate made it, and the kernel has %d bytes of it, not %d", has, size)
+	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("make logical volume %s/%s: %w", p.VG, name, err)
 	}
-	if got == nil || got.int("lv_size") < size || got.node() != node {
-		return "", fmt.Errorf("make logical volume %s/%s: lvcreate made it, and lvs shows %v", p.VG, name, got)
+	return uuid, nil
+}
+
+// brief are options of the calls of LVM that change something: no copy of the group's metadata is written to /etc/lvm (what is
+// made here is nobody's but a node's, and the copies of thousands of volumes would push out those that an admin needs), and no
+// daemon is asked to watch the volume: the pool's own watch stays.
+var brief = []string{"--yes", "--quiet", "--autobackup", "n", "--config", "activation{monitoring=0}"}
+
+// kernels returns the uuid and the size of an active logical volume, as the kernel has them.
+func kernels(path string) (uuid string, size int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", 0, fmt.Errorf("find %s: %w", path, err)
 	}
-	return got["lv_uuid"], nil
+	dir := filepath.Join("/sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	id, ok := strings.CutPrefix(file.Text(filepath.Join(dir, "dm/uuid")), "LVM-")
+	if !ok || st.Mode&unix.S_IFMT != unix.S_IFBLK || len(id) != 64 { // the group's, then the volume's
+		return "", 0, fmt.Errorf("%s is no logical volume", path)
+	}
+	sectors, err := strconv.ParseInt(file.Text(filepath.Join(dir, "size")), 10, 64)
+	return id[32:], sectors * 512, err
 }
 
 // removeLogical removes a logical volume of the pool, if it is there. LVM is told its uuid: another one of its name, or one
@@ -178,7 +227,7 @@ func (p Pool) removeLogical(ctx context.Context, held *os.File, name string) err
 		return cmp.Or(err, refuse.Busyf("logical volume %s/%s of node %s has the snapshot %s, which Berth did not make and which would go with it: remove the snapshot, then repeat",
 			p.VG, name, r.node(), of))
 	}
-	_, failed := run(held, path, "lvremove", "--yes", "--quiet", "--select", "lv_uuid="+r["lv_uuid"], p.VG)
+	_, failed := run(held, path, append(append([]string{"lvremove"}, brief...), "--select", "lv_uuid="+r["lv_uuid"], p.VG)...)
 	fault.Point("logical volume removed")
 	left, err := p.find(ctx, name)
 	switch {
@@ -216,13 +265,8 @@ func mapped(vg, name string) string {
 
 // active reports whether a device node is the active logical volume with this uuid.
 func active(path, uuid string) bool {
-	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return false
-	}
-	dm := file.Text(filepath.Join("/sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), "dm/uuid"))
-	id := strings.ReplaceAll(uuid, "-", "")
-	return id != "" && strings.HasPrefix(dm, "LVM-") && strings.HasSuffix(dm, id)
+	is, _, err := kernels(path)
+	return err == nil && is == strings.ReplaceAll(uuid, "-", "")
 }
 
 // activate makes a logical volume usable, for example after a reboot.

@@ -21,12 +21,19 @@ type Source struct {
 	FS   string // its file system; "": a folder with a quota, or memory
 }
 
+// byQuota reports whether the volume is a folder with a project quota.
+func (s Source) byQuota() bool { return s.Pool.Quota && s.FS == "" }
+
 // Look reads the pools of a node's scratch volumes, in their order. Errors: refuse.NotFound for an unknown pool, refuse.Cannot
 // if a program or the kernel lacks what it needs, refuse.Invalid for a file system where there is none to choose.
 func (s Pools) Look(n *vnode.Node) ([]Source, error) {
 	var all []Source
 	for _, v := range n.Scratch {
 		src, err := s.look(v)
+		if err == nil && src.byQuota() && !n.UserNS() {
+			err = refuse.Cannotf("leave user_namespace out, or say fs: ext4: then it is a file with a file system of its own",
+				"its project quota does not hold a node with user_namespace: false, whose root can take files out of their project")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("node %s: scratch %s: %w", n.Name, v.Target, err)
 		}
@@ -45,7 +52,7 @@ func (s Pools) look(v vnode.Scratch) (src Source, err error) {
 		return src, refuse.Invalidf("pool %s is in memory: it has no file system to choose, leave fs out", src.Pool.Name)
 	case src.Pool.Memory:
 		return src, memoryRoom(src.Pool, int64(v.Size))
-	case src.Pool.Quota && v.FS == "":
+	case src.byQuota():
 		return src, nil
 	}
 	src.FS = cmp.Or(v.FS, vnode.Ext4)

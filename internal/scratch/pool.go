@@ -38,6 +38,8 @@ type Pool struct {
 	Dir    string `json:"dir,omitempty"`    // folder of the host, links resolved
 	Quota  bool   `json:"quota,omitempty"`  // volumes are folders in Dir, limited by project quotas; else sized files
 	Memory bool   `json:"memory,omitempty"` // file systems in memory
+
+	Removing bool `json:"removing,omitempty"` // it was found empty, and is being removed
 }
 
 // String says in words where the pool is.
@@ -255,6 +257,9 @@ func (s Pools) Remove(ctx context.Context, name string, nodes []*vnode.Node) err
 	if len(users) > 0 {
 		return refuse.Busyf("scratch pool %s is used by node %s", name, strings.Join(users, ", "))
 	}
+	if err := p.present(ctx); err != nil && !p.Removing { // what lies on a disk that is away would be nobody's when it is back
+		return refuse.Cannotf("attach its disks; if they are gone for good, remove "+s.path(name), "scratch pool %s cannot be removed: it may hold volumes: %w", name, err)
+	}
 	all, err := p.volumes(ctx)
 	if err != nil {
 		return err
@@ -263,6 +268,11 @@ func (s Pools) Remove(ctx context.Context, name string, nodes []*vnode.Node) err
 		return refuse.Busyf("scratch pool %s still has %s of node %s; berth repair removes what no node has", name, all[0].Name, all[0].Node)
 	}
 	if p.Dir != "" {
+		p.Removing = true // else a killed command would leave a pool whose folder seems to be away
+		if err := file.WriteJSON(s.path(name), p); err != nil {
+			return err
+		}
+		fault.Point("pool noted as being removed")
 		if err := os.Remove(p.own()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the pool's folder: %w", err)
 		}

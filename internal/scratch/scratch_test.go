@@ -135,6 +135,15 @@ func TestMountedOnce(t *testing.T) {
 	if err == nil {
 		second.Close()
 	}
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == v.Path() {
+			t.Errorf("an open that was refused keeps %s open: the pool cannot be unmounted", to)
+		}
+	}
 	first.Close()
 	again, err := v.open()
 	if err != nil {

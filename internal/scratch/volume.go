@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/fault"
 	"berth/internal/mounts"
+	"berth/internal/quota"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -41,6 +42,8 @@ type Volume struct {
 	Mapped bool        `json:"mapped"`          // the node has ids of its own
 	Owner  uint32      `json:"owner,omitempty"` // the node's root on the host: uid and gid
 	UUID   string      `json:"uuid,omitempty"`  // of a logical volume, once it is made
+
+	root *os.File // what Do has mounted, for Verify to read back
 }
 
 // Name returns the volume's name in its pool.
@@ -86,7 +89,7 @@ func (v *Volume) Own(base, _ uint32) { v.Owner = base }
 func (v *Volume) String() string {
 	switch {
 	case v.FS == "":
-		return fmt.Sprintf("folder %s for %s, at most %s by project quota", v.Path(), v.Target, v.Size)
+		return fmt.Sprintf("folder %s for %s, at most %s and %d files by project quota", v.Path(), v.Target, v.Size, quota.Files(int64(v.Size)))
 	case v.Pool.Dir != "":
 		return fmt.Sprintf("file %s of %s for %s, %s", v.Path(), v.Size, v.Target, v.FS)
 	case v.Pool.Thin != "":
@@ -180,7 +183,7 @@ func (v *Volume) give() error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	v.root = root
 	if v.FS == vnode.Ext4 {
 		if err := unix.Unlinkat(int(root.Fd()), "lost+found", unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove lost+found of %s: %w", v.Path(), err)
@@ -209,7 +212,10 @@ func (v *Volume) open() (*os.File, error) {
 func (v *Volume) Verify(context.Context) error { return v.of(v.verify()) }
 
 func (v *Volume) verify() error {
-	root, err := v.open()
+	root, err := v.root, error(nil)
+	if v.root = nil; root == nil {
+		root, err = v.open()
+	}
 	if err != nil {
 		return err
 	}
@@ -243,6 +249,10 @@ func (v *Volume) verify() error {
 // Undo removes the volume, if there is anything of it. A program that a killed berth left at work is waited for: it holds the
 // pool's lock.
 func (v *Volume) Undo(ctx context.Context) error {
+	if v.root != nil {
+		v.root.Close()
+		v.root = nil
+	}
 	held, err := Pools{v.Pools}.holdIfThere(ctx, v.Pool.Name)
 	if err != nil {
 		return v.of(err)
@@ -275,6 +285,11 @@ func (o *Open) String() string {
 // Do activates logical volumes that are not.
 func (o *Open) Do(ctx context.Context) error {
 	for _, v := range o.Volumes {
+		if v.Pool.VG == "" && v.FS == "" {
+			if err := limitAgain(v.Path(), int64(v.Size)); err != nil {
+				return v.of(err)
+			}
+		}
 		if v.Pool.VG == "" || active(v.Path(), v.UUID) {
 			continue
 		}

@@ -34,6 +34,13 @@ func TestDeltaQuota(t *testing.T) {
 				if r.Code == 0 || !strings.Contains(r.Err, "No space left") && !strings.Contains(r.Err, "quota exceeded") {
 					t.Errorf("image %s: a node wrote more than its delta's size: %+v", image, r)
 				}
+				if image == "host" { // 20 MiB allow 4096 files
+					r := m.Run(t, "bash", "-c", berth+"exec q1 -- sh -c 'rm /tmp/fill; mkdir /tmp/f; cd /tmp/f; seq 5000 | xargs touch'")
+					made := number(t, m.OK(t, berth+"exec q1 -- sh -c 'ls /tmp/f | wc -l'"))
+					if r.Code == 0 || made > 4096 || made < 3900 {
+						t.Errorf("a node made %d files: %+v", made, r)
+					}
+				}
 				m.OK(t, berth+"rm --force q1; test -z \"$(ls "+root+"/berth/lib/nodes)\"")
 			}
 		})

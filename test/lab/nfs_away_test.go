@@ -13,6 +13,8 @@ func TestNFSServerAway(t *testing.T) {
 	host, server, adapter := nfsLab(t)
 	node(t, host, nfsNode("writer", adapter, 11, viaNode))
 	node(t, host, nfsNode("other", adapter, 12, viaNode, viaHost))
+	// Its mount is of another folder of the same server, and it is the only user of it.
+	node(t, host, nfsNode("third", adapter, 13, strings.ReplaceAll(viaHost, ":/srv", ":/srv/all")))
 
 	// Each number is written and synced on the server, then noted in the node's own memory.
 	host.OK(t, `berth exec other -- sh -c 'nohup python3 -c "
@@ -28,7 +30,9 @@ until [ -e /dev/shm/open ]; do sleep 0.1; done'`)
 	at := host.OK(t, "berth exec other -- sh -c 'sleep 2; wc -l </dev/shm/acknowledged'")
 	host.OK(t, "berth exec writer -- sh -c 'touch /dev/shm/go; sleep 6'")
 	began := time.Now()
-	host.OK(t, "berth stop writer")
+	if out := host.OK(t, "berth stop writer 2>&1"); !strings.Contains(out, "file server 192.0.2.1 did not answer") {
+		t.Errorf("berth stop does not print what is lost: %s", out)
+	}
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("to stop a node took %s while its server was away", took)
 	} else {
@@ -36,6 +40,18 @@ until [ -e /dev/shm/open ]; do sleep 0.1; done'`)
 	}
 	if out := host.OK(t, "berth events --stream=false"); !strings.Contains(out, "writer lost: file server 192.0.2.1 did not answer") {
 		t.Errorf("what is lost is not told: %s", out)
+	}
+	// To give up the requests of one shared mount leaves the other's alone: its writer is told nothing, and waits.
+	host.OK(t, `berth exec other -- sh -c 'nohup sh -c "dd if=/dev/zero of=/media/all/slow bs=64k count=4 conv=fsync; echo \$? >/dev/shm/slow" >/dev/null 2>&1 </dev/null &'
+berth exec third -- sh -c 'nohup dd if=/dev/zero of=/media/third bs=64k count=4 conv=fsync >/dev/null 2>&1 </dev/null & sleep 2'`)
+	began = time.Now()
+	host.OK(t, "berth stop --grace 0s third")
+	t.Logf("the only user of a shared mount stopped in %s", time.Since(began))
+	host.OK(t, "berth exec other -- test ! -e /dev/shm/slow")
+	// What other uses is other's too: a node with the same mount is not stopped at the cost of other's writes, and none is started.
+	host.Write(t, "/root/late.yaml", nfsNode("late", adapter, 14, viaHost))
+	if r := host.Run(t, "berth", "apply", "-f", "/root/late.yaml"); r.Code == 0 || !strings.Contains(r.Err, "reach file server") {
+		t.Errorf("a node joined a mount whose server is away: exit code %d, %s", r.Code, r.Err)
 	}
 	if out := host.OK(t, "grep -l 'berth.*/writer' /proc/*/cgroup | wc -l"); out != "0" {
 		t.Errorf("%s processes of the node are left", out)
@@ -49,6 +65,9 @@ until [ -e /dev/shm/open ]; do sleep 0.1; done'`)
 		t.Errorf("acknowledged and not there, of: %s", lost)
 	} else {
 		t.Logf("acknowledged and there: %s", lost)
+	}
+	if out := host.OK(t, "until berth exec other -- test -s /dev/shm/slow; do sleep 0.5; done; berth exec other -- cat /dev/shm/slow"); out != "0" {
+		t.Errorf("a write through another mount of the same server ended with %s", out)
 	}
 	host.OK(t, "berth start writer && berth exec writer -- ls /mnt/all")
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,6 +126,8 @@ type Lab struct {
 	Network func(ctx context.Context, o *wire.NetOptions, peer string, networks []string) ([]wire.NetArm, func(), error)
 	Set     func(ctx context.Context, node, key, value string) error // changes one limit of a node that runs, as berth set does
 	Folder  func(dir string) error                                   // refuses a folder that a node may not have; nil: none
+	Mount   func(ctx context.Context, m vnode.Mount) error           // refuses a mount that this host cannot give to a node
+	Subnet  func() (netip.Prefix, error)                             // an IPv4 network of 256 addresses that this host does not use
 	Self    string                                                   // path of this program
 	Root    []string                                                 // arguments with which it works on the same state: --root DIR
 	Version string                                                   // of Berth

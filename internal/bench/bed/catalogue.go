@@ -22,6 +22,7 @@ type Definition struct {
 	Pilot     int                               // rounds
 	Pairs     int                               // where --pairs is not given; 0: what the pilot asks for, or what fits into the time
 	Part      Part                              // of isolation
+	tree      []treeRow                         // rows, of experiments on a tree of files that they make in the first folder
 	Table     bool                              // one table of a length that is known before: no pilot, no steady state, trials in turn throughout
 	Page      string                            // title of the page
 	OneByOne  bool                              // see result.Study
@@ -46,7 +47,7 @@ const (
 )
 
 // UsesDisk says whether the experiment measures a disk.
-func (d *Definition) UsesDisk() bool { return len(d.Disk) > 0 || d.Part != "" }
+func (d *Definition) UsesDisk() bool { return len(d.Disk) > 0 || d.Part != "" || len(d.tree) > 0 }
 
 // Chosen returns the disks that the experiment uses; it is refused where those that it takes were not given.
 func (d *Definition) Chosen(o *Options) ([]Storage, error) {

@@ -30,8 +30,11 @@ type Options struct {
 	Peer        string        `json:"peer,omitempty"`         // of network experiments; default: one on this machine
 	Networks    []string      `json:"networks,omitempty"`
 	Port        int           `json:"port,omitempty"`
-	Engine      vnode.Engine  `json:"engine,omitempty"` // what isolation switches the disk to for weights and latency; default: what it has
-	Model       string        `json:"model,omitempty"`  // of engine iocost
+	Engine      vnode.Engine  `json:"engine,omitempty"`   // what isolation switches the disk to for weights and latency; default: what it has
+	Model       string        `json:"model,omitempty"`    // of engine iocost
+	Gateways    []string      `json:"gateways,omitempty"` // arms of gateway experiments; default: all
+	Nodes       []int         `json:"nodes,omitempty"`    // how many nodes of these work at once; default 1, 2, 4, 8
+	Pools       []string      `json:"pools,omitempty"`    // of scratch volumes that are measured
 
 	Progress func(Progress) `json:"-"`
 }
@@ -86,7 +89,7 @@ func (o *Options) Complete() error {
 	case o.Model != "" && o.Engine != vnode.IOCost:
 		return refuse.Invalidf("a model is for engine iocost")
 	}
-	return nil
+	return o.checkGateways()
 }
 
 // Progress is told before each trial, and while the data is laid out.

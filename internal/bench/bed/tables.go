@@ -3,6 +3,7 @@ package bed
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"berth/internal/bench/result"
@@ -11,7 +12,7 @@ import (
 
 // tables returns the experiments that are run by name only.
 func tables(o *Options) []Definition {
-	return append([]Definition{DiskTable(o.Quick), netTable(o.Quick)}, isolationSet(o)...)
+	return slices.Concat([]Definition{DiskTable(o.Quick), netTable(o.Quick)}, isolationSet(o), gatewaySet(o))
 }
 
 // DiskTable is the experiment of berth bench disk: both published tables by IOPS.

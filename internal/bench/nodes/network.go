@@ -120,6 +120,12 @@ func (s subnets) bridged(host byte) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, s.third, host}), 24)
 }
 
+// FreeSubnet returns a /24 network in which this host has no address, of the block reserved for benchmarks.
+func FreeSubnet() (netip.Prefix, error) {
+	s, err := freeSubnets()
+	return s.bridged(0), err
+}
+
 // freeSubnets finds networks in which this host has no address.
 func freeSubnets() (subnets, error) {
 	addrs, err := net.InterfaceAddrs()

@@ -50,6 +50,15 @@ func CheckFolder(l layout.Layout, dir string) error {
 	return err
 }
 
+// CheckMount refuses a mount that this host cannot give to a node.
+func CheckMount(ctx context.Context, l layout.Layout, m vnode.Mount) error {
+	g, err := gateway.All().For(m.Gateway)
+	if err == nil {
+		_, err = g.Look(ctx, m, gateway.Node{UserNS: true, Layout: l})
+	}
+	return err
+}
+
 // Arm makes the node and returns how to run a command in it: its standard output, and an error that holds what it
 // wrote to standard error. done removes the node. If this process is killed, the keeper removes it. For unfiltered see
 // node.Berth.Throwaway.

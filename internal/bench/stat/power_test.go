@@ -42,7 +42,6 @@ func TestPairsNeeded(t *testing.T) {
 		for _, pilot := range []int{6, 8, 12} {
 			n := noises()[c.noise]
 			t.Run(fmt.Sprintf("%s, pilot of %d", n.name, pilot), func(t *testing.T) {
-				t.Parallel()
 				r := rand.New(rand.NewPCG(2015, uint64(pilot)))
 				decided, sum := 0, 0
 				for range runs {

@@ -175,7 +175,6 @@ func TestPromises(t *testing.T) {
 	for _, n := range noises() {
 		for _, pairs := range []int{8, 12, 20} {
 			t.Run(fmt.Sprintf("%s, %d pairs", n.name, pairs), func(t *testing.T) {
-				t.Parallel()
 				r := rand.New(rand.NewPCG(2015, uint64(pairs)))
 				var holds, alarm, alarmAtMargin, decided, missed int
 				for range runs {

@@ -92,12 +92,12 @@ type Spent struct {
 // interrupts and their bottom halves (which carry much of a network's work and are no process's), and with whatever
 // else runs. In a node it counts the same: /proc/stat is the host's there too.
 func WithCPU(ctx context.Context, argv []string) (Spent, error) {
-	before, err := readBusy()
+	before, err := Busy()
 	if err != nil {
 		return Spent{}, err
 	}
 	out, failed := side.Host(ctx, argv)
-	after, err := readBusy()
+	after, err := Busy()
 	if err != nil {
 		return Spent{}, err
 	}
@@ -108,7 +108,8 @@ func WithCPU(ctx context.Context, argv []string) (Spent, error) {
 	return s, ctx.Err()
 }
 
-func readBusy() (float64, error) {
+// Busy returns how long all CPUs of this machine were busy since it started, in seconds.
+func Busy() (float64, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read the CPU time: %w", err)

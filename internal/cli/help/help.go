@@ -19,7 +19,7 @@ type group struct {
 }
 
 func groups() []group {
-	return []group{{"life", "The life of a node"}, {"look", "Looking at nodes"}, {"host", "This host"}}
+	return []group{{"life", "The life of a node"}, {"look", "Looking at nodes"}, {"host", "This host"}, {"site", "Other hosts"}}
 }
 
 // AddGroups adds the headings of the list of commands.

@@ -33,6 +33,9 @@ func unknownCommand(c *cobra.Command, name string) error {
 
 // FlagError says what is wrong with a flag, in Berth's words instead of the library's.
 func FlagError(c *cobra.Command, err error) error {
+	if r, ok := errors.AsType[*refuse.Error](err); ok { // the flag's own words
+		return r
+	}
 	what := err.Error()
 	if c.HasSubCommands() && c.Flags().NArg() > 0 { // as in ps -a: the word before is what is wrong
 		return unknownCommand(c, c.Flags().Arg(0))

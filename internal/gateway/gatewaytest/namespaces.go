@@ -21,15 +21,21 @@ import (
 	"berth/internal/thread"
 )
 
-// Namespaces starts a process in a mount and a user namespace of its own, as an OCI runtime starts a node's process 1: what
-// the way stages is bound at its target, and the node's PIDFile has the pid.
-func Namespaces(t *testing.T, to gateway.Node, w gateway.Way, beneath func(dir string) error) (Node, error) {
+// Root is the host's id of the root of the suite's nodes.
+const Root = 0x41240000
+
+// namespaces starts a process in a mount and a user namespace of its own, as an OCI runtime starts a node's process 1: what
+// the way stages is bound at its target, and the node's PIDFile has the pid. With Connect it has a network of its own too.
+func (s Suite) namespaces(t *testing.T, to gateway.Node, w gateway.Way, beneath func(dir string) error) (Node, error) {
 	t.Helper()
-	n := &namespaces{}
+	n := &namespaces{own: s.Connect != nil}
 	err := thread.Own(func() error { return n.start(to, w, beneath) })
 	if err != nil {
 		n.Kill()
 		return nil, err
+	}
+	if s.Connect != nil {
+		s.Connect(t, n.cmd.Process.Pid)
 	}
 	pid := strconv.Itoa(n.cmd.Process.Pid)
 	return n, os.WriteFile(to.Layout.Node(to.Name).PIDFile(), []byte(pid), 0o600)
@@ -38,6 +44,7 @@ func Namespaces(t *testing.T, to gateway.Node, w gateway.Way, beneath func(dir s
 type namespaces struct {
 	cmd    *exec.Cmd
 	target string
+	own    bool // it has a network of its own
 	once   sync.Once
 }
 
@@ -47,7 +54,7 @@ func (n *namespaces) start(to gateway.Node, w gateway.Way, beneath func(dir stri
 	defer os.Remove(plain)
 	p := &mounts.Plan{
 		Dir: dirs.Stage(), Root: mounts.Root{At: filepath.Join(dirs.Stage(), "root"), Plain: plain},
-		IDs: mounts.IDs{Base: 0x41240000, Size: 65536},
+		IDs: mounts.IDs{Base: Root, Size: 65536},
 	}
 	if err := errors.Join(os.Mkdir(plain, 0o755), unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 		return err
@@ -73,6 +80,9 @@ func (n *namespaces) start(to gateway.Node, w gateway.Way, beneath func(dir stri
 	}
 	n.cmd = exec.Command("/bin/sh", "-ec", bind+"; echo ready; exec sleep infinity")
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	if n.own {
+		n.cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET
+	}
 	p.IDs.Attr(n.cmd.SysProcAttr)
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()

@@ -4,6 +4,7 @@ package gatewaytest
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,13 @@ type Suite struct {
 	Files int
 	// Small makes one with room for less than 4 MiB; nil: what a full disk does is not checked.
 	Small func(t *testing.T) Source
-	// Start starts a node that has the mount; nil: a process in namespaces of its own, which is root there (see Namespaces).
+	// Single: one node at a time can have the source.
+	Single bool
+	// Restart ends the source's server with all its connections, and starts it again; nil: there is no server.
+	Restart func(t *testing.T)
+	// Connect joins the network namespace of a process to the server's network; nil: nodes are in the host's network.
+	Connect func(t *testing.T, pid int)
+	// Start starts a node that has the mount; nil: a process in namespaces of its own, which is root there.
 	Start func(t *testing.T, to gateway.Node, w gateway.Way, beneath func(dir string) error) (Node, error)
 }
 
@@ -40,7 +47,7 @@ type Source struct {
 	Dir  string // where its files are on this host when no node uses it
 	// Options are those of the mount.
 	Options vnode.Options
-	// Owner is the owner at the source of what is made through a gateway with OneOwner.
+	// Owner is the owner at the source of what is made through a gateway with OneOwner or NoChown, which also owns the files.
 	Owner uint32
 	// Beneath mounts another, writable file system at beneath/, in the mount namespace in which the node is made. nil: the
 	// gateway cannot see such a mount. dir is the staged source.
@@ -61,7 +68,7 @@ func (s Suite) Run(t *testing.T) {
 		t.Skip("needs root: mounts a file system")
 	}
 	if s.Start == nil {
-		s.Start = Namespaces
+		s.Start = s.namespaces
 	}
 	t.Run("reads and writes", s.readsAndWrites)
 	t.Run("identity", s.identity)
@@ -70,6 +77,9 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("posix", s.posix)
 	t.Run("full disk", s.fullDisk)
 	t.Run("mmap and many files", s.manyFiles)
+	t.Run("locks of two nodes", s.locks)
+	t.Run("server restarts", s.restarts)
+	t.Run("node dies", s.dies)
 	t.Run("source gone", s.sourceGone)
 	t.Run("plan is pure", s.pure)
 	t.Run("steps are read back", s.readBack)
@@ -86,7 +96,7 @@ func (s Suite) readsAndWrites(t *testing.T) {
 	if source.Beneath == nil {
 		want = "data\n0:0\nno mknod"
 	}
-	if s.deviates(gateway.OneOwner) {
+	if s.deviates(gateway.OneOwner) || s.deviates(gateway.NoChown) {
 		want = "data\n0:0\nno chown\nno mknod"
 	}
 	got, err := s.inside(t, source, vnode.Mount{},
@@ -99,7 +109,7 @@ func (s Suite) readsAndWrites(t *testing.T) {
 	}
 	var st unix.Stat_t
 	uid, gid := uint32(7), uint32(8)
-	if s.deviates(gateway.OneOwner) {
+	if s.deviates(gateway.OneOwner) || s.deviates(gateway.NoChown) {
 		uid, gid = source.Owner, source.Owner
 	}
 	if err := unix.Stat(source.Dir+"/new", &st); err != nil || st.Uid != uid || st.Gid != gid {
@@ -111,7 +121,11 @@ func (s Suite) identity(t *testing.T) {
 	if s.deviates(gateway.OneOwner) {
 		return // the owner is always that of the mount
 	}
-	got, err := s.inside(t, s.Source(t), vnode.Mount{Map: vnode.Identity},
+	source := s.Source(t)
+	if err := os.Chown(source.Dir+"/file", 0, 0); err != nil { // the host's root, who is nobody in the node
+		t.Fatal(err)
+	}
+	got, err := s.inside(t, source, vnode.Mount{Map: vnode.Identity},
 		`cat file; stat -c %u:%g file; echo x 2>/dev/null >file || echo denied`)
 	if err != nil || got != "data\n65534:65534\ndenied" {
 		t.Errorf("got %q, %v", got, err)
@@ -165,7 +179,7 @@ func (s Suite) pure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(ways[0], ways[1]); diff != "" {
+	if diff := cmp.Diff(ways[0], ways[1], cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
 		t.Errorf("two plans differ:\n%s", diff)
 	}
 	w := ways[0]
@@ -183,7 +197,7 @@ func (s Suite) readBack(t *testing.T) {
 	kinds := map[string]bool{}
 	for _, st := range b.steps() {
 		again := b.decoded(st)
-		if diff := cmp.Diff(st, again); diff != "" || st.String() != again.String() {
+		if diff := cmp.Diff(st, again, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" || st.String() != again.String() {
 			t.Errorf("%s is read back as %s:\n%s", st, again, diff)
 		}
 		kinds[st.Kind()] = true
@@ -248,7 +262,13 @@ func (s Suite) inside(t *testing.T, source Source, m vnode.Mount, script string)
 // Folder makes a Source in a folder of this host.
 func Folder(t *testing.T) Source {
 	t.Helper()
-	return folder(t, tempDir(t))
+	return FolderIn(t, "")
+}
+
+// FolderIn makes one in a folder of a file system that is there; "": that of temporary files.
+func FolderIn(t *testing.T, parent string) Source {
+	t.Helper()
+	return folder(t, tempDirIn(t, parent))
 }
 
 // SmallFolder makes one with room for 1 MiB.
@@ -287,7 +307,12 @@ func folder(t *testing.T, top string) Source {
 // tempDir makes a folder that the node's root can pass through.
 func tempDir(t *testing.T) string {
 	t.Helper()
-	top, err := os.MkdirTemp("", "berth-gateway-")
+	return tempDirIn(t, "")
+}
+
+func tempDirIn(t *testing.T, parent string) string {
+	t.Helper()
+	top, err := os.MkdirTemp(parent, "berth-gateway-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +326,9 @@ func tempDir(t *testing.T) string {
 // Refused starts a node that its gateway refuses, checks that nothing of the attempt is left, and returns the error.
 func Refused(t *testing.T, g gateway.Gateway, source Source) error {
 	t.Helper()
-	b := Suite{Gateway: g, Start: Namespaces}.bed(t, source, vnode.Mount{})
+	s := Suite{Gateway: g}
+	s.Start = s.namespaces
+	b := s.bed(t, source, vnode.Mount{})
 	n, err := b.start()
 	if n != nil {
 		n.Kill()

@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"strings"
@@ -11,12 +11,12 @@ import (
 
 // isolationFlags are the flags of berth bench isolation.
 type isolationFlags struct {
-	benchFlags
+	flags
 	parts  []string
 	engine string
 }
 
-func (a *app) benchIsolationCmd() *cobra.Command {
+func (a App) isolationCmd() *cobra.Command {
 	var f isolationFlags
 	c := &cobra.Command{
 		Use: "isolation", Short: "what nodes get of a disk, and what they leave to others",
@@ -42,7 +42,7 @@ share/doc/berth/isolation.md explains all of it.`,
   berth bench isolation --device /dev/nvme1n1 --part a,b       reads only
   berth bench isolation --device /dev/nvme1n1 --destroy-data   data is lost`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchIsolation(cmd, &f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.isolation(cmd, &f) },
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.Quick, "quick", false, "fewer rows and shorter trials, some five minutes in all")
@@ -54,7 +54,7 @@ share/doc/berth/isolation.md explains all of it.`,
 	return c
 }
 
-func (a *app) benchIsolation(cmd *cobra.Command, f *isolationFlags) error {
+func (a App) isolation(cmd *cobra.Command, f *isolationFlags) error {
 	if err := f.one(); err != nil {
 		return err
 	}
@@ -67,5 +67,5 @@ func (a *app) benchIsolation(cmd *cobra.Command, f *isolationFlags) error {
 	if f.Names, err = bed.PartNames(parts); err != nil {
 		return err
 	}
-	return a.benchTable(cmd, &f.benchFlags)
+	return a.table(cmd, &f.flags)
 }

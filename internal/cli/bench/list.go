@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"berth/internal/bench/bed"
 )
 
-func (a *app) benchListCmd() *cobra.Command {
+func (a App) listCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "the experiments that bench run knows",
 		Long:    "List the experiments that berth bench run knows: what each measures, and the\npublished measurement that it repeats.",
@@ -16,8 +16,8 @@ func (a *app) benchListCmd() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			all := bed.Catalogue()
-			if a.json {
-				return a.printJSON(all)
+			if *a.JSON {
+				return a.PrintJSON(all)
 			}
 			for _, e := range all {
 				fmt.Fprintf(a.Out, "%-13s %s: %s\n", e.Name, e.Title, e.Setting)
@@ -30,5 +30,5 @@ func (a *app) benchListCmd() *cobra.Command {
 			return nil
 		},
 	}
-	return a.jsonFlag(c)
+	return a.JSONFlag(c)
 }

@@ -1,4 +1,5 @@
-package cli
+// Package bench is the commands that measure what nodes cost, and that show what was measured.
+package bench
 
 import (
 	"context"
@@ -15,28 +16,42 @@ import (
 	"berth/internal/bench"
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
+	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/report"
 	"berth/internal/vnode"
 )
 
-func (a *app) benchCmd() *cobra.Command {
+// App is what the commands share with the rest of the command line.
+type App struct {
+	In         *os.File
+	Out, Err   io.Writer
+	JSON       *bool // --json
+	Open       func() *node.Berth
+	Valid      func(*vnode.Node) error // says what is wrong with a node in the words of flags
+	OnTerminal func() bool
+	JSONFlag   func(*cobra.Command) *cobra.Command
+	PrintJSON  func(any) error
+}
+
+// Command is berth bench.
+func (a App) Command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "measure what a node costs against the bare host",
 		Example: "  berth bench disk --quick\n  berth bench net --quick\n  berth bench run all --budget 20m",
 	}
-	c.AddCommand(a.benchListCmd(), a.benchRunCmd(), a.benchDiskCmd(), a.benchNetCmd(), a.benchIsolationCmd(), a.benchExplainCmd(), a.benchReportCmd(), a.benchCompareCmd(), a.benchCPUCmd(), a.benchPingCmd())
+	c.AddCommand(a.listCmd(), a.runCmd(), a.diskCmd(), a.netCmd(), a.isolationCmd(), a.gatewayCmd(), a.explainCmd(), a.reportCmd(), a.compareCmd(), a.cpuCmd(), a.pingCmd())
 	return c
 }
 
-// benchFlags are the flags of the commands that measure. They have the same names and meanings in all of them.
-type benchFlags struct {
+// flags are the flags of the commands that measure. They have the same names and meanings in all of them.
+type flags struct {
 	bed.Options
 	size, jsonFile string
 }
 
 // onTrials adds the flags about trials. The texts tell the command's own defaults.
-func (f *benchFlags) onTrials(fl *pflag.FlagSet, run, pairs, margin string) {
+func (f *flags) onTrials(fl *pflag.FlagSet, run, pairs, margin string) {
 	fl.DurationVar(&f.Run, "run", 0, "length of one trial, a `TIME` ("+run+")")
 	fl.DurationVar(&f.Warm, "warm", 0, "warm-up of a trial, a `TIME` (default: a part of --run)")
 	fl.IntVar(&f.Pairs, "pairs", 0, "`N` pairs a row ("+pairs+")")
@@ -46,7 +61,7 @@ func (f *benchFlags) onTrials(fl *pflag.FlagSet, run, pairs, margin string) {
 }
 
 // onDisks adds the flags about what is measured.
-func (f *benchFlags) onDisks(fl *pflag.FlagSet, size string) {
+func (f *flags) onDisks(fl *pflag.FlagSet, size string) {
 	fl.StringArrayVar(&f.Dirs, "dir", nil, "`FOLDER` on a disk that is measured (default /var/tmp)")
 	fl.StringArrayVar(&f.Devices, "device", nil, "block `DEVICE` to measure; only read, unless --destroy-data")
 	fl.BoolVar(&f.DestroyData, "destroy-data", false, "write to --device: what is on it is lost")
@@ -54,7 +69,7 @@ func (f *benchFlags) onDisks(fl *pflag.FlagSet, size string) {
 }
 
 // complete parses --size, and makes folders absolute: a resumed run may have another working directory.
-func (f *benchFlags) complete() error {
+func (f *flags) complete() error {
 	if f.size != "" {
 		size, err := vnode.ParseBytes(f.size)
 		if err != nil {
@@ -73,15 +88,15 @@ func (f *benchFlags) complete() error {
 }
 
 // one refuses more than one disk, for the commands that measure one.
-func (f *benchFlags) one() error {
+func (f *flags) one() error {
 	if len(f.Dirs)+len(f.Devices) > 1 {
 		return refuse.Invalidf("one folder or device is measured: give --dir or --device once")
 	}
 	return f.complete()
 }
 
-func (a *app) benchDiskCmd() *cobra.Command {
-	f := benchFlags{Options: bed.Options{Names: []string{"disk"}}}
+func (a App) diskCmd() *cobra.Command {
+	f := flags{Options: bed.Options{Names: []string{"disk"}}}
 	c := &cobra.Command{
 		Use: "disk", Short: "the same fio jobs on the host and in a node, in turn",
 		Long: `Run fio on the host, in a throw-away node of image host, and on the host again
@@ -100,7 +115,7 @@ measured and marks it partial.`,
 			if err := f.one(); err != nil {
 				return err
 			}
-			return a.benchTable(cmd, &f)
+			return a.table(cmd, &f)
 		},
 	}
 	fl := c.Flags()
@@ -112,8 +127,8 @@ measured and marks it partial.`,
 	return c
 }
 
-// benchTable measures the experiments that f names, without a journal, and prints the report.
-func (a *app) benchTable(cmd *cobra.Command, f *benchFlags) error {
+// table measures the experiments that f names, without a journal, and prints the report.
+func (a App) table(cmd *cobra.Command, f *flags) error {
 	lab, err := a.lab()
 	if err != nil {
 		return err
@@ -127,7 +142,7 @@ func (a *app) benchTable(cmd *cobra.Command, f *benchFlags) error {
 type measuring func(context.Context, func(bed.Progress)) (*result.Study, error)
 
 // measure calls do, and prints what it returns.
-func (a *app) measure(cmd *cobra.Command, jsonFile string, do measuring) error {
+func (a App) measure(cmd *cobra.Command, jsonFile string, do measuring) error {
 	s, err := a.watched(cmd, do)
 	if s == nil {
 		return err
@@ -136,12 +151,12 @@ func (a *app) measure(cmd *cobra.Command, jsonFile string, do measuring) error {
 }
 
 // watched calls do, and shows the progress meanwhile if there is a terminal.
-func (a *app) watched(cmd *cobra.Command, do measuring) (*result.Study, error) {
+func (a App) watched(cmd *cobra.Command, do measuring) (*result.Study, error) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 	defer stop()
 	var progress func(bed.Progress)
 	end := func() {}
-	if a.onTerminal() {
+	if a.OnTerminal() {
 		progress, end = bench.Bar(a.Err)
 	}
 	defer func() { end() }()
@@ -149,7 +164,7 @@ func (a *app) watched(cmd *cobra.Command, do measuring) (*result.Study, error) {
 }
 
 // printStudy prints the text and writes the JSON to jsonFile, if one is given. With jsonFile "-" it prints only the JSON.
-func (a *app) printStudy(s *result.Study, jsonFile string) error {
+func (a App) printStudy(s *result.Study, jsonFile string) error {
 	if jsonFile == "-" {
 		return s.JSON(a.Out)
 	}

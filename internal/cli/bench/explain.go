@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"cmp"
@@ -18,14 +18,14 @@ import (
 
 // explainFlags are the flags of berth bench explain.
 type explainFlags struct {
-	benchFlags
+	flags
 	from       string
 	jobs       []int
 	only       []string
 	schedulers bool
 }
 
-func (a *app) benchExplainCmd() *cobra.Command {
+func (a App) explainCmd() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use: "explain [ROW]", Short: "which ingredient of a node carries the loss of a row",
@@ -50,7 +50,7 @@ the disk of --device; it is put back, also after a kill.`,
   berth bench explain "write 64K x1" --only seccomp,cgroup,overlay
   berth bench explain "read 64K x64" --device /dev/nvme1n1 --schedulers`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.benchExplain(cmd, &f, strings.Join(args, ""))
+			return a.explain(cmd, &f, strings.Join(args, ""))
 		},
 	}
 	fl := c.Flags()
@@ -65,7 +65,7 @@ the disk of --device; it is put back, also after a kill.`,
 }
 
 // row returns the row to measure, and takes flags that were not given from the report of --from.
-func (f *explainFlags) row(a *app, name string) (bed.Job, error) {
+func (f *explainFlags) row(a App, name string) (bed.Job, error) {
 	f.Quick = true // for its defaults: many short trials
 	if err := f.one(); err != nil {
 		return bed.Job{}, err
@@ -95,7 +95,7 @@ func (f *explainFlags) row(a *app, name string) (bed.Job, error) {
 	return j.Row, nil
 }
 
-func (a *app) benchExplain(cmd *cobra.Command, f *explainFlags, name string) (err error) {
+func (a App) explain(cmd *cobra.Command, f *explainFlags, name string) (err error) {
 	row, err := f.row(a, name)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (a *app) benchExplain(cmd *cobra.Command, f *explainFlags, name string) (er
 	if err := f.Complete(); err != nil {
 		return err
 	}
-	x := suspects.Suspects{Berth: a.open(), Options: f.Options, Jobs: f.jobs, Schedulers: f.schedulers, Only: f.only}
+	x := suspects.Suspects{Berth: a.Open(), Options: f.Options, Jobs: f.jobs, Schedulers: f.schedulers, Only: f.only}
 	defer func() { err = errors.Join(err, x.Close()) }()
 	return a.measure(cmd, f.jsonFile, func(ctx context.Context, progress func(bed.Progress)) (*result.Study, error) {
 		if err := x.Prepare(ctx, row); err != nil {

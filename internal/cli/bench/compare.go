@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"github.com/spf13/cobra"
@@ -8,7 +8,7 @@ import (
 	"berth/internal/report"
 )
 
-func (a *app) benchCompareCmd() *cobra.Command {
+func (a App) compareCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "compare A.json B.json", Short: "two runs side by side: another kernel, another storage",
 		Long: `Set the report.json of two calls of berth bench run side by side: what each arm
@@ -31,7 +31,7 @@ hours of the day: the verdict is undecided, unless both were run with
 			if len(x.Experiments) == 0 {
 				return refuse.Invalidf("%s and %s have no row in common", args[0], args[1])
 			}
-			if a.json {
+			if *a.JSON {
 				return x.JSON(a.Out)
 			}
 			r, err := report.Of(x, "compare")
@@ -41,5 +41,5 @@ hours of the day: the verdict is undecided, unless both were run with
 			return r.Text(a.Out)
 		},
 	}
-	return a.jsonFlag(c)
+	return a.JSONFlag(c)
 }

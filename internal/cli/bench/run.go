@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"context"
@@ -27,11 +27,11 @@ import (
 
 // studyFlags are the flags of berth bench run.
 type studyFlags struct {
-	benchFlags
+	flags
 	out, resume string
 }
 
-func (a *app) benchRunCmd() *cobra.Command {
+func (a App) runCmd() *cobra.Command {
 	var f studyFlags
 	c := &cobra.Command{
 		Use: "run NAME… | all", Short: "measure experiments and write a report",
@@ -62,7 +62,7 @@ device is written to without --destroy-data.`,
   berth bench run --resume kernel-6.18`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Names = args
-			return a.benchRun(cmd, &f)
+			return a.run(cmd, &f)
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			names := []string{"all"}
@@ -135,7 +135,7 @@ func (f *studyFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-func (a *app) benchRun(cmd *cobra.Command, f *studyFlags) error {
+func (a App) run(cmd *cobra.Command, f *studyFlags) error {
 	if err := f.check(cmd); err != nil {
 		return err
 	}
@@ -181,20 +181,22 @@ func (o outputs) discard(resumed bool) error {
 }
 
 // lab returns the functions by which experiments make nodes and networks of this Berth.
-func (a *app) lab() (bed.Lab, error) {
-	b := a.open()
+func (a App) lab() (bed.Lab, error) {
+	b := a.Open()
 	self, err := os.Executable()
 	if err != nil {
 		return bed.Lab{}, fmt.Errorf("find this program: %w", err)
 	}
 	lab := bed.Lab{
 		Self: self, Root: b.Layout.Args(), Version: version.Berth, Folder: func(dir string) error { return nodes.CheckFolder(b.Layout, dir) },
+		Mount:  func(ctx context.Context, m vnode.Mount) error { return nodes.CheckMount(ctx, b.Layout, m) },
+		Subnet: nodes.FreeSubnet,
 	}
 	lab.Node = func(ctx context.Context, n *vnode.Node) (side.Arm, func(), error) {
-		if err := valid(n); err != nil {
+		if err := a.Valid(n); err != nil {
 			return nil, nil, err
 		}
-		return benchArm(ctx, b, n)
+		return arm(ctx, b, n)
 	}
 	lab.Set = func(ctx context.Context, name, key, value string) error {
 		_, err := b.Set(ctx, name, []node.KeyValue{{Key: key, Value: value}})
@@ -210,14 +212,14 @@ func (a *app) lab() (bed.Lab, error) {
 	return lab, nil
 }
 
-// benchArm is nodes.Arm with the result type that package bench wants.
-func benchArm(ctx context.Context, b *node.Berth, n *vnode.Node) (side.Arm, func(), error) {
+// arm is nodes.Arm with the result type that package bench wants.
+func arm(ctx context.Context, b *node.Berth, n *vnode.Node) (side.Arm, func(), error) {
 	run, done, err := nodes.Arm(ctx, b, n, false)
 	return run, done, err
 }
 
 // writeStudy writes the report's files and prints its text.
-func (a *app) writeStudy(s *result.Study, out outputs) error {
+func (a App) writeStudy(s *result.Study, out outputs) error {
 	if out.json != "" {
 		return a.writeOnlyJSON(s, out)
 	}
@@ -242,7 +244,7 @@ func (a *app) writeStudy(s *result.Study, out outputs) error {
 }
 
 // writeOnlyJSON writes the JSON. It removes the journal of a complete run, which cannot be resumed.
-func (a *app) writeOnlyJSON(s *result.Study, out outputs) error {
+func (a App) writeOnlyJSON(s *result.Study, out outputs) error {
 	var err error
 	if out.json == "-" {
 		err = s.JSON(a.Out)

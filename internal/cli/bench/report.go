@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func (f *reportFiles) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.csv, "csv", "", "write a table to `FILE`, a line a measure, row and arm; - is standard output")
 }
 
-func (a *app) benchReportCmd() *cobra.Command {
+func (a App) reportCmd() *cobra.Command {
 	var f reportFiles
 	c := &cobra.Command{
 		Use: "report FILE", Short: "show what a benchmark has measured, again",
@@ -44,7 +44,7 @@ table.`,
 	return c
 }
 
-func (a *app) readReport(file string) (*report.Report, error) {
+func (a App) readReport(file string) (*report.Report, error) {
 	if file == "-" {
 		return report.Read(a.In, "berth-bench")
 	}
@@ -52,7 +52,7 @@ func (a *app) readReport(file string) (*report.Report, error) {
 }
 
 // showReport writes the files, and prints the text unless a file is standard output.
-func (a *app) showReport(r *report.Report, f reportFiles) error {
+func (a App) showReport(r *report.Report, f reportFiles) error {
 	if f.html == "-" && f.csv == "-" {
 		return refuse.Invalidf("--html - and --csv -: there is one standard output")
 	}

@@ -1,4 +1,4 @@
-package cli
+package bench
 
 import (
 	"cmp"
@@ -22,12 +22,12 @@ import (
 
 // netFlags are the flags of berth bench net.
 type netFlags struct {
-	benchFlags
+	flags
 	serve bool
 }
 
-func (a *app) benchNetCmd() *cobra.Command {
-	f := netFlags{benchFlags: benchFlags{Options: bed.Options{Names: []string{"net"}}}}
+func (a App) netCmd() *cobra.Command {
+	f := netFlags{flags: flags{Options: bed.Options{Names: []string{"net"}}}}
 	c := &cobra.Command{
 		Use: "net", Short: "the same network traffic from the host and from nodes, in turn",
 		Long: `Run iperf3, in both directions, and round trips to a peer: from the host, from
@@ -51,7 +51,7 @@ measured and marks it partial.`,
 			if f.serve {
 				return a.serve(cmd, &f)
 			}
-			return a.benchNet(cmd, &f)
+			return a.net(cmd, &f)
 		},
 	}
 	fl := c.Flags()
@@ -63,25 +63,25 @@ measured and marks it partial.`,
 }
 
 // onNetworks adds the flags about networks.
-func (f *benchFlags) onNetworks(fl *pflag.FlagSet) {
+func (f *flags) onNetworks(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Peer, "peer", "", "`ADDRESS` of the peer (default: one on this machine)")
 	fl.StringArrayVar(&f.Networks, "network", nil, "a `NETWORK` to measure, MODE:PARENT,ADDRESS…; without --peer: bridge or macvlan (default both)")
 	fl.IntVar(&f.Port, "port", 0, fmt.Sprintf("iperf3's TCP `PORT` at the peer; round trips use the next (default %d)", wire.DefaultPort))
 }
 
 // serve runs the peer until it is interrupted.
-func (a *app) serve(cmd *cobra.Command, f *netFlags) error {
+func (a App) serve(cmd *cobra.Command, f *netFlags) error {
 	if f.Peer != "" || len(f.Networks) > 0 {
 		return refuse.Invalidf("--serve goes with --port alone")
 	}
 	return wire.Serve(cmd.Context(), a.Out, cmp.Or(f.Port, wire.DefaultPort))
 }
 
-func (a *app) benchNet(cmd *cobra.Command, f *netFlags) error {
+func (a App) net(cmd *cobra.Command, f *netFlags) error {
 	if _, err := parseNetworks(f.Peer, f.Networks); err != nil { // at once, before anything is made
 		return err
 	}
-	return a.benchTable(cmd, &f.benchFlags)
+	return a.table(cmd, &f.flags)
 }
 
 // parseNetworks returns the networks to measure.
@@ -100,7 +100,7 @@ func parseNetworks(peer string, networks []string) ([]vnode.Network, error) {
 	}
 	var all []vnode.Network
 	for _, s := range networks {
-		n := parseNetwork(s)
+		n := vnode.ParseNetwork(s)
 		switch {
 		case slices.ContainsFunc(all, func(o vnode.Network) bool { return o.Mode == n.Mode }):
 			return nil, refuse.Invalidf("--network %s: mode %s is measured already", s, n.Mode)
@@ -116,8 +116,8 @@ func parseNetworks(peer string, networks []string) ([]vnode.Network, error) {
 	return all, nil
 }
 
-// benchCPUCmd is the hidden command that an arm runs around iperf3.
-func (a *app) benchCPUCmd() *cobra.Command {
+// cpuCmd is the hidden command that an arm runs around iperf3.
+func (a App) cpuCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "cpu -- CMD ARG…", Hidden: true, Short: "run CMD and count what the machine's CPUs did meanwhile",
 		Args: cobra.MinimumNArgs(1),
@@ -128,8 +128,8 @@ func (a *app) benchCPUCmd() *cobra.Command {
 	}
 }
 
-// benchPingCmd is the hidden command that an arm runs for round trips.
-func (a *app) benchPingCmd() *cobra.Command {
+// pingCmd is the hidden command that an arm runs for round trips.
+func (a App) pingCmd() *cobra.Command {
 	var run, warm time.Duration
 	c := &cobra.Command{
 		Use: "ping HOST:PORT", Hidden: true, Short: "round trips to berth bench net --serve",

@@ -1,0 +1,57 @@
+// Package site is the commands of berth that berth-site carries out, and the flag --host.
+package site
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/layout"
+	"berth/internal/sibling"
+)
+
+// App is what the commands need of the command line.
+type App struct {
+	Layout func() layout.Layout
+}
+
+// program speaks HTTPS and makes certificates. It is one of its own because both would slow each start of berth.
+const program = "berth-site"
+
+// Become replaces this process by berth-site.
+func Become(args []string) error {
+	path, err := sibling.Find(program, "other hosts, certificates and templates are reached", "make install puts both there")
+	if err != nil {
+		return err
+	}
+	if err := unix.Exec(path, append([]string{path}, args...), os.Environ()); err != nil {
+		return fmt.Errorf("start %s: %w", path, err)
+	}
+	return nil
+}
+
+// Commands are those that berth-site has whole: their flags, help and arguments are its own.
+func (a App) Commands() []*cobra.Command {
+	of := func(use, short, long, example string) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Long: long, Example: example, Args: cobra.ArbitraryArgs,
+			DisableFlagParsing: true, DisableFlagsInUseLine: true, ValidArgsFunction: cobra.NoFileCompletions,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+					return cmd.Help()
+				}
+				return Become(append(append(a.Layout().Args(), cmd.Name()), args...))
+			},
+		}
+	}
+	return []*cobra.Command{
+		of("certs COMMAND", "the certificates of a site", "The certificates with which the hosts and users of a site know each other: a\nsmall authority, whose key is on one host only.",
+			"  berth certs init\n  berth certs issue node7\n  berth certs issue --role viewer ann"),
+		of("host COMMAND", "the hosts of a site", "The hosts of a site, as this host's agent knows them.",
+			"  berth host ls\n  berth host drain node7\n  berth host forget node7"),
+		of("template COMMAND", "the templates from which operators make nodes", "The templates that admins keep in /etc/berth/templates, from which operators\nmake nodes.",
+			"  berth template ls"),
+	}
+}
