@@ -20,6 +20,7 @@ import (
 	"berth/internal/mac"
 	"berth/internal/netif"
 	"berth/internal/refuse"
+	"berth/internal/site"
 	"berth/internal/sriov"
 )
 
@@ -50,6 +51,8 @@ type ClaimMAC struct {
 
 	Pool    string `json:"pool,omitempty"` // name of a pool in PoolDir; the lowest free MAC of it is claimed
 	PoolDir string `json:"pool_dir,omitempty"`
+
+	Site *site.Agent `json:"site,omitempty"` // claims a chosen MAC in the site too; a given one is claimed by site.Claim
 
 	Leases sriov.Leases `json:"leases,omitempty"` // the MACs that virtual functions will have on the host count as taken
 }
@@ -91,7 +94,7 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return fmt.Errorf("claim MAC: %w", err)
 	}
-	chosen, err := c.Choose(nil)
+	chosen, err := c.choose(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,6 +103,33 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 	}
 	c.MAC = chosen
 	return nil
+}
+
+// choose chooses a MAC, and claims it in the site where there is one: what another node there has is passed over.
+func (c *ClaimMAC) choose(ctx context.Context) (mac.Address, error) {
+	except := map[mac.Address]string{}
+	for {
+		chosen, err := c.Choose(except)
+		if err != nil || !c.inSite() {
+			return chosen, err
+		}
+		err = c.Site.Claim(ctx, c.Node, c.thing(chosen))
+		taken, ok := errors.AsType[*site.Taken](err)
+		if !ok {
+			return chosen, err
+		}
+		if _, ours := c.Claimed(); ours {
+			return chosen, err
+		}
+		except[chosen] = fmt.Sprintf("node %s of host %s", taken.By.Node, taken.By.Host)
+	}
+}
+
+// inSite reports whether the MAC is claimed in the site by this step.
+func (c *ClaimMAC) inSite() bool { return c.Site != nil && (c.Auto || c.Pool != "") }
+
+func (c *ClaimMAC) thing(a mac.Address) site.Thing {
+	return site.Thing{Kind: site.MAC, Value: a.String()}
 }
 
 // Choose returns the MAC that the interface has claimed, or else its best free one: not in the index, not of a link of
@@ -162,13 +192,30 @@ func (c *ClaimMAC) Verify(context.Context) error {
 }
 
 // Undo releases the MAC, also if a killed Do did not record which one it took.
-func (c *ClaimMAC) Undo(context.Context) error {
-	for _, owned := range append(c.owned(), c.MAC) {
+func (c *ClaimMAC) Undo(ctx context.Context) error {
+	all := append(c.owned(), c.MAC)
+	if c.inSite() {
+		if err := c.Site.Release(ctx, c.Node, c.maybe(all)...); err != nil {
+			return err
+		}
+	}
+	for _, owned := range all {
 		if err := GiveBack(c.path(owned), c.Owner()); err != nil {
 			return fmt.Errorf("give MAC %s back: %w", owned, err)
 		}
 	}
 	return nil
+}
+
+// maybe returns what this step may have claimed in the site.
+func (c *ClaimMAC) maybe(macs []mac.Address) []site.Thing {
+	var all []site.Thing
+	for _, m := range macs {
+		if t := c.thing(m); !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // Claimed finds the claim that this interface has already, from this step or an earlier run.

@@ -8,13 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fork"
 	"berth/internal/refuse"
 )
 
 // sealed returns a copy of this program in memory that nobody can change. Only its owner, the host's root, may read it: the kernel
 // marks a process whose program its user may not read as one that nobody may dump or trace (would_dump in fs/exec.c).
 func sealed() (*os.File, error) {
-	self, err := os.Open("/proc/self/exe")
+	self, err := os.Open(fork.Berth())
 	if err != nil {
 		return nil, fmt.Errorf("copy this program: %w", err)
 	}

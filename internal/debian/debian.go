@@ -47,24 +47,25 @@ type Request struct {
 // basis is what a node needs to boot with systemd and to be asked for its units.
 func basis() []string { return []string{"systemd-sysv", "dbus"} }
 
-var (
-	suiteName   = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
-	packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+$`) // Debian Policy 5.6.1
-	mirrorURL   = regexp.MustCompile(`^(https?|file)://[A-Za-z0-9.:/_~%+-]+$`)
+// These become patterns when they are needed: each start of berth would pay for them.
+const (
+	suiteName   = `^[a-z][a-z0-9-]*$`
+	packageName = `^[a-z0-9][a-z0-9+.-]*[a-z0-9+.]$` // Debian Policy 5.6.1; apt takes NAME- for "remove NAME"
+	mirrorURL   = `^(https?|file)://[A-Za-z0-9.:/_~%+-]+$`
 )
 
 // Check refuses what is no suite, no package or no mirror. All of them become arguments of mmdebstrap, which gives them to apt, so
 // only what such a name can hold passes.
 func (r Request) Check() error {
-	if !suiteName.MatchString(r.Suite) {
+	if !regexp.MustCompile(suiteName).MatchString(r.Suite) {
 		return refuse.Invalidf("--suite %q is not the name of a Debian suite, as bookworm or stable", r.Suite)
 	}
 	for _, p := range r.With {
-		if !packageName.MatchString(p) {
-			return refuse.Invalidf("--with %q is not the name of a Debian package: small letters, digits, + - .", p)
+		if !regexp.MustCompile(packageName).MatchString(p) {
+			return refuse.Invalidf("--with %q is not the name of a Debian package: small letters, digits, + - . and no - at the end", p)
 		}
 	}
-	if r.Mirror != "" && !mirrorURL.MatchString(r.Mirror) {
+	if r.Mirror != "" && !regexp.MustCompile(mirrorURL).MatchString(r.Mirror) {
 		return refuse.Invalidf("--mirror %q is not a URL that begins with http://, https:// or file://", r.Mirror)
 	}
 	return nil
@@ -77,11 +78,14 @@ func (r Request) Packages() []string {
 	return slices.Compact(all)
 }
 
+// emptyFiles is the hook that takes the host's own names out of the image. mmdebstrap gives it the root as $1.
+const emptyFiles = `for f in resolv.conf hostname; do [ -L "$1/etc/$f" ] || : >"$1/etc/$f"; done`
+
 // arguments are mmdebstrap's. The hook is the only shell text, and it is constant: the host's own names stay out of the image.
 func (r Request) arguments(tar string) []string {
 	all := []string{
 		"--mode=root", "--format=tar", "--variant=minbase", "--include=" + strings.Join(r.Packages(), ","),
-		`--customize-hook=for f in resolv.conf hostname; do [ -L "$1/etc/$f" ] || : >"$1/etc/$f"; done`, r.Suite, tar,
+		"--customize-hook=" + emptyFiles, r.Suite, tar,
 	}
 	if r.Mirror != "" {
 		all = append(all, r.Mirror)

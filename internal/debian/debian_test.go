@@ -70,6 +70,7 @@ func TestCheck(t *testing.T) {
 		{Suite: "sid", With: []string{"a,b"}},
 		{Suite: "sid", With: []string{"vim", "$(id)"}},
 		{Suite: "sid", With: []string{"vim/sid"}},
+		{Suite: "sid", With: []string{"vim-"}},
 		{Suite: "sid", With: []string{"vim=1"}},
 		{Suite: "sid", With: []string{"?essential"}},
 		{Suite: "sid", With: []string{"./x.deb"}},
@@ -208,4 +209,24 @@ func holds(t *testing.T, folder string) bool {
 		}
 	}
 	return false
+}
+
+// TestHookFollowsNoLink: the hook empties the files with the host's names, and not what a package's link in their place points to.
+func TestHookFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	root, outside := filepath.Join(dir, "root"), filepath.Join(dir, "outside")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(root, "etc"), 0o755), os.WriteFile(outside, []byte("kept"), 0o600),
+		os.Symlink(outside, filepath.Join(root, "etc/resolv.conf")), os.WriteFile(filepath.Join(root, "etc/hostname"), []byte("host"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("sh", "-c", emptyFiles, "hook", root).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for path, want := range map[string]string{outside: "kept", filepath.Join(root, "etc/hostname"): ""} {
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
 }

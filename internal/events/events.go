@@ -39,6 +39,8 @@ const (
 	Healthy   = "healthy"   // its health check succeeded
 	Unhealthy = "unhealthy" // its health check failed, as often as its spec says
 	Lost      = "lost"      // a file server did not get what the node wrote last
+	Unserved  = "unserved"  // the daemon of a mount ended, and another one could not be started
+	Served    = "served"    // another daemon serves a mount, since the one before ended
 )
 
 // Event is one thing that happened to a node.
@@ -53,7 +55,7 @@ type Event struct {
 	Signal string `json:"signal,omitempty"` // SIGKILL …
 	OOM    bool   `json:"oom,omitempty"`    // the kernel killed for lack of memory inside the node
 
-	Text string `json:"text,omitempty"` // of Lost: what, and where
+	Text string `json:"text,omitempty"` // of Lost, Unserved and Served: what, and where
 }
 
 func (e Event) String() string {

@@ -12,7 +12,7 @@ import (
 // all nodes, and a command of exec must be an only child. What it runs ends by its own timeout, and with the node.
 func Run(args []string) Result {
 	var out tail
-	cmd := exec.Command("/proc/self/exe", args...)
+	cmd := exec.Command(fork.Berth(), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env, cmd.Dir = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, "/"
 	cmd.Stdout, cmd.Stderr = &out, &out

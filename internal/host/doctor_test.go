@@ -47,7 +47,7 @@ func worked() host.Tried {
 		Lib:   "/var/lib/berth",
 		Calls: map[string]error{"openat2": nil, "pidfd_open": nil, "clone3": nil},
 		Links: map[string]error{"bridge": nil, "veth": nil, "macvlan": nil},
-		Tools: map[string]string{"fio": "/usr/bin/fio", "iperf3": "/usr/bin/iperf3"},
+		Tools: map[string]string{"fio": "/usr/bin/fio", "iperf3": "/usr/bin/iperf3", "mkfs.ext4": "/usr/sbin/mkfs.ext4"},
 		Space: host.Space{Free: 57 << 30, Total: 100 << 30, FreeInodes: 5e6, Inodes: 6e6},
 		Folders: []host.Folder{
 			{Path: "/var/lib/berth", Mode: 0o700, Closed: 0o077}, {Path: "/run/berth", Closed: 0o022, Err: fs.ErrNotExist},

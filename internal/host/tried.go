@@ -48,8 +48,12 @@ func Try(ctx context.Context, lib, run string, idmap func(dir string) error, run
 		Calls: tryCalls(), Tools: map[string]string{},
 		Space: trySpace(existing(lib)), Folders: tryFolders(lib, run),
 	}
-	for _, tool := range []string{"fio", "iperf3"} {
-		t.Tools[tool], _ = exec.LookPath(tool) // "" if it is missing
+	for _, tool := range []string{"fio", "iperf3", "lvm", "mkfs.ext4"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			path, _ = exec.LookPath("/usr/sbin/" + tool) // not every PATH has it; "" if it is missing
+		}
+		t.Tools[tool] = path
 	}
 	if idmap != nil && ctx.Err() == nil {
 		t.Idmap = idmap(existing(lib))

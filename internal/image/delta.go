@@ -110,7 +110,7 @@ func (d *Delta) String() string {
 	if d.Size == 0 {
 		return fmt.Sprintf("%s for the node's writes, without a limit", d.Path)
 	}
-	return fmt.Sprintf("%s for the node's writes, at most %s by project quota %d", d.Path, d.Size, d.Project)
+	return fmt.Sprintf("%s for the node's writes, at most %s and %d files by project quota %d", d.Path, d.Size, quota.Files(int64(d.Size)), d.Project)
 }
 
 // Do makes the folders. Errors: refuse.Busy if the delta exists or its project is in use, refuse.Cannot without quotas.
@@ -161,7 +161,7 @@ func (d *Delta) limit() error {
 	return errors.Join(quota.SetProject(dir, d.Project), quota.Limit(dir, d.Project, int64(d.Size)))
 }
 
-// Verify checks the owners and reads the limit back. A file system may round the limit up by one block, at most 64 KiB.
+// Verify checks the owners and reads the limits back.
 func (d *Delta) Verify(context.Context) error {
 	for _, path := range []string{d.Upper(), d.Work()} {
 		info, err := os.Lstat(path)
@@ -187,12 +187,8 @@ func (d *Delta) Verify(context.Context) error {
 	if id != d.Project || !inherits {
 		return fmt.Errorf("verify delta: %s is of project %d (inherited: %v), not %d", d.Upper(), id, inherits, d.Project)
 	}
-	limit, _, err := quota.Use(dir, id)
-	if err != nil {
-		return err
-	}
-	if limit < int64(d.Size) || limit >= int64(d.Size)+64<<10 {
-		return fmt.Errorf("verify delta: project %d is limited to %d bytes, not %d", id, limit, d.Size)
+	if err := quota.Held(dir, id, int64(d.Size)); err != nil {
+		return fmt.Errorf("verify delta: %w", err)
 	}
 	return nil
 }

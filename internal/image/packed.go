@@ -65,9 +65,11 @@ func (s Store) Trust(ctx context.Context, path string) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if err := s.Make(); err != nil {
+	release, err := s.Use(ctx, vnode.Image{Kind: vnode.FileImage})
+	if err != nil {
 		return Record{}, err
 	}
+	defer release()
 	f, err := s.packed().Trust(ctx, path)
 	if err != nil {
 		return Record{}, err
@@ -135,7 +137,7 @@ func checkPacked(img Image) error {
 }
 
 // Use keeps all images from being removed until release is called, for one who will use an image but cannot be found by Users
-// yet: a node until its spec is stored. It waits for a removal that is under way; the lock ends with the process.
+// yet: a node until it runs. Its spec alone names no layers, because an import may give the name to another image meanwhile. It waits for a removal that is under way; the lock ends with the process.
 //
 // Who holds it may take the store's lock, so removals take this one first.
 func (s Store) Use(ctx context.Context, ref vnode.Image) (release func(), err error) {
@@ -162,7 +164,7 @@ func (s Store) using(ctx context.Context, take func(context.Context, string) (*o
 	if err := s.Make(); err != nil {
 		return nil, err
 	}
-	f, err := take(ctx, filepath.Join(s.dir, "use"))
+	f, err := take(ctx, s.useFile())
 	if err != nil {
 		return nil, fmt.Errorf("lock the images in use: %w", err)
 	}

@@ -92,6 +92,7 @@ func (s Store) lock(ctx context.Context) (unlock func(), err error) {
 }
 
 func (s Store) lockFile() string { return filepath.Join(s.dir, "lock") }
+func (s Store) useFile() string  { return filepath.Join(s.dir, "use") }
 
 // Sweep removes what killed commands left in the store. If a command is using the store, Sweep does nothing. It is
 // quick if there is nothing to remove.
@@ -100,15 +101,25 @@ func (s Store) Sweep(ctx context.Context) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
 		return nil
 	}
-	f, err := os.OpenFile(s.lockFile(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("lock image store: %w", err)
-	}
-	defer lock.Release(f)
-	if free, err := lock.Try(f); err != nil || !free { // the command that holds the lock cleans up
+	unlock, free, err := tryLock(s.lockFile())
+	if err != nil || !free { // the command that holds the lock cleans up
 		return err
 	}
+	defer unlock()
 	return s.sweep(ctx)
+}
+
+// tryLock takes the lock of a file if nobody else has it.
+func tryLock(path string) (unlock func(), free bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, false, fmt.Errorf("lock image store: %w", err)
+	}
+	if free, err = lock.Try(f); err != nil || !free {
+		f.Close()
+		return nil, false, err
+	}
+	return func() { lock.Release(f) }, true, nil
 }
 
 // sweep is Sweep without taking the lock.
@@ -212,6 +223,21 @@ func (s Store) Collect(ctx context.Context, users Users) error {
 		return err
 	}
 	defer unlock()
+	return errors.Join(s.collect(ctx, users), s.packed().Sweep(ctx))
+}
+
+// Tidy is Collect for one who must not wait: it does nothing while somebody adds an image, or packs or begins to use one.
+func (s Store) Tidy(ctx context.Context, users Users) error {
+	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, path := range []string{s.useFile(), s.lockFile()} {
+		unlock, free, err := tryLock(path)
+		if err != nil || !free {
+			return err
+		}
+		defer unlock()
+	}
 	return errors.Join(s.collect(ctx, users), s.packed().Sweep(ctx))
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/fork"
 	"berth/internal/layout"
 	"berth/internal/lock"
 	"berth/internal/refuse"
@@ -55,9 +56,9 @@ func (c Client) EndLog(ctx context.Context, node string) error {
 	return c.tell(ctx, request{Do: doEndLog, Node: node})
 }
 
-// Upgrade makes a keeper that runs become this program.
+// Upgrade makes a keeper that runs become this berth.
 func (c Client) Upgrade(ctx context.Context) error {
-	self, err := os.Open("/proc/self/exe")
+	self, err := os.Open(fork.Berth())
 	if err != nil {
 		return fmt.Errorf("open this program: %w", err)
 	}

@@ -27,7 +27,7 @@ func (c Client) start() error {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command("/proc/self/exe", arguments(c.Layout)...)
+	cmd := exec.Command(fork.Berth(), arguments(c.Layout)...)
 	cmd.Args[0] = "berth"
 	cmd.Dir = "/"
 	cmd.Env = fault.KeeperEnv(os.Environ())

@@ -122,6 +122,18 @@ func (l Layout) KeeperLock() string { return filepath.Join(l.Run, "keeper.lock")
 // KeeperLog returns the keeper's log file.
 func (l Layout) KeeperLog() string { return filepath.Join(l.Run, "keeper.log") }
 
+// AgentSocket returns the unix socket of the host's agent.
+func (l Layout) AgentSocket() string { return filepath.Join(l.Run, "berthd.sock") }
+
+// Site returns the file that says to which site this host belongs; there is none on a host that is alone.
+func (l Layout) Site() string { return filepath.Join(l.Lib, "site.json") }
+
+// SiteSocket returns the socket on which the agent claims names, MACs and addresses for nodes of this host.
+func (l Layout) SiteSocket() string { return filepath.Join(l.Run, "site.sock") }
+
+// SiteOwed returns the folder with an entry for each claim that is given up here, and that the site was not told of.
+func (l Layout) SiteOwed() string { return filepath.Join(l.Lib, "site-owed") }
+
 // NetserveSocket returns the socket on which root talks to the process that serves names and relays.
 func (l Layout) NetserveSocket() string { return filepath.Join(l.Run, "netserve.sock") }
 
@@ -141,9 +153,10 @@ func (l Layout) RuntimeProbe() string { return filepath.Join(l.Lib, "runtime.jso
 func (l Layout) IDs() string { return filepath.Join(l.Lib, "ids") }
 
 // UsersList returns the admin's file of the host's ids that nodes may share.
-func (l Layout) UsersList() string {
-	return filepath.Join(cmp.Or(l.root, "/etc/berth"), "users.yaml")
-}
+func (l Layout) UsersList() string { return l.Etc("users.yaml") }
+
+// Etc returns what admins keep under a name: in /etc/berth, or with another root in that.
+func (l Layout) Etc(name string) string { return filepath.Join(cmp.Or(l.root, "/etc/berth"), name) }
 
 // MACs returns the folder with an entry for each claimed MAC.
 func (l Layout) MACs() string { return filepath.Join(l.Lib, "macs") }

@@ -30,6 +30,14 @@ type flow struct {
 
 func startFlow(t testing.TB, from, to *os.File, addr string) *flow {
 	t.Helper()
+	f := connect(t, from, to, addr)
+	go f.send()
+	return f
+}
+
+// connect makes the connection of a flow.
+func connect(t testing.TB, from, to *os.File, addr string) *flow {
+	t.Helper()
 	f := &flow{}
 	if err := in(to, func() (err error) {
 		f.to, err = net.Listen("tcp4", net.JoinHostPort(addr, "0"))
@@ -46,15 +54,17 @@ func startFlow(t testing.TB, from, to *os.File, addr string) *flow {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.from.Close() })
-	go func() {
-		data := make([]byte, 256<<10)
-		for {
-			if _, err := f.from.Write(data); err != nil {
-				return
-			}
-		}
-	}()
 	return f
+}
+
+// send sends all it can.
+func (f *flow) send() {
+	data := make([]byte, 256<<10)
+	for {
+		if _, err := f.from.Write(data); err != nil {
+			return
+		}
+	}
 }
 
 func (f *flow) receive() {

@@ -82,7 +82,7 @@ func (in *Input) macClaim(n vnode.Network) (*address.ClaimMAC, error) {
 	}
 	c := &address.ClaimMAC{
 		Dir: in.MACDir, Lock: in.HostLock, SiteID: in.SiteID, Node: in.Node, If: n.Name, Leases: in.Leases,
-		Auto: from.Auto, Pool: from.Pool, MAC: from.Given,
+		Auto: from.Auto, Pool: from.Pool, MAC: from.Given, Site: in.Site,
 	}
 	if n.Mode == vnode.Phys {
 		c.Lent = n.Parent

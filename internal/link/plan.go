@@ -12,6 +12,7 @@ import (
 	"berth/internal/nat"
 	"berth/internal/netif"
 	"berth/internal/refuse"
+	"berth/internal/site"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -40,6 +41,7 @@ type Input struct {
 	Hub        netif.Hub              // namespace of the host-only bridge
 	NS         netif.NS               // where the node's network namespace will be
 	MACs       map[string]mac.Address // by interface: see MACs
+	Site       *site.Agent            // with which MACs are claimed; nil on a host that is alone
 	Facts      Facts                  // see ReadFacts
 }
 

@@ -86,7 +86,7 @@ func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priorit
 		steps := s.steps(nw)
 		s.do(steps)
 		defer s.undo(steps)
-		f := startFlow(b.t, s.open(), behind.open(), "192.0.2.1")
+		f := connect(b.t, s.open(), behind.open(), "192.0.2.1") // a low node cannot ask for an address while a high one sends all it can
 		defer f.from.Close()
 		if p == vnode.Low {
 			c, err := f.from.(syscall.Conn).SyscallConn()
@@ -95,6 +95,9 @@ func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priorit
 			b.must(err)
 		}
 		flows = append(flows, f)
+	}
+	for _, f := range flows {
+		go f.send()
 	}
 	time.Sleep(500 * time.Millisecond)
 	before := flows[1].got.Load()

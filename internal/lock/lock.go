@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,6 +67,17 @@ func try(f *os.File, how int) (bool, error) {
 
 // Wait waits for the lock of an open file until ctx ends. On an error the caller must close the file.
 func Wait(ctx context.Context, f *os.File) error { return wait(ctx, f, unix.LOCK_EX) }
+
+// WaitFor waits for the lock of an open file for some time, and reports whether it got it. Wait leaves a waiter behind when its
+// context ends, which keeps a copy of the file open until the lock is free: the kernel takes no waiter of a lock back. So this one
+// asks again and again, for files of file systems that somebody wants to unmount.
+func WaitFor(f *os.File, most time.Duration) (bool, error) {
+	for end := time.Now().Add(most); ; time.Sleep(5 * time.Millisecond) {
+		if got, err := Try(f); got || err != nil || time.Now().After(end) {
+			return got, err
+		}
+	}
+}
 
 func wait(ctx context.Context, f *os.File, how int) error {
 	if got, err := try(f, how); got || err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestOneHolder(t *testing.T) {
@@ -39,6 +40,45 @@ func TestOneHolder(t *testing.T) {
 	Release(first)
 	if err := <-third; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWaitForLeavesNothing: who gave up does not keep the file open, so its file system can be unmounted.
+func TestWaitForLeavesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := WaitFor(second, 20*time.Millisecond); got || err != nil {
+		t.Fatalf("two holders: %v, %v", got, err)
+	}
+	second.Close()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := 0
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == path {
+			open++
+		}
+	}
+	if open != 1 {
+		t.Errorf("%d files are open, not the holder's alone", open)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { first.Close() })
+	third, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	if got, err := WaitFor(third, time.Minute); !got || err != nil {
+		t.Errorf("a lock that was released: %v, %v", got, err)
 	}
 }
 

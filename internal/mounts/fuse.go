@@ -78,10 +78,10 @@ func (f *FUSE) Ask() error {
 func (f *FUSE) Close() { f.t.close() }
 
 // Put puts the mount into a running node at target, a folder there, in place of the file system with the number old if that
-// is there. Links in target are followed within the node's root.
+// is there. It returns target without links, which are followed within the node's root, and only if old is 0.
 //
 // Errors: unix.ESRCH if the node's process 1 has ended.
-func (f *FUSE) Put(node Running, target string, old uint64) error {
+func (f *FUSE) Put(node Running, target string, old uint64) (at string, err error) {
 	return node.replace(f.t, target, old)
 }
 

@@ -178,17 +178,19 @@ func (h Hold) In(node Running, target string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 && st.Dev_major == is.Dev_major && st.Dev_minor == is.Dev_minor, err
 }
 
-// Replace is Put in place of the file system with the number old, if that is there. It returns the number of this one.
-func (h Hold) Replace(node Running, target string, readOnly bool, old uint64) (number uint64, err error) {
+// Replace is Put in place of the file system with the number old, if that is there: then no links in target are followed. It
+// returns the number of this one, and target without links.
+func (h Hold) Replace(node Running, target string, readOnly bool, old uint64) (number uint64, at string, err error) {
 	t, err := h.copied(readOnly)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer t.close()
 	if number, err = device(t.fd); err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	return number, node.replace(t, target, old)
+	at, err = node.replace(t, target, old)
+	return number, at, err
 }
 
 // copied returns a copy of the mount, visible nowhere.
@@ -224,11 +226,9 @@ func (h Hold) Put(node Running, target string, readOnly bool) error {
 // put mounts a detached tree in the node.
 func (r Running) put(t *tree, target string) error {
 	return r.inside(func() error {
-		at, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
-			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-		})
+		at, err := openTarget(target, true)
 		if err != nil {
-			return fmt.Errorf("open %s in the node: %w", target, err)
+			return err
 		}
 		defer unix.Close(at)
 		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/proc"
+	"berth/internal/refuse"
 )
 
 // TestHold: a mount that the host does not see gets into a running node, and goes.
@@ -76,6 +77,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("in the node, want %q: %s %v", want, out, err)
 		}
 	}
+	replaced(t, h, node, top)
 	for range spares {
 		if err := h.Force(); err != nil {
 			t.Fatalf("give up its requests: %v", err)
@@ -97,6 +99,36 @@ func TestHold(t *testing.T) {
 	}
 	if _, err := os.Lstat(h.Dir); err == nil || strings.Contains(seen(), top) {
 		t.Errorf("left after it was dropped: %v\n%s", err, seen())
+	}
+}
+
+// replaced: a mount is put where a link leads the first time alone. A link that the node makes later leads nowhere.
+func replaced(t *testing.T, h Hold, node Running, top string) {
+	t.Helper()
+	real, link, other := filepath.Join(top, "real"), filepath.Join(top, "link"), filepath.Join(top, "other")
+	for _, err := range []error{os.Mkdir(real, 0o755), os.Mkdir(other, 0o755), os.Symlink("real", link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	number, at, err := h.Replace(node, link, false, 0)
+	if err != nil || at != real {
+		t.Fatalf("put at %q: %v", at, err)
+	}
+	if _, again, err := h.Replace(node, at, false, number); err != nil || again != real {
+		t.Errorf("put again at %q: %v", again, err)
+	}
+	if err := os.Rename(real, real+".old"); err != nil { // the host's namespace has no mount there
+		t.Fatal(err)
+	}
+	if err := os.Symlink("other", real); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := h.Replace(node, at, false, number); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("through a link that the node made: %v", err)
+	}
+	if in, err := h.In(node, other); in || err != nil {
+		t.Errorf("the link led the mount to another folder: %v", err)
 	}
 }
 

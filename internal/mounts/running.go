@@ -129,44 +129,58 @@ func (r Running) HasDevice(at string, d DeviceNode) (has bool, err error) {
 	return has, err
 }
 
-// replace mounts a detached tree in the node at target, in place of the file system with the number old if that is there.
-func (r Running) replace(t *tree, target string, old uint64) error {
+// replace mounts a detached tree in the node at target, in place of the file system with the number old if that is there. It
+// returns the target without links. Links are followed the first time alone (old is 0), before the node's command runs: later
+// they are the node's to make, and its users could have the mount put over another folder.
+func (r Running) replace(t *tree, target string, old uint64) (at string, err error) {
 	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open /proc/self/fd: %w", err)
+		return "", fmt.Errorf("open /proc/self/fd: %w", err)
 	}
 	defer unix.Close(fds)
-	return r.inside(func() error {
-		at, err := openTarget(target)
+	err = r.inside(func() error {
+		dir, err := openTarget(target, old == 0)
 		if err != nil {
 			return err
 		}
-		if now, err := device(at); err == nil && old != 0 && now == old {
+		if now, err := device(dir); err == nil && old != 0 && now == old {
 			// umount(2) takes a path: that of the descriptor.
 			if err = unix.Fchdir(fds); err == nil {
-				err = unix.Unmount(strconv.Itoa(at), unix.MNT_DETACH)
+				err = unix.Unmount(strconv.Itoa(dir), unix.MNT_DETACH)
 			}
-			unix.Close(at)
+			unix.Close(dir)
 			if err != nil {
 				return fmt.Errorf("unmount what is at %s in the node: %w", target, err)
 			}
-			if at, err = openTarget(target); err != nil {
+			if dir, err = openTarget(target, false); err != nil {
 				return err
 			}
 		}
-		defer unix.Close(at)
-		if err := unix.MoveMount(t.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		defer unix.Close(dir)
+		name := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(fds, strconv.Itoa(dir), name)
+		if err != nil {
+			return fmt.Errorf("find where %s is in the node: %w", target, err)
+		}
+		at = string(name[:n])
+		if err := unix.MoveMount(t.fd, "", dir, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 			return fmt.Errorf("mount at %s in the node: %w", target, err)
 		}
 		return nil
 	})
+	return at, err
 }
 
 // openTarget opens a folder of the node whose mount namespace this thread is in.
-func openTarget(target string) (int, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-	})
+func openTarget(target string, links bool) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	if !links {
+		how.Resolve |= unix.RESOLVE_NO_SYMLINKS
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, target, &how)
+	if errors.Is(err, unix.ELOOP) && !links {
+		return -1, refuse.Busyf("the node has put a link in the way of %s", target)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("open %s in the node: %w", target, err)
 	}

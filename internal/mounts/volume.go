@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -87,13 +86,11 @@ func (v *Volume) device() (path string, loop *os.File, err error) {
 	defer file.Close()
 	// The loop device keeps the open file, and so its lock, until it is detached. A second device of one file would be a second
 	// file system on the same blocks: while a process has something of the first one open (it may be in another node), there is none.
-	ctx, cancel := context.WithTimeout(context.Background(), detachWait)
-	defer cancel()
-	if err := lock.Wait(ctx, file); err != nil {
-		if ctx.Err() != nil {
-			return "", nil, refuse.Busyf("the volume %s is still in use by a process that had it open: end that process (fuser -m finds it), then repeat", v.Source)
-		}
+	switch got, err := lock.WaitFor(file, detachWait); {
+	case err != nil:
 		return "", nil, err
+	case !got:
+		return "", nil, refuse.Busyf("the volume %s is still in use by a process that had it open: end that process (fuser -m finds it), then repeat", v.Source)
 	}
 	if loop, err = attach(fd); err != nil {
 		return "", nil, fmt.Errorf("make a loop device of %s: %w", v.Source, err)

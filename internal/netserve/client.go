@@ -126,7 +126,7 @@ func (p Places) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("/proc/self/exe", "netserve", p.Socket) // the socket tells in ps whose process it is
+	cmd := exec.Command(fork.Berth(), "netserve", p.Socket) // the socket tells in ps whose process it is
 	cmd.Args[0], cmd.Dir = "berth", "/"
 	cmd.Env = []string{"GOTRACEBACK=none"}
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f} // descriptor 3

@@ -9,6 +9,7 @@ import (
 	"berth/internal/fate"
 	"berth/internal/fault"
 	"berth/internal/group"
+	"berth/internal/host"
 	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/step"
@@ -22,7 +23,7 @@ func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later b
 		return false, err
 	}
 	defer l.release()
-	init, err := b.liveInit(name)
+	init, err := b.LiveInit(name)
 	if err != nil {
 		return false, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
@@ -31,7 +32,7 @@ func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later b
 		return false, err
 	}
 	defer pidfd.Close()
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return false, err
 	}
@@ -62,7 +63,7 @@ func (b *Berth) Wait(ctx context.Context, name string) (*fate.Exit, error) {
 		return nil, err
 	}
 	var first proc.ID
-	init, runs := b.liveInit(name)
+	init, runs := b.LiveInit(name)
 	if runs == nil {
 		first = init.First()
 	}
@@ -81,7 +82,7 @@ func (b *Berth) Wait(ctx context.Context, name string) (*fate.Exit, error) {
 		}
 		return end, err
 	}
-	if f, err := b.fate(name); err == nil && f.Last != nil && f.Last.Exit != nil {
+	if f, err := b.Fate(name); err == nil && f.Last != nil && f.Last.Exit != nil {
 		return f.Last.Exit, nil
 	}
 	return &fate.Exit{Unknown: true, Code: 255}, nil // it is gone
@@ -103,10 +104,10 @@ func (b *Berth) setPaused(ctx context.Context, name string, paused bool) (change
 		return false, err
 	}
 	defer l.release()
-	if _, err := b.liveInit(name); err != nil {
+	if _, err := b.LiveInit(name); err != nil {
 		return false, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil || fate.IsPaused(j) == paused {
 		return false, err
 	}
@@ -118,16 +119,16 @@ func (b *Berth) setPaused(ctx context.Context, name string, paused bool) (change
 	if err != nil {
 		return false, err
 	}
-	if claims, err := b.claims(name); err == nil {
+	if claims, err := b.Claims(name); err == nil {
 		fate.Tell(b.Events(), claims, j, false)
 	}
 	return true, nil
 }
 
 func (b *Berth) freeze(ctx context.Context, name string, j *step.Journal) error {
-	cg, err := b.mounted()
+	cg, err := host.ReadMounted()
 	if err == nil {
-		err = group.CanFreeze(cg, b.groupPath(name))
+		err = group.CanFreeze(cg, b.GroupPath(name))
 	}
 	if err == nil {
 		err = b.notePause(name, j, true)
@@ -135,7 +136,7 @@ func (b *Berth) freeze(ctx context.Context, name string, j *step.Journal) error 
 	if err != nil {
 		return err
 	}
-	if err := group.Freeze(ctx, cg, b.groupPath(name)); err != nil {
+	if err := group.Freeze(ctx, cg, b.GroupPath(name)); err != nil {
 		_ = b.thaw(name, j) // else whoever settles the node does it
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 	"berth/internal/image"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/roster"
+	"berth/internal/scratch"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -36,22 +38,22 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	if err := b.settle(ctx, n.Name); err != nil {
 		return nil, err
 	}
-	s, err := b.stored(n.Name)
+	s, err := b.Stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		if _, err := b.create(ctx, l, n, starter{start: b.launcher(n.Name)}); err != nil {
 			return nil, err
 		}
 		return &Outcome{Node: n.Name, Did: "created"}, b.keeper().Watch(ctx, n.Name)
 	}
-	if err != nil {
+	if err := b.allowed(s, err); err != nil {
 		return nil, err
 	}
 	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
-	_, initErr := b.liveInit(n.Name)
+	_, initErr := b.LiveInit(n.Name)
 	running := initErr == nil
 	switch {
 	case running && len(o.Changes) == 0:
-		if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
+		if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n}); err != nil {
 			return nil, err
 		}
 		did, err := b.reattach(ctx, n.Name)
@@ -62,34 +64,55 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return o, b.keeper().Watch(ctx, n.Name)
 	case !running:
 		o.Did = "started"
-		return o, b.renew(ctx, l, s.Now, &Stored{Applied: n, Now: n})
+		return o, b.renew(ctx, l, s.Now, &roster.Stored{Applied: n, Now: n})
 	case allLive(o.Changes):
 		o.Did = "changed"
-		_, err := b.setLive(ctx, s.Now, &Stored{Applied: n, Now: n})
+		_, err := b.setLive(ctx, s.Now, &roster.Stored{Applied: n, Now: n})
 		return o, err
 	case !restart:
 		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
 			n.Name, strings.Join(needRestart(o.Changes), ", "))
 	}
 	o.Did = "restarted"
-	if err := b.restart(ctx, l, s.Now, &Stored{Applied: n, Now: n}, OwnGrace); err != nil {
+	if err := b.restart(ctx, l, s.Now, &roster.Stored{Applied: n, Now: n}, OwnGrace); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // check lets the planner refuse what it would refuse, before anything is changed.
-func (b *Berth) check(ctx context.Context, n *vnode.Node) error {
+func (b *Berth) check(ctx context.Context, old, n *vnode.Node) error {
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err
 	}
-	_, _, err = plan.All(n, facts)
-	return err
+	wanted, _, err := plan.All(n, facts)
+	if err != nil {
+		return err
+	}
+	claims, err := b.Claims(n.Name)
+	if err != nil {
+		return err
+	}
+	return keepsVolumes(claims.Steps(), wanted, old, n)
+}
+
+// keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.
+func keepsVolumes(claims, wanted []step.Step, old, n *vnode.Node) error {
+	if vnode.KeepsOwners(old.Users, n.Users) {
+		return nil
+	}
+	for _, v := range scratch.Volumes(claims) {
+		if slices.ContainsFunc(wanted, same(v)) {
+			return refuse.Busyf("node %s: with other users, the files in its scratch volume %s would belong to others; leave users as it was, or remove the node and make it again",
+				n.Name, v.Target)
+		}
+	}
+	return nil
 }
 
 // renew starts a stopped node with a spec that may differ from the one it had.
-func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Stored) error {
+func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *roster.Stored) error {
 	n := next.Now
 	// Its init may have ended since the node was settled: what that left is undone first.
 	if _, _, err := b.settleLive(ctx, n.Name); err != nil {
@@ -99,7 +122,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer release() // as in create
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err
@@ -108,17 +131,19 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *Store
 	if err != nil {
 		return err
 	}
-	claims, err := b.claims(n.Name)
+	claims, err := b.Claims(n.Name)
 	if err != nil {
 		return err
 	}
-	if err := reconcile(ctx, claims, wanted, !sameRoot(old, n)); err != nil {
+	if err := keepsVolumes(claims.Steps(), wanted, old, n); err != nil {
 		return err
 	}
-	if err := b.store(n.Name, next); err != nil {
+	if err := reconcile(ctx, claims, wanted, !roster.SameRoot(old, n)); err != nil {
 		return err
 	}
-	release()
+	if err := b.Store(n.Name, next); err != nil {
+		return err
+	}
 	live, err := b.start(ctx, l, n, facts, claims, starter{start: b.launcher(n.Name)})
 	if err != nil {
 		return err
@@ -135,26 +160,26 @@ func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (
 		return false, err
 	}
 	defer l.release()
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return false, err
 	}
-	if f, err := b.fate(name); err == nil && f.Owner != nil {
+	if f, err := b.Fate(name); err == nil && f.Owner != nil {
 		return true, refuse.Busyf("node %s belongs to a berth run, which removes it when it ends", name)
 	}
-	_, notUp := b.liveInit(name)
+	_, notUp := b.LiveInit(name)
 	return notUp == nil, b.restart(ctx, l, s.Now, s, grace)
 }
 
 // restart stops a node and starts it with a spec that may differ from the one it had. Who is killed in between leaves it
 // stopped, and repair says so.
-func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *Stored, grace time.Duration) error {
+func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *roster.Stored, grace time.Duration) error {
 	name := next.Now.Name
-	if err := b.check(ctx, next.Now); err != nil {
+	if err := b.check(ctx, old, next.Now); err != nil {
 		return err
 	}
 	note := func(under bool) error {
-		claims, err := b.claims(name)
+		claims, err := b.Claims(name)
 		if err != nil {
 			return err
 		}
@@ -171,11 +196,6 @@ func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *Sto
 		err = noted
 	}
 	return err
-}
-
-// sameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
-func sameRoot(a, b *vnode.Node) bool {
-	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
 }
 
 // reconcile gives up the claims that are not wanted any more and makes those that are missing. A delta belongs to the
@@ -261,7 +281,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 		return nil, err
 	}
 	p := &Proposal{Command: "apply", Node: n.Name, Gone: goneOf(known)}
-	s, err := b.stored(n.Name)
+	s, err := b.Stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		p.Does, p.Steps = "create", step.Lines(slices.Concat(claims, live))
 		return p, nil
@@ -273,7 +293,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 		return nil, err
 	}
 	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), vnode.Diff(s.Now, n)
-	_, initErr := b.liveInit(n.Name)
+	_, initErr := b.LiveInit(n.Name)
 	switch {
 	case initErr != nil:
 		p.Does, p.Steps = "start", step.Lines(live)
@@ -295,7 +315,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 // PlanSet tells what Set would do; without changes, how a running node would follow devices that came or went. It changes
 // nothing, and refuses what Set refuses.
 func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +328,7 @@ func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
 		return nil, err
 	}
 	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: goneOf(known)}
-	if _, err := b.liveInit(name); err != nil {
+	if _, err := b.LiveInit(name); err != nil {
 		if len(changes) == 0 {
 			return p, nil
 		}
@@ -343,7 +363,7 @@ func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
 
 // liveAsHeld plans the live steps of a node that is there: with the ids, MACs and addresses that it holds.
 func (b *Berth) liveAsHeld(n *vnode.Node, facts plan.Facts, claims []step.Step) ([]step.Step, error) {
-	if j, err := b.claims(n.Name); err == nil {
+	if j, err := b.Claims(n.Name); err == nil {
 		for i, c := range claims {
 			if at := slices.IndexFunc(j.Steps(), same(c)); at >= 0 {
 				claims[i] = j.Steps()[at]

@@ -46,13 +46,13 @@ func (b *Berth) Attend(ctx context.Context) string {
 
 // unattended lists the nodes that a keeper would look after, and those of them whose init has ended.
 func (b *Berth) unattended() (all, ended []string) {
-	names, err := b.names()
+	names, err := b.Names()
 	if err != nil {
 		return nil, nil
 	}
 	for _, name := range names {
 		var init runner.Holder
-		if init, err = b.createdInit(name); err == nil && !init.First().Alive() {
+		if init, err = b.CreatedInit(name); err == nil && !init.First().Alive() {
 			ended = append(ended, name)
 		}
 		if err == nil || b.restartIn(name, false) > 0 {
@@ -60,4 +60,34 @@ func (b *Berth) unattended() (all, ended []string) {
 		}
 	}
 	return all, ended
+}
+
+// endWait is how long a list waits for the ends of nodes to be noted that the kernel reports already.
+const endWait = time.Second
+
+// List returns the status of every node, in the order of their names, as the kernel has it now. Of a node whose process 1 has
+// just ended it says how, as soon as that is noted.
+func (b *Berth) List(ctx context.Context) ([]Status, error) {
+	all, err := b.Nodes.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	for i := range all {
+		b.awaitEnd(ctx, &all[i])
+	}
+	return all, nil
+}
+
+// awaitEnd completes the status of a node whose process 1 has just ended: whoever gets its lock next notes how it ended, be it the
+// keeper or this process. A node that belongs to a berth run is left to that.
+func (b *Berth) awaitEnd(ctx context.Context, s *Status) {
+	if !s.Ending || os.Geteuid() != 0 || s.Foreground != nil && s.Foreground.Alive() {
+		return
+	}
+	_ = b.settled(ctx, s.Name) // else the state is told without the exit code
+	if now := b.Status(s.Name, s.Boot); now.Name != "" {
+		*s = now
+	}
 }

@@ -3,14 +3,11 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +18,6 @@ import (
 	"berth/internal/envfile"
 	"berth/internal/events"
 	"berth/internal/gateway"
-	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/image"
 	"berth/internal/keeper"
@@ -33,25 +29,52 @@ import (
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/scratch"
+	"berth/internal/site"
 	"berth/internal/siteusers"
 	"berth/internal/sriov"
-	"berth/internal/step"
 	"berth/internal/trial"
 	"berth/internal/vnode"
 )
 
 // Berth is the nodes of one host, kept under one root.
 type Berth struct {
-	Layout     layout.Layout
+	roster.Nodes
 	beside     Beside
-	host       host.Host
-	kinds      step.Kinds
 	gateways   gateway.Set
 	containers runner.Family
-	logs       *nodelog.Set // in the keeper, which starts runtimes itself: what nodes write; else nil
+	logs       *nodelog.Set            // in the keeper, which starts runtimes itself: what nodes write; else nil
+	guard      func(*vnode.Node) error // nil: none
 }
+
+// Guarded returns these nodes for who may not act on all of them. Acts on a node that is there ask guard once they hold its lock, so
+// that it is asked of the node that the act is done to.
+func (b *Berth) Guarded(guard func(*vnode.Node) error) *Berth {
+	own := *b
+	own.guard = guard
+	return &own
+}
+
+// allowed asks the guard. Of a node whose spec is damaged, nobody who has one may do anything.
+func (b *Berth) allowed(s *roster.Stored, damaged error) error {
+	if b.guard == nil || damaged != nil {
+		return damaged
+	}
+	return b.guard(s.Now)
+}
+
+// Status is what became of a node.
+type Status = roster.Status
+
+// The states of a node.
+const (
+	Running = roster.Running
+	Paused  = roster.Paused
+	Stopped = roster.Stopped
+	Exited  = roster.Exited
+)
 
 // Beside is what Berth keeps on a host besides its nodes, as far as the life of a node concerns it.
 type Beside struct {
@@ -60,6 +83,8 @@ type Beside struct {
 	Weigh func(context.Context) error
 	// RestoreVFs makes virtual functions again that are gone, because the driver of their adapter was reloaded.
 	RestoreVFs func(context.Context) (did []string, err error)
+	// Lost tells at once what a file server did not get of a node that ends.
+	Lost func(node, what string)
 	// Repair brings protected services out of what killed commands left.
 	Repair func(context.Context) ([]Repaired, error)
 }
@@ -67,24 +92,9 @@ type Beside struct {
 // Open opens the nodes of one layout. It makes nothing.
 func Open(l layout.Layout, beside Beside) *Berth {
 	return &Berth{
-		Layout: l, beside: beside, host: host.New(), kinds: parts.Kinds(), gateways: gateway.All(), containers: parts.Containers(),
+		Nodes:  roster.Nodes{Layout: l, Host: host.New(), Kinds: parts.Kinds()},
+		beside: beside, gateways: gateway.All(), containers: parts.Containers(),
 	}
-}
-
-// names lists the nodes that there is anything of.
-func (b *Berth) names() ([]string, error) {
-	var all []string
-	for _, dir := range []string{b.Layout.LibNodes(), b.Layout.RunNodes()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("list nodes: %w", err)
-		}
-		for _, e := range entries {
-			all = append(all, e.Name())
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
 }
 
 // lockNode locks a node that is there, and brings it out of what a killed command left.
@@ -101,7 +111,8 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 	}
 	err = b.settle(ctx, name)
 	if err == nil {
-		if _, err = b.stored(name); refuse.KindOf(err) != refuse.NotFound {
+		s, damaged := b.Stored(name)
+		if err = b.allowed(s, damaged); b.guard == nil && refuse.KindOf(err) != refuse.NotFound {
 			err = nil // a node whose spec is damaged can be stopped and removed
 		}
 	}
@@ -112,68 +123,7 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 	return l, nil
 }
 
-func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups(b.host.Proc) }
-
-// mounted is cgroups without what the hierarchies offer.
-func (b *Berth) mounted() (host.Cgroups, error) { return host.ReadMounted() }
-
-// groupPath is the cgroup of a stored node in every hierarchy, relative to its mount.
-func (b *Berth) groupPath(name string) string {
-	s, err := b.stored(name)
-	if err != nil {
-		return plan.GroupPath(b.Layout, &vnode.Node{Name: name})
-	}
-	return plan.GroupPath(b.Layout, s.Now)
-}
-
-var errRebooted = errors.New("the journal is from before the last boot")
-
-func (b *Berth) liveJournal(name string) (*step.Journal, error) {
-	j, err := step.Open(b.Layout.Node(name).Journal(), b.kinds)
-	if err != nil {
-		return nil, err
-	}
-	boot, err := b.host.BootID()
-	if err != nil {
-		return nil, errors.New(err.Error()) // not "no such file": callers take that for no journal
-	}
-	if j.Boot != boot {
-		return nil, errRebooted
-	}
-	return j, nil
-}
-
-func (b *Berth) claims(name string) (*step.Journal, error) {
-	return step.Open(b.Layout.Node(name).Claims(), b.kinds)
-}
-
-// createdInit returns the step that made the node's init, if the node has one.
-func (b *Berth) createdInit(name string) (runner.Holder, error) {
-	j, err := b.liveJournal(name)
-	if err != nil {
-		return nil, err
-	}
-	if j.Phase != step.Up {
-		return nil, fmt.Errorf("node %s is %s", name, j.Phase)
-	}
-	c := runner.FirstProcess(j.Steps())
-	if c == nil {
-		return nil, fmt.Errorf("node %s has no process 1", name)
-	}
-	return c, nil
-}
-
-// liveInit is createdInit of a node whose init runs.
-func (b *Berth) liveInit(name string) (runner.Holder, error) {
-	c, err := b.createdInit(name)
-	if err != nil {
-		return nil, err
-	}
-	if !c.First().Alive() {
-		return nil, fmt.Errorf("process 1 of node %s has ended", name)
-	}
-	return c, nil
-}
+func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups(b.Host.Proc) }
 
 // facts reads what the planner must know of this host to plan the start of the node.
 func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
@@ -199,6 +149,11 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.SiteID, err = address.SiteID(b.Layout); err != nil {
 		return f, err
 	}
+	member, err := site.Read(b.Layout)
+	if err != nil {
+		return f, err
+	}
+	f.Agent = site.AgentOf(b.Layout, member)
 	if f.Runner, err = trial.New(b.Layout, b.containers).Fastest(ctx); err != nil {
 		return f, err
 	}
@@ -210,7 +165,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 			return f, err
 		}
 	}
-	if f.Command, err = b.commandOf(n, f.Image); err != nil {
+	if f.Command, err = b.CommandOf(n, f.Image); err != nil {
 		return f, err
 	}
 	if f.Site, err = siteusers.Of(b.Layout, n); err != nil {
@@ -220,7 +175,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		return f, err
 	}
 	f.Resolver, f.NoQuota = names.Resolver("/"), image.ReadLackOfQuota(n.Delta, b.Layout.LibNodes())
-	f.Mask = b.host.HeatCounters()
+	f.Mask = b.Host.HeatCounters()
 	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 		return f, err
 	}
@@ -254,29 +209,6 @@ func hostFacts(n *vnode.Node) (host.Facts, error) {
 		f.Cgroups.ReadHugeFree()
 	}
 	return f, err
-}
-
-// commandOf says what runs as the node's process 1: the spec's command, else the image's own. An init that was installed
-// in the node later, into its delta, is one too.
-func (b *Berth) commandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
-	c := plan.Command{Args: n.Command}
-	if len(c.Args) == 0 {
-		c.Args = img.Config.Command()
-	}
-	upper := ""
-	if n.Delta.In != vnode.InMemory {
-		if s, err := b.stored(n.Name); err == nil && sameRoot(s.Now, n) {
-			upper = (&image.Delta{Path: b.Layout.Node(n.Name).Delta()}).Upper()
-		}
-	}
-	c.Init = runner.Init(image.InitKind(img, upper, c.Args))
-	c.Stop = c.Init.StopSignal()
-	if sig, err := vnode.ParseSignal(cmp.Or(n.Stop.Signal, img.Config.StopSignal)); err == nil { // Validate has seen the spec's
-		c.Stop = sig
-	}
-	u, err := image.FindUser(img, upper, n.HasID, n.User)
-	c.User = runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
-	return c, err
 }
 
 func (b *Berth) keeper() keeper.Client { return keeper.Client{Layout: b.Layout} }
@@ -334,12 +266,6 @@ func (b *Berth) lastKnown(name string, times ...time.Time) (last time.Time) {
 
 // Events is the file of what happens to nodes.
 func (b *Berth) Events() events.File { return events.File{Dir: b.Layout.Events()} }
-
-// frozen reports whether the kernel holds the node's processes.
-func (b *Berth) frozen(name string) bool {
-	cg, err := b.mounted()
-	return err == nil && group.Frozen(cg, b.groupPath(name))
-}
 
 // closeAll closes the files that are there.
 func closeAll(files []*os.File) {

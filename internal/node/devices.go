@@ -10,9 +10,7 @@ import (
 	"berth/internal/detail"
 	"berth/internal/device"
 	"berth/internal/host"
-	"berth/internal/link"
 	"berth/internal/mounts"
-	"berth/internal/netif"
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -25,7 +23,7 @@ func (b *Berth) table(name string) (device.Table, error) {
 	if err != nil {
 		return t, err
 	}
-	return t.Now(b.host.Sys), nil
+	return t.Now(b.Host.Sys), nil
 }
 
 // limited lists the disks that a node has limits on, with what they are known by.
@@ -33,7 +31,7 @@ func (b *Berth) limited(n *vnode.Node, disks map[string]block.Disk) []device.Dis
 	var all []device.Disk
 	for _, io := range n.IO {
 		if d, ok := disks[io.Name]; ok {
-			id, _ := device.Identify(b.host.Sys, "b", d.Major, d.Minor)
+			id, _ := device.Identify(b.Host.Sys, "b", d.Major, d.Minor)
 			all = append(all, device.Disk{Entry: io.Name, Major: d.Major, Minor: d.Minor, ID: id})
 		}
 	}
@@ -46,10 +44,10 @@ func (b *Berth) present(n *vnode.Node, cg host.Cgroups, t device.Table) (*vnode.
 	here := plan.Plugged(n, t)
 	all := map[string]block.Disk{}
 	for _, io := range here.IO {
-		d, err := block.Find(b.host.Sys, io)
+		d, err := block.Find(b.Host.Sys, io)
 		i := slices.IndexFunc(t.Disks, func(d device.Disk) bool { return d.Entry == io.Name })
 		if i >= 0 && (err != nil || d.Number() != t.Disks[i].Number()) {
-			d, err = block.OfNumber(b.host.Sys, t.Disks[i].Major, t.Disks[i].Minor, io.Device+io.Path)
+			d, err = block.OfNumber(b.Host.Sys, t.Disks[i].Major, t.Disks[i].Minor, io.Device+io.Path)
 		}
 		if err == nil {
 			err = d.LookFor(io, cg, block.Loans(b.Layout.DiskLoans()))
@@ -64,11 +62,11 @@ func (b *Berth) present(n *vnode.Node, cg host.Cgroups, t device.Table) (*vnode.
 
 // running says where a running node's /dev is.
 func (b *Berth) running(name string) (mounts.Running, error) {
-	init, err := b.liveInit(name)
+	init, err := b.LiveInit(name)
 	if err != nil {
 		return mounts.Running{}, err
 	}
-	claims, err := b.claims(name)
+	claims, err := b.Claims(name)
 	if err != nil {
 		return mounts.Running{}, err
 	}
@@ -81,22 +79,11 @@ func (b *Berth) running(name string) (mounts.Running, error) {
 	}, nil
 }
 
-// unsafeDevices are those that a spec forces on a node.
-func unsafeDevices(n *vnode.Node) []string {
-	var all []string
-	for _, d := range n.Devices {
-		if d.Unsafe {
-			all = append(all, d.Path)
-		}
-	}
-	return all
-}
-
 // absent is a table of the disks that a node which does not run would not find.
 func (b *Berth) absent(n *vnode.Node) device.Table {
 	var t device.Table
 	for _, io := range n.IO {
-		if _, err := block.Find(b.host.Sys, io); refuse.KindOf(err) == refuse.NotFound {
+		if _, err := block.Find(b.Host.Sys, io); refuse.KindOf(err) == refuse.NotFound {
 			t.Disks = append(t.Disks, device.Disk{Entry: io.Name, Gone: true})
 		}
 	}
@@ -118,7 +105,7 @@ func (b *Berth) deviceFacts(f *plan.Facts, n *vnode.Node, known device.Table) er
 		}
 	}
 	f.Limited = b.limited(n, f.Disks)
-	f.Devices, err = known.Grant(b.host.Proc, b.host.Sys, n.Devices)
+	f.Devices, err = known.Grant(b.Host.Proc, b.Host.Sys, n.Devices)
 	return err
 }
 
@@ -140,7 +127,7 @@ func goneOf(t device.Table) []string {
 
 // leasesOf returns the steps that got the leases of a node's interfaces.
 func (b *Berth) leasesOf(name string) (all []*address.DHCP) {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return nil
 	}
@@ -160,76 +147,19 @@ func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f f
 		return false, err
 	}
 	defer l.release()
-	if init, err := b.liveInit(name); err != nil || init.First() != first {
+	if init, err := b.LiveInit(name); err != nil || init.First() != first {
 		return false, nil // it ended, and what it had is given back or about to be
 	}
 	if err := f(); err != nil {
 		return true, err
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return true, err
 	}
-	if st, err := b.status(name); err == nil && !slices.Equal(st.Addresses, detail.Addresses(b.Layout, s.Now)) {
+	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, detail.Addresses(b.Layout, s.Now)) {
 		st.Addresses = detail.Addresses(b.Layout, s.Now)
-		b.setStatus(st)
+		b.Note(st)
 	}
 	return true, nil
-}
-
-// hub is where the bridge between nodes is.
-func (b *Berth) hub() netif.Hub { return netif.Hub(b.Layout.Hub()) }
-
-// maySpoof names the interfaces of a spec that are not held to their own addresses.
-func maySpoof(n *vnode.Node) []string {
-	var names []string
-	for _, nw := range n.Network {
-		if nw.Spoof {
-			names = append(names, nw.Name)
-		}
-	}
-	return names
-}
-
-// findTrouble notes what is wrong with the connections of the nodes that run.
-func (b *Berth) findTrouble(all []Status) error {
-	sight := link.NewSnapshot(b.hub())
-	for i := range all {
-		if err := all[i].findTrouble(sight); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Status) findTrouble(sight *link.Snapshot) error {
-	s.Trouble = nil
-	if !s.Runs() {
-		return nil
-	}
-	for _, w := range s.Wires {
-		text, err := sight.Trouble(w, s.PID)
-		if err != nil {
-			return err
-		}
-		if text != "" {
-			s.Trouble = append(s.Trouble, text)
-		}
-	}
-	return nil
-}
-
-// Troubled returns the nodes that run and have lost a connection.
-func (b *Berth) Troubled(ctx context.Context) ([]Status, error) {
-	all, err := b.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var some []Status
-	for _, s := range all {
-		if len(s.Trouble) > 0 {
-			some = append(some, s)
-		}
-	}
-	return some, nil
 }

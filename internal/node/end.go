@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"berth/internal/fault"
 	"berth/internal/gateway"
 	"berth/internal/group"
+	"berth/internal/host"
 	"berth/internal/keeper"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -37,7 +39,7 @@ func (b *Berth) Stop(ctx context.Context, name string, grace time.Duration) (cha
 }
 
 func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (changed bool, err error) {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, b.stopped(name, false) // also ends a pending restart
 	}
@@ -51,21 +53,24 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 		if !b.keeper().Runs() { // what the node wrote last is lost if nobody has its pipe open
 			_ = b.keeper().Watch(ctx, name)
 		}
-		b.askToEnd(ctx, name, j, pidfd, grace, func() {
+		if err := b.askToEnd(ctx, name, j, pidfd, grace, func() {
 			if fate.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}
-		})
+		}); err != nil {
+			return false, errors.Join(err, b.noteDown(name, j, Stopped, keeper.Ending{})) // its end completes the stop
+		}
 	}
 	return true, b.down(ctx, name, j, Stopped, b.exitStatus(ctx, name, init.First(), pidfd))
 }
 
-// askToEnd ends the node's first process, gently at first. signalled is called when it has its signal.
-func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidfd *os.File, grace time.Duration, signalled func()) {
+// askToEnd ends the node's first process, gently at first. signalled is called when it has its signal. The error, refuse.Busy,
+// says for what its processes wait and cannot end.
+func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidfd *os.File, grace time.Duration, signalled func()) error {
 	init := runner.FirstProcess(j.Steps())
 	if grace == OwnGrace {
 		grace = vnode.DefaultGrace
-		if s, err := b.stored(name); err == nil { // a node whose spec is damaged can be stopped
+		if s, err := b.Stored(name); err == nil { // a node whose spec is damaged can be stopped
 			grace = s.Now.Stop.Wait()
 		}
 	}
@@ -73,19 +78,24 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 		heard, err := init.Signal(init.StopSignal())
 		signalled()
 		if heard && err == nil && proc.WaitFor(ctx, pidfd, grace) {
-			return
+			return nil
 		}
 	}
-	b.kill(ctx, name, j)
+	if err := b.kill(ctx, name, j); refuse.KindOf(err) == refuse.Busy {
+		return fmt.Errorf("stop %s: %w", name, err)
+	}
 	_ = proc.Signal(pidfd, unix.SIGKILL)
 	proc.WaitFor(context.WithoutCancel(ctx), pidfd, 10*time.Second)
+	return nil
 }
 
 // kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
-func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) {
-	if cg, err := b.mounted(); err == nil {
-		_ = gateway.Kill(ctx, j.Steps(), func(ctx context.Context) error { return group.Kill(ctx, cg, b.groupPath(name)) })
+func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) error {
+	cg, err := host.ReadMounted()
+	if err == nil {
+		err = gateway.Kill(ctx, j.Steps(), func(ctx context.Context) error { return group.Kill(ctx, cg, b.GroupPath(name)) })
 	}
+	return err
 }
 
 // notePause notes in the journal and in the status whether the node is paused.
@@ -93,11 +103,11 @@ func (b *Berth) notePause(name string, j *step.Journal, paused bool) error {
 	if err := fate.SetPaused(j, paused); err != nil {
 		return err
 	}
-	if st, err := b.status(name); err == nil {
+	if st, err := b.Noted(name); err == nil {
 		if st.State = Running; paused {
 			st.State = Paused
 		}
-		b.setStatus(st)
+		b.Note(st)
 	}
 	return nil
 }
@@ -113,17 +123,17 @@ func (b *Berth) thaw(name string, j *step.Journal) error {
 
 // thawGroup lets the processes go on: frozen on cgroup v1, they would not even end by SIGKILL.
 func (b *Berth) thawGroup(name string) error {
-	cg, err := b.mounted()
+	cg, err := host.ReadMounted()
 	if err != nil {
 		return err
 	}
-	return group.Thaw(cg, b.groupPath(name))
+	return group.Thaw(cg, b.GroupPath(name))
 }
 
 // endOf returns how a node of the keeper's ended, once that is noted.
 func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*fate.Exit, error) {
 	err := b.settled(ctx, name)
-	if f, fateErr := b.fate(name); fateErr == nil && f.Last != nil && f.Last.Process == first && f.Last.Exit != nil {
+	if f, fateErr := b.Fate(name); fateErr == nil && f.Last != nil && f.Last.Process == first && f.Last.Exit != nil {
 		return f.Last.Exit, err
 	}
 	return &fate.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // somebody removed it
@@ -131,7 +141,15 @@ func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*fate.Ex
 
 // down ends the live part of a node whose init is gone, or is killed by it, and writes what became of it.
 func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e keeper.Ending) error {
-	f, err := b.fate(name)
+	if err := b.noteDown(name, j, state, e); err != nil {
+		return err
+	}
+	return b.clear(ctx, name, j)
+}
+
+// noteDown writes what became of a node.
+func (b *Berth) noteDown(name string, j *step.Journal, state string, e keeper.Ending) error {
+	f, err := b.Fate(name)
 	if err != nil {
 		return err
 	}
@@ -152,12 +170,12 @@ func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state st
 	b.copyEnd(name, last)
 	fault.Point("end noted")
 	fate.Tell(b.Events(), f.Claims, nil, false)
-	return b.clear(ctx, name, j)
+	return nil
 }
 
 // downEnded is down for an init that has ended by itself, or was ended by a stop that was killed after it said so.
 func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e keeper.Ending) error {
-	f, err := b.fate(name)
+	f, err := b.Fate(name)
 	if err != nil {
 		return err
 	}
@@ -181,11 +199,11 @@ func (b *Berth) noteEnd(js journals, exit *fate.Exit) {
 }
 
 func (b *Berth) oomKilled(name string) bool {
-	cg, err := b.mounted()
+	cg, err := host.ReadMounted()
 	if err != nil {
 		return false
 	}
-	kills := counters.Stats(cg, b.groupPath(name)).OOMKills
+	kills := counters.Stats(cg, b.GroupPath(name)).OOMKills
 	return kills != nil && *kills > 0
 }
 
@@ -197,7 +215,7 @@ func (k *kept) Ended(ctx context.Context, name string, pid int, e keeper.Ending)
 		return 0, err
 	}
 	defer l.release()
-	f, err := b.fate(name)
+	f, err := b.Fate(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, nil
@@ -206,7 +224,7 @@ func (k *kept) Ended(ctx context.Context, name string, pid int, e keeper.Ending)
 	case f.Owner != nil && f.Owner.Alive():
 		return 0, nil // its berth run removes it, and tells why it ended
 	}
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a command was faster; its note says whether it stopped the node
 		if f.Last == nil || f.Last.State != Exited || f.Last.Process.PID != pid {
@@ -242,7 +260,7 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 	if b.restartIn(name, false) == 0 {
 		return 0, nil // stopped or started meanwhile
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err == nil {
 		err = b.renew(ctx, l, s.Now, s)
 	}
@@ -254,30 +272,21 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 
 // wantsKeeper reports whether the keeper has something to do for a node: it runs, or is due for a restart.
 func (b *Berth) wantsKeeper(name string) bool {
-	_, err := b.liveInit(name)
+	_, err := b.LiveInit(name)
 	return err == nil || b.restartIn(name, false) > 0
-}
-
-// fate reads the fate of a node. The error satisfies errors.Is(err, fs.ErrNotExist) if there is no node.
-func (b *Berth) fate(name string) (fate.Fate, error) {
-	claims, err := b.claims(name)
-	if err != nil {
-		return fate.Fate{}, err
-	}
-	return fate.Of(claims)
 }
 
 // restartIn is due for a node by its name. With count it notes that one more restart is due.
 func (b *Berth) restartIn(name string, count bool) time.Duration {
-	f, err := b.fate(name)
+	f, err := b.Fate(name)
 	if err != nil || f.Last == nil {
 		return 0
 	}
-	boot, err := b.host.BootID()
+	boot, err := b.Host.BootID()
 	if err != nil {
 		return 0
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil || f.Due(s.Now.Restart, boot) == 0 {
 		return 0
 	}
@@ -293,25 +302,17 @@ func (b *Berth) restartIn(name string, count bool) time.Duration {
 
 // copyEnd copies how a node ended to its status.
 func (b *Berth) copyEnd(name string, last fate.End) {
-	st, err := b.status(name)
+	st, err := b.Noted(name)
 	if err != nil {
 		st = Status{Name: name}
 	}
-	st.take(last)
-	b.setStatus(st)
-}
-
-// take takes over how a node ended.
-func (s *Status) take(last fate.End) {
-	s.State, s.Ended, s.Exit, s.Restarts = last.State, last.Ended, last.Exit, last.Restarts
-	if last.Process.PID != 0 {
-		s.PID, s.Start, s.Boot, s.Started = last.Process.PID, last.Process.Start, last.Boot, last.Started
-	}
+	st.Take(last)
+	b.Note(st)
 }
 
 // stopped notes that a node does not run and is not to be restarted: it was stopped after it had ended, or ended by a reboot.
 func (b *Berth) stopped(name string, rebooted bool) error {
-	f, err := b.fate(name)
+	f, err := b.Fate(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

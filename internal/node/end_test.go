@@ -2,11 +2,13 @@ package node
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"berth/internal/fate"
 	"berth/internal/layout"
 	"berth/internal/proc"
+	"berth/internal/roster"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -24,12 +26,12 @@ func TestStatusIsACopy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	boot, err := b.host.BootID()
+	boot, err := b.Host.BootID()
 	must(err)
 	claims, err := step.Create(dirs.Claims(), "n", boot)
 	must(err)
 	n := &vnode.Node{Name: "n", Restart: vnode.OnFailure}
-	must(b.store("n", &Stored{Applied: n, Now: n}))
+	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
 	must(claims.SetPhase(step.Up))
 	gone := proc.ID{PID: 1 << 22, Start: 1}
 	must(fate.Begin(claims, &gone))
@@ -37,7 +39,7 @@ func TestStatusIsACopy(t *testing.T) {
 	if s := b.Status("n", boot); s.Name != "n" || s.State != Exited || s.Exit.Code != 3 || s.Restarts != 2 || s.Restarting {
 		t.Errorf("%+v", s)
 	}
-	f, err := b.fate("n")
+	f, err := b.Fate("n")
 	must(err)
 	if !f.Orphaned() {
 		t.Error("its owner has ended")
@@ -82,7 +84,7 @@ func TestStatusOlderThanEnd(t *testing.T) {
 		if tc.written.Boot == "" {
 			tc.written.Boot = "boot"
 		}
-		b.setStatus(tc.written)
+		b.Note(tc.written)
 		got := b.Status("n", "boot")
 		code := 0
 		if got.Exit != nil {
@@ -91,5 +93,46 @@ func TestStatusOlderThanEnd(t *testing.T) {
 		if got.State != tc.state || code != tc.code {
 			t.Errorf("%s: %s, %d; want %s, %d", name, got.State, code, tc.state, tc.code)
 		}
+	}
+}
+
+// TestListWaitsForTheEnd: a node whose process 1 has ended is listed with how it ended, also when nobody has noted that yet.
+func TestListWaitsForTheEnd(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: notes the end of a node")
+	}
+	b := Open(layout.New(t.TempDir()), Beside{})
+	b.Kinds = step.Kinds{"test.first": func() step.Step { return &firstOnly{} }}
+	dirs := b.Layout.Node("n")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(dirs.Lib, 0o755))
+	must(os.MkdirAll(dirs.Run, 0o755))
+	must(os.MkdirAll(filepath.Dir(b.Layout.Lock("n")), 0o755))
+	boot, err := b.Host.BootID()
+	must(err)
+	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
+	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
+	gone := &firstOnly{Init: proc.ID{PID: 1 << 22, Start: 1}}
+	for path, with := range map[string][]step.Step{dirs.Claims(): nil, dirs.Journal(): {gone}} {
+		j, err := step.Create(path, "n", boot)
+		must(err)
+		for _, s := range with {
+			must(j.Do(t.Context(), s))
+		}
+		must(j.SetPhase(step.Up))
+	}
+	b.Note(Status{Name: "n", State: Running, PID: gone.Init.PID, Start: gone.Init.Start, Boot: boot})
+	if s := b.Status("n", boot); s.State != Exited || !s.Ending || s.Exit != nil {
+		t.Errorf("before it is noted: %+v", s)
+	}
+	all, err := b.List(t.Context())
+	must(err)
+	if len(all) != 1 || all[0].State != Exited || all[0].Ending || all[0].Exit == nil || !all[0].Exit.Unknown {
+		t.Errorf("listed: %+v", all)
 	}
 }

@@ -19,7 +19,7 @@ func (b *Berth) checks(k *keeper.Keeper) *health.Checks {
 		Log: k.Log, Work: k.Work, Events: b.Events(), Of: b.checkOf, Locked: b.readdressed, End: b.endUnhealthy,
 		Check: func(name string) health.Result { return health.Run(append(b.Layout.Args(), "check-health", name)) },
 		Paused: func(name string, since time.Time) bool {
-			j, err := b.liveJournal(name)
+			j, err := b.Live(name)
 			return err == nil && fate.PausedSince(j, since)
 		},
 	}
@@ -27,11 +27,11 @@ func (b *Berth) checks(k *keeper.Keeper) *health.Checks {
 
 // checkOf returns a node's check, when the node was started, and the file for what is found.
 func (b *Berth) checkOf(name string) (check *vnode.Health, began time.Time, file string) {
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil || len(s.Now.Health.Command) == 0 {
 		return nil, began, ""
 	}
-	if j, err := b.liveJournal(name); err == nil {
+	if j, err := b.Live(name); err == nil {
 		began, _ = fate.Started(j) // damaged: long ago
 	}
 	return &s.Now.Health, began, b.Layout.Node(name).Health()
@@ -40,7 +40,7 @@ func (b *Berth) checkOf(name string) (check *vnode.Health, began time.Time, file
 // endUnhealthy ends a node as stop does, and notes that it counts as failed. What follows is the keeper's, who sees the end.
 func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) error {
 	_, err := b.readdressed(ctx, name, first, func() error {
-		j, err := b.liveJournal(name)
+		j, err := b.Live(name)
 		if err != nil {
 			return err
 		}
@@ -53,12 +53,11 @@ func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) er
 			return nil // it has ended meanwhile
 		}
 		defer pidfd.Close()
-		b.askToEnd(ctx, name, j, pidfd, OwnGrace, func() {
+		return b.askToEnd(ctx, name, j, pidfd, OwnGrace, func() {
 			if fate.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}
 		})
-		return nil
 	})
 	return err
 }

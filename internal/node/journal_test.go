@@ -28,14 +28,14 @@ func TestBootIDUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := Open(l, Beside{})
-	b.host = host.Host{Proc: t.TempDir()} // there is no boot id in it
+	b.Host = host.Host{Proc: t.TempDir()} // there is no boot id in it
 	if did, _, err := b.settleLive(t.Context(), "n"); err == nil || !strings.Contains(err.Error(), "read the boot id") || did != "" {
 		t.Errorf("did %q, %v", did, err)
 	}
 	if _, err := os.Stat(dirs.Journal()); err != nil {
 		t.Fatalf("the journal is gone: %v", err)
 	}
-	id := filepath.Join(b.host.Proc, "sys/kernel/random/boot_id")
+	id := filepath.Join(b.Host.Proc, "sys/kernel/random/boot_id")
 	if err := os.MkdirAll(filepath.Dir(id), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File, given int) error {
 	in := *b
 	in.logs = k.Logs
 	shared := watch.Keeper{Log: k.Log, Work: k.Work}
-	wires := &watch.Wires{Keeper: shared, Hub: b.hub(), Of: in.wiresOf, Reattach: in.lockAndReattach}
+	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: in.wiresOf, Reattach: in.lockAndReattach}
 	vfs := &watch.VFs{Keeper: shared, Has: in.hasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
 	leases := &watch.Leases{Keeper: shared, Of: in.leasesOf, Locked: in.readdressed}
 	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: in.isServed, Again: in.serveAgain}
@@ -56,11 +56,11 @@ func (b *Berth) UpgradeKeeper(ctx context.Context) (runs bool, err error) {
 type kept struct{ b *Berth }
 
 // Names implements keeper.Nodes.
-func (k *kept) Names() ([]string, error) { return k.b.names() }
+func (k *kept) Names() ([]string, error) { return k.b.Names() }
 
 // First implements keeper.Nodes.
 func (k *kept) First(name string) (proc.ID, error) {
-	init, err := k.b.createdInit(name)
+	init, err := k.b.CreatedInit(name)
 	if err != nil {
 		return proc.ID{}, err
 	}
@@ -100,7 +100,7 @@ func (k *kept) Stop(ctx context.Context, name string, grace time.Duration) error
 }
 
 func (b *Berth) wiresOf(name string) []link.Wire {
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return nil
 	}
@@ -108,13 +108,13 @@ func (b *Berth) wiresOf(name string) []link.Wire {
 }
 
 func (b *Berth) hasVF(name string) bool {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	return err == nil && link.HasVF(j.Steps())
 }
 
 // isServed reports whether the process that serves names and relays does so for a node.
 func (b *Berth) isServed(name string) bool {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	return err == nil && slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*netserve.Serve); return ok })
 }
 
@@ -125,7 +125,7 @@ func (b *Berth) serveAgain(ctx context.Context, name string) (did bool, err erro
 		return false, err
 	}
 	defer l.release()
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil || j.Phase != step.Up {
 		return false, nil // it does not run, or repair is needed first
 	}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
-	"berth/internal/detail"
 	"berth/internal/events"
 	"berth/internal/fate"
 	"berth/internal/fault"
@@ -23,6 +21,7 @@ import (
 	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/relay"
+	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -51,7 +50,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err != nil {
 		return js, err
 	}
-	defer release()
+	defer release() // not before: who looks for the image's users finds its layers in the live journal, of a node that is up
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return js, err
@@ -85,10 +84,9 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 			return js, err
 		}
 	}
-	if err := b.store(n.Name, &Stored{Applied: n, Now: n}); err != nil {
+	if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n}); err != nil {
 		return js, err
 	}
-	release() // who looks for the image's users finds the spec
 	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {
 		return js, err
 	}
@@ -179,7 +177,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	}
 	f, err := fate.Of(claims)
 	if err == nil {
-		b.setStatus(b.statusOf(n, facts, runner.FirstProcess(steps), j, f))
+		b.Note(b.StatusOf(n, facts, runner.FirstProcess(steps), j, f))
 	}
 	return j, err
 }
@@ -195,21 +193,6 @@ func makeLiveDir(dir string, gid uint32) error {
 	}
 	fault.Point("live folder made")
 	return nil
-}
-
-// statusOf is the status of a node that runs, whose live journal is j.
-func (b *Berth) statusOf(n *vnode.Node, f plan.Facts, init runner.Holder, j *step.Journal, is fate.Fate) Status {
-	s := Status{
-		Name: n.Name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot,
-		Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
-		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: unsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(), SharedIDs: vnode.Extents(n.SharedIDs()),
-		Addresses: detail.Addresses(b.Layout, n), Wires: plan.Wires(n, plan.Facts{Layout: b.Layout}), MaySpoof: maySpoof(n),
-	}
-	s.Started, _ = fate.Started(j) // damaged: not known
-	if fate.IsPaused(j) {
-		s.State = Paused
-	}
-	return s
 }
 
 // stdio opens what the node's command reads and writes, where the caller has not.
@@ -244,17 +227,21 @@ func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 // clear undoes a node's live steps and removes its live folder.
 func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 	if j != nil {
-		b.kill(ctx, name, j) // first: links of a dead node are gone much faster than those of a living one
+		_ = b.kill(ctx, name, j) // first: links of a dead node are gone much faster than those of a living one
 		b.flushLog(ctx, name, true)
 		if j.Set != nil && j.Set.Spec == replugging {
 			_ = j.EndSet() // there is no way back to what was unplugged
 		}
 		steps := j.Steps() // those that are not undone yet
-		if err := j.Close(ctx); err != nil {
-			return err
-		}
-		for _, lost := range gateway.Lost(steps) {
+		err := j.Close(ctx)
+		for _, lost := range gateway.Lost(steps) { // also if another step failed
 			_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Lost, Text: lost}}, false)
+			if b.beside.Lost != nil {
+				b.beside.Lost(name, lost)
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if err := os.RemoveAll(b.Layout.Node(name).Run); err != nil {
@@ -266,14 +253,14 @@ func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 
 // destroy removes a node altogether, whatever there is of it.
 func (b *Berth) destroy(ctx context.Context, name string, known journals) error {
-	live, err := readUnless(known.live, name, b.liveJournal)
+	live, err := readUnless(known.live, name, b.Live)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := b.clear(ctx, name, live); err != nil {
 		return err
 	}
-	claims, err := readUnless(known.claims, name, b.claims)
+	claims, err := readUnless(known.claims, name, b.Claims)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -308,13 +295,13 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 		return false, err
 	}
 	defer l.release()
-	if _, err := b.liveInit(name); err == nil {
-		if j, err := b.liveJournal(name); err == nil && fate.IsPaused(j) {
+	if _, err := b.LiveInit(name); err == nil {
+		if j, err := b.Live(name); err == nil && fate.IsPaused(j) {
 			return false, refuse.Busyf("node %s is paused; berth unpause %s lets it go on", name, name)
 		}
 		return false, b.keeper().Watch(ctx, name)
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return false, err
 	}
@@ -328,7 +315,7 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	defer l.release()
-	if init, err := b.createdInit(name); !force && !errors.Is(err, fs.ErrNotExist) {
+	if init, err := b.CreatedInit(name); !force && !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
 			return err // it may be running
 		}
@@ -340,7 +327,7 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 }
 
 func (b *Berth) remove(ctx context.Context, name string, known journals) error {
-	claims, err := readUnless(known.claims, name, b.claims)
+	claims, err := readUnless(known.claims, name, b.Claims)
 	if err == nil {
 		if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
 			return err
@@ -354,7 +341,7 @@ const holderEnds = 10 * time.Second
 
 // Abandoned implements keeper.Nodes. The connection of a berth run closes a moment before it counts as ended.
 func (k *kept) Abandoned(ctx context.Context, name string) error {
-	if f, err := k.b.fate(name); err == nil && f.Owner != nil {
+	if f, err := k.b.Fate(name); err == nil && f.Owner != nil {
 		if pidfd, err := f.Owner.Open(); err == nil {
 			proc.WaitFor(ctx, pidfd, holderEnds)
 			pidfd.Close()

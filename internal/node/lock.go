@@ -103,14 +103,14 @@ func (b *Berth) sweepClaims(ctx context.Context) error {
 	}
 	slices.Sort(owners)
 	for _, name := range slices.Compact(owners) {
-		if b.exists(name) {
+		if b.Exists(name) {
 			continue
 		}
 		l, lockErr := b.lock(ctx, name)
 		if lockErr != nil {
 			return errors.Join(err, lockErr)
 		}
-		if !b.exists(name) {
+		if !b.Exists(name) {
 			err = errors.Join(err, b.release(ctx, name))
 		}
 		l.release()
@@ -118,21 +118,12 @@ func (b *Berth) sweepClaims(ctx context.Context) error {
 	return err
 }
 
-// exists reports whether there is anything of the node in its own folders.
-func (b *Berth) exists(name string) bool {
-	dirs := b.Layout.Node(name)
-	return slices.ContainsFunc([]string{dirs.Lib, dirs.Run}, func(dir string) bool {
-		_, err := os.Lstat(dir)
-		return !errors.Is(err, fs.ErrNotExist)
-	})
-}
-
 // sweepLocks removes the locks of nodes that do not exist.
 func (b *Berth) sweepLocks(ctx context.Context) {
 	paths, _ := filepath.Glob(b.Layout.Lock("*"))
 	for _, p := range paths {
 		name := filepath.Base(p)
-		if b.exists(name) {
+		if b.Exists(name) {
 			continue
 		}
 		if l, err := b.lock(ctx, name); err == nil {

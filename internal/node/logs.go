@@ -43,7 +43,7 @@ func (b *Berth) flushLog(ctx context.Context, name string, end bool) {
 
 // OpenLog opens a node's log, with what the node wrote so far; nil if it has none.
 func (b *Berth) OpenLog(ctx context.Context, name string) (*nodelog.View, error) {
-	if _, err := b.stored(name); refuse.KindOf(err) == refuse.NotFound {
+	if _, err := b.Stored(name); refuse.KindOf(err) == refuse.NotFound {
 		return nil, err
 	}
 	b.flushLog(ctx, name, false)
@@ -59,7 +59,7 @@ func (b *Berth) OpenLog(ctx context.Context, name string) (*nodelog.View, error)
 func (b *Berth) WhileWriting(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	var pidfd *os.File
-	init, err := b.liveInit(name)
+	init, err := b.LiveInit(name)
 	if err == nil {
 		pidfd, err = init.First().Open()
 	}

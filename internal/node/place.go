@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/copier"
+	"berth/internal/host"
 	"berth/internal/image"
 	"berth/internal/mounts"
 	"berth/internal/plan"
@@ -36,7 +37,7 @@ func (r *Root) Close() {
 // OpenRoot opens the root of a node: of a running one as its process 1 sees it, of a stopped one as its next start would mount it.
 // A stopped one is locked meanwhile: it cannot start.
 func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
 	}
@@ -45,25 +46,25 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := b.commandOf(s.Now, img)
+	c, err := b.CommandOf(s.Now, img)
 	if err != nil {
 		return nil, err
 	}
 	r.User = c.User
-	claims, err := b.claims(name)
+	claims, err := b.Claims(name)
 	if err != nil {
 		return nil, err
 	}
 	if r.IDs, err = plan.Range(claims.Steps()); err != nil {
 		return nil, err
 	}
-	if init, err := b.liveInit(name); err == nil {
+	if init, err := b.LiveInit(name); err == nil {
 		return r, b.openRunning(r, init)
 	}
 	if r.locked, err = b.lockNode(ctx, name); err != nil {
 		return nil, err
 	}
-	if init, err := b.liveInit(name); err == nil { // it was started meanwhile
+	if init, err := b.LiveInit(name); err == nil { // it was started meanwhile
 		r.locked.release()
 		r.locked = nil
 		return r, b.openRunning(r, init)
@@ -77,13 +78,13 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 
 // openRunning opens the root of the node's mount namespace.
 func (b *Berth) openRunning(r *Root, init runner.Holder) (err error) {
-	if b.frozen(r.Name) { // the process that copies would stop with the node's
+	if b.Frozen(r.Name) { // the process that copies would stop with the node's
 		return refuse.Busyf("node %s is paused; berth unpause %s lets it go on", r.Name, r.Name)
 	}
-	if r.Groups, err = b.mounted(); err != nil {
+	if r.Groups, err = host.ReadMounted(); err != nil {
 		return err
 	}
-	r.Group = b.groupPath(r.Name)
+	r.Group = b.GroupPath(r.Name)
 	pidfd, err := init.First().Open()
 	if err != nil {
 		return refuse.Busyf("node %s is ending: %w", r.Name, err)

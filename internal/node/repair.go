@@ -19,6 +19,7 @@ import (
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/pull"
+	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/scratch"
 	"berth/internal/step"
@@ -39,7 +40,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if _, err := address.SiteID(b.Layout); err != nil { // half written by whoever was the first
 		return nil, err
 	}
-	names, err := b.names()
+	names, err := b.Names()
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +64,8 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 			all = append(all, Repaired{Node: name, Did: did})
 		}
 	}
-	if b.hub().Inode() != 0 { // its nodes may be gone without a trace
-		errs = append(errs, (&link.Bridge{Lock: b.Layout.HostLock(), Hub: b.hub()}).Undo(ctx))
+	if b.Hub().Inode() != 0 { // its nodes may be gone without a trace
+		errs = append(errs, (&link.Bridge{Lock: b.Layout.HostLock(), Hub: b.Hub()}).Undo(ctx))
 	}
 	errs = append(errs, plan.NAT(b.Layout, "").Sweep(ctx))
 	services, err := b.beside.Repair(ctx)
@@ -84,7 +85,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	store := image.Open(b.Layout)
 	_, err = pull.Sweep(b.Layout.Pulls(), pull.Stale)
-	errs = append(errs, err, debian.Sweep(ctx, b.Layout.Builds()), store.Sweep(ctx), store.Collect(ctx, b.ImageUsers))
+	errs = append(errs, err, debian.Sweep(ctx, b.Layout.Builds()), store.Sweep(ctx), store.Tidy(ctx, b.ImageUsers))
 	if len(watch) > 0 && !b.keeper().Runs() {
 		all = append(all, Repaired{Did: "started the keeper"})
 	}
@@ -103,7 +104,7 @@ func (b *Berth) holdVolumes(ctx context.Context, name string, f func(has func(po
 		return err
 	}
 	defer l.release()
-	j, err := b.claims(name)
+	j, err := b.Claims(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f(func(string, string) bool { return false })
 	}
@@ -134,7 +135,7 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if did == "" && err == nil {
 		did, err = b.replugged(ctx, name)
 	}
-	if init, initErr := b.createdInit(name); err != nil && initErr == nil && !init.First().Alive() {
+	if init, initErr := b.CreatedInit(name); err != nil && initErr == nil && !init.First().Alive() {
 		did, err = b.settleNode(ctx, name) // it ended while it was to be given something back
 	}
 	return did, b.wantsKeeper(name), err
@@ -153,7 +154,7 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 		return did, err
 	}
 	dirs := b.Layout.Node(name)
-	claims, err := b.claims(name)
+	claims, err := b.Claims(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dirs.Lib); errors.Is(err, fs.ErrNotExist) {
@@ -183,9 +184,9 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 
 // settleLive is settle of the live journal, which it returns if the node runs.
 func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *step.Journal, err error) {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	switch {
-	case errors.Is(err, errRebooted):
+	case errors.Is(err, roster.ErrRebooted):
 		// The kernel that the steps changed is gone, and with it everything but files.
 		if err := b.stopped(name, true); err != nil {
 			return "", nil, err
@@ -210,8 +211,8 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *
 		return "cleaned up: its process 1 had ended", nil, b.settleEnded(ctx, name, j)
 	}
 	did, err = b.settlePause(name, j)
-	if st, err := b.status(name); err != nil || st.PID != c.First().PID || st.Start != c.First().Start || (st.State == Paused) != fate.IsPaused(j) {
-		b.setStatus(b.statusFrom(name, c, j)) // the command that started or paused it did not
+	if st, err := b.Noted(name); err != nil || st.PID != c.First().PID || st.Start != c.First().Start || (st.State == Paused) != fate.IsPaused(j) {
+		b.Note(b.StatusFrom(name, c, j)) // the command that started or paused it did not
 	}
 	if j.Set != nil && err == nil {
 		did, err = b.settleSet(ctx, name, j)
@@ -225,7 +226,7 @@ func (b *Berth) settlePause(name string, j *step.Journal) (did string, err error
 	if !ever {
 		return "", nil
 	}
-	frozen := b.frozen(name)
+	frozen := b.Frozen(name)
 	switch {
 	case paused == frozen:
 		return "", nil
@@ -247,20 +248,6 @@ func settleRestart(claims, live *step.Journal, did string) (string, error) {
 		did = "runs: its restart was interrupted"
 	}
 	return did, fate.SetRestarting(claims, false)
-}
-
-// statusFrom finds the status of a node that runs in its journals and its spec.
-func (b *Berth) statusFrom(name string, init runner.Holder, j *step.Journal) Status {
-	s, err := b.stored(name)
-	if err != nil {
-		return Status{Name: name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot}
-	}
-	f := plan.Facts{}
-	if f.Image, err = image.Open(b.Layout).Resolve(s.Now.Image); err == nil {
-		f.Command, _ = b.commandOf(s.Now, f.Image) // without it, only the signal that stops the init is a guess
-	}
-	is, _ := b.fate(name) // without it, only its owner and the restarts before are not shown
-	return b.statusOf(s.Now, f, init, j, is)
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.

@@ -8,11 +8,13 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
 	"berth/internal/device"
+	"berth/internal/events"
 	"berth/internal/fault"
 	"berth/internal/gateway"
 	"berth/internal/keeper"
@@ -34,7 +36,7 @@ func (b *Berth) replugged(ctx context.Context, name string) (did string, err err
 	if err != nil || p == nil {
 		return "", err
 	}
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return "", err
 	}
@@ -73,14 +75,14 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 	if err != nil || old.Empty() {
 		return nil, err
 	}
-	if _, err := b.liveInit(name); err != nil {
+	if _, err := b.LiveInit(name); err != nil {
 		return nil, nil //nolint:nilerr,nilnil // it does not run
 	}
-	now := old.Now(b.host.Sys)
+	now := old.Now(b.Host.Sys)
 	if now.Equal(old) {
 		return nil, nil //nolint:nilnil // nothing came or went
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 		return nil, err
 	}
 	for _, was := range plan.Left(old, now) {
-		if d, err := block.OfNumber(b.host.Sys, was.Major, was.Minor, was.Entry); err == nil { // else the kernel's limits went with the disk
+		if d, err := block.OfNumber(b.Host.Sys, was.Major, was.Minor, was.Entry); err == nil { // else the kernel's limits went with the disk
 			r.Disks[was.Entry] = d
 		}
 	}
@@ -148,7 +150,7 @@ func (b *Berth) moved() (nodes []string, err error) {
 	}
 	for _, e := range entries { // looked at without their locks
 		t, err := device.ReadTable(b.Layout.Node(e.Name()).Devices())
-		if err == nil && !t.Empty() && !t.Now(b.host.Sys).Equal(t) {
+		if err == nil && !t.Empty() && !t.Now(b.Host.Sys).Equal(t) {
 			nodes = append(nodes, e.Name())
 		}
 	}
@@ -161,7 +163,7 @@ func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) 
 		return "", err
 	}
 	defer l.release()
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil || j.Phase != step.Up {
 		return "", nil // it does not run, or repair is needed first
 	}
@@ -176,14 +178,14 @@ func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) 
 // reattach connects the interfaces of a node that runs again, if they have lost what they are connected to. The caller holds
 // its lock.
 func (b *Berth) reattach(ctx context.Context, name string) (did string, err error) {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return "", nil //nolint:nilerr // it does not run
 	}
-	if _, err := b.liveInit(name); err != nil {
+	if _, err := b.LiveInit(name); err != nil {
 		return "", nil //nolint:nilerr // likewise
 	}
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return "", err
 	}
@@ -209,21 +211,33 @@ func (b *Berth) lockAndReattach(ctx context.Context, name string) (string, error
 
 // keepHelpers watches the helpers of a node's gateways, and replaces one that ends, until ctx ends.
 func (b *Berth) keepHelpers(ctx context.Context, k *keeper.Keeper, name string) {
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return
 	}
 	for _, h := range gateway.Helpers(j.Steps()) {
+		down := false // and told
 		go gateway.Watch(ctx, h.Process(),
 			func(ctx context.Context, ended proc.ID) (proc.ID, error) { return b.replaceHelper(ctx, name, ended) },
 			func(ended proc.ID, err error) {
 				if err != nil {
 					k.Log.Error("replace a helper that ended", "node", name, "helper", h.String(), "pid", ended.PID, "err", err)
+					if !down {
+						b.tellServed(name, events.Unserved, "the process ended and was not replaced: "+h.String())
+					}
+					down = true
 					return
 				}
+				down = false
+				b.tellServed(name, events.Served, "the process ended and was replaced; what was open got an error: "+h.String())
 				k.Log.Warn("a helper ended and was replaced", "node", name, "helper", h.String(), "pid", ended.PID)
 			})
 	}
+}
+
+// tellServed tells of the helper of a node's mount.
+func (b *Berth) tellServed(name, event, what string) {
+	_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: event, Text: what}}, false) // the log has it too
 }
 
 // replaceHelper does the step of a helper again whose process has ended, and returns the identity of the new one.
@@ -236,7 +250,7 @@ func (b *Berth) replaceHelper(ctx context.Context, name string, ended proc.ID) (
 		return proc.ID{}, refuse.NotFoundf("node %s is gone", name)
 	}
 	defer l.release()
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return proc.ID{}, err
 	}

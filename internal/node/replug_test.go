@@ -9,6 +9,7 @@ import (
 	"berth/internal/device"
 	"berth/internal/layout"
 	"berth/internal/proc"
+	"berth/internal/roster"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -26,7 +27,7 @@ func TestReplugIsJournalled(t *testing.T) {
 	}
 	must(os.MkdirAll(dirs.Lib, 0o755))
 	must(os.MkdirAll(dirs.Run, 0o755))
-	boot, err := b.host.BootID()
+	boot, err := b.Host.BootID()
 	must(err)
 	self, err := proc.Self()
 	must(err)
@@ -44,7 +45,7 @@ func TestReplugIsJournalled(t *testing.T) {
 	must(err)
 	must(f.Close())
 	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}, IO: []vnode.IO{{Name: "data", Device: "/dev/gone"}}}
-	must(b.store("n", &Stored{Applied: n, Now: n}))
+	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
 	gone := device.Disk{Entry: "data", Major: 511, Minor: 1 << 19, ID: device.Identity{ID: "a disk that nobody has"}}
 	must(device.WriteTable(dirs.Devices(), device.Table{Disks: []device.Disk{gone}}))
 
@@ -58,7 +59,7 @@ func TestReplugIsJournalled(t *testing.T) {
 	if !begun || !strings.Contains(after, `"kind":"device.record"`) || !strings.HasSuffix(after, "{\"set_end\":true}\n") {
 		t.Errorf("the journal:\n%s", text)
 	}
-	j, err := b.liveJournal("n")
+	j, err := b.Live("n")
 	must(err)
 	must(j.BeginSet(replugging))
 	if did, err := b.settleSet(t.Context(), "n", j); err != nil || did != "" || j.Set != nil {

@@ -16,6 +16,7 @@ import (
 	"berth/internal/envfile"
 	"berth/internal/fate"
 	"berth/internal/foreground"
+	"berth/internal/host"
 	"berth/internal/keeper"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -153,7 +154,7 @@ func (b *Berth) runUp(ctx context.Context, l *lock, n *vnode.Node, s starter) (j
 	if err := b.settle(ctx, n.Name); err != nil {
 		return journals{}, nil, err
 	}
-	if _, err := b.stored(n.Name); err == nil {
+	if _, err := b.Stored(n.Name); err == nil {
 		return journals{}, nil, refuse.Busyf("node %s exists already", n.Name)
 	}
 	js, err := b.create(ctx, l, n, s)
@@ -199,15 +200,15 @@ type Inside struct {
 // Exec runs one more command in a running node, with streams or a terminal of its own, and returns its exit code, 128 +
 // the signal's number where a signal ended it.
 func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (code int, err error) {
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return 0, err
 	}
-	init, err := b.liveInit(name)
+	init, err := b.LiveInit(name)
 	if err != nil {
 		return 0, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
-	if j, err := b.liveJournal(name); err == nil && fate.IsPaused(j) {
+	if j, err := b.Live(name); err == nil && fate.IsPaused(j) {
 		return 0, refuse.Busyf("node %s is paused: a command in it would not run; berth unpause %s lets the node go on", name, name)
 	}
 	if err := b.full(name, s.Now.PIDs, init.ExecProcesses(), nil); err != nil {
@@ -268,11 +269,11 @@ func (b *Berth) full(name string, limit, need int, because error) error {
 	if limit == 0 {
 		return nil
 	}
-	cg, err := b.mounted()
+	cg, err := host.ReadMounted()
 	if err != nil {
 		return err
 	}
-	n := counters.Stats(cg, b.groupPath(name)).PIDs
+	n := counters.Stats(cg, b.GroupPath(name)).PIDs
 	if n == nil || *n+int64(need) <= int64(limit) {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/refuse"
+	"berth/internal/roster"
 	"berth/internal/sriov"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -47,7 +48,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 		return nil, err
 	}
 	defer l.release()
-	s, err := b.stored(name)
+	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +56,8 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	if err != nil {
 		return nil, err
 	}
-	next := &Stored{Applied: s.Applied, Now: n}
-	if _, err := b.liveInit(name); err != nil {
+	next := &roster.Stored{Applied: s.Applied, Now: n}
+	if _, err := b.LiveInit(name); err != nil {
 		if err := b.checkLimits(s.Now, n); err != nil {
 			return nil, err
 		}
@@ -64,7 +65,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 		for _, c := range changes {
 			all = append(all, SetResult{Key: c.Key, Asked: c.Value})
 		}
-		return all, b.store(name, next)
+		return all, b.Store(name, next)
 	}
 	done, err := b.setLive(ctx, s.Now, next)
 	if err != nil {
@@ -96,7 +97,7 @@ func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
 
 // setLive leads a running node from its old spec to the new one. The change counts once the new spec is stored: killed
 // before, repair gives the old values back; killed after, the new ones stay.
-func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]SetResult, error) {
+func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *roster.Stored) ([]SetResult, error) {
 	name := next.Now.Name
 	if _, err := b.replugged(ctx, name); err != nil { // what came or went meanwhile
 		return nil, err
@@ -109,7 +110,7 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 	if err != nil {
 		return nil, err
 	}
-	j, err := b.liveJournal(name)
+	j, err := b.Live(name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +124,7 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *Stored) ([]S
 		}
 		all = append(all, resultsOf(s)...)
 	}
-	if err := b.store(name, next); err != nil {
+	if err := b.Store(name, next); err != nil {
 		return nil, b.takeBack(ctx, j, err)
 	}
 	fault.Point("set stored")
@@ -198,7 +199,7 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
 		return f, nil
 	}
-	f.Devices, err = known.Grant(b.host.Proc, b.host.Sys, n.Devices)
+	f.Devices, err = known.Grant(b.Host.Proc, b.Host.Sys, n.Devices)
 	return f, err
 }
 
@@ -260,7 +261,7 @@ func (b *Berth) unchanged(done []SetResult, changes []KeyValue, n *vnode.Node) (
 			r.ReadBack, r.By = vnode.Max, "no limit"
 		default:
 			if shown == nil {
-				d := &Detail{Cgroup: b.groupPath(n.Name)}
+				d := &Detail{Cgroup: b.GroupPath(n.Name)}
 				if err := b.showLimits(n, d, true); err != nil {
 					return nil, err
 				}

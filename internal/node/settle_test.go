@@ -13,6 +13,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/layout"
 	"berth/internal/proc"
+	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -24,13 +25,15 @@ type firstOnly struct {
 	Init          proc.ID `json:"init"`
 }
 
-func (f *firstOnly) Kind() string               { return "test.first" }
-func (f *firstOnly) String() string             { return "a first process" }
-func (f *firstOnly) First() proc.ID             { return f.Init }
-func (f *firstOnly) Layers() []string           { return nil }
-func (f *firstOnly) Runner() string             { return "test" }
-func (f *firstOnly) StopSignal() unix.Signal    { return unix.SIGTERM }
-func (f *firstOnly) Undo(context.Context) error { return nil }
+func (f *firstOnly) Kind() string                 { return "test.first" }
+func (f *firstOnly) String() string               { return "a first process" }
+func (f *firstOnly) First() proc.ID               { return f.Init }
+func (f *firstOnly) Layers() []string             { return nil }
+func (f *firstOnly) Runner() string               { return "test" }
+func (f *firstOnly) StopSignal() unix.Signal      { return unix.SIGTERM }
+func (f *firstOnly) Do(context.Context) error     { return nil }
+func (f *firstOnly) Verify(context.Context) error { return nil }
+func (f *firstOnly) Undo(context.Context) error   { return nil }
 
 // TestSettles: what repair does about the journals that a killed command can leave. The journals are written here as text,
 // on a host that is a folder.
@@ -70,7 +73,7 @@ func TestSettles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := Open(layout.New(t.TempDir()), Beside{})
-			b.host = host.Host{Proc: t.TempDir(), Sys: t.TempDir()}
+			b.Host = host.Host{Proc: t.TempDir(), Sys: t.TempDir()}
 			write := func(path, text string) {
 				t.Helper()
 				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -80,8 +83,8 @@ func TestSettles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			write(filepath.Join(b.host.Proc, "sys/kernel/random/boot_id"), "now\n")
-			b.kinds = step.Kinds{"test.first": func() step.Step { return &firstOnly{} }}
+			write(filepath.Join(b.Host.Proc, "sys/kernel/random/boot_id"), "now\n")
+			b.Kinds = step.Kinds{"test.first": func() step.Step { return &firstOnly{} }}
 			dirs := b.Layout.Node("n")
 			for path, records := range map[string]string{dirs.Claims(): tc.claims, dirs.Journal(): tc.live} {
 				switch records {
@@ -98,7 +101,7 @@ func TestSettles(t *testing.T) {
 			}
 			n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
 			if strings.HasPrefix(tc.claims, up) {
-				if err := b.store("n", &Stored{Applied: n, Now: n}); err != nil {
+				if err := b.Store("n", &roster.Stored{Applied: n, Now: n}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -29,6 +29,9 @@ func (s Store) Trust(ctx context.Context, path string) (Record, error) {
 		return Record{}, err
 	}
 	defer f.Close()
+	if err := known(f); err != nil { // before all of it is copied
+		return Record{}, fmt.Errorf("image file:%s: %w", path, err)
+	}
 	if err := s.make(); err != nil {
 		return Record{}, err
 	}
@@ -42,8 +45,8 @@ func (s Store) Trust(ctx context.Context, path string) (Record, error) {
 		return Record{}, fmt.Errorf("copy %s into the store: %w", path, space.Full(s.files(), err))
 	}
 	fault.Point("trusted file copied")
-	if r.Kind, err = magic(to); err == nil && r.Kind == "" {
-		err = refuse.Invalidf("it holds neither erofs nor squashfs")
+	if err = known(to); err == nil {
+		r.Kind, err = magic(to)
 	}
 	if err == nil {
 		err = r.Kind.whole(to, r.Size)
@@ -68,6 +71,15 @@ func (s Store) Trust(ctx context.Context, path string) (Record, error) {
 	return s.keep(ctx, to, r, Place{Path: real, ID: id})
 }
 
+// known refuses a file that holds neither of the known file systems.
+func known(f io.ReaderAt) error {
+	kind, err := magic(f)
+	if err == nil && kind == "" {
+		err = refuse.Invalidf("it holds neither erofs nor squashfs")
+	}
+	return err
+}
+
 // readAll mounts a copy and reads every file in it, so that damage is found now and not by a node.
 func (s Store) readAll(ctx context.Context, f *os.File, kind Kind, image string) error {
 	m, err := mount(ctx, f, kind, image, s.lockFile())
@@ -80,24 +92,47 @@ func (s Store) readAll(ctx context.Context, f *os.File, kind Kind, image string)
 		return unreadable(image, kind, err)
 	}
 	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if err == nil {
-			_, err = e.Info()
-		}
-		if err != nil || !e.Type().IsRegular() {
-			return errors.Join(err, ctx.Err())
-		}
-		in, err := root.Open(path)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		_, err = io.Copy(io.Discard, until{ctx, in})
-		return err
-	})
+	err = readTree(ctx, root, ".")
 	if err != nil && ctx.Err() == nil {
 		return unreadable(image, kind, err)
 	}
+	return err
+}
+
+// readTree reads every file below a folder. Unlike fs.WalkDir it knows names that are not UTF-8.
+func readTree(ctx context.Context, root *os.Root, dir string) error {
+	d, err := root.Open(dir)
+	if err != nil {
+		return err
+	}
+	entries, err := d.ReadDir(-1)
+	if err := errors.Join(err, d.Close()); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := root.Lstat(path)
+		switch {
+		case err != nil:
+		case info.IsDir():
+			err = readTree(ctx, root, path)
+		case info.Mode().IsRegular():
+			err = readFile(ctx, root, path)
+		}
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readFile(ctx context.Context, root *os.Root, path string) error {
+	in, err := root.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	_, err = io.Copy(io.Discard, until{ctx, in})
 	return err
 }
 
@@ -109,11 +144,36 @@ func (s Store) keep(ctx context.Context, to *os.File, r Record, p Place) (Record
 	}
 	defer held.Close()
 	err = linkOpen(to, s.file(r.Digest))
-	if err != nil && !errors.Is(err, fs.ErrExist) { // copied by somebody else, or trusted before
+	if errors.Is(err, fs.ErrExist) { // copied by somebody else, or trusted before
+		err = s.replaceRotten(to, r)
+	}
+	if err != nil {
 		return Record{}, err
 	}
 	fault.Point("trusted copy in place")
 	return s.addLocked(r, p)
+}
+
+// replaceRotten puts a verified copy in the place of one that is not what it was, as after a fault of the disk. One that is whole
+// stays, because all nodes that mount the same file share its pages. The caller holds the store's lock.
+func (s Store) replaceRotten(to *os.File, r Record) error {
+	there, _, err := open(s.file(r.Digest))
+	if err == nil {
+		digest, err := digestOf(io.NewSectionReader(there, 0, r.Size))
+		there.Close()
+		if err == nil && digest == r.Digest {
+			return nil
+		}
+	}
+	fresh := s.file(r.Digest) + ".new" // without a record: Sweep removes what a kill leaves
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := linkOpen(to, fresh); err != nil {
+		return err
+	}
+	fault.Point("rotten copy to be replaced")
+	return os.Rename(fresh, s.file(r.Digest))
 }
 
 // linkOpen gives an open file without a name a name.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,6 +80,13 @@ func TestPackedFileChanged(t *testing.T) {
 			}
 			return err
 		}, ".erofs", refuse.Cannot},
+		"a copy with the same inode elsewhere": {func(p string) error { // on a file system that somebody made
+			data, err := os.ReadFile(p)
+			must(t, err, os.WriteFile(p+".erofs", data, 0o600))
+			_, st, err := open(p + ".erofs")
+			must(t, err)
+			return editRecord(t, p, func(r *Record) { r.Places[0].ID.Inode = st.Ino; r.Places[0].ID.Dev++ })
+		}, ".erofs", refuse.Cannot},
 		"written to": {func(p string) error {
 			data, err := os.ReadFile(p)
 			if err == nil {
@@ -115,6 +123,65 @@ func TestPackedFileChanged(t *testing.T) {
 				tree(t, f)
 			}
 		})
+	}
+}
+
+// editRecord changes the only record of the store beside a packed file.
+func editRecord(t *testing.T, path string, change func(*Record)) error {
+	t.Helper()
+	s := In(filepath.Join(filepath.Dir(path), "store"))
+	all, err := s.List()
+	must(t, err)
+	if len(all) != 1 {
+		t.Fatalf("records: %+v", all)
+	}
+	change(&all[0])
+	return file.WriteJSON(s.record(hexOf(all[0].Digest)), all[0])
+}
+
+// TestTrustMends: names need not be UTF-8; a copy that has rotted in the store is replaced, one that is whole is not; and what is no
+// packed image is refused before it is copied.
+func TestTrustMends(t *testing.T) {
+	kinds(t)
+	s, dir := newStore(t)
+	tree := filepath.Join(dir, "tree")
+	odd := filepath.Join(tree, "caf\xe9", "\xff")
+	must(t, os.MkdirAll(odd, 0o755), os.WriteFile(filepath.Join(odd, "f\xfe"), []byte("text"), 0o600))
+	path := filepath.Join(dir, "odd.erofs")
+	if out, err := exec.Command("mkfs.erofs", "--quiet", path, tree).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.erofs: %v: %s", err, out)
+	}
+	r, err := s.Trust(t.Context(), path)
+	must(t, err)
+	inode := func() uint64 {
+		f, st, err := open(s.file(r.Digest))
+		must(t, err)
+		f.Close()
+		return st.Ino
+	}
+	before := inode()
+	_, err = s.Trust(t.Context(), path)
+	must(t, err)
+	if inode() != before {
+		t.Error("a whole copy was replaced")
+	}
+	must(t, os.Chmod(s.file(r.Digest), 0o600))
+	out, err := os.OpenFile(s.file(r.Digest), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = out.WriteAt([]byte("rot"), 2000)
+	must(t, err, out.Close())
+	_, err = s.Trust(t.Context(), path)
+	must(t, err)
+	if data, err := os.ReadFile(s.file(r.Digest)); err != nil || bytes.Contains(data, []byte("rot")) {
+		t.Errorf("the rotten copy is still there: %v", err)
+	}
+	if left, _ := os.ReadDir(s.files()); len(left) != 1 {
+		t.Errorf("left: %v", left)
+	}
+	huge := filepath.Join(dir, "huge.tar")
+	must(t, os.WriteFile(huge, []byte("text"), 0o600), os.Truncate(huge, 1<<42)) // more than any disk has room for
+	if _, err := s.Trust(t.Context(), huge); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("an archive: %v", err)
 	}
 }
 

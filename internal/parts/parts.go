@@ -16,6 +16,7 @@ import (
 	"berth/internal/rlimit"
 	"berth/internal/runner"
 	"berth/internal/scratch"
+	"berth/internal/site"
 	"berth/internal/standing"
 	"berth/internal/step"
 	"berth/internal/sysctl"
@@ -28,6 +29,6 @@ func Containers() runner.Family { return oci.Family{} }
 // Kinds returns the constructors of all steps, by kind.
 func Kinds() step.Kinds {
 	return step.Join(
-		gateway.All().Kinds(), block.Kinds(), group.Kinds(), cgroup.Kinds(), standing.Kinds(), devgroup.Kinds(), rlimit.Kinds(), scratch.Kinds(), sysctl.Kinds(), link.Kinds(), netserve.Kinds(), ids.Kinds(), image.Kinds(), device.Kinds(), systemd.Kinds(), Containers().Kinds(),
+		gateway.All().Kinds(), block.Kinds(), group.Kinds(), cgroup.Kinds(), standing.Kinds(), devgroup.Kinds(), rlimit.Kinds(), scratch.Kinds(), sysctl.Kinds(), link.Kinds(), netserve.Kinds(), ids.Kinds(), image.Kinds(), device.Kinds(), systemd.Kinds(), site.Kinds(), Containers().Kinds(),
 	)
 }

@@ -38,6 +38,6 @@ func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 		MACDir: f.Layout.MACs(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(), HostLock: f.Layout.HostLock(),
 		VLANs: f.Layout.VLANs(), Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run, Bridge: f.Layout.Bridge(), Hub: netif.Hub(f.Layout.Hub()),
 		NS: netif.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,
-		NAT: NAT(f.Layout, f.SiteID), Given: link.GivenBy(claims),
+		NAT: NAT(f.Layout, f.SiteID), Given: link.GivenBy(claims), Site: f.Agent,
 	}
 }

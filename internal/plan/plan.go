@@ -28,6 +28,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/scratch"
+	"berth/internal/site"
 	"berth/internal/standing"
 	"berth/internal/step"
 	"berth/internal/sysctl"
@@ -51,6 +52,7 @@ type Facts struct {
 	Scratch  []scratch.Source      // where its scratch volumes are made, in the same order
 	Root     image.HostRoot        // of image host
 	Site     ids.Site              // which of the host's ids nodes may share; of a node that shares some
+	Agent    *site.Agent           // with which names, MACs and addresses are claimed in the site; nil on a host that is alone
 	Resolver string                // the resolv.conf of names.Resolver
 	NoQuota  string                // why the delta cannot be limited as the spec asks: see image.ReadLackOfQuota
 	Mask     []string              // more files that read as empty inside
@@ -83,7 +85,11 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := errors.Join(f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n)); err != nil {
 		return nil, err
 	}
-	steps := f.ids(n)
+	steps, err := site.Claims(f.Agent, n)
+	if err != nil {
+		return nil, err
+	}
+	steps = append(steps, f.ids(n)...)
 	macs, err := link.Claims(f.linkInput(n, nil))
 	if err != nil {
 		return nil, err
@@ -314,6 +320,10 @@ func (f *Facts) delta(n *vnode.Node) ([]step.Step, error) {
 	dirs := f.Layout.Node(n.Name)
 	if err := image.CheckDelta(f.NoQuota); err != nil {
 		return nil, err
+	}
+	if n.Delta.Size != 0 && n.Delta.In != vnode.InMemory && !n.UserNS() {
+		return nil, refuse.Cannotf("leave user_namespace or delta.size out, or say delta.in: memory",
+			"node %s: delta.size does not hold a node with user_namespace: false, whose root can take files out of their project quota", n.Name)
 	}
 	var steps []step.Step
 	memory := n.Delta.In == vnode.InMemory

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,6 +152,14 @@ func TestPlans(t *testing.T) {
 			f := facts(v2Host(), "crun")
 			f.Devices = nil
 			f.Mounts = []gateway.Source{{Path: "192.0.2.1:22/srv/data", FSType: "fuse.sshfs"}, {Path: "[2001:db8::1]:7022/a", FSType: "fuse.sshfs"}}
+			return f
+		}},
+		{"nfs", small + `, "network": [{"name": "eth0", "mode": "bridge", "address": ["192.0.2.10/24"]}],
+"mounts": [{"source": "files.example.org:/srv/data", "target": "/data", "gateway": "nfs"},
+  {"source": "[2001:db8::1]:/a", "target": "/a", "gateway": "nfs", "via": "host", "read_only": true, "options": {"vers": "3", "port": "20490"}}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices = nil
+			f.Mounts = []gateway.Source{{Path: "/srv/data", FSType: "nfs4", Server: netip.MustParseAddr("192.0.2.1")}, {Path: "/a", FSType: "nfs4", Server: netip.MustParseAddr("2001:db8::1")}}
 			return f
 		}},
 		{"packed", `"name": "n", "image": "file:/srv/x.erofs", "command": ["/bin/true"]`, func() Facts {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -25,7 +26,7 @@ type handler struct {
 	log   *slog.Logger
 	wait  time.Duration // for an image that is being read, before the client is told to come again
 	quiet time.Duration // how long a client may take none of an answer
-	blobs chan struct{} // a place for each blob that is being sent
+	blobs *places       // one for each blob that is being sent
 }
 
 // known errors of the distribution specification ("Error Codes").
@@ -161,14 +162,13 @@ func manifest(w http.ResponseWriter, p picture) {
 // blob sends a blob, or the range of it that the request asks for. A request for several ranges gets all of the blob, as HTTP
 // allows: no client of registries asks so, and many small ranges would cost more than they bring.
 func (h *handler) blob(w http.ResponseWriter, r *http.Request, p picture, l *layer, want string) {
-	select {
-	case h.blobs <- struct{}{}:
-		defer func() { <-h.blobs }()
-	default:
+	from, _, _ := net.SplitHostPort(r.RemoteAddr) // "" for what is none: they share their places
+	if !h.blobs.take(from) {
 		w.Header().Set("Retry-After", "5")
-		deny(w, http.StatusTooManyRequests, tooMany, "as many blobs are being sent as this server sends at a time")
+		deny(w, http.StatusTooManyRequests, tooMany, "as many blobs are being sent as this server sends at a time, in all or to one address")
 		return
 	}
+	defer h.blobs.give(from)
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range")
 	}

@@ -33,12 +33,24 @@ func (p *pacer) Write(b []byte) (int, error) {
 // limiter bounds the connections, of all clients and of each address. One that is too many is closed at once.
 type limiter struct {
 	net.Listener
-	mu   sync.Mutex
-	all  int
-	each map[string]int
+	*places
 }
 
-func limited(l net.Listener) net.Listener { return &limiter{Listener: l, each: map[string]int{}} }
+func limited(l net.Listener) net.Listener {
+	return &limiter{Listener: l, places: newPlaces(mostConnections, mostOfOne)}
+}
+
+// places are what clients share: so many in all, and so many for one address.
+type places struct {
+	most, ofOne int
+	mu          sync.Mutex
+	all         int
+	each        map[string]int
+}
+
+func newPlaces(most, ofOne int) *places {
+	return &places{most: most, ofOne: ofOne, each: map[string]int{}}
+}
 
 // Accept returns the next connection that is not too many.
 func (l *limiter) Accept() (net.Conn, error) {
@@ -55,23 +67,23 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *limiter) take(from string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all >= mostConnections || l.each[from] >= mostOfOne {
+func (p *places) take(from string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all >= p.most || p.each[from] >= p.ofOne {
 		return false
 	}
-	l.all++
-	l.each[from]++
+	p.all++
+	p.each[from]++
 	return true
 }
 
-func (l *limiter) give(from string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.each[from]--; l.each[from] == 0 {
-		delete(l.each, from)
+func (p *places) give(from string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all--
+	if p.each[from]--; p.each[from] == 0 {
+		delete(p.each, from)
 	}
 }
 

@@ -39,6 +39,7 @@ const (
 	mostConnections = 512
 	mostOfOne       = 64 // connections of one address
 	mostBlobs       = 64 // blobs that are sent at a time
+	mostBlobsOfOne  = 32 // to one address
 	mostHeader      = 16 << 10
 	quiet           = time.Minute // as long as berth image pull waits for a registry
 	readWait        = 30 * time.Second
@@ -96,7 +97,7 @@ func newHandler(ctx context.Context, dirs layout.Layout, logger *slog.Logger) *h
 		library: newLibrary(ctx, dirs, func(name string, err error) {
 			logger.Error("an image cannot be served", "image", name, "error", err)
 		}),
-		log: logger, wait: readWait, quiet: quiet, blobs: make(chan struct{}, mostBlobs),
+		log: logger, wait: readWait, quiet: quiet, blobs: newPlaces(mostBlobs, mostBlobsOfOne),
 	}
 }
 

@@ -342,7 +342,7 @@ func TestNotYet(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	h := newHost(t)
 	h.handler.quiet = 100 * time.Millisecond
-	h.handler.blobs = make(chan struct{}, 1)
+	h.handler.blobs = newPlaces(2, 1)
 	h.add("worker", imagetest.Image{Layers: [][]byte{imagetest.Layer(t, imagetest.Entry{Name: "bin/", Type: tar.TypeDir}, imagetest.Entry{Name: "bin/a", Data: strings.Repeat("a", 32<<20)})}})
 	_, text := h.get("GET", "/v2/worker/manifests/latest")
 	var m v1.Manifest
@@ -357,8 +357,18 @@ func TestSlowClient(t *testing.T) {
 	if resp, body := h.get("GET", path); resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, "TOOMANYREQUESTS") {
 		t.Errorf("a second blob: %d %s", resp.StatusCode, body)
 	}
-	h.handler.blobs <- struct{}{} // waits for the end of the first
-	<-h.handler.blobs
+	elsewhere := http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}}
+	defer elsewhere.CloseIdleConnections()
+	resp, err := elsewhere.Get(h.server.URL + path)
+	must(t, err)
+	if resp.Body.Close(); resp.StatusCode != 200 {
+		t.Errorf("a client at another address: %d", resp.StatusCode)
+	}
+	for began := time.Now(); !h.handler.blobs.take("127.0.0.1"); time.Sleep(10 * time.Millisecond) { // until the first has ended
+		if time.Since(began) > time.Minute {
+			t.Fatal("the client that took nothing keeps its place")
+		}
+	}
 	if n, _ := io.Copy(io.Discard, c); n >= m.Layers[0].Size {
 		t.Errorf("the client that took nothing got all %d bytes", n)
 	}

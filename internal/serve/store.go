@@ -41,8 +41,12 @@ type library struct {
 type making struct {
 	done chan struct{}
 	picture
-	err error
+	err   error
+	ended time.Time
 }
+
+// again is how long an image that cannot be read is left alone: reading its layers costs as much each time.
+const again = time.Minute
 
 // picture is an image as it is served.
 type picture struct {
@@ -101,13 +105,13 @@ func key(r image.Record) string {
 	return string(text)
 }
 
-// begin makes the manifest of an image, unless that is done or under way. One that failed is tried again.
+// begin makes the manifest of an image, unless that is done or under way. One that failed is tried again, but not at once.
 func (l *library) begin(r image.Record) {
 	k := key(r)
 	if m := l.made[k]; m != nil {
 		select {
 		case <-m.done:
-			if m.err == nil {
+			if m.err == nil || time.Since(m.ended) < again {
 				return
 			}
 		default:
@@ -118,6 +122,7 @@ func (l *library) begin(r image.Record) {
 	l.made[k] = m
 	go func() {
 		defer close(m.done)
+		defer func() { m.ended = time.Now() }()
 		select {
 		case l.turn <- struct{}{}:
 			defer func() { <-l.turn }()

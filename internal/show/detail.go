@@ -120,7 +120,7 @@ func placeText(p scratch.Place) string {
 	case "tmpfs":
 		return words + ", in memory"
 	case "quota":
-		words += ", project quota"
+		words += fmt.Sprintf(", project quota, %d files", p.Files)
 	case "":
 	default:
 		words += ", " + p.FS

@@ -60,10 +60,13 @@ func (p properties) MarshalJSON() ([]byte, error) {
 // Schema returns the JSON Schema (2020-12) of one node's spec, made from vnode's types and their tags. It checks keys,
 // types, words, ranges and the forms of units; rules about several keys only Parse checks. The schema requires quotes
 // around text that looks like a number; Parse takes such text as written.
-func Schema() ([]byte, error) {
-	s := structSchema(reflect.TypeFor[vnode.Node]())
+func Schema() ([]byte, error) { return SchemaOf[vnode.Node]("Spec of a Berth node") }
+
+// SchemaOf returns the JSON Schema of a file that ParseOne reads into a T.
+func SchemaOf[T any](title string) ([]byte, error) {
+	s := structSchema(reflect.TypeFor[T]())
 	s.Schema = "https://json-schema.org/draft/2020-12/schema"
-	s.Title = "Spec of a Berth node"
+	s.Title = title
 	return json.MarshalIndent(s, "", "  ")
 }
 

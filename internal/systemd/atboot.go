@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/fault"
 	"berth/internal/file"
+	"berth/internal/fork"
 )
 
 // UnitDir is where an administrator's units are (systemd.unit(5)).
@@ -94,9 +95,11 @@ func (u AtBoot) Remove() error {
 	return nil
 }
 
-// Program returns the file of this program, as a unit calls it.
-func Program() (string, error) {
-	self, err := os.Executable()
+// Program returns the file of berth, as a unit calls it.
+func Program() (self string, err error) {
+	if self = fork.Berth(); self == "/proc/self/exe" {
+		self, err = os.Executable() // also where a newer program took the file's place
+	}
 	if err == nil {
 		self, err = filepath.EvalSymlinks(self)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"berth/internal/fork"
 	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/ids"
@@ -143,11 +144,7 @@ func (t Trials) Repair(ctx context.Context) (did bool, err error) {
 // staticProgram finds a program that runs in an empty root and answers --version: berth itself as make builds it, or
 // else one that Debian has on every host.
 func staticProgram() (string, error) {
-	self, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		return "", fmt.Errorf("find berth's own program: %w", err)
-	}
-	for _, p := range []string{self, "/usr/sbin/ldconfig", "/sbin/ldconfig", "/usr/bin/busybox", "/bin/busybox"} {
+	for _, p := range []string{fork.Berth(), "/usr/sbin/ldconfig", "/sbin/ldconfig", "/usr/bin/busybox", "/bin/busybox"} {
 		if p, err := filepath.EvalSymlinks(p); err == nil && isStatic(p) {
 			return p, nil
 		}

@@ -10,7 +10,7 @@ import (
 
 // testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper in random order, several at once.
 func testRandom(t *testing.T, a *host) {
-	dice := walk.Of(t)
+	dice := walk.Of(t).Sparse()
 	wanted := dice.Rounds(200)
 	t.Logf("%d acts", wanted)
 	before := strings.Join(a.home(t), "\n")

@@ -56,22 +56,35 @@ type adapter struct {
 
 func (h *host) vfs(t *testing.T) adapter {
 	t.Helper()
+	return adapterOf(t, h.OK(t, "berth vf ls --json"))
+}
+
+func adapterOf(t *testing.T, text string) adapter {
+	t.Helper()
 	var all []adapter
-	text := h.OK(t, "berth vf ls --json")
 	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 1 {
 		t.Fatalf("%v: %d adapters in\n%s", err, len(all), text)
 	}
 	return all[0]
 }
 
-// at describes a function by properties that stay the same while no node has it.
+// home describes the functions by properties that stay the same while no node has them. It asks the machine once: each command
+// takes an emulated one a good part of a second.
 func (h *host) home(t *testing.T) []string {
 	t.Helper()
+	text, links, _ := strings.Cut(h.OK(t, "berth vf ls --json; cd /sys/class/net; for l in *; do echo \"= $l $(cat $l/address $l/mtu $l/flags | tr '\\n' ' ')\"; done"), "\n= ")
+	at := map[string]string{}
+	for line := range strings.SplitSeq(links, "\n= ") {
+		name, _, _ := strings.Cut(line, " ")
+		at[name] = line
+	}
 	var all []string
-	for _, vf := range h.vfs(t).VFs {
+	for _, vf := range adapterOf(t, text).VFs {
 		link := "away"
 		if vf.Link != "" {
-			link = h.OK(t, "cd /sys/class/net/"+vf.Link+"; echo "+vf.Link+" $(cat address mtu flags)")
+			if link = at[vf.Link]; link == "" {
+				t.Errorf("there is no link %s:\n%s", vf.Link, links)
+			}
 		}
 		all = append(all, fmt.Sprintf("%d %s %s: admin %+v owner %q link %s", vf.Index, vf.PCI, vf.Driver, vf.Admin, vf.Owner, link))
 	}

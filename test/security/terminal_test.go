@@ -70,7 +70,8 @@ func withTerminal(args []string, command ...string) []string {
 // TestOwnTerminal checks that with -t a command has the node's own terminal, which follows the size of the user's. Changes to it do
 // not affect the user's terminal.
 func TestOwnTerminal(t *testing.T) {
-	const script = `stty size; stty -echo; trap 'stty size; [ $((n = n + 1)) -lt 2 ] || exit 3' WINCH; n=0; echo ready; while :; do sleep 0.02; done`
+	// crun's exec gives the terminal its size when the command may run already, so the command waits for one.
+	const script = `until [ "$(stty size)" != "0 0" ]; do sleep 0.02; done; stty size; stty -echo; trap 'stty size; [ $((n = n + 1)) -lt 2 ] || exit 3' WINCH; n=0; echo ready; while :; do sleep 0.02; done`
 	eachRuntime(t, func(t *testing.T, w *world) {
 		all := callers(t, w)
 		for _, how := range slices.Sorted(maps.Keys(all)) {

@@ -51,6 +51,14 @@ func Of(t testing.TB) Walk {
 	return w
 }
 
+// Sparse is half of the walk, for steps that take an emulated machine many seconds each.
+func (w Walk) Sparse() Walk {
+	if w.part > 1 {
+		w.part *= 2
+	}
+	return w
+}
+
 // Points returns the first of the numbers first, first+1 … that this run takes, and the distance to the next one.
 func (w Walk) Points(first int) (begin, stride int) { return first + w.IntN(w.part), w.part }
 

@@ -8,6 +8,9 @@ func TestAll(t *testing.T) {
 	if begin, stride := w.Points(3); begin != 3 || stride != 1 {
 		t.Errorf("it takes every %d points from %d on", stride, begin)
 	}
+	if begin, stride := w.Sparse().Points(3); begin != 3 || stride != 1 {
+		t.Errorf("sparse, it takes every %d points from %d on", stride, begin)
+	}
 	if n := w.Rounds(30); n != 30 {
 		t.Errorf("%d of 30 rounds", n)
 	}
@@ -31,5 +34,13 @@ func TestSeed(t *testing.T) {
 		if got := Of(t).Rounds(n); !testing.Short() && got != want {
 			t.Errorf("%d of %d rounds, want %d", got, n, want)
 		}
+	}
+}
+
+func TestSparse(t *testing.T) {
+	t.Setenv(env, "1")
+	_, whole := Of(t).Points(1)
+	if _, half := Of(t).Sparse().Points(1); half != 2*whole {
+		t.Errorf("every %d points, and sparse every %d", whole, half)
 	}
 }

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"context"
+
+	"berth/internal/counters"
+	"berth/internal/detail"
+	"berth/internal/image"
+	"berth/internal/limit"
+	"berth/internal/link"
+	"berth/internal/scratch"
+	"berth/internal/step"
+)
+
+// Detail is what berth show tells of one node.
+type Detail struct {
+	Status
+	detail.Within
+	Hostname string          `json:"hostname"`
+	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string        `json:"command,omitempty"`
+	IDs      string          `json:"ids"` // the node's ids as the host has them
+	Cgroup   string          `json:"cgroup"`
+	Links    []detail.Link   `json:"links,omitempty"`
+	Devices  []detail.Device `json:"devices,omitempty"`
+	Limits   []limit.Limit   `json:"limits,omitempty"`
+	Scratch  []scratch.Place `json:"scratch,omitempty"`
+	Usage    *counters.Usage `json:"usage,omitempty"`
+}
+
+// Show tells everything of one node.
+func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
+	s, err := b.Stored(name)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := step.BootID()
+	if err != nil {
+		return nil, err
+	}
+	n := s.Now
+	d := &Detail{
+		Status: b.ended(ctx, name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
+		IDs: detail.IDs(b.Layout, n), Cgroup: b.GroupPath(name),
+	}
+	img, _ := image.Open(b.Layout).Resolve(n.Image) // without it, the spec's own words are shown
+	if len(d.Command) == 0 {
+		d.Command = img.Config.Command()
+	}
+	if j, err := b.Live(name); err == nil {
+		d.Phase = string(j.Phase)
+	}
+	_, initErr := b.LiveInit(name)
+	var claims []step.Step
+	if j, err := b.Claims(name); err == nil {
+		claims = j.Steps()
+	}
+	macs := link.MACs(claims)
+	d.Scratch = scratch.Pools{Dir: b.Layout.Scratch()}.Places(b.Host.Sys, n, scratch.Volumes(claims))
+	d.Links, d.Within = detail.Links(b.Layout, n, macs, initErr == nil), detail.Inside(n, img.Config.User)
+	if err := d.FindTrouble(link.NewSnapshot(b.Hub())); err != nil {
+		return nil, err
+	}
+	return d, b.showLimits(n, d, initErr == nil)
+}
+
+// ended is the status of a node; of one whose process 1 has just ended, with how it ended.
+func (b *Berth) ended(ctx context.Context, name, boot string) Status {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	s := b.Status(name, boot)
+	b.awaitEnd(ctx, &s)
+	return s
+}

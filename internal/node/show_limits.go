@@ -1,0 +1,82 @@
+package node
+
+import (
+	"slices"
+
+	"berth/internal/cgroup"
+	"berth/internal/counters"
+	"berth/internal/detail"
+	"berth/internal/mounts"
+	"berth/internal/plan"
+	"berth/internal/rlimit"
+	"berth/internal/shape"
+	"berth/internal/standing"
+	"berth/internal/vnode"
+)
+
+// showLimits reads the limits of a node, as the kernel has them.
+func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
+	cg, err := b.cgroups()
+	if err != nil {
+		return err
+	}
+	known, err := b.table(n.Name)
+	if err != nil {
+		return err
+	}
+	var dev *mounts.Running
+	if in, err := b.running(n.Name); err == nil {
+		dev = &in
+	}
+	d.Devices = detail.Devices(b.Layout, n, cg, known, running, dev)
+	if !running {
+		known = b.absent(n)
+	}
+	here, where, err := b.present(n, cg, known)
+	if err != nil {
+		return err
+	}
+	defer func() { d.Limits = append(d.Limits, detail.GoneLimits(n, here)...) }()
+	limits, err := cgroup.Held(here, cg, d.Cgroup, where)
+	if err != nil {
+		return err
+	}
+	rates, err := plan.Rates(n, plan.Facts{Layout: b.Layout})
+	if err != nil {
+		return err
+	}
+	class, err := standing.Show(b.Host, n, cg, d.Cgroup, d.PID, running)
+	if err != nil {
+		return err
+	}
+	priorities, err := detail.Priorities(b.Layout, n, running)
+	if err != nil {
+		return err
+	}
+	pid := 0
+	if running {
+		pid = d.PID
+	}
+	rlimits, err := rlimit.Read(n, pid)
+	if err != nil {
+		return err
+	}
+	defer func() { d.Limits = slices.Concat(d.Limits, priorities, rlimits, class) }()
+	if !running {
+		for _, l := range limits {
+			d.Limits = append(d.Limits, l.Limit)
+		}
+		for _, r := range rates {
+			d.Limits = append(d.Limits, r.Limit)
+		}
+		return nil
+	}
+	usage := counters.Stats(cg, d.Cgroup)
+	d.Usage = &usage
+	if d.Limits, err = cgroup.Read(limits); err != nil {
+		return err
+	}
+	shown, err := shape.ReadRates(rates)
+	d.Limits = append(d.Limits, shown...)
+	return err
+}

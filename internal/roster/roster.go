@@ -1,0 +1,175 @@
+// Package roster reads what is kept of each node, its spec, journals and status, and says what the node is now.
+package roster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/fate"
+	"berth/internal/file"
+	"berth/internal/group"
+	"berth/internal/host"
+	"berth/internal/jsonfile"
+	"berth/internal/layout"
+	"berth/internal/netif"
+	"berth/internal/plan"
+	"berth/internal/refuse"
+	"berth/internal/runner"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Nodes is what is kept of the nodes of one layout. It reads; who changes a node holds its lock.
+type Nodes struct {
+	Layout layout.Layout
+	Host   host.Host
+	Kinds  step.Kinds
+}
+
+// Stored is a node's spec as Berth keeps it.
+type Stored struct {
+	Applied *vnode.Node `json:"applied"` // as apply was given it
+	Now     *vnode.Node `json:"now"`     // with what berth set changed since
+}
+
+// Names lists the nodes that there is anything of.
+func (r Nodes) Names() ([]string, error) {
+	var all []string
+	for _, dir := range []string{r.Layout.LibNodes(), r.Layout.RunNodes()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		for _, e := range entries {
+			all = append(all, e.Name())
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Exists reports whether there is anything of the node in its own folders.
+func (r Nodes) Exists(name string) bool {
+	dirs := r.Layout.Node(name)
+	return slices.ContainsFunc([]string{dirs.Lib, dirs.Run}, func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// Stored reads the spec of a node. It is not found if there is no such node, or one that is being made or removed.
+func (r Nodes) Stored(name string) (*Stored, error) {
+	if name != filepath.Base(name) || strings.HasPrefix(name, ".") { // it becomes part of paths
+		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
+	}
+	var s Stored
+	text := jsonfile.File{
+		Path: r.Layout.Node(name).Spec(), Is: "the spec of node " + name,
+		Remedy: fmt.Sprintf("berth rm --force %s removes the node, berth apply -f FILE makes it again", name),
+	}
+	err := text.Read(&s)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refuse.NotFoundf("no node %s; berth ls lists the nodes", name)
+	case err == nil && (s.Now == nil || s.Applied == nil):
+		return nil, text.Damaged("it holds no spec", nil)
+	}
+	return &s, err
+}
+
+// Store keeps the spec of a node, whose lock the caller holds.
+func (r Nodes) Store(name string, s *Stored) error {
+	if err := file.WriteJSON(r.Layout.Node(name).Spec(), s); err != nil {
+		return err
+	}
+	if st, err := r.Noted(name); err == nil && !(slices.Equal(st.Unsafe, UnsafeDevices(s.Now)) && maps.Equal(st.Labels, s.Now.Labels)) {
+		st.Unsafe, st.Labels = UnsafeDevices(s.Now), s.Now.Labels
+		r.Note(st)
+	}
+	return nil
+}
+
+// ErrRebooted is the error of Live for a node whose live steps ended with the kernel that they changed.
+var ErrRebooted = errors.New("the journal is from before the last boot")
+
+// Live reads the journal of what a node has while it runs.
+func (r Nodes) Live(name string) (*step.Journal, error) {
+	j, err := step.Open(r.Layout.Node(name).Journal(), r.Kinds)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := r.Host.BootID()
+	if err != nil {
+		return nil, errors.New(err.Error()) // not "no such file": callers take that for no journal
+	}
+	if j.Boot != boot {
+		return nil, ErrRebooted
+	}
+	return j, nil
+}
+
+// Claims reads the journal of what a node has until it is removed.
+func (r Nodes) Claims(name string) (*step.Journal, error) {
+	return step.Open(r.Layout.Node(name).Claims(), r.Kinds)
+}
+
+// CreatedInit returns the step that made the node's init, if the node has one.
+func (r Nodes) CreatedInit(name string) (runner.Holder, error) {
+	j, err := r.Live(name)
+	if err != nil {
+		return nil, err
+	}
+	if j.Phase != step.Up {
+		return nil, fmt.Errorf("node %s is %s", name, j.Phase)
+	}
+	c := runner.FirstProcess(j.Steps())
+	if c == nil {
+		return nil, fmt.Errorf("node %s has no process 1", name)
+	}
+	return c, nil
+}
+
+// LiveInit is CreatedInit of a node whose init runs.
+func (r Nodes) LiveInit(name string) (runner.Holder, error) {
+	c, err := r.CreatedInit(name)
+	if err != nil {
+		return nil, err
+	}
+	if !c.First().Alive() {
+		return nil, fmt.Errorf("process 1 of node %s has ended", name)
+	}
+	return c, nil
+}
+
+// Fate reads the fate of a node. The error satisfies errors.Is(err, fs.ErrNotExist) if there is no node.
+func (r Nodes) Fate(name string) (fate.Fate, error) {
+	claims, err := r.Claims(name)
+	if err != nil {
+		return fate.Fate{}, err
+	}
+	return fate.Of(claims)
+}
+
+// GroupPath is the cgroup of a stored node in every hierarchy, relative to its mount.
+func (r Nodes) GroupPath(name string) string {
+	s, err := r.Stored(name)
+	if err != nil {
+		return plan.GroupPath(r.Layout, &vnode.Node{Name: name})
+	}
+	return plan.GroupPath(r.Layout, s.Now)
+}
+
+// Frozen reports whether the kernel holds the node's processes.
+func (r Nodes) Frozen(name string) bool {
+	cg, err := host.ReadMounted()
+	return err == nil && group.Frozen(cg, r.GroupPath(name))
+}
+
+// Hub is where the bridge between nodes is.
+func (r Nodes) Hub() netif.Hub { return netif.Hub(r.Layout.Hub()) }
