@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"berth/internal/claims"
+	"berth/internal/parts"
+	"berth/internal/refuse"
+	"berth/internal/site"
+	"berth/internal/step"
+	"berth/internal/store"
+)
+
+// newClaims makes what claims in the site what nodes of this host are to have alone.
+func (a *Agent) newClaims() *claims.Claims {
+	return &claims.Claims{Layout: a.layout, Host: a.conf.Host, Store: a.store, MayTake: a.MayTake, Log: func(format string, v ...any) {
+		a.log.Warn("claims: " + fmt.Sprintf(format, v...))
+	}}
+}
+
+// claim answers the claims of this host's commands. The host belongs to the site from the moment at which they are answered.
+func (a *Agent) claim(ctx context.Context, answers func()) error {
+	return a.claims.Run(ctx, func() error {
+		if err := site.Join(a.layout, site.Member{Site: a.conf.Site, Host: a.conf.Host}); err != nil {
+			return err
+		}
+		answers()
+		return nil
+	})
+}
+
+// MayTake refuses a new node on a host that is drained, or that has all the nodes that it takes. One that is there may be applied
+// again.
+func (a *Agent) MayTake(name string) error {
+	if j, err := step.Open(a.layout.Node(name).Claims(), parts.Kinds()); err == nil && j.Phase != step.Creating {
+		return nil
+	}
+	if m, _ := get[Member](a.view, store.Members, a.conf.Host); !m.Drained.IsZero() {
+		return &refuse.Error{
+			Kind: refuse.Cannot, What: fmt.Sprintf("node %s: host %s is drained since %s and takes no new nodes", name, a.conf.Host, m.Drained.Local().Format("2006-01-02 15:04")),
+			Remedy: "make it on another host, or berth host undrain " + a.conf.Host,
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := len(a.states)
+	if _, counted := a.states[name]; counted { // its folder is there already
+		n--
+	}
+	if a.conf.Slots > 0 && n >= a.conf.Slots {
+		return refuse.Cannotf("make it on another host, remove one here, or raise slots in berthd.yaml",
+			"node %s: host %s takes %d nodes and has %d", name, a.conf.Host, a.conf.Slots, n)
+	}
+	return nil
+}

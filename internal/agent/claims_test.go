@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"berth/internal/agentconf"
+	"berth/internal/events"
+	"berth/internal/layout"
+	"berth/internal/site"
+	"berth/internal/store"
+)
+
+// TestAgain: what a node has is claimed again after the site forgot this host, which was cut off, and after the claims changed below
+// the agent, as a restore of the store does.
+func TestAgain(t *testing.T) {
+	memory := store.NewMemory()
+	b := newBed(t, memory)
+	b.node("n1", events.Created)
+	b.run()
+	ctx, stop := context.WithCancel(context.Background())
+	answers, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- b.claim(ctx, func() { close(answers) }) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	<-answers
+	key := store.Key(store.Claims, string(site.Name), "n1")
+	claimed := func(when string) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			if _, err := memory.Get(t.Context(), key); err == nil && b.awayText() == "" {
+				return
+			} else if time.Since(began) > 10*time.Second {
+				t.Fatalf("%s: node n1 has no claim of its name: %v", when, err)
+			}
+		}
+	}
+	forget := func(prefixes ...string) {
+		t.Helper()
+		var ops []store.Op
+		for _, p := range prefixes {
+			all, _, err := memory.List(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range all {
+				ops = append(ops, store.Op{Key: e.Key, Delete: true})
+			}
+		}
+		if _, err := memory.Commit(t.Context(), nil, ops); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claimed("at first")
+	forget(store.Claims, store.Members, store.Nodes)
+	b.store.(*store.Memory).Expire()
+	claimed("after the site forgot the host")
+	forget(store.Claims)
+	if err := b.claims.Claim(t.Context(), "n2", []site.Thing{{Kind: site.Name, Value: "n2"}}); err == nil {
+		t.Error("a claim behind a fence that is gone")
+	}
+	claimed("after the claims were lost")
+}
+
+// TestLeaveAgain: a host leaves its site also where a command before was killed once the site had forgotten the host.
+func TestLeaveAgain(t *testing.T) {
+	dir, err := os.MkdirTemp("", "leave") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := layout.New(dir)
+	c := &agentconf.Config{Host: "a", Site: "site", Socket: dir + "/agent", Store: agentconf.Store{Embedded: &agentconf.Embedded{Dir: dir + "/s"}}}
+	if err := l.Make(); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.Join(l, site.Member{Site: "site", Host: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Leave(t.Context(), c, l, slog.New(slog.NewTextHandler(t.Output(), nil))); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := site.Read(l); err != nil || m != nil {
+		t.Errorf("it belongs to %+v, %v", m, err)
+	}
+}

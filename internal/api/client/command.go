@@ -1,0 +1,160 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"berth/internal/api"
+)
+
+// Streams are what a command on another host reads and writes, and what becomes of signals meanwhile.
+type Streams struct {
+	In       *os.File
+	Out, Err io.Writer
+	Signals  <-chan string    // names of signals for the command
+	Sizes    <-chan [2]uint16 // rows and columns of the terminal, when they change
+}
+
+// errLost says that the connection ended before the command.
+var errLost = errors.New("the connection was lost: the command there was asked to end, as if berth had been killed")
+
+// Command runs a command line of berth on the agent's host, or with path one in a node, and returns its exit code.
+func (c *Client) Command(ctx context.Context, path string, start api.Start, s Streams) (int, error) {
+	ws, answer, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http}) //nolint:bodyclose // it is closed there
+	if err != nil {
+		if answer != nil && answer.StatusCode >= 400 {
+			return 0, c.problem(answer)
+		}
+		return 0, c.unreached(err)
+	}
+	defer func() { _ = ws.CloseNow() }()
+	ws.SetReadLimit(1 << 20)
+	text, err := json.Marshal(start)
+	if err != nil {
+		return 0, err
+	}
+	if err := ws.Write(ctx, websocket.MessageText, text); err != nil {
+		return 0, fmt.Errorf("%s: %w", c.target, errLost)
+	}
+	r := &remote{ws: ws, room: api.Window, took: make(chan struct{}, 1)}
+	talk, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer done()
+	go r.input(talk, s.In)
+	go r.pass(talk, s)
+	code, err := r.output(talk, s)
+	if errors.Is(err, errLost) {
+		err = fmt.Errorf("%s: %w", c.target, err)
+	}
+	return code, err
+}
+
+// remote is a command on another host.
+type remote struct {
+	ws *websocket.Conn
+
+	mu   sync.Mutex
+	room int // bytes of input that may be sent
+	took chan struct{}
+}
+
+func (r *remote) say(ctx context.Context, c api.Control) error {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return r.ws.Write(ctx, websocket.MessageText, text)
+}
+
+// input sends standard input, no more than the command has room for.
+func (r *remote) input(ctx context.Context, in *os.File) {
+	p := make([]byte, 1+api.Chunk)
+	p[0] = api.Stdin
+	for {
+		r.mu.Lock()
+		room := r.room
+		r.mu.Unlock()
+		if room == 0 {
+			select {
+			case <-r.took:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		n, err := in.Read(p[1:min(len(p), 1+room)])
+		if n > 0 {
+			r.mu.Lock()
+			r.room -= n
+			r.mu.Unlock()
+			if r.ws.Write(ctx, websocket.MessageBinary, p[:1+n]) != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = r.say(ctx, api.Control{EOF: true})
+			return
+		}
+	}
+}
+
+// pass sends signals and sizes.
+func (r *remote) pass(ctx context.Context, s Streams) {
+	for {
+		var c api.Control
+		select {
+		case c.Signal = <-s.Signals:
+		case size := <-s.Sizes:
+			c.Rows, c.Columns = size[0], size[1]
+		case <-ctx.Done():
+			return
+		}
+		if r.say(ctx, c) != nil {
+			return
+		}
+	}
+}
+
+// output writes what comes, until the command has ended.
+func (r *remote) output(ctx context.Context, s Streams) (int, error) {
+	to := map[byte]io.Writer{api.Stdout: s.Out, api.Stderr: s.Err}
+	for {
+		kind, msg, err := r.ws.Read(ctx)
+		if err != nil {
+			return 0, errLost
+		}
+		if kind == websocket.MessageBinary {
+			if len(msg) == 0 || to[msg[0]] == nil {
+				continue // of a newer agent
+			}
+			if _, err := to[msg[0]].Write(msg[1:]); err != nil {
+				return 0, fmt.Errorf("write what the command wrote: %w", err)
+			}
+			continue
+		}
+		var c api.Control
+		if err := json.Unmarshal(msg, &c); err != nil {
+			return 0, fmt.Errorf("read what the agent said: %w", err)
+		}
+		switch {
+		case c.Problem != nil:
+			return 0, refusal(*c.Problem)
+		case c.Exit != nil:
+			return *c.Exit, nil
+		case c.Took > 0:
+			r.mu.Lock()
+			r.room += c.Took
+			r.mu.Unlock()
+			select {
+			case r.took <- struct{}{}:
+			default:
+			}
+		}
+	}
+}

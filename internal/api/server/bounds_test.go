@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
+
+	"berth/internal/api"
+	"berth/internal/events"
+	"berth/internal/may"
+)
+
+// TestBoundsOfCallers: who has as many commands or streams open as he may gets 429 for one more; others do not notice, and what he
+// ends is his again.
+func TestBoundsOfCallers(t *testing.T) {
+	h := &runs{program: []string{"/bin/sh", "-c", "exec cat", "berth"}}
+	h.file = events.File{Dir: filepath.Join(t.TempDir(), "events")}
+	s := &Server{Host: h}
+	eve, vic := serving(t, s, may.Who{Name: "eve", Role: may.Viewer, Via: may.ViaTLS}), serving(t, s, may.Who{Name: "vic", Role: may.Viewer, Via: may.ViaTLS})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	// begin begins a command, and returns what ends it, or the status with which it is refused.
+	begin := func(address string) (end func(), status int) {
+		t.Helper()
+		ws, answer, err := websocket.Dial(ctx, address+"/v1/command", nil)
+		if err != nil && answer != nil {
+			return nil, answer.StatusCode
+		}
+		if err == nil {
+			err = wsjson.Write(ctx, ws, api.Start{Args: []string{"ls"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() { _ = ws.CloseNow() }, 0
+	}
+	var last func()
+	for i := range mostCommands {
+		end, status := begin(eve)
+		if status != 0 {
+			t.Fatalf("command %d: %d", i+1, status)
+		}
+		defer end()
+		last = end
+	}
+	if _, status := begin(eve); status != http.StatusTooManyRequests {
+		t.Errorf("one command more: %d", status)
+	}
+	if end, status := begin(vic); status != 0 {
+		t.Errorf("a command of another: %d", status)
+	} else {
+		defer end()
+	}
+	last()
+	for { // the command is asked to end
+		end, status := begin(eve)
+		if status == 0 {
+			defer end()
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("what was ended counts for ever")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	follow := func() int {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, eve+"/v1/events?follow=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { answer.Body.Close() })
+		return answer.StatusCode
+	}
+	for i := range mostStreams {
+		if status := follow(); status != http.StatusOK {
+			t.Fatalf("stream %d: %d", i+1, status)
+		}
+	}
+	if status := follow(); status != http.StatusTooManyRequests {
+		t.Errorf("one stream more: %d", status)
+	}
+}
+
+// TestSilent: of the connections of one address that say nothing mostSilent stay, and those that ask count no more.
+func TestSilent(t *testing.T) {
+	h := HTTP((&Server{Host: &fake{}}).Handler())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := Limit(l, MostConnections).(*limited)
+	go func() { _ = h.Serve(limit) }()
+	defer h.Close()
+	dial := func(from string) net.Conn {
+		t.Helper()
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	ended := func(c net.Conn) bool { // closed by the server, not only quiet
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err := c.Read(make([]byte, 1))
+		return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	for range mostSilent {
+		dial("127.0.0.1")
+	}
+	if !ended(dial("127.0.0.1")) {
+		t.Error("one more that says nothing stays")
+	}
+	ask := dial("127.0.0.2") // of another address
+	if _, err := ask.Write([]byte("GET /v1/openapi.json HTTP/1.1\r\nHost: b\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = ask.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if n, err := ask.Read(make([]byte, 100)); n == 0 {
+		t.Errorf("another address is not answered: %v", err)
+	}
+	if n := limit.open.Load(); n != mostSilent+1 {
+		t.Errorf("%d connections are open, want %d", n, mostSilent+1)
+	}
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os/user"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/api"
+	"berth/internal/audit"
+	"berth/internal/certs"
+	"berth/internal/may"
+	"berth/internal/refuse"
+	"berth/internal/vnode"
+)
+
+// Audit keeps the line of an act, before it begins or when it has ended; err is why it was refused or failed.
+type Audit func(line audit.Line, err error)
+
+// line returns the line of an act of somebody.
+func line(w may.Who, req *http.Request, act may.Act, on string) audit.Line {
+	return audit.Line{Who: w.Name, Role: w.Role, Via: w.Via, From: req.RemoteAddr, Act: act, On: on}
+}
+
+// begins keeps that an act begins that the caller may do. detail is what its path does not say.
+func (c *call) begins(detail string) {
+	c.line.Detail = detail
+	if c.server.Audit != nil {
+		begun := c.line
+		begun.Result = audit.Begins
+		c.server.Audit(begun, nil)
+	}
+}
+
+// peer is the key of what a unix socket says of the process that asks.
+type peer struct{}
+
+// Peer keeps with each connection of a unix socket who is at its other end: http.Server.ConnContext.
+func Peer(ctx context.Context, c net.Conn) context.Context {
+	if l, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = l.NetConn()
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peer{}, may.Who{Name: userName(cred.Uid), Role: may.Admin, Via: may.ViaUnix})
+}
+
+// userName is the name of a user of this host, or uid- and a number.
+func userName(uid uint32) string {
+	if u, err := user.LookupId(strconv.Itoa(int(uid))); err == nil {
+		return u.Username
+	}
+	return "uid-" + strconv.Itoa(int(uid))
+}
+
+// Identify says who sent a request: the owner of a certificate, or who reaches the unix socket, which makes him root of this host.
+func Identify(r *http.Request) (may.Who, error) {
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		return certs.Identity(r.TLS.PeerCertificates[0])
+	}
+	if w, ok := r.Context().Value(peer{}).(may.Who); ok {
+		return w, nil
+	}
+	return may.Who{}, refuse.Cannotf("berth certs issue makes a certificate", "nobody knows who asks")
+}
+
+// may refuses what the caller may not do to nodes of these owners.
+func (c *call) may(act may.Act, owner ...may.Owner) error { return may.Check(c.who, act, owner...) }
+
+// mayTo refuses what the caller may not do to a node. For who sees only his own, a node of another is not there.
+func (c *call) mayTo(act may.Act, name string) error {
+	if c.may(act) == nil {
+		return nil // to any node
+	}
+	labels, err := c.server.Host.Labels(name)
+	if err != nil {
+		return err
+	}
+	of := may.OwnerOf(labels)
+	if !may.Sees(c.who, of) {
+		return refuse.NotFoundf("no node %s", name)
+	}
+	return c.may(act, of)
+}
+
+// mayMake refuses a node from a template whose name another's node has.
+func (c *call) mayMake(name string) error {
+	if err := vnode.CheckName(name); err != nil {
+		return refuse.Invalidf("name: %w", err)
+	}
+	labels, err := c.server.Host.Labels(name)
+	switch {
+	case refuse.KindOf(err) == refuse.NotFound:
+		return c.may(may.NodeMake, may.Owner(c.who.Name))
+	case err != nil:
+		return err
+	}
+	return c.may(may.NodeMake, may.OwnerOf(labels))
+}
+
+// on returns what the path of a request names.
+func on(r *http.Request) string {
+	for _, part := range []string{"name", "image", "host", "template"} {
+		if v := r.PathValue(part); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// mayRun refuses a command that the caller may not run, or that no client can: another root, what berth's own processes call.
+func (c *call) mayRun(s api.Start) error {
+	if err := relayable(s.Args); err != nil {
+		return err
+	}
+	if c.may(may.Command) == nil {
+		return nil
+	}
+	is, err := reads(s.Args)
+	if !is {
+		return c.may(may.Command)
+	}
+	if err != nil {
+		return err
+	}
+	if len(s.Files) > 0 {
+		return refuse.Cannotf("an admin may", "files go with no command that only reads")
+	}
+	return c.may(may.CommandRead)
+}

@@ -1,0 +1,245 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/audit"
+	"berth/internal/jsonfile"
+	"berth/internal/may"
+	"berth/internal/refuse"
+)
+
+// LongestBody is the most bytes of a request's body.
+const LongestBody = 1 << 20
+
+// patience is what Server.Patience is without it.
+const patience = 30 * time.Second
+
+// Server answers the API.
+type Server struct {
+	Host  Host
+	Site  Site  // nil: this host belongs to no site
+	Audit Audit // nil: nothing is kept
+	// Renew answers the request for a new certificate of whoever asks; nil: there is no such endpoint.
+	Renew http.Handler
+	// Patience is how long a request's body may take to come, and twice that an answer that is no stream to go; 0: patience.
+	Patience time.Duration
+
+	bounds bounds
+}
+
+// call is one request while it is answered.
+type call struct {
+	http.ResponseWriter
+	*http.Request
+	server *Server
+	who    may.Who
+	query  query
+	line   audit.Line // of the audit
+}
+
+// ctx ends with the request.
+func (c *call) ctx() context.Context { return c.Request.Context() }
+
+// route is one operation of the API: what the OpenAPI document says of it, and what does it.
+type route struct {
+	method, path string
+	id           string // of the operation
+	summary      string
+	act          may.Act
+	params       []param
+	takes        []body // what its body may be; none: no body
+	gives        any    // of this type is the document it answers; nil: none, or a stream
+	stream       string // its media type, if it answers a stream
+	refusals     []int  // statuses beside those that every operation may answer
+	do           func(*call) (any, error)
+}
+
+// Handler returns what answers requests.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	byPath := map[string]map[string]route{}
+	for _, r := range routes() {
+		if byPath[r.path] == nil {
+			byPath[r.path] = map[string]route{}
+		}
+		byPath[r.path][r.method] = r
+	}
+	for at, methods := range byPath {
+		var allowed []string
+		for m := range methods {
+			allowed = append(allowed, m)
+		}
+		slices.Sort(allowed)
+		mux.HandleFunc(at, func(w http.ResponseWriter, req *http.Request) {
+			r, ok := methods[req.Method]
+			if !ok {
+				w.Header().Set("Allow", strings.Join(allowed, ", "))
+				write(w, problem(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s: the methods are %s", req.Method, req.URL.Path, strings.Join(allowed, ", "))))
+				return
+			}
+			s.answer(w, req, r)
+		})
+	}
+	if s.Renew != nil {
+		mux.Handle("POST /v1/certificates/renew", s.Renew)
+	}
+	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(OpenAPI())
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		write(w, problem(http.StatusNotFound, "there is no "+req.URL.Path+"; /v1/openapi.json lists the paths"))
+	})
+	return recovered(mux)
+}
+
+// recovered answers 500 where a handler panics, and 404 where the mux would send a client to another spelling of its path.
+func recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		defer func() {
+			switch e := recover(); e {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(e)
+			default:
+				slog.Error("a request panicked", "method", req.Method, "path", req.URL.Path, "panic", fmt.Sprint(e), "stack", string(debug.Stack()))
+				write(w, problem(http.StatusInternalServerError, "the agent failed; its log says how"))
+			}
+		}()
+		if at := req.URL.EscapedPath(); req.Method == http.MethodConnect || at == "*" || path.Clean(at) != at {
+			write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %q; /v1/openapi.json lists the paths", at)))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// answer answers one request: who asks, may he, are the parameters right; then the act, and what it gave.
+func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
+	times := http.NewResponseController(w)
+	patient := cmp.Or(s.Patience, patience)
+	_ = times.SetReadDeadline(time.Now().Add(patient))
+	if r.stream == "" && r.takes == nil && r.method == http.MethodGet { // an act may take as long as it takes
+		_ = times.SetWriteDeadline(time.Now().Add(2 * patient))
+	}
+	req.Body = http.MaxBytesReader(w, req.Body, LongestBody)
+	c := &call{ResponseWriter: w, Request: req, server: s}
+	given, err := c.act(r)
+	switch {
+	case errors.Is(err, errAnswered):
+	case errors.Is(err, errCut):
+		panic(http.ErrAbortHandler)
+	case err != nil:
+		write(w, problemOf(err))
+	case r.stream != "": // is written
+	case given == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		writeJSON(w, http.StatusOK, "application/json", given)
+	}
+}
+
+// act does what is asked, and keeps what came of it, also of an act that panics.
+func (c *call) act(r route) (given any, err error) {
+	ended := false
+	defer func() {
+		kept := err
+		switch {
+		case !ended:
+			kept = errors.New("the agent failed; its log says how")
+		case err == nil && c.line.Exit != nil && *c.line.Exit != 0:
+			kept = fmt.Errorf("exit code %d", *c.line.Exit)
+		}
+		if c.server.Audit != nil {
+			c.server.Audit(c.line, kept)
+		}
+	}()
+	c.who, err = Identify(c.Request)
+	c.line = line(c.who, c.Request, r.act, on(c.Request))
+	if err != nil {
+		err = &statusError{http.StatusUnauthorized, err}
+	} else {
+		c.query, err = readQuery(c.URL.RawQuery, r.params)
+	}
+	if err == nil && r.stream != "" {
+		var back func()
+		if back, err = c.server.bounds.take(c.who, r.stream); err == nil {
+			defer back()
+		}
+	}
+	if err == nil {
+		given, err = r.do(c)
+	}
+	ended = true
+	return given, err
+}
+
+// errAnswered says that the handler has answered, or that nobody listens any more.
+var errAnswered = errors.New("answered")
+
+// errCut says that a stream has failed: its connection is broken off, so that the client sees that it is not whole.
+var errCut = errors.New("the stream broke off")
+
+func writeJSON(w http.ResponseWriter, status int, kind string, v any) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client is gone
+}
+
+// readJSON reads a document of the body strictly.
+func (c *call) readJSON(to any) error {
+	if err := c.media("application/json"); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(c.Body)
+	if err != nil {
+		return bodyError(err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		return refuse.Invalidf("the body: %s", jsonfile.Wrong(data, err))
+	}
+	if dec.More() {
+		return refuse.Invalidf("the body holds more than one document")
+	}
+	return nil
+}
+
+func bodyError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &statusError{http.StatusRequestEntityTooLarge, refuse.Invalidf("the body is too large: at most 1MiB")}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &statusError{http.StatusRequestTimeout, refuse.Invalidf("the body takes too long to come")}
+	}
+	return refuse.Invalidf("read the body: %w", err)
+}
+
+// media refuses a body of another media type.
+func (c *call) media(allowed ...string) error {
+	kind, _, _ := strings.Cut(c.Request.Header.Get("Content-Type"), ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	if !slices.Contains(allowed, kind) {
+		return &statusError{http.StatusUnsupportedMediaType, refuse.Invalidf("the body is %q: want %s", kind, strings.Join(allowed, " or "))}
+	}
+	return nil
+}

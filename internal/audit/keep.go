@@ -1,0 +1,32 @@
+package audit
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"berth/internal/may"
+	"berth/internal/refuse"
+)
+
+// Keep writes the line of an act that was asked for: err is why it was refused, or failed; without it the act is done, or as the
+// line has it. A line that cannot be written is said in the agent's log; the act is not undone by it.
+func (l *Log) Keep(line Line, err error) {
+	line.Result = cmp.Or(line.Result, Done)
+	if err != nil {
+		line.Result, line.Error = Failed, err.Error()
+		_, denied := errors.AsType[*may.Denied](err)
+		if denied || refuse.KindOf(err) != refuse.Failed {
+			line.Result = Refused
+		}
+	}
+	if err := l.Add(line); err != nil {
+		slog.Error("an act is missing in the audit log", "who", line.Who, "act", line.Act, "on", line.On, "err", err)
+	}
+}
+
+// reads reports whether an act changes nothing: its line need not wait for the disk.
+func reads(act may.Act) bool {
+	return strings.HasSuffix(string(act), ".read") || act == may.NodeList || act == may.NodeLogs
+}

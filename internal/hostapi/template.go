@@ -1,0 +1,61 @@
+package hostapi
+
+import (
+	"context"
+
+	"berth/internal/api"
+	"berth/internal/autostart"
+	"berth/internal/may"
+	"berth/internal/node"
+	"berth/internal/refuse"
+	"berth/internal/template"
+	"berth/internal/vnode"
+)
+
+// Templates lists the templates. What is wrong with one is for the admins of this host.
+func (h *Host) Templates() ([]api.Template, error) {
+	dir := h.Layout.Etc("templates")
+	names, err := template.Names(dir)
+	all := make([]api.Template, 0, len(names))
+	for _, name := range names {
+		t, err := template.Read(dir, name)
+		if err != nil {
+			all = append(all, api.Template{Name: name, Error: "it cannot be used: on its host, berth template ls says why", Parameters: map[string]template.Parameter{}})
+			continue
+		}
+		one := api.Template{Name: name, Description: t.Description, Parameters: t.Parameters}
+		if one.Parameters == nil {
+			one.Parameters = map[string]template.Parameter{}
+		}
+		all = append(all, one)
+	}
+	return all, err
+}
+
+// ApplyTemplate makes a node from a template of this host's admins, for its owner. A node of this name that is another's is left
+// alone: of two that ask at the same time, the second finds the first one's.
+func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parameters map[string]any) (*node.Outcome, error) {
+	if err := h.Layout.Reachable(); err != nil {
+		return nil, err
+	}
+	t, err := template.Read(h.Layout.Etc("templates"), name)
+	if err != nil {
+		return nil, err
+	}
+	n, err := t.Make(owner, as, parameters)
+	if err != nil {
+		return nil, err
+	}
+	vnode.Defaults(n)
+	o, err := h.Guarded(func(there *vnode.Node) error {
+		if may.OwnerOf(there.Labels) != may.Owner(owner) {
+			return refuse.Busyf("the name %s is taken by a node that is not of %s: choose another", n.Name, owner)
+		}
+		return nil
+	}).Apply(ctx, n, true)
+	if err != nil {
+		return nil, err
+	}
+	_, err = autostart.Applied(h.Layout, []*vnode.Node{n})
+	return o, err
+}

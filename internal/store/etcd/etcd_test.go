@@ -1,0 +1,64 @@
+package etcd_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"berth/internal/store"
+	"berth/internal/store/etcd"
+	"berth/internal/store/storetest"
+)
+
+// TestDebian runs the suite on the etcd that Debian brings.
+func TestDebian(t *testing.T) {
+	program, err := exec.LookPath("etcd")
+	if err != nil {
+		t.Skip("no etcd: package etcd-server")
+	}
+	suite(t, program)
+}
+
+// TestCurrent runs the suite on the etcd of go.mod, built as a program.
+func TestCurrent(t *testing.T) {
+	suite(t, current(t))
+}
+
+// current builds the etcd of go.mod; nothing is to be done if it is there.
+func current(t *testing.T) string {
+	t.Helper()
+	program, err := filepath.Abs("../../../build/tools/etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-o", program, "berth/tools/etcd").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+func suite(t *testing.T, program string) {
+	t.Helper()
+	t.Parallel()
+	p, endpoint := storetest.Etcd(t, program)
+	open := func(t *testing.T) *etcd.Store {
+		t.Helper()
+		s, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	admin := open(t)
+	defer admin.Close()
+	storetest.Ready(t, admin)
+	storetest.Run(t, storetest.Server{
+		Open: func(t *testing.T) store.Store { return open(t) },
+		Compact: func(t *testing.T, revision int64) {
+			if err := admin.Compact(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Away: p.Away, Kill: p.Kill, Expire: p.Expire,
+	})
+}

@@ -1,0 +1,30 @@
+package store
+
+import "strings"
+
+// Root begins all keys of Berth, so that an etcd may serve others too. Its number changes when an older berthd could not read
+// what is below.
+const Root = "/berth/v1/"
+
+// The prefixes of the keys; docs/cluster-state.md says what is below each.
+const (
+	Hosts       = Root + "hosts/"       // HOST; goes with the host's session
+	Members     = Root + "members/"     // HOST
+	Nodes       = Root + "nodes/"       // HOST/NODE
+	Filesystems = Root + "filesystems/" // FS/SERVER
+	IO          = Root + "io/"          // FS/NODE
+	Claims      = Root + "claims/"      // mac/…, address/…, name/…
+)
+
+// Key joins a prefix and the parts of a key below it. A part must not be empty or hold a slash: names of hosts and nodes, MACs
+// and addresses do not.
+func Key(prefix string, parts ...string) string { return prefix + strings.Join(parts, "/") }
+
+// Below returns the parts of a key below a prefix; nil if it is not below it.
+func Below(prefix, key string) []string {
+	rest, ok := strings.CutPrefix(key, prefix)
+	if !ok || rest == "" {
+		return nil
+	}
+	return strings.Split(rest, "/")
+}
