@@ -6,6 +6,8 @@ LINT_VERSION := v2.15.0
 LINT         := build/tools/golangci-lint-$(LINT_VERSION)
 DEADCODE_VERSION := v0.52.0
 DEADCODE     := build/tools/deadcode-$(DEADCODE_VERSION)
+PROGRAMS     := $(notdir $(wildcard cmd/berth*))
+BUILD        ?= build
 LDFLAGS      := -s -w -X berth/internal/version.Berth=$(VERSION)
 
 # Go from the official tarball is often not in root's PATH. Man pages carry the date of the last commit.
@@ -17,8 +19,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: build
-build: ## build/berth, berth-pull, berth-registry: static, with their version
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o build/ ./cmd/berth ./cmd/berth-pull ./cmd/berth-registry
+build: ## build/berth, and the programs beside it: static, with their version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/ $(PROGRAMS:%=./cmd/%)
 
 .PHONY: setup
 setup: ## install what a fresh Debian 12 lacks (as root)
@@ -83,6 +85,10 @@ bench-start: setup build ## how fast nodes start, beside plain runtimes; OLD=PAT
 bench-nodes: setup build ## 2,000 nodes with an interface on this host: made, listed, removed, nothing left (NODES=2000)
 	$(GO) run ./tools/benchnodes -berth build/berth -n $(or $(NODES),2000) -json build/bench-nodes.json
 
+.PHONY: bench-agents
+bench-agents: ## 200 agents against one etcd: docs/evidence/agents (2 minutes; AGENTS=200)
+	$(GO) test ./test/agents -count=1 -v -run TestAgents -agents $(or $(AGENTS),200) -rest 20s -json $(CURDIR)/docs/evidence/agents/$(or $(AGENTS),200).json
+
 .PHONY: evidence
 evidence: setup build ## the statistics that verdicts rest on: known difference, null rows, the anomaly (two hours)
 	@scripts/evidence
@@ -95,6 +101,10 @@ headline: setup ## a storage service beside batch nodes on a slow disk, in the l
 shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (35 minutes)
 	@scripts/shares
 
+.PHONY: bench-gateway
+bench-gateway: setup build ## what gateways cost: bind on this machine's disk, all of them in the lab: docs/evidence/gateway-*.json (45 minutes)
+	@scripts/bench-gateway
+
 .PHONY: readme-disk
 readme-disk: setup build ## README's disk table: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
 	@scripts/readme-disk
@@ -106,23 +116,31 @@ docs: build ## man pages and completions, in build/
 	for s in bash zsh fish; do build/berth completion $$s > build/completion/berth.$$s || exit 1; done
 
 .PHONY: install
+install: AT = $(DESTDIR)$(PREFIX)
 install: docs ## install below PREFIX (and DESTDIR)
-	install -Dm755 build/berth $(DESTDIR)$(PREFIX)/bin/berth
-	install -Dm755 build/berth-pull $(DESTDIR)$(PREFIX)/bin/berth-pull
-	install -Dm755 build/berth-registry $(DESTDIR)$(PREFIX)/bin/berth-registry
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m644 build/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/doc/berth
-	install -m644 README.md CHANGELOG.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/berth
-	install -Dm644 build/completion/berth.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/berth
-	install -Dm644 build/completion/berth.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_berth
-	install -Dm644 build/completion/berth.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/berth.fish
+	install -d $(AT)/bin $(AT)/share/man/man1 $(AT)/share/doc/berth/examples $(AT)/lib/systemd/system
+	install -m755 $(PROGRAMS:%=$(BUILD)/%) $(AT)/bin
+	install -m644 $(BUILD)/man/*.1 packaging/man/*.1 $(AT)/share/man/man1
+	install -m644 README.md CHANGELOG.md docs/*.md $(AT)/share/doc/berth
+	install -m644 examples/*.yaml $(AT)/share/doc/berth/examples
+	install -Dm644 packaging/berthd.yaml $(AT)/share/doc/berthd/examples/berthd.yaml
+	install -Dm644 packaging/alerts.yaml $(AT)/share/berthd/alerts.yaml
+	install -Dm644 packaging/dashboard.json $(AT)/share/berthd/dashboard.json
+	sed 's|@PREFIX@|$(PREFIX)|g' packaging/berthd.service > $(AT)/lib/systemd/system/berthd.service
+	install -Dm644 $(BUILD)/completion/berth.bash $(AT)/share/bash-completion/completions/berth
+	install -Dm644 $(BUILD)/completion/berth.zsh $(AT)/share/zsh/site-functions/_berth
+	install -Dm644 $(BUILD)/completion/berth.fish $(AT)/share/fish/vendor_completions.d/berth.fish
 
 .PHONY: uninstall
+uninstall: AT = $(DESTDIR)$(PREFIX)
 uninstall: ## remove what make install put below PREFIX (and DESTDIR)
-	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/berth bin/berth-pull bin/berth-registry share/doc/berth share/bash-completion/completions/berth \
-		share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish)
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/berth.1 $(DESTDIR)$(PREFIX)/share/man/man1/berth-*.1
+	rm -rf $(addprefix $(AT)/,$(PROGRAMS:%=bin/%) share/berthd share/doc/berth share/doc/berthd share/bash-completion/completions/berth \
+		share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish lib/systemd/system/berthd.service)
+	rm -f $(AT)/share/man/man1/berth.1 $(AT)/share/man/man1/berth-*.1 $(AT)/share/man/man1/berthd.1
+
+.PHONY: deb
+deb: docs ## Debian packages berth and berthd: build/deb
+	@scripts/deb build build/deb $(VERSION)
 
 .PHONY: clean
 clean: ## remove what was built

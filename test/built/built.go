@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 )
@@ -27,6 +28,32 @@ func Puller(ctx context.Context, dir string) error {
 // Registry makes the program that berth image serve starts, in a folder, which is that of berth.
 func Registry(ctx context.Context, dir string) error {
 	return made(ctx, "berth-registry", filepath.Join(dir, "berth-registry"), nil)
+}
+
+// Site makes the program that berth becomes for other hosts, in a folder, which is that of berth.
+func Site(ctx context.Context, dir string) error {
+	return made(ctx, "berth-site", filepath.Join(dir, "berth-site"), nil)
+}
+
+// Agent makes the program berthd, in a folder, which is that of berth.
+func Agent(ctx context.Context, dir string) error {
+	return made(ctx, "berthd", filepath.Join(dir, "berthd"), nil)
+}
+
+// All makes every program of Berth's in a folder.
+func All(ctx context.Context, dir string) error {
+	list := exec.CommandContext(ctx, "go", "list", "berth/cmd/...")
+	out, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("list the programs: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		name := path.Base(strings.TrimSpace(line))
+		if err := made(ctx, name, filepath.Join(dir, name), nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func made(ctx context.Context, name, out string, tags []string) error {

@@ -25,6 +25,14 @@ var readsJSON = map[string]string{
 	"internal/pull/pull.go":       "berth-pull, which is installed with berth, writes it",
 	"internal/registry/serve.go":  "berth, which is installed with berth-pull, writes it",
 
+	"internal/claims/serve.go":       "berth, which is installed with berthd, writes it",
+	"internal/api/client/client.go":  "an answer that cannot be read is no agent's",
+	"internal/api/client/command.go": "both sides are Berth's own",
+	"internal/api/server/session.go": "a client who says what nobody reads is as good as gone",
+	"internal/sent/sent.go":          "berthd, which is installed with berth, writes it",
+
+	"internal/store/storetest/history.go": "only tests read it",
+
 	"internal/keeper/packet.go": "what is wrong with a packet is said when it is decoded strictly",
 }
 

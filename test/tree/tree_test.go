@@ -27,20 +27,22 @@ const (
 
 // layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
 var layers = [][]string{
-	{"cli"},
+	{"cli", "agent", "sitecli"}, // what the programs berth, berthd and berth-site are
 	{"cli/pools"},
-	{"cli/act", "cli/images", "cli/share"},
+	{"cli/act", "cli/bench", "cli/images", "cli/share", "cli/site"},
 	{"cli/help", "show", "screen", "report"},
 	{"plot"},
+	{"api/server", "api/client", "hostapi"},
 	{"api", "iosync", "slurm", "bench", "bench/suspects", "autostart", "metrics", "model"},
 	{"bench/bed", "bench/nodes"},
 	{"bench/wire"},
 	{"bench/side"},
 	{"bench/result", "fio"},
 	{"bench/stat", "top"},
-	{"node", "protect", "hostnet", "serve"},
-	{"keeper", "watch", "detail", "health", "siteusers"},
-	{"plan", "spec", "trial", "foreground", "gateway/gatewaytest", "runner/runnertest"},
+	{"node", "protect", "hostnet", "serve", "claims"},
+	{"roster"},
+	{"keeper", "watch", "detail", "health", "siteusers", "template", "certs", "audit", "agentconf", "store/embedded"},
+	{"plan", "spec", "trial", "foreground", "store/etcd", "store/storetest", "gateway/gatewaytest", "runner/runnertest"},
 	{"parts"}, // names the mechanisms
 	{
 		"cgroup", "standing", "devgroup", "rlimit", "sysctl", "link", "image", "image/imagetest", "oci", "gateway", "store", "ids", "device", "systemd", "names", "netserve",
@@ -51,7 +53,7 @@ var layers = [][]string{
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
 	{"pull"},                       // what berth-pull and berth say to each other
 	{"mounts", "address", "relay"}, // used by them
-	{"sriov", "shape", "antispoof", "fence"},
+	{"sriov", "shape", "antispoof", "fence", "site"},
 	{"counters"},
 	{"group", "group/grouptest"},
 	{"netif", "dhcp"},
@@ -60,8 +62,8 @@ var layers = [][]string{
 	{"fate"},
 	{"step"},
 	{"envfile"},
-	{"vnode", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest"},
-	{"refuse", "bpf", "thread", "quota", "purge", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "text", "version"},
+	{"vnode", "may", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest"},
+	{"refuse", "bpf", "thread", "quota", "purge", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "sent", "text", "version"},
 }
 
 // beside lists the allowed imports within a layer.
@@ -73,6 +75,9 @@ var beside = map[string][]string{
 	"treetar": {"treetar/treetest"},
 	"group":   {"group/grouptest"},
 
+	"store":      {"store/storetest"},
+	"store/etcd": {"store/storetest"},
+
 	"registry": {"image/imagetest"},
 }
 
@@ -82,6 +87,7 @@ var leaves = []string{"fault", "file", "limit", "lock", "mac", "proc"}
 // only lists all allowed imports of a package, where they are fewer than its layer allows.
 var only = map[string][]string{
 	"vnode":   {"nearest"},
+	"may":     {"refuse"},
 	"refuse":  {},
 	"layout":  {"refuse"},
 	"step":    {"vnode", "refuse", "jsonfile"},
@@ -91,9 +97,10 @@ var only = map[string][]string{
 	"envfile": {"vnode", "refuse"},
 	"fork":    {},
 	"version": {},
-	"link":    {"nat", "address", "sriov", "shape", "antispoof", "netif", "dhcp", "step", "refuse", "vnode"},
+	"link":    {"site", "nat", "address", "sriov", "shape", "antispoof", "netif", "dhcp", "step", "refuse", "vnode"},
 	"nat":     {"address", "fork", "netif", "step", "refuse", "jsonfile", "vnode"},
-	"address": {"sriov", "antispoof", "netif", "dhcp", "step", "refuse", "layout", "vnode"},
+	"site":    {"step", "refuse", "layout", "jsonfile", "vnode"},
+	"address": {"site", "sriov", "antispoof", "netif", "dhcp", "step", "refuse", "layout", "vnode"},
 	"sriov":   {"fork", "netif", "step", "refuse", "jsonfile"},
 	"shape":   {"netif", "bpf", "thread", "step", "vnode"},
 	"netif":   {"thread", "step", "refuse"},
@@ -138,7 +145,7 @@ var only = map[string][]string{
 }
 
 // standardOnly lists the packages that use only the standard library and Berth's own packages.
-var standardOnly = []string{"vnode", "refuse", "layout", "step", "nearest", "jsonfile"}
+var standardOnly = []string{"vnode", "may", "refuse", "layout", "step", "nearest", "jsonfile"}
 
 // source is one parsed Go file.
 type source struct {

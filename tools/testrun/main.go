@@ -5,7 +5,9 @@
 //
 // It first builds all test programs. Then it runs as many packages at once as there are CPUs. The packages that FILE of
 // -alone names run after them, one at a time, because they measure or look at what the whole host holds. Those with the word
-// "first" after their name do not run alone: they begin before all others, because they take long. A line says when a
+// "first" after their name do not run alone: they begin before all others, because they take long; those with "plain" only
+// compute, and are built without the race detector, which makes them several times slower and has nothing to find; those with
+// "measures" run alone, without it. A line says when a
 // package begins, another when it ends, and each minute one says what is running.
 //
 // Only leaves count: a test with subtests is not counted in addition to them, unless it failed by itself. A package that
@@ -54,7 +56,7 @@ func (o options) main(skips, alone, result string, w io.Writer) (bool, error) {
 		}
 	}
 	if alone != "" {
-		if o.alone, o.first, err = readAlone(alone); err != nil {
+		if err = o.readAlone(alone); err != nil {
 			return false, err
 		}
 	}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"debug/buildinfo"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,8 +182,41 @@ func TestNoSuchPackage(t *testing.T) {
 
 func TestAloneListIsChecked(t *testing.T) {
 	for _, text := range []string{"m/slow last\n", "m/slow first m/good\n"} {
-		if _, _, err := readAlone(list(t, text)); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
+		if err := new(options).readAlone(list(t, text)); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
 			t.Errorf("%q gives %v", text, err)
+		}
+	}
+}
+
+// TestPlain checks that the packages that are plain are built without the race detector, and no others.
+func TestPlain(t *testing.T) {
+	enter(t)
+	o := options{patterns: []string{"./good", "./short"}, race: true}
+	if err := o.readAlone(list(t, "m/good measures\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, alone := o.order([]pack{{path: "m/good"}, {path: "m/short"}}); len(alone) != 1 || alone[0].path != "m/good" {
+		t.Errorf("alone run %+v", alone)
+	}
+	if err := o.readAlone(list(t, "m/good plain\n")); err != nil || len(o.alone) != 1 {
+		t.Fatal(o.alone, err)
+	}
+	packs, err := o.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := o.build(packs, t.TempDir(), newTally(io.Discard))
+	if err != nil || len(built) != 2 {
+		t.Fatalf("%+v, %v", built, err)
+	}
+	for _, p := range built {
+		info, err := buildinfo.ReadFile(p.program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		race := slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
+		if race == (p.path == "m/good") {
+			t.Errorf("%s is built with the race detector: %v", p.path, race)
 		}
 	}
 }

@@ -24,6 +24,7 @@ type options struct {
 	patterns    []string
 	alone       []string // packages that run one at a time, after all others
 	first       []string // packages that begin before all others
+	plain       []string // packages that are built without the race detector: nothing in them runs beside anything, or they measure
 	atOnce      int
 	every       time.Duration // how often to say what is running
 	env         []string      // for the tests
@@ -105,12 +106,13 @@ func (o options) build(packs []pack, dir string, t *tally) (built []pack, err er
 		taken := map[string]bool{}
 		out := filepath.Join(dir, fmt.Sprint(n))
 		args := []string{"test", "-c", "-json", "-ldflags=-s -w", "-o", out + "/"}
-		if o.race {
+		race := o.race && !slices.Contains(o.plain, packs[0].path)
+		if race {
 			args = append(args, "-race")
 		}
 		for _, p := range packs {
 			base := path.Base(p.path)
-			if taken[base] {
+			if taken[base] || race != (o.race && !slices.Contains(o.plain, p.path)) {
 				later = append(later, p)
 				continue
 			}
@@ -189,26 +191,30 @@ func (o options) commit() string {
 	return strings.TrimSpace(string(out))
 }
 
-// readAlone reads a list of packages, one a line: those to run alone, and those with the word "first" after them. Empty lines
-// and lines that begin with # are left out.
-func readAlone(name string) (alone, first []string, err error) {
+// readAlone reads a list of packages, one a line: those to run alone, and those with the word "first", "plain" or "measures" after them.
+// Empty lines and lines that begin with # are left out.
+func (o *options) readAlone(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		switch {
 		case len(f) == 0 || f[0][0] == '#':
 		case len(f) == 1:
-			alone = append(alone, f[0])
+			o.alone = append(o.alone, f[0])
 		case len(f) == 2 && f[1] == "first":
-			first = append(first, f[0])
+			o.first = append(o.first, f[0])
+		case len(f) == 2 && f[1] == "measures":
+			o.alone, o.plain = append(o.alone, f[0]), append(o.plain, f[0])
+		case len(f) == 2 && f[1] == "plain":
+			o.plain = append(o.plain, f[0])
 		default:
-			return nil, nil, fmt.Errorf("%s: %q is not a package, and perhaps the word first", name, strings.TrimSpace(line))
+			return fmt.Errorf("%s: %q is not a package, and perhaps the word first, plain or measures", name, strings.TrimSpace(line))
 		}
 	}
-	return alone, first, nil
+	return nil
 }
 
 // read processes the events of one package's tests.
