@@ -50,6 +50,7 @@ func newWorld(t *testing.T) *world {
 	runtime.LockOSThread() // and never unlocked: the thread and its namespaces end with the test
 	w.must(unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS))
 	w.must(unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
+	w.dropForeignMounts()
 	w.h, err = netlink.NewHandle()
 	w.must(err)
 	w.cg, err = host.ReadCgroups("/proc")
@@ -61,6 +62,19 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.end)
 	w.file("data/x", "x")
 	return w
+}
+
+// dropForeignMounts takes the mounts of other tests, which run beside this one, out of the world's copy: the kernel removes them
+// from it when their test removes the folder that they are on, and the host would seem to have lost a mount.
+func (w *world) dropForeignMounts() {
+	w.Helper()
+	text, err := os.ReadFile("/proc/thread-self/mountinfo")
+	w.must(err)
+	for line := range strings.Lines(string(text)) {
+		if at := strings.Fields(line)[4]; strings.HasPrefix(at, os.TempDir()+"/") {
+			_ = unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // gone already with the mount that it was on
+		}
+	}
 }
 
 func (w *world) must(err error) {
