@@ -21,6 +21,7 @@ help: ## list the targets
 .PHONY: build
 build: ## build/berth, and the programs beside it: static, with their version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BUILD)/ $(PROGRAMS:%=./cmd/%)
+	scripts/build-preload $(BUILD)
 
 .PHONY: setup
 setup: ## install what a fresh Debian 12 lacks (as root)
@@ -34,7 +35,7 @@ demo: setup build ## a node with its own identity and limits, and what it costs,
 TESTRUN = $(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -alone test/alone
 
 .PHONY: test
-test: setup ## all tests that this machine can run (as root); long walks take a random part
+test: setup ## all tests that this machine can run (as root); long walks take the day's part
 	@$(TESTRUN) -race -result build/test.txt ./...
 
 .PHONY: test-all
@@ -89,6 +90,15 @@ bench-nodes: setup build ## 2,000 nodes with an interface on this host: made, li
 bench-agents: ## 200 agents against one etcd: docs/evidence/agents (2 minutes; AGENTS=200)
 	$(GO) test ./test/agents -count=1 -v -run TestAgents -agents $(or $(AGENTS),200) -rest 20s -json $(CURDIR)/docs/evidence/agents/$(or $(AGENTS),200).json
 
+.PHONY: bench-slurm
+bench-slurm: ## one slurmctld and up to 500 slurmds that come and go: docs/evidence/slurm-growth (10 minutes if idle; NODES="50 100 200 500")
+	@scripts/bench-slurm
+
+.PHONY: bench-slurm-config
+bench-slurm-config: ## how long Slurm's files take for 100 hosts with 20 slots each, and berth slurm config with real agents
+	$(GO) test ./internal/slurm/slurmconf -run '^$$' -bench Make -count=5
+	$(GO) test ./test/slurmconf -count=1 -v
+
 .PHONY: evidence
 evidence: setup build ## the statistics that verdicts rest on: known difference, null rows, the anomaly (two hours)
 	@scripts/evidence
@@ -98,12 +108,16 @@ headline: setup ## a storage service beside batch nodes on a slow disk, in the l
 	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -readme README.md -out docs/evidence/headline
 
 .PHONY: shares
-shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json (35 minutes)
+shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json, sync-weights (an hour)
 	@scripts/shares
 
 .PHONY: bench-gateway
 bench-gateway: setup build ## what gateways cost: bind on this machine's disk, all of them in the lab: docs/evidence/gateway-*.json (45 minutes)
 	@scripts/bench-gateway
+
+.PHONY: bench-sync
+bench-sync: setup build ## VNode Sync: rates over file servers, a foreground, costs: docs/evidence/sync*.json; the library with XRootD: sync-cost.txt (2.5 hours)
+	@scripts/bench-sync
 
 .PHONY: readme-disk
 readme-disk: setup build ## README's disk table: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
@@ -120,6 +134,8 @@ install: AT = $(DESTDIR)$(PREFIX)
 install: docs ## install below PREFIX (and DESTDIR)
 	install -d $(AT)/bin $(AT)/share/man/man1 $(AT)/share/doc/berth/examples $(AT)/lib/systemd/system
 	install -m755 $(PROGRAMS:%=$(BUILD)/%) $(AT)/bin
+	install -Dm644 $(BUILD)/berth-sync.so $(AT)/lib/berth/berth-sync.so
+	for act in resume suspend fail prolog epilog; do ln -sf ../../bin/berth-site $(AT)/lib/berth/slurm-$$act || exit 1; done
 	install -m644 $(BUILD)/man/*.1 packaging/man/*.1 $(AT)/share/man/man1
 	install -m644 README.md CHANGELOG.md docs/*.md $(AT)/share/doc/berth
 	install -m644 examples/*.yaml $(AT)/share/doc/berth/examples
@@ -134,7 +150,7 @@ install: docs ## install below PREFIX (and DESTDIR)
 .PHONY: uninstall
 uninstall: AT = $(DESTDIR)$(PREFIX)
 uninstall: ## remove what make install put below PREFIX (and DESTDIR)
-	rm -rf $(addprefix $(AT)/,$(PROGRAMS:%=bin/%) share/berthd share/doc/berth share/doc/berthd share/bash-completion/completions/berth \
+	rm -rf $(addprefix $(AT)/,$(PROGRAMS:%=bin/%) lib/berth share/berthd share/doc/berth share/doc/berthd share/bash-completion/completions/berth \
 		share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish lib/systemd/system/berthd.service)
 	rm -f $(AT)/share/man/man1/berth.1 $(AT)/share/man/man1/berth-*.1 $(AT)/share/man/man1/berthd.1
 

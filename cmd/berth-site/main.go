@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"berth/internal/sitecli"
@@ -13,7 +15,16 @@ import (
 func main() {
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := sitecli.Main(ctx, os.Args[1:], sitecli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	code := sitecli.Main(ctx, arguments(), sitecli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	stop()
 	os.Exit(code)
+}
+
+// arguments are those of the command line. Slurm starts programs without arguments of its settings: links to this program, by whose names it
+// is told what to do. As slurm-resume, it is berth slurm resume.
+func arguments() []string {
+	if act, ok := strings.CutPrefix(filepath.Base(os.Args[0]), "slurm-"); ok {
+		return append([]string{"slurm", act}, os.Args[1:]...)
+	}
+	return os.Args[1:]
 }

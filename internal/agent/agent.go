@@ -28,10 +28,11 @@ type Agent struct {
 	claims *claims.Claims
 	signer *certs.Signer // nil: another host signs
 	facts  HostRecord    // without what changes
+	office office
 
 	mu        sync.Mutex
 	states    map[string]bool   // nodes of this host; true: it runs
-	told      map[string][]byte // what the store has of them, as far as this agent knows
+	told      map[string][]byte // what the store has of them, by key, as far as this agent knows
 	toldSelf  []byte            // and of this host
 	awaySince time.Time         // zero: the store answers
 	awayWhy   string

@@ -37,13 +37,14 @@ func newBed(t *testing.T, memory *store.Memory) *bed {
 // run runs what tells the site of this host, until the test ends.
 func (b *bed) run() {
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{}, 3)
+	ended := make(chan struct{}, 4)
 	go func() { b.attend(ctx); ended <- struct{}{} }()
 	go func() { _ = b.followEvents(ctx); ended <- struct{}{} }()
+	go func() { _ = b.followFolders(ctx); ended <- struct{}{} }() // also what was made before the events are followed
 	go func() { _ = b.view.follow(ctx, b.store); ended <- struct{}{} }()
 	b.t.Cleanup(func() {
 		stop()
-		for range 3 {
+		for range 4 {
 			<-ended
 		}
 	})

@@ -14,9 +14,10 @@ import (
 
 // newClaims makes what claims in the site what nodes of this host are to have alone.
 func (a *Agent) newClaims() *claims.Claims {
-	return &claims.Claims{Layout: a.layout, Host: a.conf.Host, Store: a.store, MayTake: a.MayTake, Log: func(format string, v ...any) {
-		a.log.Warn("claims: " + fmt.Sprintf(format, v...))
-	}}
+	return &claims.Claims{
+		Layout: a.layout, Host: a.conf.Host, Store: a.store, MayTake: a.MayTake,
+		Log: func(format string, v ...any) { a.log.Warn("claims: " + fmt.Sprintf(format, v...)) },
+	}
 }
 
 // claim answers the claims of this host's commands. The host belongs to the site from the moment at which they are answered.

@@ -55,7 +55,7 @@ func (d *dirt) take() []string {
 	return names
 }
 
-// followEvents marks nodes as their events are written, until ctx ends.
+// followEvents marks nodes as their events are written, until ctx ends. What was written before it began, followFolders marks.
 func (a *Agent) followEvents(ctx context.Context) error {
 	return a.nodes.Events().Follow(ctx, false, func(e events.Event) error {
 		a.dirt.add(e.Node)
@@ -88,6 +88,9 @@ func (a *Agent) attendOnce(ctx context.Context) error {
 	}
 	lost := a.store.Done()
 	if err := a.join(ctx); err != nil {
+		return err
+	}
+	if err := a.tellFilesystems(ctx); err != nil {
 		return err
 	}
 	a.claims.Again() // a site that lost this host's session may have forgotten the host, or have been restored
@@ -149,23 +152,22 @@ func (a *Agent) member(ctx context.Context, change func(*Member) bool) error {
 
 // reconcile makes the store say of all nodes of this host what is true.
 func (a *Agent) reconcile(ctx context.Context) error {
-	prefix := store.Key(store.Nodes, a.conf.Host) + "/"
-	listed, _, err := a.store.List(ctx, prefix)
-	if err != nil {
-		return err
-	}
+	told, is := map[string][]byte{}, map[string]node.Status{}
 	a.dirt.take() // all of them are looked at now
+	for _, kind := range nodeKinds() {
+		prefix := store.Key(kind, a.conf.Host) + "/"
+		listed, _, err := a.store.List(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		for _, e := range listed {
+			told[e.Key] = e.Value
+			is[strings.TrimPrefix(e.Key, prefix)] = node.Status{} // gone, unless it is in the list
+		}
+	}
 	all, err := a.nodes.List(ctx)
 	if err != nil {
 		return err
-	}
-	told := map[string][]byte{}
-	for _, e := range listed {
-		told[strings.TrimPrefix(e.Key, prefix)] = e.Value
-	}
-	is := map[string]node.Status{}
-	for name := range told {
-		is[name] = node.Status{} // gone, unless it is in the list
 	}
 	for _, s := range all {
 		is[s.Name] = s
@@ -175,6 +177,9 @@ func (a *Agent) reconcile(ctx context.Context) error {
 	a.mu.Unlock()
 	return a.tell(ctx, is)
 }
+
+// nodeKinds are the prefixes below which a host tells of each of its nodes, at HOST/NODE.
+func nodeKinds() []string { return []string{store.Nodes, store.IO} }
 
 // publish tells the store of nodes that may have changed.
 func (a *Agent) publish(ctx context.Context, names []string) error {
@@ -191,29 +196,28 @@ func (a *Agent) publish(ctx context.Context, names []string) error {
 
 // tell commits what differs from what was told before: of nodes, and of this host. A status without a name is of a node that is gone.
 func (a *Agent) tell(ctx context.Context, is map[string]node.Status) error {
-	values := map[string][]byte{}
+	values := map[string][]byte{} // by key; none: the key is to go
 	for name, s := range is {
 		if s.Name != "" {
-			values[name] = a.recordOf(s)
+			values[store.Key(store.Nodes, a.conf.Host, name)], values[store.Key(store.IO, a.conf.Host, name)] = a.recordsOf(s)
 		}
 	}
 	var ops []store.Op
 	a.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(is)) {
-		s := is[name]
-		op := store.Op{Key: store.Key(store.Nodes, a.conf.Host, name), Delete: s.Name == ""}
-		if was, there := a.told[name]; op.Delete {
+		if s := is[name]; s.Name == "" {
 			delete(a.states, name)
-			if !there {
-				continue
-			}
 		} else {
 			a.states[name] = s.Runs()
-			if op.Value = values[name]; bytes.Equal(op.Value, was) {
-				continue
+		}
+		for _, kind := range nodeKinds() {
+			op := store.Op{Key: store.Key(kind, a.conf.Host, name)}
+			op.Value = values[op.Key]
+			op.Delete = op.Value == nil
+			if was, there := a.told[op.Key]; there != (op.Value != nil) || !bytes.Equal(op.Value, was) {
+				ops = append(ops, op)
 			}
 		}
-		ops = append(ops, op)
 	}
 	self, err := json.Marshal(a.self())
 	if err == nil && !bytes.Equal(self, a.toldSelf) {
@@ -229,13 +233,13 @@ func (a *Agent) tell(ctx context.Context, is map[string]node.Status) error {
 		}
 		a.mu.Lock()
 		for _, op := range part {
-			switch name := strings.TrimPrefix(op.Key, store.Key(store.Nodes, a.conf.Host)+"/"); {
+			switch {
 			case op.Lease:
 				a.toldSelf = op.Value
 			case op.Delete:
-				delete(a.told, name)
+				delete(a.told, op.Key)
 			default:
-				a.told[name] = op.Value
+				a.told[op.Key] = op.Value
 			}
 		}
 		a.mu.Unlock()

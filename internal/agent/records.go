@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/agentconf"
 	"berth/internal/host"
+	"berth/internal/iosync/want"
 	"berth/internal/link"
 	"berth/internal/node"
 	"berth/internal/parts"
@@ -73,13 +74,16 @@ func hostFacts(c *agentconf.Config) HostRecord {
 	return r
 }
 
-// recordOf makes the record of a node.
-func (a *Agent) recordOf(s node.Status) []byte {
+// recordsOf makes what is told of a node: its record, and what it may do on shared file systems; none if that is nothing.
+func (a *Agent) recordsOf(s node.Status) (record, io []byte) {
 	r := NodeRecord{Owner: s.Labels[OwnerLabel], Phase: s.State, Addresses: s.Addresses, Image: s.Image, Labels: s.Labels, Started: s.Started}
 	if n, err := a.nodes.Spec(s.Name); err == nil {
 		text, _ := json.Marshal(n) // of plain data: cannot fail
 		sum := sha256.Sum256(text)
 		r.Digest = hex.EncodeToString(sum[:8])
+		if w := want.Of(n); w != nil {
+			io, _ = json.Marshal(w)
+		}
 	}
 	if j, err := step.Open(a.layout.Node(s.Name).Claims(), parts.Kinds()); err == nil {
 		for _, m := range link.MACs(j.Steps()) {
@@ -87,6 +91,6 @@ func (a *Agent) recordOf(s node.Status) []byte {
 		}
 		slices.Sort(r.MACs)
 	}
-	text, _ := json.Marshal(r)
-	return text
+	record, _ = json.Marshal(r)
+	return record, io
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"berth/internal/agentconf"
 	"berth/internal/api/server"
@@ -13,12 +14,14 @@ import (
 	"berth/internal/fork"
 	"berth/internal/hostapi"
 	"berth/internal/hostnet"
+	"berth/internal/iosync"
 	"berth/internal/layout"
 	"berth/internal/metrics"
 	"berth/internal/node"
 	"berth/internal/protect"
 	"berth/internal/refuse"
 	"berth/internal/site"
+	"berth/internal/slurm/reconcile"
 	"berth/internal/spec"
 	"berth/internal/store"
 )
@@ -38,17 +41,21 @@ func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 	defer s.close()
 	host := hostapi.Open(l, fork.Berth())
 	a := New(c, l, host.Berth, s, log)
+	a.claims.Stale = func(ctx context.Context) string { return a.staleWithin(ctx, site.Fresh) }
 	acts, err := audit.Open(filepath.Join(l.Lib, "audit.log"))
 	if err != nil {
 		return err
 	}
 	defer acts.Close()
-	answers := &server.Server{Host: &bounded{host, a}, Site: a, Audit: acts.Keep}
+	answers := &server.Server{Host: &bounded{host, a}, Site: a, Audit: acts.Keep, Reports: a.reports()}
 	if a.signer != nil {
 		answers.Renew = server.Renewal(a.signer, acts.Keep)
 	}
 	d := Doors{Handler: answers.Handler(), Beside: map[string]func(context.Context) error{
 		"certificates": a.keepCertificates,
+		"file systems": a.serveFilesystems,
+		"allocator":    a.seekOffice,
+		"slurm":        (&reconcile.Host{Name: c.Host, Slots: c.Slots, Layout: l, Nodes: host, Log: log}).Run,
 	}}
 	if s.err != nil {
 		d.Beside["cluster state"] = func(ctx context.Context) error {
@@ -89,11 +96,11 @@ func (b *bounded) Apply(ctx context.Context, file string, text []byte, restart b
 }
 
 // ApplyTemplate implements server.Host.
-func (b *bounded) ApplyTemplate(ctx context.Context, owner, template, name string, parameters map[string]any) (*node.Outcome, error) {
+func (b *bounded) ApplyTemplate(ctx context.Context, owner, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
 	if err := b.agent.MayTake(name); err != nil {
 		return nil, err
 	}
-	return b.Host.ApplyTemplate(ctx, owner, template, name, parameters)
+	return b.Host.ApplyTemplate(ctx, owner, template, name, parameters, hold)
 }
 
 // Leave takes this host out of its site.
@@ -121,6 +128,12 @@ func Leave(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 		return a.refusal(err)
 	}
 	if err := a.Forget(ctx, c.Host); err != nil && refuse.KindOf(err) != refuse.NotFound { // done before, by a command that was killed
+		return err
+	}
+	if err := resumeStopped(l); err != nil {
+		return err
+	}
+	if err := iosync.Sweep(l, nil, log); err != nil { // what works in the groups is moved out, and goes on
 		return err
 	}
 	return site.Leave(l)

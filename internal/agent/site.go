@@ -22,14 +22,16 @@ const fresh = time.Second
 
 // stale says why what the agent knows of the site is the last known state; "" if it is not. It asks the store: at rest nothing
 // tells that the store is away.
-func (a *Agent) stale(ctx context.Context) string {
+func (a *Agent) stale(ctx context.Context) string { return a.staleWithin(ctx, patient) }
+
+func (a *Agent) staleWithin(ctx context.Context, d time.Duration) string {
 	a.mu.Lock()
 	asked := a.asked
 	a.mu.Unlock()
 	if text := a.awayText(); text != "" || time.Since(asked) < fresh {
 		return text
 	}
-	ctx, cancel := context.WithTimeout(ctx, patient)
+	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	s, err := a.store.Status(ctx)
 	switch {
@@ -155,12 +157,14 @@ func (a *Agent) Forget(ctx context.Context, host string) error {
 	if len(ops) == 0 && !member {
 		return refuse.NotFoundf("no host %s in this site; berth host ls lists the hosts", host)
 	}
-	nodes, _, err := a.store.List(ctx, store.Key(store.Nodes, host)+"/")
-	if err != nil {
-		return a.refusal(err)
-	}
-	for _, e := range nodes {
-		ops = append(ops, store.Op{Key: e.Key, Delete: true})
+	for _, kind := range append(nodeKinds(), store.Filesystems) {
+		told, _, err := a.store.List(ctx, store.Key(kind, host)+"/")
+		if err != nil {
+			return a.refusal(err)
+		}
+		for _, e := range told {
+			ops = append(ops, store.Op{Key: e.Key, Delete: true})
+		}
 	}
 	ops = append(ops, store.Op{Key: store.Key(store.Members, host), Delete: true}) // the last: a forget that was cut off is done again
 	for part := range slices.Chunk(ops, mostOps) {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"maps"
 	"runtime/debug"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/iosync/want"
 	"berth/internal/jsonfile"
 	"berth/internal/store"
 )
@@ -46,13 +46,11 @@ func decode[T any](key string, data []byte) (v T, err error) {
 
 func decoder[T any](key string, data []byte) (any, error) { return decode[T](key, data) }
 
-// raw keeps a value as it is: what belongs to other programs.
-func raw(_ string, data []byte) (any, error) { return json.RawMessage(data), nil }
-
 func newView(log *slog.Logger) *View {
 	v := &View{log: log, prefixes: map[string]*part{}}
 	for prefix, decode := range map[string]func(string, []byte) (any, error){
-		store.Hosts: decoder[HostRecord], store.Members: decoder[Member], store.Nodes: decoder[NodeRecord], store.Filesystems: raw, store.IO: raw,
+		store.Hosts: decoder[HostRecord], store.Members: decoder[Member], store.Nodes: decoder[NodeRecord], store.Filesystems: decoder[want.Server], store.IO: decoder[want.Node],
+		store.Offices: decoder[Office],
 	} {
 		v.prefixes[prefix] = &part{listed: make(chan struct{}), decode: decode, entries: map[string]entry{}}
 	}
@@ -136,6 +134,18 @@ func (v *View) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// whole waits until all below some prefixes was listed once, or ctx ends.
+func (v *View) whole(ctx context.Context, prefixes ...string) error {
+	for _, p := range prefixes {
+		select {
+		case <-v.prefixes[p].listed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // each calls f with what is below a prefix. f must not keep the lock long.
 func each[T any](v *View, prefix string, f func(below []string, value T)) {
 	v.mu.RLock()
@@ -145,6 +155,13 @@ func each[T any](v *View, prefix string, f func(below []string, value T)) {
 			f(e.below, value)
 		}
 	}
+}
+
+// revision returns the revision of a key; 0 if it is not there.
+func (v *View) revision(prefix string, below ...string) int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.prefixes[prefix].entries[store.Key(prefix, below...)].revision
 }
 
 // get returns one value below a prefix.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"berth/internal/iosync/want"
 	"berth/internal/layout"
 	"berth/internal/refuse"
 	"berth/internal/spec"
@@ -40,7 +41,10 @@ type Config struct {
 	Rack    string       `json:"rack,omitempty" doc:"where the host stands; told to the site"`
 	Slots   int          `json:"slots,omitempty" range:"1..100000" doc:"how many nodes this host takes; if absent: no bound of its own"`
 	Labels  vnode.Labels `json:"labels,omitempty" doc:"what else the site is told of this host"`
-	Metrics string       `json:"metrics,omitempty" doc:"ADDRESS:PORT of plain HTTP for Prometheus, on the loopback or a private network; if absent: none"`
+
+	Filesystems []want.Filesystem `json:"filesystems,omitempty" doc:"shared file systems that this host serves: what nodes of the site may do there is limited here (VNode Sync)"`
+
+	Metrics string `json:"metrics,omitempty" doc:"ADDRESS:PORT of plain HTTP for Prometheus, on the loopback or a private network; if absent: none"`
 }
 
 // Store says which store the site has: one that this agent runs, or one that is there.

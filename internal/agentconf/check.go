@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"berth/internal/iosync/want"
 	"berth/internal/vnode"
 )
 
@@ -57,6 +58,7 @@ func check(c *Config) (all []vnode.Problem) {
 		bad("socket", "%d bytes: the kernel takes 100 for a socket's path", len(c.Socket))
 	}
 	checkStore(bad, c.Store)
+	want.Check(c.Filesystems, bad)
 	if c.Slots < 0 {
 		bad("slots", "%d: from 1 to 100000", c.Slots)
 	}

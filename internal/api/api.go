@@ -68,6 +68,17 @@ type Template struct {
 	Description string                        `json:"description,omitempty"`
 	Parameters  map[string]template.Parameter `json:"parameters"`
 	Error       string                        `json:"error,omitempty"` // it cannot be used
+	Node        *TemplateNode                 `json:"node,omitempty"`
+}
+
+// TemplateNode is what a node of a template has at most, where no parameter lowers it. What is not there the template does not bound.
+type TemplateNode struct {
+	Class     string   `json:"class,omitempty"`     // batch | storage
+	CPUs      float64  `json:"cpus,omitempty"`      // cpu.max
+	Memory    int64    `json:"memory,omitempty"`    // memory.max, in bytes
+	Scratch   int64    `json:"scratch,omitempty"`   // of all volumes, in bytes
+	Networks  []string `json:"networks,omitempty"`  // modes of its interfaces
+	Functions int      `json:"functions,omitempty"` // virtual functions of network adapters
 }
 
 // SiteNode is a node of a site, as its host told it last.

@@ -13,6 +13,7 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
+	"berth/internal/bench/syncbed"
 	"berth/internal/refuse"
 )
 
@@ -35,7 +36,7 @@ func Run(ctx context.Context, o bed.Options, lab bed.Lab, path string, progress 
 	if err := o.Complete(); err != nil {
 		return nil, err
 	}
-	defs, err := bed.Find(&o)
+	defs, err := bed.Find(&o, syncbed.Definitions(&o)...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func Resume(ctx context.Context, lab bed.Lab, path string, progress func(bed.Pro
 	}
 	defer j.f.Close()
 	o, s, ended := j.study()
-	defs, err := bed.Find(&o)
+	defs, err := bed.Find(&o, syncbed.Definitions(&o)...)
 	if err != nil {
 		return nil, err
 	}

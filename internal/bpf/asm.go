@@ -82,6 +82,11 @@ func (a *Asm) Load(size Size, to, from uint8, off int16) {
 	a.op(unix.BPF_LDX|uint8(size)|unix.BPF_MEM, to, from, off, 0)
 }
 
+// Store writes a register to an offset from the address in another.
+func (a *Asm) Store(size Size, to, from uint8, off int16) {
+	a.op(unix.BPF_STX|uint8(size)|unix.BPF_MEM, to, from, off, 0)
+}
+
 // Call calls a helper of the kernel.
 func (a *Asm) Call(helper int32) { a.op(unix.BPF_JMP|unix.BPF_CALL, 0, 0, 0, helper) }
 
@@ -96,6 +101,15 @@ func (a *Asm) Goto(to string) {
 	a.jumps[len(a.code)] = to
 	a.op(unix.BPF_JMP|unix.BPF_JA, 0, 0, 0, 0)
 }
+
+// IfNull jumps if a register holds no address.
+func (a *Asm) IfNull(reg uint8, to string) {
+	a.jumps[len(a.code)] = to
+	a.op(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, reg, 0, 0, 0)
+}
+
+// Exit ends the program with what R0 holds.
+func (a *Asm) Exit() { a.op(Exit, 0, 0, 0, 0) }
 
 // Return ends the program.
 func (a *Asm) Return(value int32) {
@@ -135,3 +149,17 @@ func (a *Asm) Code() ([]Instruction, error) {
 	}
 	return a.code, nil
 }
+
+// StoreValue writes a value to an offset from the address in a register.
+func (a *Asm) StoreValue(size Size, to uint8, off int16, value int32) {
+	a.op(unix.BPF_ST|uint8(size)|unix.BPF_MEM, to, 0, off, value)
+}
+
+// Map gives a register the address of a map.
+func (a *Asm) Map(reg uint8, m *Map) {
+	a.op(unix.BPF_LD|unix.BPF_DW|unix.BPF_IMM, reg, pseudoMap, 0, int32(m.file.Fd()))
+	a.op(0, 0, 0, 0, 0) // the upper half of the 64-bit value
+}
+
+// pseudoMap is BPF_PSEUDO_MAP_FD: the value is the descriptor of a map.
+const pseudoMap = 1

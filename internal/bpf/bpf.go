@@ -52,6 +52,11 @@ func Call[T any](command uintptr, attr *T) (uintptr, error) {
 // Load loads a program of a kind (BPF_PROG_TYPE_…) into the kernel under a name, which "bpftool prog" shows. The
 // program lives as long as it is open or attached.
 func Load(kind uint32, name string, code []Instruction) (*os.File, error) {
+	return LoadFor(kind, 0, name, code)
+}
+
+// LoadFor is Load for a kind of program that is told where it will be attached (BPF_SK_LOOKUP, for example).
+func LoadFor(kind, place uint32, name string, code []Instruction) (*os.File, error) {
 	license := []byte("GPL\x00")
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -64,8 +69,10 @@ func Load(kind uint32, name string, code []Instruction) (*os.File, error) {
 		log               uint64
 		version, flags    uint32
 		name              [16]byte
+		iface, place      uint32
 	}{
-		kind: kind, count: uint32(len(code)),
+		place: place,
+		kind:  kind, count: uint32(len(code)),
 		code: uint64(uintptr(unsafe.Pointer(&code[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
 	}
 	copy(attr.name[:], name)

@@ -143,9 +143,8 @@ func ioAsks(n *vnode.Node, disks map[string]block.Disk) ([]ask, error) {
 	var all []ask
 	limited, shared := map[string]string{}, map[string]string{} // device number to the io entry that has it
 	for _, io := range n.IO {
-		if io.Filesystem != "" {
-			return nil, refuse.Cannotf("limit a disk of this host by device or path",
-				"io.%s: limits on a shared file system come with a later version", io.Name)
+		if io.Filesystem != "" { // its file servers hold it
+			continue
 		}
 		disk, ok := disks[io.Name]
 		if !ok {

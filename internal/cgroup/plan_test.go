@@ -132,7 +132,6 @@ func TestRefusals(t *testing.T) {
 		{"CPUs", vnode.Node{CPU: vnode.CPU{Set: "2-4"}}, grouptest.V2(), refuse.Cannot, "cpu.set 2-4: this host offers CPUs 0-3"},
 		{"NUMA", vnode.Node{CPU: vnode.CPU{NUMA: new(0)}}, grouptest.V2(), refuse.Cannot, "this host has no NUMA nodes"},
 		{"weight", vnode.Node{IO: []vnode.IO{{Name: "log", Weight: 50}}}, grouptest.V2(), refuse.Cannot, "io.log.weight"},
-		{"shared file system", vnode.Node{IO: []vnode.IO{{Name: "log", Filesystem: "eos"}}}, grouptest.V2(), refuse.Cannot, "later version"},
 		{"too many operations", vnode.Node{IO: []vnode.IO{{Name: "log", Read: vnode.IORate{IOPS: 5e9}}}}, grouptest.V1(), refuse.Invalid, "at most 4294967294"},
 		{"one disk twice", vnode.Node{IO: []vnode.IO{{Name: "data"}, {Name: "again"}}}, grouptest.V1(), refuse.Invalid, "io.data and io.again act on one disk, sda"},
 	}

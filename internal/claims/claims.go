@@ -27,10 +27,12 @@ type Claims struct {
 	Log    func(format string, a ...any) // what nobody waits for; may be nil
 	// MayTake refuses a node that this host does not take; may be nil. Commands that need no agent ask it here.
 	MayTake func(node string) error
+	// Stale says why this host may not know what the site wants now, "" if it does; may be nil.
+	Stale func(context.Context) string
 
 	mu      sync.Mutex
 	fence   int64           // revision of this agent's fence; 0: it must be put up
-	foreign map[string]bool // nodes whose own steps give nothing up: they are from before the host joined
+	foreign map[string]bool // nodes that have something by Reconcile alone: it gives that up, too, once they are gone
 	doubt   doubt
 }
 
@@ -266,6 +268,8 @@ func (c *Claims) Reconcile(ctx context.Context, nodes func() ([]Holding, error))
 			if by := claimed[key(t)]; by.Host == c.Host && by.Node == h.Node {
 				continue
 			}
+			// A command that removes the node may have given this up already, before it was listed: nobody would give it up again.
+			c.foreign[h.Node] = true
 			err := c.claim(ctx, h.Node, []site.Thing{t})
 			if taken, ok := errors.AsType[*site.Taken](err); ok {
 				c.log("node %s runs with %v: one of the two must get another", h.Node, taken)

@@ -251,3 +251,29 @@ func TestReconcile(t *testing.T) {
 		t.Errorf("logged: %q", a.logs)
 	}
 }
+
+// TestStale: who asks is told whether the agent hears of the site; an agent that does not answer or run is told, too.
+func TestStale(t *testing.T) {
+	a := newHost(t, "a", store.NewMemory())
+	if said := a.Agent.Stale(t.Context()); said != "" {
+		t.Errorf("it says %q", said)
+	}
+	why, wait := "it is away", make(chan struct{})
+	a.Claims.Stale = func(context.Context) string { return why }
+	if said := a.Agent.Stale(t.Context()); said != why {
+		t.Errorf("it says %q, want %q", said, why)
+	}
+	a.Claims.Stale = func(context.Context) string { <-wait; return "" }
+	began := time.Now()
+	if said := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not answer") {
+		t.Errorf("of an agent that does not answer it says %q", said)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it says so after %v", took)
+	}
+	close(wait)
+	a.stop()
+	if said := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not run") {
+		t.Errorf("of an agent that does not run it says %q", said)
+	}
+}

@@ -133,7 +133,7 @@ func (c *Claims) Run(ctx context.Context, answers func() error) error {
 	return <-served
 }
 
-// adopted reports whether a node that Reconcile claimed for is gone: its own steps give nothing up.
+// adopted reports whether a node that Reconcile claimed for is gone: its own steps may have given nothing up.
 func (c *Claims) adopted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -73,6 +73,12 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 		err = c.Claim(ctx, r.Node, r.Things)
 	case "release":
 		err = c.Release(ctx, r.Node, r.Things)
+	case "follow":
+		if c.Stale != nil {
+			if why := c.Stale(ctx); why != "" {
+				err = errors.New(why)
+			}
+		}
 	default:
 		err = refuse.Invalidf("the agent cannot %q: berth and berthd are of different versions", r.Do)
 	}

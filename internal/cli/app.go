@@ -68,8 +68,10 @@ func (a *app) openToStart() (*node.Berth, error) {
 }
 
 // open opens the nodes, with what the host has besides them.
-func (a *app) open() *node.Berth {
-	return hostapi.Nodes(a.layout(), func(name, what string) { fmt.Fprintf(a.Err, "berth: node %s: %s\n", name, what) })
+func (a *app) open() *node.Berth { return a.openAt(string(a.root)) }
+
+func (a *app) openAt(root string) *node.Berth {
+	return hostapi.Nodes(layout.New(root), func(name, what string) { fmt.Fprintf(a.Err, "berth: node %s: %s\n", name, what) })
 }
 
 // services opens the protected services.

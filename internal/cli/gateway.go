@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	groups "berth/internal/iosync/place"
 	"berth/internal/sftpserve"
 )
 
@@ -23,6 +24,7 @@ func (a *app) gatewayCmd() *cobra.Command {
 
 func (a *app) gatewayServeCmd() *cobra.Command {
 	var o sftpserve.Options
+	var filesystem string
 	c := &cobra.Command{
 		Use: "serve DIR", Short: "serve a folder to mounts with gateway: sshfs-direct", Args: cobra.ExactArgs(1),
 		Long: `Serve a folder of this host by SFTP over plain TCP, without encryption, until
@@ -34,12 +36,25 @@ There is no login: whoever speaks from an allowed address is --user. Allow only
 addresses of nodes, on a network on which nobody else can take them. Berth keeps
 the processes of a node from the port (share/doc/berth/gateways.md).
 
-Exit codes: 2 wrong usage, or --user root; 3 no openssh-sftp-server here; 4 no
-such folder or user; 5 the port is in use.`,
+With --sync a client's process works in the group of the node whose address it
+has, within the node's limits on that shared file system, which berthd keeps
+here (share/doc/berth/sync.md). A client whose group cannot be entered is
+refused; other addresses are served without limits.
+
+Exit codes: 2 wrong usage, or --user root; 3 no openssh-sftp-server here, or
+berthd serves no such file system; 4 no such folder or user; 5 the port is in
+use.`,
 		Example: "  berth gateway serve /srv/data --user alice --allow 10.0.0.0/24\n" +
 			"  berth gateway serve /srv --user alice --allow 10.0.0.7 --listen 10.0.0.1:7022",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Dir = args[0]
+			if filesystem != "" {
+				in, err := groups.NewEntrance(a.layout(), filesystem)
+				if err != nil {
+					return err
+				}
+				o.Start = in.Start
+			}
 			s, err := sftpserve.New(o, slog.New(slog.NewTextHandler(a.Err, nil)))
 			if err != nil {
 				return err
@@ -58,7 +73,8 @@ such folder or user; 5 the port is in use.`,
 	c.Flags().StringVar(&o.User, "user", "", "the `USER` of this host, by name or number, that clients act as")
 	c.Flags().StringArrayVar(&o.Allow, "allow", nil, "serve clients at `ADDRESS` or ADDRESS/LENGTH; may be given again")
 	c.Flags().StringVar(&o.Listen, "listen", ":"+strconv.Itoa(sftpserve.Port), "listen at `ADDRESS:PORT`")
-	for _, flag := range []string{"user", "allow", "listen"} {
+	c.Flags().StringVar(&filesystem, "sync", "", "the shared `FILESYSTEM` of which DIR is a part: nodes are held to their limits on it")
+	for _, flag := range []string{"user", "allow", "listen", "sync"} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions)
 	}
 	return c

@@ -14,8 +14,10 @@ import (
 	"berth/internal/cli/act"
 	"berth/internal/cli/bench"
 	"berth/internal/cli/help"
+	"berth/internal/cli/instance"
 	"berth/internal/cli/pools"
 	"berth/internal/cli/site"
+	"berth/internal/cli/sync"
 	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/space"
@@ -109,6 +111,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	root.AddCommand(help.Under("host",
 		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benches().Command(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(help.Under("host", pools.Commands{App: acts}.Pool())...)
+	root.AddCommand(help.Under("site", sync.Commands{App: acts}.Sync(), instance.Commands{App: acts}.Instance())...)
 	root.AddCommand(help.Under("site", site.App{Layout: a.layout}.Commands()...)...)
 	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
 	root.SetHelpCommand(help.Command())
@@ -135,7 +138,7 @@ func (a *app) acts() act.App {
 // benches returns the commands of package bench.
 func (a *app) benches() bench.App {
 	return bench.App{
-		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, Valid: valid, OnTerminal: a.onTerminal,
+		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, At: a.openAt, Valid: valid, OnTerminal: a.onTerminal,
 		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
 	}
 }

@@ -35,7 +35,7 @@ func sealed() (*os.File, error) {
 		err = memory.Chmod(0o711)
 	}
 	if err == nil {
-		_, err = unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+		err = seal(memory)
 	}
 	if err != nil {
 		memory.Close()
@@ -48,4 +48,15 @@ func sealed() (*os.File, error) {
 		return nil, fmt.Errorf("copy this program: %w", err)
 	}
 	return program, nil
+}
+
+// seal makes a file in memory unchangeable. F_SEAL_WRITE waits at most 0.2 s for whoever holds one of its pages, as a kernel does that moves memory
+// about, and then fails with EBUSY (memfd_wait_for_pins in mm/memfd.c). F_SEAL_FUTURE_WRITE does not wait; without mappings it forbids the same.
+func seal(memory *os.File) error {
+	const size = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	_, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, size|unix.F_SEAL_FUTURE_WRITE)
+	if errors.Is(err, unix.EINVAL) { // before Linux 5.1
+		_, err = unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, size|unix.F_SEAL_WRITE)
+	}
+	return err
 }

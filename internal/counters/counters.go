@@ -2,6 +2,7 @@
 package counters
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,11 +14,17 @@ import (
 // Usage is what a group uses now. A nil field is not counted on this host.
 type Usage struct {
 	Memory   *int64         `json:"memory,omitempty"`           // bytes
+	Peak     *int64         `json:"memory_peak,omitempty"`      // most bytes since the group was made; on v2 since kernel 5.19
 	AtLimit  *int64         `json:"memory_at_limit,omitempty"`  // times that it reached memory.max since the group was made
 	Reclaims *int64         `json:"memory_reclaimed,omitempty"` // bytes that the kernel reclaimed since then; not counted on v1
 	OOMKills *int64         `json:"oom_kills,omitempty"`        // processes killed for lack of memory since then
 	PIDs     *int64         `json:"pids,omitempty"`             // processes and threads
 	CPU      *time.Duration `json:"cpu_ns,omitempty"`           // CPU time used since the group was made
+
+	Read    *int64 `json:"read,omitempty"`    // bytes read from disks since then
+	Written *int64 `json:"written,omitempty"` // bytes written to them
+	Reads   *int64 `json:"reads,omitempty"`   // requests to read
+	Writes  *int64 `json:"writes,omitempty"`  // requests to write
 
 	AtHigh    *int64         `json:"memory_at_high,omitempty"` // times that it was slowed down for exceeding memory.high; v2 only
 	Throttled *time.Duration `json:"throttled_ns,omitempty"`   // time that cpu.max kept it from running since then, summed over CPUs
@@ -31,10 +38,12 @@ func Stats(h host.Cgroups, path string) Usage {
 	switch h.Has("memory") {
 	case "v1":
 		u.Memory = group.Number(v1("memory", "memory.usage_in_bytes"))
+		u.Peak = group.Number(v1("memory", "memory.max_usage_in_bytes"))
 		u.AtLimit = group.Number(v1("memory", "memory.failcnt"))
 		u.OOMKills = group.Field(v1("memory", "memory.oom_control"), "oom_kill") // since kernel 4.13
 	case "v2":
 		u.Memory = group.Number(v2("memory.current"))
+		u.Peak = group.Number(v2("memory.peak"))
 		u.AtLimit = group.Field(v2("memory.events"), "max")
 		u.OOMKills = group.Field(v2("memory.events"), "oom_kill")
 		u.AtHigh = group.Field(v2("memory.events"), "high")
@@ -65,7 +74,36 @@ func Stats(h host.Cgroups, path string) Usage {
 			}
 		}
 	}
+	u.disks(h, path)
 	return u
+}
+
+// disks sums up what the group read and wrote. The kernel counts the I/O of a logical volume, or of a loop device, once more on the disk below, as that of the
+// same group.
+func (u *Usage) disks(h host.Cgroups, path string) {
+	var c Counters
+	NewMeter(h, true).disks(path, &c)
+	if c.Disks == nil {
+		return
+	}
+	u.Read, u.Written, u.Reads, u.Writes = new(int64), new(int64), new(int64), new(int64)
+	for _, d := range c.Disks {
+		if d.stacked("/sys") {
+			continue
+		}
+		*u.Read += d.ReadBytes
+		*u.Written += d.WriteBytes
+		*u.Reads += d.ReadOps
+		*u.Writes += d.WriteOps
+	}
+}
+
+// stacked reports whether the I/O of a block device is counted on another too: a logical volume, a RAID, a loop device past the page cache.
+func (d *DiskCount) stacked(sys string) bool {
+	at := fmt.Sprintf("%s/dev/block/%d:%d", sys, d.Major, d.Minor)
+	below, _ := os.ReadDir(at + "/slaves")     // none if the disk has just been unplugged
+	direct, _ := os.ReadFile(at + "/loop/dio") // what goes through the page cache, cgroup v1 counts for nobody below
+	return len(below) > 0 || string(direct) == "1\n"
 }
 
 func duration(n *int64, unit time.Duration) *time.Duration {

@@ -2,6 +2,7 @@ package detail
 
 import (
 	"slices"
+	"strings"
 
 	"berth/internal/devgroup"
 	"berth/internal/device"
@@ -74,16 +75,33 @@ func lacks(in *mounts.Running, g device.Granted) bool {
 	return err == nil && !has
 }
 
-// GoneLimits shows the limits of a node on disks that are unplugged: those that it has beside those of here.
+// GoneLimits shows the limits of a node that no disk of this host holds: those that it has beside those of here. Their disk is
+// unplugged, or they are held by file servers.
 func GoneLimits(n, here *vnode.Node) []limit.Limit {
 	var all []limit.Limit
 	have := vnode.Limits(here)
 	for _, s := range vnode.Limits(n) {
-		if !slices.Contains(have, s) {
+		switch fs := filesystemOf(n, s.Key); {
+		case slices.Contains(have, s):
+		case fs != "":
+			all = append(all, limit.Limit{
+				Key: s.Key, Asked: s.Value, By: "vnode sync", Note: "held by the file servers of " + fs + ", not here: berth sync ls there shows it", Holds: true,
+			})
+		default:
 			all = append(all, limit.Limit{
 				Key: s.Key, Asked: s.Value, By: "nothing", Note: "the disk is unplugged: the limit comes back with it", Holds: true,
 			})
 		}
 	}
 	return all
+}
+
+// filesystemOf returns the shared file system that a limit is on; "" if it is on none.
+func filesystemOf(n *vnode.Node, key string) string {
+	for _, io := range n.IO {
+		if io.Filesystem != "" && strings.HasPrefix(key, "io."+io.Name+".") {
+			return io.Filesystem
+		}
+	}
+	return ""
 }

@@ -116,6 +116,12 @@ func Begin(claims *step.Journal, owner *proc.ID) error {
 	return claims.Note(ownerNote, owner)
 }
 
+// Made returns when a node was made, by its journal of claims; the zero time if that does not say so.
+func Made(claims *step.Journal) (at time.Time) {
+	_, _ = claims.Noted(madeNote, &at)
+	return at
+}
+
 // Orphaned reports whether the node belongs to a berth run that has ended.
 func (f Fate) Orphaned() bool { return f.Owner != nil && !f.Owner.Alive() }
 

@@ -15,7 +15,7 @@ var passed atomic.Int64
 
 // Point counts the fault points that the process passes. At the point with the number in BERTH_FAULT it kills the process
 // with SIGKILL. At the one in BERTH_FAULT_STOP it stops the process with SIGSTOP, so that a test can change the host
-// meanwhile. It appends each point to the file BERTH_FAULT_LOG, if set.
+// meanwhile. Both may be the name of a point instead, which is then each point of that name. It appends each point to the file BERTH_FAULT_LOG, if set.
 func Point(name string) {
 	n := passed.Add(1)
 	if log := os.Getenv("BERTH_FAULT_LOG"); log != "" {
@@ -24,11 +24,15 @@ func Point(name string) {
 			f.Close()
 		}
 	}
-	if at, err := strconv.ParseInt(os.Getenv("BERTH_FAULT"), 10, 64); err == nil && at == n {
+	is := func(variable string) bool {
+		at := os.Getenv(variable)
+		return at == name || at == strconv.FormatInt(n, 10)
+	}
+	if is("BERTH_FAULT") {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
-	if at, err := strconv.ParseInt(os.Getenv("BERTH_FAULT_STOP"), 10, 64); err == nil && at == n {
+	if is("BERTH_FAULT_STOP") {
 		_, _, _ = syscall.Syscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGSTOP))
 	}
 }

@@ -30,6 +30,8 @@ type Job struct {
 	Scatter bool          // each call reads other places
 	Cached  bool          // through the page cache; else past it (direct I/O)
 	Fsync   bool          // what was written is on the disk before the clock stops
+	Durable bool          // each request is on the disk before the next one of its thread
+	Apart   int64         // how far apart, in bytes, the threads begin in a file; 0: at the same place
 }
 
 // Reads says whether the job reads, and only reads.
@@ -63,6 +65,12 @@ func (j Job) Args() []string {
 	}
 	if j.Fsync {
 		argv = append(argv, "--end_fsync=1")
+	}
+	if j.Durable {
+		argv = append(argv, "--fsync=1")
+	}
+	if j.Apart > 0 {
+		argv = append(argv, "--offset_increment="+strconv.FormatInt(j.Apart, 10))
 	}
 	if j.Scatter {
 		argv = append(argv, "--randrepeat=0")

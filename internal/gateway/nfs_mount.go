@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ const (
 	connectWait = 5 * time.Second  // to take a connection
 	mountWait   = 30 * time.Second // to all of a mount
 	flushWait   = 8 * time.Second  // for what the node wrote last, when it stops
+	againWait   = 3 * time.Second  // the same, if the server did not answer a moment ago
 	forceWait   = 5 * time.Second  // for the kernel, once its requests are given up
 )
 
@@ -174,6 +176,19 @@ func firstMAC(ns *os.File) (string, error) {
 	return "", errors.New("name the NFS client of the node: no interface has a MAC")
 }
 
+// away are the file servers that did not answer in time when a mount of theirs was removed, by the network that it was seen from, and
+// when that was. A node's other mounts of such a server are waited for less: it would take the node too long to stop.
+var away sync.Map
+
+// seen is how a server is known in away.
+func (n *nfsMount) seen() string { return fmt.Sprint(n.NS, n.Server) }
+
+// isAway reports whether the server did not answer a moment ago.
+func (n *nfsMount) isAway() bool {
+	at, ok := away.Load(n.seen())
+	return ok && time.Since(at.(time.Time)) < mountWait
+}
+
 // unmount unmounts what is in the hold. What the node wrote has some time to get to the server; then it is given up. lost reports
 // that it was.
 func (n *nfsMount) unmount() (lost bool, err error) {
@@ -185,14 +200,21 @@ func (n *nfsMount) unmount() (lost bool, err error) {
 		err := n.Hold.Sync()
 		synced <- err == nil || errors.Is(err, unix.EACCES) // the server does not let this host's root look: Unmount waits instead
 	}()
-	if n.cut {
+	switch {
+	case n.cut:
 		wait = 0
+	case n.isAway():
+		wait = againWait
 	}
 	select {
 	case ok := <-synced:
 		lost = !ok
+		away.Delete(n.seen())
 	case <-time.After(wait):
 		lost = true
+		if !n.cut { // else it was not waited for
+			away.Store(n.seen(), time.Now())
+		}
 		for until := time.Now().Add(forceWait); time.Now().Before(until); {
 			_ = n.Hold.Force()
 			select {

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,10 +23,12 @@ import (
 // sshd is an OpenSSH server at 127.0.0.1 that takes one key for user nobody.
 type sshd struct {
 	options vnode.Options // of a mount from it
-	pid     int
+	dir     string        // of its configuration
+	cmd     *exec.Cmd
+	said    *bytes.Buffer
 }
 
-func startSSHD(t *testing.T) sshd {
+func startSSHD(t *testing.T) *sshd {
 	t.Helper()
 	for _, program := range []string{"/usr/sbin/sshd", "ssh-keygen", "sshfs"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -72,30 +76,69 @@ Subsystem sftp internal-sftp -u 0
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", dir+"/config")
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := &sshd{options: vnode.Options{"port": port, "user": "nobody", "identity": dir + "/user", "known_hosts": dir + "/known"}, dir: dir}
+	s.start(t)
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		s.end(t)
 		if t.Failed() {
-			t.Logf("sshd: %s", log.String())
+			t.Logf("sshd: %s", s.said.String())
 		}
 	})
+	return s
+}
+
+// start starts the server, and waits until it answers.
+func (s *sshd) start(t *testing.T) {
+	t.Helper()
+	s.cmd, s.said = exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", s.dir+"/config"), &bytes.Buffer{}
+	s.cmd.Stderr = s.said
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		c, err := net.Dial("tcp", "127.0.0.1:"+s.options["port"])
 		if err == nil {
 			c.Close()
-			break
+			return
 		}
 		if time.Since(began) > 20*time.Second {
 			t.Fatal(err)
 		}
 	}
-	return sshd{options: vnode.Options{"port": port, "user": "nobody", "identity": dir + "/user", "known_hosts": dir + "/known"}, pid: cmd.Process.Pid}
+}
+
+// end ends the server and the sessions that it holds: they have its output, and would be waited for.
+func (s *sshd) end(t *testing.T) (sessions int) {
+	t.Helper()
+	below := descendants(s.cmd.Process.Pid)
+	_ = s.cmd.Process.Kill()
+	for _, pid := range below {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+	}
+	_ = s.cmd.Wait()
+	return len(below)
+}
+
+// descendants lists the processes below one: a session of sshd's is three, one below the other.
+func descendants(pid int) (all []int) {
+	children, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output() // fails if there is none
+	for c := range strings.FieldsSeq(string(children)) {
+		if child, err := strconv.Atoi(c); err == nil {
+			all = append(append(all, child), descendants(child)...)
+		}
+	}
+	return all
+}
+
+// restart ends the server and starts it again.
+func (s *sshd) restart(t *testing.T) {
+	t.Helper()
+	if s.end(t) == 0 {
+		t.Error("the server held no session")
+	}
+	s.start(t)
 }
 
 func TestSSHFS(t *testing.T) {
@@ -107,7 +150,7 @@ func TestSSHFS(t *testing.T) {
 			return s
 		}
 	}
-	gatewaytest.Suite{Gateway: gateway.SSHFS{}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: 1000}.Run(t)
+	gatewaytest.Suite{Gateway: gateway.SSHFS{}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 0), Restart: server.restart}.Run(t)
 }
 
 // TestSSHFSLogin: a server that cannot show that it is the one, and a key that it does not take, are told, and nothing is left.

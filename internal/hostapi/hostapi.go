@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,9 +161,39 @@ func (h *Host) Start(ctx context.Context, name string, owner may.Owner) (bool, e
 
 // Remove removes a node.
 func (h *Host) Remove(ctx context.Context, name string, force bool, owner may.Owner) error {
+	return h.remove(ctx, h.of(owner), name, force)
+}
+
+// RemoveMade removes a node that was made at this time, also if it runs. One that has come in its place is another: NotFound.
+func (h *Host) RemoveMade(ctx context.Context, name string, made time.Time) error {
+	return h.remove(ctx, h.Guarded(func(*vnode.Node) error {
+		if at, err := h.Made(name); err != nil || !at.Equal(made) {
+			return refuse.NotFoundf("no node %s that was made at %s", name, made.Format(time.RFC3339Nano))
+		}
+		return nil
+	}), name, true)
+}
+
+// Ended says how a node that does not run any more ended, with the last line that it wrote if its command did by itself; "" for all others.
+func (h *Host) Ended(ctx context.Context, name string) string {
+	d, err := h.Show(ctx, name)
+	switch {
+	case err != nil || d.Restarting:
+		return ""
+	case d.State == node.Stopped:
+		return "it was stopped, or its host was"
+	case d.State != node.Exited:
+		return ""
+	}
+	var last strings.Builder
+	_ = h.Logs(ctx, name, api.Logs{Lines: 1}, &last) // if nothing can be read, nothing is said
+	return strings.TrimSuffix(fmt.Sprintf("its command ended with %s: %s", d.Exit, strings.TrimSpace(last.String())), ": ")
+}
+
+func (h *Host) remove(ctx context.Context, nodes *node.Berth, name string, force bool) error {
 	n, err := h.Spec(name)
 	last := err == nil && n.Autostart
-	err = h.of(owner).Remove(ctx, name, force)
+	err = nodes.Remove(ctx, name, force)
 	if last && err == nil {
 		err = autostart.Settle(h.Berth)
 	}

@@ -2,9 +2,11 @@ package hostapi
 
 import (
 	"context"
+	"time"
 
 	"berth/internal/api"
 	"berth/internal/autostart"
+	"berth/internal/detail"
 	"berth/internal/may"
 	"berth/internal/node"
 	"berth/internal/refuse"
@@ -23,7 +25,7 @@ func (h *Host) Templates() ([]api.Template, error) {
 			all = append(all, api.Template{Name: name, Error: "it cannot be used: on its host, berth template ls says why", Parameters: map[string]template.Parameter{}})
 			continue
 		}
-		one := api.Template{Name: name, Description: t.Description, Parameters: t.Parameters}
+		one := api.Template{Name: name, Description: t.Description, Parameters: t.Parameters, Node: nodeOf(t)}
 		if one.Parameters == nil {
 			one.Parameters = map[string]template.Parameter{}
 		}
@@ -32,9 +34,27 @@ func (h *Host) Templates() ([]api.Template, error) {
 	return all, err
 }
 
+// nodeOf says what a node of a template has.
+func nodeOf(t *template.Template) *api.TemplateNode {
+	n := &t.Node
+	vnode.Defaults(n)
+	has := &api.TemplateNode{Class: string(n.Class), CPUs: float64(n.CPU.Max) / 1000, Memory: int64(n.Memory.Max)}
+	for _, s := range n.Scratch {
+		has.Scratch += int64(s.Size)
+	}
+	for _, i := range n.Network {
+		has.Networks = append(has.Networks, string(i.Mode))
+		if i.Mode == vnode.SRIOV {
+			has.Functions++
+		}
+	}
+	return has
+}
+
 // ApplyTemplate makes a node from a template of this host's admins, for its owner. A node of this name that is another's is left
-// alone: of two that ask at the same time, the second finds the first one's.
-func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parameters map[string]any) (*node.Outcome, error) {
+// alone: of two that ask at the same time, the second finds the first one's. The command of a node that is started begins after hold at the earliest.
+func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
+	held := &node.Hold{Until: time.Now().Add(hold)}
 	if err := h.Layout.Reachable(); err != nil {
 		return nil, err
 	}
@@ -52,10 +72,11 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 			return refuse.Busyf("the name %s is taken by a node that is not of %s: choose another", n.Name, owner)
 		}
 		return nil
-	}).Apply(ctx, n, true)
+	}).Holding(held).Apply(ctx, n, true)
 	if err != nil {
 		return nil, err
 	}
+	o.Addresses, o.Held = detail.Addresses(h.Layout, n), held.Waited.Milliseconds()
 	_, err = autostart.Applied(h.Layout, []*vnode.Node{n})
 	return o, err
 }

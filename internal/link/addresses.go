@@ -43,9 +43,9 @@ func byFamily(n vnode.Network) (now, leased []vnode.Route) {
 func isIPv4(s string) bool { return net.ParseIP(s).To4() != nil }
 
 // probe returns the step that probes a network's addresses; nil if there is nothing to probe. The host-only bridge
-// and the bridge of mode nat have an index of addresses instead.
+// and the bridge of mode nat have an index of addresses instead; of reserved ones the network's admins say that nobody else has them.
 func (in *Input) probe(n vnode.Network, own mac.Address) *address.Probe {
-	if len(n.Address) == 0 || n.Mode == vnode.Bridge && n.Parent == "" || n.Mode == vnode.NAT {
+	if len(n.Address) == 0 || n.Reserved || n.Mode == vnode.Bridge && n.Parent == "" || n.Mode == vnode.NAT {
 		return nil
 	}
 	return &address.Probe{

@@ -245,3 +245,15 @@ func TestReadFacts(t *testing.T) {
 		t.Errorf("nothing was asked for: %v %v", got, err)
 	}
 }
+
+// TestReserved: a start asks whether somebody has its addresses, except of those that are reserved for it.
+func TestReserved(t *testing.T) {
+	n := vnode.Network{Mode: vnode.Bridge, Parent: "br0", Address: []string{"192.0.2.10/24"}}
+	asked := text(t, input(n))
+	n.Reserved = true
+	reserved := text(t, input(n))
+	const probe = "link.probe eth0 that nobody on its network has 192.0.2.10/24\n"
+	if diff := cmp.Diff(strings.Replace(asked, probe, "", 1), reserved); diff != "" || !strings.Contains(asked, probe) {
+		t.Errorf("%s\n%s", diff, asked)
+	}
+}

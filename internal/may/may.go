@@ -83,6 +83,7 @@ const (
 	CommandRead  Act = "command.read"  // a command line that only reads
 	CertRenew    Act = "cert.renew"    // its own certificate, with name and role kept
 	RevokedRead  Act = "revoked.read"  // the list of revoked certificates
+	SyncReport   Act = "sync.report"   // what nodes do on a file server, told to the allocator of the site
 )
 
 // answer is a cell of the table. The zero value is no.
@@ -119,6 +120,7 @@ var table = map[Act][4]answer{
 	CommandRead:  {yes, no, yes, no},
 	CertRenew:    {no, no, no, yes},
 	RevokedRead:  {yes, yes, yes, yes},
+	SyncReport:   {no, no, no, yes},
 }
 
 // Acts lists all acts in the order of their names.

@@ -13,7 +13,7 @@ import (
 func TestTable(t *testing.T) {
 	all := string(Admin) + " " + string(Operator) + " " + string(Viewer)
 	want := map[Act]string{
-		HostRead: all + " host", RevokedRead: all + " host", CertRenew: "host", MetricsRead: "admin viewer host",
+		HostRead: all + " host", RevokedRead: all + " host", CertRenew: "host", SyncReport: "host", MetricsRead: "admin viewer host",
 		NodeList: all, EventsRead: all, TemplateRead: all,
 		NodeRead: "admin own viewer", NodeLogs: "admin own viewer",
 		NodeMake: "admin own", NodeEnd: "admin own", NodeStart: "admin own",

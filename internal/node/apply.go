@@ -22,6 +22,9 @@ type Outcome struct {
 	Node    string             `json:"node"`
 	Did     string             `json:"did"` // created | started | changed | restarted | connected again: eth0 | unchanged
 	Changes []vnode.Difference `json:"changes,omitempty"`
+
+	Addresses []string `json:"addresses,omitempty"` // that a node of a template has by its spec and its leases
+	Held      int64    `json:"held_ms,omitempty"`   // milliseconds that its command was ready, and was held as asked
 }
 
 // Apply makes the node as its spec says. A change that a running node cannot take live needs restart.

@@ -47,6 +47,33 @@ type Berth struct {
 	containers runner.Family
 	logs       *nodelog.Set            // in the keeper, which starts runtimes itself: what nodes write; else nil
 	guard      func(*vnode.Node) error // nil: none
+	hold       *Hold                   // nil: none
+}
+
+// Hold keeps the commands of nodes from beginning before a time. All else of their start is done meanwhile.
+type Hold struct {
+	Until  time.Time
+	Waited time.Duration // how long a command was ready, and did not begin
+}
+
+// Holding returns these nodes, whose starts observe a hold.
+func (b *Berth) Holding(h *Hold) *Berth {
+	own := *b
+	own.hold = h
+	return &own
+}
+
+func (h *Hold) wait(ctx context.Context) error {
+	if h == nil || !time.Now().Before(h.Until) {
+		return nil
+	}
+	h.Waited = time.Until(h.Until)
+	select {
+	case <-time.After(h.Waited):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Guarded returns these nodes for who may not act on all of them. Acts on a node that is there ask guard once they hold its lock, so

@@ -158,7 +158,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	}
 	for i, st := range steps {
 		session.Attach(st)
-		if i == len(steps)-1 && ctx.Err() == nil { // the command runs from here on
+		if i == len(steps)-1 && b.hold.wait(ctx) == nil && ctx.Err() == nil { // the command runs from here on
 			var done context.CancelFunc
 			ctx, done = foreground.Starting(ctx)
 			defer done()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,14 +93,18 @@ func (e *execution) start(ctx context.Context) (_ *child, err error) {
 	if err != nil {
 		return nil, err
 	}
+	others := children()
 	if err := thread.Own(func() error { return e.run(cmd) }); err != nil {
 		endOrphans()
 		return nil, e.explain(s, err)
 	}
+	// The runtime writes no file with the command's PID: where this process is killed before it does, it could not, and would end the command.
 	p := &child{scratch: s, command: e.process.Args[0]}
-	if p.pid, err = readPID(s.path("pid")); err != nil {
-		return nil, err
+	mine := slices.DeleteFunc(children(), func(pid int) bool { return slices.Contains(others, pid) })
+	if len(mine) != 1 {
+		return nil, fmt.Errorf("find the command's process: this one has %d new children, not 1", len(mine))
 	}
+	p.pid = mine[0]
 	fd, err := unix.PidfdOpen(p.pid, 0) // the PID is valid: only this process reaps it
 	if err != nil {
 		return nil, fmt.Errorf("open the command's process: %w", err)
@@ -127,7 +132,7 @@ func (e *execution) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) 
 	if len(e.entry.V1) > 0 {
 		args = append(args, "--cgroup-manager=disabled")
 	}
-	args = append(args, "exec", "--detach", "--process", s.path("process"), "--pid-file", s.path("pid"))
+	args = append(args, "exec", "--detach", "--process", s.path("process"))
 	if t := e.wish.Terminal; t != nil {
 		if err := t.Listen(s.path("tty")); err != nil {
 			return nil, err
@@ -196,16 +201,25 @@ func (e *execution) run(cmd *exec.Cmd) (err error) {
 // endOrphans kills and reaps the processes that a failed runtime left behind. This process is their subreaper and has no
 // other children. Without reaping they would count as processes of the node.
 func endOrphans() {
+	for _, pid := range children() {
+		if unix.Kill(pid, unix.SIGKILL) == nil {
+			_, _ = proc.Reap(pid)
+		}
+	}
+}
+
+// children returns the children of this process, those of all its threads, also ones that have ended and were not reaped.
+func children() (pids []int) {
 	tasks, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, task := range tasks {
 		list, _ := os.ReadFile(task)
 		for field := range strings.FieldsSeq(string(list)) {
-			pid, err := strconv.Atoi(field)
-			if err == nil && unix.Kill(pid, unix.SIGKILL) == nil {
-				_, _ = proc.Reap(pid)
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
 			}
 		}
 	}
+	return pids
 }
 
 // takeOOMScore gives this process the node's OOM score while it forks, because crun sets the score only at create. back

@@ -76,9 +76,10 @@ func (f *Facts) deviceChanges(path string, r Running, next device.Table, record 
 	return append(steps, &device.Record{Path: record, New: next}), nil
 }
 
-// Plugged is the node without the io entries whose disk is unplugged.
+// Plugged is the node without the io entries that no disk of this host holds now: those whose disk is unplugged, and those on
+// shared file systems.
 func Plugged(n *vnode.Node, t device.Table) *vnode.Node {
 	here := *n
-	here.IO = slices.DeleteFunc(slices.Clone(n.IO), func(io vnode.IO) bool { return t.IsGone(io.Name) })
+	here.IO = slices.DeleteFunc(slices.Clone(n.IO), func(io vnode.IO) bool { return io.Filesystem != "" || t.IsGone(io.Name) })
 	return &here
 }

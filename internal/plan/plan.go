@@ -82,7 +82,7 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := Supported(n); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n)); err != nil {
+	if err := errors.Join(onSite(n, f.Agent), f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n)); err != nil {
 		return nil, err
 	}
 	steps, err := site.Claims(f.Agent, n)

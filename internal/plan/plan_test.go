@@ -315,7 +315,7 @@ func TestRefusals(t *testing.T) {
 		{"numa", `, "cpu": {"numa": 0}`, refuse.Cannot, "cpu.numa 0: this host has no NUMA nodes"},
 		{"image of an archive", `, "image": "file:/srv/x.tar"`, refuse.Cannot, "berth image import it"},
 		{"weight", `, "io": [{"name": "data", "device": "/dev/vda", "weight": 100}]`, refuse.Cannot, "weight"},
-		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "filesystem"},
+		{"shared file system", `, "io": [{"name": "data", "filesystem": "eos", "read": {"rate": "1MB/s"}}]`, refuse.Cannot, "this host belongs to no site"},
 		{"memory.low on v1", `, "memory": {"low": "1GiB"}`, refuse.Cannot, "memory.low"},
 		{"host without a user namespace", `, "user_namespace": false`, refuse.Invalid, "user_namespace: false"},
 		{"systemd on v1", "", refuse.Cannot, "systemd"},

@@ -3,6 +3,7 @@ package plan
 import (
 	"berth/internal/packed"
 	"berth/internal/refuse"
+	"berth/internal/site"
 	"berth/internal/vnode"
 )
 
@@ -19,9 +20,15 @@ func Supported(n *vnode.Node) error {
 			return notYet(n, c.what, c.remedy)
 		}
 	}
+	return nil
+}
+
+// onSite refuses a limit on a shared file system on a host that is alone: nobody would tell the file servers of it.
+func onSite(n *vnode.Node, a *site.Agent) error {
 	for _, io := range n.IO {
-		if io.Filesystem != "" {
-			return notYet(n, "io "+io.Name+": filesystem", "limit a disk of this host with device or path")
+		if io.Filesystem != "" && a == nil {
+			return refuse.Cannotf("start berthd here and on the file servers (docs/sync.md), or limit a disk of this host with device or path",
+				"node %s: io %s: this host belongs to no site, so no file server of %s learns of the limit", n.Name, io.Name, io.Filesystem)
 		}
 	}
 	return nil

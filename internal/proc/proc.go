@@ -41,7 +41,7 @@ func (id ID) Alive() bool {
 }
 
 // Open returns a pidfd of the process; a zombie counts. The error is unix.ESRCH if the process is gone, also if
-// its id belongs to another one now. The caller closes the file.
+// its id belongs to another one now; any other error leaves open whether it runs. The caller closes the file.
 func (id ID) Open() (*os.File, error) {
 	// Nonblocking, so that Wait needs no thread (Linux 5.10).
 	fd, err := unix.PidfdOpen(id.PID, unix.PIDFD_NONBLOCK)
@@ -49,9 +49,13 @@ func (id ID) Open() (*os.File, error) {
 		return nil, fmt.Errorf("open process %d: %w", id.PID, err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	if now, err := Of(id.PID); err != nil || now != id { // asked after the pidfd was opened: the number cannot change hands any more
+	now, err := Of(id.PID) // asked after the pidfd was opened: the number cannot change hands any more
+	if err == nil && now != id || Gone(err) {
+		err = unix.ESRCH
+	}
+	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("open process %d: %w", id.PID, unix.ESRCH)
+		return nil, fmt.Errorf("open process %d: %w", id.PID, err)
 	}
 	return f, nil
 }

@@ -133,10 +133,31 @@ func TestAliveWithoutFiles(t *testing.T) {
 	}
 	_, readErr := Read(self.PID)
 	lives := self.Alive()
+	_, openErr := self.Open()
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
 	if !errors.Is(readErr, unix.EMFILE) || !lives {
 		t.Errorf("with no file descriptor left: %v; alive: %v", readErr, lives)
+	}
+	if !errors.Is(openErr, unix.EMFILE) {
+		t.Errorf("open with no file descriptor left: %v", openErr)
+	}
+	// Enough for the pidfd, and not for its stat.
+	spare, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(spare.Fd())
+	spare.Close()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: next + 1, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, openErr = self.Open()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(openErr, unix.EMFILE) {
+		t.Errorf("open with one file descriptor left: %v", openErr)
 	}
 }

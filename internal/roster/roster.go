@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"berth/internal/fate"
 	"berth/internal/file"
@@ -154,6 +155,15 @@ func (r Nodes) Fate(name string) (fate.Fate, error) {
 		return fate.Fate{}, err
 	}
 	return fate.Of(claims)
+}
+
+// Made returns when a node was made. Of two nodes that have one name, one after the other, it tells which one is there.
+func (r Nodes) Made(name string) (time.Time, error) {
+	claims, err := r.Claims(name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return fate.Made(claims), nil
 }
 
 // GroupPath is the cgroup of a stored node in every hierarchy, relative to its mount.

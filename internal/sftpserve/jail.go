@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -220,19 +221,30 @@ func programFiles() ([]file, error) {
 	return all, nil
 }
 
-// start starts a session on the calling thread, which is in the jail. The session's user is not root, it has no network beside
-// its socket, and sees no process of the host.
-func (j *jail) start(c *net.TCPConn) (*exec.Cmd, error) {
+// session is the process of one client before it starts, with the files that it gets.
+type session struct {
+	cmd   *exec.Cmd
+	files []*os.File
+}
+
+func (s *session) close() {
+	for _, f := range s.files {
+		f.Close()
+	}
+}
+
+// command makes the command of a session, to be started on the calling thread, which is in the jail. The session's user is not root, it
+// has no network beside its socket, and sees no process of the host. The caller closes it once it is started.
+func (j *jail) command(c *net.TCPConn) (*session, error) {
 	socket, err := c.File()
 	if err != nil {
 		return nil, err
 	}
-	defer socket.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
+		socket.Close()
 		return nil, err
 	}
-	defer null.Close()
 	cmd := &exec.Cmd{
 		Path: Program, Args: []string{"sftp-server", "-d", data, "-u", "0"}, // the client has applied the umask of its user
 		Env: []string{}, Stdin: socket, Stdout: socket, Stderr: null,
@@ -242,5 +254,11 @@ func (j *jail) start(c *net.TCPConn) (*exec.Cmd, error) {
 			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 		},
 	}
-	return cmd, fork.Start(cmd)
+	return &session{cmd, []*os.File{socket, null}}, nil
 }
+
+// Starter starts a session's process for a client, and returns the name of the node for which it works; "" for none.
+type Starter func(client netip.Addr, cmd *exec.Cmd) (node string, err error)
+
+// plain starts a session for no node.
+func plain(_ netip.Addr, cmd *exec.Cmd) (string, error) { return "", fork.Start(cmd) }

@@ -28,6 +28,10 @@ type Options struct {
 	User   string   // name or number of a user of this host; the sessions run as this user
 	Allow  []string // addresses, or prefixes ADDRESS/LENGTH, of the clients that are served
 	Listen string   // ADDRESS:PORT; an empty address: all
+
+	// Start starts the process of a client's session and says for which node; nil: fork.Start, for none. If it fails, the client is
+	// refused. It is called on a thread that sees nothing of the host's files.
+	Start Starter
 }
 
 // Port is where sessions are served if nothing else is said.
@@ -45,6 +49,7 @@ type Server struct {
 	allow []netip.Prefix
 	addr  string
 	log   *slog.Logger
+	start Starter
 
 	mu       sync.Mutex
 	sessions map[netip.Addr]int
@@ -52,7 +57,10 @@ type Server struct {
 
 // New checks the options; nothing is opened yet.
 func New(o Options, log *slog.Logger) (*Server, error) {
-	s := &Server{addr: o.Listen, log: log, sessions: map[netip.Addr]int{}}
+	s := &Server{addr: o.Listen, log: log, start: o.Start, sessions: map[netip.Addr]int{}}
+	if s.start == nil {
+		s.start = plain
+	}
 	if os.Geteuid() != 0 {
 		return nil, refuse.Cannotf("run it with sudo", "serve %s as user %s: only root can act as another user", o.Dir, o.User)
 	}
@@ -200,19 +208,28 @@ func (s *Server) session(ctx context.Context, c net.Conn, all *sync.WaitGroup) {
 		s.log.Warn("refused: it has too many sessions", "client", from.String(), "sessions", perClient)
 		return
 	}
-	p, err := s.jail.start(c.(*net.TCPConn))
+	p, err := s.jail.command(c.(*net.TCPConn))
+	node := ""
+	if err == nil {
+		node, err = s.start(addr, p.cmd)
+		p.close()
+	}
 	if err != nil {
 		s.leaveClient(addr)
 		s.log.Error("start a session", "client", from.String(), "err", err)
 		return
 	}
-	s.log.Info("session", "client", from.String(), "pid", p.Process.Pid)
+	who := []any{"client", from.String(), "pid", p.cmd.Process.Pid}
+	if node != "" {
+		who = append(who, "node", node)
+	}
+	s.log.Info("session", who...)
 	all.Go(func() {
-		end := context.AfterFunc(ctx, func() { _ = p.Process.Kill() })
-		err := fork.Wait(p)
+		end := context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })
+		err := fork.Wait(p.cmd)
 		end()
 		s.leaveClient(addr)
-		s.log.Info("session ended", "client", from.String(), "pid", p.Process.Pid, "how", p.ProcessState.String(), "err", err)
+		s.log.Info("session ended", append(who, "how", p.cmd.ProcessState.String(), "err", err)...)
 	})
 }
 

@@ -91,7 +91,7 @@ type Holder struct {
 
 // Request is a line of what a command asks of the agent; Answer is the line that comes back.
 type Request struct {
-	Do     string  `json:"do"` // claim | release
+	Do     string  `json:"do"` // claim | release | follow
 	Node   string  `json:"node"`
 	Things []Thing `json:"things"`
 }
@@ -167,6 +167,25 @@ func (a *Agent) Release(ctx context.Context, node string, things ...Thing) error
 	}
 	return Owe(a.Owed, node, things...)
 }
+
+// Stale says why this host may not know what the site wants now; "" if it does. It takes a few seconds at most.
+func (a *Agent) Stale(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*Fresh)
+	defer cancel()
+	answer, err := a.ask(ctx, Request{Do: "follow"})
+	switch {
+	case errors.Is(err, fs.ErrPermission): // only root may ask
+		return ""
+	case err != nil && ctx.Err() != nil:
+		return "berthd does not answer: what changes now in the site is not enforced here until it does"
+	case err != nil:
+		return "berthd does not run: what changes now in the site is not enforced here until it does"
+	}
+	return answer.What
+}
+
+// Fresh is how long an agent waits for the cluster state when it is asked whether it hears it.
+const Fresh = 1500 * time.Millisecond
 
 func (a Answer) err(node string) error {
 	if a.What == "" {

@@ -54,7 +54,7 @@ func Main(ctx context.Context, args []string, s Streams) int {
 
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
-		Use: "berth", Short: "hosts, certificates and templates of a site", // it is berth that users typed
+		Use: "berth", Short: "hosts, certificates, templates and the batch system of a site", // it is berth that users typed
 		Version: version.Berth, SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
 		SuggestionsMinimumDistance: 2,
@@ -72,7 +72,7 @@ func (a *app) command() *cobra.Command {
 
 // commands lists what berth-site can do. Each file of this package adds its own here.
 func (a *app) commands() []*cobra.Command {
-	return []*cobra.Command{a.commandCmd(), a.certsCmd(), a.templateCmd(), a.hostCmd()}
+	return []*cobra.Command{a.commandCmd(), a.certsCmd(), a.templateCmd(), a.hostCmd(), a.slurmCmd()}
 }
 
 // layout returns where Berth keeps its files.

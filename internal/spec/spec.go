@@ -108,7 +108,7 @@ func (r *reader) document(body ast.Node) (*vnode.Node, positions) {
 	d := &decoder{reader: r, positions: positions{}}
 	d.node(body, n)
 	for _, p := range vnode.Validate(n) {
-		if !d.hasFailed(p.Field) && !d.lacksKnown(p.Field) && !slices.ContainsFunc(p.RestsOn, d.hasFailed) {
+		if !d.hasFailed(p.Field) && !d.lacksKnown(p.Field) && !slices.ContainsFunc(p.RestsOn, func(f string) bool { return d.hasFailed(f) || d.lacksKnown(f) }) {
 			r.bad(d.positions.find(p.Field), p.Field, p.Msg)
 		}
 	}

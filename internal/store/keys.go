@@ -11,8 +11,9 @@ const (
 	Hosts       = Root + "hosts/"       // HOST; goes with the host's session
 	Members     = Root + "members/"     // HOST
 	Nodes       = Root + "nodes/"       // HOST/NODE
-	Filesystems = Root + "filesystems/" // FS/SERVER
-	IO          = Root + "io/"          // FS/NODE
+	Filesystems = Root + "filesystems/" // HOST/FS
+	IO          = Root + "io/"          // HOST/NODE
+	Offices     = Root + "offices/"     // NAME; goes with the session of the host that has it
 	Claims      = Root + "claims/"      // mac/…, address/…, name/…
 )
 

@@ -8,10 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -34,6 +36,7 @@ type Template struct {
 	Name        string               `json:"-"` // of the file, without .yaml
 	Description string               `json:"description,omitempty" doc:"what it is for, in a line"`
 	Parameters  map[string]Parameter `json:"parameters,omitempty" doc:"what may be chosen, by name"`
+	Numbered    bool                 `json:"numbered,omitempty" doc:"the number at the end of a node's name is added to its addresses: with address 192.0.2.20/24, node st01-03 has 192.0.2.23/24"`
 	Node        vnode.Node           `json:"node" doc:"the spec, without a name; what no parameter sets is as it is here"`
 
 	dir  string // of the file: relative images begin there
@@ -211,6 +214,11 @@ func (t *Template) Make(owner, name string, given map[string]any) (*vnode.Node, 
 		}
 	}
 	n.Name = name
+	if t.Numbered {
+		if err := number(n); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
 	if n.Labels == nil {
 		n.Labels = vnode.Labels{}
 	}
@@ -224,6 +232,34 @@ func (t *Template) Make(owner, name string, given map[string]any) (*vnode.Node, 
 		return nil, refuse.Invalidf("template %s: %s", t.Name, strings.Join(wrong, "\ntemplate "+t.Name+": "))
 	}
 	return t.again(n)
+}
+
+// number adds the number at the end of a node's name to its addresses.
+func number(n *vnode.Node) error {
+	digits := n.Name[strings.LastIndexByte(n.Name, '-')+1:]
+	add, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || digits == n.Name {
+		return fmt.Errorf("%.80q does not end in '-' and a number, from which its addresses come", n.Name)
+	}
+	for i := range n.Network {
+		for j, text := range n.Network[i].Address {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				return err
+			}
+			bytes, carry := p.Addr().AsSlice(), add
+			for k := len(bytes) - 1; k >= 0; k-- {
+				carry += uint64(bytes[k])
+				bytes[k], carry = byte(carry), carry>>8
+			}
+			a, _ := netip.AddrFromSlice(bytes)
+			if carry != 0 || !p.Contains(a) {
+				return fmt.Errorf("%s: %s and %d is not in the network", n.Name, text, add)
+			}
+			n.Network[i].Address[j] = netip.PrefixFrom(a, p.Bits()).String()
+		}
+	}
+	return nil
 }
 
 // again reads the node as any spec is read: what it cannot write as YAML and read back is no node.

@@ -30,6 +30,17 @@ func (c Class) Standing() Standing {
 	return Standing{OOMScore: 1}
 }
 
+// Rank orders classes: where something is short, a higher one goes first.
+func (c Class) Rank() int {
+	switch c {
+	case Batch:
+		return -1
+	case Storage:
+		return 1
+	}
+	return 0
+}
+
 // Standing returns the settings of the node's class, with those of its spec in their place.
 func (n *Node) Standing() Standing {
 	s := n.Class.Standing()

@@ -30,7 +30,7 @@ func TestEngines(t *testing.T) {
 		{IO{Name: "d", Device: "/dev/sda", Model: "rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6"}, "only with engine: iocost"},
 		{IO{Name: "d", Device: "/dev/sda", Engine: IOCost, Model: "rbps=1"}, "rseqiops is missing: berth doctor --calibrate DEVICE prints a model"},
 	} {
-		n := &Node{Name: "n", Image: Image{Kind: HostImage}, Command: []string{"true"}, IO: []IO{tt.io}}
+		n := &Node{Name: "n", Image: Image{Kind: HostImage}, Command: []string{"true"}, IO: []IO{tt.io}, Network: []Network{{Name: "eth0", Mode: Bridge, Address: []string{"192.0.2.2/24"}}}}
 		Defaults(n)
 		got := ""
 		for _, p := range Validate(n) {

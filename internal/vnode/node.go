@@ -33,7 +33,7 @@ type Node struct {
 	PIDs        int       `json:"pids,omitempty" doc:"most processes and threads; default 4096" range:"1..4194304"`
 	OOMScoreAdj *int      `json:"oom_score_adj,omitempty" doc:"how readily the kernel kills its processes when the host lacks memory, -1000 (never) to 1000; default: batch 500, storage -500" range:"-1000..1000"`
 	RLimits     RLimits   `json:"rlimits,omitempty" doc:"resource limits of processes, soft and hard, for example {nofile: 20000}"`
-	IO          []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk"`
+	IO          []IO      `json:"io,omitempty" doc:"block I/O limits, one entry a disk or shared file system"`
 	Network     []Network `json:"network,omitempty" doc:"network interfaces; none: only loopback"`
 	Devices     []Device  `json:"devices,omitempty" doc:"devices of the host that the node may use"`
 	Mounts      []Mount   `json:"mounts,omitempty" doc:"file systems of the host seen inside, each by a gateway"`
@@ -115,7 +115,7 @@ type HugePages map[Bytes]Bytes
 // RLimits maps a limit's name in lower case (nofile, nproc, core …) to its value.
 type RLimits map[string]uint64
 
-// IO limits one disk. Exactly one of Device, Path and Filesystem is given.
+// IO limits one disk, or one shared file system. Exactly one of Device, Path and Filesystem is given.
 type IO struct {
 	Name       string `json:"name" doc:"name of this entry, as in berth set io.NAME.read.rate"`
 	Device     string `json:"device,omitempty" doc:"the disk or partition, best by /dev/disk/by-id"`
@@ -126,6 +126,7 @@ type IO struct {
 	Model      string `json:"model,omitempty" doc:"what the disk can do, for engine iocost, as berth doctor --calibrate prints it: rbps=N rseqiops=N rrandiops=N wbps=N wseqiops=N wrandiops=N"`
 	Read       IORate `json:"read,omitzero" doc:"limits of reads"`
 	Write      IORate `json:"write,omitzero" doc:"limits of writes"`
+	PerServer  bool   `json:"per_server,omitempty" doc:"with filesystem: each of its file servers allows the whole rate; default: all of them together do"`
 }
 
 // Engine is the mechanism that shares a disk by weight.
@@ -171,6 +172,9 @@ type Network struct {
 	MAC     string   `json:"mac,omitempty" doc:"auto (derived from site id and name, always the same) | pool NAME | an address; default auto, phys: its own"`
 	DHCP    bool     `json:"dhcp,omitempty" doc:"lease an IPv4 address, and the default route, from the network's DHCP server; not together with an IPv4 address or gateway"`
 	Address []string `json:"address,omitempty" doc:"addresses with prefix length, for example 192.0.2.10/24"`
+
+	Reserved bool `json:"reserved,omitempty" doc:"the network's admins keep its addresses for this node: a start does not ask whether somebody else has them, which takes 220 ms"`
+
 	Gateway string   `json:"gateway,omitempty" doc:"default route"`
 	Routes  []Route  `json:"routes,omitempty" doc:"more routes"`
 	MTU     int      `json:"mtu,omitempty" doc:"bytes, 68..65535; default: the parent's" range:"68..65535"`

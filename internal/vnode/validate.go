@@ -52,6 +52,7 @@ func checks() []check {
 		{"io", checkIO},
 		{"io-unique", checkIOUnique},
 		{"io-engine", checkEngines},
+		{"io-filesystem", checkFilesystems},
 		{"network-mode", checkNetworkMode},
 		{"network-names", checkNetworkNames},
 		{"network-mac", checkMACs},

@@ -107,3 +107,31 @@ func checkTargetsUnique(r *report, n *Node) {
 		first.check(r, "target", fmt.Sprintf("scratch[%d].target", i), s.Target)
 	}
 }
+
+// checkFilesystems checks the entries that limit a node on a shared file system. File servers tell nodes apart by the addresses
+// from which requests come, so these must be the node's own.
+func checkFilesystems(r *report, n *Node) {
+	for i, e := range n.IO {
+		at := fmt.Sprintf("io[%d]", i)
+		if e.Filesystem == "" {
+			if e.PerServer {
+				r.badIf([]string{at + ".device", at + ".path"}, at+".per_server", "only with filesystem: a disk has no servers")
+			}
+			continue
+		}
+		own := slices.ContainsFunc(n.Network, func(w Network) bool { return len(w.Address) > 0 && w.Mode != NAT && w.Mode != None })
+		if !own {
+			rests := []string{"network"}
+			for j := range n.Network {
+				rests = append(rests, fmt.Sprintf("network[%d].address", j), fmt.Sprintf("network[%d].mode", j))
+			}
+			r.badIf(rests, at+".filesystem", "needs an interface with an address of its own: file servers tell nodes apart by address, and mode nat hides it")
+		}
+		for j, m := range n.Mounts {
+			if m.Remote() && m.Via == ViaHost {
+				r.badIf([]string{fmt.Sprintf("mounts[%d].via", j)}, at+".filesystem",
+					"not possible with mounts[%d].via: host: file servers would see the host's address instead of the node's", j)
+			}
+		}
+	}
+}

@@ -44,6 +44,7 @@ func checkNone(r *report, n *Node, i int) {
 		{"mac", w.MAC != ""},
 		{"dhcp", w.DHCP},
 		{"address", len(w.Address) > 0},
+		{"reserved", w.Reserved},
 		{"gateway", w.Gateway != ""},
 		{"routes", len(w.Routes) > 0},
 		{"mtu", w.MTU != 0},
@@ -111,6 +112,9 @@ func checkMACs(r *report, n *Node) {
 func checkAddresses(r *report, n *Node) {
 	first := firstUse{}
 	for i, w := range n.Network {
+		if w.Reserved && len(w.Address) == 0 && w.Mode != None { // None: see checkNone
+			r.badIf([]string{netField(i, "address")}, netField(i, "reserved"), "not without address: it says that nobody else has the addresses of the interface")
+		}
 		for j, a := range w.Address {
 			field := netField(i, fmt.Sprintf("address[%d]", j))
 			p, err := netip.ParsePrefix(a)

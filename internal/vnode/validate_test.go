@@ -26,7 +26,7 @@ func full() *Node {
 		IO: []IO{
 			{Name: "data", Device: "/dev/sdb", Weight: 100, Read: IORate{Rate: 200e6, IOPS: 5000}, Write: IORate{Rate: 100e6, IOPS: 9}},
 			{Name: "var", Path: "/var/tmp"},
-			{Name: "eos", Filesystem: "shared"},
+			{Name: "eos", Path: "/eos-cache"},
 		},
 		Network: []Network{
 			{
@@ -137,6 +137,10 @@ func TestValidate(t *testing.T) {
 		{"users users[1]", users(IDExtent{From: 70000, Count: 10, As: SameIDs}, IDExtent{From: 70009, Count: 1, As: PrivateIDs})},
 		{"values users[0].from", users(IDExtent{From: -5, Count: 1, As: SameIDs})},
 		{"users users", users(IDExtent{From: 100000, Count: MostOwnIDs + 1, As: PrivateIDs})},
+		{"mounts mounts[0].gateway", func(n *Node) { // of one user
+			n.Users = []IDExtent{{From: 100000, Count: 2, As: SameIDs}}
+			n.Mounts = []Mount{{Source: "192.0.2.1:/", Target: "/data", Gateway: SSHFSDirectGateway}}
+		}},
 		{"users users", func(n *Node) { // a line of the map for each, and one for each gap
 			for i := range 171 {
 				n.Users = append(n.Users, IDExtent{From: 1000 + 2*i, Count: 1, As: SameIDs})
@@ -182,9 +186,14 @@ func TestValidate(t *testing.T) {
 		{"io io[0].device", func(n *Node) { n.IO[0].Device = "sdb" }},
 		{"io io[1].path", func(n *Node) { n.IO[1].Path = "/srv/" }},
 		{"io io[1].name", func(n *Node) { n.IO[1].Name = "a.b" }},
-		{"io io[2].filesystem", func(n *Node) { n.IO[2].Filesystem = "/eos" }},
+		{"io io[2].filesystem", func(n *Node) { n.IO[2].Path, n.IO[2].Filesystem, n.Mounts[1].Via = "", "/eos", "" }},
+		{"io-filesystem io[2].filesystem", func(n *Node) { n.IO[2].Path, n.IO[2].Filesystem = "", "shared" }},
+		{"io-filesystem io[2].per_server", func(n *Node) { n.IO[2].PerServer = true }},
 		{"io-engine io[0].model", func(n *Node) { n.IO[0].Model = "rbps=1" }},
-		{"io-engine io[2].engine", func(n *Node) { n.IO[2].Engine = BFQ }},
+		{"io-engine io[2].engine", func(n *Node) {
+			n.IO[2].Path, n.IO[2].Filesystem, n.Mounts[1].Via = "", "shared", ""
+			n.IO[2].Engine = BFQ
+		}},
 		{"io-unique io[1].name", func(n *Node) { n.IO[1].Name = "data" }},
 		{"io-unique io[2].path", func(n *Node) { n.IO[2] = IO{Name: "eos", Path: "/var/tmp"} }},
 		{"network-mode network[0].parent", eth(func(w *Network) { w.Parent = "" })},

@@ -33,6 +33,7 @@ import (
 	"berth/internal/store"
 	"berth/internal/store/etcd"
 	"berth/internal/store/storetest"
+	"berth/test/room"
 )
 
 var (
@@ -113,7 +114,7 @@ func TestAgents(t *testing.T) {
 	if err != nil {
 		t.Skip("etcd is not installed: apt-get install etcd-server")
 	}
-	instances(t)
+	room.For(t, *agents)
 	server, endpoint := storetest.Etcd(t, program)
 	s, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -159,28 +160,6 @@ func TestAgents(t *testing.T) {
 			t.Errorf("not so: %s", what)
 		}
 	}
-}
-
-// instances lets root follow enough folders for all the agents of a site at once: on a host there is one. It is put back.
-func instances(t *testing.T) {
-	t.Helper()
-	const file, each, others = "/proc/sys/fs/inotify/max_user_instances", 4, 100
-	had, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(had)))
-	if err != nil || n >= *agents*each+others {
-		return
-	}
-	if err := os.WriteFile(file, fmt.Append(nil, *agents*each+others), 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.WriteFile(file, had, 0); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // result is what was measured. Times are seconds, CPU is cores.
@@ -316,9 +295,9 @@ func changes(t *testing.T, s store.Store, fleet []*one) (n int, p50, p99, most, 
 	t.Helper()
 	var took, slowest []float64
 	for i := range *rounds {
-		value := strconv.Itoa(i)
+		value := fmt.Sprintf(`{"addresses":["192.0.2.1"],"io":[{"name":"s","filesystem":"shared","weight":%d}]}`, i+1)
 		began := time.Now()
-		if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: store.IO + "shared/n001", Value: []byte(value)}}); err != nil {
+		if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: store.IO + "elsewhere/n001", Value: []byte(value)}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range fleet {

@@ -39,7 +39,8 @@ func TestSchemathesis(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "--no-color", "run", "http://"+at+"/v1/openapi.json",
 		"--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,unsupported_method,allow_header_conformance",
-		"--max-time", strconv.Itoa(seconds), "--seed", "7611", "--workers", "2", "--request-timeout", "30", "--continue-on-failure",
+		"--max-time", strconv.Itoa(seconds), "--seed", "7611", "--workers", "1", // CPython 3.11 fails with two threads that parse (gh-106905)
+		"--request-timeout", "30", "--continue-on-failure",
 		"--suppress-health-check", "all", "--warnings", "off")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()

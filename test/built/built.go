@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 )
 
 // Dir names the environment variable for the folder where tools/testrun keeps what was built for its run.
@@ -35,12 +36,30 @@ func Site(ctx context.Context, dir string) error {
 	return made(ctx, "berth-site", filepath.Join(dir, "berth-site"), nil)
 }
 
-// Agent makes the program berthd, in a folder, which is that of berth.
-func Agent(ctx context.Context, dir string) error {
-	return made(ctx, "berthd", filepath.Join(dir, "berthd"), nil)
+// Agent makes the program berthd with build tags, in a folder, which is that of berth.
+func Agent(ctx context.Context, dir string, tags ...string) error {
+	return made(ctx, "berthd", filepath.Join(dir, "berthd"), tags)
 }
 
-// All makes every program of Berth's in a folder.
+// Sync makes the program that berth sync audit becomes, in a folder, which is that of berth.
+func Sync(ctx context.Context, dir string) error {
+	return made(ctx, "berth-sync", filepath.Join(dir, "berth-sync"), nil)
+}
+
+// Preload makes the library that file servers load, in a folder.
+func Preload(ctx context.Context, dir string) error {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	out, err := exec.CommandContext(ctx, filepath.Join(strings.TrimSpace(string(root)), "scripts/build-preload"), dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("make the library: %w: %s", err, out)
+	}
+	return nil
+}
+
+// All makes every program of Berth's in a folder, and the library.
 func All(ctx context.Context, dir string) error {
 	list := exec.CommandContext(ctx, "go", "list", "berth/cmd/...")
 	out, err := list.Output()
@@ -53,8 +72,11 @@ func All(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	return nil
+	return Preload(ctx, dir)
 }
+
+// builds counts what this process builds.
+var builds atomic.Int64
 
 func made(ctx context.Context, name, out string, tags []string) error {
 	kept := os.Getenv(Dir)
@@ -63,7 +85,7 @@ func made(ctx context.Context, name, out string, tags []string) error {
 	}
 	program := filepath.Join(kept, strings.Join(append([]string{name}, tags...), "-"))
 	if _, err := os.Stat(program); err != nil {
-		own := fmt.Sprintf("%s.%d", program, os.Getpid()) // another package's tests may build it at the same time
+		own := fmt.Sprintf("%s.%d.%d", program, os.Getpid(), builds.Add(1)) // other tests may build it at the same time
 		if err := build(ctx, name, own, tags); err != nil {
 			return err
 		}

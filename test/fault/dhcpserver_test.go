@@ -65,7 +65,7 @@ func (w *world) bridge() {
 	}
 	if !eventually(patience, func() bool {
 		br, err = w.h.LinkByName("br9")
-		return err == nil && br.Attrs().Flags&net.FlagRunning != 0
+		return err == nil && br.Attrs().OperState == netlink.OperUp // before the kernel has looked at its ports it is unknown
 	}) {
 		w.Fatalf("br9 has no carrier: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +23,8 @@ import (
 )
 
 // snapshot lists everything on the host that Berth could leave behind, one item per line, sorted. It omits values that differ
-// from start to start: pids, inodes, the random MAC of a veth's outer end.
+// from start to start: pids, inodes, the random MAC of a veth's outer end, and whether a link has a carrier: the kernel says that later,
+// on a busy machine by seconds.
 type snapshot []string
 
 func (w *world) snapshot() snapshot {
@@ -88,7 +90,7 @@ func (w *world) links() []string {
 	var all []string
 	for _, l := range links {
 		a := l.Attrs()
-		line := fmt.Sprintf("link %s %s mtu %d %v %v alt %v", a.Name, l.Type(), a.MTU, a.Flags, a.Alias, a.AltNames)
+		line := fmt.Sprintf("link %s %s mtu %d %v %v alt %v", a.Name, l.Type(), a.MTU, a.Flags&^net.FlagRunning, a.Alias, a.AltNames)
 		if !strings.HasPrefix(a.Name, "berth-") {
 			line += " " + a.HardwareAddr.String()
 		}

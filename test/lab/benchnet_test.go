@@ -9,12 +9,14 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // TestBenchNet measures host, macvlan and sriov against a peer on another machine: both directions, round trips, in one
 // table and one JSON. That something is measured is tested, not how much: it may run beside another lab.
 func TestBenchNet(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 2, 3)
 	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	adapter := make([]string, 2)

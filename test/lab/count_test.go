@@ -26,6 +26,9 @@ type windows []counted
 // late returns the percentage of the witness's waits that ended late.
 func (w windows) late() float64 { return w[0]["witness"]["late"][0] }
 
+// spare returns what the machine lacked meanwhile.
+func (w windows) spare() spare { return spare{w.late(), w[0]["witness"]["others"][0]} }
+
 // row returns how the nodes shared a disk, in each window.
 func (w windows) row(names []string, disk string, weights []int) *shares.Row {
 	r := &shares.Row{Kind: shares.Share, Started: time.Now().UTC(), Seconds: w[0]["witness"]["window"][0], Late: w.late()}
@@ -61,12 +64,17 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 		look += "echo node " + n + "; cat /sys/fs/cgroup/berth/" + n + "/io.stat; "
 	}
 	m.Write(t, "/tmp/witness.sh", witness)
+	others := lab.Others()
 	r := m.RunFor(t, time.Duration(n)*each+3*time.Minute, "bash", "-ec", look+"now; }\n"+script+"sleep 2; bash /tmp/witness.sh & w=$!; look; for i in $(seq "+
 		fmt.Sprint(n)+"); do sleep "+fmt.Sprint(each.Seconds())+"; look; done; kill $w; wait $w; cat /tmp/witness\n"+
 		"for p in $pids; do kill -0 $p || { tail -n 3 /tmp/err.*; echo 'a load has ended' >&2; exit 1; }; done; for p in $pids; do kill $p; done; pkill -KILL -x 'fio|dd' || true\n"+
 		"wait $pids || true") // fio with --rate sometimes does not end by SIGTERM
 	if r.Code != 0 {
 		t.Fatalf("count: exit code %d: %s%s", r.Code, r.Out, r.Err)
+	}
+	crowd, err := others()
+	if err != nil {
+		t.Fatal(err)
 	}
 	numbers := devices(t, m)
 	// Each look reads the clock, the nodes' counters, and the clock again.
@@ -99,7 +107,7 @@ func count(t *testing.T, m *lab.VM, n int, each time.Duration, run map[string]st
 	for i := 1; i < len(looks); i++ {
 		// The window runs from the middle of one look to the middle of the next.
 		took := (clock[2*i]+clock[2*i+1])/2 - (clock[2*i-2]+clock[2*i-1])/2
-		one := counted{"witness": moved{"late": {late}, "window": {each.Seconds()}}}
+		one := counted{"witness": moved{"late": {late}, "others": {crowd}, "window": {each.Seconds()}}}
 		for n, disks := range looks[i] {
 			one[n] = moved{}
 			for disk, v := range disks {

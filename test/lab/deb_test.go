@@ -11,6 +11,7 @@ import (
 
 	"berth/test/deb"
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // packages makes Berth's Debian packages, an older version and this one, and copies them into machines as /root/old-*.deb and
@@ -41,6 +42,7 @@ func packages(t *testing.T, machines ...*lab.VM) {
 // left then.
 func TestDeb(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	m := lab.Start(t, lab.Options{Machines: []lab.Machine{{Memory: 768}}}).VM(0)
 	packages(t, m)
 	// All that is on the host, but for dpkg's own records and what the machine's own programs write.

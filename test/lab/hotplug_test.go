@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // plugged is a node with limits and a device on disks that can be unplugged. It names the disks by persistent names.
@@ -23,6 +24,7 @@ io:
 // device number, its limits return too. Another disk that got its number is not the node's.
 func TestHotplug(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 1, 2)
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}, {Size: 64 << 20, NVMe: true, Hot: true}}})
 	m.OK(t, "udevadm settle; printf disk-zero | dd of=/dev/vdb conv=notrunc,fsync status=none; printf disk-one | dd of=/dev/vdc conv=notrunc,fsync status=none")
 	t.Run("programs", func(t *testing.T) { programs(t, m, 33) })

@@ -12,12 +12,14 @@ import (
 	"berth/test/built"
 	"berth/test/lab"
 	"berth/test/pair"
+	"berth/test/walk"
 )
 
 // TestImages has one host give its images to another over TLS: it stores one, packs it and serves it; the other pulls it, makes a
 // node from it, and packs it to one file for nodes of its own.
 func TestImages(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	small := lab.Machine{Memory: 768, NICs: []lab.NIC{{Segment: "images"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	a, b := l.VM(0), l.VM(1)
@@ -67,6 +69,7 @@ func TestImages(t *testing.T) {
 // the lab reach no network.
 func TestBuiltDebianBoots(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	m := start(t, lab.Machine{Memory: 1024, Disks: []lab.Disk{{Size: 1 << 30}}})
 	dir := t.TempDir()
 	must(t, built.Berth(t.Context(), filepath.Join(dir, "berth")))

@@ -8,11 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/walk"
 )
 
 // TestLab tests the functions of the lab that other tests rely on.
 func TestLab(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 1, 2)
 	l := Start(t, Options{Machines: []Machine{{
 		CPUs: 1, Memory: 768, NICs: []NIC{{}}, Disks: []Disk{{Size: 64 << 20}},
 	}}})
@@ -95,6 +98,7 @@ func TestLab(t *testing.T) {
 // TestTwoMachines joins two machines by a cable.
 func TestTwoMachines(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	small := Machine{CPUs: 1, Memory: 512, NICs: []NIC{{Segment: "a"}}}
 	l := Start(t, Options{Machines: []Machine{small, small}})
 	for i := range 2 {

@@ -4,14 +4,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/walk"
 )
 
 // TestNFSServerAway: a server that is away does not keep a node from stopping. One that is killed and comes back has all that it
 // acknowledged.
 func TestNFSServerAway(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	host, server, adapter := nfsLab(t)
-	node(t, host, nfsNode("writer", adapter, 11, viaNode))
+	node(t, host, nfsNode("writer", adapter, 11, viaNode, strings.NewReplacer(":/srv", ":/srv/all", "/mnt", "/opt").Replace(viaNode)))
 	node(t, host, nfsNode("other", adapter, 12, viaNode, viaHost))
 	// Its mount is of another folder of the same server, and it is the only user of it.
 	node(t, host, nfsNode("third", adapter, 13, strings.ReplaceAll(viaHost, ":/srv", ":/srv/all")))
@@ -24,7 +27,7 @@ for i in range(1000000):
     os.write(f, b\"%d\\n\" % i); os.fsync(f); n.write(\"%d\\n\" % i); n.flush()
 " >/dev/shm/out 2>&1 </dev/null &'; until [ "$(berth exec other -- sh -c 'wc -l </dev/shm/acknowledged')" -gt 20 ]; do sleep 0.2; done`)
 	// Another has a file open, and writes when it is told to.
-	host.OK(t, `berth exec writer -- sh -c 'nohup sh -c "exec 3>/mnt/all/unsynced; touch /dev/shm/open; until [ -e /dev/shm/go ]; do sleep 0.1; done; dd if=/dev/zero bs=1M count=32 >&3" >/dev/null 2>&1 </dev/null &
+	host.OK(t, `berth exec writer -- sh -c 'nohup sh -c "exec 3>/mnt/all/unsynced 4>/opt/second; touch /dev/shm/open; until [ -e /dev/shm/go ]; do sleep 0.1; done; dd if=/dev/zero bs=64k count=4 >&4; dd if=/dev/zero bs=1M count=32 >&3" >/dev/null 2>&1 </dev/null &
 until [ -e /dev/shm/open ]; do sleep 0.1; done'`)
 	server.Kill()
 	at := host.OK(t, "berth exec other -- sh -c 'sleep 2; wc -l </dev/shm/acknowledged'")

@@ -9,12 +9,14 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // TestPackedImages runs twenty nodes from one erofs and one from a squashfs, which came from another host, on Debian's kernel and
 // cgroup v2: one loop device each, also after a reboot, and nothing after the last node.
 func TestPackedImages(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 1, 2)
 	dir := t.TempDir()
 	for _, args := range [][]string{
 		{"mkfs.erofs", "--quiet", "-zlz4hc", filepath.Join(dir, "x.erofs"), imagetest.BusyboxDir(t)},

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // Where units have their groups, and a script that prints what berth protect may change.
@@ -28,6 +29,7 @@ func weight(t *testing.T, m *lab.VM, unit string) string {
 // TestProtect protects services (class storage) on a host with systemd, and unprotects them.
 func TestProtect(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 0, 2)
 	m := start(t, lab.Machine{CPUs: 2, Memory: 1024, Kernel: "numa=fake=2", Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}}})
 	m.OK(t, `for u in store other; do
 printf '[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n' >/etc/systemd/system/$u.service; done

@@ -9,11 +9,13 @@ import (
 
 	"berth/test/lab"
 	"berth/test/shares"
+	"berth/test/walk"
 )
 
 // TestRates limits a node in both directions, on a virtual function and on a macvlan, and measures the rate against a machine at
 // the other end of a cable: within 3 % at layer 2. The card does not enforce its driver's own limit and has none for receiving.
 func TestRates(t *testing.T) {
+	walk.Turn(t, 2, 3)
 	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	a, b := l.VM(0), l.VM(1)
@@ -22,14 +24,19 @@ func TestRates(t *testing.T) {
 	b.OK(t, adapter+"ip addr add 192.0.2.2/24 dev $n; iperf3 -s -D >/dev/null 2>&1")
 	pf := a.OK(t, adapter+"berth vf enable $n 1 >/dev/null; echo $n")
 	t.Run("tagged", func(t *testing.T) { testVLAN(t, a, b, pf) })
+	taken := walk.Some(walk.Of(t), 4, "sriov tx 10", "sriov rx 10", "sriov tx 100", "sriov rx 100", "macvlan tx 10", "macvlan rx 10", "macvlan tx 100", "macvlan rx 100")
 	for _, mode := range []string{"sriov", "macvlan"} {
 		spec := fmt.Sprintf("name: a\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{mode: %s, parent: %s, address: [192.0.2.1/24]}]\n", mode, pf)
 		a.Write(t, "/root/a.yaml", spec)
 		a.OK(t, "berth apply -f /root/a.yaml")
 		for _, mbit := range []int{10, 100} {
 			for _, way := range []string{"tx", "rx"} {
+				name := fmt.Sprintf("%s %s %d", mode, way, mbit)
+				if !slices.Contains(taken, name) {
+					continue
+				}
 				a.OK(t, fmt.Sprintf("berth set a net.eth0.%s=%dMbit/s net.eth0.%s=max", way, mbit, map[string]string{"tx": "rx", "rx": "tx"}[way]))
-				t.Run(fmt.Sprintf("%s %s %d", mode, way, mbit), func(t *testing.T) {
+				t.Run(name, func(t *testing.T) {
 					// tx is counted by the receiving machine, rx by the node's qdisc behind the limit.
 					at := counter{b, nil, "cat /sys/class/net/$(basename /sys/class/net/e*)/statistics/rx_bytes"}
 					if way == "rx" {
@@ -63,6 +70,7 @@ type counter struct {
 func measure(t *testing.T, a *lab.VM, at counter, way string, mbit int) {
 	t.Helper()
 	const windows = 8
+	others := lab.Others()
 	a.Write(t, "/tmp/witness.sh", witness)
 	a.OK(t, "berth exec a -- iperf3 -c 192.0.2.2 -t 60"+map[string]string{"tx": "", "rx": " -R"}[way]+" </dev/null >/dev/null 2>&1 & "+
 		"sleep 2; bash /tmp/witness.sh </dev/null >/dev/null 2>&1 & echo $! >/tmp/witness.pid")
@@ -91,5 +99,9 @@ func measure(t *testing.T, a *lab.VM, at counter, way string, mbit int) {
 	if len(wrong) > 0 && row.Parts()[0].Got > 103 {
 		t.Fatal(strings.Join(wrong, "\n"))
 	}
-	judged(t, row.Late, wrong)
+	crowd, err := others()
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged(t, spare{row.Late, crowd}, wrong)
 }

@@ -63,7 +63,7 @@ func saturated(t *testing.T, m *lab.VM) {
 				}
 				wrong = append(wrong, kept(t, row, bad)...)
 			}
-			judged(t, got.late(), wrong)
+			judged(t, got.spare(), wrong)
 		})
 	}
 }

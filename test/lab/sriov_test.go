@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // host is a machine with an adapter that has virtual functions, and berth.
@@ -391,17 +392,16 @@ func testReload(t *testing.T, a *host) {
 		}
 	}
 	const noKeeper = "kill -9 $(pgrep -x berth-keeper)\n"
-	for _, tt := range []struct{ name, reload string }{
-		{"igbvf", "rmmod igbvf; modprobe igbvf"},
-		{"igb", "rmmod igb; modprobe igb"},
-	} {
-		t.Run(tt.name+", repair", func(t *testing.T) {
-			t.Log(a.OK(t, noKeeper+tt.reload+"\nudevadm settle; berth repair"))
-			check(t)
-		})
-		t.Run(tt.name+", keeper", func(t *testing.T) {
-			a.OK(t, "pgrep -x berth-keeper; "+tt.reload)
-			a.OK(t, "for i in $(seq 60); do for n in n0 n1; do berth exec $n -- test -e /sys/class/net/eth0 || { sleep 0.3; continue 2; }; done; sleep 2; exit; done; cat /run/berth/keeper.log; exit 1")
+	reload := map[string]string{"igbvf": "rmmod igbvf; modprobe igbvf", "igb": "rmmod igb; modprobe igb"}
+	for _, c := range walk.Some(walk.Of(t), 2, "igbvf, repair", "igbvf, keeper", "igb, repair", "igb, keeper") {
+		driver, by, _ := strings.Cut(c, ", ")
+		t.Run(c, func(t *testing.T) {
+			if by == "repair" {
+				t.Log(a.OK(t, noKeeper+reload[driver]+"\nudevadm settle; berth repair"))
+			} else {
+				a.OK(t, "pgrep -x berth-keeper; "+reload[driver])
+				a.OK(t, "for i in $(seq 60); do for n in n0 n1; do berth exec $n -- test -e /sys/class/net/eth0 || { sleep 0.3; continue 2; }; done; sleep 2; exit; done; cat /run/berth/keeper.log; exit 1")
+			}
 			check(t)
 		})
 	}

@@ -11,12 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/test/lab"
+	"berth/test/walk"
 )
 
 // TestBesideSystemd runs nodes on a host whose process 1 is systemd, which manages cgroups of its own: nodes live in a
 // group at the top of the tree that systemd does not know.
 func TestBesideSystemd(t *testing.T) {
 	t.Parallel()
+	walk.Turn(t, 1, 2)
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 64 << 20}, {Root: true}}})
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdc /srv/root")
 	m.Snapshot(t, "clean")

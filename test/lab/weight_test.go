@@ -2,13 +2,16 @@ package lab_test
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"berth/test/lab"
 	"berth/test/shares"
+	"berth/test/walk"
 )
 
 // The disks of TestWeights, in QEMU's order. All of them are slow, so that the emulated CPUs can saturate them.
@@ -23,6 +26,7 @@ const (
 // volume; rates for every block size, on volumes and partitions, and for writes through the page cache. The bytes are the
 // kernel's (io.stat), between two readings of its clock.
 func TestWeights(t *testing.T) {
+	walk.Turn(t, 1, 3)
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}, {Size: 2 << 30}}})
 	for disk := range 2 {
 		m.Slow(t, disk, slowBytes, slowIOPS)
@@ -31,19 +35,22 @@ func TestWeights(t *testing.T) {
 	model := ""
 	t.Run("calibrate", func(t *testing.T) { model = calibrate(t, m) })
 	t.Run("refused", func(t *testing.T) { refusedWeights(t, m) })
-	t.Run("bfq on virtio, iocost on nvme", func(t *testing.T) {
-		sharing(t, m, bfq, "engine: iocost", splits...) // the kernel has the NVMe disk's model from calibrate
-	})
-	t.Run("iocost on virtio, bfq on nvme", func(t *testing.T) {
-		sharing(t, m, "engine: iocost, model: "+model, bfq, splits...)
-	})
-	t.Run("strict bfq on both", func(t *testing.T) { sharing(t, m, strictBFQ, strictBFQ, []int{40, 20, 20, 20}) })
-	t.Run("saturated", func(t *testing.T) { saturated(t, m) })
 	m.OK(t, "addpart /dev/vdc 1 2048 1228800; addpart /dev/vdc 2 1230848 614400; udevadm settle; pvcreate -q /dev/vdc1 >/dev/null; vgcreate -q vg0 /dev/vdc1 >/dev/null; "+
 		"lvcreate -q -an -Zn -L 100M -n raw vg0 >/dev/null; lvcreate -q -an -Zn -L 400M -n xfs vg0 >/dev/null; vgchange -q -ay vg0 >/dev/null; udevadm settle")
-	t.Run("volume and partition", func(t *testing.T) { volumes(t, m) })
-	t.Run("page cache", func(t *testing.T) { buffered(t, m) })
-	t.Run("block sizes", func(t *testing.T) { blockSizes(t, m) })
+	measured := map[string]func(t *testing.T){
+		"bfq on virtio, iocost on nvme": func(t *testing.T) {
+			sharing(t, m, bfq, "engine: iocost", splits...) // the kernel has the NVMe disk's model from calibrate
+		},
+		"iocost on virtio, bfq on nvme": func(t *testing.T) { sharing(t, m, "engine: iocost, model: "+model, bfq, splits...) },
+		"strict bfq on both":            func(t *testing.T) { sharing(t, m, strictBFQ, strictBFQ, []int{40, 20, 20, 20}) },
+		"saturated":                     func(t *testing.T) { saturated(t, m) },
+		"volume and partition":          func(t *testing.T) { volumes(t, m) },
+		"page cache":                    func(t *testing.T) { buffered(t, m) },
+		"block sizes":                   func(t *testing.T) { blockSizes(t, m) },
+	}
+	for _, name := range walk.Some(walk.Of(t), 4, slices.Sorted(maps.Keys(measured))...) {
+		t.Run(name, measured[name])
+	}
 	if got := m.OK(t, "cat /sys/block/{vdb,vdc,nvme0n1}/queue/scheduler; grep -h enable=1 /sys/fs/cgroup/io.cost.qos || true; ls /run/berth.disks"); strings.Contains(got, "[bfq]") || strings.Contains(got, "enable=1") || strings.Contains(got, ".") {
 		t.Errorf("left on the disks:\n%s", got)
 	}
@@ -131,7 +138,7 @@ func sharing(t *testing.T, m *lab.VM, virtio, nvme string, splits ...[]int) {
 					wrong = append(wrong, fmt.Sprintf("%s: %.1f %% lost", row.Name, lost.Got))
 				}
 			}
-			judged(t, got.late(), wrong)
+			judged(t, got.spare(), wrong)
 		})
 	}
 	for _, l := range show(t, m, "a").Limits {
@@ -152,19 +159,26 @@ const (
 // less than its share, and BFQ waits only 8 ms (slice_idle) for the next request of a node.
 const stalled = 5
 
+// crowded is the percentage of this host's CPUs that other programs and its hypervisor may take: the machine is emulated, and needs them.
+const crowded = 10
+
+// spare is what the machine lacked while something was measured.
+type spare struct{ late, others float64 } // percent of waits that were late; of this host's CPUs that others took
+
 // witness waits 10 ms again and again until SIGTERM, and then writes how many waits ended 8 ms late or more, and how many there were.
 const witness = `exec 9<> <(:); n=0; late=0; trap 'echo late $late $n >/tmp/witness; exit' TERM
 while :; do a=${EPOCHREALTIME/./}; read -t 0.01 -u 9 || true; b=${EPOCHREALTIME/./}; n=$((n+1)); if ((b-a > 18000)); then late=$((late+1)); fi; done
 `
 
-// judged fails the test if something is wrong, or skips it if too many waits were late. Nothing is measured again. When rows are
+// judged fails the test if something is wrong, or skips it if the machine lacked time. Nothing is measured again. When rows are
 // kept as data, judged does neither.
-func judged(t *testing.T, late float64, wrong []string) {
+func judged(t *testing.T, s spare, wrong []string) {
 	t.Helper()
 	switch {
 	case len(wrong) == 0 || shares.Keeps():
-	case late > stalled:
-		t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more, and %s", late, strings.Join(wrong, ", "))
+	case s.late > stalled || s.others > crowded:
+		t.Skipf("needs a machine with time to spare: %.0f %% of waits of 10 ms came 8 ms late or more, others took %.0f %% of this host's CPUs, and %s",
+			s.late, s.others, strings.Join(wrong, ", "))
 	default:
 		t.Fatal(strings.Join(wrong, "\n"))
 	}
@@ -211,7 +225,7 @@ func volumes(t *testing.T, m *lab.VM) {
 		got := count(t, m, n, each, map[string]string{"a": read("a", "/dev/vg0/raw", "16"), "b": read("b", "/dev/vg0/raw", "16")})
 		row := got.row([]string{"a", "b"}, "/dev/vdc", []int{300, 100})
 		row.Name = "bfq below a volume, virtio, v2, 300:100, depth 16"
-		judged(t, got.late(), kept(t, row, row.Within(5)))
+		judged(t, got.spare(), kept(t, row, row.Within(5)))
 	})
 	nodes(t, m, "name: lv\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vg0/raw]\nio: [{name: lv, device: /dev/vg0/raw, read: {rate: 2MB/s}}]\n",
 		"name: part\nimage: host\ncommand: [sleep, infinity]\ndevices: [/dev/vdc2]\nio: [{name: p, device: /dev/vdc2, read: {rate: 2MB/s}}]\n")
@@ -219,7 +233,7 @@ func volumes(t *testing.T, m *lab.VM) {
 		n, each := shares.Windows(shares.Rate)
 		got := count(t, m, n, each, map[string]string{"lv": read("lv", "/dev/vg0/raw", "4"), "part": read("part", "/dev/vdc2", "4")})
 		wrong := got.rate(t, "volume, 2 MB/s, reads", "lv", "/dev/vg0/raw", moved.read, 2e6, 2)
-		judged(t, got.late(), append(wrong, got.rate(t, "partition, 2 MB/s, reads", "part", "/dev/vdc", moved.read, 2e6, 2)...))
+		judged(t, got.spare(), append(wrong, got.rate(t, "partition, 2 MB/s, reads", "part", "/dev/vdc", moved.read, 2e6, 2)...))
 	})
 }
 
@@ -239,12 +253,13 @@ func buffered(t *testing.T, m *lab.VM) {
 	}
 	t.Run("written back", func(t *testing.T) {
 		n, each := shares.Windows(shares.Rate)
+		// The kernel writes back in bursts: windows of 30 s have a standard deviation of 2.6 % (docs/evidence/weights-lab.txt).
 		got := count(t, m, n, 3*each, run)
 		var wrong []string
 		for fs, d := range disk {
-			wrong = append(wrong, got.rate(t, "page cache, "+fs+", 4 MB/s, writes", fs, d, moved.written, 4e6, 5)...)
+			wrong = append(wrong, got.rate(t, "page cache, "+fs+", 4 MB/s, writes", fs, d, moved.written, 4e6, 10)...)
 		}
-		judged(t, got.late(), wrong)
+		judged(t, got.spare(), wrong)
 	})
 }
 
@@ -296,7 +311,7 @@ func blockSizes(t *testing.T, m *lab.VM) {
 				wrong = append(wrong, got.rate(t, name+"reads", n, disk, moved.read, rate, 2)...)
 				wrong = append(wrong, got.rate(t, name+"writes", n, disk, moved.written, rate, 2)...)
 			}
-			judged(t, got.late(), wrong)
+			judged(t, got.spare(), wrong)
 		})
 	}
 }

@@ -19,7 +19,7 @@ import (
 // TestHelperSharesTheLimit reads and writes a disk in a node and in a helper of it at once. The rate of both together, by the
 // kernel's count, is the node's limit. Stopping the node ends the helper.
 func TestHelperSharesTheLimit(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, true)
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ const tolerated = 1.15
 // TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's counters show its use in the
 // second that begins one second after the start of berth set, even if berth set still runs then.
 func TestSetTakesEffectWithinASecond(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, true)
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
 		t.Fatal(err)

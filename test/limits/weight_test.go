@@ -29,7 +29,7 @@ const (
 // count, of all nodes over the same seconds: so many windows as were fixed before, all of them together, and nothing is
 // measured again.
 func TestWeights(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, false)
 	scheduler := filepath.Join("/sys/block", filepath.Base(w.disk), "queue/scheduler")
 	before, err := os.ReadFile(scheduler)
 	if err != nil {
@@ -89,7 +89,7 @@ func (w *world) split(names []string, weights []int, depth int) {
 		row.Asked, parts = append(row.Asked, 100*float64(v)/float64(sum(weights))), append(parts, fmt.Sprint(v))
 	}
 	row.Name = fmt.Sprintf("bfq, loop device, v1, %s, depth %d", strings.Join(parts, ":"), depth)
-	late, others := witness(), w.others(names)
+	late, others := shares.Witness(), w.others(names)
 	row.Got = w.read(depth, n, each, names...)
 	row.Alone, row.Together = w.turns(depth, n, each/2, names...)
 	row.Late, row.Others = late(), others()
@@ -109,29 +109,6 @@ func (w *world) split(names []string, weights []int, depth int) {
 	default:
 		w.t.Error(strings.Join(wrong, "\n"))
 	}
-}
-
-// witness waits for 10 ms, again and again, until it is asked how many percent of its waits ended 8 ms late or more.
-func witness() (late func() float64) {
-	stop, said := make(chan struct{}), make(chan float64)
-	go func() {
-		waits, late := 0.0, 0.0
-		for {
-			select {
-			case <-stop:
-				said <- 100 * late / max(waits, 1)
-				return
-			default:
-			}
-			began := time.Now()
-			time.Sleep(10 * time.Millisecond)
-			waits++
-			if time.Since(began) > 18*time.Millisecond {
-				late++
-			}
-		}
-	}()
-	return func() float64 { close(stop); return <-said }
 }
 
 // others begins to count what other programs than these nodes' take of all CPUs, in percent of them, and the hypervisor of a

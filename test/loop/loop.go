@@ -19,21 +19,21 @@ func New(dir string, size int64) (*os.File, error) {
 	}
 	defer back.Close()
 	defer os.Remove(back.Name())
-	return on(back, size)
-}
-
-// on makes a loop device of size bytes with a file. Partitions are allowed. The kernel detaches the device when its last
-// descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
-func on(back *os.File, size int64) (*os.File, error) {
 	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
 		return nil, fmt.Errorf("make the file of the loop device: %w", err)
 	}
+	return on(back, 0)
+}
+
+// on makes a loop device with a file, and with more flags. Partitions are allowed. The kernel detaches the device when its last
+// descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
+func on(back *os.File, flags uint32) (*os.File, error) {
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a loop device: %w", err)
 	}
 	defer ctl.Close()
-	config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_PARTSCAN}}
+	config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_PARTSCAN | flags}}
 	for {
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -57,17 +57,26 @@ func on(back *os.File, size int64) (*os.File, error) {
 // ForTest returns the path of a loop device that lasts as long as the test.
 func ForTest(t *testing.T, size int64) string {
 	t.Helper()
-	if f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0); err != nil {
-		t.Skip("no loop devices for this user: ", err)
-	} else {
-		f.Close()
-	}
 	back, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer back.Close()
-	dev, err := on(back, size)
+	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
+		t.Fatal(err)
+	}
+	return attached(t, back, 0)
+}
+
+// attached returns the path of a loop device with a file, which lasts as long as the test.
+func attached(t *testing.T, back *os.File, flags uint32) string {
+	t.Helper()
+	if f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0); err != nil {
+		t.Skip("no loop devices for this user: ", err)
+	} else {
+		f.Close()
+	}
+	dev, err := on(back, flags)
 	if err != nil {
 		t.Fatal(err)
 	}

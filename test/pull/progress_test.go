@@ -45,7 +45,7 @@ func TestPullProgress(t *testing.T) {
 	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "1 layer") {
 		t.Fatalf("pull: %v: %s", err, &out)
 	}
-	if !regexp.MustCompile(`\x1b\[Kpull [0-9.]+ MiB of 3\.[0-9] MiB, [0-9]+s left`).MatchString(seen.String()) {
+	if !regexp.MustCompile(`\x1b\[Kpull [0-9.]+ [KM]iB of 3\.[0-9] MiB, [0-9]+s left`).MatchString(seen.String()) {
 		t.Errorf("the terminal shows %q", &seen)
 	}
 	if !strings.HasSuffix(seen.String(), "\r\x1b[K") {

@@ -127,7 +127,8 @@ func TestKilledExec(t *testing.T) {
 		}
 		defer r.Close()
 		defer typed.Close()
-		cmd := w.command("exec", name, "--", "sh", "-c", "echo ready; cat; trap '' PIPE; echo more 2>/dev/null || echo refused >/tmp/end; sleep 1000")
+		// The kernel closes the files of the killed one after the other: its input may end while its output is still read.
+		cmd := w.command("exec", name, "--", "sh", "-c", "echo ready; cat; trap '' PIPE; while echo more 2>/dev/null; do sleep 0.02; done; echo refused >/tmp/end; sleep 1000")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)

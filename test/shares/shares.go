@@ -52,8 +52,10 @@ type Row struct {
 	Alone   []float64   `json:"alone_bytes_per_second,omitempty"` // one node under the same engine, by window
 	// All nodes in windows of their own that take turns with those of Alone; absent: Alone was measured in a row before Got.
 	Together []float64 `json:"together_bytes_per_second,omitempty"`
-	Late     float64   `json:"late_waits_pct"`               // of waits of 10 ms, 8 ms late or more: the machine was busy with something else
-	Others   float64   `json:"other_programs_pct,omitempty"` // of all CPUs, user time, where it was looked at
+	// What all moved by turns without weights, in the windows that have the numbers of Got's.
+	Unweighed []float64 `json:"without_weights_bytes_per_second,omitempty"`
+	Late      float64   `json:"late_waits_pct"`               // of waits of 10 ms, 8 ms late or more: the machine was busy with something else
+	Others    float64   `json:"other_programs_pct,omitempty"` // of all CPUs, user time, where it was looked at
 }
 
 // Keeps says whether rows are kept as data.
@@ -123,24 +125,24 @@ func part(got, due []float64) (p Part) {
 	return p
 }
 
-// Lost is how much less all nodes moved than one alone, in percent of that; ok is false where there was none. A window alone is
-// the pair of the window of all nodes that has its number.
+// Lost is how much less all nodes moved than one alone, or than all without weights, in percent of that; ok is false where there was
+// none. A window alone is the pair of the window of all nodes that has its number.
 func (r *Row) Lost() (p Part, ok bool) {
-	all := r.Together
+	all, most := r.Together, slices.Concat(r.Alone, r.Unweighed)
 	if all == nil {
 		for _, w := range r.Got {
 			all = append(all, sum(w))
 		}
 	}
-	n := min(len(all), len(r.Alone))
+	n := min(len(all), len(most))
 	if n == 0 {
 		return p, false
 	}
 	var less []float64
-	for i, alone := range r.Alone[:n] {
-		less = append(less, alone-all[i])
+	for i, whole := range most[:n] {
+		less = append(less, whole-all[i])
 	}
-	return part(less, r.Alone[:n]), true
+	return part(less, most[:n]), true
 }
 
 // Within says which figures of all windows together lie further than so many points from what was asked, and which are shown
@@ -187,7 +189,7 @@ func (r *Row) Text() string {
 	}
 	fmt.Fprintf(&b, "  %.2f MB/s in all, %d windows of %g s, %.0f %% of waits late", r.moved()/1e6, len(r.Got), r.Seconds, r.Late)
 	if p, ok := r.Lost(); ok {
-		fmt.Fprintf(&b, "\n  %s %% less than one node alone", p.text())
+		fmt.Fprintf(&b, "\n  %s %% less than %s", p.text(), map[bool]string{true: "without weights", false: "one node alone"}[r.Unweighed != nil])
 	}
 	return b.String() + "\n"
 }

@@ -74,6 +74,10 @@ func TestFigures(t *testing.T) {
 	if p, ok := r.Lost(); !ok || math.Abs(p.Got) > 1e-9 {
 		t.Errorf("lost: %+v", p)
 	}
+	r.Unweighed, r.Alone = []float64{2e7, 2e7, 2e7, 2e7, 2e7, 2e7, 2e7, 2e7}, nil
+	if p, ok := r.Lost(); !ok || math.Abs(p.Got-50) > 1e-9 || !strings.Contains(r.Text(), "50.0 (50.0..50.0) % less than without weights") {
+		t.Errorf("lost by weights: %+v\n%s", p, r.Text())
+	}
 }
 
 // TestStandstill: a window in which nothing moves counts in what was moved, and is no share.

@@ -8,14 +8,17 @@ import (
 
 // readsJSON lists the files that read JSON without package jsonfile, and why no decoder error can reach a user.
 var readsJSON = map[string]string{
-	"internal/image/record.go":  "says in its own words what is wrong with a record",
-	"internal/dhcp/file.go":     "a lease that cannot be read is asked for anew",
-	"internal/oci/probe.go":     "a choice of the runtime that cannot be read is made anew",
-	"internal/oci/words.go":     "a runtime's line that is not JSON is shown as it is",
-	"internal/node/set.go":      "copies a node",
-	"internal/nat/verdict.go":   "what it cannot read of another's rule counts as not known",
-	"internal/events/events.go": "a line torn by a power cut is left out",
-	"internal/copier/serve.go":  "a job comes from this very program",
+	"internal/image/record.go":   "says in its own words what is wrong with a record",
+	"internal/dhcp/file.go":      "a lease that cannot be read is asked for anew",
+	"internal/oci/probe.go":      "a choice of the runtime that cannot be read is made anew",
+	"internal/oci/words.go":      "a runtime's line that is not JSON is shown as it is",
+	"internal/node/set.go":       "copies a node",
+	"internal/iosync/unsteer.go": "an entry that cannot be read is another entry",
+	"internal/nat/verdict.go":    "what it cannot read of another's rule counts as not known",
+	"internal/events/events.go":  "a line torn by a power cut is left out",
+	"internal/copier/serve.go":   "a job comes from this very program",
+
+	"internal/slurm/power/used.go": "a comment that cannot be read is another program's",
 
 	"internal/copier/copier.go": "so does a report; one that cannot be read is a copier that ended early",
 
@@ -24,6 +27,9 @@ var readsJSON = map[string]string{
 	"internal/netserve/packet.go": "both sides are Berth's own; an answer that cannot be read is no process to go on with",
 	"internal/pull/pull.go":       "berth-pull, which is installed with berth, writes it",
 	"internal/registry/serve.go":  "berth, which is installed with berth-pull, writes it",
+
+	"internal/agent/office.go":       "an agent of the site writes it; what cannot be read is no order",
+	"internal/api/server/reports.go": "an agent of the site writes it",
 
 	"internal/claims/serve.go":       "berth, which is installed with berthd, writes it",
 	"internal/api/client/client.go":  "an answer that cannot be read is no agent's",

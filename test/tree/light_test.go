@@ -17,7 +17,7 @@ func TestBerthIsLight(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain := []string{"github.com/google/go-containerregistry/pkg/v1", "github.com/google/go-containerregistry/pkg/v1/types"}
-	heavier := []string{"net/http", "crypto/tls", "github.com/coder/websocket", "go.etcd.io/", "google.golang.org/grpc", "github.com/prometheus/"}
+	heavier := []string{"net/http", "crypto/tls", "github.com/coder/websocket", "go.etcd.io/", "google.golang.org/grpc", "github.com/prometheus/", "github.com/cilium/ebpf"}
 	for dep := range strings.FieldsSeq(string(out)) {
 		library := strings.HasPrefix(dep, "github.com/google/go-containerregistry/") && !slices.Contains(plain, dep)
 		if library || slices.ContainsFunc(heavier, func(p string) bool { return strings.HasPrefix(dep, p) }) {

@@ -27,13 +27,14 @@ const (
 
 // layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
 var layers = [][]string{
-	{"cli", "agent", "sitecli"}, // what the programs berth, berthd and berth-site are
-	{"cli/pools"},
+	{"cli", "agent", "sitecli", "synccli"}, // what the programs berth, berthd, berth-site and berth-sync are
+	{"cli/instance", "cli/pools", "cli/sync"},
 	{"cli/act", "cli/bench", "cli/images", "cli/share", "cli/site"},
-	{"cli/help", "show", "screen", "report"},
+	{"cli/help", "show", "screen", "report", "slurm/power", "slurm/reconcile"},
 	{"plot"},
 	{"api/server", "api/client", "hostapi"},
-	{"api", "iosync", "slurm", "bench", "bench/suspects", "autostart", "metrics", "model"},
+	{"api", "iosync", "slurm/instance", "slurm/slurmconf", "slurm/wish", "bench", "bench/suspects", "autostart", "metrics", "model"},
+	{"bench/syncbed"},
 	{"bench/bed", "bench/nodes"},
 	{"bench/wire"},
 	{"bench/side"},
@@ -41,7 +42,7 @@ var layers = [][]string{
 	{"bench/stat", "top"},
 	{"node", "protect", "hostnet", "serve", "claims"},
 	{"roster"},
-	{"keeper", "watch", "detail", "health", "siteusers", "template", "certs", "audit", "agentconf", "store/embedded"},
+	{"keeper", "watch", "detail", "health", "siteusers", "template", "certs", "audit", "agentconf", "slurm/settings", "slurm/control", "store/embedded"},
 	{"plan", "spec", "trial", "foreground", "store/etcd", "store/storetest", "gateway/gatewaytest", "runner/runnertest"},
 	{"parts"}, // names the mechanisms
 	{
@@ -49,6 +50,7 @@ var layers = [][]string{
 		"registry", "sftpserve",
 		"copier", "debian",
 		"scratch",
+		"iosync/place", "iosync/probe", "iosync/simulate", "iosync/allot", "intercept/preload", "intercept/network", "intercept/gate", "intercept/instances",
 	}, // mechanisms: independent
 	{"runner", "nat"},              // what runs a node's first process, as mechanisms see it; what link composes
 	{"pull"},                       // what berth-pull and berth say to each other
@@ -61,9 +63,9 @@ var layers = [][]string{
 	{"host"},
 	{"fate"},
 	{"step"},
-	{"envfile"},
-	{"vnode", "may", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest"},
-	{"refuse", "bpf", "thread", "quota", "purge", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "sent", "text", "version"},
+	{"envfile", "iosync/want"},
+	{"vnode", "may", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest", "slurm/hostlist"},
+	{"refuse", "bpf", "thread", "quota", "purge", "iosync/share", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "sent", "text", "version"},
 }
 
 // beside lists the allowed imports within a layer.
@@ -95,6 +97,25 @@ var only = map[string][]string{
 	"cgroup":  {"group", "block", "host", "step", "refuse", "vnode"},
 	"users":   {"refuse"},
 	"envfile": {"vnode", "refuse"},
+
+	"slurm/slurmconf": {"slurm/settings", "vnode", "refuse"},
+	"slurm/hostlist":  {"refuse"},
+	"slurm/control":   {"slurm/hostlist", "fork", "refuse"},
+	"slurm/reconcile": {"slurm/control", "slurm/settings", "may", "vnode", "layout", "refuse"},
+	"slurm/wish":      {"template", "nearest", "refuse"},
+	"slurm/settings":  {"spec", "may", "vnode", "refuse", "layout", "slurm/hostlist"},
+
+	"iosync/want":  {"vnode", "refuse"},
+	"iosync/place": {"group", "fork", "block", "host", "refuse", "layout"},
+	"iosync/probe": {"refuse", "text"},
+	"iosync/share": {}, "iosync/simulate": {"iosync/share"}, "iosync/allot": {"iosync/share"},
+
+	"intercept/preload": {"fork"},
+	"intercept/network": {"netif", "bpf", "refuse"},
+	"intercept/gate":    {"fork", "refuse"},
+
+	"intercept/instances": {"bpf", "fork", "refuse", "thread"},
+
 	"fork":    {},
 	"version": {},
 	"link":    {"site", "nat", "address", "sriov", "shape", "antispoof", "netif", "dhcp", "step", "refuse", "vnode"},

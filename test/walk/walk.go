@@ -1,6 +1,6 @@
-// Package walk chooses which part of a long walk one run of the tests takes: of kill points, pages, random rounds.
+// Package walk chooses which part of a long walk one run of the tests takes: of kill points, pages, random rounds, long tests.
 //
-// Without BERTH_WALK a run takes a random part. BERTH_WALK=N repeats the choices of a run, which its tests log;
+// Without BERTH_WALK go test takes a random part, and make test that of the day. BERTH_WALK=N repeats the choices of a run, which its tests log;
 // BERTH_WALK=all takes every point and all rounds.
 package walk
 
@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ const (
 type Walk struct {
 	*rand.Rand
 	part int // one of so many points is taken
+	seed uint64
 }
 
 // seed is that of this process, unless the environment names one.
@@ -45,6 +47,7 @@ func Of(t testing.TB) Walk {
 		n = seed()
 	}
 	t.Logf("%s=%d", env, n)
+	w.seed = n
 	name := fnv.New64()
 	_, _ = name.Write([]byte(t.Name())) // never fails
 	w.Rand = rand.New(rand.NewPCG(n, name.Sum64()))
@@ -61,6 +64,29 @@ func (w Walk) Sparse() Walk {
 
 // Points returns the first of the numbers first, first+1 … that this run takes, and the distance to the next one.
 func (w Walk) Points(first int) (begin, stride int) { return first + w.IntN(w.part), w.part }
+
+// Some returns n of all in their order: those that this run takes.
+func Some[T any](w Walk, n int, all ...T) []T {
+	if w.part == 1 || n >= len(all) {
+		return all
+	}
+	chosen := w.Perm(len(all))[:n]
+	slices.Sort(chosen)
+	some := make([]T, n)
+	for i, at := range chosen {
+		some[i] = all[at]
+	}
+	return some
+}
+
+// Turn skips a test unless this run has it: of the tests that take long, a run has those whose turn it is of so many.
+func Turn(t testing.TB, turn, of int) {
+	t.Helper()
+	w := Of(t)
+	if w.part > 1 && int(w.seed%uint64(of)) != turn {
+		t.Skipf("takes turns: one run of %d has it, and %s=%s", of, env, whole)
+	}
+}
 
 // Rounds returns how many of n random rounds this run takes: at least two.
 func (w Walk) Rounds(n int) int { return max(min(n, 2), (n+w.part-1)/w.part) }

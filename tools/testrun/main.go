@@ -1,5 +1,5 @@
 // Command testrun runs the tests of packages. Its last line says how many tests passed, failed and were skipped; above it
-// are the reasons of the skips.
+// are the reasons of the skips, and what failed with its last lines.
 //
 //	go run ./tools/testrun [-race] [-short] [-run REGEXP] [-skips FILE] [-alone FILE] [-result FILE] PACKAGE…
 //

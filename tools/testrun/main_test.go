@@ -111,7 +111,7 @@ func TestRun(t *testing.T) {
 		{"allowed", "# why\nneeds a unicorn.*\n", options{patterns: []string{"./good"}}, true, "3 passed, 0 failed, 1 skipped", nil},
 		{"not allowed", "unicorn\n", options{patterns: []string{"./good"}}, false, "3 passed, 0 failed, 1 skipped", []string{"NOT ALLOWED: needs a unicorn"}},
 		{"bad", ".*\n", options{patterns: []string{"./bad"}}, false, "2 passed, 2 failed, 1 skipped", []string{
-			"the reason of a", "FAIL m/bad TestItself\n", "NOT ALLOWED: no reason given",
+			"the reason of a", "FAIL m/bad TestItself\n", "failed: m/bad.TestItself: bad_test.go:4: not a subtest's fault\n", "all that failed: m/bad.TestSub", "NOT ALLOWED: no reason given",
 		}},
 		{"panic", "-", options{patterns: []string{"./panics"}}, false, "0 passed, 1 failed, 0 skipped", []string{"oh dear"}},
 		{"no build", "-", options{patterns: []string{"./nobuild", "./good"}}, false, "3 passed, 1 failed, 1 skipped", []string{

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +54,7 @@ func (o options) run(t *tally) error {
 	if err := os.Mkdir(programs, 0o755); err != nil {
 		return err
 	}
-	o.env = append(o.env, "BERTH_BUILT="+programs)
+	o.env = append(o.env, "BERTH_BUILT="+programs, part(t.w))
 	began := time.Now()
 	built, err := o.build(packs, dir, t)
 	if err != nil {
@@ -64,6 +65,15 @@ func (o options) run(t *tally) error {
 	defer stop()
 	together, alone := o.order(built)
 	return errors.Join(o.each(together, o.atOnce, t), o.each(alone, 1, t))
+}
+
+// part returns which part of the long walks the tests take (package walk): that of the day, unless the environment names another. So a run of the same day
+// repeats what failed, also on another machine, and the runs of some days take everything.
+func part(w io.Writer) string {
+	const name = "BERTH_WALK"
+	n := cmp.Or(os.Getenv(name), time.Now().UTC().Format("20060102"))
+	fmt.Fprintf(w, "%s=%s\n", name, n)
+	return name + "=" + n
 }
 
 // order returns the packages that run beside each other, in the order in which they begin, and then those that run alone.

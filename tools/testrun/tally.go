@@ -120,12 +120,10 @@ func (t *tally) failed(x *test) {
 		p.failedIn++
 	}
 	fmt.Fprintf(t.w, "FAIL %s %s\n", x.pkg, x.name)
+	x.output = slices.DeleteFunc(x.output, frame)
 	for _, line := range x.output {
-		if !frame(line) {
-			fmt.Fprintf(t.w, "    %s", line)
-		}
+		fmt.Fprintf(t.w, "    %s", line)
 	}
-	x.output = nil
 }
 
 // frame reports whether go test itself wrote this line of output.
@@ -209,16 +207,18 @@ type skipped struct {
 	banned bool
 }
 
-// report prints the skips by reason and the last line. It returns false if a test failed or a skip is not allowed.
+// report prints the skips by reason, what failed, and the last line. It returns false if a test failed or a skip is not allowed.
 func (t *tally) report(allowed *allowList) bool {
 	var passed, failed int
 	failed = len(t.broken)
 	reasons := map[string]*skipped{}
 	skips := 0
+	var lost []*test
 	for _, x := range t.order {
 		switch {
 		case x.action == "fail" && x.failedIn == 0:
 			failed++
+			lost = append(lost, x)
 		case x.action == "skip":
 			skips++
 			r := reason(x.output)
@@ -231,9 +231,47 @@ func (t *tally) report(allowed *allowList) bool {
 		}
 	}
 	banned := t.skips(reasons)
+	t.again(lost)
 	t.last = fmt.Sprintf("%d passed, %d failed, %d skipped", passed, failed, skips)
 	fmt.Fprintln(t.w, t.last)
 	return failed == 0 && banned == 0
+}
+
+// longestWhy is how many characters of what a test said are printed again at the end of the run.
+const longestWhy = 300
+
+// again prints, at the end, what failed, in few lines: what shows a long run may show no more than its first and last ones.
+func (t *tally) again(lost []*test) {
+	names := make([]string, 0, len(t.broken)+len(lost))
+	for _, pkg := range t.broken {
+		names = append(names, strings.TrimPrefix(pkg, "berth/"))
+	}
+	for _, x := range lost {
+		name := strings.TrimPrefix(x.pkg, "berth/") + "." + x.name
+		names = append(names, name)
+		fmt.Fprintf(t.w, "failed: %s: %.*s\n", name, longestWhy, why(x.output))
+	}
+	if len(names) > 0 {
+		fmt.Fprintln(t.w, "all that failed:", strings.Join(names, " "))
+	}
+}
+
+// why returns what a failed test said first and last, or what its script did last. A line of the log looks like one of a failure.
+func why(output []string) string {
+	var said []string
+	for _, line := range output {
+		text := strings.TrimSpace(line)
+		if strings.HasPrefix(text, "FAIL: ") {
+			return text
+		}
+		if place.MatchString(line) && !strings.Contains(line, "BERTH_WALK=") {
+			said = append(said, text)
+		}
+	}
+	if len(said) > 3 {
+		said = append(said[:1], said[len(said)-2:]...)
+	}
+	return strings.Join(said, " | ")
 }
 
 // skips prints each reason with its tests, and returns how many reasons are not allowed.

@@ -36,6 +36,8 @@ type Server struct {
 	Audit Audit // nil: nothing is kept
 	// Renew answers the request for a new certificate of whoever asks; nil: there is no such endpoint.
 	Renew http.Handler
+	// Reports answers the reports of file servers; nil: there is no such endpoint.
+	Reports http.Handler
 	// Patience is how long a request's body may take to come, and twice that an answer that is no stream to go; 0: patience.
 	Patience time.Duration
 
@@ -94,6 +96,9 @@ func (s *Server) Handler() http.Handler {
 			}
 			s.answer(w, req, r)
 		})
+	}
+	if s.Reports != nil {
+		mux.Handle("POST /v1/sync/report", s.Reports)
 	}
 	if s.Renew != nil {
 		mux.Handle("POST /v1/certificates/renew", s.Renew)

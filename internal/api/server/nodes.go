@@ -105,6 +105,9 @@ func (c *call) apply() (any, error) {
 	return outcomes{list(all)}, nil
 }
 
+// mostHold is the most milliseconds that a command is held: the node is locked meanwhile.
+const mostHold = 5000
+
 func (c *call) applyTemplate() (any, error) {
 	var f fill
 	if err := c.may(may.NodeMake, may.Owner(c.who.Name)); err != nil { // before the body
@@ -121,8 +124,11 @@ func (c *call) applyTemplate() (any, error) {
 	if err := c.mayMake(f.Name); err != nil {
 		return nil, err
 	}
+	if f.Hold < 0 || f.Hold > mostHold {
+		return nil, refuse.Invalidf("hold_ms: %d is not allowed: 0 to %d", f.Hold, mostHold)
+	}
 	c.begins(c.line.Detail)
-	return c.server.Host.ApplyTemplate(c.ctx(), c.who.Name, c.PathValue("template"), f.Name, f.Parameters)
+	return c.server.Host.ApplyTemplate(c.ctx(), c.who.Name, c.PathValue("template"), f.Name, f.Parameters, time.Duration(f.Hold)*time.Millisecond)
 }
 
 // did does something to the node that the path names, and says what that changed.

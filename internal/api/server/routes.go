@@ -51,6 +51,7 @@ type (
 	fill struct {
 		Name       string         `json:"name"`
 		Parameters map[string]any `json:"parameters,omitempty"`
+		Hold       int64          `json:"hold_ms,omitempty"` // milliseconds after which its command begins, at the earliest
 	}
 	// fetch says which image of a registry is wanted.
 	fetch struct {

@@ -68,11 +68,14 @@ func (b *Bed) AddArm(s Side) error {
 	return nil
 }
 
-// node makes a node that lasts as long as the bed.
-func (b *Bed) node(ctx context.Context, lab Lab, n *vnode.Node) (side.Arm, error) {
+// Later does something when the bed is taken apart, before what was given to it before.
+func (b *Bed) Later(undo func() error) { b.undo = append(b.undo, undo) }
+
+// Node makes a node that lasts as long as the bed.
+func (b *Bed) Node(ctx context.Context, lab Lab, n *vnode.Node) (side.Arm, error) {
 	arm, remove, err := lab.Node(ctx, n)
 	if err == nil {
-		b.undo = append(b.undo, func() error { remove(); return nil })
+		b.Later(func() error { remove(); return nil })
 	}
 	return arm, err
 }
@@ -85,7 +88,7 @@ func (b *Bed) hostAndNode(ctx context.Context, o *Options, lab Lab) error {
 		return nil
 	}
 	spec := diskNode(b.Targets)
-	arm, err := b.node(ctx, lab, spec)
+	arm, err := b.Node(ctx, lab, spec)
 	if err != nil {
 		return err
 	}
@@ -130,6 +133,7 @@ type Lab struct {
 	Subnet  func() (netip.Prefix, error)                             // an IPv4 network of 256 addresses that this host does not use
 	Self    string                                                   // path of this program
 	Root    []string                                                 // arguments with which it works on the same state: --root DIR
+	At      func(root string) Lab                                    // makes the same elsewhere: of a Berth that keeps its state there
 	Version string                                                   // of Berth
 }
 

@@ -23,6 +23,7 @@ type Definition struct {
 	Pairs     int                               // where --pairs is not given; 0: what the pilot asks for, or what fits into the time
 	Part      Part                              // of isolation
 	tree      []treeRow                         // rows, of experiments on a tree of files that they make in the first folder
+	Folder    bool                              // it lays out its data in the first folder, and has no disk rows
 	Table     bool                              // one table of a length that is known before: no pilot, no steady state, trials in turn throughout
 	Page      string                            // title of the page
 	OneByOne  bool                              // see result.Study
@@ -47,7 +48,9 @@ const (
 )
 
 // UsesDisk says whether the experiment measures a disk.
-func (d *Definition) UsesDisk() bool { return len(d.Disk) > 0 || d.Part != "" || len(d.tree) > 0 }
+func (d *Definition) UsesDisk() bool {
+	return len(d.Disk) > 0 || d.Part != "" || len(d.tree) > 0 || d.Folder
+}
 
 // Chosen returns the disks that the experiment uses; it is refused where those that it takes were not given.
 func (d *Definition) Chosen(o *Options) ([]Storage, error) {
@@ -133,8 +136,8 @@ func definitions() []Definition {
 	return slices.Concat(fioSet(), recordSets(), netSet(), cpuSet())
 }
 
-// Find returns the definitions of the names that were given, and those of the catalogue for "all".
-func Find(o *Options) ([]Definition, error) {
+// Find returns the definitions of the names that were given, more among them, and those of the catalogue for "all".
+func Find(o *Options, more ...Definition) ([]Definition, error) {
 	all, names := definitions(), o.Names
 	switch {
 	case len(names) == 0:
@@ -142,7 +145,7 @@ func Find(o *Options) ([]Definition, error) {
 	case slices.Equal(names, []string{"all"}):
 		return all, nil
 	}
-	all = append(all, tables(o)...)
+	all = slices.Concat(all, tables(o), more)
 	var some []Definition
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(d Definition) bool { return d.Name == name })

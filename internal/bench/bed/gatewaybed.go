@@ -53,7 +53,7 @@ func (t *treeBed) gateways(ctx context.Context, rows []treeRow) error {
 	var specs []*vnode.Node
 	for i := range nodes {
 		spec := t.spec(i, mounts)
-		run, err := t.node(ctx, t.lab, spec)
+		run, err := t.Node(ctx, t.lab, spec)
 		if err != nil {
 			return err
 		}
@@ -137,13 +137,20 @@ func (t *treeBed) layOut(ctx context.Context, dir string, i, of int64) error {
 	if err := openFolder(dir); err != nil {
 		return err
 	}
-	f, err := os.Create(filepath.Join(dir, dataName))
+	return LayOutFile(ctx, filepath.Join(dir, dataName), t.o.Size, func(done, total int64) {
+		t.o.Tell(Progress{What: LayOut, Done: i*total + done, Total: of * total})
+	})
+}
+
+// LayOutFile makes a file with data that does not compress, which every user may write.
+func LayOutFile(ctx context.Context, path string, size int64, report func(done, total int64)) error {
+	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("make the data: %w", err)
 	}
 	err = f.Chmod(0o666)
 	if err == nil {
-		err = write(ctx, f, t.o.Size, func(done, total int64) { t.o.Tell(Progress{What: LayOut, Done: i*total + done, Total: of * total}) })
+		err = write(ctx, f, size, report)
 	}
 	return errors.Join(err, f.Close())
 }

@@ -58,16 +58,16 @@ func (r treeRun) Measure(ctx context.Context, a Arm, run, warm time.Duration) (_
 		}
 		defer func() { err = errors.Join(err, remove()) }()
 	}
-	ctx, cancel := context.WithTimeout(ctx, run+warm+lead+2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, run+warm+Lead+2*time.Minute)
 	defer cancel()
-	at := time.Now().Add(lead)
+	at := time.Now().Add(Lead)
 	said := make([][]byte, len(places))
 	var once sync.Once
 	var failed error
 	var wg sync.WaitGroup
 	for i, p := range places {
 		wg.Go(func() {
-			argv := append([]string{"/bin/sh", "-c", startTogether, strconv.FormatInt(at.UnixNano(), 10)}, r.command(filepath.Join(p.dir, sub), run, warm)...)
+			argv := append([]string{"/bin/sh", "-c", StartTogether, strconv.FormatInt(at.UnixNano(), 10)}, r.command(filepath.Join(p.dir, sub), run, warm)...)
 			var err error
 			if said[i], err = p.run(ctx, argv); err != nil {
 				once.Do(func() { failed = fmt.Errorf("process %d of %d: %w", i+1, len(places), err); cancel() })

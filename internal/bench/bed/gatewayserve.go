@@ -8,9 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"berth/internal/bench/side"
 	"berth/internal/refuse"
@@ -131,44 +128,9 @@ ForceCommand internal-sftp -u 0
 }
 
 // freePort finds a port of the bridge's address that nothing listens at.
-func (t *treeBed) freePort() (string, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(t.host().String(), "0"))
-	if err != nil {
-		return "", fmt.Errorf("find a port for a file server: %w", err)
-	}
-	addr, _ := l.Addr().(*net.TCPAddr)
-	return strconv.Itoa(addr.Port), l.Close()
-}
+func (t *treeBed) freePort() (string, error) { return FreePort(t.host().String()) }
 
-// answers is how long a file server may take until it listens.
-const answers = 20 * time.Second
-
-// start runs a file server until the bed is taken apart, or this process ends. It returns when the server takes connections.
+// start runs a file server until the bed is taken apart. It returns when the server takes connections.
 func (t *treeBed) start(ctx context.Context, port string, argv []string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	var failed error
-	go func() {
-		_, failed = side.Host(ctx, argv)
-		close(ended)
-	}()
-	t.undo = append(t.undo, func() error {
-		cancel()
-		<-ended
-		return nil
-	})
-	for begun := time.Now(); ; {
-		c, err := net.Dial("tcp", net.JoinHostPort(t.host().String(), port))
-		if err == nil {
-			return c.Close()
-		}
-		if time.Since(begun) > answers {
-			return fmt.Errorf("start %s: it does not take connections: %w", strings.Join(argv, " "), err)
-		}
-		select {
-		case <-ended:
-			return fmt.Errorf("start a file server: it ended: %w", failed)
-		case <-time.After(20 * time.Millisecond): // nothing tells when another program begins to listen
-		}
-	}
+	return t.Program(ctx, argv, Takes(net.JoinHostPort(t.host().String(), port)))
 }

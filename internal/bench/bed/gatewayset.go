@@ -125,7 +125,7 @@ func gatewaySet(o *Options) []Definition {
 		if o.Quick {
 			d.Run, d.Warm = time.Second, 100*time.Millisecond
 		}
-		d.Least = d.Run + d.Warm + lead
+		d.Least = d.Run + d.Warm + Lead
 		return d
 	}
 	throughput := result.Measure{Name: "bytes_per_second", Title: "throughput", Unit: "B/s", Compared: true}

@@ -69,7 +69,7 @@ func isolationSet(o *Options) []Definition {
 		if o.Quick {
 			d.Run, d.Warm = 800*time.Millisecond, 300*time.Millisecond
 		}
-		d.Least = d.Run + d.Warm + lead
+		d.Least = d.Run + d.Warm + Lead
 		return d
 	}
 	throughput := func(title string) result.Measure {

@@ -55,7 +55,7 @@ func (b *isolationBed) add(ctx context.Context, role string, change func(n *vnod
 	change(n, &io)
 	n.IO = []vnode.IO{io}
 	vnode.Defaults(n)
-	run, err := b.node(ctx, b.lab, n)
+	run, err := b.Node(ctx, b.lab, n)
 	if err != nil {
 		return err
 	}
@@ -301,16 +301,16 @@ func (r togetherRun) Measure(ctx context.Context, a Arm, run, warm time.Duration
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, run+warm+lead+time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, run+warm+Lead+time.Minute)
 	defer cancel()
-	at := strconv.FormatInt(time.Now().Add(lead).UnixNano(), 10)
+	at := strconv.FormatInt(time.Now().Add(Lead).UnixNano(), 10)
 	got := make([]map[string]float64, len(jobs))
 	var once sync.Once
 	var failed error
 	var wg sync.WaitGroup
 	for i, j := range jobs {
 		wg.Go(func() {
-			argv := append([]string{"/bin/sh", "-c", startTogether, at}, j.command(r.target, run, warm)...)
+			argv := append([]string{"/bin/sh", "-c", StartTogether, at}, j.command(r.target, run, warm)...)
 			out, err := j.run(ctx, argv)
 			if err == nil {
 				got[i], err = fio.Read(out)

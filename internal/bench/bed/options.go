@@ -35,6 +35,8 @@ type Options struct {
 	Gateways    []string      `json:"gateways,omitempty"` // arms of gateway experiments; default: all
 	Nodes       []int         `json:"nodes,omitempty"`    // how many nodes of these work at once; default 1, 2, 4, 8
 	Pools       []string      `json:"pools,omitempty"`    // of scratch volumes that are measured
+	Servers     []int         `json:"servers,omitempty"`  // of VNode Sync: how many file servers; default 1, 2, 4
+	Rates       []vnode.Rate  `json:"rates,omitempty"`    // of VNode Sync: what is asked of them; default 10 to 160 MB/s
 
 	Progress func(Progress) `json:"-"`
 }

@@ -55,7 +55,7 @@ func makeStartBed(ctx context.Context, b *Bed, _ *Definition, _ *Options, lab La
 		}
 		all = append(all, s)
 	}
-	if s, ok := podmanStarter(root); ok {
+	if s, ok := podmanStarter(dir, root); ok {
 		all = append(all, s)
 	}
 	if s, ok, err := lxcStarter(dir, root); err != nil {
@@ -206,17 +206,21 @@ func OCIStarter(runtime, dir, root string) (Starter, error) {
 }
 
 // podmanStarter sets low resource limits, because podman would raise them, which needs CAP_SYS_RESOURCE. If the default runtime of podman
-// does not work (crun of Debian 12 on a hybrid host), podman uses runc.
-func podmanStarter(root string) (Starter, bool) {
+// does not work (crun of Debian 12 on a hybrid host), podman uses runc. It keeps its things in a folder of the benchmark, not among the host's
+// own containers, and without the driver that mounts something for as long as nobody unmounts it; with --rootfs no image is stored there.
+func podmanStarter(dir, root string) (Starter, bool) {
 	path, err := exec.LookPath("podman")
 	if err != nil {
 		return Starter{}, false
 	}
 	name := fmt.Sprintf("berth-bench-%d", os.Getpid())
 	options := []string{"--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"}
-	call := func(words ...[]string) []string { return slices.Concat(words...) }
+	call := func(words ...[]string) []string {
+		own := []string{path, "--root", filepath.Join(dir, "podman"), "--runroot", filepath.Join(dir, "podman-run"), "--storage-driver", "vfs"}
+		return slices.Concat(append([][]string{own}, words...)...)
+	}
 	once := func() []string {
-		return call([]string{path, "run", "--rm"}, options, []string{"--rootfs", root, "/bin/true"})
+		return call([]string{"run", "--rm"}, options, []string{"--rootfs", root, "/bin/true"})
 	}
 	title := "podman"
 	if words := once(); exec.Command(words[0], words[1:]...).Run() != nil {
@@ -226,9 +230,9 @@ func podmanStarter(root string) (Starter, bool) {
 		Name: "podman", Title: title,
 		Once: [][]string{once()},
 		Lasting: [][]string{
-			call([]string{path, "create", "--name", name}, options, []string{"--rootfs", root, "/bin/sleep", "1000"}),
-			{path, "start", name},
-			{path, "rm", "--force", "--time", "0", name},
+			call([]string{"create", "--name", name}, options, []string{"--rootfs", root, "/bin/sleep", "1000"}),
+			call([]string{"start", name}),
+			call([]string{"rm", "--force", "--time", "0", name}),
 		},
 	}, true
 }

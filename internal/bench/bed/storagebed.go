@@ -67,7 +67,7 @@ func (t *treeBed) storage(ctx context.Context, rows []treeRow) error {
 		spec.Scratch = append(spec.Scratch, s)
 		arms, dirs[arm] = append(arms, arm), s.Target
 	}
-	run, err := t.node(ctx, t.lab, spec)
+	run, err := t.Node(ctx, t.lab, spec)
 	if err != nil {
 		return err
 	}

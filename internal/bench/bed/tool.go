@@ -19,6 +19,9 @@ type program struct {
 	remedy       string // which installs it
 }
 
+// FIO is the program of experiments that run fio.
+var FIO = &fioProgram
+
 // The programs that experiments use.
 var (
 	fioProgram    = program{"fio", 3, 0, "no nanoseconds in its JSON", "apt-get install fio"}

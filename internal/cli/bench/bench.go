@@ -28,7 +28,8 @@ type App struct {
 	Out, Err   io.Writer
 	JSON       *bool // --json
 	Open       func() *node.Berth
-	Valid      func(*vnode.Node) error // says what is wrong with a node in the words of flags
+	At         func(root string) *node.Berth // as Open, of one that keeps its state in another place
+	Valid      func(*vnode.Node) error       // says what is wrong with a node in the words of flags
 	OnTerminal func() bool
 	JSONFlag   func(*cobra.Command) *cobra.Command
 	PrintJSON  func(any) error
@@ -40,7 +41,7 @@ func (a App) Command() *cobra.Command {
 		Use: "bench", Short: "measure what a node costs against the bare host",
 		Example: "  berth bench disk --quick\n  berth bench net --quick\n  berth bench run all --budget 20m",
 	}
-	c.AddCommand(a.listCmd(), a.runCmd(), a.diskCmd(), a.netCmd(), a.isolationCmd(), a.gatewayCmd(), a.explainCmd(), a.reportCmd(), a.compareCmd(), a.cpuCmd(), a.pingCmd())
+	c.AddCommand(a.listCmd(), a.runCmd(), a.diskCmd(), a.netCmd(), a.isolationCmd(), a.gatewayCmd(), a.syncCmd(), a.explainCmd(), a.reportCmd(), a.compareCmd(), a.cpuCmd(), a.pingCmd())
 	return c
 }
 

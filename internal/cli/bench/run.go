@@ -182,15 +182,18 @@ func (o outputs) discard(resumed bool) error {
 
 // lab returns the functions by which experiments make nodes and networks of this Berth.
 func (a App) lab() (bed.Lab, error) {
-	b := a.Open()
 	self, err := os.Executable()
 	if err != nil {
 		return bed.Lab{}, fmt.Errorf("find this program: %w", err)
 	}
+	return a.labOf(a.Open(), self), nil
+}
+
+func (a App) labOf(b *node.Berth, self string) bed.Lab {
 	lab := bed.Lab{
 		Self: self, Root: b.Layout.Args(), Version: version.Berth, Folder: func(dir string) error { return nodes.CheckFolder(b.Layout, dir) },
 		Mount:  func(ctx context.Context, m vnode.Mount) error { return nodes.CheckMount(ctx, b.Layout, m) },
-		Subnet: nodes.FreeSubnet,
+		Subnet: nodes.FreeSubnet, At: func(root string) bed.Lab { return a.labOf(a.At(root), self) },
 	}
 	lab.Node = func(ctx context.Context, n *vnode.Node) (side.Arm, func(), error) {
 		if err := a.Valid(n); err != nil {
@@ -209,7 +212,7 @@ func (a App) lab() (bed.Lab, error) {
 		}
 		return nodes.Network(ctx, b.Layout, lab.Node, o, peer, parsed)
 	}
-	return lab, nil
+	return lab
 }
 
 // arm is nodes.Arm with the result type that package bench wants.

@@ -36,11 +36,12 @@ func Habits() map[string]string {
 		checks  = "berth show NAME tells what the checks of a node found; the keeper runs what its spec has under health"
 		secrets = "berth apply -f FILE takes a file of variables from the spec, under env_from"
 		starts  = "berth start --autostart starts nodes as a boot does: those whose spec says autostart: true"
+		drains  = "berth host drain HOST keeps new nodes from a host, berth host undrain HOST lets it take them again"
 		ports   = "berth ls lists published ports; berth run -p HOST:NODE publishes them"
 	)
 	return map[string]string{
 		"ps": lists, "list": lists, "container": lists, "containers": lists, "vm": lists, "pod": lists, "status": lists,
-		"inspect": shows, "info": host, "version": host, "system": host + "; " + cleans, "cluster": host,
+		"inspect": shows, "info": host, "version": host, "system": host + "; " + cleans, "cluster": host, "drain": drains, "undrain": drains, "cordon": drains, "uncordon": drains,
 		"create": makes, "launch": makes, "init": makes, "new": makes, "up": makes,
 		"delete": removes, "del": removes, "remove": removes, "destroy": removes, "prune": cleans, "down": removes, "purge": removes,
 		"reboot":  again,

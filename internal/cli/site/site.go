@@ -53,5 +53,7 @@ func (a App) Commands() []*cobra.Command {
 			"  berth host ls\n  berth host drain node7\n  berth host forget node7"),
 		of("template COMMAND", "the templates from which operators make nodes", "The templates that admins keep in /etc/berth/templates, from which operators\nmake nodes.",
 			"  berth template ls"),
+		of("slurm COMMAND", "worker nodes on demand for a site's Slurm", "Worker nodes that a site's Slurm has made when a job needs them, and removed\nwhen nothing runs on them (share/doc/berth/slurm.md). config makes Slurm's files\nfrom /etc/berth/slurm.yaml; berth slurm config --help says how.",
+			"  berth slurm config --diff\n  berth slurm config --output /etc/slurm"),
 	}
 }

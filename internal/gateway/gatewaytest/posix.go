@@ -76,7 +76,7 @@ func (s Suite) fullDisk(t *testing.T) {
 	if s.deviates(gateway.NoSpaceErr) {
 		want = "Input/output error"
 	}
-	got, err := s.inside(t, s.Small(t), vnode.Mount{}, `dd if=/dev/zero of=big bs=64k count=64 2>&1 | grep -o '`+want+`' | head -1; rm big
+	got, err := s.inside(t, s.Small(t), vnode.Mount{}, `dd if=/dev/zero of=big bs=64k count=256 2>&1 | grep -o '`+want+`' | head -1; rm big
 for i in $(seq 50); do [ $(df --output=avail . | tail -1) -gt 100 ] && break; sleep 0.2; done # a file server gives room back a moment later
 echo after >after; cat after`)
 	if err != nil || got != want+"\nafter" {

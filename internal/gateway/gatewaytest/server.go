@@ -111,9 +111,13 @@ func (s Suite) restarts(t *testing.T) {
 		}()
 	}
 	s.Restart(t)
+	begun := time.Now()
 	for _, h := range helpers {
 		select {
 		case <-replaced:
+			if took := time.Since(begun); took > 5*time.Second { // what docs/gateways.md promises
+				t.Errorf("%s: its helper was replaced after %v", h, took)
+			}
 		case <-ctx.Done():
 			t.Errorf("%s: its helper was not replaced", h)
 		}

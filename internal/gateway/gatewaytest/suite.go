@@ -25,7 +25,7 @@ type Suite struct {
 	Source func(t *testing.T) Source
 	// Files is how many files a node makes in one folder; 0: 20,000.
 	Files int
-	// Small makes one with room for less than 4 MiB; nil: what a full disk does is not checked.
+	// Small makes one with room for less than 16 MiB; nil: what a full disk does is not checked.
 	Small func(t *testing.T) Source
 	// Single: one node at a time can have the source.
 	Single bool

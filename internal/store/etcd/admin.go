@@ -22,7 +22,7 @@ const administration = 20 * time.Second
 // Rights returns what a host may write: its own entries, and the claims of the site. It may read everything below
 // store.Root.
 func Rights(host string) []string {
-	return []string{store.Hosts + host, store.Members + host, store.Nodes + host + "/", store.Claims}
+	return []string{store.Hosts + host, store.Members + host, store.Nodes + host + "/", store.IO + host + "/", store.Filesystems + host + "/", store.Offices, store.Claims}
 }
 
 // Protect makes the user root with a password, and makes etcd ask everybody who they are. It may be called again.

@@ -17,6 +17,8 @@ type Arm struct {
 	Lines []string // shell lines that an admin types instead; $cg is the cgroup, $dev the disk's number, $q its queue folder
 	With  string   // prefix of each command of the nodes
 	Full  bool     // the nodes use the disk fully; used by the test of carry-over
+	Job   bool     // the work is two jobs of Slurm, whose nodes slurm-resume makes
+	Class string   // of these nodes
 }
 
 // Arms that other code names. In those that begin with "half/" the service is idle half of the time.
@@ -32,6 +34,10 @@ const (
 	Ionice      = "ionice"
 	BFQWeights  = "bfq-weights"
 
+	Slurm          = "slurm"
+	SlurmAgain     = "slurm-again"
+	SlurmProtected = "slurm-protect"
+
 	HalfProtected = "half/protect"
 	HalfStrict    = "half/strict"
 	HalfIOMaxCPU  = "half/io.max+cpu"
@@ -45,6 +51,7 @@ const (
 	withDisk   = "--disk /srv/slow --engine "
 	plainGroup = "berth"
 	batchGroup = "berth.batch"
+	slurmNodes = "slurm"
 )
 
 // arms returns all arms, in the order of the report. model is the argument of berth protect --model.
@@ -70,6 +77,9 @@ func arms(model string) []Arm {
 		{Name: HalfProtected, Says: "as protect", Half: true, Nodes: "batch", Group: batchGroup, By: iocost},
 		{Name: HalfStrict, Says: "as protect-strict", Half: true, Nodes: "batch", Group: batchGroup, By: strict, Full: true},
 		{Name: HalfIOMaxCPU, Says: "as io.max+cpu", Half: true, Nodes: "plain", Group: plainGroup, Lines: []string{capDisk, leastCPU}},
+		{Name: Slurm, Says: "jobs of Slurm in nodes without a class", Nodes: slurmNodes, Group: plainGroup, Full: true, Job: true},
+		{Name: SlurmAgain, Says: "the same again", Nodes: slurmNodes, Group: plainGroup, Full: true, Job: true},
+		{Name: SlurmProtected, Says: "jobs of Slurm, protect and class batch", Nodes: slurmNodes, Group: batchGroup, By: iocost, Job: true, Class: "batch"},
 	}
 }
 
@@ -82,7 +92,7 @@ func Names() []string {
 	return all
 }
 
-// choose returns the arms with these names, in the order of the report; all arms if names is empty.
+// choose returns the arms with these names, in the order of the report; if names is empty, all that need no Slurm.
 func choose(names []string, model string) ([]Arm, error) {
 	all := arms(model)
 	for _, n := range names {
@@ -91,7 +101,7 @@ func choose(names []string, model string) ([]Arm, error) {
 		}
 	}
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(a Arm) bool { return a.Job }), nil
 	}
 	return slices.DeleteFunc(all, func(a Arm) bool { return !slices.Contains(names, a.Name) }), nil
 }

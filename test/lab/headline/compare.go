@@ -60,6 +60,9 @@ func questions() (all []question) {
 		{Protected, DiskOnly},
 		{HalfProtected, HalfIOMaxCPU},
 		{HalfStrict, HalfIOMaxCPU},
+		{SlurmProtected, Alone},
+		{SlurmProtected, Slurm},
+		{SlurmAgain, Slurm},
 	} {
 		for _, what := range []string{p50, p99, work, left} {
 			half := pair[0] == HalfProtected || pair[0] == HalfStrict
@@ -112,7 +115,12 @@ func (r *Report) compare() {
 		}
 	}
 	for _, arm := range []string{Protected, Strict, CPUOnly, DiskOnly, IOMax, IOMaxCPU, Ionice, BFQWeights} {
-		if gone := r.removed(arm); gone != nil {
+		if gone := r.removed(arm, Unprotected); gone != nil {
+			r.Removed = append(r.Removed, *gone)
+		}
+	}
+	for _, arm := range []string{SlurmProtected, SlurmAgain} { // of the second, which is the same once more, the estimator should say 0
+		if gone := r.removed(arm, Slurm); gone != nil {
 			r.Removed = append(r.Removed, *gone)
 		}
 	}
@@ -162,13 +170,13 @@ func ratio(d []float64, q question) *Ratio {
 	return got
 }
 
-// Removed says how much of the p99's increase protection removes in one arm.
+// Removed says how much of the p99's increase in another arm, without protection, is not in one arm.
 type Removed struct {
 	Arm string `json:"arm"`
 	*stat.Protected
 }
 
-func (r *Report) removed(arm string) *Removed {
+func (r *Report) removed(arm, without string) *Removed {
 	by := func(arm string) map[int]float64 {
 		all := map[int]float64{}
 		for _, t := range r.of(arm) {
@@ -176,7 +184,7 @@ func (r *Report) removed(arm string) *Removed {
 		}
 		return all
 	}
-	if p := stat.Protection(by(Alone), by(Unprotected), by(arm)); p != nil {
+	if p := stat.Protection(by(Alone), by(without), by(arm)); p != nil {
 		return &Removed{arm, p}
 	}
 	return nil

@@ -24,7 +24,7 @@ import (
 // which is fixed before the first trial and kept in the report.
 type Options struct {
 	Rounds   int                   `json:"rounds"`    // of one trial of each arm; default 9
-	Arms     []string              `json:"arms"`      // default: all
+	Arms     []string              `json:"arms"`      // default: all that need no Slurm
 	Reads    int                   `json:"reads"`     // reads of the client in a trial; default 1,000
 	Seconds  int                   `json:"seconds"`   // length of a trial; default 20
 	ModelPct int                   `json:"model_pct"` // speed of the disk in io.cost's model, in percent of the real one; default 100
@@ -97,7 +97,10 @@ func (o *Options) complete() error {
 		o.Keep = func(*Report) error { return nil }
 	}
 	if len(o.Arms) == 0 {
-		o.Arms = Names()
+		chosen, _ := choose(nil, "") // without names there is nothing wrong with them
+		for _, a := range chosen {
+			o.Arms = append(o.Arms, a.Name)
+		}
 	}
 	if o.Reads%2 != 0 || o.Seconds%2 != 0 {
 		return errors.New("reads and seconds of a trial must be even: half of them come before a pause, half after it")
@@ -140,7 +143,14 @@ func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 	if err := lab.BuildTool(ctx, client, "./test/lab/headline/xrdread"); err != nil {
 		return nil, err
 	}
-	for _, f := range []string{berth, client} {
+	programs := []string{berth, client}
+	if slices.ContainsFunc(chosen, func(a Arm) bool { return a.Job }) {
+		if err := errors.Join(built.Agent(ctx, dir), built.Site(ctx, dir)); err != nil {
+			return nil, err
+		}
+		programs = append(programs, filepath.Join(dir, "berthd"), filepath.Join(dir, "berth-site"))
+	}
+	for _, f := range programs {
 		if err := s.vm.CopyFile(ctx, f, "/usr/local/bin/"+filepath.Base(f)); err != nil {
 			return nil, err
 		}
@@ -149,7 +159,7 @@ func Boot(ctx context.Context, o Options) (_ *Scene, err error) {
 	for _, a := range chosen {
 		kinds = append(kinds, a.Nodes)
 	}
-	if _, err := s.sh(ctx, "kinds='"+strings.Join(kinds, " ")+"'\n"+scene); err != nil {
+	if _, err := s.sh(ctx, "kinds='"+strings.Join(kinds, " ")+"'\n"+slurmScript+scene); err != nil {
 		return nil, err
 	}
 	return s, s.vm.SlowDisk(0, diskBytes, diskRequests)

@@ -37,3 +37,4 @@ for kind in plain 'batch:class: batch' 'cpu:cpu: {idle: true}' 'disk:class: batc
 		berth apply -f /root/$n.yaml
 	done
 done
+case " $kinds " in *" slurm "*) slurm ;; esac

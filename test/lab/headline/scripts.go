@@ -6,6 +6,8 @@ import _ "embed"
 var (
 	//go:embed scene.sh
 	scene string
+	//go:embed slurm.sh
+	slurmScript string
 	//go:embed trial.sh
 	trialScript string
 )

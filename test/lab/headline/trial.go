@@ -74,7 +74,7 @@ func (s *Scene) trial(ctx context.Context, a Arm, seed uint64, rep *Report) (t T
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Duration(s.o.Seconds)*time.Second+4*time.Minute)
 	defer cancel()
 	t = Trial{Arm: a.Name, Start: time.Now().UTC(), Load: load()}
-	out, err := s.sh(ctx, s.variables(a, seed%1e9, rep)+trialScript)
+	out, err := s.sh(ctx, s.variables(a, seed%1e9, rep)+slurmScript+trialScript)
 	if err != nil {
 		return t, fmt.Errorf("measure %s: %w", a.Name, err)
 	}
@@ -120,6 +120,9 @@ func (s *Scene) variables(a Arm, seed uint64, rep *Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seconds=%d reads=%d phases='%s' settle=%g seed=%d service=%s\n", seconds, reads, phases, settle.Seconds(), seed, service)
 	fmt.Fprintf(&b, "nodes=%s cg=%s with='%s' rbps=%.0f wbps=%.0f\nprotect=$(cat <<'E'\n%s\nE\n)\n", a.Nodes, group, a.With, rep.Cap.Read, rep.Cap.Written, a.By)
+	if a.Job {
+		fmt.Fprintf(&b, "job=1 class=%s\n", a.Class)
+	}
 	fmt.Fprintf(&b, "lines() {\n:\n%s\n}\n", strings.Join(a.Lines, "\n"))
 	return b.String()
 }

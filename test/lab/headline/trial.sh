@@ -1,6 +1,6 @@
 # One trial. Variables: seconds, reads (of one busy phase), phases (words: on, off), settle, seed, service, nodes, cg
 # (their group), with (before their commands), protect (arguments of berth protect; "": none), rbps, wbps; functions:
-# lines (what an admin types). Prints one JSON object.
+# lines (what an admin types); of slurm.sh: job, class. Prints one JSON object.
 q=/sys/block/vdb/queue
 dev=$(cat /sys/block/vdb/dev)
 usual=$(sed 's/.*\[\(.*\)\].*/\1/' $q/scheduler)
@@ -15,6 +15,7 @@ count() {
 
 # work is what the nodes do until they are stopped: each burns CPU; the first reads at random, the second writes.
 work() {
+	[ -z "$job" ] || { submit; return; }
 	for n in ${nodes}1 ${nodes}2; do
 		berth exec $n -- $with sh -c 'while :; do :; done' &
 	done
@@ -43,6 +44,7 @@ await() {
 
 # stop ends the nodes' work, and not the nodes: their first process is a sleep.
 stop() {
+	[ -z "$job" ] || { cancel; return; }
 	find $cg -name cgroup.procs -exec cat {} + | while read -r p; do
 		case $(cat /proc/$p/comm 2>/dev/null) in fio | sh) kill -KILL $p || true ;; esac
 	done
@@ -85,6 +87,7 @@ cleanup() {
 
 exec 3>&1 1>/dev/null
 worker=
+[ -z "$job" ] || ready
 trap cleanup EXIT
 if [ -n "$protect" ]; then eval "berth protect $service $protect"; fi
 lines

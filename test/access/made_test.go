@@ -1,0 +1,70 @@
+package access
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/node"
+	"berth/internal/refuse"
+)
+
+// TestRemoveMade: a node that came in the place of the one that is to be removed is left alone.
+func TestRemoveMade(t *testing.T) {
+	h := serve(t)
+	fillIn := func() {
+		t.Helper()
+		_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "again", nil, 0)
+		check(t, err)
+	}
+	fillIn()
+	first, err := h.nodes.Made("again")
+	check(t, err)
+	check(t, h.nodes.RemoveMade(t.Context(), "again", first))
+	fillIn()
+	if err := h.nodes.RemoveMade(t.Context(), "again", first); refuse.KindOf(err) != refuse.NotFound {
+		t.Errorf("the next one of the name: %v", err)
+	}
+	second, err := h.nodes.Made("again")
+	check(t, err)
+	if _, err := h.nodes.Node(t.Context(), "again"); err != nil || second.Equal(first) {
+		t.Errorf("the next one, made at %s as the first at %s: %v", second, first, err)
+	}
+	check(t, h.nodes.RemoveMade(t.Context(), "again", second))
+}
+
+// TestHold: a node is made while its command is held, and the command begins when it may.
+func TestHold(t *testing.T) {
+	h := serve(t)
+	const hold = 2 * time.Second
+	runs := func() string {
+		pid, _ := os.ReadFile(h.layout.Node("held").PIDFile())
+		text, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline")
+		return string(text)
+	}
+	began, o := time.Now(), &node.Outcome{}
+	ended := begin(func() (err error) {
+		o, err = h.nodes.ApplyTemplate(t.Context(), "bob", "job", "held", nil, hold)
+		return err
+	})
+	for {
+		is := runs()
+		if time.Since(began) >= hold {
+			break
+		}
+		if strings.HasPrefix(is, "/bin/sleep") {
+			t.Fatalf("the command began %s after it was asked for", time.Since(began))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	check(t, <-ended)
+	if is := runs(); !strings.HasPrefix(is, "/bin/sleep") || o.Held == 0 { // a host that takes two seconds for a start is out of order
+		t.Errorf("held for %d ms; it runs %q", o.Held, is)
+	}
+	again, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "held", nil, hold)
+	check(t, err)
+	if again.Held != 0 || again.Did != "unchanged" {
+		t.Errorf("of a node that runs: %+v", again)
+	}
+}
