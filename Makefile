@@ -31,20 +31,40 @@ setup: ## install what a fresh Debian 12 lacks (as root)
 demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
 	@scripts/demo
 
-# Packages that measure, or that look for leftovers, would disturb each other: those of test/alone run one at a time.
-TESTRUN = $(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) -alone test/alone
+# Packages that measure, or that look for leftovers, would disturb each other: those of test/alone run one at a time. test/tiers names the
+# tests that are in no run of all; docs/TESTING.md has the tiers.
+TESTRUN = $(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) $(if $(CLOCK),-clock $(CLOCK)) -alone test/alone -tiers test/tiers
+MINUTES = 6m
 
 .PHONY: test
-test: setup ## all tests that this machine can run (as root); long walks take the day's part
-	@$(TESTRUN) -race -result build/test.txt ./...
+test: setup ## all tests that need nothing but this machine (as root): 20 minutes on 2 cores
+	@$(TESTRUN) -race -products -rerun test/rerun -package-clock $(MINUTES) -json build/test.json -result build/test.txt ./...
 
 .PHONY: test-all
-test-all: setup ## all tests, and each walk to its end: docs/evidence/test-all.txt (2 hours)
-	@BERTH_WALK=all $(TESTRUN) -race -result docs/evidence/test-all.txt ./...
+test-all: setup ## the same, and each walk to its end: docs/evidence/test-all.txt
+	@BERTH_WALK=all $(TESTRUN) -race -products -rerun test/rerun -package-clock 60m -result docs/evidence/test-all.txt ./...
 
 .PHONY: test-fast
 test-fast: ## the tests that take no time
 	@$(TESTRUN) -short ./...
+
+.PHONY: test-smoke
+test-smoke: ## one machine of the lab: limits, a virtual function, the keeper, nothing left (5 minutes)
+	@$(TESTRUN) -products -tier smoke -package-clock 10m -result build/test-smoke.txt ./test/lab
+
+.PHONY: test-lab
+test-lab: setup-lab ## tests in emulated machines, and with real software: SUBJECT=net|storage|limits|site|all (20 minutes each)
+	@$(TESTRUN) -race -products -tier lab -subject $(or $(SUBJECT),all) -package-clock 60m -json build/test-lab.json -result build/test-lab.txt ./...
+	@[ "$(or $(SUBJECT),all)" != all ] || cp build/test-lab.txt docs/evidence/test-lab.txt
+
+.PHONY: test-measured
+test-measured: setup-lab ## tests that measure: shares, rates, latencies; on a machine that does nothing else
+	@$(TESTRUN) -products -tier measured -package-clock 60m -json build/test-measured.json -result build/test-measured.txt ./...
+	@cp build/test-measured.txt docs/evidence/test-measured.txt
+
+.PHONY: setup-lab
+setup-lab:
+	@scripts/setup --lab
 
 .PHONY: lab
 lab: ## a shell in a virtual machine with an SR-IOV card, cgroup v2 and systemd, berth in it (no such card? try it here)
@@ -69,6 +89,9 @@ lint: $(LINT) $(DEADCODE) ## golangci-lint, as .golangci.yml says (LINTFLAGS=--f
 	@for tags in "" berthfault; do \
 		dead=$$($(DEADCODE) -test -tags "$$tags" ./...) || exit 1; \
 		[ -z "$$dead" ] || { echo "$$dead"; exit 1; }; done
+
+.PHONY: lint-tools
+lint-tools: $(LINT) $(DEADCODE)
 
 $(LINT):
 	GOBIN=$(CURDIR)/build/tools CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)

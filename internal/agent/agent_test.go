@@ -17,6 +17,7 @@ import (
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/store"
+	"berth/test/testkit"
 )
 
 // bed is an agent on a root of its own, whose nodes are files: the kernel knows nothing of them.
@@ -89,7 +90,7 @@ func WriteNode(t testing.TB, l layout.Layout, name, event string) {
 func (b *bed) becomes(want string) time.Duration {
 	b.t.Helper()
 	began, got := time.Now(), ""
-	for time.Since(began) < 15*time.Second {
+	for time.Since(began) < testkit.Bound() {
 		all, _, err := b.memory.List(b.t.Context(), store.Root)
 		if err != nil {
 			b.t.Fatal(err)
@@ -136,29 +137,23 @@ func TestTells(t *testing.T) {
 	b.becomes("hosts/a 1 nodes 9 free\nmembers/a\nnodes/a/n1 slurm stopped\nnodes/b/other  running")
 	b.node("n2", events.Created)
 	b.becomes("hosts/a 2 nodes 8 free\nmembers/a\nnodes/a/n1 slurm stopped\nnodes/a/n2 slurm stopped\nnodes/b/other  running")
-	for end := time.Now().Add(10 * time.Second); count[HostRecord](b.view, store.Hosts) != 1 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // the agent's own view follows the store
-	}
+	testkit.Eventually(t, "the agent's own view follows the store", func() bool { return count[HostRecord](b.view, store.Hosts) == 1 })
 
 	back := memory.Away()
 	b.node("n1", events.Removed)
 	b.node("n3", events.Created)
-	for b.awayText() == "" { // it tries to tell, and cannot: store.Patience
-		time.Sleep(20 * time.Millisecond)
-	}
+	testkit.Eventually(t, "it tries to tell, and cannot", func() bool { return b.awayText() != "" }) // store.Patience
 	if hosts := count[HostRecord](b.view, store.Hosts); hosts != 1 {
 		t.Errorf("while the store is away %d hosts are known", hosts)
 	}
 	back()
 	took := b.becomes("hosts/a 2 nodes 8 free\nmembers/a\nnodes/a/n2 slurm stopped\nnodes/a/n3 slurm stopped\nnodes/b/other  running")
-	if took > 5*time.Second {
+	if testkit.Measures() && took > 5*time.Second {
 		t.Errorf("caught up after %s", took)
 	}
 	b.store.(*store.Memory).Expire()
 	b.becomes("hosts/a 2 nodes 8 free\nmembers/a\nnodes/a/n2 slurm stopped\nnodes/a/n3 slurm stopped\nnodes/b/other  running")
-	if b.awayText() != "" {
-		t.Errorf("it is back, and the agent says %s", b.awayText())
-	}
+	testkit.Eventually(t, "the agent says that it is back", func() bool { return b.awayText() == "" })
 }
 
 func count[T any](v *View, prefix string) (n int) {
@@ -184,9 +179,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("drain %s: %v, %v", c.host, changed, err)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); b.MayTake("n2") == nil && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the host is drained", func() bool { return b.MayTake("n2") != nil })
 	back := memory.Away()
 	if err := b.MayTake("n2"); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "berth host undrain a") {
 		t.Errorf("a new node on a drained host: %v", err)
@@ -202,12 +195,7 @@ func TestDrain(t *testing.T) {
 	if changed, err := b.Drain(t.Context(), "a", false); !changed || err != nil {
 		t.Errorf("undrain: %v, %v", changed, err)
 	}
-	for end := time.Now().Add(10 * time.Second); b.MayTake("n2") != nil && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err := b.MayTake("n2"); err != nil {
-		t.Errorf("after undrain: %v", err)
-	}
+	testkit.Eventually(t, "the host takes new nodes again", func() bool { return b.MayTake("n2") == nil })
 	if err := b.Forget(t.Context(), "a"); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("forget a host that lives: %v", err)
 	}

@@ -5,13 +5,13 @@ import (
 	"log/slog"
 	"os"
 	"testing"
-	"time"
 
 	"berth/internal/agentconf"
 	"berth/internal/events"
 	"berth/internal/layout"
 	"berth/internal/site"
 	"berth/internal/store"
+	"berth/test/testkit"
 )
 
 // TestAgain: what a node has is claimed again after the site forgot this host, which was cut off, and after the claims changed below
@@ -34,13 +34,10 @@ func TestAgain(t *testing.T) {
 	key := store.Key(store.Claims, string(site.Name), "n1")
 	claimed := func(when string) {
 		t.Helper()
-		for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-			if _, err := memory.Get(t.Context(), key); err == nil && b.awayText() == "" {
-				return
-			} else if time.Since(began) > 10*time.Second {
-				t.Fatalf("%s: node n1 has no claim of its name: %v", when, err)
-			}
-		}
+		testkit.Eventually(t, when+": node n1 has a claim of its name", func() bool {
+			_, err := memory.Get(t.Context(), key)
+			return err == nil && b.awayText() == ""
+		})
 	}
 	forget := func(prefixes ...string) {
 		t.Helper()

@@ -41,6 +41,7 @@ func (h hangover) Measure(_ context.Context, a bed.Arm, _, _ time.Duration) (map
 // An experiment in which the host suffers from the node before it is measured again in batches, and then says what is so: that the two do
 // not differ. In turn it would have called the node better. One whose batches are too short for it says that.
 func TestBatchesWhereItCarriesOver(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		long int

@@ -71,6 +71,7 @@ func TestExplain(t *testing.T) {
 
 // Where nothing differs, the correction keeps the whole table quiet.
 func TestExplainNothing(t *testing.T) {
+	t.Parallel()
 	alarms := 0
 	for seed := range uint64(20) {
 		o := small(t)

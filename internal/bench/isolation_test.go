@@ -120,6 +120,7 @@ func isolated(ctx context.Context, t *testing.T, f *fakeNodes, parts ...bed.Part
 }
 
 func TestIsolation(t *testing.T) {
+	t.Parallel()
 	f := newFakeNodes()
 	s, _, err := isolated(t.Context(), t, f, bed.ThrottlePart, bed.WeightPart, bed.LatencyPart)
 	if err != nil {
@@ -166,6 +167,7 @@ func TestIsolation(t *testing.T) {
 }
 
 func TestIsolationLeavesOut(t *testing.T) {
+	t.Parallel()
 	f := newFakeNodes()
 	f.can = func(n *vnode.Node) error {
 		if n.IO[0].Weight > 0 {

@@ -114,6 +114,7 @@ func TestNetInterrupted(t *testing.T) {
 }
 
 func TestNetRefusals(t *testing.T) {
+	t.Parallel()
 	needIperf(t)
 	good := fakeNet(1, 1)
 	with := func(word string, out string, err error) []wire.NetArm {

@@ -97,6 +97,7 @@ func fakeStudy(ctx context.Context, o bed.Options, path string, defs ...bed.Defi
 }
 
 func TestStudy(t *testing.T) {
+	t.Parallel()
 	o := bed.Options{Names: []string{"all"}, Seed: 3, Budget: 20 * time.Second}
 	s, err := fakeStudy(t.Context(), o, filepath.Join(t.TempDir(), "j"),
 		fakeExperiment("quiet", 3, fakeJob{value: 1000, noise: .02}), fakeExperiment("noisy", 2, fakeJob{value: 50, noise: .4}))
@@ -168,6 +169,7 @@ func TestSessions(t *testing.T) {
 
 // What breaks ends an experiment with its reason, and not those after it.
 func TestStudyBreaks(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	for _, c := range []struct {
 		name    string
@@ -230,6 +232,7 @@ func TestStudySkips(t *testing.T) {
 // A run that is killed again and again, at any moment, ends with the trials of one that never was: none twice, none
 // missing, in the same order.
 func TestKilledStudyResumes(t *testing.T) {
+	t.Parallel()
 	o := bed.Options{Names: []string{"all"}, Seed: 5, Budget: time.Minute, Pairs: 12, Sessions: 2}
 	defs := []bed.Definition{
 		// Without noise: where it shows a carry-over by chance, in one run of twenty, all is measured again in batches.

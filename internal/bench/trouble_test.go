@@ -19,6 +19,9 @@ import (
 	"berth/internal/vnode"
 )
 
+// short is how long a trial takes whose figures nobody looks at.
+const short = 50 * time.Millisecond
+
 // hostLab has nodes that are the host itself.
 func hostLab() bed.Lab {
 	return bed.Lab{Node: func(context.Context, *vnode.Node) (side.Arm, func(), error) { return side.Host, func() {}, nil }}
@@ -65,6 +68,7 @@ func smallDisk(t *testing.T, mib int64) (dir, loop string) {
 
 // A disk that is full before, or becomes full, is one sentence; nothing is left on it.
 func TestRealFullDisk(t *testing.T) {
+	t.Parallel()
 	needFio(t)
 	dir, _ := smallDisk(t, 300)
 	left := func() {
@@ -77,7 +81,7 @@ func TestRealFullDisk(t *testing.T) {
 		}
 	}
 	journal := filepath.Join(t.TempDir(), "j")
-	o := bed.Options{Names: []string{"wnodes-file"}, Dirs: []string{dir}, Size: 1 << 30, Pairs: 1, Budget: time.Minute}
+	o := bed.Options{Names: []string{"wnodes-file"}, Dirs: []string{dir}, Size: 1 << 30, Pairs: 1, Budget: time.Minute, Run: short, Warm: short / 10}
 	_, err := Run(t.Context(), o, hostLab(), journal, nil)
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "free") {
 		t.Errorf("no room for the data: %v", err)
@@ -94,9 +98,13 @@ func TestRealFullDisk(t *testing.T) {
 				return
 			}
 			defer f.Close()
-			var st unix.Statfs_t
-			if err := unix.Fstatfs(int(f.Fd()), &st); err == nil {
-				_ = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-(1<<20))
+			// All of it, with the blocks that are kept for root: however little a trial writes, there is no room for it.
+			for at, part := int64(0), int64(64<<20); part >= 4096; {
+				if unix.Fallocate(int(f.Fd()), 0, at, part) == nil {
+					at += part
+				} else {
+					part /= 2
+				}
 			}
 		}
 	}
@@ -109,6 +117,7 @@ func TestRealFullDisk(t *testing.T) {
 
 // A device that vanishes is one sentence.
 func TestRealVanishedDevice(t *testing.T) {
+	t.Parallel()
 	needFio(t)
 	dir, loop := smallDisk(t, 100)
 	if err := unix.Unmount(dir, 0); err != nil {
@@ -126,7 +135,7 @@ func TestRealVanishedDevice(t *testing.T) {
 			}
 		}
 	}
-	o := bed.Options{Names: []string{"fio-b"}, Devices: []string{loop}, DestroyData: true, Size: 64 << 20, Pairs: 2, Budget: time.Minute}
+	o := bed.Options{Names: []string{"fio-b"}, Devices: []string{loop}, DestroyData: true, Size: 64 << 20, Pairs: 2, Budget: time.Minute, Run: short, Warm: short / 10}
 	_, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), vanish)
 	if refuse.KindOf(err) != refuse.NotFound || !strings.Contains(err.Error(), loop) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
@@ -164,6 +173,7 @@ func TestRealDeviceInUse(t *testing.T) {
 
 // The set for volumes takes the device, not the folder that is given too; without one it is left out with its reason.
 func TestRealVolume(t *testing.T) {
+	t.Parallel()
 	needFio(t)
 	dir, loop := smallDisk(t, 100)
 	if err := unix.Unmount(dir, 0); err != nil {
@@ -172,6 +182,7 @@ func TestRealVolume(t *testing.T) {
 	folder := onDisk(t)
 	o := bed.Options{
 		Names: []string{"wnodes-volume"}, Dirs: []string{folder}, Devices: []string{loop}, DestroyData: true, Size: 16 << 20, Pairs: 1, Budget: 15 * time.Second,
+		Run: short, Warm: short / 10,
 	}
 	s, err := Run(t.Context(), o, hostLab(), filepath.Join(t.TempDir(), "j"), nil)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/refuse"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // tree is a small host: a disk with two partitions, a logical volume on the second, an NVMe disk, a RAID of two disks.
@@ -226,10 +227,16 @@ func TestLoopPartition(t *testing.T) {
 	if by, ok := InUse("/proc", "/sys", want.Major, want.Minor); ok {
 		t.Errorf("idle loop device in use: %s", by)
 	}
-	if used, err := Claimed(loop); err != nil || used {
-		t.Errorf("idle loop device claimed: %v, %v", used, err)
-	}
-	fd, err := unix.Open(part, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // as a mount would
+	testkit.Eventually(t, "nobody holds the idle loop device", func() bool { // udev, or who looks for a free device, may for a moment
+		used, err := Claimed(loop)
+		must(t, err)
+		return !used
+	})
+	fd := -1
+	testkit.Eventually(t, "the partition is opened exclusively, as a mount would", func() bool {
+		fd, err = unix.Open(part, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		return !errors.Is(err, unix.EBUSY)
+	})
 	must(t, err)
 	defer unix.Close(fd)
 	for _, path := range []string{loop, part} {

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/may"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // site is an authority with a host that listens on the loopback and answers what it reads.
@@ -108,7 +109,7 @@ func speak(address string, config *tls.Config) (net.Conn, error) {
 }
 
 func echo(c net.Conn) error {
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
 	if _, err := c.Write([]byte("berth")); err != nil {
 		return err
 	}
@@ -332,7 +333,7 @@ func TestOpenConnections(t *testing.T) {
 	}
 	defer bob.Close()
 	config := s.client(t, s.user(t, "eve", may.Viewer))
-	short := forge(t, s.signer, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(5 * time.Second) })
+	short := forge(t, s.signer, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(testkit.Bound() / 10) })
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &short, nil }
 	eve, err := speak(s.address, config)
 	if err != nil {
@@ -352,7 +353,7 @@ func TestOpenConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]net.Conn{"revoked": bob, "over": eve} {
-		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
 		_, err := c.Read(make([]byte, 1))
 		if e, ok := errors.AsType[net.Error](err); err == nil || ok && e.Timeout() {
 			t.Errorf("the connection of a certificate that is %s goes on: %v", name, err)

@@ -16,6 +16,7 @@ import (
 	"berth/internal/refuse"
 	"berth/internal/site"
 	"berth/internal/store"
+	"berth/test/testkit"
 )
 
 // host is a host with its agent's claims, as a command reaches them.
@@ -120,7 +121,7 @@ func TestAway(t *testing.T) {
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(fmt.Sprint(err), "node n2: its name, MACs and addresses cannot be claimed in the site: the cluster state does not answer") {
 		t.Errorf("without the cluster state: %v", err)
 	}
-	if took := time.Since(begin); took > store.Patience+5*time.Second {
+	if took := time.Since(begin); testkit.Measures() && took > store.Patience+5*time.Second {
 		t.Errorf("refused after %s", took)
 	}
 	if err := a.Agent.Release(t.Context(), "n1", mac); err != nil {
@@ -268,7 +269,7 @@ func TestStale(t *testing.T) {
 	if said := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not answer") {
 		t.Errorf("of an agent that does not answer it says %q", said)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); testkit.Measures() && took > 5*time.Second {
 		t.Errorf("it says so after %v", took)
 	}
 	close(wait)

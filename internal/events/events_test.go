@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/test/testkit"
 )
 
 // TestMain is also a writer: with EVENTS_DIR it appends as many events as EVENTS_N says.
@@ -86,11 +88,7 @@ func TestWriters(t *testing.T) {
 	}
 	<-started
 	a, b, killed := writer(t, f, "a", n), writer(t, f, "b", n), writer(t, f, "killed", n)
-	for end := time.Now().Add(20 * time.Second); len(all(t, f)) < 100; { // it has begun
-		if time.Now().After(end) {
-			t.Fatal("nothing is written")
-		}
-	}
+	testkit.Eventually(t, "something is written", func() bool { return len(all(t, f)) >= 100 })
 	_ = killed.Process.Kill()
 	_ = killed.Wait()
 	if err := errors.Join(a.Wait(), b.Wait()); err != nil {
@@ -101,7 +99,7 @@ func TestWriters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Bound()):
 		t.Fatalf("the follower got %v", seen)
 	}
 	t.Logf("the follower got %v", seen)

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // group makes a group of cgroup v2 for a test.
@@ -35,13 +36,10 @@ func group(t *testing.T) string {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			for range 100 { // the last process leaves its group a moment after it was waited for
-				if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
-					return
-				}
-				time.Sleep(10 * time.Millisecond)
+			// The last process leaves its group a moment after it was waited for.
+			if !testkit.Happens(func() bool { err := os.Remove(dir); return err == nil || errors.Is(err, os.ErrNotExist) }) {
+				t.Errorf("%s is left", dir)
 			}
-			t.Errorf("%s is left", dir)
 		})
 		return dir
 	}

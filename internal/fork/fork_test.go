@@ -9,9 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // orphan is a script that leaves an orphan behind, which ends with code 9, and prints its pid.
@@ -79,16 +80,14 @@ func TestOrphansOfOthers(t *testing.T) {
 
 // ended waits for an orphan's end and checks its exit code.
 func ended(pid, code int) error {
-	for range 500 {
-		if ws, ok := Ended(pid); ok {
-			if !ws.Exited() || ws.ExitStatus() != code {
-				return fmt.Errorf("the orphan ended with status %#x, want exit status %d", ws, code)
-			}
-			return nil
-		}
-		time.Sleep(10 * time.Millisecond)
+	var ws unix.WaitStatus
+	if !testkit.Happens(func() (ok bool) { ws, ok = Ended(pid); return ok }) {
+		return fmt.Errorf("the end of orphan %d was not seen", pid)
 	}
-	return fmt.Errorf("the end of orphan %d was not seen", pid)
+	if !ws.Exited() || ws.ExitStatus() != code {
+		return fmt.Errorf("the orphan ended with status %#x, want exit status %d", ws, code)
+	}
+	return nil
 }
 
 // TestReapsWithoutBeingAsked checks that an orphan that nobody asks about does not stay a zombie, also when it ended before a
@@ -105,13 +104,7 @@ func TestReapsWithoutBeingAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 500 {
-		if unix.Kill(pid, 0) != nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("orphan %d is not reaped", pid)
+	testkit.Eventually(t, fmt.Sprintf("orphan %d is reaped", pid), func() bool { return unix.Kill(pid, 0) != nil })
 }
 
 // TestStartFails checks that a program that cannot start is an error, and that orphans are still reaped afterwards.

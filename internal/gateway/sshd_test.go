@@ -13,11 +13,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"berth/internal/gateway"
 	"berth/internal/gateway/gatewaytest"
 	"berth/internal/vnode"
+	"berth/test/testkit"
 )
 
 // sshd is an OpenSSH server at 127.0.0.1 that takes one key for user nobody.
@@ -95,16 +95,13 @@ func (s *sshd) start(t *testing.T) {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	testkit.Eventually(t, "sshd answers", func() bool {
 		c, err := net.Dial("tcp", "127.0.0.1:"+s.options["port"])
 		if err == nil {
 			c.Close()
-			return
 		}
-		if time.Since(began) > 20*time.Second {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }
 
 // end ends the server and the sessions that it holds: they have its output, and would be waited for.

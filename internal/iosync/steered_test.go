@@ -19,6 +19,7 @@ import (
 	"berth/internal/iosync/place"
 	"berth/internal/iosync/want"
 	"berth/internal/layout"
+	"berth/test/testkit"
 )
 
 // nodesServer tells who connects which node it is of. It listens anew when it is hung up.
@@ -108,15 +109,19 @@ func newSteeredBed(t *testing.T) *steeredBed {
 	must(err)
 	t.Cleanup(func() {
 		nodes, _ := at.Nodes()
-		for begun := time.Now(); len(nodes) > 0 && time.Since(begun) < 30*time.Second; time.Sleep(5 * time.Millisecond) {
+		testkit.Happens(func() bool {
+			if len(nodes) == 0 {
+				return true
+			}
 			freed, err := w.free(nodes)
 			if err != nil {
 				t.Error(err)
-				break
+				return true
 			}
 			_, _ = at.Remove(freed...)
 			nodes, _ = at.Nodes()
-		}
+			return false
+		})
 		w.close()
 		if err := unsteer(l, "x", nil, func() (*place.FS, error) { return at, nil }); err != nil {
 			t.Error(err)
@@ -159,7 +164,7 @@ func (b *steeredBed) is(one *running) instance {
 
 // asked returns what answers a connection from an address to a port; "" if it is refused.
 func (b *steeredBed) asked(from string, port uint16) string {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: testkit.Bound()}
 	c, err := d.Dial("tcp", fmt.Sprint("127.0.0.1:", port))
 	if err != nil {
 		return ""
@@ -171,11 +176,7 @@ func (b *steeredBed) asked(from string, port uint16) string {
 
 func (b *steeredBed) eventually(what string, is func() bool) {
 	b.t.Helper()
-	for begun := time.Now(); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begun) > 30*time.Second {
-			b.t.Fatalf("%s: not within 30 s", what)
-		}
-	}
+	testkit.Eventually(b.t, what, is)
 }
 
 // TestManyInstances: of many that start at once, each has a port of its own, which nobody but nodes gets to, and each node its own instance.

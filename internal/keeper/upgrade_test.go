@@ -18,6 +18,7 @@ import (
 	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/version"
+	"berth/test/testkit"
 )
 
 // TestMain is also the keeper that the tests start: this program with the arguments of a keeper.
@@ -185,18 +186,9 @@ func TestUpgradeInPlace(t *testing.T) {
 	guard.Close()
 	for _, path := range []string{nodes.file("abandoned", "g"), nodes.file("ended-true-7", "n")} {
 		there := func() bool { _, err := os.Stat(path); return err == nil }
-		for end := time.Now().Add(10 * time.Second); !there() && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if !there() {
-			t.Errorf("%s is not there", path)
-		}
+		testkit.Eventually(t, path+" is there", there)
 	}
-	for end := time.Now().Add(10 * time.Second); c.Runs(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the keeper does not end")
-		}
-	}
+	testkit.Eventually(t, "the keeper ends", func() bool { return !c.Runs() })
 	if log, _ := os.ReadFile(l.KeeperLog()); strings.Contains(string(log), "level=ERROR") {
 		t.Errorf("the keeper said:\n%s", log)
 	}

@@ -21,6 +21,7 @@ import (
 	"berth/internal/netif"
 	"berth/internal/step"
 	"berth/internal/vnode"
+	"berth/test/testkit"
 )
 
 // frames returns frames that a node tries to send, by description.
@@ -75,17 +76,12 @@ func (b *lab) tap(ns *os.File, ifname string) int {
 // passed returns which frames pass from one socket to the other. The frame last must always pass.
 func passed(t *testing.T, from, to int, all map[string][]byte, last []byte) map[string]bool {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; { // until the links have a carrier
+	testkit.Eventually(t, "a frame arrives: the links have a carrier", func() bool {
 		if err := unix.Send(from, append(bytes.Clone(last), 1), 0); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			t.Fatal(err)
 		}
-		if heard(t, to, append(bytes.Clone(last), 1), 20*time.Millisecond, nil) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("nothing arrives")
-		}
-	}
+		return heard(t, to, append(bytes.Clone(last), 1), 20*time.Millisecond, nil)
+	})
 	for what, f := range all {
 		if err := unix.Send(from, f, 0); err != nil && !errors.Is(err, unix.ENOBUFS) { // ENOBUFS reports a drop
 			t.Fatalf("%s: %v", what, err)
@@ -95,7 +91,7 @@ func passed(t *testing.T, from, to int, all map[string][]byte, last []byte) map[
 		t.Fatal(err)
 	}
 	got := map[string]bool{}
-	if !heard(t, to, append(bytes.Clone(last), 2), 5*time.Second, func(f []byte) {
+	if !heard(t, to, append(bytes.Clone(last), 2), testkit.Bound(), func(f []byte) {
 		for what, sent := range all {
 			if bytes.Equal(f, sent) {
 				got[what] = true

@@ -16,6 +16,7 @@ import (
 	"berth/internal/shape"
 	"berth/internal/step"
 	"berth/internal/vnode"
+	"berth/test/testkit"
 )
 
 // uplink makes "up", a stand-in for an adapter of 20 Mbit/s with a queue of a kind ("": one that ignores priorities),
@@ -52,24 +53,28 @@ func (b *lab) uplink(queue string) *stand {
 }
 
 // TestPriority lets two nodes send all they can through one adapter. Equal nodes share it. A high node beside a low one
-// gets nearly everything, whatever priority the low node's sockets ask for.
+// gets more, whatever priority the low node's sockets ask for: nearly everything where a run measures.
 func TestPriority(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs time: 2 s a flow")
 	}
 	b := newLab(t)
 	behind := b.uplink("pfifo_fast")
+	least := .5
+	if testkit.Measures() {
+		least = .95
+	}
 	for _, nw := range []vnode.Network{{Mode: vnode.Bridge, Parent: "br"}, {Mode: vnode.Macvlan, Parent: "up"}} {
 		if nw.Mode == vnode.Macvlan {
 			b.must(b.h.LinkSetNoMaster(b.get("up")))
 		}
-		if s := b.share(behind, nw, vnode.Normal, vnode.Normal); s < .02 || s > .98 {
+		if s := b.share(behind, nw, vnode.Normal, vnode.Normal); testkit.Measures() && (s < .02 || s > .98) {
 			t.Errorf("%s: equals got %.2f and %.2f", nw.Mode, s, 1-s)
 		}
-		if s := b.share(behind, nw, vnode.High, vnode.Low); s < .95 {
+		if s := b.share(behind, nw, vnode.High, vnode.Low); s < least {
 			t.Errorf("%s: high beside low got %.2f", nw.Mode, s)
 		}
-		if s := b.share(behind, nw, vnode.Low, vnode.Normal); s > .05 {
+		if s := b.share(behind, nw, vnode.Low, vnode.Normal); s > 1-least {
 			t.Errorf("%s: low beside normal got %.2f", nw.Mode, s)
 		}
 	}
@@ -101,8 +106,12 @@ func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priorit
 	}
 	time.Sleep(500 * time.Millisecond)
 	before := flows[1].got.Load()
-	got := flows[0].rate(2 * time.Second)
-	other := float64(flows[1].got.Load()-before) * 8 / 2
+	window := 800 * time.Millisecond
+	if testkit.Measures() {
+		window = 2 * time.Second
+	}
+	got := flows[0].rate(window)
+	other := float64(flows[1].got.Load()-before) * 8 / window.Seconds()
 	b.t.Logf("%s: %s %.2f Mbit/s beside %s %.2f", nw.Mode, first, got/1e6, second, other/1e6)
 	return got / (got + other)
 }

@@ -22,6 +22,7 @@ import (
 	"berth/internal/step"
 	"berth/internal/thread"
 	"berth/internal/vnode"
+	"berth/test/testkit"
 )
 
 // bed is a simulated host: the test's goroutine runs in a network namespace of its own, with two neighbours on two links.
@@ -53,6 +54,8 @@ func newBed(t testing.TB) *bed {
 		Bridge: "berth-nat", Lib: filepath.Join(dir, "lib"), Run: filepath.Join(dir, "run"), Forward: filepath.Join(dir, "forwarding"),
 		Lock: filepath.Join(dir, "lock"), SiteID: "site",
 	}}
+	// A new network namespace has IPv4 settings of the host: Docker, for one, switches forwarding on.
+	b.sh("cd /proc/sys/net; echo 0 >ipv4/ip_forward; echo 0 >ipv6/conf/all/forwarding; for f in ipv[46]/conf/default/forwarding ipv[46]/conf/*/force_forwarding ipv4/conf/*/rp_filter ipv6/conf/*/disable_ipv6; do if [ -e $f ]; then echo 0 >$f; fi; done; echo 1 >ipv6/conf/default/accept_ra")
 	b.sh("ip link set lo up")
 	b.near, b.far = b.neighbour("up0", "192.0.2", "2001:db8"), b.neighbour("up1", "198.51.100", "2001:db8:1")
 	t.Cleanup(func() { b.undo() })
@@ -255,7 +258,7 @@ func (b *bed) ask(ns *os.File, network, address string, wait time.Duration) (see
 // sees checks from which address a listener sees a connection come.
 func (b *bed) sees(what string, ns *os.File, network, address, want string) {
 	b.Helper()
-	if seen, err := b.ask(ns, network, address, 5*time.Second); err != nil || seen != want {
+	if seen, err := b.ask(ns, network, address, testkit.Bound()); err != nil || seen != want {
 		b.Errorf("%s (%s %s): seen from %q, %v; want %s", what, network, address, seen, err, want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // process returns the identity of the process that serves.
@@ -155,12 +156,12 @@ func relayOf(proto, at, to string) Relay {
 
 // through sends bytes to a port of the host's loopback and returns what comes back.
 func through(network, at string, data []byte) ([]byte, error) {
-	c, err := net.DialTimeout(network, at, time.Second)
+	c, err := net.DialTimeout(network, at, testkit.Bound())
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
 	if network == "udp" {
 		if _, err := c.Write(data); err != nil {
 			return nil, err
@@ -256,11 +257,12 @@ func TestKilled(t *testing.T) {
 		}
 		t.Logf("works again after %v", time.Since(began).Round(time.Millisecond))
 	}
+	b.eventually("nodes were lacking four times", func() bool { return started.Load() >= 4 })
+	cancel()
+	<-done
 	if n := started.Load(); n != 4 {
 		t.Errorf("nodes were lacking %d times, want 4", n)
 	}
-	cancel()
-	<-done
 	// Another keeper finds the process and starts none.
 	id := b.process()
 	ctx, cancel = context.WithCancel(t.Context())

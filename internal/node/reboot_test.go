@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/layout"
 	"berth/internal/step"
+	"berth/test/built"
 )
 
 // TestReboot: after a reboot ls shows a node as stopped, and start gives it the same MAC and ids. The reboot is played
@@ -31,10 +32,8 @@ func TestReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	berth, root := filepath.Join(dir, "berth"), filepath.Join(dir, "root")
-	build := exec.Command("go", "build", "-o", berth, "berth/cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v: %s", err, out)
+	if err := built.Berth(t.Context(), berth); err != nil {
+		t.Fatal(err)
 	}
 	run := func(args ...string) string {
 		t.Helper()

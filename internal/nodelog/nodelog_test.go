@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 func newLog(t *testing.T) Log {
@@ -242,15 +244,11 @@ func TestEnd(t *testing.T) {
 	node, s := made(t, l)
 	fmt.Fprintln(node, "last words")
 	node.Close()
-	deadline := time.Now().Add(20 * time.Second)
-	for there := true; there; {
+	testkit.Eventually(t, "the pipe is closed", func() bool {
 		s.mu.Lock()
-		there = s.nodes["n"] != nil
-		s.mu.Unlock()
-		if time.Now().After(deadline) {
-			t.Fatal("the pipe is still open")
-		}
-	}
+		defer s.mu.Unlock()
+		return s.nodes["n"] == nil
+	})
 	if got := text(t, l); got != "last words\n" {
 		t.Errorf("the log has %q", got)
 	}

@@ -16,11 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/proc"
+	"berth/test/testkit"
 )
 
 // TestKilledCreate kills a process with SIGKILL at random moments of its create. Then it takes the lock, undoes the step
 // from the record made before, and checks that nothing is left.
 func TestKilledCreate(t *testing.T) {
+	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		for range 8 {
 			n := newNode(t, r, nil)
@@ -84,14 +86,13 @@ func TestCreateChild(t *testing.T) {
 // waitLocked waits until somebody else holds the lock.
 func waitLocked(t *testing.T, lock *os.File) {
 	t.Helper()
-	for range 500 {
+	testkit.Eventually(t, "the child starts", func() bool {
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return
+			return true
 		}
 		_ = unix.Flock(int(lock.Fd()), unix.LOCK_UN)
-		time.Sleep(time.Millisecond)
-	}
-	t.Fatal("the child did not start")
+		return false
+	})
 }
 
 // killGroup kills the processes of the node's groups, as their undo does.
@@ -106,11 +107,11 @@ func killGroup(n *testNode) {
 	}
 }
 
-// leftovers returns the node's processes that have not ended after 2 s: those in its groups, and those that see its private
+// leftovers returns the node's processes that do not end: those in its groups, and those that see its private
 // mounts.
 func leftovers(n *testNode) string {
 	var left string
-	for range 100 {
+	testkit.Happens(func() bool {
 		left = ""
 		dirs, _ := filepath.Glob("/proc/[0-9]*")
 		for _, d := range dirs {
@@ -125,10 +126,7 @@ func leftovers(n *testNode) string {
 				left += fmt.Sprintf("%d %q in group: %v; ", pid, cmd, in)
 			}
 		}
-		if left == "" {
-			return ""
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return left == ""
+	})
 	return left
 }

@@ -102,6 +102,7 @@ func TestInit(t *testing.T) {
 
 // TestHalt checks that busybox init boots, and that its poweroff ends the node.
 func TestHalt(t *testing.T) {
+	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, func(in *runner.Spec) { in.Init, in.Args = runner.Busybox, []string{"/sbin/init"} })
 		n.up(t)
@@ -176,6 +177,7 @@ func Test32Bit(t *testing.T) {
 
 // TestExec checks the exit codes, rights and descriptors of commands that exec runs.
 func TestExec(t *testing.T) {
+	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
 		n.up(t)
@@ -214,6 +216,7 @@ func TestExec(t *testing.T) {
 
 // TestExecGroups checks that commands of exec are in the node's groups.
 func TestExecGroups(t *testing.T) {
+	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
 		n.up(t)
@@ -257,6 +260,7 @@ func TestUndoSparesOthers(t *testing.T) {
 
 // TestBadCommand checks the exit code of each way in which a command cannot run, and that nothing is left half made.
 func TestBadCommand(t *testing.T) {
+	t.Parallel()
 	files := map[string]string{
 		"text": "hello\n", "badscript": "#!/no/such/interpreter\n", "broken": "\x7fELF", "emptyscript": "#!\n",
 	}
@@ -324,6 +328,7 @@ func capable(t *testing.T) runner.Mount {
 
 // TestExecCannotRun checks that exec reports a program that the kernel refuses, and a working folder that is gone.
 func TestExecCannotRun(t *testing.T) {
+	t.Parallel()
 	bind := capable(t)
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, func(in *runner.Spec) { in.Mounts, in.Cwd = []runner.Mount{bind}, "/wd" })

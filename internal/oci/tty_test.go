@@ -118,6 +118,7 @@ func TestTerminalSize(t *testing.T) {
 // TestOwnersStay checks that the files that a node gets as stdin, stdout and stderr, and the host's /dev/null, keep their
 // owners.
 func TestOwnersStay(t *testing.T) {
+	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		_, tty := openPTY(t)
 		file, err := os.Create(filepath.Join(t.TempDir(), "file"))

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +17,8 @@ import (
 	"berth/internal/layout"
 	"berth/internal/step"
 	"berth/internal/vnode"
+	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // A disk that is known by its folder alone is not looked for where that folder's file system is not mounted.
@@ -91,13 +92,7 @@ func (d loopDisk) unplug() {
 func (d loopDisk) detach() {
 	d.t.Helper()
 	_ = exec.Command("losetup", "--detach", d.path).Run() // it may have none
-	for range 200 {
-		if exec.Command("losetup", d.path).Run() != nil {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	d.t.Fatalf("%s keeps its file", d.path)
+	testkit.Eventually(d.t, d.path+" has no file", func() bool { return exec.Command("losetup", d.path).Run() != nil })
 }
 
 func (d loopDisk) sysfs(file string) string {
@@ -255,10 +250,8 @@ func TestEngineReplugged(t *testing.T) {
 		t.Skip("no BFQ in this kernel")
 	}
 	berth := filepath.Join(dir, "berth")
-	build := exec.Command("go", "build", "-o", berth, "berth/cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build berth: %v: %s", err, out)
+	if err := built.Berth(t.Context(), berth); err != nil {
+		t.Fatal(err)
 	}
 	run := func(args ...string) string {
 		t.Helper()
@@ -270,13 +263,9 @@ func TestEngineReplugged(t *testing.T) {
 	}
 	eventually := func(what string, is func() bool) {
 		t.Helper()
-		for range 200 {
-			if is() {
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
+		if !testkit.Happens(is) {
+			t.Fatalf("%s: did not happen\n%s", what, run("show", "n"))
 		}
-		t.Fatalf("%s: not after 10 s\n%s", what, run("show", "n"))
 	}
 	weight := regexp.MustCompile(`(?m)^io\.data\.weight +300 +300 `)
 

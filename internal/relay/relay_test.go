@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // command runs a program with the command's ends, like a caller of Open.
@@ -330,7 +331,7 @@ func TestEndsWithTheCommand(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Bound()):
 		t.Fatal("the relay waits for a process that the command left behind")
 	}
 	b, err := os.ReadFile(name)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -91,7 +92,10 @@ func TestPlanIsPrinted(t *testing.T) {
 	golden(t, "plan-change.txt", b.String())
 }
 
-func TestShowIsPrinted(t *testing.T) {
+// TestShowIsPrinted has a clock of its own: ages do not grow while it runs.
+func TestShowIsPrinted(t *testing.T) { synctest.Test(t, showIsPrinted) }
+
+func showIsPrinted(t *testing.T) {
 	var b bytes.Buffer
 	err := Detail(&b, 80, &node.Detail{
 		Status: node.Status{
@@ -136,7 +140,10 @@ func TestShowIsPrinted(t *testing.T) {
 	golden(t, "show.txt", b.String())
 }
 
-func TestListIsPrinted(t *testing.T) {
+// TestListIsPrinted has a clock of its own: ages do not grow while it runs.
+func TestListIsPrinted(t *testing.T) { synctest.Test(t, listIsPrinted) }
+
+func listIsPrinted(t *testing.T) {
 	var b bytes.Buffer
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d - 100*time.Millisecond) }
 	nodes, services := []node.Status{

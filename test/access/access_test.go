@@ -28,6 +28,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/may"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // job is the template of the tests. What no parameter sets is what a hostile request tries to reach.
@@ -66,6 +67,7 @@ func serve(t *testing.T) *host {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	testkit.Final(t, "somebody could do what the rights do not allow, or could not do what they allow")
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // nodes, whose users have no rights here, traverse it
 		check(t, os.Chmod(d, 0o755))
@@ -89,7 +91,7 @@ func serve(t *testing.T) *host {
 		h.install(t, folder, name, role)
 		config, err := certs.Client(folder, "node1")
 		check(t, err)
-		h.clients[name] = &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2}, Timeout: time.Minute}
+		h.clients[name] = &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2}, Timeout: testkit.Bound()}
 		t.Cleanup(h.clients[name].CloseIdleConnections)
 	}
 	h.listen(t, program)
@@ -291,7 +293,7 @@ func TestRevokedInTheMiddle(t *testing.T) {
 		t.Error("the list was not newer")
 	}
 	since := time.Now()
-	for err == nil { // a request that came before the agent was woken is answered
+	testkit.Eventually(t, "the revoked certificate is refused", func() bool { // a request that came before the agent was woken is answered
 		var req *http.Request
 		req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, h.address+"/v1/host", nil)
 		check(t, err)
@@ -299,9 +301,10 @@ func TestRevokedInTheMiddle(t *testing.T) {
 		if answer, err = h.clients["eve"].Do(req); err == nil {
 			answer.Body.Close()
 		}
-		if took := time.Since(since); took > 2*time.Second {
-			t.Fatalf("a revoked certificate is taken after %s: %v", took, err)
-		}
+		return err != nil
+	})
+	if took := time.Since(since); took > 2*time.Second && testkit.Measures() {
+		t.Errorf("a revoked certificate was taken for %s", took)
 	}
 	t.Logf("refused %s after the list changed: %v", time.Since(since).Round(time.Microsecond), err)
 	if explained := certs.Explain("node1", err); !strings.Contains(explained.Error(), "does not take this certificate") && !errors.Is(err, io.EOF) {

@@ -10,6 +10,7 @@ import (
 	"berth/internal/may"
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // TestOwnersUnderTheLock: an operator's act is for a node of his own when it is done, not only when it was asked for: the owner is
@@ -59,7 +60,7 @@ func TestOwnersUnderTheLock(t *testing.T) {
 	select {
 	case err := <-ended:
 		check(t, err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Bound()):
 		t.Error("ann's node does not get its lock")
 	}
 }

@@ -34,15 +34,24 @@ import (
 	"berth/internal/store/etcd"
 	"berth/internal/store/storetest"
 	"berth/test/room"
+	"berth/test/testkit"
 )
 
 var (
-	agents = flag.Int("agents", 20, "how many agents")
-	nodes  = flag.Int("nodes", 50, "nodes of each")
-	rounds = flag.Int("rounds", 20, "changes of a configuration")
-	rest   = flag.Duration("rest", 5*time.Second, "how long the agents are looked at while nothing happens")
-	out    = flag.String("json", "", "file for the result")
+	agents = flag.Int("agents", few(20, 3), "how many agents")
+	nodes  = flag.Int("nodes", few(50, 20), "nodes of each")
+	rounds = flag.Int("rounds", few(20, 5), "changes of a configuration")
+	rest   = flag.Duration("rest", time.Duration(few(5000, 100))*time.Millisecond, "how long the agents are looked at while nothing happens")
+	out    = flag.String("json", "", "file for the result, whose bounds count")
 )
+
+// few is how many there are where a run measures, or does not.
+func few(measured, not int) int {
+	if testkit.Measures() {
+		return measured
+	}
+	return not
+}
 
 const child = "BERTH_TEST_AGENT" // the root of the agent that this process is
 
@@ -104,8 +113,8 @@ type one struct {
 	ask   func(string) error
 }
 
-// TestAgents: a changed configuration reaches all agents soon; at rest neither they nor etcd use the CPU; all nodes of the site are
-// listed at once.
+// TestAgents: a changed configuration reaches all agents, and each lists all nodes of the site. Where a run measures, this is soon, and
+// at rest neither they nor etcd use the CPU.
 func TestAgents(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -125,7 +134,7 @@ func TestAgents(t *testing.T) {
 	began := time.Now()
 	fleet := start(t, endpoint)
 	want := *agents * *nodes
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * testkit.Bound()); ; time.Sleep(200 * time.Millisecond) {
 		all, _, err := s.List(t.Context(), store.Nodes)
 		if err == nil && len(all) == want {
 			break
@@ -156,7 +165,7 @@ func TestAgents(t *testing.T) {
 		"an agent at rest takes under 1 % of a core":                                    r.AgentCPU >= 0.01,
 		"the nodes are listed with filters in under 300 ms":                             r.List >= 0.3,
 	} {
-		if bad {
+		if bad && (testkit.Measures() || *out != "") {
 			t.Errorf("not so: %s", what)
 		}
 	}
@@ -210,7 +219,7 @@ func start(t *testing.T, endpoint string) []*one {
 		fleet = append(fleet, spawn(t, root))
 	}
 	for i, a := range fleet {
-		if line := a.next(t, time.Minute); line != "ready" {
+		if line := a.next(t, testkit.Bound()); line != "ready" {
 			t.Fatalf("agent %d: %q", i, line)
 		}
 	}
@@ -270,7 +279,7 @@ func spawn(t *testing.T, root string) *one {
 	}()
 	t.Cleanup(func() {
 		_ = a.cmd.Process.Signal(syscall.SIGTERM)
-		late := time.AfterFunc(20*time.Second, func() { _ = a.cmd.Process.Kill() })
+		late := time.AfterFunc(testkit.Bound(), func() { _ = a.cmd.Process.Kill() })
 		<-read
 		if err := a.cmd.Wait(); err != nil || !late.Stop() {
 			t.Errorf("an agent ended badly: %v", err)
@@ -301,7 +310,7 @@ func changes(t *testing.T, s store.Store, fleet []*one) (n int, p50, p99, most, 
 			t.Fatal(err)
 		}
 		for _, a := range fleet {
-			f := strings.Fields(a.next(t, 30*time.Second))
+			f := strings.Fields(a.next(t, testkit.Bound()))
 			if len(f) != 3 || f[0] != "seen" || f[1] != value {
 				t.Fatalf("change %s: %v", value, f)
 			}
@@ -324,13 +333,13 @@ func lists(t *testing.T, fleet []*one, want int) (slowest float64) {
 	t.Helper()
 	for _, a := range fleet[:min(5, len(fleet))] {
 		for host, found := range map[string]int{"all": want, "h001": *nodes} {
-			for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+			for deadline := time.Now().Add(testkit.Bound()); ; time.Sleep(100 * time.Millisecond) {
 				if err := a.ask(host); err != nil {
 					t.Fatal(err)
 				}
 				var n int
 				var took time.Duration
-				line := a.next(t, time.Minute)
+				line := a.next(t, testkit.Bound())
 				if _, err := fmt.Sscanf(line, "listed %d %d", &n, &took); err != nil {
 					t.Fatalf("%q: %v", line, err)
 				}

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"berth/test/testkit"
 )
 
 // TestTerminal: a terminal, its size and Ctrl-C reach a command in a node by the agent as they do here.
@@ -25,7 +26,7 @@ func TestTerminal(t *testing.T) {
 	for i, how := range []string{"--root " + s.root, "--host unix:" + s.socket} {
 		// crun's exec gives the terminal its size when the command may run already, so the command waits for one.
 		line := "stty rows 33 cols 77; " + berth + " " + how + ` exec -it tty -- sh -c 'until stty size | grep -qv "^0 0"; do sleep 0.02; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo all; trap "echo heard; exit 5" INT; echo ready; while :; do sleep 0.1; done'`
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "script", "-qec", line, "/dev/null")
 		in, err := cmd.StdinPipe()
@@ -118,11 +119,7 @@ func TestLost(t *testing.T) {
 
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not within 20 s: " + what)
-		}
-	}
+	testkit.Eventually(t, what, is)
 }
 
 // TestRefusedThere: what does not travel names the way, and what no client may run is refused by the agent.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"berth/internal/layout"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // bed is an agent with a root of its own.
@@ -97,16 +99,10 @@ func (b *bed) start() {
 			b.t.Fatal(err)
 		}
 	}
-	end := time.Now().Add(30 * time.Second)
-	for {
-		if code, _ := b.ask(http.MethodGet, "/v1/host", ""); code == http.StatusOK {
-			return
-		}
-		if time.Now().After(end) {
-			b.t.Fatal("berthd does not answer")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(b.t, "berthd answers", func() bool {
+		code, _ := b.ask(http.MethodGet, "/v1/host", "")
+		return code == http.StatusOK
+	})
 }
 
 // end ends the agent by a signal, and returns how long that took.
@@ -183,12 +179,12 @@ func (b *bed) states(path string) map[string]string {
 // becomes waits until the site's nodes are these.
 func (b *bed) becomes(want map[string]string) {
 	b.t.Helper()
-	end := time.Now().Add(10 * time.Second)
-	for fmt.Sprint(b.states("/v1/site/nodes")) != fmt.Sprint(want) {
-		if time.Now().After(end) {
-			b.t.Fatalf("the site says %v, want %v", b.states("/v1/site/nodes"), want)
-		}
-		time.Sleep(20 * time.Millisecond)
+	var is map[string]string
+	if !testkit.Happens(func() bool {
+		is = b.states("/v1/site/nodes")
+		return maps.Equal(is, want)
+	}) {
+		b.t.Fatalf("the site says %v, want %v", is, want)
 	}
 }
 
@@ -217,12 +213,12 @@ func (b *bed) left() string {
 // clean waits until nothing is left: the keeper takes half a second to end.
 func (b *bed) clean() {
 	b.t.Helper()
-	end := time.Now().Add(10 * time.Second)
-	for b.left() != "" {
-		if time.Now().After(end) {
-			b.t.Fatalf("left:\n%s", b.left())
-		}
-		time.Sleep(50 * time.Millisecond)
+	var left string
+	if !testkit.Happens(func() bool {
+		left = b.left()
+		return left == ""
+	}) {
+		b.t.Fatalf("left:\n%s", left)
 	}
 }
 
@@ -285,7 +281,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("the node: %d %s", code, text)
 	}
 	b.remove("n1")
-	if took := b.end(syscall.SIGTERM); took > 5*time.Second {
+	if took := b.end(syscall.SIGTERM); took > 5*time.Second && testkit.Measures() {
 		t.Errorf("berthd ended %s after SIGTERM", took)
 	}
 	b.clean()
@@ -358,17 +354,13 @@ func TestKilled(t *testing.T) {
 }
 
 // settled waits until the agent has repaired what the one before it left of a node, and returns the node's state.
-func (b *bed) settled(name string) string {
+func (b *bed) settled(name string) (state string) {
 	b.t.Helper()
-	end := time.Now().Add(10 * time.Second)
-	for {
-		state := b.states("/v1/nodes")[name]
-		if state == "" || state == "running" {
-			return state
-		}
-		if time.Now().After(end) {
-			b.t.Fatalf("node %s stays %s", name, state)
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testkit.Happens(func() bool {
+		state = b.states("/v1/nodes")[name]
+		return state == "" || state == "running"
+	}) {
+		b.t.Fatalf("node %s stays %s", name, state)
 	}
+	return state
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+
+	"berth/internal/intercept/preload"
 )
 
 // Dir names the environment variable for the folder where tools/testrun keeps what was built for its run.
@@ -46,8 +48,18 @@ func Sync(ctx context.Context, dir string) error {
 	return made(ctx, "berth-sync", filepath.Join(dir, "berth-sync"), nil)
 }
 
+// Etcd makes the etcd of go.mod as a program, in a folder.
+func Etcd(ctx context.Context, dir string) error {
+	return made(ctx, "etcd", filepath.Join(dir, "etcd"), nil)
+}
+
 // Preload makes the library that file servers load, in a folder.
 func Preload(ctx context.Context, dir string) error {
+	if kept := os.Getenv(Dir); kept != "" {
+		if err := clone(filepath.Join(kept, preload.Library), filepath.Join(dir, preload.Library)); err == nil {
+			return nil
+		}
+	}
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
@@ -58,6 +70,23 @@ func Preload(ctx context.Context, dir string) error {
 	}
 	return nil
 }
+
+// Everything makes in a folder all that tests start, by the names by which they ask for it: each program, those with fault points, the
+// library and etcd. tools/testrun calls it before the first test.
+func Everything(ctx context.Context, dir string) error {
+	if err := All(ctx, dir); err != nil {
+		return err
+	}
+	for _, name := range []string{"berth", "berthd"} {
+		if err := build(ctx, name, filepath.Join(dir, name+"-"+Fault), []string{Fault}); err != nil {
+			return err
+		}
+	}
+	return build(ctx, "etcd", filepath.Join(dir, "etcd"), nil)
+}
+
+// Fault is the build tag for fault points.
+const Fault = "berthfault"
 
 // All makes every program of Berth's in a folder, and the library.
 func All(ctx context.Context, dir string) error {
@@ -97,12 +126,20 @@ func made(ctx context.Context, name, out string, tags []string) error {
 }
 
 func build(ctx context.Context, name, out string, tags []string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", out, "berth/cmd/"+name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", out, source(name))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build "+name+": %w\n%s", err, text)
 	}
 	return nil
+}
+
+// source is the package of a program.
+func source(name string) string {
+	if name == "etcd" {
+		return "berth/tools/etcd"
+	}
+	return "berth/cmd/" + name
 }
 
 // clone copies a program.

@@ -12,20 +12,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
 	"berth/internal/layout"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // old is the commit of the older berth: that of the last release. It is moved at each release.
 const old = "1dd16f8bf66a679a8e0eb6fcdb9ce3d734954563"
-
-// patience is how long the test waits for an event.
-const patience = 20 * time.Second
 
 // host is a folder with two programs and the nodes that both handle.
 type host struct {
@@ -121,7 +118,7 @@ func (h *host) run(env []string, program string, args ...string) (stdout, stderr
 	cmd := exec.Command(h.programs[program], append([]string{"--root", h.root}, args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &errs, append(os.Environ(), env...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = testkit.Bound()
 	_ = cmd.Run() // the exit code tells
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
@@ -218,10 +215,12 @@ func (h *host) node(t *testing.T, name string) listedNode {
 // wait waits until a node satisfies is.
 func (h *host) wait(t *testing.T, name string, is func(listedNode) bool) {
 	t.Helper()
-	for began := time.Now(); !is(h.node(t, name)); time.Sleep(50 * time.Millisecond) {
-		if time.Since(began) > patience {
-			t.Fatalf("after %v it is %+v", patience, h.node(t, name))
-		}
+	var now listedNode
+	if !testkit.Happens(func() bool {
+		now = h.node(t, name)
+		return is(now)
+	}) {
+		t.Fatalf("after %v it is %+v", testkit.Bound(), now)
 	}
 }
 
@@ -355,11 +354,7 @@ func (h *host) repaired(t *testing.T) {
 func (h *host) removed(t *testing.T) {
 	h.ok(t, "new", "rm", "--force", limited, folder, image, stopped, exited)
 	h.ok(t, "new", "image", "rm", "bb")
-	for began := time.Now(); len(h.keepers(t)) > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Since(began) > patience {
-			t.Fatal("the keeper does not end")
-		}
-	}
+	testkit.Eventually(t, "the end of the keeper", func() bool { return len(h.keepers(t)) == 0 })
 	for _, dir := range []string{h.l.LibNodes(), h.l.RunNodes()} {
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
 			t.Errorf("left in %s: %v", dir, left)

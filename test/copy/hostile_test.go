@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 func first(a, _ string) string { return a }
@@ -40,16 +42,6 @@ func copiers(t *testing.T) []int {
 	return all
 }
 
-// await waits until cond holds.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after 20 s: no %s", what)
-		}
-	}
-}
-
 // TestCopier looks at a copier at work: what it may do, and what the node sees of it.
 func TestCopier(t *testing.T) {
 	nodes(t)
@@ -73,7 +65,7 @@ func TestCopier(t *testing.T) {
 		}
 		return ""
 	}
-	await(t, "copier in the node's root", func() bool {
+	testkit.Eventually(t, "copier in the node's root", func() bool {
 		for _, p := range copiers(t) {
 			pid = p
 		}
@@ -118,7 +110,7 @@ func TestCopier(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
+	testkit.Eventually(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
 }
 
 // TestSwappedLinks copies into a folder and out of one that a program of the node swaps for a link to the root all the time.
@@ -217,7 +209,7 @@ func TestKilled(t *testing.T) {
 		if cmd.Wait() == nil {
 			complete++
 		}
-		await(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
+		testkit.Eventually(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
 		if i%2 == 0 {
 			list := first(must(t, "exec", "one", "--", "sh", "-c", "mkdir -p /tmp/part; cd /tmp/part; find . -type f | while read -r f; do stat -c '%s %n' $f; done"))
 			for line := range strings.Lines(list) {

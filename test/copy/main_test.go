@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/internal/image/imagetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // bench is where the tests work: a berth, and its own root. Node one runs, node two is stopped.
@@ -44,11 +44,10 @@ func run(m *testing.M) int {
 		for _, name := range []string{"one", "two"} {
 			_ = command("rm", "--force", name).Run()
 		}
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // the keeper ends by itself
-			if _, err := os.Stat(filepath.Join(bench.root, "run/keeper.sock")); err != nil {
-				break
-			}
-		}
+		testkit.Happens(func() bool { // the keeper ends by itself
+			_, err := os.Stat(filepath.Join(bench.root, "run/keeper.sock"))
+			return err != nil
+		})
 	}()
 	return m.Run()
 }
@@ -88,6 +87,7 @@ func nodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("no nodes with -short")
 	}
+	testkit.Final(t, "files were lost or halved, or a node reached files of the host")
 	if _, err := os.Stat(filepath.Join(bench.root, "lib/nodes/two")); err == nil {
 		return
 	}

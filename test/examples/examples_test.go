@@ -8,19 +8,24 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"berth/internal/image/imagetest"
 )
 
 // packages are what the examples' images hold, in one root for all of them.
 const packages = "postgresql,nginx-light,openssh-server,openssh-client,openmpi-bin,procps,iproute2,sudo,boinc-client,jupyter-notebook"
 
-// apply makes the nodes of an example.
-func (p *place) apply(example string) {
+// apply makes the nodes of an example, with another command if one is given.
+func (p *place) apply(example string, command ...string) {
 	p.Helper()
 	text, err := os.ReadFile(filepath.Join("../../examples", example))
 	if err != nil {
 		p.Fatal(err)
 	}
 	text = regexp.MustCompile(`(?m)^image: .*$`).ReplaceAll(text, []byte("image: oci:all"))
+	if len(command) > 0 {
+		text = regexp.MustCompile(`(?m)^command: .*$`).ReplaceAll(text, []byte("command: ["+strings.Join(command, ", ")+"]"))
+	}
 	if err := os.WriteFile(filepath.Join(p.dir, example), text, 0o600); err != nil {
 		p.Fatal(err)
 	}
@@ -48,6 +53,19 @@ func (p *place) elsewhere() *place {
 // get asks a web server for its first page.
 func get(host string, port int) string {
 	return fmt.Sprintf(`exec 3<>/dev/tcp/%s/%d && printf "GET / HTTP/1.0\r\n\r\n" >&3 && cat <&3`, host, port)
+}
+
+// TestSmall runs the node of an example with busybox's web server, for which nothing is fetched from elsewhere.
+func TestSmall(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	other := p.elsewhere()
+	p.ok("berth image import " + imagetest.Busybox(t) + " all")
+	p.ok("mkdir -p /srv/www && echo hello >/srv/www/index.html")
+	p.apply("nginx.yaml", "httpd", "-f", "-p", "80", "-h", "/var/www/html")
+	p.until("berth exec nginx -- grep -q :0050 /proc/net/tcp /proc/net/tcp6") // it listens at port 80
+	p.says("hello", get("127.0.0.1", 8080))
+	other.says("hello", get("192.0.2.1", 8080))
 }
 
 // TestExamples runs the nodes of examples/.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // patience is how long a command may take. It is long because the machine may be busy.
@@ -174,12 +175,12 @@ func (p *place) removeNodes() {
 func (p *place) tidy() {
 	p.removeNodes()
 	var left []string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if left = p.left(); len(left) == 0 { // the keeper ends half a second after the last node
-			return
-		}
+	if !testkit.Happens(func() bool { // the keeper ends half a second after the last node
+		left = p.left()
+		return len(left) == 0
+	}) {
+		p.Errorf("left behind: %v", left)
 	}
-	p.Errorf("left behind: %v", left)
 }
 
 func (p *place) left() (all []string) {

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -40,18 +40,38 @@ func (w *world) attach(where, file string) string {
 	return dev
 }
 
-// inPlace attaches another file to a loop device. It returns false if another test has taken the device, which then is another
-// disk as well.
+// inPlace takes the disk off a loop device and attaches another file to it. It returns false if somebody else has taken the device
+// meanwhile, which then is another disk as well.
 func (w *world) inPlace(dev, file string) bool {
-	if exec.Command("losetup", dev, file).Run() != nil {
-		return false
-	}
-	w.Cleanup(func() {
-		if w.behind(dev) == file {
-			_ = exec.Command("losetup", "--detach", dev).Run()
-		}
+	w.Helper()
+	was := w.behind(dev)
+	w.must(exec.Command("losetup", "--detach", dev).Run())
+	testkit.Eventually(w, dev+" is free of "+was, func() bool { return w.behind(dev) != was }) // somebody who looks at all disks may have it open
+	mine := false
+	testkit.Eventually(w, dev+" has another disk", func() bool {
+		mine = exec.Command("losetup", dev, file).Run() == nil
+		return w.behind(dev) != ""
 	})
-	return true
+	if mine {
+		w.Cleanup(func() {
+			if w.behind(dev) == file {
+				_ = exec.Command("losetup", "--detach", dev).Run()
+			}
+		})
+	}
+	return mine
+}
+
+// attachElsewhere attaches a file to a free loop device that is not this one, which others may have taken and left again.
+func (w *world) attachElsewhere(old, file string) string {
+	w.Helper()
+	dev := w.attach("--find", file)
+	if dev != old {
+		return dev
+	}
+	next := w.attach("--find", file)
+	w.must(exec.Command("losetup", "--detach", old).Run())
+	return next
 }
 
 // behind returns the backing file of a loop device, "" if it has none.
@@ -155,26 +175,24 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 			continue
 		}
 		// The disk is unplugged, another one takes its device number, and it returns as another device.
-		s.must(exec.Command("losetup", "--detach", here).Run())
-		old := here
+		keeper, old := s.keeperPid(), here
 		mine := s.inPlace(old, other)
 		if mine {
 			taken++
 		}
-		here = s.attach("--find", file)
+		here = s.attachElsewhere(old, file)
 		want := fmt.Sprintf("/dev/a is b %s", number(here))
 		// The keeper writes the device table last.
 		table := func() string { text, _ := os.ReadFile(s.l.Node("f1").Devices()); return string(text) }
 		done := fmt.Sprintf(`"minor":%s,`, strings.TrimPrefix(number(here), "7:"))
-		killed := func() bool { return s.keeperPid() == 0 } // inside the node's mount namespace the keeper cannot write its fault log
-		if !eventually(patience, func() bool { return killed() || strings.Contains(table(), done) }) {
+		killed := func() bool { return keeper == 0 || s.keeperPid() != keeper } // inside the node's mount namespace the keeper cannot write its fault log
+		if !testkit.Happens(func() bool { return killed() || strings.Contains(table(), done) }) {
 			log, _ := os.ReadFile(s.l.KeeperLog())
 			s.Fatalf("the node does not get its disk back as %s: it has\n%s\n%s%q", number(here), table(), log, s.passedByKeeper())
 		}
-		eventually(200*time.Millisecond, killed) // the last fault point is after the table is written
-		what := "the keeper killed at " + s.lastOfKeeper()
+		s.ok("repair") // it waits for the node's lock, so the keeper has passed its last fault point, which is after the table is written
 		ended := !killed()
-		s.ok("repair")
+		what := "the keeper killed at " + s.lastOfKeeper()
 		if got := s.devices(what); !strings.Contains(got, want) || !strings.Contains(got, "a opens") {
 			s.Errorf("%s: want %s, the node has\n%s", what, want, got)
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // networkOf opens the network namespace of a process.
@@ -31,7 +33,13 @@ func networkOf(w *world, pid int) *netlink.Handle {
 // held returns the node's IPv4 address ("" for none), its remaining lifetime in seconds, and its routes via gateways.
 func (w *world) held() (address string, left int, routes string) {
 	w.Helper()
-	h := networkOf(w, w.status("f1").PID)
+	return w.heldBy(w.status("f1").PID)
+}
+
+// heldBy is held by a process of the node. Unlike held it calls no berth, which would start a keeper.
+func (w *world) heldBy(pid int) (address string, left int, routes string) {
+	w.Helper()
+	h := networkOf(w, pid)
 	defer h.Close()
 	l, err := h.LinkByName("eth0")
 	w.must(err)
@@ -52,7 +60,7 @@ func (w *world) held() (address string, left int, routes string) {
 }
 
 func (w *world) pings(from, to string) bool {
-	return exec.Command("busybox", "ping", "-c", "1", "-W", "2", "-I", from, to).Run() == nil
+	return testkit.Happens(func() bool { return exec.Command("busybox", "ping", "-c", "1", "-W", "2", "-I", from, to).Run() == nil })
 }
 
 func (w *world) keeperLog() string {
@@ -71,7 +79,7 @@ func TestDHCPLease(t *testing.T) {
 	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h", "--dhcp-host="+mac+",192.0.2.42,"+name)
 	w.ok("apply", "-f", spec)
 	address, left, routes := w.held()
-	if address != "192.0.2.42/24" || left < 12*3600-60 || left > 12*3600 {
+	if address != "192.0.2.42/24" || left < 11*3600 || left > 12*3600 {
 		t.Errorf("it has %q for %d s", address, left)
 	}
 	for _, want := range []string{"0.0.0.0/0 via 192.0.2.1;", "198.51.100.0/24 via 192.0.2.2;"} {
@@ -108,7 +116,7 @@ func TestDHCPLease(t *testing.T) {
 		t.Error(out)
 	}
 	w.ok("rm", "--force", "f1")
-	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9) 192.0.2.42 "+mac) }) {
+	if !testkit.Happens(func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9) 192.0.2.42 "+mac) }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 }
@@ -125,10 +133,10 @@ func TestDHCPModes(t *testing.T) {
 		}
 		released := strings.Count(s.log(), "DHCPRELEASE")
 		s.ok("rm", "--force", "f1")
-		if !eventually(patience, func() bool { return strings.Count(s.log(), "DHCPRELEASE") > released }) {
+		if !testkit.Happens(func() bool { return strings.Count(s.log(), "DHCPRELEASE") > released }) {
 			t.Errorf("%s: the lease was not given back:\n%s", mode, s.log())
 		}
-		if !eventually(patience, func() bool { return slices.Equal(s.links(), before) }) {
+		if !testkit.Happens(func() bool { return slices.Equal(s.links(), before) }) {
 			t.Errorf("%s: %s", mode, cmp.Diff(before, s.links()))
 		}
 	}
@@ -142,12 +150,12 @@ func TestDHCPRenewed(t *testing.T) {
 		t.Helper()
 		before := strings.Count(s.log(), "DHCPACK")
 		seen := 0
-		if !eventually(patience, func() bool { _, seen, _ = s.held(); return strings.Count(s.log(), "DHCPACK") > before && seen >= 118 }) {
+		if !testkit.Happens(func() bool { _, seen, _ = s.held(); return strings.Count(s.log(), "DHCPACK") > before && seen >= 118 }) {
 			t.Fatalf("%s: not renewed, %d s are left: %s\n%s", what, seen, s.keeperLog(), s.log())
 		}
 	}
 	left := 0
-	if !eventually(patience, func() bool { _, left, _ = s.held(); return left <= 117 }) { // so a renewal is visible
+	if !testkit.Happens(func() bool { _, left, _ = s.held(); return left <= 117 }) { // so a renewal is visible
 		t.Fatalf("%d s are left", left)
 	}
 	renewed("by the keeper")
@@ -158,7 +166,7 @@ func TestDHCPRenewed(t *testing.T) {
 	s.endKeeper()
 	s.must(unix.Kill(pid, 0)) // the node lives
 	before := strings.Count(s.log(), "DHCPACK")
-	time.Sleep(6 * time.Second)
+	testkit.Eventually(t, "the time of two renewals", func() bool { _, left, _ = s.heldBy(pid); return left <= 112 })
 	if now := strings.Count(s.log(), "DHCPACK"); now != before {
 		t.Fatal("renewed by nobody")
 	}
@@ -179,19 +187,19 @@ func TestDHCPLost(t *testing.T) {
 	s.must(os.Remove(s.dir + "/dns/leases"))
 	s.start("--dhcp-range=192.0.2.70,192.0.2.79,255.255.255.0,12h")
 	address, routes := "", ""
-	if !eventually(patience, func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
+	if !testkit.Happens(func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
 		t.Fatalf("it has %q: %s\n%s", address, s.keeperLog(), s.log())
 	}
-	if !eventually(patience, func() bool { _, _, routes = s.held(); return strings.Count(routes, " via ") == 2 }) {
+	if !testkit.Happens(func() bool { _, _, routes = s.held(); return strings.Count(routes, " via ") == 2 }) {
 		t.Errorf("routes: %q", routes)
 	}
 	said := func() bool {
 		return strings.Count(s.keeperLog(), "lost the leased address") == 1 && strings.Count(s.keeperLog(), "the address is leased") == 1
 	}
-	if !eventually(patience, said) {
+	if !testkit.Happens(said) {
 		t.Errorf("keeper.log: %s", s.keeperLog())
 	}
-	if !eventually(patience, func() bool { return strings.Contains(s.ok("ls").out, address) }) {
+	if !testkit.Happens(func() bool { return strings.Contains(s.ok("ls").out, address) }) {
 		t.Errorf("berth ls does not know %s: %s", address, s.ok("ls").out)
 	}
 	s.ok("rm", "--force", "f1")
@@ -205,28 +213,26 @@ func TestDHCPEnds(t *testing.T) {
 	s := &server{world: newWorld(t)}
 	s.bridge()
 	s.brief(20)
+	began := time.Now()
 	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
 	first, left, _ := s.held()
 	if first == "" || left > 20 {
 		t.Fatalf("it has %q for %d s", first, left)
 	}
 	s.stop()
-	if !eventually(patience, func() bool { _, left, _ = s.held(); return left <= 4 }) {
-		t.Fatalf("%d s are left", left)
-	}
-	if address, _, _ := s.held(); address != first {
-		t.Errorf("before its end: %q", address)
-	}
 	now := first
-	if !eventually(patience, func() bool { now, _, _ = s.held(); return now == "" }) {
+	if !testkit.Happens(func() bool { now, _, _ = s.held(); return now == "" }) {
 		t.Fatalf("after its end: %q", now)
 	}
+	if took := time.Since(began); took < 19*time.Second {
+		t.Errorf("it was lost after %s", took)
+	}
 	s.start("--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,12h")
-	if !eventually(patience, func() bool { now, _, _ = s.held(); return now != "" }) {
+	if !testkit.Happens(func() bool { now, _, _ = s.held(); return now != "" }) {
 		t.Fatalf("the server is back, and the node has no address: %s", s.keeperLog())
 	}
 	for _, want := range []string{"could not be renewed yet", "the lease has ended", "the address is leased"} {
-		if !eventually(patience, func() bool { return strings.Contains(s.keeperLog(), want) }) { // it is said after it is done
+		if !testkit.Happens(func() bool { return strings.Contains(s.keeperLog(), want) }) { // it is said after it is done
 			t.Errorf("keeper.log lacks %q: %s", want, s.keeperLog())
 		}
 	}
@@ -245,7 +251,7 @@ func TestDHCPNoServer(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.err, "no address for eth0 by DHCP: no DHCP server answered in 10s; is there a DHCP server on that network? else give it an address") {
 		t.Errorf("exit %d: %s", r.code, r)
 	}
-	if r.took > 15*time.Second {
+	if r.took > 15*time.Second && testkit.Measures() {
 		t.Errorf("it took %v", r.took)
 	}
 	w.settled("refused", map[string]snapshot{"none": before}, "none")
@@ -259,7 +265,7 @@ func TestDHCPRouteBeyond(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.err, "add route to 198.51.100.0/24 via 203.0.113.77 on eth0, which has the leased address 192.0.2.5") {
 		t.Errorf("exit %d: %s", r.code, r)
 	}
-	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE") }) {
+	if !testkit.Happens(func() bool { return strings.Contains(s.log(), "DHCPRELEASE") }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 }
@@ -330,7 +336,7 @@ func TestDHCPRun(t *testing.T) {
 	if r := s.berth("run", "-f", spec); r.code != 7 {
 		t.Errorf("exit %d: %s", r.code, r)
 	}
-	if !eventually(patience, func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9)") }) {
+	if !testkit.Happens(func() bool { return strings.Contains(s.log(), "DHCPRELEASE(br9)") }) {
 		t.Errorf("the lease was not given back:\n%s", s.log())
 	}
 	s.settled("berth run ended", map[string]snapshot{"none": before}, "none")

@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // server is a DHCP server (dnsmasq) on the bridge br9 of the world, which has 192.0.2.1.
@@ -63,7 +65,7 @@ func (w *world) bridge() {
 		w.must(w.h.AddrAdd(l, addr))
 		w.must(w.h.LinkSetUp(l))
 	}
-	if !eventually(patience, func() bool {
+	if !testkit.Happens(func() bool {
 		br, err = w.h.LinkByName("br9")
 		return err == nil && br.Attrs().OperState == netlink.OperUp // before the kernel has looked at its ports it is unknown
 	}) {
@@ -84,7 +86,7 @@ func (s *server) start(args ...string) {
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
 	s.must(s.cmd.Start())
 	s.Cleanup(s.stop)
-	if !eventually(patience, func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
+	if !testkit.Happens(func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
 		s.Fatalf("dnsmasq does not come up: %s", s.log())
 	}
 }

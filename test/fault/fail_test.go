@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -171,24 +172,24 @@ func TestRunOnFullDisk(t *testing.T) {
 		return 1 + slices.IndexFunc(d.points(), func(p string) bool { return strings.Contains(p, point) })
 	}
 	up, started := "phase up of "+d.l.RunNodes(), "phase up of "+d.l.LibNodes()
-	begin := func(stop int) *job {
+	begin := func(stop string) *job {
 		_ = os.Remove(d.faults())
-		return d.begin([]string{fmt.Sprint("BERTH_FAULT_STOP=", stop), "BERTH_FAULT_LOG=" + d.faults()}, args...)
+		return d.begin([]string{"BERTH_FAULT_STOP=" + stop, "BERTH_FAULT_LOG=" + d.faults()}, args...)
 	}
 	passed := func(point string) {
 		t.Helper()
-		if !eventually(patience, func() bool { return at(point) > 0 }) {
+		if !testkit.Happens(func() bool { return at(point) > 0 }) {
 			t.Fatalf("berth run does not pass %q: %q", point, d.points())
 		}
 	}
-	j := begin(0)
+	j := begin("")
 	passed(started)
-	number := at(up)
+	_, name, _ := strings.Cut(d.points()[at(up)-1], " ") // its number may be another one in the next run: some points are passed beside others
 	j.kill()
 	j.wait()
 	d.settled("run, killed", d.states, "none")
 
-	j = begin(number) // its status is not written yet
+	j = begin(name) // its status is not written yet
 	passed(up)
 	d.fill(0)
 	d.must(j.cmd.Process.Signal(unix.SIGCONT))
@@ -321,11 +322,38 @@ func TestImageRemovedAtEachStep(t *testing.T) {
 	s.takenAtEachStep(func() { s.must(os.RemoveAll(dir)) }, build)
 }
 
+// initWaits waits until process 1 of the node that was just created waits for its start. The runtime's create ends a moment before
+// process 1 has found its program.
+func (s *scene) initWaits() {
+	s.Helper()
+	looks := 0
+	testkit.Eventually(s, "process 1 waits for its start", func() bool {
+		pid, _ := os.ReadFile(s.l.Node("f1").PIDFile())
+		tasks, _ := filepath.Glob("/proc/" + strings.TrimSpace(string(pid)) + "/task/*/stat")
+		looks++
+		for _, task := range tasks {
+			stat, _ := os.ReadFile(task)
+			if _, rest, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(rest, "S") {
+				looks = 0
+			}
+		}
+		if len(tasks) == 0 || strings.TrimSpace(string(pid)) == "" {
+			looks = 0
+		}
+		return looks == 5
+	})
+}
+
 // takenAtEachStep takes what an apply needs while it waits at a fault point, and gives it back when it has ended.
 func (s *scene) takenAtEachStep(take, giveBack func()) {
 	s.Helper()
 	s.steps(func(n int) bool {
-		what, r, paused := s.pausedAt(n, take, "apply", "-f", s.spec)
+		what, r, paused := s.pausedAt(n, func() {
+			if s.created(n) {
+				s.initWaits()
+			}
+			take()
+		}, "apply", "-f", s.spec)
 		if paused {
 			giveBack()
 		}

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // remote is a node with a folder of a file server, by sshfs-direct; shared mounts are by one daemon in the host's network.
@@ -49,7 +51,7 @@ func (w *world) fileServer(client string) {
 		server.kill()
 		_ = server.cmd.Wait() // job.wait counts from the start, and the server runs as long as the walk
 	})
-	if !eventually(patience, func() bool {
+	if !testkit.Happens(func() bool {
 		c, err := net.Dial("tcp", "192.0.2.1:7022")
 		if err == nil {
 			c.Close()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -27,12 +28,12 @@ func TestHealthKilledAtEachStep(t *testing.T) {
 		if r.code != 0 {
 			s.Fatalf("apply: %s", r)
 		}
-		if !eventually(patience, func() bool { return s.keeperPid() == 0 || again() }) {
+		if !testkit.Happens(func() bool { return s.keeperPid() == 0 || again() }) {
 			s.Fatalf("the keeper is neither killed nor ends the node: %+v", s.status("f1"))
 		}
 		what := "the keeper killed at " + s.lastOfKeeper()
 		s.ok("repair")
-		if !eventually(patience, again) {
+		if !testkit.Happens(again) {
 			s.Fatalf("%s: the node is not started again: %+v", what, s.status("f1"))
 		}
 		passed = s.passedByKeeper()

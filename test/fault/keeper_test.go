@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -58,12 +59,12 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 			first := s.status("f1")
 			s.must(unix.Kill(first.PID, unix.SIGKILL))
 			again := func() bool { st := s.status("f1"); return st.State == "running" && st.PID != first.PID }
-			if !eventually(patience, func() bool { return s.keeperPid() == 0 || again() }) {
+			if !testkit.Happens(func() bool { return s.keeperPid() == 0 || again() }) {
 				s.Fatalf("%s: the node is not started again: %+v", what, s.status("f1"))
 			}
 			what = "the keeper killed at " + s.lastOfKeeper()
 			s.ok("repair")
-			if !eventually(patience, again) {
+			if !testkit.Happens(again) {
 				s.Fatalf("%s: after repair the node is not started again: %+v", what, s.status("f1"))
 			}
 			s.settled(what+"\nthe node starts again", s.states, "up")
@@ -111,8 +112,8 @@ func TestKeeperKilledAtRandom(t *testing.T) {
 	t.Logf("%d of %d applies failed", failed, rounds)
 }
 
-// TestInitKilledWithNoCommand kills process 1 of a node while no command runs: within a second its link is back on the host
-// and its exit status is recorded.
+// TestInitKilledWithNoCommand kills process 1 of a node while no command runs: its link comes back to the host and its exit
+// status is recorded, within a second where speed is measured.
 func TestInitKilledWithNoCommand(t *testing.T) {
 	s := newScene(t, lent)
 	slow := 0
@@ -126,7 +127,7 @@ func TestInitKilledWithNoCommand(t *testing.T) {
 		if st := s.status("f1"); st.State != "exited" || st.Exit == nil || st.Exit.Code != 137 || st.Exit.Signal != "SIGKILL" {
 			t.Errorf("%+v, exit %+v", st, st.Exit)
 		}
-		if took > time.Second {
+		if took > time.Second && testkit.Measures() {
 			slow++
 		}
 		t.Logf("home after %v", took.Round(time.Millisecond))

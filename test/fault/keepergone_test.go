@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // alone is a world with the spec of one node, whose command each test chooses.
@@ -45,7 +47,7 @@ func (a *alone) killNow(pid int) {
 	defer unix.Close(fd)
 	a.must(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(testkit.Bound().Milliseconds()))
 		if n == 1 {
 			return
 		}
@@ -75,7 +77,7 @@ func TestLogWithoutKeeper(t *testing.T) {
 		a.killKeeper()
 		pid := a.pidOf("f1")
 		say(strconv.Itoa(round + 1))
-		if !eventually(patience, func() bool { return waits(pid) }) {
+		if !testkit.Happens(func() bool { return waits(pid) }) {
 			t.Fatal("with no keeper, the node never waited for its pipe")
 		}
 		r := a.ok("ls")
@@ -96,7 +98,7 @@ func TestLogWithoutKeeper(t *testing.T) {
 	for i := range 2 * lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
-	if !eventually(patience, func() bool { return a.status("f1").State == "exited" }) {
+	if !testkit.Happens(func() bool { return a.status("f1").State == "exited" }) {
 		t.Fatal("the node does not end")
 	}
 	for what, got := range map[string]string{"logs -f": followed.out, "logs afterwards": a.ok("logs", "f1").out} {
@@ -140,11 +142,11 @@ func TestLastWords(t *testing.T) {
 			a.T = t
 			defer func() { a.ok("rm", "--force", "f1") }()
 			a.apply("", tc.command)
-			if !eventually(patience, func() bool { return strings.Contains(a.ok("logs", "f1").out, "first\n") }) {
+			if !testkit.Happens(func() bool { return strings.Contains(a.ok("logs", "f1").out, "first\n") }) {
 				t.Fatal("the node does not begin")
 			}
 			tc.end()
-			if !eventually(patience, func() bool { return a.status("f1").State != "running" }) {
+			if !testkit.Happens(func() bool { return a.status("f1").State != "running" }) {
 				t.Fatal("the node does not end")
 			}
 			if got := a.ok("logs", "f1").out; got != "first\nlast words\n" {
@@ -173,7 +175,7 @@ func TestEndUnseen(t *testing.T) {
 			a.T = t
 			defer func() { a.ok("rm", "--force", "f1") }()
 			a.apply("", `echo hello; exec sleep 100000`)
-			if !eventually(patience, func() bool { return a.ok("logs", "f1").out == "hello\n" }) {
+			if !testkit.Happens(func() bool { return a.ok("logs", "f1").out == "hello\n" }) {
 				t.Fatal("the node does not begin")
 			}
 			begin := time.Now()
@@ -227,7 +229,7 @@ func TestRestartUnseen(t *testing.T) {
 			a.killKeeper()
 			a.killNow(a.pidOf("f1"))
 			a.ok("ls")
-			if !eventually(patience, func() bool { st := a.status("f1"); return st.State == "running" && st.PID != first }) {
+			if !testkit.Happens(func() bool { st := a.status("f1"); return st.State == "running" && st.PID != first }) {
 				t.Errorf("it is not started again: %+v", a.status("f1"))
 			}
 			a.ok("rm", "--force", "f1")
@@ -237,7 +239,7 @@ func TestRestartUnseen(t *testing.T) {
 		a := alone{world: newWorld(t)}
 		a.apply("restart: on-failure\n", "exit 1")
 		loop := regexp.MustCompile(`(?m)^f1    exited 1, restarting, [5-9] times `)
-		if !eventually(patience, func() bool { return loop.MatchString(a.ok("ls").out) }) {
+		if !testkit.Happens(func() bool { return loop.MatchString(a.ok("ls").out) }) {
 			t.Fatalf("no crash loop: %s", a.ok("ls").out)
 		}
 		a.killKeeper()
@@ -246,7 +248,7 @@ func TestRestartUnseen(t *testing.T) {
 			t.Errorf("ls said %q", before.err)
 		}
 		was := a.status("f1").Restarts
-		if !eventually(patience, func() bool { return a.status("f1").Restarts > was }) {
+		if !testkit.Happens(func() bool { return a.status("f1").Restarts > was }) {
 			t.Errorf("it is not started again: %+v", a.status("f1"))
 		}
 		a.ok("rm", "--force", "f1")

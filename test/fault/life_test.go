@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -158,7 +159,7 @@ func TestRunKilledAtEachStep(t *testing.T) {
 				return false
 			}
 			if slices.ContainsFunc(s.points(), func(p string) bool { return strings.HasSuffix(p, " done link.configure") }) {
-				if !eventually(patience, func() bool { return cmp.Equal(s.snapshot(), s.states["none"]) }) {
+				if !testkit.Happens(func() bool { return cmp.Equal(s.snapshot(), s.states["none"]) }) {
 					s.settled(what+"\nno command run", s.states, "none")
 				}
 			}
@@ -174,7 +175,7 @@ func TestRunsInitKilled(t *testing.T) {
 	s := newScene(t, lent)
 	j := s.begin(nil, "run", "-f", s.spec, "--", "/bin/sleep", "1000")
 	var pid int
-	if !eventually(patience, func() bool { st := s.status("f1"); pid = st.PID; return st.State == "running" }) {
+	if !testkit.Happens(func() bool { st := s.status("f1"); pid = st.PID; return st.State == "running" }) {
 		s.Fatal("it does not run")
 	}
 	s.must(unix.Kill(pid, unix.SIGKILL))
@@ -312,7 +313,7 @@ func (w *world) endKeeper() {
 			_ = unix.Kill(p.pid, unix.SIGKILL)
 		}
 	}
-	if !eventually(patience, func() bool {
+	if !testkit.Happens(func() bool {
 		for _, p := range w.processes() {
 			if p.keeper && !p.zombie {
 				return false

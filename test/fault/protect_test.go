@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // service stands for a storage service of the host: a process with a child, in cgroups that Berth did not choose.
@@ -32,7 +34,7 @@ func newService(t *testing.T) *service {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // returns an error: the process was killed
 	})
-	if !eventually(patience, func() bool {
+	if !testkit.Happens(func() bool {
 		text, _ := os.ReadFile("/proc/" + s.pid + "/task/" + s.pid + "/children")
 		s.child = strings.TrimSpace(string(text))
 		return s.child != ""

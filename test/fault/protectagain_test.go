@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // TestProtectedDiskAgain unplugs and replugs the disk of a protected service, and kills the repair that switches the disk back
@@ -30,7 +32,7 @@ func TestProtectedDiskAgain(t *testing.T) {
 	}
 	unplug := func() {
 		s.must(exec.Command("losetup", "--detach", loop).Run())
-		if !eventually(patience, func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
+		if !testkit.Happens(func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
 			t.Fatalf("%s keeps its file", loop)
 		}
 	}

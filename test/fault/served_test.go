@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // resolver makes dnsmasq the host's resolver, on its loopback, where it knows names of example.org.
@@ -24,7 +26,7 @@ func (w *world) resolver() {
 	w.must(cmd.Start())
 	w.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	w.must(unix.Mount(w.file("resolv.conf", "nameserver 127.0.0.53\n"), "/etc/resolv.conf", "", unix.MS_BIND, ""))
-	if !eventually(patience, func() bool {
+	if !testkit.Happens(func() bool {
 		c, err := net.Dial("tcp", "127.0.0.53:53")
 		if err == nil {
 			c.Close()
@@ -59,7 +61,7 @@ func (w *world) looksUp(node, name, address string) bool {
 // fetches reports whether the web server of node f1 answers a program of the host.
 func (w *world) fetches(url string) bool {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), testkit.Bound())
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "busybox", "wget", "-qO-", url).Output()
 	return err == nil && string(out) == "f1\n"
@@ -87,7 +89,7 @@ func TestServed(t *testing.T) {
 		return a.fetches("http://127.0.0.1:8080/hostname") && a.fetches("http://[::1]:8080/hostname") &&
 			a.looksUp("f2", "f1", "10.210.0.2") && a.looksUp("f1", "two.example.com", "10.210.0.3") && a.looksUp("f2", "www.example.org", "192.0.2.7")
 	}
-	if !eventually(patience, works) { // the web server may not listen yet
+	if !testkit.Happens(works) { // the web server may not listen yet
 		t.Fatalf("it does not work: %s\n%s", a.berth("exec", "f2", "--", "cat", "/etc/resolv.conf"), a.keeperLog())
 	}
 	if r := a.ok("exec", "f2", "--", "busybox", "wget", "-qO-", "http://f1.berth/hostname"); r.out != "f1\n" {
@@ -98,7 +100,7 @@ func TestServed(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		a.killNow(a.server())
-		if !eventually(patience, works) {
+		if !testkit.Happens(works) {
 			t.Fatalf("%s: it does not work again\n%s", what, a.keeperLog())
 		}
 		t.Logf("%s: works again after %v, all looked up", what, time.Since(began).Round(time.Millisecond))
@@ -117,7 +119,7 @@ func TestServed(t *testing.T) {
 	}
 	a.killNow(pid)
 	a.ok("ls")
-	if !eventually(patience, works) {
+	if !testkit.Happens(works) {
 		t.Errorf("the next keeper does not start the process\n%s", a.keeperLog())
 	}
 	a.ok("stop", "--grace", "0s", "f1")
@@ -125,7 +127,7 @@ func TestServed(t *testing.T) {
 		t.Error("f1 is still served")
 	}
 	a.ok("start", "f1")
-	if !eventually(patience, works) {
+	if !testkit.Happens(works) {
 		t.Error("f1 is not served after its new start")
 	}
 	// A program of the host has the port: the node that wants it is refused, and f1 goes on.

@@ -14,12 +14,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/netif"
+	"berth/test/testkit"
 )
 
 // snapshot lists everything on the host that Berth could leave behind, one item per line, sorted. It omits values that differ
@@ -51,7 +51,7 @@ func (w *world) settled(what string, states map[string]snapshot, allowed ...stri
 	w.Helper()
 	var now snapshot
 	name := ""
-	if eventually(patience, func() bool {
+	if testkit.Happens(func() bool {
 		now = w.snapshot()
 		for _, name = range allowed {
 			if slices.Equal(now, states[name]) {
@@ -69,20 +69,39 @@ func (w *world) settled(what string, states map[string]snapshot, allowed ...stri
 	return ""
 }
 
-func (w *world) mounts() []string {
+// mount is a line of mountinfo.
+type mount struct{ number, at, kind, rest string }
+
+func (m mount) key() string { return m.number + " " + m.at }
+
+func (w *world) mountinfo() []mount {
+	w.Helper()
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
 	w.must(err)
-	var all []string
+	var all []mount
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		all = append(all, "mount "+f[4]+" "+strings.Join(f[slices.Index(f, "-")+1:], " "))
+		dash := slices.Index(f, "-")
+		all = append(all, mount{number: f[0], at: f[4], kind: f[dash+1], rest: strings.Join(f[dash+1:], " ")})
+	}
+	return all
+}
+
+// mounts lists the kernel's own mounts and those that were made in this world.
+func (w *world) mounts() []string {
+	w.Helper()
+	var all []string
+	for _, m := range w.mountinfo() {
+		if !w.foreign[m.key()] {
+			all = append(all, "mount "+m.at+" "+m.rest)
+		}
 	}
 	return all
 }
 
 func (w *world) links() []string {
 	var links []netlink.Link
-	eventually(time.Second, func() bool { // a dump is interrupted when the list changes meanwhile
+	testkit.Happens(func() bool { // a dump is interrupted when the list changes meanwhile
 		var err error
 		links, err = w.h.LinkList()
 		return err == nil

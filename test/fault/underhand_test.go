@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // pausedAt runs berth, pauses it at its n-th fault point, calls meanwhile, and lets berth continue.
@@ -15,7 +17,7 @@ func (s *scene) pausedAt(n int, meanwhile func(), args ...string) (what string, 
 	_ = os.Remove(s.faults())
 	j := s.begin([]string{fmt.Sprint("BERTH_FAULT_STOP=", n), "BERTH_FAULT_LOG=" + s.faults()}, args...)
 	state := byte('R')
-	if !eventually(patience, func() bool { state = stateOf(j.cmd.Process.Pid); return state == 'T' || state == 'Z' || state == 0 }) {
+	if !testkit.Happens(func() bool { state = stateOf(j.cmd.Process.Pid); return state == 'T' || state == 'Z' || state == 0 }) {
 		s.Fatalf("berth %v hangs:\n%s", args, whereabouts(j.cmd.Process.Pid))
 	}
 	passed := s.points()
@@ -62,7 +64,7 @@ func TestInitKilledUnderCommand(t *testing.T) {
 					if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH { // stop may have ended it already
 						s.must(err)
 					}
-					if !eventually(patience, func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {
+					if !testkit.Happens(func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {
 						s.Fatalf("process %d does not end", pid)
 					}
 				}, args...)

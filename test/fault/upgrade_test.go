@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // other builds a berth of another version in the world's folder.
@@ -66,7 +68,7 @@ func TestUpgrade(t *testing.T) {
 	w.ok("apply", "-f", w.spec("loops", "restart: on-failure\n", "exit 3"))
 	w.ok("apply", "-f", w.spec("talks", "", `i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "line $i"; done; exit 5`))
 	run := w.begin(nil, "run", "--name", "guarded", "--image", "host", "--", "sleep", "100000")
-	if !eventually(patience, func() bool { return w.status("guarded").State == "running" && w.status("loops").Restarts > 2 }) {
+	if !testkit.Happens(func() bool { return w.status("guarded").State == "running" && w.status("loops").Restarts > 2 }) {
 		t.Fatalf("the nodes do not begin: %s", w.ok("ls").out)
 	}
 	keeper := w.keeperPid()
@@ -94,7 +96,7 @@ func TestUpgrade(t *testing.T) {
 
 	// What the older program waited for.
 	w.must(unix.Kill(w.status("ends").PID, unix.SIGTERM))
-	if !eventually(patience, func() bool { return w.status("ends").Exit != nil }) {
+	if !testkit.Happens(func() bool { return w.status("ends").Exit != nil }) {
 		t.Fatal("ends does not end")
 	}
 	if e := w.status("ends").Exit; e == nil || e.Unknown || e.Code != 7 {
@@ -102,13 +104,13 @@ func TestUpgrade(t *testing.T) {
 	}
 	first, times := w.status("always").PID, w.status("loops").Restarts
 	w.must(unix.Kill(first, unix.SIGKILL))
-	if !eventually(patience, func() bool { s := w.status("always"); return s.State == "running" && s.PID != first }) {
+	if !testkit.Happens(func() bool { s := w.status("always"); return s.State == "running" && s.PID != first }) {
 		t.Errorf("always is not started again: %+v", w.status("always"))
 	}
-	if !eventually(patience, func() bool { return w.status("loops").Restarts > times }) {
+	if !testkit.Happens(func() bool { return w.status("loops").Restarts > times }) {
 		t.Errorf("loops is not started again: %+v", w.status("loops"))
 	}
-	if !eventually(patience, func() bool { return w.status("talks").Exit != nil }) {
+	if !testkit.Happens(func() bool { return w.status("talks").Exit != nil }) {
 		t.Fatal("talks does not end")
 	}
 	if e := w.status("talks").Exit; e == nil || e.Unknown || e.Code != 5 {
@@ -118,7 +120,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("the log of talks has %d lines and ends with %q", strings.Count(got, "\n"), got[max(0, len(got)-30):])
 	}
 	run.kill()
-	if !eventually(patience, func() bool { return w.status("guarded").Name == "" }) {
+	if !testkit.Happens(func() bool { return w.status("guarded").Name == "" }) {
 		t.Errorf("the node of the killed berth run is not removed: %+v", w.status("guarded"))
 	}
 	if now := w.keeperPid(); now != keeper {
@@ -152,7 +154,7 @@ func TestUpgradeAtWork(t *testing.T) {
 				t.Errorf("berth %v: exit %d: %s", j.cmd.Args[3:], r.code, r)
 			}
 		}
-		if !eventually(patience, func() bool { return w.status(name).Exit != nil }) {
+		if !testkit.Happens(func() bool { return w.status(name).Exit != nil }) {
 			t.Fatalf("the end of %s is not noted: %+v", name, w.status(name))
 		}
 		if e := w.status(name).Exit; e == nil || e.Unknown || e.Code != 10+i {
@@ -163,7 +165,7 @@ func TestUpgradeAtWork(t *testing.T) {
 	if w.keeperPid() != keeper {
 		t.Errorf("the keeper is process %d, want %d", w.keeperPid(), keeper)
 	}
-	if !eventually(patience, func() bool { return descriptors() <= before }) {
+	if !testkit.Happens(func() bool { return descriptors() <= before }) {
 		t.Errorf("the keeper has %d descriptors, %d before the upgrades", descriptors(), before)
 	}
 	w.ok("rm", "--force", "stays")
@@ -207,7 +209,7 @@ func TestUnknownField(t *testing.T) {
 		w.must(err)
 		_, err = conn.Write([]byte(tc.say))
 		w.must(err)
-		w.must(conn.SetDeadline(time.Now().Add(patience)))
+		w.must(conn.SetDeadline(time.Now().Add(testkit.Bound())))
 		answer := make([]byte, 8192)
 		n, err := conn.Read(answer)
 		w.must(err)

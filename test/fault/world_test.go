@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,10 +20,8 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/layout"
+	"berth/test/testkit"
 )
-
-// patience is how long a command may take before the test fails because it hangs.
-const patience = 60 * time.Second
 
 // world is a host for one test: its own network and mount namespaces, and its own root for Berth. Only the test's goroutine
 // may start commands, because the namespaces belong to its thread.
@@ -32,7 +31,8 @@ type world struct {
 	l         layout.Layout
 	h         *netlink.Handle
 	cg        host.Cgroups
-	ns        [2]string // of the thread: network, mounts
+	ns        [2]string       // of the thread: network, mounts
+	foreign   map[string]bool // mounts of others, by number and folder
 }
 
 func newWorld(t *testing.T) *world {
@@ -51,6 +51,7 @@ func newWorld(t *testing.T) *world {
 	w.must(unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS))
 	w.must(unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
 	w.dropForeignMounts()
+	w.forwardsNothing()
 	w.h, err = netlink.NewHandle()
 	w.must(err)
 	w.cg, err = host.ReadCgroups("/proc")
@@ -64,15 +65,36 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// dropForeignMounts takes the mounts of other tests, which run beside this one, out of the world's copy: the kernel removes them
-// from it when their test removes the folder that they are on, and the host would seem to have lost a mount.
+// dropForeignMounts takes the mounts of other tests, which run beside this one, out of the world's copy, and notes which mounts
+// are left that are not the kernel's. The kernel removes a mount from the copy when somebody on the host removes the folder that
+// it is on (ip netns delete, a container's end), and the host would seem to have lost a mount by what Berth did.
 func (w *world) dropForeignMounts() {
 	w.Helper()
-	text, err := os.ReadFile("/proc/thread-self/mountinfo")
-	w.must(err)
-	for line := range strings.Lines(string(text)) {
-		if at := strings.Fields(line)[4]; strings.HasPrefix(at, os.TempDir()+"/") {
-			_ = unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // gone already with the mount that it was on
+	for _, m := range w.mountinfo() {
+		if strings.HasPrefix(m.at, os.TempDir()+"/") {
+			_ = unix.Unmount(m.at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // gone already with the mount that it was on
+		}
+	}
+	w.foreign = map[string]bool{}
+	for _, m := range w.mountinfo() {
+		if m.at != "/" && !slices.Contains([]string{"proc", "sysfs", "devtmpfs", "cgroup", "cgroup2"}, m.kind) {
+			w.foreign[m.key()] = true
+		}
+	}
+}
+
+// forwardsNothing sets what the tests of mode nat read and change. A new network namespace has these settings from the host, where
+// others may have changed them.
+func (w *world) forwardsNothing() {
+	w.Helper()
+	for name, value := range map[string]string{
+		"ipv4/ip_forward": "0", "ipv6/conf/all/forwarding": "0", "ipv6/conf/all/disable_ipv6": "0", "ipv6/conf/default/disable_ipv6": "0",
+		"ipv6/conf/all/accept_ra": "1", "ipv6/conf/default/accept_ra": "1", "ipv6/conf/all/force_forwarding": "0", "ipv6/conf/default/force_forwarding": "0",
+		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0",
+	} {
+		file := "/proc/sys/net/" + name
+		if _, err := os.Stat(file); err == nil { // force_forwarding is in newer kernels only
+			w.must(os.WriteFile(file, []byte(value), 0))
 		}
 	}
 }
@@ -145,7 +167,7 @@ func (j *job) wait() result {
 	var err error
 	select {
 	case err = <-ended:
-	case <-time.After(patience - time.Since(j.began)):
+	case <-time.After(testkit.Bound()):
 		where := whereabouts(j.cmd.Process.Pid)
 		j.kill()
 		j.w.Fatalf("berth %v hangs:\n%s", j.cmd.Args[3:], where)
@@ -229,27 +251,10 @@ func (w *world) status(name string) (s struct {
 	return s
 }
 
-// eventually waits until f returns true. It returns false if that takes longer than d.
-func eventually(d time.Duration, f func() bool) bool {
-	for end := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
-		if f() {
-			return true
-		}
-		if time.Now().After(end) {
-			return false
-		}
-	}
-}
-
 // end removes everything that the test left: processes, cgroups, mounts, files.
 func (w *world) end() {
 	_ = exec.CommandContext(context.Background(), berth, "--root", w.root, "ls").Run()
-	for range 100 {
-		if w.killAll() == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Happens(func() bool { return w.killAll() == 0 })
 	for _, d := range w.cgroupDirs() {
 		_ = unix.Rmdir(d)
 	}

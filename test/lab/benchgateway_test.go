@@ -11,14 +11,12 @@ import (
 	"berth/internal/bench/result"
 	"berth/test/lab"
 	"berth/test/shares"
-	"berth/test/walk"
 )
 
 // TestBenchGateway measures every gateway on one tree, and every place that a node writes to, in a machine with an NFS server and the
 // servers that berth bench gateway starts itself. That something is measured is tested, not how much. `make bench-gateway` keeps a longer run as evidence.
 func TestBenchGateway(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 2, 3)
 	m := lab.Start(t, lab.Options{Machines: []lab.Machine{{CPUs: 2, Memory: 1536, Disks: []lab.Disk{{Size: 2 << 30}, {Size: 4 << 30}}}}}).VM(0)
 	install(t, m)
 	m.OK(t, `mkfs.ext4 -q /dev/vdb; mkdir -p /srv; mount /dev/vdb /srv

@@ -8,15 +8,14 @@ import (
 	"time"
 
 	"berth/internal/bench/result"
+	"berth/internal/bench/wire"
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // TestBenchNet measures host, macvlan and sriov against a peer on another machine: both directions, round trips, in one
 // table and one JSON. That something is measured is tested, not how much: it may run beside another lab.
 func TestBenchNet(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 2, 3)
 	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	adapter := make([]string, 2)
@@ -25,7 +24,7 @@ func TestBenchNet(t *testing.T) {
 		install(t, m)
 		adapter[i] = m.OK(t, fmt.Sprintf("n=$(basename /sys/class/net/e*); ip link set $n up; ip addr add 192.0.2.%d/24 dev $n; echo $n", i+1))
 	}
-	l.VM(1).OK(t, "nohup berth bench net --serve >/dev/null 2>&1 </dev/null & sleep 1")
+	l.VM(1).OK(t, fmt.Sprintf("nohup berth bench net --serve >/dev/null 2>&1 </dev/null & while awaiting; do ss -ltn | grep -q :%d && exit; done; exit 1", wire.DefaultPort))
 	a := l.VM(0)
 	a.OK(t, "berth vf enable --yes "+adapter[0]+" 1")
 	out := a.RunFor(t, 4*time.Minute, "berth", "bench", "net", "--peer", "192.0.2.2", "--quick", "--pairs", "1", "--json", "/root/net.json",

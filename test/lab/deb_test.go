@@ -11,7 +11,6 @@ import (
 
 	"berth/test/deb"
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // packages makes Berth's Debian packages, an older version and this one, and copies them into machines as /root/old-*.deb and
@@ -42,7 +41,6 @@ func packages(t *testing.T, machines ...*lab.VM) {
 // left then.
 func TestDeb(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	m := lab.Start(t, lab.Options{Machines: []lab.Machine{{Memory: 768}}}).VM(0)
 	packages(t, m)
 	// All that is on the host, but for dpkg's own records and what the machine's own programs write.
@@ -62,7 +60,7 @@ func TestDeb(t *testing.T) {
 	}
 	m.OK(t, "cmp /proc/$(pgrep -x berth-keeper)/exe /usr/bin/berth")
 	// The keeper is still the parent, so it learns how the node ends.
-	m.OK(t, "pkill -x sleep; for i in $(seq 100); do berth ls | grep -q '^n1 *exited 7' && exit; sleep 0.1; done; berth ls; exit 1")
+	m.OK(t, "pkill -x sleep; while awaiting; do berth ls | grep -q '^n1 *exited 7' && exit; done; berth ls; exit 1")
 	m.OK(t, "berth start n1")
 
 	r := m.Run(t, "dpkg", "--purge", "berthd", "berth")

@@ -5,13 +5,11 @@ import (
 	"testing"
 
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // TestDeltaQuota limits deltas by project quotas, which need a file system mounted for them.
 func TestDeltaQuota(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	m := start(t, lab.Machine{CPUs: 1, Memory: 768, Disks: []lab.Disk{{Size: 512 << 20}, {Size: 512 << 20}, {Root: true}}})
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdd /srv/root; modprobe -a quota_v2 xfs || true")
 	for _, fs := range []struct{ name, mkfs, disk, options string }{

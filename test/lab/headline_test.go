@@ -8,14 +8,12 @@ import (
 
 	"berth/test/lab"
 	"berth/test/lab/headline"
-	"berth/test/walk"
 )
 
 // TestHeadline is the short form of `make headline`: six rounds, the fewest that give an interval, measured once. The p50 of the
 // protected service must be at most a quarter of the unprotected one by the upper end of its 95 % interval. The p99 is judged by
 // the lower end only, because one stall of the emulated machine widens the interval of six rounds too much.
 func TestHeadline(t *testing.T) {
-	walk.Turn(t, 0, 3)
 	if testing.Short() {
 		t.Skip("needs a longer run")
 	}

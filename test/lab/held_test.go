@@ -10,14 +10,12 @@ import (
 	"testing"
 
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // TestHeldMemory tries on cgroup v2, with the probe of test/security, to hold kernel memory beyond memory.max. It also sets
 // memory.max below the size of the node's files in memory, which berth refuses.
 func TestHeldMemory(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 1, 2)
 	m := start(t, lab.Machine{CPUs: 1, Memory: 1024})
 	probe := filepath.Join(t.TempDir(), "probe")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", probe, "../security/probe")

@@ -50,10 +50,10 @@ func buildImage(ctx context.Context) (image, error) {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 3 {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-		return image{}, &CannotError{Why: "the lab's image: " + strings.TrimPrefix(lines[len(lines)-1], "lab image: ")}
+		return image{}, &CannotError{Why: strings.TrimPrefix(lines[len(lines)-1], "lab image: ")}
 	}
 	if err != nil {
-		return image{}, fmt.Errorf("build the lab's image: %w", err)
+		return image{}, fmt.Errorf("build the lab's image: %w\n%s", err, stderr.String())
 	}
 	return image{dir: strings.TrimSpace(string(out)), module: module}, nil
 }

@@ -12,14 +12,12 @@ import (
 	"berth/test/built"
 	"berth/test/lab"
 	"berth/test/pair"
-	"berth/test/walk"
 )
 
 // TestImages has one host give its images to another over TLS: it stores one, packs it and serves it; the other pulls it, makes a
 // node from it, and packs it to one file for nodes of its own.
 func TestImages(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	small := lab.Machine{Memory: 768, NICs: []lab.NIC{{Segment: "images"}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	a, b := l.VM(0), l.VM(1)
@@ -69,7 +67,6 @@ func TestImages(t *testing.T) {
 // the lab reach no network.
 func TestBuiltDebianBoots(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	m := start(t, lab.Machine{Memory: 1024, Disks: []lab.Disk{{Size: 1 << 30}}})
 	dir := t.TempDir()
 	must(t, built.Berth(t.Context(), filepath.Join(dir, "berth")))
@@ -96,7 +93,7 @@ func TestBuiltDebianBoots(t *testing.T) {
 	m.OK(t, `mkfs.ext4 -q /dev/vdb && mkdir -p /var/lib/berth && mount /dev/vdb /mnt && cp -a /var/lib/berth/. /mnt/ && umount /mnt && mount /dev/vdb /var/lib/berth
 		berth image import /root/root.tar.zst debian`)
 	node(t, m, "name: booted\nimage: oci:debian\ncommand: [/sbin/init]\nmemory: {max: 256MiB}\n")
-	state := m.OK(t, `for i in $(seq 300); do s=$(berth exec booted -- systemctl is-system-running 2>/dev/null || true); case $s in running|degraded) break;; esac; sleep 0.2; done
+	state := m.OK(t, `while awaiting; do s=$(berth exec booted -- systemctl is-system-running 2>/dev/null || true); case $s in running|degraded) break;; esac; done
 		echo $s; berth exec booted -- systemctl --failed --no-legend --plain`)
 	if state != "running" {
 		t.Errorf("systemd of the node says %s", state)

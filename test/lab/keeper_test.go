@@ -19,7 +19,7 @@ func TestKeeper(t *testing.T) {
 	killKeeper := "test $(pgrep -cx berth-keeper) = 1; pkill -9 -x berth-keeper"
 	await := func(t *testing.T, name, state string) shown {
 		t.Helper()
-		m.OK(t, "for i in $(seq 100); do berth ls | grep -q '^"+name+" *"+state+"' && exit; sleep 0.1; done; berth ls; exit 1")
+		m.OK(t, "while awaiting; do berth ls | grep -q '^"+name+" *"+state+"' && exit; done; berth ls; exit 1")
 		return show(t, m, name)
 	}
 
@@ -57,7 +57,7 @@ func TestKeeper(t *testing.T) {
 
 	t.Run("killed, and the node ended unseen", func(t *testing.T) {
 		apply(t, "name: e4\nimage: host\ncommand: [sleep, '1000']\n")
-		m.OK(t, killKeeper+"; pkill -9 -f '^sleep 1000'; sleep 0.2")
+		m.OK(t, killKeeper+"; pkill -9 -f '^sleep 1000'; while awaiting; do pgrep -f '^sleep 1000' || exit 0; done; exit 1")
 		if out := m.OK(t, "berth ls 2>&1"); !strings.Contains(out, "it is started again; ended meanwhile: 1") || !strings.Contains(out, "exited unknown, between ") && !strings.Contains(out, "exited 137") {
 			t.Errorf("ls: %s", out)
 		}
@@ -74,9 +74,9 @@ image: host
 command: [sh, -c, 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "line $i" >/dev/stdout; done; exec sleep 1000']
 `)
 		m.OK(t, killKeeper+`; pid=$(cat /run/berth/nodes/e7/pid)
-			for i in $(seq 600); do read call fd rest </proc/$pid/syscall; [ "$call $fd" = "1 0x1" ] && break; sleep 0.1; done; [ "$call $fd" = "1 0x1" ]
-			berth show e7 2>&1 >/dev/null | grep -q "it is started again"
-			for i in $(seq 600); do [ "$(berth logs -n 1 e7)" = "line 20000" ] && break; sleep 0.1; done
+			while awaiting; do read call fd rest </proc/$pid/syscall; [ "$call $fd" = "1 0x1" ] && break; done; [ "$call $fd" = "1 0x1" ]
+			berth show e7 2>&1 >/dev/null | grep -q "it is started again"`)
+		m.OK(t, `while awaiting; do [ "$(berth logs -n 1 e7)" = "line 20000" ] && break; done
 			berth logs e7 >/tmp/got; seq -f "line %.0f" 20000 | cmp - /tmp/got; berth rm --force e7`)
 	})
 
@@ -91,14 +91,14 @@ command: [sh, -c, 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "line $i" >/
 
 	t.Run("restart on failure", func(t *testing.T) {
 		apply(t, "name: e5\nimage: host\nrestart: on-failure\ncommand: [sh, -c, 'sleep 1; exit 1']\n")
-		m.OK(t, `for i in $(seq 200); do [ $(berth show --json e5 | sed -n 's/.*"restarts": *\([0-9]*\).*/\1/p;') -ge 1 ] 2>/dev/null && exit; sleep 0.1; done; berth show e5; exit 1`)
+		m.OK(t, `while awaiting; do [ $(berth show --json e5 | sed -n 's/.*"restarts": *\([0-9]*\).*/\1/p;') -ge 1 ] 2>/dev/null && exit; done; berth show e5; exit 1`)
 		m.OK(t, "berth rm --force e5")
 	})
 
 	t.Run("foreground run killed", func(t *testing.T) {
 		m.OK(t, `berth run --image host -- sleep 1000 </dev/null >/dev/null 2>&1 &
-			pid=$!; for i in $(seq 100); do pgrep -f '^sleep 1000' && break; sleep 0.1; done; kill -9 $pid
-			for i in $(seq 100); do pgrep -f '^sleep 1000' || [ -e /sys/fs/cgroup/berth ] || exit 0; sleep 0.1; done; exit 1`)
+			pid=$!; while awaiting; do pgrep -f '^sleep 1000' && break; done; kill -9 $pid
+			while awaiting; do pgrep -f '^sleep 1000' || [ -e /sys/fs/cgroup/berth ] || exit 0; done; exit 1`)
 	})
-	m.OK(t, "for i in $(seq 50); do pgrep -x berth-keeper || exit 0; sleep 0.1; done; exit 1") // the keeper ends after the last node
+	m.OK(t, "while awaiting; do pgrep -x berth-keeper || exit 0; done; exit 1") // the keeper ends after the last node
 }

@@ -8,14 +8,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"berth/test/walk"
 )
 
 // TestLab tests the functions of the lab that other tests rely on.
 func TestLab(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 1, 2)
 	l := Start(t, Options{Machines: []Machine{{
 		CPUs: 1, Memory: 768, NICs: []NIC{{}}, Disks: []Disk{{Size: 64 << 20}},
 	}}})
@@ -42,7 +39,7 @@ func TestLab(t *testing.T) {
 		if got := m.OK(t, "basename $(readlink /sys/class/net/e*/device/driver); cat /sys/class/net/e*/device/sriov_totalvfs"); got != "igb\n7" {
 			t.Errorf("the adapter: %q", got)
 		}
-		const carrier = "ip link set dev $(ls /sys/class/net | grep -v lo) up; for i in $(seq 50); do sleep 0.1; [ $(cat /sys/class/net/e*/carrier) = %d ] && exit; done; exit 1"
+		const carrier = "ip link set dev $(ls /sys/class/net | grep -v lo) up; while awaiting; do [ $(cat /sys/class/net/e*/carrier) = %d ] && exit; done; exit 1"
 		m.OK(t, strings.Replace(carrier, "%d", "1", 1))
 		m.UnplugCable(t, 0)
 		m.OK(t, strings.Replace(carrier, "%d", "0", 1))
@@ -89,7 +86,7 @@ func TestLab(t *testing.T) {
 		if r, err := m.do(t.Context(), []string{"sh", "-c", "echo b >/proc/sysrq-trigger; sleep 60"}); err == nil {
 			t.Errorf("a machine that ended answers: %+v", r)
 		}
-		if d := time.Since(began); d > 20*time.Second {
+		if d := time.Since(began); d > time.Minute { // as long as the command would run
 			t.Errorf("that a machine ended was seen after %v", d)
 		}
 	})
@@ -98,13 +95,12 @@ func TestLab(t *testing.T) {
 // TestTwoMachines joins two machines by a cable.
 func TestTwoMachines(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	small := Machine{CPUs: 1, Memory: 512, NICs: []NIC{{Segment: "a"}}}
 	l := Start(t, Options{Machines: []Machine{small, small}})
 	for i := range 2 {
 		l.VM(i).OK(t, fmt.Sprintf("n=$(basename $(ls -d /sys/class/net/e*)); ip addr add 192.0.2.%d/24 dev $n; ip link set $n up", i+1))
 	}
-	ping := "for i in $(seq 50); do busybox ping -c1 -W1 192.0.2.2 >/dev/null && exit; sleep 0.2; done; exit 1"
+	ping := "while awaiting; do busybox ping -c1 -W1 192.0.2.2 >/dev/null && exit; done; exit 1"
 	l.VM(0).OK(t, ping)
 	if got := l.VM(0).OK(t, "ip neigh show 192.0.2.2"); !strings.Contains(got, "52:54:00:77:02:01") {
 		t.Errorf("the neighbour: %q", got)

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/test/lab"
-	"berth/test/walk"
+	"berth/test/testkit"
 )
 
 // limited sets every limit that Berth has on cgroup v2.
@@ -119,33 +119,25 @@ func TestLimits(t *testing.T) {
 	t.Run("top", func(t *testing.T) { topOnV2(t, m) })
 
 	t.Run("throttle", func(t *testing.T) {
-		walk.Turn(t, 0, 2)
 		node(t, m, limited)
 		for _, disk := range []string{"/dev/vdb", "/dev/nvme0n1"} {
 			for _, rw := range []string{"read", "write"} {
-				got := fio(t, m, "n1", disk, rw)
-				t.Logf("%s %s: %.2f MB/s", disk, rw, got/1e6)
-				if got < 9.7e6 || got > 10.3e6 {
-					t.Errorf("%s %s: %.2f MB/s, asked for 10 ± 3 %%", disk, rw, got/1e6)
-				}
+				testkit.Rate(t, disk+" "+rw+", MB/s", fio(t, m, "n1", disk, rw)/1e6, 10, 0.03)
 			}
 		}
 	})
 
-	t.Run("helper", func(t *testing.T) {
-		walk.Turn(t, 1, 2)
-		helperOnV2(t, m)
-	})
+	t.Run("helper", func(t *testing.T) { helperOnV2(t, m) })
 
 	t.Run("out of memory", func(t *testing.T) {
 		m.Write(t, "/root/oom.yaml", "name: oom\nimage: host\ncommand: [sh, -c, 'head -c 200M /dev/zero | tail >/dev/null']\nmemory: {max: 32MiB, swap: 0}\n")
-		m.OK(t, `berth apply -f /root/oom.yaml; for i in $(seq 100); do berth ls --json | grep -q running || exit 0; sleep 0.1; done; exit 1`)
+		m.OK(t, `berth apply -f /root/oom.yaml; while awaiting; do berth ls --json | grep -q running || exit 0; done; exit 1`)
 		s := show(t, m, "oom")
 		if s.State != "exited" || s.Exit == nil || !s.Exit.OOM || s.Exit.Code != 137 {
 			t.Errorf("status of a node that the kernel killed for lack of memory: %+v %+v", s, s.Exit)
 		}
 		// They are told a moment after the status is written.
-		m.OK(t, "for i in $(seq 100); do berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137' && break; sleep 0.1; done")
+		m.OK(t, "while awaiting; do berth events --stream=false oom | grep -A1 ' oom oom$' | grep ' oom ended 137' && break; done")
 		if told := m.OK(t, "berth events --stream=false oom; berth rm oom"); !regexp.MustCompile(`(?m) oom oom$\n.* oom ended 137, out of memory$`).MatchString(told) {
 			t.Errorf("events: %s", told)
 		}
@@ -153,7 +145,7 @@ func TestLimits(t *testing.T) {
 
 	t.Run("kill by group", func(t *testing.T) {
 		node(t, m, "name: fork\nimage: host\ncommand: [sh, -c, 'trap : TERM; while :; do sleep 0.05 & done']\npids: 200\n")
-		m.OK(t, "sleep 1; berth stop --grace 1s fork; ! test -e /sys/fs/cgroup/berth/fork")
+		m.OK(t, "while awaiting; do [ $(cat /sys/fs/cgroup/berth/fork/pids.current) -gt 5 ] && break; done; berth stop --grace 1s fork; ! test -e /sys/fs/cgroup/berth/fork")
 	})
 }
 
@@ -174,7 +166,7 @@ func helperOnV2(t *testing.T, m *lab.VM) {
 		text := m.OK(t, "count() { n=$(sed -n 's/^'$(cat /sys/block/vdb/dev)' .*"+rw[:1]+"bytes=\\([0-9]*\\).*/\\1/p' $1/io.stat 2>/dev/null); echo ${n:-0}; }; cd "+group+`
 			berth exec n1 -- `+args+` >/dev/null & inside=$!
 			helper berth/n1 `+args+` >/dev/null & outside=$!
-			a=0; h=0; for i in $(seq 200); do a=$(count .); h=$(count helpers); if [ $h -gt 1000000 ] && [ $((a-h)) -gt 1000000 ]; then break; fi; sleep 0.1; done # both have begun
+			a=0; h=0; while awaiting; do a=$(count .); h=$(count helpers); if [ $h -gt 1000000 ] && [ $((a-h)) -gt 1000000 ]; then break; fi; done # both have begun
 			read from x </proc/uptime; a=$(count .) h=$(count helpers); sleep 8; read to x </proc/uptime; echo $from $to $(($(count .) - a)) $(($(count helpers) - h))
 			wait $inside; wait $outside`)
 		var from, to, sum, helper float64
@@ -182,18 +174,15 @@ func helperOnV2(t *testing.T, m *lab.VM) {
 			t.Fatalf("%q: %v", text, err)
 		}
 		sum, helper = sum/(to-from)/1e6, helper/(to-from)/1e6
-		t.Logf("%s: %.2f MB/s together, %.2f of them the helper", rw, sum, helper)
-		if sum < 9.5 || sum > 10.5 {
-			t.Errorf("%s: %.2f MB/s together, asked for 10 ± 5 %%", rw, sum)
-		}
+		testkit.Rate(t, rw+" of the node and its helper together, MB/s", sum, 10, 0.05)
 		if helper < sum/10 || helper > sum*9/10 {
 			t.Errorf("%s: the helper had %.2f MB/s of %.2f: one of the two did next to nothing", rw, helper, sum)
 		}
 	}
 	m.OK(t, `cd `+group+`; (helper berth/n1 sh -c 'x=$(head -c 40000000 /dev/zero | tr "\0" a); sleep 1000' || touch /root/ended) >/dev/null 2>&1 &
-		for i in $(seq 100); do [ $(cat memory.current) -gt 40000000 ] && exit; sleep 0.1; done; exit 1`)
+		while awaiting; do [ $(cat memory.current) -gt 40000000 ] && exit; done; exit 1`)
 	m.OK(t, "! grep . "+group+"/cgroup.procs; grep -q . "+group+"/helpers/cgroup.procs") // the kernel wants none where the limits are
-	m.OK(t, "berth stop n1; for i in $(seq 50); do [ -e /root/ended ] && exit; sleep 0.1; done; exit 1")
+	m.OK(t, "berth stop n1; while awaiting; do [ -e /root/ended ] && exit; done; exit 1")
 	m.OK(t, "! test -e "+group)
 }
 

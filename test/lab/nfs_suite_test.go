@@ -37,7 +37,7 @@ EXPORT { Export_Id = 2; Path = /small; Pseudo = /small; Access_Type = RW; Squash
 	version := map[string]string{"nfs-ganesha": "4.1"}
 	for _, service := range walk.Some(walk.Of(t), 1, "nfs-server", "nfs-ganesha") {
 		t.Run(service, func(t *testing.T) {
-			m.OK(t, "systemctl stop nfs-server nfs-ganesha; systemctl start "+service+"; for i in $(seq 100); do ss -ltn | grep -q :2049 && exit; sleep 0.1; done; journalctl -u "+service+"; exit 1")
+			m.OK(t, "systemctl stop nfs-server nfs-ganesha; systemctl start "+service+"; while awaiting; do ss -ltn | grep -q :2049 && exit; done; journalctl -u "+service+"; exit 1")
 			r := m.RunFor(t, 8*time.Minute, "bash", "-c", "cd /root; NFS_SERVICE="+service+" NFS_VERSION="+version[service]+" ./suite -test.v -test.run '^TestNFSSuite$' 2>&1")
 			t.Log(r.Out)
 			if r.Code != 0 {

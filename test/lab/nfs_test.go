@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // serveNFS makes a machine a file server at 192.0.2.1, which exports the file system of its disk. A short lease keeps the wait
@@ -58,7 +57,6 @@ const (
 // one a host. A node cannot speak NFS itself.
 func TestNFS(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 1, 2)
 	host, server, adapter := nfsLab(t)
 	clients := func() string { return server.OK(t, "ls /proc/fs/nfsd/clients | wc -l") }
 	before := host.OK(t, "wc -l </proc/self/mountinfo")

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/test/lab"
-	"berth/test/walk"
+	"berth/test/testkit"
 )
 
 // Where units have their groups, and a script that prints what berth protect may change.
@@ -29,7 +29,6 @@ func weight(t *testing.T, m *lab.VM, unit string) string {
 // TestProtect protects services (class storage) on a host with systemd, and unprotects them.
 func TestProtect(t *testing.T) {
 	t.Parallel()
-	walk.Turn(t, 0, 2)
 	m := start(t, lab.Machine{CPUs: 2, Memory: 1024, Kernel: "numa=fake=2", Disks: []lab.Disk{{Size: 64 << 20, Hot: true}, {Size: 64 << 20, Hot: true}}})
 	m.OK(t, `for u in store other; do
 printf '[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n' >/etc/systemd/system/$u.service; done
@@ -117,7 +116,7 @@ func protectMemory(t *testing.T, m *lab.VM) {
 
 // protectProcess protects a process of a scope, in a group of its own.
 func protectProcess(t *testing.T, m *lab.VM) {
-	m.OK(t, "systemd-run -q --scope --unit=talk sh -c 'sleep 3001 & sleep 3002 & wait' >/dev/null 2>&1 & sleep 2")
+	m.OK(t, "systemd-run -q --scope --unit=talk sh -c 'sleep 3001 & sleep 3002 & wait' >/dev/null 2>&1 & while awaiting; do pgrep -f '^sleep 3001' && pgrep -f '^sleep 3002' && exit; done; exit 1")
 	pid := m.OK(t, "pgrep -f '^sleep 3001'")
 	group := "cat /proc/" + pid + "/cgroup"
 	before := m.OK(t, group)
@@ -191,7 +190,11 @@ func batchGivesWay(t *testing.T, m *lab.VM) {
 	s1, b1 := used()
 	share := float64(b1-b0) / float64(s1-s0+b1-b0)
 	t.Logf("a batch node beside a busy service on one CPU: %.1f %% of it", 100*share)
-	if share > 0.05 { // an idle group has weight 3 against 1024
+	most := 0.25
+	if testkit.Measures() {
+		most = 0.05
+	}
+	if share > most { // an idle group has weight 3 against 1024
 		t.Errorf("a batch node beside a busy service got %.1f %% of the CPU", 100*share)
 	}
 	m.OK(t, "systemctl stop busy")
@@ -265,9 +268,7 @@ func bfqComesLate(t *testing.T, m *lab.VM) {
 func protectedOverBoot(t *testing.T, m *lab.VM) {
 	eventually := func(what, script string) {
 		t.Helper()
-		if r := m.Run(t, "bash", "-c", "for i in $(seq 150); do ( "+script+" ) && exit; sleep 0.2; done; berth ls; cat /sys/block/vd?/queue/scheduler; systemctl status --no-pager berth-protect; exit 1"); r.Code != 0 {
-			t.Fatalf("%s: not after 30 s:\n%s%s", what, r.Out, r.Err)
-		}
+		m.Await(t, what, script, "berth ls; cat /sys/block/vd?/queue/scheduler; systemctl status --no-pager berth-protect")
 	}
 	// switched returns a script that succeeds if only this disk uses BFQ.
 	switched := func(disk string) string {

@@ -15,15 +15,8 @@ import (
 // TestRates limits a node in both directions, on a virtual function and on a macvlan, and measures the rate against a machine at
 // the other end of a cable: within 3 % at layer 2. The card does not enforce its driver's own limit and has none for receiving.
 func TestRates(t *testing.T) {
-	walk.Turn(t, 2, 3)
-	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
-	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
-	a, b := l.VM(0), l.VM(1)
-	install(t, a)
-	const adapter = "n=$(basename $(ls -d /sys/class/net/e*)); ip link set $n up; "
-	b.OK(t, adapter+"ip addr add 192.0.2.2/24 dev $n; iperf3 -s -D >/dev/null 2>&1")
-	pf := a.OK(t, adapter+"berth vf enable $n 1 >/dev/null; echo $n")
-	t.Run("tagged", func(t *testing.T) { testVLAN(t, a, b, pf) })
+	a, b, pf := joined(t)
+	b.OK(t, "iperf3 -s -D >/dev/null 2>&1")
 	taken := walk.Some(walk.Of(t), 4, "sriov tx 10", "sriov rx 10", "sriov tx 100", "sriov rx 100", "macvlan tx 10", "macvlan rx 10", "macvlan tx 100", "macvlan rx 100")
 	for _, mode := range []string{"sriov", "macvlan"} {
 		spec := fmt.Sprintf("name: a\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{mode: %s, parent: %s, address: [192.0.2.1/24]}]\n", mode, pf)
@@ -55,6 +48,18 @@ func TestRates(t *testing.T) {
 	if got := a.OK(t, "tc qdisc; ip -o link"); strings.Contains(got, "tbf") || strings.Contains(got, "ifb") {
 		t.Errorf("left on the host:\n%s", got)
 	}
+}
+
+// joined starts two machines that a cable joins, the first with berth and a virtual function of its adapter pf.
+func joined(t *testing.T) (a, b *lab.VM, pf string) {
+	t.Helper()
+	small := lab.Machine{CPUs: 1, Memory: 768, NICs: []lab.NIC{{Segment: "wire"}}}
+	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
+	a, b = l.VM(0), l.VM(1)
+	install(t, a)
+	const adapter = "n=$(basename $(ls -d /sys/class/net/e*)); ip link set $n up; "
+	b.OK(t, adapter+"ip addr add 192.0.2.2/24 dev $n")
+	return a, b, a.OK(t, adapter+"berth vf enable $n 1 >/dev/null; echo $n")
 }
 
 // counter is a script that prints a byte count, the machine to run it in, and a command prefix to enter a namespace.

@@ -31,7 +31,7 @@ var troubles = []trouble{
 	{"cluster state away", "berth: ", func(s *pool) { s.a.OK(s, "systemctl stop berthd") }, func(s *pool) { s.a.OK(s, "systemctl start berthd") }},
 	{"host reset", "berth: it ", func(s *pool) { s.b.Kill() }, func(s *pool) {
 		s.b.Boot(s)
-		s.b.OK(s, bareNetwork(1)+"; systemctl start ssh munge; systemctl restart berthd; for i in $(seq 100); do berth host ls >/dev/null 2>&1 && exit; sleep 0.2; done; exit 1")
+		s.b.OK(s, bareNetwork(1)+"; systemctl start ssh munge; systemctl restart berthd; while awaiting; do berth host ls >/dev/null 2>&1 && exit; done; exit 1")
 	}},
 }
 
@@ -67,10 +67,10 @@ func (s *pool) failures(before [2]string) {
 // soon waits on host a until a condition holds.
 func (s *pool) soon(what, condition string) {
 	s.Helper()
-	r := s.a.RunFor(s, 4*time.Minute, "bash", "-c", "for i in $(seq 180); do if "+condition+"; then exit 0; fi; sleep 1; done; exit 1")
+	r := s.a.RunFor(s, 6*time.Minute, "bash", "-c", "for i in $(seq 300); do if "+condition+"; then exit 0; fi; sleep 1; done; exit 1")
 	if r.Code != 0 {
 		s.tell()
-		s.Fatalf("not so after three minutes: %s: %s", what, r.Err)
+		s.Fatalf("not so after five minutes: %s: %s", what, r.Err)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"berth/test/lab"
-	"berth/test/walk"
 )
 
 // pool is a Slurm with two hosts: nodes with virtual functions on both, slurmctld, its accounts and the home folders on a.
@@ -23,7 +22,6 @@ type pool struct {
 
 // TestSlurm types the commands of docs/slurm.md on two bare hosts that are a site, and uses the pool that they make.
 func TestSlurm(t *testing.T) {
-	walk.Turn(t, 1, 3)
 	m := lab.Machine{Memory: 2048, NICs: []lab.NIC{{Segment: "site"}}, Disks: []lab.Disk{{Size: 4 << 30}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{m, m}})
 	s := &pool{t, l.VM(0), l.VM(1)}
@@ -50,7 +48,7 @@ func (s *pool) bare() {
 berth certs issue -o - b 192.0.2.2 | ssh b berth certs install -
 printf 'store: {endpoints: ["https://192.0.2.1:7612"]}\n' | ssh b tee /etc/berth/berthd.yaml
 ssh b systemctl enable --now berthd; berth certs issue --role admin -o - root | berth certs install -
-for i in $(seq 50); do berth host ls | grep -q '^b *up' && exit; sleep 0.1; done; berth host ls; exit 1`)
+while awaiting; do berth host ls | grep -q '^b *up' && exit; done; berth host ls; exit 1`)
 	s.b.OK(t, "systemctl disable berthd 2>/dev/null") // after a boot it starts once the host has its name
 	s.a.OK(t, "useradd -u 100001 -d /home/carol -M carol")
 }
@@ -71,7 +69,7 @@ func (s *pool) typePage() {
 	}
 	s.a.Write(s, "/root/page", string(block[1]))
 	s.Log(s.a.OK(s, "cd /root; export HOME=/root; bash -ex page 2>&1 >/dev/null || { journalctl -n 30 >&2; exit 1; }"))
-	s.a.OK(s, "mount --bind /srv/home /home; install -d -o carol /home/carol; for i in $(seq 100); do scontrol ping | grep -q UP && sinfo && exit; sleep 0.2; done; journalctl -u slurmctld; exit 1")
+	s.a.OK(s, "mount --bind /srv/home /home; install -d -o carol /home/carol; while awaiting; do scontrol ping | grep -q UP && sinfo && exit; done; journalctl -u slurmctld; exit 1")
 }
 
 // left tells of each host what jobs could leave behind.

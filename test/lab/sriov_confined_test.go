@@ -20,7 +20,7 @@ func testConfined(t *testing.T, a *host) {
 		{"ip addr add 192.0.2.77/24 dev eth0", "ip addr add 192.0.2.77/24 dev eth0; ip addr del 192.0.2.77/24 dev eth0"},
 		{"ip link add link eth0 name v7 type vlan id 7", "ip link add link eth0 name v7 type vlan id 7; ip link del v7"},
 		{"ip link add link eth0 name m7 type macvlan", "ip link add link eth0 name m7 type macvlan; ip link del m7"},
-		{"busybox arping -I eth0 -c 1 192.0.2.2", "for i in $(seq 20); do busybox arping -I eth0 -c 1 192.0.2.2 && exit; done; exit 1"}, // a packet socket
+		{"busybox arping -I eth0 -c 1 192.0.2.2", "for i in $(seq 90); do busybox arping -I eth0 -c 1 192.0.2.2 && exit; done; exit 1"}, // a packet socket
 		{"tc qdisc replace dev eth0 root pfifo", "tc qdisc replace dev eth0 root pfifo"},
 		{"tc qdisc del dev eth0 root", "tc qdisc del dev eth0 root"},
 		{"ip link set eth0 down", "ip link set eth0 down"},

@@ -3,6 +3,8 @@ package lab_test
 import (
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // testEnforced checks which frames Berth's spoof check drops, and then which ones the adapter drops for a node with spoof: true.
@@ -65,10 +67,7 @@ func testEnforced(t *testing.T, a, b *host) {
 			if a.inside(t, tt.node, "ip neigh flush dev eth0; busybox ping -c 3 -W 1 "+tt.to).Code == 0 {
 				t.Errorf("%s reaches %s, which is not in its VLAN", tt.node, tt.to)
 			}
-			a.OK(t, "sleep 4")
-			if n := packets(a, tt.node, "eth0", "TX") - before; n < 3 {
-				t.Errorf("%s sent %d packets to %s", tt.node, n, tt.to)
-			}
+			testkit.Eventually(t, tt.node+" sends packets to "+tt.to, func() bool { return packets(a, tt.node, "eth0", "TX")-before >= 3 })
 		}
 		if mac := a.mac(t, "in120"); known(mac) {
 			t.Errorf("a frame of VLAN 120, from %s, arrived at the peer, which is not in it", mac)
@@ -82,6 +81,6 @@ func testEnforced(t *testing.T, a, b *host) {
 			t.Errorf("max_tx_rate is not read back:\n%s", out)
 		}
 		b.OK(t, "berth exec peer -- sh -c 'iperf3 -s -1 -D >/dev/null 2>&1'")
-		t.Log(a.OK(t, "sleep 1; berth exec a -- iperf3 -f m -t 3 -c 192.0.2.2 | grep sender; ip link set "+a.pf+" vf 0 max_tx_rate 0"))
+		t.Log(a.OK(t, "while awaiting; do berth exec a -- iperf3 -f m -t 3 -c 192.0.2.2 >/root/iperf && break; done; grep sender /root/iperf; ip link set "+a.pf+" vf 0 max_tx_rate 0"))
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -130,7 +131,7 @@ func (h *host) inside(t *testing.T, node, script string) lab.Result {
 // reaches reports whether one of several echo requests from a node is answered.
 func (h *host) reaches(t *testing.T, node, address string) bool {
 	t.Helper()
-	return h.inside(t, node, "for i in $(seq 20); do busybox ping -c1 -W1 "+address+" >/dev/null && exit; done; exit 1").Code == 0
+	return h.inside(t, node, "until busybox ping -c1 -W1 "+address+" >/dev/null; do [ $SECONDS -lt 90 ]; sleep 0.1; done").Code == 0
 }
 
 // TestSRIOV gives nodes of two hosts, joined by a cable, virtual functions of real drivers on an emulated adapter.
@@ -216,7 +217,7 @@ func testReach(t *testing.T, a, b *host) {
 	}
 	b.OK(t, "berth exec peer -- sh -c 'iperf3 -s -1 -D >/dev/null 2>&1'")
 	// The peer may not listen yet. The last data sent may get lost at the end, so the received bytes count.
-	a.OK(t, "for i in $(seq 20); do berth exec a -- iperf3 -J -c 192.0.2.2 -t 3 >/root/iperf && exit; sleep 0.5; done; exit 1")
+	a.OK(t, "while awaiting; do berth exec a -- iperf3 -J -c 192.0.2.2 -t 3 >/root/iperf && exit; done; exit 1")
 	var report struct {
 		End struct {
 			Received struct{ Bytes int } `json:"sum_received"`
@@ -238,13 +239,13 @@ func testReach(t *testing.T, a, b *host) {
 			t.Errorf("%s sees its peer as %q, not under MAC %s", c.node, neigh, c.mac)
 		}
 	}
-	a.OK(t, "sleep 4") // igbvf reads its counters every two seconds
-	if tx := number(t, a.OK(t, "berth exec a -- cat /sys/class/net/eth0/statistics/tx_bytes")); tx < size {
-		t.Errorf("the function sent %d bytes, fewer than %d", tx, size)
-	}
-	if rx := number(t, b.OK(t, "berth exec peer -- cat /sys/class/net/eth0/statistics/rx_bytes")); rx < size {
-		t.Errorf("the peer's function received %d bytes, fewer than %d", rx, size)
-	}
+	// igbvf reads its counters every two seconds.
+	testkit.Eventually(t, "the function has sent as many bytes", func() bool {
+		return number(t, a.OK(t, "berth exec a -- cat /sys/class/net/eth0/statistics/tx_bytes")) >= size
+	})
+	testkit.Eventually(t, "the peer's function has received as many bytes", func() bool {
+		return number(t, b.OK(t, "berth exec peer -- cat /sys/class/net/eth0/statistics/rx_bytes")) >= size
+	})
 	if out := a.OK(t, "ls -d /sys/class/net/*/brport /sys/class/net/"+a.pf+"/master 2>/dev/null || true"); out != "" {
 		t.Errorf("there are ports of bridges: %s", out)
 	}
@@ -371,6 +372,9 @@ func testReload(t *testing.T, a *host) {
 		return a.OK(t, "for n in n0 n1; do berth exec $n -- ip -o addr show dev eth0 scope global | cut -d' ' -f2-; berth exec $n -- ip route; berth show $n | grep -A9 LIMIT; done")
 	}
 	before := state()
+	spoofCheck := func(node string) bool {
+		return strings.Contains(a.inside(t, node, "tc filter show dev eth0 egress").Out, "berth_antispoof")
+	}
 	check := func(t *testing.T) {
 		t.Helper()
 		for node, want := range macs {
@@ -380,8 +384,8 @@ func testReload(t *testing.T, a *host) {
 			if !a.reaches(t, node, "192.0.2.2") {
 				t.Errorf("%s does not reach its peer", node)
 			}
-			if r := a.inside(t, node, "tc filter show dev eth0 egress"); !strings.Contains(r.Out, "berth_antispoof") {
-				t.Errorf("%s sends without its spoof check: %s%s", node, r.Out, r.Err)
+			if !spoofCheck(node) {
+				t.Errorf("%s sends without its spoof check", node)
 			}
 			if out := a.OK(t, "berth show "+node); !strings.Contains(out, "spoof check ") {
 				t.Errorf("berth show %s:\n%s", node, out)
@@ -400,7 +404,11 @@ func testReload(t *testing.T, a *host) {
 				t.Log(a.OK(t, noKeeper+reload[driver]+"\nudevadm settle; berth repair"))
 			} else {
 				a.OK(t, "pgrep -x berth-keeper; "+reload[driver])
-				a.OK(t, "for i in $(seq 60); do for n in n0 n1; do berth exec $n -- test -e /sys/class/net/eth0 || { sleep 0.3; continue 2; }; done; sleep 2; exit; done; cat /run/berth/keeper.log; exit 1")
+				a.OK(t, "while awaiting; do for n in n0 n1; do berth exec $n -- test -e /sys/class/net/eth0 || continue 2; done; exit; done; cat /run/berth/keeper.log; exit 1")
+				testkit.Eventually(t, "the keeper puts the addresses, routes and limits back", func() bool { return state() == before })
+				for node := range macs {
+					testkit.Eventually(t, "the keeper puts the spoof check of "+node+" back", func() bool { return spoofCheck(node) })
+				}
 			}
 			check(t)
 		})

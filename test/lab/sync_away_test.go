@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -14,10 +15,9 @@ import (
 const awayAsked = 2_000_000
 
 // TestSyncAway has two file servers, of which one splits the allowance of a node that reads from the other. Their clocks are set back, and
-// the way between them is cut: what is enforced together is never above the allowance; that parts do not follow the load any more is said
-// within 5 s; they do again soon after the way is back.
+// the way between them is cut: what is enforced together is never above the allowance; that parts do not follow the load any more is said;
+// they do again after the way is back. Where a run measures, it is said within 5 s, and the rest is as soon as promised.
 func TestSyncAway(t *testing.T) {
-	walk.Turn(t, 1, 2)
 	small := lab.Machine{NICs: []lab.NIC{{Segment: "site"}}, Disks: []lab.Disk{{Size: 512 << 20}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	a, b := l.VM(0), l.VM(1)
@@ -31,15 +31,15 @@ func TestSyncAway(t *testing.T) {
 	installSync(t, a, b)
 	a.OK(t, "berth certs init 192.0.2.1 >&2")
 	syncServer(t, a, `store: {embedded: {listen: "192.0.2.1:7612"}}`+"\n")
-	a.OK(t, "for i in $(seq 100); do journalctl -u agent | grep -q 'this host splits' && exit; sleep 0.2; done; journalctl -u agent; exit 1")
+	a.OK(t, "while awaiting; do journalctl -u agent | grep -q 'this host splits' && exit; done; journalctl -u agent; exit 1")
 	b.OK(t, "echo "+a.OK(t, "berth certs issue -o - b 192.0.2.2 | base64 -w0")+" | base64 -d | berth certs install - >&2")
 	syncServer(t, b, `store: {endpoints: ["https://192.0.2.1:7612"]}`+"\n", "slow")
 	t.Run("node", func(t *testing.T) { (&awaySite{t: t, a: a, b: b}).play() })
 	for _, m := range []*lab.VM{b, a} {
-		m.OK(t, "for i in $(seq 50); do ls -d /sys/fs/cgroup/berth.sync/shared/*/ >/dev/null 2>&1 || break; sleep 0.1; done; ! ls -d /sys/fs/cgroup/berth.sync/shared/*/\nsystemctl stop files agent")
+		m.OK(t, "while awaiting; do ls -d /sys/fs/cgroup/berth.sync/shared/*/ >/dev/null 2>&1 || break; done; ! ls -d /sys/fs/cgroup/berth.sync/shared/*/\nsystemctl stop files agent")
 	}
 	// The host that keeps the cluster state leaves last.
-	a.OK(t, "systemctl reset-failed agent 2>/dev/null || true; systemd-run -q --unit=agent berthd; for i in $(seq 50); do berth host ls >/dev/null 2>&1 && exit; sleep 0.2; done; exit 1")
+	a.OK(t, "systemctl reset-failed agent 2>/dev/null || true; systemd-run -q --unit=agent berthd; while awaiting; do berth host ls >/dev/null 2>&1 && exit; done; exit 1")
 	b.OK(t, "berthd --leave")
 	a.OK(t, "systemctl stop agent; berthd --leave")
 	for _, m := range []*lab.VM{a, b} {
@@ -84,7 +84,7 @@ systemd-run -q --unit=reads berth exec slow -- sh -c 'for i in 0 1 2 3; do while
 	began := s.uptime()
 	lowered := s.until("no more than an equal part", 8, s.limit("<=", awayAsked/2)) - began
 	said, err := strconv.ParseFloat(b.OK(t, "journalctl -u agent -o short-monotonic | sed -n 's/^\\[ *\\([0-9.]*\\)].*allowances do not follow the load now.*/\\1/p' | tail -n 1"), 64)
-	if said -= began; err != nil || said < 0 || said > 5 {
+	if said -= began; err != nil || said < 0 || testkit.Measures() && said > 5 {
 		t.Errorf("cut off: that parts do not follow the load was said after %.1f s, %v", said, err)
 	}
 	t.Logf("cut off: said after %.1f s, an equal part after %.1f s", said, lowered)
@@ -103,9 +103,12 @@ func (s *awaySite) uptime() float64 {
 	return up
 }
 
-// until waits some seconds until a condition holds on b, and returns when it did.
+// until waits until a condition holds on b, and returns when it did: where a run measures, it must within some seconds.
 func (s *awaySite) until(what string, most float64, condition string) float64 {
 	s.t.Helper()
+	if !testkit.Measures() {
+		most = testkit.Bound().Seconds()
+	}
 	out := s.b.OK(s.t, fmt.Sprintf(`read begin rest </proc/uptime; while :; do if %s; then now=0; read now rest </proc/uptime; echo "$now"; exit; fi; read now rest </proc/uptime
 if awk "BEGIN { exit !($now-$begin > %g) }"; then echo late; exit; fi; sleep 0.05; done`, condition, most))
 	at, err := strconv.ParseFloat(out, 64)
@@ -161,7 +164,7 @@ func (s *awaySite) reads(when string, most float64) {
 	if rate > 1.05*most || together > 1.001*awayAsked {
 		s.t.Errorf("%s: the node read %.2f MB/s, and may %.2f; both enforced up to %.2f", when, rate/1e6, most/1e6, together/1e6)
 	}
-	if rate < 0.95*most {
+	if rate < 0.5*most || testkit.Measures() && rate < 0.95*most {
 		s.slow = append(s.slow, fmt.Sprintf("%s: the node read %.2f MB/s, and may %.2f", when, rate/1e6, most/1e6))
 	}
 }

@@ -31,9 +31,10 @@ type syncRatio struct {
 // The ratio that is promised for weights 800:100.
 const ratioLeast, ratioMost = 6, 10
 
-// syncWeights: without limits, nodes share a full disk by their weights. A test has 6 windows of 5 s, whose interval must not lie outside
+// TestSyncWeights: without limits, nodes share a full disk of a file server by their weights. A test has 6 windows of 5 s, whose interval must not lie outside
 // of what is promised; as data there are 12 runs of 20 s, kept whatever they are.
-func syncWeights(t *testing.T, m *lab.VM) {
+func TestSyncWeights(t *testing.T) {
+	m := twoReaders(t)
 	m.Slow(t, 0, 3e6, 0) // a disk that is slow beside the emulated CPUs: else they have nothing waiting at it
 	runs, windows, seconds := 1, 6, 5
 	if shares.Keeps() {
@@ -41,7 +42,7 @@ func syncWeights(t *testing.T, m *lab.VM) {
 	}
 	kept := syncRatio{
 		What:    "VNode Sync, cgroup v2, BFQ with low_latency 0: sftp-server, a process a client, four readers a node of weights 800 and 100, a disk of 3 MB/s",
-		Command: "make evidence: BERTH_EVIDENCE=docs/evidence BERTH_WALK=all go test -v -run 'TestSync$/weights' ./test/lab",
+		Command: "make evidence: BERTH_EVIDENCE=docs/evidence BERTH_WALK=all go test -v -run 'TestSyncWeights$' ./test/lab",
 		Started: time.Now().UTC().Truncate(time.Second), Seconds: seconds,
 	}
 	var fast, slow []float64

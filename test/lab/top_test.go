@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/top"
 	"berth/test/lab"
+	"berth/test/testkit"
 )
 
 // setRLimits changes resource limits of running processes, which needs CAP_SYS_RESOURCE, and restores them.
@@ -39,7 +40,7 @@ func topOnV2(t *testing.T, m *lab.VM) {
 	limitedNode(t, m)
 	m.OK(t, "berth set n1 cpu.max=0.3 memory.high=max")
 	m.OK(t, `berth exec n1 -- sh -c 'timeout 20 sh -c "while :; do :; done" & timeout 20 dd if=/dev/zero of=/dev/vdb bs=64k oflag=direct 2>/dev/null & :' </dev/null >/dev/null 2>&1 &
-		sleep 1`)
+		while awaiting; do grep -q wbytes=[1-9] `+group+`/io.stat && exit; done; exit 1`)
 	var s top.Sample
 	if err := json.Unmarshal([]byte(m.OK(t, "berth top n1 -n 1 -i 4s --json")), &s); err != nil || len(s.Nodes) != 1 {
 		t.Fatalf("%v, %+v", err, s)
@@ -47,14 +48,14 @@ func topOnV2(t *testing.T, m *lab.VM) {
 	u := s.Nodes[0]
 	text, _ := json.Marshal(u)
 	t.Logf("%s", text)
-	if u.CPU == nil || *u.CPU < 15 || *u.CPU > 36 || u.Throttled == nil || *u.Throttled == 0 {
+	if u.CPU == nil || *u.CPU > 36 || testkit.Measures() && *u.CPU < 15 || u.Throttled == nil || *u.Throttled == 0 {
 		t.Errorf("CPU of a node with 0.3: %s", text)
 	}
 	if u.Pressure == nil || u.Pressure.CPU == nil || u.Pressure.IO == nil || *u.Pressure.IO.Some == 0 {
 		t.Errorf("pressure: %s", text)
 	}
 	i := slices.IndexFunc(u.Disks, func(d top.DiskUse) bool { return d.Disk == "vdb" })
-	if i < 0 || u.Disks[i].WriteBytes < 1e6 || u.Disks[i].WriteBytes > 11e6 || u.Disks[i].WriteOps == 0 {
+	if i < 0 || u.Disks[i].WriteBytes <= 0 || u.Disks[i].WriteBytes > 11e6 || u.Disks[i].WriteOps == 0 {
 		t.Errorf("a disk limited to 10 MB/s of writes: %s", text)
 	}
 	if u.MemoryMax == nil || *u.MemoryMax != 256<<20 || u.PIDs == nil || *u.PIDs < 3 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/test/lab/wire"
+	"berth/test/testkit"
 )
 
 // Run runs a command in the machine for at most two minutes and accepts any exit code.
@@ -29,10 +30,29 @@ func (m *VM) RunFor(t testing.TB, limit time.Duration, args ...string) Result {
 	return r
 }
 
-// OK runs a bash script, which must succeed, and returns its output without the final newline.
+// awaiting is a function for scripts, which wait for an event with "while awaiting; do CONDITION && exit; done; exit 1". It
+// succeeds every tenth of a second, until the script has run for twice testkit.Bound: emulation is slow.
+func awaiting() string {
+	return fmt.Sprintf("awaiting() { [ $SECONDS -lt %d ] && sleep 0.1; }\n", int(2*testkit.Bound().Seconds()))
+}
+
+// scriptTime is how long a script may take that uses awaiting.
+func scriptTime() time.Duration { return 3 * testkit.Bound() }
+
+// Await waits in the machine until a bash script succeeds. If it does not, the test fails with what another script prints.
+func (m *VM) Await(t testing.TB, what, script, tell string) {
+	t.Helper()
+	r := m.RunFor(t, scriptTime(), "bash", "-c", awaiting()+"while awaiting; do ( "+script+" ) && exit; done; "+tell+"; exit 1")
+	if r.Code != 0 {
+		t.Fatalf("%s: did not happen within %s:\n%s%s", what, 2*testkit.Bound(), r.Out, r.Err)
+	}
+}
+
+// OK runs a bash script, which must succeed, and returns its output without the final newline. The script may use the function
+// awaiting.
 func (m *VM) OK(t testing.TB, script string) string {
 	t.Helper()
-	r := m.Run(t, "bash", "-ec", script)
+	r := m.RunFor(t, scriptTime(), "bash", "-ec", awaiting()+script)
 	if r.Code != 0 {
 		// The last line comes first, because a long text may be cut off.
 		t.Fatalf("%s: exit code %d: %s\nof\n%s\n%s%s", m.Name, r.Code, last(r.Err, r.Out), script, r.Out, r.Err)

@@ -6,17 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/test/built"
 	"berth/test/lab"
 	"berth/test/walk"
 )
 
-// testVLAN gives nodes of one machine VLANs on its adapter, by macvlan and by a bridge that filters. The machine at the other
+// TestVLAN gives nodes of one machine VLANs on its adapter, by macvlan and by a bridge that filters. The machine at the other
 // end of the cable has one address in each VLAN: it answers only what arrives with the right tag (arp_ignore: not for
 // an address on another link).
-func testVLAN(t *testing.T, a, b *lab.VM, adapter string) {
+func TestVLAN(t *testing.T) {
+	t.Parallel()
+	a, b, adapter := joined(t)
 	b.OK(t, `sysctl -qw net.ipv4.conf.all.arp_ignore=1; n=$(basename $(ls -d /sys/class/net/e*)); for id in 7 8; do ip link add link $n name v$id type vlan id $id
 		ip link set v$id up; ip addr add 198.51.100.10$id/24 dev v$id; ip route add 198.51.100.$id dev v$id; done`)
 	defer b.OK(t, "ip link del v7; ip link del v8")
@@ -25,8 +26,6 @@ func testVLAN(t *testing.T, a, b *lab.VM, adapter string) {
 		a.Write(t, file, fmt.Sprintf("name: %s\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{%s, address: [198.51.100.%d/24]}]\n", name, network, ip))
 		return file
 	}
-	began := time.Now()
-	defer func() { t.Logf("took %v", time.Since(began).Round(time.Second)) }()
 	before := a.OK(t, leftovers)
 	same := func(what string) {
 		t.Helper()
@@ -36,7 +35,8 @@ func testVLAN(t *testing.T, a, b *lab.VM, adapter string) {
 	}
 	ping := func(from, to string, want bool) {
 		t.Helper()
-		r := a.Run(t, "bash", "-c", "for i in 1 2 3; do nsenter -t "+fmt.Sprint(show(t, a, from).PID)+" -n busybox ping -c1 -W1 "+to+" && exit; done; exit 1")
+		tries := map[bool]int{true: 60, false: 3}[want]
+		r := a.Run(t, "bash", "-c", fmt.Sprintf("for i in $(seq %d); do nsenter -t %d -n busybox ping -c1 -W1 %s && exit; done; exit 1", tries, show(t, a, from).PID, to))
 		if (r.Code == 0) != want {
 			t.Errorf("%s reaches %s: %t, want %t", from, to, !want, want)
 		}

@@ -26,7 +26,6 @@ const (
 // volume; rates for every block size, on volumes and partitions, and for writes through the page cache. The bytes are the
 // kernel's (io.stat), between two readings of its clock.
 func TestWeights(t *testing.T) {
-	walk.Turn(t, 1, 3)
 	m := start(t, lab.Machine{Disks: []lab.Disk{{Size: 256 << 20}, {Size: 256 << 20, NVMe: true}, {Size: 2 << 30}}})
 	for disk := range 2 {
 		m.Slow(t, disk, slowBytes, slowIOPS)

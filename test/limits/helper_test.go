@@ -14,39 +14,58 @@ import (
 	"berth/internal/fork"
 	"berth/internal/group"
 	"berth/internal/host"
+	"berth/test/testkit"
 )
 
-// TestHelperSharesTheLimit reads and writes a disk in a node and in a helper of it at once. The rate of both together, by the
+// TestHelperSharesTheLimit writes a disk in a node and in a helper of it at once, and reads it where the run measures. The rate of both together, by the
 // kernel's count, is the node's limit. Stopping the node ends the helper.
 func TestHelperSharesTheLimit(t *testing.T) {
+	mostlyWaits(t)
 	w := newWorld(t, true)
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.node("served", "io: [{name: data, device: "+w.disk+", read: {rate: 10MB/s}, write: {rate: 10MB/s}}]\n")
+	w.node("served", "io: [{name: data, device: "+w.disk+", "+throttled()+"}]\n")
 	node := w.group("served")
-	const warm, measured = time.Second, 8 * time.Second
-	for _, rw := range []string{"randread", "randwrite"} {
-		inside := w.fioCommand("served", rw, "64k", 11)
+	warm, measured := time.Second, 8*time.Second
+	if !testkit.Measures() { // from the first byte: what a busy machine misses is caught up
+		warm, measured = 0, 4*time.Second
+	}
+	for _, rw := range []string{"randwrite", "randread"} {
+		inside := w.fioCommand("served", rw, "64k", int((warm+measured).Seconds())+3)
 		args := inside.Args
 		helper := exec.Command("fio", args[1+slices.Index(args, "fio"):]...) // the same I/O, from outside the container
+		start, counted := time.Now(), w.bytes(cg, node)
 		if err := inside.Start(); err != nil {
 			t.Fatal(err)
 		}
 		if err := group.StartHelper(cg, node, helper); err != nil {
 			t.Fatal(err)
 		}
+		testkit.Eventually(t, "something is moved", func() bool {
+			now, is := time.Now(), w.bytes(cg, node)
+			if is == counted {
+				start = now
+			}
+			return is != counted
+		})
 		time.Sleep(warm)
 		began, before, helped := time.Now(), w.bytes(cg, node), w.processBytes(helper.Process.Pid, rw)
-		time.Sleep(measured)
-		past := time.Since(began).Seconds()
-		sum, own := float64(w.bytes(cg, node)-before)/past, float64(w.processBytes(helper.Process.Pid, rw)-helped)/past
-		t.Logf("%s: %.3f MB/s of 10 together, %.3f of them the helper", rw, sum/1e6, own/1e6)
-		if sum > capBytes*(1+within) || sum < capBytes*(1-within) {
-			t.Errorf("%s: node and helper together had %.3f MB/s, asked for 10", rw, sum/1e6)
+		if !testkit.Measures() {
+			began, before, helped = start, counted, 0
 		}
-		if own < capBytes/10 || own > sum-capBytes/10 {
+		time.Sleep(measured)
+		moved, part := w.bytes(cg, node)-before, w.processBytes(helper.Process.Pid, rw)-helped
+		past := time.Since(began).Seconds() // read last: a pause before it does not make the rate greater
+		sum, own := float64(moved)/past, float64(part)/past
+		t.Logf("%s: %.3f MB/s together, %.3f of them the helper", rw, sum/1e6, own/1e6)
+		testkit.Rate(t, rw+": MB/s of node and helper together", sum/1e6, capMB(), within)
+		least := 0.
+		if testkit.Measures() {
+			least = capMB() * 1e5
+		}
+		if own <= least || own > sum-least {
 			t.Errorf("%s: the helper alone had %.3f MB/s of %.3f: one of the two did next to nothing", rw, own/1e6, sum/1e6)
 		}
 		if err := inside.Wait(); err != nil {
@@ -54,6 +73,9 @@ func TestHelperSharesTheLimit(t *testing.T) {
 		}
 		if err := fork.Wait(helper); err != nil {
 			t.Error(err)
+		}
+		if !testkit.Measures() {
+			break
 		}
 	}
 
@@ -66,7 +88,7 @@ func TestHelperSharesTheLimit(t *testing.T) {
 	w.run("stop", "served")
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Bound()):
 		t.Error("the helper outlives its node")
 		_ = stays.Process.Kill()
 	}

@@ -12,14 +12,17 @@ import (
 	"berth/internal/bench/stat"
 	"berth/internal/counters"
 	"berth/internal/host"
+	"berth/test/testkit"
 )
 
 // tolerated is the factor by which one second may exceed the limit: a period of the CPU quota or a slice of the throttle.
 const tolerated = 1.15
 
-// TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets. The kernel's counters show its use in the
-// second that begins one second after the start of berth set, even if berth set still runs then.
+// TestSetTakesEffectWithinASecond lowers limits of a node that uses all it gets: the kernel has them when berth set ends, and its counters show
+// that they are kept. Where the run measures, they show so in the second that begins one second after the start of berth set, even if
+// berth set still runs then.
 func TestSetTakesEffectWithinASecond(t *testing.T) {
+	mostlyWaits(t)
 	w := newWorld(t, true)
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -51,6 +54,10 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 	defer spinner()
 	time.Sleep(time.Second)
 
+	if !testkit.Measures() {
+		w.lowered(read)
+		return
+	}
 	var cpus, rates []float64
 	for range stat.MinPairs { // the fewest rounds that give an interval
 		asked := time.Now()
@@ -82,6 +89,32 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 	cpu, rate := stat.SerialEstimate(cpus).Center, stat.SerialEstimate(rates).Center
 	if cpu > 0.2*tolerated || rate > 4e6*tolerated {
 		t.Errorf("one second after set: %.3f CPUs of 0.2, %.2f MB/s of 4, by %d rounds", cpu, rate/1e6, len(cpus))
+	}
+}
+
+// lowered lowers the limits once. What is used for some seconds after berth set has ended is not more than the new limits allow since its
+// begin, and more than half of what they allow since its end: the kernel had them from some moment between, and what a busy machine
+// misses after that is caught up.
+func (w *world) lowered(read func() (cpu time.Duration, bytes int64)) {
+	w.t.Helper()
+	begunCPU, begunBytes := read()
+	testkit.Eventually(w.t, "the node works", func() bool { cpu, bytes := read(); return cpu > begunCPU && bytes > begunBytes })
+	asked := time.Now()
+	w.run("set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s")
+	cpu0, bytes0 := read()
+	ended := time.Now()
+	w.asks("eager", "cpu.max", "0.2")
+	w.asks("eager", "io.data.read.rate", "4MB/s")
+	time.Sleep(4 * time.Second) // of which a period of the CPU quota and a slice of the throttle are 2.5 % each
+	cpu1, bytes1 := read()
+	most, least := time.Since(asked).Seconds(), time.Since(ended).Seconds()
+	used, got := (cpu1 - cpu0).Seconds(), float64(bytes1-bytes0)/1e6
+	w.t.Logf("%.3f CPUs of 0.2, %.2f MB/s of 4", used/least, got/least)
+	if used > 1.05*0.2*most || used < 0.5*0.2*least {
+		w.t.Errorf("%.3f s of CPU time were used in %.2f s, %.2f s after the begin of set, of 0.2 a second", used, least, most)
+	}
+	if got > 1.05*4*most || got < 0.1*least { // it may be little: the reader has the CPUs for a fifth of the time
+		w.t.Errorf("%.2f MB were read in %.2f s, %.2f s after the begin of set, of 4 a second", got, least, most)
 	}
 }
 

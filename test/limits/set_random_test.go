@@ -47,6 +47,7 @@ type call struct {
 // the spec agree on every key; each key has the value of a call after which no other set it: no update is lost. A call
 // that was refused for one of its keys has changed none.
 func TestSetByManyAtOnce(t *testing.T) {
+	mostlyWaits(t)
 	w := newWorld(t, true)
 	w.node("many", "pids: 64\nio: [{name: data, device: "+w.disk+"}]\nnetwork: [{mode: bridge}, {mode: bridge}]\n")
 	var wg sync.WaitGroup

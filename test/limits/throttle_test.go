@@ -4,7 +4,6 @@ package limits
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,18 +15,36 @@ import (
 
 	"berth/internal/bench/stat"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
-const (
-	capBytes = 10e6 // the throttle, bytes per second
-	within   = 0.02
-)
+const within = 0.02
+
+// capMB is the throttle in MB/s: less where the run does not measure, so that a busy machine can do more than half of it.
+func capMB() float64 {
+	if testkit.Measures() {
+		return 10
+	}
+	return 4
+}
+
+// throttled are the keys of an io entry for both directions.
+func throttled() string {
+	return fmt.Sprintf("read: {rate: %gMB/s}, write: {rate: %[1]gMB/s}", capMB())
+}
 
 // world is a berth with its own root, and a loop device that the nodes share.
 type world struct {
 	t                 *testing.T
 	berth, root, disk string
 	diskNumber        string
+}
+
+// mostlyWaits has a test run beside others of its kind, unless the run measures.
+func mostlyWaits(t *testing.T) {
+	if !testkit.Measures() {
+		t.Parallel()
+	}
 }
 
 // memory is a folder that is in memory.
@@ -144,20 +161,63 @@ func (w *world) fioCommand(node, rw, block string, seconds int) *exec.Cmd {
 		"--output-format=json")
 }
 
-// TestThrottle checks that a throttle of 10 MB/s holds within 2 % over 10 s for direct reads and writes, alone and beside one
-// to four nodes without a limit. A throttle that is changed while the node reads takes effect.
+// seconds is how long fio works where a run measures, and where it does not: then the first slice of the throttle, 0.1 s, is 2.5 % of it.
+func seconds() int {
+	if testkit.Measures() {
+		return 10
+	}
+	return 4
+}
+
+// TestThrottle checks that a throttle holds for direct reads and writes, alone and beside nodes without a limit. A
+// throttle that is changed while the node reads takes effect. Where the run measures, the rate is within 2 % over 10 s, also beside four nodes.
 func TestThrottle(t *testing.T) {
+	mostlyWaits(t)
 	w := newWorld(t, true)
 	w.cappedAndFree()
+	for _, key := range []string{"io.data.read.rate", "io.data.write.rate"} {
+		w.asks("capped", key, fmt.Sprintf("%gMB/s", capMB()))
+	}
 	for _, tc := range []struct{ rw, block string }{{"read", "64k"}, {"randwrite", "64k"}} {
-		got := w.fio("capped", tc.rw, tc.block, 10)
-		t.Logf("%s of %s: %.3f MB/s of 10", tc.rw, tc.block, got/1e6)
-		if math.Abs(got/capBytes-1) > within {
-			t.Errorf("%s of %s: %.3f MB/s, asked for 10", tc.rw, tc.block, got/1e6)
+		if !testkit.Measures() {
+			break // competitors reads and writes, too
 		}
+		got := w.fio("capped", tc.rw, tc.block, seconds())
+		testkit.Rate(t, fmt.Sprintf("MB/s, %s of %s", tc.rw, tc.block), got/1e6, capMB(), within)
 	}
 	w.competitors()
 	w.liveChange()
+}
+
+// TestMeasured runs the tests that stay in each run where their figures count: make test-measured.
+func TestMeasured(t *testing.T) {
+	t.Run("throttle", TestThrottle)
+	t.Run("helper", TestHelperSharesTheLimit)
+	t.Run("set", TestSetTakesEffectWithinASecond)
+	t.Run("weights", TestWeights)
+}
+
+// asks compares a limit of a node as the kernel has it with what was asked for.
+func (w *world) asks(node, key, want string) {
+	w.t.Helper()
+	var shown struct {
+		Limits []struct {
+			Key      string `json:"key"`
+			ReadBack string `json:"read_back"`
+		}
+	}
+	if err := json.Unmarshal([]byte(w.run("show", "--json", node)), &shown); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, l := range shown.Limits {
+		if l.Key == key {
+			if l.ReadBack != want {
+				w.t.Errorf("%s of %s is %s in the kernel, asked for %s", key, node, l.ReadBack, want)
+			}
+			return
+		}
+	}
+	w.t.Errorf("%s has no %s: %+v", node, key, shown.Limits)
 }
 
 // TestNeighbour checks that a node without a limit, beside one with a throttle, keeps at least 90 % of the disk's speed less the
@@ -171,7 +231,7 @@ func TestNeighbour(t *testing.T) {
 // cappedAndFree makes a node with a throttle, and one without.
 func (w *world) cappedAndFree() {
 	w.t.Helper()
-	w.node("capped", "io: [{name: data, device: "+w.disk+", read: {rate: 10MB/s}, write: {rate: 10MB/s}}]\n")
+	w.node("capped", "io: [{name: data, device: "+w.disk+", "+throttled()+"}]\n")
 	w.node("free", "")
 }
 
@@ -180,30 +240,31 @@ func (w *world) competitors() {
 	w.t.Helper()
 	free := []string{"free"}
 	// Of small requests, one at a time would not always ask for 10 MB/s: each waits behind those of the others. Many large ones in flight would be seen in the sum.
-	for i, tc := range []struct{ rw, block, depth string }{{"randread", "4k", "8"}, {"randwrite", "16k", "8"}, {"randread", "128k", "1"}, {"randwrite", "1M", "1"}} {
-		if i > 0 {
+	cases := []struct{ rw, block, depth string }{{"randread", "128k", "1"}, {"randwrite", "1M", "1"}, {"randread", "4k", "8"}, {"randwrite", "16k", "8"}}
+	if !testkit.Measures() {
+		cases = cases[:2]
+	}
+	for i, tc := range cases {
+		if i > 0 && testkit.Measures() {
 			free = append(free, fmt.Sprint("free", i+1))
 			w.node(free[i], "")
 		}
 		var others []*exec.Cmd
 		for _, n := range free {
-			other := w.fioCommand(n, "randread", "64k", 12)
+			other := w.fioCommand(n, "randread", "64k", seconds()+2)
 			if err := other.Start(); err != nil {
 				w.t.Fatal(err)
 			}
 			others = append(others, other)
 		}
 		time.Sleep(time.Second)
-		got := w.fio("capped", tc.rw, tc.block, 10, "--ioengine=libaio", "--iodepth="+tc.depth)
+		got := w.fio("capped", tc.rw, tc.block, seconds(), "--ioengine=libaio", "--iodepth="+tc.depth)
 		for _, other := range others {
 			if err := other.Wait(); err != nil {
 				w.t.Fatal(err)
 			}
 		}
-		w.t.Logf("%s of %s beside %d nodes: %.3f MB/s of 10", tc.rw, tc.block, len(free), got/1e6)
-		if math.Abs(got/capBytes-1) > within {
-			w.t.Errorf("%s of %s beside %d nodes: %.3f MB/s, asked for 10", tc.rw, tc.block, len(free), got/1e6)
-		}
+		testkit.Rate(w.t, fmt.Sprintf("MB/s, %s of %s beside %d nodes", tc.rw, tc.block, len(free)), got/1e6, capMB(), within)
 	}
 }
 
@@ -225,9 +286,9 @@ func (w *world) neighbour() {
 			w.signal(syscall.SIGCONT, groups[1:])
 			time.Sleep(settle)
 			beside := w.window(groups, each)
-			kept, moved = append(kept, beside[0]/(alone-capBytes)), moved+beside[1]
+			kept, moved = append(kept, beside[0]/(alone-capMB()*1e6)), moved+beside[1]
 		}
-		if moved /= stat.MinPairs; moved < capBytes/10 {
+		if moved /= stat.MinPairs; moved < capMB()*1e5 {
 			w.t.Errorf("the node with a limit moves %.1f MB/s only: nothing is shown", moved/1e6)
 		}
 		end()
@@ -240,22 +301,26 @@ func (w *world) neighbour() {
 	}
 }
 
-// liveChange raises the throttle of a node that is reading, and measures its rate by the kernel's byte counter.
+// liveChange raises the throttle of a node that is reading, and judges its rate by the kernel's byte counter. A window counts from the
+// moment at which a rate begins: what a busy machine misses within it is caught up. Where the run measures, it begins later.
 func (w *world) liveChange() {
+	start, before := time.Now(), w.served("capped")
 	_, end := w.began([]*exec.Cmd{w.fioCommand("capped", "randread", "64k", 600)}, "capped")
 	defer end()
-	for _, want := range []float64{10e6, 25e6} {
-		if want != capBytes {
-			w.t.Log(strings.TrimSpace(w.run("set", "capped", "io.data.read.rate=25MB/s")))
+	raised := 2.5 * capMB()
+	for _, want := range []float64{capMB(), raised} {
+		if want != capMB() {
+			start, before = time.Now(), w.served("capped")
+			w.t.Log(strings.TrimSpace(w.run("set", "capped", fmt.Sprintf("io.data.read.rate=%gMB/s", raised))))
+			w.asks("capped", "io.data.read.rate", fmt.Sprintf("%gMB/s", raised))
+		}
+		if testkit.Measures() {
 			time.Sleep(time.Second)
+			start, before = time.Now(), w.served("capped")
 		}
-		before, start := w.served("capped"), time.Now()
-		time.Sleep(4 * time.Second)
+		time.Sleep(time.Duration(seconds()) * time.Second)
 		got := (w.served("capped") - before) / time.Since(start).Seconds()
-		w.t.Logf("counted by the kernel: %.3f MB/s of %.0f", got/1e6, want/1e6)
-		if math.Abs(got/want-1) > 0.03 { // the throttle works in slices of 0.1 s, which are 2.5 % of this window
-			w.t.Errorf("%.3f MB/s, asked for %.0f", got/1e6, want/1e6)
-		}
+		testkit.Rate(w.t, "MB/s counted by the kernel", got/1e6, want, 0.03) // the throttle works in slices of 0.1 s, which are 2.5 % of this window
 	}
 }
 

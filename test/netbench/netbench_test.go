@@ -3,6 +3,7 @@ package netbench
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -10,12 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"berth/internal/bench/result"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // place is a berth with its own root.
@@ -27,7 +29,7 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs a minute of traffic: not with -short")
+		t.Skip("needs seconds of traffic: not with -short")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes nodes")
@@ -45,10 +47,34 @@ func newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	p := &place{T: t, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root")}
-	if err := built.Berth(t.Context(), p.berth); err != nil {
+	program, err := program()
+	if err == nil {
+		err = os.Link(program, p.berth) // a name of its own, by which its processes are known
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// program is berth, built once for all tests.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(programs, "berth")
+	return path, built.Berth(context.Background(), path)
+})
+
+// programs is the folder of what is built, on the file system of all places.
+var programs string
+
+func TestMain(m *testing.M) {
+	var err error
+	if programs, err = os.MkdirTemp("/var/tmp", "berth-netbench-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(code)
 }
 
 func (p *place) command(out, errs *bytes.Buffer, args ...string) *exec.Cmd {
@@ -61,7 +87,7 @@ func (p *place) command(out, errs *bytes.Buffer, args ...string) *exec.Cmd {
 func (p *place) tidy(pid int) {
 	p.Helper()
 	var left []string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	if !testkit.Happens(func() bool {
 		left = nil
 		nodes, _ := filepath.Glob(filepath.Join(p.root, "*", "nodes", "*"))
 		left = append(left, nodes...)
@@ -73,11 +99,10 @@ func (p *place) tidy(pid int) {
 			}
 		}
 		left = append(left, p.running()...)
-		if len(left) == 0 {
-			return
-		}
+		return len(left) == 0
+	}) {
+		p.Errorf("left behind: %v", left)
 	}
-	p.Errorf("left behind: %v", left)
 }
 
 // running lists the processes of this place's own berth.
@@ -91,8 +116,41 @@ func (p *place) running() (all []string) {
 	return all
 }
 
+// clients lists the clients of iperf3 that this place's own berth runs now.
+func (p *place) clients() (all []string) {
+	comms, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, comm := range comms {
+		dir := filepath.Dir(comm)
+		name, _ := os.ReadFile(comm) // of a process that has ended: nothing
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if string(name) == "iperf3\n" && bytes.Contains(line, []byte("--client")) && p.below(dir) {
+			all = append(all, dir)
+		}
+	}
+	return all
+}
+
+// below says whether a process, given by its folder, has this place's own berth above it.
+func (p *place) below(dir string) bool {
+	for {
+		if to, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && strings.HasPrefix(to, p.berth) {
+			return true
+		}
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // the state, and then the parent
+		words := bytes.Fields(rest)
+		if len(words) < 2 || string(words[1]) == "0" {
+			return false
+		}
+		dir = filepath.Join("/proc", string(words[1]))
+	}
+}
+
 // TestRun does a whole run in mode bridge: trials of all arms in all rows. The text says that no wire was measured.
 func TestRun(t *testing.T) {
+	if !testkit.Measures() {
+		t.Skip("measures the speed of this machine: make test-measured")
+	}
 	p := newPlace(t)
 	var out, errs bytes.Buffer
 	file := filepath.Join(filepath.Dir(p.root), "net.json")
@@ -131,42 +189,52 @@ func TestRun(t *testing.T) {
 	p.tidy(cmd.Process.Pid)
 }
 
-// ended starts a long run, sends it a signal after a while, and returns its output. Nothing may be left.
-func (p *place) ended(sig syscall.Signal, after time.Duration) string {
+// ended starts a long run, sends it a signal when it has come so far, and returns its output. Nothing may be left.
+func (p *place) ended(sig syscall.Signal, what string, far func(pid int) bool) string {
 	p.Helper()
 	var out, errs bytes.Buffer
 	cmd := p.command(&out, &errs, "bench", "net", "--quick", "--pairs", "100", "--network", "macvlan")
 	if err := cmd.Start(); err != nil {
 		p.Fatal(err)
 	}
-	time.Sleep(after)
+	is := testkit.Happens(func() bool { return far(cmd.Process.Pid) })
 	if err := cmd.Process.Signal(sig); err != nil {
-		p.Fatal(err)
+		p.Error(err)
 	}
 	if err := cmd.Wait(); err == nil {
 		p.Errorf("%v: exit code 0", sig)
+	}
+	if !is {
+		p.Errorf("%s: did not happen; it said %s", what, &errs)
 	}
 	p.tidy(cmd.Process.Pid)
 	return out.String()
 }
 
-// TestEnded checks that a run leaves nothing behind after SIGKILL and SIGTERM.
+// TestEnded checks that a run leaves nothing behind after SIGKILL and SIGTERM, while it measures and as soon as it has a link.
 func TestEnded(t *testing.T) {
 	p := newPlace(t)
-	p.ended(syscall.SIGKILL, 4*time.Second)
-	p.ended(syscall.SIGTERM, time.Second)
+	p.ended(syscall.SIGKILL, "a trial runs", func(int) bool { return len(p.clients()) > 0 })
+	p.ended(syscall.SIGTERM, "there is a link", func(pid int) bool {
+		_, err := net.InterfaceByName(fmt.Sprintf("berth-p%d", pid))
+		return err == nil
+	})
 }
 
-// TestPartial checks that an interrupted run prints its results so far and marks them. The warm-up takes a time that depends on
-// the machine.
+// TestPartial checks that an interrupted run prints its results so far and marks them. The warm-up is a trial of each row in each
+// arm, six of them with a client of iperf3: when the eighth runs, the seventh has ended, and counts.
 func TestPartial(t *testing.T) {
 	p := newPlace(t)
-	for _, after := range []time.Duration{20 * time.Second, time.Minute, 2 * time.Minute} {
-		if out := p.ended(syscall.SIGINT, after); strings.Contains(out, "PARTIAL") {
-			return
+	seen := map[string]bool{}
+	out := p.ended(syscall.SIGINT, "trials that count", func(int) bool {
+		for _, c := range p.clients() {
+			seen[c] = true
 		}
+		return len(seen) >= 8
+	})
+	if !strings.Contains(out, "PARTIAL") {
+		t.Errorf("no partial report: %s", out)
 	}
-	t.Error("no partial report within minutes")
 }
 
 // TestRefused checks that wrong arguments are refused before anything is made.

@@ -14,10 +14,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -28,6 +28,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // rig is a registry behind a wire, and a root that images are pulled into.
@@ -65,12 +66,8 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRoot(t)
 	dir := r.dir
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	r.must(err)
-	r.at = free.Addr().String()
-	free.Close()
 	config := filepath.Join(dir, "registry.yml")
-	r.must(os.WriteFile(config, fmt.Appendf(nil, "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s/store}}\nhttp: {addr: %q}\n", dir, r.at), 0o600))
+	r.must(os.WriteFile(config, fmt.Appendf(nil, "version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/store}}\nhttp: {addr: \"127.0.0.1:0\"}\n", dir), 0o600))
 	r.start(config)
 	r.wire = newWire(t, r.at)
 	return r
@@ -83,28 +80,36 @@ func (r *rig) must(err error) {
 	}
 }
 
-// start starts docker-registry and waits until it answers.
+// listens is what docker-registry logs when the kernel has given it a free port.
+var listens = regexp.MustCompile(`listening on (127\.0\.0\.1:[0-9]+)`)
+
+// start starts docker-registry, reads from its log where it listens, and waits until it answers.
 func (r *rig) start(config string) {
 	r.Helper()
 	cmd := exec.Command("docker-registry", "serve", config)
+	log, err := os.Create(filepath.Join(r.dir, "registry.log"))
+	r.must(err)
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
 	r.must(cmd.Start())
 	r.stop = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
 	r.Cleanup(r.stop)
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	testkit.Eventually(r, "docker-registry answers", func() bool {
+		text, _ := os.ReadFile(log.Name())
+		at := listens.FindSubmatch(text)
+		if at == nil {
+			return false
+		}
+		r.at = string(at[1])
 		resp, err := http.Get("http://" + r.at + "/v2/")
 		if err == nil {
 			resp.Body.Close()
-			return
 		}
-		if time.Now().After(deadline) {
-			r.Fatal("docker-registry does not answer: ", err)
-		}
-		time.Sleep(20 * time.Millisecond) // between two questions, not instead of one
-	}
+		return err == nil
+	})
 }
 
 // ref returns the name of an image behind the wire.

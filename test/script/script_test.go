@@ -3,8 +3,9 @@
 // Beside testscript's own commands a script has
 //
 //	exits CODE PROGRAM ARG…          runs a program that must end with this exit code
-//	eventually PATTERN PROGRAM ARG…  runs a program until its standard output matches, for at most 20 s
-//	signal SIG PATTERN CODE ARG…     runs berth until its standard output matches, signals it, and wants this exit code
+//	eventually PATTERN PROGRAM ARG…  runs a program until its standard output matches
+//	signal SIG PATTERN CODE ARG…     runs berth until its standard output matches, signals it, and wants this exit code;
+//	                                 INT,/again/,INT waits until the output matches "again" before it sends the second signal
 //
 // the condition [v1] (memory and block I/O on cgroup v1),
 // and the variables BERTH (the program by its path), ROOT (where its nodes are kept), BUSYBOX (an archive of a small system), LINK (the beginning of the
@@ -15,6 +16,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,7 +28,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
@@ -34,10 +35,17 @@ import (
 	"berth/internal/host"
 	"berth/internal/image/imagetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
-// patience is how long a script waits for an event. It is long because the machine may be busy.
-const patience = 20 * time.Second
+// TestMain runs four scripts at a time, because they mostly wait for the kernel.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		_ = p.Value.Set("4") // it is a number
+	}
+	os.Exit(m.Run())
+}
 
 func TestScripts(t *testing.T) {
 	if testing.Short() {
@@ -131,14 +139,11 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		err := ts.Exec(args[1], args[2:]...)
-		if pattern.MatchString(ts.ReadFile("stdout")) {
-			return
-		}
-		if time.Now().After(end) {
-			ts.Fatalf("after %s: no match for %s; %v", patience, args[0], err)
-		}
+	if !testkit.Happens(func() bool {
+		err = ts.Exec(args[1], args[2:]...)
+		return pattern.MatchString(ts.ReadFile("stdout"))
+	}) {
+		ts.Fatalf("after %s: no match for %s; %v", testkit.Bound(), args[0], err)
 	}
 }
 
@@ -166,23 +171,27 @@ func signal(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[2])
 	ts.Check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*testkit.Bound())
 	defer cancel()
 	var out output
 	cmd := exec.CommandContext(ctx, filepath.Join(strings.Split(ts.Getenv("PATH"), ":")[0], "berth"), args[3:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &out, ts.Stderr()
 	cmd.Env = append(os.Environ(), "ROOT="+ts.Getenv("ROOT"))
-	cmd.WaitDelay = patience // a node may outlive it and hold its output open
+	cmd.WaitDelay = testkit.Bound() // a node may outlive it and hold its output open
 	ts.Check(cmd.Start())
-	for end := time.Now().Add(patience); !regexp.MustCompile(args[1]).MatchString(out.String()); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	says := func(pattern string) {
+		if !testkit.Happens(func() bool { return regexp.MustCompile(pattern).MatchString(out.String()) }) {
 			_ = cmd.Process.Kill()
-			ts.Fatalf("after %s: no match for %s in %q", patience, args[1], out.String())
+			ts.Fatalf("after %s: no match for %s in %q", testkit.Bound(), pattern, out.String())
 		}
 	}
-	for name := range strings.SplitSeq(args[0], ",") { // in order, with a pause between them
-		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + name)))
-		time.Sleep(200 * time.Millisecond)
+	says(args[1])
+	for what := range strings.SplitSeq(args[0], ",") {
+		if strings.HasPrefix(what, "/") {
+			says(strings.Trim(what, "/"))
+			continue
+		}
+		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + what)))
 	}
 	_ = cmd.Wait() // the exit code is checked below
 	code := cmd.ProcessState.ExitCode()

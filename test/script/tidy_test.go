@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/internal/host"
 	"berth/internal/layout"
+	"berth/test/testkit"
 )
 
 // tidy removes the nodes and links that a script left, and reports everything that is left of them after that.
@@ -44,11 +44,12 @@ func tidy(t *testing.T, work, bin, link string) {
 			}
 		}
 	}
-	end := time.Now().Add(patience)
-	for len(left(root, l)) > 0 && time.Now().Before(end) { // the keeper ends half a second after the last node
-		time.Sleep(50 * time.Millisecond)
-	}
-	for _, what := range left(root, l) {
+	var is []string
+	testkit.Happens(func() bool { // the keeper ends half a second after the last node
+		is = left(root, l)
+		return len(is) == 0
+	})
+	for _, what := range is {
 		t.Errorf("%s left: %s", filepath.Base(work), what)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 )
 
 // TestNamesStayInside checks that no node name on the command line leads to a path outside of the folder of nodes.
@@ -125,9 +127,20 @@ func TestSpecFromAPipe(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	looks := 0
+	testkit.Eventually(t, "berth waits for a writer", func() bool { // one of its threads opens a file, and still does
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
+		opens := slices.ContainsFunc(tasks, func(task string) bool {
+			text, _ := os.ReadFile(task)
+			return strings.HasPrefix(string(text), fmt.Sprint(unix.SYS_OPENAT, " "))
+		})
+		if looks++; !opens {
+			looks = 0
+		}
+		return looks == 5
+	})
 	_ = cmd.Process.Signal(syscall.SIGINT)
-	kill := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+	kill := time.AfterFunc(testkit.Bound(), func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 2 {
 		t.Errorf("it ended with %v", cmd.ProcessState)
@@ -227,11 +240,7 @@ func elfWithLoader(loader string) []byte {
 func TestLogsOnATerminal(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, `command: [/usr/bin/printf, 'a\033[2Jb\233c\n']`)
-	for began := time.Now(); w.show(t, name).State != "exited"; time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("the node is %s", w.show(t, name).State)
-		}
-	}
+	testkit.Eventually(t, "the end of the node", func() bool { return w.show(t, name).State == "exited" })
 	if out := w.must(t, "logs", name); out != "a\x1b[2Jb\x9bc\n" {
 		t.Errorf("a file gets %q", out)
 	}

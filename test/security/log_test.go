@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/nodelog"
+	"berth/test/testkit"
 )
 
 // TestOutputIsNoFile checks that a node's standard output is a pipe, which it cannot enlarge, truncate or write to elsewhere than
@@ -69,7 +70,7 @@ func TestLogIsCapped(t *testing.T) {
 	name := w.up(t, "command: [/bin/sh, -c, 'exec yes all work and no play']")
 	dir := filepath.Join(w.root, "lib/nodes", name)
 	first, turns := uint64(0), 0
-	for deadline := time.Now().Add(60 * time.Second); turns < 2; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Bound()); turns < 2; time.Sleep(20 * time.Millisecond) {
 		var sum int64
 		for _, part := range []string{"log", "log.1"} {
 			var st unix.Stat_t

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // build holds the paths of the programs under test. All users can read them, because tests also run them as other users.
@@ -83,6 +84,7 @@ func worldOf(t *testing.T, runtime string) *world {
 	if _, err := exec.LookPath(runtime); err != nil {
 		t.Skipf("no %s on this host", runtime)
 	}
+	testkit.Final(t, "a promise of docs/SECURITY.md did not hold")
 	if w := worlds[runtime]; w != nil {
 		return w
 	}
@@ -125,12 +127,10 @@ func endWorlds() {
 			fmt.Printf("left behind: node %s\n", n.Name)
 			_, _, _ = w.berth("rm", "--force", n.Name)
 		}
-		for range 100 {
-			if _, err := os.Lstat(filepath.Join(w.root, "run/keeper.sock")); err != nil {
-				break
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
+		testkit.Happens(func() bool {
+			_, err := os.Lstat(filepath.Join(w.root, "run/keeper.sock"))
+			return err != nil
+		})
 	}
 }
 
@@ -149,11 +149,11 @@ func (w *world) berth(args ...string) (stdout, stderr string, code int) {
 func call(cmd *exec.Cmd) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = testkit.Bound()
 	if err := cmd.Start(); err != nil {
 		return "", err.Error(), -1
 	}
-	timer := time.AfterFunc(60*time.Second, func() { _ = cmd.Process.Kill() })
+	timer := time.AfterFunc(testkit.Bound(), func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	_ = cmd.Wait()
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/thread"
+	"berth/test/testkit"
 )
 
 // TestSpoofing checks that packets with foreign addresses, of a DHCP server or of a router do not arrive at the neighbour. The same
@@ -111,7 +112,7 @@ func listen(t *testing.T, pid int) func(t *testing.T) [][]byte {
 	return func(t *testing.T) (frames [][]byte) {
 		t.Helper()
 		buf := make([]byte, 4096)
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+		for end := time.Now().Add(testkit.Bound()); time.Now().Before(end); {
 			n, from, err := unix.Recvfrom(fd, buf, 0)
 			if err == unix.EAGAIN {
 				if len(frames) > 0 { // a veth delivers before the sender's call returns

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // screen collects what appears on a terminal.
@@ -41,7 +43,7 @@ func watch(t *testing.T, master *os.File) *screen {
 // shows waits until a text appears on the screen.
 func (s *screen) shows(text string) {
 	s.t.Helper()
-	for late := time.After(30 * time.Second); !strings.Contains(s.all.String(), text); {
+	for late := time.After(testkit.Bound()); !strings.Contains(s.all.String(), text); {
 		select {
 		case more, ok := <-s.came:
 			if s.all.WriteString(more); !ok {

@@ -18,6 +18,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/store/storetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // programs are what runs here.
@@ -27,15 +28,10 @@ func build(t *testing.T) (p programs) {
 	t.Helper()
 	dir := t.TempDir()
 	p.berth, p.agent = filepath.Join(dir, "berth"), filepath.Join(dir, "berthd")
-	if err := built.Berth(t.Context(), p.berth); err != nil {
+	p.etcd = filepath.Join(dir, "etcd")
+	if err := errors.Join(built.Berth(t.Context(), p.berth), built.Agent(t.Context(), dir), built.Etcd(t.Context(), dir)); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "go", "build", "-o", p.agent, "berth/cmd/berthd")
-	var err error
-	if p.etcd, err = filepath.Abs("../../build/tools/etcd"); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "go", "build", "-o", p.etcd, "berth/tools/etcd")
 	return p
 }
 
@@ -245,12 +241,8 @@ func (h *host) startAgent(t *testing.T, p programs, endpoint string) {
 	}
 	h.agent = storetest.Start(t, nil, p.agent, "--root", h.root)
 	joined := layout.New(h.root).Site()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(joined); err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the agent does not join its site")
-		}
-	}
+	testkit.Eventually(t, "the agent joins its site", func() bool {
+		_, err := os.Stat(joined)
+		return err == nil
+	})
 }

@@ -6,13 +6,10 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"berth/test/walk"
 )
 
 // TestOnlyWhatWasSeenTwice: a node that Slurm does not know as up is ended by the agent, but not one that was made in the place of the one that it saw.
 func TestOnlyWhatWasSeenTwice(t *testing.T) {
-	walk.Turn(t, 1, 4)
 	s := newSite(t, 1)
 	s.write("conf/node/node", "exec sleep 1000\n", 0o644) // no slurmd: to slurmctld the node stays powered down
 	u, err := user.Lookup(s.user)
@@ -20,9 +17,10 @@ func TestOnlyWhatWasSeenTwice(t *testing.T) {
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	check(t, err)
 	s.until("the agent has joined its site", func() bool { return strings.Contains(s.read("log/berthd-st01"), "the cluster state answers") })
-	time.Sleep(3 * time.Second) // it lists the site's hosts
+	resume := func() (string, error) { return s.tryAs(uint32(uid), s.path("lib/berth/slurm-resume"), "st01-01") }
+	s.until("the agent has listed the site's hosts", func() bool { _, err := resume(); return err == nil })
 	for range 8 {
-		if out, err := s.tryAs(uint32(uid), s.path("lib/berth/slurm-resume"), "st01-01"); err != nil {
+		if out, err := resume(); err != nil {
 			t.Fatalf("%v: %s%s", err, out, s.log())
 		}
 		time.Sleep(2500 * time.Millisecond) // the agent looks each 5 s

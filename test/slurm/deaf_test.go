@@ -6,14 +6,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"berth/test/walk"
 )
 
 // TestDeaf: a slot that was given back, by the agent or by an admin, gets jobs also after slurmctld was started again. slurmctld waits for an answer
 // of a node with State=RESUME, asks none that is powered down, and gives one for which it waits no job once it has read its state anew.
 func TestDeaf(t *testing.T) {
-	walk.Turn(t, 3, 4)
 	s := newSite(t, 1)
 	state := func() string { return s.run("scontrol", "--oneliner", "show", "node", "st01-01") }
 	idle := func() bool {
@@ -44,8 +41,8 @@ func TestDeaf(t *testing.T) {
 // TestIdle: a slot whose node did not respond when its job had completed gets jobs again. slurmctld does not count it as idle, and shows it as idle once it
 // is powered down.
 func TestIdle(t *testing.T) {
-	walk.Turn(t, 1, 4)
-	s := newSite(t, 1)
+	needs(t)
+	s := (&site{T: t, slots: 1, hasty: true}).begin("st01")
 	s.write("conf/node/epilog", "#!/bin/sh\nsleep 4\n", 0o755)
 	text, err := os.ReadFile(s.path("conf/node/slurm.conf"))
 	check(t, err)

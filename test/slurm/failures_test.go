@@ -6,15 +6,26 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"berth/test/walk"
 )
 
-// TestFailures: whatever fails, the job is queued again and runs in the end, the slot is usable again without anybody's help, and nothing is left.
+// TestFailures: when a node cannot be made, the job is queued again and runs in the end, the slot is usable again without anybody's help, and nothing is left.
 func TestFailures(t *testing.T) {
+	t.Parallel() // it mostly waits for Slurm
 	needs(t)
-	s := (&site{T: t, slots: 1, strict: true}).begin("st01")
-	for _, c := range walk.Some(walk.Of(t), 1, s.failures()...) {
+	s := (&site{T: t, slots: 1}).begin("st01")
+	s.survives(s.failures()[:1])
+}
+
+// TestLateFailures is the same for what else fails, among that what slurmctld only finds out when it has waited.
+func TestLateFailures(t *testing.T) {
+	needs(t)
+	s := (&site{T: t, slots: 1, strict: true, hasty: true}).begin("st01")
+	s.survives(s.failures()[1:])
+}
+
+func (s *site) survives(all []failure) {
+	t := s.T
+	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			s.T = t
 			mend := c.fail()
@@ -76,8 +87,8 @@ func (s *site) template(h *host, from, to string) (mend func()) {
 
 // TestNodeKilled: a node that is killed under its job is told as down; its job is queued again and runs in another one.
 func TestNodeKilled(t *testing.T) {
-	walk.Turn(t, 0, 4)
-	s := newSite(t, 1)
+	needs(t)
+	s := (&site{T: t, slots: 1, hasty: true}).begin("st01")
 	id := s.submit("[ -e ran ] && echo again && exit; touch ran; sleep 300\n")
 	s.until("the job runs", func() bool { return s.job(id, "JobState") == "RUNNING" })
 	s.until("its script does", func() bool { _, err := os.Stat(s.path("work/ran")); return err == nil })

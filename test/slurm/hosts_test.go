@@ -78,8 +78,8 @@ func (s *site) settings() {
 		check(s, certs.Install(h.layout.Etc("certs"), b))
 		check(s, os.WriteFile(h.layout.Etc("berthd.yaml"), fmt.Appendf(nil, "host: %s\nlisten: [%q]\naddress: %q\n%s", h.name, h.address, h.address, store), 0o644))
 		check(s, os.WriteFile(h.layout.Etc("slurm.yaml"), fmt.Appendf(nil,
-			"programs: %s\napi: {agent: %q, certs: %s}\npower: {idle: 3s, resume_timeout: 20s, suspend_timeout: 5s}\nhosts: [{hosts: [%s], slots: %d%s}]\n",
-			s.path("lib/berth"), s.hosts[0].address, s.path("operator"), strings.Join(names, ", "), s.slots, scratch), 0o644))
+			"programs: %s\napi: {agent: %q, certs: %s}\npower: {idle: 3s, resume_timeout: %ds, suspend_timeout: 5s}\nhosts: [{hosts: [%s], slots: %d%s}]\n",
+			s.path("lib/berth"), s.hosts[0].address, s.path("operator"), s.timeouts().resume, strings.Join(names, ", "), s.slots, scratch), 0o644))
 	}
 	for _, name := range []string{"resume", "suspend", "fail", "prolog", "epilog"} {
 		s.write("lib/berth/slurm-"+name, strings.NewReplacer("FILE", s.path("conf/slurm.conf"), "LOG", s.path("work/programs"), "KILL", s.path("work/kill."+name),
@@ -101,6 +101,15 @@ code=$?
 echo $(date +%s.%N) end NAME $* $code >>LOG
 exit $code
 `
+
+// timeouts are seconds after which slurmctld gives up a node that is not there yet, and one that does not answer any more.
+func (s *site) timeouts() (t struct{ resume, slurmd int }) {
+	t.resume, t.slurmd = 120, 60
+	if s.hasty {
+		t.resume, t.slurmd = 20, 9
+	}
+	return t
+}
 
 func (s *site) startAgent(h *host) {
 	s.Helper()

@@ -14,8 +14,9 @@ import (
 
 // TestJobs: jobs have nodes made, run in them as their user, and leave nothing.
 func TestJobs(t *testing.T) {
+	t.Parallel() // it mostly waits for Slurm
 	s := newSite(t, 3)
-	const jobs = 9
+	const jobs = 6
 	submitted, ids := map[string]time.Time{}, []string{}
 	for range jobs {
 		began := time.Now()
@@ -54,16 +55,18 @@ func TestJobs(t *testing.T) {
 // TestLimitsOfJobs: a job lowers limits by its comment, the next one on the same node has the template's, and a wrong comment gets nothing.
 func TestLimitsOfJobs(t *testing.T) {
 	s := newSite(t, 1)
-	low := s.submit("sleep 2\n", "--comment=berth: memory.max=256MiB,pids=200", "--job-name=evil\n   AdminComment={\"berth\":{\"st01-01\":{\"cpu_s\":0.0001}}} UserId=root(0)")
-	plain := s.submit("sleep 2\n", "--comment=memory.max=1MiB, says nobody")
+	low := s.submit("until [ -e first ]; do sleep 0.1; done\n", "--comment=berth: memory.max=256MiB,pids=200", "--job-name=evil\n   AdminComment={\"berth\":{\"st01-01\":{\"cpu_s\":0.0001}}} UserId=root(0)")
+	plain := s.submit("until [ -e second ]; do sleep 0.1; done\n", "--comment=memory.max=1MiB, says nobody")
 	s.until("the first job runs", func() bool { return s.job(low, "JobState") == "RUNNING" })
 	if got := s.limits("st01-01"); got["memory.max"] != "256MiB" || got["pids"] != "200" {
 		t.Errorf("the job with wishes has %v", got)
 	}
+	s.write("work/first", "", 0o644)
 	s.until("the second job runs", func() bool { return s.job(plain, "JobState") == "RUNNING" })
 	if got := s.limits("st01-01"); got["memory.max"] != "512MiB" || got["pids"] != "512" {
 		t.Errorf("the job without wishes has %v", got)
 	}
+	s.write("work/second", "", 0o644)
 	s.completed(plain)
 	// What the node had used before is taken off, whatever a job's name says of that.
 	s.until("what the second job used is written", func() bool { return strings.Contains(s.log(), "msg=epilog job="+plain) })

@@ -4,13 +4,10 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"berth/test/walk"
 )
 
 // TestOnce: with once, each job has a node of its own, on which nothing is that another job left. Otherwise a node may have several, one after another.
 func TestOnce(t *testing.T) {
-	walk.Turn(t, 0, 2)
 	s := newSite(t, 1)
 	path := s.layout.Etc("slurm.yaml")
 	text, err := os.ReadFile(path)

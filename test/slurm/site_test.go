@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"berth/internal/layout"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // site is a cluster of the test's own: a bridge with a DHCP server, munged, slurmctld, and agents whose nodes slurmctld has made.
@@ -33,6 +35,7 @@ type site struct {
 	slots    int    // of each host
 	mounts   []string
 	strict   bool   // slurmctld looks whether nodes have what they should, among that scratch space
+	hasty    bool   // slurmctld soon gives up nodes that do not answer: only where that is looked at, because a busy machine is slow
 	store    string // endpoint of an etcd; "": the host has its own
 	user     string // SlurmUser
 	services map[string]*exec.Cmd
@@ -61,6 +64,9 @@ func needs(t *testing.T) {
 	}
 }
 
+// sites counts the clusters of this process: their names differ.
+var sites atomic.Int32
+
 // begin starts everything, with these hosts.
 func (s *site) begin(hosts ...string) *site {
 	t := s.T
@@ -69,12 +75,12 @@ func (s *site) begin(hosts ...string) *site {
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // nodes, whose users have no rights here, traverse it
 		check(t, os.Chmod(d, 0o755))
 	}
-	pid := os.Getpid()
+	pid, n := os.Getpid(), int(sites.Add(1)) // some tests run at once
 	s.whole, s.dir, s.berth, s.user, s.services = t, dir, filepath.Join(dir, "bin/berth"), "slurm", map[string]*exec.Cmd{}
-	s.bridge, s.subnet = fmt.Sprintf("bsl%x", pid), fmt.Sprintf("198.18.%d", pid%250)
+	s.bridge, s.subnet = fmt.Sprintf("bsl%xn%d", pid, n), fmt.Sprintf("198.18.%d", (pid+89*n)%250)
 	for i, name := range hosts {
 		root := filepath.Join(dir, name)
-		s.hosts = append(s.hosts, &host{name, root, layout.New(root), fmt.Sprintf("127.%d.%d.%d:7611", 1+pid%200, pid/200%250, i+1)})
+		s.hosts = append(s.hosts, &host{name, root, layout.New(root), fmt.Sprintf("127.%d.%d.%d:7611", 1+pid%200, pid/200%250, 8*n%240+i+1)})
 	}
 	s.layout = s.hosts[0].layout
 	for _, d := range []string{"bin", "conf", "lib/berth", "munge", "state", "work", "log"} {
@@ -125,7 +131,7 @@ func (s *site) run(name string, args ...string) string {
 func (s *site) try(name string, args ...string) (string, error) { return s.tryAs(0, name, args...) }
 
 func (s *site) tryAs(uid uint32, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Bound())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "SLURM_CONF="+s.path("conf/slurm.conf"))
@@ -160,7 +166,7 @@ func (s *site) end(name string, sig syscall.Signal) {
 	}
 	delete(s.services, name)
 	_ = cmd.Process.Signal(sig)
-	late := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(testkit.Bound(), func() { _ = cmd.Process.Kill() })
 	_ = cmd.Wait()
 	late.Stop()
 }
@@ -209,12 +215,12 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
 ReturnToService=1
-SlurmdTimeout=9
+SlurmdTimeout=%[6]d
 MinJobAge=7200
 SlurmctldParameters=power_save_interval=1
 DebugFlags=Power,NO_CONF_HASH
 SlurmctldDebug=debug
-`, hostname(), s.subnet, port, s.user, s.path("state"))
+`, hostname(), s.subnet, port, s.user, s.path("state"), s.timeouts().slurmd)
 	if !s.strict {
 		text += "SlurmdParameters=config_overrides\n"
 	}
@@ -283,10 +289,10 @@ func (s *site) tell() {
 	}
 }
 
-// until waits for something. The time is generous: machines of tests are slow and shared.
+// until waits for something that must come.
 func (s *site) until(what string, is func() bool) {
 	s.Helper()
-	s.within(time.Minute, what, is)
+	s.within(testkit.Bound(), what, is)
 }
 
 func (s *site) within(patience time.Duration, what string, is func() bool) {

@@ -6,20 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"berth/test/walk"
+	"berth/test/testkit"
 )
 
 // TestReservedAddresses: nodes of a template whose addresses are numbered and reserved have them, one after another and beside each other, and slurmctld
 // is told. It prints what of a start is Berth's part.
 func TestReservedAddresses(t *testing.T) {
-	walk.Turn(t, 0, 2)
 	s := newSite(t, 3)
 	path := s.layout.Etc("templates/worker.yaml")
 	text, err := os.ReadFile(path)
 	check(t, err)
 	check(t, os.WriteFile(path, []byte("numbered: true\n"+strings.Replace(string(text), "dhcp: true", "reserved: true, address: ["+s.subnet+".100/24]", 1)), 0o644))
 	rounds := 1
-	if os.Getenv("BERTH_WALK") == "all" {
+	if testkit.Measures() {
 		rounds = 9
 	}
 	for i, nodes := range []int{1, 1, 3} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +16,8 @@ import (
 
 	"berth/internal/store/etcd"
 	"berth/internal/store/storetest"
+	"berth/test/built"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -28,19 +29,16 @@ var (
 // TestWalk: two hosts, jobs all the time, and one failure after another. Once the last one is mended, each job has run to its end, each slot has a
 // job again without anybody's help, and nothing is left. The events and their order come of the seed; when Slurm does what does not.
 func TestWalk(t *testing.T) {
-	walk.Turn(t, 2, 3)
 	needs(t)
 	w := walk.Of(t)
 	program := filepath.Join(t.TempDir(), "etcd")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "berth/tools/etcd").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	check(t, built.Etcd(t.Context(), filepath.Dir(program)))
 	server, endpoint := storetest.Etcd(t, program)
 	claims, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}})
 	check(t, err)
 	defer claims.Close()
 	storetest.Ready(t, claims)
-	s := &site{T: t, slots: 2, strict: true, store: endpoint}
+	s := &site{T: t, slots: 2, strict: true, hasty: true, store: endpoint}
 	s.begin("st01", "st02")
 	h := &hike{site: s, Walk: w, etcd: server, claims: claims, began: time.Now(), jobs: map[string]*job{}, seen: seen{Reasons: map[string]int{}, Ends: map[string]int{}}}
 	h.eachSlot()
@@ -202,18 +200,18 @@ func (h *hike) finish(before []string) {
 	mended := time.Now()
 	for _, id := range h.order {
 		if h.jobs[id].end == held {
-			h.within(5*time.Minute, "job "+id+" is held", func() bool { state, priority := h.state(id); return state == "PENDING" && priority == "0" })
+			h.within(5*testkit.Bound(), "job "+id+" is held", func() bool { state, priority := h.state(id); return state == "PENDING" && priority == "0" })
 			h.run("scancel", id)
 			h.jobs[id].end = "CANCELLED"
 		}
 	}
 	for _, id := range h.order {
-		h.within(5*time.Minute, "job "+id+" is at its end", func() bool {
+		h.within(5*testkit.Bound(), "job "+id+" is at its end", func() bool {
 			state, _ := h.state(id)
 			return state != "PENDING" && state != "CONFIGURING" && state != "RUNNING" && state != "COMPLETING"
 		})
 	}
-	h.within(5*time.Minute, "no node is down", func() bool { return h.run("sinfo", "--noheader", "--list-reasons") == "" })
+	h.within(5*testkit.Bound(), "no node is down", func() bool { return h.run("sinfo", "--noheader", "--list-reasons") == "" })
 	h.Settled = time.Since(mended).Seconds()
 	h.ends()
 	h.eachSlot()
@@ -268,11 +266,8 @@ func (h *hike) eachSlot() {
 func (h *hike) same(before []string) {
 	h.Helper()
 	var now []string
-	for range 200 {
-		if now = h.left(); slices.Equal(before, now) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	if testkit.Happens(func() bool { now = h.left(); return slices.Equal(before, now) }) {
+		return
 	}
 	for _, line := range now {
 		if !slices.Contains(before, line) {

@@ -7,14 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"berth/test/walk"
 )
 
 // TestWarm: with warm: 1 a node is made before any job asks for it, and stays when nothing runs on it; a job starts on it at once, with its own limits,
 // and another node comes to wait in its place.
 func TestWarm(t *testing.T) {
-	walk.Turn(t, 1, 2)
 	s := newSite(t, 2)
 	cold := s.firstLine()
 	s.until("the node is removed", func() bool { return len(s.nodes()) == 0 })
@@ -29,12 +26,13 @@ func TestWarm(t *testing.T) {
 	if !waits() || s.nodes()[0] != first {
 		t.Fatalf("%s does not stay: %s %s", first, s.nodes(), states())
 	}
-	id := s.submit("sleep 12\n", "--comment=berth: memory.max=256MiB")
+	id := s.submit("until [ -e go ]; do sleep 0.1; done\n", "--comment=berth: memory.max=256MiB")
 	s.until("the job runs", func() bool { return s.job(id, "JobState") == "RUNNING" })
 	if got := s.limits(first)["memory.max"]; got != "256MiB" || s.job(id, "NodeList") != first {
 		t.Errorf("the job is on %s, and %s has memory.max %s", s.job(id, "NodeList"), first, got)
 	}
 	s.until("another node waits", func() bool { return len(s.nodes()) == 2 && slices.Contains(states(), "idle") })
+	s.write("work/go", "", 0o644)
 	s.completed(id)
 	s.until("one of them is removed", func() bool { return len(s.nodes()) == 1 })
 	warm := s.firstLine()

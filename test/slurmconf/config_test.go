@@ -18,6 +18,7 @@ import (
 	"berth/internal/may"
 	"berth/internal/store/storetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // worker is the template of the hosts.
@@ -131,12 +132,10 @@ func TestConfig(t *testing.T) {
 	}
 	var code int
 	var out, said string
-	for range 200 { // 20 seconds, until both agents have told the site of their hosts
-		if code, out, said = config(both); code == 0 && !strings.Contains(said, "told nothing") {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	testkit.Happens(func() bool { // if they do not, what follows says what is there
+		code, out, said = config(both)
+		return code == 0 && !strings.Contains(said, "told nothing")
+	})
 	for _, line := range []string{
 		"NodeName=st01-20 CPUs=2 Sockets=2 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=4096 TmpDisk=25600 Gres=scratch:25600M Feature=st01,rack7,hosts,worker,batch,bridge Weight=119 State=CLOUD\n",
 		"NodeName=st02-01 CPUs=8 Sockets=8 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=16384 TmpDisk=0 Gres=\"\" Feature=st02.example.org,rack7,big,worker,ssd Weight=120 State=CLOUD\n",
@@ -223,8 +222,8 @@ func (s *site) refusals(t *testing.T, dir string, config func(string, ...string)
 	}
 }
 
-// TestConfigIsFast makes the files for 100 hosts with 20 slots each, without agents, as a command: what make bench-slurm-config prints. It
-// fails above ten seconds, which no machine that can run the tests takes; the promise of a second is that of the figure in docs/slurm.md.
+// TestConfigIsFast makes the files for 100 hosts with 20 slots each, without agents, as a command: what make bench-slurm-config prints. Where
+// the run measures, it fails above ten seconds; the promise of a second is that of the figure in docs/slurm.md.
 func TestConfigIsFast(t *testing.T) {
 	s := &site{bin: t.TempDir(), dir: t.TempDir(), address: map[string]string{"st01": "nowhere"}}
 	for _, err := range []error{built.Berth(t.Context(), filepath.Join(s.bin, "berth")), built.Site(t.Context(), s.bin)} {
@@ -236,7 +235,11 @@ func TestConfigIsFast(t *testing.T) {
 	}
 	path := s.settings(t, "hosts: [{hosts: ["+strings.Join(hosts, ", ")+"], slots: 20, cpus: 2, memory: 4GiB, scratch: 20GiB}]\nfill: spread\n")
 	var most time.Duration
-	for range 5 {
+	rounds := 1
+	if testkit.Measures() {
+		rounds = 5
+	}
+	for range rounds {
 		began := time.Now()
 		code, out, said := s.berth(t, "slurm", "config", "--offline", "--settings", path, "--slurm-version", "22.05", "--dir", s.dir)
 		took := time.Since(began)
@@ -246,7 +249,7 @@ func TestConfigIsFast(t *testing.T) {
 		t.Logf("2000 nodes: %s", took.Round(time.Millisecond))
 		most = max(most, took)
 	}
-	if most > 10*time.Second {
+	if testkit.Measures() && most > 10*time.Second {
 		t.Errorf("it took %s", most)
 	}
 }

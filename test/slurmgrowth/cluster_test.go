@@ -25,6 +25,7 @@ import (
 	"berth/internal/layout"
 	"berth/internal/slurm/settings"
 	"berth/internal/slurm/slurmconf"
+	"berth/test/testkit"
 )
 
 const (
@@ -110,15 +111,15 @@ func (c *cluster) start(name string, args ...string) {
 	})
 }
 
-// wait waits for up to four minutes: 500 slurmds may share two busy processors.
+// wait waits for up to four times what other tests do: 500 slurmds may share two busy processors.
 func (c *cluster) wait(what string, ok func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(4 * testkit.Bound()); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	c.t.Fatalf("not within 4 minutes: %s", what)
+	c.t.Fatalf("not within %s: %s", 4*testkit.Bound(), what)
 }
 
 // files makes Slurm's folder as berth slurm config does. What is added is where this test's sockets and files are, and a port for each node,

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 var (
@@ -175,7 +177,7 @@ func grow(t *testing.T, dir string) {
 	r.Complains = complaints(c.log("slurmctld"))
 	for name, l := range r.Commands {
 		// Slurm is asked to answer within a second; ten are more than a busy machine explains.
-		if l.Failed > 0 || l.Max > 10 {
+		if l.Failed > 0 || testkit.Measures() && l.Max > 10 {
 			t.Errorf("%s: %d failed, the slowest answer took %.2f s", name, l.Failed, l.Max)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 // weightOf is what a node's group weighs on the disk, as the kernel has it; 0 if nobody said.
@@ -27,6 +29,7 @@ func (s *site) weightOf(node string) int {
 // TestClasses: on a server whose capacity is known, a node of class storage has what it wants, and others share what is left by
 // their weights; it is given back when the first rests. Where the disk shares by weight, classes weigh there too.
 func TestClasses(t *testing.T) {
+	mostlyWaits(t)
 	s := newSite(t, "198.51.110")
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: sftp, capacity: {read: {rate: 24MB/s}}}]\n", s.served))
 	scheduler := "/sys/block/" + filepath.Base(s.disk) + "/queue/scheduler"
@@ -39,7 +42,9 @@ func TestClasses(t *testing.T) {
 	s.start()
 	nodes := []string{"first", "heavy", "light"}
 	for _, n := range nodes {
-		s.file(n, 250<<20)
+		if testkit.Measures() {
+			s.file(n, 250<<20)
+		}
 	}
 	s.serve()
 	mounted := "mounts: [{source: '" + s.net + ".1:/', target: /mnt, gateway: sshfs-direct}]\n"
@@ -64,9 +69,14 @@ func TestClasses(t *testing.T) {
 	for node, weight := range map[string]int{"first": 1000, "heavy": 300, "light": 100} {
 		s.eventually(node+" weighs what its class and weight make", 5*time.Second, func() bool { return s.weightOf(node) == weight })
 	}
-	if os.Getenv("BERTH_WALK") != "all" {
-		t.Skip("what nodes of classes read is measured with BERTH_WALK=all: in 3 of 46 runs the lightest node had 13 % less than its part, which is not understood yet")
+	if testkit.Measures() {
+		s.parts(nodes)
 	}
+}
+
+// parts measures what nodes of classes read. In 3 of 46 runs the lightest node had 13 % less than its part, which is not understood yet.
+func (s *site) parts(nodes []string) {
+	s.t.Helper()
 	// All read; the first 3 s are not counted, in which the parts follow the load.
 	together := func(seconds int, nodes ...string) map[string]float64 {
 		var all sync.WaitGroup
@@ -87,13 +97,13 @@ func TestClasses(t *testing.T) {
 			got[n] = float64(s.counted(n)-before[n]) / took / 1e6
 		}
 		all.Wait()
-		t.Logf("MB/s: %v", got)
+		s.t.Logf("MB/s: %v", got)
 		return got
 	}
 	check := func(got, want map[string]float64) {
 		for n, w := range want {
 			if got[n] < 0.9*w || got[n] > 1.1*w {
-				t.Errorf("%s read %.2f MB/s, want %.1f", n, got[n], w)
+				s.t.Errorf("%s read %.2f MB/s, want %.1f", n, got[n], w)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"berth/internal/intercept/preload"
 	"berth/internal/iosync/place"
 	"berth/test/built"
-	"berth/test/walk"
+	"berth/test/testkit"
 )
 
 var (
@@ -137,7 +137,6 @@ type connectionsRound struct {
 // less than a hundredth of a CPU more than without the library; the agent uses less than that; at rest neither does. They do not keep a
 // limit from being changed at once, again and again.
 func TestConnections(t *testing.T) {
-	walk.Turn(t, 2, 3)
 	needs(t, append(xrootd.programs, "python3")...)
 	s := newSite(t, "198.51.113")
 	must(t, built.Preload(t.Context(), s.dir))
@@ -178,7 +177,7 @@ func TestConnections(t *testing.T) {
 	for i, what := range []string{"the server", "the agent"} {
 		used := s.cpu([]int{servers[true], s.agent.Process.Pid}[i]) - before[i]
 		t.Logf("%s used %v of CPU in %v, with %d connections at rest", what, used, rest, most)
-		if used > rest/100 {
+		if testkit.Measures() && used > rest/100 {
 			t.Errorf("%s used %v of CPU in %v", what, used, rest)
 		}
 	}
@@ -236,10 +235,10 @@ func TestConnections(t *testing.T) {
 	t.Logf("the library costs %.2f %% of a CPU (95 %%: %.2f to %.2f), %.1f %% of what the server uses (%.1f to %.1f); without it, again: %+.2f (%.2f to %.2f); %.2f moves a request",
 		r.Cost[0], r.Cost[1], r.Cost[2], r.OfServer[0], r.OfServer[1], r.OfServer[2], r.Null[0], r.Null[1], r.Null[2], r.Moved)
 	t.Logf("the agent used %.2f %% of a CPU", r.Agent)
-	if r.Cost[1] > 1 {
+	if testkit.Measures() && r.Cost[1] > 1 {
 		t.Errorf("the library costs %.2f to %.2f %% of a CPU", r.Cost[1], r.Cost[2])
 	}
-	if r.Agent > 1 {
+	if testkit.Measures() && r.Agent > 1 {
 		t.Errorf("the agent used %.2f %% of a CPU", r.Agent)
 	}
 	if times < uint64(100*(*connectionPairs+1)) {

@@ -17,7 +17,6 @@ import (
 // a file system, takes over a changed entry of its file, has a node come and go, and leaves its site: the next agent completes that, and
 // nothing is left.
 func TestAgentKilled(t *testing.T) {
-	walk.Turn(t, 0, 3)
 	const instances = "server: xrootd, way: instances, port: 1094, user: xrootd"
 	type entry struct{ name, keys string }
 	for i, c := range walk.Some(walk.Of(t), 1, entry{"sftp", "server: sftp"}, entry{"other", "server: other, interface: "},

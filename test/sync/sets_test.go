@@ -20,6 +20,7 @@ import (
 
 	"berth/internal/layout"
 	"berth/test/room"
+	"berth/test/testkit"
 )
 
 var (
@@ -153,7 +154,7 @@ func TestSets(t *testing.T) {
 	if r.Agents >= 200 {
 		most = 2
 	}
-	if r.Bound >= most {
+	if testkit.Measures() && r.Bound >= most {
 		t.Errorf("the quantile %.2f of the time until a rate is in force on all servers is at most %.3f s, allowed are %.0f", r.Quantile, r.Bound, most)
 	}
 }
@@ -189,7 +190,7 @@ func (one *set) measure(all []*site, on *site, servers []*site, now, had uint64)
 	waits := slices.Clone(servers)
 	for ; len(waits) > 0; time.Sleep(time.Millisecond) {
 		waits = slices.DeleteFunc(waits, has)
-		if time.Since(began) > 30*time.Second {
+		if time.Since(began) > testkit.Bound() {
 			for _, m := range all {
 				t.Logf("berthd said:\n%s", m.said.String())
 			}

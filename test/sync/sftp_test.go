@@ -3,11 +3,14 @@ package sync
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 const shared = "filesystems: [{name: shared, path: %s, server: sftp}]\n"
@@ -18,6 +21,10 @@ func (s *site) serve() { s.serveAt(s.net, "7022") }
 // serveAt starts it at the address .1 of a network, for its nodes.
 func (s *site) serveAt(net, port string) {
 	s.t.Helper()
+	s.eventually("the agent serves the file system", 5*time.Second, func() bool {
+		_, err := os.Stat(filepath.Join(s.layout.Run, "sync", "shared", "generation"))
+		return err == nil
+	})
 	c := exec.Command(s.dir+"/berth", "--root", s.root, "gateway", "serve", s.served, "--user", "nobody", "--allow", net+".0/24",
 		"--listen", net+".1:"+port, "--sync", "shared")
 	c.Stderr = &s.said
@@ -46,15 +53,15 @@ func (s *site) read(node, name string, d time.Duration) float64 {
 	return got
 }
 
-// TestSFTP: a node reads through sftp-server at the rate that its io entry allows, to the byte; a neighbour without a limit does not
+// TestSFTP: a node reads through sftp-server at the rate that its io entry allows, and all of it is charged to it; a neighbour without a limit does not
 // notice; the limit is changed live, and outlives the agent; nothing of it stays.
 func TestSFTP(t *testing.T) {
+	mostlyWaits(t)
 	s := newSite(t, "198.51.101")
 	s.configure(strings.Replace(shared, "%s", s.served, 1))
 	s.start()
-	for _, name := range []string{"slow", "fast"} {
-		s.file(name, 400<<20)
-	}
+	s.file("slow", 150<<20)
+	s.file("fast", large())
 	s.serve()
 	mounted := "mounts: [{source: '" + s.net + ".1:/', target: /mnt, gateway: sshfs-direct}]\n"
 	s.node("slow", 2, mounted+"io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]\n")
@@ -71,33 +78,21 @@ func TestSFTP(t *testing.T) {
 	// At the rate asked for, and all of it charged to the node.
 	read := s.diskReads()
 	found := s.audit("shared")
-	rate := s.read("slow", "slow", 8*time.Second)
-	if rate < 0.95*asked || rate > 1.05*asked {
-		t.Errorf("slow read %.2f MB/s, asked for 10", rate/1e6)
+	d := 5 * time.Second
+	if testkit.Measures() {
+		d = 8 * time.Second
 	}
+	within(t, "reads", s.read("slow", "slow", d), asked, 0.95)
 	s.settled()
-	if own, all := clean(t, found(), "slow"), s.diskReads()-read; own != int64(all) {
+	// Another program of this machine may look at the disk meanwhile, for what is on it.
+	if own, all := clean(t, found(), "slow"), int64(s.diskReads()-read); own > all || all-own > 1<<20 {
 		t.Errorf("%d bytes were read from the disk, %d of them in the group of slow", all, own)
 	}
 	if out := s.berth("sync", "audit", "shared", "--for", "100ms"); !strings.Contains(out, "0 B leaked") {
 		t.Errorf("berth sync audit says:\n%s", out)
 	}
-	// A neighbour without a limit, alone and beside it.
-	alone := s.read("fast", "fast", 2*time.Second)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = exec.Command(s.dir+"/berth", "--root", s.root, "exec", "slow", "--", "timeout", "6", "dd", "if=/mnt/slow", "of=/dev/null", "bs=256k").Run()
-	}()
-	before := s.counted("fast")
-	s.cold("fast")
-	began := time.Now()
-	s.berth("exec", "fast", "--", "sh", "-c", "timeout 2 dd if=/mnt/fast of=/dev/null bs=256k 2>&1; true")
-	beside := float64(s.counted("fast")-before) / time.Since(began).Seconds()
-	<-done
-	t.Logf("fast: %.0f MB/s alone, %.0f beside slow", alone/1e6, beside/1e6)
-	if beside < 0.7*alone {
-		t.Errorf("fast read %.0f MB/s beside slow, %.0f alone: less than 70 %%", beside/1e6, alone/1e6)
+	if testkit.Measures() {
+		s.beside()
 	}
 
 	// What it writes durably, too.
@@ -105,17 +100,16 @@ func TestSFTP(t *testing.T) {
 	s.berth("set", "slow", "io.s.write.rate=8MB/s")
 	s.eventually("the group of slow has its limit of writes", time.Second, func() bool { return s.throttle("slow", "write") == 8_000_000 })
 	found = s.audit("shared")
-	began = time.Now()
+	began := time.Now()
 	s.berth("exec", "slow", "--", "dd", "if=/dev/zero", "of=/mnt/w/new", "bs=1M", "count=32", "oflag=dsync")
-	rate = float64(32<<20) / time.Since(began).Seconds()
+	within(t, "writes durably", float64(32<<20)/time.Since(began).Seconds(), 8e6, 0.8)
 	r := found()
 	clean(t, r, "slow")
 	for _, n := range r.Nodes {
-		if n.Name == "slow" && (n.Write.Own < 32<<20 || rate > 1.05*8e6 || rate < 0.8*8e6) {
-			t.Errorf("slow wrote %d bytes in its group, at %.2f MB/s; asked for 8", n.Write.Own, rate/1e6)
+		if n.Name == "slow" && n.Write.Own < 32<<20 {
+			t.Errorf("slow wrote %d bytes in its group", n.Write.Own)
 		}
 	}
-	t.Logf("slow wrote 32 MiB durably at %.2f MB/s", rate/1e6)
 
 	// Live, without the agent, and after it was killed.
 	s.berth("set", "slow", "io.s.read.rate=20MB/s")
@@ -155,4 +149,22 @@ func TestSFTP(t *testing.T) {
 		_, table := os.Stat(s.layout.Run + "/sync/shared")
 		return err != nil && table != nil
 	})
+}
+
+// beside measures a neighbour without a limit, alone and beside the one that has one.
+func (s *site) beside() {
+	s.t.Helper()
+	alone := s.read("fast", "fast", 2*time.Second)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = exec.Command(s.dir+"/berth", "--root", s.root, "exec", "slow", "--", "timeout", "6", "dd", "if=/mnt/slow", "of=/dev/null", "bs=256k").Run()
+	}()
+	before := s.counted("fast")
+	s.cold("fast")
+	began := time.Now()
+	s.berth("exec", "fast", "--", "sh", "-c", "timeout 2 dd if=/mnt/fast of=/dev/null bs=256k 2>&1; true")
+	beside := float64(s.counted("fast")-before) / time.Since(began).Seconds()
+	<-done
+	neighbour(s.t, alone, beside)
 }

@@ -16,15 +16,14 @@ import (
 	"berth/internal/certs"
 	"berth/internal/store/storetest"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // together makes hosts one site: an etcd, certificates, and agents that reach each other over TLS.
 func together(t *testing.T, hosts ...*site) *storetest.Process {
 	t.Helper()
 	program := filepath.Join(hosts[0].dir, "etcd")
-	if out, err := exec.Command("go", "build", "-o", program, "berth/tools/etcd").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, built.Etcd(t.Context(), filepath.Dir(program)))
 	etcd, endpoint := storetest.Etcd(t, program)
 	t.Cleanup(func() { // while etcd is there
 		for _, s := range hosts {
@@ -101,6 +100,19 @@ func rates(d time.Duration, hosts ...*site) (each []float64, sum float64) {
 	return each, sum
 }
 
+// since begins to measure what is read from the disks of hosts. The function that it returns says how much that was a second until now, in
+// MB/s: what a busy machine misses is caught up later, so it is never above a limit, though it may be so in a window.
+func since(hosts ...*site) (rate func() float64) {
+	all := func() (sum uint64) {
+		for _, s := range hosts {
+			sum += s.diskReads()
+		}
+		return sum
+	}
+	began, before := time.Now(), all()
+	return func() float64 { return float64(all()-before) / time.Since(began).Seconds() / 1e6 }
+}
+
 // watch looks at what two servers enforce for a node until the function that it returns is called, which says the most of both together.
 func watch(a, b *site, node string) (most func() uint64) {
 	stop, done := make(chan struct{}), make(chan uint64)
@@ -143,11 +155,26 @@ func TestSplit(t *testing.T) {
 	a.node("n", 2, "mounts: ["+mount("/mnt/a", "7022")+", "+mount("/mnt/b", "7023")+"]\nio: [{name: s, filesystem: shared, read: {rate: 20MB/s}}]\n")
 	a.eventually("both servers hold half", 5*time.Second, func() bool { return a.limit("n") == asked && b.limit("n") == asked })
 
-	over := watch(a, b, "n")
+	over, whole := watch(a, b, "n"), since(a, b)
 	holds := func(what string, want ...float64) {
 		t.Helper()
+		if !testkit.Measures() { // where the load is, there the allowance is
+			for i, w := range want {
+				s := []*site{a, b}[i]
+				s.eventually(what+": the parts", 0, func() bool { n := float64(s.limit("n")) / 1e6; return n >= 0.85*w && (w == 0 || n <= 1.15*w) })
+			}
+		}
 		each, sum := rates(5*time.Second, a, b)
-		t.Logf("%s: %.1f and %.1f MB/s from the disks", what, each[0], each[1])
+		t.Logf("%s: %.1f and %.1f MB/s from the disks, %.1f since the begin", what, each[0], each[1], whole())
+		if all := whole(); all > 1.05*20 {
+			t.Errorf("%s: %.1f MB/s in all since the begin, asked for 20", what, all)
+		}
+		if !testkit.Measures() {
+			if sum < 20/2 {
+				t.Errorf("%s: %.1f MB/s in all, asked for 20", what, sum)
+			}
+			return
+		}
 		if sum < 0.95*20 || sum > 1.05*20 {
 			t.Errorf("%s: %.1f MB/s in all, asked for 20", what, sum)
 		}
@@ -171,7 +198,7 @@ func TestSplit(t *testing.T) {
 	a.end(a.agent, syscall.SIGKILL)
 	each, sum := rates(3*time.Second, a, b)
 	t.Logf("without the allocator: %.1f and %.1f MB/s", each[0], each[1])
-	if sum > 1.05*20 {
+	if testkit.Measures() && sum > 1.05*20 || whole() > 1.05*20 {
 		t.Errorf("without the allocator %.1f MB/s in all, asked for 20", sum)
 	}
 	a.start()
@@ -185,9 +212,7 @@ func TestSplit(t *testing.T) {
 	// The host with the office hears nobody and answers nobody: after 5 s no server has more than its part, and says so.
 	must(t, a.agent.Process.Signal(syscall.SIGSTOP))
 	a.eventually("the other server lowers what it gives", 8*time.Second, func() bool { return b.limit("n") <= asked })
-	if !strings.Contains(b.said.String(), "the allocator is not heard of") {
-		t.Error("the other server does not say that the allocator is not heard of")
-	}
+	a.eventually("the other server says that the allocator is not heard of", time.Second, func() bool { return strings.Contains(b.said.String(), "the allocator is not heard of") })
 	must(t, a.agent.Process.Signal(syscall.SIGCONT))
 	time.Sleep(3 * time.Second)
 	holds("when it is back", 0, 19.6)

@@ -2,44 +2,42 @@ package tree
 
 import (
 	"go/ast"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // TestAlone checks the list of packages that make test runs one at a time, first, or plain: each has tests, each package whose tests
-// build berth, to start nodes with it, is in the list, and those without the race detector start nothing beside themselves.
+// build berth, to start nodes with it, is in the list, and those without the race detector start nothing beside themselves, or are below
+// test/ or tools/, whose own code is not what is tested.
 func TestAlone(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "test/alone"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed, plain := map[string]bool{}, map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		if pkg, own := strings.CutPrefix(strings.TrimSpace(line), module+"/"); own {
-			pkg, word, _ := strings.Cut(pkg, " ")
-			listed[pkg], plain[pkg] = false, word == "plain"
-		}
+	tested, plain, drives := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, line := range entries(t, "alone") {
+		words := strings.Fields(strings.TrimPrefix(line, module+"/"))
+		tested[words[0]], plain[words[0]], drives[words[0]] = false, slices.Contains(words, "plain"), slices.Contains(words, "drives")
 	}
 	_, all := sources(t)
 	for _, s := range all {
 		if what := concurrent(s.file); plain[s.pkg] && what != "" {
 			t.Errorf("%s: %s: package %s needs the race detector, and is plain in test/alone", s.path, what, s.pkg)
 		}
+		if drives[s.pkg] && strings.HasPrefix(s.pkg, "internal/") {
+			t.Errorf("%s: package %s is a product's, and needs the race detector: it cannot drive others in test/alone", s.path, s.pkg)
+			drives[s.pkg] = false
+		}
 		if !s.test {
 			continue
 		}
-		_, alone := listed[s.pkg]
+		_, alone := tested[s.pkg]
 		if alone {
-			listed[s.pkg] = true
+			tested[s.pkg] = true
 		}
 		runs := strings.Contains(string(s.text), `"`+module+`/test/built"`) || strings.Contains(string(s.text), `"`+module+`/cmd/berth"`)
 		if !alone && runs {
 			t.Errorf("%s builds berth: package %s belongs in test/alone", s.path, s.pkg)
 		}
 	}
-	for pkg, tests := range listed {
+	for pkg, tests := range tested {
 		if !tests {
 			t.Errorf("test/alone names %s, which has no tests", pkg)
 		}

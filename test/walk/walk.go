@@ -1,7 +1,7 @@
 // Package walk chooses which part of a long walk one run of the tests takes: of kill points, pages, random rounds, long tests.
 //
-// Without BERTH_WALK go test takes a random part, and make test that of the day. BERTH_WALK=N repeats the choices of a run, which its tests log;
-// BERTH_WALK=all takes every point and all rounds.
+// BERTH_WALK=N takes part N modulo Parts, which tests log; BERTH_WALK=all takes every point and all rounds. Without it go test takes
+// part 0, and make test (tools/testrun) that of the number of commits, so that Parts commits in a row take every point.
 package walk
 
 import (
@@ -10,12 +10,12 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 )
 
 const (
-	env   = "BERTH_WALK"
+	Env   = "BERTH_WALK" // the environment variable that names the part
+	Parts = 8
 	whole = "all"
 )
 
@@ -23,33 +23,28 @@ const (
 type Walk struct {
 	*rand.Rand
 	part int // one of so many points is taken
-	seed uint64
+	from int // which of them
 }
 
-// seed is that of this process, unless the environment names one.
-var seed = sync.OnceValue(func() uint64 { return uint64(rand.Uint32()) })
-
-// Of returns the walk of a test, and logs how to repeat it. Tests with the same seed and name make the same choices.
+// Of returns the walk of a test, and logs how to repeat it. Tests with the same part and name make the same choices.
 func Of(t testing.TB) Walk {
 	t.Helper()
-	w := Walk{part: 8}
-	asked := os.Getenv(env)
-	n, err := strconv.ParseUint(asked, 10, 64)
+	w := Walk{part: Parts}
+	asked := os.Getenv(Env)
+	n, err := strconv.ParseUint(asked, 10, 32)
 	switch {
 	case asked == whole:
 		w.part = 1
 	case asked != "" && err != nil:
-		t.Fatalf("%s=%s is neither a number nor %s", env, asked, whole)
+		t.Fatalf("%s=%s is neither a number nor %s", Env, asked, whole)
 	case testing.Short():
 		w.part = 50
 	}
-	if err != nil {
-		n = seed()
-	}
-	t.Logf("%s=%d", env, n)
-	w.seed = n
+	n %= Parts
+	t.Logf("%s=%d", Env, n)
 	name := fnv.New64()
 	_, _ = name.Write([]byte(t.Name())) // never fails
+	w.from = int(n + name.Sum64()%Parts)
 	w.Rand = rand.New(rand.NewPCG(n, name.Sum64()))
 	return w
 }
@@ -63,7 +58,7 @@ func (w Walk) Sparse() Walk {
 }
 
 // Points returns the first of the numbers first, first+1 … that this run takes, and the distance to the next one.
-func (w Walk) Points(first int) (begin, stride int) { return first + w.IntN(w.part), w.part }
+func (w Walk) Points(first int) (begin, stride int) { return first + w.from%w.part, w.part }
 
 // Some returns n of all in their order: those that this run takes.
 func Some[T any](w Walk, n int, all ...T) []T {
@@ -77,15 +72,6 @@ func Some[T any](w Walk, n int, all ...T) []T {
 		some[i] = all[at]
 	}
 	return some
-}
-
-// Turn skips a test unless this run has it: of the tests that take long, a run has those whose turn it is of so many.
-func Turn(t testing.TB, turn, of int) {
-	t.Helper()
-	w := Of(t)
-	if w.part > 1 && int(w.seed%uint64(of)) != turn {
-		t.Skipf("takes turns: one run of %d has it, and %s=%s", of, env, whole)
-	}
 }
 
 // Rounds returns how many of n random rounds this run takes: at least two.

@@ -1,9 +1,12 @@
 package walk
 
-import "testing"
+import (
+	"strconv"
+	"testing"
+)
 
 func TestAll(t *testing.T) {
-	t.Setenv(env, whole)
+	t.Setenv(Env, whole)
 	w := Of(t)
 	if begin, stride := w.Points(3); begin != 3 || stride != 1 {
 		t.Errorf("it takes every %d points from %d on", stride, begin)
@@ -16,19 +19,20 @@ func TestAll(t *testing.T) {
 	}
 }
 
-func TestSeed(t *testing.T) {
+// TestParts: the parts take each point once, and a part is the same each time.
+func TestParts(t *testing.T) {
 	begins := map[int]bool{}
-	for _, seed := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
-		t.Setenv(env, seed)
+	for part := range Parts {
+		t.Setenv(Env, strconv.Itoa(part+5*Parts))
 		begin, stride := Of(t).Points(1)
 		again, _ := Of(t).Points(1)
 		if begin < 1 || begin > stride || begin != again {
-			t.Errorf("seed %s: from %d, then %d, every %d points", seed, begin, again, stride)
+			t.Errorf("part %d: from %d, then %d, every %d points", part, begin, again, stride)
 		}
 		begins[begin] = true
 	}
-	if len(begins) < 2 {
-		t.Errorf("all seeds begin at %v", begins)
+	if len(begins) != Parts && !testing.Short() {
+		t.Errorf("the parts begin at %v", begins)
 	}
 	for n, want := range map[int]int{1: 1, 2: 2, 8: 2, 32: 4, 33: 5} {
 		if got := Of(t).Rounds(n); !testing.Short() && got != want {
@@ -38,7 +42,7 @@ func TestSeed(t *testing.T) {
 }
 
 func TestSparse(t *testing.T) {
-	t.Setenv(env, "1")
+	t.Setenv(Env, "1")
 	_, whole := Of(t).Points(1)
 	if _, half := Of(t).Sparse().Points(1); half != 2*whole {
 		t.Errorf("every %d points, and sparse every %d", whole, half)

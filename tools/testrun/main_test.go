@@ -61,6 +61,30 @@ func TestOne(t *testing.T) { t.Skip("needs a unicorn") }
 package slow
 import ("testing"; "time")
 func TestSleeps(t *testing.T) { t.Run("inside", func(t *testing.T) { time.Sleep(time.Second) }) }
+-- flaky/flaky_test.go --
+package flaky
+import ("fmt"; "os"; "testing")
+func nth(name string) int {
+	text, _ := os.ReadFile(os.Getenv("M_STATE") + name)
+	os.WriteFile(os.Getenv("M_STATE") + name, append(text, '.'), 0o644)
+	return len(text) + 1
+}
+func TestOnce(t *testing.T) { t.Run("inside", func(t *testing.T) { if nth("once") == 1 { t.Error("the first time") } }) }
+func TestEveryOther(t *testing.T) { if nth("other") % 2 == 1 { t.Error("every other time") } }
+func TestFine(t *testing.T) {}
+var _ = fmt.Sprint
+-- finals/finals_test.go --
+package finals
+import ("os"; "testing")
+func TestFinal(t *testing.T) {
+	if text, _ := os.ReadFile(os.Getenv("M_STATE") + "final"); len(text) == 0 { t.Error("lost"); t.Log("final: data") }
+	os.WriteFile(os.Getenv("M_STATE") + "final", []byte("x"), 0o644)
+}
+-- hangs/hangs_test.go --
+package hangs
+import ("testing"; "time")
+func TestQuick(t *testing.T) {}
+func TestHangs(t *testing.T) { time.Sleep(time.Hour) }
 -- short/short_test.go --
 package short
 import ("os"; "testing")
@@ -111,7 +135,7 @@ func TestRun(t *testing.T) {
 		{"allowed", "# why\nneeds a unicorn.*\n", options{patterns: []string{"./good"}}, true, "3 passed, 0 failed, 1 skipped", nil},
 		{"not allowed", "unicorn\n", options{patterns: []string{"./good"}}, false, "3 passed, 0 failed, 1 skipped", []string{"NOT ALLOWED: needs a unicorn"}},
 		{"bad", ".*\n", options{patterns: []string{"./bad"}}, false, "2 passed, 2 failed, 1 skipped", []string{
-			"the reason of a", "FAIL m/bad TestItself\n", "failed: m/bad.TestItself: bad_test.go:4: not a subtest's fault\n", "all that failed: m/bad.TestSub", "NOT ALLOWED: no reason given",
+			"the reason of a", "FAIL m/bad TestItself\n", "failed: m/bad.TestItself: bad_test.go:4: not a subtest's fault\n", "failed: m/bad.TestSub/a: ", "NOT ALLOWED: no reason given",
 		}},
 		{"panic", "-", options{patterns: []string{"./panics"}}, false, "0 passed, 1 failed, 0 skipped", []string{"oh dear"}},
 		{"no build", "-", options{patterns: []string{"./nobuild", "./good"}}, false, "3 passed, 1 failed, 1 skipped", []string{
@@ -127,8 +151,8 @@ func TestRun(t *testing.T) {
 				skips = list(t, tt.allowed)
 			}
 			var out strings.Builder
-			tt.o.atOnce, tt.o.every = 2, time.Hour
-			ok, err := tt.o.main(skips, "", "", &out)
+			tt.o.atOnce, tt.o.every, tt.o.packageClock = 2, time.Hour, time.Hour
+			ok, err := tt.o.main(t.Context(), files{skips: skips}, &out)
 			if ok != tt.ok || err != nil {
 				t.Errorf("ok = %v, %v; want %v", ok, err, tt.ok)
 			}
@@ -153,8 +177,9 @@ func TestProgress(t *testing.T) {
 	enter(t)
 	var out strings.Builder
 	result := filepath.Join(t.TempDir(), "result")
-	o := options{patterns: []string{"./good", "./other/good", "./short", "./slow"}, short: true, atOnce: 1, every: 200 * time.Millisecond}
-	ok, err := o.main("", list(t, "# it sleeps\nm/slow\n\nm/good\nm/short first\n"), result, &out)
+	o := options{patterns: []string{"./good", "./other/good", "./short", "./slow"}, short: true, atOnce: 1, every: 200 * time.Millisecond, packageClock: time.Hour}
+	alone := list(t, "# it sleeps\nm/slow\n\nm/good\nm/short first\n")
+	ok, err := o.main(t.Context(), files{alone: alone, result: result, events: result + ".json"}, &out)
 	if !ok || err != nil {
 		t.Fatalf("%v, %v\n%s", ok, err, out.String())
 	}
@@ -167,6 +192,9 @@ func TestProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if events, err := os.ReadFile(result + ".json"); err != nil || !strings.Contains(string(events), `"Action":"pass","Package":"m/slow","Test":"TestSleeps"`) {
+		t.Errorf("of events it keeps %v\n%s", err, events)
+	}
 	if !regexp.MustCompile(`^\d{4}-\d\d-\d\d, commit .*, 0\.\d minutes\n\n +1\.\d s +\d+\.\d s CPU  m/slow\n(.*\n){4}7 passed, 0 failed, 1 skipped\n$`).Match(text) {
 		t.Errorf("it keeps\n%s", text)
 	}
@@ -175,7 +203,7 @@ func TestProgress(t *testing.T) {
 func TestNoSuchPackage(t *testing.T) {
 	enter(t)
 	var out strings.Builder
-	if ok, err := (options{patterns: []string{"./none"}, atOnce: 1, every: time.Hour}).main("", "", "", &out); ok || err == nil || !strings.Contains(err.Error(), "none") {
+	if ok, err := (options{patterns: []string{"./none"}, atOnce: 1, every: time.Hour}).main(t.Context(), files{}, &out); ok || err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("%v, %v: %s", ok, err, out.String())
 	}
 }
@@ -198,14 +226,19 @@ func TestPlain(t *testing.T) {
 	if _, alone := o.order([]pack{{path: "m/good"}, {path: "m/short"}}); len(alone) != 1 || alone[0].path != "m/good" {
 		t.Errorf("alone run %+v", alone)
 	}
+	drives := options{}
+	if err := drives.readAlone(list(t, "m/good first drives\nm/short drives\n")); err != nil || !slices.Equal(drives.alone, []string{"m/short"}) ||
+		!slices.Equal(drives.first, []string{"m/good"}) || len(drives.plain) != 2 {
+		t.Errorf("%+v, %v", drives, err)
+	}
 	if err := o.readAlone(list(t, "m/good plain\n")); err != nil || len(o.alone) != 1 {
 		t.Fatal(o.alone, err)
 	}
-	packs, err := o.list()
+	packs, err := o.list(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	built, err := o.build(packs, t.TempDir(), newTally(io.Discard))
+	built, err := o.build(t.Context(), packs, t.TempDir(), newTally(io.Discard))
 	if err != nil || len(built) != 2 {
 		t.Fatalf("%+v, %v", built, err)
 	}

@@ -15,7 +15,7 @@ import (
 func (t *tally) unbuilt(pkg string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.broken = append(t.broken, pkg)
+	t.broken = append(t.broken, broken{pkg, "does not build"})
 	fmt.Fprintf(t.w, "FAIL %s does not build\n", pkg)
 }
 
@@ -32,13 +32,26 @@ func (t *tally) used(pkg string, cpu time.Duration) {
 	t.cpu[pkg] = cpu.Seconds()
 }
 
-// end counts a package as failed if its tests ended and did not say how.
-func (t *tally) end(pkg string) {
+// end counts a package as failed if its tests ended and did not say how. why says who ended them, if that is known.
+func (t *tally) end(pkg, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if began, runs := t.running[pkg]; runs {
-		t.pkg(event{Action: "fail", Package: pkg, Elapsed: time.Since(began).Seconds()})
+	began, runs := t.running[pkg]
+	if !runs {
+		return
 	}
+	if why != "" {
+		t.packages[pkg] = append(t.packages[pkg], "killed: "+why+"\n")
+	}
+	t.pkg(event{Action: "fail", Package: pkg, Elapsed: time.Since(began).Seconds()})
+}
+
+// never counts a package as failed that did not begin.
+func (t *tally) never(pkg string, why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = append(t.broken, broken{pkg, fmt.Sprint("did not begin: ", why)})
+	fmt.Fprintf(t.w, "FAIL %s did not begin: %v\n", pkg, why)
 }
 
 // tick says from time to time what is running, until stop is called.
@@ -92,7 +105,13 @@ func (t *tally) keep(file, commit string) error {
 	for _, p := range packages {
 		fmt.Fprintf(&text, "%8.1f s %7.1f s CPU  %s%s\n", t.took[p], t.cpu[p], p, t.slow(p))
 	}
-	fmt.Fprintf(&text, "\n%s\n", t.last)
+	for _, line := range append([]string{""}, t.failures...) {
+		fmt.Fprintln(&text, line)
+	}
+	if len(t.flaky) > 0 {
+		fmt.Fprintf(&text, "flaky: %d\n", len(t.flaky))
+	}
+	fmt.Fprintln(&text, t.last)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}

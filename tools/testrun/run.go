@@ -2,43 +2,53 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
+	"berth/test/built"
+	"berth/test/testkit"
+	"berth/test/walk"
 	"berth/tools/many"
 )
 
 // options says what to run and how.
 type options struct {
-	race, short bool
-	only        string // regular expression of tests
-	patterns    []string
-	alone       []string // packages that run one at a time, after all others
-	first       []string // packages that begin before all others
-	plain       []string // packages that are built without the race detector: nothing in them runs beside anything, or they measure
-	atOnce      int
-	every       time.Duration // how often to say what is running
-	env         []string      // for the tests
+	race, short   bool
+	products      bool
+	only          string // regular expression of tests
+	tier, subject string
+	tiers         []entry
+	rerun         []string // packages whose failed tests run again
+	patterns      []string
+	alone         []string // packages that run one at a time, after all others
+	first         []string // packages that begin before all others
+	plain         []string // packages that are built without the race detector: it has nothing to find in them, or they measure
+	atOnce        int
+	every         time.Duration // how often to say what is running
+	packageClock  time.Duration // how long a package may run
+	env           []string      // for the tests
 }
 
 // pack is a package with tests.
 type pack struct {
 	path, dir, program string
+	take, leave        string // regular expressions of the top-level tests that run, and of those that do not; "" says nothing
 }
 
 // run builds the test programs and runs them.
-func (o options) run(t *tally) error {
-	packs, err := o.list()
+func (o options) run(ctx context.Context, t *tally) error {
+	packs, err := o.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,26 +64,60 @@ func (o options) run(t *tally) error {
 	if err := os.Mkdir(programs, 0o755); err != nil {
 		return err
 	}
-	o.env = append(o.env, "BERTH_BUILT="+programs, part(t.w))
-	began := time.Now()
-	built, err := o.build(packs, dir, t)
+	refused, err := offline(dir)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.w, "built %d test programs in %.0fs\n", len(built), time.Since(began).Seconds())
-	stop := t.tick(o.every, len(built))
+	o.env = append(o.env, append(refused, built.Dir+"="+programs, o.part(ctx, t.w))...)
+	if o.tier != "" { // what examples are made of comes from Debian's servers
+		o.env = slices.DeleteFunc(o.env, func(e string) bool { return strings.HasPrefix(e, "APT_CONFIG=") })
+	}
+	if o.tier == "measured" {
+		o.env = append(o.env, testkit.Measured+"=1")
+	}
+	began := time.Now()
+	if o.products {
+		if err := built.Everything(ctx, programs); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.w, "built what tests start in %.0fs\n", time.Since(began).Seconds())
+	}
+	ready, err := o.build(ctx, packs, dir, t)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.w, "built %d test programs in %.0fs\n", len(ready), time.Since(began).Seconds())
+	stop := t.tick(o.every, len(ready))
 	defer stop()
-	together, alone := o.order(built)
-	return errors.Join(o.each(together, o.atOnce, t), o.each(alone, 1, t))
+	together, alone := o.order(ready)
+	return errors.Join(o.each(ctx, together, o.atOnce, t), o.each(ctx, alone, 1, t), o.again(ctx, ready, t))
 }
 
-// part returns which part of the long walks the tests take (package walk): that of the day, unless the environment names another. So a run of the same day
-// repeats what failed, also on another machine, and the runs of some days take everything.
-func part(w io.Writer) string {
-	const name = "BERTH_WALK"
-	n := cmp.Or(os.Getenv(name), time.Now().UTC().Format("20060102"))
-	fmt.Fprintf(w, "%s=%s\n", name, n)
-	return name + "=" + n
+// offline returns variables with which Go, apt and pip refuse to fetch anything: what tests need was fetched before (scripts/setup).
+func offline(dir string) (env []string, err error) {
+	conf := filepath.Join(dir, "apt.conf")
+	const nobody = "http://127.0.0.1:9/no-test-fetches-anything"
+	text := fmt.Sprintf("Acquire::http::Proxy %q;\nAcquire::https::Proxy %q;\nAcquire::Retries \"0\";\n", nobody, nobody)
+	return []string{"GOPROXY=off", "PIP_NO_INDEX=1", "APT_CONFIG=" + conf}, os.WriteFile(conf, []byte(text), 0o644)
+}
+
+// part returns which part of the long walks the tests take (package walk): the number of commits modulo 8, unless the environment names
+// another. So a run of the same commit repeats what failed, on another machine too, and eight commits in a row take everything.
+func (o options) part(ctx context.Context, w io.Writer) string {
+	n := os.Getenv(walk.Env)
+	if n == "" {
+		count := 0
+		out, err := exec.CommandContext(ctx, "git", "rev-list", "--count", "HEAD").Output()
+		if err == nil {
+			_, err = fmt.Sscan(string(out), &count)
+		}
+		if err != nil {
+			fmt.Fprintln(w, "git does not tell the number of commits: the walks take part 0")
+		}
+		n = fmt.Sprint(count % walk.Parts)
+	}
+	fmt.Fprintf(w, "%s=%s\n", walk.Env, n)
+	return walk.Env + "=" + n
 }
 
 // order returns the packages that run beside each other, in the order in which they begin, and then those that run alone.
@@ -92,89 +136,38 @@ func (o options) order(packs []pack) (together, alone []pack) {
 	return append(together, later...), alone
 }
 
-// list finds the packages that have tests.
-func (o options) list() (all []pack, err error) {
-	var said bytes.Buffer
-	cmd := exec.Command("go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}{{end}}"}, o.patterns...)...)
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("list the packages: %w: %s", err, said.Bytes())
-	}
-	for line := range strings.Lines(string(out)) {
-		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		all = append(all, pack{path: name, dir: dir})
-	}
-	return all, nil
-}
-
-// build compiles the packages' test programs, and returns those packages that have one then. One go test compiles many
-// packages in parallel, but not two of the same base name, because they would have the same program.
-func (o options) build(packs []pack, dir string, t *tally) (built []pack, err error) {
-	for n := 0; len(packs) > 0; n++ {
-		var now, later []pack
-		taken := map[string]bool{}
-		out := filepath.Join(dir, fmt.Sprint(n))
-		args := []string{"test", "-c", "-json", "-ldflags=-s -w", "-o", out + "/"}
-		race := o.race && !slices.Contains(o.plain, packs[0].path)
-		if race {
-			args = append(args, "-race")
-		}
-		for _, p := range packs {
-			base := path.Base(p.path)
-			if taken[base] || race != (o.race && !slices.Contains(o.plain, p.path)) {
-				later = append(later, p)
-				continue
-			}
-			taken[base] = true
-			p.program = filepath.Join(out, base+".test")
-			now, args = append(now, p), append(args, p.path)
-		}
-		cmd := exec.Command("go", args...)
-		cmd.Stderr = os.Stderr
-		said, failed := cmd.Output()
-		for line := range bytes.Lines(said) {
-			t.line(line)
-		}
-		whole := len(built)
-		for _, p := range now {
-			if _, err := os.Stat(p.program); err == nil {
-				built = append(built, p)
-			} else {
-				t.unbuilt(p.path)
-			}
-		}
-		if failed != nil && len(built)-whole == len(now) {
-			return nil, fmt.Errorf("go test -c failed, and built everything: %w", failed)
-		}
-		packs = later
-	}
-	return built, nil
-}
-
 // each runs the packages' tests, so many packages at once. An error ends no other package.
-func (o options) each(packs []pack, atOnce int, t *tally) error {
+func (o options) each(ctx context.Context, packs []pack, atOnce int, t *tally) error {
 	errs := make([]error, len(packs))
 	_ = many.Each(len(packs), atOnce, func(i int) error { // never fails
-		errs[i] = o.test(packs[i], t)
+		errs[i] = o.test(ctx, packs[i], t)
 		return nil
 	})
 	return errors.Join(errs...)
 }
 
-// test runs one package's tests in its folder, as go test does.
-func (o options) test(p pack, t *tally) error {
-	args := []string{"tool", "test2json", "-t", "-p", p.path, p.program, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=60m"}
+// test runs one package's tests in its folder, as go test does. When the context ends, the package's process group is killed, and its
+// tests that have not ended count as failed.
+func (o options) test(ctx context.Context, p pack, t *tally) error {
+	if ctx.Err() != nil {
+		t.never(p.path, context.Cause(ctx))
+		return nil
+	}
+	args := []string{"tool", "test2json", "-t", "-p", p.path, p.program, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=" + o.packageClock.String()}
 	if o.short {
 		args = append(args, "-test.short")
 	}
-	if o.only != "" {
-		args = append(args, "-test.run="+o.only)
+	if pattern := cmp.Or(p.take, o.only); pattern != "" {
+		args = append(args, "-test.run="+pattern)
+	}
+	if p.leave != "" {
+		args = append(args, "-test.skip="+p.leave)
 	}
 	cmd := exec.Command("go", args...)
 	// The race detector waits for a second at the end of a process that has found nothing.
 	cmd.Dir, cmd.Env = p.dir, slices.Concat(os.Environ(), o.env, []string{"PWD=" + p.dir, "GORACE=atexit_sleep_ms=0 " + os.Getenv("GORACE")})
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -182,12 +175,21 @@ func (o options) test(p pack, t *tally) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the tests of %s: %w", p.path, err)
 	}
-	if err := t.read(out); err != nil {
+	stop := context.AfterFunc(ctx, func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+		_ = out.Close()                                     // what left the group may hold the other end
+	})
+	defer stop()
+	if err := t.read(out); err != nil && ctx.Err() == nil {
 		return err
 	}
 	// The exit code says no more than the events, unless a package ends outside of its tests: then the last event is missing.
 	_ = cmd.Wait()
-	t.end(p.path)
+	why := ""
+	if ctx.Err() != nil {
+		why = context.Cause(ctx).Error()
+	}
+	t.end(p.path, why)
 	t.used(p.path, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	return nil
 }
@@ -201,27 +203,31 @@ func (o options) commit() string {
 	return strings.TrimSpace(string(out))
 }
 
-// readAlone reads a list of packages, one a line: those to run alone, and those with the word "first", "plain" or "measures" after them.
-// Empty lines and lines that begin with # are left out.
+// readAlone reads a list of packages, one a line: those to run alone, and those with words after them, which main.go explains.
 func (o *options) readAlone(name string) error {
-	text, err := os.ReadFile(name)
+	lines, err := readLines(name)
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(text)) {
+	for _, line := range lines {
 		f := strings.Fields(line)
-		switch {
-		case len(f) == 0 || f[0][0] == '#':
-		case len(f) == 1:
+		alone := true
+		for _, word := range f[1:] {
+			switch word {
+			case "first":
+				o.first, alone = append(o.first, f[0]), false
+			case "drives":
+				o.plain = append(o.plain, f[0])
+			case "plain":
+				o.plain, alone = append(o.plain, f[0]), false
+			case "measures":
+				o.plain = append(o.plain, f[0])
+			default:
+				return fmt.Errorf("%s: %q is not a package, and perhaps the words first, plain, drives or measures", name, line)
+			}
+		}
+		if alone {
 			o.alone = append(o.alone, f[0])
-		case len(f) == 2 && f[1] == "first":
-			o.first = append(o.first, f[0])
-		case len(f) == 2 && f[1] == "measures":
-			o.alone, o.plain = append(o.alone, f[0]), append(o.plain, f[0])
-		case len(f) == 2 && f[1] == "plain":
-			o.plain = append(o.plain, f[0])
-		default:
-			return fmt.Errorf("%s: %q is not a package, and perhaps the word first, plain or measures", name, strings.TrimSpace(line))
 		}
 	}
 	return nil
@@ -241,5 +247,28 @@ func (t *tally) read(r io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read the events of the tests: %w", err)
 		}
+	}
+}
+
+// line processes one line of what go test or test2json prints.
+func (t *tally) line(line []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var e event
+	if json.Unmarshal(line, &e) != nil {
+		fmt.Fprintf(t.w, "%s", line) // go test prints some errors as they are
+		return
+	}
+	if t.events != nil {
+		_, _ = t.events.Write(line) // a full disk ends the run by other means
+	}
+	switch {
+	case e.Action == "build-output":
+		fmt.Fprint(t.w, e.Output)
+	case e.Action == "build-fail":
+	case e.Test != "":
+		t.test(e)
+	default:
+		t.pkg(e)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"berth/test/walk"
 )
 
 // event is one line of go test -json (see go doc test2json) or, for a build, go build -json (go help buildjson).
@@ -29,8 +30,13 @@ type test struct {
 	seconds   float64
 	children  int
 	failedIn  int  // number of failed subtests, at any depth
+	lost      bool // it did not end: its package ended, or was killed
+	load      string
 	paused    bool // it waits until other tests have ended: t.Parallel
 }
+
+// broken is a package that failed without a failed test.
+type broken struct{ pkg, why string }
 
 // tally counts the tests of a run. Several packages may report to it at once.
 type tally struct {
@@ -39,37 +45,21 @@ type tally struct {
 	tests    map[[2]string]*test
 	order    []*test
 	packages map[string][]string // output outside of tests, until the package ends
-	broken   []string            // packages that failed without a failed test
+	broken   []broken
 	running  map[string]time.Time
 	took     map[string]float64 // seconds of each package that has ended
 	cpu      map[string]float64 // seconds of CPU time of its processes, which have ended
 	began    time.Time
-	last     string // what report printed last
+	flaky    []string
+	events   io.Writer // for the events as they come; nil: not kept
+	failures []string  // what failed, with the first lines of what it said
+	last     string    // what report printed last
 }
 
 func newTally(w io.Writer) *tally {
 	return &tally{
 		w: w, tests: map[[2]string]*test{}, packages: map[string][]string{},
 		running: map[string]time.Time{}, took: map[string]float64{}, cpu: map[string]float64{}, began: time.Now(),
-	}
-}
-
-func (t *tally) line(line []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var e event
-	if json.Unmarshal(line, &e) != nil {
-		fmt.Fprintf(t.w, "%s", line) // go test prints some errors as they are
-		return
-	}
-	switch {
-	case e.Action == "build-output":
-		fmt.Fprint(t.w, e.Output)
-	case e.Action == "build-fail":
-	case e.Test != "":
-		t.test(e)
-	default:
-		t.pkg(e)
 	}
 }
 
@@ -94,6 +84,7 @@ func (t *tally) test(e event) {
 		x.action, x.seconds = e.Action, e.Elapsed
 	}
 	if e.Action == "fail" {
+		x.load = load()
 		t.failed(x)
 	}
 	if e.Action == "pass" {
@@ -167,7 +158,7 @@ func (t *tally) pkg(e event) {
 		t.over(e)
 		t.unfinished(e.Package)
 		if t.failedTests(e.Package) == 0 {
-			t.broken = append(t.broken, e.Package)
+			t.broken = append(t.broken, broken{e.Package, "ended outside of a test"})
 		}
 		fmt.Fprintf(t.w, "FAIL %s %.1fs%s\n", e.Package, e.Elapsed, t.slow(e.Package))
 		for _, line := range t.packages[e.Package] {
@@ -183,7 +174,7 @@ func (t *tally) pkg(e event) {
 func (t *tally) unfinished(pkg string) {
 	for _, x := range t.order {
 		if x.pkg == pkg && x.action == "" {
-			x.action = "fail"
+			x.action, x.lost = "fail", true
 			x.output = append(x.output, "did not finish\n")
 			t.failed(x)
 		}
@@ -231,28 +222,44 @@ func (t *tally) report(allowed *allowList) bool {
 		}
 	}
 	banned := t.skips(reasons)
-	t.again(lost)
+	t.summary(lost)
 	t.last = fmt.Sprintf("%d passed, %d failed, %d skipped", passed, failed, skips)
+	if len(t.flaky) > 0 {
+		fmt.Fprintf(t.w, "flaky: %d\n", len(t.flaky))
+	}
+	if len(t.flaky) > mostFlaky {
+		fmt.Fprintf(t.w, "more than %d flaky tests: the run failed\n", mostFlaky)
+	}
 	fmt.Fprintln(t.w, t.last)
-	return failed == 0 && banned == 0
+	return failed == 0 && banned == 0 && len(t.flaky) <= mostFlaky
 }
 
-// longestWhy is how many characters of what a test said are printed again at the end of the run.
-const longestWhy = 300
+// What is printed of failures again at the end of the run: so many characters of one, and so many of them in full.
+const (
+	longestWhy = 300
+	mostWhy    = 40
+)
 
-// again prints, at the end, what failed, in few lines: what shows a long run may show no more than its first and last ones.
-func (t *tally) again(lost []*test) {
-	names := make([]string, 0, len(t.broken)+len(lost))
-	for _, pkg := range t.broken {
-		names = append(names, strings.TrimPrefix(pkg, "berth/"))
+// summary prints, at the end, what failed, in few lines: what shows a long run may show no more than its last ones.
+func (t *tally) summary(lost []*test) {
+	for _, b := range t.broken {
+		t.failures = append(t.failures, fmt.Sprintf("failed: %s: %s", strings.TrimPrefix(b.pkg, "berth/"), b.why))
 	}
+	var rest []string
 	for _, x := range lost {
 		name := strings.TrimPrefix(x.pkg, "berth/") + "." + x.name
-		names = append(names, name)
-		fmt.Fprintf(t.w, "failed: %s: %.*s\n", name, longestWhy, why(x.output))
+		if len(t.failures) >= mostWhy {
+			rest = append(rest, name)
+			continue
+		}
+		t.failures = append(t.failures, fmt.Sprintf("failed: %s: %.*s", name, longestWhy, why(x.output)))
 	}
-	if len(names) > 0 {
-		fmt.Fprintln(t.w, "all that failed:", strings.Join(names, " "))
+	if len(rest) > 0 {
+		t.failures = append(t.failures, "failed, too: "+strings.Join(rest, " "))
+	}
+	t.failures = append(t.failures, t.flaky...)
+	for _, line := range t.failures {
+		fmt.Fprintln(t.w, line)
 	}
 }
 
@@ -264,7 +271,7 @@ func why(output []string) string {
 		if strings.HasPrefix(text, "FAIL: ") {
 			return text
 		}
-		if place.MatchString(line) && !strings.Contains(line, "BERTH_WALK=") {
+		if place.MatchString(line) && !strings.Contains(line, walk.Env+"=") || text == "did not finish" || strings.HasPrefix(text, "panic: ") {
 			said = append(said, text)
 		}
 	}

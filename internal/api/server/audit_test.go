@@ -13,6 +13,7 @@ import (
 	"berth/internal/may"
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // kept is an audit that a test reads.
@@ -105,7 +106,7 @@ func TestAuditOfCommands(t *testing.T) {
 		for range n {
 			select {
 			case <-k.more:
-			case <-time.After(20 * time.Second):
+			case <-time.After(testkit.Bound()):
 				t.Fatalf("the audit has %+v", k.all())
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"berth/internal/api"
 	"berth/internal/events"
 	"berth/internal/may"
+	"berth/test/testkit"
 )
 
 // TestBoundsOfCallers: who has as many commands or streams open as he may gets 429 for one more; others do not notice, and what he
@@ -25,7 +26,7 @@ func TestBoundsOfCallers(t *testing.T) {
 	h.file = events.File{Dir: filepath.Join(t.TempDir(), "events")}
 	s := &Server{Host: h}
 	eve, vic := serving(t, s, may.Who{Name: "eve", Role: may.Viewer, Via: may.ViaTLS}), serving(t, s, may.Who{Name: "vic", Role: may.Viewer, Via: may.ViaTLS})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 	defer cancel()
 	// begin begins a command, and returns what ends it, or the status with which it is refused.
 	begin := func(address string) (end func(), status int) {
@@ -113,7 +114,7 @@ func TestSilent(t *testing.T) {
 		return c
 	}
 	ended := func(c net.Conn) bool { // closed by the server, not only quiet
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(testkit.Bound()))
 		_, err := c.Read(make([]byte, 1))
 		return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 	}
@@ -127,7 +128,7 @@ func TestSilent(t *testing.T) {
 	if _, err := ask.Write([]byte("GET /v1/openapi.json HTTP/1.1\r\nHost: b\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	_ = ask.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = ask.SetReadDeadline(time.Now().Add(testkit.Bound()))
 	if n, err := ask.Read(make([]byte, 100)); n == 0 {
 		t.Errorf("another address is not answered: %v", err)
 	}

@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
 
 	"berth/internal/api"
 	"berth/internal/may"
+	"berth/test/testkit"
 )
 
 // runs is a host whose program is a script that notes each command line.
@@ -30,7 +30,7 @@ func (r *runs) Program() []string { return r.program }
 // ask sends a command line over a websocket, and returns what the server says at its end.
 func ask(t *testing.T, address string, start api.Start) api.Control {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 	defer cancel()
 	ws, answer, err := websocket.Dial(ctx, address+"/v1/command", nil)
 	if err != nil {

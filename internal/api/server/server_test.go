@@ -22,6 +22,7 @@ import (
 	"berth/internal/events"
 	"berth/internal/may"
 	"berth/internal/node"
+	"berth/test/testkit"
 )
 
 // fake is a host of which only some is asked.
@@ -54,7 +55,7 @@ func asked(s *Server, w may.Who, method, target, body string) *httptest.Response
 
 func admin() may.Who { return may.Who{Name: "root", Role: may.Admin, Via: may.ViaUnix} }
 
-// TestTenThousandNodes: the nodes of a site, with filters, in pages, in less than 300 ms.
+// TestTenThousandNodes: the nodes of a site, with filters, in pages; where a run measures in less than 300 ms.
 func TestTenThousandNodes(t *testing.T) {
 	site := &many{}
 	for i := range 10_000 {
@@ -82,7 +83,7 @@ func TestTenThousandNodes(t *testing.T) {
 			t.Fatal(answer.Code, err, answer.Body)
 		}
 		t.Logf("%-40s %6d nodes in %s", query, len(got.Nodes), took)
-		if took > bound {
+		if testkit.Measures() && took > bound {
 			t.Errorf("%s took %s", query, took)
 		}
 		return got
@@ -183,7 +184,7 @@ func TestEventsResume(t *testing.T) {
 	// read reads n events of a stream and leaves it, as a client that breaks off.
 	read := func(after, accept string, n int) (ids []string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.URL+"/v1/events?follow=true", nil)
 		if err != nil {
@@ -256,7 +257,7 @@ func TestBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = slow.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = slow.SetReadDeadline(time.Now().Add(testkit.Bound()))
 	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "408") {
 		t.Errorf("a body that does not come: %q, %v", line, err)
 	}
@@ -276,11 +277,7 @@ func TestBounded(t *testing.T) {
 	if worst.Load() <= mostSilent {
 		t.Errorf("at most %d connections were open", worst.Load())
 	}
-	for end := time.Now().Add(20 * time.Second); limit.open.Load() > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d idle connections are still open", limit.open.Load())
-		}
-	}
+	testkit.Eventually(t, "no idle connection is open", func() bool { return limit.open.Load() == 0 })
 	answer, err := http.Get("http://" + l.Addr().String() + "/v1/openapi.json") // whoever comes now is answered
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)

@@ -18,6 +18,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/refuse"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // Groups are made with what they need to take a process, and are gone afterwards, also when the maker was killed.
@@ -80,7 +81,7 @@ func TestRealGroups(t *testing.T) {
 		t.Error(err)
 	}
 	_ = other.Wait()
-	if !within(10*time.Second, func() bool { return len(left(other.Process.Pid)) == 0 }) {
+	if !testkit.Happens(func() bool { return len(left(other.Process.Pid)) == 0 }) {
 		t.Errorf("left by a killed one: %v", left(other.Process.Pid))
 	}
 }
@@ -157,13 +158,4 @@ func TestArmsOfArms(t *testing.T) {
 			t.Error(d, argv)
 		}
 	}
-}
-
-func within(limit time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return true
-		}
-	}
-	return false
 }

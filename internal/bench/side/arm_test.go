@@ -5,7 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
+
+	"berth/test/testkit"
 )
 
 // A command of the host arm does not outlive a Berth that is killed.
@@ -24,23 +25,14 @@ func TestRealKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := func() bool { return exec.Command("pgrep", "-fx", "sleep "+seconds).Run() == nil }
-	if !within(5*time.Second, running) {
+	if !testkit.Happens(running) {
 		t.Error("the command did not start")
 	}
 	if err := berth.Process.Kill(); err != nil {
 		t.Error(err)
 	}
 	_ = berth.Wait()
-	if !within(5*time.Second, func() bool { return !running() }) {
+	if !testkit.Happens(func() bool { return !running() }) {
 		t.Error("the command outlives its parent")
 	}
-}
-
-func within(limit time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return true
-		}
-	}
-	return false
 }

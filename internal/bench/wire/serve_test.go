@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // freePort returns a port of which the next one is free as well.
@@ -71,10 +72,14 @@ func TestRealServe(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err != nil {
-		t.Errorf("iperf3 has not ended: %v", err)
-	} else {
-		l.Close()
+	// Somebody else may have taken the port meanwhile: nobody may answer at it as iperf3 does, which takes connections.
+	if c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		c.Close()
+		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err != nil {
+			t.Errorf("iperf3 has not ended: %v", err)
+		} else {
+			l.Close()
+		}
 	}
 }
 
@@ -87,7 +92,7 @@ func TestPingSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
-	if p, err := Ping(ctx, l.Addr().String(), time.Second, 0); err == nil || time.Since(begun) > pingWait {
+	if p, err := Ping(ctx, l.Addr().String(), time.Second, 0); err == nil || testkit.Measures() && time.Since(begun) > pingWait {
 		t.Errorf("silent: %+v %v after %v", p, err, time.Since(begun))
 	}
 	go func() {

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/gateway"
 	"berth/internal/proc"
 	"berth/internal/vnode"
+	"berth/test/testkit"
 )
 
 // helpers: the journal names each helper; one that is killed is replaced, and the mount works again; all end with the node.
@@ -69,7 +69,7 @@ func (s Suite) helpers(t *testing.T) {
 // killedAndReplaced kills a helper and waits until Watch has replaced it.
 func (b *bed) killedAndReplaced(id proc.ID, replace func(context.Context, proc.ID) (proc.ID, error)) {
 	b.t.Helper()
-	ctx, stop := context.WithTimeout(b.t.Context(), 10*time.Second)
+	ctx, stop := context.WithTimeout(b.t.Context(), testkit.Bound())
 	defer stop()
 	told := make(chan error, 1)
 	watched := make(chan struct{})

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/host"
 	"berth/internal/step"
+	"berth/test/testkit"
 )
 
 // Must fails the test if there is an error.
@@ -157,14 +157,10 @@ func Enter(t *testing.T, h host.Cgroups, path, script string) *exec.Cmd {
 	return cmd
 }
 
-// Wait waits until done reports true, at most 20 seconds.
+// Wait waits until done reports true, as testkit.Eventually does.
 func Wait(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain for ", what)
-		}
-	}
+	testkit.Eventually(t, "wait for "+what, done)
 }
 
 // Contents reads control files of a group, in every hierarchy that has them.

@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // TestGuardLost: where no guard can be started, nothing is stopped any more, and the agent is woken to open another gate.
@@ -94,15 +96,35 @@ func noFiles(t *testing.T) (again func()) {
 	}
 }
 
+// stops says whether a process is stopped, also while this process can open no file.
+func stops(t *testing.T, pid int) func() bool {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return func() bool {
+		text := make([]byte, 200)
+		n, _ := f.ReadAt(text, 0) // of a process that has ended: nothing
+		return strings.Contains(string(text[:n]), ") T ")
+	}
+}
+
 // TestNoFiles: an agent that can open no file does not take a stopped process for one that has ended.
 func TestNoFiles(t *testing.T) {
 	s := newServer(t)
 	s.open()
 	c := s.connect("127.0.0.2")
+	stopped := stops(t, c.pid)
 	again := noFiles(t)
 	c.send(0, "one")
-	time.Sleep(200 * time.Millisecond)
+	is := testkit.Happens(stopped)
+	time.Sleep(200 * time.Millisecond) // in which the agent looks at it in vain
 	again()
+	if !is {
+		t.Fatal("it is not stopped")
+	}
 	eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
 	s.close()
 	if got, want := s.groups.said(), fmt.Sprintf("put %d into a", c.pid); got != want {
@@ -115,11 +137,16 @@ func TestCloseNoFiles(t *testing.T) {
 	s := newServer(t)
 	s.open()
 	c := s.connect("127.0.0.2")
+	stopped := stops(t, c.pid)
 	again := noFiles(t)
 	c.send(0, "one")
-	time.Sleep(50 * time.Millisecond)
+	is := testkit.Happens(stopped)
+	time.Sleep(50 * time.Millisecond) // in which the agent looks at it in vain
 	err := s.gate.Close()
 	again()
+	if !is {
+		t.Fatal("it is not stopped")
+	}
 	if !errors.Is(err, unix.EMFILE) {
 		t.Errorf("it is closed with %v", err)
 	}

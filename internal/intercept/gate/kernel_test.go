@@ -20,6 +20,7 @@ import (
 	"berth/internal/fork"
 	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // TestMain is also the guard, and the programs of servers.
@@ -57,14 +58,7 @@ func serveOne() {
 
 func eventually(t *testing.T, what string, is func() bool) time.Duration {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if is() {
-			return time.Since(began)
-		}
-		if time.Since(began) > 5*time.Second {
-			t.Fatalf("%s: not within 5 s", what)
-		}
-	}
+	return testkit.Eventually(t, what, is)
 }
 
 func state(t *testing.T, pid int) byte {
@@ -201,7 +195,7 @@ func (s *server) lost(why string) {
 	s.t.Helper()
 	select {
 	case <-s.woken:
-	case <-time.After(5 * time.Second):
+	case <-time.After(testkit.Bound()):
 		s.t.Fatal("nobody is woken")
 	}
 	if err := s.gate.Tell(nil); err == nil || !strings.Contains(err.Error(), why) {

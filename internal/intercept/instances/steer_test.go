@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fork"
+	"berth/test/testkit"
 )
 
 // listener is a server that does not end when it is asked to.
@@ -120,8 +121,8 @@ func (b *bed) answers(from string, port uint16) string {
 	return string(word[:n])
 }
 
-// arrives reports whether a datagram from an address reaches a socket.
-func (b *bed) arrives(from string, at *net.UDPConn) bool {
+// arrives reports whether a datagram from an address reaches a socket within some time.
+func (b *bed) arrives(from string, at *net.UDPConn, within time.Duration) bool {
 	b.t.Helper()
 	c, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, at.LocalAddr().(*net.UDPAddr))
 	if err != nil {
@@ -131,7 +132,7 @@ func (b *bed) arrives(from string, at *net.UDPConn) bool {
 	if _, err := c.Write([]byte(from)); err != nil {
 		b.t.Fatal(err)
 	}
-	_ = at.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	_ = at.SetReadDeadline(time.Now().Add(within))
 	text := make([]byte, 20)
 	n, _, err := at.ReadFrom(text)
 	return err == nil && string(text[:n]) == from
@@ -172,7 +173,7 @@ func TestSteer(t *testing.T) {
 	do(err)
 	defer datagrams.Close()
 	do(s.Guard(4001), s.Refuse(node), s.Refuse(six))
-	if b.arrives("127.0.0.2", datagrams) || !b.arrives("127.0.0.3", datagrams) {
+	if b.arrives("127.0.0.2", datagrams, 200*time.Millisecond) || !b.arrives("127.0.0.3", datagrams, testkit.Bound()) {
 		t.Error("a datagram of the node reaches the server, or one of another does not")
 	}
 	expect("before the instance listens", "refused refused main refused refused")
@@ -221,11 +222,7 @@ printf 'all \033[31mof them\n'; wait; wait`}}
 	}
 	ends := make(chan error, 1)
 	go func() { ends <- wait() }()
-	for begun := time.Now(); s.Last("a") == ""; time.Sleep(5 * time.Millisecond) {
-		if time.Since(begun) > 20*time.Second {
-			t.Fatal("it says nothing")
-		}
-	}
+	testkit.Eventually(t, "it says something", func() bool { return s.Last("a") != "" })
 	if last := s.Last("a"); last != "all [31mof them" {
 		t.Errorf("it said %q", last)
 	}

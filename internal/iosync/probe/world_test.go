@@ -20,6 +20,7 @@ import (
 
 	"berth/internal/fork"
 	"berth/internal/thread"
+	"berth/test/testkit"
 )
 
 const (
@@ -117,13 +118,9 @@ func (w *world) makeGroups(blkio string) {
 // remove removes a group when the threads that ended have left it.
 func (w *world) remove(group string) {
 	var err error
-	for range 100 {
-		if err = os.Remove(group); err == nil || errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testkit.Happens(func() bool { err = os.Remove(group); return err == nil || errors.Is(err, os.ErrNotExist) }) {
+		w.t.Error(err)
 	}
-	w.t.Error(err)
 }
 
 func (w *world) must(err error) {
@@ -166,16 +163,13 @@ func (w *world) rests() {
 		w.must(err)
 		return string(text)
 	}
-	for last, end := stat(), time.Now().Add(20*time.Second); ; {
+	last := stat()
+	testkit.Eventually(w.t, "the disk comes to rest", func() bool {
 		time.Sleep(300 * time.Millisecond)
-		now := stat()
-		if now == last {
-			return
-		}
-		if last = now; time.Now().After(end) {
-			w.t.Fatal("the disk does not come to rest")
-		}
-	}
+		before := last
+		last = stat()
+		return before == last
+	})
 }
 
 // ask connects from an address and sends one byte; do handles the connection in a thread of its own after it received the byte.

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/proc"
 	"berth/internal/runner"
 	"berth/internal/step"
+	"berth/test/testkit"
 )
 
 // bed is one node of a test, with its groups and its journal.
@@ -174,11 +174,7 @@ func (b *bed) await(t *testing.T, what string) string {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	testkit.Eventually(t, what, is)
 }
 
 // groups returns the folders of the groups in which processes of the node must be.

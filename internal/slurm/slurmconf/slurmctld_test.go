@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/slurm/control"
+	"berth/test/testkit"
 )
 
 // inside says to a process of this test that it is the first one of its own namespaces, and which case it runs.
@@ -155,13 +156,10 @@ func (c *cluster) start(name string, args ...string) {
 
 func (c *cluster) wait(what string, ok func() bool) {
 	c.t.Helper()
-	for range 600 { // a minute: slurmctld looks for nodes to resume, and for those that answer, every ten seconds or less often
-		if ok() {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	// Slurmctld looks for nodes to resume, and for those that answer, every ten seconds or less often: a call each 100 ms is enough.
+	if !testkit.Happens(func() bool { time.Sleep(100 * time.Millisecond); return ok() }) {
+		c.t.Fatalf("did not happen: %s\n%s", what, c.log("slurmctld"))
 	}
-	c.t.Fatalf("not within a minute: %s\n%s", what, c.log("slurmctld"))
 }
 
 // runSlurmctld is the test inside the namespaces.

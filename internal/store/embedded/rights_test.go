@@ -127,7 +127,7 @@ func TestRights(t *testing.T) {
 	defer own.Close()
 	endpoint := "https://" + s.Addr()
 	b := ca.as(t, "b", endpoint)
-	if err := b.Session(t.Context(), 5*time.Second); err != nil {
+	if err := b.Session(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	write := func(s store.Store, key string, lease bool) error {

@@ -8,6 +8,7 @@ import (
 	"berth/internal/store"
 	"berth/internal/store/etcd"
 	"berth/internal/store/storetest"
+	"berth/test/built"
 )
 
 // TestDebian runs the suite on the etcd that Debian brings.
@@ -24,17 +25,14 @@ func TestCurrent(t *testing.T) {
 	suite(t, current(t))
 }
 
-// current builds the etcd of go.mod; nothing is to be done if it is there.
+// current makes the etcd of go.mod.
 func current(t *testing.T) string {
 	t.Helper()
-	program, err := filepath.Abs("../../../build/tools/etcd")
-	if err != nil {
+	dir := t.TempDir()
+	if err := built.Etcd(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-o", program, "berth/tools/etcd").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
+	return filepath.Join(dir, "etcd")
 }
 
 func suite(t *testing.T, program string) {

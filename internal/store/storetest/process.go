@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/internal/store"
+	"berth/test/testkit"
 )
 
 // Process is a server in a process of its own, which a test stops and kills.
@@ -70,11 +71,7 @@ func (p *Process) Away(t *testing.T) (back func()) {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); !p.stopped(); time.Sleep(time.Millisecond) { // each thread stops when it notices
-		if time.Now().After(end) {
-			t.Fatal("the server does not stop")
-		}
-	}
+	testkit.Eventually(t, "the server stops", p.stopped) // each thread stops when it notices
 	return func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 }
 
@@ -128,15 +125,8 @@ func free(t *testing.T, n int) (all []string) {
 // Ready waits until a server answers.
 func Ready(t *testing.T, s store.Store) {
 	t.Helper()
-	end := time.Now().Add(30 * time.Second)
-	for {
+	testkit.Eventually(t, "the server answers", func() bool {
 		_, _, err := s.List(t.Context(), "/t/none")
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return err == nil
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/store"
+	"berth/test/testkit"
 )
 
 // Server is an implementation under test.
@@ -39,7 +40,7 @@ func Run(t *testing.T, s Server) {
 // open returns a client, and a context that ends before the test's patience does.
 func open(t *testing.T, s Server) (store.Store, context.Context) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 	t.Cleanup(cancel)
 	c := s.Open(t)
 	t.Cleanup(func() { c.Close() })
@@ -134,7 +135,7 @@ func next(t *testing.T, from <-chan store.Batch) store.Batch {
 			t.Fatal("the watch ended")
 		}
 		return b
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Bound()):
 		t.Fatal("the watch says nothing")
 	}
 	return store.Batch{}

@@ -1,0 +1,96 @@
+package tree
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// subjects are those of the tier lab.
+var subjects = []string{"net", "storage", "limits", "site"}
+
+// tierLine is a line of test/tiers.
+var tierLine = regexp.MustCompile(`^(lab (?P<subject>\w+)|measured|smoke) +(?P<pkg>\S+) +(?P<test>Test\w+) — (?P<why>[^;]+); stays: (?P<stays>.+)$`)
+
+// entries returns the lines of a list below test/ that are neither empty nor comments.
+func entries(t *testing.T, name string) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "test", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// topLevelTests returns the names of all top-level tests, each as "internal/link.TestBridge".
+func topLevelTests(t *testing.T) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	pattern := regexp.MustCompile(`(?m)^func (Test\w+)\(\w+ \*testing\.T\)`)
+	_, all := sources(t)
+	for _, s := range all {
+		if !s.test {
+			continue
+		}
+		for _, m := range pattern.FindAllSubmatch(s.text, -1) {
+			found[s.pkg+"."+string(m[1])] = true
+		}
+	}
+	return found
+}
+
+// TestTiers checks test/tiers: each line has its form, names a test that exists, once, and the tests of make test, or of CI's smoke, that
+// stay for it exist and have not left themselves.
+func TestTiers(t *testing.T) {
+	have := topLevelTests(t)
+	left, stays := map[string]bool{}, map[string][]string{}
+	for _, line := range entries(t, "tiers") {
+		m := tierLine.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("test/tiers: %q is not TIER [SUBJECT] PACKAGE TEST — why; stays: PACKAGE.TEST, …", line)
+			continue
+		}
+		part := func(name string) string { return m[tierLine.SubexpIndex(name)] }
+		name := strings.TrimPrefix(part("pkg"), module+"/") + "." + part("test")
+		if s := part("subject"); s != "" && !slices.Contains(subjects, s) {
+			t.Errorf("test/tiers: %s has subject %s, which is none of %v", name, s, subjects)
+		}
+		if !have[name] || left[name] {
+			t.Errorf("test/tiers names %s, which is not there, or is named before", name)
+		}
+		left[name] = !strings.HasPrefix(line, "smoke")
+		for stay := range strings.SplitSeq(part("stays"), ",") {
+			stays[name] = append(stays[name], strings.TrimPrefix(strings.TrimSpace(stay), module+"/"))
+		}
+	}
+	for name, those := range stays {
+		for _, stay := range those {
+			if !have[stay] || left[stay] {
+				t.Errorf("test/tiers: %s, which stays for %s, is not there, or left too", stay, name)
+			}
+		}
+	}
+}
+
+// TestRerun checks that test/rerun names packages that have tests, each once.
+func TestRerun(t *testing.T) {
+	with, seen := map[string]bool{}, map[string]bool{}
+	for name := range topLevelTests(t) {
+		pkg, _, _ := strings.Cut(name, ".")
+		with[module+"/"+pkg] = true
+	}
+	for _, pkg := range entries(t, "rerun") {
+		if !with[pkg] || seen[pkg] {
+			t.Errorf("test/rerun names %s, which has no tests, or twice", pkg)
+		}
+		seen[pkg] = true
+	}
+}
