@@ -66,6 +66,10 @@ test-measured: setup-lab ## tests that measure: shares, rates, latencies; on a m
 setup-lab:
 	@scripts/setup --lab
 
+.PHONY: gate
+gate: setup lint-tools ## before a commit goes to main: what its change can have broken, in ten minutes; noted in build/gate
+	@$(GO) run ./tools/gate $(if $(BASE),-base $(BASE))
+
 .PHONY: lab
 lab: ## a shell in a virtual machine with an SR-IOV card, cgroup v2 and systemd, berth in it (no such card? try it here)
 	@$(GO) run ./test/lab/shell

@@ -21,6 +21,9 @@ import (
 
 func needFio(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a longer run: real trials")
+	}
 	if _, err := exec.LookPath("fio"); err != nil {
 		t.Skip("fio is not installed: apt-get install fio")
 	}

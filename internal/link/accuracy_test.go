@@ -209,7 +209,7 @@ func TestRateOfDatagrams(t *testing.T) {
 	b := newLab(t)
 	b.needShaping(netif.Egress, netif.Peer)
 	p := b.pair(vnode.Network{Mode: vnode.Bridge})
-	rate := vnode.BitRate(mbit) // a busy machine sends no more of such datagrams
+	rate := mbit // a busy machine sends no more of such datagrams
 	if testkit.Measures() {
 		rate = 10 * mbit
 	}

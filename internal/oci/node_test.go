@@ -97,6 +97,9 @@ func testSpec(t testing.TB, dir, script string) runner.Spec {
 
 // TestConformance runs the suite of all runners with each runtime.
 func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a longer run: half a minute of containers")
+	}
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		runnertest.Suite{Family: Family{}, Runner: r, Spec: func(t *testing.T, dir, script string) runner.Spec {
 			return testSpec(t, dir, script)

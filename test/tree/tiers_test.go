@@ -1,12 +1,15 @@
 package tree
 
 import (
-	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"berth/tools/tierlist"
 )
 
 // subjects are those of the tier lab.
@@ -16,16 +19,11 @@ var subjects = []string{"net", "storage", "limits", "site"}
 var tierLine = regexp.MustCompile(`^(lab (?P<subject>\w+)|measured|smoke) +(?P<pkg>\S+) +(?P<test>Test\w+) — (?P<why>[^;]+); stays: (?P<stays>.+)$`)
 
 // entries returns the lines of a list below test/ that are neither empty nor comments.
-func entries(t *testing.T, name string) (lines []string) {
+func entries(t *testing.T, name string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "test", name))
+	lines, err := tierlist.Lines(filepath.Join(root, "test", name))
 	if err != nil {
 		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			lines = append(lines, line)
-		}
 	}
 	return lines
 }
@@ -92,5 +90,36 @@ func TestRerun(t *testing.T) {
 			t.Errorf("test/rerun names %s, which has no tests, or twice", pkg)
 		}
 		seen[pkg] = true
+	}
+}
+
+// TestFlaky checks test/flaky: what is known to be flaky is mended soon, and is not much.
+func TestFlaky(t *testing.T) {
+	lines := entries(t, "flaky")
+	if len(lines) > 10 {
+		t.Errorf("test/flaky has %d lines, ten at most are kept", len(lines))
+	}
+	if len(lines) == 0 {
+		return
+	}
+	out, err := exec.Command("git", "log", "-1", "--format=%cs").Output()
+	if err != nil {
+		t.Skipf("no git history: %v", err)
+	}
+	last, err := time.Parse(time.DateOnly, strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := topLevelTests(t)
+	for _, line := range lines {
+		date, rest, _ := strings.Cut(line, " ")
+		name, why, _ := strings.Cut(rest, " — ")
+		noted, err := time.Parse(time.DateOnly, date)
+		switch {
+		case err != nil || why == "" || !have[name]:
+			t.Errorf("test/flaky: %q is not DATE PACKAGE.TEST — what happens, of a test that is there", line)
+		case last.Sub(noted) > 14*24*time.Hour:
+			t.Errorf("test/flaky: %q is older than 14 days: mend it", line)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 )
 
+// What names the part of a run.
 const (
 	Env   = "BERTH_WALK" // the environment variable that names the part
 	Parts = 8

@@ -11,7 +11,7 @@
 // and has nothing to find; "measures" ones run alone, without it. A line says when a package begins, another when it ends, and each
 // minute one says what is running.
 //
-// FILE of -tiers names the tests that are not in the run of all: tiers.go has its form. With -tier only those of a tier run.
+// FILE of -tiers names the tests that are not in the run of all: package tierlist has its form. With -tier only those of a tier run.
 // FILE of -rerun names packages whose tests wait for other processes or for the kernel: there a failed test runs twice more, once with
 // its whole package and once alone. If it passes both times it is told as flaky and not counted as failed; again.go has the rules.
 // -clock ends the run: what then runs is killed with its process group and counted as failed. -package-clock is how long a
@@ -34,6 +34,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"berth/tools/tierlist"
 )
 
 // files are the lists that a run reads and the results that it writes; "" means none.
@@ -44,7 +46,7 @@ func main() {
 	var f files
 	clock := flag.Duration("clock", 0, "end the run after this time")
 	flag.BoolVar(&o.race, "race", false, "build with the race detector")
-	flag.BoolVar(&o.short, "short", false, "tell tests to leave out what takes long")
+	flag.BoolVar(&o.short, "short", false, "tell tests to leave out what takes long, and leave out packages that start programs")
 	flag.BoolVar(&o.products, "products", false, "build the programs of Berth that tests start before the first test")
 	flag.StringVar(&o.only, "run", "", "run only the tests that match this `regexp`")
 	flag.StringVar(&o.tier, "tier", "", "run only the tests of this tier")
@@ -89,12 +91,12 @@ func (o options) main(ctx context.Context, f files, w io.Writer) (bool, error) {
 		}
 	}
 	if f.tiers != "" {
-		if o.tiers, err = readTiers(f.tiers); err != nil {
+		if o.tiers, err = tierlist.Read(f.tiers); err != nil {
 			return false, err
 		}
 	}
 	if f.rerun != "" {
-		if o.rerun, err = readLines(f.rerun); err != nil {
+		if o.rerun, err = tierlist.Lines(f.rerun); err != nil {
 			return false, err
 		}
 	}

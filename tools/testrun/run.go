@@ -20,6 +20,7 @@ import (
 	"berth/test/testkit"
 	"berth/test/walk"
 	"berth/tools/many"
+	"berth/tools/tierlist"
 )
 
 // options says what to run and how.
@@ -28,7 +29,7 @@ type options struct {
 	products      bool
 	only          string // regular expression of tests
 	tier, subject string
-	tiers         []entry
+	tiers         []tierlist.Entry
 	rerun         []string // packages whose failed tests run again
 	patterns      []string
 	alone         []string // packages that run one at a time, after all others
@@ -205,7 +206,7 @@ func (o options) commit() string {
 
 // readAlone reads a list of packages, one a line: those to run alone, and those with words after them, which main.go explains.
 func (o *options) readAlone(name string) error {
-	lines, err := readLines(name)
+	lines, err := tierlist.Lines(name)
 	if err != nil {
 		return err
 	}

@@ -9,43 +9,21 @@ import (
 	"strings"
 )
 
-// entry is a test that is in a tier of its own, and not in the run of all.
-type entry struct{ tier, subject, pkg, test string }
-
-// readTiers reads the list of such tests, one a line:
-//
-//	TIER [SUBJECT] PACKAGE TEST — why; stays: PACKAGE.TEST, …
-//
-// TEST is a top-level test. What follows the dash is for people, and test/tree checks it.
-func readTiers(name string) (all []entry, err error) {
-	lines, err := readLines(name)
-	if err != nil {
-		return nil, err
-	}
-	for _, line := range lines {
-		what, _, _ := strings.Cut(line, "—")
-		switch f := strings.Fields(what); len(f) {
-		case 3:
-			all = append(all, entry{f[0], "", f[1], f[2]})
-		case 4:
-			all = append(all, entry{f[0], f[1], f[2], f[3]})
-		default:
-			return nil, fmt.Errorf("%s: %q is not TIER [SUBJECT] PACKAGE TEST", name, line)
-		}
-	}
-	return all, nil
-}
-
 // topLevel finds a top-level test in a source file.
 var topLevel = regexp.MustCompile(`(?m)^func (Test[A-Z0-9_]\w*)\(\w+ \*testing\.T\)`)
 
-// choose returns those packages that have tests in this run, with the tests that the run takes or leaves out.
+// choose returns those packages that have tests in this run, with the tests that the run takes or leaves out. A short run leaves out the packages
+// of -alone that are no product code: their tests start programs.
 func (o options) choose(packs []pack) (chosen []pack, err error) {
 	for _, p := range packs {
+		listed := slices.Contains(o.alone, p.path) || slices.Contains(o.first, p.path)
+		if o.short && listed && (strings.HasPrefix(p.path, "berth/test/") || strings.HasPrefix(p.path, "berth/tools/")) {
+			continue // it starts programs
+		}
 		var tests []string // that the list names for this run, or for another one
 		for _, e := range o.tiers {
-			if e.pkg == p.path && (o.tier == "" || e.tier == o.tier && (o.subject == "" || o.subject == "all" || e.subject == o.subject)) {
-				tests = append(tests, e.test)
+			if e.Package == p.path && (o.tier == "" || e.Tier == o.tier && (o.subject == "" || o.subject == "all" || e.Subject == o.subject)) {
+				tests = append(tests, e.Test)
 			}
 		}
 		pattern := ""
@@ -94,20 +72,6 @@ func (p pack) tests() (names []string, err error) {
 		}
 	}
 	return names, nil
-}
-
-// readLines reads a list. Empty lines and lines that begin with # are left out.
-func readLines(name string) (lines []string, err error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			lines = append(lines, line)
-		}
-	}
-	return lines, nil
 }
 
 // create makes a file, and the folder that it is in.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/tools/tierlist"
 )
 
 // TestTiers checks that a run without a tier leaves out the tests of all tiers, and that one of a tier takes only its own.
@@ -35,7 +37,7 @@ func TestTiers(t *testing.T) {
 			t.Errorf("a tier without tests gives %v, %v", ok, err)
 		}
 	}
-	if _, err := readTiers(list(t, "lab m/good\n")); err == nil {
+	if _, err := tierlist.Read(list(t, "lab m/good\n")); err == nil {
 		t.Error("a line without a test is taken")
 	}
 }

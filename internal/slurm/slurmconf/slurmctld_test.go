@@ -60,6 +60,9 @@ func TestSlurmctld(t *testing.T) {
 		runSlurmctld(t, name)
 		return
 	}
+	if testing.Short() {
+		t.Skip("needs a longer run: real slurmctlds")
+	}
 	needSlurm(t)
 	for name := range slurmctldCases() {
 		t.Run(name, func(t *testing.T) {

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs a longer run: half a minute of an etcd")
+	}
 	dir := shortDir(t)
 	p := storetest.Start(t, []string{"BERTH_TEST_EMBEDDED=" + dir}, os.Args[0])
 	open := func(t *testing.T) *etcd.Store {

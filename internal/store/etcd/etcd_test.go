@@ -37,6 +37,9 @@ func current(t *testing.T) string {
 
 func suite(t *testing.T, program string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a longer run: half a minute of an etcd")
+	}
 	t.Parallel()
 	p, endpoint := storetest.Etcd(t, program)
 	open := func(t *testing.T) *etcd.Store {
