@@ -50,7 +50,7 @@ func tidy(t *testing.T, work, bin, link string) {
 		return len(is) == 0
 	})
 	for _, what := range is {
-		t.Errorf("%s left: %s", filepath.Base(work), what)
+		t.Errorf(testkit.FinalMark+"%s left: %s", filepath.Base(work), what)
 	}
 }
 
