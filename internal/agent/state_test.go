@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,14 +27,10 @@ func TestOtherHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
+	address := testkit.Free(t, 1)[0]
+	ip, _, _ := strings.Cut(address, ":")
 	conf := func(host string) *agentconf.Config {
-		b, err := signer.IssueHost(t.Context(), host, []string{"127.0.0.1"})
+		b, err := signer.IssueHost(t.Context(), host, []string{ip})
 		if err != nil {
 			t.Fatal(err)
 		}

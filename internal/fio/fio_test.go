@@ -12,6 +12,8 @@ func TestReadErrors(t *testing.T) {
 		{`{"jobs":[]}`, "0 jobs"},
 		{`{"jobs":[{"error":28}]}`, "errno 28"},
 		{`{"jobs":[{"mixed":{"iops":0}}]}`, "not one request"},
+		{`{"jobs":[{"mixed":{"iops":0,"total_ios":5}}]}`, "not one request"},
+		{`{"jobs":[{"mixed":{"iops":5,"total_ios":0}}]}`, "not one request"},
 	} {
 		if _, err := Read([]byte(c.out)); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: %v", c.out, err)

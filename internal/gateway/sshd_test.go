@@ -20,8 +20,9 @@ import (
 	"berth/test/testkit"
 )
 
-// sshd is an OpenSSH server at 127.0.0.1 that takes one key for user nobody.
+// sshd is an OpenSSH server that takes one key for user nobody.
 type sshd struct {
+	ip      string        // of the loopback
 	options vnode.Options // of a mount from it
 	dir     string        // of its configuration
 	cmd     *exec.Cmd
@@ -50,13 +51,9 @@ func startSSHD(t *testing.T) *sshd {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
-	free.Close()
-	config := fmt.Sprintf(`ListenAddress 127.0.0.1:%s
+	address := testkit.Free(t, 1)[0]
+	ip, port, _ := strings.Cut(address, ":")
+	config := fmt.Sprintf(`ListenAddress %s
 HostKey %[2]s/host
 AuthorizedKeysFile %[2]s/user.pub
 StrictModes no
@@ -66,17 +63,17 @@ KbdInteractiveAuthentication no
 PidFile none
 AllowUsers nobody
 Subsystem sftp internal-sftp -u 0
-`, port, dir)
+`, address, dir)
 	host, err := os.ReadFile(dir + "/host.pub")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"config": config, "known": "[127.0.0.1]:" + port + " " + string(host)} {
+	for name, text := range map[string]string{"config": config, "known": "[" + ip + "]:" + port + " " + string(host)} {
 		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := &sshd{options: vnode.Options{"port": port, "user": "nobody", "identity": dir + "/user", "known_hosts": dir + "/known"}, dir: dir}
+	s := &sshd{ip: ip, options: vnode.Options{"port": port, "user": "nobody", "identity": dir + "/user", "known_hosts": dir + "/known"}, dir: dir}
 	s.start(t)
 	t.Cleanup(func() {
 		s.end(t)
@@ -96,7 +93,7 @@ func (s *sshd) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "sshd answers", func() bool {
-		c, err := net.Dial("tcp", "127.0.0.1:"+s.options["port"])
+		c, err := net.Dial("tcp", s.ip+":"+s.options["port"])
 		if err == nil {
 			c.Close()
 		}
@@ -143,7 +140,7 @@ func TestSSHFS(t *testing.T) {
 	served := func(folder func(*testing.T) gatewaytest.Source) func(t *testing.T) gatewaytest.Source {
 		return func(t *testing.T) gatewaytest.Source {
 			s := nobodys(t, folder(t))
-			s.Name, s.Options = "127.0.0.1:"+s.Dir, server.options
+			s.Name, s.Options = server.ip+":"+s.Dir, server.options
 			return s
 		}
 	}
@@ -163,7 +160,7 @@ func TestSSHFSLogin(t *testing.T) {
 	} {
 		o := maps.Clone(one.options)
 		o[c.key] = c.of
-		if err := gatewaytest.Refused(t, gateway.SSHFS{}, gatewaytest.Source{Name: "127.0.0.1:/", Dir: gatewaytest.Folder(t).Dir, Options: o}); err == nil || !strings.Contains(err.Error(), c.text) {
+		if err := gatewaytest.Refused(t, gateway.SSHFS{}, gatewaytest.Source{Name: one.ip + ":/", Dir: gatewaytest.Folder(t).Dir, Options: o}); err == nil || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %q", name, err, c.text)
 		}
 	}

@@ -60,6 +60,28 @@ func TestVFUser(t *testing.T) {
 	}
 }
 
+// TestMoveIsVerified looks at a link in a node, which is on no PCI device, as at a virtual function that was moved there.
+func TestMoveIsVerified(t *testing.T) {
+	b := newLab(t)
+	n := b.node("a")
+	b.need(&netlink.Dummy{LinkAttrs: netif.Attrs("vf0", 0, mac.Must("02:00:5e:10:00:66"))})
+	b.must(b.h.LinkSetNsPid(b.get("vf0"), n.cmd.Process.Pid))
+	for _, tt := range []struct {
+		pci, mac string
+		ok       bool
+	}{
+		{"", "02:00:5e:10:00:66", true},
+		{"", "02:00:5e:10:00:67", false},
+		{"0000:01:10.0", "02:00:5e:10:00:66", false},
+		{"0000:01:10.0", "02:00:5e:10:00:67", false},
+	} {
+		m := sriov.Move{Inside: netif.Inside{NS: n.ns, If: "vf0"}, Claimed: sriov.Claimed{Lease: sriov.Lease{PCI: tt.pci}}, MAC: mac.Must(tt.mac)}
+		if err := m.Verify(t.Context()); (err == nil) != tt.ok {
+			t.Errorf("%q with %s: %v", tt.pci, tt.mac, err)
+		}
+	}
+}
+
 // TestLendWhatNodesShare lends a link with a node's macvlan on it, which the host's list of links does not show.
 func TestLendWhatNodesShare(t *testing.T) {
 	b := newLab(t)

@@ -160,6 +160,10 @@ func Held(dir *os.File, id uint32, bytes int64) error {
 	if err != nil {
 		return err
 	}
+	return q.holds(id, bytes)
+}
+
+func (q *diskQuota) holds(id uint32, bytes int64) error {
 	if limit := int64(q.blkHard) * quotaBlock; limit < bytes || limit >= bytes+64<<10 {
 		return fmt.Errorf("project %d is limited to %d bytes, not %d", id, limit, bytes)
 	}

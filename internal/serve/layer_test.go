@@ -125,6 +125,28 @@ func unpack(t *testing.T, dir string, stream []byte) {
 	}
 }
 
+// TestWhiteouts: a device 0:0, as overlayfs has it for a file that is not there any more, is a whiteout; any other device is left out.
+func TestWhiteouts(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	for name, dev := range map[string]uint64{"gone": 0, "vcs": unix.Mkdev(7, 0), "null": unix.Mkdev(1, 3), "odd": unix.Mkdev(0, 3)} {
+		must(t, unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o600, int(dev)))
+	}
+	_, all := stream(t, dir)
+	var names []string
+	for r := tar.NewReader(bytes.NewReader(all)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		names = append(names, h.Name)
+	}
+	if d := cmp.Diff([]string{"./", ".wh.gone"}, names); d != "" {
+		t.Errorf("the layer holds (-want +got):\n%s", d)
+	}
+}
+
 // TestRemembered checks what a layer's attribute saves, and that it is not believed of another tree.
 func TestRemembered(t *testing.T) {
 	needRoot(t)

@@ -3,6 +3,7 @@ package built
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -53,6 +54,24 @@ func Etcd(ctx context.Context, dir string) error {
 	return made(ctx, "etcd", filepath.Join(dir, "etcd"), nil)
 }
 
+// Probe makes the program by which test/security tries, in a node, what a node must not be able to do.
+func Probe(ctx context.Context, out string) error { return made(ctx, "probe", out, nil) }
+
+// Newer makes a berth with fault points that says it is of NewerVersion.
+func Newer(ctx context.Context, out string) error { return made(ctx, newer, out, []string{Fault}) }
+
+// Older makes the berth of OlderCommit, with fault points.
+func Older(ctx context.Context, out string) error { return made(ctx, older, out, []string{Fault}) }
+
+// NewerVersion is the version of Newer, and OlderCommit that of Older: the last release. It is moved at each release.
+const (
+	NewerVersion = "v9.0.0"
+	OlderCommit  = "1dd16f8bf66a679a8e0eb6fcdb9ce3d734954563"
+)
+
+// newer and older are their names among the programs.
+const newer, older = "berth-newer", "berth-older"
+
 // Preload makes the library that file servers load, in a folder.
 func Preload(ctx context.Context, dir string) error {
 	if kept := os.Getenv(Dir); kept != "" {
@@ -77,12 +96,17 @@ func Everything(ctx context.Context, dir string) error {
 	if err := All(ctx, dir); err != nil {
 		return err
 	}
-	for _, name := range []string{"berth", "berthd"} {
+	for _, name := range []string{"berth", "berthd", newer, older} {
 		if err := build(ctx, name, filepath.Join(dir, name+"-"+Fault), []string{Fault}); err != nil {
 			return err
 		}
 	}
-	return build(ctx, "etcd", filepath.Join(dir, "etcd"), nil)
+	for _, name := range []string{"etcd", "probe"} {
+		if err := build(ctx, name, filepath.Join(dir, name), nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Fault is the build tag for fault points.
@@ -126,8 +150,23 @@ func made(ctx context.Context, name, out string, tags []string) error {
 }
 
 func build(ctx context.Context, name, out string, tags []string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", out, source(name))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	flags, dir := "-s -w", ""
+	switch name {
+	case newer:
+		flags += " -X berth/internal/version.Berth=" + NewerVersion
+	case older:
+		dir = out + ".source"
+		defer os.RemoveAll(dir)
+		if err := checkOut(ctx, dir); err != nil {
+			return err
+		}
+		var err error
+		if out, err = filepath.Abs(out); err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-tags", strings.Join(tags, ","), "-o", out, source(name))
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build "+name+": %w\n%s", err, text)
 	}
@@ -136,10 +175,41 @@ func build(ctx context.Context, name, out string, tags []string) error {
 
 // source is the package of a program.
 func source(name string) string {
-	if name == "etcd" {
+	switch name {
+	case "etcd":
 		return "berth/tools/etcd"
+	case "probe":
+		return "berth/test/security/probe"
+	case newer, older:
+		return "berth/cmd/berth"
 	}
 	return "berth/cmd/" + name
+}
+
+// checkOut writes the files of OlderCommit to a folder.
+func checkOut(ctx context.Context, dir string) error {
+	if text, err := exec.CommandContext(ctx, "git", "cat-file", "-e", OlderCommit+"^{commit}").CombinedOutput(); err != nil {
+		return fmt.Errorf("this clone has no commit %s: %w %s\nis it shallow? git fetch --unshallow brings the history", OlderCommit, err, text)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	top, err := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel").Output()
+	if err != nil {
+		return fmt.Errorf("find the top of the clone: %w", err)
+	}
+	archive := exec.CommandContext(ctx, "git", "-C", strings.TrimSpace(string(top)), "archive", OlderCommit)
+	unpack := exec.CommandContext(ctx, "tar", "-x", "-C", dir)
+	if unpack.Stdin, err = archive.StdoutPipe(); err != nil {
+		return err
+	}
+	if err := archive.Start(); err != nil {
+		return err
+	}
+	if err := errors.Join(unpack.Run(), archive.Wait()); err != nil {
+		return fmt.Errorf("check out %s: %w", OlderCommit, err)
+	}
+	return nil
 }
 
 // clone copies a program.

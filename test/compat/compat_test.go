@@ -5,6 +5,7 @@ package compat
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,9 +21,6 @@ import (
 	"berth/test/built"
 	"berth/test/testkit"
 )
-
-// old is the commit of the older berth: that of the last release. It is moved at each release.
-const old = "1dd16f8bf66a679a8e0eb6fcdb9ce3d734954563"
 
 // host is a folder with two programs and the nodes that both handle.
 type host struct {
@@ -63,20 +61,13 @@ func newHost(t *testing.T) *host {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	source := filepath.Join(dir, "old")
-	checkOut(t, source)
 	for _, name := range []string{"old", "new"} {
 		h.programs[name] = filepath.Join(dir, "bin-"+name, "berth")
 		if err := os.Mkdir(filepath.Dir(h.programs[name]), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("go", "build", "-tags", "berthfault", "-trimpath", "-ldflags", "-s -w", "-buildvcs=false", "-o", h.programs["old"], "./cmd/berth")
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the old berth: %v\n%s", err, out)
-	}
-	if err := built.Berth(t.Context(), h.programs["new"]); err != nil {
+	if err := errors.Join(built.Older(t.Context(), h.programs["old"]), built.Berth(t.Context(), h.programs["new"])); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // what a failed test left
@@ -88,29 +79,6 @@ func newHost(t *testing.T) *host {
 		}
 	})
 	return h
-}
-
-// checkOut writes the files of the old commit to a folder.
-func checkOut(t *testing.T, dir string) {
-	t.Helper()
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("git", "cat-file", "-e", old+"^{commit}").CombinedOutput(); err != nil {
-		t.Fatalf("this clone has no commit %s: %v %s\nis it shallow? git fetch --unshallow brings the history", old, err, out)
-	}
-	var files bytes.Buffer
-	archive := exec.Command("git", "archive", old)
-	archive.Dir, archive.Stdout = "../..", &files
-	err := archive.Run()
-	if err == nil {
-		unpack := exec.Command("tar", "-x", "-C", dir)
-		unpack.Stdin = &files
-		err = unpack.Run()
-	}
-	if err != nil {
-		t.Fatalf("check out %s: %v", old, err)
-	}
 }
 
 // run runs one of the programs.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,18 +13,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/built"
 	"berth/test/testkit"
 )
 
-// other builds a berth of another version in the world's folder.
-func (w *world) other(version string) string {
+// newer makes a berth of another version in the world's folder.
+func (w *world) newer() string {
 	w.Helper()
-	path := filepath.Join(w.dir, "berth-"+version)
-	build := exec.Command("go", "build", "-tags", "berthfault", "-ldflags", "-X berth/internal/version.Berth="+version, "-o", path, "berth/cmd/berth")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		w.Fatalf("build another berth: %v\n%s", err, out)
-	}
+	path := filepath.Join(w.dir, "berth-"+built.NewerVersion)
+	w.must(built.Newer(w.Context(), path))
 	return path
 }
 
@@ -61,7 +57,7 @@ func (w *world) spec(name, more, command string) string {
 // process, same children, and nothing that it knew or waited for is lost.
 func TestUpgrade(t *testing.T) {
 	w := newWorld(t)
-	newer := w.other("v9.0.0")
+	newer := w.newer()
 	const ends = `trap "exit 7" TERM; echo up; while :; do sleep 0.05; done`
 	w.ok("apply", "-f", w.spec("ends", "", ends))
 	w.ok("apply", "-f", w.spec("always", "restart: always\n", "exec sleep 100000"))
@@ -175,7 +171,7 @@ func TestUpgradeAtWork(t *testing.T) {
 // was, and that a berth of another version still works with it where both speak the same protocol.
 func TestUpgradeRefused(t *testing.T) {
 	w := newWorld(t)
-	newer := w.other("v9.0.0")
+	newer := w.newer()
 	w.must(os.Chmod(newer, 0o775))
 	w.ok("apply", "-f", w.spec("f1", "", "echo up; exec sleep 100000"))
 	r := w.by(newer, "keeper", "--upgrade")

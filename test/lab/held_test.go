@@ -1,14 +1,12 @@
 package lab_test
 
 import (
-	"context"
 	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"berth/test/built"
 	"berth/test/lab"
 )
 
@@ -18,10 +16,8 @@ func TestHeldMemory(t *testing.T) {
 	t.Parallel()
 	m := start(t, lab.Machine{CPUs: 1, Memory: 1024})
 	probe := filepath.Join(t.TempDir(), "probe")
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", probe, "../security/probe")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the probe: %v: %s", err, text)
+	if err := built.Probe(t.Context(), probe); err != nil {
+		t.Fatal(err)
 	}
 	m.Copy(t, probe, "/usr/local/bin/probe")
 	node(t, m, "name: held\nimage: host\ncommand: [sleep, infinity]\nmemory: {max: 64MiB, swap: 0}\n")

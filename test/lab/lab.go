@@ -93,12 +93,12 @@ type CannotError struct{ Why string }
 func (e *CannotError) Error() string { return "no lab here: it needs " + e.Why }
 
 // Boot is Start for programs that are not tests. It waits while another process has a lab on this host. Close ends the machines.
-func Boot(ctx context.Context, o Options) (l *Lab, err error) {
+func Boot(ctx context.Context, o Options) (_ *Lab, err error) {
 	img, err := buildImage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l = &Lab{machines: o.Machines}
+	l := &Lab{machines: o.Machines}
 	defer func() {
 		if err != nil {
 			l.Close()

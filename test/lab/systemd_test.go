@@ -1,8 +1,6 @@
 package lab_test
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/test/built"
 	"berth/test/lab"
 )
 
@@ -98,10 +97,8 @@ func TestBesideSystemd(t *testing.T) {
 	t.Run("file capabilities in a bound folder", func(t *testing.T) {
 		m.Restore(t, "clean")
 		probe := filepath.Join(t.TempDir(), "probe")
-		build := exec.Command("go", "build", "-o", probe, "../security/probe")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+		if err := built.Probe(t.Context(), probe); err != nil {
+			t.Fatal(err)
 		}
 		m.Copy(t, probe, "/srv/probe")
 		const spec = "name: b1\nimage: dir:/srv/root\ncommand: [sleep, infinity]\nmounts: [{source: /srv/probe, target: /probe, read_only: true}, {source: /srv/above/source, target: /data%}]\n"

@@ -156,7 +156,7 @@ func (m *VM) await() error {
 	defer cancel()
 	id, err := m.ping(ctx)
 	if err != nil {
-		return fmt.Errorf("boot %s: %w", m.Name, err)
+		return m.because(fmt.Errorf("boot: %w", err))
 	}
 	m.bootID = id
 	r, err := m.do(ctx, []string{"udevadm", "settle"})

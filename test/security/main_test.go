@@ -43,12 +43,7 @@ func run(m *testing.M) int {
 	build.probeDir = filepath.Join(dir, "tools")
 	build.probe = filepath.Join(build.probeDir, "probe")
 	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(build.probeDir, 0o755))
-	probe := exec.Command("go", "build", "-ldflags=-s -w", "-o", build.probe, "./probe")
-	probe.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, perr := probe.CombinedOutput(); perr != nil {
-		err = errors.Join(err, fmt.Errorf("build the probe: %w: %s", perr, said))
-	}
-	err = errors.Join(err, built.Berth(context.Background(), build.berth))
+	err = errors.Join(err, built.Probe(context.Background(), build.probe), built.Berth(context.Background(), build.berth))
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,7 +55,9 @@ func start(t *testing.T) *site {
 	}
 	signer, err := certs.Init(filepath.Join(s.dir, "ca"))
 	check(t, err)
-	stored := free(t)
+	ports := testkit.Free(t, 3)
+	stored := ports[0]
+	ip, _, _ := strings.Cut(stored, ":")
 	for name, store := range map[string]string{
 		"st01":             "{embedded: {listen: \"" + stored + "\"}}",
 		"st02.example.org": "{endpoints: [\"https://" + stored + "\"]}",
@@ -66,10 +67,10 @@ func start(t *testing.T) *site {
 		if name == "st01" {
 			check(t, os.WriteFile(filepath.Join(root, "templates", "worker.yaml"), []byte(worker), 0o644))
 		}
-		b, err := signer.IssueHost(t.Context(), name, []string{"127.0.0.1"})
+		b, err := signer.IssueHost(t.Context(), name, []string{ip})
 		check(t, err)
 		check(t, certs.Install(filepath.Join(root, "certs"), b))
-		s.address[name] = free(t)
+		s.address[name], ports = ports[1], ports[1:]
 		check(t, os.WriteFile(filepath.Join(root, "berthd.yaml"), fmt.Appendf(nil,
 			"host: %s\naddress: %q\nlisten: [%q]\nrack: rack7\nslots: 20\nstore: %s\n", name, s.address[name], s.address[name], store), 0o600))
 		storetest.Start(t, nil, filepath.Join(s.bin, "berthd"), "--root", root)
@@ -85,15 +86,6 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// free returns an address of the loopback that nobody listens at.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // berth runs a command line, and returns its exit code and what it wrote.

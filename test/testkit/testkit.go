@@ -1,7 +1,10 @@
-// Package testkit waits for events with one bound for all tests, judges a limit, and marks verdicts that are final.
+// Package testkit waits for events with one bound for all tests, finds free ports, judges a limit, and marks verdicts that are final.
 package testkit
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"testing"
@@ -47,6 +50,22 @@ func Eventually(t testing.TB, what string, is func() bool) time.Duration {
 		t.Fatalf("%s: did not happen within %s", what, Bound())
 	}
 	return time.Since(began)
+}
+
+// Free returns n addresses with ports that nobody uses, nor will soon: they are on an address of the loopback that others
+// hardly take, and all are held until the last is found, as the kernel may give the port of a closed listener again.
+func Free(t testing.TB, n int) (all []string) {
+	t.Helper()
+	own := fmt.Sprintf("127.%d.%d.%d:0", 128+rand.IntN(120), rand.IntN(250), 1+rand.IntN(250))
+	for range n {
+		l, err := net.Listen("tcp", own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		all = append(all, l.Addr().String())
+	}
+	return all
 }
 
 // Measures says whether verdicts that depend on the speed of the machine count in this run.

@@ -1,10 +1,12 @@
 package tree
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +122,42 @@ func TestFlaky(t *testing.T) {
 			t.Errorf("test/flaky: %q is not DATE PACKAGE.TEST — what happens, of a test that is there", line)
 		case last.Sub(noted) > 14*24*time.Hour:
 			t.Errorf("test/flaky: %q is older than 14 days: mend it", line)
+		}
+	}
+}
+
+// TestKeptResults checks what make test-lab and make test-measured left in docs/evidence: it is at most 30 commits old if anything in internal has
+// changed since, and each test that failed has a line that explains it: "explained: PACKAGE.TEST — …".
+func TestKeptResults(t *testing.T) {
+	git := func(words ...string) (string, error) {
+		out, err := exec.Command("git", append([]string{"-C", root}, words...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	if shallow, err := git("rev-parse", "--is-shallow-repository"); err != nil || shallow == "true" {
+		t.Skip("no git history")
+	}
+	for _, name := range []string{"test-lab.txt"} {
+		text, err := os.ReadFile(filepath.Join(root, "docs/evidence", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^[\d-]+, commit ([0-9a-f]{12})`).FindAllStringSubmatch(string(text), -1) {
+			count, err := git("rev-list", "--count", m[1]+"..HEAD")
+			if err != nil {
+				t.Errorf("%s is of commit %s, which is not in the history: %v", name, m[1], err)
+				continue
+			}
+			if n, _ := strconv.Atoi(count); n <= 30 {
+				continue
+			}
+			if _, err := git("diff", "--quiet", m[1], "HEAD", "--", "internal"); err != nil {
+				t.Errorf("%s is of commit %s, %s commits ago, and internal has changed since: run make test-lab, or make test-measured, again", name, m[1], count)
+			}
+		}
+		for _, m := range regexp.MustCompile(`(?m)^failed: ([^:]+): `).FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(string(text), "\nexplained: "+m[1]+" — ") {
+				t.Errorf("%s says that %s failed, and no line explains it", name, m[1])
+			}
 		}
 	}
 }

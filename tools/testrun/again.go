@@ -40,7 +40,8 @@ func (u unit) pattern() string {
 }
 
 // again looks at failed tests once more, in the packages that wait for other processes or for the kernel: once with the whole
-// package, once alone. A test that passes both times is flaky: it is told and counted, but it does not fail the run. Each other failure is final.
+// package, once alone. A test that passes both times is flaky: it is told and counted, but it does not fail the run. Each other failure is final,
+// and what else fails in these runs is counted, too.
 func (o options) again(ctx context.Context, packs []pack, t *tally) error {
 	for _, p := range packs {
 		units := t.again(p.path)
@@ -62,7 +63,9 @@ func (o options) again(ctx context.Context, packs []pack, t *tally) error {
 			if whole.passed(u) && alone.passed(u) {
 				t.flaked(u)
 			}
+			t.besides(units, alone)
 		}
+		t.besides(units, whole)
 	}
 	return nil
 }
@@ -93,6 +96,24 @@ func (t *tally) again(pkg string) (units []unit) {
 func (t *tally) passed(u unit) bool {
 	x := t.tests[[2]string{u.pkg, u.name}]
 	return x != nil && x.action == "pass"
+}
+
+// besides counts what failed in a run again and is none of the tests that it was for: they passed in the first run, so they are flaky, or final.
+func (t *tally) besides(units []unit, again *tally) {
+	for _, b := range again.broken {
+		t.broken = append(t.broken, broken{b.pkg, "run again: " + b.why})
+	}
+	for _, x := range again.order {
+		if x.action != "fail" || x.failedIn > 0 || slices.Contains(units, of(x)) {
+			continue
+		}
+		name := strings.TrimPrefix(x.pkg, "berth/") + "." + x.name
+		if x.lost || final.MatchString(strings.Join(x.output, "")) {
+			t.broken = append(t.broken, broken{x.pkg, "run again: " + x.name + ": " + why(x.output)})
+		} else {
+			t.flaky = append(t.flaky, fmt.Sprintf("FLAKY %s: passed, then failed when its package ran again: %.*s", name, longestWhy, why(x.output)))
+		}
+	}
 }
 
 // flaked counts the failed tests of a unit as passed, and keeps what they said.

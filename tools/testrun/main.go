@@ -20,7 +20,7 @@
 // Only leaves count: a test with subtests is not counted in addition to them, unless it failed by itself. A package that
 // does not build, or that ends outside of a test, counts as one failure. With -skips, a skip is a failure too unless a
 // line of FILE, a regular expression, matches its reason. -result writes the date, the commit, each package's time, the CPU
-// time of its processes, what failed and the last line to FILE; -json writes the events, as go test -json does.
+// time of its processes, of a tier each test's verdict and the machine, what failed and the last line to FILE; -json writes the events, as go test -json does.
 // Exit code: 0 when nothing failed, else 1.
 package main
 
@@ -32,6 +32,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -114,7 +115,7 @@ func (o options) main(ctx context.Context, f files, w io.Writer) (bool, error) {
 	}
 	ok := t.report(allowed)
 	if f.result != "" {
-		err = t.keep(f.result, o.commit())
+		err = t.keep(f.result, o.commit(), strings.TrimSpace(o.tier+" "+o.subject))
 	}
 	return ok, err
 }

@@ -80,6 +80,16 @@ func TestFinal(t *testing.T) {
 	if text, _ := os.ReadFile(os.Getenv("M_STATE") + "final"); len(text) == 0 { t.Error("lost"); t.Log("final: data") }
 	os.WriteFile(os.Getenv("M_STATE") + "final", []byte("x"), 0o644)
 }
+-- beside/beside_test.go --
+package beside
+import ("os"; "testing")
+func nth(name string) int {
+	text, _ := os.ReadFile(os.Getenv("M_STATE") + name)
+	os.WriteFile(os.Getenv("M_STATE") + name, append(text, '.'), 0o644)
+	return len(text) + 1
+}
+func TestFirst(t *testing.T) { if nth("first") == 1 { t.Error("the first time") } }
+func TestSecond(t *testing.T) { if nth("second") == 2 { t.Error(os.Getenv("M_SAYS")) } }
 -- hangs/hangs_test.go --
 package hangs
 import ("testing"; "time")

@@ -95,15 +95,24 @@ func (t *tally) unended(pkg string) (names []string) {
 	return names
 }
 
-// keep writes what came out to a file.
-func (t *tally) keep(file, commit string) error {
+// keep writes what came out to a file; of a tier with the verdict of each top-level test.
+func (t *tally) keep(file, commit, tier string) error {
 	packages := slices.SortedFunc(maps.Keys(t.took), func(a, b string) int {
 		return cmp.Or(-cmp.Compare(t.took[a], t.took[b]), strings.Compare(a, b))
 	})
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s, commit %s, %.1f minutes\n\n", t.began.UTC().Format(time.DateOnly), commit, time.Since(t.began).Minutes())
+	fmt.Fprintf(&text, "%s, commit %s, %.1f minutes", t.began.UTC().Format(time.DateOnly), commit, time.Since(t.began).Minutes())
+	if tier != "" {
+		fmt.Fprintf(&text, ", tier %s, %s", tier, machine(t.ticks, t.stolen))
+	}
+	fmt.Fprint(&text, "\n\n")
 	for _, p := range packages {
 		fmt.Fprintf(&text, "%8.1f s %7.1f s CPU  %s%s\n", t.took[p], t.cpu[p], p, t.slow(p))
+	}
+	for _, x := range t.order {
+		if tier != "" && t.parent(x) == nil {
+			fmt.Fprintf(&text, "%s %.1f s %s.%s\n", x.action, x.seconds, strings.TrimPrefix(x.pkg, "berth/"), x.name)
+		}
 	}
 	for _, line := range append([]string{""}, t.failures...) {
 		fmt.Fprintln(&text, line)

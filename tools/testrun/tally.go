@@ -50,6 +50,8 @@ type tally struct {
 	took     map[string]float64 // seconds of each package that has ended
 	cpu      map[string]float64 // seconds of CPU time of its processes, which have ended
 	began    time.Time
+	ticks    int64 // of the machine's CPUs when the run began, and
+	stolen   int64 // how many of these the hypervisor had taken
 	flaky    []string
 	events   io.Writer // for the events as they come; nil: not kept
 	failures []string  // what failed, with the first lines of what it said
@@ -57,7 +59,9 @@ type tally struct {
 }
 
 func newTally(w io.Writer) *tally {
+	all, stolen := ticks()
 	return &tally{
+		ticks: all, stolen: stolen,
 		w: w, tests: map[[2]string]*test{}, packages: map[string][]string{},
 		running: map[string]time.Time{}, took: map[string]float64{}, cpu: map[string]float64{}, began: time.Now(),
 	}

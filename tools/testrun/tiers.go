@@ -22,7 +22,7 @@ func (o options) choose(packs []pack) (chosen []pack, err error) {
 		}
 		var tests []string // that the list names for this run, or for another one
 		for _, e := range o.tiers {
-			if e.Package == p.path && (o.tier == "" || e.Tier == o.tier && (o.subject == "" || o.subject == "all" || e.Subject == o.subject)) {
+			if e.Package == p.path && (o.tier == "" || e.Tier == o.tier && (o.subject == "" || e.Subject == o.subject)) {
 				tests = append(tests, e.Test)
 			}
 		}

@@ -19,9 +19,8 @@ func TestTiers(t *testing.T) {
 		tier, subject, last, not string
 	}{
 		{"", "", "1 passed, 0 failed, 0 skipped", "m/other/good"},
-		{"lab", "", "2 passed, 0 failed, 1 skipped", "m/other/good"},
 		{"lab", "net", "2 passed, 0 failed, 1 skipped", "m/other/good"},
-		{"lab", "all", "2 passed, 0 failed, 1 skipped", "m/other/good"},
+		{"lab", "", "2 passed, 0 failed, 1 skipped", "m/other/good"},
 		{"measured", "", "1 passed, 0 failed, 0 skipped", "m/good"},
 	} {
 		var out strings.Builder
@@ -45,19 +44,24 @@ func TestTiers(t *testing.T) {
 // TestAgain checks which failed tests are looked at again, and what the run says then.
 func TestAgain(t *testing.T) {
 	enter(t)
-	t.Setenv("M_STATE", t.TempDir()+"/")
 	for _, tt := range []struct {
 		pkg, rerun, last string
 		ok               bool
 		has              []string
+		says             string
 	}{
 		// TestEveryOther fails the first time, passes with its package, and fails alone.
-		{"flaky", "m/flaky\n", "2 passed, 1 failed, 0 skipped", false, []string{"FLAKY m/flaky TestOnce: ", "\nflaky: 1\n", "failed: m/flaky.TestEveryOther: ", "the first time"}},
-		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/finals.TestFinal: "}},
-		{"bad", "m/other\n", "2 passed, 2 failed, 1 skipped", false, nil},
-		{"exits", "m/exits\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/exits: ended outside of a test"}},
-		{"panics", "m/panics\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/panics.TestPanic: panic: oh dear"}},
+		{"flaky", "m/flaky\n", "2 passed, 1 failed, 0 skipped", false, []string{"FLAKY m/flaky TestOnce: ", "\nflaky: 1\n", "failed: m/flaky.TestEveryOther: ", "the first time"}, ""},
+		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/finals.TestFinal: "}, ""},
+		{"bad", "m/other\n", "2 passed, 2 failed, 1 skipped", false, nil, ""},
+		{"exits", "m/exits\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/exits: ended outside of a test"}, ""},
+		{"panics", "m/panics\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/panics.TestPanic: panic: oh dear"}, ""},
+		// TestFirst fails the first time, TestSecond the second time.
+		{"beside", "m/beside\n", "2 passed, 0 failed, 0 skipped", true, []string{"FLAKY m/beside TestFirst: ", "FLAKY m/beside.TestSecond: passed, then failed", "\nflaky: 2\n"}, "the second time"},
+		{"beside", "m/beside\n", "2 passed, 1 failed, 0 skipped", false, []string{"failed: m/beside: run again: TestSecond: "}, "WARNING: DATA RACE"},
 	} {
+		t.Setenv("M_STATE", t.TempDir()+"/")
+		t.Setenv("M_SAYS", tt.says)
 		var out strings.Builder
 		o := options{patterns: []string{"./" + tt.pkg}, atOnce: 1, every: time.Hour, packageClock: time.Hour}
 		ok, err := o.main(t.Context(), files{rerun: list(t, tt.rerun)}, &out)

@@ -3,8 +3,6 @@ package storetest
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,28 +96,12 @@ func (p *Process) Expire(t *testing.T, _ store.Store, ttl time.Duration) {
 // Etcd starts an etcd of one member on the loopback, and returns its endpoint.
 func Etcd(t *testing.T, program string) (p *Process, endpoint string) {
 	t.Helper()
-	free := free(t, 2)
+	free := testkit.Free(t, 2)
 	endpoint, peers := "http://"+free[0], "http://"+free[1]
 	p = Start(t, nil, program, "--name", "t", "--data-dir", filepath.Join(t.TempDir(), "data"),
 		"--listen-client-urls", endpoint, "--advertise-client-urls", endpoint,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "t="+peers, "--log-level", "error")
 	return p, endpoint
-}
-
-// free returns n addresses with ports that nobody uses, nor will soon: they are on an address of the loopback that others
-// hardly take, and all are held until the last is found, as the kernel may give the port of a closed listener again.
-func free(t *testing.T, n int) (all []string) {
-	t.Helper()
-	own := fmt.Sprintf("127.%d.%d.%d:0", 128+rand.IntN(120), rand.IntN(250), 1+rand.IntN(250))
-	for range n {
-		l, err := net.Listen("tcp", own)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		all = append(all, l.Addr().String())
-	}
-	return all
 }
 
 // Ready waits until a server answers.
