@@ -164,6 +164,9 @@ func (o options) test(ctx context.Context, p pack, t *tally) error {
 	if p.leave != "" {
 		args = append(args, "-test.skip="+p.leave)
 	}
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" { // the test programs are built with -cover, by GOFLAGS
+		args = append(args, "-test.gocoverdir="+dir)
+	}
 	cmd := exec.Command("go", args...)
 	// The race detector waits for a second at the end of a process that has found nothing.
 	cmd.Dir, cmd.Env = p.dir, slices.Concat(os.Environ(), o.env, []string{"PWD=" + p.dir, "GORACE=atexit_sleep_ms=0 " + os.Getenv("GORACE")})
