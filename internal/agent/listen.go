@@ -80,7 +80,7 @@ func (a *Agent) listenTLS(ctx context.Context) (all []net.Listener, err error) {
 		return nil, nil
 	}
 	for _, address := range a.conf.Listen {
-		l, err := net.Listen("tcp", address)
+		l, err := server.Listen(ctx, address)
 		if err == nil {
 			var over net.Listener
 			if over, err = certs.Listen(ctx, server.Limit(l, server.MostConnections), a.conf.Certs); err == nil {

@@ -12,7 +12,8 @@ const (
 )
 
 // Window is how many bytes of standard input may be on their way: the server tells what the command has taken (Control.Took), so
-// that a signal is not held up behind input that nobody reads.
+// that a signal is not held up behind input that nobody reads. As many bytes of output are on their way to a client that tells what
+// it has taken, so that what the server tells is not held up behind output that nobody reads.
 const Window = 256 << 10
 
 // Chunk is the most bytes of a stream in one message.
@@ -24,6 +25,10 @@ const LongestStart = 8 << 20
 // Start asks for a command.
 type Start struct {
 	Args []string `json:"args"` // of berth, or in a node of the command itself
+
+	// Counts says that the client tells what it took of the output, and closes the connection once it has the exit code. No more than
+	// Window bytes are on their way to it. To a client that does not count, all is sent as it comes.
+	Counts bool `json:"counts,omitempty"`
 
 	Terminals [3]bool `json:"terminals,omitzero"` // which of standard input, output and error are the client's terminal
 	Rows      uint16  `json:"rows,omitempty"`
@@ -49,6 +54,9 @@ type File struct {
 
 // Control is what the two say beside the streams.
 type Control struct {
+	// Of both: so many bytes more of the other's streams are taken.
+	Took int `json:"took,omitempty"`
+
 	// Of the client:
 	Signal  string `json:"signal,omitempty"` // SIGINT …
 	Rows    uint16 `json:"rows,omitempty"`   // with Columns: the terminal has another size
@@ -56,7 +64,6 @@ type Control struct {
 	EOF     bool   `json:"eof,omitempty"` // standard input has ended
 
 	// Of the server:
-	Took    int      `json:"took,omitempty"`    // so many bytes more of standard input are taken
 	Exit    *int     `json:"exit,omitempty"`    // the command's exit code
 	Problem *Problem `json:"problem,omitempty"` // no command was started
 }

@@ -64,7 +64,7 @@ func serve(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	h := server.HTTP((&server.Server{Host: hostapi.Open(l, program)}).Handler())
-	go func() { _ = h.Serve(server.Limit(listener, 100)) }()
+	go func() { _ = h.Serve(server.Limit(listener, server.MostConnections)) }()
 	s.http = &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", s.socket) }}}
 	t.Cleanup(func() {
 		_ = h.Close()

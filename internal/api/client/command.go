@@ -36,6 +36,7 @@ func (c *Client) Command(ctx context.Context, path string, start api.Start, s St
 	}
 	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(1 << 20)
+	start.Counts = true
 	text, err := json.Marshal(start)
 	if err != nil {
 		return 0, err
@@ -43,12 +44,27 @@ func (c *Client) Command(ctx context.Context, path string, start api.Start, s St
 	if err := ws.Write(ctx, websocket.MessageText, text); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.target, errLost)
 	}
-	r := &remote{ws: ws, room: api.Window, took: make(chan struct{}, 1)}
-	talk, done := context.WithCancel(context.WithoutCancel(ctx))
-	defer done()
+	r := &remote{ws: ws, room: api.Window, took: make(chan struct{}, 1), output: newOutput()}
+	talk, done := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer done(nil)
 	go r.input(talk, s.In)
 	go r.pass(talk, s)
-	code, err := r.output(talk, s)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		if err := r.output.write(s, func(n int) { _ = r.say(talk, api.Control{Took: n}) }); err != nil {
+			done(fmt.Errorf("write what the command wrote: %w", err))
+		}
+	}()
+	code, err := r.hear(talk)
+	r.output.end()
+	<-written // all that came
+	if cause := context.Cause(talk); cause != nil {
+		err = cause
+	}
+	if err == nil {
+		_ = ws.Close(websocket.StatusNormalClosure, "") // the agent reads first what was told of the output
+	}
 	if errors.Is(err, errLost) {
 		err = fmt.Errorf("%s: %w", c.target, err)
 	}
@@ -62,6 +78,8 @@ type remote struct {
 	mu   sync.Mutex
 	room int // bytes of input that may be sent
 	took chan struct{}
+
+	output *output
 }
 
 func (r *remote) say(ctx context.Context, c api.Control) error {
@@ -121,20 +139,17 @@ func (r *remote) pass(ctx context.Context, s Streams) {
 	}
 }
 
-// output writes what comes, until the command has ended.
-func (r *remote) output(ctx context.Context, s Streams) (int, error) {
-	to := map[byte]io.Writer{api.Stdout: s.Out, api.Stderr: s.Err}
+// hear takes what comes, until the command has ended. It does not wait for who reads the command's output: the agent sends no more than
+// he has room for.
+func (r *remote) hear(ctx context.Context) (int, error) {
 	for {
 		kind, msg, err := r.ws.Read(ctx)
 		if err != nil {
 			return 0, errLost
 		}
 		if kind == websocket.MessageBinary {
-			if len(msg) == 0 || to[msg[0]] == nil {
-				continue // of a newer agent
-			}
-			if _, err := to[msg[0]].Write(msg[1:]); err != nil {
-				return 0, fmt.Errorf("write what the command wrote: %w", err)
+			if len(msg) > 0 {
+				r.output.put(msg[0], msg[1:])
 			}
 			continue
 		}

@@ -80,29 +80,19 @@ func (c *call) relay(args func(api.Start) ([]string, error)) error {
 		longest = api.Chunk
 	}
 	ws.SetReadLimit(longest)
-	s := &session{ws: ws, take: make(chan struct{}, 1)}
+	s := newSession(ws)
 	err = s.run(c, args)
 	if err != nil {
 		p := problemOf(err)
-		_ = s.say(api.Control{Problem: &p})
+		ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+		_ = s.say(ctx, api.Control{Problem: &p}) // nothing was sent before it, or nobody listens
+		cancel()
 	}
 	_ = ws.Close(websocket.StatusNormalClosure, "")
 	if err != nil {
 		return fmt.Errorf("%w: %w", errAnswered, err)
 	}
 	return nil
-}
-
-// session is one command for one client.
-type session struct {
-	ws    *websocket.Conn
-	child *child
-
-	mu    sync.Mutex
-	input [][]byte // what the client sent and the command has not taken
-	held  int      // bytes of it
-	eof   bool
-	take  chan struct{} // there is more of it
 }
 
 func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
@@ -135,14 +125,15 @@ func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
 		return err
 	}
 	c.begins(fmt.Sprintf("%q", args))
+	s.counts = start.Counts
 	if s.child, err = run(c.server.Host.Program(), args, start); err != nil {
 		return err
 	}
 	defer s.child.close()
-	lost := make(chan struct{})
 	go func() {
-		defer close(lost)
 		s.hear(ctx)
+		s.lose()
+		cancel() // what is sent to the client ends with him
 	}()
 	go s.feed(ctx)
 	var out sync.WaitGroup
@@ -160,24 +151,16 @@ func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
 		out.Wait()
 		close(over)
 	}()
+	lost := fmt.Errorf("the client of %q is gone", strings.Join(args, " "))
 	select {
 	case <-over:
-	case <-lost:
-		cancel()
+	case <-s.lost:
 		s.child.abandon()
-		return fmt.Errorf("the client of %q is gone", strings.Join(args, " "))
+		return lost
+	}
+	if s.say(ctx, api.Control{Exit: &s.child.code}) != nil || !s.taken() {
+		return lost
 	}
 	c.line.Exit = &s.child.code
-	return s.say(api.Control{Exit: &s.child.code})
-}
-
-// say sends a control.
-func (s *session) say(c api.Control) error {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), slowest)
-	defer cancel()
-	return s.ws.Write(ctx, websocket.MessageText, text)
+	return nil
 }

@@ -31,10 +31,7 @@ func eventID(e events.Event) string {
 	return strconv.FormatInt(e.Time.UnixNano(), 36) + "-" + strconv.FormatUint(uint64(h.Sum32()), 36)
 }
 
-// slowest is how long a client may take for a part of a stream, before it is given up.
-const slowest = 30 * time.Second
-
-// flowing writes a stream that the client may read slowly, but not never.
+// flowing writes a stream, part by part, to a client that may read as slowly as it likes: one that is gone the kernel notices.
 type flowing struct {
 	*call
 	times *http.ResponseController
@@ -53,7 +50,6 @@ func (c *call) flow(kind string) flowing {
 func (c *call) Header() http.Header { return c.ResponseWriter.Header() }
 
 func (f flowing) Write(p []byte) (int, error) {
-	_ = f.times.SetWriteDeadline(time.Now().Add(slowest))
 	n, err := f.ResponseWriter.Write(p)
 	if err == nil {
 		err = f.times.Flush()
@@ -76,10 +72,13 @@ func (c *call) logs() (any, error) {
 	return nil, c.cut(c.server.Host.Logs(c.ctx(), name, wish, out))
 }
 
-// cut says of a stream that has begun how it ended.
+// cut says of a stream that has begun how it ended. A client that follows ends it by leaving; another that leaves does not have all.
 func (c *call) cut(err error) error {
-	if err == nil || c.ctx().Err() != nil { // the client has left
-		return nil //nolint:nilerr // nobody listens
+	switch {
+	case err == nil, c.ctx().Err() != nil && c.query.yes("follow"):
+		return nil
+	case c.ctx().Err() != nil:
+		return fmt.Errorf("%w: the client is gone: %w", errAnswered, err)
 	}
 	return fmt.Errorf("%w: %w", errCut, err)
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +25,15 @@ func HTTP(h http.Handler) *http.Server {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // clients that break off: no news
 	}
+}
+
+// Listen listens for clients at an address of TCP. A client may be slow, or stopped for as long as it likes. One that is gone without a
+// word is noticed by keep-alive packets after 75 s, or where bytes are on their way to it when the kernel gives up sending them again
+// (net.ipv4.tcp_retries2: some 15 minutes). TCP_USER_TIMEOUT stays 0: the kernel would also end a client that is merely stopped, which
+// acknowledges, but with a window of 0 (tcp_probe_timer in net/ipv4/tcp_timer.c).
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	c := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 4}}
+	return c.Listen(ctx, "tcp", address)
 }
 
 // Limit bounds how many connections of a listener are open at once.
