@@ -92,8 +92,11 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 		}
 		defer socket.Close()
 		s.Daemon.SSHFS, err = run(s.sshfs(socket, fuse, said.r, owner, ownerGroup), place)
+		if err == nil {
+			group.Free(s.Cgroups, s.Daemon.SSH.PID)
+		}
 		if err == nil && s.shared() {
-			group.Free(s.Cgroups, s.Daemon.SSHFS.PID, s.Daemon.SSH.PID)
+			group.Free(s.Cgroups, s.Daemon.SSHFS.PID)
 		}
 		return errors.Join(err, said.unblock())
 	})

@@ -60,6 +60,8 @@ func (a *acting) ApplyTemplate(context.Context, string, string, string, map[stri
 	return &node.Outcome{}, nil
 }
 
+func (a *acting) Start(context.Context, string, may.Owner) (bool, error) { return true, nil }
+
 func (a *acting) Remove(context.Context, string, bool, may.Owner) error { panic("a fault") }
 
 // TestAuditSays: an act has a line before it begins and one when it has ended, with whom it was for and what was asked; also one that

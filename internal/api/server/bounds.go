@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"sync"
@@ -19,13 +20,76 @@ const (
 	mostStreams  = 64  // logs and events
 )
 
+// The requests of one caller that are answered at once, where they are no streams; what is sent to him slowly counts, too. More wait for
+// their turn, unless mostWaiting do already.
+const (
+	mostTurns   = 16  // reads, of who is no admin
+	mostActs    = 64  // acts, of who is no admin: an act may wait for a node to stop
+	mostOwnActs = 256 // of an admin, reads or acts
+	mostReports = 2   // of a file server
+	mostWaiting = 256
+)
+
 // mostSilent is how many connections of one address have not sent a request yet, nor agreed on TLS.
 const mostSilent = 64
 
 // bounds counts what callers have open.
 type bounds struct {
-	mu   sync.Mutex
-	open map[string]int
+	mu    sync.Mutex
+	open  map[string]int
+	turns map[string]*turns
+}
+
+// turns are what one caller has of one kind of request.
+type turns struct {
+	free  chan struct{} // as many as may be answered at once: a request puts one in, and takes it out
+	asked int           // requests that are answered, or wait
+}
+
+// turn waits until one more request of a caller may be answered. What it is by then: a body that was not read, and no answer.
+func (b *bounds) turn(ctx context.Context, w may.Who, what string, most int) (back func(), err error) {
+	key := what + " of " + w.String() + " by " + w.Via
+	b.mu.Lock()
+	t := b.turns[key]
+	if t == nil {
+		if b.turns == nil {
+			b.turns = map[string]*turns{}
+		}
+		t = &turns{free: make(chan struct{}, most)}
+		b.turns[key] = t
+	}
+	if t.asked >= most+mostWaiting {
+		b.mu.Unlock()
+		return nil, &statusError{http.StatusTooManyRequests, refuse.Busyf("%s has %d %s here that wait for an answer, which is the most at once", w, t.asked, what)}
+	}
+	t.asked++
+	b.mu.Unlock()
+	leave := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if t.asked--; t.asked == 0 {
+			delete(b.turns, key)
+		}
+	}
+	select {
+	case t.free <- struct{}{}:
+		return func() { <-t.free; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// turnOf waits for the turn of a request that is no stream.
+func (b *bounds) turnOf(w may.Who, req *http.Request) (back func(), err error) {
+	what, most := "acts", mostActs
+	if req.Method == http.MethodGet {
+		what, most = "reads", mostTurns
+	}
+	if w.Role == may.Admin {
+		most = mostOwnActs
+	}
+	return b.turn(req.Context(), w, what, most)
 }
 
 // take counts one more for a caller, until it is given back.

@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/api"
+	"berth/internal/fork"
+	"berth/internal/group"
+	"berth/internal/host"
 	"berth/internal/sent"
 )
 
@@ -70,15 +73,19 @@ func run(program []string, args []string, s api.Start) (*child, error) {
 	return c, nil
 }
 
-// hold starts the command and waits for it in one thread: the kernel takes the end of the thread that started it for its parent's.
+// hold starts the command and waits for it in one thread: the kernel takes the end of the thread that started it for its parent's. The
+// command is in none of the agent's groups: where the agent is at its limit of memory, the kernel ends no command.
 func (c *child) hold(started chan<- error) {
 	runtime.LockOSThread() // the thread ends with this function
-	err := c.cmd.Start()
+	h, err := host.ReadMounted()
+	if err == nil {
+		err = group.StartOutside(h, c.cmd)
+	}
 	started <- err
 	if err != nil {
 		return
 	}
-	err = c.cmd.Wait()
+	err = fork.Wait(c.cmd)
 	c.gone.Store(true)
 	state := c.cmd.ProcessState
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

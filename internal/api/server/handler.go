@@ -23,8 +23,12 @@ import (
 	"berth/internal/refuse"
 )
 
-// LongestBody is the most bytes of a request's body.
-const LongestBody = 1 << 20
+// LongestBody is the most bytes of a request's body: of a spec. Documents have longestDocument, because one that is read is up to twenty
+// times as large as its text.
+const (
+	LongestBody     = 1 << 20
+	longestDocument = 64 << 10
+)
 
 // patience is what Server.Patience is without it.
 const patience = 30 * time.Second
@@ -52,6 +56,7 @@ type call struct {
 	who    may.Who
 	query  query
 	line   audit.Line // of the audit
+	back   func()     // gives back the caller's turn; nil: it has none
 }
 
 // ctx ends with the request.
@@ -98,10 +103,10 @@ func (s *Server) Handler() http.Handler {
 		})
 	}
 	if s.Reports != nil {
-		mux.Handle("POST /v1/sync/report", s.Reports)
+		mux.Handle("POST /v1/sync/report", s.inTurn(s.Reports))
 	}
 	if s.Renew != nil {
-		mux.Handle("POST /v1/certificates/renew", s.Renew)
+		mux.Handle("POST /v1/certificates/renew", s.inTurn(s.Renew))
 	}
 	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -111,6 +116,21 @@ func (s *Server) Handler() http.Handler {
 		write(w, problem(http.StatusNotFound, "there is no "+req.URL.Path+"; /v1/openapi.json lists the paths"))
 	})
 	return recovered(mux)
+}
+
+// inTurn answers requests of hosts as next does, few of each caller at once.
+func (s *Server) inTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if who, err := Identify(req); err == nil { // else next refuses it
+			back, err := s.bounds.turn(req.Context(), who, "reports", mostReports)
+			if err != nil {
+				write(w, problemOf(err))
+				return
+			}
+			defer back()
+		}
+		next.ServeHTTP(w, req)
+	})
 }
 
 // recovered answers 500 where a handler panics, and 404 where the mux would send a client to another spelling of its path.
@@ -136,14 +156,10 @@ func recovered(next http.Handler) http.Handler {
 
 // answer answers one request: who asks, may he, are the parameters right; then the act, and what it gave.
 func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
-	times := http.NewResponseController(w)
-	patient := cmp.Or(s.Patience, patience)
-	_ = times.SetReadDeadline(time.Now().Add(patient))
-	if r.stream == "" && r.takes == nil && r.method == http.MethodGet { // an act may take as long as it takes
-		_ = times.SetWriteDeadline(time.Now().Add(2 * patient))
-	}
-	req.Body = http.MaxBytesReader(w, req.Body, LongestBody)
-	c := &call{ResponseWriter: w, Request: req, server: s}
+	req.Body = http.MaxBytesReader(w, req.Body, r.longest())
+	c := &call{ResponseWriter: w, Request: req, server: s, back: func() {}}
+	c.awaitBody() // also where it is refused, and dropped
+	defer func() { c.back() }() // once it is answered
 	given, err := c.act(r)
 	switch {
 	case errors.Is(err, errAnswered):
@@ -187,11 +203,40 @@ func (c *call) act(r route) (given any, err error) {
 			defer back()
 		}
 	}
+	if err == nil && r.stream == "" {
+		var back func()
+		if back, err = c.server.bounds.turnOf(c.who, c.Request); err == nil {
+			c.back = back
+		}
+	}
 	if err == nil {
+		c.awaitBody() // anew: it may have waited for its turn
+		if r.stream == "" && c.Request.Method == http.MethodGet { // an act may take as long as it takes
+			_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(2 * c.server.patient()))
+		}
 		given, err = r.do(c)
 	}
 	ended = true
 	return given, err
+}
+
+// awaitBody bounds how long the body may take to come. Where there is none, the HTTP server reads already, to see the client leave: a
+// deadline would end the request.
+func (c *call) awaitBody() {
+	if c.Request.ContentLength != 0 {
+		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(time.Now().Add(c.server.patient()))
+	}
+}
+
+// patient is how long a body may take.
+func (s *Server) patient() time.Duration { return cmp.Or(s.Patience, patience) }
+
+// longest is the most bytes of the body of a request: a spec's, or a document's.
+func (r route) longest() int64 {
+	if slices.ContainsFunc(r.takes, func(b body) bool { return b.of == nil }) {
+		return LongestBody
+	}
+	return longestDocument
 }
 
 // errAnswered says that the handler has answered, or that nobody listens any more.
@@ -230,8 +275,8 @@ func (c *call) readJSON(to any) error {
 }
 
 func bodyError(err error) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return &statusError{http.StatusRequestEntityTooLarge, refuse.Invalidf("the body is too large: at most 1MiB")}
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &statusError{http.StatusRequestEntityTooLarge, refuse.Invalidf("the body is too large: at most %dKiB", large.Limit>>10)}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &statusError{http.StatusRequestTimeout, refuse.Invalidf("the body takes too long to come")}

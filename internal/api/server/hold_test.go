@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,19 +77,26 @@ func TestEmptyMessages(t *testing.T) {
 	}
 }
 
-// undue notes deadlines of an answer.
+// undue notes deadlines of a request and its answer.
 type undue struct {
 	*httptest.ResponseRecorder
-	writes []time.Time
+	reads, writes []time.Time
 }
 
-func (u *undue) SetReadDeadline(time.Time) error { return nil }
+func (u *undue) SetReadDeadline(at time.Time) error {
+	if !at.IsZero() {
+		u.reads = append(u.reads, at)
+	}
+	return nil
+}
+
 func (u *undue) SetWriteDeadline(at time.Time) error {
 	u.writes = append(u.writes, at)
 	return nil
 }
 
-// TestNoDeadline: what is sent of a stream has no deadline. A reader who pauses, for however long, loses nothing.
+// TestNoDeadline: what is sent of a stream has no deadline. A reader who pauses, for however long, loses nothing. Nor has an act without
+// a body, which would be given up at it.
 func TestNoDeadline(t *testing.T) {
 	f := events.File{Dir: filepath.Join(t.TempDir(), "events")}
 	if err := f.Append([]events.Event{{Time: time.Unix(1, 0), Node: "n", Event: events.Started}}, false); err != nil {
@@ -99,6 +107,14 @@ func TestNoDeadline(t *testing.T) {
 	(&Server{Host: &fake{file: f}}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
 	if answer.Code != http.StatusOK || answer.Body.Len() == 0 || len(answer.writes) > 0 {
 		t.Errorf("%d, %d bytes, deadlines %v", answer.Code, answer.Body.Len(), answer.writes)
+	}
+	for _, body := range []string{"", "{}"} {
+		answer := &undue{ResponseRecorder: httptest.NewRecorder()}
+		req := httptest.NewRequest(http.MethodPost, "/v1/nodes/n/start", strings.NewReader(body))
+		(&Server{Host: &acting{}}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
+		if answer.Code != http.StatusOK || (len(answer.reads) > 0) != (body != "") || len(answer.writes) > 0 {
+			t.Errorf("start with body %q: %d, deadlines %v to read, %v to write", body, answer.Code, answer.reads, answer.writes)
+		}
 	}
 }
 

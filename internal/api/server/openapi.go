@@ -140,7 +140,7 @@ func (d *described) operation(r route) object {
 	if params != nil {
 		op["parameters"] = params
 	}
-	statuses := slices.Concat(always(), r.refusals)
+	statuses := slices.Concat(always(), r.refusals, []int{http.StatusTooManyRequests})
 	if r.takes != nil {
 		content := object{}
 		for _, b := range r.takes {
@@ -148,9 +148,6 @@ func (d *described) operation(r route) object {
 		}
 		op["requestBody"] = object{"required": true, "content": content}
 		statuses = append(statuses, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
-	}
-	if r.stream != "" {
-		statuses = append(statuses, http.StatusTooManyRequests)
 	}
 	answers := object{}
 	switch {

@@ -132,10 +132,16 @@ func (f *FS) Start(node string, cmd *exec.Cmd) error {
 	defer at.Close()
 	if !f.V1() {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(at.Fd())
-	} else if err := self(at); err != nil {
+		return fork.Start(cmd)
+	}
+	if err := self(at); err != nil {
 		return fmt.Errorf("enter the group of node %s: %w", node, err)
 	}
-	return fork.Start(cmd)
+	h, err := host.ReadMounted()
+	if err != nil {
+		return err
+	}
+	return group.StartOutside(h, cmd) // in v1's other trees it would be in the groups of the agent, and count there
 }
 
 // In reports whether a process is in a node's group.
