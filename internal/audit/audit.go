@@ -1,19 +1,15 @@
 // Package audit writes one line of JSON for each act: who asked, from where, for what, and what came of it.
+//
+// Acts that change something are kept by their age, and told to the system's log, too. What only reads, and what was refused before it
+// began, is in a file beside it, of which each caller has a share: nobody makes the log forget what others did.
 package audit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/may"
 )
@@ -31,6 +27,9 @@ type Line struct {
 	Result string    `json:"result"`           // begins | done | refused | failed
 	Exit   *int      `json:"exit,omitempty"`   // of a command
 	Error  string    `json:"error,omitempty"`
+
+	Dropped int  `json:"dropped,omitempty"` // of Dropped: lines that this caller had more than his share
+	Begun   bool `json:"-"`                 // it has a line with Begins
 }
 
 // The results of an act. One that changes something has a line before it, whose result is Begins: it stays alone if the agent is
@@ -40,64 +39,87 @@ const (
 	Done    = "done"
 	Refused = "refused"
 	Failed  = "failed"
+	Dropped = "dropped" // lines of reads and refusals, not kept
 )
 
-const (
-	mostBytes = 16 << 20 // of a file; there is one old one beside it
-	mostField = 1024     // bytes of a text that a user gave
-)
-
-// Log is a file of lines. Its methods may be called at the same time.
+// Log is the two files, and the system's log. Its methods may be called at the same time: who reads does not wait for the disk, and
+// nobody waits for who reads.
 type Log struct {
-	path string
-	most int64
-
-	mu   sync.Mutex
-	file *os.File
-	size int64
+	acts, reads file
+	shares      shares
+	system      system
 }
 
-// Open opens the log at path for lines at its end, and makes it, root's alone. Only one process may have it open. A line that a
-// killed process began is ended.
+// Open opens the log whose acts are at path, for lines at its end, and makes it, root's alone. Reads and refusals are in the file beside it
+// that Reads names. Only one process may have it open. A line that a killed process began is ended.
 func Open(path string) (*Log, error) { return open(path, mostBytes) }
 
+// Reads is where the log whose acts are at path has reads and refusals.
+func Reads(path string) string { return strings.TrimSuffix(path, ".log") + "-reads.log" }
+
 func open(path string, most int64) (*Log, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("open audit log: %w", err)
+	l := &Log{acts: file{path: path, most: most, turned: byAge}, reads: file{path: Reads(path), most: most, turned: one}, shares: newShares()}
+	if err := l.acts.open(); err != nil {
+		return nil, err
 	}
-	l := &Log{path: path, most: most}
-	return l, l.open()
+	if err := l.reads.open(); err != nil {
+		_ = l.acts.close()
+		return nil, err
+	}
+	return l, nil
 }
 
-func (l *Log) open() error {
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+// Mirror tells acts, without their words and errors, to the system's log from now on: journald or syslogd, at this socket (SystemLog). Where nobody listens, nothing is
+// told.
+func (l *Log) Mirror(socket string) { l.system.at = socket }
+
+// Add writes a line and returns when the disk has it, or for what only reads or was refused, when the kernel has it or it is counted as
+// one more than the caller's share. Texts that users gave cannot end a line: JSON writes their control characters as \u00XX, and long
+// ones are cut.
+func (l *Log) Add(line Line) error {
+	text, err := encode(&line)
 	if err != nil {
-		return fmt.Errorf("open audit log: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return fmt.Errorf("open audit log: %w", err)
-	}
-	l.file, l.size = f, info.Size()
-	last := []byte{'\n'}
-	if l.size > 0 {
-		if _, err := f.ReadAt(last, l.size-1); err != nil {
-			f.Close()
-			return fmt.Errorf("open audit log: %w", err)
-		}
-	}
-	if last[0] != '\n' {
-		n, err := f.WriteString("\n")
-		l.size += int64(n)
 		return err
 	}
-	return nil
+	if !line.changes() {
+		if !l.shares.take(line, len(text), l.tellDropped) {
+			return nil
+		}
+		return l.reads.add(text, false)
+	}
+	err = l.acts.add(text, true)
+	line.Detail, line.Error = "", "" // others than root read the system's log, and words may hold secrets
+	if text, err := encode(&line); err == nil {
+		l.system.tell(text)
+	}
+	return err
 }
 
-// Add writes a line and returns when the disk has it, or for an act that only reads, when the kernel has it. Texts that users gave cannot end a line: JSON writes their control characters
-// as \u00XX, and long ones are cut.
-func (l *Log) Add(line Line) error {
+// changes reports whether a line is of an act that changes something, and was not refused before it began.
+func (l *Line) changes() bool { return !reads(l.Act) && (l.Begun || l.Result != Refused) }
+
+// tellDropped tells who had more lines than their share.
+func (l *Log) tellDropped(all []Line) {
+	for _, line := range all {
+		text, err := encode(&line)
+		if err == nil {
+			err = l.reads.add(text, false)
+		}
+		lost(line, err)
+	}
+}
+
+// Close closes the log.
+func (l *Log) Close() error {
+	l.shares.end(l.tellDropped)
+	err := l.acts.close()
+	if other := l.reads.close(); err == nil {
+		err = other
+	}
+	return err
+}
+
+func encode(line *Line) ([]byte, error) {
 	if line.Time.IsZero() {
 		line.Time = time.Now()
 	}
@@ -108,69 +130,37 @@ func (l *Log) Add(line Line) error {
 	line.Role, line.Act = may.Role(cut(string(line.Role))), may.Act(cut(string(line.Act)))
 	text, err := json.Marshal(line)
 	if err != nil {
-		return fmt.Errorf("write audit log: %w", err)
+		return nil, fmt.Errorf("write audit log: %w", err)
 	}
-	text = append(text, '\n')
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.file == nil {
-		return fmt.Errorf("write audit log: %w", fs.ErrClosed)
-	}
-	if l.size > 0 && l.size+int64(len(text)) > l.most {
-		if err := l.turn(); err != nil {
-			return err
-		}
-	}
-	n, err := l.file.Write(text)
-	l.size += int64(n)
-	if err == nil && !(reads(line.Act) && line.Result == Done) {
-		err = unix.Fdatasync(int(l.file.Fd()))
-	}
-	if err != nil {
-		return fmt.Errorf("write audit log: %w", err)
-	}
-	return nil
+	return append(text, '\n'), nil
 }
 
-// turn puts the full file in the place of the old one, and begins a new one.
-func (l *Log) turn() error {
-	if err := os.Rename(l.path, l.path+".1"); err != nil {
-		return fmt.Errorf("turn audit log: %w", err)
-	}
-	old := l.file
-	if err := l.open(); err != nil {
-		l.file = old // go on in the old one: no act without its line
-		return errors.Join(err, os.Rename(l.path+".1", l.path))
-	}
-	return old.Close()
-}
+// mostField is the most bytes of a text that a user gave, as JSON has it.
+const mostField = 1024
 
-// Close closes the log.
-func (l *Log) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f := l.file
-	l.file = nil
-	if f == nil {
-		return nil
-	}
-	return f.Close()
-}
-
-// cut returns valid text of at most mostField bytes, without characters that could turn or hide what a terminal shows of the line.
+// cut returns valid text that JSON writes in at most mostField bytes, without characters that could turn or hide what a terminal shows of
+// the line.
 func cut(text string) string {
-	if len(text) > mostField {
-		end := mostField
-		for end > mostField-utf8.UTFMax && !utf8.RuneStart(text[end]) {
-			end--
-		}
-		text = text[:end] + "…"
-	}
-	return strings.Map(func(c rune) rune {
+	text = strings.Map(func(c rune) rune {
 		switch {
 		case c >= 0x80 && c < 0xa0, c == 0x061c, c >= 0x200b && c <= 0x200f, c >= 0x2028 && c <= 0x202e, c >= 0x2060 && c <= 0x2069, c == 0xfeff:
 			return utf8.RuneError
 		}
 		return c
-	}, strings.ToValidUTF8(text, string(utf8.RuneError)))
+	}, strings.ToValidUTF8(text[:min(len(text), mostField+utf8.UTFMax)], string(utf8.RuneError)))
+	length := 0
+	for i, c := range text {
+		switch {
+		case c < ' ', c == 0x7f, c == '<', c == '>', c == '&':
+			length += len(`\u0000`)
+		case c == '"', c == '\\':
+			length += len(`\"`)
+		default:
+			length += utf8.RuneLen(c)
+		}
+		if length > mostField {
+			return text[:i] + "…"
+		}
+	}
+	return text
 }

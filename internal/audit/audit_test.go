@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/may"
+	"berth/test/testkit"
 )
 
 func lines(t *testing.T, path string) []Line {
@@ -52,6 +54,7 @@ func TestHostileTexts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	path = Reads(path)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -74,12 +77,30 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// TestTurns fills the log from several goroutines: the last lines are all there, each once, in two files of bounded size.
+// files are the files of the acts of a log.
+func files(t *testing.T, path string) []string {
+	t.Helper()
+	full, err := filepath.Glob(path + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(full, path)
+}
+
+// TestTurns fills the log with acts from several goroutines: all lines are there, each once, in files of bounded size. Old files go, and so
+// do too many.
 func TestTurns(t *testing.T) {
 	const most, writers, each = 20 << 10, 4, 60
-	path := filepath.Join(t.TempDir(), "sub", "audit")
+	path := filepath.Join(t.TempDir(), "sub", "audit.log")
 	l, err := open(path, most)
 	if err != nil {
+		t.Fatal(err)
+	}
+	old := path + ".1" // of an older agent
+	if err := os.WriteFile(old, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-keepFor-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -93,36 +114,42 @@ func TestTurns(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Add(Line{}); err == nil {
-		t.Error("a closed log took a line")
+	if _, err := os.Stat(old); err == nil {
+		t.Error("an old file is there")
 	}
 	seen := map[string]int{}
-	for _, name := range []string{path + ".1", path} {
+	for _, name := range files(t, path) {
 		for _, one := range lines(t, name) {
-			if seen[one.Who+"/"+one.On]++; seen[one.Who+"/"+one.On] > 1 {
-				t.Errorf("%s/%s is there twice", one.Who, one.On)
-			}
+			seen[one.Who+"/"+one.On]++
 		}
 		if info, err := os.Stat(name); err != nil || info.Size() > most {
 			t.Errorf("%s: %v bytes, %v", name, info.Size(), err)
 		}
 	}
-	// Older lines go, those of a writer that was early perhaps all; of each writer no line is lost behind one that is there.
-	if len(seen) == 0 {
-		t.Error("no line is there")
-	}
 	for w := range writers {
-		there := false
 		for i := range each {
-			is := seen[fmt.Sprintf("%d/%d", w, i)] == 1
-			if there && !is {
-				t.Errorf("line %d of writer %d is lost", i, w)
+			if n := seen[fmt.Sprintf("%d/%d", w, i)]; n != 1 {
+				t.Errorf("line %d of writer %d is there %d times", i, w, n)
 			}
-			there = there || is
 		}
+	}
+	for i := range mostFiles + 5 {
+		if err := os.WriteFile(fmt.Sprint(path, ".more", i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.acts.size = most
+	if err := l.Add(Line{Act: may.NodeEnd, Result: Done}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(files(t, path)); n != mostFiles+1 {
+		t.Errorf("%d files, want %d full ones and another", n, mostFiles)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Add(Line{}); err == nil {
+		t.Error("a closed log took a line")
 	}
 }
 
@@ -153,5 +180,99 @@ func TestBegunLine(t *testing.T) {
 `
 	if diff := cmp.Diff(want, string(text)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestReadsKeepActs: a caller who only reads, and is refused, in long names of control characters, does not make the log forget what
+// others did, nor that others read. What of his is not kept is counted.
+func TestReadsKeepActs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(line Line) {
+		t.Helper()
+		if err := l.Add(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	act := Line{Who: "root", Role: may.Admin, Via: may.ViaUnix, Act: may.NodeEnd, On: "n", Result: Done}
+	add(act)
+	failed := act
+	failed.Result, failed.Begun = Refused, true // what came of an act that has begun is beside its beginning
+	add(failed)
+	read := Line{Who: "vic", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeRead, On: "n", Result: Done}
+	add(read)
+	name := strings.Repeat("\x01", 1024)
+	const asked = 6000
+	for range asked {
+		add(Line{Who: "eve", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeRead, On: name, Result: Refused, Error: name})
+	}
+	add(read)
+	l.shares.end(l.tellDropped) // as once a minute
+	add(Line{Who: "eve", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeRead, On: "n", Result: Done})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := lines(t, path); len(got) != 2 || got[0].Who != "root" || got[1].Result != Refused {
+		t.Errorf("the acts are %+v", got)
+	}
+	kept, dropped, others := 0, 0, 0
+	all := lines(t, Reads(path))
+	for _, one := range all {
+		switch {
+		case one.Who == "vic":
+			others++
+		case one.Result == Dropped:
+			dropped += one.Dropped
+		default:
+			kept++
+		}
+	}
+	if kept < 10 || kept+dropped != asked+1 || others != 2 || all[len(all)-1].On != "n" {
+		t.Errorf("of %d lines %d are kept and %d told as dropped; others have %d", asked+1, kept, dropped, others)
+	}
+	if info, err := os.Stat(Reads(path)); err != nil || info.Size() > share+10<<10 {
+		t.Errorf("reads take %d bytes, %v", info.Size(), err)
+	}
+}
+
+// TestMirror: acts are told to the system's log, without what may be secret, also after it was started anew; reads are not. Nobody waits where there is none.
+func TestMirror(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "log")
+	l, err := Open(filepath.Join(dir, "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.Mirror(socket)
+	add := func(act may.Act, on string) {
+		t.Helper()
+		if err := l.Add(Line{Who: "root", Act: act, On: on, Detail: "secret", Result: Done, Error: "secret"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(may.NodeEnd, "unheard")
+	for _, on := range []string{"first", "second"} {
+		hears, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(may.NodeRead, "read")
+		add(may.NodeEnd, on)
+		if err := hears.SetReadDeadline(time.Now().Add(testkit.Bound())); err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 10000)
+		n, err := hears.Read(p)
+		if text := string(p[:n]); err != nil || !strings.HasPrefix(text, "<85>berthd-audit[") || !strings.Contains(text, `"on":"`+on+`"`) || strings.Contains(text, "secret") {
+			t.Errorf("%q, %v", text, err)
+		}
+		hears.Close()
+		if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
 	}
 }

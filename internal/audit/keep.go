@@ -21,7 +21,12 @@ func (l *Log) Keep(line Line, err error) {
 			line.Result = Refused
 		}
 	}
-	if err := l.Add(line); err != nil {
+	lost(line, l.Add(line))
+}
+
+// lost says that a line could not be written, if err says so.
+func lost(line Line, err error) {
+	if err != nil {
 		slog.Error("an act is missing in the audit log", "who", line.Who, "act", line.Act, "on", line.On, "err", err)
 	}
 }

@@ -220,6 +220,9 @@ func (h *host) checkAudit(t *testing.T, want int) {
 	t.Helper()
 	text, err := os.ReadFile(h.audit)
 	check(t, err)
+	others, err := os.ReadFile(audit.Reads(h.audit))
+	check(t, err)
+	text = append(text, others...)
 	results := map[string]int{}
 	for line := range bytes.Lines(text) {
 		var l audit.Line

@@ -89,6 +89,7 @@ func TestAuditSays(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, answer.Code, answer.Body)
 		}
 		first := tc.want
+		first.Begun = true
 		first.Who, first.Role, first.Via, first.Result = tc.who.Name, tc.who.Role, tc.who.Via, audit.Begins
 		last := first
 		last.Result, last.Error = tc.result, tc.failed

@@ -56,6 +56,9 @@ func (c *call) command() (any, error) {
 		return nil, c.may(may.Command)
 	}
 	return nil, c.relay(func(s api.Start) ([]string, error) {
+		if is, err := reads(s.Args); is && err == nil {
+			c.line.Act = may.CommandRead
+		}
 		return s.Args, c.mayRun(s)
 	})
 }

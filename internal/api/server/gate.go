@@ -27,7 +27,7 @@ func line(w may.Who, req *http.Request, act may.Act, on string) audit.Line {
 
 // begins keeps that an act begins that the caller may do. detail is what its path does not say.
 func (c *call) begins(detail string) {
-	c.line.Detail = detail
+	c.line.Detail, c.line.Begun = detail, true
 	if c.server.Audit != nil {
 		begun := c.line
 		begun.Result = audit.Begins

@@ -158,7 +158,7 @@ func recovered(next http.Handler) http.Handler {
 func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
 	req.Body = http.MaxBytesReader(w, req.Body, r.longest())
 	c := &call{ResponseWriter: w, Request: req, server: s, back: func() {}}
-	c.awaitBody() // also where it is refused, and dropped
+	c.awaitBody()
 	defer func() { c.back() }() // once it is answered
 	given, err := c.act(r)
 	switch {
@@ -211,6 +211,7 @@ func (c *call) act(r route) (given any, err error) {
 	}
 	if err == nil {
 		c.awaitBody() // anew: it may have waited for its turn
+
 		if r.stream == "" && c.Request.Method == http.MethodGet { // an act may take as long as it takes
 			_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(2 * c.server.patient()))
 		}
@@ -220,7 +221,7 @@ func (c *call) act(r route) (given any, err error) {
 	return given, err
 }
 
-// awaitBody bounds how long the body may take to come. Where there is none, the HTTP server reads already, to see the client leave: a
+// awaitBody bounds how long the body may take to come, also one that is refused. Where there is none, the HTTP server reads already, to see the client leave: a
 // deadline would end the request.
 func (c *call) awaitBody() {
 	if c.Request.ContentLength != 0 {
