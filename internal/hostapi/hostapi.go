@@ -21,6 +21,7 @@ import (
 	"berth/internal/node"
 	"berth/internal/protect"
 	"berth/internal/refuse"
+	"berth/internal/roster"
 	"berth/internal/scratch"
 	"berth/internal/spec"
 	"berth/internal/sriov"
@@ -133,9 +134,9 @@ func (h *Host) of(owner may.Owner) *node.Berth {
 	if owner == "" {
 		return h.Berth
 	}
-	return h.Guarded(func(n *vnode.Node) error {
-		if may.OwnerOf(n.Labels) != owner {
-			return refuse.NotFoundf("no node %s", n.Name)
+	return h.Guarded(func(s *roster.Stored) error {
+		if may.OwnerOf(s.Now.Labels) != owner {
+			return refuse.NotFoundf("no node %s", s.Now.Name)
 		}
 		return nil
 	})
@@ -166,7 +167,7 @@ func (h *Host) Remove(ctx context.Context, name string, force bool, owner may.Ow
 
 // RemoveMade removes a node that was made at this time, also if it runs. One that has come in its place is another: NotFound.
 func (h *Host) RemoveMade(ctx context.Context, name string, made time.Time) error {
-	return h.remove(ctx, h.Guarded(func(*vnode.Node) error {
+	return h.remove(ctx, h.Guarded(func(*roster.Stored) error {
 		if at, err := h.Made(name); err != nil || !at.Equal(made) {
 			return refuse.NotFoundf("no node %s that was made at %s", name, made.Format(time.RFC3339Nano))
 		}

@@ -2,6 +2,8 @@ package hostapi
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"berth/internal/api"
@@ -10,6 +12,7 @@ import (
 	"berth/internal/may"
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/internal/roster"
 	"berth/internal/template"
 	"berth/internal/vnode"
 )
@@ -67,16 +70,40 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 		return nil, err
 	}
 	vnode.Defaults(n)
-	o, err := h.Guarded(func(there *vnode.Node) error {
-		if may.OwnerOf(there.Labels) != may.Owner(owner) {
+	o, err := h.Guarded(func(there *roster.Stored) error {
+		if may.OwnerOf(there.Now.Labels) != may.Owner(owner) {
 			return refuse.Busyf("the name %s is taken by a node that is not of %s: choose another", n.Name, owner)
 		}
-		return nil
-	}).Holding(held).Apply(ctx, n, true)
+		return sameRights(t, n, there)
+	}).Granting(t.Rights()).Holding(held).Apply(ctx, n, true)
 	if err != nil {
 		return nil, err
 	}
 	o.Addresses, o.Held = detail.Addresses(h.Layout, n), held.Waited.Milliseconds()
 	_, err = autostart.Applied(h.Layout, []*vnode.Node{n})
 	return o, err
+}
+
+// sameRights refuses to make a node n of the template from the one that is there, if that had other rights: what somebody wrote under those, in its
+// delta and its scratch volumes, would get these.
+func sameRights(t *template.Template, n *vnode.Node, there *roster.Stored) error {
+	var differ string
+	from := there.Applied.Labels[may.TemplateLabel]
+	switch {
+	case len(there.Rights) > 0:
+		differ = strings.Join(template.Differ(there.Rights, t.Rights()), ", ")
+	case from == "":
+		differ = "those of a free spec"
+	case from != t.Name:
+		differ = "those of template " + from
+	default:
+		differ = strings.Join(t.DifferNodes(there.Applied, n), ", ")
+	}
+	if differ == "" {
+		return nil
+	}
+	return &refuse.Error{
+		Kind: refuse.Busy, Remedy: "remove it first: berth rm " + n.Name,
+		What: fmt.Sprintf("node %s was made with other rights than template %s gives now (%s), and keeps what was written with them", n.Name, t.Name, differ),
+	}
 }

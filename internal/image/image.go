@@ -75,6 +75,15 @@ type Image struct {
 	Packed *packed.File `json:"packed,omitempty"` // of a file image, instead of Lowers
 }
 
+// Content says what the root consists of, for a comparison with what the same name stands for later: the digest of its manifest or file, or the
+// folder's real path; "" for the host's programs.
+func (i Image) Content() string {
+	if i.Manifest == "" && len(i.Lowers) > 0 {
+		return i.Lowers[0]
+	}
+	return i.Manifest
+}
+
 // maxLayers is the kernel's limit of lower folders per overlay (OVL_MAX_STACK in fs/overlayfs/params.h).
 const maxLayers = 500
 

@@ -12,7 +12,6 @@ import (
 	"berth/internal/plan"
 	"berth/internal/refuse"
 	"berth/internal/roster"
-	"berth/internal/scratch"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -52,11 +51,15 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return nil, err
 	}
 	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
+	next := &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
+	if b.rights == nil { // an admin's free spec: what is kept is still of who wrote it
+		next.Rights = s.Rights
+	}
 	_, initErr := b.LiveInit(n.Name)
 	running := initErr == nil
 	switch {
 	case running && len(o.Changes) == 0:
-		if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n}); err != nil {
+		if err := b.Store(n.Name, next); err != nil {
 			return nil, err
 		}
 		did, err := b.reattach(ctx, n.Name)
@@ -67,24 +70,25 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return o, b.keeper().Watch(ctx, n.Name)
 	case !running:
 		o.Did = "started"
-		return o, b.renew(ctx, l, s.Now, &roster.Stored{Applied: n, Now: n})
+		return o, b.renew(ctx, l, s.Now, next)
 	case allLive(o.Changes):
 		o.Did = "changed"
-		_, err := b.setLive(ctx, s.Now, &roster.Stored{Applied: n, Now: n})
+		_, err := b.setLive(ctx, s.Now, next)
 		return o, err
 	case !restart:
 		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
 			n.Name, strings.Join(needRestart(o.Changes), ", "))
 	}
 	o.Did = "restarted"
-	if err := b.restart(ctx, l, s.Now, &roster.Stored{Applied: n, Now: n}, OwnGrace); err != nil {
+	if err := b.restart(ctx, l, s.Now, next, OwnGrace); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // check lets the planner refuse what it would refuse, before anything is changed.
-func (b *Berth) check(ctx context.Context, old, n *vnode.Node) error {
+func (b *Berth) check(ctx context.Context, old *vnode.Node, next *roster.Stored) error {
+	n := next.Now
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return err
@@ -97,21 +101,10 @@ func (b *Berth) check(ctx context.Context, old, n *vnode.Node) error {
 	if err != nil {
 		return err
 	}
+	if err := b.keepsImage(old, next, facts.Image); err != nil {
+		return err
+	}
 	return keepsVolumes(claims.Steps(), wanted, old, n)
-}
-
-// keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.
-func keepsVolumes(claims, wanted []step.Step, old, n *vnode.Node) error {
-	if vnode.KeepsOwners(old.Users, n.Users) {
-		return nil
-	}
-	for _, v := range scratch.Volumes(claims) {
-		if slices.ContainsFunc(wanted, same(v)) {
-			return refuse.Busyf("node %s: with other users, the files in its scratch volume %s would belong to others; leave users as it was, or remove the node and make it again",
-				n.Name, v.Target)
-		}
-	}
-	return nil
 }
 
 // renew starts a stopped node with a spec that may differ from the one it had.
@@ -138,11 +131,18 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *roste
 	if err != nil {
 		return err
 	}
+	if err := b.keepsImage(old, next, facts.Image); err != nil {
+		return err
+	}
 	if err := keepsVolumes(claims.Steps(), wanted, old, n); err != nil {
 		return err
 	}
-	if err := reconcile(ctx, claims, wanted, !roster.SameRoot(old, n)); err != nil {
+	newRoot := !roster.SameRoot(old, n)
+	if err := reconcile(ctx, claims, wanted, newRoot); err != nil {
 		return err
+	}
+	if newRoot || next.Covers == "" {
+		next.Covers = facts.Image.Content()
 	}
 	if err := b.Store(n.Name, next); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (
 // stopped, and repair says so.
 func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *roster.Stored, grace time.Duration) error {
 	name := next.Now.Name
-	if err := b.check(ctx, old, next.Now); err != nil {
+	if err := b.check(ctx, old, next); err != nil {
 		return err
 	}
 	note := func(under bool) error {

@@ -45,9 +45,10 @@ type Berth struct {
 	beside     Beside
 	gateways   gateway.Set
 	containers runner.Family
-	logs       *nodelog.Set            // in the keeper, which starts runtimes itself: what nodes write; else nil
-	guard      func(*vnode.Node) error // nil: none
-	hold       *Hold                   // nil: none
+	logs       *nodelog.Set               // in the keeper, which starts runtimes itself: what nodes write; else nil
+	guard      func(*roster.Stored) error // nil: none
+	hold       *Hold                      // nil: none
+	rights     map[string]string          // of the template that nodes are made from; nil: free specs
 }
 
 // Hold keeps the commands of nodes from beginning before a time. All else of their start is done meanwhile.
@@ -76,9 +77,16 @@ func (h *Hold) wait(ctx context.Context) error {
 	}
 }
 
+// Granting returns these nodes, made and changed from a template with these rights: see template.Rights.
+func (b *Berth) Granting(rights map[string]string) *Berth {
+	own := *b
+	own.rights = rights
+	return &own
+}
+
 // Guarded returns these nodes for who may not act on all of them. Acts on a node that is there ask guard once they hold its lock, so
 // that it is asked of the node that the act is done to.
-func (b *Berth) Guarded(guard func(*vnode.Node) error) *Berth {
+func (b *Berth) Guarded(guard func(*roster.Stored) error) *Berth {
 	own := *b
 	own.guard = guard
 	return &own
@@ -89,7 +97,7 @@ func (b *Berth) allowed(s *roster.Stored, damaged error) error {
 	if b.guard == nil || damaged != nil {
 		return damaged
 	}
-	return b.guard(s.Now)
+	return b.guard(s)
 }
 
 // Status is what became of a node.

@@ -84,7 +84,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 			return js, err
 		}
 	}
-	if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n}); err != nil {
+	if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: facts.Image.Content()}); err != nil {
 		return js, err
 	}
 	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {

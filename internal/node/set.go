@@ -56,7 +56,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	if err != nil {
 		return nil, err
 	}
-	next := &roster.Stored{Applied: s.Applied, Now: n}
+	next := &roster.Stored{Applied: s.Applied, Now: n, Rights: s.Rights, Covers: s.Covers}
 	if _, err := b.LiveInit(name); err != nil {
 		if err := b.checkLimits(s.Now, n); err != nil {
 			return nil, err

@@ -37,6 +37,13 @@ type Nodes struct {
 type Stored struct {
 	Applied *vnode.Node `json:"applied"` // as apply was given it
 	Now     *vnode.Node `json:"now"`     // with what berth set changed since
+
+	// Rights are those of the template under which somebody wrote what the node keeps: see template.Rights. Empty for a node of a free spec, and
+	// of a berth that did not keep them.
+	Rights map[string]string `json:"rights,omitempty"`
+	// Covers is the content of the image under the node's delta (image.Image.Content); "" for an image that has none, and of a berth that did
+	// not keep it.
+	Covers string `json:"covers,omitempty"`
 }
 
 // Names lists the nodes that there is anything of.

@@ -104,14 +104,21 @@ func (s *site) make(ctx context.Context, host, tmpl, name string, parameters map
 	return o.Did, err
 }
 
-// apply is make of a node whose command begins after hold at the earliest.
+// apply is make of a node whose command begins after hold at the earliest. One that is there with what was written under other rights, as before an
+// admin edited the template, is refused by the agent, and goes first.
 func (s *site) apply(ctx context.Context, host, tmpl, name string, parameters map[string]any, hold time.Duration) (o node.Outcome, err error) {
 	in := struct {
 		Name       string         `json:"name"`
 		Parameters map[string]any `json:"parameters,omitempty"`
 		Hold       int64          `json:"hold_ms,omitempty"`
 	}{name, parameters, hold.Milliseconds()}
-	err = s.ask(ctx, host, http.MethodPost, "/v1/templates/"+url.PathEscape(tmpl)+"/nodes", nil, in, &o)
+	ask := func() error {
+		return s.ask(ctx, host, http.MethodPost, "/v1/templates/"+url.PathEscape(tmpl)+"/nodes", nil, in, &o)
+	}
+	err = ask()
+	if refuse.KindOf(err) == refuse.Busy && s.remove(ctx, host, name) == nil {
+		err = ask()
+	}
 	return o, err
 }
 

@@ -1,0 +1,40 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+
+	"berth/internal/image"
+	"berth/internal/refuse"
+	"berth/internal/roster"
+	"berth/internal/scratch"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before.
+func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image) error {
+	n := next.Now
+	stays := roster.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)
+	if b.rights == nil || !stays || next.Covers == "" || next.Covers == is.Content() {
+		return nil
+	}
+	return &refuse.Error{
+		Kind: refuse.Busy, Remedy: "remove it first: berth rm " + n.Name,
+		What: fmt.Sprintf("node %s: image %s is another one now than the one over which it has written", n.Name, n.Image),
+	}
+}
+
+// keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.
+func keepsVolumes(claims, wanted []step.Step, old, n *vnode.Node) error {
+	if vnode.KeepsOwners(old.Users, n.Users) {
+		return nil
+	}
+	for _, v := range scratch.Volumes(claims) {
+		if slices.ContainsFunc(wanted, same(v)) {
+			return refuse.Busyf("node %s: with other users, the files in its scratch volume %s would belong to others; leave users as it was, or remove the node and make it again",
+				n.Name, v.Target)
+		}
+	}
+	return nil
+}
