@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,6 +29,7 @@ import (
 	"berth/internal/purge"
 	"berth/internal/refuse"
 	"berth/internal/space"
+	"berth/internal/thread"
 )
 
 // Program is the program that makes the root.
@@ -78,14 +78,11 @@ func (r Request) Packages() []string {
 	return slices.Compact(all)
 }
 
-// emptyFiles is the hook that takes the host's own names out of the image. mmdebstrap gives it the root as $1.
-const emptyFiles = `for f in resolv.conf hostname; do [ -L "$1/etc/$f" ] || : >"$1/etc/$f"; done`
-
-// arguments are mmdebstrap's. The hook is the only shell text, and it is constant: the host's own names stay out of the image.
+// arguments are mmdebstrap's. The hooks are the only shell text, and constant.
 func (r Request) arguments(tar string) []string {
 	all := []string{
 		"--mode=root", "--format=tar", "--variant=minbase", "--include=" + strings.Join(r.Packages(), ","),
-		"--customize-hook=" + emptyFiles, r.Suite, tar,
+		"--essential-hook=" + nameless, "--customize-hook=" + cleaning, r.Suite, tar,
 	}
 	if r.Mirror != "" {
 		all = append(all, r.Mirror)
@@ -151,10 +148,20 @@ func newRoot(ctx context.Context, folder string) (*Root, error) {
 	}
 }
 
-// build runs mmdebstrap. The thread stays locked: the kernel kills mmdebstrap when the thread that started it ends.
+// build runs mmdebstrap on a thread of its own, which has no name of a host. The kernel kills mmdebstrap when the thread that started it ends.
 func (root *Root) build(ctx context.Context, program string, r Request) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	return thread.Own(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+			return fmt.Errorf("leave the host's name: %w", err)
+		}
+		if err := unix.Sethostname([]byte(noHost)); err != nil {
+			return fmt.Errorf("leave the host's name: %w", err)
+		}
+		return root.run(ctx, program, r)
+	})
+}
+
+func (root *Root) run(ctx context.Context, program string, r Request) error {
 	cmd := exec.Command(program, r.arguments(root.Tar)...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "TMPDIR="+root.dir, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")

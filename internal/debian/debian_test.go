@@ -100,8 +100,8 @@ func TestCheck(t *testing.T) {
 
 // TestBuild checks what mmdebstrap is asked, and where.
 func TestBuild(t *testing.T) {
-	fake(t, `for a; do echo "I: ${a##*/builds/*/}..." >&2; done
-touch "$TMPDIR/work"; echo "process $$" >"$7"`)
+	fake(t, `for a; do printf 'I: %s...\n' "$(printf %s "${a##*/builds/*/}" | tr '\n' '~')" >&2; done
+touch "$TMPDIR/work"; echo "process $$ on $(uname -n)" >"$8"`)
 	folder := filepath.Join(t.TempDir(), "builds")
 	var said []string
 	root, err := Build(t.Context(), Request{
@@ -110,14 +110,18 @@ touch "$TMPDIR/work"; echo "process $$" >"$7"`)
 	must(t, err)
 	want := []string{
 		"--mode=root", "--format=tar", "--variant=minbase", "--include=dbus,systemd-sysv,vim",
-		`--customize-hook=for f in resolv.conf hostname; do [ -L "$1/etc/$f" ] || : >"$1/etc/$f"; done`, "trixie", "root.tar", "http://mirror.example/debian",
+		`--essential-hook=[ -L "$1/etc/hostname" ] || echo localhost >"$1/etc/hostname"`,
+		"--customize-hook=" + cleaning, "trixie", "root.tar", "http://mirror.example/debian",
+	}
+	for i := range said {
+		said[i] = strings.ReplaceAll(said[i], "~", "\n")
 	}
 	if strings.Join(said, "\n") != strings.Join(want, "\n") {
 		t.Errorf("it was asked\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 	must(t, Sweep(t.Context(), folder)) // it is used: it stays
-	if text, err := os.ReadFile(root.Tar); err != nil || string(text) != "process 1\n" {
-		t.Errorf("the root is %q, %v: mmdebstrap must be process 1 of a namespace", text, err)
+	if text, err := os.ReadFile(root.Tar); err != nil || string(text) != "process 1 on localhost\n" {
+		t.Errorf("the root is %q, %v: mmdebstrap must be process 1 of a namespace, and must not see this host's name", text, err)
 	}
 	must(t, root.Remove(t.Context()))
 	if all := left(t, folder); len(all) > 0 {
@@ -211,22 +215,86 @@ func holds(t *testing.T, folder string) bool {
 	return false
 }
 
+// clean runs the hook over the root of a build.
+func clean(t *testing.T, root string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", cleaning, "hook", root).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 // TestHookFollowsNoLink: the hook empties the files with the host's names, and not what a package's link in their place points to.
 func TestHookFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	root, outside := filepath.Join(dir, "root"), filepath.Join(dir, "outside")
+	const key = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
 	if err := errors.Join(
-		os.MkdirAll(filepath.Join(root, "etc"), 0o755), os.WriteFile(outside, []byte("kept"), 0o600),
-		os.Symlink(outside, filepath.Join(root, "etc/resolv.conf")), os.WriteFile(filepath.Join(root, "etc/hostname"), []byte("host"), 0o600),
+		os.MkdirAll(filepath.Join(root, "etc/ssh"), 0o755), os.Mkdir(filepath.Join(root, "root"), 0o755), os.Mkdir(outside, 0o755),
+		os.WriteFile(filepath.Join(outside, "kept"), []byte(key), 0o600), os.WriteFile(filepath.Join(outside, "ssh_host_rsa_key"), []byte(key), 0o600),
+		os.Symlink(filepath.Join(outside, "kept"), filepath.Join(root, "etc/resolv.conf")), os.Symlink(filepath.Join(outside, "kept"), filepath.Join(root, "etc/machine-id")),
+		os.Symlink(filepath.Join(outside, "ssh_host_rsa_key"), filepath.Join(root, "etc/ssh/ssh_host_rsa_key")), os.Symlink(outside, filepath.Join(root, "etc/munge")),
+		os.Symlink(outside, filepath.Join(root, "var")), os.WriteFile(filepath.Join(root, "etc/hostname"), []byte("host"), 0o600),
 	); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("sh", "-c", emptyFiles, "hook", root).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for path, want := range map[string]string{outside: "kept", filepath.Join(root, "etc/hostname"): ""} {
+	clean(t, root)
+	for path, want := range map[string]string{filepath.Join(outside, "kept"): key, filepath.Join(outside, "ssh_host_rsa_key"): key, filepath.Join(root, "etc/hostname"): ""} {
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
+	}
+}
+
+// TestNoKeysInImage: what packages made for one host alone is not in an image, which is of many nodes; what is the same on all hosts stays.
+func TestNoKeysInImage(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		must(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
+	}
+	gone := []string{
+		"etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub", "etc/ssh/ssh_host_rsa_key", "etc/ssl/private/ssl-cert-snakeoil.key",
+		"etc/ssl/certs/ssl-cert-snakeoil.pem", "etc/munge/munge.key", "etc/bind/rndc.key", "etc/dropbear/dropbear_rsa_host_key", "etc/nvme/hostid", "etc/nvme/hostnqn",
+		"var/lib/dbus/machine-id", "var/lib/systemd/random-seed", "var/lib/systemd/credential.secret", "etc/iscsi/initiatorname.iscsi",
+	}
+	kept := []string{"etc/ssh/sshd_config", "etc/ssl/certs/ca.pem", "etc/bind/named.conf", "var/lib/dpkg/status", "usr/sbin/sshd", "etc/machine-id", "etc/hostname", "etc/resolv.conf"}
+	for _, path := range append(gone, kept...) {
+		write(path, path)
+	}
+	for _, path := range []string{"etc/some/new.key", "var/lib/other key/tls.pem", "root/.ssh/id"} { // of packages that nobody here knows
+		write(path, "# made by a script\n-----BEGIN EC PRIVATE KEY-----\nMHcC\n")
+		gone = append(gone, path)
+	}
+	must(t, os.Symlink("ssl-cert-snakeoil.pem", filepath.Join(root, "etc/ssl/certs/62742064.0")))
+	gone = append(gone, "etc/ssl/certs/62742064.0")
+	for range 2 { // what has been cleaned stays as it is
+		clean(t, root)
+	}
+	for _, path := range gone {
+		if _, err := os.Lstat(filepath.Join(root, path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is in the image (%v)", path, err)
+		}
+	}
+	for i, path := range kept {
+		want := path
+		if i >= len(kept)-3 {
+			want = ""
+		}
+		if text, err := os.ReadFile(filepath.Join(root, path)); err != nil || string(text) != want {
+			t.Errorf("%s: %q, %v", path, text, err)
+		}
+	}
+	unit, err := os.ReadFile(filepath.Join(root, "etc/systemd/system/sysinit.target.wants/berth-keys.service"))
+	if err != nil || !strings.Contains(string(unit), "ssh-keygen -A") {
+		t.Errorf("what makes the keys of a node: %q, %v", unit, err)
+	}
+	if err := os.Remove(filepath.Join(root, "usr/sbin/sshd")); err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.RemoveAll(filepath.Join(root, "etc/systemd")))
+	clean(t, root)
+	if _, err := os.Lstat(filepath.Join(root, "etc/systemd")); err == nil {
+		t.Error("a system without such keys has the unit that makes them")
 	}
 }
