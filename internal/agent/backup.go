@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"berth/internal/agentconf"
+	"berth/internal/file"
 	"berth/internal/layout"
 	"berth/internal/refuse"
 	"berth/internal/store"
@@ -14,6 +15,9 @@ import (
 // Backup writes what the embedded cluster state holds to a file, while the agent runs.
 func Backup(ctx context.Context, c *agentconf.Config, path string) error {
 	if err := keepsState(c, "back up"); err != nil {
+		return err
+	}
+	if err := file.CheckOutput(path); err != nil {
 		return err
 	}
 	s, err := embedded.Open(c.Store.Embedded.Dir)

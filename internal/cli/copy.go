@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"berth/internal/copier"
+	"berth/internal/file"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/text"
@@ -131,7 +132,7 @@ node wrote, because its programs are the host's.`,
 			if output == "" || output == "-" {
 				tally, err = a.toStdout(write)
 			} else {
-				err = copier.WriteFile(output, func(out *os.File) (err error) {
+				err = file.Output(output, 0o600, func(out *os.File) (err error) {
 					if tally, err = write(out); err == nil {
 						err = tally.Failed()
 					}

@@ -2,6 +2,7 @@ package sitecli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -115,6 +116,9 @@ templates, and sees and ends its own; viewer reads.`,
 			if err != nil {
 				return err
 			}
+			if err := checkOutput(output, args[0]); err != nil {
+				return err
+			}
 			var b certs.Bundle
 			switch {
 			case role == "" && cmd.Flags().Changed("for"):
@@ -142,6 +146,14 @@ func outputFlag(c *cobra.Command, output *string) *cobra.Command {
 	return c
 }
 
+// checkOutput refuses what a bundle for name cannot be written to: a certificate is not issued then.
+func checkOutput(output, name string) error {
+	if output == "-" {
+		return nil
+	}
+	return file.CheckOutput(cmp.Or(output, filepath.Base(name)+".tar"))
+}
+
 // hand writes a bundle for its owner. Who it is for is said beside it: standard output may be the bundle.
 func (a *app) hand(b certs.Bundle, output string) error {
 	name := b.Cert.Subject.CommonName
@@ -151,11 +163,7 @@ func (a *app) hand(b certs.Bundle, output string) error {
 	if output == "" {
 		output = name + ".tar"
 	}
-	var tar bytes.Buffer
-	if err := b.Tar(&tar); err != nil {
-		return err
-	}
-	if err := file.Write(output, tar.Bytes(), 0o600); err != nil {
+	if err := file.Output(output, 0o600, func(f *os.File) error { return b.Tar(f) }); err != nil {
 		return err
 	}
 	who, err := certs.Identity(b.Cert)
@@ -276,6 +284,9 @@ is for people, and for hosts that were off for a month.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.signer()
 			if err != nil {
+				return err
+			}
+			if err := checkOutput(output, args[0]); err != nil {
 				return err
 			}
 			b, err := s.Reissue(cmd.Context(), args[0])

@@ -3,6 +3,7 @@ package sitecli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/certs"
 )
@@ -151,5 +153,44 @@ func TestTemplates(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || got.Parameters["cpus"].Sets != "cpu.max" {
 		t.Errorf("%d %s %s %v", code, out, errs, err)
+	}
+}
+
+// TestBundleToWhatIsThere: a bundle is written to a device or a FIFO that -o names, and replaces none; for a folder no certificate is issued.
+func TestBundleToWhatIsThere(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	signer, dir := t.TempDir(), t.TempDir()
+	null, fifo := filepath.Join(dir, "null"), filepath.Join(dir, "fifo")
+	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan []byte, 1)
+	go func() { text, _ := os.ReadFile(fifo); read <- text }()
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"init", "--name", "node1", "192.0.2.1"}, 0},
+		{[]string{"issue", "-o", null, "node7", "192.0.2.7"}, 0},
+		{[]string{"issue", "-o", fifo, "--role", "operator", "ann"}, 0},
+		{[]string{"issue", "-o", dir, "node8", "192.0.2.8"}, 2},
+		{[]string{"renew", "-o", filepath.Join(dir, "no/f"), "ann"}, 1},
+	} {
+		if code, out, errs := run(t, signer, append([]string{"certs"}, c.args...)...); code != c.code {
+			t.Errorf("%v: exit %d, %s%s", c.args, code, out, errs)
+		}
+	}
+	for path, want := range map[string]os.FileMode{null: os.ModeDevice | os.ModeCharDevice, fifo: os.ModeNamedPipe} {
+		if st, err := os.Lstat(path); err != nil || st.Mode().Type() != want {
+			t.Fatalf("%s is %v now, %v", path, st.Mode(), err)
+		}
+	}
+	if text := <-read; !bytes.Contains(text, []byte("PRIVATE KEY")) {
+		t.Errorf("through the FIFO came %q", text)
+	}
+	if _, out, _ := run(t, signer, "certs", "ls"); strings.Contains(out, "node8") || strings.Count(out, "ann ") != 1 {
+		t.Errorf("a certificate that nobody got was issued:\n%s", out)
 	}
 }

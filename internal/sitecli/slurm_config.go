@@ -202,7 +202,7 @@ func (o *slurmConfig) write(ctx context.Context, made *slurmconf.Config) error {
 		if f.State == "same" || f.State == "kept" {
 			continue
 		}
-		if err := file.Write(f.Path, []byte(f.Text), 0o644); err != nil {
+		if err := file.Output(f.Path, 0o644, func(to *os.File) error { _, err := to.WriteString(f.Text); return err }); err != nil {
 			return err
 		}
 	}

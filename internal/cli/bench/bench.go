@@ -16,6 +16,7 @@ import (
 	"berth/internal/bench"
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
+	"berth/internal/file"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/report"
@@ -144,6 +145,9 @@ type measuring func(context.Context, func(bed.Progress)) (*result.Study, error)
 
 // measure calls do, and prints what it returns.
 func (a App) measure(cmd *cobra.Command, jsonFile string, do measuring) error {
+	if err := checkOutput(jsonFile); err != nil {
+		return err
+	}
 	s, err := a.watched(cmd, do)
 	if s == nil {
 		return err
@@ -179,10 +183,14 @@ func (a App) printStudy(s *result.Study, jsonFile string) error {
 	return writeFile(jsonFile, s.JSON)
 }
 
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
+// checkOutput refuses a file to which nothing can be written, before something is measured for it.
+func checkOutput(path string) error {
+	if path == "" || path == "-" {
+		return nil
 	}
-	return errors.Join(write(f), f.Close())
+	return file.CheckOutput(path)
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	return file.Output(path, 0o644, func(f *os.File) error { return write(f) })
 }

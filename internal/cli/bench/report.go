@@ -1,9 +1,8 @@
 package bench
 
 import (
-	"bytes"
+	"errors"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -56,6 +55,9 @@ func (a App) showReport(r *report.Report, f reportFiles) error {
 	if f.html == "-" && f.csv == "-" {
 		return refuse.Invalidf("--html - and --csv -: there is one standard output")
 	}
+	if err := errors.Join(checkOutput(f.html), checkOutput(f.csv)); err != nil {
+		return err
+	}
 	for _, form := range []struct {
 		file  string
 		write func(io.Writer) error
@@ -63,18 +65,13 @@ func (a App) showReport(r *report.Report, f reportFiles) error {
 		if form.file == "" {
 			continue
 		}
-		var b bytes.Buffer // buffered: a failure must not truncate an older report
-		if err := form.write(&b); err != nil {
-			return err
-		}
+		var err error
 		if form.file == "-" {
-			_, err := a.Out.Write(b.Bytes())
-			if err != nil {
-				return err
-			}
-			continue
+			err = form.write(a.Out)
+		} else {
+			err = writeFile(form.file, form.write)
 		}
-		if err := os.WriteFile(form.file, b.Bytes(), 0o644); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -85,7 +85,10 @@ device is written to without --destroy-data.`,
 }
 
 // outputs are the files of a run.
-type outputs struct{ dir, json, journal string }
+type outputs struct {
+	dir, json, journal string
+	temporary          bool // the journal, in a folder of its own: such a run cannot be resumed
+}
 
 // outputs decides where the files go, and makes the folder of the report.
 func (f *studyFlags) outputs(now time.Time) (outputs, error) {
@@ -96,11 +99,15 @@ func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 		at = strings.TrimSuffix(at, ".journal")
 		return outputs{json: at, journal: at + ".journal"}, nil
 	}
-	switch f.jsonFile {
-	case "":
-	case "-": // the journal is temporary: such a run cannot be resumed
+	if err := checkOutput(f.jsonFile); err != nil {
+		return outputs{}, err
+	}
+	is, err := os.Stat(f.jsonFile)
+	switch {
+	case f.jsonFile == "":
+	case f.jsonFile == "-", err == nil && !is.Mode().IsRegular(): // nothing is put beside a device
 		tmp, err := os.MkdirTemp("", "berth-bench-")
-		return outputs{json: "-", journal: filepath.Join(tmp, "journal.jsonl")}, err
+		return outputs{json: f.jsonFile, journal: filepath.Join(tmp, "journal.jsonl"), temporary: true}, err
 	default:
 		return outputs{json: f.jsonFile, journal: f.jsonFile + ".journal"}, nil
 	}
@@ -174,7 +181,7 @@ func (o outputs) discard(resumed bool) error {
 	if o.dir != "" {
 		_ = os.Remove(o.dir) // if it is empty
 	}
-	if o.json == "-" {
+	if o.temporary {
 		_ = os.Remove(filepath.Dir(o.journal))
 	}
 	return err
@@ -254,7 +261,7 @@ func (a App) writeOnlyJSON(s *result.Study, out outputs) error {
 	} else {
 		err = writeFile(out.json, s.JSON)
 	}
-	if err == nil && (out.json == "-" || !s.Partial) {
+	if err == nil && (out.temporary || !s.Partial) {
 		return out.discard(false)
 	}
 	return err

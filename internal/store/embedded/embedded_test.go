@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/refuse"
 	"berth/internal/store"
 	"berth/internal/store/embedded"
@@ -109,6 +111,7 @@ func TestRestore(t *testing.T) {
 	if err := beside.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
+	backupToDevices(t, beside)
 	beside.Close()
 	last := put("later")
 	c.Close()
@@ -138,5 +141,33 @@ func TestRestore(t *testing.T) {
 	}
 	if now := put("new"); now <= last {
 		t.Errorf("revision %d after %d", now, last)
+	}
+}
+
+// backupToDevices: a backup goes into a FIFO, and into a device as into /dev/null. Both stay.
+func backupToDevices(t *testing.T, s *etcd.Store) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return // no devices for others
+	}
+	null, fifo := filepath.Join(t.TempDir(), "null"), filepath.Join(t.TempDir(), "fifo")
+	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan int, 1)
+	go func() {
+		text, _ := os.ReadFile(fifo)
+		came <- len(text)
+	}()
+	for path, is := range map[string]os.FileMode{null: os.ModeDevice | os.ModeCharDevice, fifo: os.ModeNamedPipe} {
+		if err := s.Backup(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+		if st, err := os.Lstat(path); err != nil || st.Mode().Type() != is {
+			t.Fatalf("%s is %v now, %v", path, st.Mode(), err)
+		}
+	}
+	if n := <-came; n == 0 {
+		t.Error("nothing came through the FIFO")
 	}
 }

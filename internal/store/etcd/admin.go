@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/file"
 	"berth/internal/store"
 )
 
@@ -97,31 +98,27 @@ func unless(err, fine error) error {
 	return err
 }
 
-// Backup writes a snapshot of the whole etcd to a file, which is there whole or not at all.
+// Backup writes a snapshot of the whole etcd to a file, which is there whole or not at all (file.Output).
 func (s *Store) Backup(ctx context.Context, path string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back the cluster state up to %s: %w", path, err)
 		}
 	}()
-	from, err := s.client.Snapshot(ctx)
-	if err != nil {
-		return told(err)
-	}
-	defer from.Close()
-	f, err := os.CreateTemp(filepath.Dir(path), ".backup-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // nothing, once renamed
-	defer f.Close()
-	if _, err := io.Copy(f, from); err != nil {
-		return told(err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return file.Output(path, 0o600, func(f *os.File) error {
+		from, err := s.client.Snapshot(ctx)
+		if err != nil {
+			return told(err)
+		}
+		defer from.Close()
+		if _, err := io.Copy(f, from); err != nil {
+			return told(err)
+		}
+		if err := f.Sync(); !errors.Is(err, unix.EINVAL) { // what cannot be synced: a device, a FIFO
+			return err
+		}
+		return nil
+	})
 }
 
 // Compact forgets changes up to a revision: watches from before it must list again.
