@@ -102,8 +102,5 @@ func sameRights(t *template.Template, n *vnode.Node, there *roster.Stored) error
 	if differ == "" {
 		return nil
 	}
-	return &refuse.Error{
-		Kind: refuse.Busy, Remedy: "remove it first: berth rm " + n.Name,
-		What: fmt.Sprintf("node %s was made with other rights than template %s gives now (%s), and keeps what was written with them", n.Name, t.Name, differ),
-	}
+	return template.Refuse(n.Name, fmt.Sprintf(" was made with other rights than template %s gives now (%s), and keeps what was written with them", t.Name, differ))
 }

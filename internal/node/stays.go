@@ -9,6 +9,7 @@ import (
 	"berth/internal/roster"
 	"berth/internal/scratch"
 	"berth/internal/step"
+	"berth/internal/template"
 	"berth/internal/vnode"
 )
 
@@ -19,10 +20,7 @@ func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image)
 	if b.rights == nil || !stays || next.Covers == "" || next.Covers == is.Content() {
 		return nil
 	}
-	return &refuse.Error{
-		Kind: refuse.Busy, Remedy: "remove it first: berth rm " + n.Name,
-		What: fmt.Sprintf("node %s: image %s is another one now than the one over which it has written", n.Name, n.Image),
-	}
+	return template.Refuse(n.Name, fmt.Sprintf(": image %s is another one now than the one over which it has written", n.Image))
 }
 
 // keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.

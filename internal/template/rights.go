@@ -4,13 +4,29 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
+	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
+
+// removeFirst begins what is to be done about a node that stays as it is because of its rights.
+const removeFirst = "remove it first: berth rm "
+
+// Refuse refuses to make a node of what stays of the one that is there.
+func Refuse(node, why string) error {
+	return &refuse.Error{Kind: refuse.Busy, What: "node " + node + why, Remedy: removeFirst + node}
+}
+
+// Refused reports whether an error is one of Refuse, also one that an agent told: the node can be made once the one that is there is removed.
+func Refused(err error) bool {
+	r, ok := errors.AsType[*refuse.Error](err)
+	return ok && r.Kind == refuse.Busy && strings.HasPrefix(r.Remedy, removeFirst)
+}
 
 // noRights are the keys of a spec that give a node no rights over anything beside it: limits, what they are counted on, and what is said of it.
 // All others do, also those that later versions add.

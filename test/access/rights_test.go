@@ -2,6 +2,7 @@ package access
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -11,12 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/api"
 	"berth/internal/image"
 	"berth/internal/image/imagetest"
 	"berth/internal/may"
 	"berth/internal/node"
 	"berth/internal/refuse"
 	"berth/internal/roster"
+	templates "berth/internal/template"
 	"berth/test/testkit"
 )
 
@@ -147,7 +150,10 @@ func (h *rights) another(t *testing.T) {
 	_, err := h.nodes.Stop(t.Context(), "job", 0, "bob")
 	check(t, err)
 	h.refused(t, apply("backup"), "command", "env_from", "mounts")
-	if status, text := h.ask(t, "bob", "POST", "/v1/templates/backup/nodes", asJSON, `{"name": "job"}`); status != 409 {
+	var p api.Problem
+	status, text := h.ask(t, "bob", "POST", "/v1/templates/backup/nodes", asJSON, `{"name": "job"}`)
+	check(t, json.Unmarshal([]byte(text), &p))
+	if told := (&refuse.Error{Kind: refuse.Kind(p.Code), What: p.Detail, Remedy: p.Remedy}); status != 409 || !templates.Refused(told) { // as a client has it
 		t.Errorf("over TLS: %d %s", status, text)
 	}
 

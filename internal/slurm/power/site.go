@@ -116,7 +116,7 @@ func (s *site) apply(ctx context.Context, host, tmpl, name string, parameters ma
 		return s.ask(ctx, host, http.MethodPost, "/v1/templates/"+url.PathEscape(tmpl)+"/nodes", nil, in, &o)
 	}
 	err = ask()
-	if refuse.KindOf(err) == refuse.Busy && s.remove(ctx, host, name) == nil {
+	if template.Refused(err) && s.remove(ctx, host, name) == nil {
 		err = ask()
 	}
 	return o, err
