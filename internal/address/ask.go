@@ -144,33 +144,9 @@ func (q *question) claims(f []byte) (netip.Addr, mac.Address) {
 // frame returns the Ethernet frame that asks who has a.
 func (q *question) frame(a netip.Addr) []byte {
 	if a.Is4() {
-		ip := a.As4()
-		f := append(bytes.Repeat([]byte{0xff}, 6), q.mac.HardwareAddr()...)
-		f = append(f, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1) // ARP for IPv4 on Ethernet, request
-		f = append(f, q.mac.HardwareAddr()...)
-		f = append(f, make([]byte, 4+6)...) // sender IP 0.0.0.0, as in a probe; target MAC unknown
-		return append(append(f, ip[:]...), make([]byte, 18)...)
+		return arpRequest(q.mac, netip.IPv4Unspecified(), a) // without a sender's address, as in a probe
 	}
 	ip := a.As16()
-	to := [16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: ip[13], 14: ip[14], 15: ip[15]} // solicited-node multicast
-	msg := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, ip[:]...)
-	binary.BigEndian.PutUint16(msg[2:], checksum6(to, msg))
-	f := append([]byte{0x33, 0x33, to[12], to[13], to[14], to[15]}, q.mac.HardwareAddr()...)
-	f = append(f, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(msg)), unix.IPPROTO_ICMPV6, 255)
-	f = append(f, make([]byte, 16)...) // source: the unspecified address
-	return append(append(f, to[:]...), msg...)
-}
-
-// checksum6 returns the checksum of an ICMPv6 message from the unspecified address (RFC 4443, 2.3).
-func checksum6(to [16]byte, msg []byte) uint16 {
-	sum := uint32(len(msg)) + unix.IPPROTO_ICMPV6
-	for _, b := range [][]byte{to[:], msg} {
-		for i := 0; i < len(b); i += 2 {
-			sum += uint32(binary.BigEndian.Uint16(b[i:]))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	group := netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 1, 12: 0xff, 13: ip[13], 14: ip[14], 15: ip[15]}) // solicited-node multicast
+	return icmp6(q.mac, netip.IPv6Unspecified(), group, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, ip[:]...))
 }

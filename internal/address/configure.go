@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ import (
 // Configure gives an interface in a node its addresses and routes and sets it up. It also sets loopback up.
 //
 // IPv6 addresses are usable at once: they skip duplicate address detection, which would keep them tentative for a
-// second or two. Probe looks for duplicates before.
+// second or two. Probe looks for duplicates before. Do announces them.
 type Configure struct {
 	netif.Inside
 	MAC     mac.Address   `json:"mac,omitzero"`  // Verify expects it; empty: any
@@ -28,6 +29,8 @@ type Configure struct {
 	Address []string      `json:"addresses,omitempty"`
 	Gateway string        `json:"gateway,omitempty"`
 	Routes  []vnode.Route `json:"routes,omitempty"`
+
+	Announce Announcement `json:"announce,omitzero"`
 }
 
 // Kind implements step.Step.
@@ -45,11 +48,11 @@ func (c *Configure) String() string {
 }
 
 // Do sets everything. Settings that are already in place stay.
-func (c *Configure) Do(context.Context) error {
-	return c.On(c.set)
+func (c *Configure) Do(ctx context.Context) error {
+	return c.On(func(r *netif.Socket, l netlink.Link) error { return c.set(ctx, r, l) })
 }
 
-func (c *Configure) set(r *netif.Socket, l netlink.Link) error {
+func (c *Configure) set(ctx context.Context, r *netif.Socket, l netlink.Link) error {
 	if err := loopbackUp(r); err != nil {
 		return err
 	}
@@ -65,7 +68,26 @@ func (c *Configure) set(r *netif.Socket, l netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	return setRoutes(r, routes, c.If)
+	if err := setRoutes(r, routes, c.If); err != nil {
+		return err
+	}
+	addrs, err := addrsOf(c.Address)
+	if err != nil {
+		return fmt.Errorf("announce the addresses of %s: %w", c.If, err)
+	}
+	return c.Announce.send(ctx, &c.Inside, r, l, addrs)
+}
+
+// addrsOf returns addresses without their prefix lengths.
+func addrsOf(cidrs []string) (all []netip.Addr, err error) {
+	for _, cidr := range cidrs {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, fmt.Errorf("address %s: %w", cidr, err)
+		}
+		all = append(all, p.Addr())
+	}
+	return all, nil
 }
 
 // setRoutes adds routes over an interface.

@@ -34,6 +34,8 @@ type DHCP struct {
 	Routes   []vnode.Route   `json:"routes,omitempty"` // IPv4 routes, whose gateways are in the leased prefix
 	File     string          `json:"file"`
 	Check    *antispoof.Step `json:"check,omitempty"` // of the same interface; it must let the leased address pass
+
+	Announce Announcement `json:"announce,omitzero"`
 }
 
 // Kind implements step.Step.
@@ -61,7 +63,7 @@ func (d *DHCP) Do(ctx context.Context) error {
 		}
 		fault.Point("leased")
 	}
-	return d.Take(l)
+	return d.Take(ctx, l)
 }
 
 // Lease returns the stored lease.
@@ -155,13 +157,14 @@ func (d *DHCP) client(r *netif.Socket) (*dhcp.Client, *question, error) {
 
 // Take gives the interface the address of a lease, with the lease's lifetime, and the routes. It removes all other IPv4
 // addresses. The lease is written after the address is set: if the process is killed in between, the address outlives
-// the lease in the file, and renewal comes early, not late.
-func (d *DHCP) Take(l dhcp.Lease) error {
-	return d.On(func(r *netif.Socket, on netlink.Link) error { return d.take(r, on, l) })
+// the lease in the file, and renewal comes early, not late. An address that the interface did not have before is announced.
+func (d *DHCP) Take(ctx context.Context, l dhcp.Lease) error {
+	return d.On(func(r *netif.Socket, on netlink.Link) error { return d.take(ctx, r, on, l) })
 }
 
-func (d *DHCP) take(r *netif.Socket, on netlink.Link, l dhcp.Lease) error {
-	if err := d.removeAddresses(r, on, l.Address); err != nil {
+func (d *DHCP) take(ctx context.Context, r *netif.Socket, on netlink.Link, l dhcp.Lease) error {
+	had, err := d.removeAddresses(r, on, l.Address)
+	if err != nil {
 		return err
 	}
 	if err := d.follow(l); err != nil {
@@ -175,6 +178,11 @@ func (d *DHCP) take(r *netif.Socket, on netlink.Link, l dhcp.Lease) error {
 		return fmt.Errorf("set address %s of %s, which is leased: %w", l.Address, d.If, err)
 	}
 	fault.Point("leased address set")
+	if !had || d.Lease().Address != l.Address {
+		if err := d.Announce.send(ctx, &d.Inside, r, on, []netip.Addr{l.Address.Addr()}); err != nil {
+			return err
+		}
+	}
 	if err := file.WriteJSON(d.File, l); err != nil {
 		return fmt.Errorf("keep the lease of %s: %w", d.If, err)
 	}
@@ -216,21 +224,22 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// removeAddresses removes all IPv4 addresses of the interface except one.
-func (d *DHCP) removeAddresses(r *netif.Socket, on netlink.Link, but netip.Prefix) error {
+// removeAddresses removes all IPv4 addresses of the interface except one, and returns whether the interface has that one.
+func (d *DHCP) removeAddresses(r *netif.Socket, on netlink.Link, but netip.Prefix) (has bool, err error) {
 	all, err := netif.Dump(func() ([]netlink.Addr, error) { return r.AddrList(on, netlink.FAMILY_V4) })
 	if err != nil {
-		return fmt.Errorf("list addresses of %s: %w", d.If, err)
+		return false, fmt.Errorf("list addresses of %s: %w", d.If, err)
 	}
 	for _, a := range all {
 		if a.IPNet.String() == but.String() {
+			has = true
 			continue
 		}
 		if err := r.AddrDel(on, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("remove address %s of %s: %w", a.IPNet, d.If, err)
+			return has, fmt.Errorf("remove address %s of %s: %w", a.IPNet, d.If, err)
 		}
 	}
-	return nil
+	return has, nil
 }
 
 // Drop removes the address of a lease that has ended; its routes go with it.
@@ -246,7 +255,7 @@ func (d *DHCP) Drop() error {
 func (d *DHCP) drop(r *netif.Socket) error {
 	on, err := netif.ByName(r.Handle, d.If)
 	if err == nil && on != nil {
-		err = d.removeAddresses(r, on, netip.Prefix{})
+		_, err = d.removeAddresses(r, on, netip.Prefix{})
 	}
 	return errors.Join(err, d.forget())
 }

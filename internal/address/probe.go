@@ -48,12 +48,9 @@ func (p *Probe) probe(ctx context.Context, r *netif.Socket, l netlink.Link) erro
 	if !q.mac.IsEthernet() { // not Ethernet: no ARP
 		return nil
 	}
-	for _, cidr := range p.Address {
-		a, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return fmt.Errorf("probe address %s: %w", cidr, err)
-		}
-		q.addrs = append(q.addrs, a.Addr())
+	var err error
+	if q.addrs, err = addrsOf(p.Address); err != nil {
+		return fmt.Errorf("probe the addresses of %s: %w", p.If, err)
 	}
 	var addr netip.Addr
 	var who mac.Address

@@ -20,7 +20,7 @@ func (in *Input) lease(i int) *address.DHCP {
 	_, routes := byFamily(n)
 	return &address.DHCP{
 		Inside: netif.Inside{NS: in.NS, If: n.Name}, Hostname: in.Hostname,
-		Adapter: n.Mode == vnode.Phys || n.Mode == vnode.SRIOV,
+		Adapter: isAdapter(n),
 		// One default route: the spec's, else that of the first network with DHCP.
 		Default: !slices.ContainsFunc(in.Networks, func(n vnode.Network) bool { return isIPv4(n.Gateway) || n.Mode == vnode.NAT }) &&
 			!slices.ContainsFunc(in.Networks[:i], func(n vnode.Network) bool { return n.DHCP }),
@@ -42,6 +42,26 @@ func byFamily(n vnode.Network) (now, leased []vnode.Route) {
 
 func isIPv4(s string) bool { return net.ParseIP(s).To4() != nil }
 
+// announcement returns how the addresses of a network are announced.
+func (in *Input) announcement(n vnode.Network) address.Announcement {
+	way, hub := in.way(n)
+	return address.Announcement{Way: way, Hub: hub, Adapter: isAdapter(n), Again: n.Parent != ""}
+}
+
+// isAdapter reports whether an interface is a real adapter, whose carrier comes late.
+func isAdapter(n vnode.Network) bool { return n.Mode == vnode.Phys || n.Mode == vnode.SRIOV }
+
+// way returns at which link the packets that an interface sends are checked, and where that link is.
+func (in *Input) way(n vnode.Network) (netif.Way, netif.Hub) {
+	switch {
+	case n.Mode == vnode.Bridge && n.Parent == "":
+		return netif.Peer, in.Hub
+	case n.Mode == vnode.Bridge || n.Mode == vnode.NAT:
+		return netif.Peer, ""
+	}
+	return netif.Egress, ""
+}
+
 // probe returns the step that probes a network's addresses; nil if there is nothing to probe. The host-only bridge
 // and the bridge of mode nat have an index of addresses instead; of reserved ones the network's admins say that nobody else has them.
 func (in *Input) probe(n vnode.Network, own mac.Address) *address.Probe {
@@ -50,6 +70,6 @@ func (in *Input) probe(n vnode.Network, own mac.Address) *address.Probe {
 	}
 	return &address.Probe{
 		Inside: netif.Inside{NS: in.NS, If: n.Name}, MAC: own, Address: n.Address,
-		Adapter: n.Mode == vnode.Phys || n.Mode == vnode.SRIOV,
+		Adapter: isAdapter(n),
 	}
 }

@@ -14,15 +14,9 @@ func (in *Input) antiSpoof(n vnode.Network) *antispoof.Step {
 	if n.Mode == vnode.None || n.Spoof {
 		return nil
 	}
+	way, hub := in.way(n)
 	s := &antispoof.Step{
-		Inside: netif.Inside{NS: in.NS, If: n.Name}, Way: netif.Egress, MAC: in.MACs[n.Name], Address: n.Address,
-		Lent: n.Mode == vnode.Phys || n.Mode == vnode.SRIOV,
-	}
-	if n.Mode == vnode.Bridge || n.Mode == vnode.NAT {
-		s.Way = netif.Peer
-		if n.Mode == vnode.Bridge && n.Parent == "" {
-			s.Hub = in.Hub
-		}
+		Inside: netif.Inside{NS: in.NS, If: n.Name}, Way: way, Hub: hub, MAC: in.MACs[n.Name], Address: n.Address, Lent: isAdapter(n),
 	}
 	if n.DHCP {
 		s.Lease = dhcp.LeaseFile(in.Run, n.Name)

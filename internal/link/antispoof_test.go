@@ -216,8 +216,8 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 		want string
 	}{
 		{func() error { return nil }, "map[]"},
-		{func() error { return d.Take(lease("192.0.2.50/24")) }, "map[50:true]"},
-		{func() error { return d.Take(lease("192.0.2.51/24")) }, "map[51:true]"},
+		{func() error { return d.Take(context.Background(), lease("192.0.2.50/24")) }, "map[50:true]"},
+		{func() error { return d.Take(context.Background(), lease("192.0.2.51/24")) }, "map[51:true]"},
 		{d.Drop, "map[]"},
 	} {
 		b.must(c.do())

@@ -18,6 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/mac"
+	"berth/internal/nat"
 	"berth/internal/netif"
 	"berth/internal/step"
 	"berth/internal/thread"
@@ -100,6 +102,10 @@ type stand struct {
 	name string
 	ns   netif.NS
 	cmd  *exec.Cmd
+
+	claims []step.Step // those of the last plan
+	macs   map[string]mac.Address
+	given  Given
 }
 
 func (b *lab) node(name string) *stand {
@@ -149,15 +155,22 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 		Node: s.name, Networks: n.Network, SiteID: "site", MACDir: filepath.Join(s.dir, "macs"), HostLock: s.lock(),
 		PoolDir: filepath.Join(s.dir, "pools"), AddressDir: filepath.Join(s.dir, "addresses"),
 		Bridge: "berthtest", Hub: s.hub(), NS: s.ns, Facts: facts, Run: s.dir,
+		NAT: nat.Places{
+			Bridge: "berthtest-nat", Lib: filepath.Join(s.dir, "nat"), Run: filepath.Join(s.dir, "nat.run"),
+			Forward: filepath.Join(s.dir, "forwarding"), Lock: s.lock(), SiteID: "site",
+		},
 	}
-	claims, err := Claims(in)
-	if err != nil {
+	if err := in.Facts.readNAT(in); err != nil {
 		return nil, err
 	}
-	if err := do(claims); err != nil {
+	if s.claims, err = Claims(in); err != nil {
 		return nil, err
 	}
-	in.MACs = MACs(claims)
+	if err := do(s.claims); err != nil {
+		return nil, err
+	}
+	s.macs, s.given = MACs(s.claims), GivenBy(s.claims)
+	in.MACs, in.Given = s.macs, s.given
 	return Live(in)
 }
 

@@ -93,7 +93,7 @@ func (in *Input) checkNAT(n vnode.Network) error {
 // natBridge returns the steps that make the bridge and connect an interface to it.
 func (in *Input) natBridge(n vnode.Network, inside netif.Inside) (*nat.Bridge, *Veth) {
 	mtu := in.mtu(n)
-	return &nat.Bridge{Places: in.NAT, Node: in.Node, Live: in.Run, Network: in.Given[n.Name].Network},
+	return &nat.Bridge{Places: in.NAT, Node: in.Node, Live: in.Run, Network: in.Given[n.Name].Network, V4: in.Given[n.Name].V4},
 		&Veth{
 			Inside: inside, Node: in.Node, MAC: in.MACs[n.Name], MTU: mtu, HostMTU: mtu, Lock: in.HostLock,
 			Bridge: in.NAT.Bridge, HostIf: hostName(in.Bridge, in.Node, n.Name),

@@ -120,16 +120,20 @@ func Live(in Input) ([]step.Step, error) {
 		if p != nil {
 			steps = append(steps, p)
 		}
+		announce := in.announcement(n)
 		if p := in.probe(n, own); p != nil {
 			steps = append(steps, p)
+			announce.Adapter = false // the probe has waited for its carrier
 		}
 		routes, _ := byFamily(n)
-		steps = append(steps, &address.Configure{Inside: inside, MAC: own, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes})
+		steps = append(steps, &address.Configure{
+			Inside: inside, MAC: own, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes, Announce: announce,
+		})
 		if p := in.publish(n); p != nil {
 			steps = append(steps, p)
 		}
 		if d := in.lease(i); d != nil {
-			d.Check = spoof
+			d.Check, d.Announce = spoof, announce
 			steps = append(steps, d)
 		}
 	}

@@ -24,10 +24,11 @@ import (
 // Bridge is the nat bridge on the host, with its addresses, its table of nftables and the right to forward. The first node
 // of a root makes them and the last one takes them back. A folder has a symbolic link for each node that needs them.
 type Bridge struct {
-	Places  Places  `json:"places"`
-	Node    string  `json:"node"`
-	Live    string  `json:"live"` // the node's live folder: a node without it does not count
-	Network Network `json:"network"`
+	Places  Places     `json:"places"`
+	Node    string     `json:"node"`
+	Live    string     `json:"live"` // the node's live folder: a node without it does not count
+	Network Network    `json:"network"`
+	V4      netip.Addr `json:"v4,omitzero"` // the node's; not valid in nodes of an older berth
 }
 
 // Kind implements step.Step.
@@ -175,7 +176,7 @@ func (b *Bridge) Verify(ctx context.Context) error {
 	return err
 }
 
-// Undo takes everything back if no other node needs it.
+// Undo forgets which MAC the node had, and takes everything back if no other node needs it.
 func (b *Bridge) Undo(ctx context.Context) error {
 	if b.Node == "" { // killed before it was prepared
 		return nil
@@ -188,7 +189,36 @@ func (b *Bridge) Undo(ctx context.Context) error {
 	if err := os.Remove(b.user()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget the user of bridge %s: %w", b.Places.Bridge, err)
 	}
+	if err := b.Places.forget(b.Network, b.V4); err != nil {
+		return err
+	}
 	return b.Places.sweep(ctx)
+}
+
+// forget drops what the host has learned of who has the addresses of a node: the next node that gets them has another MAC.
+func (p Places) forget(n Network, v4 netip.Addr) error {
+	if !v4.IsValid() || !n.V4.IsValid() {
+		return nil
+	}
+	h, err := netif.Host()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := netif.ByName(h, p.Bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge %s: %w", p.Bridge, err)
+	}
+	if l == nil || !isOwn(l) {
+		return nil
+	}
+	for _, a := range n.Of(v4) {
+		err := h.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.Addr().AsSlice()})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("forget who had %s on bridge %s: %w", a.Addr(), p.Bridge, err)
+		}
+	}
+	return nil
 }
 
 // Sweep takes back what no node needs any more, after nodes that ended without a trace.

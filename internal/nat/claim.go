@@ -149,6 +149,9 @@ func (c *ClaimAddress) Undo(ctx context.Context) error {
 		if who != c.owner() {
 			continue
 		}
+		if err := c.Places.forget(c.Network, a); err != nil {
+			return err
+		}
 		if err := address.GiveBack(filepath.Join(c.Places.addresses(), a.String()), who); err != nil {
 			return fmt.Errorf("give address %s back: %w", a, err)
 		}

@@ -119,7 +119,7 @@ func (p *Publish) Verify(ctx context.Context) error {
 }
 
 // Undo removes the elements, whether all are there or none: in one transaction it adds and removes them. Without the table
-// there are none.
+// there are none. Then it cuts the flows that they have led to the node.
 func (p *Publish) Undo(ctx context.Context) error {
 	script, err := p.script("add", "delete")
 	if err != nil {
@@ -128,5 +128,11 @@ func (p *Publish) Undo(ctx context.Context) error {
 	if err := apply(ctx, script); err != nil && !absent(err) {
 		return fmt.Errorf("stop publishing %s: %w", strings.Join(p.Ports, ", "), err)
 	}
-	return nil
+	var led []netip.Addr
+	for _, a := range []netip.Addr{p.V4, p.V6} {
+		if a.IsValid() {
+			led = append(led, a)
+		}
+	}
+	return cutFlows(led)
 }

@@ -39,17 +39,43 @@ const (
 
 // Carrier waits until the interface can send, longer for a real adapter. It returns false if there is no carrier.
 func (i *Inside) Carrier(ctx context.Context, r *Socket, adapter bool) (bool, error) {
-	wait := virtualCarrier
+	most, look := virtualCarrier, time.Millisecond
 	if adapter {
-		wait = adapterCarrier
+		most, look = adapterCarrier, 5*time.Millisecond
 	}
-	for end := time.Now().Add(wait); ; {
+	return i.await(ctx, most, look, func() (bool, error) {
 		l, err := i.Link(r)
-		if err != nil {
-			return false, err
+		return err == nil && l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0, err
+	})
+}
+
+// Forwards waits until the bridge whose port is the host's end of the interface, a veth, takes frames from that port. The
+// carrier of a veth is there at once, but a bridge (net/bridge/br_if.c, br_port_carrier_check) hears of it a moment later, from
+// a worker of the kernel (net/core/link_watch.c) that sets the port's operational state before. A bridge with STP takes frames only
+// after twice its forward delay; Forwards does not wait for that. It returns false if the state did not come.
+func (i *Inside) Forwards(ctx context.Context, hub Hub, l netlink.Link) (bool, error) {
+	h, peer, err := PeerOf(hub, l)
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	return i.await(ctx, virtualCarrier, time.Millisecond, func() (bool, error) {
+		now, err := ByIndex(h, peer.Attrs().Index)
+		if err == nil && now == nil {
+			err = errNoPeer
 		}
-		if l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0 {
-			return true, nil
+		if err != nil {
+			return false, fmt.Errorf("read the host's end of %s: %w", i.If, err)
+		}
+		return now.Attrs().OperState == netlink.OperUp, nil
+	})
+}
+
+// await asks again after each look until is returns true, for most at most.
+func (i *Inside) await(ctx context.Context, most, look time.Duration, is func() (bool, error)) (bool, error) {
+	for end := time.Now().Add(most); ; {
+		if ok, err := is(); ok || err != nil {
+			return ok, err
 		}
 		if time.Now().After(end) {
 			return false, nil
@@ -57,7 +83,7 @@ func (i *Inside) Carrier(ctx context.Context, r *Socket, adapter bool) (bool, er
 		select {
 		case <-ctx.Done():
 			return false, fmt.Errorf("wait for the carrier of %s: %w", i.If, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(look):
 		}
 	}
 }

@@ -139,6 +139,20 @@ func (b *Berth) leasesOf(name string) (all []*address.DHCP) {
 	return all
 }
 
+// announced returns the steps that announced a node's addresses.
+func (b *Berth) announced(name string) (all []address.Announcer) {
+	j, err := b.Live(name)
+	if err != nil {
+		return nil
+	}
+	for _, s := range j.Steps() {
+		if a, ok := s.(address.Announcer); ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 // readdressed calls f with the node's lock, if this is still its first process and it runs, and notes the addresses that the node
 // has then.
 func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f func() error) (lives bool, err error) {

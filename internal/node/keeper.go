@@ -38,10 +38,11 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File, given int) error {
 	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: in.wiresOf, Reattach: in.lockAndReattach}
 	vfs := &watch.VFs{Keeper: shared, Has: in.hasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
 	leases := &watch.Leases{Keeper: shared, Of: in.leasesOf, Locked: in.readdressed}
+	announced := &watch.Announced{Keeper: shared, Of: in.announced}
 	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: in.isServed, Again: in.serveAgain}
 	helpers := keeper.WatcherFunc(func(ctx context.Context, node string, _ proc.ID) { in.keepHelpers(ctx, k, node) })
 	go (&watch.Devices{Keeper: shared, Moved: in.moved, Replug: in.lockAndReplug}).Run(ctx)
-	return k.Serve(ctx, &kept{&in}, wires.Look, ready, vfs, wires, leases, served, helpers, in.checks(k))
+	return k.Serve(ctx, &kept{&in}, wires.Look, ready, vfs, wires, leases, announced, served, helpers, in.checks(k))
 }
 
 // UpgradeKeeper makes the keeper, if one runs, become this program. It reports whether one runs.

@@ -122,7 +122,7 @@ func (t *tenant) anew(ctx context.Context, old dhcp.Lease) (lives bool, wait tim
 }
 
 func (t *tenant) take(ctx context.Context, l dhcp.Lease) (lives bool, wait time.Duration) {
-	lives, err := t.w.Locked(ctx, t.node, t.first, func() error { return t.Take(l) })
+	lives, err := t.w.Locked(ctx, t.node, t.first, func() error { return t.Take(ctx, l) })
 	if err != nil {
 		t.say("not set", "the leased address could not be set", "err", err)
 		return lives, longestPause
