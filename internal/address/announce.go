@@ -29,7 +29,9 @@ type Announcement struct {
 
 // Announcer announces the addresses that an interface of a node has now. A network beyond Berth's own bridges may have taken no
 // frames yet when Do announced them: a port of a switch whose carrier has just come, or of a bridge with STP.
-type Announcer interface{ AnnounceAgain(ctx context.Context) error }
+type Announcer interface {
+	AnnounceAgain(ctx context.Context) error
+}
 
 // AnnounceAgain implements Announcer.
 func (c *Configure) AnnounceAgain(ctx context.Context) error {
@@ -82,7 +84,8 @@ func sendAll(index int, own mac.Address, addrs []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("open packet socket: %w", err)
 	}
-	defer unix.Close(fd)
+	// The kernel ends a packet socket after a grace period of RCU, some 10 ms (packet_release), for which nobody needs to wait.
+	defer func() { go unix.Close(fd) }()
 	for _, a := range addrs {
 		err := unix.Sendto(fd, announcement(own, a), 0, &unix.SockaddrLinklayer{Ifindex: index})
 		if err != nil && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.ENOBUFS) { // treated as lost on the way

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"berth/internal/refuse"
@@ -119,7 +120,7 @@ func (p *Publish) Verify(ctx context.Context) error {
 }
 
 // Undo removes the elements, whether all are there or none: in one transaction it adds and removes them. Without the table
-// there are none. Then it cuts the flows that they have led to the node.
+// there are none. Then it ends the flows of datagrams that they have led to the node.
 func (p *Publish) Undo(ctx context.Context) error {
 	script, err := p.script("add", "delete")
 	if err != nil {
@@ -128,11 +129,23 @@ func (p *Publish) Undo(ctx context.Context) error {
 	if err := apply(ctx, script); err != nil && !absent(err) {
 		return fmt.Errorf("stop publishing %s: %w", strings.Join(p.Ports, ", "), err)
 	}
-	var led []netip.Addr
-	for _, a := range []netip.Addr{p.V4, p.V6} {
-		if a.IsValid() {
-			led = append(led, a)
+	return cutDatagrams(p.datagrams())
+}
+
+// datagrams returns the addresses to which ports of UDP lead.
+func (p *Publish) datagrams() (all []netip.Addr) {
+	for _, s := range p.Ports {
+		port, err := vnode.ParsePort(s)
+		if err != nil || port.Proto != "udp" {
+			continue
+		}
+		if p.V4.IsValid() && !port.Address.Is6() {
+			all = append(all, p.V4)
+		}
+		if p.V6.IsValid() && !port.Address.Is4() {
+			all = append(all, p.V6)
 		}
 	}
-	return cutFlows(led)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }

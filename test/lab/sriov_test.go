@@ -166,6 +166,7 @@ func TestSRIOV(t *testing.T) {
 	peer := b.vfNode(t, "peer", "192.0.2.2", "")
 	b.OK(t, "berth apply -f "+peer)
 	t.Run("reach", func(t *testing.T) { testReach(t, a, b) })
+	t.Run("an address moves", func(t *testing.T) { testMoves(t, a, b) })
 	t.Run("the node cannot change it", func(t *testing.T) { testConfined(t, a) })
 	t.Run("bad input", func(t *testing.T) { testRefused(t, a) })
 	t.Run("seven at once", func(t *testing.T) { testSeven(t, a) })
