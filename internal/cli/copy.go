@@ -150,10 +150,10 @@ node wrote, because its programs are the host's.`,
 // copierCmd is the process that cp and export start in a node.
 func (a *app) copierCmd() *cobra.Command {
 	return &cobra.Command{
-		Use: copier.Command + " JOB", Short: "copy files in a node (started by cp and export)", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: copier.Command + " JOB PATH TOP", Short: "copy files in a node (started by cp and export)", Hidden: true, Args: cobra.ExactArgs(3),
 		Long: "Started by berth cp and berth export. No need to call it.",
 		RunE: func(_ *cobra.Command, args []string) error {
-			a.code = copier.Serve(args[0])
+			a.code = copier.Serve(args)
 			return nil
 		},
 	}

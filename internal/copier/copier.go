@@ -51,8 +51,8 @@ type Job struct {
 	List     bool   // tell the names in the folder of Path that begin as it does, each with a zero byte
 	Write    bool   // write the stream's tree into the node, instead of reading one from it
 	Node     string // its name, for messages
-	Path     string // in the node
-	Top      string // name of the top in the stream; "" for the content of a folder
+	Path     string `json:"-"` // in the node; any bytes, so it goes beside the JSON
+	Top      string `json:"-"` // name of the top in the stream, likewise; "" for the content of a folder
 	Exists   bool   // Path must be there
 	Owners   bool   // keep owners
 	UID, GID int    // owner of what is written, if owners are not kept
@@ -67,8 +67,8 @@ type message struct {
 	Done   bool           `json:"done,omitempty"`
 	Tally  *treetar.Tally `json:"tally,omitempty"`
 	Kind   refuse.Kind    `json:"kind,omitempty"`
-	What   string         `json:"what,omitempty"`
-	Remedy string         `json:"remedy,omitempty"`
+	What   []byte         `json:"what,omitempty"` // may name a file, by any bytes
+	Remedy []byte         `json:"remedy,omitempty"`
 	Broken bool           `json:"broken,omitempty"` // its stream has no reader any more
 }
 
@@ -110,7 +110,7 @@ func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, er
 	}
 	defer theirs.Close()
 	cmd := &exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", programFD), Args: []string{"berth", Command, string(job)},
+		Path: fmt.Sprintf("/proc/self/fd/%d", programFD), Args: []string{"berth", Command, string(job), j.Path, j.Top},
 		Env: []string{"GOMAXPROCS=2"}, Dir: "/", ExtraFiles: []*os.File{n.Root, theirs, program},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // Ctrl-C is Berth's to handle
 	}
@@ -178,14 +178,14 @@ func (r *Running) Wait(total func(int64)) (treetar.Tally, error) {
 		tally = *last.Tally
 	}
 	switch {
-	case last.Done && last.What == "":
+	case last.Done && len(last.What) == 0:
 		return tally, nil
 	case last.Broken:
 		return tally, errBroken
-	case last.What != "" && last.Kind == refuse.Failed:
-		return tally, errors.New(last.What)
-	case last.What != "":
-		return tally, &refuse.Error{Kind: last.Kind, What: last.What, Remedy: last.Remedy}
+	case len(last.What) > 0 && last.Kind == refuse.Failed:
+		return tally, errors.New(string(last.What))
+	case len(last.What) > 0:
+		return tally, &refuse.Error{Kind: last.Kind, What: string(last.What), Remedy: string(last.Remedy)}
 	}
 	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == unix.SIGKILL {
 		return tally, fmt.Errorf("the copier in node %s was killed: the node ended, or is at its limit of memory", r.name)

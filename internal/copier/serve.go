@@ -21,13 +21,14 @@ import (
 // Command is the hidden command of berth that is a copier.
 const Command = "copier"
 
-// Serve does one job in the node whose root is open as descriptor 3. It returns the exit code.
-func Serve(job string) int {
+// Serve does one job in the node whose root is open as descriptor 3: words are the job, its Path and its Top. It returns the exit code.
+func Serve(words []string) int {
 	var j Job
-	if err := json.Unmarshal([]byte(job), &j); err != nil {
+	if err := json.Unmarshal([]byte(words[0]), &j); err != nil {
 		fmt.Fprintln(os.Stderr, "berth: copier is started by berth cp and berth export")
 		return int(refuse.Invalid)
 	}
+	j.Path, j.Top = words[1], words[2]
 	for _, fd := range []int{rootFD, reportFD} {
 		unix.CloseOnExec(fd)
 	}
@@ -39,9 +40,9 @@ func Serve(job string) int {
 	tally, err := j.serve(ctx, func(total int64) { _ = report.Encode(message{Total: total}) })
 	end := message{Done: true, Tally: &tally}
 	if err != nil {
-		end.Kind, end.What, end.Broken = refuse.KindOf(err), err.Error(), errors.Is(err, unix.EPIPE)
-		if r, ok := errors.AsType[*refuse.Error](err); ok && r.Error() == end.What {
-			end.What, end.Remedy = r.What, r.Remedy
+		end.Kind, end.What, end.Broken = refuse.KindOf(err), []byte(err.Error()), errors.Is(err, unix.EPIPE)
+		if r, ok := errors.AsType[*refuse.Error](err); ok && r.Error() == err.Error() {
+			end.What, end.Remedy = []byte(r.What), []byte(r.Remedy)
 		}
 	}
 	if report.Encode(end) != nil || err != nil {

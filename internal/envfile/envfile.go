@@ -86,13 +86,16 @@ func parse(r io.Reader, file string, lookup func(name string) (string, bool)) ([
 // Variable reads NAME=VALUE, or NAME, whose value is that of lookup. The list is empty if lookup has none.
 func Variable(text string, lookup func(name string) (string, bool)) ([]string, error) {
 	name, value, given := strings.Cut(text, "=")
+	if !given {
+		if value, given = lookup(name); !given {
+			value = "" // the name is checked
+		}
+	}
 	if wrong := vnode.CheckVariable(name, value); wrong != "" {
 		return nil, fmt.Errorf("%s: want NAME=VALUE", wrong)
 	}
 	if !given {
-		if value, given = lookup(name); !given {
-			return nil, nil
-		}
+		return nil, nil
 	}
 	return []string{name + "=" + value}, nil
 }

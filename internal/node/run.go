@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"berth/internal/fate"
 	"berth/internal/foreground"
 	"berth/internal/host"
+	"berth/internal/jsonfile"
 	"berth/internal/keeper"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -197,9 +199,29 @@ type Inside struct {
 	Timeout time.Duration // after it the command is killed, with its process group; 0: never
 }
 
+func (in *Inside) check() error {
+	for _, word := range in.Args {
+		if err := jsonfile.CheckText("the word", word); err != nil {
+			return err
+		}
+	}
+	for _, e := range in.Env {
+		name, value, _ := strings.Cut(e, "=")
+		if wrong := vnode.CheckVariable(name, value); wrong != "" {
+			return refuse.Invalidf("variable %q: %s", name, wrong)
+		}
+	}
+	return errors.Join(jsonfile.CheckText("the folder", in.Workdir), jsonfile.CheckText("the user", in.User))
+}
+
 // Exec runs one more command in a running node, with streams or a terminal of its own, and returns its exit code, 128 +
 // the signal's number where a signal ended it.
+//
+// Words and variables that the runtimes' JSON cannot hold are refused: they would become others.
 func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (code int, err error) {
+	if err := in.check(); err != nil {
+		return 0, err
+	}
 	s, err := b.Stored(name)
 	if err != nil {
 		return 0, err

@@ -45,7 +45,7 @@ func (s *Bundle) config() string { return filepath.Join(s.Dir, "config.json") }
 
 // Do implements step.Step.
 func (s *Bundle) Do(context.Context) error {
-	b, err := json.Marshal(s.Spec)
+	b, err := jsonfile.Marshal(s.Spec)
 	if err != nil {
 		return fmt.Errorf("write the runtime's configuration: %w", err)
 	}

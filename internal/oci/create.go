@@ -2,7 +2,6 @@ package oci
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 
 	"berth/internal/fault"
 	"berth/internal/fork"
+	"berth/internal/jsonfile"
 	"berth/internal/proc"
 	"berth/internal/runner"
 	"berth/internal/step"
@@ -151,7 +151,7 @@ func (s *Create) create(ctx context.Context) error {
 	if s.session == nil || s.session.Launch == nil {
 		return s.Launch.Create(ctx)
 	}
-	input, err := json.Marshal(&s.Launch)
+	input, err := jsonfile.Marshal(&s.Launch)
 	if err != nil {
 		return fmt.Errorf("describe the node's create: %w", err)
 	}

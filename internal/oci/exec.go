@@ -3,7 +3,6 @@ package oci
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +19,7 @@ import (
 
 	"berth/internal/fork"
 	"berth/internal/group"
+	"berth/internal/jsonfile"
 	"berth/internal/mounts"
 	"berth/internal/proc"
 	"berth/internal/refuse"
@@ -119,7 +119,7 @@ func (e *execution) start(ctx context.Context) (_ *child, err error) {
 // prepare prepares the call of the runtime. Except for the command's streams, all files that the runtime uses are in the
 // scratch.
 func (e *execution) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) {
-	process, err := json.Marshal(e.process)
+	process, err := jsonfile.Marshal(e.process)
 	if err != nil {
 		return nil, fmt.Errorf("describe the command: %w", err)
 	}

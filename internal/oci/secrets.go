@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,7 @@ import (
 
 	"berth/internal/envfile"
 	"berth/internal/fault"
+	"berth/internal/jsonfile"
 	"berth/internal/runner"
 )
 
@@ -38,7 +38,7 @@ func (l *Launch) addSecrets() (forget func() error, err error) {
 		return nil, err
 	}
 	spec.Process.Env = runner.MergeEnv(spec.Process.Env, secrets)
-	full, err := json.Marshal(spec)
+	full, err := jsonfile.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("write the runtime's configuration: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -72,6 +73,9 @@ func find(path string) (real string, f *os.File, id ID, err error) {
 	}
 	if real, err = filepath.EvalSymlinks(path); errors.Is(err, fs.ErrNotExist) {
 		return "", nil, ID{}, refuse.NotFoundf("there is no file %s", path)
+	}
+	if err == nil {
+		err = jsonfile.CheckText("the path", real)
 	}
 	if err != nil {
 		return "", nil, ID{}, err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/jsonfile"
 	"berth/internal/lock"
 	"berth/internal/refuse"
 	"berth/internal/space"
@@ -222,5 +223,9 @@ func folderOf(path string) (dir, file string, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", "", refuse.NotFoundf("there is no folder %s", filepath.Dir(path))
 	}
-	return dir, filepath.Join(dir, filepath.Base(path)), err
+	file = filepath.Join(dir, filepath.Base(path))
+	if err == nil {
+		err = jsonfile.CheckText("the path", file) // records and specs name it
+	}
+	return dir, file, err
 }

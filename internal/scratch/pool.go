@@ -192,6 +192,7 @@ func (s Pools) Add(ctx context.Context, p Pool) (Pool, error) {
 		err = checkGroup(ctx, p)
 	case p.Dir != "":
 		p, err = checkFolder(p)
+		err = errors.Join(err, jsonfile.CheckText("the path", p.Dir))
 	}
 	if err != nil {
 		return p, err

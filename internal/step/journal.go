@@ -316,7 +316,7 @@ func (j *Journal) Close(ctx context.Context) error {
 }
 
 func marshal(s Step) (json.RawMessage, error) {
-	b, err := json.Marshal(s)
+	b, err := jsonfile.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("journal %s: %w", s.Kind(), err)
 	}

@@ -149,3 +149,29 @@ func TestRefusedThere(t *testing.T) {
 		t.Errorf("no agent: exit %d, %s", code, text)
 	}
 }
+
+// TestOddWordsThere: a word that is not UTF-8 reaches no other file by an agent: it is refused here, by its name.
+func TestOddWordsThere(t *testing.T) {
+	s := serve(t)
+	if _, text, code := s.berth("name: odd\nimage: host\ncommand: [sleep, \"1000\"]\n", "apply", "-f", "-"); code != 0 {
+		t.Fatal(text)
+	}
+	if _, text, code := s.berth("", "exec", "odd", "--", "sh", "-c", `echo keep >"/tmp/w$(printf '\357\277\275')"`); code != 0 {
+		t.Fatal(text)
+	}
+	for _, args := range [][]string{
+		{"exec", "odd", "--", "rm", "/tmp/w\xe9"},
+		{"exec", "-e", "X=\xe9", "odd", "--", "true"},
+		{"exec", "-w", "/tmp/\xe9", "odd", "--", "true"},
+		{"cp", "-", "odd:/tmp/w\xe9"},
+		{"cp", "odd:/tmp/w\xe9", "-"},
+		{"apply", "-f", "w\xe9.yaml"},
+	} {
+		if out, text, code := s.remote("", args...); code != 2 || out != "" || !strings.Contains(text, "UTF-8") || !strings.Contains(text, `\xe9`) {
+			t.Errorf("%q: exit %d, %s", args, code, text)
+		}
+	}
+	if out, text, code := s.remote("", "exec", "odd", "--", "cat", "/tmp/w\ufffd"); code != 0 || out != "keep\n" {
+		t.Errorf("the other file: %q, exit %d, %s", out, code, text)
+	}
+}

@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/api"
 	"berth/internal/certs"
+	"berth/internal/jsonfile"
 	"berth/internal/refuse"
 )
 
@@ -63,7 +64,7 @@ func New(target string, config func(host string) (*tls.Config, error)) (*Client,
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	if in != nil {
-		text, err := json.Marshal(in)
+		text, err := jsonfile.Marshal(in)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"berth/internal/api"
+	"berth/internal/jsonfile"
 )
 
 // Streams are what a command on another host reads and writes, and what becomes of signals meanwhile.
@@ -27,6 +28,16 @@ var errLost = errors.New("the connection was lost: the command there was asked t
 
 // Command runs a command line of berth on the agent's host, or with path one in a node, and returns its exit code.
 func (c *Client) Command(ctx context.Context, path string, start api.Start, s Streams) (int, error) {
+	for _, word := range start.Args {
+		if err := jsonfile.CheckText("the word", word); err != nil {
+			return 0, err
+		}
+	}
+	start.Counts = true
+	text, err := jsonfile.Marshal(start)
+	if err != nil {
+		return 0, err
+	}
 	ws, answer, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http}) //nolint:bodyclose // it is closed there
 	if err != nil {
 		if answer != nil && answer.StatusCode >= 400 {
@@ -36,11 +47,6 @@ func (c *Client) Command(ctx context.Context, path string, start api.Start, s St
 	}
 	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(1 << 20)
-	start.Counts = true
-	text, err := json.Marshal(start)
-	if err != nil {
-		return 0, err
-	}
 	if err := ws.Write(ctx, websocket.MessageText, text); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.target, errLost)
 	}

@@ -117,6 +117,9 @@ func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
 		return refuse.Invalidf("what is to run: %s", jsonfile.Wrong(text, err))
 	}
 	c.line.Detail = fmt.Sprintf("%q", start.Args) // also if it is refused
+	if err := jsonfile.CheckExact(text); err != nil {
+		return refuse.Invalidf("what is to run: %w", err)
+	}
 	args, err := words(start)
 	if err == nil {
 		i := slices.IndexFunc(args, func(a string) bool { return strings.ContainsRune(a, 0) })

@@ -264,6 +264,9 @@ func (c *call) readJSON(to any) error {
 	if err != nil {
 		return bodyError(err)
 	}
+	if err := jsonfile.CheckExact(data); err != nil {
+		return refuse.Invalidf("the body: %w", err)
+	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(to); err != nil {

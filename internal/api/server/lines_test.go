@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/coder/websocket/wsjson"
 
 	"berth/internal/api"
 	"berth/internal/may"
@@ -30,6 +29,16 @@ func (r *runs) Program() []string { return r.program }
 // ask sends a command line over a websocket, and returns what the server says at its end.
 func ask(t *testing.T, address string, start api.Start) api.Control {
 	t.Helper()
+	text, err := json.Marshal(start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return askText(t, address, string(text))
+}
+
+// askText is ask of what a client may write who is not Berth's.
+func askText(t *testing.T, address, start string) api.Control {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
 	defer cancel()
 	ws, answer, err := websocket.Dial(ctx, address+"/v1/command", nil)
@@ -37,13 +46,13 @@ func ask(t *testing.T, address string, start api.Start) api.Control {
 		t.Fatal(answer, err)
 	}
 	defer func() { _ = ws.CloseNow() }()
-	if err := wsjson.Write(ctx, ws, start); err != nil {
+	if err := ws.Write(ctx, websocket.MessageText, []byte(start)); err != nil {
 		t.Fatal(err)
 	}
 	for {
 		kind, text, err := ws.Read(ctx)
 		if err != nil {
-			t.Fatalf("%q: %v", start.Args, err)
+			t.Fatalf("%q: %v", start, err)
 		}
 		if kind == websocket.MessageText {
 			var last api.Control
@@ -62,6 +71,35 @@ func serving(t *testing.T, s *Server, w may.Who) string {
 	h.Start()
 	t.Cleanup(h.Close)
 	return h.URL
+}
+
+// TestWordsAreExact: a word that the agent would read as another one is refused, and its program never runs.
+func TestWordsAreExact(t *testing.T) {
+	noted := filepath.Join(t.TempDir(), "noted")
+	program := []string{"/bin/sh", "-c", `printf '%s\n' "$*" >>` + noted, "berth"}
+	h := serving(t, &Server{Host: &runs{program: program}}, admin())
+	for _, word := range []string{`w\udce9`, "w\xe9", `\ud83d`, "\xf0\x9f"} {
+		for _, start := range []string{
+			`{"args":["exec","n","--","rm","` + word + `"]}`,
+			`{"args":["apply","-f","x"],"files":[{"name":"` + word + `","dir":"/"}]}`,
+		} {
+			if last := askText(t, h, start); last.Problem == nil || last.Problem.Status != 400 || !strings.Contains(last.Problem.Detail, "UTF-8") {
+				t.Errorf("%q: %+v", start, last)
+			}
+		}
+	}
+	if text, err := os.ReadFile(noted); err == nil {
+		t.Errorf("the program ran: %s", text)
+	}
+	for start, want := range map[string]string{`{"args":["w\u00e9"]}`: "wé", `{"args":["w\ud83d\ude00"]}`: "w\U0001f600", `{"args":["w\ufffd"]}`: "w\ufffd"} {
+		if last := askText(t, h, start); last.Exit == nil || *last.Exit != 0 {
+			t.Errorf("%q: %+v", start, last)
+		}
+		if text, err := os.ReadFile(noted); string(text) != want+"\n" {
+			t.Errorf("%s: the program got %q, %v", start, text, err)
+		}
+		_ = os.Remove(noted)
+	}
 }
 
 // TestViewersLines: of the lines that a viewer sends over a websocket the program gets those that read, as they are, and no other.

@@ -139,6 +139,8 @@ func TestRefusals(t *testing.T) {
 		{admin(), "POST", "/v1/images", "{", 400},
 		{admin(), "POST", "/v1/images", `{"ref": 5}`, 400},
 		{admin(), "POST", "/v1/images", `{"nothing": 5}`, 400},
+		{admin(), "POST", "/v1/images", `{"ref": "\udce9"}`, 400},
+		{admin(), "POST", "/v1/images", "{\"ref\": \"\xe9\"}", 400},
 		{admin(), "POST", "/v1/images", `{"ref": "` + strings.Repeat("a", LongestBody) + `"}`, 413},
 		{admin(), "GET", "/v1/command", "", 426},
 		{admin(), "GET", "/v1/site/hosts", "", 422},
