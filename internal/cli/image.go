@@ -33,8 +33,19 @@ oci:NAME. A layer that several images have is kept once.`,
 // packs returns the commands of package images.
 func (a *app) packs() images.App {
 	return images.App{
-		Out: a.Out, JSON: &a.json, Store: func() image.Store { return image.Open(a.layout()) },
+		Out: a.Out, Err: a.Err, JSON: &a.json, Store: func() image.Store { return image.Open(a.layout()) },
 		Names: cobra.CompletionFunc(a.imageNames("")), JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
+	}
+}
+
+// leftOut says what of an image was not imported.
+func (a *app) leftOut(rec image.Record) {
+	if len(rec.Skipped) > 0 {
+		fmt.Fprintf(a.Err, "left out, every node has its own: %s\n", strings.Join(rec.Skipped, " "))
+	}
+	if rec.NoACLs > 0 {
+		fmt.Fprintf(a.Err, "left out, without more rights for anybody: %s that name users without numbers (tar --acls --xattrs --xattrs-include='*' writes numbers) or are of FIFOs\n",
+			text.Count(rec.NoACLs, "access control list"))
 	}
 }
 
@@ -74,9 +85,7 @@ fit on the disk.`,
 				return a.printJSON(rec)
 			}
 			fmt.Fprintf(a.Out, "%s: %s, %s\n", rec.Name, text.Count(len(rec.Layers), "layer"), text.Human(rec.Size))
-			if len(rec.Skipped) > 0 {
-				fmt.Fprintf(a.Err, "left out, every node has its own: %s\n", strings.Join(rec.Skipped, " "))
-			}
+			a.leftOut(rec)
 			return nil
 		},
 	})

@@ -46,6 +46,7 @@ or no room on the disk; 4 there is no such image.`,
 			if err != nil {
 				return err
 			}
+			a.leftOut(rec)
 			if a.json {
 				return a.printJSON(rec)
 			}

@@ -227,8 +227,8 @@ func (a *app) execCmd() *cobra.Command {
 		Long: `Run one more command in a running node, with the same user, environment, rights
 and limits as the node's own. Standard input, output and error are passed on
 through pipes, or with -t through a terminal of the node's own, and so are
-signals. Words and variables must be UTF-8, which is all that OCI runtimes take:
-others are refused. If berth exec itself is killed by SIGKILL, the command lives on: it
+signals. Words and variables that are not UTF-8 are refused: no OCI runtime
+takes them. If berth exec itself is killed by SIGKILL, the command lives on: it
 reads no more, and what it writes ends it. The exit code is the command's; 125
 if Berth failed, 126 if the command could not be run, 127 if it was not found.`,
 		Example:           "  berth exec wn-001 -- ps\n  berth exec -it wn-001 -- sh\n  berth exec -u postgres -w /tmp -e LANG=C.UTF-8 wn-001 -- psql -l",

@@ -87,7 +87,7 @@ func (j *Job) serve(ctx context.Context, total func(int64)) (treetar.Tally, erro
 		}
 		told := false
 		tally, err := treetar.Pack(ctx, os.Stdout, top, treetar.From{
-			Files: files, Top: j.Top, Harmless: j.Harmless, Measure: j.Measure, Bare: j.Bare,
+			Files: files, Top: j.Top, Harmless: j.Harmless, Measure: j.Measure, Bare: j.Bare, Owners: j.Bare,
 			Progress: func(_, all int64) {
 				if !told && all > 0 {
 					total(all)

@@ -3,38 +3,47 @@ package image
 import (
 	"archive/tar"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/treetar"
 )
 
-// setAttrs sets owner, mode and extended attributes, in this order: a change of owner clears a file's set-user-id bit
-// and capabilities.
-func setAttrs(fd int, h *tar.Header) error {
+// setAttrs sets owner, mode, extended attributes and the access control list, in this order: a change of owner clears a file's
+// set-user-id bit and capabilities, and the list changes the mode. What is made in a folder would get its other list, so that is set last.
+func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, uint32(h.Mode)&0o7777); err != nil {
+	own, _ := treetar.Lists(h)
+	if err := unix.Fchmod(fd, own.Narrow(uint32(h.Mode)&0o7777)); err != nil {
 		return err
 	}
-	for record, value := range h.PAXRecords {
-		if attr, ok := strings.CutPrefix(record, "SCHILY.xattr."); ok && keepAttr(attr) {
-			if err := setAttr(fd, attr, value); err != nil {
-				return err
-			}
+	for name, value := range treetar.Attrs(h) {
+		if err := setAttr(fd, name, value); err != nil {
+			return err
 		}
 	}
-	return nil
+	return u.setList(fd, treetar.AccessList, own)
 }
 
-// keepAttr reports whether an archive may set an extended attribute: file capabilities and user attributes. All others
-// are dropped: security labels belong to the host that made them, and overlay's attributes (trusted.overlay.*,
-// user.overlay.*) would let an archive redirect one path of the root to another.
-func keepAttr(attr string) bool {
-	return attr == "security.capability" || strings.HasPrefix(attr, "user.") && !strings.HasPrefix(attr, "user.overlay.")
+// setList sets an access control list, if there is one. The kernel gives the file the bits of the mode that belong to it. One that cannot be
+// set because it names users without numbers is counted: the file keeps a mode that is right without.
+func (u *unpacker) setList(fd int, attr string, list *treetar.ACL) error {
+	if list == nil {
+		return nil
+	}
+	value, ok := list.Value()
+	if !ok {
+		u.unlisted++
+		return nil
+	}
+	if id := list.MostID(); id > maxID {
+		return refuse.Invalidf("its access control list names the id %d, and a node has only the ids 0 to %d", id, maxID)
+	}
+	return setAttr(fd, attr, string(value))
 }
 
 func setAttr(fd int, attr, value string) error {

@@ -144,11 +144,12 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	left := s.Limits
 	made := map[string]string{} // temporary folder of each new layer, by digest
 	for _, l := range img.layers {
-		out, err := s.addLayer(ctx, src, l, made, &left, &m)
+		u, err := s.addLayer(ctx, src, l, made, &left, &m)
 		if err != nil {
 			return Record{}, fmt.Errorf("layer %s: %w", l.path, err)
 		}
-		r.Skipped = append(r.Skipped, out...)
+		r.Skipped = append(r.Skipped, u.out...)
+		r.NoACLs += u.unlisted
 	}
 	fault.Point("layers unpacked")
 	if err := s.place(made); err != nil {
@@ -164,11 +165,11 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	return r, s.write(r)
 }
 
-// addLayer unpacks one layer into tmp, unless the store has it already, and returns the names of the device nodes it
-// left out.
-func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) ([]string, error) {
+// addLayer unpacks one layer into tmp, unless the store has it already, and returns the unpacker, which knows what it left out.
+func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) (*unpacker, error) {
+	u := &unpacker{}
 	if s.has(l.diffID) {
-		return nil, nil
+		return u, nil
 	}
 	f, size, err := src.open(l.path)
 	if err != nil {
@@ -177,7 +178,7 @@ func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[s
 	defer f.Close()
 	if _, twice := made[l.diffID]; twice {
 		m.add(size)
-		return nil, nil
+		return u, nil
 	}
 	tmp, err := s.scratch()
 	if err != nil {
@@ -185,7 +186,6 @@ func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[s
 	}
 	made[l.diffID] = tmp
 	fault.Point("layer begun")
-	u := &unpacker{}
 	_, err = u.layer(ctx, tmp, io.TeeReader(f, m), l, left)
-	return u.out, err
+	return u, err
 }

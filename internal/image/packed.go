@@ -104,7 +104,9 @@ func (s Store) Pack(ctx context.Context, name, path string) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("image %s: %w", name, err)
 	}
-	return recordOf(f)
+	rec, err := recordOf(f)
+	rec.NotKept = f.Lost.Notes()
+	return rec, err
 }
 
 // resolvePacked resolves a file image.

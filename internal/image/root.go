@@ -97,7 +97,7 @@ func (s Store) addRoot(ctx context.Context, archive string, as As, progress func
 		return Record{}, err
 	}
 	r := Record{
-		Version: recordVersion, Name: as.Name, From: as.From, Manifest: digest, Layers: []string{digest}, Skipped: u.out, Config: Config{Cmd: as.Command},
+		Version: recordVersion, Name: as.Name, From: as.From, Manifest: digest, Layers: []string{digest}, Skipped: u.out, NoACLs: u.unlisted, Config: Config{Cmd: as.Command},
 		Created: info.ModTime().UTC().Truncate(time.Second), Imported: time.Now().UTC().Truncate(time.Second),
 	}
 	if r.Size, err = s.layerSize(digest); err != nil {

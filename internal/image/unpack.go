@@ -11,17 +11,17 @@ import (
 	"path"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/treetar"
 )
 
 // maxID is the largest uid and gid in a node's id range. Larger owners are refused, not changed to nobody: a file whose
 // owner is outside the range could be neither written nor copied up (EOVERFLOW), and a silent change of owner may
 // change who can read the file.
-const maxID = 65535
+const maxID = treetar.MostImageID
 
 // unpack writes the tar stream r into root, an empty folder that nobody else writes to. It subtracts what it wrote from
 // left. u.size is then the bytes of the files.
@@ -29,7 +29,7 @@ const maxID = 65535
 // Folders that the layer needs but does not list get owner root and mode 0755.
 func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left *Limits) error {
 	u.ctx, u.in, u.root, u.left = ctx, &counter{r: r}, root, left
-	u.times, u.buf = map[string]time.Time{}, make([]byte, 256<<10)
+	u.folders, u.buf = map[string]*tar.Header{}, make([]byte, 256<<10)
 	defer u.forget()
 	t := tar.NewReader(u.in)
 	for {
@@ -48,7 +48,7 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 			return entryErr(h.Name, err)
 		}
 	}
-	return u.setTimes()
+	return u.finish()
 }
 
 // entry writes one entry.
@@ -178,8 +178,11 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 		return err
 	}
 	defer unix.Close(fd)
-	u.times[name] = h.ModTime
-	return setAttrs(fd, h)
+	if u.folders[name] != nil { // listed twice: the last one counts
+		_ = unix.Fremovexattr(fd, treetar.AccessList)
+	}
+	u.folders[name] = h
+	return u.setAttrs(fd, h)
 }
 
 // file writes a regular file.
@@ -207,7 +210,7 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return archiveErr("its data", err)
 	}
-	if err := setAttrs(fd, h); err != nil {
+	if err := u.setAttrs(fd, h); err != nil {
 		return err
 	}
 	ts, err := timespec(h.ModTime)
@@ -239,7 +242,11 @@ func (u *unpacker) special(name string, h *tar.Header) error {
 		return err
 	}
 	if h.Typeflag == tar.TypeFifo { // cannot be a link: just made, in a folder that nobody else writes to
-		if err := unix.Fchmodat(u.fd(), base, uint32(h.Mode)&0o7777, 0); err != nil {
+		own, _ := treetar.Lists(h)
+		if own != nil { // a FIFO is never opened
+			u.unlisted++
+		}
+		if err := unix.Fchmodat(u.fd(), base, own.Narrow(uint32(h.Mode)&0o7777), 0); err != nil {
 			return err
 		}
 	}
@@ -312,16 +319,19 @@ func (u *unpacker) clear(name string) error {
 	return err
 }
 
-// setTimes sets the folders' mtimes.
-func (u *unpacker) setTimes() error {
-	for name, t := range u.times {
-		ts, err := timespec(t)
+// finish sets the folders' mtimes, and the lists that what is made in them gets.
+func (u *unpacker) finish() error {
+	for name, h := range u.folders {
+		ts, err := timespec(h.ModTime)
 		if err != nil {
 			return entryErr(name, err)
 		}
 		dir, err := u.root.OpenFile(path.Dir(name), unix.O_DIRECTORY, 0)
 		if err == nil {
 			err = unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
+			if _, inherited := treetar.Lists(h); err == nil && inherited != nil {
+				err = u.setInherited(int(dir.Fd()), path.Base(name), inherited)
+			}
 			dir.Close()
 		}
 		var errno syscall.Errno
@@ -333,6 +343,16 @@ func (u *unpacker) setTimes() error {
 		}
 	}
 	return nil
+}
+
+// setInherited sets the list that what is made in a folder gets.
+func (u *unpacker) setInherited(dir int, base string, list *treetar.ACL) error {
+	fd, err := unix.Openat(dir, base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return u.setList(fd, treetar.DefaultList, list)
 }
 
 // opaque makes the folder dir hide the content that lower layers have in it.

@@ -1,10 +1,10 @@
 package image
 
 import (
+	"archive/tar"
 	"context"
 	"io"
 	"os"
-	"time"
 
 	"berth/internal/refuse"
 	"berth/internal/space"
@@ -35,8 +35,10 @@ type unpacker struct {
 	size   int64    // bytes of files so far
 	dir    string   // name of the folder that parent has open
 	parent *os.File
-	times  map[string]time.Time // mtimes of folders; set at the end, because filling a folder changes its mtime
 	buf    []byte
+
+	folders  map[string]*tar.Header // what is set at the end: filling a folder changes its mtime, and its default list would be inherited
+	unlisted int                    // access control lists that were left out
 }
 
 // count subtracts one entry from the limit.

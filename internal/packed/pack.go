@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,9 @@ import (
 	"berth/internal/fork"
 	"berth/internal/refuse"
 	"berth/internal/space"
+	"berth/internal/text"
 	"berth/internal/thread"
+	"berth/internal/treetar"
 )
 
 // Pack writes the merged root of an image to a new file, as the file system that the file's name stands for, and records that
@@ -58,7 +61,10 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 	defer out.Close()
 	fault.Point("packed file begun")
 	r := Record{Kind: kind, Trailer: t}
-	err = thread.Own(func() error { return s.fill(ctx, program, kind, lowers, out) })
+	err = thread.Own(func() (err error) {
+		r.Lost, err = s.fill(ctx, program, kind, lowers, out)
+		return err
+	})
 	if err == nil {
 		err = errors.Join(t.appendTo(out), out.Sync())
 	}
@@ -117,28 +123,28 @@ func (k Kind) program() (string, error) {
 
 // fill merges the layers in a mount namespace of this thread's own and has a program write the result to a file. The thread
 // must end after it.
-func (s Store) fill(ctx context.Context, program string, kind Kind, lowers []string, out *os.File) error {
+func (s Store) fill(ctx context.Context, program string, kind Kind, lowers []string, out *os.File) (Lost, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
+		return Lost{}, fmt.Errorf("make a mount namespace: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("take the mount namespace off the host's: %w", err)
+		return Lost{}, fmt.Errorf("take the mount namespace off the host's: %w", err)
 	}
 	if err := unix.Mount("berth-pack", s.merged(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700,size=4m"); err != nil {
-		return fmt.Errorf("mount a tmpfs at %s: %w", s.merged(), err)
+		return Lost{}, fmt.Errorf("mount a tmpfs at %s: %w", s.merged(), err)
 	}
 	if err := unix.Chdir(s.merged()); err != nil {
-		return fmt.Errorf("enter %s: %w", s.merged(), err)
+		return Lost{}, fmt.Errorf("enter %s: %w", s.merged(), err)
 	}
 	if err := errors.Join(os.Mkdir("root", 0o700), os.Mkdir("empty", 0o700)); err != nil {
-		return err
+		return Lost{}, err
 	}
 	// Numbers for names: mount(2) takes one page of options.
 	var names []string
 	for i, l := range lowers {
 		name := strconv.Itoa(i)
 		if err := os.Symlink(l, name); err != nil {
-			return err
+			return Lost{}, err
 		}
 		names = append(names, name)
 	}
@@ -146,44 +152,116 @@ func (s Store) fill(ctx context.Context, program string, kind Kind, lowers []str
 		names = append(names, "empty")
 	}
 	if err := unix.Mount("overlay", "root", "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(names, ":")); err != nil {
-		return fmt.Errorf("merge %d layers: %w", len(lowers), err)
+		return Lost{}, fmt.Errorf("merge %d layers: %w", len(lowers), err)
 	}
-	gone, err := dangling("root")
+	found, err := survey("root", kind)
 	if err != nil {
-		return err
+		return Lost{}, err
 	}
-	return write(ctx, program, kind, gone, out)
+	return found.lost, write(ctx, program, kind, found, out)
 }
 
-// dangling lists the white-outs in a merged root that hide nothing. Overlay lists them in folders that only one layer has, but
-// they cannot be opened.
-func dangling(root string) (gone []string, err error) {
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+// Lost counts the files of which a packed image does not keep something.
+type Lost struct {
+	ACLs  int // access control lists; their files are open to nobody who could not open them with the list
+	Times int // times before 1970 and after February 2106
+	Parts int // parts of a second
+}
+
+// Notes says in words what is not kept, one sentence part each.
+func (l Lost) Notes() []string {
+	var all []string
+	for _, n := range []struct {
+		files int
+		what  string
+	}{
+		{l.ACLs, "access control lists, and gives nobody more rights without them"},
+		{l.Times, "times before 1970 and after February 2106"},
+		{l.Parts, "parts of a second"},
+	} {
+		if n.files > 0 {
+			all = append(all, fmt.Sprintf("no %s (%s)", n.what, text.Count(n.files, "file")))
+		}
+	}
+	return all
+}
+
+// found is what of a merged root the program that packs it must know.
+type found struct {
+	gone  []string // white-outs that hide nothing: overlay lists them in folders that only one layer has, but they cannot be opened
+	modes []string // changed modes, as mksquashfs reads them
+	lost  Lost
+}
+
+// survey looks at all of a merged root.
+func survey(root string, kind Kind) (f found, err error) {
+	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if e.Type()&fs.ModeCharDevice == 0 {
+		var st unix.Stat_t
+		name := strings.TrimPrefix(path, root+"/")
+		if err := unix.Lstat(path, &st); errors.Is(err, fs.ErrNotExist) {
+			f.gone = append(f.gone, name)
+			return nil
+		} else if err != nil {
+			return &fs.PathError{Op: "lstat", Path: path, Err: err}
+		}
+		if kind == EROFS { // it keeps all
 			return nil
 		}
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			gone = append(gone, strings.TrimPrefix(path, root+"/"))
+		if st.Mtim.Sec < 0 || st.Mtim.Sec > math.MaxUint32 {
+			f.lost.Times++
+		} else if st.Mtim.Nsec != 0 {
+			f.lost.Parts++
 		}
+		list := make([]byte, 64<<10) // the most of an attribute (XATTR_SIZE_MAX)
+		own, err := unix.Lgetxattr(path, treetar.AccessList, list)
+		if _, no := unix.Lgetxattr(path, treetar.DefaultList, nil); no == nil || err == nil {
+			f.lost.ACLs++
+		}
+		if err != nil {
+			return nil //nolint:nilerr // it has no list
+		}
+		if strings.Contains(name, "\n") { // the end of a line
+			return refuse.Cannotf("pack it as .erofs, which keeps access control lists", "%q has an access control list, which squashfs does not keep", name)
+		}
+		mode := treetar.ACLOf(list[:own]).Narrow(st.Mode & 0o7777)
+		f.modes = append(f.modes, fmt.Sprintf("%s m %o %d %d\n", quoted(name), mode, st.Uid, st.Gid))
 		return nil
 	})
-	return gone, err
+	return f, err
 }
 
-// write runs the program on the folder root, without the files in gone.
-func write(ctx context.Context, program string, kind Kind, gone []string, out *os.File) error {
+// quoted writes a name as mksquashfs reads it in a list of changes.
+func quoted(name string) string {
+	var out strings.Builder
+	for i := range len(name) {
+		if strings.IndexByte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-", name[i]) < 0 {
+			out.WriteByte('\\')
+		}
+		out.WriteByte(name[i])
+	}
+	return out.String()
+}
+
+// write runs the program on the folder root, without what is gone and with what is changed.
+func write(ctx context.Context, program string, kind Kind, f found, out *os.File) error {
 	const to = "/proc/self/fd/3" // ExtraFiles
 	args := []string{"--quiet", "-zlz4hc", "--preserve-mtime", "-x" + strconv.Itoa(1<<31-1), to, "root"}
 	if kind == EROFS {
 		// -x: attributes stay with their files. mkfs.erofs 1.5 looks for shared ones in excluded files too.
-		for _, g := range gone {
+		for _, g := range f.gone {
 			args = append(args, "--exclude-path="+g)
 		}
 	} else { // leaves out what cannot be opened
 		args = []string{"root", to, "-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-xattrs"}
+		if len(f.modes) > 0 {
+			if err := os.WriteFile("modes", []byte(strings.Join(f.modes, "")), 0o600); err != nil {
+				return fmt.Errorf("change the modes of %d files with access control lists: %w", len(f.modes), err)
+			}
+			args = append(args, "-pf", "modes")
+		}
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.ExtraFiles = []*os.File{out}

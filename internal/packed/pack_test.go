@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/refuse"
+	"berth/internal/treetar"
 )
 
 // kinds skips a test where this machine cannot do what it needs.
@@ -162,6 +163,88 @@ func TestPackKeepsTheRoot(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, tree(t, f)); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestPackLoses: what a file system does not keep is counted, and a file without its access control list is open to nobody who could
+// not open it before.
+func TestPackLoses(t *testing.T) {
+	for _, kind := range kinds(t) {
+		t.Run(string(kind), func(t *testing.T) {
+			top := t.TempDir()
+			must(t, os.Chmod(top, 0o755))
+			// user::rw-, user:1000:rw-, group::r--, mask::rw-, other::r--, as the kernel has it: posix_acl_xattr.h.
+			entry := func(tag, perm byte, id ...byte) []byte {
+				return append([]byte{tag, 0, perm, 0}, append(id, 255, 255, 255, 255)[:4]...)
+			}
+			list := slices.Concat([]byte{2, 0, 0, 0}, entry(1, 6), entry(2, 6, 0xe8, 3, 0, 0), entry(4, 4), entry(16, 6), entry(32, 4))
+			names := []string{"plain", "listed", "with space \"'\\\t*#", "w\xe9", "dir", "u"}
+			at := func(name string, sec, nsec int64) {
+				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(top, name), []unix.Timespec{{Sec: sec, Nsec: nsec}, {Sec: sec, Nsec: nsec}}, 0))
+			}
+			for _, name := range names {
+				path := filepath.Join(top, name)
+				if name == "dir" {
+					must(t, os.Mkdir(path, 0o755))
+				} else {
+					must(t, os.WriteFile(path, nil, 0o600))
+				}
+				must(t, os.Chown(path, 70000, 5), unix.Chmod(path, 0o664))
+				if name != "plain" {
+					must(t, unix.Setxattr(path, treetar.AccessList, list, 0))
+				}
+				if name == "u" {
+					must(t, unix.Chmod(path, 0o4664))
+				}
+				at(name, 1e9, 0)
+			}
+			must(t, unix.Setxattr(filepath.Join(top, "dir"), treetar.DefaultList, list, 0))
+			at("plain", -5, 0)
+			at("listed", 1<<32+7, 500)
+			at("dir", 1e9, 7)
+			at(".", 1e9, 0)
+			s, dir := newStore(t)
+			path := filepath.Join(dir, "x."+string(kind))
+			r, err := s.Pack(t.Context(), []string{top}, Trailer{}, path)
+			must(t, err)
+			want, mode := Lost{}, fs.FileMode(0o664)
+			if kind == SquashFS {
+				want, mode = Lost{ACLs: 5, Times: 2, Parts: 1}, 0o644
+			}
+			if r.Lost != want {
+				t.Errorf("counted %+v, want %+v", r.Lost, want)
+			}
+			f, _, err := s.Resolve(path)
+			must(t, err)
+			m, err := f.Mount(t.Context())
+			must(t, err)
+			defer m.Close()
+			in := func(name string) string { return filepath.Join("/proc/self/fd", strconv.Itoa(int(m.Fd())), name) }
+			for _, name := range names {
+				info, err := os.Stat(in(name))
+				must(t, err)
+				st := info.Sys().(*syscall.Stat_t)
+				want := mode
+				if name == "plain" {
+					want = 0o664
+				}
+				got := make([]byte, 100)
+				n, _ := unix.Getxattr(in(name), treetar.AccessList, got)
+				listed := n > 0 && string(got[:n]) == string(list)
+				if info.Mode().Perm() != want || st.Uid != 70000 || st.Gid != 5 || (info.Mode()&fs.ModeSetuid != 0) != (name == "u") || listed != (kind == EROFS && name != "plain") {
+					t.Errorf("%q: mode %v, want %v, owner %d:%d, list %q", name, info.Mode(), want, st.Uid, st.Gid, got[:max(n, 0)])
+				}
+			}
+			if kind == EROFS {
+				for name, want := range map[string]syscall.Timespec{"plain": {Sec: -5}, "listed": {Sec: 1<<32 + 7, Nsec: 500}, "dir": {Sec: 1e9, Nsec: 7}} {
+					info, err := os.Stat(in(name))
+					must(t, err)
+					if got := info.Sys().(*syscall.Stat_t).Mtim; got != want {
+						t.Errorf("%s: time %v, want %v", name, got, want)
+					}
+				}
 			}
 		})
 	}

@@ -63,6 +63,8 @@ type Record struct {
 	Trailer Trailer   `json:"trailer"`
 	Since   time.Time `json:"since"` // when it was packed or trusted first
 
+	Lost Lost `json:"-"` // what the file does not keep; only Pack says so
+
 	Broken string `json:"broken,omitempty"` // why the record cannot be read; then all fields but Digest are empty
 }
 

@@ -26,6 +26,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/image/imagetest"
 	"berth/internal/layout"
+	"berth/internal/treetar"
 	"berth/internal/treetar/treetest"
 )
 
@@ -107,6 +108,7 @@ func pictureOf(t testing.TB) imagetest.Image {
 				imagetest.Entry{Name: "bin/again", Type: tar.TypeLink, Link: "bin/su"}, imagetest.Entry{Name: "bin/sh", Type: tar.TypeSymlink, Link: "su"},
 				imagetest.Entry{Name: "srv/", Type: tar.TypeDir, UID: 7, GID: 8}, imagetest.Entry{Name: "srv/old", UID: 7, Data: "old"},
 				imagetest.Entry{Name: "srv/kept", Xattrs: map[string]string{"user.note": "a note"}}, imagetest.Entry{Name: "pipe", Type: tar.TypeFifo},
+				imagetest.Entry{Name: "srv/shared", Mode: 0o664, ACL: "user::rw-,user:7:rw-,group::r--,mask::rw-,other::r--"},
 				imagetest.Entry{Name: "srv/" + strings.Repeat("long", 50), Data: strings.Repeat("0123456789", 10_000)},
 			),
 			imagetest.Layer(
@@ -133,6 +135,9 @@ func TestPulled(t *testing.T) {
 	b.forget()
 	if d := cmp.Diff(was.Config, is.Config); d != "" || is.Size != was.Size || !is.Created.Equal(was.Created) {
 		t.Errorf("%d bytes of %v, want %d of %v (-want +got):\n%s", is.Size, is.Created, was.Size, was.Created, d)
+	}
+	if read := strings.Join(treetest.Read(t, filepath.Join(a.dirs.Layers(), was.Layers[0][7:]), treetest.Whole()), "\n"); !strings.Contains(read, treetar.AccessList) {
+		t.Error("the image that is served has no access control list")
 	}
 	for i := range was.Layers {
 		keep := treetest.Whole()

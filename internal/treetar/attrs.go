@@ -12,30 +12,24 @@ import (
 
 const (
 	xattrRecord = "SCHILY.xattr."
-	capability  = "security.capability"
+	// Capability is the attribute of a file's capabilities.
+	Capability = "security.capability"
 )
-
-// aclRecords maps the records of access control lists to the attributes in which the kernel shows them.
-func aclRecords() map[string]string {
-	return map[string]string{
-		"SCHILY.acl.access": "system.posix_acl_access", "SCHILY.acl.default": "system.posix_acl_default",
-	}
-}
 
 // attrs adds the extended attributes of an open file to its header: those of users, its capabilities, its access control lists.
 // All others belong to the host that made them (security labels) or to overlay.
 func (p *packer) attrs(fd int, h *tar.Header) {
 	for _, name := range attrNames(fd) {
 		switch {
-		case name == capability && p.from.Harmless:
+		case name == Capability && p.from.Harmless:
 			p.tally.Caps++
-		case name == capability || userAttr(name):
+		case name == Capability || userAttr(name):
 			if v, err := attr(fd, name); err == nil {
 				h.PAXRecords[xattrRecord+escapeAttr(name)] = string(v)
 			}
 		}
 	}
-	for record, name := range aclRecords() {
+	for record, name := range map[string]string{accessRecord: AccessList, defaultRecord: DefaultList} {
 		v, err := attr(fd, name)
 		if err != nil {
 			continue
@@ -44,6 +38,21 @@ func (p *packer) attrs(fd int, h *tar.Header) {
 			h.PAXRecords[record] = text
 		}
 	}
+}
+
+// Attrs returns the extended attributes of an entry that a file may get: those of users, and its capabilities. All others are dropped:
+// security labels belong to the host that made them, and overlay's (trusted.overlay.*, user.overlay.*) would redirect one path to
+// another.
+func Attrs(h *tar.Header) map[string]string {
+	all := map[string]string{}
+	for record, value := range h.PAXRecords {
+		if name, is := strings.CutPrefix(record, xattrRecord); is {
+			if name = unescapeAttr(name); name == Capability || userAttr(name) {
+				all[name] = value
+			}
+		}
+	}
+	return all
 }
 
 // userAttr reports whether an attribute is a user's own. Overlay's (user.overlay.*) would redirect one path to another.
@@ -98,40 +107,42 @@ func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 	if err := u.all.chmod(fd, u.mode(h)); err != nil {
 		return err
 	}
-	for record, value := range h.PAXRecords {
-		name, isAttr := strings.CutPrefix(record, xattrRecord)
-		name = unescapeAttr(name)
-		switch {
-		case isAttr && name == capability:
-			if u.to.Harmless || !u.to.Owners {
-				u.tally.Caps++
-				continue
-			}
-		case isAttr && userAttr(name):
-		default:
+	for name, value := range Attrs(h) {
+		if name == Capability && (u.to.Harmless || !u.to.Owners) {
+			u.tally.Caps++
 			continue
 		}
 		if err := u.setAttr(fd, name, []byte(value)); err != nil {
 			return err
 		}
 	}
-	if u.to.Owners { // their entries name users, as the owner does
-		for record, name := range aclRecords() {
-			text, has := h.PAXRecords[record]
-			if !has {
-				continue
-			}
-			value, err := aclValue(text)
-			if err != nil { // names of users: GNU tar's, of another host
-				u.tally.Attrs++
-				continue
-			}
-			if err := u.setAttr(fd, name, value); err != nil {
-				return err
-			}
-		}
+	if err := u.setLists(fd, h); err != nil {
+		return err
 	}
 	return u.setTime(fd, h.ModTime)
+}
+
+// setLists gives an open file its access control lists, which name users as the owner does. The kernel gives it the bits of the mode that
+// belong to the list. What cannot be set is counted: then the file keeps a mode that is right without.
+func (u *unpacker) setLists(fd int, h *tar.Header) error {
+	if !u.to.Owners {
+		return nil
+	}
+	own, inherited := Lists(h)
+	for name, list := range map[string]*ACL{AccessList: own, DefaultList: inherited} {
+		if list == nil {
+			continue
+		}
+		value, ok := list.Value()
+		if !ok {
+			u.tally.Attrs++
+			continue
+		}
+		if err := u.setAttr(fd, name, value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setAttr sets an attribute. One that the file system does not take is counted.
@@ -146,9 +157,11 @@ func (u *unpacker) setAttr(fd int, name string, value []byte) error {
 	return err
 }
 
-// mode returns the mode of an entry, without what this copy leaves out. A set-id bit counts for the owner that the file had.
+// mode returns the mode of an entry, without what this copy leaves out: a set-id bit, which counts for the owner that the file had, and
+// what only an access control list would allow (setLists sets it later).
 func (u *unpacker) mode(h *tar.Header) uint32 {
-	mode := uint32(h.Mode) & 0o7777
+	own, _ := Lists(h)
+	mode := own.Narrow(uint32(h.Mode) & 0o7777)
 	if h.Typeflag != tar.TypeDir && (u.to.Harmless || !u.to.Owners) && mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		mode &^= unix.S_ISUID | unix.S_ISGID
 		u.tally.SetID++

@@ -92,6 +92,9 @@ func (u *unpacker) special(dir int, base string, h *tar.Header) error {
 			return err
 		}
 		if kind == unix.S_IFIFO {
+			if own, _ := Lists(h); own != nil && u.to.Owners { // a FIFO is never opened
+				u.tally.Attrs++
+			}
 			if err := u.all.chmod(fd, u.mode(h)); err != nil {
 				return err
 			}

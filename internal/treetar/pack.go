@@ -20,6 +20,7 @@ type From struct {
 	Files    Descriptors
 	Top      string                 // name of the top in the stream; "" for the content of a folder
 	Bare     bool                   // of what is mounted below the top take the place alone, as an empty file or folder
+	Owners   bool                   // count files whose owners no image can have
 	Harmless bool                   // leave out set-user-id and set-group-id bits, and file capabilities
 	Progress func(bytes, all int64) // called as data is read; nil: nobody wants to know
 	Measure  bool                   // tell Progress how much all is: reads the whole tree twice, its data once
@@ -104,6 +105,9 @@ func (p *packer) entry(fd int, name string, st *unix.Statx_t) error {
 	if p.from.Harmless && st.Mode&unix.S_IFMT == unix.S_IFREG && h.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		h.Mode &^= unix.S_ISUID | unix.S_ISGID
 		p.tally.SetID++
+	}
+	if p.from.Owners && max(st.Uid, st.Gid) > MostImageID {
+		p.tally.Owners++
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG, unix.S_IFLNK, unix.S_IFIFO:

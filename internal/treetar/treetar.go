@@ -5,7 +5,7 @@
 // entry is, is known before it is opened: a FIFO or a device is never opened at all.
 //
 // Streams are in PAX format, as GNU tar reads and writes it: times in nanoseconds, names of any bytes and length, extended
-// attributes (SCHILY.xattr), access control lists with numbers (SCHILY.acl), and sparse files (GNU.sparse 1.0).
+// attributes (SCHILY.xattr), access control lists with numbers (SCHILY.acl; read also as attributes), and sparse files (GNU.sparse 1.0).
 package treetar
 
 import (
@@ -19,6 +19,9 @@ import (
 	"berth/internal/refuse"
 )
 
+// MostImageID is the largest owner that a file of an image can have: an image is for every node, and these are the ids that every node has.
+const MostImageID = 65535
+
 // Tally counts what was copied, and what was left out.
 type Tally struct {
 	Entries    int    `json:"entries,omitempty"`
@@ -30,6 +33,7 @@ type Tally struct {
 	Kernel     int    `json:"kernel,omitempty"`     // file systems of the kernel's own (proc, sysfs …) of which only the folder was taken
 	Loops      int    `json:"loops,omitempty"`      // folders left out that lie in themselves
 	Changed    int    `json:"changed,omitempty"`    // files that changed while they were read
+	Owners     int    `json:"owners,omitempty"`     // files of owners that no image can have
 	Attrs      int    `json:"attrs,omitempty"`      // extended attributes and access control lists that the target does not take
 	Unreadable int    `json:"unreadable,omitempty"` // files that could not be read
 	First      string `json:"first,omitempty"`      // the first of them
@@ -52,6 +56,7 @@ func (t *Tally) Notes() []string {
 	add(t.Kernel, "file system of the kernel left empty (proc, sysfs …)", "file systems of the kernel left empty (proc, sysfs …)")
 	add(t.Loops, "folder left out that lies in itself", "folders left out that lie in themselves")
 	add(t.Changed, "file changed while it was read", "files changed while they were read")
+	add(t.Owners, "file of an owner above 65535: berth image import refuses it", "files of owners above 65535: berth image import refuses them")
 	add(t.Attrs, "attribute that the target does not take", "attributes that the target does not take")
 	return all
 }
@@ -78,6 +83,7 @@ func (t *Tally) Add(o Tally) {
 		{&t.Kernel, o.Kernel},
 		{&t.Loops, o.Loops},
 		{&t.Changed, o.Changed},
+		{&t.Owners, o.Owners},
 		{&t.Attrs, o.Attrs},
 		{&t.Unreadable, o.Unreadable},
 	} {

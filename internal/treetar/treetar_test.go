@@ -3,9 +3,11 @@ package treetar
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -89,7 +91,7 @@ func TestRoundTrip(t *testing.T) {
 			case "to tar":
 				gnuTar(rt, stream, "-C", to, "-x", "-p", "--xattrs", "--acls", "--numeric-owner")
 			case "from tar":
-				stream = gnuTar(rt, nil, "-C", dir, "-c", "--format=posix", "--sparse", "--xattrs", "--acls", "--numeric-owner", "tree")
+				stream = gnuTar(rt, nil, "-C", dir, "-c", "--format=posix", "--sparse", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "tree")
 				fallthrough
 			default:
 				if _, err := into(t, to, stream, To{Top: "tree", Owners: true}); err != nil {
@@ -98,7 +100,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 			keep := treetest.Whole()
 			if way == "from tar" {
-				keep.ACLs, keep.Holes = false, false // GNU tar writes the names of users, and zeros where a hole is small
+				keep.Holes = false // GNU tar writes zeros where a hole is small
 				want = treetest.Read(t, filepath.Join(dir, "tree"), keep)
 			}
 			if d := cmp.Diff(want, treetest.Read(t, filepath.Join(to, "tree"), keep)); d != "" {
@@ -106,6 +108,66 @@ func TestRoundTrip(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOwnersAreCounted: what no image can have is said where an image is to be made of it.
+func TestOwnersAreCounted(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	for name, owner := range map[string][2]int{"a": {65535, 65535}, "b": {65536, 0}, "c": {0, 100000}} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, owner[0], owner[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for owners, want := range map[bool][]string{false: nil, true: {"2 files of owners above 65535: berth image import refuses them"}} {
+		if _, tally := pack(t, dir, From{Owners: owners}); !slices.Equal(tally.Notes(), want) {
+			t.Errorf("Owners %t: %q, want %q", owners, tally.Notes(), want)
+		}
+	}
+}
+
+// TestNarrowWithoutLists: of a list that is not asked for, or cannot be set, nothing is left that the file's users gain by.
+func TestNarrowWithoutLists(t *testing.T) {
+	needRoot(t)
+	for name, c := range map[string]struct {
+		list string
+		to   To
+		mode uint32
+	}{
+		"kept":      {"user::rw-,user:7:rw-,group::r--,mask::rw-,other::r--", To{Owners: true}, 0o664},
+		"not asked": {"user::rw-,user:7:rw-,group::r--,mask::rw-,other::r--", To{}, 0o644},
+		"names":     {"user::rw-,user:ann:rw-,group::r--,mask::rw-,other::r--", To{Owners: true}, 0o644},
+		"no mask":   {"user::rw-,user:7:rw-,group::r--,other::r--", To{Owners: true}, 0o644}, // which the kernel refuses
+		"damaged":   {"x", To{Owners: true}, 0o600},
+	} {
+		var stream bytes.Buffer
+		w := tar.NewWriter(&stream)
+		for _, kind := range []byte{tar.TypeReg, tar.TypeDir, tar.TypeFifo} {
+			h := &tar.Header{Name: string([]byte{'n', kind}), Typeflag: kind, Mode: 0o664, PAXRecords: map[string]string{"SCHILY.acl.access": c.list}}
+			if err := w.WriteHeader(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Close()
+		dir := t.TempDir()
+		if _, err := into(t, dir, stream.Bytes(), c.to); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []byte{tar.TypeReg, tar.TypeDir, tar.TypeFifo} {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(dir, string([]byte{'n', kind})), &st); err != nil {
+				t.Fatal(err)
+			}
+			want := c.mode
+			if kind == tar.TypeFifo { // it gets no list
+				want = min(want, 0o644)
+			}
+			if st.Mode&0o7777 != want {
+				t.Errorf("%s, type %c: mode %o, want %o", name, kind, st.Mode&0o7777, want)
+			}
+		}
+	}
 }
 
 func gnuTar(t *rapid.T, stdin []byte, args ...string) []byte {

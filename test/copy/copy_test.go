@@ -66,7 +66,7 @@ func TestCopyKeeps(t *testing.T) {
 		plain := filepath.Join(dir, "plain")
 		must(rt, "cp", tree, "one:/tmp/p"+filepath.Base(dir))
 		must(rt, "cp", "one:/tmp/p"+filepath.Base(dir), plain)
-		keep.Owners, keep.ACLs = false, false
+		keep.Owners, keep.ACLs, keep.Narrow = false, false, true
 		differ(rt, "without -a", treetest.Read(t, tree, keep), treetest.Read(t, plain, keep))
 	})
 }

@@ -84,15 +84,14 @@ func TestNamesAreBytes(t *testing.T) {
 	}
 	refused := func(what string, err error, stderr []byte, name string) {
 		t.Helper()
-		var ended *exec.ExitError
-		if !errors.As(err, &ended) || ended.ExitCode() != 125 || !strings.Contains(string(stderr), "UTF-8") {
+		ended, ok := errors.AsType[*exec.ExitError](err)
+		if !ok || ended.ExitCode() != 125 || !strings.Contains(string(stderr), "UTF-8") {
 			t.Errorf("%s %q: %v, %s", what, name, err, stderr)
 		}
 	}
 	run := func(cmd *exec.Cmd) ([]byte, []byte, error) {
 		out, err := cmd.Output()
-		var ended *exec.ExitError
-		if errors.As(err, &ended) {
+		if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 			return out, ended.Stderr, err
 		}
 		return out, nil, err

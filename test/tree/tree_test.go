@@ -135,7 +135,7 @@ var only = map[string][]string{
 	"file":    {"fault", "refuse"},
 	"relay":   {"refuse"},
 	"nodelog": {},
-	"image":   {"packed", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users", "quota", "purge"},
+	"image":   {"packed", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile", "nearest", "space", "users", "quota", "purge", "treetar"},
 	"device":  {"mounts", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"systemd": {"fork", "step", "refuse"},
 	"names":   {"vnode"},

@@ -17,7 +17,7 @@ import (
 
 // App is what the commands have in common with all others of the command line.
 type App struct {
-	Out       io.Writer
+	Out, Err  io.Writer
 	JSON      *bool // --json
 	Store     func() image.Store
 	Names     cobra.CompletionFunc // of stored images
@@ -50,6 +50,9 @@ installed, or no room on the disk; 4 there is no such image; 5 FILE exists.`,
 			r, err := a.Store().Pack(cmd.Context(), args[0], file)
 			if err != nil {
 				return err
+			}
+			if len(r.NotKept) > 0 {
+				fmt.Fprintf(a.Err, "%s keeps %s; erofs keeps all\n", r.Packed, strings.Join(r.NotKept, ", "))
 			}
 			return a.say(r)
 		},

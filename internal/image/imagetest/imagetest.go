@@ -26,6 +26,7 @@ type Entry struct {
 	Link   string // target of a symbolic or hard link
 	Data   string
 	Xattrs map[string]string
+	ACL    string // as text
 	Major  int64
 	Minor  int64
 }
@@ -71,6 +72,9 @@ func Layer(t testing.TB, entries ...Entry) []byte {
 				h.PAXRecords = map[string]string{}
 			}
 			h.PAXRecords["SCHILY.xattr."+k] = v
+		}
+		if e.ACL != "" {
+			h.PAXRecords = map[string]string{"SCHILY.acl.access": e.ACL}
 		}
 		must(t, w.WriteHeader(h))
 		_, err := w.Write([]byte(e.Data))

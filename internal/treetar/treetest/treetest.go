@@ -212,6 +212,7 @@ func (m *maker) times(dir string) {
 // Keep says which properties Read reads.
 type Keep struct {
 	Owners, SetID, Attrs, ACLs, Holes, Nanoseconds, TopTime bool
+	Narrow                                                  bool // of a mode with an access control list read what the file may have without
 }
 
 // Whole reads everything.
@@ -253,6 +254,9 @@ func describe(path, name string, k Keep, inodes map[uint64]string) (string, erro
 	if !k.SetID && kind != unix.S_IFDIR {
 		mode &^= unix.S_ISUID | unix.S_ISGID
 	}
+	if k.Narrow && kind != unix.S_IFLNK {
+		mode = narrow(path, mode)
+	}
 	line := fmt.Sprintf("%q %o %o", name, kind, mode)
 	if k.Owners {
 		line += fmt.Sprintf(" %d:%d", st.Uid, st.Gid)
@@ -285,6 +289,22 @@ func describe(path, name string, k Keep, inodes map[uint64]string) (string, erro
 		return line, nil
 	}
 	return line + attrs(path, k), nil
+}
+
+// narrow returns the mode that opens a file with a list of acl to nobody who may not open it with the list.
+func narrow(path string, mode uint32) uint32 {
+	v := make([]byte, 1<<12)
+	n, err := unix.Lgetxattr(path, "system.posix_acl_access", v)
+	if err != nil {
+		return mode
+	}
+	perm := map[uint16]uint32{}
+	for v = v[4:n]; len(v) > 0; v = v[8:] { // one entry of each kind, as acl makes them
+		perm[binary.LittleEndian.Uint16(v)] = uint32(binary.LittleEndian.Uint16(v[2:]))
+	}
+	group := perm[4] & perm[16] & perm[2]
+	other := perm[32] & perm[16] & perm[2] & perm[8]
+	return mode&^0o077 | group<<3 | other
 }
 
 // holes lists where a file has data.
