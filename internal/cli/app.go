@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"berth/internal/hostapi"
 	"berth/internal/hostnet"
+	"berth/internal/jsonfile"
 	"berth/internal/layout"
 	"berth/internal/node"
 	"berth/internal/protect"
@@ -51,6 +53,7 @@ func (f *folder) Type() string { return "string" }
 func (f *folder) Set(path string) (err error) {
 	if path != "" {
 		path, err = filepath.Abs(path)
+		err = errors.Join(err, jsonfile.CheckText("the path", path)) // journals name what lies below it
 	}
 	*f = folder(path)
 	return err

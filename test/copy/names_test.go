@@ -143,6 +143,7 @@ func TestNamesAreBytes(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
+		{"--root", odd, "ls"},
 		{"pool", "add", "odd", "--dir", odd},
 		{"run", "--image", "host", "--mount", odd + ":/mnt", "--", "true"},
 		{"run", "--image", "host", "--", "rm", odd},
