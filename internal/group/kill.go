@@ -85,6 +85,7 @@ func Remove(ctx context.Context, h host.Cgroups, path string) error {
 }
 
 func kill(ctx context.Context, in []place) error {
+	_, _ = liftRates(in) // else a process that waits behind one does not end; stillThere names what waits all the same
 	for {
 		for _, p := range in {
 			if p.V2 {
@@ -101,7 +102,7 @@ func kill(ctx context.Context, in []place) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("kill the processes in %s: some are still there, pids %v: %w", in[0].dir, pids, ctx.Err())
+			return stillThere(in[0].dir, pids, ctx.Err())
 		}
 	}
 }

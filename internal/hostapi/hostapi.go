@@ -29,12 +29,13 @@ import (
 	"berth/internal/vnode"
 )
 
-// Nodes opens the nodes of a layout, with what the host has besides them. lost is told what a file server did not get.
-func Nodes(l layout.Layout, lost func(name, what string)) *node.Berth {
+// Nodes opens the nodes of a layout, with what the host has besides them. tell is told at once what whoever ends a node
+// should know.
+func Nodes(l layout.Layout, tell func(name, what string)) *node.Berth {
 	services := protect.New(l)
 	return node.Open(l, node.Beside{
 		Weigh:      services.Weigh,
-		Lost:       lost,
+		Tell:       tell,
 		RestoreVFs: func(ctx context.Context) ([]string, error) { return hostnet.New(l).RestoreVFs(ctx, 0) },
 		Repair: func(ctx context.Context) (all []node.Repaired, err error) {
 			did, err := services.Repair(ctx)

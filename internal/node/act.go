@@ -50,6 +50,7 @@ func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later b
 			return false, err
 		}
 	}
+	b.lift(name)
 	if err := proc.Wait(ctx, pidfd); err != nil {
 		return false, err
 	}

@@ -118,8 +118,8 @@ type Beside struct {
 	Weigh func(context.Context) error
 	// RestoreVFs makes virtual functions again that are gone, because the driver of their adapter was reloaded.
 	RestoreVFs func(context.Context) (did []string, err error)
-	// Lost tells at once what a file server did not get of a node that ends.
-	Lost func(node, what string)
+	// Tell tells at once what whoever ends a node should know: what a file server did not get, which rates were lifted.
+	Tell func(node, what string)
 	// Repair brings protected services out of what killed commands left.
 	Repair func(context.Context) ([]Repaired, error)
 }

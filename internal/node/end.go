@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,7 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 		}
 	}
 	if grace > 0 {
+		defer b.liftOnEnd(name, init.First())()
 		heard, err := init.Signal(init.StopSignal())
 		signalled()
 		if heard && err == nil && proc.WaitFor(ctx, pidfd, grace) {
@@ -91,6 +93,7 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 
 // kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
 func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) error {
+	b.lift(name)
 	cg, err := host.ReadMounted()
 	if err == nil {
 		err = gateway.Kill(ctx, j.Steps(), func(ctx context.Context) error { return group.Kill(ctx, cg, b.GroupPath(name)) })
@@ -332,4 +335,66 @@ func (b *Berth) stopped(name string, rebooted bool) error {
 	}
 	b.copyEnd(name, last)
 	return nil
+}
+
+func (b *Berth) tell(name, what string) {
+	if b.beside.Tell != nil {
+		b.beside.Tell(name, what)
+	}
+}
+
+// lift takes the rates of block I/O off a node whose processes are killed next, and tells if one of them waited. Behind a low
+// rate a single write would keep its process, and the node with it, for as long as the rate has it wait. lifted is false if it
+// had none.
+func (b *Berth) lift(name string) (lifted bool) {
+	cg, err := host.ReadMounted()
+	if err != nil {
+		return false // who kills finds the same, and says so
+	}
+	waiting := group.Waiting(cg, b.GroupPath(name))
+	rates, err := group.LiftRates(cg, b.GroupPath(name))
+	switch {
+	case err != nil:
+		b.tell(name, fmt.Sprintf("its rates of block I/O could not be lifted, and may hold up its end: %v", err))
+	case len(rates) > 0 && len(waiting) > 0:
+		b.tell(name, fmt.Sprintf("lifted its rates of block I/O (%s), so that it can end: %s", strings.Join(rates, ", "), strings.Join(waiting, ", ")))
+	}
+	return len(rates) > 0
+}
+
+// endLook is how often liftOnEnd looks whether a process is ending: the kernel tells nobody before it has ended.
+const endLook = 200 * time.Millisecond
+
+// liftOnEnd lifts the rates of a node as soon as its first process is ending: the kernel kills all others of it then, and
+// waits for each (kernel/pid_namespace.c: zap_pid_ns_processes). The caller calls done when that process has ended.
+func (b *Berth) liftOnEnd(name string, first proc.ID) (done func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(endLook):
+			}
+			if first.Ending() {
+				b.lift(name)
+				return
+			}
+		}
+	}()
+	return func() { close(over); <-ended }
+}
+
+// letEnd lifts the rates of a node whose first process is ending. If it had any, letEnd waits for the end, for as long as a
+// kill would.
+func (b *Berth) letEnd(ctx context.Context, name string, first proc.ID) {
+	pidfd, err := first.Open()
+	if err != nil {
+		return // it has ended
+	}
+	defer pidfd.Close()
+	if b.lift(name) {
+		proc.WaitFor(ctx, pidfd, 10*time.Second)
+	}
 }

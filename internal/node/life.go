@@ -236,9 +236,7 @@ func (b *Berth) clear(ctx context.Context, name string, j *step.Journal) error {
 		err := j.Close(ctx)
 		for _, lost := range gateway.Lost(steps) { // also if another step failed
 			_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Lost, Text: lost}}, false)
-			if b.beside.Lost != nil {
-				b.beside.Lost(name, lost)
-			}
+			b.tell(name, lost)
 		}
 		if err != nil {
 			return err

@@ -207,6 +207,9 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *
 		return "stopped: its stop was interrupted", nil, b.clear(ctx, name, j)
 	}
 	c := runner.FirstProcess(j.Steps())
+	if c != nil && c.First().Ending() {
+		b.letEnd(ctx, name, c.First())
+	}
 	if c == nil || !c.First().Alive() {
 		return "cleaned up: its process 1 had ended", nil, b.settleEnded(ctx, name, j)
 	}

@@ -107,7 +107,9 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	defer pidfd.Close()
 	init := runner.FirstProcess(js.live.Steps())
 	if pidfd != nil {
+		ended := b.liftOnEnd(n.Name, init.First())
 		foreground.Await(init, pidfd, signals, func() { _ = b.thawGroup(n.Name) })
+		ended()
 	}
 	var lost error
 	if tty != nil {

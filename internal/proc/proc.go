@@ -128,5 +128,33 @@ func (id ID) Ending() bool {
 	return s.Start != id.Start || s.Ended() || s.Threads <= 1 && s.Flags&exiting != 0
 }
 
+// Waits returns the kernel's function in which a thread of a process waits so that no signal ends it (state D of
+// proc_pid_stat(5), and its wchan); "" if none of its threads does.
+func Waits(pid int) (where string) {
+	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // gone: it waits for nothing
+	for _, t := range tasks {
+		dir := fmt.Sprintf("/proc/%d/task/%s", pid, t.Name())
+		text, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue
+		}
+		if s, err := parse(text); err != nil || s.State != 'D' {
+			continue
+		}
+		if in, err := os.ReadFile(dir + "/wchan"); err == nil && len(in) > 0 && string(in) != "0" {
+			return string(in)
+		}
+		return "the kernel"
+	}
+	return ""
+}
+
+// Name is what the kernel calls a process: the first 15 bytes of its program's name, unless it has given itself another; "" if
+// it is gone.
+func Name(pid int) string {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	return string(bytes.TrimSuffix(text, []byte("\n")))
+}
+
 // Ended reports whether no thread of the process runs any more: it is dead, or a zombie.
 func (s Stat) Ended() bool { return s.State == 'X' || s.State == 'Z' && s.Threads <= 1 }
