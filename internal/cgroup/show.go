@@ -1,10 +1,13 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"berth/internal/group"
 	"berth/internal/limit"
+	"berth/internal/step"
 )
 
 // Read reads limits back from the kernel, whoever wrote them last.
@@ -13,7 +16,7 @@ func Read(limits []*Limit) ([]limit.Limit, error) {
 	for _, l := range limits {
 		s := l.Limit
 		s.Holds = len(l.Writes) > 0
-		for _, w := range l.Writes {
+		for _, w := range l.all() {
 			got, err := w.Effect()
 			if group.Gone(err) { // the kernel removed the file, with the disk or scheduler behind it
 				s.ReadBack, s.Holds = "", false
@@ -28,4 +31,43 @@ func Read(limits []*Limit) ([]limit.Limit, error) {
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// Drifted returns the steps that write those limits again that the kernel has not any more, because another program wrote
+// something else. It changes nothing. A limit that nothing honours has no step.
+func Drifted(held []*Limit) ([]step.Step, error) {
+	now, err := Read(held)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Change
+	for i, n := range now {
+		if !n.Holds && len(held[i].Writes) > 0 {
+			all = append(all, &Change{Limit: *held[i], From: cmp.Or(n.ReadBack, "nothing")})
+		}
+	}
+	// As in swapFirst: of the two, memory is raised last.
+	memory := slices.IndexFunc(all, func(c *Change) bool { return c.Of == limit.MemoryMax })
+	swap := slices.IndexFunc(all, func(c *Change) bool { return c.Of == limit.MemorySwap && c.By == "memory.memsw" })
+	if memory >= 0 && swap >= 0 {
+		if has := group.Number(all[swap].Writes[0].File); has != nil && memsw(&all[swap].Limit) > uint64(*has) == (memory < swap) {
+			all[memory], all[swap] = all[swap], all[memory]
+		}
+	}
+	steps := make([]step.Step, len(all))
+	for i, c := range all {
+		steps[i] = c
+	}
+	return steps, nil
+}
+
+// Cleared returns the limits that take those of a key off.
+func Cleared(limits []*Limit, key string) (all []*Limit) {
+	for _, l := range limits {
+		if l.Key == key {
+			c := l.cleared()
+			all = append(all, &c)
+		}
+	}
+	return all
 }

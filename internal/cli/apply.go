@@ -124,7 +124,7 @@ func (a *app) proposals(ctx context.Context, file string, args []string) (*node.
 		if err != nil {
 			return nil, nil, err
 		}
-		p, err := b.PlanSet(args[0], changes)
+		p, err := b.PlanSet(ctx, args[0], changes)
 		return b, []*node.Proposal{p}, err
 	}
 	nodes, b, err := a.specsAndBerth(ctx, file)

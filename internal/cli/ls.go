@@ -24,7 +24,8 @@ is marked NO-USERNS: its root is the host's. One whose spec forces a device on
 it that no node should have is marked UNSAFE-DEVICE, one whose spec lets it send
 from others' addresses MAY-SPOOF, one in which set-user-id programs work by its
 spec NEW-PRIVILEGES. NOT-CONNECTED is one whose bridge or parent is
-gone: the lines below the list say which. Ports of the host that lead to a node
+gone, LIMITS-LOST one of whose limits another program has changed, or whose
+processes it has moved: the lines below the list say which. Ports of the host that lead to a node
 are a column of the list, or lines below it on a narrow terminal.
 Services of the host that berth protect gave class storage follow, unless
 --filter asks for nodes with a label.`,
@@ -39,6 +40,7 @@ Services of the host that berth protect gave class storage follow, unless
 			if err != nil {
 				return err
 			}
+			b.Look(cmd.Context(), all)
 			if len(labels) > 0 {
 				all = slices.DeleteFunc(all, func(s node.Status) bool { return !labels.match(s.Labels) })
 				if a.json {

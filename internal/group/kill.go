@@ -215,6 +215,15 @@ func killSome(in []place, pids []int) ([]unix.PollFd, error) {
 
 // members returns the processes in the groups and in the groups inside them, in ascending order.
 func members(in []place) ([]int, error) {
+	all, err := listed(in, "cgroup.procs")
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}
+
+// listed returns the numbers in a file of groups and of the groups inside them: processes, or threads.
+func listed(in []place, name string) (map[int]bool, error) {
 	all := map[int]bool{}
 	for _, p := range in {
 		inner, err := groupsIn(p.dir)
@@ -222,7 +231,7 @@ func members(in []place) ([]int, error) {
 			return nil, err
 		}
 		for _, dir := range append(inner, p.dir) {
-			text, err := ReadFile(filepath.Join(dir, "cgroup.procs"))
+			text, err := ReadFile(filepath.Join(dir, name))
 			if Gone(err) || errors.Is(err, unix.EOPNOTSUPP) { // a threaded group: its processes are listed in the group above
 				continue
 			}
@@ -236,7 +245,7 @@ func members(in []place) ([]int, error) {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(all)), nil
+	return all, nil
 }
 
 // groupsIn lists the groups inside a group, outer ones first.

@@ -93,8 +93,12 @@ func (w Write) Effect() (string, error) {
 
 // Holds reports whether got equals the value, apart from the kernel's rounding.
 func (w Write) Holds(got string) bool {
-	if w.Value == AsParent || w.Value == "" {
-		return true // any value of the parent will do
+	switch w.Value {
+	case "":
+		return true // on v2: any value of the parent will do
+	case AsParent:
+		parent, err := ReadFile(filepath.Join(filepath.Dir(filepath.Dir(w.File)), filepath.Base(w.File)))
+		return err != nil || got == parent
 	}
 	return w.Round(got) == w.Round(w.Value)
 }

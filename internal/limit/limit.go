@@ -10,7 +10,8 @@ type Limit struct {
 	ReadBack string `json:"read_back"`   // what the kernel says is in force; "" if it was not read
 	By       string `json:"honoured_by"` // the mechanism that enforces it: "cfs quota", "io.max", "tbf"
 	Note     string `json:"note,omitempty"`
-	Holds    bool   `json:"holds"` // ReadBack is what was asked for, apart from the kernel's rounding
+	Holds    bool   `json:"holds"`         // ReadBack is what was asked for, apart from the kernel's rounding, and is in force for all processes
+	Why      string `json:"why,omitempty"` // it does not hold, where ReadBack does not say so
 }
 
 // Prover is a step that sets limits.

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/detail"
 	"berth/internal/fate"
 	"berth/internal/image"
 	"berth/internal/plan"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/roster"
 	"berth/internal/step"
@@ -21,6 +23,8 @@ type Outcome struct {
 	Node    string             `json:"node"`
 	Did     string             `json:"did"` // created | started | changed | restarted | connected again: eth0 | unchanged
 	Changes []vnode.Difference `json:"changes,omitempty"`
+
+	Restored []vnode.Difference `json:"restored,omitempty"` // what another program had changed
 
 	Addresses []string `json:"addresses,omitempty"` // that a node of a template has by its spec and its leases
 	Held      int64    `json:"held_ms,omitempty"`   // milliseconds that its command was ready, and was held as asked
@@ -66,6 +70,12 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		if err != nil {
 			return nil, err
 		}
+		if o.Restored, err = b.restore(ctx, n, nil); err != nil {
+			return nil, err
+		}
+		if len(o.Restored) > 0 {
+			o.Did = "changed"
+		}
 		o.Did = cmp.Or(did, o.Did)
 		return o, b.keeper().Watch(ctx, n.Name)
 	case !running:
@@ -74,6 +84,9 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	case allLive(o.Changes):
 		o.Did = "changed"
 		_, err := b.setLive(ctx, s.Now, next)
+		if err == nil {
+			o.Restored, err = b.restore(ctx, n, nil)
+		}
 		return o, err
 	case !restart:
 		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
@@ -246,7 +259,15 @@ type Proposal struct {
 	Differences []vnode.Difference `json:"differences,omitempty"`
 	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
 	Gone        []string           `json:"gone,omitempty"`  // what was unplugged under the node
+	Lost        []vnode.Difference `json:"lost,omitempty"`  // what another program has changed: it would be written again
 	Steps       []step.Line        `json:"steps,omitempty"`
+}
+
+// loses adds what another program has taken from a running node, and the steps that give it back.
+func (p *Proposal) loses(d detail.Drift) {
+	if len(d.Steps) > 0 {
+		p.Does, p.Lost, p.Steps = "change", d.What, append(p.Steps, step.Lines(d.Steps)...)
+	}
 }
 
 // Changes reports whether something would change.
@@ -311,13 +332,22 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 		p.Steps = step.Lines(changes)
 	default:
 		p.Does, p.Steps = "restart", step.Lines(live)
+		return p, nil
+	}
+	if initErr == nil {
+		_, drift, err := b.drift(ctx, s.Now, proc.ReadContainers())
+		if err != nil {
+			return nil, err
+		}
+		drift.Except(vnode.Diff(s.Now, n))
+		p.loses(drift)
 	}
 	return p, nil
 }
 
 // PlanSet tells what Set would do; without changes, how a running node would follow devices that came or went. It changes
 // nothing, and refuses what Set refuses.
-func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
+func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*Proposal, error) {
 	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
@@ -350,9 +380,18 @@ func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
 			return nil, err
 		}
 	}
+	_, drift, err := b.drift(ctx, n, proc.ReadContainers())
+	if err != nil {
+		return nil, err
+	}
 	if len(changes) == 0 {
+		p.loses(drift)
 		return p, nil
 	}
+	if err := b.onlyOf(&drift, n, changes); err != nil {
+		return nil, err
+	}
+	drift.Except(p.Differences)
 	facts, err := b.limitFacts(s.Now, n)
 	if err != nil {
 		return nil, err
@@ -361,6 +400,7 @@ func (b *Berth) PlanSet(name string, changes []KeyValue) (*Proposal, error) {
 	if len(steps) > 0 || len(p.Differences) > 0 {
 		p.Does, p.Steps = "change", append(p.Steps, step.Lines(steps)...)
 	}
+	p.loses(drift)
 	return p, err
 }
 

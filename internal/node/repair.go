@@ -135,6 +135,9 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if did == "" && err == nil {
 		did, err = b.replugged(ctx, name)
 	}
+	if did == "" && err == nil {
+		did, err = b.restored(ctx, name)
+	}
 	if init, initErr := b.CreatedInit(name); err != nil && initErr == nil && !init.First().Alive() {
 		did, err = b.settleNode(ctx, name) // it ended while it was to be given something back
 	}

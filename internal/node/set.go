@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -71,7 +72,17 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	if err != nil {
 		return nil, err
 	}
-	return b.unchanged(done, changes, n)
+	if _, err := b.restore(ctx, n, changes); err != nil {
+		return nil, err
+	}
+	return b.unchanged(ctx, done, changes, n)
+}
+
+func keysOf(changes []KeyValue) (keys []string) {
+	for _, c := range changes {
+		keys = append(keys, c.Key)
+	}
+	return keys
 }
 
 // changed returns a copy of the node with the changes made.
@@ -237,9 +248,9 @@ func resultsOf(s step.Step) []SetResult {
 	return all
 }
 
-// unchanged adds to what steps have set those keys that needed none: what was so already, and what the kernel knows
-// nothing of.
-func (b *Berth) unchanged(done []SetResult, changes []KeyValue, n *vnode.Node) ([]SetResult, error) {
+// unchanged adds to what steps have set those keys that needed none: what was so already or was given back, and what the kernel
+// knows nothing of.
+func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyValue, n *vnode.Node) ([]SetResult, error) {
 	var shown []limit.Limit
 	for _, c := range changes {
 		if slices.ContainsFunc(done, func(r SetResult) bool { return r.Key == c.Key }) {
@@ -262,12 +273,18 @@ func (b *Berth) unchanged(done []SetResult, changes []KeyValue, n *vnode.Node) (
 		default:
 			if shown == nil {
 				d := &Detail{Cgroup: b.GroupPath(n.Name)}
-				if err := b.showLimits(n, d, true); err != nil {
+				if init, err := b.LiveInit(n.Name); err == nil {
+					d.PID = init.First().PID
+				}
+				if err := b.showLimits(ctx, n, d, true); err != nil {
 					return nil, err
 				}
 				shown = d.Limits
 			}
 			if i := slices.IndexFunc(shown, func(s limit.Limit) bool { return s.Key == c.Key }); i >= 0 {
+				if s := shown[i]; !s.Holds {
+					return nil, fmt.Errorf("%s %s does not hold: the kernel has %s, by %s; berth show %s says more", s.Key, s.Asked, cmp.Or(s.ReadBack, "nothing"), s.By, n.Name)
+				}
 				r.ReadBack, r.By = shown[i].ReadBack, shown[i].By
 			}
 		}

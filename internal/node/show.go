@@ -25,6 +25,7 @@ type Detail struct {
 	Devices  []detail.Device `json:"devices,omitempty"`
 	Limits   []limit.Limit   `json:"limits,omitempty"`
 	Scratch  []scratch.Place `json:"scratch,omitempty"`
+	Outside  []string        `json:"outside,omitempty"` // processes that another program has moved out of the node's group
 	Usage    *counters.Usage `json:"usage,omitempty"`
 }
 
@@ -61,7 +62,7 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	if err := d.FindTrouble(link.NewSnapshot(b.Hub())); err != nil {
 		return nil, err
 	}
-	return d, b.showLimits(n, d, initErr == nil)
+	return d, b.showLimits(ctx, n, d, initErr == nil)
 }
 
 // ended is the status of a node; of one whose process 1 has just ended, with how it ended.

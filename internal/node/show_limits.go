@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"slices"
 
 	"berth/internal/cgroup"
@@ -8,6 +9,7 @@ import (
 	"berth/internal/detail"
 	"berth/internal/mounts"
 	"berth/internal/plan"
+	"berth/internal/proc"
 	"berth/internal/rlimit"
 	"berth/internal/shape"
 	"berth/internal/standing"
@@ -15,7 +17,7 @@ import (
 )
 
 // showLimits reads the limits of a node, as the kernel has them.
-func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
+func (b *Berth) showLimits(ctx context.Context, n *vnode.Node, d *Detail, running bool) error {
 	cg, err := b.cgroups()
 	if err != nil {
 		return err
@@ -61,7 +63,8 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { d.Limits = slices.Concat(d.Limits, priorities, rlimits, class) }()
+	var drift detail.Drift
+	defer func() { d.Limits = drift.Mark(slices.Concat(d.Limits, priorities, rlimits, class)) }()
 	if !running {
 		for _, l := range limits {
 			d.Limits = append(d.Limits, l.Limit)
@@ -78,5 +81,11 @@ func (b *Berth) showLimits(n *vnode.Node, d *Detail, running bool) error {
 	}
 	shown, err := shape.ReadRates(rates)
 	d.Limits = append(d.Limits, shown...)
+	if err == nil {
+		_, drift, err = b.drift(ctx, n, proc.ReadContainers())
+	}
+	if drift.Return != nil {
+		d.Outside = drift.Return.Whom()
+	}
 	return err
 }

@@ -51,6 +51,7 @@ type Service struct {
 	Since  time.Time     `json:"since"`
 	Gone   bool          `json:"gone,omitempty"` // the process or cgroup has ended: berth repair forgets it
 	Values []limit.Limit `json:"values,omitempty"`
+	Lost   []string      `json:"lost,omitempty"` // what another program has changed since: "cpu is 77, not weight 1000"
 
 	Settled []Repaired `json:"-"` // what Protect repaired of other services before
 }
@@ -96,6 +97,12 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	}
 	defer l.Close()
 	settled, unsettled := v.settle(ctx)
+	for _, t := range namesOf(asked) {
+		_, err := os.Stat(t.journal(v))
+		if err == nil && unsettled == nil && slices.ContainsFunc(settled, func(r Repaired) bool { return r.Name == t.name }) {
+			return v.readSettled(ctx, &t, settled) // it is protected, and had not all that it was given
+		}
+	}
 	t, err := v.findTarget(ctx, asked)
 	if err != nil {
 		return nil, err
@@ -133,6 +140,10 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	if err := errors.Join(v.weighAgain(ctx), v.settleSlices(ctx), v.settleBoot()); err != nil {
 		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)
 	}
+	return v.readSettled(ctx, t, settled)
+}
+
+func (v *Services) readSettled(ctx context.Context, t *target, settled []Repaired) (*Service, error) {
 	p, err := v.read(ctx, t.kind, t.name)
 	if err == nil {
 		p.Settled = settled
@@ -234,9 +245,11 @@ func (v *Services) read(ctx context.Context, kind, name string) (*Service, error
 	if err != nil {
 		return nil, err
 	}
+	moved := ""
 	for _, s := range j.Steps() {
 		switch s := s.(type) {
 		case *standing.Adopt:
+			moved = s.Lost()
 			p.Cgroup, p.Gone = s.Path, !proc.ID{PID: s.PID, Start: s.Start}.Alive()
 		case *block.Engine:
 			p.Values = append(p.Values, showEngine(ctx, s))
@@ -251,6 +264,9 @@ func (v *Services) read(ctx context.Context, kind, name string) (*Service, error
 			}
 		}
 	}
+	if !p.Gone {
+		p.lose(moved)
+	}
 	if kind == kindCgroup && !group.There(cg, p.Cgroup) {
 		p.Gone = true
 	}
@@ -260,12 +276,30 @@ func (v *Services) read(ctx context.Context, kind, name string) (*Service, error
 	return p, err
 }
 
+// lose notes what of the values does not hold; none does where the process is elsewhere.
+func (p *Service) lose(moved string) {
+	if moved != "" {
+		p.Lost = append(p.Lost, moved)
+	}
+	for i, l := range p.Values {
+		switch {
+		case strings.HasPrefix(l.Key, "disk "): // said for itself
+		case moved != "" && l.Holds:
+			p.Values[i].Holds, p.Values[i].Why = false, moved
+		case !l.Holds && l.Why != "":
+			p.Lost = append(p.Lost, l.Key+": "+l.Why)
+		case !l.Holds && l.ReadBack != "":
+			p.Lost = append(p.Lost, fmt.Sprintf("%s is %s, not %s", l.Key, l.ReadBack, l.Asked))
+		}
+	}
+}
+
 // unitNow asks systemd what a unit has now.
 func unitNow(ctx context.Context, s *systemd.Set) (group string, values []limit.Limit) {
 	now, err := s.Look(ctx)
 	for _, p := range s.Properties {
-		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd", Holds: true}
-		if err == nil {
+		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd"}
+		if err == nil { // else nothing is known of it
 			v.ReadBack = now.Properties[p.Name]
 			v.Holds = p.Holds(v.ReadBack)
 		}
@@ -336,5 +370,39 @@ func (v *Services) settleTarget(ctx context.Context, t target, boot string) (did
 	case p.Gone && len(p.PIDs) == 0:
 		return "forgotten: it has ended", j.Close(ctx)
 	}
-	return v.enginesAgain(ctx, j), nil
+	did = v.enginesAgain(ctx, j)
+	again, err := v.giveAgain(ctx, j, p.Lost)
+	return strings.Trim(did+"; "+again, "; "), err
+}
+
+// giveAgain does again what another program has undone of a service's protection, and says what that was.
+func (v *Services) giveAgain(ctx context.Context, j *step.Journal, lost []string) (did string, err error) {
+	if len(lost) == 0 {
+		return "", nil
+	}
+	for _, s := range j.Steps() {
+		switch s := s.(type) {
+		case *standing.Adopt:
+			if s.Lost() != "" {
+				err = j.Redo(ctx, s)
+			}
+		case *standing.Class:
+			if s.Verify(ctx) != nil {
+				err = step.Do(ctx, s)
+			}
+		case *standing.Foreign:
+			var had []string
+			if had, err = s.Again(); err == nil && len(had) > 0 {
+				err = j.Redo(ctx, s)
+			}
+		case *systemd.Set:
+			if u, lookErr := s.Look(ctx); lookErr == nil && slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) }) {
+				err = step.Do(ctx, s)
+			}
+		}
+		if err != nil {
+			return "", fmt.Errorf("give back what another program has changed (%s): %w", strings.Join(lost, ", "), err)
+		}
+	}
+	return "given back what another program had changed: " + strings.Join(lost, ", "), nil
 }

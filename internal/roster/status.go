@@ -66,6 +66,8 @@ type Status struct {
 	Ending   bool        `json:"-"`                    // its process 1 has ended a moment ago, and how is not noted yet
 	Trouble  []string    `json:"trouble,omitempty"`    // what is wrong with its connections now: "eth0: not connected: bridge br0 is gone"
 
+	Lost []string `json:"lost,omitempty"` // what another program has taken from it: "cpu.max is max, not 1.5"; told by berth ls, never stored
+
 	Served []gateway.Served `json:"served,omitempty"` // mounts that daemons serve
 }
 

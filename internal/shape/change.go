@@ -68,6 +68,17 @@ func (c *RateChange) Prepare(ctx context.Context) error {
 // Undo restores the kernel's previous rate.
 func (c *RateChange) Undo(context.Context) error { return c.giveBack(c.Back) }
 
+// Drifted returns the steps that set those rates again that the kernel has not any more, because another program changed the
+// interface's queue. A rate that cannot be read has none: its interface is gone.
+func Drifted(all []*Rate) (steps []step.Step) {
+	for _, r := range all {
+		if now, err := r.Read(); err == nil && now != rounded(r.Bits) {
+			steps = append(steps, &RateChange{Rate: *r, From: rateText(now)})
+		}
+	}
+	return steps
+}
+
 // ReadRates reads rates back from the kernel, no matter who set them.
 func ReadRates(all []*Rate) ([]limit.Limit, error) {
 	var shown []limit.Limit

@@ -47,6 +47,9 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	}
 	row("labels", strings.Join(labels, ", "))
 	row("cgroup", d.Cgroup)
+	for _, p := range d.Outside {
+		row("OUTSIDE", p+": the limits of the cgroup do not hold it; berth repair brings it back")
+	}
 	row("uses", used(d.Usage))
 	row("held back", heldBack(d.Usage))
 	for _, l := range d.Links {

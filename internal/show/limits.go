@@ -18,7 +18,11 @@ func Limits(out io.Writer, width int, limits []limit.Limit) error {
 	for _, l := range limits {
 		rows = append(rows, []string{l.Key, l.Asked, text.OrDash(l.ReadBack), l.By})
 		notes = append(notes, text.Note{Key: l.Key, Text: l.Note})
-		if l.ReadBack != "" && !l.Holds {
+		switch {
+		case l.Holds:
+		case l.Why != "":
+			notes = append(notes, text.Note{Key: l.Key, Text: "DOES NOT HOLD: " + l.Why})
+		case l.ReadBack != "":
 			notes = append(notes, text.Note{Key: l.Key, Text: "the kernel has another value than was asked for: somebody else wrote it"})
 		}
 	}

@@ -46,7 +46,23 @@ func List(out io.Writer, width int, all []node.Status, protected []protect.Servi
 			fmt.Fprintf(out, "%s: %s\n", s.Name, t)
 		}
 	}
+	lost(out, width, all, protected)
 	return nil
+}
+
+// lost says what another program has taken from nodes and services.
+func lost(out io.Writer, width int, all []node.Status, protected []protect.Service) {
+	say := func(name string, what []string) {
+		for _, l := range what {
+			text.Wrap(out, width, 2, "", name+": "+l+"; berth repair gives it back")
+		}
+	}
+	for _, s := range all {
+		say(s.Name, s.Lost)
+	}
+	for _, p := range protected {
+		say(p.Name, p.Lost)
+	}
 }
 
 func widest(table string) (n int) {
@@ -147,6 +163,9 @@ func stateText(s *node.Status) string {
 	if len(s.Trouble) > 0 {
 		words += " NOT-CONNECTED"
 	}
+	if len(s.Lost) > 0 {
+		words += " LIMITS-LOST"
+	}
 	return words
 }
 
@@ -180,6 +199,9 @@ func protectedRows(w *tabwriter.Writer, all []protect.Service, published bool) {
 		}
 		if slices.ContainsFunc(p.Values, func(v limit.Limit) bool { return strings.HasPrefix(v.Key, "disk ") && !v.Holds }) {
 			state += ", engine off"
+		}
+		if len(p.Lost) > 0 {
+			state += ", LIMITS-LOST"
 		}
 		fmt.Fprintln(w, strings.Join([]string{p.Name, state, pid, text.Ago(p.Since), "-", "-"}, "\t")+text.Either(published, "\t-", ""))
 	}

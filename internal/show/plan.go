@@ -18,6 +18,9 @@ func Outcome(w io.Writer, o *node.Outcome) {
 	for _, d := range vnode.ByEntry(o.Changes) {
 		fmt.Fprintf(w, "    %s\n", difference(d))
 	}
+	for _, d := range o.Restored {
+		fmt.Fprintf(w, "    %s, that another program had changed\n", difference(d))
+	}
 }
 
 func difference(d vnode.Difference) string {
@@ -49,6 +52,12 @@ func Proposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 	}
 	for _, d := range vnode.ByEntry(p.Differences) {
 		text.Wrap(w, width, 8, "      ", difference(d)+text.Either(d.Live, "", " (needs a restart)"))
+	}
+	if len(p.Lost) > 0 {
+		fmt.Fprintln(w, "    changed by another program:")
+	}
+	for _, d := range p.Lost {
+		text.Wrap(w, width, 8, "      ", difference(d))
 	}
 	short := strings.NewReplacer(dirs.Lib+"/", "LIB/", dirs.Run+"/", "RUN/")
 	shortened := false

@@ -7,13 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
 	"berth/internal/group"
 	"berth/internal/host"
+	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -80,7 +81,7 @@ func GroupsOf(h host.Cgroups, pid int) ([]string, error) {
 // OwnGroup returns the group that holds the process and its descendants and nobody else, the same in every hierarchy
 // that shares CPU time or disks. ok is false if there is no such group.
 func OwnGroup(h host.Cgroups, pid int) (path string, ok bool, err error) {
-	family := familyOf(pid)
+	family := proc.Family(pid)
 	for i, hh := range sharing(h) {
 		at, err := hh.GroupOf(pid)
 		if err != nil {
@@ -99,23 +100,6 @@ func OwnGroup(h host.Cgroups, pid int) (path string, ok bool, err error) {
 		}
 	}
 	return path, path != "", nil
-}
-
-// familyOf returns a process and its descendants. It misses descendants whose parent has ended.
-func familyOf(pid int) []int {
-	all := []int{pid}
-	for i := 0; i < len(all); i++ {
-		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i])) // the pattern is valid
-		for _, l := range lists {
-			text, _ := os.ReadFile(l) // the process has ended: no children
-			for f := range strings.FieldsSeq(string(text)) {
-				if child, err := strconv.Atoi(f); err == nil && !slices.Contains(all, child) {
-					all = append(all, child)
-				}
-			}
-		}
-	}
-	return all
 }
 
 // Kind is "cgroup.adopt".
@@ -141,17 +125,27 @@ func (a *Adopt) Prepare(context.Context) error {
 func (a *Adopt) Do(ctx context.Context) error {
 	for i := range a.In {
 		in := &a.In[i]
+		if there, err := in.ours(a.Path, a.PID); err != nil || there {
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		if err := in.Hierarchy.Make(a.Path); err != nil {
 			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(in.Mount, a.Path), err)
 		}
 		fault.Point("cgroup made in " + in.Title())
 	}
 	for _, in := range a.In {
+		home, err := in.GroupOf(a.PID) // where it is: in.From, or where another program moved it
+		if err != nil {
+			return err
+		}
 		for moved := true; moved && ctx.Err() == nil; {
 			moved = false
-			for _, pid := range familyOf(a.PID) {
+			for _, pid := range proc.Family(a.PID) {
 				at, err := in.GroupOf(pid)
-				if err != nil || at != in.From {
+				if err != nil || at == a.Path || at != in.From && at != home {
 					continue // it has ended, is in a group of its own, or was moved already
 				}
 				if err := in.Move(pid, a.Path); err != nil {
@@ -163,6 +157,45 @@ func (a *Adopt) Do(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// ours reports whether the group is there already and the one that was made, as when the step is done again. An empty one that
+// another program has made at the path is removed; one that has nobody but the process and its descendants is taken.
+func (in *Adopter) ours(path string, pid int) (bool, error) {
+	dir := filepath.Join(in.Mount, path)
+	ino, _, there, err := group.Inode(dir)
+	if err != nil || !there || ino == in.Inode {
+		return there, err
+	}
+	if unix.Rmdir(dir) == nil {
+		return false, nil
+	}
+	family := proc.Family(pid)
+	members, err := group.Members([]group.Hierarchy{in.Hierarchy}, path)
+	if err == nil && slices.ContainsFunc(members, func(p int) bool { return !slices.Contains(family, p) }) {
+		err = refuse.Busyf("the cgroup %s is not the one that was made for process %d, which is gone: end what runs in it, and repeat", dir, pid)
+	}
+	in.Inode = ino
+	return true, err
+}
+
+// Lost says why the process is not where its weights are; "" if it is.
+func (a *Adopt) Lost() string {
+	for _, in := range a.In {
+		ino, _, there, err := group.Inode(filepath.Join(in.Mount, a.Path))
+		if err != nil {
+			return err.Error()
+		}
+		if !there || in.Inode != 0 && ino != in.Inode {
+			return fmt.Sprintf("the cgroup %s is gone from %s: somebody else removed it", a.Path, in.Title())
+		}
+		members, err := group.Members([]group.Hierarchy{in.Hierarchy}, a.Path)
+		if err == nil && !slices.Contains(members, a.PID) {
+			at, _ := in.GroupOf(a.PID)
+			return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", a.PID, at, in.Title())
+		}
+	}
+	return ""
 }
 
 // Verify checks that the process is in the group.

@@ -105,6 +105,30 @@ func (f *Foreign) Do(context.Context) error {
 	return nil
 }
 
+// Again looks which values are not so any more, and returns what the group has instead; the caller does the step again if there
+// are any. A group that was made anew at the path shall have them too: then Undo gives back what it has now.
+func (f *Foreign) Again() (had []string, err error) {
+	for i := range f.Values {
+		v := &f.Values[i]
+		ino, _, there, err := group.Inode(filepath.Dir(v.Write.File))
+		if err != nil {
+			return had, err
+		}
+		got, err := v.Write.Effect()
+		if !there || group.Gone(err) || err == nil && ino == v.Inode && v.Write.Holds(got) {
+			continue
+		}
+		if err != nil {
+			return had, err
+		}
+		if ino != v.Inode {
+			v.Back, v.Inode = got, ino
+		}
+		had = append(had, v.By+" was "+got)
+	}
+	return had, nil
+}
+
 // Fill writes the values whose files were missing before, exist now, and still have the default value. Any other value
 // is left alone: somebody else may have chosen it.
 func (f *Foreign) Fill() error {
@@ -161,7 +185,19 @@ func (f *Foreign) Show() []limit.Limit {
 	for i, v := range f.Values {
 		all[i] = v.ClassValue
 	}
-	return showValues(all)
+	shown := showValues(all)
+	for _, v := range f.Values {
+		ino, _, there, err := group.Inode(filepath.Dir(v.Write.File))
+		if err != nil || !there || ino == v.Inode {
+			continue
+		}
+		for i := range shown {
+			if shown[i].By == v.By {
+				shown[i].Holds, shown[i].Why = false, "the cgroup "+f.Path+" is not the one that was protected: somebody else made it anew"
+			}
+		}
+	}
+	return shown
 }
 
 // Show returns the values in force in the group. A group that no longer exists has none.

@@ -55,14 +55,14 @@ func TestKernelAdopt(t *testing.T) {
 	family := func(n int) []int {
 		var all []int
 		grouptest.Wait(t, "the processes to start", func() bool {
-			all = familyOf(cmd.Process.Pid)
+			all = proc.Family(cmd.Process.Pid)
 			return len(all) == n
 		})
 		return all
 	}
 	first := family(2)
 	t.Cleanup(func() {
-		for _, pid := range familyOf(cmd.Process.Pid)[1:] {
+		for _, pid := range proc.Family(cmd.Process.Pid)[1:] {
 			if p, err := os.FindProcess(pid); err == nil {
 				_ = p.Kill()
 			}

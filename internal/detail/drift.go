@@ -1,0 +1,139 @@
+package detail
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth/internal/block"
+	"berth/internal/cgroup"
+	"berth/internal/devgroup"
+	"berth/internal/group"
+	"berth/internal/host"
+	"berth/internal/limit"
+	"berth/internal/proc"
+	"berth/internal/runner"
+	"berth/internal/shape"
+	"berth/internal/standing"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Processes is the key of a drift that is none of a limit: processes that are not in the node's group.
+const Processes = "processes"
+
+// Drift is what a running node has not of what it was given, because another program has changed the host.
+type Drift struct {
+	Return *group.Return // brings back the processes that its limits do not hold; nil: they hold all
+	Steps  []step.Step   // write again what is not so, in order
+	What   []vnode.Difference
+}
+
+// Kept is what a running node has, as far as another program may take it away.
+type Kept struct {
+	Node    *vnode.Node
+	Path    string // of its group
+	Live    []step.Step
+	Limits  []*cgroup.Limit
+	Rates   []*shape.Rate
+	Devices []string // rules of the devices that it has besides the standard ones
+}
+
+// DriftOf looks for what a node has lost. It changes nothing. The processes of the host are given by their containers.
+func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) (d Drift, err error) {
+	init := runner.FirstProcess(k.Live)
+	for _, s := range k.Live {
+		if g, ok := s.(*group.Group); ok && init != nil {
+			if d.Return, err = g.Return(all.Of(init.First().PID), group.Container(cg, k.Path)); err != nil {
+				return d, err
+			}
+		}
+	}
+	if d.Return != nil {
+		d.add(Processes, strings.Join(d.Return.Whom(), ", "), d.Return.To, d.Return)
+	}
+	for _, s := range k.Live {
+		switch s := s.(type) {
+		case *block.Engine: // before the weights, which need it
+			if held, err := s.Held(); err == nil && held && s.Verify(ctx) != nil {
+				d.add("disk "+s.Disk.Name, "another engine", string(s.Engine), s)
+			}
+		case *shape.Priority:
+			if now, err := s.Read(); err == nil && now != s.Asked {
+				d.add(limit.NetPriority.Key(s.If), string(now), string(s.Asked), s)
+			}
+		}
+	}
+	limits, err := cgroup.Drifted(k.Limits)
+	if err != nil {
+		return d, err
+	}
+	for _, s := range limits {
+		c := s.(*cgroup.Change)
+		d.add(c.Key, c.From, c.Asked, s)
+	}
+	for _, s := range shape.Drifted(k.Rates) {
+		c := s.(*shape.RateChange)
+		d.add(c.Key, c.From, c.Asked, s)
+	}
+	if list := devgroup.Of(cg, k.Path); list != nil {
+		list.Allow = k.Devices
+		if list.Holds() != nil {
+			d.add("devices", "others", list.String(), list)
+		}
+	}
+	if c := standing.ClassStep(k.Node, cg, k.Path); c != nil && c.Verify(ctx) != nil {
+		d.add("class", "other values in "+c.Name, c.String(), c)
+	}
+	return d, nil
+}
+
+func (d *Drift) add(key, has, asked string, s step.Step) {
+	d.Steps, d.What = append(d.Steps, s), append(d.What, vnode.Difference{Key: key, Old: has, New: asked, Live: true})
+}
+
+// Only leaves of the drift what these keys of berth set name, and the processes, without which no limit holds.
+func (d *Drift) Only(keys []string) {
+	var few Drift
+	for i, s := range d.Steps {
+		for _, key := range append([]string{Processes}, keys...) {
+			if key == d.What[i].Key || d.What[i].Key == "devices" && strings.HasPrefix(key, "devices") {
+				few.add(d.What[i].Key, d.What[i].Old, d.What[i].New, s)
+				break
+			}
+		}
+	}
+	d.Steps, d.What = few.Steps, few.What
+}
+
+// Except leaves out what these changes of the spec write anyway.
+func (d *Drift) Except(changes []vnode.Difference) {
+	var rest Drift
+	for i, s := range d.Steps {
+		if w := d.What[i]; !slices.ContainsFunc(changes, func(c vnode.Difference) bool { return c.Key == w.Key }) {
+			rest.add(w.Key, w.Old, w.New, s)
+		}
+	}
+	d.Steps, d.What = rest.Steps, rest.What
+}
+
+// byGroup reports whether a limit is one of the processes in the node's group, and not of an interface or of each process.
+func byGroup(key string) bool {
+	return !slices.ContainsFunc([]string{"net.", "rlimits.", "oom_score_adj", "class.io.priority"}, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
+// Mark says of limits as they were read which do not hold, although their files have what was asked for.
+func (d *Drift) Mark(limits []limit.Limit) []limit.Limit {
+	for i, l := range limits {
+		if d.Return != nil && l.Holds && byGroup(l.Key) {
+			limits[i].Holds, limits[i].Why = false, d.Return.Why()
+		}
+	}
+	for i, s := range d.Steps {
+		if list, ok := s.(*devgroup.Devices); ok {
+			limits = append(limits, limit.Limit{Key: d.What[i].Key, Asked: list.String(), By: list.By(), Why: fmt.Sprint(list.Holds())})
+		}
+	}
+	return limits
+}

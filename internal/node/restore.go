@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"berth/internal/cgroup"
+	"berth/internal/detail"
+	"berth/internal/group"
+	"berth/internal/plan"
+	"berth/internal/proc"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// drift looks for what another program has taken from a running node: values of its limits, or processes out of its group. It
+// changes nothing. The steps are those of the journal that it returns.
+func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (*step.Journal, detail.Drift, error) {
+	j, err := b.Live(n.Name)
+	if err != nil {
+		return nil, detail.Drift{}, err
+	}
+	cg, err := b.cgroups()
+	if err != nil {
+		return nil, detail.Drift{}, err
+	}
+	known, err := b.table(n.Name)
+	if err != nil {
+		return nil, detail.Drift{}, err
+	}
+	here, where, err := b.present(n, cg, known)
+	if err != nil {
+		return nil, detail.Drift{}, err
+	}
+	k := detail.Kept{Node: n, Path: plan.GroupPath(b.Layout, n), Live: j.Steps(), Devices: known.Rules()}
+	if k.Limits, err = cgroup.Held(here, cg, k.Path, where); err != nil {
+		return nil, detail.Drift{}, err
+	}
+	if k.Rates, err = plan.Rates(n, plan.Facts{Layout: b.Layout}); err != nil {
+		return nil, detail.Drift{}, err
+	}
+	d, err := detail.DriftOf(ctx, k, cg, all)
+	return j, d, err
+}
+
+// takes are values of which each key of a limit takes one.
+func takes() []string { return []string{"1", "0", "1GiB", "1MB/s", "1Gbit/s"} }
+
+// cleared adds to a drift the steps that take off a limit of which berth set says max: the spec has none, but another program
+// may have set one.
+func (b *Berth) cleared(d *detail.Drift, n *vnode.Node, key string) error {
+	for _, value := range takes() {
+		with, err := changed(n, []KeyValue{{Key: key, Value: value}})
+		if err != nil {
+			continue
+		}
+		cg, err := b.cgroups()
+		if err != nil {
+			return err
+		}
+		known, err := b.table(n.Name)
+		if err != nil {
+			return err
+		}
+		here, where, err := b.present(with, cg, known)
+		if err != nil {
+			return err
+		}
+		limits, err := cgroup.Held(here, cg, plan.GroupPath(b.Layout, n), where)
+		if err != nil {
+			return nil //nolint:nilerr // the host has no such limit, so nobody can have set one
+		}
+		steps, err := cgroup.Drifted(cgroup.Cleared(limits, key))
+		d.Steps = append(d.Steps, steps...)
+		for _, s := range steps {
+			d.What = append(d.What, vnode.Difference{Key: key, Old: s.(*cgroup.Change).From, New: vnode.Max, Live: true})
+		}
+		return err
+	}
+	return nil
+}
+
+// restore gives a running node back what another program has taken from it: all, or what these keys of berth set name and its
+// processes. It returns what that was. It has no place in the journal: what a kill leaves out, whoever looks next finds again.
+func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]vnode.Difference, error) {
+	j, d, err := b.drift(ctx, n, proc.ReadContainers())
+	if err == nil && keys != nil {
+		err = b.onlyOf(&d, n, keys)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range d.Steps {
+		if r, ok := s.(*group.Return); ok && len(r.Gone) > 0 {
+			if err := r.Remake(); err != nil {
+				return nil, err
+			}
+			if err := j.Redo(ctx, r.Group); err != nil {
+				return nil, err
+			}
+		}
+		if p, ok := s.(step.Preparer); ok {
+			if err := p.Prepare(ctx); err != nil {
+				return nil, fmt.Errorf("%s: %w", s, err)
+			}
+		}
+		if err := step.Do(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	return d.What, nil
+}
+
+// onlyOf leaves of a drift what these changes of berth set name, and adds limits that are to be none and are there all the same.
+func (b *Berth) onlyOf(d *detail.Drift, n *vnode.Node, changes []KeyValue) error {
+	d.Only(keysOf(changes))
+	for _, c := range changes {
+		if c.Value != vnode.Max {
+			continue
+		}
+		if err := b.cleared(d, n, c.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restored is restore for berth repair: it says what was given back.
+func (b *Berth) restored(ctx context.Context, name string) (did string, err error) {
+	if _, err := b.LiveInit(name); err != nil {
+		return "", nil //nolint:nilerr // it does not run
+	}
+	s, err := b.Stored(name)
+	if err != nil {
+		return "", err
+	}
+	back, err := b.restore(ctx, s.Now, nil)
+	var said []string
+	for _, d := range back {
+		said = append(said, fmt.Sprintf("%s %s (was %s)", d.Key, d.New, d.Old))
+	}
+	if len(said) > 0 {
+		did = "given back what another program had changed: " + strings.Join(said, ", ")
+	}
+	return did, err
+}
+
+// Look notes what another program has taken from the nodes of a list that run. It changes nothing, and says nothing of a node
+// that cannot be looked at.
+func (b *Berth) Look(ctx context.Context, all []Status) {
+	processes := proc.ReadContainers()
+	for i, s := range all {
+		if !s.Runs() {
+			continue
+		}
+		stored, err := b.Stored(s.Name)
+		if err != nil {
+			continue
+		}
+		_, d, err := b.drift(ctx, stored.Now, processes)
+		if err != nil {
+			continue
+		}
+		for _, w := range d.What {
+			text := fmt.Sprintf("%s is %s, not %s", w.Key, w.Old, w.New)
+			if w.Key == detail.Processes {
+				text = "not in its cgroup: " + w.Old
+			}
+			all[i].Lost = append(all[i].Lost, text)
+		}
+	}
+}
