@@ -3,31 +3,12 @@ package node
 import (
 	"context"
 
-	"berth/internal/counters"
 	"berth/internal/detail"
 	"berth/internal/image"
-	"berth/internal/limit"
 	"berth/internal/link"
 	"berth/internal/scratch"
 	"berth/internal/step"
 )
-
-// Detail is what berth show tells of one node.
-type Detail struct {
-	Status
-	detail.Within
-	Hostname string          `json:"hostname"`
-	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
-	Command  []string        `json:"command,omitempty"`
-	IDs      string          `json:"ids"` // the node's ids as the host has them
-	Cgroup   string          `json:"cgroup"`
-	Links    []detail.Link   `json:"links,omitempty"`
-	Devices  []detail.Device `json:"devices,omitempty"`
-	Limits   []limit.Limit   `json:"limits,omitempty"`
-	Scratch  []scratch.Place `json:"scratch,omitempty"`
-	Outside  []string        `json:"outside,omitempty"` // processes that another program has moved out of the node's group
-	Usage    *counters.Usage `json:"usage,omitempty"`
-}
 
 // Show tells everything of one node.
 func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {

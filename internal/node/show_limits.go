@@ -7,14 +7,33 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/counters"
 	"berth/internal/detail"
+	"berth/internal/limit"
 	"berth/internal/mounts"
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/rlimit"
+	"berth/internal/scratch"
 	"berth/internal/shape"
 	"berth/internal/standing"
 	"berth/internal/vnode"
 )
+
+// Detail is what berth show tells of one node.
+type Detail struct {
+	Status
+	detail.Within
+	Hostname string          `json:"hostname"`
+	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string        `json:"command,omitempty"`
+	IDs      string          `json:"ids"` // the node's ids as the host has them
+	Cgroup   string          `json:"cgroup"`
+	Links    []detail.Link   `json:"links,omitempty"`
+	Devices  []detail.Device `json:"devices,omitempty"`
+	Limits   []limit.Limit   `json:"limits,omitempty"`
+	Scratch  []scratch.Place `json:"scratch,omitempty"`
+	Outside  []string        `json:"outside,omitempty"` // processes that another program has moved out of the node's group
+	Usage    *counters.Usage `json:"usage,omitempty"`
+}
 
 // showLimits reads the limits of a node, as the kernel has them.
 func (b *Berth) showLimits(ctx context.Context, n *vnode.Node, d *Detail, running bool) error {

@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/group"
 	"berth/internal/group/grouptest"
+	"berth/internal/proc"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )

@@ -1,0 +1,24 @@
+package node
+
+import (
+	"berth/internal/plan"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// same matches claims that stand for the same thing: a step may have filled in what it was given (a base, an address).
+func same(s step.Step) func(step.Step) bool {
+	return func(t step.Step) bool { return s.Kind() == t.Kind() && plan.ClaimKey(s) == plan.ClaimKey(t) }
+}
+
+func allLive(all []vnode.Difference) bool { return len(needRestart(all)) == 0 }
+
+func needRestart(all []vnode.Difference) []string {
+	var keys []string
+	for _, d := range vnode.ByEntry(all) {
+		if !d.Live {
+			keys = append(keys, d.Key)
+		}
+	}
+	return keys
+}

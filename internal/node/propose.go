@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"slices"
+
+	"berth/internal/detail"
+	"berth/internal/plan"
+	"berth/internal/proc"
+	"berth/internal/refuse"
+	"berth/internal/step"
+	"berth/internal/vnode"
+)
+
+// Proposal is what apply, or set, would do to one node.
+type Proposal struct {
+	Command     string             `json:"-"` // apply | set
+	Node        string             `json:"node"`
+	Does        string             `json:"does"` // create | start | change | restart | keep: for the next start | nothing
+	Differences []vnode.Difference `json:"differences,omitempty"`
+	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
+	Gone        []string           `json:"gone,omitempty"`  // what was unplugged under the node
+	Lost        []vnode.Difference `json:"lost,omitempty"`  // what another program has changed: it would be written again
+	Steps       []step.Line        `json:"steps,omitempty"`
+}
+
+// loses adds what another program has taken from a running node, and the steps that give it back.
+func (p *Proposal) loses(d detail.Drift) {
+	if len(d.Steps) > 0 {
+		p.Does, p.Lost, p.Steps = "change", d.What, append(p.Steps, step.Lines(d.Steps)...)
+	}
+}
+
+// Changes reports whether something would change.
+func (p *Proposal) Changes() bool { return p.Does != "nothing" }
+
+// Summary is the proposal in one line.
+func (p *Proposal) Summary() string {
+	switch p.Does {
+	case "create":
+		return "would be created and started"
+	case "start":
+		return "would be started"
+	case "change":
+		return "would be changed live"
+	case "restart":
+		return "needs a restart (berth apply --restart)"
+	case "keep":
+		return "would be changed from the next start"
+	}
+	return "unchanged"
+}
+
+// Plan tells what apply would do. It changes nothing.
+func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
+	known, err := b.table(n.Name)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := b.factsKnowing(ctx, n, known)
+	if err != nil {
+		return nil, err
+	}
+	claims, live, err := plan.All(n, facts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proposal{Command: "apply", Node: n.Name, Gone: goneOf(known)}
+	s, err := b.Stored(n.Name)
+	if refuse.KindOf(err) == refuse.NotFound {
+		p.Does, p.Steps = "create", step.Lines(slices.Concat(claims, live))
+		return p, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if live, err = b.liveAsHeld(n, facts, claims); err != nil {
+		return nil, err
+	}
+	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), vnode.Diff(s.Now, n)
+	_, initErr := b.LiveInit(n.Name)
+	switch {
+	case initErr != nil:
+		p.Does, p.Steps = "start", step.Lines(live)
+	case len(p.Differences) == 0:
+		p.Does = "nothing"
+	case allLive(p.Differences):
+		p.Does = "change"
+		changes, err := b.liveChanges(facts, s.Now, n)
+		if err != nil {
+			return nil, err
+		}
+		p.Steps = step.Lines(changes)
+	default:
+		p.Does, p.Steps = "restart", step.Lines(live)
+		return p, nil
+	}
+	if initErr == nil {
+		_, drift, err := b.drift(ctx, s.Now, proc.ReadContainers())
+		if err != nil {
+			return nil, err
+		}
+		drift.Except(vnode.Diff(s.Now, n))
+		p.loses(drift)
+	}
+	return p, nil
+}
+
+// PlanSet tells what Set would do; without changes, how a running node would follow devices that came or went. It changes
+// nothing, and refuses what Set refuses.
+func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*Proposal, error) {
+	s, err := b.Stored(name)
+	if err != nil {
+		return nil, err
+	}
+	n, err := changed(s.Now, changes)
+	if err != nil {
+		return nil, err
+	}
+	known, err := b.table(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: goneOf(known)}
+	if _, err := b.LiveInit(name); err != nil {
+		if len(changes) == 0 {
+			return p, nil
+		}
+		if len(p.Differences) > 0 {
+			p.Does = "keep"
+		}
+		return p, b.checkLimits(s.Now, n)
+	}
+	replug, err := b.planReplug(name)
+	if err != nil {
+		return nil, err
+	}
+	if replug != nil {
+		p.Does, p.Steps = "change", step.Lines(replug.All())
+		if err := replug.Refused; err != nil {
+			return nil, err
+		}
+	}
+	_, drift, err := b.drift(ctx, n, proc.ReadContainers())
+	if err != nil {
+		return nil, err
+	}
+	if len(changes) == 0 {
+		p.loses(drift)
+		return p, nil
+	}
+	if err := b.onlyOf(&drift, n, changes); err != nil {
+		return nil, err
+	}
+	drift.Except(p.Differences)
+	facts, err := b.limitFacts(s.Now, n)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := b.liveChanges(facts, s.Now, n)
+	if len(steps) > 0 || len(p.Differences) > 0 {
+		p.Does, p.Steps = "change", append(p.Steps, step.Lines(steps)...)
+	}
+	p.loses(drift)
+	return p, err
+}
+
+// liveAsHeld plans the live steps of a node that is there: with the ids, MACs and addresses that it holds.
+func (b *Berth) liveAsHeld(n *vnode.Node, facts plan.Facts, claims []step.Step) ([]step.Step, error) {
+	if j, err := b.Claims(n.Name); err == nil {
+		for i, c := range claims {
+			if at := slices.IndexFunc(j.Steps(), same(c)); at >= 0 {
+				claims[i] = j.Steps()[at]
+			}
+		}
+	}
+	return plan.Live(n, facts, claims)
+}
