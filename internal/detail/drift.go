@@ -93,15 +93,17 @@ func (d *Drift) add(key, has, asked string, s step.Step) {
 	d.Steps, d.What = append(d.Steps, s), append(d.What, vnode.Difference{Key: key, Old: has, New: asked, Live: true})
 }
 
-// Only leaves of the drift what these keys of berth set name, and the processes, without which no limit holds.
+// Only leaves of the drift what these keys of berth set name, with the engines that weights need, and the processes, without
+// which no limit holds.
 func (d *Drift) Only(keys []string) {
 	var few Drift
 	for i, s := range d.Steps {
-		for _, key := range append([]string{Processes}, keys...) {
-			if key == d.What[i].Key || d.What[i].Key == "devices" && strings.HasPrefix(key, "devices") {
-				few.add(d.What[i].Key, d.What[i].Old, d.What[i].New, s)
-				break
-			}
+		w := d.What[i]
+		if w.Key == Processes || slices.ContainsFunc(keys, func(key string) bool {
+			return key == w.Key || w.Key == "devices" && strings.HasPrefix(key, "devices") ||
+				strings.HasPrefix(w.Key, "disk ") && strings.HasSuffix(key, ".weight")
+		}) {
+			few.add(w.Key, w.Old, w.New, s)
 		}
 	}
 	d.Steps, d.What = few.Steps, few.What

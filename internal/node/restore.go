@@ -10,6 +10,7 @@ import (
 	"berth/internal/group"
 	"berth/internal/plan"
 	"berth/internal/proc"
+	"berth/internal/rlimit"
 	"berth/internal/step"
 	"berth/internal/vnode"
 )
@@ -116,14 +117,42 @@ func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]
 func (b *Berth) onlyOf(d *detail.Drift, n *vnode.Node, changes []KeyValue) error {
 	d.Only(keysOf(changes))
 	for _, c := range changes {
-		if c.Value != vnode.Max {
-			continue
+		var err error
+		if name, ok := strings.CutPrefix(c.Key, "rlimits."); ok && c.Value != vnode.Max {
+			err = b.relimited(d, n, name)
+		} else if c.Value == vnode.Max {
+			err = b.cleared(d, n, c.Key)
 		}
-		if err := b.cleared(d, n, c.Key); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// relimited adds to a drift the step that gives all processes of a node a resource limit, where its process 1 has another one:
+// that may be its own doing, so it is done for who asks for it by name.
+func (b *Berth) relimited(d *detail.Drift, n *vnode.Node, name string) error {
+	init, err := b.LiveInit(n.Name)
+	if err != nil {
+		return err
+	}
+	without, only := *n, *n
+	without.RLimits, only.RLimits = nil, vnode.RLimits{name: n.RLimits[name]}
+	now, err := rlimit.Read(&only, init.First().PID)
+	if err != nil || now[0].Holds {
+		return err
+	}
+	f, err := hostFacts(n)
+	if err != nil {
+		return err
+	}
+	steps, err := rlimit.Changes(&without, &only, f, plan.GroupPath(b.Layout, n))
+	d.Steps = append(d.Steps, steps...)
+	for range steps {
+		d.What = append(d.What, vnode.Difference{Key: now[0].Key, Old: now[0].ReadBack, New: now[0].Asked, Live: true})
+	}
+	return err
 }
 
 // restored is restore for berth repair: it says what was given back.

@@ -22,13 +22,15 @@ import (
 // drifted is a node with a limit of each kind that another program can take from it by hand.
 const drifted = `name: NAME
 image: host
-class: batch
+class: storage
+oom_score_adj: 10
 command: [/bin/sh, -c, "sleep 100000 & while :; do sleep 100000; done"]
 cpu: {max: 0.5, weight: 50, set: "0"}
 memory: {max: 256MiB}
 pids: 64
+rlimits: {nofile: 1000}
 devices: [DISK]
-io: [{name: data, device: DISK, read: {rate: 50MB/s, iops: 500}, write: {rate: 20MB/s, iops: 200}}]
+io: [{name: data, device: DISK, weight: 200, engine: bfq, read: {rate: 50MB/s, iops: 500}, write: {rate: 20MB/s, iops: 200}}]
 network: [{name: eth0, mode: bridge, rate: {tx: 10Mbit/s, rx: 20Mbit/s}}]
 `
 
@@ -73,8 +75,9 @@ func TestDriftIsSeenAndMended(t *testing.T) {
 		{"net.eth0.tx", "net.eth0.tx=10Mbit/s", func() {
 			l.must(exec.Command("nsenter", "-t", strconv.Itoa(l.first()), "-n", "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo"))
 		}},
+		{"io.data.weight", "io.data.weight=200", func() { l.write("/sys/dev/block/"+l.disk+"/queue/scheduler", "none") }},
 		{"devices", "", write("devices", "devices.allow", "c 10:229 rwm")},
-		{"class", "", func() { l.write(filepath.Join(l.cg.V1["cpu"], filepath.Dir(l.group), "cpu.idle"), "0") }},
+		{"class", "", func() { l.write(filepath.Join(l.cg.V1["cpu"], filepath.Dir(l.group), "cpu.shares"), "1024") }},
 	}
 	for _, mend := range []string{"apply", "set", "repair"} {
 		t.Run("values/"+mend, func(t *testing.T) {
@@ -112,6 +115,23 @@ func TestDriftIsSeenAndMended(t *testing.T) {
 		top(l.first())
 		l.run(0, "set", l.name, "cpu.max=0.5")
 		l.run(0, "exec", l.name, "--", "cmp", "/proc/self/cgroup", "/proc/1/cgroup")
+	})
+	t.Run("rlimits", func(t *testing.T) { // a process may lower its own: only who names it gets it again
+		l.t = t
+		l.must(exec.Command("prlimit", "--pid", strconv.Itoa(l.first()), "--nofile=100:100"))
+		if out := l.run(0, "repair"); strings.Contains(out, "rlimits") {
+			t.Errorf("repair: %s", out)
+		}
+		f, err := host.ReadFacts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !f.SysRes {
+			l.run(3, "set", l.name, "rlimits.nofile=1000") // nobody here can raise it
+			return
+		}
+		l.run(0, "set", l.name, "rlimits.nofile=1000")
+		l.seen(false)
 	})
 	t.Run("max", func(t *testing.T) { // a limit that the spec has not, and somebody else has set
 		l.t = t
@@ -170,7 +190,7 @@ func newLab(t *testing.T) *lab {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	for _, tool := range []string{"tc", "nsenter"} {
+	for _, tool := range []string{"tc", "nsenter", "prlimit"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
 		}
