@@ -51,17 +51,17 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 		}
 	}
 	if d.Return != nil {
-		d.add(Processes, strings.Join(d.Return.Whom(), ", "), d.Return.To, d.Return)
+		d.Add(Processes, strings.Join(d.Return.Whom(), ", "), d.Return.To, d.Return)
 	}
 	for _, s := range k.Live {
 		switch s := s.(type) {
 		case *block.Engine: // before the weights, which need it
 			if held, err := s.Held(); err == nil && held && s.Verify(ctx) != nil {
-				d.add("disk "+s.Disk.Name, "another engine", string(s.Engine), s)
+				d.Add("disk "+s.Disk.Name, "another engine", string(s.Engine), s)
 			}
 		case *shape.Priority:
 			if now, err := s.Read(); err == nil && now != s.Asked {
-				d.add(limit.NetPriority.Key(s.If), string(now), string(s.Asked), s)
+				d.Add(limit.NetPriority.Key(s.If), string(now), string(s.Asked), s)
 			}
 		}
 	}
@@ -71,25 +71,26 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 	}
 	for _, s := range limits {
 		c := s.(*cgroup.Change)
-		d.add(c.Key, c.From, c.Asked, s)
+		d.Add(c.Key, c.From, c.Asked, s)
 	}
 	for _, s := range shape.Drifted(k.Rates) {
 		c := s.(*shape.RateChange)
-		d.add(c.Key, c.From, c.Asked, s)
+		d.Add(c.Key, c.From, c.Asked, s)
 	}
 	if list := devgroup.Of(cg, k.Path); list != nil {
 		list.Allow = k.Devices
 		if list.Holds() != nil {
-			d.add("devices", "others", list.String(), list)
+			d.Add("devices", "others", list.String(), list)
 		}
 	}
 	if c := standing.ClassStep(k.Node, cg, k.Path); c != nil && c.Verify(ctx) != nil {
-		d.add("class", "other values in "+c.Name, c.String(), c)
+		d.Add("class", "other values in "+c.Name, c.String(), c)
 	}
 	return d, nil
 }
 
-func (d *Drift) add(key, has, asked string, s step.Step) {
+// Add adds a value that is not so any more, and the step that writes it again.
+func (d *Drift) Add(key, has, asked string, s step.Step) {
 	d.Steps, d.What = append(d.Steps, s), append(d.What, vnode.Difference{Key: key, Old: has, New: asked, Live: true})
 }
 
@@ -103,7 +104,7 @@ func (d *Drift) Only(keys []string) {
 			return key == w.Key || w.Key == "devices" && strings.HasPrefix(key, "devices") ||
 				strings.HasPrefix(w.Key, "disk ") && strings.HasSuffix(key, ".weight")
 		}) {
-			few.add(w.Key, w.Old, w.New, s)
+			few.Add(w.Key, w.Old, w.New, s)
 		}
 	}
 	d.Steps, d.What = few.Steps, few.What
@@ -114,7 +115,7 @@ func (d *Drift) Except(changes []vnode.Difference) {
 	var rest Drift
 	for i, s := range d.Steps {
 		if w := d.What[i]; !slices.ContainsFunc(changes, func(c vnode.Difference) bool { return c.Key == w.Key }) {
-			rest.add(w.Key, w.Old, w.New, s)
+			rest.Add(w.Key, w.Old, w.New, s)
 		}
 	}
 	d.Steps, d.What = rest.Steps, rest.What

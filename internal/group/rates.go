@@ -18,6 +18,20 @@ func LiftRates(h host.Cgroups, path string) (lifted []string, err error) {
 	return liftRates(places(h, path))
 }
 
+// Lift is LiftRates for who kills the group's processes next. said is for a person: what was lifted, if a process waited; "" if
+// none did. lifted is false if there were no rates.
+func Lift(h host.Cgroups, path string) (lifted bool, said string) {
+	held := Waiting(h, path)
+	rates, err := LiftRates(h, path)
+	switch {
+	case err != nil:
+		said = fmt.Sprintf("its rates of block I/O could not be lifted, and may hold up its end: %v", err)
+	case len(rates) > 0 && len(held) > 0:
+		said = fmt.Sprintf("lifted its rates of block I/O (%s), so that it can end: %s", strings.Join(rates, ", "), strings.Join(held, ", "))
+	}
+	return len(rates) > 0, said
+}
+
 func liftRates(in []place) (lifted []string, err error) {
 	var errs []error
 	for _, p := range in {

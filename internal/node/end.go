@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -351,15 +350,11 @@ func (b *Berth) lift(name string) (lifted bool) {
 	if err != nil {
 		return false // who kills finds the same, and says so
 	}
-	waiting := group.Waiting(cg, b.GroupPath(name))
-	rates, err := group.LiftRates(cg, b.GroupPath(name))
-	switch {
-	case err != nil:
-		b.tell(name, fmt.Sprintf("its rates of block I/O could not be lifted, and may hold up its end: %v", err))
-	case len(rates) > 0 && len(waiting) > 0:
-		b.tell(name, fmt.Sprintf("lifted its rates of block I/O (%s), so that it can end: %s", strings.Join(rates, ", "), strings.Join(waiting, ", ")))
+	lifted, said := group.Lift(cg, b.GroupPath(name))
+	if said != "" {
+		b.tell(name, said)
 	}
-	return len(rates) > 0
+	return lifted
 }
 
 // endLook is how often liftOnEnd looks whether a process is ending: the kernel tells nobody before it has ended.

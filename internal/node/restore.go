@@ -73,9 +73,8 @@ func (b *Berth) cleared(d *detail.Drift, n *vnode.Node, key string) error {
 			return nil //nolint:nilerr // the host has no such limit, so nobody can have set one
 		}
 		steps, err := cgroup.Drifted(cgroup.Cleared(limits, key))
-		d.Steps = append(d.Steps, steps...)
 		for _, s := range steps {
-			d.What = append(d.What, vnode.Difference{Key: key, Old: s.(*cgroup.Change).From, New: vnode.Max, Live: true})
+			d.Add(key, s.(*cgroup.Change).From, vnode.Max, s)
 		}
 		return err
 	}
@@ -137,20 +136,13 @@ func (b *Berth) relimited(d *detail.Drift, n *vnode.Node, name string) error {
 	if err != nil {
 		return err
 	}
-	without, only := *n, *n
-	without.RLimits, only.RLimits = nil, vnode.RLimits{name: n.RLimits[name]}
-	now, err := rlimit.Read(&only, init.First().PID)
-	if err != nil || now[0].Holds {
-		return err
-	}
 	f, err := hostFacts(n)
 	if err != nil {
 		return err
 	}
-	steps, err := rlimit.Changes(&without, &only, f, plan.GroupPath(b.Layout, n))
-	d.Steps = append(d.Steps, steps...)
-	for range steps {
-		d.What = append(d.What, vnode.Difference{Key: now[0].Key, Old: now[0].ReadBack, New: now[0].Asked, Live: true})
+	steps, err := rlimit.Drifted(n, name, f, plan.GroupPath(b.Layout, n), init.First().PID)
+	for _, c := range steps {
+		d.Add(c.Key, c.From, c.Asked, c)
 	}
 	return err
 }

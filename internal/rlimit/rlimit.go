@@ -196,6 +196,24 @@ func (r *Change) read(pid int) (unix.Rlimit, error) {
 	return now, err
 }
 
+// Drifted returns the step that gives all processes of a running node a resource limit of its spec again, if its process 1, pid,
+// has another one.
+func Drifted(n *vnode.Node, name string, f host.Facts, path string, pid int) ([]*Change, error) {
+	only := &vnode.Node{RLimits: vnode.RLimits{name: n.RLimits[name]}}
+	now, err := Read(only, pid)
+	if err != nil || now[0].Holds {
+		return nil, err
+	}
+	steps, err := Changes(&vnode.Node{}, only, f, path)
+	var all []*Change
+	for _, s := range steps {
+		c := s.(*Change)
+		c.From = now[0].ReadBack
+		all = append(all, c)
+	}
+	return all, err
+}
+
 // Read returns the resource limits of a spec, as process 1 of the node has them. pid is that process; 0 if the node
 // does not run.
 func Read(n *vnode.Node, pid int) ([]limit.Limit, error) {
