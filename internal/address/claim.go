@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/internal/file"
 	"berth/internal/refuse"
 )
 
@@ -52,6 +53,9 @@ func (c *ClaimAddress) Verify(context.Context) error {
 	}
 	return nil
 }
+
+// OnDisk implements step.Lasting.
+func (c *ClaimAddress) OnDisk() error { return file.SyncDir(c.Dir) }
 
 // Undo releases the address.
 func (c *ClaimAddress) Undo(context.Context) error {

@@ -183,7 +183,7 @@ func (d *DHCP) take(ctx context.Context, r *netif.Socket, on netlink.Link, l dhc
 			return err
 		}
 	}
-	if err := file.WriteJSON(d.File, l); err != nil {
+	if err := file.WriteJSONForBoot(d.File, l); err != nil {
 		return fmt.Errorf("keep the lease of %s: %w", d.If, err)
 	}
 	return d.setRoutes(r, on, l)

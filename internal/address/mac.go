@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/internal/file"
 	"berth/internal/mac"
 	"berth/internal/netif"
 	"berth/internal/refuse"
@@ -190,6 +191,9 @@ func (c *ClaimMAC) Verify(context.Context) error {
 	}
 	return nil
 }
+
+// OnDisk implements step.Lasting.
+func (c *ClaimMAC) OnDisk() error { return file.SyncDir(c.Dir) }
 
 // Undo releases the MAC, also if a killed Do did not record which one it took.
 func (c *ClaimMAC) Undo(ctx context.Context) error {

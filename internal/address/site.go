@@ -13,26 +13,23 @@ import (
 	"berth/internal/file"
 	"berth/internal/layout"
 	"berth/internal/lock"
+	"berth/internal/refuse"
 )
 
 // SiteID returns what derived MACs of this site depend on, and makes it if there is none. A site that wants the same MACs on
 // all its hosts copies the file.
 func SiteID(l layout.Layout) (string, error) {
 	path := l.SiteID()
-	id, err := os.ReadFile(path)
-	if err == nil && len(id) > 0 {
-		return strings.TrimSpace(string(id)), nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read site id: %w", err)
+	if id, err := readSiteID(path); !errors.Is(err, fs.ErrNotExist) {
+		return id, err
 	}
 	dir, err := lock.OpenDir(context.Background(), l.Lib)
 	if err != nil {
 		return "", fmt.Errorf("write site id: %w", err)
 	}
 	defer dir.Close() // and with it the lock
-	if id, err := os.ReadFile(path); err == nil && len(id) > 0 {
-		return strings.TrimSpace(string(id)), nil
+	if id, err := readSiteID(path); !errors.Is(err, fs.ErrNotExist) {
+		return id, err
 	}
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails: crypto/rand
@@ -41,4 +38,27 @@ func SiteID(l layout.Layout) (string, error) {
 		return "", fmt.Errorf("write site id: %w", err)
 	}
 	return text, nil
+}
+
+// ErrNoSiteID is in the error of an empty file. It is not filled without a word: the MACs that are derived from it would change.
+var ErrNoSiteID = errors.New("no site id")
+
+func readSiteID(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read site id: %w", err)
+	}
+	id := strings.Trim(string(text), " \t\r\n\x00")
+	if id == "" {
+		return "", &refuse.Error{
+			Kind: refuse.Failed, Err: ErrNoSiteID, What: path + " (the id from which MACs are derived) is empty, as after a power failure",
+			Remedy: "put it back from a backup, or from another host that has the same; if there is none, remove it: nodes that are made from then on get other MACs",
+		}
+	}
+	return id, nil
+}
+
+// RestoreSiteID fills an empty file with the id that the journal of a node has.
+func RestoreSiteID(l layout.Layout, id string) error {
+	return file.Write(l.SiteID(), []byte(id+"\n"), 0o600)
 }

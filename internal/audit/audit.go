@@ -45,7 +45,7 @@ const (
 // Log is the two files, and the system's log. Its methods may be called at the same time: who reads does not wait for the disk, and
 // nobody waits for who reads.
 type Log struct {
-	acts, reads file
+	acts, reads kept
 	shares      shares
 	system      system
 }
@@ -58,7 +58,7 @@ func Open(path string) (*Log, error) { return open(path, mostBytes) }
 func Reads(path string) string { return strings.TrimSuffix(path, ".log") + "-reads.log" }
 
 func open(path string, most int64) (*Log, error) {
-	l := &Log{acts: file{path: path, most: most, turned: byAge}, reads: file{path: Reads(path), most: most, turned: one}, shares: newShares()}
+	l := &Log{acts: kept{path: path, most: most, turned: byAge}, reads: kept{path: Reads(path), most: most, turned: one}, shares: newShares()}
 	if err := l.acts.open(); err != nil {
 		return nil, err
 	}

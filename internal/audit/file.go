@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/file"
 )
 
 const (
@@ -19,8 +21,8 @@ const (
 	mostFiles = 32                  // of full files of acts: a disk must not be filled by them
 )
 
-// file is a file of lines. A full one is renamed, and another begun.
-type file struct {
+// kept is a file of lines. A full one is renamed, and another begun.
+type kept struct {
 	path   string
 	most   int64                                    // bytes
 	turned func(path string) (to string, err error) // where a full file goes; it makes room there
@@ -57,7 +59,7 @@ func byAge(path string) (string, error) {
 	return path + "." + time.Now().UTC().Format("20060102T150405.000000000Z"), errors.Join(failed...)
 }
 
-func (f *file) open() error {
+func (f *kept) open() error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
 		return fmt.Errorf("open audit log: %w", err)
 	}
@@ -71,6 +73,12 @@ func (f *file) open() error {
 		return fmt.Errorf("open audit log: %w", err)
 	}
 	f.file, f.size = to, info.Size()
+	if f.size == 0 { // it may be new
+		if err := file.SyncDir(filepath.Dir(f.path)); err != nil {
+			to.Close()
+			return fmt.Errorf("open audit log: %w", err)
+		}
+	}
 	last := []byte{'\n'}
 	if f.size > 0 {
 		if _, err := to.ReadAt(last, f.size-1); err != nil {
@@ -87,7 +95,7 @@ func (f *file) open() error {
 }
 
 // add adds a line, and if sync waits until the disk has it.
-func (f *file) add(text []byte, sync bool) error {
+func (f *kept) add(text []byte, sync bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.file == nil {
@@ -110,7 +118,7 @@ func (f *file) add(text []byte, sync bool) error {
 }
 
 // turn puts the full file aside, and begins a new one.
-func (f *file) turn() error {
+func (f *kept) turn() error {
 	to, err := f.turned(f.path)
 	if err == nil {
 		err = os.Rename(f.path, to)
@@ -126,7 +134,7 @@ func (f *file) turn() error {
 	return old.Close()
 }
 
-func (f *file) close() error {
+func (f *kept) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.file

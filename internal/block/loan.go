@@ -94,7 +94,7 @@ func (d Loans) file(q Queue) string {
 
 // write writes a loan, whole or not at all.
 func (d Loans) write(q Queue, l *Loan) error {
-	if err := file.WriteJSON(d.file(q), l); err != nil {
+	if err := file.WriteJSONForBoot(d.file(q), l); err != nil {
 		return fmt.Errorf("note what %s is switched to: %w", q.Name, err)
 	}
 	return nil

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/fault"
 	"berth/internal/file"
 	"berth/internal/lock"
 	"berth/internal/refuse"
@@ -42,41 +41,13 @@ func mode(name string) fs.FileMode {
 	return 0o644
 }
 
-// writeAll writes files in this order, each whole and on the disk.
+// writeAll writes files in this order, each whole and on the disk. The folder's lock keeps other writers away.
 func writeAll(dir string, files []File) error {
 	for _, f := range files {
-		if err := write(filepath.Join(dir, f.Name), f.Data, mode(f.Name)); err != nil {
-			return fmt.Errorf("write %s: %w", f.Name, err)
-		}
-		if err := file.SyncDir(dir); err != nil {
+		if err := file.Write(filepath.Join(dir, f.Name), f.Data, mode(f.Name)); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// write replaces a file by one whose content is on the disk before it gets the name: a host that loses its power keeps one of the two.
-// The folder's lock keeps other writers away.
-func write(path string, data []byte, mode fs.FileMode) (err error) {
-	tmp := path + file.Unwritten
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp)
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	fault.Point("written " + filepath.Base(tmp))
-	if err = os.Rename(tmp, path); err != nil {
-		return err
-	}
-	fault.Point("written " + filepath.Base(path))
 	return nil
 }
 

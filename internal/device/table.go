@@ -225,7 +225,7 @@ func (r *Record) Do(context.Context) error { return WriteTable(r.Path, r.New) }
 
 // WriteTable writes a node's table, whole or not at all.
 func WriteTable(path string, t Table) error {
-	if err := file.WriteJSON(path, t); err != nil {
+	if err := file.WriteJSONForBoot(path, t); err != nil {
 		return fmt.Errorf("write the node's devices: %w", err)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 const (
 	ownerNote     = "owner"     // in the journal of claims: the process of the berth run that the node belongs to (proc.ID)
 	endNote       = "end"       // in the journal of claims: how the node ended last (End)
+	wholeNote     = "whole"     // in the journal of claims: all of them are made and on the disk, and so is the spec (bool)
 	madeNote      = "made"      // in the journal of claims: when the node was made (time.Time)
 	toldNote      = "told"      // in the journal of claims: which events of it were told (events.Told)
 	restartNote   = "restart"   // in the journal of claims: a restart is under way (bool)
@@ -108,8 +109,16 @@ func Of(claims *step.Journal) (Fate, error) {
 	return f, errors.Join(err, lastErr)
 }
 
-// Begin notes in a new journal of claims that the node is made now, and whose it is: nobody's if owner is nil.
+// Owned reports whether the node of a journal of claims ends with a process.
+func Owned(claims *step.Journal) bool {
+	owned, _ := claims.Noted(ownerNote, new(proc.ID))
+	return owned
+}
+
+// Begin notes in a new journal of claims that the node is made now, and whose it is: nobody's if owner is nil. A node that ends with
+// its owner ends with the boot, so that nothing of it need be on the disk.
 func Begin(claims *step.Journal, owner *proc.ID) error {
+	claims.Lasts = owner == nil
 	if err := claims.Note(madeNote, time.Now()); err != nil || owner == nil {
 		return err
 	}
@@ -120,6 +129,23 @@ func Begin(claims *step.Journal, owner *proc.ID) error {
 func Made(claims *step.Journal) (at time.Time) {
 	_, _ = claims.Noted(madeNote, &at)
 	return at
+}
+
+// SetWhole notes that all is made that a node has until it is removed, and returns when the disk has it.
+func SetWhole(claims *step.Journal) error {
+	if !claims.Lasts {
+		return nil
+	}
+	if err := claims.Note(wholeNote, true); err != nil {
+		return err
+	}
+	return claims.Sync()
+}
+
+// Whole reports whether all was made of a node that is still being created. Programs of it may have written then.
+func Whole(claims *step.Journal) (yes bool) {
+	_, err := claims.Noted(wholeNote, &yes)
+	return err == nil && yes
 }
 
 // Orphaned reports whether the node belongs to a berth run that has ended.

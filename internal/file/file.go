@@ -1,8 +1,10 @@
-// Package file replaces files whole: a reader, and a reboot of the program, finds the old content or the new one.
+// Package file replaces files whole: a reader, and who comes after a kill, finds the old content or the new one. For what outlives the
+// boot that holds after a power cut too.
 package file
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,11 +17,35 @@ import (
 // Unwritten ends the name of a file that is being written. A killed writer leaves it; the next writer replaces it.
 const Unwritten = ".tmp"
 
-// Write replaces the file at path, or makes it, with this mode. Only one process may write a path at a time: a lock of the
-// caller's sees to that. If it fails, the old file is as it was.
+// Write replaces the file at path, or makes it, with this mode, and returns when the disk has it: after a power cut it is the old
+// file or the new one. Only one process may write a path at a time: a lock of the caller's sees to that. If it fails, the old file
+// is as it was, unless the folder could not be synced.
 func Write(path string, data []byte, mode fs.FileMode) error {
+	err := replace(path, data, mode, true)
+	if err == nil {
+		err = SyncDir(filepath.Dir(path))
+	}
+	return err
+}
+
+// WriteForBoot is Write of what no boot outlives, as in /run, and of what is only a copy for reading: nothing is synced, and after a
+// power cut the file may be empty.
+func WriteForBoot(path string, data []byte, mode fs.FileMode) error {
+	return replace(path, data, mode, false)
+}
+
+// replace writes a file beside path and gives it that name. Without sync a file system may keep the name and lose the content: XFS
+// does, and ext4 with noauto_da_alloc.
+func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	tmp := path + Unwritten
-	err := os.WriteFile(tmp, data, mode)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err == nil {
+		_, err = f.Write(data)
+		if err == nil && sync {
+			err = f.Sync()
+		}
+		err = errors.Join(err, f.Close())
+	}
 	if err == nil {
 		fault.Point("written " + filepath.Base(tmp))
 		err = os.Rename(tmp, path)
@@ -33,12 +59,17 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 }
 
 // WriteJSON is Write of a value as JSON, in one line, for root alone.
-func WriteJSON(path string, v any) error {
+func WriteJSON(path string, v any) error { return writeJSON(path, v, Write) }
+
+// WriteJSONForBoot is WriteJSON by WriteForBoot.
+func WriteJSONForBoot(path string, v any) error { return writeJSON(path, v, WriteForBoot) }
+
+func writeJSON(path string, v any, write func(string, []byte, fs.FileMode) error) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return Write(path, append(data, '\n'), 0o600)
+	return write(path, append(data, '\n'), 0o600)
 }
 
 // SyncDir returns when the entries of a folder are on the disk.

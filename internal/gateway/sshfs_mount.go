@@ -157,7 +157,7 @@ func (s *SSHFSMount) serve(ctx context.Context, node mounts.Running, ids idsInsi
 	defer said.Close()
 	fuse.Close() // the daemon's end must end the mount
 	fault.Point("daemon of sshfs started")
-	if err = file.WriteJSON(s.Note, s.Daemon); err == nil {
+	if err = file.WriteJSONForBoot(s.Note, s.Daemon); err == nil {
 		fault.Point("daemon of sshfs noted")
 		err = s.answer(ctx, m, said)
 	}

@@ -125,7 +125,7 @@ func (n *patient) note(ctx context.Context, again bool) (lives bool) {
 	n.c.Work(func() {
 		var err error
 		lives, err = n.c.Locked(ctx, n.node, n.first, func() error {
-			if err := file.WriteJSON(n.path, n.record); err != nil {
+			if err := file.WriteJSONForBoot(n.path, n.record); err != nil {
 				return err
 			}
 			fault.Point("health noted")
@@ -136,7 +136,7 @@ func (n *patient) note(ctx context.Context, again bool) (lives bool) {
 				return err
 			}
 			n.Told = n.State
-			return file.WriteJSON(n.path, n.record)
+			return file.WriteJSONForBoot(n.path, n.record)
 		})
 		if err != nil && ctx.Err() == nil {
 			n.log.Error("note the node's health", "err", err)

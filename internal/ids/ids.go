@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/refuse"
 	"berth/internal/step"
 	"berth/internal/vnode"
@@ -207,6 +208,9 @@ func (c *Claim) Verify(context.Context) error {
 	}
 	return nil
 }
+
+// OnDisk implements step.Lasting.
+func (c *Claim) OnDisk() error { return file.SyncDir(c.Dir) }
 
 // Undo gives the node's range back, even if Do did not fill in Base. It leaves other nodes' ranges alone.
 func (c *Claim) Undo(context.Context) error {

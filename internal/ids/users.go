@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/vnode"
 )
 
@@ -74,6 +75,14 @@ func (u *Users) Verify(context.Context) error {
 		}
 	}
 	return nil
+}
+
+// OnDisk implements step.Lasting.
+func (u *Users) OnDisk() error {
+	if len(u.links()) == 0 {
+		return nil
+	}
+	return file.SyncDir(u.Dir)
 }
 
 // Undo removes all notes of the node, also those that a killed Do made.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/purge"
 	"berth/internal/quota"
 	"berth/internal/refuse"
@@ -192,6 +193,9 @@ func (d *Delta) Verify(context.Context) error {
 	}
 	return nil
 }
+
+// OnDisk implements step.Lasting.
+func (d *Delta) OnDisk() error { return errors.Join(file.SyncDir(d.Path), file.SyncDir(d.Upper())) }
 
 // Undo purges the delta, however large and deep it is. If it is killed midway, the rest stays under the path gone, and
 // the next Undo removes it.

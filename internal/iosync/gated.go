@@ -153,7 +153,7 @@ func (s *gateSays) write() error {
 	if err != nil {
 		return err
 	}
-	return file.Write(s.path, append(text, '\n'), 0o644)
+	return file.WriteForBoot(s.path, append(text, '\n'), 0o644)
 }
 
 func (s *gateSays) wrong(pid int, what string) {

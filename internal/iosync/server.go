@@ -223,7 +223,7 @@ func (s *Served) record(h *kept) error {
 	if err != nil {
 		return err
 	}
-	return file.Write(filepath.Join(s.dir, h.Node+".json"), append(text, '\n'), 0o644)
+	return file.WriteForBoot(filepath.Join(s.dir, h.Node+".json"), append(text, '\n'), 0o644)
 }
 
 // recorded reads the records of a file system, sorted by node.

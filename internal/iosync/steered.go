@@ -95,7 +95,7 @@ func newSteered(l layout.Layout, g *groups, before []*kept, log *slog.Logger, wa
 	}
 	text, err := json.Marshal(steeredOf(f))
 	if err == nil {
-		err = errors.Join(file.Write(filepath.Join(dir, steeredFile), append(text, '\n'), 0o600), os.MkdirAll(w.server.Dir, 0o755)) // before anything is made
+		err = errors.Join(file.WriteForBoot(filepath.Join(dir, steeredFile), append(text, '\n'), 0o600), os.MkdirAll(w.server.Dir, 0o755)) // before anything is made
 	}
 	if err != nil {
 		return nil, err

@@ -218,6 +218,9 @@ func (n Node) Claims() string { return filepath.Join(n.Lib, "journal") }
 // Spec returns the file with the spec as applied and as it is now.
 func (n Node) Spec() string { return filepath.Join(n.Lib, "spec.json") }
 
+// Throwaway returns the empty file by which a node that ends with a process is known, whatever became of its journal.
+func (n Node) Throwaway() string { return filepath.Join(n.Lib, "throwaway") }
+
 // Status returns the file with the node's state as of its last start or end.
 func (n Node) Status() string { return filepath.Join(n.Lib, "status.json") }
 

@@ -128,6 +128,9 @@ func (c *ClaimAddress) Verify(context.Context) error {
 	return nil
 }
 
+// OnDisk implements step.Lasting.
+func (c *ClaimAddress) OnDisk() error { return file.SyncDir(c.Places.addresses()) }
+
 // Undo releases the addresses, also if a killed Do did not record which it took.
 func (c *ClaimAddress) Undo(ctx context.Context) error {
 	if c.Places.Lock == "" {

@@ -199,7 +199,7 @@ func (p Places) borrow(v6 bool) (lent []string, err error) {
 	if !slices.Contains(l.By, p.Run) {
 		l.By = append(l.By, p.Run)
 	}
-	if err := file.WriteJSON(p.loanPath(), l); err != nil {
+	if err := file.WriteJSONForBoot(p.loanPath(), l); err != nil {
 		return nil, err
 	}
 	for _, s := range more {
@@ -227,7 +227,7 @@ func (p Places) giveBack() error {
 	}
 	l.By = slices.DeleteFunc(l.By, func(dir string) bool { return dir == p.Run })
 	if len(l.By) > 0 {
-		return file.WriteJSON(p.loanPath(), l)
+		return file.WriteJSONForBoot(p.loanPath(), l)
 	}
 	l.giveBack()
 	fault.Point("forwarding given back")

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +49,9 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 			return nil, err
 		}
 		return &Outcome{Node: n.Name, Did: "created"}, b.keeper().Watch(ctx, n.Name)
+	}
+	if _, damaged := errors.AsType[*refuse.Error](err); damaged && b.guard == nil {
+		return &Outcome{Node: n.Name, Did: "started"}, b.applyAnew(ctx, l, n, err)
 	}
 	if err := b.allowed(s, err); err != nil {
 		return nil, err
@@ -221,6 +225,7 @@ func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot
 	if err != nil {
 		return err
 	}
+	claimed := false
 	for _, w := range wanted {
 		if slices.ContainsFunc(j.Steps(), same(w)) {
 			continue
@@ -228,6 +233,10 @@ func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot
 		if err := claim(ctx, j, w); err != nil {
 			return err
 		}
+		claimed = true
+	}
+	if claimed {
+		return j.Sync() // before its command can write there
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/address"
 	"berth/internal/device"
 	"berth/internal/envfile"
 	"berth/internal/events"
@@ -181,7 +180,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
-	if f.SiteID, err = address.SiteID(b.Layout); err != nil {
+	if f.SiteID, err = b.siteID(); err != nil {
 		return f, err
 	}
 	member, err := site.Read(b.Layout)

@@ -318,7 +318,7 @@ func (b *Berth) stopped(name string, rebooted bool) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || f.Claims.Empty() {
 		return err
 	}
 	last := fate.End{}

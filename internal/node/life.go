@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,7 @@ import (
 	"berth/internal/events"
 	"berth/internal/fate"
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/foreground"
 	"berth/internal/gateway"
 	"berth/internal/image"
@@ -68,6 +70,12 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 		return js, fmt.Errorf("make folder of node %s: %w", n.Name, err)
 	}
 	fault.Point("node folder made")
+	if s.owner != nil {
+		if err := os.WriteFile(dirs.Throwaway(), nil, 0o600); err != nil {
+			return js, fmt.Errorf("make folder of node %s: %w", n.Name, errors.Join(err, os.RemoveAll(dirs.Lib)))
+		}
+		fault.Point("node marked")
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.destroy(context.WithoutCancel(ctx), n.Name, journals{}))
@@ -84,7 +92,11 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 			return js, err
 		}
 	}
-	if err := b.Store(n.Name, &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: facts.Image.Content()}); err != nil {
+	err = b.Store(n.Name, &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: facts.Image.Content()})
+	if err == nil {
+		err = fate.SetWhole(js.claims) // before its command can write
+	}
+	if err != nil {
 		return js, err
 	}
 	if js.live, err = b.start(ctx, l, n, facts, js.claims, s); err != nil {
@@ -262,19 +274,48 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	dirs := b.Layout.Node(name)
 	if claims != nil {
+		if fate.Whole(claims) && claims.Phase == step.Creating { // else a power cut would leave it as one that is whole
+			if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
+				return err
+			}
+		}
 		if err := claims.Undo(ctx, func(step.Step) bool { return true }); err != nil {
 			return err
 		}
 		fate.TellRemoved(b.Events(), claims, known.claims == nil)
+		if err := removeAllBut(dirs.Claims()); err != nil { // what lies without a journal is a node that lost it
+			return fmt.Errorf("remove files of node %s: %w", name, err)
+		}
 		if err := claims.Close(ctx); err != nil {
 			return err
 		}
 	}
-	if err := os.RemoveAll(b.Layout.Node(name).Lib); err != nil {
+	if err := os.RemoveAll(dirs.Lib); err != nil {
 		return fmt.Errorf("remove folder of node %s: %w", name, err)
 	}
 	fault.Point("folder removed")
+	if claims != nil && claims.Lasts {
+		return file.SyncDir(b.Layout.LibNodes())
+	}
+	return nil
+}
+
+// removeAllBut removes all of a file's folder but the file.
+func removeAllBut(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != filepath.Base(path) {
+			if err := os.RemoveAll(filepath.Join(filepath.Dir(path), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	fault.Point("files removed")
 	return nil
 }
 
@@ -309,6 +350,9 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 // Remove removes a node and everything it wrote. A running one needs force.
 func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	l, err := b.lockNode(ctx, name)
+	if force && b.guard == nil && errors.Is(err, roster.ErrLost) {
+		l, err = b.lock(ctx, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -326,7 +370,7 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 
 func (b *Berth) remove(ctx context.Context, name string, known journals) error {
 	claims, err := readUnless(known.claims, name, b.Claims)
-	if err == nil {
+	if err == nil && !claims.Empty() {
 		if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
 			return err
 		}

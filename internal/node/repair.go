@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"berth/internal/address"
 	"berth/internal/debian"
 	"berth/internal/fate"
 	"berth/internal/fault"
@@ -37,15 +36,12 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if err := b.Layout.Make(); err != nil {
 		return nil, err
 	}
-	if _, err := address.SiteID(b.Layout); err != nil { // half written by whoever was the first
-		return nil, err
-	}
 	names, err := b.Names()
 	if err != nil {
 		return nil, err
 	}
-	var all []Repaired
-	var errs []error
+	all, err := b.rewrite(ctx, names)
+	errs := []error{err}
 	made, err := b.beside.RestoreVFs(ctx)
 	errs = append(errs, err)
 	for _, m := range made {
@@ -104,11 +100,14 @@ func (b *Berth) holdVolumes(ctx context.Context, name string, f func(has func(po
 		return err
 	}
 	defer l.release()
+	if b.Lost(name) != nil { // told by who settles the node
+		return nil
+	}
 	j, err := b.Claims(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f(func(string, string) bool { return false })
 	}
-	if err != nil {
+	if err != nil || j.Empty() {
 		return err
 	}
 	return f(func(pool, volume string) bool {
@@ -158,6 +157,11 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 	}
 	dirs := b.Layout.Node(name)
 	claims, err := b.Claims(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && claims.Empty() {
+		if lost := b.Lost(name); lost != nil {
+			return did, lost
+		}
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dirs.Lib); errors.Is(err, fs.ErrNotExist) {
@@ -166,6 +170,9 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 		return "removed an empty folder", b.destroy(ctx, name, journals{})
 	case err != nil:
 		return did, err
+	case claims.Phase == step.Creating && b.outlived(claims):
+		did = "stopped by a reboot, while it was started for the first time"
+		return did, claims.SetPhase(step.Up)
 	case claims.Phase == step.Creating:
 		return "rolled back: its creation was interrupted", b.destroy(ctx, name, journals{})
 	case claims.Phase == step.Removing:
@@ -183,6 +190,13 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 	}
 	fate.Tell(b.Events(), claims, live, true)
 	return settleRestart(claims, live, did)
+}
+
+// outlived reports whether a node that was being created was whole when the host was booted: its programs may have written what
+// only a removal may take away.
+func (b *Berth) outlived(claims *step.Journal) bool {
+	boot, err := b.Host.BootID()
+	return fate.Whole(claims) && (err != nil || claims.Boot != boot)
 }
 
 // settleLive is settle of the live journal, which it returns if the node runs.

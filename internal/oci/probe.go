@@ -69,7 +69,7 @@ func choose(ctx context.Context, t runner.Trial) (c *choice, err error) {
 	c.BootID = t.Boot
 	text, err := json.MarshalIndent(c, "", "\t")
 	if err == nil {
-		err = file.Write(t.Cache, text, 0o600)
+		err = file.WriteForBoot(t.Cache, text, 0o600)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("remember the chosen runtime: %w", err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/fork"
 	"berth/internal/refuse"
 	"berth/internal/space"
@@ -94,6 +95,9 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 		return Record{}, errors.Join(err, forget)
 	}
 	fault.Point("packed file in place")
+	if err := file.SyncDir(filepath.Dir(path)); err != nil {
+		return Record{}, err
+	}
 	if err := unix.Fstat(int(out.Fd()), &st); err != nil { // a new name changes Ctime
 		return Record{}, fmt.Errorf("pack into %s: %w", path, err)
 	}

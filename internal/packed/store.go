@@ -176,10 +176,7 @@ func (s Store) addLocked(r Record, p Place) (Record, error) {
 			}
 		}
 	}
-	if err := file.WriteJSON(s.record(hexOf(r.Digest)), r); err != nil {
-		return Record{}, err
-	}
-	return r, file.SyncDir(s.records())
+	return r, file.WriteJSON(s.record(hexOf(r.Digest)), r)
 }
 
 func (r Record) without(path string) []Place {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/jsonfile"
 	"berth/internal/lock"
 	"berth/internal/refuse"
@@ -149,6 +150,9 @@ func (s Store) keep(ctx context.Context, to *os.File, r Record, p Place) (Record
 		err = s.replaceRotten(to, r)
 	}
 	if err != nil {
+		return Record{}, err
+	}
+	if err := file.SyncDir(s.files()); err != nil {
 		return Record{}, err
 	}
 	fault.Point("trusted copy in place")

@@ -230,7 +230,7 @@ func (v *Services) switchesAtBoot(t target) bool {
 	if t.kind != kindUnit {
 		return false
 	}
-	j, err := step.Open(t.journal(v), v.kinds)
+	j, err := v.open(t.journal(v))
 	return err != nil || slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*block.Engine); return ok })
 }
 
@@ -282,7 +282,7 @@ func standings() []vnode.Node {
 // weighTarget is weighAgain for what is protected. systemd writes a unit's weights when one is set, and not when the kernel
 // gets a file for them.
 func (v *Services) weighTarget(ctx context.Context, t target, cg host.Cgroups) error {
-	j, err := step.Open(t.journal(v), v.kinds)
+	j, err := v.open(t.journal(v))
 	if err != nil || j.Phase != step.Up {
 		return nil //nolint:nilerr // reported by whoever settles it
 	}

@@ -221,7 +221,7 @@ func TestEngineAfterBoot(t *testing.T) {
 		t.Errorf("disks that came back: %v, %v, %v", one.isBFQ(), two.isBFQ(), err)
 	}
 	for _, path := range []string{first, gone} {
-		j, err := step.Open(path, v.kinds)
+		j, err := v.open(path)
 		if err == nil {
 			err = j.Close(t.Context())
 		}

@@ -39,6 +39,23 @@ func New(l layout.Layout) *Services {
 	return &Services{layout: l, kinds: step.Join(block.Kinds(), group.Kinds(), standing.Kinds(), systemd.Kinds())}
 }
 
+// open reads a journal of services. What was changed for them outlives the boot.
+func (v *Services) open(path string) (*step.Journal, error) {
+	j, err := step.Open(path, v.kinds)
+	if err == nil {
+		j.Lasts = true
+	}
+	return j, err
+}
+
+func create(path, name, boot string) (*step.Journal, error) {
+	j, err := step.Create(path, name, boot)
+	if err == nil {
+		j.Lasts = true
+	}
+	return j, err
+}
+
 // Service is a service of the host that has class storage: a unit of systemd, a cgroup, or a process and those that it
 // started, in a cgroup made for them.
 type Service struct {
@@ -121,7 +138,7 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	if err != nil {
 		return nil, err
 	}
-	j, err := step.Create(t.journal(v), t.name, boot)
+	j, err := create(t.journal(v), t.name, boot)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +176,7 @@ func (v *Services) Unprotect(ctx context.Context, asked string) error {
 	}
 	defer l.Close()
 	for _, t := range namesOf(asked) {
-		j, err := step.Open(t.journal(v), v.kinds)
+		j, err := v.open(t.journal(v))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -233,7 +250,7 @@ func (v *Services) All(ctx context.Context) ([]Service, error) {
 
 func (v *Services) read(ctx context.Context, kind, name string) (*Service, error) {
 	t := target{kind: kind, name: name}
-	j, err := step.Open(t.journal(v), v.kinds)
+	j, err := v.open(t.journal(v))
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +349,7 @@ func (v *Services) settle(ctx context.Context) ([]Repaired, error) {
 }
 
 func (v *Services) settleTarget(ctx context.Context, t target, boot string) (did string, err error) {
-	j, err := step.Open(t.journal(v), v.kinds)
+	j, err := v.open(t.journal(v))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil

@@ -26,7 +26,7 @@ func (v *Services) settleSlices(ctx context.Context) error {
 		return err
 	}
 	path := v.layout.Protected() + ".slices"
-	j, err := step.Open(path, v.kinds)
+	j, err := v.open(path)
 	switch {
 	case err == nil && j.Phase == step.Up && maps.Equal(given(j), want):
 		return nil
@@ -44,7 +44,7 @@ func (v *Services) settleSlices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if j, err = step.Create(path, "slices", boot); err != nil {
+	if j, err = create(path, "slices", boot); err != nil {
 		return err
 	}
 	for _, slice := range slices.Sorted(maps.Keys(want)) {
@@ -75,7 +75,7 @@ func (v *Services) wantedOfSlices(ctx context.Context) (map[string]uint64, error
 	}
 	want := map[string]uint64{}
 	for _, t := range targets {
-		j, err := step.Open(t.journal(v), v.kinds)
+		j, err := v.open(t.journal(v))
 		if err != nil || t.kind != kindUnit {
 			continue // gone meanwhile, or reported by whoever settles it
 		}

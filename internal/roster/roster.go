@@ -2,6 +2,8 @@
 package roster
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,7 +81,7 @@ func (r Nodes) Stored(name string) (*Stored, error) {
 	var s Stored
 	text := jsonfile.File{
 		Path: r.Layout.Node(name).Spec(), Is: "the spec of node " + name,
-		Remedy: fmt.Sprintf("berth rm --force %s removes the node, berth apply -f FILE makes it again", name),
+		Remedy: fmt.Sprintf("berth apply -f FILE, with the spec of node %s, stores it anew: the node keeps what it wrote (stop it first if it runs)", name),
 	}
 	err := text.Read(&s)
 	switch {
@@ -91,9 +93,22 @@ func (r Nodes) Stored(name string) (*Stored, error) {
 	return &s, err
 }
 
-// Store keeps the spec of a node, whose lock the caller holds.
+// Store keeps the spec of a node, whose lock the caller holds, and returns when the disk has it, unless the node is a throw-away one.
 func (r Nodes) Store(name string, s *Stored) error {
-	if err := file.WriteJSON(r.Layout.Node(name).Spec(), s); err != nil {
+	dirs := r.Layout.Node(name)
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("store the spec of node %s: %w", name, err)
+	}
+	text = append(text, '\n')
+	if old, err := os.ReadFile(dirs.Spec()); err == nil && bytes.Equal(old, text) { // as when a node is started again
+		return nil
+	}
+	write := file.Write
+	if there(dirs.Throwaway()) {
+		write = file.WriteForBoot
+	}
+	if err := write(dirs.Spec(), text, 0o600); err != nil {
 		return err
 	}
 	if st, err := r.Noted(name); err == nil && !(slices.Equal(st.Unsafe, UnsafeDevices(s.Now)) && maps.Equal(st.Labels, s.Now.Labels)) {
@@ -124,7 +139,42 @@ func (r Nodes) Live(name string) (*step.Journal, error) {
 
 // Claims reads the journal of what a node has until it is removed.
 func (r Nodes) Claims(name string) (*step.Journal, error) {
-	return step.Open(r.Layout.Node(name).Claims(), r.Kinds)
+	j, err := step.Open(r.Layout.Node(name).Claims(), r.Kinds)
+	if err == nil {
+		j.Lasts = !fate.Owned(j)
+	}
+	return j, err
+}
+
+// ErrLost is in the error of Lost.
+var ErrLost = errors.New("the journal of claims is lost")
+
+// Lost is an error if there is a node whose journal of claims is not there or empty, as an older berth may have left it in a power
+// cut: nobody knows then what the node has, and nothing of it may be removed. What a killed command had only begun to make, and what
+// is left of a throw-away node, is no such node.
+func (r Nodes) Lost(name string) error {
+	dirs := r.Layout.Node(name)
+	j, err := r.Claims(name)
+	why := "is empty"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		why = "is gone"
+	case err != nil || !j.Empty():
+		return nil
+	}
+	if there(dirs.Throwaway()) || !there(dirs.Spec()) && !there(dirs.Delta()) {
+		return nil
+	}
+	return &refuse.Error{
+		Kind: refuse.Failed, Err: ErrLost,
+		What:   fmt.Sprintf("%s (the journal of what node %s has) %s, as after a power failure; nothing of the node was removed", dirs.Claims(), name, why),
+		Remedy: fmt.Sprintf("put it back from a backup; or copy what the node wrote (%s, and its volumes: berth pool ls), then berth rm --force %s and berth apply -f FILE make it anew", dirs.Delta(), name),
+	}
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // CreatedInit returns the step that made the node's init, if the node has one.

@@ -31,6 +31,7 @@ const (
 	Paused  = "paused" // berth pause: it runs, and its processes are stopped where they are
 	Stopped = fate.Stopped
 	Exited  = fate.Exited
+	Damaged = "damaged" // its journal is lost: Nodes.Lost says what to do
 )
 
 // Status is what became of a node, as of its last start or end. It is a cache for people: what a command acts on is
@@ -84,7 +85,7 @@ func (r Nodes) Noted(name string) (Status, error) {
 
 // Note writes the status; it is never worth failing a node's life for.
 func (r Nodes) Note(s Status) {
-	_ = file.WriteJSON(r.Layout.Node(s.Name).Status(), s)
+	_ = file.WriteJSONForBoot(r.Layout.Node(s.Name).Status(), s)
 }
 
 // List returns the status of every node, in the order of their names, as the kernel has it now.
@@ -136,11 +137,16 @@ func (r Nodes) Status(name, boot string) Status {
 			return r.StatusFrom(name, init, j)
 		}
 	}
-	if err != nil && f.Last == nil { // being made, or half made by a killed command
-		if errors.Is(fateErr, fs.ErrNotExist) {
+	if err != nil {
+		switch {
+		case r.Lost(name) != nil:
+			return Status{Name: name, State: Damaged, UserNS: true}
+		case errors.Is(fateErr, fs.ErrNotExist):
 			return Status{}
+		case f.Last == nil && (fateErr != nil || f.Claims.Phase != step.Up): // being made, or half made by a killed command
+			return Status{Name: name, State: string(step.Creating), UserNS: true}
 		}
-		return Status{Name: name, State: string(step.Creating), UserNS: true}
+		s = r.unnoted(name) // lost in a power cut: the status is only a copy
 	}
 	s.Name = name
 	ran := was == Running || was == Paused
@@ -151,6 +157,17 @@ func (r Nodes) Status(name, boot string) Status {
 	}
 	if spec, err := r.Stored(name); err == nil {
 		s.Restarting = f.Due(spec.Now.Restart, boot) > 0
+	}
+	return s
+}
+
+// unnoted is the status of a node that does not run, as far as its spec tells it.
+func (r Nodes) unnoted(name string) Status {
+	s := Status{Name: name, State: Stopped, UserNS: true}
+	if spec, err := r.Stored(name); err == nil {
+		n := spec.Now
+		s.Image, s.UserNS, s.Labels, s.Unsafe = n.Image.String(), n.UserNS(), n.Labels, UnsafeDevices(n)
+		s.NewPrivileges, s.SharedIDs, s.MaySpoof = n.NewPrivileges(), vnode.Extents(n.SharedIDs()), maySpoof(n)
 	}
 	return s
 }

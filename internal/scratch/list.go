@@ -9,7 +9,6 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/quota"
-	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
@@ -29,11 +28,10 @@ func (s Pools) List(ctx context.Context) ([]Listed, error) {
 		return nil, err
 	}
 	var all []Listed
-	var errs []error
 	for _, name := range names {
 		p, err := s.Get(name)
 		if err != nil {
-			errs = append(errs, err)
+			all = append(all, Listed{Pool: Pool{Name: name}, Volumes: []Found{}, Trouble: err.Error()})
 			continue
 		}
 		l := Listed{Pool: p, Volumes: []Found{}}
@@ -47,7 +45,7 @@ func (s Pools) List(ctx context.Context) ([]Listed, error) {
 		}
 		all = append(all, l)
 	}
-	return all, refuse.Join(errs)
+	return all, nil
 }
 
 // present refuses a pool whose place, or a part of it, is not on the host now.

@@ -53,6 +53,8 @@ func (p Pool) String() string {
 		return "folder " + p.Dir + " (sized files)"
 	case p.Thin != "":
 		return "volume group " + p.VG + ", thin pool " + p.Thin
+	case p.VG == "":
+		return "not known"
 	}
 	return "volume group " + p.VG
 }
@@ -97,11 +99,11 @@ func (s Pools) open(name string) (p Pool, f *os.File, err error) {
 	if err != nil {
 		return p, nil, fmt.Errorf("read scratch pool %s: %w", name, err)
 	}
-	record := jsonfile.File{Path: s.path(name), Is: "the scratch pool " + name, Remedy: "if no node uses it, remove the file and add the pool again"}
+	record := jsonfile.File{Path: s.path(name), Is: "the scratch pool " + name, Remedy: "berth repair writes it anew if a node has a volume in the pool; if none has, remove the file and add the pool again"}
 	strict := json.NewDecoder(strings.NewReader(string(data)))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(&p); err != nil {
-		return p, nil, record.Damaged(jsonfile.Wrong(data, err), err)
+		return p, nil, record.Damaged(jsonfile.Wrong(data, err), ErrDamaged)
 	}
 	id, err := hex.DecodeString(p.ID)
 	kinds := 0
@@ -112,9 +114,25 @@ func (s Pools) open(name string) (p Pool, f *os.File, err error) {
 	}
 	if err != nil || len(id) != idBytes || p.Name != name || kinds != 1 || p.Thin != "" && p.VG == "" || p.Quota && p.Dir == "" ||
 		p.Dir != "" && (!filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir) {
-		return p, nil, record.Damaged("it is not a pool's record", nil)
+		return p, nil, record.Damaged("it is not a pool's record", ErrDamaged)
 	}
 	return p, f, nil
+}
+
+// ErrDamaged is in the error of a pool whose record cannot be read.
+var ErrDamaged = errors.New("damaged")
+
+// Restore writes the record of a pool anew, as the journal of a node with a volume in it has it, if it is damaged.
+func (s Pools) Restore(ctx context.Context, p Pool) error {
+	f, err := lock.OpenDir(ctx, s.Dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := s.Get(p.Name); !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	return file.WriteJSON(s.path(p.Name), p)
 }
 
 // hold opens a pool under its lock, which lasts until the file is closed, here and in the programs that got a copy of it.
@@ -202,6 +220,9 @@ func (s Pools) Add(ctx context.Context, p Pool) (Pool, error) {
 			return p, fmt.Errorf("make the pool's folder: %w", err)
 		}
 		fault.Point("pool folder made")
+		if err := file.SyncDir(p.Dir); err != nil {
+			return p, errors.Join(err, os.Remove(p.own()))
+		}
 	}
 	if err := file.WriteJSON(s.path(p.Name), p); err != nil {
 		if p.Dir != "" {

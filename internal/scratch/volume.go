@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/mounts"
 	"berth/internal/quota"
 	"berth/internal/refuse"
@@ -244,6 +245,14 @@ func (v *Volume) verify() error {
 		return fmt.Errorf("verify %s: it has %d bytes, %d of them with a place on the disk, not %d", v.Path(), file.Size, file.Blocks*512, int64(v.Size))
 	}
 	return nil
+}
+
+// OnDisk implements step.Lasting.
+func (v *Volume) OnDisk() error {
+	if v.Pool.VG != "" {
+		return nil // LVM and mkfs write through
+	}
+	return v.of(errors.Join(file.SyncDir(v.Path()), file.SyncDir(v.Pool.own())))
 }
 
 // Undo removes the volume, if there is anything of it. A program that a killed berth left at work is waited for: it holds the

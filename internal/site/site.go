@@ -232,7 +232,7 @@ func Owe(dir, node string, things ...Thing) error {
 		}
 		f.Close()
 	}
-	return nil
+	return file.SyncDir(dir)
 }
 
 // Owed lists what the site must be told.

@@ -42,6 +42,9 @@ func (c *Claim) Do(ctx context.Context) error { return c.Agent.Claim(ctx, c.Node
 // Verify does nothing: the agent answers once the claim is committed, and a second question could only fail later.
 func (c *Claim) Verify(context.Context) error { return nil }
 
+// OnDisk implements step.Lasting: the site keeps the claims.
+func (c *Claim) OnDisk() error { return nil }
+
 // Undo gives the claims up.
 func (c *Claim) Undo(ctx context.Context) error { return c.Agent.Release(ctx, c.Node, c.Things...) }
 

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
-	"syscall"
 
 	"berth/internal/fault"
 	"berth/internal/jsonfile"
@@ -30,13 +28,19 @@ const (
 )
 
 // Journal is the list of steps that were taken. It is kept in a file of one JSON record a line, each written before the host is
-// changed. The file outlives the process that writes it, but may not outlive a reboot: records are not synced to disk. A reboot
-// ends everything in the kernel that a live journal could name, and lasting steps leave folders that Repair knows.
+// changed. The file outlives the process that writes it; unless it Lasts, it need not outlive the boot, which ends everything in the
+// kernel that it could name.
 type Journal struct {
 	Node  string
 	Boot  string // boot id of the kernel whose state this is
 	Phase Phase
 	Set   *Set // a live change that was begun and not ended; its steps are the last ones
+
+	// Lasts says that the journal must outlive a power cut, with what its steps make: Sync says when it is on the disk. Its owner sets
+	// it, before the first step.
+	Lasts bool
+	made  []Lasting // steps done, and not yet known to be on the disk
+	fresh bool      // the file's name may not be on the disk
 	path  string
 	file  stamp // the file as this process last left it
 	size  int64 // bytes of whole records
@@ -74,18 +78,9 @@ type record struct {
 	SetEnd bool `json:"set_end,omitempty"`
 }
 
-// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
-func BootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(id)), nil
-}
-
 // Create starts a journal in phase Creating. It fails if the file exists.
 func Create(path, node, boot string) (*Journal, error) {
-	j := &Journal{Node: node, Boot: boot, Phase: Creating, path: path}
+	j := &Journal{Node: node, Boot: boot, Phase: Creating, path: path, fresh: true}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("create journal: %w", err)
@@ -117,7 +112,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 	j := &Journal{Phase: Creating}
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
-		if !whole { // a torn record: the next one is written over it
+		if !whole || bytes.IndexByte(line, 0) >= 0 { // torn, or lost in a power cut: the next record is written over it
 			return j, nil
 		}
 		var r record
@@ -207,7 +202,11 @@ func (j *Journal) Steps() []Step {
 
 // SetPhase changes the phase.
 func (j *Journal) SetPhase(p Phase) error {
-	if err := j.write(record{Phase: p}); err != nil {
+	err := j.write(record{Phase: p})
+	if err == nil {
+		err = j.Sync()
+	}
+	if err != nil {
 		return err
 	}
 	j.Phase = p
@@ -241,6 +240,9 @@ func (j *Journal) Do(ctx context.Context, s Step) error {
 // fault points.
 func (j *Journal) carryOut(ctx context.Context, i int, begun json.RawMessage, again string) error {
 	s := j.steps[i].step
+	if err := j.announce(s); err != nil {
+		return err
+	}
 	fault.Point("begun " + again + s.Kind())
 	if err := s.Do(ctx); err != nil {
 		return err
@@ -260,6 +262,9 @@ func (j *Journal) carryOut(ctx context.Context, i int, begun json.RawMessage, ag
 		return err
 	}
 	j.steps[i].done = true
+	if l, ok := s.(Lasting); ok && j.Lasts {
+		j.made = append(j.made, l)
+	}
 	fault.Point("done " + again + s.Kind())
 	return nil
 }
@@ -272,7 +277,9 @@ func (j *Journal) Undo(ctx context.Context, drop func(Step) bool) error {
 		if e.undone || !drop(e.step) {
 			continue
 		}
-		_ = j.write(record{Undo: &i})
+		if j.write(record{Undo: &i}) == nil && j.Phase == Up { // else the disk knows that all is to be undone
+			_ = j.announce(e.step)
+		}
 		j.steps[i].done = false
 		if err := e.step.Undo(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s %s: %w", e.step.Kind(), e.step, err))
@@ -333,6 +340,9 @@ func (j *Journal) write(records ...record) error {
 			return fmt.Errorf("journal %s: %w", j.path, err)
 		}
 	}
+	if j.size == 0 && records[0].Berth == 0 {
+		return fmt.Errorf("write journal %s: its first record is lost", j.path)
+	}
 	f, err := os.OpenFile(j.path, os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
@@ -340,6 +350,10 @@ func (j *Journal) write(records ...record) error {
 	defer f.Close()
 	if err := j.reserve(f, int64(buf.Len())); err != nil && announces(records) {
 		return fmt.Errorf("write journal %s: %w", j.path, err)
+	}
+	if fi, err := f.Stat(); err == nil && fi.Size() > j.size+int64(buf.Len()) { // lines behind one that was lost in a power cut
+		_ = f.Truncate(j.size)
+		j.reserved = 0
 	}
 	if _, err := f.WriteAt(buf.Bytes(), j.size); err != nil {
 		_ = f.Truncate(j.size) // some of the records may be whole
@@ -354,27 +368,6 @@ func (j *Journal) write(records ...record) error {
 		j.file = stampOf(fi)
 	}
 	return nil
-}
-
-// stamp identifies one version of the file.
-type stamp struct {
-	inode uint64
-	size  int64
-	time  int64 // ns
-}
-
-func stampOf(fi os.FileInfo) stamp {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return stamp{}
-	}
-	return stamp{st.Ino, st.Size, st.Mtim.Nano()}
-}
-
-// Untouched reports whether the file is as this journal's last write left it, so that it need not be read again.
-func (j *Journal) Untouched() bool {
-	fi, err := os.Stat(j.path)
-	return err == nil && j.file != stamp{} && stampOf(fi) == j.file
 }
 
 // journalRemedy says what to do with a damaged journal: only what its whole lines name can be undone by berth.

@@ -15,17 +15,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// file is a step that makes a file.
-type file struct {
+// fileStep is a step that makes a file.
+type fileStep struct {
 	Path string `json:"path"`
 	Made bool   `json:"made,omitempty"`
 
 	fail error
 }
 
-func (f *file) Kind() string   { return "test.file" }
-func (f *file) String() string { return f.Path }
-func (f *file) Do(context.Context) error {
+func (f *fileStep) Kind() string   { return "test.file" }
+func (f *fileStep) String() string { return f.Path }
+func (f *fileStep) Do(context.Context) error {
 	if f.fail != nil {
 		return f.fail
 	}
@@ -33,19 +33,19 @@ func (f *file) Do(context.Context) error {
 	return os.WriteFile(f.Path, nil, 0o600)
 }
 
-func (f *file) Verify(context.Context) error {
+func (f *fileStep) Verify(context.Context) error {
 	_, err := os.Stat(f.Path)
 	return err
 }
 
-func (f *file) Undo(context.Context) error {
+func (f *fileStep) Undo(context.Context) error {
 	if err := os.Remove(f.Path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-func kinds() Kinds { return Kinds{"test.file": func() Step { return &file{} }} }
+func kinds() Kinds { return Kinds{"test.file": func() Step { return &fileStep{} }} }
 
 func start(t *testing.T) (*Journal, string) {
 	t.Helper()
@@ -69,7 +69,7 @@ func reopen(t *testing.T, j *Journal) *Journal {
 func paths(j *Journal) []string {
 	var all []string
 	for _, s := range j.Steps() {
-		all = append(all, filepath.Base(s.(*file).Path))
+		all = append(all, filepath.Base(s.(*fileStep).Path))
 	}
 	return all
 }
@@ -77,7 +77,7 @@ func paths(j *Journal) []string {
 func TestJournalIsReadBackAsItWasWritten(t *testing.T) {
 	j, dir := start(t)
 	for _, name := range []string{"a", "b"} {
-		if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, name)}); err != nil {
+		if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, name)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestJournalIsReadBackAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, paths(got)); diff != "" {
 		t.Error(diff)
 	}
-	if !got.Steps()[0].(*file).Made {
+	if !got.Steps()[0].(*fileStep).Made {
 		t.Error("what Do filled in was not journalled")
 	}
 	if err := got.Close(t.Context()); err != nil {
@@ -105,7 +105,7 @@ func TestJournalIsReadBackAsItWasWritten(t *testing.T) {
 func TestAFailedStepIsUndoneToo(t *testing.T) {
 	j, dir := start(t)
 	boom := errors.New("boom")
-	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "a"), fail: boom}); !errors.Is(err, boom) {
+	if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a"), fail: boom}); !errors.Is(err, boom) {
 		t.Fatalf("got %v", err)
 	}
 	if diff := cmp.Diff([]string{"a"}, paths(reopen(t, j))); diff != "" {
@@ -119,7 +119,7 @@ func TestSetIsKeptOrTakenBack(t *testing.T) {
 			j, dir := start(t)
 			do := func(name string) {
 				t.Helper()
-				if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, name)}); err != nil {
+				if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, name)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -156,7 +156,7 @@ func TestSetIsKeptOrTakenBack(t *testing.T) {
 func TestTornTail(t *testing.T) {
 	j, dir := start(t)
 	for _, name := range []string{"a", "b", "c"} {
-		if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, name)}); err != nil {
+		if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, name)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestTornTail(t *testing.T) {
 		if torn.Node == "" {
 			return // not even the first record is whole
 		}
-		if err := torn.Do(context.Background(), &file{Path: filepath.Join(dir, "d")}); err != nil {
+		if err := torn.Do(context.Background(), &fileStep{Path: filepath.Join(dir, "d")}); err != nil {
 			t.Fatal(err)
 		}
 		again, err := Open(j.path, kinds())
@@ -197,7 +197,7 @@ func TestManySets(t *testing.T) {
 	j, dir := start(t)
 	do := func(name string) {
 		t.Helper()
-		if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, name)}); err != nil {
+		if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, name)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -272,13 +272,13 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("no /dev/full on this host")
 	}
 	j, dir := start(t)
-	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "a")}); err != nil {
+	if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a")}); err != nil {
 		t.Fatal(err)
 	}
 	real := j.path
 	j.path = "/dev/full"
 	next := filepath.Join(dir, "b")
-	if err := j.Do(t.Context(), &file{Path: next}); err == nil {
+	if err := j.Do(t.Context(), &fileStep{Path: next}); err == nil {
 		t.Fatal("a step went on without its record")
 	}
 	if _, err := os.Stat(next); err == nil {
@@ -317,11 +317,11 @@ func FuzzJournal(f *testing.F) {
 // TestDoneSaysWhatIsNew: the record of done repeats a step only if doing it changed it.
 func TestDoneSaysWhatIsNew(t *testing.T) {
 	j, dir := start(t)
-	done := &file{Path: filepath.Join(dir, "made before"), Made: true}
+	done := &fileStep{Path: filepath.Join(dir, "made before"), Made: true}
 	if err := j.Do(t.Context(), done); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "b")}); err != nil {
+	if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "b")}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(j.path)
@@ -336,7 +336,7 @@ func TestDoneSaysWhatIsNew(t *testing.T) {
 	}
 	again := reopen(t, j)
 	for _, s := range again.Steps() {
-		if !s.(*file).Made || again.Unfinished() {
+		if !s.(*fileStep).Made || again.Unfinished() {
 			t.Errorf("%+v, unfinished %v", s, again.Unfinished())
 		}
 	}
@@ -345,7 +345,7 @@ func TestDoneSaysWhatIsNew(t *testing.T) {
 // TestUntouched: a journal notices that another process wrote to its file or replaced it.
 func TestUntouched(t *testing.T) {
 	j, dir := start(t)
-	if err := j.Do(t.Context(), &file{Path: filepath.Join(dir, "a")}); err != nil {
+	if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a")}); err != nil {
 		t.Fatal(err)
 	}
 	if !j.Untouched() {

@@ -119,6 +119,10 @@ func (j *Journal) shorten() {
 		err = short.write(record{Note: j.notes})
 	}
 	if err == nil {
+		short.fresh = false
+		err = short.syncFile() // before it has the name: a power cut would leave neither
+	}
+	if err == nil {
 		fault.Point("journal written anew")
 		err = os.Rename(short.path, j.path)
 	}
@@ -126,7 +130,7 @@ func (j *Journal) shorten() {
 		_ = os.Remove(short.path)
 		return
 	}
-	short.path = j.path
+	short.path, short.fresh = j.path, true
 	*j = short
 }
 

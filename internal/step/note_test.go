@@ -35,13 +35,13 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	must(j.Note("owner", 4711))
-	must(j.Do(t.Context(), &file{Path: filepath.Join(dir, "a")}))
+	must(j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a")}))
 	must(j.SetPhase(Up))
 	for i := range 5000 {
 		must(j.Note("end", end{Code: 7, Restarts: i}))
 		if i%100 == 0 {
 			must(j.BeginSet("spec"))
-			must(j.Do(t.Context(), &file{Path: filepath.Join(dir, "set")}))
+			must(j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "set")}))
 			must(j.EndSet())
 		}
 		if i%700 == 0 {
@@ -83,7 +83,7 @@ func TestNoteOnFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Do(t.Context(), &file{Path: filepath.Join(other, "a")}); err != nil {
+	if err := j.Do(t.Context(), &fileStep{Path: filepath.Join(other, "a")}); err != nil {
 		t.Fatal(err)
 	}
 	fill(t, filepath.Join(dir, "full"))
@@ -93,7 +93,7 @@ func TestNoteOnFullDisk(t *testing.T) {
 		}
 		var failed error
 		for i := 0; failed == nil && i < 200; i++ { // what was reserved for the begun step is used up first
-			failed = j.Do(t.Context(), &file{Path: filepath.Join(other, "b")})
+			failed = j.Do(t.Context(), &fileStep{Path: filepath.Join(other, "b")})
 		}
 		if !errors.Is(failed, unix.ENOSPC) {
 			t.Errorf("a step on a full disk: %v", failed)

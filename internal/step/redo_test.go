@@ -12,8 +12,8 @@ import (
 // TestRedo changes the path of a step. The journal has the new path before the step is done, and undoes that one.
 func TestRedo(t *testing.T) {
 	j, dir := start(t)
-	a, b := &file{Path: filepath.Join(dir, "a")}, &file{Path: filepath.Join(dir, "b")}
-	for _, f := range []*file{a, b} {
+	a, b := &fileStep{Path: filepath.Join(dir, "a")}, &fileStep{Path: filepath.Join(dir, "b")}
+	for _, f := range []*fileStep{a, b} {
 		if err := j.Do(t.Context(), f); err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func TestRedo(t *testing.T) {
 	}
 	boom := errors.New("boom")
 	j = reopen(t, j)
-	s := j.Steps()[0].(*file)
+	s := j.Steps()[0].(*fileStep)
 	if err := os.Remove(s.Path); err != nil { // as a boot does
 		t.Fatal(err)
 	}
@@ -39,10 +39,10 @@ func TestRedo(t *testing.T) {
 		t.Error(err)
 	}
 	got := reopen(t, j)
-	if diff := cmp.Diff([]string{"c", "b"}, paths(got)); diff != "" || got.Phase != Up || got.Unfinished() || !got.Steps()[0].(*file).Made {
+	if diff := cmp.Diff([]string{"c", "b"}, paths(got)); diff != "" || got.Phase != Up || got.Unfinished() || !got.Steps()[0].(*fileStep).Made {
 		t.Errorf("phase %s, unfinished %v, %s", got.Phase, got.Unfinished(), diff)
 	}
-	if err := got.Redo(t.Context(), &file{}); err == nil {
+	if err := got.Redo(t.Context(), &fileStep{}); err == nil {
 		t.Error("a step was done again that the journal does not have")
 	}
 	if err := got.Close(t.Context()); err != nil {

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"strings"
 
 	"berth/internal/jsonfile"
 )
@@ -64,4 +66,13 @@ func (k Kinds) Decode(kind string, data json.RawMessage) (Step, error) {
 		return nil, fmt.Errorf("step %s: %s", kind, jsonfile.Wrong(data, err))
 	}
 	return s, nil
+}
+
+// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(id)), nil
 }

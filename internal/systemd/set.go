@@ -94,6 +94,9 @@ func (s *Set) Verify(ctx context.Context) error {
 	return nil
 }
 
+// OnDisk implements step.Lasting: systemd writes the files of a unit.
+func (s *Set) OnDisk() error { return nil }
+
 // Undo sets the old values, which takes effect at once, and restores the files. If the unit is gone, it restores only the files.
 func (s *Set) Undo(ctx context.Context) error {
 	_, err := s.Look(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"os"
 	"strings"
 	"time"
@@ -105,7 +106,7 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 			err = fmt.Errorf("back the cluster state up to %s: %w", path, err)
 		}
 	}()
-	return file.Output(path, 0o600, func(f *os.File) error {
+	err = file.Output(path, 0o600, func(f *os.File) error {
 		from, err := s.client.Snapshot(ctx)
 		if err != nil {
 			return told(err)
@@ -119,6 +120,10 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 		}
 		return nil
 	})
+	if err == nil {
+		err = file.SyncDir(filepath.Dir(path))
+	}
+	return err
 }
 
 // Compact forgets changes up to a revision: watches from before it must list again.
