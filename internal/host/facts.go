@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"berth/internal/fault"
 )
 
 // Facts are what the planner needs to know of a host. They are read before each start of a node, so they are few.
@@ -48,7 +50,7 @@ func (h Host) BootID() (string, error) {
 	if id == "" {
 		return "", fmt.Errorf("read the boot id: %s is empty", path)
 	}
-	return id, nil
+	return fault.Boot(id), nil
 }
 
 // meminfo reads /proc/meminfo; values are bytes.

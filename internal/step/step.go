@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"berth/internal/fault"
 	"berth/internal/jsonfile"
 )
 
@@ -74,5 +75,5 @@ func BootID() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the boot id: %w", err)
 	}
-	return strings.TrimSpace(string(id)), nil
+	return fault.Boot(strings.TrimSpace(string(id))), nil
 }

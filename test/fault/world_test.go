@@ -31,6 +31,7 @@ type world struct {
 	l         layout.Layout
 	h         *netlink.Handle
 	cg        host.Cgroups
+	env       []string        // more variables for berth
 	ns        [2]string       // of the thread: network, mounts
 	foreign   map[string]bool // mounts of others, by number and folder
 }
@@ -145,7 +146,7 @@ func (w *world) beginBy(berth string, env []string, args ...string) *job {
 	w.Helper()
 	j := &job{w: w, began: time.Now()}
 	j.cmd = exec.Command(berth, append([]string{"--root", w.root}, args...)...)
-	j.cmd.Env = append(os.Environ(), env...)
+	j.cmd.Env = slices.Concat(os.Environ(), w.env, env)
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// Files, not pipes: processes that the command leaves behind must not block Wait.
 	out, err := os.CreateTemp(w.dir, "out-")
