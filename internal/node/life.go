@@ -350,7 +350,8 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 // Remove removes a node and everything it wrote. A running one needs force.
 func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	l, err := b.lockNode(ctx, name)
-	if force && b.guard == nil && errors.Is(err, roster.ErrLost) {
+	lost := errors.Is(err, roster.ErrLost)
+	if force && b.guard == nil && lost {
 		l, err = b.lock(ctx, name)
 	}
 	if err != nil {
@@ -365,7 +366,11 @@ func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 			return refuse.Busyf("node %s is running; stop it, or remove it with --force", name)
 		}
 	}
-	return b.remove(ctx, name, journals{})
+	err = b.remove(ctx, name, journals{})
+	if lost && err == nil {
+		err = b.release(ctx, name)
+	}
+	return err
 }
 
 func (b *Berth) remove(ctx context.Context, name string, known journals) error {

@@ -107,7 +107,7 @@ func (b *Berth) holdVolumes(ctx context.Context, name string, f func(has func(po
 	if errors.Is(err, fs.ErrNotExist) {
 		return f(func(string, string) bool { return false })
 	}
-	if err != nil || j.Empty() {
+	if err != nil {
 		return err
 	}
 	return f(func(pool, volume string) bool {
@@ -157,7 +157,7 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 	}
 	dirs := b.Layout.Node(name)
 	claims, err := b.Claims(name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && claims.Empty() {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && claims.Phase == step.Creating {
 		if lost := b.Lost(name); lost != nil {
 			return did, lost
 		}
@@ -171,8 +171,7 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 	case err != nil:
 		return did, err
 	case claims.Phase == step.Creating && b.outlived(claims):
-		did = "stopped by a reboot, while it was started for the first time"
-		return did, claims.SetPhase(step.Up)
+		return "kept: its creation was interrupted when all of it was made", claims.SetPhase(step.Up)
 	case claims.Phase == step.Creating:
 		return "rolled back: its creation was interrupted", b.destroy(ctx, name, journals{})
 	case claims.Phase == step.Removing:
@@ -192,11 +191,15 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 	return settleRestart(claims, live, did)
 }
 
-// outlived reports whether a node that was being created was whole when the host was booted: its programs may have written what
-// only a removal may take away.
+// outlived reports whether a node that was being created had run when its maker was killed, or was whole when the host lost its power:
+// its programs may have written what only a removal may take away.
 func (b *Berth) outlived(claims *step.Journal) bool {
+	if !fate.Whole(claims) {
+		return false
+	}
+	_, ran := os.Lstat(b.Layout.Node(claims.Node).Status())
 	boot, err := b.Host.BootID()
-	return fate.Whole(claims) && (err != nil || claims.Boot != boot)
+	return ran == nil || err != nil || claims.Boot != boot
 }
 
 // settleLive is settle of the live journal, which it returns if the node runs.

@@ -149,26 +149,31 @@ func (r Nodes) Claims(name string) (*step.Journal, error) {
 // ErrLost is in the error of Lost.
 var ErrLost = errors.New("the journal of claims is lost")
 
-// Lost is an error if there is a node whose journal of claims is not there or empty, as an older berth may have left it in a power
+// Lost is an error if there is a node whose journal of claims is gone, empty or cut, as an older berth may have left it in a power
 // cut: nobody knows then what the node has, and nothing of it may be removed. What a killed command had only begun to make, and what
 // is left of a throw-away node, is no such node.
 func (r Nodes) Lost(name string) error {
 	dirs := r.Layout.Node(name)
 	j, err := r.Claims(name)
-	why := "is empty"
+	made, why := there(dirs.Spec()) || there(dirs.Delta()), ""
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		why = "is gone"
-	case err != nil || !j.Empty():
-		return nil
+	case err != nil:
+		return nil // whoever reads it says so
+	case j.Empty():
+		why = "is empty"
+	case j.Phase == step.Creating && !fate.Whole(j): // before all was made, nothing ran that has a status
+		made, why = there(dirs.Status()), "is cut off"
 	}
-	if there(dirs.Throwaway()) || !there(dirs.Spec()) && !there(dirs.Delta()) {
+	if !made || why == "" || there(dirs.Throwaway()) {
 		return nil
 	}
 	return &refuse.Error{
 		Kind: refuse.Failed, Err: ErrLost,
-		What:   fmt.Sprintf("%s (the journal of what node %s has) %s, as after a power failure; nothing of the node was removed", dirs.Claims(), name, why),
-		Remedy: fmt.Sprintf("put it back from a backup; or copy what the node wrote (%s, and its volumes: berth pool ls), then berth rm --force %s and berth apply -f FILE make it anew", dirs.Delta(), name),
+		What: fmt.Sprintf("%s (the journal of what node %s has) %s, as after a power failure; nothing of the node was removed", dirs.Claims(), name, why),
+		Remedy: fmt.Sprintf("put it back from a backup; or copy what the node wrote (%s, and its volumes: berth pool ls), then berth rm --force %s, berth repair and berth apply -f FILE make it anew",
+			dirs.Delta(), name),
 	}
 }
 

@@ -49,7 +49,7 @@ func newPowered(t *testing.T, kind string) *powered {
 	spec := `
 name: f1
 image: host
-command: [/bin/sh, -c, "echo kept >/x/kept && sync /x/kept && touch /data/synced && exec sleep infinity"]
+command: [/bin/sh, -c, "test -s /x/kept || echo kept >/x/kept; sync /x/kept && touch /data/synced && exec sleep infinity"]
 memory: {max: %s}
 network: [{mode: bridge}]
 mounts: [{source: ` + w.dir + `/data, target: /data}]
