@@ -236,9 +236,9 @@ func (h Host) vfUnit() systemd.AtBoot {
 // RestoreVFs makes the virtual functions again that EnableVFs had made, where they are gone: after a boot, or a reload of
 // the adapter's driver. It waits up to wait for adapters that are not there yet.
 func (h Host) RestoreVFs(ctx context.Context, wait time.Duration) (did []string, err error) {
-	wishes, err := h.vfWishes().All()
-	if err != nil || len(wishes) == 0 {
-		return nil, err
+	wishes, damaged := h.vfWishes().All()
+	if len(wishes) == 0 {
+		return nil, damaged
 	}
 	if err := awaitPFs(ctx, wishes, wait); err != nil {
 		return nil, err
@@ -252,7 +252,7 @@ func (h Host) RestoreVFs(ctx context.Context, wait time.Duration) (did []string,
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
+	errs := []error{damaged}
 	for _, w := range wishes {
 		pf, ok := sriov.ByPCI(all, w.PCI)
 		switch {

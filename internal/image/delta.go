@@ -194,7 +194,7 @@ func (d *Delta) Verify(context.Context) error {
 	return nil
 }
 
-// OnDisk implements step.Lasting.
+// OnDisk implements step.Lasting, also for the Skeleton in it.
 func (d *Delta) OnDisk() error { return errors.Join(file.SyncDir(d.Path), file.SyncDir(d.Upper())) }
 
 // Undo purges the delta, however large and deep it is. If it is killed midway, the rest stays under the path gone, and

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"berth/internal/fault"
-	"berth/internal/file"
 	"berth/internal/purge"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -215,9 +214,6 @@ func (s *Skeleton) Verify(context.Context) error {
 	}
 	return nil
 }
-
-// OnDisk implements step.Lasting.
-func (s *Skeleton) OnDisk() error { return file.SyncDir(s.Path) }
 
 // Undo removes the tree. It returns nil if the tree does not exist.
 func (s *Skeleton) Undo(ctx context.Context) error {

@@ -34,8 +34,16 @@ func (p Places) Indexes() []string { return []string{p.addresses(), p.PortIndex(
 func (p Places) stored() jsonfile.File {
 	return jsonfile.File{
 		Path: filepath.Join(p.Lib, "network"), Is: "the private network of the nodes of mode nat",
-		Remedy: "remove the nodes of mode nat and the file: the next one makes it anew",
+		Remedy: "berth repair writes it anew if a node of mode nat is there; if there is none, remove the file",
 	}
+}
+
+// Restore writes the stored network anew, as a node that has an address of it knows it, if it cannot be read.
+func (p Places) Restore(n Network) (did bool, err error) {
+	if _, damaged := errors.AsType[*refuse.Error](p.stored().Read(new(Network))); !damaged {
+		return false, nil
+	}
+	return true, file.WriteJSON(p.stored().Path, n)
 }
 
 // Network returns the private network: the stored one, else one that overlaps no route of the host. A stored network that

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/layout"
 	"berth/internal/link"
+	"berth/internal/nat"
 	"berth/internal/refuse"
 	"berth/internal/roster"
 	"berth/internal/scratch"
@@ -135,16 +137,29 @@ func TestRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lib, run := b.Layout.NAT()
+	network := nat.Network{V4: netip.MustParsePrefix("10.210.0.0/22")}
+	claim, err := json.Marshal(&nat.ClaimAddress{Places: nat.Places{Lib: lib, Run: run}, Node: "n", If: "eth1", Network: network, V4: netip.MustParseAddr("10.210.0.2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(lib, "network"), "")
 	write(b.Layout.Node("n").Claims(), `{"berth":3,"boot":"before","node":"n"}
 {"begin":0,"kind":"link.claim-mac","step":{"site_id":"the site","node":"n","ifname":"eth0","mac":"02:00:00:00:00:01"}}
 {"done":0}
-`+fmt.Sprintf(`{"begin":1,"kind":"scratch.volume","step":%s}`, volume)+`
+`+fmt.Sprintf(`{"begin":1,"kind":"nat.claim-address","step":%s}`, claim)+`
 {"done":1}
+`+fmt.Sprintf(`{"begin":2,"kind":"scratch.volume","step":%s}`, volume)+`
+{"done":2}
 {"phase":"up"}
 `)
 	did, err := b.restore(t.Context(), []string{"n"})
-	if err != nil || len(did) != 1 || !strings.Contains(did[0].Did, "scratch pool p anew") {
+	if err != nil || len(did) != 2 || !strings.Contains(did[0].Did, "scratch pool p anew") || !strings.Contains(did[1].Did, "mode nat anew") {
 		t.Errorf("did %v, %v", did, err)
+	}
+	var stored nat.Network
+	if text, err := os.ReadFile(filepath.Join(lib, "network")); err != nil || json.Unmarshal(text, &stored) != nil || stored != network {
+		t.Errorf("the network is %+v, %v", stored, err)
 	}
 	if id, err := address.SiteID(b.Layout); id != "the site" || err != nil {
 		t.Errorf("the site's id is %q, %v", id, err)

@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/address"
 	"berth/internal/image"
+	"berth/internal/nat"
 	"berth/internal/plan"
 	"berth/internal/refuse"
 	"berth/internal/roster"
@@ -42,6 +43,15 @@ func (b *Berth) rewrite(ctx context.Context, names []string) (did []Repaired, er
 			continue
 		}
 		did = append(did, Repaired{Did: fmt.Sprintf("wrote the record of scratch pool %s anew, as the nodes with volumes in it have it", pool)})
+	}
+	for _, s := range b.claimed(names) {
+		if c, ok := s.(*nat.ClaimAddress); ok && c.V4.IsValid() {
+			done, err := c.Places.Restore(c.Network)
+			errs = append(errs, err)
+			if done {
+				did = append(did, Repaired{Did: "wrote the record of the private network of mode nat anew, as its nodes have it"})
+			}
+		}
 	}
 	return did, errors.Join(errs...)
 }

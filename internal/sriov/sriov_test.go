@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -274,6 +275,16 @@ func TestWishes(t *testing.T) {
 		if all, err := d.All(); err != nil || !cmp.Equal(all, []Wish{want}) {
 			t.Errorf("%v, %v", all, err)
 		}
+	}
+	damaged := filepath.Join(string(d), "0000:02:00.0") // as after a power cut
+	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := d.All(); err == nil || !strings.Contains(err.Error(), damaged) || !cmp.Equal(all, []Wish{want}) {
+		t.Errorf("beside an empty one: %v, %v", all, err)
+	}
+	if err := os.Remove(damaged); err != nil {
+		t.Fatal(err)
 	}
 	for range 2 {
 		if err := d.Forget(want.PCI); err != nil {

@@ -43,7 +43,7 @@ func (d Wishes) Forget(pci string) error {
 	return nil
 }
 
-// All reads all wishes.
+// All reads all wishes. The error is about those that cannot be read; the others are returned too.
 func (d Wishes) All() ([]Wish, error) {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,6 +53,7 @@ func (d Wishes) All() ([]Wish, error) {
 		return nil, fmt.Errorf("read what virtual functions there shall be: %w", err)
 	}
 	var all []Wish
+	var errs []error
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), file.Unwritten) {
 			continue
@@ -63,11 +64,12 @@ func (d Wishes) All() ([]Wish, error) {
 			Remedy: "remove it, then berth vf enable ADAPTER N",
 		}
 		if err := wish.Read(&w); err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		all = append(all, w)
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 // ByPCI finds an adapter by its PCI address, because its name may have changed.
