@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/address"
 	"berth/internal/fault"
+	"berth/internal/file"
 	"berth/internal/netif"
 	"berth/internal/refuse"
 	"berth/internal/vnode"
@@ -115,6 +116,9 @@ func (c *ClaimPort) Verify(context.Context) error {
 	}
 	return nil
 }
+
+// OnDisk implements step.Lasting.
+func (c *ClaimPort) OnDisk() error { return file.SyncDir(c.Places.PortIndex()) }
 
 // Undo releases the ports.
 func (c *ClaimPort) Undo(context.Context) error {

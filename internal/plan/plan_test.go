@@ -187,6 +187,11 @@ func TestPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			for _, c := range claims { // layers are on the disk before they have their names, and a skeleton with its delta
+				if _, lasts := c.(step.Lasting); !lasts && c.Kind() != "image.unpack" && c.Kind() != "image.skeleton" {
+					t.Errorf("claim %s does not say when it is on the disk", c.Kind())
+				}
+			}
 			golden(t, tc.name, render(claims)+"-- live\n"+render(live))
 			again, err := Live(n, f, claims)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -114,9 +115,8 @@ func (p *powered) cut() {
 		if left := p.cgroupDirs(); len(left) > 0 {
 			return fmt.Errorf("groups %v", left)
 		}
-		all := p.mountinfo()
-		for i := len(all) - 1; i >= 0; i-- {
-			if at := all[i].at; at == p.root || strings.HasPrefix(at, p.root+"/") {
+		for _, m := range slices.Backward(p.mountinfo()) {
+			if at := m.at; at == p.root || strings.HasPrefix(at, p.root+"/") {
 				if err := unix.Unmount(at, 0); err != nil {
 					return fmt.Errorf("unmount %s: %w", at, err)
 				}
