@@ -11,7 +11,9 @@ import (
 	"berth/internal/devgroup"
 	"berth/internal/group"
 	"berth/internal/host"
+	"berth/internal/layout"
 	"berth/internal/limit"
+	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/runner"
 	"berth/internal/shape"
@@ -30,22 +32,34 @@ type Drift struct {
 	What   []vnode.Difference
 }
 
-// Kept is what a running node has, as far as another program may take it away.
-type Kept struct {
-	Node    *vnode.Node
-	Path    string // of its group
-	Live    []step.Step
-	Limits  []*cgroup.Limit
-	Rates   []*shape.Rate
-	Devices []string // rules of the devices that it has besides the standard ones
-}
-
-// DriftOf looks for what a node has lost. It changes nothing. The processes of the host are given by their containers.
-func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) (d Drift, err error) {
-	init := runner.FirstProcess(k.Live)
-	for _, s := range k.Live {
+// DriftOf looks for what a node has lost that did these live steps. It changes nothing. The processes of the host are given by their
+// containers.
+func DriftOf(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, live []step.Step, all proc.Containers) (d Drift, err error) {
+	cg, err := host.ReadCgroups(h.Proc)
+	if err != nil {
+		return d, err
+	}
+	known, err := Table(l, h.Sys, n.Name)
+	if err != nil {
+		return d, err
+	}
+	here, where, err := Present(l, h.Sys, n, cg, known)
+	if err != nil {
+		return d, err
+	}
+	path := plan.GroupPath(l, n)
+	held, err := cgroup.Held(here, cg, path, where)
+	if err != nil {
+		return d, err
+	}
+	rates, err := plan.Rates(n, plan.Facts{Layout: l})
+	if err != nil {
+		return d, err
+	}
+	init := runner.FirstProcess(live)
+	for _, s := range live {
 		if g, ok := s.(*group.Group); ok && init != nil {
-			if d.Return, err = g.Return(all.Of(init.First().PID), group.Container(cg, k.Path)); err != nil {
+			if d.Return, err = g.Return(all.Of(init.First().PID), group.Container(cg, path)); err != nil {
 				return d, err
 			}
 		}
@@ -53,7 +67,7 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 	if d.Return != nil {
 		d.Add(Processes, strings.Join(d.Return.Whom(), ", "), d.Return.To, d.Return)
 	}
-	for _, s := range k.Live {
+	for _, s := range live {
 		switch s := s.(type) {
 		case *block.Engine: // before the weights, which need it
 			if held, err := s.Held(); err == nil && held && s.Verify(ctx) != nil {
@@ -65,7 +79,7 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 			}
 		}
 	}
-	limits, err := cgroup.Drifted(k.Limits)
+	limits, err := cgroup.Drifted(held)
 	if err != nil {
 		return d, err
 	}
@@ -73,17 +87,17 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 		c := s.(*cgroup.Change)
 		d.Add(c.Key, c.From, c.Asked, s)
 	}
-	for _, s := range shape.Drifted(k.Rates) {
+	for _, s := range shape.Drifted(rates) {
 		c := s.(*shape.RateChange)
 		d.Add(c.Key, c.From, c.Asked, s)
 	}
-	if list := devgroup.Of(cg, k.Path); list != nil {
-		list.Allow = k.Devices
+	if list := devgroup.Of(cg, path); list != nil {
+		list.Allow = known.Rules()
 		if list.Holds() != nil {
 			d.Add("devices", "others", list.String(), list)
 		}
 	}
-	if c := standing.ClassStep(k.Node, cg, k.Path); c != nil && c.Verify(ctx) != nil {
+	if c := standing.ClassStep(n, cg, path); c != nil && c.Verify(ctx) != nil {
 		d.Add("class", "other values in "+c.Name, c.String(), c)
 	}
 	return d, nil
@@ -92,6 +106,32 @@ func DriftOf(ctx context.Context, k Kept, cg host.Cgroups, all proc.Containers) 
 // Add adds a value that is not so any more, and the step that writes it again.
 func (d *Drift) Add(key, has, asked string, s step.Step) {
 	d.Steps, d.What = append(d.Steps, s), append(d.What, vnode.Difference{Key: key, Old: has, New: asked, Live: true})
+}
+
+// Clear adds the steps that take off a limit that the spec does not have, and another program may have set. with is the node with some
+// value of it, path that of the node's group.
+func (d *Drift) Clear(l layout.Layout, h host.Host, with *vnode.Node, path, key string) error {
+	cg, err := host.ReadCgroups(h.Proc)
+	if err != nil {
+		return err
+	}
+	known, err := Table(l, h.Sys, with.Name)
+	if err != nil {
+		return err
+	}
+	here, where, err := Present(l, h.Sys, with, cg, known)
+	if err != nil {
+		return err
+	}
+	limits, err := cgroup.Held(here, cg, path, where)
+	if err != nil {
+		return nil //nolint:nilerr // the host has no such limit, so nobody can have set one
+	}
+	steps, err := cgroup.Drifted(cgroup.Cleared(limits, key))
+	for _, s := range steps {
+		d.Add(key, s.(*cgroup.Change).From, vnode.Max, s)
+	}
+	return err
 }
 
 // Only leaves of the drift what these keys of berth set name, with the engines that weights need, and the processes, without

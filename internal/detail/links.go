@@ -1,5 +1,5 @@
-// Package detail tells what a node has of its host, as the kernel has it now: interfaces and their leases, devices, mounts that
-// others can reach.
+// Package detail tells what a node has of its host, as the kernel has it now: interfaces and their leases, devices and disks, limits,
+// mounts that others can reach.
 package detail
 
 import (

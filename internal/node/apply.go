@@ -240,3 +240,37 @@ func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot
 	}
 	return nil
 }
+
+// applyAnew gives a node that does not run a new spec in the place of one that cannot be read, and starts it. What the node wrote
+// stays: a spec by which it would lose some of that is refused. The caller holds the node's lock.
+func (b *Berth) applyAnew(ctx context.Context, l *lock, n *vnode.Node, damaged error) error {
+	if _, err := b.LiveInit(n.Name); err == nil {
+		return refuse.Busyf("node %s runs, and its spec cannot be read; berth stop %s, then apply again: %w", n.Name, n.Name, damaged)
+	}
+	facts, err := b.facts(ctx, n)
+	if err != nil {
+		return err
+	}
+	wanted, _, err := plan.All(n, facts)
+	if err != nil {
+		return err
+	}
+	claims, err := b.Claims(n.Name)
+	if err != nil {
+		return err
+	}
+	for _, c := range claims.Steps() {
+		room, _, _ := strings.Cut(c.Kind(), ".")
+		if _, cache := c.(*image.Unpack); !cache && slices.Contains([]string{"ids", "image", "scratch"}, room) && !slices.ContainsFunc(wanted, same(c)) {
+			return refuse.Busyf("node %s has %s, and would lose it by this spec; put it into the spec, or remove the node (berth rm %s)", n.Name, c, n.Name)
+		}
+	}
+	if was, err := b.Noted(n.Name); err == nil && was.Image != "" && was.Image != n.Image.String() {
+		return refuse.Busyf("node %s was made of image %s, and what it wrote covers that; name it in the spec, or remove the node (berth rm %s)", n.Name, was.Image, n.Name)
+	}
+	next := &roster.Stored{Applied: n, Now: n}
+	if err := b.Store(n.Name, next); err != nil {
+		return err
+	}
+	return b.renew(ctx, l, n, next)
+}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/detail"
 	"berth/internal/device"
 	"berth/internal/envfile"
 	"berth/internal/events"
@@ -28,6 +29,7 @@ import (
 	"berth/internal/plan"
 	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/internal/rescue"
 	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/scratch"
@@ -180,7 +182,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
-	if f.SiteID, err = b.siteID(); err != nil {
+	if f.SiteID, err = rescue.SiteID(b.Nodes); err != nil {
 		return f, err
 	}
 	member, err := site.Read(b.Layout)
@@ -216,7 +218,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if err = f.Links.ReadClaims(plan.LinkInput(n, f, nil)); err != nil {
 		return f, err
 	}
-	if err = b.deviceFacts(&f, n, known); err != nil {
+	if err = detail.FindDevices(&f, b.Host, n, known); err != nil {
 		return f, err
 	}
 	if f.Scratch, err = (scratch.Pools{Dir: b.Layout.Scratch()}).Look(n); err != nil {

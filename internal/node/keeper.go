@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"berth/internal/detail"
 	"berth/internal/keeper"
-	"berth/internal/link"
 	"berth/internal/netserve"
 	"berth/internal/nodelog"
 	"berth/internal/plan"
@@ -35,13 +35,13 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File, given int) error {
 	in := *b
 	in.logs = k.Logs
 	shared := watch.Keeper{Log: k.Log, Work: k.Work}
-	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: in.wiresOf, Reattach: in.lockAndReattach}
-	vfs := &watch.VFs{Keeper: shared, Has: in.hasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
-	leases := &watch.Leases{Keeper: shared, Of: in.leasesOf, Locked: in.readdressed}
-	announced := &watch.Announced{Keeper: shared, Of: in.announced}
-	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: in.isServed, Again: in.serveAgain}
+	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: in.Wires, Reattach: in.lockAndReattach}
+	vfs := &watch.VFs{Keeper: shared, Has: in.HasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
+	leases := &watch.Leases{Keeper: shared, Of: in.Leases, Locked: in.readdressed}
+	announced := &watch.Announced{Keeper: shared, Of: in.Announced}
+	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: in.IsServed, Again: in.serveAgain}
 	helpers := keeper.WatcherFunc(func(ctx context.Context, node string, _ proc.ID) { in.keepHelpers(ctx, k, node) })
-	go (&watch.Devices{Keeper: shared, Moved: in.moved, Replug: in.lockAndReplug}).Run(ctx)
+	go (&watch.Devices{Keeper: shared, Moved: in.Moved, Replug: in.lockAndReplug}).Run(ctx)
 	return k.Serve(ctx, &kept{&in}, wires.Look, ready, vfs, wires, leases, announced, served, helpers, in.checks(k))
 }
 
@@ -100,25 +100,6 @@ func (k *kept) Stop(ctx context.Context, name string, grace time.Duration) error
 	return err
 }
 
-func (b *Berth) wiresOf(name string) []link.Wire {
-	s, err := b.Stored(name)
-	if err != nil {
-		return nil
-	}
-	return plan.Wires(s.Now, plan.Facts{Layout: b.Layout})
-}
-
-func (b *Berth) hasVF(name string) bool {
-	j, err := b.Live(name)
-	return err == nil && link.HasVF(j.Steps())
-}
-
-// isServed reports whether the process that serves names and relays does so for a node.
-func (b *Berth) isServed(name string) bool {
-	j, err := b.Live(name)
-	return err == nil && slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*netserve.Serve); return ok })
-}
-
 // serveAgain tells that process of a node once more, which it does not know any more.
 func (b *Berth) serveAgain(ctx context.Context, name string) (did bool, err error) {
 	l, err := b.lockThere(ctx, name)
@@ -136,4 +117,29 @@ func (b *Berth) serveAgain(ctx context.Context, name string) (did bool, err erro
 		}
 	}
 	return did, err
+}
+
+// readdressed calls f with the node's lock, if this is still its first process and it runs, and notes the addresses that the node
+// has then.
+func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f func() error) (lives bool, err error) {
+	l, err := b.lockThere(ctx, name)
+	if l == nil {
+		return false, err
+	}
+	defer l.release()
+	if init, err := b.LiveInit(name); err != nil || init.First() != first {
+		return false, nil // it ended, and what it had is given back or about to be
+	}
+	if err := f(); err != nil {
+		return true, err
+	}
+	s, err := b.Stored(name)
+	if err != nil {
+		return true, err
+	}
+	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, detail.Addresses(b.Layout, s.Now)) {
+		st.Addresses = detail.Addresses(b.Layout, s.Now)
+		b.Note(st)
+	}
+	return true, nil
 }

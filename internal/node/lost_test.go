@@ -3,18 +3,14 @@ package node
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"berth/internal/address"
 	"berth/internal/host"
 	"berth/internal/layout"
 	"berth/internal/link"
-	"berth/internal/nat"
 	"berth/internal/refuse"
 	"berth/internal/roster"
 	"berth/internal/scratch"
@@ -118,58 +114,5 @@ func TestRecordsLostInAPowerCut(t *testing.T) {
 				t.Error("rm --force leaves it: ", err)
 			}
 		})
-	}
-}
-
-// TestRestore: an empty record of a pool, and an empty site id, are written anew as the journals of nodes have them; without a node
-// that has them they stay, with an error that says what to do.
-func TestRestore(t *testing.T) {
-	b, write := afterPowerCut(t)
-	pool, other := filepath.Join(b.Layout.Scratch(), "p.json"), filepath.Join(b.Layout.Scratch(), "other.json")
-	write(pool, "")
-	write(other, "")
-	write(b.Layout.SiteID(), "")
-	if did, err := b.restore(t.Context(), nil); len(did) > 0 || !errors.Is(err, address.ErrNoSiteID) || !strings.Contains(err.Error(), b.Layout.SiteID()) {
-		t.Errorf("without a node: %v, %v", did, err)
-	}
-	record := scratch.Pool{Name: "p", ID: "0a0b0c0d", Dir: "/srv"}
-	volume, err := json.Marshal(&scratch.Volume{Pools: b.Layout.Scratch(), Pool: record, Node: "n", Target: "/x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lib, run := b.Layout.NAT()
-	network := nat.Network{V4: netip.MustParsePrefix("10.210.0.0/22")}
-	claim, err := json.Marshal(&nat.ClaimAddress{Places: nat.Places{Lib: lib, Run: run}, Node: "n", If: "eth1", Network: network, V4: netip.MustParseAddr("10.210.0.2")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(filepath.Join(lib, "network"), "")
-	write(b.Layout.Node("n").Claims(), `{"berth":3,"boot":"before","node":"n"}
-{"begin":0,"kind":"link.claim-mac","step":{"site_id":"the site","node":"n","ifname":"eth0","mac":"02:00:00:00:00:01"}}
-{"done":0}
-`+fmt.Sprintf(`{"begin":1,"kind":"nat.claim-address","step":%s}`, claim)+`
-{"done":1}
-`+fmt.Sprintf(`{"begin":2,"kind":"scratch.volume","step":%s}`, volume)+`
-{"done":2}
-{"phase":"up"}
-`)
-	did, err := b.restore(t.Context(), []string{"n"})
-	if err != nil || len(did) != 2 || !strings.Contains(did[0].Did, "scratch pool p anew") || !strings.Contains(did[1].Did, "mode nat anew") {
-		t.Errorf("did %v, %v", did, err)
-	}
-	var stored nat.Network
-	if text, err := os.ReadFile(filepath.Join(lib, "network")); err != nil || json.Unmarshal(text, &stored) != nil || stored != network {
-		t.Errorf("the network is %+v, %v", stored, err)
-	}
-	if id, err := address.SiteID(b.Layout); id != "the site" || err != nil {
-		t.Errorf("the site's id is %q, %v", id, err)
-	}
-	pools := scratch.Pools{Dir: b.Layout.Scratch()}
-	if p, err := pools.Get("p"); p != record || err != nil {
-		t.Errorf("the pool is %+v, %v", p, err)
-	}
-	listed, err := pools.List(t.Context())
-	if err != nil || len(listed) != 2 || listed[0].Name != "other" || !strings.Contains(listed[0].Trouble, other) {
-		t.Errorf("listed are %+v, %v", listed, err)
 	}
 }

@@ -53,7 +53,7 @@ func (p *Proposal) Summary() string {
 
 // Plan tells what apply would do. It changes nothing.
 func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
-	known, err := b.table(n.Name)
+	known, err := detail.Table(b.Layout, b.Host.Sys, n.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Command: "apply", Node: n.Name, Gone: goneOf(known)}
+	p := &Proposal{Command: "apply", Node: n.Name, Gone: detail.Gone(known)}
 	s, err := b.Stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		p.Does, p.Steps = "create", step.Lines(slices.Concat(claims, live))
@@ -117,11 +117,11 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 	if err != nil {
 		return nil, err
 	}
-	known, err := b.table(name)
+	known, err := detail.Table(b.Layout, b.Host.Sys, name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: goneOf(known)}
+	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: detail.Gone(known)}
 	if _, err := b.LiveInit(name); err != nil {
 		if len(changes) == 0 {
 			return p, nil

@@ -18,6 +18,7 @@ import (
 	"berth/internal/link"
 	"berth/internal/plan"
 	"berth/internal/pull"
+	"berth/internal/rescue"
 	"berth/internal/roster"
 	"berth/internal/runner"
 	"berth/internal/scratch"
@@ -40,11 +41,12 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := b.rewrite(ctx, names)
+	var all []Repaired
+	written, err := rescue.Records(ctx, b.Nodes, names)
 	errs := []error{err}
 	made, err := b.beside.RestoreVFs(ctx)
 	errs = append(errs, err)
-	for _, m := range made {
+	for _, m := range slices.Concat(written, made) {
 		all = append(all, Repaired{Did: m})
 	}
 	var watch []string

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/block"
+	"berth/internal/detail"
 	"berth/internal/device"
 	"berth/internal/events"
 	"berth/internal/fault"
@@ -59,7 +58,7 @@ func (b *Berth) replugged(ctx context.Context, name string) (did string, err err
 	if err := errors.Join(err, j.EndSet()); err != nil {
 		return "", err
 	}
-	return strings.Join(changesOf(p.Old, p.Record.New), ", "), nil
+	return strings.Join(detail.CameAndWent(p.Old, p.Record.New), ", "), nil
 }
 
 func doIn(ctx context.Context, j *step.Journal, s step.Step) error {
@@ -90,7 +89,7 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 	if f.Host.Cgroups, err = b.cgroups(); err != nil {
 		return nil, err
 	}
-	if r.Dev, err = b.running(name); err != nil {
+	if r.Dev, err = b.Dev(name); err != nil {
 		return nil, err
 	}
 	for _, was := range plan.Left(old, now) {
@@ -98,7 +97,7 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 			r.Disks[was.Entry] = d
 		}
 	}
-	_, disks, err := b.present(plan.CameBack(s.Now, old, now), f.Host.Cgroups, now)
+	_, disks, err := detail.Present(b.Layout, b.Host.Sys, plan.CameBack(s.Now, old, now), f.Host.Cgroups, now)
 	f.Disks = disks
 	p := plan.Replug(s.Now, f, r, now)
 	p.Refused = errors.Join(err, p.Refused)
@@ -116,45 +115,6 @@ func (b *Berth) switchEngines(ctx context.Context, j *step.Journal, engines []st
 		return nil
 	}
 	return b.beside.Weigh(ctx)
-}
-
-// changesOf says for a person what came and went.
-func changesOf(old, now device.Table) []string {
-	var all []string
-	say := func(what string, wasGone, isGone, moved bool, number string) {
-		switch {
-		case isGone && !wasGone:
-			all = append(all, what+" is gone")
-		case wasGone && !isGone:
-			all = append(all, what+" is back as "+number)
-		case moved:
-			all = append(all, what+" is now "+number)
-		}
-	}
-	for i, was := range old.Devices {
-		is := now.Devices[i]
-		say("device "+was.Path, was.Gone, is.Gone, is.Number() != was.Number() || is.ID.Seq != was.ID.Seq, is.Type+" "+is.Number())
-	}
-	for i, was := range old.Disks {
-		is := now.Disks[i]
-		say("the disk of io."+was.Entry, was.Gone, is.Gone, is.Number() != was.Number() || is.ID.Seq != was.ID.Seq, is.Number())
-	}
-	return all
-}
-
-// moved lists the nodes whose devices are not where they were.
-func (b *Berth) moved() (nodes []string, err error) {
-	entries, err := os.ReadDir(b.Layout.RunNodes())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	for _, e := range entries { // looked at without their locks
-		t, err := device.ReadTable(b.Layout.Node(e.Name()).Devices())
-		if err == nil && !t.Empty() && !t.Now(b.Host.Sys).Equal(t) {
-			nodes = append(nodes, e.Name())
-		}
-	}
-	return nodes, nil
 }
 
 func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"berth/internal/cgroup"
 	"berth/internal/detail"
 	"berth/internal/group"
 	"berth/internal/plan"
@@ -22,26 +21,7 @@ func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (
 	if err != nil {
 		return nil, detail.Drift{}, err
 	}
-	cg, err := b.cgroups()
-	if err != nil {
-		return nil, detail.Drift{}, err
-	}
-	known, err := b.table(n.Name)
-	if err != nil {
-		return nil, detail.Drift{}, err
-	}
-	here, where, err := b.present(n, cg, known)
-	if err != nil {
-		return nil, detail.Drift{}, err
-	}
-	k := detail.Kept{Node: n, Path: plan.GroupPath(b.Layout, n), Live: j.Steps(), Devices: known.Rules()}
-	if k.Limits, err = cgroup.Held(here, cg, k.Path, where); err != nil {
-		return nil, detail.Drift{}, err
-	}
-	if k.Rates, err = plan.Rates(n, plan.Facts{Layout: b.Layout}); err != nil {
-		return nil, detail.Drift{}, err
-	}
-	d, err := detail.DriftOf(ctx, k, cg, all)
+	d, err := detail.DriftOf(ctx, b.Layout, b.Host, n, j.Steps(), all)
 	return j, d, err
 }
 
@@ -56,27 +36,7 @@ func (b *Berth) cleared(d *detail.Drift, n *vnode.Node, key string) error {
 		if err != nil {
 			continue
 		}
-		cg, err := b.cgroups()
-		if err != nil {
-			return err
-		}
-		known, err := b.table(n.Name)
-		if err != nil {
-			return err
-		}
-		here, where, err := b.present(with, cg, known)
-		if err != nil {
-			return err
-		}
-		limits, err := cgroup.Held(here, cg, plan.GroupPath(b.Layout, n), where)
-		if err != nil {
-			return nil //nolint:nilerr // the host has no such limit, so nobody can have set one
-		}
-		steps, err := cgroup.Drifted(cgroup.Cleared(limits, key))
-		for _, s := range steps {
-			d.Add(key, s.(*cgroup.Change).From, vnode.Max, s)
-		}
-		return err
+		return d.Clear(b.Layout, b.Host, with, plan.GroupPath(b.Layout, n), key)
 	}
 	return nil
 }

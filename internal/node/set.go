@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/cgroup"
+	"berth/internal/detail"
 	"berth/internal/fault"
 	"berth/internal/limit"
 	"berth/internal/link"
@@ -153,14 +154,14 @@ func (b *Berth) takeBack(ctx context.Context, j *step.Journal, err error) error 
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
 	var r plan.Running
 	var err error
-	if r.Table, err = b.table(new.Name); err != nil {
+	if r.Table, err = detail.Table(b.Layout, b.Host.Sys, new.Name); err != nil {
 		return nil, err
 	}
-	if _, r.Disks, err = b.present(old, facts.Host.Cgroups, r.Table); err != nil {
+	if _, r.Disks, err = detail.Present(b.Layout, b.Host.Sys, old, facts.Host.Cgroups, r.Table); err != nil {
 		return nil, err
 	}
 	if !slices.Equal(old.Devices, new.Devices) {
-		if r.Dev, err = b.running(new.Name); err != nil {
+		if r.Dev, err = b.Dev(new.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -200,11 +201,11 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 			return f, err
 		}
 	}
-	known, err := b.table(n.Name)
+	known, err := detail.Table(b.Layout, b.Host.Sys, n.Name)
 	if err != nil {
 		return f, err
 	}
-	if _, f.Disks, err = b.present(n, f.Host.Cgroups, known); err != nil {
+	if _, f.Disks, err = detail.Present(b.Layout, b.Host.Sys, n, f.Host.Cgroups, known); err != nil {
 		return f, err
 	}
 	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
@@ -272,14 +273,15 @@ func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyVa
 			r.ReadBack, r.By = vnode.Max, "no limit"
 		default:
 			if shown == nil {
-				d := &Detail{Cgroup: b.GroupPath(n.Name)}
+				pid := 0
 				if init, err := b.LiveInit(n.Name); err == nil {
-					d.PID = init.First().PID
+					pid = init.First().PID
 				}
-				if err := b.showLimits(ctx, n, d, true); err != nil {
+				held, err := b.held(ctx, n, pid, true)
+				if err != nil {
 					return nil, err
 				}
-				shown = d.Limits
+				shown = held.Limits
 			}
 			if i := slices.IndexFunc(shown, func(s limit.Limit) bool { return s.Key == c.Key }); i >= 0 {
 				if s := shown[i]; !s.Holds {

@@ -3,12 +3,32 @@ package node
 import (
 	"context"
 
+	"berth/internal/counters"
 	"berth/internal/detail"
 	"berth/internal/image"
+	"berth/internal/limit"
 	"berth/internal/link"
 	"berth/internal/scratch"
 	"berth/internal/step"
+	"berth/internal/vnode"
 )
+
+// Detail is what berth show tells of one node.
+type Detail struct {
+	Status
+	detail.Within
+	Hostname string          `json:"hostname"`
+	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string        `json:"command,omitempty"`
+	IDs      string          `json:"ids"` // the node's ids as the host has them
+	Cgroup   string          `json:"cgroup"`
+	Links    []detail.Link   `json:"links,omitempty"`
+	Devices  []detail.Device `json:"devices,omitempty"`
+	Limits   []limit.Limit   `json:"limits,omitempty"`
+	Scratch  []scratch.Place `json:"scratch,omitempty"`
+	Outside  []string        `json:"outside,omitempty"` // processes that another program has moved out of the node's group
+	Usage    *counters.Usage `json:"usage,omitempty"`
+}
 
 // Show tells everything of one node.
 func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
@@ -43,7 +63,25 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	if err := d.FindTrouble(link.NewSnapshot(b.Hub())); err != nil {
 		return nil, err
 	}
-	return d, b.showLimits(ctx, n, d, initErr == nil)
+	held, err := b.held(ctx, n, d.PID, initErr == nil)
+	d.Devices, d.Limits, d.Outside, d.Usage = held.Devices, held.Limits, held.Outside, held.Usage
+	return d, err
+}
+
+// held reads the devices and the limits of a node, as the kernel has them. pid is that of its process 1 if it runs.
+func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) (detail.Held, error) {
+	if !running {
+		return detail.ReadHeld(ctx, b.Layout, b.Host, n, nil)
+	}
+	j, err := b.Live(n.Name)
+	if err != nil {
+		return detail.Held{}, err
+	}
+	at := detail.Running{PID: pid, Live: j.Steps()}
+	if dev, err := b.Dev(n.Name); err == nil {
+		at.Dev = &dev
+	}
+	return detail.ReadHeld(ctx, b.Layout, b.Host, n, &at)
 }
 
 // ended is the status of a node; of one whose process 1 has just ended, with how it ended.

@@ -41,6 +41,7 @@ var layers = [][]string{
 	{"bench/result", "fio"},
 	{"bench/stat", "top"},
 	{"node", "protect", "hostnet", "serve", "claims"},
+	{"rescue"},
 	{"roster"},
 	{"keeper", "watch", "detail", "health", "siteusers", "template", "certs", "audit", "agentconf", "slurm/settings", "slurm/control", "store/embedded"},
 	{"plan", "spec", "trial", "foreground", "store/etcd", "store/storetest", "gateway/gatewaytest", "runner/runnertest"},
@@ -147,6 +148,7 @@ var only = map[string][]string{
 	"oci":     {"envfile", "runner", "group", "mounts", "thread", "fork", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 	"gateway": {"group", "fork", "mounts", "fence", "netif", "thread", "block", "host", "step", "refuse", "layout", "vnode", "jsonfile"},
 
+	"rescue":  {"roster", "scratch", "nat", "address", "step"},
 	"scratch": {"mounts", "fork", "block", "step", "refuse", "layout", "vnode", "jsonfile", "quota", "purge"},
 	"copier":  {"group", "mounts", "fork", "thread", "host", "refuse", "treetar"},
 	"treetar": {"refuse"},
