@@ -48,7 +48,7 @@ test-all: setup ## the same, and each walk to its end: docs/evidence/test-all.tx
 .PHONY: unreached
 unreached: setup ## the functions of internal/ that nothing in make test reaches: build/unreached.txt (tests of what programs print fail here)
 	@rm -rf build/reach && mkdir -p build/reach && chmod 1777 build/reach
-	-@GOFLAGS='-cover -coverpkg=berth/internal/...' GOCOVERDIR=$(CURDIR)/build/reach $(TESTRUN) -products -package-clock 30m ./...
+	-@GOFLAGS='-cover -coverpkg=berth/internal/...,berth/cmd/...' GOCOVERDIR=$(CURDIR)/build/reach $(TESTRUN) -products -package-clock 30m ./...
 	@$(GO) tool covdata func -i=build/reach | awk '$$3 == "0.0%" { print $$1, $$2 }' >build/unreached.txt; wc -l build/unreached.txt
 
 .PHONY: test-fast

@@ -29,7 +29,8 @@ type Pool []MACRange // sorted; ranges neither overlap nor touch
 // MACRange is a range of MACs, both ends included. Both ends have the same first byte, so all of them are unicast.
 type MACRange struct{ First, Last uint64 }
 
-// ReadPool reads the pool with this name in dir; NotFound if there is none.
+// ReadPool reads the pool with this name in dir; NotFound if there is none. A file that a power cut has emptied is refused: the nodes that
+// have a MAC of it would get others.
 func ReadPool(dir, name string) (Pool, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,8 +40,14 @@ func ReadPool(dir, name string) (Pool, error) {
 		return nil, fmt.Errorf("read MAC pool %s: %w", name, err)
 	}
 	p, err := parsePool(data)
+	if err == nil && strings.Trim(string(data), " \t\r\n\x00") == "" {
+		err = errors.New("it is empty, as after a power failure")
+	}
 	if err != nil {
-		return nil, refuse.Invalidf("MAC pool %s: %w", filepath.Join(dir, name), err)
+		return nil, &refuse.Error{
+			Kind: refuse.Invalid, Err: err, What: fmt.Sprintf("MAC pool %s: %v", filepath.Join(dir, name), err),
+			Remedy: "write what it had into that file again, an address or FIRST-LAST a line; berth net export lists what nodes have of it",
+		}
 	}
 	return p, nil
 }

@@ -2,7 +2,9 @@ package address
 
 import (
 	"cmp"
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"berth/internal/mac"
+	"berth/internal/refuse"
 )
 
 func TestParsePool(t *testing.T) {
@@ -32,6 +35,34 @@ func TestParsePool(t *testing.T) {
 		if _, err := parsePool([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, not %s", text, err, want)
 		}
+	}
+}
+
+// TestLostPool: a file that a power cut has emptied is no pool without MACs, and nothing is added to it. Who wants such a pool says so in
+// a comment.
+func TestLostPool(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lab")
+	for _, text := range []string{"", "\n", "\x00\x00\x00\n", "02:00:5e:10:00:01\n\x00\x00"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadPool(dir, "lab")
+		if r, ok := errors.AsType[*refuse.Error](err); !ok || !strings.Contains(r.What, path) || !strings.Contains(r.Remedy, "berth net export") {
+			t.Errorf("%q: %v", text, err)
+		}
+		if p, err := AddToPool(dir, "lab", []MACRange{{1, 1}}); err == nil {
+			t.Errorf("%q: added to: %v", text, p)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != text {
+			t.Errorf("%q: it has %q, %v", text, now, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("# none yet\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := ReadPool(dir, "lab"); err != nil || p.Size() != 0 {
+		t.Errorf("a comment alone: %v, %v", p, err)
 	}
 }
 

@@ -48,7 +48,7 @@ func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 	}
 	defer acts.Close()
 	acts.Mirror(audit.SystemLog)
-	answers := &server.Server{Host: &bounded{host, a}, Site: a, Audit: acts.Keep, Reports: a.reports()}
+	answers := &server.Server{Host: &bounded{host, a}, Site: a, Audit: acts.Keep, Spent: acts.Spent, Reports: a.reports()}
 	if a.signer != nil {
 		answers.Renew = server.Renewal(a.signer, acts.Keep)
 	}

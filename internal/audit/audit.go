@@ -47,6 +47,7 @@ const (
 type Log struct {
 	acts, reads kept
 	shares      shares
+	actShares   shares
 	system      system
 }
 
@@ -58,7 +59,7 @@ func Open(path string) (*Log, error) { return open(path, mostBytes) }
 func Reads(path string) string { return strings.TrimSuffix(path, ".log") + "-reads.log" }
 
 func open(path string, most int64) (*Log, error) {
-	l := &Log{acts: kept{path: path, most: most, turned: byAge}, reads: kept{path: Reads(path), most: most, turned: one}, shares: newShares()}
+	l := &Log{acts: kept{path: path, most: most, turned: byAge}, reads: kept{path: Reads(path), most: most, turned: one}, shares: newShares(share, period), actShares: newShares(actShare, actPeriod)}
 	if err := l.acts.open(); err != nil {
 		return nil, err
 	}
@@ -87,6 +88,9 @@ func (l *Log) Add(line Line) error {
 		}
 		return l.reads.add(text, false)
 	}
+	if line.Role == may.Operator {
+		l.actShares.take(line, len(text), func([]Line) {}) // it is written all the same
+	}
 	err = l.acts.add(text, true)
 	line.Detail, line.Error = "", "" // others than root read the system's log, and words may hold secrets
 	if text, err := encode(&line); err == nil {
@@ -95,8 +99,11 @@ func (l *Log) Add(line Line) error {
 	return err
 }
 
-// changes reports whether a line is of an act that changes something, and was not refused before it began.
-func (l *Line) changes() bool { return !reads(l.Act) && (l.Begun || l.Result != Refused) }
+// changes reports whether a line is of an act that changes something, and has begun: one that was refused before, or whose caller left before
+// its turn, changed nothing.
+func (l *Line) changes() bool {
+	return !reads(l.Act) && (l.Begun || l.Result != Refused && l.Result != Failed)
+}
 
 // tellDropped tells who had more lines than their share.
 func (l *Log) tellDropped(all []Line) {
@@ -112,6 +119,7 @@ func (l *Log) tellDropped(all []Line) {
 // Close closes the log.
 func (l *Log) Close() error {
 	l.shares.end(l.tellDropped)
+	l.actShares.end(func([]Line) {})
 	err := l.acts.close()
 	if other := l.reads.close(); err == nil {
 		err = other

@@ -209,6 +209,10 @@ func TestReadsKeepActs(t *testing.T) {
 	for range asked {
 		add(Line{Who: "eve", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeRead, On: name, Result: Refused, Error: name})
 	}
+	const left = 3 // before their turn
+	for range left {
+		add(Line{Who: "eve", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeEnd, On: name, Result: Failed, Error: "context canceled"})
+	}
 	add(read)
 	l.shares.end(l.tellDropped) // as once a minute
 	add(Line{Who: "eve", Role: may.Viewer, Via: may.ViaTLS, Act: may.NodeRead, On: "n", Result: Done})
@@ -230,8 +234,8 @@ func TestReadsKeepActs(t *testing.T) {
 			kept++
 		}
 	}
-	if kept < 10 || kept+dropped != asked+1 || others != 2 || all[len(all)-1].On != "n" {
-		t.Errorf("of %d lines %d are kept and %d told as dropped; others have %d", asked+1, kept, dropped, others)
+	if kept < 10 || kept+dropped != asked+left+1 || others != 2 || all[len(all)-1].On != "n" {
+		t.Errorf("of %d lines %d are kept and %d told as dropped; others have %d", asked+left+1, kept, dropped, others)
 	}
 	if info, err := os.Stat(Reads(path)); err != nil || info.Size() > share+10<<10 {
 		t.Errorf("reads take %d bytes, %v", info.Size(), err)
@@ -274,5 +278,30 @@ func TestMirror(t *testing.T) {
 		if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestSpent: an operator who has filled his share of the acts in an hour has spent it; all of his acts are there, and others have not spent anything.
+func TestSpent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ann, root := may.Who{Name: "ann", Role: may.Operator, Via: may.ViaTLS}, may.Who{Name: "root", Role: may.Admin, Via: may.ViaUnix}
+	long, n := strings.Repeat("0", mostField), 0
+	for ; !l.Spent(ann) && n < 2*actShare/mostField; n++ {
+		for _, w := range []may.Who{ann, root} {
+			if err := l.Add(Line{Who: w.Name, Role: w.Role, Via: w.Via, Act: may.NodeEnd, Detail: long, Begun: true, Result: Begins}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n < actShare/(2*mostField) || n >= 2*actShare/mostField || l.Spent(root) {
+		t.Errorf("spent after %d lines: %v; root: %v", n, l.Spent(ann), l.Spent(root))
+	}
+	if all := lines(t, path); len(all) != 2*n {
+		t.Errorf("%d lines of %d are there", len(all), 2*n)
 	}
 }

@@ -18,7 +18,7 @@ import (
 const (
 	mostBytes = 16 << 20            // of a file
 	keepFor   = 90 * 24 * time.Hour // how long acts are kept
-	mostFiles = 32                  // of full files of acts: a disk must not be filled by them
+	mostFiles = 96                  // of full files of acts: a disk must not be filled by them
 )
 
 // kept is a file of lines. A full one is renamed, and another begun.
@@ -107,6 +107,9 @@ func (f *kept) add(text []byte, sync bool) error {
 		}
 	}
 	n, err := f.file.Write(text)
+	if err != nil && n > 0 && f.file.Truncate(f.size) == nil { // a full disk took a part: the next line begins by itself
+		n = 0
+	}
 	f.size += int64(n)
 	if err == nil && sync {
 		err = unix.Fdatasync(int(f.file.Fd()))

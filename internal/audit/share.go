@@ -13,6 +13,13 @@ const (
 	period = time.Minute
 )
 
+// An operator's share of the file of acts. All of his acts are in it: who has had his share is refused more of them (Spent). So one operator
+// alone fills no more than the files that are kept hold, while they are kept.
+const (
+	actShare  = 512 << 10
+	actPeriod = time.Hour
+)
+
 // caller is whose share it is.
 type caller struct {
 	who, via string
@@ -28,6 +35,7 @@ type had struct {
 
 // shares are those of all callers in this period.
 type shares struct {
+	most   int // bytes of a caller
 	period time.Duration
 
 	mu    sync.Mutex
@@ -35,7 +43,18 @@ type shares struct {
 	timer *time.Timer // ends the period; nil: nobody has asked in it
 }
 
-func newShares() shares { return shares{period: period, of: map[caller]*had{}} }
+func newShares(most int, period time.Duration) shares {
+	return shares{most: most, period: period, of: map[caller]*had{}}
+}
+
+// Spent reports whether an operator has had his share of the file of acts in this hour. Others have no share.
+func (l *Log) Spent(w may.Who) (spent bool) {
+	s := &l.actShares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.of[caller{w.Name, w.Via, w.Role}]
+	return h != nil && h.dropped > 0
+}
 
 // take reports whether a line of so many bytes is within its caller's share. tell is called at the end of the period, with a line for each
 // caller of whom lines were dropped.
@@ -51,7 +70,7 @@ func (s *shares) take(line Line, bytes int, tell func([]Line)) bool {
 		h = &had{}
 		s.of[c] = h
 	}
-	if h.bytes+bytes > share {
+	if h.bytes+bytes > s.most {
 		h.dropped, h.last = h.dropped+1, line
 		return false
 	}

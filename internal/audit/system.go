@@ -17,8 +17,12 @@ const SystemLog = "/dev/log"
 // authNotice is the facility authpriv with the severity notice, as syslog(3) counts them.
 const authNotice = 10<<3 | 5
 
-// hears is how long the system's log may take for a line: an act does not wait for one that hangs.
-const hears = 100 * time.Millisecond
+// hears is how long the system's log may take for a line, and hung is how long it has where it did not take the line before: acts wait for each
+// other here, and together do not wait for one that hangs.
+const (
+	hears = 100 * time.Millisecond
+	hung  = 2 * time.Millisecond
+)
 
 // system is the system's log.
 type system struct {
@@ -37,9 +41,13 @@ func (s *system) tell(line []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := fmt.Appendf(nil, "<%d>berthd-audit[%d]: %s", authNotice, os.Getpid(), line)
-	err := s.write(text)
-	if err != nil { // perhaps it was started anew
-		err = s.write(text)
+	wait := hears
+	if s.fails {
+		wait = hung
+	}
+	err := s.write(text, wait)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // perhaps it was started anew
+		err = s.write(text, wait)
 	}
 	if err != nil && !s.fails && !errors.Is(err, fs.ErrNotExist) {
 		slog.Warn("acts are in the audit log alone: the system's log does not take them", "socket", s.at, "err", err)
@@ -47,14 +55,14 @@ func (s *system) tell(line []byte) {
 	s.fails = err != nil
 }
 
-func (s *system) write(text []byte) (err error) {
+func (s *system) write(text []byte, wait time.Duration) (err error) {
 	if s.conn == nil {
 		if s.conn, err = net.Dial("unixgram", s.at); err != nil { //nolint:noctx // a datagram socket connects at once
 			s.conn = nil
 			return err
 		}
 	}
-	err = s.conn.SetWriteDeadline(time.Now().Add(hears))
+	err = s.conn.SetWriteDeadline(time.Now().Add(wait))
 	if err == nil {
 		_, err = s.conn.Write(text)
 	}

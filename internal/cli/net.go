@@ -121,7 +121,13 @@ func (a *app) netPoolLsCmd() *cobra.Command {
 			for _, p := range all {
 				fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", p.Name, p.Size, p.Used, strings.Join(p.Ranges, " "))
 			}
-			return w.Flush()
+			err = w.Flush()
+			for _, p := range all {
+				if p.Trouble != "" {
+					fmt.Fprintln(a.Out, p.Trouble)
+				}
+			}
+			return err
 		},
 	})
 }

@@ -37,7 +37,7 @@ func CheckOutput(name string) error {
 
 // Output writes what a command gives to the file that its user names. A device or FIFO of this name, also one that a symbolic link leads to, is
 // written to: nothing comes in its place. Else write gets a file without a name, which gets this one, with this mode less the umask, when write
-// has succeeded, in the place of a file or link that has it. Who is killed meanwhile leaves nothing.
+// has succeeded, in the place of a file or link that has it, and the disk has it when Output returns. Who is killed meanwhile leaves nothing.
 func Output(name string, mode fs.FileMode, write func(*os.File) error) error {
 	if err := CheckOutput(name); err != nil {
 		return err
@@ -56,8 +56,15 @@ func Output(name string, mode fs.FileMode, write func(*os.File) error) error {
 	defer f.Close()
 	err = write(f)
 	if err == nil {
-		if err = place(f, temp, name); err == nil {
-			return nil
+		err = f.Sync()
+		if err == nil {
+			err = place(f, temp, name)
+		}
+		if err == nil {
+			if err = SyncDir(filepath.Dir(name)); errors.Is(err, fs.ErrPermission) { // a folder that this user may write to, and not list
+				err = nil
+			}
+			return err
 		}
 		err = fmt.Errorf("write %s: %w", name, err)
 	}

@@ -99,6 +99,8 @@ type Pool struct {
 	Ranges []string `json:"ranges"`
 	Size   uint64   `json:"size"`
 	Used   uint64   `json:"used"` // by nodes, running or not
+
+	Trouble string `json:"trouble,omitempty"` // why its file cannot be read, and what to do
 }
 
 // Pools lists the MAC pools.
@@ -111,7 +113,8 @@ func (h Host) Pools() ([]Pool, error) {
 	for _, name := range names {
 		p, err := address.ReadPool(h.layout.Pools(), name)
 		if err != nil {
-			return nil, err
+			all = append(all, Pool{Name: name, Ranges: []string{}, Trouble: err.Error()})
+			continue
 		}
 		info, err := h.pool(name, p)
 		if err != nil {

@@ -64,7 +64,7 @@ func TestVFUser(t *testing.T) {
 func TestMoveIsVerified(t *testing.T) {
 	b := newLab(t)
 	n := b.node("a")
-	b.need(&netlink.Dummy{LinkAttrs: netif.Attrs("vf0", 0, mac.Must("02:00:5e:10:00:66"))})
+	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("vf0", 0, mac.Must("02:00:5e:10:00:66")), PeerName: "wire", PeerTxQLen: -1})
 	b.must(b.h.LinkSetNsPid(b.get("vf0"), n.cmd.Process.Pid))
 	for _, tt := range []struct {
 		pci, mac string

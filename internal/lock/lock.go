@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,7 +69,7 @@ func try(f *os.File, how int) (bool, error) {
 // Wait waits for the lock of an open file until ctx ends. On an error the caller must close the file.
 func Wait(ctx context.Context, f *os.File) error { return wait(ctx, f, unix.LOCK_EX) }
 
-// WaitFor waits for the lock of an open file for some time, and reports whether it got it. Wait leaves a waiter behind when its
+// WaitFor waits for the lock of an open file for some time, and reports whether it got it. Wait may leave a waiter behind when its
 // context ends, which keeps a copy of the file open until the lock is free: the kernel takes no waiter of a lock back. So this one
 // asks again and again, for files of file systems that somebody wants to unmount.
 func WaitFor(f *os.File, most time.Duration) (bool, error) {
@@ -83,26 +84,86 @@ func wait(ctx context.Context, f *os.File, how int) error {
 	if got, err := try(f, how); got || err != nil {
 		return err
 	}
+	leave, err := waiting.enter(ctx, f, how)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
 	// A copy, because flock goes on after ctx has ended: the caller's number may be another file then. The lock
 	// belongs to the open file that both share.
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
+		leave()
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	done := make(chan error, 1)
 	go func() {
 		done <- flock(fd, how)
 		unix.Close(fd)
+		leave()
 	}()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		err = fmt.Errorf("another command is at work on it: %w", ctx.Err())
+		err = atWork(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return nil
+}
+
+func atWork(ctx context.Context) error {
+	return fmt.Errorf("another command is at work on it: %w", ctx.Err())
+}
+
+// waiting are those of this process who wait for a lock. One of them for each file waits in the kernel, which takes no waiter back: of all who
+// gave up, one thread and one open file are left.
+var waiting = queues{of: map[queued]*queue{}}
+
+type queues struct {
+	mu sync.Mutex
+	of map[queued]*queue
+}
+
+type queued struct {
+	dev, ino uint64
+	how      int
+}
+
+type queue struct {
+	turn chan struct{} // holds one while somebody waits in the kernel
+	all  int           // who is in the queue, or in the kernel
+}
+
+// enter waits until nobody else of this process waits in the kernel for such a lock of the file.
+func (q *queues) enter(ctx context.Context, f *os.File, how int) (leave func(), err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	key := queued{st.Dev, st.Ino, how}
+	q.mu.Lock()
+	one := q.of[key]
+	if one == nil {
+		one = &queue{turn: make(chan struct{}, 1)}
+		q.of[key] = one
+	}
+	one.all++
+	q.mu.Unlock()
+	gone := func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if one.all--; one.all == 0 {
+			delete(q.of, key)
+		}
+	}
+	select {
+	case one.turn <- struct{}{}:
+		return func() { <-one.turn; gone() }, nil
+	case <-ctx.Done():
+		gone()
+		return nil, atWork(ctx)
+	}
 }
 
 // Release gives the lock up and closes the file, also where a child process still holds a copy of it.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 func TestOneHolder(t *testing.T) {
@@ -131,4 +133,55 @@ func TestVisible(t *testing.T) {
 	if held, err := Held(b); held || err != nil {
 		t.Fatalf("held after its end: %v, %v", held, err)
 	}
+}
+
+// TestGivenUp: of those who gave up to wait, few threads and open files are left, and who still waits gets the lock.
+func TestGivenUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	held, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if _, err := Open(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got the lock of another: %v", err)
+		}
+		cancel()
+	}
+	open := 0
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == path {
+			open++
+		}
+	}
+	if open > 2 {
+		t.Errorf("the file is open %d times: want its holder and one who waits", open)
+	}
+	const waiters = 5
+	got := make(chan error, waiters)
+	for range waiters {
+		go func() {
+			f, err := Open(t.Context(), path)
+			if err == nil {
+				Release(f)
+			}
+			got <- err
+		}()
+	}
+	Release(held)
+	for range waiters {
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	}
+	testkit.Eventually(t, "no queue is left", func() bool {
+		waiting.mu.Lock()
+		defer waiting.mu.Unlock()
+		return len(waiting.of) == 0
+	})
 }

@@ -18,12 +18,15 @@ import (
 // Kill sends a signal to a node's process 1. For SIGKILL it returns when the end is noted. later is true if the node is
 // paused, and gets the signal when it goes on.
 func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later bool, err error) {
-	l, err := b.lockNode(ctx, name)
+	l, killed, err := b.lockKilling(ctx, name, sig == unix.SIGKILL)
 	if err != nil {
 		return false, err
 	}
 	defer l.release()
 	init, err := b.LiveInit(name)
+	if err != nil && killed {
+		return false, nil
+	}
 	if err != nil {
 		return false, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}

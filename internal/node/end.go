@@ -30,12 +30,13 @@ const OwnGrace time.Duration = -1
 // Stop ends a node's processes: the signal that its init understands, a grace time, then SIGKILL to all of them.
 // What the node wrote, its MACs and its id range are kept.
 func (b *Berth) Stop(ctx context.Context, name string, grace time.Duration) (changed bool, err error) {
-	l, err := b.lockNode(ctx, name)
+	l, killed, err := b.lockKilling(ctx, name, grace == 0)
 	if err != nil {
 		return false, err
 	}
 	defer l.release()
-	return b.stop(ctx, name, grace)
+	changed, err = b.stop(ctx, name, grace)
+	return changed || killed, err
 }
 
 func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (changed bool, err error) {

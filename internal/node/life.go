@@ -349,7 +349,7 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 
 // Remove removes a node and everything it wrote. A running one needs force.
 func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
-	l, err := b.lockNode(ctx, name)
+	l, _, err := b.lockKilling(ctx, name, force)
 	lost := errors.Is(err, roster.ErrLost)
 	if force && b.guard == nil && lost {
 		l, err = b.lock(ctx, name)

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +19,7 @@ import (
 	"berth/internal/ids"
 	flock "berth/internal/lock"
 	"berth/internal/plan"
+	"berth/internal/proc"
 )
 
 // lock is a node's lock, held by flock on a file. The runtime inherits it while it works for the holder, so that a
@@ -131,3 +134,36 @@ func (b *Berth) sweepLocks(ctx context.Context) {
 		}
 	}
 }
+
+// lockKilling is lockNode, and with kill for who ends a node by force and may do it to all nodes: while another command has the lock, as one
+// that waits for hours until the node has stopped by itself, process 1 is killed again and again.
+func (b *Berth) lockKilling(ctx context.Context, name string, kill bool) (l *lock, killed bool, err error) {
+	if !kill || b.guard != nil || name != filepath.Base(name) {
+		l, err := b.lockNode(ctx, name)
+		return l, false, err
+	}
+	locked := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-locked:
+				return
+			case <-time.After(forced):
+			}
+			if init, err := b.LiveInit(name); err == nil {
+				if pidfd, err := init.First().Open(); err == nil {
+					killed = proc.Signal(pidfd, unix.SIGKILL) == nil || killed
+					pidfd.Close()
+				}
+			}
+		}
+	})
+	l, err = b.lockNode(ctx, name)
+	close(locked)
+	all.Wait()
+	return l, killed, err
+}
+
+// forced is how long who ends a node by force waits for another command before the node's process 1 is killed.
+const forced = time.Second

@@ -25,6 +25,22 @@ func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (
 	return j, d, err
 }
 
+// held reads the devices and the limits of a node, as the kernel has them. pid is that of its process 1 if it runs.
+func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) (detail.Held, error) {
+	if !running {
+		return detail.ReadHeld(ctx, b.Layout, b.Host, n, nil)
+	}
+	j, err := b.Live(n.Name)
+	if err != nil {
+		return detail.Held{}, err
+	}
+	at := detail.Running{PID: pid, Live: j.Steps()}
+	if dev, err := b.Dev(n.Name); err == nil {
+		at.Dev = &dev
+	}
+	return detail.ReadHeld(ctx, b.Layout, b.Host, n, &at)
+}
+
 // takes are values of which each key of a limit takes one.
 func takes() []string { return []string{"1", "0", "1GiB", "1MB/s", "1Gbit/s"} }
 

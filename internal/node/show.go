@@ -10,7 +10,6 @@ import (
 	"berth/internal/link"
 	"berth/internal/scratch"
 	"berth/internal/step"
-	"berth/internal/vnode"
 )
 
 // Detail is what berth show tells of one node.
@@ -66,22 +65,6 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	held, err := b.held(ctx, n, d.PID, initErr == nil)
 	d.Devices, d.Limits, d.Outside, d.Usage = held.Devices, held.Limits, held.Outside, held.Usage
 	return d, err
-}
-
-// held reads the devices and the limits of a node, as the kernel has them. pid is that of its process 1 if it runs.
-func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) (detail.Held, error) {
-	if !running {
-		return detail.ReadHeld(ctx, b.Layout, b.Host, n, nil)
-	}
-	j, err := b.Live(n.Name)
-	if err != nil {
-		return detail.Held{}, err
-	}
-	at := detail.Running{PID: pid, Live: j.Steps()}
-	if dev, err := b.Dev(n.Name); err == nil {
-		at.Dev = &dev
-	}
-	return detail.ReadHeld(ctx, b.Layout, b.Host, n, &at)
 }
 
 // ended is the status of a node; of one whose process 1 has just ended, with how it ended.

@@ -13,11 +13,13 @@ import (
 	"berth/internal/vnode"
 )
 
-// keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before.
+// keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before: for
+// who fills the template in, and for an operator who starts the node that is there.
 func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image) error {
 	n := next.Now
 	stays := roster.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)
-	if b.rights == nil || !stays || next.Covers == "" || next.Covers == is.Content() {
+	asks := b.rights != nil || b.guard != nil && len(next.Rights) > 0
+	if !asks || !stays || next.Covers == "" || next.Covers == is.Content() {
 		return nil
 	}
 	return template.Refuse(n.Name, fmt.Sprintf(": image %s is another one now than the one over which it has written", n.Image))

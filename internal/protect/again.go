@@ -29,34 +29,69 @@ func (p *Service) lose(moved string) {
 	}
 }
 
+// eachLost calls f for each step of a service that another program has undone, until it returns an error. What is written into a cgroup
+// follows its making.
+func eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) error {
+	adopted := false
+	for _, s := range j.Steps() {
+		lost := false
+		var err error
+		switch s := s.(type) {
+		case *standing.Adopt:
+			lost = s.Lost() != ""
+			adopted = lost
+		case *standing.Class:
+			lost = adopted || s.Verify(ctx) != nil
+		case *standing.Foreign:
+			var had []string
+			had, err = s.Again()
+			lost = len(had) > 0
+		case *systemd.Set:
+			if u, lookErr := s.Look(ctx); lookErr == nil {
+				lost = slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) })
+			}
+		}
+		if err == nil && lost {
+			err = f(s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // giveAgain does again what another program has undone of a service's protection, and says what that was.
 func (v *Services) giveAgain(ctx context.Context, j *step.Journal, lost []string) (did string, err error) {
 	if len(lost) == 0 {
 		return "", nil
 	}
-	for _, s := range j.Steps() {
-		switch s := s.(type) {
-		case *standing.Adopt:
-			if s.Lost() != "" {
-				err = j.Redo(ctx, s)
-			}
-		case *standing.Class:
-			if s.Verify(ctx) != nil {
-				err = step.Do(ctx, s)
-			}
-		case *standing.Foreign:
-			var had []string
-			if had, err = s.Again(); err == nil && len(had) > 0 {
-				err = j.Redo(ctx, s)
-			}
-		case *systemd.Set:
-			if u, lookErr := s.Look(ctx); lookErr == nil && slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) }) {
-				err = step.Do(ctx, s)
-			}
+	err = eachLost(ctx, j, func(s step.Step) error {
+		switch s.(type) {
+		case *standing.Adopt, *standing.Foreign: // they say anew what was
+			return j.Redo(ctx, s)
 		}
-		if err != nil {
-			return "", fmt.Errorf("give back what another program has changed (%s): %w", strings.Join(lost, ", "), err)
-		}
+		return step.Do(ctx, s)
+	})
+	if err != nil {
+		return "", fmt.Errorf("give back what another program has changed (%s): %w", strings.Join(lost, ", "), err)
 	}
 	return "given back what another program had changed: " + strings.Join(lost, ", "), nil
+}
+
+// planAgainOf returns the steps that Protect would do again for a service that is protected: none if it has all, or is not there.
+func (v *Services) planAgainOf(ctx context.Context, t target, j *step.Journal) (steps []step.Step, err error) {
+	if j.Phase != step.Up {
+		return nil, nil
+	}
+	p, err := v.read(ctx, t, j)
+	if err != nil || p.Gone {
+		return nil, err
+	}
+	steps, off := v.planEngines(ctx, j)
+	if len(p.Lost) == 0 {
+		return steps, off
+	}
+	err = eachLost(ctx, j, func(s step.Step) error { steps = append(steps, s); return nil })
+	return steps, err
 }

@@ -138,8 +138,20 @@ func diskNow(e *block.Engine, io vnode.IO) (block.Disk, error) {
 // enginesAgain switches a service's disks to their engines where that is not in force any more: since a boot, which the
 // properties of its unit survive, or because the disk was unplugged. What cannot be is said; it is not the others' affair.
 func (v *Services) enginesAgain(ctx context.Context, j *step.Journal) (did string) {
-	var off []*block.Engine
-	for _, s := range j.Steps() { // all are looked at first: one may get the name and number that another had
+	var said []string
+	for _, e := range enginesOff(ctx, j) { // all are looked at first: one may get the name and number that another had
+		if err := v.engineAgain(ctx, j, e); err != nil {
+			said = append(said, fmt.Sprintf("not switched to %s: %v", e.Engine, err))
+			continue
+		}
+		said = append(said, fmt.Sprintf("disk %s switched to %s again", e.Disk.Name, e.Engine))
+	}
+	return strings.Join(said, "; ")
+}
+
+// enginesOff returns the engines of a service that are not in force.
+func enginesOff(ctx context.Context, j *step.Journal) (off []*block.Engine) {
+	for _, s := range j.Steps() {
 		e, ok := s.(*block.Engine)
 		if !ok {
 			continue
@@ -149,15 +161,28 @@ func (v *Services) enginesAgain(ctx context.Context, j *step.Journal) (did strin
 			off = append(off, e)
 		}
 	}
-	var said []string
-	for _, e := range off {
-		if err := v.engineAgain(ctx, j, e); err != nil {
-			said = append(said, fmt.Sprintf("not switched to %s: %v", e.Engine, err))
+	return off
+}
+
+// planEngines returns the engines that enginesAgain would switch to; an error if it can switch to none of those that are off.
+func (v *Services) planEngines(ctx context.Context, j *step.Journal) (steps []step.Step, err error) {
+	cg, err := host.ReadCgroups("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range enginesOff(ctx, j) {
+		now, err := v.planAgain(e, cg)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("disk %s: not switched to %s: %w", e.Disk.Name, e.Engine, err))
 			continue
 		}
-		said = append(said, fmt.Sprintf("disk %s switched to %s again", e.Disk.Name, e.Engine))
+		steps = append(steps, now)
 	}
-	return strings.Join(said, "; ")
+	if len(steps) > 0 {
+		return steps, nil
+	}
+	return nil, errors.Join(errs...)
 }
 
 func (v *Services) engineAgain(ctx context.Context, j *step.Journal, e *block.Engine) error {
@@ -230,7 +255,7 @@ func (v *Services) switchesAtBoot(t target) bool {
 	if t.kind != kindUnit {
 		return false
 	}
-	j, err := v.open(t.journal(v))
+	j, err := v.journalOf(t)
 	return err != nil || slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*block.Engine); return ok })
 }
 
@@ -282,7 +307,7 @@ func standings() []vnode.Node {
 // weighTarget is weighAgain for what is protected. systemd writes a unit's weights when one is set, and not when the kernel
 // gets a file for them.
 func (v *Services) weighTarget(ctx context.Context, t target, cg host.Cgroups) error {
-	j, err := v.open(t.journal(v))
+	j, err := v.journalOf(t)
 	if err != nil || j.Phase != step.Up {
 		return nil //nolint:nilerr // reported by whoever settles it
 	}

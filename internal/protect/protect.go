@@ -16,11 +16,9 @@ import (
 
 	"berth/internal/block"
 	"berth/internal/group"
-	"berth/internal/host"
 	"berth/internal/layout"
 	"berth/internal/limit"
 	"berth/internal/lock"
-	"berth/internal/proc"
 	"berth/internal/refuse"
 	"berth/internal/standing"
 	"berth/internal/step"
@@ -30,13 +28,15 @@ import (
 
 // Services are the services of this host that have class storage. Each has a journal of what was changed for it.
 type Services struct {
-	layout layout.Layout
-	kinds  step.Kinds
+	layout  layout.Layout
+	kinds   step.Kinds
+	control string // systemd.ControlDir, but in tests
 }
 
 // New returns the protected services of one layout. It makes nothing.
 func New(l layout.Layout) *Services {
-	return &Services{layout: l, kinds: step.Join(block.Kinds(), group.Kinds(), standing.Kinds(), systemd.Kinds())}
+	kinds := step.Join(block.Kinds(), group.Kinds(), standing.Kinds(), systemd.Kinds())
+	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir}
 }
 
 // open reads a journal of services. What was changed for them outlives the boot.
@@ -48,12 +48,17 @@ func (v *Services) open(path string) (*step.Journal, error) {
 	return j, err
 }
 
+// create begins a journal, and returns when the disk has it: after a power cut none is empty for whom something was changed.
 func create(path, name, boot string) (*step.Journal, error) {
 	j, err := step.Create(path, name, boot)
-	if err == nil {
-		j.Lasts = true
+	if err != nil {
+		return nil, err
 	}
-	return j, err
+	j.Lasts = true
+	if err := j.Sync(); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	return j, nil
 }
 
 // Service is a service of the host that has class storage: a unit of systemd, a cgroup, or a process and those that it
@@ -69,6 +74,8 @@ type Service struct {
 	Gone   bool          `json:"gone,omitempty"` // the process or cgroup has ended: berth repair forgets it
 	Values []limit.Limit `json:"values,omitempty"`
 	Lost   []string      `json:"lost,omitempty"` // what another program has changed since: "cpu is 77, not weight 1000"
+
+	Damaged string `json:"damaged,omitempty"` // why its journal cannot be used, and what to do; nothing else is known of the service then
 
 	Settled []Repaired `json:"-"` // what Protect repaired of other services before
 }
@@ -86,9 +93,21 @@ const (
 	kindCgroup  = "cgroup"
 )
 
-// Plan returns the steps by which Protect would protect a service, and changes nothing. Afterwards Protect also brings the weights of
+// Plan returns the steps by which Protect would protect a service, or give one that is protected what it has lost, and changes nothing. Afterwards Protect also brings the weights of
 // what shares its disks into line, and the memory that is protected in the slices above it.
 func (v *Services) Plan(ctx context.Context, asked string, want Options) ([]step.Step, error) {
+	for _, t := range namesOf(asked) {
+		j, err := v.journalOf(t)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if again, err := v.planAgainOf(ctx, t, j); err != nil || len(again) > 0 {
+			return again, err
+		}
+	}
 	t, err := v.findTarget(ctx, asked)
 	if err != nil {
 		return nil, err
@@ -100,10 +119,14 @@ func (v *Services) Plan(ctx context.Context, asked string, want Options) ([]step
 }
 
 func (v *Services) checkFree(t *target) error {
-	if _, err := os.Stat(t.journal(v)); err == nil {
-		return refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
+	_, err := v.journalOf(*t)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
 	}
-	return nil
+	return refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
 }
 
 // Protect gives a service of the host class storage, where it is. What was is journalled before the first change.
@@ -113,10 +136,15 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 		return nil, err
 	}
 	defer l.Close()
-	settled, unsettled := v.settle(ctx)
+	settled, failed, unsettled := v.settle(ctx)
 	for _, t := range namesOf(asked) {
-		_, err := os.Stat(t.journal(v))
-		if err == nil && unsettled == nil && slices.ContainsFunc(settled, func(r Repaired) bool { return r.Name == t.name }) {
+		if _, err := os.Stat(t.journal(v)); err != nil {
+			continue
+		}
+		if failed[t.name] != nil {
+			return nil, failed[t.name]
+		}
+		if slices.ContainsFunc(settled, func(r Repaired) bool { return r.Name == t.name }) {
 			return v.readSettled(ctx, &t, settled) // it is protected, and had not all that it was given
 		}
 	}
@@ -128,7 +156,7 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 		settled = append(settled, Repaired{Did: unsettled.Error()})
 	}
 	if err := v.checkFree(t); err != nil {
-		return nil, cmp.Or(unsettled, err)
+		return nil, cmp.Or(failed[t.name], err)
 	}
 	steps, err := v.steps(t, want)
 	if err != nil {
@@ -154,14 +182,22 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	if err := j.SetPhase(step.Up); err != nil {
 		return nil, errors.Join(err, j.Close(context.WithoutCancel(ctx)))
 	}
-	if err := errors.Join(v.weighAgain(ctx), v.settleSlices(ctx), v.settleBoot()); err != nil {
+	errs := []error{v.weighAgain(ctx), v.settleBoot()}
+	if want.MemoryLow > 0 {
+		errs = append(errs, v.settleSlices(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)
 	}
 	return v.readSettled(ctx, t, settled)
 }
 
 func (v *Services) readSettled(ctx context.Context, t *target, settled []Repaired) (*Service, error) {
-	p, err := v.read(ctx, t.kind, t.name)
+	j, err := v.journalOf(*t)
+	if err != nil {
+		return nil, err
+	}
+	p, err := v.read(ctx, *t, j)
 	if err == nil {
 		p.Settled = settled
 	}
@@ -176,17 +212,22 @@ func (v *Services) Unprotect(ctx context.Context, asked string) error {
 	}
 	defer l.Close()
 	for _, t := range namesOf(asked) {
-		j, err := v.open(t.journal(v))
+		j, err := v.journalOf(t)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
+		low := given(j)[t.name]
 		if err := j.Close(ctx); err != nil {
 			return fmt.Errorf("give %s back what it had: %w", t.name, err)
 		}
-		return errors.Join(v.settleSlices(ctx), v.settleBoot())
+		errs := []error{v.settleBoot()}
+		if low > 0 {
+			errs = append(errs, v.settleSlices(ctx))
+		}
+		return errors.Join(errs...)
 	}
 	return refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
 }
@@ -208,105 +249,6 @@ func (t *target) journal(v *Services) string {
 	return filepath.Join(v.layout.Protected(), url.PathEscape(t.kind+":"+t.name))
 }
 
-// journals lists what is protected, or half so.
-func (v *Services) journals() ([]target, error) {
-	entries, err := os.ReadDir(v.layout.Protected())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list what is protected: %w", err)
-	}
-	var all []target
-	for _, e := range entries {
-		text, err := url.PathUnescape(e.Name())
-		if err != nil {
-			continue
-		}
-		if kind, name, ok := strings.Cut(text, ":"); ok {
-			all = append(all, target{kind: kind, name: name})
-		}
-	}
-	return all, nil
-}
-
-// All lists the services of the host that are protected, as the kernel has them now.
-func (v *Services) All(ctx context.Context) ([]Service, error) {
-	targets, err := v.journals()
-	if err != nil {
-		return nil, err
-	}
-	var all []Service
-	for _, t := range targets {
-		p, err := v.read(ctx, t.kind, t.name)
-		if errors.Is(err, fs.ErrNotExist) { // unprotected meanwhile
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
-}
-
-func (v *Services) read(ctx context.Context, kind, name string) (*Service, error) {
-	t := target{kind: kind, name: name}
-	j, err := v.open(t.journal(v))
-	if err != nil {
-		return nil, err
-	}
-	p := &Service{Name: name, State: "protected", Kind: kind, Class: vnode.Storage}
-	if fi, err := os.Stat(t.journal(v)); err == nil {
-		p.Since = fi.ModTime()
-	}
-	cg, err := host.ReadCgroups("/proc")
-	if err != nil {
-		return nil, err
-	}
-	moved := ""
-	for _, s := range j.Steps() {
-		switch s := s.(type) {
-		case *standing.Adopt:
-			moved = s.Lost()
-			p.Cgroup, p.Gone = s.Path, !proc.ID{PID: s.PID, Start: s.Start}.Alive()
-		case *block.Engine:
-			p.Values = append(p.Values, showEngine(ctx, s))
-		case *standing.Class:
-			p.Values = append(p.Values, s.Show()...)
-		case *standing.Foreign:
-			p.Cgroup, p.Values = s.Path, append(p.Values, s.Show()...)
-		case *systemd.Set:
-			if kind == kindUnit && s.Unit == name {
-				group, values := unitNow(ctx, s)
-				p.Cgroup, p.Values = group, append(p.Values, values...)
-			}
-		}
-	}
-	if !p.Gone {
-		p.lose(moved)
-	}
-	if kind == kindCgroup && !group.There(cg, p.Cgroup) {
-		p.Gone = true
-	}
-	if p.Cgroup != "" && !p.Gone {
-		p.PIDs, err = group.Procs(cg, p.Cgroup)
-	}
-	return p, err
-}
-
-// unitNow asks systemd what a unit has now.
-func unitNow(ctx context.Context, s *systemd.Set) (group string, values []limit.Limit) {
-	now, err := s.Look(ctx)
-	for _, p := range s.Properties {
-		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd"}
-		if err == nil { // else nothing is known of it
-			v.ReadBack = now.Properties[p.Name]
-			v.Holds = p.Holds(v.ReadBack)
-		}
-		values = append(values, v)
-	}
-	return strings.TrimPrefix(now.ControlGroup, "/"), values
-}
-
 // Repair finishes what killed commands began, forgets what has ended, and switches disks to their engines again.
 func (v *Services) Repair(ctx context.Context) ([]Repaired, error) {
 	if _, err := os.Stat(v.layout.Protected()); errors.Is(err, fs.ErrNotExist) {
@@ -317,25 +259,28 @@ func (v *Services) Repair(ctx context.Context) ([]Repaired, error) {
 		return nil, err
 	}
 	defer l.Close()
-	return v.settle(ctx)
+	did, _, err := v.settle(ctx)
+	return did, err
 }
 
-// settle finishes what a killed command began, and forgets what has ended. The caller holds the lock.
-func (v *Services) settle(ctx context.Context) ([]Repaired, error) {
+// settle finishes what a killed command began, and forgets what has ended. err has all that failed, and failed by its name what did of
+// one service. The caller holds the lock.
+func (v *Services) settle(ctx context.Context) (all []Repaired, failed map[string]error, err error) {
 	targets, err := v.journals()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	boot, err := step.BootID()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []Repaired
+	failed = map[string]error{}
 	var errs []error
 	for _, t := range targets {
 		did, err := v.settleTarget(ctx, t, boot)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", t.name, err))
+			failed[t.name] = fmt.Errorf("%s: %w", t.name, err)
+			errs = append(errs, failed[t.name])
 		}
 		if did != "" {
 			all = append(all, Repaired{Name: t.name, Did: did})
@@ -345,24 +290,26 @@ func (v *Services) settle(ctx context.Context) ([]Repaired, error) {
 		errs = append(errs, v.settleSlices(ctx))
 	}
 	errs = append(errs, v.settleBoot(), v.weighAgain(ctx))
-	return all, errors.Join(errs...)
+	return all, failed, errors.Join(errs...)
 }
 
 func (v *Services) settleTarget(ctx context.Context, t target, boot string) (did string, err error) {
-	j, err := v.open(t.journal(v))
+	j, err := v.journalOf(t)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
 		return "", err
+	case j.Empty():
+		return "forgotten: berth protect was interrupted before it changed anything", os.Remove(t.journal(v))
+	case t.kind != kindUnit && j.Boot != boot:
+		return "forgotten: the host was booted since, its cgroup is gone", os.Remove(t.journal(v))
 	case j.Phase == step.Creating:
 		return "given back what it had: berth protect was interrupted", j.Close(ctx)
 	case j.Phase == step.Removing:
 		return "given back what it had: berth unprotect was interrupted", j.Close(ctx)
-	case t.kind != kindUnit && j.Boot != boot:
-		return "forgotten: the host was booted since, its cgroup is gone", os.Remove(t.journal(v))
 	}
-	p, err := v.read(ctx, t.kind, t.name)
+	p, err := v.read(ctx, t, j)
 	switch {
 	case err != nil:
 		return "", err

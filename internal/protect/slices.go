@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +28,7 @@ func (v *Services) settleSlices(ctx context.Context) error {
 		return err
 	}
 	path := v.layout.Protected() + ".slices"
-	j, err := v.open(path)
+	j, err := v.slicesJournal(path)
 	switch {
 	case err == nil && j.Phase == step.Up && maps.Equal(given(j), want):
 		return nil
@@ -55,6 +57,30 @@ func (v *Services) settleSlices(ctx context.Context) error {
 	return j.SetPhase(step.Up)
 }
 
+// slicesJournal reads the journal of slices; like journalOf it is refused if a slice has something that it may have named.
+func (v *Services) slicesJournal(path string) (*step.Journal, error) {
+	j, err := v.open(path)
+	if err != nil {
+		return nil, err
+	}
+	wrong, err := cut(j)
+	if err != nil || wrong == "" {
+		return j, err
+	}
+	dropIns, err := filepath.Glob(systemd.DropIn(v.control, "*.slice", memoryLow))
+	if err != nil {
+		return nil, err
+	}
+	var units []string
+	for _, file := range dropIns {
+		units = append(units, strings.TrimSuffix(filepath.Base(filepath.Dir(file)), ".d"))
+	}
+	if left, remedy := v.leftOfUnits(j, "rm "+path, units, memoryLow); left != "" {
+		return nil, lost(path, "slices", wrong, left, remedy)
+	}
+	return j, nil
+}
+
 func raiseSlice(ctx context.Context, j *step.Journal, slice string, low uint64) error {
 	u, err := systemd.Look(ctx, slice, memoryLow)
 	if err != nil {
@@ -75,17 +101,25 @@ func (v *Services) wantedOfSlices(ctx context.Context) (map[string]uint64, error
 	}
 	want := map[string]uint64{}
 	for _, t := range targets {
-		j, err := v.open(t.journal(v))
-		if err != nil || t.kind != kindUnit {
-			continue // gone meanwhile, or reported by whoever settles it
-		}
-		low := given(j)[t.name]
-		if low == 0 {
+		if t.kind != kindUnit {
 			continue
 		}
-		u, err := systemd.Look(ctx, t.name)
+		j, lost := v.journalOf(t)
+		if errors.Is(lost, fs.ErrNotExist) {
+			continue // gone meanwhile
+		}
+		u, err := systemd.Look(ctx, t.name, memoryLow)
 		if err != nil {
 			continue // a unit that is gone protects nothing
+		}
+		low := uint64(0)
+		if lost == nil {
+			low = given(j)[t.name]
+		} else if _, err := os.Lstat(systemd.DropIn(v.control, t.name, memoryLow)); err == nil { // said by whoever settles it: what it has stays
+			low, _ = strconv.ParseUint(u.Properties[memoryLow], 10, 63)
+		}
+		if low == 0 {
+			continue
 		}
 		for slice := u.Slice; slice != "" && slice != "-.slice"; slice = above(slice) {
 			want[slice] += low

@@ -50,7 +50,7 @@ func List(out io.Writer, width int, all []node.Status, protected []protect.Servi
 	return nil
 }
 
-// lost says what another program has taken from nodes and services.
+// lost says what another program has taken from nodes and services, and whose journal is lost.
 func lost(out io.Writer, width int, all []node.Status, protected []protect.Service) {
 	say := func(name string, what []string) {
 		for _, l := range what {
@@ -62,6 +62,9 @@ func lost(out io.Writer, width int, all []node.Status, protected []protect.Servi
 	}
 	for _, p := range protected {
 		say(p.Name, p.Lost)
+		if p.Damaged != "" {
+			text.Wrap(out, width, 2, "", p.Name+": "+p.Damaged)
+		}
 	}
 }
 
@@ -189,6 +192,8 @@ func protectedRows(w *tabwriter.Writer, all []protect.Service, published bool) {
 	for _, p := range all {
 		state, pid := "protected", "-"
 		switch {
+		case p.Damaged != "":
+			state = "protected, damaged"
 		case p.Gone:
 			state = "protected, gone"
 		case len(p.PIDs) > 0:

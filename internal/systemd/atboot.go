@@ -60,7 +60,7 @@ func quoted(args []string) string {
 	return strings.Join(out, " ")
 }
 
-// Write writes and enables the unit. systemd reads it at the next boot.
+// Write writes and enables the unit, and returns when the disk has it. systemd reads it at the next boot.
 func (u AtBoot) Write() error {
 	if err := os.MkdirAll(filepath.Dir(u.wants()), 0o755); err != nil {
 		return fmt.Errorf("write unit %s: %w", u.Name, err)
@@ -71,7 +71,7 @@ func (u AtBoot) Write() error {
 	if err := os.Symlink(u.Path(), u.wants()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("enable unit %s: %w", u.Name, err)
 	}
-	return nil
+	return file.SyncDir(filepath.Dir(u.wants()))
 }
 
 // Written reports whether the unit is enabled and its file has exactly this text.

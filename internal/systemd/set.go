@@ -65,7 +65,7 @@ func (s *Set) Prepare(ctx context.Context) error {
 	for i := range s.Properties {
 		p := &s.Properties[i]
 		p.Was = u.Properties[p.Name]
-		if p.File, err = read(dropIn(s.Unit, p.Name)); err != nil {
+		if p.File, err = read(DropIn(ControlDir, s.Unit, p.Name)); err != nil {
 			return err
 		}
 	}
@@ -94,8 +94,29 @@ func (s *Set) Verify(ctx context.Context) error {
 	return nil
 }
 
-// OnDisk implements step.Lasting: systemd writes the files of a unit.
-func (s *Set) OnDisk() error { return nil }
+// OnDisk implements step.Lasting. systemd writes the files of a unit, and does not wait for the disk.
+func (s *Set) OnDisk() error { return s.syncFiles(ControlDir) }
+
+// syncFiles returns when the drop-ins below dir, those that are there and those that are not, are on the disk.
+func (s *Set) syncFiles(dir string) error {
+	var files []string
+	for _, p := range s.Properties {
+		files = append(files, DropIn(dir, s.Unit, p.Name))
+	}
+	for _, path := range append(files, filepath.Join(dir, s.Unit+".d"), dir) {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("write the drop-ins of %s to the disk: %w", s.Unit, err)
+		}
+	}
+	return nil
+}
 
 // Undo sets the old values, which takes effect at once, and restores the files. If the unit is gone, it restores only the files.
 func (s *Set) Undo(ctx context.Context) error {
@@ -116,7 +137,10 @@ func (s *Set) Undo(ctx context.Context) error {
 		}
 		fault.Point("drop-in given back")
 	}
-	_ = os.Remove(filepath.Join(controlDir, s.Unit+".d")) // fails, and the folder stays, if other drop-ins are in it
+	_ = os.Remove(filepath.Join(ControlDir, s.Unit+".d")) // fails, and the folder stays, if other drop-ins are in it
+	if err := s.syncFiles(ControlDir); err != nil {       // before the journal forgets them
+		return err
+	}
 	_, err = systemctl(ctx, "daemon-reload")
 	return err
 }
@@ -138,7 +162,7 @@ func (p *Property) back() []string {
 
 // restoreFile restores the old drop-in, or removes the one that set-property made.
 func (p *Property) restoreFile(unit string) error {
-	path := dropIn(unit, p.Name)
+	path := DropIn(ControlDir, unit, p.Name)
 	if p.File == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove drop-in: %w", err)

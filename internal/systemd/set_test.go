@@ -1,6 +1,9 @@
 package systemd
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,6 +44,24 @@ func TestHolds(t *testing.T) {
 	} {
 		if p := (Property{Value: tt.value}); p.Holds(tt.got) != tt.want {
 			t.Errorf("%q of %q: %v", tt.got, tt.value, !tt.want)
+		}
+	}
+}
+
+// TestSyncFiles: drop-ins that are there are synced; those that are not, and their folders, are no error.
+func TestSyncFiles(t *testing.T) {
+	dir := t.TempDir()
+	s := &Set{Unit: "a.service", Properties: []Property{{Name: "CPUWeight"}, {Name: "IOWeight"}}}
+	path := DropIn(dir, s.Unit, "CPUWeight")
+	for what, act := range map[string]func() error{
+		"nothing is there": func() error { return nil },
+		"one is there": func() error {
+			return errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600))
+		},
+		"no folder": func() error { return os.RemoveAll(dir) },
+	} {
+		if err := errors.Join(act(), s.syncFiles(dir)); err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -76,12 +76,12 @@ func systemctl(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// controlDir is where the manager stores properties that were set over D-Bus for good (systemd.unit(5)).
-const controlDir = "/etc/systemd/system.control"
+// ControlDir is where the manager stores properties that were set over D-Bus for good (systemd.unit(5)).
+const ControlDir = "/etc/systemd/system.control"
 
-// dropIn returns the path of the manager's file for such a property.
-func dropIn(unit, property string) string {
-	return filepath.Join(controlDir, unit+".d", "50-"+property+".conf")
+// DropIn returns the path of the manager's file for such a property, below dir, which is ControlDir.
+func DropIn(dir, unit, property string) string {
+	return filepath.Join(dir, unit+".d", "50-"+property+".conf")
 }
 
 // read returns a file's text, nil if it is not there.

@@ -173,6 +173,9 @@ func check(t *Template) []vnode.Problem {
 			all = append(all, p)
 		}
 	}
+	if t.Highest < 0 || t.Highest > 0 && !t.Numbered {
+		bad("highest", "%d is not allowed: a number above 0, beside numbered: true", t.Highest)
+	}
 	setBy := map[string]string{}
 	for _, name := range sortedKeys(t.Parameters) {
 		p := t.Parameters[name]

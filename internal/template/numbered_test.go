@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/refuse"
 )
 
 // TestNumbered: the number at the end of a node's name is added to its addresses, within their networks.
@@ -35,6 +37,26 @@ func TestNumbered(t *testing.T) {
 	} {
 		if _, err := j.Make("slurm", name, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, not %s", name, err, want)
+		}
+	}
+}
+
+// TestHighest: nobody gets an address of the network above those that the template has for its nodes, as its file server's.
+func TestHighest(t *testing.T) {
+	const network = "node:\n  image: host\n  command: [/bin/true]\n  network: [{parent: br0, address: [192.0.2.20/24], reserved: true}]\n"
+	j := parsed(t, "numbered: true\nhighest: 40\n"+network)
+	n, err := j.Make("bob", "job-40", nil)
+	if err != nil || n.Network[0].Address[0] != "192.0.2.60/24" {
+		t.Errorf("the highest number: %+v, %v", n, err)
+	}
+	for _, name := range []string{"job-41", "job-041", "job-180", "job-4294967295"} {
+		if _, err := j.Make("bob", name, nil); refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), "the highest number is 40") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, wrong := range []string{"highest: 40\n", "numbered: true\nhighest: -1\n"} {
+		if _, err := Parse("/etc/berth/templates/job.yaml", []byte(wrong+network)); err == nil || !strings.Contains(err.Error(), "highest") {
+			t.Errorf("%q: %v", wrong, err)
 		}
 	}
 }

@@ -37,6 +37,7 @@ type Template struct {
 	Description string               `json:"description,omitempty" doc:"what it is for, in a line"`
 	Parameters  map[string]Parameter `json:"parameters,omitempty" doc:"what may be chosen, by name"`
 	Numbered    bool                 `json:"numbered,omitempty" doc:"the number at the end of a node's name is added to its addresses: with address 192.0.2.20/24, node st01-03 has 192.0.2.23/24"`
+	Highest     int                  `json:"highest,omitempty" doc:"with numbered: the highest number that a name may end in; default: as far as the network goes"`
 	Node        vnode.Node           `json:"node" doc:"the spec, without a name; what no parameter sets is as it is here"`
 
 	dir  string // of the file: relative images begin there
@@ -215,7 +216,7 @@ func (t *Template) Make(owner, name string, given map[string]any) (*vnode.Node, 
 	}
 	n.Name = name
 	if t.Numbered {
-		if err := number(n); err != nil {
+		if err := number(n, t.Highest); err != nil {
 			wrong = append(wrong, err.Error())
 		}
 	}
@@ -234,12 +235,15 @@ func (t *Template) Make(owner, name string, given map[string]any) (*vnode.Node, 
 	return t.again(n)
 }
 
-// number adds the number at the end of a node's name to its addresses.
-func number(n *vnode.Node) error {
+// number adds the number at the end of a node's name to its addresses. It is at most highest, unless that is 0.
+func number(n *vnode.Node, highest int) error {
 	digits := n.Name[strings.LastIndexByte(n.Name, '-')+1:]
 	add, err := strconv.ParseUint(digits, 10, 32)
 	if err != nil || digits == n.Name {
 		return fmt.Errorf("%.80q does not end in '-' and a number, from which its addresses come", n.Name)
+	}
+	if highest > 0 && add > uint64(highest) {
+		return fmt.Errorf("%s: the highest number is %d: the addresses above are not for this template's nodes", n.Name, highest)
 	}
 	for i := range n.Network {
 		for j, text := range n.Network[i].Address {

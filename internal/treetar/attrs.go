@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -104,6 +105,9 @@ func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 	if err := u.chown(fd, h); err != nil {
 		return err
 	}
+	if err := u.dropLists(fd); err != nil {
+		return err
+	}
 	if err := u.all.chmod(fd, u.mode(h)); err != nil {
 		return err
 	}
@@ -120,6 +124,21 @@ func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 		return err
 	}
 	return u.setTime(fd, h.ModTime)
+}
+
+// dropLists takes from an open file the access control lists that it has from the folder in which it was made, where those of the stream are
+// kept: one without a list shall have none, and the mode would give the users of the folder's list what it gives the group.
+func (u *unpacker) dropLists(fd int) error {
+	if !u.to.Owners {
+		return nil
+	}
+	for _, name := range []string{AccessList, DefaultList} {
+		err := unix.Fremovexattr(fd, name)
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EACCES) {
+			return fmt.Errorf("remove the access control list of the folder: %w", err)
+		}
+	}
+	return nil
 }
 
 // setLists gives an open file its access control lists, which name users as the owner does. The kernel gives it the bits of the mode that

@@ -263,8 +263,11 @@ func (p *packer) file(fd int, h *tar.Header, st *unix.Statx_t) error {
 	}
 	defer f.Close()
 	p.attrs(int(f.Fd()), h)
-	size := int64(st.Size)
-	if int64(st.Blocks)*512 < size {
+	size, others := int64(st.Size), int64(0)
+	if len(h.PAXRecords) > 0 { // a block of its attributes may count as one of the file's
+		others = holeBlock
+	}
+	if size > 0 && int64(st.Blocks)*512 < size+others {
 		parts, err := extents(f, size)
 		if err != nil {
 			return p.unreadable(h.Name, err)
@@ -278,7 +281,7 @@ func (p *packer) file(fd int, h *tar.Header, st *unix.Statx_t) error {
 		return err
 	}
 	if p.from.Data == nil {
-		return p.data(f, p.t, h.Name, size)
+		return p.data(io.NewSectionReader(f, 0, size), p.t, h.Name, size) // extents has moved f's own place
 	}
 	if err := p.from.Data(h.Name, 0, size); err != nil {
 		return err

@@ -127,6 +127,39 @@ func TestOwnersAreCounted(t *testing.T) {
 	}
 }
 
+// TestListOfTheFolder: what has no list in the stream gets none from the folder into which it is copied, where lists are kept.
+func TestListOfTheFolder(t *testing.T) {
+	needRoot(t)
+	var stream bytes.Buffer
+	w := tar.NewWriter(&stream)
+	for _, h := range []*tar.Header{
+		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o770}, {Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o660}, {Name: "f", Typeflag: tar.TypeReg, Mode: 0o660},
+	} {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	list, _ := readACL("user::rwx,user:7:rwx,group::r-x,mask::rwx,other::---").Value()
+	for _, keep := range []bool{true, false} {
+		dir := t.TempDir()
+		if err := unix.Setxattr(dir, DefaultList, list, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := into(t, dir, stream.Bytes(), To{Owners: keep}); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"d", "d/f", "f"} {
+			for _, attr := range []string{AccessList, DefaultList} {
+				_, err := unix.Getxattr(filepath.Join(dir, name), attr, make([]byte, 100))
+				if has := err == nil; has != (!keep && (attr == AccessList || name == "d")) {
+					t.Errorf("keep %v: %s has %s: %v", keep, name, attr, has)
+				}
+			}
+		}
+	}
+}
+
 // TestNarrowWithoutLists: of a list that is not asked for, or cannot be set, nothing is left that the file's users gain by.
 func TestNarrowWithoutLists(t *testing.T) {
 	needRoot(t)
@@ -180,4 +213,30 @@ func gnuTar(t *rapid.T, stdin []byte, args ...string) []byte {
 		t.Fatalf("tar %v: %v: %s", args, err, &stderr)
 	}
 	return out
+}
+
+// TestHoleBesideAttributes packs a file that is one hole, and whose attributes have a block of their own (ext4 counts it in st_blocks), and one
+// without holes, which is looked through for holes all the same.
+func TestHoleBesideAttributes(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	file := filepath.Join(tree, "file")
+	for _, err := range []error{
+		os.Mkdir(tree, 0o755), os.WriteFile(file, nil, 0o600), os.Truncate(file, 1671),
+		unix.Setxattr(file, "user.a", bytes.Repeat([]byte("a"), 500), 0),
+		os.WriteFile(file+"2", bytes.Repeat([]byte("data"), 250), 0o600), unix.Setxattr(file+"2", "user.a", []byte("a"), 0), os.Mkdir(filepath.Join(dir, "to"), 0o755),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := treetest.Read(t, tree, treetest.Whole())
+	stream, _ := pack(t, tree, From{Top: "tree"})
+	if _, err := into(t, filepath.Join(dir, "to"), stream, To{Top: "tree", Owners: true}); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, treetest.Read(t, filepath.Join(dir, "to/tree"), treetest.Whole())); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
 }

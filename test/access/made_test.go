@@ -2,12 +2,16 @@ package access
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/node"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // TestRemoveMade: a node that came in the place of the one that is to be removed is left alone.
@@ -32,6 +36,38 @@ func TestRemoveMade(t *testing.T) {
 		t.Errorf("the next one, made at %s as the first at %s: %v", second, first, err)
 	}
 	check(t, h.nodes.RemoveMade(t.Context(), "again", second))
+}
+
+// TestForce: an operator whose stop of a node waits for an hour does not keep an admin from ending it.
+func TestForce(t *testing.T) {
+	h := serve(t)
+	ready := filepath.Join(h.root, "ready")
+	check(t, os.Mkdir(ready, 0o777))
+	check(t, os.Chmod(ready, 0o777)) // whatever the umask
+	check(t, os.WriteFile(h.layout.Etc("templates/stubborn.yaml"), []byte("node:\n  image: host\n  mounts: [{source: "+ready+", target: /srv}]\n"+
+		"  command: [/bin/sh, -c, \"trap 'echo >/srv/asked' TERM; echo >/srv/begun; while :; do sleep 0.1; done\"]\n"), 0o644))
+	await := func(name string) {
+		t.Helper()
+		testkit.Eventually(t, name, func() bool { _, err := os.Stat(filepath.Join(ready, name)); return err == nil })
+		check(t, os.Remove(filepath.Join(ready, name)))
+	}
+	for what, end := range map[string]func() error{
+		"stop":   func() error { _, err := h.nodes.Stop(t.Context(), "job", 0, ""); return err },
+		"kill":   func() error { _, err := h.nodes.Kill(t.Context(), "job", unix.SIGKILL); return err },
+		"remove": func() error { return h.nodes.Remove(t.Context(), "job", true, "") },
+	} {
+		_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "stubborn", "job", nil, 0)
+		check(t, err)
+		await("begun")
+		stops := begin(func() error { _, err := h.nodes.Stop(t.Context(), "job", time.Hour, "bob"); return err })
+		await("asked")
+		if err := end(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := <-stops; err != nil {
+			t.Errorf("the stop beside %s: %v", what, err)
+		}
+	}
 }
 
 // TestHold: a node is made while its command is held, and the command begins when it may.

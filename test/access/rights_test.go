@@ -199,9 +199,13 @@ func (h *rights) same(t *testing.T) {
 		}
 	}
 	h.refused(t, func() error { _, err := h.fill(t, "free", sleep("602", nil)); return err }, "image")
+	h.refused(t, func() error { _, err := h.nodes.Restart(t.Context(), "job", 0, "bob"); return err }, "image")
 	_, err := h.nodes.Stop(t.Context(), "job", 0, "bob")
 	check(t, err)
 	h.refused(t, func() error { _, err := h.fill(t, "free", sleep("601", nil)); return err }, "image")
+	h.refused(t, func() error { _, err := h.nodes.Start(t.Context(), "job", "bob"); return err }, "image")
+	_, err = h.nodes.Start(t.Context(), "job", "") // an admin is asked nothing
+	check(t, err)
 }
 
 // older: a node of which no rights were kept goes on with its own template, unless what the template gives differs from what

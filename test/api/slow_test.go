@@ -132,6 +132,58 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
+// TestInputFails: a command whose input cannot be read to its end does not take what came for all of it, and its caller and the audit know it. Where
+// there is nothing to read, it has no input.
+func TestInputFails(t *testing.T) {
+	dir := t.TempDir()
+	some := filepath.Join(dir, "some")
+	script := fmt.Sprintf("cat >%s && mv %[1]s %s/taken", some, dir)
+	for _, tc := range []struct {
+		what  string
+		open  func() (*os.File, error)
+		fails bool
+	}{
+		{"a pipe that fails in the middle", func() (*os.File, error) {
+			in, writer, err := os.Pipe()
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { writer.Close() })
+			if _, err := writer.WriteString("the first half"); err != nil {
+				return nil, err
+			}
+			go func() {
+				for ; t.Context().Err() == nil; time.Sleep(time.Millisecond) {
+					if text, err := os.ReadFile(some); err == nil && len(text) > 0 {
+						_ = in.SetReadDeadline(time.Now())
+						return
+					}
+				}
+			}()
+			return in, nil
+		}, true},
+		{"a folder", func() (*os.File, error) { return os.Open(dir) }, true},
+		{"a null device as nohup gives it", func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_WRONLY, 0) }, false},
+	} {
+		r := relays(t)
+		in, err := tc.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		_, err = r.command(t.Context(), in, io.Discard, script)
+		if tc.fails != (err != nil && strings.Contains(err.Error(), "standard input")) {
+			t.Errorf("%s: %v", tc.what, err)
+		}
+		if last := r.ended(t); tc.fails != (last.Error != "") {
+			t.Errorf("%s: the audit has %+v", tc.what, last)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "taken")); tc.fails != errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: what the command takes for the whole: %v", tc.what, err)
+		}
+	}
+}
+
 // TestDyingReader: a client whose reader is gone says so, and the command and the audit know it, too.
 func TestDyingReader(t *testing.T) {
 	r := relays(t)

@@ -241,7 +241,8 @@ func TestGroup(t *testing.T) {
 		}
 		b.cgroups = append(b.cgroups, dir)
 		t.Cleanup(func() {
-			if err := os.Remove(dir); err != nil {
+			var err error // processes that were killed leave it when they have ended
+			if !testkit.Happens(func() bool { err = os.Remove(dir); return err == nil }) {
 				t.Error(err)
 			}
 		})

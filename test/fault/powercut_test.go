@@ -28,6 +28,7 @@ type powered struct {
 	boots      int
 	spec2      string // the spec with another limit
 	site       string // the site's id
+	ids        string // what is noted of the node's ids: they depend on its name
 }
 
 // newPowered makes such a world, with a pool for scratch volumes on that file system.
@@ -51,12 +52,14 @@ func newPowered(t *testing.T, kind string) *powered {
 name: f1
 image: host
 command: [/bin/sh, -c, "test -s /x/kept || echo kept >/x/kept; sync /x/kept && touch /data/synced && exec sleep infinity"]
+users: [{from: 100000, count: 100, as: same}, {from: 200000, count: 70000, as: private}]
 memory: {max: %s}
 network: [{mode: bridge}]
 mounts: [{source: ` + w.dir + `/data, target: /data}]
 scratch: [{target: /x, size: 16MiB}]
 `
 	p.spec, p.spec2 = w.file("f1.yaml", fmt.Sprintf(spec, "64MiB")), w.file("f2.yaml", fmt.Sprintf(spec, "65MiB"))
+	p.must(os.WriteFile(p.l.UsersList(), []byte("allow: [{from: 100000, count: 100}]\n"), 0o644))
 	p.ok("ls")
 	unix.Sync()
 	return p
@@ -168,7 +171,15 @@ func (p *powered) whole(what, wanted string) bool {
 		if left, _ := filepath.Glob(p.root + "/pool/berth-*/f1.*"); len(left) > 0 {
 			p.Fatalf("%s: volumes without a node: %v", what, left)
 		}
+		if left := p.noted(); left != "" {
+			p.Fatalf("%s: ids without a node: %s", what, left)
+		}
 		return false
+	}
+	if now := p.noted(); p.ids == "" {
+		p.ids = now
+	} else if now != p.ids {
+		p.Fatalf("%s: of the node's ids was noted\n%s, now\n%s", what, p.ids, now)
 	}
 	kept := p.synced(what)
 	if ran && kept != "kept\n" {
@@ -180,6 +191,22 @@ func (p *powered) whole(what, wanted string) bool {
 		}
 	}
 	return true
+}
+
+// noted lists the notes of nodes' ids.
+func (p *powered) noted() string {
+	p.Helper()
+	entries, err := os.ReadDir(p.l.IDs())
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	p.must(err)
+	var all strings.Builder
+	for _, e := range entries {
+		owner, _ := os.Readlink(filepath.Join(p.l.IDs(), e.Name())) // "" for what is no link
+		fmt.Fprintln(&all, e.Name(), owner)
+	}
+	return all.String()
 }
 
 // synced reads the file on the node's volume, while no node has that mounted.

@@ -15,15 +15,16 @@ import (
 // list finds the packages that have tests in this run.
 func (o options) list(ctx context.Context) (all []pack, err error) {
 	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}{{end}}"}, o.patterns...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}\t{{.TestImports}} {{.XTestImports}}{{end}}"}, o.patterns...)...)
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w: %s", err, said.Bytes())
 	}
 	for line := range strings.Lines(string(out)) {
-		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		all = append(all, pack{path: name, dir: dir})
+		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) == 3 {
+			all = append(all, pack{path: f[0], dir: f[1], draws: strings.Contains(f[2], "pgregory.net/rapid")})
+		}
 	}
 	return o.choose(all)
 }

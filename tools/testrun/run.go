@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -39,11 +40,13 @@ type options struct {
 	every         time.Duration // how often to say what is running
 	packageClock  time.Duration // how long a package may run
 	env           []string      // for the tests
+	seed          uint64        // for what they draw at random; 0: as they like
 }
 
 // pack is a package with tests.
 type pack struct {
 	path, dir, program string
+	draws              bool   // its tests draw their input at random, by rapid
 	take, leave        string // regular expressions of the top-level tests that run, and of those that do not; "" says nothing
 }
 
@@ -69,7 +72,11 @@ func (o options) run(ctx context.Context, t *tally) error {
 	if err != nil {
 		return err
 	}
-	o.env = append(o.env, append(refused, built.Dir+"="+programs, o.part(ctx, t.w))...)
+	part := o.part(ctx, t.w)
+	if n, err := strconv.ParseUint(part, 10, 32); err == nil {
+		o.seed = n + 1 // 0 is none
+	}
+	o.env = append(o.env, append(refused, built.Dir+"="+programs, walk.Env+"="+part)...)
 	if o.tier != "" { // what examples are made of comes from Debian's servers
 		o.env = slices.DeleteFunc(o.env, func(e string) bool { return strings.HasPrefix(e, "APT_CONFIG=") })
 	}
@@ -118,7 +125,7 @@ func (o options) part(ctx context.Context, w io.Writer) string {
 		n = fmt.Sprint(count % walk.Parts)
 	}
 	fmt.Fprintf(w, "%s=%s\n", walk.Env, n)
-	return walk.Env + "=" + n
+	return n
 }
 
 // order returns the packages that run beside each other, in the order in which they begin, and then those that run alone.
@@ -163,6 +170,9 @@ func (o options) test(ctx context.Context, p pack, t *tally) error {
 	}
 	if p.leave != "" {
 		args = append(args, "-test.skip="+p.leave)
+	}
+	if p.draws && o.seed != 0 {
+		args = append(args, fmt.Sprintf("-rapid.seed=%d", o.seed))
 	}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" { // the test programs are built with -cover, by GOFLAGS
 		args = append(args, "-test.gocoverdir="+dir)

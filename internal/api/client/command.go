@@ -53,7 +53,11 @@ func (c *Client) Command(ctx context.Context, path string, start api.Start, s St
 	r := &remote{ws: ws, room: api.Window, took: make(chan struct{}, 1), output: newOutput()}
 	talk, done := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer done(nil)
-	go r.input(talk, s.In)
+	go func() {
+		if err := r.input(talk, s.In); err != nil {
+			done(fmt.Errorf("read the command's standard input: %w; the command there was asked to end", err))
+		}
+	}()
 	go r.pass(talk, s)
 	written := make(chan struct{})
 	go func() {
@@ -96,8 +100,9 @@ func (r *remote) say(ctx context.Context, c api.Control) error {
 	return r.ws.Write(ctx, websocket.MessageText, text)
 }
 
-// input sends standard input, no more than the command has room for.
-func (r *remote) input(ctx context.Context, in *os.File) {
+// input sends standard input, no more than the command has room for. The error says why it is not whole: the command there must not take what came
+// of it for all.
+func (r *remote) input(ctx context.Context, in *os.File) error {
 	p := make([]byte, 1+api.Chunk)
 	p[0] = api.Stdin
 	for {
@@ -108,7 +113,7 @@ func (r *remote) input(ctx context.Context, in *os.File) {
 			select {
 			case <-r.took:
 			case <-ctx.Done():
-				return
+				return nil
 			}
 			continue
 		}
@@ -118,14 +123,24 @@ func (r *remote) input(ctx context.Context, in *os.File) {
 			r.room -= n
 			r.mu.Unlock()
 			if r.ws.Write(ctx, websocket.MessageBinary, p[:1+n]) != nil {
-				return
+				return nil //nolint:nilerr // hear says that the connection is lost
 			}
+		}
+		if err != nil && !errors.Is(err, io.EOF) && !isDevice(in) {
+			return err
 		}
 		if err != nil {
 			_ = r.say(ctx, api.Control{EOF: true})
-			return
+			return nil //nolint:nilerr // it has ended
 		}
 	}
+}
+
+// isDevice reports whether a file is a device. One that gives nothing has ended: nohup opens /dev/null for writing alone, and a terminal fails
+// once its shell is gone.
+func isDevice(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // pass sends signals and sizes.

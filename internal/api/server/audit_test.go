@@ -139,3 +139,16 @@ func TestAuditOfCommands(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestSpent: whose acts the audit takes no more of is refused, before the act.
+func TestSpent(t *testing.T) {
+	ann := may.Who{Name: "ann", Role: may.Operator, Via: may.ViaTLS}
+	k := &kept{}
+	s := &Server{Host: &acting{during: func() { t.Error("it was done") }}, Audit: k.keep, Spent: func(w may.Who) bool { return w == ann }}
+	if answer := asked(s, ann, "POST", "/v1/templates/job/nodes", `{"name":"j1"}`); answer.Code != 429 {
+		t.Errorf("%d %s", answer.Code, answer.Body)
+	}
+	if all := k.all(); len(all) != 1 || all[0].Begun || all[0].Error == "" {
+		t.Errorf("the audit has %+v", all)
+	}
+}

@@ -33,6 +33,10 @@ const (
 // mostSilent is how many connections of one address have not sent a request yet, nor agreed on TLS.
 const mostSilent = 64
 
+// mostOfOne is how many connections one caller has open on one listener, who is no admin, beside those that became websockets. All that he may
+// ask at once, but waiting, fits in.
+const mostOfOne = 400
+
 // bounds counts what callers have open.
 type bounds struct {
 	mu    sync.Mutex
@@ -147,6 +151,56 @@ func (s *silent) note(c net.Conn, state http.ConnState) {
 		delete(s.of, c)
 		if s.count[address]--; s.count[address] == 0 {
 			delete(s.count, address)
+		}
+	}
+}
+
+// asker is the key of the connection that a request came over.
+type asker struct{}
+
+// callers refuses requests on connections that their caller has too many of: all callers share the listener's MostConnections.
+type callers struct {
+	mu    sync.Mutex
+	of    map[net.Conn]string
+	count map[string]int
+}
+
+// bound answers requests as next does, on the first mostOfOne connections of a caller. It ends the others.
+func (cs *callers) bound(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		c, known := req.Context().Value(asker{}).(net.Conn)
+		if who, err := Identify(req); known && err == nil && who.Role != may.Admin && !cs.take(c, who) {
+			w.Header().Set("Connection", "close")
+			write(w, problemOf(&statusError{http.StatusTooManyRequests, refuse.Busyf("%s has %d connections open here, which is the most at once", who, mostOfOne)}))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// take notes whose connection it is, unless he has as many as he may.
+func (cs *callers) take(c net.Conn, who may.Who) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	key := who.String() + " by " + who.Via
+	if _, counted := cs.of[c]; !counted {
+		if cs.count[key] >= mostOfOne {
+			return false
+		}
+		cs.of[c] = key
+		cs.count[key]++
+	}
+	return true
+}
+
+// left forgets a connection that is closed, or became a websocket.
+func (cs *callers) left(c net.Conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if key, counted := cs.of[c]; counted {
+		delete(cs.of, c)
+		if cs.count[key]--; cs.count[key] == 0 {
+			delete(cs.count, key)
 		}
 	}
 }

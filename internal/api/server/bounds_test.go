@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -135,4 +136,63 @@ func TestSilent(t *testing.T) {
 	if n := limit.open.Load(); n != mostSilent+1 {
 		t.Errorf("%d connections are open, want %d", n, mostSilent+1)
 	}
+}
+
+// TestConnectionsOfOne: a caller who keeps many connections open leaves those of the listener that others need, and what he closes is his again.
+func TestConnectionsOfOne(t *testing.T) {
+	h := HTTP((&Server{Host: &fake{}}).Handler())
+	inner := h.ConnContext
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { // by address, as by certificate
+		name, role := "eve", may.Viewer
+		switch c.RemoteAddr().(*net.TCPAddr).IP.String() {
+		case "127.0.0.2":
+			name = "vic"
+		case "127.0.0.3":
+			name, role = "root", may.Admin
+		}
+		return context.WithValue(inner(ctx, c), peer{}, may.Who{Name: name, Role: role, Via: may.ViaTLS})
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = h.Serve(Limit(l, MostConnections)) }()
+	defer h.Close()
+	ask := func(from string) (net.Conn, int) {
+		t.Helper()
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
+		if _, err := c.Write([]byte("GET /nothing HTTP/1.1\r\nHost: b\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return c, 0
+		}
+		defer answer.Body.Close()
+		return c, answer.StatusCode
+	}
+	var last net.Conn
+	for range mostOfOne {
+		c, status := ask("127.0.0.1")
+		if status != http.StatusNotFound {
+			t.Fatalf("%d", status)
+		}
+		last = c
+	}
+	more, status := ask("127.0.0.1")
+	if n, err := more.Read(make([]byte, 1)); status != http.StatusTooManyRequests || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one connection more: %d, and it stays: %d bytes, %v", status, n, err)
+	}
+	for _, other := range []string{"127.0.0.2", "127.0.0.3"} {
+		if _, status := ask(other); status != http.StatusNotFound {
+			t.Errorf("another caller: %d", status)
+		}
+	}
+	last.Close()
+	testkit.Eventually(t, "he may open another one", func() bool { _, status := ask("127.0.0.1"); return status == http.StatusNotFound })
 }

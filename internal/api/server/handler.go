@@ -38,6 +38,8 @@ type Server struct {
 	Host  Host
 	Site  Site  // nil: this host belongs to no site
 	Audit Audit // nil: nothing is kept
+	// Spent reports whether the audit holds as much of somebody's acts as it takes for now; nil: it takes all.
+	Spent func(may.Who) bool
 	// Renew answers the request for a new certificate of whoever asks; nil: there is no such endpoint.
 	Renew http.Handler
 	// Reports answers the reports of file servers; nil: there is no such endpoint.
@@ -196,6 +198,9 @@ func (c *call) act(r route) (given any, err error) {
 		err = &statusError{http.StatusUnauthorized, err}
 	} else {
 		c.query, err = readQuery(c.URL.RawQuery, r.params)
+	}
+	if err == nil && c.server.Spent != nil && (r.method != http.MethodGet || r.stream == webSocket) && c.server.Spent(c.who) {
+		err = &statusError{http.StatusTooManyRequests, refuse.Busyf("%s has done more here than the audit takes of one operator within an hour; wait, or ask an admin", c.who)}
 	}
 	if err == nil && r.stream != "" {
 		var back func()

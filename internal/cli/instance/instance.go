@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cli/act"
+	"berth/internal/file"
 	"berth/internal/refuse"
 	"berth/internal/slurm/instance"
 	"berth/internal/text"
@@ -268,7 +269,7 @@ func remember(id int, address, key string) error {
 		return fmt.Errorf("keep the host key of instance %d: %w", id, err)
 	}
 	line := fmt.Sprintf("[%s]:%d %s\n", address, port, key)
-	if err := os.WriteFile(known(id), []byte(line), 0o600); err != nil {
+	if err := file.Write(known(id), []byte(line), 0o600); err != nil {
 		return fmt.Errorf("keep the host key of instance %d: %w", id, err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -120,14 +121,13 @@ const (
 // protect makes etcd ask who its users are, once other hosts reach it. Whoever reaches the unix socket is root, and reads the
 // password of etcd's user root.
 func (s *Server) protect(ctx context.Context, c Config) error {
-	path := filepath.Join(c.Dir, "password")
-	known, err := os.ReadFile(path)
+	known, err := readPassword(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) && c.Listen == "" {
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		known = []byte(rand.Text())
-		err = file.Write(path, known, 0o600)
+		known = rand.Text()
+		err = file.Write(passwordFile(c.Dir), []byte(known), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the password of the cluster state: %w", err)
@@ -139,12 +139,12 @@ func (s *Server) protect(ctx context.Context, c Config) error {
 	defer open.Close()
 	protected, err := open.Protected(ctx)
 	if err == nil && !protected {
-		err = open.Protect(ctx, string(known))
+		err = open.Protect(ctx, known)
 	}
 	if err != nil {
 		return err
 	}
-	s.user, s.password = "root", string(known)
+	s.user, s.password = "root", known
 	admin, err := s.Client()
 	if err == nil {
 		s.gate.open(admin)
@@ -164,14 +164,28 @@ func Open(dir string) (*etcd.Store, error) {
 		return nil, fmt.Errorf("find the folder of the cluster state: %w", err)
 	}
 	s := Server{unix: "unix:" + socket}
-	known, err := os.ReadFile(filepath.Join(dir, "password"))
+	known, err := readPassword(dir)
 	switch {
 	case err == nil:
-		s.user, s.password = "root", string(known)
+		s.user, s.password = "root", known
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("read the password of the cluster state: %w", err)
 	}
 	return s.Client()
+}
+
+func passwordFile(dir string) string { return filepath.Join(dir, "password") }
+
+// readPassword reads the password of etcd's user root. A file that a power cut has emptied is refused: it is no empty password.
+func readPassword(dir string) (string, error) {
+	text, err := os.ReadFile(passwordFile(dir))
+	if err == nil && strings.Trim(string(text), " \r\n\x00") == "" {
+		err = &refuse.Error{
+			Kind: refuse.Failed, What: passwordFile(dir) + " is empty, as after a power failure",
+			Remedy: "put it back from the backup; without one, stop berthd, move " + dir + " away and start berthd on each host: each agent claims anew for the nodes that it has",
+		}
+	}
+	return string(text), err
 }
 
 // Addr returns the address that other hosts reach, as ADDRESS:PORT; "" if there is none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -169,5 +170,20 @@ func backupToDevices(t *testing.T, s *etcd.Store) {
 	}
 	if n := <-came; n == 0 {
 		t.Error("nothing came through the FIFO")
+	}
+}
+
+// TestLostPassword: a file that a power cut has emptied is no empty password.
+func TestLostPassword(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "password")
+	for _, text := range []string{"", "\x00\x00"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := embedded.Open(dir)
+		if r, ok := errors.AsType[*refuse.Error](err); !ok || !strings.Contains(r.What, path) || !strings.Contains(r.Remedy, "backup") {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

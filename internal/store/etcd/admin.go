@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/file"
 	"berth/internal/store"
@@ -106,24 +104,15 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 			err = fmt.Errorf("back the cluster state up to %s: %w", path, err)
 		}
 	}()
-	err = file.Output(path, 0o600, func(f *os.File) error {
+	return file.Output(path, 0o600, func(f *os.File) error {
 		from, err := s.client.Snapshot(ctx)
 		if err != nil {
 			return told(err)
 		}
 		defer from.Close()
-		if _, err := io.Copy(f, from); err != nil {
-			return told(err)
-		}
-		if err := f.Sync(); !errors.Is(err, unix.EINVAL) { // what cannot be synced: a device, a FIFO
-			return err
-		}
-		return nil
+		_, err = io.Copy(f, from)
+		return told(err)
 	})
-	if err == nil {
-		err = file.SyncDir(filepath.Dir(path))
-	}
-	return err
 }
 
 // Compact forgets changes up to a revision: watches from before it must list again.

@@ -1,0 +1,128 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/block"
+	"berth/internal/group"
+	"berth/internal/host"
+	"berth/internal/limit"
+	"berth/internal/proc"
+	"berth/internal/standing"
+	"berth/internal/step"
+	"berth/internal/systemd"
+	"berth/internal/vnode"
+)
+
+// journals lists what is protected, or half so.
+func (v *Services) journals() ([]target, error) {
+	entries, err := os.ReadDir(v.layout.Protected())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list what is protected: %w", err)
+	}
+	var all []target
+	for _, e := range entries {
+		text, err := url.PathUnescape(e.Name())
+		if err != nil {
+			continue
+		}
+		if kind, name, ok := strings.Cut(text, ":"); ok {
+			all = append(all, target{kind: kind, name: name})
+		}
+	}
+	return all, nil
+}
+
+// All lists the services of the host that are protected, as the kernel has them now.
+func (v *Services) All(ctx context.Context) ([]Service, error) {
+	targets, err := v.journals()
+	if err != nil {
+		return nil, err
+	}
+	var all []Service
+	for _, t := range targets {
+		j, err := v.journalOf(t)
+		if errors.Is(err, fs.ErrNotExist) { // unprotected meanwhile
+			continue
+		}
+		if err != nil {
+			all = append(all, Service{Name: t.name, State: "protected", Kind: t.kind, Class: vnode.Storage, Since: t.since(v), Damaged: err.Error()})
+			continue
+		}
+		p, err := v.read(ctx, t, j)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// since is when the journal of a service was written last; the zero time if it is gone.
+func (t *target) since(v *Services) (at time.Time) {
+	if fi, err := os.Stat(t.journal(v)); err == nil {
+		at = fi.ModTime()
+	}
+	return at
+}
+
+// read asks the kernel and systemd what a service has of what its journal names.
+func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Service, error) {
+	p := &Service{Name: t.name, State: "protected", Kind: t.kind, Class: vnode.Storage, Since: t.since(v)}
+	cg, err := host.ReadCgroups("/proc")
+	if err != nil {
+		return nil, err
+	}
+	moved := ""
+	for _, s := range j.Steps() {
+		switch s := s.(type) {
+		case *standing.Adopt:
+			moved = s.Lost()
+			p.Cgroup, p.Gone = s.Path, !proc.ID{PID: s.PID, Start: s.Start}.Alive()
+		case *block.Engine:
+			p.Values = append(p.Values, showEngine(ctx, s))
+		case *standing.Class:
+			p.Values = append(p.Values, s.Show()...)
+		case *standing.Foreign:
+			p.Cgroup, p.Values = s.Path, append(p.Values, s.Show()...)
+		case *systemd.Set:
+			if t.kind == kindUnit && s.Unit == t.name {
+				group, values := unitNow(ctx, s)
+				p.Cgroup, p.Values = group, append(p.Values, values...)
+			}
+		}
+	}
+	if !p.Gone {
+		p.lose(moved)
+	}
+	if t.kind == kindCgroup && !group.There(cg, p.Cgroup) {
+		p.Gone = true
+	}
+	if p.Cgroup != "" && !p.Gone {
+		p.PIDs, err = group.Procs(cg, p.Cgroup)
+	}
+	return p, err
+}
+
+// unitNow asks systemd what a unit has now.
+func unitNow(ctx context.Context, s *systemd.Set) (group string, values []limit.Limit) {
+	now, err := s.Look(ctx)
+	for _, p := range s.Properties {
+		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd"}
+		if err == nil { // else nothing is known of it
+			v.ReadBack = now.Properties[p.Name]
+			v.Holds = p.Holds(v.ReadBack)
+		}
+		values = append(values, v)
+	}
+	return strings.TrimPrefix(now.ControlGroup, "/"), values
+}
