@@ -141,7 +141,8 @@ evidence: setup build ## the statistics that verdicts rest on: known difference,
 
 .PHONY: headline
 headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (70 minutes; HEADLINE=-resume goes on)
-	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -readme README.md -out docs/evidence/headline
+	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -page docs/isolation.md -out docs/evidence/headline
+	$(GO) run ./tools/readme
 
 .PHONY: shares
 shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json, sync-weights (an hour)
@@ -156,8 +157,16 @@ bench-sync: setup build ## VNode Sync: rates over file servers, a foreground, co
 	@scripts/bench-sync
 
 .PHONY: readme-disk
-readme-disk: setup build ## README's disk table: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
+readme-disk: setup build ## the disk table of docs/cost.md: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
 	@scripts/readme-disk
+
+.PHONY: readme
+readme: ## README's figures and the disk table of docs/cost.md, from what docs/evidence has
+	$(GO) run ./tools/readme
+
+.PHONY: readme-picture
+readme-picture: setup build ## README's picture: a session with examples/worker.yaml on this machine (as root)
+	@scripts/readme-picture
 
 .PHONY: docs
 docs: build ## man pages and completions, in build/
@@ -173,7 +182,8 @@ install: docs ## install below PREFIX (and DESTDIR)
 	install -Dm644 $(BUILD)/berth-sync.so $(AT)/lib/berth/berth-sync.so
 	for act in resume suspend fail prolog epilog; do ln -sf ../../bin/berth-site $(AT)/lib/berth/slurm-$$act || exit 1; done
 	install -m644 $(BUILD)/man/*.1 packaging/man/*.1 $(AT)/share/man/man1
-	install -m644 README.md CHANGELOG.md docs/*.md $(AT)/share/doc/berth
+	install -m644 README.md CHANGELOG.md $(filter-out docs/README.md,$(wildcard docs/*.md)) $(AT)/share/doc/berth
+	install -m644 docs/README.md $(AT)/share/doc/berth/index.md
 	install -m644 examples/*.yaml $(AT)/share/doc/berth/examples
 	install -Dm644 packaging/berthd.yaml $(AT)/share/doc/berthd/examples/berthd.yaml
 	install -Dm644 packaging/alerts.yaml $(AT)/share/berthd/alerts.yaml

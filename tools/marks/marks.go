@@ -1,4 +1,4 @@
-// Package marks replaces the text between two marks, for tables of README.md that are made from data.
+// Package marks replaces the text between two marks, for tables of documents that are made from data.
 package marks
 
 import (

@@ -30,12 +30,49 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-// Short returns the text for README: the arms and the main questions.
+// Short returns the text for docs/isolation.md: the arms and the main questions.
 func (r *Report) Short() string {
 	var b strings.Builder
 	r.table(&b)
 	r.mains(&b)
 	r.adds(&b)
+	return b.String()
+}
+
+// Brief returns the text for README, in Markdown: what the service waits and what the nodes keep, in three arms.
+func (r *Report) Brief() string {
+	var b strings.Builder
+	names := []string{Alone, Unprotected, Protected}
+	cells := func(of func(Result) string) string {
+		var text []string
+		for _, name := range names {
+			cell := "–"
+			if i := slices.IndexFunc(r.Arms, func(a Result) bool { return a.Arm == name }); i >= 0 {
+				cell = of(r.Arms[i])
+			}
+			text = append(text, cell)
+		}
+		return strings.Join(text, " | ")
+	}
+	against := func(b, what string) string { // Protected against another arm
+		i := slices.IndexFunc(r.Compared, func(c Ratio) bool { return c.A == Protected && c.B == b && c.What == what })
+		if i < 0 || r.Compared[i].CI == nil {
+			return "not measured"
+		}
+		c := r.Compared[i]
+		return fmt.Sprintf("%s times (%s to %s)", times(c.Ratio), times(c.CI[0]), times(c.CI[1]))
+	}
+	verdict := "not measured"
+	if i := slices.IndexFunc(r.Compared, func(c Ratio) bool { return c.A == Protected && c.B == Alone && c.What == p99 }); i >= 0 {
+		verdict = r.Compared[i].Verdict
+	}
+	wait := func(v float64, ci *[2]float64) string { return strings.ReplaceAll(spread(v, ci), "..", " to ") }
+	fmt.Fprintf(&b, "| a storage service waits, ms | alone | beside batch nodes | the same, `berth protect` |\n|---|---|---|---|\n")
+	fmt.Fprintf(&b, "| p50 of its reads (95 %%) | %s |\n", cells(func(a Result) string { return wait(a.P50, a.P50CI) }))
+	fmt.Fprintf(&b, "| p99 | %s |\n", cells(func(a Result) string { return wait(a.P99, a.P99CI) }))
+	fmt.Fprintf(&b, "| what the nodes read and write | – | all | %s |\n\n", against(Unprotected, work))
+	fmt.Fprintf(&b, "XRootD on a disk of %.0f MB/s and %d requests a second, in an emulated machine: `make headline`,\n", float64(r.DiskBytes)/1e6, r.DiskRequests)
+	fmt.Fprintf(&b, "[data](docs/evidence/headline.json.gz). Whether the protected p99 is that of the service alone is %s: %s.\n", verdict, against(Alone, p99))
 	return b.String()
 }
 
@@ -173,19 +210,20 @@ func times(v float64) string {
 	case v < 9.995:
 		return fmt.Sprintf("%.2f", v)
 	}
-	return digits(v)
+	return Digits(v)
 }
 
 func mega(v float64) string { return fmt.Sprintf("%.1f", v/1e6) }
 
 func spread(v float64, ci *[2]float64) string {
 	if ci == nil {
-		return digits(v)
+		return Digits(v)
 	}
-	return fmt.Sprintf("%s (%s..%s)", digits(v), digits(ci[0]), digits(ci[1]))
+	return fmt.Sprintf("%s (%s..%s)", Digits(v), Digits(ci[0]), Digits(ci[1]))
 }
 
-func digits(v float64) string {
+// Digits formats milliseconds.
+func Digits(v float64) string {
 	if math.Abs(v) < 99.95 {
 		return fmt.Sprintf("%.1f", v)
 	}

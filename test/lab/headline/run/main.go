@@ -1,6 +1,6 @@
 // Command run measures the headline and writes its report: docs/evidence/headline.json.gz and .txt. See package headline.
 //
-//	run [-rounds N] [-arms A,B] [-reads N] [-seconds N] [-model PCT] [-seed N] [-readme FILE] -out NAME    a new run
+//	run [-rounds N] [-arms A,B] [-reads N] [-seconds N] [-model PCT] [-seed N] [-page FILE] -out NAME    a new run
 //	run -resume -out NAME                       continues an interrupted run
 //	run -again -out NAME                        computes the report from its trials again; measures nothing
 package main
@@ -31,7 +31,7 @@ func main() {
 	flag.Uint64Var(&o.Seed, "seed", 0, "of the order (default: a random one)")
 	out := flag.String("out", "", "write NAME.json.gz, after each trial, and NAME.txt")
 	resume := flag.Bool("resume", false, "go on with NAME.json.gz, as it was planned")
-	readme := flag.String("readme", "", "put the arms and the main questions into this `FILE`, between its marks")
+	page := flag.String("page", "", "put the arms and the main questions into this `FILE`, between its marks")
 	again := flag.Bool("again", false, "compute NAME.txt and what NAME.json.gz has beside trials anew")
 	flag.Parse()
 	if *resume || *again {
@@ -48,14 +48,14 @@ func main() {
 	o.Progress = func(text string) { fmt.Fprintln(os.Stderr, "headline:", text) }
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o, *out, *readme, *resume, *again); err != nil {
+	if err := run(ctx, o, *out, *page, *resume, *again); err != nil {
 		fmt.Fprintln(os.Stderr, "headline:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o headline.Options, out, readme string, resume, again bool) error {
+func run(ctx context.Context, o headline.Options, out, page string, resume, again bool) error {
 	var earlier *headline.Report
 	if resume || again {
 		f, err := os.Open(out + ".json.gz")
@@ -87,8 +87,8 @@ func run(ctx context.Context, o headline.Options, out, readme string, resume, ag
 	if out != "" {
 		errs = append(errs, write(out+".json.gz", r.JSON), write(out+".txt", r.Text))
 	}
-	if readme != "" && !r.Partial {
-		errs = append(errs, marks.Write(readme, "headline", "```\n"+r.Short()+"```\n"))
+	if page != "" && !r.Partial {
+		errs = append(errs, marks.Write(page, "headline", "```\n"+r.Short()+"```\n"))
 	}
 	return errors.Join(errs...)
 }

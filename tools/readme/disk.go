@@ -1,75 +1,57 @@
-// Command readmedisk makes README's table of the disk performance lost in a node, from the runs that scripts/readme-disk
-// kept. The table shows all of them.
-//
-//	readmedisk [-write README.md] FILE.json…
 package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
 	"berth/internal/report"
-	"berth/tools/marks"
 )
 
-// mark is the name of the marks around the table in README.md.
-const mark = "readme-disk"
-
-// legend is the text below the table.
+// legend is the text below the table of the disk in docs/cost.md.
 const legend = `
-All runs that ` + "`make readme-disk`" + ` makes are shown, none is chosen: their plan and seeds are fixed in the script ([data](docs/evidence/README.md)). *Host twice* is the host against
+All runs that ` + "`make readme-disk`" + ` makes are shown, none is chosen: their plan and seeds are fixed in the script ([data](evidence/README.md)). *Host twice* is the host against
 itself: how much of a difference is noise.
 `
-
-func main() {
-	readme := flag.String("write", "", "put the table into this `FILE`, between its marks")
-	flag.Parse()
-	if err := write(*readme, flag.Args()); err != nil {
-		fmt.Fprintln(os.Stderr, "readmedisk:", err)
-		os.Exit(1)
-	}
-}
-
-func write(readme string, files []string) error {
-	text, err := table(files)
-	if err != nil {
-		return err
-	}
-	fmt.Print(text)
-	if readme == "" {
-		return nil
-	}
-	return marks.Write(readme, mark, block(text))
-}
 
 // block returns the text between the marks: the table and its legend.
 func block(table string) string { return "```\n" + table + "```\n" + legend }
 
-// table formats each row of all runs, in lines of at most 80 columns. It returns an error if the runs have different plans.
-func table(files []string) (string, error) {
+// disks reads the reports of berth bench disk. It returns an error if there are none, or if they have different plans.
+func disks(files []string) ([]run, error) {
 	var runs []run
 	for _, f := range files {
 		r, err := read(f)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", f, err)
+			return nil, fmt.Errorf("%s: %w", f, err)
 		}
 		runs = append(runs, r)
 	}
 	if len(runs) == 0 {
-		return "", errors.New("no reports are named")
+		return nil, errors.New("no reports are named")
 	}
+	first := runs[0]
+	for i, r := range runs {
+		if len(r.rows) != len(first.rows) || r.MarginPct != first.MarginPct || r.Pairs != first.Pairs || r.RunMillis != first.RunMillis {
+			return nil, errors.New("the runs are not of one plan")
+		}
+		for j, row := range r.rows {
+			if row.Name != first.rows[j].Name || of(&row, result.Node) == nil || len(row.Arms) == 0 {
+				return nil, fmt.Errorf("run %d has no result for %s", i+1, first.rows[j].Name)
+			}
+		}
+	}
+	return runs, nil
+}
+
+// table formats each row of all runs, in lines of at most 80 columns.
+func table(runs []run) string {
 	var b strings.Builder
 	first := runs[0]
 	var seeds []string
 	for _, r := range runs {
-		if len(r.rows) != len(first.rows) || r.MarginPct != first.MarginPct || r.Pairs != first.Pairs || r.RunMillis != first.RunMillis {
-			return "", errors.New("the runs are not of one plan")
-		}
 		seeds = append(seeds, fmt.Sprint(r.Seed))
 	}
 	m := first.Machine
@@ -82,14 +64,11 @@ func table(files []string) (string, error) {
 		for j, r := range runs {
 			got := r.rows[i]
 			node, null := of(&got, result.Node), of(&got, result.Null)
-			if got.Name != row.Name || node == nil || len(got.Arms) == 0 {
-				return "", fmt.Errorf("run %d has no result for %s", j+1, row.Name)
-			}
 			fmt.Fprintf(&b, line, name, fmt.Sprint(j+1), fmt.Sprintf("%.0f", got.Arms[0].Values["iops"]), lost(node), lost(null), node.Verdict)
 			name = ""
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // run is one run of berth bench disk.

@@ -11,7 +11,6 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/tools/marks"
 )
 
 // made writes a report in the format of berth bench disk and returns its path.
@@ -42,10 +41,11 @@ func made(t *testing.T, seed uint64, margin float64) string {
 // TestTable checks that the table shows every run with its interval and verdict, the margin and the seeds, and that runs with
 // different margins are refused.
 func TestTable(t *testing.T) {
-	text, err := table([]string{made(t, 1, 10), made(t, 2, 10), made(t, 3, 10)})
+	runs, err := disks([]string{made(t, 1, 10), made(t, 2, 10), made(t, 3, 10)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	text := table(runs)
 	if n := strings.Count(text, "equivalent"); n != 6 {
 		t.Errorf("%d results of 3 runs of 2 rows:\n%s", n, text)
 	}
@@ -59,33 +59,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("longer than 80 columns: %s", line)
 		}
 	}
-	if _, err := table([]string{made(t, 1, 10), made(t, 2, 5)}); err == nil {
+	if _, err := disks([]string{made(t, 1, 10), made(t, 2, 5)}); err == nil {
 		t.Error("runs with two margins make one table")
-	}
-}
-
-// TestReadme checks that README's table equals the one made from the kept runs or, if none are kept, that README says so.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob("../../docs/evidence/readme-disk-*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		if !strings.Contains(string(readme), "No data of them\nwere kept.") {
-			t.Error("README does not say that the data of its table were not kept")
-		}
-		return
-	}
-	text, err := table(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := marks.Place(string(readme), mark, block(text))
-	if err != nil || want != string(readme) {
-		t.Errorf("README's table of the disk is not what its data give: go run ./tools/readmedisk -write README.md docs/evidence/readme-disk-*.json (%v)", err)
 	}
 }
