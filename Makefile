@@ -38,7 +38,7 @@ MINUTES = 6m
 SUBJECTS = net storage limits site
 
 .PHONY: test
-test: setup ## all tests that need nothing but this machine (as root): 20 minutes on 2 cores
+test: setup ## all tests that need nothing but this machine (as root): about 13 minutes on 2 cores
 	@$(TESTRUN) -race -products -rerun test/rerun -package-clock $(MINUTES) -json build/test.json -result build/test.txt ./...
 
 .PHONY: test-all

@@ -68,8 +68,10 @@ func TestPriority(t *testing.T) {
 		if nw.Mode == vnode.Macvlan {
 			b.must(b.h.LinkSetNoMaster(b.get("up")))
 		}
-		if s := b.share(behind, nw, vnode.Normal, vnode.Normal); testkit.Measures() && (s < .02 || s > .98) {
-			t.Errorf("%s: equals got %.2f and %.2f", nw.Mode, s, 1-s)
+		if testkit.Measures() { // elsewhere each share is right
+			if s := b.share(behind, nw, vnode.Normal, vnode.Normal); s < .02 || s > .98 {
+				t.Errorf("%s: equals got %.2f and %.2f", nw.Mode, s, 1-s)
+			}
 		}
 		if s := b.share(behind, nw, vnode.High, vnode.Low); s < least {
 			t.Errorf("%s: high beside low got %.2f", nw.Mode, s)

@@ -327,3 +327,20 @@ func TestEnableRefuses(t *testing.T) {
 		t.Errorf("it wrote: %q %v", b, err)
 	}
 }
+
+// TestAdminHolds: each setting that every driver has is compared.
+func TestAdminHolds(t *testing.T) {
+	want := Admin{MAC: mac.Must("02:00:00:00:00:01"), VLAN: 5, QoS: 1, SpoofChk: true}
+	for what, change := range map[string]func(*Admin){
+		"MAC": func(a *Admin) { a.MAC = mac.Must("02:00:00:00:00:02") }, "VLAN": func(a *Admin) { a.VLAN = 6 }, "QoS": func(a *Admin) { a.QoS = 2 },
+		"spoof check": func(a *Admin) { a.SpoofChk = false }, "trust": func(a *Admin) { a.Trust = true },
+	} {
+		now := want
+		if !want.Holds(now) {
+			t.Error("it does not hold itself")
+		}
+		if change(&now); want.Holds(now) {
+			t.Errorf("%s differs, and it holds", what)
+		}
+	}
+}

@@ -14,8 +14,10 @@ import (
 // mostFlaky is how many tests a run may find flaky and still be green.
 const mostFlaky = 3
 
-// final matches what a failure says that is never looked at again: data races, panics, golden text, and what a test marks.
-var final = regexp.MustCompile(`WARNING: DATA RACE|race detected|(?m)^panic: |stdout and .* differ|stderr and .* differ|-update|` + regexp.QuoteMeta(testkit.FinalMark))
+// final matches what a failure says that is never looked at again: data races, panics, golden text, what is left behind (also in
+// t.TempDir, which then is busy: a mount), and what a test marks.
+var final = regexp.MustCompile(`WARNING: DATA RACE|race detected|(?m)^panic: |stdout and .* differ|stderr and .* differ|-update|left behind: |` +
+	`TempDir RemoveAll cleanup: .*busy|` + regexp.QuoteMeta(testkit.FinalMark))
 
 // unit is what runs again: a top-level test, or one script.
 type unit struct{ pkg, name string }

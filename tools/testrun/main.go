@@ -6,8 +6,8 @@
 //
 // It first builds all test programs. Then it runs as many packages at once as there are CPUs. The packages that FILE of
 // -alone names run after them, one at a time, because they measure or look at what the whole host holds. Words after a name say
-// otherwise: "first" packages do not run alone, they begin before all others, because they take long; "plain" ones only
-// compute, and "drives" ones only start programs: both are built without the race detector, which makes them several times slower
+// otherwise: "first" packages do not run alone, they begin before all others, because they take long; "waits" ones mostly wait, and run
+// one at a time beside all others that do not run alone; "plain" ones only compute, and "drives" ones only start programs: both are built without the race detector, which makes them several times slower
 // and has nothing to find; "measures" ones run alone, without it. A line says when a package begins, another when it ends, and each
 // minute one says what is running.
 //

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"berth/test/testkit"
 )
 
 // module is a small module with each outcome of a test: passes, fails, skips, panics, broken builds and early exits.
@@ -77,7 +79,7 @@ var _ = fmt.Sprint
 package finals
 import ("os"; "testing")
 func TestFinal(t *testing.T) {
-	if text, _ := os.ReadFile(os.Getenv("M_STATE") + "final"); len(text) == 0 { t.Error("lost"); t.Log("final: data") }
+	if text, _ := os.ReadFile(os.Getenv("M_STATE") + "final"); len(text) == 0 { t.Error("lost"); t.Log(os.Getenv("M_SAYS")) }
 	os.WriteFile(os.Getenv("M_STATE") + "final", []byte("x"), 0o644)
 }
 -- beside/beside_test.go --
@@ -90,6 +92,14 @@ func nth(name string) int {
 }
 func TestFirst(t *testing.T) { if nth("first") == 1 { t.Error("the first time") } }
 func TestSecond(t *testing.T) { if nth("second") == 2 { t.Error(os.Getenv("M_SAYS")) } }
+-- awaits/awaits_test.go --
+package awaits
+import ("os"; "testing"; "time")
+func TestOther(t *testing.T) { for { if _, err := os.Stat(os.Getenv("M_STATE") + "came"); err == nil { return }; time.Sleep(time.Millisecond) } }
+-- comes/comes_test.go --
+package comes
+import ("os"; "testing")
+func TestComes(t *testing.T) { os.WriteFile(os.Getenv("M_STATE") + "came", nil, 0o644) }
 -- hangs/hangs_test.go --
 package hangs
 import ("testing"; "time")
@@ -210,6 +220,17 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestWaits checks that a package that mostly waits runs beside the others: it ends when a package has run that begins later.
+func TestWaits(t *testing.T) {
+	enter(t)
+	t.Setenv("M_STATE", t.TempDir()+"/")
+	var out strings.Builder
+	o := options{patterns: []string{"./awaits", "./comes"}, atOnce: 1, every: time.Hour, packageClock: testkit.Bound()}
+	if ok, err := o.main(t.Context(), files{alone: list(t, "m/awaits waits drives\n")}, &out); !ok || err != nil {
+		t.Errorf("%v, %v\n%s", ok, err, out.String())
+	}
+}
+
 func TestNoSuchPackage(t *testing.T) {
 	enter(t)
 	var out strings.Builder
@@ -233,7 +254,7 @@ func TestPlain(t *testing.T) {
 	if err := o.readAlone(list(t, "m/good measures\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, alone := o.order([]pack{{path: "m/good"}, {path: "m/short"}}); len(alone) != 1 || alone[0].path != "m/good" {
+	if _, _, alone := o.order([]pack{{path: "m/good"}, {path: "m/short"}}); len(alone) != 1 || alone[0].path != "m/good" {
 		t.Errorf("alone run %+v", alone)
 	}
 	drives := options{}

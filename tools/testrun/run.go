@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,6 +36,7 @@ type options struct {
 	patterns      []string
 	alone         []string // packages that run one at a time, after all others
 	first         []string // packages that begin before all others
+	waits         []string // packages that mostly wait: they run one at a time, beside all others
 	plain         []string // packages that are built without the race detector: it has nothing to find in them, or they measure
 	atOnce        int
 	every         time.Duration // how often to say what is running
@@ -97,8 +99,12 @@ func (o options) run(ctx context.Context, t *tally) error {
 	fmt.Fprintf(t.w, "built %d test programs in %.0fs\n", len(ready), time.Since(began).Seconds())
 	stop := t.tick(o.every, len(ready))
 	defer stop()
-	together, alone := o.order(ready)
-	return errors.Join(o.each(ctx, together, o.atOnce, t), o.each(ctx, alone, 1, t), o.again(ctx, ready, t))
+	together, waiting, alone := o.order(ready)
+	var beside sync.WaitGroup
+	beside.Go(func() { err = o.each(ctx, waiting, 1, t) })
+	ran := o.each(ctx, together, o.atOnce, t)
+	beside.Wait()
+	return errors.Join(ran, err, o.each(ctx, alone, 1, t), o.again(ctx, ready, t))
 }
 
 // offline returns variables with which Go, apt and pip refuse to fetch anything: what tests need was fetched before (scripts/setup).
@@ -128,8 +134,9 @@ func (o options) part(ctx context.Context, w io.Writer) string {
 	return n
 }
 
-// order returns the packages that run beside each other, in the order in which they begin, and then those that run alone.
-func (o options) order(packs []pack) (together, alone []pack) {
+// order returns the packages that run beside each other, in the order in which they begin, those that wait beside them, and then those
+// that run alone.
+func (o options) order(packs []pack) (together, waiting, alone []pack) {
 	var later []pack
 	for _, p := range packs {
 		switch {
@@ -137,11 +144,13 @@ func (o options) order(packs []pack) (together, alone []pack) {
 			alone = append(alone, p)
 		case slices.Contains(o.first, p.path):
 			together = append(together, p)
+		case slices.Contains(o.waits, p.path):
+			waiting = append(waiting, p)
 		default:
 			later = append(later, p)
 		}
 	}
-	return append(together, later...), alone
+	return append(together, later...), waiting, alone
 }
 
 // each runs the packages' tests, so many packages at once. An error ends no other package.
@@ -230,6 +239,8 @@ func (o *options) readAlone(name string) error {
 			switch word {
 			case "first":
 				o.first, alone = append(o.first, f[0]), false
+			case "waits":
+				o.waits, alone = append(o.waits, f[0]), false
 			case "drives":
 				o.plain = append(o.plain, f[0])
 			case "plain":
@@ -237,7 +248,7 @@ func (o *options) readAlone(name string) error {
 			case "measures":
 				o.plain = append(o.plain, f[0])
 			default:
-				return fmt.Errorf("%s: %q is not a package, and perhaps the words first, plain, drives or measures", name, line)
+				return fmt.Errorf("%s: %q is not a package, and perhaps the words first, waits, plain, drives or measures", name, line)
 			}
 		}
 		if alone {

@@ -52,7 +52,9 @@ func TestAgain(t *testing.T) {
 	}{
 		// TestEveryOther fails the first time, passes with its package, and fails alone.
 		{"flaky", "m/flaky\n", "2 passed, 1 failed, 0 skipped", false, []string{"FLAKY m/flaky TestOnce: ", "\nflaky: 1\n", "failed: m/flaky.TestEveryOther: ", "the first time"}, ""},
-		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/finals.TestFinal: "}, ""},
+		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/finals.TestFinal: "}, "final: data"},
+		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, nil, "TempDir RemoveAll cleanup: unlinkat /tmp/TestX/001: device or resource busy"}, // a mount
+		{"finals", "m/finals\n", "0 passed, 1 failed, 0 skipped", false, nil, "left behind: [link b12]"},
 		{"bad", "m/other\n", "2 passed, 2 failed, 1 skipped", false, nil, ""},
 		{"exits", "m/exits\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/exits: ended outside of a test"}, ""},
 		{"panics", "m/panics\n", "0 passed, 1 failed, 0 skipped", false, []string{"failed: m/panics.TestPanic: panic: oh dear"}, ""},
