@@ -200,18 +200,11 @@ func (p Places) forget(n Network, v4 netip.Addr) error {
 	if !v4.IsValid() || !n.V4.IsValid() {
 		return nil
 	}
-	h, err := netif.Host()
-	if err != nil {
+	h, l, err := p.own()
+	if l == nil || err != nil {
 		return err
 	}
 	defer h.Close()
-	l, err := netif.ByName(h, p.Bridge)
-	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", p.Bridge, err)
-	}
-	if l == nil || !isOwn(l) {
-		return nil
-	}
 	for _, a := range n.Of(v4) {
 		err := h.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.Addr().AsSlice()})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -219,6 +212,23 @@ func (p Places) forget(n Network, v4 netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// own returns the bridge, with a socket that the caller closes; both are nil if it is not there, or is not Berth's.
+func (p Places) own() (*netlink.Handle, netlink.Link, error) {
+	h, err := netif.Host()
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := netif.ByName(h, p.Bridge)
+	if err != nil {
+		err = fmt.Errorf("find bridge %s: %w", p.Bridge, err)
+	}
+	if l == nil || err != nil || !isOwn(l) {
+		h.Close()
+		return nil, nil, err
+	}
+	return h, l, nil
 }
 
 // Sweep takes back what no node needs any more, after nodes that ended without a trace.
@@ -251,16 +261,12 @@ func (p Places) sweep(ctx context.Context) error {
 	if err := p.giveBack(); err != nil {
 		return err
 	}
-	h, err := netif.Host()
+	h, l, err := p.own()
 	if err != nil {
 		return err
 	}
-	defer h.Close()
-	l, err := netif.ByName(h, p.Bridge)
-	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", p.Bridge, err)
-	}
-	if l != nil && isOwn(l) {
+	if l != nil {
+		defer h.Close()
 		if err := netif.Delete(h, l); err != nil {
 			return err
 		}

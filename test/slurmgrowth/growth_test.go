@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/controller"
 	"berth/test/testkit"
 )
 
@@ -113,16 +114,16 @@ func grow(t *testing.T, dir string) {
 	if *bare {
 		r.Command += " -bare"
 	}
-	r.Slurm = strings.TrimSpace(c.run("slurmctld", "-V"))
-	r.Kernel = strings.TrimSpace(c.run("uname", "-r"))
+	r.Slurm = strings.TrimSpace(c.Run("slurmctld", "-V"))
+	r.Kernel = strings.TrimSpace(c.Run("uname", "-r"))
 	load, _ := os.ReadFile("/proc/loadavg")
 	r.Load = strings.TrimSpace(string(load))
-	for line := range strings.Lines(c.run("scontrol", "show", "config")) {
+	for line := range strings.Lines(c.Run("scontrol", "show", "config")) {
 		if name, value, _ := strings.Cut(line, "="); strings.TrimSpace(name) == "TreeWidth" {
 			r.TreeWidth = strings.TrimSpace(value)
 		}
 	}
-	c.run("sdiag", "--reset")
+	c.Run("sdiag", "--reset")
 	w := c.watch()
 	began := time.Now()
 	mark := func(name string) {
@@ -132,19 +133,19 @@ func grow(t *testing.T, dir string) {
 	}
 	defer func() { // what was seen is worth most where it fails
 		if t.Failed() {
-			t.Logf("%s\n%s", w.counts(), tail(c.log("slurmctld"), 6000))
+			t.Logf("%s\n%s", w.counts(), controller.Tail(c.Log("slurmctld"), 6000))
 		}
 	}()
 	if *perf != "" {
-		c.start("perf", "perf", "record", "-g", "-F", "199", "-p", strconv.Itoa(c.pids["slurmctld"]), "-o", *perf, "--", "sleep", "60")
+		c.Start("perf", "perf", "record", "-g", "-F", "199", "-p", strconv.Itoa(c.PIDs["slurmctld"]), "-o", *perf, "--", "sleep", "60")
 	}
 	c.submit(*nodes)
 	mark("all jobs submitted")
-	c.wait("ResumeProgram has all nodes", func() bool { return c.fakes.started() == *nodes })
+	c.Until("ResumeProgram has all nodes", func() bool { return c.fakes.started() == *nodes })
 	mark("all slurmds started")
-	c.wait("all nodes are registered", func() bool { return w.state("allocated") == *nodes })
+	c.Until("all nodes are registered", func() bool { return w.state("allocated") == *nodes })
 	mark("all nodes registered")
-	c.wait("all jobs run", func() bool { return c.running() == *nodes })
+	c.Until("all jobs run", func() bool { return c.running() == *nodes })
 	mark("all jobs run")
 	r.Slurmd, r.Stepd = w.each("slurmd"), w.each("slurmstepd")
 	rest := time.Now()
@@ -156,11 +157,11 @@ func grow(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	c.release()
-	c.wait("all jobs have ended", func() bool { return w.jobs() == 0 })
+	c.Until("all jobs have ended", func() bool { return w.jobs() == 0 })
 	mark("all jobs ended")
-	c.wait("SuspendProgram has all nodes", func() bool { return c.fakes.ended() == *nodes })
+	c.Until("SuspendProgram has all nodes", func() bool { return c.fakes.ended() == *nodes })
 	mark("all slurmds ended")
-	c.wait("all nodes may be made again", func() bool { return w.state("idle~") == *nodes })
+	c.Until("all nodes may be made again", func() bool { return w.state("idle~") == *nodes })
 	mark("all nodes idle in the cloud")
 	w.stop()
 
@@ -173,8 +174,8 @@ func grow(t *testing.T, dir string) {
 	r.Lengths["idle to suspended, with SuspendTime"] = r.Times["all slurmds ended"] - r.Times["all jobs ended"]
 	w.fill(r)
 	r.Calls = c.fakes.calls
-	r.Sdiag.read(c.run("sdiag"))
-	r.Complains = complaints(c.log("slurmctld"))
+	r.Sdiag.read(c.Run("sdiag"))
+	r.Complains = complaints(c.Log("slurmctld"))
 	for name, l := range r.Commands {
 		// Slurm is asked to answer within a second; ten are more than a busy machine explains.
 		if l.Failed > 0 || testkit.Measures() && l.Max > 10 {
@@ -192,5 +193,3 @@ func grow(t *testing.T, dir string) {
 		}
 	}
 }
-
-func tail(text string, n int) string { return text[max(0, len(text)-n):] }

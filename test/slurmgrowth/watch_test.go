@@ -79,7 +79,7 @@ func (c *cluster) watch() *watcher {
 		c: c, took: map[string][]sample{}, failed: map[string]int{}, clients: map[string]time.Duration{}, states: map[string]int{}, left: -1,
 		procs: map[string]float64{}, threads: map[string]float64{}, daemons: map[string]*daemon{"slurmctld": {}, "munged": {}}, busy: machine(),
 	}
-	w.ctx, w.end = context.WithCancel(c.t.Context())
+	w.ctx, w.end = context.WithCancel(c.T.Context())
 	w.every(200*time.Millisecond, func(due time.Time) { w.ask(due, "squeue", w.queue, "squeue") })
 	w.every(200*time.Millisecond, func(due time.Time) { w.ask(due, "sinfo", w.info, "sinfo", "--noheader", "--format=%T %D") })
 	w.every(2*time.Second, func(due time.Time) { w.ask(due, "sdiag", w.sdiag, "sdiag") })
@@ -88,7 +88,7 @@ func (c *cluster) watch() *watcher {
 			w.look()
 		}
 	})
-	c.t.Cleanup(w.stop)
+	c.T.Cleanup(w.stop)
 	return w
 }
 
@@ -117,7 +117,7 @@ func (w *watcher) ask(due time.Time, name string, read func(string), args ...str
 	w.mu.Lock()
 	phase := len(w.now)
 	w.mu.Unlock()
-	cmd := w.c.command(args...)
+	cmd := w.c.Command(args...)
 	text, err := cmd.Output()
 	took := time.Since(due).Seconds()
 	w.mu.Lock()
@@ -195,7 +195,7 @@ func (w *watcher) look() {
 		before, seen := w.procs[key]
 		w.procs[key] = cpu
 		d := w.daemons[name]
-		if d == nil || filepath.Base(p) != strconv.Itoa(w.c.pids[name]) {
+		if d == nil || filepath.Base(p) != strconv.Itoa(w.c.PIDs[name]) {
 			continue
 		}
 		if seen {

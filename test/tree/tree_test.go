@@ -65,7 +65,7 @@ var layers = [][]string{
 	{"fate"},
 	{"step"},
 	{"envfile", "iosync/want"},
-	{"vnode", "may", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest", "slurm/hostlist"},
+	{"vnode", "may", "layout", "jsonfile", "space", "file", "users", "events", "sibling", "treetar", "treetar/treetest", "slurm/hostlist", "bpf/compiled"},
 	{"refuse", "bpf", "thread", "quota", "purge", "iosync/share", "nearest", "nodelog", "proc", "lock", "fault", "fork", "limit", "mac", "sent", "text", "version"},
 }
 
@@ -108,14 +108,16 @@ var only = map[string][]string{
 
 	"iosync/want":  {"vnode", "refuse"},
 	"iosync/place": {"group", "fork", "block", "host", "refuse", "layout"},
-	"iosync/probe": {"refuse", "text"},
+	"iosync/probe": {"bpf/compiled", "refuse", "text"},
 	"iosync/share": {}, "iosync/simulate": {"iosync/share"}, "iosync/allot": {"iosync/share"},
 
 	"intercept/preload": {"fork"},
 	"intercept/network": {"netif", "bpf", "refuse"},
-	"intercept/gate":    {"fork", "refuse"},
+	"intercept/gate":    {"bpf/compiled", "fork", "refuse"},
 
 	"intercept/instances": {"bpf", "fork", "refuse", "thread"},
+
+	"bpf/compiled": {"refuse"},
 
 	"fork":    {},
 	"version": {},

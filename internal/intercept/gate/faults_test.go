@@ -40,12 +40,7 @@ func TestAttachLost(t *testing.T) {
 	s.open()
 	defer s.gate.Close()
 	s.gate.lose(unix.EAGAIN)
-	spec, err := ebpf.LoadCollectionSpecFromReader(strings.NewReader(string(object)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := programs()[0].name
-	err = s.gate.attach(spec, map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}, name)
+	err := s.gate.attach(programs()[0].name)
 	if !errors.Is(err, unix.EAGAIN) {
 		t.Skipf("needs a kernel with %s: %v", programs()[0].place, err)
 	}
@@ -212,7 +207,7 @@ func TestSeveralFirst(t *testing.T) {
 			return err
 		}
 		defer unix.Close(fd)
-		return s.gate.maps["processes"].Put(uint32(fd), struct{ Node, Several uint32 }{1, 1})
+		return s.gate.all.Maps["processes"].Put(uint32(fd), struct{ Node, Several uint32 }{1, 1})
 	})
 	c := s.connect("127.0.0.2")
 	c.ask(0, "one")
@@ -228,11 +223,11 @@ func TestAgent(t *testing.T) {
 	s.open()
 	defer s.close()
 	var agent uint64
-	if err := s.gate.maps["numbers"].Lookup(agentNumber, &agent); err != nil || agent != uint64(os.Getpid()) {
+	if err := s.gate.all.Maps["numbers"].Lookup(agentNumber, &agent); err != nil || agent != uint64(os.Getpid()) {
 		t.Errorf("the agent is process %d, %v", agent, err)
 	}
 	c := s.connect("127.0.0.2")
-	if err := s.gate.maps["numbers"].Put(agentNumber, uint64(c.pid)); err != nil {
+	if err := s.gate.all.Maps["numbers"].Put(agentNumber, uint64(c.pid)); err != nil {
 		t.Fatal(err)
 	}
 	c.ask(0, "one")
@@ -246,7 +241,7 @@ func TestFull(t *testing.T) {
 	s := newServer(t)
 	s.open()
 	defer s.close()
-	if err := s.gate.maps["numbers"].Put(fullNumber, uint64(7)); err != nil {
+	if err := s.gate.all.Maps["numbers"].Put(fullNumber, uint64(7)); err != nil {
 		t.Fatal(err)
 	}
 	c := s.connect("127.0.0.2")

@@ -15,12 +15,10 @@ package gate
 //go:generate sh -c "sha256sum gate.bpf.c gate.o > gate.sum"
 
 import (
-	"bytes"
 	_ "embed" // the object
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -29,10 +27,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 
+	"berth/internal/bpf/compiled"
 	"berth/internal/refuse"
 )
 
@@ -62,7 +60,7 @@ type Server struct {
 // Gate stops the processes of one server until it is closed.
 type Gate struct {
 	of     Server
-	maps   map[string]*ebpf.Map
+	all    *compiled.Object
 	link   link.Link // of the program; nil while there is none
 	events events
 	failed map[uint32]bool // processes that could not be put into a group; follow's own
@@ -124,27 +122,18 @@ func open(s Server, programs []program) (*Gate, error) {
 	if err := syscall.Stat("/proc/self/ns/net", &st); err != nil {
 		return nil, fmt.Errorf("find the network namespace of this host: %w", err)
 	}
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	all, err := compiled.Load(object, "the gate", "; else use way launch or network",
+		ebpf.MapKV{Key: portNumber, Value: uint64(s.Port)}, ebpf.MapKV{Key: networkNumber, Value: st.Ino}, ebpf.MapKV{Key: agentNumber, Value: uint64(os.Getpid())})
 	if err != nil {
-		return nil, fmt.Errorf("read the object of the gate: %w", err)
+		return nil, err
 	}
-	spec.Maps["numbers"].Contents = []ebpf.MapKV{
-		{Key: portNumber, Value: uint64(s.Port)}, {Key: networkNumber, Value: st.Ino}, {Key: agentNumber, Value: uint64(os.Getpid())},
+	g := &Gate{of: s, all: all, failed: map[uint32]bool{}, done: make(chan struct{}), table: newTable(), guard: guard{path: s.Guard}}
+	if g.events, err = ringbuf.NewReader(g.all.Maps["events"]); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen to the gate: %w", err), all.Close())
 	}
-	all := maps.Clone(spec.Programs)
-	clear(spec.Programs)
-	made, err := ebpf.NewCollection(spec)
-	if err != nil {
-		return nil, refused("its maps", err)
-	}
-	g := &Gate{of: s, maps: made.Maps, failed: map[uint32]bool{}, done: make(chan struct{}), table: newTable(), guard: guard{path: s.Guard}}
-	if g.events, err = ringbuf.NewReader(made.Maps["events"]); err != nil {
-		made.Close()
-		return nil, fmt.Errorf("listen to the gate: %w", err)
-	}
-	if err := g.begin(spec, all, programs); err != nil {
+	if err := g.begin(programs); err != nil {
 		_ = g.events.Close() // begin may have closed it
-		return nil, errors.Join(err, g.free())
+		return nil, errors.Join(err, g.all.Close())
 	}
 	return g, nil
 }
@@ -181,21 +170,21 @@ func initial(pidNamespace uint64, offsets string) error {
 }
 
 // begin starts the guard, and then what may stop a process.
-func (g *Gate) begin(spec *ebpf.CollectionSpec, all map[string]*ebpf.ProgramSpec, programs []program) (err error) {
-	if err := g.guard.start(g.maps["stopped"], g.guarded); err != nil {
+func (g *Gate) begin(programs []program) (err error) {
+	if err := g.guard.start(g.all.Maps["stopped"], g.guarded); err != nil {
 		return err
 	}
 	go g.follow()
 	var errs []error
 	for _, p := range programs {
-		if err = g.attach(spec, all, p.name); err == nil {
+		if err = g.attach(p.name); err == nil {
 			return nil
 		}
 		if lost := g.whyLost(); lost != nil {
 			errs = []error{lost}
 			break
 		}
-		errs = append(errs, refused("its program at "+p.place, err))
+		errs = append(errs, g.all.Refused("its program at "+p.place, err))
 	}
 	err = errs[0] // the others are for older kernels
 	_ = g.events.Close()
@@ -203,14 +192,8 @@ func (g *Gate) begin(spec *ebpf.CollectionSpec, all map[string]*ebpf.ProgramSpec
 	return errors.Join(err, g.guard.end())
 }
 
-func (g *Gate) attach(spec *ebpf.CollectionSpec, all map[string]*ebpf.ProgramSpec, name string) error {
-	spec.Programs = map[string]*ebpf.ProgramSpec{name: all[name]}
-	one, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: g.maps})
-	if err != nil {
-		return err
-	}
-	defer one.Close() // the link keeps the program
-	l, err := link.AttachTracing(link.TracingOptions{Program: one.Programs[name]})
+func (g *Gate) attach(program string) error {
+	l, err := g.all.Attach(program)
 	if err != nil {
 		return err
 	}
@@ -230,26 +213,6 @@ func (g *Gate) whyLost() error {
 	return g.lost
 }
 
-// refused says why the kernel does not take a part of the gate: the first line of what its verifier said.
-func refused(part string, err error) error {
-	var remedy string
-	switch {
-	case errors.Is(err, os.ErrPermission):
-		remedy = "this kernel, or a policy of this host, forbids programs of this kind: use way launch or network"
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, os.ErrNotExist):
-		remedy = "it takes a kernel with BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux) of 5.17 or later; else use way launch or network"
-	default:
-		remedy = "it was shown on Linux 6.18: file an issue with this line and uname -r, and use way launch or network"
-	}
-	what := err.Error()
-	if v, ok := errors.AsType[*ebpf.VerifierError](err); ok && len(v.Log) > 0 {
-		what = fmt.Sprintf("%v: %s", v.Cause, v.Log[0])
-	}
-	what, _, _ = strings.Cut(what, "\n")
-	what, _, _ = strings.Cut(what, " (MEMLOCK may") // the library's guess: kernels of these versions have no such limit
-	return refuse.Cannotf(remedy, "this kernel refuses the gate: %s: %s", part, what)
-}
-
 // Tell says whose address is whose. The groups of these nodes are there.
 func (g *Gate) Tell(all map[netip.Addr]string) error {
 	g.mu.Lock()
@@ -257,7 +220,7 @@ func (g *Gate) Tell(all map[netip.Addr]string) error {
 	if g.lost != nil {
 		return g.lost
 	}
-	if err := g.table.tell(all, g.maps["addresses"], g.maps["nodes"]); err != nil {
+	if err := g.table.tell(all, g.all.Maps["addresses"], g.all.Maps["nodes"]); err != nil {
 		return fmt.Errorf("tell the gate whose address is whose: %w", err)
 	}
 	return nil
@@ -267,7 +230,7 @@ func (g *Gate) Tell(all map[netip.Addr]string) error {
 func (g *Gate) Anew(node string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.table.forget(node, g.maps["addresses"], g.maps["nodes"])
+	return g.table.forget(node, g.all.Maps["addresses"], g.all.Maps["nodes"])
 }
 
 // guarded is called when the guard has ended: again is nil if another one took its place.
@@ -299,7 +262,7 @@ func (g *Gate) Close() error {
 	g.mu.Unlock()
 	_ = g.events.Close()
 	<-g.done
-	swept := sweeps(g.maps["stopped"], 100*time.Millisecond)
+	swept := sweeps(g.all.Maps["stopped"], 100*time.Millisecond)
 	if s := g.Stops(); s.Times > 0 {
 		g.of.Log.Info("the gate is closed", "stops", s.Times, "mean", s.All/time.Duration(s.Times), "longest", s.Longest)
 	}
@@ -308,22 +271,14 @@ func (g *Gate) Close() error {
 		go g.sweepOn()
 		return errors.Join(append(errs, swept)...)
 	}
-	return errors.Join(append(errs, g.guard.end(), os.RemoveAll(g.of.Dir), g.free())...)
+	return errors.Join(append(errs, g.guard.end(), os.RemoveAll(g.of.Dir), g.all.Close())...)
 }
 
 // sweepOn continues what is stopped, however long that takes. The notes are left to the next gate.
 func (g *Gate) sweepOn() {
-	for sweeps(g.maps["stopped"], 0) != nil {
+	for sweeps(g.all.Maps["stopped"], 0) != nil {
 	}
-	if err := errors.Join(g.guard.end(), g.free()); err != nil {
+	if err := errors.Join(g.guard.end(), g.all.Close()); err != nil {
 		g.of.Log.Error("a gate that was closed is still there", "err", err)
 	}
-}
-
-func (g *Gate) free() error {
-	var errs []error
-	for _, m := range g.maps {
-		errs = append(errs, m.Close())
-	}
-	return errors.Join(errs...)
 }

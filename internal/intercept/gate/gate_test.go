@@ -1,20 +1,15 @@
 package gate
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"berth/internal/fork"
 	"berth/internal/proc"
 	"berth/internal/refuse"
+	"berth/test/testkit"
 )
 
 // fake is a map of the kernel, in words.
@@ -128,45 +123,4 @@ func TestInitial(t *testing.T) {
 }
 
 // TestObject checks that the object is what the source says: by the recorded sums, and by the compiler if it is there.
-func TestObject(t *testing.T) {
-	sums, err := os.ReadFile("gate.sum")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got strings.Builder
-	for _, name := range []string{"gate.bpf.c", "gate.o"} {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&got, "%x  %s\n", sha256.Sum256(b), name)
-	}
-	if diff := cmp.Diff(string(sums), got.String()); diff != "" {
-		t.Errorf("run go generate: %s", diff)
-	}
-	clang, err := exec.LookPath("clang-14")
-	if err != nil {
-		t.Skip("the sums are right; compiling the source again needs clang-14, llvm-14 and libbpf-dev")
-	}
-	src, err := os.ReadFile("gate.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, line, _ := strings.Cut(string(src), "//go:generate clang-14 ")
-	line, _, _ = strings.Cut(line, " -o gate.o")
-	out := filepath.Join(t.TempDir(), "gate.o")
-	for _, cmd := range []*exec.Cmd{
-		exec.Command(clang, append(strings.Fields(line), "-o", out)...), exec.Command("llvm-strip-14", "-g", out),
-	} {
-		if err := fork.Run(cmd); err != nil {
-			t.Skipf("the sums are right; compiling the source again fails: %v: %v", cmd.Args, err)
-		}
-	}
-	made, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(made) != string(object) {
-		t.Error("clang-14 makes another object of the source: run go generate")
-	}
-}
+func TestObject(t *testing.T) { testkit.Object(t, "gate") }

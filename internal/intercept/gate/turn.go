@@ -73,7 +73,7 @@ func (g *Gate) follow() {
 			return
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			g.lose(fmt.Errorf("nothing is stopped any more, because nobody hears what is: %w", err))
-			if err := sweeps(g.maps["stopped"], 100*time.Millisecond); err != nil {
+			if err := sweeps(g.all.Maps["stopped"], 100*time.Millisecond); err != nil {
 				g.of.Log.Error("a process stays stopped until the gate is closed", "err", err)
 			}
 			return
@@ -95,7 +95,7 @@ func (g *Gate) follow() {
 // tellFull tells how many receives were not held because the events had no room for them.
 func (g *Gate) tellFull() {
 	var n uint64
-	if err := g.maps["numbers"].Lookup(fullNumber, &n); err != nil || n == g.full || g.whyLost() != nil { // which is worse
+	if err := g.all.Maps["numbers"].Lookup(fullNumber, &n); err != nil || n == g.full || g.whyLost() != nil { // which is worse
 		return
 	}
 	g.full = n
@@ -198,7 +198,7 @@ func (g *Gate) unseen(e event, why error) (done bool) {
 // forget forgets that a process is stopped: it runs, or has ended.
 func (g *Gate) forget(e event) {
 	id := e.Stop.id(e.PID)
-	if err := g.maps["stopped"].Delete(e.PID); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := g.all.Maps["stopped"].Delete(e.PID); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		g.of.Log.Error("a process that runs is kept as stopped", "pid", e.PID, "err", err)
 	}
 	if err := unnote(g.of.Dir, id); err != nil {
@@ -211,7 +211,7 @@ func (g *Gate) isSeveral(p *os.File) bool {
 	var of struct{ Node, Several uint32 }
 	conn, err := p.SyscallConn()
 	if err == nil {
-		_ = conn.Control(func(fd uintptr) { err = g.maps["processes"].Lookup(uint32(fd), &of) })
+		_ = conn.Control(func(fd uintptr) { err = g.all.Maps["processes"].Lookup(uint32(fd), &of) })
 	}
 	return err == nil && of.Several != 0
 }
@@ -229,7 +229,7 @@ func (g *Gate) count(took time.Duration) {
 func (g *Gate) again(p *os.File) {
 	conn, err := p.SyscallConn()
 	if err == nil {
-		_ = conn.Control(func(fd uintptr) { err = g.maps["processes"].Delete(uint32(fd)) })
+		_ = conn.Control(func(fd uintptr) { err = g.all.Maps["processes"].Delete(uint32(fd)) })
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, unix.ESRCH) {
 		g.of.Log.Error("a process is not stopped again", "err", err)

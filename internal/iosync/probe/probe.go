@@ -17,22 +17,17 @@ package probe
 //go:generate sh -c "sha256sum probe.bpf.c probe.o > probe.sum"
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed" // the object
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
-	"berth/internal/refuse"
+	"berth/internal/bpf/compiled"
 )
 
 //go:embed probe.o
@@ -113,7 +108,7 @@ const (
 
 // Probe counts until it is closed.
 type Probe struct {
-	all   *ebpf.Collection // maps; the programs are held by links
+	all   *compiled.Object
 	links []link.Link
 	ways  Ways
 }
@@ -125,27 +120,21 @@ func Open(major, minor uint32) (*Probe, error) {
 }
 
 func open(major, minor uint32, receive, submit []string) (*Probe, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	all, err := compiled.Load(object, "the audit probe", "", ebpf.MapKV{Key: diskNumber, Value: uint64(major<<20 | minor)})
 	if err != nil {
-		return nil, fmt.Errorf("read the object of the audit probe: %w", err)
+		return nil, err
 	}
-	spec.Maps["numbers"].Contents = []ebpf.MapKV{{Key: diskNumber, Value: uint64(major<<20 | minor)}}
-	all := maps.Clone(spec.Programs)
-	clear(spec.Programs)
-	p := &Probe{}
-	if p.all, err = ebpf.NewCollection(spec); err != nil {
-		return nil, refused("its maps", err)
-	}
+	p := &Probe{all: all}
 	for _, o := range []struct {
 		used   *string
 		places []string
 	}{{new(string), []string{forked}}, {&p.ways.Receive, receive}, {&p.ways.Submit, submit}} {
-		if *o.used, err = p.first(spec, all, o.places); err != nil {
+		if *o.used, err = p.first(o.places); err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
 	}
 	if p.ways.Held() {
-		if _, err = p.first(spec, all, []string{switched}); err != nil {
+		if _, err = p.first([]string{switched}); err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
 	}
@@ -153,52 +142,17 @@ func open(major, minor uint32, receive, submit []string) (*Probe, error) {
 }
 
 // first attaches the first program that the kernel takes, and returns its place.
-func (p *Probe) first(spec *ebpf.CollectionSpec, all map[string]*ebpf.ProgramSpec, places []string) (string, error) {
+func (p *Probe) first(places []string) (string, error) {
 	var errs []error
 	for _, place := range places {
-		err := p.attach(spec, programs[place], all)
+		l, err := p.all.Attach(programs[place])
 		if err == nil {
+			p.links = append(p.links, l)
 			return place, nil
 		}
-		errs = append(errs, refused("its program at "+place, err))
+		errs = append(errs, p.all.Refused("its program at "+place, err))
 	}
 	return "", errs[0] // the others are for older kernels
-}
-
-func (p *Probe) attach(spec *ebpf.CollectionSpec, name string, all map[string]*ebpf.ProgramSpec) error {
-	spec.Programs = map[string]*ebpf.ProgramSpec{name: all[name]}
-	one, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: p.all.Maps})
-	if err != nil {
-		return err
-	}
-	defer one.Close() // the link keeps the program
-	l, err := link.AttachTracing(link.TracingOptions{Program: one.Programs[name]})
-	if err == nil {
-		p.links = append(p.links, l)
-	}
-	return err
-}
-
-// refused says why the kernel does not take a part of the probe: the first line of what its verifier said.
-func refused(part string, err error) error {
-	var remedy string
-	switch {
-	case errors.Is(err, os.ErrPermission) && os.Geteuid() != 0:
-		remedy = "run it with sudo"
-	case errors.Is(err, os.ErrPermission):
-		remedy = "this kernel, or a policy of this host, forbids programs of this kind"
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, os.ErrNotExist):
-		remedy = "it takes a kernel with BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux) of 5.17 or later"
-	default:
-		remedy = "it was shown on Linux 6.18: file an issue with this line and uname -r"
-	}
-	what := err.Error()
-	if v, ok := errors.AsType[*ebpf.VerifierError](err); ok && len(v.Log) > 0 {
-		what = fmt.Sprintf("%v: %s", v.Cause, v.Log[0])
-	}
-	what, _, _ = strings.Cut(what, "\n")
-	what, _, _ = strings.Cut(what, " (MEMLOCK may") // the library's guess: kernels of these versions have no such limit
-	return refuse.Cannotf(remedy, "this kernel refuses the audit probe: %s: %s", part, what)
 }
 
 // Ways returns the places that this kernel lets the probe look at.
@@ -261,6 +215,5 @@ func (p *Probe) Close() error {
 	for _, l := range p.links {
 		errs = append(errs, l.Close())
 	}
-	p.all.Close()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.all.Close())...)
 }

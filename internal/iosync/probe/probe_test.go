@@ -2,14 +2,12 @@ package probe
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +18,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fork"
 	"berth/internal/refuse"
 	"berth/test/testkit"
 )
@@ -288,49 +285,7 @@ func TestEachWay(t *testing.T) {
 }
 
 // TestObject checks that the object is what the source says: by the recorded sums, and by the compiler if it is there.
-func TestObject(t *testing.T) {
-	sums, err := os.ReadFile("probe.sum")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got strings.Builder
-	for _, name := range []string{"probe.bpf.c", "probe.o"} {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&got, "%x  %s\n", sha256.Sum256(b), name)
-	}
-	if diff := cmp.Diff(string(sums), got.String()); diff != "" {
-		t.Errorf("run go generate: %s", diff)
-	}
-	clang, err := exec.LookPath("clang-14")
-	if err != nil {
-		t.Skip("the sums are right; compiling the source again needs clang-14, llvm-14 and libbpf-dev")
-	}
-	const generate = "//go:generate clang-14 "
-	src, err := os.ReadFile("probe.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, line, _ := strings.Cut(string(src), generate)
-	line, _, _ = strings.Cut(line, " -o probe.o")
-	out := filepath.Join(t.TempDir(), "probe.o")
-	for _, cmd := range []*exec.Cmd{
-		exec.Command(clang, append(strings.Fields(line), "-o", out)...), exec.Command("llvm-strip-14", "-g", out),
-	} {
-		if err := fork.Run(cmd); err != nil {
-			t.Skipf("the sums are right; compiling the source again fails: %v: %v", cmd.Args, err)
-		}
-	}
-	made, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(made) != string(object) {
-		t.Error("clang-14 makes another object of the source: run go generate")
-	}
-}
+func TestObject(t *testing.T) { testkit.Object(t, "probe") }
 
 // BenchmarkReceive measures a receive of one byte over loopback with the probe and without.
 func BenchmarkReceive(b *testing.B) {

@@ -2,15 +2,11 @@ package slurmconf
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/slurm/control"
-	"berth/test/testkit"
+	"berth/test/controller"
 )
 
 // inside says to a process of this test that it is the first one of its own namespaces, and which case it runs.
@@ -114,84 +110,15 @@ func needSlurm(t *testing.T) {
 }
 
 // cluster is a slurmctld in namespaces of its own.
-type cluster struct {
-	t    *testing.T
-	dir  string
-	conf string
-}
-
-func (c *cluster) run(args ...string) string {
-	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "SLURM_CONF="+c.conf)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		c.t.Fatalf("%s: %v: %s\n%s", args, err, out, c.log("slurmctld"))
-	}
-	return string(out)
-}
-
-func (c *cluster) log(of string) string {
-	text, _ := os.ReadFile(filepath.Join(c.dir, of+".log"))
-	return string(text)
-}
-
-// start starts a daemon, which ends with the test.
-func (c *cluster) start(name string, args ...string) {
-	c.t.Helper()
-	log, err := os.Create(filepath.Join(c.dir, name+".log"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.CommandContext(context.Background(), name, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			c.t.Errorf("%s: %v\n%s", name, err, c.log(name))
-		}
-	})
-}
-
-func (c *cluster) wait(what string, ok func() bool) {
-	c.t.Helper()
-	// Slurmctld looks for nodes to resume, and for those that answer, every ten seconds or less often: a call each 100 ms is enough.
-	if !testkit.Happens(func() bool { time.Sleep(100 * time.Millisecond); return ok() }) {
-		c.t.Fatalf("did not happen: %s\n%s", what, c.log("slurmctld"))
-	}
-}
+type cluster struct{ *controller.Controller }
 
 // runSlurmctld is the test inside the namespaces.
 func runSlurmctld(t *testing.T, which string) {
 	name, dir, _ := strings.Cut(which, ":")
 	site := slurmctldCases()[name]
-	c := &cluster{t: t, dir: dir, conf: filepath.Join(dir, "etc", "slurm.conf")}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	c.run("ip", "link", "set", "lo", "up")
-	c.run("ip", "link", "add", "br0", "type", "bridge") // names are looked up only where there is an address besides the loopback's
-	c.run("ip", "address", "add", "192.0.2.1/24", "dev", "br0")
-	c.run("ip", "link", "set", "br0", "up")
+	c := cluster{controller.New(t, dir)}
 	c.files(site.hosts)
-
-	c.start("munged", "--foreground", "--force", "--key-file="+dir+"/munge.key", "--socket="+dir+"/munge.sock", "--pid-file="+dir+"/munge.pid",
-		"--log-file="+dir+"/munge.log", "--seed-file="+dir+"/munge.seed")
-	c.wait("munged", func() bool { _, err := os.Stat(dir + "/munge.sock"); return err == nil })
-	c.start("slurmctld", "-D", "-v", "-f", c.conf)
-	c.wait("scontrol ping", func() bool {
-		cmd := exec.CommandContext(t.Context(), "scontrol", "ping")
-		cmd.Env = append(os.Environ(), "SLURM_CONF="+c.conf)
-		out, _ := cmd.Output()
-		return bytes.Contains(out, []byte("is UP"))
-	})
+	c.Begin()
 	c.nodes(name, site.nodes)
 	if name == "many" {
 		c.addresses()
@@ -204,51 +131,23 @@ func runSlurmctld(t *testing.T, which string) {
 	if name == "few" {
 		c.stranger()
 	}
-	if bad := regexp.MustCompile(`(?mi)^.*(parse error|power_save|specified more than once|duplicat|invalid (node|part|feature|gres|slurm)|unable to (create|parse|find)|gres/).*$`).FindString(c.log("slurmctld")); bad != "" {
+	if bad := regexp.MustCompile(`(?mi)^.*(parse error|power_save|specified more than once|duplicat|invalid (node|part|feature|gres|slurm)|unable to (create|parse|find)|gres/).*$`).FindString(c.Log("slurmctld")); bad != "" {
 		t.Errorf("slurmctld complains: %s", bad)
 	}
 }
 
 // files makes Slurm's folder as berth slurm config does, and adds to the site's own slurm.conf where this test's sockets and files are.
-func (c *cluster) files(hosts string) {
-	t := c.t
+func (c cluster) files(hosts string) {
+	t := c.T
 	t.Helper()
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, _, _ = strings.Cut(host, ".")
-	slurm, err := user.Lookup("slurm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, _ := strconv.Atoi(slurm.Uid)
-	for _, d := range []string{"", "etc", "state", "lib"} {
-		if err := os.MkdirAll(filepath.Join(c.dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(filepath.Join(c.dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chown(c.dir+"/state", uid, -1); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, text string, mode os.FileMode) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("munge.key", strings.Repeat("0123456789abcdef", 8), 0o400)
 	for _, p := range []string{"resume", "suspend", "fail", "prolog", "epilog"} { // they note whom slurmctld starts, as whom, and with what
-		write("lib/slurm-"+p, "#!/bin/sh\necho \"$(id -un) ${0##*/} $*\" >>"+c.dir+"/state/started\n", 0o755)
+		c.Write("lib/slurm-"+p, "#!/bin/sh\necho \"$(id -un) ${0##*/} $*\" >>"+c.Dir+"/state/started\n", 0o755)
 	}
 	if strings.Contains(hosts, "user: root") {
-		write("lib/slurm-resume", "#!/bin/sh\nexport SLURM_CONF="+c.conf+"\nscontrol update nodename=$1 nodeaddr=192.0.2.1\n"+
-			"slurmd -b -D -N $1 -f "+c.conf+" >"+c.dir+"/slurmd.log 2>&1 &\n", 0o755)
+		c.Write("lib/slurm-resume", "#!/bin/sh\nexport SLURM_CONF="+c.Conf+"\nscontrol update nodename=$1 nodeaddr=192.0.2.1\n"+
+			"slurmd -b -D -N $1 -f "+c.Conf+" >"+c.Dir+"/slurmd.log 2>&1 &\n", 0o755)
 	}
-	s := parse(t, fmt.Sprintf("cluster: site1\ncontroller: {host: %s, address: 192.0.2.1, state: %s/state}\nprograms: %s/lib\n%s\n", host, c.dir, c.dir, hosts))
+	s := parse(t, fmt.Sprintf("cluster: site1\ncontroller: {host: %s, address: 192.0.2.1, state: %s/state}\nprograms: %s/lib\n%s\n", c.Host(), c.Dir, c.Dir, hosts))
 	f := map[string]Facts{}
 	for _, g := range s.Hosts {
 		for _, h := range g.Hosts {
@@ -260,19 +159,15 @@ func (c *cluster) files(hosts string) {
 		t.Fatal(err)
 	}
 	for _, file := range made.Files {
-		if file.Name == "slurm.conf" {
-			file.Text = fmt.Sprintf("AuthInfo=socket=%[1]s/munge.sock\nSlurmctldPidFile=%[1]s/state/pid\nSlurmdPidFile=%[1]s/slurmd.%%n.pid\n", c.dir) +
-				strings.ReplaceAll(file.Text, "/var/spool/slurmd.", c.dir+"/slurmd.")
-		}
-		write("etc/"+file.Name, file.Text, 0o644)
+		c.File(file.Name, file.Text)
 	}
 }
 
 // nodes looks at what slurmctld has of nodes and partitions.
-func (c *cluster) nodes(name string, count int) {
-	t := c.t
+func (c cluster) nodes(name string, count int) {
+	t := c.T
 	t.Helper()
-	lines := strings.Split(strings.TrimSpace(c.run("scontrol", "--oneliner", "show", "nodes")), "\n")
+	lines := strings.Split(strings.TrimSpace(c.Run("scontrol", "--oneliner", "show", "nodes")), "\n")
 	if len(lines) != count {
 		t.Errorf("slurmctld has %d nodes, want %d", len(lines), count)
 	}
@@ -295,7 +190,7 @@ func (c *cluster) nodes(name string, count int) {
 		has(l+" ", "State=IDLE+CLOUD+POWERED_DOWN")
 	}
 	part := func(p string) string {
-		return strings.ReplaceAll(c.run("scontrol", "--oneliner", "show", "partition", p), "\n", " ")
+		return strings.ReplaceAll(c.Run("scontrol", "--oneliner", "show", "partition", p), "\n", " ")
 	}
 	switch name {
 	case "few":
@@ -312,22 +207,22 @@ func (c *cluster) nodes(name string, count int) {
 }
 
 // job runs a job on a node: a real slurmd registers with what the files say of it, and the job gets its part.
-func (c *cluster) job() {
-	out := c.dir + "/out"
-	c.run("sbatch", "--gres=scratch:10G,vf:1", "--tmp=10G", "--mem=3G", "--constraint=bridge&rack1", "--output="+out, "--wrap=echo $SLURM_JOB_NODELIST on $SLURMD_NODENAME")
-	c.wait("the job's output", func() bool {
+func (c cluster) job() {
+	out := c.Dir + "/out"
+	c.Run("sbatch", "--gres=scratch:10G,vf:1", "--tmp=10G", "--mem=3G", "--constraint=bridge&rack1", "--output="+out, "--wrap=echo $SLURM_JOB_NODELIST on $SLURMD_NODENAME")
+	c.Until("the job's output", func() bool {
 		text, _ := os.ReadFile(out)
 		return string(text) == "a-01 on a-01\n"
 	})
-	if state := c.run("scontrol", "--oneliner", "show", "node", "a-01"); !strings.Contains(state, "NodeAddr=192.0.2.1 ") || strings.Contains(state, "INVAL") {
-		c.t.Errorf("the node: %s\n%s", state, c.log("slurmd"))
+	if state := c.Run("scontrol", "--oneliner", "show", "node", "a-01"); !strings.Contains(state, "NodeAddr=192.0.2.1 ") || strings.Contains(state, "INVAL") {
+		c.T.Errorf("the node: %s\n%s", state, c.Log("slurmd"))
 	}
 }
 
 // addresses has slurmctld told of the addresses of very many nodes at the same time: each has its own, and few programs did it.
-func (c *cluster) addresses() {
-	t := c.t
-	t.Setenv("SLURM_CONF", c.conf)
+func (c cluster) addresses() {
+	t := c.T
+	t.Setenv("SLURM_CONF", c.Conf)
 	slurm := control.Open()
 	var names []string
 	var all sync.WaitGroup
@@ -352,7 +247,7 @@ func (c *cluster) addresses() {
 			t.Errorf("node %s is at %s", n.Name, n.Address)
 		}
 	}
-	told := regexp.MustCompile(`REQUEST_UPDATE_NODE +\( *\d+\) +count:(\d+)`).FindStringSubmatch(c.run("sdiag"))
+	told := regexp.MustCompile(`REQUEST_UPDATE_NODE +\( *\d+\) +count:(\d+)`).FindStringSubmatch(c.Run("sdiag"))
 	if told == nil || len(told[1]) > 2 {
 		t.Errorf("slurmctld was told of %d nodes by %v calls", len(names), told)
 	}
@@ -360,28 +255,28 @@ func (c *cluster) addresses() {
 }
 
 // stranger submits a job to hosts that are for others: slurmctld refuses it.
-func (c *cluster) stranger() {
+func (c cluster) stranger() {
 	const nobody = 65534
 	for partition, ok := range map[string]bool{"batch": true, "daemon": false} {
-		cmd := exec.CommandContext(c.t.Context(), "sbatch", "--partition="+partition, "--output=/dev/null", "--wrap=true")
-		cmd.Env, cmd.Dir = append(os.Environ(), "SLURM_CONF="+c.conf), "/"
+		cmd := c.Command("sbatch", "--partition="+partition, "--output=/dev/null", "--wrap=true")
+		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != ok || !ok && !bytes.Contains(out, []byte("group not permitted to use this partition")) {
-			c.t.Errorf("a job of somebody else in partition %s: %v: %s", partition, err, out)
+			c.T.Errorf("a job of somebody else in partition %s: %v: %s", partition, err, out)
 		}
 	}
 }
 
 // jobs submits jobs of a node each, and compares the nodes that slurmctld wants to have made for them.
-func (c *cluster) jobs(want []string) {
-	t := c.t
+func (c cluster) jobs(want []string) {
+	t := c.T
 	t.Helper()
 	var nodes []string
 	for range want {
-		id, _, _ := strings.Cut(strings.TrimSpace(c.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=true")), ";")
-		c.wait("a node for job "+id, func() bool {
-			node := strings.TrimSpace(c.run("squeue", "--noheader", "--jobs="+id, "--format=%N"))
+		id, _, _ := strings.Cut(strings.TrimSpace(c.Run("sbatch", "--parsable", "--output=/dev/null", "--wrap=true")), ";")
+		c.Until("a node for job "+id, func() bool {
+			node := strings.TrimSpace(c.Run("squeue", "--noheader", "--jobs="+id, "--format=%N"))
 			if node != "" {
 				nodes = append(nodes, node)
 			}
@@ -392,12 +287,12 @@ func (c *cluster) jobs(want []string) {
 		t.Errorf("jobs got %v, want %v", nodes, want)
 	}
 	slices.Sort(want)
-	c.wait("slurm-resume with all nodes", func() bool {
+	c.Until("slurm-resume with all nodes", func() bool {
 		var asked []string
-		text, _ := os.ReadFile(c.dir + "/state/started")
+		text, _ := os.ReadFile(c.Dir + "/state/started")
 		for line := range strings.Lines(string(text)) {
 			if list, ok := strings.CutPrefix(strings.TrimSpace(line), "slurm slurm-resume "); ok {
-				asked = append(asked, strings.Fields(c.run("scontrol", "show", "hostnames", list))...)
+				asked = append(asked, strings.Fields(c.Run("scontrol", "show", "hostnames", list))...)
 			}
 		}
 		slices.Sort(asked)
