@@ -177,7 +177,7 @@ func (s *Served) hold(ctx context.Context, w Wish) error {
 	if weight, ok := s.weights[w.Node]; ok {
 		part.Weight = weight
 	}
-	if was != nil && was.Failed == "" && reflect.DeepEqual(was.Wish, w) && was.Part == part && s.way.stands(w.Node) {
+	if was != nil && was.Failed == "" && !was.Unweighed && reflect.DeepEqual(was.Wish, w) && was.Part == part && s.way.stands(w.Node) {
 		return nil
 	}
 	h := &kept{Held: Held{Wish: w, Filesystem: s.conf.Name, Way: s.conf.WayOf(), Missing: s.way.missing(part), Since: time.Now().UTC()}, Part: part}

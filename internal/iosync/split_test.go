@@ -73,9 +73,29 @@ func TestAloneSingle(t *testing.T) {
 // stubWay notes what it is to hold.
 type stubWay struct {
 	way
-	last vnode.Rate
+	last      vnode.Rate
+	times     int
+	unweighed bool // the disk does not share by weight now
 }
 
-func (w *stubWay) hold(_ context.Context, h, _ *kept) error { w.last = h.Part.Read.Rate; return nil }
-func (w *stubWay) missing(want.Entry) string                { return "" }
-func (w *stubWay) stands(string) bool                       { return true }
+func (w *stubWay) hold(_ context.Context, h, _ *kept) error {
+	w.last, w.times, h.Unweighed = h.Part.Read.Rate, w.times+1, w.unweighed
+	return nil
+}
+func (w *stubWay) missing(want.Entry) string { return "" }
+func (w *stubWay) stands(string) bool        { return true }
+
+// TestUnweighedIsTriedAgain: a weight that the disk did not take is set when the server looks at its nodes again, though nothing is wanted that was
+// not wanted before.
+func TestUnweighedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := Wish{Node: "a", Servers: 1, Want: want.Entry{Weight: 300}}
+	way := &stubWay{unweighed: true}
+	s := &Served{way: way, dir: t.TempDir(), log: slog.New(slog.DiscardHandler), held: map[string]*kept{}}
+	for i, times := range []int{1, 2, 3, 3} {
+		way.unweighed = i < 2
+		if err := s.hold(t.Context(), w); err != nil || way.times != times {
+			t.Errorf("look %d: it was set %d times, not %d: %v", i+1, way.times, times, err)
+		}
+	}
+}
