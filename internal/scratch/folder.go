@@ -69,7 +69,12 @@ func (p Pool) makeFile(name string, size int64) error {
 	}
 	defer f.Close()
 	fault.Point("volume's file made")
-	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	return p.reserve(f, size)
+}
+
+// reserve gives a volume's file a place on the disk wherever it has none, and changes nothing of what it holds.
+func (p Pool) reserve(f *os.File, size int64) error {
+	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
 		return refuse.Cannotf("choose a smaller size, or free some of it", "scratch pool %s is full: %s has no room for %d MiB: %w", p.Name, p.Dir, size>>20, err)
@@ -79,6 +84,20 @@ func (p Pool) makeFile(name string, size int64) error {
 		return fmt.Errorf("reserve %d MiB for %s: %w", size>>20, f.Name(), err)
 	}
 	return nil
+}
+
+// reserveAgain does so before a node starts. The file of a volume has holes where its file system had zeros written: the kernel's loop
+// device punches them for REQ_OP_WRITE_ZEROES (lo_fallocate in drivers/block/loop.c), and an ext4 asks for that (ext4_issue_zeroout).
+func (p Pool) reserveAgain(name string, size int64) error {
+	f, err := os.OpenFile(p.inFolder(name), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // Verify says so
+	}
+	if err != nil {
+		return fmt.Errorf("open the volume's file: %w", err)
+	}
+	defer f.Close()
+	return p.reserve(f, size)
 }
 
 // makeFolder makes a folder with a project quota, and returns its project. The folder gets the project before the limit is set:

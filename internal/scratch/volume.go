@@ -291,13 +291,19 @@ func (o *Open) String() string {
 	return strings.Join(all, ", ") + " usable"
 }
 
-// Do activates logical volumes that are not.
+// Do activates logical volumes that are not, and gives files and folders again what they may have lost: their place on the disk, their limits.
 func (o *Open) Do(ctx context.Context) error {
 	for _, v := range o.Volumes {
-		if v.Pool.VG == "" && v.FS == "" {
-			if err := limitAgain(v.Path(), int64(v.Size)); err != nil {
-				return v.of(err)
-			}
+		var err error
+		switch {
+		case v.Pool.VG != "":
+		case v.FS == "":
+			err = limitAgain(v.Path(), int64(v.Size))
+		default:
+			err = v.Pool.reserveAgain(v.Name(), int64(v.Size))
+		}
+		if err != nil {
+			return v.of(err)
 		}
 		if v.Pool.VG == "" || active(v.Path(), v.UUID) {
 			continue
