@@ -58,6 +58,18 @@ func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	return nil
 }
 
+// Remove removes the file at path, if it is there, and returns when the disk has that: after a power cut it is not there again.
+func Remove(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = SyncDir(filepath.Dir(path))
+	}
+	return err
+}
+
 // WriteJSON is Write of a value as JSON, in one line, for root alone.
 func WriteJSON(path string, v any) error { return writeJSON(path, v, Write) }
 

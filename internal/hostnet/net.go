@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"berth/internal/address"
+	"berth/internal/file"
 	"berth/internal/link"
 	"berth/internal/mac"
 	"berth/internal/netif"
@@ -189,7 +190,7 @@ func (h Host) RemovePool(name string, nodes Nodes) error {
 	if len(users) > 0 {
 		return refuse.Busyf("MAC pool %s is used by %s", name, strings.Join(users, ", "))
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(path); err != nil {
 		return fmt.Errorf("remove MAC pool: %w", err)
 	}
 	return nil

@@ -200,7 +200,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) error {
 	if len(nodes) > 0 && r.Broken == "" {
 		return refuse.Busyf("image %s is used by %s", r.Name, strings.Join(nodes, ", "))
 	}
-	if err := os.Remove(s.record(r.Name)); err != nil {
+	if err := file.Remove(s.record(r.Name)); err != nil {
 		return fmt.Errorf("remove image %s: %w", r.Name, err)
 	}
 	fault.Point("record removed")

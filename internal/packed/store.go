@@ -208,7 +208,7 @@ func (s Store) Remove(ctx context.Context, name string, users Users) (Record, er
 	if len(nodes) > 0 {
 		return Record{}, refuse.Busyf("image %s is used by %s", name, strings.Join(nodes, ", "))
 	}
-	if err := os.Remove(s.record(hexOf(r.Digest))); err != nil {
+	if err := file.Remove(s.record(hexOf(r.Digest))); err != nil {
 		return Record{}, fmt.Errorf("forget image %s: %w", name, err)
 	}
 	fault.Point("packed record removed")
@@ -232,7 +232,7 @@ func (s Store) Prune(ctx context.Context, users Users) error {
 		if len(nodes) > 0 {
 			continue
 		}
-		if err := os.Remove(s.record(hexOf(r.Digest))); err != nil {
+		if err := file.Remove(s.record(hexOf(r.Digest))); err != nil {
 			return fmt.Errorf("forget image %s: %w", r.Name(), err)
 		}
 		fault.Point("packed record removed")

@@ -300,7 +300,7 @@ func (s Pools) Remove(ctx context.Context, name string, nodes []*vnode.Node) err
 		}
 		fault.Point("pool folder removed")
 	}
-	if err := os.Remove(s.path(name)); err != nil {
+	if err := file.Remove(s.path(name)); err != nil {
 		return fmt.Errorf("remove scratch pool %s: %w", name, err)
 	}
 	return nil

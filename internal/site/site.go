@@ -53,7 +53,7 @@ func Join(l layout.Layout, m Member) error {
 
 // Leave notes that a host is alone.
 func Leave(l layout.Layout) error {
-	if err := os.Remove(l.Site()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(l.Site()); err != nil {
 		return fmt.Errorf("note that this host is alone: %w", err)
 	}
 	return nil
@@ -251,7 +251,7 @@ func Owed(dir string) (all []Debt, err error) {
 
 // Settled removes the note of a debt.
 func (d Debt) Settled(dir string) error {
-	if err := os.Remove(d.path(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(d.path(dir)); err != nil {
 		return fmt.Errorf("forget that %s was given up: %w", d.Thing, err)
 	}
 	return nil

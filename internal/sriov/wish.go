@@ -37,7 +37,7 @@ func (d Wishes) Keep(w Wish) error {
 
 // Forget removes the wish for an adapter, if there is one.
 func (d Wishes) Forget(pci string) error {
-	if err := os.Remove(filepath.Join(string(d), pci)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(filepath.Join(string(d), pci)); err != nil {
 		return fmt.Errorf("forget what virtual functions there shall be: %w", err)
 	}
 	return nil

@@ -87,7 +87,7 @@ func (u AtBoot) Written() bool {
 // Remove removes the unit, if it is there.
 func (u AtBoot) Remove() error {
 	for _, path := range []string{u.wants(), u.Path(), u.Path() + ".tmp"} { // the .tmp file is left if its writer was killed
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := file.Remove(path); err != nil {
 			return fmt.Errorf("remove unit %s: %w", u.Name, err)
 		}
 		fault.Point("unit removed")

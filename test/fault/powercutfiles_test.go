@@ -4,26 +4,41 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/certs"
 	"berth/internal/file"
+	"berth/internal/image/imagetest"
+	"berth/internal/layout"
 	"berth/internal/site"
+	"berth/internal/sriov"
 	"berth/internal/systemd"
 	"berth/test/walk"
 )
 
-// TestPowerCutOfFiles: what commands and agents write outside of journals is on the disk when they have written it. Nothing else that
+// TestPowerCutOfFiles: what commands and agents write and remove outside of journals is on the disk when they have done so. Nothing else that
 // would be synced follows each of them.
 func TestPowerCutOfFiles(t *testing.T) {
-	for _, kind := range walk.Some(walk.Of(t), 1, "ext4", "xfs") {
+	for _, kind := range walk.Some(walk.Of(t), 1, "ext4", "xfs", "btrfs") {
 		t.Run(kind, func(t *testing.T) {
 			p := newPowered(t, kind)
 			out, bundle, ca, own := p.root+"/out", p.root+"/one.tar", p.l.Etc("ca"), p.l.Etc("certs")
 			unit := systemd.AtBoot{Dir: p.root + "/units", Name: "berth.service", Args: []string{"berth"}}
 			member, owed := site.Member{Host: "one"}, site.Thing{Kind: site.MAC, Value: "02:00:00:00:00:01"}
+			away, wishes, owing := layout.New(p.root+"/away"), sriov.Wishes(p.root+"/vfs"), p.root+"/owing"
+			p.must(os.MkdirAll(away.Lib, 0o700))
+			p.must(os.Mkdir(p.root+"/pool2", 0o700))
+			last := systemd.AtBoot{Dir: p.root + "/units", Name: "last.service", Args: []string{"berth"}}
+			archive, packed := imagetest.Busybox(t), p.dir+"/x.erofs"
+			for _, name := range []string{packed, packed + "2"} {
+				if out, err := exec.Command("mkfs.erofs", "--quiet", name, imagetest.BusyboxDir(t)).CombinedOutput(); err != nil {
+					t.Fatalf("mkfs.erofs: %v: %s", err, out)
+				}
+			}
 			var signer *certs.Signer
 			for what, act := range map[string]struct {
 				before, do func() error
@@ -91,6 +106,15 @@ func TestPowerCutOfFiles(t *testing.T) {
 					}
 					return err
 				}},
+				"berth pool rm":                {p.did("pool", "add", "second", "--dir", p.root+"/pool2"), p.did("pool", "rm", "second"), p.no(p.l.Scratch() + "/second.json")},
+				"berth net pool rm":            {p.did("net", "pool", "add", "macs", "02:00:5e:10:00:01"), p.did("net", "pool", "rm", "macs"), p.no(p.l.Pools() + "/macs")},
+				"berth image rm":               {p.did("image", "import", archive, "bb"), p.did("image", "rm", "bb"), p.no(p.l.Images() + "/records/*")},
+				"berth image rm of a file":     {p.did("image", "trust", packed), p.did("image", "rm", "file:"+packed), p.no(p.l.Images() + "/packed/records/*.json")},
+				"berth image prune of a file":  {p.did("image", "trust", packed+"2"), func() error { return errors.Join(os.Remove(packed+"2"), p.did("image", "prune")()) }, p.no(p.l.Images() + "/packed/records/*.json")},
+				"a unit that is not any more":  {last.Write, last.Remove, p.no(last.Dir + "/last.service")},
+				"a host that left its site":    {func() error { return site.Join(away, member) }, func() error { return site.Leave(away) }, p.no(away.Site())},
+				"no more virtual functions":    {func() error { return wishes.Keep(sriov.Wish{PCI: "0000:00:00.0"}) }, func() error { return wishes.Forget("0000:00:00.0") }, p.no(string(wishes) + "/0*")},
+				"what a site was told at last": {func() error { return site.Owe(owing, "n", owed) }, func() error { return site.Debt{Thing: owed, Node: "n"}.Settled(owing) }, p.no(owing + "/*n")},
 			} {
 				if act.before != nil {
 					p.must(act.before())
@@ -103,6 +127,21 @@ func TestPowerCutOfFiles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// did is a command as an act.
+func (p *powered) did(args ...string) func() error {
+	return func() error { p.Helper(); p.ok(args...); return nil }
+}
+
+// no checks that there are no such files.
+func (p *powered) no(pattern string) func() error {
+	return func() error {
+		if there, err := filepath.Glob(pattern); err != nil || len(there) > 0 {
+			return fmt.Errorf("there are again %v, %v", there, err)
+		}
+		return nil
 	}
 }
 
