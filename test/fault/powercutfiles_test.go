@@ -138,10 +138,11 @@ func (p *powered) did(args ...string) func() error {
 // no checks that there are no such files.
 func (p *powered) no(pattern string) func() error {
 	return func() error {
-		if there, err := filepath.Glob(pattern); err != nil || len(there) > 0 {
-			return fmt.Errorf("there are again %v, %v", there, err)
+		there, err := filepath.Glob(pattern)
+		if err == nil && len(there) > 0 {
+			err = fmt.Errorf("there are again %v", there)
 		}
-		return nil
+		return err
 	}
 }
 
