@@ -182,10 +182,16 @@ func (e *Engine) switchOn(l *Loan) error {
 			}
 			fault.Point("io.cost has a model")
 		}
-		if strings.Contains(l.Was.QoS, " enable=1") {
-			return nil
+		if !strings.Contains(l.Was.QoS, " enable=1") {
+			return e.cost("io.cost.qos", QoS)
 		}
-		return e.cost("io.cost.qos", QoS)
+		// It was on before, in its owner's way, and stays so. Another program may have switched it off since.
+		now, err := costLine(e.V2, "io.cost.qos", e.Disk.Number())
+		if err != nil || strings.Contains(now, " enable=1") {
+			return err
+		}
+		_, was, _ := strings.Cut(l.Was.QoS, " ")
+		return e.cost("io.cost.qos", was)
 	}
 	if err := e.set("queue/scheduler", string(vnode.BFQ)); err != nil {
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -223,6 +229,13 @@ func (e *Engine) Verify(context.Context) error {
 		qos, err := costLine(e.V2, "io.cost.qos", e.Disk.Number())
 		if err == nil && !strings.Contains(qos, " enable=1") {
 			err = fmt.Errorf("switch %s to iocost: the kernel says %q", e.Disk.Name, qos)
+		}
+		if err != nil || e.Model == "" {
+			return err
+		}
+		model, err := costLine(e.V2, "io.cost.model", e.Disk.Number())
+		if err == nil && slices.ContainsFunc(strings.Fields(e.Model), func(word string) bool { return !slices.Contains(strings.Fields(model), word) }) {
+			err = fmt.Errorf("switch %s to iocost with the model %s: the kernel has %q", e.Disk.Name, e.Model, model)
 		}
 		return err
 	}

@@ -26,7 +26,16 @@ func Read(limits []*Limit) ([]limit.Limit, error) {
 				return nil, fmt.Errorf("read %s: %w", l.Key, err)
 			}
 			s.ReadBack = l.person(w, got)
-			s.Holds = s.Holds && w.Holds(got)
+			if s.Holds = s.Holds && w.Holds(got); !s.Holds {
+				break // what the node has of it is what is shown
+			}
+			above, err := w.Short()
+			if err != nil {
+				return nil, err
+			}
+			if above != "" {
+				s.ReadBack, s.Holds, s.Why = l.person(w, above), false, "the group above protects no more than that for all in it"
+			}
 		}
 		all = append(all, s)
 	}

@@ -3,9 +3,11 @@ package detail
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	"berth/internal/antispoof"
 	"berth/internal/block"
 	"berth/internal/cgroup"
 	"berth/internal/devgroup"
@@ -19,11 +21,18 @@ import (
 	"berth/internal/shape"
 	"berth/internal/standing"
 	"berth/internal/step"
+	"berth/internal/sysctl"
 	"berth/internal/vnode"
 )
 
 // Processes is the key of a drift that is none of a limit: processes that are not in the node's group.
 const Processes = "processes"
+
+// Controllers is the key of a drift that takes the files of limits away: controllers of cgroup v2 that are switched off above them.
+const Controllers = "controllers"
+
+// Delegated is the key of a drift of the group in which a node's init system makes its own: it belongs to somebody else.
+const Delegated = "cgroup"
 
 // Drift is what a running node has not of what it was given, because another program has changed the host.
 type Drift struct {
@@ -64,18 +73,41 @@ func DriftOf(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, l
 			}
 		}
 	}
+	off, has, err := group.Disabled(cg, path)
+	if err != nil {
+		return d, err
+	}
+	if off != nil { // before the limits, whose files come back with their controllers
+		d.Add(Controllers, has, strings.Join(off.Controllers, " "), off)
+	}
 	if d.Return != nil {
 		d.Add(Processes, strings.Join(d.Return.Whom(), ", "), d.Return.To, d.Return)
 	}
 	for _, s := range live {
 		switch s := s.(type) {
+		case *group.Delegate: // a group that is made anew is not the node's root's
+			if d.Return != nil && d.Return.Anew() || s.Verify(ctx) != nil {
+				d.Add(Delegated, "the host's", "the node's own", s)
+			}
 		case *block.Engine: // before the weights, which need it
 			if held, err := s.Held(); err == nil && held && s.Verify(ctx) != nil {
-				d.Add("disk "+s.Disk.Name, "another engine", string(s.Engine), s)
+				d.Add("disk "+s.Disk.Name, "set otherwise", string(s.Engine), s)
 			}
 		case *shape.Priority:
 			if now, err := s.Read(); err == nil && now != s.Asked {
 				d.Add(limit.NetPriority.Key(s.If), string(now), string(s.Asked), s)
+			}
+		case *antispoof.Step:
+			if now, want, err := s.Tags(); err == nil && now != want {
+				d.Add("net."+s.If+".spoof", "not checked", "checked", s)
+			}
+		case *sysctl.Set:
+			has, err := s.Drifted()
+			if err != nil {
+				continue // its process has ended
+			}
+			for _, name := range slices.Sorted(maps.Keys(has)) {
+				d.Add("sysctls."+name, has[name], s.Values[name], &sysctl.Set{PIDFile: s.PIDFile, Values: map[string]string{name: s.Values[name]}})
 			}
 		}
 	}
@@ -97,7 +129,7 @@ func DriftOf(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, l
 			d.Add("devices", "others", list.String(), list)
 		}
 	}
-	if c := standing.ClassStep(n, cg, path); c != nil && c.Verify(ctx) != nil {
+	if c := standing.ClassStep(n, cg, path); c != nil && (c.Verify(ctx) != nil || d.Return != nil && len(d.Return.Gone) > 0) { // perhaps with the group above
 		d.Add("class", "other values in "+c.Name, c.String(), c)
 	}
 	return d, nil
@@ -134,13 +166,16 @@ func (d *Drift) Clear(l layout.Layout, h host.Host, with *vnode.Node, path, key 
 	return err
 }
 
-// Only leaves of the drift what these keys of berth set name, with the engines that weights need, and the processes, without
-// which no limit holds.
+// Only leaves of the drift what these keys of berth set name, with the engines that weights need, and the processes and controllers,
+// without which no limit holds. A group that is made anew gets all that it had.
 func (d *Drift) Only(keys []string) {
+	if d.Return != nil && d.Return.Anew() {
+		return
+	}
 	var few Drift
 	for i, s := range d.Steps {
 		w := d.What[i]
-		if w.Key == Processes || slices.ContainsFunc(keys, func(key string) bool {
+		if w.Key == Processes || w.Key == Controllers || w.Key == Delegated || slices.ContainsFunc(keys, func(key string) bool {
 			return key == w.Key || w.Key == "devices" && strings.HasPrefix(key, "devices") ||
 				strings.HasPrefix(w.Key, "disk ") && strings.HasSuffix(key, ".weight")
 		}) {
@@ -174,9 +209,23 @@ func (d *Drift) Mark(limits []limit.Limit) []limit.Limit {
 		}
 	}
 	for i, s := range d.Steps {
-		if list, ok := s.(*devgroup.Devices); ok {
-			limits = append(limits, limit.Limit{Key: d.What[i].Key, Asked: list.String(), By: list.By(), Why: fmt.Sprint(list.Holds())})
+		w := d.What[i]
+		l := limit.Limit{Key: w.Key, Asked: w.New, ReadBack: w.Old}
+		switch s := s.(type) {
+		case *devgroup.Devices:
+			l = limit.Limit{Key: w.Key, Asked: s.String(), By: s.By(), Why: fmt.Sprint(s.Holds())}
+		case *block.Engine:
+			l.ReadBack, l.By, l.Why = "", w.New, fmt.Sprint(s.Verify(context.Background()))
+		case *sysctl.Set:
+			l.By = "sysctl"
+		case *group.Delegate:
+			l.By = "owner of " + s.Dir
+		case *group.Enable:
+			l.By = "cgroup.subtree_control"
+		default:
+			continue // it is among those that were read
 		}
+		limits = append(limits, l)
 	}
 	return limits
 }

@@ -147,20 +147,38 @@ func titles(in []Hierarchy) string {
 	return strings.Join(names, " ")
 }
 
+// Anew reports whether the group, or the container's own in it, is to be made anew: then nothing is left of what it had.
+func (r *Return) Anew() bool {
+	return len(r.Gone) > 0 || slices.ContainsFunc(r.Away, func(a Away) bool {
+		_, _, there, err := Inode(filepath.Join(a.In.Mount, r.To))
+		return err == nil && !there
+	})
+}
+
 // Remake makes the group again where it is gone. The caller notes the new inodes in the journal that has the group, before Do.
 func (r *Return) Remake() error {
 	for _, h := range r.Gone {
 		i := slices.IndexFunc(r.Group.In, func(o Hierarchy) bool { return o.Mount == h.Mount })
-		if err := r.Group.makeAgain(i); err != nil {
+		if err := r.Group.makeAgain(i, r.pids()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Do moves the processes back.
+func (r *Return) pids() (all []int) {
+	for _, a := range r.Away {
+		all = append(all, a.PID)
+	}
+	return all
+}
+
+// Do moves the processes back. The container's own group may be gone from the node's, which is there.
 func (r *Return) Do(context.Context) error {
 	for _, a := range r.Away {
+		if err := unix.Mkdir(filepath.Join(a.In.Mount, r.To), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make the cgroup %s again: %w", filepath.Join(a.In.Mount, r.To), err)
+		}
 		if err := a.In.Move(a.PID, r.To); err != nil {
 			return fmt.Errorf("move process %d back into the node's group: %w", a.PID, err)
 		}
@@ -168,14 +186,22 @@ func (r *Return) Do(context.Context) error {
 	return nil
 }
 
-// makeAgain makes the group in one hierarchy, in the place of an empty one that somebody else has made there.
-func (g *Group) makeAgain(i int) error {
+// makeAgain makes the group in one hierarchy, in the place of an empty one that somebody else has made there. One in which nobody is but
+// these processes of the node is taken as it is.
+func (g *Group) makeAgain(i int, pids []int) error {
 	h := &g.In[i]
 	dir := filepath.Join(h.Mount, g.Path)
-	if err := unix.Rmdir(dir); err != nil && !Gone(err) {
+	err := RemoveTree(dir)
+	if errors.Is(err, unix.EBUSY) {
+		inside, listErr := Members([]Hierarchy{*h}, g.Path)
+		if listErr == nil && !slices.ContainsFunc(inside, func(pid int) bool { return !slices.Contains(pids, pid) }) {
+			return g.take(h, inside)
+		}
+	}
+	if err != nil {
 		return refuse.Busyf("the cgroup %s is not the node's, which is gone: end what runs in it, remove it with rmdir, and repeat: %w", dir, err)
 	}
-	err := h.Make(g.Path)
+	err = h.Make(g.Path)
 	if err == nil && g.Root != "" {
 		err = h.makeInside(g.Path, g.Root)
 	}
@@ -185,13 +211,27 @@ func (g *Group) makeAgain(i int) error {
 	return nil
 }
 
+// take makes a group of the node's that somebody else has made at its path, with these processes of the node in it.
+func (g *Group) take(h *Hierarchy, inside []int) error {
+	dir := filepath.Join(h.Mount, g.Path)
+	ino, _, _, err := Inode(dir)
+	if h.Inode = ino; err != nil || g.Root == "" {
+		return err
+	}
+	if err := unix.Mkdir(filepath.Join(h.Mount, g.Root), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("make the cgroup %s again: %w", dir, err)
+	}
+	for _, pid := range inside { // none may be in the group itself when it hands controllers on
+		if err := h.Move(pid, g.Root); err != nil {
+			return err
+		}
+	}
+	return handOnAll(dir, h.Controllers)
+}
+
 // Verify checks that the processes are back.
 func (r *Return) Verify(context.Context) error {
-	var pids []int
-	for _, a := range r.Away {
-		pids = append(pids, a.PID)
-	}
-	left, err := r.Group.Return(pids, r.To)
+	left, err := r.Group.Return(r.pids(), r.To)
 	if err == nil && left != nil {
 		err = errors.New(left.Why())
 	}

@@ -52,6 +52,32 @@ func above(groupPath string) []string {
 	return groups
 }
 
+// Disabled returns the step that has the groups above a node's, and the node's own where it has groups inside, hand on again what another
+// program has switched off; nil if they hand on all. has is what the node's group gets, or its container's.
+func Disabled(h host.Cgroups, groupPath string) (e *Enable, has string, err error) {
+	need := usedOf(h)
+	if h.V2 == "" || len(need) == 0 {
+		return nil, "", nil
+	}
+	groups := append(above(groupPath), path.Dir(groupPath))
+	if split(h) {
+		groups = append(groups, groupPath)
+	}
+	for _, g := range groups {
+		now, err := handedOn(filepath.Join(h.V2, g))
+		if Gone(err) {
+			return nil, "", nil // see Return
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		if e == nil && slices.ContainsFunc(need, func(c string) bool { return !slices.Contains(now, c) }) {
+			e, has = &Enable{Mount: h.V2, Groups: groups, Controllers: need}, strings.Join(now, " ")
+		}
+	}
+	return e, has, nil
+}
+
 // Kind is "cgroup.enable".
 func (e *Enable) Kind() string { return "cgroup.enable" }
 

@@ -18,6 +18,32 @@ func protections() []string { return []string{"memory.low", "memory.min"} }
 // sumIn sets a value of a group to the sum of the groups in it. Several processes may do so at once: each reads and writes
 // under a lock of the group's folder.
 func sumIn(parent, name string) error {
+	return withSum(parent, name, func(file, sum string) error { return WriteFile(file, sum) })
+}
+
+// short returns what a group has of a value, if that is less than the groups in it have together; "" if it has enough for them.
+func short(parent, name string) (has string, err error) {
+	err = withSum(parent, name, func(file, sum string) error {
+		text, err := ReadFile(file)
+		if err == nil && number(text) < number(sum) {
+			has = text
+		}
+		return err
+	})
+	return has, err
+}
+
+// number is a value of such a file; "max" is the greatest.
+func number(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return n
+}
+
+// withSum calls f with a file of a group and the sum of those of the groups in it, under a lock of the group's folder.
+func withSum(parent, name string, f func(file, sum string) error) error {
 	file := filepath.Join(parent, name)
 	if _, err := os.Stat(file); Gone(err) {
 		return nil // the root of the tree has no such file
@@ -43,11 +69,11 @@ func sumIn(parent, name string) error {
 		if err != nil {
 			return err
 		}
-		n, err := strconv.ParseUint(text, 10, 63)
-		if err != nil || n > math.MaxInt64-sum { // "max"
-			return WriteFile(file, "max")
+		n := number(text)
+		if n > math.MaxInt64-1-sum {
+			return f(file, "max")
 		}
 		sum += n
 	}
-	return WriteFile(file, strconv.FormatUint(sum, 10))
+	return f(file, strconv.FormatUint(sum, 10))
 }

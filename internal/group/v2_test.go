@@ -26,6 +26,35 @@ func TestEnableAbove(t *testing.T) {
 	}
 }
 
+// TestV2Disabled: a controller that another program has switched off in a group above the limits, or in the node's own, is seen.
+func TestV2Disabled(t *testing.T) {
+	h, dir := grouptest.Drawn(t)
+	const all = "cpuset cpu io memory hugetlb pids"
+	groups := []string{h.V2, filepath.Dir(dir), dir}
+	for _, g := range groups {
+		grouptest.Must(t, os.WriteFile(filepath.Join(g, "cgroup.subtree_control"), []byte(all), 0o644))
+	}
+	if e, has, err := Disabled(h, "berth/wn"); err != nil || e != nil {
+		t.Errorf("all is handed on: %v, %q, %v", e, has, err)
+	}
+	for _, g := range groups {
+		file := filepath.Join(g, "cgroup.subtree_control")
+		grouptest.Must(t, os.WriteFile(file, []byte("cpuset cpu io memory hugetlb"), 0o644))
+		e, has, err := Disabled(h, "berth/wn")
+		if err != nil || e == nil || has != "cpuset cpu io memory hugetlb" {
+			t.Fatalf("%s hands no pids on: %v, %q, %v", g, e, has, err)
+		}
+		grouptest.Must(t, e.Do(t.Context()))
+		if got := grouptest.Text(t, file); got != "+pids" { // a plain file keeps the written text
+			t.Errorf("written to %s: %q", file, got)
+		}
+		grouptest.Must(t, os.WriteFile(file, []byte(all), 0o644))
+	}
+	if e, has, err := Disabled(h, "berth/gone"); err != nil || e != nil {
+		t.Errorf("a group that is gone: %v, %q, %v", e, has, err)
+	}
+}
+
 func TestV2EnableAndGroup(t *testing.T) {
 	h, _ := grouptest.Drawn(t)
 	steps, err := Steps(h, "berth/other")

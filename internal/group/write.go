@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -54,10 +55,47 @@ func (w Write) Do() error {
 			return err
 		}
 	}
-	if err := lacking(w.File, WriteFile(w.File, w.line(value))); err != nil || !w.Sum {
+	err := WriteFile(w.File, w.line(value))
+	if errors.Is(err, unix.EINVAL) && w.Idle() {
+		if err = w.SetIdle(false); err == nil {
+			err = WriteFile(w.File, w.line(value))
+		}
+	}
+	if err := lacking(w.File, err); err != nil || !w.Sum {
 		return err
 	}
 	return sumIn(filepath.Dir(filepath.Dir(w.File)), filepath.Base(w.File))
+}
+
+// Idle reports whether this is the weight of CPU time of a group that is idle (cpu.idle), and so has none. The kernel takes none for it
+// until it is idle no more (kernel/sched/core.c: sched_group_set_shares).
+func (w Write) Idle() bool {
+	name := filepath.Base(w.File)
+	if name != "cpu.weight" && name != "cpu.shares" {
+		return false
+	}
+	now, err := ReadFile(w.idle())
+	return err == nil && now == "1"
+}
+
+// SetIdle makes the group of a weight of CPU time idle, or not.
+func (w Write) SetIdle(on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	return WriteFile(w.idle(), value)
+}
+
+func (w Write) idle() string { return filepath.Join(filepath.Dir(w.File), "cpu.idle") }
+
+// Short returns what the group above has of a value of which it needs the sum, if that is less: then the kernel does not protect what it
+// says here. "" if there is enough.
+func (w Write) Short() (has string, err error) {
+	if !w.Sum {
+		return "", nil
+	}
+	return short(filepath.Dir(filepath.Dir(w.File)), filepath.Base(w.File))
 }
 
 // Read returns the kernel's current value, in a form that can be written back.

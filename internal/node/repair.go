@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"berth/internal/debian"
 	"berth/internal/fate"
@@ -130,15 +131,14 @@ func (b *Berth) repairNode(ctx context.Context, name string) (did string, runnin
 	if _, statErr := os.Stat(b.Layout.Node(name).Lib); errors.Is(statErr, fs.ErrNotExist) {
 		return did, false, err
 	}
-	if did == "" && err == nil {
-		did, err = b.reattach(ctx, name)
+	said := []string{did}
+	for _, giveBack := range []func(context.Context, string) (string, error){b.reattach, b.replugged, b.restored} { // one may have lost of each
+		if err == nil {
+			did, err = giveBack(ctx, name)
+			said = append(said, did)
+		}
 	}
-	if did == "" && err == nil {
-		did, err = b.replugged(ctx, name)
-	}
-	if did == "" && err == nil {
-		did, err = b.restored(ctx, name)
-	}
+	did = strings.Join(slices.DeleteFunc(said, func(s string) bool { return s == "" }), "; ")
 	if init, initErr := b.CreatedInit(name); err != nil && initErr == nil && !init.First().Alive() {
 		did, err = b.settleNode(ctx, name) // it ended while it was to be given something back
 	}

@@ -2,8 +2,8 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"berth/internal/standing"
@@ -21,17 +21,15 @@ func (p *Service) lose(moved string) {
 		case strings.HasPrefix(l.Key, "disk "): // said for itself
 		case moved != "" && l.Holds:
 			p.Values[i].Holds, p.Values[i].Why = false, moved
-		case !l.Holds && l.Why != "":
-			p.Lost = append(p.Lost, l.Key+": "+l.Why)
-		case !l.Holds && l.ReadBack != "":
-			p.Lost = append(p.Lost, fmt.Sprintf("%s is %s, not %s", l.Key, l.ReadBack, l.Asked))
+		case !l.Holds && (l.Why != "" || l.ReadBack != ""):
+			p.Lost = append(p.Lost, lostText(l))
 		}
 	}
 }
 
 // eachLost calls f for each step of a service that another program has undone, until it returns an error. What is written into a cgroup
 // follows its making.
-func eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) error {
+func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) error {
 	adopted := false
 	for _, s := range j.Steps() {
 		lost := false
@@ -47,8 +45,10 @@ func eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) err
 			had, err = s.Again()
 			lost = len(had) > 0
 		case *systemd.Set:
-			if u, lookErr := s.Look(ctx); lookErr == nil {
-				lost = slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) })
+			var steps []step.Step
+			steps, err = v.lostOfUnit(ctx, s)
+			for _, one := range steps {
+				err = errors.Join(err, f(one))
 			}
 		}
 		if err == nil && lost {
@@ -58,7 +58,14 @@ func eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) err
 			return err
 		}
 	}
-	return nil
+	if given(j)[j.Node] == 0 {
+		return nil
+	}
+	above, _, err := v.lostOfSlices(ctx)
+	for _, s := range above {
+		err = errors.Join(err, f(s))
+	}
+	return err
 }
 
 // giveAgain does again what another program has undone of a service's protection, and says what that was.
@@ -66,12 +73,16 @@ func (v *Services) giveAgain(ctx context.Context, j *step.Journal, lost []string
 	if len(lost) == 0 {
 		return "", nil
 	}
-	err = eachLost(ctx, j, func(s step.Step) error {
+	err = v.eachLost(ctx, j, func(s step.Step) error {
 		switch s.(type) {
 		case *standing.Adopt, *standing.Foreign: // they say anew what was
 			return j.Redo(ctx, s)
 		}
-		return step.Do(ctx, s)
+		err := step.Do(ctx, s)
+		if l, ok := s.(step.Lasting); ok && err == nil {
+			err = l.OnDisk()
+		}
+		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("give back what another program has changed (%s): %w", strings.Join(lost, ", "), err)
@@ -92,6 +103,6 @@ func (v *Services) planAgainOf(ctx context.Context, t target, j *step.Journal) (
 	if len(p.Lost) == 0 {
 		return steps, off
 	}
-	err = eachLost(ctx, j, func(s step.Step) error { steps = append(steps, s); return nil })
+	err = v.eachLost(ctx, j, func(s step.Step) error { steps = append(steps, s); return nil })
 	return steps, err
 }

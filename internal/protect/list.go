@@ -14,7 +14,6 @@ import (
 	"berth/internal/block"
 	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/limit"
 	"berth/internal/proc"
 	"berth/internal/standing"
 	"berth/internal/step"
@@ -96,13 +95,26 @@ func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Servic
 			p.Cgroup, p.Values = s.Path, append(p.Values, s.Show()...)
 		case *systemd.Set:
 			if t.kind == kindUnit && s.Unit == t.name {
-				group, values := unitNow(ctx, s)
-				p.Cgroup, p.Values = group, append(p.Values, values...)
+				u, err := s.Look(ctx)
+				if err != nil { // nothing is known of it
+					u = systemd.Unit{}
+				}
+				r, err2 := returnOf(u, cg)
+				if err2 != nil {
+					return nil, err2
+				}
+				moved = movedBy(r)
+				p.Cgroup, p.Values = strings.TrimPrefix(u.ControlGroup, "/"), append(p.Values, v.valuesOf(s, u, cg)...)
 			}
 		}
 	}
 	if !p.Gone {
 		p.lose(moved)
+		if given(j)[t.name] > 0 {
+			if _, lost, err := v.lostOfSlices(ctx); err == nil { // else it is said by whoever settles the slices
+				p.Lost = append(p.Lost, lost...)
+			}
+		}
 	}
 	if t.kind == kindCgroup && !group.There(cg, p.Cgroup) {
 		p.Gone = true
@@ -111,18 +123,4 @@ func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Servic
 		p.PIDs, err = group.Procs(cg, p.Cgroup)
 	}
 	return p, err
-}
-
-// unitNow asks systemd what a unit has now.
-func unitNow(ctx context.Context, s *systemd.Set) (group string, values []limit.Limit) {
-	now, err := s.Look(ctx)
-	for _, p := range s.Properties {
-		v := limit.Limit{Key: p.Name, Asked: p.Value, By: "systemd"}
-		if err == nil { // else nothing is known of it
-			v.ReadBack = now.Properties[p.Name]
-			v.Holds = p.Holds(v.ReadBack)
-		}
-		values = append(values, v)
-	}
-	return strings.TrimPrefix(now.ControlGroup, "/"), values
 }

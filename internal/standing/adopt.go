@@ -194,6 +194,15 @@ func (a *Adopt) Lost() string {
 			at, _ := in.GroupOf(a.PID)
 			return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", a.PID, at, in.Title())
 		}
+		for _, pid := range proc.Family(a.PID) { // of those that it started, who is where it came from: see Do
+			at, err := in.GroupOf(pid)
+			if err != nil || at != in.From || at == a.Path {
+				continue
+			}
+			if id, err := proc.Of(pid); err == nil && !id.Ending() {
+				return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", pid, at, in.Title())
+			}
+		}
 	}
 	return ""
 }

@@ -14,6 +14,7 @@ import (
 	"berth/internal/group"
 	"berth/internal/host"
 	"berth/internal/limit"
+	"berth/internal/refuse"
 	"berth/internal/vnode"
 )
 
@@ -29,6 +30,7 @@ type ForeignValue struct {
 	ClassValue
 	Back   string `json:"back"`             // the kernel's value before
 	Inode  uint64 `json:"inode"`            // of the group
+	Idle   bool   `json:"idle,omitempty"`   // the group was idle (cpu.idle), and so had no weight
 	Lacked bool   `json:"lacked,omitempty"` // the kernel had no such file before; an I/O engine may bring it, see Fill
 }
 
@@ -90,6 +92,7 @@ func (f *Foreign) Prepare(context.Context) error {
 		if v.Inode, _, _, err = group.Inode(filepath.Dir(v.Write.File)); err != nil {
 			return err
 		}
+		v.Idle = v.Write.Idle()
 	}
 	return nil
 }
@@ -115,18 +118,29 @@ func (f *Foreign) Again() (had []string, err error) {
 			return had, err
 		}
 		got, err := v.Write.Effect()
-		if !there || group.Gone(err) || err == nil && ino == v.Inode && v.Write.Holds(got) {
+		if !there || v.Lacked && group.Gone(err) || err == nil && ino == v.Inode && v.Write.Holds(got) {
 			continue
+		}
+		if group.Gone(err) {
+			return had, v.switchedOff(f.Path)
 		}
 		if err != nil {
 			return had, err
 		}
 		if ino != v.Inode {
-			v.Back, v.Inode = got, ino
+			v.Back, v.Inode, v.Idle = got, ino, v.Write.Idle()
 		}
 		had = append(had, v.By+" was "+got)
 	}
 	return had, nil
+}
+
+// switchedOff is the error of a value whose file has gone from a group that is there, with its controller.
+func (v *ForeignValue) switchedOff(path string) error {
+	name := filepath.Base(v.Write.File)
+	controller, _, _ := strings.Cut(name, ".")
+	return refuse.Cannotf("echo +"+controller+" >"+filepath.Join(filepath.Dir(filepath.Dir(v.Write.File)), "cgroup.subtree_control")+"; berth repair",
+		"the cgroup %s has no %s any more: somebody else switched %s off for it", path, name, controller)
 }
 
 // Fill writes the values whose files were missing before, exist now, and still have the default value. Any other value
@@ -170,8 +184,13 @@ func (f *Foreign) Undo(context.Context) error {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		v.Write.Value = v.Back
-		if err := v.Write.Do(); err != nil && !group.Gone(err) {
+		if v.Idle {
+			err = v.Write.SetIdle(true)
+		} else {
+			v.Write.Value = v.Back
+			err = v.Write.Do()
+		}
+		if err != nil && !group.Gone(err) {
 			failed = errors.Join(failed, fmt.Errorf("give %s back %s: %w", f.Path, v.Key, err))
 		}
 		fault.Point("foreign value given back")
@@ -188,7 +207,16 @@ func (f *Foreign) Show() []limit.Limit {
 	shown := showValues(all)
 	for _, v := range f.Values {
 		ino, _, there, err := group.Inode(filepath.Dir(v.Write.File))
-		if err != nil || !there || ino == v.Inode {
+		if err != nil || !there {
+			continue
+		}
+		if _, err := v.Write.Effect(); group.Gone(err) && !v.Lacked {
+			s := v.Limit
+			s.Key, s.Why = strings.TrimPrefix(v.Key, "class."), v.switchedOff(f.Path).Error()
+			shown = append(shown, s)
+			continue
+		}
+		if ino == v.Inode {
 			continue
 		}
 		for i := range shown {

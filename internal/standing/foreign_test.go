@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"berth/internal/group"
@@ -42,6 +43,32 @@ func TestKernelForeign(t *testing.T) {
 	grouptest.Must(t, f.Undo(t.Context()))
 	if got, _ := f.Values[0].Write.Effect(); got == "2" {
 		t.Error("a group that is another's was changed")
+	}
+}
+
+// TestKernelForeignIdle: a group that was idle has a weight, and is idle again.
+func TestKernelForeignIdle(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.New(t, h, group.Kinds(), group.Steps)
+	f := ForeignStep(vnode.Storage.Standing(), h, path, 0)
+	if f == nil || f.Values[0].Key != "class.cpu" {
+		t.Skip("no cgroup controller here that shares CPU time or disks")
+	}
+	idle := filepath.Join(filepath.Dir(f.Values[0].Write.File), "cpu.idle")
+	if err := group.WriteFile(idle, "1"); group.Gone(err) {
+		t.Skip("this kernel has no cpu.idle")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	grouptest.Must(t, f.Prepare(t.Context()))
+	grouptest.Must(t, f.Do(t.Context()))
+	grouptest.Must(t, f.Verify(t.Context()))
+	if got := grouptest.Text(t, idle); got != "0" {
+		t.Errorf("cpu.idle of a group with a weight is %s", got)
+	}
+	grouptest.Must(t, f.Undo(t.Context()))
+	if got := grouptest.Text(t, idle); got != "1" {
+		t.Errorf("cpu.idle is %s again", got)
 	}
 }
 
@@ -92,6 +119,23 @@ func TestKernelAdopt(t *testing.T) {
 	}
 	if found, ok, err := OwnGroup(h, first[0]); found != own || !ok || err != nil {
 		t.Errorf("own group %q %v %v", found, ok, err)
+	}
+	for _, s := range steps { // somebody moves a child back
+		a, ok := s.(*Adopt)
+		if !ok {
+			continue
+		}
+		if why := a.Lost(); why != "" {
+			t.Errorf("nobody moved anything: %s", why)
+		}
+		grouptest.Must(t, a.In[0].Move(first[1], a.In[0].From))
+		if why := a.Lost(); !strings.Contains(why, "somebody else moved it") {
+			t.Errorf("a child is where it came from: %q", why)
+		}
+		grouptest.Must(t, a.Do(t.Context()))
+		if why := a.Lost(); why != "" {
+			t.Errorf("it was moved again: %s", why)
+		}
 	}
 	for _, s := range steps {
 		if a, ok := s.(*Adopt); ok {

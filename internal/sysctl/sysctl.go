@@ -120,6 +120,20 @@ func (s *Set) Verify(context.Context) error {
 	})
 }
 
+// Drifted returns those of the parameters that another program has changed since, each with what the kernel has. The node itself cannot
+// change them: its /proc/sys may only be read.
+func (s *Set) Drifted() (has map[string]string, err error) {
+	has = map[string]string{}
+	err = s.each(func(name, file string) error {
+		text, err := os.ReadFile(file)
+		if now := strings.Join(strings.Fields(string(text)), " "); err == nil && now != strings.Join(strings.Fields(s.Values[name]), " ") {
+			has[name] = now
+		}
+		return err
+	})
+	return has, err
+}
+
 // Undo implements step.Step: the parameters end with the node's namespaces.
 func (s *Set) Undo(context.Context) error { return nil }
 

@@ -56,6 +56,29 @@ func (p *Property) Holds(got string) bool {
 	return got == p.Value || strings.HasSuffix(got, "\n"+p.Value)
 }
 
+// Kept says where a property is not kept below dir for the next time that systemd reads its files: its drop-in is gone, or has another
+// value. "" if it is.
+func (s *Set) Kept(dir string, p Property) (why string, err error) {
+	path := DropIn(dir, s.Unit, p.Name)
+	text, err := read(path)
+	if err != nil {
+		return "", err
+	}
+	if text == nil {
+		return path + " is gone, and with it the value at the next start of systemd, or daemon-reload", nil
+	}
+	has := ""
+	for line := range strings.Lines(*text) { // of several the last holds
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), p.Name+"="); ok {
+			has = value
+		}
+	}
+	if has != p.Value {
+		return fmt.Sprintf("%s has %q, which holds from the next start of systemd, or daemon-reload", path, has), nil
+	}
+	return "", nil
+}
+
 // Prepare records the current values and drop-ins.
 func (s *Set) Prepare(ctx context.Context) error {
 	u, err := s.Look(ctx)

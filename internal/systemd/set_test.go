@@ -48,6 +48,34 @@ func TestHolds(t *testing.T) {
 	}
 }
 
+// TestKept: what another program does to a drop-in is seen before systemd reads it.
+func TestKept(t *testing.T) {
+	dir := t.TempDir()
+	s := &Set{Unit: "a.service"}
+	path := DropIn(dir, s.Unit, "CPUWeight")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"":                                    path + " is gone, and with it the value at the next start of systemd, or daemon-reload",
+		"# made\n[Service]\nCPUWeight=1000\n": "",
+		"[Service]\nCPUWeight=5\nCPUWeight=1000\n":      "",
+		"[Service]\nCPUWeight=1000\nCPUWeight=5\n":      path + ` has "5", which holds from the next start of systemd, or daemon-reload`,
+		"[Service]\n#CPUWeight=1000\nCPUWeights=1000\n": path + ` has "", which holds from the next start of systemd, or daemon-reload`,
+	} {
+		err := os.RemoveAll(path)
+		if text != "" {
+			err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Kept(dir, Property{Name: "CPUWeight", Value: "1000"}); err != nil || got != want {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
 // TestSyncFiles: drop-ins that are there are synced; those that are not, and their folders, are no error.
 func TestSyncFiles(t *testing.T) {
 	dir := t.TempDir()
