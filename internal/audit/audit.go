@@ -92,6 +92,9 @@ func (l *Log) Add(line Line) error {
 		l.actShares.take(line, len(text), func([]Line) {}) // it is written all the same
 	}
 	err = l.acts.add(text, true)
+	if err != nil && line.Result == Begins { // it is not begun
+		return err
+	}
 	line.Detail, line.Error = "", "" // others than root read the system's log, and words may hold secrets
 	if text, err := encode(&line); err == nil {
 		l.system.tell(text)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,8 +103,11 @@ func (f *kept) add(text []byte, sync bool) error {
 		return fmt.Errorf("write audit log: %w", fs.ErrClosed)
 	}
 	if f.size > 0 && f.size+int64(len(text)) > f.most {
-		if err := f.turn(); err != nil {
+		switch err := f.turn(); {
+		case err != nil && !sync:
 			return err
+		case err != nil: // no act without its line: go on in the full one
+			slog.Error("the audit log is full, and cannot be put aside", "err", err)
 		}
 	}
 	n, err := f.file.Write(text)

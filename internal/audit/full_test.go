@@ -64,6 +64,31 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestNoTurn: a full file that cannot be put aside takes acts all the same.
+func TestNoTurn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l, err := open(path, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	old := path + ".kept" // somebody's folder: it looks like a file that is too old, and cannot be removed
+	if err := os.MkdirAll(filepath.Join(old, "more"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-keepFor-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := l.Add(Line{Who: "root", Role: may.Admin, Via: may.ViaTLS, Act: may.NodeEnd, Result: Done}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := lines(t, path); len(all) != 20 {
+		t.Errorf("%d lines are there", len(all))
+	}
+}
+
 // TestHungSystemLog: acts do not wait, one after the other, for a system's log that takes nothing, and it gets lines again when it does.
 func TestHungSystemLog(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "log")

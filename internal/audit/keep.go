@@ -3,7 +3,9 @@ package audit
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 
 	"berth/internal/may"
@@ -11,8 +13,9 @@ import (
 )
 
 // Keep writes the line of an act that was asked for: err is why it was refused, or failed; without it the act is done, or as the
-// line has it. A line that cannot be written is said in the agent's log; the act is not undone by it.
-func (l *Log) Keep(line Line, err error) {
+// line has it. A line that cannot be written is said in the agent's log; the act is not undone by it. Of an act that changes something the
+// error says so, too, refuse.Cannot: who has not begun it must not begin. Reads go on without their line.
+func (l *Log) Keep(line Line, err error) error {
 	line.Result = cmp.Or(line.Result, Done)
 	if err != nil {
 		line.Result, line.Error = Failed, err.Error()
@@ -21,7 +24,15 @@ func (l *Log) Keep(line Line, err error) {
 			line.Result = Refused
 		}
 	}
-	lost(line, l.Add(line))
+	missing := l.Add(line)
+	lost(line, missing)
+	if missing == nil || !line.changes() {
+		return nil
+	}
+	return &refuse.Error{
+		Kind: refuse.Cannot, What: fmt.Sprintf("%s is not begun, because the audit cannot note it: %v", line.Act, missing),
+		Remedy: "make room in " + filepath.Dir(l.acts.path) + " on the agent's host, where root may use berth meanwhile without the agent", Err: missing,
+	}
 }
 
 // lost says that a line could not be written, if err says so.

@@ -136,7 +136,7 @@ func TestRenewalsAreBounded(t *testing.T) {
 	request := encode(requestPEM, der)
 	lost := ""
 	for range mostLive {
-		c, err := s.Renew(t.Context(), request, current)
+		c, err := s.Renew(t.Context(), request, current, func() error { return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestRenewalsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Renew(t.Context(), request, current); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "5 certificates that last") {
+	if _, err := s.Renew(t.Context(), request, current, func() error { return nil }); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "5 certificates that last") {
 		t.Errorf("one more: %v", err)
 	}
 	if after, err := s.List(); err != nil || len(after) != len(before) {
@@ -157,13 +157,13 @@ func TestRenewalsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Renew(t.Context(), encode(requestPEM, der), other); err != nil {
+	if _, err := s.Renew(t.Context(), encode(requestPEM, der), other, func() error { return nil }); err != nil {
 		t.Errorf("another host: %v", err)
 	}
 	if _, err := s.Revoke(t.Context(), lost); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Renew(t.Context(), request, current); err != nil {
+	if _, err := s.Renew(t.Context(), request, current, func() error { return nil }); err != nil {
 		t.Errorf("after a revocation: %v", err)
 	}
 }

@@ -26,8 +26,8 @@ const mostLive = 4
 
 // Renew signs a new key for who asks: request is a PEM certificate request, current the certificate with which they came. Name, role
 // and addresses are those of current; a request for others is refused, and so is a current one that is over, revoked, or not of this
-// site, and one more where several last.
-func (s *Signer) Renew(ctx context.Context, request []byte, current *x509.Certificate) (*x509.Certificate, error) {
+// site, and one more where several last. begins is called before it is signed, when nothing else refuses it; its error does.
+func (s *Signer) Renew(ctx context.Context, request []byte, current *x509.Certificate, begins func() error) (*x509.Certificate, error) {
 	now := time.Now()
 	who, err := Identity(current)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Signer) Renew(ctx context.Context, request []byte, current *x509.Certif
 			return refuse.Cannotf("berth certs ls shows them, berth certs revoke SERIAL ends those that nobody uses; or wait until they are over",
 				"%s has %d certificates that last: no more are made by renewal", who.Name, live)
 		}
-		return nil
+		return begins()
 	})
 }
 

@@ -194,7 +194,7 @@ func TestRenew(t *testing.T) {
 		t.Errorf("renewed in %s, not in 20 days", third)
 	}
 	next, err := RenewOwn(dir, func(request []byte) ([]byte, error) {
-		c, err := s.Renew(t.Context(), request, old)
+		c, err := s.Renew(t.Context(), request, old, func() error { return nil })
 		if err != nil {
 			return nil, err
 		}
@@ -294,7 +294,7 @@ func TestRenewRefuses(t *testing.T) {
 		"one without a role":   {good, forged(func(c *x509.Certificate) { c.Subject.CommonName, c.URIs = "node1", nil })},
 		"the authority itself": {good, s.cert},
 	} {
-		if got, err := s.Renew(t.Context(), c.request, c.current); err == nil {
+		if got, err := s.Renew(t.Context(), c.request, c.current, func() error { return nil }); err == nil {
 			t.Errorf("%s: renewed as %s", name, got.Subject)
 		} else if k := refuse.KindOf(err); k != refuse.Cannot && k != refuse.Invalid {
 			t.Errorf("%s: not refused but failed: %v", name, err)
@@ -303,7 +303,7 @@ func TestRenewRefuses(t *testing.T) {
 	if after, err := s.List(); err != nil || len(after) != len(before) {
 		t.Errorf("a refused renewal was noted: %v, %v", after, err)
 	}
-	if _, err := s.Renew(t.Context(), good, host); err != nil {
+	if _, err := s.Renew(t.Context(), good, host, func() error { return nil }); err != nil {
 		t.Errorf("one without a fault is refused: %v", err)
 	}
 	if _, err := s.Reissue(t.Context(), "gone"); refuse.KindOf(err) != refuse.Cannot {

@@ -59,7 +59,7 @@ type host struct {
 	nodes                *hostapi.Host
 }
 
-func serve(t *testing.T) *host {
+func serve(t *testing.T, before ...func(*host)) *host {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("no nodes with -short")
@@ -72,7 +72,7 @@ func serve(t *testing.T) *host {
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // nodes, whose users have no rights here, traverse it
 		check(t, os.Chmod(d, 0o755))
 	}
-	h := &host{root: filepath.Join(dir, "root"), audit: filepath.Join(dir, "audit"), clients: map[string]*http.Client{}}
+	h := &host{root: filepath.Join(dir, "root"), audit: filepath.Join(dir, "log/audit.log"), clients: map[string]*http.Client{}}
 	program := filepath.Join(dir, "berth")
 	check(t, built.Berth(t.Context(), program))
 	h.layout = layout.New(h.root)
@@ -93,6 +93,9 @@ func serve(t *testing.T) *host {
 		check(t, err)
 		h.clients[name] = &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2}, Timeout: testkit.Bound()}
 		t.Cleanup(h.clients[name].CloseIdleConnections)
+	}
+	for _, b := range before {
+		b(h)
 	}
 	h.listen(t, program)
 	return h

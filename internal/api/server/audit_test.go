@@ -21,11 +21,15 @@ type kept struct {
 	mu    sync.Mutex
 	lines []audit.Line
 	more  chan struct{}
+	full  error // of lines that say that an act begins
 }
 
-func (k *kept) keep(line audit.Line, err error) {
+func (k *kept) keep(line audit.Line, err error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.full != nil && line.Result == audit.Begins {
+		return k.full
+	}
 	if err != nil {
 		line.Result, line.Error = audit.Failed, err.Error()
 	}
@@ -34,6 +38,7 @@ func (k *kept) keep(line audit.Line, err error) {
 	if k.more != nil {
 		k.more <- struct{}{}
 	}
+	return nil
 }
 
 func (k *kept) all() []audit.Line {
@@ -148,6 +153,20 @@ func TestSpent(t *testing.T) {
 	if answer := asked(s, ann, "POST", "/v1/templates/job/nodes", `{"name":"j1"}`); answer.Code != 429 {
 		t.Errorf("%d %s", answer.Code, answer.Body)
 	}
+	if all := k.all(); len(all) != 1 || all[0].Begun || all[0].Error == "" {
+		t.Errorf("the audit has %+v", all)
+	}
+}
+
+// TestNotKept: a command whose line the audit cannot take does not run, and says so by its websocket.
+func TestNotKept(t *testing.T) {
+	k := &kept{full: &refuse.Error{Kind: refuse.Cannot, What: "the audit is full", Remedy: "make room"}}
+	ws := serving(t, &Server{Host: &runs{program: []string{"/bin/sh", "-c", "echo it runs", "berth"}}, Audit: k.keep}, admin())
+	last := ask(t, ws, api.Start{Args: []string{"stop", "x"}})
+	if last.Problem == nil || last.Problem.Status != 507 || last.Problem.Code != int(refuse.Cannot) || last.Problem.Remedy != "make room" {
+		t.Errorf("%+v", last)
+	}
+	testkit.Eventually(t, "its refusal is kept", func() bool { return len(k.all()) > 0 })
 	if all := k.all(); len(all) != 1 || all[0].Begun || all[0].Error == "" {
 		t.Errorf("the audit has %+v", all)
 	}

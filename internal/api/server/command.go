@@ -130,7 +130,9 @@ func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
 	if err != nil {
 		return err
 	}
-	c.begins(fmt.Sprintf("%q", args))
+	if err := c.begins(fmt.Sprintf("%q", args)); err != nil {
+		return err
+	}
 	s.counts = start.Counts
 	if s.child, err = run(c.server.Host.Program(), args, start); err != nil {
 		return err

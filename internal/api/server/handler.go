@@ -189,7 +189,7 @@ func (c *call) act(r route) (given any, err error) {
 			kept = fmt.Errorf("exit code %d", *c.line.Exit)
 		}
 		if c.server.Audit != nil {
-			c.server.Audit(c.line, kept)
+			_ = c.server.Audit(c.line, kept) // it has ended: the agent's log says so
 		}
 	}()
 	c.who, err = Identify(c.Request)

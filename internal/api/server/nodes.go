@@ -97,7 +97,9 @@ func (c *call) apply() (any, error) {
 		names = append(names, n.Name)
 	}
 	c.line.On = strings.Join(names, " ")
-	c.begins("")
+	if err := c.begins(""); err != nil {
+		return nil, err
+	}
 	all, err := c.server.Host.Apply(c.ctx(), file, text, c.query.yes("restart"))
 	if err != nil {
 		return nil, err
@@ -127,7 +129,9 @@ func (c *call) applyTemplate() (any, error) {
 	if f.Hold < 0 || f.Hold > mostHold {
 		return nil, refuse.Invalidf("hold_ms: %d is not allowed: 0 to %d", f.Hold, mostHold)
 	}
-	c.begins(c.line.Detail)
+	if err := c.begins(c.line.Detail); err != nil {
+		return nil, err
+	}
 	return c.server.Host.ApplyTemplate(c.ctx(), c.who.Name, c.PathValue("template"), f.Name, f.Parameters, time.Duration(f.Hold)*time.Millisecond)
 }
 
@@ -137,7 +141,9 @@ func (c *call) did(act may.Act, yes, no string, do func(name string, owner may.O
 	if err != nil {
 		return nil, err
 	}
-	c.begins(c.URL.RawQuery)
+	if err := c.begins(c.URL.RawQuery); err != nil {
+		return nil, err
+	}
 	var owner may.Owner
 	if c.may(act) != nil { // not to any node
 		owner = may.Owner(c.who.Name)
@@ -203,7 +209,9 @@ func (c *call) setLimits() (any, error) {
 	for _, k := range changes {
 		detail = append(detail, k.Key+"="+k.Value)
 	}
-	c.begins(strings.Join(detail, " "))
+	if err := c.begins(strings.Join(detail, " ")); err != nil {
+		return nil, err
+	}
 	done, err := c.server.Host.Set(c.ctx(), name, changes)
 	if err != nil {
 		return nil, err
@@ -220,7 +228,9 @@ func (c *call) pullImage() (any, error) {
 		return nil, err
 	}
 	c.line.On = f.Ref
-	c.begins(f.Name)
+	if err := c.begins(f.Name); err != nil {
+		return nil, err
+	}
 	return c.server.Host.PullImage(c.ctx(), f.Ref, f.Name)
 }
 
@@ -229,7 +239,9 @@ func (c *call) removeImage() (any, error) {
 		return nil, err
 	}
 	name := c.PathValue("image")
-	c.begins("")
+	if err := c.begins(""); err != nil {
+		return nil, err
+	}
 	if err := c.server.Host.RemoveImage(c.ctx(), name); err != nil {
 		return nil, err
 	}

@@ -141,6 +141,9 @@ func (d *described) operation(r route) object {
 		op["parameters"] = params
 	}
 	statuses := slices.Concat(always(), r.refusals, []int{http.StatusTooManyRequests})
+	if r.method != http.MethodGet || r.stream == webSocket {
+		statuses = append(statuses, http.StatusInsufficientStorage) // the audit takes no more
+	}
 	if r.takes != nil {
 		content := object{}
 		for _, b := range r.takes {

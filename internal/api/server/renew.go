@@ -24,12 +24,17 @@ func Renewal(authority *certs.Signer, keep Audit) http.Handler {
 		if err != nil {
 			err = &statusError{http.StatusUnauthorized, err}
 		}
+		of := line(who, req, may.CertRenew, who.Name)
 		var made []byte
 		if err == nil {
-			made, err = renew(w, req, authority, who)
+			made, err = renew(w, req, authority, who, func() error {
+				err := keep.begins(of)
+				of.Begun = err == nil
+				return err
+			})
 		}
 		if keep != nil {
-			keep(line(who, req, may.CertRenew, who.Name), err)
+			_ = keep(of, err)
 		}
 		if err != nil {
 			write(w, problemOf(err))
@@ -40,7 +45,7 @@ func Renewal(authority *certs.Signer, keep Audit) http.Handler {
 	})
 }
 
-func renew(w http.ResponseWriter, req *http.Request, authority *certs.Signer, who may.Who) ([]byte, error) {
+func renew(w http.ResponseWriter, req *http.Request, authority *certs.Signer, who may.Who, begins func() error) ([]byte, error) {
 	if err := may.Check(who, may.CertRenew); err != nil {
 		return nil, err
 	}
@@ -51,7 +56,7 @@ func renew(w http.ResponseWriter, req *http.Request, authority *certs.Signer, wh
 	if err != nil {
 		return nil, bodyError(err)
 	}
-	cert, err := authority.Renew(req.Context(), text, req.TLS.PeerCertificates[0])
+	cert, err := authority.Renew(req.Context(), text, req.TLS.PeerCertificates[0], begins)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,9 @@ func (c *call) drained(on bool) (any, error) {
 		return nil, err
 	}
 	host := c.PathValue("host")
-	c.begins(text.Either(on, "drain", "undrain"))
+	if err := c.begins(text.Either(on, "drain", "undrain")); err != nil {
+		return nil, err
+	}
 	changed, err := s.Drain(c.ctx(), host, on)
 	if err != nil {
 		return nil, err
@@ -84,7 +86,9 @@ func (c *call) forget() (any, error) {
 		return nil, err
 	}
 	host := c.PathValue("host")
-	c.begins("forget")
+	if err := c.begins("forget"); err != nil {
+		return nil, err
+	}
 	// What is begun is ended: a client that breaks off does not leave half of a host's claims.
 	if err := s.Forget(context.WithoutCancel(c.ctx()), host); err != nil {
 		return nil, err
