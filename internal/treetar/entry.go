@@ -76,7 +76,7 @@ func (u *unpacker) special(dir int, base string, h *tar.Header) error {
 	}
 	return u.replace(dir, base, func(name string) error {
 		if kind == unix.S_IFIFO {
-			return unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0)
+			return u.makeFIFO(dir, name)
 		}
 		return unix.Symlinkat(h.Linkname, dir, name)
 	}, func(name string) error {
@@ -101,6 +101,32 @@ func (u *unpacker) special(dir int, base string, h *tar.Header) error {
 		}
 		return u.setTime(fd, h.ModTime)
 	})
+}
+
+// makeFIFO makes a FIFO, and where lists are kept without the one that the folder has for new files: it is made in a folder that has none, because
+// it is never opened to take its list away.
+func (u *unpacker) makeFIFO(dir int, name string) (err error) {
+	const mode = unix.S_IFIFO | 0o600
+	if n, _ := unix.Fgetxattr(dir, DefaultList, nil); n <= 0 || !u.to.Owners {
+		return unix.Mknodat(dir, name, mode, 0)
+	}
+	beside := temporary(&u.temps)
+	if err := unix.Mkdirat(dir, beside, 0o700); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Unlinkat(dir, beside, unix.AT_REMOVEDIR)) }()
+	fd, err := OpenFolder(dir, beside)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := u.dropLists(fd); err != nil {
+		return err
+	}
+	if err := unix.Mknodat(fd, name, mode, 0); err != nil {
+		return err
+	}
+	return unix.Renameat(fd, name, dir, name)
 }
 
 func (u *unpacker) chown(fd int, h *tar.Header) error {

@@ -134,6 +134,7 @@ func TestListOfTheFolder(t *testing.T) {
 	w := tar.NewWriter(&stream)
 	for _, h := range []*tar.Header{
 		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o770}, {Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o660}, {Name: "f", Typeflag: tar.TypeReg, Mode: 0o660},
+		{Name: "p", Typeflag: tar.TypeFifo, Mode: 0o660},
 	} {
 		if err := w.WriteHeader(h); err != nil {
 			t.Fatal(err)
@@ -149,7 +150,7 @@ func TestListOfTheFolder(t *testing.T) {
 		if _, err := into(t, dir, stream.Bytes(), To{Owners: keep}); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"d", "d/f", "f"} {
+		for _, name := range []string{"d", "d/f", "f", "p"} {
 			for _, attr := range []string{AccessList, DefaultList} {
 				_, err := unix.Getxattr(filepath.Join(dir, name), attr, make([]byte, 100))
 				if has := err == nil; has != (!keep && (attr == AccessList || name == "d")) {
