@@ -28,14 +28,18 @@ at boot; one that cannot start does not keep the others from it.`,
 		ValidArgsFunction: a.nodeNames(0),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			b, err := a.openToStart()
-			if err == nil && auto {
-				names, err = autostart.Nodes(b)
-			}
 			if err != nil {
 				return err
 			}
+			start := b.Start
+			if auto {
+				start = b.Autostart
+				if names, err = autostart.Nodes(b); err != nil {
+					return err
+				}
+			}
 			return each(names, func(name string) error {
-				changed, err := b.Start(cmd.Context(), name)
+				changed, err := start(cmd.Context(), name)
 				if err == nil {
 					fmt.Fprintf(a.Out, "%s %s\n", name, text.Either(changed, "started", "runs already"))
 				}

@@ -41,6 +41,7 @@ const (
 	Lost      = "lost"      // a file server did not get what the node wrote last
 	Unserved  = "unserved"  // the daemon of a mount ended, and another one could not be started
 	Served    = "served"    // another daemon serves a mount, since the one before ended
+	Refused   = "refused"   // its restart policy, or autostart, did not start it
 )
 
 // Event is one thing that happened to a node.
@@ -55,7 +56,7 @@ type Event struct {
 	Signal string `json:"signal,omitempty"` // SIGKILL …
 	OOM    bool   `json:"oom,omitempty"`    // the kernel killed for lack of memory inside the node
 
-	Text string `json:"text,omitempty"` // of Lost, Unserved and Served: what, and where
+	Text string `json:"text,omitempty"` // of Lost, Unserved, Served and Refused: what, and where or why
 }
 
 func (e Event) String() string {

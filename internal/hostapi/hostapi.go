@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,11 +52,14 @@ func Nodes(l layout.Layout, tell func(name, what string)) *node.Berth {
 type Host struct {
 	*node.Berth
 	berth string
+
+	mu     sync.Mutex
+	making map[made]int // nodes of templates that are made now, or changed
 }
 
 // Open opens the host. berth is the path of the program berth.
 func Open(l layout.Layout, berth string) *Host {
-	return &Host{Berth: Nodes(l, func(name, what string) { fmt.Fprintf(os.Stderr, "node %s: %s\n", name, what) }), berth: berth}
+	return &Host{making: map[made]int{}, Berth: Nodes(l, func(name, what string) { fmt.Fprintf(os.Stderr, "node %s: %s\n", name, what) }), berth: berth}
 }
 
 // Program is the command line of berth for this host's nodes.
@@ -143,13 +147,37 @@ func (h *Host) of(owner may.Owner) *node.Berth {
 	})
 }
 
+// mostGrace is how long an owner's stop may wait, unless the node's spec says longer: others' commands for the node wait behind it.
+const mostGrace = 5 * time.Minute
+
+// mayWait refuses a longer grace than an owner may ask for.
+func (h *Host) mayWait(name string, grace time.Duration, owner may.Owner) error {
+	if owner == "" || grace <= mostGrace {
+		return nil
+	}
+	most := mostGrace
+	if n, err := h.Spec(name); err == nil { // else there is nothing to stop
+		most = max(most, n.Stop.Wait())
+	}
+	if grace > most {
+		return refuse.Invalidf("grace: an operator may wait at most %s for the end of node %s; an admin, whose template may say stop.grace, any time", most, name)
+	}
+	return nil
+}
+
 // Stop stops a node. For an owner, here and in the acts below, there are no nodes but its own.
 func (h *Host) Stop(ctx context.Context, name string, grace time.Duration, owner may.Owner) (bool, error) {
+	if err := h.mayWait(name, grace, owner); err != nil {
+		return false, err
+	}
 	return h.of(owner).Stop(ctx, name, grace)
 }
 
 // Restart stops a node and starts it.
 func (h *Host) Restart(ctx context.Context, name string, grace time.Duration, owner may.Owner) (bool, error) {
+	if err := h.mayWait(name, grace, owner); err != nil {
+		return false, err
+	}
 	return h.of(owner).Restart(ctx, name, grace)
 }
 

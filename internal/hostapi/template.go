@@ -3,6 +3,8 @@ package hostapi
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +72,11 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 		return nil, err
 	}
 	vnode.Defaults(n)
+	done, err := h.takes(t, made{owner, name, as})
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	o, err := h.Guarded(func(there *roster.Stored) error {
 		if may.OwnerOf(there.Now.Labels) != may.Owner(owner) {
 			return refuse.Busyf("the name %s is taken by a node that is not of %s: choose another", n.Name, owner)
@@ -84,6 +91,40 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 	return o, err
 }
 
+// made is a node of a template.
+type made struct{ owner, template, node string }
+
+// takes refuses a node more than a template lets its owner have here, with those that are made at the same time. done is called when it is made.
+func (h *Host) takes(t *template.Template, m made) (done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t.Most > 0 {
+		specs, err := h.Specs()
+		if err != nil {
+			return nil, err
+		}
+		has := map[string]bool{}
+		for _, n := range specs {
+			has[n.Name] = n.Labels[may.OwnerLabel] == m.owner && n.Labels[may.TemplateLabel] == m.template
+		}
+		for other := range h.making {
+			has[other.node] = has[other.node] || other.owner == m.owner && other.template == m.template
+		}
+		maps.DeleteFunc(has, func(_ string, is bool) bool { return !is })
+		if !has[m.node] && len(has) >= t.Most {
+			return nil, refuse.Busyf("%s has %d nodes of template %s on this host, which is the most; remove one, or make it on another host", m.owner, len(has), m.template)
+		}
+	}
+	h.making[m]++
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.making[m]--; h.making[m] == 0 {
+			delete(h.making, m)
+		}
+	}, nil
+}
+
 // sameRights refuses to make a node n of the template from the one that is there, if that had other rights: what somebody wrote under those, in its
 // delta and its scratch volumes, would get these.
 func sameRights(t *template.Template, n *vnode.Node, there *roster.Stored) error {
@@ -91,7 +132,11 @@ func sameRights(t *template.Template, n *vnode.Node, there *roster.Stored) error
 	from := there.Applied.Labels[may.TemplateLabel]
 	switch {
 	case len(there.Rights) > 0:
-		differ = strings.Join(template.Differ(there.Rights, t.Rights()), ", ")
+		all := template.Differ(there.Rights, t.Rights())
+		if len(all) == 0 && !slices.EqualFunc(there.Applied.Network, n.Network, func(a, b vnode.Network) bool { return slices.Equal(a.Address, b.Address) }) {
+			all = []string{"numbered"} // nothing else of a template gives the node of a name another address
+		}
+		differ = strings.Join(all, ", ")
 	case from == "":
 		differ = "those of a free spec"
 	case from != t.Name:

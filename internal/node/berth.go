@@ -50,6 +50,7 @@ type Berth struct {
 	guard      func(*roster.Stored) error // nil: none
 	hold       *Hold                      // nil: none
 	rights     map[string]string          // of the template that nodes are made from; nil: free specs
+	byPolicy   bool                       // nodes start because their specs say so
 }
 
 // Hold keeps the commands of nodes from beginning before a time. All else of their start is done meanwhile.

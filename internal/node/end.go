@@ -263,11 +263,7 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 	if b.restartIn(name, false) == 0 {
 		return 0, nil // stopped or started meanwhile
 	}
-	s, err := b.Stored(name)
-	if err == nil {
-		err = b.renew(ctx, l, s.Now, s)
-	}
-	if err != nil {
+	if err = b.renewByPolicy(ctx, l, name); err != nil {
 		again = b.restartIn(name, true)
 	}
 	return again, err

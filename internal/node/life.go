@@ -329,6 +329,21 @@ func readUnless(known *step.Journal, name string, read func(string) (*step.Journ
 
 // Start starts a stopped node; changed is false if it ran already.
 func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error) {
+	return b.startBy(ctx, name, func(l *lock) error {
+		s, err := b.Stored(name)
+		if err != nil {
+			return err
+		}
+		return b.renew(ctx, l, s.Now, s)
+	})
+}
+
+// Autostart is Start for a node that starts with the host.
+func (b *Berth) Autostart(ctx context.Context, name string) (changed bool, err error) {
+	return b.startBy(ctx, name, func(l *lock) error { return b.renewByPolicy(ctx, l, name) })
+}
+
+func (b *Berth) startBy(ctx context.Context, name string, renew func(*lock) error) (changed bool, err error) {
 	l, err := b.lockNode(ctx, name)
 	if err != nil {
 		return false, err
@@ -340,11 +355,7 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 		}
 		return false, b.keeper().Watch(ctx, name)
 	}
-	s, err := b.Stored(name)
-	if err != nil {
-		return false, err
-	}
-	return true, b.renew(ctx, l, s.Now, s)
+	return true, renew(l)
 }
 
 // Remove removes a node and everything it wrote. A running one needs force.

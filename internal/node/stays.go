@@ -1,9 +1,13 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"berth/internal/events"
 	"berth/internal/image"
 	"berth/internal/refuse"
 	"berth/internal/roster"
@@ -14,15 +18,32 @@ import (
 )
 
 // keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before: for
-// who fills the template in, and for an operator who starts the node that is there.
+// who fills the template in, for an operator who starts the node that is there, and where its spec lets it start again.
 func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image) error {
 	n := next.Now
 	stays := roster.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)
-	asks := b.rights != nil || b.guard != nil && len(next.Rights) > 0
+	asks := b.rights != nil || (b.guard != nil || b.byPolicy) && len(next.Rights) > 0
 	if !asks || !stays || next.Covers == "" || next.Covers == is.Content() {
 		return nil
 	}
 	return template.Refuse(n.Name, fmt.Sprintf(": image %s is another one now than the one over which it has written", n.Image))
+}
+
+// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image stays
+// stopped until somebody decides, and an event says so.
+func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
+	s, err := b.Stored(name)
+	if err != nil {
+		return err
+	}
+	own := *b
+	own.byPolicy = true
+	err = own.renew(ctx, l, s.Now, s)
+	if template.Refused(err) {
+		_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Refused, Text: err.Error()}}, false)
+		err = errors.Join(err, b.stopped(name, false))
+	}
+	return err
 }
 
 // keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.

@@ -176,6 +176,9 @@ func check(t *Template) []vnode.Problem {
 	if t.Highest < 0 || t.Highest > 0 && !t.Numbered {
 		bad("highest", "%d is not allowed: a number above 0, beside numbered: true", t.Highest)
 	}
+	if t.Most < 0 {
+		bad("most", "%d is not allowed: a number above 0", t.Most)
+	}
 	setBy := map[string]string{}
 	for _, name := range sortedKeys(t.Parameters) {
 		p := t.Parameters[name]

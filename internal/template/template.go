@@ -38,6 +38,7 @@ type Template struct {
 	Parameters  map[string]Parameter `json:"parameters,omitempty" doc:"what may be chosen, by name"`
 	Numbered    bool                 `json:"numbered,omitempty" doc:"the number at the end of a node's name is added to its addresses: with address 192.0.2.20/24, node st01-03 has 192.0.2.23/24"`
 	Highest     int                  `json:"highest,omitempty" doc:"with numbered: the highest number that a name may end in; default: as far as the network goes"`
+	Most        int                  `json:"most,omitempty" doc:"how many nodes of it one operator may have on a host, running or not; default: any number"`
 	Node        vnode.Node           `json:"node" doc:"the spec, without a name; what no parameter sets is as it is here"`
 
 	dir  string // of the file: relative images begin there

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/node"
@@ -44,7 +45,7 @@ func TestForce(t *testing.T) {
 	ready := filepath.Join(h.root, "ready")
 	check(t, os.Mkdir(ready, 0o777))
 	check(t, os.Chmod(ready, 0o777)) // whatever the umask
-	check(t, os.WriteFile(h.layout.Etc("templates/stubborn.yaml"), []byte("node:\n  image: host\n  mounts: [{source: "+ready+", target: /srv}]\n"+
+	check(t, os.WriteFile(h.layout.Etc("templates/stubborn.yaml"), []byte("node:\n  image: host\n  stop: {grace: 1h}\n  mounts: [{source: "+ready+", target: /srv}]\n"+
 		"  command: [/bin/sh, -c, \"trap 'echo >/srv/asked' TERM; echo >/srv/begun; while :; do sleep 0.1; done\"]\n"), 0o644))
 	await := func(name string) {
 		t.Helper()
@@ -67,6 +68,26 @@ func TestForce(t *testing.T) {
 		if err := <-stops; err != nil {
 			t.Errorf("the stop beside %s: %v", what, err)
 		}
+	}
+}
+
+// TestGrace: an operator's stop holds a node, and who waits for it, as long as its spec says, or for five minutes, and no longer.
+func TestGrace(t *testing.T) {
+	h := serve(t)
+	_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "job", nil, 0)
+	check(t, err)
+	before := h.state(t)
+	for _, act := range []string{"stop", "restart"} {
+		status, text := h.ask(t, "bob", "POST", "/v1/nodes/job/"+act+"?grace=301", "", "")
+		if status != 400 || !strings.Contains(text, "5m0s") {
+			t.Errorf("%s: %d %s", act, status, text)
+		}
+	}
+	if diff := cmp.Diff(before, h.state(t)); diff != "" {
+		t.Error(diff)
+	}
+	if status, text := h.ask(t, "bob", "POST", "/v1/nodes/job/stop?grace=300", "", ""); status != 200 { // it ends at once
+		t.Errorf("%d %s", status, text)
 	}
 }
 

@@ -2,10 +2,14 @@ package access
 
 import (
 	"archive/tar"
+	"berth/internal/events"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"golang.org/x/sys/unix"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -126,7 +130,7 @@ func (h *rights) process() string {
 func TestRights(t *testing.T) {
 	h := newRights(t)
 	for name, test := range map[string]func(*rights, *testing.T){
-		"another template": (*rights).another, "the same template": (*rights).same, "an older node": (*rights).older,
+		"another template": (*rights).another, "the same template": (*rights).same, "an older node": (*rights).older, "by policy": (*rights).policy,
 	} {
 		h.importAs(t, "base", "v1")
 		h.template(t, "free", free)
@@ -247,4 +251,51 @@ func (h *rights) older(t *testing.T) {
 	_, err := h.nodes.Apply(t.Context(), "spec", []byte(spec), false)
 	check(t, err)
 	h.refused(t, as("600"), "free spec")
+}
+
+// policy: a restart policy and autostart start a node of a template over the image that it has written over, and over no other: that is refused with an
+// event, and the node stays stopped.
+func (h *rights) policy(t *testing.T) {
+	t.Helper()
+	h.template(t, "free", free+"  restart: always\n  autostart: true\n")
+	_, err := h.fill(t, "free", map[string]any{"command": []any{"/bin/sleep", "600"}})
+	check(t, err)
+	end := func() {
+		t.Helper()
+		_, err := h.nodes.Kill(t.Context(), "job", unix.SIGKILL)
+		check(t, err)
+	}
+	autostarts := func() error {
+		out, err := exec.Command(filepath.Join(filepath.Dir(h.root), "berth"), "--root", h.root, "start", "--autostart").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}
+	refused := func() (n int) {
+		check(t, h.nodes.Events().Tell(t.Context(), events.Wish{Past: true}, func(e events.Event) error {
+			if e.Event == events.Refused && e.Node == "job" && strings.Contains(e.Text, "image oci:base is another one now") && strings.Contains(e.Text, "berth rm job") {
+				n++
+			}
+			return nil
+		}))
+		return n
+	}
+	h.importAs(t, "base", "v2")
+	end()
+	testkit.Eventually(t, "the keeper's restart is refused, and it is stopped", func() bool {
+		d, err := h.nodes.Node(t.Context(), "job")
+		check(t, err)
+		return refused() == 1 && d.State == node.Stopped && !d.Restarting
+	})
+	var exit *exec.ExitError
+	if err := autostarts(); !errors.As(err, &exit) || exit.ExitCode() != int(refuse.Busy) || !strings.Contains(err.Error(), "berth rm job") || refused() != 2 {
+		t.Errorf("autostart: %v, %d events", err, refused())
+	}
+
+	h.importAs(t, "base", "v1") // the one that it was made from
+	check(t, autostarts())
+	pid := h.process()
+	end()
+	testkit.Eventually(t, "the keeper restarts it", func() bool { now := h.process(); return now != "" && now != pid })
 }

@@ -1,0 +1,46 @@
+package access
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"berth/internal/refuse"
+)
+
+// TestMost: an operator has as many nodes of a template as that says, however many he asks for at the same time; another has his own, and who removes one may make
+// another.
+func TestMost(t *testing.T) {
+	h := serve(t)
+	check(t, os.WriteFile(h.layout.Etc("templates/few.yaml"), []byte("most: 2\n"+job), 0o644))
+	fillIn := func(owner, template, name string) error {
+		_, err := h.nodes.ApplyTemplate(t.Context(), owner, template, name, nil, 0)
+		return err
+	}
+	const asked = 6
+	all := make([]<-chan error, asked)
+	for i := range asked {
+		all[i] = begin(func() error { return fillIn("bob", "few", fmt.Sprint("few-", i)) })
+	}
+	var made []string
+	for i, one := range all {
+		switch err := <-one; {
+		case err == nil:
+			made = append(made, fmt.Sprint("few-", i))
+		case refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "bob has 2 nodes of template few"):
+			t.Error(err)
+		}
+	}
+	if len(made) != 2 {
+		t.Fatalf("of %d nodes %v were made, not 2", asked, made)
+	}
+	check(t, fillIn("bob", "few", made[0])) // it is there
+	check(t, fillIn("bob", "job", "of-another-template"))
+	check(t, fillIn("ann", "few", "of-another-operator"))
+	if status, text := h.ask(t, "bob", "POST", "/v1/templates/few/nodes", asJSON, `{"name": "third"}`); status != 409 {
+		t.Errorf("%d %s", status, text)
+	}
+	check(t, h.nodes.Remove(t.Context(), made[0], true, "bob"))
+	check(t, fillIn("bob", "few", "third"))
+}
