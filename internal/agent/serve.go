@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -42,7 +41,7 @@ func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 	host := hostapi.Open(l, fork.Berth())
 	a := New(c, l, host.Berth, s, log)
 	a.claims.Stale = func(ctx context.Context) string { return a.staleWithin(ctx, site.Fresh) }
-	acts, err := audit.Open(filepath.Join(l.Lib, "audit.log"))
+	acts, err := audit.Open(l.Audit())
 	if err != nil {
 		return err
 	}

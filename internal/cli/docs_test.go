@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/audit"
 	"berth/internal/block"
 	"berth/internal/host"
 	"berth/internal/hostnet"
@@ -75,6 +76,7 @@ func TestJSONIsDocumented(t *testing.T) {
 		sriov.PF{},
 		block.Layer{},
 		model.Model{},
+		audit.Line{},
 	} {
 		keys := jsonKeys(reflect.TypeOf(v))
 		if len(keys) == 0 {

@@ -107,7 +107,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	root.AddCommand(help.Under("life",
 		a.applyCmd(), a.runCmd(), a.execCmd(), a.cpCmd(), a.exportCmd(), a.setCmd(), a.startCmd(), a.stopCmd(),
 		acts.Restart(), acts.Pause(), acts.Unpause(), acts.Kill(), a.rmCmd())...)
-	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Wait())...)
+	root.AddCommand(help.Under("look", a.planCmd(), a.lsCmd(), a.showCmd(), a.topCmd(), acts.Logs(), acts.Events(), acts.Audit(), acts.Wait())...)
 	root.AddCommand(help.Under("host",
 		a.doctorCmd(), a.imageCmd(), a.vfCmd(), a.netCmd(), a.gatewayCmd(), a.benches().Command(), a.protectCmd(), a.unprotectCmd(), a.repairCmd(), a.schemaCmd(), a.completionCmd())...)
 	root.AddCommand(help.Under("host", pools.Commands{App: acts}.Pool())...)

@@ -191,6 +191,9 @@ func (l Layout) Scratch() string { return filepath.Join(l.Lib, "scratch") }
 // Events returns the folder with the file of what happened to nodes.
 func (l Layout) Events() string { return filepath.Join(l.Lib, "events") }
 
+// Audit returns the file of the acts that the agent of this host was asked for.
+func (l Layout) Audit() string { return filepath.Join(l.Lib, "audit.log") }
+
 // LibNodes returns the folder with a lasting folder per node.
 func (l Layout) LibNodes() string { return filepath.Join(l.Lib, "nodes") }
 

@@ -249,26 +249,6 @@ func (k *kept) Ended(ctx context.Context, name string, pid int, e keeper.Ending)
 	return b.restartIn(name, true), nil
 }
 
-// Restart implements keeper.Nodes.
-func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, err error) {
-	b := k.b
-	l, err := b.lockNode(ctx, name)
-	if refuse.KindOf(err) == refuse.NotFound {
-		return 0, nil // removed meanwhile
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer l.release()
-	if b.restartIn(name, false) == 0 {
-		return 0, nil // stopped or started meanwhile
-	}
-	if err = b.renewByPolicy(ctx, l, name); err != nil {
-		again = b.restartIn(name, true)
-	}
-	return again, err
-}
-
 // wantsKeeper reports whether the keeper has something to do for a node: it runs, or is due for a restart.
 func (b *Berth) wantsKeeper(name string) bool {
 	_, err := b.LiveInit(name)

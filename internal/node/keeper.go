@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -10,13 +11,16 @@ import (
 	"time"
 
 	"berth/internal/detail"
+	"berth/internal/events"
 	"berth/internal/keeper"
 	"berth/internal/netserve"
 	"berth/internal/nodelog"
 	"berth/internal/plan"
 	"berth/internal/proc"
+	"berth/internal/refuse"
 	"berth/internal/runner"
 	"berth/internal/step"
+	"berth/internal/template"
 	"berth/internal/watch"
 )
 
@@ -97,6 +101,43 @@ func (k *kept) Made(ctx context.Context, name string) bool {
 // Stop implements keeper.Nodes.
 func (k *kept) Stop(ctx context.Context, name string, grace time.Duration) error {
 	_, err := k.b.Stop(ctx, name, grace)
+	return err
+}
+
+// Restart implements keeper.Nodes.
+func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, err error) {
+	b := k.b
+	l, err := b.lockNode(ctx, name)
+	if refuse.KindOf(err) == refuse.NotFound {
+		return 0, nil // removed meanwhile
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer l.release()
+	if b.restartIn(name, false) == 0 {
+		return 0, nil // stopped or started meanwhile
+	}
+	if err = b.renewByPolicy(ctx, l, name); err != nil {
+		again = b.restartIn(name, true)
+	}
+	return again, err
+}
+
+// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image stays
+// stopped until somebody decides, and an event says so.
+func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
+	s, err := b.Stored(name)
+	if err != nil {
+		return err
+	}
+	own := *b
+	own.byPolicy = true
+	err = own.renew(ctx, l, s.Now, s)
+	if template.Refused(err) {
+		_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Refused, Text: err.Error()}}, false)
+		err = errors.Join(err, b.stopped(name, false))
+	}
 	return err
 }
 

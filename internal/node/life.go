@@ -327,37 +327,6 @@ func readUnless(known *step.Journal, name string, read func(string) (*step.Journ
 	return read(name)
 }
 
-// Start starts a stopped node; changed is false if it ran already.
-func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error) {
-	return b.startBy(ctx, name, func(l *lock) error {
-		s, err := b.Stored(name)
-		if err != nil {
-			return err
-		}
-		return b.renew(ctx, l, s.Now, s)
-	})
-}
-
-// Autostart is Start for a node that starts with the host.
-func (b *Berth) Autostart(ctx context.Context, name string) (changed bool, err error) {
-	return b.startBy(ctx, name, func(l *lock) error { return b.renewByPolicy(ctx, l, name) })
-}
-
-func (b *Berth) startBy(ctx context.Context, name string, renew func(*lock) error) (changed bool, err error) {
-	l, err := b.lockNode(ctx, name)
-	if err != nil {
-		return false, err
-	}
-	defer l.release()
-	if _, err := b.LiveInit(name); err == nil {
-		if j, err := b.Live(name); err == nil && fate.IsPaused(j) {
-			return false, refuse.Busyf("node %s is paused; berth unpause %s lets it go on", name, name)
-		}
-		return false, b.keeper().Watch(ctx, name)
-	}
-	return true, renew(l)
-}
-
 // Remove removes a node and everything it wrote. A running one needs force.
 func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	l, _, err := b.lockKilling(ctx, name, force)

@@ -1,13 +1,9 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"berth/internal/events"
 	"berth/internal/image"
 	"berth/internal/refuse"
 	"berth/internal/roster"
@@ -27,23 +23,6 @@ func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image)
 		return nil
 	}
 	return template.Refuse(n.Name, fmt.Sprintf(": image %s is another one now than the one over which it has written", n.Image))
-}
-
-// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image stays
-// stopped until somebody decides, and an event says so.
-func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
-	s, err := b.Stored(name)
-	if err != nil {
-		return err
-	}
-	own := *b
-	own.byPolicy = true
-	err = own.renew(ctx, l, s.Now, s)
-	if template.Refused(err) {
-		_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Refused, Text: err.Error()}}, false)
-		err = errors.Join(err, b.stopped(name, false))
-	}
-	return err
 }
 
 // keepsVolumes refuses a change of the shared ids after which the files in a scratch volume that stays would belong to others.

@@ -31,6 +31,7 @@ var readsJSON = map[string]string{
 	"internal/agent/office.go":       "an agent of the site writes it; what cannot be read is no order",
 	"internal/api/server/reports.go": "an agent of the site writes it",
 
+	"internal/audit/read.go":         "lines that cannot be read are counted, and the others are told",
 	"internal/claims/serve.go":       "berth, which is installed with berthd, writes it",
 	"internal/api/client/client.go":  "an answer that cannot be read is no agent's",
 	"internal/api/client/command.go": "both sides are Berth's own",

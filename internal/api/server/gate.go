@@ -10,33 +10,9 @@ import (
 	"berth/internal/vnode"
 )
 
-// Audit keeps the line of an act, before it begins or when it has ended; why is why it was refused or failed. The error says why the line
-// is not kept, if it is of an act that must not begin without one.
-type Audit func(line audit.Line, why error) error
-
 // line returns the line of an act of somebody.
 func line(w may.Who, req *http.Request, act may.Act, on string) audit.Line {
 	return audit.Line{Who: w.Name, Role: w.Role, Via: w.Via, From: req.RemoteAddr, Act: act, On: on}
-}
-
-// begins keeps that an act begins that the caller may do. detail is what its path does not say. An error refuses the act.
-func (c *call) begins(detail string) error {
-	c.line.Detail = detail
-	err := c.server.Audit.begins(c.line)
-	c.line.Begun = err == nil
-	return err
-}
-
-// begins keeps that an act begins. What cannot be kept is not begun: 507.
-func (a Audit) begins(line audit.Line) error {
-	if a == nil {
-		return nil
-	}
-	line.Begun, line.Result = true, audit.Begins
-	if err := a(line, nil); err != nil {
-		return &statusError{http.StatusInsufficientStorage, err}
-	}
-	return nil
 }
 
 // may refuses what the caller may not do to nodes of these owners.

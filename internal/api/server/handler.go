@@ -33,6 +33,10 @@ const (
 // patience is what Server.Patience is without it.
 const patience = 30 * time.Second
 
+// Audit keeps the line of an act, before it begins or when it has ended; why is why it was refused or failed. The error says why the line
+// is not kept, if it is of an act that must not begin without one.
+type Audit func(line audit.Line, why error) error
+
 // Server answers the API.
 type Server struct {
 	Host  Host
@@ -224,6 +228,26 @@ func (c *call) act(r route) (given any, err error) {
 	}
 	ended = true
 	return given, err
+}
+
+// begins keeps that an act begins that the caller may do. detail is what its path does not say. An error refuses the act.
+func (c *call) begins(detail string) error {
+	c.line.Detail = detail
+	err := c.server.Audit.begins(c.line)
+	c.line.Begun = err == nil
+	return err
+}
+
+// begins keeps that an act begins. What cannot be kept is not begun: 507.
+func (a Audit) begins(line audit.Line) error {
+	if a == nil {
+		return nil
+	}
+	line.Begun, line.Result = true, audit.Begins
+	if err := a(line, nil); err != nil {
+		return &statusError{http.StatusInsufficientStorage, err}
+	}
+	return nil
 }
 
 // awaitBody bounds how long the body may take to come, also one that is refused. Where there is none, the HTTP server reads already, to see the client leave: a

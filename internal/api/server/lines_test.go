@@ -154,6 +154,7 @@ func TestViewersLines(t *testing.T) {
 		"keeper",
 		"host forget node2",
 		"template ls /etc",
+		"audit",
 		"help --help=false run",
 		"completion bash --root=/x",
 	}
