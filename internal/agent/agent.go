@@ -32,6 +32,7 @@ type Agent struct {
 
 	mu        sync.Mutex
 	states    map[string]bool   // nodes of this host; true: it runs
+	taking    map[string]int    // new nodes that requests make now
 	told      map[string][]byte // what the store has of them, by key, as far as this agent knows
 	toldSelf  []byte            // and of this host
 	awaySince time.Time         // zero: the store answers
@@ -43,7 +44,7 @@ type Agent struct {
 func New(c *agentconf.Config, l layout.Layout, nodes *node.Berth, s store.Store, log *slog.Logger) *Agent {
 	a := &Agent{
 		conf: c, layout: l, log: log, nodes: nodes, store: s, view: newView(log), dirt: newDirt(), facts: hostFacts(c),
-		states: map[string]bool{}, told: map[string][]byte{}, awaySince: time.Now(), awayWhy: "it has not answered yet",
+		states: map[string]bool{}, taking: map[string]int{}, told: map[string][]byte{}, awaySince: time.Now(), awayWhy: "it has not answered yet",
 	}
 	a.claims = a.newClaims()
 	if signer, err := certs.OpenSigner(agentconf.Signer(l)); err == nil {

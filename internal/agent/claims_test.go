@@ -9,6 +9,7 @@ import (
 	"berth/internal/agentconf"
 	"berth/internal/events"
 	"berth/internal/layout"
+	"berth/internal/refuse"
 	"berth/internal/site"
 	"berth/internal/store"
 	"berth/test/testkit"
@@ -64,6 +65,38 @@ func TestAgain(t *testing.T) {
 		t.Error("a claim behind a fence that is gone")
 	}
 	claimed("after the claims were lost")
+}
+
+// TestSlots: of many requests at once for more nodes than a host takes, as many as it takes have their place, until they have the node or failed.
+func TestSlots(t *testing.T) {
+	b := newBed(t, store.NewMemory())
+	b.conf.Slots = 2
+	b.node("n1", events.Created)
+	done, err := b.take("n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"n3", "n4"} {
+		if _, err := b.take(name); refuse.KindOf(err) != refuse.Cannot {
+			t.Errorf("one more: %v", err)
+		}
+	}
+	for _, name := range []string{"n1", "n2"} { // as they claim, or are applied again
+		if err := b.MayTake(name); err != nil {
+			t.Errorf("%s, which has its place: %v", name, err)
+		}
+	}
+	if err := b.MayTake("n3"); err == nil {
+		t.Error("a command of root gets a place that is taken")
+	}
+	done()
+	if err := b.MayTake("n3"); err != nil {
+		t.Errorf("once the other failed: %v", err)
+	}
+	b.node("n2", events.Created)
+	if err := b.MayTake("n3"); err == nil {
+		t.Error("once the other is there")
+	}
 }
 
 // TestLeaveAgain: a host leaves its site also where a command before was killed once the site had forgotten the host.

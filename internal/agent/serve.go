@@ -87,9 +87,11 @@ func (b *bounded) Apply(ctx context.Context, file string, text []byte, restart b
 	nodes, err := spec.Parse(file, text)
 	if err == nil {
 		for _, n := range nodes {
-			if err := b.agent.MayTake(n.Name); err != nil {
+			done, err := b.agent.take(n.Name)
+			if err != nil {
 				return nil, err
 			}
+			defer done()
 		}
 	}
 	return b.Host.Apply(ctx, file, text, restart) // it says what is wrong with the text
@@ -97,9 +99,11 @@ func (b *bounded) Apply(ctx context.Context, file string, text []byte, restart b
 
 // ApplyTemplate implements server.Host.
 func (b *bounded) ApplyTemplate(ctx context.Context, owner, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
-	if err := b.agent.MayTake(name); err != nil {
+	done, err := b.agent.take(name)
+	if err != nil {
 		return nil, err
 	}
+	defer done()
 	return b.Host.ApplyTemplate(ctx, owner, template, name, parameters, hold)
 }
 

@@ -145,21 +145,22 @@ func linesOf(files []*os.File, damaged *int, failed *error) iter.Seq[Line] {
 
 // String is a line for people: the time, who, what on what, and what came of it.
 func (l Line) String() string {
-	text := fmt.Sprintf("%s %s %s %s", l.Time.Local().Format("2006-01-02 15:04:05.000"), l.Role, l.Who, l.Act)
+	words := []string{l.Time.Local().Format("2006-01-02 15:04:05.000"), string(l.Role), l.Who, string(l.Act)}
 	if l.On != "" {
-		text += " " + l.On
+		words = append(words, l.On)
 	}
-	text += " " + l.Result
+	words = append(words, l.Result)
 	if l.Dropped > 0 {
-		text += fmt.Sprintf(" %d lines", l.Dropped)
+		words = append(words, fmt.Sprintf("%d lines", l.Dropped))
 	}
 	if l.Exit != nil {
-		text += fmt.Sprintf(" exit %d", *l.Exit)
+		words = append(words, fmt.Sprintf("exit %d", *l.Exit))
 	}
+	all := []string{strings.Join(words, " ")}
 	for _, more := range []string{l.Detail, l.Error} {
 		if more != "" {
-			text += ": " + more
+			all = append(all, more)
 		}
 	}
-	return text
+	return strings.Join(all, ": ")
 }

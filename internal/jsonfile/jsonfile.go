@@ -77,6 +77,9 @@ func Wrong(data []byte, err error) string {
 	if _, ok := errors.AsType[*time.ParseError](err); ok {
 		return "a time in it is none"
 	}
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		return name + " is none of its keys"
+	}
 	if strings.HasPrefix(err.Error(), "json: ") {
 		return "a value in it is not of the right kind"
 	}

@@ -1,6 +1,8 @@
 package jsonfile
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -65,5 +67,16 @@ func TestRead(t *testing.T) {
 		if refuse.KindOf(err) != refuse.Failed {
 			t.Errorf("%.40q: exit code %d", text, refuse.KindOf(err))
 		}
+	}
+}
+
+// TestUnknownKey: a key that a document does not have is named.
+func TestUnknownKey(t *testing.T) {
+	text := []byte(`{"name": "n", "env_from": "/etc/secret"}`)
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&struct{ Name string }{})
+	if got, want := Wrong(text, err), `"env_from" is none of its keys`; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -247,17 +247,25 @@ func join(field, key string) string {
 // fieldIndex returns the index of the struct field that has a key.
 func fieldIndex(t reflect.Type, key string) (int, bool) {
 	for i := range t.NumField() {
-		if vnode.FieldKey(t.Field(i)) == key {
+		if isKey(t.Field(i)) && vnode.FieldKey(t.Field(i)) == key {
 			return i, true
 		}
 	}
 	return 0, false
 }
 
+// isKey reports whether a field is one of the document, and not what a program keeps beside it.
+func isKey(f reflect.StructField) bool {
+	key := vnode.FieldKey(f)
+	return f.IsExported() && key != "" && key != "-"
+}
+
 func keysOf(t reflect.Type) []string {
 	var keys []string
 	for field := range t.Fields() {
-		keys = append(keys, vnode.FieldKey(field))
+		if isKey(field) {
+			keys = append(keys, vnode.FieldKey(field))
+		}
 	}
 	return keys
 }

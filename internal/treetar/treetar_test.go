@@ -133,7 +133,9 @@ func TestListOfTheFolder(t *testing.T) {
 	var stream bytes.Buffer
 	w := tar.NewWriter(&stream)
 	for _, h := range []*tar.Header{
-		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o770}, {Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o660}, {Name: "f", Typeflag: tar.TypeReg, Mode: 0o660},
+		{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o770},
+		{Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o660},
+		{Name: "f", Typeflag: tar.TypeReg, Mode: 0o660},
 		{Name: "p", Typeflag: tar.TypeFifo, Mode: 0o660},
 	} {
 		if err := w.WriteHeader(h); err != nil {

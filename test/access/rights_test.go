@@ -2,11 +2,9 @@ package access
 
 import (
 	"archive/tar"
-	"berth/internal/events"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"golang.org/x/sys/unix"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,8 +13,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/api"
+	"berth/internal/events"
 	"berth/internal/image"
 	"berth/internal/image/imagetest"
 	"berth/internal/may"

@@ -35,13 +35,14 @@ type relayed struct {
 // Program implements server.Host.
 func (r *relayed) Program() []string { return []string{"/bin/sh", "-c"} }
 
-func (r *relayed) keep(line audit.Line, err error) {
+func (r *relayed) keep(line audit.Line, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		line.Error = err.Error()
 	}
 	r.lines = append(r.lines, line)
+	return nil
 }
 
 // ended waits for the line of the command's end.

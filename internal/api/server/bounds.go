@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 
 	"berth/internal/may"
@@ -124,11 +125,11 @@ func (b *bounds) take(w may.Who, stream string) (back func(), err error) {
 	}, nil
 }
 
-// silent ends connections of an address that has too many on which nothing was asked.
+// silent ends connections of an address that has too many on which nothing was asked: the oldest one, so that they do not keep out somebody else of
+// the address, who asks at once.
 type silent struct {
-	mu    sync.Mutex
-	of    map[net.Conn]string
-	count map[string]int
+	mu sync.Mutex
+	of map[string][]net.Conn // the oldest first
 }
 
 // note is http.Server.ConnState. A connection that it closes is told as closed, too.
@@ -137,22 +138,42 @@ func (s *silent) note(c net.Conn, state http.ConnState) {
 	if !tcp {
 		return
 	}
+	if oldest := s.change(c, from(at.IP), state == http.StateNew); oldest != nil {
+		oldest.Close()
+	}
+}
+
+// change counts a connection, or counts it no more. It returns the one that is too many.
+func (s *silent) change(c net.Conn, address string, add bool) (oldest net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if state == http.StateNew {
-		address := at.IP.String()
-		s.of[c] = address
-		if s.count[address]++; s.count[address] > mostSilent {
-			c.Close()
-		}
-		return
+	all := s.of[address]
+	switch i := slices.Index(all, c); {
+	case add:
+		all = append(all, c)
+	case i < 0: // it has asked before, or was too many
+		return nil
+	default:
+		all = slices.Delete(all, i, i+1)
 	}
-	if address, ok := s.of[c]; ok {
-		delete(s.of, c)
-		if s.count[address]--; s.count[address] == 0 {
-			delete(s.count, address)
-		}
+	if len(all) > mostSilent {
+		oldest, all = all[0], slices.Delete(all, 0, 1)
 	}
+	if s.of[address] = all; len(all) == 0 {
+		delete(s.of, address)
+	}
+	return oldest
+}
+
+// from is what counts as one address: what a single machine, or a user of it, has many of is one.
+func from(ip net.IP) string {
+	switch {
+	case ip.IsLoopback():
+		return "loopback"
+	case ip.To4() == nil:
+		return ip.Mask(net.CIDRMask(64, 128)).String()
+	}
+	return ip.String()
 }
 
 // asker is the key of the connection that a request came over.

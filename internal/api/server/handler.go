@@ -119,9 +119,15 @@ func (s *Server) Handler() http.Handler {
 		_, _ = w.Write(OpenAPI())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-		write(w, problem(http.StatusNotFound, "there is no "+req.URL.Path+"; /v1/openapi.json lists the paths"))
+		write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200s; /v1/openapi.json lists the paths", req.URL.Path)))
 	})
-	return recovered(mux)
+	pages := http.NewCrossOriginProtection() // a browser that has somebody's certificate shows it to each page's requests
+	pages.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		p := problem(http.StatusForbidden, "a page of another site asks for this")
+		p.Code = int(refuse.Cannot)
+		write(w, p)
+	}))
+	return s.recovered(pages.Handler(mux))
 }
 
 // inTurn answers requests of hosts as next does, few of each caller at once.
@@ -140,8 +146,9 @@ func (s *Server) inTurn(next http.Handler) http.Handler {
 }
 
 // recovered answers 500 where a handler panics, and 404 where the mux would send a client to another spelling of its path.
-func recovered(next http.Handler) http.Handler {
+func (s *Server) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.awaitTaken(w)
 		defer func() {
 			switch e := recover(); e {
 			case nil:
@@ -153,7 +160,7 @@ func recovered(next http.Handler) http.Handler {
 			}
 		}()
 		if at := req.URL.EscapedPath(); req.Method == http.MethodConnect || at == "*" || path.Clean(at) != at {
-			write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %q; /v1/openapi.json lists the paths", at)))
+			write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200q; /v1/openapi.json lists the paths", at)))
 			return
 		}
 		next.ServeHTTP(w, req)
@@ -167,6 +174,9 @@ func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
 	c.awaitBody()
 	defer func() { c.back() }() // once it is answered
 	given, err := c.act(r)
+	if r.stream == "" || err != nil && !errors.Is(err, errAnswered) { // a stream's reader may take any time, for its end, too
+		s.awaitTaken(w)
+	}
 	switch {
 	case errors.Is(err, errAnswered):
 	case errors.Is(err, errCut):
@@ -219,11 +229,8 @@ func (c *call) act(r route) (given any, err error) {
 		}
 	}
 	if err == nil {
-		c.awaitBody() // anew: it may have waited for its turn
-
-		if r.stream == "" && c.Request.Method == http.MethodGet { // an act may take as long as it takes
-			_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(2 * c.server.patient()))
-		}
+		c.awaitBody()                                                                  // anew: it may have waited for its turn
+		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Time{}) // an act may take as long as it takes, and a stream
 		given, err = r.do(c)
 	}
 	ended = true
@@ -256,6 +263,11 @@ func (c *call) awaitBody() {
 	if c.Request.ContentLength != 0 {
 		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(time.Now().Add(c.server.patient()))
 	}
+}
+
+// awaitTaken bounds how long an answer, which is no stream, may take to be taken: its connection is ended then, and what is held for it.
+func (s *Server) awaitTaken(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * s.patient()))
 }
 
 // patient is how long a body may take.

@@ -77,10 +77,19 @@ func TestEmptyMessages(t *testing.T) {
 	}
 }
 
-// undue notes deadlines of a request and its answer.
+// undue notes deadlines of a request and its answer, and which one holds.
 type undue struct {
 	*httptest.ResponseRecorder
-	reads, writes []time.Time
+	reads []time.Time
+	holds time.Time // for what is written
+	late  int       // writes with a deadline
+}
+
+func (u *undue) Write(p []byte) (int, error) {
+	if !u.holds.IsZero() {
+		u.late++
+	}
+	return u.ResponseRecorder.Write(p)
 }
 
 func (u *undue) SetReadDeadline(at time.Time) error {
@@ -91,12 +100,23 @@ func (u *undue) SetReadDeadline(at time.Time) error {
 }
 
 func (u *undue) SetWriteDeadline(at time.Time) error {
-	u.writes = append(u.writes, at)
+	u.holds = at
 	return nil
 }
 
-// TestNoDeadline: what is sent of a stream has no deadline. A reader who pauses, for however long, loses nothing. Nor has an act without
-// a body, which would be given up at it.
+// looking is a host that looks at something while a node starts.
+type looking struct {
+	acting
+	during func()
+}
+
+func (l *looking) Start(context.Context, string, may.Owner) (bool, error) {
+	l.during()
+	return true, nil
+}
+
+// TestNoDeadline: what is sent of a stream has no deadline. A reader who pauses, for however long, loses nothing. Nor has an act, which
+// would be given up at it; its answer has one.
 func TestNoDeadline(t *testing.T) {
 	f := events.File{Dir: filepath.Join(t.TempDir(), "events")}
 	if err := f.Append([]events.Event{{Time: time.Unix(1, 0), Node: "n", Event: events.Started}}, false); err != nil {
@@ -105,15 +125,20 @@ func TestNoDeadline(t *testing.T) {
 	answer := &undue{ResponseRecorder: httptest.NewRecorder()}
 	req := httptest.NewRequest(http.MethodGet, "/v1/events", nil)
 	(&Server{Host: &fake{file: f}}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
-	if answer.Code != http.StatusOK || answer.Body.Len() == 0 || len(answer.writes) > 0 {
-		t.Errorf("%d, %d bytes, deadlines %v", answer.Code, answer.Body.Len(), answer.writes)
+	if answer.Code != http.StatusOK || answer.Body.Len() == 0 || answer.late > 0 || !answer.holds.IsZero() {
+		t.Errorf("%d, %d bytes, %d writes with a deadline", answer.Code, answer.Body.Len(), answer.late)
 	}
 	for _, body := range []string{"", "{}"} {
 		answer := &undue{ResponseRecorder: httptest.NewRecorder()}
 		req := httptest.NewRequest(http.MethodPost, "/v1/nodes/n/start", strings.NewReader(body))
-		(&Server{Host: &acting{}}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
-		if answer.Code != http.StatusOK || (len(answer.reads) > 0) != (body != "") || len(answer.writes) > 0 {
-			t.Errorf("start with body %q: %d, deadlines %v to read, %v to write", body, answer.Code, answer.reads, answer.writes)
+		h := &looking{during: func() {
+			if !answer.holds.IsZero() {
+				t.Errorf("start with body %q has the deadline %v", body, answer.holds)
+			}
+		}}
+		(&Server{Host: h}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
+		if answer.Code != http.StatusOK || (len(answer.reads) > 0) != (body != "") || answer.late == 0 {
+			t.Errorf("start with body %q: %d, deadlines %v to read, the answer %d", body, answer.Code, answer.reads, answer.late)
 		}
 	}
 }

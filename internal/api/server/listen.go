@@ -16,7 +16,7 @@ const MostConnections = 1000
 // HTTP returns a server for the handler with bounded times and headers, a bound of silent connections for each address, and one of connections
 // for each caller.
 func HTTP(h http.Handler) *http.Server {
-	quiet := &silent{of: map[net.Conn]string{}, count: map[string]int{}}
+	quiet := &silent{of: map[string][]net.Conn{}}
 	all := &callers{of: map[net.Conn]string{}, count: map[string]int{}}
 	return &http.Server{
 		Handler: all.bound(h),
@@ -31,7 +31,7 @@ func HTTP(h http.Handler) *http.Server {
 		},
 		ReadHeaderTimeout: 10 * time.Second, // also for TLS to agree
 		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug), // clients that break off: no news
 	}
 }
