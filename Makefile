@@ -8,7 +8,7 @@ DEADCODE_VERSION := v0.52.0
 DEADCODE     := build/tools/deadcode-$(DEADCODE_VERSION)
 PROGRAMS     := $(notdir $(wildcard cmd/berth*))
 BUILD        ?= build
-LDFLAGS      := -s -w -X berth/internal/version.Berth=$(VERSION)
+LDFLAGS      := -s -w -X berth/internal/sys/version.Berth=$(VERSION)
 
 # Go from the official tarball is often not in root's PATH. Man pages carry the date of the last commit.
 export PATH              := $(PATH):/usr/local/go/bin
@@ -132,7 +132,7 @@ bench-slurm: ## one slurmctld and up to 500 slurmds that come and go: docs/evide
 
 .PHONY: bench-slurm-config
 bench-slurm-config: ## how long Slurm's files take for 100 hosts with 20 slots each, and berth slurm config with real agents
-	$(GO) test ./internal/slurm/slurmconf -run '^$$' -bench Make -count=5
+	$(GO) test ./internal/site/slurm/slurmconf -run '^$$' -bench Make -count=5
 	$(GO) test ./test/slurmconf -count=1 -v
 
 .PHONY: evidence

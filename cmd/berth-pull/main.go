@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"berth/internal/registry"
+	"berth/internal/image/registry"
 )
 
 func main() {

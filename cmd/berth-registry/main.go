@@ -8,10 +8,10 @@ import (
 	"os/signal"
 	"syscall"
 
-	"berth/internal/layout"
-	"berth/internal/refuse"
-	"berth/internal/serve"
-	"berth/internal/text"
+	"berth/internal/image/serve"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/sitecli"
+	"berth/internal/site/sitecli"
 )
 
 func main() {

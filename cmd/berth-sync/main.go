@@ -7,7 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"berth/internal/synccli"
+	"berth/internal/site/synccli"
 )
 
 func main() {

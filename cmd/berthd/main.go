@@ -14,14 +14,14 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/agent"
-	"berth/internal/agentconf"
-	"berth/internal/fork"
-	"berth/internal/layout"
-	"berth/internal/refuse"
-	"berth/internal/sibling"
-	"berth/internal/text"
-	"berth/internal/version"
+	"berth/internal/site/agent"
+	"berth/internal/site/agentconf"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/sibling"
+	"berth/internal/sys/text"
+	"berth/internal/sys/version"
 )
 
 const usage = `berthd is the agent of this host: it answers Berth's API on /run/berth/berthd.sock, and over

@@ -9,7 +9,7 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // This file decides how much an experiment measures, before the first trial that counts (docs/METHOD.md).

@@ -13,7 +13,7 @@ import (
 	"berth/internal/bench/side"
 	"berth/internal/bench/stat"
 	"berth/internal/bench/wire"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // experimentRun runs the trials of one experiment in one session. In each round each row has one block, in random

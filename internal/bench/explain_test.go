@@ -16,7 +16,7 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // A made-up node loses 20 %, all of it by one ingredient; another setting makes the loss vanish.

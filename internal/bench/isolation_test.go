@@ -16,8 +16,8 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // fakeNodes are nodes that need no disk: one with a rate gets it, others 100 MB/s; one with a weight as many times 100 kB/s; one

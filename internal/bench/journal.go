@@ -9,9 +9,9 @@ import (
 
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
-	"berth/internal/jsonfile"
-	"berth/internal/lock"
-	"berth/internal/refuse"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/lock"
+	"berth/internal/sys/refuse"
 )
 
 // JournalFormat names the journal of a run and its version; docs/bench-json.md describes it.

@@ -10,8 +10,8 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // ParseRow reads the name of a row as reports have it: "read 32K x512" (random), "write 4K x1" (sequential); "randread",

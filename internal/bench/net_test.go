@@ -16,7 +16,7 @@ import (
 	"berth/internal/bench/side"
 	"berth/internal/bench/stat"
 	"berth/internal/bench/wire"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // fakeNet is a network that needs no time: an arm that is slow times as slow as the host, with some noise.

@@ -14,7 +14,7 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 	"berth/test/loop"
 	"berth/test/testkit"
 )

@@ -14,7 +14,7 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/bench/syncbed"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // study is a run at work.

@@ -20,7 +20,7 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // fake is a disk that needs no time: an arm answers with the given IOPS and some noise.

@@ -20,7 +20,7 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // fakeJob answers at once, with some noise.

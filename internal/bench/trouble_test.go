@@ -15,8 +15,8 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // short is how long a trial takes whose figures nobody looks at.

@@ -12,14 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/hostapi"
-	"berth/internal/hostnet"
-	"berth/internal/jsonfile"
-	"berth/internal/layout"
 	"berth/internal/node"
-	"berth/internal/protect"
-	"berth/internal/refuse"
-	"berth/internal/text"
+	"berth/internal/node/protect"
+	"berth/internal/site/hostapi"
+	"berth/internal/site/hostnet"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // Streams are what a command reads and writes.

@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/autostart"
 	"berth/internal/cli/images"
+	"berth/internal/cli/show"
 	"berth/internal/image"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/text"
-	"berth/internal/vnode"
+	"berth/internal/node/autostart"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func (a *app) applyCmd() *cobra.Command {

@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/bench/model"
 	"berth/internal/host"
-	"berth/internal/model"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // calibrateFlags are the flags of berth doctor that measure a disk.

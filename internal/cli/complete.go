@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/image"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // words returns what a shell offers for an argument (cobra's ValidArgsFunction).

@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"berth/internal/copier"
-	"berth/internal/file"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/text"
-	"berth/internal/treetar"
+	"berth/internal/storage/copier"
+	"berth/internal/sys/file"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
+	"berth/internal/sys/treetar"
 )
 
 func (a *app) cpCmd() *cobra.Command {

@@ -8,17 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/audit"
-	"berth/internal/block"
+	"berth/internal/bench/model"
 	"berth/internal/host"
-	"berth/internal/hostnet"
+	"berth/internal/host/block"
 	"berth/internal/image"
-	"berth/internal/model"
+	"berth/internal/network/sriov"
 	"berth/internal/node"
-	"berth/internal/protect"
-	"berth/internal/sriov"
-	"berth/internal/top"
-	"berth/internal/vnode"
+	"berth/internal/node/protect"
+	"berth/internal/node/top"
+	"berth/internal/site/audit"
+	"berth/internal/site/hostnet"
+	"berth/internal/spec/vnode"
 )
 
 // page reads a page of the documentation.

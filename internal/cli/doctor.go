@@ -7,12 +7,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/host"
-	"berth/internal/mounts"
 	"berth/internal/node"
-	"berth/internal/parts"
-	"berth/internal/refuse"
-	"berth/internal/siteusers"
-	"berth/internal/trial"
+	"berth/internal/node/mechanisms"
+	"berth/internal/runner/choose"
+	"berth/internal/storage/mounts"
+	"berth/internal/storage/siteusers"
+	"berth/internal/sys/refuse"
 )
 
 func (a *app) doctorCmd() *cobra.Command {
@@ -45,7 +45,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			}
 			b := a.open()
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
-			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, trial.New(b.Layout, parts.Containers()).Report(cmd.Context()))
+			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, choose.New(b.Layout, mechanisms.Containers()).Report(cmd.Context()))
 			checks := append(host.Doctor(host.New(), tried), append(connections(cmd.Context(), b), siteusers.Checks(b.Layout)...)...)
 			var err error
 			switch {

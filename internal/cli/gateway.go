@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	groups "berth/internal/iosync/place"
-	"berth/internal/sftpserve"
+	groups "berth/internal/site/iosync/place"
+	"berth/internal/storage/sftpserve"
 )
 
 func (a *app) gatewayCmd() *cobra.Command {

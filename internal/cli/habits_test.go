@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cli/help"
+	"berth/internal/sys/help"
 )
 
 // commandLine matches a command line of Berth in a sentence.

@@ -10,8 +10,8 @@ import (
 	"berth/internal/cli/images"
 	"berth/internal/cli/share"
 	"berth/internal/image"
-	"berth/internal/pull"
-	"berth/internal/text"
+	"berth/internal/image/pull"
+	"berth/internal/sys/text"
 )
 
 func (a *app) imageCmd() *cobra.Command {

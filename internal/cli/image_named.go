@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image"
-	"berth/internal/pull"
-	"berth/internal/refuse"
+	"berth/internal/image/pull"
+	"berth/internal/sys/refuse"
 )
 
 // tarPrefix begins the image of an archive.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/debian"
 	"berth/internal/image"
-	"berth/internal/pull"
-	"berth/internal/text"
+	"berth/internal/image/debian"
+	"berth/internal/image/pull"
+	"berth/internal/sys/text"
 )
 
 // pullFlags are the arguments of berth image pull.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"berth/internal/envfile"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/envfile"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // insideFlags are the flags of run and exec that say as whom, where and with which variables a command runs.

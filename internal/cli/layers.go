@@ -3,9 +3,9 @@ package cli
 import (
 	"os"
 
-	"berth/internal/block"
-	"berth/internal/show"
-	"berth/internal/text"
+	"berth/internal/cli/show"
+	"berth/internal/host/block"
+	"berth/internal/sys/text"
 )
 
 // layers prints the block devices under a device or folder, and on which of them rates and weights act.

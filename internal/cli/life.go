@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/autostart"
 	"berth/internal/cli/act"
 	"berth/internal/node"
-	"berth/internal/text"
+	"berth/internal/node/autostart"
+	"berth/internal/sys/text"
 )
 
 func (a *app) startCmd() *cobra.Command {

@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cli/show"
 	"berth/internal/node"
-	"berth/internal/protect"
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/text"
-	"berth/internal/vnode"
+	"berth/internal/node/protect"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func (a *app) lsCmd() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/vnode"
+	"berth/internal/cli/show"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 func (a *app) netCmd() *cobra.Command {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/term"
 
-	"berth/internal/text"
+	"berth/internal/sys/text"
 )
 
 // onTerminal reports whether standard error is a terminal, so that a person sees progress.

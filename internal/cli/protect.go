@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/protect"
-	"berth/internal/show"
-	"berth/internal/step"
-	"berth/internal/text"
-	"berth/internal/vnode"
+	"berth/internal/cli/show"
+	"berth/internal/node/protect"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/step"
+	"berth/internal/sys/text"
 )
 
 func (a *app) protectCmd() *cobra.Command {

@@ -11,18 +11,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/bench/commands"
 	"berth/internal/cli/act"
-	"berth/internal/cli/bench"
-	"berth/internal/cli/help"
 	"berth/internal/cli/instance"
 	"berth/internal/cli/pools"
 	"berth/internal/cli/site"
 	"berth/internal/cli/sync"
-	"berth/internal/refuse"
 	"berth/internal/runner"
-	"berth/internal/space"
-	"berth/internal/text"
-	"berth/internal/version"
+	"berth/internal/sys/help"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
+	"berth/internal/sys/text"
+	"berth/internal/sys/version"
 )
 
 // ownFailure is the exit code of run and exec when Berth itself fails, as in podman.
@@ -136,8 +136,8 @@ func (a *app) acts() act.App {
 }
 
 // benches returns the commands of package bench.
-func (a *app) benches() bench.App {
-	return bench.App{
+func (a *app) benches() commands.App {
+	return commands.App{
 		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, At: a.openAt, Valid: valid, OnTerminal: a.onTerminal,
 		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
 	}

@@ -15,8 +15,8 @@ import (
 	"berth/internal/cli/images"
 	"berth/internal/image"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // runFlags are the flags of berth run that stand for keys of a spec.

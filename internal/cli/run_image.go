@@ -7,9 +7,9 @@ import (
 	"os"
 	"strings"
 
-	"berth/internal/refuse"
 	"berth/internal/spec"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // imageFlag gives a node the image of --image. args is the rest of the command line.

@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/cli/show"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/text"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func (a *app) setCmd() *cobra.Command {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/autostart"
-	"berth/internal/netserve"
+	"berth/internal/network/netserve"
 	"berth/internal/node"
+	"berth/internal/node/autostart"
 	"berth/internal/spec"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 func (a *app) schemaCmd() *cobra.Command {

@@ -12,10 +12,10 @@ import (
 
 	"berth/internal/image"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/sent"
+	"berth/internal/site/upload"
 	"berth/internal/spec"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // readSpecs reads the nodes of a file; "-" is standard input.
@@ -25,7 +25,7 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 		dir = "."
 	}
 	from := a.In
-	if f, there, ok, err := sent.Open(file); err != nil {
+	if f, there, ok, err := upload.Open(file); err != nil {
 		return nil, refuse.Invalidf("read spec: %w", err)
 	} else if ok {
 		defer f.Close()

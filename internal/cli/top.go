@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/refuse"
-	"berth/internal/screen"
-	"berth/internal/text"
-	"berth/internal/top"
+	"berth/internal/cli/screen"
+	"berth/internal/node/top"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // topFlags are the flags of berth top.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/top"
+	"berth/internal/node/top"
 )
 
 // terminal opens both ends of a pseudo-terminal.

@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/hostnet"
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/sriov"
-	"berth/internal/text"
+	"berth/internal/cli/show"
+	"berth/internal/network/sriov"
+	"berth/internal/site/hostnet"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func (a *app) vfCmd() *cobra.Command {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"berth/internal/file"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/file"
 )
 
 // ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and what they offer.

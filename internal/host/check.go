@@ -3,7 +3,7 @@ package host
 import (
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // State is the result of a check. Each state other than OK needs a different kind of remedy.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // files checks what images and deltas need.

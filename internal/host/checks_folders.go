@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // little is the least free space, in bytes, that the file system of images and deltas should have.

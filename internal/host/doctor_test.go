@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

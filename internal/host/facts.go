@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/fault"
+	"berth/internal/sys/fault"
 )
 
 // Facts are what the planner needs to know of a host. They are read before each start of a node, so they are few.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/file"
+	"berth/internal/sys/file"
 )
 
 // Host says where the host's own files are. Tests hand it archived trees instead.

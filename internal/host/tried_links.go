@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/thread"
+	"berth/internal/sys/thread"
 )
 
 // tryLinks makes a link of each kind, and shapes one of them, in a new network namespace.

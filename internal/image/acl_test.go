@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"berth/internal/refuse"
-	"berth/internal/treetar"
-	"berth/internal/treetar/treetest"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/treetar"
+	"berth/internal/sys/treetar/treetest"
 )
 
 // TestUnpackKeepsTrees unpacks what berth export and berth image serve write of random trees: with access control lists, attributes

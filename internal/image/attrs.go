@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
-	"berth/internal/treetar"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/treetar"
 )
 
 // setAttrs sets owner, mode, extended attributes and the access control list, in this order: a change of owner clears a file's

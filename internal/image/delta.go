@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"berth/internal/fault"
-	"berth/internal/file"
-	"berth/internal/purge"
-	"berth/internal/quota"
-	"berth/internal/refuse"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/file"
+	"berth/internal/sys/purge"
+	"berth/internal/sys/quota"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Kinds returns the steps of this package.

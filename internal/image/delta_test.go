@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/purge"
-	"berth/internal/quota"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/purge"
+	"berth/internal/sys/quota"
+	"berth/internal/sys/refuse"
 )
 
 func TestDelta(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // digestReader hashes the bytes that are read through it.

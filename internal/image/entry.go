@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // maxPath is PATH_MAX without the closing zero byte.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/purge"
+	"berth/internal/sys/purge"
 )
 
 // FuzzUnpack unpacks any bytes as a layer or a plain root: no panic, and nothing outside the target folder is made or

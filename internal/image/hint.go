@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/nearest"
+	"berth/internal/sys/suggest"
 )
 
 // mostNamed is the most stored images that a message lists.
@@ -47,7 +47,7 @@ func (s Store) Hint(text, dir string) string {
 	if host, _, ok := strings.Cut(ref, "/"); ok && strings.Contains(strings.TrimLeft(host, "."), ".") {
 		return "berth image pull " + ref + " fetches it from that registry, then oci:" + ref + " is the image"
 	}
-	if meant := nearest.To(text, names); meant != "" {
+	if meant := suggest.To(text, names); meant != "" {
 		return "did you mean oci:" + meant + "?"
 	}
 	return stored(names, text)

@@ -19,9 +19,9 @@ import (
 	"time"
 	"unicode"
 
-	"berth/internal/packed"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/packed"
+	"berth/internal/sys/refuse"
 )
 
 // Config is the part of an image's configuration that says how to run it.

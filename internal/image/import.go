@@ -11,9 +11,9 @@ import (
 	"time"
 	"unicode"
 
-	"berth/internal/fault"
-	"berth/internal/refuse"
-	"berth/internal/space"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 )
 
 // Import reads an image into the store from archive: a docker archive as docker save writes it, a tar of an OCI image

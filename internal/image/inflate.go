@@ -9,7 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // compression detects a stream's compression by its first bytes. A docker archive gives no media types, and they are

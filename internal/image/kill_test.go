@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 )
 
 // TestImportKilled kills an import with SIGKILL while a layer is half unpacked. Sweep must remove everything of it, and

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fault"
-	"berth/internal/refuse"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/refuse"
 )
 
 // layerFile is one layer in a source.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // tree shows a root's layers merged as overlay would, without mounting them. All symbolic links, absolute ones too, are

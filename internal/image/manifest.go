@@ -10,7 +10,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // manifest is an index if it has Manifests, else the manifest of one image.

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/jsonfile"
-	"berth/internal/lock"
-	"berth/internal/packed"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/packed"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/lock"
+	"berth/internal/sys/refuse"
 )
 
 // packed returns the part of the store that keeps images of one file.

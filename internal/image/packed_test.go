@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // TestPacked: a packed image says of its command, its users and its init what the stored one does.

@@ -5,7 +5,7 @@ import (
 	"path"
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // plainEntry applies the two differences between a plain root and a layer to an entry.

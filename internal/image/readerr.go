@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // archiveErr returns a refusal if err means a damaged archive. An error of the kernel or the context, or an existing

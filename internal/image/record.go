@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // List returns the images sorted by name. It includes records that cannot be read, with Broken set: one broken record

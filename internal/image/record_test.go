@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // TestBrokenRecord breaks one of two records in several ways. The other image is listed and works, the broken one is

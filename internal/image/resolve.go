@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/refuse"
-	"berth/internal/space"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
+	"berth/internal/sys/step"
 )
 
 // Resolve resolves a spec's image on this host. It changes nothing. Paths must be absolute, because only the reader of

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fault"
-	"berth/internal/purge"
-	"berth/internal/refuse"
-	"berth/internal/space"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/purge"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 )
 
 // A plain root is a tar of a whole system, as mmdebstrap, docker export and tar -C root -c . write it. It becomes one

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/layout"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
 )
 
 // onSmallDisk runs do with a store on a tmpfs of this size, in a mount namespace that ends with do's thread.

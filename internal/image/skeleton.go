@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"berth/internal/fault"
-	"berth/internal/purge"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/purge"
+	"berth/internal/sys/refuse"
 )
 
 // HostRoot describes the host's root as far as image host needs it.

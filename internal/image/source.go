@@ -15,9 +15,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/jsonfile"
-	"berth/internal/refuse"
-	"berth/internal/space"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 )
 
 // source is the place that an image is read from: a folder, or a tar file that is read without unpacking it.

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // holeBlock is the unit, in bytes, in which zeros of a sparse file become holes: the block size of most file systems.

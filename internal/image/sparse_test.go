@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
-	"berth/internal/space"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 )
 
 // sparseFormats are GNU tar's ways to write holes.

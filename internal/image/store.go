@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fault"
-	"berth/internal/file"
-	"berth/internal/layout"
-	"berth/internal/lock"
-	"berth/internal/purge"
-	"berth/internal/refuse"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/file"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/lock"
+	"berth/internal/sys/purge"
+	"berth/internal/sys/refuse"
 )
 
 // Store is the image store of one Berth on a host. Readers need no lock. Commands that add or remove images hold the

@@ -15,9 +15,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 func TestImportRefuses(t *testing.T) {

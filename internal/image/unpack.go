@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
-	"berth/internal/treetar"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/treetar"
 )
 
 // maxID is the largest uid and gid in a node's id range. Larger owners are refused, not changed to nobody: a file whose

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 type E = imagetest.Entry

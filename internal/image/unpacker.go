@@ -6,8 +6,8 @@ import (
 	"io"
 	"os"
 
-	"berth/internal/refuse"
-	"berth/internal/space"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 )
 
 // Limits bound what an archive may unpack to, so that a small malicious one cannot fill the disk.

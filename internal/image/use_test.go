@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // starting is the nodes of a test: what they use from the moment on in which their spec is stored.

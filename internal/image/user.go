@@ -5,7 +5,7 @@ import (
 	"io"
 	"io/fs"
 
-	"berth/internal/users"
+	"berth/internal/spec/users"
 )
 
 // FindUser returns the user of an image that who names, as users.Find does. "" is the one that the image wants its command to

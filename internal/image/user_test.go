@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/refuse"
-	"berth/internal/users"
-	"berth/internal/vnode"
+	"berth/internal/spec/users"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // TestFindUser checks that a user is looked up in what the node would see: its own writes above the image's layers.

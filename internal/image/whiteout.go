@@ -3,7 +3,7 @@ package image
 import (
 	"golang.org/x/sys/unix"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // Overlay's marks instead (Documentation/filesystems/overlayfs.rst): a character device 0:0 in place of a removed

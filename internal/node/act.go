@@ -6,13 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fate"
-	"berth/internal/fault"
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/step"
+	"berth/internal/host/group"
+	"berth/internal/node/history"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Kill sends a signal to a node's process 1. For SIGKILL it returns when the end is noted. later is true if the node is
@@ -47,8 +47,8 @@ func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later b
 		return false, fmt.Errorf("process 1 of node %s has no handler for %s, and without one the kernel does not deliver it to a process 1; berth kill %s ends the node",
 			name, proc.SignalText(sig), name)
 	case sig != unix.SIGKILL:
-		return fate.IsPaused(j), nil
-	case fate.IsPaused(j):
+		return history.IsPaused(j), nil
+	case history.IsPaused(j):
 		if err := b.thaw(name, j); err != nil {
 			return false, err
 		}
@@ -61,7 +61,7 @@ func (b *Berth) Kill(ctx context.Context, name string, sig unix.Signal) (later b
 }
 
 // Wait returns how a node's process 1 ended, once it has: at once, if the node does not run.
-func (b *Berth) Wait(ctx context.Context, name string) (*fate.Exit, error) {
+func (b *Berth) Wait(ctx context.Context, name string) (*history.Exit, error) {
 	l, err := b.lockNode(ctx, name)
 	if err != nil {
 		return nil, err
@@ -82,14 +82,14 @@ func (b *Berth) Wait(ctx context.Context, name string) (*fate.Exit, error) {
 		}
 		end, err := b.endOf(ctx, name, first)
 		if ws, known := proc.Exit(pidfd, first); known && end.Unknown {
-			end = fate.ExitOf(ws, true, false) // the node is removed, and its journal with it
+			end = history.ExitOf(ws, true, false) // the node is removed, and its journal with it
 		}
 		return end, err
 	}
 	if f, err := b.Fate(name); err == nil && f.Last != nil && f.Last.Exit != nil {
 		return f.Last.Exit, nil
 	}
-	return &fate.Exit{Unknown: true, Code: 255}, nil // it is gone
+	return &history.Exit{Unknown: true, Code: 255}, nil // it is gone
 }
 
 // Pause stops all processes of a running node where they are, by the freezer of its group; changed is false if they were.
@@ -112,7 +112,7 @@ func (b *Berth) setPaused(ctx context.Context, name string, paused bool) (change
 		return false, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
 	j, err := b.Live(name)
-	if err != nil || fate.IsPaused(j) == paused {
+	if err != nil || history.IsPaused(j) == paused {
 		return false, err
 	}
 	if paused {
@@ -124,7 +124,7 @@ func (b *Berth) setPaused(ctx context.Context, name string, paused bool) (change
 		return false, err
 	}
 	if claims, err := b.Claims(name); err == nil {
-		fate.Tell(b.Events(), claims, j, false)
+		history.Tell(b.Events(), claims, j, false)
 	}
 	return true, nil
 }

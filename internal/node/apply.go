@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/fate"
 	"berth/internal/image"
-	"berth/internal/plan"
-	"berth/internal/refuse"
-	"berth/internal/roster"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/node/history"
+	"berth/internal/node/plan"
+	"berth/internal/node/records"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Outcome says what apply did to one node.
@@ -57,7 +57,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return nil, err
 	}
 	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
-	next := &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
+	next := &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
 	if b.rights == nil { // an admin's free spec: what is kept is still of who wrote it
 		next.Rights = s.Rights
 	}
@@ -102,7 +102,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 }
 
 // check lets the planner refuse what it would refuse, before anything is changed.
-func (b *Berth) check(ctx context.Context, old *vnode.Node, next *roster.Stored) error {
+func (b *Berth) check(ctx context.Context, old *vnode.Node, next *records.Stored) error {
 	n := next.Now
 	facts, err := b.facts(ctx, n)
 	if err != nil {
@@ -123,7 +123,7 @@ func (b *Berth) check(ctx context.Context, old *vnode.Node, next *roster.Stored)
 }
 
 // renew starts a stopped node with a spec that may differ from the one it had.
-func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *roster.Stored) error {
+func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *records.Stored) error {
 	n := next.Now
 	// Its init may have ended since the node was settled: what that left is undone first.
 	if _, _, err := b.settleLive(ctx, n.Name); err != nil {
@@ -152,7 +152,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *roste
 	if err := keepsVolumes(claims.Steps(), wanted, old, n); err != nil {
 		return err
 	}
-	newRoot := !roster.SameRoot(old, n)
+	newRoot := !records.SameRoot(old, n)
 	if err := reconcile(ctx, claims, wanted, newRoot); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *roste
 	if err != nil {
 		return err
 	}
-	fate.Tell(b.Events(), claims, live, false)
+	history.Tell(b.Events(), claims, live, false)
 	return b.keeper().Watch(ctx, n.Name)
 }
 
@@ -193,7 +193,7 @@ func (b *Berth) startBy(ctx context.Context, name string, renew func(*lock) erro
 	}
 	defer l.release()
 	if _, err := b.LiveInit(name); err == nil {
-		if j, err := b.Live(name); err == nil && fate.IsPaused(j) {
+		if j, err := b.Live(name); err == nil && history.IsPaused(j) {
 			return false, refuse.Busyf("node %s is paused; berth unpause %s lets it go on", name, name)
 		}
 		return false, b.keeper().Watch(ctx, name)
@@ -222,7 +222,7 @@ func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (
 
 // restart stops a node and starts it with a spec that may differ from the one it had. Who is killed in between leaves it
 // stopped, and repair says so.
-func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *roster.Stored, grace time.Duration) error {
+func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *records.Stored, grace time.Duration) error {
 	name := next.Now.Name
 	if err := b.check(ctx, old, next); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *ros
 		if err != nil {
 			return err
 		}
-		return fate.SetRestarting(claims, under)
+		return history.SetRestarting(claims, under)
 	}
 	if err := note(true); err != nil {
 		return err
@@ -299,7 +299,7 @@ func (b *Berth) applyAnew(ctx context.Context, l *lock, n *vnode.Node, damaged e
 	if was, err := b.Noted(n.Name); err == nil && was.Image != "" && was.Image != n.Image.String() {
 		return refuse.Busyf("node %s was made of image %s, and what it wrote covers that; name it in the spec, or remove the node (berth rm %s)", n.Name, was.Image, n.Name)
 	}
-	next := &roster.Stored{Applied: n, Now: n}
+	next := &records.Stored{Applied: n, Now: n}
 	if err := b.Store(n.Name, next); err != nil {
 		return err
 	}

@@ -13,44 +13,44 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/detail"
-	"berth/internal/device"
-	"berth/internal/envfile"
-	"berth/internal/events"
-	"berth/internal/gateway"
 	"berth/internal/host"
+	"berth/internal/host/membership"
 	"berth/internal/image"
-	"berth/internal/keeper"
-	"berth/internal/layout"
-	"berth/internal/link"
-	"berth/internal/names"
-	"berth/internal/nodelog"
-	"berth/internal/parts"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/rescue"
-	"berth/internal/roster"
+	"berth/internal/limit/device"
+	"berth/internal/network/link"
+	"berth/internal/network/sriov"
+	"berth/internal/node/events"
+	"berth/internal/node/inspect"
+	"berth/internal/node/keeper"
+	"berth/internal/node/mechanisms"
+	"berth/internal/node/names"
+	"berth/internal/node/nodelog"
+	"berth/internal/node/plan"
+	"berth/internal/node/records"
+	"berth/internal/node/rescue"
 	"berth/internal/runner"
-	"berth/internal/scratch"
-	"berth/internal/site"
-	"berth/internal/siteusers"
-	"berth/internal/sriov"
-	"berth/internal/trial"
-	"berth/internal/vnode"
+	"berth/internal/runner/choose"
+	"berth/internal/spec/envfile"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/gateway"
+	"berth/internal/storage/scratch"
+	"berth/internal/storage/siteusers"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 )
 
 // Berth is the nodes of one host, kept under one root.
 type Berth struct {
-	roster.Nodes
+	records.Nodes
 	beside     Beside
 	gateways   gateway.Set
 	containers runner.Family
-	logs       *nodelog.Set               // in the keeper, which starts runtimes itself: what nodes write; else nil
-	guard      func(*roster.Stored) error // nil: none
-	hold       *Hold                      // nil: none
-	rights     map[string]string          // of the template that nodes are made from; nil: free specs
-	byPolicy   bool                       // nodes start because their specs say so
+	logs       *nodelog.Set                // in the keeper, which starts runtimes itself: what nodes write; else nil
+	guard      func(*records.Stored) error // nil: none
+	hold       *Hold                       // nil: none
+	rights     map[string]string           // of the template that nodes are made from; nil: free specs
+	byPolicy   bool                        // nodes start because their specs say so
 }
 
 // Hold keeps the commands of nodes from beginning before a time. All else of their start is done meanwhile.
@@ -88,14 +88,14 @@ func (b *Berth) Granting(rights map[string]string) *Berth {
 
 // Guarded returns these nodes for who may not act on all of them. Acts on a node that is there ask guard once they hold its lock, so
 // that it is asked of the node that the act is done to.
-func (b *Berth) Guarded(guard func(*roster.Stored) error) *Berth {
+func (b *Berth) Guarded(guard func(*records.Stored) error) *Berth {
 	own := *b
 	own.guard = guard
 	return &own
 }
 
 // allowed asks the guard. Of a node whose spec is damaged, nobody who has one may do anything.
-func (b *Berth) allowed(s *roster.Stored, damaged error) error {
+func (b *Berth) allowed(s *records.Stored, damaged error) error {
 	if b.guard == nil || damaged != nil {
 		return damaged
 	}
@@ -103,14 +103,14 @@ func (b *Berth) allowed(s *roster.Stored, damaged error) error {
 }
 
 // Status is what became of a node.
-type Status = roster.Status
+type Status = records.Status
 
 // The states of a node.
 const (
-	Running = roster.Running
-	Paused  = roster.Paused
-	Stopped = roster.Stopped
-	Exited  = roster.Exited
+	Running = records.Running
+	Paused  = records.Paused
+	Stopped = records.Stopped
+	Exited  = records.Exited
 )
 
 // Beside is what Berth keeps on a host besides its nodes, as far as the life of a node concerns it.
@@ -129,8 +129,8 @@ type Beside struct {
 // Open opens the nodes of one layout. It makes nothing.
 func Open(l layout.Layout, beside Beside) *Berth {
 	return &Berth{
-		Nodes:  roster.Nodes{Layout: l, Host: host.New(), Kinds: parts.Kinds()},
-		beside: beside, gateways: gateway.All(), containers: parts.Containers(),
+		Nodes:  records.Nodes{Layout: l, Host: host.New(), Kinds: mechanisms.Kinds()},
+		beside: beside, gateways: gateway.All(), containers: mechanisms.Containers(),
 	}
 }
 
@@ -186,12 +186,12 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.SiteID, err = rescue.SiteID(b.Nodes); err != nil {
 		return f, err
 	}
-	member, err := site.Read(b.Layout)
+	member, err := membership.Read(b.Layout)
 	if err != nil {
 		return f, err
 	}
-	f.Agent = site.AgentOf(b.Layout, member)
-	if f.Runner, err = trial.New(b.Layout, b.containers).Fastest(ctx); err != nil {
+	f.Agent = membership.AgentOf(b.Layout, member)
+	if f.Runner, err = choose.New(b.Layout, b.containers).Fastest(ctx); err != nil {
 		return f, err
 	}
 	if f.Image, err = image.Open(b.Layout).Resolve(n.Image); err != nil {
@@ -219,7 +219,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if err = f.Links.ReadClaims(plan.LinkInput(n, f, nil)); err != nil {
 		return f, err
 	}
-	if err = detail.FindDevices(&f, b.Host, n, known); err != nil {
+	if err = inspect.FindDevices(&f, b.Host, n, known); err != nil {
 		return f, err
 	}
 	if f.Scratch, err = (scratch.Pools{Dir: b.Layout.Scratch()}).Look(n); err != nil {

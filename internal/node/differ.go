@@ -1,9 +1,9 @@
 package node
 
 import (
-	"berth/internal/plan"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/node/plan"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/step"
 )
 
 // same matches claims that stand for the same thing: a step may have filled in what it was given (a base, an address).

@@ -10,18 +10,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/counters"
-	"berth/internal/fate"
-	"berth/internal/fault"
-	"berth/internal/gateway"
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/keeper"
-	"berth/internal/proc"
-	"berth/internal/refuse"
+	"berth/internal/host/counters"
+	"berth/internal/host/group"
+	"berth/internal/node/history"
+	"berth/internal/node/keeper"
 	"berth/internal/runner"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/gateway"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // OwnGrace is the time to wait that the node's spec says.
@@ -55,7 +55,7 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 			_ = b.keeper().Watch(ctx, name)
 		}
 		if err := b.askToEnd(ctx, name, j, pidfd, grace, func() {
-			if fate.IsPaused(j) {
+			if history.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}
 		}); err != nil {
@@ -103,7 +103,7 @@ func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) error {
 
 // notePause notes in the journal and in the status whether the node is paused.
 func (b *Berth) notePause(name string, j *step.Journal, paused bool) error {
-	if err := fate.SetPaused(j, paused); err != nil {
+	if err := history.SetPaused(j, paused); err != nil {
 		return err
 	}
 	if st, err := b.Noted(name); err == nil {
@@ -134,12 +134,12 @@ func (b *Berth) thawGroup(name string) error {
 }
 
 // endOf returns how a node of the keeper's ended, once that is noted.
-func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*fate.Exit, error) {
+func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*history.Exit, error) {
 	err := b.settled(ctx, name)
 	if f, fateErr := b.Fate(name); fateErr == nil && f.Last != nil && f.Last.Process == first && f.Last.Exit != nil {
 		return f.Last.Exit, err
 	}
-	return &fate.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // somebody removed it
+	return &history.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // somebody removed it
 }
 
 // down ends the live part of a node whose init is gone, or is killed by it, and writes what became of it.
@@ -156,23 +156,23 @@ func (b *Berth) noteDown(name string, j *step.Journal, state string, e keeper.En
 	if err != nil {
 		return err
 	}
-	last := fate.End{State: state, Boot: j.Boot, Ended: time.Now(), Exit: fate.ExitOf(e.Status, e.Known, b.oomKilled(name)), Restarts: f.Restarts()}
+	last := history.End{State: state, Boot: j.Boot, Ended: time.Now(), Exit: history.ExitOf(e.Status, e.Known, b.oomKilled(name)), Restarts: f.Restarts()}
 	if init := runner.FirstProcess(j.Steps()); init != nil {
 		last.Process = init.First()
 	}
-	if last.Started, err = fate.Started(j); err != nil {
+	if last.Started, err = history.Started(j); err != nil {
 		return err
 	}
 	if !e.Known && !e.After.IsZero() {
 		last.Exit.After = b.lastKnown(name, last.Started, e.After)
 	}
-	last.Exit.Unhealthy = state == Exited && fate.Unhealthy(j)
+	last.Exit.Unhealthy = state == Exited && history.Unhealthy(j)
 	if err := f.Note(last); err != nil {
 		return err
 	}
 	b.copyEnd(name, last)
 	fault.Point("end noted")
-	fate.Tell(b.Events(), f.Claims, nil, false)
+	history.Tell(b.Events(), f.Claims, nil, false)
 	return nil
 }
 
@@ -189,15 +189,15 @@ func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e k
 }
 
 // noteEnd notes and tells how a node ended that is removed at once, by the berth run that it belongs to.
-func (b *Berth) noteEnd(js journals, exit *fate.Exit) {
-	f, err := fate.Of(js.claims)
+func (b *Berth) noteEnd(js journals, exit *history.Exit) {
+	f, err := history.Of(js.claims)
 	if err != nil || !js.claims.Untouched() { // else somebody has settled it
 		return
 	}
-	last := fate.End{State: Exited, Process: runner.FirstProcess(js.live.Steps()).First(), Boot: js.live.Boot, Ended: time.Now(), Exit: exit}
-	last.Started, _ = fate.Started(js.live)
+	last := history.End{State: Exited, Process: runner.FirstProcess(js.live.Steps()).First(), Boot: js.live.Boot, Ended: time.Now(), Exit: exit}
+	last.Started, _ = history.Started(js.live)
 	if f.Note(last) == nil {
-		fate.Tell(b.Events(), js.claims, nil, false)
+		history.Tell(b.Events(), js.claims, nil, false)
 	}
 }
 
@@ -280,7 +280,7 @@ func (b *Berth) restartIn(name string, count bool) time.Duration {
 }
 
 // copyEnd copies how a node ended to its status.
-func (b *Berth) copyEnd(name string, last fate.End) {
+func (b *Berth) copyEnd(name string, last history.End) {
 	st, err := b.Noted(name)
 	if err != nil {
 		st = Status{Name: name}
@@ -298,7 +298,7 @@ func (b *Berth) stopped(name string, rebooted bool) error {
 	if err != nil || f.Claims.Empty() {
 		return err
 	}
-	last := fate.End{}
+	last := history.End{}
 	if f.Last != nil && !rebooted {
 		last = *f.Last
 	}

@@ -5,12 +5,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/fate"
-	"berth/internal/layout"
-	"berth/internal/proc"
-	"berth/internal/roster"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/node/history"
+	"berth/internal/node/records"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // TestStatusIsACopy: without status.json the journals say the same.
@@ -31,11 +31,11 @@ func TestStatusIsACopy(t *testing.T) {
 	claims, err := step.Create(dirs.Claims(), "n", boot)
 	must(err)
 	n := &vnode.Node{Name: "n", Restart: vnode.OnFailure}
-	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
+	must(b.Store("n", &records.Stored{Applied: n, Now: n}))
 	must(claims.SetPhase(step.Up))
 	gone := proc.ID{PID: 1 << 22, Start: 1}
-	must(fate.Begin(claims, &gone))
-	must((&fate.Fate{Claims: claims}).Note(fate.End{State: Exited, Process: gone, Boot: boot, Exit: &fate.Exit{Code: 3}, Restarts: 2}))
+	must(history.Begin(claims, &gone))
+	must((&history.Fate{Claims: claims}).Note(history.End{State: Exited, Process: gone, Boot: boot, Exit: &history.Exit{Code: 3}, Restarts: 2}))
 	if s := b.Status("n", boot); s.Name != "n" || s.State != Exited || s.Exit.Code != 3 || s.Restarts != 2 || s.Restarting {
 		t.Errorf("%+v", s)
 	}
@@ -57,14 +57,14 @@ func TestStatusOlderThanEnd(t *testing.T) {
 	first, second := proc.ID{PID: 1 << 22, Start: 1}, proc.ID{PID: 1 << 22, Start: 2}
 	for name, tc := range map[string]struct {
 		written Status
-		last    *fate.End
+		last    *history.End
 		state   string
 		code    int
 	}{
-		"written":             {Status{State: Exited, Exit: &fate.Exit{Code: 1}}, &fate.End{State: Exited, Process: first, Exit: &fate.Exit{Code: 1}}, Exited, 1},
-		"not written":         {Status{State: Running, PID: first.PID, Start: first.Start}, &fate.End{State: Stopped, Process: first, Exit: &fate.Exit{Code: 9}}, Stopped, 9},
-		"not noted yet":       {Status{State: Running, PID: second.PID, Start: second.Start}, &fate.End{State: Stopped, Process: first, Exit: &fate.Exit{Code: 9}}, Exited, 0},
-		"neither was":         {Status{State: Exited, PID: first.PID, Start: first.Start}, &fate.End{State: Exited, Process: second, Exit: &fate.Exit{Code: 7}}, Exited, 7},
+		"written":             {Status{State: Exited, Exit: &history.Exit{Code: 1}}, &history.End{State: Exited, Process: first, Exit: &history.Exit{Code: 1}}, Exited, 1},
+		"not written":         {Status{State: Running, PID: first.PID, Start: first.Start}, &history.End{State: Stopped, Process: first, Exit: &history.Exit{Code: 9}}, Stopped, 9},
+		"not noted yet":       {Status{State: Running, PID: second.PID, Start: second.Start}, &history.End{State: Stopped, Process: first, Exit: &history.Exit{Code: 9}}, Exited, 0},
+		"neither was":         {Status{State: Exited, PID: first.PID, Start: first.Start}, &history.End{State: Exited, Process: second, Exit: &history.Exit{Code: 7}}, Exited, 7},
 		"ended for the 1st":   {Status{State: Running, PID: first.PID, Start: first.Start}, nil, Exited, 0},
 		"stopped by a reboot": {Status{State: Running, PID: first.PID, Start: first.Start, Boot: "before"}, nil, Stopped, 0},
 	} {
@@ -75,7 +75,7 @@ func TestStatusOlderThanEnd(t *testing.T) {
 		}
 		claims, err := step.Create(dirs.Claims(), "n", "boot")
 		if err == nil && tc.last != nil {
-			err = (&fate.Fate{Claims: claims}).Note(*tc.last)
+			err = (&history.Fate{Claims: claims}).Note(*tc.last)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestListWaitsForTheEnd(t *testing.T) {
 	boot, err := b.Host.BootID()
 	must(err)
 	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
-	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
+	must(b.Store("n", &records.Stored{Applied: n, Now: n}))
 	gone := &firstOnly{Init: proc.ID{PID: 1 << 22, Start: 1}}
 	for path, with := range map[string][]step.Step{dirs.Claims(): nil, dirs.Journal(): {gone}} {
 		j, err := step.Create(path, "n", boot)

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/layout"
-	"berth/internal/proc"
-	"berth/internal/refuse"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 )
 
 // TestWhyNot: a runtime that fails in a node that is ending says nothing; the node's end is why.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"berth/internal/fate"
-	"berth/internal/fault"
-	"berth/internal/health"
-	"berth/internal/keeper"
-	"berth/internal/proc"
+	"berth/internal/node/health"
+	"berth/internal/node/history"
+	"berth/internal/node/keeper"
 	"berth/internal/runner"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
 )
 
 // checks are the health checks that the keeper runs.
@@ -20,7 +20,7 @@ func (b *Berth) checks(k *keeper.Keeper) *health.Checks {
 		Check: func(name string) health.Result { return health.Run(append(b.Layout.Args(), "check-health", name)) },
 		Paused: func(name string, since time.Time) bool {
 			j, err := b.Live(name)
-			return err == nil && fate.PausedSince(j, since)
+			return err == nil && history.PausedSince(j, since)
 		},
 	}
 }
@@ -32,7 +32,7 @@ func (b *Berth) checkOf(name string) (check *vnode.Health, began time.Time, file
 		return nil, began, ""
 	}
 	if j, err := b.Live(name); err == nil {
-		began, _ = fate.Started(j) // damaged: long ago
+		began, _ = history.Started(j) // damaged: long ago
 	}
 	return &s.Now.Health, began, b.Layout.Node(name).Health()
 }
@@ -44,7 +44,7 @@ func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) er
 		if err != nil {
 			return err
 		}
-		if err := fate.SetUnhealthy(j); err != nil {
+		if err := history.SetUnhealthy(j); err != nil {
 			return err
 		}
 		fault.Point("unhealthy noted")
@@ -54,7 +54,7 @@ func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) er
 		}
 		defer pidfd.Close()
 		return b.askToEnd(ctx, name, j, pidfd, OwnGrace, func() {
-			if fate.IsPaused(j) {
+			if history.IsPaused(j) {
 				_ = b.thaw(name, j) // else it is killed
 			}
 		})

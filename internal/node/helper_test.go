@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/proc"
-	"berth/internal/step"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // served is the step of a helper that gets another process each time it is done.

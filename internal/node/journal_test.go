@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"berth/internal/host"
-	"berth/internal/layout"
-	"berth/internal/step"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/step"
 )
 
 // TestBootIDUnreadable: a node's journal is dropped after a reboot. An error while the boot id is read is no reboot.

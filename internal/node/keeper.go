@@ -10,18 +10,18 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/detail"
-	"berth/internal/events"
-	"berth/internal/keeper"
-	"berth/internal/netserve"
-	"berth/internal/nodelog"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/refuse"
+	"berth/internal/network/netserve"
+	"berth/internal/network/watch"
+	"berth/internal/node/events"
+	"berth/internal/node/inspect"
+	"berth/internal/node/keeper"
+	"berth/internal/node/nodelog"
+	"berth/internal/node/plan"
 	"berth/internal/runner"
-	"berth/internal/step"
-	"berth/internal/template"
-	"berth/internal/watch"
+	"berth/internal/spec/template"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Keep runs the keeper. ready is closed when it listens, or when another keeper does. given is the descriptor of what an
@@ -178,8 +178,8 @@ func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f f
 	if err != nil {
 		return true, err
 	}
-	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, detail.Addresses(b.Layout, s.Now)) {
-		st.Addresses = detail.Addresses(b.Layout, s.Now)
+	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, inspect.Addresses(b.Layout, s.Now)) {
+		st.Addresses = inspect.Addresses(b.Layout, s.Now)
 		b.Note(st)
 	}
 	return true, nil

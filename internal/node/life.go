@@ -11,22 +11,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/block"
-	"berth/internal/events"
-	"berth/internal/fate"
-	"berth/internal/fault"
-	"berth/internal/file"
-	"berth/internal/foreground"
-	"berth/internal/gateway"
+	"berth/internal/host/block"
 	"berth/internal/image"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/relay"
-	"berth/internal/roster"
+	"berth/internal/node/events"
+	"berth/internal/node/foreground"
+	"berth/internal/node/history"
+	"berth/internal/node/plan"
+	"berth/internal/node/records"
 	"berth/internal/runner"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/runner/streams"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/gateway"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/file"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // starter says how a node's runtime is started, and with which files.
@@ -35,7 +35,7 @@ type starter struct {
 	stdin      *os.File                                    // nil: /dev/null
 	stdout     *os.File                                    // nil: the pipe to the node's log
 	stderr     *os.File
-	streams    *relay.Streams          // for berth run: these and no others; what is nil in them is a null device
+	streams    *streams.Streams        // for berth run: these and no others; what is nil in them is a null device
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
 	before     func() error            // called when the init exists and has not started
 	owner      *proc.ID                // of a node that ends with this process
@@ -84,7 +84,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if js.claims, err = step.Create(dirs.Claims(), n.Name, facts.Host.BootID); err != nil {
 		return js, err
 	}
-	if err := fate.Begin(js.claims, s.owner); err != nil {
+	if err := history.Begin(js.claims, s.owner); err != nil {
 		return js, err
 	}
 	for _, c := range claims {
@@ -92,9 +92,9 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 			return js, err
 		}
 	}
-	err = b.Store(n.Name, &roster.Stored{Applied: n, Now: n, Rights: b.rights, Covers: facts.Image.Content()})
+	err = b.Store(n.Name, &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: facts.Image.Content()})
 	if err == nil {
-		err = fate.SetWhole(js.claims) // before its command can write
+		err = history.SetWhole(js.claims) // before its command can write
 	}
 	if err != nil {
 		return js, err
@@ -105,7 +105,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err := js.claims.SetPhase(step.Up); err != nil {
 		return js, err
 	}
-	fate.Tell(b.Events(), js.claims, js.live, false)
+	history.Tell(b.Events(), js.claims, js.live, false)
 	return js, nil
 }
 
@@ -150,7 +150,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if j, err = step.Create(dirs.Journal(), n.Name, facts.Host.BootID); err != nil {
 		return j, err
 	}
-	if err := fate.BeginRun(j); err != nil {
+	if err := history.BeginRun(j); err != nil {
 		return j, err
 	}
 	files, err := b.stdio(n.Name, &s)
@@ -187,7 +187,7 @@ func (b *Berth) start(ctx context.Context, l *lock, n *vnode.Node, facts plan.Fa
 	if err := j.SetPhase(step.Up); err != nil {
 		return j, err
 	}
-	f, err := fate.Of(claims)
+	f, err := history.Of(claims)
 	if err == nil {
 		b.Note(b.StatusOf(n, facts, runner.FirstProcess(steps), j, f))
 	}
@@ -276,7 +276,7 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 	}
 	dirs := b.Layout.Node(name)
 	if claims != nil {
-		if fate.Whole(claims) && claims.Phase == step.Creating { // else a power cut would leave it as one that is whole
+		if history.Whole(claims) && claims.Phase == step.Creating { // else a power cut would leave it as one that is whole
 			if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
 				return err
 			}
@@ -284,7 +284,7 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 		if err := claims.Undo(ctx, func(step.Step) bool { return true }); err != nil {
 			return err
 		}
-		fate.TellRemoved(b.Events(), claims, known.claims == nil)
+		history.TellRemoved(b.Events(), claims, known.claims == nil)
 		if err := removeAllBut(dirs.Claims()); err != nil { // what lies without a journal is a node that lost it
 			return fmt.Errorf("remove files of node %s: %w", name, err)
 		}
@@ -330,7 +330,7 @@ func readUnless(known *step.Journal, name string, read func(string) (*step.Journ
 // Remove removes a node and everything it wrote. A running one needs force.
 func (b *Berth) Remove(ctx context.Context, name string, force bool) error {
 	l, _, err := b.lockKilling(ctx, name, force)
-	lost := errors.Is(err, roster.ErrLost)
+	lost := errors.Is(err, records.ErrLost)
 	if force && b.guard == nil && lost {
 		l, err = b.lock(ctx, name)
 	}

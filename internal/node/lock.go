@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/address"
-	"berth/internal/fault"
-	"berth/internal/ids"
-	flock "berth/internal/lock"
-	"berth/internal/plan"
-	"berth/internal/proc"
+	"berth/internal/network/address"
+	"berth/internal/node/plan"
+	"berth/internal/storage/ids"
+	"berth/internal/sys/fault"
+	flock "berth/internal/sys/lock"
+	"berth/internal/sys/proc"
 )
 
 // lock is a node's lock, held by flock on a file. The runtime inherits it while it works for the holder, so that a

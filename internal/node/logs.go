@@ -7,9 +7,9 @@ import (
 	"os"
 	"time"
 
-	"berth/internal/nodelog"
-	"berth/internal/proc"
-	"berth/internal/refuse"
+	"berth/internal/node/nodelog"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 )
 
 // logWait is how long a command waits for what a node wrote to be in its log. The node cannot make it longer.

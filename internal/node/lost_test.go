@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"berth/internal/host"
-	"berth/internal/layout"
-	"berth/internal/link"
-	"berth/internal/refuse"
-	"berth/internal/roster"
-	"berth/internal/scratch"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/network/link"
+	"berth/internal/node/records"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // afterPowerCut returns a Berth in a folder, on a host that is one too, whose boot is "now", and a function that writes files.
@@ -67,7 +67,7 @@ func TestRecordsLostInAPowerCut(t *testing.T) {
 			for path, text := range map[string]string{dirs.Claims(): tc.journal, dirs.Spec(): tc.spec, dirs.Status(): tc.status} {
 				if text == "{}" {
 					n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
-					spec, err := json.Marshal(roster.Stored{Applied: n, Now: n})
+					spec, err := json.Marshal(records.Stored{Applied: n, Now: n})
 					if err != nil {
 						t.Fatal(err)
 					}

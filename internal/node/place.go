@@ -7,15 +7,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/copier"
 	"berth/internal/host"
 	"berth/internal/image"
-	"berth/internal/mounts"
-	"berth/internal/plan"
-	"berth/internal/refuse"
+	"berth/internal/node/plan"
 	"berth/internal/runner"
-	"berth/internal/thread"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/copier"
+	"berth/internal/storage/mounts"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/thread"
 )
 
 // Root is the root of a node, opened for a copy.

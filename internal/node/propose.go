@@ -4,12 +4,12 @@ import (
 	"context"
 	"slices"
 
-	"berth/internal/detail"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/node/inspect"
+	"berth/internal/node/plan"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Proposal is what apply, or set, would do to one node.
@@ -25,7 +25,7 @@ type Proposal struct {
 }
 
 // loses adds what another program has taken from a running node, and the steps that give it back.
-func (p *Proposal) loses(d detail.Drift) {
+func (p *Proposal) loses(d inspect.Drift) {
 	if len(d.Steps) > 0 {
 		p.Does, p.Lost, p.Steps = "change", d.What, append(p.Steps, step.Lines(d.Steps)...)
 	}
@@ -53,7 +53,7 @@ func (p *Proposal) Summary() string {
 
 // Plan tells what apply would do. It changes nothing.
 func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
-	known, err := detail.Table(b.Layout, b.Host.Sys, n.Name)
+	known, err := inspect.Table(b.Layout, b.Host.Sys, n.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Command: "apply", Node: n.Name, Gone: detail.Gone(known)}
+	p := &Proposal{Command: "apply", Node: n.Name, Gone: inspect.Gone(known)}
 	s, err := b.Stored(n.Name)
 	if refuse.KindOf(err) == refuse.NotFound {
 		p.Does, p.Steps = "create", step.Lines(slices.Concat(claims, live))
@@ -117,11 +117,11 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 	if err != nil {
 		return nil, err
 	}
-	known, err := detail.Table(b.Layout, b.Host.Sys, name)
+	known, err := inspect.Table(b.Layout, b.Host.Sys, name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: detail.Gone(known)}
+	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: inspect.Gone(known)}
 	if _, err := b.LiveInit(name); err != nil {
 		if len(changes) == 0 {
 			return p, nil

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/layout"
-	"berth/internal/step"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/step"
 	"berth/test/built"
 )
 

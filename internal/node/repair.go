@@ -10,21 +10,21 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/debian"
-	"berth/internal/fate"
-	"berth/internal/fault"
-	"berth/internal/file"
 	"berth/internal/image"
-	"berth/internal/keeper"
-	"berth/internal/link"
-	"berth/internal/plan"
-	"berth/internal/pull"
-	"berth/internal/rescue"
-	"berth/internal/roster"
+	"berth/internal/image/debian"
+	"berth/internal/image/pull"
+	"berth/internal/network/link"
+	"berth/internal/node/history"
+	"berth/internal/node/keeper"
+	"berth/internal/node/plan"
+	"berth/internal/node/records"
+	"berth/internal/node/rescue"
 	"berth/internal/runner"
-	"berth/internal/scratch"
-	"berth/internal/step"
-	"berth/internal/trial"
+	"berth/internal/runner/choose"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/file"
+	"berth/internal/sys/step"
 )
 
 // Repaired says what repair found and did about one node.
@@ -77,7 +77,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	b.sweepLocks(ctx)
 	errs = append(errs, b.sweepClaims(ctx))
-	did, err := trial.New(b.Layout, b.containers).Repair(ctx)
+	did, err := choose.New(b.Layout, b.containers).Repair(ctx)
 	errs = append(errs, err)
 	if did {
 		all = append(all, Repaired{Did: "removed what a killed probe of the runtimes left"})
@@ -182,21 +182,21 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 		did = "stopped: a change of what it is made of was interrupted"
 		return did, claims.UndoUnfinished(ctx)
 	}
-	f, err := fate.Of(claims)
+	f, err := history.Of(claims)
 	if err != nil {
 		return did, err
 	}
 	if f.Orphaned() {
 		return "removed: the berth run that it belonged to is gone", b.remove(ctx, name, journals{})
 	}
-	fate.Tell(b.Events(), claims, live, true)
+	history.Tell(b.Events(), claims, live, true)
 	return settleRestart(claims, live, did)
 }
 
 // outlived reports whether a node that was being created had run when its maker was killed, or was whole when the host lost its power:
 // its programs may have written what only a removal may take away.
 func (b *Berth) outlived(claims *step.Journal) bool {
-	if !fate.Whole(claims) {
+	if !history.Whole(claims) {
 		return false
 	}
 	_, ran := os.Lstat(b.Layout.Node(claims.Node).Status())
@@ -208,7 +208,7 @@ func (b *Berth) outlived(claims *step.Journal) bool {
 func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *step.Journal, err error) {
 	j, err := b.Live(name)
 	switch {
-	case errors.Is(err, roster.ErrRebooted):
+	case errors.Is(err, records.ErrRebooted):
 		// The kernel that the steps changed is gone, and with it everything but files.
 		if err := b.stopped(name, true); err != nil {
 			return "", nil, err
@@ -236,7 +236,7 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *
 		return "cleaned up: its process 1 had ended", nil, b.settleEnded(ctx, name, j)
 	}
 	did, err = b.settlePause(name, j)
-	if st, err := b.Noted(name); err != nil || st.PID != c.First().PID || st.Start != c.First().Start || (st.State == Paused) != fate.IsPaused(j) {
+	if st, err := b.Noted(name); err != nil || st.PID != c.First().PID || st.Start != c.First().Start || (st.State == Paused) != history.IsPaused(j) {
 		b.Note(b.StatusFrom(name, c, j)) // the command that started or paused it did not
 	}
 	if j.Set != nil && err == nil {
@@ -247,7 +247,7 @@ func (b *Berth) settleLive(ctx context.Context, name string) (did string, live *
 
 // settlePause ends a pause or an unpause that was killed: unless the node is paused as a whole, it goes on.
 func (b *Berth) settlePause(name string, j *step.Journal) (did string, err error) {
-	paused, ever := fate.Paused(j)
+	paused, ever := history.Paused(j)
 	if !ever {
 		return "", nil
 	}
@@ -265,14 +265,14 @@ func (b *Berth) settlePause(name string, j *step.Journal) (did string, err error
 
 // settleRestart says what became of a restart that was killed.
 func settleRestart(claims, live *step.Journal, did string) (string, error) {
-	if !fate.Restarting(claims) {
+	if !history.Restarting(claims) {
 		return did, nil
 	}
 	did = "stopped: its restart was interrupted; berth start " + claims.Node + " starts it"
 	if live != nil {
 		did = "runs: its restart was interrupted"
 	}
-	return did, fate.SetRestarting(claims, false)
+	return did, history.SetRestarting(claims, false)
 }
 
 // settleEnded cleans up after an init that ended while no keeper saw it, or before the keeper got the lock.

@@ -10,18 +10,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/block"
-	"berth/internal/detail"
-	"berth/internal/device"
-	"berth/internal/events"
-	"berth/internal/fault"
-	"berth/internal/gateway"
-	"berth/internal/keeper"
-	"berth/internal/link"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/step"
+	"berth/internal/host/block"
+	"berth/internal/limit/device"
+	"berth/internal/network/link"
+	"berth/internal/node/events"
+	"berth/internal/node/inspect"
+	"berth/internal/node/keeper"
+	"berth/internal/node/plan"
+	"berth/internal/storage/gateway"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // replugged brings a running node's devices and its limits on disks in line with what is plugged in now: what is gone
@@ -58,7 +58,7 @@ func (b *Berth) replugged(ctx context.Context, name string) (did string, err err
 	if err := errors.Join(err, j.EndSet()); err != nil {
 		return "", err
 	}
-	return strings.Join(detail.CameAndWent(p.Old, p.Record.New), ", "), nil
+	return strings.Join(inspect.CameAndWent(p.Old, p.Record.New), ", "), nil
 }
 
 func doIn(ctx context.Context, j *step.Journal, s step.Step) error {
@@ -97,7 +97,7 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 			r.Disks[was.Entry] = d
 		}
 	}
-	_, disks, err := detail.Present(b.Layout, b.Host.Sys, plan.CameBack(s.Now, old, now), f.Host.Cgroups, now)
+	_, disks, err := inspect.Present(b.Layout, b.Host.Sys, plan.CameBack(s.Now, old, now), f.Host.Cgroups, now)
 	f.Disks = disks
 	p := plan.Replug(s.Now, f, r, now)
 	p.Refused = errors.Join(err, p.Refused)

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/device"
-	"berth/internal/layout"
-	"berth/internal/proc"
-	"berth/internal/roster"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/limit/device"
+	"berth/internal/node/records"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // TestReplugIsJournalled: what follows a disk that was unplugged is a live change in the journal, and a killed one is begun
@@ -45,7 +45,7 @@ func TestReplugIsJournalled(t *testing.T) {
 	must(err)
 	must(f.Close())
 	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}, IO: []vnode.IO{{Name: "data", Device: "/dev/gone"}}}
-	must(b.Store("n", &roster.Stored{Applied: n, Now: n}))
+	must(b.Store("n", &records.Stored{Applied: n, Now: n}))
 	gone := device.Disk{Entry: "data", Major: 511, Minor: 1 << 19, ID: device.Identity{ID: "a disk that nobody has"}}
 	must(device.WriteTable(dirs.Devices(), device.Table{Disks: []device.Disk{gone}}))
 

@@ -5,40 +5,40 @@ import (
 	"fmt"
 	"strings"
 
-	"berth/internal/detail"
-	"berth/internal/group"
-	"berth/internal/plan"
-	"berth/internal/proc"
-	"berth/internal/rlimit"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/host/group"
+	"berth/internal/limit/rlimit"
+	"berth/internal/node/inspect"
+	"berth/internal/node/plan"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // drift looks for what another program has taken from a running node: values of its limits, or processes out of its group. It
 // changes nothing. The steps are those of the journal that it returns.
-func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (*step.Journal, detail.Drift, error) {
+func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (*step.Journal, inspect.Drift, error) {
 	j, err := b.Live(n.Name)
 	if err != nil {
-		return nil, detail.Drift{}, err
+		return nil, inspect.Drift{}, err
 	}
-	d, err := detail.DriftOf(ctx, b.Layout, b.Host, n, j.Steps(), all)
+	d, err := inspect.DriftOf(ctx, b.Layout, b.Host, n, j.Steps(), all)
 	return j, d, err
 }
 
 // held reads the devices and the limits of a node, as the kernel has them. pid is that of its process 1 if it runs.
-func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) (detail.Held, error) {
+func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) (inspect.Held, error) {
 	if !running {
-		return detail.ReadHeld(ctx, b.Layout, b.Host, n, nil)
+		return inspect.ReadHeld(ctx, b.Layout, b.Host, n, nil)
 	}
 	j, err := b.Live(n.Name)
 	if err != nil {
-		return detail.Held{}, err
+		return inspect.Held{}, err
 	}
-	at := detail.Running{PID: pid, Live: j.Steps()}
+	at := inspect.Running{PID: pid, Live: j.Steps()}
 	if dev, err := b.Dev(n.Name); err == nil {
 		at.Dev = &dev
 	}
-	return detail.ReadHeld(ctx, b.Layout, b.Host, n, &at)
+	return inspect.ReadHeld(ctx, b.Layout, b.Host, n, &at)
 }
 
 // takes are values of which each key of a limit takes one.
@@ -46,7 +46,7 @@ func takes() []string { return []string{"1", "0", "1GiB", "1MB/s", "1Gbit/s"} }
 
 // cleared adds to a drift the steps that take off a limit of which berth set says max: the spec has none, but another program
 // may have set one.
-func (b *Berth) cleared(d *detail.Drift, n *vnode.Node, key string) error {
+func (b *Berth) cleared(d *inspect.Drift, n *vnode.Node, key string) error {
 	for _, value := range takes() {
 		with, err := changed(n, []KeyValue{{Key: key, Value: value}})
 		if err != nil {
@@ -89,7 +89,7 @@ func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]
 }
 
 // onlyOf leaves of a drift what these changes of berth set name, and adds limits that are to be none and are there all the same.
-func (b *Berth) onlyOf(d *detail.Drift, n *vnode.Node, changes []KeyValue) error {
+func (b *Berth) onlyOf(d *inspect.Drift, n *vnode.Node, changes []KeyValue) error {
 	d.Only(keysOf(changes))
 	for _, c := range changes {
 		var err error
@@ -107,7 +107,7 @@ func (b *Berth) onlyOf(d *detail.Drift, n *vnode.Node, changes []KeyValue) error
 
 // relimited adds to a drift the step that gives all processes of a node a resource limit, where its process 1 has another one:
 // that may be its own doing, so it is done for who asks for it by name.
-func (b *Berth) relimited(d *detail.Drift, n *vnode.Node, name string) error {
+func (b *Berth) relimited(d *inspect.Drift, n *vnode.Node, name string) error {
 	init, err := b.LiveInit(n.Name)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (b *Berth) Look(ctx context.Context, all []Status) {
 		}
 		for _, w := range d.What {
 			text := fmt.Sprintf("%s is %s, not %s", w.Key, w.Old, w.New)
-			if w.Key == detail.Processes {
+			if w.Key == inspect.Processes {
 				text = "not in its cgroup: " + w.Old
 			}
 			all[i].Lost = append(all[i].Lost, text)

@@ -13,19 +13,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/counters"
-	"berth/internal/envfile"
-	"berth/internal/fate"
-	"berth/internal/foreground"
 	"berth/internal/host"
-	"berth/internal/jsonfile"
-	"berth/internal/keeper"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/relay"
+	"berth/internal/host/counters"
+	"berth/internal/node/foreground"
+	"berth/internal/node/history"
+	"berth/internal/node/keeper"
 	"berth/internal/runner"
-	"berth/internal/users"
-	"berth/internal/vnode"
+	"berth/internal/runner/streams"
+	"berth/internal/spec/envfile"
+	"berth/internal/spec/users"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 )
 
 // RunIO is what a foreground node reads and writes.
@@ -39,14 +39,14 @@ type RunIO struct {
 // 128 + the signal's number where a signal ended it. If this process is killed, the keeper removes the node. A node that is
 // to stay is the keeper's from the start, as one of Apply: if this process is killed, it runs on without its streams.
 func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, err error) {
-	streams := &relay.Streams{}
+	stdio := &streams.Streams{}
 	if !rio.TTY {
-		if streams, err = relay.Open(rio.In, rio.Out, rio.Err); err != nil {
+		if stdio, err = streams.Open(rio.In, rio.Out, rio.Err); err != nil {
 			return 0, err
 		}
 	}
 	defer func() { // after the node is gone: the reader of its output may take his time
-		if lost := foreground.Finish(streams); err == nil {
+		if lost := foreground.Finish(stdio); err == nil {
 			err = lost
 		}
 	}()
@@ -65,9 +65,9 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if err != nil {
 		return 0, err
 	}
-	s := starter{streams: streams, owner: &self, forRun: true}
+	s := starter{streams: stdio, owner: &self, forRun: true}
 	if rio.Keep {
-		s = starter{streams: streams, start: b.launcher(n.Name)}
+		s = starter{streams: stdio, start: b.launcher(n.Name)}
 		guarded <- nil
 	} else {
 		go func() {
@@ -76,7 +76,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 			guarded <- err
 		}()
 	}
-	var tty *relay.Terminal
+	var tty *streams.Terminal
 	s.before = func() error {
 		if err := <-guarded; err != nil || tty == nil {
 			return err
@@ -85,7 +85,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	}
 	if rio.TTY {
 		s.listen = func(path string) (err error) {
-			tty, err = relay.ListenTerminal(path)
+			tty, err = streams.ListenTerminal(path)
 			return err
 		}
 		defer func() {
@@ -103,7 +103,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if err != nil {
 		return 0, err
 	}
-	streams.Started()
+	stdio.Started()
 	defer pidfd.Close()
 	init := runner.FirstProcess(js.live.Steps())
 	if pidfd != nil {
@@ -117,7 +117,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	}
 	// The end is noted, or the node removed, whatever became of the context: Ctrl-C was for the command.
 	clean := context.WithoutCancel(ctx)
-	var end *fate.Exit
+	var end *history.Exit
 	if rio.Keep {
 		end, err = b.endOf(clean, n.Name, init.First())
 	} else {
@@ -129,7 +129,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if guard != nil {
 		guard.Close()
 	}
-	lost = errors.Join(lost, foreground.Finish(streams)) // what the node wrote stands before what Berth says of it
+	lost = errors.Join(lost, foreground.Finish(stdio)) // what the node wrote stands before what Berth says of it
 	if end.OOM {
 		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
 	}
@@ -137,12 +137,12 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 }
 
 // endForeground removes a node whose first process, a child of this process, has ended.
-func (b *Berth) endForeground(ctx context.Context, name string, js journals, pidfd *os.File) (*fate.Exit, error) {
+func (b *Berth) endForeground(ctx context.Context, name string, js journals, pidfd *os.File) (*history.Exit, error) {
 	ws, err := proc.Reap(runner.FirstProcess(js.live.Steps()).First().PID)
 	if err != nil {
 		ws, _ = proc.ReapedExit(pidfd)
 	}
-	end := fate.ExitOf(ws, true, false)
+	end := history.ExitOf(ws, true, false)
 	l, err := b.lock(ctx, name)
 	if err != nil {
 		return end, err
@@ -232,7 +232,7 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 	if err != nil {
 		return 0, refuse.Busyf("node %s does not run; berth start %s starts it", name, name)
 	}
-	if j, err := b.Live(name); err == nil && fate.IsPaused(j) {
+	if j, err := b.Live(name); err == nil && history.IsPaused(j) {
 		return 0, refuse.Busyf("node %s is paused: a command in it would not run; berth unpause %s lets the node go on", name, name)
 	}
 	if err := b.full(name, s.Now.PIDs, init.ExecProcesses(), nil); err != nil {
@@ -255,13 +255,13 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 		code, err = foreground.ExecTerminal(ctx, init, cmd, rio.In, rio.Out)
 		return code, b.whyNot(ctx, err, name, init.First(), s.Now.PIDs)
 	}
-	streams, err := relay.Open(rio.In, rio.Out, rio.Err)
+	stdio, err := streams.Open(rio.In, rio.Out, rio.Err)
 	if err != nil {
 		return 0, err
 	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.In, streams.Out, streams.Err
-	code, err = foreground.Exec(ctx, init, cmd, streams.Started)
-	lost := foreground.Finish(streams)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio.In, stdio.Out, stdio.Err
+	code, err = foreground.Exec(ctx, init, cmd, stdio.Started)
+	lost := foreground.Finish(stdio)
 	if err == nil {
 		return code, lost
 	}

@@ -9,18 +9,18 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/block"
-	"berth/internal/cgroup"
-	"berth/internal/detail"
-	"berth/internal/fault"
-	"berth/internal/limit"
-	"berth/internal/link"
-	"berth/internal/plan"
-	"berth/internal/refuse"
-	"berth/internal/roster"
-	"berth/internal/sriov"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/host/block"
+	"berth/internal/limit/cgroup"
+	"berth/internal/network/link"
+	"berth/internal/network/sriov"
+	"berth/internal/node/inspect"
+	"berth/internal/node/plan"
+	"berth/internal/node/records"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proof"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // KeyValue is one change of berth set.
@@ -58,7 +58,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	if err != nil {
 		return nil, err
 	}
-	next := &roster.Stored{Applied: s.Applied, Now: n, Rights: s.Rights, Covers: s.Covers}
+	next := &records.Stored{Applied: s.Applied, Now: n, Rights: s.Rights, Covers: s.Covers}
 	if _, err := b.LiveInit(name); err != nil {
 		if err := b.checkLimits(s.Now, n); err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
 
 // setLive leads a running node from its old spec to the new one. The change counts once the new spec is stored: killed
 // before, repair gives the old values back; killed after, the new ones stay.
-func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *roster.Stored) ([]SetResult, error) {
+func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *records.Stored) ([]SetResult, error) {
 	name := next.Now.Name
 	if _, err := b.replugged(ctx, name); err != nil { // what came or went meanwhile
 		return nil, err
@@ -154,10 +154,10 @@ func (b *Berth) takeBack(ctx context.Context, j *step.Journal, err error) error 
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
 	var r plan.Running
 	var err error
-	if r.Table, err = detail.Table(b.Layout, b.Host.Sys, new.Name); err != nil {
+	if r.Table, err = inspect.Table(b.Layout, b.Host.Sys, new.Name); err != nil {
 		return nil, err
 	}
-	if _, r.Disks, err = detail.Present(b.Layout, b.Host.Sys, old, facts.Host.Cgroups, r.Table); err != nil {
+	if _, r.Disks, err = inspect.Present(b.Layout, b.Host.Sys, old, facts.Host.Cgroups, r.Table); err != nil {
 		return nil, err
 	}
 	if !slices.Equal(old.Devices, new.Devices) {
@@ -201,11 +201,11 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 			return f, err
 		}
 	}
-	known, err := detail.Table(b.Layout, b.Host.Sys, n.Name)
+	known, err := inspect.Table(b.Layout, b.Host.Sys, n.Name)
 	if err != nil {
 		return f, err
 	}
-	if _, f.Disks, err = detail.Present(b.Layout, b.Host.Sys, n, f.Host.Cgroups, known); err != nil {
+	if _, f.Disks, err = inspect.Present(b.Layout, b.Host.Sys, n, f.Host.Cgroups, known); err != nil {
 		return f, err
 	}
 	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
@@ -238,7 +238,7 @@ func (b *Berth) checkLimits(old, n *vnode.Node) error {
 
 // resultsOf returns what a step of a live change has set.
 func resultsOf(s step.Step) []SetResult {
-	p, ok := s.(limit.Prover)
+	p, ok := s.(proof.Prover)
 	if !ok {
 		return nil
 	}
@@ -252,7 +252,7 @@ func resultsOf(s step.Step) []SetResult {
 // unchanged adds to what steps have set those keys that needed none: what was so already or was given back, and what the kernel
 // knows nothing of.
 func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyValue, n *vnode.Node) ([]SetResult, error) {
-	var shown []limit.Limit
+	var shown []proof.Limit
 	for _, c := range changes {
 		if slices.ContainsFunc(done, func(r SetResult) bool { return r.Key == c.Key }) {
 			continue
@@ -283,7 +283,7 @@ func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyVa
 				}
 				shown = held.Limits
 			}
-			if i := slices.IndexFunc(shown, func(s limit.Limit) bool { return s.Key == c.Key }); i >= 0 {
+			if i := slices.IndexFunc(shown, func(s proof.Limit) bool { return s.Key == c.Key }); i >= 0 {
 				if s := shown[i]; !s.Holds {
 					return nil, fmt.Errorf("%s %s does not hold: the kernel has %s, by %s; berth show %s says more", s.Key, s.Asked, cmp.Or(s.ReadBack, "nothing"), s.By, n.Name)
 				}

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
-	"berth/internal/roster"
-	"berth/internal/step"
+	"berth/internal/node/records"
+	"berth/internal/sys/step"
 )
 
 // replugging is the name of a live change that follows the host's devices, in place of a spec's.
@@ -29,7 +29,7 @@ func (b *Berth) settleSet(ctx context.Context, name string, j *step.Journal) (st
 }
 
 // specID identifies a stored spec.
-func specID(s *roster.Stored) string {
+func specID(s *records.Stored) string {
 	text, _ := json.Marshal(s) // of plain data: cannot fail
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])

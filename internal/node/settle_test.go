@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
-	"berth/internal/layout"
-	"berth/internal/proc"
-	"berth/internal/roster"
+	"berth/internal/node/records"
 	"berth/internal/runner"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // firstOnly is a step that made a process and has nothing to undo.
@@ -101,7 +101,7 @@ func TestSettles(t *testing.T) {
 			}
 			n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
 			if strings.HasPrefix(tc.claims, up) {
-				if err := b.Store("n", &roster.Stored{Applied: n, Now: n}); err != nil {
+				if err := b.Store("n", &records.Stored{Applied: n, Now: n}); err != nil {
 					t.Fatal(err)
 				}
 			}

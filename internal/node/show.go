@@ -3,30 +3,30 @@ package node
 import (
 	"context"
 
-	"berth/internal/counters"
-	"berth/internal/detail"
+	"berth/internal/host/counters"
 	"berth/internal/image"
-	"berth/internal/limit"
-	"berth/internal/link"
-	"berth/internal/scratch"
-	"berth/internal/step"
+	"berth/internal/network/link"
+	"berth/internal/node/inspect"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/proof"
+	"berth/internal/sys/step"
 )
 
 // Detail is what berth show tells of one node.
 type Detail struct {
 	Status
-	detail.Within
-	Hostname string          `json:"hostname"`
-	Phase    string          `json:"phase"` // of its live journal; "down" if it does not run
-	Command  []string        `json:"command,omitempty"`
-	IDs      string          `json:"ids"` // the node's ids as the host has them
-	Cgroup   string          `json:"cgroup"`
-	Links    []detail.Link   `json:"links,omitempty"`
-	Devices  []detail.Device `json:"devices,omitempty"`
-	Limits   []limit.Limit   `json:"limits,omitempty"`
-	Scratch  []scratch.Place `json:"scratch,omitempty"`
-	Outside  []string        `json:"outside,omitempty"` // processes that another program has moved out of the node's group
-	Usage    *counters.Usage `json:"usage,omitempty"`
+	inspect.Within
+	Hostname string           `json:"hostname"`
+	Phase    string           `json:"phase"` // of its live journal; "down" if it does not run
+	Command  []string         `json:"command,omitempty"`
+	IDs      string           `json:"ids"` // the node's ids as the host has them
+	Cgroup   string           `json:"cgroup"`
+	Links    []inspect.Link   `json:"links,omitempty"`
+	Devices  []inspect.Device `json:"devices,omitempty"`
+	Limits   []proof.Limit    `json:"limits,omitempty"`
+	Scratch  []scratch.Place  `json:"scratch,omitempty"`
+	Outside  []string         `json:"outside,omitempty"` // processes that another program has moved out of the node's group
+	Usage    *counters.Usage  `json:"usage,omitempty"`
 }
 
 // Show tells everything of one node.
@@ -42,7 +42,7 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	n := s.Now
 	d := &Detail{
 		Status: b.ended(ctx, name, boot), Hostname: n.Host(), Phase: "down", Command: n.Command,
-		IDs: detail.IDs(b.Layout, n), Cgroup: b.GroupPath(name),
+		IDs: inspect.IDs(b.Layout, n), Cgroup: b.GroupPath(name),
 	}
 	img, _ := image.Open(b.Layout).Resolve(n.Image) // without it, the spec's own words are shown
 	if len(d.Command) == 0 {
@@ -58,7 +58,7 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	}
 	macs := link.MACs(claims)
 	d.Scratch = scratch.Pools{Dir: b.Layout.Scratch()}.Places(b.Host.Sys, n, scratch.Volumes(claims))
-	d.Links, d.Within = detail.Links(b.Layout, n, macs, initErr == nil), detail.Inside(n, img.Config.User)
+	d.Links, d.Within = inspect.Links(b.Layout, n, macs, initErr == nil), inspect.Inside(n, img.Config.User)
 	if err := d.FindTrouble(link.NewSnapshot(b.Hub())); err != nil {
 		return nil, err
 	}

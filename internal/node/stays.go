@@ -5,19 +5,19 @@ import (
 	"slices"
 
 	"berth/internal/image"
-	"berth/internal/refuse"
-	"berth/internal/roster"
-	"berth/internal/scratch"
-	"berth/internal/step"
-	"berth/internal/template"
-	"berth/internal/vnode"
+	"berth/internal/node/records"
+	"berth/internal/spec/template"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before: for
 // who fills the template in, for an operator who starts the node that is there, and where its spec lets it start again.
-func (b *Berth) keepsImage(old *vnode.Node, next *roster.Stored, is image.Image) error {
+func (b *Berth) keepsImage(old *vnode.Node, next *records.Stored, is image.Image) error {
 	n := next.Now
-	stays := roster.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)
+	stays := records.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)
 	asks := b.rights != nil || (b.guard != nil || b.byPolicy) && len(next.Rights) > 0
 	if !asks || !stays || next.Covers == "" || next.Covers == is.Content() {
 		return nil

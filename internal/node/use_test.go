@@ -7,8 +7,8 @@ import (
 
 	"berth/internal/image"
 	"berth/internal/image/imagetest"
-	"berth/internal/layout"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
 )
 
 // TestStartKeepsItsLayers: while a node starts, after its spec is stored, another image gets the name of its image. The layers that

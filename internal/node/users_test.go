@@ -3,10 +3,10 @@ package node
 import (
 	"testing"
 
-	"berth/internal/refuse"
-	"berth/internal/scratch"
-	"berth/internal/step"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // TestUsersKeepVolumes: the files in a scratch volume keep their owners inside, or the change of users is refused.

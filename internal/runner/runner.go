@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
-	"berth/internal/proc"
-	"berth/internal/step"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 )
 
 // Runner starts nodes in one way: an OCI runtime, for example.

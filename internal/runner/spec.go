@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/mounts"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/host/group"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/mounts"
+	"berth/internal/sys/refuse"
 )
 
 // Spec describes a node for a runner.

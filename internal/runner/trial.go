@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"berth/internal/file"
-	"berth/internal/mounts"
+	"berth/internal/storage/mounts"
+	"berth/internal/sys/file"
 )
 
 // Trial says how the runners of a host may be tried, with a node that ends at once.

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"strings"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // ParseAllowList reads an admin's list of the host's ids that nodes may share, as strictly as a spec. file is its name in

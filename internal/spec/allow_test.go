@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // TestAllowList: an admin's list is read as strictly as a spec, and its mistakes have their places.

@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // decoder fills one node from one document. It goes on after a mistake, to report all of them.
@@ -176,7 +176,7 @@ func (d *decoder) structure(y ast.Node, field string, v reflect.Value) {
 		seen[key] = at
 		i, ok := fieldIndex(v.Type(), key)
 		if !ok {
-			meant, text := suggest(key, keysOf(v.Type()))
+			meant, text := hint(key, keysOf(v.Type()))
 			d.bad(at, inner, "unknown key; "+text)
 			d.unknown = append(d.unknown, field)
 			if meant != "" {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // Marshal writes the settings of a node as YAML, in the order of the types. Parse reads the same node from it, if

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // mistakes are values that somebody may write by mistake, as JSON, which is YAML too.

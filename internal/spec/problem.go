@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/nearest"
+	"berth/internal/sys/suggest"
 )
 
 // Problem is one thing that is wrong with a file of specs.
@@ -56,9 +56,9 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// suggest returns the allowed word that was probably meant, if any, and a hint for the message.
-func suggest(word string, allowed []string) (meant, text string) {
-	if meant = nearest.To(word, allowed); meant != "" {
+// hint returns the allowed word that was probably meant, if any, and a hint for the message.
+func hint(word string, allowed []string) (meant, text string) {
+	if meant = suggest.To(word, allowed); meant != "" {
 		return meant, "did you mean " + meant + "?"
 	}
 	return "", "allowed: " + strings.Join(allowed, ", ")

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 func TestRoundTrip(t *testing.T) {

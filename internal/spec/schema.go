@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // schema is the part of a JSON Schema that a spec needs.

@@ -14,8 +14,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // LongestFile is the most bytes of one file, enough for a thousand nodes with many keys each.

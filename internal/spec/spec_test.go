@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 var update = flag.Bool("update", false, "write the expected messages anew")
@@ -167,7 +167,7 @@ func TestSuggest(t *testing.T) {
 		"name": "name", "memroy": "memory", "Name": "name", "im": "in", "imgae": "image", "imagee": "image",
 		"x": "", "": "", "speed": "", "é": "", strings.Repeat("name", 1000): "",
 	} {
-		if got, _ := suggest(word, allowed); got != want {
+		if got, _ := hint(word, allowed); got != want {
 			t.Errorf("%.20q: got %q, want %q", word, got, want)
 		}
 	}

@@ -19,14 +19,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/api"
-	"berth/internal/api/server"
-	"berth/internal/audit"
-	"berth/internal/certs"
-	"berth/internal/fork"
-	"berth/internal/hostapi"
-	"berth/internal/layout"
-	"berth/internal/may"
+	"berth/internal/site/api"
+	"berth/internal/site/api/server"
+	"berth/internal/site/audit"
+	"berth/internal/site/certs"
+	"berth/internal/site/hostapi"
+	"berth/internal/spec/roles"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/testkit"
 )
@@ -85,8 +85,8 @@ func serve(t *testing.T, before ...func(*host)) *host {
 	var err error
 	h.signer, err = certs.Init(h.layout.Etc("ca"))
 	check(t, err)
-	h.install(t, h.layout.Etc("certs"), "node1", may.Host)
-	for name, role := range map[string]may.Role{"root": may.Admin, "ann": may.Operator, "bob": may.Operator, "eve": may.Viewer, "node2": may.Host} {
+	h.install(t, h.layout.Etc("certs"), "node1", roles.Host)
+	for name, role := range map[string]roles.Role{"root": roles.Admin, "ann": roles.Operator, "bob": roles.Operator, "eve": roles.Viewer, "node2": roles.Host} {
 		folder := filepath.Join(dir, name)
 		h.install(t, folder, name, role)
 		config, err := certs.Client(folder, "node1")
@@ -101,11 +101,11 @@ func serve(t *testing.T, before ...func(*host)) *host {
 	return h
 }
 
-func (h *host) install(t *testing.T, dir, name string, role may.Role) {
+func (h *host) install(t *testing.T, dir, name string, role roles.Role) {
 	t.Helper()
 	var b certs.Bundle
 	var err error
-	if role == may.Host {
+	if role == roles.Host {
 		b, err = h.signer.IssueHost(t.Context(), name, []string{"127.0.0.1"})
 	} else {
 		b, err = h.signer.IssueUser(t.Context(), name, role, certs.UserLife)
@@ -229,7 +229,7 @@ func (h *host) checkAudit(t *testing.T, want int) {
 	results := map[string]int{}
 	for line := range bytes.Lines(text) {
 		var l audit.Line
-		if err := json.Unmarshal(line, &l); err != nil || l.Who == "" || l.Role == "" || l.From == "" || l.Via != may.ViaTLS {
+		if err := json.Unmarshal(line, &l); err != nil || l.Who == "" || l.Role == "" || l.From == "" || l.Via != roles.ViaTLS {
 			t.Errorf("%s: %v", line, err)
 		}
 		if l.Result != audit.Begins { // it is followed by what came of it
@@ -275,7 +275,7 @@ func (h *host) checkOwn(t *testing.T) {
 	}
 	spec, err := h.nodes.Spec("theirs")
 	check(t, err)
-	if spec.Labels[may.OwnerLabel] != "bob" || spec.Labels[may.TemplateLabel] != "job" || spec.CPU.Max != 500 || len(spec.Mounts) != 1 {
+	if spec.Labels[roles.OwnerLabel] != "bob" || spec.Labels[roles.TemplateLabel] != "job" || spec.CPU.Max != 500 || len(spec.Mounts) != 1 {
 		t.Errorf("the node of the template: %+v", spec)
 	}
 	if status, text := h.ask(t, "bob", "DELETE", "/v1/nodes/theirs?force=true", "", ""); status != 200 {
@@ -325,7 +325,7 @@ func TestRevokedInTheMiddle(t *testing.T) {
 func TestHostRenewsOverTheAPI(t *testing.T) {
 	h := serve(t)
 	dir := t.TempDir()
-	h.install(t, dir, "node7", may.Host)
+	h.install(t, dir, "node7", roles.Host)
 	config, err := certs.Client(dir, "node1")
 	check(t, err)
 	old, err := certs.Current(dir)

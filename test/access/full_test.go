@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/api"
-	"berth/internal/certs"
-	"berth/internal/refuse"
+	"berth/internal/site/api"
+	"berth/internal/site/certs"
+	"berth/internal/sys/refuse"
 )
 
 // TestFullAudit: an act whose line the disk does not take is not begun, and says why; reads go on, and so does root on the host itself. Once there is

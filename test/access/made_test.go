@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/node"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // TestMost: an operator has as many nodes of a template as that says, however many he asks for at the same time; another has his own, and who removes one may make

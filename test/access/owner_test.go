@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/may"
 	"berth/internal/node"
-	"berth/internal/refuse"
+	"berth/internal/spec/roles"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -29,11 +29,11 @@ func TestOwnersUnderTheLock(t *testing.T) {
 		return func() { check(t, f.Close()) }
 	}
 	check(t, fillin("bob", "job"))
-	for what, do := range map[string]func(owner may.Owner) error{
-		"stop":    func(o may.Owner) error { _, err := h.nodes.Stop(t.Context(), "job", node.OwnGrace, o); return err },
-		"start":   func(o may.Owner) error { _, err := h.nodes.Start(t.Context(), "job", o); return err },
-		"restart": func(o may.Owner) error { _, err := h.nodes.Restart(t.Context(), "job", node.OwnGrace, o); return err },
-		"remove":  func(o may.Owner) error { return h.nodes.Remove(t.Context(), "job", true, o) },
+	for what, do := range map[string]func(owner roles.Owner) error{
+		"stop":    func(o roles.Owner) error { _, err := h.nodes.Stop(t.Context(), "job", node.OwnGrace, o); return err },
+		"start":   func(o roles.Owner) error { _, err := h.nodes.Start(t.Context(), "job", o); return err },
+		"restart": func(o roles.Owner) error { _, err := h.nodes.Restart(t.Context(), "job", node.OwnGrace, o); return err },
+		"remove":  func(o roles.Owner) error { return h.nodes.Remove(t.Context(), "job", true, o) },
 	} {
 		if err := do("ann"); refuse.KindOf(err) != refuse.NotFound {
 			t.Errorf("%s of bob's node by ann: %v", what, err)

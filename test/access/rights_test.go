@@ -15,15 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/api"
-	"berth/internal/events"
 	"berth/internal/image"
 	"berth/internal/image/imagetest"
-	"berth/internal/may"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/roster"
-	templates "berth/internal/template"
+	"berth/internal/node/events"
+	"berth/internal/node/records"
+	"berth/internal/site/api"
+	"berth/internal/spec/roles"
+	templates "berth/internal/spec/template"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -227,7 +227,7 @@ func (h *rights) older(t *testing.T) {
 		t.Helper()
 		s, err := h.nodes.Stored("job")
 		check(t, err)
-		check(t, h.nodes.Store("job", &roster.Stored{Applied: s.Applied, Now: s.Now}))
+		check(t, h.nodes.Store("job", &records.Stored{Applied: s.Applied, Now: s.Now}))
 	}
 	check(t, as("600")())
 	forget()
@@ -247,7 +247,7 @@ func (h *rights) older(t *testing.T) {
 	h.refused(t, as("601"), "mounts")
 
 	check(t, h.nodes.Remove(t.Context(), "job", true, "bob"))
-	spec := fmt.Sprintf("name: job\nimage: oci:base\ncommand: [/bin/sleep, \"600\"]\nlabels: {%s: bob}\n", may.OwnerLabel)
+	spec := fmt.Sprintf("name: job\nimage: oci:base\ncommand: [/bin/sleep, \"600\"]\nlabels: {%s: bob}\n", roles.OwnerLabel)
 	_, err := h.nodes.Apply(t.Context(), "spec", []byte(spec), false)
 	check(t, err)
 	h.refused(t, as("600"), "free spec")

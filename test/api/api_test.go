@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/api/server"
-	"berth/internal/fork"
-	"berth/internal/hostapi"
-	"berth/internal/layout"
+	"berth/internal/site/api/server"
+	"berth/internal/site/hostapi"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 )
 

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/api"
-	"berth/internal/api/client"
-	"berth/internal/api/server"
-	"berth/internal/audit"
+	"berth/internal/site/api"
+	"berth/internal/site/api/client"
+	"berth/internal/site/api/server"
+	"berth/internal/site/audit"
 )
 
 // relayed is a host that runs shell scripts where an agent runs berth, and what its audit says.

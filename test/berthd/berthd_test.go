@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/testkit"
 )

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"berth/internal/api"
-	"berth/internal/api/client"
+	"berth/internal/site/api"
+	"berth/internal/site/api/client"
 )
 
 // memoryGroup makes a group that limits memory for the agent, and puts the agent into it.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"berth/internal/intercept/preload"
+	"berth/internal/site/intercept/preload"
 )
 
 // Dir names the environment variable for the folder where tools/testrun keeps what was built for its run.
@@ -153,7 +153,7 @@ func build(ctx context.Context, name, out string, tags []string) error {
 	flags, dir := "-s -w", ""
 	switch name {
 	case newer:
-		flags += " -X berth/internal/version.Berth=" + NewerVersion
+		flags += " -X berth/internal/sys/version.Berth=" + NewerVersion
 	case older:
 		dir = out + ".source"
 		defer os.RemoveAll(dir)

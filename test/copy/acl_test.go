@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/treetar/treetest"
+	"berth/internal/sys/treetar/treetest"
 )
 
 // list is an access control list as the kernel has it (linux/posix_acl_xattr.h): for each entry tag, permissions and id.

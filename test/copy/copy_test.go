@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"berth/internal/treetar/treetest"
+	"berth/internal/sys/treetar/treetest"
 )
 
 var count atomic.Int64

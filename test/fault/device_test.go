@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // loop makes a new file and a loop device on it, and returns both.
@@ -161,7 +161,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 	s.begin([]string{"BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
 	first := len(s.passedByKeeper())
 	deaths, taken := 0, 0 // keepers that were killed at a point; times that the other disk got the number
-	for n, stride := walk.Of(s).Points(first); ; n += stride {
+	for n, stride := sample.Of(s).Points(first); ; n += stride {
 		if n > first+1000 {
 			s.Fatal("1000 fault points and no end")
 		}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // refused checks a command's exit code and error sentence, and that the host is in the given state.
@@ -79,7 +79,7 @@ func TestFullDisk(t *testing.T) {
 // applies runs apply with more and more free pages until it succeeds. Each apply that fails says why and leaves nothing.
 func (d *disk) applies() {
 	d.Helper()
-	pages, stride := walk.Of(d).Points(0)
+	pages, stride := sample.Of(d).Points(0)
 	first := int64(pages)
 	if first > 0 {
 		d.apply(0)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // TestHealthKilledAtEachStep kills the keeper from the moment in which it notes that a node is unhealthy until the node's end is
@@ -53,7 +53,7 @@ func TestHealthKilledAtEachStep(t *testing.T) {
 	}
 	first := named(named(0, "health noted")+1, "health noted") // the first one is of a node that starts
 	last := named(named(first, "unhealthy noted"), "end noted")
-	n, stride := walk.Of(t).Points(first + 1)
+	n, stride := sample.Of(t).Points(first + 1)
 	for n = min(n, last+1); n <= last+1; n += stride {
 		life(n)
 	}

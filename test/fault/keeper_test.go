@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // keeperPid returns the pid of this world's keeper, 0 if there is none.
@@ -90,7 +90,7 @@ func (s *scene) failedWell(what string, r result) {
 func TestKeeperKilledAtRandom(t *testing.T) {
 	s := newScene(t, lent)
 	failed := 0
-	r := walk.Of(t)
+	r := sample.Of(t)
 	rounds := r.Rounds(30)
 	for range rounds {
 		s.endKeeper()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // limits returns the node's requested limits from berth show. Each must hold in the kernel.
@@ -273,7 +273,7 @@ func TestImportKilledAtRandom(t *testing.T) {
 	states := map[string]snapshot{"there": w.snapshot()}
 	w.ok("image", "rm", "bb")
 	states["none"] = w.snapshot()
-	r := walk.Of(t)
+	r := sample.Of(t)
 	for range r.Rounds(15) {
 		j := w.begin(nil, "image", "import", archive, "bb")
 		delay := time.Duration(r.Int64N(int64(took)))

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/scratch"
+	"berth/internal/storage/scratch"
 	"berth/test/loop"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // powered is a world whose root is a file system of its own, so that its power can be cut: what was not synced is lost, and so are the
@@ -279,7 +279,7 @@ func (p *powered) ready() {
 // the command had ended; before each, prepare makes what the command needs.
 func (p *powered) steps(prepare func(), f func(what string, ended bool), args ...string) {
 	p.Helper()
-	n, stride := walk.Of(p).Sparse().Sparse().Points(1) // a cut takes most of a second
+	n, stride := sample.Of(p).Sparse().Sparse().Points(1) // a cut takes most of a second
 	for ended := false; !ended; n += stride {
 		prepare()
 		what, killed := p.point(n, args...)
@@ -290,7 +290,7 @@ func (p *powered) steps(prepare func(), f func(what string, ended bool), args ..
 }
 
 func TestPowerCutAtEachStep(t *testing.T) {
-	for _, kind := range walk.Some(walk.Of(t), 1, "ext4", "xfs", "btrfs") {
+	for _, kind := range sample.Some(sample.Of(t), 1, "ext4", "xfs", "btrfs") {
 		t.Run(kind, func(t *testing.T) {
 			p := newPowered(t, kind)
 			there := func(ended bool) string {

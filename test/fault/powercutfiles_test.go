@@ -10,25 +10,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/certs"
-	"berth/internal/file"
+	"berth/internal/host/membership"
+	"berth/internal/host/systemd"
 	"berth/internal/image/imagetest"
-	"berth/internal/layout"
-	"berth/internal/site"
-	"berth/internal/sriov"
-	"berth/internal/systemd"
-	"berth/test/walk"
+	"berth/internal/network/sriov"
+	"berth/internal/site/certs"
+	"berth/internal/sys/file"
+	"berth/internal/sys/layout"
+	"berth/test/sample"
 )
 
 // TestPowerCutOfFiles: what commands and agents write and remove outside of journals is on the disk when they have done so. Nothing else that
 // would be synced follows each of them.
 func TestPowerCutOfFiles(t *testing.T) {
-	for _, kind := range walk.Some(walk.Of(t), 1, "ext4", "xfs", "btrfs") {
+	for _, kind := range sample.Some(sample.Of(t), 1, "ext4", "xfs", "btrfs") {
 		t.Run(kind, func(t *testing.T) {
 			p := newPowered(t, kind)
 			out, bundle, ca, own := p.root+"/out", p.root+"/one.tar", p.l.Etc("ca"), p.l.Etc("certs")
 			unit := systemd.AtBoot{Dir: p.root + "/units", Name: "berth.service", Args: []string{"berth"}}
-			member, owed := site.Member{Host: "one"}, site.Thing{Kind: site.MAC, Value: "02:00:00:00:00:01"}
+			member, owed := membership.Member{Host: "one"}, membership.Thing{Kind: membership.MAC, Value: "02:00:00:00:00:01"}
 			away, wishes, owing := layout.New(p.root+"/away"), sriov.Wishes(p.root+"/vfs"), p.root+"/owing"
 			p.must(os.MkdirAll(away.Lib, 0o700))
 			p.must(os.Mkdir(p.root+"/pool2", 0o700))
@@ -92,15 +92,15 @@ func TestPowerCutOfFiles(t *testing.T) {
 					},
 					func() error { _, err := certs.Current(own); return err },
 				},
-				"a host of a site": {nil, func() error { return site.Join(p.l, member) }, func() error {
-					m, err := site.Read(p.l)
+				"a host of a site": {nil, func() error { return membership.Join(p.l, member) }, func() error {
+					m, err := membership.Read(p.l)
 					if err == nil && (m == nil || m.Host != member.Host) {
 						err = fmt.Errorf("it is %v", m)
 					}
 					return err
 				}},
-				"what a site was not told": {nil, func() error { return site.Owe(p.l.SiteOwed(), "n", owed) }, func() error {
-					all, err := site.Owed(p.l.SiteOwed())
+				"what a site was not told": {nil, func() error { return membership.Owe(p.l.SiteOwed(), "n", owed) }, func() error {
+					all, err := membership.Owed(p.l.SiteOwed())
 					if err == nil && len(all) != 1 {
 						err = fmt.Errorf("owed are %v", all)
 					}
@@ -112,9 +112,9 @@ func TestPowerCutOfFiles(t *testing.T) {
 				"berth image rm of a file":     {p.did("image", "trust", packed), p.did("image", "rm", "file:"+packed), p.no(p.l.Images() + "/packed/records/*.json")},
 				"berth image prune of a file":  {p.did("image", "trust", packed+"2"), func() error { return errors.Join(os.Remove(packed+"2"), p.did("image", "prune")()) }, p.no(p.l.Images() + "/packed/records/*.json")},
 				"a unit that is not any more":  {last.Write, last.Remove, p.no(last.Dir + "/last.service")},
-				"a host that left its site":    {func() error { return site.Join(away, member) }, func() error { return site.Leave(away) }, p.no(away.Site())},
+				"a host that left its site":    {func() error { return membership.Join(away, member) }, func() error { return membership.Leave(away) }, p.no(away.Site())},
 				"no more virtual functions":    {func() error { return wishes.Keep(sriov.Wish{PCI: "0000:00:00.0"}) }, func() error { return wishes.Forget("0000:00:00.0") }, p.no(string(wishes) + "/0*")},
-				"what a site was told at last": {func() error { return site.Owe(owing, "n", owed) }, func() error { return site.Debt{Thing: owed, Node: "n"}.Settled(owing) }, p.no(owing + "/*n")},
+				"what a site was told at last": {func() error { return membership.Owe(owing, "n", owed) }, func() error { return membership.Debt{Thing: owed, Node: "n"}.Settled(owing) }, p.no(owing + "/*n")},
 			} {
 				if act.before != nil {
 					p.must(act.before())

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // crowd is a world with several nodes.
@@ -47,7 +47,7 @@ func newCrowd(t *testing.T) *crowd {
 // TestKilledAtRandom kills three concurrent commands on several nodes at random moments, and sometimes the keeper too.
 func TestKilledAtRandom(t *testing.T) {
 	c := newCrowd(t)
-	r := walk.Of(t)
+	r := sample.Of(t)
 	for round := range r.Rounds(20) {
 		var jobs []*job
 		var what []string
@@ -110,7 +110,7 @@ func (c *crowd) check(what string) {
 // TestApplyRacesRm lets six commands race for one node: each succeeds or fails with an expected exit code, and rm leaves nothing.
 func TestApplyRacesRm(t *testing.T) {
 	c := newCrowd(t)
-	r := walk.Of(t)
+	r := sample.Of(t)
 	codes := map[string]int{}
 	for range r.Rounds(25) {
 		i := r.IntN(2)
@@ -159,7 +159,7 @@ var (
 // like an interrupted write.
 func TestTornJournal(t *testing.T) {
 	s := newScene(t, lent)
-	r := walk.Of(t)
+	r := sample.Of(t)
 	s.ok("apply", "-f", s.spec)
 	for _, args := range [][]string{{"apply", "-f", s.spec}, {"rm", "--force", "f1"}} {
 		s.steps(func(n int) bool {
@@ -182,7 +182,7 @@ func TestTornJournal(t *testing.T) {
 }
 
 // tear truncates the last record of the journal that was written last. The name of the fault point tells which one that is.
-func (s *scene) tear(r walk.Walk, point string) string {
+func (s *scene) tear(r sample.Walk, point string) string {
 	s.Helper()
 	last := s.l.Node("f1").Journal()
 	_, err := os.Stat(last)
@@ -201,7 +201,7 @@ func (s *scene) tear(r walk.Walk, point string) string {
 // where too little of the journal is left, repair says so, and rm --force removes the node with all its claims.
 func TestLostClaims(t *testing.T) {
 	s := newScene(t, onHost)
-	r := walk.Of(t)
+	r := sample.Of(t)
 	for round := range r.Rounds(12) {
 		s.ok("apply", "-f", s.spec)
 		s.ok("stop", "--grace", "0s", "f1")
@@ -232,7 +232,7 @@ func TestLostClaims(t *testing.T) {
 // TestBackAtOnce removes nodes and makes them again at once: kernel objects that are still being torn down do not get in the way.
 func TestBackAtOnce(t *testing.T) {
 	each(t, []node{shared, onHost, lent}, func(s *scene) {
-		for range walk.Of(s).Rounds(20) {
+		for range sample.Of(s).Rounds(20) {
 			s.ok("apply", "-f", s.spec)
 			s.ok("rm", "--force", "f1")
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
-	"berth/internal/netif"
+	"berth/internal/host/netif"
 	"berth/test/testkit"
 )
 

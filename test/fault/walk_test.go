@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // node is a kind of node that the tests make.
@@ -168,7 +168,7 @@ func (w *world) scene(n node) *scene {
 // was not killed at that point.
 func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Helper()
-	n, stride := walk.Of(s).Points(1)
+	n, stride := sample.Of(s).Points(1)
 	began, points := time.Now(), 0
 	for ; f(n); n += stride {
 		points++

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/testkit"
 )
 

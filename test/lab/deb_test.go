@@ -21,7 +21,7 @@ func packages(t *testing.T, machines ...*lab.VM) {
 	must(t, deb.Files(t.Context(), files))
 	for _, v := range []struct{ name, version string }{{"old", "v1.0.0"}, {"new", "v2.0.0"}} {
 		// The keeper becomes a newer program only.
-		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X berth/internal/version.Berth="+v.version, "-o", filepath.Join(files, "berth"), "berth/cmd/berth")
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X berth/internal/sys/version.Berth="+v.version, "-o", filepath.Join(files, "berth"), "berth/cmd/berth")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"berth/test/lab"
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // TestNFSSuite runs the conformance suite of gateways on NFS, in a machine that has the nodes and the server, the kernel's or
@@ -16,7 +16,7 @@ import (
 func TestNFSSuite(t *testing.T) {
 	t.Parallel()
 	suite := filepath.Join(t.TempDir(), "suite")
-	build := exec.Command("go", "test", "-c", "-trimpath", "-tags", "nfslab", "-o", suite, "berth/internal/gateway")
+	build := exec.Command("go", "test", "-c", "-trimpath", "-tags", "nfslab", "-o", suite, "berth/internal/storage/gateway")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -35,7 +35,7 @@ EXPORT { Export_Id = 2; Path = /small; Pseudo = /small; Access_Type = RW; Squash
 `)
 	// Files of NFS-Ganesha before 6.2 read as zeros by 4.2 on Linux 6.6 and later: its READ_PLUS is of a draft (its issue 1188).
 	version := map[string]string{"nfs-ganesha": "4.1"}
-	for _, service := range walk.Some(walk.Of(t), 1, "nfs-server", "nfs-ganesha") {
+	for _, service := range sample.Some(sample.Of(t), 1, "nfs-server", "nfs-ganesha") {
 		t.Run(service, func(t *testing.T) {
 			m.OK(t, "systemctl stop nfs-server nfs-ganesha; systemctl start "+service+"; while awaiting; do ss -ltn | grep -q :2049 && exit; done; journalctl -u "+service+"; exit 1")
 			r := m.RunFor(t, 8*time.Minute, "bash", "-c", "cd /root; NFS_SERVICE="+service+" NFS_VERSION="+version[service]+" ./suite -test.v -test.run '^TestNFSSuite$' 2>&1")

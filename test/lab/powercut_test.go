@@ -11,8 +11,8 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/test/built"
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // cut is one power cut into an act.
@@ -48,12 +48,12 @@ func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	var lanes [][]cut
 	rounds := 0
-	w := walk.Of(t)
+	w := sample.Of(t)
 	for _, acts := range powerActs {
 		var cuts []cut
 		for _, a := range acts {
 			for _, points := range a.inside {
-				for _, p := range walk.Some(w, 1, points...) {
+				for _, p := range sample.Some(w, 1, points...) {
 					cuts = append(cuts, cut{a, p})
 				}
 			}

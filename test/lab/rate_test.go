@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/shares"
-	"berth/test/walk"
 )
 
 // TestRates limits a node in both directions, on a virtual function and on a macvlan, and measures the rate against a machine at
@@ -17,7 +17,7 @@ import (
 func TestRates(t *testing.T) {
 	a, b, pf := joined(t)
 	b.OK(t, "iperf3 -s -D >/dev/null 2>&1")
-	taken := walk.Some(walk.Of(t), 4, "sriov tx 10", "sriov rx 10", "sriov tx 100", "sriov rx 100", "macvlan tx 10", "macvlan rx 10", "macvlan tx 100", "macvlan rx 100")
+	taken := sample.Some(sample.Of(t), 4, "sriov tx 10", "sriov rx 10", "sriov tx 100", "sriov rx 100", "macvlan tx 10", "macvlan rx 10", "macvlan tx 100", "macvlan rx 100")
 	for _, mode := range []string{"sriov", "macvlan"} {
 		spec := fmt.Sprintf("name: a\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{mode: %s, parent: %s, address: [192.0.2.1/24]}]\n", mode, pf)
 		a.Write(t, "/root/a.yaml", spec)

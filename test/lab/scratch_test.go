@@ -12,8 +12,8 @@ import (
 
 	"berth/test/built"
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/shares"
-	"berth/test/walk"
 )
 
 // TestScratch makes scratch volumes in volume groups of LVM, thick and thin, and in a folder with project quotas.
@@ -199,8 +199,8 @@ func scratchKilled(t *testing.T, m *lab.VM, before string) {
 	m.Copy(t, berth, "/usr/local/bin/berth-fault")
 	for _, command := range []string{"apply", "rm"} {
 		t.Run(command, func(t *testing.T) {
-			w := walk.Of(t).Sparse()
-			for _, volume := range walk.Some(w, 1, "size: 64MiB, pool: vg0", "size: 64MiB, pool: thin", "size: 300MiB, pool: vg0, fs: xfs", "size: 300MiB, pool: thin, fs: xfs") {
+			w := sample.Of(t).Sparse()
+			for _, volume := range sample.Some(w, 1, "size: 64MiB, pool: vg0", "size: 64MiB, pool: thin", "size: 300MiB, pool: vg0, fs: xfs", "size: 300MiB, pool: thin, fs: xfs") {
 				t.Run(volume, func(t *testing.T) { scratchWalk(t, m, w, before, command, volume) })
 			}
 		})
@@ -208,7 +208,7 @@ func scratchKilled(t *testing.T, m *lab.VM, before string) {
 }
 
 // scratchWalk kills one command of a node with a volume in a volume group and one in a folder, at the points that a run takes.
-func scratchWalk(t *testing.T, m *lab.VM, w walk.Walk, before, command, volume string) {
+func scratchWalk(t *testing.T, m *lab.VM, w sample.Walk, before, command, volume string) {
 	file := scratchNode(t, m, "k", "scratch: [{target: /tmp, "+volume+"}, {target: /q, size: 16MiB}]")
 	first, killed := "", "berth-fault apply -f "+file
 	if command == "rm" {

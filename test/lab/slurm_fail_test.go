@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // trouble is something that fails below a job on host b, until it is mended.
@@ -37,7 +37,7 @@ var troubles = []trouble{
 
 // failures has something fail below a job: the node is told as down, the job is queued again and runs, and nothing is left.
 func (s *pool) failures(before [2]string) {
-	for _, c := range walk.Some(walk.Of(s.T), 1, troubles...) {
+	for _, c := range sample.Some(sample.Of(s.T), 1, troubles...) {
 		s.Run(c.name, func(t *testing.T) {
 			s := &pool{t, s.a, s.b}
 			running := c.name == "host reset"

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"berth/test/built"
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // testKilled kills berth with SIGKILL at fault points from the first to the last at which it handles a virtual function. After
@@ -32,7 +32,7 @@ func testKilled(t *testing.T, a *host) {
 			a.OK(t, "berth rm --force f 2>/dev/null || true")
 			points := vfPoints(strings.Split(log, "\n"))
 			t.Logf("%d points", len(points))
-			for i, stride := walk.Of(t).Sparse().Points(0); i < len(points); i += stride {
+			for i, stride := sample.Of(t).Sparse().Points(0); i < len(points); i += stride {
 				a.OK(t, c.before)
 				number, _, _ := strings.Cut(points[i], " ")
 				r := a.Run(t, "bash", "-c", "BERTH_FAULT="+number+" "+c.command)

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // testRandom starts, stops and kills seven nodes, berth, the runtime and the keeper in random order, several at once.
 func testRandom(t *testing.T, a *host) {
-	dice := walk.Of(t).Sparse()
+	dice := sample.Of(t).Sparse()
 	wanted := dice.Rounds(200)
 	t.Logf("%d acts", wanted)
 	before := strings.Join(a.home(t), "\n")
@@ -46,7 +46,7 @@ func testRandom(t *testing.T, a *host) {
 }
 
 // act returns a random act on one of the nodes, as a line of bash that runs in the background.
-func act(dice walk.Walk) string {
+func act(dice sample.Walk) string {
 	node := fmt.Sprintf("n%d", dice.IntN(7))
 	wait := fmt.Sprintf("%.2f", dice.Float64()*1.5)
 	quiet := " >/dev/null 2>&1 &"

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // host is a machine with an adapter that has virtual functions, and berth.
@@ -398,7 +398,7 @@ func testReload(t *testing.T, a *host) {
 	}
 	const noKeeper = "kill -9 $(pgrep -x berth-keeper)\n"
 	reload := map[string]string{"igbvf": "rmmod igbvf; modprobe igbvf", "igb": "rmmod igb; modprobe igb"}
-	for _, c := range walk.Some(walk.Of(t), 2, "igbvf, repair", "igbvf, keeper", "igb, repair", "igb, keeper") {
+	for _, c := range sample.Some(sample.Of(t), 2, "igbvf, repair", "igbvf, keeper", "igb, repair", "igb, keeper") {
 		driver, by, _ := strings.Cut(c, ", ")
 		t.Run(c, func(t *testing.T) {
 			if by == "repair" {

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // awayAsked is the node's allowance, in bytes a second: two emulated machines have the CPUs for it.
@@ -72,7 +72,7 @@ systemd-run -q --unit=reads berth exec slow -- sh -c 'for i in 0 1 2 3; do while
 		m        *lab.VM
 		name, by string
 	}
-	for _, c := range walk.Some(walk.Of(t), 2, clock{b, "file server", "10 seconds"}, clock{a, "allocator's host", "1 hour"},
+	for _, c := range sample.Some(sample.Of(t), 2, clock{b, "file server", "10 seconds"}, clock{a, "allocator's host", "1 hour"},
 		clock{a, "allocator's host", "10 seconds"}, clock{b, "file server", "1 hour"}) {
 		c.m.OK(t, "date -s '-"+c.by+"' >&2")
 		s.reads("clock of the "+c.name+" set back "+c.by, awayAsked)

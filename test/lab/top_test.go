@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/top"
+	"berth/internal/node/top"
 	"berth/test/lab"
 	"berth/test/testkit"
 )

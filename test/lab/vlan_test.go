@@ -9,7 +9,7 @@ import (
 
 	"berth/test/built"
 	"berth/test/lab"
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // TestVLAN gives nodes of one machine VLANs on its adapter, by macvlan and by a bridge that filters. The machine at the other
@@ -105,7 +105,7 @@ func killVLAN(t *testing.T, a *lab.VM, file string, same func(string)) {
 		if len(points) < 2 {
 			t.Fatalf("%s passes\n%s", c.command, log)
 		}
-		for i, stride := walk.Of(t).Points(0); i < len(points); i += stride {
+		for i, stride := sample.Of(t).Points(0); i < len(points); i += stride {
 			a.OK(t, c.before)
 			if r := a.Run(t, "bash", "-c", "BERTH_FAULT="+points[i]+" "+c.command); r.Code != 137 {
 				t.Errorf("killed at %s of %s: exit code %d\n%s%s", points[i], c.command, r.Code, r.Out, r.Err)

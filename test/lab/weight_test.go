@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"berth/test/lab"
+	"berth/test/sample"
 	"berth/test/shares"
-	"berth/test/walk"
 )
 
 // The disks of TestWeights, in QEMU's order. All of them are slow, so that the emulated CPUs can saturate them.
@@ -47,7 +47,7 @@ func TestWeights(t *testing.T) {
 		"page cache":                    func(t *testing.T) { buffered(t, m) },
 		"block sizes":                   func(t *testing.T) { blockSizes(t, m) },
 	}
-	for _, name := range walk.Some(walk.Of(t), 4, slices.Sorted(maps.Keys(measured))...) {
+	for _, name := range sample.Some(sample.Of(t), 4, slices.Sorted(maps.Keys(measured))...) {
 		t.Run(name, measured[name])
 	}
 	if got := m.OK(t, "cat /sys/block/{vdb,vdc,nvme0n1}/queue/scheduler; grep -h enable=1 /sys/fs/cgroup/io.cost.qos || true; ls /run/berth.disks"); strings.Contains(got, "[bfq]") || strings.Contains(got, "enable=1") || strings.Contains(got, ".") {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
-	"berth/internal/proc"
+	"berth/internal/sys/proc"
 	"berth/test/built"
 	"berth/test/loop"
 )

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/proc"
+	"berth/internal/host/group"
+	"berth/internal/sys/proc"
 	"berth/test/testkit"
 )
 

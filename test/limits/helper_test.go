@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/counters"
-	"berth/internal/fork"
-	"berth/internal/group"
 	"berth/internal/host"
+	"berth/internal/host/counters"
+	"berth/internal/host/group"
+	"berth/internal/sys/fork"
 	"berth/test/testkit"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"berth/internal/bench/stat"
-	"berth/internal/counters"
 	"berth/internal/host"
+	"berth/internal/host/counters"
 	"berth/test/testkit"
 )
 

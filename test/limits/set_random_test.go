@@ -17,8 +17,8 @@ import (
 	"berth/internal/host"
 	"berth/internal/node"
 	"berth/internal/spec"
-	"berth/internal/vnode"
-	"berth/test/walk"
+	"berth/internal/spec/vnode"
+	"berth/test/sample"
 )
 
 // setters is how many processes call berth set at a time, and calls how often in all at most.
@@ -53,7 +53,7 @@ func TestSetByManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	done := make([][]call, setters)
 	start := time.Now()
-	dice := walk.Of(t)
+	dice := sample.Of(t)
 	each, seeds := dice.Rounds(calls)/setters, make([]uint64, setters)
 	for i := range setters {
 		seeds[i] = dice.Uint64()

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"berth/internal/host"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/testkit"
 )
 

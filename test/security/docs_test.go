@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/oci"
+	"berth/internal/runner/oci"
 )
 
 // TestDocumentation checks that each test named in docs/SECURITY.md exists, and that its tables list exactly the capabilities

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/oci"
+	"berth/internal/runner/oci"
 )
 
 // TestRefused checks that every kernel interface that the probe tries is refused, in process 1 and in exec.

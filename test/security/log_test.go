@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/nodelog"
+	"berth/internal/node/nodelog"
 	"berth/test/testkit"
 )
 

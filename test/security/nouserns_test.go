@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/oci"
+	"berth/internal/runner/oci"
 )
 
 // TestWithoutUserNamespace checks what still holds when the node's root is the host's root, and that ls marks such a node.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/thread"
+	"berth/internal/sys/thread"
 	"berth/test/testkit"
 )
 

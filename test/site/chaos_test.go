@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/store"
-	"berth/internal/store/etcd"
-	"berth/internal/store/storetest"
+	"berth/internal/site/store"
+	"berth/internal/site/store/etcd"
+	"berth/internal/site/store/storetest"
 	"berth/test/testkit"
 )
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/layout"
-	"berth/internal/store/storetest"
+	"berth/internal/site/store/storetest"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/testkit"
 )

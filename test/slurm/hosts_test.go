@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/certs"
-	"berth/internal/layout"
-	"berth/internal/may"
+	"berth/internal/site/certs"
+	"berth/internal/spec/roles"
+	"berth/internal/sys/layout"
 )
 
 // host is a host that has nodes: a root of its own with an agent. All are this machine.
@@ -53,7 +53,7 @@ func (s *site) settings() {
 	s.Helper()
 	signer, err := certs.Init(s.path("ca"))
 	check(s, err)
-	operator, err := signer.IssueUser(s.Context(), "slurm", may.Operator, certs.UserLife)
+	operator, err := signer.IssueUser(s.Context(), "slurm", roles.Operator, certs.UserLife)
 	check(s, err)
 	check(s, certs.Install(s.path("operator"), operator))
 	template := strings.NewReplacer("BRIDGE", s.bridge, "CONF", s.path("conf/node"), "WORK", s.path("work")).Replace(worker + strings.Join(s.mounts, ""))

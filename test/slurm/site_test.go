@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/testkit"
 )

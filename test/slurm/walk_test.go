@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/store/etcd"
-	"berth/internal/store/storetest"
+	"berth/internal/site/store/etcd"
+	"berth/internal/site/store/storetest"
 	"berth/test/built"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 var (
@@ -30,7 +30,7 @@ var (
 // job again without anybody's help, and nothing is left. The events and their order come of the seed; when Slurm does what does not.
 func TestWalk(t *testing.T) {
 	needs(t)
-	w := walk.Of(t)
+	w := sample.Of(t)
 	program := filepath.Join(t.TempDir(), "etcd")
 	check(t, built.Etcd(t.Context(), filepath.Dir(program)))
 	server, endpoint := storetest.Etcd(t, program)
@@ -63,7 +63,7 @@ func TestWalk(t *testing.T) {
 // hike is a walk under way.
 type hike struct {
 	*site
-	walk.Walk
+	sample.Walk
 	etcd   *storetest.Process
 	claims *etcd.Store
 	began  time.Time

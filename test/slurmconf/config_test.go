@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/certs"
-	"berth/internal/may"
-	"berth/internal/store/storetest"
+	"berth/internal/site/certs"
+	"berth/internal/site/store/storetest"
+	"berth/internal/spec/roles"
 	"berth/test/built"
 	"berth/test/testkit"
 )
@@ -75,7 +75,7 @@ func start(t *testing.T) *site {
 			"host: %s\naddress: %q\nlisten: [%q]\nrack: rack7\nslots: 20\nstore: %s\n", name, s.address[name], s.address[name], store), 0o600))
 		storetest.Start(t, nil, filepath.Join(s.bin, "berthd"), "--root", root)
 	}
-	b, err := signer.IssueUser(t.Context(), "slurm", may.Operator, certs.UserLife)
+	b, err := signer.IssueUser(t.Context(), "slurm", roles.Operator, certs.UserLife)
 	check(t, err)
 	check(t, certs.Install(filepath.Join(s.dir, "slurm"), b))
 	return s

@@ -20,9 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
-	"berth/internal/slurm/settings"
-	"berth/internal/slurm/slurmconf"
+	"berth/internal/site/slurm/settings"
+	"berth/internal/site/slurm/slurmconf"
+	"berth/internal/sys/layout"
 	"berth/test/controller"
 	"berth/test/testkit"
 )

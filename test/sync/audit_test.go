@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"berth/internal/iosync/place"
-	"berth/internal/iosync/probe"
+	"berth/internal/site/iosync/place"
+	"berth/internal/site/iosync/probe"
 )
 
 // audit begins to count the I/O of the disk as berth sync audit does. The function that it returns says what was found so far.

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"berth/internal/bench/result"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/testkit"
 )

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bench/stat"
-	"berth/internal/intercept/preload"
-	"berth/internal/iosync/place"
+	"berth/internal/site/intercept/preload"
+	"berth/internal/site/iosync/place"
 	"berth/test/built"
 	"berth/test/testkit"
 )

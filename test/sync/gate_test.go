@@ -14,7 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"berth/internal/proc"
+	"berth/internal/sys/proc"
 	"berth/test/built"
 	"berth/test/testkit"
 )

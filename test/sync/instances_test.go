@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/proc"
+	"berth/internal/sys/proc"
 	"berth/test/testkit"
 )
 

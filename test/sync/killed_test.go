@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"berth/test/built"
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // TestAgentKilled kills the agent of a file server at each point at which it changes the kernel or its records, while it begins to serve
@@ -19,7 +19,7 @@ import (
 func TestAgentKilled(t *testing.T) {
 	const instances = "server: xrootd, way: instances, port: 1094, user: xrootd"
 	type entry struct{ name, keys string }
-	for i, c := range walk.Some(walk.Of(t), 1, entry{"sftp", "server: sftp"}, entry{"other", "server: other, interface: "},
+	for i, c := range sample.Some(sample.Of(t), 1, entry{"sftp", "server: sftp"}, entry{"other", "server: other, interface: "},
 		entry{"samba", "server: samba, way: gate, port: 4450"}, entry{"instances", instances}, entry{"changed", instances}) {
 		t.Run(c.name, func(t *testing.T) {
 			if c.keys == instances {
@@ -62,7 +62,7 @@ func TestAgentKilled(t *testing.T) {
 			}
 			nothing("no point")
 			n, step, kills := 1, 1, 0
-			if half := walk.Some(walk.Of(t), 1, 0, 1); strings.HasPrefix(c.keys, instances) && len(half) == 1 { // it has twice as many points as others
+			if half := sample.Some(sample.Of(t), 1, 0, 1); strings.HasPrefix(c.keys, instances) && len(half) == 1 { // it has twice as many points as others
 				n, step = 1+half[0], 2
 			}
 			for ; lives(fmt.Sprint("BERTH_FAULT=", n)); n += step { // the last passes no more points

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"berth/test/built"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 )
 
 // aside puts the agent of a host into a network namespace of its own, one cable away from the other host's and from the cluster state. It
@@ -67,7 +67,7 @@ func TestPartition(t *testing.T) {
 		how  [2]func()
 		d    time.Duration
 	}
-	for _, p := range walk.Some(walk.Of(t), 1,
+	for _, p := range sample.Some(sample.Of(t), 1,
 		partition{"its frames are lost for 3 s", cut, 3 * time.Second}, partition{"its frames are lost for 12 s", cut, 12 * time.Second},
 		partition{"its interface is down for 12 s", down, 12 * time.Second}, partition{"its session ends", cut, 40 * time.Second}) {
 		if said := stale(); said != "" {

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/intercept/preload"
-	"berth/internal/iosync/place"
-	"berth/internal/iosync/probe"
+	"berth/internal/site/intercept/preload"
+	"berth/internal/site/iosync/place"
+	"berth/internal/site/iosync/probe"
 	"berth/test/built"
 	"berth/test/testkit"
 )

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/test/room"
 	"berth/test/testkit"
 )

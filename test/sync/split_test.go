@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/certs"
-	"berth/internal/store/storetest"
+	"berth/internal/site/certs"
+	"berth/internal/site/store/storetest"
 	"berth/test/built"
 	"berth/test/testkit"
 )

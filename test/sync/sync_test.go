@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/iosync"
-	"berth/internal/layout"
+	"berth/internal/site/iosync"
+	"berth/internal/sys/layout"
 	"berth/test/built"
 	"berth/test/loop"
 	"berth/test/testkit"

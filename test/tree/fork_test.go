@@ -15,7 +15,7 @@ func TestOnePlaceForks(t *testing.T) {
 	set, all := sources(t)
 	for _, s := range all {
 		pkg, internal := strings.CutPrefix(s.pkg, "internal/")
-		if !internal || s.test || pkg == "fork" || strings.HasSuffix(pkg, "test") || layer(pkg) < layer("node") {
+		if !internal || s.test || pkg == "sys/fork" || strings.HasSuffix(pkg, "test") || layer(pkg) < layer("node") {
 			continue
 		}
 		commands := slices.ContainsFunc(s.file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"os/exec"` })

@@ -30,7 +30,7 @@ func entries(t *testing.T, name string) []string {
 	return lines
 }
 
-// topLevelTests returns the names of all top-level tests, each as "internal/link.TestBridge".
+// topLevelTests returns the names of all top-level tests, each as "internal/network/link.TestBridge".
 func topLevelTests(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/bench/report"
 	"berth/internal/bench/result"
-	"berth/internal/report"
 )
 
 // own are the experiments whose tools judge them in a way of their own: go run ./tools/nullrows, knowndiff, benchstart.

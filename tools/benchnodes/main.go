@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"berth/internal/bench/bed"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 	"berth/tools/many"
 )
 

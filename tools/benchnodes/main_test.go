@@ -10,7 +10,7 @@ import (
 )
 
 // TestSome runs bench-nodes with 20 nodes: they reach each other and leave nothing behind. TestFullHostOnlyBridge in
-// internal/link tests nodes on two bridges.
+// internal/network/link tests nodes on two bridges.
 func TestSome(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

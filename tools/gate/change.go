@@ -14,7 +14,7 @@ import (
 // change is what differs from a commit.
 type change struct {
 	files    []string
-	packages []string            // whose files differ, as berth/internal/link
+	packages []string            // whose files differ, as berth/internal/network/link
 	users    []string            // that import one of them, tests included
 	program  bool                // a program of Berth links one of them
 	tests    map[string][]string // new and changed top-level tests by package, of those that run in make test

@@ -8,9 +8,9 @@ import (
 
 // TestTestsOf: the tests of a diff are those that are new and those that a hunk lies in.
 func TestTestsOf(t *testing.T) {
-	const diff = `diff --git a/internal/link/a_test.go b/internal/link/a_test.go
---- a/internal/link/a_test.go
-+++ b/internal/link/a_test.go
+	const diff = `diff --git a/internal/network/link/a_test.go b/internal/network/link/a_test.go
+--- a/internal/network/link/a_test.go
++++ b/internal/network/link/a_test.go
 @@ -10,0 +11 @@ func TestOld(t *testing.T) {
 +	x()
 @@ -20,0 +22,3 @@ func helper(t *testing.T) {
@@ -26,7 +26,7 @@ func TestTestsOf(t *testing.T) {
 +func TestMain(m *testing.M) {
 +func TestScripts(t *testing.T) {
 `
-	want := map[string][]string{"berth/internal/link": {"TestOld", "TestNew"}, "berth/test/script": {"TestScripts"}}
+	want := map[string][]string{"berth/internal/network/link": {"TestOld", "TestNew"}, "berth/test/script": {"TestScripts"}}
 	if d := cmp.Diff(want, testsOf(diff)); d != "" {
 		t.Error(d)
 	}
@@ -35,10 +35,10 @@ func TestTestsOf(t *testing.T) {
 // TestFind: what differs, what uses it, and whether a program links it.
 func TestFind(t *testing.T) {
 	all := []listed{
-		{path: "berth/cmd/berthd", imports: []string{"berth/internal/cli"}, deps: []string{"berth/internal/cli", "berth/internal/link"}},
-		{path: "berth/internal/cli", imports: []string{"berth/internal/link"}},
-		{path: "berth/internal/link"},
-		{path: "berth/test/lab", imports: []string{"berth/internal/link"}},
+		{path: "berth/cmd/berthd", imports: []string{"berth/internal/cli"}, deps: []string{"berth/internal/cli", "berth/internal/network/link"}},
+		{path: "berth/internal/cli", imports: []string{"berth/internal/network/link"}},
+		{path: "berth/internal/network/link"},
+		{path: "berth/test/lab", imports: []string{"berth/internal/network/link"}},
 		{path: "berth/tools/gate", imports: []string{"berth/tools/many"}},
 		{path: "berth/tools/many"},
 	}
@@ -47,8 +47,8 @@ func TestFind(t *testing.T) {
 		want    []string
 		program bool
 	}{
-		{[]string{"internal/link/link.go", "README.md"}, []string{"berth/internal/cli", "berth/internal/link"}, true},
-		{[]string{"internal/link/testdata/x/y.txt"}, []string{"berth/internal/cli", "berth/internal/link"}, true},
+		{[]string{"internal/network/link/link.go", "README.md"}, []string{"berth/internal/cli", "berth/internal/network/link"}, true},
+		{[]string{"internal/network/link/testdata/x/y.txt"}, []string{"berth/internal/cli", "berth/internal/network/link"}, true},
 		{[]string{"tools/many/many.go"}, []string{"berth/tools/gate", "berth/tools/many"}, false},
 		{[]string{"docs/x.md", "test/script"}, nil, false},
 	} {

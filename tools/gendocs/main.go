@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"berth/internal/cli"
-	"berth/internal/version"
+	"berth/internal/sys/version"
 )
 
 func main() {

@@ -15,7 +15,7 @@ import (
 
 	"berth/internal/bench/bed"
 	"berth/internal/bench/side"
-	"berth/internal/block"
+	"berth/internal/host/block"
 	"berth/test/loop"
 	"berth/tools/promise"
 )

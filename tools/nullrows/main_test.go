@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/report"
+	"berth/internal/bench/report"
 	"berth/tools/promise"
 	"berth/tools/promise/faketest"
 )

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bench/stat"
-	"berth/internal/layout"
+	"berth/internal/sys/layout"
 )
 
 type figures struct {

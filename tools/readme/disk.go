@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"berth/internal/bench/report"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/report"
 )
 
 // legend is the text below the table of the disk in docs/cost.md.

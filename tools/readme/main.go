@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/bench/report"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/report"
 	"berth/test/lab/headline"
 	"berth/tools/marks"
 )

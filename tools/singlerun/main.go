@@ -8,8 +8,8 @@ import (
 	"os"
 	"slices"
 
+	"berth/internal/bench/report"
 	"berth/internal/bench/result"
-	"berth/internal/report"
 )
 
 func main() {

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"berth/test/built"
+	"berth/test/sample"
 	"berth/test/testkit"
-	"berth/test/walk"
 	"berth/tools/many"
 	"berth/tools/tierlist"
 )
@@ -78,7 +78,7 @@ func (o options) run(ctx context.Context, t *tally) error {
 	if n, err := strconv.ParseUint(part, 10, 32); err == nil {
 		o.seed = n + 1 // 0 is none
 	}
-	o.env = append(o.env, append(refused, built.Dir+"="+programs, walk.Env+"="+part)...)
+	o.env = append(o.env, append(refused, built.Dir+"="+programs, sample.Env+"="+part)...)
 	if o.tier != "" { // what examples are made of comes from Debian's servers
 		o.env = slices.DeleteFunc(o.env, func(e string) bool { return strings.HasPrefix(e, "APT_CONFIG=") })
 	}
@@ -115,10 +115,10 @@ func offline(dir string) (env []string, err error) {
 	return []string{"GOPROXY=off", "PIP_NO_INDEX=1", "APT_CONFIG=" + conf}, os.WriteFile(conf, []byte(text), 0o644)
 }
 
-// part returns which part of the long walks the tests take (package walk): the number of commits modulo 8, unless the environment names
+// part returns which part of the long walks the tests take (package sample): the number of commits modulo 8, unless the environment names
 // another. So a run of the same commit repeats what failed, on another machine too, and eight commits in a row take everything.
 func (o options) part(ctx context.Context, w io.Writer) string {
-	n := os.Getenv(walk.Env)
+	n := os.Getenv(sample.Env)
 	if n == "" {
 		count := 0
 		out, err := exec.CommandContext(ctx, "git", "rev-list", "--count", "HEAD").Output()
@@ -128,9 +128,9 @@ func (o options) part(ctx context.Context, w io.Writer) string {
 		if err != nil {
 			fmt.Fprintln(w, "git does not tell the number of commits: the walks take part 0")
 		}
-		n = fmt.Sprint(count % walk.Parts)
+		n = fmt.Sprint(count % sample.Parts)
 	}
-	fmt.Fprintf(w, "%s=%s\n", walk.Env, n)
+	fmt.Fprintf(w, "%s=%s\n", sample.Env, n)
 	return n
 }
 

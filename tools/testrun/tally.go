@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/test/walk"
+	"berth/test/sample"
 )
 
 // event is one line of go test -json (see go doc test2json) or, for a build, go build -json (go help buildjson).
@@ -275,7 +275,7 @@ func why(output []string) string {
 		if strings.HasPrefix(text, "FAIL: ") {
 			return text
 		}
-		if place.MatchString(line) && !strings.Contains(line, walk.Env+"=") || text == "did not finish" || strings.HasPrefix(text, "panic: ") {
+		if place.MatchString(line) && !strings.Contains(line, sample.Env+"=") || text == "did not finish" || strings.HasPrefix(text, "panic: ") {
 			said = append(said, text)
 		}
 	}

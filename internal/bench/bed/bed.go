@@ -14,7 +14,7 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/bench/wire"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // Bed is what an experiment is measured on: made before its first trial, taken apart after the last.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"berth/internal/bench/result"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // Definition is an experiment before it is measured: data, with the one function that makes what it is measured on.

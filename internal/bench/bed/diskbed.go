@@ -13,9 +13,9 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/block"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/host/block"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // makeDiskBed lays out a file in each folder, fills the devices, and makes a node that has them at the same paths.

@@ -6,8 +6,8 @@ import (
 	"os"
 	"time"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
-	"berth/internal/fio"
 )
 
 // writes says whether the job writes.

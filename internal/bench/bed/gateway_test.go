@@ -15,8 +15,8 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 func TestSetNames(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // treeName is the folder that gateway experiments make in the folder that is measured.

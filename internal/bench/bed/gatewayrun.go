@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/wire"
-	"berth/internal/fio"
 )
 
 // place is where a process of an arm works.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // servedAs is the user that the servers of sshfs and sshfs-direct act as.

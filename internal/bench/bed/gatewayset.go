@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/fio"
-	"berth/internal/refuse"
-	"berth/internal/text"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // The sets of berth bench gateway.

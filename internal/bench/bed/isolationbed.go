@@ -10,11 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/fio"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // isolationEntry is the name of the io entry that every node of the isolation experiments has.

@@ -14,9 +14,9 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/block"
 	"berth/internal/host"
-	"berth/internal/refuse"
+	"berth/internal/host/block"
+	"berth/internal/sys/refuse"
 )
 
 // Suspect is one ingredient of a node that may carry a row's loss.

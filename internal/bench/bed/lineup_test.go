@@ -16,7 +16,7 @@ import (
 
 	"berth/internal/bench/side"
 	"berth/internal/host"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 	"berth/test/loop"
 	"berth/test/testkit"
 )

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // Options say what to measure. The zero value of a field means its default.

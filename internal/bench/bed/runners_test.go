@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/fio"
 )
 
 func TestDiskCommand(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/jsonfile"
-	"berth/internal/refuse"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/refuse"
 )
 
 // Starter is a runtime whose starts are measured.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
-	"berth/internal/fio"
 )
 
 // steadyWithin is the slope that counts as level, of fio's option steadystate: requests a second change by less than

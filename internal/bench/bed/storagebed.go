@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"berth/internal/bench/fio"
 	"berth/internal/bench/side"
-	"berth/internal/fio"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // The places that are measured beside pools of scratch volumes and nfs.

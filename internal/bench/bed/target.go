@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bench/result"
-	"berth/internal/block"
-	"berth/internal/lock"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/host/block"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/lock"
+	"berth/internal/sys/refuse"
 )
 
 // Storage says what is laid out or opened to be measured: a file in a folder, or a device.

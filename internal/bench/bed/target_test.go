@@ -10,8 +10,8 @@ import (
 
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 func TestTwoRunsInOneFolder(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // program is a program that measures, as it is found in the arms.

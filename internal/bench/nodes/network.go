@@ -11,9 +11,9 @@ import (
 
 	"berth/internal/bench/side"
 	"berth/internal/bench/wire"
-	"berth/internal/layout"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
 )
 
 // Maker makes a node and returns an arm that runs commands in it, and what removes it.

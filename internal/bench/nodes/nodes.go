@@ -13,14 +13,14 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/fork"
-	"berth/internal/gateway"
+	"berth/internal/host/netif"
 	"berth/internal/image"
-	"berth/internal/layout"
-	"berth/internal/link"
-	"berth/internal/netif"
+	"berth/internal/network/link"
 	"berth/internal/node"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/gateway"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/layout"
 )
 
 // Disk is the node that a disk benchmark runs its commands in: image host, so that both arms run the same

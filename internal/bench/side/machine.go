@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bench/result"
-	"berth/internal/block"
+	"berth/internal/host/block"
 )
 
 // Computer describes the machine without its disks.

@@ -16,8 +16,8 @@ import (
 	"berth/internal/bench/side"
 	"berth/internal/host"
 	"berth/internal/node"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // Suspects are the arms of one run of berth bench explain. Prepare makes them, Close removes what they need.

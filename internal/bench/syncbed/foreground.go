@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"berth/internal/bench/bed"
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/fio"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
 )
 
 // The arms of the set foreground.

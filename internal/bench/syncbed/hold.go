@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/bench/side"
-	"berth/internal/jsonfile"
-	"berth/internal/limit"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/proof"
+	"berth/internal/sys/refuse"
 )
 
 // allow gives a node a rate, 0 for none, and waits until the servers hold it.
@@ -38,7 +38,7 @@ const heldWithin = 10 * time.Second
 type held struct {
 	Node   string        `json:"node"`
 	Failed string        `json:"failed"`
-	Limits []limit.Limit `json:"limits"`
+	Limits []proof.Limit `json:"limits"`
 }
 
 // holds waits until the kernel has the limit of a node on all servers: their parts are what was asked for, but for rounding. A value of 0

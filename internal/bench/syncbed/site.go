@@ -17,10 +17,10 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/host"
-	"berth/internal/layout"
-	"berth/internal/refuse"
-	"berth/internal/sibling"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/sibling"
 )
 
 // shared is the name of the file system, entry that of the nodes' entry for it.

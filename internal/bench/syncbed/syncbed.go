@@ -13,9 +13,9 @@ import (
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
-	"berth/internal/refuse"
-	"berth/internal/text"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // The sets of berth bench sync.

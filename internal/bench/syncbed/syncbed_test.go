@@ -9,8 +9,8 @@ import (
 
 	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
-	"berth/internal/refuse"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
 )
 
 // TestRows: the published rates, N files and one file, reads and writes, alone and beside another node; each name is there once.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"berth/internal/bench/bed"
+	"berth/internal/bench/fio"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
-	"berth/internal/fio"
 )
 
 // request is the size of a request, bytes.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"berth/internal/bench/side"
-	"berth/internal/jsonfile"
+	"berth/internal/sys/jsonfile"
 )
 
 // StreamCommand is the iperf3 call of one trial: TCP streams to the peer or back from it.

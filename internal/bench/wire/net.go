@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"berth/internal/bench/side"
-	"berth/internal/jsonfile"
-	"berth/internal/refuse"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/refuse"
 )
 
 // NetOptions say how to reach the peer.

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // DefaultPort is iperf3's own; round trips use the next one.

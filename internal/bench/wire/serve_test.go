@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/fate"
 	"berth/internal/node"
-	"berth/internal/proc"
-	"berth/internal/refuse"
-	"berth/internal/text"
+	"berth/internal/node/history"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // App is what the commands have in common with all others of the command line.
@@ -148,7 +148,7 @@ func signals(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 // waited is what berth wait tells of one node.
 type waited struct {
 	Node string `json:"node"`
-	*fate.Exit
+	*history.Exit
 }
 
 // Wait is berth wait.
@@ -179,7 +179,7 @@ func (a App) wait(ctx context.Context, b *node.Berth, names []string, most time.
 		defer cancel()
 	}
 	type end struct {
-		exit *fate.Exit
+		exit *history.Exit
 		err  error
 	}
 	ends := make([]chan end, len(names))

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/audit"
-	"berth/internal/refuse"
+	"berth/internal/site/audit"
+	"berth/internal/sys/refuse"
 )
 
 // Audit is berth audit.

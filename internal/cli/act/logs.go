@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/events"
-	"berth/internal/refuse"
-	"berth/internal/show"
-	"berth/internal/text"
+	"berth/internal/cli/show"
+	"berth/internal/node/events"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // Logs is berth logs.

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/image"
-	"berth/internal/refuse"
-	"berth/internal/text"
-	"berth/internal/vnode"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // App is what the commands have in common with all others of the command line.

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cli/act"
-	"berth/internal/file"
-	"berth/internal/refuse"
-	"berth/internal/slurm/instance"
-	"berth/internal/text"
+	"berth/internal/site/slurm/instance"
+	"berth/internal/sys/file"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // port is where an instance's sshd listens: a user may open no port below 1024.

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/fork"
-	"berth/internal/refuse"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/refuse"
 )
 
 // mostKeys bounds what is sent along with a job.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 func TestKeys(t *testing.T) {

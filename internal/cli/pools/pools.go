@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/act"
-	"berth/internal/refuse"
-	"berth/internal/scratch"
-	"berth/internal/text"
+	"berth/internal/storage/scratch"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // Commands is what the commands need of the command line.

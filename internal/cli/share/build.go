@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/debian"
 	"berth/internal/image"
-	"berth/internal/refuse"
-	"berth/internal/text"
+	"berth/internal/image/debian"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // Build is berth image build.

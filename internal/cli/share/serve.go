@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
-	"berth/internal/sibling"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/sibling"
 )
 
 // App is what the commands share with the rest of the command line.

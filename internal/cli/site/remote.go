@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // Host is the value of the flag --host, which stands before the command: [HostOf] takes it from there.

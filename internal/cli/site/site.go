@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/layout"
-	"berth/internal/sibling"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/sibling"
 )
 
 // App is what the commands need of the command line.

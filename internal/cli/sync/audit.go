@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/block"
-	"berth/internal/refuse"
-	"berth/internal/sibling"
+	"berth/internal/host/block"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/sibling"
 )
 
 // program loads programs of BPF. It is one of its own because reading the kernel's types would slow each start of berth.

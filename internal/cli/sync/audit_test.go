@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/act"
-	"berth/internal/layout"
 	"berth/internal/node"
-	"berth/internal/refuse"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
 )
 
 // TestAudit checks what is refused before berth becomes berth-sync, and how the disk is found.

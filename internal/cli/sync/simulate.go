@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/iosync/simulate"
-	"berth/internal/refuse"
-	"berth/internal/text"
+	"berth/internal/site/iosync/simulate"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 func (c Commands) simulate() *cobra.Command {

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/act"
-	"berth/internal/iosync"
-	"berth/internal/iosync/place"
-	"berth/internal/refuse"
-	"berth/internal/site"
-	"berth/internal/text"
+	"berth/internal/host/membership"
+	"berth/internal/site/iosync"
+	"berth/internal/site/iosync/place"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // Commands is what the commands need of the command line.
@@ -51,8 +51,8 @@ since, perhaps.`,
 			if err != nil {
 				return err
 			}
-			if member, err := site.Read(l); err == nil && member != nil && len(all) > 0 {
-				stale := site.AgentOf(l, member).Stale(cmd.Context())
+			if member, err := membership.Read(l); err == nil && member != nil && len(all) > 0 {
+				stale := membership.AgentOf(l, member).Stale(cmd.Context())
 				for i := range all {
 					all[i].Stale = stale
 				}

@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/proc"
+	"berth/internal/host/group"
 	"berth/internal/runner"
-	"berth/internal/step"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
 	"berth/test/testkit"
 )
 

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner"
-	"berth/internal/step"
+	"berth/internal/sys/step"
 )
 
 // jobVariable holds the job of a process that the suite started.

@@ -17,13 +17,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fork"
-	"berth/internal/group"
 	"berth/internal/host"
-	"berth/internal/proc"
+	"berth/internal/host/group"
 	"berth/internal/runner"
-	"berth/internal/step"
-	"berth/internal/thread"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
+	"berth/internal/sys/thread"
 )
 
 func TestPlain(t *testing.T) {

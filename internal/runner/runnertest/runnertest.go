@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/group"
+	"berth/internal/host/group"
 	"berth/internal/runner"
-	"berth/internal/step"
+	"berth/internal/sys/step"
 )
 
 // Suite is a runner to test, and what its nodes are made of.

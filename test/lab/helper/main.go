@@ -8,9 +8,9 @@ import (
 	"os"
 	"os/exec"
 
-	"berth/internal/fork"
-	"berth/internal/group"
 	"berth/internal/host"
+	"berth/internal/host/group"
+	"berth/internal/sys/fork"
 )
 
 func main() {

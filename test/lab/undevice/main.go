@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/bpf"
+	"berth/internal/sys/bpf"
 )
 
 func main() {

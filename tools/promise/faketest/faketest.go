@@ -11,7 +11,7 @@ import (
 
 	"berth/internal/bench/bed"
 	"berth/internal/bench/side"
-	"berth/internal/refuse"
+	"berth/internal/sys/refuse"
 )
 
 // Disk answers as fio does, with so many requests a second and some noise.

@@ -1,0 +1,197 @@
+package block
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
+	"berth/test/loop"
+)
+
+// again reads a step back from its journal record, as another process would.
+func again(t *testing.T, e *Engine) step.Step {
+	t.Helper()
+	record, err := json.Marshal(e)
+	must(t, err)
+	s, err := Kinds().Decode(e.Kind(), record)
+	must(t, err)
+	return s
+}
+
+func live(t *testing.T, dir, name string) string {
+	t.Helper()
+	run := filepath.Join(dir, "nodes", name)
+	must(t, os.MkdirAll(run, 0o755))
+	return run
+}
+
+func scheduler(t *testing.T, loop string) string {
+	t.Helper()
+	d, err := open("/sys", loop)
+	must(t, err)
+	return strings.Join(strings.Fields(d.queue().Scheduler+" "+d.text(lowLatency)+" "+d.text(strict)+" of "+d.text(requests)), " ")
+}
+
+// TestBFQ switches a loop device to BFQ for two nodes. When the second one ends, the old scheduler is back.
+func TestBFQ(t *testing.T) {
+	loop, dir := loop.ForTest(t, 1<<20), t.TempDir()
+	disk, err := Resolve("/sys", loop)
+	must(t, err)
+	loans := Loans(filepath.Join(dir, "loans"))
+	must(t, disk.Look(Offers{Loans: loans}))
+	if !disk.Queues[0].BFQ {
+		t.Skip("no BFQ in this kernel")
+	}
+	for _, tt := range []struct {
+		name, was, requests string // requests "": the scheduler's own number
+		engine              vnode.Engine
+		now                 string
+	}{
+		{"another scheduler", "none", "", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"another scheduler with few requests", "none", "32", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"BFQ with favours", "bfq", "", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"as asked", "bfq 0", "1024", vnode.BFQ, "bfq 0 0 of 1024"},
+		{"more than asked", "bfq 0", "2048", vnode.BFQ, "bfq 0 0 of 2048"},
+		{"strict from another", "none", "", vnode.BFQStrict, "bfq 0 1 of 1024"},
+		{"strict from BFQ", "bfq 1", "100", vnode.BFQStrict, "bfq 0 1 of 1024"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			was := tt.was
+			e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: tt.engine}
+			scheduler1, favours, _ := strings.Cut(was, " ")
+			must(t, e.set("queue/scheduler", scheduler1))
+			if favours != "" {
+				must(t, e.set(lowLatency, favours))
+			}
+			if tt.requests != "" {
+				must(t, e.set(requests, tt.requests))
+			}
+			was = scheduler(t, loop)
+			a, b := e, e
+			a.By, b.By = live(t, dir, "a"), live(t, dir, "b")
+			for _, s := range []*Engine{&a, &b, &a} {
+				must(t, s.Do(t.Context()))
+				must(t, s.Verify(t.Context()))
+			}
+			if now := scheduler(t, loop); now != tt.now {
+				t.Errorf("switched to %s", now)
+			}
+			must(t, disk.Look(Offers{Loans: loans}))
+			if l := disk.Queues[0].Loan; l == nil || l.Names() != "a, b" || l.Switched() != (scheduler1 != "bfq") {
+				t.Errorf("the loan: %+v", l)
+			}
+			other := e
+			other.Engine, other.V2, other.By = vnode.IOCost, dir, live(t, dir, "c")
+			if err := other.Do(t.Context()); refuse.KindOf(err) != refuse.Busy {
+				t.Errorf("another engine at the same time: %v", err)
+			}
+			must(t, again(t, &a).Undo(t.Context()))
+			if now := scheduler(t, loop); now != tt.now {
+				t.Errorf("%s while one node is left", now)
+			}
+			for range 2 {
+				must(t, again(t, &b).Undo(t.Context()))
+			}
+			if now := scheduler(t, loop); now != was {
+				t.Errorf("given back %s, it was %s", now, was)
+			}
+			left, err := os.ReadDir(string(loans))
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+
+	t.Run("nodes that vanish", func(t *testing.T) {
+		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "gone")}
+		must(t, e.set("queue/scheduler", "none"))
+		must(t, e.Do(t.Context()))
+		must(t, os.Remove(e.By))
+		next := e
+		next.By = live(t, dir, "next")
+		must(t, next.Do(t.Context()))
+		must(t, next.Undo(t.Context()))
+		if now := scheduler(t, loop); !strings.HasPrefix(now, "none of") {
+			t.Errorf("given back %s", now)
+		}
+	})
+	t.Run("somebody else chose", func(t *testing.T) {
+		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "x")}
+		must(t, e.Do(t.Context()))
+		must(t, e.set("queue/scheduler", "kyber"))
+		must(t, e.Undo(t.Context()))
+		if now := scheduler(t, loop); !strings.HasPrefix(now, "kyber of") {
+			t.Errorf("given back %s", now)
+		}
+		must(t, e.set("queue/scheduler", "none"))
+	})
+	t.Run("another disk of that number", func(t *testing.T) {
+		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "y")}
+		e.Disk.Seq--
+		if err := e.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "not the one that it was") {
+			t.Errorf("switched another disk: %v", err)
+		}
+		must(t, e.Undo(t.Context()))
+	})
+}
+
+// TestIOCost checks what is written to io.cost's files, in a tree of plain files. The lab has a kernel with io.cost.
+func TestIOCost(t *testing.T) {
+	const model = "rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6"
+	const auto = "8:0 ctrl=auto model=linear rbps=488636629 rseqiops=8932 rrandiops=8518 wbps=427891549 wseqiops=28755 wrandiops=21940"
+	for name, tt := range map[string]struct {
+		qos, model string // before
+		ask        string
+		on, after  Setup
+	}{
+		"never on": {"", "", model, Setup{QoS: "8:0 " + QoS, Model: "8:0 ctrl=user model=linear " + model}, Setup{QoS: "8:0 enable=0 ctrl=auto", Model: "8:0 ctrl=auto"}},
+		"off": {
+			"8:0 enable=0 ctrl=auto rpct=0.00", auto, model,
+			Setup{QoS: "8:0 " + QoS, Model: "8:0 ctrl=user model=linear " + model},
+			Setup{QoS: "8:0 enable=0 ctrl=auto rpct=0.00", Model: auto},
+		},
+		"on by somebody else": {
+			"8:0 enable=1 ctrl=user rpct=95.00", "8:0 ctrl=user model=linear " + model, "",
+			Setup{QoS: "8:0 enable=1 ctrl=user rpct=95.00", Model: "8:0 ctrl=user model=linear " + model},
+			Setup{QoS: "8:0 enable=1 ctrl=user rpct=95.00", Model: "8:0 ctrl=user model=linear " + model},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, sys := t.TempDir(), drawn(t)
+			write := func(name, text string) {
+				if text != "" {
+					text += "\n"
+				}
+				must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+			}
+			write("io.cost.qos", tt.qos)
+			write("io.cost.model", tt.model)
+			e := &Engine{
+				Sys: sys, Loans: Loans(filepath.Join(dir, "loans")), V2: dir, By: live(t, dir, "n"), Engine: vnode.IOCost, Model: tt.ask,
+				Disk: Queue{Major: 8, Name: "sda", Seq: 1},
+			}
+			read := func() Setup {
+				s, err := e.setup()
+				must(t, err)
+				return s
+			}
+			must(t, e.Do(context.Background()))
+			must(t, e.Verify(context.Background()))
+			if diff := cmp.Diff(tt.on, read()); diff != "" {
+				t.Error(diff)
+			}
+			must(t, again(t, e).Undo(context.Background()))
+			if diff := cmp.Diff(tt.after, read()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package group
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/host/group/grouptest"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+)
+
+// freezers are the hierarchies of this host that can freeze, each alone: the v1 freezer, and the v2 tree.
+func freezers(t *testing.T) map[string]host.Cgroups {
+	h := grouptest.Host(t)
+	all := map[string]host.Cgroups{}
+	if mount := h.V1["freezer"]; mount != "" {
+		all["v1"] = host.Cgroups{V1: map[string]string{"freezer": mount}}
+	}
+	if h.V2 != "" {
+		all["v2"] = host.Cgroups{V2: h.V2}
+	}
+	if len(all) == 0 {
+		t.Skip("no freezer is mounted")
+	}
+	return all
+}
+
+// frozenGroup makes a group with a process in a group inside it, frozen.
+func frozenGroup(t *testing.T, h host.Cgroups) (path string, cmd *exec.Cmd) {
+	t.Helper()
+	path = grouptest.Parent(t, h)
+	grouptest.Must(t, Make(t.Context(), h, path))
+	inner := path + "/inner"
+	grouptest.Must(t, Make(t.Context(), h, inner))
+	t.Cleanup(func() { // the context of the test has ended by now
+		_ = Kill(context.Background(), h, path)
+		_ = Remove(context.Background(), h, path)
+	})
+	cmd = grouptest.Enter(t, h, inner, "trap 'exit 0' TERM; sleep 1000 & wait")
+	grouptest.Wait(t, "the handler", func() bool { return proc.Handles(cmd.Process.Pid, unix.SIGTERM) })
+	if Frozen(h, path) {
+		t.Error("frozen before it was asked for")
+	}
+	grouptest.Must(t, Freeze(t.Context(), h, path))
+	grouptest.Must(t, Freeze(t.Context(), h, path)) // again: nothing to do
+	if !Frozen(h, path) {
+		t.Error("not frozen")
+	}
+	return path, cmd
+}
+
+// TestKernelFreeze: a frozen process handles a signal when it is thawed. (Where it has no handler, the v2 freezer lets it end.)
+func TestKernelFreeze(t *testing.T) {
+	for name, h := range freezers(t) {
+		t.Run(name, func(t *testing.T) {
+			path, cmd := frozenGroup(t, h)
+			pid := cmd.Process.Pid
+			id, err := proc.Of(pid)
+			grouptest.Must(t, err)
+			grouptest.Must(t, unix.Kill(pid, unix.SIGTERM))
+			if !id.Alive() {
+				t.Error("a frozen process acted on a signal")
+			}
+			grouptest.Must(t, Thaw(h, path))
+			grouptest.Must(t, Thaw(h, path))
+			grouptest.Wait(t, "the end of the process", func() bool { return !id.Alive() })
+			if Frozen(h, path) {
+				t.Error("frozen after the thaw")
+			}
+		})
+	}
+}
+
+// TestKernelKillFrozen: a frozen group can be killed and removed.
+func TestKernelKillFrozen(t *testing.T) {
+	for name, h := range freezers(t) {
+		t.Run(name, func(t *testing.T) {
+			path, cmd := frozenGroup(t, h)
+			id, err := proc.Of(cmd.Process.Pid)
+			grouptest.Must(t, err)
+			began := time.Now()
+			grouptest.Must(t, Kill(t.Context(), h, path))
+			if id.Alive() {
+				t.Error("it lives")
+			}
+			grouptest.Must(t, Remove(t.Context(), h, path))
+			t.Logf("killed and removed in %v", time.Since(began).Round(time.Millisecond))
+		})
+	}
+}
+
+// TestFreezeRefused: without a freezer it is refused with the remedy; a thaw has nothing to do.
+func TestFreezeRefused(t *testing.T) {
+	h := host.Cgroups{V2: t.TempDir()}
+	err := Freeze(t.Context(), h, "berth/wn")
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "mount the v1 controller freezer") {
+		t.Errorf("%v", err)
+	}
+	if err := Thaw(h, "berth/wn"); err != nil || Frozen(h, "berth/wn") {
+		t.Errorf("thaw: %v", err)
+	}
+}

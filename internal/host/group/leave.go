@@ -1,0 +1,72 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"berth/internal/host"
+	"berth/internal/sys/fork"
+)
+
+// outside are the tops of the trees in which an init system tracks its units, and of v1's memory tree, in which it limits them. systemd
+// kills every process in a unit's group when the unit ends, and the kernel any process in a group that is at its limit; none at the top.
+func outside(h host.Cgroups) Entry {
+	e := Entry{V2: h.V2}
+	for _, controller := range []string{"name=systemd", "memory"} {
+		if mount := h.V1[controller]; mount != "" {
+			e.V1 = append(e.V1, V1Group{Mount: mount, Controller: controller})
+		}
+	}
+	return e
+}
+
+// mounts are the folders of an entry at the top.
+func (e Entry) mounts() (all []string) {
+	if e.V2 != "" {
+		all = append(all, e.V2)
+	}
+	for _, g := range e.V1 {
+		all = append(all, g.Mount)
+	}
+	return all
+}
+
+// StartOutside starts a command outside of the service or session of this process, as Leave moves processes, from its first instruction;
+// beside this process if the top takes no process. The calling OS thread must be locked, and cmd.SysProcAttr set. The caller calls fork.Wait.
+func StartOutside(h host.Cgroups, cmd *exec.Cmd) error {
+	gate, err := outside(h).Open()
+	if err == nil {
+		defer gate.Close()
+		if err = gate.Start(cmd); err == nil || cmd.Process != nil {
+			return err
+		}
+	}
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = false, 0
+	return fork.Start(cmd)
+}
+
+// Free moves processes out of the service or session that started them, as Leave does, if the top takes them.
+func Free(h host.Cgroups, pids ...int) {
+	for _, mount := range outside(h).mounts() {
+		for _, pid := range pids {
+			if pid != 0 {
+				_ = WriteFile(filepath.Join(mount, "cgroup.procs"), strconv.Itoa(pid))
+			}
+		}
+	}
+}
+
+// Leave moves this process out of the service or session that started it. If the top takes no process, as inside a container, the
+// process stays where it is and the error says so.
+func Leave(h host.Cgroups) error {
+	var failed error
+	for _, mount := range outside(h).mounts() {
+		if err := WriteFile(filepath.Join(mount, "cgroup.procs"), "0"); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("leave the caller's group: %w", err))
+		}
+	}
+	return failed
+}

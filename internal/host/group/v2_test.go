@@ -1,0 +1,183 @@
+package group
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"berth/internal/host"
+	"berth/internal/host/group/grouptest"
+	"berth/internal/sys/refuse"
+)
+
+func TestEnableAbove(t *testing.T) {
+	h := grouptest.V2()
+	h.V2Enabled = used()
+	if e := EnableStep(h, "berth/wn"); e != nil {
+		t.Errorf("everything is on: %s", e)
+	}
+	got := EnableStep(h, "a.slice/b/berth/wn")
+	if diff := cmp.Diff([]string{"", "a.slice", "a.slice/b"}, got.Groups); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestV2Disabled: a controller that another program has switched off in a group above the limits, or in the node's own, is seen.
+func TestV2Disabled(t *testing.T) {
+	h, dir := grouptest.Drawn(t)
+	const all = "cpuset cpu io memory hugetlb pids"
+	groups := []string{h.V2, filepath.Dir(dir), dir}
+	for _, g := range groups {
+		grouptest.Must(t, os.WriteFile(filepath.Join(g, "cgroup.subtree_control"), []byte(all), 0o644))
+	}
+	if e, has, err := Disabled(h, "berth/wn"); err != nil || e != nil {
+		t.Errorf("all is handed on: %v, %q, %v", e, has, err)
+	}
+	for _, g := range groups {
+		file := filepath.Join(g, "cgroup.subtree_control")
+		grouptest.Must(t, os.WriteFile(file, []byte("cpuset cpu io memory hugetlb"), 0o644))
+		e, has, err := Disabled(h, "berth/wn")
+		if err != nil || e == nil || has != "cpuset cpu io memory hugetlb" {
+			t.Fatalf("%s hands no pids on: %v, %q, %v", g, e, has, err)
+		}
+		grouptest.Must(t, e.Do(t.Context()))
+		if got := grouptest.Text(t, file); got != "+pids" { // a plain file keeps the written text
+			t.Errorf("written to %s: %q", file, got)
+		}
+		grouptest.Must(t, os.WriteFile(file, []byte(all), 0o644))
+	}
+	if e, has, err := Disabled(h, "berth/gone"); err != nil || e != nil {
+		t.Errorf("a group that is gone: %v, %q, %v", e, has, err)
+	}
+}
+
+func TestV2EnableAndGroup(t *testing.T) {
+	h, _ := grouptest.Drawn(t)
+	steps, err := Steps(h, "berth/other")
+	grouptest.Must(t, err)
+	e := steps[0].(*Enable)
+	grouptest.Must(t, e.Do(t.Context()))
+	if got := grouptest.Text(t, filepath.Join(h.V2, "cgroup.subtree_control")); got != "+cpuset +hugetlb +io" {
+		t.Errorf("root: %q", got)
+	}
+	if err := e.Verify(t.Context()); err == nil { // plain files keep the written text, not its meaning
+		t.Error("Verify did not look")
+	}
+	grouptest.Must(t, os.WriteFile(filepath.Join(h.V2, "cgroup.subtree_control"), []byte("cpu memory pids cpuset hugetlb io"), 0o644))
+	grouptest.Must(t, e.Verify(t.Context()))
+
+	g := steps[1].(*Group)
+	if g.Root != "berth/other/node" {
+		t.Errorf("root of the container: %q", g.Root)
+	}
+	g.Root = "" // only the kernel makes the files of a group; see TestKernelHelpers
+	grouptest.Must(t, g.Prepare(t.Context()))
+	grouptest.Must(t, g.Do(t.Context()))
+	grouptest.Must(t, g.Verify(t.Context()))
+	if got := grouptest.Text(t, filepath.Join(h.V2, "berth/cgroup.subtree_control")); got != "+cpu +cpuset +io +memory +pids" {
+		t.Errorf("parent: %q", got)
+	}
+	grouptest.Must(t, g.Undo(t.Context()))
+	grouptest.Must(t, g.Undo(t.Context()))
+	if len(places(h, "berth/other")) > 0 || len(places(h, "berth/wn")) != 1 {
+		t.Error("undo removed the wrong group")
+	}
+}
+
+// TestSum makes two groups in a parent of plain files: the parent gets the sum of their protection.
+func TestSum(t *testing.T) {
+	top := t.TempDir()
+	file := func(parts ...string) string { return filepath.Join(append([]string{top}, parts...)...) }
+	for _, d := range []string{"berth/a", "berth/b"} {
+		if err := os.MkdirAll(file(d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"berth/memory.low", "berth/a/memory.low", "berth/b/memory.low"} {
+		if err := os.WriteFile(file(f), []byte("0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ group, value, want string }{
+		{"a", "1073741824", "1073741824"},
+		{"b", "1048576", "1074790400"},
+		{"a", "0", "1048576"},
+		{"a", "max", "max"},
+	} {
+		if err := (Write{File: file("berth", tt.group, "memory.low"), Value: tt.value, Sum: true}).Do(); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := ReadFile(file("berth/memory.low")); got != tt.want {
+			t.Errorf("%s to %s: the parent has %s, want %s", tt.group, tt.value, got, tt.want)
+		}
+	}
+	if err := (Write{File: file("berth/memory.low"), Value: "0", Sum: true}).Do(); err != nil { // the parent is the root of the tree
+		t.Error(err)
+	}
+}
+
+func TestProcs(t *testing.T) {
+	h, _ := grouptest.Drawn(t)
+	pids, err := Procs(h, "berth/wn")
+	grouptest.Must(t, err)
+	if diff := cmp.Diff([]int{7, 9, 12}, pids); diff != "" {
+		t.Error(diff)
+	}
+	if pids, err = Procs(h, "berth/none"); err != nil || len(pids) > 0 {
+		t.Errorf("a group that is not there: %v, %v", pids, err)
+	}
+}
+
+// TestRound: the value that the kernel makes of a number of bytes always counts as held; the next unit never does.
+func TestRound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		unit := rapid.SampledFrom([]int64{4096, 2 << 20}).Draw(t, "unit")
+		units := rapid.Int64Range(0, 1<<30).Draw(t, "units")
+		rest := rapid.Int64Range(0, unit-1).Draw(t, "rest")
+		w := Write{Unit: unit, None: "-1", Value: itoa(units*unit + rest)}
+		if !w.Holds(itoa(units * unit)) {
+			t.Errorf("%s does not hold %s", itoa(units*unit), w.Value)
+		}
+		if w.Holds(itoa((units+1)*unit)) || w.Holds("max") || w.Holds("9223372036854771712") {
+			t.Errorf("too much holds %s", w.Value)
+		}
+	})
+	for _, none := range []Write{{Unit: 4096, None: "-1", Value: "-1"}, {Unit: 4096, None: "max", Value: "max"}} {
+		for _, got := range []string{"max", "9223372036854771712"} {
+			if !none.Holds(got) {
+				t.Errorf("%s is no limit", got)
+			}
+		}
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func TestJournal(t *testing.T) {
+	h := grouptest.V2()
+	steps, err := Steps(h, "berth/wn")
+	grouptest.Must(t, err)
+	grouptest.Journal(t, Kinds(), append(steps, DelegateStep(h, "berth/wn", 100000, 100000))...)
+	if _, err := Steps(host.Cgroups{}, "berth/wn"); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("a host without hierarchies: %v", err)
+	}
+}
+
+// TestWeightsInOrder: a greater weight never gives fewer shares, and all shares are in the kernel's bounds.
+func TestWeightsInOrder(t *testing.T) {
+	last := int64(0)
+	for w := int64(1); w <= 10000; w++ {
+		s := Shares(w)
+		if s < last || s < minShares || s > maxShares {
+			t.Fatalf("weight %d gives %d shares after %d", w, s, last)
+		}
+		last = s
+	}
+	if Shares(100) != normalShares {
+		t.Errorf("100 gives %d shares", Shares(100))
+	}
+}

@@ -1,0 +1,268 @@
+package weight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/host/group"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
+)
+
+// Adopt is a step that makes a group for processes of the host and moves a process and its descendants into it, in the
+// hierarchies that share CPU time and disks. Its Undo moves every process that is then in the group back to where the
+// first one came from. It never kills.
+type Adopt struct {
+	Path  string    `json:"path"`
+	PID   int       `json:"pid"`
+	Start uint64    `json:"start"` // clock ticks since boot; together with the pid it identifies the process
+	In    []Adopter `json:"in"`    // Do fills in the inodes
+}
+
+// Adopter is one hierarchy of an Adopt.
+type Adopter struct {
+	group.Hierarchy
+	From string `json:"from"` // the group in which the process was, relative to the mount
+}
+
+// AdoptSteps returns the steps that make a group at the top of the trees, move a process there, and give the group a
+// standing among its siblings. low is how much of its memory is protected. Only memory charged after the move counts:
+// the kernel leaves earlier charges with the old group.
+func AdoptSteps(s vnode.Standing, h host.Cgroups, path string, pid int, start uint64, low vnode.Bytes) ([]step.Step, error) {
+	from, err := GroupsOf(h, pid)
+	if err != nil {
+		return nil, err
+	}
+	a := &Adopt{Path: path, PID: pid, Start: start}
+	for i, hh := range sharing(h) {
+		a.In = append(a.In, Adopter{Hierarchy: hh, From: from[i]})
+	}
+	if len(a.In) == 0 {
+		return nil, refuse.Cannotf("", "this host has no cgroup controller that shares CPU time or disks")
+	}
+	var steps []step.Step
+	if e := group.EnableStep(h, path); e != nil {
+		steps = append(steps, e)
+	}
+	return append(steps, a, &Class{Name: path, Values: standingWith(s, h, path, low)}), nil
+}
+
+// sharing lists the hierarchies that share CPU time and disks.
+func sharing(h host.Cgroups) []group.Hierarchy {
+	return slices.DeleteFunc(group.Hierarchies(h), func(hh group.Hierarchy) bool {
+		return !slices.ContainsFunc([]string{"cpu", "blkio", "io"}, func(c string) bool { return slices.Contains(hh.Controllers, c) })
+	})
+}
+
+// GroupsOf returns the groups of a process, relative to the mounts, in the hierarchies that share CPU time and disks.
+func GroupsOf(h host.Cgroups, pid int) ([]string, error) {
+	var all []string
+	for _, hh := range sharing(h) {
+		at, err := hh.GroupOf(pid)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, at)
+	}
+	return all, nil
+}
+
+// OwnGroup returns the group that holds the process and its descendants and nobody else, the same in every hierarchy
+// that shares CPU time or disks. ok is false if there is no such group.
+func OwnGroup(h host.Cgroups, pid int) (path string, ok bool, err error) {
+	family := proc.Family(pid)
+	for i, hh := range sharing(h) {
+		at, err := hh.GroupOf(pid)
+		if err != nil {
+			return "", false, err
+		}
+		if at == "" || i > 0 && at != path {
+			return "", false, nil
+		}
+		path = at
+		others, err := group.Members([]group.Hierarchy{hh}, at)
+		if err != nil {
+			return "", false, err
+		}
+		if slices.ContainsFunc(others, func(p int) bool { return !slices.Contains(family, p) }) {
+			return "", false, nil
+		}
+	}
+	return path, path != "", nil
+}
+
+// Kind is "cgroup.adopt".
+func (a *Adopt) Kind() string { return "cgroup.adopt" }
+
+// String is "process 1234 and those that it started into berth.pid.1234".
+func (a *Adopt) String() string {
+	return fmt.Sprintf("process %d and those that it started into %s", a.PID, a.Path)
+}
+
+// Prepare refuses a group that exists already: it would not be this process's.
+func (a *Adopt) Prepare(context.Context) error {
+	for _, in := range a.In {
+		dir := filepath.Join(in.Mount, a.Path)
+		if _, _, there, err := group.Inode(dir); err != nil || there {
+			return errors.Join(err, refuse.Busyf("the cgroup %s exists already", dir))
+		}
+	}
+	return nil
+}
+
+// Do makes the group and moves the processes. It repeats until none is left behind, because they may fork meanwhile.
+func (a *Adopt) Do(ctx context.Context) error {
+	for i := range a.In {
+		in := &a.In[i]
+		if there, err := in.ours(a.Path, a.PID); err != nil || there {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := in.Hierarchy.Make(a.Path); err != nil {
+			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(in.Mount, a.Path), err)
+		}
+		fault.Point("cgroup made in " + in.Title())
+	}
+	for _, in := range a.In {
+		home, err := in.GroupOf(a.PID) // where it is: in.From, or where another program moved it
+		if err != nil {
+			return err
+		}
+		for moved := true; moved && ctx.Err() == nil; {
+			moved = false
+			for _, pid := range proc.Family(a.PID) {
+				at, err := in.GroupOf(pid)
+				if err != nil || at == a.Path || at != in.From && at != home {
+					continue // it has ended, is in a group of its own, or was moved already
+				}
+				if err := in.Move(pid, a.Path); err != nil {
+					return err
+				}
+				moved = true
+				fault.Point("process moved")
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// ours reports whether the group is there already and the one that was made, as when the step is done again. An empty one that
+// another program has made at the path is removed; one that has nobody but the process and its descendants is taken.
+func (in *Adopter) ours(path string, pid int) (bool, error) {
+	dir := filepath.Join(in.Mount, path)
+	ino, _, there, err := group.Inode(dir)
+	if err != nil || !there || ino == in.Inode {
+		return there, err
+	}
+	if unix.Rmdir(dir) == nil {
+		return false, nil
+	}
+	family := proc.Family(pid)
+	members, err := group.Members([]group.Hierarchy{in.Hierarchy}, path)
+	if err == nil && slices.ContainsFunc(members, func(p int) bool { return !slices.Contains(family, p) }) {
+		err = refuse.Busyf("the cgroup %s is not the one that was made for process %d, which is gone: end what runs in it, and repeat", dir, pid)
+	}
+	in.Inode = ino
+	return true, err
+}
+
+// Lost says why the process is not where its weights are; "" if it is.
+func (a *Adopt) Lost() string {
+	for _, in := range a.In {
+		ino, _, there, err := group.Inode(filepath.Join(in.Mount, a.Path))
+		if err != nil {
+			return err.Error()
+		}
+		if !there || in.Inode != 0 && ino != in.Inode {
+			return fmt.Sprintf("the cgroup %s is gone from %s: somebody else removed it", a.Path, in.Title())
+		}
+		members, err := group.Members([]group.Hierarchy{in.Hierarchy}, a.Path)
+		if err == nil && !slices.Contains(members, a.PID) {
+			at, _ := in.GroupOf(a.PID)
+			return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", a.PID, at, in.Title())
+		}
+		for _, pid := range proc.Family(a.PID) { // of those that it started, who is where it came from: see Do
+			at, err := in.GroupOf(pid)
+			if err != nil || at != in.From || at == a.Path {
+				continue
+			}
+			if id, err := proc.Of(pid); err == nil && !id.Ending() {
+				return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", pid, at, in.Title())
+			}
+		}
+	}
+	return ""
+}
+
+// Verify checks that the process is in the group.
+func (a *Adopt) Verify(context.Context) error {
+	for _, in := range a.In {
+		at, err := in.GroupOf(a.PID)
+		if err != nil {
+			return err
+		}
+		if at != a.Path {
+			return fmt.Errorf("move process %d: it is in %s", a.PID, at)
+		}
+	}
+	return nil
+}
+
+// Undo moves all processes back and removes the group.
+func (a *Adopt) Undo(ctx context.Context) error {
+	for _, in := range a.In {
+		dir := filepath.Join(in.Mount, a.Path)
+		ino, _, there, err := group.Inode(dir)
+		if err != nil {
+			return err
+		}
+		if !there || in.Inode != 0 && ino != in.Inode {
+			continue
+		}
+		if err := in.empty(ctx, a.Path); err != nil {
+			return err
+		}
+		if err := group.RemoveTree(dir); err != nil {
+			return fmt.Errorf("remove the cgroup %s: %w", dir, err)
+		}
+		fault.Point("cgroup removed from " + in.Title())
+	}
+	return nil
+}
+
+// empty moves all processes of a group to where they came from, or to the top if that group no longer exists.
+func (in Adopter) empty(ctx context.Context, path string) error {
+	to := in.From
+	if _, err := os.Stat(filepath.Join(in.Mount, to)); err != nil {
+		to = ""
+	}
+	for round := 0; ctx.Err() == nil; round++ {
+		if round > 0 { // a process that is exiting is still listed
+			time.Sleep(time.Millisecond)
+		}
+		pids, err := group.Members([]group.Hierarchy{in.Hierarchy}, path)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := in.Move(pid, to); err != nil {
+				return fmt.Errorf("move process %d back: %w", pid, err)
+			}
+			fault.Point("process moved back")
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,162 @@
+package weight
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/host/group"
+	"berth/internal/host/group/grouptest"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/proc"
+	"berth/internal/sys/step"
+)
+
+// TestKernelForeign gives a standing to a group that is not Berth's own, and restores the old values.
+func TestKernelForeign(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.New(t, h, group.Kinds(), group.Steps)
+	f := ForeignStep(vnode.Storage.Standing(), h, path, 0)
+	if f == nil {
+		t.Skip("no cgroup controller here that shares CPU time or disks")
+	}
+	before := grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight")
+	grouptest.Must(t, f.Prepare(t.Context()))
+	grouptest.Must(t, f.Do(t.Context()))
+	grouptest.Must(t, f.Verify(t.Context()))
+	for _, s := range f.Show() {
+		if !s.Holds {
+			t.Errorf("%+v", s)
+		}
+	}
+	grouptest.Must(t, f.Undo(t.Context()))
+	for name, text := range grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight") {
+		if before[name] != text {
+			t.Errorf("%s is %q, it was %q", name, text, before[name])
+		}
+	}
+	f.Values[0].Inode++ // another group at the same path
+	f.Values[0].Back = "2"
+	grouptest.Must(t, f.Undo(t.Context()))
+	if got, _ := f.Values[0].Write.Effect(); got == "2" {
+		t.Error("a group that is another's was changed")
+	}
+}
+
+// TestKernelForeignIdle: a group that was idle has a weight, and is idle again.
+func TestKernelForeignIdle(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.New(t, h, group.Kinds(), group.Steps)
+	f := ForeignStep(vnode.Storage.Standing(), h, path, 0)
+	if f == nil || f.Values[0].Key != "class.cpu" {
+		t.Skip("no cgroup controller here that shares CPU time or disks")
+	}
+	idle := filepath.Join(filepath.Dir(f.Values[0].Write.File), "cpu.idle")
+	if err := group.WriteFile(idle, "1"); group.Gone(err) {
+		t.Skip("this kernel has no cpu.idle")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	grouptest.Must(t, f.Prepare(t.Context()))
+	grouptest.Must(t, f.Do(t.Context()))
+	grouptest.Must(t, f.Verify(t.Context()))
+	if got := grouptest.Text(t, idle); got != "0" {
+		t.Errorf("cpu.idle of a group with a weight is %s", got)
+	}
+	grouptest.Must(t, f.Undo(t.Context()))
+	if got := grouptest.Text(t, idle); got != "1" {
+		t.Errorf("cpu.idle is %s again", got)
+	}
+}
+
+// TestKernelAdopt moves a process and its child to a group of their own, and back. A third process that the first one
+// starts there moves back with them.
+func TestKernelAdopt(t *testing.T) {
+	h := grouptest.Host(t)
+	cmd := exec.Command("sh", "-c", "sleep 1000 & read x; sleep 1001 & wait")
+	in, err := cmd.StdinPipe()
+	grouptest.Must(t, err)
+	grouptest.Must(t, cmd.Start())
+	family := func(n int) []int {
+		var all []int
+		grouptest.Wait(t, "the processes to start", func() bool {
+			all = proc.Family(cmd.Process.Pid)
+			return len(all) == n
+		})
+		return all
+	}
+	first := family(2)
+	t.Cleanup(func() {
+		for _, pid := range proc.Family(cmd.Process.Pid)[1:] {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the error only says that it was killed
+	})
+	before, err := GroupsOf(h, first[1])
+	grouptest.Must(t, err)
+	own := grouptest.Parent(t, h)
+	steps, err := AdoptSteps(vnode.Storage.Standing(), h, own, first[0], 0, 0)
+	grouptest.Must(t, err)
+	for _, s := range steps {
+		grouptest.Do(t, step.Join(group.Kinds(), Kinds()), s)
+	}
+	_, err = in.Write([]byte("\n"))
+	grouptest.Must(t, err)
+	for _, pid := range family(3) {
+		groups, err := GroupsOf(h, pid)
+		grouptest.Must(t, err)
+		for _, g := range groups {
+			if g != own {
+				t.Errorf("process %d is in %q", pid, g)
+			}
+		}
+	}
+	if found, ok, err := OwnGroup(h, first[0]); found != own || !ok || err != nil {
+		t.Errorf("own group %q %v %v", found, ok, err)
+	}
+	for _, s := range steps { // somebody moves a child back
+		a, ok := s.(*Adopt)
+		if !ok {
+			continue
+		}
+		if why := a.Lost(); why != "" {
+			t.Errorf("nobody moved anything: %s", why)
+		}
+		grouptest.Must(t, a.In[0].Move(first[1], a.In[0].From))
+		if why := a.Lost(); !strings.Contains(why, "somebody else moved it") {
+			t.Errorf("a child is where it came from: %q", why)
+		}
+		grouptest.Must(t, a.Do(t.Context()))
+		if why := a.Lost(); why != "" {
+			t.Errorf("it was moved again: %s", why)
+		}
+	}
+	for _, s := range steps {
+		if a, ok := s.(*Adopt); ok {
+			grouptest.Must(t, a.Undo(context.Background()))
+		}
+	}
+	for _, pid := range family(3) {
+		groups, err := GroupsOf(h, pid)
+		grouptest.Must(t, err)
+		if groups[0] != before[0] {
+			t.Errorf("process %d is in %q, it came from %q", pid, groups[0], before[0])
+		}
+	}
+	for _, hh := range group.Hierarchies(h) {
+		if _, err := os.Stat(filepath.Join(hh.Mount, own)); err == nil {
+			t.Errorf("left: %s in %s", own, hh.Mount)
+		}
+	}
+}
+
+func TestJournal(t *testing.T) {
+	grouptest.Journal(t, Kinds(), ClassStep(&vnode.Node{Class: vnode.Batch}, grouptest.V2(), "berth.batch/x"),
+		&Foreign{Path: "x", Values: []ForeignValue{{Back: "100", Inode: 7}}}, &Adopt{Path: "x", PID: 7, In: []Adopter{{From: "y"}}})
+}

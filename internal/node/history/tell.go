@@ -1,0 +1,75 @@
+package history
+
+import (
+	"time"
+
+	"berth/internal/node/events"
+	"berth/internal/sys/step"
+)
+
+// Tell tells what happened to a node and is not told yet. The caller holds the node's lock and has changed the journals;
+// live is nil if the node does not run. What cannot be told, as on a full disk, is told by the next command. again is for
+// what a killed command may have told.
+func Tell(to events.File, claims, live *step.Journal, again bool) {
+	if claims.Phase != step.Up {
+		return
+	}
+	var told events.Told
+	noted, err := claims.Noted(toldNote, &told)
+	if err != nil {
+		return
+	}
+	l := life(claims, live)
+	if !noted && l.Created.IsZero() {
+		_ = claims.Note(toldNote, events.CaughtUp(l))
+		return
+	}
+	owed, told := events.Owed(claims.Node, told, l, time.Now())
+	if len(owed) > 0 && to.Append(owed, again) == nil {
+		_ = claims.Note(toldNote, told)
+	}
+}
+
+// TellRemoved tells that a node is gone, unless nobody was told that it is there. What it was made of is undone, its journal of
+// claims is still there.
+func TellRemoved(to events.File, claims *step.Journal, again bool) {
+	var told events.Told
+	if _, err := claims.Noted(toldNote, &told); err != nil || !told.Created {
+		return
+	}
+	if told.Removed.IsZero() { // noted first, so that whoever comes after a kill tells it with the same time
+		told.Removed = time.Now()
+		if claims.Note(toldNote, told) != nil {
+			return
+		}
+	}
+	_ = to.Append([]events.Event{{Time: told.Removed, Node: claims.Node, Event: events.Removed}}, again)
+}
+
+// life reads a node's life in its journals. What is damaged is not known.
+func life(claims, live *step.Journal) (l events.Life) {
+	_, _ = claims.Noted(madeNote, &l.Created)
+	if live != nil && live.Phase == step.Up {
+		l.Runs = true
+		l.Started, _ = Started(live)
+		var p pause
+		_, _ = live.Noted(pauseNote, &p)
+		l.Paused, l.PausedAt = p.Paused, p.At
+	}
+	if f, err := Of(claims); err == nil && f.Last != nil && !f.Last.Ended.IsZero() {
+		l.End = &events.End{Started: f.Last.Started, Event: f.Last.event()}
+	}
+	return l
+}
+
+// event is the end as it is told.
+func (e *End) event() events.Event {
+	ev := events.Event{Time: e.Ended, State: e.State}
+	if x := e.Exit; x != nil {
+		ev.Signal, ev.OOM = x.Signal, x.OOM
+		if !x.Unknown {
+			ev.Code = &x.Code
+		}
+	}
+	return ev
+}

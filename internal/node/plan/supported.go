@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"berth/internal/host/membership"
+	"berth/internal/spec/vnode"
+	"berth/internal/storage/packed"
+	"berth/internal/sys/refuse"
+)
+
+// Supported refuses (exit 3) the parts of a spec that this version of Berth does not implement yet.
+func Supported(n *vnode.Node) error {
+	for _, c := range []struct {
+		asked  bool
+		what   string
+		remedy string
+	}{
+		{n.Image.Kind == vnode.FileImage && packed.KindOf(n.Image.Ref) == "", "image file: of an archive", "berth image import it, and use oci:"},
+	} {
+		if c.asked {
+			return notYet(n, c.what, c.remedy)
+		}
+	}
+	return nil
+}
+
+// onSite refuses a limit on a shared file system on a host that is alone: nobody would tell the file servers of it.
+func onSite(n *vnode.Node, a *membership.Agent) error {
+	for _, io := range n.IO {
+		if io.Filesystem != "" && a == nil {
+			return refuse.Cannotf("start berthd here and on the file servers (docs/sync.md), or limit a disk of this host with device or path",
+				"node %s: io %s: this host belongs to no site, so no file server of %s learns of the limit", n.Name, io.Name, io.Filesystem)
+		}
+	}
+	return nil
+}
+
+func notYet(n *vnode.Node, what, remedy string) error {
+	return refuse.Cannotf(remedy, "node %s: this version of Berth does not do %s yet", n.Name, what)
+}

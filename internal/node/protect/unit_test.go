@@ -1,0 +1,100 @@
+package protect
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"berth/internal/host/group"
+	"berth/internal/host/group/grouptest"
+	"berth/internal/host/systemd"
+	"berth/internal/sys/proc"
+)
+
+// TestInKernel: what another program writes to the group of a unit is seen, although systemd knows nothing of it.
+func TestInKernel(t *testing.T) {
+	h, dir := grouptest.Drawn(t)
+	write := func(name, text string) {
+		grouptest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	for _, tc := range []struct{ property, value, file, text, want string }{
+		{"CPUWeight", "1000", "cpu.weight", "1000\n", ""},
+		{"CPUWeight", "1000", "cpu.weight", "77\n", "cpu.weight is 77, not 1000"},
+		{"IOWeight", "1000", "io.weight", "default 1000\n8:0 5\n", ""}, // BFQ's module is not loaded
+		{"IOWeight", "1000", "io.bfq.weight", "default 181\n", ""},
+		{"IOWeight", "1000", "io.bfq.weight", "default 1000\n", ""}, // systemd before 250
+		{"IOWeight", "50", "io.bfq.weight", "default 50\n", "io.weight is 1000, not 50"},
+		{"IOWeight", "1000", "io.bfq.weight", "default 77\n", "io.bfq.weight is 77, not 181"},
+		{"MemoryLow", "20971521", "memory.low", "20971520\n", ""},
+		{"MemoryLow", "20971520", "memory.low", "0\n", "memory.low is 0, not 20971520"},
+		{"CPUQuotaPerSecUSec", "1s", "cpu.max", "max 100000\n", ""}, // none of Berth's
+	} {
+		write(tc.file, tc.text)
+		if got := inKernel(systemd.Property{Name: tc.property, Value: tc.value}, h, "berth/wn"); got != tc.want {
+			t.Errorf("%s=%s, %s has %q: %q, want %q", tc.property, tc.value, tc.file, tc.text, got, tc.want)
+		}
+	}
+	if got := inKernel(systemd.Property{Name: "CPUWeight", Value: "5"}, h, ""); got != "" {
+		t.Errorf("a unit that does not run: %q", got)
+	}
+}
+
+// TestMovedUnit: the main process of a unit that another program has moved is brought back, with the child that went with it.
+func TestMovedUnit(t *testing.T) {
+	h := grouptest.Host(t)
+	path := grouptest.New(t, h, group.Kinds(), group.Steps)
+	cmd := exec.Command("sh", "-c", "sleep 1000 & wait")
+	grouptest.Must(t, cmd.Start())
+	family := func() []int { return proc.Family(cmd.Process.Pid) }
+	t.Cleanup(func() { // before the groups are removed
+		for _, pid := range family()[1:] {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	grouptest.Wait(t, "the processes to start", func() bool { return len(family()) == 2 })
+	all := family()
+	in := group.Hierarchies(h)
+	move := func(pid int, to string) {
+		for _, hh := range in {
+			if _, err := os.Stat(filepath.Join(hh.Mount, path)); err == nil {
+				grouptest.Must(t, hh.Move(pid, to))
+			}
+		}
+	}
+	for _, pid := range all {
+		move(pid, path)
+	}
+	u := systemd.Unit{ControlGroup: "/" + path, MainPID: strconv.Itoa(all[0])}
+	if r, err := returnOf(u, h); err != nil || r != nil {
+		t.Fatalf("its process is in its place: %v, %v", r, err)
+	}
+	move(all[1], "")
+	r, err := returnOf(u, h)
+	if err != nil || r == nil || !strings.Contains(movedBy(r), "process "+strconv.Itoa(all[1])) {
+		t.Fatalf("its child is at the top: %v, %v", r, err)
+	}
+	move(all[0], "")
+	if r, err = returnOf(u, h); err != nil || r == nil {
+		t.Fatalf("its process is at the top: %v, %v", r, err)
+	}
+	grouptest.Must(t, r.Do(t.Context()))
+	grouptest.Must(t, r.Verify(t.Context()))
+	for _, pid := range all {
+		for _, hh := range in {
+			if !slices.ContainsFunc([]string{"cpu", "memory", "pids"}, func(c string) bool { return slices.Contains(hh.Controllers, c) }) {
+				continue
+			}
+			if at, err := hh.GroupOf(pid); err != nil || at != path {
+				t.Errorf("process %d is in %s of %s, not in %s: %v", pid, at, hh.Title(), path, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package records
+
+import (
+	"cmp"
+
+	"berth/internal/image"
+	"berth/internal/node/plan"
+	"berth/internal/runner"
+	"berth/internal/spec/vnode"
+)
+
+// CommandOf says what runs as the node's process 1: the spec's command, else the image's own. An init that was installed
+// in the node later, into its delta, is one too.
+func (r Nodes) CommandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
+	c := plan.Command{Args: n.Command}
+	if len(c.Args) == 0 {
+		c.Args = img.Config.Command()
+	}
+	upper := ""
+	if n.Delta.In != vnode.InMemory {
+		if s, err := r.Stored(n.Name); err == nil && SameRoot(s.Now, n) {
+			upper = (&image.Delta{Path: r.Layout.Node(n.Name).Delta()}).Upper()
+		}
+	}
+	c.Init = runner.Init(image.InitKind(img, upper, c.Args))
+	c.Stop = c.Init.StopSignal()
+	if sig, err := vnode.ParseSignal(cmp.Or(n.Stop.Signal, img.Config.StopSignal)); err == nil { // Validate has seen the spec's
+		c.Stop = sig
+	}
+	u, err := image.FindUser(img, upper, n.HasID, n.User)
+	c.User = runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}
+	return c, err
+}
+
+// SameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
+func SameRoot(a, b *vnode.Node) bool {
+	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
+}

@@ -1,0 +1,78 @@
+// Package agent is berthd: it answers for this host, tells its site of it, and knows of the site what the store says.
+//
+// It is a client of the host's keeper as the command line is. Nodes need neither it nor the store: both may be killed at any moment.
+package agent
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"berth/internal/node"
+	"berth/internal/site/agentconf"
+	"berth/internal/site/certs"
+	"berth/internal/site/claims"
+	"berth/internal/site/store"
+	"berth/internal/sys/layout"
+)
+
+// Agent is the agent of one host.
+type Agent struct {
+	conf   *agentconf.Config
+	layout layout.Layout
+	log    *slog.Logger
+	nodes  *node.Berth
+	store  store.Store
+	view   *View
+	dirt   *dirt
+	claims *claims.Claims
+	signer *certs.Signer // nil: another host signs
+	facts  HostRecord    // without what changes
+	office office
+
+	mu        sync.Mutex
+	states    map[string]bool   // nodes of this host; true: it runs
+	taking    map[string]int    // new nodes that requests make now
+	told      map[string][]byte // what the store has of them, by key, as far as this agent knows
+	toldSelf  []byte            // and of this host
+	awaySince time.Time         // zero: the store answers
+	awayWhy   string
+	asked     time.Time // when the store last said that it is there
+}
+
+// New makes the agent of a host. It begins with Run.
+func New(c *agentconf.Config, l layout.Layout, nodes *node.Berth, s store.Store, log *slog.Logger) *Agent {
+	a := &Agent{
+		conf: c, layout: l, log: log, nodes: nodes, store: s, view: newView(log), dirt: newDirt(), facts: hostFacts(c),
+		states: map[string]bool{}, taking: map[string]int{}, told: map[string][]byte{}, awaySince: time.Now(), awayWhy: "it has not answered yet",
+	}
+	a.claims = a.newClaims()
+	if signer, err := certs.OpenSigner(agentconf.Signer(l)); err == nil {
+		a.signer = signer
+	}
+	return a
+}
+
+// Site is what the agent knows of its site.
+func (a *Agent) Site() *View { return a.view }
+
+// away notes that the store does not answer.
+func (a *Agent) away(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.awayWhy = err.Error()
+	if a.awaySince.IsZero() {
+		a.awaySince = time.Now()
+		a.log.Warn("the cluster state does not answer: going on with what it said last, and claiming nothing", "err", err)
+	}
+}
+
+// back notes that the store answers.
+func (a *Agent) back() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.awaySince.IsZero() {
+		a.log.Info("the cluster state answers", "after", time.Since(a.awaySince).Round(time.Millisecond))
+	}
+	a.awaySince, a.awayWhy = time.Time{}, ""
+}

@@ -1,0 +1,340 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"berth/internal/site/audit"
+	"berth/internal/spec/roles"
+	"berth/internal/sys/jsonfile"
+	"berth/internal/sys/refuse"
+)
+
+// LongestBody is the most bytes of a request's body: of a spec. Documents have longestDocument, because one that is read is up to twenty
+// times as large as its text.
+const (
+	LongestBody     = 1 << 20
+	longestDocument = 64 << 10
+)
+
+// patience is what Server.Patience is without it.
+const patience = 30 * time.Second
+
+// Audit keeps the line of an act, before it begins or when it has ended; why is why it was refused or failed. The error says why the line
+// is not kept, if it is of an act that must not begin without one.
+type Audit func(line audit.Line, why error) error
+
+// Server answers the API.
+type Server struct {
+	Host  Host
+	Site  Site  // nil: this host belongs to no site
+	Audit Audit // nil: nothing is kept
+	// Spent reports whether the audit holds as much of somebody's acts as it takes for now; nil: it takes all.
+	Spent func(roles.Who) bool
+	// Renew answers the request for a new certificate of whoever asks; nil: there is no such endpoint.
+	Renew http.Handler
+	// Reports answers the reports of file servers; nil: there is no such endpoint.
+	Reports http.Handler
+	// Patience is how long a request's body may take to come, and twice that an answer that is no stream to go; 0: patience.
+	Patience time.Duration
+
+	bounds bounds
+}
+
+// call is one request while it is answered.
+type call struct {
+	http.ResponseWriter
+	*http.Request
+	server *Server
+	who    roles.Who
+	query  query
+	line   audit.Line // of the audit
+	back   func()     // gives back the caller's turn; nil: it has none
+}
+
+// ctx ends with the request.
+func (c *call) ctx() context.Context { return c.Request.Context() }
+
+// route is one operation of the API: what the OpenAPI document says of it, and what does it.
+type route struct {
+	method, path string
+	id           string // of the operation
+	summary      string
+	act          roles.Act
+	params       []param
+	takes        []body // what its body may be; none: no body
+	gives        any    // of this type is the document it answers; nil: none, or a stream
+	stream       string // its media type, if it answers a stream
+	refusals     []int  // statuses beside those that every operation may answer
+	do           func(*call) (any, error)
+}
+
+// Handler returns what answers requests.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	byPath := map[string]map[string]route{}
+	for _, r := range routes() {
+		if byPath[r.path] == nil {
+			byPath[r.path] = map[string]route{}
+		}
+		byPath[r.path][r.method] = r
+	}
+	for at, methods := range byPath {
+		var allowed []string
+		for m := range methods {
+			allowed = append(allowed, m)
+		}
+		slices.Sort(allowed)
+		mux.HandleFunc(at, func(w http.ResponseWriter, req *http.Request) {
+			r, ok := methods[req.Method]
+			if !ok {
+				w.Header().Set("Allow", strings.Join(allowed, ", "))
+				write(w, problem(http.StatusMethodNotAllowed, fmt.Sprintf("%s %s: the methods are %s", req.Method, req.URL.Path, strings.Join(allowed, ", "))))
+				return
+			}
+			s.answer(w, req, r)
+		})
+	}
+	if s.Reports != nil {
+		mux.Handle("POST /v1/sync/report", s.inTurn(s.Reports))
+	}
+	if s.Renew != nil {
+		mux.Handle("POST /v1/certificates/renew", s.inTurn(s.Renew))
+	}
+	mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(OpenAPI())
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200s; /v1/openapi.json lists the paths", req.URL.Path)))
+	})
+	pages := http.NewCrossOriginProtection() // a browser that has somebody's certificate shows it to each page's requests
+	pages.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		p := problem(http.StatusForbidden, "a page of another site asks for this")
+		p.Code = int(refuse.Cannot)
+		write(w, p)
+	}))
+	return s.recovered(pages.Handler(mux))
+}
+
+// inTurn answers requests of hosts as next does, few of each caller at once.
+func (s *Server) inTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if who, err := Identify(req); err == nil { // else next refuses it
+			back, err := s.bounds.turn(req.Context(), who, "reports", mostReports)
+			if err != nil {
+				write(w, problemOf(err))
+				return
+			}
+			defer back()
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// recovered answers 500 where a handler panics, and 404 where the mux would send a client to another spelling of its path.
+func (s *Server) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.awaitTaken(w)
+		defer func() {
+			switch e := recover(); e {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(e)
+			default:
+				slog.Error("a request panicked", "method", req.Method, "path", req.URL.Path, "panic", fmt.Sprint(e), "stack", string(debug.Stack()))
+				write(w, problem(http.StatusInternalServerError, "the agent failed; its log says how"))
+			}
+		}()
+		if at := req.URL.EscapedPath(); req.Method == http.MethodConnect || at == "*" || path.Clean(at) != at {
+			write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200q; /v1/openapi.json lists the paths", at)))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// answer answers one request: who asks, may he, are the parameters right; then the act, and what it gave.
+func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
+	req.Body = http.MaxBytesReader(w, req.Body, r.longest())
+	c := &call{ResponseWriter: w, Request: req, server: s, back: func() {}}
+	c.awaitBody()
+	defer func() { c.back() }() // once it is answered
+	given, err := c.act(r)
+	if r.stream == "" || err != nil && !errors.Is(err, errAnswered) { // a stream's reader may take any time, for its end, too
+		s.awaitTaken(w)
+	}
+	switch {
+	case errors.Is(err, errAnswered):
+	case errors.Is(err, errCut):
+		panic(http.ErrAbortHandler)
+	case err != nil:
+		write(w, problemOf(err))
+	case r.stream != "": // is written
+	case given == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		writeJSON(w, http.StatusOK, "application/json", given)
+	}
+}
+
+// act does what is asked, and keeps what came of it, also of an act that panics.
+func (c *call) act(r route) (given any, err error) {
+	ended := false
+	defer func() {
+		kept := err
+		switch {
+		case !ended:
+			kept = errors.New("the agent failed; its log says how")
+		case err == nil && c.line.Exit != nil && *c.line.Exit != 0:
+			kept = fmt.Errorf("exit code %d", *c.line.Exit)
+		}
+		if c.server.Audit != nil {
+			_ = c.server.Audit(c.line, kept) // it has ended: the agent's log says so
+		}
+	}()
+	c.who, err = Identify(c.Request)
+	c.line = line(c.who, c.Request, r.act, on(c.Request))
+	if err != nil {
+		err = &statusError{http.StatusUnauthorized, err}
+	} else {
+		c.query, err = readQuery(c.URL.RawQuery, r.params)
+	}
+	if err == nil && c.server.Spent != nil && (r.method != http.MethodGet || r.stream == webSocket) && c.server.Spent(c.who) {
+		err = &statusError{http.StatusTooManyRequests, refuse.Busyf("%s has done more here than the audit takes of one operator within an hour; wait, or ask an admin", c.who)}
+	}
+	if err == nil && r.stream != "" {
+		var back func()
+		if back, err = c.server.bounds.take(c.who, r.stream); err == nil {
+			defer back()
+		}
+	}
+	if err == nil && r.stream == "" {
+		var back func()
+		if back, err = c.server.bounds.turnOf(c.who, c.Request); err == nil {
+			c.back = back
+		}
+	}
+	if err == nil {
+		c.awaitBody()                                                                  // anew: it may have waited for its turn
+		_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Time{}) // an act may take as long as it takes, and a stream
+		given, err = r.do(c)
+	}
+	ended = true
+	return given, err
+}
+
+// begins keeps that an act begins that the caller may do. detail is what its path does not say. An error refuses the act.
+func (c *call) begins(detail string) error {
+	c.line.Detail = detail
+	err := c.server.Audit.begins(c.line)
+	c.line.Begun = err == nil
+	return err
+}
+
+// begins keeps that an act begins. What cannot be kept is not begun: 507.
+func (a Audit) begins(line audit.Line) error {
+	if a == nil {
+		return nil
+	}
+	line.Begun, line.Result = true, audit.Begins
+	if err := a(line, nil); err != nil {
+		return &statusError{http.StatusInsufficientStorage, err}
+	}
+	return nil
+}
+
+// awaitBody bounds how long the body may take to come, also one that is refused. Where there is none, the HTTP server reads already, to see the client leave: a
+// deadline would end the request.
+func (c *call) awaitBody() {
+	if c.Request.ContentLength != 0 {
+		_ = http.NewResponseController(c.ResponseWriter).SetReadDeadline(time.Now().Add(c.server.patient()))
+	}
+}
+
+// awaitTaken bounds how long an answer, which is no stream, may take to be taken: its connection is ended then, and what is held for it.
+func (s *Server) awaitTaken(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * s.patient()))
+}
+
+// patient is how long a body may take.
+func (s *Server) patient() time.Duration { return cmp.Or(s.Patience, patience) }
+
+// longest is the most bytes of the body of a request: a spec's, or a document's.
+func (r route) longest() int64 {
+	if slices.ContainsFunc(r.takes, func(b body) bool { return b.of == nil }) {
+		return LongestBody
+	}
+	return longestDocument
+}
+
+// errAnswered says that the handler has answered, or that nobody listens any more.
+var errAnswered = errors.New("answered")
+
+// errCut says that a stream has failed: its connection is broken off, so that the client sees that it is not whole.
+var errCut = errors.New("the stream broke off")
+
+func writeJSON(w http.ResponseWriter, status int, kind string, v any) {
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client is gone
+}
+
+// readJSON reads a document of the body strictly.
+func (c *call) readJSON(to any) error {
+	if err := c.media("application/json"); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(c.Body)
+	if err != nil {
+		return bodyError(err)
+	}
+	if err := jsonfile.CheckExact(data); err != nil {
+		return refuse.Invalidf("the body: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		return refuse.Invalidf("the body: %s", jsonfile.Wrong(data, err))
+	}
+	if dec.More() {
+		return refuse.Invalidf("the body holds more than one document")
+	}
+	return nil
+}
+
+func bodyError(err error) error {
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &statusError{http.StatusRequestEntityTooLarge, refuse.Invalidf("the body is too large: at most %dKiB", large.Limit>>10)}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &statusError{http.StatusRequestTimeout, refuse.Invalidf("the body takes too long to come")}
+	}
+	return refuse.Invalidf("read the body: %w", err)
+}
+
+// media refuses a body of another media type.
+func (c *call) media(allowed ...string) error {
+	kind, _, _ := strings.Cut(c.Request.Header.Get("Content-Type"), ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	if !slices.Contains(allowed, kind) {
+		return &statusError{http.StatusUnsupportedMediaType, refuse.Invalidf("the body is %q: want %s", kind, strings.Join(allowed, " or "))}
+	}
+	return nil
+}

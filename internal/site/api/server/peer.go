@@ -1,0 +1,57 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os/user"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/site/certs"
+	"berth/internal/spec/roles"
+	"berth/internal/sys/refuse"
+)
+
+// peer is the key of what a unix socket says of the process that asks.
+type peer struct{}
+
+// Peer keeps with each connection of a unix socket who is at its other end: http.Server.ConnContext.
+func Peer(ctx context.Context, c net.Conn) context.Context {
+	if l, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = l.NetConn()
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peer{}, roles.Who{Name: userName(cred.Uid), Role: roles.Admin, Via: roles.ViaUnix})
+}
+
+// userName is the name of a user of this host, or uid- and a number.
+func userName(uid uint32) string {
+	if u, err := user.LookupId(strconv.Itoa(int(uid))); err == nil {
+		return u.Username
+	}
+	return "uid-" + strconv.Itoa(int(uid))
+}
+
+// Identify says who sent a request: the owner of a certificate, or who reaches the unix socket, which makes him root of this host.
+func Identify(r *http.Request) (roles.Who, error) {
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		return certs.Identity(r.TLS.PeerCertificates[0])
+	}
+	if w, ok := r.Context().Value(peer{}).(roles.Who); ok {
+		return w, nil
+	}
+	return roles.Who{}, refuse.Cannotf("berth certs issue makes a certificate", "nobody knows who asks")
+}

@@ -1,0 +1,373 @@
+// Package allot is the allocator of a site: file servers report what nodes do, and are told which parts of the nodes' allowances they
+// shall enforce. One host of the site does it at a time; package share computes the parts.
+package allot
+
+import (
+	"cmp"
+	"math"
+	"reflect"
+	"strconv"
+	"sync"
+	"time"
+
+	"berth/internal/site/iosync/share"
+)
+
+// The kinds of rates of a node, in the order of Rates.
+const (
+	ReadBytes = iota
+	ReadOps
+	WriteBytes
+	WriteOps
+	kinds
+)
+
+// Rates is a figure for each kind: bytes or operations a second, or parts of them.
+type Rates [kinds]float64
+
+// Use is what a node did on a server.
+type Use struct {
+	Node string `json:"node"`
+	Used Rates  `json:"used"` // a second, since the report before
+	Part Rates  `json:"part"` // what the server enforces; 0: no limit
+	// Unknown: nobody told the server its part, and it does not know what others were told. It enforces a floor.
+	Unknown bool `json:"unknown,omitempty"`
+}
+
+// Report is what a file server says of the nodes of one file system.
+type Report struct {
+	Host       string `json:"host"`
+	Filesystem string `json:"filesystem"`
+	Order      string `json:"order,omitempty"` // number of the last order, which is enforced
+	Nodes      []Use  `json:"nodes,omitempty"` // nil: as it said before; it only confirms the order
+	// Failed are nodes for which it is not enforced.
+	Failed []string `json:"failed,omitempty"`
+}
+
+// Order says what a server shall enforce.
+type Order struct {
+	Number string           `json:"number,omitempty"` // "": nothing yet, go on as before
+	Parts  map[string]Rates `json:"parts,omitempty"`  // by node: parts of what it may do on all servers together, up to 1
+}
+
+// Want is what a node may do on all servers of a file system together.
+type Want struct {
+	Node   string
+	Rates  Rates // 0: no limit
+	Weight float64
+	Class  int // on a full server, higher ones go first
+}
+
+// Demand is a file system as the site knows it.
+type Demand struct {
+	Servers  []string         // sorted
+	Capacity map[string]Rates // of those of which it is known; 0: it is not
+	Nodes    []Want           // sorted by name
+}
+
+// The times of the allocator.
+const (
+	// Every is the time between two reports of a server.
+	Every = 500 * time.Millisecond
+	// Silence is how long a server may not report until what it enforces is taken for what it enforced at most.
+	Silence = 3 * Every
+	// Grace is how long a server keeps its parts that is told nothing; afterwards none is above an equal part. A new allocator waits
+	// longer for servers, before it splits what those that are silent leave.
+	Grace = 5 * time.Second
+	// between is the least time between two computations.
+	between = 100 * time.Millisecond
+)
+
+// waits is from which part of what it may do on a node is taken for one that would do more. The kernel lets requests of up to some MiB
+// through at once, so what is counted in half a second differs from what is allowed in it: the largest of some reports counts.
+const (
+	waits = 0.9
+	some  = 3
+)
+
+// Allocator is the allocator of a site while this host has the office.
+type Allocator struct {
+	begun time.Time
+	name  string // begins its orders' numbers: no other allocator's order has them
+
+	mu     sync.Mutex
+	fields map[string]*field // by file system
+}
+
+// New takes the office. name is of this host and this time alone.
+func New(name string, now time.Time) *Allocator {
+	return &Allocator{begun: now, name: name, fields: map[string]*field{}}
+}
+
+// field is one file system.
+type field struct {
+	demand  *Demand
+	index   map[string]int // of servers
+	last    []heard        // by server
+	started bool
+	at      time.Time // of the last computation
+	kinds   [kinds]kind
+}
+
+// heard is what is known of a server.
+type heard struct {
+	at     time.Time // of its last report; zero: it never reported
+	order  string    // that it confirmed, but for the nodes that failed
+	failed map[string]bool
+	now    Order                // that it shall enforce
+	uses   [some]map[string]Use // of the last reports, the newest first
+	number int
+}
+
+// kind is one kind of rates: only nodes with a limit of this kind are in it.
+type kind struct {
+	site  share.Site
+	names []string       // of site.Nodes
+	at    map[string]int // the number in site.Nodes
+}
+
+// Take takes a report, and says what the server shall enforce. demand is the file system as it is now; it is not changed any more.
+func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.fields[r.Filesystem]
+	if f == nil {
+		if len(demand.Servers) == 0 {
+			return Order{} // any name
+		}
+		f = &field{}
+		a.fields[r.Filesystem] = f
+	}
+	if f.demand != demand { // often the same one
+		if f.demand == nil || !reflect.DeepEqual(f.demand, demand) {
+			f.become(demand)
+		}
+		f.demand = demand
+	}
+	i, ok := f.index[r.Host]
+	if !ok {
+		return Order{} // the site does not know yet that it serves this
+	}
+	h := &f.last[i]
+	if r.Nodes == nil && h.uses[0] == nil {
+		return Order{} // it confirms what another allocator told it, and does not say what that is
+	}
+	first := h.at.IsZero()
+	h.take(r, now)
+	switch {
+	case !f.started && !f.begin(a.begun, now):
+		return Order{}
+	case first:
+		f.believe(i)
+		f.assume()
+		f.at = time.Time{} // what it was to be told rests on what was assumed
+	case r.Nodes != nil && r.Order != h.now.Number:
+		f.fear(i)
+	}
+	if now.Sub(f.at) >= between {
+		f.at = now
+		f.round(a.name, now)
+	}
+	return h.now
+}
+
+// become takes over another demand: parts of nodes and servers that are still there stay in proportion.
+func (f *field) become(d *Demand) {
+	was := *f
+	f.demand, f.index, f.last = d, map[string]int{}, make([]heard, len(d.Servers))
+	for i, s := range d.Servers {
+		f.index[s] = i
+		if old, ok := was.index[s]; ok {
+			f.last[i] = was.last[old]
+			f.last[i].now.Number = "" // it is told anew
+		}
+	}
+	for k := range f.kinds {
+		f.kinds[k] = kind{site: share.Site{Servers: make([]share.Server, len(d.Servers))}, at: map[string]int{}}
+		one := &f.kinds[k]
+		for i, s := range d.Servers {
+			one.site.Servers[i].Capacity = d.Capacity[s][k]
+		}
+		for _, w := range d.Nodes {
+			if w.Rates[k] <= 0 {
+				continue
+			}
+			n := share.Node{Allowance: w.Rates[k], Weight: w.Weight, Class: w.Class, First: len(one.site.Pairs)}
+			for i, s := range d.Servers {
+				p := share.Pair{Server: i, Part: n.Allowance / float64(len(d.Servers))} // of a new node
+				old, allowance, was := was.pair(k, w.Node, s)
+				switch {
+				case was:
+					p = old
+					p.Server, p.Part, p.Most = i, old.Part*n.Allowance/allowance, old.Most*n.Allowance/allowance
+				case allowance > 0: // a new server has a floor of what others share
+					p.Part *= share.Floor
+				}
+				one.site.Pairs = append(one.site.Pairs, p)
+			}
+			n.Past = len(one.site.Pairs)
+			one.site.Nodes = append(one.site.Nodes, n)
+			one.at[w.Node] = len(one.names)
+			one.names = append(one.names, w.Node)
+		}
+		one.site.Begin()
+	}
+}
+
+// pair finds a node on a server, with the node's allowance, which is 0 for a node that is not known.
+func (f *field) pair(k int, node, server string) (p share.Pair, allowance float64, ok bool) {
+	at, there := f.kinds[k].at[node]
+	if !there || !f.started {
+		return p, 0, false
+	}
+	n := f.kinds[k].site.Nodes[at]
+	i, served := f.index[server]
+	if served {
+		p = f.kinds[k].site.Pairs[n.First+i]
+	}
+	return p, n.Allowance, served
+}
+
+// take keeps what a server says.
+func (h *heard) take(r Report, now time.Time) {
+	h.at, h.order, h.failed = now, r.Order, nil
+	for _, node := range r.Failed {
+		if h.failed == nil {
+			h.failed = map[string]bool{}
+		}
+		h.failed[node] = true
+	}
+	if r.Nodes == nil {
+		return
+	}
+	uses := make(map[string]Use, len(r.Nodes))
+	for _, u := range r.Nodes {
+		uses[u.Node] = u
+	}
+	copy(h.uses[1:], h.uses[:])
+	h.uses[0] = uses
+}
+
+// begin begins with what servers enforce: another allocator told them. It waits for all of them, but not for ever.
+func (f *field) begin(begun, now time.Time) bool {
+	for _, h := range f.last {
+		if h.at.IsZero() && now.Sub(begun) < Grace+Silence {
+			return false
+		}
+	}
+	f.started = true
+	for i := range f.last {
+		f.believe(i)
+	}
+	f.assume()
+	return true
+}
+
+// each calls do with each pair of a server that it reported a limit for.
+func (f *field) each(server, k int, do func(p *share.Pair, u Use, allowance float64)) {
+	site := &f.kinds[k].site
+	for at, n := range site.Nodes {
+		if u, ok := f.last[server].uses[0][f.kinds[k].names[at]]; ok && u.Part[k] > 0 {
+			do(&site.Pairs[n.First+server], u, n.Allowance)
+		}
+	}
+}
+
+// believe takes what a server says that it enforces, in place of what was assumed.
+func (f *field) believe(server int) {
+	for k := range f.kinds {
+		f.each(server, k, func(p *share.Pair, u Use, allowance float64) {
+			p.Part = math.Min(u.Part[k], allowance)
+			p.Most = p.Part
+			if f.last[server].failed[u.Node] { // it may enforce what it had before
+				p.Most = allowance
+			}
+		})
+	}
+}
+
+// fear counts with what a server says that it enforces while that is not what it was told: its agent was restarted, say.
+func (f *field) fear(server int) {
+	for k := range f.kinds {
+		f.each(server, k, func(p *share.Pair, u Use, allowance float64) {
+			p.Most = math.Max(p.Most, math.Min(u.Part[k], allowance))
+		})
+	}
+}
+
+// assume says what servers enforce that were never heard: whoever split a node's allowance before gave them at most what the others
+// do not have. What a server has that does not know its part is not known; an equal part is taken for it.
+func (f *field) assume() {
+	for k := range f.kinds {
+		site := &f.kinds[k].site
+		for at, n := range site.Nodes {
+			left, equal, unheard := n.Allowance, n.Allowance/float64(n.Past-n.First), 0.0
+			for i := n.First; i < n.Past; i++ {
+				p, h := site.Pairs[i], &f.last[site.Pairs[i].Server]
+				switch {
+				case h.at.IsZero():
+					unheard++
+				case h.uses[0][f.kinds[k].names[at]].Unknown:
+					left -= math.Max(equal, p.Most)
+				default:
+					left -= math.Max(p.Most, p.Part)
+				}
+			}
+			for i := n.First; i < n.Past; i++ {
+				if p := &site.Pairs[i]; f.last[p.Server].at.IsZero() {
+					p.Part = math.Max(share.Floor*equal, left/unheard)
+					p.Most = p.Part
+				}
+			}
+		}
+	}
+}
+
+// round computes the parts, and the orders of servers whose parts changed.
+func (f *field) round(name string, now time.Time) {
+	for k := range f.kinds {
+		site := &f.kinds[k].site
+		for i, h := range f.last {
+			site.Servers[i].Silent = now.Sub(h.at) > Silence
+		}
+		for at, n := range site.Nodes {
+			node := f.kinds[k].names[at]
+			for i := n.First; i < n.Past; i++ {
+				p := &site.Pairs[i]
+				h := f.last[p.Server]
+				p.Heard = h.now.Number != "" && h.order == h.now.Number && !h.failed[node]
+				p.Used, p.Waits = 0, false
+				for _, uses := range h.uses {
+					u := uses[node]
+					p.Used = math.Max(p.Used, u.Used[k])
+					p.Waits = p.Waits || u.Used[k] >= waits*cmp.Or(u.Part[k], math.Inf(1))
+				}
+			}
+		}
+		site.Round()
+	}
+	for i := range f.last {
+		h := &f.last[i]
+		parts := f.parts(i)
+		if h.now.Number != "" && reflect.DeepEqual(parts, h.now.Parts) {
+			continue
+		}
+		h.number++
+		h.now = Order{Number: name + "." + strconv.Itoa(h.number), Parts: parts}
+	}
+}
+
+// parts are those of one server, as parts of the nodes' allowances.
+func (f *field) parts(server int) map[string]Rates {
+	parts := map[string]Rates{}
+	for k := range f.kinds {
+		site := &f.kinds[k].site
+		for at, n := range site.Nodes {
+			node := f.kinds[k].names[at]
+			r := parts[node]
+			r[k] = site.Pairs[n.First+server].Part / n.Allowance
+			parts[node] = r
+		}
+	}
+	return parts
+}

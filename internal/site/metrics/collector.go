@@ -1,0 +1,213 @@
+package metrics
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"berth/internal/host/counters"
+	"berth/internal/node"
+	"berth/internal/node/keeper"
+	"berth/internal/node/top"
+	"berth/internal/site/store"
+)
+
+// patience is how long reading may take: a scrape waits 10 s by default.
+const patience = 8 * time.Second
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("berth_"+name, help, labels, nil)
+}
+
+// What is told. Counters are the kernel's and go back to 0 when a node is started anew.
+var (
+	success    = desc("collector_success", "Whether a part of the metrics could be read: 1, or 0.", "part")
+	nodes      = desc("nodes", "Nodes of this host.", "state")
+	leftOut    = desc("nodes_left_out", "Running nodes that have no metrics of their own, because there are too many.")
+	keeperUp   = desc("keeper_up", "Whether the keeper runs, which watches the nodes. It ends with the last node.")
+	functions  = desc("functions", "Virtual functions of an adapter.", "adapter", "state")
+	mounted    = desc("gateway_mounts", "Mounts of running nodes by gateway.", "gateway")
+	storeUp    = desc("store_reachable", "Whether the site's store answers.")
+	storeAway  = desc("store_away_seconds", "For how long the site's store has not answered.")
+	storeBytes = desc("store_size_bytes", "Size of the site's store, where it is known.")
+
+	restarts  = desc("node_restarts_total", "How often the restart policy has started a node.", "node")
+	troubled  = desc("node_trouble", "What is wrong with a node's connections: how many things.", "node")
+	asked     = desc("node_limit_asked", "A limit as the spec asks for it, in the unit of its key: bytes, bytes or requests a second, bits a second, CPUs. +Inf: no limit.", "node", "limit")
+	achieved  = desc("node_limit_achieved", "The same limit as it was read back from the kernel.", "node", "limit")
+	holds     = desc("node_limit_holds", "Whether the kernel has the limit that was asked for, apart from its rounding.", "node", "limit")
+	cpu       = desc("node_cpu_seconds_total", "CPU time used.", "node", "kind", "class")
+	throttled = desc("node_cpu_throttled_seconds_total", "Time that cpu.max kept a node from running, summed over CPUs.", "node", "kind", "class")
+	memory    = desc("node_memory_bytes", "Memory used.", "node", "kind", "class")
+	memoryMax = desc("node_memory_max_bytes", "Limit of memory.", "node", "kind", "class")
+	oomKills  = desc("node_oom_kills_total", "Processes killed for lack of memory.", "node", "kind", "class")
+	processes = desc("node_processes", "Processes and threads.", "node", "kind", "class")
+	waited    = desc("node_pressure_waiting_seconds_total", "Time that at least one task waited for a resource (PSI some).", "node", "kind", "class", "resource")
+	stalled   = desc("node_pressure_stalled_seconds_total", "Time that all tasks that were not idle waited for a resource (PSI full).", "node", "kind", "class", "resource")
+	readBytes = desc("node_disk_read_bytes_total", "Bytes read from a disk.", "node", "kind", "class", "disk")
+	wrote     = desc("node_disk_written_bytes_total", "Bytes written to a disk.", "node", "kind", "class", "disk")
+	reads     = desc("node_disk_reads_completed_total", "Reads of a disk.", "node", "kind", "class", "disk")
+	writes    = desc("node_disk_writes_completed_total", "Writes to a disk.", "node", "kind", "class", "disk")
+	received  = desc("node_network_receive_bytes_total", "Bytes that an interface received.", "node", "kind", "class", "interface")
+	sent      = desc("node_network_transmit_bytes_total", "Bytes that an interface sent.", "node", "kind", "class", "interface")
+)
+
+// collector reads the sources at each scrape.
+type collector struct{ Sources }
+
+// Describe sends nothing: which metrics there are depends on what the host counts.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all parts. A part that fails leaves the others as they are.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	t := told{to}
+	for _, part := range []struct {
+		name string
+		read func(context.Context, told) error
+	}{{"nodes", c.nodes}, {"functions", c.functions}, {"store", c.store}} {
+		err := part.read(ctx, t)
+		if err != nil {
+			c.Log.Warn("metrics are left out", slog.String("part", part.name), slog.Any("err", err))
+		}
+		t.gauge(success, truth(err == nil), part.name)
+	}
+}
+
+// nodes tells of the nodes, and of each of those that run, up to Most.
+func (c *collector) nodes(ctx context.Context, t told) error {
+	all, err := c.Nodes.Nodes.List(ctx)
+	if err != nil {
+		return err
+	}
+	states := map[string]int{node.Running: 0, node.Paused: 0, node.Stopped: 0, node.Exited: 0}
+	of := map[string]bool{}
+	out := 0
+	for i := range all {
+		s := &all[i]
+		states[s.State]++
+		if !s.Runs() {
+			continue
+		}
+		if len(of) == c.Most {
+			out++
+			continue
+		}
+		of[s.Name] = true
+		t.counter(restarts, float64(s.Restarts), s.Name)
+		t.gauge(troubled, float64(len(s.Trouble)), s.Name)
+	}
+	for state, n := range states {
+		t.gauge(nodes, float64(n), state)
+	}
+	t.gauge(leftOut, float64(out))
+	t.gauge(keeperUp, truth(keeper.Client{Layout: c.Nodes.Layout}.Runs()))
+	gateways := map[string]int{}
+	for name := range of {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		spec, err := c.Nodes.Spec(name)
+		if err != nil {
+			continue // it was removed meanwhile
+		}
+		for _, m := range spec.Mounts {
+			gateways[m.Gateway]++
+		}
+		if d, err := c.Nodes.Show(ctx, name); err == nil {
+			t.limits(name, d.Limits)
+		}
+	}
+	for gateway, n := range gateways {
+		t.gauge(mounted, float64(n), gateway)
+	}
+	return c.counted(ctx, t, of)
+}
+
+// counted tells what the kernel has counted.
+func (c *collector) counted(ctx context.Context, t told, of map[string]bool) error {
+	sampler, err := top.New(ctx, c.Nodes, c.Services, nil)
+	if err != nil {
+		return err
+	}
+	all, err := sampler.Counts(ctx, func(name string) bool { return of[name] })
+	if err != nil {
+		return err
+	}
+	disk := top.DiskNames()
+	for _, n := range all {
+		who := []string{n.Name, n.Kind, n.Class}
+		t.seconds(cpu, n.CPU, who...)
+		t.seconds(throttled, n.Throttled, who...)
+		t.known(memory, prometheus.GaugeValue, n.Memory, who...)
+		t.known(memoryMax, prometheus.GaugeValue, n.MemoryMax, who...)
+		t.known(oomKills, prometheus.CounterValue, n.OOMKills, who...)
+		t.known(processes, prometheus.GaugeValue, n.PIDs, who...)
+		for resource, stall := range map[string]counters.Stall{"cpu": n.Pressure.CPU, "memory": n.Pressure.Memory, "io": n.Pressure.IO} {
+			t.seconds(waited, stall.Some, with(who, resource)...)
+			t.seconds(stalled, stall.Full, with(who, resource)...)
+		}
+		for _, d := range n.Disks {
+			at := with(who, disk(d.Major, d.Minor))
+			t.counter(readBytes, float64(d.ReadBytes), at...)
+			t.counter(wrote, float64(d.WriteBytes), at...)
+			t.counter(reads, float64(d.ReadOps), at...)
+			t.counter(writes, float64(d.WriteOps), at...)
+		}
+		for _, l := range n.Links {
+			t.counter(received, float64(l.RXBytes), with(who, l.Name)...)
+			t.counter(sent, float64(l.TXBytes), with(who, l.Name)...)
+		}
+	}
+	return nil
+}
+
+func with(labels []string, more string) []string {
+	return append(slices.Clip(labels), more)
+}
+
+// functions tells how many virtual functions nodes have.
+func (c *collector) functions(_ context.Context, t told) error {
+	all, err := c.Net.VFs()
+	if err != nil {
+		return err
+	}
+	for _, pf := range all {
+		used := 0
+		for _, vf := range pf.VFs {
+			if vf.Owner != "" {
+				used++
+			}
+		}
+		t.gauge(functions, float64(used), pf.Name, "used")
+		t.gauge(functions, float64(len(pf.VFs)-used), pf.Name, "free")
+	}
+	return nil
+}
+
+// store tells of the site's store.
+func (c *collector) store(ctx context.Context, t told) error {
+	if c.Store == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s, err := c.Store.Status(ctx)
+	if err != nil {
+		s = store.Status{Since: time.Now()}
+	}
+	away := 0.0
+	if !s.Reachable && !s.Since.IsZero() {
+		away = time.Since(s.Since).Seconds()
+	}
+	t.gauge(storeUp, truth(s.Reachable))
+	t.gauge(storeAway, away)
+	if s.Size > 0 {
+		t.gauge(storeBytes, float64(s.Size))
+	}
+	return nil
+}

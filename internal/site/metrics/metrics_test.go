@@ -1,0 +1,187 @@
+package metrics
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"berth/internal/node"
+	"berth/internal/node/protect"
+	"berth/internal/site/hostnet"
+	"berth/internal/site/store"
+	"berth/internal/sys/layout"
+	"berth/test/built"
+)
+
+// TestScrape scrapes the metrics of two nodes that run, one of which has too many beside it, and compares the alert rules and the
+// dashboard with what is there.
+func TestScrape(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a longer run: it builds berth and starts nodes")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	root, err := os.MkdirTemp("", "berth-metrics-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(root, 0o755); err != nil { //nolint:gosec // nodes reach their files
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "berth")
+	if err := built.Berth(t.Context(), program); err != nil {
+		t.Fatal(err)
+	}
+	berth := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(program, append([]string{"--root", root}, args...)...).CombinedOutput(); err != nil {
+			t.Errorf("berth %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	t.Cleanup(func() {
+		berth("rm", "--force", "n1", "n2")
+		_ = os.RemoveAll(root)
+	})
+	const spec = `name: n1
+image: host
+command: [sleep, infinity]
+cpu: {max: 0.5}
+memory: {max: 64MiB}
+pids: 50
+network: [{name: eth0, mode: bridge, address: [10.9.0.2/24], rate: {tx: 100Mbit/s}}]
+mounts: [{source: /usr, target: /data, read_only: true}]
+---
+name: n2
+image: host
+command: [sleep, infinity]
+`
+	file := filepath.Join(t.TempDir(), "nodes.yaml")
+	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	berth("apply", "-f", file)
+	if t.Failed() {
+		t.FailNow()
+	}
+
+	l := layout.New(root)
+	m := New(Sources{
+		Nodes: node.Open(l, node.Beside{}), Services: protect.New(l), Net: hostnet.New(l), Store: store.NewMemory(), Most: 1,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/nodes/{name}", http.NotFound)
+	mux.Handle("GET /metrics", m.Handler())
+	server := httptest.NewServer(m.Count(mux))
+	defer server.Close()
+	get(t, server.URL+"/v1/nodes/any")
+	text := get(t, server.URL+"/metrics")
+
+	for _, want := range []string{
+		`berth_nodes{state="running"} 2`, `berth_nodes{state="exited"} 0`, `berth_nodes_left_out 1`, `berth_keeper_up 1`, `berth_store_reachable 1`,
+		`berth_node_limit_asked{limit="cpu.max",node="n1"} 0.5`, `berth_node_limit_achieved{limit="cpu.max",node="n1"} 0.5`,
+		`berth_node_limit_asked{limit="memory.max",node="n1"} 6.7108864e+07`, `berth_node_limit_achieved{limit="memory.max",node="n1"} 6.7108864e+07`,
+		`berth_node_limit_holds{limit="pids",node="n1"} 1`, `berth_node_limit_achieved{limit="net.eth0.tx",node="n1"} 1e+08`,
+		`berth_node_memory_max_bytes{class="",kind="node",node="n1"} 6.7108864e+07`, `berth_gateway_mounts{gateway="bind"} 1`,
+		`berth_api_requests_total{code="404",route="GET /v1/nodes/{name}"} 1`, `berth_collector_success{part="nodes"} 1`,
+	} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	if strings.Contains(text, `node="n2"`) {
+		t.Error("a node has metrics of its own beyond the most that may")
+	}
+	if t.Failed() {
+		t.Log(regexp.MustCompile(`(?m)^(#|go_|process_).*\n`).ReplaceAllString(text, ""))
+	}
+
+	t.Run("promtool", func(t *testing.T) {
+		for _, args := range [][]string{{"check", "metrics"}, {"check", "rules", "../../../packaging/alerts.yaml"}, {"test", "rules", "../../../packaging/alerts_test.yaml"}} {
+			promtool, err := exec.LookPath("promtool")
+			if err != nil {
+				t.Skip("needs promtool")
+			}
+			cmd := exec.Command(promtool, args...)
+			cmd.Stdin = strings.NewReader(text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+			}
+		}
+	})
+
+	t.Run("names", func(t *testing.T) {
+		told := map[string]bool{}
+		for _, n := range regexp.MustCompile(`(?m)^(berth_[a-z_]+)[ {]`).FindAllStringSubmatch(text, -1) {
+			told[n[1]] = true
+		}
+		// What this host may not count: pressure on cgroup v1, disks that nothing was read from, the size of a store in memory.
+		optional := regexp.MustCompile(`^berth_(node_pressure_|node_disk_|store_size_bytes)`)
+		for _, file := range []string{"../../../packaging/dashboard.json", "../../../packaging/alerts.yaml"} {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if filepath.Ext(file) == ".json" && !json.Valid(data) {
+				t.Errorf("%s is no JSON", file)
+			}
+			names := regexp.MustCompile(`berth_[a-z_]+`).FindAllString(string(data), -1)
+			if len(names) < 5 {
+				t.Errorf("%s names %v", file, names)
+			}
+			for _, n := range names {
+				if !told[n] && !optional.MatchString(n) {
+					t.Errorf("%s names %s, which a scrape does not have", file, n)
+				}
+			}
+		}
+		docs, err := os.ReadFile("../../../docs/metrics.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range told {
+			if n = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(n, ""); !bytes.Contains(docs, []byte("`"+n)) {
+				t.Errorf("docs/metrics.md does not name %s", n)
+			}
+		}
+	})
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestNumber reads the limits as people write them.
+func TestNumber(t *testing.T) {
+	for text, want := range map[string]float64{"0.5": 0.5, "max": math.Inf(1), "64MiB": 64 << 20, "25MB/s": 25e6, "100Mbit/s": 1e8, "50": 50, "0": 0} {
+		if got, ok := number(text); !ok || got != want {
+			t.Errorf("%s is %v, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "0-3", "never", "nan", "idle"} {
+		if got, ok := number(text); ok {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+// Package embedded runs an etcd of one member in this process: the cluster state of a site that brings none of its own.
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"berth/internal/site/store/etcd"
+	"berth/internal/sys/file"
+	"berth/internal/sys/refuse"
+)
+
+// Config says where the data are and who may ask.
+type Config struct {
+	Dir    string // of the data; only root reads it
+	Listen string // ADDRESS:PORT for other hosts, by TLS, ADDRESS an IP address; "": none
+
+	// For Listen. A host gets its rights (etcd.Rights) when it first shows a certificate that Allowed lets pass. Allowed is asked at
+	// each call and each message of a stream: a certificate that is revoked or over while its connection is open says no more.
+	CA, Cert, Key string
+	Allowed       func(*x509.Certificate) error
+
+	Log func(format string, a ...any) // warnings of etcd; may be nil
+}
+
+// The bounds of an embedded etcd.
+const (
+	quota   = 1 << 30          // bytes of the database
+	retain  = "1h"             // how long older changes are known
+	request = 4 << 20          // bytes of a commit
+	start   = 60 * time.Second // how long the start may take, with a long log to read
+)
+
+// Server is a running etcd.
+type Server struct {
+	etcd           *embed.Etcd
+	unix           string // endpoint
+	user, password string
+	gate           *gate
+}
+
+// Start runs an etcd and returns once it answers. Its data are made if there are none.
+func Start(ctx context.Context, c Config) (*Server, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the cluster state: %w", err)
+	}
+	socket, err := filepath.Abs(filepath.Join(c.Dir, "socket"))
+	if err != nil {
+		return nil, fmt.Errorf("find the folder of the cluster state: %w", err)
+	}
+	s := &Server{unix: "unix:" + socket, gate: newGate(c.Allowed)}
+	if s.etcd, err = embed.StartEtcd(c.etcd(socket, s.gate)); err != nil {
+		return nil, &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("start the cluster state in %s: %v", c.Dir, err), Remedy: "if its data are damaged, restore a backup: docs/cluster-state.md", Err: err}
+	}
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case err = <-s.etcd.Err():
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(start):
+		err = fmt.Errorf("it is not ready after %s", start)
+	}
+	if err == nil {
+		err = s.protect(ctx, c)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("start the cluster state in %s: %w", c.Dir, err)
+	}
+	return s, nil
+}
+
+// etcd returns the configuration of the etcd that runs here. It listens for no peers: it is the only member.
+func (c Config) etcd(socket string, gate *gate) *embed.Config {
+	e := embed.NewConfig()
+	e.Name, e.Dir = member, filepath.Join(c.Dir, "data")
+	e.ListenPeerUrls = nil
+	e.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: peerAt}}
+	e.InitialCluster = member + "=http://" + peerAt
+	e.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}}
+	e.AdvertiseClientUrls = e.ListenClientUrls
+	if c.Listen != "" {
+		e.ListenClientUrls = append(e.ListenClientUrls, url.URL{Scheme: "https", Host: c.Listen})
+		e.ClientTLSInfo = transport.TLSInfo{
+			CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true, TrustedCAFile: c.CA,
+			SkipClientSANVerify: true, // a host's addresses are not in its certificate's client half: its name is what counts
+		}
+		e.TlsMinVersion = "TLS1.3"
+		// With a place of its own for HTTP, etcd's metrics and versions are not at the address that other hosts reach.
+		e.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(filepath.Dir(socket), "http")}}
+	}
+	e.EnableGRPCGateway = false
+	e.QuotaBackendBytes, e.MaxRequestBytes = quota, request
+	e.AutoCompactionMode, e.AutoCompactionRetention = embed.CompactorModePeriodic, retain
+	e.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream)}
+	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(c.Log))
+	return e
+}
+
+// The only member's name, and the address that it would have for others if there were any.
+const (
+	member = "berth"
+	peerAt = "localhost:2380"
+)
+
+// protect makes etcd ask who its users are, once other hosts reach it. Whoever reaches the unix socket is root, and reads the
+// password of etcd's user root.
+func (s *Server) protect(ctx context.Context, c Config) error {
+	known, err := readPassword(c.Dir)
+	if errors.Is(err, fs.ErrNotExist) && c.Listen == "" {
+		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		known = rand.Text()
+		err = file.Write(passwordFile(c.Dir), []byte(known), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the password of the cluster state: %w", err)
+	}
+	open, err := etcd.Open(etcd.Config{Endpoints: []string{s.unix}})
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	protected, err := open.Protected(ctx)
+	if err == nil && !protected {
+		err = open.Protect(ctx, known)
+	}
+	if err != nil {
+		return err
+	}
+	s.user, s.password = "root", known
+	admin, err := s.Client()
+	if err == nil {
+		s.gate.open(admin)
+	}
+	return err
+}
+
+// Client returns a client that may do everything. The caller closes it.
+func (s *Server) Client() (*etcd.Store, error) {
+	return etcd.Open(etcd.Config{Endpoints: []string{s.unix}, User: s.user, Password: s.password})
+}
+
+// Open returns a client of the embedded etcd that another process runs in a folder.
+func Open(dir string) (*etcd.Store, error) {
+	socket, err := filepath.Abs(filepath.Join(dir, "socket"))
+	if err != nil {
+		return nil, fmt.Errorf("find the folder of the cluster state: %w", err)
+	}
+	s := Server{unix: "unix:" + socket}
+	known, err := readPassword(dir)
+	switch {
+	case err == nil:
+		s.user, s.password = "root", known
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read the password of the cluster state: %w", err)
+	}
+	return s.Client()
+}
+
+func passwordFile(dir string) string { return filepath.Join(dir, "password") }
+
+// readPassword reads the password of etcd's user root. A file that a power cut has emptied is refused: it is no empty password.
+func readPassword(dir string) (string, error) {
+	text, err := os.ReadFile(passwordFile(dir))
+	if err == nil && strings.Trim(string(text), " \r\n\x00") == "" {
+		err = &refuse.Error{
+			Kind: refuse.Failed, What: passwordFile(dir) + " is empty, as after a power failure",
+			Remedy: "put it back from the backup; without one, stop berthd, move " + dir + " away and start berthd on each host: each agent claims anew for the nodes that it has",
+		}
+	}
+	return string(text), err
+}
+
+// Addr returns the address that other hosts reach, as ADDRESS:PORT; "" if there is none.
+func (s *Server) Addr() string {
+	for _, l := range s.etcd.Clients {
+		if l.Addr().Network() == "tcp" {
+			return l.Addr().String()
+		}
+	}
+	return ""
+}
+
+// Err returns the channel of what ends the server before Close.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close ends the server. What was committed is on the disk.
+func (s *Server) Close() {
+	s.gate.close()
+	s.etcd.Close()
+}
+
+// Restore makes the data of an embedded etcd from a backup. The folder must have none. Revisions go on far above those of the
+// backup, and all changes before count as compacted: no host takes an older state for the one that it knew.
+func Restore(backup, dir string) error {
+	data := filepath.Join(dir, "data")
+	if _, err := os.Stat(data); err == nil {
+		return &refuse.Error{Kind: refuse.Busy, What: data + " holds a cluster state already", Remedy: "stop berthd and move it away first"}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the cluster state: %w", err)
+	}
+	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: backup, Name: member, OutputDataDir: data, PeerURLs: []string{"http://" + peerAt}, InitialCluster: member + "=http://" + peerAt,
+		InitialClusterToken: "etcd-cluster", RevisionBump: bump, MarkCompacted: true,
+	})
+	if err != nil {
+		return fmt.Errorf("restore the cluster state from %s: %w", backup, err)
+	}
+	return nil
+}
+
+// bump is more than the revisions that a site makes between two backups: a billion.
+const bump = 1_000_000_000

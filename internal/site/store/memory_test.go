@@ -1,0 +1,23 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"berth/internal/site/store"
+	"berth/internal/site/store/storetest"
+)
+
+func TestMemory(t *testing.T) {
+	m := store.NewMemory()
+	storetest.Run(t, storetest.Server{
+		Open: func(*testing.T) store.Store { return m.Client() },
+		Compact: func(t *testing.T, revision int64) {
+			if err := m.Compact(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Away:   func(*testing.T) func() { return m.Away() },
+		Expire: func(_ *testing.T, s store.Store, _ time.Duration) { s.(*store.Memory).Expire() },
+	})
+}

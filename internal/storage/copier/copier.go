@@ -1,0 +1,201 @@
+// Package copier reads and writes the files of a node in a process that may do in the node what the node's root may, and nothing
+// else.
+//
+// A running node changes its files while they are copied: a path that was a folder is a link to somewhere else a moment later. So
+// the copier works where such a link leads nowhere but into the node, and where a mistake gains nothing:
+//
+//   - its root is the node's, as process 1 sees it: with the node's mounts;
+//   - its user namespace maps the node's ids and no others. It is a sibling of the node's, not the node's own, so the node's root
+//     has no rights over the copier: it cannot trace, dump or signal it. It is in the host's pid namespace, so the node does not
+//     see it;
+//   - it is in the node's groups from its first instruction: the node's limits hold the copy;
+//   - it keeps only the capabilities that files need;
+//   - its program is a sealed copy of berth in memory (memfd) that nobody but the host's root may read. The kernel lets nobody
+//     dump or trace such a process, and there is no file of the host behind it that could be written to (CVE-2019-5736).
+//
+// The other side of the copy is berth itself, and between them is a pipe with a tar stream (package treetar).
+package copier
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
+	"berth/internal/host/group"
+	"berth/internal/storage/mounts"
+	"berth/internal/sys/fork"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/thread"
+	"berth/internal/sys/treetar"
+)
+
+// Node is the node whose files are copied.
+type Node struct {
+	Name   string
+	Root   *os.File     // its root folder, opened with O_PATH
+	IDs    mounts.IDs   // its ids on the host; zero: no user namespace
+	Groups host.Cgroups // where its group is
+	Group  string       // path of its group; "" for a node that does not run
+}
+
+// Job is what a copier does.
+type Job struct {
+	List     bool   // tell the names in the folder of Path that begin as it does, each with a zero byte
+	Write    bool   // write the stream's tree into the node, instead of reading one from it
+	Node     string // its name, for messages
+	Path     string `json:"-"` // in the node; any bytes, so it goes beside the JSON
+	Top      string `json:"-"` // name of the top in the stream, likewise; "" for the content of a folder
+	Exists   bool   // Path must be there
+	Owners   bool   // keep owners
+	UID, GID int    // owner of what is written, if owners are not kept
+	Harmless bool   // leave out what could harm the host: set-id bits and capabilities
+	Bare     bool   // without what is mounted in Path
+	Measure  bool   // tell first how much there is to read
+}
+
+// message is what a copier tells, one JSON object per line.
+type message struct {
+	Total  int64          `json:"total,omitempty"`
+	Done   bool           `json:"done,omitempty"`
+	Tally  *treetar.Tally `json:"tally,omitempty"`
+	Kind   refuse.Kind    `json:"kind,omitempty"`
+	What   []byte         `json:"what,omitempty"` // may name a file, by any bytes
+	Remedy []byte         `json:"remedy,omitempty"`
+	Broken bool           `json:"broken,omitempty"` // its stream has no reader any more
+}
+
+// errBroken is what a copier failed by whose stream has no reader any more.
+var errBroken = errors.New("the reader of the copy went away")
+
+// Running is a copier at work.
+type Running struct {
+	cmd    *exec.Cmd
+	report *os.File
+	name   string
+	cancel func() bool
+}
+
+// The copier's descriptors, beside its streams.
+const (
+	rootFD = 3 + iota
+	reportFD
+	programFD
+)
+
+// Start starts a copier. in is the stream that it writes into the node, out the one that it reads; the other one is nil. The
+// caller closes its own ends of them, and calls Wait. If ctx ends, or this process, the copier takes back the file that it was
+// writing, and ends.
+func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, error) {
+	program, err := sealed()
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
+	j.Node = n.Name
+	job, err := json.Marshal(j)
+	if err != nil {
+		return nil, fmt.Errorf("describe the copy: %w", err)
+	}
+	report, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make a pipe: %w", err)
+	}
+	defer theirs.Close()
+	cmd := &exec.Cmd{
+		Path: fmt.Sprintf("/proc/self/fd/%d", programFD), Args: []string{"berth", Command, string(job), j.Path, j.Top},
+		Env: []string{"GOMAXPROCS=2"}, Dir: "/", ExtraFiles: []*os.File{n.Root, theirs, program},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // Ctrl-C is Berth's to handle
+	}
+	if in != nil { // a nil *os.File in an interface would not be nil
+		cmd.Stdin = in
+	}
+	if out != nil {
+		cmd.Stdout = out
+	}
+	n.IDs.Attr(cmd.SysProcAttr)
+	if n.Group != "" {
+		err = group.StartHelper(n.Groups, n.Group, cmd)
+	} else {
+		err = thread.Own(func() error { return fork.Start(cmd) })
+	}
+	if err != nil {
+		report.Close()
+		return nil, n.startErr(err)
+	}
+	// Rather the copy than a process of the node ends when memory is short. The copier cannot say so itself: nobody may write to
+	// the files of a process that may not be dumped, but the host's root.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("1000"), 0)
+	r := &Running{cmd: cmd, report: report, name: n.Name}
+	r.cancel = context.AfterFunc(ctx, func() { report.Close() })
+	return r, nil
+}
+
+func (n *Node) startErr(err error) error {
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return refuse.Busyf("node %s has no room for one more process (pids); berth set %s pids=NUMBER gives it more: %w", n.Name, n.Name, err)
+	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM):
+		return refuse.Cannotf("allow programs in memory (sysctl vm.memfd_noexec below 2) and user namespaces (user.max_user_namespaces)",
+			"start a copier for node %s: %w", n.Name, err)
+	}
+	return fmt.Errorf("start a copier for node %s: %w", n.Name, err)
+}
+
+// Stop ends a copier.
+func (r *Running) Stop() {
+	if r.cancel() {
+		r.report.Close()
+	}
+}
+
+// Wait waits for the end of the copier. total is told how much there is to read, if the job asks for it.
+func (r *Running) Wait(total func(int64)) (treetar.Tally, error) {
+	var last message
+	lines := bufio.NewScanner(r.report)
+	for lines.Scan() {
+		var m message
+		if json.Unmarshal(lines.Bytes(), &m) != nil {
+			continue
+		}
+		if m.Total > 0 && total != nil {
+			total(m.Total)
+		}
+		last = m
+	}
+	r.cancel()
+	r.report.Close()
+	ended := fork.Wait(r.cmd)
+	var tally treetar.Tally
+	if last.Tally != nil {
+		tally = *last.Tally
+	}
+	switch {
+	case last.Done && len(last.What) == 0:
+		return tally, nil
+	case last.Broken:
+		return tally, errBroken
+	case len(last.What) > 0 && last.Kind == refuse.Failed:
+		return tally, errors.New(string(last.What))
+	case len(last.What) > 0:
+		return tally, &refuse.Error{Kind: last.Kind, What: string(last.What), Remedy: string(last.Remedy)}
+	}
+	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == unix.SIGKILL {
+		return tally, fmt.Errorf("the copier in node %s was killed: the node ended, or is at its limit of memory", r.name)
+	}
+	return tally, fmt.Errorf("the copier in node %s ended early: %w", r.name, cmpErr(ended))
+}
+
+func cmpErr(err error) error {
+	if err == nil {
+		return errors.New("it said nothing")
+	}
+	return err
+}

@@ -1,0 +1,136 @@
+package copier
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/sys/treetar"
+)
+
+// Options say how a copy is made.
+type Options struct {
+	Owners   bool                   // keep owners and access control lists
+	UID, GID int                    // else the owner of what is copied in, as an id of the node
+	Progress func(bytes, all int64) // nil: nobody wants to know
+}
+
+// ToHost copies a path of the node to a path of this host. What is written belongs to the caller, unless owners are kept.
+func (n *Node) ToHost(ctx context.Context, from, to string, o Options) (treetar.Tally, error) {
+	files, err := treetar.OpenDescriptors()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	defer files.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	top := treetar.TopName(from)
+	c, err := n.Start(ctx, Job{Path: from, Top: top, Harmless: true, Measure: o.Progress != nil}, nil, w)
+	w.Close()
+	if err != nil {
+		r.Close()
+		return treetar.Tally{}, err
+	}
+	var all atomic.Int64
+	type end struct {
+		tally treetar.Tally
+		err   error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		t, err := c.Wait(all.Store)
+		ended <- end{t, err}
+	}()
+	place := Place{Root: unix.AT_FDCWD, Path: to, In: "this host"}
+	tally, err := treetar.Unpack(ctx, r, treetar.To{
+		Files: files, Place: place.For(top, false), Top: top, Owners: o.Owners, UID: os.Geteuid(), GID: os.Getegid(), Harmless: true,
+		Progress: over(o.Progress, &all),
+	})
+	r.Close()
+	their := <-ended
+	tally.Add(their.tally)
+	return tally, blame(err, their.err)
+}
+
+// over shows progress of all that there is to read, once that is known.
+func over(progress func(bytes, all int64), total *atomic.Int64) func(bytes, all int64) {
+	if progress == nil {
+		return nil
+	}
+	return func(bytes, all int64) { progress(bytes, max(total.Load(), all)) }
+}
+
+// blame returns the error that came first. Where the writer of a pipe fails, its reader finds a stream that is cut off; where the
+// reader fails, the writer finds a broken pipe.
+func blame(reader, writer error) error {
+	if reader == nil || writer != nil && !errors.Is(writer, errBroken) {
+		return writer
+	}
+	return reader
+}
+
+// FromHost copies a path of this host to a path of the node.
+func (n *Node) FromHost(ctx context.Context, from, to string, o Options) (treetar.Tally, error) {
+	files, err := treetar.OpenDescriptors()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	defer files.Close()
+	place := Place{Root: unix.AT_FDCWD, Path: from, In: "this host"}
+	fd, err := place.Find()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	defer unix.Close(fd)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	defer w.Close()
+	top := treetar.TopName(from)
+	c, err := n.Start(ctx, Job{Write: true, Path: to, Top: top, Owners: o.Owners, UID: o.UID, GID: o.GID}, r, nil)
+	r.Close()
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	tally, err := treetar.Pack(ctx, w, fd, treetar.From{Files: files, Top: top, Progress: o.Progress, Measure: o.Progress != nil})
+	err = place.about(err)
+	if err != nil {
+		c.Stop() // the tree is not complete
+	}
+	w.Close()
+	theirs, theirErr := c.Wait(nil)
+	tally.Add(theirs)
+	if err != nil && (theirErr == nil || !errors.Is(err, unix.EPIPE)) { // EPIPE: the copier gave up before
+		return tally, err
+	}
+	return tally, theirErr
+}
+
+// ToStream writes a path of the node to w, as a tar stream.
+func (n *Node) ToStream(ctx context.Context, from string, w *os.File) (treetar.Tally, error) {
+	return n.stream(ctx, Job{Path: from, Top: treetar.TopName(from), Harmless: true}, nil, w)
+}
+
+// Export writes the whole root to w, as a tar stream.
+func (n *Node) Export(ctx context.Context, w *os.File) (treetar.Tally, error) {
+	return n.stream(ctx, Job{Path: "/", Bare: true}, nil, w)
+}
+
+// FromStream writes the tree of a tar stream into a folder of the node, which must be there.
+func (n *Node) FromStream(ctx context.Context, r *os.File, to string, o Options) (treetar.Tally, error) {
+	return n.stream(ctx, Job{Write: true, Path: to, Exists: true, Owners: o.Owners, UID: o.UID, GID: o.GID}, r, nil)
+}
+
+func (n *Node) stream(ctx context.Context, j Job, r, w *os.File) (treetar.Tally, error) {
+	c, err := n.Start(ctx, j, r, w)
+	if err != nil {
+		return treetar.Tally{}, err
+	}
+	return c.Wait(nil)
+}

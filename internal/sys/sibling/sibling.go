@@ -1,0 +1,28 @@
+// Package sibling finds the programs that make install puts beside berth: what would make each start of berth slower.
+package sibling
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"berth/internal/sys/refuse"
+)
+
+// Find returns the path of a program: beside this one, else in PATH. Of one that is nowhere it says what it does and the remedy.
+func Find(program, does, remedy string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	beside := filepath.Join(filepath.Dir(self), program)
+	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+		return beside, nil
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", refuse.Cannotf(remedy, "%s by the program %s, and there is none beside %s or in PATH", does, program, self)
+	}
+	return path, nil
+}
