@@ -25,51 +25,7 @@ const (
 	module = "berth"
 )
 
-// layers lists the packages below internal/, from the top. A package may import only packages of lower layers.
-var layers = [][]string{
-	{"cli", "site/agent", "site/sitecli", "site/synccli"}, // what the programs berth, berthd, berth-site and berth-sync are
-	{"cli/instance", "cli/pools", "cli/sync"},
-	{"cli/act", "bench/commands", "cli/images", "cli/share", "cli/site"},
-	{"sys/help", "cli/show", "cli/screen", "bench/report", "site/slurm/power", "site/slurm/reconcile"},
-	{"bench/plot"},
-	{"site/api/server", "site/api/client", "site/hostapi"},
-	{"site/api", "site/iosync", "site/slurm/instance", "site/slurm/slurmconf", "site/slurm/wish", "bench", "bench/suspects", "node/autostart", "site/metrics", "bench/model"},
-	{"bench/syncbed"},
-	{"bench/bed", "bench/nodes"},
-	{"bench/wire"},
-	{"bench/side"},
-	{"bench/result", "bench/fio"},
-	{"bench/stat", "node/top"},
-	{"node", "node/protect", "site/hostnet", "image/serve", "site/claims"},
-	{"node/rescue"},
-	{"node/records"},
-	{"node/keeper", "network/watch", "node/inspect", "node/health", "storage/siteusers", "spec/template", "site/certs", "site/audit", "site/agentconf", "site/slurm/settings", "site/slurm/control", "site/store/embedded"},
-	{"node/plan", "spec", "runner/choose", "node/foreground", "site/store/etcd", "site/store/storetest", "storage/gateway/gatewaytest", "runner/runnertest"},
-	{"node/mechanisms"}, // names the mechanisms
-	{
-		"limit/cgroup", "limit/weight", "limit/devgroup", "limit/rlimit", "limit/sysctl", "network/link", "image", "image/imagetest", "runner/oci", "storage/gateway", "site/store", "storage/ids", "limit/device", "host/systemd", "node/names", "network/netserve",
-		"image/registry", "storage/sftpserve",
-		"storage/copier", "image/debian",
-		"storage/scratch",
-		"site/iosync/place", "site/iosync/probe", "site/iosync/simulate", "site/iosync/allot", "site/intercept/preload", "site/intercept/network", "site/intercept/gate", "site/intercept/instances",
-	}, // mechanisms: independent
-	{"runner", "network/nat"}, // what runs a node's first process, as mechanisms see it; what link composes
-	{"image/pull"},            // what berth-pull and berth say to each other
-	{"storage/mounts", "network/address", "runner/streams"}, // used by them
-	{"network/sriov", "network/shape", "network/antispoof", "storage/portblock", "host/membership"},
-	{"host/counters"},
-	{"host/group", "host/group/grouptest"},
-	{"host/netif", "network/dhcp"},
-	{"host/block", "storage/packed"},
-	{"host"},
-	{"node/history"},
-	{"sys/step"},
-	{"spec/envfile", "site/iosync/want"},
-	{"spec/vnode", "spec/roles", "sys/layout", "sys/jsonfile", "sys/space", "sys/file", "spec/users", "node/events", "sys/sibling", "sys/treetar", "sys/treetar/treetest", "site/slurm/hostlist", "sys/bpf/compiled"},
-	{"sys/refuse", "sys/bpf", "sys/thread", "sys/quota", "sys/purge", "site/iosync/share", "sys/suggest", "node/nodelog", "sys/proc", "sys/lock", "sys/fault", "sys/fork", "sys/proof", "sys/mac", "site/upload", "sys/text", "sys/version"},
-}
-
-// beside lists the allowed imports within a layer.
+// beside lists what tests may import of packages that do not stand below theirs.
 var beside = map[string][]string{
 	"image":      {"image/imagetest"},
 	"runner/oci": {"image/imagetest", "runner/runnertest"},
@@ -87,7 +43,7 @@ var beside = map[string][]string{
 // leaves know nothing of Berth: every package above them may import them, also one that only names few.
 var leaves = []string{"sys/fault", "sys/file", "sys/proof", "sys/lock", "sys/mac", "sys/proc"}
 
-// only lists all allowed imports of a package, where they are fewer than its layer allows.
+// only lists all allowed imports of a package, where they are fewer than its place allows.
 var only = map[string][]string{
 	"spec/vnode":   {"sys/suggest"},
 	"spec/roles":   {"sys/refuse"},
@@ -244,11 +200,6 @@ func files(t *testing.T) []string {
 	return all
 }
 
-// layer returns the number of the layer that a package below internal/ is in.
-func layer(pkg string) int {
-	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
-}
-
 // TestImportsPointDown enforces the import direction of docs/ARCHITECTURE.md.
 func TestImportsPointDown(t *testing.T) {
 	_, all := sources(t)
@@ -257,8 +208,8 @@ func TestImportsPointDown(t *testing.T) {
 		if !internal {
 			continue // cmd, tools and test may import what they like
 		}
-		if layer(pkg) < 0 {
-			t.Errorf("%s: package %s is in no layer: give it its place in %s", s.path, pkg, "test/tree")
+		if !placed(pkg) {
+			t.Errorf("%s: package %s has no place: give it one in test/tree/rooms_test.go", s.path, pkg)
 			continue
 		}
 		for _, imp := range s.file.Imports {
@@ -281,8 +232,8 @@ func checkImport(t *testing.T, s source, pkg, name string) {
 	case !own:
 		t.Errorf("%s imports %s: package %s uses the standard library only", s.path, name, pkg)
 	case slices.Contains(beside[pkg], target) && s.test:
-	case layer(target) <= layer(pkg):
-		t.Errorf("%s imports %s: imports point down, and mechanisms do not import each other", s.path, name)
+	case !mayUse(pkg, target):
+		t.Errorf("%s imports %s: imports point down, along the rooms' uses, and mechanisms do not import each other (rooms_test.go)", s.path, name)
 	case only[pkg] != nil && !s.test && !slices.Contains(only[pkg], target) && !slices.Contains(leaves, target):
 		t.Errorf("%s imports %s: package %s may import %v only", s.path, name, pkg, only[pkg])
 	}
