@@ -69,7 +69,7 @@ func TestJSONIsDocumented(t *testing.T) {
 		top.Sample{},
 		protect.Service{},
 		hostnet.VFChange{},
-		hostnet.Row{},
+		node.Row{},
 		hostnet.Pool{},
 		host.Check{},
 		image.Record{},

@@ -47,7 +47,7 @@ ISC dhcpd, IPv4). The last two leave out interfaces without a MAC.`,
 				}
 				specs = append(specs, nodes...)
 			}
-			rows, err := a.hostnet().Table(b.Specs, specs)
+			rows, err := b.Table(specs)
 			if err != nil {
 				return err
 			}

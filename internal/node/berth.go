@@ -102,17 +102,6 @@ func (b *Berth) allowed(s *records.Stored, damaged error) error {
 	return b.guard(s)
 }
 
-// Status is what became of a node.
-type Status = records.Status
-
-// The states of a node.
-const (
-	Running = records.Running
-	Paused  = records.Paused
-	Stopped = records.Stopped
-	Exited  = records.Exited
-)
-
 // Beside is what Berth keeps on a host besides its nodes, as far as the life of a node concerns it.
 type Beside struct {
 	// Weigh gives the groups of classes and the protected services their weights again. It is called after a disk was

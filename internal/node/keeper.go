@@ -13,7 +13,6 @@ import (
 	"berth/internal/network/netserve"
 	"berth/internal/network/watch"
 	"berth/internal/node/events"
-	"berth/internal/node/inspect"
 	"berth/internal/node/keeper"
 	"berth/internal/node/nodelog"
 	"berth/internal/node/plan"
@@ -178,9 +177,12 @@ func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f f
 	if err != nil {
 		return true, err
 	}
-	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, inspect.Addresses(b.Layout, s.Now)) {
-		st.Addresses = inspect.Addresses(b.Layout, s.Now)
+	if st, err := b.Noted(name); err == nil && !slices.Equal(st.Addresses, b.Addresses(s.Now)) {
+		st.Addresses = b.Addresses(s.Now)
 		b.Note(st)
 	}
 	return true, nil
 }
+
+// KeeperRuns reports whether the keeper runs.
+func (b *Berth) KeeperRuns() bool { return keeper.Client{Layout: b.Layout}.Runs() }

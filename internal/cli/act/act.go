@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/node"
-	"berth/internal/node/history"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/text"
@@ -148,7 +147,7 @@ func signals(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 // waited is what berth wait tells of one node.
 type waited struct {
 	Node string `json:"node"`
-	*history.Exit
+	*node.Exit
 }
 
 // Wait is berth wait.
@@ -179,7 +178,7 @@ func (a App) wait(ctx context.Context, b *node.Berth, names []string, most time.
 		defer cancel()
 	}
 	type end struct {
-		exit *history.Exit
+		exit *node.Exit
 		err  error
 	}
 	ends := make([]chan end, len(names))

@@ -10,8 +10,6 @@ import (
 
 	"berth/internal/host/counters"
 	"berth/internal/node"
-	"berth/internal/node/health"
-	"berth/internal/node/inspect"
 	"berth/internal/runner"
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/scratch"
@@ -161,7 +159,7 @@ func extentText(e vnode.IDExtent) string {
 }
 
 // healthText says what a node's health checks found; "" without checks.
-func healthText(h *health.Health) string {
+func healthText(h *node.Health) string {
 	if h == nil {
 		return ""
 	}
@@ -176,7 +174,7 @@ func healthText(h *health.Health) string {
 }
 
 // spoofText describes the spoof check of an interface; "" for a stopped node whose interface has one.
-func spoofText(d *inspect.Spoof, running bool) string {
+func spoofText(d *node.Spoof, running bool) string {
 	switch {
 	case !d.Refused:
 		return "may spoof"
@@ -189,7 +187,7 @@ func spoofText(d *inspect.Spoof, running bool) string {
 }
 
 // leased says from which server a DHCP address comes and when its lease ends.
-func leased(l *inspect.Lease) string {
+func leased(l *node.Lease) string {
 	words := "by DHCP"
 	if l.Server != "" {
 		words += " from " + l.Server

@@ -5,12 +5,12 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"berth/internal/node/inspect"
+	"berth/internal/node"
 	"berth/internal/sys/text"
 )
 
 // devices writes the devices of a node.
-func devices(out io.Writer, width int, all []inspect.Device) error {
+func devices(out io.Writer, width int, all []node.Device) error {
 	if len(all) == 0 {
 		return nil
 	}

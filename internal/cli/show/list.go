@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"berth/internal/node"
-	"berth/internal/node/history"
 	"berth/internal/node/protect"
 	"berth/internal/sys/proof"
 	"berth/internal/sys/text"
@@ -142,7 +141,7 @@ func stateText(s *node.Status) string {
 		words += ", restarting, " + text.Count(s.Restarts, "time")
 	case s.Restarting:
 		words += ", restarting"
-	case s.Runs() && s.Restarts > 0 && time.Since(s.Started) < history.RanWell:
+	case s.Runs() && s.Restarts > 0 && time.Since(s.Started) < node.RanWell:
 		words += restarts(s.Restarts)
 	}
 	if s.Health != nil && s.State == node.Running {
@@ -174,7 +173,7 @@ func stateText(s *node.Status) string {
 
 // restartsBefore says how often a node was restarted, unless stateText says so already.
 func restartsBefore(s *node.Status) string {
-	if s.Restarting || s.Runs() && time.Since(s.Started) < history.RanWell {
+	if s.Restarting || s.Runs() && time.Since(s.Started) < node.RanWell {
 		return ""
 	}
 	return restarts(s.Restarts)

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"strings"
 
-	"berth/internal/site/hostnet"
+	"berth/internal/node"
 	"berth/internal/sys/text"
 )
 
 // NetExport returns the function that writes format; nil for an unknown format.
-func NetExport(format string) func(io.Writer, []hostnet.Row) error {
+func NetExport(format string) func(io.Writer, []node.Row) error {
 	switch format {
 	case "csv":
 		return exportCSV
@@ -24,7 +24,7 @@ func NetExport(format string) func(io.Writer, []hostnet.Row) error {
 	return nil
 }
 
-func exportCSV(out io.Writer, rows []hostnet.Row) error {
+func exportCSV(out io.Writer, rows []node.Row) error {
 	w := csv.NewWriter(out)
 	_ = w.Write([]string{"node", "hostname", "interface", "mode", "parent", "mac", "addresses", "exists"}) // w.Error reports failures
 	for _, r := range rows {
@@ -36,7 +36,7 @@ func exportCSV(out io.Writer, rows []hostnet.Row) error {
 
 // leases calls use for each row that has a MAC, with a unique host name: the first interface of a node gets the node's
 // host name, the others append their own name.
-func leases(rows []hostnet.Row, use func(r hostnet.Row, name string, v4, v6 netip.Addr) error) error {
+func leases(rows []node.Row, use func(r node.Row, name string, v4, v6 netip.Addr) error) error {
 	seen := map[string]bool{}
 	for _, r := range rows {
 		if r.MAC.IsZero() {
@@ -65,8 +65,8 @@ func leases(rows []hostnet.Row, use func(r hostnet.Row, name string, v4, v6 neti
 	return nil
 }
 
-func exportDnsmasq(out io.Writer, rows []hostnet.Row) error {
-	return leases(rows, func(r hostnet.Row, name string, v4, v6 netip.Addr) error {
+func exportDnsmasq(out io.Writer, rows []node.Row) error {
+	return leases(rows, func(r node.Row, name string, v4, v6 netip.Addr) error {
 		line := "dhcp-host=" + r.MAC.String()
 		if v4.IsValid() {
 			line += "," + v4.String()
@@ -79,8 +79,8 @@ func exportDnsmasq(out io.Writer, rows []hostnet.Row) error {
 	})
 }
 
-func exportDHCPD(out io.Writer, rows []hostnet.Row) error {
-	return leases(rows, func(r hostnet.Row, name string, v4, _ netip.Addr) error {
+func exportDHCPD(out io.Writer, rows []node.Row) error {
+	return leases(rows, func(r node.Row, name string, v4, _ netip.Addr) error {
 		fixed := ""
 		if v4.IsValid() {
 			fixed = "  fixed-address " + v4.String() + ";\n"

@@ -9,6 +9,9 @@ import (
 	"berth/internal/spec/vnode"
 )
 
+// CheckSender is the step that makes the kernel check what an interface sends.
+type CheckSender = antispoof.Step
+
 // antiSpoof returns the step for one network; nil if its spec switches the check off.
 func (in *Input) antiSpoof(n vnode.Network) *antispoof.Step {
 	if n.Mode == vnode.None || n.Spoof {

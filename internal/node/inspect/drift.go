@@ -14,7 +14,7 @@ import (
 	"berth/internal/limit/devgroup"
 	"berth/internal/limit/sysctl"
 	"berth/internal/limit/weight"
-	"berth/internal/network/antispoof"
+	"berth/internal/network/link"
 	"berth/internal/network/shape"
 	"berth/internal/node/plan"
 	"berth/internal/runner"
@@ -97,7 +97,7 @@ func DriftOf(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, l
 			if now, err := s.Read(); err == nil && now != s.Asked {
 				d.Add(proof.NetPriority.Key(s.If), string(now), string(s.Asked), s)
 			}
-		case *antispoof.Step:
+		case *link.CheckSender:
 			if now, want, err := s.Tags(); err == nil && now != want {
 				d.Add("net."+s.If+".spoof", "not checked", "checked", s)
 			}

@@ -14,7 +14,6 @@ import (
 	"berth/internal/network/link"
 	"berth/internal/node/health"
 	"berth/internal/node/history"
-	"berth/internal/node/inspect"
 	"berth/internal/node/plan"
 	"berth/internal/runner"
 	"berth/internal/spec/vnode"
@@ -197,7 +196,7 @@ func (r Nodes) StatusOf(n *vnode.Node, f plan.Facts, init runner.Holder, j *step
 		Name: n.Name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot,
 		Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
 		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: UnsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(), SharedIDs: vnode.Extents(n.SharedIDs()),
-		Addresses: inspect.Addresses(r.Layout, n), Wires: plan.Wires(n, plan.Facts{Layout: r.Layout}), MaySpoof: maySpoof(n),
+		Addresses: r.Addresses(n), Wires: plan.Wires(n, plan.Facts{Layout: r.Layout}), MaySpoof: maySpoof(n),
 	}
 	s.Served = gateway.ServedBy(j.Steps())
 	s.Started, _ = history.Started(j) // damaged: not known

@@ -18,7 +18,6 @@ import (
 	"berth/internal/node"
 	"berth/internal/node/autostart"
 	"berth/internal/node/protect"
-	"berth/internal/node/records"
 	"berth/internal/site/api"
 	"berth/internal/site/hostnet"
 	"berth/internal/spec"
@@ -139,7 +138,7 @@ func (h *Host) of(owner roles.Owner) *node.Berth {
 	if owner == "" {
 		return h.Berth
 	}
-	return h.Guarded(func(s *records.Stored) error {
+	return h.Guarded(func(s *node.Stored) error {
 		if roles.OwnerOf(s.Now.Labels) != owner {
 			return refuse.NotFoundf("no node %s", s.Now.Name)
 		}
@@ -196,7 +195,7 @@ func (h *Host) Remove(ctx context.Context, name string, force bool, owner roles.
 
 // RemoveMade removes a node that was made at this time, also if it runs. One that has come in its place is another: NotFound.
 func (h *Host) RemoveMade(ctx context.Context, name string, made time.Time) error {
-	return h.remove(ctx, h.Guarded(func(*records.Stored) error {
+	return h.remove(ctx, h.Guarded(func(*node.Stored) error {
 		if at, err := h.Made(name); err != nil || !at.Equal(made) {
 			return refuse.NotFoundf("no node %s that was made at %s", name, made.Format(time.RFC3339Nano))
 		}

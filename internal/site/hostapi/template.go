@@ -10,8 +10,6 @@ import (
 
 	"berth/internal/node"
 	"berth/internal/node/autostart"
-	"berth/internal/node/inspect"
-	"berth/internal/node/records"
 	"berth/internal/site/api"
 	"berth/internal/spec/roles"
 	"berth/internal/spec/template"
@@ -77,7 +75,7 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 		return nil, err
 	}
 	defer done()
-	o, err := h.Guarded(func(there *records.Stored) error {
+	o, err := h.Guarded(func(there *node.Stored) error {
 		if roles.OwnerOf(there.Now.Labels) != roles.Owner(owner) {
 			return refuse.Busyf("the name %s is taken by a node that is not of %s: choose another", n.Name, owner)
 		}
@@ -86,7 +84,7 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 	if err != nil {
 		return nil, err
 	}
-	o.Addresses, o.Held = inspect.Addresses(h.Layout, n), held.Waited.Milliseconds()
+	o.Addresses, o.Held = h.Addresses(n), held.Waited.Milliseconds()
 	_, err = autostart.Applied(h.Layout, []*vnode.Node{n})
 	return o, err
 }
@@ -127,7 +125,7 @@ func (h *Host) takes(t *template.Template, m made) (done func(), err error) {
 
 // sameRights refuses to make a node n of the template from the one that is there, if that had other rights: what somebody wrote under those, in its
 // delta and its scratch volumes, would get these.
-func sameRights(t *template.Template, n *vnode.Node, there *records.Stored) error {
+func sameRights(t *template.Template, n *vnode.Node, there *node.Stored) error {
 	var differ string
 	from := there.Applied.Labels[roles.TemplateLabel]
 	switch {

@@ -12,87 +12,14 @@ import (
 
 	"berth/internal/host/netif"
 	"berth/internal/network/address"
-	"berth/internal/network/link"
-	"berth/internal/node/plan"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/file"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 )
 
-// Row is an interface of a node, as a managed network must know it beforehand.
-type Row struct {
-	Node      string      `json:"node"`
-	Hostname  string      `json:"hostname"`
-	Interface string      `json:"interface"`
-	Mode      string      `json:"mode"`
-	Parent    string      `json:"parent,omitempty"`
-	MAC       mac.Address `json:"mac"` // "" of a lent adapter that is not there
-	Address   []string    `json:"addresses,omitempty"`
-	Exists    bool        `json:"exists"` // else it is what the node would get if it were made now
-}
-
 // Nodes returns the specs of the nodes that exist.
 type Nodes func() ([]*vnode.Node, error)
-
-// Table returns the interfaces of the nodes that exist, and of specs: of nodes that are not made yet, what they would
-// claim, in this order.
-func (h Host) Table(nodes Nodes, specs []*vnode.Node) ([]Row, error) {
-	if os.Geteuid() != 0 {
-		return nil, refuse.Cannotf("run berth as root", "only root sees the nodes")
-	}
-	if err := h.layout.Make(); err != nil {
-		return nil, err
-	}
-	f := plan.Facts{Layout: h.layout}
-	var err error
-	if f.SiteID, err = address.SiteID(h.layout); err != nil {
-		return nil, err
-	}
-	existing, err := nodes()
-	if err != nil {
-		return nil, err
-	}
-	exists := map[string]bool{}
-	all := []*vnode.Node{}
-	for _, n := range existing {
-		exists[n.Name] = true
-		if !slices.ContainsFunc(specs, func(s *vnode.Node) bool { return s.Name == n.Name }) {
-			all = append(all, n)
-		}
-	}
-	var rows []Row
-	taken := map[mac.Address]string{}
-	for _, n := range append(all, specs...) {
-		macs, err := link.ChooseMACs(plan.LinkInput(n, f, nil), taken) // of a node that exists: those that it has
-		if err != nil {
-			return nil, fmt.Errorf("node %s: %w", n.Name, err)
-		}
-		for _, nw := range n.Network {
-			if nw.Mode == vnode.None {
-				continue
-			}
-			own := macs[nw.Name]
-			if own.IsZero() {
-				own = h.lentMAC(n.Name, nw)
-			}
-			rows = append(rows, Row{
-				Node: n.Name, Hostname: n.Host(), Interface: nw.Name, Mode: string(nw.Mode), Parent: nw.Parent,
-				MAC: own, Address: link.Addresses(n.Name, nw, plan.NAT(h.layout, "")), Exists: exists[n.Name],
-			})
-		}
-	}
-	return rows, nil
-}
-
-// lentMAC is the MAC of an adapter that is lent to a node, or will be: it is in the node's network namespace while the
-// node has it, else on the host.
-func (h Host) lentMAC(node string, nw vnode.Network) mac.Address {
-	if st, err := netif.Read(netif.NS{Pin: h.layout.Node(node).NetNS()}, nw.Name); err == nil {
-		return st.MAC
-	}
-	return netif.MACOf(nw.Parent)
-}
 
 // Pool is a MAC pool and how much of it is claimed.
 type Pool struct {

@@ -1,5 +1,4 @@
-// Package hostnet manages the networks that are the host's and no node's: virtual functions of adapters, pools of MACs, and
-// the table of names and addresses that a managed network must know.
+// Package hostnet manages the networks that are the host's and no node's: virtual functions of adapters, and pools of MACs.
 package hostnet
 
 import (

@@ -10,7 +10,6 @@ import (
 
 	"berth/internal/host/counters"
 	"berth/internal/node"
-	"berth/internal/node/keeper"
 	"berth/internal/node/top"
 	"berth/internal/site/store"
 )
@@ -105,7 +104,7 @@ func (c *collector) nodes(ctx context.Context, t told) error {
 		t.gauge(nodes, float64(n), state)
 	}
 	t.gauge(leftOut, float64(out))
-	t.gauge(keeperUp, truth(keeper.Client{Layout: c.Nodes.Layout}.Runs()))
+	t.gauge(keeperUp, truth(c.Nodes.KeeperRuns()))
 	gateways := map[string]int{}
 	for name := range of {
 		if err := ctx.Err(); err != nil {

@@ -1,0 +1,39 @@
+package node
+
+import (
+	"berth/internal/node/health"
+	"berth/internal/node/history"
+	"berth/internal/node/inspect"
+	"berth/internal/node/records"
+)
+
+// Other rooms ask package node for what its packages keep of nodes, and need not know which of them does.
+type (
+	// Stored is what is kept of a node.
+	Stored = records.Stored
+	// Status is what became of a node.
+	Status = records.Status
+	// Row is an interface of a node, as a managed network must know it.
+	Row = records.Row
+	// Exit is how a node ended.
+	Exit = history.Exit
+	// Health is what the health checks of a node found.
+	Health = health.Health
+	// Device is a device of the host that a node has.
+	Device = inspect.Device
+	// Lease is an address that a node has by DHCP.
+	Lease = inspect.Lease
+	// Spoof is what keeps an interface to its own addresses.
+	Spoof = inspect.Spoof
+)
+
+// The states of a node.
+const (
+	Running = records.Running
+	Paused  = records.Paused
+	Stopped = records.Stopped
+	Exited  = records.Exited
+)
+
+// RanWell is how long a node runs after which its restarts are forgotten.
+const RanWell = history.RanWell
