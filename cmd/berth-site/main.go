@@ -20,8 +20,8 @@ func main() {
 	os.Exit(code)
 }
 
-// arguments are those of the command line. Slurm starts programs without arguments of its settings: links to this program, by whose names it
-// is told what to do. As slurm-resume, it is berth slurm resume.
+// arguments are those of the command line. Slurm starts the programs in its settings without arguments. They are links to this program,
+// whose name is the command. As slurm-resume, it is berth slurm resume.
 func arguments() []string {
 	if act, ok := strings.CutPrefix(filepath.Base(os.Args[0]), "slurm-"); ok {
 		return append([]string{"slurm", act}, os.Args[1:]...)

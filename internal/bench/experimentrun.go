@@ -280,7 +280,7 @@ func (x *experimentRun) report(row, arm, rounds int) {
 	} else {
 		p.Left = x.share
 	}
-	for i, d := range x.defs { // what comes after it may use its share
+	for i, d := range x.defs { // later experiments may use its share
 		if !x.hasEnded(x.session, d.Name) && d.Name != x.d.Name {
 			p.Left += x.study.share(x.session, i)
 		}

@@ -167,7 +167,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// What breaks ends an experiment with its reason, and not those after it.
+// TestStudyBreaks checks that an error ends its experiment with the reason, and not the experiments after it.
 func TestStudyBreaks(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -208,7 +208,8 @@ func TestStudyBreaks(t *testing.T) {
 	}
 }
 
-// What this host cannot measure is left out with its reason; asked for alone it is refused.
+// TestStudySkips checks that an experiment which this host cannot measure is left out with the reason, and refused if it is
+// asked for alone.
 func TestStudySkips(t *testing.T) {
 	lacks := fakeExperiment("lacks", 1, fakeJob{})
 	lacks.Make = func(context.Context, *bed.Bed, *bed.Definition, *bed.Options, bed.Lab) error {

@@ -51,8 +51,8 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 	return nodes, nil
 }
 
-// readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe to which
-// nobody writes, readSpec waits until ctx ends. from is nil if the file is to be opened.
+// readSpec reads at most one byte more than a spec may have, because the file may be endless. If it is a pipe without a writer,
+// readSpec waits until ctx ends. from is nil if the file is to be opened.
 func (a *app) readSpec(ctx context.Context, file string, from *os.File) ([]byte, error) {
 	type answer struct {
 		data []byte

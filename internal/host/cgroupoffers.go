@@ -14,14 +14,14 @@ import (
 	"berth/internal/sys/file"
 )
 
-// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and what they offer.
+// ReadCgroups reads the cgroup mounts of this process from proc ("/proc" on a real host), and which controllers they offer.
 func ReadCgroups(proc string) (Cgroups, error) {
 	h := New()
 	h.Proc = proc
 	return h.Cgroups()
 }
 
-// Cgroups reads where the cgroup hierarchies are, and what they offer.
+// Cgroups reads where the cgroup hierarchies are, and which controllers they offer.
 func (h Host) Cgroups() (Cgroups, error) {
 	c, err := h.mounted()
 	if err == nil {

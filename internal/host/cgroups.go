@@ -1,5 +1,5 @@
-// Package host collects facts about the host from /proc and /sys, rooted so that tests can hand it a tree, and checks
-// them (doctor). It changes nothing.
+// Package host reads facts about the host from /proc and /sys, and checks them (berth doctor). It changes nothing. Tests hand
+// it trees of plain files instead.
 package host
 
 import (
@@ -13,7 +13,7 @@ type Cgroups struct {
 	V2            string            `json:"v2,omitempty"` // mount point of the v2 tree; "" if there is none
 	V2Controllers []string          `json:"v2_controllers,omitempty"`
 
-	// What a limit needs to know before anything is changed.
+	// Facts that the planner needs about limits, before anything is changed:
 	V2Enabled []string `json:"v2_enabled,omitempty"` // controllers that the v2 root hands to its children
 	V1Swap    bool     `json:"v1_swap,omitempty"`    // v1 counts memory and swap together (memory.memsw.*)
 	V1Sockets bool     `json:"v1_sockets,omitempty"` // v1 limits what sockets hold (memory.kmem.tcp.*)

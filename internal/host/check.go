@@ -17,7 +17,7 @@ const (
 	Broken State = "broken" // there and on, but it does not work, or is known to be unsafe
 )
 
-// Check is one requirement of Berth on a host, and what was found. It is data; Text and Brief print it.
+// Check is one requirement of Berth on a host, and its result. It is data; Text and Brief print it.
 type Check struct {
 	Area      string `json:"area"` // heading under which it is printed
 	Name      string `json:"name"`

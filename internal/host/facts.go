@@ -10,7 +10,7 @@ import (
 	"berth/internal/sys/fault"
 )
 
-// Facts are what the planner needs to know of a host. They are read before each start of a node, so they are few.
+// Facts are the facts about a host that the planner needs. They are read before each start of a node, so they are few.
 type Facts struct {
 	Kernel  string  `json:"kernel"`  // release, as uname -r prints it
 	Version Version `json:"version"` // parsed from it
@@ -22,7 +22,7 @@ type Facts struct {
 // ReadFacts reads the facts of the host this process runs on.
 func ReadFacts() (Facts, error) { return New().Facts() }
 
-// Facts reads them. An error means that /proc or /sys is not what a Linux host has.
+// Facts reads them. An error means that /proc or /sys is not as on a Linux host.
 func (h Host) Facts() (Facts, error) {
 	f := Facts{
 		Kernel: h.text("/proc/sys/kernel/osrelease"),
@@ -39,7 +39,7 @@ func (h Host) Facts() (Facts, error) {
 	return f, err
 }
 
-// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
+// BootID reads the id of this boot of the host. The effect of a step in the kernel lasts as long as the boot.
 func (h Host) BootID() (string, error) {
 	path := h.at("/proc/sys/kernel/random/boot_id")
 	text, err := os.ReadFile(path)

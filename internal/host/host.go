@@ -14,8 +14,8 @@ type Host struct {
 	Sys  string // /sys
 	Etc  string // /etc
 	Boot string // /boot: the kernel's configuration, where /proc/config.gz is not built in
-	Run  string // /run: what was configured since boot
-	Usr  string // /usr: what packages configure
+	Run  string // /run: configuration that lasts until the next boot
+	Usr  string // /usr: configuration by packages
 }
 
 // New returns the host this process runs on.

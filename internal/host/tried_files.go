@@ -39,7 +39,8 @@ type Folder struct {
 	Err    error
 }
 
-// tryFolders reads the permissions of Berth's folders. Nobody else may enter the persistent one or write to the live one.
+// tryFolders reads the permissions of Berth's folders. Other users may not enter the persistent one or write to the live
+// one.
 func tryFolders(lib, run string) []Folder {
 	all := []Folder{{Path: lib, Closed: 0o077}, {Path: run, Closed: 0o022}}
 	for i := range all {

@@ -79,7 +79,7 @@ func TestUnpackNarrows(t *testing.T) {
 		"other::r--,mask::rw-,group::r--,user:root:rw-,user::rw-":       {0o664, 0, true},
 		"user::rw-,group::r--,other::r--":                               {0o644, 0, false}, // is the mode
 		"user::rw-,user:ann:rw-,group::r--,mask::rw-,other::r--":        {0o644, 1, false},
-		"user::rw-,group::r--,group:lp:---,mask::rw-,other::r--":        {0o640, 1, false}, // who is in lp may nothing
+		"user::rw-,group::r--,group:lp:---,mask::rw-,other::r--":        {0o640, 1, false}, // members of lp have no access
 		"user::rw-,user:eve:---,group::rw-,mask::rw-,other::r--":        {0o600, 1, false}, // nor eve, in the group or not
 		"user::rw-,user:ann:rw-,group::rwx,mask::r--,other::---":        {0o640, 1, false},
 		"no list": {0o600, 1, false},

@@ -11,8 +11,8 @@ import (
 	"berth/internal/sys/treetar"
 )
 
-// setAttrs sets owner, mode, extended attributes and the access control list, in this order: a change of owner clears a file's
-// set-user-id bit and capabilities, and the list changes the mode. What is made in a folder would get its other list, so that is set last.
+// setAttrs sets owner, mode, extended attributes and the access control list, in this order: a change of owner clears a file's set-user-id
+// bit and capabilities, and the list changes the mode. New files in a folder would inherit its default list, so that one is set last.
 func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err

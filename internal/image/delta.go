@@ -62,7 +62,7 @@ func ReadLackOfQuota(d vnode.Delta, lib string) string {
 	}
 }
 
-// CheckDelta refuses a delta that the host cannot limit, for what ReadLackOfQuota says.
+// CheckDelta refuses a delta that the host cannot limit, with the reason that ReadLackOfQuota found.
 func CheckDelta(lack string) error {
 	if lack == "" {
 		return nil

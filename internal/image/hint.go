@@ -12,8 +12,8 @@ import (
 // mostNamed is the most stored images that a message lists.
 const mostNamed = 8
 
-// Hint guesses what the user meant by a text that names no image: a stored image without its oci:, a folder without
-// dir:, or an archive that is not imported yet. Else it lists the stored images. Relative paths start at dir.
+// Hint guesses which image the user meant by a text that names none: a stored image without its oci:, a folder without dir:, or
+// an archive that is not imported yet. Else it lists the stored images. Relative paths start at dir.
 func (s Store) Hint(text, dir string) string {
 	all, err := s.List()
 	if err != nil {

@@ -54,12 +54,12 @@ type Record struct {
 	NoACLs  int      `json:"acls_left_out,omitempty"` // access control lists that could not be kept: they name users without numbers, or are of FIFOs
 	Broken  string   `json:"broken,omitempty"`        // why the record cannot be read; then all fields but Name are empty
 
-	// Of an image that is one file: its file system, where it was packed or trusted, and whether the store has a copy.
+	// For an image that is one file: its file system, where it was packed or trusted, and whether the store has a copy.
 	Packed packed.Kind `json:"packed,omitempty"`
 	Places []string    `json:"places,omitempty"`
 	Copied bool        `json:"copied,omitempty"`
 
-	NotKept []string `json:"not_kept,omitempty"` // what the file system does not keep of it: said when it is packed, and not stored
+	NotKept []string `json:"not_kept,omitempty"` // properties that the file system does not keep; set when it is packed, never stored
 }
 
 // recordVersion is the version of the record format that this code writes.

@@ -165,7 +165,8 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 	return r, s.write(r)
 }
 
-// addLayer unpacks one layer into tmp, unless the store has it already, and returns the unpacker, which knows what it left out.
+// addLayer unpacks one layer into tmp, unless the store has it already, and returns the unpacker, which counts what it left
+// out.
 func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) (*unpacker, error) {
 	u := &unpacker{}
 	if s.has(l.diffID) {

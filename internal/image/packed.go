@@ -138,10 +138,11 @@ func checkPacked(img Image) error {
 	return m.Close()
 }
 
-// Use keeps all images from being removed until release is called, for one who will use an image but cannot be found by Users
-// yet: a node until it runs. Its spec alone names no layers, because an import may give the name to another image meanwhile. It waits for a removal that is under way; the lock ends with the process.
+// Use keeps all images from being removed until release is called, for a user of an image that Users cannot find yet: a node until it runs.
+// Its spec alone names no layers, because an import may give the name to another image meanwhile. It waits for a removal that is under way;
+// the lock ends with the process.
 //
-// Who holds it may take the store's lock, so removals take this one first.
+// A caller that holds this lock may take the store's lock, so removals take this one first.
 func (s Store) Use(ctx context.Context, ref vnode.Image) (release func(), err error) {
 	if ref.Kind == vnode.HostImage || ref.Kind == vnode.DirImage {
 		return func() {}, nil
@@ -153,7 +154,7 @@ func (s Store) Use(ctx context.Context, ref vnode.Image) (release func(), err er
 	return func() { f.Close() }, nil
 }
 
-// unused waits until nobody is about to use an image, and keeps others from beginning to.
+// unused waits until no process is about to use an image, and keeps others from beginning to, until release is called.
 func (s Store) unused(ctx context.Context) (release func(), err error) {
 	f, err := s.using(ctx, lock.Open)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // Resolve resolves a spec's image on this host. It changes nothing. Paths must be absolute, because only the reader of
 // a spec knows the folder that the spec lies in.
 //
-// Errors: refuse.NotFound if the image or a layer is missing, refuse.Invalid for what is no image or is not allowed as
-// one, refuse.Cannot for a file image that nobody trusts.
+// Errors: refuse.NotFound if the image or a layer is missing, refuse.Invalid for anything that is no image or is not allowed as
+// one, refuse.Cannot for a file image that no admin trusts.
 func (s Store) Resolve(ref vnode.Image) (Image, error) {
 	switch ref.Kind {
 	case vnode.HostImage:

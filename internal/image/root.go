@@ -18,9 +18,9 @@ import (
 	"berth/internal/sys/space"
 )
 
-// A plain root is a tar of a whole system, as mmdebstrap, docker export and tar -C root -c . write it. It becomes one
-// layer without a command. It differs from an image's layer in two ways: leading slashes are ignored, as tar does, and
-// names that mean white-outs in a layer are refused, because nobody meant them so.
+// A plain root is a tar of a whole system, as mmdebstrap, docker export and tar -C root -c . write it. It becomes one layer
+// without a command. It differs from an image's layer in two ways: leading slashes are ignored, as tar does, and names that
+// mean white-outs in a layer are refused, because they were not meant as white-outs.
 
 // isRoot reports whether an archive is a plain root: whether one of rootFolders comes before a name that only images
 // have. It reads only as far as needed. It returns false for a file that is no tar; openSource refuses that.

@@ -24,7 +24,7 @@ type HostRoot struct {
 	Files []string          `json:"files,omitempty"` // hosts, hostname and resolv.conf in /etc, if they are regular files
 }
 
-// Bind is a folder of the host that a node of image host sees.
+// Bind is a folder of the host that is visible in a node of image host.
 //
 // It is read-only, not recursive (mounts below it stay out), and not idmapped: its files belong to ids that the node
 // does not have. So the node's root reads only what "others" may read, like any unprivileged user, and set-user-id bits

@@ -24,7 +24,7 @@ import (
 // store's lock, so whatever is in tmp while the lock is free was left by a killed command.
 //
 //	lock                     flock, exclusive
-//	use                      flock, shared by who begins to use an image, exclusive for who removes some
+//	use                      flock, shared by commands that begin to use an image, exclusive for those that remove one
 //	records/NAME.json        one image
 //	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
 //	tmp/                     what is being unpacked or removed
@@ -94,7 +94,7 @@ func (s Store) lock(ctx context.Context) (unlock func(), err error) {
 func (s Store) lockFile() string { return filepath.Join(s.dir, "lock") }
 func (s Store) useFile() string  { return filepath.Join(s.dir, "use") }
 
-// Sweep removes what killed commands left in the store. If a command is using the store, Sweep does nothing. It is
+// Sweep removes the leftovers of killed commands from the store. If a command is using the store, Sweep does nothing. It is
 // quick if there is nothing to remove.
 func (s Store) Sweep(ctx context.Context) error {
 	left, err := os.ReadDir(s.tmp())
@@ -109,7 +109,7 @@ func (s Store) Sweep(ctx context.Context) error {
 	return s.sweep(ctx)
 }
 
-// tryLock takes the lock of a file if nobody else has it.
+// tryLock takes the lock of a file if no other process has it.
 func tryLock(path string) (unlock func(), free bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -226,7 +226,8 @@ func (s Store) Collect(ctx context.Context, users Users) error {
 	return errors.Join(s.collect(ctx, users), s.packed().Sweep(ctx))
 }
 
-// Tidy is Collect for one who must not wait: it does nothing while somebody adds an image, or packs or begins to use one.
+// Tidy is Collect for a caller that must not wait: it does nothing while another process adds, packs or begins to use an
+// image.
 func (s Store) Tidy(ctx context.Context, users Users) error {
 	if _, err := os.Lstat(s.layers()); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -23,8 +23,8 @@ import (
 // change who can read the file.
 const maxID = treetar.MostImageID
 
-// unpack writes the tar stream r into root, an empty folder that nobody else writes to. It subtracts what it wrote from
-// left. u.size is then the bytes of the files.
+// unpack writes the tar stream r into root, an empty folder that no other process writes to. It subtracts what it wrote
+// from left. u.size is then the bytes of the files.
 //
 // Folders that the layer needs but does not list get owner root and mode 0755.
 func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left *Limits) error {
@@ -241,7 +241,7 @@ func (u *unpacker) special(name string, h *tar.Header) error {
 	if err := unix.Fchownat(u.fd(), base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	if h.Typeflag == tar.TypeFifo { // cannot be a link: just made, in a folder that nobody else writes to
+	if h.Typeflag == tar.TypeFifo { // cannot be a link: just made, in a folder that no other process writes to
 		own, _ := treetar.Lists(h)
 		if own != nil { // a FIFO is never opened
 			u.unlisted++
@@ -319,7 +319,7 @@ func (u *unpacker) clear(name string) error {
 	return err
 }
 
-// finish sets the folders' mtimes, and the lists that what is made in them gets.
+// finish sets the folders' mtimes and their default access control lists, which new files in them inherit.
 func (u *unpacker) finish() error {
 	for name, h := range u.folders {
 		ts, err := timespec(h.ModTime)
@@ -345,7 +345,7 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// setInherited sets the list that what is made in a folder gets.
+// setInherited sets the default access control list of a folder, which new files in it inherit.
 func (u *unpacker) setInherited(dir int, base string, list *treetar.ACL) error {
 	fd, err := unix.Openat(dir, base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

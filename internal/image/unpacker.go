@@ -31,13 +31,13 @@ type unpacker struct {
 	root   *os.Root
 	plain  bool     // it unpacks a plain root, not a layer: see root.go
 	out    []string // device nodes that were left out
-	left   *Limits  // what may still be unpacked; all layers of an image share it
+	left   *Limits  // the rest of the limits; all layers of an image share it
 	size   int64    // bytes of files so far
 	dir    string   // name of the folder that parent has open
 	parent *os.File
 	buf    []byte
 
-	folders  map[string]*tar.Header // what is set at the end: filling a folder changes its mtime, and its default list would be inherited
+	folders  map[string]*tar.Header // mtimes and default lists of folders, set at the end: filling a folder changes its mtime, and its default list would be inherited
 	unlisted int                    // access control lists that were left out
 }
 

@@ -8,9 +8,9 @@ import (
 	"berth/internal/spec/users"
 )
 
-// FindUser returns the user of an image that who names, as users.Find does. "" is the one that the image wants its command to
-// run as, or root. upper is the folder with the node's own writes, which overlay shows above the image; "" or a missing
-// folder means none. With image host the files are the host's.
+// FindUser returns the user of an image whose name or number is who, as users.Find does. If who is "", it returns the user
+// that the image names for its command, or root. upper is the folder with the node's own writes, which overlay shows above
+// the image; "" or a missing folder means none. With image host the files are the host's.
 func FindUser(img Image, upper string, has users.Has, who string) (users.User, error) {
 	if who == "" {
 		who = img.Config.User

@@ -141,7 +141,7 @@ func (b *Berth) freeze(ctx context.Context, name string, j *step.Journal) error 
 		return err
 	}
 	if err := group.Freeze(ctx, cg, b.GroupPath(name)); err != nil {
-		_ = b.thaw(name, j) // else whoever settles the node does it
+		_ = b.thaw(name, j) // else the next command that settles the node does it
 		return err
 	}
 	fault.Point("frozen")

@@ -23,7 +23,7 @@ type Outcome struct {
 	Did     string             `json:"did"` // created | started | changed | restarted | connected again: eth0 | unchanged
 	Changes []vnode.Difference `json:"changes,omitempty"`
 
-	Restored []vnode.Difference `json:"restored,omitempty"` // what another program had changed
+	Restored []vnode.Difference `json:"restored,omitempty"` // values that another program had changed, and that were restored
 
 	Addresses []string `json:"addresses,omitempty"` // that a node of a template has by its spec and its leases
 	Held      int64    `json:"held_ms,omitempty"`   // milliseconds that its command was ready, and was held as asked
@@ -58,7 +58,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	}
 	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
 	next := &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
-	if b.rights == nil { // an admin's free spec: what is kept is still of who wrote it
+	if b.rights == nil { // an admin's free spec: the node's files were written under the rights that are stored
 		next.Rights = s.Rights
 	}
 	_, initErr := b.LiveInit(n.Name)
@@ -101,7 +101,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	return o, nil
 }
 
-// check lets the planner refuse what it would refuse, before anything is changed.
+// check asks the planner for a refusal before anything is changed.
 func (b *Berth) check(ctx context.Context, old *vnode.Node, next *records.Stored) error {
 	n := next.Now
 	facts, err := b.facts(ctx, n)
@@ -201,8 +201,8 @@ func (b *Berth) startBy(ctx context.Context, name string, renew func(*lock) erro
 	return true, renew(l)
 }
 
-// Restart stops a node, if it runs, and starts it again with what it has: claims, and what it wrote. What the planner would
-// refuse is refused before the node is stopped. wasUp is false if the node did not run.
+// Restart stops a node, if it runs, and starts it again with its claims and with the files that it wrote. If the planner
+// would refuse the start, Restart refuses before the node is stopped. wasUp is false if the node did not run.
 func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (wasUp bool, err error) {
 	l, err := b.lockNode(ctx, name)
 	if err != nil {
@@ -220,8 +220,8 @@ func (b *Berth) Restart(ctx context.Context, name string, grace time.Duration) (
 	return notUp == nil, b.restart(ctx, l, s.Now, s, grace)
 }
 
-// restart stops a node and starts it with a spec that may differ from the one it had. Who is killed in between leaves it
-// stopped, and repair says so.
+// restart stops a node and starts it with a spec that may differ from the one it had. A command that is killed in
+// between leaves the node stopped, and repair says so.
 func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *records.Stored, grace time.Duration) error {
 	name := next.Now.Name
 	if err := b.check(ctx, old, next); err != nil {
@@ -272,8 +272,8 @@ func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot
 	return nil
 }
 
-// applyAnew gives a node that does not run a new spec in the place of one that cannot be read, and starts it. What the node wrote
-// stays: a spec by which it would lose some of that is refused. The caller holds the node's lock.
+// applyAnew gives a node that does not run a new spec in the place of one that cannot be read, and starts it. Files that the node
+// wrote stay: a spec by which some of them would be lost is refused. The caller holds the node's lock.
 func (b *Berth) applyAnew(ctx context.Context, l *lock, n *vnode.Node, damaged error) error {
 	if _, err := b.LiveInit(n.Name); err == nil {
 		return refuse.Busyf("node %s runs, and its spec cannot be read; berth stop %s, then apply again: %w", n.Name, n.Name, damaged)

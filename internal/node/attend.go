@@ -9,11 +9,12 @@ import (
 	"berth/internal/runner"
 )
 
-// attendWait is how long a command that only reads waits for what happened while no keeper was there to be noted.
+// attendWait is how long a command that only reads waits until events from the time without a keeper are noted.
 const attendWait = 5 * time.Second
 
-// Attend starts the keeper where nodes run, or wait for a restart, and none does, and waits until the ends that nobody
-// saw are noted: what is read afterwards is the truth. It returns a sentence for the user, "" if there is nothing to say.
+// Attend starts the keeper if nodes run or wait for a restart and no keeper runs, and waits until it has noted the ends
+// of nodes that no process saw, so that what is read afterwards is up to date. It returns a sentence for the user, "" if
+// there is nothing to say.
 func (b *Berth) Attend(ctx context.Context) string {
 	if b.keeper().Runs() {
 		return ""
@@ -80,8 +81,8 @@ func (b *Berth) List(ctx context.Context) ([]Status, error) {
 	return all, nil
 }
 
-// awaitEnd completes the status of a node whose process 1 has just ended: whoever gets its lock next notes how it ended, be it the
-// keeper or this process. A node that belongs to a berth run is left to that.
+// awaitEnd completes the status of a node whose process 1 has just ended: the next holder of its lock, the keeper or this process,
+// notes how it ended. A node that belongs to a berth run is left to that.
 func (b *Berth) awaitEnd(ctx context.Context, s *Status) {
 	if !s.Ending || os.Geteuid() != 0 || s.Foreground != nil && s.Foreground.Alive() {
 		return

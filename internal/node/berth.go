@@ -1,5 +1,5 @@
-// Package node composes a node's life: locks, journals, phases, state, repair, and the keeper. It is the only place
-// that runs steps; what they are is the mechanisms' affair, and in which order the planner's.
+// Package node runs the life of a node: locks, journals, phases, state, repair, and the keeper. It is the only package that
+// runs steps; the mechanisms define them, and the planner sets their order.
 package node
 
 import (
@@ -53,7 +53,7 @@ type Berth struct {
 	byPolicy   bool                        // nodes start because their specs say so
 }
 
-// Hold keeps the commands of nodes from beginning before a time. All else of their start is done meanwhile.
+// Hold keeps the commands of nodes from beginning before a time. The rest of their start is done meanwhile.
 type Hold struct {
 	Until  time.Time
 	Waited time.Duration // how long a command was ready, and did not begin
@@ -86,15 +86,15 @@ func (b *Berth) Granting(rights map[string]string) *Berth {
 	return &own
 }
 
-// Guarded returns these nodes for who may not act on all of them. Acts on a node that is there ask guard once they hold its lock, so
-// that it is asked of the node that the act is done to.
+// Guarded returns these nodes for a caller who may act on some of them only. Each act on an existing node calls guard once it holds
+// the node's lock, so that guard judges the very node that the act changes; the error of guard refuses the act.
 func (b *Berth) Guarded(guard func(*records.Stored) error) *Berth {
 	own := *b
 	own.guard = guard
 	return &own
 }
 
-// allowed asks the guard. Of a node whose spec is damaged, nobody who has one may do anything.
+// allowed asks the guard. With a guard, a node whose spec is damaged refuses every act.
 func (b *Berth) allowed(s *records.Stored, damaged error) error {
 	if b.guard == nil || damaged != nil {
 		return damaged
@@ -102,16 +102,17 @@ func (b *Berth) allowed(s *records.Stored, damaged error) error {
 	return b.guard(s)
 }
 
-// Beside is what Berth keeps on a host besides its nodes, as far as the life of a node concerns it.
+// Beside has the acts of Berth outside of its nodes that a node's life needs.
 type Beside struct {
 	// Weigh gives the groups of classes and the protected services their weights again. It is called after a disk was
 	// switched to another I/O engine.
 	Weigh func(context.Context) error
 	// RestoreVFs makes virtual functions again that are gone, because the driver of their adapter was reloaded.
 	RestoreVFs func(context.Context) (did []string, err error)
-	// Tell tells at once what whoever ends a node should know: what a file server did not get, which rates were lifted.
+	// Tell is called at once with what the user who ends a node should know: data that a file server did not get, rates
+	// that were lifted.
 	Tell func(node, what string)
-	// Repair brings protected services out of what killed commands left.
+	// Repair completes or undoes what killed commands left of protected services.
 	Repair func(context.Context) ([]Repaired, error)
 }
 
@@ -123,7 +124,7 @@ func Open(l layout.Layout, beside Beside) *Berth {
 	}
 }
 
-// lockNode locks a node that is there, and brings it out of what a killed command left.
+// lockNode locks a node that is there, and completes or undoes what a killed command left of it.
 func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 	if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
 		return nil, refuse.NotFoundf("%q is not a node's name; berth ls lists the nodes", name)
@@ -197,7 +198,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if f.Site, err = siteusers.Of(b.Layout, n); err != nil {
 		return f, err
 	}
-	if _, err := envfile.Secret(n.EnvFrom); err != nil { // read again by whoever starts the runtime
+	if _, err := envfile.Secret(n.EnvFrom); err != nil { // read again by the process that starts the runtime
 		return f, err
 	}
 	f.Resolver, f.NoQuota = names.Resolver("/"), image.ReadLackOfQuota(n.Delta, b.Layout.LibNodes())

@@ -6,7 +6,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// same matches claims that stand for the same thing: a step may have filled in what it was given (a base, an address).
+// same matches claims for the same thing: a step may have filled in a field itself (a base, an address).
 func same(s step.Step) func(step.Step) bool {
 	return func(t step.Step) bool { return s.Kind() == t.Kind() && plan.ClaimKey(s) == plan.ClaimKey(t) }
 }

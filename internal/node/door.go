@@ -7,23 +7,23 @@ import (
 	"berth/internal/node/records"
 )
 
-// Other rooms ask package node for what its packages keep of nodes, and need not know which of them does.
+// Other rooms use these types of package node, and need not know which of its packages defines them.
 type (
-	// Stored is what is kept of a node.
+	// Stored is the record of a node.
 	Stored = records.Stored
-	// Status is what became of a node.
+	// Status is the status of a node.
 	Status = records.Status
 	// Row is an interface of a node, as a managed network must know it.
 	Row = records.Row
 	// Exit is how a node ended.
 	Exit = history.Exit
-	// Health is what the health checks of a node found.
+	// Health is the result of a node's health checks.
 	Health = health.Health
 	// Device is a device of the host that a node has.
 	Device = inspect.Device
 	// Lease is an address that a node has by DHCP.
 	Lease = inspect.Lease
-	// Spoof is what keeps an interface to its own addresses.
+	// Spoof says what limits an interface to its own addresses.
 	Spoof = inspect.Spoof
 )
 

@@ -27,8 +27,8 @@ import (
 // OwnGrace is the time to wait that the node's spec says.
 const OwnGrace time.Duration = -1
 
-// Stop ends a node's processes: the signal that its init understands, a grace time, then SIGKILL to all of them.
-// What the node wrote, its MACs and its id range are kept.
+// Stop ends a node's processes: the signal that its init understands, a grace time, then SIGKILL to all of them. The files that
+// the node wrote, its MACs and its id range are kept.
 func (b *Berth) Stop(ctx context.Context, name string, grace time.Duration) (changed bool, err error) {
 	l, killed, err := b.lockKilling(ctx, name, grace == 0)
 	if err != nil {
@@ -51,7 +51,7 @@ func (b *Berth) stop(ctx context.Context, name string, grace time.Duration) (cha
 	pidfd, err := init.First().Open()
 	if err == nil {
 		defer pidfd.Close()
-		if !b.keeper().Runs() { // what the node wrote last is lost if nobody has its pipe open
+		if !b.keeper().Runs() { // the node's last output is lost if no process has its pipe open
 			_ = b.keeper().Watch(ctx, name)
 		}
 		if err := b.askToEnd(ctx, name, j, pidfd, grace, func() {
@@ -91,7 +91,8 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 	return nil
 }
 
-// kill ends all processes of the node, if there are any. What it leaves, the steps' undo ends or reports.
+// kill ends all processes of the node, if there are any. Processes that it leaves are ended or reported by the undo of the
+// steps.
 func (b *Berth) kill(ctx context.Context, name string, j *step.Journal) error {
 	b.lift(name)
 	cg, err := host.ReadMounted()
@@ -139,10 +140,10 @@ func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*history
 	if f, fateErr := b.Fate(name); fateErr == nil && f.Last != nil && f.Last.Process == first && f.Last.Exit != nil {
 		return f.Last.Exit, err
 	}
-	return &history.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // somebody removed it
+	return &history.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // another command removed it
 }
 
-// down ends the live part of a node whose init is gone, or is killed by it, and writes what became of it.
+// down undoes the live steps of a node whose init is gone, or is killed by this, and writes how the node ended.
 func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e keeper.Ending) error {
 	if err := b.noteDown(name, j, state, e); err != nil {
 		return err
@@ -150,7 +151,7 @@ func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state st
 	return b.clear(ctx, name, j)
 }
 
-// noteDown writes what became of a node.
+// noteDown writes how a node ended.
 func (b *Berth) noteDown(name string, j *step.Journal, state string, e keeper.Ending) error {
 	f, err := b.Fate(name)
 	if err != nil {
@@ -191,7 +192,7 @@ func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e k
 // noteEnd notes and tells how a node ended that is removed at once, by the berth run that it belongs to.
 func (b *Berth) noteEnd(js journals, exit *history.Exit) {
 	f, err := history.Of(js.claims)
-	if err != nil || !js.claims.Untouched() { // else somebody has settled it
+	if err != nil || !js.claims.Untouched() { // else another command has settled it
 		return
 	}
 	last := history.End{State: Exited, Process: runner.FirstProcess(js.live.Steps()).First(), Boot: js.live.Boot, Ended: time.Now(), Exit: exit}
@@ -325,7 +326,7 @@ func (b *Berth) tell(name, what string) {
 func (b *Berth) lift(name string) (lifted bool) {
 	cg, err := host.ReadMounted()
 	if err != nil {
-		return false // who kills finds the same, and says so
+		return false // the command that kills finds the same, and says so
 	}
 	lifted, said := group.Lift(cg, b.GroupPath(name))
 	if said != "" {
@@ -334,7 +335,7 @@ func (b *Berth) lift(name string) (lifted bool) {
 	return lifted
 }
 
-// endLook is how often liftOnEnd looks whether a process is ending: the kernel tells nobody before it has ended.
+// endLook is how often liftOnEnd looks whether a process is ending: the kernel has no event before it has ended.
 const endLook = 200 * time.Millisecond
 
 // liftOnEnd lifts the rates of a node as soon as its first process is ending: the kernel kills all others of it then, and

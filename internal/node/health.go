@@ -37,7 +37,8 @@ func (b *Berth) checkOf(name string) (check *vnode.Health, began time.Time, file
 	return &s.Now.Health, began, b.Layout.Node(name).Health()
 }
 
-// endUnhealthy ends a node as stop does, and notes that it counts as failed. What follows is the keeper's, who sees the end.
+// endUnhealthy ends a node as stop does, and notes that it counts as failed. The keeper sees the end, and does what the spec
+// asks for then.
 func (b *Berth) endUnhealthy(ctx context.Context, name string, first proc.ID) error {
 	_, err := b.readdressed(ctx, name, first, func() error {
 		j, err := b.Live(name)

@@ -23,8 +23,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Keep runs the keeper. ready is closed when it listens, or when another keeper does. given is the descriptor of what an
-// older program of this process left for it, or -1.
+// Keep runs the keeper. ready is closed when it listens, or when another keeper does. given is the descriptor of the
+// state that an older program of this process left for it, or -1.
 func (b *Berth) Keep(ctx context.Context, ready *os.File, given int) error {
 	defer ready.Close()
 	debug.SetGCPercent(100) // it stays: memory counts for more than time
@@ -123,8 +123,8 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 	return again, err
 }
 
-// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image stays
-// stopped until somebody decides, and an event says so.
+// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image
+// stays stopped until a user decides, and an event says so.
 func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
 	s, err := b.Stored(name)
 	if err != nil {

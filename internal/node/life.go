@@ -35,7 +35,7 @@ type starter struct {
 	stdin      *os.File                                    // nil: /dev/null
 	stdout     *os.File                                    // nil: the pipe to the node's log
 	stderr     *os.File
-	streams    *streams.Streams        // for berth run: these and no others; what is nil in them is a null device
+	streams    *streams.Streams        // for berth run: these and no others; a nil file is a null device
 	listen     func(path string) error // for berth run -t: opens the socket that takes the terminal
 	before     func() error            // called when the init exists and has not started
 	owner      *proc.ID                // of a node that ends with this process
@@ -52,7 +52,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	if err != nil {
 		return js, err
 	}
-	defer release() // not before: who looks for the image's users finds its layers in the live journal, of a node that is up
+	defer release() // not before: a command that looks for the image's users finds the layers in the live journal of a node that is up
 	facts, err := b.facts(ctx, n)
 	if err != nil {
 		return js, err
@@ -109,7 +109,7 @@ func (b *Berth) create(ctx context.Context, l *lock, n *vnode.Node, s starter) (
 	return js, nil
 }
 
-// claim makes one claim; what it makes for the node belongs to the ids that were claimed before it.
+// claim makes one claim; files that it makes for the node belong to the ids that were claimed before it.
 func claim(ctx context.Context, j *step.Journal, c step.Step) error {
 	ids, err := plan.Range(j.Steps())
 	if err == nil {
@@ -207,7 +207,7 @@ func makeLiveDir(dir string, gid uint32) error {
 	return nil
 }
 
-// stdio opens what the node's command reads and writes, where the caller has not.
+// stdio opens the files that the node's command reads and writes, where the caller has not.
 func (b *Berth) stdio(name string, s *starter) (opened []*os.File, err error) {
 	if s.streams != nil {
 		s.stdin, s.stdout, s.stderr = s.streams.In, s.streams.Out, s.streams.Err
@@ -285,7 +285,7 @@ func (b *Berth) destroy(ctx context.Context, name string, known journals) error 
 			return err
 		}
 		history.TellRemoved(b.Events(), claims, known.claims == nil)
-		if err := removeAllBut(dirs.Claims()); err != nil { // what lies without a journal is a node that lost it
+		if err := removeAllBut(dirs.Claims()); err != nil { // a folder without a journal belongs to a node that lost it
 			return fmt.Errorf("remove files of node %s: %w", name, err)
 		}
 		if err := claims.Close(ctx); err != nil {

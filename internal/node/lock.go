@@ -29,13 +29,13 @@ type lock struct {
 	lib string // the node's lasting folder
 }
 
-// lock waits for the node's lock. The file is removed with the node; whoever locked a removed file tries again.
+// lock waits for the node's lock. The file is removed with the node; a command that locked a removed file tries again.
 func (b *Berth) lock(ctx context.Context, name string) (*lock, error) {
 	return b.lockWhile(ctx, name, func() bool { return true })
 }
 
-// lockThere is lock for those who do not make nodes: it is nil, without an error, if the node is gone, and makes no file
-// then that somebody would have to remove.
+// lockThere is lock for commands that do not make the node: if the node is gone, it returns nil without an error, and
+// makes no file that would have to be removed.
 func (b *Berth) lockThere(ctx context.Context, name string) (*lock, error) {
 	return b.lockWhile(ctx, name, func() bool {
 		_, lock := os.Lstat(b.Layout.Lock(name))
@@ -82,12 +82,13 @@ func (l *lock) release() {
 	flock.Release(l.f)
 }
 
-// claimIndexes are the folders in which claims of all nodes lie by what is claimed, under NODE/IFNAME.
+// claimIndexes are the folders with the claims of all nodes: a link is named by the thing that is claimed, and its target is
+// NODE/IFNAME.
 func (b *Berth) claimIndexes() []string {
 	return append(plan.NAT(b.Layout, "").Indexes(), b.Layout.MACs(), b.Layout.Addresses())
 }
 
-// release gives back what a node without a journal has claimed in the folders that all nodes share: a power cut may have
+// release gives up the claims of a node without a journal in the folders that all nodes share: a power cut may have
 // spared the claim and lost the journal. The caller holds the node's lock.
 func (b *Berth) release(ctx context.Context, name string) error {
 	err := ids.GiveBack(ctx, b.Layout.IDs(), name)
@@ -97,7 +98,7 @@ func (b *Berth) release(ctx context.Context, name string) error {
 	return err
 }
 
-// sweepClaims gives back what nodes that do not exist have claimed.
+// sweepClaims gives up the claims of nodes that do not exist.
 func (b *Berth) sweepClaims(ctx context.Context) error {
 	owners, err := ids.Nodes(b.Layout.IDs())
 	for _, index := range b.claimIndexes() {
@@ -135,8 +136,8 @@ func (b *Berth) sweepLocks(ctx context.Context) {
 	}
 }
 
-// lockKilling is lockNode, and with kill for who ends a node by force and may do it to all nodes: while another command has the lock, as one
-// that waits for hours until the node has stopped by itself, process 1 is killed again and again.
+// lockKilling is lockNode. With kill, for a caller that ends a node by force and may act on all nodes, process 1 is killed again and again
+// while another command has the lock, such as one that waits for hours until the node has stopped by itself.
 func (b *Berth) lockKilling(ctx context.Context, name string, kill bool) (l *lock, killed bool, err error) {
 	if !kill || b.guard != nil || name != filepath.Base(name) {
 		l, err := b.lockNode(ctx, name)
@@ -165,5 +166,5 @@ func (b *Berth) lockKilling(ctx context.Context, name string, kill bool) (l *loc
 	return l, killed, err
 }
 
-// forced is how long who ends a node by force waits for another command before the node's process 1 is killed.
+// forced is how long a command that ends a node by force waits for another command before it kills the node's process 1.
 const forced = time.Second

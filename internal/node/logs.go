@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// logWait is how long a command waits for what a node wrote to be in its log. The node cannot make it longer.
+// logWait is how long a command waits until the output of a node is in its log. The node cannot make it longer.
 const logWait = time.Second
 
 func (b *Berth) log(name string) nodelog.Log {
@@ -20,8 +20,8 @@ func (b *Berth) log(name string) nodelog.Log {
 	return nodelog.Log{Pipe: dirs.LogPipe(), File: dirs.Log(), Old: dirs.OldLog()}
 }
 
-// flushLog returns when what the node wrote so far is in its log, which the keeper moves there; with end the keeper closes the
-// node's pipe then.
+// flushLog returns when the node's output until now is in its log. The keeper moves it there; with end it then closes the
+// node's pipe.
 func (b *Berth) flushLog(ctx context.Context, name string, end bool) {
 	if _, err := os.Lstat(b.Layout.Node(name).LogPipe()); err != nil {
 		return // it has none, as in the foreground
@@ -41,7 +41,7 @@ func (b *Berth) flushLog(ctx context.Context, name string, end bool) {
 	}
 }
 
-// OpenLog opens a node's log, with what the node wrote so far; nil if it has none.
+// OpenLog opens a node's log, once the output until now is in it; nil if the node has none.
 func (b *Berth) OpenLog(ctx context.Context, name string) (*nodelog.View, error) {
 	if _, err := b.Stored(name); refuse.KindOf(err) == refuse.NotFound {
 		return nil, err
@@ -54,7 +54,7 @@ func (b *Berth) OpenLog(ctx context.Context, name string) (*nodelog.View, error)
 	return v, err
 }
 
-// WhileWriting returns a context that ends when the node's process 1 has ended and what it wrote is in its log. The caller
+// WhileWriting returns a context that ends when the node's process 1 has ended and its output is in its log. The caller
 // cancels it.
 func (b *Berth) WhileWriting(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -21,8 +21,8 @@ import (
 // Root is the root of a node, opened for a copy.
 type Root struct {
 	copier.Node
-	User   runner.User // what the node's command runs as
-	Lasts  bool        // what is written there is kept
+	User   runner.User // the user that the node's command runs as
+	Lasts  bool        // files that are written there are kept
 	locked *lock
 }
 

@@ -12,19 +12,19 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Proposal is what apply, or set, would do to one node.
+// Proposal lists the acts of apply, or of set, on one node before they are done.
 type Proposal struct {
 	Command     string             `json:"-"` // apply | set
 	Node        string             `json:"node"`
 	Does        string             `json:"does"` // create | start | change | restart | keep: for the next start | nothing
 	Differences []vnode.Difference `json:"differences,omitempty"`
 	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
-	Gone        []string           `json:"gone,omitempty"`  // what was unplugged under the node
-	Lost        []vnode.Difference `json:"lost,omitempty"`  // what another program has changed: it would be written again
+	Gone        []string           `json:"gone,omitempty"`  // devices that were unplugged under the node
+	Lost        []vnode.Difference `json:"lost,omitempty"`  // values that another program has changed: they would be written again
 	Steps       []step.Line        `json:"steps,omitempty"`
 }
 
-// loses adds what another program has taken from a running node, and the steps that give it back.
+// loses adds the values that another program has taken from a running node, and the steps that restore them.
 func (p *Proposal) loses(d inspect.Drift) {
 	if len(d.Steps) > 0 {
 		p.Does, p.Lost, p.Steps = "change", d.What, append(p.Steps, step.Lines(d.Steps)...)
@@ -51,7 +51,7 @@ func (p *Proposal) Summary() string {
 	return "unchanged"
 }
 
-// Plan tells what apply would do. It changes nothing.
+// Plan returns the proposal of apply. It changes nothing.
 func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	known, err := inspect.Table(b.Layout, b.Host.Sys, n.Name)
 	if err != nil {
@@ -106,8 +106,8 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	return p, nil
 }
 
-// PlanSet tells what Set would do; without changes, how a running node would follow devices that came or went. It changes
-// nothing, and refuses what Set refuses.
+// PlanSet returns the proposal of Set; without changes, how a running node would follow devices that came or went. It
+// changes nothing, and refuses the same as Set.
 func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*Proposal, error) {
 	s, err := b.Stored(name)
 	if err != nil {

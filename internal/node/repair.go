@@ -27,13 +27,14 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Repaired says what repair found and did about one node.
+// Repaired reports the repair of one node.
 type Repaired struct {
 	Node string `json:"node"`
 	Did  string `json:"did"`
 }
 
-// Repair undoes what killed commands left, node by node, and starts the keeper if nodes run without one.
+// Repair completes or undoes the unfinished work of killed commands, node by node, and starts the keeper if nodes run without
+// one.
 func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	if err := b.Layout.Make(); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (b *Berth) holdVolumes(ctx context.Context, name string, f func(has func(po
 		return err
 	}
 	defer l.release()
-	if b.Lost(name) != nil { // told by who settles the node
+	if b.Lost(name) != nil { // the command that settles the node tells it
 		return nil
 	}
 	j, err := b.Claims(name)
@@ -194,7 +195,7 @@ func (b *Berth) settleNode(ctx context.Context, name string) (string, error) {
 }
 
 // outlived reports whether a node that was being created had run when its maker was killed, or was whole when the host lost its power:
-// its programs may have written what only a removal may take away.
+// its programs may have written files that only a removal may delete.
 func (b *Berth) outlived(claims *step.Journal) bool {
 	if !history.Whole(claims) {
 		return false
@@ -263,7 +264,7 @@ func (b *Berth) settlePause(name string, j *step.Journal) (did string, err error
 	return did, b.thaw(name, j)
 }
 
-// settleRestart says what became of a restart that was killed.
+// settleRestart says how a restart ended whose command was killed.
 func settleRestart(claims, live *step.Journal, did string) (string, error) {
 	if !history.Restarting(claims) {
 		return did, nil

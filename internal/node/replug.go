@@ -24,12 +24,12 @@ import (
 	"berth/internal/sys/step"
 )
 
-// replugged brings a running node's devices and its limits on disks in line with what is plugged in now: what is gone
-// it has no more, what came back it gets again with its limits, whatever number that has now, and a limit of its own
-// that lies on a disk that took over a number is taken away. The caller holds its lock.
+// replugged brings a running node's devices and its limits on disks in line with the devices that are plugged in now: the
+// node loses those that are gone, gets those that came back, with their limits and their new number, and loses a limit
+// that acts on another disk which took over a number. The caller holds its lock.
 //
-// It is a live change in the journal, of the host and not of the spec. There is no way back to what is unplugged: if it is
-// killed or fails, the table on disk says what was there before, and the next one does all of it again.
+// It is a live change in the journal, of the host and not of the spec. There is no way back to an unplugged device: if the
+// change is killed or fails, the table on disk has the devices from before, and the next change does all of it again.
 func (b *Berth) replugged(ctx context.Context, name string) (did string, err error) {
 	p, err := b.planReplug(name)
 	if err != nil || p == nil {
@@ -68,7 +68,7 @@ func doIn(ctx context.Context, j *step.Journal, s step.Step) error {
 	return nil
 }
 
-// planReplug plans what replugged does; nil if it has nothing to do. It changes nothing.
+// planReplug plans the change of replugged; nil if there is none. It changes nothing.
 func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 	old, err := device.ReadTable(b.Layout.Node(name).Devices())
 	if err != nil || old.Empty() {
@@ -135,8 +135,7 @@ func (b *Berth) lockAndReplug(ctx context.Context, name string) (string, error) 
 	return b.replugged(ctx, name)
 }
 
-// reattach connects the interfaces of a node that runs again, if they have lost what they are connected to. The caller holds
-// its lock.
+// reattach connects the interfaces of a node that runs again, if they have lost their connection. The caller holds its lock.
 func (b *Berth) reattach(ctx context.Context, name string) (did string, err error) {
 	j, err := b.Live(name)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// drift looks for what another program has taken from a running node: values of its limits, or processes out of its group. It
+// drift looks for changes of another program to a running node: values of its limits, or processes out of its group. It
 // changes nothing. The steps are those of the journal that it returns.
 func (b *Berth) drift(ctx context.Context, n *vnode.Node, all proc.Containers) (*step.Journal, inspect.Drift, error) {
 	j, err := b.Live(n.Name)
@@ -57,8 +57,9 @@ func (b *Berth) cleared(d *inspect.Drift, n *vnode.Node, key string) error {
 	return nil
 }
 
-// restore gives a running node back what another program has taken from it: all, or what these keys of berth set name and its
-// processes. It returns what that was. It has no place in the journal: what a kill leaves out, whoever looks next finds again.
+// restore undoes changes of another program to a running node: all of them, or those of the limits that these keys of berth
+// set name, and of its processes. It returns what it restored. It is not journalled: if it is killed, the next command that
+// looks finds the rest again.
 func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]vnode.Difference, error) {
 	j, d, err := b.drift(ctx, n, proc.ReadContainers())
 	if err == nil && keys != nil {
@@ -88,7 +89,8 @@ func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]
 	return d.What, nil
 }
 
-// onlyOf leaves of a drift what these changes of berth set name, and adds limits that are to be none and are there all the same.
+// onlyOf reduces a drift to the limits that these changes of berth set name, and adds limits that are to be none and are there
+// all the same.
 func (b *Berth) onlyOf(d *inspect.Drift, n *vnode.Node, changes []KeyValue) error {
 	d.Only(keysOf(changes))
 	for _, c := range changes {
@@ -106,7 +108,7 @@ func (b *Berth) onlyOf(d *inspect.Drift, n *vnode.Node, changes []KeyValue) erro
 }
 
 // relimited adds to a drift the step that gives all processes of a node a resource limit, where its process 1 has another one:
-// that may be its own doing, so it is done for who asks for it by name.
+// the node may have changed that itself, so the step is done only for a user who names the limit.
 func (b *Berth) relimited(d *inspect.Drift, n *vnode.Node, name string) error {
 	init, err := b.LiveInit(n.Name)
 	if err != nil {
@@ -123,7 +125,7 @@ func (b *Berth) relimited(d *inspect.Drift, n *vnode.Node, name string) error {
 	return err
 }
 
-// restored is restore for berth repair: it says what was given back.
+// restored is restore for berth repair: it says what was restored.
 func (b *Berth) restored(ctx context.Context, name string) (did string, err error) {
 	if _, err := b.LiveInit(name); err != nil {
 		return "", nil //nolint:nilerr // it does not run
@@ -143,8 +145,8 @@ func (b *Berth) restored(ctx context.Context, name string) (did string, err erro
 	return did, err
 }
 
-// Look notes what another program has taken from the nodes of a list that run. It changes nothing, and says nothing of a node
-// that cannot be looked at.
+// Look notes changes of another program to the running nodes of a list. It changes nothing, and leaves out a node that cannot
+// be read.
 func (b *Berth) Look(ctx context.Context, all []Status) {
 	processes := proc.ReadContainers()
 	for i, s := range all {

@@ -28,7 +28,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// RunIO is what a foreground node reads and writes.
+// RunIO has the files that a foreground node reads and writes.
 type RunIO struct {
 	In, Out, Err *os.File
 	TTY          bool
@@ -45,7 +45,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 			return 0, err
 		}
 	}
-	defer func() { // after the node is gone: the reader of its output may take his time
+	defer func() { // after the node is gone: the reader of its output may be slow
 		if lost := foreground.Finish(stdio); err == nil {
 			err = lost
 		}
@@ -115,7 +115,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if tty != nil {
 		lost = tty.Drain()
 	}
-	// The end is noted, or the node removed, whatever became of the context: Ctrl-C was for the command.
+	// The end is noted, or the node removed, also if the context has ended: Ctrl-C was for the command.
 	clean := context.WithoutCancel(ctx)
 	var end *history.Exit
 	if rio.Keep {
@@ -129,7 +129,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	if guard != nil {
 		guard.Close()
 	}
-	lost = errors.Join(lost, foreground.Finish(stdio)) // what the node wrote stands before what Berth says of it
+	lost = errors.Join(lost, foreground.Finish(stdio)) // the node's output comes before Berth's messages about it
 	if end.OOM {
 		fmt.Fprintf(rio.Err, "berth: node %s: the kernel killed processes for lack of memory\n", n.Name)
 	}
@@ -192,7 +192,7 @@ func (b *Berth) Create(ctx context.Context, n *vnode.Node) error {
 	return err
 }
 
-// Inside is one more command for a running node. What is not set is as for the node's first process.
+// Inside is one more command for a running node. Fields that are not set are as for the node's first process.
 type Inside struct {
 	Args    []string
 	User    string // as in the spec
@@ -276,7 +276,7 @@ func (b *Berth) whyNot(ctx context.Context, err error, name string, first proc.I
 	if _, own := errors.AsType[*runner.CommandError](err); err == nil || own || refuse.KindOf(err) != refuse.Failed {
 		return err
 	}
-	if l, _ := b.lockThere(ctx, name); l != nil { // who ends the node has the lock, and may have begun with the command
+	if l, _ := b.lockThere(ctx, name); l != nil { // waits for a command that ends the node, which may have killed this one first
 		l.release()
 	}
 	if first.Ending() {

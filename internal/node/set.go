@@ -111,7 +111,7 @@ func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
 // before, repair gives the old values back; killed after, the new ones stay.
 func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *records.Stored) ([]SetResult, error) {
 	name := next.Now.Name
-	if _, err := b.replugged(ctx, name); err != nil { // what came or went meanwhile
+	if _, err := b.replugged(ctx, name); err != nil { // devices that came or went meanwhile
 		return nil, err
 	}
 	facts, err := b.limitFacts(old, next.Now)
@@ -150,7 +150,7 @@ func (b *Berth) takeBack(ctx context.Context, j *step.Journal, err error) error 
 	return fmt.Errorf("%w; the old values are in force", err)
 }
 
-// liveChanges plans how a running node gets from one spec to another, and refuses to take away what is in use in it.
+// liveChanges plans how a running node gets from one spec to another, and refuses to take away something that is in use in it.
 func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step, error) {
 	var r plan.Running
 	var err error
@@ -182,7 +182,7 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	return steps, nil
 }
 
-// limitFacts reads what a change of limits depends on, and no more: a set must not fail for an image or a runtime that
+// limitFacts reads the facts that a change of limits needs, and no more: a set must not fail for an image or a runtime that
 // only a start needs.
 func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 	f := plan.Facts{Layout: b.Layout}
@@ -219,7 +219,7 @@ func sameRates(a, b *vnode.Node) bool {
 	return slices.EqualFunc(a.Network, b.Network, func(x, y vnode.Network) bool { return x.Rate == y.Rate })
 }
 
-// checkLimits refuses what this host cannot hold of a node that does not run, before anything is changed.
+// checkLimits refuses limits of a stopped node that this host cannot enforce, before anything is changed.
 func (b *Berth) checkLimits(old, n *vnode.Node) error {
 	f, err := b.limitFacts(old, n)
 	if err != nil {
@@ -236,7 +236,7 @@ func (b *Berth) checkLimits(old, n *vnode.Node) error {
 	return err
 }
 
-// resultsOf returns what a step of a live change has set.
+// resultsOf returns the limits that a step of a live change has set.
 func resultsOf(s step.Step) []SetResult {
 	p, ok := s.(proof.Prover)
 	if !ok {
@@ -249,8 +249,8 @@ func resultsOf(s step.Step) []SetResult {
 	return all
 }
 
-// unchanged adds to what steps have set those keys that needed none: what was so already or was given back, and what the kernel
-// knows nothing of.
+// unchanged adds the keys that needed no step: limits that had the value already or were restored, and settings that the kernel
+// does not have.
 func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyValue, n *vnode.Node) ([]SetResult, error) {
 	var shown []proof.Limit
 	for _, c := range changes {

@@ -19,7 +19,7 @@ func (b *Berth) settleSet(ctx context.Context, name string, j *step.Journal) (st
 	if err != nil {
 		return "", err
 	}
-	if j.Set.Spec == replugging { // done again by whoever looks at the devices next
+	if j.Set.Spec == replugging { // done again by the next command that looks at the devices
 		return "", j.EndSet()
 	}
 	if specID(s) == j.Set.Spec {

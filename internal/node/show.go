@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Detail is what berth show tells of one node.
+// Detail is the document of berth show for one node.
 type Detail struct {
 	Status
 	inspect.Within
@@ -67,7 +67,7 @@ func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	return d, err
 }
 
-// ended is the status of a node; of one whose process 1 has just ended, with how it ended.
+// ended returns the status of a node; if process 1 has just ended, it includes how.
 func (b *Berth) ended(ctx context.Context, name, boot string) Status {
 	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()

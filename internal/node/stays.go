@@ -13,8 +13,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// keepsImage refuses to start a node of a template whose image's name stands for another image now, on what was written over the one before: for
-// who fills the template in, for an operator who starts the node that is there, and where its spec lets it start again.
+// keepsImage refuses to start a node of a template over files that were written on another image, when the image's name stands for a new
+// image now. It applies to a user who fills the template in, to an operator who starts the node, and to restarts by the spec.
 func (b *Berth) keepsImage(old *vnode.Node, next *records.Stored, is image.Image) error {
 	n := next.Now
 	stays := records.SameRoot(old, n) && (n.Delta.In != vnode.InMemory || len(n.Scratch) > 0)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Command is one more command in a running node. What is not set is as for the node's first process, also its rights.
+// Command is one more command in a running node. Fields that are not set, and its rights, are as for the node's first process.
 type Command struct {
 	Args    []string
 	Env     []string // NAME=value, added to or replacing the node's

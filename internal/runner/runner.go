@@ -1,4 +1,5 @@
-// Package runner is the seam between a node and what runs its first process: an OCI runtime, later an emulator.
+// Package runner is the interface between a node and the program that runs its first process: an OCI runtime, later an
+// emulator.
 //
 // A [Family] knows the runners of one kind on this host and chooses one. A [Runner] turns a [Spec] into steps. One of the
 // steps makes the node's first process and is its [Holder]: from the journal it still knows which process that is.
@@ -40,8 +41,8 @@ type Runner interface {
 	Steps(s Spec) (Steps, error)
 }
 
-// Steps are a runner's steps for one node, in two phases. What needs the node's namespaces, or must act before its command
-// runs, comes between them.
+// Steps are a runner's steps for one node, in two phases. Steps that need the node's namespaces, or must act before its
+// command runs, come between them.
 type Steps struct {
 	Create []step.Step // make the first process, which waits. One of them is a Holder
 	Start  []step.Step // let it run the command
@@ -55,7 +56,7 @@ type Family interface {
 	Remembered(t Trial) Runner
 	// Choose tries the runners of this host, remembers the best one, and returns it. It refuses (Cannot) if none works.
 	Choose(ctx context.Context, t Trial) (Runner, error)
-	// Report returns what is known of each runner, also of one that is not installed.
+	// Report describes each runner, also one that is not installed.
 	Report(ctx context.Context, t Trial) []host.Runtime
 	// Create carries a launch out that a step of this family handed to Session.Launch, perhaps in another process.
 	Create(ctx context.Context, l *Launch) error
@@ -66,9 +67,9 @@ type Holder interface {
 	step.Step
 	// First returns the node's first process; the zero value if Do did not make it.
 	First() proc.ID
-	// Layers returns what its root is made of: the folders of its image, or the digest of a packed one.
+	// Layers returns the layers of its root: the folders of its image, or the digest of a packed one.
 	Layers() []string
-	// Runner returns what runs the node, as Runner.String.
+	// Runner returns the name of the runner of the node, as Runner.String does.
 	Runner() string
 	// StopSignal returns the signal that asks the first process to end.
 	StopSignal() unix.Signal

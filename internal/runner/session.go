@@ -12,7 +12,7 @@ type Attacher interface {
 	Attach(s *Session)
 }
 
-// Session is what only the command that starts a node knows.
+// Session has what only the command that starts a node knows.
 type Session struct {
 	Files
 	Console    string // socket that receives the node's terminal; "": no terminal
@@ -35,8 +35,8 @@ func (s *Session) Attach(to any) {
 type Files struct {
 	// The streams of the first process; nil is a new null device.
 	Stdin, Stdout, Stderr *os.File
-	// Lock is the node's lock file. Whatever works on the create holds the lock too, so that a repair waits for a runner
-	// whose parent was killed. The first process does not inherit it.
+	// Lock is the node's lock file. Every process that works on the create holds the lock too, so that a repair waits
+	// for a runner whose parent was killed. The first process does not inherit it.
 	Lock *os.File
 	// Line is another file that is held while the create works; nil for none.
 	Line *os.File

@@ -38,7 +38,7 @@ type Spec struct {
 
 	RLimits     map[string]uint64 // limit in lower case (nofile) to its value, soft and hard
 	OOMScoreAdj int               // -1000..1000; 0 counts as 1: a runtime may take 0 as unset, and the node would inherit the caller's
-	IOIdle      bool              // its requests wait until nobody else has any
+	IOIdle      bool              // its I/O requests wait until no other process has any
 	Groups      Groups
 	Cgroup      Access // "" is ReadOnly
 

@@ -16,12 +16,12 @@ type Trial struct {
 	Dir   string // an existing folder that the node's ids can reach (all parents searchable by others); for folders named TrialPrefix…
 	IDs   mounts.IDs
 	// Begin is called when runners must be tried indeed. It returns a program to run and the groups for it, and the lock that a
-	// runner holds while it works. end removes what the trial left; nothing of it runs any more then.
+	// runner holds while it works. end removes the leftovers of the trial; nothing of it runs any more then.
 	Begin  func(ctx context.Context) (b Bench, end func() error, err error)
 	Rounds int // number of runs of each runner; 0 means 5
 }
 
-// Bench is what Trial.Begin prepared.
+// Bench is the preparation of a trial by Trial.Begin.
 type Bench struct {
 	Program string   // a static program of the host
 	Args    []string // its arguments; it must print something and end

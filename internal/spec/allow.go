@@ -15,7 +15,7 @@ func ParseAllowList(file string, data []byte) (*vnode.AllowList, error) {
 }
 
 // ParseOne reads a file of one document that is no node, as strictly as a spec. file and what name it in messages. Keys are the json
-// tags of T; nothing is changed by an empty file. check says what is wrong with what was read. The error is Problems.
+// tags of T; an empty file changes nothing. check returns the mistakes in the document. The error is Problems.
 func ParseOne[T any](file string, data []byte, what string, into *T, check func(*T) []vnode.Problem) error {
 	r := &reader{file: file}
 	if r.readable(data) {

@@ -254,7 +254,7 @@ func fieldIndex(t reflect.Type, key string) (int, bool) {
 	return 0, false
 }
 
-// isKey reports whether a field is one of the document, and not what a program keeps beside it.
+// isKey reports whether a field is one of the document, and not one that a program keeps beside the document.
 func isKey(f reflect.StructField) bool {
 	key := vnode.FieldKey(f)
 	return f.IsExported() && key != "" && key != "-"

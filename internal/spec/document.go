@@ -25,7 +25,7 @@ const (
 )
 
 // documents splits a text into the bodies of its YAML documents and drops empty ones. It scans and parses each document
-// separately: a mistake in one hides none in the next, and the parser loses what follows an empty document.
+// separately: a mistake in one hides none in the next, and the parser loses documents after an empty one.
 func (r *reader) documents(text string) []ast.Node {
 	var bodies []ast.Node
 	add := func(doc string, first int) {

@@ -27,7 +27,7 @@ const LongestFile = 1 << 20
 // neither fills in defaults nor changes relative image paths: see vnode.Defaults and Resolve.
 func Parse(file string, data []byte) ([]*vnode.Node, error) { return ParseHinted(file, data, nil) }
 
-// ParseHinted is Parse with a hint for texts that name no image: hint returns what was probably meant.
+// ParseHinted is Parse with a hint for texts that name no image: hint returns the text that was probably meant.
 func ParseHinted(file string, data []byte, hint func(image string) string) ([]*vnode.Node, error) {
 	r := &reader{file: file, hint: hint}
 	nodes := r.nodes(data)

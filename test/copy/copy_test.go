@@ -138,7 +138,7 @@ func TestLikePodman(t *testing.T) {
 		must(rt, "cp", tree, "one:/tmp/"+name)
 		must(rt, "cp", "one:/tmp/"+name, filepath.Join(dir, "ours"))
 		differ(rt, "cp", treetest.Read(t, filepath.Join(dir, "theirs"), keep), treetest.Read(t, filepath.Join(dir, "ours"), keep))
-		// What both have now in a tree of the same name, as they export it. podman keeps owners by default.
+		// The trees of the same name that both have now, as they export them. podman keeps owners by default.
 		must(rt, "exec", "one", "--", "rm", "-rf", "/tmp/"+name)
 		must(rt, "cp", "-a", tree, "one:/tmp/"+name)
 		podman(rt, "cp", "--archive=false", tree, "box:/tmp/arch"+name)

@@ -27,8 +27,8 @@ func (w *world) packed() string {
 	return file
 }
 
-// TestPackedNodeKilledAtEachStep kills what starts and removes a node with a packed image. Its mount and its loop device go
-// with it, whoever made them.
+// TestPackedNodeKilledAtEachStep kills the commands that start and remove a node with a packed image. The node's mount and
+// its loop device go with it, whichever process made them.
 func TestPackedNodeKilledAtEachStep(t *testing.T) {
 	s := newScene(t, packed)
 	s.steps(func(n int) bool {

@@ -90,7 +90,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("an older berth upgrades the keeper: exit %d: %s", r.code, r)
 	}
 
-	// What the older program waited for.
+	// The events that the older program waited for.
 	w.must(unix.Kill(w.status("ends").PID, unix.SIGTERM))
 	if !testkit.Happens(func() bool { return w.status("ends").Exit != nil }) {
 		t.Fatal("ends does not end")

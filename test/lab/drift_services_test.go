@@ -115,7 +115,7 @@ func servicesDrift(t *testing.T, m *lab.VM) {
 				regained(t, m, "/up/mine", before, look, in+s.take, []string{s.says}, []string{"berth protect /up/mine", "berth repair"}[i%2])
 			})
 		}
-		// What is above it is nobody's of Berth's: it is said what to do.
+		// The group above it is not Berth's: the message has the remedy.
 		r := tried(t, m, in+"echo '-cpu -io' >$T/up/cgroup.subtree_control; berth ls; berth repair")
 		if !strings.Contains(r.Out, "LIMITS-LOST") || r.Code != 3 || !strings.Contains(r.Err, "echo +cpu >/sys/fs/cgroup/up/cgroup.subtree_control; berth repair") {
 			t.Errorf("its controllers are off: exit code %d: %s%s", r.Code, r.Out, r.Err)

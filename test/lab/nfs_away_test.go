@@ -50,7 +50,8 @@ berth exec third -- sh -c 'nohup dd if=/dev/zero of=/media/third bs=64k count=4 
 	host.OK(t, "berth stop --grace 0s third")
 	t.Logf("the only user of a shared mount stopped in %s", time.Since(began))
 	host.OK(t, "berth exec other -- test ! -e /dev/shm/slow")
-	// What other uses is other's too: a node with the same mount is not stopped at the cost of other's writes, and none is started.
+	// A mount that node other uses is also other's: a node with the same mount is not stopped at the cost of other's writes, and
+	// none is started.
 	host.Write(t, "/root/late.yaml", nfsNode("late", adapter, 14, viaHost))
 	if r := host.Run(t, "berth", "apply", "-f", "/root/late.yaml"); r.Code == 0 || !strings.Contains(r.Err, "reach file server") {
 		t.Errorf("a node joined a mount whose server is away: exit code %d, %s", r.Code, r.Err)

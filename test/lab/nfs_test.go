@@ -115,7 +115,7 @@ grep -q more /mnt/all/open'`)
 		if got := host.OK(t, "cd /srv/bound; stat -c '%n %u %g' site.*"); got != bound {
 			t.Errorf("owners through bind:\n%s\nwant\n%s", got, bound)
 		}
-		// What another of them keeps to itself stays closed; a user outside the map cannot be, even for root inside.
+		// Private files of another user stay closed; a user outside the map cannot be, even for root inside.
 		server.OK(t, "echo private >/srv/all/closed; chown 100001 /srv/all/closed; chmod 600 /srv/all/closed")
 		host.OK(t, "berth exec --user 100001 site -- grep -q private /mnt/all/closed; ! berth exec --user 1500 site -- cat /mnt/all/closed 2>/dev/null")
 		for _, does := range []string{"setpriv --reuid 70000 --clear-groups touch /mnt/all/other", "chown 70000 /mnt/all/site.1500", "chown 70000 /opt/site.0"} {

@@ -124,7 +124,7 @@ var powerActs = [][]powerAct{
 	},
 }
 
-// What images and certificates leave on the disk.
+// The files that images and certificates leave on the disk.
 const (
 	imageTrees = `trees "$R/lib/images/layers" "$R/lib/images/records"`
 	packTrees  = `trees "$R/bb.erofs" "$R/lib/images/packed/records"`

@@ -22,7 +22,7 @@ func TestSite(t *testing.T) {
 		m.OK(t, `hostname `+string("ab"[i])+`; printf '127.0.0.1 localhost\n192.0.2.1 a\n192.0.2.2 b\n' >/etc/hosts
 			n=$(basename $(ls -d /sys/class/net/e*)); ip link set $n up; ip addr add 192.0.2.`+string("12"[i])+`/24 dev $n`)
 	}
-	// What the page takes for granted: the packages, and that root of a reaches root of b by ssh.
+	// The page assumes the packages, and that root of a reaches root of b by ssh.
 	key := a.OK(t, "install -d -m 700 /root/.ssh && ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519 && cat /root/.ssh/id_ed25519.pub")
 	b.OK(t, "install -d -m 700 /root/.ssh && echo '"+strings.TrimSpace(key)+"' >/root/.ssh/authorized_keys && ssh-keygen -A >/dev/null && systemctl start ssh")
 	a.OK(t, "ssh -o StrictHostKeyChecking=accept-new b true")

@@ -93,7 +93,7 @@ func TestBesideSystemd(t *testing.T) {
 		m.OK(t, "while awaiting; do berth exec s2 -- systemctl is-system-running && exit; done; berth logs s2; exit 1")
 	})
 
-	// What TestBoundFolder of test/security shows on this host, on another kernel.
+	// The same as TestBoundFolder of test/security, on another kernel.
 	t.Run("file capabilities in a bound folder", func(t *testing.T) {
 		m.Restore(t, "clean")
 		probe := filepath.Join(t.TempDir(), "probe")

@@ -239,7 +239,8 @@ func (w *world) cappedAndFree() {
 func (w *world) competitors() {
 	w.t.Helper()
 	free := []string{"free"}
-	// Of small requests, one at a time would not always ask for 10 MB/s: each waits behind those of the others. Many large ones in flight would be seen in the sum.
+	// One small request at a time would not always ask for 10 MB/s: each waits behind those of the others. Many large ones in flight would
+	// be seen in the sum.
 	cases := []struct{ rw, block, depth string }{{"randread", "128k", "1"}, {"randwrite", "1M", "1"}, {"randread", "4k", "8"}, {"randwrite", "16k", "8"}}
 	if !testkit.Measures() {
 		cases = cases[:2]

@@ -107,7 +107,7 @@ func TestServe(t *testing.T) {
 		kept := other.kept()
 		w.restart(0, 0)
 		other.ends(0, "3 layers", "image", "pull", behind, "--name", "worker")
-		// What was there is not sent again: the second pull got the rest by ranges.
+		// Bytes that were there are not sent again: the second pull got the rest by ranges.
 		size := layers(t, s)
 		if sent := w.sent.Load(); kept < 1<<20 || sent > size-kept+overhead {
 			t.Errorf("of %d bytes %d were there after the first pull, and the second was sent %d", size, kept, sent)

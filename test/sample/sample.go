@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// What names the part of a run.
+// The part of a run, and how it is named.
 const (
 	Env   = "BERTH_WALK" // the environment variable that names the part
 	Parts = 8

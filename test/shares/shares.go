@@ -52,7 +52,7 @@ type Row struct {
 	Alone   []float64   `json:"alone_bytes_per_second,omitempty"` // one node under the same engine, by window
 	// All nodes in windows of their own that take turns with those of Alone; absent: Alone was measured in a row before Got.
 	Together []float64 `json:"together_bytes_per_second,omitempty"`
-	// What all moved by turns without weights, in the windows that have the numbers of Got's.
+	// The bytes of all nodes without weights, in windows that alternate with those of Got and have the same numbers.
 	Unweighed []float64 `json:"without_weights_bytes_per_second,omitempty"`
 	Late      float64   `json:"late_waits_pct"`               // of waits of 10 ms, 8 ms late or more: the machine was busy with something else
 	Others    float64   `json:"other_programs_pct,omitempty"` // of all CPUs, user time, where it was looked at

@@ -19,7 +19,7 @@ func TestDeaf(t *testing.T) {
 	}
 	for _, c := range []struct {
 		reason string
-		admin  bool // who gives it back
+		admin  bool // true: an admin gives it back; false: the agent
 	}{{"berth: a test", false}, {"a new disk", true}} {
 		s.run("scontrol", "update", "NodeName=st01-01", "State=DOWN", "Reason="+c.reason)
 		if c.admin {

@@ -68,7 +68,7 @@ func TestLimitsOfJobs(t *testing.T) {
 	}
 	s.write("work/second", "", 0o644)
 	s.completed(plain)
-	// What the node had used before is taken off, whatever a job's name says of that.
+	// The use of the node before the job is subtracted, also if the job's name imitates a note of it.
 	s.until("what the second job used is written", func() bool { return strings.Contains(s.log(), "msg=epilog job="+plain) })
 	if m := regexp.MustCompile(`msg=epilog job=(\d+) nodes=\S+ used=\[\[([0-9.e-]+),`).FindAllStringSubmatch(s.log(), -1); len(m) != 2 {
 		t.Errorf("%d jobs are accounted, not 2", len(m))

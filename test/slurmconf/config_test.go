@@ -94,7 +94,7 @@ func (s *site) berth(t *testing.T, args ...string) (code int, out, errors string
 	cmd := exec.CommandContext(t.Context(), filepath.Join(s.bin, "berth"), args...)
 	var o, e bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &o, &e
-	cmd.Env = append(os.Environ(), "HOME="+s.dir) // no certificate of whoever runs the test
+	cmd.Env = append(os.Environ(), "HOME="+s.dir) // not the certificate of the user who runs the test
 	err := cmd.Run()
 	if _, ended := asExit(err); err != nil && !ended {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestConfig(t *testing.T) {
 	}
 	s.refusals(t, dir, config)
 
-	// What slurmctld starts are links: their names say which command they are.
+	// slurmctld starts links, whose names say which command they are.
 	link := filepath.Join(t.TempDir(), "slurm-config")
 	check(t, os.Symlink(filepath.Join(s.bin, "berth-site"), link))
 	if text, err := exec.CommandContext(t.Context(), link, "--schema").CombinedOutput(); err != nil || !bytes.Contains(text, []byte(`"partitions"`)) {

@@ -115,7 +115,7 @@ func (s *site) counted(node string) uint64 {
 }
 
 func (s *site) charged(node, does string) (sum uint64, err error) {
-	// Of this disk alone: the kernel charges the group for what a loop device does on the disk below, too.
+	// Count this disk alone: the kernel charges the group for what a loop device does on the disk below, too.
 	disk, err := os.ReadFile("/sys/block/" + filepath.Base(s.disk) + "/dev")
 	if err != nil {
 		return 0, err

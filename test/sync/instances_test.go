@@ -230,7 +230,7 @@ func TestInstances(t *testing.T) {
 	}
 	s.start()
 	s.eventually("another one listens", 10*time.Second, s.inForce("slow"))
-	// Of an instance that an agent could not record any more, the next one starts another in place.
+	// In place of an instance that an agent could not record any more, the next agent starts another.
 	s.end(s.agent, syscall.SIGKILL)
 	lost, _ := s.instance("slow")
 	if err := os.Remove(filepath.Join(s.layout.Run, "sync/shared/nodes/slow.json")); err != nil {

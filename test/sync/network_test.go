@@ -14,7 +14,7 @@ import (
 	"berth/test/testkit"
 )
 
-// What moves runs in a node. Four read at a time, so that something waits also where CPUs are slow.
+// The programs that read and write in a node. Four threads read at a time, so that a request waits even on slow CPUs.
 const (
 	readsHot = `import os,sys,threading,time
 f = os.open(sys.argv[2]+"/hot", os.O_RDONLY); n = [0]*4; z = time.time()
@@ -143,7 +143,7 @@ func TestNetwork(t *testing.T) {
 	s.berth("set", "slow", "io.s.read.rate="+mb(read))
 	s.eventually("the large rate is in force", time.Second, holds("read.rate", mb(read)))
 	check("reads", read)
-	// What holds the limits is taken away; it is told, and mended when the agent hears of a change.
+	// The qdiscs that hold the limits are removed; that is told, and repaired when the agent hears of a change.
 	s.run("tc", "filter", "del", "dev", s.link, "ingress")
 	if h, _ := s.held("slow"); !strings.Contains(h.Missing, "is gone") || len(h.Limits) == 0 || h.Limits[0].Holds {
 		t.Errorf("without a filter, berth sync ls says %+v", h)

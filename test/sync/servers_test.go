@@ -297,8 +297,9 @@ func serves(t *testing.T, p fileServer, net string) (s *site, server *exec.Cmd) 
 	return s, server
 }
 
-// writes has the limited node write, into a folder in which each write waits for the disk, whoever asks, and into one where that is
-// left to client and server: what is made durable keeps the rate, and is charged to the node; what stays in the page cache is said to be held by nobody.
+// writes has the limited node write, into a folder in which each write waits for the disk, whichever client asks, and into one where that
+// is left to client and server: durable writes keep the rate, and are charged to the node; writes that stay in the page cache are reported
+// as held by nobody.
 func (s *site) writes(p fileServer, found func() probe.Result) {
 	s.t.Helper()
 	size, most := int64(32<<20), scaled(8e6)

@@ -95,7 +95,7 @@ func TestSFTP(t *testing.T) {
 		s.beside()
 	}
 
-	// What it writes durably, too.
+	// Durable writes, too.
 	s.run("sh", "-c", "mkdir $0/w && chmod 777 $0/w", s.served)
 	s.berth("set", "slow", "io.s.write.rate=8MB/s")
 	s.eventually("the group of slow has its limit of writes", time.Second, func() bool { return s.throttle("slow", "write") == 8_000_000 })

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What documents name: tests, tests with their package, files.
+// Patterns of the names in documents: tests, tests with their package, files.
 var (
 	namedTest   = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
 	testAndHome = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`,? (?:in `|\\(`?)((?:internal|test)/[a-z0-9/]+)")

@@ -10,8 +10,8 @@ import (
 // noKeepers lists the rooms and packages whose code the keeper never runs.
 var noKeepers = []string{"cli", "bench", "site/sitecli"}
 
-// TestOnePlaceForks checks that what the keeper may run starts and waits for processes by package fork only: whoever else
-// waits for one could lose its exit status to the keeper's reaping of orphans.
+// TestOnePlaceForks checks that code which the keeper may run starts and waits for processes by package fork only: any
+// other wait could lose an exit status to the keeper's reaping of orphans.
 func TestOnePlaceForks(t *testing.T) {
 	byHand := []string{"StartProcess", "ForkExec", "Wait4", "Waitid"}
 	ofCommand := []string{"Run", "Start", "Wait", "Output", "CombinedOutput"}

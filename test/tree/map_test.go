@@ -16,7 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the map in docs/ARCHITECTURE.md anew")
 
-// What a newcomer finds, and what a change of one room can break in others. These numbers may only fall.
+// The sizes that a newcomer has to learn, and the connections through which a change of one room can break another. These
+// numbers may only fall.
 const (
 	mostNames   = 14  // in internal/
 	mostDoors   = 8   // packages of a room that others import; spec and sys are made to be imported

@@ -198,7 +198,7 @@ func (b *bench) compared() error {
 	return nil
 }
 
-// theirs is what berth is compared with: runc, or the older berth with a root, and so a keeper, of its own.
+// theirs starts the program that berth is compared with: runc, or the older berth with a root, and so a keeper, of its own.
 func (b *bench) theirs(dir string) (bed.Starter, error) {
 	if b.old == "" {
 		return bed.OCIStarter("runc", dir, b.image)

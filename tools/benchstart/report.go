@@ -15,11 +15,11 @@ type line struct {
 	target     string
 	met        bool
 
-	// Of a comparison:
+	// For a comparison:
 	most  float64     // the target: the upper end of the ratio's interval
 	other float64     // the other arm's median
-	ratio float64     // of berth to the other: the geometric mean of the runs' ratios
-	ci95  *[2]float64 // of the ratio, with runs as units; nil with one run
+	ratio float64     // berth to the other: the geometric mean of the runs' ratios
+	ci95  *[2]float64 // 95 % interval of ratio, with runs as units; nil with one run
 	carry []result.CarryOver
 }
 

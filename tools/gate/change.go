@@ -11,7 +11,7 @@ import (
 	"berth/tools/tierlist"
 )
 
-// change is what differs from a commit.
+// change is the difference from a commit.
 type change struct {
 	files    []string
 	packages []string            // whose files differ, as berth/internal/network/link

@@ -17,7 +17,7 @@ import (
 type known struct {
 	runs      int
 	truePct   float64 // penalty of the slower arm, percent
-	mechanism string  // what makes the difference
+	mechanism string  // the cause of the difference
 	machine   string
 }
 

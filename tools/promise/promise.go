@@ -193,7 +193,7 @@ func Keep(dir, name string, s *result.Study, text string) error {
 	return errors.Join(Write(base+".json", s.JSON), os.WriteFile(base+".txt", []byte(text), 0o644))
 }
 
-// Write makes a file of what to writes.
+// Write makes a file with the output of the function to.
 func Write(path string, to func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

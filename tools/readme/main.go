@@ -86,7 +86,7 @@ func places(root string) ([]place, error) {
 	}, nil
 }
 
-// cost is what a node costs.
+// cost has the figures of what a node costs.
 type cost struct {
 	cpus     int
 	lost     string // of the disk's requests a second, in percent

@@ -14,12 +14,12 @@ import (
 // mostFlaky is how many tests a run may find flaky and still be green.
 const mostFlaky = 3
 
-// final matches what a failure says that is never looked at again: data races, panics, golden text, what is left behind (also in
-// t.TempDir, which then is busy: a mount), and what a test marks.
+// final matches the text of failures that are not run again: data races, panics, golden text, leftovers (also in t.TempDir,
+// which then is busy: a mount), and failures that a test marks as final.
 var final = regexp.MustCompile(`WARNING: DATA RACE|race detected|(?m)^panic: |stdout and .* differ|stderr and .* differ|-update|left behind: |` +
 	`TempDir RemoveAll cleanup: .*busy|` + regexp.QuoteMeta(testkit.FinalMark))
 
-// unit is what runs again: a top-level test, or one script.
+// unit is a top-level test or one script: the smallest part that runs again.
 type unit struct{ pkg, name string }
 
 // of returns the unit of a test.
@@ -100,7 +100,8 @@ func (t *tally) passed(u unit) bool {
 	return x != nil && x.action == "pass"
 }
 
-// besides counts what failed in a run again and is none of the tests that it was for: they passed in the first run, so they are flaky, or final.
+// besides counts the failures of a repeated run that are not among the tests for which it was repeated: they passed in the first run, so
+// they are flaky, or final.
 func (t *tally) besides(units []unit, again *tally) {
 	for _, b := range again.broken {
 		t.broken = append(t.broken, broken{b.pkg, "run again: " + b.why})

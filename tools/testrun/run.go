@@ -79,7 +79,7 @@ func (o options) run(ctx context.Context, t *tally) error {
 		o.seed = n + 1 // 0 is none
 	}
 	o.env = append(o.env, append(refused, built.Dir+"="+programs, sample.Env+"="+part)...)
-	if o.tier != "" { // what examples are made of comes from Debian's servers
+	if o.tier != "" { // the parts of examples come from Debian's servers
 		o.env = slices.DeleteFunc(o.env, func(e string) bool { return strings.HasPrefix(e, "APT_CONFIG=") })
 	}
 	if o.tier == "measured" {
@@ -200,7 +200,7 @@ func (o options) test(ctx context.Context, p pack, t *tally) error {
 	}
 	stop := context.AfterFunc(ctx, func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
-		_ = out.Close()                                     // what left the group may hold the other end
+		_ = out.Close()                                     // a process that left the group may hold the other end
 	})
 	defer stop()
 	if err := t.read(out); err != nil && ctx.Err() == nil {

@@ -54,8 +54,8 @@ type tally struct {
 	stolen   int64 // how many of these the hypervisor had taken
 	flaky    []string
 	events   io.Writer // for the events as they come; nil: not kept
-	failures []string  // what failed, with the first lines of what it said
-	last     string    // what report printed last
+	failures []string  // failed tests, with the first lines of their output
+	last     string    // the last line that report printed
 }
 
 func newTally(w io.Writer) *tally {
@@ -238,7 +238,7 @@ func (t *tally) report(allowed *allowList) bool {
 	return failed == 0 && banned == 0 && len(t.flaky) <= mostFlaky
 }
 
-// What is printed of failures again at the end of the run: so many characters of one, and so many of them in full.
+// Bounds of the failures that are printed again at the end of the run: characters of one, and how many of them in full.
 const (
 	longestWhy = 300
 	mostWhy    = 40

@@ -19,7 +19,7 @@ type Entry struct {
 //
 //	TIER [SUBJECT] PACKAGE TEST — why; stays: PACKAGE.TEST, …
 //
-// What follows the dash is for people, and test/tree checks it.
+// The text after the dash is for people, and test/tree checks it.
 func Read(name string) (all []Entry, err error) {
 	lines, err := Lines(name)
 	if err != nil {

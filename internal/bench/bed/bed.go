@@ -17,7 +17,7 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// Bed is what an experiment is measured on: made before its first trial, taken apart after the last.
+// Bed has everything that an experiment is measured on. It is made before the first trial and taken apart after the last.
 type Bed struct {
 	Arms    []Arm // the first is the reference
 	Rows    []Row
@@ -68,7 +68,7 @@ func (b *Bed) AddArm(s Side) error {
 	return nil
 }
 
-// Later does something when the bed is taken apart, before what was given to it before.
+// Later adds a function to be called when the bed is taken apart; the last one added is called first.
 func (b *Bed) Later(undo func() error) { b.undo = append(b.undo, undo) }
 
 // Node makes a node that lasts as long as the bed.
@@ -95,7 +95,7 @@ func (b *Bed) hostAndNode(ctx context.Context, o *Options, lab Lab) error {
 	return b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec})
 }
 
-// Close takes apart what was made, the last first.
+// Close takes the bed apart, what was made last first.
 func (b *Bed) Close() error {
 	var errs []error
 	for _, undo := range slices.Backward(b.undo) {
@@ -120,12 +120,12 @@ func (b *Bed) WithNull() {
 	b.Arms = slices.Insert(b.Arms, 1, again)
 }
 
-// Lab makes what experiments are measured in.
+// Lab makes the nodes and networks that experiments are measured in.
 type Lab struct {
-	// Node makes a node and returns an arm that runs commands in it, and what removes it.
+	// Node makes a node and returns an arm that runs commands in it, and the function that removes it.
 	Node func(context.Context, *vnode.Node) (side.Arm, func(), error)
-	// Network makes the arms of a network benchmark, the host's first, and what removes them; networks as berth bench net
-	// takes them, to a peer elsewhere or, for "", on this machine.
+	// Network makes the arms of a network benchmark, the host's first, and returns the function that removes them.
+	// networks are as berth bench net takes them; peer is another machine, or "" for this one.
 	Network func(ctx context.Context, o *wire.NetOptions, peer string, networks []string) ([]wire.NetArm, func(), error)
 	Set     func(ctx context.Context, node, key, value string) error // changes one limit of a node that runs, as berth set does
 	Folder  func(dir string) error                                   // refuses a folder that a node may not have; nil: none
@@ -133,7 +133,7 @@ type Lab struct {
 	Subnet  func() (netip.Prefix, error)                             // an IPv4 network of 256 addresses that this host does not use
 	Self    string                                                   // path of this program
 	Root    []string                                                 // arguments with which it works on the same state: --root DIR
-	At      func(root string) Lab                                    // makes the same elsewhere: of a Berth that keeps its state there
+	At      func(root string) Lab                                    // returns the same for a Berth that keeps its state in another folder
 	Version string                                                   // of Berth
 }
 

@@ -11,24 +11,24 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Definition is an experiment before it is measured: data, with the one function that makes what it is measured on.
+// Definition defines an experiment: data, and the one function that makes what it is measured on.
 type Definition struct {
 	result.About
 	Program   *program                          // that measures; nil: Berth itself does
-	Run, Warm time.Duration                     // of a trial, where the time allows; else less, but not below …
-	Least     time.Duration                     // … this, the warm-up included
+	Run, Warm time.Duration                     // length of a trial and of its warm-up, where the time allows; else less, but together not below …
+	Least     time.Duration                     // … this
 	Whole     bool                              // run and warm-up take whole seconds
 	Published string                            // the publication's design, where ours differs
-	Pilot     int                               // rounds
-	Pairs     int                               // where --pairs is not given; 0: what the pilot asks for, or what fits into the time
-	Part      Part                              // of isolation
+	Pilot     int                               // rounds of the pilot
+	Pairs     int                               // number of pairs without --pairs; 0: what the pilot asks for, or what fits into the time
+	Part      Part                              // for an experiment of berth bench isolation
 	tree      []treeRow                         // rows, of experiments on a tree of files that they make in the first folder
 	Folder    bool                              // it lays out its data in the first folder, and has no disk rows
 	Table     bool                              // one table of a length that is known before: no pilot, no steady state, trials in turn throughout
 	Page      string                            // title of the page
 	OneByOne  bool                              // see result.Study
 	After     func(*result.Experiment) []string // notes that follow from all trials
-	Batch     *result.Batch                     // trials of an arm in a row: what is known to carry over
+	Batch     *result.Batch                     // how many trials of an arm run in a row, where a trial is known to influence the next
 	Disk      []Job                             // rows, of disk experiments
 	Disks     diskUse
 	Cells     func(o *Options) int                                          // trials in a round, of experiments without disk rows
@@ -80,7 +80,7 @@ func (d *Definition) Chosen(o *Options) ([]Storage, error) {
 	return all, nil
 }
 
-// Cost is what a round takes at the least.
+// Cost returns the shortest time that a round takes.
 func (d *Definition) Cost(o *Options) time.Duration {
 	if d.Disk == nil {
 		return time.Duration(d.Cells(o)) * (d.Least + overhead)
@@ -95,7 +95,7 @@ func (d *Definition) Cost(o *Options) time.Duration {
 	return sum
 }
 
-// Weight is the experiment's claim to a share of the time: none, where it will not run in any case.
+// Weight returns the experiment's weight when the time is shared; 0 where it will not run in any case.
 func (d *Definition) Weight(o *Options) float64 {
 	if d.Program != nil {
 		if _, err := exec.LookPath(d.Program.Name); err != nil {
@@ -108,10 +108,10 @@ func (d *Definition) Weight(o *Options) float64 {
 	return d.Cost(o).Seconds()
 }
 
-// perThread is what starting and ending a thread of fio's takes.
+// perThread is the time to start and end a thread of fio.
 const perThread = 600 * time.Microsecond
 
-// overhead is what a trial takes beside its run and warm-up: the start of a command in a node.
+// overhead is the time of a trial beside its run and warm-up: the start of a command in a node.
 const overhead = 120 * time.Millisecond
 
 // PilotRounds are enough for a spread: two arms beside the reference give six log ratios.
@@ -294,7 +294,7 @@ func recordSets() []Definition {
 	return []Definition{each, together, inFile, onVolume}
 }
 
-// rank sorts what is true first.
+// rank returns 0 for true and 1 for false, so that true sorts first.
 func rank(first bool) int {
 	if first {
 		return 0

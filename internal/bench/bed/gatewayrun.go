@@ -76,7 +76,7 @@ func (r treeRun) Measure(ctx context.Context, a Arm, run, warm time.Duration) (_
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(time.Until(at)): // what starting the processes takes does not count
+	case <-time.After(time.Until(at)): // the time to start the processes does not count
 	}
 	before, err := wire.Busy()
 	wg.Wait()

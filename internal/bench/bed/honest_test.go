@@ -8,7 +8,7 @@ import (
 	"berth/internal/bench/result"
 )
 
-// What is published stands for what was published.
+// TestPublishedAsPrinted checks published figures and designs against the publications.
 func TestPublishedAsPrinted(t *testing.T) {
 	f := netFigures(1)[0]
 	if f.Host != 9.40e9 || f.Node != 9.43e9 || f.Arm != "sriov" || f.PenaltyPct > -.3 || f.PenaltyPct < -.34 {

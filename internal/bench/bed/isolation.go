@@ -21,7 +21,7 @@ const (
 	CostPart     Part = "a" // what being a node costs
 	ThrottlePart Part = "b" // whether a rate holds
 	WeightPart   Part = "c" // whether weights hold, and what they cost
-	LatencyPart  Part = "d" // what a reader waits beside batch writers
+	LatencyPart  Part = "d" // how long a reader waits beside batch writers
 )
 
 var partNames = map[Part]string{

@@ -23,7 +23,7 @@ const isolationEntry = "data"
 // LeastIsolated is the smallest part of a disk that the isolation experiments use, bytes.
 const LeastIsolated = 64 << 20
 
-// isolationBed is what a part is measured on: nodes that have the data at its path.
+// isolationBed is the bed of a part: nodes that have the data at its path.
 type isolationBed struct {
 	*Bed
 	o     *Options
@@ -255,7 +255,7 @@ func (b *isolationBed) latency(ctx context.Context, rows []isolationRow) error {
 	return nil
 }
 
-// load is what one fio process does.
+// load is the work of one fio process.
 type load struct {
 	pattern string // fio's rw; "randread:16" reads 16 requests in a row from each random place
 	block   int64  // bytes of a request

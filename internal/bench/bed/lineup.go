@@ -34,7 +34,7 @@ type Lineup struct {
 	now func(side.Arm) side.Arm // makes an arm use the settings as they were
 }
 
-// Trying says which ingredients are tried, and on what.
+// Trying says which ingredients are tried, and on which machine.
 type Trying struct {
 	Row        Job
 	Device     string   // block device that is measured, "" for a file

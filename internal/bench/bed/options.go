@@ -1,4 +1,4 @@
-// Package bed says which experiments there are, makes what each is measured on (disks, nodes, networks), and runs single trials.
+// Package bed lists the experiments, prepares the disks, nodes and networks that each is measured on, and runs single trials.
 package bed
 
 import (
@@ -30,7 +30,7 @@ type Options struct {
 	Peer        string        `json:"peer,omitempty"`         // of network experiments; default: one on this machine
 	Networks    []string      `json:"networks,omitempty"`
 	Port        int           `json:"port,omitempty"`
-	Engine      vnode.Engine  `json:"engine,omitempty"`   // what isolation switches the disk to for weights and latency; default: what it has
+	Engine      vnode.Engine  `json:"engine,omitempty"`   // the engine to which isolation switches the disk for weights and latency; default: the one that it has
 	Model       string        `json:"model,omitempty"`    // of engine iocost
 	Gateways    []string      `json:"gateways,omitempty"` // arms of gateway experiments; default: all
 	Nodes       []int         `json:"nodes,omitempty"`    // how many nodes of these work at once; default 1, 2, 4, 8
@@ -41,7 +41,7 @@ type Options struct {
 	Progress func(Progress) `json:"-"`
 }
 
-// Tell tells how far the run is, if somebody wants to know.
+// Tell calls Progress, if it is set, with how far the run is.
 func (o *Options) Tell(p Progress) {
 	if o.Progress != nil {
 		o.Progress(p)
@@ -59,7 +59,7 @@ func (o *Options) FewestRounds() int {
 	return 1 + stat.MinPairs
 }
 
-// Complete fills in defaults and checks what was given. Run does it itself.
+// Complete fills in defaults and checks the options. Run calls it itself.
 func (o *Options) Complete() error {
 	if len(o.Dirs)+len(o.Devices) == 0 {
 		o.Dirs = []string{"/var/tmp"} // on a disk, where /tmp may be in memory
@@ -99,7 +99,7 @@ type Progress struct {
 	What        string // "lay out", or "fio-d, 4 KiB node"
 	Done, Total int64  // bytes laid out, or trials that are done
 	Left        time.Duration
-	SoFar       string // what the rows would be called now; it decides nothing
+	SoFar       string // the verdicts as they would be now, for display only
 }
 
 // LayOut is Progress.What before the trials.

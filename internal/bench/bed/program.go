@@ -16,7 +16,7 @@ const startsWithin = 20 * time.Second
 
 // Program runs a program of the host until the bed is taken apart, or this process ends. It returns when answers has no error.
 func (b *Bed) Program(ctx context.Context, argv []string, answers func() error) error {
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx)) // what uses it ends before it
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx)) // its users end before it
 	ended := make(chan struct{})
 	var failed error
 	go func() {

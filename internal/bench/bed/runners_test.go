@@ -111,7 +111,8 @@ func FuzzReadResults(f *testing.F) {
 	})
 }
 
-// What the kernel tells of clocks, heat and temperatures, and what it does not.
+// TestConditionsOfAMachine checks which conditions are read from the kernel: clocks, heat and temperatures, and which are
+// absent.
 func TestConditionsOfAMachine(t *testing.T) {
 	sys := t.TempDir()
 	for path, text := range map[string]string{

@@ -193,7 +193,7 @@ func openDevice(o Storage) (*os.File, result.Target, error) {
 	}
 	flags := os.O_RDONLY
 	if o.DestroyData {
-		flags = os.O_RDWR | unix.O_EXCL // held to the end: nobody mounts the device meanwhile (open(2), O_EXCL)
+		flags = os.O_RDWR | unix.O_EXCL // held to the end, so that the device cannot be mounted meanwhile (open(2), O_EXCL)
 	}
 	f, err := os.OpenFile(o.Device, flags, 0)
 	if errors.Is(err, unix.EBUSY) {

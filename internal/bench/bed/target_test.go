@@ -78,7 +78,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// What merely has the data file's name is not touched.
+// TestForeignDataFile checks that a file which merely has the data file's name is not touched.
 func TestForeignDataFile(t *testing.T) {
 	o := Storage{Dir: onDisk(t), Size: 1 << 20}
 	precious := filepath.Join(o.Dir, "precious")

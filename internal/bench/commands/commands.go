@@ -1,4 +1,4 @@
-// Package commands is the commands that measure what nodes cost, and that show what was measured.
+// Package commands holds the commands that measure what nodes cost, and that show the results.
 package commands
 
 import (
@@ -36,7 +36,7 @@ type App struct {
 	PrintJSON  func(any) error
 }
 
-// Command is berth bench.
+// Command returns the command berth bench.
 func (a App) Command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "measure what a node costs against the bare host",

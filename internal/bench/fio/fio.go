@@ -29,7 +29,7 @@ type Job struct {
 	Once    bool          // the files are written once from begin to end, over what they hold
 	Scatter bool          // each call reads other places
 	Cached  bool          // through the page cache; else past it (direct I/O)
-	Fsync   bool          // what was written is on the disk before the clock stops
+	Fsync   bool          // all data is on the disk before the clock stops
 	Durable bool          // each request is on the disk before the next one of its thread
 	Apart   int64         // how far apart, in bytes, the threads begin in a file; 0: at the same place
 }

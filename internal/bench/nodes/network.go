@@ -16,7 +16,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Maker makes a node and returns an arm that runs commands in it, and what removes it.
+// Maker makes a node and returns an arm that runs commands in it, and the function that removes it.
 type Maker = func(context.Context, *vnode.Node) (side.Arm, func(), error)
 
 // netSet holds the nodes of one network benchmark; one of them is the peer unless another machine is.
@@ -30,7 +30,7 @@ type netSet struct {
 }
 
 // Network makes a node for each network and, where no other machine is the peer, one that is. It returns the arms, the host's
-// first, and what removes the nodes.
+// first, and the function that removes the nodes.
 func Network(ctx context.Context, at layout.Layout, one Maker, o *wire.NetOptions, peer string, networks []vnode.Network) ([]wire.NetArm, func(), error) {
 	s := netSet{at: at, one: one, o: o, peer: peer}
 	if err := s.make(ctx, networks); err != nil {

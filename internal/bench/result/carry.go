@@ -36,7 +36,7 @@ func (c CarryOver) Shown() bool { return c.Adjusted <= carryAlpha }
 type carried struct {
 	row, kind string
 	itself    bool    // the same arm ran before it
-	first     bool    // what ran before it was of another row
+	first     bool    // the trial before it was of another row
 	value     float64 // logarithm (more is better), without the noise that the whole block has in common
 }
 

@@ -9,7 +9,7 @@ type Head struct {
 	Round    int       `json:"round"` // 0 is the warm-up round, which does not count
 	Arm      string    `json:"arm"`
 	After    string    `json:"after,omitempty"`     // the arm that ran before it; absent: nothing did, or not for a while
-	AfterRow string    `json:"after_row,omitempty"` // whose row that was, where it was another one
+	AfterRow string    `json:"after_row,omitempty"` // the row of that trial, if it is another one
 	Start    time.Time `json:"start"`
 	WallMS   int64     `json:"wall_ms"`         // with the start and the end of the command
 	Error    string    `json:"error,omitempty"` // then nothing was measured

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Machine is where a report was measured. What could not be found out is empty.
+// Machine is the machine of a report. Fields that could not be found out are empty.
 type Machine struct {
 	Kernel   string `json:"kernel"`
 	CPU      string `json:"cpu"`
@@ -14,7 +14,7 @@ type Machine struct {
 	Disk
 }
 
-// Disk is what a file or a device that is measured lies on. What could not be found out is empty.
+// Disk is the disk below a file or device that is measured. Fields that could not be found out are empty.
 type Disk struct {
 	Device     string `json:"device,omitempty"`        // the disk, the kernel's name: vda
 	Model      string `json:"device_model,omitempty"`  // as the disk says

@@ -36,7 +36,7 @@ func (e *Experiment) Analyse(marginPct float64) {
 // Slot is where a trial belongs to a block: rounds of different sessions have nothing in common.
 type Slot struct{ session, round int }
 
-// ByArm returns what those of a row's trials measured that are wanted: the mean of those of a batch.
+// ByArm returns the values of those of a row's trials that are wanted, by arm; of a batch, the mean of its trials.
 func (e *Experiment) ByArm(row string, wanted func(Trial) bool) (by map[string]map[Slot]Trial, failed bool) {
 	by = map[string]map[Slot]Trial{}
 	in := map[string]map[Slot][]map[string]float64{}

@@ -12,7 +12,7 @@ import (
 // Format names the JSON document of a Study and its version; docs/bench-json.md describes it.
 const Format = "berth-bench/2"
 
-// Study is what one call of berth bench found out: several experiments on one machine. The rows of an experiment follow from
+// Study is the result of one call of berth bench: several experiments on one machine. The rows of an experiment follow from
 // its trials; Judge computes them again.
 type Study struct {
 	Format   string    `json:"format"`
@@ -60,7 +60,7 @@ type About struct {
 	Measures []Measure `json:"measures"` // the first is what a summary speaks of
 }
 
-// Axis is what the rows of an experiment differ in.
+// Axis is the quantity in which the rows of an experiment differ.
 type Axis struct {
 	Label string `json:"label"`          // "block size"
 	Unit  string `json:"unit,omitempty"` // "B", "" for a count; rows without a value are names
@@ -76,7 +76,7 @@ type Measure struct {
 	Compared     bool   `json:"compared,omitempty"` // arms are compared by it; else it is reported only
 }
 
-// Experiment is what one experiment found out.
+// Experiment is the result of one experiment.
 type Experiment struct {
 	About
 	Skipped string      `json:"skipped,omitempty"` // why it was not measured; then there are no rows
@@ -171,7 +171,7 @@ type Figure struct {
 	Node       float64 `json:"container,omitempty"` // in the measure's unit
 	PenaltyPct float64 `json:"penalty_pct"`
 	What       string  `json:"what"`          // "LXC, Intel DC P3700, 2015"
-	Arm        string  `json:"arm,omitempty"` // whose like was measured, where an experiment has several: sriov
+	Arm        string  `json:"arm,omitempty"` // the kind of arm that was measured, where an experiment has several: sriov
 }
 
 // Trial is one trial in one arm. Round 0 is the warm-up, rounds below 0 are the pilot: neither counts.
@@ -185,7 +185,7 @@ type Trial struct {
 	Disturbed  []string           `json:"disturbed,omitempty"`  // by which parts of the rule: steal, throttled, slow-clock, other-load
 }
 
-// Conditions are what else went on during a trial. What could not be read is absent.
+// Conditions tell what else the machine did during a trial. Values that could not be read are absent.
 type Conditions struct {
 	CPUMHz    float64  `json:"cpu_mhz,omitempty"`       // mean of all CPUs at the end of the trial
 	StealPct  *float64 `json:"steal_pct,omitempty"`     // of all CPUs' time: taken by the hypervisor; nil: the trial was too short to tell

@@ -14,7 +14,7 @@ func (s *Study) Experiment(name string) *Experiment {
 	return &s.Experiments[i]
 }
 
-// Begin puts an experiment into the study, or what is known about it now in place of what was; its trials stay.
+// Begin puts an experiment into the study. It replaces the description of one that is there already, whose trials stay.
 func (s *Study) Begin(tool *Tool, now Experiment) {
 	if tool != nil && !slices.Contains(s.Tools, *tool) {
 		s.Tools = append(s.Tools, *tool)

@@ -11,7 +11,7 @@ import (
 // Without, block by block; where Base is given, the ratio of Base's two is taken off.
 type Tried struct {
 	Kind    TriedKind        `json:"kind"`
-	What    string           `json:"what"`                   // what was compared with what
+	What    string           `json:"what"`                   // the comparison, in words
 	With    string           `json:"with"`                   // the arm that has the ingredient
 	Without string           `json:"without"`                // the arm that does not have it
 	Base    *[2]string       `json:"base,omitempty"`         // arms whose ratio is there in any case

@@ -12,7 +12,7 @@ import (
 	"berth/internal/bench/result"
 )
 
-// Watch is what was read before a trial, to be compared with what is read after it.
+// Watch holds the readings from before a trial, to be compared with those after it.
 type Watch struct {
 	sys       string // where /sys is
 	at        time.Time
@@ -44,7 +44,7 @@ func (w Watch) End(disk string) result.Conditions {
 	}
 	if all := now.all - w.cpu.all; ok && all >= fewestTicks {
 		steal := 100 * max(now.steal-w.cpu.steal, 0) / all
-		// Interrupts are left out: much of what a disk or a card causes is nobody's CPU time.
+		// Interrupts are left out: much of the CPU time that a disk or a card causes is charged to no process.
 		others := (now.programs-w.cpu.programs)*Tick - (OwnTime() - w.Own).Seconds()
 		other := 100 * max(others, 0) / (all * Tick)
 		c.StealPct, c.OtherPct = &steal, &other

@@ -65,7 +65,8 @@ func AfterWrites(a Arm, how []string) Arm {
 	}
 }
 
-// RandomWrites is what afterWrites runs: small requests all over the data, which leave a solid state disk with cleaning up.
+// RandomWrites is the job that afterWrites runs: small requests all over the data, after which a solid state disk has
+// garbage to collect.
 func RandomWrites() []string {
 	return []string{
 		"fio", "--output-format=json", "--eta=never", "--name=before", "--allow_file_create=0", "--rw=randwrite", "--bs=4096",
@@ -73,8 +74,8 @@ func RandomWrites() []string {
 	}
 }
 
-// LastWill runs a shell script when undo is called, or when this process ends, also by kill -9: then the pipe that the
-// shell waits at is closed. It is for what must not stay: a disk's scheduler that was changed, a cgroup.
+// LastWill runs a shell script when undo is called, or when this process ends, also by kill -9: then the pipe that the shell
+// waits at is closed. It undoes what must not stay: a changed scheduler of a disk, a cgroup.
 func LastWill(script string) (undo func() error, err error) {
 	cmd := exec.Command("sh", "-c", "cat > /dev/null; "+script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal does not reach it

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What the methods' assumptions are worth: what comes of it where they do not hold. docs/METHOD.md has these figures;
+// The tests of this file show what happens where the methods' assumptions do not hold. docs/METHOD.md has these figures;
 // BERTH_RUNS=20000 makes them anew with more runs than a test has time for.
 
 func simulations(usual int) int {
@@ -66,8 +66,8 @@ func TestStallsOfOneArm(t *testing.T) {
 	}
 }
 
-// What stalls in both arms alike, or is otherwise wild, costs: equivalent is said less often by both estimates, and the margin that could be
-// decided grows with it.
+// TestBothEstimatesPower checks that stalls in both arms, and other wild noise, cost power: equivalent is said less often by both
+// estimates, and the margin that could be decided grows with it.
 func TestBothEstimatesPower(t *testing.T) {
 	runs, r := simulations(400), rand.New(rand.NewPCG(6, 2))
 	for _, n := range noises() {

@@ -19,8 +19,8 @@ func threeArms(r *rand.Rand, rounds int, serial, spread float64, mean [3]float64
 	return arms
 }
 
-// What Protection says, in simulated runs: independent, serial and heavy noise; three arms that are the same, neighbours
-// that add and nothing that protects, protection that takes away a part or all.
+// TestProtectionCovers checks the results of Protection in simulated runs: independent, serial and heavy noise; three
+// arms that are the same, neighbours that add and nothing that protects, protection that takes away a part or all.
 func TestProtectionCovers(t *testing.T) {
 	const runs = 4000
 	r := rand.New(rand.NewPCG(10, 3))

@@ -63,8 +63,8 @@ func TestHolm(t *testing.T) {
 	}
 }
 
-// Of whole tables without a difference, at most one in twenty has a row that is called worse or better after the
-// correction; without it far more have. Rows of a table share their noise, as those of a run do.
+// TestHolmOverTables checks that of whole tables without a difference at most one in twenty has a row that is called worse or
+// better after the correction; without it far more have. Rows of a table share their noise, as those of a run do.
 func TestHolmOverTables(t *testing.T) {
 	const tables, rows, pairs = 2000, 8, 12
 	r := rand.New(rand.NewPCG(2015, 8))

@@ -167,8 +167,8 @@ func simulate(r *rand.Rand, n noise, pairs int, effect float64) []float64 {
 	return d
 }
 
-// What the tool promises, on noise like a disk's: intervals hold what they say, it seldom cries wolf, and it decides
-// at the margin that it says it can decide. The seed is fixed: this test does not flicker.
+// TestPromises checks the promises of the tool on noise like a disk's: intervals hold what they say, it seldom cries wolf, and
+// it decides at the margin that it says it can decide. The seed is fixed: this test does not flicker.
 func TestPromises(t *testing.T) {
 	const runs = 10000
 	effect := math.Log(.9)

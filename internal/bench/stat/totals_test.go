@@ -43,7 +43,8 @@ func TestTiesAtZero(t *testing.T) {
 	}
 }
 
-// What could have been decided is told in the unit of the penalty: a time that triples is 200 % more, not 67 % less.
+// TestCouldOfATime checks that the margin which could have been decided is told in the unit of the penalty: a time that triples
+// is 200 % more, not 67 % less.
 func TestCouldOfATime(t *testing.T) {
 	d := []float64{-.5, -.3, .1, .4, .2, -.1, .3}
 	speed, wait := Judge(d, 5, Penalty), Judge(d, 5, Extra)

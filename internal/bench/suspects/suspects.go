@@ -1,4 +1,5 @@
-// Package suspects makes the nodes, cgroups and settings in which one ingredient of a node differs, to be measured beside it.
+// Package suspects prepares the arms of berth bench explain: nodes, cgroups and settings that differ in one ingredient of a
+// node, so that its cost can be measured.
 package suspects
 
 import (

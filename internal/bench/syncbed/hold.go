@@ -34,7 +34,7 @@ func (s *site) allow(ctx context.Context, node, key string, rate vnode.Rate) err
 // heldWithin is how long the servers may take until they hold a limit.
 const heldWithin = 10 * time.Second
 
-// held is what is read of berth sync ls.
+// held is the part that is read of berth sync ls --json.
 type held struct {
 	Node   string        `json:"node"`
 	Failed string        `json:"failed"`
@@ -63,7 +63,7 @@ func (s *site) holds(ctx context.Context, node, key string, value int64) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(20 * time.Millisecond): // another machine's agent tells nobody
+		case <-time.After(20 * time.Millisecond): // there is no event when another machine's agent changes limits
 		}
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 // The sets of berth bench sync.
 const (
-	AggregateSet  = "aggregate"  // what a node with a rate gets of several file servers together
+	AggregateSet  = "aggregate"  // the throughput of a node with a rate from several file servers together
 	ForegroundSet = "foreground" // how long a node loads and computes while others are given more
-	CostSet       = "cost"       // what sync costs a node without limits
+	CostSet       = "cost"       // the cost of sync for a node without limits
 )
 
 const prefix = "sync-"

@@ -81,16 +81,16 @@ func parseIperf(out []byte, cpu float64) (map[string]float64, error) {
 	return map[string]float64{"bits_per_second": r.Bits, "cpu_s_per_gb": cpu / (total / 1e9)}, nil
 }
 
-// Spent is what WithCPU found out, as JSON between the command in an arm and the run.
+// Spent is the result of WithCPU, in the JSON that the command in an arm prints for the run.
 type Spent struct {
 	CPU    float64 `json:"cpu_s"` // seconds that the CPUs of the machine were busy
 	Stdout string  `json:"stdout"`
 	Error  string  `json:"error,omitempty"`
 }
 
-// WithCPU runs a command and counts what all CPUs of this machine were busy meanwhile: with the command, with
-// interrupts and their bottom halves (which carry much of a network's work and are no process's), and with whatever
-// else runs. In a node it counts the same: /proc/stat is the host's there too.
+// WithCPU runs a command and counts the time that all CPUs of this machine were busy meanwhile: with the command, with
+// interrupts and their bottom halves (which carry much of a network's work and are no process's), and with whatever else runs.
+// In a node it counts the same: /proc/stat is the host's there too.
 func WithCPU(ctx context.Context, argv []string) (Spent, error) {
 	before, err := Busy()
 	if err != nil {

@@ -19,7 +19,7 @@ const pingSize = 64
 // pingWait is how long an answer may take. A lost packet is sent again by TCP well within it.
 const pingWait = 5 * time.Second
 
-// Pinged is what a client of round trips measured, as JSON between the command in an arm and the run.
+// Pinged is the result of a client of round trips, in the JSON that the command in an arm prints for the run.
 type Pinged struct {
 	Trips     int64   `json:"round_trips"`
 	P50       float64 `json:"p50_us"` // microseconds

@@ -1,4 +1,4 @@
-// Package act is the commands that act on nodes that are there, wait for them, or read what they wrote and what happened to them.
+// Package act holds the commands that act on existing nodes, wait for them, and read their logs and events.
 package act
 
 import (
@@ -17,7 +17,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// App is what the commands have in common with all others of the command line.
+// App has what the commands share with the rest of the command line.
 type App struct {
 	Out, Err  io.Writer
 	JSON      *bool // --json
@@ -31,7 +31,7 @@ type App struct {
 	PrintLine func(any) error
 }
 
-// Restart is berth restart.
+// Restart returns the command berth restart.
 func (a App) Restart() *cobra.Command {
 	grace := node.OwnGrace
 	c := &cobra.Command{
@@ -67,7 +67,7 @@ func GraceFlag(c *cobra.Command, grace *time.Duration) {
 	*grace = own
 }
 
-// Pause is berth pause.
+// Pause returns the command berth pause.
 func (a App) Pause() *cobra.Command {
 	return &cobra.Command{
 		Use: "pause NAME…", Short: "hold running nodes where they are", Args: cobra.MinimumNArgs(1),
@@ -82,7 +82,7 @@ paused node takes no new command (exit 5); berth set, stop, kill and rm work.`,
 	}
 }
 
-// Unpause is berth unpause.
+// Unpause returns the command berth unpause.
 func (a App) Unpause() *cobra.Command {
 	return &cobra.Command{
 		Use: "unpause NAME…", Short: "let paused nodes go on", Args: cobra.MinimumNArgs(1),
@@ -107,7 +107,7 @@ func (a App) change(ctx context.Context, names []string, do func(*node.Berth, co
 	})
 }
 
-// Kill is berth kill.
+// Kill returns the command berth kill.
 func (a App) Kill() *cobra.Command {
 	name := "KILL"
 	c := &cobra.Command{
@@ -150,7 +150,7 @@ type waited struct {
 	*node.Exit
 }
 
-// Wait is berth wait.
+// Wait returns the command berth wait.
 func (a App) Wait() *cobra.Command {
 	var most time.Duration
 	c := &cobra.Command{

@@ -11,7 +11,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Audit is berth audit.
+// Audit returns the command berth audit.
 func (a App) Audit() *cobra.Command {
 	var w audit.Wish
 	var since, until string

@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// Logs is berth logs.
+// Logs returns the command berth logs.
 func (a App) Logs() *cobra.Command {
 	w := show.Logs{Lines: -1}
 	var since, until string
@@ -68,7 +68,7 @@ func moment(flag, value string) (time.Time, error) {
 	return t, nil
 }
 
-// Events is berth events.
+// Events returns the command berth events.
 func (a App) Events() *cobra.Command {
 	var since, until string
 	stream := true

@@ -1,4 +1,4 @@
-// Package images is the commands that make an image one file, and that let nodes use such a file from elsewhere.
+// Package images holds the commands that pack an image into one file, and that let nodes use such a file from elsewhere.
 package images
 
 import (
@@ -15,7 +15,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// App is what the commands have in common with all others of the command line.
+// App has what the commands share with the rest of the command line.
 type App struct {
 	Out, Err  io.Writer
 	JSON      *bool // --json
@@ -25,7 +25,7 @@ type App struct {
 	PrintJSON func(any) error
 }
 
-// Pack is berth image pack.
+// Pack returns the command berth image pack.
 func (a App) Pack() *cobra.Command {
 	file := ""
 	c := a.JSONFlag(&cobra.Command{
@@ -62,7 +62,7 @@ installed, or no room on the disk; 4 there is no such image; 5 FILE exists.`,
 	return c
 }
 
-// Trust is berth image trust.
+// Trust returns the command berth image trust.
 func (a App) Trust() *cobra.Command {
 	return a.JSONFlag(&cobra.Command{
 		Use: "trust FILE", Short: "let nodes use a packed image from elsewhere", Args: cobra.ExactArgs(1),

@@ -1,4 +1,5 @@
-// Package instance is the commands by which a user gets a node of a pool for some hours, without a word of the batch system behind it.
+// Package instance holds the commands with which a user gets a node of a pool for some hours, without knowing the batch system behind
+// it.
 package instance
 
 import (
@@ -30,7 +31,7 @@ type Commands struct {
 	act.App
 }
 
-// Instance is berth instance.
+// Instance returns the command berth instance.
 func (c Commands) Instance() *cobra.Command {
 	i := &cobra.Command{
 		Use: "instance", Short: "a node of the pool for some hours, reached by ssh",

@@ -1,4 +1,4 @@
-// Package pools is the commands for the pools that scratch volumes are made in.
+// Package pools holds the commands for the pools that scratch volumes are made in.
 package pools
 
 import (
@@ -21,7 +21,7 @@ type Commands struct {
 
 func (c Commands) pools() scratch.Pools { return scratch.Pools{Dir: c.Open().Layout.Scratch()} }
 
-// Pool is berth pool.
+// Pool returns the command berth pool.
 func (c Commands) Pool() *cobra.Command {
 	p := &cobra.Command{
 		Use: "pool", Short: "the pools that scratch volumes of nodes are made in",

@@ -123,7 +123,7 @@ func (s *screen) size() (width, height int) {
 // firstInterval is the time until the first rates are shown.
 const firstInterval = 300 * time.Millisecond
 
-// Run shows samples on a terminal, the first after a moment, then one each interval, until somebody quits.
+// Run shows samples on a terminal, the first after a moment, then one each interval, until the user quits.
 func Run(ctx context.Context, in *os.File, out io.Writer, s *top.Sampler, interval time.Duration, sort string) error {
 	sample, err := s.Sample(ctx)
 	if err != nil {

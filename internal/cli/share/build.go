@@ -14,7 +14,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// Build is berth image build.
+// Build returns the command berth image build.
 func (a App) Build() *cobra.Command {
 	r := debian.Request{}
 	name := ""

@@ -1,4 +1,4 @@
-// Package share is the commands that make images from Debian's packages, and that give images to other hosts.
+// Package share holds the commands that build images from Debian's packages, and that serve images to other hosts.
 package share
 
 import (
@@ -13,7 +13,7 @@ import (
 	"berth/internal/sys/sibling"
 )
 
-// App is what the commands share with the rest of the command line.
+// App has what the commands share with the rest of the command line.
 type App struct {
 	Out, Err  io.Writer
 	JSON      *bool // --json
@@ -23,10 +23,10 @@ type App struct {
 	Progress  func(what string) (progress func(done, total int64), done func())
 }
 
-// server is the program that serves images. It is one of its own because HTTP and TLS would slow each start of berth.
+// server is the program that serves images. It is a program of its own because HTTP and TLS would slow each start of berth.
 const server = "berth-registry"
 
-// Serve is berth image serve.
+// Serve returns the command berth image serve.
 func (a App) Serve() *cobra.Command {
 	var listen, cert, key, clients string
 	c := &cobra.Command{

@@ -8,7 +8,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// Limits writes each limit as asked for, as read back, and what honours it. Notes follow the table.
+// Limits writes each limit as asked for and as read back, and the mechanism that enforces it. Notes follow the table.
 func Limits(out io.Writer, width int, limits []proof.Limit) error {
 	if len(limits) == 0 {
 		return nil

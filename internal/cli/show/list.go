@@ -1,4 +1,4 @@
-// Package show writes what users see of nodes and of the host, as text.
+// Package show prints nodes, their limits and plans, and the state of the host, as text for users.
 package show
 
 import (

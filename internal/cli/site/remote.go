@@ -54,7 +54,7 @@ func Remote(root *cobra.Command, host string, args []string) error {
 	return Become(append(append(own, "--"), args...))
 }
 
-// travels returns the files of this host that a command line names. What it says of wrong command lines is the other host's affair.
+// travels returns the files of this host that a command line names. A wrong command line is left to the other host to refuse.
 func travels(root *cobra.Command, host string, args []string) (files []string, err error) {
 	if len(args) > 0 && (args[0] == "--root" || strings.HasPrefix(args[0], "--root=")) {
 		return nil, refuse.Invalidf("--root is not for another host: its agent says where that keeps its nodes")

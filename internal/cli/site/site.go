@@ -1,4 +1,4 @@
-// Package site is the commands of berth that berth-site carries out, and the flag --host.
+// Package site holds the commands of berth that the program berth-site carries out, and the flag --host.
 package site
 
 import (
@@ -12,12 +12,12 @@ import (
 	"berth/internal/sys/sibling"
 )
 
-// App is what the commands need of the command line.
+// App has what the commands need of the command line.
 type App struct {
 	Layout func() layout.Layout
 }
 
-// program speaks HTTPS and makes certificates. It is one of its own because both would slow each start of berth.
+// program speaks HTTPS and makes certificates. It is a program of its own because both would slow each start of berth.
 const program = "berth-site"
 
 // Become replaces this process by berth-site.
@@ -32,7 +32,7 @@ func Become(args []string) error {
 	return nil
 }
 
-// Commands are those that berth-site has whole: their flags, help and arguments are its own.
+// Commands are the commands that berth-site has itself: their flags, help and arguments are defined there.
 func (a App) Commands() []*cobra.Command {
 	of := func(use, short, long, example string) *cobra.Command {
 		return &cobra.Command{

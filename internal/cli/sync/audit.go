@@ -17,7 +17,8 @@ import (
 	"berth/internal/sys/sibling"
 )
 
-// program loads programs of BPF. It is one of its own because reading the kernel's types would slow each start of berth.
+// program loads programs of BPF. It is a program of its own because reading the kernel's types would slow each start of
+// berth.
 const program = "berth-sync"
 
 func (c Commands) audit() *cobra.Command {

@@ -1,4 +1,4 @@
-// Package sync is the commands of VNode Sync: what file servers do for nodes.
+// Package sync holds the commands of VNode Sync, which limits the I/O that file servers do for nodes.
 package sync
 
 import (
@@ -21,7 +21,7 @@ type Commands struct {
 	act.App
 }
 
-// Sync is berth sync.
+// Sync returns the command berth sync.
 func (c Commands) Sync() *cobra.Command {
 	s := &cobra.Command{
 		Use: "sync", Short: "what this file server does for nodes of the site",

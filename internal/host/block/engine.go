@@ -41,7 +41,7 @@ type Engine struct {
 	Mount string `json:"mount,omitempty"` // where the file system of that folder was mounted
 }
 
-// Switches reports whether one of the steps switches a disk to another engine, or joins those who had it switched.
+// Switches reports whether one of the steps switches a disk to another engine, or joins the nodes that had it switched.
 func Switches(steps []step.Step) bool {
 	return slices.ContainsFunc(steps, func(s step.Step) bool { _, ok := s.(*Engine); return ok })
 }
@@ -285,7 +285,7 @@ func (e *Engine) Undo(context.Context) error {
 	return e.giveBack(l)
 }
 
-// giveBack restores the disk's old settings, except what somebody else has changed meanwhile, and ends the loan.
+// giveBack restores the disk's old settings, except those that another program has changed meanwhile, and ends the loan.
 func (e *Engine) giveBack(l *Loan) error {
 	there, err := e.there()
 	if err != nil {

@@ -70,7 +70,8 @@ func fileSystem(magic int64) string {
 // zfsMagic is ZFS_SUPER_MAGIC of OpenZFS, which is not in the kernel's headers.
 const zfsMagic = 0x2fc12fc1
 
-// typeOf returns the name of a file system that tells whose a buffered write is; Other for all others, "" if it cannot be read.
+// typeOf returns the name of a file system that tells which group a buffered write belongs to; Other for all others, "" if it
+// cannot be read.
 func typeOf(path string) string {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {
@@ -89,7 +90,7 @@ func typeOf(path string) string {
 	return Other
 }
 
-// Other stands for file systems that do not tell whose a buffered write is.
+// Other stands for file systems that do not tell which group a buffered write belongs to.
 const Other = "other"
 
 // btrfsID asks a btrfs for its id, by the ioctl BTRFS_IOC_FS_INFO (linux/btrfs.h): sysfs does not know the device number of

@@ -13,7 +13,7 @@ func Find(sys string, io vnode.IO) (Disk, error) {
 	return Under(sys, io.Path)
 }
 
-// LookFor looks what the disk offers for weights, if the limit asks for one.
+// LookFor fills in which weights the disk can honour, if the limit asks for a weight or an engine.
 func (d *Disk) LookFor(io vnode.IO, cg host.Cgroups, loans Loans) error {
 	if io.Weight == 0 && io.Engine == "" {
 		return nil

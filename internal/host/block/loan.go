@@ -114,7 +114,7 @@ func (d Loans) lock() (*os.File, error) {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return nil, fmt.Errorf("lock the disks' engines: %w", err)
 	}
-	f, err := lock.OpenDir(context.Background(), string(d)) // held for milliseconds: nobody gives up
+	f, err := lock.OpenDir(context.Background(), string(d)) // held for milliseconds: no command gives up
 	if err != nil {
 		return nil, fmt.Errorf("lock the disks' engines: %w", err)
 	}

@@ -24,7 +24,7 @@ type Queue struct {
 	Cost      bool   `json:"cost"`               // the kernel has io.cost, on the cgroup v2 tree
 	CostOn    bool   `json:"cost_on"`            // io.cost is on for this disk
 	CostModel bool   `json:"cost_model"`
-	Loan      *Loan  `json:"loan,omitempty"` // what Berth changed here for running nodes
+	Loan      *Loan  `json:"loan,omitempty"` // the change by Berth for running nodes
 
 	ok bool // it has a queue
 }
@@ -49,14 +49,14 @@ func (d *device) queue() Queue {
 	return q
 }
 
-// Offers says where to look for what a disk offers, besides its own folder in sysfs.
+// Offers says where, besides a disk's own folder in sysfs, it is read which weights the disk can honour.
 type Offers struct {
 	V2      string // mount of the cgroup v2 tree, if it has the io controller, else ""
 	Modules string // folder of the running kernel's modules; "" to find it
 	Loans   Loans
 }
 
-// Look fills in what the disks under d offer for weights.
+// Look fills in which weights the disks under d can honour.
 func (d *Disk) Look(o Offers) error {
 	for i := range d.Queues {
 		q := &d.Queues[i]

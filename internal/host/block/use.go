@@ -14,8 +14,8 @@ import (
 
 // InUse reports whether the host uses a block device, and for what. The device is in use if it, one of its partitions, or a
 // device built on these (LVM, RAID, multipath) is mounted, is swap, is part of a btrfs, or has another device built on it.
-// For a partition, its whole disk counts too, but not its neighbours. proc and sys are the roots of procfs and sysfs. What
-// cannot be read counts as use.
+// For a partition, its whole disk counts too, but not its neighbours. proc and sys are the roots of procfs and sysfs.
+// Anything that cannot be read counts as use.
 //
 // InUse sees the mounts of this mount namespace; Claimed sees those of all.
 func InUse(proc, sys string, major, minor uint32) (by string, ok bool) {

@@ -102,7 +102,7 @@ func (u *Usage) disks(h host.Cgroups, path string) {
 func (d *DiskCount) stacked(sys string) bool {
 	at := fmt.Sprintf("%s/dev/block/%d:%d", sys, d.Major, d.Minor)
 	below, _ := os.ReadDir(at + "/slaves")     // none if the disk has just been unplugged
-	direct, _ := os.ReadFile(at + "/loop/dio") // what goes through the page cache, cgroup v1 counts for nobody below
+	direct, _ := os.ReadFile(at + "/loop/dio") // cgroup v1 charges I/O through the page cache to no group below
 	return len(below) > 0 || string(direct) == "1\n"
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // Return is a step that brings processes back that another program has moved out of a node's group, and makes the group
-// again where it is gone. It is done without a journal: whoever looks next finds what is left to do.
+// again where it is gone. It is done without a journal: the next command that looks finds what is left to do.
 type Return struct {
 	Group *Group
 	To    string // the path of the container's group
@@ -110,7 +110,7 @@ func (r *Return) String() string {
 	return strings.Join(append(parts, r.Whom()...), ", ") + " into " + r.To
 }
 
-// Whom says of each process that is away where it is.
+// Whom names each process that is away, and the group in which it is.
 func (r *Return) Whom() (all []string) {
 	var pids []int
 	for _, a := range r.Away {
@@ -186,8 +186,8 @@ func (r *Return) Do(context.Context) error {
 	return nil
 }
 
-// makeAgain makes the group in one hierarchy, in the place of an empty one that somebody else has made there. One in which nobody is but
-// these processes of the node is taken as it is.
+// makeAgain makes the group in one hierarchy, in the place of an empty one that another program has made there. One that has only these
+// processes of the node is taken as it is.
 func (g *Group) makeAgain(i int, pids []int) error {
 	h := &g.In[i]
 	dir := filepath.Join(h.Mount, g.Path)
@@ -211,7 +211,7 @@ func (g *Group) makeAgain(i int, pids []int) error {
 	return nil
 }
 
-// take makes a group of the node's that somebody else has made at its path, with these processes of the node in it.
+// take takes over a group that another program has made at the path of the node's, with these processes of the node in it.
 func (g *Group) take(h *Hierarchy, inside []int) error {
 	dir := filepath.Join(h.Mount, g.Path)
 	ino, _, _, err := Inode(dir)

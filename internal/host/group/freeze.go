@@ -89,7 +89,7 @@ func (f freezer) freeze(ctx context.Context) error {
 	}
 }
 
-// freezeV1 writes the state again and again: the kernel tells nobody when a group is frozen, and may miss a process that was
+// freezeV1 writes the state again and again: the kernel has no event for a frozen group, and may miss a process that was
 // forked meanwhile.
 func (f freezer) freezeV1(ctx context.Context) error {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {

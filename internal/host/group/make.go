@@ -77,7 +77,7 @@ func (g *Group) Prepare(context.Context) error {
 func (g *Group) Do(context.Context) error {
 	for i := range g.In {
 		if ino, _, _, err := Inode(filepath.Join(g.In[i].Mount, g.Path)); err == nil && g.In[i].Inode != 0 && ino == g.In[i].Inode {
-			continue // done again by whoever made it again elsewhere: see Return
+			continue // done again by the step that made it again: see Return
 		}
 		if err := g.In[i].Make(g.Path); err != nil {
 			return fmt.Errorf("make the cgroup %s: %w", filepath.Join(g.In[i].Mount, g.Path), err)

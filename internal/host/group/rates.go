@@ -12,14 +12,14 @@ import (
 
 // LiftRates takes all rates of block I/O off a group and the groups inside it, and returns them as they were, in the words of
 // their files: "blkio.throttle.write_bps_device=8:0 100000". A request that waits behind a rate keeps its process, which even
-// SIGKILL does not end before the request is done. What waits goes to the disk at once: the kernel looks again at what a
-// group may dispatch when its rates change (block/blk-throttle.c: tg_conf_updated).
+// SIGKILL does not end before the request is done. Requests that wait go to the disk at once: the kernel looks again at what
+// a group may dispatch when its rates change (block/blk-throttle.c: tg_conf_updated).
 func LiftRates(h host.Cgroups, path string) (lifted []string, err error) {
 	return liftRates(places(h, path))
 }
 
-// Lift is LiftRates for who kills the group's processes next. said is for a person: what was lifted, if a process waited; "" if
-// none did. lifted is false if there were no rates.
+// Lift is LiftRates for a caller that kills the group's processes next. said tells a person which rates were lifted; it is ""
+// if no process waited behind them. lifted is false if there were no rates.
 func Lift(h host.Cgroups, path string) (lifted bool, said string) {
 	held := Waiting(h, path)
 	rates, err := LiftRates(h, path)

@@ -21,7 +21,7 @@ func sumIn(parent, name string) error {
 	return withSum(parent, name, func(file, sum string) error { return WriteFile(file, sum) })
 }
 
-// short returns what a group has of a value, if that is less than the groups in it have together; "" if it has enough for them.
+// short returns a group's value if that is less than the sum of the values of the groups in it; "" if it is enough.
 func short(parent, name string) (has string, err error) {
 	err = withSum(parent, name, func(file, sum string) error {
 		text, err := ReadFile(file)

@@ -89,8 +89,8 @@ func (w Write) SetIdle(on bool) error {
 
 func (w Write) idle() string { return filepath.Join(filepath.Dir(w.File), "cpu.idle") }
 
-// Short returns what the group above has of a value of which it needs the sum, if that is less: then the kernel does not protect what it
-// says here. "" if there is enough.
+// Short returns the value of the group above if that is less than the sum of its children's, which it needs: the kernel then protects
+// less than the value says. "" if there is enough.
 func (w Write) Short() (has string, err error) {
 	if !w.Sum {
 		return "", nil

@@ -26,7 +26,7 @@ type Member struct {
 	Host string `json:"host"`
 }
 
-// Read returns what a host belongs to; nil if it is alone.
+// Read returns the host's membership of a site; nil if it belongs to none.
 func Read(l layout.Layout) (*Member, error) {
 	var m Member
 	err := jsonfile.File{Path: l.Site(), Is: "the site of this host", Remedy: "start berthd, which writes it anew", Kind: refuse.Failed}.Read(&m)
@@ -51,7 +51,7 @@ func Join(l layout.Layout, m Member) error {
 	return nil
 }
 
-// Leave notes that a host is alone.
+// Leave notes that a host belongs to no site.
 func Leave(l layout.Layout) error {
 	if err := file.Remove(l.Site()); err != nil {
 		return fmt.Errorf("note that this host is alone: %w", err)
@@ -82,14 +82,14 @@ func (t Thing) String() string {
 	return string(t.Kind) + " " + t.Value
 }
 
-// Holder is who has a thing: the value of its key in the cluster state.
+// Holder is the node that has a thing: the value of its key in the cluster state.
 type Holder struct {
 	Host  string    `json:"host"`
 	Node  string    `json:"node"`
 	Since time.Time `json:"since"`
 }
 
-// Request is a line of what a command asks of the agent; Answer is the line that comes back.
+// Request is the line by which a command asks the agent; Answer is the line that comes back.
 type Request struct {
 	Do     string  `json:"do"` // claim | release | follow
 	Node   string  `json:"node"`
@@ -112,7 +112,7 @@ const Patience = 10 * time.Second
 type Agent struct {
 	Host   string `json:"host"`   // this host's name in the site
 	Socket string `json:"socket"` // of the agent
-	Owed   string `json:"owed"`   // folder of what the agent must still be told
+	Owed   string `json:"owed"`   // folder of the things that were given up and that the site must still be told of
 }
 
 // AgentOf returns the agent of a host; nil if the host is alone.
@@ -133,14 +133,14 @@ func (t *Taken) Error() string {
 	return fmt.Sprintf("%s is taken in this site: node %s of host %s has it since %s", t.Thing, t.By.Node, t.By.Host, t.By.Since.Local().Format("2006-01-02 15:04:05"))
 }
 
-// takenRemedy says what to do about a thing that another node has.
+// refusal returns the refusal of a thing that another node has, with its remedy.
 func (t *Taken) refusal(node string) error {
 	remedy := "choose another, or remove that node"
 	return &refuse.Error{Kind: refuse.Busy, What: fmt.Sprintf("node %s: %v", node, t), Remedy: remedy + "; if its host is gone for good: berth host forget " + t.By.Host, Err: t}
 }
 
-// Claim claims all things for a node, or none. What the node has already is no conflict. The error is a *Taken, as a refusal
-// (Busy), or says that the agent or the cluster state is away.
+// Claim claims all things for a node, or none. Things that the node has already are no conflict. The error is a *Taken, as a
+// refusal (Busy), or says that the agent or the cluster state is away.
 func (a *Agent) Claim(ctx context.Context, node string, things ...Thing) error {
 	answer, err := a.ask(ctx, Request{Do: "claim", Node: node, Things: things})
 	if err != nil {
@@ -168,7 +168,7 @@ func (a *Agent) Release(ctx context.Context, node string, things ...Thing) error
 	return Owe(a.Owed, node, things...)
 }
 
-// Stale says why this host may not know what the site wants now; "" if it does. It takes a few seconds at most.
+// Stale says why changes in the site may not reach this host now; "" if they do. It takes a few seconds at most.
 func (a *Agent) Stale(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*Fresh)
 	defer cancel()
@@ -219,8 +219,8 @@ type Debt struct {
 	Node  string
 }
 
-// Owe notes what the site must be told: an empty file KIND=VALUE=NODE each. Several nodes may owe one thing: a node that could
-// not claim what another one owes gives it up as well.
+// Owe notes things that the site must be told a node gave up: an empty file KIND=VALUE=NODE each. Several nodes may owe one
+// thing: a node that could not claim what another one owes gives it up as well.
 func Owe(dir, node string, things ...Thing) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("note what node %s has given up: %w", node, err)
@@ -235,7 +235,7 @@ func Owe(dir, node string, things ...Thing) error {
 	return file.SyncDir(dir)
 }
 
-// Owed lists what the site must be told.
+// Owed lists the things that the site must be told were given up.
 func Owed(dir string) (all []Debt, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -16,9 +16,9 @@ func Kinds() step.Kinds {
 	return step.Kinds{"site.claim": func() step.Step { return &Claim{} }}
 }
 
-// Claim reserves a node's name, given MACs and addresses in the site until the node is removed. It is a node's first step: what
-// another node of the site has is refused before anything changes. MACs that the host chooses are claimed where it chooses
-// them (address.ClaimMAC).
+// Claim reserves a node's name, given MACs and addresses in the site until the node is removed. It is a node's first step: a
+// thing that another node of the site has is refused before anything changes. MACs that the host chooses are claimed where it
+// chooses them (address.ClaimMAC).
 type Claim struct {
 	Agent  Agent   `json:"agent"`
 	Node   string  `json:"node"`
@@ -49,7 +49,7 @@ func (c *Claim) OnDisk() error { return nil }
 func (c *Claim) Undo(ctx context.Context) error { return c.Agent.Release(ctx, c.Node, c.Things...) }
 
 // Claims returns the step that claims what a node's spec names; nil if the host is alone. The addresses on networks that end
-// at the host (mode nat, and the host's own bridge) are the host's affair.
+// at the host (mode nat, and the host's own bridge) need no claim in the site.
 func Claims(a *Agent, n *vnode.Node) ([]step.Step, error) {
 	if a == nil {
 		return nil, nil

@@ -10,8 +10,8 @@ import (
 // Way says at which link the packets of a node's interface are limited or checked.
 type Way string
 
-// The ways. TBF limits what a link sends. So the rate of received frames is enforced on egress of the host's end of a
-// veth, or else of an ifb to which everything received is redirected first.
+// The ways to limit a rate. TBF limits what a link sends. So the rate of received frames is enforced on egress of the host's
+// end of a veth, or else of an ifb to which everything received is redirected first.
 const (
 	Egress  Way = "egress"  // of the node's interface
 	Peer    Way = "peer"    // egress of the host's end of the node's veth

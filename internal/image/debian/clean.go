@@ -8,9 +8,10 @@ const noHost = "localhost"
 // hooks the root as $1.
 const nameless = `[ -L "$1/etc/hostname" ] || echo ` + noHost + ` >"$1/etc/hostname"`
 
-// cleaning is the hook that runs at the end. It takes out of the image what belongs to one host alone, since an image is of many nodes, and
-// whoever pulls it has its files: names and ids, and the keys that packages' scripts made. Of keys it knows those that are no PEM; all
-// that is PEM and private, in a place where scripts write, was made here. find and grep follow no link out of the root.
+// cleaning is the hook that runs at the end. It removes from the image whatever should belong to a single host (names, ids, and the keys
+// that packages' scripts made), since many nodes share an image, and everyone who pulls it can read its files. Keys that are not PEM are
+// listed by name; every private PEM key in a place where scripts write was made during the build. find and grep follow no link out of the
+// root.
 //
 // An empty machine-id is made anew by systemd at the first boot (machine-id(5)).
 const cleaning = `set -e

@@ -44,7 +44,7 @@ type Request struct {
 	Say    func(phase string)
 }
 
-// basis is what a node needs to boot with systemd and to be asked for its units.
+// basis lists the packages that a node needs to boot with systemd, and to answer questions about its units.
 func basis() []string { return []string{"systemd-sysv", "dbus"} }
 
 // These become patterns when they are needed: each start of berth would pay for them.
@@ -54,8 +54,8 @@ const (
 	mirrorURL   = `^(https?|file)://[A-Za-z0-9.:/_~%+-]+$`
 )
 
-// Check refuses what is no suite, no package or no mirror. All of them become arguments of mmdebstrap, which gives them to apt, so
-// only what such a name can hold passes.
+// Check refuses names that are not those of a suite, a package or a mirror. All of them become arguments of mmdebstrap, which
+// gives them to apt, so only what such a name can hold passes.
 func (r Request) Check() error {
 	if !regexp.MustCompile(suiteName).MatchString(r.Suite) {
 		return refuse.Invalidf("--suite %q is not the name of a Debian suite, as bookworm or stable", r.Suite)
@@ -71,7 +71,7 @@ func (r Request) Check() error {
 	return nil
 }
 
-// Packages returns what mmdebstrap installs beside Debian's essential packages and apt.
+// Packages returns the packages that mmdebstrap installs beside Debian's essential packages and apt.
 func (r Request) Packages() []string {
 	all := append(basis(), r.With...)
 	slices.Sort(all)
@@ -227,7 +227,7 @@ func (root *Root) Remove(ctx context.Context) error {
 	return purge.Tree(ctx, root.dir)
 }
 
-// Sweep removes what killed builds left. Builds at work stay.
+// Sweep removes the folders of killed builds. It leaves builds at work alone.
 func Sweep(ctx context.Context, folder string) error {
 	all, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

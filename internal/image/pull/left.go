@@ -16,11 +16,11 @@ import (
 // Blobs returns the folder of the blobs in a request's folder.
 func Blobs(folder string) string { return filepath.Join(folder, "blobs", "sha256") }
 
-// Stale is the age from which the blobs of a pull that did not end well are removed without being asked: whoever wants
-// the image has tried again by then.
+// Stale is the age from which the blobs of a pull that did not end well are removed automatically: a user who wants the image
+// has tried again by then.
 const Stale = 7 * 24 * time.Hour
 
-// Sweep removes the blobs that nobody has written to for that long. Blobs of a pull at work are locked, and stay. It
+// Sweep removes the blobs that were not written to for as long as Stale. Blobs of a pull at work are locked, and stay. It
 // returns how many bytes it freed.
 func Sweep(folder string, age time.Duration) (int64, error) {
 	files, err := os.ReadDir(Blobs(folder))

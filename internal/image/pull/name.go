@@ -10,8 +10,8 @@ import (
 const Transport = "docker://"
 
 // Name returns the full name of a reference: registry, repository, and a tag or a digest. The tag is latest where none is
-// given, and an image of Docker Hub without a maker is one of "library", as everywhere. The registry must be said:
-// which one a short name means differs between hosts, and whoever owns it there chooses what runs here.
+// given, and an image of Docker Hub without a maker is one of "library", as everywhere. The registry must be said: which
+// one a short name means differs between hosts, and the owner of the name in that registry would choose what runs here.
 func Name(ref string) (string, error) {
 	ref = strings.TrimPrefix(ref, Transport)
 	if ref == "" || strings.ContainsAny(ref, " \t\r\n") || strings.Contains(ref, "://") {

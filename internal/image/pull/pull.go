@@ -30,7 +30,7 @@ type Request struct {
 	Platform string `json:"platform,omitempty"` // os/arch[/variant]; "": this machine's
 	Folder   string `json:"folder"`             // takes the blobs: blobs/sha256/HEX below it
 	Layers   string `json:"layers"`             // the store's unpacked layers, by digest: those are not fetched
-	Insecure bool   `json:"insecure,omitempty"` // no TLS, or a certificate that nobody knows, is accepted
+	Insecure bool   `json:"insecure,omitempty"` // a connection without TLS, or with an unknown certificate, is accepted
 }
 
 // Answer is a line that the puller writes. One of its fields is set.
@@ -62,7 +62,7 @@ type Failed struct {
 	Remedy string      `json:"remedy,omitempty"`
 }
 
-// See is told what a pull does. Both functions may be nil.
+// See has functions that are called with the progress of a pull. Both functions may be nil.
 type See struct {
 	Progress func(done, total int64)
 	Say      func(string)

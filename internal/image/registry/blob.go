@@ -42,7 +42,7 @@ func (b *blob) there() bool {
 	return err == nil
 }
 
-// lock opens the blob's file and waits for its lock. waits is called if somebody else has it.
+// lock opens the blob's file and waits for its lock. waits is called if another process has it.
 func (b *blob) lock(ctx context.Context, dir string, waits func()) error {
 	path := filepath.Join(dir, b.digest.Hex)
 	for {
@@ -66,11 +66,11 @@ func (b *blob) lock(ctx context.Context, dir string, waits func()) error {
 			b.file = f
 			return nil
 		}
-		f.Close() // whoever had the lock has removed the file
+		f.Close() // the process that had the lock has removed the file
 	}
 }
 
-// begin reads what is there of a blob that was just locked.
+// begin reads how much is there of a blob that was just locked.
 func (b *blob) begin() error {
 	if b.content != nil {
 		b.size, b.have = int64(len(b.content)), int64(len(b.content))
@@ -97,14 +97,14 @@ func (b *blob) verified() bool {
 	return b.have == b.size && (b.hash == nil || hex.EncodeToString(b.hash.Sum(nil)) == b.digest.Hex)
 }
 
-// restart forgets what is there.
+// restart drops the part of the blob that is there.
 func (b *blob) restart() error {
 	b.have = 0
 	b.hash.Reset()
 	return b.file.Truncate(0)
 }
 
-// complete fetches what is missing of a blob, and verifies it. A blob whose beginning came from an earlier pull is
+// complete fetches the missing part of a blob, and verifies the blob. A blob whose beginning came from an earlier pull is
 // fetched once more from its start if the digest differs: after a power cut the file may hold anything.
 func (p *puller) complete(ctx context.Context, b *blob) error {
 	before := b.have
@@ -126,7 +126,7 @@ func (p *puller) complete(ctx context.Context, b *blob) error {
 	}
 }
 
-// more appends to a blob what the registry sends.
+// more appends to a blob the data that the registry sends.
 func (p *puller) more(ctx context.Context, b *blob) error {
 	body, err := p.open(ctx, b)
 	if err != nil {
@@ -169,7 +169,8 @@ func (c *cut) Error() string {
 
 func (c *cut) Unwrap() error { return c.err }
 
-// open asks the registry for what is missing of a blob. It reads from the blob's start if the registry knows no ranges.
+// open asks the registry for the missing part of a blob. It reads from the blob's start if the registry knows no
+// ranges.
 func (p *puller) open(ctx context.Context, b *blob) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	repo := p.ref.Context()

@@ -52,7 +52,7 @@ func (p *puller) failure(err error) error {
 	return failed(again, "%s cannot be reached: %s", host, clean(err.Error()))
 }
 
-// answered says what a registry's refusal means.
+// answered explains a registry's refusal to the user.
 func (p *puller) answered(e *transport.Error) error {
 	host, said := p.ref.Context().RegistryStr(), clean(e.Error())
 	out := &refuse.Error{Kind: refuse.Failed, Err: e}

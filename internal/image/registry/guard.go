@@ -36,7 +36,7 @@ func (p *puller) signIn(ctx context.Context) error {
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.TLSClientConfig, base.ResponseHeaderTimeout = config, p.Quiet
-	base.DisableCompression = true // a blob is what its digest says, byte by byte
+	base.DisableCompression = true // a blob must stay as it is: its digest is over its bytes
 	g := &guard{inner: base, plain: p.Insecure, say: func(text string) { _ = p.tell.say(pull.Answer{Say: text}) }}
 	t, err := transport.NewWithContext(ctx, repo.Registry, login, g, []string{repo.Scope(transport.PullScope)})
 	if err != nil {

@@ -142,8 +142,8 @@ func loginIn(c *configfile.ConfigFile, repo name.Repository, trusted bool) (type
 
 var helperName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
 
-// checkHelper refuses a credential helper that somebody other than this user, who is root, chose or can change: it is a
-// program that the file names and this user runs.
+// checkHelper refuses a credential helper that another user than this one, root, chose or can change: it is a program
+// that the file names and this user runs.
 func checkHelper(helper string, trusted bool) error {
 	if helper == "" {
 		return nil

@@ -105,8 +105,8 @@ func (p *puller) fetch(ctx context.Context, want v1.Platform) (pull.Got, error) 
 	return pull.Got{Manifest: img.manifest.digest().String(), From: from, Fetched: p.fetched.Load()}, nil
 }
 
-// hold takes the locks of the image's blobs that the store lacks, and writes those that are known. Everybody takes locks
-// in the order of the digests, so nobody waits for ever.
+// hold takes the locks of the image's blobs that the store lacks, and writes those that are known. All pulls take locks
+// in the order of the digests, so none waits for ever.
 func (p *puller) hold(ctx context.Context, img *found) error {
 	blobs := []*blob{{digest: img.manifest.digest(), content: img.manifest.text}, {digest: img.manifest.Config.Digest, content: img.config}}
 	for i, l := range img.manifest.Layers {

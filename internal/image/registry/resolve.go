@@ -38,7 +38,7 @@ func (m manifest) digest() v1.Hash {
 	return h
 }
 
-// Limits of what a registry may say of an image.
+// Limits on the documents that a registry sends about an image.
 const (
 	mostLayers  = 500      // as many as overlay takes
 	mostEntries = 1000     // of an index

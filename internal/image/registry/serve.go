@@ -19,7 +19,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Host is what a pull depends on beside its request.
+// Host has what a pull needs beside its request.
 type Host struct {
 	Env   func(name string) string // names the places of logins
 	Certs []string                 // folders in which Docker and Podman look for a registry's certificates: HOST[:PORT]/*.crt

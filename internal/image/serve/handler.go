@@ -162,7 +162,7 @@ func manifest(w http.ResponseWriter, p picture) {
 // blob sends a blob, or the range of it that the request asks for. A request for several ranges gets all of the blob, as HTTP
 // allows: no client of registries asks so, and many small ranges would cost more than they bring.
 func (h *handler) blob(w http.ResponseWriter, r *http.Request, p picture, l *layer, want string) {
-	from, _, _ := net.SplitHostPort(r.RemoteAddr) // "" for what is none: they share their places
+	from, _, _ := net.SplitHostPort(r.RemoteAddr) // "" if there is none: such clients share their places
 	if !h.blobs.take(from) {
 		w.Header().Set("Retry-After", "5")
 		deny(w, http.StatusTooManyRequests, tooMany, "as many blobs are being sent as this server sends at a time, in all or to one address")

@@ -40,7 +40,7 @@ func limited(l net.Listener) net.Listener {
 	return &limiter{Listener: l, places: newPlaces(mostConnections, mostOfOne)}
 }
 
-// places are what clients share: so many in all, and so many for one address.
+// places limits the requests that are served at once: so many in all, and so many from one address.
 type places struct {
 	most, ofOne int
 	mu          sync.Mutex

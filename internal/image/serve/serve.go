@@ -2,8 +2,8 @@
 // berth-registry.
 //
 // The store keeps no blobs: its layers are unpacked. A blob is the layer as a tar stream whose names are in order (package treetar,
-// Layer). It is put together while it is sent, so nothing is stored twice. Its digest is another than that of the archive which the
-// layer came from; which is not kept.
+// Layer). It is put together while it is sent, so nothing is stored twice. Its digest differs from that of the archive that the
+// layer came from, because the archive is not kept.
 package serve
 
 import (
@@ -142,8 +142,8 @@ func (o Options) secure() (*tls.Config, error) {
 	return c, nil
 }
 
-// check refuses to listen beyond the loopback without TLS: whoever is on the way could read the images, and change what other hosts
-// run.
+// check refuses to listen beyond the loopback without TLS: anyone on the network path could read the images, and change what other
+// hosts run.
 func (o Options) check(secure bool) error {
 	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {

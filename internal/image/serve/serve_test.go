@@ -217,7 +217,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/v1/search", 404, "UNSUPPORTED"},
 		{"GET", "/v2x", 404, "UNSUPPORTED"},
 		{"GET", "/v2/worker", 404, "UNSUPPORTED"},
-		// What looks like a path on this host.
+		// Names that look like a path on this host.
 		{"GET", "/v2/../../etc/passwd", 404, "UNSUPPORTED"},
 		{"GET", "/v2/a/../b/manifests/latest", 400, "NAME_INVALID"},
 		{"GET", "/v2/%2e%2e/%2e%2e/manifests/latest", 400, "NAME_INVALID"},
@@ -291,7 +291,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRemoved removes an image: it is not served any more, and whoever is in the middle of a blob sees that it ends too early.
+// TestRemoved removes an image: it is not served any more, and a client in the middle of a blob sees that it ends too early.
 func TestRemoved(t *testing.T) {
 	h := newHost(t)
 	big := imagetest.Layer(t, imagetest.Entry{Name: "bin/", Type: tar.TypeDir}, imagetest.Entry{Name: "bin/a", Data: strings.Repeat("a", 16<<20)}, imagetest.Entry{Name: "bin/b", Data: "b"})

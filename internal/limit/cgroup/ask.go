@@ -209,7 +209,7 @@ func rateAsks(io vnode.IO, disk block.Disk) ([]ask, error) {
 type hold struct {
 	mechanism string
 	writes    []group.Write
-	note      string // what the mechanism does not cover
+	note      string // the part that the mechanism does not cover
 }
 
 // period is the period of CPU quotas in microseconds: the kernel's default.

@@ -41,7 +41,7 @@ func Limits(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.D
 }
 
 // Held is Limits for a node that has its limits already. It refuses no weight: a weight may no longer be honoured, because
-// somebody chose another scheduler. Such a limit has nothing to write, and its note says why.
+// another I/O scheduler was chosen. Such a limit has nothing to write, and its note says why.
 func Held(n *vnode.Node, h host.Cgroups, path string, disks map[string]block.Disk) ([]*Limit, error) {
 	return limits(n, h, path, disks, func(a ask, err error) (*Limit, error) {
 		return &Limit{Limit: proof.Limit{Key: a.key, Asked: a.asked, By: "nothing", Note: err.Error()}, Of: a.kind}, nil

@@ -10,7 +10,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Read reads limits back from the kernel, whoever wrote them last.
+// Read reads limits back from the kernel, no matter which program wrote them last.
 func Read(limits []*Limit) ([]proof.Limit, error) {
 	all := make([]proof.Limit, 0, len(limits))
 	for _, l := range limits {
@@ -27,7 +27,7 @@ func Read(limits []*Limit) ([]proof.Limit, error) {
 			}
 			s.ReadBack = l.person(w, got)
 			if s.Holds = s.Holds && w.Holds(got); !s.Holds {
-				break // what the node has of it is what is shown
+				break // the part that the node has of it is shown
 			}
 			above, err := w.Short()
 			if err != nil {

@@ -65,7 +65,7 @@ func tidy(b vnode.Bytes) vnode.Bytes {
 	return b >> 20 << 20
 }
 
-// mib rounds up to whole MiB, and adds one for what is allocated until the limit is set.
+// mib rounds up to whole MiB, and adds one for memory that is allocated until the limit is set.
 func mib(b vnode.Bytes) vnode.Bytes { return (b + 2<<20 - 1) >> 20 << 20 }
 
 // swaps reports whether the node may swap and the host has free swap.
@@ -74,7 +74,7 @@ func swaps(m vnode.Memory) bool {
 	return (m.Swap == nil || *m.Swap > 0) && unix.Sysinfo(&info) == nil && info.Freeswap > 0
 }
 
-// holds reads what a group holds. A number that the kernel does not report counts as 0.
+// holds reads how much memory a group holds. A number that the kernel does not report counts as 0.
 func holds(h host.Cgroups, path string) held {
 	v1 := func(file string) string { return filepath.Join(h.V1["memory"], path, file) }
 	get := func(n *int64) vnode.Bytes {

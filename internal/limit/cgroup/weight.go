@@ -77,7 +77,8 @@ func refuseEngine(q block.Queue, want vnode.Engine, model string, h host.Cgroups
 	return nil
 }
 
-// weigh returns what honours a weight on the disks under an entry. If nothing does, it refuses the weight (exit 3).
+// weigh returns the mechanism that enforces a weight on the disks under an entry. If there is none, it refuses the weight (exit
+// 3).
 func weigh(a ask, h host.Cgroups, file func(name string) string) (hold, error) {
 	key := a.key + " " + a.asked
 	if err := refuseQueues(a.disk, key); err != nil {

@@ -34,7 +34,7 @@ func program(rules []deviceRule) []bpf.Instruction {
 		}
 		one := []bpf.Instruction{
 			bpf.Op(bpf.Unless, kind, 0, 0, wanted),
-			// The access asked for beyond what is allowed. It replaces ctx, which is not needed any more.
+			// The bits of access that are asked for and not allowed. They replace ctx, which is not needed any more.
 			bpf.Op(bpf.Move, ctx, access, 0, 0),
 			bpf.Op(bpf.AndValue, ctx, 0, 0, ^int32(r.access)),
 			bpf.Op(bpf.Unless, ctx, 0, 0, 0),

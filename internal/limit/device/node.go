@@ -22,8 +22,8 @@ import (
 type Node struct {
 	In    mounts.Running     `json:"in"`
 	Path  string             `json:"path"`            // inside
-	From  *mounts.DeviceNode `json:"from,omitempty"`  // what is there now; nil: nothing
-	To    *mounts.DeviceNode `json:"to,omitempty"`    // what shall be there
+	From  *mounts.DeviceNode `json:"from,omitempty"`  // the device node that is there now; nil: none
+	To    *mounts.DeviceNode `json:"to,omitempty"`    // the device node that shall be there
 	Group string             `json:"group,omitempty"` // folder of the node's cgroup; it is an error if a process in it has From open
 }
 

@@ -17,8 +17,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Table is the host's devices that a running node has: what the entries of its spec stood for when the node started or the
-// entries were added. It lasts as long as the node runs.
+// Table lists the host's devices that a running node has: those that the entries of its spec stood for when the node
+// started or the entries were added. It lasts as long as the node runs.
 type Table struct {
 	Devices []Granted `json:"devices,omitempty"`
 	Disks   []Disk    `json:"disks,omitempty"` // the disks that it has limits on
@@ -63,7 +63,7 @@ func (t Table) Grant(proc, sys string, entries []vnode.Device) ([]Granted, error
 	return all, distinct(all)
 }
 
-// Rules returns what a node's group must allow.
+// Rules returns the devices that a node's group must allow.
 func (t Table) Rules() []string {
 	var all []string
 	for _, g := range t.Devices {
@@ -177,7 +177,7 @@ func ReadTable(path string) (t Table, err error) {
 type Record struct {
 	Path string `json:"path"`
 	New  Table  `json:"new"`
-	Old  *Table `json:"old,omitempty"` // what was there; nil: nothing
+	Old  *Table `json:"old,omitempty"` // the table that was there; nil: none
 }
 
 // Kind is "device.record".

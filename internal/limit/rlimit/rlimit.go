@@ -34,7 +34,7 @@ type Change struct {
 	From     string            `json:"from"`     // the old value in the spec; "max" if it had none
 	Resource int               `json:"resource"` // its number in setrlimit(2)
 	Value    uint64            `json:"value"`
-	Back     []before          `json:"back"` // what the processes had before
+	Back     []before          `json:"back"` // the limits that the processes had before
 }
 
 // before is the old limit of one process. If its pid is reused in the group, the new process gets the limit: it is a

@@ -78,8 +78,8 @@ func GroupsOf(h host.Cgroups, pid int) ([]string, error) {
 	return all, nil
 }
 
-// OwnGroup returns the group that holds the process and its descendants and nobody else, the same in every hierarchy
-// that shares CPU time or disks. ok is false if there is no such group.
+// OwnGroup returns the group that holds the process, its descendants and no other process, the same in every hierarchy that
+// shares CPU time or disks. ok is false if there is no such group.
 func OwnGroup(h host.Cgroups, pid int) (path string, ok bool, err error) {
 	family := proc.Family(pid)
 	for i, hh := range sharing(h) {
@@ -160,7 +160,7 @@ func (a *Adopt) Do(ctx context.Context) error {
 }
 
 // ours reports whether the group is there already and the one that was made, as when the step is done again. An empty one that
-// another program has made at the path is removed; one that has nobody but the process and its descendants is taken.
+// another program has made at the path is removed; one that has only the process and its descendants is taken.
 func (in *Adopter) ours(path string, pid int) (bool, error) {
 	dir := filepath.Join(in.Mount, path)
 	ino, _, there, err := group.Inode(dir)
@@ -194,7 +194,7 @@ func (a *Adopt) Lost() string {
 			at, _ := in.GroupOf(a.PID)
 			return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", a.PID, at, in.Title())
 		}
-		for _, pid := range proc.Family(a.PID) { // of those that it started, who is where it came from: see Do
+		for _, pid := range proc.Family(a.PID) { // processes that it started and that are in the group that it came from: see Do
 			at, err := in.GroupOf(pid)
 			if err != nil || at != in.From || at == a.Path {
 				continue

@@ -1,5 +1,5 @@
-// Package weight gives a group its standing among its siblings, as the class of a node or the protection of a service asks
-// for it: a share of CPU time and disks, and memory that is not reclaimed.
+// Package weight sets how a group competes with its siblings, as the class of a node or the protection of a service asks:
+// its share of CPU time and disks, and the memory that is not reclaimed.
 package weight
 
 import (

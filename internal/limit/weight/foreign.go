@@ -108,8 +108,8 @@ func (f *Foreign) Do(context.Context) error {
 	return nil
 }
 
-// Again looks which values are not so any more, and returns what the group has instead; the caller does the step again if there
-// are any. A group that was made anew at the path shall have them too: then Undo gives back what it has now.
+// Again looks which values no longer hold, and returns what the group has instead; if there are any, the caller does the step
+// again. A group that was made anew at the path shall have them too: then Undo gives back what it has now.
 func (f *Foreign) Again() (had []string, err error) {
 	for i := range f.Values {
 		v := &f.Values[i]
@@ -143,8 +143,8 @@ func (v *ForeignValue) switchedOff(path string) error {
 		"the cgroup %s has no %s any more: somebody else switched %s off for it", path, name, controller)
 }
 
-// Fill writes the values whose files were missing before, exist now, and still have the default value. Any other value
-// is left alone: somebody else may have chosen it.
+// Fill writes the values whose files were missing before, exist now, and still have the default value. Any other value is left
+// alone: another program may have chosen it.
 func (f *Foreign) Fill() error {
 	for _, v := range f.Values {
 		got, err := v.Write.Effect()

@@ -12,7 +12,8 @@ import (
 	"berth/internal/sys/proof"
 )
 
-// Show tells what a node, whose process 1 is pid if it runs, has from its class, beside what its spec asks for.
+// Show tells which values a node has from its class, beside those that its spec asks for. pid is the node's process 1, if it
+// runs.
 func Show(on host.Host, n *vnode.Node, cg host.Cgroups, groupPath string, pid int, running bool) ([]proof.Limit, error) {
 	all, err := ShowClass(n, cg, groupPath, running)
 	if err != nil || n.Class == "" && n.OOMScoreAdj == nil {

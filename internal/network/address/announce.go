@@ -55,8 +55,8 @@ func (d *DHCP) AnnounceAgain(ctx context.Context) error {
 	return d.On(func(r *netif.Socket, l netlink.Link) error { return d.Announce.send(ctx, &d.Inside, r, l, addrs) })
 }
 
-// send announces addresses of the interface in l once its network takes frames. Without a carrier nobody can hear it: that is no
-// error, and neither is an interface that is no Ethernet.
+// send announces addresses of the interface in l once its network takes frames. Without a carrier the announcement cannot
+// arrive: that is no error, and neither is an interface that is no Ethernet.
 func (a Announcement) send(ctx context.Context, in *netif.Inside, r *netif.Socket, l netlink.Link, addrs []netip.Addr) error {
 	own := netif.MAC(l)
 	if len(addrs) == 0 || !own.IsEthernet() {
@@ -84,7 +84,7 @@ func sendAll(index int, own mac.Address, addrs []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("open packet socket: %w", err)
 	}
-	// The kernel ends a packet socket after a grace period of RCU, some 10 ms (packet_release), for which nobody needs to wait.
+	// The kernel ends a packet socket after a grace period of RCU, some 10 ms (packet_release), which need not be waited for.
 	defer func() { go unix.Close(fd) }()
 	for _, a := range addrs {
 		err := unix.Sendto(fd, announcement(own, a), 0, &unix.SockaddrLinklayer{Ifindex: index})

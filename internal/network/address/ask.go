@@ -22,7 +22,7 @@ const (
 	probeWait = 100 * time.Millisecond
 )
 
-// question asks the network of an interface who has one of some addresses.
+// question asks the network of an interface which machine has one of some addresses.
 type question struct {
 	index int
 	mac   mac.Address // the interface's MAC
@@ -102,8 +102,8 @@ func (q *question) listen(ctx context.Context, fd int, end time.Time) (netip.Add
 	}
 }
 
-// claims returns the address that a frame claims for somebody else, and who: the sender of an ARP packet, the target of
-// a neighbour advertisement, or the target of another machine's probe.
+// claims returns the address that a frame claims for another machine, and the MAC of that machine: the sender of an ARP
+// packet, the target of a neighbour advertisement, or the target of another machine's probe.
 func (q *question) claims(f []byte) (netip.Addr, mac.Address) {
 	const header = 14
 	if len(f) < header || mac.Of(f[6:12]) == q.mac {
@@ -141,7 +141,7 @@ func (q *question) claims(f []byte) (netip.Addr, mac.Address) {
 	return addr, mac.Address{}
 }
 
-// frame returns the Ethernet frame that asks who has a.
+// frame returns the Ethernet frame that asks which machine has a.
 func (q *question) frame(a netip.Addr) []byte {
 	if a.Is4() {
 		return arpRequest(q.mac, netip.IPv4Unspecified(), a) // without a sender's address, as in a probe

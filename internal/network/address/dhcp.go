@@ -72,7 +72,7 @@ func (d *DHCP) Lease() dhcp.Lease { return dhcp.ReadLease(d.File) }
 // mostDeclined is after how many offered addresses that are in use Ask gives up.
 const mostDeclined = 3
 
-// Ask asks the servers of the network for an address that nobody uses there. It changes nothing on the interface.
+// Ask asks the DHCP servers of the network for a free address. It changes nothing on the interface.
 func (d *DHCP) Ask(ctx context.Context) (l dhcp.Lease, err error) {
 	err = d.speak(ctx, func(r *netif.Socket, c *dhcp.Client, q *question) error {
 		var used []string

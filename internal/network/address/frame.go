@@ -10,7 +10,7 @@ import (
 	"berth/internal/sys/mac"
 )
 
-// arpRequest returns the Ethernet frame, sent to everybody, by which a machine with a MAC and an IPv4 address asks who has another.
+// arpRequest returns the broadcast frame by which a machine with a MAC and an IPv4 address asks which machine has another address.
 func arpRequest(from mac.Address, sender, target netip.Addr) []byte {
 	f := append(bytes.Repeat([]byte{0xff}, 6), from.HardwareAddr()...)
 	f = append(f, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1) // ARP for IPv4 on Ethernet, request

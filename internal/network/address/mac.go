@@ -53,7 +53,7 @@ type ClaimMAC struct {
 	Pool    string `json:"pool,omitempty"` // name of a pool in PoolDir; the lowest free MAC of it is claimed
 	PoolDir string `json:"pool_dir,omitempty"`
 
-	Site *membership.Agent `json:"site,omitempty"` // claims a chosen MAC in the site too; a given one is claimed by site.Claim
+	Site *membership.Agent `json:"site,omitempty"` // claims a chosen MAC in the site too; a given one is claimed by membership.Claim
 
 	Leases sriov.Leases `json:"leases,omitempty"` // the MACs that virtual functions will have on the host count as taken
 }
@@ -61,7 +61,7 @@ type ClaimMAC struct {
 // Kind implements step.Step.
 func (c *ClaimMAC) Kind() string { return "link.claim-mac" }
 
-// Key identifies the claim, whatever Do filled in.
+// Key identifies the claim; fields that Do filled in are no part of it.
 func (c *ClaimMAC) Key() string {
 	key := c.If
 	switch {
@@ -106,7 +106,7 @@ func (c *ClaimMAC) Do(ctx context.Context) error {
 	return nil
 }
 
-// choose chooses a MAC, and claims it in the site where there is one: what another node there has is passed over.
+// choose chooses a MAC, and claims it in the site, if the host has one: MACs that another node of the site has are passed over.
 func (c *ClaimMAC) choose(ctx context.Context) (mac.Address, error) {
 	except := map[mac.Address]string{}
 	for {
@@ -211,7 +211,7 @@ func (c *ClaimMAC) Undo(ctx context.Context) error {
 	return nil
 }
 
-// maybe returns what this step may have claimed in the site.
+// maybe returns the things that this step may have claimed in the site.
 func (c *ClaimMAC) maybe(macs []mac.Address) []membership.Thing {
 	var all []membership.Thing
 	for _, m := range macs {

@@ -16,8 +16,8 @@ import (
 // Probe asks the network whether an address is in use before the node gets it, by ARP (RFC 5227) or neighbour
 // solicitation (RFC 4862), from the node's own interface and MAC. It sets the interface up, still without addresses.
 //
-// Without a carrier nobody can be asked and no address can clash: Probe succeeds. It also succeeds if the other machine
-// answers late or is off.
+// Without a carrier no machine can be asked and no address can clash: Probe succeeds. It also succeeds if the other
+// machine answers late or is off.
 type Probe struct {
 	netif.Inside
 	MAC     mac.Address `json:"mac,omitzero"` // empty: any

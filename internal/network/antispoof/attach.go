@@ -22,7 +22,7 @@ const priority = 2
 // Side says which of a link's packets the program checks.
 type Side uint32
 
-// The sides. What the host's end of a veth receives is what the node sends.
+// The sides of a link at which the program runs. The host's end of a veth receives what the node sends.
 const (
 	Received Side = netlink.HANDLE_MIN_INGRESS
 	Sent     Side = netlink.HANDLE_MIN_EGRESS

@@ -29,7 +29,7 @@ type Lease struct {
 // Forever is the Seconds of a lease that does not end (RFC 2131, 3.3).
 const Forever = math.MaxUint32
 
-// State says what to do about a lease.
+// State is the state of a lease, which decides what is to be done about it.
 type State string
 
 // The states, after RFC 2131, 4.4. In Renewing the lease's server is asked for more time, in Rebinding every server.
@@ -40,7 +40,7 @@ const (
 	Ended     State = "ended"
 )
 
-// Now returns the time since boot, a clock that nobody can set.
+// Now returns the time since boot, a clock that cannot be set.
 func Now() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // cannot fail: the clock exists and t is valid memory

@@ -62,8 +62,8 @@ func (in *Input) way(n vnode.Network) (netif.Way, netif.Hub) {
 	return netif.Egress, ""
 }
 
-// probe returns the step that probes a network's addresses; nil if there is nothing to probe. The host-only bridge
-// and the bridge of mode nat have an index of addresses instead; of reserved ones the network's admins say that nobody else has them.
+// probe returns the step that probes a network's addresses; nil if there is nothing to probe. The host-only bridge and the bridge of
+// mode nat have an index of addresses instead; reserved addresses are not probed either, because the network's admins keep them free.
 func (in *Input) probe(n vnode.Network, own mac.Address) *address.Probe {
 	if len(n.Address) == 0 || n.Reserved || n.Mode == vnode.Bridge && n.Parent == "" || n.Mode == vnode.NAT {
 		return nil

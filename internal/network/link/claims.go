@@ -31,8 +31,8 @@ func (in *Input) addressClaims(n vnode.Network) ([]step.Step, error) {
 
 // Claims returns the steps whose results last until the node is removed: one per MAC, one per address on the host-only
 // bridge. It refuses (Busy) a node whose MAC a link of the host has got since the node claimed it: a claim binds other
-// nodes, not the host. It reads from in Node, Networks, SiteID, the folders, HostLock, Leases, and what ReadClaims added
-// to Facts.
+// nodes, not the host. It uses these fields of in: Node, Networks, SiteID, the folders, HostLock, Leases, and the part
+// of Facts that ReadClaims fills in.
 func Claims(in Input) ([]step.Step, error) {
 	if err := in.checkMACs(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func Claims(in Input) ([]step.Step, error) {
 	return steps, nil
 }
 
-// checkMACs refuses MACs that the node has claimed and somebody else has.
+// checkMACs refuses MACs that the node has claimed and that something else has as well.
 func (in *Input) checkMACs() error {
 	for _, n := range in.Networks {
 		if who := in.Facts.Clashes[n.Name]; who != "" {
@@ -111,9 +111,9 @@ func (in *Input) macClaims() ([]*address.ClaimMAC, error) {
 	return all, nil
 }
 
-// ReadClaims adds to the facts what Claims must know of MACs that are taken: those that the node would get from its
-// pools, and those of its own that somebody else has. It skips the latter for a running node. It reads from in what
-// Claims does, and Run.
+// ReadClaims adds to the facts what Claims must know of MACs: which ones the node would get from its pools, and which of its
+// claimed ones another link or virtual function has as well. It skips the latter for a running node. It uses the same fields of
+// in as Claims, and Run.
 func (f *Facts) ReadClaims(in Input) error {
 	claims, err := in.macClaims()
 	if err != nil {

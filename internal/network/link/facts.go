@@ -15,12 +15,12 @@ import (
 	"berth/internal/sys/mac"
 )
 
-// Facts are what a plan must know of the host's links and kernel.
+// Facts are the facts about the host's links and kernel that a plan needs.
 type Facts struct {
 	Links   map[string]HostLink    // by name; nil if no network of the node names a parent
 	Pooled  map[string]mac.Address // by interface: the MAC that it would get from its pool: see ReadClaims
 	Claimed map[string]mac.Address // by interface: the MAC that it has claimed; not read if the node runs
-	Clashes map[string]string      // by interface: who else has the MAC that it has claimed
+	Clashes map[string]string      // by interface: what else has the MAC that it has claimed
 	Lacks   map[netif.Way]string   // by way to limit a rate: why this kernel cannot, for the ways that the node needs
 
 	NAT nat.Facts // of mode nat: see ReadClaims
@@ -56,7 +56,7 @@ type HostVFs struct {
 	Uses  []VFUse // one for each that it has
 }
 
-// VFUse says who uses a virtual function.
+// VFUse names the user of a virtual function.
 type VFUse struct {
 	User string // "" if it is free
 	Run  string // live folder of the node that has it; "" if no node has

@@ -14,7 +14,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Given maps the interfaces of mode nat to what Berth gave them.
+// Given maps the interfaces of mode nat to the addresses that Berth gave them.
 type Given map[string]*nat.ClaimAddress
 
 // GivenBy returns what claims give to interfaces. Live takes the result as Input.Given.

@@ -46,7 +46,7 @@ func (p *Phys) String() string {
 	return s
 }
 
-// Prepare records what the host gets back.
+// Prepare records the settings to which Undo restores the adapter.
 func (p *Phys) Prepare(ctx context.Context) error {
 	h, err := netif.Host()
 	if err != nil {

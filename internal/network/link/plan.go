@@ -21,7 +21,7 @@ import (
 // defaultMTU is Ethernet's MTU, in bytes.
 const defaultMTU = 1500
 
-// Input is what Claims and Live need to make their steps.
+// Input has what Claims and Live need to make their steps.
 type Input struct {
 	Node       string
 	Hostname   string                 // host name in the node

@@ -15,8 +15,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// attached returns the interface that a step connects to the network, and whether what connects it still belongs to
-// this node; "" for a step that connects none.
+// attached returns the interface that a step connects to the network, and whether the link or function that connects it still
+// belongs to this node; "" for a step that connects none.
 func attached(s step.Step) (ifname string, ours bool) {
 	switch c := s.(type) {
 	case *Veth:

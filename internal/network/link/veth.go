@@ -69,7 +69,7 @@ func (v *Veth) Do(ctx context.Context) error {
 		return err
 	}
 	defer r.Close()
-	if v.Own { // nobody may remove the bridge before it has this port
+	if v.Own { // no other process may remove the bridge before it has this port
 		lock, err := netif.Lock(ctx, v.Lock)
 		if err != nil {
 			return err

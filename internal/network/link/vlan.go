@@ -18,7 +18,7 @@ import (
 )
 
 // VLAN is a VLAN device on an adapter of the host. The macvlans of all nodes with this adapter and id are on it. The first
-// such node makes the device, and the last one removes it. A device that somebody else made is used and never removed.
+// such node makes the device, and the last one removes it. A device that another program made is used and never removed.
 type VLAN struct {
 	Node   string `json:"node"`
 	If     string `json:"ifname"` // the node's interface above it

@@ -54,8 +54,7 @@ type table struct {
 // NewSnapshot returns an empty Snapshot; hub is the namespace of the host-only bridge.
 func NewSnapshot(hub netif.Hub) *Snapshot { return &Snapshot{hub: hub} }
 
-// Trouble says what disconnects an interface of a running node from its network; "" if nothing does. pid is the node's
-// init.
+// Trouble says why an interface of a running node is not connected to its network; "" if it is. pid is the node's init.
 func (s *Snapshot) Trouble(w Wire, pid int) (string, error) {
 	if !w.isPort() {
 		inside, err := shape.Counts(pid)
@@ -81,7 +80,7 @@ func (s *Snapshot) Trouble(w Wire, pid int) (string, error) {
 	return fmt.Sprintf("%s: not connected: %s", w.If, why), nil
 }
 
-// shared says what is wrong with an interface that is not in the node.
+// shared says why an interface is missing from the node.
 func (t *table) shared(w Wire) string {
 	if _, there := t.byName[w.Parent]; !there && w.Mode == vnode.Macvlan {
 		return "its parent " + w.Parent + " is gone"

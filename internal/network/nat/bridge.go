@@ -46,7 +46,7 @@ func (b *Bridge) String() string {
 // bridgeMAC is the MAC by which Berth recognizes its own bridge. A fixed one also keeps the bridge from taking that of a port.
 func bridgeMAC(name string) mac.Address { return mac.Derive("berth nat bridge 1\n" + name + "\n") }
 
-// Do makes what is missing.
+// Do makes the parts that are missing.
 func (b *Bridge) Do(ctx context.Context) error {
 	lock, err := netif.Lock(ctx, b.Places.Lock)
 	if err != nil {
@@ -195,7 +195,7 @@ func (b *Bridge) Undo(ctx context.Context) error {
 	return b.Places.sweep(ctx)
 }
 
-// forget drops what the host has learned of who has the addresses of a node: the next node that gets them has another MAC.
+// forget drops the neighbour entries of the host for a node's addresses: the next node that gets them has another MAC.
 func (p Places) forget(n Network, v4 netip.Addr) error {
 	if !v4.IsValid() || !n.V4.IsValid() {
 		return nil
@@ -231,7 +231,7 @@ func (p Places) own() (*netlink.Handle, netlink.Link, error) {
 	return h, l, nil
 }
 
-// Sweep takes back what no node needs any more, after nodes that ended without a trace.
+// Sweep removes what no node needs any more, after nodes that ended without cleaning up.
 func (p Places) Sweep(ctx context.Context) error {
 	if _, err := os.Stat(p.Run); errors.Is(err, fs.ErrNotExist) {
 		return nil

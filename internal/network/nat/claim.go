@@ -30,7 +30,7 @@ type ClaimAddress struct {
 // Kind implements step.Step.
 func (c *ClaimAddress) Kind() string { return "nat.claim-address" }
 
-// Key identifies the claim, whatever Do filled in.
+// Key identifies the claim; fields that Do filled in are no part of it.
 func (c *ClaimAddress) Key() string { return c.If }
 
 func (c *ClaimAddress) String() string {

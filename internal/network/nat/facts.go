@@ -14,14 +14,14 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Facts are what the plan of a node of mode nat must know of the host.
+// Facts are the facts about the host that the plan of a node of mode nat needs.
 type Facts struct {
 	Network Network
-	Address netip.Addr        // the node's, or what it would get
+	Address netip.Addr        // the node's address, or the one that it would get
 	Overlap string            // a route of the host that overlaps the network: "10.0.0.0/8 over eth0"
 	NoTool  error             // why there is no nft
-	Taken   map[string]string // by entry of ports: who has one of its ports, not the node
-	Hinders []Hindrance       // what other tables of nftables drop; not read while the node runs
+	Taken   map[string]string // by entry of ports: the other node that has one of its ports
+	Hinders []Hindrance       // chains of other tables of nftables that drop the node's packets; not read while the node runs
 	Foreign map[string]string // by entry of ports: the host's addresses, if it names another one
 }
 

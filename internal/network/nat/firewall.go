@@ -15,7 +15,7 @@ import (
 // Hindrance is a base chain of others that drops packets of nodes.
 type Hindrance struct {
 	Chain  string   // "chain FORWARD of table ip filter"
-	Drops  string   // what it drops
+	Drops  string   // packets that it drops
 	Remedy []string // commands that let them pass
 }
 

@@ -29,8 +29,8 @@ type setting struct {
 	New string `json:"new"`
 }
 
-// loan is the record of what the host's settings of forwarding were, and of the roots that need them. There is one per
-// host, whatever the root: the last root gives the settings back.
+// loan records the host's settings of forwarding before Berth changed them, and the roots that need the change. There is one
+// per host, whatever the root: the last root gives the settings back.
 type loan struct {
 	Boot string    `json:"boot"`
 	By   []string  `json:"by"` // folders that exist as long as their root has nodes of mode nat
@@ -191,7 +191,7 @@ func (p Places) borrow(v6 bool) (lent []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range more { // a setting that somebody set back meanwhile is in the record already
+	for _, s := range more { // a setting that another program set back meanwhile is in the record already
 		if !slices.ContainsFunc(l.Was, func(o setting) bool { return o.Key == s.Key }) {
 			l.Was = append(l.Was, s)
 		}

@@ -1,8 +1,8 @@
 // Package nat connects nodes to the networks of the host: it gives a bridge of the host and its nodes private addresses,
 // translates them by nftables, publishes nodes' ports, and lends the host the right to forward.
 //
-// What is in the kernel belongs to a root of Berth: one bridge, and one table of nftables with the bridge's name. Both come
-// with the first node and go with the last. Other tables are read and never changed.
+// Everything in the kernel belongs to one root of Berth: a bridge, and a table of nftables with the bridge's name. Both
+// come with the first node and go with the last. Other tables are read and never changed.
 package nat
 
 import (

@@ -46,8 +46,8 @@ func (p Places) Restore(n Network) (did bool, err error) {
 	return true, file.WriteJSON(p.stored().Path, n)
 }
 
-// Network returns the private network: the stored one, else one that overlaps no route of the host. A stored network that
-// nobody has an address of is chosen again if a route overlaps it by now. Network writes nothing.
+// Network returns the private network: the stored one, else one that overlaps no route of the host. A stored network of
+// which no node has an address is chosen again if a route overlaps it by now. Network writes nothing.
 func (p Places) Network() (Network, error) {
 	var n Network
 	err := p.stored().Read(&n)

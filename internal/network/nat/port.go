@@ -61,7 +61,7 @@ func portTaken(port, who string) error {
 	return refuse.Busyf("port %s is taken by %s: publish another port of the host", port, who)
 }
 
-// PortOwner returns who has claimed one of these ports, besides one owner: NODE/IFNAME; "" if nobody has.
+// PortOwner returns the owner, NODE/IFNAME, that has claimed one of these ports, one owner left out; "" if there is none.
 func (p Places) PortOwner(port vnode.Port, except string) string {
 	entries, _ := os.ReadDir(p.PortIndex()) // without an index nothing is claimed
 	for _, e := range entries {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// verdict is what becomes of a packet.
+// verdict says what happens to a packet.
 type verdict int
 
 const (
@@ -26,8 +26,8 @@ const (
 	yes
 )
 
-// base returns what a base chain does with a packet. A rule whose conditions are not known to hold does nothing: a packet is
-// dropped only if a rule for all such packets, or the policy, drops it.
+// base returns the verdict of a base chain on a packet. A rule whose conditions are not known to hold does nothing: a packet
+// is dropped only if a rule for all such packets, or the policy, drops it.
 func (r ruleset) base(c chain, p packet) verdict {
 	if v := r.chain(c.key(), c, p, 0); v == accepted || v == dropped {
 		return v
@@ -60,7 +60,7 @@ func (r ruleset) chain(name string, c chain, p packet, depth int) verdict {
 // expr is one expression of a rule; exactly one key is set.
 type expr map[string]json.RawMessage
 
-// rule returns what one rule does with a packet.
+// rule returns the verdict of one rule on a packet.
 func (r ruleset) rule(exprs []json.RawMessage, c chain, p packet, depth int) verdict {
 	holds := yes
 	for _, raw := range exprs {
@@ -105,7 +105,7 @@ func when(holds maybe, v verdict) verdict {
 	return goesOn
 }
 
-// follow returns what a verdict of a rule means.
+// follow returns the outcome of a rule's verdict.
 func (r ruleset) follow(kind string, value json.RawMessage, c chain, p packet, depth int) verdict {
 	switch kind {
 	case "accept", "queue":
@@ -126,7 +126,7 @@ func (r ruleset) follow(kind string, value json.RawMessage, c chain, p packet, d
 	return v
 }
 
-// vmap returns what a map of verdicts does with a packet.
+// vmap returns the verdict of a map of verdicts on a packet.
 func (r ruleset) vmap(value json.RawMessage, c chain, p packet, depth int) verdict {
 	var m struct {
 		Key  json.RawMessage

@@ -24,8 +24,8 @@ const largest = 1232
 
 var errDrop = errors.New("not a query")
 
-// parse reads a packet. The error is errDrop for what is not answered at all. Otherwise the code says what is wrong with
-// the query: RCodeSuccess if nothing is.
+// parse reads a packet. The error is errDrop for packets that are not answered at all. Otherwise the code says what is
+// wrong with the query: RCodeSuccess if nothing is.
 func parse(packet []byte) (q query, code dns.RCode, err error) {
 	var p dns.Parser
 	if q.Header, err = p.Start(packet); err != nil || q.Response {
@@ -66,8 +66,8 @@ func parse(packet []byte) (q query, code dns.RCode, err error) {
 	return q, dns.RCodeSuccess, nil
 }
 
-// answer answers a packet from what is known of the bridge. It returns nothing for what is dropped, and ask, with no answer,
-// for a query to pass on to the host's resolvers.
+// answer answers a packet from the table of the bridge. It returns nothing for a packet that is dropped, and ask, with no
+// answer, for a query to pass on to the host's resolvers.
 func (t *table) answer(packet []byte) (reply []byte, ask *query) {
 	q, code, err := parse(packet)
 	if err != nil {

@@ -126,7 +126,7 @@ func (p Places) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(fork.Berth(), "netserve", p.Socket) // the socket tells in ps whose process it is
+	cmd := exec.Command(fork.Berth(), "netserve", p.Socket) // the path of the socket tells in ps to which root the process belongs
 	cmd.Args[0], cmd.Dir = "berth", "/"
 	cmd.Env = []string{"GOTRACEBACK=none"}
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f} // descriptor 3
@@ -143,7 +143,7 @@ func (p Places) start() error {
 	return err
 }
 
-// Set serves a node, or renews what is served for it.
+// Set begins to serve a node, or replaces its entry.
 func (p Places) Set(ctx context.Context, e *Entry) error {
 	return p.locked(ctx, true, func(c *client) error { return c.set(e) })
 }
@@ -187,7 +187,7 @@ func (c *client) set(e *Entry) error {
 	}
 }
 
-// Drop ends what is served for a node. If it was the last one, Drop waits until the process has ended.
+// Drop ends the service for a node. If it was the last one, Drop waits until the process has ended.
 func (p Places) Drop(ctx context.Context, node string) error {
 	err := p.locked(ctx, false, func(c *client) error {
 		id, err := c.process()

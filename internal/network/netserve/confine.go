@@ -13,11 +13,11 @@ import (
 	"berth/internal/host/group"
 )
 
-// user is the id of the process's user and group: one below the ranges of nodes (package ids), which nobody else has.
+// user is the id of the process's user and group: one below the ranges of nodes (package ids), which no other process has.
 const user = 0x3fffffff
 
-// confine takes this process out of the unit that started it, and gives up root's rights for good. Nobody sent it
-// anything yet. The threads have no_new_privs from the starter.
+// confine takes this process out of the unit that started it, and gives up root's rights for good. It has not received anything
+// yet. The threads have no_new_privs from the starter.
 func confine() error {
 	_ = os.WriteFile("/proc/self/comm", []byte("berth-netserve"), 0) // a nicety, for ps and top
 	if h, err := host.ReadMounted(); err != nil || group.Leave(h) != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Nodes are hostile: what they can make this process keep is bounded, in all and for each of them.
+// Nodes may be hostile: the memory and sockets that they can make this process hold are bounded, in all and for each of them.
 const (
 	mostAsked     = 256 // queries that wait for the host's resolvers
 	mostAskedEach = 32  // of one sender
@@ -18,7 +18,7 @@ const (
 	idle          = 5 * time.Second // of such a connection
 )
 
-// quota counts what each sender uses of something.
+// quota counts how much of something each sender uses.
 type quota struct {
 	most, each int
 
@@ -60,7 +60,7 @@ type responder struct {
 	conns    *quota
 }
 
-// serves reports whether a sender is answered: one on the bridge, and nobody beyond it.
+// serves reports whether a sender is answered: only one on the bridge is.
 func (r *responder) serves(t *table, from netip.Addr) bool {
 	return t != nil && t.holds(from.Unmap().WithZone(""))
 }

@@ -21,7 +21,7 @@ func Kinds() step.Kinds {
 	return step.Kinds{"netserve.serve": func() step.Step { return &Serve{} }}
 }
 
-// Entry is what the process does for one node.
+// Entry says what the process serves for one node.
 type Entry struct {
 	Node   string  `json:"node"`
 	Names  []Named `json:"names,omitempty"`
@@ -55,9 +55,9 @@ type Relay struct {
 type socket struct {
 	Proto string         `json:"proto"`
 	At    netip.AddrPort `json:"at"`
-	To    netip.AddrPort `json:"to,omitzero"` // of a relay
-	// Of a socket for DNS: the bridge, and the index of its link. A bridge that was made again has another one, and so its
-	// sockets are opened again.
+	To    netip.AddrPort `json:"to,omitzero"` // for a relay
+	// For a socket for DNS: the bridge, and the index of its link. A bridge that was made again has another index, so that
+	// its sockets are opened again.
 	Bridge string `json:"bridge,omitempty"`
 	Index  int    `json:"index,omitempty"`
 	netns  string
@@ -66,7 +66,7 @@ type socket struct {
 // key identifies the socket; it does not depend on the node that needs it.
 func (s socket) key() string { return fmt.Sprint(s.Bridge, " ", s.Index, " ", s.Proto, " ", s.At) }
 
-// sockets lists what an entry needs. index tells the index of a bridge's link.
+// sockets lists the sockets that an entry needs. index tells the index of a bridge's link.
 func (e *Entry) sockets(index func(Bridge) (int, error)) (all []socket, err error) {
 	for _, n := range e.Names {
 		i, err := index(n.Bridge)
@@ -85,7 +85,7 @@ func (e *Entry) sockets(index func(Bridge) (int, error)) (all []socket, err erro
 	return all, nil
 }
 
-// table is what is known of one bridge. It does not change: each change of a node makes a new one.
+// table has the names and addresses of one bridge. It does not change: each change of a node makes a new one.
 type table struct {
 	names    map[string][]netip.Addr // in lower case, without the last dot
 	reverse  map[netip.Addr]string

@@ -31,7 +31,7 @@ type reply struct {
 	Keys  []string `json:"keys,omitempty"`
 	Nodes []string `json:"nodes,omitempty"`
 	Err   string   `json:"err,omitempty"`
-	PID   int      `json:"pid"`            // of the process; SO_PEERCRED tells only who made its socket
+	PID   int      `json:"pid"`            // of the process; SO_PEERCRED tells only which process made its socket
 	Last  bool     `json:"last,omitempty"` // no node is left: the process ends
 }
 

@@ -26,7 +26,7 @@ type relays struct {
 
 func newRelays() *relays { return &relays{places: make(chan struct{}, mostRelayed)} }
 
-// connections relays what connects to a port until the socket is closed. A connection waits while there are too many.
+// connections relays the connections to a port until the socket is closed. A connection waits while there are too many.
 func (r *relays) connections(ctx context.Context, l *net.TCPListener, to netip.AddrPort) {
 	for {
 		conn, err := l.AcceptTCP()
@@ -55,7 +55,7 @@ func relay(ctx context.Context, near *net.TCPConn, to netip.AddrPort) {
 	dialer := net.Dialer{Timeout: dialWait}
 	c, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		_ = near.SetLinger(0) // the host's program sees a reset, as from a port where nobody listens
+		_ = near.SetLinger(0) // the host's program sees a reset, as from a port without a listener
 		return
 	}
 	far := c.(*net.TCPConn)
@@ -123,7 +123,7 @@ func answers(ctx context.Context, near, far *net.UDPConn, to netip.AddrPort) {
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // nobody listens there: the next datagram may find somebody
+		if err != nil { // no program listens there; one may when the next datagram comes
 			continue
 		}
 		_ = far.SetReadDeadline(time.Now().Add(forgetSender))

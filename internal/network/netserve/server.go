@@ -27,7 +27,7 @@ type server struct {
 	nodes   map[string]*Entry
 	needs   map[string][]socket // by node
 	bridges map[string]*responder
-	sockets map[string]func() // by key: what closes them
+	sockets map[string]func() // by key: the function that closes the socket
 	began   bool              // it has served a node
 	own     atomic.Pointer[[]netip.Addr]
 }
@@ -195,7 +195,7 @@ func (s *server) renew(extra map[string]*os.File) error {
 	return nil
 }
 
-// open begins to serve a socket. end closes it, and what came by it.
+// open begins to serve a socket. end closes it, and the connections that came by it.
 func (s *server) open(n socket, f *os.File) (end func(), err error) {
 	if f == nil {
 		return nil, errors.New("it is missing")

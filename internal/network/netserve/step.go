@@ -52,7 +52,7 @@ func (s *Serve) Verify(context.Context) error {
 	return nil
 }
 
-// Undo ends what is served for the node. The process ends with the last node.
+// Undo ends the service for the node. The process ends with the last node.
 func (s *Serve) Undo(ctx context.Context) error { return s.Places.Drop(ctx, s.Entry.Node) }
 
 // Lacks returns those of the nodes that the process does not serve; all if there is no process.

@@ -114,7 +114,7 @@ func (u *upstream) ask(ctx context.Context, q *query, network string, own []neti
 	return last
 }
 
-// exchange asks one resolver, under an id and from a port that nobody else knows.
+// exchange asks one resolver, under a random id and from a port that the kernel chooses, so that answers are hard to forge.
 func (u *upstream) exchange(ctx context.Context, q *query, network string, server netip.AddrPort) ([]byte, dns.RCode, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -81,7 +81,7 @@ func (c *Claim) Do(ctx context.Context) error {
 	return nil
 }
 
-// free returns the first VF that nobody uses.
+// free returns the first VF without a user.
 func (c *Claim) free(users *Users, pf PF) (VF, error) {
 	var why []string
 	for _, vf := range pf.VFs {

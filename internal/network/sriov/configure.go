@@ -40,7 +40,7 @@ func (c *Configure) String() string {
 	return s + ", spoof check on, trust off"
 }
 
-// Prepare records what the host gets back.
+// Prepare records the settings to which Undo restores the function.
 func (c *Configure) Prepare(ctx context.Context) error {
 	if err := c.prepare(); err != nil {
 		return err

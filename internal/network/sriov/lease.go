@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Leases is the folder that says which node has which virtual function: one symbolic link per function, named by its
+// Leases is the folder that records which node has which virtual function: one symbolic link per function, named by its
 // PCI address, whose target is the lease. Making a link is atomic, including its content. There is one folder per host,
 // whatever root the nodes are under. Changing it takes the host-wide lock.
 type Leases string
@@ -49,8 +49,9 @@ func (d Leases) Take(l Lease) error {
 	return nil
 }
 
-// Read reads the lease of a virtual function. ok is false if there is no valid lease: a lease is invalid after a
-// reboot, and if the node's live folder is gone. If neither can be told, it is valid: nobody else may take the function.
+// Read reads the lease of a virtual function. ok is false if there is no valid lease: a lease is invalid after a reboot,
+// and if the node's live folder is gone. If neither can be told, the lease is valid: no other node may take the
+// function.
 func (d Leases) Read(pci string) (l Lease, ok bool) {
 	text, err := os.Readlink(filepath.Join(string(d), pci))
 	if err != nil {
@@ -99,8 +100,8 @@ func (d Leases) Release(token string) error {
 }
 
 // Reserve records the MACs that a leased function will have when it returns to the host. Until then neither the adapter
-// nor a link shows them, and nobody else may use them. They are kept beside the lease, in a symbolic link of their own,
-// and Release removes both.
+// nor a link shows them, and nothing else may use them. They are kept beside the lease, in a symbolic link of their
+// own, and Release removes both.
 func (d Leases) Reserve(l Lease, macs ...mac.Address) error {
 	name := l.PCI + home
 	if err := d.remove(name); err != nil {

@@ -21,7 +21,7 @@ import (
 type Move struct {
 	netif.Inside
 	Claimed
-	MAC mac.Address `json:"mac"` // what Verify expects
+	MAC mac.Address `json:"mac"` // the MAC that Verify expects
 	MTU int         `json:"mtu"` // bytes
 }
 

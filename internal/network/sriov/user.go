@@ -19,13 +19,14 @@ type Users struct {
 	macvlans map[int][]mac.Address // MACs by index, in any namespace
 }
 
-// NewUsers reads what, besides links, shows who uses a function: the macvlans on its link. links are the links of h's namespace.
+// NewUsers reads the macvlans on the links of functions, which also show that a function is used. links are the links of h's
+// namespace.
 func NewUsers(h *netlink.Handle, leases Leases, links []netlink.Link) (*Users, error) {
 	others, err := netif.Macvlans(h)
 	return &Users{h: h, leases: leases, links: links, uppers: netif.Uppers(links), macvlans: others}, err
 }
 
-// UserOf says who uses a virtual function; "" if nobody does, so that it may be removed.
+// UserOf names the user of a virtual function; "" if it has none, so that it may be removed.
 func UserOf(leases Leases, vf VF) (string, error) {
 	if _, held := leases.Read(vf.PCI); !held && vf.Driver == "" {
 		return "", nil
@@ -46,8 +47,8 @@ func UserOf(leases Leases, vf VF) (string, error) {
 	return users.Of(vf)
 }
 
-// Of says who uses a virtual function; "" if it is free. A free function has no lease. It has a link on the host with
-// no address (except link-local ones), no master and no link on top of it, also no macvlan in another namespace.
+// Of names the user of a virtual function; "" if it is free. A free function has no lease. It has a link on the host with no
+// address (except link-local ones), no master and no link on top of it, also no macvlan in another namespace.
 func (u *Users) Of(vf VF) (string, error) {
 	if l, ok := u.leases.Read(vf.PCI); ok {
 		return "node " + l.String(), nil

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Devices gives running nodes their devices back, and takes from them what was unplugged.
+// Devices gives running nodes devices back that were plugged in again, and takes from them devices that were unplugged.
 type Devices struct {
 	Keeper
 	Moved  func() (nodes []string, err error)                     // those whose devices are not where they were
@@ -49,7 +49,7 @@ func readDeviceEvents(ctx context.Context, look chan<- struct{}) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil { // 1: the kernel's own
 		return fmt.Errorf("open the kernel's device events: %w", err)
 	}
-	poke(look) // what came before
+	poke(look) // for devices that came before
 	buf := make([]byte, 8192)
 	for {
 		n, err := f.Read(buf)
@@ -66,7 +66,7 @@ func readDeviceEvents(ctx context.Context, look chan<- struct{}) error {
 	}
 }
 
-// lookAfter mends, after each event, what has come or gone under a node. It does not wait for a burst to end:
+// lookAfter follows, after each event, the devices of a node that have come or gone. It does not wait for a burst to end:
 // another disk may have the number of one that went.
 func (d *Devices) lookAfter(ctx context.Context, look chan struct{}) {
 	var again <-chan time.Time
@@ -100,7 +100,7 @@ func (d *Devices) mend(ctx context.Context, atWork *sync.Map, look chan<- struct
 			}
 			if did != "" {
 				d.Log.Info(did, "node", node)
-				poke(look) // what changed meanwhile
+				poke(look) // for changes meanwhile
 			}
 		})
 	}

@@ -68,14 +68,15 @@ func (t *tenant) say(state, text string, args ...any) {
 	t.said = state
 }
 
-// ask does what is due and returns when to do so again; lives is false if the node runs no more.
+// ask renews or asks for the lease if that is due, and returns when to call it again; lives is false if the node no longer
+// runs.
 func (t *tenant) ask(ctx context.Context) (lives bool, wait time.Duration) {
 	l := t.Lease()
 	state := l.State(dhcp.Now())
 	var next dhcp.Lease
 	var err error
 	switch state {
-	case dhcp.Bound: // set again by somebody else
+	case dhcp.Bound: // set again by another command
 		return true, l.Wait(dhcp.Now())
 	case dhcp.Ended:
 		return t.anew(ctx, l)

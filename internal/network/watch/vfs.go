@@ -19,7 +19,7 @@ type VFs struct {
 	Keeper
 	Has      func(node string) bool                                 // it has virtual functions
 	Restore  func(context.Context) (did []string, err error)        // makes those of the host again that are gone
-	Reattach func(ctx context.Context, node string) (string, error) // connects what has lost its connection
+	Reattach func(ctx context.Context, node string) (string, error) // connects interfaces that have lost their connection
 
 	mu    sync.Mutex
 	nodes map[string]int // how often each is watched: a new start may overlap the end of the last
@@ -75,7 +75,7 @@ func (w *VFs) follow(ctx context.Context, look chan<- struct{}) {
 	}
 }
 
-// lookAfter mends what is to be mended after each burst of events.
+// lookAfter repairs what can be repaired after each burst of events.
 func (w *VFs) lookAfter(ctx context.Context, look <-chan struct{}) {
 	for quiet(ctx, look) {
 		w.Work(func() { w.mend(ctx) })

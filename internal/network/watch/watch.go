@@ -1,5 +1,5 @@
-// Package watch looks after what running nodes are made of and connected to: it follows the kernel's events and DHCP leases,
-// and mends what has come, gone or changed.
+// Package watch keeps the devices and the connections of running nodes working: it follows the kernel's events and renews
+// DHCP leases, and repairs what has come, gone or changed.
 package watch
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Keeper is what the watchers need of the process that they run in.
+// Keeper has the methods of the keeper that the watchers need.
 type Keeper struct {
 	Log  *slog.Logger
 	Work func(f func()) // runs f, which shall not be cut off

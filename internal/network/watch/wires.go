@@ -15,8 +15,8 @@ import (
 type Wires struct {
 	Keeper
 	Hub      netif.Hub                                              // where the bridge between nodes is
-	Of       func(node string) []link.Wire                          // what its interfaces are connected to
-	Reattach func(ctx context.Context, node string) (string, error) // connects what has lost its connection
+	Of       func(node string) []link.Wire                          // the connections of a node's interfaces
+	Reattach func(ctx context.Context, node string) (string, error) // connects interfaces that have lost their connection
 
 	mu         sync.Mutex
 	nodes      map[string]*wired
@@ -93,7 +93,7 @@ func (w *Wires) letGo(node string, n *wired, inodes []uint64) {
 	}
 }
 
-// Look looks at all nodes, as after a time in which nobody watched.
+// Look looks at all nodes, as after a time without a watcher.
 func (w *Wires) Look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +130,7 @@ func (w *Wires) concerns(name string) bool {
 	return false
 }
 
-// lookAfter connects what lost its connection, after each burst of events.
+// lookAfter connects interfaces that lost their connection, after each burst of events.
 func (w *Wires) lookAfter(ctx context.Context, look <-chan struct{}) {
 	for quiet(ctx, look) {
 		w.Work(func() { w.mend(ctx) })

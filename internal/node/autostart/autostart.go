@@ -1,4 +1,4 @@
-// Package autostart knows which nodes start with the host, and keeps the unit of systemd's that starts them.
+// Package autostart knows which nodes start with the host, and maintains the systemd unit that starts them.
 package autostart
 
 import (
@@ -37,8 +37,8 @@ func unit(l layout.Layout) (systemd.AtBoot, error) {
 	}, err
 }
 
-// Applied writes the unit if one of these nodes starts with the host. note says what the admin has to do where systemd does not
-// run the host.
+// Applied writes the unit if one of these nodes starts with the host. note says what the admin has to do on a host without
+// systemd.
 func Applied(l layout.Layout, nodes []*vnode.Node) (note string, err error) {
 	if !slices.ContainsFunc(nodes, func(n *vnode.Node) bool { return n.Autostart }) {
 		return "", nil

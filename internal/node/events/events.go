@@ -1,7 +1,9 @@
-// Package events keeps what happened to nodes: a bounded file to which whoever acts appends a line, and which others follow.
+// Package events keeps a record of what happened to nodes: a file of bounded size, to which each command appends lines and
+// which other processes follow.
 //
-// Nobody is asked to remember an event. Each is derived from a node's journals ([Owed]), and the journal notes what was told
-// ([Told]). Who is killed between an act and its event leaves the event to the next command that takes the node's lock.
+// No command has to remember an event. Each event is derived from a node's journals ([Owed]), and the journal notes which
+// were told ([Told]). If a command is killed between an act and its event, the next command that takes the node's lock tells
+// the event.
 package events
 
 import (
@@ -50,13 +52,13 @@ type Event struct {
 	Node  string    `json:"node"`
 	Event string    `json:"event"` // Created …
 
-	// Of Ended:
+	// For Ended:
 	State  string `json:"state,omitempty"`  // "stopped", by a command or a reboot, or "exited", by itself
-	Code   *int   `json:"code,omitempty"`   // 128 + signal where a signal ended it; nil where nobody knows
+	Code   *int   `json:"code,omitempty"`   // 128 + signal where a signal ended it; nil if it is not known
 	Signal string `json:"signal,omitempty"` // SIGKILL …
 	OOM    bool   `json:"oom,omitempty"`    // the kernel killed for lack of memory inside the node
 
-	Text string `json:"text,omitempty"` // of Lost, Unserved, Served and Refused: what, and where or why
+	Text string `json:"text,omitempty"` // for Lost, Unserved, Served and Refused: what it was about, and where or why
 }
 
 func (e Event) String() string {
@@ -95,7 +97,7 @@ const Half = 1 << 20
 
 // File is the events of one root.
 type File struct {
-	Dir string // of its own: it is watched
+	Dir string // a folder of its own, because it is watched
 }
 
 func (f File) log() nodelog.Log {

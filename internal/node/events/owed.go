@@ -2,7 +2,7 @@ package events
 
 import "time"
 
-// Told is what was told of a node, as its journal notes it.
+// Told says which events of a node were told, as its journal notes it.
 type Told struct {
 	Created bool      `json:"created,omitempty"`
 	Started time.Time `json:"started,omitzero"` // the last start
@@ -12,14 +12,14 @@ type Told struct {
 	Removed time.Time `json:"removed,omitzero"` // when its removal was about to be told
 }
 
-// Life is what a node's journals say of its life.
+// Life is the part of a node's journals from which its events follow.
 type Life struct {
 	Created  time.Time // zero: an older berth made it, and did not note when
 	Runs     bool
-	Started  time.Time // of the run that is
+	Started  time.Time // of the present run
 	Paused   bool
 	PausedAt time.Time // when it was paused or unpaused
-	End      *End      // of the run before; nil: none
+	End      *End      // of the previous run; nil: there was none
 }
 
 // End is how a run of a node ended.
@@ -55,7 +55,7 @@ func Owed(node string, told Told, l Life, now time.Time) ([]Event, Told) {
 		ended(l.End.Event)
 	}
 	if !l.Runs {
-		if told.Runs { // the host went down, and nobody saw the end
+		if told.Runs { // the host went down, and no process saw the end
 			ended(Event{Time: now, State: "stopped"})
 		}
 		return all, told

@@ -1,5 +1,5 @@
-// Package foreground stays with a process of a node in the place of the user who started it: it passes signals on, carries a
-// terminal, and waits for the end.
+// Package foreground runs a process of a node in the foreground, for the user who started it: it passes signals on, carries
+// a terminal, and waits for the end.
 package foreground
 
 import (
@@ -18,8 +18,8 @@ import (
 	"berth/internal/sys/proc"
 )
 
-// Await waits for the end of a node's first process and passes on what signals this process gets. A second SIGINT or SIGTERM,
-// or a first one that the process would not notice, kills it: Ctrl-C always ends the node. killed is called then.
+// Await waits for the end of a node's first process and passes on the signals that this process gets. A second SIGINT or
+// SIGTERM, or a first one that the process would not notice, kills it: Ctrl-C always ends the node. killed is called then.
 func Await(init runner.Holder, pidfd *os.File, signals <-chan os.Signal, killed func()) {
 	done := make(chan struct{})
 	go func() {
@@ -47,8 +47,8 @@ func Await(init runner.Holder, pidfd *os.File, signals <-chan os.Signal, killed 
 	}
 }
 
-// Finish waits until what the command wrote is written out. A signal that ends programs ends the wait: now there is no
-// command that it could be for.
+// Finish waits until the output of the command is written out. A signal that ends programs ends the wait, because the command
+// for which it could be has ended.
 func Finish(s *streams.Streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	defer stop()
@@ -100,9 +100,9 @@ func Starting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return starting, func() { forget(); giveUp() }
 }
 
-// Exec starts one more command in a node, passes on what signals this process gets, and returns the command's exit code. started
-// is called when its streams are the command's. A signal that comes while the command is started is passed on as soon as it
-// runs.
+// Exec starts one more command in a node, passes on the signals that this process gets, and returns the command's exit code.
+// started is called when its streams are the command's. A signal that comes while the command is started is passed on as soon as
+// it runs.
 func Exec(ctx context.Context, init runner.Holder, cmd runner.Command, started func()) (int, error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM)
@@ -130,7 +130,7 @@ func Exec(ctx context.Context, init runner.Holder, cmd runner.Command, started f
 	return history.ExitOf(ws, true, false).Code, err
 }
 
-// OpenNull opens /dev/null for each file that is nil, and returns what it opened.
+// OpenNull opens /dev/null for each file that is nil, and returns the files that it opened.
 func OpenNull(files ...**os.File) (opened []*os.File, err error) {
 	for _, f := range files {
 		if *f != nil {

@@ -119,8 +119,8 @@ func (n *patient) stay(ctx context.Context) {
 	}
 }
 
-// note writes what is found, and tells of a state that was not told yet; again: a killed keeper may have told it. It reports
-// whether the node runs.
+// note writes the result of a check, and tells of a state that was not told yet; again: a killed keeper may have told it. It
+// reports whether the node runs.
 func (n *patient) note(ctx context.Context, again bool) (lives bool) {
 	n.c.Work(func() {
 		var err error

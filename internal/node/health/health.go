@@ -19,7 +19,7 @@ const (
 	Unhealthy = events.Unhealthy // so many checks failed in a row as the spec says
 )
 
-// Health is what the checks of a running node have found.
+// Health is the result of the checks of a running node.
 type Health struct {
 	State    string    `json:"state"`
 	Failures int       `json:"failures,omitempty"` // in a row

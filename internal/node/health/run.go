@@ -20,7 +20,7 @@ func Run(args []string) Result {
 	return Result{Failed: err != nil, Output: LastLine(out.text.Bytes())}
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last bytes that are written to it.
 type tail struct{ text bytes.Buffer }
 
 // longestTail is the most bytes that are kept.

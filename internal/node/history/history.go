@@ -1,5 +1,5 @@
-// Package history reads and writes the notes in a node's journals: whose the node is, how it ended last and whether it is to be
-// started again, whether it is paused, and what of that was told.
+// Package history reads and writes the notes in a node's journals: the node's owner, how it last ended, whether it is to be
+// started again, whether it is paused, and which events were told.
 //
 // status.json is a copy of the notes, for reading. A command acts on the notes.
 package history
@@ -40,8 +40,8 @@ type Exit struct {
 	Signal    string `json:"signal,omitempty"`    // SIGKILL …
 	OOM       bool   `json:"oom,omitempty"`       // the kernel killed for lack of memory inside the node
 	Unhealthy bool   `json:"unhealthy,omitempty"` // its health check ended it, which counts as a failure
-	Unknown   bool   `json:"unknown,omitempty"`   // nobody was there to see, and this kernel does not tell afterwards
-	// Where nobody saw it end: the last moment at which it is known to have run. Status.Ended is when it was found.
+	Unknown   bool   `json:"unknown,omitempty"`   // no process saw the end, and this kernel does not tell afterwards
+	// If no process saw the end: the last moment at which the node is known to have run. Status.Ended is when it was found.
 	After time.Time `json:"after,omitzero"`
 }
 
@@ -86,10 +86,10 @@ type End struct {
 	Restarts int       `json:"restarts,omitempty"` // with the one that is due
 }
 
-// Fate is what a node's journal of claims says about its owner and its last end.
+// Fate is the part of a node's journal of claims that says who owns the node and how it last ended.
 type Fate struct {
 	Claims *step.Journal
-	Owner  *proc.ID // nil: nobody's, the node stays
+	Owner  *proc.ID // the process with which the node ends; nil: none, the node stays
 	Last   *End     // nil: it has not ended yet
 }
 
@@ -115,8 +115,8 @@ func Owned(claims *step.Journal) bool {
 	return owned
 }
 
-// Begin notes in a new journal of claims that the node is made now, and whose it is: nobody's if owner is nil. A node that ends with
-// its owner ends with the boot, so that nothing of it need be on the disk.
+// Begin notes in a new journal of claims that the node is made now, and its owner, if that is not nil. A node that ends with its
+// owner ends with the boot, so that nothing of it need be on the disk.
 func Begin(claims *step.Journal, owner *proc.ID) error {
 	claims.Lasts = owner == nil
 	if err := claims.Note(madeNote, time.Now()); err != nil || owner == nil {
@@ -131,7 +131,7 @@ func Made(claims *step.Journal) (at time.Time) {
 	return at
 }
 
-// SetWhole notes that all is made that a node has until it is removed, and returns when the disk has it.
+// SetWhole notes that all claims of a node are made, and returns when the disk has that.
 func SetWhole(claims *step.Journal) error {
 	if !claims.Lasts {
 		return nil

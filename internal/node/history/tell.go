@@ -7,9 +7,9 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Tell tells what happened to a node and is not told yet. The caller holds the node's lock and has changed the journals;
-// live is nil if the node does not run. What cannot be told, as on a full disk, is told by the next command. again is for
-// what a killed command may have told.
+// Tell writes the events of a node that are not told yet. The caller holds the node's lock and has changed the journals;
+// live is nil if the node does not run. Events that cannot be written, as on a full disk, are left to the next command.
+// again says that a killed command may have written some of them.
 func Tell(to events.File, claims, live *step.Journal, again bool) {
 	if claims.Phase != step.Up {
 		return
@@ -30,14 +30,14 @@ func Tell(to events.File, claims, live *step.Journal, again bool) {
 	}
 }
 
-// TellRemoved tells that a node is gone, unless nobody was told that it is there. What it was made of is undone, its journal of
-// claims is still there.
+// TellRemoved tells that a node is gone, unless it was never told that it is there. The caller has undone the node's steps, and
+// its journal of claims still exists.
 func TellRemoved(to events.File, claims *step.Journal, again bool) {
 	var told events.Told
 	if _, err := claims.Noted(toldNote, &told); err != nil || !told.Created {
 		return
 	}
-	if told.Removed.IsZero() { // noted first, so that whoever comes after a kill tells it with the same time
+	if told.Removed.IsZero() { // noted first, so that the next command after a kill tells it with the same time
 		told.Removed = time.Now()
 		if claims.Note(toldNote, told) != nil {
 			return
@@ -46,7 +46,7 @@ func TellRemoved(to events.File, claims *step.Journal, again bool) {
 	_ = to.Append([]events.Event{{Time: told.Removed, Node: claims.Node, Event: events.Removed}}, again)
 }
 
-// life reads a node's life in its journals. What is damaged is not known.
+// life reads a node's life in its journals. Notes that are damaged count as not known.
 func life(claims, live *step.Journal) (l events.Life) {
 	_, _ = claims.Noted(madeNote, &l.Created)
 	if live != nil && live.Phase == step.Up {

@@ -22,7 +22,7 @@ type Device struct {
 	Number     string `json:"number,omitempty"`      // "b 8:16"; "" if the node does not run
 	Access     string `json:"access,omitempty"`      // "rw"
 	HonouredBy string `json:"honoured_by,omitempty"` // the mechanism that lets it through
-	Holds      bool   `json:"holds"`                 // the group lets through what it should, and nothing else
+	Holds      bool   `json:"holds"`                 // the group allows the devices that it should, and no others
 	Gone       bool   `json:"gone,omitempty"`        // unplugged
 	Unsafe     string `json:"unsafe,omitempty"`      // why no node should have it
 	Note       string `json:"note,omitempty"`

@@ -13,7 +13,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Table is what a running node has of the host's devices, where they are now; empty for one that does not run. sys is the host's /sys.
+// Table returns the host's devices that a running node has, with their present numbers; it is empty for a node that does not run. sys
+// is the host's /sys.
 func Table(l layout.Layout, sys, name string) (device.Table, error) {
 	t, err := device.ReadTable(l.Node(name).Devices())
 	if err != nil {
@@ -55,8 +56,8 @@ func absent(sys string, n *vnode.Node) device.Table {
 	return t
 }
 
-// FindDevices adds to the facts of a node's host its devices and its disks. What is gone under one that runs, which has these, is planned
-// with the number that it had.
+// FindDevices adds to the facts of a node's host its devices and its disks. known are the devices of a running node: one that is
+// unplugged is planned with the number that it had.
 func FindDevices(f *plan.Facts, h host.Host, n *vnode.Node, known device.Table) error {
 	var err error
 	if _, f.Disks, err = Present(f.Layout, h.Sys, n, f.Host.Cgroups, known); err != nil {
@@ -86,7 +87,7 @@ func limited(sys string, n *vnode.Node, disks map[string]block.Disk) []device.Di
 	return all
 }
 
-// Gone says for a person what is unplugged.
+// Gone says for a person which devices are unplugged.
 func Gone(t device.Table) []string {
 	var all []string
 	for _, g := range t.Devices {
@@ -102,7 +103,7 @@ func Gone(t device.Table) []string {
 	return all
 }
 
-// CameAndWent says for a person what came and went between two looks at a running node's devices.
+// CameAndWent says for a person which devices came and went between two looks at a running node's devices.
 func CameAndWent(old, now device.Table) []string {
 	var all []string
 	say := func(what string, wasGone, isGone, moved bool, number string) {

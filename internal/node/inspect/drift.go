@@ -31,18 +31,19 @@ const Processes = "processes"
 // Controllers is the key of a drift that takes the files of limits away: controllers of cgroup v2 that are switched off above them.
 const Controllers = "controllers"
 
-// Delegated is the key of a drift of the group in which a node's init system makes its own: it belongs to somebody else.
+// Delegated is the key of a drift of the group in which a node's init system makes its own groups: the group then has
+// another owner.
 const Delegated = "cgroup"
 
-// Drift is what a running node has not of what it was given, because another program has changed the host.
+// Drift is what a running node has lost of what it was given, because another program has changed the host.
 type Drift struct {
 	Return *group.Return // brings back the processes that its limits do not hold; nil: they hold all
-	Steps  []step.Step   // write again what is not so, in order
+	Steps  []step.Step   // the steps that restore it, in order
 	What   []vnode.Difference
 }
 
-// DriftOf looks for what a node has lost that did these live steps. It changes nothing. The processes of the host are given by their
-// containers.
+// DriftOf looks for what a node has lost; live are its live steps, and all are the host's processes by container. It changes
+// nothing.
 func DriftOf(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, live []step.Step, all proc.Containers) (d Drift, err error) {
 	cg, err := host.ReadCgroups(h.Proc)
 	if err != nil {
@@ -166,8 +167,8 @@ func (d *Drift) Clear(l layout.Layout, h host.Host, with *vnode.Node, path, key 
 	return err
 }
 
-// Only leaves of the drift what these keys of berth set name, with the engines that weights need, and the processes and controllers,
-// without which no limit holds. A group that is made anew gets all that it had.
+// Only reduces the drift to the limits that these keys of berth set name, with the engines that weights need, and the processes and
+// controllers, without which no limit holds. A group that is made anew gets all that it had.
 func (d *Drift) Only(keys []string) {
 	if d.Return != nil && d.Return.Anew() {
 		return
@@ -185,7 +186,7 @@ func (d *Drift) Only(keys []string) {
 	d.Steps, d.What = few.Steps, few.What
 }
 
-// Except leaves out what these changes of the spec write anyway.
+// Except leaves out limits that these changes of the spec write anyway.
 func (d *Drift) Except(changes []vnode.Difference) {
 	var rest Drift
 	for i, s := range d.Steps {
@@ -201,7 +202,7 @@ func byGroup(key string) bool {
 	return !slices.ContainsFunc([]string{"net.", "rlimits.", "oom_score_adj", "class.io.priority"}, func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
-// Mark says of limits as they were read which do not hold, although their files have what was asked for.
+// Mark marks the limits that do not hold although their files have the values that were asked for.
 func (d *Drift) Mark(limits []proof.Limit) []proof.Limit {
 	for i, l := range limits {
 		if d.Return != nil && l.Holds && byGroup(l.Key) {

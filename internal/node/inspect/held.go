@@ -19,7 +19,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Held is what the kernel holds a node to, and what it has counted of it.
+// Held has the limits of a node as the kernel has them, and the counters of its use.
 type Held struct {
 	Devices []Device
 	Limits  []proof.Limit
@@ -34,8 +34,8 @@ type Running struct {
 	Live []step.Step
 }
 
-// ReadHeld reads the devices and the limits of a node, as the kernel has them; at is nil if it does not run. With an error, it returns
-// what it has read before.
+// ReadHeld reads the devices and the limits of a node, as the kernel has them; at is nil if it does not run. With an error, it also
+// returns what it has read until then.
 func ReadHeld(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, at *Running) (all Held, err error) {
 	cg, err := host.ReadCgroups(h.Proc)
 	if err != nil {

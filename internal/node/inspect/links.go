@@ -1,4 +1,4 @@
-// Package inspect tells what a node has of its host, as the kernel has it now: interfaces and their leases, devices and disks, limits,
+// Package inspect reads from the kernel what a node has of its host now: interfaces and their leases, devices and disks, limits,
 // mounts that others can reach.
 package inspect
 
@@ -18,21 +18,21 @@ import (
 	"berth/internal/sys/proof"
 )
 
-// Within is what a node finds in itself: whom it runs as, and the file systems put into it.
+// Within describes the inside of a node: its users, and the file systems mounted in it.
 type Within struct {
 	User    string           `json:"user"`            // as the spec or the image names it
-	Users   []vnode.IDExtent `json:"users,omitempty"` // what ids it has besides its own 0 to 65535
+	Users   []vnode.IDExtent `json:"users,omitempty"` // the ids that it has besides its own 0 to 65535
 	Mounts  []vnode.Mount    `json:"mounts,omitempty"`
 	Tmpfs   []vnode.Tmpfs    `json:"tmpfs,omitempty"`
 	Exposed []Exposed        `json:"exposed,omitempty"`
 }
 
-// Inside tells what a node finds in itself, whose image wants its command to run as a user ("": root).
+// Inside describes the inside of a node. imageUser is the user that the image names for its command ("": root).
 func Inside(n *vnode.Node, imageUser string) Within {
 	return Within{User: cmp.Or(n.User, imageUser, "root"), Users: n.Users, Mounts: n.Mounts, Tmpfs: n.Tmpfs, Exposed: exposed(n)}
 }
 
-// Exposed is a mount whose source the host's users can reach: what the node leaves there may give them root's rights.
+// Exposed is a mount whose source the host's users can reach: a file that the node leaves there may give them root's rights.
 type Exposed struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -54,7 +54,7 @@ type Link struct {
 	Mode string `json:"mode"`
 	netif.State
 	Ports []string `json:"ports,omitempty"` // of the host that lead to it
-	Lease *Lease   `json:"lease,omitempty"` // what it has by DHCP
+	Lease *Lease   `json:"lease,omitempty"` // its lease, with DHCP
 	Spoof *Spoof   `json:"spoof,omitempty"`
 }
 
@@ -81,7 +81,7 @@ func Links(l layout.Layout, n *vnode.Node, macs map[string]mac.Address, running 
 	return all
 }
 
-// Lease is what an interface has by DHCP.
+// Lease is the DHCP lease of an interface.
 type Lease struct {
 	Server string    `json:"server,omitempty"`
 	Ends   time.Time `json:"ends,omitzero"` // absent: never
@@ -122,7 +122,7 @@ func Addresses(at layout.Layout, n *vnode.Node) []string {
 	return all
 }
 
-// Spoof is what keeps an interface to its own addresses.
+// Spoof says what limits an interface to its own addresses.
 type Spoof struct {
 	Refused bool   `json:"refused"`           // false: the spec allows it
 	Program string `json:"program,omitempty"` // tag of the kernel's program, while the node runs
@@ -137,7 +137,7 @@ func spoof(l layout.Layout, n *vnode.Node, macs map[string]mac.Address, nw vnode
 	return d
 }
 
-// Priorities tells what of a node's packets goes first.
+// Priorities says which of a node's packets are sent first.
 func Priorities(l layout.Layout, n *vnode.Node, running bool) (all []proof.Limit, err error) {
 	f := plan.Facts{Layout: l}
 	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(l.VFLeases())); err != nil {

@@ -46,7 +46,7 @@ func (c Client) Exit(ctx context.Context, node string, pid int) (Ending, error) 
 	return Ending{Status: unix.WaitStatus(r.Status), Known: r.Known, After: r.After}, err
 }
 
-// FlushLog returns when what the node wrote so far is in its log.
+// FlushLog returns when the node's output until now is in its log.
 func (c Client) FlushLog(ctx context.Context, node string) error {
 	return c.tell(ctx, request{Do: doFlush, Node: node})
 }

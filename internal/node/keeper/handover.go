@@ -19,7 +19,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// handover is what the keeper leaves to the program that it becomes: what cannot be read from the disk, and descriptors.
+// handover is the state that the keeper leaves to the program that it becomes: whatever cannot be read from the disk,
+// and descriptors.
 type handover struct {
 	Lock     int                     `json:"lock"`
 	Listener int                     `json:"listener"`
@@ -44,7 +45,7 @@ func arguments(l layout.Layout, more ...string) []string {
 	return append(append(l.Args(), "keeper"), more...)
 }
 
-// readHandover reads what the older program of this process left.
+// readHandover reads the state that the older program of this process left.
 func readHandover(fd int) (*handover, error) {
 	f := os.NewFile(uintptr(fd), "handover")
 	defer f.Close()
@@ -62,7 +63,7 @@ func readHandover(fd int) (*handover, error) {
 	return h, nil
 }
 
-// resume goes on with what an older program of this process waited for, once the nodes are watched.
+// resume continues the waits of an older program of this process, once the nodes are watched.
 func (k *Keeper) resume(ctx context.Context) {
 	if k.given == nil {
 		return
@@ -179,7 +180,7 @@ func (k *Keeper) become(program *os.File) error {
 	return fmt.Errorf("execute the new program: %w", err)
 }
 
-// handOver collects what the new program needs.
+// handOver collects the state that the new program needs.
 func (k *Keeper) handOver() (h *handover, copies []int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

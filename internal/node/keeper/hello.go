@@ -18,7 +18,8 @@ import (
 // protocol is the number of the words between commands and the keeper. It grows when their meaning changes.
 const protocol = 1
 
-// Version is one side of a conversation. The first packet of each side says it, under "hello", whatever else changes.
+// Version is the version of one side of a connection. The first packet of each side has it, under "hello", in every version of
+// the protocol.
 type Version struct {
 	Protocol int    `json:"protocol"`
 	Berth    string `json:"berth"`

@@ -1,7 +1,7 @@
-// Package keeper is the one process of a host that outlives commands: it is the parent of all nodes, waits for their ends,
-// and does for them what no command is there to do.
+// Package keeper is the process that outlives commands: it is the parent of all nodes of one root of Berth, waits for their ends,
+// and acts for them when no command does.
 //
-// A [Client] talks to it and starts it where there is none. What it does to a node it asks of [Nodes].
+// A [Client] talks to the keeper, and starts it if none runs. The keeper acts on nodes through [Nodes].
 package keeper
 
 import (
@@ -28,7 +28,7 @@ import (
 // Keeper is the keeper's process. It ends with the last node.
 type Keeper struct {
 	Log  *slog.Logger
-	Logs *nodelog.Set // what nodes write
+	Logs *nodelog.Set // the output of nodes
 
 	layout   layout.Layout
 	lock     *os.File // held, with the keeper's lock on it
@@ -40,7 +40,7 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	busy    int           // nodes watched, connections open, restarts pending, work
-	works   int           // of these, work: what must not be cut off by an upgrade
+	works   int           // those of busy that are work: an upgrade must not cut it off
 	paused  chan struct{} // not nil: no work begins until it is closed
 	ending  bool          // nothing is taken on any more
 	watched map[string]*watched
@@ -50,7 +50,7 @@ type Keeper struct {
 	idle    chan struct{}
 }
 
-// Watcher looks after one thing of each node while it runs. Watch returns at once; what it began ends with ctx.
+// Watcher looks after one aspect of each node while the node runs. Watch returns at once; the work that it began ends with ctx.
 type Watcher interface {
 	Watch(ctx context.Context, node string, first proc.ID)
 }
@@ -61,8 +61,8 @@ type WatcherFunc func(ctx context.Context, node string, first proc.ID)
 // Watch implements Watcher.
 func (f WatcherFunc) Watch(ctx context.Context, node string, first proc.ID) { f(ctx, node, first) }
 
-// Open makes this process the keeper of a layout. given is the descriptor of what an older program left in this process when
-// it became this one, or -1. The keeper is nil, without an error, if another process is the keeper.
+// Open makes this process the keeper of a layout. given is the descriptor of the state that an older program left in this
+// process when it became this one, or -1. The keeper is nil, without an error, if another process is the keeper.
 func Open(ctx context.Context, l layout.Layout, given int) (*Keeper, error) {
 	k := &Keeper{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), layout: l,
@@ -95,7 +95,8 @@ func Open(ctx context.Context, l layout.Layout, given int) (*Keeper, error) {
 			return nil, fmt.Errorf("listen for commands: %w", err)
 		}
 	}
-	// What loses its parent becomes the keeper's child: the runtime's init, whose exit code only a parent is told.
+	// A process that loses its parent becomes the keeper's child: so does the runtime's init, whose exit code the kernel tells
+	// its parent alone.
 	if err := fork.Adopt(ctx); err != nil {
 		return nil, fmt.Errorf("become a subreaper: %w", err)
 	}
@@ -159,7 +160,7 @@ func (k *Keeper) Serve(ctx context.Context, nodes Nodes, adopted func(), ready *
 	}
 	_ = os.Remove(k.layout.KeeperSocket())
 	fault.Point("keeper ends")
-	return k.listener.Close() // who connected too late sees that nobody read what was asked
+	return k.listener.Close() // a client that connected too late sees that its request was not read
 }
 
 // enter counts one thing more to do; false if the keeper ends.
@@ -221,7 +222,7 @@ func (k *Keeper) Work(f func()) {
 	}
 }
 
-// done reports whether there is nothing left to do, after a last look: a node may be up of which nobody told.
+// done reports whether there is nothing left to do, after a last look: a node may be up of which the keeper was not told.
 func (k *Keeper) done(ctx context.Context, adopted func()) bool {
 	k.mu.Lock()
 	busy := k.busy
@@ -255,8 +256,8 @@ func (k *Keeper) adopt(ctx context.Context, mine func(first proc.ID) bool) {
 	}
 }
 
-// acts notes that the keeper is there, and with it all inits that it waits for: the time of its lock. Nobody can say
-// later when a keeper was killed, but when it last did something.
+// acts sets the time of the keeper's lock: at that time the keeper, and all inits that it waits for, existed. When a keeper was
+// killed cannot be known later, but when it last did something.
 func (k *Keeper) acts() {
 	now := time.Now()
 	_ = os.Chtimes(k.layout.KeeperLock(), now, now)

@@ -17,7 +17,7 @@ import (
 // Nodes are the nodes of a host, as far as the keeper has to do with their lives. A method returns without an error if the
 // node that it is about is gone.
 type Nodes interface {
-	// Names lists the nodes that there is anything of.
+	// Names lists the nodes of which any file exists.
 	Names() ([]string, error)
 	// First returns the first process of a node that is up; it may have ended. It is an error if the node is not up.
 	First(node string) (proc.ID, error)
@@ -45,8 +45,8 @@ type Nodes interface {
 // Ending is how a node's first process ended.
 type Ending struct {
 	Status unix.WaitStatus
-	Known  bool      // Status is
-	After  time.Time // where nobody saw it end: a moment before that; zero where somebody did
+	Known  bool      // whether Status is known
+	After  time.Time // if no process saw the end: a moment before it; else zero
 }
 
 // watched is a node whose first process is waited for.
@@ -56,7 +56,7 @@ type watched struct {
 	Ending
 }
 
-// logWait is how long the keeper waits for what a node wrote to be in its log. The node cannot make it longer.
+// logWait is how long the keeper waits until the output of a node is in its log. The node cannot make it longer.
 const logWait = time.Second
 
 // watch begins to wait for the end of a node's first process, or for the time of its restart.

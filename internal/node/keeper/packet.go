@@ -13,7 +13,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// request is what a command says. The socket carries one JSON object a packet, with files beside it.
+// request is a request of a command. The socket carries one JSON object a packet, with files beside it.
 type request struct {
 	Hello  Version         `json:"hello"`
 	Accept *Version        `json:"accept,omitempty"` // the keeper's version, if the command goes on although it is another
@@ -23,7 +23,7 @@ type request struct {
 	Launch json.RawMessage `json:"launch,omitempty"`
 }
 
-// What the keeper is asked to do.
+// The requests to the keeper: values of request.Do.
 const (
 	doCreate  = "create" // start a runtime; files: stdin, stdout, stderr, the node's lock
 	doWatch   = "watch"
@@ -34,7 +34,7 @@ const (
 	doUpgrade = "upgrade" // files: the program that the keeper becomes
 )
 
-// reply is what the keeper answers.
+// reply is an answer of the keeper.
 type reply struct {
 	Hello   Version     `json:"hello"`
 	Differs bool        `json:"differs,omitempty"` // the versions differ, and nothing was done
@@ -150,7 +150,7 @@ func (p *packet) close() {
 	}
 }
 
-// greeting is what packets of every version have.
+// greeting has the fields of packets that all versions share.
 type greeting struct {
 	Hello   Version  `json:"hello"`
 	Accept  *Version `json:"accept"`
@@ -160,12 +160,12 @@ type greeting struct {
 
 // greeting reads nothing else of a packet.
 func (p *packet) greeting() (g greeting) {
-	_ = json.Unmarshal(p.data, &g) // what is wrong with it is said when it is decoded strictly
+	_ = json.Unmarshal(p.data, &g) // mistakes in it are reported when it is decoded strictly
 	return g
 }
 
-// fromRoot reports whether the host's root is at the other end: what the keeper is asked to run, it runs as root. The
-// mode of the socket says so too.
+// fromRoot reports whether the host's root is at the other end: the keeper runs what it is asked to run as root. The mode of
+// the socket says so too.
 func fromRoot(c *net.UnixConn) bool {
 	conn, err := c.SyscallConn()
 	if err != nil {

@@ -19,7 +19,7 @@ type talk struct {
 	wait waiting
 }
 
-// waiting is what a connection waits for, beside its next packet.
+// waiting is the event for which a connection waits, beside its next packet.
 type waiting struct {
 	Guard   string `json:"guard,omitempty"` // node that is abandoned when the connection closes
 	Node    string `json:"node,omitempty"`  // node whose first process
@@ -260,7 +260,7 @@ func (k *Keeper) tellExit(t *talk) error {
 	return k.say(t, r)
 }
 
-// guard waits for the end of the command that the connection belongs to, then removes what it left.
+// guard waits for the end of the command that the connection belongs to, then has the node removed that the command left.
 func (k *Keeper) guard(ctx context.Context, t *talk) {
 	p, err := receive(t.conn, func() { k.answers(t) }, func() { k.answered(t) })
 	defer k.answered(t)

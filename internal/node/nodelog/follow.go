@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Follow gives a sink what is added to the log, woken by inotify, until ctx ends, and then what there is once more.
+// Follow gives a sink the data that is added to the log, woken by inotify, until ctx ends, and then the rest once more.
 func (v *View) Follow(ctx context.Context, to Sink) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

@@ -17,7 +17,7 @@ type Line struct {
 	Text []byte // with its end of line, unless it is the last of a log that has none; valid until the next line
 }
 
-// Lines splits what a view reads into lines with their times.
+// Lines splits the data of a view into lines with their times.
 type Lines struct {
 	log   Log
 	each  func(Line) error

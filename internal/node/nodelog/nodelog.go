@@ -55,9 +55,9 @@ func (l Log) Make() (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.Pipe), nil
 }
 
-// take moves at most a batch from the pipe to the log. If the pipe is empty, the error is EAGAIN while somebody has it
-// open for writing, else moved is 0 without an error. Data that cannot be written is dropped, because a full disk must
-// not stop the node; lost says why.
+// take moves at most a batch from the pipe to the log. If the pipe is empty, the error is EAGAIN while a process has it open
+// for writing, else moved is 0 without an error. Data that cannot be written is dropped, because a full disk must not stop the
+// node; lost says why.
 func (l Log) take(pipe int) (moved int, lost, err error) {
 	n, err := l.write(pipe)
 	if n > 0 || errors.Is(err, unix.EAGAIN) || err == nil && !readable(pipe) {

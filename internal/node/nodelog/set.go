@@ -113,7 +113,7 @@ func (s *Set) Open(node string, l Log) error {
 	return nil
 }
 
-// watch asks epoll for one event. What the node writes after that event wakes nobody until watch is called again.
+// watch asks epoll for one event. Data that the node writes after that event wakes no thread until watch is called again.
 func (r *reader) watch(how int) error {
 	return unix.EpollCtl(r.set.epoll, how, r.pipe, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: r.id})
 }
@@ -121,7 +121,7 @@ func (r *reader) watch(how int) error {
 // Flush returns when everything that the node wrote before the call is in its log, or after within.
 func (s *Set) Flush(node string, within time.Duration) { s.do(node, within, (*reader).flush) }
 
-// Finish is Flush for a node that has ended. What other processes write to its pipe later is not read.
+// Finish is Flush for a node that has ended. Data that other processes write to its pipe later is not read.
 func (s *Set) Finish(node string, within time.Duration) { s.do(node, within, (*reader).finish) }
 
 func (s *Set) do(node string, within time.Duration, f func(*reader)) {
@@ -141,8 +141,8 @@ func (s *Set) do(node string, within time.Duration, f func(*reader)) {
 	}
 }
 
-// Copies returns copies of all open pipes. While one is open, what a node wrote is not lost. The copies stay open when this
-// process executes another program.
+// Copies returns copies of all open pipes. While one is open, the data in its pipe is not lost. The copies stay open when
+// this process executes another program.
 func (s *Set) Copies() (fds []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (r *reader) finish() {
 	r.close()
 }
 
-// close closes the pipe. The kernel frees the pipe and its content if nobody else has it open.
+// close closes the pipe. The kernel frees the pipe and its content if no other process has it open.
 func (r *reader) close() {
 	if r.pipe < 0 {
 		return

@@ -40,8 +40,8 @@ func decode(b []byte) record {
 	return record{at: int64(binary.BigEndian.Uint32(b)), time: time.Unix(0, int64(binary.BigEndian.Uint64(b[4:])))}
 }
 
-// stamp records that what is moved to offset at of the newest part is moved now. It is false if the file of times has no room
-// for that. Any failure, as on a full disk, only means that the bytes have an earlier time or none.
+// stamp records that the data at offset at of the newest part, and after it, is moved there now. It is false if the file of
+// times has no room for that. Any failure, as on a full disk, only means that the bytes have an earlier time or none.
 func (l Log) stamp(part *os.File, at int64) (room bool) {
 	f, err := l.openTimes(part)
 	if err != nil {
@@ -64,7 +64,7 @@ func (l Log) stamp(part *os.File, at int64) (room bool) {
 		switch {
 		case last.at == at: // nothing was moved then
 			n--
-		case last.at > at: // somebody has shortened the log
+		case last.at > at: // a user has shortened the log
 			n = 0
 			_ = f.Truncate(headerSize)
 		case since >= 0 && since < resolution:

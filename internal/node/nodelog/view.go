@@ -64,7 +64,7 @@ func (v *View) current() bool {
 	return err == nil && statErr == nil && os.SameFile(there, mine)
 }
 
-// Sink takes what a part of a log holds from the file's offset on.
+// Sink takes the data of a part of a log, from the file's offset on.
 type Sink func(part *os.File) error
 
 // Bytes returns a sink that copies to w.
@@ -86,7 +86,7 @@ func (v *View) Last(to Sink, lines int) error {
 	return p.give(to)
 }
 
-// More gives a sink what was added since the last call. What was dropped from the log in between is missing.
+// More gives a sink the data that was added since the last call. Data that was dropped from the log in between is missing.
 func (v *View) More(to Sink) error {
 	for {
 		now := v.current()

@@ -15,9 +15,9 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Running is what planning a change of a running node depends on besides the facts of the host.
+// Running has what the plan for a change of a running node needs besides the facts of the host.
 type Running struct {
-	Table device.Table          // what it has of the host's devices, where they are now
+	Table device.Table          // the host's devices that it has, with their present numbers
 	Disks map[string]block.Disk // of the limits that it has, by name of an io entry
 	Dev   mounts.Running        // where its /dev is; needed for a change of its devices
 }
@@ -37,7 +37,7 @@ func Change(old, new *vnode.Node, f Facts, r Running) ([]step.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What the old spec asks for was possible when it was asked for, and is only taken away.
+	// Limits of the old spec were possible when they were asked for, and are only taken away.
 	oldRates, err := Rates(old, Facts{Layout: f.Layout})
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func TestSharedIDs(t *testing.T) {
 		if refuse.KindOf(err) != c.kind || c.want != "" && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
-		// What was allowed when the node was made may not be at its next start.
+		// Ids that were allowed when the node was made may not be allowed at its next start.
 		if _, liveErr := Live(n, f, nil); c.want != "" && (liveErr == nil || live != nil) {
 			t.Errorf("%s: its start is planned", name)
 		}

@@ -24,7 +24,7 @@ func NAT(l layout.Layout, siteID string) nat.Places {
 	return nat.Places{Bridge: l.NATBridge(), Lib: lib, Run: run, Forward: l.Forwarding(), Lock: l.HostLock(), SiteID: siteID}
 }
 
-// LinkInput returns what link needs to know of a node's interfaces, which have these MACs.
+// LinkInput returns the input of package link for a node's interfaces, which have these MACs.
 func LinkInput(n *vnode.Node, f Facts, macs map[string]mac.Address) link.Input {
 	in := f.linkInput(n, nil)
 	in.MACs = macs

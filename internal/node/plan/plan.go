@@ -42,7 +42,7 @@ type Facts struct {
 	SiteID   string
 	Runner   runner.Runner
 	Image    image.Image
-	Command  Command               // what runs as process 1
+	Command  Command               // the command of process 1
 	Links    link.Facts            // of the host
 	Disks    map[string]block.Disk // by name of an io entry
 	Devices  []device.Granted      // the devices for which the spec's entries stand
@@ -60,7 +60,7 @@ type Facts struct {
 	ForRun   bool                  // the node and its delta end with its command: berth run
 }
 
-// Command is what runs as a node's process 1, found in its image.
+// Command is the command of a node's process 1, found in its image.
 type Command struct {
 	Args []string
 	Init runner.Init
@@ -171,7 +171,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	return slices.Concat(groups, volumes, before, run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits, links, served, after, run.Start), nil
 }
 
-// devices returns the steps for what the node's group allows besides the standard devices, and for the record of its
+// devices returns the steps for the devices that the node's group allows besides the standard ones, and for the record of its
 // devices and disks. On v2 the step replaces the runtime's own program.
 func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
 	var steps []step.Step
@@ -363,7 +363,8 @@ func (f *Facts) checkInit(n *vnode.Node) error {
 	return image.CheckHost(n)
 }
 
-// ClaimKey returns what identifies a claim: two claims of one kind and key are the same, whatever fields Do filled in.
+// ClaimKey returns the key of a claim: two claims of one kind and key are the same, even if Do has filled in fields of one of
+// them.
 func ClaimKey(s step.Step) string {
 	if c, ok := s.(interface{ Key() string }); ok {
 		return c.Key()

@@ -14,12 +14,12 @@ import (
 
 // Replugged is how a running node follows devices and disks that came or went.
 type Replugged struct {
-	Old     device.Table   // what the node had
+	Old     device.Table   // the devices that the node had
 	Engines []step.Step    // for disks that came back; they last until the node stops
 	Clear   []step.Step    // take limits off other disks; one that is gone meanwhile has none
 	Steps   []step.Step    // on the node's group, its /dev and its limits
 	Record  *device.Record // comes last
-	Refused error          // what cannot be planned; all else can be done
+	Refused error          // the parts that cannot be planned; the rest can be done
 }
 
 // All returns all steps, in order.
@@ -27,8 +27,8 @@ func (p *Replugged) All() []step.Step {
 	return append(slices.Concat(p.Engines, p.Clear, p.Steps), p.Record)
 }
 
-// Replug plans how a running node gets from r.Table to what is plugged in now. f.Disks are the disks of CameBack, r.Disks are
-// those that have the numbers of Left now.
+// Replug plans the steps by which a running node gets from the devices of r.Table to those that are plugged in now. f.Disks
+// are the disks of CameBack, r.Disks are those that have the numbers of Left now.
 func Replug(n *vnode.Node, f Facts, r Running, now device.Table) *Replugged {
 	path, cg := GroupPath(f.Layout, n), f.Host.Cgroups
 	p := &Replugged{Old: r.Table, Record: &device.Record{Path: f.Layout.Node(n.Name).Devices(), New: now}}
@@ -73,7 +73,7 @@ func Left(old, now device.Table) (all []device.Disk) {
 	return all
 }
 
-// CameBack is the node with no more than the io entries whose disks are not where, or not the same, as they were.
+// CameBack returns the node with only those io entries whose disks have another number, or are other disks, than before.
 func CameBack(n *vnode.Node, old, now device.Table) *vnode.Node {
 	var entries []string
 	for i, is := range now.Disks {

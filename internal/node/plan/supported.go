@@ -23,7 +23,7 @@ func Supported(n *vnode.Node) error {
 	return nil
 }
 
-// onSite refuses a limit on a shared file system on a host that is alone: nobody would tell the file servers of it.
+// onSite refuses a limit on a shared file system on a host that belongs to no site: the file servers would not hear of it.
 func onSite(n *vnode.Node, a *membership.Agent) error {
 	for _, io := range n.IO {
 		if io.Filesystem != "" && a == nil {

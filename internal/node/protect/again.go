@@ -11,7 +11,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// lose notes what of the values does not hold; none does where the process is elsewhere.
+// lose notes the values that do not hold; none does if the process is in another group.
 func (p *Service) lose(moved string) {
 	if moved != "" {
 		p.Lost = append(p.Lost, moved)
@@ -27,8 +27,8 @@ func (p *Service) lose(moved string) {
 	}
 }
 
-// eachLost calls f for each step of a service that another program has undone, until it returns an error. What is written into a cgroup
-// follows its making.
+// eachLost calls f for each step of a service that another program has undone, until it returns an error. A cgroup comes before the
+// values written into it.
 func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) error {
 	adopted := false
 	for _, s := range j.Steps() {
@@ -68,14 +68,14 @@ func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.St
 	return err
 }
 
-// giveAgain does again what another program has undone of a service's protection, and says what that was.
+// giveAgain restores the parts of a service's protection that another program has undone, and says which they were.
 func (v *Services) giveAgain(ctx context.Context, j *step.Journal, lost []string) (did string, err error) {
 	if len(lost) == 0 {
 		return "", nil
 	}
 	err = v.eachLost(ctx, j, func(s step.Step) error {
 		switch s.(type) {
-		case *weight.Adopt, *weight.Foreign: // they say anew what was
+		case *weight.Adopt, *weight.Foreign: // they record the former values anew
 			return j.Redo(ctx, s)
 		}
 		err := step.Do(ctx, s)

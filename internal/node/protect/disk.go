@@ -33,8 +33,8 @@ func diskOf(asked string) vnode.IO {
 	return vnode.IO{Path: asked}
 }
 
-// knowDisks notes in the steps for a disk what it is found by after a boot: its number, its name and the kernel's count of
-// it are other ones then.
+// knowDisks notes in the steps for a disk the names by which it is found after a boot: its number, its kernel name and the
+// kernel's count of it are different then.
 func knowDisks(steps []step.Step, disks map[string]block.Disk) error {
 	for _, s := range steps {
 		e, ok := s.(*block.Engine)
@@ -94,8 +94,8 @@ func engineHolds(e *block.Engine) (bool, error) {
 	return e.Held()
 }
 
-// planAgain plans an engine anew, on the disk as it is found now: by what it is known by, else by the path that was asked
-// for. It is refused where a new one would be.
+// planAgain plans an engine anew, on the disk as it is found now: by the noted names, else by the path of the command. It
+// refuses what a first plan would refuse.
 func (v *Services) planAgain(e *block.Engine, cg host.Cgroups) (*block.Engine, error) {
 	io := diskOf(e.Asked)
 	io.Name, io.Engine, io.Model = "disk", e.Engine, e.Model
@@ -124,7 +124,7 @@ func diskNow(e *block.Engine, io vnode.IO) (block.Disk, error) {
 		return block.OfNumber("/sys", number[0], number[1], e.Asked)
 	case e.Asked != "":
 		at, err := mountPoint(e.Asked)
-		if err == nil && at != e.Mount { // what lies under an empty mount point is another disk, often the host's own
+		if err == nil && at != e.Mount { // under an empty mount point lies another disk, often the host's own
 			err = refuse.NotFoundf("%s is on the file system at %s, and was on the one at %s: mount that, then run berth repair", e.Asked, at, e.Mount)
 		}
 		if err != nil {
@@ -136,7 +136,8 @@ func diskNow(e *block.Engine, io vnode.IO) (block.Disk, error) {
 }
 
 // enginesAgain switches a service's disks to their engines where that is not in force any more: since a boot, which the
-// properties of its unit survive, or because the disk was unplugged. What cannot be is said; it is not the others' affair.
+// properties of its unit survive, or because the disk was unplugged. It returns a sentence for each engine that cannot be
+// switched, and goes on with the others.
 func (v *Services) enginesAgain(ctx context.Context, j *step.Journal) (did string) {
 	var said []string
 	for _, e := range enginesOff(ctx, j) { // all are looked at first: one may get the name and number that another had
@@ -201,7 +202,7 @@ func (v *Services) engineAgain(ctx context.Context, j *step.Journal, e *block.En
 	return j.Redo(ctx, e)
 }
 
-// showEngine tells what a disk was switched to.
+// showEngine says to which engine a disk was switched.
 func showEngine(ctx context.Context, e *block.Engine) proof.Limit {
 	s := proof.Limit{Key: "disk " + e.Disk.Name, Asked: string(e.Engine), By: string(e.Engine)}
 	held, err := engineHolds(e)
@@ -238,7 +239,7 @@ func (v *Services) settleBoot() error {
 		Dir: systemd.UnitDir, Name: v.layout.ProtectUnit(), Args: slices.Concat([]string{program}, v.layout.Args(), []string{"repair"}),
 		By:    "berth protect --engine; berth unprotect removes it with the last such service",
 		About: "Disks of protected services, switched to their engines again (berth repair)",
-		// Disks that nothing is mounted from are there when udev has done what it was told at boot.
+		// Disks without a mount appear once udev has handled the events of the boot.
 		Order: "Wants=systemd-udev-settle.service\nAfter=systemd-udev-settle.service local-fs.target remote-fs.target\n",
 	}
 	if !slices.ContainsFunc(targets, v.switchesAtBoot) {
@@ -259,9 +260,9 @@ func (v *Services) switchesAtBoot(t target) bool {
 	return err != nil || slices.ContainsFunc(j.Steps(), func(s step.Step) bool { _, ok := s.(*block.Engine); return ok })
 }
 
-// weighAgain gives those that stand beside the host's services their weights again, where the kernel has not what they
-// were given: an engine that a disk was switched to may have brought a file, with everybody's weight at 100, that was not
-// there when they were made. The caller holds the lock.
+// weighAgain writes the weights of the groups beside the host's services again, where the kernel has other values: an
+// engine that a disk was switched to may have brought a new file in which every group has weight 100. The caller holds
+// the lock.
 func (v *Services) weighAgain(ctx context.Context) error {
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -304,8 +305,8 @@ func standings() []vnode.Node {
 	return slices.DeleteFunc(all, func(n vnode.Node) bool { return n.StandingGroup() == "" })
 }
 
-// weighTarget is weighAgain for what is protected. systemd writes a unit's weights when one is set, and not when the kernel
-// gets a file for them.
+// weighTarget is weighAgain for a protected service. systemd writes a unit's weights when one is set, but not when their
+// file appears in the kernel.
 func (v *Services) weighTarget(ctx context.Context, t target, cg host.Cgroups) error {
 	j, err := v.journalOf(t)
 	if err != nil || j.Phase != step.Up {
@@ -323,7 +324,7 @@ func (v *Services) weighTarget(ctx context.Context, t target, cg host.Cgroups) e
 			u, lookErr := s.Look(ctx)
 			changed := slices.ContainsFunc(s.Properties, func(p systemd.Property) bool { return !p.Holds(u.Properties[p.Name]) })
 			if lookErr != nil || changed || !weight.NormalToBFQ(cg, strings.TrimPrefix(u.ControlGroup, "/")) {
-				continue // it does not run, or somebody else gave it something, or it has its weight
+				continue // it does not run, or another program changed its properties, or it has its weight
 			}
 			err = errors.Join(err, step.Do(ctx, s))
 		}

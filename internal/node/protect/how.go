@@ -16,7 +16,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// standing is class storage with what was asked for otherwise.
+// standing returns the values of class storage, with those of the options in place of its own.
 func (p Options) standing() vnode.Standing {
 	s := vnode.Storage.Standing()
 	if p.CPUWeight != 0 {
@@ -28,7 +28,7 @@ func (p Options) standing() vnode.Standing {
 	return s
 }
 
-// validate holds the weights to what a spec may have.
+// validate refuses weights that a spec may not have.
 func (p Options) validate() error {
 	for flag, w := range map[string]int{"--cpu-weight": p.CPUWeight, "--io-weight": p.IOWeight} {
 		if w != 0 && (w < 1 || w > 10000) {
@@ -46,7 +46,7 @@ func (p Options) validate() error {
 	return nil
 }
 
-// steps says what is to be done to a target: first to its disks, because an engine brings the files for its weights.
+// steps returns the steps that protect a target: first to its disks, because an engine brings the files for its weights.
 func (v *Services) steps(t *target, want Options) ([]step.Step, error) {
 	if err := want.validate(); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// journals lists what is protected, or half so.
+// journals lists the journals of services that are protected, wholly or in part.
 func (v *Services) journals() ([]target, error) {
 	entries, err := os.ReadDir(v.layout.Protected())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func (t *target) since(v *Services) (at time.Time) {
 	return at
 }
 
-// read asks the kernel and systemd what a service has of what its journal names.
+// read asks the kernel and systemd which of the values in a service's journal it has.
 func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Service, error) {
 	p := &Service{Name: t.name, State: "protected", Kind: t.kind, Class: vnode.Storage, Since: t.since(v)}
 	cg, err := host.ReadCgroups("/proc")
@@ -111,7 +111,7 @@ func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Servic
 	if !p.Gone {
 		p.lose(moved)
 		if given(j)[t.name] > 0 {
-			if _, lost, err := v.lostOfSlices(ctx); err == nil { // else it is said by whoever settles the slices
+			if _, lost, err := v.lostOfSlices(ctx); err == nil { // else the command that settles the slices says it
 				p.Lost = append(p.Lost, lost...)
 			}
 		}

@@ -14,8 +14,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// journalOf reads the journal of a target. It is refused if records of it are lost, as in a power cut, and something is there that they
-// may have named: what that was before is not known, and so it is neither undone nor forgotten.
+// journalOf reads the journal of a target. It is refused if records of it are lost, as in a power cut, and something exists that they
+// may have named: its former values are not known, so that it can be neither undone nor forgotten.
 func (v *Services) journalOf(t target) (*step.Journal, error) {
 	path := t.journal(v)
 	j, err := v.open(path)
@@ -33,7 +33,7 @@ func (v *Services) journalOf(t target) (*step.Journal, error) {
 	return nil, lost(path, t.name, wrong, left, remedy)
 }
 
-// lost is the refusal of a journal, the one at path of what has this name.
+// lost returns the refusal of the journal at path, of the service with this name.
 func lost(path, name, wrong, left, remedy string) error {
 	return &refuse.Error{
 		Kind: refuse.Failed, Remedy: remedy,
@@ -56,8 +56,8 @@ func cut(j *step.Journal) (wrong string, err error) {
 	return "", nil
 }
 
-// left says what is there of a target that berth protect may have made and that its journal, which is cut, does not name, and what to
-// do about it.
+// left says which changes that berth protect may have made to a target exist although its cut journal does not name them, and how to
+// remove them.
 func (v *Services) left(t target, j *step.Journal) (what, remedy string, err error) {
 	forget := "rm " + t.journal(v)
 	if t.kind == kindUnit {
@@ -65,7 +65,7 @@ func (v *Services) left(t target, j *step.Journal) (what, remedy string, err err
 		return what, remedy, nil
 	}
 	if !j.Empty() {
-		return "", "", nil // a boot ends what is done to cgroups
+		return "", "", nil // a boot ends all changes to cgroups
 	}
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -117,7 +117,7 @@ func (v *Services) leftOfUnits(j *step.Journal, forget string, units []string, p
 		"if these files are your own: " + forget + "; if they are not: " + strings.Join(undo, "") + "rm -f " + all + "; systemctl daemon-reload; " + forget
 }
 
-// names reports whether a journal says what a property of a unit was before.
+// names reports whether a journal has the former value of a property of a unit.
 func names(j *step.Journal, unit, property string) bool {
 	return slices.ContainsFunc(j.Steps(), func(s step.Step) bool {
 		set, ok := s.(*systemd.Set)

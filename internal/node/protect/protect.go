@@ -1,4 +1,4 @@
-// Package protect gives services that run on this host beside the nodes class storage, and gives back what they had.
+// Package protect gives class storage to services that run on this host beside the nodes, and restores what they had before.
 package protect
 
 import (
@@ -26,7 +26,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Services are the services of this host that have class storage. Each has a journal of what was changed for it.
+// Services are the services of this host that have class storage. Each has a journal of the changes made for it.
 type Services struct {
 	layout  layout.Layout
 	kinds   step.Kinds
@@ -39,7 +39,7 @@ func New(l layout.Layout) *Services {
 	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir}
 }
 
-// open reads a journal of services. What was changed for them outlives the boot.
+// open reads a journal of services. Its changes outlive the boot.
 func (v *Services) open(path string) (*step.Journal, error) {
 	j, err := step.Open(path, v.kinds)
 	if err == nil {
@@ -48,7 +48,8 @@ func (v *Services) open(path string) (*step.Journal, error) {
 	return j, err
 }
 
-// create begins a journal, and returns when the disk has it: after a power cut none is empty for whom something was changed.
+// create begins a journal, and returns when the disk has it: so that no service was changed whose journal is empty after a
+// power cut.
 func create(path, name, boot string) (*step.Journal, error) {
 	j, err := step.Create(path, name, boot)
 	if err != nil {
@@ -73,14 +74,14 @@ type Service struct {
 	Since  time.Time     `json:"since"`
 	Gone   bool          `json:"gone,omitempty"` // the process or cgroup has ended: berth repair forgets it
 	Values []proof.Limit `json:"values,omitempty"`
-	Lost   []string      `json:"lost,omitempty"` // what another program has changed since: "cpu is 77, not weight 1000"
+	Lost   []string      `json:"lost,omitempty"` // values that another program has changed since: "cpu is 77, not weight 1000"
 
-	Damaged string `json:"damaged,omitempty"` // why its journal cannot be used, and what to do; nothing else is known of the service then
+	Damaged string `json:"damaged,omitempty"` // why its journal cannot be used, and the remedy; nothing else is known of the service then
 
-	Settled []Repaired `json:"-"` // what Protect repaired of other services before
+	Settled []Repaired `json:"-"` // repairs of other services that Protect did before
 }
 
-// Repaired says what was found and done about one service.
+// Repaired reports the repair of one service.
 type Repaired struct {
 	Name string
 	Did  string
@@ -93,8 +94,9 @@ const (
 	kindCgroup  = "cgroup"
 )
 
-// Plan returns the steps by which Protect would protect a service, or give one that is protected what it has lost, and changes nothing. Afterwards Protect also brings the weights of
-// what shares its disks into line, and the memory that is protected in the slices above it.
+// Plan returns the steps by which Protect would protect a service, or restore what a protected one has lost. It changes nothing. Afterwards
+// Protect also sets the weights of the nodes and services that share the service's disks, and the memory that is protected in the slices
+// above it.
 func (v *Services) Plan(ctx context.Context, asked string, want Options) ([]step.Step, error) {
 	for _, t := range namesOf(asked) {
 		j, err := v.journalOf(t)
@@ -129,7 +131,8 @@ func (v *Services) checkFree(t *target) error {
 	return refuse.Busyf("%s is protected already; berth unprotect %s gives back what was", t.name, t.name)
 }
 
-// Protect gives a service of the host class storage, where it is. What was is journalled before the first change.
+// Protect gives a service of the host class storage, in the group in which it runs. The former values are journalled before the
+// first change.
 func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Service, error) {
 	l, err := v.lock(ctx)
 	if err != nil {
@@ -152,7 +155,7 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	if err != nil {
 		return nil, err
 	}
-	if unsettled != nil { // the others' affair, but for what is said below
+	if unsettled != nil { // errors of the other services do not stop this one, but for the ones below
 		settled = append(settled, Repaired{Did: unsettled.Error()})
 	}
 	if err := v.checkFree(t); err != nil {
@@ -204,7 +207,7 @@ func (v *Services) readSettled(ctx context.Context, t *target, settled []Repaire
 	return p, err
 }
 
-// Unprotect gives a service back what it had before.
+// Unprotect restores the values that a service had before.
 func (v *Services) Unprotect(ctx context.Context, asked string) error {
 	l, err := v.lock(ctx)
 	if err != nil {
@@ -244,12 +247,12 @@ func (v *Services) lock(ctx context.Context) (*os.File, error) {
 	return lock.OpenDir(ctx, dir)
 }
 
-// journal is where what was done to the target is written.
+// journal returns the path of the journal of the changes to a target.
 func (t *target) journal(v *Services) string {
 	return filepath.Join(v.layout.Protected(), url.PathEscape(t.kind+":"+t.name))
 }
 
-// Repair finishes what killed commands began, forgets what has ended, and switches disks to their engines again.
+// Repair finishes the work of killed commands, forgets services that have ended, and switches disks to their engines again.
 func (v *Services) Repair(ctx context.Context) ([]Repaired, error) {
 	if _, err := os.Stat(v.layout.Protected()); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -263,8 +266,8 @@ func (v *Services) Repair(ctx context.Context) ([]Repaired, error) {
 	return did, err
 }
 
-// settle finishes what a killed command began, and forgets what has ended. err has all that failed, and failed by its name what did of
-// one service. The caller holds the lock.
+// settle finishes the work of a killed command, and forgets services that have ended. err joins all errors; failed has those of single
+// services, by name. The caller holds the lock.
 func (v *Services) settle(ctx context.Context) (all []Repaired, failed map[string]error, err error) {
 	targets, err := v.journals()
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 // memoryLow is the property that a unit has no more of than the slices above it have.
 const memoryLow = "MemoryLow"
 
-// settleSlices gives the slices above protected units what these have together of MemoryLow, beside what the slices had
-// themselves: without it a unit's own would do nothing. All of it is one journal, made anew from the others' whenever it
-// is not what they need: so a kill leaves nothing that the next command does not see. The caller holds the lock.
+// settleSlices adds the MemoryLow of protected units to the slices above them, beside the slices' own values: without
+// that, a unit's MemoryLow would have no effect. All these changes are in one journal. It is made anew from the other
+// journals whenever it does not fit them, so the next command also repairs what a kill left. The caller holds the lock.
 func (v *Services) settleSlices(ctx context.Context) error {
 	want, err := v.wantedOfSlices(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func raiseSlice(ctx context.Context, j *step.Journal, slice string, low uint64) 
 	return j.Do(ctx, &systemd.Set{Unit: slice, Properties: []systemd.Property{{Name: memoryLow, Value: value}}})
 }
 
-// wantedOfSlices adds up what protected units have, by the slices above them.
+// wantedOfSlices adds up the MemoryLow of protected units, by the slices above them.
 func (v *Services) wantedOfSlices(ctx context.Context) (map[string]uint64, error) {
 	targets, err := v.journals()
 	if err != nil {
@@ -115,7 +115,7 @@ func (v *Services) wantedOfSlices(ctx context.Context) (map[string]uint64, error
 		low := uint64(0)
 		if lost == nil {
 			low = given(j)[t.name]
-		} else if _, err := os.Lstat(systemd.DropIn(v.control, t.name, memoryLow)); err == nil { // said by whoever settles it: what it has stays
+		} else if _, err := os.Lstat(systemd.DropIn(v.control, t.name, memoryLow)); err == nil { // the command that settles it says so; its values stay
 			low, _ = strconv.ParseUint(u.Properties[memoryLow], 10, 63)
 		}
 		if low == 0 {
@@ -128,7 +128,7 @@ func (v *Services) wantedOfSlices(ctx context.Context) (map[string]uint64, error
 	return want, nil
 }
 
-// given is how much of MemoryLow the steps of a journal add to what units had.
+// given returns how much the steps of a journal add to the MemoryLow of units.
 func given(j *step.Journal) map[string]uint64 {
 	all := map[string]uint64{}
 	for _, s := range j.Steps() {
@@ -141,7 +141,7 @@ func given(j *step.Journal) map[string]uint64 {
 			if p.Name != memoryLow || err != nil {
 				continue
 			}
-			if strings.HasSuffix(set.Unit, ".slice") { // added to what it had
+			if strings.HasSuffix(set.Unit, ".slice") { // added to its own value
 				was, _ := strconv.ParseUint(p.Was, 10, 63) // none: 0
 				now -= min(now, was)
 			}

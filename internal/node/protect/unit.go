@@ -19,8 +19,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// valuesOf says what a unit has of the properties that were set: by systemd's word, in the files that systemd reads when it starts next,
-// and, while the unit runs, by the kernel's word. systemd does not look whether another program has written to its groups.
+// valuesOf returns the values of those properties of a unit that were set: as systemd says, in the files that systemd reads when it
+// starts next, and, while the unit runs, as the kernel says. systemd does not look whether another program has written to its groups.
 func (v *Services) valuesOf(s *systemd.Set, u systemd.Unit, cg host.Cgroups) []proof.Limit {
 	all := make([]proof.Limit, len(s.Properties))
 	for i, p := range s.Properties {
@@ -40,7 +40,8 @@ func (v *Services) valuesOf(s *systemd.Set, u systemd.Unit, cg host.Cgroups) []p
 	return all
 }
 
-// inKernel says where a group has not what systemd writes for a property; "" if it has. It knows cgroup v2 alone.
+// inKernel says where a group's value differs from the one that systemd writes for a property; "" if it does not. It knows
+// cgroup v2 alone.
 func inKernel(p systemd.Property, cg host.Cgroups, path string) string {
 	controller := map[string]string{"CPUWeight": "cpu", "IOWeight": "io", memoryLow: "memory"}[p.Name]
 	if path == "" || controller == "" || cg.Has(controller) != "v2" {
@@ -107,7 +108,7 @@ func returnOf(u systemd.Unit, cg host.Cgroups) (*group.Return, error) {
 	return g.Return(pids, path)
 }
 
-// movedBy says whom somebody else moved; "" if there is nothing to bring back.
+// movedBy names the processes that another program moved; "" if there are none to bring back.
 func movedBy(r *group.Return) string {
 	if r == nil {
 		return ""
@@ -115,7 +116,7 @@ func movedBy(r *group.Return) string {
 	return "somebody else moved " + strings.Join(r.Whom(), ", ")
 }
 
-// lostOfUnit returns the steps that give a unit back what another program has taken from it: its processes first.
+// lostOfUnit returns the steps that restore a unit after changes by another program: its processes first.
 func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.Step, err error) {
 	u, err := s.Look(ctx)
 	if err != nil {
@@ -138,7 +139,8 @@ func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.S
 	return all, nil
 }
 
-// lostOfSlices returns the steps that give the slices above protected units back what another program has changed, and says what that is.
+// lostOfSlices returns the steps that restore the slices above protected units after changes by another program, and says which changes
+// these are.
 func (v *Services) lostOfSlices(ctx context.Context) (all []step.Step, lost []string, err error) {
 	j, err := v.slicesJournal(v.layout.Protected() + ".slices")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && j.Phase != step.Up {

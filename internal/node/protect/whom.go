@@ -19,7 +19,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Options is what berth protect gives a service. Zero values are those of class storage.
+// Options are the values that berth protect gives a service. Zero values are those of class storage.
 type Options struct {
 	CPUWeight int // 1..10000
 	IOWeight  int // 1..10000, of every disk that shares by weight
@@ -27,18 +27,18 @@ type Options struct {
 	MemoryLow vnode.Bytes // protected from reclaim; 0: none
 
 	Disks  []string     // devices, or folders on them, that must share by weight: refused where nothing makes them
-	Engine vnode.Engine // what these disks are switched to as long as the service is protected; "": what they have
+	Engine vnode.Engine // what these disks are switched to as long as the service is protected; "": the one that they have
 	Model  string       // of engine iocost
 }
 
-// target is whom to protect.
+// target is the service to protect.
 type target struct {
 	kind, name string
-	id         proc.ID // of kind process
-	group      string  // of kind cgroup: relative to each hierarchy's mount
+	id         proc.ID // for the kind process
+	group      string  // for the kind cgroup: relative to each hierarchy's mount
 }
 
-// namesOf lists what a word may mean as the name of something that is protected.
+// namesOf lists the names that a word may stand for among the protected services.
 func namesOf(asked string) []target {
 	all := []target{{kind: kindProcess, name: asked}, {kind: kindCgroup, name: asked}, {kind: kindUnit, name: asked}}
 	if !strings.Contains(asked, ".") {
@@ -50,8 +50,8 @@ func namesOf(asked string) []target {
 	return all
 }
 
-// findTarget finds out what a word means: a process by its number, a cgroup by its path, else a unit of systemd. What
-// systemd manages is protected as its unit, whatever it is called by, because systemd would write over anything else.
+// findTarget finds the target that a word names: a process by its number, a cgroup by its path, else a unit of systemd. A
+// process or cgroup that systemd manages is protected as its unit, because systemd would overwrite anything else.
 func (v *Services) findTarget(ctx context.Context, asked string) (*target, error) {
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -171,7 +171,7 @@ func unitOf(pid int) string {
 		}
 		for part := range strings.SplitSeq(f[2], "/") { // a service may have groups inside
 			switch {
-			case strings.HasPrefix(part, "user@"): // what is inside is another systemd's
+			case strings.HasPrefix(part, "user@"): // groups inside belong to another systemd
 				return ""
 			case strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope"):
 				return part

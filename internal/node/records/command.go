@@ -9,8 +9,8 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// CommandOf says what runs as the node's process 1: the spec's command, else the image's own. An init that was installed
-// in the node later, into its delta, is one too.
+// CommandOf returns the command of the node's process 1: the spec's command, else the image's own. An init that was
+// installed in the node later, into its delta, is one too.
 func (r Nodes) CommandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	c := plan.Command{Args: n.Command}
 	if len(c.Args) == 0 {
@@ -32,7 +32,7 @@ func (r Nodes) CommandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	return c, err
 }
 
-// SameRoot reports whether two specs of a node have the same root, so that what it wrote stays.
+// SameRoot reports whether two specs of a node have the same root, so that the files that the node wrote stay.
 func SameRoot(a, b *vnode.Node) bool {
 	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
 }

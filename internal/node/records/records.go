@@ -1,4 +1,4 @@
-// Package records reads what is kept of each node, its spec, journals and status, and says what the node is now.
+// Package records reads the files that are kept for each node (spec, journals, status), and works out the node's present state.
 package records
 
 import (
@@ -28,7 +28,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Nodes is what is kept of the nodes of one layout. It reads; who changes a node holds its lock.
+// Nodes reads and writes the records of the nodes of one layout. A caller that changes a node holds its lock.
 type Nodes struct {
 	Layout layout.Layout
 	Host   host.Host
@@ -38,17 +38,17 @@ type Nodes struct {
 // Stored is a node's spec as Berth keeps it.
 type Stored struct {
 	Applied *vnode.Node `json:"applied"` // as apply was given it
-	Now     *vnode.Node `json:"now"`     // with what berth set changed since
+	Now     *vnode.Node `json:"now"`     // with the changes of berth set since
 
-	// Rights are those of the template under which somebody wrote what the node keeps: see template.Rights. Empty for a node of a free spec, and
-	// of a berth that did not keep them.
+	// Rights are the rights of the template under which the files that the node keeps were written: see template.Rights. They are empty for
+	// a node of a free spec, and for one of a berth that did not keep them.
 	Rights map[string]string `json:"rights,omitempty"`
 	// Covers is the content of the image under the node's delta (image.Image.Content); "" for an image that has none, and of a berth that did
 	// not keep it.
 	Covers string `json:"covers,omitempty"`
 }
 
-// Names lists the nodes that there is anything of.
+// Names lists the nodes of which any file exists.
 func (r Nodes) Names() ([]string, error) {
 	var all []string
 	for _, dir := range []string{r.Layout.LibNodes(), r.Layout.RunNodes()} {
@@ -64,7 +64,7 @@ func (r Nodes) Names() ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// Exists reports whether there is anything of the node in its own folders.
+// Exists reports whether any file of the node exists in its own folders.
 func (r Nodes) Exists(name string) bool {
 	dirs := r.Layout.Node(name)
 	return slices.ContainsFunc([]string{dirs.Lib, dirs.Run}, func(dir string) bool {
@@ -118,10 +118,10 @@ func (r Nodes) Store(name string, s *Stored) error {
 	return nil
 }
 
-// ErrRebooted is the error of Live for a node whose live steps ended with the kernel that they changed.
+// ErrRebooted is the error of Live for a node whose live steps ended with the last boot.
 var ErrRebooted = errors.New("the journal is from before the last boot")
 
-// Live reads the journal of what a node has while it runs.
+// Live reads the journal of a node's live steps.
 func (r Nodes) Live(name string) (*step.Journal, error) {
 	j, err := step.Open(r.Layout.Node(name).Journal(), r.Kinds)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r Nodes) Live(name string) (*step.Journal, error) {
 	return j, nil
 }
 
-// Claims reads the journal of what a node has until it is removed.
+// Claims reads the journal of a node's claims.
 func (r Nodes) Claims(name string) (*step.Journal, error) {
 	j, err := step.Open(r.Layout.Node(name).Claims(), r.Kinds)
 	if err == nil {
@@ -150,8 +150,8 @@ func (r Nodes) Claims(name string) (*step.Journal, error) {
 var ErrLost = errors.New("the journal of claims is lost")
 
 // Lost is an error if there is a node whose journal of claims is gone, empty or cut, as an older berth may have left it in a power
-// cut: nobody knows then what the node has, and nothing of it may be removed. What a killed command had only begun to make, and what
-// is left of a throw-away node, is no such node.
+// cut: it is not known then what the node has, and nothing of it may be removed. A node that a killed command had only begun to
+// make, and the rest of a throw-away node, do not count.
 func (r Nodes) Lost(name string) error {
 	dirs := r.Layout.Node(name)
 	j, err := r.Claims(name)

@@ -29,7 +29,7 @@ func (r Nodes) Specs() ([]*vnode.Node, error) {
 	return all, nil
 }
 
-// Spec is the node's spec as it is now, with what berth set changed.
+// Spec returns the node's spec as it is now, with the changes of berth set.
 func (r Nodes) Spec(name string) (*vnode.Node, error) {
 	s, err := r.Stored(name)
 	if err != nil {
@@ -47,8 +47,8 @@ func (r Nodes) SpecText(name string) ([]byte, error) {
 	return spec.Marshal(n)
 }
 
-// ImageUsers names the nodes that use an image of the store by its name, or one of the layers: by what they were started
-// with if they run, else by what they would start with.
+// ImageUsers names the nodes that use an image of the store by its name, or one of its layers: for a running node, those
+// that it was started with; else those that it would start with.
 func (r Nodes) ImageUsers(name string, layers []string) ([]string, error) {
 	nodes, err := r.Names()
 	if err != nil {

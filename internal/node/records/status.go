@@ -33,8 +33,8 @@ const (
 	Damaged = "damaged" // its journal is lost: Nodes.Lost says what to do
 )
 
-// Status is what became of a node, as of its last start or end. It is a cache for people: what a command acts on is
-// read from the journals and the kernel.
+// Status is the status of a node, as of its last start or end. It is a cache for people: commands act on the journals and the
+// kernel alone.
 type Status struct {
 	Name       string        `json:"name"`
 	State      string        `json:"state"`
@@ -64,9 +64,9 @@ type Status struct {
 	Wires    []link.Wire `json:"interfaces,omitempty"` // how it is connected
 	MaySpoof []string    `json:"may_spoof,omitempty"`  // interfaces that its spec does not hold to their own addresses
 	Ending   bool        `json:"-"`                    // its process 1 has ended a moment ago, and how is not noted yet
-	Trouble  []string    `json:"trouble,omitempty"`    // what is wrong with its connections now: "eth0: not connected: bridge br0 is gone"
+	Trouble  []string    `json:"trouble,omitempty"`    // faults of its connections now: "eth0: not connected: bridge br0 is gone"
 
-	Lost []string `json:"lost,omitempty"` // what another program has taken from it: "cpu.max is max, not 1.5"; told by berth ls, never stored
+	Lost []string `json:"lost,omitempty"` // values that another program has changed: "cpu.max is max, not 1.5"; told by berth ls, never stored
 
 	Served []gateway.Served `json:"served,omitempty"` // mounts that daemons serve
 }
@@ -122,7 +122,7 @@ func (r Nodes) Status(name, boot string) Status {
 	was := s.State
 	if err == nil {
 		if s.State = s.now(boot); s.Runs() {
-			if s.State == Paused && !r.Frozen(name) { // somebody else let it go on
+			if s.State == Paused && !r.Frozen(name) { // another program let it go on
 				s.State = Running
 			}
 			s.Health = health.Read(r.Layout.Node(name).Health(), proc.ID{PID: s.PID, Start: s.Start})
@@ -150,7 +150,7 @@ func (r Nodes) Status(name, boot string) Status {
 	s.Name = name
 	ran := was == Running || was == Paused
 	if f.Last != nil && (!ran || f.Last.Process == proc.ID{PID: s.PID, Start: s.Start}) {
-		s.Take(*f.Last) // what is written may be older: the disk was full
+		s.Take(*f.Last) // the written status may be older: the disk was full
 	} else {
 		s.Ending = ran && s.State == Exited
 	}
@@ -171,7 +171,7 @@ func (r Nodes) unnoted(name string) Status {
 	return s
 }
 
-// now tells what the node is now: the status as written, checked against the kernel.
+// now returns the node's status now: the one that was written, checked against the kernel.
 func (s *Status) now(boot string) string {
 	if s.Runs() && (s.Boot != boot || !proc.ID{PID: s.PID, Start: s.Start}.Alive()) {
 		if s.Boot != boot {
@@ -182,7 +182,7 @@ func (s *Status) now(boot string) string {
 	return s.State
 }
 
-// Take takes over how a node ended.
+// Take copies into the status how a node ended.
 func (s *Status) Take(last history.End) {
 	s.State, s.Ended, s.Exit, s.Restarts = last.State, last.Ended, last.Exit, last.Restarts
 	if last.Process.PID != 0 {
@@ -242,7 +242,7 @@ func maySpoof(n *vnode.Node) []string {
 	return names
 }
 
-// FindTrouble notes what is wrong with the connections of the nodes that run.
+// findTrouble notes the faults of the connections of the nodes that run.
 func (r Nodes) findTrouble(all []Status) error {
 	sight := link.NewSnapshot(r.Hub())
 	for i := range all {
@@ -253,7 +253,7 @@ func (r Nodes) findTrouble(all []Status) error {
 	return nil
 }
 
-// FindTrouble notes what is wrong with the connections of the node, if it runs.
+// FindTrouble notes the faults of the node's connections, if it runs.
 func (s *Status) FindTrouble(sight *link.Snapshot) error {
 	s.Trouble = nil
 	if !s.Runs() {

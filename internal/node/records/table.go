@@ -24,14 +24,14 @@ type Row struct {
 	Parent    string      `json:"parent,omitempty"`
 	MAC       mac.Address `json:"mac"` // "" of a lent adapter that is not there
 	Address   []string    `json:"addresses,omitempty"`
-	Exists    bool        `json:"exists"` // else it is what the node would get if it were made now
+	Exists    bool        `json:"exists"` // else the row has what the node would get if it were made now
 }
 
 // Addresses returns the addresses that a node has by its spec and by its leases.
 func (r Nodes) Addresses(n *vnode.Node) []string { return inspect.Addresses(r.Layout, n) }
 
-// Table returns the interfaces of the nodes that exist, and of specs: of nodes that are not made yet, what they would
-// claim, in this order.
+// Table returns the interfaces of the nodes that exist and of those of specs, in this order. For a node that is not made yet, a
+// row has what the node would claim.
 func (r Nodes) Table(specs []*vnode.Node) ([]Row, error) {
 	if os.Geteuid() != 0 {
 		return nil, refuse.Cannotf("run berth as root", "only root sees the nodes")
@@ -59,7 +59,7 @@ func (r Nodes) Table(specs []*vnode.Node) ([]Row, error) {
 	var rows []Row
 	taken := map[mac.Address]string{}
 	for _, n := range append(all, specs...) {
-		macs, err := link.ChooseMACs(plan.LinkInput(n, f, nil), taken) // of a node that exists: those that it has
+		macs, err := link.ChooseMACs(plan.LinkInput(n, f, nil), taken) // for a node that exists: those that it has
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}

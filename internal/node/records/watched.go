@@ -35,7 +35,7 @@ func (r Nodes) Dev(name string) (mounts.Running, error) {
 	}, nil
 }
 
-// Moved lists the nodes whose devices are not where they were.
+// Moved lists the nodes of whose devices some have another number now.
 func (r Nodes) Moved() (nodes []string, err error) {
 	entries, err := os.ReadDir(r.Layout.RunNodes())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func (r Nodes) Announced(name string) (all []address.Announcer) {
 	return all
 }
 
-// Wires returns what a node's interfaces are connected to.
+// Wires returns the connections of a node's interfaces.
 func (r Nodes) Wires(name string) []link.Wire {
 	s, err := r.Stored(name)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package rescue writes records of the host anew that a power cut has emptied, by what the journals of nodes say of them.
+// Package rescue rebuilds records of the host that a power cut has emptied, from the journals of nodes.
 package rescue
 
 import (
@@ -14,7 +14,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Records writes those records of the host anew that are empty and that these nodes tell. It says what it did.
+// Records rebuilds those records of the host that are empty and that follow from the journals of these nodes. did has a
+// sentence for each.
 func Records(ctx context.Context, nodes records.Nodes, names []string) (did []string, err error) {
 	_, siteErr := SiteID(nodes)
 	errs := []error{siteErr}
@@ -31,7 +32,7 @@ func Records(ctx context.Context, nodes records.Nodes, names []string) (did []st
 				as = append(as, v.Pool)
 			}
 		}
-		if len(as) != 1 { // whoever looks into the pools says what to do
+		if len(as) != 1 { // a command that reads the pools gives the remedy
 			continue
 		}
 		if err := pools.Restore(ctx, as[0]); err != nil {
@@ -52,7 +53,7 @@ func Records(ctx context.Context, nodes records.Nodes, names []string) (did []st
 	return did, errors.Join(errs...)
 }
 
-// claimed returns what nodes have, as far as their journals can be read.
+// claimed returns the claims of nodes, as far as their journals can be read.
 func claimed(nodes records.Nodes, names []string) (all []step.Step) {
 	for _, name := range names {
 		if j, err := nodes.Claims(name); err == nil {

@@ -8,15 +8,15 @@ import (
 	"berth/internal/network/shape"
 )
 
-// Count is what was counted so far of one running node, or of a protected service.
+// Count has the counters of one running node, or of a protected service, until now.
 type Count struct {
 	Name, Kind, Class string
 	counters.Counters
 	Links []shape.Count // nil: not known, or not its own
 }
 
-// Counts reads the counters of what runs now, as they are: rates are made of them by whoever reads them repeatedly. of says of
-// which nodes.
+// Counts reads the present counters of the running nodes for which of is true, and of protected services. A caller that reads
+// them repeatedly can work out rates.
 func (s *Sampler) Counts(ctx context.Context, of func(name string) bool) (all []Count, err error) {
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package top samples what the running nodes, the protected services and the host use.
+// Package top samples the resource use of the running nodes, the protected services and the host.
 package top
 
 import (
@@ -20,7 +20,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Sampler takes samples of what the running nodes use: each file of a node's is read once a sample, and no process is
+// Sampler samples the resource use of the running nodes: each file of a node's is read once a sample, and no process is
 // started.
 type Sampler struct {
 	nodes     *node.Berth
@@ -32,7 +32,7 @@ type Sampler struct {
 	specs     map[string]started
 }
 
-// reading is what was counted of one node at one moment.
+// reading has the counters of one node at one moment.
 type reading struct {
 	at    time.Time
 	pid   int
@@ -41,14 +41,14 @@ type reading struct {
 	links []shape.Count
 }
 
-// hostReading is what was counted of the host at one moment.
+// hostReading has the counters of the host at one moment.
 type hostReading struct {
 	at   time.Time
 	busy time.Duration
 	counters.Pressure
 }
 
-// started is what a node's spec said when it was started: it changes with the next start only.
+// started is the part of a node's spec that can change with a start only, as it was at the last start.
 type started struct {
 	start uint64
 	class vnode.Class
@@ -76,8 +76,8 @@ func New(ctx context.Context, nodes *node.Berth, services *protect.Services, nam
 	return &Sampler{nodes: nodes, protected: services, only: names, boot: boot, last: map[string]reading{}, specs: map[string]started{}}, nil
 }
 
-// Sample reads the counters of the nodes that run now. Rates are those since the sample before; they are not known of
-// what was not in it.
+// Sample reads the counters of the nodes that run now. Rates are those since the sample before; for what was not in that one,
+// they are not known.
 func (s *Sampler) Sample(ctx context.Context) (*Sample, error) {
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
@@ -114,12 +114,12 @@ func (s *Sampler) Sample(ctx context.Context) (*Sample, error) {
 	return now, nil
 }
 
-// subject is what is sampled: a node, or a service of the host that is protected.
+// subject is a node that is sampled, or a service of the host that is protected.
 type subject struct {
 	name, kind string
 	class      vnode.Class
 	group      string
-	pid        int // whose network is shown; 0: none of its own
+	pid        int // a process in its network namespace; 0: it has none of its own
 	start      uint64
 }
 

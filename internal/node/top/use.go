@@ -7,7 +7,7 @@ import (
 	"berth/internal/network/shape"
 )
 
-// Sample is what the host and its nodes used during one interval. What is nil is not counted on this host, or not known
+// Sample is what the host and its nodes used during one interval. A nil value is not counted on this host, or not known
 // yet: rates need a sample before.
 type Sample struct {
 	Time     time.Time     `json:"time"`
@@ -25,13 +25,13 @@ type HostUse struct {
 	Pressure    *PressureUse `json:"pressure,omitempty"`
 }
 
-// The kinds of what is sampled.
+// The kinds of Use.
 const (
 	KindNode    = "node"
 	KindService = "service" // of the host, protected
 )
 
-// Use is what one node used, or a service of the host that is protected.
+// Use is the resource use of one node, or of a protected service of the host.
 type Use struct {
 	Name      string       `json:"name"`
 	Kind      string       `json:"kind"` // node | service
@@ -79,13 +79,13 @@ type LinkUse struct {
 	TXPackets float64 `json:"tx_packets"`
 }
 
-// levels fills in what is known of one reading.
+// levels fills in the values that follow from one reading.
 func (u *Use) levels(r reading) {
 	u.Memory, u.MemoryMax = known(r.Memory), known(r.MemoryMax)
 	u.OOMKills, u.PIDs = known(r.OOMKills), known(r.PIDs)
 }
 
-// rates fills in what the node did between two readings.
+// rates fills in the rates between two readings.
 func (u *Use) rates(was, is reading, names diskNames) {
 	past := is.at.Sub(was.at)
 	if past <= 0 {

@@ -43,7 +43,7 @@ func (t Trials) Fastest(ctx context.Context) (runner.Runner, error) {
 	return t.family.Choose(ctx, one)
 }
 
-// Report returns what is known of each runner of containers: whether it is installed, how fast it is, what is wrong with it.
+// Report describes each runner of containers: whether it is installed, how fast it is, and its faults.
 func (t Trials) Report(ctx context.Context) []host.Runtime {
 	one, err := t.trial()
 	if err != nil { // without root they cannot be tried, and are listed all the same
@@ -94,8 +94,8 @@ func (t Trials) bench(ctx context.Context) (bench runner.Bench, end func() error
 // group is the cgroup that runtimes are tried in.
 func (t Trials) group() string { return t.layout.CgroupParent() + "-probe" }
 
-// begin waits until nobody tries the runtimes, and removes what a killed command left of its trial: one at a time,
-// also because they would measure each other. A runtime whose command was killed holds the lock until it ends.
+// begin waits until no other process tries the runtimes, and removes the leftovers of a killed trial: one at a time, also
+// because they would measure each other. A runtime whose command was killed holds the lock until it ends.
 func (t Trials) begin(ctx context.Context) (*os.File, error) {
 	held, err := lock.Open(ctx, t.layout.ProbeLock())
 	if err != nil {
@@ -108,7 +108,7 @@ func (t Trials) begin(ctx context.Context) (*os.File, error) {
 	return held, nil
 }
 
-// sweep removes what killed probes left. The caller holds the probe's lock.
+// sweep removes the leftovers of killed probes. The caller holds the probe's lock.
 func (t Trials) sweep(ctx context.Context) error {
 	cg, err := host.ReadMounted()
 	if err != nil {
@@ -125,7 +125,7 @@ func (t Trials) sweep(ctx context.Context) error {
 	return nil
 }
 
-// Repair removes what killed trials left. It reports whether there was something.
+// Repair removes the leftovers of killed trials. It reports whether there were any.
 func (t Trials) Repair(ctx context.Context) (did bool, err error) {
 	cg, err := host.ReadMounted()
 	if err != nil {

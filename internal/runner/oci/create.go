@@ -240,7 +240,7 @@ type Start struct {
 	Cwd  string   `json:"cwd,omitempty"`
 
 	OOMScore int  `json:"oom_score_adj,omitempty"` // below 0: how little the kernel shall like to kill it
-	IOIdle   bool `json:"io_idle,omitempty"`       // its requests wait until nobody else has any
+	IOIdle   bool `json:"io_idle,omitempty"`       // its I/O requests wait until no other process has any
 
 	// The executable of the init before it became the command.
 	ExeDev uint64 `json:"exe_dev,omitempty"`
@@ -311,7 +311,7 @@ func (s *Start) Do(ctx context.Context) error {
 func (l *Launch) start(ctx context.Context) error {
 	if l.Runtime.Name == crun {
 		pipe := filepath.Join(l.State, l.ID, "exec.fifo")
-		f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) // ENXIO: nobody waits any more
+		f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) // ENXIO: the init does not wait any more
 		if err == nil {
 			defer f.Close()
 			if err := os.Remove(pipe); err != nil { // crun takes a node with this pipe for one that is not started
@@ -329,7 +329,7 @@ func (l *Launch) start(ctx context.Context) error {
 }
 
 // Verify waits until the init's executable is no longer the runtime's, or it has ended. A command that ended at once is
-// not an error here: that it can run at all was seen in Do, and how it ended is for whoever watches it.
+// not an error here: that it can run at all was seen in Do, and the process that watches it learns how it ended.
 func (s *Start) Verify(ctx context.Context) error { return waitExec(ctx, s.PID, s.ExeDev, s.ExeIno) }
 
 // Undo implements step.Step: a started node ends with the undo of oci.create.

@@ -128,8 +128,9 @@ func (l *Launch) create(ctx context.Context, gate *group.Gate) error {
 }
 
 // hold passes the locked files to the runtime. runc does not pass them on to the node's init; crun's init would hold them
-// until start, for ever if nobody starts it. So crun runs under a shell that holds them while crun runs and does not pass
-// them on. A runtime that starts in the node's v1 groups needs no lock: undo kills all processes of the groups first.
+// until start, for ever if it is never started. So crun runs under a shell that holds them while crun runs and does not
+// pass them on. A runtime that starts in the node's v1 groups needs no lock: undo kills all processes of the groups
+// first.
 func (l *Launch) hold(cmd *exec.Cmd) {
 	if len(l.Entry.V1) > 0 {
 		return

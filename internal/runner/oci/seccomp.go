@@ -32,7 +32,7 @@ func seccompFor(spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 // sockets allows the socket families that programs of a node need. The others are rarely used parts of the kernel, for which
 // it would even load modules.
 //
-// Of netlink it allows only the protocols by which tools and libraries query the kernel: addresses and routes (getifaddrs,
+// It allows only those netlink protocols by which tools and libraries query the kernel: addresses and routes (getifaddrs,
 // ip), sockets (ss), device events (udev), audit records (logins), and generic netlink (ethtool). It closes the rest, above
 // all NETLINK_USERSOCK: with it processes queue messages for each other that no memory limit counts.
 func sockets() []specs.LinuxSyscall {

@@ -221,7 +221,7 @@ func kills(t *testing.T, s Suite) {
 	}
 }
 
-// cleanUp does what a repair does: it waits until nobody works on the node, kills what is in its groups, and undoes.
+// cleanUp does what a repair does: it waits until no process works on the node, kills what is in its groups, and undoes.
 func (b *bed) cleanUp(t *testing.T) {
 	t.Helper()
 	lock, err := os.OpenFile(b.lock, os.O_RDWR, 0)

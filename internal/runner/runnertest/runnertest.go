@@ -18,7 +18,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Suite is a runner to test, and what its nodes are made of.
+// Suite is a runner to test, with the parts of which its nodes are made.
 type Suite struct {
 	Family runner.Family
 	Runner runner.Runner
@@ -64,7 +64,7 @@ func waits(t *testing.T, s Suite) {
 	}
 }
 
-// fromJournal: whoever reads the journal knows the first process and its stop signal, and can undo everything.
+// fromJournal checks that the journal alone is enough to know the first process and its stop signal, and to undo everything.
 func fromJournal(t *testing.T, s Suite) {
 	b := s.bed(t, "sleep 1000 & wait")
 	b.spec.Stop = unix.SIGUSR2

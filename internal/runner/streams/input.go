@@ -38,8 +38,8 @@ type input struct {
 
 // source is one way to read a file of the caller.
 type source interface {
-	// peek reads what follows the bytes that drop was told of. It does not wait: its error is EAGAIN if there is
-	// nothing yet, and errBackground if the terminal belongs to another job now.
+	// peek reads the bytes after those that drop was told of. It does not wait: its error is EAGAIN if there is nothing yet,
+	// and errBackground if the terminal belongs to another job now.
 	peek(b []byte) (int, error)
 	// drop says how many of these bytes were written to the pipe, and how many are unread in the pipe now.
 	drop(gave, unread int)

@@ -1,5 +1,5 @@
-// Package streams stands between a command in a node and the files of its caller: the command gets pipes, or a terminal,
-// that were made for it, and relay copies the data.
+// Package streams gives a command in a node pipes, or a terminal, of its own in place of the files of its caller, and copies the
+// data between the two.
 //
 // A descriptor is more than a way to read or write. A process that holds one can open the file behind it again with
 // more rights, change its mode, clear O_APPEND, make it non-blocking for everybody who shares it, or resize and claim a
@@ -92,9 +92,9 @@ func (s *Streams) Started() {
 	s.In, s.Out, s.Err = nil, nil, nil
 }
 
-// Close is called after the command's end. It waits until what the command wrote is written out, and leaves to the
-// caller what the command did not read of its input, as far as the kind of input allows it. Processes that the command
-// left behind get SIGPIPE when they write.
+// Close is called after the command's end. It waits until the command's output is written out, and leaves to the caller
+// the input that the command did not read, as far as the kind of input allows it. Processes that the command left
+// behind get SIGPIPE when they write.
 //
 // The error says which of the caller's files could not be read or written, or that ctx ended early. A reader who closed
 // its end is no error: the command got SIGPIPE, as if it had written to that reader itself.

@@ -1,4 +1,5 @@
-// Package agent is berthd: it answers for this host, tells its site of it, and knows of the site what the store says.
+// Package agent is the agent of a host, berthd: it answers the API for this host, reports the host to its site, and follows what the
+// site's store says of the other hosts.
 //
 // It is a client of the host's keeper as the command line is. Nodes need neither it nor the store: both may be killed at any moment.
 package agent
@@ -27,13 +28,13 @@ type Agent struct {
 	dirt   *dirt
 	claims *claims.Claims
 	signer *certs.Signer // nil: another host signs
-	facts  HostRecord    // without what changes
+	facts  HostRecord    // the fields that do not change
 	office office
 
 	mu        sync.Mutex
 	states    map[string]bool   // nodes of this host; true: it runs
 	taking    map[string]int    // new nodes that requests make now
-	told      map[string][]byte // what the store has of them, by key, as far as this agent knows
+	told      map[string][]byte // their entries in the store, by key, as far as this agent knows
 	toldSelf  []byte            // and of this host
 	awaySince time.Time         // zero: the store answers
 	awayWhy   string
@@ -53,7 +54,7 @@ func New(c *agentconf.Config, l layout.Layout, nodes *node.Berth, s store.Store,
 	return a
 }
 
-// Site is what the agent knows of its site.
+// Site is the agent's view of its site.
 func (a *Agent) Site() *View { return a.view }
 
 // away notes that the store does not answer.

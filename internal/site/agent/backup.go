@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Backup writes what the embedded cluster state holds to a file, while the agent runs.
+// Backup writes the content of the embedded cluster state to a file, while the agent runs.
 func Backup(ctx context.Context, c *agentconf.Config, path string) error {
 	if err := keepsState(c, "back up"); err != nil {
 		return err

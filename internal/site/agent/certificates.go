@@ -77,8 +77,8 @@ func (a *Agent) keepCertificates(ctx context.Context) error {
 	}
 }
 
-// renew gets this host a new certificate from the host that signs. Each host says of itself that it signs: one that does not sign, or
-// whose answer is no certificate of the site, is not in the way of those that do.
+// renew gets this host a new certificate from the host that signs. Each host itself says that it signs: if one does not sign after
+// all, or its answer is no certificate of the site, the next one is asked.
 func (a *Agent) renew(ctx context.Context) error {
 	if a.signer != nil {
 		_, err := certs.RenewOwn(a.conf.Certs, func(request []byte) ([]byte, error) { return a.signOwn(ctx, request) })
@@ -141,7 +141,7 @@ func (a *Agent) askSigner(ctx context.Context, address string, request []byte) (
 	return text, err
 }
 
-// takeRevoked keeps a list of revoked certificates, if it is newer. What listens reads the file at once.
+// takeRevoked keeps a list of revoked certificates, if it is newer. Listeners read the file at once.
 func (a *Agent) takeRevoked(list []byte) {
 	switch did, err := certs.Update(a.conf.Certs, list); {
 	case errors.Is(err, fs.ErrNotExist): // a host without certificates

@@ -14,7 +14,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// newClaims makes what claims in the site what nodes of this host are to have alone.
+// newClaims returns the claims of this host: they keep names, MACs and addresses of its nodes unique in the site.
 func (a *Agent) newClaims() *claims.Claims {
 	return &claims.Claims{
 		Layout: a.layout, Host: a.conf.Host, Store: a.store, MayTake: a.MayTake,

@@ -58,8 +58,8 @@ func (a *Agent) tellFilesystems(ctx context.Context) error {
 	return nil
 }
 
-// serveFilesystems is VNode Sync on this host: it keeps the groups of nodes that use its file systems, until ctx ends. What it made
-// stays: limits hold while the agent is restarted, upgraded, or away from the cluster state.
+// serveFilesystems is VNode Sync on this host: it keeps the groups of nodes that use its file systems, until ctx ends. The groups
+// and limits stay afterwards: limits hold while the agent is restarted, upgraded, or away from the cluster state.
 func (a *Agent) serveFilesystems(ctx context.Context) error {
 	woken := make(chan struct{}, 1)
 	wake := func() {
@@ -126,7 +126,8 @@ func (a *Agent) serveFilesystems(ctx context.Context) error {
 	}
 }
 
-// resumeStopped continues what a gate of an agent before left stopped, also of file systems that this host does not serve any more.
+// resumeStopped continues processes that the gate of an earlier agent left stopped, also of file systems that this host does not
+// serve any more.
 func resumeStopped(l layout.Layout) error {
 	names, err := place.Known(l)
 	failed := []error{err}
@@ -145,7 +146,7 @@ func openGate(port int, dir string, to iosync.Processes, wake func(), log *slog.
 	return gate.Open(gate.Server{Port: port, Dir: dir, Guard: guard, Groups: to, Wake: wake, Log: log})
 }
 
-// wishes lists what nodes of the site want on a file system, sorted by node.
+// wishes lists the limits that nodes of the site ask for on a file system, sorted by node.
 func (a *Agent) wishes(filesystem string) []iosync.Wish {
 	servers, bounded := 1, false // this one, also before the view has it
 	each(a.view, store.Filesystems, func(below []string, s want.Server) {
@@ -192,14 +193,14 @@ func newAsking(a *Agent) *asking {
 	return k
 }
 
-// until reports twice a second while some allowance is split, and enforces what comes back, until something else is to be done.
+// until reports twice a second while some allowance is split, and enforces the parts that come back, until there is other work.
 // done is true when ctx ended.
 func (k *asking) until(ctx context.Context, served map[string]*iosync.Served, woken <-chan struct{}, retry <-chan time.Time) (done bool) {
 	splits := false
 	for _, s := range served {
 		splits = splits || s.Splits()
 	}
-	switch { // else it goes on: what wakes often does not keep it from ticking
+	switch { // else it goes on: frequent wake-ups do not keep it from reporting
 	case splits && !k.ticks:
 		k.tick.Reset(allot.Every)
 	case !splits:

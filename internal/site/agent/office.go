@@ -53,7 +53,8 @@ type office struct {
 	of        string                   // its address
 }
 
-// seekOffice takes the office of the allocator when nobody has it, until ctx ends. Only hosts that serve file systems do.
+// seekOffice makes this host the allocator of the site when no other host is, until ctx ends. Only hosts that serve file
+// systems do.
 func (a *Agent) seekOffice(ctx context.Context) error {
 	if len(a.conf.Filesystems) == 0 {
 		return nil
@@ -93,7 +94,7 @@ func (a *Agent) seekOffice(ctx context.Context) error {
 	}
 }
 
-// takeOffice writes that this host has the office, in place of what was written at a revision.
+// takeOffice writes that this host is the allocator, in place of the entry of a revision.
 func (a *Agent) takeOffice(ctx context.Context, revision int64) error {
 	lost := a.store.Done()
 	text, err := json.Marshal(Office{a.conf.Host})
@@ -102,7 +103,7 @@ func (a *Agent) takeOffice(ctx context.Context, revision int64) error {
 	}
 	_, err = a.store.Commit(ctx, []store.Guard{{Key: allocatorKey, Revision: revision}}, []store.Op{{Key: allocatorKey, Value: text, Lease: true}})
 	if _, another := errors.AsType[*store.Conflict](err); another {
-		return nil // the view will say who
+		return nil // the view will say which host it is
 	}
 	if err != nil {
 		return err
@@ -147,7 +148,8 @@ func (a *Agent) report(r allot.Report) (allot.Order, error) {
 	return allocator.Take(r, demand, time.Now()), nil
 }
 
-// demand is what the site wants of a file system now; it is made anew when the view of it changed.
+// demand returns the limits that the site asks for on a file system now. They are computed again when the view of the site has
+// changed.
 func (a *Agent) demand(filesystem string) *allot.Demand {
 	a.office.mu.Lock()
 	d, changes := a.office.demands[filesystem], a.office.changes

@@ -55,7 +55,7 @@ func (d *dirt) take() []string {
 	return names
 }
 
-// followEvents marks nodes as their events are written, until ctx ends. What was written before it began, followFolders marks.
+// followEvents marks nodes as their events are written, until ctx ends. Events from before it began are left to followFolders.
 func (a *Agent) followEvents(ctx context.Context) error {
 	return a.nodes.Events().Follow(ctx, false, func(e events.Event) error {
 		a.dirt.add(e.Node)
@@ -81,7 +81,7 @@ func (a *Agent) attend(ctx context.Context) {
 // errLost says that the store took this host for dead.
 var errLost = errors.New("the session with the store is lost")
 
-// attendOnce begins a session, tells all of this host, and then what changes, until the store does not take it.
+// attendOnce begins a session, publishes all entries of this host and then its changes, until the store refuses one.
 func (a *Agent) attendOnce(ctx context.Context) error {
 	if err := a.store.Session(ctx, ttl); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (a *Agent) join(ctx context.Context) error {
 	})
 }
 
-// member changes what the site knows of this host whether it lives or not. change reports whether it changed something.
+// member changes the entry of this host that outlives its agent. change reports whether it changed something.
 func (a *Agent) member(ctx context.Context, change func(*Member) bool) error {
 	key := store.Key(store.Members, a.conf.Host)
 	for {
@@ -150,7 +150,7 @@ func (a *Agent) member(ctx context.Context, change func(*Member) bool) error {
 	}
 }
 
-// reconcile makes the store say of all nodes of this host what is true.
+// reconcile brings the store's entries of this host's nodes in line with the nodes.
 func (a *Agent) reconcile(ctx context.Context) error {
 	told, is := map[string][]byte{}, map[string]node.Status{}
 	a.dirt.take() // all of them are looked at now
@@ -194,7 +194,8 @@ func (a *Agent) publish(ctx context.Context, names []string) error {
 	return a.tell(ctx, is)
 }
 
-// tell commits what differs from what was told before: of nodes, and of this host. A status without a name is of a node that is gone.
+// tell commits the entries of nodes and of this host that differ from the last ones. A status without a name means that the node is
+// gone.
 func (a *Agent) tell(ctx context.Context, is map[string]node.Status) error {
 	values := map[string][]byte{} // by key; none: the key is to go
 	for name, s := range is {
@@ -247,7 +248,7 @@ func (a *Agent) tell(ctx context.Context, is map[string]node.Status) error {
 	return nil
 }
 
-// self is what this host tells of itself. The caller holds the lock.
+// self returns the record of this host. The caller holds the lock.
 func (a *Agent) self() HostRecord {
 	r := a.facts
 	r.Nodes = len(a.states)

@@ -22,7 +22,7 @@ import (
 // OwnerLabel is the label of a node that an operator applied. Only the agent sets it.
 const OwnerLabel = "berth.owner"
 
-// HostRecord is what a host's agent tells of it while it lives: the value of a key below store.Hosts.
+// HostRecord is what a host's agent publishes of the host while the agent lives: the value of a key below store.Hosts.
 type HostRecord struct {
 	Address string       `json:"address"`
 	Version string       `json:"version"`
@@ -49,7 +49,7 @@ type Member struct {
 	Revoked []byte `json:"revoked,omitempty"` // of the host that signs: its list of revoked certificates, which the authority signed
 }
 
-// NodeRecord is what a host tells of one of its nodes: the value of a key below store.Nodes.
+// NodeRecord is what a host's agent publishes of one of its nodes: the value of a key below store.Nodes.
 type NodeRecord struct {
 	Owner     string       `json:"owner,omitempty"` // the operator who applied it; "": an admin
 	Phase     string       `json:"phase"`           // running, paused, stopped, exited, creating
@@ -61,7 +61,7 @@ type NodeRecord struct {
 	Digest    string       `json:"digest,omitempty"` // of the spec as it is now
 }
 
-// hostFacts reads what does not change while the agent runs.
+// hostFacts reads the facts that do not change while the agent runs.
 func hostFacts(c *agentconf.Config) HostRecord {
 	r := HostRecord{
 		Address: c.Address, Version: version.Berth, Started: time.Now().UTC().Truncate(time.Second), CPUs: runtime.NumCPU(), Rack: c.Rack,
@@ -74,7 +74,8 @@ func hostFacts(c *agentconf.Config) HostRecord {
 	return r
 }
 
-// recordsOf makes what is told of a node: its record, and what it may do on shared file systems; none if that is nothing.
+// recordsOf makes the entries that are published of a node: its record, and its limits on shared file systems, if it has
+// any.
 func (a *Agent) recordsOf(s node.Status) (record, io []byte) {
 	r := NodeRecord{Owner: s.Labels[OwnerLabel], Phase: s.State, Addresses: s.Addresses, Image: s.Image, Labels: s.Labels, Started: s.Started}
 	if n, err := a.nodes.Spec(s.Name); err == nil {

@@ -17,10 +17,10 @@ import (
 // farewell is how long requests that are being answered may go on when the agent ends.
 const farewell = 3 * time.Second
 
-// Doors is what answers at the agent's sockets.
+// Doors has the handlers for the agent's sockets.
 type Doors struct {
 	Handler http.Handler
-	Beside  map[string]func(context.Context) error // runs until its context ends: what a site needs besides
+	Beside  map[string]func(context.Context) error // runs until its context ends: other work for the site
 }
 
 // Run is the agent's life, until ctx ends. The caller holds the agent's lock. Ready is called when it answers, with the addresses that it listens at over TLS.
@@ -94,7 +94,8 @@ func (a *Agent) Run(ctx context.Context, d Doors, ready func(at []net.Addr)) err
 	return errors.Join(err, stopped)
 }
 
-// repair completes or undoes what killed agents and commands left, and starts the keeper where nodes run without one.
+// repair completes or undoes the unfinished work of killed agents and commands, and starts the keeper where nodes run without
+// one.
 func (a *Agent) repair(ctx context.Context) error {
 	did, err := a.nodes.Repair(ctx)
 	for _, d := range did {

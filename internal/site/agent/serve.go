@@ -137,7 +137,7 @@ func Leave(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 	if err := resumeStopped(l); err != nil {
 		return err
 	}
-	if err := iosync.Sweep(l, nil, log); err != nil { // what works in the groups is moved out, and goes on
+	if err := iosync.Sweep(l, nil, log); err != nil { // processes in the groups are moved out, and go on
 		return err
 	}
 	return membership.Leave(l)

@@ -20,8 +20,8 @@ const patient = 300 * time.Millisecond
 // fresh is how long the store's last word that it is there counts.
 const fresh = time.Second
 
-// stale says why what the agent knows of the site is the last known state; "" if it is not. It asks the store: at rest nothing
-// tells that the store is away.
+// stale says why the agent's view of the site may be out of date; "" if it is not. It asks the store: while nothing changes,
+// nothing else shows that the store is away.
 func (a *Agent) stale(ctx context.Context) string { return a.staleWithin(ctx, patient) }
 
 func (a *Agent) staleWithin(ctx context.Context, d time.Duration) string {
@@ -176,7 +176,7 @@ func (a *Agent) Forget(ctx context.Context, host string) error {
 	return nil
 }
 
-// claimsOf lists the removals of what a host has claimed.
+// claimsOf lists the operations that remove the claims of a host.
 func (a *Agent) claimsOf(ctx context.Context, host string) (ops []store.Op, err error) {
 	claims, _, err := a.store.List(ctx, store.Claims)
 	for _, e := range claims {

@@ -23,7 +23,7 @@ type state struct {
 	store.Store
 
 	end func()
-	err <-chan error // what ends an embedded store before its time; nil: it is elsewhere
+	err <-chan error // the error that ends an embedded store early; nil: the store is elsewhere
 }
 
 func (s state) close() {
@@ -85,8 +85,8 @@ func openElsewhere(c *agentconf.Config) (store.Store, error) {
 	return etcd.Open(e)
 }
 
-// storeTLS says how the store's endpoints are known, and who this host is to them. The files are read at each connection: they are
-// renewed while the agent runs.
+// storeTLS returns the TLS configuration for the store: how its endpoints are verified, and this host's certificate. The files are
+// read at each connection: they are renewed while the agent runs.
 func storeTLS(c *agentconf.Config) (*tls.Config, error) {
 	ca := filepath.Join(c.Certs, certs.CAFile)
 	own := func() (tls.Certificate, error) { return certs.Own(c.Certs) }

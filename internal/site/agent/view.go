@@ -24,7 +24,7 @@ type View struct {
 	told     []func(store.Change)
 }
 
-// part is what is below one prefix.
+// part has the entries below one prefix.
 type part struct {
 	listed  chan struct{}                              // closed once it was listed
 	decode  func(key string, data []byte) (any, error) // of a value
@@ -33,7 +33,7 @@ type part struct {
 
 // entry is one key with its decoded value.
 type entry struct {
-	below    []string // what follows the prefix in its key
+	below    []string // the part of its key after the prefix
 	value    any
 	revision int64
 }
@@ -82,7 +82,7 @@ func (v *View) follow(ctx context.Context, s store.Store) error {
 	return all.Wait()
 }
 
-// reset takes the whole content of a part. Who follows is told of what differs.
+// reset takes the whole content of a part. Followers are told of the differences.
 func (v *View) reset(prefix string, p *part, all []store.Entry) {
 	v.mu.RLock()
 	gone := maps.Clone(p.entries)
@@ -146,7 +146,7 @@ func (v *View) whole(ctx context.Context, prefixes ...string) error {
 	return nil
 }
 
-// each calls f with what is below a prefix. f must not keep the lock long.
+// each calls f with the entries below a prefix. f must not keep the lock long.
 func each[T any](v *View, prefix string, f func(below []string, value T)) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -70,7 +70,7 @@ func Path(l layout.Layout) string { return filepath.Join(folder(l), "berthd.yaml
 // folder is where an admin's files are.
 func folder(l layout.Layout) string { return filepath.Dir(l.UsersList()) }
 
-// Read reads the file, and fills in what it leaves out. No file is an empty file.
+// Read reads the file, and fills in defaults. No file is an empty file.
 func Read(l layout.Layout, path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !(errors.Is(err, fs.ErrNotExist) && path == Path(l)) {
@@ -95,7 +95,7 @@ func Parse(path string, data []byte) (*Config, error) {
 // Schema returns the JSON Schema of the file.
 func Schema() ([]byte, error) { return spec.SchemaOf[Config]("The file of Berth's agent, berthd.yaml") }
 
-// complete fills in what the file leaves out.
+// complete fills in the defaults.
 func (c *Config) complete(l layout.Layout) error {
 	if c.Host == "" {
 		name, err := os.Hostname()

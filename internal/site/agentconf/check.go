@@ -12,12 +12,13 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// name is what hosts and sites may be called: names of DNS, as they stand in certificates and keys of the store.
+// name matches the names that hosts and sites may have: DNS names, because they are parts of certificates and of keys of the
+// store.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func isName(s string) bool { return len(s) <= 253 && name.MatchString(s) }
 
-// check says what is wrong with a file that could be read.
+// check returns the mistakes of a file that could be read.
 func check(c *Config) (all []vnode.Problem) {
 	bad := func(field, format string, a ...any) {
 		all = append(all, vnode.Problem{Field: field, Msg: fmt.Sprintf(format, a...)})

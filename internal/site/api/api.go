@@ -1,5 +1,5 @@
-// Package api is the documents that berthd sends and takes, as far as they are not those of berth's own --json: problems, the hosts
-// and nodes of a site, and the frames of a relayed command.
+// Package api defines the documents that berthd sends and receives, beside those of berth's own --json: problems, the hosts and
+// nodes of a site, and the frames of a relayed command.
 package api
 
 import (
@@ -13,7 +13,7 @@ type Problem struct {
 	Type   string `json:"type"`   // about:blank: the status says it all
 	Title  string `json:"title"`  // the status in words
 	Status int    `json:"status"` // of the answer
-	Detail string `json:"detail"` // what was refused, and why: Berth's sentence
+	Detail string `json:"detail"` // Berth's sentence: what was refused, and why
 
 	Remedy   string    `json:"remedy,omitempty"`   // what to do next
 	Code     int       `json:"code"`               // exit code that the command line has for it
@@ -33,7 +33,7 @@ type Mistake struct {
 	Message string `json:"message"`
 }
 
-// HostFacts is what berthd says of the host that it runs on.
+// HostFacts describes the host that berthd runs on.
 type HostFacts struct {
 	Name    string `json:"name"`
 	Version string `json:"version"` // of Berth
@@ -62,7 +62,7 @@ type Host struct {
 	Facts *HostFacts `json:"facts,omitempty"` // as it told them last; none of a host that is away
 }
 
-// Template is what operators may choose of a template.
+// Template describes a template, with the parameters that operators may set.
 type Template struct {
 	Name        string                        `json:"name"`
 	Description string                        `json:"description,omitempty"`
@@ -71,7 +71,8 @@ type Template struct {
 	Node        *TemplateNode                 `json:"node,omitempty"`
 }
 
-// TemplateNode is what a node of a template has at most, where no parameter lowers it. What is not there the template does not bound.
+// TemplateNode has the limits of a template's nodes, where no parameter lowers them. A limit that is absent is not set by the
+// template.
 type TemplateNode struct {
 	Class     string   `json:"class,omitempty"`     // batch | storage
 	CPUs      float64  `json:"cpus,omitempty"`      // cpu.max
@@ -113,7 +114,7 @@ type Logs struct {
 	Follow bool
 }
 
-// Done says what an act did.
+// Done is the result of an act.
 type Done struct {
 	Name string `json:"name"`
 	Did  string `json:"did"` // as the command line says it: started | runs already …

@@ -12,8 +12,8 @@ const (
 )
 
 // Window is how many bytes of standard input may be on their way: the server tells what the command has taken (Control.Took), so
-// that a signal is not held up behind input that nobody reads. As many bytes of output are on their way to a client that tells what
-// it has taken, so that what the server tells is not held up behind output that nobody reads.
+// that a signal is not held up behind input that is not read. The same bound holds for output on its way to a client that tells how
+// much it took, so that the server's messages are not held up behind output that is not read.
 const Window = 256 << 10
 
 // Chunk is the most bytes of a stream in one message.
@@ -24,10 +24,10 @@ const LongestStart = 8 << 20
 
 // Start asks for a command.
 type Start struct {
-	Args []string `json:"args"` // of berth, or in a node of the command itself
+	Args []string `json:"args"` // the arguments of berth, or a whole command for a node
 
-	// Counts says that the client tells what it took of the output, and closes the connection once it has the exit code. No more than
-	// Window bytes are on their way to it. To a client that does not count, all is sent as it comes.
+	// Counts says that the client tells how much output it took, and closes the connection once it has the exit code. No more than
+	// Window bytes are then on their way to it. A client that does not count gets all output as it comes.
 	Counts bool `json:"counts,omitempty"`
 
 	Terminals [3]bool `json:"terminals,omitzero"` // which of standard input, output and error are the client's terminal
@@ -36,9 +36,9 @@ type Start struct {
 	Term      string  `json:"term,omitempty"`     // TERM
 	NoColor   bool    `json:"no_color,omitempty"` // NO_COLOR
 
-	Files []File `json:"files,omitempty"` // of a command of berth: the client's, which its arguments name
+	Files []File `json:"files,omitempty"` // for a command of berth: the client's files that its arguments name
 
-	// Of a command in a node: as of berth exec.
+	// For a command in a node, as in berth exec:
 	User    string   `json:"user,omitempty"`
 	Workdir string   `json:"workdir,omitempty"`
 	Env     []string `json:"env,omitempty"` // NAME=VALUE
@@ -52,18 +52,18 @@ type File struct {
 	Errno   uint32 `json:"errno,omitempty"` // why the client could not read it
 }
 
-// Control is what the two say beside the streams.
+// Control is a message of the client or the server, beside the streams.
 type Control struct {
-	// Of both: so many bytes more of the other's streams are taken.
+	// From both: how many more bytes of the other's streams were taken.
 	Took int `json:"took,omitempty"`
 
-	// Of the client:
+	// From the client:
 	Signal  string `json:"signal,omitempty"` // SIGINT …
 	Rows    uint16 `json:"rows,omitempty"`   // with Columns: the terminal has another size
 	Columns uint16 `json:"columns,omitempty"`
 	EOF     bool   `json:"eof,omitempty"` // standard input has ended
 
-	// Of the server:
+	// From the server:
 	Exit    *int     `json:"exit,omitempty"`    // the command's exit code
 	Problem *Problem `json:"problem,omitempty"` // no command was started
 }

@@ -1,7 +1,7 @@
 // Package audit writes one line of JSON for each act: who asked, from where, for what, and what came of it.
 //
-// Acts that change something are kept by their age, and told to the system's log, too. What only reads, and what was refused before it
-// began, is in a file beside it, of which each caller has a share: nobody makes the log forget what others did.
+// Acts that change something are kept by their age, and are sent to the system's log too. Reads, and acts that were refused before
+// they began, go to a second file. Each caller has a share of that file, so that no caller can push out the lines of others.
 package audit
 
 import (
@@ -28,7 +28,7 @@ type Line struct {
 	Exit   *int       `json:"exit,omitempty"`   // of a command
 	Error  string     `json:"error,omitempty"`
 
-	Dropped int  `json:"dropped,omitempty"` // of Dropped: lines that this caller had more than his share
+	Dropped int  `json:"dropped,omitempty"` // for act Dropped: lines of this caller above its share
 	Begun   bool `json:"-"`                 // it has a line with Begins
 }
 
@@ -42,8 +42,8 @@ const (
 	Dropped = "dropped" // lines of reads and refusals, not kept
 )
 
-// Log is the two files, and the system's log. Its methods may be called at the same time: who reads does not wait for the disk, and
-// nobody waits for who reads.
+// Log is the two files, and the system's log. Its methods may be called at the same time: a reader does not wait for the disk, and
+// no method waits for a reader.
 type Log struct {
 	acts, reads kept
 	shares      shares
@@ -51,11 +51,11 @@ type Log struct {
 	system      system
 }
 
-// Open opens the log whose acts are at path, for lines at its end, and makes it, root's alone. Reads and refusals are in the file beside it
+// Open opens the log whose acts are at path, for appending, and creates it, for root alone. Reads and refusals are in the file beside it
 // that Reads names. Only one process may have it open. A line that a killed process began is ended.
 func Open(path string) (*Log, error) { return open(path, mostBytes) }
 
-// Reads is where the log whose acts are at path has reads and refusals.
+// Reads returns the path of the file of reads and refusals beside the file of acts at path.
 func Reads(path string) string { return strings.TrimSuffix(path, ".log") + "-reads.log" }
 
 func open(path string, most int64) (*Log, error) {
@@ -70,13 +70,12 @@ func open(path string, most int64) (*Log, error) {
 	return l, nil
 }
 
-// Mirror tells acts, without their words and errors, to the system's log from now on: journald or syslogd, at this socket (SystemLog). Where nobody listens, nothing is
-// told.
+// Mirror tells acts, without their words and errors, to the system's log from now on: journald or syslogd, at this socket (SystemLog). If
+// there is no such socket, nothing is sent.
 func (l *Log) Mirror(socket string) { l.system.at = socket }
 
-// Add writes a line and returns when the disk has it, or for what only reads or was refused, when the kernel has it or it is counted as
-// one more than the caller's share. Texts that users gave cannot end a line: JSON writes their control characters as \u00XX, and long
-// ones are cut.
+// Add writes a line and returns when the disk has it, or for a read or a refusal, when the kernel has it, or it is counted as one above
+// the caller's share. Texts that users gave cannot end a line: JSON writes their control characters as \u00XX, and long ones are cut.
 func (l *Log) Add(line Line) error {
 	text, err := encode(&line)
 	if err != nil {
@@ -102,13 +101,13 @@ func (l *Log) Add(line Line) error {
 	return err
 }
 
-// changes reports whether a line is of an act that changes something, and has begun: one that was refused before, or whose caller left before
+// changes reports whether a line is for an act that changes something and has begun: an act that was refused, or whose caller left before
 // its turn, changed nothing.
 func (l *Line) changes() bool {
 	return !reads(l.Act) && (l.Begun || l.Result != Refused && l.Result != Failed)
 }
 
-// tellDropped tells who had more lines than their share.
+// tellDropped reports the callers who had more lines than their share.
 func (l *Log) tellDropped(all []Line) {
 	for _, line := range all {
 		text, err := encode(&line)

@@ -12,9 +12,9 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Keep writes the line of an act that was asked for: err is why it was refused, or failed; without it the act is done, or as the
-// line has it. A line that cannot be written is said in the agent's log; the act is not undone by it. Of an act that changes something the
-// error says so, too, refuse.Cannot: who has not begun it must not begin. Reads go on without their line.
+// Keep writes the line of an act that was asked for: err is why it was refused, or failed; without it the act is done, or as the line has
+// it. A line that cannot be written is said in the agent's log; the act is not undone by it. Of an act that changes something the error
+// says so, too, refuse.Cannot: a caller that has not begun the act must not begin it. Reads go on without their line.
 func (l *Log) Keep(line Line, err error) error {
 	line.Result = cmp.Or(line.Result, Done)
 	if err != nil {

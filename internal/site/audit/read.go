@@ -19,10 +19,10 @@ import (
 
 // Wish says which lines are wanted.
 type Wish struct {
-	Who          string    // "": of anybody
-	Node         string    // what the act is on, or one of several; "": anything
+	Who          string    // "": every caller
+	Node         string    // the node or other thing that the act is on, or one of several; "": all
 	Since, Until time.Time // zero: no bound
-	Reads        bool      // also reads, and what was refused before it began
+	Reads        bool      // also reads, and acts that were refused before they began
 }
 
 func (w Wish) wants(l *Line) bool {
@@ -30,8 +30,9 @@ func (w Wish) wants(l *Line) bool {
 		!l.Time.Before(w.Since) && (w.Until.IsZero() || !l.Time.After(w.Until))
 }
 
-// Tell calls each with every line that is wanted of the log whose acts are at path, in the order of their files, and of acts and reads the older
-// one first. damaged is how many lines cannot be read: those that a kill or a full disk cut off. The error is fs.ErrNotExist where there is no log.
+// Tell calls each with every wanted line of the log whose acts are at path. The lines of each file keep their order; acts and reads are
+// merged by time. damaged is how many lines cannot be read: those that a kill or a full disk cut off. The error is fs.ErrNotExist where
+// there is no log.
 func Tell(path string, w Wish, each func(Line) error) (damaged int, err error) {
 	acts, err := parts(path)
 	if err != nil {
@@ -86,7 +87,7 @@ func parts(path string) (all []*os.File, err error) {
 		}
 		f, openErr := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if errors.Is(openErr, fs.ErrNotExist) || errors.Is(openErr, unix.ELOOP) {
-			continue // it was too old; a link is nobody's part
+			continue // it was too old; a link is no part of the log
 		}
 		if openErr != nil {
 			err = fmt.Errorf("read the audit: %w", openErr)

@@ -7,26 +7,27 @@ import (
 	"berth/internal/spec/roles"
 )
 
-// A caller's share of the file of reads and refusals: bytes in a period. What is more is counted, and told at the end of the period.
+// A caller's share of the file of reads and refusals: bytes in a period. Lines above it are counted, and reported at the end of the
+// period.
 const (
 	share  = 64 << 10
 	period = time.Minute
 )
 
-// An operator's share of the file of acts. All of his acts are in it: who has had his share is refused more of them (Spent). So one operator
-// alone fills no more than the files that are kept hold, while they are kept.
+// An operator's share of the file of acts. All acts of the operator are in it: when the share is used up, further acts are refused
+// (Spent). So the files that are kept have room for all acts of one operator in the time for which they are kept.
 const (
 	actShare  = 512 << 10
 	actPeriod = time.Hour
 )
 
-// caller is whose share it is.
+// caller identifies the owner of a share.
 type caller struct {
 	who, via string
 	role     roles.Role
 }
 
-// had is what a caller had in this period.
+// had counts the bytes and lines of a caller in this period.
 type had struct {
 	bytes   int
 	dropped int
@@ -40,14 +41,14 @@ type shares struct {
 
 	mu    sync.Mutex
 	of    map[caller]*had
-	timer *time.Timer // ends the period; nil: nobody has asked in it
+	timer *time.Timer // ends the period; nil: no caller has asked in it
 }
 
 func newShares(most int, period time.Duration) shares {
 	return shares{most: most, period: period, of: map[caller]*had{}}
 }
 
-// Spent reports whether an operator has had his share of the file of acts in this hour. Others have no share.
+// Spent reports whether an operator has used up the share of the file of acts in this hour. Other callers have no such share.
 func (l *Log) Spent(w roles.Who) (spent bool) {
 	s := &l.actShares
 	s.mu.Lock()

@@ -27,7 +27,8 @@ type File struct {
 	Data []byte
 }
 
-// Bundle is what a host or a person needs: a certificate, its key, the authority's certificate, and what it has revoked.
+// Bundle has what a host or a person needs: a certificate, its key, the authority's certificate, and its list of revoked
+// certificates.
 type Bundle struct {
 	Cert  *x509.Certificate
 	Files []File
@@ -218,7 +219,7 @@ func settle(dir, keyFile, certFile string) error {
 			return writeAll(dir, []File{{keyFile, one}})
 		}
 	}
-	return nil // as it was: whoever reads the pair says what is wrong
+	return nil // as it was: the next reader of the pair reports the mistake
 }
 
 // Own returns a host's certificate with its key, also while a renewal exchanges them.
@@ -248,7 +249,7 @@ func Update(dir string, revoked []byte) (bool, error) {
 	return update(dir, revoked)
 }
 
-// update is Update under the folder's lock: between the look at the old list and the new one nobody else writes.
+// update is Update under the folder's lock: no other process writes between reading the old list and writing the new one.
 func update(dir string, revoked []byte) (bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, CAFile))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package certs is the certificates with which the hosts and people of a site know each other: a small authority (Signer), and TLS
-// configurations that read a host's or a person's folder.
+// Package certs issues and checks the certificates by which the hosts and people of a site know each other: it has a small
+// authority ([Signer]), and TLS configurations that read the folder of a host or a person.
 package certs
 
 import (
@@ -37,7 +37,8 @@ const (
 	UserKey     = "user.key"
 )
 
-// How long certificates last. Hosts renew theirs at two thirds. Of people nobody does: a stolen laptop is worth little tomorrow.
+// How long certificates last. Hosts renew theirs at two thirds. Those of people are not renewed, so that a stolen one is soon
+// worthless.
 const (
 	HostLife       = 30 * 24 * time.Hour
 	UserLife       = 12 * time.Hour
@@ -60,7 +61,8 @@ func UserDir() (string, error) {
 	return filepath.Join(dir, "berth"), nil
 }
 
-// Identity returns whom a certificate is of. It does not check the signature: the TLS configurations of this package do.
+// Identity returns the owner of a certificate. It does not check the signature: the TLS configurations of this package
+// do.
 func Identity(cert *x509.Certificate) (roles.Who, error) {
 	if len(cert.URIs) != 1 {
 		return roles.Who{}, refuse.Cannotf("berth certs issue makes such certificates", "the certificate of %.80q names no role, or several", cert.Subject.CommonName)

@@ -48,8 +48,8 @@ func open(dir string) *folder {
 	return f
 }
 
-// load returns what the folder holds now. A folder that cannot be read whole is an error: without a list of what is revoked nobody is
-// let in.
+// load returns the present content of the folder. A folder that cannot be read whole is an error: without the list of revoked
+// certificates every connection is refused.
 func (f *folder) load() (*state, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

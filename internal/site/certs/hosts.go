@@ -8,8 +8,9 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Hosts returns what refuses all certificates but those of hosts that are neither over nor revoked now, as the folder of this host
-// says each time. A folder without a list of what is revoked lets nobody in. The signature must have been checked.
+// Hosts returns a function that refuses all certificates except those of hosts that have neither expired nor been revoked. It
+// reads the folder of this host at each call. Without a list of revoked certificates it refuses all. The signature must have been
+// checked.
 func Hosts(dir string) func(*x509.Certificate) error {
 	f := open(dir)
 	return func(shown *x509.Certificate) error {

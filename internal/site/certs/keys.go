@@ -20,7 +20,7 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// newSerial returns 127 random bits: RFC 5280 wants a positive number of at most 20 bytes that nobody can tell beforehand.
+// newSerial returns 127 random bits: RFC 5280 wants a positive number of at most 20 bytes that cannot be predicted.
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

@@ -73,7 +73,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// known notes whose connection it is: the handshake accepted leaf. The list may have changed since then.
+// known notes the certificate of a connection, leaf, which the handshake accepted. The list may have changed since then.
 func (t *tracked) known(leaf *x509.Certificate) error {
 	t.of.mu.Lock()
 	t.leaf = leaf
@@ -97,8 +97,8 @@ func (t *tracked) Close() error {
 	return t.Conn.Close()
 }
 
-// follow ends what was revoked, each time the folder changes. A folder that cannot be read, for example because its files are being
-// replaced, ends nothing: a handshake refuses then, and the next change is looked at.
+// follow closes connections whose certificates were revoked, each time the folder changes. A folder that cannot be read, for
+// example because its files are being replaced, ends nothing: a handshake refuses then, and the next change is looked at.
 func (l *listener) follow() {
 	buf := make([]byte, 4096)
 	for {

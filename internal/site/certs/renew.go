@@ -20,13 +20,14 @@ import (
 // subjectAltName is the one extension that a request may have (RFC 5280, 4.2.1.6).
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// mostLive is how many certificates of one name may last for a further one to be made by renewal. A host has two after a renewal; more
-// are of answers that were lost. Without a bound one host fills the authority's record, and the list of what is revoked.
+// mostLive is the most valid certificates of one name with which a renewal makes a further one. A host has two after a renewal; more
+// come from answers that were lost. Without a bound one host could fill the authority's record and the list of revoked certificates.
 const mostLive = 4
 
-// Renew signs a new key for who asks: request is a PEM certificate request, current the certificate with which they came. Name, role
-// and addresses are those of current; a request for others is refused, and so is a current one that is over, revoked, or not of this
-// site, and one more where several last. begins is called before it is signed, when nothing else refuses it; its error does.
+// Renew signs a new key for the owner of a certificate: request is a PEM certificate request, current the certificate of the
+// connection. The new certificate has the name, role and addresses of current. Renew refuses a request for others, a current
+// certificate that has expired, is revoked or is not of this site, and a further certificate when mostLive of the name are valid.
+// begins is called before the signature, when nothing else refuses it; its error refuses too.
 func (s *Signer) Renew(ctx context.Context, request []byte, current *x509.Certificate, begins func() error) (*x509.Certificate, error) {
 	now := time.Now()
 	who, err := Identity(current)

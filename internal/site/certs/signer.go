@@ -39,12 +39,12 @@ type Signer struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Issued is what the authority knows of a certificate that it signed.
+// Issued is the authority's record of a certificate that it signed.
 type Issued struct {
 	Serial  string     `json:"serial"`
 	Name    string     `json:"name"`
 	Role    roles.Role `json:"role"`
-	Names   []string   `json:"names,omitempty"` // of a host: what else it is reached by
+	Names   []string   `json:"names,omitempty"` // for a host: other names and addresses by which it is reached
 	From    time.Time  `json:"from"`
 	Until   time.Time  `json:"until"`
 	Revoked time.Time  `json:"revoked,omitzero"`
@@ -186,7 +186,7 @@ func (s *Signer) Reissue(ctx context.Context, name string) (Bundle, error) {
 	return Bundle{}, refuse.NotFoundf("no certificate was issued to %.80q: see berth certs ls", name)
 }
 
-// wish is what a certificate shall be.
+// wish has the fields of a certificate to be signed.
 type wish struct {
 	name  string
 	role  roles.Role
@@ -221,7 +221,8 @@ func (s *Signer) issue(ctx context.Context, w wish) (Bundle, error) {
 	}}, nil
 }
 
-// certify signs a certificate and notes it first: one that is noted and that nobody got does no harm. check is asked under the lock.
+// certify signs a certificate and notes it first: one that is noted but was never delivered does no harm. check is asked under the
+// lock.
 func (s *Signer) certify(ctx context.Context, w wish, key *ecdsa.PublicKey, from, until time.Time, check func([]Issued) error) (*x509.Certificate, error) {
 	if err := roles.CheckName(w.name); err != nil {
 		return nil, err
@@ -268,7 +269,7 @@ func (s *Signer) certify(ctx context.Context, w wish, key *ecdsa.PublicKey, from
 	return x509.ParseCertificate(der)
 }
 
-// List returns what was issued, in that order. What ended a month ago is forgotten.
+// List returns the issued certificates, in the order of their issue. Those that ended more than a month ago are dropped.
 func (s *Signer) List() ([]Issued, error) {
 	var all []Issued
 	f := jsonfile.File{Path: filepath.Join(s.dir, issuedFile), Is: "the certificates that were issued", Remedy: "put it back from a copy: it says what can be revoked"}
@@ -311,7 +312,7 @@ func (s *Signer) Revoke(ctx context.Context, nameOrSerial string) ([]Issued, err
 	return revoked, err
 }
 
-// change changes what was issued, and writes the list of revoked certificates if it no longer says the same. The record comes first:
+// change changes the record of issued certificates, and writes the list of revoked ones if that has changed. The record comes first:
 // a killed revocation is completed by the next change.
 func (s *Signer) change(ctx context.Context, do func([]Issued) ([]Issued, error)) error {
 	l, err := lock.Open(ctx, filepath.Join(s.dir, lockFile))

@@ -12,8 +12,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Server returns the configuration of a host's agent: TLS 1.3 alone, and a certificate of the site from whoever connects. The folder
-// is looked at in each handshake: a renewed certificate and a longer list of revoked ones hold from then on. Listen checks open
+// Server returns the configuration of a host's agent: TLS 1.3 alone, and every client needs a certificate of the site. The folder is
+// looked at in each handshake: a renewed certificate and a longer list of revoked ones hold from then on. Listen checks open
 // connections, too.
 func Server(dir string) (*tls.Config, error) {
 	f := open(dir)
@@ -49,13 +49,14 @@ func Server(dir string) (*tls.Config, error) {
 	return c, nil
 }
 
-// base is what both sides have in common. Tickets would let a session go on past the checks of a handshake. A websocket begins as a
-// request of HTTP/1.1, so that is what both speak.
+// base is the configuration that both sides share. Tickets would let a session go on past the checks of a handshake. A websocket
+// begins as a request of HTTP/1.1, so both sides speak that.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"http/1.1"}}
 }
 
-// accept refuses a certificate of the site's that is revoked or of nobody. Its signature and its time have been checked.
+// accept refuses a certificate of the site that is revoked or names no owner. Its signature and its time have been
+// checked.
 func (s *state) accept(leaf *x509.Certificate) error {
 	if err := s.revoked.check(leaf); err != nil {
 		return err
@@ -106,14 +107,14 @@ func Client(dir, host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Explain puts what TLS said of a connection to a host into a sentence with a remedy. It returns other errors as they are.
+// Explain turns a TLS error of a connection to a host into a sentence with a remedy. It returns other errors as they are.
 func Explain(host string, err error) error {
 	again := "on the host with the site's key: berth certs issue, or berth certs ls to see what was issued and revoked"
 	explained := func(format string, a ...any) error {
 		return &refuse.Error{Kind: refuse.Cannot, What: fmt.Sprintf(format, a...), Remedy: again, Err: err}
 	}
 	if r, ok := errors.AsType[*refuse.Error](err); ok {
-		return r // what this side refused
+		return r // the error with which this side refused
 	}
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" { // an alert of TLS
 		return explained("%s does not take this certificate (%s): it may be revoked, too old, or of another site", host, alert.Err)

@@ -1,5 +1,5 @@
-// Package claims is the agent's half of what is unique in a site: it claims names, MACs and addresses in the cluster state for
-// the nodes of its host, and gives them up.
+// Package claims keeps names, MACs and addresses unique in a site: the agent claims them in the cluster state for the nodes of
+// its host, and gives them up. Package membership is the side of the commands.
 package claims
 
 import (
@@ -18,13 +18,13 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Claims are those of one host. Its acts happen one after the other: what was given up and not told is told before the same is
-// claimed again.
+// Claims are the claims of one host. Its methods run one after the other: the site is told what was given up before the same
+// thing is claimed again.
 type Claims struct {
 	Layout layout.Layout
 	Host   string // this host's name in the site
 	Store  store.Store
-	Log    func(format string, a ...any) // what nobody waits for; may be nil
+	Log    func(format string, a ...any) // for errors that no caller gets; may be nil
 	// MayTake refuses a node that this host does not take; may be nil. Commands that need no agent ask it here.
 	MayTake func(node string) error
 	// Stale says why this host may not know what the site wants now, "" if it does; may be nil.
@@ -45,7 +45,7 @@ func (c *Claims) log(format string, a ...any) {
 // key returns the key of a thing.
 func key(t membership.Thing) string { return store.Key(store.Claims, string(t.Kind), t.Value) }
 
-// thing returns what a key claims.
+// thing returns the thing that a key claims.
 func thing(key string) (membership.Thing, bool) {
 	below := store.Below(store.Claims, key)
 	if len(below) != 2 {
@@ -54,7 +54,7 @@ func thing(key string) (membership.Thing, bool) {
 	return membership.Thing{Kind: membership.Kind(below[0]), Value: below[1]}, true
 }
 
-// fenceKey is a key that each commit of claims is guarded by. An agent puts it anew when it starts, and after a commit whose
+// fenceKey is a key whose revision guards each commit of claims. An agent writes it anew when it starts, and after a commit whose
 // outcome it does not know: a commit that is still on its way, its own or that of the agent before it, fails from then on, and one
 // that was done is seen. Otherwise something could be claimed after it was given up.
 func (c *Claims) fenceKey() string { return store.Key(store.Claims, "fence", c.Host) }
@@ -71,7 +71,7 @@ func (c *Claims) putFence(ctx context.Context) error {
 	return err
 }
 
-// commit commits behind the fence.
+// commit commits under the guard of the fence key (fenceKey).
 func (c *Claims) commit(ctx context.Context, guards []store.Guard, ops []store.Op) error {
 	_, err := c.Store.Commit(ctx, append(guards, store.Guard{Key: c.fenceKey(), Revision: c.fence}), ops)
 	conflict, raced := errors.AsType[*store.Conflict](err)
@@ -92,7 +92,7 @@ func holder(e store.Entry) (membership.Holder, error) {
 	return h, jsonfile.File{Path: "key " + e.Key + " of the cluster state", Is: "who has it", Remedy: "etcdctl del " + e.Key + " if nobody has it"}.Decode(e.Value, &h)
 }
 
-// Claim claims all things for a node of this host, or none. The error is a *site.Taken if another node has one.
+// Claim claims all things for a node of this host, or none. The error is a *membership.Taken if another node has one.
 func (c *Claims) Claim(ctx context.Context, node string, things []membership.Thing) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *Claims) claim(ctx context.Context, node string, things []membership.Thi
 	}
 }
 
-// Release gives things of a node of this host up. What it does not have is passed over.
+// Release gives things of a node of this host up. Things that the node does not have are left out.
 func (c *Claims) Release(ctx context.Context, node string, things []membership.Thing) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *Claims) release(ctx context.Context, node string, things []membership.T
 	}
 }
 
-// Tell tells the site what nodes of this host have given up while the agent or the cluster state was away.
+// Tell tells the site which things nodes of this host have given up while the agent or the cluster state was away.
 func (c *Claims) Tell(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *Claims) tell(ctx context.Context) error {
 	return nil
 }
 
-// Holding is what a node of this host has, as its journal says.
+// Holding lists the things that a node of this host has, by its journal.
 type Holding struct {
 	Node   string
 	Things []membership.Thing
@@ -217,10 +217,10 @@ type Holding struct {
 	Adopted bool // the node's own steps claim nothing in the site
 }
 
-// Reconcile makes the claims agree with the nodes of this host: what a node has without a claim is claimed, as that of nodes
-// from before the host joined; what is claimed for nodes that are not there is given up. nodes is asked after the claims were
-// listed: a command makes a node's folder before it claims, so a node that is missing then is gone. Something that another host has
-// is logged: both nodes run on, and an admin must decide.
+// Reconcile makes the claims agree with the nodes of this host: it claims things that a node has without a claim, such as those of
+// nodes from before the host joined, and gives up claims for nodes that do not exist. nodes is asked after the claims were listed:
+// a command makes a node's folder before it claims, so a node that is missing then is gone. A thing that another host has is
+// logged: both nodes run on, and an admin must decide.
 func (c *Claims) Reconcile(ctx context.Context, nodes func() ([]Holding, error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,7 +268,8 @@ func (c *Claims) Reconcile(ctx context.Context, nodes func() ([]Holding, error))
 			if by := claimed[key(t)]; by.Host == c.Host && by.Node == h.Node {
 				continue
 			}
-			// A command that removes the node may have given this up already, before it was listed: nobody would give it up again.
+			// A command that removes the node may have given this up already, before it was listed: then no command would give it
+			// up again.
 			c.foreign[h.Node] = true
 			err := c.claim(ctx, h.Node, []membership.Thing{t})
 			if taken, ok := errors.AsType[*membership.Taken](err); ok {

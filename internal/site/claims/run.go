@@ -21,7 +21,7 @@ import (
 // again is how long Run waits before it asks a cluster state again that was away.
 const again = time.Second
 
-// doubt is whether the claims may not be what the nodes have, and what wakes Run.
+// doubt holds that the claims may differ from what the nodes have, and the channel that wakes Run to compare them.
 type doubt struct {
 	mu     sync.Mutex
 	wanted bool
@@ -52,9 +52,9 @@ func (c *Claims) doubted() bool {
 	return was
 }
 
-// Run claims for the commands of this host until ctx ends: it answers them, makes the claims agree with the nodes at first and after
-// Again, and tells the site what commands gave up while nobody answered, woken by inotify. It calls answers, unless that is nil, once commands
-// are answered.
+// Run claims for the commands of this host until ctx ends: it answers them, makes the claims agree with the nodes at first and after Again,
+// and tells the site what commands gave up while Run did not answer them, woken by inotify. answers, if not nil, is called once Run answers
+// commands.
 func (c *Claims) Run(ctx context.Context, answers func() error) error {
 	owed := c.Layout.SiteOwed()
 	for _, dir := range []string{owed, c.Layout.LibNodes()} {
@@ -145,7 +145,7 @@ func (c *Claims) adopted() bool {
 	return false
 }
 
-// nodes reads what the nodes of this host have from their journals and specs.
+// nodes reads from journals and specs which things the nodes of this host have.
 func (c *Claims) nodes() (all []Holding, err error) {
 	r := records.Nodes{Layout: c.Layout, Kinds: mechanisms.Kinds()}
 	names, err := r.Names()

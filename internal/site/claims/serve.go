@@ -28,7 +28,7 @@ func (c *Claims) Listen() (net.Listener, error) {
 	}
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(made, 0o600); err == nil {
-		err = os.Rename(made, path) // nobody finds it before it is closed to others
+		err = os.Rename(made, path) // no process can open it before it is closed to others
 	}
 	if err != nil {
 		l.Close()

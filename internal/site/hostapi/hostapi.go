@@ -1,4 +1,4 @@
-// Package hostapi does what the API asks for on this host: by package node and what stands beside it.
+// Package hostapi implements the API for this host, with package node and the packages beside it.
 package hostapi
 
 import (
@@ -29,8 +29,8 @@ import (
 	"berth/internal/sys/version"
 )
 
-// Nodes opens the nodes of a layout, with what the host has besides them. tell is told at once what whoever ends a node
-// should know.
+// Nodes opens the nodes of a layout, with the acts of node.Beside. tell is called at once with what the user who ends a
+// node should know.
 func Nodes(l layout.Layout, tell func(name, what string)) *node.Berth {
 	services := protect.New(l)
 	return node.Open(l, node.Beside{
@@ -105,7 +105,7 @@ func (h *Host) Labels(name string) (map[string]string, error) {
 	return n.Labels, nil
 }
 
-// Apply makes the nodes of a spec. It is all that are well so far, also if one fails.
+// Apply makes the nodes of a spec. The result has the nodes that are done, also if one fails.
 func (h *Host) Apply(ctx context.Context, file string, text []byte, restart bool) ([]*node.Outcome, error) {
 	if err := h.Layout.Reachable(); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (h *Host) Apply(ctx context.Context, file string, text []byte, restart bool
 	return all, refuse.Join(errs)
 }
 
-// of is the nodes for who may act on those of this owner alone; "" may act on all.
+// of returns the nodes for a caller who may act only on those of this owner; "" may act on all.
 func (h *Host) of(owner roles.Owner) *node.Berth {
 	if owner == "" {
 		return h.Berth

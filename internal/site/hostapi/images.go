@@ -52,7 +52,7 @@ func (h *Host) RemoveImage(ctx context.Context, name string) error {
 	return image.Open(h.Layout).Remove(ctx, name, h.ImageUsers)
 }
 
-// Logs writes what a node's command wrote.
+// Logs writes the output of a node's command.
 func (h *Host) Logs(ctx context.Context, name string, wish api.Logs, to io.Writer) error {
 	v, err := h.OpenLog(ctx, name)
 	if err != nil || v == nil {

@@ -17,7 +17,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Templates lists the templates. What is wrong with one is for the admins of this host.
+// Templates lists the templates. Mistakes in a template are shown to the admins of this host only.
 func (h *Host) Templates() ([]api.Template, error) {
 	dir := h.Layout.Etc("templates")
 	names, err := template.Names(dir)
@@ -37,7 +37,7 @@ func (h *Host) Templates() ([]api.Template, error) {
 	return all, err
 }
 
-// nodeOf says what a node of a template has.
+// nodeOf returns the limits of a template's nodes.
 func nodeOf(t *template.Template) *api.TemplateNode {
 	n := &t.Node
 	vnode.Defaults(n)
@@ -123,8 +123,8 @@ func (h *Host) takes(t *template.Template, m made) (done func(), err error) {
 	}, nil
 }
 
-// sameRights refuses to make a node n of the template from the one that is there, if that had other rights: what somebody wrote under those, in its
-// delta and its scratch volumes, would get these.
+// sameRights refuses to make node n of the template in place of an existing one that had other rights: files written under the old rights,
+// in its delta and its scratch volumes, would get the new ones.
 func sameRights(t *template.Template, n *vnode.Node, there *node.Stored) error {
 	var differ string
 	from := there.Applied.Labels[roles.TemplateLabel]

@@ -28,7 +28,7 @@ type Pool struct {
 	Size   uint64   `json:"size"`
 	Used   uint64   `json:"used"` // by nodes, running or not
 
-	Trouble string `json:"trouble,omitempty"` // why its file cannot be read, and what to do
+	Trouble string `json:"trouble,omitempty"` // why its file cannot be read, and the remedy
 }
 
 // Pools lists the MAC pools.

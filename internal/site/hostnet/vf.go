@@ -1,4 +1,5 @@
-// Package hostnet manages the networks that are the host's and no node's: virtual functions of adapters, and pools of MACs.
+// Package hostnet manages what the host has for its nodes' networks and no single node owns: virtual functions of adapters,
+// and pools of MACs.
 package hostnet
 
 import (
@@ -20,12 +21,12 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Host is what Berth keeps of this host's networks.
+// Host manages this host's virtual functions and pools of MACs.
 type Host struct {
 	layout layout.Layout
 }
 
-// New returns what is kept in one layout. It makes nothing.
+// New returns the Host of one layout. It makes nothing.
 func New(l layout.Layout) Host { return Host{layout: l} }
 
 func (h Host) vfLeases() sriov.Leases { return sriov.Leases(h.layout.VFLeases()) }
@@ -51,7 +52,7 @@ func (h Host) VFs() ([]sriov.PF, error) {
 	return all, nil
 }
 
-// VFChange says what EnableVFs or DisableVFs did.
+// VFChange is the result of EnableVFs or DisableVFs.
 type VFChange struct {
 	PF      sriov.PF `json:"pf"` // as it is now
 	Changed bool     `json:"changed"`
@@ -60,7 +61,8 @@ type VFChange struct {
 	Removed string   `json:"unit_removed,omitempty"`
 }
 
-// EnableVFs divides an adapter, now and at each boot. yes allows it for one that the host, or who asks, hangs on.
+// EnableVFs divides an adapter, now and at each boot. yes allows it for an adapter that carries the host's default route or the
+// caller's login session.
 func (h Host) EnableVFs(ctx context.Context, name string, n int, yes bool) (*VFChange, error) {
 	lock, pf, err := h.lockVFs(ctx, name)
 	if err != nil {
@@ -186,7 +188,8 @@ func (h Host) lockVFs(ctx context.Context, name string) (*os.File, sriov.PF, err
 	return lock, pf, nil
 }
 
-// lifeline refuses to touch an adapter that the host, or who asks, hangs on: its link goes down for a moment.
+// lifeline refuses to change an adapter that carries the host's default route or the caller's login session, because its link
+// goes down for a moment.
 func lifeline(pf sriov.PF, yes bool) error {
 	if yes {
 		return nil
@@ -258,7 +261,7 @@ func (h Host) RestoreVFs(ctx context.Context, wait time.Duration) (did []string,
 		case !ok && wait > 0:
 			errs = append(errs, refuse.NotFoundf("adapter %s (%s) is not there: is its driver loaded?", w.PF, w.PCI))
 		case !ok: // its driver is being reloaded, or it is lent
-		case len(pf.VFs) != 0 && w.Set: // as wished, or somebody else's number: their affair
+		case len(pf.VFs) != 0 && w.Set: // as wished, or set by another program and left alone
 		default:
 			if err := h.fulfil(ctx, pf, w.VFs); err != nil {
 				errs = append(errs, err)

@@ -56,7 +56,7 @@ func (w *steered) withdraw(node string, a netip.Addr) error {
 	return nil
 }
 
-// pass gives addresses that are nobody's to the main server, if that is known. The caller holds the lock.
+// pass gives addresses that belong to no node to the main server, if that is known. The caller holds the lock.
 func (w *steered) pass() error {
 	if !w.complete {
 		return nil
@@ -90,7 +90,7 @@ func (one *running) served(addresses []netip.Addr) bool {
 	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !one.serves[a] })
 }
 
-// lookEvery is how often look does. The kernel tells nobody that a socket was closed.
+// lookEvery is how often look does. The kernel has no event for a closed socket.
 const lookEvery = 5 * time.Second
 
 // look finds instances that closed the socket that the kernel knew, and looks for the one that they listen at now.

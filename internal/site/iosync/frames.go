@@ -28,7 +28,7 @@ type frames struct {
 // "NAME INDEX".
 const interfaceFile = "interface"
 
-// interfaceOf reads what interface has the limits of a file system; index is 0 if none has.
+// interfaceOf reads which interface has the limits of a file system; index is 0 if none has.
 func interfaceOf(dir string) (name string, index int, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, interfaceFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func unframe(dir string) error {
 	return os.Remove(filepath.Join(dir, interfaceFile))
 }
 
-// class is the number of a node's class: what it had, or the first free one.
+// class returns the number of a node's class: its own, or the first free one.
 func (w *frames) class(node string) (uint16, error) {
 	if c := w.classes[node]; c > 0 {
 		return c, nil
@@ -166,11 +166,11 @@ func (w *frames) counted() func(node string) (sum allot.Rates, ok bool) {
 	}
 }
 
-// framed is what the kernel has for the nodes of one file system.
+// framed has the kernel's limits for the nodes of one file system.
 type framed struct {
 	name  string // of the interface
 	all   map[uint16]network.Held
-	wrong string // what does not hold the limits
+	wrong string // what is missing, so that the limits do not hold
 }
 
 // readFrames reads it, once for all nodes.

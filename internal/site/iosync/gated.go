@@ -27,7 +27,7 @@ import (
 // That of package gate links the library that loads programs of BPF, which the program berth, whose command ls is here, is to start
 // without.
 type Gate interface {
-	// Tell says whose address is whose, after the groups of these nodes were made.
+	// Tell tells the gate which node has which address, after the nodes' groups were made.
 	Tell(all map[netip.Addr]string) error
 	// Anew says that the group of a node is a new one.
 	Anew(node string) error
@@ -41,7 +41,7 @@ type Processes interface {
 	Put(node string, pid int) error
 	// Back puts a process that is in a node's group to where its parent is.
 	Back(node string, pid int) error
-	// Wrong notes what is wrong with a process, or with the gate if pid is 0; "" takes it back.
+	// Wrong is called with the fault of a process, or of the gate if pid is 0; "" means that the fault is gone.
 	Wrong(pid int, what string)
 }
 
@@ -53,7 +53,7 @@ type OpenGate func(port int, dir string, to Processes, wake func(), log *slog.Lo
 type gated struct {
 	*groups
 	gate Gate
-	anew map[string]bool // nodes whose new group the gate was not told
+	anew map[string]bool // nodes whose new group was not told to the gate
 }
 
 func newGated(f want.Filesystem, at *place.FS, cg host.Cgroups, loans block.Loans, dir string, before []*kept, open OpenGate, wake func(), log *slog.Logger) (*gated, error) {
@@ -71,7 +71,7 @@ func newGated(f want.Filesystem, at *place.FS, cg host.Cgroups, loans block.Loan
 		says.wrong(0, err.Error())
 		return nil, fmt.Errorf("file system %s: %w", f.Name, err)
 	}
-	// Clients of the nodes that an agent before served do not wait for what the site says.
+	// Clients on nodes that an earlier agent served do not wait for the site's answer.
 	there, err := at.Nodes()
 	known := map[netip.Addr]string{}
 	for _, h := range before {
@@ -113,7 +113,7 @@ func (g *gated) followed(addresses map[netip.Addr]string, _ bool) error {
 
 func (g *gated) close() { _ = g.gate.Close() } // the kernel has closed it, also after an error
 
-// processes is what a gate is given.
+// processes is the side of a gate that moves processes: the gate calls it.
 type processes struct {
 	*place.FS
 	says *gateSays
@@ -121,19 +121,19 @@ type processes struct {
 
 func (p processes) Wrong(pid int, what string) { p.says.wrong(pid, what) }
 
-// gateFile is the file, in the folder of a file system, that tells what is wrong with its gate.
+// gateFile is the file, in the folder of a file system, with the faults of its gate.
 const gateFile = "gate"
 
-// gateSays is what a gate says of itself.
+// gateSays is the content of gateFile.
 type gateSays struct {
-	Agent proc.ID           `json:"agent"` // whose gate it is
+	Agent proc.ID           `json:"agent"` // the agent that has the gate
 	Wrong map[int]gateFault `json:"wrong"` // by process; 0: with the gate
 
 	mu   sync.Mutex
 	path string
 }
 
-// gateFault is what is wrong with a process, or with the gate.
+// gateFault is a fault of a process, or of the gate.
 type gateFault struct {
 	Of   proc.ID `json:"of,omitzero"`
 	What string  `json:"what"`
@@ -182,10 +182,10 @@ func (s *gateSays) wrong(pid int, what string) {
 	}
 }
 
-// stands is whether it is still so: what is wrong with a process ends with it.
+// stands reports whether the fault still exists: a fault of a process ends with the process.
 func (f gateFault) stands() bool { return f.Of == proc.ID{} || f.Of.Alive() }
 
-// gateWrong says what is wrong with the gate of a file system, and with the first of its processes; "" if nothing is.
+// gateWrong returns the faults of the gate of a file system, and of the first of its processes; "" if there are none.
 func gateWrong(dir string) (string, error) {
 	var s gateSays
 	err := jsonfile.File{Path: filepath.Join(dir, gateFile), Is: "what a gate says", Remedy: "berthd writes it anew when it starts"}.Read(&s)

@@ -21,7 +21,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// groups is the ways launch and preload, and what instances has in common with them: what works for a node is in the node's group, which has the limits.
+// groups implements the ways launch and preload, and the part of the way instances that is the same: threads or processes that work for a
+// node are in the node's group, which has the limits.
 type groups struct {
 	conf  want.Filesystem
 	at    *place.FS
@@ -74,7 +75,7 @@ func (g *groups) hold(ctx context.Context, h, was *kept) (err error) {
 
 func (g *groups) followed(map[netip.Addr]string, bool) error { return nil }
 func (g *groups) stands(string) bool                         { return true }
-func (g *groups) free(nodes []string) ([]string, error)      { return nodes, nil } // what is in them is others'
+func (g *groups) free(nodes []string) ([]string, error)      { return nodes, nil } // the processes in them are not Berth's
 func (g *groups) close()                                     {}
 func (g *groups) drop(string) error                          { return nil } // the group is gone
 
@@ -98,7 +99,7 @@ func (g *groups) counted() func(node string) (sum allot.Rates, ok bool) {
 	}
 }
 
-// limit brings the limits of a node's group to what its entry asks for, and reads them back.
+// limit sets the limits of a node's group as its entry asks, and reads them back.
 func (g *groups) limit(ctx context.Context, node string, was *kept, part want.Entry) ([]*cgroup.Limit, error) {
 	old := everything() // of a group that a killed agent left, any limit may be set
 	if was != nil && was.Failed == "" {
@@ -125,7 +126,7 @@ func (g *groups) limit(ctx context.Context, node string, was *kept, part want.En
 	return after, nil
 }
 
-// everything asks for each rate, so that what replaces it clears those that are not asked for.
+// everything asks for each rate, so that the limits that replace it clear the rates that are not asked for.
 func everything() want.Entry {
 	r := vnode.IORate{Rate: 1, IOPS: 1}
 	return want.Entry{Read: r, Write: r, Weight: 1}

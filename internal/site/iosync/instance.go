@@ -33,7 +33,7 @@ type instance struct {
 	Netns uint64 `json:"netns"` // inode number of its network namespace
 }
 
-// running is what the agent knows of a node's instance.
+// running is the agent's record of a node's instance.
 type running struct {
 	instance
 	began    time.Time
@@ -59,7 +59,7 @@ func (one *running) seek() {
 // adopt goes on with the instance that an agent before started; nil if it has ended. The caller holds the lock.
 func (w *steered) adopt(node string, left instance) (*running, error) {
 	pidfd, err := left.Open()
-	if err == nil && !left.Alive() { // perhaps ended by this agent, and nobody has waited for it yet
+	if err == nil && !left.Alive() { // perhaps ended by this agent, and not waited for yet
 		err = errors.Join(unix.ESRCH, pidfd.Close())
 	}
 	if proc.Gone(err) {
@@ -98,7 +98,7 @@ func (w *steered) begin(wanted context.Context, node string, one *running) {
 		return
 	}
 	ends := make(chan error, 1)
-	go func() { ends <- wait() }() // also when nobody asks any more
+	go func() { ends <- wait() }() // also when the caller has gone
 	w.wake()                       // its process is recorded
 	w.follow(node, one, pidfd, ends)
 }
@@ -113,7 +113,7 @@ func (w *steered) launch(wanted context.Context, node string, one *running) (pid
 	if wanted.Err() != nil {
 		return nil, nil, errors.New("it is not needed any more")
 	}
-	if err := w.server.End(node, procs(w.at, node), 0, grace); err != nil { // what another one left, or a killed agent did not record
+	if err := w.server.End(node, procs(w.at, node), 0, grace); err != nil { // an instance that another agent left, or that a killed agent did not record
 		return nil, nil, err
 	}
 	port, err := w.reserve(node, one)
@@ -139,7 +139,7 @@ func (w *steered) launch(wanted context.Context, node string, one *running) (pid
 func (w *steered) reserve(node string, one *running) (port uint16, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.release(node, one.Port); err != nil { // nobody listens there any more
+	if err := w.release(node, one.Port); err != nil { // no process listens there any more
 		return 0, err
 	}
 	one.Port = 0
@@ -157,7 +157,7 @@ func (w *steered) reserve(node string, one *running) (port uint16, err error) {
 	return 0, errors.New("find a free port: the kernel chose only ports of other instances")
 }
 
-// release gives the port of a node's instance back, where nobody listens any more. The caller holds the lock.
+// release gives back the port of a node's instance, if no process listens there any more. The caller holds the lock.
 func (w *steered) release(node string, port uint16) error {
 	if port == 0 || w.ports[port] != node {
 		return nil

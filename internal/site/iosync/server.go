@@ -1,5 +1,5 @@
 // Package iosync is VNode Sync on a file server: it keeps a group of block I/O for each node of the site that uses a file system of
-// this host, with the node's limits, and says what is enforced.
+// this host, with the node's limits, and reports which limits are enforced.
 package iosync
 
 import (
@@ -28,7 +28,7 @@ import (
 	"berth/internal/sys/proof"
 )
 
-// Wish is what one node of the site wants on one file system of this server.
+// Wish has the limits that one node of the site asks for on one file system of this server.
 type Wish struct {
 	Node      string       `json:"node"`
 	Host      string       `json:"host"` // that it runs on
@@ -39,19 +39,19 @@ type Wish struct {
 	Bounded   bool         `json:"bounded,omitempty"` // the capacity of one of them is known
 }
 
-// Held is what a file server does for a node: what it was asked for, and what it enforces.
+// Held has the limits of a node on a file server: those that were asked for, and those that are enforced.
 type Held struct {
 	Wish
 	Filesystem string        `json:"filesystem"`
 	Way        string        `json:"way"`
 	Limits     []proof.Limit `json:"limits,omitempty"`       // as the kernel has them now
-	Missing    string        `json:"not_enforced,omitempty"` // what the limits do not hold
+	Missing    string        `json:"not_enforced,omitempty"` // the requests that the limits do not hold
 	Failed     string        `json:"failed,omitempty"`       // why some of it could not be enforced; it is tried again
 	Stale      string        `json:"stale,omitempty"`        // why the site may want something else meanwhile
 	Since      time.Time     `json:"since"`
 }
 
-// kept is the record of what is held for a node.
+// kept is the record of the limits that are enforced for a node.
 type kept struct {
 	Held
 	Written []*cgroup.Limit `json:"written,omitempty"`
@@ -78,8 +78,8 @@ type Served struct {
 	before   []string       // nodes that an agent before left records of, until they are dropped
 }
 
-// Serve begins to serve a file system, or goes on with what a killed agent left. open opens what way gate needs; wake is called when
-// Follow should be.
+// Serve begins to serve a file system, or takes over what a killed agent left. open opens the gate for way gate; wake is called when
+// Follow should be called.
 func Serve(ctx context.Context, l layout.Layout, conf want.Filesystem, open OpenGate, log *slog.Logger, wake func()) (*Served, error) {
 	facts, err := host.ReadFacts()
 	if err != nil {
@@ -130,11 +130,11 @@ func Serve(ctx context.Context, l layout.Layout, conf want.Filesystem, open Open
 	return s, nil
 }
 
-// Close ends the service; what is enforced stays.
+// Close ends the service; the limits stay.
 func (s *Served) Close() { s.way.close() }
 
-// Follow makes the server do what the site wants now. It returns an error if some of it could not be done: the rest is, and the
-// next call tries again.
+// Follow makes the server enforce the limits that the site asks for now. If some of them could not be set, it returns an error;
+// the others are set, and the next call tries again.
 func (s *Served) Follow(ctx context.Context, all []Wish) error {
 	var failed []error
 	wanted, addresses, split := map[string]bool{}, map[netip.Addr]string{}, s.Splits()
@@ -147,7 +147,7 @@ func (s *Served) Follow(ctx context.Context, all []Wish) error {
 			continue
 		}
 		if made {
-			delete(s.held, w.Node) // somebody removed its group, and the limits with it
+			delete(s.held, w.Node) // another program removed its group, and the limits with it
 		}
 		if !s.followed {
 			s.split.arrived(w)
@@ -160,7 +160,7 @@ func (s *Served) Follow(ctx context.Context, all []Wish) error {
 		}
 	}
 	failed = append(failed, s.at.Tell(addresses), s.way.followed(addresses, errors.Join(failed...) == nil))
-	if !split { // nobody was asked until now
+	if !split { // the site was not asked until now
 		s.split.at = time.Now()
 	}
 	s.followed = true
@@ -192,7 +192,7 @@ func (s *Served) hold(ctx context.Context, w Wish) error {
 	return errors.Join(err, s.record(h))
 }
 
-// drop removes what was held for nodes that the site does not have any more.
+// drop removes the limits of nodes that the site does not have any more.
 func (s *Served) drop(nodes []string) error {
 	nodes, err := s.way.free(nodes)
 	left, more := s.at.Remove(nodes...)
@@ -250,7 +250,7 @@ func recorded(dir string) (all []*kept, err error) {
 	return all, nil
 }
 
-// Show returns what this host enforces for nodes, by file system and node.
+// Show returns the limits that this host enforces, by file system and node.
 func Show(l layout.Layout) ([]Held, error) {
 	names, err := place.Known(l)
 	if err != nil {
@@ -297,7 +297,7 @@ func Show(l layout.Layout) ([]Held, error) {
 	return all, nil
 }
 
-// Sweep removes what is left of file systems that this host does not serve any more.
+// Sweep removes the leftovers of file systems that this host does not serve any more.
 func Sweep(l layout.Layout, served []want.Filesystem, log *slog.Logger) error {
 	names, err := place.Known(l)
 	if err != nil {

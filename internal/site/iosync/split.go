@@ -20,11 +20,11 @@ type split struct {
 	order   allot.Order
 	tried   bool            // the order was enforced, but for the nodes that failed
 	at      time.Time       // of the last report that was answered
-	unknown map[string]bool // nodes that were there before this server, and of which nobody told it its part
+	unknown map[string]bool // nodes that were there before this server, and whose part it was not told
 	counted map[string]count
 }
 
-// count is what was counted for a node at a time.
+// count has the counters of a node at a time.
 type count struct {
 	at  time.Time
 	sum allot.Rates
@@ -35,7 +35,7 @@ func shared(w Wish) bool {
 	return !w.Want.PerServer && (w.Servers > 1 || w.Bounded) && (w.Want.Read != vnode.IORate{} || w.Want.Write != vnode.IORate{})
 }
 
-// part is what this server enforces of a node's entry.
+// part returns the part of a node's entry that this server enforces.
 func (s *split) part(w Wish) want.Entry {
 	parts, ok := s.order.Parts[w.Node]
 	if !ok || !shared(w) {
@@ -64,8 +64,8 @@ func cut(all uint64, part float64, servers int) uint64 {
 }
 
 // arrived is for a node that was there before this agent, and of which no earlier agent left a record: this host was booted, or is a
-// new server of the file system. What the other servers enforce is not known then, so that this one begins with a floor. A single
-// server begins with the whole.
+// new server of the file system. The parts of the other servers are not known then, so this one begins with a floor. A single server
+// begins with the whole.
 func (s *split) arrived(w Wish) {
 	if _, known := s.order.Parts[w.Node]; known || !shared(w) || w.Servers < 2 {
 		return
@@ -104,7 +104,7 @@ func (s *split) forget(node string) {
 	delete(s.unknown, node)
 	s.order.Parts = maps.Clone(s.order.Parts) // an order may be the allocator's own
 	delete(s.order.Parts, node)
-	s.tried = false // what is enforced is not the order any more
+	s.tried = false // the enforced limits differ from the order now
 }
 
 // Splits reports whether the allocator splits an allowance of some node here.
@@ -117,7 +117,7 @@ func (s *Served) Splits() bool {
 	return false
 }
 
-// Report says what nodes did since the report before, for the allocator.
+// Report returns the report on the nodes' I/O since the last one, for the allocator.
 func (s *Served) Report(host string, now time.Time) allot.Report {
 	r := s.Confirm(host)
 	r.Nodes = []allot.Use{}
@@ -188,7 +188,7 @@ func (s *Served) Obey(ctx context.Context, o allot.Order, sent time.Time) (chang
 	return changed || !slices.Equal(before, s.failed()), err
 }
 
-// Alone lowers parts that are above an equal one, if the allocator was not heard of for long. A single server, whose parts only keep
+// Alone lowers parts that are above an equal one, if the allocator has not answered for long. A single server, whose parts only keep
 // its capacity, gives each node its own rate.
 func (s *Served) Alone(ctx context.Context, now time.Time) error {
 	if now.Sub(s.split.at) < allot.Grace || len(s.split.order.Parts) == 0 {
@@ -215,7 +215,7 @@ func (s *Served) Alone(ctx context.Context, now time.Time) error {
 	return s.again(ctx)
 }
 
-// again brings all nodes to what is wanted of them now.
+// again sets the limits of all nodes as they are asked for now.
 func (s *Served) again(ctx context.Context) error {
 	var failed []error
 	for name, h := range s.held {

@@ -45,11 +45,12 @@ type steered struct {
 	all     map[string]*running     // by node
 	has     map[string][]netip.Addr // by node: connections from there are its own
 	owner   map[netip.Addr]string   // the same, the other way
-	orphans map[netip.Addr]bool     // nobody's, and refused until it is known that no other node has them
-	named   map[netip.Addr]string   // whose address is whose, as the site said last
+	orphans map[netip.Addr]bool     // without a node, and refused until it is known that no node has them
+	named   map[netip.Addr]string   // the node of each address, as the site said last
 	ending  map[string]*ending      // instances of nodes that went
 	ports   map[uint16]string       // guarded, by the node whose instance has it
-	// complete: when all nodes of the site were looked at last, each could be held, so that nobody has the free addresses
+	// complete: when all nodes of the site were looked at last, each could be held, so that no node has the free
+	// addresses
 	complete bool
 }
 
@@ -111,7 +112,7 @@ func newSteered(l layout.Layout, g *groups, before []*kept, log *slog.Logger, wa
 	return w, nil
 }
 
-// resume goes on with what an agent before recorded, and what it left in the kernel.
+// resume takes over the record of an earlier agent, and what that left in the kernel.
 func (w *steered) resume(before []*kept) error {
 	guarded := map[uint16]bool{}
 	for _, h := range before {
@@ -140,7 +141,7 @@ func (w *steered) resume(before []*kept) error {
 	return errors.Join(err, w.steer.GuardOnly(guarded))
 }
 
-// account fills in whom instances run as.
+// account fills in the user that instances run as.
 func (w *steered) account() error {
 	uid, err := account(w.conf)
 	if err != nil || uid == 0 {

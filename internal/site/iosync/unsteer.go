@@ -23,8 +23,8 @@ type ending struct {
 	err  error
 }
 
-// free ends the instances of nodes that go, and returns those that have none any more. Their addresses are nobody's before that. An end may
-// take seconds, for which other file systems do not wait: Follow is called again after it.
+// free ends the instances of nodes that go, and returns those that have none any more. Their addresses are taken from them before that. An
+// end may take seconds, for which other file systems do not wait: Follow is called again after it.
 func (w *steered) free(nodes []string) (freed []string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,8 @@ func end(server *instances.Server, at *place.FS, node string, is instance) error
 	return server.Forget(node)
 }
 
-// steeredOf is what of an entry of berthd's file the instances depend on. What else changes there ends none.
+// steeredOf returns the part of an entry of berthd's file on which the instances depend. Other changes of the entry end no
+// instance.
 func steeredOf(f want.Filesystem) want.Filesystem {
 	return want.Filesystem{
 		Name: f.Name, Path: f.Path, Server: f.Server, Way: f.Way, Port: f.Port, User: f.User, Command: f.Command, Namespace: f.Namespace,
@@ -132,7 +133,7 @@ func unsteer(l layout.Layout, filesystem string, now *want.Filesystem, reopen fu
 		return err
 	}
 	server, before := &instances.Server{Dir: instancesDir(dir)}, map[string]instance{}
-	records, _ := recorded(filepath.Join(dir, "nodes")) // what is not recorded is found too
+	records, _ := recorded(filepath.Join(dir, "nodes")) // instances that are not recorded are found too
 	for _, h := range records {
 		if h.Instance != nil {
 			before[h.Node] = *h.Instance

@@ -10,27 +10,28 @@ import (
 	"berth/internal/site/iosync/want"
 )
 
-// way is how the limits of nodes act on what a file server does for them.
+// way is a way to apply the limits of nodes to the work that a file server does for them.
 type way interface {
-	// hold makes the kernel enforce h.Part, and notes in h what it needs to find that again. was is what is held now; nil: not known.
+	// hold makes the kernel enforce h.Part, and notes in h how to find that again. was is the present record; nil: not known.
 	hold(ctx context.Context, h, was *kept) error
-	// close lets go of what is open. Limits stay.
+	// close closes open files. Limits stay.
 	close()
-	// followed is called when all nodes of the site are held, with whose address is whose; whole: each of them could be.
+	// followed is called when all nodes of the site are held, with the node of each address; whole: the limits of every
+	// node could be set.
 	followed(addresses map[netip.Addr]string, whole bool) error
-	// stands reports whether what hold began for a node goes on.
+	// stands reports whether what hold set up for a node still works.
 	stands(node string) bool
-	// free ends what works in the groups of nodes, if that is the agent's own, before they are removed. It returns those for which it did.
+	// free ends the agent's own processes in the groups of nodes, before the groups are removed. It returns the nodes for which it did.
 	free(nodes []string) ([]string, error)
-	// drop ends what is held for a node, whose group is gone.
+	// drop removes what hold set up for a node, whose group is gone.
 	drop(node string) error
 	// missing says which of a node's requests are not held; "" if all are.
 	missing(part want.Entry) string
-	// counted counts once what was done for nodes so far.
+	// counted reads the counters once, and returns a function that gives those of a node.
 	counted() func(node string) (sum allot.Rates, ok bool)
 }
 
-// loaded says what is wrong with the threads that should insert themselves; "" if nothing is.
+// loaded returns the faults of the threads that should move themselves into groups; "" if there are none.
 func loaded(dir string) (string, error) {
 	all, err := preload.Servers(dir)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 // mostWeight is the largest weight that BFQ knows.
 const mostWeight = 1000
 
-// weigh says what nodes weigh against each other on a server's disk where one of them has a class: their own weight times that of their
-// class, as the groups of classes weigh on a host (docs/classes.md). It is nil if none has: each node has its own weight then, or none.
+// weigh returns the weights of nodes against each other on a server's disk, if one of them has a class: their own weight times that of
+// their class, as the groups of classes weigh on a host (docs/classes.md). It is nil if none has: each node has its own weight then, or
+// none.
 func weigh(all []Wish) map[string]int {
 	weights, most, classes := map[string]float64{}, float64(mostWeight), false
 	for _, w := range all {

@@ -21,7 +21,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("berth_"+name, help, labels, nil)
 }
 
-// What is told. Counters are the kernel's and go back to 0 when a node is started anew.
+// The metrics. Counters are the kernel's and go back to 0 when a node is started anew.
 var (
 	success    = desc("collector_success", "Whether a part of the metrics could be read: 1, or 0.", "part")
 	nodes      = desc("nodes", "Nodes of this host.", "state")
@@ -57,7 +57,7 @@ var (
 // collector reads the sources at each scrape.
 type collector struct{ Sources }
 
-// Describe sends nothing: which metrics there are depends on what the host counts.
+// Describe sends nothing: which metrics there are depends on the host.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads all parts. A part that fails leaves the others as they are.
@@ -127,7 +127,7 @@ func (c *collector) nodes(ctx context.Context, t told) error {
 	return c.counted(ctx, t, of)
 }
 
-// counted tells what the kernel has counted.
+// counted sends the kernel's counters.
 func (c *collector) counted(ctx context.Context, t told, of map[string]bool) error {
 	sampler, err := top.New(ctx, c.Nodes, c.Services, nil)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package metrics tells Prometheus what the nodes of this host use, whether their limits hold, and how the agent is.
+// Package metrics serves metrics to Prometheus: what the nodes of this host use, whether their limits hold, and how the agent
+// works.
 package metrics
 
 import (
@@ -21,10 +22,11 @@ import (
 	"berth/internal/sys/version"
 )
 
-// Most is how many nodes have metrics of their own, if Sources does not say otherwise. Labels are what a Prometheus pays for.
+// Most is how many nodes have metrics of their own, if Sources does not say otherwise. Each label value costs a Prometheus
+// memory.
 const Most = 500
 
-// Sources are what is told of.
+// Sources are the sources of the metrics.
 type Sources struct {
 	Nodes    *node.Berth
 	Services *protect.Services
@@ -61,12 +63,13 @@ func New(s Sources) *Metrics {
 	return m
 }
 
-// Handler answers scrapes, one at a time: what could not be read is left out, and berth_collector_success says so.
+// Handler answers scrapes, one at a time: metrics that could not be read are left out, and berth_collector_success says so.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 1, ErrorHandling: promhttp.ContinueOnError})
 }
 
-// Count counts what a handler answers. Its label is the pattern of the handler's mux, of which there are few, never the path.
+// Count counts the answers of a handler. Its label is the pattern of the handler's mux, of which there are few, never the
+// path.
 func (m *Metrics) Count(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()

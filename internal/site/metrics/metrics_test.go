@@ -126,7 +126,8 @@ command: [sleep, infinity]
 		for _, n := range regexp.MustCompile(`(?m)^(berth_[a-z_]+)[ {]`).FindAllStringSubmatch(text, -1) {
 			told[n[1]] = true
 		}
-		// What this host may not count: pressure on cgroup v1, disks that nothing was read from, the size of a store in memory.
+		// Metrics that this host may not count: pressure on cgroup v1, disks that nothing was read from, the size of a store in
+		// memory.
 		optional := regexp.MustCompile(`^berth_(node_pressure_|node_disk_|store_size_bytes)`)
 		for _, file := range []string{"../../../packaging/dashboard.json", "../../../packaging/alerts.yaml"} {
 			data, err := os.ReadFile(file)

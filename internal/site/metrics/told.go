@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/proof"
 )
 
-// told is what one scrape gets.
+// told collects the metrics of one scrape.
 type told struct{ to chan<- prometheus.Metric }
 
 func (t told) gauge(d *prometheus.Desc, v float64, labels ...string) {
@@ -36,7 +36,8 @@ func (t told) seconds(d *prometheus.Desc, v time.Duration, labels ...string) {
 	}
 }
 
-// limits tells what was asked for and what the kernel has. A limit that is no number has only whether it holds.
+// limits sends the limits that were asked for and those that the kernel has. A limit that is no number has only whether it
+// holds.
 func (t told) limits(node string, all []proof.Limit) {
 	done := map[string]bool{} // a key is there once for each mechanism
 	for _, l := range all {

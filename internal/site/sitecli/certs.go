@@ -22,7 +22,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// certsCmd is berth certs.
+// certsCmd returns the command berth certs.
 func (a *app) certsCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "certs", Short: "the certificates of a site",
@@ -146,7 +146,7 @@ func outputFlag(c *cobra.Command, output *string) *cobra.Command {
 	return c
 }
 
-// checkOutput refuses what a bundle for name cannot be written to: a certificate is not issued then.
+// checkOutput refuses a file to which a bundle for name cannot be written, before the certificate is issued.
 func checkOutput(output, name string) error {
 	if output == "-" {
 		return nil
@@ -154,7 +154,7 @@ func checkOutput(output, name string) error {
 	return file.CheckOutput(cmp.Or(output, filepath.Base(name)+".tar"))
 }
 
-// hand writes a bundle for its owner. Who it is for is said beside it: standard output may be the bundle.
+// hand writes a bundle for its owner. The message about its owner goes to standard error: standard output may be the bundle.
 func (a *app) hand(b certs.Bundle, output string) error {
 	name := b.Cert.Subject.CommonName
 	if output == "-" {

@@ -42,7 +42,7 @@ func (a *app) client() (*client.Client, error) {
 	})
 }
 
-// commandCmd is what berth --host becomes: a command line of berth on another host.
+// commandCmd is the command that berth --host becomes: a command line of berth on another host.
 func (a *app) commandCmd() *cobra.Command {
 	var files []string
 	c := &cobra.Command{

@@ -1,5 +1,5 @@
-// Package sitecli is the commands of berth that speak with agents or make certificates. The program berth-site has them, and berth
-// becomes it by exec, so that HTTP and TLS do not slow each start of berth.
+// Package sitecli holds the commands of berth that speak with agents or make certificates. The program berth-site has them, and
+// berth becomes it by exec, so that HTTP and TLS do not slow each start of berth.
 package sitecli
 
 import (
@@ -24,7 +24,7 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// app is what the commands share.
+// app has what the commands share.
 type app struct {
 	Streams
 	root string // as berth --root

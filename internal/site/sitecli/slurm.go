@@ -14,7 +14,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// powerCmds are what slurmctld starts.
+// powerCmds are the commands that slurmctld starts.
 func (a *app) powerCmds() []*cobra.Command {
 	of := func(use, short, long, example string, args cobra.PositionalArgs, do func(context.Context, *power.Power, []string) error) *cobra.Command {
 		return &cobra.Command{
@@ -51,7 +51,7 @@ func (a *app) powerCmds() []*cobra.Command {
 	}
 }
 
-// job gives what is done for a job the job that the environment names.
+// job calls a function with the job that the environment names.
 func job(do func(*power.Power, context.Context, power.Job) error) func(context.Context, *power.Power, []string) error {
 	return func(ctx context.Context, p *power.Power, _ []string) error {
 		number := func(name string) (string, error) {
@@ -76,7 +76,8 @@ func job(do func(*power.Power, context.Context, power.Job) error) func(context.C
 	}
 }
 
-// diary is the system's log: nobody sees what slurmctld's programs print. Where there is none, it is standard error.
+// diary is the system's log, because the output of slurmctld's programs is not shown anywhere. Without such a log it is
+// standard error.
 func (a *app) diary() *slog.Logger {
 	w := a.Err
 	if log, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "berth-slurm"); err == nil {
@@ -85,7 +86,7 @@ func (a *app) diary() *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil))
 }
 
-// slurmCmd is what Berth does for the batch system of a site.
+// slurmCmd has the commands for the batch system of a site.
 func (a *app) slurmCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "slurm COMMAND", Short: "worker nodes on demand for a site's Slurm",

@@ -29,7 +29,7 @@ type slurmConfig struct {
 	check, diff, offline, schema bool
 }
 
-// slurmFile is a file beside what is there.
+// slurmFile is a file to write, beside the one that is there.
 type slurmFile struct {
 	slurmconf.File
 	Path  string `json:"path"`
@@ -209,7 +209,7 @@ func (o *slurmConfig) write(ctx context.Context, made *slurmconf.Config) error {
 	return nil
 }
 
-// print prints what was asked for, and what whoever reads it should know.
+// print prints the files that were asked for, and the notes for their reader.
 func (o *slurmConfig) print(made *slurmconf.Config, files []slurmFile) error {
 	differ := len(made.Conflicts) > 0
 	for _, f := range files {

@@ -31,7 +31,7 @@ func (a *app) slurmSettings(path string) (*settings.Settings, error) {
 	return settings.Read(l, path)
 }
 
-// slurmClient returns a client of the agent at target, which shows the certificate that the settings name, or else that of who asks.
+// slurmClient returns a client of the agent at target, which shows the certificate that the settings name, or else that of the user.
 func (a *app) slurmClient(s *settings.Settings, target string) (*client.Client, error) {
 	return client.New(target, func(host string) (*tls.Config, error) {
 		config, err := certs.Client(s.API.Certs, host)
@@ -114,7 +114,8 @@ func (a *app) slurmHosts(ctx context.Context, s *settings.Settings) (map[string]
 	return all, nil
 }
 
-// slurmTemplate asks a host what its template's nodes have; nil if it has no such template, or its agent does not tell.
+// slurmTemplate asks a host for the limits of its template's nodes; nil if it has no such template, or its agent does
+// not tell.
 func (a *app) slurmTemplate(ctx context.Context, s *settings.Settings, h api.Host, name string) (*slurmconf.Template, error) {
 	target := h.Address
 	if target == "" {

@@ -16,7 +16,7 @@ import (
 	"berth/internal/sys/text"
 )
 
-// templateCmd is berth template.
+// templateCmd returns the command berth template.
 func (a *app) templateCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "template", Short: "the templates from which operators make nodes",

@@ -9,10 +9,10 @@ import (
 // pause is how long Follow waits before it asks a store again that was away.
 const pause = 500 * time.Millisecond
 
-// Follower is told what is below a prefix.
+// Follower is told of the entries below a prefix.
 type Follower struct {
 	Reset  func(all []Entry) // all that is there: at first, and whenever changes are not known any more
-	Change func(Batch)       // what changed since
+	Change func(Batch)       // the changes since
 	Away   func(error)       // the store could not be listed; Follow goes on trying. It may be nil
 }
 

@@ -6,7 +6,7 @@ import "strings"
 // what is below.
 const Root = "/berth/v1/"
 
-// The prefixes of the keys; docs/cluster-state.md says what is below each.
+// The prefixes of the keys; docs/cluster-state.md describes the entries below each.
 const (
 	Hosts       = Root + "hosts/"       // HOST; goes with the host's session
 	Members     = Root + "members/"     // HOST

@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// Memory is a Store in this process, for tests and for what runs without a cluster. Several clients share one: see
-// [Memory.Client].
+// Memory is a Store in this process, for tests and for hosts without a cluster. Several clients share one: see [Memory.Client].
 type Memory struct {
 	*shared
 
@@ -22,7 +21,7 @@ type Memory struct {
 	once    sync.Once
 }
 
-// shared is what all clients of a Memory see.
+// shared is the state that all clients of a Memory share.
 type shared struct {
 	sync.Mutex
 

@@ -1,7 +1,7 @@
-// Package store is what the hosts of a site know together: a small set of keys with revisions, guards and watches, kept by
-// etcd, or in memory for tests.
+// Package store is the cluster state that the hosts of a site share: a small set of keys with revisions, guards and watches,
+// kept by etcd, or in memory for tests.
 //
-// What callers may assume, and package storetest tests of each implementation:
+// Callers may assume the following, which package storetest tests for each implementation:
 //
 //   - Revisions grow by one with each Commit that changes something, for the whole store.
 //   - Commit is all or nothing. Its guards hold at the moment of the change, whoever else commits.
@@ -20,11 +20,11 @@ import (
 // Patience is how long a call waits for a store that does not answer.
 const Patience = 3 * time.Second
 
-// The errors that callers branch on. They are wrapped with what was tried.
+// The errors that callers branch on. They are wrapped in errors that say what was tried.
 var (
 	// ErrAbsent is returned by Get if there is no such key.
 	ErrAbsent = errors.New("no such key")
-	// ErrAway says that the store could not be asked. What was to be done may have been done.
+	// ErrAway says that the store did not answer. A change may have been made all the same.
 	ErrAway = errors.New("the cluster state does not answer")
 	// ErrCompacted says that the changes after a revision are not known any more: list again, and watch from there.
 	ErrCompacted = errors.New("older changes were compacted")
@@ -41,7 +41,7 @@ type Entry struct {
 	Revision int64 // of its last change
 }
 
-// Guard is what must hold for a Commit.
+// Guard is a condition of a Commit.
 type Guard struct {
 	Key      string
 	Revision int64 // of the key's last change; 0: the key must be absent
@@ -58,7 +58,7 @@ type Op struct {
 // Conflict is the error of a Commit when a guard does not hold. Nothing was changed.
 type Conflict struct {
 	Key string
-	Now *Entry // what is there; nil if nothing is
+	Now *Entry // the present entry; nil if there is none
 }
 
 func (c *Conflict) Error() string {
@@ -85,7 +85,7 @@ type Batch struct {
 type Status struct {
 	Reachable bool
 	Since     time.Time // since when it is not reachable
-	Why       string    // what the last failed call said
+	Why       string    // the error of the last failed call
 	Size      int64     // bytes on the disk, 0 if unknown
 	Revision  int64     // newest one that this host has seen
 }
@@ -104,8 +104,8 @@ type Store interface {
 	// Session begins a session, if there is none: a lease that is kept until Close, and ends ttl after the host was last heard
 	// of. Ops with Lease use it.
 	Session(ctx context.Context, ttl time.Duration) error
-	// Done returns a channel that closes when the present session is lost. After that, Session begins a new one; what had the
-	// old lease is gone and must be written again. It is closed if there is no session.
+	// Done returns a channel that closes when the present session is lost. After that, Session begins a new one; entries with
+	// the old lease are gone and must be written again. It is closed if there is no session.
 	Done() <-chan struct{}
 	// Status asks the store how it is. It returns an error only if ctx ends.
 	Status(ctx context.Context) (Status, error)

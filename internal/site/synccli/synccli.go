@@ -1,4 +1,4 @@
-// Package synccli is the commands of berth that load programs of BPF. The program berth-sync has them, and berth becomes it by exec,
+// Package synccli holds the commands of berth that load BPF programs. The program berth-sync has them, and berth becomes it by exec,
 // so that reading the kernel's types does not slow each start of berth.
 package synccli
 
@@ -44,7 +44,7 @@ func Main(ctx context.Context, args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// guard is what berthd starts for way gate.
+// guard is the command that berthd starts for way gate.
 func guard(out io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use: gate.GuardCommand, Short: "continue what berthd stopped, if it dies", Args: cobra.NoArgs, Hidden: true,
@@ -53,7 +53,7 @@ func guard(out io.Writer) *cobra.Command {
 	}
 }
 
-// audit is berth-sync audit: what berth sync audit becomes.
+// audit is berth-sync audit: the program that berth sync audit becomes.
 func audit(out io.Writer) *cobra.Command {
 	var dir, disk string
 	var during time.Duration

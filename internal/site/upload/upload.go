@@ -1,5 +1,5 @@
-// Package upload hands the files of a client on another host to the command that berthd runs for him: under the names that his
-// command line has for them.
+// Package upload gives the files of a client on another host to the command that berthd runs for that client, under the names
+// that they have in the command line.
 package upload
 
 import (

@@ -30,8 +30,8 @@ func Read(file string, lookup func(name string) (string, bool)) ([]string, error
 	return parse(f, file, lookup)
 }
 
-// Secret reads a file of variables that are secret. The file must belong to root, and nobody else may read it or write to
-// it. A line with a name alone is left out. Without a file there are no variables.
+// Secret reads a file of variables that are secret. The file must belong to root, and no other user may read or write it.
+// A line with a name alone is left out. Without a file there are no variables.
 func Secret(file string) ([]string, error) {
 	if file == "" {
 		return nil, nil

@@ -1,4 +1,5 @@
-// Package roles says who may do what: one table of acts and roles, and the rule that operators see and end only their own nodes.
+// Package roles defines what each role may do: one table of acts and roles, and the rule that operators see and end only their
+// own nodes.
 package roles
 
 import (
@@ -10,12 +11,12 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Role is what somebody is to a site.
+// Role is the role that a person, service or host has in a site.
 type Role string
 
 // The roles.
 const (
-	Admin    Role = "admin"    // free specs: root on the host, also whoever reaches the agent's unix socket
+	Admin    Role = "admin"    // free specs: root on the host, also every caller on the agent's unix socket
 	Operator Role = "operator" // nodes from templates, and what becomes of them
 	Viewer   Role = "viewer"   // reads
 	Host     Role = "host"     // the agent of a host of the site
@@ -24,7 +25,7 @@ const (
 // Roles lists the roles, those of people first.
 func Roles() []Role { return []Role{Admin, Operator, Viewer, Host} }
 
-// Who is somebody who asks.
+// Who is the person, service or host that makes a request.
 type Who struct {
 	Name string
 	Role Role
@@ -37,10 +38,10 @@ const (
 	ViaTLS  = "tls"  // with a certificate
 )
 
-// String returns who somebody is for messages: "operator ann".
+// String returns the role and the name, for messages: "operator ann".
 func (w Who) String() string { return string(w.Role) + " " + w.Name }
 
-// Owner is whom a node belongs to: the value of its label OwnerLabel. It is empty for a node of a free spec.
+// Owner is the operator to whom a node belongs: the value of its label OwnerLabel. It is empty for a node of a free spec.
 type Owner string
 
 // OwnLabels begins the names of labels that only Berth sets.
@@ -83,7 +84,7 @@ const (
 	CommandRead  Act = "command.read"  // a command line that only reads
 	CertRenew    Act = "cert.renew"    // its own certificate, with name and role kept
 	RevokedRead  Act = "revoked.read"  // the list of revoked certificates
-	SyncReport   Act = "sync.report"   // what nodes do on a file server, told to the allocator of the site
+	SyncReport   Act = "sync.report"   // a file server's report on the nodes, to the allocator of the site
 )
 
 // answer is a cell of the table. The zero value is no.
@@ -91,8 +92,8 @@ type answer int
 
 const (
 	no  answer = iota
-	yes        // whatever it is done to
-	own        // to nodes whose owner asks
+	yes        // for every node
+	own        // for the caller's own nodes
 )
 
 // table says for each act what each role may: admin, operator, viewer, host.
@@ -133,9 +134,9 @@ func Acts() []Act {
 	return all
 }
 
-// Check refuses what somebody may not do. For an act on one node the caller names its owner. An operator's act on a node whose owner
-// is not named, or empty, is refused; NodeMake names the owner of the node that has the name already, or who asks if there is none.
-// The refusal says no more of a node than that it is not theirs. It is a *Denied, of kind refuse.Cannot.
+// Check refuses an act that the role does not allow. For an act on one node the caller names its owner. An operator's act on a node
+// whose owner is not named, or empty, is refused; NodeMake names the owner of the node that has the name already, or the caller if
+// there is none. The refusal says no more of a node than that it is not theirs. It is a *Denied, of kind refuse.Cannot.
 func Check(w Who, act Act, node ...Owner) error {
 	if w.Name == "" {
 		return denied(w, act, "somebody without a name", "berth certs issue makes a certificate with a name and a role")
@@ -160,7 +161,7 @@ func Check(w Who, act Act, node ...Owner) error {
 	return denied(w, act, w.String(), remedy(act))
 }
 
-// Sees reports whether somebody who may list nodes gets to see one with this owner in the list.
+// Sees reports whether a list of nodes shows a node with this owner to the caller, who may list nodes.
 func Sees(w Who, node Owner) bool { return w.Role != Operator || owns(w, node) }
 
 func owns(w Who, node Owner) bool { return w.Name != "" && string(node) == w.Name }
@@ -169,7 +170,7 @@ func denied(w Who, act Act, who, remedy string) error {
 	return &Denied{w, act, refuse.Error{Kind: refuse.Cannot, What: who + " may not do " + string(act), Remedy: remedy}}
 }
 
-// remedy says who may, and what operators have in place of free specs.
+// remedy says which roles may do the act, and what operators can use in place of free specs.
 func remedy(act Act) string {
 	var who []string
 	for i, role := range Roles() {
@@ -199,7 +200,7 @@ func (d *Denied) Unwrap() error { return &d.Refusal }
 // names are those of people and services: what a label, a line of the audit and a file name can hold as it is.
 var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?\z`) }) // made when it is needed: each start of berth would pay
 
-// CheckName refuses what is no name of a person, a service or a host.
+// CheckName refuses a text that is no name of a person, a service or a host.
 func CheckName(name string) error {
 	if !names().MatchString(name) || strings.Contains(name, "..") {
 		return refuse.Invalidf("%.80q is not a name: lower-case letters, digits, '.', '_', '@' and '-' between them, at most 63", name)

@@ -9,7 +9,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// TestTable checks each act with each role: whoever changes the table says here what was meant.
+// TestTable checks each act with each role: a change of the table is stated here a second time.
 func TestTable(t *testing.T) {
 	all := string(Admin) + " " + string(Operator) + " " + string(Viewer)
 	want := map[Act]string{

@@ -12,7 +12,7 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// wrong says what is wrong with a parameter, and of which of its keys (".max"); msg is "" if nothing is.
+// wrong returns the mistake in a parameter, and its key (".max"); msg is "" if there is none.
 func (p *Parameter) wrong(n *vnode.Node) (key, msg string) {
 	if !slices.Contains(types(), p.Type) {
 		return ".type", fmt.Sprintf("%.80q is not a type: number, integer, size, rate, bitrate, string, choice or list", p.Type)
@@ -62,7 +62,7 @@ func (p *Parameter) try(n *vnode.Node, value string) error {
 	return nil
 }
 
-// wrongField says what is wrong with the field that a parameter sets.
+// wrongField returns the mistake in the field that a parameter sets.
 func (p *Parameter) wrongField(n *vnode.Node) string {
 	name, isLabel := strings.CutPrefix(p.Sets, labelField)
 	variable, isEnv := strings.CutPrefix(p.Sets, envField)
@@ -103,7 +103,7 @@ func (p *Parameter) wrongField(n *vnode.Node) string {
 	return ""
 }
 
-// wrongLimit says what is wrong with a limit that the node cannot have, or has no bound for.
+// wrongLimit returns the mistake in a limit that the node cannot have, or has no bound for.
 func (p *Parameter) wrongLimit(n *vnode.Node) string {
 	perHost := strings.HasPrefix(p.Sets, "rlimits.") || strings.HasPrefix(p.Sets, "hugepages.")
 	switch {
@@ -148,7 +148,7 @@ func (p *Parameter) wrongKeys() (key, msg string) {
 	return "", ""
 }
 
-// wrongBounds says what is wrong with the bounds of a value.
+// wrongBounds returns the mistake in the bounds of a value.
 func (p *Parameter) wrongBounds(n *vnode.Node) (key, msg string) {
 	for key, t := range map[string]*Text{".min": p.Min, ".max": p.Max} {
 		if t != nil {

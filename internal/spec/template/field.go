@@ -19,8 +19,8 @@ const (
 	labelField   = "labels."
 )
 
-// limitType returns the type of the limit with a key, as berth set names it: of those that hold a node back. What protects it
-// (memory.low), moves it (cpu.set) or says what happens to it (restart) is none of them.
+// limitType returns the type of the limit with a key, as berth set names it: of those that restrict a node. Keys that protect
+// a node (memory.low), place it (cpu.set) or say what happens to it (restart) are none of them.
 func limitType(key string) (Type, bool) {
 	parts := strings.Split(key, ".")
 	last := parts[len(parts)-1]
@@ -153,7 +153,7 @@ func (p *Parameter) lower(n, own *vnode.Node, text string) error {
 	return vnode.Change(n, p.Sets, text)
 }
 
-// check says what is wrong with a template.
+// check returns the mistakes in a template.
 func check(t *Template) []vnode.Problem {
 	var all []vnode.Problem
 	bad := func(field, format string, a ...any) {

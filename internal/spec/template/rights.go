@@ -14,10 +14,10 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// removeFirst begins what is to be done about a node that stays as it is because of its rights.
+// removeFirst begins the remedy for a node that stays as it is because of its rights.
 const removeFirst = "remove it first: berth rm "
 
-// Refuse refuses to make a node of what stays of the one that is there.
+// Refuse returns the refusal to make a node from the files of the existing one.
 func Refuse(node, why string) error {
 	return &refuse.Error{Kind: refuse.Busy, What: "node " + node + why, Remedy: removeFirst + node}
 }
@@ -28,8 +28,8 @@ func Refused(err error) bool {
 	return ok && r.Kind == refuse.Busy && strings.HasPrefix(r.Remedy, removeFirst)
 }
 
-// noRights are the keys of a spec that give a node no rights over anything beside it: limits, what they are counted on, and what is said of it.
-// All others do, also those that later versions add.
+// noRights are the keys of a spec that give a node no rights over anything beside it: limits, the storage that they count, and
+// descriptions. All others do, also those that later versions add.
 func noRights() []string {
 	return []string{
 		"name", "labels", "class", "restart", "autostart", "stop", "cpu", "memory", "hugepages", "pids", "oom_score_adj", "rlimits", "io",
@@ -37,9 +37,9 @@ func noRights() []string {
 	}
 }
 
-// Rights says what the nodes of a template may do, beside the limits that they have: a digest for each key of the spec that gives rights, and for
-// each parameter that fills one in. Two templates whose rights are equal are one, as far as what is written in their nodes may stay. The
-// digests are kept with nodes: what they are made of must stay as it is.
+// Rights are the rights of a template's nodes beside their limits: a digest for each key of the spec that gives rights, and for each
+// parameter that fills one in. If two templates have equal rights, files that were written in a node of one may stay in a node of the
+// other. The digests are kept with nodes, so the data from which they are made must not change.
 func (t *Template) Rights() map[string]string {
 	all := rightsOf(&t.Node)
 	for name, p := range t.Parameters {
@@ -86,11 +86,11 @@ func Differ(a, b map[string]string) []string {
 	return sortedKeys(both)
 }
 
-// DifferNodes returns in which keys two nodes of the template have other rights, apart from what its parameters fill in: for a node of which no
-// rights were kept.
+// DifferNodes returns in which keys two nodes of the template have other rights, apart from fields that its parameters fill in. It is for a
+// node without stored rights.
 func (t *Template) DifferNodes(a, b *vnode.Node) []string { return Differ(t.fixed(a), t.fixed(b)) }
 
-// fixed is rightsOf what the template's parameters do not fill in.
+// fixed returns the rights (rightsOf) of the fields that the template's parameters do not fill in.
 func (t *Template) fixed(n *vnode.Node) map[string]string {
 	c := *n
 	c.Env, c.Command = maps.Clone(n.Env), slices.Clone(n.Command)

@@ -1,5 +1,5 @@
-// Package template makes nodes from the templates of admins: a spec, and parameters with types and bounds that whoever makes a node
-// fills in. A value goes into one field of the node that was read from the template, never into text.
+// Package template makes nodes from the templates of admins: a spec, and parameters with types and bounds that the user who makes a
+// node fills in. A value goes into one field of the node that was read from the template, never into text.
 package template
 
 import (
@@ -138,7 +138,8 @@ func Names(dir string) ([]string, error) {
 	return all, nil
 }
 
-// readOwn reads a file that nobody but root can write, in a folder of which the same holds: whoever writes a template is root.
+// readOwn reads a file that only root can write, in a folder that only root can write: the author of a template can become
+// root on the host.
 func readOwn(dir, name string) ([]byte, error) {
 	folder, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -164,7 +165,8 @@ func readOwn(dir, name string) ([]byte, error) {
 	return text, nil
 }
 
-// owned refuses what others than root can write. Who is not root may read their own, too: it makes no node.
+// owned refuses files that users other than root can write. A process that is not root may also read its own user's files: it
+// can make no node.
 func owned(f *os.File, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -180,8 +182,8 @@ func owned(f *os.File, kind uint32) error {
 	return nil
 }
 
-// Make makes a node of the template for its owner. given are the values of parameters by name: text as the command line has it, or
-// what JSON has. The error is a refusal of kind Invalid that names all that is wrong.
+// Make makes a node of the template for its owner. given are the values of parameters by name: text as in the command line, or
+// values of JSON. The error is a refusal of kind Invalid that names all mistakes.
 func (t *Template) Make(owner, name string, given map[string]any) (*vnode.Node, error) {
 	if err := roles.CheckName(owner); err != nil {
 		return nil, err
@@ -267,7 +269,7 @@ func number(n *vnode.Node, highest int) error {
 	return nil
 }
 
-// again reads the node as any spec is read: what it cannot write as YAML and read back is no node.
+// again writes the node as YAML and reads it as any spec is read: a node that cannot be read back is refused.
 func (t *Template) again(n *vnode.Node) (*vnode.Node, error) {
 	text, err := spec.Marshal(n)
 	if err != nil {

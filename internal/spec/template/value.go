@@ -15,7 +15,7 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// What a parameter without bounds of its own has.
+// The bounds of a parameter without bounds of its own, and the largest bounds that it may have.
 const (
 	defaultPattern = `[A-Za-z0-9._-]*`
 	defaultLength  = 64

@@ -111,7 +111,7 @@ func (in files) findGroup(who string) (uint32, error) {
 }
 
 // memberOf lists the groups that have a user as a member, in ascending order. It ignores damaged lines: they are not about
-// what was asked for.
+// the user that was asked for.
 func (in files) memberOf(user string, own uint32) (groups []uint32, err error) {
 	_, err = find(in.open, "etc/group", func(f []string) bool {
 		if len(f) > 3 && slices.Contains(strings.Split(f[3], ","), user) {

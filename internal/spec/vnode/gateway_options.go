@@ -14,7 +14,7 @@ import (
 type optionRules map[string]func(value string) string
 
 // gatewayOptions returns the options of each gateway that has a list of them. Options of other gateways are not looked at
-// here. The lists are short on purpose: an option that changes who the server believes the node to be is on none.
+// here. The lists are short on purpose: none has an option that changes the identity that the server sees.
 func gatewayOptions() map[string]optionRules {
 	return map[string]optionRules{NFSGateway: {
 		"vers":        oneOf("4.2", "4.1", "3"),

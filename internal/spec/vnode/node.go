@@ -217,7 +217,7 @@ type Device struct {
 	Unsafe bool   `json:"unsafe,omitempty" doc:"give it although no node should have it (the host's memory, a mounted disk); ls and show say so"`
 }
 
-// Mount makes a file system visible in the node: a folder, file or socket of the host, or what a file server exports.
+// Mount makes a file system visible in the node: a folder, file or socket of the host, or an export of a file server.
 type Mount struct {
 	Source   string  `json:"source" doc:"path on the host; for gateway nfs, sshfs and sshfs-direct HOST:/PATH, what a file server exports"`
 	Target   string  `json:"target" doc:"path inside"`

@@ -133,7 +133,7 @@ func (w *Network) Published() (all []Port) {
 	return all
 }
 
-// checkPorts checks what ports are published, and that no entry takes a port of another.
+// checkPorts checks which ports are published, and that no entry takes a port of another.
 func checkPorts(r *report, n *Node) {
 	type taken struct {
 		Port
@@ -162,7 +162,7 @@ func checkPorts(r *report, n *Node) {
 	}
 }
 
-// checkNAT refuses what mode nat decides itself, and a second default route.
+// checkNAT refuses fields that mode nat decides itself, and a second default route.
 func checkNAT(r *report, n *Node) {
 	first := -1
 	for i, w := range n.Network {

@@ -10,7 +10,7 @@ import (
 // Problem is one mistake in a spec.
 type Problem struct {
 	Field string // the field in the spec's keys: "network[0].mac"
-	Msg   string // what is wrong and what is allowed
+	Msg   string // the mistake, and what is allowed
 	Check string // name of the check that found it
 
 	// RestsOn lists other fields that the problem depends on. If one of them has a problem itself, this problem is

@@ -30,7 +30,7 @@ type IDExtent struct {
 	Of    string `json:"of,omitempty" doc:"uid or gid: of users or of groups alone; default: of both" allowed:"uid|gid"`
 }
 
-// The ways an extent's ids are mapped, and what they are ids of.
+// The ways an extent's ids are mapped, and whether they are users' or groups' ids.
 const (
 	SameIDs    = "same"
 	PrivateIDs = "private"
@@ -157,7 +157,7 @@ func (n *Node) SharedIDs() []IDExtent {
 }
 
 // KeepsOwners reports whether the files that a node wrote with its old extents belong to the same ids inside with the new ones.
-// Ids that were added change nothing; files of shared ids that were taken away belong to nobody inside.
+// Ids that were added change nothing; files of shared ids that were taken away belong to the user nobody inside.
 func KeepsOwners(old, new []IDExtent) bool {
 	for _, gid := range []bool{false, true} {
 		was, wasMore := ownLines(old, gid)

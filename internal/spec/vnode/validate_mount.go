@@ -52,8 +52,8 @@ func checkMounts(r *report, n *Node) {
 	}
 }
 
-// OwnView reports whether a target is one of the files in which the kernel shows a node what the host has: memory, CPUs, load. LXCFS
-// has files with the node's share to mount over them. Nothing reads these files to decide on rights.
+// OwnView reports whether a target is one of the files in which the kernel shows a node the host's memory, CPUs and load. LXCFS has
+// files with the node's share to mount over them. Nothing reads these files to decide on rights.
 func OwnView(target string) bool {
 	switch target {
 	case "/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/stat", "/proc/swaps", "/proc/uptime":

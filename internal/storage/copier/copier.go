@@ -46,7 +46,7 @@ type Node struct {
 	Group  string       // path of its group; "" for a node that does not run
 }
 
-// Job is what a copier does.
+// Job is the task of a copier.
 type Job struct {
 	List     bool   // tell the names in the folder of Path that begin as it does, each with a zero byte
 	Write    bool   // write the stream's tree into the node, instead of reading one from it
@@ -55,13 +55,13 @@ type Job struct {
 	Top      string `json:"-"` // name of the top in the stream, likewise; "" for the content of a folder
 	Exists   bool   // Path must be there
 	Owners   bool   // keep owners
-	UID, GID int    // owner of what is written, if owners are not kept
+	UID, GID int    // owner of the written files, if owners are not kept
 	Harmless bool   // leave out what could harm the host: set-id bits and capabilities
 	Bare     bool   // without what is mounted in Path
 	Measure  bool   // tell first how much there is to read
 }
 
-// message is what a copier tells, one JSON object per line.
+// message is a message of a copier, one JSON object per line.
 type message struct {
 	Total  int64          `json:"total,omitempty"`
 	Done   bool           `json:"done,omitempty"`
@@ -72,7 +72,7 @@ type message struct {
 	Broken bool           `json:"broken,omitempty"` // its stream has no reader any more
 }
 
-// errBroken is what a copier failed by whose stream has no reader any more.
+// errBroken is the error of a copier whose stream has no reader any more.
 var errBroken = errors.New("the reader of the copy went away")
 
 // Running is a copier at work.
@@ -130,8 +130,8 @@ func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, er
 		report.Close()
 		return nil, n.startErr(err)
 	}
-	// Rather the copy than a process of the node ends when memory is short. The copier cannot say so itself: nobody may write to
-	// the files of a process that may not be dumped, but the host's root.
+	// When memory is short, the copy should be killed rather than a process of the node. The copier cannot set this itself: only
+	// the host's root may write to the /proc files of a process that cannot be dumped.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("1000"), 0)
 	r := &Running{cmd: cmd, report: report, name: n.Name}
 	r.cancel = context.AfterFunc(ctx, func() { report.Close() })

@@ -14,11 +14,12 @@ import (
 // Options say how a copy is made.
 type Options struct {
 	Owners   bool                   // keep owners and access control lists
-	UID, GID int                    // else the owner of what is copied in, as an id of the node
-	Progress func(bytes, all int64) // nil: nobody wants to know
+	UID, GID int                    // else the owner of the files copied in, as an id of the node
+	Progress func(bytes, all int64) // nil: not called
 }
 
-// ToHost copies a path of the node to a path of this host. What is written belongs to the caller, unless owners are kept.
+// ToHost copies a path of the node to a path of this host. The written files belong to the caller, unless owners are
+// kept.
 func (n *Node) ToHost(ctx context.Context, from, to string, o Options) (treetar.Tally, error) {
 	files, err := treetar.OpenDescriptors()
 	if err != nil {

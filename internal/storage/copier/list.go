@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostNames bounds what a shell is offered.
+// mostNames bounds the names that a shell is offered.
 const mostNames = 1000
 
 // Names returns the paths in the node that begin as the given one, folders with a slash at the end. It returns none on an error.

@@ -19,7 +19,7 @@ type Place struct {
 	In   string // "the node", "this host": for messages
 }
 
-// open opens a path without opening what it leads to. Links are followed, within the root.
+// open opens a path with O_PATH: the file behind it is not opened. Links are followed, within the root.
 func (p *Place) open(at string) (fd int, st unix.Statx_t, err error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
 	if p.Root != unix.AT_FDCWD {
@@ -33,7 +33,7 @@ func (p *Place) open(at string) (fd int, st unix.Statx_t, err error) {
 	return fd, st, err
 }
 
-// Find opens what is copied from.
+// Find opens the source of a copy.
 func (p *Place) Find() (int, error) {
 	fd, _, err := p.open(p.Path)
 	return fd, p.explain(p.Path, err)

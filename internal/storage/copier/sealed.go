@@ -12,8 +12,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// sealed returns a copy of this program in memory that nobody can change. Only its owner, the host's root, may read it: the kernel
-// marks a process whose program its user may not read as one that nobody may dump or trace (would_dump in fs/exec.c).
+// sealed returns a copy of this program in memory that cannot be changed. Only its owner, the host's root, may read it: the kernel
+// marks a process whose program its user may not read as one that must not be dumped or traced (would_dump in fs/exec.c).
 func sealed() (*os.File, error) {
 	self, err := os.Open(fork.Berth())
 	if err != nil {
@@ -50,8 +50,9 @@ func sealed() (*os.File, error) {
 	return program, nil
 }
 
-// seal makes a file in memory unchangeable. F_SEAL_WRITE waits at most 0.2 s for whoever holds one of its pages, as a kernel does that moves memory
-// about, and then fails with EBUSY (memfd_wait_for_pins in mm/memfd.c). F_SEAL_FUTURE_WRITE does not wait; without mappings it forbids the same.
+// seal makes a file in memory unchangeable. F_SEAL_WRITE waits at most 0.2 s for users of its pages, such as a kernel that moves memory
+// about, and then fails with EBUSY (memfd_wait_for_pins in mm/memfd.c). F_SEAL_FUTURE_WRITE does not wait; without mappings it forbids the
+// same.
 func seal(memory *os.File) error {
 	const size = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	_, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, size|unix.F_SEAL_FUTURE_WRITE)

@@ -51,8 +51,8 @@ func Serve(words []string) int {
 	return 0
 }
 
-// watch ends the copy when nobody reads the report any more: berth was killed, or gave up. A file system of the node's own may
-// hold the copy in a read for ever, so the process ends after a while in any case.
+// watch ends the copy when the report has no reader any more: berth was killed, or gave up. A file system of the node's own
+// may hold the copy in a read for ever, so the process ends after a while in any case.
 func watch(cancel func()) {
 	fds := []unix.PollFd{{Fd: reportFD}}
 	for {

@@ -15,9 +15,9 @@ type Cutter interface {
 	Cut()
 }
 
-// Loser is a step whose Undo may give up what the node wrote last.
+// Loser is a step whose Undo may give up data that the node wrote last.
 type Loser interface {
-	// Lost says what was lost, "" if nothing was. Ask after Undo.
+	// Lost says which data was lost, "" if none was. Call it after Undo.
 	Lost() string
 }
 
@@ -31,7 +31,7 @@ type Sharer interface {
 const cutAfter = 3 * time.Second
 
 // Kill calls kill, which kills a node's processes and waits for their end. If they do not end because their file server is
-// away, it cuts what the steps have mounted, and calls kill again.
+// away, it cuts off the mounts of the steps, and calls kill again.
 func Kill(ctx context.Context, steps []step.Step, kill func(context.Context) error) error {
 	var cut []Cutter
 	for _, s := range steps {
@@ -67,7 +67,7 @@ func Kill(ctx context.Context, steps []step.Step, kill func(context.Context) err
 	return err
 }
 
-// Lost returns what the steps say was lost, after their Undo.
+// Lost returns the losses that the steps report after their Undo.
 func Lost(steps []step.Step) []string {
 	var all []string
 	for _, s := range steps {

@@ -19,7 +19,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Bind shows a folder, file or socket of the host as it is, with what is mounted beneath it at the node's start.
+// Bind shows a folder, file or socket of the host as it is, with the mounts beneath it at the node's start.
 //
 // Through an idmapped mount the node's ids are the same ids on the host's disk: the node's root can leave files there that belong
 // to the host's root, with set-user-id bits and file capabilities. Inside the node they are harmless (nosuid, nodev). On the

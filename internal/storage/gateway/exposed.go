@@ -41,7 +41,7 @@ func writesAsRoot(m vnode.Mount, userNS bool) bool {
 }
 
 func exposed(path string, all []*mountinfo.Info) (string, error) {
-	if info, err := os.Lstat(path); err != nil || info.Mode().Type() == fs.ModeSocket { // nobody can run a socket
+	if info, err := os.Lstat(path); err != nil || info.Mode().Type() == fs.ModeSocket { // a socket cannot be run
 		return "", err
 	}
 	at := suidMount(path, all)

@@ -1,5 +1,5 @@
-// Package gateway holds the ways by which a node reaches a file system. Each is a member of its own file; package gatewaytest
-// is the conformance suite that all of them pass.
+// Package gateway implements the ways by which a node reaches a file system. Each has a file of its own in this package;
+// package gatewaytest is the conformance suite that all of them pass.
 //
 // It builds on package mounts, whose types say what to stage.
 package gateway
@@ -26,8 +26,8 @@ import (
 // An implementation must pass the conformance suite (package gatewaytest).
 type Gateway interface {
 	// Look reads what Plan needs to know of a mount's source, from the host or from the file server, until ctx ends. It
-	// refuses what cannot be had: refuse.NotFound if the source does not exist, refuse.Invalid if no node may have it,
-	// refuse.Cannot if it cannot be mapped as asked.
+	// refuses a source that cannot be mounted: refuse.NotFound if the source does not exist, refuse.Invalid if no node
+	// may have it, refuse.Cannot if it cannot be mapped as asked.
 	Look(ctx context.Context, m vnode.Mount, to Node) (Source, error)
 	// Plan returns how the mount gets into the node. It is pure. at is where it may be staged, below mounts.Plan.Dir.
 	Plan(m vnode.Mount, s Source, to Node, at string) (Way, error)
@@ -53,7 +53,7 @@ const (
 	NoSpaceErr Deviation = "A full disk of the server is told as \"input/output error\", not as \"no space left on device\"."
 )
 
-// Node is what a gateway needs to know of the node, besides the mount.
+// Node has what a gateway needs to know of the node, besides the mount.
 type Node struct {
 	Name   string
 	UserNS bool          // the node has ids of its own; without them nothing is idmapped
@@ -66,7 +66,7 @@ type Node struct {
 
 // Source is the state of a mount's source when Look read it.
 type Source struct {
-	Path   string `json:"path"`   // links resolved: what the node really gets
+	Path   string `json:"path"`   // links resolved: the path that the node really gets
 	FSType string `json:"fstype"` // the kernel's name of the file system: "ext4"
 
 	Server netip.Addr `json:"server,omitzero"` // address of the file server
@@ -76,8 +76,8 @@ type Source struct {
 // reverse order after its process 1 has ended. A step that leaves a process running is a Helper.
 type Way struct {
 	Before []step.Step   // done when the node's groups exist, before its process 1 is made
-	Stage  *mounts.Stage // what is staged outside; nil if nothing is
-	Mount  *Mount        // what the OCI runtime mounts inside: that which was staged, or an empty place for what a step of After puts there
+	Stage  *mounts.Stage // the part that is staged outside; nil if there is none
+	Mount  *Mount        // the mount that the OCI runtime makes inside: of the staged part, or of an empty place for a step of After to use
 	After  []step.Step   // done when the node's links work, before its command starts; process 1 is in the node's PIDFile
 }
 

@@ -13,8 +13,8 @@ import (
 
 // Helper is a step that leaves a process running on the host, which serves the mount as long as the node runs.
 //
-// Do starts the process and fills in its identity, which the journal keeps. If the process ends before the node does, the step
-// is done again (step.Journal.Redo): Do first takes away what the ended process left, then starts another one. A Do that fails
+// Do starts the process and fills in its identity, which the journal keeps. If the process ends before the node does, the step is
+// done again (step.Journal.Redo): Do first removes the leftovers of the ended process, then starts another one. A Do that fails
 // leaves no process. Undo ends the process and returns when it has ended.
 //
 // A process that was started and is not in the journal yet, because the starter was killed, must end by itself, or Undo must

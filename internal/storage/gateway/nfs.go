@@ -28,12 +28,12 @@ import (
 	"berth/internal/sys/step"
 )
 
-// NFS mounts what a file server exports with the kernel's NFS client.
+// NFS mounts the export of a file server with the kernel's NFS client.
 //
 // With via: node the client works in the node's network namespace: the server sees the node's address, and the limits of the
 // node's links hold. With via: host one mount in the host's network serves all nodes that name the same source and options. In
-// either case no program of the host sees the mount (mounts.Hold), and a fence keeps the node's own processes from the server's
-// port.
+// either case no program of the host sees the mount (mounts.Hold), and a port block (package portblock) keeps the node's own
+// processes from the server's port.
 //
 // Ids go over the wire as the host has them: those of the node's own range, and those of extents of the host.
 type NFS struct{}
@@ -151,9 +151,9 @@ func nfsOptions(m vnode.Mount, s Source) string {
 		o["vers"] = "4.2"
 	}
 	if strings.HasPrefix(o["vers"], "3") && o["port"] == "" {
-		o["port"] = strconv.Itoa(nfsPort) // else the server's rpcbind would name a port that the fence does not know
+		o["port"] = strconv.Itoa(nfsPort) // else the server's rpcbind would name a port that is not blocked
 	}
-	if m.Via == vnode.ViaHost { // else mounts of one server's folders would be one file system, and what gives up one would give up all
+	if m.Via == vnode.ViaHost { // else mounts of one server's folders would be one file system, and giving up one would give up all
 		o["nosharecache"] = "true"
 	}
 	if o["soft"] == "" {
@@ -174,7 +174,7 @@ func nfsOptions(m vnode.Mount, s Source) string {
 	return strings.Join(all, ",")
 }
 
-// key names what all nodes have in common that share a mount.
+// key identifies a shared mount: nodes with the same key share it.
 func (n *nfsMount) key() string {
 	text := n.Source + "\n" + n.Server.String() + "\n" + n.Options
 	if n.ReadOnly {

@@ -24,7 +24,7 @@ import (
 const (
 	connectWait = 5 * time.Second  // to take a connection
 	mountWait   = 30 * time.Second // to all of a mount
-	flushWait   = 8 * time.Second  // for what the node wrote last, when it stops
+	flushWait   = 8 * time.Second  // for the data that the node wrote last, when it stops
 	againWait   = 3 * time.Second  // the same, if the server did not answer a moment ago
 	forceWait   = 5 * time.Second  // for the kernel, once its requests are given up
 )
@@ -38,7 +38,7 @@ type nfsMount struct {
 	Server  netip.Addr  `json:"server,omitzero"`
 	Port    int         `json:"port"`
 	Options string      `json:"options"`
-	// ReadOnly makes the file system itself read-only: a node's root who may mount could take it off a mount.
+	// ReadOnly makes the file system itself read-only: a node's root that may mount could change a read-only mount back.
 	ReadOnly bool `json:"read_only,omitempty"`
 
 	cut bool // the server's requests were given up already
@@ -49,7 +49,7 @@ func (n *nfsMount) mount(ctx context.Context) error {
 	if n.Hold.Made() {
 		return nil
 	}
-	if err := n.Hold.Drop(); err != nil { // what a killed command left
+	if err := n.Hold.Drop(); err != nil { // the mount that a killed command left
 		return err
 	}
 	var ns *os.File
@@ -189,8 +189,8 @@ func (n *nfsMount) isAway() bool {
 	return ok && time.Since(at.(time.Time)) < mountWait
 }
 
-// unmount unmounts what is in the hold. What the node wrote has some time to get to the server; then it is given up. lost reports
-// that it was.
+// unmount unmounts the file system in the hold. The node's data has some time to reach the server; then it is given up. lost
+// reports that it was.
 func (n *nfsMount) unmount() (lost bool, err error) {
 	if !n.Hold.Made() {
 		return false, n.Hold.Drop()

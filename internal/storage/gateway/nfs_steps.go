@@ -29,7 +29,7 @@ func (n *nfsOwn) Do(ctx context.Context) error { return n.mount(ctx) }
 
 func (n *nfsOwn) Verify(context.Context) error { return n.mounted() }
 
-// Undo gives what was written last some time to get to the server.
+// Undo gives the data that was written last some time to reach the server.
 func (n *nfsOwn) Undo(context.Context) (err error) {
 	n.lost, err = n.unmount()
 	return err
@@ -77,7 +77,7 @@ func (n *nfsShare) Do(ctx context.Context) error {
 			if err := n.reach(ctx); err != nil {
 				return err
 			}
-		} else if err := os.RemoveAll(n.users().dir()); err != nil { // of a start that was killed: nobody uses what is not there
+		} else if err := os.RemoveAll(n.users().dir()); err != nil { // of a start that was killed: a mount that is not there has no users
 			return fmt.Errorf("forget the users of a mount that is gone: %w", err)
 		}
 		if err := n.users().add(n.user()); err != nil {

@@ -7,7 +7,8 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Served is a mount that a daemon serves, for those who look at a running node: the step notes the daemon's processes in a file.
+// Served is a mount that a daemon serves, for functions that inspect a running node: the step notes the daemon's processes in a
+// file.
 type Served struct {
 	Target string `json:"target"`
 	Note   string `json:"note"` // the file; it is not there while no daemon runs

@@ -29,11 +29,11 @@ import (
 // the node.
 //
 // The daemon speaks through a socket of the node's network namespace, sits in the place of the node's helpers and has a user id
-// that neither the host nor a node uses. The mount appears in the node after its links work: until then, and without a
-// daemon, its target is an empty folder that nobody can write to.
+// that neither the host nor a node uses. The mount appears in the node after its links work: until then, and without a daemon, its
+// target is an empty folder without write permission.
 //
-// What it deviates in from a file system of this host: no chown, no devices and FIFOs, no locks between hosts; files that other
-// users of the node make belong to the mount's user; with direct_io no shared mmap.
+// Its deviations from a file system of this host: no chown, no devices and FIFOs, no locks between hosts; files that other users of
+// the node make belong to the mount's user; with direct_io no shared mmap.
 type SSHFS struct {
 	Direct bool // by a plain socket to berth gateway serve; else by the program ssh
 }
@@ -152,7 +152,7 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 			return Way{}, fmt.Errorf("mount %s: %w", m.Target, err)
 		}
 		rule := portblock.Rule{Ports: []uint16{uint16(g.port(m))}}
-		if at, err := netip.ParseAddrPort(server); err == nil && !g.Direct { // the key is what ssh trusts: at other addresses ssh is the node's to use
+		if at, err := netip.ParseAddrPort(server); err == nil && !g.Direct { // ssh trusts the key alone, so at other addresses the node may use ssh itself
 			rule.Servers = []netip.Addr{at.Addr()}
 		}
 		after = append(after, &portblock.Ports{Rule: rule, Group: group.V2Dir(to.Cgroups, group.Container(to.Cgroups, to.Group))})
@@ -163,18 +163,18 @@ func (g SSHFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	}, nil
 }
 
-// Kinds returns the kinds of the fence and the mount.
+// Kinds returns the kinds of the steps of the port block and the mount.
 func (SSHFS) Kinds() step.Kinds {
 	return step.Join(portblock.Kinds(), step.Kinds{"sshfs.mount": func() step.Step { return &SSHFSMount{} }})
 }
 
-// key names what all nodes have in common that share a mount.
+// key identifies a shared mount: nodes with the same key share it.
 func (s *SSHFSMount) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %d %q %v %v", s.Host, s.Server, s.Path, s.UID, s.GID, s.Tuning, s.ReadOnly, s.SSH))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Deviations returns what SFTP and FUSE lack.
+// Deviations returns the properties that SFTP and FUSE lack.
 func (SSHFS) Deviations() []Deviation {
 	return []Deviation{OneOwner, LateLook, NoSpecial, OneLink, NoSpaceErr, NodeLocks, DaemonEnds}
 }

@@ -36,7 +36,7 @@ type SSHFSMount struct {
 	GID      uint32    `json:"gid"`
 	Tuning   []string  `json:"tuning,omitempty"` // options of sshfs
 
-	Hold mounts.Hold `json:"hold,omitzero"`  // with via: host, what keeps the mount
+	Hold mounts.Hold `json:"hold,omitzero"`  // with via: host, the namespace that keeps the mount
 	User string      `json:"user,omitempty"` // with via: host, the node's name among the mount's users
 
 	PIDFile string       `json:"pid_file"` // of the node
@@ -239,7 +239,7 @@ func (s *SSHFSMount) noted() (d Daemon, err error) {
 	return d, nil
 }
 
-// toFinish is how long a daemon has to send what it still has.
+// toFinish is how long a daemon has to send its last data.
 const toFinish = 2 * time.Second
 
 // endProcess ends a process, first by SIGTERM.

@@ -14,7 +14,8 @@ import (
 
 // A mount with via: host is kept in a mount namespace of its own (mounts.Hold), and each node that names the same source and
 // options gets a copy of it. Each has a file in the folder of the mount's users; the last one ends the daemon. A lock is held
-// during changes. Whoever finds that the daemon has ended starts the next one, and each node then gets the new mount.
+// during changes. The first command that finds that the daemon has ended starts the next one, and each node then gets the new
+// mount.
 
 func (s *SSHFSMount) shared() bool { return s.Hold.Dir != "" }
 func (s *SSHFSMount) users() users { return users{s.Hold} }

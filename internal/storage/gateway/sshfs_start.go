@@ -84,7 +84,7 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 		if s.SSH == nil {
 			socket, err = dial(ctx, s.Server)
 		} else {
-			// ssh makes its connection itself: outside of the node's group, which the fence keeps from the server.
+			// ssh makes its connection itself: outside of the node's group, which the port block keeps from the server.
 			socket, err = s.startSSH(func(cmd *exec.Cmd) (proc.ID, error) { return run(cmd, fork.Start) })
 		}
 		if err != nil {
@@ -198,7 +198,8 @@ func (s *SSHFSMount) startSSH(run func(*exec.Cmd) (proc.ID, error)) (*os.File, e
 	return ours, nil
 }
 
-// sshfs is the daemon. It keeps the reading end of its own complaints open, so that nobody needs to read them.
+// sshfs returns the command of the daemon. The daemon also gets the reading end of the pipe of its standard error, so that
+// writes to it do not fail when no other process has that end open.
 func (s *SSHFSMount) sshfs(socket, fuse, said *os.File, uid, gid uint32) *exec.Cmd {
 	// fuse is descriptor 3 of the process, and said 4.
 	o := append([]string{
@@ -280,7 +281,7 @@ func awaitConnected(ctx context.Context, fd int) error {
 	return unix.ETIMEDOUT
 }
 
-// complaints is the standard error of a daemon: a pipe that nobody has to read. What does not fit is lost.
+// complaints is the pipe for the standard error of a daemon. It need not be read: what does not fit is lost.
 type complaints struct{ r, w *os.File }
 
 func newComplaints() (*complaints, error) {
@@ -293,7 +294,7 @@ func (c *complaints) unblock() error {
 	return errors.Join(unix.SetNonblock(int(c.r.Fd()), true), unix.SetNonblock(int(c.w.Fd()), true))
 }
 
-// text returns what was said until now, in one line.
+// text returns what was written until now, in one line.
 func (c *complaints) text() string {
 	b := make([]byte, 4096)
 	n, _ := unix.Read(int(c.r.Fd()), b) // EAGAIN: nothing was said

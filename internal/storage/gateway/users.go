@@ -18,13 +18,13 @@ import (
 	"berth/internal/sys/step"
 )
 
-// users is who uses a mount that several nodes share: a file for each, beside what holds the mount. A file has the id of the boot
-// in which it was written: those of another boot do not count, as the mount ended with it.
+// users are the nodes that use a shared mount: a file for each, beside the hold of the mount. A file has the id of the boot in
+// which it was written: those of another boot do not count, as the mount ended with it.
 type users struct{ hold mounts.Hold }
 
 func (u users) dir() string { return u.hold.Dir + ".users" }
 
-// alone calls f while nobody else changes this mount.
+// alone calls f while no other process changes this mount.
 func (u users) alone(ctx context.Context, f func() error) error {
 	if err := os.MkdirAll(filepath.Dir(u.hold.Dir), 0o700); err != nil {
 		return fmt.Errorf("make a folder for mounts: %w", err)
@@ -35,7 +35,7 @@ func (u users) alone(ctx context.Context, f func() error) error {
 			return fmt.Errorf("wait for others that change the mount: %w", err)
 		}
 		var st unix.Stat_t
-		if err := unix.Fstat(int(l.Fd()), &st); err != nil || st.Nlink == 0 { // removed by who had it before
+		if err := unix.Fstat(int(l.Fd()), &st); err != nil || st.Nlink == 0 { // removed by the process that had it before
 			l.Close()
 			if err != nil {
 				return fmt.Errorf("look at the lock of a mount: %w", err)
@@ -44,7 +44,7 @@ func (u users) alone(ctx context.Context, f func() error) error {
 		}
 		defer l.Close()
 		err = f()
-		if _, no := os.Lstat(u.dir()); errors.Is(no, fs.ErrNotExist) { // nobody uses it
+		if _, no := os.Lstat(u.dir()); errors.Is(no, fs.ErrNotExist) { // no node uses it
 			err = errors.Join(err, os.Remove(l.Name()))
 		}
 		return err

@@ -1,10 +1,9 @@
-// Package ids gives each node a range of user and group ids of the host that nobody else has, for as long as the node
-// exists.
+// Package ids gives each node a range of user and group ids of the host that no other node has, for as long as the node exists.
 //
-// The claims are symbolic links in one folder, because one call makes a link with its content, exclusively. range-BASE →
-// NODE says whose a range is; node-NODE → BASE finds the node's range. Further ranges of a node are those of NODE+1, NODE+2 …
-// (no node's name has a '+'). same-NODE+FROM+COUNT → NODE says that a node shares these ids with the host, and with other nodes.
-// A process that is killed between two calls leaves links that still say whose they are.
+// The claims are symbolic links in one folder, because one call makes a link with its content, exclusively. range-BASE → NODE
+// names the node that has a range; node-NODE → BASE finds the node's range. Further ranges of a node are those of NODE+1, NODE+2
+// … (no node's name has a '+'). same-NODE+FROM+COUNT → NODE says that a node shares these ids with the host, and with other
+// nodes. A process that is killed between two calls leaves links that still name their node.
 package ids
 
 import (
@@ -106,7 +105,7 @@ type Claim struct {
 // Kind names the step in journals.
 func (c *Claim) Kind() string { return "ids.claim" }
 
-// Key identifies the claim, whatever Do filled in.
+// Key identifies the claim; fields that Do filled in are no part of it.
 func (c *Claim) Key() string { return c.owner() }
 
 // owner is the name under which the range is claimed.

@@ -9,10 +9,10 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Site is what a host says of its own ids that nodes may share.
+// Site says which of its own ids a host shares with nodes.
 type Site struct {
 	List    string          // the admin's file
-	Allowed []vnode.IDRange // what it allows; none if there is no such file
+	Allowed []vnode.IDRange // the ids that it allows; none if there is no such file
 	Given   []vnode.IDRange // by /etc/subuid and /etc/subgid, to users for their own containers
 }
 

@@ -27,7 +27,7 @@ type Users struct {
 // Kind names the step in journals.
 func (u *Users) Kind() string { return "ids.users" }
 
-// Key identifies the step by what it notes.
+// Key identifies the step by the ids that it notes.
 func (u *Users) Key() string { return u.Node + " " + vnode.Extents(u.Extents) }
 
 func (u *Users) String() string {

@@ -62,7 +62,7 @@ func (p *Plan) needsUserNS() bool {
 	return need
 }
 
-// unshare makes the private namespace. Its mounts do not spread to the host; what the host unmounts is unmounted in it
+// unshare makes the private namespace. Its mounts do not spread to the host; a mount that the host unmounts is unmounted in it
 // too.
 func (p *Plan) unshare() error {
 	// CLONE_NEWNS implies CLONE_FS: from here on the working directory is the thread's own.

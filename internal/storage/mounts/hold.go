@@ -40,8 +40,8 @@ func (h Hold) Made() bool {
 }
 
 // Make makes the namespace. mount mounts something at a folder; it runs on a thread in the new namespace, in which it sees the
-// host's files, and may enter other namespaces but for mount and user namespaces. If ctx ends first, Make returns, and what mount
-// mounts later goes with its thread. A process that is killed meanwhile leaves at most the folder, for Drop.
+// host's files, and may enter other namespaces but for mount and user namespaces. If ctx ends first, Make returns, and a mount
+// that mount makes later ends with its thread. A process that is killed meanwhile leaves at most the folder, for Drop.
 func (h Hold) Make(ctx context.Context, mount func(at string) error) error {
 	if err := errors.Join(os.MkdirAll(h.top(), 0o700), os.WriteFile(h.pin(), nil, 0o600)); err != nil {
 		return fmt.Errorf("make a folder for a mount: %w", err)
@@ -157,7 +157,7 @@ func (h Hold) Mounted() bool {
 	return ok
 }
 
-// root returns what the kernel says of the mount's root from memory.
+// root returns the kernel's cached attributes of the mount's root.
 func (h Hold) root() (st unix.Statx_t, mounted bool) {
 	err := h.within(func() error { return statRoot(unix.AT_FDCWD, held, &st) })
 	return st, err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0

@@ -20,7 +20,7 @@ import (
 type Plan struct {
 	Dir   string   `json:"dir"`             // an existing folder; a small tmpfs is mounted on it, and everything staged is below it
 	Root  Root     `json:"root"`            // the node's /
-	Stage []Stage  `json:"stage,omitempty"` // what the runtime binds into the node
+	Stage []Stage  `json:"stage,omitempty"` // the sources that the runtime binds into the node
 	Files []File   `json:"files,omitempty"` // files that cover files of the root
 	Hide  []string `json:"hide,omitempty"`  // mounts of the host that the runtime must not see; they may be missing
 	IDs   IDs      `json:"ids,omitzero"`    // the node's ids
@@ -151,7 +151,7 @@ func (r *Root) layerCount() int {
 	return len(r.Lower)
 }
 
-// Layers returns what identifies the layers: their folders, or the digest of the file.
+// Layers returns the identity of the layers: their folders, or the digest of the file.
 func (r *Root) Layers() []string {
 	if r.Packed != nil {
 		return []string{r.Packed.Digest}
@@ -164,8 +164,7 @@ func clean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(pat
 
 func below(path, dir string) bool { return clean(path) && strings.HasPrefix(path, dir+"/") }
 
-// String describes what the plan mounts: "overlay of 2 layers; /srv/data at /data (idmapped, read-only); device c
-// 10:229".
+// String describes the mounts of the plan: "overlay of 2 layers; /srv/data at /data (idmapped, read-only); device c 10:229".
 func (p *Plan) String() string {
 	parts := []string{p.Root.describe()}
 	for _, s := range p.Stage {

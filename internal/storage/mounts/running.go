@@ -315,8 +315,8 @@ func openDir(dir int, name string) (int, error) {
 	})
 }
 
-// asOwner calls f with the file system ids of the node's root, which only this thread gets. On a file system of the
-// node's user namespace nobody else can make a file (EOVERFLOW).
+// asOwner calls f with the file system ids of the node's root, which only this thread gets. On a file system of the node's user
+// namespace other users cannot make a file (EOVERFLOW).
 func (r Running) asOwner(f func() error) error {
 	if r.Owner != 0 {
 		for _, id := range []struct {

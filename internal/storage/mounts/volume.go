@@ -39,7 +39,7 @@ func (v *Volume) Open() (*os.File, error) {
 	defer unix.Close(fs)
 	err = unix.FsconfigSetString(fs, "source", device)
 	// The kernel would zero the inode tables of a new ext4 within seconds, and the loop device would make these zeros holes in the file:
-	// a place on the disk that somebody else takes. An ext4 with checksums of its groups, as all have, does not need the zeros.
+	// space on the disk that other files then take. An ext4 with checksums of its groups, as all have, does not need the zeros.
 	if err == nil && loop != nil && v.FSType == "ext4" {
 		err = unix.FsconfigSetFlag(fs, "noinit_itable")
 	}
@@ -131,7 +131,7 @@ func attach(file int) (*os.File, error) {
 	}
 }
 
-// said returns what the kernel wrote about a mount that failed: lines such as "e ext4: bad superblock".
+// said returns the kernel's messages about a mount that failed: lines such as "e ext4: bad superblock".
 func said(fs int) string {
 	var words []string
 	for buf := make([]byte, 1024); ; {

@@ -18,7 +18,7 @@ import (
 )
 
 // loopDevice returns the read-only loop device of a file, opened: the one that is there, or a new one. The kernel detaches
-// it when nobody has it open or mounted. It reads the file past the page cache of the file's own file system, so that the
+// it when it is neither open nor mounted. It reads the file past the page cache of the file's own file system, so that the
 // content is in memory once.
 //
 // A loop device is taken, and not a mount of the file itself (erofs can, since 6.12): the kernel gives every mount of a

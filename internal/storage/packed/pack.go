@@ -27,8 +27,8 @@ import (
 )
 
 // Pack writes the merged root of an image to a new file, as the file system that the file's name stands for, and records that
-// it did. lowers are the image's layers, top first; nobody may remove them meanwhile. The file has no name until it is whole
-// and recorded, and is removed by the kernel if this process is killed before.
+// it did. lowers are the image's layers, top first; the caller keeps them from being removed. The file has no name until it
+// is whole and recorded, and is removed by the kernel if this process is killed before.
 //
 // Errors: refuse.Busy if the file exists; refuse.Invalid if its name is of no known kind; refuse.Cannot if the program that
 // writes the file system is not installed, or the file system of the file is full or not suited.
@@ -167,12 +167,12 @@ func (s Store) fill(ctx context.Context, program string, kind Kind, lowers []str
 
 // Lost counts the files of which a packed image does not keep something.
 type Lost struct {
-	ACLs  int // access control lists; their files are open to nobody who could not open them with the list
+	ACLs  int // access control lists; their files are not opened to users who could not open them with the list
 	Times int // times before 1970 and after February 2106
 	Parts int // parts of a second
 }
 
-// Notes says in words what is not kept, one sentence part each.
+// Notes describes what is not kept: one part of a sentence for each property.
 func (l Lost) Notes() []string {
 	var all []string
 	for _, n := range []struct {
@@ -190,7 +190,7 @@ func (l Lost) Notes() []string {
 	return all
 }
 
-// found is what of a merged root the program that packs it must know.
+// found has the facts about a merged root that the program that packs it needs.
 type found struct {
 	gone  []string // white-outs that hide nothing: overlay lists them in folders that only one layer has, but they cannot be opened
 	modes []string // changed modes, as mksquashfs reads them
@@ -249,7 +249,7 @@ func quoted(name string) string {
 	return out.String()
 }
 
-// write runs the program on the folder root, without what is gone and with what is changed.
+// write runs the program on the folder root, leaves out entries that shall be gone, and changes those that shall differ.
 func write(ctx context.Context, program string, kind Kind, f found, out *os.File) error {
 	const to = "/proc/self/fd/3" // ExtraFiles
 	args := []string{"--quiet", "-zlz4hc", "--preserve-mtime", "-x" + strconv.Itoa(1<<31-1), to, "root"}
@@ -269,7 +269,7 @@ func write(ctx context.Context, program string, kind Kind, f found, out *os.File
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.ExtraFiles = []*os.File{out}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL} // this thread's end: nobody waits for the file any more
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL} // this thread's end: the file is not waited for any more
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

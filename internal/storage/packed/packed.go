@@ -1,5 +1,5 @@
-// Package packed keeps images that are one file, erofs or squashfs: what berth packed here, and copies of what an admin
-// trusts; the kernel mounts such a file once, read-only, for all nodes.
+// Package packed keeps images that are one file, erofs or squashfs: those that berth packed here, and copies of those
+// that an admin trusts; the kernel mounts such a file once, read-only, for all nodes.
 //
 // The kernel's file systems trust their images: whoever can write such a file can attack the kernel, also while it is
 // mounted. So a file is mounted where it is only if berth wrote it and nobody but root could have changed it since. Any
@@ -55,7 +55,7 @@ type File struct {
 }
 
 // ID tells a file from another one, and from itself with other content. A write changes both times; root can put back Mtime, also
-// the root of a node that has the file's folder, but nobody can set Ctime.
+// the root of a node that has the file's folder, but Ctime cannot be set.
 type ID struct {
 	Dev   uint64 `json:"dev"` // of its file system; another one after a reboot, perhaps
 	Inode uint64 `json:"inode"`
@@ -91,8 +91,8 @@ func open(path string) (*os.File, *unix.Stat_t, error) {
 	return f, &st, nil
 }
 
-// rootOnly reports whether nobody but root can write a file. Of a file with an ACL the group's bits are the most that the ACL
-// gives to anybody.
+// rootOnly reports whether only root can write a file. For a file with an ACL, the group's bits are the most that the ACL
+// gives to any user.
 func rootOnly(st *unix.Stat_t) bool { return st.Uid == 0 && st.Mode&0o022 == 0 }
 
 // open opens the file, if it is still the one that was looked at.
@@ -111,7 +111,7 @@ func (f *File) open() (*os.File, error) {
 	return file, nil
 }
 
-// changed refuses a file that is not what berth packed or trusted any more.
+// changed refuses a file that was changed since berth packed or trusted it.
 func changed(path string) error {
 	return refuse.Cannotf("pack it again, or, if you trust who changed it: berth image trust "+path,
 		"image file:%s has changed since berth packed it, or others than root may write it", path)

@@ -19,7 +19,7 @@ import (
 // it since, else the store's copy of it. It changes nothing.
 //
 // Errors: refuse.NotFound if there is no such file; refuse.Invalid if it is none of the known file systems; refuse.Cannot if
-// berth did not pack it and nobody trusts it, or if it was changed since.
+// berth did not pack it and no admin trusts it, or if it was changed since.
 func (s Store) Resolve(path string) (*File, Trailer, error) {
 	real, f, id, err := find(path)
 	if err != nil {
@@ -48,8 +48,8 @@ func (s Store) Resolve(path string) (*File, Trailer, error) {
 		img.ID = idOf(st)
 		return img, r.Trailer, nil
 	}
-	// A file system that somebody made can have a file with any inode, so it must be the one that berth wrote to: by its number, or,
-	// where numbers have changed, by the path.
+	// A file system of an unknown maker can have a file with any inode, so it must be the one that berth wrote to: by its number,
+	// or, where numbers have changed, by the path.
 	packed := slices.ContainsFunc(r.Places, func(p Place) bool {
 		return p.Packed && p.ID.Inode == id.Inode && (p.ID.Dev == id.Dev || p.Path == real)
 	})
@@ -66,7 +66,7 @@ func (s Store) Resolve(path string) (*File, Trailer, error) {
 	return img, r.Trailer, nil
 }
 
-// find opens the file at a path, and says what it is.
+// find opens the file at a path, and returns its identity.
 func find(path string) (real string, f *os.File, id ID, err error) {
 	if !filepath.IsAbs(path) {
 		return "", nil, ID{}, refuse.Invalidf("%s is not an absolute path", path)
@@ -87,8 +87,8 @@ func find(path string) (real string, f *os.File, id ID, err error) {
 	return real, f, idOf(st), nil
 }
 
-// match finds the record of a file: by what it was when it was recorded, else by its digest. It reads the file only if a record
-// has its size.
+// match finds the record of a file: by its identity when it was recorded, else by its digest. It reads the file only if a
+// record has its size.
 func match(all []Record, f io.ReadSeeker, id ID) (*Record, error) {
 	sized := false
 	for i, r := range all {
@@ -124,7 +124,7 @@ func digestOf(f io.ReadSeeker) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// foreign refuses a file that nobody trusts.
+// foreign refuses a file that no admin trusts.
 func (s Store) foreign(path string, f *os.File) error {
 	kind, err := magic(f)
 	if err != nil {

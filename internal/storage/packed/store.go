@@ -22,7 +22,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Store is what this host knows of packed files.
+// Store is this host's store of packed files.
 //
 //	lock               held while something below changes, or a loop device is looked for or made
 //	records/HEX.json   one file, by its digest
@@ -52,18 +52,18 @@ func notThere(err error) error {
 	return err
 }
 
-// Record is what is known of one packed file.
+// Record is the record of one packed file.
 type Record struct {
 	Version int       `json:"version"` // of this format
 	Digest  string    `json:"digest"`  // of the content: "sha256:…"
 	Kind    Kind      `json:"kind"`
 	Size    int64     `json:"size"`
 	Places  []Place   `json:"places"`         // files with this content, as they were when they were packed or trusted
-	Copy    bool      `json:"copy,omitempty"` // the store has a copy, which is what nodes mount
+	Copy    bool      `json:"copy,omitempty"` // the store has a copy, which nodes mount in place of the file
 	Trailer Trailer   `json:"trailer"`
 	Since   time.Time `json:"since"` // when it was packed or trusted first
 
-	Lost Lost `json:"-"` // what the file does not keep; only Pack says so
+	Lost Lost `json:"-"` // properties that the file does not keep; only Pack sets it
 
 	Broken string `json:"broken,omitempty"` // why the record cannot be read; then all fields but Digest are empty
 }
@@ -187,7 +187,8 @@ func (r Record) without(path string) []Place {
 type Users func(digest string) ([]string, error)
 
 // Remove forgets a packed file, named as in a spec or by its digest, and removes the store's copy. The file itself stays where
-// it is. Errors: refuse.Busy if a node uses it, refuse.NotFound if there is none. Nobody may begin to use it meanwhile.
+// it is. Errors: refuse.Busy if a node uses it, refuse.NotFound if there is none. The caller keeps others from beginning to
+// use it meanwhile.
 func (s Store) Remove(ctx context.Context, name string, users Users) (Record, error) {
 	all, err := s.List()
 	if err != nil {
@@ -215,7 +216,8 @@ func (s Store) Remove(ctx context.Context, name string, users Users) (Record, er
 	return r, s.Sweep(ctx)
 }
 
-// Prune forgets the files that are gone from all their places and that no node uses. Nobody may begin to use one meanwhile.
+// Prune forgets the files that are gone from all their places and that no node uses. The caller keeps others from beginning
+// to use one meanwhile.
 func (s Store) Prune(ctx context.Context, users Users) error {
 	all, err := s.List()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// What an image says besides its files (command, environment, user) stands behind the file system, where no kernel looks:
+// The description of an image (command, environment, user) lies behind the file system, where the kernel does not look:
 // the JSON of a Trailer, zeros, and a footer of 64 bytes, in whole blocks. So it is part of the file's digest, and travels
 // with the file.
 //
@@ -23,7 +23,7 @@ import (
 //	16  SHA-256 of the JSON
 //	48  zeros
 
-// Trailer is what a packed file says of its image.
+// Trailer is the description of an image in its packed file.
 type Trailer struct {
 	Image   string          `json:"image,omitempty"`  // its name where it was packed
 	Created time.Time       `json:"created,omitzero"` // when the image was made
@@ -37,7 +37,7 @@ const (
 	mostTrailer = 1 << 20
 )
 
-// appendTo writes the trailer behind what the file holds.
+// appendTo writes the trailer at the end of the file.
 func (t Trailer) appendTo(f *os.File) error {
 	text, err := json.Marshal(t)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"berth/internal/sys/space"
 )
 
-// Trust copies a file that somebody else made into the store, where nobody but root can change it, so that nodes can mount
-// it. The copy shares the file's blocks where the file system can do that. What is hashed and mounted is the copy.
+// Trust copies a file from another maker into the store, where only root can change it, so that nodes can mount it. The
+// copy shares the file's blocks where the file system can do that. The copy is hashed and mounted.
 //
 // Errors: refuse.NotFound if there is no file, refuse.Invalid if it holds no known file system or is damaged, refuse.Cannot
 // if the copy does not fit.
@@ -146,7 +146,7 @@ func (s Store) keep(ctx context.Context, to *os.File, r Record, p Place) (Record
 	}
 	defer held.Close()
 	err = linkOpen(to, s.file(r.Digest))
-	if errors.Is(err, fs.ErrExist) { // copied by somebody else, or trusted before
+	if errors.Is(err, fs.ErrExist) { // copied by another command, or trusted before
 		err = s.replaceRotten(to, r)
 	}
 	if err != nil {
@@ -159,8 +159,8 @@ func (s Store) keep(ctx context.Context, to *os.File, r Record, p Place) (Record
 	return s.addLocked(r, p)
 }
 
-// replaceRotten puts a verified copy in the place of one that is not what it was, as after a fault of the disk. One that is whole
-// stays, because all nodes that mount the same file share its pages. The caller holds the store's lock.
+// replaceRotten puts a verified copy in the place of one whose content has changed, as after a fault of the disk. One that is
+// whole stays, because all nodes that mount the same file share its pages. The caller holds the store's lock.
 func (s Store) replaceRotten(to *os.File, r Record) error {
 	there, _, err := open(s.file(r.Digest))
 	if err == nil {

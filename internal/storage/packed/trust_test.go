@@ -95,7 +95,7 @@ func TestPackedFileChanged(t *testing.T) {
 			}
 			return err
 		}, "", refuse.Cannot},
-		"written to, its time put back": {func(p string) error { // what root of a node can do that has the folder
+		"written to, its time put back": {func(p string) error { // what root in a node with that folder can do
 			before, err := os.Stat(p)
 			must(t, err)
 			data, err := os.ReadFile(p)
@@ -303,7 +303,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("remove what is not there: %v", err)
 	}
 	must(t, os.Remove(a), os.Remove(b))
-	// What a kill leaves.
+	// The files that a kill leaves.
 	must(t, os.WriteFile(s.file("sha256:abc"), nil, 0o400), os.WriteFile(s.record("abc")+file.Unwritten, nil, 0o600))
 	must(t, s.Prune(t.Context(), used))
 	all, err := s.List()

@@ -1,8 +1,8 @@
-// Package portblock keeps the processes of a node from ports of file servers: who is root inside cannot speak a server's protocol
-// himself, from an address that the server trusts, past the mount that a gateway made.
+// Package portblock keeps the processes of a node from ports of file servers. Otherwise root in the node could bypass the
+// gateway's mount and speak the server's protocol itself, from an address that the server trusts.
 //
-// The fence is a BPF program on the node's group of cgroup v2 (or of the unified hierarchy beside v1). The kernel runs it on each
-// packet of a socket that was made in this group. So it does not see the sockets of the kernel's own clients, nor those that
+// The port block is a BPF program on the node's group of cgroup v2 (or of the unified hierarchy beside v1). The kernel runs it on
+// each packet of a socket that was made in this group. So it does not see the sockets of the kernel's own clients, nor those that
 // Berth makes outside and hands to a helper; a helper in the node's group marks its socket.
 package portblock
 
@@ -28,13 +28,13 @@ import (
 // process of a node has.
 const Mark = 0x62657274
 
-// Rule says what the node's processes cannot reach.
+// Rule says which ports the node's processes cannot reach.
 type Rule struct {
 	Ports   []uint16     `json:"ports"`             // of TCP, UDP, UDP-Lite and SCTP
 	Servers []netip.Addr `json:"servers,omitempty"` // at these addresses; none: at all addresses
 }
 
-// Ports is the step that puts a fence up. It ends with the node's group.
+// Ports is the step that blocks ports. The block ends with the node's group.
 type Ports struct {
 	Rule
 	Group string `json:"group"` // the folder of the node's group in the hierarchy of cgroup v2
@@ -45,8 +45,8 @@ func Kinds() step.Kinds {
 	return step.Kinds{"fence.ports": func() step.Step { return &Ports{} }}
 }
 
-// Can refuses a host whose groups can hold no fence: without cgroup v2, or with a v2 tree that has no controller, which nodes do
-// not enter (group.EntryTo).
+// Can refuses a host on which no ports can be blocked: without cgroup v2, or with a v2 tree that has no controller, which nodes
+// do not enter (group.EntryTo).
 func Can(h host.Cgroups) error {
 	if h.V2 != "" && h.Mode() != "v1" {
 		return nil
@@ -103,7 +103,7 @@ func (p *Ports) Verify(context.Context) error {
 	})
 }
 
-// Undo does nothing: the program ends with the group, whose processes have no other way past it.
+// Undo does nothing: the program ends with the group, and the node's processes cannot leave the group.
 func (p *Ports) Undo(context.Context) error { return nil }
 
 // on calls f with the group, the program, and whether it is attached.
@@ -133,7 +133,7 @@ func (p *Ports) on(f func(group, prog *os.File, there bool) error) error {
 	return f(group, prog, slices.Contains(tags, want.Tag))
 }
 
-// attached returns the tags of the programs that a group itself has for what is sent.
+// attached returns the tags of the programs that a group itself has for outgoing packets.
 func attached(group *os.File) ([][8]byte, error) {
 	ids, err := bpf.Attached(group, unix.BPF_CGROUP_INET_EGRESS)
 	if err != nil {

@@ -101,7 +101,7 @@ func (p Pool) reserveAgain(name string, size int64) error {
 }
 
 // makeFolder makes a folder with a project quota, and returns its project. The folder gets the project before the limit is set:
-// whoever removes the folder finds the limit by it.
+// the command that removes the folder finds the limit by it.
 func (p Pool) makeFolder(name string, size int64) (project uint32, err error) {
 	path := p.inFolder(name)
 	err = os.Mkdir(path, 0o700)
@@ -183,8 +183,8 @@ func verifyFolder(path string, size int64) error {
 	return nil
 }
 
-// removeInFolder removes a volume of a pool of kind Dir, whatever there is of it. A folder is moved away first, so that a
-// half-removed one is never used.
+// removeInFolder removes a volume of a pool of kind Dir, also one that is only partly there. A folder is moved away
+// first, so that a half-removed one is never used.
 func (p Pool) removeInFolder(ctx context.Context, name string) error {
 	path := p.inFolder(name)
 	if err := purge.Tree(ctx, path+gone); err != nil {

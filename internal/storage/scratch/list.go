@@ -12,7 +12,7 @@ import (
 	"berth/internal/sys/quota"
 )
 
-// Listed is a pool with what it holds.
+// Listed is a pool with its volumes.
 type Listed struct {
 	Pool
 	Size    int64   `json:"size,omitempty"` // bytes of the volume group, thin pool or file system

@@ -192,8 +192,8 @@ func (p Pool) makeLogical(ctx context.Context, held *os.File, name, node string,
 	return uuid, nil
 }
 
-// brief are options of the calls of LVM that change something: no copy of the group's metadata is written to /etc/lvm (what is
-// made here is nobody's but a node's, and the copies of thousands of volumes would push out those that an admin needs), and no
+// brief are options of the calls of LVM that change something: no copy of the group's metadata is written to /etc/lvm (the
+// volumes belong to nodes alone, and the copies of thousands of volumes would push out those that an admin needs), and no
 // daemon is asked to watch the volume: the pool's own watch stays.
 var brief = []string{"--yes", "--quiet", "--autobackup", "n", "--config", "activation{monitoring=0}"}
 

@@ -15,7 +15,7 @@ import (
 	"berth/internal/sys/step"
 )
 
-// Source is what planning a volume depends on besides the spec.
+// Source has what the plan of a volume needs besides the spec.
 type Source struct {
 	Pool Pool
 	FS   string // its file system; "": a folder with a quota, or memory
@@ -113,7 +113,7 @@ func Opened(volumes []*Volume) []step.Step {
 	return []step.Step{&Open{Volumes: volumes}}
 }
 
-// Stage says how the volume gets into a node: what is staged at a path.
+// Stage returns how the volume is staged at a path, from where it gets into a node.
 func (v *Volume) Stage(at string) mounts.Stage {
 	s := mounts.Stage{At: at, Target: v.Target}
 	if v.FS == "" {
@@ -142,7 +142,7 @@ type Found struct {
 	Size int64  `json:"size,omitempty"` // of a logical volume
 }
 
-// volumes lists what the pool holds. Only what has the pool's id is listed.
+// volumes lists the volumes of the pool: those that have the pool's id.
 func (p Pool) volumes(ctx context.Context) ([]Found, error) {
 	switch {
 	case p.Memory:
@@ -158,11 +158,11 @@ func (p Pool) volumes(ctx context.Context) ([]Found, error) {
 	return all, err
 }
 
-// Holder runs f while nobody else makes or removes the node of that name. has reports whether the node has a volume of that
-// name, or has begun to make it.
+// Holder runs f while no other command makes or removes the node of that name. has reports whether the node has a volume of
+// that name, or has begun to make it.
 type Holder func(ctx context.Context, node string, f func(has func(pool, name string) bool) error) error
 
-// Sweep removes volumes that no node has: those of nodes whose records were lost. It returns what it did.
+// Sweep removes volumes that no node has: those of nodes whose records were lost. It returns a sentence for each.
 func (s Pools) Sweep(ctx context.Context, hold Holder) (did []string, err error) {
 	names, err := s.Names()
 	if err != nil {

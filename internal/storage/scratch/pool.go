@@ -32,7 +32,7 @@ import (
 // Pool is where scratch volumes are made. One of VG, Dir and Memory is set.
 type Pool struct {
 	Name   string `json:"name"`
-	ID     string `json:"id"`               // unique; marks what belongs to the pool
+	ID     string `json:"id"`               // unique; marks the volumes of the pool
 	VG     string `json:"vg,omitempty"`     // LVM volume group
 	Thin   string `json:"thin,omitempty"`   // its thin pool; "": volumes get their place at once
 	Dir    string `json:"dir,omitempty"`    // folder of the host, links resolved
@@ -155,7 +155,8 @@ func (s Pools) hold(ctx context.Context, name string) (Pool, *os.File, error) {
 	return p, f, nil
 }
 
-// holdIfThere is hold without a refusal if there is no such pool, or its record is damaged: then nobody makes volumes in it.
+// holdIfThere is hold without a refusal if there is no such pool, or its record is damaged: then no command makes volumes in
+// it.
 func (s Pools) holdIfThere(ctx context.Context, name string) (*os.File, error) {
 	_, f, err := s.open(name)
 	if err != nil {
@@ -279,7 +280,7 @@ func (s Pools) Remove(ctx context.Context, name string, nodes []*vnode.Node) err
 	if len(users) > 0 {
 		return refuse.Busyf("scratch pool %s is used by node %s", name, strings.Join(users, ", "))
 	}
-	if err := p.present(ctx); err != nil && !p.Removing { // what lies on a disk that is away would be nobody's when it is back
+	if err := p.present(ctx); err != nil && !p.Removing { // volumes on a disk that is away would have no owner when it is back
 		return refuse.Cannotf("attach its disks; if they are gone for good, remove "+s.path(name), "scratch pool %s cannot be removed: it may hold volumes: %w", name, err)
 	}
 	all, err := p.volumes(ctx)

@@ -41,7 +41,7 @@ func mkfs(fs string) (name, pkg string) {
 	return "mkfs.ext4", "e2fsprogs"
 }
 
-// said is what a program wrote when it failed.
+// said returns the message of a program that failed.
 type said struct {
 	program, text string
 }

@@ -44,7 +44,7 @@ type Volume struct {
 	Owner  uint32      `json:"owner,omitempty"` // the node's root on the host: uid and gid
 	UUID   string      `json:"uuid,omitempty"`  // of a logical volume, once it is made
 
-	root *os.File // what Do has mounted, for Verify to read back
+	root *os.File // the mount that Do made, for Verify to read back
 }
 
 // Name returns the volume's name in its pool.
@@ -79,7 +79,8 @@ func (v *Volume) Path() string {
 // Kind returns scratch.volume.
 func (v *Volume) Kind() string { return "scratch.volume" }
 
-// Key identifies the claim, whatever Do filled in. A volume whose size, pool or file system changes is another one.
+// Key identifies the claim; fields that Do filled in are no part of it. A volume whose size, pool or file system changes is
+// another one.
 func (v *Volume) Key() string {
 	return fmt.Sprintf("%s %s %d %s %s %v", v.Node, v.Target, int64(v.Size), v.Pool.ID, v.FS, v.Mapped)
 }
@@ -99,8 +100,8 @@ func (v *Volume) String() string {
 	return fmt.Sprintf("logical volume %s/%s of %s for %s, %s", v.Pool.VG, v.Name(), v.Size, v.Target, v.FS)
 }
 
-// Prepare refuses what the pool has no room for. It changes nothing. A volume group is not asked, as lvcreate refuses the same
-// before it changes anything, and each call of LVM takes its time.
+// Prepare refuses volumes for which the pool has no room. It changes nothing. A volume group is not asked, as lvcreate refuses
+// the same before it changes anything, and each call of LVM takes its time.
 func (v *Volume) Prepare(ctx context.Context) error {
 	// Found here, before the journal names it: to undo a step that was begun removes the volume.
 	_, err := os.Lstat(v.Path())
@@ -159,7 +160,7 @@ func (v *Volume) Do(ctx context.Context) error {
 	return v.of(err)
 }
 
-// makeFS makes the file system. What can be left to the kernel is: inode tables and the journal are written later, nothing is
+// makeFS makes the file system. Work that the kernel can do later is left to it: inode tables and the journal. Nothing is
 // discarded, as the volume is new.
 func (v *Volume) makeFS(held *os.File) error {
 	name, pkg := mkfs(v.FS)
@@ -291,7 +292,7 @@ func (o *Open) String() string {
 	return strings.Join(all, ", ") + " usable"
 }
 
-// Do activates logical volumes that are not, and gives files and folders again what they may have lost: their place on the disk, their limits.
+// Do activates logical volumes that are not, and restores what files and folders may have lost: their place on the disk, their limits.
 func (o *Open) Do(ctx context.Context) error {
 	for _, v := range o.Volumes {
 		var err error
@@ -321,7 +322,7 @@ func (o *Open) Do(ctx context.Context) error {
 	return nil
 }
 
-// Verify checks that each volume is what was made.
+// Verify checks that each volume is as it was made.
 func (o *Open) Verify(context.Context) error {
 	for _, v := range o.Volumes {
 		var st unix.Stat_t

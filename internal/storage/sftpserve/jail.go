@@ -26,7 +26,7 @@ type identity struct {
 	groups   []uint32
 }
 
-// jail is what sessions see: a small read-only root with sftp-server, its libraries and /dev/null, and the folder at /data,
+// jail is the root of sessions: a small read-only root with sftp-server, its libraries and /dev/null, and the folder at /data,
 // where a session begins. A client names files relative to that; by absolute names it comes to public files of this jail only.
 type jail struct {
 	dir string // no part of it is a link
@@ -178,7 +178,8 @@ func (j *jail) fill(root string, tree int, parts []part) error {
 // file is a file of the host and its place in the jail.
 type file struct{ from, at string }
 
-// programFiles lists what sftp-server needs to run: itself, its loader, its libraries, as the loader finds them, and /dev/null.
+// programFiles lists the files that sftp-server needs to run: itself, its loader, its libraries, as the loader finds them, and
+// /dev/null.
 func programFiles() ([]file, error) {
 	all := []file{{os.DevNull, os.DevNull}, {Program, Program}}
 	bin, err := elf.Open(Program)

@@ -22,7 +22,7 @@ import (
 	"berth/internal/sys/thread"
 )
 
-// Options say what is served, to whom and as whom.
+// Options has the folder to serve, the clients that may connect, and the user that sessions run as.
 type Options struct {
 	Dir    string
 	User   string   // name or number of a user of this host; the sessions run as this user

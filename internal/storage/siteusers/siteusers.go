@@ -1,4 +1,5 @@
-// Package siteusers reads which of the host's ids nodes may share: an admin's list, and what the host itself has given away.
+// Package siteusers reads which of the host's ids nodes may share: those of an admin's list, without those that the host has
+// given away (/etc/subuid, /etc/subgid).
 package siteusers
 
 import (
@@ -21,7 +22,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Of reads what a node depends on: nothing if it shares no ids.
+// Of reads the ids that this host shares, if the node shares any; else it reads nothing.
 func Of(l layout.Layout, n *vnode.Node) (ids.Site, error) {
 	if len(n.SharedIDs()) == 0 {
 		return ids.Site{}, nil
@@ -49,7 +50,7 @@ func Read(list, etc string) (ids.Site, error) {
 	return s, err
 }
 
-// readOwn reads a file that nobody but root can write.
+// readOwn reads a file, and refuses it if users other than root can write it.
 func readOwn(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if err != nil {
@@ -74,7 +75,7 @@ func readOwn(path string) ([]byte, error) {
 	return text, nil
 }
 
-// Checks are what berth doctor says of the list, and of nodes that share what it does not allow any more.
+// Checks are the checks of berth doctor on the list, and on nodes that share ids which it does not allow any more.
 func Checks(l layout.Layout) []host.Check {
 	c := host.Check{
 		Area: "nodes", Name: "ids that nodes may share", State: host.OK,

@@ -108,7 +108,7 @@ func (a *Asm) IfNull(reg uint8, to string) {
 	a.op(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, reg, 0, 0, 0)
 }
 
-// Exit ends the program with what R0 holds.
+// Exit ends the program; its result is R0.
 func (a *Asm) Exit() { a.op(Exit, 0, 0, 0, 0) }
 
 // Return ends the program.

@@ -42,7 +42,7 @@ type element struct {
 	_          uint64 // flags
 }
 
-// Put gives a key a value, in place of what it had.
+// Put sets the value of a key.
 func (m *Map) Put(key, value []byte) error {
 	if len(key) != m.key || len(value) != m.value {
 		return fmt.Errorf("put %d bytes under %d into a table of %d under %d", len(value), len(key), m.value, m.key)

@@ -15,7 +15,7 @@ type object struct {
 	fd, _ uint32 // flags
 }
 
-// Pin makes a file of a bpffs that keeps a program, a link or a table when nobody has it open.
+// Pin makes a file of a bpffs that keeps a program, a link or a table when no process has it open.
 func Pin(f *os.File, path string) error {
 	text := append([]byte(path), 0)
 	var pin runtime.Pinner
@@ -28,7 +28,7 @@ func Pin(f *os.File, path string) error {
 	return nil
 }
 
-// OpenPinned opens what a file of a bpffs keeps.
+// OpenPinned opens the object that a file of a bpffs keeps.
 func OpenPinned(path string) (*os.File, error) {
 	text := append([]byte(path), 0)
 	var pin runtime.Pinner
@@ -54,7 +54,7 @@ func OpenMap(path string, key, value int) (*Map, error) {
 	return &Map{file: f, key: key, value: value}, nil
 }
 
-// Keys lists the keys of the table. Nobody changes it meanwhile.
+// Keys lists the keys of the table. The caller keeps others from changing it meanwhile.
 func (m *Map) Keys() (all [][]byte, err error) {
 	for last := []byte(nil); ; {
 		next := make([]byte, m.key)

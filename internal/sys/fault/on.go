@@ -55,7 +55,8 @@ func KeeperEnv(env []string) []string {
 	return out
 }
 
-// Boot returns the id of this boot, or what BERTH_FAULT_BOOT says in its place: for a test that cuts the power of a file system.
+// Boot returns the id of this boot, or the value of BERTH_FAULT_BOOT in its place: for a test that cuts the power of a file
+// system.
 func Boot(id string) string {
 	if other := os.Getenv("BERTH_FAULT_BOOT"); other != "" {
 		return other

@@ -1,5 +1,5 @@
-// Package file replaces files whole: a reader, and who comes after a kill, finds the old content or the new one. For what outlives the
-// boot that holds after a power cut too.
+// Package file replaces files as a whole: a reader finds the old content or the new one, also if the writer was killed and, for files
+// that outlive the boot, after a power cut.
 package file
 
 import (
@@ -28,8 +28,8 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return err
 }
 
-// WriteForBoot is Write of what no boot outlives, as in /run, and of what is only a copy for reading: nothing is synced, and after a
-// power cut the file may be empty.
+// WriteForBoot is Write for files that do not outlive the boot, as in /run, and for those that are only a copy for reading: nothing
+// is synced, and after a power cut the file may be empty.
 func WriteForBoot(path string, data []byte, mode fs.FileMode) error {
 	return replace(path, data, mode, false)
 }

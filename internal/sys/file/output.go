@@ -14,7 +14,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// CheckOutput refuses a name that Output cannot write to (kind Invalid for what is no file and no device): for commands that do something before they write.
+// CheckOutput refuses a name that Output cannot write to (kind Invalid if it is neither a file nor a device): for commands that do
+// something before they write.
 func CheckOutput(name string) error {
 	is, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,9 +36,10 @@ func CheckOutput(name string) error {
 	return nil
 }
 
-// Output writes what a command gives to the file that its user names. A device or FIFO of this name, also one that a symbolic link leads to, is
-// written to: nothing comes in its place. Else write gets a file without a name, which gets this one, with this mode less the umask, when write
-// has succeeded, in the place of a file or link that has it, and the disk has it when Output returns. Who is killed meanwhile leaves nothing.
+// Output writes the output of a command to the file that its user names. A device or FIFO of this name, also one that a symbolic link leads
+// to, is written to: nothing comes in its place. Else write gets a file without a name, which gets this one, with this mode less the umask,
+// when write has succeeded, in the place of a file or link that has it, and the disk has it when Output returns. A process that is killed
+// meanwhile leaves nothing.
 func Output(name string, mode fs.FileMode, write func(*os.File) error) error {
 	if err := CheckOutput(name); err != nil {
 		return err

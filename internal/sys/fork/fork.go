@@ -20,12 +20,12 @@ import (
 // A process has one set of children, so this is one state per process.
 var children = family{owned: map[int]int{}, ended: map[int]unix.WaitStatus{}}
 
-// family tells the children that os/exec waits for from orphans, which nobody waits for.
+// family tells the children that os/exec waits for from orphans, which os/exec does not know.
 type family struct {
 	mu       sync.Mutex
 	adopts   bool                    // orphans are collected; else they are the caller's to wait for
 	starting int                     // programs whose pid is not known yet
-	owned    map[int]int             // by pid: programs that somebody waits for
+	owned    map[int]int             // by pid: programs that are waited for
 	ended    map[int]unix.WaitStatus // by pid: orphans that were reaped
 }
 
@@ -110,7 +110,7 @@ func Adopt(ctx context.Context) error {
 // Ended tells, once, how an orphan ended. ok is false if it has not ended, or was not this process's child.
 func Ended(pid int) (ws unix.WaitStatus, ok bool) { return children.orphan(pid) }
 
-// Kept returns the statuses of orphans that nobody has asked for yet, by pid.
+// Kept returns the statuses of orphans that were not asked for yet, by pid.
 func Kept() map[int]unix.WaitStatus {
 	children.mu.Lock()
 	defer children.mu.Unlock()

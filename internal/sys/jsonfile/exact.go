@@ -11,7 +11,8 @@ import (
 )
 
 // CheckText refuses a text that JSON cannot hold. Names of files, words of commands and variables are bytes; JSON's texts are UTF-8,
-// and encoding/json writes and reads U+FFFD in the place of any other byte, without a word: another name. what says what the text is.
+// and encoding/json writes and reads U+FFFD in the place of any other byte, without a word: another name. what names the text in the
+// error.
 func CheckText(what, text string) error {
 	if utf8.ValidString(text) {
 		return nil
@@ -19,7 +20,8 @@ func CheckText(what, text string) error {
 	return refuse.Invalidf("%s %q is not UTF-8, and Berth could only note another one: give it a name in UTF-8", what, text)
 }
 
-// Marshal is json.Marshal for what must be read again as it is: it refuses texts that are not UTF-8 (CheckText says why).
+// Marshal is json.Marshal for values that must be read back unchanged: it refuses texts that are not UTF-8 (CheckText
+// says why).
 func Marshal(v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 type File struct {
 	Path   string
 	Is     string      // its purpose: "the spec of node wn-001"
-	Remedy string      // what to do when it is damaged
+	Remedy string      // the remedy if it is damaged
 	Kind   refuse.Kind // kind of the refusal of a damaged file; 0: Failed
 }
 
@@ -49,8 +49,8 @@ func (f File) Damaged(wrong string, err error) error {
 	return &refuse.Error{Kind: kind, What: fmt.Sprintf("%s (%s) cannot be read: %s", f.Path, f.Is, wrong), Remedy: f.Remedy, Err: err}
 }
 
-// Wrong says what is wrong with data that encoding/json refused with err. It avoids the decoder's own messages, which
-// are about Go's types.
+// Wrong describes the mistake in data that encoding/json refused with err. It avoids the decoder's own messages, which are
+// about Go's types.
 func Wrong(data []byte, err error) string {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return "it is empty"

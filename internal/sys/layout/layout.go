@@ -70,12 +70,13 @@ func (l Layout) NATBridge() string {
 	return "berthn" + l.tag
 }
 
-// NAT returns the folders of mode nat: what lasts, and what ends with the last running node.
+// NAT returns the folders of mode nat: one for files that last, and one for files that end with the last running node.
 func (l Layout) NAT() (lib, run string) {
 	return filepath.Join(l.Lib, "nat"), filepath.Join(l.Run, "nat")
 }
 
-// Forwarding begins the names of the files that record what the host forwarded before Berth changed it. They are host-wide.
+// Forwarding begins the names of the files that record the host's settings of forwarding before Berth changed them. They
+// are host-wide.
 func (l Layout) Forwarding() string { return "/run/berth.forwarding" }
 
 // Hub returns the file that pins the network namespace of that bridge while nodes use it.
@@ -137,7 +138,7 @@ func (l Layout) SiteOwed() string { return filepath.Join(l.Lib, "site-owed") }
 // NetserveSocket returns the socket on which root talks to the process that serves names and relays.
 func (l Layout) NetserveSocket() string { return filepath.Join(l.Run, "netserve.sock") }
 
-// NetserveLock returns the lock of who talks to it.
+// NetserveLock returns the lock file of processes that talk to netserve.
 func (l Layout) NetserveLock() string { return filepath.Join(l.Run, "netserve.lock") }
 
 // RuntimeState returns the folder for the OCI runtime's --root.
@@ -155,7 +156,7 @@ func (l Layout) IDs() string { return filepath.Join(l.Lib, "ids") }
 // UsersList returns the admin's file of the host's ids that nodes may share.
 func (l Layout) UsersList() string { return l.Etc("users.yaml") }
 
-// Etc returns what admins keep under a name: in /etc/berth, or with another root in that.
+// Etc returns the path of a file of the admin: in /etc/berth, or below another root.
 func (l Layout) Etc(name string) string { return filepath.Join(cmp.Or(l.root, "/etc/berth"), name) }
 
 // MACs returns the folder with an entry for each claimed MAC.
@@ -182,13 +183,13 @@ func (l Layout) Builds() string { return filepath.Join(l.Images(), "builds") }
 // Layers returns the folder of the unpacked layers, each named by its digest.
 func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sha256") }
 
-// Packed returns the folder of what is known of images that are one file.
+// Packed returns the folder of the records of images that are one file.
 func (l Layout) Packed() string { return filepath.Join(l.Images(), "packed") }
 
 // Scratch returns the folder with the records of the pools of scratch volumes.
 func (l Layout) Scratch() string { return filepath.Join(l.Lib, "scratch") }
 
-// Events returns the folder with the file of what happened to nodes.
+// Events returns the folder with the file of nodes' events.
 func (l Layout) Events() string { return filepath.Join(l.Lib, "events") }
 
 // Audit returns the file of the acts that the agent of this host was asked for.
@@ -221,7 +222,7 @@ func (n Node) Claims() string { return filepath.Join(n.Lib, "journal") }
 // Spec returns the file with the spec as applied and as it is now.
 func (n Node) Spec() string { return filepath.Join(n.Lib, "spec.json") }
 
-// Throwaway returns the empty file by which a node that ends with a process is known, whatever became of its journal.
+// Throwaway returns the empty file by which a node that ends with a process is known, also if its journal is lost.
 func (n Node) Throwaway() string { return filepath.Join(n.Lib, "throwaway") }
 
 // Status returns the file with the node's state as of its last start or end.
@@ -251,7 +252,7 @@ func (n Node) NetNS() string { return filepath.Join(n.Run, "netns") }
 // Devices returns the JSON file that lists the host's devices that the node has.
 func (n Node) Devices() string { return filepath.Join(n.Run, "devices") }
 
-// Health is what its health checks have found.
+// Health returns the file with the results of its health checks.
 func (n Node) Health() string { return filepath.Join(n.Run, "health") }
 
 // Root returns the mount point of the root, in the runtime's own mount namespace only.

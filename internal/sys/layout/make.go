@@ -33,7 +33,7 @@ func (l Layout) Make() error {
 			return fmt.Errorf("make folder: %w", err)
 		}
 	}
-	return l.Reachable() // what was made has its mode from the caller's umask
+	return l.Reachable() // the folders got their mode through the caller's umask
 }
 
 // Reachable refuses a layout whose nodes could not reach their own files, because a folder above them is closed: with ids of its

@@ -1,4 +1,4 @@
-// Package lock keeps other processes away: locks on open files, which end with their holder, however it ends.
+// Package lock provides locks between processes: they are locks on open files, which end with their holder, however it ends.
 package lock
 
 import (
@@ -26,7 +26,7 @@ func Open(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// Share is Open of a lock that others may share: it keeps away those who Open it, and waits for them.
+// Share is Open for a lock that several processes may share: it excludes those that Open it, and waits for them.
 func Share(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -52,7 +52,7 @@ func OpenDir(ctx context.Context, dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Try takes the lock of an open file if nobody else has it. It reports whether it did.
+// Try takes the lock of an open file if no other process has it. It reports whether it did.
 func Try(f *os.File) (bool, error) { return try(f, unix.LOCK_EX) }
 
 func try(f *os.File, how int) (bool, error) {
@@ -70,8 +70,8 @@ func try(f *os.File, how int) (bool, error) {
 func Wait(ctx context.Context, f *os.File) error { return wait(ctx, f, unix.LOCK_EX) }
 
 // WaitFor waits for the lock of an open file for some time, and reports whether it got it. Wait may leave a waiter behind when its
-// context ends, which keeps a copy of the file open until the lock is free: the kernel takes no waiter of a lock back. So this one
-// asks again and again, for files of file systems that somebody wants to unmount.
+// context ends, which keeps a copy of the file open until the lock is free: the wait for a lock in the kernel cannot be cancelled.
+// So WaitFor asks again and again; it is for files of file systems that are to be unmounted.
 func WaitFor(f *os.File, most time.Duration) (bool, error) {
 	for end := time.Now().Add(most); ; time.Sleep(5 * time.Millisecond) {
 		if got, err := Try(f); got || err != nil || time.Now().After(end) {
@@ -116,8 +116,8 @@ func atWork(ctx context.Context) error {
 	return fmt.Errorf("another command is at work on it: %w", ctx.Err())
 }
 
-// waiting are those of this process who wait for a lock. One of them for each file waits in the kernel, which takes no waiter back: of all who
-// gave up, one thread and one open file are left.
+// waiting are those of this process who wait for a lock. One of them for each file waits in the kernel, where the wait cannot be cancelled:
+// of all that gave up, one thread and one open file are left.
 var waiting = queues{of: map[queued]*queue{}}
 
 type queues struct {
@@ -131,11 +131,11 @@ type queued struct {
 }
 
 type queue struct {
-	turn chan struct{} // holds one while somebody waits in the kernel
-	all  int           // who is in the queue, or in the kernel
+	turn chan struct{} // holds one while a thread waits in the kernel
+	all  int           // the number of waiters, in the queue or in the kernel
 }
 
-// enter waits until nobody else of this process waits in the kernel for such a lock of the file.
+// enter waits until no other thread of this process waits in the kernel for such a lock of the file.
 func (q *queues) enter(ctx context.Context, f *os.File, how int) (leave func(), err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -180,8 +180,8 @@ func flock(fd, how int) error {
 	}
 }
 
-// A visible lock is a lock of another kind (an open file description lock, fcntl(2)): others can ask whether
-// somebody holds it without taking it.
+// A visible lock is a lock of another kind (an open file description lock, fcntl(2)): others can ask whether it is held without
+// taking it.
 
 // TryVisible takes the visible lock of a file that is open for writing. It reports whether it did.
 func TryVisible(f *os.File) (bool, error) {

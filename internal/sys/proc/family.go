@@ -46,7 +46,7 @@ func ReadContainers() Containers {
 }
 
 // Of returns the processes of the container whose process 1 is pid, in ascending order: the descendants of that process, and
-// those in its PID and mount namespaces, which somebody else started in it. Who is in one of the two alone is no process of it.
+// those in its PID and mount namespaces, which another program started in it. A process in only one of the two does not count.
 // Where process 1 shares the namespaces of this process, it has its descendants alone.
 func (c Containers) Of(pid int) []int {
 	all := Family(pid)

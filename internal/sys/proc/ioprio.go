@@ -15,8 +15,8 @@ const (
 	ioprioIdle       = 3
 )
 
-// IOIdle reports whether the requests of a process wait until nobody else has any: class idle of ioprio_set(2), which
-// the schedulers mq-deadline and BFQ honour.
+// IOIdle reports whether the requests of a process wait until no other process has any: class idle of ioprio_set(2), which the
+// schedulers mq-deadline and BFQ honour.
 func IOIdle(pid int) (bool, error) {
 	prio, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioWhoProcess, uintptr(pid), 0)
 	if errno != 0 {

@@ -1,4 +1,4 @@
-// Package proc says which process is meant, whether it still runs, and how it ended.
+// Package proc identifies processes, and says whether one still runs and how it ended.
 //
 // A process id alone names nothing for long: the kernel gives it to another process later. With the time at which the
 // process started it is unique until the next boot.
@@ -30,8 +30,8 @@ func Of(pid int) (ID, error) {
 func Self() (ID, error) { return Of(os.Getpid()) }
 
 // Alive reports whether the process runs. One whose first thread alone has ended lives on in its other threads. A process
-// that cannot be looked at, because this one has no file descriptor left for example, is taken to run: what is done about
-// the end of a process cannot be taken back.
+// that cannot be looked at, because this one has no file descriptor left for example, counts as running: acts on the end
+// of a process cannot be undone.
 func (id ID) Alive() bool {
 	s, err := Read(id.PID)
 	if err != nil {
@@ -60,7 +60,7 @@ func (id ID) Open() (*os.File, error) {
 	return f, nil
 }
 
-// Stat is what /proc/PID/stat says of a process (proc_pid_stat(5)).
+// Stat has the fields of /proc/PID/stat (proc_pid_stat(5)) that are needed.
 type Stat struct {
 	State   byte   // 'R', 'S', 'Z' …
 	Flags   uint64 // the kernel's own
@@ -149,8 +149,8 @@ func Waits(pid int) (where string) {
 	return ""
 }
 
-// Name is what the kernel calls a process: the first 15 bytes of its program's name, unless it has given itself another; "" if
-// it is gone.
+// Name returns the kernel's name of a process: the first 15 bytes of its program's name, unless it has given itself another;
+// "" if it is gone.
 func Name(pid int) string {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return string(bytes.TrimSuffix(text, []byte("\n")))

@@ -1,4 +1,4 @@
-// Package proof says what a proved limit is: a spec asks for it, a mechanism honours it, and it is read back from the kernel.
+// Package proof defines a proved limit: a spec asks for it, a mechanism enforces it, and it is read back from the kernel.
 package proof
 
 import "strings"
@@ -7,10 +7,10 @@ import "strings"
 type Limit struct {
 	Key      string `json:"key"`         // as berth set takes it: "memory.max", "io.data.read.rate"
 	Asked    string `json:"asked"`       // as the spec writes it; "max" for no limit
-	ReadBack string `json:"read_back"`   // what the kernel says is in force; "" if it was not read
+	ReadBack string `json:"read_back"`   // the value in force, as read from the kernel; "" if it was not read
 	By       string `json:"honoured_by"` // the mechanism that enforces it: "cfs quota", "io.max", "tbf"
 	Note     string `json:"note,omitempty"`
-	Holds    bool   `json:"holds"`         // ReadBack is what was asked for, apart from the kernel's rounding, and is in force for all processes
+	Holds    bool   `json:"holds"`         // ReadBack is the value that was asked for, apart from the kernel's rounding, and is in force for all processes
 	Why      string `json:"why,omitempty"` // it does not hold, where ReadBack does not say so
 }
 

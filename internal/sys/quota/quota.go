@@ -75,8 +75,7 @@ func quotactl(dir *os.File, cmd uintptr, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// Support reports whether the file system of the folder path enforces project quotas now. If not, why says what is
-// missing.
+// Support reports whether the file system of the folder path enforces project quotas now. If not, why names what is missing.
 func Support(path string) (ok bool, why string) {
 	dir, err := os.Open(path)
 	if err != nil {

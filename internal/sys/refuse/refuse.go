@@ -15,7 +15,7 @@ const (
 	Invalid  Kind = 2 // wrong usage, or an invalid spec
 	Cannot   Kind = 3 // this host cannot: something is missing
 	NotFound Kind = 4 // no such node, image or device
-	Busy     Kind = 5 // it exists already, or somebody uses it
+	Busy     Kind = 5 // it exists already, or is in use
 	Differs  Kind = 6 // plan --detailed-exitcode: apply would change something
 )
 
@@ -39,7 +39,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Invalidf refuses wrong input (exit 2).
 func Invalidf(format string, a ...any) error { return newf(Invalid, "", format, a...) }
 
-// Cannotf refuses what this host cannot do (exit 3). remedy says what would make it possible; "" if nothing would.
+// Cannotf refuses something that this host cannot do (exit 3). remedy says what would make it possible; "" if nothing would.
 func Cannotf(remedy, format string, a ...any) error { return newf(Cannot, remedy, format, a...) }
 
 // NotFoundf refuses to act on something that does not exist (exit 4).

@@ -1,4 +1,5 @@
-// Package sibling finds the programs that make install puts beside berth: what would make each start of berth slower.
+// Package sibling finds the programs that are installed beside berth. They hold code that would make each start of berth
+// slower.
 package sibling
 
 import (
@@ -10,7 +11,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Find returns the path of a program: beside this one, else in PATH. Of one that is nowhere it says what it does and the remedy.
+// Find returns the path of a program: beside this one, else in PATH. If it is in neither, the error says what the program does,
+// and the remedy.
 func Find(program, does, remedy string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {

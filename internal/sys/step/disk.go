@@ -9,14 +9,14 @@ import (
 	"berth/internal/sys/file"
 )
 
-// Lasting is a step that makes what outlives the boot, such as a folder. In a journal that Lasts, its record is on the disk before
-// Do or Undo is called.
+// Lasting is a step that makes something that outlives the boot, such as a folder. In a journal that Lasts, its record is on the
+// disk before Do or Undo is called.
 type Lasting interface {
-	// OnDisk returns when what Do made is on the disk.
+	// OnDisk returns when the result of Do is on the disk.
 	OnDisk() error
 }
 
-// announce sees to it that the disk has the record of a step that is about to be done or undone, if what it makes lasts.
+// announce returns when the disk has the record of a step that is about to be done or undone, if its result lasts.
 func (j *Journal) announce(s Step) error {
 	if _, lasts := s.(Lasting); !lasts {
 		return nil
@@ -24,7 +24,7 @@ func (j *Journal) announce(s Step) error {
 	return j.syncFile()
 }
 
-// Sync returns when the journal and what its steps have made so far are on the disk, if it Lasts.
+// Sync returns when the journal and the results of its steps until now are on the disk, if it Lasts.
 func (j *Journal) Sync() error {
 	if !j.Lasts {
 		return nil

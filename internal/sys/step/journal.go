@@ -17,7 +17,7 @@ import (
 // version is the format of the journal, the only one that is read.
 const version = 3
 
-// Phase says what to do with the journal of a process that was killed.
+// Phase is the phase of a journal. It decides what is done with the journal of a killed process.
 type Phase string
 
 // The phases. After a kill, a journal in Creating is rolled back, one in Removing is rolled forward.
@@ -36,8 +36,8 @@ type Journal struct {
 	Phase Phase
 	Set   *Set // a live change that was begun and not ended; its steps are the last ones
 
-	// Lasts says that the journal must outlive a power cut, with what its steps make: Sync says when it is on the disk. Its owner sets
-	// it, before the first step.
+	// Lasts says that the journal must outlive a power cut, with the results of its steps: Sync returns when they are on the disk. Its
+	// owner sets it, before the first step.
 	Lasts bool
 	made  []Lasting // steps done, and not yet known to be on the disk
 	fresh bool      // the file's name may not be on the disk
@@ -93,8 +93,8 @@ func Create(path, node, boot string) (*Journal, error) {
 	return j, nil
 }
 
-// Open reads a journal. A last record that was torn by a kill or a full disk is left out: what it announced was not begun.
-// The error satisfies errors.Is(err, fs.ErrNotExist) if there is no journal.
+// Open reads a journal. A last record that was torn by a kill or a full disk is left out: its step was not begun. The
+// error satisfies errors.Is(err, fs.ErrNotExist) if there is no journal.
 func Open(path string, kinds Kinds) (*Journal, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"berth/internal/sys/jsonfile"
 )
 
-// Note records a value under a name, in place of an earlier one: what decides about the node later and is no step, such as
-// its owner or how it ended. Notes fit on a full disk: there is always room for some.
+// Note records a value under a name, in place of an earlier one: it is for facts that matter later and are no steps, such
+// as the node's owner or how it ended. Notes fit on a full disk: there is always room for some.
 func (j *Journal) Note(name string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Redo does a step of the journal again after the caller has changed its fields, because what it acts on has moved since a boot.
-// First it writes the new fields to the journal and marks the step as not done: Unfinished reports it until Redo is through.
+// Redo does a step of the journal again after the caller has changed its fields, because the thing that it acts on has moved
+// since a boot. First it writes the new fields to the journal and marks the step as not done: Unfinished reports it until Redo
+// is through.
 func (j *Journal) Redo(ctx context.Context, s Step) error {
 	i := slices.IndexFunc(j.steps, func(e entry) bool { return e.step == s })
 	if i < 0 {

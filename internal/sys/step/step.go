@@ -69,7 +69,7 @@ func (k Kinds) Decode(kind string, data json.RawMessage) (Step, error) {
 	return s, nil
 }
 
-// BootID reads the id of this boot of the host. What a step did in the kernel lasts as long as the boot.
+// BootID reads the id of this boot of the host. The effect of a step in the kernel lasts as long as the boot.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -10,15 +10,16 @@ import (
 )
 
 // The kernel shows an access control list as an attribute: a version, then entries of tag, permissions and id, little endian
-// (include/uapi/linux/posix_acl_xattr.h). It translates the ids to those of the user namespace of whoever asks. In a stream the
-// list is text, as star and GNU tar write it: "user::rw-,user:1000:r--,group::r--,mask::r--,other::---".
+// (include/uapi/linux/posix_acl_xattr.h). It translates the ids to those of the user namespace of the process that reads it. In
+// a stream the list is text, as star and GNU tar write it: "user::rw-,user:1000:r--,group::r--,mask::r--,other::---".
 
 const (
 	aclVersion = 2
 	aclNoID    = 0xffffffff
 )
 
-// The attributes in which the kernel shows the lists: a file's own, and the one that what is made in a folder gets.
+// The attributes in which the kernel shows the lists: a file's own, and the default list of a folder, which new files in it
+// inherit.
 const (
 	AccessList  = "system.posix_acl_access"
 	DefaultList = "system.posix_acl_default"
@@ -65,7 +66,7 @@ func aclText(v []byte) (string, error) {
 	return strings.Join(all, ","), nil
 }
 
-// ACL is an access control list of an entry. What a header says of it can be more than the kernel takes: see Value.
+// ACL is an access control list of an entry. A header can have more entries than the kernel takes: see Value.
 type ACL struct{ entries []aclEntry }
 
 type aclEntry struct {
@@ -83,7 +84,7 @@ const (
 	aclOther     = 0x20
 )
 
-// Lists returns the access control lists of an entry: its own, and for a folder the one that what is made in it gets; nil where it has
+// Lists returns the access control lists of an entry: its own, and for a folder the default list for new files in it; nil if it has
 // none. A list that cannot be read at all has no entries.
 func Lists(h *tar.Header) (own, inherited *ACL) {
 	of := func(record, attr string) *ACL {
@@ -168,9 +169,9 @@ func (l *ACL) MostID() uint32 {
 	return most
 }
 
-// Narrow returns the mode of a file that has this list and shall have none: nobody may do with it what he might not before. With a list
-// the group's bits of a mode are those of the list's mask, which is what any user or group of the list may have at most; so the mode
-// alone would give them to the owning group. Whom an entry keeps out is one of the others without it.
+// Narrow returns the mode of a file that has this list and shall have none: no user may do more with it than before. With a list the
+// group's bits of a mode are those of the list's mask, which is what any user or group of the list may have at most; so the mode alone
+// would give them to the owning group. A user whom an entry keeps out is one of the others without it.
 func (l *ACL) Narrow(mode uint32) uint32 {
 	if l == nil {
 		return mode
@@ -193,7 +194,7 @@ func (l *ACL) Narrow(mode uint32) uint32 {
 	for _, e := range l.entries {
 		may := uint32(e.perm) & mask
 		switch e.tag {
-		case aclUser: // who may be in the group
+		case aclUser: // users who may be in the group
 			group &= may
 			other &= may
 		case aclGroup:

@@ -142,7 +142,7 @@ func (u *unpacker) dropLists(fd int) error {
 }
 
 // setLists gives an open file its access control lists, which name users as the owner does. The kernel gives it the bits of the mode that
-// belong to the list. What cannot be set is counted: then the file keeps a mode that is right without.
+// belong to the list. A list that cannot be set is counted: the file then keeps a mode that is right without it.
 func (u *unpacker) setLists(fd int, h *tar.Header) error {
 	if !u.to.Owners {
 		return nil
@@ -188,7 +188,7 @@ func (u *unpacker) mode(h *tar.Header) uint32 {
 	return mode
 }
 
-// setTime sets the time of the last change of what is behind a descriptor.
+// setTime sets the time of the last change of the file behind a descriptor.
 func (u *unpacker) setTime(fd int, t time.Time) error {
 	ts := unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
 	return unix.UtimesNanoAt(fd, "", []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}, unix.AT_EMPTY_PATH)

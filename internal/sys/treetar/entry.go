@@ -85,7 +85,7 @@ func (u *unpacker) special(dir int, base string, h *tar.Header) error {
 			return err
 		}
 		defer unix.Close(fd)
-		if st.Mode&unix.S_IFMT != kind || st.Nlink != 1 { // somebody put another file under this name meanwhile
+		if st.Mode&unix.S_IFMT != kind || st.Nlink != 1 { // another process put another file under this name meanwhile
 			return refuse.Busyf("another program changes the target")
 		}
 		if err := u.chown(fd, h); err != nil {

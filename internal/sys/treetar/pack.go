@@ -19,10 +19,10 @@ import (
 type From struct {
 	Files    Descriptors
 	Top      string                 // name of the top in the stream; "" for the content of a folder
-	Bare     bool                   // of what is mounted below the top take the place alone, as an empty file or folder
+	Bare     bool                   // take of a mount below the top only its place, as an empty file or folder
 	Owners   bool                   // count files whose owners no image can have
 	Harmless bool                   // leave out set-user-id and set-group-id bits, and file capabilities
-	Progress func(bytes, all int64) // called as data is read; nil: nobody wants to know
+	Progress func(bytes, all int64) // called as data is read; nil: not called
 	Measure  bool                   // tell Progress how much all is: reads the whole tree twice, its data once
 	Layer    bool                   // write an image's layer: names in order, and overlay's marks of removed entries as white-outs
 
@@ -90,7 +90,7 @@ type packer struct {
 	buf   []byte
 }
 
-// entry writes what is behind a descriptor, and all that is in it.
+// entry writes the file behind a descriptor, and the content of a folder.
 func (p *packer) entry(fd int, name string, st *unix.Statx_t) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (p *packer) entry(fd int, name string, st *unix.Statx_t) error {
 	return nil
 }
 
-// place writes the place of a mount, empty. What it covers, and whose that is, cannot be seen.
+// place writes the place of a mount, empty. The file or folder below the mount, and its owner, cannot be seen.
 func (p *packer) place(name string, st *unix.Statx_t) error {
 	h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, ModTime: time.Unix(st.Mtime.Sec, 0), Format: tar.FormatPAX}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -189,7 +189,7 @@ func (p *packer) unreadable(name string, err error) error {
 	return nil
 }
 
-// folder writes a folder and what is in it.
+// folder writes a folder and its content.
 func (p *packer) folder(fd int, h *tar.Header, st *unix.Statx_t) error {
 	name := h.Name
 	h.Typeflag, h.Name = tar.TypeDir, name+"/"
@@ -345,7 +345,7 @@ func readlink(fd int) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// measure sums up the data of a tree for Progress. What cannot be read is not counted.
+// measure sums up the data of a tree for Progress. Files that cannot be read are not counted.
 func (p *packer) measure(fd int, st *unix.Statx_t, trail []inode) {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:

@@ -22,7 +22,7 @@ import (
 // MostImageID is the largest owner that a file of an image can have: an image is for every node, and these are the ids that every node has.
 const MostImageID = 65535
 
-// Tally counts what was copied, and what was left out.
+// Tally counts the entries and bytes that were copied, and those that were left out.
 type Tally struct {
 	Entries    int    `json:"entries,omitempty"`
 	Bytes      int64  `json:"bytes,omitempty"`      // of files, without holes
@@ -39,7 +39,7 @@ type Tally struct {
 	First      string `json:"first,omitempty"`      // the first of them
 }
 
-// Notes says in words what was left out, one sentence part each.
+// Notes describes what was left out: one part of a sentence for each kind.
 func (t *Tally) Notes() []string {
 	var all []string
 	add := func(n int, one, many string) {
@@ -129,7 +129,7 @@ func (d Descriptors) chmod(fd int, mode uint32) error {
 	return unix.Fchmodat(int(d.dir.Fd()), strconv.Itoa(fd), mode, 0)
 }
 
-// Look opens name in a folder without following a link, and without opening what it leads to.
+// Look opens name in a folder without following a link, and without opening the file behind it.
 func Look(dir int, name string) (fd int, st unix.Statx_t, err error) {
 	fd, err = unix.Openat2(dir, name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,

@@ -29,7 +29,7 @@ type To struct {
 // Unpack writes the tree of the stream r. A folder that exists keeps its owner, mode and times; a file that exists is replaced,
 // whole, when the new one is complete. A folder is not replaced by a file, nor the other way round. Devices are left out.
 //
-// Errors: refuse.Invalid for a stream that is no tar or tries to leave the target, refuse.Busy for what is in the way.
+// Errors: refuse.Invalid for a stream that is no tar or tries to leave the target, refuse.Busy if something is in the way.
 func Unpack(ctx context.Context, r io.Reader, to To) (Tally, error) {
 	in := &Counter{R: r}
 	u := &unpacker{ctx: ctx, in: in, to: to, all: to.Files, buf: make([]byte, 256<<10)}
@@ -193,7 +193,7 @@ func within(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, dir) && name[len(dir)] == '/'
 }
 
-// open opens a folder, and makes it if it is missing: with these attributes, or else as a folder that nobody listed.
+// open opens a folder, and makes it if it is missing: with these attributes, or else as a folder that the stream does not list.
 func (u *unpacker) open(dir int, base, name string, h *tar.Header) error {
 	made := h
 	err := unix.Mkdirat(dir, base, 0o700)

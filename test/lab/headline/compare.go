@@ -103,7 +103,7 @@ func (r *Report) compare() {
 			r.Compared = append(r.Compared, *got)
 		}
 	}
-	// What the CPU part does where the disk part is on, for each that it does where it is off.
+	// The effect of the CPU part with the disk part on, divided by its effect with the disk part off.
 	for _, what := range []string{p50, p99} {
 		var d []float64
 		both, disk, cpu, none := r.logs(Protected, what), r.logs(DiskOnly, what), r.logs(CPUOnly, what), r.logs(Unprotected, what)

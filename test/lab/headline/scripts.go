@@ -2,7 +2,7 @@ package headline
 
 import _ "embed"
 
-// What runs in the machine.
+// The scripts that run in the machine.
 var (
 	//go:embed scene.sh
 	scene string

@@ -1,4 +1,4 @@
-// Package grouptest gives tests groups of processes: on the kernel of this host, on drawn trees of plain files, and hosts to plan for.
+// Package grouptest gives tests cgroups on this host's kernel, imitated cgroup trees of plain files, and hosts to plan for.
 package grouptest
 
 import (

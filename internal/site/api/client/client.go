@@ -1,4 +1,4 @@
-// Package client asks agents: over the unix socket of this host, or over TLS with the certificate of whoever asks.
+// Package client is the client of agents: over the unix socket of this host, or over TLS with the caller's certificate.
 package client
 
 import (

@@ -15,7 +15,7 @@ import (
 	"berth/internal/sys/jsonfile"
 )
 
-// Streams are what a command on another host reads and writes, and what becomes of signals meanwhile.
+// Streams are the files that a command on another host reads and writes, and the signals that are passed on to it.
 type Streams struct {
 	In       *os.File
 	Out, Err io.Writer
@@ -73,7 +73,7 @@ func (c *Client) Command(ctx context.Context, path string, start api.Start, s St
 		err = cause
 	}
 	if err == nil {
-		_ = ws.Close(websocket.StatusNormalClosure, "") // the agent reads first what was told of the output
+		_ = ws.Close(websocket.StatusNormalClosure, "") // the agent first reads how much output was taken
 	}
 	if errors.Is(err, errLost) {
 		err = fmt.Errorf("%s: %w", c.target, err)
@@ -100,8 +100,8 @@ func (r *remote) say(ctx context.Context, c api.Control) error {
 	return r.ws.Write(ctx, websocket.MessageText, text)
 }
 
-// input sends standard input, no more than the command has room for. The error says why it is not whole: the command there must not take what came
-// of it for all.
+// input sends standard input, no more than the command has room for. The error says why it was cut short: the command there must not take a
+// part of the input for all of it.
 func (r *remote) input(ctx context.Context, in *os.File) error {
 	p := make([]byte, 1+api.Chunk)
 	p[0] = api.Stdin
@@ -160,8 +160,8 @@ func (r *remote) pass(ctx context.Context, s Streams) {
 	}
 }
 
-// hear takes what comes, until the command has ended. It does not wait for who reads the command's output: the agent sends no more than
-// he has room for.
+// hear takes the agent's messages until the command has ended. It does not wait for the reader of the command's output: the agent sends
+// no more than there is room for.
 func (r *remote) hear(ctx context.Context) (int, error) {
 	for {
 		kind, msg, err := r.ws.Read(ctx)

@@ -10,19 +10,19 @@ import (
 // mostParts is how many parts of output are kept at once. Parts of one stream that come one after the other are one, of at most a chunk.
 const mostParts = 4 * api.Window / api.Chunk
 
-// part is what came of one stream.
+// part is a piece of one stream.
 type part struct {
 	stream byte
 	text   []byte
 }
 
-// output is what came of a command's output and is not written yet, in the order in which it came.
+// output has the pieces of a command's output that are not written yet, in the order in which they came.
 type output struct {
 	mu    sync.Mutex
 	news  sync.Cond // anything below has changed
 	parts []part
 	ended bool // no more comes
-	dead  bool // nobody takes it any more
+	dead  bool // the output is not taken any more
 }
 
 func newOutput() *output {
@@ -31,8 +31,8 @@ func newOutput() *output {
 	return o
 }
 
-// put keeps what came. It waits only where an agent sends more than the window: an older one, or one whose command writes now
-// here, now there.
+// put keeps a piece. It waits only if an agent sends more than the window: an older agent, or one whose command writes to
+// both streams by turns.
 func (o *output) put(stream byte, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,8 +55,8 @@ func (o *output) end() {
 	o.news.Broadcast()
 }
 
-// write writes what comes until its end, and tells how many bytes are taken: before it waits for more, and often enough that the
-// agent can go on meanwhile.
+// write writes the pieces until the end, and tells the agent how many bytes it took: before it waits for more, and often enough
+// that the agent can go on meanwhile.
 func (o *output) write(s Streams, tell func(n int)) error {
 	to := map[byte]io.Writer{api.Stdout: s.Out, api.Stderr: s.Err}
 	untold := 0

@@ -11,21 +11,21 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// webSocket is what a route streams that becomes a websocket.
+// webSocket is the value of route.streams for a route that becomes a websocket.
 const webSocket = "websocket"
 
-// The bounds of one caller: what he has open at once.
+// The most streams and commands that one caller has open at once.
 const (
-	mostCommands = 16  // of who is no admin
+	mostCommands = 16  // commands, of a caller who is no admin
 	mostOwn      = 256 // commands of an admin: a script that goes wrong
 	mostStreams  = 64  // logs and events
 )
 
-// The requests of one caller that are answered at once, where they are no streams; what is sent to him slowly counts, too. More wait for
-// their turn, unless mostWaiting do already.
+// The most requests of one caller that are answered at once, streams not counted. A request whose answer is still being sent counts.
+// More requests wait for their turn, up to mostWaiting.
 const (
-	mostTurns   = 16  // reads, of who is no admin
-	mostActs    = 64  // acts, of who is no admin: an act may wait for a node to stop
+	mostTurns   = 16  // reads, of a caller who is no admin
+	mostActs    = 64  // acts, of a caller who is no admin; an act may wait for a node to stop
 	mostOwnActs = 256 // of an admin, reads or acts
 	mostReports = 2   // of a file server
 	mostWaiting = 256
@@ -34,8 +34,8 @@ const (
 // mostSilent is how many connections of one address have not sent a request yet, nor agreed on TLS.
 const mostSilent = 64
 
-// mostOfOne is how many connections one caller has open on one listener, who is no admin, beside those that became websockets. All that he may
-// ask at once, but waiting, fits in.
+// mostOfOne is the most connections that one caller who is no admin has open on one listener, those that became websockets not counted. All
+// requests that the other bounds let a caller make at once fit in, but for those that wait.
 const mostOfOne = 400
 
 // bounds counts what callers have open.
@@ -45,13 +45,14 @@ type bounds struct {
 	turns map[string]*turns
 }
 
-// turns are what one caller has of one kind of request.
+// turns are one caller's requests of one kind.
 type turns struct {
 	free  chan struct{} // as many as may be answered at once: a request puts one in, and takes it out
 	asked int           // requests that are answered, or wait
 }
 
-// turn waits until one more request of a caller may be answered. What it is by then: a body that was not read, and no answer.
+// turn waits until one more request of a caller may be answered. Until then the request's body is not read, and nothing is
+// answered.
 func (b *bounds) turn(ctx context.Context, w roles.Who, what string, most int) (back func(), err error) {
 	key := what + " of " + w.String() + " by " + w.Via
 	b.mu.Lock()
@@ -125,8 +126,8 @@ func (b *bounds) take(w roles.Who, stream string) (back func(), err error) {
 	}, nil
 }
 
-// silent ends connections of an address that has too many on which nothing was asked: the oldest one, so that they do not keep out somebody else of
-// the address, who asks at once.
+// silent ends the oldest connection without a request of an address that has too many of them, so that they do not keep out another client
+// of the same address.
 type silent struct {
 	mu sync.Mutex
 	of map[string][]net.Conn // the oldest first
@@ -165,7 +166,7 @@ func (s *silent) change(c net.Conn, address string, add bool) (oldest net.Conn) 
 	return oldest
 }
 
-// from is what counts as one address: what a single machine, or a user of it, has many of is one.
+// from returns the range of addresses that counts as one address: all that a single machine, or a user of it, may have.
 func from(ip net.IP) string {
 	switch {
 	case ip.IsLoopback():
@@ -199,7 +200,7 @@ func (cs *callers) bound(next http.Handler) http.Handler {
 	})
 }
 
-// take notes whose connection it is, unless he has as many as he may.
+// take counts a connection for its caller; it is false if the caller has as many as are allowed.
 func (cs *callers) take(c net.Conn, who roles.Who) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -31,9 +31,9 @@ type child struct {
 	gone     atomic.Bool
 }
 
-// parentLives is how the agent says to the kernel what its end means to the commands that it runs for clients, who lose their
-// connections then: they end as by hand.
-const parentLives = unix.SIGTERM
+// agentEndSignal is the signal that the kernel sends to the agent's commands for clients when the agent ends. The clients lose
+// their connections then, so the commands end as they do by hand.
+const agentEndSignal = unix.SIGTERM
 
 // run starts a command of berth.
 func run(program []string, args []string, s api.Start) (*child, error) {
@@ -47,7 +47,7 @@ func run(program []string, args []string, s api.Start) (*child, error) {
 	if s.NoColor {
 		cmd.Env = append(cmd.Env, "NO_COLOR=1")
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: parentLives}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: agentEndSignal}
 	c.cmd = cmd
 	theirs, err := c.streams(s)
 	if err == nil {
@@ -181,7 +181,7 @@ func (c *child) resize(rows, columns uint16) {
 	}
 }
 
-// abandonAfter is how long a command whose client is gone may take to end.
+// abandonAfter is how long a command may take to end after its client is gone.
 const abandonAfter = 10 * time.Second
 
 // abandon ends a command whose client is gone: asked first, as by hand, then killed. berth run's node ends with it.
@@ -221,8 +221,8 @@ func (c *child) stdin() *os.File {
 // lingers is how long a process that has the command's output open, and has outlived it, is listened to.
 const lingers = time.Second
 
-// read reads what the command wrote. After its end it reads what is there, and does not wait for other processes that have the
-// stream open.
+// read reads the output of the command. After the command's end it reads the rest, and does not wait for other processes that
+// have the stream open.
 func (c *child) read(from *os.File, p []byte) (int, error) {
 	for late := false; ; late = true {
 		if c.gone.Load() {
@@ -230,7 +230,7 @@ func (c *child) read(from *os.File, p []byte) (int, error) {
 		}
 		n, err := from.Read(p)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || late {
-			return n, err // of a terminal that nobody has open any more: EIO
+			return n, err // EIO: a terminal that no process has open any more
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// startPatience is how long a client may take to say what he wants, once there is a websocket.
+// startPatience is how long a client may take to send its Start, once there is a websocket.
 const startPatience = 10 * time.Second
 
 // exec runs a command in a node: berth exec, as a child.
@@ -42,7 +42,7 @@ func (c *call) exec() (any, error) {
 		}
 		for _, e := range s.Env {
 			if !strings.Contains(e, "=") {
-				return nil, refuse.Invalidf("%q: want NAME=VALUE", e) // the agent's own are nobody's affair
+				return nil, refuse.Invalidf("%q: want NAME=VALUE", e) // a name alone would take the agent's own variable
 			}
 			args = append(args, "--env="+e)
 		}
@@ -88,7 +88,7 @@ func (c *call) relay(args func(api.Start) ([]string, error)) error {
 	if err != nil {
 		p := problemOf(err)
 		ctx, cancel := context.WithTimeout(context.Background(), startPatience)
-		_ = s.say(ctx, api.Control{Problem: &p}) // nothing was sent before it, or nobody listens
+		_ = s.say(ctx, api.Control{Problem: &p}) // nothing was sent before it, or the client is gone
 		cancel()
 	}
 	_ = ws.Close(websocket.StatusNormalClosure, "")
@@ -99,7 +99,7 @@ func (c *call) relay(args func(api.Start) ([]string, error)) error {
 }
 
 func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
-	// The request's own context ends with the server; a client who leaves ends what reads from him.
+	// The request's own context ends with the server; a client that leaves ends the reads from it.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx()))
 	defer cancel()
 	starting, done := context.WithTimeout(ctx, startPatience)
@@ -141,7 +141,7 @@ func (s *session) run(c *call, words func(api.Start) ([]string, error)) error {
 	go func() {
 		s.hear(ctx)
 		s.lose()
-		cancel() // what is sent to the client ends with him
+		cancel() // sending to the client ends with it
 	}()
 	go s.feed(ctx)
 	var out sync.WaitGroup

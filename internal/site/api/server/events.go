@@ -137,8 +137,8 @@ func (c *call) known(id string) bool {
 	return errors.Is(err, found)
 }
 
-// sight says which events the caller sees: all, or those of his own nodes. Of a name that was another's before, he sees what came
-// after that node's removal.
+// sight says which events the caller sees: all, or those of the caller's own nodes. If another caller's node had the same name
+// before, only events after its removal are seen.
 func (c *call) sight() (func(events.Event) bool, error) {
 	if c.may(roles.NodeRead) == nil {
 		return func(events.Event) bool { return true }, nil

@@ -10,17 +10,18 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// line returns the line of an act of somebody.
+// line returns the line of the audit for an act of a caller.
 func line(w roles.Who, req *http.Request, act roles.Act, on string) audit.Line {
 	return audit.Line{Who: w.Name, Role: w.Role, Via: w.Via, From: req.RemoteAddr, Act: act, On: on}
 }
 
-// may refuses what the caller may not do to nodes of these owners.
+// may refuses an act on nodes of these owners that the caller's role does not allow.
 func (c *call) may(act roles.Act, owner ...roles.Owner) error {
 	return roles.Check(c.who, act, owner...)
 }
 
-// mayTo refuses what the caller may not do to a node. For who sees only his own, a node of another is not there.
+// mayTo refuses an act on a node that the caller's role does not allow. For a caller who sees only nodes of their own, the node
+// of another owner is not found.
 func (c *call) mayTo(act roles.Act, name string) error {
 	if c.may(act) == nil {
 		return nil // to any node
@@ -36,7 +37,7 @@ func (c *call) mayTo(act roles.Act, name string) error {
 	return c.may(act, of)
 }
 
-// mayMake refuses a node from a template whose name another's node has.
+// mayMake refuses to make a node from a template if a node of another owner has its name.
 func (c *call) mayMake(name string) error {
 	if err := vnode.CheckName(name); err != nil {
 		return refuse.Invalidf("name: %w", err)
@@ -51,7 +52,7 @@ func (c *call) mayMake(name string) error {
 	return c.may(roles.NodeMake, roles.OwnerOf(labels))
 }
 
-// on returns what the path of a request names.
+// on returns the thing that the path of a request names.
 func on(r *http.Request) string {
 	for _, part := range []string{"name", "image", "host", "template"} {
 		if v := r.PathValue(part); v != "" {
@@ -61,7 +62,8 @@ func on(r *http.Request) string {
 	return ""
 }
 
-// mayRun refuses a command that the caller may not run, or that no client can: another root, what berth's own processes call.
+// mayRun refuses a command line that the caller may not run, or that no client may: one with another root, or one that only
+// berth's own processes use.
 func (c *call) mayRun(s api.Start) error {
 	if err := relayable(s.Args); err != nil {
 		return err

@@ -30,7 +30,7 @@ const (
 	longestDocument = 64 << 10
 )
 
-// patience is what Server.Patience is without it.
+// patience is the default of Server.Patience.
 const patience = 30 * time.Second
 
 // Audit keeps the line of an act, before it begins or when it has ended; why is why it was refused or failed. The error says why the line
@@ -42,9 +42,9 @@ type Server struct {
 	Host  Host
 	Site  Site  // nil: this host belongs to no site
 	Audit Audit // nil: nothing is kept
-	// Spent reports whether the audit holds as much of somebody's acts as it takes for now; nil: it takes all.
+	// Spent reports whether a caller has used up the share of the audit for acts; nil: there is no such share.
 	Spent func(roles.Who) bool
-	// Renew answers the request for a new certificate of whoever asks; nil: there is no such endpoint.
+	// Renew answers a caller's request for a new certificate; nil: there is no such endpoint.
 	Renew http.Handler
 	// Reports answers the reports of file servers; nil: there is no such endpoint.
 	Reports http.Handler
@@ -68,21 +68,21 @@ type call struct {
 // ctx ends with the request.
 func (c *call) ctx() context.Context { return c.Request.Context() }
 
-// route is one operation of the API: what the OpenAPI document says of it, and what does it.
+// route is one operation of the API: its description in the OpenAPI document, and the function that does it.
 type route struct {
 	method, path string
 	id           string // of the operation
 	summary      string
 	act          roles.Act
 	params       []param
-	takes        []body // what its body may be; none: no body
+	takes        []body // the types of body that it takes; none: no body
 	gives        any    // of this type is the document it answers; nil: none, or a stream
 	stream       string // its media type, if it answers a stream
 	refusals     []int  // statuses beside those that every operation may answer
 	do           func(*call) (any, error)
 }
 
-// Handler returns what answers requests.
+// Handler returns the handler of all requests.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	byPath := map[string]map[string]route{}
@@ -121,7 +121,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200s; /v1/openapi.json lists the paths", req.URL.Path)))
 	})
-	pages := http.NewCrossOriginProtection() // a browser that has somebody's certificate shows it to each page's requests
+	pages := http.NewCrossOriginProtection() // a browser sends a user's certificate with the requests of every page
 	pages.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		p := problem(http.StatusForbidden, "a page of another site asks for this")
 		p.Code = int(refuse.Cannot)
@@ -167,7 +167,8 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 	})
 }
 
-// answer answers one request: who asks, may he, are the parameters right; then the act, and what it gave.
+// answer answers one request: it identifies the caller, checks the role and the parameters, does the act, and writes its
+// result.
 func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
 	req.Body = http.MaxBytesReader(w, req.Body, r.longest())
 	c := &call{ResponseWriter: w, Request: req, server: s, back: func() {}}
@@ -191,7 +192,7 @@ func (s *Server) answer(w http.ResponseWriter, req *http.Request, r route) {
 	}
 }
 
-// act does what is asked, and keeps what came of it, also of an act that panics.
+// act does the act of a request, and keeps its result in the audit, also if it panics.
 func (c *call) act(r route) (given any, err error) {
 	ended := false
 	defer func() {
@@ -237,7 +238,7 @@ func (c *call) act(r route) (given any, err error) {
 	return given, err
 }
 
-// begins keeps that an act begins that the caller may do. detail is what its path does not say. An error refuses the act.
+// begins keeps in the audit that an act begins. detail has what its path does not say. An error refuses the act.
 func (c *call) begins(detail string) error {
 	c.line.Detail = detail
 	err := c.server.Audit.begins(c.line)
@@ -245,7 +246,7 @@ func (c *call) begins(detail string) error {
 	return err
 }
 
-// begins keeps that an act begins. What cannot be kept is not begun: 507.
+// begins keeps in the audit that an act begins. If that cannot be kept, the act is refused: 507.
 func (a Audit) begins(line audit.Line) error {
 	if a == nil {
 		return nil
@@ -265,7 +266,8 @@ func (c *call) awaitBody() {
 	}
 }
 
-// awaitTaken bounds how long an answer, which is no stream, may take to be taken: its connection is ended then, and what is held for it.
+// awaitTaken bounds how long a client may take to read an answer that is no stream. After that the connection is closed, which frees
+// what is held for it.
 func (s *Server) awaitTaken(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * s.patient()))
 }
@@ -281,7 +283,7 @@ func (r route) longest() int64 {
 	return longestDocument
 }
 
-// errAnswered says that the handler has answered, or that nobody listens any more.
+// errAnswered says that the handler has answered, or that the client is gone.
 var errAnswered = errors.New("answered")
 
 // errCut says that a stream has failed: its connection is broken off, so that the client sees that it is not whole.

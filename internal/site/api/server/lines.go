@@ -12,9 +12,9 @@ func hidden() []string {
 	return []string{"keeper", "check-health", "copier", "netserve", "__complete", "__completeNoDesc"}
 }
 
-// relayable refuses command lines that make no sense on another host. What stands before the command is refused altogether:
-// the root is the agent's, and a host is named by the client's own berth. Whoever may run any command line is root of the host:
-// this holds him from mistakes, and is no bound for others, who have reads.
+// relayable refuses command lines that make no sense on another host. Flags before the command are refused altogether: the root
+// is the agent's, and a host is named by the client's own berth. A caller who may run any command line is root of the host:
+// these checks prevent mistakes only. Other callers are bounded by reads.
 func relayable(args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -42,8 +42,9 @@ type readLine struct {
 	names bool   // it takes words that are no flags: names of nodes or commands, never files
 }
 
-// readLines are the command lines of who only reads. What is not listed is refused: a flag that is new to a command, or opens a
-// file of the host, or writes. A flag stands for itself, and nothing is run together (-fn20).
+// readLines are the command lines for callers who may only read. Anything that is not listed is refused: a flag that is new to
+// a command, or opens a file of the host, or writes. Each flag is an argument of its own; flags that are run together (-fn20)
+// are refused.
 func readLines() []readLine {
 	return []readLine{
 		{"ls", "--json --filter=", false},
@@ -66,7 +67,8 @@ func readLines() []readLine {
 	}
 }
 
-// reads reports whether a command line is that of a command that only reads. The error says what of it is not for who only reads.
+// reads reports whether a command line is that of a command that only reads. The error says which part of it is not for callers
+// who may only read.
 func reads(args []string) (bool, error) {
 	if len(args) == 1 && slices.Contains([]string{"--help", "-h", "--version", "-v"}, args[0]) {
 		return true, nil
@@ -79,8 +81,8 @@ func reads(args []string) (bool, error) {
 	return false, nil
 }
 
-// check refuses what is not listed. It never reads an argument as something else than berth does: a value that begins with a dash,
-// and "--", are refused.
+// check refuses arguments that are not listed. It never reads an argument as something else than berth does: a value that begins
+// with a dash, and "--", are refused.
 func (r readLine) check(args []string) error {
 	flags := strings.Fields(r.flags)
 	for i := 0; i < len(args); i++ {

@@ -80,5 +80,5 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the connection itself: of it the peer's identity is asked.
+// NetConn returns the connection itself: the credentials of the peer are read from it.
 func (c *counted) NetConn() net.Conn { return c.Conn }

@@ -37,7 +37,7 @@ func labelled(labels map[string]string, asked []string) bool {
 	return true
 }
 
-// page returns what comes after a key, at most limit of it, and the key to go on with. all is in the order of the keys.
+// page returns the entries after a key, at most limit of them, and the key to go on with. all is sorted by key.
 func page[T any](all []T, key func(T) string, after string, limit int64) (part []T, next string) {
 	from := 0
 	if after != "" {
@@ -135,7 +135,7 @@ func (c *call) applyTemplate() (any, error) {
 	return c.server.Host.ApplyTemplate(c.ctx(), c.who.Name, c.PathValue("template"), f.Name, f.Parameters, time.Duration(f.Hold)*time.Millisecond)
 }
 
-// did does something to the node that the path names, and says what that changed.
+// did acts on the node that the path names, and says what changed.
 func (c *call) did(act roles.Act, yes, no string, do func(name string, owner roles.Owner) (bool, error)) (any, error) {
 	name, err := c.name(act)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// peer is the key of what a unix socket says of the process that asks.
+// peer is the context key of the caller on a unix socket.
 type peer struct{}
 
-// Peer keeps with each connection of a unix socket who is at its other end: http.Server.ConnContext.
+// Peer stores the caller in the context of each connection of a unix socket: it is an http.Server.ConnContext.
 func Peer(ctx context.Context, c net.Conn) context.Context {
 	if l, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = l.NetConn()
@@ -45,7 +45,8 @@ func userName(uid uint32) string {
 	return "uid-" + strconv.Itoa(int(uid))
 }
 
-// Identify says who sent a request: the owner of a certificate, or who reaches the unix socket, which makes him root of this host.
+// Identify returns the caller of a request: the owner of the certificate, or an admin if it came over the unix socket: a user who can
+// reach that is root of this host.
 func Identify(r *http.Request) (roles.Who, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return certs.Identity(r.TLS.PeerCertificates[0])

@@ -26,7 +26,7 @@ func (q query) text(name string) string  { return q.values.Get(name) }
 func (q query) all(name string) []string { return q.values[name] }
 func (q query) yes(name string) bool     { return q.values.Get(name) == "true" }
 
-// number returns an integer, or what counts without it.
+// number returns an integer parameter, or its default.
 func (q query) number(name string, without int64) int64 {
 	n, err := strconv.ParseInt(q.values.Get(name), 10, 64)
 	if err != nil {

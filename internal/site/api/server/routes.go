@@ -47,7 +47,7 @@ type (
 	results struct {
 		Results []node.SetResult `json:"results"`
 	}
-	// fill is what a template is filled with.
+	// fill has the values that a template is filled with.
 	fill struct {
 		Name       string         `json:"name"`
 		Parameters map[string]any `json:"parameters,omitempty"`
@@ -176,7 +176,7 @@ func list[T any](all []T) []T {
 	return all
 }
 
-// reading is the operation that reads one list, for who may.
+// reading returns the operation that reads one list, for callers who may.
 func reading(act roles.Act, path, id, summary string, gives any, do func(*call) (any, error)) route {
 	return route{method: http.MethodGet, path: path, id: id, summary: summary, act: act, gives: gives, do: func(c *call) (any, error) {
 		if err := c.may(act); err != nil {

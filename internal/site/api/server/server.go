@@ -1,4 +1,4 @@
-// Package server answers Berth's API over HTTP: on what a [Host] and a [Site] can do.
+// Package server answers Berth's API over HTTP: a [Host] and a [Site] do what is asked.
 package server
 
 import (
@@ -16,8 +16,8 @@ import (
 	"berth/internal/storage/scratch"
 )
 
-// Host is what the API does on the host that it runs on. Errors are refusals (package refuse) or failures; a spec's mistakes are
-// spec.Problems. Package hostapi is the real one.
+// Host has the operations of the API on the host that it runs on. Errors are refusals (package refuse) or failures; a spec's
+// mistakes are spec.Problems. Package hostapi is the real one.
 type Host interface {
 	Facts(ctx context.Context) (api.HostFacts, error)
 	Nodes(ctx context.Context) ([]node.Status, error)
@@ -48,12 +48,13 @@ type Host interface {
 	Program() []string
 }
 
-// Site is what the API knows of the other hosts. stale says why what a read returns is the last known state; "" if it is not.
+// Site has the operations of the API on the other hosts. stale says why the result of a read may be out of date; "" if it is
+// not.
 type Site interface {
 	Hosts(ctx context.Context) (all []api.Host, stale string, err error)
 	Nodes(ctx context.Context) (all []api.SiteNode, stale string, err error)
 	// Drain keeps new nodes from a host; Drain with on false takes that back.
 	Drain(ctx context.Context, host string, on bool) (changed bool, err error)
-	// Forget releases what a host that will not come back has claimed.
+	// Forget gives up the claims of a host that will not come back.
 	Forget(ctx context.Context, host string) error
 }

@@ -12,19 +12,19 @@ import (
 )
 
 // session is one command for one client. Nothing that it sends has a deadline: a client may be slow, or stopped for as long as it
-// likes. One that is gone for good is noticed where the kernel notices it, by a closed connection, keep-alive packets or
-// packets that nobody acknowledges, and then hear ends.
+// likes. One that is gone for good is noticed where the kernel notices it, by a closed connection, keep-alive packets or packets
+// that are not acknowledged, and then hear ends.
 type session struct {
 	ws    *websocket.Conn
 	child *child
 	lost  chan struct{} // closed when the client is gone
 
 	mu     sync.Mutex
-	input  []byte // what the client sent and the command has not taken, without what feed works on
+	input  []byte // input from the client that the command has not taken, without the piece that feed writes now
 	held   int    // bytes of input that the client was not told of as taken: never more than the window
 	eof    bool
 	take   chan struct{} // there is more of it
-	counts bool          // the client tells what it took of the output
+	counts bool          // the client tells how much output it took
 	ahead  int           // bytes of output that are on their way to a client that counts: never more than the window
 	gone   bool
 	news   sync.Cond // ahead or gone has changed
@@ -55,7 +55,8 @@ func (s *session) lose() {
 }
 
 // taken waits until a client that counts, and has everything, closes the connection: what is still on its way would be lost if
-// the server closed it. It reports whether the client has taken all output; of one that does not count nobody knows.
+// the server closed it. It reports whether the client has taken all output; for a client that does not count that is not
+// known.
 func (s *session) taken() bool {
 	if !s.counts {
 		return true
@@ -69,7 +70,7 @@ func (s *session) taken() bool {
 // fileOf is a stream of the command's output; File is nil where it has none.
 type fileOf struct{ *os.File }
 
-// hear takes what the client sends, until he is gone.
+// hear takes the client's messages until the client is gone.
 func (s *session) hear(ctx context.Context) {
 	for {
 		kind, msg, err := s.ws.Read(ctx)
@@ -104,7 +105,8 @@ func (s *session) hear(ctx context.Context) {
 	}
 }
 
-// put keeps input for the command. It refuses more than the window. What is kept is bytes, whatever the messages are in which they come.
+// put keeps input for the command. It refuses more than the window. Bytes are kept, not messages, so that many small messages cost no
+// more than a large one.
 func (s *session) put(p []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +118,7 @@ func (s *session) put(p []byte) bool {
 	return true
 }
 
-// took notes what the client took of the output. It refuses more than was sent.
+// took notes how much output the client took. It refuses more than was sent.
 func (s *session) took(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +130,8 @@ func (s *session) took(n int) bool {
 	return true
 }
 
-// room waits until a chunk of output may be on its way, and counts it; unused takes back what was not read of it. Without room
-// the client is gone.
+// room waits until a chunk of output may be on its way, and counts it; unused gives back the part of the chunk that was not
+// used. If there is no room, the client is gone.
 func (s *session) room() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +157,7 @@ func (s *session) wake() {
 	}
 }
 
-// feed gives the command its input, and tells the client how much it took. What a command that reads no more does not take is
+// feed gives the command its input, and tells the client how much it took. Input that a command does not read any more is
 // dropped, so that the client can go on to its end.
 func (s *session) feed(ctx context.Context) {
 	var all []byte
@@ -196,8 +198,8 @@ func (s *session) feed(ctx context.Context) {
 	}
 }
 
-// tell sends what the command writes to one of its streams, until its end. A client who reads slowly holds the command up, as a
-// pipe does.
+// tell sends the output of the command on one of its streams, until its end. A client that reads slowly holds the command up,
+// as a pipe does.
 func (s *session) tell(ctx context.Context, stream byte, f *fileOf) {
 	p := make([]byte, 1+api.Chunk)
 	p[0] = stream

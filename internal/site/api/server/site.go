@@ -89,7 +89,7 @@ func (c *call) forget() (any, error) {
 	if err := c.begins("forget"); err != nil {
 		return nil, err
 	}
-	// What is begun is ended: a client that breaks off does not leave half of a host's claims.
+	// An act that has begun is completed: a client that breaks off must not leave half of a host's claims.
 	if err := s.Forget(context.WithoutCancel(c.ctx()), host); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,5 @@
-// Package gate puts processes of a file server into the groups of nodes: of servers that fork a process a client.
+// Package gate puts processes of a file server into the groups of the nodes that they serve, for servers that fork a process for
+// each client.
 //
 // A program of BPF sees, in the thread that receives, the first receive of a process over a connection that was accepted at the
 // server's port, from the address of a node. It notes the process, and sends it SIGSTOP: the kernel stops all its threads before any
@@ -6,8 +7,8 @@
 // group, and continues it. A stopped process never depends on the agent's life: see [Guard].
 //
 // The program is compiled in advance, so a host needs no compiler: gate.bpf.c is the source and gate.o the object, made by the
-// command below with Debian 12's packages clang-14, llvm-14 and libbpf-dev. The kernel needs its BTF (CONFIG_DEBUG_INFO_BTF) and
-// BPF trampolines (x86-64: 5.17; arm64: 6.0). Nothing of it stays in the kernel when the agent ends, however it ends.
+// command below with Debian 12's packages clang-14, llvm-14 and libbpf-dev. The kernel needs its BTF (CONFIG_DEBUG_INFO_BTF) and BPF
+// trampolines (x86-64: 5.17; arm64: 6.0). Nothing of the gate stays in the kernel when the agent ends, however it ends.
 package gate
 
 //go:generate clang-14 -O2 -g -Wall -Werror -target bpf -mcpu=v3 -fdebug-compilation-dir=. -I/usr/include -c gate.bpf.c -o gate.o
@@ -43,7 +44,7 @@ type Groups interface {
 	Put(node string, pid int) error
 	// Back puts a process that is in a node's group to where its parent is.
 	Back(node string, pid int) error
-	// Wrong notes what is wrong with a process, or with the gate if pid is 0; "" takes it back.
+	// Wrong is called with the fault of a process, or of the gate if pid is 0; "" means that the fault is gone.
 	Wrong(pid int, what string)
 }
 
@@ -75,7 +76,7 @@ type Gate struct {
 	lost  error // why nothing is stopped any more
 }
 
-// events is what a gate needs of a reader of what the program tells.
+// events is the reader of the program's events, as far as a gate needs it.
 type events interface {
 	Read() (ringbuf.Record, error)
 	SetDeadline(at time.Time)
@@ -88,7 +89,7 @@ type Stops struct {
 	All, Longest time.Duration
 }
 
-// Stops returns what was counted since Open.
+// Stops returns the counts since Open.
 func (g *Gate) Stops() Stops {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,8 +107,8 @@ func programs() []program {
 // The places in the map numbers (gate.bpf.c).
 const portNumber, networkNumber, agentNumber, fullNumber = uint32(0), uint32(1), uint32(2), uint32(3)
 
-// Open begins to stop processes of a server for the nodes that [Gate.Tell] tells. First it continues what an agent before left
-// stopped. What this kernel refuses is an error of [refuse.Cannot].
+// Open begins to stop processes of a server for the nodes that [Gate.Tell] tells. First it continues processes that an earlier
+// agent left stopped. If this kernel cannot do it, the error is a [refuse.Cannot].
 func Open(s Server) (*Gate, error) { return open(s, programs()) }
 
 func open(s Server, programs []program) (*Gate, error) {
@@ -169,7 +170,7 @@ func initial(pidNamespace uint64, offsets string) error {
 	return nil
 }
 
-// begin starts the guard, and then what may stop a process.
+// begin starts the guard, and only then attaches the program that may stop a process.
 func (g *Gate) begin(programs []program) (err error) {
 	if err := g.guard.start(g.all.Maps["stopped"], g.guarded); err != nil {
 		return err
@@ -213,7 +214,7 @@ func (g *Gate) whyLost() error {
 	return g.lost
 }
 
-// Tell says whose address is whose. The groups of these nodes are there.
+// Tell tells the gate which node has which address. The nodes' groups must exist.
 func (g *Gate) Tell(all map[netip.Addr]string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,8 +255,8 @@ func (g *Gate) lose(why error) {
 	g.of.Wake()
 }
 
-// Close takes the gate out of the kernel, and continues what it stopped. What cannot be continued is tried further, and if the agent ends
-// before, by the guard.
+// Close takes the gate out of the kernel, and continues the processes that it stopped. Those that cannot be continued are tried again, by
+// the guard if the agent ends before.
 func (g *Gate) Close() error {
 	g.mu.Lock()
 	errs := []error{g.link.Close()}
@@ -274,7 +275,7 @@ func (g *Gate) Close() error {
 	return errors.Join(append(errs, g.guard.end(), os.RemoveAll(g.of.Dir), g.all.Close())...)
 }
 
-// sweepOn continues what is stopped, however long that takes. The notes are left to the next gate.
+// sweepOn continues stopped processes, however long that takes. The notes are left to the next gate.
 func (g *Gate) sweepOn() {
 	for sweeps(g.all.Maps["stopped"], 0) != nil {
 	}

@@ -24,7 +24,7 @@ import (
 // GuardCommand is the argument with which the program of [Server.Guard] is [Guard].
 const GuardCommand = "guard"
 
-// most is how long the guard continues what was stopped, and how long it is tried at all.
+// most is how long the guard tries to continue stopped processes.
 const most = 2 * time.Second
 
 // Files that the guard gets from the agent.
@@ -33,10 +33,10 @@ const (
 	stoppedFile = 4 // the map of stopped processes
 )
 
-// Guard is the process that continues what is stopped when the agent dies, however it does: it waits for the agent's end, which is
-// after the kernel took the gate out, continues what the map has, and ends. It holds nothing that could stop a process.
+// Guard is the process that continues stopped processes when the agent dies, however it does: it waits for the agent's end, which
+// is after the kernel took the gate out, continues the processes of the map, and ends. It holds nothing that could stop a process.
 func Guard(ready io.Writer) error {
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT) // what ends the agent does not end it
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT) // signals that end the agent do not end it
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)                // where memory is short, others end first; a container may forbid it
 	stopped, err := ebpf.NewMapFromFD(stoppedFile)
 	if err != nil {
@@ -57,9 +57,10 @@ func Guard(ready io.Writer) error {
 	}
 }
 
-// sweeps continues what is stopped, after nothing is stopped any more. A program that was in the middle of it when the gate was taken out
-// noted a process and stopped it after that, so each is continued several times, for some time; SIGCONT does nothing to one that runs.
-// One that was found stopped is continued once: the next agent may have stopped it since. What cannot be continued is tried for longer.
+// sweeps continues stopped processes, once the gate stops no more of them. A program that was in the middle of it when the gate was taken
+// out noted a process and stopped it after that, so each is continued several times, for some time; SIGCONT does nothing to one that
+// runs. One that was found stopped is continued once: the next agent may have stopped it since. A process that cannot be continued is
+// tried for longer.
 func sweeps(stopped *ebpf.Map, least time.Duration) error {
 	began, done := time.Now(), map[uint32]stop{}
 	for {
@@ -215,10 +216,10 @@ func unnote(dir string, id proc.ID) error {
 // notes is where in [Server.Dir] the processes are noted that are stopped.
 func notes(dir string) string { return filepath.Join(dir, "stopped") }
 
-// Resume continues what an agent before left stopped. dir is [Server.Dir].
+// Resume continues processes that an earlier agent left stopped. dir is [Server.Dir].
 func Resume(dir string) error { return resume(notes(dir)) }
 
-// resume continues the processes that a folder names, and empties it. What cannot be continued stays noted.
+// resume continues the processes that a folder names, and empties it. Processes that cannot be continued stay noted.
 func resume(dir string) error {
 	all, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

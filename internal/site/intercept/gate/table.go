@@ -7,13 +7,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// kernelMap is what a table needs of a map.
+// kernelMap has the methods of a BPF map that a table needs.
 type kernelMap interface {
 	Put(key, value any) error
 	Delete(key any) error
 }
 
-// table is whose address is whose, as the kernel was told. A node has a number, and a node whose group is made anew another one.
+// table maps addresses to nodes, as the kernel was told. A node has a number, and a node whose group is made anew another one.
 type table struct {
 	last      uint32 // number that was given
 	numbers   map[string]uint32
@@ -25,7 +25,7 @@ func newTable() table {
 	return table{numbers: map[string]uint32{}, names: map[uint32]string{}, addresses: map[netip.Addr]uint32{}}
 }
 
-// tell brings the maps to what all says.
+// tell brings the maps in line with all.
 func (t *table) tell(all map[netip.Addr]string, addresses, nodes kernelMap) error {
 	stay := map[string]bool{}
 	for _, node := range all {

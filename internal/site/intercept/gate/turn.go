@@ -16,7 +16,7 @@ import (
 	"berth/internal/sys/proc"
 )
 
-// stop is a process that was stopped and is to be continued, event what the program tells (gate.bpf.c).
+// stop is a process that was stopped and is to be continued; event is an event of the program (gate.bpf.c).
 type (
 	stop struct {
 		Start uint64 // of the process, in ns after boot
@@ -44,8 +44,8 @@ func (s stop) id(pid uint32) proc.ID {
 // pause is how long a stopped process waits that could not be looked at.
 const pause = 20 * time.Millisecond
 
-// follow handles what the program tells, until the gate is closed. All that is told is heard, and what is stopped is noted, before the
-// next process has its turn: one takes a while, and the next agent is to find all of them.
+// follow handles the program's events until the gate is closed. It reads all events, and notes all stopped processes, before it
+// handles the next one: one takes a while, and the next agent must find all of them.
 func (g *Gate) follow() {
 	defer close(g.done)
 	var queue, late []event
@@ -116,7 +116,7 @@ func (g *Gate) heard(sample []byte) (e event, ok bool) {
 	return e, true
 }
 
-// handle does what an event asks for. done is false if it is to be tried again.
+// handle handles an event. done is false if it is to be tried again.
 func (g *Gate) handle(e event) (done bool) {
 	switch e.Kind {
 	case isStopped:

@@ -28,11 +28,11 @@ import (
 	"berth/internal/sys/thread"
 )
 
-// Server is what all instances of a server have in common.
+// Server has the settings that all instances of a server share.
 type Server struct {
 	Dir     string   // with a folder for each node
 	Command []string // {node}, {port} and {dir} stand for the node's name, the port to listen at, and the instance's folder
-	UID     uint32   // whom it runs as
+	UID     uint32   // the user that it runs as
 	GID     uint32
 	Groups  []uint32
 	Netns   *os.File // network namespace of the server
@@ -41,7 +41,7 @@ type Server struct {
 // State returns the folder of an instance's own, which belongs to its user.
 func (s *Server) State(node string) string { return filepath.Join(s.Dir, node, "state") }
 
-// Log returns the file with what an instance said.
+// Log returns the path of the file with an instance's output.
 func (s *Server) Log(node string) string { return filepath.Join(s.Dir, node, "log") }
 
 // The variables that an instance finds in its environment. State is how it is found when no record tells of it.
@@ -323,7 +323,7 @@ func (s *Server) Last(node string) string {
 	lines := strings.Split(strings.TrimSpace(string(text[:n])), "\n")
 	last := strings.TrimSpace(lines[len(lines)-1])
 	last = last[:min(len(last), longest)]
-	return strings.Map(func(r rune) rune { // what an instance says must not steer a terminal
+	return strings.Map(func(r rune) rune { // an instance's output must not control a terminal
 		if unicode.IsPrint(r) && r != unicode.ReplacementChar {
 			return r
 		}

@@ -40,8 +40,8 @@ func key(a netip.Addr) []byte {
 
 // load loads the program that chooses the listening socket for a new connection of TCP. A connection to the server's port goes to the
 // instance of the node whose address it comes from, and is refused if that one does not listen; it goes to the server's own socket if it
-// comes from no node. What goes to the port of an instance itself is chosen alike, and refused if it comes from no node: nobody gets
-// into an instance of another node. Datagrams of UDP from a node to the server's port are dropped: no instance would get them.
+// comes from no node. A connection to an instance's own port is treated in the same way, and refused if it comes from no node: no client
+// reaches the instance of another node. Datagrams of UDP from a node to the server's port are dropped: no instance would get them.
 func load(port uint16, nodes, sockets, ports *bpf.Map) (*os.File, error) {
 	const (
 		ctx    = bpf.R6

@@ -27,11 +27,12 @@ const (
 	portsPin   = "ports"
 )
 
-// socketValue is the size of what the table of sockets has under an address. With less, the kernel lets nobody look whether a socket is
-// there (sock_hash_lookup_sys in net/core/sock_map.c).
+// socketValue is the size of what the table of sockets has under an address. With less, the kernel does not let programs look up
+// whether a socket is there (sock_hash_lookup_sys in net/core/sock_map.c).
 const socketValue = 8
 
-// Steering directs new connections of nodes to the instances of a server, in one network namespace. It goes on when nobody has it open.
+// Steering directs new connections of nodes to the instances of a server, in one network namespace. It goes on when no process has it
+// open.
 type Steering struct {
 	nodes, sockets, ports *bpf.Map
 	link                  *os.File
@@ -76,8 +77,8 @@ func (p Pins) folder() (string, error) {
 	return p.Own, nil
 }
 
-// Open steers the connections to a port in a network namespace. It goes on with what an agent before left.
-// What this kernel refuses is an error of [refuse.Cannot].
+// Open steers the connections to a port in a network namespace. It takes over what an earlier agent left. If this kernel cannot
+// do it, the error is a [refuse.Cannot].
 func Open(p Pins, port uint16, netns *os.File) (s *Steering, err error) {
 	dir, err := p.folder()
 	if err != nil {
@@ -86,7 +87,7 @@ func Open(p Pins, port uint16, netns *os.File) (s *Steering, err error) {
 	if s, err = resume(dir, netns); s != nil || err != nil {
 		return s, err
 	}
-	if err := p.Remove(); err != nil { // what is there is not whole, or of another namespace
+	if err := p.Remove(); err != nil { // the pinned steering is not whole, or of another namespace
 		return nil, err
 	}
 	if dir, err = p.folder(); err != nil {
@@ -139,7 +140,7 @@ func refused(err error) error {
 	return refuse.Cannotf(remedy, "this kernel refuses to steer connections: %w", err)
 }
 
-// resume opens what an agent before left in a folder; nil if it is not whole, or of another kind.
+// resume opens the pinned objects that an earlier agent left in a folder; nil if some are missing, or of another kind.
 func resume(dir string, netns *os.File) (*Steering, error) {
 	s := &Steering{}
 	var errs [5]error
@@ -217,8 +218,8 @@ func (s *Steering) Withdraw(a netip.Addr) error {
 	return nil
 }
 
-// Serve gives new connections from an address, that Refuse was called with, to a listening socket. When that one is closed by
-// all who have it, they are refused: the kernel forgets it.
+// Serve gives new connections from an address, that Refuse was called with, to a listening socket. When every process has
+// closed that socket, the kernel forgets it, and connections are refused.
 func (s *Steering) Serve(a netip.Addr, listening *os.File) error {
 	conn, err := listening.SyscallConn() // Fd would make the socket blocking for the instance, too
 	if err != nil {
@@ -238,7 +239,8 @@ func (s *Steering) Serve(a netip.Addr, listening *os.File) error {
 	return nil
 }
 
-// Serves reports whether new connections from an address go to a socket that Serve was called with and that somebody still has open.
+// Serves reports whether new connections from an address go to a socket that Serve was called with and that a process still has
+// open.
 func (s *Steering) Serves(a netip.Addr) (bool, error) { return s.sockets.Has(key(a)) }
 
 // Pass gives new connections from an address to the server's own socket.

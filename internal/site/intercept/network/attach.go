@@ -56,8 +56,9 @@ func of(l netlink.Link, parent uint32) netlink.FilterAttrs {
 	return netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: parent, Handle: 1, Priority: priority, Protocol: unix.ETH_P_ALL}
 }
 
-// redirect sends what nodes with a limit write through the ifb, which gives it back. The library knows no filter of BPF with an action,
-// and the kernel lets a program alone redirect nothing to an ifb (drivers/net/ifb.c drops what act_mirred did not mark).
+// redirect sends the frames of nodes with a limit on writes through the ifb, which gives them back. The library knows no filter of BPF
+// with an action, and the kernel lets a program alone redirect nothing to an ifb (drivers/net/ifb.c drops what act_mirred did not
+// mark).
 func (n *Link) redirect(program int) error {
 	a := of(n.l, netlink.HANDLE_MIN_INGRESS)
 	req := nl.NewNetlinkRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK)
@@ -78,7 +79,7 @@ func (n *Link) redirect(program int) error {
 	return nil
 }
 
-// unhook removes the filter of what nodes write, and the qdisc that carries it if nobody else has a filter there.
+// unhook removes the filter of the nodes' writes, and the qdisc that carries it if no other program has a filter there.
 func unhook(h *netlink.Handle, l netlink.Link) error {
 	all, err := netif.Dump(func() ([]netlink.Qdisc, error) { return h.QdiscList(l) })
 	if err != nil {

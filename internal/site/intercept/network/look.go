@@ -28,8 +28,8 @@ func classes(h *netlink.Handle, l netlink.Link) (map[uint16]*netlink.HtbClass, e
 	return found, nil
 }
 
-// Lacks says what is not there any more of what holds the limits on the interface; "" if all is. One of its name may have been made
-// anew, or somebody removed a qdisc.
+// Lacks says which part of what enforces the limits on the interface is gone; "" if nothing is. The interface may have been made
+// anew, or another program removed a qdisc.
 func (n *Link) Lacks() (string, error) {
 	l, err := netif.ByName(n.h, n.l.Attrs().Name)
 	switch {
@@ -102,13 +102,14 @@ func Watch(ctx context.Context, names []string, changed func()) error {
 	return nil
 }
 
-// Held is what the kernel does for a node.
+// Held has the limits and counters of a node in the kernel.
 type Held struct {
 	Rates        // as it limits them
 	Passed Rates // bytes of data so far; of a side without a limit 0
 }
 
-// Read reads what the kernel does for nodes on an interface, by class, and what is not there of what holds it; "" if all is.
+// Read reads the limits and counters of nodes on an interface, by class, and which part of what enforces them is gone; "" if
+// nothing is.
 func Read(name string) (all map[uint16]Held, wrong string, err error) {
 	h, err := netif.Host()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package network limits what nodes read from a file server and write to it by the frames between them: for servers whose work for a
-// node nothing can tell apart on the disk.
+// Package network limits how fast nodes read from a file server and write to it, by shaping the frames between them. It is for
+// servers whose disk I/O cannot be told apart by node.
 //
 // On the server's interface lies HTB with a class for what each node reads; what it writes goes through an ifb with such classes. A
 // BPF program finds a frame's class by the node's address, whatever their number. Frames of others pass without a class.
@@ -22,10 +22,11 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// major is the number of Berth's qdiscs: the kernel's own on a link that nobody configured have 0.
+// major is the number of Berth's qdiscs: the kernel's own on a link that was not configured have 0.
 const major = 0xbe51
 
-// Rates are what a node may read and write, in bytes a second of what its files hold, without the heads of frames; 0: no limit.
+// Rates are the rates at which a node may read and write, in bytes a second of file data, without the headers of frames; 0: no
+// limit.
 type Rates struct{ Read, Write uint64 }
 
 // Link is an interface of a file server with limits.
@@ -39,7 +40,7 @@ type Link struct {
 	follows bool                    // the programs look into this table
 }
 
-// Open takes an interface over, with the classes that a killed agent left. It refuses one that somebody else shapes.
+// Open takes an interface over, with the classes that a killed agent left. It refuses an interface that another program shapes.
 func Open(name string) (*Link, error) {
 	h, err := netif.Host()
 	if err != nil {
@@ -128,7 +129,7 @@ func findIFB(h *netlink.Handle, index int) (netlink.Link, error) {
 	return l, nil
 }
 
-// makeIFB makes the link through which what nodes write goes, if it is not there, and sets it up: one that is down drops all.
+// makeIFB makes the link through which the nodes' writes go, if it is not there, and sets it up: one that is down drops all.
 func (n *Link) makeIFB() (netlink.Link, error) {
 	l, err := findIFB(n.h, n.l.Attrs().Index)
 	if err != nil {
@@ -192,7 +193,7 @@ func (n *Link) Hold(class uint16, addresses []netip.Addr, r Rates) error {
 		n.owner[a] = class
 	}
 	if !n.follows {
-		return nil // the programs of the agent before use the classes: Follow removes what is not needed
+		return nil // the programs of an earlier agent use the classes: Follow removes those that are not needed
 	}
 	for _, c := range n.sides(class, r) {
 		if c.rate == 0 {
@@ -224,7 +225,7 @@ type side struct {
 	htb  *netlink.HtbClass
 }
 
-// sides are what a node reads, and what it writes.
+// sides are the two directions: what a node reads, and what it writes.
 func (n *Link) sides(class uint16, r Rates) [2]side {
 	var both [2]side
 	for i, c := range []side{{on: n.l, rate: r.Read}, {on: n.ifb, rate: r.Write}} {
@@ -304,8 +305,8 @@ func Index(name string) (int, error) {
 	return l.Attrs().Index, nil
 }
 
-// Remove takes everything of Berth's off the interface with an index, whatever its name is now. That it, or the interface, is not there
-// is no error.
+// Remove removes everything of Berth's from the interface with an index, whatever its name is now. It is no error if there is nothing,
+// or no such interface.
 func Remove(index int) error {
 	h, err := netif.Host()
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 // Library is the file that servers load: berth-sync.c, made by make build.
 const Library = "berth-sync.so"
 
-// Own gives the server's user the right to move its own threads into a group, and nobody else's: on cgroup v1 the kernel asks
-// whether who opened the file tasks has the effective uid of the thread that is moved, or its saved one, or is root
-// (kernel/cgroup/cgroup-v1.c, __cgroup1_procs_write).
+// Own gives the server's user the right to move its own threads, and no others, into a group: on cgroup v1 the kernel checks
+// whether the process that opened the file tasks has the effective uid of the thread that is moved, or its saved one, or is
+// root (kernel/cgroup/cgroup-v1.c, __cgroup1_procs_write).
 func Own(group string, uid int) error {
 	path := filepath.Join(group, "tasks")
 	var st syscall.Stat_t
@@ -46,7 +46,7 @@ type Server struct {
 const variable = "BERTH_SYNC_DIR"
 
 // Servers finds the processes that have the library for a file system, whose folder dir is (place.Dir), sorted by number: those of
-// root and of the user to whom [Own] gave the groups. Anybody else can start a process that looks like one.
+// root and of the user to whom [Own] gave the groups. Any other user could start a process that looks like one.
 func Servers(dir string) ([]Server, error) {
 	user := 0
 	var st syscall.Stat_t
@@ -97,7 +97,7 @@ func effective(pid int) int {
 	return -1
 }
 
-// counts reads what the library counts: struct counts of berth-sync.c, in memory that has a name.
+// counts reads the library's counters: struct counts of berth-sync.c, in memory that has a name.
 func counts(pid int) (Server, bool, error) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	maps, err := os.ReadFile(filepath.Join(proc, "maps"))

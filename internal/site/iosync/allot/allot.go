@@ -1,5 +1,5 @@
-// Package allot is the allocator of a site: file servers report what nodes do, and are told which parts of the nodes' allowances they
-// shall enforce. One host of the site does it at a time; package share computes the parts.
+// Package allot is the allocator of a site: file servers report the I/O of nodes, and the allocator tells each server which part of a
+// node's allowance to enforce. One host of the site does it at a time; package share computes the parts.
 package allot
 
 import (
@@ -25,16 +25,16 @@ const (
 // Rates is a figure for each kind: bytes or operations a second, or parts of them.
 type Rates [kinds]float64
 
-// Use is what a node did on a server.
+// Use is a node's I/O on a server.
 type Use struct {
 	Node string `json:"node"`
 	Used Rates  `json:"used"` // a second, since the report before
-	Part Rates  `json:"part"` // what the server enforces; 0: no limit
-	// Unknown: nobody told the server its part, and it does not know what others were told. It enforces a floor.
+	Part Rates  `json:"part"` // the limit that the server enforces; 0: none
+	// Unknown: the server was not told its part, and does not know the parts of others. It enforces a floor.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Report is what a file server says of the nodes of one file system.
+// Report is a file server's report on the nodes of one file system.
 type Report struct {
 	Host       string `json:"host"`
 	Filesystem string `json:"filesystem"`
@@ -44,13 +44,13 @@ type Report struct {
 	Failed []string `json:"failed,omitempty"`
 }
 
-// Order says what a server shall enforce.
+// Order tells a server which parts to enforce.
 type Order struct {
 	Number string           `json:"number,omitempty"` // "": nothing yet, go on as before
-	Parts  map[string]Rates `json:"parts,omitempty"`  // by node: parts of what it may do on all servers together, up to 1
+	Parts  map[string]Rates `json:"parts,omitempty"`  // by node: parts of its allowance on all servers together, up to 1
 }
 
-// Want is what a node may do on all servers of a file system together.
+// Want is the allowance of a node on all servers of a file system together.
 type Want struct {
 	Node   string
 	Rates  Rates // 0: no limit
@@ -69,17 +69,17 @@ type Demand struct {
 const (
 	// Every is the time between two reports of a server.
 	Every = 500 * time.Millisecond
-	// Silence is how long a server may not report until what it enforces is taken for what it enforced at most.
+	// Silence is how long a server may not report before the allocator assumes that it enforces the most that it may have.
 	Silence = 3 * Every
-	// Grace is how long a server keeps its parts that is told nothing; afterwards none is above an equal part. A new allocator waits
-	// longer for servers, before it splits what those that are silent leave.
+	// Grace is how long a server that gets no orders keeps its parts; afterwards none of them is above an equal part. A new
+	// allocator waits longer than that for servers, before it splits what the silent ones leave.
 	Grace = 5 * time.Second
 	// between is the least time between two computations.
 	between = 100 * time.Millisecond
 )
 
-// waits is from which part of what it may do on a node is taken for one that would do more. The kernel lets requests of up to some MiB
-// through at once, so what is counted in half a second differs from what is allowed in it: the largest of some reports counts.
+// waits is the part of its limit from which on a node counts as one that would do more. The kernel lets requests of up to some MiB
+// through at once, so the I/O counted in half a second differs from the I/O allowed in it: the largest of some reports counts.
 const (
 	waits = 0.9
 	some  = 3
@@ -94,7 +94,7 @@ type Allocator struct {
 	fields map[string]*field // by file system
 }
 
-// New takes the office. name is of this host and this time alone.
+// New returns the allocator of a host that has just got the office. name must be unique to this host and time.
 func New(name string, now time.Time) *Allocator {
 	return &Allocator{begun: now, name: name, fields: map[string]*field{}}
 }
@@ -109,7 +109,7 @@ type field struct {
 	kinds   [kinds]kind
 }
 
-// heard is what is known of a server.
+// heard has the last reports of a server.
 type heard struct {
 	at     time.Time // of its last report; zero: it never reported
 	order  string    // that it confirmed, but for the nodes that failed
@@ -126,7 +126,8 @@ type kind struct {
 	at    map[string]int // the number in site.Nodes
 }
 
-// Take takes a report, and says what the server shall enforce. demand is the file system as it is now; it is not changed any more.
+// Take takes a report, and returns the parts that the server shall enforce. demand has the present allowances on the file system;
+// the caller does not change it afterwards.
 func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,7 +151,7 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 	}
 	h := &f.last[i]
 	if r.Nodes == nil && h.uses[0] == nil {
-		return Order{} // it confirms what another allocator told it, and does not say what that is
+		return Order{} // it confirms the order of another allocator, and does not say which parts that has
 	}
 	first := h.at.IsZero()
 	h.take(r, now)
@@ -158,11 +159,11 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 	case !f.started && !f.begin(a.begun, now):
 		return Order{}
 	case first:
-		f.believe(i)
+		f.takeReported(i)
 		f.assume()
-		f.at = time.Time{} // what it was to be told rests on what was assumed
+		f.at = time.Time{} // its order follows from an assumption
 	case r.Nodes != nil && r.Order != h.now.Number:
-		f.fear(i)
+		f.raiseMost(i)
 	}
 	if now.Sub(f.at) >= between {
 		f.at = now
@@ -228,7 +229,7 @@ func (f *field) pair(k int, node, server string) (p share.Pair, allowance float6
 	return p, n.Allowance, served
 }
 
-// take keeps what a server says.
+// take keeps the report of a server.
 func (h *heard) take(r Report, now time.Time) {
 	h.at, h.order, h.failed = now, r.Order, nil
 	for _, node := range r.Failed {
@@ -248,7 +249,8 @@ func (h *heard) take(r Report, now time.Time) {
 	h.uses[0] = uses
 }
 
-// begin begins with what servers enforce: another allocator told them. It waits for all of them, but not for ever.
+// begin takes over the parts that servers enforce, which another allocator ordered. It waits for reports of all servers, but
+// not for ever.
 func (f *field) begin(begun, now time.Time) bool {
 	for _, h := range f.last {
 		if h.at.IsZero() && now.Sub(begun) < Grace+Silence {
@@ -257,7 +259,7 @@ func (f *field) begin(begun, now time.Time) bool {
 	}
 	f.started = true
 	for i := range f.last {
-		f.believe(i)
+		f.takeReported(i)
 	}
 	f.assume()
 	return true
@@ -273,21 +275,22 @@ func (f *field) each(server, k int, do func(p *share.Pair, u Use, allowance floa
 	}
 }
 
-// believe takes what a server says that it enforces, in place of what was assumed.
-func (f *field) believe(server int) {
+// takeReported takes the limits that a server reports to enforce, in place of the assumed ones.
+func (f *field) takeReported(server int) {
 	for k := range f.kinds {
 		f.each(server, k, func(p *share.Pair, u Use, allowance float64) {
 			p.Part = math.Min(u.Part[k], allowance)
 			p.Most = p.Part
-			if f.last[server].failed[u.Node] { // it may enforce what it had before
+			if f.last[server].failed[u.Node] { // it may enforce its former limit
 				p.Most = allowance
 			}
 		})
 	}
 }
 
-// fear counts with what a server says that it enforces while that is not what it was told: its agent was restarted, say.
-func (f *field) fear(server int) {
+// raiseMost raises the most that a server may enforce to the limits that it reports, while these differ from its orders, for
+// example because its agent was restarted.
+func (f *field) raiseMost(server int) {
 	for k := range f.kinds {
 		f.each(server, k, func(p *share.Pair, u Use, allowance float64) {
 			p.Most = math.Max(p.Most, math.Min(u.Part[k], allowance))
@@ -295,8 +298,8 @@ func (f *field) fear(server int) {
 	}
 }
 
-// assume says what servers enforce that were never heard: whoever split a node's allowance before gave them at most what the others
-// do not have. What a server has that does not know its part is not known; an equal part is taken for it.
+// assume sets the limits of servers that never reported: the former allocator gave them at most what the others do not have. For a
+// server that does not know its part, an equal part is assumed.
 func (f *field) assume() {
 	for k := range f.kinds {
 		site := &f.kinds[k].site

@@ -1,9 +1,9 @@
 // Package place keeps, on a file server, a group of block I/O for each node that uses a file system, and a table from which the
-// programs of the server learn whose address is whose.
+// programs of the server learn which node has an address.
 //
-// The groups lie in the hierarchy that has the I/O controller, and in no other: what works for a node keeps the CPU time and the
-// memory of its server. The table is a folder of symbolic links, so that a program in any language finds a node with one call and
-// without a daemon: see [Dir].
+// The groups lie in the hierarchy that has the I/O controller, and in no other: a process that works for a node keeps the CPU
+// time and the memory limits of its server. The table is a folder of symbolic links, so that a program in any language finds a
+// node with one call and without a daemon: see [Dir].
 package place
 
 import (
@@ -29,7 +29,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Rest is the group, on cgroup v1, of threads of a file server that serve nobody's node. No node has such a name.
+// Rest is the group, on cgroup v1, of threads of a file server that serve no node. No node has such a name.
 const Rest = "_server"
 
 // Parent returns the group above those of all file systems, relative to the mount of the hierarchy.
@@ -88,7 +88,7 @@ func Open(ctx context.Context, l layout.Layout, h host.Cgroups, name, path strin
 	return f, f.openTable()
 }
 
-// Reopen returns a file system that is not served any more, so that what is left of it can be closed.
+// Reopen returns a file system that is not served any more, so that its leftovers can be closed.
 func Reopen(l layout.Layout, h host.Cgroups, name string) (*FS, error) {
 	at, err := hierarchy(h)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 // patience is how long groups may stay filled: a server may put threads into them until it sees the new generation.
 const patience = 3 * time.Second
 
-// Remove removes the groups of nodes, and returns those that are left. What works in them is moved out, never killed: it is part of a
-// file server, and other clients may depend on it. Tell was called before, so nothing is put into them any more. A group that is not
-// there is no error.
+// Remove removes the groups of nodes, and returns those that are left. Processes and threads in them are moved out, never killed:
+// they are part of a file server on which other clients may depend. Tell was called before, so nothing is put into the groups any
+// more. A group that is not there is no error.
 func (f *FS) Remove(nodes ...string) (left []string, err error) {
 	var failed []error
 	until := time.Now().Add(patience)
@@ -53,7 +53,7 @@ func (f *FS) remove(node string, until time.Time) error {
 	}
 }
 
-// empty moves what is in a node's group out of it.
+// empty moves the processes and threads of a node's group out of it.
 func (f *FS) empty(node string) error {
 	from := filepath.Join(f.Groups(), node)
 	file := "tasks"
@@ -82,7 +82,7 @@ func (f *FS) empty(node string) error {
 }
 
 // backTo returns the group to which a process or thread of a node's group goes back. A thread of a pool, whose process is elsewhere,
-// goes to the threads that serve nobody's node. A whole process goes to where its parent is, which started it.
+// goes to the group Rest. A whole process goes to where its parent is, which started it.
 func (f *FS) backTo(node string, id int) string {
 	leader := field(id, "Tgid")
 	if node != Rest && !f.at.V2 {

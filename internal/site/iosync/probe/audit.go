@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Audit counts for some time, or until ctx ends, and says what it found. dir is the folder that berthd publishes for the file
+// Audit counts for some time, or until ctx ends, and returns the result. dir is the folder that berthd publishes for the file
 // system; the disk is the one whose limits hold the nodes.
 func Audit(ctx context.Context, dir string, major, minor uint32, during time.Duration) (r Result, err error) {
 	f := Folder{Dir: dir}

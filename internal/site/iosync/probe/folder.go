@@ -16,8 +16,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Folder is what berthd publishes of a file system on its server: the nodes' addresses and groups. Nodes come and go during an
-// audit, so each Look adds to what was seen before.
+// Folder has what berthd publishes of a file system on its server: the nodes' addresses and groups. Nodes come and go during
+// an audit, so each Look adds to the earlier ones.
 type Folder struct {
 	Dir    string
 	nodes  map[netip.Addr]string

@@ -1,11 +1,12 @@
-// Package probe counts the block I/O of a file server's disk by the peer whose request it is and by the group that it is charged
-// to: two programs of BPF note whom a thread serves, when it receives from a connection of TCP and when a process is forked, and one
-// adds up what threads give to the disk.
+// Package probe counts the block I/O of a file server's disk by the peer that asked for it and by the group that it is charged to.
+// Two BPF programs note which peer a thread serves, when it receives from a TCP connection and when a process is forked; a third
+// adds up the I/O that threads submit.
 //
-// Whose request is it? A thread serves the peer that it last received from, over a connection that it accepted: connections that
-// the server made itself, to a directory or to another server, do not count. A thread that received nothing serves whom its
-// process serves, else whom its parent serves, two parents upward, if that is one peer. If it is several nobody can tell, and
-// probe says so. A kernel's thread serves nobody, unless it received something itself (nfsd).
+// A request belongs to the peer that its thread serves. A thread serves the peer that it last received from, over a connection that
+// it accepted: connections that the server made itself, to a directory or to another server, do not count. A thread that received
+// nothing serves the peer of its process, else the peer of its parent or of its parent's parent, if that is a single peer. If there
+// are several, the peer is unknown, and the result says so. A thread of the kernel serves no peer, unless it received something
+// itself (nfsd).
 //
 // The programs are compiled in advance, so a host needs no compiler: probe.bpf.c is the source and probe.o the object, made by the
 // command below with Debian 12's packages clang-14, llvm-14 and libbpf-dev. The kernel needs its BTF (CONFIG_DEBUG_INFO_BTF) and
@@ -38,7 +39,7 @@ type Class uint32
 
 // The classes.
 const (
-	Read        Class = iota // by a thread that may serve somebody; also of metadata
+	Read        Class = iota // by a thread that may serve a peer; also of metadata
 	Write                    // by such a thread: direct, synchronous, or flushed by it
 	Journal                  // writes of the file system's journal and of its metadata, by whomever
 	Writeback                // other writes by the kernel's threads: what was written to memory before
@@ -53,13 +54,13 @@ type By uint32
 const (
 	ByNone    By = iota // it was not: neither the thread nor its process or their parents received anything
 	ByThread            // the thread received from it
-	ByProcess           // its process received from it, and from nobody else
+	ByProcess           // its process received from it, and from no other peer
 	ByParent            // a parent of its process did
 	BySeveral           // it was not: its process received from several peers, the thread from none
 	ByGroup             // a limit held the request, and threads for one peer only waited in the group that it was charged to
 )
 
-// Sum is what was read or written for one peer and charged to one group.
+// Sum is the I/O that was done for one peer and charged to one group.
 type Sum struct {
 	Peer            netip.Addr // unmapped; not valid with ByNone and BySeveral
 	Group           uint64     // id of the group: the inode number of its folder
@@ -76,7 +77,7 @@ type Wait struct {
 	Times uint64
 }
 
-// Counts is what was counted since Open.
+// Counts are the counts since Open.
 type Counts struct {
 	Sums  []Sum // the largest first
 	Waits []Wait
@@ -89,8 +90,8 @@ type Ways struct {
 	Submit  string `json:"submit"`  // submit_bio or block_bio_queue
 }
 
-// Held reports whether I/O that a limit holds is told by the kernel's thread that lets it go. Nobody knows then whose request it
-// is, but [Wait] tells who waited.
+// Held reports whether I/O that a limit holds is told by the kernel's thread that lets it go. The peer of such a request is
+// unknown, but [Wait] tells which peers waited.
 func (w Ways) Held() bool { return w.Submit == queued }
 
 // The names of the programs in probe.bpf.c, by the place that each is at.
@@ -114,7 +115,7 @@ type Probe struct {
 }
 
 // Open starts to count the I/O of a disk with all its partitions, of one partition, or of a volume: that of the device with this
-// number, not of the devices below it. What this kernel refuses is an error of [refuse.Cannot].
+// number, not of the devices below it. If this kernel cannot do it, the error is a [refuse.Cannot].
 func Open(major, minor uint32) (*Probe, error) {
 	return open(major, minor, []string{"sock_recv_length", "tcp_recvmsg"}, []string{submitted, queued})
 }
@@ -158,7 +159,7 @@ func (p *Probe) first(places []string) (string, error) {
 // Ways returns the places that this kernel lets the probe look at.
 func (p *Probe) Ways() Ways { return p.ways }
 
-// Read returns what was counted since Open.
+// Read returns the counts since Open.
 func (p *Probe) Read() (c Counts, err error) {
 	err = each(p.all.Maps["sums"], func(k key, v value) {
 		c.Sums = append(c.Sums, Sum{Peer: k.peer(), Group: k.Group, Class: k.Class, By: k.By, Bytes: v.Bytes, Requests: v.Requests})

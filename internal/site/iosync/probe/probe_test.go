@@ -187,7 +187,7 @@ func TestHeld(t *testing.T) {
 	if r.Leaked != 0 || r.Unknown.Bytes() != 0 || n.Read.Own < 3*mib || r.Ways.Held() && n.ByGroup == 0 {
 		t.Errorf("a held read: %s, of it %d by the group (%+v)", brief(r), n.ByGroup, r.Ways)
 	}
-	// What was read ahead may still be held: it belongs to no audit below.
+	// Reads ahead may still be held: they belong to no audit below.
 	w.must(os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle.read_bps_device"), fmt.Appendf(nil, "%d:%d 0", w.major, w.minor), 0))
 	w.rests()
 	w.want("held write", "n1 wrote 1048576", w.audit(func() {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Result is what an audit found. Figures are bytes.
+// Result is the result of an audit. Figures are bytes.
 type Result struct {
 	FileSystem string  `json:"file_system"`
 	Server     string  `json:"server"`
@@ -21,7 +21,7 @@ type Result struct {
 	Nodes      []Node  `json:"nodes"`
 	Others     []Other `json:"others,omitempty"` // peers that are no nodes
 	Unknown    Unknown `json:"unknown"`
-	Writeback  Charge  `json:"writeback"` // what was written to memory before, by whomever
+	Writeback  Charge  `json:"writeback"` // data that any peer had written to memory before
 	Journal    Charge  `json:"journal"`   // the file system's own
 	Lost       int64   `json:"lost"`      // seen, but not counted for anybody: too many peers and groups
 }
@@ -32,12 +32,12 @@ type Node struct {
 	Addresses []netip.Addr `json:"addresses"`
 	Read      Flow         `json:"read"`
 	Write     Flow         `json:"write"`              // direct, synchronous, or flushed by the thread that serves the node
-	Polluted  Charge       `json:"polluted"`           // charged to its group; To is whose requests they were
+	Polluted  Charge       `json:"polluted"`           // other peers' I/O that was charged to its group; To is the peer
 	ByProcess int64        `json:"by_process"`         // part of Read and Write: seen by the peer of the process or its parent
-	ByGroup   int64        `json:"by_group,omitempty"` // part of them: held by a limit, seen by who waited in the group
+	ByGroup   int64        `json:"by_group,omitempty"` // the part of them that a limit held, known by the peers that waited in the group
 }
 
-// Flow is what was charged to the node's own group, and what was not.
+// Flow is a node's I/O that was charged to its own group, and its I/O that was not.
 type Flow struct {
 	Own    int64  `json:"own"`
 	Leaked Charge `json:"leaked"`
@@ -57,7 +57,7 @@ type Other struct {
 	Write   int64      `json:"write"`
 }
 
-// Unknown is I/O that cannot be said whose request it is.
+// Unknown is I/O whose peer is unknown.
 type Unknown struct {
 	NoPeer  Charge `json:"no_peer"` // of threads whose process and parents received nothing
 	Several Charge `json:"several"` // of threads that received nothing, in processes with several peers
@@ -75,7 +75,7 @@ func (c *Charge) add(to string, bytes int64) {
 	c.To[to] += bytes
 }
 
-// Result joins what was counted with who the nodes are.
+// Result works out the result from the counts and from the nodes' addresses and groups.
 func (f *Folder) Result(c Counts, w Ways) Result {
 	r := Result{FileSystem: filepath.Base(f.Dir), Ways: w, Lost: int64(c.Lost)}
 	nodes, others := map[string]*Node{}, map[netip.Addr]*Other{}

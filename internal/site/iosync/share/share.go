@@ -1,4 +1,4 @@
-// Package share splits what each node may do on a file system over its servers, by where the node's load goes.
+// Package share splits each node's allowance of I/O on a file system over the servers of the file system, by where the node's load goes.
 //
 // It is a pure function that is called once a round (twice a second). Each round the servers say for each node what it did, whether
 // it would have done more, and which part they enforce; the function says which parts they shall enforce next:
@@ -24,14 +24,14 @@ import (
 const (
 	// Floor is the smallest part of a node on a server, in equal parts of the allowance: with 4 servers, a 200th of it.
 	Floor = 0.02
-	// Headroom is how much more than it did a node may do where it did not reach its part, before others get it. A node that uses just
-	// what it used before must not look like one that waits (allot takes 0.9 of its part for that), or parts swing.
+	// Headroom is how much more than before a node may do on a server where it did not reach its part, before others get the rest. A
+	// node that uses just as much as before must not look like one that waits (allot takes 0.9 of its part for that), or parts swing.
 	Headroom = 1.2
 	// Still is the largest change that is left out, in parts of the allowance.
 	Still = 0.01
 )
 
-// Node is what one node may do on a file system. Its pairs lie one behind the other in Site.Pairs.
+// Node has the allowance of one node on a file system. Its pairs lie one behind the other in Site.Pairs.
 type Node struct {
 	Allowance   float64 // a second, on all servers together: bytes or operations
 	Weight      float64 // its share of a server that is full, against others of its class
@@ -48,10 +48,10 @@ type Server struct {
 // Pair is a node on a server.
 type Pair struct {
 	Server int
-	Used   float64 // what the node did there a second, since the last round
+	Used   float64 // the node's I/O there a second, since the last round
 	Waits  bool    // it would have done more
 	Heard  bool    // the server enforces Part: it said so after it was told
-	Part   float64 // what it shall enforce: Round replaces it
+	Part   float64 // the part that the server shall enforce: Round replaces it
 	Most   float64 // the most that it may enforce now, told by now or before: Round keeps it
 }
 
@@ -109,7 +109,7 @@ func (s *Site) Round() {
 	}
 }
 
-// bound lowers what nodes want of servers that cannot do it all.
+// bound lowers the wishes of nodes on servers whose capacity is less than all wishes together.
 func (s *Site) bound() {
 	for i := range s.most {
 		s.most[i] = math.Inf(1)
@@ -200,7 +200,7 @@ func (s *Site) split(n Node) {
 	give(pairs, target, n.Allowance)
 }
 
-// give lowers parts at once, and raises others by what is confirmed to be free.
+// give lowers parts at once, and raises others by the amount that is confirmed to be free.
 func give(pairs []Pair, target []float64, allowance float64) {
 	wanted := 0.0
 	for i := range pairs {
@@ -223,7 +223,7 @@ func give(pairs []Pair, target []float64, allowance float64) {
 	}
 }
 
-// enforced is what servers may enforce now, at most: each has heard of its new part, or not.
+// enforced returns the most that servers may enforce now: each may or may not have heard of its new part.
 func enforced(pairs []Pair) (sum float64) {
 	for _, p := range pairs {
 		sum += math.Max(p.Most, p.Part)

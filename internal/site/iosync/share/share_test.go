@@ -148,7 +148,7 @@ func TestWhereTheLoadGoes(t *testing.T) {
 			got += min(p.Part, load[i])
 			asked += load[i]
 		}
-		// What an idle server keeps is its floor.
+		// An idle server keeps its floor.
 		if rounds > 6 || got < min(100, asked)*(1-Floor-Still) {
 			t.Errorf("load %v: %g of 100 after %d rounds: %+v", load, got, rounds, s.Pairs)
 		}

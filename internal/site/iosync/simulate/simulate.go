@@ -1,5 +1,5 @@
-// Package simulate plays the split of allowances (package share) with nodes and file servers that exist in memory only: many of them,
-// with load that moves, servers that are silent and messages that are lost.
+// Package simulate simulates the split of allowances (package share) with many nodes and file servers in memory, with load that
+// moves, servers that are silent and messages that are lost.
 package simulate
 
 import (
@@ -15,7 +15,7 @@ import (
 // Every is the time between rounds.
 const Every = 500 * time.Millisecond
 
-// Plan says what is played. The same plan gives the same result, but for the times that rounds took.
+// Plan has the parameters of a simulation. The same plan gives the same result, but for the times that rounds took.
 type Plan struct {
 	Nodes   int     `json:"nodes"`
 	Servers int     `json:"servers"`
@@ -26,18 +26,18 @@ type Plan struct {
 	Seed    uint64  `json:"seed"`
 }
 
-// Round is what came out in one round, after it.
+// Round is the result of one round.
 type Round struct {
 	Second float64 `json:"second"`
 	Load   string  `json:"load"`
 	Silent int     `json:"silent_servers"`
-	Got    float64 `json:"got"`   // what nodes did, in parts of what they may and would do, all together
+	Got    float64 `json:"got"`   // the I/O of all nodes together, as a part of what they may and would do
 	Worst  float64 `json:"worst"` // the same of the node that only one in a hundred is below
-	Most   float64 `json:"most"`  // what servers enforced for a node, in parts of its allowance: of the node with the most
+	Most   float64 `json:"most"`  // what servers enforced together for a node, as a part of its allowance: for the node with the most
 	Took   float64 `json:"took"`  // seconds, to compute the parts
 }
 
-// Result is what was played.
+// Result is the result of a simulation.
 type Result struct {
 	Plan   Plan    `json:"plan"`
 	Pairs  int     `json:"pairs"`
@@ -52,9 +52,9 @@ type play struct {
 	plan     Plan
 	site     share.Site
 	random   *rand.Rand
-	told     []float64 // what servers enforce, by pair
+	told     []float64 // the limits that servers enforce, by pair
 	heard    []bool
-	load     []float64 // what nodes would do, by pair
+	load     []float64 // the I/O that nodes would do, by pair
 	perNode  []float64
 	silent   []bool
 	phase    int
@@ -64,7 +64,7 @@ type play struct {
 // The fifths of the time: what nodes would do changes at each begin, but for the last.
 var phases = [...]string{"all servers", "one server", "another server", "another, silent servers", "all servers again"}
 
-// Run plays. It ends early with ctx.
+// Run runs the simulation. It ends early with ctx.
 func Run(ctx context.Context, plan Plan) (*Result, error) {
 	p := newPlay(plan)
 	r := &Result{Plan: plan, Pairs: len(p.site.Pairs)}

@@ -24,7 +24,7 @@ type Filesystem struct {
 	Namespace string   `json:"namespace,omitempty" doc:"way instances: file of the server's network namespace, as /run/netns/NAME; if absent: berthd's"`
 }
 
-// Capacity is what a server can do in a second. A zero rate is not known.
+// Capacity is the I/O that a server can do in a second. A rate of 0 is not known.
 type Capacity struct {
 	Read  vnode.IORate `json:"read,omitzero" doc:"reads of all nodes"`
 	Write vnode.IORate `json:"write,omitzero" doc:"writes of all nodes"`
@@ -46,7 +46,7 @@ func ways(server string) []string {
 	}[server]
 }
 
-// Check says what is wrong with the file systems of an agent's file.
+// Check returns the mistakes in the file systems of an agent's file.
 func Check(all []Filesystem, bad func(field, format string, a ...any)) {
 	names, interfaces, ports := map[string]bool{}, map[string]bool{}, map[int]bool{}
 	for i, f := range all {
@@ -98,7 +98,7 @@ func Check(all []Filesystem, bad func(field, format string, a ...any)) {
 	}
 }
 
-// checkInstances says what is wrong with what way instances needs; before are the file systems that stand before it.
+// checkInstances returns the mistakes in the settings of way instances; before are the file systems above this one in the file.
 func checkInstances(f Filesystem, before []Filesystem, bad func(field, format string, a ...any)) {
 	if f.WayOf() != Instances {
 		for field, has := range map[string]bool{".command": f.Command != nil, ".namespace": f.Namespace != ""} {

@@ -1,4 +1,5 @@
-// Package want says what nodes may do on shared file systems, as their hosts tell the file servers of a site.
+// Package want defines the limits of nodes on shared file systems, in the form in which hosts tell them to the file servers of
+// a site.
 package want
 
 import (
@@ -8,15 +9,15 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// Node is what one node may do on all shared file systems: the value of a key HOST/NODE of the cluster state. Its host writes it
-// when the node is made, before the node's first process, and removes it with the node.
+// Node has the limits of one node on all shared file systems: the value of a key HOST/NODE of the cluster state. Its host writes
+// it when the node is made, before the node's first process, and removes it with the node.
 type Node struct {
 	Addresses []netip.Addr `json:"addresses"` // from which its requests come
 	Class     vnode.Class  `json:"class,omitempty"`
 	IO        []Entry      `json:"io"`
 }
 
-// Entry is what a node may do on one file system. A zero limit is none.
+// Entry has the limits of a node on one file system. A limit of 0 is none.
 type Entry struct {
 	Name       string       `json:"name"` // of the entry in the node's spec
 	Filesystem string       `json:"filesystem"`
@@ -26,7 +27,7 @@ type Entry struct {
 	PerServer  bool         `json:"per_server,omitempty"` // each server allows the whole rate
 }
 
-// Of returns what a node's spec asks for; nil if that is nothing.
+// Of returns the limits that a node's spec asks for; nil if there are none.
 func Of(n *vnode.Node) *Node {
 	w := Node{Class: n.Class}
 	for _, io := range n.IO {

@@ -1,4 +1,5 @@
-// Package control asks Slurm's controller and tells it, by Slurm's own programs: arguments are passed as they are, never by a shell.
+// Package control reads and changes the state of Slurm's controller by calling Slurm's own programs. Arguments are passed as they
+// are, never through a shell.
 package control
 
 import (
@@ -110,7 +111,7 @@ func parseNodes(text string) (all []Node) {
 	return all
 }
 
-// reason takes who gave a reason, and when, off its end: Not responding [slurm@2026-11-26T02:40:48].
+// reason cuts the author and the time off the end of a reason: Not responding [slurm@2026-11-26T02:40:48].
 func reason(text string) (string, time.Time) {
 	i := strings.LastIndex(text, " [")
 	if i < 0 {
@@ -139,8 +140,8 @@ type move struct {
 	err              error
 }
 
-// Address tells where a node is. Nodes for which that is asked while slurmctld is being told of others are told of together, once those are done: of very
-// many nodes that come up at the same time, not each has a program of its own.
+// Address tells Slurm the address of a node. Calls that come while slurmctld is told of other nodes are collected and sent together
+// afterwards, so that very many nodes that come up at the same time do not start a program each.
 func (s Slurm) Address(ctx context.Context, node, address string) error {
 	s.moves.mu.Lock()
 	if s.moves.next == nil {
@@ -153,7 +154,7 @@ func (s Slurm) Address(ctx context.Context, node, address string) error {
 		s.moves.telling.Lock()
 		defer s.moves.telling.Unlock()
 		s.moves.mu.Lock()
-		s.moves.next = nil // whoever comes from now on is in the next one
+		s.moves.next = nil // callers from now on are in the next one
 		s.moves.mu.Unlock()
 		m.err = s.addresses(ctx, m.nodes, m.addresses)
 	})
@@ -174,7 +175,7 @@ func (s Slurm) Down(ctx context.Context, names []string, reason string) error {
 	return s.update(ctx, "NodeName="+hostlist.Compress(names), "State=DOWN", "Reason="+plain(reason))
 }
 
-// PowerDown has nodes removed, whatever runs on them.
+// PowerDown has nodes removed, also if jobs run on them.
 func (s Slurm) PowerDown(ctx context.Context, names []string) error {
 	return s.update(ctx, "NodeName="+hostlist.Compress(names), "State=POWER_DOWN_FORCE")
 }
@@ -199,7 +200,7 @@ func (s Slurm) Resume(ctx context.Context, names []string) error {
 	return s.update(ctx, "NodeName="+hostlist.Compress(names), "State=RESUME")
 }
 
-// Idle says of nodes that nothing runs on them. slurmctld refuses it for those with a job.
+// Idle tells Slurm that nothing runs on nodes. slurmctld refuses it for those with a job.
 func (s Slurm) Idle(ctx context.Context, names []string) error {
 	return s.update(ctx, "NodeName="+hostlist.Compress(names), "State=IDLE")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What scontrol 22.05.8 prints, shortened.
+// shown is the output of scontrol 22.05.8, shortened.
 const shown = `NodeName=st01-01 CoresPerSocket=1
    CPUAlloc=0 CPUEfctv=1 CPUTot=1 CPULoad=N/A
    NodeAddr=st01-01 NodeHostName=st01-01

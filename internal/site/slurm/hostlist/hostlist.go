@@ -1,4 +1,4 @@
-// Package hostlist writes lists of nodes' names as Slurm does, st01-[01-03,07],st02-01, and reads them.
+// Package hostlist writes and reads lists of node names in Slurm's form: st01-[01-03,07],st02-01.
 package hostlist
 
 import (
@@ -12,7 +12,8 @@ import (
 // most is the most names that a list may stand for: the most nodes that Slurm counts.
 const most = 65533
 
-// Expand returns the names that a list stands for, in its order. It is stricter than Slurm: what Slurm would guess is refused.
+// Expand returns the names that a list stands for, in its order. It is stricter than Slurm: a list that Slurm would have to
+// guess is refused.
 func Expand(list string) ([]string, error) {
 	var all []string
 	for rest := list; rest != ""; {
@@ -47,7 +48,7 @@ func cut(list string) (one, rest string, more bool) {
 	return list, "", false
 }
 
-// expand returns what one name with brackets stands for, at most room names.
+// expand returns the names that one name with brackets stands for, at most room of them.
 func expand(name string, room int) ([]string, error) {
 	plain, rest, open := strings.Cut(name, "[")
 	if err := check(plain); err != nil {

@@ -40,7 +40,7 @@ type Request struct {
 	Port      int           // of sshd in the node
 }
 
-// Instance is one that was asked for. What is not known yet is empty.
+// Instance is an instance that was asked for. Fields that are not known yet are empty.
 type Instance struct {
 	Job     int       `json:"job"`
 	User    string    `json:"user"`
@@ -176,7 +176,7 @@ func List(ctx context.Context, everybody bool) ([]Instance, error) {
 	return withAddress(ctx, all), err
 }
 
-// parse reads what squeue printed.
+// parse reads the output of squeue.
 func parse(out string) ([]Instance, error) {
 	all := []Instance{}
 	for line := range strings.Lines(out) {
@@ -184,7 +184,7 @@ func parse(out string) ([]Instance, error) {
 		if len(f) != 7 {
 			return nil, fmt.Errorf("squeue said %q, not %s", strings.TrimSpace(line), format)
 		}
-		if strings.Contains(f[0], "_") { // an array of jobs: somebody else took the name
+		if strings.Contains(f[0], "_") { // an array of jobs: not Berth's, although it has the name
 			continue
 		}
 		id, err := strconv.Atoi(f[0])
@@ -241,7 +241,7 @@ func whyEnded(ctx context.Context, i Instance) error {
 	return fmt.Errorf("instance %d ended before it could be used: %s on node %s (its sshd's exit code: %s)", i.Job, i.State, text.OrDash(i.Node), text.OrDash(code))
 }
 
-// slurm runs one of Slurm's commands, and returns what it printed.
+// slurm runs one of Slurm's commands, and returns its output.
 func slurm(ctx context.Context, in *bytes.Reader, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "SLURM_TIME_FORMAT=standard", "LC_ALL=C")

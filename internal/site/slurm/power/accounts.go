@@ -28,8 +28,8 @@ var (
 	errAgain  = errors.New("the job was queued again since, and sacctmgr changes its last run alone")
 )
 
-// account writes what a run used into the accounts. If slurmdbd is away, or has not heard of the run yet, this is left in a file beside slurmctld's state, which
-// each controller of the cluster sees; the epilog of a later job sends it.
+// account writes the resource use of a run into the accounts. If slurmdbd is away, or has not heard of the run yet, this is left in a file
+// beside slurmctld's state, which each controller of the cluster sees; the epilog of a later job sends it.
 func (p *Power) account(ctx context.Context, r run, used string) error {
 	config, err := p.slurm.Config(ctx)
 	if err != nil || config["AccountingStorageType"] != "accounting_storage/slurmdbd" {
@@ -57,7 +57,7 @@ func (p *Power) account(ctx context.Context, r run, used string) error {
 	return p.resend(ctx, dir)
 }
 
-// send writes what a run used into its record in the accounts.
+// send writes the resource use of a run into its record in the accounts.
 func (p *Power) send(ctx context.Context, r run, used string) error {
 	last, err := p.slurm.Accounted(ctx, r.job)
 	switch {
@@ -73,10 +73,10 @@ func (p *Power) send(ctx context.Context, r run, used string) error {
 
 const (
 	mostResent = 50                  // by one epilog
-	longestTry = 30 * 24 * time.Hour // then nobody waits for it any more
+	longestTry = 30 * 24 * time.Hour // then no process waits for it any more
 )
 
-// resend sends what is left of earlier jobs.
+// resend sends the files that are left of earlier jobs.
 func (p *Power) resend(ctx context.Context, dir string) error {
 	all, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

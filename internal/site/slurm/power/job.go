@@ -25,8 +25,8 @@ const (
 	latest  = 3 * time.Second
 )
 
-// Prolog readies the nodes of a job: it waits until they answer, and gives them the limits that the job wants and no others, whatever the job before
-// it wanted. It holds a job whose comment is wrong.
+// Prolog readies the nodes of a job: it waits until they answer, and gives them the limits that the job wants and no others, also if the
+// job before it wanted others. It holds a job whose comment is wrong.
 //
 // That it waits also starts the job sooner. slurmctld looks only each 30 s whether the nodes of a job are up, and besides when this program ends.
 func (p *Power) Prolog(ctx context.Context, job Job) error {
@@ -68,8 +68,8 @@ func (p *Power) Prolog(ctx context.Context, job Job) error {
 	case err != nil:
 		return err
 	}
-	// What earlier jobs used, and what this one is limited to; in place of what was noted before the job was queued again. slurmctld sends it to the
-	// accounts with the job's end.
+	// The resource use of earlier jobs on these nodes, and the limits of this one. It replaces the note from before the job was queued
+	// again. slurmctld sends it to the accounts at the job's end.
 	before := p.look(ctx, all, fresh)
 	return p.slurm.Note(ctx, job.ID, before.note().String())
 }
@@ -131,7 +131,7 @@ func (p *Power) hold(ctx context.Context, job Job, why error) error {
 	return why
 }
 
-// Epilog writes what a job's nodes used while it ran into the accounts, and has them removed if each is for one job.
+// Epilog writes the resource use of a job's nodes while it ran into the accounts, and has them removed if each is for one job.
 func (p *Power) Epilog(ctx context.Context, job Job) (err error) {
 	all, _, _ := p.places(job.Nodes) // others are the site's own
 	if all == nil {
@@ -156,7 +156,7 @@ func (p *Power) Epilog(ctx context.Context, job Job) (err error) {
 
 // removeNext has nodes removed once Slurm has ended the job on them. Until then no other job gets them.
 func (p *Power) removeNext(ctx context.Context, all []place) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cleanup()) // what came before may have taken all the time
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cleanup()) // the acts before may have taken all the time
 	defer cancel()
 	names := make([]string, 0, len(all))
 	for _, at := range all {

@@ -1,4 +1,5 @@
-// Package power makes and removes the nodes that Slurm asks for, through the agents of their hosts, and tells Slurm what came of it.
+// Package power makes and removes the nodes that Slurm asks for, through the agents of their hosts, and reports the outcome to
+// Slurm.
 package power
 
 import (
@@ -15,7 +16,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Power does what Slurm's programs for power saving, and those around its jobs, ask for.
+// Power implements Slurm's programs for power saving, and those before and after a job.
 type Power struct {
 	Settings *settings.Settings
 	Log      *slog.Logger
@@ -30,7 +31,7 @@ func Open(s *settings.Settings, log *slog.Logger) *Power {
 	return &Power{Settings: s, Log: log, site: openSite(s), slurm: control.Open(), began: time.Now()}
 }
 
-// reasons begins what Berth tells as the reason of a node that is down.
+// reasons begins the reasons that Berth gives for nodes that are down.
 const reasons = "berth: "
 
 // room is the most nodes of a host that are worked on at the same time: a start is the work of many steps.
@@ -117,7 +118,7 @@ func (p *Power) Resume(ctx context.Context, list string) error {
 // does at another moment than that of the clock. So a slurmd that begins in the same second may seem a second too old, and a later one never does.
 // Seen with 22.05.8: "Still waiting for boot of node", then "ResumeTimeout reached".
 func (p *Power) early() time.Duration {
-	const coarse = 10 * time.Millisecond // what time(2) may be late by
+	const coarse = 10 * time.Millisecond // by which time(2) may be late
 	return max(0, time.Until(p.began.Truncate(time.Second).Add(time.Second+coarse)))
 }
 
@@ -128,7 +129,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// begin makes a node, and returns how long its command was held. What is left of an earlier one of this name goes first: Slurm knows of nothing that
+// begin makes a node, and returns how long its command was held. An earlier node of this name is removed first: Slurm knows of nothing that
 // runs there.
 func (p *Power) begin(ctx context.Context, at place) (held time.Duration, err error) {
 	made, err := p.site.apply(ctx, at.host, at.group.Template, at.node, nil, p.early())
@@ -148,13 +149,13 @@ func (p *Power) begin(ctx context.Context, at place) (held time.Duration, err er
 	return held, p.slurm.Address(ctx, at.node, address)
 }
 
-// cleanup is how long what failed may be undone. Slurm ends its programs after the longer of its timeouts.
+// cleanup is how long the undo of failed nodes may take. Slurm ends its programs after the longer of its timeouts.
 func (p *Power) cleanup() time.Duration {
 	return min(30*time.Second, max(5*time.Second, time.Duration(p.Settings.Power.ResumeTimeout)/5))
 }
 
-// undo removes what is there of nodes that failed, and has Slurm take them out of service. The agent of the
-// host gives the node back after a while.
+// undo removes nodes that failed, as far as they exist, and has Slurm take them out of service. The agent of the host gives the
+// node back after a while.
 func (p *Power) undo(ctx context.Context, all []place, failed map[string]error) (errs []error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cleanup())
 	defer cancel()
@@ -177,7 +178,7 @@ func (p *Power) Suspend(ctx context.Context, list string) error {
 	if all == nil {
 		return err
 	}
-	// After the whole time the names are given to jobs again: what comes later would meet new nodes.
+	// After the whole time the names are given to jobs again: later acts would hit new nodes.
 	within, cancel := context.WithTimeout(ctx, time.Duration(p.Settings.Power.SuspendTimeout)*3/4)
 	defer cancel()
 	failed := each(all, func(at place) error {
@@ -198,7 +199,7 @@ func (p *Power) Suspend(ctx context.Context, list string) error {
 	return refuse.Join(errs)
 }
 
-// Fail removes what is left of nodes that did not answer in time, which Slurm has taken out of service. Their hosts' agents give them back.
+// Fail removes nodes that did not answer in time, which Slurm has taken out of service. Their hosts' agents give them back.
 func (p *Power) Fail(ctx context.Context, list string) error {
 	all, _, err := p.places(list)
 	within, cancel := context.WithTimeout(ctx, p.cleanup())

@@ -98,14 +98,14 @@ func (s *site) ask(ctx context.Context, host, method, path string, query url.Val
 	return err
 }
 
-// make makes a node of a template, or gives it other limits. did is what that was: created, if it was not there.
+// make makes a node of a template, or gives it other limits. did says what was done: "created" for a new node.
 func (s *site) make(ctx context.Context, host, tmpl, name string, parameters map[string]any) (did string, err error) {
 	o, err := s.apply(ctx, host, tmpl, name, parameters, 0)
 	return o.Did, err
 }
 
-// apply is make of a node whose command begins after hold at the earliest. One that is there with what was written under other rights, as before an
-// admin edited the template, is refused by the agent, and goes first.
+// apply is make of a node whose command begins after hold at the earliest. The agent refuses to reuse a node whose files were written under
+// other rights, as before an admin edited the template; such a node is removed first.
 func (s *site) apply(ctx context.Context, host, tmpl, name string, parameters map[string]any, hold time.Duration) (o node.Outcome, err error) {
 	in := struct {
 		Name       string         `json:"name"`
@@ -140,7 +140,7 @@ func (s *site) show(ctx context.Context, host, name string) (*node.Detail, error
 	return &d, nil
 }
 
-// parameters are what may be chosen of a template.
+// parameters returns the parameters of a template.
 func (s *site) parameters(ctx context.Context, host, name string) (map[string]template.Parameter, error) {
 	var all struct{ Templates []api.Template }
 	if err := s.ask(ctx, host, http.MethodGet, "/v1/templates", nil, nil, &all); err != nil {

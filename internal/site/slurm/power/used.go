@@ -19,13 +19,13 @@ import (
 // bytes from disks of the host and to them, reads and writes requests.
 var columns = []string{"cpu_s", "throttled_s", "memory_peak", "oom_kills", "read", "written", "reads", "writes"}
 
-// peak is the column that does not grow by what a job uses.
+// peak is the column with a maximum, which a job does not add to.
 const peak = 2
 
-// amount is what a node used, by column. It is nil if the node was not there any more.
+// amount is the resource use of a node, by column. It is nil if the node did not exist any more.
 type amount []float64
 
-// state is what nodes have used since they were made, and the limits in force.
+// state has the resource use of nodes since they were made, and the limits in force.
 type state struct {
 	names  []string // of the rows of used, in their order
 	used   map[string]amount
@@ -35,7 +35,7 @@ type state struct {
 // mostRows is of how many nodes each has its own row: the accounts keep 64 KiB, and a program takes an argument of twice as much. All others are one row.
 const mostRows = 400
 
-// look asks the agents of nodes for their state. What fresh ones have used is nothing yet.
+// look asks the agents of nodes for their state. Fresh nodes have used nothing yet.
 func (p *Power) look(ctx context.Context, all []place, fresh map[string]bool) state {
 	var mu sync.Mutex
 	s := state{used: map[string]amount{}, limits: map[string][]proof.Limit{}}
@@ -98,7 +98,7 @@ func amountOf(d *node.Detail, err error) amount {
 	return a
 }
 
-// since takes off what had been used before. A node that was made anew meanwhile has used less.
+// since subtracts the use from before. A node that was made anew meanwhile has used less.
 func (a amount) since(before amount) amount {
 	if len(before) != len(a) || a == nil || a[0] < before[0] {
 		return a
@@ -115,18 +115,18 @@ func (a amount) since(before amount) amount {
 	return a
 }
 
-// note is what stands in the AdminComment of a job when it begins.
+// note is the document in the AdminComment of a job when it begins.
 type note struct {
 	Nodes   []string            `json:"nodes"`
-	Columns []string            `json:"columns"` // of Before, and of what is written at the job's end
-	Before  []amount            `json:"before"`  // what its nodes had used; null: nothing
+	Columns []string            `json:"columns"` // columns of Before, and of the document at the job's end
+	Before  []amount            `json:"before"`  // the use of its nodes until then; null: none
 	Limits  []map[string]string `json:"limits"`  // in force, as the kernel says; those of nodes that have the same ones together
 }
 
 // begins is how a note begins. Another program's is none.
 const begins = `{"berth":`
 
-// note is what stands in the accounts of nodes in this state, before a job.
+// note returns the note on nodes in this state, before a job.
 func (s *state) note() note {
 	n := note{Nodes: s.names, Columns: columns, Limits: []map[string]string{}}
 	for _, name := range s.names {
@@ -171,8 +171,8 @@ func noteOf(text string) note {
 	return n.Berth
 }
 
-// since is what a job used on each of the nodes that its note names, in that order: JSON without quotes or capital letters, of which sacctmgr
-// makes backticks and small letters (Slurm 22.05). Without a note it is what nodes used since they were made.
+// since returns the resource use of a job on each of the nodes that its note names, in that order: JSON without quotes or capital letters,
+// of which sacctmgr makes backticks and small letters (Slurm 22.05). Without a note it is the use of the nodes since they were made.
 func (s *state) since(n note) string {
 	if n.Nodes == nil {
 		n = note{Nodes: s.names, Before: make([]amount, len(s.names))}

@@ -1,5 +1,6 @@
-// Package reconcile is what the agent of a host does where Slurm's programs could not: it gives nodes back to Slurm that are down because something
-// of Berth's failed, tells it of nodes that do not run any more, ends nodes that Slurm does not know as up, and asks Slurm for nodes that stay when nothing runs on them.
+// Package reconcile makes Slurm and the nodes of a host agree again where Slurm's programs could not. The agent gives back to Slurm nodes
+// that are down because something of Berth's failed, reports nodes that do not run any more, ends nodes that Slurm does not know as up, and
+// asks Slurm to power up nodes that are to wait for jobs.
 package reconcile
 
 import (
@@ -51,7 +52,7 @@ type Host struct {
 // mostWait is the longest time until a node that failed is given back.
 const mostWait = time.Hour
 
-// Slurm tells nobody when a node's state changes, so it is asked: not often, and only on a host that slurm.yaml names.
+// Slurm has no event for a change of a node's state, so it is asked: not often, and only on a host that slurm.yaml names.
 const (
 	longest  = 30 * time.Second
 	shortest = 5 * time.Second
@@ -90,7 +91,7 @@ func (h *Host) tell(err error) {
 	h.said = text
 }
 
-// look compares the nodes of this host with what Slurm knows of them.
+// look compares the nodes of this host with Slurm's record of them.
 func (h *Host) look(ctx context.Context, s *settings.Settings) error {
 	var slots []string
 	template := ""
@@ -210,7 +211,7 @@ func coldest(known []control.Node, warm int) (cold []string) {
 	return cold[:max(0, min(warm, len(cold)))]
 }
 
-// ours begins what Berth tells as a reason.
+// ours begins the reasons that Berth gives.
 const ours = "berth: "
 
 // reasons begin those for which a node is given back. Other reasons are people's, and theirs to end.
@@ -218,8 +219,9 @@ func reasons() []string {
 	return []string{ours, "ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted"}
 }
 
-// drained finds the reasons for which slurmctld itself drains a node: it registers with less than slurm.conf says, and is INVALID_REG until it is
-// removed; or its slurmd knows of a job that a slurmctld that was killed has forgotten, or fails otherwise. What was wrong goes with the node; the reason stays.
+// drained finds the reasons for which slurmctld itself drains a node: it registers with less than slurm.conf says, and is INVALID_REG until
+// it is removed; or its slurmd knows of a job that a slurmctld that was killed has forgotten, or fails otherwise. The fault ends with the
+// node; the reason stays.
 var drained = regexp.MustCompile(`^(Low socket\*core\*thread count|Low CPUs|Low RealMemory \(|Low TmpDisk|gres/\S+ count reported lower|` +
 	`(Duplicate jobid|Kill task failed|batch job complete failure|Job env setup error|Prolog error|Epilog error)$)`)
 

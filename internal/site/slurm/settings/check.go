@@ -13,11 +13,11 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// word is what a cluster, partition, feature or account may be called: Slurm's lists separate words by commas, and constraints join them
-// by other signs.
+// word matches the names that a cluster, partition, feature or account may have: Slurm's lists separate words by commas, and constraints
+// join them by other signs.
 var word = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\z`) })
 
-// unixGroup is what a group of users may be called, also one of a directory service.
+// unixGroup matches the names that a group of users may have, also one of a directory service.
 var unixGroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,62}\z`) })
 
 // IsWord reports whether Slurm can have s in its lists, as the name of a feature or partition.
@@ -29,7 +29,7 @@ const MostNodes = 65533
 // address is a name or an address that stands in parentheses in slurm.conf.
 var address = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A[A-Za-z0-9.:_-]+\z`) })
 
-// checker collects what is wrong.
+// checker collects mistakes.
 type checker struct{ all []vnode.Problem }
 
 func (c *checker) bad(field, format string, a ...any) {
@@ -60,7 +60,7 @@ func (c *checker) oneOf(field, s string, words ...string) {
 	}
 }
 
-// check says what is wrong with settings that could be read.
+// check returns the mistakes in settings that could be read.
 func check(s *Settings) []vnode.Problem {
 	c := &checker{}
 	if s.Cluster != "" && (!IsWord(s.Cluster) || strings.ToLower(s.Cluster) != s.Cluster) {
@@ -236,7 +236,8 @@ func (c *checker) partitions(s *Settings) {
 	}
 }
 
-// bound checks that nobody else gets to hosts that are for some users alone. Slurm has one list of users for a partition, not for its nodes.
+// bound checks that hosts which are for some users alone are closed to others. Slurm has one list of users for a partition, not for its
+// nodes.
 func (c *checker) bound(at string, p *Partition, groups []*Group) {
 	var first *Group
 	for i, g := range groups {
@@ -260,7 +261,7 @@ func (c *checker) bound(at string, p *Partition, groups []*Group) {
 
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
-// whom says for whom the hosts of a group are.
+// whom says which users the hosts of a group are for.
 func whom(g *Group) string {
 	if g.Users == nil {
 		return g.Hosts[0] + " for all"

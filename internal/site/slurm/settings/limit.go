@@ -17,7 +17,7 @@ var slurmTime = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // UnmarshalText takes a length of time (90m, 24h), days (7d), one of Slurm's own forms with a colon or dash, or "unlimited". A bare
-// number is refused: Slurm reads it as minutes, and who writes one may have meant seconds or hours.
+// number is refused: Slurm reads it as minutes, and its author may have meant seconds or hours.
 func (l *Limit) UnmarshalText(text []byte) error {
 	s := string(text)
 	days, isDays := strings.CutSuffix(s, "d")

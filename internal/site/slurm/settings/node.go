@@ -18,7 +18,8 @@ func Prefix(host string) string {
 // from slot 100 on: a host that gets more slots keeps the names of those it has.
 func NodeName(host string, slot int) string { return fmt.Sprintf("%s-%02d", Prefix(host), slot) }
 
-// SplitNode takes the name of a node apart: what its host's name begins with, and the slot. ok is false for a name that NodeName does not make.
+// SplitNode splits the name of a node into the prefix of its host (see Prefix) and the slot. ok is false for a name that NodeName does not
+// make.
 func SplitNode(node string) (prefix string, slot int, ok bool) {
 	i := strings.LastIndexByte(node, '-')
 	if i < 1 {

@@ -19,7 +19,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Settings is the file. Read fills in what it leaves out.
+// Settings is the content of the file. Read fills in defaults.
 type Settings struct {
 	Cluster    string      `json:"cluster,omitempty" doc:"ClusterName of Slurm; with controller"`
 	Controller Controller  `json:"controller,omitzero" doc:"the host of slurmctld, for a slurm.conf to begin with; leave it out where the site has its own"`
@@ -59,7 +59,7 @@ type Power struct {
 	SuspendRate    int            `json:"suspend_rate,omitempty" range:"1..1000000" doc:"most nodes that are removed in a minute; if absent: no bound"`
 }
 
-// Group is hosts of the same kind. What it leaves out is asked of the hosts' agents.
+// Group is a group of hosts of the same kind. Fields that are not set are asked of the hosts' agents.
 type Group struct {
 	Name      string      `json:"name,omitempty" doc:"the group's name, which partitions give and jobs may ask for as a feature; if absent: that of its users, if these are one group"`
 	Hosts     []string    `json:"hosts" doc:"names of hosts of the site, also many in one: st[01-40]"`
@@ -97,7 +97,7 @@ const shared = "batch"
 // Path returns the file of a layout.
 func Path(l layout.Layout) string { return l.Etc("slurm.yaml") }
 
-// Read reads the file at path, and fills in what it leaves out.
+// Read reads the file at path, and fills in defaults.
 func Read(l layout.Layout, path string) (*Settings, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,7 +135,7 @@ func Schema() ([]byte, error) {
 	return spec.SchemaOf[Settings]("Settings of a site's Slurm, slurm.yaml")
 }
 
-// complete fills in what the file leaves out.
+// complete fills in the defaults.
 func (s *Settings) complete(l layout.Layout) {
 	for i := range s.Hosts {
 		var all []string

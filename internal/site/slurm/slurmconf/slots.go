@@ -10,7 +10,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Facts is what the agent of a host told. The zero value is a host that was not asked.
+// Facts are the facts that the agent of a host told. The zero value is a host that was not asked.
 type Facts struct {
 	Missing string // why its agent told nothing; "" if it did
 
@@ -22,7 +22,7 @@ type Facts struct {
 	Template *Template // the template of the host's group; nil: there is none of this name, or the agent is too old to tell
 }
 
-// Template is what a node of a template has. Zero values are not set in the template.
+// Template has the limits of a template's nodes. Zero values are not set in the template.
 type Template struct {
 	CPUs      vnode.Cores // cpu.max
 	Memory    vnode.Bytes // memory.max
@@ -32,7 +32,7 @@ type Template struct {
 	Networks  []string // modes of its interfaces
 }
 
-// Note is something that whoever reads the files should know.
+// Note is a note for the reader of the files.
 type Note struct {
 	Host string `json:"host,omitempty"`
 	Text string `json:"text"`
@@ -50,13 +50,13 @@ type slots struct {
 	features  []string
 }
 
-// What is taken of a host of which nothing is known.
+// The size that is assumed for a node where nothing says it: CPUs, and bytes of memory.
 const (
 	takenCPUs   = 1
 	takenMemory = 1 << 30
 )
 
-// sizes works out the nodes of a host: what the settings say, else what its template says, else its part of the host.
+// sizes works out the size of a host's nodes: by the settings, else by its template, else as a part of the host.
 func sizes(g *settings.Group, host string, f Facts) (*slots, []Note, error) {
 	var notes []Note
 	note := func(format string, a ...any) {

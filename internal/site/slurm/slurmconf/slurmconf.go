@@ -1,5 +1,5 @@
-// Package slurmconf makes the files from which a site's Slurm knows the nodes that Berth makes for it: from the settings, from what the
-// hosts' agents tell, and beside what the site's own slurm.conf says.
+// Package slurmconf writes the configuration files that tell a site's Slurm of the nodes that Berth makes for it, from the settings and
+// from what the hosts' agents report, to fit the site's own slurm.conf.
 package slurmconf
 
 import (
@@ -21,7 +21,7 @@ const (
 	GresFile = "berth-gres.conf"
 )
 
-// Config is the files, and what was found on the way.
+// Config has the files, and notes about them.
 type Config struct {
 	Version   string     `json:"slurm_version"`
 	Hosts     int        `json:"hosts"`

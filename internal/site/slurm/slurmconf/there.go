@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// There is what a site's own slurm.conf says, without Berth's file.
+// There is the content of a site's own slurm.conf, without Berth's file.
 type There struct {
 	Found    bool              // there is one
 	Includes bool              // it includes Berth's file
@@ -122,8 +122,8 @@ type Conflict struct {
 	Text  string `json:"text"`
 }
 
-// settle puts the keys of Berth's file beside those of the site: lists are joined, keys to leave are dropped, and what cannot be both is
-// a conflict.
+// settle puts the keys of Berth's file beside those of the site: lists are joined, keys to leave are dropped, and values that exclude
+// each other are a conflict.
 func (t *There) settle(keys []key, leave []string, dns bool) (kept []key, conflicts []Conflict) {
 	for _, k := range keys {
 		name := strings.ToLower(k.name)
@@ -164,7 +164,8 @@ func hasWord(list, word string) bool {
 	return false
 }
 
-// advice says what in a site's own files nodes would stumble over. gres: the nodes have generic resources.
+// advice returns notes on settings in a site's own files with which nodes would not work. gres: the nodes have generic
+// resources.
 func (t *There) advice(gres bool) (all []Note) {
 	if gres && t.gres {
 		all = append(all, Note{Text: "gres.conf does not include " + GresFile + ": add the line \"include " + GresFile + "\""})

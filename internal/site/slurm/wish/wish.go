@@ -1,4 +1,5 @@
-// Package wish reads what a Slurm job wants of its nodes beside what Slurm itself gives: limits, which only lower those of the nodes' template.
+// Package wish reads the limits that a Slurm job asks for on its nodes, beside what Slurm itself allots. They can only lower the limits of
+// the nodes' template.
 package wish
 
 import (
@@ -13,7 +14,7 @@ import (
 	"berth/internal/sys/suggest"
 )
 
-// Begins is how a comment with wishes begins. Other comments are nothing to Berth.
+// Begins is how a comment with wishes begins. Berth ignores other comments.
 const Begins = "berth:"
 
 const (

@@ -25,7 +25,7 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Config says where the data are and who may ask.
+// Config has the place of the data, the address for other hosts, and which of them may connect.
 type Config struct {
 	Dir    string // of the data; only root reads it
 	Listen string // ADDRESS:PORT for other hosts, by TLS, ADDRESS an IP address; "": none
@@ -118,7 +118,7 @@ const (
 	peerAt = "localhost:2380"
 )
 
-// protect makes etcd ask who its users are, once other hosts reach it. Whoever reaches the unix socket is root, and reads the
+// protect turns on etcd's authentication, once other hosts can reach it. A client of the unix socket is root, and reads the
 // password of etcd's user root.
 func (s *Server) protect(ctx context.Context, c Config) error {
 	known, err := readPassword(c.Dir)
@@ -198,10 +198,10 @@ func (s *Server) Addr() string {
 	return ""
 }
 
-// Err returns the channel of what ends the server before Close.
+// Err returns the channel with the error that ends the server before Close.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close ends the server. What was committed is on the disk.
+// Close ends the server. Everything that was committed is on the disk.
 func (s *Server) Close() {
 	s.gate.close()
 	s.etcd.Close()

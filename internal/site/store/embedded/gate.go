@@ -62,8 +62,8 @@ func shown(ctx context.Context) (*x509.Certificate, error) {
 	return info.State.VerifiedChains[0][0], nil
 }
 
-// calls are those of etcd that the agents of other hosts make. All others, as elections, locks, snapshots and what administers, are
-// for this host alone.
+// calls are those of etcd that the agents of other hosts make. All others, such as elections, locks, snapshots and administration,
+// are for this host alone.
 var calls = map[string]bool{
 	"/etcdserverpb.KV/Range":             true,
 	"/etcdserverpb.KV/Txn":               true,
@@ -74,7 +74,8 @@ var calls = map[string]bool{
 	"/etcdserverpb.Maintenance/Status":   true,
 }
 
-// check refuses who is not a host now, and what hosts do not call. It returns the certificate; nil on the unix socket.
+// check refuses clients that are no host of the site now, and calls that hosts do not make. It returns the certificate; nil on
+// the unix socket.
 func (g *gate) check(ctx context.Context, method string) (*x509.Certificate, error) {
 	cert, err := shown(ctx)
 	if cert == nil || err != nil {

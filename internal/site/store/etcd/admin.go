@@ -19,13 +19,13 @@ import (
 // administration is how long an act of administration may take: passwords are hashed slowly.
 const administration = 20 * time.Second
 
-// Rights returns what a host may write: its own entries, and the claims of the site. It may read everything below
+// Rights returns the keys that a host may write: its own entries, and the claims of the site. It may read everything below
 // store.Root.
 func Rights(host string) []string {
 	return []string{store.Hosts + host, store.Members + host, store.Nodes + host + "/", store.IO + host + "/", store.Filesystems + host + "/", store.Offices, store.Claims}
 }
 
-// Protect makes the user root with a password, and makes etcd ask everybody who they are. It may be called again.
+// Protect makes the user root with a password, and turns on etcd's authentication. It may be called again.
 func (s *Store) Protect(ctx context.Context, password string) error {
 	ctx, cancel := context.WithTimeout(ctx, administration)
 	defer cancel()
@@ -45,7 +45,7 @@ func (s *Store) Protect(ctx context.Context, password string) error {
 	return nil
 }
 
-// Protected reports whether etcd asks who its users are.
+// Protected reports whether etcd's authentication is on.
 func (s *Store) Protected(ctx context.Context) (bool, error) {
 	r, err := ask(ctx, s, func(ctx context.Context) (*clientv3.AuthStatusResponse, error) { return s.client.AuthStatus(ctx) })
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) Allow(ctx context.Context, host string) error {
 	return nil
 }
 
-// unless drops an error that says that what is wanted is there.
+// unless drops an error that says that the wanted state exists already.
 func unless(err, fine error) error {
 	if err != nil && errors.Is(rpctypes.Error(err), fine) {
 		return nil

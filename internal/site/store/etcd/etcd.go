@@ -20,7 +20,7 @@ import (
 	"berth/internal/site/store"
 )
 
-// Config says where an etcd is, and who asks it.
+// Config has the endpoints of an etcd, and the client's certificate.
 type Config struct {
 	Endpoints []string    // https://HOST:PORT, or unix:PATH
 	TLS       *tls.Config // of https endpoints
@@ -217,7 +217,7 @@ func (s *Store) saw(revision int64) {
 	s.newest = max(s.newest, revision)
 }
 
-// told turns what the client says into the errors of package store.
+// told turns the client's errors into those of package store.
 func told(err error) error {
 	if err == nil {
 		return nil

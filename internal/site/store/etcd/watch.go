@@ -39,7 +39,7 @@ func (s *Store) Watch(ctx context.Context, prefix string, after int64) (<-chan s
 	return out, nil
 }
 
-// watch sends what changes after a revision, which it moves on, until etcd ends the watch. The client itself goes on after a
+// watch sends the changes after a revision, which it moves on, until etcd ends the watch. The client itself goes on after a
 // lost connection; a member without a leader ends the watch, so that another one is asked.
 func (s *Store) watch(ctx context.Context, prefix string, after *int64, out chan<- store.Batch) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))

@@ -12,7 +12,8 @@ import (
 	"berth/test/testkit"
 )
 
-// ttl is that of a session which a test loses: no less than what every etcd keeps, and more than a busy machine stands still.
+// ttl is that of a session which a test loses: no less than the shortest that every etcd allows, and more than the pauses of
+// a busy machine.
 var ttl = testkit.Bound() / 15
 
 // session: keys with a lease are there while their host is, and come back with it.
@@ -67,7 +68,8 @@ func session(t *testing.T, s Server) {
 	}
 }
 
-// lostSession: a host that was not heard of for too long learns it, loses what had its lease and nothing else, and begins anew.
+// lostSession: a host that was not heard of for too long learns it, loses the entries with its lease and no others, and begins
+// anew.
 func lostSession(t *testing.T, s Server) {
 	c, ctx := open(t, s)
 	if err := c.Session(ctx, ttl); err != nil {
@@ -143,7 +145,7 @@ func away(t *testing.T, s Server) {
 	}
 }
 
-// kill: what was committed is there after a kill, and a watch misses nothing of it.
+// kill: committed changes are there after a kill, and a watch misses nothing of it.
 func kill(t *testing.T, s Server) {
 	if s.Kill == nil {
 		return

@@ -9,18 +9,18 @@ import (
 	"berth/internal/site/store"
 )
 
-// History is what the store's revisions say of claims.
+// History is the history of claims in the store's revisions.
 type History struct {
 	Revisions  int64             // read
 	Claimed    int               // how often something was claimed
 	Released   int               // and given up
 	Held       map[string]string // key to HOST/NODE, at the last revision
-	Violations []string          // what may never be, with its revision
+	Violations []string          // claims that were held twice, with the revision
 }
 
 // ReadHistory reads all revisions of a store that was never compacted, and checks at each that a claim does not pass from one
 // node to another unless it was given up in between: no MAC, address or name is held twice. A claim is one key, so it has one
-// value at a time; what must be excluded is that a host takes it while another host's node has it.
+// value at a time; it must be excluded that a host takes it while another host's node has it.
 func ReadHistory(ctx context.Context, s store.Store) (*History, error) {
 	h := &History{Held: map[string]string{}}
 	marker := store.Root + "checked"

@@ -56,14 +56,14 @@ func (p *Process) end() {
 	_ = p.cmd.Wait()
 }
 
-// Kill ends the server without warning. It returns what starts it again.
+// Kill ends the server without warning. It returns the function that starts it again.
 func (p *Process) Kill(t *testing.T) (again func()) {
 	t.Helper()
 	p.end()
 	return func() { p.start(t) }
 }
 
-// Away stops the server. It returns what lets it go on.
+// Away stops the server. It returns the function that continues it.
 func (p *Process) Away(t *testing.T) (back func()) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

@@ -56,7 +56,7 @@ func put(t *testing.T, ctx context.Context, s store.Store, key, value string) in
 	return revision
 }
 
-// guards: a commit whose guards do not hold changes nothing and says who is there.
+// guards: a commit whose guards do not hold changes nothing and returns the present entry.
 func guards(t *testing.T, s Server) {
 	c, ctx := open(t, s)
 	if _, err := c.Get(ctx, "/t/guards/a"); !errors.Is(err, store.ErrAbsent) {
@@ -141,7 +141,7 @@ func next(t *testing.T, from <-chan store.Batch) store.Batch {
 	return store.Batch{}
 }
 
-// watch: it tells what was before and what comes, a revision a batch, in order, and only below its prefix.
+// watch: it tells earlier changes and new ones, a revision a batch, in order, and only below its prefix.
 func watch(t *testing.T, s Server) {
 	c, ctx := open(t, s)
 	from := put(t, ctx, c, "/t/watch/a", "1") - 1
@@ -174,7 +174,7 @@ func watch(t *testing.T, s Server) {
 	}
 }
 
-// compacted: a watch from before a compaction says so, and who follows lists again.
+// compacted: a watch from before a compaction says so, and a follower lists again.
 func compacted(t *testing.T, s Server) {
 	c, ctx := open(t, s)
 	old := put(t, ctx, c, "/t/compacted/a", "1")

@@ -27,7 +27,7 @@ type bed struct {
 	way     gateway.Way
 	journal *step.Journal
 	helpers []proc.ID // all that were seen
-	before  []string  // what the node's live folder had before the first step
+	before  []string  // the content of the node's live folder before the first step
 }
 
 // bed plans a mount of the source; m has the keys of the spec that are not the source's.
@@ -102,7 +102,7 @@ func (b *bed) noteHelpers(steps ...step.Step) {
 	}
 }
 
-// killHelpers ends what a failed test left.
+// killHelpers ends the processes that a failed test left.
 func (b *bed) killHelpers() {
 	for _, id := range b.helpers {
 		if pidfd, err := id.Open(); err == nil {

@@ -25,7 +25,7 @@ type Suite struct {
 	Source func(t *testing.T) Source
 	// Files is how many files a node makes in one folder; 0: 20,000.
 	Files int
-	// Small makes one with room for less than 16 MiB; nil: what a full disk does is not checked.
+	// Small makes one with room for less than 16 MiB; nil: the behaviour on a full disk is not checked.
 	Small func(t *testing.T) Source
 	// Single: one node at a time can have the source.
 	Single bool
@@ -47,7 +47,8 @@ type Source struct {
 	Dir  string // where its files are on this host when no node uses it
 	// Options are those of the mount.
 	Options vnode.Options
-	// Owner is the owner at the source of what is made through a gateway with OneOwner or NoChown, which also owns the files.
+	// Owner is the owner, at the source, of files made through a gateway with OneOwner or NoChown. It also owns the
+	// files of the source.
 	Owner uint32
 	// Beneath mounts another, writable file system at beneath/, in the mount namespace in which the node is made. nil: the
 	// gateway cannot see such a mount. dir is the staged source.

@@ -1,5 +1,5 @@
-// Package compiled loads objects of BPF programs that a compiler made: the maps at once, each program when it is attached, because
-// which ones a kernel takes is found by trying. Package bpf has programs of a few instructions, without a compiler.
+// Package compiled loads BPF programs from compiled object files: the maps at once, each program when it is attached, because only
+// trying shows which ones a kernel takes. Package bpf has programs of a few instructions, without a compiler.
 package compiled
 
 import (
@@ -26,9 +26,9 @@ type Object struct {
 	programs      map[string]*ebpf.ProgramSpec
 }
 
-// Load makes the maps of an object, and puts numbers into the one of that name. For errors, what names that for which the programs are
-// ("the gate"), and instead, which may be "", goes on after what else can be done ("; else use way launch"). What this kernel
-// refuses is an error of [refuse.Cannot].
+// Load makes the maps of an object, and fills its map "numbers" with numbers. In errors, what names the purpose of the programs
+// ("the gate"), and instead, which may be "", is added to the remedy ("; else use way launch"). If this kernel refuses a part, the
+// error is a [refuse.Cannot].
 func Load(object []byte, what, instead string, numbers ...ebpf.MapKV) (*Object, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -56,7 +56,7 @@ func (o *Object) Attach(program string) (link.Link, error) {
 	return link.AttachTracing(link.TracingOptions{Program: one.Programs[program]})
 }
 
-// Refused says why the kernel does not take a part of the object: the first line of what its verifier said.
+// Refused says why the kernel does not take a part of the object: the first line of its verifier's message.
 func (o *Object) Refused(part string, err error) error {
 	var remedy string
 	switch {

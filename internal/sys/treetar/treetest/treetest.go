@@ -212,7 +212,7 @@ func (m *maker) times(dir string) {
 // Keep says which properties Read reads.
 type Keep struct {
 	Owners, SetID, Attrs, ACLs, Holes, Nanoseconds, TopTime bool
-	Narrow                                                  bool // of a mode with an access control list read what the file may have without
+	Narrow                                                  bool // read the mode that a file with an access control list may have without the list
 }
 
 // Whole reads everything.
@@ -291,7 +291,7 @@ func describe(path, name string, k Keep, inodes map[uint64]string) (string, erro
 	return line + attrs(path, k), nil
 }
 
-// narrow returns the mode that opens a file with a list of acl to nobody who may not open it with the list.
+// narrow returns the mode of a file with a list of acl that lets no user open the file whom the list keeps out.
 func narrow(path string, mode uint32) uint32 {
 	v := make([]byte, 1<<12)
 	n, err := unix.Lgetxattr(path, "system.posix_acl_access", v)
