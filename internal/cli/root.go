@@ -1,4 +1,5 @@
-// Package cli is Berth's command line. Each command prints text for people, and JSON for programs.
+// Package cli is the program berth: its tree of commands (root.go), and the commands that have no package of their own. Each
+// command prints text for people, and JSON for programs.
 //
 // Rules of output: data goes to stdout, everything else to stderr; progress only to a terminal; no colour.
 package cli

@@ -1,5 +1,3 @@
-// Package host reads facts about the host from /proc and /sys, and checks them (berth doctor). It changes nothing. Tests hand
-// it trees of plain files instead.
 package host
 
 import (

@@ -1,3 +1,8 @@
+// Package host reads what this host is and has (its facts), and checks what nodes need of it (berth doctor). It changes nothing,
+// and its paths are below roots that tests replace by a tree.
+//
+// A check is a function in a file checks_*.go that the list of its area names (kernel, limits, files …); doctor.go lists the
+// areas. What has to be tried is in tried*.go, and the kernel's options are in kconfig.go.
 package host
 
 import (

@@ -1,5 +1,6 @@
-// Package node runs the life of a node: locks, journals, phases, state, repair, and the keeper. It is the only package that
-// runs steps; the mechanisms define them, and the planner sets their order.
+// Package node composes a node's life, a file an act (apply.go, set.go, end.go, repair.go …), and is what commands and the agent
+// call: locks, journals, phases, state, repair, and the keeper. It is the only place that runs steps; what they are is the
+// mechanisms' affair, and in which order the planner's.
 package node
 
 import (

@@ -140,6 +140,6 @@ func sentence(comment string) string {
 	var none doc.Package
 	s := none.Synopsis(comment)
 	s = strings.TrimSpace(strings.SplitN(s, " ", 3)[2])
-	s = strings.TrimPrefix(strings.TrimPrefix(s, "is the "), "is ")
+	s = strings.TrimPrefix(s, "is ")
 	return strings.ReplaceAll(docLink.ReplaceAllString(s, "$1"), "|", `\|`)
 }

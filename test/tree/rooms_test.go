@@ -16,13 +16,13 @@ type room struct {
 
 // rooms lists the rooms from top to bottom. A room uses only rooms below it.
 var rooms = []room{
-	{"cli", "The program `berth`: a command a file, and what users see of nodes.", "bench site node runner network image storage", `
+	{"cli", cli, "bench site node runner network image storage", `
 		.
 		instance pools sync
 		act images share site
 		show screen
 	`},
-	{"bench", "What nodes cost: experiments, their arms, the reports of them.", "node network image storage", `
+	{"bench", "What a node costs beside the bare host: experiments, their arms (what is compared), statistics, reports; and what `berth doctor --calibrate` measures (`model`).", "node network image storage", `
 		commands
 		report
 		plot
@@ -47,7 +47,7 @@ var rooms = []room{
 		slurm/hostlist
 		iosync/share upload
 	`},
-	{"node", "A node's life: the plan, the steps, the keeper, what is kept of a node and what happened to it.", "runner limit network image storage", `
+	{"node", "A node's life: the plan, the steps, the keeper, what is kept of a node and what happened to it. Commands and the agent ask package `node`. `protect` is for services that are no nodes.", "runner limit network image storage", `
 		autostart
 		top
 		. protect
@@ -67,10 +67,10 @@ var rooms = []room{
 		.
 		streams
 	`},
-	{"limit", "What a node may use of the host's CPUs, memory, disks and devices.", "storage", `
+	{"limit", "What a node may use of the host's CPUs, memory, disks and devices, and its kernel parameters. Limits of interfaces are in `network/shape`, sizes of folders in `sys/quota`, the kinds of limits in `sys/proof`.", "storage", `
 		cgroup weight devgroup rlimit sysctl device
 	`},
-	{"network", "A node's interfaces, addresses and ports, and how fast they are.", "", `
+	{"network", "A node's interfaces, addresses and ports, and how fast they are. `watch` also follows devices and disks.", "", `
 		watch
 		link netserve
 		nat
@@ -83,7 +83,7 @@ var rooms = []room{
 		. imagetest registry debian
 		pull
 	`},
-	{"storage", "What a node sees of file systems, whose ids its files have, and how files get in and out.", "", `
+	{"storage", "The file systems of a node: mounts and the gateways to them, scratch volumes, packed images, whose ids its files have, how files get in and out; and `sftpserve`, which a file server runs.", "", `
 		siteusers
 		gateway/gatewaytest
 		gateway ids sftpserve copier scratch
@@ -100,13 +100,13 @@ var rooms = []room{
 		block
 		.
 	`},
-	{"spec", "What users ask for: nodes, their YAML, templates, roles.", "", `
+	{"spec", "What users ask for: nodes and their YAML, templates; and who may ask for what (`roles`).", "", `
 		template
 		.
 		envfile
 		vnode roles users
 	`},
-	{"sys", "What every room is built of: steps and journals, errors for people, files, locks, processes.", "", `
+	{"sys", "What every room is built of: steps and journals, errors and help for people, files, locks, processes; and words that several rooms share, as the kinds of limits (`proof`).", "", `
 		help
 		step
 		layout jsonfile space file sibling treetar treetar/treetest
@@ -115,9 +115,13 @@ var rooms = []room{
 	`},
 }
 
+// cli is what the map says of room cli.
+const cli = "The program `berth`: its commands, and what users see of nodes. `root.go` lists all commands. `berth bench` is `bench/commands`; " +
+	"`berth certs`, `host`, `template` and `slurm` are `site/sitecli`."
+
 // site is what the map says of room site.
 const site = "More than one host: the agent `berthd` ([agent](agent.md)) and its API ([API](api.md)), the cluster state ([cluster state](cluster-state.md)), " +
-	"who may what ([access](access.md)), Prometheus ([metrics](metrics.md)), VNode Sync ([sync](sync.md)), Slurm ([slurm](slurm.md), [instance](instance.md)). " +
+	"who may what ([access](access.md)), Prometheus ([metrics](metrics.md)), VNode Sync ([sync](sync.md): `iosync`, and `intercept` for file servers of others), Slurm ([slurm](slurm.md), [instance](instance.md)). " +
 	"`sitecli` is the program `berth-site`, `synccli` is `berth-sync`."
 
 // everybodys lists the rooms that each room above them may use.

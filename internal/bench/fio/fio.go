@@ -1,4 +1,4 @@
-// Package fio writes calls of the program fio, and reads what it measured.
+// Package fio writes command lines of the program fio, and reads its results.
 package fio
 
 import (

@@ -1,4 +1,4 @@
-// Package side runs the commands of one side of a comparison, and records what else the machine does meanwhile.
+// Package side runs the commands of one arm of a comparison, and watches what else the machine does meanwhile.
 package side
 
 import (

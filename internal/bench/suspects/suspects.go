@@ -1,5 +1,5 @@
-// Package suspects prepares the arms of berth bench explain: nodes, cgroups and settings that differ in one ingredient of a
-// node, so that its cost can be measured.
+// Package suspects makes variants of a node that differ from it in one ingredient (the user namespace, the overlay, a cgroup), so
+// that a benchmark shows what each ingredient costs.
 package suspects
 
 import (

@@ -1,4 +1,4 @@
-// Package wire measures a network between an arm and a peer: streams by iperf3, round trips by a client of its own.
+// Package wire measures the network between an arm and a peer: streams by iperf3, round trips by a client of its own.
 package wire
 
 import (

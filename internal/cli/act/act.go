@@ -1,4 +1,5 @@
-// Package act holds the commands that act on existing nodes, wait for them, and read their logs and events.
+// Package act is the commands restart, pause, unpause, kill and wait, and those that print what nodes wrote (logs), what happened
+// to them (events) and what the agent was asked for (audit).
 package act
 
 import (

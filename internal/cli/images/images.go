@@ -1,4 +1,4 @@
-// Package images holds the commands that pack an image into one file, and that let nodes use such a file from elsewhere.
+// Package images is the commands berth image pack and trust: images that are one file.
 package images
 
 import (

@@ -1,5 +1,5 @@
-// Package instance holds the commands with which a user gets a node of a pool for some hours, without knowing the batch system behind
-// it.
+// Package instance is the commands berth instance: a user gets a node of the site's Slurm for some hours, and needs to know
+// nothing of Slurm.
 package instance
 
 import (

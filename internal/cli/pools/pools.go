@@ -1,4 +1,4 @@
-// Package pools holds the commands for the pools that scratch volumes are made in.
+// Package pools is the commands berth pool, for the pools that scratch volumes are made in.
 package pools
 
 import (

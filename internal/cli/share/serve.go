@@ -1,4 +1,5 @@
-// Package share holds the commands that build images from Debian's packages, and that serve images to other hosts.
+// Package share is the commands berth image build and serve: they make images from Debian's packages, and give images to other
+// hosts.
 package share
 
 import (

@@ -1,4 +1,5 @@
-// Package site holds the commands of berth that the program berth-site carries out, and the flag --host.
+// Package site starts the program berth-site, which has the commands berth certs, host, template and slurm, and carries out
+// --host: package sitecli has what they do.
 package site
 
 import (

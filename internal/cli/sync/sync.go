@@ -1,4 +1,4 @@
-// Package sync holds the commands of VNode Sync, which limits the I/O that file servers do for nodes.
+// Package sync is the commands berth sync: what this file server does for the nodes of its site (VNode Sync).
 package sync
 
 import (

@@ -18,6 +18,9 @@ import (
 	"berth/internal/sys/refuse"
 )
 
+// A limit goes through four functions of this file: asks takes it from the spec, refuse says which hosts cannot enforce it, onV1 and onV2
+// name the control files. inside (limit.go) lists those that are also written where programs in the node look.
+
 // ask is one limit as a spec asks for it, before a cgroup version is chosen.
 type ask struct {
 	key        string // as berth set takes it: "io.data.read.rate"

@@ -1,5 +1,5 @@
-// Package watch keeps the devices and the connections of running nodes working: it follows the kernel's events and renews
-// DHCP leases, and repairs what has come, gone or changed.
+// Package watch follows what can change under running nodes (links, devices, disks, DHCP leases, the process that answers names),
+// and mends it: it connects again, renews, and gives back what was unplugged.
 package watch
 
 import (

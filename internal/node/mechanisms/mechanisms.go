@@ -1,4 +1,5 @@
-// Package mechanisms lists the mechanisms that nodes are made of. Above the mechanisms it is the only place that names a runner.
+// Package mechanisms lists the kinds of steps of all mechanisms, and the runners: a new mechanism or runner is entered here. Above
+// the mechanisms it is the only place that names a runner.
 package mechanisms
 
 import (

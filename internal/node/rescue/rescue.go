@@ -1,4 +1,5 @@
-// Package rescue rebuilds records of the host that a power cut has emptied, from the journals of nodes.
+// Package rescue restores records of the host that a power cut has emptied (the site id, pools of MACs) from the journals of
+// nodes.
 package rescue
 
 import (

@@ -1,5 +1,5 @@
-// Package oci is the runners that are OCI runtimes: it turns a node into a runtime specification and drives the runtimes
-// that Debian ships, runc and crun.
+// Package oci runs nodes by OCI runtimes: it turns a node into a runtime specification and drives the runtimes that Debian ships,
+// runc and crun.
 //
 // [Config], which is pure, makes the specification. Three steps carry it out:
 //

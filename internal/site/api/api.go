@@ -1,5 +1,5 @@
-// Package api defines the documents that berthd sends and receives, beside those of berth's own --json: problems, the hosts and
-// nodes of a site, and the frames of a relayed command.
+// Package api defines the JSON documents of the API that berth's own --json does not print: problems, the hosts and nodes of a
+// site, and the frames of a relayed command.
 package api
 
 import (

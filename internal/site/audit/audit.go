@@ -1,4 +1,5 @@
-// Package audit writes one line of JSON for each act: who asked, from where, for what, and what came of it.
+// Package audit writes and reads the agent's audit: a line of JSON for each act, with who asked, from where, for what, and what
+// came of it.
 //
 // Acts that change something are kept by their age, and are sent to the system's log too. Reads, and acts that were refused before
 // they began, go to a second file. Each caller has a share of that file, so that no caller can push out the lines of others.

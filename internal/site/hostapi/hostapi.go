@@ -1,4 +1,5 @@
-// Package hostapi implements the API for this host, with package node and the packages beside it.
+// Package hostapi does on this host what the API is asked for: it is the Host of package server, and calls package node and the
+// packages of images, pools and networks.
 package hostapi
 
 import (

@@ -1,5 +1,5 @@
-// Package hostnet manages what the host has for its nodes' networks and no single node owns: virtual functions of adapters,
-// and pools of MACs.
+// Package hostnet keeps what berth vf and berth net pool set up for all nodes of a host: virtual functions of its adapters, and
+// pools of MACs.
 package hostnet
 
 import (

@@ -1,5 +1,5 @@
-// Package sitecli holds the commands of berth that speak with agents or make certificates. The program berth-site has them, and
-// berth becomes it by exec, so that HTTP and TLS do not slow each start of berth.
+// Package sitecli is the program berth-site: the commands berth certs, host, template and slurm, and what --host carries out on
+// another host. berth becomes it by exec, so that HTTP and TLS do not slow each start of berth.
 package sitecli
 
 import (

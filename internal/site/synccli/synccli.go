@@ -1,5 +1,5 @@
-// Package synccli holds the commands of berth that load BPF programs. The program berth-sync has them, and berth becomes it by exec,
-// so that reading the kernel's types does not slow each start of berth.
+// Package synccli is the program berth-sync: berth sync audit, which loads programs of BPF, and the guard of processes that the
+// agent holds. berth becomes it by exec, so that reading the kernel's types does not slow each start of berth.
 package synccli
 
 import (

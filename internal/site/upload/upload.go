@@ -1,5 +1,5 @@
-// Package upload gives the files of a client on another host to the command that berthd runs for that client, under the names
-// that they have in the command line.
+// Package upload gives a command that berthd runs for a client on another host the client's files, under the names that the
+// command line has for them.
 package upload
 
 import (

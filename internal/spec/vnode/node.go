@@ -1,5 +1,5 @@
-// Package vnode defines a virtual node: its types, units, defaults and validation. It uses the standard library only
-// and does no I/O.
+// Package vnode defines a virtual node: its types, units, defaults and validation, and which keys berth set changes (change.go).
+// It uses the standard library only and does no I/O.
 //
 // The json tags are the keys of the spec. The doc tags are the descriptions in its JSON Schema. The allowed and range
 // tags are the values that Validate and the schema accept.

@@ -1,5 +1,6 @@
-// Package gateway implements the ways by which a node reaches a file system. Each has a file of its own in this package;
-// package gatewaytest is the conformance suite that all of them pass.
+// Package gateway has the ways by which a node reaches a file system: bind (a folder of this host), and nfs, sshfs and
+// sshfs-direct (file servers). Each is a [Gateway], in files with its name; package gatewaytest is the conformance suite that all
+// of them pass.
 //
 // It builds on package mounts, whose types say what to stage.
 package gateway

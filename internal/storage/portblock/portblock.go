@@ -1,5 +1,5 @@
-// Package portblock keeps the processes of a node from ports of file servers. Otherwise root in the node could bypass the
-// gateway's mount and speak the server's protocol itself, from an address that the server trusts.
+// Package portblock keeps a node's own processes from the ports of file servers that a gateway mounts for it: root inside could
+// otherwise speak to a server that trusts the node's address, past the mount.
 //
 // The port block is a BPF program on the node's group of cgroup v2 (or of the unified hierarchy beside v1). The kernel runs it on
 // each packet of a socket that was made in this group. So it does not see the sockets of the kernel's own clients, nor those that

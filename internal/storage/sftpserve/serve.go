@@ -1,5 +1,6 @@
-// Package sftpserve serves one folder by SFTP over plain sockets: each client gets a process of OpenSSH's sftp-server, which is not
-// root and sees nothing of the host but the folder.
+// Package sftpserve is the server's side of gateway sshfs-direct (berth gateway serve): it gives one folder to nodes by SFTP over
+// plain sockets, and each client gets a process of OpenSSH's sftp-server, which is not root and sees nothing of the host but the
+// folder.
 package sftpserve
 
 import (

@@ -1,5 +1,5 @@
-// Package siteusers reads which of the host's ids nodes may share: those of an admin's list, without those that the host has
-// given away (/etc/subuid, /etc/subgid).
+// Package siteusers reads which of the host's ids nodes may share: the admin's list /etc/berth/users.yaml, and what the host
+// itself has given away.
 package siteusers
 
 import (

@@ -1,5 +1,5 @@
-// Package help writes the texts with which the command line explains itself: help, wrong usage, errors, and hints for users who
-// know other container engines.
+// Package help words what the command line says of itself: help texts and their headings, wrong usage, errors, and the ways of
+// Berth for those who know other engines.
 package help
 
 import (

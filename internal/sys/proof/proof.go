@@ -1,4 +1,5 @@
-// Package proof defines a proved limit: a spec asks for it, a mechanism enforces it, and it is read back from the kernel.
+// Package proof lists the kinds of limits, and says what a proved limit is: a spec asks for it, a mechanism honours it, and it is
+// read back from the kernel.
 package proof
 
 import "strings"

@@ -1,5 +1,5 @@
-// Package sibling finds the programs that are installed beside berth. They hold code that would make each start of berth
-// slower.
+// Package sibling finds Berth's other programs (berth-pull, berth-site, berth-sync …), which make install puts beside berth,
+// because to have them in berth would slow each of its starts.
 package sibling
 
 import (

@@ -1,4 +1,4 @@
-// Package server answers Berth's API over HTTP: a [Host] and a [Site] do what is asked.
+// Package server answers Berth's API over HTTP: it checks who may ask what, and calls a [Host] and a [Site], which do it.
 package server
 
 import (

@@ -1,5 +1,4 @@
-// Package gate puts processes of a file server into the groups of the nodes that they serve, for servers that fork a process for
-// each client.
+// Package gate puts each process of a file server that forks a process for each client into the group of the node that it serves.
 //
 // A program of BPF sees, in the thread that receives, the first receive of a process over a connection that was accepted at the
 // server's port, from the address of a node. It notes the process, and sends it SIGSTOP: the kernel stops all its threads before any

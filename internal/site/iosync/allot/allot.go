@@ -1,5 +1,5 @@
-// Package allot is the allocator of a site: file servers report the I/O of nodes, and the allocator tells each server which part of a
-// node's allowance to enforce. One host of the site does it at a time; package share computes the parts.
+// Package allot is the allocator of VNode Sync: file servers tell it what nodes do, and it tells them which parts of the nodes'
+// allowances they shall enforce. One host of the site does it at a time; package share computes the parts.
 package allot
 
 import (

@@ -1,5 +1,5 @@
-// Package compiled loads BPF programs from compiled object files: the maps at once, each program when it is attached, because only
-// trying shows which ones a kernel takes. Package bpf has programs of a few instructions, without a compiler.
+// Package compiled loads BPF programs that a compiler made: the maps of an object at once, each program when it is attached,
+// because which ones a kernel takes is found by trying. Package bpf has programs of a few instructions, without a compiler.
 package compiled
 
 import (
