@@ -26,7 +26,7 @@ const (
 type kept struct {
 	path   string
 	most   int64                                    // bytes
-	turned func(path string) (to string, err error) // where a full file goes; it makes room there
+	turned func(path string) (to string, err error) // where a full file goes; it makes room there, as far as that can be done
 
 	mu   sync.Mutex
 	file *os.File
@@ -49,18 +49,18 @@ func byAge(path string) (string, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b string) int { return when[b].Compare(when[a]) })
-	var failed []error
 	for i, name := range all {
 		if i >= mostFiles-1 || time.Since(when[name]) > keepFor {
 			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				failed = append(failed, err)
+				slog.Error("an old file of the audit log cannot be removed", "err", err)
 			}
 		}
 	}
-	return path + "." + time.Now().UTC().Format("20060102T150405.000000000Z"), errors.Join(failed...)
+	return path + "." + time.Now().UTC().Format("20060102T150405.000000000Z"), nil
 }
 
-func (f *kept) open() error {
+// open begins the file, or goes on in it. After an error f is as it was.
+func (f *kept) open() (err error) {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
 		return fmt.Errorf("open audit log: %w", err)
 	}
@@ -68,32 +68,35 @@ func (f *kept) open() error {
 	if err != nil {
 		return fmt.Errorf("open audit log: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			to.Close()
+		}
+	}()
 	info, err := to.Stat()
 	if err != nil {
-		to.Close()
 		return fmt.Errorf("open audit log: %w", err)
 	}
-	f.file, f.size = to, info.Size()
-	if f.size == 0 { // it may be new
-		if err := file.SyncDir(filepath.Dir(f.path)); err != nil {
-			to.Close()
-			return fmt.Errorf("open audit log: %w", err)
-		}
-	}
+	size := info.Size()
 	last := []byte{'\n'}
-	if f.size > 0 {
-		if _, err := to.ReadAt(last, f.size-1); err != nil {
-			to.Close()
-			return fmt.Errorf("open audit log: %w", err)
-		}
+	if size > 0 {
+		_, err = to.ReadAt(last, size-1)
+	} else { // it may be new
+		err = file.SyncDir(filepath.Dir(f.path))
 	}
-	if last[0] != '\n' {
-		n, err := to.WriteString("\n")
-		f.size += int64(n)
-		return err
+	if err == nil && last[0] != '\n' {
+		_, err = to.WriteString("\n")
+		size++
 	}
+	if err != nil {
+		return fmt.Errorf("open audit log: %w", err)
+	}
+	f.file, f.size = to, size
 	return nil
 }
+
+// onDisk waits until the disk has what was written to a file. Tests let it fail.
+var onDisk = unix.Fdatasync
 
 // add adds a line, and if sync waits until the disk has it.
 func (f *kept) add(text []byte, sync bool) error {
@@ -111,13 +114,14 @@ func (f *kept) add(text []byte, sync bool) error {
 		}
 	}
 	n, err := f.file.Write(text)
-	if err != nil && n > 0 && f.file.Truncate(f.size) == nil { // a full disk took a part: the next line begins by itself
+	if err == nil && sync {
+		err = onDisk(int(f.file.Fd()))
+	}
+	// A full disk took a part, and the next line begins by itself; or the disk may not have the line, and what it says is not done.
+	if err != nil && n > 0 && f.file.Truncate(f.size) == nil {
 		n = 0
 	}
 	f.size += int64(n)
-	if err == nil && sync {
-		err = unix.Fdatasync(int(f.file.Fd()))
-	}
 	if err != nil {
 		return fmt.Errorf("write audit log: %w", err)
 	}
@@ -135,8 +139,7 @@ func (f *kept) turn() error {
 	}
 	old := f.file
 	if err := f.open(); err != nil {
-		f.file = old // go on in the old one: no act without its line
-		return errors.Join(err, os.Rename(to, f.path))
+		return errors.Join(err, os.Rename(to, f.path)) // go on in the old one: no act without its line
 	}
 	return old.Close()
 }

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -64,8 +65,64 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestNoTurn: a full file that cannot be put aside takes acts all the same.
+// TestNoTurn: a full file that cannot be put aside, or after which no other can be begun, takes acts all the same, and loses none.
 func TestNoTurn(t *testing.T) {
+	for what, turned := range map[string]func(*testing.T, string) (string, error){
+		"not put aside": func(_ *testing.T, path string) (string, error) { return filepath.Join(path, "none"), nil },
+		"no other": func(t *testing.T, path string) (string, error) {
+			fewFiles(t, 1) // one for the new file, none to sync its folder
+			return one(path)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "audit.log")
+			l, err := open(path, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			tried := 0
+			l.acts.turned = func(path string) (string, error) { tried++; return turned(t, path) }
+			for range 20 {
+				if err := l.Add(Line{Who: "root", Role: roles.Admin, Via: roles.ViaTLS, Act: roles.NodeEnd, Result: Done}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			info, err := l.acts.file.Stat()
+			if err != nil || info.Size() != l.acts.size || tried == 0 {
+				t.Errorf("the file has %d bytes, and is said to have %d; turned %d times; %v", info.Size(), l.acts.size, tried, err)
+			}
+			if all := lines(t, path); len(all) != 20 {
+				t.Errorf("%d lines are there", len(all))
+			}
+		})
+	}
+}
+
+// fewFiles lets this process open only so many more files, until the test ends.
+func fewFiles(t *testing.T, more uint64) {
+	t.Helper()
+	next, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // it is so already
+	}
+	unix.Close(next)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + more, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOldStays: an old file that cannot be removed does not keep the full one from being put aside.
+func TestOldStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l, err := open(path, 1000)
 	if err != nil {
@@ -84,8 +141,36 @@ func TestNoTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if all := lines(t, path); len(all) != 20 {
-		t.Errorf("%d lines are there", len(all))
+	if info, err := os.Stat(path); err != nil || info.Size() > 1000 {
+		t.Errorf("the newest file has %d bytes, %v", info.Size(), err)
+	}
+}
+
+// TestNotOnDisk: a line that may not be on the disk is refused, and is not in the file.
+func TestNotOnDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	begins := func() error {
+		return l.Add(Line{Who: "root", Role: roles.Admin, Via: roles.ViaTLS, Act: roles.NodeEnd, Result: Begins, Begun: true})
+	}
+	if err := begins(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { onDisk = unix.Fdatasync }()
+	onDisk = func(int) error { return unix.EIO }
+	if err := begins(); !errors.Is(err, unix.EIO) {
+		t.Errorf("not on the disk: %v", err)
+	}
+	onDisk = unix.Fdatasync
+	if err := begins(); err != nil {
+		t.Fatal(err)
+	}
+	if all := lines(t, path); len(all) != 2 {
+		t.Errorf("%d lines are there, want 2", len(all))
 	}
 }
 

@@ -144,6 +144,9 @@ func linesOf(files []*os.File, damaged *int, failed *error) iter.Seq[Line] {
 	}
 }
 
+// inLine escapes what text.NewVisible lets through: what users gave, as the path of a request, ends no line and begins no other.
+var inLine = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
+
 // String is a line for people: the time, who, what on what, and what came of it.
 func (l Line) String() string {
 	words := []string{l.Time.Local().Format("2006-01-02 15:04:05.000"), string(l.Role), l.Who, string(l.Act)}
@@ -163,5 +166,5 @@ func (l Line) String() string {
 			all = append(all, more)
 		}
 	}
-	return strings.Join(all, ": ")
+	return inLine.Replace(strings.Join(all, ": "))
 }

@@ -69,12 +69,12 @@ func (p Pool) makeFile(name string, size int64) error {
 	}
 	defer f.Close()
 	fault.Point("volume's file made")
-	return p.reserve(f, size)
+	return p.reserve(f, 0, size)
 }
 
-// reserve gives a volume's file a place on the disk wherever it has none, and changes nothing of what it holds.
-func (p Pool) reserve(f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+// reserve gives a part of a volume's file a place on the disk wherever it has none, and changes nothing of what it holds.
+func (p Pool) reserve(f *os.File, at, size int64) error {
+	err := unix.Fallocate(int(f.Fd()), 0, at, size)
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
 		return refuse.Cannotf("choose a smaller size, or free some of it", "scratch pool %s is full: %s has no room for %d MiB: %w", p.Name, p.Dir, size>>20, err)
@@ -88,6 +88,9 @@ func (p Pool) reserve(f *os.File, size int64) error {
 
 // reserveAgain does so before a node starts. The file of a volume has holes where its file system had zeros written: the kernel's loop
 // device punches them for REQ_OP_WRITE_ZEROES (lo_fallocate in drivers/block/loop.c), and an ext4 asks for that (ext4_issue_zeroout).
+//
+// XFS wants as much free as it is asked for, also where the file has its place (xfs_alloc_file_space in fs/xfs/xfs_bmap_util.c): so it is asked for
+// little at once, for less where little is free, and a file that has all its place is right on a full disk, too.
 func (p Pool) reserveAgain(name string, size int64) error {
 	f, err := os.OpenFile(p.inFolder(name), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +100,23 @@ func (p Pool) reserveAgain(name string, size int64) error {
 		return fmt.Errorf("open the volume's file: %w", err)
 	}
 	defer f.Close()
-	return p.reserve(f, size)
+	piece := int64(64 << 20)
+	for at := int64(0); at < size; {
+		err := p.reserve(f, at, min(piece, size-at))
+		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+		var st unix.Stat_t
+		switch {
+		case err == nil:
+			at += piece
+		case full && unix.Fstat(int(f.Fd()), &st) == nil && st.Blocks*512 >= size:
+			return nil
+		case full && piece > 1<<20:
+			piece /= 2
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // makeFolder makes a folder with a project quota, and returns its project. The folder gets the project before the limit is set:

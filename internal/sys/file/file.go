@@ -58,16 +58,16 @@ func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	return nil
 }
 
-// Remove removes the file at path, if it is there, and returns when the disk has that: after a power cut it is not there again.
+// Remove removes the file at path, if it is there, and returns when the disk has that: after a power cut it is not there again. Of a file that is not
+// there the disk may still have the name: who removed it may have been killed before it was synced.
 func Remove(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if err == nil {
-		err = SyncDir(filepath.Dir(path))
+	if err := SyncDir(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // WriteJSON is Write of a value as JSON, in one line, for root alone.

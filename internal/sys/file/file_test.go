@@ -1,10 +1,13 @@
 package file
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestWrite(t *testing.T) {
@@ -37,5 +40,25 @@ func TestWriteFails(t *testing.T) {
 	}
 	if _, err := os.Stat(path + Unwritten); !os.IsNotExist(err) {
 		t.Error("the temporary file is left")
+	}
+}
+
+// TestRemoveTwice: who removes what is gone already waits for the disk, too: the first one may have been killed before it did. /proc shows that: it has
+// nothing to sync, and says so.
+func TestRemoveTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Remove(filepath.Join(path, "below", "f")); err != nil {
+		t.Errorf("below no folder: %v", err)
+	}
+	if err := Remove("/proc/self/none"); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("the folder is not synced: %v", err)
 	}
 }

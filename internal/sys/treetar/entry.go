@@ -126,7 +126,10 @@ func (u *unpacker) makeFIFO(dir int, name string) (err error) {
 	if err := unix.Mknodat(fd, name, mode, 0); err != nil {
 		return err
 	}
-	return unix.Renameat(fd, name, dir, name)
+	if err := unix.Renameat(fd, name, dir, name); err != nil {
+		return errors.Join(err, unix.Unlinkat(fd, name, 0))
+	}
+	return nil
 }
 
 func (u *unpacker) chown(fd int, h *tar.Header) error {

@@ -163,6 +163,28 @@ func TestListOfTheFolder(t *testing.T) {
 	}
 }
 
+// TestFIFONotNamed: of a FIFO that cannot get its name nothing is left.
+func TestFIFONotNamed(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	list, _ := readACL("user::rwx,user:7:rwx,group::r-x,mask::rwx,other::---").Value()
+	if err := errors.Join(unix.Setxattr(dir, DefaultList, list, 0), os.Mkdir(filepath.Join(dir, "p"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	u := &unpacker{to: To{Owners: true}, all: descriptors(t)}
+	if err := u.makeFIFO(int(at.Fd()), "p"); err == nil {
+		t.Error("a folder was replaced by a FIFO")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // TestNarrowWithoutLists: of a list that is not asked for, or cannot be set, nothing is left that the file's users gain by.
 func TestNarrowWithoutLists(t *testing.T) {
 	needRoot(t)

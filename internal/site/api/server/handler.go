@@ -121,18 +121,27 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		write(w, problem(http.StatusNotFound, fmt.Sprintf("there is no %.200s; /v1/openapi.json lists the paths", req.URL.Path)))
 	})
-	pages := http.NewCrossOriginProtection() // a browser sends a user's certificate with the requests of every page
-	pages.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		p := problem(http.StatusForbidden, "a page of another site asks for this")
-		p.Code = int(refuse.Cannot)
-		write(w, p)
-	}))
-	return s.recovered(pages.Handler(mux))
+	return s.recovered(mux)
+}
+
+// pages tells requests that a page of another site makes: a browser sends its user's certificate with the requests of every page.
+var pages http.CrossOriginProtection
+
+// byPage refuses a request that a page of another site makes.
+func byPage(req *http.Request) error {
+	if err := pages.Check(req); err != nil {
+		return &statusError{http.StatusForbidden, refuse.Cannotf("ask without a browser, as berth --host does, or for the agent by the name that the page has", "a page of another site asks for this")}
+	}
+	return nil
 }
 
 // inTurn answers requests of hosts as next does, few of each caller at once.
 func (s *Server) inTurn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := byPage(req); err != nil {
+			write(w, problemOf(err))
+			return
+		}
 		if who, err := Identify(req); err == nil { // else next refuses it
 			back, err := s.bounds.turn(req.Context(), who, "reports", mostReports)
 			if err != nil {
@@ -141,6 +150,7 @@ func (s *Server) inTurn(next http.Handler) http.Handler {
 			}
 			defer back()
 		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it may have waited for its turn: next bounds its answer anew
 		next.ServeHTTP(w, req)
 	})
 }
@@ -211,7 +221,7 @@ func (c *call) act(r route) (given any, err error) {
 	c.line = line(c.who, c.Request, r.act, on(c.Request))
 	if err != nil {
 		err = &statusError{http.StatusUnauthorized, err}
-	} else {
+	} else if err = byPage(c.Request); err == nil {
 		c.query, err = readQuery(c.URL.RawQuery, r.params)
 	}
 	if err == nil && c.server.Spent != nil && (r.method != http.MethodGet || r.stream == webSocket) && c.server.Spent(c.who) {
@@ -268,8 +278,11 @@ func (c *call) awaitBody() {
 
 // awaitTaken bounds how long a client may take to read an answer that is no stream. After that the connection is closed, which frees
 // what is held for it.
-func (s *Server) awaitTaken(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * s.patient()))
+func (s *Server) awaitTaken(w http.ResponseWriter) { awaitTaken(w, s.patient()) }
+
+// awaitTaken is Server.awaitTaken for a server that waits that long for a body.
+func awaitTaken(w http.ResponseWriter, patience time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * patience))
 }
 
 // patient is how long a body may take.

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/node/events"
 	"berth/internal/site/api"
+	"berth/internal/site/iosync/allot"
 	"berth/internal/spec/roles"
 	"berth/test/testkit"
 )
@@ -139,6 +140,30 @@ func TestNoDeadline(t *testing.T) {
 		(&Server{Host: h}).Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, admin())))
 		if answer.Code != http.StatusOK || (len(answer.reads) > 0) != (body != "") || answer.late == 0 {
 			t.Errorf("start with body %q: %d, deadlines %v to read, the answer %d", body, answer.Code, answer.reads, answer.late)
+		}
+	}
+}
+
+// TestNoDeadlineOfHosts: what hosts ask for has no deadline while it is done, however long it waited for its turn; the answer has one.
+func TestNoDeadlineOfHosts(t *testing.T) {
+	host := roles.Who{Name: "h", Role: roles.Host, Via: roles.ViaTLS}
+	for at, body := range map[string]string{"/v1/sync/report": `{"host":"h"}`, "/v1/certificates/renew": "x"} {
+		answer := &undue{ResponseRecorder: httptest.NewRecorder()}
+		during := func() {
+			if !answer.holds.IsZero() {
+				t.Errorf("%s has the deadline %v", at, answer.holds)
+			}
+		}
+		renewal := Renewal(nil, nil)
+		s := &Server{
+			Host:    &fake{},
+			Reports: Reports(func(allot.Report) (allot.Order, error) { during(); return allot.Order{}, nil }),
+			Renew:   http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { during(); renewal.ServeHTTP(w, req) }),
+		}
+		req := httptest.NewRequest(http.MethodPost, at, strings.NewReader(body))
+		s.Handler().ServeHTTP(answer, req.WithContext(context.WithValue(t.Context(), peer{}, host)))
+		if len(answer.reads) == 0 || answer.late == 0 {
+			t.Errorf("%s: %d %s; deadlines %v to read, the answer %d", at, answer.Code, answer.Body, answer.reads, answer.late)
 		}
 	}
 }

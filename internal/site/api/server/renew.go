@@ -36,6 +36,7 @@ func Renewal(authority *certs.Signer, keep Audit) http.Handler {
 		if keep != nil {
 			_ = keep(of, err)
 		}
+		awaitTaken(w, patience)
 		if err != nil {
 			write(w, problemOf(err))
 			return

@@ -36,6 +36,7 @@ func Reports(take func(allot.Report) (allot.Order, error)) http.Handler {
 		if err == nil {
 			o, err = take(r)
 		}
+		awaitTaken(w, patience)
 		if err != nil {
 			write(w, problemOf(err))
 			return

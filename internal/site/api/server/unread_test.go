@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/node/events"
+	"berth/internal/site/audit"
 	"berth/internal/spec/roles"
 	"berth/test/testkit"
 )
@@ -89,8 +90,8 @@ func (s *slow) Start(context.Context, string, roles.Owner) (bool, error) {
 // TestNextOnTheConnection: the time in which one answer must be taken does not hold for the next request on the connection: an act that takes longer is answered, and a
 // stream goes on.
 func TestNextOnTheConnection(t *testing.T) {
-	const patience = 50 * time.Millisecond
-	h := &slow{takes: 4 * patience}
+	const patience = 500 * time.Millisecond
+	h := &slow{takes: 5 * patience / 2}
 	h.file = events.File{Dir: filepath.Join(t.TempDir(), "events")}
 	at := answering(t, &Server{Host: h, Patience: patience}, admin())
 	c, err := net.Dial("tcp", at)
@@ -122,7 +123,7 @@ func TestNextOnTheConnection(t *testing.T) {
 	}
 	answer := ask(http.MethodGet, "/v1/events?follow=true")
 	defer func() { c.Close(); answer.Body.Close() }() // in this order: it would read to the stream's end
-	time.Sleep(4 * patience)
+	time.Sleep(5 * patience / 2)
 	for n := range 3 {
 		if err := h.file.Append([]events.Event{{Time: time.Now(), Node: fmt.Sprint("n", n), Event: events.Created}}, false); err != nil {
 			t.Fatal(err)
@@ -134,25 +135,40 @@ func TestNextOnTheConnection(t *testing.T) {
 	}
 }
 
-// TestOtherPages: a page that a browser shows does nothing with the certificate that the browser has; who is no browser is not asked where he comes from.
+// TestOtherPages: a page that a browser shows does nothing with the certificate that the browser has, and what it asked for is in the audit; who is no browser is not
+// asked where he comes from.
 func TestOtherPages(t *testing.T) {
-	ask := func(method, path string, headers map[string]string) int {
+	var kept []audit.Line
+	s := &Server{Host: &acting{}, Reports: Reports(nil), Audit: func(line audit.Line, err error) error {
+		if err != nil {
+			kept = append(kept, line)
+		}
+		return nil
+	}}
+	ask := func(method, path string, headers map[string]string) (int, string) {
 		r := httptest.NewRequest(method, path, nil)
 		for name, value := range headers {
 			r.Header.Set(name, value)
 		}
 		answer := httptest.NewRecorder()
-		(&Server{Host: &acting{}}).Handler().ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), peer{}, admin())))
-		return answer.Code
+		s.Handler().ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), peer{}, admin())))
+		return answer.Code, answer.Body.String()
 	}
 	for _, from := range []map[string]string{
 		{"Sec-Fetch-Site": "cross-site", "Origin": "https://other.example"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://other.example"}, {"Origin": "null"},
 	} {
-		if status := ask(http.MethodPost, "/v1/nodes/n/start", from); status != http.StatusForbidden {
-			t.Errorf("%v: %d", from, status)
+		kept = nil
+		if status, text := ask(http.MethodPost, "/v1/nodes/n/start", from); status != http.StatusForbidden || !strings.Contains(text, "without a browser") {
+			t.Errorf("%v: %d %s", from, status, text)
+		}
+		if len(kept) != 1 || kept[0].Act != roles.NodeStart || kept[0].On != "n" || kept[0].Who != "root" || kept[0].Begun {
+			t.Errorf("%v: the audit has %+v", from, kept)
+		}
+		if status, text := ask(http.MethodPost, "/v1/sync/report", from); status != http.StatusForbidden || !strings.Contains(text, "without a browser") {
+			t.Errorf("a report of %v: %d %s", from, status, text)
 		}
 	}
-	if status := ask(http.MethodPost, "/v1/nodes/n/start", nil); status != http.StatusOK {
+	if status, _ := ask(http.MethodPost, "/v1/nodes/n/start", nil); status != http.StatusOK {
 		t.Errorf("who is no browser: %d", status)
 	}
 }
