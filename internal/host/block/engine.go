@@ -190,8 +190,7 @@ func (e *Engine) switchOn(l *Loan) error {
 		if err != nil || strings.Contains(now, " enable=1") {
 			return err
 		}
-		_, was, _ := strings.Cut(l.Was.QoS, " ")
-		return e.cost("io.cost.qos", was)
+		return e.cost("io.cost.qos", asBefore(l.Was.QoS))
 	}
 	if err := e.set("queue/scheduler", string(vnode.BFQ)); err != nil {
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
@@ -308,21 +307,14 @@ func (e *Engine) restore(was Setup) error {
 		return err
 	}
 	if e.Engine == vnode.IOCost {
-		// The kernel's defaults for a disk that never had a line.
-		line := func(was string) string {
-			if _, rest, ok := strings.Cut(was, " "); ok {
-				return rest
-			}
-			return "ctrl=auto"
-		}
-		qos := line(was.QoS)
+		qos := asBefore(was.QoS)
 		if was.QoS == "" {
-			qos = "enable=0 ctrl=auto"
+			qos = "enable=0 " + qos
 		}
 		if err := e.cost("io.cost.qos", qos); err != nil || now.Model == was.Model {
 			return err
 		}
-		return e.cost("io.cost.model", line(was.Model))
+		return e.cost("io.cost.model", asBefore(was.Model))
 	}
 	switch {
 	case now.Scheduler == was.Scheduler && was.Scheduler != string(vnode.BFQ): // an earlier attempt restored it and was killed
@@ -343,6 +335,21 @@ func (e *Engine) restore(was Setup) error {
 		return err
 	}
 	return e.set(strict, was.Strict)
+}
+
+// asBefore is what is written to io.cost for a disk that had this line: without its numbers where the kernel had chosen them, because each that
+// is written makes all of them the user's (block/blk-iocost.c: ioc_qos_write, ioc_cost_model_write), and as the kernel chooses where it had none.
+func asBefore(line string) string {
+	_, was, _ := strings.Cut(line, " ")
+	switch {
+	case was == "":
+		return "ctrl=auto"
+	case strings.Contains(was, "ctrl=auto"):
+		return strings.Join(slices.DeleteFunc(strings.Fields(was), func(word string) bool {
+			return word != "ctrl=auto" && !strings.HasPrefix(word, "enable=")
+		}), " ")
+	}
+	return was
 }
 
 func (e *Engine) restoreRequests(was Setup) error {

@@ -147,16 +147,22 @@ func TestBFQ(t *testing.T) {
 func TestIOCost(t *testing.T) {
 	const model = "rbps=1 rseqiops=2 rrandiops=3 wbps=4 wseqiops=5 wrandiops=6"
 	const auto = "8:0 ctrl=auto model=linear rbps=488636629 rseqiops=8932 rrandiops=8518 wbps=427891549 wseqiops=28755 wrandiops=21940"
+	const atAuto = "8:0 enable=1 ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00"
 	for name, tt := range map[string]struct {
 		qos, model string // before
 		ask        string
 		on, after  Setup
 	}{
+		"on by somebody else, as the kernel chose": {
+			atAuto, auto, model,
+			Setup{QoS: atAuto, Model: "8:0 ctrl=user model=linear " + model},
+			Setup{QoS: "8:0 enable=1 ctrl=auto", Model: "8:0 ctrl=auto"}, // each number that is written would make it ctrl=user
+		},
 		"never on": {"", "", model, Setup{QoS: "8:0 " + QoS, Model: "8:0 ctrl=user model=linear " + model}, Setup{QoS: "8:0 enable=0 ctrl=auto", Model: "8:0 ctrl=auto"}},
 		"off": {
 			"8:0 enable=0 ctrl=auto rpct=0.00", auto, model,
 			Setup{QoS: "8:0 " + QoS, Model: "8:0 ctrl=user model=linear " + model},
-			Setup{QoS: "8:0 enable=0 ctrl=auto rpct=0.00", Model: auto},
+			Setup{QoS: "8:0 enable=0 ctrl=auto", Model: "8:0 ctrl=auto"},
 		},
 		"on by somebody else": {
 			"8:0 enable=1 ctrl=user rpct=95.00", "8:0 ctrl=user model=linear " + model, "",
@@ -191,6 +197,14 @@ func TestIOCost(t *testing.T) {
 			must(t, again(t, e).Undo(context.Background()))
 			if diff := cmp.Diff(tt.after, read()); diff != "" {
 				t.Error(diff)
+			}
+			if tt.qos != atAuto {
+				return
+			}
+			write("io.cost.qos", "8:0 enable=0 ctrl=auto") // another program switches it off, and the disk is switched on again
+			must(t, e.switchOn(&Loan{Was: Setup{QoS: atAuto}}))
+			if got := read().QoS; got != "8:0 enable=1 ctrl=auto" {
+				t.Errorf("switched on again: %s", got)
 			}
 		})
 	}

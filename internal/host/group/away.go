@@ -173,11 +173,14 @@ func (r *Return) pids() (all []int) {
 	return all
 }
 
-// Do moves the processes back. The container's own group may be gone from the node's, which is there.
+// Do moves the processes back. The container's own group may be gone from the node's, which is there. Any other group is not made again: its
+// owner has ended it meanwhile.
 func (r *Return) Do(context.Context) error {
 	for _, a := range r.Away {
-		if err := unix.Mkdir(filepath.Join(a.In.Mount, r.To), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("make the cgroup %s again: %w", filepath.Join(a.In.Mount, r.To), err)
+		if r.To != r.Group.Path {
+			if err := unix.Mkdir(filepath.Join(a.In.Mount, r.To), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+				return fmt.Errorf("make the cgroup %s again: %w", filepath.Join(a.In.Mount, r.To), err)
+			}
 		}
 		if err := a.In.Move(a.PID, r.To); err != nil {
 			return fmt.Errorf("move process %d back into the node's group: %w", a.PID, err)

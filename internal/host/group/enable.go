@@ -1,17 +1,21 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
+	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
 )
 
@@ -64,7 +68,7 @@ func Disabled(h host.Cgroups, groupPath string) (e *Enable, has string, err erro
 		groups = append(groups, groupPath)
 	}
 	for _, g := range groups {
-		now, err := handedOn(filepath.Join(h.V2, g))
+		now, err := HandedOn(filepath.Join(h.V2, g))
 		if Gone(err) {
 			return nil, "", nil // see Return
 		}
@@ -103,7 +107,7 @@ func (e *Enable) Do(context.Context) error {
 // Verify checks that all controllers are enabled.
 func (e *Enable) Verify(context.Context) error {
 	for _, g := range e.Groups {
-		now, err := handedOn(filepath.Join(e.Mount, g))
+		now, err := HandedOn(filepath.Join(e.Mount, g))
 		if err != nil {
 			return err
 		}
@@ -119,15 +123,15 @@ func (e *Enable) Verify(context.Context) error {
 // Undo leaves the controllers enabled.
 func (e *Enable) Undo(context.Context) error { return nil }
 
-// handedOn returns the controllers that a v2 group enables for its children.
-func handedOn(dir string) ([]string, error) {
+// HandedOn returns the controllers that a v2 group enables for its children.
+func HandedOn(dir string) ([]string, error) {
 	text, err := ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
 	return strings.Fields(text), err
 }
 
 // handOn makes a v2 group enable controllers for its children.
 func handOn(dir string, controllers []string) error {
-	now, err := handedOn(dir)
+	now, err := HandedOn(dir)
 	if err != nil {
 		return err
 	}
@@ -142,10 +146,29 @@ func handOn(dir string, controllers []string) error {
 	}
 	err = WriteFile(filepath.Join(dir, "cgroup.subtree_control"), strings.Join(on, " "))
 	if errors.Is(err, unix.EBUSY) {
-		return refuse.Cannotf("run berth where the cgroup tree is its own, for example outside a container",
-			"processes sit in %s itself, so it cannot hand controllers on: %w", dir, err)
+		return busy(dir, err)
 	}
 	return err
+}
+
+// busy is the refusal of a v2 group that has processes of its own, which the kernel lets no group have that hands controllers on.
+func busy(dir string, err error) error {
+	var inside []string
+	text, _ := ReadFile(filepath.Join(dir, "cgroup.procs")) // what cannot be read is not named
+	for word := range strings.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(word); err == nil && len(inside) < 10 {
+			inside = append(inside, fmt.Sprintf("process %d %q", pid, proc.Name(pid)))
+		}
+	}
+	remedy := "end them, or move each into another group (echo PID >GROUP/cgroup.procs), and repeat"
+	own := filepath.Join(dir, containers)
+	if _, topErr := os.Stat(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control")); topErr != nil { // this is the top
+		remedy = "run berth where the cgroup tree is its own, for example outside a container"
+	} else if _, err := os.Stat(own); err == nil {
+		remedy = "if they are the node's: for p in $(cat " + dir + "/cgroup.procs); do echo $p >" + own + "/cgroup.procs; done; berth repair; end or move others"
+	}
+	return refuse.Cannotf(remedy, "the cgroup cannot hand controllers on while there is %s in %s itself: %w",
+		cmp.Or(strings.Join(inside, ", "), "a process"), dir, err)
 }
 
 // handOnAll is handOn for those of the controllers that the group has itself. A missing controller fails the limits

@@ -19,10 +19,13 @@ import (
 // its limits of block I/O do not hold for the groups inside (block/blk-throttle.c).
 func split(h host.Cgroups) bool { return h.V2 != "" && len(h.V1) == 0 }
 
+// containers is the name of the container's group in its node's.
+const containers = "node"
+
 // Container returns the path of the group that a node's container has as its root. path is that of the node's group.
 func Container(h host.Cgroups, path string) string {
 	if split(h) {
-		return path + "/node"
+		return path + "/" + containers
 	}
 	return path
 }

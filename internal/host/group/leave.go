@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/proc"
 )
 
 // outside are the tops of the trees in which an init system tracks its units, and of v1's memory tree, in which it limits them. systemd
@@ -46,6 +47,15 @@ func StartOutside(h host.Cgroups, cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = false, 0
 	return fork.Start(cmd)
+}
+
+// Together returns a process and its descendants, which belong into one group; of Berth's agent the process alone, because what it starts for
+// its clients and nodes leaves its group, to outlive it.
+func Together(pid int) []int {
+	if proc.Name(pid) == "berthd" {
+		return []int{pid}
+	}
+	return proc.Family(pid)
 }
 
 // Free moves processes out of the service or session that started them, as Leave does, if the top takes them.

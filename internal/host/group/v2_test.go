@@ -1,17 +1,22 @@
 package group
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"berth/internal/host"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func TestEnableAbove(t *testing.T) {
@@ -118,6 +123,62 @@ func TestSum(t *testing.T) {
 	if err := (Write{File: file("berth/memory.low"), Value: "0", Sum: true}).Do(); err != nil { // the parent is the root of the tree
 		t.Error(err)
 	}
+}
+
+// TestSumLocked: a lock that any user of the host can take of the folder keeps nobody waiting who writes or looks.
+func TestSumLocked(t *testing.T) {
+	parent := drawSum(t, "1048576", "0")
+	dir, err := os.Open(parent)
+	grouptest.Must(t, err)
+	t.Cleanup(func() { dir.Close() })
+	grouptest.Must(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
+	w := Write{File: filepath.Join(parent, "a/memory.low"), Value: "1048576", Sum: true}
+	done := make(chan string, 1)
+	go func() {
+		has, err := w.Short()
+		done <- fmt.Sprintf("%q, %v, %v", has, err, w.Do())
+	}()
+	select {
+	case got := <-done:
+		if got != `"0", <nil>, <nil>` {
+			t.Errorf("short and written: %s", got)
+		}
+	case <-time.After(testkit.Bound()):
+		t.Fatal("it waits for a lock of the folder")
+	}
+	if got := grouptest.Text(t, filepath.Join(parent, "memory.low")); got != "1048576" {
+		t.Errorf("the parent has %s", got)
+	}
+}
+
+// TestSumWritten: who looks between the writing of a group's value and that of the sum above it says nothing.
+func TestSumWritten(t *testing.T) {
+	parent := drawSum(t, "1048576", "1048576")
+	file := filepath.Join(parent, "memory.low")
+	grouptest.Must(t, os.Rename(file, file+".later"))
+	grouptest.Must(t, unix.Mkfifo(file, 0o600))
+	done := make(chan error, 1)
+	go func() {
+		f, err := os.OpenFile(file, os.O_WRONLY, 0) // waits for the reader
+		if err == nil {
+			_, err = f.WriteString("0\n")
+			err = errors.Join(err, os.Rename(file+".later", file), f.Close())
+		}
+		done <- err
+	}()
+	if has, err := (Write{File: filepath.Join(parent, "a/memory.low"), Value: "1048576", Sum: true}).Short(); has != "" || err != nil {
+		t.Errorf("it is short: %q, %v", has, err)
+	}
+	grouptest.Must(t, <-done)
+}
+
+// drawSum makes a parent of plain files with a group a in it, and returns its path.
+func drawSum(t *testing.T, a, sum string) string {
+	parent := filepath.Join(t.TempDir(), "berth")
+	grouptest.Must(t, os.MkdirAll(filepath.Join(parent, "a"), 0o755))
+	grouptest.Must(t, os.WriteFile(filepath.Join(parent, "memory.low"), []byte(sum), 0o600))
+	grouptest.Must(t, os.WriteFile(filepath.Join(parent, "a/memory.low"), []byte(a), 0o600))
+	return parent
 }
 
 func TestProcs(t *testing.T) {

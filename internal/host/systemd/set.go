@@ -56,7 +56,7 @@ func (p *Property) Holds(got string) bool {
 	return got == p.Value || strings.HasSuffix(got, "\n"+p.Value)
 }
 
-// Kept says where a property is not kept below dir for the next time that systemd reads its files: its drop-in is gone, or has another
+// Kept says where a property is not kept below dir, ControlDir or TransientDir, for the next time that systemd reads its files: its drop-in is gone, or has another
 // value. "" if it is.
 func (s *Set) Kept(dir string, p Property) (why string, err error) {
 	path := DropIn(dir, s.Unit, p.Name)

@@ -93,3 +93,18 @@ func TestSyncFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestLookTransient: whether a unit is transient is asked for.
+func TestLookTransient(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, transient := range []string{"yes", "no"} {
+		text := "#!/bin/sh\ncase $2 in *,Transient,*) echo Transient=" + transient + ";; esac\necho Id=a.scope\necho LoadState=loaded\n"
+		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if u, err := Look(t.Context(), "a.scope", "CPUWeight"); err != nil || u.Transient != (transient == "yes") {
+			t.Errorf("%s: %+v, %v", transient, u, err)
+		}
+	}
+}

@@ -35,6 +35,7 @@ type Unit struct {
 	ControlGroup string // "" while it does not run
 	Slice        string
 	MainPID      string // "0": none
+	Transient    bool   // a program asked systemd for it, as systemd-run does: no file says that there is one
 	Properties   map[string]string
 }
 
@@ -43,7 +44,7 @@ const patience = 30 * time.Second
 
 // Look asks the manager for a unit and some of its properties. The error is refuse.NotFound if there is no such unit.
 func Look(ctx context.Context, name string, properties ...string) (Unit, error) {
-	text, err := systemctl(ctx, "show", "--property=Id,LoadState,ControlGroup,Slice,MainPID,"+strings.Join(properties, ","), "--", name)
+	text, err := systemctl(ctx, "show", "--property=Id,LoadState,ControlGroup,Slice,MainPID,Transient,"+strings.Join(properties, ","), "--", name)
 	if err != nil {
 		return Unit{}, err
 	}
@@ -54,6 +55,7 @@ func Look(ctx context.Context, name string, properties ...string) (Unit, error) 
 	}
 	u.Name, u.ControlGroup = u.Properties["Id"], u.Properties["ControlGroup"]
 	u.Slice, u.MainPID = u.Properties["Slice"], u.Properties["MainPID"]
+	u.Transient = u.Properties["Transient"] == "yes"
 	if state := u.Properties["LoadState"]; state != "loaded" {
 		return u, refuse.NotFoundf("no unit %s (systemd says: %s); systemctl list-units lists them", name, state)
 	}
@@ -79,7 +81,10 @@ func systemctl(ctx context.Context, args ...string) (string, error) {
 // ControlDir is where the manager stores properties that were set over D-Bus for good (systemd.unit(5)).
 const ControlDir = "/etc/systemd/system.control"
 
-// DropIn returns the path of the manager's file for such a property, below dir, which is ControlDir.
+// TransientDir is ControlDir of a unit that is transient (systemd's src/core/unit.c: unit_drop_in_dir).
+const TransientDir = "/run/systemd/transient"
+
+// DropIn returns the path of the manager's file for such a property, below dir, which is ControlDir or TransientDir.
 func DropIn(dir, unit, property string) string {
 	return filepath.Join(dir, unit+".d", "50-"+property+".conf")
 }

@@ -143,7 +143,7 @@ func (a *Adopt) Do(ctx context.Context) error {
 		}
 		for moved := true; moved && ctx.Err() == nil; {
 			moved = false
-			for _, pid := range proc.Family(a.PID) {
+			for _, pid := range group.Together(a.PID) {
 				at, err := in.GroupOf(pid)
 				if err != nil || at == a.Path || at != in.From && at != home {
 					continue // it has ended, is in a group of its own, or was moved already
@@ -194,7 +194,7 @@ func (a *Adopt) Lost() string {
 			at, _ := in.GroupOf(a.PID)
 			return fmt.Sprintf("process %d is in /%s of %s: somebody else moved it", a.PID, at, in.Title())
 		}
-		for _, pid := range proc.Family(a.PID) { // processes that it started and that are in the group that it came from: see Do
+		for _, pid := range group.Together(a.PID) { // processes that it started and that are in the group that it came from: see Do
 			at, err := in.GroupOf(pid)
 			if err != nil || at != in.From || at == a.Path {
 				continue

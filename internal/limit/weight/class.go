@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -148,6 +149,45 @@ func (c *Class) Verify(context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Disabled returns the step that has the group above hand on again what another program has switched off there of the controllers that hold
+// the values; nil if it hands on all. On cgroup v1 nobody can switch one off.
+func (c *Class) Disabled() (*group.Enable, error) {
+	var e *group.Enable
+	for _, v := range c.Values {
+		off, err := v.off()
+		if err != nil {
+			return nil, err
+		}
+		if off == "" {
+			continue
+		}
+		if e == nil {
+			e = &group.Enable{Mount: filepath.Dir(filepath.Dir(v.Write.File)), Groups: []string{""}}
+		}
+		if !slices.Contains(e.Controllers, off) {
+			e.Controllers = append(e.Controllers, off)
+		}
+	}
+	return e, nil
+}
+
+// off returns the controller of a value, if the group above does not hand it on; "" if it does, or there is no such group.
+func (v *ClassValue) off() (string, error) {
+	controller, _, _ := strings.Cut(filepath.Base(v.Write.File), ".")
+	dir := filepath.Dir(v.Write.File)
+	if _, _, there, err := group.Inode(dir); err != nil || !there {
+		return "", err
+	}
+	now, err := group.HandedOn(filepath.Dir(dir))
+	switch {
+	case group.Gone(err): // v1
+		return "", nil
+	case err != nil || slices.Contains(now, controller):
+		return "", err
+	}
+	return controller, nil
 }
 
 // Undo does nothing: the values vanish with the group.

@@ -228,8 +228,22 @@ func (f *Foreign) Show() []proof.Limit {
 	return shown
 }
 
-// Show returns the values in force in the group. A group that no longer exists has none.
-func (c *Class) Show() []proof.Limit { return showValues(c.Values) }
+// Show returns the values in force in the group, and says which controllers it has lost. A group that no longer exists has none.
+func (c *Class) Show() []proof.Limit {
+	all := showValues(c.Values)
+	said := ""
+	for _, v := range c.Values { // those of a controller follow each other
+		off, err := v.off()
+		if err != nil || off == "" || off == said {
+			continue
+		}
+		s := v.Limit
+		s.Key = strings.TrimPrefix(v.Key, "class.")
+		s.Why = fmt.Sprintf("the cgroup %s hands %s on no more: somebody else switched it off", filepath.Dir(filepath.Dir(v.Write.File)), off)
+		all, said = append(all, s), off
+	}
+	return all
+}
 
 func showValues(values []ClassValue) []proof.Limit {
 	var all []proof.Limit

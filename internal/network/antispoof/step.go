@@ -113,16 +113,26 @@ func (a *Step) Tags() (now, want string, err error) {
 		if now, err = readTag(h, on, a.side()); err != nil {
 			return err
 		}
-		if want = a.Tag; a.Lease == "" && want != "" {
-			return nil
-		}
-		r, err := a.rules(inner, dhcp.ReadLease(a.Lease))
-		if err == nil {
-			want, err = r.Tag()
-		}
+		want, err = a.expected(now, func() (Rules, error) { return a.rules(inner, dhcp.ReadLease(a.Lease)) })
 		return err
 	})
 	return now, want, err
+}
+
+// expected returns the tag of the program that is to be attached where now is: of an interface with DHCP whichever there is, because its
+// program follows the lease, neither at the moment of its end nor at that at which its file is written.
+func (a *Step) expected(now string, rules func() (Rules, error)) (string, error) {
+	if a.Lease == "" && a.Tag != "" {
+		return a.Tag, nil
+	}
+	if a.Lease != "" && now != "" {
+		return now, nil
+	}
+	r, err := rules()
+	if err != nil {
+		return "", err
+	}
+	return r.Tag()
 }
 
 // Undo removes the program and its qdisc from a link that goes back to the host. On other links the program goes with the link.

@@ -25,3 +25,31 @@ func TestAntiSpoofOfAnOlderKernel(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestExpectedOfLease: between the end of a lease and the program that follows it, and between the program for a new one and the file that
+// keeps it, the check is there.
+func TestExpectedOfLease(t *testing.T) {
+	before, err := leased.Tag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := asking.Tag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		step      Step
+		now, want string
+	}{
+		{Step{Lease: "lease.eth0", Tag: before}, before, before},
+		{Step{Lease: "lease.eth0", Tag: before}, "", after}, // none
+		{Step{Tag: before}, before, before},
+		{Step{Tag: before}, after, before}, // no lease that changes
+		{Step{}, before, after},            // of an older Berth
+	} {
+		got, err := c.step.expected(c.now, func() (Rules, error) { return asking, nil })
+		if err != nil || got != c.want {
+			t.Errorf("%+v, attached %q: %q, %v, want %q", c.step, c.now, got, err, c.want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"berth/internal/host/group"
 	"berth/internal/host/systemd"
 	"berth/internal/limit/weight"
 	"berth/internal/sys/step"
@@ -39,7 +40,11 @@ func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.St
 			lost = s.Lost() != ""
 			adopted = lost
 		case *weight.Class:
-			lost = adopted || s.Verify(ctx) != nil
+			var off *group.Enable
+			if off, err = s.Disabled(); off != nil {
+				err = f(off)
+			}
+			lost = adopted || off != nil || s.Verify(ctx) != nil
 		case *weight.Foreign:
 			var had []string
 			had, err = s.Again()

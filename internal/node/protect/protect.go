@@ -31,12 +31,14 @@ type Services struct {
 	layout  layout.Layout
 	kinds   step.Kinds
 	control string // systemd.ControlDir, but in tests
+
+	transient string // systemd.TransientDir, but in tests
 }
 
 // New returns the protected services of one layout. It makes nothing.
 func New(l layout.Layout) *Services {
 	kinds := step.Join(block.Kinds(), group.Kinds(), weight.Kinds(), systemd.Kinds())
-	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir}
+	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir, transient: systemd.TransientDir}
 }
 
 // open reads a journal of services. Its changes outlive the boot.

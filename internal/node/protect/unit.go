@@ -14,7 +14,6 @@ import (
 	"berth/internal/host"
 	"berth/internal/host/group"
 	"berth/internal/host/systemd"
-	"berth/internal/sys/proc"
 	"berth/internal/sys/proof"
 	"berth/internal/sys/step"
 )
@@ -22,11 +21,15 @@ import (
 // valuesOf returns the values of those properties of a unit that were set: as systemd says, in the files that systemd reads when it
 // starts next, and, while the unit runs, as the kernel says. systemd does not look whether another program has written to its groups.
 func (v *Services) valuesOf(s *systemd.Set, u systemd.Unit, cg host.Cgroups) []proof.Limit {
+	dir := v.control
+	if u.Transient {
+		dir = v.transient
+	}
 	all := make([]proof.Limit, len(s.Properties))
 	for i, p := range s.Properties {
 		l := proof.Limit{Key: p.Name, Asked: p.Value, By: "systemd", ReadBack: u.Properties[p.Name]}
 		if l.Holds = p.Holds(l.ReadBack); l.Holds {
-			why, err := s.Kept(v.control, p)
+			why, err := s.Kept(dir, p)
 			if err != nil {
 				why = err.Error()
 			}
@@ -55,7 +58,11 @@ func inKernel(p systemd.Property, cg host.Cgroups, path string) string {
 	case "IOWeight":
 		all = []group.Write{{File: file("io.weight"), Device: "default", Value: p.Value}, {File: file("io.bfq.weight"), Device: "default", Value: bfqWeight(p.Value)}}
 	case memoryLow:
-		all = []group.Write{{File: file("memory.low"), Value: p.Value, None: "0", Unit: int64(os.Getpagesize())}}
+		value := p.Value
+		if value == "infinity" { // as systemd says it
+			value = "max"
+		}
+		all = []group.Write{{File: file("memory.low"), Value: value, None: "0", Unit: int64(os.Getpagesize())}}
 	}
 	for _, w := range all {
 		got, err := w.Effect()
@@ -77,7 +84,8 @@ func bfqWeight(weight string) string {
 }
 
 // returnOf returns the step that brings the main process of a unit back into its group, with those of its descendants that are beside
-// it, or in no group of anybody's; nil if none is away. Other descendants may be in groups of their own by right, as sessions of sshd are.
+// it, or in no group of anybody's; nil if none is away. Other descendants may be in groups of their own by right, as sessions of sshd are, and what Berth's
+// agent starts leaves by itself.
 func returnOf(u systemd.Unit, cg host.Cgroups) (*group.Return, error) {
 	path := strings.TrimPrefix(u.ControlGroup, "/")
 	main, err := strconv.Atoi(u.MainPID)
@@ -86,7 +94,7 @@ func returnOf(u systemd.Unit, cg host.Cgroups) (*group.Return, error) {
 	}
 	g := &group.Group{Path: path}
 	pids := []int{main}
-	family := proc.Family(main)
+	family := group.Together(main)
 	for _, h := range group.Hierarchies(cg) {
 		if _, _, there, err := group.Inode(filepath.Join(h.Mount, path)); err != nil || !there {
 			continue

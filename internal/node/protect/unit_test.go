@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/host"
 	"berth/internal/host/group"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/host/systemd"
@@ -31,6 +32,7 @@ func TestInKernel(t *testing.T) {
 		{"IOWeight", "1000", "io.bfq.weight", "default 77\n", "io.bfq.weight is 77, not 181"},
 		{"MemoryLow", "20971521", "memory.low", "20971520\n", ""},
 		{"MemoryLow", "20971520", "memory.low", "0\n", "memory.low is 0, not 20971520"},
+		{"MemoryLow", "infinity", "memory.low", "max\n", ""},
 		{"CPUQuotaPerSecUSec", "1s", "cpu.max", "max 100000\n", ""}, // none of Berth's
 	} {
 		write(tc.file, tc.text)
@@ -43,35 +45,28 @@ func TestInKernel(t *testing.T) {
 	}
 }
 
+// TestKeptTransient: systemd keeps what is set of a unit that a program asked it for elsewhere than what is set of units that have files.
+func TestKeptTransient(t *testing.T) {
+	v := &Services{control: t.TempDir(), transient: t.TempDir()}
+	s := &systemd.Set{Unit: "run-1.scope", Properties: []systemd.Property{{Name: "CPUWeight", Value: "1000"}}}
+	for _, dir := range []string{v.control, v.transient} {
+		path := systemd.DropIn(dir, s.Unit, "CPUWeight")
+		grouptest.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
+		grouptest.Must(t, os.WriteFile(path, []byte("[Scope]\nCPUWeight=1000\n"), 0o600))
+		for _, transient := range []bool{false, true} {
+			u := systemd.Unit{Transient: transient, Properties: map[string]string{"CPUWeight": "1000"}}
+			if all := v.valuesOf(s, u, grouptest.V2()); all[0].Holds != (transient == (dir == v.transient)) {
+				t.Errorf("transient %v, kept in %s: %+v", transient, dir, all[0])
+			}
+		}
+		grouptest.Must(t, os.RemoveAll(filepath.Dir(path)))
+	}
+}
+
 // TestMovedUnit: the main process of a unit that another program has moved is brought back, with the child that went with it.
 func TestMovedUnit(t *testing.T) {
 	h := grouptest.Host(t)
-	path := grouptest.New(t, h, group.Kinds(), group.Steps)
-	cmd := exec.Command("sh", "-c", "sleep 1000 & wait")
-	grouptest.Must(t, cmd.Start())
-	family := func() []int { return proc.Family(cmd.Process.Pid) }
-	t.Cleanup(func() { // before the groups are removed
-		for _, pid := range family()[1:] {
-			if p, err := os.FindProcess(pid); err == nil {
-				_ = p.Kill()
-			}
-		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	grouptest.Wait(t, "the processes to start", func() bool { return len(family()) == 2 })
-	all := family()
-	in := group.Hierarchies(h)
-	move := func(pid int, to string) {
-		for _, hh := range in {
-			if _, err := os.Stat(filepath.Join(hh.Mount, path)); err == nil {
-				grouptest.Must(t, hh.Move(pid, to))
-			}
-		}
-	}
-	for _, pid := range all {
-		move(pid, path)
-	}
+	path, all, move := unitOfTwo(t, h, "sh")
 	u := systemd.Unit{ControlGroup: "/" + path, MainPID: strconv.Itoa(all[0])}
 	if r, err := returnOf(u, h); err != nil || r != nil {
 		t.Fatalf("its process is in its place: %v, %v", r, err)
@@ -88,7 +83,7 @@ func TestMovedUnit(t *testing.T) {
 	grouptest.Must(t, r.Do(t.Context()))
 	grouptest.Must(t, r.Verify(t.Context()))
 	for _, pid := range all {
-		for _, hh := range in {
+		for _, hh := range group.Hierarchies(h) {
 			if !slices.ContainsFunc([]string{"cpu", "memory", "pids"}, func(c string) bool { return slices.Contains(hh.Controllers, c) }) {
 				continue
 			}
@@ -97,4 +92,54 @@ func TestMovedUnit(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMovedAgent: what the agent starts for its clients and nodes leaves its group on purpose, to outlive it, and is not brought back.
+func TestMovedAgent(t *testing.T) {
+	h := grouptest.Host(t)
+	shell, err := exec.LookPath("sh")
+	grouptest.Must(t, err)
+	agent := filepath.Join(t.TempDir(), "berthd")
+	grouptest.Must(t, os.Symlink(shell, agent))
+	path, all, move := unitOfTwo(t, h, agent)
+	u := systemd.Unit{ControlGroup: "/" + path, MainPID: strconv.Itoa(all[0])}
+	move(all[1], "")
+	if r, err := returnOf(u, h); err != nil || r != nil {
+		t.Errorf("its child is at the top: %v, %v", r, err)
+	}
+	move(all[0], "")
+	r, err := returnOf(u, h)
+	if err != nil || r == nil || slices.ContainsFunc(r.Away, func(a group.Away) bool { return a.PID != all[0] }) {
+		t.Errorf("both are at the top: %v, %v", r, err)
+	}
+}
+
+// unitOfTwo starts a shell, which starts a child, in a group of their own, and returns its path, their numbers, and what moves one of them.
+func unitOfTwo(t *testing.T, h host.Cgroups, shell string) (path string, all []int, move func(pid int, to string)) {
+	path = grouptest.New(t, h, group.Kinds(), group.Steps)
+	cmd := exec.Command(shell, "-c", "sleep 1000 & wait")
+	grouptest.Must(t, cmd.Start())
+	family := func() []int { return proc.Family(cmd.Process.Pid) }
+	t.Cleanup(func() { // before the groups are removed
+		for _, pid := range family()[1:] {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	grouptest.Wait(t, "the processes to start", func() bool { return len(family()) == 2 })
+	move = func(pid int, to string) {
+		for _, hh := range group.Hierarchies(h) {
+			if _, err := os.Stat(filepath.Join(hh.Mount, path)); err == nil {
+				grouptest.Must(t, hh.Move(pid, to))
+			}
+		}
+	}
+	all = family()
+	for _, pid := range all {
+		move(pid, path)
+	}
+	return path, all, move
 }
