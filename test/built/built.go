@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"berth/internal/site/intercept/preload"
 )
@@ -219,6 +220,10 @@ func clone(from, to string) error {
 		return err
 	}
 	defer in.Close()
+	// A child that another test forks meanwhile would have the file open for writing until it executes its program, and the kernel
+	// executes no such file ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ func choose(t *testing.T, m *lab.VM, lib string) {
 		choice.text = m.OK(t, "berth plan -f /root/any.yaml >/dev/null; cat /var/lib/berth/runtime.json; rm /root/any.yaml")
 	}
 	boot := m.OK(t, "cat /proc/sys/kernel/random/boot_id")
+	m.OK(t, "modprobe overlay; mkdir -p -m 0700 "+lib) // as the choice does
 	m.Write(t, lib+"/runtime.json", bootID.ReplaceAllString(choice.text, "${1}"+boot+"${2}"))
 }
 

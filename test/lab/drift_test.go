@@ -221,6 +221,7 @@ func nodeDrifts(t *testing.T, m *lab.VM) {
 func groupOfInit(t *testing.T, m *lab.VM) {
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdd /srv/root")
 	node(t, m, "name: s1\nimage: dir:/srv/root\nmemory: {max: 256MiB}\ncommand: [/sbin/init]\n")
+	m.Await(t, "the init system has made its groups", "[ -d /sys/fs/cgroup/berth/s1/node/init.scope ]", "ls /sys/fs/cgroup/berth/s1/node; berth logs s1")
 	r := tried(t, m, `cd /sys/fs/cgroup/berth/s1/node; was=$(stat -c %u .); is() { echo $(stat -c %u $PWD $PWD/cgroup.procs $PWD/cgroup.subtree_control); }
 test $was != 0; chown 0:0 $PWD $PWD/cgroup.procs; berth ls | grep '^s1: cgroup is the host.s, not '; berth repair; test "$(is)" = "$was $was $was"; berth plan -f /root/node.yaml --detailed-exitcode`)
 	if r.Code != 0 {

@@ -184,8 +184,9 @@ func (p *power) each(t *testing.T, what string, script func(root) string) map[st
 	all.WriteString("mkdir -p /run/power; cd /run/power; rm -f failed *.out\n")
 	for _, r := range p.roots {
 		if text := script(r); text != "" {
-			fmt.Fprintf(&all, "cat >%[1]s.sh <<'END OF THE SCRIPT'\nKEPT='%[2]s'\n%[3]s%[4]s\nEND OF THE SCRIPT\n(bash -eu %[1]s.sh >%[1]s.out 2>&1 || echo %[1]s >>failed) &\n",
-				r.name, r.kept, r.begin, text)
+			p.m.Write(t, "/run/"+r.name+".kept", r.kept) // all of them are more than an argument may be long
+			fmt.Fprintf(&all, "cat >%[1]s.sh <<'END OF THE SCRIPT'\nKEPT=$(cat /run/%[1]s.kept)\n%[2]s%[3]s\nEND OF THE SCRIPT\n(bash -eu %[1]s.sh >%[1]s.out 2>&1 || echo %[1]s >>failed) &\n",
+				r.name, r.begin, text)
 		}
 	}
 	const split = "root of the name "
