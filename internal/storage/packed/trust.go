@@ -181,13 +181,14 @@ func (s Store) replaceRotten(to *os.File, r Record) error {
 	return os.Rename(fresh, s.file(r.Digest))
 }
 
-// linkOpen gives an open file without a name a name.
+// linkOpen gives an open file without a name a name. It is synced once more: btrfs skips what has no name (btrfs_log_inode_parent in
+// fs/btrfs/tree-log.c), and after a power cut the name, which its folder's sync writes, is that of an empty file.
 func linkOpen(f *os.File, path string) error {
 	err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {
 		return &os.LinkError{Op: "link", Old: "the new file", New: path, Err: err}
 	}
-	return nil
+	return f.Sync()
 }
 
 // fill copies a file of size bytes and returns how many it had.

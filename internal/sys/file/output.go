@@ -87,10 +87,14 @@ func unnamed(name string, mode fs.FileMode) (f *os.File, temp string, err error)
 	return f, temp, err
 }
 
-// place gives an unnamed file its name. link(2) does not replace a file, and so the file gets another name first.
+// place gives an unnamed file its name. link(2) does not replace a file, and so the file gets another name first. With that it is synced:
+// btrfs skips what has no name (btrfs_log_inode_parent in fs/btrfs/tree-log.c), and after a power cut it would be an empty file.
 func place(f *os.File, temp, name string) error {
 	if _, err := os.Lstat(temp); errors.Is(err, fs.ErrNotExist) {
 		err := unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.AT_FDCWD, temp, unix.AT_SYMLINK_FOLLOW)
+		if err == nil {
+			err = f.Sync()
+		}
 		if err != nil {
 			return err
 		}

@@ -88,12 +88,12 @@ act() {
 	done
 }
 
-# agent: starts the agent, which stays, and returns when it answers.
+# agent: starts the agent, which stays, and returns when its cluster state answers.
 agent() {
 	setsid berthd --root "$R" </dev/null >"/run/power/$N.agent" 2>&1 &
 	echo $! >"/run/power/$N.pid"
-	while ! b host ls >"/run/power/$N.said" 2>&1; do
-		awaiting || fail "the agent does not answer: $(cat "/run/power/$N.said" "/run/power/$N.agent")"
+	while ! grep -q "the cluster state answers" "/run/power/$N.agent"; do
+		awaiting || fail "the agent does not answer: $(cat "/run/power/$N.agent")"
 	done
 }
 
