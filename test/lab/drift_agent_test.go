@@ -42,7 +42,7 @@ hog() { sh -c "echo $1 >/proc/self/oom_score_adj; echo 0 >$U/cgroup.procs; exec 
 asks() { ` + say + `"$@"; }
 `
 	// First the kernel ends another process of the group: the node is made, and the command for a client goes on.
-	r := tried(t, m, begin+`mkdir -p /run/systemd/system/berthd.service.d; printf '[Service]\nMemoryMax=160M\n' >/run/systemd/system/berthd.service.d/less.conf; systemctl daemon-reload; cat $U/memory.max
+	r := m.Try(t, begin+`mkdir -p /run/systemd/system/berthd.service.d; printf '[Service]\nMemoryMax=160M\n' >/run/systemd/system/berthd.service.d/less.conf; systemctl daemon-reload; cat $U/memory.max
 asks exec steady -- sh -c 'echo ready >/tmp/ready; while ! test -e /tmp/go; do sleep 0.1; done; exit 7' & e=$!
 while awaiting; do berth exec steady -- test -e /tmp/ready && break; done
 hog 1000; asks apply -f /root/n1.yaml; wait $hog && exit 1; test $(killed tail) = 1; test $(killed berthd) = 0
@@ -51,7 +51,7 @@ berth exec steady -- touch /tmp/go; wait $e && code=0 || code=$?; echo "exec: $c
 		t.Errorf("the kernel ends another process of the agent's group: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	// Then tail cannot be killed for lack of memory, so the kernel ends the agent, and again, until tail goes.
-	r = tried(t, m, begin+`n=$(systemctl show -P NRestarts berthd); asks apply -f /root/n1.yaml >/root/apply.out 2>&1 & a=$!
+	r = m.Try(t, begin+`n=$(systemctl show -P NRestarts berthd); asks apply -f /root/n1.yaml >/root/apply.out 2>&1 & a=$!
 hog -1000; while awaiting; do test $(systemctl show -P NRestarts berthd) -ge $((n+1)) && break; done
 kill -9 $hog; wait $hog || true; wait $a && code=0 || code=$?; echo "apply: $code $(cat /root/apply.out)"; test $(killed berthd) -ge 1
 while awaiting; do asks ls >/dev/null 2>&1 && break; done
@@ -66,7 +66,7 @@ rm -r /run/systemd/system/berthd.service.d; systemctl daemon-reload; cat $U/memo
 	}
 
 	// However often it ends at once, it is started again.
-	r = tried(t, m, `for i in 1 2 3 4 5 6 7; do
+	r = m.Try(t, `for i in 1 2 3 4 5 6 7; do
 while awaiting; do p=$(systemctl show -P MainPID berthd); test $p != 0 -a "$p" != "$was" && break; systemctl is-failed -q berthd && break 2; done; was=$p; kill -9 $p; done
 while awaiting; do systemctl is-failed -q berthd && break; `+say+`ls && exit; done; systemctl status --no-pager berthd; exit 1`)
 	if r.Code != 0 {

@@ -22,6 +22,11 @@ grep -H = $C/*.conf ${C%store*}system.slice.d/*.conf
 for p in $pid $child; do cat /proc/$p/cgroup; done
 `
 
+// off switches the controllers off in a group and in all below it, the lowest first: the kernel wants that order.
+func off(group string) string {
+	return "for f in $(find " + group + " -name cgroup.subtree_control | awk '{print length, $0}' | sort -rn | cut -d' ' -f2); do echo '-cpu -io -memory' >$f; done"
+}
+
 // served are ways in which another program takes the weights from a service of systemd's: what takes them, and what berth ls says.
 var served = []struct {
 	name, take string
@@ -35,6 +40,14 @@ var served = []struct {
 	{
 		"set-property", "systemctl set-property store CPUWeight=50 IOWeight=60; systemctl set-property system.slice MemoryLow=0",
 		[]string{`CPUWeight is 50, not 1000`, `IOWeight is 60, not 1000`, `MemoryLow of system\.slice is 0, not 20971520`},
+	},
+	{
+		"its controllers are switched off above it", off("$S"),
+		[]string{`CPUWeight: the cgroup \S*/system\.slice hands cpu on no more`, `IOWeight: the cgroup \S*/system\.slice hands io on no more`, `MemoryLow: the cgroup \S*/system\.slice hands memory on no more`},
+	},
+	{
+		"its controllers are switched off in the whole tree", off("$T"),
+		[]string{`CPUWeight: the cgroup \S*/cgroup hands cpu on no more`, `MemoryLow of system\.slice: the cgroup \S*/cgroup hands memory on no more`},
 	},
 	{"set-property for now", "systemctl set-property --runtime store CPUWeight=50", []string{`CPUWeight is 50, not 1000`}},
 	{
@@ -71,11 +84,29 @@ func servicesDrift(t *testing.T, m *lab.VM) {
 		})
 	}
 	for _, does := range harmless {
-		if r := tried(t, m, does+"; berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
+		if r := m.Try(t, does+"; berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
 			t.Errorf("%s takes nothing, berth ls: %s%s", does, r.Out, r.Err)
 		}
 		if d := cmp.Diff(before, m.OK(t, service)); d != "" {
 			t.Errorf("after %s (-before +after):\n%s", does, d)
+		}
+	}
+
+	// What systemd itself keeps off is nobody's drift: the message has the remedy, and a service that it concerns is not protected.
+	const disabled = "systemctl set-property --runtime system.slice DisableControllers='cpu pids'; "
+	for name, script := range map[string]string{
+		"protect":         "berth unprotect store; " + disabled + "berth protect store --memory-low 20MiB",
+		"what has it all": disabled + "berth ls; berth repair",
+	} {
+		r := m.Try(t, script)
+		_, remedy, _ := strings.Cut(r.Err, "systemctl set-property system.slice DisableControllers=")
+		if remedy, _, _ = strings.Cut(remedy, "\n"); r.Code != 3 || remedy != ` DisableControllers="pids"; berth protect store.service` || strings.Contains(r.Out, "LIMITS-LOST") == (name == "protect") {
+			t.Errorf("%s, and a slice keeps cpu off: exit code %d: %s%s", name, r.Code, r.Out, r.Err)
+		}
+		m.OK(t, "systemctl set-property system.slice DisableControllers="+remedy+" --memory-low 20MiB")
+		m.OK(t, "rm -f /*/systemd/system.control/system.slice.d/50-DisableControllers.conf; systemctl daemon-reload")
+		if d := cmp.Diff(before, m.OK(t, service)); d != "" {
+			t.Errorf("%s, after the remedy (-before +after):\n%s", name, d)
 		}
 	}
 
@@ -116,7 +147,7 @@ func servicesDrift(t *testing.T, m *lab.VM) {
 			})
 		}
 		// The group above it is not Berth's: the message has the remedy.
-		r := tried(t, m, in+"echo '-cpu -io' >$T/up/cgroup.subtree_control; berth ls; berth repair")
+		r := m.Try(t, in+"echo '-cpu -io' >$T/up/cgroup.subtree_control; berth ls; berth repair")
 		if !strings.Contains(r.Out, "LIMITS-LOST") || r.Code != 3 || !strings.Contains(r.Err, "echo +cpu >/sys/fs/cgroup/up/cgroup.subtree_control; berth repair") {
 			t.Errorf("its controllers are off: exit code %d: %s%s", r.Code, r.Out, r.Err)
 		}
@@ -133,30 +164,30 @@ func servicesDrift(t *testing.T, m *lab.VM) {
 func regained(t *testing.T, m *lab.VM, name, before, look, take string, says []string, command string) {
 	t.Helper()
 	in, _, _ := strings.Cut(command, "berth ")
-	if r := tried(t, m, take); r.Code != 0 {
+	if r := m.Try(t, take); r.Code != 0 {
 		t.Errorf("%s\n%s%s", take, r.Out, r.Err)
 		return
 	}
-	lost := tried(t, m, look)
-	r := tried(t, m, in+"berth ls; berth protect "+name+" --dry-run")
+	lost := m.Try(t, look)
+	r := m.Try(t, in+"berth ls; berth protect "+name+" --dry-run")
 	ls := strings.Join(strings.Fields(r.Out), " ")
 	for _, s := range says {
 		if r.Code != 0 || !strings.Contains(ls, "LIMITS-LOST") || !regexp.MustCompile(s).MatchString(ls) {
 			t.Errorf("want LIMITS-LOST and %s; ls and protect --dry-run: exit code %d: %s%s", s, r.Code, r.Out, r.Err)
 		}
 	}
-	if d := cmp.Diff(lost.Out, tried(t, m, look).Out); d != "" {
+	if d := cmp.Diff(lost.Out, m.Try(t, look).Out); d != "" {
 		t.Errorf("who only looks changed something (-before +after):\n%s", d)
 	}
-	r = tried(t, m, command)
+	r = m.Try(t, command)
 	if r.Code != 0 || !strings.Contains(strings.Join(strings.Fields(r.Out+r.Err), " "), "given back what another program had changed: ") {
 		t.Errorf("%s: exit code %d: %s%s", command, r.Code, r.Out, r.Err)
 	}
-	after := tried(t, m, look)
+	after := m.Try(t, look)
 	if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(strings.TrimSuffix(after.Out, "\n"), "\n")); d != "" {
 		t.Errorf("after %s (-before +after): %s\n%s", command, after.Err, d)
 	}
-	if r = tried(t, m, "berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
+	if r = m.Try(t, "berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
 		t.Errorf("afterwards ls: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }

@@ -198,7 +198,7 @@ func nodeDrifts(t *testing.T, m *lab.VM) {
 			[]string{"controllers", "io.b.read.rate", "io.b.weight", "hugepages.2MiB", "memory.max", "cpu.set"}, "berth repair")
 	})
 	t.Run("a second device program", func(t *testing.T) { // it only narrows; whether it may go, who attached it knows
-		r := tried(t, m, inDrift+"undevice $G/node more; berth repair || echo code $?; berth ls; undevice $G/node; berth plan -f /root/node.yaml --detailed-exitcode")
+		r := m.Try(t, inDrift+"undevice $G/node more; berth repair || echo code $?; berth ls; undevice $G/node; berth plan -f /root/node.yaml --detailed-exitcode")
 		if r.Code != 0 || !strings.Contains(r.Out, "code 1\n") || !strings.Contains(r.Out, "d1: devices is others") || !strings.Contains(r.Err, "somebody else attached one") {
 			t.Errorf("exit code %d: %s%s", r.Code, r.Out, r.Err)
 		}
@@ -222,43 +222,37 @@ func groupOfInit(t *testing.T, m *lab.VM) {
 	m.OK(t, "mkdir /srv/root; mount -o ro /dev/vdd /srv/root")
 	node(t, m, "name: s1\nimage: dir:/srv/root\nmemory: {max: 256MiB}\ncommand: [/sbin/init]\n")
 	m.Await(t, "the init system has made its groups", "[ -d /sys/fs/cgroup/berth/s1/node/init.scope ]", "ls /sys/fs/cgroup/berth/s1/node; berth logs s1")
-	r := tried(t, m, `cd /sys/fs/cgroup/berth/s1/node; was=$(stat -c %u .); is() { echo $(stat -c %u $PWD $PWD/cgroup.procs $PWD/cgroup.subtree_control); }
+	r := m.Try(t, `cd /sys/fs/cgroup/berth/s1/node; was=$(stat -c %u .); is() { echo $(stat -c %u $PWD $PWD/cgroup.procs $PWD/cgroup.subtree_control); }
 test $was != 0; chown 0:0 $PWD $PWD/cgroup.procs; berth ls | grep '^s1: cgroup is the host.s, not '; berth repair; test "$(is)" = "$was $was $was"; berth plan -f /root/node.yaml --detailed-exitcode`)
 	if r.Code != 0 {
 		t.Errorf("exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
 
-// tried runs a script that may fail.
-func tried(t *testing.T, m *lab.VM, script string) lab.Result {
-	t.Helper()
-	return m.Run(t, "bash", "-ec", "awaiting() { [ $SECONDS -lt 60 ] && sleep 0.1; }\n"+script)
-}
-
 // mended checks that show, ls and plan see what a script takes and change nothing, and that the kernel has all again after a command.
 func mended(t *testing.T, m *lab.VM, before, take string, keys []string, command string) {
 	t.Helper()
-	if r := tried(t, m, take); r.Code != 0 {
+	if r := m.Try(t, take); r.Code != 0 {
 		t.Errorf("%s\n%s%s", take, r.Out, r.Err)
-		tried(t, m, "berth repair")
+		m.Try(t, "berth repair")
 		return
 	}
-	lost := tried(t, m, kernel)
+	lost := m.Try(t, kernel)
 	seen(t, m, true, keys...)
-	r := tried(t, m, kernel)
+	r := m.Try(t, kernel)
 	if d := cmp.Diff(lost.Out, r.Out); d != "" {
 		t.Errorf("who only looks changed something (-before +after):\n%s", d)
 	}
-	if r = tried(t, m, command); r.Code != 0 {
+	if r = m.Try(t, command); r.Code != 0 {
 		t.Errorf("%s: exit code %d: %s%s", command, r.Code, r.Out, r.Err)
-		r = tried(t, m, "berth repair")
+		r = m.Try(t, "berth repair")
 		t.Logf("berth repair: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
-	r = tried(t, m, kernel)
+	r = m.Try(t, kernel)
 	if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(strings.TrimSuffix(r.Out, "\n"), "\n")); d != "" {
 		t.Errorf("after %s (-before +after): %s\n%s", command, r.Err, d)
 	}
-	if r = tried(t, m, "berth plan -f /root/node.yaml --detailed-exitcode; berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
+	if r = m.Try(t, "berth plan -f /root/node.yaml --detailed-exitcode; berth ls"); r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
 		t.Errorf("afterwards plan and ls: exit code %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
@@ -266,7 +260,7 @@ func mended(t *testing.T, m *lab.VM, before, take string, keys []string, command
 // seen checks that show, ls and plan say of these keys that they are lost, or that nothing is.
 func seen(t *testing.T, m *lab.VM, lost bool, keys ...string) {
 	t.Helper()
-	r := tried(t, m, `berth plan -f /root/node.yaml --detailed-exitcode && code=0 || code=$?; echo "== $code"
+	r := m.Try(t, `berth plan -f /root/node.yaml --detailed-exitcode && code=0 || code=$?; echo "== $code"
 berth plan d1 --detailed-exitcode && code=0 || code=$?; echo "== $code"; berth ls; echo "== $?"`)
 	parts := regexp.MustCompile(`(?m)^== (\d+)\n`).Split(r.Out, -1)
 	codes := regexp.MustCompile(`(?m)^== (\d+)\n`).FindAllString(r.Out, -1)

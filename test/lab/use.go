@@ -31,9 +31,10 @@ func (m *VM) RunFor(t testing.TB, limit time.Duration, args ...string) Result {
 }
 
 // awaiting is a function for scripts, which wait for an event with "while awaiting; do CONDITION && exit; done; exit 1". It
-// succeeds every tenth of a second, until the script has run for twice testkit.Bound: emulation is slow.
+// succeeds every tenth of a second, until the script has run for twice testkit.Bound: emulation is slow. Then it says so.
 func awaiting() string {
-	return fmt.Sprintf("awaiting() { [ $SECONDS -lt %d ] && sleep 0.1; }\n", int(2*testkit.Bound().Seconds()))
+	bound := int(2 * testkit.Bound().Seconds())
+	return fmt.Sprintf("awaiting() { [ $SECONDS -lt %d ] && sleep 0.1 && return; echo 'did not happen within %d s' >&2; return 1; }\n", bound, bound)
 }
 
 // scriptTime is how long a script may take that uses awaiting.
@@ -48,11 +49,17 @@ func (m *VM) Await(t testing.TB, what, script, tell string) {
 	}
 }
 
+// Try runs a bash script, which may use the function awaiting and may fail. It ends with the first command that fails, and says which it was.
+func (m *VM) Try(t testing.TB, script string) Result {
+	t.Helper()
+	return m.RunFor(t, scriptTime(), "bash", "-Eec", "trap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n"+awaiting()+script)
+}
+
 // OK runs a bash script, which must succeed, and returns its output without the final newline. The script may use the function
 // awaiting.
 func (m *VM) OK(t testing.TB, script string) string {
 	t.Helper()
-	r := m.RunFor(t, scriptTime(), "bash", "-ec", awaiting()+script)
+	r := m.Try(t, script)
 	if r.Code != 0 {
 		// The last line comes first, because a long text may be cut off.
 		t.Fatalf("%s: exit code %d: %s\nof\n%s\n%s%s", m.Name, r.Code, last(r.Err, r.Out), script, r.Out, r.Err)

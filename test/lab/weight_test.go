@@ -265,9 +265,11 @@ func buffered(t *testing.T, m *lab.VM) {
 // blockSizes checks rates for requests of 4 KiB to 1 MiB, for concurrent reads and writes on both disks, beside one to four nodes
 // without a limit that leave the disks headroom.
 func blockSizes(t *testing.T, m *lab.VM) {
-	const free = 1.5e6 // bytes per second that a node without a limit reads, and writes, on each disk; small, as the CPUs are emulated
-	m.Slow(t, 0, 0, 0)
-	m.Slow(t, 1, 0, 0)
+	const free = 1.5e6    // bytes per second that a node without a limit reads, and writes, on each disk; small, as the CPUs are emulated
+	for disk := range 2 { // and slow again for whatever comes after it
+		m.Slow(t, disk, 0, 0)
+		defer m.Slow(t, disk, slowBytes, slowIOPS)
+	}
 	load := func(n, block string, rate float64, patterns ...string) string {
 		text := "berth exec " + n + " -- fio --thread --rate=" + fmt.Sprintf("%.0f", rate)
 		for _, disk := range []string{virtioDisk, nvmeDisk} {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -155,14 +156,15 @@ func (b *bench) add(row, arm string, run, round, batch int, ms float64) {
 
 // comparisons are the two rows: berth has a user namespace, seccomp, a network namespace and an overlay; runc has the same root
 // without any of these. An older berth does the same work: the bound is the benchmark's usual margin.
-func (b *bench) comparisons() [2]line {
+func (b *bench) comparisons() []line {
 	if b.old != "" {
-		return [2]line{
+		return []line{
 			{what: "run a command and remove the node / the older berth", unit: "ms", most: 1.05},
 			{what: "make, start and remove a node / the older berth", unit: "ms", most: 1.05},
+			{what: "change a limit of a node twice / the older berth", unit: "ms", most: 1.05},
 		}
 	}
-	return [2]line{
+	return []line{
 		{what: "run a command and remove the node / runc run", unit: "ms", most: 1.5},
 		{what: "make, start and remove a node / runc create, start, delete -f", unit: "ms", most: 0.8},
 	}
@@ -190,6 +192,11 @@ func (b *bench) compared() error {
 		if err := b.one(i+1, b.comparisons()[1].what, map[string][][]string{"berth": ours.Lasting, b.other: theirs.Lasting}); err != nil {
 			return err
 		}
+		if b.old != "" {
+			if err := b.changes(i+1, dir); err != nil {
+				return err
+			}
+		}
 	}
 	b.root = "root"
 	for _, l := range b.comparisons() {
@@ -204,6 +211,24 @@ func (b *bench) theirs(dir string) (bed.Starter, error) {
 		return bed.OCIStarter("runc", dir, b.image)
 	}
 	return bed.BerthStarter(bed.Lab{Self: b.old, Root: append(b.at()[:1:1], b.at()[1]+"-old")}, dir, b.image)
+}
+
+// changes measures in one run how long a change of a running node takes.
+func (b *bench) changes(run int, dir string) error {
+	spec := filepath.Join(dir, "kept.yaml")
+	if err := os.WriteFile(spec, []byte("name: kept\nimage: dir:"+b.image+"\ncommand: [/bin/sleep, \"100000\"]\npids: 100\n"), 0o600); err != nil {
+		return err
+	}
+	commands := map[string][][]string{}
+	for arm, with := range map[string][]string{"berth": append([]string{b.berth}, b.at()...), b.other: {b.old, b.at()[0], b.at()[1] + "-old"}} {
+		of := func(args ...string) []string { return append(slices.Clip(with), args...) }
+		if _, err := call(with[0], of("apply", "-f", spec)[1:]...); err != nil {
+			return err
+		}
+		defer func() { _, _ = call(with[0], of("rm", "--force", "kept")[1:]...) }()
+		commands[arm] = [][]string{of("set", "kept", "pids=101"), of("set", "kept", "pids=102")}
+	}
+	return b.one(run, b.comparisons()[2].what, commands)
 }
 
 // one measures a comparison in one run; commands are those of each arm.

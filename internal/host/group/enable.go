@@ -82,6 +82,39 @@ func Disabled(h host.Cgroups, groupPath string) (e *Enable, has string, err erro
 	return e, has, nil
 }
 
+// DisabledAbove returns the step that has the groups above a group, whoever made it, hand these controllers on again; nil if they do, and for
+// a group that is not there. off names the controllers that some of them does not hand on, and at the highest such group, relative to the mount.
+func DisabledAbove(h host.Cgroups, groupPath string, controllers []string) (e *Enable, off []string, at string, err error) {
+	if h.V2 == "" {
+		return nil, nil, "", nil
+	}
+	if _, _, there, err := Inode(filepath.Join(h.V2, groupPath)); err != nil || !there {
+		return nil, nil, "", err
+	}
+	groups := above(groupPath)
+	if parent := path.Dir(groupPath); parent != "." {
+		groups = append(groups, parent)
+	}
+	for _, g := range groups {
+		now, err := HandedOn(filepath.Join(h.V2, g))
+		if err != nil {
+			return nil, nil, "", err
+		}
+		for _, c := range controllers {
+			if slices.Contains(now, c) || slices.Contains(off, c) {
+				continue
+			}
+			if off = append(off, c); len(off) == 1 {
+				at = g
+			}
+		}
+	}
+	if len(off) > 0 {
+		e = &Enable{Mount: h.V2, Groups: groups, Controllers: off}
+	}
+	return e, off, at, nil
+}
+
 // Kind is "cgroup.enable".
 func (e *Enable) Kind() string { return "cgroup.enable" }
 

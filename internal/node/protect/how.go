@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -47,7 +48,7 @@ func (p Options) validate() error {
 }
 
 // steps returns the steps that protect a target: first to its disks, because an engine brings the files for its weights.
-func (v *Services) steps(t *target, want Options) ([]step.Step, error) {
+func (v *Services) steps(ctx context.Context, t *target, want Options) ([]step.Step, error) {
 	if err := want.validate(); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,12 @@ func (v *Services) steps(t *target, want Options) ([]step.Step, error) {
 	s := want.standing()
 	switch t.kind {
 	case kindUnit:
-		return append(steps, unitStep(t.name, s, want.MemoryLow)), nil
+		u, err := systemd.Look(ctx, t.name)
+		if err != nil {
+			return nil, err
+		}
+		set := unitStep(t.name, s, want.MemoryLow)
+		return append(steps, set), refuseDisabled(ctx, u.Name, u.Slice, v2Controllers(set, cg))
 	case kindProcess:
 		adopt, err := weight.AdoptSteps(s, cg, v.layout.StandingCgroup("pid")+"."+t.name, t.id.PID, t.id.Start, want.MemoryLow)
 		return append(steps, adopt...), err
@@ -78,7 +84,7 @@ func (v *Services) steps(t *target, want Options) ([]step.Step, error) {
 	return append(steps, f), nil
 }
 
-func unitStep(name string, s vnode.Standing, low vnode.Bytes) step.Step {
+func unitStep(name string, s vnode.Standing, low vnode.Bytes) *systemd.Set {
 	set := &systemd.Set{Unit: name, Properties: []systemd.Property{
 		{Name: "CPUWeight", Value: strconv.Itoa(s.CPUWeight)},
 		{Name: "IOWeight", Value: strconv.Itoa(s.IOWeight)},

@@ -119,7 +119,7 @@ func (v *Services) Plan(ctx context.Context, asked string, want Options) ([]step
 	if err := v.checkFree(t); err != nil {
 		return nil, err
 	}
-	return v.steps(t, want)
+	return v.steps(ctx, t, want)
 }
 
 func (v *Services) checkFree(t *target) error {
@@ -163,7 +163,7 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	if err := v.checkFree(t); err != nil {
 		return nil, cmp.Or(failed[t.name], err)
 	}
-	steps, err := v.steps(t, want)
+	steps, err := v.steps(ctx, t, want)
 	if err != nil {
 		return nil, err
 	}

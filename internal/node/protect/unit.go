@@ -46,9 +46,12 @@ func (v *Services) valuesOf(s *systemd.Set, u systemd.Unit, cg host.Cgroups) []p
 // inKernel says where a group's value differs from the one that systemd writes for a property; "" if it does not. It knows
 // cgroup v2 alone.
 func inKernel(p systemd.Property, cg host.Cgroups, path string) string {
-	controller := map[string]string{"CPUWeight": "cpu", "IOWeight": "io", memoryLow: "memory"}[p.Name]
+	controller := controllerOf[p.Name]
 	if path == "" || controller == "" || cg.Has(controller) != "v2" {
 		return ""
+	}
+	if off := switchedOff(cg, path, controller); off != "" {
+		return off
 	}
 	file, _ := group.File(cg, path, controller)
 	var all []group.Write
@@ -124,7 +127,8 @@ func movedBy(r *group.Return) string {
 	return "somebody else moved " + strings.Join(r.Whom(), ", ")
 }
 
-// lostOfUnit returns the steps that restore a unit after changes by another program: its processes first.
+// lostOfUnit returns the steps that restore a unit after changes by another program: first what gives its group the files again, and its
+// processes.
 func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.Step, err error) {
 	u, err := s.Look(ctx)
 	if err != nil {
@@ -133,6 +137,13 @@ func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.S
 	cg, err := host.ReadCgroups("/proc")
 	if err != nil {
 		return nil, err
+	}
+	on, err := handOnAgain(ctx, s, u, cg)
+	if err != nil {
+		return nil, err
+	}
+	if on != nil {
+		all = append(all, on)
 	}
 	r, err := returnOf(u, cg)
 	if err != nil {
@@ -169,6 +180,13 @@ func (v *Services) lostOfSlices(ctx context.Context) (all []step.Step, lost []st
 		u, err := set.Look(ctx)
 		if err != nil {
 			continue // a slice that is not there protects nothing
+		}
+		on, err := handOnAgain(ctx, set, u, cg)
+		if err != nil {
+			return nil, nil, err
+		}
+		if on != nil {
+			all = append(all, on)
 		}
 		for _, l := range v.valuesOf(set, u, cg) {
 			if l.Holds {

@@ -9,10 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"berth/internal/host"
 	"berth/internal/host/group"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/host/systemd"
+	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
 )
 
@@ -21,6 +24,9 @@ func TestInKernel(t *testing.T) {
 	h, dir := grouptest.Drawn(t)
 	write := func(name, text string) {
 		grouptest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	for _, above := range []string{"..", "../.."} {
+		write(above+"/cgroup.subtree_control", "cpu io memory\n")
 	}
 	for _, tc := range []struct{ property, value, file, text, want string }{
 		{"CPUWeight", "1000", "cpu.weight", "1000\n", ""},
@@ -34,6 +40,8 @@ func TestInKernel(t *testing.T) {
 		{"MemoryLow", "20971520", "memory.low", "0\n", "memory.low is 0, not 20971520"},
 		{"MemoryLow", "infinity", "memory.low", "max\n", ""},
 		{"CPUQuotaPerSecUSec", "1s", "cpu.max", "max 100000\n", ""}, // none of Berth's
+		{"CPUWeight", "1000", "../cgroup.subtree_control", "io memory\n", "the cgroup " + filepath.Dir(dir) + " hands cpu on no more: somebody else switched it off"},
+		{"MemoryLow", "20971520", "../../cgroup.subtree_control", "cpu io\n", "the cgroup " + h.V2 + " hands memory on no more: somebody else switched it off"},
 	} {
 		write(tc.file, tc.text)
 		if got := inKernel(systemd.Property{Name: tc.property, Value: tc.value}, h, "berth/wn"); got != tc.want {
@@ -42,6 +50,34 @@ func TestInKernel(t *testing.T) {
 	}
 	if got := inKernel(systemd.Property{Name: "CPUWeight", Value: "5"}, h, ""); got != "" {
 		t.Errorf("a unit that does not run: %q", got)
+	}
+}
+
+// TestHandOnAgain: the controllers of a unit that another program has switched off above it are switched on again, from the top.
+func TestHandOnAgain(t *testing.T) {
+	h, dir := grouptest.Drawn(t)
+	s := unitStep("a.service", vnode.Storage.Standing(), 1<<20)
+	on := func(path string) *group.Enable {
+		t.Helper()
+		e, err := handOnAgain(t.Context(), s, systemd.Unit{ControlGroup: path}, h)
+		grouptest.Must(t, err)
+		return e
+	}
+	for top, above := range map[string]string{"cpu io": "cpu io memory", "cpu io memory": ""} {
+		grouptest.Must(t, os.WriteFile(filepath.Join(h.V2, "cgroup.subtree_control"), []byte(top), 0o644))
+		grouptest.Must(t, os.WriteFile(filepath.Join(filepath.Dir(dir), "cgroup.subtree_control"), []byte(above), 0o644))
+		want := &group.Enable{Mount: h.V2, Groups: []string{"", "berth"}, Controllers: []string{"memory"}}
+		if above == "" {
+			want.Controllers = []string{"cpu", "io", "memory"}
+		}
+		if d := cmp.Diff(want, on("/berth/wn")); d != "" {
+			t.Errorf("%q, %q: %s", top, above, d)
+		}
+		for _, path := range []string{"", "/berth/gone"} {
+			if e := on(path); e != nil {
+				t.Errorf("a unit in %q: %v", path, e)
+			}
+		}
 	}
 }
 
