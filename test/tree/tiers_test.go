@@ -136,7 +136,7 @@ func TestKeptResults(t *testing.T) {
 	if shallow, err := git("rev-parse", "--is-shallow-repository"); err != nil || shallow == "true" {
 		t.Skip("no git history")
 	}
-	for _, name := range []string{"test-lab.txt"} {
+	for _, name := range []string{"test-lab.txt", "test-measured.txt"} {
 		text, err := os.ReadFile(filepath.Join(root, "docs/evidence", name))
 		if err != nil {
 			t.Fatal(err)
