@@ -15,7 +15,6 @@ import (
 	"berth/internal/node"
 	"berth/internal/node/protect"
 	"berth/internal/site/hostapi"
-	"berth/internal/site/hostnet"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
@@ -79,9 +78,6 @@ func (a *app) openAt(root string) *node.Berth {
 
 // services opens the protected services.
 func (a *app) services() *protect.Services { return protect.New(a.layout()) }
-
-// hostnet opens what is kept of the host's networks.
-func (a *app) hostnet() hostnet.Host { return hostnet.New(a.layout()) }
 
 // printJSON writes v as JSON. A list that was never filled is [].
 func (a *app) printJSON(v any) error {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
@@ -13,30 +12,6 @@ import (
 
 // words returns what a shell offers for an argument (cobra's ValidArgsFunction).
 type words func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
-
-func (a *app) completionCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "completion bash|zsh|fish", Short: "print the completion of a shell",
-		Long: `Print a script that teaches a shell to complete berth's commands, flags, the
-names of nodes and images, and the keys of berth set. make install puts it in
-its place.`,
-		Example: `  source <(berth completion bash)
-  berth completion fish > ~/.config/fish/completions/berth.fish`,
-		Args: cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"bash", "zsh", "fish"},
-		DisableFlagsInUseLine: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch args[0] {
-			case "bash":
-				return cmd.Root().GenBashCompletionV2(a.Out, true)
-			case "zsh":
-				return cmd.Root().GenZshCompletion(a.Out)
-			case "fish":
-				return cmd.Root().GenFishCompletion(a.Out, true)
-			}
-			return errors.ErrUnsupported // not reached: Args refuses other shells
-		},
-	}
-}
 
 // nodeNames offers the nodes that the command line does not name yet, and that are in one of the states, if any are given. most
 // is the largest number of names; 0: no bound.

@@ -12,12 +12,12 @@ import (
 	"berth/internal/host"
 	"berth/internal/host/block"
 	"berth/internal/image"
+	"berth/internal/network/address"
 	"berth/internal/network/sriov"
 	"berth/internal/node"
 	"berth/internal/node/protect"
 	"berth/internal/node/top"
 	"berth/internal/site/audit"
-	"berth/internal/site/hostnet"
 	"berth/internal/spec/vnode"
 )
 
@@ -68,9 +68,9 @@ func TestJSONIsDocumented(t *testing.T) {
 		node.Repaired{},
 		top.Sample{},
 		protect.Service{},
-		hostnet.VFChange{},
+		sriov.VFChange{},
 		node.Row{},
-		hostnet.Pool{},
+		address.ListedPool{},
 		host.Check{},
 		image.Record{},
 		sriov.PF{},

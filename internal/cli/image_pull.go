@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/image"
-	"berth/internal/image/debian"
 	"berth/internal/image/pull"
 	"berth/internal/sys/text"
 )
@@ -87,27 +86,4 @@ func (a *app) pull(ctx context.Context, f pullFlags) (image.Record, error) {
 	}, progress)
 	done()
 	return rec, errors.Join(err, p.End(err == nil))
-}
-
-func (a *app) imagePruneCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "prune", Short: "remove what no image needs", Args: cobra.NoArgs,
-		Long: `Remove layers that neither an image nor a node has, what pulls
-and builds that were cut off have left, and copies of trusted files that are
-gone. Images stay: berth image rm removes them. What is used, or being pulled or
-built, stays too.`,
-		Example: "  berth image prune",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			freed, err := pull.Sweep(a.layout().Pulls(), 0)
-			err = errors.Join(err, debian.Sweep(cmd.Context(), a.layout().Builds()))
-			if err == nil {
-				err = image.Open(a.layout()).Prune(cmd.Context(), a.open().ImageUsers)
-			}
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(a.Out, "%s of unfinished pulls removed\n", text.Human(freed))
-			return nil
-		},
-	}
 }

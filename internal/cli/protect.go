@@ -70,16 +70,3 @@ What it gets: share/doc/berth/classes.md.`,
 	fl.IntVar(&want.IOWeight, "io-weight", 0, "share of every disk that shares by weight, `N` of 1..10000 (default 1000; 100 is normal)")
 	return a.jsonFlag(c)
 }
-
-func (a *app) unprotectCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "unprotect UNIT|PID|CGROUP", Short: "give a protected service back what it had", Args: cobra.ExactArgs(1),
-		Long: `Give a service that berth protect gave class storage back exactly what it had
-before. Processes return to the cgroup that they came from.`,
-		Example: "  berth unprotect xrootd@clustered.service",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			services := a.services()
-			return services.Unprotect(cmd.Context(), args[0])
-		},
-	}
-}

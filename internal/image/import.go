@@ -17,7 +17,7 @@ import (
 )
 
 // Import reads an image into the store from archive: a docker archive as docker save writes it, a tar of an OCI image
-// layout, a tar of a plain root (root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of a
+// layout, a tar of a plain root (import_root.go), each plain, gzip or zstd; or a folder in OCI image layout. Of a
 // multi-platform image it takes this machine's. It replaces an image of the same name; running nodes keep the layers
 // they have.
 //

@@ -29,7 +29,7 @@ type unpacker struct {
 	ctx    context.Context
 	in     *counter // the uncompressed stream
 	root   *os.Root
-	plain  bool     // it unpacks a plain root, not a layer: see root.go
+	plain  bool     // it unpacks a plain root, not a layer: see import_root.go
 	out    []string // device nodes that were left out
 	left   *Limits  // the rest of the limits; all layers of an image share it
 	size   int64    // bytes of files so far

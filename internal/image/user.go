@@ -5,7 +5,7 @@ import (
 	"io"
 	"io/fs"
 
-	"berth/internal/spec/users"
+	"berth/internal/image/users"
 )
 
 // FindUser returns the user of an image whose name or number is who, as users.Find does. If who is "", it returns the user
@@ -30,4 +30,9 @@ func FindUser(img Image, upper string, has users.Has, who string) (users.User, e
 	}
 	defer t.close()
 	return users.Find(func(name string) (io.ReadCloser, error) { return t.open(name) }, has, who)
+}
+
+// FindUserInside returns a user of a node whose root is at a folder, as at /proc/PID/root while it runs.
+func FindUserInside(root string, has users.Has, who string) (users.User, error) {
+	return users.Find(users.In(root), has, who)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"berth/internal/spec/users"
+	"berth/internal/image/users"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 )

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"berth/internal/image"
+	"berth/internal/node/events"
 	"berth/internal/node/history"
 	"berth/internal/node/plan"
 	"berth/internal/node/records"
+	"berth/internal/spec/template"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
@@ -184,6 +186,23 @@ func (b *Berth) Start(ctx context.Context, name string) (changed bool, err error
 // Autostart is Start for a node that starts with the host.
 func (b *Berth) Autostart(ctx context.Context, name string) (changed bool, err error) {
 	return b.startBy(ctx, name, func(l *lock) error { return b.renewByPolicy(ctx, l, name) })
+}
+
+// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image
+// stays stopped until a user decides, and an event says so.
+func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
+	s, err := b.Stored(name)
+	if err != nil {
+		return err
+	}
+	own := *b
+	own.byPolicy = true
+	err = own.renew(ctx, l, s.Now, s)
+	if template.Refused(err) {
+		_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Refused, Text: err.Error()}}, false)
+		err = errors.Join(err, b.stopped(name, false))
+	}
+	return err
 }
 
 func (b *Berth) startBy(ctx context.Context, name string, renew func(*lock) error) (changed bool, err error) {

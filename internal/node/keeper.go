@@ -3,24 +3,19 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"slices"
 	"time"
 
-	"berth/internal/network/netserve"
-	"berth/internal/network/watch"
-	"berth/internal/node/events"
 	"berth/internal/node/keeper"
 	"berth/internal/node/nodelog"
 	"berth/internal/node/plan"
+	"berth/internal/node/watch"
 	"berth/internal/runner"
-	"berth/internal/spec/template"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
-	"berth/internal/sys/step"
 )
 
 // Keep runs the keeper. ready is closed when it listens, or when another keeper does. given is the descriptor of the
@@ -37,14 +32,15 @@ func (b *Berth) Keep(ctx context.Context, ready *os.File, given int) error {
 	}
 	in := *b
 	in.logs = k.Logs
+	watched := watch.Nodes{Nodes: in.Nodes}
 	shared := watch.Keeper{Log: k.Log, Work: k.Work}
-	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: in.Wires, Reattach: in.lockAndReattach}
-	vfs := &watch.VFs{Keeper: shared, Has: in.HasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
-	leases := &watch.Leases{Keeper: shared, Of: in.Leases, Locked: in.readdressed}
-	announced := &watch.Announced{Keeper: shared, Of: in.Announced}
-	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: in.IsServed, Again: in.serveAgain}
+	wires := &watch.Wires{Keeper: shared, Hub: b.Hub(), Of: watched.Wires, Reattach: in.lockAndReattach}
+	vfs := &watch.VFs{Keeper: shared, Has: watched.HasVF, Restore: in.beside.RestoreVFs, Reattach: in.lockAndReattach}
+	leases := &watch.Leases{Keeper: shared, Of: watched.Leases, Locked: in.readdressed}
+	announced := &watch.Announced{Keeper: shared, Of: watched.Announced}
+	served := &watch.Names{Keeper: shared, Places: plan.Served(b.Layout), Has: watched.IsServed, Again: in.serveAgain}
 	helpers := keeper.WatcherFunc(func(ctx context.Context, node string, _ proc.ID) { in.keepHelpers(ctx, k, node) })
-	go (&watch.Devices{Keeper: shared, Moved: in.Moved, Replug: in.lockAndReplug}).Run(ctx)
+	go (&watch.Devices{Keeper: shared, Moved: watched.Moved, Replug: in.lockAndReplug}).Run(ctx)
 	return k.Serve(ctx, &kept{&in}, wires.Look, ready, vfs, wires, leases, announced, served, helpers, in.checks(k))
 }
 
@@ -123,23 +119,6 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 	return again, err
 }
 
-// renewByPolicy starts a stopped node because its spec says so: its restart policy or autostart. One that must not start over another image
-// stays stopped until a user decides, and an event says so.
-func (b *Berth) renewByPolicy(ctx context.Context, l *lock, name string) error {
-	s, err := b.Stored(name)
-	if err != nil {
-		return err
-	}
-	own := *b
-	own.byPolicy = true
-	err = own.renew(ctx, l, s.Now, s)
-	if template.Refused(err) {
-		_ = b.Events().Append([]events.Event{{Time: time.Now(), Node: name, Event: events.Refused, Text: err.Error()}}, false)
-		err = errors.Join(err, b.stopped(name, false))
-	}
-	return err
-}
-
 // serveAgain tells that process of a node once more, which it does not know any more.
 func (b *Berth) serveAgain(ctx context.Context, name string) (did bool, err error) {
 	l, err := b.lockThere(ctx, name)
@@ -147,16 +126,7 @@ func (b *Berth) serveAgain(ctx context.Context, name string) (did bool, err erro
 		return false, err
 	}
 	defer l.release()
-	j, err := b.Live(name)
-	if err != nil || j.Phase != step.Up {
-		return false, nil // it does not run, or repair is needed first
-	}
-	for _, s := range j.Steps() {
-		if served, ok := s.(*netserve.Serve); ok {
-			did, err = true, served.Do(ctx)
-		}
-	}
-	return did, err
+	return watch.Nodes{Nodes: b.Nodes}.ServeAgain(ctx, name)
 }
 
 // readdressed calls f with the node's lock, if this is still its first process and it runs, and notes the addresses that the node
@@ -186,3 +156,17 @@ func (b *Berth) readdressed(ctx context.Context, name string, first proc.ID, f f
 
 // KeeperRuns reports whether the keeper runs.
 func (b *Berth) KeeperRuns() bool { return keeper.Client{Layout: b.Layout}.Runs() }
+
+// holderEnds is how long a berth run may take to end after its connections are closed.
+const holderEnds = 10 * time.Second
+
+// Abandoned implements keeper.Nodes. The connection of a berth run closes a moment before it counts as ended.
+func (k *kept) Abandoned(ctx context.Context, name string) error {
+	if f, err := k.b.Fate(name); err == nil && f.Owner != nil {
+		if pidfd, err := f.Owner.Open(); err == nil {
+			proc.WaitFor(ctx, pidfd, holderEnds)
+			pidfd.Close()
+		}
+	}
+	return k.b.settled(ctx, name)
+}

@@ -15,13 +15,13 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/host/counters"
+	"berth/internal/image"
 	"berth/internal/node/foreground"
 	"berth/internal/node/history"
 	"berth/internal/node/keeper"
 	"berth/internal/runner"
 	"berth/internal/runner/streams"
 	"berth/internal/spec/envfile"
-	"berth/internal/spec/users"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/proc"
@@ -245,7 +245,7 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 	}
 	cmd.Env = append(secrets, cmd.Env...)
 	if in.User != "" {
-		u, err := users.Find(users.In(fmt.Sprintf("/proc/%d/root", init.First().PID)), s.Now.HasID, in.User)
+		u, err := image.FindUserInside(fmt.Sprintf("/proc/%d/root", init.First().PID), s.Now.HasID, in.User)
 		if err != nil {
 			return 0, b.whyNot(ctx, err, name, init.First(), 0)
 		}

@@ -8,17 +8,17 @@ import (
 
 // readsJSON lists the files that read JSON without package jsonfile, and why no decoder error can reach a user.
 var readsJSON = map[string]string{
-	"internal/image/record.go":         "says in its own words what is wrong with a record",
-	"internal/network/dhcp/file.go":    "a lease that cannot be read is asked for anew",
-	"internal/runner/oci/probe.go":     "a choice of the runtime that cannot be read is made anew",
-	"internal/runner/oci/words.go":     "a runtime's line that is not JSON is shown as it is",
-	"internal/node/set.go":             "copies a node",
-	"internal/site/iosync/unsteer.go":  "an entry that cannot be read is another entry",
-	"internal/network/nat/verdict.go":  "what it cannot read of another's rule counts as not known",
-	"internal/node/events/events.go":   "a line torn by a power cut is left out",
-	"internal/storage/copier/serve.go": "a job comes from this very program",
+	"internal/image/record.go":                 "says in its own words what is wrong with a record",
+	"internal/network/dhcp/file.go":            "a lease that cannot be read is asked for anew",
+	"internal/runner/oci/probe.go":             "a choice of the runtime that cannot be read is made anew",
+	"internal/runner/oci/errors.go":            "a runtime's line that is not JSON is shown as it is",
+	"internal/node/set.go":                     "copies a node",
+	"internal/site/iosync/steered_end.go":      "an entry that cannot be read is another entry",
+	"internal/network/nat/firewall_verdict.go": "what it cannot read of another's rule counts as not known",
+	"internal/node/events/events.go":           "a line torn by a power cut is left out",
+	"internal/storage/copier/serve.go":         "a job comes from this very program",
 
-	"internal/site/slurm/power/used.go": "a comment that cannot be read is another program's",
+	"internal/site/slurm/power/usage.go": "a comment that cannot be read is another program's",
 
 	"internal/storage/copier/copier.go": "so does a report; one that cannot be read is a copier that ended early",
 

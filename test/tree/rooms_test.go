@@ -39,7 +39,7 @@ var rooms = []room{
 		slurm/power slurm/reconcile
 		api/server api/client hostapi
 		api iosync slurm/instance slurm/slurmconf slurm/wish metrics
-		hostnet claims
+		claims
 		certs audit agentconf slurm/settings slurm/control store/embedded
 		store/etcd store/storetest
 		store iosync/place iosync/probe iosync/simulate iosync/allot intercept/preload intercept/network intercept/gate intercept/instances
@@ -51,7 +51,7 @@ var rooms = []room{
 		autostart
 		top
 		. protect
-		rescue
+		rescue watch
 		records
 		keeper inspect health
 		plan foreground
@@ -70,8 +70,7 @@ var rooms = []room{
 	{"limit", "What a node may use of the host's CPUs, memory, disks and devices, and its kernel parameters. Limits of interfaces are in `network/shape`, sizes of folders in `sys/quota`, the kinds of limits in `sys/proof`.", "storage", `
 		cgroup weight devgroup rlimit sysctl device
 	`},
-	{"network", "A node's interfaces, addresses and ports, and how fast they are. `watch` also follows devices and disks.", "", `
-		watch
+	{"network", "A node's interfaces, addresses and ports, and how fast they are.", "", `
 		link netserve
 		nat
 		address
@@ -81,7 +80,7 @@ var rooms = []room{
 	{"image", "What a node's root is made of, and where it comes from. `registry` is the program `berth-pull`, `serve` is `berth-registry`.", "storage", `
 		serve
 		. imagetest registry debian
-		pull
+		pull users
 	`},
 	{"storage", "The file systems of a node: mounts and the gateways to them, scratch volumes, packed images, whose ids its files have, how files get in and out; and `sftpserve`, which a file server runs.", "", `
 		siteusers
@@ -104,7 +103,7 @@ var rooms = []room{
 		template
 		.
 		envfile
-		vnode roles users
+		vnode roles
 	`},
 	{"sys", "What every room is built of: steps and journals, errors and help for people, files, locks, processes; and words that several rooms share, as the kinds of limits (`proof`).", "", `
 		help

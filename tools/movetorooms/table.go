@@ -37,7 +37,7 @@ var places = map[string]string{
 
 	"internal/link": "internal/network/link", "internal/sriov": "internal/network/sriov", "internal/shape": "internal/network/shape",
 	"internal/nat": "internal/network/nat", "internal/address": "internal/network/address", "internal/dhcp": "internal/network/dhcp",
-	"internal/antispoof": "internal/network/antispoof", "internal/netserve": "internal/network/netserve", "internal/watch": "internal/network/watch",
+	"internal/antispoof": "internal/network/antispoof", "internal/netserve": "internal/network/netserve", "internal/watch": "internal/node/watch",
 
 	"internal/mounts": "internal/storage/mounts", "internal/scratch": "internal/storage/scratch", "internal/gateway": "internal/storage/gateway",
 	"internal/fence": "internal/storage/portblock", "internal/sftpserve": "internal/storage/sftpserve", "internal/copier": "internal/storage/copier",
@@ -51,7 +51,7 @@ var places = map[string]string{
 	"internal/site": "internal/host/membership",
 
 	"internal/spec": "internal/spec", "internal/vnode": "internal/spec/vnode", "internal/envfile": "internal/spec/envfile",
-	"internal/users": "internal/spec/users", "internal/template": "internal/spec/template", "internal/may": "internal/spec/roles",
+	"internal/users": "internal/image/users", "internal/template": "internal/spec/template", "internal/may": "internal/spec/roles",
 
 	"internal/cli/help": "internal/sys/help", "internal/text": "internal/sys/text", "internal/nearest": "internal/sys/suggest",
 	"internal/step": "internal/sys/step", "internal/layout": "internal/sys/layout", "internal/refuse": "internal/sys/refuse",

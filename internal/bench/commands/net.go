@@ -2,13 +2,9 @@ package commands
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -114,38 +110,4 @@ func parseNetworks(peer string, networks []string) ([]vnode.Network, error) {
 		all = append(all, n)
 	}
 	return all, nil
-}
-
-// cpuCmd is the hidden command that an arm runs around iperf3.
-func (a App) cpuCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "cpu -- CMD ARG…", Hidden: true, Short: "run CMD and count what the machine's CPUs did meanwhile",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			spent, err := wire.WithCPU(cmd.Context(), args)
-			return errors.Join(json.NewEncoder(a.Out).Encode(spent), err)
-		},
-	}
-}
-
-// pingCmd is the hidden command that an arm runs for round trips.
-func (a App) pingCmd() *cobra.Command {
-	var run, warm time.Duration
-	c := &cobra.Command{
-		Use: "ping HOST:PORT", Hidden: true, Short: "round trips to berth bench net --serve",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := wire.Ping(cmd.Context(), args[0], run, warm)
-			if cmd.Context().Err() != nil {
-				return cmd.Context().Err()
-			}
-			if err != nil {
-				p.Error = strings.TrimSpace(err.Error())
-			}
-			return json.NewEncoder(a.Out).Encode(p)
-		},
-	}
-	c.Flags().DurationVar(&run, "run", time.Second, "")
-	c.Flags().DurationVar(&warm, "warm", 0, "")
-	return c
 }

@@ -1,5 +1,5 @@
-// Package sriov gives nodes virtual functions of the host's network adapters: it lists and enables them, reads and writes
-// the settings that the adapter keeps for each, records which node has which, moves them into nodes and brings them home.
+// Package sriov gives nodes virtual functions of the host's network adapters: it lists and enables them, now and at each boot (berth vf),
+// reads and writes the settings that the adapter keeps for each, records which node has which, moves them into nodes and brings them home.
 //
 // Callers hold the host-wide lock where the documentation says so.
 package sriov

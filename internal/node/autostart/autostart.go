@@ -1,4 +1,5 @@
-// Package autostart knows which nodes start with the host, and maintains the systemd unit that starts them.
+// Package autostart knows which nodes start with the host, and maintains the systemd unit that starts them. It stands above package node: the unit
+// is no step of any node, but follows from the specs of all of them.
 package autostart
 
 import (

@@ -1,9 +1,8 @@
 // Package events keeps a record of what happened to nodes: a file of bounded size, to which each command appends lines and
 // which other processes follow.
 //
-// No command has to remember an event. Each event is derived from a node's journals ([Owed]), and the journal notes which
-// were told ([Told]). If a command is killed between an act and its event, the next command that takes the node's lock tells
-// the event.
+// No command has to remember an event. Package history derives each event from a node's journals, and notes there which were told. If a
+// command is killed between an act and its event, the next command that takes the node's lock tells the event.
 package events
 
 import (

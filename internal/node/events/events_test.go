@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -178,63 +177,5 @@ func TestTell(t *testing.T) {
 		if err := f.Tell(t.Context(), w, each); err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%+v: %v, %v; want %s", w, got, err, want)
 		}
-	}
-}
-
-// TestOwed walks through lives of nodes and tells after some of the acts only, as killed commands leave it.
-func TestOwed(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	code := 3
-	end := func(from, to int) *End { return &End{at(from), Event{Time: at(to), State: "exited", Code: &code}} }
-	oom := func(from, to int) *End {
-		e := end(from, to)
-		e.Event.OOM = true
-		return e
-	}
-	for name, tc := range map[string]struct {
-		lives []Life // after each of which it is told
-		want  string
-	}{
-		"made and started": {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(2)}}, "created1 started2"},
-		"ended":            {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), End: end(2, 3)}, {Created: at(1), End: end(2, 3)}}, "created1 started2 ended3"},
-		"out of memory":    {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), End: oom(2, 3)}, {Created: at(1), End: oom(2, 3)}}, "created1 started2 oom3 ended3"},
-		"nothing was told": {[]Life{{Created: at(1), Runs: true, Started: at(4), End: end(2, 3)}}, "created1 started2 ended3 started4"},
-		"restarted in between": {
-			[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(6), End: end(4, 5)}},
-			"created1 started2 started4 ended5 started6",
-		},
-		"paused":          {[]Life{{Created: at(1), Runs: true, Started: at(2), Paused: true, PausedAt: at(3)}, {Created: at(1), Runs: true, Started: at(2), PausedAt: at(4)}}, "created1 started2 paused3 unpaused4"},
-		"ended paused":    {[]Life{{Created: at(1), Runs: true, Started: at(2), Paused: true, PausedAt: at(3)}, {Created: at(1), End: end(2, 5)}, {Created: at(1), Runs: true, Started: at(6), End: end(2, 5)}}, "created1 started2 paused3 ended5 started6"},
-		"the host failed": {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1)}, {Created: at(1)}}, "created1 started2 ended99"},
-		"failed, started": {[]Life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(3)}}, "created1 started2 ended99 started3"},
-		"the clock went back": {
-			[]Life{{Created: at(9), Runs: true, Started: at(9)}, {Created: at(9), End: end(9, 4)}, {Created: at(9), Runs: true, Started: at(5), End: end(9, 4)}},
-			"created9 started9 ended4 started5",
-		},
-	} {
-		var told Told
-		var got []string
-		for _, l := range tc.lives {
-			var owed []Event
-			owed, told = Owed("n", told, l, at(99))
-			for _, e := range owed {
-				got = append(got, e.Event+fmt.Sprint(e.Time.Unix()))
-			}
-			text, err := json.Marshal(told) // as a journal keeps it
-			told = Told{}
-			if err == nil {
-				err = json.Unmarshal(text, &told)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("%s: %v, want %s", name, got, tc.want)
-		}
-	}
-	old := Life{Runs: true, Started: at(2), End: end(0, 1)}
-	if owed, _ := Owed("n", CaughtUp(old), old, at(99)); len(owed) > 0 {
-		t.Errorf("of a node of an older berth: %v", owed)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	endNote       = "end"       // in the journal of claims: how the node ended last (End)
 	wholeNote     = "whole"     // in the journal of claims: all of them are made and on the disk, and so is the spec (bool)
 	madeNote      = "made"      // in the journal of claims: when the node was made (time.Time)
-	toldNote      = "told"      // in the journal of claims: which events of it were told (events.Told)
+	toldNote      = "told"      // in the journal of claims: which events of it were told (toldEvents)
 	restartNote   = "restart"   // in the journal of claims: a restart is under way (bool)
 	startNote     = "start"     // in the live journal: when the node was started (time.Time)
 	unhealthyNote = "unhealthy" // in the live journal: its health check asked for its end (bool)

@@ -14,18 +14,18 @@ func Tell(to events.File, claims, live *step.Journal, again bool) {
 	if claims.Phase != step.Up {
 		return
 	}
-	var told events.Told
+	var told toldEvents
 	noted, err := claims.Noted(toldNote, &told)
 	if err != nil {
 		return
 	}
-	l := life(claims, live)
+	l := lifeOf(claims, live)
 	if !noted && l.Created.IsZero() {
-		_ = claims.Note(toldNote, events.CaughtUp(l))
+		_ = claims.Note(toldNote, caughtUp(l))
 		return
 	}
-	owed, told := events.Owed(claims.Node, told, l, time.Now())
-	if len(owed) > 0 && to.Append(owed, again) == nil {
+	untold, told := owed(claims.Node, told, l, time.Now())
+	if len(untold) > 0 && to.Append(untold, again) == nil {
 		_ = claims.Note(toldNote, told)
 	}
 }
@@ -33,7 +33,7 @@ func Tell(to events.File, claims, live *step.Journal, again bool) {
 // TellRemoved tells that a node is gone, unless it was never told that it is there. The caller has undone the node's steps, and
 // its journal of claims still exists.
 func TellRemoved(to events.File, claims *step.Journal, again bool) {
-	var told events.Told
+	var told toldEvents
 	if _, err := claims.Noted(toldNote, &told); err != nil || !told.Created {
 		return
 	}
@@ -46,8 +46,8 @@ func TellRemoved(to events.File, claims *step.Journal, again bool) {
 	_ = to.Append([]events.Event{{Time: told.Removed, Node: claims.Node, Event: events.Removed}}, again)
 }
 
-// life reads a node's life in its journals. Notes that are damaged count as not known.
-func life(claims, live *step.Journal) (l events.Life) {
+// lifeOf reads a node's life in its journals. Notes that are damaged count as not known.
+func lifeOf(claims, live *step.Journal) (l life) {
 	_, _ = claims.Noted(madeNote, &l.Created)
 	if live != nil && live.Phase == step.Up {
 		l.Runs = true
@@ -57,7 +57,7 @@ func life(claims, live *step.Journal) (l events.Life) {
 		l.Paused, l.PausedAt = p.Paused, p.At
 	}
 	if f, err := Of(claims); err == nil && f.Last != nil && !f.Last.Ended.IsZero() {
-		l.End = &events.End{Started: f.Last.Started, Event: f.Last.event()}
+		l.End = &lastRun{Started: f.Last.Started, Event: f.Last.event()}
 	}
 	return l
 }

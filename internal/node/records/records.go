@@ -21,6 +21,7 @@ import (
 	"berth/internal/node/plan"
 	"berth/internal/runner"
 	"berth/internal/spec/vnode"
+	"berth/internal/storage/mounts"
 	"berth/internal/sys/file"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/layout"
@@ -208,6 +209,25 @@ func (r Nodes) LiveInit(name string) (runner.Holder, error) {
 		return nil, fmt.Errorf("process 1 of node %s has ended", name)
 	}
 	return c, nil
+}
+
+// Dev says where a running node's /dev is.
+func (r Nodes) Dev(name string) (mounts.Running, error) {
+	init, err := r.LiveInit(name)
+	if err != nil {
+		return mounts.Running{}, err
+	}
+	claims, err := r.Claims(name)
+	if err != nil {
+		return mounts.Running{}, err
+	}
+	ids, err := plan.Range(claims.Steps())
+	if err != nil {
+		return mounts.Running{}, err
+	}
+	return mounts.Running{
+		PID: init.First().PID, Start: init.First().Start, Owner: ids.Base, Stage: r.Layout.Node(name).Stage(),
+	}, nil
 }
 
 // Fate reads the fate of a node. The error satisfies errors.Is(err, fs.ErrNotExist) if there is no node.

@@ -14,7 +14,6 @@ import (
 	"berth/internal/site/api/server"
 	"berth/internal/site/audit"
 	"berth/internal/site/hostapi"
-	"berth/internal/site/hostnet"
 	"berth/internal/site/iosync"
 	"berth/internal/site/metrics"
 	"berth/internal/site/slurm/reconcile"
@@ -67,7 +66,7 @@ func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 			}
 		}
 	}
-	m := metrics.New(metrics.Sources{Nodes: a.nodes, Services: protect.New(l), Net: hostnet.New(l), Store: s, Log: log})
+	m := metrics.New(metrics.Sources{Nodes: a.nodes, Services: protect.New(l), Store: s, Log: log})
 	d.Handler = m.Count(d.Handler)
 	if c.Metrics != "" {
 		d.Beside["metrics"] = func(ctx context.Context) error { return m.Serve(ctx, c.Metrics) }

@@ -20,7 +20,6 @@ import (
 	"berth/internal/node/autostart"
 	"berth/internal/node/protect"
 	"berth/internal/site/api"
-	"berth/internal/site/hostnet"
 	"berth/internal/spec"
 	"berth/internal/spec/roles"
 	"berth/internal/spec/vnode"
@@ -37,7 +36,7 @@ func Nodes(l layout.Layout, tell func(name, what string)) *node.Berth {
 	return node.Open(l, node.Beside{
 		Weigh:      services.Weigh,
 		Tell:       tell,
-		RestoreVFs: func(ctx context.Context) ([]string, error) { return hostnet.New(l).RestoreVFs(ctx, 0) },
+		RestoreVFs: func(ctx context.Context) ([]string, error) { return sriov.OnHost(l).RestoreVFs(ctx, 0) },
 		Repair: func(ctx context.Context) (all []node.Repaired, err error) {
 			did, err := services.Repair(ctx)
 			for _, d := range did {
@@ -236,7 +235,7 @@ func (h *Host) Pools(ctx context.Context) ([]scratch.Listed, error) {
 }
 
 // Functions lists the adapters that have virtual functions.
-func (h *Host) Functions(context.Context) ([]sriov.PF, error) { return hostnet.New(h.Layout).VFs() }
+func (h *Host) Functions(context.Context) ([]sriov.PF, error) { return sriov.OnHost(h.Layout).VFs() }
 
 // Protected lists the protected services.
 func (h *Host) Protected(ctx context.Context) ([]protect.Service, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/host/counters"
+	"berth/internal/network/sriov"
 	"berth/internal/node"
 	"berth/internal/node/top"
 	"berth/internal/site/store"
@@ -171,7 +172,7 @@ func with(labels []string, more string) []string {
 
 // functions tells how many virtual functions nodes have.
 func (c *collector) functions(_ context.Context, t told) error {
-	all, err := c.Net.VFs()
+	all, err := sriov.OnHost(c.Nodes.Layout).VFs()
 	if err != nil {
 		return err
 	}

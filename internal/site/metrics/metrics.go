@@ -17,7 +17,6 @@ import (
 
 	"berth/internal/node"
 	"berth/internal/node/protect"
-	"berth/internal/site/hostnet"
 	"berth/internal/site/store"
 	"berth/internal/sys/version"
 )
@@ -30,7 +29,6 @@ const Most = 500
 type Sources struct {
 	Nodes    *node.Berth
 	Services *protect.Services
-	Net      hostnet.Host
 	Store    store.Store // nil: the host is in no site
 	Most     int         // nodes with metrics of their own, the first ones by name; 0: [Most]
 	Log      *slog.Logger

@@ -17,7 +17,6 @@ import (
 
 	"berth/internal/node"
 	"berth/internal/node/protect"
-	"berth/internal/site/hostnet"
 	"berth/internal/site/store"
 	"berth/internal/sys/layout"
 	"berth/test/built"
@@ -77,7 +76,7 @@ command: [sleep, infinity]
 
 	l := layout.New(root)
 	m := New(Sources{
-		Nodes: node.Open(l, node.Beside{}), Services: protect.New(l), Net: hostnet.New(l), Store: store.NewMemory(), Most: 1,
+		Nodes: node.Open(l, node.Beside{}), Services: protect.New(l), Store: store.NewMemory(), Most: 1,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	mux := http.NewServeMux()

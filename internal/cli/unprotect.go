@@ -1,0 +1,16 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+func (a *app) unprotectCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "unprotect UNIT|PID|CGROUP", Short: "give a protected service back what it had", Args: cobra.ExactArgs(1),
+		Long: `Give a service that berth protect gave class storage back exactly what it had
+before. Processes return to the cgroup that they came from.`,
+		Example: "  berth unprotect xrootd@clustered.service",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			services := a.services()
+			return services.Unprotect(cmd.Context(), args[0])
+		},
+	}
+}
