@@ -31,8 +31,8 @@ setup: ## install what a fresh Debian 12 lacks (as root)
 demo: setup build ## a node with its own identity and limits, and what it costs, on this machine (as root)
 	@scripts/demo
 
-# Packages that measure, or that look for leftovers, would disturb each other: those of test/alone run one at a time. test/tiers names the
-# tests that are in no run of all; docs/TESTING.md has the tiers.
+# Packages that measure, or that look for what is left on the host, would disturb each other: the packages in test/alone run one at a time.
+# test/tiers names the tests that `make test` leaves out; docs/TESTING.md explains the tiers.
 TESTRUN = $(GO) run ./tools/testrun $(if $(SKIPS),-skips $(SKIPS)) $(if $(CLOCK),-clock $(CLOCK)) -alone test/alone -tiers test/tiers
 MINUTES = 6m
 SUBJECTS = net storage limits site

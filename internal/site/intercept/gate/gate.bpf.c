@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 //
 // The kernel's side of package gate: it stops a process of a file server at its first receive from a node. The kernel gives
-// bpf_send_signal to programs under the GPL only, so this file is under both: the object says "Dual BSD/GPL".
+// bpf_send_signal to programs under the GPL only, so this file is under both licences: the object says "Dual BSD/GPL".
 //
 // It is compiled in advance: see the command in gate.go. No header of a kernel is used. Each struct below has only the
 // members that are read; the loader finds their places by the running kernel's BTF.
@@ -81,12 +81,12 @@ struct task_struct {
 enum { PF_KTHREAD = 0x00200000 };
 enum { AF_INET = 2, AF_INET6 = 10, IPPROTO_TCP = 6, SIGSTOP = 19 };
 
-// address is that of a peer; an IPv4 address is mapped.
+// address is the address of a peer. An IPv4 address is mapped to IPv6 (::ffff:192.0.2.1).
 struct address {
 	__u32 word[4];
 };
 
-// The nodes' addresses, each with the number of its node, which is never 0.
+// addresses maps each address of a node to the number of its node. No node has the number 0.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -95,7 +95,7 @@ struct {
 	__type(value, __u32);
 } addresses SEC(".maps");
 
-// nodes has the numbers in use: a group that is made anew has another number.
+// nodes is the set of the numbers that are in use. A group that is made anew gets another number.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -104,10 +104,10 @@ struct {
 	__type(value, __u32);
 } nodes SEC(".maps");
 
-// of is what is known of a process, kept at its first thread.
+// of is what the program knows of a process. It is stored with the first thread of the process.
 struct of {
-	__u32 node;    // for which it was stopped; 0: it was not
-	__u32 several; // it received from another node, too, or cannot be stopped
+	__u32 node;    // the number of the node for which it was stopped; 0: it was not stopped
+	__u32 several; // 1: it also received from another node, or it cannot be stopped
 };
 
 struct {
@@ -117,9 +117,9 @@ struct {
 	__type(value, struct of);
 } processes SEC(".maps");
 
-// stop is a process that was stopped and is to be continued. gate.go has the same.
+// stop records a process that was stopped and is to be continued. Type stop in stops.go has the same layout.
 struct stop {
-	__u64 start; // of the process, in ns after boot
+	__u64 start; // when the process was started, in ns after boot
 	__u64 at;    // when it was stopped, in ns of the monotonic clock
 };
 
@@ -131,7 +131,7 @@ struct {
 	__type(value, struct stop);
 } stopped SEC(".maps");
 
-// What an event says. gate.go has the same numbers.
+// The kinds of events. stops.go has the same numbers.
 enum { STOPPED, SEVERAL, OF_KERNEL };
 
 struct event {
@@ -139,7 +139,7 @@ struct event {
 	__u32 kind;
 	__u32 pid;
 	__u32 node;
-	__u32 other; // SEVERAL: the node from which it received, too
+	__u32 other; // for SEVERAL: the other node from which the process received
 };
 
 struct {
@@ -154,8 +154,8 @@ struct {
 	__uint(max_entries, NUMBERS);
 	__type(key, __u32);
 	__type(value, __u64);
-} numbers SEC(".maps"); // PORT: of the server; NETWORK: inode number of its network namespace; AGENT: who continues what is
-// stopped; FULL: how often the events had no room
+} numbers SEC(".maps"); // PORT: the port of the server; NETWORK: the inode number of its network namespace; AGENT: the process
+// that continues stopped processes; FULL: how often there was no room for an event
 
 static bool is(__u32 which, __u64 value)
 {
@@ -164,9 +164,9 @@ static bool is(__u32 which, __u64 value)
 	return n && *n == value;
 }
 
-// node_of returns the number of the node at the other end of a connection that the server accepted; 0 if there is none. The
-// kernel chose the port of a connection that was made from here; its bucket of ports then says -1 (__inet_hash_connect), in all
-// other cases 0 or more.
+// node_of returns the number of the node at the other end of a connection that the server accepted; 0 if there is none. If
+// a connection was made from this host, the kernel chose its port, and fastreuse of its port bucket is -1 (__inet_hash_connect). In all
+// other cases fastreuse is 0 or more.
 static __u32 node_of(struct sock *sk)
 {
 	struct inet_bind_bucket *bucket;
@@ -193,7 +193,7 @@ static __u32 node_of(struct sock *sk)
 	return node ? *node : 0;
 }
 
-// say fills in an event, which is submitted later.
+// say reserves room for an event and fills the event in. The caller submits it. It returns 0 if there is no room.
 static struct event *say(struct task_struct *leader, __u32 kind, __u32 node, __u32 other)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
@@ -215,8 +215,8 @@ static struct event *say(struct task_struct *leader, __u32 kind, __u32 node, __u
 	return e;
 }
 
-// stop stops this process: no thread of it goes back to its own code before it is continued. What is stopped is noted first, so
-// that it is continued also if nobody hears the event.
+// stop stops this process: no thread of it goes back to its own code before it is continued. The process is noted in
+// stopped first, so that it is continued even if the agent never gets the event.
 static bool stop(struct task_struct *leader, __u32 node)
 {
 	struct event *e = say(leader, STOPPED, node, 0);
@@ -240,7 +240,7 @@ static bool stop(struct task_struct *leader, __u32 node)
 	return true;
 }
 
-// never says, once, why a process is not stopped.
+// never tells the agent, once for each process, why the process is not stopped.
 static void never(struct task_struct *leader, struct of *p, __u32 kind, __u32 node, __u32 other)
 {
 	struct event *e;
@@ -290,7 +290,7 @@ int gate_receive(__u64 *ctx)
 	return received((struct sock *)ctx[0], (int)ctx[1]);
 }
 
-// gate_tcp is for kernels before 6.3, which have no sock_recv_length. The number of arguments changed, their first did not.
+// gate_tcp is for kernels before 6.3, which have no sock_recv_length. The number of arguments of tcp_recvmsg changed, the first one did not.
 SEC("fexit/tcp_recvmsg")
 int gate_tcp(__u64 *ctx)
 {

@@ -5,13 +5,14 @@
 //	LD_PRELOAD=/usr/lib/berth/berth-sync.so BERTH_SYNC_DIR=/run/berth/sync/FS xrootd ...
 //
 // After each receive from a client, and before each transmission to one, the calling thread looks up whose address the client
-// has, and moves itself by writing "0" to groups/NODE/tasks: about 30 us, only when the node is another one than before. Then the
-// call returns to the server, which reads the disk in that group. Clients that are no node's are served in groups/_server.
-// No descriptor of ours stays open: a server that closes all that it does not know would close it, and have a file of its own there.
+// has, and moves itself by writing "0" to groups/NODE/tasks, if the node is another one than before. That takes about 30 us. Then the
+// call returns to the server, which reads the disk in that group. Clients that are no
+// nodes are served in groups/_server. The library keeps no descriptor open: a server that closes all descriptors that it does not know would
+// close it, and open a file of its own with the same number.
 //
-// The server must not notice: what fails leaves the thread where it is and is counted (see struct counts), errno is kept, nothing
-// is printed, and neither memory is allocated nor a cancellation point passed. System calls of our own are made by syscall(2),
-// which is neither intercepted nor a cancellation point.
+// The server must not notice the library. A failure leaves the thread in its group, and is counted (struct counts). The library keeps errno,
+// prints nothing, allocates no memory and passes no cancellation point. Its own system calls go through syscall(2), which is neither
+// intercepted nor a cancellation point.
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -35,15 +36,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DESCRIPTORS (1 << 20) // the kernel's own bound (fs.nr_open); pages of the array that are not touched cost nothing
-#define NODES 4096            // names that are known at once; when there are more, all are forgotten
-#define PAGE 65536            // the largest page of a machine that this is built for
-#define NAME 64               // bytes of a node's name, with the zero at its end
+#define DESCRIPTORS (1 << 20) // the kernel's default bound (fs.nr_open); pages of the array that are not touched cost nothing
+#define NODES 4096            // the most names that are known at once; if there are more, all are forgotten
+#define PAGE 65536            // the largest page size, in bytes, of the machines that this is built for
+#define NAME 64               // the most bytes of a node's name, with the zero at its end
 
-// What is known of a descriptor is one word, so that threads agree on it without a lock:
-//   bits 40..63  grows each time the number means another file: what a thread found out of the old file is not stored
-//   bits 16..39  the table's generation, in which the rest was found out
-//   bit  15      it was accepted: its other end is a client
+// One word holds what is known of a descriptor, so that threads agree on it without a lock:
+//   bits 40..63  a counter that grows each time the number means another file: what a thread found out about the old file is not stored
+//   bits 16..39  the generation of the table in which the other bits were found
+//   bit  15      1: the descriptor was accepted, so its other end is a client
 //   bits  0..14  UNKNOWN, NO_CLIENT, or BASE + number of the node
 enum { UNKNOWN, NO_CLIENT, BASE };
 #define ACCEPTED 0x8000u
@@ -51,25 +52,25 @@ enum { UNKNOWN, NO_CLIENT, BASE };
 #define WORD(use, gen, what) ((uint64_t)(use) << 40 | ((uint64_t)(gen) & 0xffffff) << 16 | (what))
 static _Atomic uint64_t known[DESCRIPTORS];
 
-// What an admin can see: Count in preload.go finds it in /proc/PID/maps as memfd:berth-sync.
+// counts is shown to admins: preload.go finds it in /proc/PID/maps as memfd:berth-sync.
 struct counts {
 	_Atomic uint64_t moved, failed, last_errno;
 };
 static struct counts fallback;
 static struct counts *counts = &fallback;
 
-static const char *dir; // NULL: do nothing
-static _Alignas(PAGE) _Atomic uint64_t page[PAGE / 8]; // the file generation is mapped over it
+static const char *dir; // BERTH_SYNC_DIR; NULL: the library does nothing
+static _Alignas(PAGE) _Atomic uint64_t page[PAGE / 8]; // the file "generation" is mapped here
 static _Atomic uint64_t epoch;  // grows when a new table is mapped, or names are forgotten
-static _Atomic int64_t checked; // second in which the mapping was last compared with the file
+static _Atomic int64_t checked; // the second in which the mapping was last compared with the file
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char names[NODES][NAME]; // 0 is _server. Under the lock
+static char names[NODES][NAME]; // 0 is _server; guarded by lock
 static int filled;
 static dev_t table_dev;
 static ino_t table_ino;
 
-// Where this thread is; and that it is in this library, which a signal's handler must not enter again.
+// here is the node in whose group this thread is. inside says that the thread is in this library, which a signal handler must not enter again.
 #define TLS static __thread __attribute__((tls_model("initial-exec")))
 TLS int here = -1;
 TLS uint64_t here_gen;
@@ -88,15 +89,15 @@ static void failed(int e)
 	counts->last_errno = (uint64_t)e;
 }
 
-static void forget(void) // under the lock
+static void forget(void) // the caller holds the lock
 {
 	filled = 1;
 	strcpy(names[0], "_server");
 	epoch++;
 }
 
-// follow maps the file generation, at first and when another one is in its place: berthd was there later than the server, or
-// served the file system anew. Once a second, under the lock.
+// follow maps the file "generation", for the first time or because another file is in its place: berthd was started after the server, or
+// serves the file system anew. It is called once a second. The caller holds the lock.
 static void follow(void)
 {
 	char path[4096];
@@ -105,10 +106,10 @@ static void follow(void)
 		return;
 	long fd = raw_open(path, O_RDONLY);
 	if (fd < 0)
-		return; // no table now: what is known stays
+		return; // there is no table now: what is known stays
 	// A file that has no content yet cannot be mapped: reading it would end the process (SIGBUS).
 	if (fstat((int)fd, &is) == 0 && is.st_size >= 8 && (is.st_ino != table_ino || is.st_dev != table_dev)) {
-		epoch = generation(); // the new table counts from 1 again: no sum is one that was
+		epoch = generation(); // the new table counts from 1 again, and no sum may be one that was used before
 		if (mmap(page, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, (int)fd, 0) == (void *)page) {
 			table_ino = is.st_ino;
 			table_dev = is.st_dev;
@@ -118,7 +119,7 @@ static void follow(void)
 	syscall(SYS_close, fd);
 }
 
-static int number(const char *name) // under the lock; -1: the name is none
+static int number(const char *name) // the caller holds the lock; -1: this is no name of a node
 {
 	if (!*name || *name == '.' || strchr(name, '/'))
 		return -1;
@@ -131,7 +132,8 @@ static int number(const char *name) // under the lock; -1: the name is none
 	return filled++;
 }
 
-// peer finds out what a descriptor is, and for a client's whose: UNKNOWN, NO_CLIENT or BASE + number. Under the lock.
+// peer finds out what a descriptor is: UNKNOWN, NO_CLIENT, or for a connection of a client BASE + the number of its node. The caller holds
+// the lock.
 static unsigned peer(int fd, unsigned accepted)
 {
 	union {
@@ -160,7 +162,7 @@ static unsigned peer(int fd, unsigned accepted)
 	    snprintf(path, sizeof path, "%s/addresses/%s", dir, text) >= (int)sizeof path)
 		return UNKNOWN;
 	long n = syscall(SYS_readlinkat, AT_FDCWD, path, name, sizeof name);
-	if (n < 0 && errno == ENOENT) // nobody's: a client's, or the other end of a connection that the server itself made
+	if (n < 0 && errno == ENOENT) // the address is no node's: another client's, or that of a server to which this one connected
 		return accepted ? BASE : NO_CLIENT;
 	if (n <= 0 || n >= NAME) {
 		failed(n < 0 ? errno : ENAMETOOLONG);
@@ -171,7 +173,7 @@ static unsigned peer(int fd, unsigned accepted)
 	return node < 0 ? UNKNOWN : BASE + (unsigned)node;
 }
 
-static int put(int node) // under the lock; 0 or an errno
+static int put(int node) // moves the thread; the caller holds the lock; returns 0 or an errno
 {
 	char path[4096];
 	if (snprintf(path, sizeof path, "%s/groups/%s/tasks", dir, names[node]) >= (int)sizeof path)
@@ -179,24 +181,24 @@ static int put(int node) // under the lock; 0 or an errno
 	long fd = raw_open(path, O_WRONLY);
 	if (fd < 0)
 		return errno;
-	int e = syscall(SYS_write, fd, "0", 1L) == 1 ? 0 : errno; // ENODEV: the group was removed; the next receive asks again
+	int e = syscall(SYS_write, fd, "0", 1L) == 1 ? 0 : errno; // ENODEV: the group was removed; the next receive tries again
 	syscall(SYS_close, fd);
 	return e;
 }
 
-static void insert(int fd, uint64_t w) // under the lock
+static void insert(int fd, uint64_t w) // moves the thread where fd wants it; the caller holds the lock
 {
 	uint64_t gen = generation();
 	unsigned accepted = (unsigned)w & ACCEPTED, what = (unsigned)w & 0x7fff;
 	if (what == UNKNOWN || ((w >> 16 & 0xffffff) != (gen & 0xffffff))) {
-		for (int again = 0; again < 3; again++) { // the table may change meanwhile, or names be forgotten
+		for (int again = 0; again < 3; again++) { // the table may change meanwhile, or names may be forgotten
 			gen = generation();
 			what = peer(fd, accepted);
 			if (gen == generation())
 				break;
 		}
 		if (what == UNKNOWN || gen != generation())
-			return; // the next receive asks again
+			return; // the next receive tries again
 		if (fd < DESCRIPTORS)
 			atomic_compare_exchange_strong(&known[fd], &w, WORD(USE(w), gen, accepted | what));
 	}
@@ -214,7 +216,7 @@ static void insert(int fd, uint64_t w) // under the lock
 	counts->moved++;
 }
 
-// serve is called after each receive and before each transmission. Without a change it makes no system call.
+// serve is called after each receive and before each transmission. If nothing has changed, it makes no system call.
 static void serve(int fd)
 {
 	if (!dir || fd < 0 || inside)
@@ -226,7 +228,7 @@ static void serve(int fd)
 	if (fresh && what == NO_CLIENT)
 		return;
 	struct timespec now = {0};
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now); // no system call
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now); // this makes no system call
 	int follows = atomic_exchange(&checked, now.tv_sec) != now.tv_sec;
 	if (fresh && !follows && (int)what - BASE == here && here_gen == gen)
 		return;
@@ -242,7 +244,7 @@ static void serve(int fd)
 	errno = e;
 }
 
-// begins says that a number means another file from now on.
+// begins notes that a descriptor's number means another file from now on.
 static uint64_t begins(int fd, unsigned flags)
 {
 	if (!dir || fd < 0 || fd >= DESCRIPTORS)
@@ -280,7 +282,7 @@ __attribute__((constructor)) static void start(void)
 	errno = e;
 }
 
-// The calls that servers make. Calls may come before the constructor, from those of other libraries.
+// The calls of the server that the library intercepts. Constructors of other libraries may make them before the constructor of this one ran.
 #define REAL(ret, name, args)                                             \
 	static ret(*_Atomic real_##name) args;                            \
 	static ret(*find_##name(void)) args                               \
@@ -291,7 +293,7 @@ __attribute__((constructor)) static void start(void)
 	}
 #define PUBLIC __attribute__((visibility("default")))
 
-// A receive of nothing counts too: the end of a connection, after which the server closes the client's files.
+// A receive of no bytes counts, too: it is the end of a connection, after which the server closes the client's files.
 #define RECEIVE(name, args, pass)                  \
 	REAL(ssize_t, name, args)                  \
 	PUBLIC ssize_t name args                   \
@@ -307,7 +309,7 @@ RECEIVE(recv, (int fd, void *b, size_t n_, int f), (fd, b, n_, f))
 RECEIVE(recvfrom, (int fd, void *b, size_t n_, int f, struct sockaddr *a, socklen_t *l), (fd, b, n_, f, a, l))
 RECEIVE(recvmsg, (int fd, struct msghdr *m, int f), (fd, m, f))
 
-// A thread that another one handed a request to does not receive; it answers. sendfile reads the disk itself.
+// A thread that got a request from another thread does not receive, but it answers. sendfile reads the disk itself.
 #define ANSWER(ret, name, args, pass)          \
 	REAL(ret, name, args)                  \
 	PUBLIC ret name args                   \
@@ -341,7 +343,8 @@ PUBLIC int accept4(int fd, struct sockaddr *a, socklen_t *l, int flags)
 REAL(int, close, (int))
 PUBLIC int close(int fd)
 {
-	// Before, or the number could be another thread's new client already. And after, for a thread that asked whose it is between.
+	// This is noted before the close, because after it the number may already be a new client of another thread. It is noted again after
+	// the close, for a thread that looked the number up in between.
 	uint64_t w = begins(fd, 0);
 	int r = find_close()(fd);
 	if (w && USE(atomic_load(&known[fd])) == USE(w)) {
@@ -352,7 +355,7 @@ PUBLIC int close(int fd)
 	return r;
 }
 
-// The copy of a client is one.
+// copied notes that the copy of a client's descriptor is a client's, too.
 static int copied(int fd, int got)
 {
 	if (dir && fd != got)

@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 //
-// The kernel's side of package probe: which peer a thread serves, and what its block I/O was charged to. The kernel gives
-// bpf_probe_read_kernel to programs under the GPL only, so this file is under both: the object says "Dual BSD/GPL".
+// The kernel's side of package probe: it finds the peer that a thread serves, and the group that its block I/O is charged to. The kernel gives
+// bpf_probe_read_kernel to programs under the GPL only, so this file is under both licences: the object says "Dual BSD/GPL".
 //
 // It is compiled in advance: see the command in probe.go. No header of a kernel is used. Each struct below has only the
 // members that are read; the loader finds their places by the running kernel's BTF.
@@ -78,7 +78,7 @@ enum req_flag_bits { __REQ_SYNC = 11, __REQ_META = 12 };
 enum cgroup_subsys_id { io_cgrp_id = 3 };
 
 struct css_set {
-	struct cgroup_subsys_state *subsys[1]; // there are more
+	struct cgroup_subsys_state *subsys[1]; // the kernel has more
 } KERNEL;
 
 struct in6_addr {
@@ -120,29 +120,29 @@ enum { AF_INET = 2, AF_INET6 = 10, IPPROTO_TCP = 6 };
 enum { PF_KTHREAD = 0x00200000 };
 enum { OP_MASK = 0xff, OP_READ = 0, OP_WRITE = 1, OP_ZONE_APPEND = 7 };
 
-// address is that of a peer; an IPv4 address is mapped.
+// address is the address of a peer. An IPv4 address is mapped to IPv6 (::ffff:192.0.2.1).
 struct address {
 	__u32 word[4];
 };
 
-// served is what a thread or a process is known to serve.
+// served is the peer that a thread or a process is known to serve.
 struct served {
 	struct address peer;
-	__u8 known;     // there is a peer
-	__u8 inherited; // a process: it is that of the process that forked this one
-	__u8 several;   // a process: its threads received from several peers
+	__u8 known;     // 1: peer is set
+	__u8 inherited; // 1: the peer is that of the process that forked this one (of a process only)
+	__u8 several;   // 1: its threads received from several peers (of a process only)
 };
 
-// How a request's peer was found. probe.go has the same numbers.
+// The ways in which the peer of a request is found. probe.go has the same numbers.
 enum { BY_NONE, BY_THREAD, BY_PROCESS, BY_PARENT, BY_SEVERAL };
 
 // The classes of I/O. probe.go has the same numbers.
 enum { READ, WRITE, JOURNAL, WRITEBACK, KERNEL_READ, KERNEL_WRITE };
 
-// key is what bytes are counted by.
+// key identifies one sum of bytes.
 struct key {
 	struct address peer;
-	__u64 group; // id of the group that is charged
+	__u64 group; // the id of the group that is charged
 	__u32 class;
 	__u32 by;
 };
@@ -159,7 +159,7 @@ struct {
 	__type(value, struct served);
 } threads SEC(".maps");
 
-// processes is the same for whole processes; it is kept at a process's first thread.
+// processes holds the same for whole processes. It is stored with the first thread of a process.
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -174,7 +174,7 @@ struct {
 	__type(value, struct sum);
 } sums SEC(".maps");
 
-// waits counts by peer and group (class is 0) how often a thread waited for I/O.
+// waits counts how often threads waited for I/O, by peer and group (class is 0).
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -182,7 +182,7 @@ struct {
 	__type(value, struct sum);
 } waits SEC(".maps");
 
-// numbers are no global variables, because the library keeps those in the kernel until its next garbage collection.
+// numbers is a map, because the library would keep global variables in the kernel until its next garbage collection.
 enum { DISK, LOST, NUMBERS };
 
 struct {
@@ -190,15 +190,15 @@ struct {
 	__uint(max_entries, NUMBERS);
 	__type(key, __u32);
 	__type(value, __u64);
-} numbers SEC(".maps"); // DISK: of the disk or partition, as dev_t; LOST: bytes that found no room in sums
+} numbers SEC(".maps"); // DISK: the dev_t of the disk or partition; LOST: bytes for which sums had no room
 
 static bool same(const struct address *a, const struct address *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
 }
 
-// serves_with says whether a socket is one of TCP that a server accepted, and reads its peer. The kernel chose the port of a
-// connection that was made from here; its bucket of ports then says -1 (__inet_hash_connect), in all other cases 0 or more.
+// serves_with reports whether a socket is a TCP connection that a server accepted, and reads its peer. If a connection was made from this
+// host, the kernel chose its port, and fastreuse of its port bucket is -1 (__inet_hash_connect). In all other cases it is 0 or more.
 static bool serves_with(struct sock *sk, struct address *peer)
 {
 	struct inet_bind_bucket *bucket;
@@ -221,7 +221,7 @@ static bool serves_with(struct sock *sk, struct address *peer)
 	return !bucket || BPF_CORE_READ(bucket, fastreuse) >= 0;
 }
 
-// received notes whom this thread serves from now on.
+// received notes the peer that this thread serves from now on.
 static int received(struct sock *sk, int length)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -252,7 +252,7 @@ int receive(__u64 *ctx)
 	return received((struct sock *)ctx[0], (int)ctx[1]);
 }
 
-// receive_tcp is for kernels before 6.3, which have no sock_recv_length. The number of arguments changed, their first did not.
+// receive_tcp is for kernels before 6.3, which have no sock_recv_length. The number of arguments of tcp_recvmsg changed, the first one did not.
 SEC("fexit/tcp_recvmsg")
 int receive_tcp(__u64 *ctx)
 {
@@ -263,7 +263,7 @@ int receive_tcp(__u64 *ctx)
 	return received((struct sock *)ctx[0], (int)length);
 }
 
-// fork_of notes that a new process serves whom its parent serves, until it receives something itself.
+// fork_of notes that a new process serves the peer of its parent, until it receives something itself.
 SEC("tp_btf/sched_process_fork")
 int fork_of(__u64 *ctx)
 {
@@ -284,7 +284,7 @@ int fork_of(__u64 *ctx)
 	return 0;
 }
 
-// of_process fills in whom a process serves, if one peer only was seen.
+// of_process fills in the peer that a process serves, if only one peer was seen.
 static bool of_process(struct task_struct *leader, struct key *k, __u32 by)
 {
 	struct served *s = bpf_task_storage_get(&processes, leader, 0, 0);
@@ -300,8 +300,8 @@ static bool of_process(struct task_struct *leader, struct key *k, __u32 by)
 	return true;
 }
 
-// serves fills in whom this thread serves. A process that is started by one that holds the socket may do I/O before its parent
-// receives anything (socat EXEC:), so parents are asked last.
+// serves fills in the peer that this thread serves. A process that was started by the one that holds the socket may do I/O before its
+// parent receives anything (socat EXEC:), so the parents are looked at last.
 static void serves(struct task_struct *task, bool kernel, struct key *k)
 {
 	struct served *s = bpf_task_storage_get(&threads, task, 0, 0);
@@ -399,22 +399,22 @@ static int count(struct bio *bio)
 	return 0;
 }
 
-// submit is where a file system gives its I/O to a disk, in the thread that asks for it and before any limit holds it.
+// submit runs when a file system gives I/O to a disk: in the thread that asks for the I/O, and before a limit delays it.
 SEC("fentry/submit_bio")
 int submit(__u64 *ctx)
 {
 	return count((struct bio *)ctx[0]);
 }
 
-// queue is for kernels that refuse submit. What a limit held comes here from a kernel's thread: KERNEL_READ and KERNEL_WRITE.
+// queue is for kernels that refuse submit. I/O that a limit delayed comes here from a kernel thread, as KERNEL_READ and KERNEL_WRITE.
 SEC("tp_btf/block_bio_queue")
 int queue(__u64 *ctx)
 {
 	return count((struct bio *)ctx[0]);
 }
 
-// wait goes with queue. The thread that asked for what is held sleeps until it is done, in the group that is charged: whoever is
-// the only peer that waits in a group is the one that asked.
+// wait goes with queue. A thread whose I/O is delayed sleeps until the I/O is done, in the group that is charged. If only one peer waits in a
+// group, that peer asked for the I/O.
 SEC("tp_btf/sched_switch")
 int wait(__u64 *ctx)
 {
