@@ -138,6 +138,11 @@ func (h *host) listen(t *testing.T, program string) {
 	})
 }
 
+// operator is an operator with a certificate.
+func operator(name string) roles.Who {
+	return roles.Who{Name: name, Role: roles.Operator, Via: roles.ViaTLS}
+}
+
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

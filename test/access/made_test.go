@@ -20,7 +20,7 @@ func TestRemoveMade(t *testing.T) {
 	h := serve(t)
 	fillIn := func() {
 		t.Helper()
-		_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "again", nil, 0)
+		_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "again", nil, 0)
 		check(t, err)
 	}
 	fillIn()
@@ -57,7 +57,7 @@ func TestForce(t *testing.T) {
 		"kill":   func() error { _, err := h.nodes.Kill(t.Context(), "job", unix.SIGKILL); return err },
 		"remove": func() error { return h.nodes.Remove(t.Context(), "job", true, "") },
 	} {
-		_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "stubborn", "job", nil, 0)
+		_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "stubborn", "job", nil, 0)
 		check(t, err)
 		await("begun")
 		stops := begin(func() error { _, err := h.nodes.Stop(t.Context(), "job", time.Hour, "bob"); return err })
@@ -74,7 +74,7 @@ func TestForce(t *testing.T) {
 // TestGrace: an operator's stop holds a node, and who waits for it, as long as its spec says, or for five minutes, and no longer.
 func TestGrace(t *testing.T) {
 	h := serve(t)
-	_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "job", nil, 0)
+	_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "job", nil, 0)
 	check(t, err)
 	before := h.state(t)
 	for _, act := range []string{"stop", "restart"} {
@@ -95,7 +95,7 @@ func TestGrace(t *testing.T) {
 func TestHold(t *testing.T) {
 	h := serve(t)
 	began := time.Now()
-	_, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "before", nil, 0)
+	_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "before", nil, 0)
 	check(t, err)
 	hold := 2*time.Second + 5*time.Since(began) // a start of a node takes less, on this machine and under its load of now
 	runs := func() string {
@@ -106,7 +106,7 @@ func TestHold(t *testing.T) {
 	began = time.Now()
 	o := &node.Outcome{}
 	ended := begin(func() (err error) {
-		o, err = h.nodes.ApplyTemplate(t.Context(), "bob", "job", "held", nil, hold)
+		o, err = h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "held", nil, hold)
 		return err
 	})
 	for {
@@ -123,7 +123,7 @@ func TestHold(t *testing.T) {
 	if is := runs(); !strings.HasPrefix(is, "/bin/sleep") || o.Held == 0 {
 		t.Errorf("held for %d ms; it runs %q", o.Held, is)
 	}
-	again, err := h.nodes.ApplyTemplate(t.Context(), "bob", "job", "held", nil, hold)
+	again, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "held", nil, hold)
 	check(t, err)
 	if again.Held != 0 || again.Did != "unchanged" {
 		t.Errorf("of a node that runs: %+v", again)

@@ -15,7 +15,7 @@ func TestMost(t *testing.T) {
 	h := serve(t)
 	check(t, os.WriteFile(h.layout.Etc("templates/few.yaml"), []byte("most: 2\n"+job), 0o644))
 	fillIn := func(owner, template, name string) error {
-		_, err := h.nodes.ApplyTemplate(t.Context(), owner, template, name, nil, 0)
+		_, err := h.nodes.ApplyTemplate(t.Context(), operator(owner), template, name, nil, 0)
 		return err
 	}
 	const asked = 6
@@ -43,4 +43,26 @@ func TestMost(t *testing.T) {
 	}
 	check(t, h.nodes.Remove(t.Context(), made[0], true, "bob"))
 	check(t, fillIn("bob", "few", "third"))
+}
+
+// TestOperators: a template that names operators is for these alone; another operator gets nothing of it, an admin still does.
+func TestOperators(t *testing.T) {
+	h := serve(t)
+	check(t, os.WriteFile(h.layout.Etc("templates/slurms.yaml"), []byte("operators: [slurm, bob]\n"+job), 0o644))
+	check(t, os.WriteFile(h.layout.Etc("templates/anns.yaml"), []byte("operators: [ann]\n"+job), 0o644))
+	const named = `{"name": "named"}`
+	status, text := h.ask(t, "bob", "POST", "/v1/templates/anns/nodes", asJSON, named)
+	if status != 403 || !strings.Contains(text, "operator bob may not make nodes of template anns") {
+		t.Errorf("of a template of ann's: %d %s", status, text)
+	}
+	if n, err := h.nodes.Specs(); err != nil || len(n) != 0 {
+		t.Fatalf("%d nodes were made: %v", len(n), err)
+	}
+	if status, text := h.ask(t, "bob", "POST", "/v1/templates/slurms/nodes", asJSON, named); status != 200 {
+		t.Errorf("of a template that names bob: %d %s", status, text)
+	}
+	check(t, h.nodes.Remove(t.Context(), "named", true, "bob"))
+	if status, text := h.ask(t, "root", "POST", "/v1/templates/anns/nodes", asJSON, named); status != 200 {
+		t.Errorf("an admin: %d %s", status, text)
+	}
 }

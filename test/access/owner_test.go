@@ -18,7 +18,7 @@ import (
 func TestOwnersUnderTheLock(t *testing.T) {
 	h := serve(t)
 	fillin := func(owner, name string) error {
-		_, err := h.nodes.ApplyTemplate(t.Context(), owner, "job", name, nil, 0)
+		_, err := h.nodes.ApplyTemplate(t.Context(), operator(owner), "job", name, nil, 0)
 		return err
 	}
 	hold := func(name string) (release func()) {

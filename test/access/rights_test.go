@@ -84,7 +84,7 @@ func (h *rights) template(t *testing.T, name, text string) {
 
 // fill makes bob's node "job" of a template.
 func (h *rights) fill(t *testing.T, template string, parameters map[string]any) (*node.Outcome, error) {
-	return h.nodes.ApplyTemplate(t.Context(), "bob", template, "job", parameters, 0)
+	return h.nodes.ApplyTemplate(t.Context(), operator("bob"), template, "job", parameters, 0)
 }
 
 // plant makes the node from the template free, with a program in it that waits for the rights of backup.

@@ -19,6 +19,7 @@ import (
 	"berth/internal/site/slurm/reconcile"
 	"berth/internal/site/store"
 	"berth/internal/spec"
+	"berth/internal/spec/roles"
 	"berth/internal/sys/fork"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
@@ -97,13 +98,13 @@ func (b *bounded) Apply(ctx context.Context, file string, text []byte, restart b
 }
 
 // ApplyTemplate implements server.Host.
-func (b *bounded) ApplyTemplate(ctx context.Context, owner, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
+func (b *bounded) ApplyTemplate(ctx context.Context, who roles.Who, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
 	done, err := b.agent.take(name)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return b.Host.ApplyTemplate(ctx, owner, template, name, parameters, hold)
+	return b.Host.ApplyTemplate(ctx, who, template, name, parameters, hold)
 }
 
 // Leave takes this host out of its site.

@@ -54,9 +54,9 @@ func nodeOf(t *template.Template) *api.TemplateNode {
 	return has
 }
 
-// ApplyTemplate makes a node from a template of this host's admins, for its owner. A node of this name that is another's is left
+// ApplyTemplate makes a node from a template of this host's admins, for the one who asks, who becomes its owner. A node of this name that is another's is left
 // alone: of two that ask at the same time, the second finds the first one's. The command of a node that is started begins after hold at the earliest.
-func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
+func (h *Host) ApplyTemplate(ctx context.Context, who roles.Who, name, as string, parameters map[string]any, hold time.Duration) (*node.Outcome, error) {
 	held := &node.Hold{Until: time.Now().Add(hold)}
 	if err := h.Layout.Reachable(); err != nil {
 		return nil, err
@@ -65,6 +65,10 @@ func (h *Host) ApplyTemplate(ctx context.Context, owner, name, as string, parame
 	if err != nil {
 		return nil, err
 	}
+	if err := t.For(who); err != nil {
+		return nil, err
+	}
+	owner := who.Name
 	n, err := t.Make(owner, as, parameters)
 	if err != nil {
 		return nil, err

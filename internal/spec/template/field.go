@@ -179,6 +179,14 @@ func check(t *Template) []vnode.Problem {
 	if t.Most < 0 {
 		bad("most", "%d is not allowed: a number above 0", t.Most)
 	}
+	for i, name := range t.Operators {
+		at := fmt.Sprintf("operators[%d]", i)
+		if err := roles.CheckName(name); err != nil {
+			bad(at, "%v", err)
+		} else if slices.Index(t.Operators, name) < i {
+			bad(at, "%s is there already", name)
+		}
+	}
 	setBy := map[string]string{}
 	for _, name := range sortedKeys(t.Parameters) {
 		p := t.Parameters[name]

@@ -39,6 +39,7 @@ type Template struct {
 	Numbered    bool                 `json:"numbered,omitempty" doc:"the number at the end of a node's name is added to its addresses: with address 192.0.2.20/24, node st01-03 has 192.0.2.23/24"`
 	Highest     int                  `json:"highest,omitempty" doc:"with numbered: the highest number that a name may end in; default: as far as the network goes"`
 	Most        int                  `json:"most,omitempty" doc:"how many nodes of it one operator may have on a host, running or not; default: any number"`
+	Operators   []string             `json:"operators,omitempty" doc:"the operators who may make nodes of it; default: all. Admins may anyway"`
 	Node        vnode.Node           `json:"node" doc:"the spec, without a name; what no parameter sets is as it is here"`
 
 	dir  string // of the file: relative images begin there
@@ -180,6 +181,17 @@ func owned(f *os.File, kind uint32) error {
 			"others than root can write %s, and whoever writes a template is root: owner %d, mode %04o", f.Name(), st.Uid, st.Mode&0o7777)
 	}
 	return nil
+}
+
+// For refuses to make nodes of the template for an operator whom it does not name. The error is a *roles.Denied.
+func (t *Template) For(who roles.Who) error {
+	if len(t.Operators) == 0 || who.Role != roles.Operator || slices.Contains(t.Operators, who.Name) {
+		return nil
+	}
+	return &roles.Denied{Who: who, Act: roles.NodeMake, Refusal: refuse.Error{
+		Kind: refuse.Cannot, What: fmt.Sprintf("%s may not make nodes of template %s", who, t.Name),
+		Remedy: "it is for other operators; an admin of the host may add the name to its operators",
+	}}
 }
 
 // Make makes a node of the template for its owner. given are the values of parameters by name: text as in the command line, or

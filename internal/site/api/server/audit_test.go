@@ -60,7 +60,7 @@ func (a *acting) Apply(context.Context, string, []byte, bool) ([]*node.Outcome, 
 	return nil, nil
 }
 
-func (a *acting) ApplyTemplate(context.Context, string, string, string, map[string]any, time.Duration) (*node.Outcome, error) {
+func (a *acting) ApplyTemplate(context.Context, roles.Who, string, string, map[string]any, time.Duration) (*node.Outcome, error) {
 	a.during()
 	return &node.Outcome{}, nil
 }

@@ -132,7 +132,7 @@ func (c *call) applyTemplate() (any, error) {
 	if err := c.begins(c.line.Detail); err != nil {
 		return nil, err
 	}
-	return c.server.Host.ApplyTemplate(c.ctx(), c.who.Name, c.PathValue("template"), f.Name, f.Parameters, time.Duration(f.Hold)*time.Millisecond)
+	return c.server.Host.ApplyTemplate(c.ctx(), c.who, c.PathValue("template"), f.Name, f.Parameters, time.Duration(f.Hold)*time.Millisecond)
 }
 
 // did acts on the node that the path names, and says what changed.

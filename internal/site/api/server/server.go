@@ -27,8 +27,8 @@ type Host interface {
 	// Apply makes the nodes of a free spec; file is its name in messages.
 	Apply(ctx context.Context, file string, spec []byte, restart bool) ([]*node.Outcome, error)
 	Templates() ([]api.Template, error)
-	// ApplyTemplate makes a node from a template. The node gets the label berth.owner. Its command begins after hold at the earliest.
-	ApplyTemplate(ctx context.Context, owner, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error)
+	// ApplyTemplate makes a node from a template for the one who asks, whose name its label berth.owner is. Its command begins after hold at the earliest.
+	ApplyTemplate(ctx context.Context, who roles.Who, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error)
 	// Start, Stop, Restart and Remove find nodes of owner alone, also if one of another comes in its place meanwhile; "": all.
 	Start(ctx context.Context, name string, owner roles.Owner) (changed bool, err error)
 	// Stop and Restart wait grace; negative: as the node's spec says.

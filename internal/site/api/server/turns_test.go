@@ -48,7 +48,7 @@ func (c *crowded) Nodes(context.Context) ([]node.Status, error) {
 	return nil, nil
 }
 
-func (c *crowded) ApplyTemplate(context.Context, string, string, string, map[string]any, time.Duration) (*node.Outcome, error) {
+func (c *crowded) ApplyTemplate(context.Context, roles.Who, string, string, map[string]any, time.Duration) (*node.Outcome, error) {
 	c.wait()
 	return &node.Outcome{}, nil
 }
