@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAccounts: what jobs were limited to and what they used is in the accounts, as sacct shows them: of each task of an array and of each run of a job that
+// TestAccounts: what jobs were limited to and what they used (processor, throttled time, memory, bytes and requests) is in the accounts, as sacct shows them: of each task of an array and of each run of a job that
 // was queued again, and also if slurmdbd is away meanwhile.
 func TestAccounts(t *testing.T) {
 	for program, from := range map[string]string{"slurmdbd": "slurmdbd", "mariadb-install-db": "mariadb-server-core", "my_print_defaults": "mariadb-client-core"} {
@@ -41,6 +41,19 @@ func TestAccounts(t *testing.T) {
 		t.Errorf("it used %v", r[0].used)
 	}
 	s.sameByJSON(plain, r[0])
+
+	const moves = "dd if=/dev/zero of=big bs=1M count=8 oflag=direct 2>/dev/null; dd if=big of=/dev/null bs=1M count=4 iflag=direct 2>/dev/null\n"
+	busy := s.submit(moves+burn, "--comment=berth: cpu.max=0.2")
+	s.accounted(busy)
+	used := s.record(busy)[0].used["st01-01"]
+	for column, least := range map[string]float64{"written": 8 << 20, "writes": 8, "read": 4 << 20, "reads": 4, "cpu_s": 0.01, "throttled_s": 0.01} {
+		if used[column] < least {
+			t.Errorf("a job that wrote 8 MiB, read 4 and had a fifth of a processor used %v: %s is not %v or more", used, column, least)
+		}
+	}
+	if used["written"] > 12<<20 || used["read"] > 8<<20 {
+		t.Errorf("a job that wrote 8 MiB and read 4 used %v: that of the job before it counts, too", used)
+	}
 
 	array := s.submit(burn, "--array=1-2")
 	for _, task := range []string{"_1", "_2"} {

@@ -1,8 +1,6 @@
 package slurm
 
 import (
-	"os/user"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,15 +10,10 @@ import (
 func TestOnlyWhatWasSeenTwice(t *testing.T) {
 	s := newSite(t, 1)
 	s.write("conf/node/node", "exec sleep 1000\n", 0o644) // no slurmd: to slurmctld the node stays powered down
-	u, err := user.Lookup(s.user)
-	check(t, err)
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	check(t, err)
 	s.until("the agent has joined its site", func() bool { return strings.Contains(s.read("log/berthd-st01"), "the cluster state answers") })
-	resume := func() (string, error) { return s.tryAs(uint32(uid), s.path("lib/berth/slurm-resume"), "st01-01") }
-	s.until("the agent has listed the site's hosts", func() bool { _, err := resume(); return err == nil })
+	s.until("the agent has listed the site's hosts", func() bool { _, err := s.program("resume", "st01-01"); return err == nil })
 	for range 8 {
-		if out, err := resume(); err != nil {
+		if out, err := s.program("resume", "st01-01"); err != nil {
 			t.Fatalf("%v: %s%s", err, out, s.log())
 		}
 		time.Sleep(2500 * time.Millisecond) // the agent looks each 5 s

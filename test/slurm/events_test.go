@@ -35,6 +35,12 @@ var events = []event{
 		h.end("berthd-"+at.name, unix.SIGKILL)
 		return func() { h.runAgent(at) }, at.name
 	}, true},
+	{"agent hangs", func(h *hike) (func(), string) {
+		at := h.someHost()
+		agent := h.services["berthd-"+at.name].Process
+		check(h, agent.Signal(unix.SIGSTOP))
+		return func() { check(h, agent.Signal(unix.SIGCONT)) }, at.name
+	}, true},
 	{"image missing", otherTemplate("image: host", "image: oci:nothing-here"), true},
 	{"invalid registration", otherTemplate("size: 64MiB", "size: 16MiB"), true}, // less scratch space than slurmctld was told
 	{"slots full", func(h *hike) (func(), string) {

@@ -58,6 +58,11 @@ func (s *site) failures() []failure {
 			s.end("berthd-st01", unix.SIGKILL)
 			return func() { s.runAgent(s.hosts[0]) }
 		}, "connection refused"},
+		{"agent hangs", func() func() {
+			agent := s.services["berthd-st01"].Process
+			check(s, agent.Signal(unix.SIGSTOP))
+			return func() { check(s, agent.Signal(unix.SIGCONT)) }
+		}, "did not answer in time"},
 		{"resume killed", func() func() {
 			s.write("work/kill.resume", "0.2", 0o666)
 			return func() {}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"berth/internal/site/certs"
@@ -101,6 +103,16 @@ code=$?
 echo $(date +%s.%N) end NAME $* $code >>LOG
 exit $code
 `
+
+// program runs one of the programs as slurmctld does: as its own user, with a list of nodes.
+func (s *site) program(name, list string) (string, error) {
+	s.Helper()
+	u, err := user.Lookup(s.user)
+	check(s, err)
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	check(s, err)
+	return s.tryAs(uint32(uid), s.path("lib/berth/slurm-"+name), list)
+}
 
 // timeouts are seconds after which slurmctld gives up a node that is not there yet, and one that does not answer any more.
 func (s *site) timeouts() (t struct{ resume, slurmd int }) {

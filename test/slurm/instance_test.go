@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 // asAlice runs a program as the user whom the host does not have, with a folder of hers.
@@ -68,8 +70,15 @@ func TestInstance(t *testing.T) {
 	if got := s.run("sinfo", "-h", "-N", "-o", "%T"); !strings.HasPrefix(got, "allocated") {
 		t.Errorf("sinfo says %q while the instance is up", got)
 	}
-	if out := berth("ls"); !strings.Contains(out, "running") || !strings.Contains(out, up.Address) {
-		t.Errorf("berth instance ls:\n%s", out)
+	// Others give jobs the name of an instance: they hide nobody's.
+	s.submitAs(1501, "true\n", "--hold", "--job-name=berth-instance")
+	s.submitAs(1501, "true\n", "--hold", "--job-name=berth-instance", "--array=1-3")
+	s.submitAs(1501, "#SBATCH hetjob\ntrue\n", "--hold", "--job-name=berth-instance")
+	for _, args := range [][]string{{"ls"}, {"ls", "--all"}} {
+		out := berth(args...)
+		if !strings.Contains(out, "running") || !strings.Contains(out, up.Address) {
+			t.Errorf("berth instance %s:\n%s", args, out)
+		}
 	}
 	if out, err := s.tryAs(65534, s.berth, "instance", "down", strconv.Itoa(up.Job)); err == nil {
 		t.Errorf("another user ends it: %s", out)
@@ -79,4 +88,20 @@ func TestInstance(t *testing.T) {
 	if out := berth("ls"); strings.Contains(out, "running") {
 		t.Errorf("berth instance ls after down:\n%s", out)
 	}
+	berth("up", "--time", "1m")
+	s.within(4*testkit.Bound(), "its time is over and the node is given back", func() bool { return len(s.nodes()) == 0 }) // slurmctld looks each 30 s
+	if out := berth("ls"); strings.Contains(out, "running") {
+		t.Errorf("berth instance ls after its time:\n%s", out)
+	}
+}
+
+// TestSalloc: salloc gives a user a fresh node, srun runs there as this user, whom the node knows by the site's file of users, and it is given back.
+func TestSalloc(t *testing.T) {
+	s := newSite(t, 1, "    - {source: CONF/passwd, target: /etc/passwd, read_only: true}\n")
+	s.run("install", "-d", "-m", "700", "-o", "1500", "-g", "1500", s.path("work/alice"))
+	out, err := s.asAlice("salloc", "--quiet", "--nodes=1", "sh", "-c", "sinfo -h -N -o %T; srun sh -c 'hostname; id -u; id -un; cd; pwd'")
+	if want := "allocated\nst01-01\n1500\nalice\n" + s.path("work/alice"); err != nil || out != want {
+		t.Errorf("salloc printed %q, not %q: %v", out, want, err)
+	}
+	s.until("the node is given back", func() bool { return len(s.nodes()) == 0 })
 }

@@ -94,7 +94,31 @@ func TestLimitsOfJobs(t *testing.T) {
 		}
 		s.run("scancel", id)
 	}
+	s.hostileUser()
 	s.until("the node is removed", func() bool { return len(s.nodes()) == 0 })
+}
+
+// hostileUser: a user with a hostile name has what others have: a job of his own ids, with the template's limits, and no more by his comment.
+func (s *site) hostileUser() {
+	s.Helper()
+	id := s.submitAs(1501, "id -u; id -g; hostname; grep ^CapEff /proc/self/status; until [ -e third ]; do sleep 0.1; done\n")
+	s.until("the job runs", func() bool { return s.job(id, "JobState") == "RUNNING" })
+	if got := s.limits("st01-01"); got["memory.max"] != "512MiB" || got["pids"] != "512" {
+		s.Errorf("his job has %v", got)
+	}
+	s.write("work/third", "", 0o644)
+	s.completed(id)
+	if text := s.read("work/" + id + ".out"); text != "1501\n1501\nst01-01\nCapEff:\t0000000000000000\n" {
+		s.Errorf("his job printed %q", text)
+	}
+	more := s.submitAs(1501, "echo ran\n", "--comment=berth: memory.max=64GiB")
+	s.until("his job that asks for more is held", func() bool { return s.job(more, "JobState") == "PENDING" && s.job(more, "Priority") == "0" })
+	s.run("scancel", more)
+	for _, dir := range []string{"work", "state", "lib/berth"} {
+		if _, err := os.Stat(s.path(dir + "/gained")); err == nil {
+			s.Errorf("his name was a command: %s/gained is there", dir)
+		}
+	}
 }
 
 // completed waits until a job has run.

@@ -259,7 +259,8 @@ func (s *site) startSlurm() {
 	s.Helper()
 	passwd, err := os.ReadFile("/etc/passwd")
 	check(s, err)
-	s.write("conf/node/passwd", string(passwd)+"alice:x:1500:1500::"+s.path("work/alice")+":/bin/sh\n", 0o644) // a user whom slurmctld alone knows: it tells slurmd
+	s.write("conf/node/passwd", string(passwd)+"alice:x:1500:1500::"+s.path("work/alice")+":/bin/sh\n"+ // users whom slurmctld alone knows: it tells slurmd
+		hostileName+":x:1501:1501::/:/bin/sh\n", 0o644)
 	names := "127.0.0.1 localhost\n" + s.subnet + ".1 " + hostname() + "\n"
 	for _, h := range s.hosts {
 		address, _, _ := strings.Cut(h.address, ":")
@@ -270,6 +271,9 @@ func (s *site) startSlurm() {
 		`mount --bind "$1" /etc/passwd; mount --bind "$2" /etc/hosts; exec slurmctld -D -f "$3"`, "sh", s.path("conf/node/passwd"), s.path("conf/hosts"), s.path("conf/slurm.conf"))
 	s.until("slurmctld answers", func() bool { _, err := s.try("scontrol", "ping"); return err == nil })
 }
+
+// hostileName is the name of user 1501: no shell, list or message must take it for more than a name.
+const hostileName = `x$(touch${IFS}gained);'"|st01-01,root uid=0 -oProxyCommand=y`
 
 // tell shows the logs of a test that failed.
 func (s *site) tell() {
@@ -315,8 +319,13 @@ func (s *site) within(patience time.Duration, what string, is func() bool) {
 // submit submits a job of user 1500 and returns its id.
 func (s *site) submit(script string, args ...string) string {
 	s.Helper()
+	return s.submitAs(1500, script, args...)
+}
+
+func (s *site) submitAs(uid uint32, script string, args ...string) string {
+	s.Helper()
 	file := s.write("work/script", "#!/bin/sh\n"+script, 0o755)
-	out, err := s.tryAs(1500, "sbatch", append(append([]string{"--parsable", "--output=" + s.path("work/%j.out")}, args...), file)...)
+	out, err := s.tryAs(uid, "sbatch", append(append([]string{"--parsable", "--output=" + s.path("work/%j.out")}, args...), file)...)
 	if err != nil {
 		s.Fatalf("sbatch: %v: %s", err, out)
 	}

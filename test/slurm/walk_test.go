@@ -287,42 +287,50 @@ func (h *hike) same(before []string) {
 // digits of process ids and temporary files differ from start to start.
 var digits = regexp.MustCompile(`[0-9]{4,}`)
 
-// left lists what nodes could leave: mounts, links, cgroups, processes, files of the hosts, and claims.
-func (h *hike) left() (all []string) {
-	h.Helper()
+// traces lists what nodes leave on their hosts that are not removed: mounts, links, cgroups with their processes, and files.
+func (s *site) traces() (all []string) {
+	s.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
-	check(h, err)
+	check(s, err)
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		if strings.Contains(line, h.dir) {
+		if strings.Contains(line, s.dir) {
 			all = append(all, "mount "+f[4])
 		}
 		if !strings.Contains(line, " - cgroup") {
 			continue
 		}
-		for _, one := range h.hosts {
+		for _, one := range s.hosts {
 			groups, _ := filepath.Glob(filepath.Join(f[4], one.layout.CgroupParent()+"*/*/"))
 			for _, g := range groups {
 				all = append(all, "cgroup "+g)
 			}
 		}
 	}
-	for line := range strings.Lines(h.run("ip", "-oneline", "link", "show", "master", h.bridge)) {
+	for line := range strings.Lines(s.run("ip", "-oneline", "link", "show", "master", s.bridge)) {
 		all = append(all, "link "+line)
 	}
-	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, path := range commands {
-		text, _ := os.ReadFile(path) // of a process that has ended: nothing
-		if line := strings.ReplaceAll(string(text), "\x00", " "); strings.Contains(line, h.dir) {
-			all = append(all, "process "+digits.ReplaceAllString(line, "N"))
-		}
-	}
-	for _, one := range h.hosts {
+	for _, one := range s.hosts {
 		for _, dir := range []string{"lib/nodes", "run/nodes", "lib/macs", "lib/addresses", "lib/ids", "lib/vfs"} {
 			files, _ := filepath.Glob(filepath.Join(one.root, dir, "*"))
 			for _, f := range files {
 				all = append(all, "file "+f)
 			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// left lists what nodes could leave: traces, other processes, and claims.
+func (h *hike) left() []string {
+	h.Helper()
+	all := h.traces()
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range commands {
+		text, _ := os.ReadFile(path) // of a process that has ended: nothing
+		if line := strings.ReplaceAll(string(text), "\x00", " "); strings.Contains(line, h.dir) {
+			all = append(all, "process "+digits.ReplaceAllString(line, "N"))
 		}
 	}
 	history, err := storetest.ReadHistory(h.Context(), h.claims)

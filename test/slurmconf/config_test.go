@@ -215,7 +215,7 @@ func (s *site) refusals(t *testing.T, dir string, config func(string, ...string)
 }
 
 // TestConfigIsFast makes the files for 100 hosts with 20 slots each, without agents, as a command: what make bench-slurm-config prints. Where
-// the run measures, it fails above ten seconds; the promise of a second is that of the figure in docs/slurm.md.
+// the run measures, it fails above the second that is promised.
 func TestConfigIsFast(t *testing.T) {
 	s := &site{bin: t.TempDir(), dir: t.TempDir(), address: map[string]string{"st01": "nowhere"}}
 	for _, err := range []error{built.Berth(t.Context(), filepath.Join(s.bin, "berth")), built.Site(t.Context(), s.bin)} {
@@ -241,7 +241,7 @@ func TestConfigIsFast(t *testing.T) {
 		t.Logf("2000 nodes: %s", took.Round(time.Millisecond))
 		most = max(most, took)
 	}
-	if testkit.Measures() && most > 10*time.Second {
+	if testkit.Measures() && most > time.Second {
 		t.Errorf("it took %s", most)
 	}
 }

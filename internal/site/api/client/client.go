@@ -93,6 +93,9 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 		return nil
 	}
 	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
+		if late(err) {
+			return c.unreached(err)
+		}
 		return fmt.Errorf("read the answer of %s: %w", c.target, err)
 	}
 	return nil
@@ -117,6 +120,12 @@ func refusal(p api.Problem) error {
 	return &refuse.Error{Kind: kind, What: p.Detail, Remedy: p.Remedy}
 }
 
+// late reports whether an agent took longer to be reached, or to answer, than it may.
+func late(err error) bool {
+	t, ok := errors.AsType[net.Error](err) // the end of a context's time is one, too
+	return ok && t.Timeout()
+}
+
 // unreached says why an agent could not be asked.
 func (c *Client) unreached(err error) error {
 	if asked, ok := errors.AsType[*url.Error](err); ok {
@@ -126,6 +135,8 @@ func (c *Client) unreached(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
+	case late(err):
+		return &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("ask the agent of %s: it did not answer in time", c.target), Remedy: remedy, Err: err}
 	case errors.Is(err, fs.ErrPermission):
 		remedy = "root and the group berth may ask the agent"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED) && strings.HasPrefix(c.base, "http:"):

@@ -49,6 +49,9 @@ func (s Slurm) run(ctx context.Context, program string, args ...string) ([]byte,
 	var out, says bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &says
 	if err := fork.Run(cmd); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return out.Bytes(), fmt.Errorf("%s %s: slurmctld did not answer in time", program, strings.Join(args, " "))
+		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return out.Bytes(), fmt.Errorf("%s %s ends with %d: %.300s", program, strings.Join(args, " "), exit.ExitCode(), strings.TrimSpace(says.String()+out.String()))
 		}

@@ -1,6 +1,9 @@
 package control
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,5 +46,19 @@ func TestPlain(t *testing.T) {
 	}
 	if got := plain(strings.Repeat("ä", 300)); len(got) > longestReason || !strings.HasSuffix(got, "ä") {
 		t.Errorf("%d bytes, %q", len(got), got[len(got)-3:])
+	}
+}
+
+// TestLate: of a slurmctld that does not answer the error says so, and not how scontrol was ended.
+func TestLate(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "scontrol"), []byte("#!/bin/sh\nexec sleep 600\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := Open().Idle(ctx, []string{"st01-01"}); err == nil || err.Error() != "scontrol update NodeName=st01-01 State=IDLE: slurmctld did not answer in time" {
+		t.Error(err)
 	}
 }

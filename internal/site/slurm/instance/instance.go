@@ -143,8 +143,8 @@ func Down(ctx context.Context, id int) error {
 	return err
 }
 
-// format is squeue's: job, user, state, reason, node, end. A user's name or a reason holds no bar.
-const format = "%i|%u|%T|%r|%N|%e|"
+// format is squeue's: job, state, reason, node, end, user. A user's name comes last, because a site may have names with bars in them.
+const format = "%i|%T|%r|%N|%e|%u"
 
 // Find returns one instance. Errors: refuse.NotFound if Slurm has no such job, or it is none.
 func Find(ctx context.Context, id int) (Instance, error) {
@@ -180,23 +180,23 @@ func List(ctx context.Context, everybody bool) ([]Instance, error) {
 func parse(out string) ([]Instance, error) {
 	all := []Instance{}
 	for line := range strings.Lines(out) {
-		f := strings.Split(strings.TrimSpace(line), "|")
-		if len(f) != 7 {
+		f := strings.SplitN(strings.TrimSpace(line), "|", 6)
+		if len(f) != 6 {
 			return nil, fmt.Errorf("squeue said %q, not %s", strings.TrimSpace(line), format)
 		}
-		if strings.Contains(f[0], "_") { // an array of jobs: not Berth's, although it has the name
+		if strings.ContainsAny(f[0], "_+") { // an array of jobs or a heterogeneous job: not Berth's, although somebody gave it the name
 			continue
 		}
 		id, err := strconv.Atoi(f[0])
 		if err != nil {
 			return nil, fmt.Errorf("squeue said %q, which is no number of a job", f[0])
 		}
-		i := Instance{Job: id, User: f[1], State: f[2], Node: f[4]}
-		if f[3] != "None" && i.Waits() {
-			i.Reason = f[3]
+		i := Instance{Job: id, State: f[1], Node: f[3], User: f[5]}
+		if f[2] != "None" && i.Waits() {
+			i.Reason = f[2]
 		}
 		if !i.Waits() {
-			i.Until, _ = time.ParseInLocation("2006-01-02T15:04:05", f[5], time.Local) // "N/A", "Unknown": not known
+			i.Until, _ = time.ParseInLocation("2006-01-02T15:04:05", f[4], time.Local) // "N/A", "Unknown": not known
 		}
 		all = append(all, i)
 	}

@@ -10,14 +10,15 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	got, err := parse("17|ann|RUNNING|None|st01-03|2026-11-26T18:02:00|\n18|ann|PENDING|Resources||N/A|\n19|bob|CONFIGURING|None|st01-04|2026-11-26T18:02:00|\n20|bob|TIMEOUT|TimeLimit|st01-05|Unknown|\n21_[1-3]|eve|PENDING|None||N/A|\n")
+	got, err := parse("17|RUNNING|None|st01-03|2026-11-26T18:02:00|ann\n18|PENDING|Resources||N/A|ann\n19|CONFIGURING|None|st01-04|2026-11-26T18:02:00|b|ob\n" +
+		"20|TIMEOUT|TimeLimit|st01-05|Unknown|bob\n21_[1-3]|PENDING|None||N/A|eve\n22+0|PENDING|JobHeldUser||N/A|eve\n22+1|PENDING|JobHeldUser||N/A|eve\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Instance{
 		{Job: 17, User: "ann", State: "RUNNING", Node: "st01-03", Until: time.Date(2026, 11, 26, 18, 2, 0, 0, time.Local)},
 		{Job: 18, User: "ann", State: "PENDING", Reason: "Resources"},
-		{Job: 19, User: "bob", State: "CONFIGURING", Node: "st01-04"},
+		{Job: 19, User: "b|ob", State: "CONFIGURING", Node: "st01-04"},
 		{Job: 20, User: "bob", State: "TIMEOUT", Node: "st01-05"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -31,7 +32,7 @@ func TestParse(t *testing.T) {
 	if none, err := parse(""); err != nil || none == nil || len(none) != 0 {
 		t.Errorf("nothing: %#v, %v", none, err) // [] as JSON
 	}
-	for _, wrong := range []string{"slurm_load_jobs error\n", "x|ann|RUNNING|None|n|N/A|\n"} {
+	for _, wrong := range []string{"slurm_load_jobs error\n", "x|RUNNING|None|n|N/A|ann\n"} {
 		if got, err := parse(wrong); err == nil {
 			t.Errorf("%q: %+v", wrong, got)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/site/slurm/hostlist"
 	"berth/internal/site/slurm/settings"
 	"berth/internal/site/slurm/wish"
 	"berth/internal/sys/refuse"
@@ -115,7 +116,7 @@ func (p *Power) ready(ctx context.Context, all []place) (fresh map[string]bool, 
 		select {
 		case <-time.After(pause + rand.N(pause/4)): // not all at the same time
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the nodes of the job did not answer: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("not all nodes of the job (%s) answered in time: %w", hostlist.Compress(names), context.Cause(ctx))
 		}
 	}
 }
