@@ -133,7 +133,19 @@ bench-slurm: ## one slurmctld and up to 500 slurmds that come and go: docs/evide
 .PHONY: bench-slurm-config
 bench-slurm-config: ## how long Slurm's files take for 100 hosts with 20 slots each, and berth slurm config with real agents
 	$(GO) test ./internal/site/slurm/slurmconf -run '^$$' -bench Make -count=5
-	$(GO) test ./test/slurmconf -count=1 -v
+	BERTH_MEASURED=1 $(GO) test ./test/slurmconf -count=1 -v
+
+.PHONY: bench-slurm-start
+bench-slurm-start: ## 100 jobs on nodes made for them, one after another, and Berth's part of that: docs/evidence/slurm-start.json (20 minutes)
+	BERTH_MEASURED=1 $(GO) test -count=1 -v -timeout 60m -run TestReservedAddresses ./test/slurm -start-json $(CURDIR)/docs/evidence/slurm-start.json
+
+.PHONY: bench-slurm-lab
+bench-slurm-lab: setup ## Slurm's jobs on two emulated hosts with SR-IOV, and each failure: docs/evidence/slurm-lab.json (40 minutes)
+	BERTH_EVIDENCE=$(CURDIR)/docs/evidence BERTH_WALK=all $(GO) test -count=1 -v -timeout 120m -run 'TestSlurm$$' ./test/lab
+
+.PHONY: slurm-walk
+slurm-walk: ## 100 failures below Slurm's jobs: docs/evidence/slurm-walk/100.json (40 minutes; EVENTS=100)
+	BERTH_WALK=20261 $(GO) test -count=1 -v -timeout 120m -run 'TestWalk$$' ./test/slurm -walk-events $(or $(EVENTS),100) -walk-json $(CURDIR)/docs/evidence/slurm-walk/$(or $(EVENTS),100).json
 
 .PHONY: evidence
 evidence: setup build ## the statistics that verdicts rest on: known difference, null rows, the anomaly (two hours)
@@ -143,6 +155,10 @@ evidence: setup build ## the statistics that verdicts rest on: known difference,
 headline: setup ## a storage service beside batch nodes on a slow disk, in the lab: docs/evidence/headline.* (70 minutes; HEADLINE=-resume goes on)
 	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),,-seed 20261) $(HEADLINE) -page docs/isolation.md -out docs/evidence/headline
 	$(GO) run ./tools/readme
+
+.PHONY: headline-slurm
+headline-slurm: setup ## the same with jobs of Slurm: docs/evidence/headline-slurm.* (75 minutes; ROUNDS=20; HEADLINE=-resume goes on)
+	$(GO) run ./test/lab/headline/run $(if $(filter -resume,$(HEADLINE)),-resume,-seed 20261 -rounds $(or $(ROUNDS),20) -arms alone,slurm,slurm-again,slurm-protect) -out docs/evidence/headline-slurm
 
 .PHONY: shares
 shares: setup ## what nodes got of a disk by weights and rates, 30 windows a row: docs/evidence/weights-*.json, sync-weights (an hour)

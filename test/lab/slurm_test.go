@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,25 +13,53 @@ import (
 	"time"
 
 	"berth/test/lab"
+	"berth/test/shares"
 )
 
 // pool is a Slurm with two hosts: nodes with virtual functions on both, slurmctld, its accounts and the home folders on a.
 type pool struct {
 	*testing.T
 	a, b *lab.VM
+	seen *seenSlurm
+}
+
+// seenSlurm is what a run measured: seconds.
+type seenSlurm struct {
+	Command string                        `json:"command"`
+	Waits   []float64                     `json:"submission_to_start_s"`       // of 20 jobs for six nodes
+	One     map[string][]float64          `json:"berths_part_one_at_a_time_s"` // by program: resume, prolog, suspend
+	All     map[string][]float64          `json:"berths_part_20_jobs_s"`
+	Down    map[string]map[string]float64 `json:"failures"` // by name: until the node is down, until the job has run
+}
+
+// keep stores the figures where evidence is kept.
+func (f *seenSlurm) keep(t *testing.T) {
+	t.Helper()
+	if !shares.Keeps() || t.Failed() {
+		return
+	}
+	text, err := json.MarshalIndent(f, "", "\t")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), "slurm-lab.json"), append(text, '\n'), 0o644))
 }
 
 // TestSlurm types the commands of docs/slurm.md on two bare hosts that are a site, and uses the pool that they make.
 func TestSlurm(t *testing.T) {
 	m := lab.Machine{Memory: 2048, NICs: []lab.NIC{{Segment: "site"}}, Disks: []lab.Disk{{Size: 4 << 30}}}
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{m, m}})
-	s := &pool{t, l.VM(0), l.VM(1)}
+	s := &pool{t, l.VM(0), l.VM(1), &seenSlurm{
+		Command: "BERTH_EVIDENCE=FOLDER BERTH_WALK=all go test -count=1 -v -timeout 120m -run 'TestSlurm$' ./test/lab", Down: map[string]map[string]float64{},
+	}}
 	s.bare()
 	s.typePage()
 	before := s.left()
-	t.Run("one", func(t *testing.T) { (&pool{t, s.a, s.b}).one(before) })
-	t.Run("jobs", func(t *testing.T) { (&pool{t, s.a, s.b}).jobs(before) })
-	t.Run("failures", func(t *testing.T) { (&pool{t, s.a, s.b}).failures(before) })
+	for _, part := range []struct {
+		name string
+		do   func(*pool, [2]string)
+	}{{"one", (*pool).one}, {"jobs", (*pool).jobs}, {"once", (*pool).once}, {"instance", (*pool).instance}, {"failures", (*pool).failures}} {
+		t.Run(part.name, func(t *testing.T) { part.do(&pool{t, s.a, s.b, s.seen}, before) })
+	}
+	s.seen.keep(t)
 }
 
 // bare makes the hosts what the page takes for granted.
@@ -84,10 +113,33 @@ func (s *pool) left() (all [2]string) {
 // job is what a job wrote.
 type job struct{ id, uid, node, mac, tmp, disk, home, start, end string }
 
+// took is how long Berth's part took since the log had skip lines, in seconds, by program.
+func (s *pool) took(skip int) map[string][]float64 {
+	s.Helper()
+	all := map[string][]float64{}
+	for _, m := range regexp.MustCompile(`msg=([a-z]+) .*\btook=(\S+)`).FindAllStringSubmatch(s.a.OK(s, fmt.Sprintf("%s | tail -n +%d", diary, skip+1)), -1) {
+		d, err := time.ParseDuration(m[2])
+		must(s.T, err)
+		all[m[1]] = append(all[m[1]], d.Seconds())
+	}
+	return all
+}
+
+// lines is how many lines the log of slurmctld's programs has.
+func (s *pool) lines() int {
+	s.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(s.a.OK(s, diary+" | wc -l")))
+	must(s.T, err)
+	return n
+}
+
+const diary = `journalctl -t berth-slurm -o cat`
+
 const tookAll = `journalctl -t berth-slurm -o cat | grep -o 'msg=[a-z]* .*took=[^ ]*' | sed 's/ .*took=/ /' | sort | uniq -c`
 
 // one has a job run on each host while nothing else is to be done, and tells how long Berth's part took.
 func (s *pool) one(before [2]string) {
+	defer func(skip int) { s.seen.One = s.took(skip) }(s.lines())
 	for _, host := range []string{"a", "b", "a"} { // the first node of a host takes longer: Berth tries the runtimes
 		id := strings.TrimSpace(s.a.OK(s, "cd /home/carol; runuser -u carol -- sbatch --parsable --constraint="+host+" --output=/dev/null --wrap true"))
 		s.soon("the job has run", "scontrol show job "+id+" | grep -q JobState=COMPLETED")
@@ -99,6 +151,7 @@ func (s *pool) one(before [2]string) {
 // jobs has a user of the site run 20 jobs on six nodes.
 func (s *pool) jobs(before [2]string) {
 	const n = 20
+	defer func(skip int) { s.seen.All = s.took(skip) }(s.lines())
 	s.a.Write(s, "/srv/home/carol/job", `#!/bin/sh
 echo $SLURM_JOB_ID $(id -u) $(hostname) $(cat /sys/class/net/eth0/address) $TMPDIR $(df --output=source $TMPDIR | tail -n 1) $(stat -f -c %T .) $(date +%s.%N)
 dd if=/dev/zero of=$TMPDIR/f bs=1M count=12 oflag=direct 2>/dev/null
@@ -147,6 +200,7 @@ date +%s.%N
 	}
 	slices.Sort(waits)
 	slices.Sort(rates)
+	s.seen.Waits = waits
 	s.Logf("%d jobs; nodes and functions: %v", len(waits), nodes)
 	s.Logf("submission to start: median %.1f s, p99 %.1f s; write rates %.2f to %.2f MB/s of 6", waits[len(waits)/2], waits[len(waits)-1], rates[0], rates[len(rates)-1])
 	if len(waits) != n || len(nodes) != 6 || rates[len(rates)-1] > 6*1.1 {
@@ -154,6 +208,46 @@ date +%s.%N
 	}
 	s.accounts(n)
 	s.Log(s.a.OK(s, tookAll))
+	s.gone(before)
+}
+
+// once has a user run more jobs than there are functions while slurm.yaml says once: each has a node of its own, and finds nothing of another.
+func (s *pool) once(before [2]string) {
+	const n = 8
+	s.a.OK(s, "echo 'once: true' >>/etc/berth/slurm.yaml")
+	defer s.a.OK(s, "sed -i '/^once: true$/d' /etc/berth/slurm.yaml")
+	made := func() string { return strings.TrimSpace(s.a.OK(s, diary+" | grep -c 'msg=resume ' || true")) }
+	was, err := strconv.Atoi(made())
+	must(s.T, err)
+	s.a.Write(s, "/srv/home/carol/alone", "#!/bin/sh\nls /tmp/left $TMPDIR/left 2>/dev/null\ntouch /tmp/left $TMPDIR/left && echo ran\n")
+	s.a.OK(s, fmt.Sprintf("cd /home/carol; rm -f *.out; for i in $(seq %d); do runuser -u carol -- sbatch --parsable --output=%%j.out alone; done", n))
+	s.soon("all jobs have ended", "[ -z \"$(squeue -h)\" ]")
+	if out := s.a.OK(s, "cd /srv/home/carol; cat *.out"); out != strings.TrimSuffix(strings.Repeat("ran\n", n), "\n") {
+		s.Errorf("the jobs printed %q", out)
+	}
+	if now := made(); now != strconv.Itoa(was+n) {
+		s.Errorf("%d nodes had been made before %d jobs, and %s after", was, n, now)
+	}
+	s.gone(before)
+}
+
+// instance has a user bring a node up who knows no command of Slurm's: ssh reaches it, its slot is taken, and down gives it back.
+func (s *pool) instance(before [2]string) {
+	s.b.OK(s, "id -u carol >/dev/null 2>&1 || useradd -u 100001 -d /home/carol carol") // nodes are of the host's own root
+	s.a.Write(s, "/srv/home/carol/visit", `set -e
+cd
+[ -e .ssh/id_ed25519 ] || { mkdir -p -m 700 .ssh; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519; }
+berth instance up --time 10m >login
+id=$(berth instance ls --json | grep -o '"job": *[0-9]*' | grep -o '[0-9]*')
+berth instance ssh $id -- 'echo $(id -u) $(hostname) $(stat -f -c %T /home)'
+echo $(sinfo -h -N -o %T | grep -c '^allocated')
+berth instance down $id >&2
+`)
+	f := strings.Fields(s.a.OK(s, "runuser -u carol -- env HOME=/home/carol bash /srv/home/carol/visit"))
+	if len(f) != 4 || f[0] != "100001" || !regexp.MustCompile(`^[ab]-0[1-3]$`).MatchString(f[1]) || f[2] != "nfs" || f[3] != "1" {
+		s.tell()
+		s.Errorf("the instance is a node with %q", f)
+	}
 	s.gone(before)
 }
 
