@@ -2,6 +2,7 @@ package sync
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/site/intercept/preload"
+	"berth/internal/site/iosync/place"
+	"berth/test/built"
 	"berth/test/testkit"
 )
 
@@ -25,8 +29,8 @@ func hadoop(jars, conf string, args ...string) []string {
 	return append([]string{"java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.io.tmpdir=" + conf, "-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", conf + ":" + jars + "/*"}, args...)
 }
 
-// startHDFS starts the servers, with their blocks on the site's disk.
-func startHDFS(s *site) *hdfs {
+// startHDFS starts the servers, with their blocks on the site's disk. env is for the data node.
+func startHDFS(s *site, env ...string) *hdfs {
 	s.t.Helper()
 	jars, err := filepath.Abs("../../build/hadoop")
 	if err == nil {
@@ -63,6 +67,9 @@ func startHDFS(s *site) *hdfs {
 	for _, program := range []string{"namenode.NameNode", "datanode.DataNode"} {
 		c := exec.Command("java", hadoop(jars, h.conf, server+program)[1:]...)
 		c.Stdout, c.Stderr = &s.said, &s.said
+		if program == "datanode.DataNode" {
+			c.Env = append(os.Environ(), env...)
+		}
 		if err := c.Start(); err != nil {
 			s.t.Fatal(err)
 		}
@@ -75,10 +82,42 @@ func startHDFS(s *site) *hdfs {
 	return h
 }
 
+// fill puts files of 200 MB into HDFS. It returns what nodes mount to run Hadoop's programs.
+func (h *hdfs) fill(files ...string) (mounts string) {
+	h.t.Helper()
+	h.run("sh", "-c", "head -c 200000000 /dev/urandom > $0/data", h.conf)
+	for _, file := range files {
+		h.eventually("HDFS takes a file", time.Minute, func() bool { // when the data node has told the name node of itself
+			c := exec.Command("java", hadoop(h.jars, h.conf, "org.apache.hadoop.fs.FsShell", "-put", "-f", h.conf+"/data", file)[1:]...)
+			c.Stderr = &h.said
+			return c.Run() == nil
+		})
+	}
+	return fmt.Sprintf("mounts: [{source: %s, target: /srv, read_only: true}, {source: %s, target: /media, read_only: true}]\n", h.jars, h.conf)
+}
+
+// forgetBlocks takes what HDFS keeps out of the page cache.
+func (h *hdfs) forgetBlocks() {
+	h.t.Helper()
+	h.run("sync", "-f", h.served)
+	must(h.t, filepath.WalkDir(h.served, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		h.forget(f)
+		return nil
+	}))
+}
+
 // shell is the command of a node that runs Hadoop's shell.
 func (h *hdfs) shell(node, args string) *exec.Cmd {
 	return exec.Command(h.dir+"/berth", "--root", h.root, "exec", node, "--", "sh", "-c",
-		strings.Join(hadoop("/srv", "/media", "org.apache.hadoop.fs.FsShell"), " ")+" "+args)
+		"exec "+strings.Join(hadoop("/srv", "/media", "org.apache.hadoop.fs.FsShell"), " ")+" "+args)
 }
 
 // rate runs Hadoop's shell in a node, and measures what the node receives or sends a second, once it does.
@@ -113,13 +152,7 @@ func TestHDFS(t *testing.T) {
 	h := startHDFS(s)
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: other, interface: %s}]\n", s.served, s.link))
 	s.start()
-	s.run("sh", "-c", "head -c 200000000 /dev/urandom > $0/data", h.conf)
-	s.eventually("HDFS takes a file", time.Minute, func() bool { // when the data node has told the name node of itself
-		c := exec.Command("java", hadoop(h.jars, h.conf, "org.apache.hadoop.fs.FsShell", "-put", "-f", h.conf+"/data", "/data")[1:]...)
-		c.Stderr = &s.said
-		return c.Run() == nil
-	})
-	mounted := fmt.Sprintf("mounts: [{source: %s, target: /srv, read_only: true}, {source: %s, target: /media, read_only: true}]\n", h.jars, h.conf)
+	mounted := h.fill("/data")
 	s.node("slow", 2, mounted+"io: [{name: s, filesystem: shared, read: {rate: 10MB/s}, write: {rate: 5MB/s}}]\n")
 	s.node("fast", 3, mounted+"io: [{name: s, filesystem: shared}]\n")
 	for _, c := range []struct {
@@ -142,5 +175,47 @@ func TestHDFS(t *testing.T) {
 		case testkit.Measures() && got < 30e6:
 			t.Errorf("%s %s: %.2f MB/s", c.node, c.args, got/1e6)
 		}
+	}
+}
+
+// TestHDFSThreads: threads of a real data node put themselves into the groups of the nodes that read: the disk's limit holds, and nothing leaks.
+func TestHDFSThreads(t *testing.T) {
+	s := newSite(t, "198.51.125")
+	must(t, built.Preload(t.Context(), s.dir))
+	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: hdfs}]\n", s.served))
+	s.start()
+	h := startHDFS(s, "LD_PRELOAD="+filepath.Join(s.dir, preload.Library), "BERTH_SYNC_DIR="+place.Dir(s.layout, "shared"))
+	mounted := h.fill("/data", "/free")
+	s.node("slow", 2, mounted+"io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]\n")
+	s.node("fast", 3, mounted+"io: [{name: s, filesystem: shared}]\n")
+	s.eventually("the group of slow has its limit", time.Second, func() bool { return s.limit("slow") == asked })
+	found := s.audit("shared")
+	h.forgetBlocks()
+	before := s.counted("fast")
+	beside := h.shell("fast", "-cat /free >/dev/null")
+	beside.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	beside.Stderr = &h.said
+	must(t, beside.Start())
+	got := h.rate("slow", "-cat /data >/dev/null", "rx_bytes", 6*time.Second)
+	testkit.Rate(t, "MB/s, slow beside fast", got/1e6, asked/1e6, 0.05)
+	_ = syscall.Kill(-beside.Process.Pid, syscall.SIGTERM) // it may have ended
+	_ = beside.Wait()
+	if fast := s.counted("fast") - before; fast < 100e6 {
+		t.Errorf("fast read %d bytes from the disk beside slow", fast)
+	}
+	for range 3 { // short connections, of both in turn
+		for node, file := range map[string]string{"slow": "/data", "fast": "/free"} {
+			h.forgetBlocks()
+			if out, err := h.shell(node, "-head "+file+" >/dev/null").CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", node, err, out)
+			}
+		}
+	}
+	s.settled()
+	if own := clean(t, found(), "slow"); own < asked {
+		t.Errorf("slow read %d bytes", own)
+	}
+	if held, ok := s.held("slow"); !ok || strings.Contains(held.Missing, "threads") || strings.Contains(held.Missing, "berth-sync.so") {
+		t.Errorf("berth sync ls says %+v", held)
 	}
 }

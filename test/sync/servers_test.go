@@ -225,7 +225,7 @@ func serves(t *testing.T, p fileServer, net string) (s *site, server *exec.Cmd) 
 	t.Helper()
 	needs(t, p.programs...)
 	s = newSite(t, net)
-	if !p.gate {
+	if !p.forks {
 		if err := built.Preload(t.Context(), s.dir); err != nil {
 			t.Fatal(err)
 		}

@@ -106,7 +106,9 @@ func (c Commands) fileSystems(_ *cobra.Command, args []string, _ string) ([]stri
 	all, _ := os.ReadDir(c.published())
 	names := make([]string, 0, len(all))
 	for _, e := range all {
-		names = append(names, e.Name())
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -1,6 +1,8 @@
 package sync
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 
 	"berth/internal/host/membership"
@@ -13,9 +15,10 @@ func (c Commands) ls() *cobra.Command {
 		Use: "ls", Short: "what is enforced here for which node", Args: cobra.NoArgs,
 		Long: `List the nodes that have a group on a file system of this host, with each limit
 as it was asked for (this server's part of it) and as the kernel has it now, and
-what honours it. What the limits do not hold is said below the table, and since
-when this host does not hear of the site: what nodes may do there was changed
-since, perhaps.`,
+what honours it; since when the node is held here. What the limits do not hold
+is said below the table, as are file systems of berthd's file that cannot be
+served, and since when this host does not hear of the site: what nodes may do
+there was changed since, perhaps.`,
 		Example:           "  berth sync ls\n  berth sync ls --json",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +43,7 @@ since, perhaps.`,
 
 // table prints a line a limit; a node without limits has one line.
 func (c Commands) table(all []iosync.Held) error {
-	rows := [][]string{{"FILE SYSTEM", "NODE", "OF HOST", "LIMIT", "ASKED", "READ BACK", "HONOURED BY"}}
+	rows := [][]string{{"FILE SYSTEM", "NODE", "OF HOST", "LIMIT", "ASKED", "READ BACK", "HONOURED BY", "SINCE"}}
 	var notes []text.Note
 	said := map[string]bool{}
 	note := func(key, what string) {
@@ -51,19 +54,22 @@ func (c Commands) table(all []iosync.Held) error {
 	}
 	for _, h := range all {
 		if len(h.Limits) == 0 {
-			rows = append(rows, []string{h.Filesystem, h.Node, h.Host, "-", "-", "-", "-"})
+			rows = append(rows, []string{h.Filesystem, text.OrDash(h.Node), text.OrDash(h.Host), "-", "-", "-", "-", since(h)})
 		}
 		for _, l := range h.Limits {
-			rows = append(rows, []string{h.Filesystem, h.Node, h.Host, l.Key, l.Asked, text.OrDash(l.ReadBack), l.By})
+			rows = append(rows, []string{h.Filesystem, h.Node, h.Host, l.Key, l.Asked, text.OrDash(l.ReadBack), l.By, since(h)})
 			if !l.Holds {
 				note(h.Node, l.Key+": the kernel has another value than was asked for: somebody else wrote it")
 			}
 		}
 		if h.Failed != "" {
-			note(h.Node, "not enforced: "+h.Failed)
+			note(cmp.Or(h.Node, h.Filesystem), "not enforced: "+h.Failed)
 		}
 		if h.Missing != "" {
 			note(h.Filesystem, "not enforced: "+h.Missing)
+		}
+		for _, s := range h.Strays {
+			note(h.Node, "not enforced: "+s)
 		}
 		note(h.Filesystem, h.Stale)
 	}
@@ -72,4 +78,12 @@ func (c Commands) table(all []iosync.Held) error {
 	}
 	text.Notes(c.Out, text.Columns(c.Out), notes)
 	return nil
+}
+
+// since says since when a node is held, as times of this host.
+func since(h iosync.Held) string {
+	if h.Since.IsZero() {
+		return "-"
+	}
+	return h.Since.Local().Format("2006-01-02 15:04:05")
 }

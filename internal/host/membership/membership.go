@@ -91,9 +91,16 @@ type Holder struct {
 
 // Request is the line by which a command asks the agent; Answer is the line that comes back.
 type Request struct {
-	Do     string  `json:"do"` // claim | release | follow
+	Do     string  `json:"do"` // claim | release | follow | servers
 	Node   string  `json:"node"`
 	Things []Thing `json:"things"`
+}
+
+// Server is a file server of a shared file system of the site.
+type Server struct {
+	Filesystem string `json:"filesystem"`
+	Host       string `json:"host"`
+	Way        string `json:"way"` // how the limits of nodes act there
 }
 
 // Answer says whether all was done, or why nothing was.
@@ -103,6 +110,8 @@ type Answer struct {
 	Kind   refuse.Kind `json:"kind,omitempty"` // with What and Remedy: a refusal
 	What   string      `json:"what,omitempty"`
 	Remedy string      `json:"remedy,omitempty"`
+
+	Servers []Server `json:"servers,omitempty"` // of the site, sorted by file system and host
 }
 
 // Patience is how long a command waits for the agent: longer than the agent waits for the cluster state.
@@ -182,6 +191,17 @@ func (a *Agent) Stale(ctx context.Context) string {
 		return "berthd does not run: what changes now in the site is not enforced here until it does"
 	}
 	return answer.What
+}
+
+// Servers lists the file servers of the site, as its agent knows them. It takes some seconds at most.
+func (a *Agent) Servers(ctx context.Context) ([]Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*Fresh)
+	defer cancel()
+	answer, err := a.ask(ctx, Request{Do: "servers"})
+	if err == nil && answer.What != "" {
+		err = errors.New(answer.What)
+	}
+	return answer.Servers, err
 }
 
 // Fresh is how long an agent waits for the cluster state when it is asked whether it hears it.

@@ -3,7 +3,6 @@
 package antispoof
 
 import (
-	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -19,11 +18,6 @@ type Rules struct {
 	IPs  []netip.Addr // the interface's addresses
 	Any  bool         // any address passes: only the MAC is checked
 	DHCP bool         // the interface asks for an IPv4 address that is not known yet
-}
-
-// eui64 is the second half of the IPv6 addresses that the kernel derives from a MAC by itself (RFC 4291, appendix A).
-func eui64(mac net.HardwareAddr) []byte {
-	return []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
 // Results of a classifier (include/uapi/linux/pkt_cls.h).
@@ -200,7 +194,8 @@ func (p *program) dhcp() {
 // half is derived from the node's MAC.
 func (p *program) ownV6(off int16, name, to string) {
 	p.ifOwn(off, p.v6, name, to)
-	p.UnlessSame(off+8, eui64(p.MAC.HardwareAddr()), name+"else")
+	half := p.MAC.EUI64()
+	p.UnlessSame(off+8, half[:], name+"else")
 	p.Load(bpf.Byte, bpf.R2, bpf.FP, off)
 	p.If(bpf.NotEqual, bpf.R2, 0xff, to) // multicast
 	p.Label(name + "else")

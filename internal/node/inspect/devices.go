@@ -1,9 +1,6 @@
 package inspect
 
 import (
-	"slices"
-	"strings"
-
 	"berth/internal/host"
 	"berth/internal/limit/devgroup"
 	"berth/internal/limit/device"
@@ -11,7 +8,6 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/layout"
-	"berth/internal/sys/proof"
 )
 
 // Device is a device of a node, as the kernel has it while the node runs.
@@ -73,35 +69,4 @@ func Devices(l layout.Layout, n *vnode.Node, cg host.Cgroups, t device.Table, ru
 func lacks(in *mounts.Running, g device.Granted) bool {
 	has, err := in.HasDevice(g.Path, mounts.DeviceNode{Type: g.Type, Major: g.Major, Minor: g.Minor})
 	return err == nil && !has
-}
-
-// GoneLimits shows the limits of a node that no disk of this host holds: those that it has beside those of here. Their disk is
-// unplugged, or they are held by file servers.
-func GoneLimits(n, here *vnode.Node) []proof.Limit {
-	var all []proof.Limit
-	have := vnode.Limits(here)
-	for _, s := range vnode.Limits(n) {
-		switch fs := filesystemOf(n, s.Key); {
-		case slices.Contains(have, s):
-		case fs != "":
-			all = append(all, proof.Limit{
-				Key: s.Key, Asked: s.Value, By: "vnode sync", Note: "held by the file servers of " + fs + ", not here: berth sync ls there shows it", Holds: true,
-			})
-		default:
-			all = append(all, proof.Limit{
-				Key: s.Key, Asked: s.Value, By: "nothing", Note: "the disk is unplugged: the limit comes back with it", Holds: true,
-			})
-		}
-	}
-	return all
-}
-
-// filesystemOf returns the shared file system that a limit is on; "" if it is on none.
-func filesystemOf(n *vnode.Node, key string) string {
-	for _, io := range n.IO {
-		if io.Filesystem != "" && strings.HasPrefix(key, "io."+io.Name+".") {
-			return io.Filesystem
-		}
-	}
-	return ""
 }

@@ -57,7 +57,7 @@ func ReadHeld(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, 
 	if err != nil {
 		return all, err
 	}
-	defer func() { all.Limits = append(all.Limits, GoneLimits(n, here)...) }()
+	defer func() { all.Limits = append(all.Limits, GoneLimits(ctx, l, n, here)...) }()
 	limits, err := cgroup.Held(here, cg, group, where)
 	if err != nil {
 		return all, err

@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"berth/internal/host/netif"
@@ -108,13 +109,19 @@ func lease(at layout.Layout, node, ifname string) *Lease {
 	return d
 }
 
+// Leased is the address that an interface of a node has by a lease now.
+func Leased(at layout.Layout, node, ifname string) (address netip.Prefix, ok bool) {
+	l := leaseOf(at, node, ifname)
+	return l.Address, l.State(dhcp.Now()) != dhcp.Ended
+}
+
 // Addresses are those that a node has by its spec and by its leases.
 func Addresses(at layout.Layout, n *vnode.Node) []string {
 	var all []string
 	for _, nw := range n.Network {
 		if nw.DHCP {
-			if l := leaseOf(at, n.Name, nw.Name); l.State(dhcp.Now()) != dhcp.Ended {
-				all = append(all, l.Address.String())
+			if a, ok := Leased(at, n.Name, nw.Name); ok {
+				all = append(all, a.String())
 			}
 		}
 		all = append(all, link.Addresses(n.Name, nw, plan.NAT(at, ""))...)

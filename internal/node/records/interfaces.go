@@ -2,6 +2,7 @@ package records
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -25,6 +26,11 @@ type Row struct {
 	MAC       mac.Address `json:"mac"` // "" of a lent adapter that is not there
 	Address   []string    `json:"addresses,omitempty"`
 	Exists    bool        `json:"exists"` // else the row has what the node would get if it were made now
+}
+
+// Leased returns the address that an interface of a node has by a lease now.
+func (r Nodes) Leased(node, ifname string) (address netip.Prefix, ok bool) {
+	return inspect.Leased(r.Layout, node, ifname)
 }
 
 // Addresses returns the addresses that a node has by its spec and by its leases.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/host/membership"
 	"berth/internal/site/intercept/gate"
 	"berth/internal/site/iosync"
 	"berth/internal/site/iosync/allot"
@@ -104,8 +105,12 @@ func (a *Agent) serveFilesystems(ctx context.Context) error {
 			var err error
 			s := served[conf.Name]
 			if s == nil {
-				if s, err = iosync.Serve(ctx, a.layout, conf, openGate, a.log, wake); err == nil {
+				s, err = iosync.Serve(ctx, a.layout, conf, openGate, a.log, wake)
+				if err == nil {
 					served[conf.Name] = s
+				}
+				if e := iosync.NoteUnserved(a.layout, conf, err); e != nil {
+					a.log.Error("berth sync ls does not say whether a file system is served", "filesystem", conf.Name, "err", e)
 				}
 			}
 			if err == nil {
@@ -146,6 +151,19 @@ func openGate(port int, dir string, to iosync.Processes, wake func(), log *slog.
 	return gate.Open(gate.Server{Port: port, Dir: dir, Guard: guard, Groups: to, Wake: wake, Log: log})
 }
 
+// fileServers lists the file servers of the site.
+func (a *Agent) fileServers() (all []membership.Server) {
+	each(a.view, store.Filesystems, func(below []string, s want.Server) {
+		if len(below) == 2 {
+			all = append(all, membership.Server{Filesystem: below[1], Host: below[0], Way: s.Way})
+		}
+	})
+	slices.SortFunc(all, func(x, y membership.Server) int {
+		return cmp.Or(cmp.Compare(x.Filesystem, y.Filesystem), cmp.Compare(x.Host, y.Host))
+	})
+	return all
+}
+
 // wishes lists the limits that nodes of the site ask for on a file system, sorted by node.
 func (a *Agent) wishes(filesystem string) []iosync.Wish {
 	servers, bounded := 1, false // this one, also before the view has it
@@ -160,7 +178,7 @@ func (a *Agent) wishes(filesystem string) []iosync.Wish {
 	var all []iosync.Wish
 	each(a.view, store.IO, func(below []string, n want.Node) {
 		if e, ok := n.On(filesystem); ok && len(below) == 2 {
-			all = append(all, iosync.Wish{Host: below[0], Node: below[1], Addresses: n.Addresses, Class: n.Class, Want: e, Servers: servers, Bounded: bounded})
+			all = append(all, iosync.Wish{Host: below[0], Node: below[1], Addresses: n.Addresses, Strays: n.Strays, Class: n.Class, Want: e, Servers: servers, Bounded: bounded})
 		}
 	})
 	slices.SortFunc(all, func(x, y iosync.Wish) int { return cmp.Compare(x.Node, y.Node) })

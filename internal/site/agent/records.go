@@ -15,6 +15,7 @@ import (
 	"berth/internal/site/agentconf"
 	"berth/internal/site/iosync/want"
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/mac"
 	"berth/internal/sys/step"
 	"berth/internal/sys/version"
 )
@@ -78,20 +79,37 @@ func hostFacts(c *agentconf.Config) HostRecord {
 // any.
 func (a *Agent) recordsOf(s node.Status) (record, io []byte) {
 	r := NodeRecord{Owner: s.Labels[OwnerLabel], Phase: s.State, Addresses: s.Addresses, Image: s.Image, Labels: s.Labels, Started: s.Started}
-	if n, err := a.nodes.Spec(s.Name); err == nil {
-		text, _ := json.Marshal(n) // of plain data: cannot fail
-		sum := sha256.Sum256(text)
-		r.Digest = hex.EncodeToString(sum[:8])
-		if w := want.Of(n); w != nil {
-			io, _ = json.Marshal(w)
-		}
-	}
+	var macs map[string]mac.Address
 	if j, err := step.Open(a.layout.Node(s.Name).Claims(), mechanisms.Kinds()); err == nil {
-		for _, m := range link.MACs(j.Steps()) {
+		macs = link.MACs(j.Steps())
+		for _, m := range macs {
 			r.MACs = append(r.MACs, m.String())
 		}
 		slices.Sort(r.MACs)
 	}
+	if n, err := a.nodes.Spec(s.Name); err == nil {
+		text, _ := json.Marshal(n) // of plain data: cannot fail
+		sum := sha256.Sum256(text)
+		r.Digest = hex.EncodeToString(sum[:8])
+		if w := want.Of(n, a.interfaces(n, macs)); w != nil {
+			io, _ = json.Marshal(w)
+		}
+	}
 	record, _ = json.Marshal(r)
 	return record, io
+}
+
+// interfaces has what is known of a node's interfaces, whose MACs are claimed.
+func (a *Agent) interfaces(n *vnode.Node, macs map[string]mac.Address) map[string]want.Interface {
+	all := map[string]want.Interface{}
+	for _, i := range n.Network {
+		is := want.Interface{MAC: macs[i.Name]}
+		if i.DHCP {
+			if leased, ok := a.nodes.Leased(n.Name, i.Name); ok {
+				is.Leased = leased.Addr()
+			}
+		}
+		all[i.Name] = is
+	}
+	return all
 }

@@ -68,6 +68,7 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 		return
 	}
 	var err error
+	var servers []membership.Server
 	switch r.Do {
 	case "claim":
 		err = c.Claim(ctx, r.Node, r.Things)
@@ -79,10 +80,16 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 				err = errors.New(why)
 			}
 		}
+	case "servers":
+		if c.Servers != nil {
+			servers = c.Servers()
+		}
 	default:
 		err = refuse.Invalidf("the agent cannot %q: berth and berthd are of different versions", r.Do)
 	}
-	if err := json.NewEncoder(conn).Encode(said(err)); err != nil {
+	answer := said(err)
+	answer.Servers = servers
+	if err := json.NewEncoder(conn).Encode(answer); err != nil {
 		c.log("node %s: the answer to its %s does not reach the command: %v", r.Node, r.Do, err)
 	}
 }

@@ -33,6 +33,7 @@ type Wish struct {
 	Node      string       `json:"node"`
 	Host      string       `json:"host"` // that it runs on
 	Addresses []netip.Addr `json:"addresses"`
+	Strays    []string     `json:"strays,omitempty"` // how its requests can come from an address that is not among these: they are not held
 	Class     vnode.Class  `json:"class,omitempty"`
 	Want      want.Entry   `json:"want"`
 	Servers   int          `json:"servers"`           // of the file system in the site; 0 counts as 1
@@ -250,13 +251,16 @@ func recorded(dir string) (all []*kept, err error) {
 	return all, nil
 }
 
-// Show returns the limits that this host enforces, by file system and node.
+// Show returns the limits that this host enforces, by file system and node. File systems that cannot be served come first, without a node.
 func Show(l layout.Layout) ([]Held, error) {
 	names, err := place.Known(l)
 	if err != nil {
 		return nil, err
 	}
-	var all []Held
+	all, err := showUnserved(l)
+	if err != nil {
+		return nil, err
+	}
 	for _, fs := range names {
 		nodes, err := recorded(records(l, fs))
 		if err != nil {
@@ -303,7 +307,7 @@ func Sweep(l layout.Layout, served []want.Filesystem, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	var failed []error
+	failed := []error{sweepUnserved(l, served)}
 	for _, n := range names { // all of them before any is served: an interface may be another one's now
 		i := slices.IndexFunc(served, func(f want.Filesystem) bool { return f.Name == n })
 		name, index, err := interfaceOf(place.Dir(l, n))

@@ -87,6 +87,15 @@ func AttachNetns(prog, ns *os.File, place uint32) (*os.File, error) {
 	return os.NewFile(fd, "bpf-link"), nil
 }
 
+// Replace puts a program in place of the one that a link attaches. The link's network namespace is never without one.
+func Replace(link, prog *os.File) error {
+	attr := struct{ link, prog, flags, old uint32 }{uint32(link.Fd()), uint32(prog.Fd()), 0, 0}
+	if _, err := Call(unix.BPF_LINK_UPDATE, &attr); err != nil {
+		return fmt.Errorf("put program %s in place of the one of link %s: %w", prog.Name(), link.Name(), err)
+	}
+	return nil
+}
+
 // NetnsOf returns the inode number of the network namespace that a link is attached to; 0 if it is attached no more.
 func NetnsOf(link *os.File) (uint32, error) {
 	var info struct{ kind, id, prog, _, netns, place uint32 }

@@ -190,6 +190,11 @@ static __u32 node_of(struct sock *sk)
 	if (bucket && BPF_CORE_READ(bucket, fastreuse) < 0)
 		return 0;
 	node = bpf_map_lookup_elem(&addresses, &peer);
+	if (!node && family == AF_INET6) { // a link-local address stands for all with the same second half
+		peer.word[0] = __builtin_bswap32(0xfe800000);
+		peer.word[1] = 0;
+		node = bpf_map_lookup_elem(&addresses, &peer);
+	}
 	return node ? *node : 0;
 }
 

@@ -84,8 +84,15 @@ func Open(p Pins, port uint16, netns *os.File) (s *Steering, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s, err = resume(dir, netns); s != nil || err != nil {
-		return s, err
+	if s, err = resume(dir, netns); err != nil {
+		return nil, err
+	}
+	if s != nil {
+		if err := s.renew(port); err != nil {
+			s.Close()
+			return nil, err
+		}
+		return s, nil
 	}
 	if err := p.Remove(); err != nil { // the pinned steering is not whole, or of another namespace
 		return nil, err
@@ -163,6 +170,16 @@ func resume(dir string, netns *os.File) (*Steering, error) {
 		}
 	}
 	return nil, nil
+}
+
+// renew puts the program of this berthd in place of the one that an earlier agent left, which may be of another version.
+func (s *Steering) renew(port uint16) error {
+	program, err := load(port, s.nodes, s.sockets, s.ports)
+	if err != nil {
+		return refused(err)
+	}
+	defer program.Close()
+	return bpf.Replace(s.link, program)
 }
 
 // Whole says what is wrong with the steering in a network namespace; nil if nothing is.

@@ -83,14 +83,24 @@ func load(name string, table *bpf.Map, at4, at6 int32, class int16, match bool) 
 	}
 	fetch(atKey+12, at4, 4)
 	p.Goto("find")
+	find := func() {
+		p.Map(bpf.R1, table)
+		p.Copy(bpf.R2, bpf.FP)
+		p.Add(bpf.R2, atKey)
+		p.Call(mapLookup)
+	}
 	p.Label("ipv6")
 	fetch(atKey, at6, 16)
+	find()
+	p.IfNull(bpf.R0, "sibling")
+	p.Goto("found")
+	p.Label("sibling") // a link-local address stands for all with the same second half
+	p.StoreValue(bpf.Word, bpf.FP, atKey, int32(binary.NativeEndian.Uint32([]byte{0xfe, 0x80, 0, 0})))
+	p.StoreValue(bpf.Word, bpf.FP, atKey+4, 0)
 	p.Label("find")
-	p.Map(bpf.R1, table)
-	p.Copy(bpf.R2, bpf.FP)
-	p.Add(bpf.R2, atKey)
-	p.Call(mapLookup)
+	find()
 	p.IfNull(bpf.R0, "none")
+	p.Label("found")
 	p.Load(bpf.Word, bpf.R0, bpf.R0, class)
 	if match {
 		p.If(bpf.Equal, bpf.R0, 0, "none")

@@ -162,6 +162,13 @@ static unsigned peer(int fd, unsigned accepted)
 	    snprintf(path, sizeof path, "%s/addresses/%s", dir, text) >= (int)sizeof path)
 		return UNKNOWN;
 	long n = syscall(SYS_readlinkat, AT_FDCWD, path, name, sizeof name);
+	if (n < 0 && errno == ENOENT && family == AF_INET6) { // a link-local address stands for all with the same second half
+		memcpy(&a.v6.sin6_addr, "\xfe\x80\0\0\0\0\0\0", 8);
+		if (!inet_ntop(family, bytes, text, sizeof text) ||
+		    snprintf(path, sizeof path, "%s/addresses/%s", dir, text) >= (int)sizeof path)
+			return UNKNOWN;
+		n = syscall(SYS_readlinkat, AT_FDCWD, path, name, sizeof name);
+	}
 	if (n < 0 && errno == ENOENT) // the address is no node's: another client's, or that of a server to which this one connected
 		return accepted ? BASE : NO_CLIENT;
 	if (n <= 0 || n >= NAME) {

@@ -17,14 +17,21 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/sys/fork"
 	"berth/internal/sys/layout"
+	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 )
 
 // Lookup returns the node that has an address on a file system. ok is false for an address that is no node's.
 func Lookup(l layout.Layout, filesystem string, addr netip.Addr) (node string, ok bool, err error) {
-	node, err = os.Readlink(filepath.Join(Dir(l, filesystem), "addresses", addr.Unmap().WithZone("").String()))
-	if err == nil {
-		return node, true, nil
+	addr = addr.Unmap().WithZone("")
+	for _, a := range []netip.Addr{addr, mac.Sibling(addr)} {
+		node, err = os.Readlink(filepath.Join(Dir(l, filesystem), "addresses", a.String()))
+		if err == nil {
+			return node, true, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("find whose address %s is: %w", addr, err)

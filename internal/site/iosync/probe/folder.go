@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 )
 
@@ -55,6 +56,14 @@ func (f *Folder) Look() error {
 		}
 	}
 	return nil
+}
+
+// of returns the node that has an address.
+func (f *Folder) of(a netip.Addr) (name string, ok bool) {
+	if name, ok = f.nodes[a]; !ok && a.IsValid() {
+		name, ok = f.nodes[mac.Sibling(a)]
+	}
+	return name, ok
 }
 
 // names returns the names of more groups, by their inode numbers: all those of the hierarchy that the nodes' groups are in, as

@@ -108,7 +108,7 @@ func (f *Folder) Result(c Counts, w Ways) Result {
 				continue
 			}
 		}
-		name, is := f.nodes[s.Peer]
+		name, is := f.of(s.Peer)
 		if s.Peer.IsValid() && nodes[own] != nil && own != name {
 			nodes[own].Polluted.add(cmp.Or(name, s.Peer.String()), bytes)
 			r.Polluted += bytes

@@ -13,7 +13,7 @@ import (
 type Filesystem struct {
 	Name      string   `json:"name" doc:"name of the file system in the site, as io entries of nodes give it"`
 	Path      string   `json:"path" doc:"folder that is served; limits act on the disk under it"`
-	Server    string   `json:"server" doc:"what serves it" allowed:"sftp|samba|xrootd|ganesha|other"`
+	Server    string   `json:"server" doc:"what serves it" allowed:"sftp|samba|xrootd|ganesha|hdfs|other"`
 	Way       string   `json:"way,omitempty" doc:"how requests of nodes are told apart; if absent: what fits the server" allowed:"launch|preload|gate|network|instances"`
 	Interface string   `json:"interface,omitempty" doc:"way network: the interface at which nodes reach the server"`
 	Port      int      `json:"port,omitempty" range:"1..65535" doc:"ways gate and instances: the TCP port at which the server listens"`
@@ -42,7 +42,8 @@ const (
 // ways maps each kind of server to the ways that it can be served by; the first is the default.
 func ways(server string) []string {
 	return map[string][]string{
-		"sftp": {Launch, Network}, "samba": {Launch, Gate, Network}, "xrootd": {Preload, Network, Instances}, "ganesha": {Preload, Network, Instances}, "other": {Network, Gate, Instances},
+		"sftp": {Launch, Network}, "samba": {Launch, Gate, Network}, "xrootd": {Preload, Network, Instances}, "ganesha": {Preload, Network, Instances},
+		"hdfs": {Preload, Network}, "other": {Network, Gate, Instances},
 	}[server]
 }
 
@@ -65,7 +66,7 @@ func Check(all []Filesystem, bad func(field, format string, a ...any)) {
 		}
 		can := ways(f.Server)
 		if can == nil {
-			bad(at+".server", "%q is not allowed: sftp, samba, xrootd, ganesha or other", f.Server)
+			bad(at+".server", "%q is not allowed: sftp, samba, xrootd, ganesha, hdfs or other", f.Server)
 			continue
 		}
 		if f.Way != "" && !strings.Contains(" "+strings.Join(can, " ")+" ", " "+f.Way+" ") {

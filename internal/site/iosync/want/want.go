@@ -7,14 +7,25 @@ import (
 	"slices"
 
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/mac"
 )
 
 // Node has the limits of one node on all shared file systems: the value of a key HOST/NODE of the cluster state. Its host writes
 // it when the node is made, before the node's first process, and removes it with the node.
 type Node struct {
-	Addresses []netip.Addr `json:"addresses"` // from which its requests come
+	// Addresses are those from which its requests come. A link-local one of IPv6 stands for all that have the same second half: the
+	// kernel derives such under each prefix that a router advertises.
+	Addresses []netip.Addr `json:"addresses"`
 	Class     vnode.Class  `json:"class,omitempty"`
 	IO        []Entry      `json:"io"`
+
+	Strays []string `json:"strays,omitempty"` // how requests of the node can come from an address that is not among these
+}
+
+// Interface has what a node's host knows of an interface beside the spec.
+type Interface struct {
+	MAC    mac.Address // the zero value: that of a lent adapter
+	Leased netip.Addr  // by DHCP; the zero value: none
 }
 
 // Entry has the limits of a node on one file system. A limit of 0 is none.
@@ -27,8 +38,8 @@ type Entry struct {
 	PerServer  bool         `json:"per_server,omitempty"` // each server allows the whole rate
 }
 
-// Of returns the limits that a node's spec asks for; nil if there are none.
-func Of(n *vnode.Node) *Node {
+// Of returns the limits that a node's spec asks for; nil if there are none. known has the node's interfaces by name.
+func Of(n *vnode.Node, known map[string]Interface) *Node {
 	w := Node{Class: n.Class}
 	for _, io := range n.IO {
 		if io.Filesystem != "" {
@@ -39,7 +50,14 @@ func Of(n *vnode.Node) *Node {
 		return nil
 	}
 	for _, i := range n.Network {
-		if i.Mode == vnode.NAT || i.Mode == vnode.None {
+		if i.Mode == vnode.None {
+			continue
+		}
+		is := known[i.Name]
+		if stray := strays(i, is); stray != "" {
+			w.Strays = append(w.Strays, "network "+i.Name+" "+stray)
+		}
+		if i.Mode == vnode.NAT {
 			continue
 		}
 		for _, text := range i.Address {
@@ -47,8 +65,30 @@ func Of(n *vnode.Node) *Node {
 				w.Addresses = append(w.Addresses, p.Addr())
 			}
 		}
+		if is.Leased.IsValid() {
+			w.Addresses = append(w.Addresses, is.Leased)
+		}
+		if is.MAC.IsEthernet() {
+			w.Addresses = append(w.Addresses, is.MAC.LinkLocal())
+		}
 	}
 	return &w
+}
+
+// strays says how requests over an interface can come from an address that file servers do not know as the node's; "" if they
+// cannot.
+func strays(i vnode.Network, is Interface) string {
+	switch {
+	case i.Mode == vnode.NAT:
+		return "is of mode nat: what the node asks for that way comes from the address of its host"
+	case i.Spoof:
+		return "has spoof: true: the node can ask from the address of anybody"
+	case len(i.Address) == 0 && !i.DHCP:
+		return "has no address: the node can ask from whatever address it takes there"
+	case !is.MAC.IsEthernet():
+		return "has the MAC of its adapter: the node can ask from the IPv6 addresses that its kernel derives from it; give it a mac"
+	}
+	return ""
 }
 
 // On returns the node's entry of a file system.

@@ -10,9 +10,11 @@ import (
 	"pgregory.net/rapid"
 
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/mac"
 )
 
-// TestOf: entries on shared file systems are told with the addresses that file servers see.
+// TestOf: entries on shared file systems are told with the addresses that file servers see: those of the spec, leases, and what a kernel
+// derives from a MAC; and with how requests can come from others.
 func TestOf(t *testing.T) {
 	n := &vnode.Node{
 		IO: []vnode.IO{
@@ -20,14 +22,27 @@ func TestOf(t *testing.T) {
 			{Name: "s", Filesystem: "shared", Read: vnode.IORate{Rate: 1e6, IOPS: 5}, Weight: 7, PerServer: true},
 		},
 		Network: []vnode.Network{
-			{Mode: vnode.NAT, Address: []string{"10.9.9.9/24"}},
-			{Mode: vnode.Macvlan, Address: []string{"192.0.2.7/24", "2001:db8::7/64"}},
+			{Name: "eth0", Mode: vnode.NAT, Address: []string{"10.9.9.9/24"}},
+			{Name: "eth1", Mode: vnode.Macvlan, Address: []string{"192.0.2.7/24", "2001:db8::7/64"}},
+			{Name: "eth2", Mode: vnode.Bridge},
+			{Name: "eth3", Mode: vnode.Bridge, DHCP: true, Spoof: true},
+			{Name: "eth4", Mode: vnode.Phys, DHCP: true},
 		},
 	}
-	got := Of(n)
+	own := mac.Must("02:00:5e:10:00:01")
+	got := Of(n, map[string]Interface{"eth1": {MAC: own, Leased: netip.MustParseAddr("192.0.2.99")}, "eth2": {MAC: own}, "eth3": {MAC: own}})
 	expect := &Node{
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")},
-		IO:        []Entry{{Name: "s", Filesystem: "shared", Read: vnode.IORate{Rate: 1e6, IOPS: 5}, Weight: 7, PerServer: true}},
+		Addresses: []netip.Addr{
+			netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("192.0.2.99"), netip.MustParseAddr("fe80::5eff:fe10:1"),
+			netip.MustParseAddr("fe80::5eff:fe10:1"), netip.MustParseAddr("fe80::5eff:fe10:1"),
+		},
+		Strays: []string{
+			"network eth0 is of mode nat: what the node asks for that way comes from the address of its host",
+			"network eth2 has no address: the node can ask from whatever address it takes there",
+			"network eth3 has spoof: true: the node can ask from the address of anybody",
+			"network eth4 has the MAC of its adapter: the node can ask from the IPv6 addresses that its kernel derives from it; give it a mac",
+		},
+		IO: []Entry{{Name: "s", Filesystem: "shared", Read: vnode.IORate{Rate: 1e6, IOPS: 5}, Weight: 7, PerServer: true}},
 	}
 	if d := cmp.Diff(expect, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Error(d)
@@ -38,7 +53,7 @@ func TestOf(t *testing.T) {
 	if _, ok := got.On("other"); ok {
 		t.Error("it has an entry on a file system that its spec does not name")
 	}
-	if w := Of(&vnode.Node{IO: n.IO[:1]}); w != nil {
+	if w := Of(&vnode.Node{IO: n.IO[:1]}, nil); w != nil {
 		t.Errorf("a node without a shared file system tells %+v", w)
 	}
 }

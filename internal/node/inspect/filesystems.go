@@ -1,0 +1,85 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth/internal/host/membership"
+	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
+	"berth/internal/sys/proof"
+)
+
+// GoneLimits shows the limits of a node that no disk of this host holds: those that it has beside those of here. Their disk is
+// unplugged, or they are held by file servers, which the host's agent names.
+func GoneLimits(ctx context.Context, l layout.Layout, n, here *vnode.Node) []proof.Limit {
+	var all []proof.Limit
+	servers := askServers(ctx, l, n)
+	have := vnode.Limits(here)
+	for _, s := range vnode.Limits(n) {
+		switch fs := filesystemOf(n, s.Key); {
+		case slices.Contains(have, s):
+		case fs != "":
+			all = append(all, servers.limit(s, fs))
+		default:
+			all = append(all, proof.Limit{
+				Key: s.Key, Asked: s.Value, By: "nothing", Note: "the disk is unplugged: the limit comes back with it", Holds: true,
+			})
+		}
+	}
+	return all
+}
+
+// fileServers has the file servers of the site; ok is false where the agent does not say.
+type fileServers struct {
+	all []membership.Server
+	ok  bool
+}
+
+// askServers asks the host's agent, if the node has limits on a shared file system.
+func askServers(ctx context.Context, l layout.Layout, n *vnode.Node) (k fileServers) {
+	if !slices.ContainsFunc(n.IO, func(io vnode.IO) bool { return io.Filesystem != "" }) {
+		return k
+	}
+	m, err := membership.Read(l)
+	if err != nil || m == nil {
+		return k
+	}
+	k.all, err = membership.AgentOf(l, m).Servers(ctx)
+	k.ok = err == nil
+	return k
+}
+
+// limit shows a limit on a shared file system.
+func (k fileServers) limit(s vnode.Setting, fs string) proof.Limit {
+	where := ""
+	for _, server := range k.all {
+		if server.Filesystem == fs {
+			where += fmt.Sprintf(", %s by way %s", server.Host, server.Way)
+		}
+	}
+	if k.ok && where == "" {
+		return proof.Limit{
+			Key: s.Key, Asked: s.Value, By: "nothing",
+			Why: "no host of the site serves file system " + fs + ": name it under filesystems in the berthd.yaml of its servers, or correct the name in the spec",
+		}
+	}
+	if where != "" {
+		where = " (" + strings.TrimPrefix(where, ", ") + ")"
+	}
+	return proof.Limit{
+		Key: s.Key, Asked: s.Value, By: "vnode sync", Note: "held by the file servers of " + fs + where + ", not here: berth sync ls there shows it", Holds: true,
+	}
+}
+
+// filesystemOf returns the shared file system that a limit is on; "" if it is on none.
+func filesystemOf(n *vnode.Node, key string) string {
+	for _, io := range n.IO {
+		if io.Filesystem != "" && strings.HasPrefix(key, "io."+io.Name+".") {
+			return io.Filesystem
+		}
+	}
+	return ""
+}
