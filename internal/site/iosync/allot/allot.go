@@ -3,10 +3,8 @@
 package allot
 
 import (
-	"cmp"
 	"math"
 	"reflect"
-	"strconv"
 	"sync"
 	"time"
 
@@ -114,7 +112,7 @@ type heard struct {
 	at     time.Time // of its last report; zero: it never reported
 	order  string    // that it confirmed, but for the nodes that failed
 	failed map[string]bool
-	now    Order                // that it shall enforce
+	now    Order                // that it shall enforce; its parts are filled in when it is told
 	uses   [some]map[string]Use // of the last reports, the newest first
 	number int
 }
@@ -124,6 +122,14 @@ type kind struct {
 	site  share.Site
 	names []string       // of site.Nodes
 	at    map[string]int // the number in site.Nodes
+	flows []flow         // by pair
+	told  []float64      // by pair: the part of the allowance that the server shall enforce, as of the last round
+}
+
+// flow is what the last reports of a server say of a node.
+type flow struct {
+	used  float64
+	waits bool
 }
 
 // Take takes a report, and returns the parts that the server shall enforce. demand has the present allowances on the file system;
@@ -155,6 +161,9 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 	}
 	first := h.at.IsZero()
 	h.take(r, now)
+	if r.Nodes != nil {
+		f.look(i)
+	}
 	switch {
 	case !f.started && !f.begin(a.begun, now):
 		return Order{}
@@ -168,6 +177,9 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 	if now.Sub(f.at) >= between {
 		f.at = now
 		f.round(a.name, now)
+	}
+	if h.now.Number != "" && h.now.Parts == nil {
+		h.now.Parts = f.parts(i)
 	}
 	return h.now
 }
@@ -211,7 +223,11 @@ func (f *field) become(d *Demand) {
 			one.at[w.Node] = len(one.names)
 			one.names = append(one.names, w.Node)
 		}
+		one.flows, one.told = make([]flow, len(one.site.Pairs)), make([]float64, len(one.site.Pairs))
 		one.site.Begin()
+	}
+	for i := range d.Servers {
+		f.look(i)
 	}
 }
 
@@ -324,53 +340,4 @@ func (f *field) assume() {
 			}
 		}
 	}
-}
-
-// round computes the parts, and the orders of servers whose parts changed.
-func (f *field) round(name string, now time.Time) {
-	for k := range f.kinds {
-		site := &f.kinds[k].site
-		for i, h := range f.last {
-			site.Servers[i].Silent = now.Sub(h.at) > Silence
-		}
-		for at, n := range site.Nodes {
-			node := f.kinds[k].names[at]
-			for i := n.First; i < n.Past; i++ {
-				p := &site.Pairs[i]
-				h := f.last[p.Server]
-				p.Heard = h.now.Number != "" && h.order == h.now.Number && !h.failed[node]
-				p.Used, p.Waits = 0, false
-				for _, uses := range h.uses {
-					u := uses[node]
-					p.Used = math.Max(p.Used, u.Used[k])
-					p.Waits = p.Waits || u.Used[k] >= waits*cmp.Or(u.Part[k], math.Inf(1))
-				}
-			}
-		}
-		site.Round()
-	}
-	for i := range f.last {
-		h := &f.last[i]
-		parts := f.parts(i)
-		if h.now.Number != "" && reflect.DeepEqual(parts, h.now.Parts) {
-			continue
-		}
-		h.number++
-		h.now = Order{Number: name + "." + strconv.Itoa(h.number), Parts: parts}
-	}
-}
-
-// parts are those of one server, as parts of the nodes' allowances.
-func (f *field) parts(server int) map[string]Rates {
-	parts := map[string]Rates{}
-	for k := range f.kinds {
-		site := &f.kinds[k].site
-		for at, n := range site.Nodes {
-			node := f.kinds[k].names[at]
-			r := parts[node]
-			r[k] = site.Pairs[n.First+server].Part / n.Allowance
-			parts[node] = r
-		}
-	}
-	return parts
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/site/iosync/share"
+	"berth/test/testkit"
 )
 
 // server is a file server in memory: it enforces the last order that it heard.
@@ -300,27 +301,72 @@ func TestDemandChanges(t *testing.T) {
 	}
 }
 
-// BenchmarkTake is one report of each of 500 servers with 160 nodes: half a second of the host that has the office.
-func BenchmarkTake(b *testing.B) {
-	d := Demand{}
+// crowd is a file system of 500 servers with 160 nodes, so 80,000 pairs of a node and a server that it uses.
+type crowd struct {
+	demand    Demand
+	allocator *Allocator
+	now       time.Time
+	numbers   map[string]string // of the orders that servers enforce
+}
+
+func newCrowd() *crowd {
+	c := &crowd{now: time.Unix(1_800_000_000, 0), numbers: map[string]string{}}
 	for i := range 500 {
-		d.Servers = append(d.Servers, fmt.Sprintf("s%03d", i))
+		c.demand.Servers = append(c.demand.Servers, fmt.Sprintf("s%03d", i))
 	}
 	for i := range 160 {
-		d.Nodes = append(d.Nodes, Want{Node: fmt.Sprintf("n%05d", i), Rates: Rates{1e8}, Weight: 100})
+		c.demand.Nodes = append(c.demand.Nodes, Want{Node: fmt.Sprintf("n%05d", i), Rates: Rates{1e8}, Weight: 100})
 	}
-	now := time.Unix(1_800_000_000, 0)
-	a := New("x", now)
-	r := Report{Filesystem: "fs"}
-	for _, n := range d.Nodes {
-		r.Nodes = append(r.Nodes, Use{Node: n.Node, Used: Rates{1e5}, Part: Rates{1e6}})
+	c.allocator = New("x", c.now)
+	return c
+}
+
+// reports has all servers report, as they do in half a second: each node is at work on each server, and waits on a third of them.
+func (c *crowd) reports(step int) {
+	for k, s := range c.demand.Servers {
+		r := Report{Host: s, Filesystem: "fs", Order: c.numbers[s], Nodes: make([]Use, len(c.demand.Nodes))}
+		for i, n := range c.demand.Nodes {
+			part := 2e5 * float64(1+(i+k+step)%3)
+			r.Nodes[i] = Use{Node: n.Node, Used: Rates{part * float64((i+k)%3) / 2}, Part: Rates{part}}
+		}
+		c.numbers[s] = c.allocator.Take(r, &c.demand, c.now).Number
+	}
+	c.now = c.now.Add(Every)
+}
+
+// BenchmarkTake is half a second of the host that has the office: a report of each server.
+func BenchmarkTake(b *testing.B) {
+	c := newCrowd()
+	for step := 0; b.Loop(); step++ {
+		c.reports(step)
+	}
+}
+
+// BenchmarkRound is a round of 80,000 pairs that are at work.
+func BenchmarkRound(b *testing.B) {
+	c := newCrowd()
+	for step := range 4 {
+		c.reports(step)
 	}
 	for b.Loop() {
-		for _, s := range d.Servers {
-			r.Host = s
-			a.Take(r, &d, now)
-		}
-		now = now.Add(Every)
+		c.allocator.fields["fs"].round("x", c.now)
+	}
+}
+
+// TestRoundInTime: a round of 80,000 pairs that are at work takes 10 ms at most: half of 31 rounds do.
+func TestRoundInTime(t *testing.T) {
+	c := newCrowd()
+	var took []time.Duration
+	for step := range 31 {
+		c.reports(step)
+		began := time.Now()
+		c.allocator.fields["fs"].round("x", c.now)
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	t.Logf("a round took %v (the slowest of 31: %v)", took[len(took)/2], took[len(took)-1])
+	if testkit.Measures() && took[len(took)/2] > 10*time.Millisecond {
+		t.Errorf("a round of %d pairs took %v", len(c.demand.Servers)*len(c.demand.Nodes), took[len(took)/2])
 	}
 }
 
