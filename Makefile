@@ -172,6 +172,10 @@ bench-gateway: setup build ## what gateways cost: bind on this machine's disk, a
 bench-sync: setup build ## VNode Sync: rates over file servers, a foreground, costs: docs/evidence/sync*.json; the library with XRootD: sync-cost.txt (2.5 hours)
 	@scripts/bench-sync
 
+.PHONY: bench-sync-rates
+bench-sync-rates: setup build ## VNode Sync: a node's rates through real file servers, and what a neighbour keeps: docs/evidence/sync-rates (an hour)
+	@scripts/bench-sync rates
+
 .PHONY: readme-disk
 readme-disk: setup build ## the disk table of docs/cost.md: three runs of seeds fixed before, docs/evidence/readme-disk-* (10 minutes)
 	@scripts/readme-disk

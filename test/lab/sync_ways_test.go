@@ -14,8 +14,8 @@ import (
 	"berth/test/testkit"
 )
 
-// TestSyncWays runs tests of package test/sync on cgroup v2, in a machine with the servers, the nodes and the clients: ways gate (Samba),
-// instances (XRootD) and network (sftp-server).
+// TestSyncWays runs tests of package test/sync on cgroup v2, in a machine with the servers, the nodes and the clients: ways gate and launch
+// (Samba), instances (XRootD) and network (sftp-server).
 func TestSyncWays(t *testing.T) {
 	dir := t.TempDir()
 	build := exec.Command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "sync.test"), "berth/test/sync")
@@ -33,7 +33,7 @@ func TestSyncWays(t *testing.T) {
 		m.Copy(t, filepath.Join(dir, program), "/root/built/"+program)
 	}
 	m.OK(t, `ip link set lo up; echo "127.0.0.1 localhost $(hostname)" >/etc/hosts; chmod 711 /root`) // XRootD looks its own name up
-	for _, test := range sample.Some(sample.Of(t), 1, "TestGate", "TestInstances", "TestNetwork") {
+	for _, test := range sample.Some(sample.Of(t), 1, "TestGate", "TestSamba", "TestInstances", "TestNetwork") {
 		t.Run(test, func(t *testing.T) {
 			before := m.OK(t, leftOfSync)
 			others := lab.Others()
