@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // fakeJob answers at once, with some noise.
@@ -291,8 +291,7 @@ func leg(t *testing.T, path string, grown int64) bool {
 		}
 		return fi.Size()
 	}
-	run := exec.Command(os.Args[0], "-test.run=^TestKilledStudyResumes$")
-	run.Env = append(os.Environ(), "BENCH_TEST_JOURNAL="+path)
+	run := testkit.Again(t, "TestKilledStudyResumes", "BENCH_TEST_JOURNAL="+path)
 	before := size()
 	if err := run.Start(); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"berth/internal/bench/side"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // short is how long a trial takes whose figures nobody looks at.
@@ -30,9 +31,7 @@ func hostLab() bed.Lab {
 // smallDisk returns a file system of so many MiB on a loop device, and the device's path.
 func smallDisk(t *testing.T, mib int64) (dir, loop string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a loop device")
-	}
+	testkit.NeedsRoot(t)
 	for _, tool := range []string{"losetup", "mkfs.ext4"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
@@ -222,9 +221,7 @@ func TestRealVolume(t *testing.T) {
 
 // A journal that met a full disk goes on with whole lines when there is room again.
 func TestRealJournalOnFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatal(err)

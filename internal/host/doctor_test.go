@@ -4,25 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // archived unpacks testdata/NAME.txtar: the /proc, /sys, /etc and /boot of a host.
 func archived(t *testing.T, name string) host.Host {
@@ -108,7 +104,7 @@ func TestDoctor(t *testing.T) {
 						t.Errorf("%d columns: %s", n, line)
 					}
 				}
-				golden(t, tt.name+"."+form, text.Bytes())
+				testkit.Golden(t, filepath.Join("testdata", tt.name+"."+form), text.String())
 			}
 		})
 	}
@@ -119,7 +115,7 @@ func TestDoctorJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "v1.json", append(b, '\n'))
+	testkit.Golden(t, "testdata/v1.json", string(b)+"\n")
 }
 
 func TestFactsOfArchives(t *testing.T) {
@@ -133,7 +129,7 @@ func TestFactsOfArchives(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name+".facts.json", append(b, '\n'))
+			testkit.Golden(t, filepath.Join("testdata", name+".facts.json"), string(b)+"\n")
 		})
 	}
 }
@@ -144,23 +140,5 @@ func TestDoctorOfNothing(t *testing.T) {
 	checks := host.Doctor(host.Host{Proc: dir, Sys: dir, Etc: dir, Boot: dir, Run: dir, Usr: dir}, host.Tried{})
 	if len(host.Missing(checks)) < 5 {
 		t.Errorf("an empty host lacks only %v", host.Missing(checks))
-	}
-}
-
-// golden compares got with testdata/name.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); -update writes it anew:\n%s", path, diff)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/internal/host"
+	"berth/test/testkit"
 )
 
 // TestReadFacts reads the facts of this host and checks those that every Linux has.
@@ -58,9 +59,7 @@ func TestDoctorHere(t *testing.T) {
 
 // TestTryLinks makes real links. As root, on a kernel that has them, nothing may fail.
 func TestTryLinks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network links in a namespace of its own")
-	}
+	testkit.NeedsRoot(t)
 	tried := host.Try(context.Background(), "/", "/run", nil, nil)
 	checks := host.Doctor(host.New(), tried)
 	i := slices.IndexFunc(checks, func(c host.Check) bool { return c.Name == "veth" })

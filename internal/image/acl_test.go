@@ -16,12 +16,13 @@ import (
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/treetar"
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/testkit"
 )
 
 // TestUnpackKeepsTrees unpacks what berth export and berth image serve write of random trees: with access control lists, attributes
 // with odd names, times before 1970 and parts of a second.
 func TestUnpackKeepsTrees(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	work := t.TempDir()
 	files, err := treetar.OpenDescriptors()
 	if err != nil {
@@ -66,7 +67,7 @@ func TestUnpackKeepsTrees(t *testing.T) {
 // TestUnpackNarrows: a list that cannot be kept opens no file to anybody: the group's bits of a mode are the list's mask, and count
 // with the list alone.
 func TestUnpackNarrows(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for list, want := range map[string]struct {
 		mode     uint32
 		unlisted int

@@ -19,10 +19,11 @@ import (
 	"berth/internal/sys/purge"
 	"berth/internal/sys/quota"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func TestDelta(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	d := &Delta{Path: filepath.Join(t.TempDir(), "delta"), Owner: 1 << 30}
 	if err := d.Undo(t.Context()); err != nil {
 		t.Errorf("undo of nothing: %v", err)
@@ -60,7 +61,7 @@ func TestDeltaMemorySize(t *testing.T) {
 }
 
 func TestLimitedDeltaIsRefusedWithoutQuotas(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	if ok, _ := quota.Support(dir); ok {
 		t.Skipf("%s has project quotas", dir)
@@ -85,7 +86,7 @@ func TestLimitedDeltaIsRefusedWithoutQuotas(t *testing.T) {
 
 // TestDeltaQuota checks the limit on newly made file systems.
 func TestDeltaQuota(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for name, c := range map[string]struct {
 		make []string
 		opts string
@@ -125,7 +126,7 @@ func TestDeltaQuota(t *testing.T) {
 
 // TestProjectIsInherited needs a file system with project ids, but no quotas.
 func TestProjectIsInherited(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := loopMount(t, []string{"mkfs.xfs", "-q"}, "")
 	f, err := os.Open(dir)
 	if err != nil {
@@ -254,7 +255,7 @@ func TestRemoveTree(t *testing.T) {
 }
 
 func TestSkeleton(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	host := t.TempDir()
 	err := errors.Join(os.Symlink("usr/bin", filepath.Join(host, "bin")), os.Mkdir(filepath.Join(host, "lib"), 0o755),
 		os.Mkdir(filepath.Join(host, "etc"), 0o755), os.Mkdir(filepath.Join(host, "usr"), 0o755))

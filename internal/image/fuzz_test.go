@@ -13,12 +13,13 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/sys/purge"
+	"berth/test/testkit"
 )
 
 // FuzzUnpack unpacks any bytes as a layer or a plain root: no panic, and nothing outside the target folder is made or
 // changed.
 func FuzzUnpack(f *testing.F) {
-	needRoot(f)
+	testkit.NeedsRoot(f)
 	long := strings.Repeat("l/", 60)
 	for _, seed := range [][]E{
 		{{Name: "a/b", Data: "x"}, {Name: "a/h", Type: tar.TypeLink, Link: "a/b"}, {Name: "a/l", Type: tar.TypeSymlink, Link: "../../canary"}},
@@ -85,7 +86,7 @@ func listingTop(t *testing.T, dir string) []string {
 
 // FuzzImport imports any bytes as an archive: no panic, and a refused import leaves no layer and no temporary file.
 func FuzzImport(f *testing.F) {
-	needRoot(f)
+	testkit.NeedsRoot(f)
 	img := imagetest.Image{Layers: [][]byte{imagetest.Layer(f, E{Name: "a", Data: "x"})}}
 	for _, path := range []string{imagetest.OCIArchive(f, img), imagetest.DockerArchive(f, "a:b", img)} {
 		data, err := os.ReadFile(path)

@@ -13,18 +13,12 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("unpacking sets owners and trusted attributes: needs root")
-	}
-}
 
 func newStore(t testing.TB) Store {
 	t.Helper()
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	return Open(layout.New(t.TempDir()))
 }
 

@@ -17,6 +17,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // onSmallDisk runs do with a store on a tmpfs of this size, in a mount namespace that ends with do's thread.
@@ -27,7 +28,7 @@ func onSmallDisk(t *testing.T, size int64, do func(Store) error) {
 
 func onDisk(t *testing.T, fstype, options string, do func(Store) error) {
 	t.Helper()
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	at := t.TempDir()
 	done := make(chan error)
 	go func() {

@@ -3,11 +3,11 @@ package image
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 
 	"berth/internal/image/imagetest"
 	"berth/internal/sys/layout"
+	"berth/test/testkit"
 )
 
 // TestImportKilled kills an import with SIGKILL while a layer is half unpacked. Sweep must remove everything of it, and
@@ -22,12 +22,11 @@ func TestImportKilled(t *testing.T) {
 		})
 		t.Fatal("not killed: ", err)
 	}
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	root := t.TempDir()
 	s := Open(layout.New(root))
 	archive := imagetest.Busybox(t)
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestImportKilled$")
-	cmd.Env = append(os.Environ(), "BERTH_TEST_ROOT="+root, "BERTH_TEST_ARCHIVE="+archive)
+	cmd := testkit.Again(t, "TestImportKilled", "BERTH_TEST_ROOT="+root, "BERTH_TEST_ARCHIVE="+archive)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -11,11 +11,12 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestPacked: a packed image says of its command, its users and its init what the stored one does.
 func TestPacked(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath("mkfs.erofs"); err != nil {
 		t.Skip("no mkfs.erofs: install Debian's package erofs-utils")
 	}

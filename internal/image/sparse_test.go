@@ -14,6 +14,7 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/space"
+	"berth/test/testkit"
 )
 
 // sparseFormats are GNU tar's ways to write holes.
@@ -54,7 +55,7 @@ func sparseLayer(t testing.TB, format []string, length int64) []byte {
 
 // TestSparse unpacks a file of 100 GiB with three pieces of data: it is longer than the limit of written bytes.
 func TestSparse(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	const length = 100 << 30
 	for _, format := range sparseFormats() {
 		t.Run(strings.Join(format, " "), func(t *testing.T) {
@@ -85,7 +86,7 @@ func TestSparse(t *testing.T) {
 }
 
 func TestSparseLimits(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	layer := sparseLayer(t, sparseFormats()[0], 1<<30)
 	for says, left := range map[string]Limits{
 		"sparse files are longer": {Bytes: 1 << 30, Entries: 1, Sparse: 1<<30 - 1},

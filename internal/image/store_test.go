@@ -18,6 +18,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func TestImportRefuses(t *testing.T) {
@@ -268,7 +269,7 @@ func TestUnpackStep(t *testing.T) {
 }
 
 func TestInitKind(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	s := newStore(t)
 	busybox := imagetest.BusyboxImage(t)
 	busybox.Layers = append(busybox.Layers, imagetest.Layer(t,
@@ -300,7 +301,7 @@ func TestInitKind(t *testing.T) {
 // TestInitInDelta: how the node's own writes change the init kind of a command that names an init, and of one that does
 // not.
 func TestInitInDelta(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	s := newStore(t)
 	layer := imagetest.Layer(t, E{Name: "sbin/init", Mode: 0o755, Data: "\x7fELF"}, E{Name: "lib/systemd/systemd", Mode: 0o755, Data: "\x7fELF"},
 		E{Name: "bin/busybox", Mode: 0o755, Data: "\x7fELF"}, E{Name: "opt/app", Mode: 0o755, Data: "\x7fELF"})
@@ -346,7 +347,7 @@ func TestInitInDelta(t *testing.T) {
 
 // TestLongWays: neither a deep tree nor links that lead back and forth make a start slow.
 func TestLongWays(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	deep := strings.Repeat("d/", 150)
 	dir, err := unpackTo(t, imagetest.Layer(t,
 		E{Name: deep + "f"}, E{Name: "up", Type: '2', Link: deep + strings.Repeat("../", 150) + "f"}, E{Name: "f"}, E{Name: "near", Type: '2', Link: "d/../f"},

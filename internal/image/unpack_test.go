@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 type E = imagetest.Entry
@@ -76,7 +77,7 @@ func attr(path, name string) string {
 }
 
 func TestUnpack(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	old := syscall.Umask(0o077) // modes come from the archive, whatever the caller's umask
 	defer syscall.Umask(old)
 	long := strings.Repeat("n", 200)
@@ -147,7 +148,7 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestUnpackAttributes(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_bind_service+ep
 	dir, err := unpackTo(t, imagetest.Layer(t, E{Name: "d", Type: tar.TypeDir, Xattrs: map[string]string{
 		"trusted.overlay.redirect": "/etc", "trusted.overlay.opaque": "y", "user.overlay.opaque": "y",
@@ -169,7 +170,7 @@ func TestUnpackAttributes(t *testing.T) {
 }
 
 func TestUnpackRefuses(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for name, c := range map[string]struct {
 		in   []E
 		says string // part of the expected message
@@ -212,7 +213,7 @@ func TestUnpackRefuses(t *testing.T) {
 }
 
 func TestUnpackTimes(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir, err := unpackTo(t, imagetest.Layer(t, E{Name: "d", Type: tar.TypeDir}, E{Name: "d/f", Data: "x"}, E{Name: "d/l", Type: tar.TypeSymlink, Link: "f"}))
 	if err != nil {
 		t.Fatal(err)

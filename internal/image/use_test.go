@@ -12,6 +12,7 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // starting is the nodes of a test: what they use from the moment on in which their spec is stored.
@@ -43,7 +44,7 @@ func (s *starting) users(name string, layers []string) (names []string, _ error)
 // TestCollectNeverTakesWhatIsUsed: nodes start from images of the store and from OCI layouts, while others import, remove and
 // prune images with the same layers. Whatever the order, a start finds the image whole or gone, and keeps what it found.
 func TestCollectNeverTakesWhatIsUsed(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	s := newStore(t)
 	base := imagetest.Layer(t, E{Name: "bin/base", Data: "base"})
 	var archives []string

@@ -11,6 +11,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestStatusIsACopy: without status.json the journals say the same.
@@ -20,27 +21,21 @@ func TestStatusIsACopy(t *testing.T) {
 	if err := os.MkdirAll(dirs.Lib, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	boot, err := b.Host.BootID()
-	must(err)
+	testkit.Must(t, err)
 	claims, err := step.Create(dirs.Claims(), "n", boot)
-	must(err)
+	testkit.Must(t, err)
 	n := &vnode.Node{Name: "n", Restart: vnode.OnFailure}
-	must(b.Store("n", &records.Stored{Applied: n, Now: n}))
-	must(claims.SetPhase(step.Up))
+	testkit.Must(t, b.Store("n", &records.Stored{Applied: n, Now: n}))
+	testkit.Must(t, claims.SetPhase(step.Up))
 	gone := proc.ID{PID: 1 << 22, Start: 1}
-	must(history.Begin(claims, &gone))
-	must((&history.Fate{Claims: claims}).Note(history.End{State: Exited, Process: gone, Boot: boot, Exit: &history.Exit{Code: 3}, Restarts: 2}))
+	testkit.Must(t, history.Begin(claims, &gone))
+	testkit.Must(t, (&history.Fate{Claims: claims}).Note(history.End{State: Exited, Process: gone, Boot: boot, Exit: &history.Exit{Code: 3}, Restarts: 2}))
 	if s := b.Status("n", boot); s.Name != "n" || s.State != Exited || s.Exit.Code != 3 || s.Restarts != 2 || s.Restarting {
 		t.Errorf("%+v", s)
 	}
 	f, err := b.Fate("n")
-	must(err)
+	testkit.Must(t, err)
 	if !f.Orphaned() {
 		t.Error("its owner has ended")
 	}
@@ -98,40 +93,32 @@ func TestStatusOlderThanEnd(t *testing.T) {
 
 // TestListWaitsForTheEnd: a node whose process 1 has ended is listed with how it ended, also when nobody has noted that yet.
 func TestListWaitsForTheEnd(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: notes the end of a node")
-	}
+	testkit.NeedsRoot(t)
 	b := Open(layout.New(t.TempDir()), Beside{})
 	b.Kinds = step.Kinds{"test.first": func() step.Step { return &firstOnly{} }}
 	dirs := b.Layout.Node("n")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(os.MkdirAll(dirs.Lib, 0o755))
-	must(os.MkdirAll(dirs.Run, 0o755))
-	must(os.MkdirAll(filepath.Dir(b.Layout.Lock("n")), 0o755))
+	testkit.Must(t, os.MkdirAll(dirs.Lib, 0o755))
+	testkit.Must(t, os.MkdirAll(dirs.Run, 0o755))
+	testkit.Must(t, os.MkdirAll(filepath.Dir(b.Layout.Lock("n")), 0o755))
 	boot, err := b.Host.BootID()
-	must(err)
+	testkit.Must(t, err)
 	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}}
-	must(b.Store("n", &records.Stored{Applied: n, Now: n}))
+	testkit.Must(t, b.Store("n", &records.Stored{Applied: n, Now: n}))
 	gone := &firstOnly{Init: proc.ID{PID: 1 << 22, Start: 1}}
 	for path, with := range map[string][]step.Step{dirs.Claims(): nil, dirs.Journal(): {gone}} {
 		j, err := step.Create(path, "n", boot)
-		must(err)
+		testkit.Must(t, err)
 		for _, s := range with {
-			must(j.Do(t.Context(), s))
+			testkit.Must(t, j.Do(t.Context(), s))
 		}
-		must(j.SetPhase(step.Up))
+		testkit.Must(t, j.SetPhase(step.Up))
 	}
 	b.Note(Status{Name: "n", State: Running, PID: gone.Init.PID, Start: gone.Init.Start, Boot: boot})
 	if s := b.Status("n", boot); s.State != Exited || !s.Ending || s.Exit != nil {
 		t.Errorf("before it is noted: %+v", s)
 	}
 	all, err := b.List(t.Context())
-	must(err)
+	testkit.Must(t, err)
 	if len(all) != 1 || all[0].State != Exited || all[0].Ending || all[0].Exit == nil || !all[0].Exit.Unknown {
 		t.Errorf("listed: %+v", all)
 	}

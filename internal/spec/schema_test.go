@@ -8,6 +8,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/jsonschema-go/jsonschema"
+
+	"berth/test/testkit"
 )
 
 // beyondSchema returns the broken specs whose mistake no schema can find: it depends on several keys, on arithmetic, or
@@ -29,7 +31,7 @@ func schemaUnderTest(t *testing.T) *jsonschema.Resolved {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/schema.golden.json", string(text)+"\n")
+	testkit.Golden(t, "testdata/schema.golden.json", string(text)+"\n")
 	var s jsonschema.Schema
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)

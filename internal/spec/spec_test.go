@@ -2,7 +2,6 @@ package spec
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +11,8 @@ import (
 
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the expected messages anew")
 
 // files returns the files that match a pattern. It fails the test if there are none.
 func files(t testing.TB, pattern string) []string {
@@ -49,7 +47,7 @@ func TestBroken(t *testing.T) {
 			if !errors.As(err, &problems) || len(problems) == 0 {
 				t.Errorf("the error holds no Problems")
 			}
-			golden(t, strings.TrimSuffix(file, ".yaml")+".want", err.Error()+"\n")
+			testkit.Golden(t, strings.TrimSuffix(file, ".yaml")+".want", err.Error()+"\n")
 		})
 	}
 }
@@ -78,19 +76,7 @@ func TestMarshalText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/full.golden.yaml", roundTrip(t, nodes[0]))
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(string(read(t, file)), got); diff != "" {
-		t.Errorf("%s (go test -update writes it anew)\n%s", file, diff)
-	}
+	testkit.Golden(t, "testdata/full.golden.yaml", roundTrip(t, nodes[0]))
 }
 
 // roundTrip writes and reads a node, and returns its text.

@@ -26,8 +26,7 @@ import (
 	"berth/internal/site/hostapi"
 	"berth/internal/spec/roles"
 	"berth/internal/sys/fork"
-	"berth/internal/sys/layout"
-	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -52,11 +51,11 @@ node:
 
 // host is a host with an agent: what stands in for berthd answers its API over TLS.
 type host struct {
-	root, audit, address string
-	layout               layout.Layout
-	signer               *certs.Signer
-	clients              map[string]*http.Client
-	nodes                *hostapi.Host
+	env.Berth
+	audit, address string
+	signer         *certs.Signer
+	clients        map[string]*http.Client
+	nodes          *hostapi.Host
 }
 
 func serve(t *testing.T, before ...func(*host)) *host {
@@ -64,77 +63,56 @@ func serve(t *testing.T, before ...func(*host)) *host {
 	if testing.Short() {
 		t.Skip("no nodes with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	testkit.Final(t, "somebody could do what the rights do not allow, or could not do what they allow")
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // nodes, whose users have no rights here, traverse it
-		check(t, os.Chmod(d, 0o755))
-	}
-	h := &host{root: filepath.Join(dir, "root"), audit: filepath.Join(dir, "log/audit.log"), clients: map[string]*http.Client{}}
-	program := filepath.Join(dir, "berth")
-	check(t, built.Berth(t.Context(), program))
-	h.layout = layout.New(h.root)
-	check(t, h.layout.Make())
-	check(t, os.MkdirAll(h.layout.Etc("templates"), 0o755))
-	check(t, os.WriteFile(h.layout.Etc("templates/job.yaml"), []byte(job), 0o644))
-	check(t, os.WriteFile(h.layout.Etc("templates/open.yaml"), []byte(job), 0o646))
-	check(t, os.WriteFile(h.layout.Etc("outside.yaml"), []byte(job), 0o644))
-	check(t, os.Chmod(h.layout.Etc("templates/open.yaml"), 0o646))
+	h := &host{Berth: env.New(t, ""), clients: map[string]*http.Client{}}
+	h.audit = filepath.Join(h.Dir(), "log/audit.log")
+	testkit.Must(t, h.Layout().Make())
+	testkit.Must(t, os.MkdirAll(h.Layout().Etc("templates"), 0o755))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/job.yaml"), []byte(job), 0o644))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/open.yaml"), []byte(job), 0o646))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("outside.yaml"), []byte(job), 0o644))
+	testkit.Must(t, os.Chmod(h.Layout().Etc("templates/open.yaml"), 0o646))
 	var err error
-	h.signer, err = certs.Init(h.layout.Etc("ca"))
-	check(t, err)
-	h.install(t, h.layout.Etc("certs"), "node1", roles.Host)
+	h.signer, err = certs.Init(h.Layout().Etc("ca"))
+	testkit.Must(t, err)
+	env.Certify(t, h.signer, h.Layout().Etc("certs"), "node1", roles.Host, "127.0.0.1")
 	for name, role := range map[string]roles.Role{"root": roles.Admin, "ann": roles.Operator, "bob": roles.Operator, "eve": roles.Viewer, "node2": roles.Host} {
-		folder := filepath.Join(dir, name)
-		h.install(t, folder, name, role)
+		folder := filepath.Join(h.Dir(), name)
+		env.Certify(t, h.signer, folder, name, role, "127.0.0.1")
 		config, err := certs.Client(folder, "node1")
-		check(t, err)
+		testkit.Must(t, err)
 		h.clients[name] = &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2}, Timeout: testkit.Bound()}
 		t.Cleanup(h.clients[name].CloseIdleConnections)
 	}
 	for _, b := range before {
 		b(h)
 	}
-	h.listen(t, program)
+	h.listen(t)
 	return h
 }
 
-func (h *host) install(t *testing.T, dir, name string, role roles.Role) {
+func (h *host) listen(t *testing.T) {
 	t.Helper()
-	var b certs.Bundle
-	var err error
-	if role == roles.Host {
-		b, err = h.signer.IssueHost(t.Context(), name, []string{"127.0.0.1"})
-	} else {
-		b, err = h.signer.IssueUser(t.Context(), name, role, certs.UserLife)
-	}
-	check(t, err)
-	check(t, certs.Install(dir, b))
-}
-
-func (h *host) listen(t *testing.T, program string) {
-	t.Helper()
-	fork.ActFor(program)
+	fork.ActFor(h.Program)
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	l, err := certs.Listen(t.Context(), server.Limit(plain, 100), h.layout.Etc("certs"))
-	check(t, err)
+	testkit.Must(t, err)
+	l, err := certs.Listen(t.Context(), server.Limit(plain, 100), h.Layout().Etc("certs"))
+	testkit.Must(t, err)
 	h.address = "https://" + plain.Addr().String()
 	log, err := audit.Open(h.audit)
-	check(t, err)
-	h.nodes = hostapi.Open(h.layout, program)
+	testkit.Must(t, err)
+	h.nodes = hostapi.Open(h.Layout(), h.Program)
 	s := server.HTTP((&server.Server{Host: h.nodes, Audit: log.Keep, Renew: server.Renewal(h.signer, log.Keep)}).Handler())
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = s.Close() // the listener ends with the test's context
 		all, err := h.nodes.Names()
-		check(t, err)
+		testkit.Must(t, err)
 		for _, name := range all {
-			check(t, h.nodes.Remove(context.Background(), name, true, ""))
+			testkit.Must(t, h.nodes.Remove(context.Background(), name, true, ""))
 		}
-		check(t, log.Close())
+		testkit.Must(t, log.Close())
 	})
 }
 
@@ -143,18 +121,11 @@ func operator(name string) roles.Who {
 	return roles.Who{Name: name, Role: roles.Operator, Via: roles.ViaTLS}
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // ask sends one request and returns the status and the answer.
 func (h *host) ask(t *testing.T, who, method, path, kind, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, h.address+path, strings.NewReader(body))
-	check(t, err)
+	testkit.Must(t, err)
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
 	}
@@ -164,7 +135,7 @@ func (h *host) ask(t *testing.T, who, method, path, kind, body string) (int, str
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	check(t, err)
+	testkit.Must(t, err)
 	return answer.StatusCode, string(text)
 }
 
@@ -209,14 +180,14 @@ func (h *host) state(t *testing.T) map[string]any {
 	t.Helper()
 	all := map[string]any{}
 	names, err := h.nodes.Names()
-	check(t, err)
+	testkit.Must(t, err)
 	for _, name := range names {
 		spec, err := h.nodes.Spec(name)
-		check(t, err)
+		testkit.Must(t, err)
 		all[name] = spec
 	}
 	list, err := h.nodes.Nodes(t.Context())
-	check(t, err)
+	testkit.Must(t, err)
 	for _, s := range list {
 		all[s.Name+" is"] = s.State
 	}
@@ -227,9 +198,9 @@ func (h *host) state(t *testing.T) map[string]any {
 func (h *host) checkAudit(t *testing.T, want int) {
 	t.Helper()
 	text, err := os.ReadFile(h.audit)
-	check(t, err)
+	testkit.Must(t, err)
 	others, err := os.ReadFile(audit.Reads(h.audit))
-	check(t, err)
+	testkit.Must(t, err)
 	text = append(text, others...)
 	results := map[string]int{}
 	for line := range bytes.Lines(text) {
@@ -254,7 +225,7 @@ func (h *host) checkOwn(t *testing.T) {
 		var got struct {
 			Nodes []struct{ Name string }
 		}
-		check(t, json.Unmarshal([]byte(text), &got))
+		testkit.Must(t, json.Unmarshal([]byte(text), &got))
 		var names []string
 		for _, n := range got.Nodes {
 			names = append(names, n.Name)
@@ -272,14 +243,14 @@ func (h *host) checkOwn(t *testing.T) {
 		if want != 200 {
 			continue
 		}
-		check(t, json.Unmarshal([]byte(text), &got))
+		testkit.Must(t, json.Unmarshal([]byte(text), &got))
 		if len(got.Templates) != 2 || got.Templates[0].Name != "job" || got.Templates[0].Parameters["memory"].Sets != "memory.max" || got.Templates[1].Error == "" ||
 			strings.Contains(text, "/srv/name") {
 			t.Errorf("the templates, for %s: %s", who, text)
 		}
 	}
 	spec, err := h.nodes.Spec("theirs")
-	check(t, err)
+	testkit.Must(t, err)
 	if spec.Labels[roles.OwnerLabel] != "bob" || spec.Labels[roles.TemplateLabel] != "job" || spec.CPU.Max != 500 || len(spec.Mounts) != 1 {
 		t.Errorf("the node of the template: %+v", spec)
 	}
@@ -295,11 +266,11 @@ func TestRevokedInTheMiddle(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	_, err := h.signer.Revoke(t.Context(), "eve")
-	check(t, err)
+	testkit.Must(t, err)
 	list, err := h.signer.Revoked()
-	check(t, err)
-	changed, err := certs.Update(h.layout.Etc("certs"), list)
-	check(t, err)
+	testkit.Must(t, err)
+	changed, err := certs.Update(h.Layout().Etc("certs"), list)
+	testkit.Must(t, err)
 	if !changed {
 		t.Error("the list was not newer")
 	}
@@ -307,7 +278,7 @@ func TestRevokedInTheMiddle(t *testing.T) {
 	testkit.Eventually(t, "the revoked certificate is refused", func() bool { // a request that came before the agent was woken is answered
 		var req *http.Request
 		req, err = http.NewRequestWithContext(t.Context(), http.MethodGet, h.address+"/v1/host", nil)
-		check(t, err)
+		testkit.Must(t, err)
 		var answer *http.Response
 		if answer, err = h.clients["eve"].Do(req); err == nil {
 			answer.Body.Close()
@@ -330,11 +301,11 @@ func TestRevokedInTheMiddle(t *testing.T) {
 func TestHostRenewsOverTheAPI(t *testing.T) {
 	h := serve(t)
 	dir := t.TempDir()
-	h.install(t, dir, "node7", roles.Host)
+	env.Certify(t, h.signer, dir, "node7", roles.Host, "127.0.0.1")
 	config, err := certs.Client(dir, "node1")
-	check(t, err)
+	testkit.Must(t, err)
 	old, err := certs.Current(dir)
-	check(t, err)
+	testkit.Must(t, err)
 	post := func(request []byte) ([]byte, error) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config.Clone(), DisableKeepAlives: true}}
 		answer, err := client.Post(h.address+"/v1/certificates/renew", "application/pkcs10", bytes.NewReader(request))
@@ -349,18 +320,18 @@ func TestHostRenewsOverTheAPI(t *testing.T) {
 		return text, err
 	}
 	next, err := certs.RenewOwn(dir, post)
-	check(t, err)
+	testkit.Must(t, err)
 	if next.Subject.CommonName != "node7" || certs.Serial(next) == certs.Serial(old) {
 		t.Errorf("renewed as %s, %s", next.Subject, certs.Serial(next))
 	}
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(h.address, "https://"), config)
-	check(t, err)
+	testkit.Must(t, err)
 	conn.Close()
 	if again, err := certs.RenewOwn(dir, post); err != nil || again.Subject.CommonName != "node7" {
 		t.Errorf("with the new one: %v", err)
 	}
 	_, err = h.signer.Revoke(t.Context(), "node7")
-	check(t, err) // the list is not spread: the authority itself knows
+	testkit.Must(t, err) // the list is not spread: the authority itself knows
 	if _, err := certs.RenewOwn(dir, post); err == nil || !strings.Contains(err.Error(), "is revoked") {
 		t.Errorf("a revoked one is renewed: %v", err)
 	}

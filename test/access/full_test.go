@@ -13,6 +13,7 @@ import (
 	"berth/internal/site/api"
 	"berth/internal/site/certs"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestFullAudit: an act whose line the disk does not take is not begun, and says why; reads go on, and so does root on the host itself. Once there is
@@ -21,8 +22,8 @@ func TestFullAudit(t *testing.T) {
 	var fills string
 	h := serve(t, func(h *host) {
 		dir := filepath.Dir(h.audit)
-		check(t, os.Mkdir(dir, 0o700))
-		check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
+		testkit.Must(t, os.Mkdir(dir, 0o700))
+		testkit.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 		fills = filepath.Join(dir, "fills")
 	})
@@ -31,17 +32,17 @@ func TestFullAudit(t *testing.T) {
 	}
 	before := h.state(t)
 	full, err := os.Create(fills)
-	check(t, err)
+	testkit.Must(t, err)
 	defer full.Close()
 	for err == nil {
 		_, err = full.Write(make([]byte, 4096))
 	}
 	var request []byte
-	_, err = certs.RenewOwn(filepath.Join(filepath.Dir(h.root), "node2"), func(r []byte) ([]byte, error) { request = r; return nil, errors.New("not yet") })
+	_, err = certs.RenewOwn(filepath.Join(h.Dir(), "node2"), func(r []byte) ([]byte, error) { request = r; return nil, errors.New("not yet") })
 	if request == nil {
 		t.Fatal(err)
 	}
-	check(t, os.Truncate(h.audit, 4096)) // the page that it has is full, too
+	testkit.Must(t, os.Truncate(h.audit, 4096)) // the page that it has is full, too
 	for _, r := range []struct{ who, method, path, kind, body string }{
 		{"ann", "POST", template, asJSON, fill("second", `"cpus": 0.5`)},
 		{"ann", "DELETE", "/v1/nodes/first?force=true", "", ""},
@@ -52,7 +53,7 @@ func TestFullAudit(t *testing.T) {
 	} {
 		status, text := h.ask(t, r.who, r.method, r.path, r.kind, r.body)
 		var p api.Problem
-		check(t, json.Unmarshal([]byte(text), &p))
+		testkit.Must(t, json.Unmarshal([]byte(text), &p))
 		if status != 507 || p.Code != int(refuse.Cannot) || !strings.Contains(p.Detail, unix.ENOSPC.Error()) || !strings.Contains(p.Detail, h.audit) ||
 			!strings.Contains(p.Remedy, filepath.Dir(h.audit)) {
 			t.Errorf("%s %s: %d %s", r.method, r.path, status, text)
@@ -67,10 +68,10 @@ func TestFullAudit(t *testing.T) {
 		t.Errorf("the nodes are %v, not %v", after, before)
 	}
 	_, err = h.nodes.Stop(t.Context(), "first", 0, "") // root on the host: no agent
-	check(t, err)
+	testkit.Must(t, err)
 
-	check(t, os.Remove(fills))
-	check(t, full.Close())
+	testkit.Must(t, os.Remove(fills))
+	testkit.Must(t, full.Close())
 	if status, text := h.ask(t, "ann", "POST", "/v1/nodes/first/start", "", ""); status != 200 {
 		t.Errorf("with room: %d %s", status, text)
 	}

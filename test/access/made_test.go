@@ -21,36 +21,36 @@ func TestRemoveMade(t *testing.T) {
 	fillIn := func() {
 		t.Helper()
 		_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "again", nil, 0)
-		check(t, err)
+		testkit.Must(t, err)
 	}
 	fillIn()
 	first, err := h.nodes.Made("again")
-	check(t, err)
-	check(t, h.nodes.RemoveMade(t.Context(), "again", first))
+	testkit.Must(t, err)
+	testkit.Must(t, h.nodes.RemoveMade(t.Context(), "again", first))
 	fillIn()
 	if err := h.nodes.RemoveMade(t.Context(), "again", first); refuse.KindOf(err) != refuse.NotFound {
 		t.Errorf("the next one of the name: %v", err)
 	}
 	second, err := h.nodes.Made("again")
-	check(t, err)
+	testkit.Must(t, err)
 	if _, err := h.nodes.Node(t.Context(), "again"); err != nil || second.Equal(first) {
 		t.Errorf("the next one, made at %s as the first at %s: %v", second, first, err)
 	}
-	check(t, h.nodes.RemoveMade(t.Context(), "again", second))
+	testkit.Must(t, h.nodes.RemoveMade(t.Context(), "again", second))
 }
 
 // TestForce: an operator whose stop of a node waits for an hour does not keep an admin from ending it.
 func TestForce(t *testing.T) {
 	h := serve(t)
-	ready := filepath.Join(h.root, "ready")
-	check(t, os.Mkdir(ready, 0o777))
-	check(t, os.Chmod(ready, 0o777)) // whatever the umask
-	check(t, os.WriteFile(h.layout.Etc("templates/stubborn.yaml"), []byte("node:\n  image: host\n  stop: {grace: 1h}\n  mounts: [{source: "+ready+", target: /srv}]\n"+
+	ready := filepath.Join(h.Root, "ready")
+	testkit.Must(t, os.Mkdir(ready, 0o777))
+	testkit.Must(t, os.Chmod(ready, 0o777)) // whatever the umask
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/stubborn.yaml"), []byte("node:\n  image: host\n  stop: {grace: 1h}\n  mounts: [{source: "+ready+", target: /srv}]\n"+
 		"  command: [/bin/sh, -c, \"trap 'echo >/srv/asked' TERM; echo >/srv/begun; while :; do sleep 0.1; done\"]\n"), 0o644))
 	await := func(name string) {
 		t.Helper()
 		testkit.Eventually(t, name, func() bool { _, err := os.Stat(filepath.Join(ready, name)); return err == nil })
-		check(t, os.Remove(filepath.Join(ready, name)))
+		testkit.Must(t, os.Remove(filepath.Join(ready, name)))
 	}
 	for what, end := range map[string]func() error{
 		"stop":   func() error { _, err := h.nodes.Stop(t.Context(), "job", 0, ""); return err },
@@ -58,7 +58,7 @@ func TestForce(t *testing.T) {
 		"remove": func() error { return h.nodes.Remove(t.Context(), "job", true, "") },
 	} {
 		_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "stubborn", "job", nil, 0)
-		check(t, err)
+		testkit.Must(t, err)
 		await("begun")
 		stops := begin(func() error { _, err := h.nodes.Stop(t.Context(), "job", time.Hour, "bob"); return err })
 		await("asked")
@@ -75,7 +75,7 @@ func TestForce(t *testing.T) {
 func TestGrace(t *testing.T) {
 	h := serve(t)
 	_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "job", nil, 0)
-	check(t, err)
+	testkit.Must(t, err)
 	before := h.state(t)
 	for _, act := range []string{"stop", "restart"} {
 		status, text := h.ask(t, "bob", "POST", "/v1/nodes/job/"+act+"?grace=301", "", "")
@@ -96,10 +96,10 @@ func TestHold(t *testing.T) {
 	h := serve(t)
 	began := time.Now()
 	_, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "before", nil, 0)
-	check(t, err)
+	testkit.Must(t, err)
 	hold := 2*time.Second + 5*time.Since(began) // a start of a node takes less, on this machine and under its load of now
 	runs := func() string {
-		pid, _ := os.ReadFile(h.layout.Node("held").PIDFile())
+		pid, _ := os.ReadFile(h.Layout().Node("held").PIDFile())
 		text, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline")
 		return string(text)
 	}
@@ -119,12 +119,12 @@ func TestHold(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	check(t, <-ended)
+	testkit.Must(t, <-ended)
 	if is := runs(); !strings.HasPrefix(is, "/bin/sleep") || o.Held == 0 {
 		t.Errorf("held for %d ms; it runs %q", o.Held, is)
 	}
 	again, err := h.nodes.ApplyTemplate(t.Context(), operator("bob"), "job", "held", nil, hold)
-	check(t, err)
+	testkit.Must(t, err)
 	if again.Held != 0 || again.Did != "unchanged" {
 		t.Errorf("of a node that runs: %+v", again)
 	}

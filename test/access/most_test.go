@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestMost: an operator has as many nodes of a template as that says, however many he asks for at the same time; another has his own, and who removes one may make
 // another.
 func TestMost(t *testing.T) {
 	h := serve(t)
-	check(t, os.WriteFile(h.layout.Etc("templates/few.yaml"), []byte("most: 2\n"+job), 0o644))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/few.yaml"), []byte("most: 2\n"+job), 0o644))
 	fillIn := func(owner, template, name string) error {
 		_, err := h.nodes.ApplyTemplate(t.Context(), operator(owner), template, name, nil, 0)
 		return err
@@ -35,21 +36,21 @@ func TestMost(t *testing.T) {
 	if len(made) != 2 {
 		t.Fatalf("of %d nodes %v were made, not 2", asked, made)
 	}
-	check(t, fillIn("bob", "few", made[0])) // it is there
-	check(t, fillIn("bob", "job", "of-another-template"))
-	check(t, fillIn("ann", "few", "of-another-operator"))
+	testkit.Must(t, fillIn("bob", "few", made[0])) // it is there
+	testkit.Must(t, fillIn("bob", "job", "of-another-template"))
+	testkit.Must(t, fillIn("ann", "few", "of-another-operator"))
 	if status, text := h.ask(t, "bob", "POST", "/v1/templates/few/nodes", asJSON, `{"name": "third"}`); status != 409 {
 		t.Errorf("%d %s", status, text)
 	}
-	check(t, h.nodes.Remove(t.Context(), made[0], true, "bob"))
-	check(t, fillIn("bob", "few", "third"))
+	testkit.Must(t, h.nodes.Remove(t.Context(), made[0], true, "bob"))
+	testkit.Must(t, fillIn("bob", "few", "third"))
 }
 
 // TestOperators: a template that names operators is for these alone; another operator gets nothing of it, an admin still does.
 func TestOperators(t *testing.T) {
 	h := serve(t)
-	check(t, os.WriteFile(h.layout.Etc("templates/slurms.yaml"), []byte("operators: [slurm, bob]\n"+job), 0o644))
-	check(t, os.WriteFile(h.layout.Etc("templates/anns.yaml"), []byte("operators: [ann]\n"+job), 0o644))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/slurms.yaml"), []byte("operators: [slurm, bob]\n"+job), 0o644))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/anns.yaml"), []byte("operators: [ann]\n"+job), 0o644))
 	const named = `{"name": "named"}`
 	status, text := h.ask(t, "bob", "POST", "/v1/templates/anns/nodes", asJSON, named)
 	if status != 403 || !strings.Contains(text, "operator bob may not make nodes of template anns") {
@@ -61,7 +62,7 @@ func TestOperators(t *testing.T) {
 	if status, text := h.ask(t, "bob", "POST", "/v1/templates/slurms/nodes", asJSON, named); status != 200 {
 		t.Errorf("of a template that names bob: %d %s", status, text)
 	}
-	check(t, h.nodes.Remove(t.Context(), "named", true, "bob"))
+	testkit.Must(t, h.nodes.Remove(t.Context(), "named", true, "bob"))
 	if status, text := h.ask(t, "root", "POST", "/v1/templates/anns/nodes", asJSON, named); status != 200 {
 		t.Errorf("an admin: %d %s", status, text)
 	}

@@ -23,12 +23,12 @@ func TestOwnersUnderTheLock(t *testing.T) {
 	}
 	hold := func(name string) (release func()) {
 		t.Helper()
-		f, err := os.OpenFile(h.layout.Lock(name), os.O_RDWR|os.O_CREATE, 0o600)
-		check(t, err)
-		check(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
-		return func() { check(t, f.Close()) }
+		f, err := os.OpenFile(h.Layout().Lock(name), os.O_RDWR|os.O_CREATE, 0o600)
+		testkit.Must(t, err)
+		testkit.Must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+		return func() { testkit.Must(t, f.Close()) }
 	}
-	check(t, fillin("bob", "job"))
+	testkit.Must(t, fillin("bob", "job"))
 	for what, do := range map[string]func(owner roles.Owner) error{
 		"stop":    func(o roles.Owner) error { _, err := h.nodes.Stop(t.Context(), "job", node.OwnGrace, o); return err },
 		"start":   func(o roles.Owner) error { _, err := h.nodes.Start(t.Context(), "job", o); return err },
@@ -47,10 +47,10 @@ func TestOwnersUnderTheLock(t *testing.T) {
 		t.Errorf("bob's node: %+v, %v", status, err)
 	}
 
-	check(t, fillin("ann", "held"))
+	testkit.Must(t, fillin("ann", "held"))
 	release := hold("held")
 	ended := begin(func() error { return fillin("ann", "held") })
-	check(t, fillin("bob", "other")) // would wait for ever
+	testkit.Must(t, fillin("bob", "other")) // would wait for ever
 	select {
 	case err := <-ended:
 		t.Errorf("ann's node changed while its lock was held: %v", err)
@@ -59,7 +59,7 @@ func TestOwnersUnderTheLock(t *testing.T) {
 	release()
 	select {
 	case err := <-ended:
-		check(t, err)
+		testkit.Must(t, err)
 	case <-time.After(testkit.Bound()):
 		t.Error("ann's node does not get its lock")
 	}

@@ -61,9 +61,9 @@ type rights struct {
 func newRights(t *testing.T) *rights {
 	t.Helper()
 	h := &rights{host: serve(t)}
-	h.written, h.secret = filepath.Join(h.root, "written"), h.layout.Etc("secret")
-	check(t, os.Mkdir(h.written, 0o755))
-	check(t, os.WriteFile(h.secret, []byte("PASSWORD=swordfish\n"), 0o600))
+	h.written, h.secret = filepath.Join(h.Root, "written"), h.Layout().Etc("secret")
+	testkit.Must(t, os.Mkdir(h.written, 0o755))
+	testkit.Must(t, os.WriteFile(h.secret, []byte("PASSWORD=swordfish\n"), 0o600))
 	return h
 }
 
@@ -72,14 +72,14 @@ func (h *rights) importAs(t *testing.T, name, version string) {
 	t.Helper()
 	i := imagetest.BusyboxImage(t)
 	i.Layers = append(i.Layers, imagetest.Layer(t, imagetest.Entry{Name: "etc/version", Data: version, Type: tar.TypeReg, Mode: 0o644}))
-	_, err := image.Open(h.layout).Import(t.Context(), imagetest.OCIArchive(t, i), image.As{Name: name}, nil)
-	check(t, err)
+	_, err := image.Open(h.Layout()).Import(t.Context(), imagetest.OCIArchive(t, i), image.As{Name: name}, nil)
+	testkit.Must(t, err)
 }
 
 func (h *rights) template(t *testing.T, name, text string) {
 	t.Helper()
 	text = strings.NewReplacer("SECRET", h.secret, "WRITTEN", h.written).Replace(text)
-	check(t, os.WriteFile(h.layout.Etc("templates/"+name+".yaml"), []byte(text), 0o644))
+	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/"+name+".yaml"), []byte(text), 0o644))
 }
 
 // fill makes bob's node "job" of a template.
@@ -91,8 +91,8 @@ func (h *rights) fill(t *testing.T, template string, parameters map[string]any) 
 func (h *rights) plant(t *testing.T) {
 	t.Helper()
 	_, err := h.fill(t, "free", map[string]any{"command": []any{"/bin/sh", "-c", plant}})
-	check(t, err)
-	program := filepath.Join(h.layout.Node("job").Delta(), "upper/usr/bin/backup")
+	testkit.Must(t, err)
+	program := filepath.Join(h.Layout().Node("job").Delta(), "upper/usr/bin/backup")
 	testkit.Eventually(t, "the program is in the delta", func() bool {
 		st, err := os.Stat(program)
 		return err == nil && st.Mode().Perm() == 0o755
@@ -122,7 +122,7 @@ func (h *rights) refused(t *testing.T, did func() error, names ...string) {
 
 // process is the number of the node's process 1; "" if it does not run.
 func (h *rights) process() string {
-	pid, _ := os.ReadFile(h.layout.Node("job").PIDFile())
+	pid, _ := os.ReadFile(h.Layout().Node("job").PIDFile())
 	return string(pid)
 }
 
@@ -137,7 +137,7 @@ func TestRights(t *testing.T) {
 		h.template(t, "backup", backup)
 		t.Run(name, func(t *testing.T) {
 			test(h, t)
-			check(t, h.nodes.Remove(t.Context(), "job", true, ""))
+			testkit.Must(t, h.nodes.Remove(t.Context(), "job", true, ""))
 		})
 	}
 }
@@ -152,11 +152,11 @@ func (h *rights) another(t *testing.T) {
 	}
 	h.refused(t, apply("backup"), "command", "env_from", "mounts")
 	_, err := h.nodes.Stop(t.Context(), "job", 0, "bob")
-	check(t, err)
+	testkit.Must(t, err)
 	h.refused(t, apply("backup"), "command", "env_from", "mounts")
 	var p api.Problem
 	status, text := h.ask(t, "bob", "POST", "/v1/templates/backup/nodes", asJSON, `{"name": "job"}`)
-	check(t, json.Unmarshal([]byte(text), &p))
+	testkit.Must(t, json.Unmarshal([]byte(text), &p))
 	if told := (&refuse.Error{Kind: refuse.Kind(p.Code), What: p.Detail, Remedy: p.Remedy}); status != 409 || !templates.Refused(told) { // as a client has it
 		t.Errorf("over TLS: %d %s", status, text)
 	}
@@ -167,9 +167,9 @@ func (h *rights) another(t *testing.T) {
 		return err
 	}, "mounts")
 
-	check(t, h.nodes.Remove(t.Context(), "job", true, "bob"))
+	testkit.Must(t, h.nodes.Remove(t.Context(), "job", true, "bob"))
 	h.template(t, "backup", strings.Replace(backup, "/usr/bin/backup", "/bin/sleep, \"600\"", 1))
-	check(t, apply("backup")())
+	testkit.Must(t, apply("backup")())
 }
 
 // same: a node goes on with the same template, with other parameters, and with limits that an admin edited.
@@ -205,11 +205,11 @@ func (h *rights) same(t *testing.T) {
 	h.refused(t, func() error { _, err := h.fill(t, "free", sleep("602", nil)); return err }, "image")
 	h.refused(t, func() error { _, err := h.nodes.Restart(t.Context(), "job", 0, "bob"); return err }, "image")
 	_, err := h.nodes.Stop(t.Context(), "job", 0, "bob")
-	check(t, err)
+	testkit.Must(t, err)
 	h.refused(t, func() error { _, err := h.fill(t, "free", sleep("601", nil)); return err }, "image")
 	h.refused(t, func() error { _, err := h.nodes.Start(t.Context(), "job", "bob"); return err }, "image")
 	_, err = h.nodes.Start(t.Context(), "job", "") // an admin is asked nothing
-	check(t, err)
+	testkit.Must(t, err)
 }
 
 // older: a node of which no rights were kept goes on with its own template, unless what the template gives differs from what
@@ -226,12 +226,12 @@ func (h *rights) older(t *testing.T) {
 	forget := func() { // as an older berth stored it
 		t.Helper()
 		s, err := h.nodes.Stored("job")
-		check(t, err)
-		check(t, h.nodes.Store("job", &records.Stored{Applied: s.Applied, Now: s.Now}))
+		testkit.Must(t, err)
+		testkit.Must(t, h.nodes.Store("job", &records.Stored{Applied: s.Applied, Now: s.Now}))
 	}
-	check(t, as("600")())
+	testkit.Must(t, as("600")())
 	forget()
-	check(t, as("601")())
+	testkit.Must(t, as("601")())
 	if s, err := h.nodes.Stored("job"); err != nil || len(s.Rights) == 0 {
 		t.Errorf("its rights are not kept from then on: %+v, %v", s, err)
 	}
@@ -246,10 +246,10 @@ func (h *rights) older(t *testing.T) {
 	h.template(t, "backup", strings.NewReplacer("/usr/bin/backup", "/bin/sleep", "/written}", "/elsewhere}").Replace(backup))
 	h.refused(t, as("601"), "mounts")
 
-	check(t, h.nodes.Remove(t.Context(), "job", true, "bob"))
+	testkit.Must(t, h.nodes.Remove(t.Context(), "job", true, "bob"))
 	spec := fmt.Sprintf("name: job\nimage: oci:base\ncommand: [/bin/sleep, \"600\"]\nlabels: {%s: bob}\n", roles.OwnerLabel)
 	_, err := h.nodes.Apply(t.Context(), "spec", []byte(spec), false)
-	check(t, err)
+	testkit.Must(t, err)
 	h.refused(t, as("600"), "free spec")
 }
 
@@ -259,21 +259,21 @@ func (h *rights) policy(t *testing.T) {
 	t.Helper()
 	h.template(t, "free", free+"  restart: always\n  autostart: true\n")
 	_, err := h.fill(t, "free", map[string]any{"command": []any{"/bin/sleep", "600"}})
-	check(t, err)
+	testkit.Must(t, err)
 	end := func() {
 		t.Helper()
 		_, err := h.nodes.Kill(t.Context(), "job", unix.SIGKILL)
-		check(t, err)
+		testkit.Must(t, err)
 	}
 	autostarts := func() error {
-		out, err := exec.Command(filepath.Join(filepath.Dir(h.root), "berth"), "--root", h.root, "start", "--autostart").CombinedOutput()
+		out, err := h.Command("start", "--autostart").CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 		return err
 	}
 	refused := func() (n int) {
-		check(t, h.nodes.Events().Tell(t.Context(), events.Wish{Past: true}, func(e events.Event) error {
+		testkit.Must(t, h.nodes.Events().Tell(t.Context(), events.Wish{Past: true}, func(e events.Event) error {
 			if e.Event == events.Refused && e.Node == "job" && strings.Contains(e.Text, "image oci:base is another one now") && strings.Contains(e.Text, "berth rm job") {
 				n++
 			}
@@ -285,7 +285,7 @@ func (h *rights) policy(t *testing.T) {
 	end()
 	testkit.Eventually(t, "the keeper's restart is refused, and it is stopped", func() bool {
 		d, err := h.nodes.Node(t.Context(), "job")
-		check(t, err)
+		testkit.Must(t, err)
 		return refused() == 1 && d.State == node.Stopped && !d.Restarting
 	})
 	var exit *exec.ExitError
@@ -294,7 +294,7 @@ func (h *rights) policy(t *testing.T) {
 	}
 
 	h.importAs(t, "base", "v1") // the one that it was made from
-	check(t, autostarts())
+	testkit.Must(t, autostarts())
 	pid := h.process()
 	end()
 	testkit.Eventually(t, "the keeper restarts it", func() bool { now := h.process(); return now != "" && now != pid })

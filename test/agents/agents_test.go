@@ -116,9 +116,7 @@ type one struct {
 // TestAgents: a changed configuration reaches all agents, and each lists all nodes of the site. Where a run measures, this is soon, and
 // at rest neither they nor etcd use the CPU.
 func TestAgents(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	program, err := exec.LookPath("etcd")
 	if err != nil {
 		t.Skip("etcd is not installed: apt-get install etcd-server")
@@ -195,15 +193,7 @@ type result struct {
 // start starts the agents, each with its nodes, and waits until they answer.
 func start(t *testing.T, endpoint string) []*one {
 	t.Helper()
-	top := t.TempDir()
-	for dir := top; dir != "/"; dir = filepath.Dir(dir) { // a root must be reachable
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if filepath.Dir(dir) == os.TempDir() {
-			break
-		}
-	}
+	top := testkit.Dir(t, "") // a root must be reachable
 	var fleet []*one
 	for i := range *agents {
 		name := fmt.Sprintf("h%03d", i)

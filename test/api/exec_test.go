@@ -21,9 +21,9 @@ func TestTerminal(t *testing.T) {
 	if _, text, code := s.berth("name: tty\nimage: host\ncommand: [sleep, \"1000\"]\n", "apply", "-f", "-"); code != 0 {
 		t.Fatal(text)
 	}
-	berth := filepath.Join(s.bin, "berth")
+	berth := s.Program
 	var outputs [2]string
-	for i, how := range []string{"--root " + s.root, "--host unix:" + s.socket} {
+	for i, how := range []string{"--root " + s.Root, "--host unix:" + s.socket} {
 		// crun's exec gives the terminal its size when the command may run already, so the command waits for one.
 		line := "stty rows 33 cols 77; " + berth + " " + how + ` exec -it tty -- sh -c 'until stty size | grep -qv "^0 0"; do sleep 0.02; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo all; trap "echo heard; exit 5" INT; echo ready; while :; do sleep 0.1; done'`
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Bound())
@@ -71,7 +71,7 @@ func TestTerminal(t *testing.T) {
 // TestLost: when the connection of a client breaks, he is told, and the node of his run ends.
 func TestLost(t *testing.T) {
 	s := serve(t)
-	cut := filepath.Join(filepath.Dir(s.bin), "cut.sock")
+	cut := filepath.Join(s.Dir(), "cut.sock")
 	l, err := net.Listen("unix", cut)
 	if err != nil {
 		t.Fatal(err)
@@ -96,14 +96,14 @@ func TestLost(t *testing.T) {
 			go func() { _, _ = io.Copy(c, to) }()
 		}
 	}()
-	cmd := exec.Command(filepath.Join(s.bin, "berth"), "--host", "unix:"+cut, "run", "--name", "lost", "--image", "host", "--", "sleep", "1000")
+	cmd := exec.Command(s.Program, "--host", "unix:"+cut, "run", "--name", "lost", "--image", "host", "--", "sleep", "1000")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	there := func() bool { out, _, _ := s.berth("", "ls", "--json"); return strings.Contains(out, `"running"`) }
-	await(t, "the node runs", there)
+	testkit.Eventually(t, "the node runs", there)
 	mu.Lock()
 	for _, c := range open {
 		c.Close()
@@ -114,12 +114,7 @@ func TestLost(t *testing.T) {
 	if !errors.As(err, &ended) || ended.ExitCode() != 1 || !strings.Contains(stderr.String(), "the connection was lost") {
 		t.Errorf("the client: %v, %s", err, stderr.String())
 	}
-	await(t, "the node is gone", func() bool { out, _, _ := s.berth("", "ls", "--json"); return !strings.Contains(out, `"lost"`) })
-}
-
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	testkit.Eventually(t, what, is)
+	testkit.Eventually(t, "the node is gone", func() bool { out, _, _ := s.berth("", "ls", "--json"); return !strings.Contains(out, `"lost"`) })
 }
 
 // TestRefusedThere: what does not travel names the way, and what no client may run is refused by the agent.

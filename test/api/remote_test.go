@@ -15,7 +15,7 @@ var changing = regexp.MustCompile(`run-\d+|\d\d:\d\d:\d\d[.\d]*|\d+ (B|s|ms|KiB|
 // TestRemoteIsLocal runs command lines here and by the agent, and compares output, errors and exit codes.
 func TestRemoteIsLocal(t *testing.T) {
 	s := serve(t)
-	dir := filepath.Dir(s.bin)
+	dir := s.Dir()
 	for name, text := range map[string]string{
 		"node.yaml":  "name: NAME\nimage: host\ncommand: [sleep, \"1000\"]\nmemory: {max: 64MiB}\n",
 		"bad.yaml":   "name: bad\nimage: host\nmemroy: {max: 64MiB}\ncommand: [x]\n",

@@ -21,6 +21,7 @@ import (
 	"berth/internal/site/api/client"
 	"berth/internal/site/api/server"
 	"berth/internal/site/audit"
+	"berth/test/testkit"
 )
 
 // relayed is a host that runs shell scripts where an agent runs berth, and what its audit says.
@@ -48,7 +49,7 @@ func (r *relayed) keep(line audit.Line, err error) error {
 // ended waits for the line of the command's end.
 func (r *relayed) ended(t *testing.T) (last audit.Line) {
 	t.Helper()
-	await(t, "the command has ended", func() bool {
+	testkit.Eventually(t, "the command has ended", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if len(r.lines) == 2 {
@@ -119,7 +120,7 @@ func TestHeldBack(t *testing.T) {
 		ends <- end{code, err}
 	}()
 	taken := filepath.Join(dir, "taken")
-	await(t, "the command has its input, while its output is held back", func() bool { _, err := os.Stat(taken); return err == nil })
+	testkit.Eventually(t, "the command has its input, while its output is held back", func() bool { _, err := os.Stat(taken); return err == nil })
 	if info, err := os.Stat(taken); err != nil || info.Size() != size/5*5 {
 		t.Errorf("of %d bytes of input it has %v, %v", size/5*5, info.Size(), err)
 	}
@@ -237,7 +238,7 @@ type paused struct {
 // pause runs a command line by the agent with so much input, reads some of its output and stops the client.
 func (s *site) pause(t *testing.T, input int, args ...string) *paused {
 	t.Helper()
-	p := &paused{cmd: exec.Command(filepath.Join(s.bin, "berth"), append([]string{"--host", "unix:" + s.socket}, args...)...)}
+	p := &paused{cmd: exec.Command(s.Program, append([]string{"--host", "unix:" + s.socket}, args...)...)}
 	p.cmd.Stdin, p.cmd.Stderr = bytes.NewReader(make([]byte, input)), os.Stderr
 	var err error
 	if p.out, err = p.cmd.StdoutPipe(); err == nil {
@@ -285,7 +286,7 @@ func (s *site) wordy(t *testing.T) (logged, copied int) {
 	if _, text, code := s.berth(fmt.Sprintf("name: slow\nimage: host\ncommand: [sh, -c, '%s']\n", script), "apply", "-f", "-"); code != 0 {
 		t.Fatal(text)
 	}
-	await(t, "the node has written", func() bool {
+	testkit.Eventually(t, "the node has written", func() bool {
 		_, _, code := s.berth("", "exec", "slow", "--", "test", "-e", "/tmp/file")
 		return code == 0
 	})

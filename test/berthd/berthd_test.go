@@ -20,17 +20,15 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/sys/layout"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
 // bed is an agent with a root of its own.
 type bed struct {
+	env.Berth
 	t       *testing.T
-	dir     string // of the programs
-	root    string
-	layout  layout.Layout
 	cmd     *exec.Cmd
 	said    bytes.Buffer
 	client  *http.Client
@@ -39,42 +37,16 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir, err := os.MkdirTemp("/var/tmp", "berthd-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bed{t: t, dir: dir, root: filepath.Join(dir, "root"), layout: layout.New(filepath.Join(dir, "root"))}
+	testkit.NeedsRoot(t)
+	b := &bed{Berth: env.New(t, "/var/tmp"), t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("berthd said:\n%s", b.said.String())
-			for _, name := range []string{"n1", "steady"} {
-				_ = exec.Command(filepath.Join(dir, "berth"), "--root", b.root, "rm", "--force", name).Run()
-			}
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(b.root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := built.Berth(t.Context(), filepath.Join(dir, "berth")); err != nil {
-		t.Fatal(err)
-	}
-	if err := built.Agent(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(b.root, "berthd.yaml"), []byte("host: a\nlocal: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, built.Agent(t.Context(), b.Dir()), os.Mkdir(b.Root, 0o755), os.WriteFile(filepath.Join(b.Root, "berthd.yaml"), []byte("host: a\nlocal: true\n"), 0o600))
 	b.client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", b.layout.AgentSocket())
+		return (&net.Dialer{}).DialContext(ctx, "unix", b.Layout().AgentSocket())
 	}}}
 	return b
 }
@@ -82,7 +54,7 @@ func newBed(t *testing.T) *bed {
 // start starts the agent in groups of its own, as a service manager does, and waits until it answers.
 func (b *bed) start() {
 	b.t.Helper()
-	b.cmd = exec.Command(filepath.Join(b.dir, "berthd"), "--root", b.root)
+	b.cmd = exec.Command(filepath.Join(b.Dir(), "berthd"), "--root", b.Root)
 	b.cmd.Stdout, b.cmd.Stderr = &b.said, &b.said
 	if err := b.cmd.Start(); err != nil {
 		b.t.Fatal(err)
@@ -188,37 +160,11 @@ func (b *bed) becomes(want map[string]string) {
 	}
 }
 
-// left says what is left of nodes once there are none: folders, claims, groups, the keeper.
-func (b *bed) left() string {
-	var all []string
-	for _, dir := range []string{b.layout.LibNodes(), b.layout.RunNodes(), b.layout.MACs(), b.layout.IDs()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !os.IsNotExist(err) {
-			all = append(all, err.Error())
-		}
-		for _, e := range entries {
-			all = append(all, filepath.Join(dir, e.Name()))
-		}
-	}
-	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		groups, _ := filepath.Glob(filepath.Join(top, b.layout.CgroupParent(), "*/"))
-		all = append(all, groups...)
-	}
-	if _, err := os.Stat(b.layout.KeeperSocket()); err == nil {
-		all = append(all, "the keeper runs")
-	}
-	return strings.Join(all, "\n")
-}
-
-// clean waits until nothing is left: the keeper takes half a second to end.
+// clean waits until nothing is left.
 func (b *bed) clean() {
 	b.t.Helper()
-	var left string
-	if !testkit.Happens(func() bool {
-		left = b.left()
-		return left == ""
-	}) {
-		b.t.Fatalf("left:\n%s", left)
+	if left := append(b.Left(), b.Groups()...); len(left) > 0 {
+		b.t.Fatalf("left:\n%s", strings.Join(left, "\n"))
 	}
 }
 
@@ -235,7 +181,7 @@ func TestGroup(t *testing.T) {
 		if f[2] != "cgroup" && f[2] != "cgroup2" || strings.Contains(f[3], "cpuset") {
 			continue // a new group of cpuset takes no process before it has CPUs
 		}
-		dir := filepath.Join(f[1], filepath.Base(b.dir))
+		dir := filepath.Join(f[1], filepath.Base(b.Dir()))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,14 @@
 package berthd
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"berth/internal/site/api"
 	"berth/internal/site/api/client"
+	"berth/test/testkit"
 )
 
 // memoryGroup makes a group that limits memory for the agent, and puts the agent into it.
@@ -29,7 +31,7 @@ func (b *bed) memoryGroup() string {
 		if f[2] != "cgroup" || !strings.Contains(","+f[3]+",", ",memory,") {
 			continue
 		}
-		dir := filepath.Join(f[1], filepath.Base(b.dir))
+		dir := filepath.Join(f[1], filepath.Base(b.Dir()))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			b.t.Fatal(err)
 		}
@@ -64,27 +66,8 @@ func members(t *testing.T, group string) map[int]bool {
 }
 
 // pids finds the processes of this bed whose command lines hold all of the words.
-func (b *bed) pids(words ...string) (all []int) {
-	b.t.Helper()
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		b.t.Fatal(err)
-	}
-next:
-	for _, at := range lines {
-		text, _ := os.ReadFile(at) // it may have ended
-		for _, w := range append(words, b.root) {
-			if !bytes.Contains(text, []byte(w)) {
-				continue next
-			}
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(at)))
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		all = append(all, pid)
-	}
-	return all
+func (b *bed) pids(words ...string) []int {
+	return slices.Collect(maps.Keys(testkit.Processes(append(words, b.Root)...)))
 }
 
 // one finds the one process of this bed with these words.
@@ -150,7 +133,7 @@ func TestMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer from.Close()
-	c, err := client.New("unix:"+b.layout.AgentSocket(), nil)
+	c, err := client.New("unix:"+b.Layout().AgentSocket(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

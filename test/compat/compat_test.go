@@ -3,12 +3,9 @@
 package compat
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
-	"berth/internal/sys/layout"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
 // host is a folder with two programs and the nodes that both handle.
 type host struct {
-	dir, root string
-	l         layout.Layout
-	programs  map[string]string
+	dir string
+	by  map[string]env.Berth // "old" and "new", with one root
 }
 
 // TestNodesOfAnOlderBerth starts nodes with the older berth, and lists, changes, enters, stops, starts, repairs and removes them
@@ -35,9 +31,7 @@ func TestNodesOfAnOlderBerth(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a longer run: it builds two programs")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	h := newHost(t)
 	h.make(t)
 	t.Run("listed", h.listed)
@@ -51,54 +45,27 @@ func TestNodesOfAnOlderBerth(t *testing.T) {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "berth-compat-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &host{dir: dir, root: filepath.Join(dir, "root"), programs: map[string]string{}}
-	h.l = layout.New(h.root)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h := &host{dir: testkit.Dir(t, ""), by: map[string]env.Berth{}}
 	for _, name := range []string{"old", "new"} {
-		h.programs[name] = filepath.Join(dir, "bin-"+name, "berth")
-		if err := os.Mkdir(filepath.Dir(h.programs[name]), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		h.by[name] = env.Berth{Program: filepath.Join(h.dir, "bin-"+name, "berth"), Root: filepath.Join(h.dir, "root")}
+		testkit.Must(t, os.Mkdir(h.by[name].Dir(), 0o755))
 	}
-	if err := errors.Join(built.Older(t.Context(), h.programs["old"]), built.Berth(t.Context(), h.programs["new"])); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, built.Older(t.Context(), h.by["old"].Program), built.Berth(t.Context(), h.by["new"].Program))
 	t.Cleanup(func() { // what a failed test left
-		if log, _ := os.ReadFile(h.l.KeeperLog()); len(log) > 0 {
+		if log, _ := os.ReadFile(h.by["new"].Layout().KeeperLog()); len(log) > 0 {
 			t.Logf("keeper.log:\n%s", log)
 		}
-		for _, n := range h.list(t) {
-			h.run(nil, "new", "rm", "--force", n.Name)
+		if err := h.by["new"].Clear(); err != nil {
+			t.Error(err)
 		}
 	})
 	return h
 }
 
-// run runs one of the programs.
-func (h *host) run(env []string, program string, args ...string) (stdout, stderr string, code int) {
-	cmd := exec.Command(h.programs[program], append([]string{"--root", h.root}, args...)...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &errs, append(os.Environ(), env...)
-	cmd.WaitDelay = testkit.Bound()
-	_ = cmd.Run() // the exit code tells
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
-}
-
 // ok runs one of the programs, which must succeed.
 func (h *host) ok(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	stdout, stderr, code := h.run(nil, program, args...)
-	if code != 0 {
-		t.Fatalf("the %s berth %s: exit %d: %s%s", program, strings.Join(args, " "), code, stdout, stderr)
-	}
-	return stdout
+	return h.by[program].OK(t, args...)
 }
 
 // spec writes a spec and returns its path.
@@ -150,7 +117,9 @@ func (h *host) make(t *testing.T) {
 // killed lets the older berth run a command until it kills itself at a fault point in the middle of its work.
 func (h *host) killed(t *testing.T, args ...string) {
 	t.Helper()
-	if out, errs, code := h.run([]string{"BERTH_FAULT=20"}, "old", args...); code != -1 {
+	old := h.by["old"]
+	old.Env = []string{"BERTH_FAULT=20"}
+	if out, errs, code := old.Try(args...); code != -1 {
 		t.Fatalf("the old berth %v was not killed: exit %d: %s%s", args, code, out, errs)
 	}
 }
@@ -271,7 +240,7 @@ func (h *host) stoppedAndStarted(t *testing.T) {
 
 // watched kills the older keeper. The next command starts a keeper of this version, which applies restart policies.
 func (h *host) watched(t *testing.T) {
-	for _, pid := range h.keepers(t) {
+	for pid := range h.keepers() {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -287,24 +256,9 @@ func (h *host) watched(t *testing.T) {
 	h.holds(t, map[string]string{"memory.max": "48MiB", "pids": "40", "net.eth0.tx": "5Mbit/s"})
 }
 
-// keepers returns the keepers of this root.
-func (h *host) keepers(t *testing.T) (pids []int) {
-	t.Helper()
-	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range all {
-		text, _ := os.ReadFile(file)
-		if words := strings.Split(string(text), "\x00"); slices.Contains(words, h.root) && slices.Contains(words, "keeper") {
-			var pid int
-			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+// keepers returns the keepers of this root, by process id.
+func (h *host) keepers() map[int]string {
+	return testkit.Processes("\x00"+h.by["new"].Root+"\x00", "\x00keeper\x00")
 }
 
 func (h *host) repaired(t *testing.T) {
@@ -322,14 +276,7 @@ func (h *host) repaired(t *testing.T) {
 func (h *host) removed(t *testing.T) {
 	h.ok(t, "new", "rm", "--force", limited, folder, image, stopped, exited)
 	h.ok(t, "new", "image", "rm", "bb")
-	testkit.Eventually(t, "the end of the keeper", func() bool { return len(h.keepers(t)) == 0 })
-	for _, dir := range []string{h.l.LibNodes(), h.l.RunNodes()} {
-		if left, _ := os.ReadDir(dir); len(left) > 0 {
-			t.Errorf("left in %s: %v", dir, left)
-		}
-	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + h.l.CgroupParent() + "*")
-	if left, err2 := filepath.Glob("/sys/fs/cgroup/" + h.l.CgroupParent() + "*"); err != nil || err2 != nil || len(groups)+len(left) > 0 {
-		t.Errorf("left: %v %v, %v, %v", groups, left, err, err2)
+	if left := append(h.by["new"].Left(), h.by["new"].Groups()...); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

@@ -32,21 +32,21 @@ type Controller struct {
 func New(t *testing.T, dir string) *Controller {
 	t.Helper()
 	c := &Controller{T: t, Dir: dir, Conf: filepath.Join(dir, "etc", "slurm.conf"), PIDs: map[string]int{}, Wait: testkit.Bound()}
-	c.must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	c.must(unix.Mount("proc", "/proc", "proc", 0, ""))
+	testkit.Must(c.T, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	testkit.Must(c.T, unix.Mount("proc", "/proc", "proc", 0, ""))
 	c.Run("ip", "link", "set", "lo", "up")
 	c.Run("ip", "link", "add", "br0", "type", "bridge") // names are looked up only where there is an address besides the loopback's
 	c.Run("ip", "address", "add", "192.0.2.1/24", "dev", "br0")
 	c.Run("ip", "link", "set", "br0", "up")
 	slurm, err := user.Lookup("slurm")
-	c.must(err)
+	testkit.Must(c.T, err)
 	uid, err := strconv.Atoi(slurm.Uid)
-	c.must(err)
+	testkit.Must(c.T, err)
 	for _, d := range []string{"", "etc", "state", "lib"} {
-		c.must(os.MkdirAll(filepath.Join(dir, d), 0o755))
-		c.must(os.Chmod(filepath.Join(dir, d), 0o755))
+		testkit.Must(c.T, os.MkdirAll(filepath.Join(dir, d), 0o755))
+		testkit.Must(c.T, os.Chmod(filepath.Join(dir, d), 0o755))
 	}
-	c.must(os.Chown(dir+"/state", uid, -1))
+	testkit.Must(c.T, os.Chown(dir+"/state", uid, -1))
 	c.Write("munge.key", strings.Repeat("0123456789abcdef", 8), 0o400)
 	return c
 }
@@ -55,7 +55,7 @@ func New(t *testing.T, dir string) *Controller {
 func (c *Controller) Host() string {
 	c.T.Helper()
 	host, err := os.Hostname()
-	c.must(err)
+	testkit.Must(c.T, err)
 	host, _, _ = strings.Cut(host, ".")
 	return strings.ToLower(host)
 }
@@ -73,7 +73,7 @@ func (c *Controller) File(name, text string) {
 // Write writes a file below Dir.
 func (c *Controller) Write(name, text string, mode os.FileMode) {
 	c.T.Helper()
-	c.must(os.WriteFile(filepath.Join(c.Dir, name), []byte(text), mode))
+	testkit.Must(c.T, os.WriteFile(filepath.Join(c.Dir, name), []byte(text), mode))
 }
 
 // Begin starts munged and slurmctld, and waits until it answers.
@@ -120,11 +120,11 @@ func Tail(text string, n int) string { return text[max(0, len(text)-n):] }
 func (c *Controller) Start(name string, args ...string) {
 	c.T.Helper()
 	log, err := os.Create(filepath.Join(c.Dir, name+".log"))
-	c.must(err)
+	testkit.Must(c.T, err)
 	defer log.Close()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	c.must(cmd.Start())
+	testkit.Must(c.T, cmd.Start())
 	c.PIDs[name] = cmd.Process.Pid
 	c.T.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -144,11 +144,4 @@ func (c *Controller) Until(what string, ok func() bool) {
 		}
 	}
 	c.T.Fatalf("not within %s: %s\n%s", c.Wait, what, Tail(c.Log("slurmctld"), 4000))
-}
-
-func (c *Controller) must(err error) {
-	c.T.Helper()
-	if err != nil {
-		c.T.Fatal(err)
-	}
 }

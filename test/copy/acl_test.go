@@ -90,12 +90,12 @@ func TestListsOfImages(t *testing.T) {
 	}
 	// The kernel asks the list in the node too: it keeps the group out, and lets the user in.
 	for user, may := range map[string]bool{"1:65534": true, "2:65534": true, "1000:65534": false, "2:2": false} {
-		err := command("exec", "-u", user, "from-one", "--", "cat", "/tmp/lists/shared/narrow").Run()
+		err := bench.Command("exec", "-u", user, "from-one", "--", "cat", "/tmp/lists/shared/narrow").Run()
 		if (err == nil) != may {
 			t.Errorf("user %s reads the file: %v, want %t", user, err, may)
 		}
 	}
-	if err := command("exec", "-u", "2:65534", "from-one", "--", "sh", "-c", "echo >>/tmp/lists/shared/wide").Run(); err == nil {
+	if err := bench.Command("exec", "-u", "2:65534", "from-one", "--", "sh", "-c", "echo >>/tmp/lists/shared/wide").Run(); err == nil {
 		t.Error("the group, which may read, writes to the file: its list was lost and the mask became the group's rights")
 	}
 	if _, said := must(t, "image", "pack", "lists-one", "-o", filepath.Join(dir, "x.squashfs")); !strings.Contains(said, "no access control lists, and gives nobody more rights without them (3 files), no times before 1970 and after February 2106 (4 files)") ||

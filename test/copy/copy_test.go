@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/env"
 )
 
 var count atomic.Int64
@@ -71,7 +72,7 @@ func TestCopyKeeps(t *testing.T) {
 	})
 }
 
-func gnuTar(t tester, dir, stream string) {
+func gnuTar(t env.T, dir, stream string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -113,7 +114,7 @@ func TestLikePodman(t *testing.T) {
 		t.Skip("no podman on this host")
 	}
 	store := t.TempDir()
-	podman := func(t tester, args ...string) string {
+	podman := func(t env.T, args ...string) string {
 		t.Helper()
 		out, _ := run1(t, exec.Command("podman", append([]string{
 			"--root", store + "/root", "--runroot", store + "/run", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none",

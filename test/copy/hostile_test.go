@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,29 +25,14 @@ func first(a, _ string) string { return a }
 func stringReader(s string) io.Reader { return strings.NewReader(s) }
 
 // copiers returns the processes that copy files of node one of these tests.
-func copiers(t *testing.T) []int {
-	t.Helper()
-	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []int
-	for _, p := range paths {
-		line, _ := os.ReadFile(p)
-		if !strings.HasPrefix(string(line), "berth\x00copier\x00") || !strings.Contains(string(line), `"Node":"one"`) {
-			continue
-		}
-		if pid, err := strconv.Atoi(strings.Split(p, "/")[2]); err == nil {
-			all = append(all, pid)
-		}
-	}
-	return all
+func copiers() []int {
+	return slices.Collect(maps.Keys(testkit.Processes("berth\x00copier\x00", `"Node":"one"`)))
 }
 
 // TestCopier looks at a copier at work: what it may do, and what the node sees of it.
 func TestCopier(t *testing.T) {
 	nodes(t)
-	cmd := command("cp", "-", "one:/tmp")
+	cmd := bench.Command("cp", "-", "one:/tmp")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +53,7 @@ func TestCopier(t *testing.T) {
 		return ""
 	}
 	testkit.Eventually(t, "copier in the node's root", func() bool {
-		for _, p := range copiers(t) {
+		for _, p := range copiers() {
 			pid = p
 		}
 		root, _ := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
@@ -110,7 +97,7 @@ func TestCopier(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
+	testkit.Eventually(t, "end of the copier", func() bool { return len(copiers()) == 0 })
 }
 
 // TestSwappedLinks copies into a folder and out of one that a program of the node swaps for a link to the root all the time.
@@ -132,7 +119,7 @@ func TestSwappedLinks(t *testing.T) {
 	}
 	must(t, "exec", "one", "--", "mkdir", "-p", "/tmp/swap/tree")
 	up := strings.Repeat("../", 20) + filepath.Dir(marker)
-	swap := command("exec", "one", "--", "sh", "-c", `cd /tmp/swap; echo ready
+	swap := bench.Command("exec", "one", "--", "sh", "-c", `cd /tmp/swap; echo ready
 while :; do for d in tree tree/3 tree/7; do mv $d away; ln -s "$0" $d; rm $d; mv away $d; done; done`, up)
 	out, err := swap.StdoutPipe()
 	if err != nil {
@@ -154,11 +141,11 @@ while :; do for d in tree tree/3 tree/7; do mv $d away; ln -s "$0" $d; rm $d; mv
 	}
 	refused := 0
 	for i := range 8 {
-		if command("cp", tree, "one:/tmp/swap").Run() != nil {
+		if bench.Command("cp", tree, "one:/tmp/swap").Run() != nil {
 			refused++
 		}
 		to := filepath.Join(t.TempDir(), strconv.Itoa(i))
-		if command("cp", "one:/tmp/swap", to).Run() != nil {
+		if bench.Command("cp", "one:/tmp/swap", to).Run() != nil {
 			refused++
 		}
 		_ = filepath.WalkDir(to, func(path string, d fs.DirEntry, err error) error { // follows no link: one that was copied leads to the host
@@ -200,7 +187,7 @@ func TestKilled(t *testing.T) {
 			must(t, "exec", "one", "--", "rm", "-rf", "/tmp/part")
 			args = []string{"cp", tree, "one:/tmp/part"}
 		}
-		cmd := command(args...)
+		cmd := bench.Command(args...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +196,7 @@ func TestKilled(t *testing.T) {
 		if cmd.Wait() == nil {
 			complete++
 		}
-		testkit.Eventually(t, "end of the copier", func() bool { return len(copiers(t)) == 0 })
+		testkit.Eventually(t, "end of the copier", func() bool { return len(copiers()) == 0 })
 		if i%2 == 0 {
 			list := first(must(t, "exec", "one", "--", "sh", "-c", "mkdir -p /tmp/part; cd /tmp/part; find . -type f | while read -r f; do stat -c '%s %n' $f; done"))
 			for line := range strings.Lines(list) {

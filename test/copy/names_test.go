@@ -97,7 +97,7 @@ func TestNamesAreBytes(t *testing.T) {
 		return out, nil, err
 	}
 	for _, name := range oddNames() {
-		_, stderr, err := run(command("exec", "one", "--", "rm", "/tmp/bytes/"+name))
+		_, stderr, err := run(bench.Command("exec", "one", "--", "rm", "/tmp/bytes/"+name))
 		if utf8.ValidString(name) {
 			if err != nil {
 				t.Errorf("exec rm %q: %v, %s", name, err, stderr)
@@ -111,13 +111,13 @@ func TestNamesAreBytes(t *testing.T) {
 		// Variables: given, the caller's, of a file; a folder to begin in.
 		file := filepath.Join(to, "env")
 		write(file, "ODD="+name+"\n")
-		inherits := command("exec", "-e", "ODD", "one", "--", "sh", "-c", `printf %s "$ODD"`)
+		inherits := bench.Command("exec", "-e", "ODD", "one", "--", "sh", "-c", `printf %s "$ODD"`)
 		inherits.Env = append(os.Environ(), "ODD="+name)
 		for what, cmd := range map[string]*exec.Cmd{
-			"-e":         command("exec", "-e", "ODD="+name, "one", "--", "sh", "-c", `printf %s "$ODD"`),
+			"-e":         bench.Command("exec", "-e", "ODD="+name, "one", "--", "sh", "-c", `printf %s "$ODD"`),
 			"-e, own":    inherits,
-			"--env-file": command("exec", "--env-file", file, "one", "--", "sh", "-c", `printf %s "$ODD"`),
-			"-w":         command("exec", "-w", "/tmp/bytes/"+name, "one", "--", "true"),
+			"--env-file": bench.Command("exec", "--env-file", file, "one", "--", "sh", "-c", `printf %s "$ODD"`),
+			"-w":         bench.Command("exec", "-w", "/tmp/bytes/"+name, "one", "--", "true"),
 		} {
 			if what == "--env-file" && strings.ContainsAny(name, "\n\r") {
 				continue // the end of a line
@@ -149,7 +149,7 @@ func TestNamesAreBytes(t *testing.T) {
 		{"run", "--image", "host", "--", "rm", odd},
 		{"image", "pack", "busybox", "-o", odd + "/x.squashfs"},
 	} {
-		_, stderr, err := run(command(args...))
+		_, stderr, err := run(bench.Command(args...))
 		if err == nil || !strings.Contains(string(stderr), "UTF-8") {
 			t.Errorf("%q: %v, %s", args, err, stderr)
 		}

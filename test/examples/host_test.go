@@ -10,11 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -34,38 +34,16 @@ func newPlace(t *testing.T) *place {
 	if testing.Short() {
 		t.Skip("needs minutes: it makes a root of Debian's packages")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes nodes")
-	}
-	// Not t.TempDir: nodes must be able to traverse the path to their root, and /tmp may be in memory.
-	dir, err := os.MkdirTemp("/var/tmp", "berth-examples-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &place{T: t, dir: dir}
-	t.Cleanup(p.leave)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NeedsRoot(t)
+	p := &place{T: t, dir: testkit.Dir(t, "/var/tmp")} // /tmp may be in memory
 	for _, sub := range []string{"bin", "srv"} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(filepath.Join(p.dir, sub), 0o755))
 	}
-	if err := built.Berth(t.Context(), filepath.Join(dir, "program")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, built.Berth(t.Context(), filepath.Join(p.dir, "program")))
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrapper := fmt.Sprintf("#!/bin/sh\nexec %[1]s/program --root %[1]s/root \"$@\"\n", dir)
-	if err := os.WriteFile(filepath.Join(dir, "bin", "berth"), []byte(wrapper), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(here, "mmdebstrap"), filepath.Join(dir, "bin", "mmdebstrap")); err != nil {
-		t.Fatal(err)
-	}
+	wrapper := fmt.Sprintf("#!/bin/sh\nexec %[1]s/program --root %[1]s/root \"$@\"\n", p.dir)
+	testkit.Must(t, err, os.WriteFile(filepath.Join(p.dir, "bin", "berth"), []byte(wrapper), 0o755),
+		os.Symlink(filepath.Join(here, "mmdebstrap"), filepath.Join(p.dir, "bin", "mmdebstrap")))
 	p.hold()
 	return p
 }
@@ -121,7 +99,7 @@ func (p *place) try(command string) (string, int) {
 
 func (p *place) run(cmd *exec.Cmd, command string) (string, int) {
 	p.Helper()
-	var out, errs output
+	var out, errs testkit.Output
 	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&errs, &out)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"), "NO_COLOR=1")
 	cmd.WaitDelay = time.Second // a keeper may hold its output open
@@ -184,40 +162,10 @@ func (p *place) tidy() {
 }
 
 func (p *place) left() (all []string) {
-	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
-	for _, exe := range exes {
-		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, p.dir) {
-			all = append(all, filepath.Dir(exe))
-		}
-	}
+	all = env.Running(p.dir)
 	links, err := os.ReadFile("/proc/" + p.pid + "/net/dev")
 	if err != nil || strings.Contains(string(links), "berth") {
 		all = append(all, fmt.Sprintf("links: %v\n%s", err, links))
 	}
 	return all
-}
-
-// leave removes the folder. It runs after the namespaces have ended.
-func (p *place) leave() {
-	if err := os.RemoveAll(p.dir); err != nil {
-		p.Error(err)
-	}
-}
-
-// output is what a command prints; two of its streams may write at a time.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }

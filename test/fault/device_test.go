@@ -19,8 +19,8 @@ import (
 func (w *world) loop(name string) (dev, file string) {
 	w.Helper()
 	file = filepath.Join(w.dir, name)
-	w.must(os.WriteFile(file, nil, 0o600))
-	w.must(os.Truncate(file, 1<<20))
+	testkit.Must(w, os.WriteFile(file, nil, 0o600))
+	testkit.Must(w, os.Truncate(file, 1<<20))
 	return w.attach("--find", file), file
 }
 
@@ -45,7 +45,7 @@ func (w *world) attach(where, file string) string {
 func (w *world) inPlace(dev, file string) bool {
 	w.Helper()
 	was := w.behind(dev)
-	w.must(exec.Command("losetup", "--detach", dev).Run())
+	testkit.Must(w, exec.Command("losetup", "--detach", dev).Run())
 	testkit.Eventually(w, dev+" is free of "+was, func() bool { return w.behind(dev) != was }) // somebody who looks at all disks may have it open
 	mine := false
 	testkit.Eventually(w, dev+" has another disk", func() bool {
@@ -70,7 +70,7 @@ func (w *world) attachElsewhere(old, file string) string {
 		return dev
 	}
 	next := w.attach("--find", file)
-	w.must(exec.Command("losetup", "--detach", old).Run())
+	testkit.Must(w, exec.Command("losetup", "--detach", old).Run())
 	return next
 }
 
@@ -96,7 +96,7 @@ func (s *scene) devices(what string) string {
 			Holds              bool
 		}
 	}
-	s.must(json.Unmarshal([]byte(s.ok("show", "f1", "--json").out), &d))
+	testkit.Must(s, json.Unmarshal([]byte(s.ok("show", "f1", "--json").out), &d))
 	for _, one := range d.Devices {
 		if !one.Holds {
 			s.Errorf("%s: %s %s does not hold: %s", what, one.Path, one.Number, one.Note)
@@ -156,7 +156,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 	}})
 	log := s.dir + "/keeper-faults"
 	here := a // the loop device that has the node's disk now
-	s.must(os.WriteFile(log, nil, 0o600))
+	testkit.Must(s, os.WriteFile(log, nil, 0o600))
 	s.endKeeper()
 	s.begin([]string{"BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
 	first := len(s.passedByKeeper())
@@ -168,7 +168,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		s.ok("rm", "--force", "f1")
 		s.endKeeper()
 		_ = os.Remove(log)
-		s.must(os.WriteFile(s.spec, []byte(replugSpec(here)), 0o600))
+		testkit.Must(s, os.WriteFile(s.spec, []byte(replugSpec(here)), 0o600))
 		r := s.begin([]string{fmt.Sprint("BERTH_FAULT_KEEPER=", n), "BERTH_FAULT_KEEPER_LOG=" + log}, "apply", "-f", s.spec).wait()
 		if r.code != 0 { // the keeper was killed while it made the node
 			s.failedWell("the keeper killed at "+s.lastOfKeeper(), r)
@@ -201,7 +201,7 @@ func TestReplugKilledAtEachStep(t *testing.T) {
 		}
 		s.onlyOn(what, number(here), number(old))
 		if mine {
-			s.must(exec.Command("losetup", "--detach", old).Run())
+			testkit.Must(s, exec.Command("losetup", "--detach", old).Run())
 		}
 		if !ended {
 			deaths++

@@ -23,10 +23,10 @@ import (
 func networkOf(w *world, pid int) *netlink.Handle {
 	w.Helper()
 	ns, err := netns.GetFromPid(pid)
-	w.must(err)
+	testkit.Must(w, err)
 	defer ns.Close()
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
-	w.must(err)
+	testkit.Must(w, err)
 	return h
 }
 
@@ -42,15 +42,15 @@ func (w *world) heldBy(pid int) (address string, left int, routes string) {
 	h := networkOf(w, pid)
 	defer h.Close()
 	l, err := h.LinkByName("eth0")
-	w.must(err)
+	testkit.Must(w, err)
 	addrs, err := h.AddrList(l, netlink.FAMILY_V4)
-	w.must(err)
+	testkit.Must(w, err)
 	var all []string
 	for _, a := range addrs {
 		all, left = append(all, a.IPNet.String()), a.ValidLft
 	}
 	list, err := h.RouteList(l, netlink.FAMILY_V4)
-	w.must(err)
+	testkit.Must(w, err)
 	for _, r := range list {
 		if r.Gw != nil {
 			routes += fmt.Sprintf("%s via %s;", r.Dst, r.Gw)
@@ -108,7 +108,7 @@ func TestDHCPLease(t *testing.T) {
 			}
 		}
 	}
-	w.must(json.Unmarshal([]byte(w.ok("show", "f1", "--json").out), &d))
+	testkit.Must(w, json.Unmarshal([]byte(w.ok("show", "f1", "--json").out), &d))
 	if l := d.Links[0]; len(d.Addresses) != 1 || d.Addresses[0] != "192.0.2.42/24" || l.Lease.Server != "192.0.2.1" || time.Until(l.Lease.Ends).Round(time.Hour) != 12*time.Hour {
 		t.Errorf("berth show: %+v", d)
 	}
@@ -164,7 +164,7 @@ func TestDHCPRenewed(t *testing.T) {
 	}
 	pid := s.status("f1").PID // before endKeeper: berth ls starts a keeper
 	s.endKeeper()
-	s.must(unix.Kill(pid, 0)) // the node lives
+	testkit.Must(s, unix.Kill(pid, 0)) // the node lives
 	before := strings.Count(s.log(), "DHCPACK")
 	testkit.Eventually(t, "the time of two renewals", func() bool { _, left, _ = s.heldBy(pid); return left <= 112 })
 	if now := strings.Count(s.log(), "DHCPACK"); now != before {
@@ -184,7 +184,7 @@ func TestDHCPLost(t *testing.T) {
 	s := newServer(t, "--dhcp-range=192.0.2.50,192.0.2.59,255.255.255.0,2m", "--dhcp-option=58,4", "--dhcp-option=59,100")
 	s.ok("apply", "-f", s.file("f1.yaml", leasedSpec))
 	s.stop()
-	s.must(os.Remove(s.dir + "/dns/leases"))
+	testkit.Must(s, os.Remove(s.dir+"/dns/leases"))
 	s.start("--dhcp-range=192.0.2.70,192.0.2.79,255.255.255.0,12h")
 	address, routes := "", ""
 	if !testkit.Happens(func() bool { address, _, routes = s.held(); return strings.HasPrefix(address, "192.0.2.7") }) {
@@ -300,29 +300,29 @@ func (s *server) squat(cidrs ...string) (gone func()) {
 	s.Helper()
 	cmd := exec.Command("sleep", "600")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
-	s.must(cmd.Start())
+	testkit.Must(s, cmd.Start())
 	gone = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
 	s.Cleanup(gone)
 	br, err := s.h.LinkByName("br9")
-	s.must(err)
+	testkit.Must(s, err)
 	a := netlink.NewLinkAttrs()
 	a.Name, a.MasterIndex = fmt.Sprint("squat", cmd.Process.Pid), br.Attrs().Index
 	pair := &netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerNamespace: netlink.NsPid(cmd.Process.Pid)}
-	s.must(s.h.LinkAdd(pair))
-	s.must(s.h.LinkSetUp(pair))
+	testkit.Must(s, s.h.LinkAdd(pair))
+	testkit.Must(s, s.h.LinkSetUp(pair))
 	h := networkOf(s.world, cmd.Process.Pid)
 	defer h.Close()
 	l, err := h.LinkByName("eth0")
-	s.must(err)
+	testkit.Must(s, err)
 	for _, cidr := range cidrs {
 		a, err := netlink.ParseAddr(cidr)
-		s.must(err)
-		s.must(h.AddrAdd(l, a))
+		testkit.Must(s, err)
+		testkit.Must(s, h.AddrAdd(l, a))
 	}
-	s.must(h.LinkSetUp(l))
+	testkit.Must(s, h.LinkSetUp(l))
 	return gone
 }
 

@@ -46,24 +46,24 @@ func (w *world) bridge() {
 	}
 	a := netlink.NewLinkAttrs()
 	a.Name, a.HardwareAddr = "br9", net.HardwareAddr{2, 0, 0x5e, 0, 0, 0x99}
-	w.must(w.h.LinkAdd(&netlink.Bridge{LinkAttrs: a}))
+	testkit.Must(w, w.h.LinkAdd(&netlink.Bridge{LinkAttrs: a}))
 	br, err := w.h.LinkByName("br9")
-	w.must(err)
+	testkit.Must(w, err)
 	port := netlink.NewLinkAttrs() // gives the bridge a carrier without a node
 	port.Name, port.MasterIndex = "port", br.Attrs().Index
-	w.must(w.h.LinkAdd(&netlink.Veth{LinkAttrs: port, PeerName: "plug"}))
+	testkit.Must(w, w.h.LinkAdd(&netlink.Veth{LinkAttrs: port, PeerName: "plug"}))
 	for _, name := range []string{"port", "plug"} {
 		l, err := w.h.LinkByName(name)
-		w.must(err)
-		w.must(w.h.LinkSetUp(l))
+		testkit.Must(w, err)
+		testkit.Must(w, w.h.LinkSetUp(l))
 	}
 	for name, cidr := range map[string]string{"br9": "192.0.2.1/24", "lo": "203.0.113.1/32"} {
 		l, err := w.h.LinkByName(name)
-		w.must(err)
+		testkit.Must(w, err)
 		addr, err := netlink.ParseAddr(cidr)
-		w.must(err)
-		w.must(w.h.AddrAdd(l, addr))
-		w.must(w.h.LinkSetUp(l))
+		testkit.Must(w, err)
+		testkit.Must(w, w.h.AddrAdd(l, addr))
+		testkit.Must(w, w.h.LinkSetUp(l))
 	}
 	if !testkit.Happens(func() bool {
 		br, err = w.h.LinkByName("br9")
@@ -76,7 +76,7 @@ func (w *world) bridge() {
 func (s *server) start(args ...string) {
 	s.Helper()
 	dir := filepath.Join(s.dir, "dns")
-	s.must(os.MkdirAll(dir, 0o755))
+	testkit.Must(s, os.MkdirAll(dir, 0o755))
 	s.cmd = exec.Command("dnsmasq", append([]string{
 		"--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--port=0",
 		"--interface=br9", "--except-interface=lo", "--bind-interfaces", "--dhcp-authoritative", "--log-dhcp",
@@ -84,7 +84,7 @@ func (s *server) start(args ...string) {
 	}, args...)...)
 	// Its own mount namespace: the snapshot counts processes that see this world's mounts as Berth's.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
-	s.must(s.cmd.Start())
+	testkit.Must(s, s.cmd.Start())
 	s.Cleanup(s.stop)
 	if !testkit.Happens(func() bool { return strings.Contains(s.log(), "sockets bound exclusively to interface br9") }) {
 		s.Fatalf("dnsmasq does not come up: %s", s.log())
@@ -95,13 +95,13 @@ func (s *server) start(args ...string) {
 func (s *server) brief(seconds int) {
 	s.Helper()
 	dir := filepath.Join(s.dir, "dns")
-	s.must(os.MkdirAll(dir, 0o755))
-	s.must(os.WriteFile(filepath.Join(dir, "udhcpd.leases"), nil, 0o600))
+	testkit.Must(s, os.MkdirAll(dir, 0o755))
+	testkit.Must(s, os.WriteFile(filepath.Join(dir, "udhcpd.leases"), nil, 0o600))
 	config := s.file("dns/udhcpd.conf", fmt.Sprintf("start 192.0.2.50\nend 192.0.2.59\ninterface br9\nlease_file %s/udhcpd.leases\npidfile %s/udhcpd.pid\n"+
 		"min_lease %d\noption subnet 255.255.255.0\noption router 192.0.2.1\noption lease %d\n", dir, dir, seconds, seconds))
 	s.cmd = exec.Command("busybox", "udhcpd", "-f", "-a", "50", config)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Unshareflags: unix.CLONE_NEWNS}
-	s.must(s.cmd.Start())
+	testkit.Must(s, s.cmd.Start())
 	s.Cleanup(s.stop)
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // TestWeightKilledAtEachStep kills apply and rm of a node for which Berth switches a disk to BFQ. Once the node is removed, the
@@ -14,15 +16,15 @@ func TestWeightKilledAtEachStep(t *testing.T) {
 	disk := ""
 	s := newScene(t, node{"weight", func(w *world) string {
 		disk = w.disk()
-		w.must(os.WriteFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/nr_requests"), []byte("77"), 0))
+		testkit.Must(w, os.WriteFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/nr_requests"), []byte("77"), 0))
 		return "\nname: f1\nimage: host\ncommand: [/bin/sleep, infinity]\nio: [{name: d, device: " + disk + ", weight: 50, engine: bfq}]\n"
 	}})
 	home := func(what string) {
 		t.Helper()
 		now, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/scheduler"))
-		s.must(err)
+		testkit.Must(s, err)
 		requests, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "queue/nr_requests"))
-		s.must(err)
+		testkit.Must(s, err)
 		left, _ := filepath.Glob("/run/berth.disks/" + filepath.Base(disk) + ".*")
 		if !strings.Contains(string(now), "[none]") || string(requests) != "77\n" || len(left) > 0 {
 			t.Fatalf("%s: the scheduler is %s with %s requests, left are %q", what, now, requests, left)
@@ -55,8 +57,8 @@ func TestWeightKilledAtEachStep(t *testing.T) {
 func (w *world) disk() string {
 	w.Helper()
 	file := w.dir + "/disk"
-	w.must(os.WriteFile(file, nil, 0o600))
-	w.must(os.Truncate(file, 1<<20))
+	testkit.Must(w, os.WriteFile(file, nil, 0o600))
+	testkit.Must(w, os.Truncate(file, 1<<20))
 	out, err := exec.Command("losetup", "--find", "--show", file).CombinedOutput()
 	if err != nil {
 		w.Skipf("needs a free loop device: %s", out)

@@ -36,7 +36,7 @@ type disk struct {
 // onSmallDisk moves the world's root to a tmpfs of 16 MiB before anything is in it.
 func onSmallDisk(t *testing.T, n node) *disk {
 	w := newWorld(t)
-	w.must(unix.Mount("small", w.root, "tmpfs", 0, "size=16m,mode=755"))
+	testkit.Must(w, unix.Mount("small", w.root, "tmpfs", 0, "size=16m,mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(w.root, unix.MNT_DETACH) })
 	return &disk{scene: w.scene(n), page: int64(os.Getpagesize())}
 }
@@ -46,14 +46,14 @@ func (d *disk) fill(pages int64) {
 	d.Helper()
 	d.empty()
 	var st unix.Statfs_t
-	d.must(unix.Statfs(d.root, &st))
+	testkit.Must(d, unix.Statfs(d.root, &st))
 	f, err := os.Create(d.ballast())
-	d.must(err)
+	testkit.Must(d, err)
 	defer f.Close()
 	for size := int64(st.Bavail)*st.Bsize - pages*d.page; ; size -= d.page { // somebody may write meanwhile
 		err := unix.Fallocate(int(f.Fd()), 0, 0, max(size, 1))
 		if size <= d.page || !errors.Is(err, unix.ENOSPC) {
-			d.must(err)
+			testkit.Must(d, err)
 			return
 		}
 	}
@@ -153,7 +153,7 @@ func (d *disk) ends() {
 	d.settled("stop on a full disk", d.states, "down")
 	d.ok("start", "f1")
 	d.fill(0)
-	d.must(unix.Kill(d.status("f1").PID, unix.SIGKILL))
+	testkit.Must(d, unix.Kill(d.status("f1").PID, unix.SIGKILL))
 	d.settled("init killed on a full disk", map[string]snapshot{"down": d.with("down", "file lib/ballast")}, "down")
 	d.empty()
 	d.ok("start", "f1")
@@ -192,7 +192,7 @@ func TestRunOnFullDisk(t *testing.T) {
 	j = begin(name) // its status is not written yet
 	passed(up)
 	d.fill(0)
-	d.must(j.cmd.Process.Signal(unix.SIGCONT))
+	testkit.Must(d, j.cmd.Process.Signal(unix.SIGCONT))
 	passed(started)
 	if st := d.status("f1"); st.State != "running" {
 		t.Errorf("on a full disk: %+v", st)
@@ -216,10 +216,10 @@ func (w *world) hideable() {
 	w.Helper()
 	for _, dir := range []string{"/usr/bin", "/usr/sbin"} {
 		mem := filepath.Join(w.dir, "overlay", filepath.Base(dir))
-		w.must(os.MkdirAll(mem, 0o755))
-		w.must(unix.Mount("bin", mem, "tmpfs", 0, ""))
-		w.must(os.Mkdir(mem+"/upper", 0o755))
-		w.must(os.Mkdir(mem+"/work", 0o755))
+		testkit.Must(w, os.MkdirAll(mem, 0o755))
+		testkit.Must(w, unix.Mount("bin", mem, "tmpfs", 0, ""))
+		testkit.Must(w, os.Mkdir(mem+"/upper", 0o755))
+		testkit.Must(w, os.Mkdir(mem+"/work", 0o755))
 		if err := unix.Mount("bin", dir, "overlay", 0, "lowerdir="+dir+",upperdir="+mem+"/upper,workdir="+mem+"/work"); err != nil {
 			w.Skipf("no overlay over %s: %v", dir, err)
 		}
@@ -246,13 +246,13 @@ func (w *world) hide(hide bool) {
 	w.Helper()
 	if hide {
 		for _, p := range w.runtimes() {
-			w.must(os.Rename(p, p+".gone"))
+			testkit.Must(w, os.Rename(p, p+".gone"))
 		}
 		return
 	}
 	hidden, _ := filepath.Glob("/usr/*bin/*.gone")
 	for _, p := range hidden {
-		w.must(os.Rename(p, strings.TrimSuffix(p, ".gone")))
+		testkit.Must(w, os.Rename(p, strings.TrimSuffix(p, ".gone")))
 	}
 }
 
@@ -263,7 +263,7 @@ func TestRuntimeVanishes(t *testing.T) {
 	s := w.scene(onHost)
 	for _, p := range s.runtimes() { // each runtime alone; image host leaves out the overlay mounts below /usr
 		s.hide(true)
-		s.must(os.Rename(p+".gone", p))
+		testkit.Must(s, os.Rename(p+".gone", p))
 		s.works("with " + p + " alone")
 		s.hide(false)
 	}
@@ -319,7 +319,7 @@ func TestImageRemovedAtEachStep(t *testing.T) {
 	}
 	build()
 	s := w.scene(node{"dir", func(*world) string { return "name: f1\nimage: dir:" + dir + "\ncommand: [/bin/sleep, infinity]\n" }})
-	s.takenAtEachStep(func() { s.must(os.RemoveAll(dir)) }, build)
+	s.takenAtEachStep(func() { testkit.Must(s, os.RemoveAll(dir)) }, build)
 }
 
 // initWaits waits until process 1 of the node that was just created waits for its start. The runtime's create ends a moment before
@@ -384,10 +384,10 @@ func TestCannotRun(t *testing.T) {
 	for name, text := range map[string]string{
 		"garbage": "\x01\x02\x03garbage", "script": "#!/no/such/shell\n", "half": "\x7fELF\x02\x01\x01",
 	} {
-		s.must(os.WriteFile(filepath.Join(dir, "bin", name), []byte(text), 0o755))
-		s.must(os.Chmod(filepath.Join(dir, "bin", name), 0o755))
+		testkit.Must(s, os.WriteFile(filepath.Join(dir, "bin", name), []byte(text), 0o755))
+		testkit.Must(s, os.Chmod(filepath.Join(dir, "bin", name), 0o755))
 	}
-	s.must(os.WriteFile(filepath.Join(dir, "bin/plain"), []byte("#!/bin/sh\n"), 0o644))
+	testkit.Must(s, os.WriteFile(filepath.Join(dir, "bin/plain"), []byte("#!/bin/sh\n"), 0o644))
 	for _, c := range []struct {
 		command string
 		code    int // of berth run

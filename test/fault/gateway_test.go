@@ -44,8 +44,8 @@ func (w *world) fileServer(client string) {
 	}
 	w.bridge()
 	dir := w.dir + "/served"
-	w.must(os.Mkdir(dir, 0o755))
-	w.must(os.Chown(dir, 65534, 65534))
+	testkit.Must(w, os.Mkdir(dir, 0o755))
+	testkit.Must(w, os.Chown(dir, 65534, 65534))
 	server := w.begin(nil, "gateway", "serve", dir, "--user", "nobody", "--allow", client, "--listen", "192.0.2.1:7022")
 	w.Cleanup(func() {
 		server.kill()

@@ -16,7 +16,7 @@ import (
 func TestHealthKilledAtEachStep(t *testing.T) {
 	s := newScene(t, onHost)
 	text, err := os.ReadFile(s.spec)
-	s.must(err)
+	testkit.Must(s, err)
 	spec := s.file("unhealthy.yaml", string(text)+"restart: always\nhealth: {command: [/bin/false], every: 1s, retries: 1, restart: true}\n")
 	again := func() bool { return s.status("f1").Restarts > 0 }
 	// life starts the node and kills the keeper at its n-th point, if any.

@@ -42,7 +42,7 @@ func (w *world) lastOfKeeper() string {
 func TestKeeperKilledAtEachStep(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		text, err := os.ReadFile(s.spec)
-		s.must(err)
+		testkit.Must(s, err)
 		s.spec = s.file("always.yaml", string(text)+"restart: always\n")
 		s.steps(func(n int) bool {
 			s.endKeeper()
@@ -57,7 +57,7 @@ func TestKeeperKilledAtEachStep(t *testing.T) {
 				s.settled(what+"\nthen apply", s.states, "up")
 			}
 			first := s.status("f1")
-			s.must(unix.Kill(first.PID, unix.SIGKILL))
+			testkit.Must(s, unix.Kill(first.PID, unix.SIGKILL))
 			again := func() bool { st := s.status("f1"); return st.State == "running" && st.PID != first.PID }
 			if !testkit.Happens(func() bool { return s.keeperPid() == 0 || again() }) {
 				s.Fatalf("%s: the node is not started again: %+v", what, s.status("f1"))
@@ -121,7 +121,7 @@ func TestInitKilledWithNoCommand(t *testing.T) {
 		s.ok("apply", "-f", s.spec)
 		pid := s.status("f1").PID
 		killed := time.Now()
-		s.must(unix.Kill(pid, unix.SIGKILL))
+		testkit.Must(s, unix.Kill(pid, unix.SIGKILL))
 		s.settled("init killed", s.states, "down")
 		took := time.Since(killed)
 		if st := s.status("f1"); st.State != "exited" || st.Exit == nil || st.Exit.Code != 137 || st.Exit.Signal != "SIGKILL" {

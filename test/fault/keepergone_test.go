@@ -43,9 +43,9 @@ func (a *alone) killKeeper() {
 func (a *alone) killNow(pid int) {
 	a.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
-	a.must(err)
+	testkit.Must(a, err)
 	defer unix.Close(fd)
-	a.must(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	testkit.Must(a, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(testkit.Bound().Milliseconds()))
 		if n == 1 {
@@ -69,8 +69,8 @@ func TestLogWithoutKeeper(t *testing.T) {
 	a := alone{world: newWorld(t)}
 	const lines = 20_000 // more than a pipe holds
 	word := filepath.Join(a.dir, "word")
-	a.must(os.Mkdir(word, 0o755))
-	say := func(what string) { a.Helper(); a.must(os.WriteFile(filepath.Join(word, what), nil, 0o644)) }
+	testkit.Must(a, os.Mkdir(word, 0o755))
+	say := func(what string) { a.Helper(); testkit.Must(a, os.WriteFile(filepath.Join(word, what), nil, 0o644)) }
 	a.apply("mounts: [{source: "+word+", target: /word, read_only: true}]\n", fmt.Sprintf(`told() { while [ ! -e /word/$1 ]; do sleep 0.02; done; }; `+
 		`i=0; for round in 1 2; do told $round; while [ $i -lt $((round * %d)) ]; do i=$((i+1)); echo "line $i"; done; done; told end; exit 7`, lines))
 	for round := range 2 {
@@ -117,9 +117,9 @@ func TestLogWithoutKeeper(t *testing.T) {
 func (a *alone) pidOf(name string) (pid int) {
 	a.Helper()
 	text, err := os.ReadFile(a.l.Node(name).PIDFile())
-	a.must(err)
+	testkit.Must(a, err)
 	_, err = fmt.Sscan(string(text), &pid)
-	a.must(err)
+	testkit.Must(a, err)
 	return pid
 }
 
@@ -199,7 +199,7 @@ func TestEndUnseen(t *testing.T) {
 					After   time.Time
 				}
 			}
-			a.must(json.Unmarshal([]byte(a.ok("ls", "--json").out), &all))
+			testkit.Must(a, json.Unmarshal([]byte(a.ok("ls", "--json").out), &all))
 			s := all[0]
 			switch {
 			case s.Exit == nil:

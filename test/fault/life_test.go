@@ -28,7 +28,7 @@ func (s *scene) limits(what string) map[string]string {
 			Holds      bool
 		}
 	}
-	s.must(json.Unmarshal([]byte(s.ok("show", "f1", "--json").out), &d))
+	testkit.Must(s, json.Unmarshal([]byte(s.ok("show", "f1", "--json").out), &d))
 	all := map[string]string{}
 	for _, l := range d.Limits {
 		if !l.Holds || l.Asked != l.ReadBack {
@@ -46,7 +46,7 @@ func TestSetKilledAtEachStep(t *testing.T) {
 	before := map[string]string{"cpu.max": "1.5", "memory.max": "64MiB", "pids": "50"}
 	after := map[string]string{"memory.max": "32MiB", "pids": "20"}
 	text, err := os.ReadFile(s.spec)
-	s.must(err)
+	testkit.Must(s, err)
 	changed := s.file("changed.yaml", strings.NewReplacer("cpu: {max: 1.5}\n", "", "64MiB", "32MiB", "pids: 50", "pids: 20").Replace(string(text)))
 	for _, args := range [][]string{
 		{"set", "f1", "cpu.max=max", "memory.max=32MiB", "pids=20"},
@@ -114,7 +114,7 @@ func TestStartKilledAtEachStep(t *testing.T) {
 func TestRestartKilledAtEachStep(t *testing.T) {
 	s := newScene(t, onHost)
 	text, err := os.ReadFile(s.spec)
-	s.must(err)
+	testkit.Must(s, err)
 	other := s.file("other.yaml", strings.NewReplacer(
 		"image: host", "image: dir:"+imagetest.BusyboxDir(t),
 		"[{mode: bridge, address: [10.9.8.1/24]}]", "[{name: data0, mode: bridge}, {name: data1, mode: bridge}]",
@@ -178,7 +178,7 @@ func TestRunsInitKilled(t *testing.T) {
 	if !testkit.Happens(func() bool { st := s.status("f1"); pid = st.PID; return st.State == "running" }) {
 		s.Fatal("it does not run")
 	}
-	s.must(unix.Kill(pid, unix.SIGKILL))
+	testkit.Must(s, unix.Kill(pid, unix.SIGKILL))
 	if r := j.wait(); r.code != 128+9 {
 		s.Errorf("exit %d: %s", r.code, r)
 	}
@@ -296,8 +296,8 @@ func TestFirstCommandKilled(t *testing.T) {
 	s := newScene(t, onHost)
 	s.steps(func(n int) bool {
 		s.endKeeper()
-		s.must(os.RemoveAll(s.root))
-		s.must(os.Mkdir(s.root, 0o755))
+		testkit.Must(s, os.RemoveAll(s.root))
+		testkit.Must(s, os.Mkdir(s.root, 0o755))
 		what, killed := s.point(n, "apply", "-f", s.spec)
 		s.repaired(what, "none", "up")
 		s.works(what)

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // published is a node of mode nat with ports, on a host whose firewall has rules of its own.
@@ -15,8 +17,8 @@ var published = node{"nat", func(w *world) string {
 	}
 	w.adapter("eth9")
 	lo, err := w.h.LinkByName("lo")
-	w.must(err)
-	w.must(w.h.LinkSetUp(lo))
+	testkit.Must(w, err)
+	testkit.Must(w, w.h.LinkSetUp(lo))
 	w.firewallOf("table ip other { chain FORWARD { type filter hook forward priority filter; policy accept; ip saddr 203.0.113.7 drop; }; }")
 	return `
 name: f1
@@ -85,22 +87,22 @@ func TestNATBesideOthers(t *testing.T) {
 		s.settled(fmt.Sprintf("berth %v was refused", args), s.states, "none")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:8080")
-	s.must(err)
+	testkit.Must(s, err)
 	refused(5, "port 8080:80/tcp is taken by fault.test (pid", "apply", "-f", s.spec)
 	l.Close()
 	refused(125, "the host has no address 203.0.113.5", "run", "--image", "host", "-p", "203.0.113.5:80:80", "--", "/bin/true")
 	refused(2, "a second network of mode nat", "apply", "-f", s.file("two.yaml", "name: f1\nimage: host\ncommand: [/bin/true]\nnetwork: [{mode: nat}, {mode: nat}]\n"))
 	other := "nft add chain ip other input { type filter hook input priority 0\\; policy drop\\; }"
-	s.must(exec.Command("sh", "-c", other).Run())
+	testkit.Must(s, exec.Command("sh", "-c", other).Run())
 	r := s.berth("apply", "-f", s.spec)
 	line := "nft insert rule ip other input iifname " + s.l.NATBridge() + " udp dport 53 accept"
 	if r.code != 3 || !strings.Contains(strings.Join(strings.Fields(r.err), " "), line) {
 		t.Errorf("a firewall that drops: exit %d, %s", r.code, r)
 	}
-	s.must(exec.Command("nft", strings.Fields(line)[1:]...).Run())
+	testkit.Must(s, exec.Command("nft", strings.Fields(line)[1:]...).Run())
 	s.ok("apply", "-f", s.spec)
 	s.ok("rm", "--force", "f1")
-	s.must(exec.Command("nft", "delete", "chain", "ip", "other", "input").Run())
+	testkit.Must(s, exec.Command("nft", "delete", "chain", "ip", "other", "input").Run())
 	s.settled("the firewall let it pass", s.states, "none")
 
 	s.ok("apply", "-f", s.spec)
@@ -109,7 +111,7 @@ func TestNATBesideOthers(t *testing.T) {
 		t.Errorf("a port of another node: exit %d, %s", refusedWhile.code, refusedWhile)
 	}
 	s.settled("a second node was refused", s.states, "up")
-	s.must(exec.Command("nft", "delete", "table", "inet", s.l.NATBridge()).Run())
+	testkit.Must(s, exec.Command("nft", "delete", "table", "inet", s.l.NATBridge()).Run())
 	if r := s.ok("apply", "-f", s.spec); !strings.Contains(r.out, "connected again: eth0") {
 		t.Errorf("apply after its rules were removed: %s", r)
 	}

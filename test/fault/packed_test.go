@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 )
 
 // packed is a node whose image is one file.
@@ -52,7 +53,7 @@ func TestPackedNodeKilledAtEachStep(t *testing.T) {
 func TestPackedFileRemovedAtEachStep(t *testing.T) {
 	s := newScene(t, packed)
 	file := filepath.Join(s.dir, "x.erofs")
-	s.takenAtEachStep(func() { s.must(os.Rename(file, file+".gone")) }, func() { s.must(os.Rename(file+".gone", file)) })
+	s.takenAtEachStep(func() { testkit.Must(s, os.Rename(file, file+".gone")) }, func() { testkit.Must(s, os.Rename(file+".gone", file)) })
 }
 
 // TestPackKilledAtEachStep kills image pack, trust and rm: afterwards the image is there and can be used, or nothing is.
@@ -60,7 +61,7 @@ func TestPackKilledAtEachStep(t *testing.T) {
 	w := newWorld(t)
 	file := w.packed()
 	foreign := filepath.Join(w.dir, "foreign.erofs")
-	w.must(os.Mkdir(filepath.Join(w.dir, "tree"), 0o755))
+	testkit.Must(w, os.Mkdir(filepath.Join(w.dir, "tree"), 0o755))
 	w.file("tree/hello", "hello")
 	if out, err := exec.Command("mkfs.erofs", "--quiet", foreign, filepath.Join(w.dir, "tree")).CombinedOutput(); err != nil {
 		w.Fatalf("%v: %s", err, out)
@@ -72,7 +73,7 @@ func TestPackKilledAtEachStep(t *testing.T) {
 	s.states["trusted"] = w.snapshot()
 	w.ok("image", "rm", "file:"+foreign)
 	s.settled("rm of a trusted file", s.states, "none")
-	w.must(os.Remove(file))
+	testkit.Must(w, os.Remove(file))
 	for _, c := range []struct {
 		args    []string
 		file    string

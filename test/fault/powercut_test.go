@@ -43,9 +43,9 @@ func newPowered(t *testing.T, kind string) *powered {
 	if out, err := exec.Command("mkfs."+kind, append(args, p.disk)...).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.%s: %v: %s", kind, err, out)
 	}
-	p.must(os.Chmod(w.dir+"/data", 0o777))
+	testkit.Must(p, os.Chmod(w.dir+"/data", 0o777))
 	p.boot()
-	p.must(os.Mkdir(w.root+"/pool", 0o755))
+	testkit.Must(p, os.Mkdir(w.root+"/pool", 0o755))
 	p.ok("pool", "add", "default", "--dir", w.root+"/pool")
 	// Its program syncs a file on scratch, and says so where the power cut does not reach.
 	spec := `
@@ -59,7 +59,7 @@ mounts: [{source: ` + w.dir + `/data, target: /data}]
 scratch: [{target: /x, size: 16MiB}]
 `
 	p.spec, p.spec2 = w.file("f1.yaml", fmt.Sprintf(spec, "64MiB")), w.file("f2.yaml", fmt.Sprintf(spec, "65MiB"))
-	p.must(os.WriteFile(p.l.UsersList(), []byte("allow: [{from: 100000, count: 100}]\n"), 0o644))
+	testkit.Must(p, os.WriteFile(p.l.UsersList(), []byte("allow: [{from: 100000, count: 100}]\n"), 0o644))
 	p.ok("ls")
 	unix.Sync()
 	return p
@@ -70,7 +70,7 @@ func (p *powered) boot() {
 	p.Helper()
 	p.boots++
 	// The kernel may still know the file system that was shut down: of a process that is just ending.
-	p.must(p.eventually("mount the root", func() error {
+	testkit.Must(p, p.eventually("mount the root", func() error {
 		if err := unix.Mount(p.disk, p.root, p.kind, 0, ""); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (p *powered) boot() {
 		}
 		return nil
 	}))
-	p.must(unix.Mount("tmpfs", p.l.Run, "tmpfs", 0, "mode=711"))
+	testkit.Must(p, unix.Mount("tmpfs", p.l.Run, "tmpfs", 0, "mode=711"))
 	p.env = []string{fmt.Sprint("BERTH_FAULT_BOOT=boot-", p.boots)}
 }
 
@@ -97,7 +97,7 @@ func (p *powered) eventually(what string, f func() error) (err error) {
 func (p *powered) cut() {
 	p.Helper()
 	restore := p.lose()
-	p.must(p.eventually("end what runs", func() error {
+	testkit.Must(p, p.eventually("end what runs", func() error {
 		if n := p.killAll(); n > 0 {
 			return fmt.Errorf("%d processes", n)
 		}
@@ -127,7 +127,7 @@ func (p *powered) lose() (restore func()) {
 		return p.copied()
 	}
 	root, err := os.Open(p.root)
-	p.must(err)
+	testkit.Must(p, err)
 	defer root.Close()
 	const (
 		shutdown   = 0x8004587d // EXT4_IOC_SHUTDOWN, which is XFS_IOC_GOINGDOWN
@@ -148,9 +148,9 @@ func (p *powered) copied() (restore func()) {
 		_ = unix.Kill(one.pid, unix.SIGSTOP)
 	}
 	back, err := os.ReadFile("/sys/block/" + filepath.Base(p.disk) + "/loop/backing_file")
-	p.must(err)
+	testkit.Must(p, err)
 	from, to := strings.TrimSpace(string(back)), p.dir+"/disk"
-	p.must(p.eventually("copy the disk", func() error {
+	testkit.Must(p, p.eventually("copy the disk", func() error {
 		return exec.Command("sh", "-c", `cp --sparse=always "$0" "$1" && cmp -s "$0" "$1"`, from, to).Run()
 	}))
 	return func() {
@@ -166,10 +166,10 @@ func (p *powered) whole(what, wanted string) bool {
 	p.Helper()
 	for _, pattern := range []string{"nodes/*/spec.json", "nodes/*/journal", "scratch/*.json", "images/records/*.json", "site-id"} {
 		files, err := filepath.Glob(filepath.Join(p.l.Lib, pattern))
-		p.must(err)
+		testkit.Must(p, err)
 		for _, f := range files {
 			text, err := os.ReadFile(f)
-			p.must(err)
+			testkit.Must(p, err)
 			first, _, whole := strings.Cut(string(text), "\n")
 			if strings.HasSuffix(pattern, "journal") && len(text) == 0 {
 				if entries, _ := os.ReadDir(filepath.Dir(f)); len(entries) > 1 {
@@ -230,7 +230,7 @@ func (p *powered) noted() string {
 	if errors.Is(err, os.ErrNotExist) {
 		return ""
 	}
-	p.must(err)
+	testkit.Must(p, err)
 	var all strings.Builder
 	for _, e := range entries {
 		owner, _ := os.Readlink(filepath.Join(p.l.IDs(), e.Name())) // "" for what is no link
@@ -243,17 +243,17 @@ func (p *powered) noted() string {
 func (p *powered) synced(what string) string {
 	p.Helper()
 	files, err := filepath.Glob(p.root + "/pool/berth-*/f1.*")
-	p.must(err)
+	testkit.Must(p, err)
 	if len(files) != 1 {
 		p.Fatalf("%s: the node's volumes are %v", what, files)
 	}
 	at := p.dir + "/look"
-	p.must(os.MkdirAll(at, 0o755))
+	testkit.Must(p, os.MkdirAll(at, 0o755))
 	if out, err := exec.Command("mount", "-o", "loop", files[0], at).CombinedOutput(); err != nil {
 		p.Fatalf("%s: mount the volume: %v: %s", what, err, out)
 	}
 	text, _ := os.ReadFile(at + "/kept")
-	p.must(p.eventually("unmount the volume", func() error { return unix.Unmount(at, 0) }))
+	testkit.Must(p, p.eventually("unmount the volume", func() error { return unix.Unmount(at, 0) }))
 	return string(text)
 }
 
@@ -311,7 +311,7 @@ func TestPowerCutAtEachStep(t *testing.T) {
 					p.ok("apply", "-f", p.spec)
 					p.ready()
 					id, err := os.ReadFile(p.l.SiteID())
-					p.must(err)
+					testkit.Must(p, err)
 					p.site = string(id)
 				}
 			}

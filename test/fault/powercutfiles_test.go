@@ -18,6 +18,7 @@ import (
 	"berth/internal/sys/file"
 	"berth/internal/sys/layout"
 	"berth/test/sample"
+	"berth/test/testkit"
 )
 
 // TestPowerCutOfFiles: what commands and agents write and remove outside of journals is on the disk when they have done so. Nothing else that
@@ -30,8 +31,8 @@ func TestPowerCutOfFiles(t *testing.T) {
 			unit := systemd.AtBoot{Dir: p.root + "/units", Name: "berth.service", Args: []string{"berth"}}
 			member, owed := membership.Member{Host: "one"}, membership.Thing{Kind: membership.MAC, Value: "02:00:00:00:00:01"}
 			away, wishes, owing := layout.New(p.root+"/away"), sriov.Wishes(p.root+"/vfs"), p.root+"/owing"
-			p.must(os.MkdirAll(away.Lib, 0o700))
-			p.must(os.Mkdir(p.root+"/pool2", 0o700))
+			testkit.Must(p, os.MkdirAll(away.Lib, 0o700))
+			testkit.Must(p, os.Mkdir(p.root+"/pool2", 0o700))
 			last := systemd.AtBoot{Dir: p.root + "/units", Name: "last.service", Args: []string{"berth"}}
 			archive, packed := imagetest.Busybox(t), p.dir+"/x.erofs"
 			for _, name := range []string{packed, packed + "2"} {
@@ -117,10 +118,10 @@ func TestPowerCutOfFiles(t *testing.T) {
 				"what a site was told at last": {func() error { return membership.Owe(owing, "n", owed) }, func() error { return membership.Debt{Thing: owed, Node: "n"}.Settled(owing) }, p.no(owing + "/*n")},
 			} {
 				if act.before != nil {
-					p.must(act.before())
+					testkit.Must(p, act.before())
 				}
 				unix.Sync()
-				p.must(act.do())
+				testkit.Must(p, act.do())
 				p.cut()
 				if err := act.there(); err != nil {
 					t.Errorf("%s: after a power cut: %v", what, err)

@@ -25,7 +25,7 @@ func newService(t *testing.T) *service {
 	t.Helper()
 	w := newWorld(t)
 	cmd := exec.Command("sh", "-c", "sleep 1000 & wait")
-	w.must(cmd.Start())
+	testkit.Must(w, cmd.Start())
 	s := &service{scene: &scene{world: w}, pid: strconv.Itoa(cmd.Process.Pid)}
 	t.Cleanup(func() {
 		if pid, err := strconv.Atoi(s.child); err == nil {
@@ -50,7 +50,7 @@ func (s *service) groups() string {
 	var all strings.Builder
 	for _, pid := range []string{s.pid, s.child} {
 		text, err := os.ReadFile("/proc/" + pid + "/cgroup")
-		s.must(err)
+		testkit.Must(s, err)
 		all.Write(text)
 	}
 	return all.String()
@@ -112,16 +112,16 @@ func TestProtectKilled(t *testing.T) {
 func TestProtectedDisk(t *testing.T) {
 	s := newService(t)
 	img := s.file("disk", "")
-	s.must(os.Truncate(img, 16<<20))
+	testkit.Must(s, os.Truncate(img, 16<<20))
 	out, err := exec.Command("losetup", "--find", "--show", img).Output()
 	if err != nil {
 		t.Skipf("no loop device: %v", err)
 	}
 	loop := strings.TrimSpace(string(out))
-	t.Cleanup(func() { s.must(exec.Command("losetup", "--detach", loop).Run()) })
+	t.Cleanup(func() { testkit.Must(s, exec.Command("losetup", "--detach", loop).Run()) })
 	scheduler := func() string {
 		text, err := os.ReadFile(fmt.Sprintf("/sys/block/%s/queue/scheduler", filepath.Base(loop)))
-		s.must(err)
+		testkit.Must(s, err)
 		return string(text)
 	}
 	before := scheduler()

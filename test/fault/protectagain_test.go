@@ -15,7 +15,7 @@ import (
 func TestProtectedDiskAgain(t *testing.T) {
 	s := newService(t)
 	img := s.file("disk", "")
-	s.must(os.Truncate(img, 16<<20))
+	testkit.Must(s, os.Truncate(img, 16<<20))
 	loop := ""
 	plug := func() {
 		out, err := exec.Command("losetup", "--find", "--show", img).Output()
@@ -27,11 +27,11 @@ func TestProtectedDiskAgain(t *testing.T) {
 	file := func(name string) string { return filepath.Join("/sys/block", filepath.Base(loop), name) }
 	scheduler := func() string {
 		text, err := os.ReadFile(file("queue/scheduler"))
-		s.must(err)
+		testkit.Must(s, err)
 		return string(text)
 	}
 	unplug := func() {
-		s.must(exec.Command("losetup", "--detach", loop).Run())
+		testkit.Must(s, exec.Command("losetup", "--detach", loop).Run())
 		if !testkit.Happens(func() bool { _, err := os.Stat(file("loop")); return err != nil }) {
 			t.Fatalf("%s keeps its file", loop)
 		}
@@ -41,7 +41,7 @@ func TestProtectedDiskAgain(t *testing.T) {
 	if !strings.Contains(scheduler(), "bfq") {
 		t.Skip("no BFQ in this kernel")
 	}
-	off := func() { s.must(os.WriteFile(file("queue/scheduler"), []byte("none"), 0)) } // the scheduler that a new disk has
+	off := func() { testkit.Must(s, os.WriteFile(file("queue/scheduler"), []byte("none"), 0)) } // the scheduler that a new disk has
 	off()
 	s.steps(func(n int) bool {
 		s.ok("protect", s.pid, "--disk", loop, "--engine", "bfq")

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/sample"
+	"berth/test/testkit"
 )
 
 // crowd is a world with several nodes.
@@ -190,10 +191,10 @@ func (s *scene) tear(r sample.Walk, point string) string {
 		last = s.l.Node("f1").Claims()
 	}
 	text, err := os.ReadFile(last)
-	s.must(err)
+	testkit.Must(s, err)
 	begin := strings.LastIndexByte(strings.TrimSuffix(string(text), "\n"), '\n') + 1
 	cut := begin + r.IntN(len(text)-begin)
-	s.must(os.Truncate(last, int64(cut)))
+	testkit.Must(s, os.Truncate(last, int64(cut)))
 	return fmt.Sprintf("%s cut at byte %d of %d", last, cut, len(text))
 }
 
@@ -207,12 +208,12 @@ func TestLostClaims(t *testing.T) {
 		s.ok("stop", "--grace", "0s", "f1")
 		claims := s.l.Node("f1").Claims()
 		text, err := os.ReadFile(claims)
-		s.must(err)
+		testkit.Must(s, err)
 		cut := r.IntN(len(text))
 		if round == 0 {
 			cut = 0
 		}
-		s.must(os.Truncate(claims, int64(cut)))
+		testkit.Must(s, os.Truncate(claims, int64(cut)))
 		what := fmt.Sprintf("claims cut at byte %d of %d", cut, len(text))
 		repaired := s.berth("repair")
 		s.settled(what+"\nrepair: "+repaired.String(), s.states, "down")

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"berth/test/testkit"
 )
 
 // cut is a node with each kind of connection that Berth can restore.
@@ -16,8 +18,8 @@ var cut = node{"cut", func(w *world) string {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "usrbr0", net.HardwareAddr{2, 0, 0x5e, 0x10, 0, 2}
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
-	w.must(w.h.LinkAdd(bridge))
-	w.must(w.h.LinkSetUp(bridge))
+	testkit.Must(w, w.h.LinkAdd(bridge))
+	testkit.Must(w, w.h.LinkSetUp(bridge))
 	return `
 name: f1
 image: host
@@ -33,10 +35,10 @@ network:
 func (s *scene) lose() {
 	s.Helper()
 	links, err := s.h.LinkList()
-	s.must(err)
+	testkit.Must(s, err)
 	for _, l := range links {
 		if strings.HasPrefix(l.Attrs().Name, "berth-") {
-			s.must(s.h.LinkDel(l))
+			testkit.Must(s, s.h.LinkDel(l))
 		}
 	}
 	for _, of := range []struct{ ns, link string }{
@@ -44,12 +46,12 @@ func (s *scene) lose() {
 		{fmt.Sprintf("/proc/%d/ns/net", s.status("f1").PID), "eth2"},
 	} {
 		ns, err := netns.GetFromPath(of.ns)
-		s.must(err)
+		testkit.Must(s, err)
 		h, err := netlink.NewHandleAt(ns)
-		s.must(err)
+		testkit.Must(s, err)
 		l, err := h.LinkByName(of.link)
-		s.must(err)
-		s.must(h.LinkDel(l))
+		testkit.Must(s, err)
+		testkit.Must(s, h.LinkDel(l))
 		h.Close()
 		ns.Close()
 	}

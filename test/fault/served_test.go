@@ -23,9 +23,9 @@ func (w *world) resolver() {
 	}
 	cmd := exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--no-resolv", "--no-hosts",
 		"--bind-interfaces", "--listen-address=127.0.0.53", "--address=/example.org/192.0.2.7")
-	w.must(cmd.Start())
+	testkit.Must(w, cmd.Start())
 	w.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	w.must(unix.Mount(w.file("resolv.conf", "nameserver 127.0.0.53\n"), "/etc/resolv.conf", "", unix.MS_BIND, ""))
+	testkit.Must(w, unix.Mount(w.file("resolv.conf", "nameserver 127.0.0.53\n"), "/etc/resolv.conf", "", unix.MS_BIND, ""))
 	if !testkit.Happens(func() bool {
 		c, err := net.Dial("tcp", "127.0.0.53:53")
 		if err == nil {
@@ -78,8 +78,8 @@ func TestServed(t *testing.T) {
 		t.Skip("needs busybox")
 	}
 	lo, err := a.h.LinkByName("lo")
-	a.must(err)
-	a.must(a.h.LinkSetUp(lo))
+	testkit.Must(a, err)
+	testkit.Must(a, a.h.LinkSetUp(lo))
 	a.adapter("eth9")
 	a.resolver()
 	a.apply("network: [{mode: nat, ports: [\"8080:80\"]}]\n", "exec busybox httpd -f -p 80 -h /etc")
@@ -132,7 +132,7 @@ func TestServed(t *testing.T) {
 	}
 	// A program of the host has the port: the node that wants it is refused, and f1 goes on.
 	l, err := net.Listen("tcp", "127.0.0.1:8081")
-	a.must(err)
+	testkit.Must(a, err)
 	defer l.Close()
 	if r := a.berth("apply", "-f", a.file("f3.yaml", "name: f3\nimage: host\ncommand: [/bin/sleep, infinity]\nnetwork: [{mode: nat, ports: [\"8081:80\"]}]\n")); r.code != 5 {
 		t.Errorf("a port that a program of the host has: %s", r)

@@ -80,7 +80,7 @@ func (m mount) key() string { return m.number + " " + m.at }
 func (w *world) mountinfo() []mount {
 	w.Helper()
 	text, err := os.ReadFile("/proc/thread-self/mountinfo")
-	w.must(err)
+	testkit.Must(w, err)
 	var all []mount
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
@@ -137,7 +137,7 @@ func (w *world) firewall() []string {
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil // its tests skip
 	}
-	w.must(err)
+	testkit.Must(w, err)
 	var all []string
 	for line := range strings.Lines(string(out)) {
 		all = append(all, "nft "+strings.TrimRight(line, "\n"))
@@ -200,7 +200,7 @@ type process struct {
 // they are children of the keeper, which must reap them; the host's init reaps all others.
 func (w *world) processes() []process {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	w.must(err)
+	testkit.Must(w, err)
 	var all []process
 	parents, keepers, seen := map[int]int{}, map[int]bool{}, map[string]bool{}
 	for _, d := range dirs {

@@ -24,7 +24,7 @@ func (s *scene) pausedAt(n int, meanwhile func(), args ...string) (what string, 
 	what = fmt.Sprintf("berth %s at %s", strings.Join(args, " "), passed[len(passed)-1])
 	if paused = state == 'T'; paused {
 		meanwhile()
-		s.must(unix.Kill(j.cmd.Process.Pid, unix.SIGCONT))
+		testkit.Must(s, unix.Kill(j.cmd.Process.Pid, unix.SIGCONT))
 	}
 	return what, j.wait(), paused
 }
@@ -43,7 +43,7 @@ func stateOf(pid int) byte {
 func TestInitKilledUnderCommand(t *testing.T) {
 	each(t, []node{onHost, lent}, func(s *scene) {
 		text, err := os.ReadFile(s.spec)
-		s.must(err)
+		testkit.Must(s, err)
 		changed := s.file("changed.yaml", string(text)+"cpu: {max: 0.5}\n")
 		if strings.Contains(string(text), "cpu:") {
 			changed = s.file("changed.yaml", strings.Replace(string(text), "cpu: {max: 1.5}", "cpu: {max: 0.5}", 1))
@@ -62,7 +62,7 @@ func TestInitKilledUnderCommand(t *testing.T) {
 				pid := s.status("f1").PID
 				what, r, paused := s.pausedAt(n, func() {
 					if err := unix.Kill(pid, unix.SIGKILL); err != unix.ESRCH { // stop may have ended it already
-						s.must(err)
+						testkit.Must(s, err)
 					}
 					if !testkit.Happens(func() bool { st := stateOf(pid); return st == 'Z' || st == 0 }) {
 						s.Fatalf("process %d does not end", pid)

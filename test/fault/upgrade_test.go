@@ -21,7 +21,7 @@ import (
 func (w *world) newer() string {
 	w.Helper()
 	path := filepath.Join(w.dir, "berth-"+built.NewerVersion)
-	w.must(built.Newer(w.Context(), path))
+	testkit.Must(w, built.Newer(w.Context(), path))
 	return path
 }
 
@@ -36,16 +36,16 @@ func (w *world) by(berth string, args ...string) result {
 func (w *world) program(pid int) string {
 	w.Helper()
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	w.must(err)
+	testkit.Must(w, err)
 	return path
 }
 
 func (w *world) parent(pid int) (parent int) {
 	w.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	w.must(err)
+	testkit.Must(w, err)
 	_, err = fmt.Sscanf(string(text[bytes.LastIndexByte(text, ')')+1:]), " %c %d", new(rune), &parent)
-	w.must(err)
+	testkit.Must(w, err)
 	return parent
 }
 
@@ -91,7 +91,7 @@ func TestUpgrade(t *testing.T) {
 	}
 
 	// The events that the older program waited for.
-	w.must(unix.Kill(w.status("ends").PID, unix.SIGTERM))
+	testkit.Must(w, unix.Kill(w.status("ends").PID, unix.SIGTERM))
 	if !testkit.Happens(func() bool { return w.status("ends").Exit != nil }) {
 		t.Fatal("ends does not end")
 	}
@@ -99,7 +99,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("ends: exit %+v, want code 7", e)
 	}
 	first, times := w.status("always").PID, w.status("loops").Restarts
-	w.must(unix.Kill(first, unix.SIGKILL))
+	testkit.Must(w, unix.Kill(first, unix.SIGKILL))
 	if !testkit.Happens(func() bool { s := w.status("always"); return s.State == "running" && s.PID != first }) {
 		t.Errorf("always is not started again: %+v", w.status("always"))
 	}
@@ -136,7 +136,7 @@ func TestUpgradeAtWork(t *testing.T) {
 	keeper := w.keeperPid()
 	descriptors := func() int {
 		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", keeper))
-		w.must(err)
+		testkit.Must(w, err)
 		return len(all)
 	}
 	before := descriptors()
@@ -172,7 +172,7 @@ func TestUpgradeAtWork(t *testing.T) {
 func TestUpgradeRefused(t *testing.T) {
 	w := newWorld(t)
 	newer := w.newer()
-	w.must(os.Chmod(newer, 0o775))
+	testkit.Must(w, os.Chmod(newer, 0o775))
 	w.ok("apply", "-f", w.spec("f1", "", "echo up; exec sleep 100000"))
 	r := w.by(newer, "keeper", "--upgrade")
 	if r.code != 3 || !strings.Contains(r.err, "no program that others than root can write: owner 0, mode 0775") {
@@ -202,13 +202,13 @@ func TestUnknownField(t *testing.T) {
 		{`{` + mine + `"do":`, `"differs":true`}, // what it cannot read has no version
 	} {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.l.KeeperSocket(), Net: "unixpacket"})
-		w.must(err)
+		testkit.Must(w, err)
 		_, err = conn.Write([]byte(tc.say))
-		w.must(err)
-		w.must(conn.SetDeadline(time.Now().Add(testkit.Bound())))
+		testkit.Must(w, err)
+		testkit.Must(w, conn.SetDeadline(time.Now().Add(testkit.Bound())))
 		answer := make([]byte, 8192)
 		n, err := conn.Read(answer)
-		w.must(err)
+		testkit.Must(w, err)
 		conn.Close()
 		if !strings.Contains(string(answer[:n]), tc.want) || !strings.HasPrefix(string(answer[:n]), `{"hello":{"protocol":1,"berth":"devel"}`) {
 			t.Errorf("%s: answered %s, want %s in it", tc.say, answer[:n], tc.want)

@@ -49,8 +49,8 @@ network: [{mode: bridge}]
 	}}
 	folder = node{"dir", func(w *world) string {
 		secrets := w.file("secrets", "TOKEN=x\n")
-		w.must(os.Chmod(secrets, 0o600))
-		w.must(os.WriteFile(w.l.UsersList(), []byte("allow: [{from: 1500, count: 1}]\n"), 0o644))
+		testkit.Must(w, os.Chmod(secrets, 0o600))
+		testkit.Must(w, os.WriteFile(w.l.UsersList(), []byte("allow: [{from: 1500, count: 1}]\n"), 0o644))
 		return `
 name: f1
 image: dir:` + imagetest.BusyboxDir(w.T) + `
@@ -70,7 +70,7 @@ network: [{mode: none}]
 `
 	}}
 	volumes = node{"scratch", func(w *world) string {
-		w.must(os.Mkdir(w.root+"/pool", 0o755))
+		testkit.Must(w, os.Mkdir(w.root+"/pool", 0o755))
 		w.ok("pool", "add", "default", "--dir", w.root+"/pool")
 		return `
 name: f1
@@ -92,9 +92,9 @@ network: [{name: data0, mode: phys, parent: lent0, mac: "02:00:5e:10:00:99", mtu
 	shared = node{"macvlan", func(w *world) string {
 		w.adapter("eth9")
 		l, err := w.h.LinkByName("eth9")
-		w.must(err)
+		testkit.Must(w, err)
 		queue := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
-		w.must(w.h.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: queue, QdiscType: "pfifo_fast"}))
+		testkit.Must(w, w.h.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: queue, QdiscType: "pfifo_fast"}))
 		return `
 name: f1
 image: host
@@ -116,20 +116,20 @@ func (w *world) adapter(name string) {
 		w.Skipf("no veth in this kernel: %v", err)
 	}
 	l, err := w.h.LinkByName(name)
-	w.must(err)
-	w.must(w.h.LinkAddAltName(l, "an-alternative-name"))
+	testkit.Must(w, err)
+	testkit.Must(w, w.h.LinkAddAltName(l, "an-alternative-name"))
 	for _, a := range []string{"192.0.2.5/24", "2001:db8::5/64"} {
 		addr, err := netlink.ParseAddr(a)
-		w.must(err)
+		testkit.Must(w, err)
 		if addr.IP.To4() == nil {
 			addr.Flags = unix.IFA_F_NODAD
 		}
-		w.must(w.h.AddrAdd(l, addr))
+		testkit.Must(w, w.h.AddrAdd(l, addr))
 	}
-	w.must(w.h.LinkSetUp(l))
+	testkit.Must(w, w.h.LinkSetUp(l))
 	wire, err := w.h.LinkByName("wire")
-	w.must(err)
-	w.must(w.h.LinkSetUp(wire))
+	testkit.Must(w, err)
+	testkit.Must(w, w.h.LinkSetUp(wire))
 }
 
 // scene is a world with one node, and a snapshot of the host for each state of the node.
@@ -222,7 +222,7 @@ func (s *scene) watched(what string) {
 	if st.State != "running" {
 		s.Fatalf("%s: the node is %+v", what, st)
 	}
-	s.must(unix.Kill(st.PID, unix.SIGKILL))
+	testkit.Must(s, unix.Kill(st.PID, unix.SIGKILL))
 	s.settled(what+"\nthe init of the node that stayed was killed", s.states, "down")
 	if st = s.status("f1"); st.State != "exited" || st.Exit == nil || st.Exit.Unknown && s.tells() || !st.Exit.Unknown && st.Exit.Signal != "SIGKILL" {
 		s.Errorf("%s: after its init was killed the node is %+v, exit %+v", what, st, st.Exit)
@@ -246,7 +246,7 @@ func (s *scene) works(what string) {
 // tells reports whether the kernel gives the exit status of a process that is not the keeper's child (since Linux 6.15).
 func (w *world) tells() bool {
 	var u unix.Utsname
-	w.must(unix.Uname(&u))
+	testkit.Must(w, unix.Uname(&u))
 	var major, minor int
 	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 	return major > 6 || major == 6 && minor >= 15

@@ -38,28 +38,25 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes nodes")
-	}
+	testkit.NeedsRoot(t)
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "berth-fault-")
+	dir := testkit.Dir(t, "")
 	w := &world{T: t, dir: dir, root: filepath.Join(dir, "root")}
-	w.must(err)
-	w.must(os.Chmod(dir, 0o755))
-	w.must(os.Mkdir(w.root, 0o755))
+	testkit.Must(w, os.Mkdir(w.root, 0o755))
 	w.l = layout.New(w.root)
 	runtime.LockOSThread() // and never unlocked: the thread and its namespaces end with the test
-	w.must(unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS))
-	w.must(unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
+	testkit.Must(w, unix.Unshare(unix.CLONE_NEWNET|unix.CLONE_NEWNS))
+	testkit.Must(w, unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
 	w.dropForeignMounts()
 	w.forwardsNothing()
+	var err error
 	w.h, err = netlink.NewHandle()
-	w.must(err)
+	testkit.Must(w, err)
 	w.cg, err = host.ReadCgroups("/proc")
-	w.must(err)
+	testkit.Must(w, err)
 	for i, kind := range []string{"net", "mnt"} {
 		w.ns[i], err = os.Readlink("/proc/thread-self/ns/" + kind)
-		w.must(err)
+		testkit.Must(w, err)
 	}
 	t.Cleanup(w.end)
 	w.file("data/x", "x")
@@ -95,15 +92,8 @@ func (w *world) forwardsNothing() {
 	} {
 		file := "/proc/sys/net/" + name
 		if _, err := os.Stat(file); err == nil { // force_forwarding is in newer kernels only
-			w.must(os.WriteFile(file, []byte(value), 0))
+			testkit.Must(w, os.WriteFile(file, []byte(value), 0))
 		}
-	}
-}
-
-func (w *world) must(err error) {
-	if err != nil {
-		w.Helper()
-		w.Fatal(err)
 	}
 }
 
@@ -111,8 +101,8 @@ func (w *world) must(err error) {
 func (w *world) file(name, text string) string {
 	w.Helper()
 	path := filepath.Join(w.dir, name)
-	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
-	w.must(os.WriteFile(path, []byte(text), 0o644))
+	testkit.Must(w, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Must(w, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -150,11 +140,11 @@ func (w *world) beginBy(berth string, env []string, args ...string) *job {
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// Files, not pipes: processes that the command leaves behind must not block Wait.
 	out, err := os.CreateTemp(w.dir, "out-")
-	w.must(err)
+	testkit.Must(w, err)
 	errs, err := os.CreateTemp(w.dir, "err-")
-	w.must(err)
+	testkit.Must(w, err)
 	j.cmd.Stdout, j.cmd.Stderr = out, errs
-	w.must(j.cmd.Start())
+	testkit.Must(w, j.cmd.Start())
 	return j
 }
 
@@ -243,7 +233,7 @@ func (w *world) status(name string) (s struct {
 			Unknown bool
 		}
 	}{}
-	w.must(json.Unmarshal([]byte(w.ok("ls", "--json").out), &all))
+	testkit.Must(w, json.Unmarshal([]byte(w.ok("ls", "--json").out), &all))
 	for _, one := range all {
 		if one.Name == name {
 			return one
@@ -264,9 +254,6 @@ func (w *world) end() {
 		if at := strings.Fields(m)[1]; strings.HasPrefix(at, w.dir) {
 			_ = unix.Unmount(at, unix.MNT_DETACH)
 		}
-	}
-	if err := os.RemoveAll(w.dir); err != nil {
-		w.Error(err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"berth/internal/bench/result"
 	"berth/test/lab"
 	"berth/test/shares"
+	"berth/test/testkit"
 )
 
 // TestBenchGateway measures every gateway on one tree, and every place that a node writes to, in a machine with an NFS server and the
@@ -67,7 +68,7 @@ func gatewayStudy(t *testing.T, m *lab.VM, name string, args ...string) result.E
 	t.Logf("\n%s", out.Out)
 	text := m.OK(t, "cat /root/gateway.json")
 	if shares.Keeps() {
-		must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), name), []byte(text), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), name), []byte(text), 0o644))
 	}
 	var study result.Study
 	if err := json.Unmarshal([]byte(text), &study); err != nil {

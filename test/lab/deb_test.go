@@ -11,6 +11,7 @@ import (
 
 	"berth/test/deb"
 	"berth/test/lab"
+	"berth/test/testkit"
 )
 
 // packages makes Berth's Debian packages, an older version and this one, and copies them into machines as /root/old-*.deb and
@@ -18,7 +19,7 @@ import (
 func packages(t *testing.T, machines ...*lab.VM) {
 	t.Helper()
 	files := t.TempDir()
-	must(t, deb.Files(t.Context(), files))
+	testkit.Must(t, deb.Files(t.Context(), files))
 	for _, v := range []struct{ name, version string }{{"old", "v1.0.0"}, {"new", "v2.0.0"}} {
 		// The keeper becomes a newer program only.
 		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X berth/internal/sys/version.Berth="+v.version, "-o", filepath.Join(files, "berth"), "berth/cmd/berth")
@@ -27,7 +28,7 @@ func packages(t *testing.T, machines ...*lab.VM) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		made, err := deb.Make(t.Context(), files, t.TempDir(), v.version)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, p := range made {
 			name, _, _ := strings.Cut(filepath.Base(p), "_")
 			for _, m := range machines {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/test/lab"
+	"berth/test/testkit"
 )
 
 // agentAtItsLimit runs the agent by its own unit, and has the kernel end it for lack of memory while it makes a node and runs a command
@@ -15,7 +16,7 @@ import (
 func agentAtItsLimit(t *testing.T, m *lab.VM) {
 	installSync(t, m)
 	unit, err := os.ReadFile("../../packaging/berthd.service")
-	must(t, err)
+	testkit.Must(t, err)
 	m.Write(t, "/etc/systemd/system/berthd.service", strings.ReplaceAll(string(unit), "@PREFIX@", "/usr/local"))
 	m.OK(t, "mkdir -p /etc/berth; printf 'host: a\\nlocal: true\\n' >/etc/berth/berthd.yaml; systemctl daemon-reload; systemctl start berthd")
 	const say = "berth --host unix:/run/berth/berthd.sock "

@@ -10,8 +10,10 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/lab"
 	"berth/test/pair"
+	"berth/test/testkit"
 )
 
 // TestImages has one host give its images to another over TLS: it stores one, packs it and serves it; the other pulls it, makes a
@@ -22,8 +24,8 @@ func TestImages(t *testing.T) {
 	l := lab.Start(t, lab.Options{Machines: []lab.Machine{small, small}})
 	a, b := l.VM(0), l.VM(1)
 	programs := t.TempDir()
-	must(t, built.Puller(t.Context(), programs))
-	must(t, built.Registry(t.Context(), programs))
+	testkit.Must(t, built.Puller(t.Context(), programs))
+	testkit.Must(t, built.Registry(t.Context(), programs))
 	for _, m := range []*lab.VM{a, b} {
 		install(t, m)
 		m.Copy(t, filepath.Join(programs, "berth-pull"), "/usr/local/bin/berth-pull")
@@ -68,24 +70,18 @@ func TestImages(t *testing.T) {
 func TestBuiltDebianBoots(t *testing.T) {
 	t.Parallel()
 	m := start(t, lab.Machine{Memory: 1024, Disks: []lab.Disk{{Size: 1 << 30}}})
-	dir := t.TempDir()
-	must(t, built.Berth(t.Context(), filepath.Join(dir, "berth")))
+	b := env.New(t, "")
 	wrapper, err := filepath.Abs("../examples") // keeps what it made
-	must(t, err)
-	berth := func(args ...string) string {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "berth"), append([]string{"--root", filepath.Join(dir, "root")}, args...)...)
-		cmd.Env = append(cmd.Environ(), "PATH="+wrapper+":/usr/sbin:/usr/bin:/sbin:/bin")
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("berth %s: %v", strings.Join(args, " "), err)
-		}
-		return string(out)
+	testkit.Must(t, err)
+	b.Env = []string{"PATH=" + wrapper + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd := b.Command("image", "build", "debian") // for minutes, and so not by OK
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", cmd, err, out)
 	}
-	berth("image", "build", "debian")
 	var all []struct{ Layers []string }
-	must(t, json.Unmarshal([]byte(berth("image", "ls", "--json")), &all))
-	root := filepath.Join(dir, "root/lib/images/layers/sha256", strings.TrimPrefix(all[0].Layers[0], "sha256:"))
-	archive := filepath.Join(dir, "root.tar.zst")
+	testkit.Must(t, json.Unmarshal([]byte(b.OK(t, "image", "ls", "--json")), &all))
+	root := filepath.Join(b.Root, "lib/images/layers/sha256", strings.TrimPrefix(all[0].Layers[0], "sha256:"))
+	archive := filepath.Join(b.Dir(), "root.tar.zst")
 	if out, err := exec.Command("tar", "--zstd", "--xattrs", "-C", root, "-cf", archive, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -101,12 +97,5 @@ func TestBuiltDebianBoots(t *testing.T) {
 	m.OK(t, "berth stop --grace 60s booted")
 	if s := show(t, m, "booted"); s.State != "stopped" || s.Exit == nil || s.Exit.Signal != "SIGINT" { // it halted by itself
 		t.Errorf("status after stop: %+v %+v", s, s.Exit)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -121,11 +121,11 @@ func newPower(t *testing.T, lanes int) *power {
 		disks = append(disks, lab.Disk{Size: 1 << 30})
 	}
 	dir := t.TempDir()
-	must(t, built.Berth(t.Context(), filepath.Join(dir, "berth"), built.Fault))
-	must(t, built.Agent(t.Context(), dir, built.Fault))
-	must(t, built.Site(t.Context(), dir))
+	testkit.Must(t, built.Berth(t.Context(), filepath.Join(dir, "berth"), built.Fault))
+	testkit.Must(t, built.Agent(t.Context(), dir, built.Fault))
+	testkit.Must(t, built.Site(t.Context(), dir))
 	functions, err := os.ReadFile("testdata/power.sh")
-	must(t, err)
+	testkit.Must(t, err)
 	archive := imagetest.Busybox(t)
 
 	p := &power{m: lab.Start(t, lab.Options{Machines: []lab.Machine{{Memory: 2048, Disks: disks}}}).VM(0)}

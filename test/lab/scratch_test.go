@@ -14,6 +14,7 @@ import (
 	"berth/test/lab"
 	"berth/test/sample"
 	"berth/test/shares"
+	"berth/test/testkit"
 )
 
 // TestScratch makes scratch volumes in volume groups of LVM, thick and thin, and in a folder with project quotas.
@@ -82,8 +83,8 @@ func scratch20(t *testing.T, m *lab.VM) {
 	}
 	if shares.Keeps() {
 		text, err := json.MarshalIndent(map[string]any{"title": "Seconds of berth apply with a scratch volume of 20 GiB, by round", "emulated": true, "rounds": took}, "", " ")
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), "scratch", "20gib.json"), append(text, '\n'), 0o644))
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), "scratch", "20gib.json"), append(text, '\n'), 0o644))
 	}
 }
 
@@ -92,7 +93,7 @@ func volume20(t *testing.T, m *lab.VM, name, more string) float64 {
 	t.Helper()
 	file := scratchNode(t, m, name, more)
 	took, err := strconv.ParseFloat(m.OK(t, "TIMEFORMAT=%R; { time berth apply -f "+file+" >/dev/null; } 2>&1"), 64)
-	must(t, err)
+	testkit.Must(t, err)
 	if more != "" {
 		out := m.OK(t, "berth exec "+name+" -- sh -c 'df -B1 /tmp; stat -c \"%a %u\" /tmp; echo kept >/tmp/f'; berth restart --grace 0s "+name+" >/dev/null; berth exec "+name+
 			" -- cat /tmp/f; berth show "+name+"; lvs --noheadings -o lv_name,lv_tags | grep "+name)

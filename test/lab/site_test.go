@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/test/lab"
+	"berth/test/testkit"
 )
 
 // TestSite types the ten commands of docs/agent.md on the first of two bare hosts, and uses the site that they make: nodes of the other
@@ -58,7 +59,7 @@ func TestSite(t *testing.T) {
 // typeTen types the block of ten commands of docs/agent.md, and returns what each printed.
 func typeTen(t *testing.T, a *lab.VM) map[string]string {
 	page, err := os.ReadFile("../../docs/agent.md")
-	must(t, err)
+	testkit.Must(t, err)
 	block := regexp.MustCompile("(?s)Ten commands.*?\n```\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		t.Fatal("docs/agent.md has no ten commands")

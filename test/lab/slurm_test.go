@@ -14,6 +14,7 @@ import (
 
 	"berth/test/lab"
 	"berth/test/shares"
+	"berth/test/testkit"
 )
 
 // pool is a Slurm with two hosts: nodes with virtual functions on both, slurmctld, its accounts and the home folders on a.
@@ -39,8 +40,8 @@ func (f *seenSlurm) keep(t *testing.T) {
 		return
 	}
 	text, err := json.MarshalIndent(f, "", "\t")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), "slurm-lab.json"), append(text, '\n'), 0o644))
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(filepath.Join(os.Getenv(shares.Folder), "slurm-lab.json"), append(text, '\n'), 0o644))
 }
 
 // TestSlurm types the commands of docs/slurm.md on two bare hosts that are a site, and uses the pool that they make.
@@ -91,7 +92,7 @@ func bareNetwork(i int) string {
 func (s *pool) typePage() {
 	s.Helper()
 	page, err := os.ReadFile("../../docs/slurm.md")
-	must(s.T, err)
+	testkit.Must(s.T, err)
 	block := regexp.MustCompile("(?s)## From two bare hosts.*?\n```\n(.*?)```").FindSubmatch(page)
 	if block == nil {
 		s.Fatal("docs/slurm.md has no commands for two bare hosts")
@@ -119,7 +120,7 @@ func (s *pool) took(skip int) map[string][]float64 {
 	all := map[string][]float64{}
 	for _, m := range regexp.MustCompile(`msg=([a-z]+) .*\btook=(\S+)`).FindAllStringSubmatch(s.a.OK(s, fmt.Sprintf("%s | tail -n +%d", diary, skip+1)), -1) {
 		d, err := time.ParseDuration(m[2])
-		must(s.T, err)
+		testkit.Must(s.T, err)
 		all[m[1]] = append(all[m[1]], d.Seconds())
 	}
 	return all
@@ -129,7 +130,7 @@ func (s *pool) took(skip int) map[string][]float64 {
 func (s *pool) lines() int {
 	s.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(s.a.OK(s, diary+" | wc -l")))
-	must(s.T, err)
+	testkit.Must(s.T, err)
 	return n
 }
 
@@ -218,7 +219,7 @@ func (s *pool) once(before [2]string) {
 	defer s.a.OK(s, "sed -i '/^once: true$/d' /etc/berth/slurm.yaml")
 	made := func() string { return strings.TrimSpace(s.a.OK(s, diary+" | grep -c 'msg=resume ' || true")) }
 	was, err := strconv.Atoi(made())
-	must(s.T, err)
+	testkit.Must(s.T, err)
 	s.a.Write(s, "/srv/home/carol/alone", "#!/bin/sh\nls /tmp/left $TMPDIR/left 2>/dev/null\ntouch /tmp/left $TMPDIR/left && echo ran\n")
 	s.a.OK(s, fmt.Sprintf("cd /home/carol; rm -f *.out; for i in $(seq %d); do runuser -u carol -- sbatch --parsable --output=%%j.out alone; done", n))
 	s.soon("all jobs have ended", "[ -z \"$(squeue -h)\" ]")
@@ -296,6 +297,6 @@ func (s *pool) tell() {
 func seconds(t *testing.T, text string) float64 {
 	t.Helper()
 	f, err := strconv.ParseFloat(text, 64)
-	must(t, err)
+	testkit.Must(t, err)
 	return f
 }

@@ -99,7 +99,7 @@ systemd-run -q --unit=reads berth exec slow -- sh -c 'for i in 0 1 2 3; do while
 func (s *awaySite) uptime() float64 {
 	s.t.Helper()
 	up, err := strconv.ParseFloat(strings.Fields(s.b.OK(s.t, "cat /proc/uptime"))[0], 64)
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	return up
 }
 
@@ -156,7 +156,7 @@ func (s *awaySite) reads(when string, most float64) {
 		least, together = min(least, b1, b2), max(together, min(a1, a2)+min(b1, b2))
 	}
 	crowd, err := others()
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	s.others = max(s.others, crowd)
 	rate := (bytes - first) / (up - began)
 	s.t.Logf("%s: %.2f MB/s of %.2f; the file server enforced %.2f or more, both together at most %.2f; others took %.0f %% of the host",

@@ -26,7 +26,7 @@ func TestSync(t *testing.T) {
 		Node    string
 		Missing string `json:"not_enforced"`
 	}
-	must(t, json.Unmarshal([]byte(m.OK(t, "berth sync ls --json")), &held))
+	testkit.Must(t, json.Unmarshal([]byte(m.OK(t, "berth sync ls --json")), &held))
 	for _, h := range held {
 		if h.Missing != "" {
 			t.Errorf("of %s it says: not enforced: %s", h.Node, h.Missing)
@@ -54,9 +54,9 @@ systemctl stop files agent; berthd --leave; ! ls -d /sys/fs/cgroup/berth.sync* /
 func installSync(t *testing.T, all ...*lab.VM) {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, built.Agent(t.Context(), dir))
-	must(t, built.Sync(t.Context(), dir))
-	must(t, built.Site(t.Context(), dir))
+	testkit.Must(t, built.Agent(t.Context(), dir))
+	testkit.Must(t, built.Sync(t.Context(), dir))
+	testkit.Must(t, built.Site(t.Context(), dir))
 	for _, m := range all {
 		for _, program := range []string{"berthd", "berth-sync", "berth-site"} {
 			m.Copy(t, dir+"/"+program, "/usr/local/bin/"+program)
@@ -140,7 +140,7 @@ func syncRates(t *testing.T, m *lab.VM) {
 			others := lab.Others()
 			got := syncCount(t, m, c.counter, 1, seconds, map[string]string{"slow": c.command, "fast": readOf("fast")})[0]
 			crowd, err := others()
-			must(t, err)
+			testkit.Must(t, err)
 			audit := m.OK(t, "while systemctl is-active -q audit-"+c.counter+"; do sleep 0.2; done; cat /root/audit; systemctl is-failed -q audit-"+c.counter+" && journalctl -u audit-"+c.counter+" || true")
 			t.Logf("%s: slow %.2f MB/s of %.0f, fast %.1f; others took %.0f %% of the host\n%s", c.name, got["slow"]/1e6, syncAsked/1e6, got["fast"]/1e6, crowd, audit)
 			testkit.Rate(t, c.name+" of the limited node, MB/s", got["slow"]/1e6, syncAsked/1e6, c.within)

@@ -23,11 +23,11 @@ func TestSyncWays(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	must(t, built.Agent(t.Context(), dir, "berthfault"))
-	must(t, os.Rename(filepath.Join(dir, "berthd"), filepath.Join(dir, "berthd-berthfault")))
-	must(t, built.Agent(t.Context(), dir))
-	must(t, built.Sync(t.Context(), dir))
-	must(t, built.Berth(t.Context(), filepath.Join(dir, "berth")))
+	testkit.Must(t, built.Agent(t.Context(), dir, "berthfault"))
+	testkit.Must(t, os.Rename(filepath.Join(dir, "berthd"), filepath.Join(dir, "berthd-berthfault")))
+	testkit.Must(t, built.Agent(t.Context(), dir))
+	testkit.Must(t, built.Sync(t.Context(), dir))
+	testkit.Must(t, built.Berth(t.Context(), filepath.Join(dir, "berth")))
 	m := lab.Start(t, lab.Options{Machines: []lab.Machine{{Memory: 1536, Disks: []lab.Disk{{Size: 1 << 30}}}}}).VM(0)
 	for _, program := range []string{"sync.test", "berth", "berthd", "berthd-berthfault", "berth-sync"} {
 		m.Copy(t, filepath.Join(dir, program), "/root/built/"+program)
@@ -39,7 +39,7 @@ func TestSyncWays(t *testing.T) {
 			others := lab.Others()
 			r := m.RunFor(t, 8*time.Minute, "bash", "-c", "cd /root/built; "+built.Dir+"=/root/built BERTH_SYNC_DISK=/dev/vdb ./sync.test -test.v -test.run '^"+test+"$' 2>&1")
 			crowd, err := others()
-			must(t, err)
+			testkit.Must(t, err)
 			t.Logf("others took %.0f %% of the host\n%s", crowd, r.Out)
 			if r.Code != 0 {
 				t.Errorf("exit code %d; the kernel: %s", r.Code, m.OK(t, "dmesg | tail -20"))

@@ -12,6 +12,7 @@ import (
 	"berth/internal/bench/stat"
 	"berth/test/lab"
 	"berth/test/shares"
+	"berth/test/testkit"
 )
 
 // syncRatio is what is kept of the weights 800:100 on a file server.
@@ -50,7 +51,7 @@ func TestSyncWeights(t *testing.T) {
 		others := lab.Others()
 		got := syncCount(t, m, "rbytes", windows, seconds, map[string]string{"slow": readOf("slow"), "fast": readOf("fast")})
 		crowd, err := others()
-		must(t, err)
+		testkit.Must(t, err)
 		kept.Others = append(kept.Others, crowd)
 		for _, w := range got {
 			kept.Rates, kept.Ratios = append(kept.Rates, []float64{w["fast"], w["slow"]}), append(kept.Ratios, w["fast"]/w["slow"])
@@ -70,8 +71,8 @@ func TestSyncWeights(t *testing.T) {
 		return
 	}
 	text, err := json.MarshalIndent(kept, "", "  ")
-	must(t, err)
+	testkit.Must(t, err)
 	path := filepath.Join(os.Getenv(shares.Folder), "sync-weights", "v2.json")
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, append(text, '\n'), 0o644))
+	testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Must(t, os.WriteFile(path, append(text, '\n'), 0o644))
 }

@@ -15,8 +15,9 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/sys/proc"
-	"berth/test/built"
+	"berth/test/env"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // drifted is a node with a limit of each kind that another program can take from it by hand.
@@ -37,8 +38,8 @@ network: [{name: eth0, mode: bridge, rate: {tx: 10Mbit/s, rx: 20Mbit/s}}]
 
 // lab is a node whose limits the test changes behind Berth's back, on cgroup v1.
 type lab struct {
+	env.Berth
 	t           *testing.T
-	berth, root string
 	name, spec  string
 	cg          host.Cgroups
 	group, disk string
@@ -77,7 +78,7 @@ func TestDriftIsSeenAndMended(t *testing.T) {
 			l.must(exec.Command("nsenter", "-t", strconv.Itoa(l.first()), "-n", "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo"))
 		}},
 		{"net.eth0.spoof", "", func() {
-			l.must(exec.Command("nsenter", "--net="+filepath.Join(l.root, "run/bridge"), "sh", "-ec", "for d in $(tc qdisc | sed -n 's/.* clsact .* dev \\([^ ]*\\) .*/\\1/p'); do tc qdisc del dev $d clsact; done"))
+			l.must(exec.Command("nsenter", "--net="+filepath.Join(l.Root, "run/bridge"), "sh", "-ec", "for d in $(tc qdisc | sed -n 's/.* clsact .* dev \\([^ ]*\\) .*/\\1/p'); do tc qdisc del dev $d clsact; done"))
 		}},
 		{"sysctls.net.core.somaxconn", "", func() {
 			l.must(exec.Command("nsenter", "-t", strconv.Itoa(l.first()), "-n", "sh", "-c", "echo 4096 >/proc/sys/net/core/somaxconn"))
@@ -201,9 +202,7 @@ func newLab(t *testing.T) *lab {
 	if testing.Short() {
 		t.Skip("needs a longer run: some seconds")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	for _, tool := range []string{"tc", "nsenter", "prlimit"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
@@ -223,24 +222,9 @@ func newLab(t *testing.T) *lab {
 	if err := unix.Stat(disk, &st); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "berth-drift-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	l := &lab{
-		t: t, cg: cg, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root"), spec: filepath.Join(dir, "node.yaml"), name: "drifts",
-		disk: fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)),
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if err := built.Berth(t.Context(), l.berth); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(l.spec, []byte(strings.NewReplacer("NAME", l.name, "DISK", disk).Replace(drifted)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b := env.New(t, "/var/tmp")
+	l := &lab{t: t, cg: cg, Berth: b, spec: filepath.Join(b.Dir(), "node.yaml"), name: "drifts", disk: fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))}
+	testkit.Must(t, os.WriteFile(l.spec, []byte(strings.NewReplacer("NAME", l.name, "DISK", disk).Replace(drifted)), 0o600))
 	t.Cleanup(func() {
 		l.t = t
 		l.run(0, "rm", "--force", l.name)
@@ -254,7 +238,7 @@ func newLab(t *testing.T) *lab {
 // run runs berth, which exits with this code, and returns its output.
 func (l *lab) run(code int, args ...string) string {
 	l.t.Helper()
-	cmd := exec.Command(l.berth, append([]string{"--root", l.root}, args...)...)
+	cmd := l.Command(args...)
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		l.t.Fatalf("berth %s: exit %d (%v): %s", strings.Join(args, " "), got, err, out)

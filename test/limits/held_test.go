@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -50,7 +49,7 @@ func TestNodeHeldByItsRateEnds(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w.run("apply", "-f", w.braked(t, tc.name, "[/bin/sleep, infinity]"))
-			write := exec.Command(w.berth, "--root", w.root, "exec", tc.name, "--", "dd", "if=/dev/zero", "of="+w.disk, "bs=8M", "count=1", "oflag=direct")
+			write := w.Command("exec", tc.name, "--", "dd", "if=/dev/zero", "of="+w.disk, "bs=8M", "count=1", "oflag=direct")
 			if err := write.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +82,7 @@ func TestNodeHeldByItsRateEnds(t *testing.T) {
 	}
 	t.Run("run", func(t *testing.T) {
 		var said bytes.Buffer
-		run := exec.Command(w.berth, "--root", w.root, "run", "-f", w.braked(t, "run", "[sh, -c, dd if=/dev/zero of="+w.disk+" bs=8M count=1 oflag=direct & read line]"))
+		run := w.Command("run", "-f", w.braked(t, "run", "[sh, -c, dd if=/dev/zero of="+w.disk+" bs=8M count=1 oflag=direct & read line]"))
 		run.Stderr = &said
 		in, err := run.StdinPipe()
 		if err != nil {
@@ -104,12 +103,12 @@ func TestNodeHeldByItsRateEnds(t *testing.T) {
 // braked writes the spec of a node that may write a byte a second, and returns its path.
 func (w *world) braked(t *testing.T, name, command string) string {
 	t.Helper()
-	spec := filepath.Join(filepath.Dir(w.root), name+".yaml")
+	spec := filepath.Join(w.Dir(), name+".yaml")
 	text := fmt.Sprintf("name: %s\nimage: host\ncommand: %s\ndevices: [%s]\nio: [{name: data, device: %[3]s, write: {rate: 1B/s}}]\n", name, command, w.disk)
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = exec.Command(w.berth, "--root", w.root, "rm", "--force", name).Run() })
+	t.Cleanup(func() { _ = w.Command("rm", "--force", name).Run() })
 	return spec
 }
 
@@ -139,7 +138,7 @@ func (w *world) waits(node string) (pid int) {
 // groupIfThere is the cgroup of a node that may not be there yet, or not any more.
 func (w *world) groupIfThere(node string) string {
 	var shown struct{ Cgroup string }
-	out, err := exec.Command(w.berth, "--root", w.root, "show", "--json", node).Output()
+	out, err := w.Command("show", "--json", node).Output()
 	if err != nil || json.Unmarshal(out, &shown) != nil {
 		return ""
 	}
@@ -148,7 +147,7 @@ func (w *world) groupIfThere(node string) string {
 
 // first is process 1 of a node; 0 if it does not run.
 func (w *world) first(node string) int {
-	out, err := exec.Command(w.berth, "--root", w.root, "ls").Output()
+	out, err := w.Command("ls").Output()
 	if err != nil {
 		w.t.Fatal(err)
 	}

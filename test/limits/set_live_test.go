@@ -2,8 +2,6 @@ package limits
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,7 +62,7 @@ func TestSetTakesEffectWithinASecond(t *testing.T) {
 		var took time.Duration
 		set := make(chan error, 1)
 		go func() {
-			err := exec.Command(w.berth, "--root", w.root, "set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s").Run()
+			err := w.Command("set", "eager", "cpu.max=0.2", "io.data.read.rate=4MB/s").Run()
 			took = time.Since(asked)
 			set <- err
 		}()
@@ -121,11 +119,11 @@ func (w *world) lowered(read func() (cpu time.Duration, bytes int64)) {
 // inNode runs a script in a node until stop is called.
 func (w *world) inNode(node, script string) (stop func()) {
 	w.t.Helper()
-	log, err := os.CreateTemp(filepath.Dir(w.root), "log")
+	log, err := os.CreateTemp(w.Dir(), "log")
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	cmd := exec.Command(w.berth, "--root", w.root, "exec", node, "--", "/bin/sh", "-c", script)
+	cmd := w.Command("exec", node, "--", "/bin/sh", "-c", script)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)

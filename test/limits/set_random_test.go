@@ -101,17 +101,17 @@ func (w *world) setter(i, calls int, seed uint64) []call {
 		case 7:
 			wrong, code = "cpu.set=8000", 3
 		}
-		args := []string{"--root", w.root, "set", "many"}
+		args := []string{"set", "many"}
 		for k, v := range c.values {
 			args = append(args, k+"="+v)
 		}
 		if wrong != "" {
 			args = append(args, wrong)
 		}
-		out, err := exec.Command(w.berth, args...).CombinedOutput()
+		out, err := w.Command(args...).CombinedOutput()
 		c.ended = time.Now()
 		if got := exitCode(err); got != code {
-			w.t.Errorf("berth %s: exit code %d, want %d: %s", strings.Join(args[2:], " "), got, code, out)
+			w.t.Errorf("berth %s: exit code %d, want %d: %s", strings.Join(args, " "), got, code, out)
 			return done
 		}
 		if code == 0 {

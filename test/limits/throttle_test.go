@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"berth/internal/bench/stat"
-	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -35,9 +35,9 @@ func throttled() string {
 
 // world is a berth with its own root, and a loop device that the nodes share.
 type world struct {
-	t                 *testing.T
-	berth, root, disk string
-	diskNumber        string
+	env.Berth
+	t                *testing.T
+	disk, diskNumber string
 }
 
 // mostlyWaits has a test run beside others of its kind, unless the run measures.
@@ -57,29 +57,15 @@ func newWorld(t *testing.T, inMemory bool) *world {
 	if testing.Short() {
 		t.Skip("needs a longer run: a minute of throttled I/O")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	for _, tool := range []string{"fio", "losetup"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
 		}
 	}
-	// Not t.TempDir: that may lie on a tmpfs.
-	dir, err := os.MkdirTemp("/var/tmp", "berth-limits-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root")}
-	if err := built.Berth(t.Context(), w.berth); err != nil {
-		t.Fatal(err)
-	}
+	w := &world{t: t, Berth: env.New(t, "/var/tmp")} // other folders may lie on a tmpfs
 	if !inMemory || !w.loop(memory) {
-		if !w.loop(dir) {
+		if !w.loop(w.Dir()) {
 			t.Skip("needs a free loop device")
 		}
 	}
@@ -89,7 +75,7 @@ func newWorld(t *testing.T, inMemory bool) *world {
 // loop makes a loop device that reads and writes a file in a folder directly, and says whether that could be.
 func (w *world) loop(folder string) bool {
 	w.t.Helper()
-	file := filepath.Join(folder, filepath.Base(filepath.Dir(w.root))+".disk")
+	file := filepath.Join(folder, filepath.Base(w.Dir())+".disk")
 	w.t.Cleanup(func() { _ = os.Remove(file) })
 	if out, err := exec.Command("fio", "--name=fill", "--filename="+file, "--rw=write", "--bs=1M", "--size=256M", "--thread").CombinedOutput(); err != nil {
 		if folder != memory {
@@ -115,7 +101,7 @@ func (w *world) loop(folder string) bool {
 
 func (w *world) run(args ...string) string {
 	w.t.Helper()
-	out, err := exec.Command(w.berth, append([]string{"--root", w.root}, args...)...).CombinedOutput()
+	out, err := w.Command(args...).CombinedOutput()
 	if err != nil {
 		w.t.Fatalf("berth %s: %v: %s", strings.Join(args, " "), err, out)
 	}
@@ -124,7 +110,7 @@ func (w *world) run(args ...string) string {
 
 func (w *world) node(name, limit string) {
 	w.t.Helper()
-	spec := filepath.Join(filepath.Dir(w.root), name+".yaml")
+	spec := filepath.Join(w.Dir(), name+".yaml")
 	text := fmt.Sprintf("name: %s\nimage: host\ncommand: [/bin/sleep, infinity]\ndevices: [%s]\n%s", name, w.disk, limit)
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
@@ -156,7 +142,7 @@ func (w *world) fio(node, rw, block string, seconds int, more ...string) float64
 }
 
 func (w *world) fioCommand(node, rw, block string, seconds int) *exec.Cmd {
-	return exec.Command(w.berth, "--root", w.root, "exec", node, "--", "fio", "--name=x", "--filename="+w.disk, "--rw="+rw,
+	return w.Command("exec", node, "--", "fio", "--name=x", "--filename="+w.disk, "--rw="+rw,
 		"--bs="+block, "--direct=1", "--ioengine=psync", "--thread", "--invalidate=0", "--time_based", "--runtime="+strconv.Itoa(seconds),
 		"--output-format=json")
 }

@@ -63,12 +63,12 @@ func TestWeights(t *testing.T) {
 // refused: a weight that nothing honours is refused, and nothing is changed.
 func (w *world) refused() {
 	w.t.Helper()
-	spec := filepath.Join(filepath.Dir(w.root), "refused.yaml")
+	spec := filepath.Join(w.Dir(), "refused.yaml")
 	text := fmt.Sprintf("name: refused\nimage: host\ncommand: [/bin/sleep, infinity]\nio: [{name: data, device: %s, weight: 50}]\n", w.disk)
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	cmd := exec.Command(w.berth, "--root", w.root, "apply", "-f", spec)
+	cmd := w.Command("apply", "-f", spec)
 	out, _ := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), "nothing shares disk") {
 		w.t.Errorf("a weight under scheduler none: exit %d, %s", cmd.ProcessState.ExitCode(), out)
@@ -200,7 +200,7 @@ func (w *world) readers(depth int, names ...string) (groups []string, end func()
 	w.t.Helper()
 	var all []*exec.Cmd
 	for _, name := range names {
-		c := exec.Command(w.berth, "--root", w.root, "exec", name, "--", "fio", "--name=x", "--filename="+w.disk, "--rw=randread", "--bs=64k",
+		c := w.Command("exec", name, "--", "fio", "--name=x", "--filename="+w.disk, "--rw=randread", "--bs=64k",
 			"--direct=1", "--ioengine=libaio", fmt.Sprintf("--iodepth=%d", depth), "--thread", "--invalidate=0", "--norandommap",
 			"--time_based", "--runtime=600")
 		all = append(all, c)

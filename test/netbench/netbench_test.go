@@ -3,7 +3,6 @@ package netbench
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -11,19 +10,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"berth/internal/bench/result"
-	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
 // place is a berth with its own root.
 type place struct {
 	*testing.T
-	berth, root string
+	env.Berth
 }
 
 func newPlace(t *testing.T) *place {
@@ -31,54 +29,15 @@ func newPlace(t *testing.T) *place {
 	if testing.Short() {
 		t.Skip("needs seconds of traffic: not with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes nodes")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skip("needs iperf3: apt-get install iperf3")
 	}
-	// Not t.TempDir: nodes must be able to traverse the path to their root.
-	dir, err := os.MkdirTemp("/var/tmp", "berth-netbench-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	p := &place{T: t, berth: filepath.Join(dir, "berth"), root: filepath.Join(dir, "root")}
-	program, err := program()
-	if err == nil {
-		err = os.Link(program, p.berth) // a name of its own, by which its processes are known
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// program is berth, built once for all tests.
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(programs, "berth")
-	return path, built.Berth(context.Background(), path)
-})
-
-// programs is the folder of what is built, on the file system of all places.
-var programs string
-
-func TestMain(m *testing.M) {
-	var err error
-	if programs, err = os.MkdirTemp("/var/tmp", "berth-netbench-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	_ = os.RemoveAll(programs)
-	os.Exit(code)
+	return &place{T: t, Berth: env.New(t, "/var/tmp")} // a program of its own, by whose path its processes are known
 }
 
 func (p *place) command(out, errs *bytes.Buffer, args ...string) *exec.Cmd {
-	cmd := exec.Command(p.berth, append([]string{"--root", p.root}, args...)...)
+	cmd := p.Command(args...)
 	cmd.Stdout, cmd.Stderr = out, errs
 	return cmd
 }
@@ -89,7 +48,7 @@ func (p *place) tidy(pid int) {
 	var left []string
 	if !testkit.Happens(func() bool {
 		left = nil
-		nodes, _ := filepath.Glob(filepath.Join(p.root, "*", "nodes", "*"))
+		nodes, _ := filepath.Glob(filepath.Join(p.Root, "*", "nodes", "*"))
 		left = append(left, nodes...)
 		if links, err := net.Interfaces(); err == nil {
 			for _, l := range links {
@@ -98,22 +57,11 @@ func (p *place) tidy(pid int) {
 				}
 			}
 		}
-		left = append(left, p.running()...)
+		left = append(left, env.Running(p.Program)...)
 		return len(left) == 0
 	}) {
 		p.Errorf("left behind: %v", left)
 	}
-}
-
-// running lists the processes of this place's own berth.
-func (p *place) running() (all []string) {
-	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
-	for _, exe := range exes {
-		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, p.berth) {
-			all = append(all, filepath.Dir(exe))
-		}
-	}
-	return all
 }
 
 // clients lists the clients of iperf3 that this place's own berth runs now.
@@ -133,7 +81,7 @@ func (p *place) clients() (all []string) {
 // below says whether a process, given by its folder, has this place's own berth above it.
 func (p *place) below(dir string) bool {
 	for {
-		if to, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && strings.HasPrefix(to, p.berth) {
+		if to, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && strings.HasPrefix(to, p.Program) {
 			return true
 		}
 		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
@@ -153,7 +101,7 @@ func TestRun(t *testing.T) {
 	}
 	p := newPlace(t)
 	var out, errs bytes.Buffer
-	file := filepath.Join(filepath.Dir(p.root), "net.json")
+	file := filepath.Join(p.Dir(), "net.json")
 	cmd := p.command(&out, &errs, "bench", "net", "--quick", "--pairs", "1", "--network", "bridge", "--json", file)
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s%s", err, &out, &errs)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // TestPullProgress: a person at a terminal sees how far a pull is, and nothing is left of that at its end.
@@ -17,19 +19,19 @@ func TestPullProgress(t *testing.T) {
 	r := newRig(t)
 	r.push("app:1", noise(t, 1, 3<<20))
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	r.must(err)
+	testkit.Must(r, err)
 	defer master.Close()
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	r.must(err)
-	r.must(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	testkit.Must(r, err)
+	testkit.Must(r, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	tty, err := os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	r.must(err)
+	testkit.Must(r, err)
 
 	r.wire.restart(0, 1<<20)
-	cmd := r.command("image", "pull", r.ref("app:1"), "--name", "app")
+	cmd := r.Command("image", "pull", r.ref("app:1"), "--name", "app")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, tty
-	r.must(cmd.Start())
+	testkit.Must(r, cmd.Start())
 	tty.Close()
 	<-r.wire.full
 	time.Sleep(200 * time.Millisecond) // longer than between two lines of progress: what comes next is told

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 )
 
 // overhead is the most bytes that the registry sends beside layers for one pull: headers, the manifest, the configuration.
@@ -30,7 +31,7 @@ func TestPull(t *testing.T) {
 	root := imagetest.Layer(t, imagetest.Entry{Name: "bin/", Type: '5'}, imagetest.Entry{Name: "bin/busybox", Data: string(busybox), Mode: 0o755})
 	img := r.push("team/app:1", root, noise(t, 1, 100_000))
 	digest, err := img.Digest()
-	r.must(err)
+	testkit.Must(r, err)
 	ref := r.ref("team/app:1")
 	r.ends(4, "has no", "image", "pull", r.ref("team/app:2"))
 	r.ends(2, "docker.io/library/debian:12", "image", "pull", "debian:12")
@@ -56,18 +57,18 @@ func TestPull(t *testing.T) {
 	r.ends(0, "hello from the registry", "run", "--image", "docker://"+ref)
 	r.ends(0, "removed", "image", "rm", ref)
 
-	archive := filepath.Join(r.dir, "app.tar")
-	r.must(os.WriteFile(archive, root, 0o644))
+	archive := filepath.Join(r.Dir(), "app.tar")
+	testkit.Must(r, os.WriteFile(archive, root, 0o644))
 	r.ends(0, "from a tar", "run", "--image", "tar:"+archive, "--", "/bin/busybox", "echo", "from a tar")
 	var all []struct{ Name, Imported, From string }
-	read := func() { r.must(json.Unmarshal([]byte(r.ends(0, "tar-", "image", "ls", "--json")), &all)) }
+	read := func() { testkit.Must(r, json.Unmarshal([]byte(r.ends(0, "tar-", "image", "ls", "--json")), &all)) }
 	read()
 	first := all[0]
 	r.ends(0, "again", "run", "--image", "tar:"+archive, "--", "/bin/busybox", "echo", "again")
 	if read(); len(all) != 1 || all[0] != first || !strings.HasPrefix(first.From, archive+"@sha256:") {
 		t.Errorf("the archive was imported again: %+v, %+v", first, all)
 	}
-	r.must(os.WriteFile(archive, slices.Concat(root, make([]byte, 512)), 0o644))
+	testkit.Must(r, os.WriteFile(archive, slices.Concat(root, make([]byte, 512)), 0o644))
 	r.ends(0, "changed", "run", "--image", "tar:"+archive, "--", "/bin/busybox", "echo", "changed")
 	if read(); len(all) != 2 {
 		t.Errorf("a changed archive is another image: %+v", all)
@@ -101,10 +102,10 @@ func TestPullBreaks(t *testing.T) {
 	r.ends(0, "removed", "image", "rm", "app")
 
 	r.wire.restart(0, 1<<20)
-	cmd := r.command("image", "pull", r.ref("large:1"), "--name", "app")
+	cmd := r.Command("image", "pull", r.ref("large:1"), "--name", "app")
 	var said strings.Builder
 	cmd.Stderr = &said
-	r.must(cmd.Start())
+	testkit.Must(r, cmd.Start())
 	<-r.wire.full
 	r.stop() // kills the registry's process
 	r.wire.goOn()
@@ -131,8 +132,8 @@ func TestPullKilled(t *testing.T) {
 	for round := range 8 {
 		at := 1 + random.Int64N(size+overhead)
 		r.wire.restart(0, at)
-		cmd := r.command("image", "pull", r.ref("app:1"), "--name", "app")
-		r.must(cmd.Start())
+		cmd := r.Command("image", "pull", r.ref("app:1"), "--name", "app")
+		testkit.Must(r, cmd.Start())
 		ended := make(chan struct{})
 		go func() {
 			_ = cmd.Wait()
@@ -190,7 +191,7 @@ func TestPullAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 4 {
 		group.Go(func() {
-			out, err := r.command("image", "pull", r.ref("app:1"), "--name", fmt.Sprint("app", i)).CombinedOutput()
+			out, err := r.Command("image", "pull", r.ref("app:1"), "--name", fmt.Sprint("app", i)).CombinedOutput()
 			if err != nil {
 				t.Errorf("pull %d: %v: %s", i, err, out)
 			}
@@ -209,13 +210,13 @@ func TestPullFullDisk(t *testing.T) {
 	r := newRig(t)
 	img := r.push("app:1", noise(t, 1, 3<<20))
 	for _, c := range []struct{ size, words string }{{"2m", "it needs 4 MiB"}, {"5m", "needs"}} {
-		disk := filepath.Join(r.dir, "disk"+c.size)
-		r.must(os.Mkdir(disk, 0o755))
+		disk := filepath.Join(r.Dir(), "disk"+c.size)
+		testkit.Must(r, os.Mkdir(disk, 0o755))
 		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=755,size="+c.size, "tmpfs", disk).CombinedOutput(); err != nil {
 			t.Fatalf("mount: %s", out)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(disk, 0) })
-		r.root = filepath.Join(disk, "root")
+		r.Root = filepath.Join(disk, "root")
 		r.wire.restart(0, 0)
 		r.ends(3, c.words, "image", "pull", r.ref("app:1"), "--name", "app")
 		r.nothing()
@@ -225,12 +226,12 @@ func TestPullFullDisk(t *testing.T) {
 		r.ends(0, "removed", "image", "prune")
 	}
 	r.wire.restart(0, 1<<20) // the disk fills up in the middle of the pull
-	disk := filepath.Dir(r.root)
-	r.must(exec.Command("mount", "-o", "remount,size=20m", disk).Run())
-	cmd := r.command("image", "pull", r.ref("app:1"), "--name", "app")
+	disk := filepath.Dir(r.Root)
+	testkit.Must(r, exec.Command("mount", "-o", "remount,size=20m", disk).Run())
+	cmd := r.Command("image", "pull", r.ref("app:1"), "--name", "app")
 	var said strings.Builder
 	cmd.Stderr = &said
-	r.must(cmd.Start())
+	testkit.Must(r, cmd.Start())
 	<-r.wire.full
 	filler := filepath.Join(disk, "filler")
 	if out, err := exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=64k").CombinedOutput(); err == nil {
@@ -241,7 +242,7 @@ func TestPullFullDisk(t *testing.T) {
 		t.Errorf("the pull ended with %v: %s", err, &said)
 	}
 	r.nothing()
-	r.must(os.Remove(filler))
+	testkit.Must(r, os.Remove(filler))
 	kept := r.kept()
 	r.wire.restart(0, 0)
 	r.ends(0, "1 layer", "image", "pull", r.ref("app:1"), "--name", "app")

@@ -5,7 +5,6 @@ package pull
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -28,18 +27,17 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
 // rig is a registry behind a wire, and a root that images are pulled into.
 type rig struct {
 	*testing.T
-	dir   string
-	berth string
-	root  string
-	at    string // the registry's own address
-	wire  *wire
-	stop  func() // kills the registry
+	env.Berth
+	at   string // the registry's own address
+	wire *wire
+	stop func() // kills the registry
 }
 
 // newRoot is a rig without a registry.
@@ -48,36 +46,22 @@ func newRoot(t *testing.T) *rig {
 	if testing.Short() {
 		t.Skip("no programs are built with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir := t.TempDir()
-	r := &rig{T: t, dir: dir, berth: filepath.Join(dir, "bin", "berth"), root: filepath.Join(dir, "root")}
-	r.must(os.Mkdir(filepath.Dir(r.berth), 0o755))
-	for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
-		r.must(os.Chmod(path, 0o755)) // nodes reach their root
-	}
-	r.must(built.Berth(t.Context(), r.berth))
-	r.must(built.Puller(t.Context(), filepath.Dir(r.berth)))
+	testkit.NeedsRoot(t)
+	r := &rig{T: t, Berth: env.New(t, "")}
+	r.Env = []string{"NO_COLOR=1", "HOME=" + r.Dir(), "XDG_RUNTIME_DIR="}
+	testkit.Must(t, built.Puller(t.Context(), r.Dir()))
 	return r
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRoot(t)
-	dir := r.dir
+	dir := r.Dir()
 	config := filepath.Join(dir, "registry.yml")
-	r.must(os.WriteFile(config, fmt.Appendf(nil, "version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/store}}\nhttp: {addr: \"127.0.0.1:0\"}\n", dir), 0o600))
+	testkit.Must(r, os.WriteFile(config, fmt.Appendf(nil, "version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/store}}\nhttp: {addr: \"127.0.0.1:0\"}\n", dir), 0o600))
 	r.start(config)
 	r.wire = newWire(t, r.at)
 	return r
-}
-
-func (r *rig) must(err error) {
-	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
 }
 
 // listens is what docker-registry logs when the kernel has given it a free port.
@@ -87,11 +71,11 @@ var listens = regexp.MustCompile(`listening on (127\.0\.0\.1:[0-9]+)`)
 func (r *rig) start(config string) {
 	r.Helper()
 	cmd := exec.Command("docker-registry", "serve", config)
-	log, err := os.Create(filepath.Join(r.dir, "registry.log"))
-	r.must(err)
+	log, err := os.Create(filepath.Join(r.Dir(), "registry.log"))
+	testkit.Must(r, err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	r.must(cmd.Start())
+	testkit.Must(r, cmd.Start())
 	r.stop = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -121,27 +105,27 @@ func (r *rig) push(path string, layers ...[]byte) v1.Image {
 	img := empty.Image
 	for _, l := range layers {
 		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(l)), nil })
-		r.must(err)
+		testkit.Must(r, err)
 		img, err = mutate.AppendLayers(img, layer)
-		r.must(err)
+		testkit.Must(r, err)
 	}
 	c, err := img.ConfigFile()
-	r.must(err)
+	testkit.Must(r, err)
 	c = c.DeepCopy()
 	c.OS, c.Architecture = "linux", "amd64"
 	c.Config.Cmd = []string{"/bin/busybox", "echo", "hello from the registry"}
 	img, err = mutate.ConfigFile(img, c)
-	r.must(err)
+	testkit.Must(r, err)
 	ref, err := name.ParseReference(r.at + "/" + path)
-	r.must(err)
-	r.must(remote.Write(ref, img))
+	testkit.Must(r, err)
+	testkit.Must(r, remote.Write(ref, img))
 	return img
 }
 
 // size returns the bytes of an image's layers.
 func (r *rig) size(img v1.Image) int64 {
 	m, err := img.Manifest()
-	r.must(err)
+	testkit.Must(r, err)
 	sum := int64(0)
 	for _, l := range m.Layers {
 		sum += l.Size
@@ -156,25 +140,10 @@ func noise(t testing.TB, seed byte, size int) []byte {
 	return imagetest.Layer(t, imagetest.Entry{Name: "srv/", Type: tar.TypeDir}, imagetest.Entry{Name: fmt.Sprint("srv/noise", seed), Data: string(data)})
 }
 
-// command makes a command of berth's.
-func (r *rig) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(r.berth, append([]string{"--root", r.root}, args...)...)
-	cmd.Env = append(os.Environ(), "NO_COLOR=1", "HOME="+r.dir, "XDG_RUNTIME_DIR=")
-	return cmd
-}
-
 // run runs berth and returns its exit code and all that it printed.
 func (r *rig) run(args ...string) (int, string) {
-	r.Helper()
-	out, err := r.command(args...).CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		r.Fatal(err)
-	}
-	if exit != nil {
-		return exit.ExitCode(), string(out)
-	}
-	return 0, string(out)
+	out, said, code := r.Try(args...)
+	return code, out + said
 }
 
 // ends runs berth and checks its exit code and what it prints.
@@ -195,7 +164,7 @@ func (r *rig) nothing() {
 
 // kept returns the bytes of blobs that pulls left.
 func (r *rig) kept() int64 {
-	files, _ := filepath.Glob(filepath.Join(r.root, "lib/images/pulls/blobs/sha256/*"))
+	files, _ := filepath.Glob(filepath.Join(r.Root, "lib/images/pulls/blobs/sha256/*"))
 	sum := int64(0)
 	for _, f := range files {
 		if info, err := os.Stat(f); err == nil {

@@ -17,6 +17,7 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/test/built"
 	"berth/test/pair"
+	"berth/test/testkit"
 )
 
 // served is a rig whose own images are served by berth image serve.
@@ -28,7 +29,7 @@ type served struct {
 func newServed(t *testing.T, args ...string) *served {
 	t.Helper()
 	r := newRoot(t)
-	r.must(built.Registry(t.Context(), filepath.Dir(r.berth)))
+	testkit.Must(r, built.Registry(t.Context(), r.Dir()))
 	s := &served{rig: r}
 	archive := imagetest.DockerArchive(t, "any", imagetest.Image{
 		Config: imagetest.Config{Cmd: []string{"/bin/busybox", "echo", "hello from the other host"}},
@@ -42,12 +43,12 @@ func newServed(t *testing.T, args ...string) *served {
 // start starts the server, and waits until it says where it listens.
 func (s *served) start(args ...string) {
 	s.Helper()
-	cmd := s.command(args...)
+	cmd := s.Command(args...)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	out, err := cmd.StdoutPipe()
-	s.must(err)
-	s.must(cmd.Start())
+	testkit.Must(s, err)
+	testkit.Must(s, cmd.Start())
 	s.stop = func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil {
@@ -64,14 +65,14 @@ func (s *served) start(args ...string) {
 	}
 	_, where, _ := strings.Cut(strings.TrimSpace(line), " at ")
 	u, err := url.Parse(where)
-	s.must(err)
+	testkit.Must(s, err)
 	s.at = u.Host
 }
 
 // other is a second host: a root of its own with the same programs.
 func (s *served) other() *rig {
 	r := *s.rig
-	r.root = filepath.Join(s.dir, "other")
+	r.Root = filepath.Join(s.Dir(), "other")
 	return &r
 }
 
@@ -82,7 +83,7 @@ func (s *served) client(args ...string) string {
 		s.Skipf("no %s on this host", args[0])
 	}
 	cmd := exec.CommandContext(s.Context(), args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
+	cmd.Env = append(os.Environ(), "HOME="+s.Dir(), "XDG_RUNTIME_DIR="+s.Dir())
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -117,8 +118,8 @@ func TestServe(t *testing.T) {
 		other.ends(4, "has no", "image", "pull", s.at+"/nobody:1")
 	})
 	t.Run("podman", func(t *testing.T) {
-		s := &served{rig: &rig{T: t, dir: s.dir}, at: s.at}
-		podman := []string{"podman", "--root", filepath.Join(s.dir, "podman"), "--runroot", filepath.Join(s.dir, "podman.run"), "--storage-driver", "vfs"}
+		s := &served{rig: &rig{T: t, Berth: s.Berth}, at: s.at}
+		podman := []string{"podman", "--root", filepath.Join(s.Dir(), "podman"), "--runroot", filepath.Join(s.Dir(), "podman.run"), "--storage-driver", "vfs"}
 		id := strings.TrimSpace(s.client(append(podman, "pull", "-q", "--tls-verify=false", ref)...))
 		text := s.client(append(podman, "image", "inspect", id, "--format", "{{json .Config.Cmd}} {{len .RootFS.Layers}}")...)
 		if strings.TrimSpace(text) != `["/bin/busybox","echo","hello from the other host"] 3` {
@@ -126,17 +127,17 @@ func TestServe(t *testing.T) {
 		}
 	})
 	t.Run("skopeo", func(t *testing.T) {
-		s := &served{rig: &rig{T: t, dir: s.dir}, at: s.at}
+		s := &served{rig: &rig{T: t, Berth: s.Berth}, at: s.at}
 		var is struct {
 			Digest   string
 			RepoTags []string
 			Layers   []string
 		}
-		s.must(json.Unmarshal([]byte(s.client("skopeo", "inspect", "--tls-verify=false", "docker://"+ref)), &is))
+		testkit.Must(s, json.Unmarshal([]byte(s.client("skopeo", "inspect", "--tls-verify=false", "docker://"+ref)), &is))
 		if len(is.RepoTags) != 1 || is.RepoTags[0] != "1.2" || len(is.Layers) != 3 {
 			t.Errorf("skopeo sees %+v", is)
 		}
-		copied := filepath.Join(s.dir, "copied")
+		copied := filepath.Join(s.Dir(), "copied")
 		s.client("skopeo", "copy", "--src-tls-verify=false", "docker://"+s.at+"/team/worker@"+is.Digest, "oci:"+copied)
 		r := *other
 		r.T = t
@@ -145,18 +146,18 @@ func TestServe(t *testing.T) {
 	})
 	t.Run("killed", func(t *testing.T) {
 		s.ends(0, "", "repair") // makes the folders that it looks into
-		before := tree(t, s.root)
+		before := tree(t, s.Root)
 		k := &served{rig: s.rig}
-		cmd := k.command("image", "serve", "--listen", "127.0.0.1:0")
+		cmd := k.Command("image", "serve", "--listen", "127.0.0.1:0")
 		out, err := cmd.StdoutPipe()
-		k.must(err)
-		k.must(cmd.Start())
+		testkit.Must(k, err)
+		testkit.Must(k, cmd.Start())
 		_, err = bufio.NewReader(out).ReadString('\n')
-		k.must(err)
-		k.must(cmd.Process.Kill())
+		testkit.Must(k, err)
+		testkit.Must(k, cmd.Process.Kill())
 		_ = cmd.Wait()
 		s.ends(0, "", "repair")
-		if after := tree(t, s.root); after != before {
+		if after := tree(t, s.Root); after != before {
 			t.Errorf("a killed server left\n%s\nbefore there was\n%s", after, before)
 		}
 	})
@@ -174,7 +175,7 @@ func tree(t *testing.T, root string) string {
 // layers returns the bytes of the layers as they are served.
 func layers(t *testing.T, s *served) int64 {
 	resp, err := http.Get("http://" + s.at + "/v2/team/worker/manifests/1.2")
-	s.must(err)
+	testkit.Must(s, err)
 	defer resp.Body.Close()
 	var m struct{ Layers []struct{ Size int64 } }
 	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil {
@@ -199,13 +200,13 @@ func TestServeTLS(t *testing.T) {
 	other.ends(1, "the certificate of "+s.at+" is not trusted", "image", "pull", ref)
 	other.ends(0, "3 layers", "image", "pull", ref, "--tls-verify=false")
 	t.Run("skopeo", func(t *testing.T) {
-		s := &served{rig: &rig{T: t, dir: s.dir}, at: s.at}
-		certs := filepath.Join(s.dir, "certs")
-		s.must(os.Mkdir(certs, 0o755))
-		s.must(os.Symlink(cert, filepath.Join(certs, "ca.crt")))
-		s.client("skopeo", "copy", "--src-cert-dir", certs, "docker://"+ref, "oci:"+filepath.Join(s.dir, "secure"))
+		s := &served{rig: &rig{T: t, Berth: s.Berth}, at: s.at}
+		certs := filepath.Join(s.Dir(), "certs")
+		testkit.Must(s, os.Mkdir(certs, 0o755))
+		testkit.Must(s, os.Symlink(cert, filepath.Join(certs, "ca.crt")))
+		s.client("skopeo", "copy", "--src-cert-dir", certs, "docker://"+ref, "oci:"+filepath.Join(s.Dir(), "secure"))
 	})
-	s.must(os.Remove(filepath.Join(filepath.Dir(s.berth), "berth-registry")))
+	testkit.Must(s, os.Remove(filepath.Join(s.Dir(), "berth-registry")))
 	t.Setenv("PATH", "/nonexistent")
 	s.ends(3, "images are served by the program berth-registry, and there is none beside", "image", "serve")
 }

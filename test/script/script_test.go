@@ -13,7 +13,6 @@
 package script
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -24,7 +23,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -51,9 +49,7 @@ func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("no nodes with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	bin := build(t)
 	busybox := imagetest.Busybox(t)
 	var scripts atomic.Int32
@@ -93,12 +89,7 @@ func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "real", "berth")
-	if err := os.Mkdir(filepath.Dir(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := built.Berth(t.Context(), program); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Dir(program), 0o755), built.Berth(t.Context(), program))
 	wrapper := "#!/bin/sh\nexec " + program + ` --root "$ROOT" "$@"` + "\n"
 	if err := os.WriteFile(filepath.Join(dir, "berth"), []byte(wrapper), 0o755); err != nil {
 		t.Fatal(err)
@@ -147,24 +138,6 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// output is what a program has written so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 func signal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
 		ts.Fatalf("usage: signal SIG PATTERN CODE ARG…")
@@ -173,7 +146,7 @@ func signal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*testkit.Bound())
 	defer cancel()
-	var out output
+	var out testkit.Output
 	cmd := exec.CommandContext(ctx, filepath.Join(strings.Split(ts.Getenv("PATH"), ":")[0], "berth"), args[3:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = ts.MkAbs("."), &out, ts.Stderr()
 	cmd.Env = append(os.Environ(), "ROOT="+ts.Getenv("ROOT"))

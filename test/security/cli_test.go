@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -28,8 +29,8 @@ func TestNamesStayInside(t *testing.T) {
 	// Targets for names with "..": a node of another root, and a folder that looks like a node.
 	name := w.up(t, "")
 	outside := t.TempDir()
-	copyFile(t, filepath.Join(w.root, "lib/nodes", name, "spec.json"), filepath.Join(outside, "spec.json"))
-	rel, err := filepath.Rel(filepath.Join(w.root, "lib/nodes"), outside)
+	copyFile(t, filepath.Join(w.Root, "lib/nodes", name, "spec.json"), filepath.Join(outside, "spec.json"))
+	rel, err := filepath.Rel(filepath.Join(w.Root, "lib/nodes"), outside)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestNamesStayInside(t *testing.T) {
 			{"image", "rm", bad},
 			{"run", "--image", "host", "--name", bad + "/x", "--", "/bin/true"},
 		} {
-			stdout, stderr, code := w.berth(command...)
+			stdout, stderr, code := w.Try(command...)
 			if code == 0 || stdout != "" {
 				t.Errorf("berth %.80q: exit code %d: %.200s%.200s", command, code, stdout, stderr)
 			}
@@ -104,7 +105,7 @@ func TestHostileSpecs(t *testing.T) {
 		write("escapes", "name: \"\\u001b[2J\"\nimage: host\n"), write("nul", "name: a\x00b\n"), write("utf16", "\xff\xfen\x00a\x00m\x00e\x00"),
 	} {
 		for _, command := range []string{"plan", "apply", "run"} {
-			stdout, stderr, code := w.berth(command, "-f", file)
+			stdout, stderr, code := w.Try(command, "-f", file)
 			want := map[string]int{"plan": 2, "apply": 2, "run": 125}[command]
 			if code != want || stdout != "" || stderr == "" || strings.Contains(stderr, "goroutine") {
 				t.Errorf("%s -f %s: exit code %d: %.300s%.300s", command, file, code, stdout, stderr)
@@ -123,7 +124,7 @@ func TestSpecFromAPipe(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := w.command("plan", "-f", fifo)
+	cmd := w.Command("plan", "-f", fifo)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestTerminalInjection(t *testing.T) {
 	w := anyRuntime(t)
 	look := func(args ...string) {
 		t.Helper()
-		stdout, stderr, _ := w.berth(args...)
+		stdout, stderr, _ := w.Try(args...)
 		if odd := control(stdout + stderr); odd != "" {
 			t.Errorf("berth %s: %q", args[0], odd)
 		}
@@ -202,7 +203,7 @@ func TestTerminalInjection(t *testing.T) {
 		look("show", "evil")
 		look("show", "--json", "evil")
 		look("show", "--spec", "evil")
-		w.berth("rm", "--force", "evil")
+		w.Try("rm", "--force", "evil")
 	}
 	look("run", "--image", "host", "--name", evil, "--", "/bin/true")
 	look("run", "--image", evil)
@@ -222,7 +223,7 @@ func TestTerminalInjection(t *testing.T) {
 		look("image", "ls", "--json")
 	}
 	for i := range 4 {
-		w.berth("image", "rm", "evil-"+fmt.Sprint(i))
+		w.Try("image", "rm", "evil-"+fmt.Sprint(i))
 	}
 }
 
@@ -241,12 +242,12 @@ func TestLogsOnATerminal(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, `command: [/usr/bin/printf, 'a\033[2Jb\233c\n']`)
 	testkit.Eventually(t, "the end of the node", func() bool { return w.show(t, name).State == "exited" })
-	if out := w.must(t, "logs", name); out != "a\x1b[2Jb\x9bc\n" {
+	if out := w.OK(t, "logs", name); out != "a\x1b[2Jb\x9bc\n" {
 		t.Errorf("a file gets %q", out)
 	}
 	var seen bytes.Buffer
 	tty, master := openPair(t)
-	cmd := w.command("logs", name)
+	cmd := w.Command("logs", name)
 	cmd.Stdout, cmd.Stderr = tty, tty
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
@@ -266,10 +267,10 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"run", "--image", "host", "--", "/bin/true"}, {"apply", "-f", "/dev/stdin"}, {"repair"}} {
-		for _, dir := range []string{root, w.root} {
+		for _, dir := range []string{root, w.Root} {
 			cmd := asUser(exec.Command(build.berth, append([]string{"--root", dir}, args...)...), nobody)
 			cmd.Stdin = strings.NewReader("name: a\nimage: host\ncommand: [/bin/true]\n")
-			_, stderr, code := call(cmd)
+			_, stderr, code := env.Try(cmd)
 			if code == 0 || strings.Contains(stderr, "goroutine") || !strings.Contains(stderr, "root") && !strings.Contains(stderr, "permission denied") {
 				t.Errorf("berth --root %s %s: exit code %d: %s", dir, args[0], code, stderr)
 			}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/env"
 )
 
 // TestHostSecrets puts secrets on the host in all places that a node with image host might see.
@@ -63,8 +65,8 @@ func TestRootFolderIsClosed(t *testing.T) {
 		name := w.up(t, "command: [/probe/probe, sleep]")
 		unix.Umask(old)
 		var open []string
-		stdout, stderr, _ := call(asUser(exec.Command(build.probe, "open", w.root, filepath.Join(w.root, "run"),
-			filepath.Join(w.root, "run/nodes", name), filepath.Join(w.root, "lib/nodes", name), filepath.Join(w.root, "lib/images")), nobody))
+		stdout, stderr, _ := env.Try(asUser(exec.Command(build.probe, "open", w.Root, filepath.Join(w.Root, "run"),
+			filepath.Join(w.Root, "run/nodes", name), filepath.Join(w.Root, "lib/nodes", name), filepath.Join(w.Root, "lib/images")), nobody))
 		if stderr != "" {
 			t.Fatal(stderr)
 		}
@@ -73,7 +75,7 @@ func TestRootFolderIsClosed(t *testing.T) {
 			t.Errorf("an ordinary user opens %q", open)
 		}
 		for _, file := range []string{"lib/nodes/NAME/spec.json", "lib/nodes/NAME/journal", "run/nodes/NAME/journal", "run/nodes/NAME/bundle/config.json", "lib/nodes/NAME/log"} {
-			path := filepath.Join(w.root, strings.ReplaceAll(file, "NAME", name))
+			path := filepath.Join(w.Root, strings.ReplaceAll(file, "NAME", name))
 			info, err := os.Stat(path)
 			if err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %v, %v", path, info.Mode(), err)
@@ -88,9 +90,9 @@ func TestKeeperIsRoots(t *testing.T) {
 	old := unix.Umask(0)
 	w.up(t, "")
 	unix.Umask(old)
-	socket := filepath.Join(w.root, "run/keeper.sock")
+	socket := filepath.Join(w.Root, "run/keeper.sock")
 	got := map[string]string{}
-	stdout, _, _ := call(asUser(exec.Command(build.probe, "socket", socket), nobody))
+	stdout, _, _ := env.Try(asUser(exec.Command(build.probe, "socket", socket), nobody))
 	decode(t, stdout, &got)
 	if got[socket] != "EACCES" {
 		t.Errorf("an ordinary user connects to the keeper: %s", got[socket])
@@ -117,7 +119,7 @@ func TestNodesApart(t *testing.T) {
 		if w.in(t, a, &got, "install", "/suid"); got["/suid"] != "ok" {
 			t.Fatalf("a node writes to its own root: %v", got)
 		}
-		path := filepath.Join(w.root, "lib/nodes", a, "delta/root/suid")
+		path := filepath.Join(w.Root, "lib/nodes", a, "delta/root/suid")
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil || st.Uid != baseA || st.Mode&unix.S_ISUID == 0 {
 			t.Fatalf("%s: user %d, mode %o, %v", path, st.Uid, st.Mode, err)
@@ -127,7 +129,7 @@ func TestNodesApart(t *testing.T) {
 				t.Errorf("user %d of the host runs the node's set-user-id program", user)
 			}
 		}
-		live := filepath.Join(w.root, "run/nodes", a) // its folder has the group of A's root
+		live := filepath.Join(w.Root, "run/nodes", a) // its folder has the group of A's root
 		got = map[string]string{}
 		w.in(t, b, &got, "read", path, "/proc/1/root"+path, "/proc/1/cwd"+path, live, live+"/root")
 		w.in(t, a, &got, "read", live, live+"/bundle/config.json", live+"/stage")
@@ -149,7 +151,7 @@ func TestRootInsideIsNotRoot(t *testing.T) {
 		if err := unix.Stat(fmt.Sprintf("/proc/%d", s.PID), &st); err != nil || st.Uid != s.base(t) {
 			t.Errorf("process 1 is user %d outside, not %d (%v)", st.Uid, s.base(t), err)
 		}
-		out := w.must(t, "exec", name, "--", "/bin/sh", "-c",
+		out := w.OK(t, "exec", name, "--", "/bin/sh", "-c",
 			"chmod 0666 /dev/null 2>&1; chown 0 /etc/passwd 2>&1; chmod 0777 /etc /usr 2>&1; touch /etc/berth-was-here 2>&1; true")
 		for _, want := range []string{"/dev/null", "/etc/passwd", "'/etc'", "'/usr'", "berth-was-here"} {
 			if !strings.Contains(out, want) {
@@ -171,7 +173,7 @@ func TestOwnersStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		cmd := w.command("run", "--image", "host", "--", "/bin/sh", "-c",
+		cmd := w.Command("run", "--image", "host", "--", "/bin/sh", "-c",
 			"chmod 0666 /dev/stdout; exec 3>&1; dd if=/proc/1/fd/3 iflag=nonblock bs=4096 count=1 >&2; echo new line; stat -Lc %d:%i:%u /dev/stdin")
 		cmd.Stdout, cmd.Stdin = f, nil // exec opens /dev/null for nil
 		var errs strings.Builder
@@ -205,15 +207,15 @@ func TestLogIsNoLink(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "command: [/bin/echo, hello]")
 	target := filepath.Join(t.TempDir(), "target")
-	log := filepath.Join(w.root, "lib/nodes", name, "log")
+	log := filepath.Join(w.Root, "lib/nodes", name, "log")
 	if err := os.Remove(log); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(target, log); err != nil {
 		t.Fatal(err)
 	}
-	w.berth("stop", name)
-	if _, stderr, code := w.berth("start", name); code == 0 {
+	w.Try("stop", name)
+	if _, stderr, code := w.Try("start", name); code == 0 {
 		t.Errorf("the node started on a log that is a link: %s", stderr)
 	}
 	if _, err := os.Lstat(target); err == nil {

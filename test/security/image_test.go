@@ -31,7 +31,7 @@ func TestLinksInAnImage(t *testing.T) {
 					imagetest.Entry{Name: "up", Type: tar.TypeSymlink, Link: "../../.."},
 					imagetest.Entry{Name: "data", Type: tar.TypeSymlink, Link: link})}})
 				args := []string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--mount", source + ":/data", "--", "/probe/probe", "find", "/", mark}
-				stdout, stderr, code := w.berth(args...)
+				stdout, stderr, code := w.Try(args...)
 				t.Logf("%d %s%s", code, stdout, stderr)
 				if _, err := os.Lstat(outside); err == nil {
 					t.Errorf("%s was made on the host", outside)
@@ -65,7 +65,7 @@ func TestMountPointsThatAreLinks(t *testing.T) {
 				if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
 					t.Fatal(err)
 				}
-				_, stderr, code := w.berth("run", "--image", "dir:"+dir, "--", "/probe", "pids")
+				_, stderr, code := w.Try("run", "--image", "dir:"+dir, "--", "/probe", "pids")
 				if code != 125 || !strings.Contains(stderr, "symbolic link") {
 					t.Errorf("/%s is a link to %s: exit code %d: %s", name, link, code, stderr)
 				}
@@ -74,7 +74,7 @@ func TestMountPointsThatAreLinks(t *testing.T) {
 			dir := t.TempDir()
 			addProbe(t, dir)
 			plant(t, filepath.Join(dir, name), "a file", 0o644)
-			if _, stderr, code := w.berth("run", "--image", "dir:"+dir, "--", "/probe", "pids"); code == 0 {
+			if _, stderr, code := w.Try("run", "--image", "dir:"+dir, "--", "/probe", "pids"); code == 0 {
 				t.Errorf("/%s is a file, and a node runs on it: %s", name, stderr)
 			}
 		}
@@ -91,7 +91,7 @@ func TestHostileConfig(t *testing.T) {
 			imagetest.Entry{Name: "cwd", Type: tar.TypeSymlink, Link: "/proc/self/fd/7"})
 		run := func(c imagetest.Config, args ...string) (string, string, int) {
 			dir := imagetest.OCILayout(t, imagetest.Image{Config: c, Layers: [][]byte{layer}})
-			return w.berth(append([]string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--", "/probe/probe"}, args...)...)
+			return w.Try(append([]string{"run", "--image", "oci-layout:" + dir, "--mount", withProbe(), "--", "/probe/probe"}, args...)...)
 		}
 		// CVE-2024-21626: a working folder that is a descriptor of the runtime, open on the host.
 		for _, dir := range []string{"/proc/self/fd/3", "/proc/self/fd/7", "/proc/self/fd/8", "/proc/self/fd/9", "/proc/1/cwd", "/cwd", "../..", "/proc/thread-self/fd/7/../../.."} {
@@ -122,7 +122,7 @@ func TestHostileConfig(t *testing.T) {
 		}
 		for _, command := range []string{"/proc/self/fd/3", "/cwd/../../../../../../bin/true", "../../../../bin/true", "/proc/1/root/bin/true"} {
 			dir := imagetest.OCILayout(t, imagetest.Image{Config: imagetest.Config{Cmd: []string{command}}, Layers: [][]byte{layer}})
-			if _, stderr, code := w.berth("run", "--image", "oci-layout:"+dir); code != 127 && code != 126 && code != 125 {
+			if _, stderr, code := w.Try("run", "--image", "oci-layout:"+dir); code != 127 && code != 126 && code != 125 {
 				t.Errorf("command %s: exit code %d: %s", command, code, stderr)
 			}
 		}

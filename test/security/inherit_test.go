@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/env"
 )
 
 // TestNothingInherited checks that a node inherits nothing of berth's caller: descriptors, groups, umask, blocked or ignored
@@ -24,10 +26,10 @@ func TestNothingInherited(t *testing.T) {
 		}
 		defer secret.Close()
 		name := unique(t)
-		t.Cleanup(func() { w.berth("rm", "--force", name) })
+		t.Cleanup(func() { w.Try("rm", "--force", name) })
 		spec := "name: " + name + "\nimage: host\ncommand: [/bin/sleep, infinity]\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}]\n"
 		burdened := func(args ...string) *exec.Cmd {
-			cmd := w.command(args...)
+			cmd := w.Command(args...)
 			// A shell ignores signals and sets the umask before it runs berth.
 			cmd.Args = append([]string{"sh", "-c", `trap '' USR1 USR2 PIPE; umask 0; echo 300 > /proc/self/oom_score_adj; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
@@ -39,7 +41,7 @@ func TestNothingInherited(t *testing.T) {
 		}
 		up := burdened("apply", "-f", "-")
 		up.Stdin = strings.NewReader(spec)
-		if _, stderr, code := call(up); code != 0 {
+		if _, stderr, code := env.Try(up); code != 0 {
 			t.Fatal(stderr)
 		}
 		for how, args := range map[string][]string{
@@ -49,7 +51,7 @@ func TestNothingInherited(t *testing.T) {
 			t.Run(how, func(t *testing.T) {
 				ask := func(answer any, what ...string) {
 					t.Helper()
-					stdout, stderr, code := call(burdened(append(slices.Clip(args), append([]string{"/probe/probe"}, what...)...)...))
+					stdout, stderr, code := env.Try(burdened(append(slices.Clip(args), append([]string{"/probe/probe"}, what...)...)...))
 					if code != 0 {
 						t.Fatal(stderr)
 					}
@@ -90,7 +92,7 @@ func TestNothingInherited(t *testing.T) {
 				}
 			})
 		}
-		env := w.must(t, "exec", name, "--", "/usr/bin/env")
+		env := w.OK(t, "exec", name, "--", "/usr/bin/env")
 		if strings.Contains(env, "SECRET") || strings.Contains(env, "LISTEN") || strings.Contains(env, "NOTIFY") {
 			t.Errorf("the caller's environment: %s", env)
 		}
@@ -132,7 +134,7 @@ func TestNoDescriptorOfTheLock(t *testing.T) {
 			}
 		}
 		// So the lock is free.
-		w.must(t, "set", name, "cpu.weight=50")
+		w.OK(t, "set", name, "cpu.weight=50")
 	})
 }
 

@@ -25,11 +25,11 @@ func TestForkBomb(t *testing.T) {
 		if open["/proc/self/exe"] != "/probe/probe" {
 			t.Error(open)
 		}
-		shown := w.must(t, "show", name)
+		shown := w.OK(t, "show", name)
 		if !strings.Contains(shown, "150") {
 			t.Errorf("show does not tell the limit: %s", shown)
 		}
-		w.must(t, "rm", "--force", name)
+		w.OK(t, "rm", "--force", name)
 	})
 }
 
@@ -45,15 +45,15 @@ func TestMemoryHog(t *testing.T) {
 		if s.State != "exited" || !s.Exit.OOM || s.Exit.Code != 137 {
 			t.Errorf("the hog is %+v", s)
 		}
-		if listed := w.must(t, "ls"); !strings.Contains(listed, "out of memory") {
+		if listed := w.OK(t, "ls"); !strings.Contains(listed, "out of memory") {
 			t.Errorf("ls does not say so: %s", listed)
 		}
 		// A hog in exec is killed and reported too.
 		name = w.up(t, "memory: {max: 64MiB, swap: 0}")
-		if _, _, code := w.berth("exec", name, "--", "/probe/probe", "hog", "400"); code != 137 {
+		if _, _, code := w.Try("exec", name, "--", "/probe/probe", "hog", "400"); code != 137 {
 			t.Errorf("the hog in exec ended with %d", code)
 		}
-		if text := w.must(t, "show", name); !strings.Contains(text, "lack of memory") || w.show(t, name).State != "running" {
+		if text := w.OK(t, "show", name); !strings.Contains(text, "lack of memory") || w.show(t, name).State != "running" {
 			t.Errorf("show does not say so: %s", text)
 		}
 	})
@@ -74,7 +74,7 @@ for d in $(find . -mindepth 1 -type d); do mkdir $d/berth-below 2>/dev/null && e
 mkdir berth-below 2>/dev/null && [ -e berth-below/cgroup.procs ] && echo "made a group"
 grep -v ':/$' /proc/self/cgroup
 echo "looked at $n files"`
-		out := w.must(t, "exec", name, "--", "/bin/sh", "-c", script)
+		out := w.OK(t, "exec", name, "--", "/bin/sh", "-c", script)
 		if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 1 || lines[0] == "looked at 0 files" {
 			t.Errorf("a node and its groups: %s", out)
 		}

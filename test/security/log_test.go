@@ -53,7 +53,7 @@ func TestOutputIsNoFile(t *testing.T) {
 // outputOf waits until a node that runs the probe has ended, and reads the answer from its log.
 func outputOf(t *testing.T, w *world, name string) (answer map[string]string) {
 	t.Helper()
-	text := w.must(t, "logs", "-f", name)
+	text := w.OK(t, "logs", "-f", name)
 	said, found := strings.CutPrefix(text, "by /dev/stdout\nby /dev/stdout as a user\ndone\n")
 	if !found {
 		t.Fatalf("the log is %q", text)
@@ -68,7 +68,7 @@ func outputOf(t *testing.T, w *world, name string) (answer map[string]string) {
 func TestLogIsCapped(t *testing.T) {
 	w := anyRuntime(t)
 	name := w.up(t, "command: [/bin/sh, -c, 'exec yes all work and no play']")
-	dir := filepath.Join(w.root, "lib/nodes", name)
+	dir := filepath.Join(w.Root, "lib/nodes", name)
 	first, turns := uint64(0), 0
 	for deadline := time.Now().Add(testkit.Bound()); turns < 2; time.Sleep(20 * time.Millisecond) {
 		var sum int64
@@ -88,7 +88,7 @@ func TestLogIsCapped(t *testing.T) {
 			t.Fatal("the log does not grow")
 		}
 	}
-	if _, stderr, code := w.berth("rm", "--force", name); code != 0 {
+	if _, stderr, code := w.Try("rm", "--force", name); code != 0 {
 		t.Errorf("rm: %s", stderr)
 	}
 	if _, err := os.Lstat(dir); err == nil {

@@ -3,7 +3,6 @@
 package security
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -53,7 +52,10 @@ func run(m *testing.M) int {
 }
 
 // world is a Berth root that uses one runtime.
-type world struct{ root, runtime string }
+type world struct {
+	env.Berth
+	runtime string
+}
 
 // eachRuntime runs a test with every runtime that is installed.
 func eachRuntime(t *testing.T, f func(t *testing.T, w *world)) {
@@ -73,9 +75,7 @@ func anyRuntime(t *testing.T) *world {
 
 func worldOf(t *testing.T, runtime string) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath(runtime); err != nil {
 		t.Skipf("no %s on this host", runtime)
 	}
@@ -83,12 +83,12 @@ func worldOf(t *testing.T, runtime string) *world {
 	if w := worlds[runtime]; w != nil {
 		return w
 	}
-	w := &world{root: filepath.Join(build.dir, "root-"+runtime), runtime: runtime}
-	if _, stderr, code := w.berth("run", "--image", "host", "--", "/bin/true"); code != 0 {
+	w := &world{Berth: env.Berth{Program: build.berth, Root: filepath.Join(build.dir, "root-"+runtime), Cwd: "/"}, runtime: runtime}
+	if _, stderr, code := w.Try("run", "--image", "host", "--", "/bin/true"); code != 0 {
 		t.Fatalf("no node runs here: %s", stderr)
 	}
 	// Berth stores its choice of a runtime here; the tests set it.
-	file := filepath.Join(w.root, "lib/runtime.json")
+	file := filepath.Join(w.Root, "lib/runtime.json")
 	var choice map[string]any
 	text, err := os.ReadFile(file)
 	if err == nil {
@@ -115,60 +115,17 @@ func worldOf(t *testing.T, runtime string) *world {
 // endWorlds removes what failed tests may have left, and waits for the keepers to end.
 func endWorlds() {
 	for _, w := range worlds {
-		var all []struct{ Name string }
-		stdout, _, _ := w.berth("ls", "--json")
-		_ = json.Unmarshal([]byte(stdout), &all)
-		for _, n := range all {
-			fmt.Printf("left behind: node %s\n", n.Name)
-			_, _, _ = w.berth("rm", "--force", n.Name)
+		for _, node := range w.End() {
+			fmt.Printf("left behind: node %s\n", node)
 		}
-		testkit.Happens(func() bool {
-			_, err := os.Lstat(filepath.Join(w.root, "run/keeper.sock"))
-			return err != nil
-		})
 	}
-}
-
-// command prepares a call of berth.
-func (w *world) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(build.berth, append([]string{"--root", w.root}, args...)...)
-	cmd.Dir = "/"
-	return cmd
-}
-
-// berth runs berth, and kills it if it hangs.
-func (w *world) berth(args ...string) (stdout, stderr string, code int) {
-	return call(w.command(args...))
-}
-
-func call(cmd *exec.Cmd) (stdout, stderr string, code int) {
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = testkit.Bound()
-	if err := cmd.Start(); err != nil {
-		return "", err.Error(), -1
-	}
-	timer := time.AfterFunc(testkit.Bound(), func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	_ = cmd.Wait()
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
-}
-
-// must runs berth and fails the test if berth fails.
-func (w *world) must(t *testing.T, args ...string) string {
-	t.Helper()
-	stdout, stderr, code := w.berth(args...)
-	if code != 0 {
-		t.Fatalf("berth %s: exit code %d: %s%s", strings.Join(args, " "), code, stdout, stderr)
-	}
-	return stdout
 }
 
 // host runs a command in a default node of image host, which sees the probe at /probe, and nothing else added.
 func (w *world) host(t *testing.T, flags []string, command ...string) string {
 	t.Helper()
 	args := append([]string{"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro"}, flags...)
-	return w.must(t, append(append(args, "--"), command...)...)
+	return w.OK(t, append(append(args, "--"), command...)...)
 }
 
 // probe runs the probe in a default node of image host and reads its answer.
@@ -191,15 +148,15 @@ func (w *world) up(t *testing.T, spec string) (name string) {
 	if err := os.WriteFile(file, []byte("name: "+name+"\n"+spec+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.berth("rm", "--force", name) })
-	w.must(t, "apply", "-f", file)
+	t.Cleanup(func() { w.Try("rm", "--force", name) })
+	w.OK(t, "apply", "-f", file)
 	return name
 }
 
 // in runs the probe in a running node.
 func (w *world) in(t *testing.T, node string, answer any, args ...string) {
 	t.Helper()
-	decode(t, w.must(t, append([]string{"exec", node, "--", "/probe/probe"}, args...)...), answer)
+	decode(t, w.OK(t, append([]string{"exec", node, "--", "/probe/probe"}, args...)...), answer)
 }
 
 // shown is the part of berth show --json that the tests use.
@@ -229,7 +186,7 @@ func (s shown) base(t *testing.T) uint32 {
 func (w *world) show(t *testing.T, node string) shown {
 	t.Helper()
 	var s shown
-	decode(t, w.must(t, "show", node, "--json"), &s)
+	decode(t, w.OK(t, "show", node, "--json"), &s)
 	return s
 }
 

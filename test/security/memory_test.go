@@ -26,7 +26,7 @@ type hoarded struct {
 // hoard lets the probe hold objects in a running node until it has the given bytes or number of objects.
 func (w *world) hoard(t *testing.T, node, kind string, bytes int64, most int) (h hoarded, killed bool) {
 	t.Helper()
-	stdout, stderr, code := w.berth("exec", node, "--", "/probe/probe", "hoard", kind, fmt.Sprint(bytes), fmt.Sprint(most))
+	stdout, stderr, code := w.Try("exec", node, "--", "/probe/probe", "hoard", kind, fmt.Sprint(bytes), fmt.Sprint(most))
 	if code == 137 {
 		return h, true
 	}
@@ -69,7 +69,7 @@ func TestUncountedMemory(t *testing.T) {
 			t.Errorf("%s: %d MiB are held in a node of 64 MiB", kind, h.Held/mib)
 		}
 	}
-	if show := w.must(t, "show", name); !strings.Contains(show, "memory.limit_in_bytes") || !strings.Contains(show, "TCP and UDP buffers") {
+	if show := w.OK(t, "show", name); !strings.Contains(show, "memory.limit_in_bytes") || !strings.Contains(show, "TCP and UDP buffers") {
 		if _, err := os.Stat("/sys/fs/cgroup/memory/memory.kmem.tcp.limit_in_bytes"); err == nil {
 			t.Errorf("show does not tell the limit of sockets: %s", show)
 		}
@@ -100,7 +100,7 @@ func TestHostKeepsHalf(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "memory: {max: 256MiB}")
 		for _, kind := range []string{"timers", "mqueue"} {
-			cmd := w.command("exec", name, "--", "/probe/probe", "hoard", kind, fmt.Sprint(512*mib), "1000000", "stay")
+			cmd := w.Command("exec", name, "--", "/probe/probe", "hoard", kind, fmt.Sprint(512*mib), "1000000", "stay")
 			out, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()
@@ -123,8 +123,8 @@ func TestHostKeepsHalf(t *testing.T) {
 			}
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
-			w.must(t, "stop", "--grace", "0s", name)
-			w.must(t, "start", name)
+			w.OK(t, "stop", "--grace", "0s", name)
+			w.OK(t, "start", name)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestReadOnlyPlaces(t *testing.T) {
 			name := w.up(t, spec)
 			script := `touch /sys/fs/cgroup/x /sys/fs/cgroup/memory/x 2>/dev/null; mkdir /sys/fs/cgroup/y 2>/dev/null; ls -d /sys/fs/cgroup/x /sys/fs/cgroup/y /sys/fs/cgroup/memory/x 2>/dev/null
 for f in cpu io memory; do (echo "some 150000 2000000" >/proc/pressure/$f) 2>/dev/null && echo wrote $f; done; head -c1 /proc/1/comm >/dev/null && echo looked`
-			if got := w.must(t, "exec", name, "--", "/bin/sh", "-c", script); got != "looked\n" {
+			if got := w.OK(t, "exec", name, "--", "/bin/sh", "-c", script); got != "looked\n" {
 				t.Errorf("%q: %s", spec, got)
 			}
 		}
@@ -218,13 +218,13 @@ func TestFileCapability(t *testing.T) {
 		for _, userNS := range []string{"true", "false"} {
 			name := w.up(t, "image: dir:"+dir+"\nuser_namespace: "+userNS+"\ncommand: [/bin/sleep, infinity]")
 			got := map[string]string{}
-			decode(t, w.must(t, "exec", name, "--", "/bin/asks", "status", "self"), &got)
+			decode(t, w.OK(t, "exec", name, "--", "/bin/asks", "status", "self"), &got)
 			if got["CapEff"] == "" || got["CapEff"] != got["CapBnd"] {
 				t.Errorf("it has the capabilities %s of %s", got["CapEff"], got["CapBnd"])
 			}
 		}
 		init := w.up(t, "image: dir:"+dir+"\ncommand: [/bin/busybox, init]")
-		if _, _, code := w.berth("exec", init, "--", "/bin/asks", "status", "self"); code == 0 {
+		if _, _, code := w.Try("exec", init, "--", "/bin/asks", "status", "self"); code == 0 {
 			t.Error("it runs beside an init: let the documentation say so")
 		}
 	})

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"berth/test/env"
 )
 
 // TestOwnIdentity checks that a node, also in exec, cannot change its addresses, MAC, MTU, routes, filters or queues. It uses the
@@ -17,7 +19,7 @@ func TestOwnIdentity(t *testing.T) {
 	}
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name := w.up(t, "network: [{name: eth0, mode: bridge, address: [192.0.2.77/24]}]")
-		before := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route")
+		before := w.OK(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route")
 		if !strings.Contains(before, "192.0.2.77/24") {
 			t.Fatalf("no address: %s", before)
 		}
@@ -29,12 +31,12 @@ func TestOwnIdentity(t *testing.T) {
 			"tc qdisc add dev eth0 root tbf rate 1mbit burst 10k latency 50ms", "tc qdisc replace dev eth0 root pfifo", "tc qdisc add dev eth0 ingress",
 			"ip netns add x",
 		} {
-			out, stderr, code := w.berth("exec", name, "--", "/bin/sh", "-c", try)
+			out, stderr, code := w.Try("exec", name, "--", "/bin/sh", "-c", try)
 			if code == 0 {
 				t.Errorf("%s: done: %s%s", try, out, stderr)
 			}
 		}
-		if after := w.must(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route"); after != before {
+		if after := w.OK(t, "exec", name, "--", "/bin/sh", "-c", "ip link show eth0; ip -4 addr show eth0; ip -4 route"); after != before {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}
 	})
@@ -50,7 +52,7 @@ func TestAbstractSockets(t *testing.T) {
 		}
 		defer l.Close()
 		got := map[string]string{}
-		if stdout, _, _ := call(exec.Command(build.probe, "socket", socket)); !strings.Contains(stdout, "ok") {
+		if stdout, _, _ := env.Try(exec.Command(build.probe, "socket", socket)); !strings.Contains(stdout, "ok") {
 			t.Fatalf("the host itself does not reach it: %s", stdout)
 		}
 		for _, flags := range [][]string{nil, {"--network", "none"}, {"--network", "bridge"}} {

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/runner/oci"
+	"berth/test/testkit"
 )
 
 // TestWithoutUserNamespace checks what still holds when the node's root is the host's root, and that ls marks such a node.
@@ -24,10 +25,10 @@ func TestWithoutUserNamespace(t *testing.T) {
 		name := w.up(t, "image: dir:"+dir+"\ncommand: [/bin/sleep, \"100000\"]\nuser_namespace: false\nnetwork: [{name: eth0, mode: bridge, address: [192.0.2.78/24]}]")
 		ask := func(answer any, args ...string) {
 			t.Helper()
-			decode(t, w.must(t, append([]string{"exec", name, "--", "/probe"}, args...)...), answer)
+			decode(t, w.OK(t, append([]string{"exec", name, "--", "/probe"}, args...)...), answer)
 		}
 		line := ""
-		for l := range strings.Lines(w.must(t, "ls")) {
+		for l := range strings.Lines(w.OK(t, "ls")) {
 			if strings.HasPrefix(l, name) {
 				line = l
 			}
@@ -67,7 +68,7 @@ func TestWithoutUserNamespace(t *testing.T) {
 			}
 		}
 		for _, try := range []string{"ip addr add 192.0.2.79/24 dev eth0", "ip link set eth0 mtu 1400", "ip link set eth0 down"} {
-			if _, _, code := w.berth("exec", name, "--", "/bin/sh", "-c", try); code == 0 {
+			if _, _, code := w.Try("exec", name, "--", "/bin/sh", "-c", try); code == 0 {
 				t.Errorf("%s: done", try)
 			}
 		}
@@ -78,7 +79,7 @@ func TestWithoutUserNamespace(t *testing.T) {
 		if ask(&got, "install", "/suid"); got["/suid"] != "ok" {
 			t.Fatal(got)
 		}
-		suid := filepath.Join(w.root, "lib/nodes", name, "delta/upper/suid")
+		suid := filepath.Join(w.Root, "lib/nodes", name, "delta/upper/suid")
 		var st unix.Stat_t
 		if err := unix.Stat(suid, &st); err != nil || st.Uid != 0 {
 			t.Errorf("the program belongs to user %d (%v): the documentation says root", st.Uid, err)
@@ -93,7 +94,7 @@ func TestWithoutUserNamespace(t *testing.T) {
 // host's secrets.
 func TestImageHostNeedsUserNamespace(t *testing.T) {
 	w := anyRuntime(t)
-	if _, stderr, code := w.berth("run", "--image", "host", "--no-user-namespace", "--", "/bin/true"); code != 125 || !strings.Contains(stderr, "secrets") {
+	if _, stderr, code := w.Try("run", "--image", "host", "--no-user-namespace", "--", "/bin/true"); code != 125 || !strings.Contains(stderr, "secrets") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
@@ -120,7 +121,7 @@ func TestBoundFolder(t *testing.T) {
 				t.Errorf("the program is user %d's, mode %o (%v): the documentation says root's", st.Uid, st.Mode, err)
 			}
 			// Inside: mounted nosuid, and no new privileges; another user of the node gains nothing.
-			out := w.must(t, "exec", name, "--", "/bin/sh", "-c", "grep ' /data ' /proc/self/mountinfo")
+			out := w.OK(t, "exec", name, "--", "/bin/sh", "-c", "grep ' /data ' /proc/self/mountinfo")
 			if !strings.Contains(out, "nosuid") || !strings.Contains(out, "nodev") {
 				t.Errorf("the mount's flags: %s", out)
 			}
@@ -131,27 +132,19 @@ func TestBoundFolder(t *testing.T) {
 
 // capabilitiesInBoundFolder is the part of TestBoundFolder about file capabilities.
 func capabilitiesInBoundFolder(t *testing.T, w *world) {
-	top, err := os.MkdirTemp("", "berth-bound-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	top := testkit.Dir(t, "")
 	dir := filepath.Join(top, "source")
-	for _, err := range []error{os.Chmod(top, 0o755), os.Mkdir(dir, 0o700)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	testkit.Must(t, os.Mkdir(dir, 0o700))
 	mount := "image: host\nmounts: [{source: " + build.probeDir + ", target: /probe, read_only: true}, {source: " + dir + ", target: /data%s}]"
 	name := w.up(t, fmt.Sprintf(mount, ""))
 	got := map[string]string{}
 	w.in(t, name, &got, "empower", "/data/tool")
 	// The source was closed: the node opens it.
-	w.must(t, "exec", name, "--", "/bin/chmod", "755", "/data")
+	w.OK(t, "exec", name, "--", "/bin/chmod", "755", "/data")
 	var shown struct {
 		Exposed []struct{ Target, Why string } `json:"exposed"`
 	}
-	decode(t, w.must(t, "show", name, "--json"), &shown)
+	decode(t, w.OK(t, "show", name, "--json"), &shown)
 	runs := func() (string, error) { // as an ordinary user of the host
 		cmd := exec.Command(filepath.Join(dir, "tool"), "status", "self")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -177,7 +170,7 @@ func capabilitiesInBoundFolder(t *testing.T, w *world) {
 	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, stderr, code := w.berth("apply", "-f", file); len(shown.Exposed) > 0 && (code != 3 || !strings.Contains(stderr, shown.Exposed[0].Why)) {
+	if _, stderr, code := w.Try("apply", "-f", file); len(shown.Exposed) > 0 && (code != 3 || !strings.Contains(stderr, shown.Exposed[0].Why)) {
 		t.Errorf("nosuid_source: exit code %d: %s", code, stderr)
 	}
 	if err := os.Chmod(top, 0o700); err != nil {
@@ -187,7 +180,7 @@ func capabilitiesInBoundFolder(t *testing.T, w *world) {
 		t.Errorf("in a closed folder: the tool's capabilities are %s", caps)
 	}
 	w.up(t, fmt.Sprintf(mount, ", nosuid_source: true"))
-	if out := w.must(t, "show", name); strings.Contains(out, "EXPOSED") {
+	if out := w.OK(t, "show", name); strings.Contains(out, "EXPOSED") {
 		t.Errorf("closed, and still: %s", out)
 	}
 }
@@ -196,21 +189,21 @@ func capabilitiesInBoundFolder(t *testing.T, w *world) {
 func TestSourcesRefused(t *testing.T) {
 	w := anyRuntime(t)
 	links := t.TempDir()
-	for name, target := range map[string]string{"root": "/", "proc": "/proc", "lib": filepath.Join(w.root, "lib"), "fd": "/proc/self/root"} {
+	for name, target := range map[string]string{"root": "/", "proc": "/proc", "lib": filepath.Join(w.Root, "lib"), "fd": "/proc/self/root"} {
 		if err := os.Symlink(target, filepath.Join(links, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, source := range []string{
-		"/", "/proc", "/sys", "/dev", "/proc/1/root", "/sys/fs/cgroup", "/dev/mem", w.root, filepath.Join(w.root, "run"), filepath.Join(w.root, "lib"),
-		filepath.Join(w.root, "run/keeper.sock"), filepath.Join(links, "root"), filepath.Join(links, "proc"), filepath.Join(links, "lib"), filepath.Join(links, "fd"),
+		"/", "/proc", "/sys", "/dev", "/proc/1/root", "/sys/fs/cgroup", "/dev/mem", w.Root, filepath.Join(w.Root, "run"), filepath.Join(w.Root, "lib"),
+		filepath.Join(w.Root, "run/keeper.sock"), filepath.Join(links, "root"), filepath.Join(links, "proc"), filepath.Join(links, "lib"), filepath.Join(links, "fd"),
 	} {
-		if stdout, stderr, code := w.berth("run", "--image", "host", "--mount", source+":/data", "--", "/bin/ls", "/data"); code != 125 {
+		if stdout, stderr, code := w.Try("run", "--image", "host", "--mount", source+":/data", "--", "/bin/ls", "/data"); code != 125 {
 			t.Errorf("%s: exit code %d: %s%s", source, code, stdout, stderr)
 		}
 	}
 	for _, target := range []string{"/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/dev/pts", "/", "/data/../proc", "../data", "/./proc"} {
-		if stdout, stderr, code := w.berth("run", "--image", "host", "--mount", links+":"+target, "--", "/bin/ls", "/data"); code != 125 {
+		if stdout, stderr, code := w.Try("run", "--image", "host", "--mount", links+":"+target, "--", "/bin/ls", "/data"); code != 125 {
 			t.Errorf("%s: exit code %d: %s%s", target, code, stdout, stderr)
 		}
 	}

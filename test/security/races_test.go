@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/env"
 )
 
 // TestEnteringProcess lets the node's root attack each process that enters the node by exec before it executes the command. The
@@ -60,14 +61,14 @@ func stalkExecs(t *testing.T, w *world, node string) (got struct {
 },
 ) {
 	t.Helper()
-	stalker := w.command("exec", "-i", node, "--", "/probe", "stalk")
+	stalker := w.Command("exec", "-i", node, "--", "/probe", "stalk")
 	end, err := stalker.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan string, 1)
 	go func() {
-		stdout, stderr, code := call(stalker)
+		stdout, stderr, code := env.Try(stalker)
 		if code != 0 {
 			stdout = stderr
 		}
@@ -79,7 +80,7 @@ func stalkExecs(t *testing.T, w *world, node string) (got struct {
 		if i%4 == 3 {
 			command = []string{"/again", "--version"}
 		}
-		w.berth(append([]string{"exec", node, "--"}, command...)...)
+		w.Try(append([]string{"exec", node, "--"}, command...)...)
 	}
 	end.Close()
 	decode(t, <-done, &got)
@@ -110,11 +111,11 @@ func TestExecFolderIsALink(t *testing.T) {
 		escaped := strings.Repeat("../", 12) + "etc/" + mark
 		for _, link := range []string{"/proc/self/fd/3", "/proc/self/fd/5", "/proc/self/fd/6", "/proc/self/fd/7", "/proc/self/fd/8", "/proc/self/fd/9", "/proc/self/fd/10", "/proc/1/cwd"} {
 			name := w.up(t, spec)
-			if got := w.must(t, "exec", name, "--", "/bin/pwd"); got != "/work\n" {
+			if got := w.OK(t, "exec", name, "--", "/bin/pwd"); got != "/work\n" {
 				t.Fatalf("commands begin in %q", got)
 			}
-			w.must(t, "exec", name, "--", "/bin/sh", "-c", "cd /; rm -rf /work; ln -s "+link+" /work")
-			stdout, _, code := w.berth("exec", name, "--", "/probe/probe", "read", escaped)
+			w.OK(t, "exec", name, "--", "/bin/sh", "-c", "cd /; rm -rf /work; ln -s "+link+" /work")
+			stdout, _, code := w.Try("exec", name, "--", "/probe/probe", "read", escaped)
 			got := map[string]string{}
 			if code == 0 {
 				decode(t, stdout, &got)
@@ -159,7 +160,7 @@ func TestMountTargetSwapped(t *testing.T) {
 		}()
 		started, where := 0, map[string]int{}
 		for range 25 {
-			stdout, _, code := w.berth("run", "--image", "host", "--mount", shared+":/share", "--mount", source+":/share/sub", "--", "/bin/cat", "/proc/self/mountinfo")
+			stdout, _, code := w.Try("run", "--image", "host", "--mount", shared+":/share", "--mount", source+":/share/sub", "--", "/bin/cat", "/proc/self/mountinfo")
 			if _, err := os.Lstat("/etc/" + mark); err == nil {
 				t.Fatal("the folder is mounted on the host's /etc")
 			}
@@ -204,9 +205,9 @@ func TestSignalsStayInside(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				cmd := w.command(append(slices.Clone(args), "reach")...)
+				cmd := w.Command(append(slices.Clone(args), "reach")...)
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: bystander.Process.Pid}
-				stdout, stderr, code := call(cmd)
+				stdout, stderr, code := env.Try(cmd)
 				if code != 0 {
 					t.Fatalf("exit code %d: %s", code, stderr)
 				}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/imagetest"
+	"berth/test/env"
 )
 
 // callers returns the arguments of each way to pass one's own files to a command in a node: by run and by exec, with and without a
@@ -110,7 +111,7 @@ func TestStreams(t *testing.T) {
 func abuse(t *testing.T, w *world, kind string, args []string) {
 	in, out, said := streamsOf(t, kind)
 	before := []state{stateOf(t, in), stateOf(t, out)}
-	cmd := w.command(append(slices.Clone(args), "streams")...)
+	cmd := w.Command(append(slices.Clone(args), "streams")...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: kind == "terminal"}
 	if err := cmd.Run(); err != nil {
@@ -235,9 +236,9 @@ func TestFolderAsInput(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := w.command(append(slices.Clone(all[how]), "find", "/proc/self/fd/0", "etc")...)
+			cmd := w.Command(append(slices.Clone(all[how]), "find", "/proc/self/fd/0", "etc")...)
 			cmd.Stdin = dir
-			stdout, stderr, code := call(cmd)
+			stdout, stderr, code := env.Try(cmd)
 			dir.Close()
 			if code != 125 || stdout != "" || !strings.Contains(stderr, "standard input is a folder") {
 				t.Errorf("%s: exit code %d: %s%s", how, code, stdout, stderr)
@@ -251,11 +252,11 @@ func TestFolderAsInput(t *testing.T) {
 func TestNextCommandsInput(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		for how, args := range callers(t, w) {
-			cmd := w.command(append(slices.Clone(args), "streams")...)
+			cmd := w.Command(append(slices.Clone(args), "streams")...)
 			script := `printf 'a\nb\n' | while read -r line; do echo "line $line" >&2; "$0" "$@" >/dev/null; done`
 			cmd.Args = append([]string{"sh", "-c", script, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
-			_, stderr, code := call(cmd)
+			_, stderr, code := env.Try(cmd)
 			if code != 0 || strings.Contains(stderr, "line forged") || !strings.HasPrefix(stderr, "line a\n") {
 				t.Errorf("%s: exit code %d: %s", how, code, stderr)
 			}

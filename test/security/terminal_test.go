@@ -82,7 +82,7 @@ func TestOwnTerminal(t *testing.T) {
 				resize(t, tty, 33, 99)
 				before := stateOf(t, tty)
 				s := watch(t, master)
-				cmd := w.command(withTerminal(all[how], "sh", "-c", script)...)
+				cmd := w.Command(withTerminal(all[how], "sh", "-c", script)...)
 				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 				if err := cmd.Start(); err != nil {
@@ -103,7 +103,7 @@ func TestOwnTerminal(t *testing.T) {
 				}
 
 				// The attacks on the command's streams.
-				cmd = w.command(append([]string{all[how][0], "-t"}, append(slices.Clone(all[how][1:]), "streams")...)...)
+				cmd = w.Command(append([]string{all[how][0], "-t"}, append(slices.Clone(all[how][1:]), "streams")...)...)
 				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 				if err := cmd.Run(); err != nil {
@@ -130,7 +130,7 @@ func TestKilledExec(t *testing.T) {
 		defer r.Close()
 		defer typed.Close()
 		// The kernel closes the files of the killed one after the other: its input may end while its output is still read.
-		cmd := w.command("exec", name, "--", "sh", "-c", "echo ready; cat; trap '' PIPE; while echo more 2>/dev/null; do sleep 0.02; done; echo refused >/tmp/end; sleep 1000")
+		cmd := w.Command("exec", name, "--", "sh", "-c", "echo ready; cat; trap '' PIPE; while echo more 2>/dev/null; do sleep 0.02; done; echo refused >/tmp/end; sleep 1000")
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -147,6 +147,6 @@ func TestKilledExec(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		w.must(t, "exec", name, "--", "sh", "-c", "until grep -q refused /tmp/end; do sleep 0.02; done 2>/dev/null")
+		w.OK(t, "exec", name, "--", "sh", "-c", "until grep -q refused /tmp/end; do sleep 0.02; done 2>/dev/null")
 	})
 }

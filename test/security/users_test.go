@@ -33,7 +33,7 @@ func (w *world) sharing(t *testing.T, spec string) (name, dir string, bases []in
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skip("no setpriv (util-linux) on this host")
 	}
-	list := filepath.Join(w.root, "users.yaml")
+	list := filepath.Join(w.Root, "users.yaml")
 	if err := os.WriteFile(list, []byte("allow: [{from: 1500, count: 1}, {from: 100000, count: 100}]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (w *world) sharing(t *testing.T, spec string) (name, dir string, bases []in
 	}
 	name = w.up(t, spec+fmt.Sprintf("\nimage: host\nmounts: [{source: %s, target: /data}, {source: %s, target: /raw, map: identity}]", dir, dir))
 	var s shown
-	decode(t, w.must(t, "show", name, "--json"), &s)
+	decode(t, w.OK(t, "show", name, "--json"), &s)
 	for r := range strings.SplitSeq(s.IDs, ", ") {
 		from, _, _ := strings.Cut(r, "-")
 		base, err := strconv.Atoi(from)
@@ -68,7 +68,7 @@ func TestSharedUsers(t *testing.T) {
 		for user := range owners {
 			script += as(user, fmt.Sprintf("echo x >/data/%d; echo x >/raw/%d-raw", user, user)) + "\n"
 		}
-		w.must(t, "exec", name, "--", "/bin/sh", "-c", script)
+		w.OK(t, "exec", name, "--", "/bin/sh", "-c", script)
 		for user, id := range owners {
 			if got := owner(t, filepath.Join(dir, strconv.Itoa(user))); got != [2]int{user, user} {
 				t.Errorf("idmapped: what %d writes is of %v on the host", user, got)
@@ -79,23 +79,23 @@ func TestSharedUsers(t *testing.T) {
 		}
 		for _, user := range []int{70000, 99999, 100100, 370000} {
 			for _, try := range []string{as(user, "true"), fmt.Sprintf("/bin/chown %d /data/0", user), fmt.Sprintf("/bin/chgrp %d /raw/0", user)} {
-				if _, stderr, code := w.berth("exec", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, "Invalid argument") {
+				if _, stderr, code := w.Try("exec", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, "Invalid argument") {
 					t.Errorf("%s: exit code %d: %s", try, code, stderr)
 				}
 			}
-			if _, stderr, code := w.berth("exec", "--user", strconv.Itoa(user), name, "--", "/bin/true"); code != 125 {
+			if _, stderr, code := w.Try("exec", "--user", strconv.Itoa(user), name, "--", "/bin/true"); code != 125 {
 				t.Errorf("exec as %d: exit code %d: %s", user, code, stderr)
 			}
 		}
 		for _, user := range []int{0, 1500, 65535, 100042, 369999} { // as ping does
-			w.must(t, "exec", name, "--", "/bin/sh", "-c", as(user, `perl -e "socket(S, 2, 2, 1) or die"`))
+			w.OK(t, "exec", name, "--", "/bin/sh", "-c", as(user, `perl -e "socket(S, 2, 2, 1) or die"`))
 		}
 		secret := w.secret(t, dir, 100042)
-		if got := w.must(t, "exec", name, "--", "/bin/cat", "/raw/"+secret); got != "theirs" {
+		if got := w.OK(t, "exec", name, "--", "/bin/cat", "/raw/"+secret); got != "theirs" {
 			t.Errorf("root inside reads %q from a file of user 100042, whom it shares", got)
 		}
 		// Its process is that user's on the host.
-		r := w.command("exec", "--user", "100042", name, "--", "/bin/cat")
+		r := w.Command("exec", "--user", "100042", name, "--", "/bin/cat")
 		in, err := r.StdinPipe()
 		if err == nil {
 			err = r.Start()
@@ -113,7 +113,7 @@ func TestSharedUsers(t *testing.T) {
 // TestLargestMap: a spec that is valid has a map that the kernel and the runtimes take, up to its 340 lines.
 func TestLargestMap(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
-		if err := os.WriteFile(filepath.Join(w.root, "users.yaml"), []byte("allow: [{from: 500, count: 1000}]\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(w.Root, "users.yaml"), []byte("allow: [{from: 500, count: 1000}]\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		spec := "users:"
@@ -122,7 +122,7 @@ func TestLargestMap(t *testing.T) {
 		}
 		name := w.up(t, spec)
 		for _, file := range []string{"uid_map", "gid_map"} {
-			if got := strings.Count(w.must(t, "exec", name, "--", "/bin/cat", "/proc/self/"+file), "\n"); got != 340 {
+			if got := strings.Count(w.OK(t, "exec", name, "--", "/bin/cat", "/proc/self/"+file), "\n"); got != 340 {
 				t.Errorf("%d lines of %s, want 340", got, file)
 			}
 		}
@@ -150,7 +150,7 @@ rm -f %[1]s/f 2>/dev/null; test -e %[1]s/f || echo gone
 echo fourth >&3 && echo wrote on
 echo mine >%[1]s/g; stat -c "%%u %%a" %[1]s/g`) + `
 rm -f %[1]s/f %[1]s/g`
-		inside := w.must(t, "exec", name, "--", "/bin/sh", "-c", fmt.Sprintf(script, "/data"))
+		inside := w.OK(t, "exec", name, "--", "/bin/sh", "-c", fmt.Sprintf(script, "/data"))
 		out, err := exec.Command("/bin/sh", "-c", fmt.Sprintf(script, dir)).CombinedOutput()
 		if err != nil || inside != string(out) || !strings.HasSuffix(inside, "wrote on\n100001 600\n") {
 			t.Errorf("in the node:\n%s\non the host (%v):\n%s", inside, err, out)
@@ -186,12 +186,12 @@ func eventuallyOwned(user int) bool {
 func TestOneSharedUser(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
 		name, dir, _ := w.sharing(t, "users: [{from: 1500, count: 1, as: same}]\nno_new_privileges: false\nuser: 1500:1500")
-		w.must(t, "exec", "--user", "0", name, "--", "/bin/sh", "-c", "cd /; "+as(1500, "echo x >/data/mine"))
+		w.OK(t, "exec", "--user", "0", name, "--", "/bin/sh", "-c", "cd /; "+as(1500, "echo x >/data/mine"))
 		if got := owner(t, filepath.Join(dir, "mine")); got != [2]int{1500, 1500} {
 			t.Errorf("the user's file is of %v", got)
 		}
 		mine, other := w.secret(t, dir, 1500), w.secret(t, dir, 100042)
-		if got := w.must(t, "exec", "--user", "0", name, "--", "/bin/cat", "/raw/"+mine); got != "theirs" {
+		if got := w.OK(t, "exec", "--user", "0", name, "--", "/bin/cat", "/raw/"+mine); got != "theirs" {
 			t.Errorf("root inside reads %q from its user's file", got)
 		}
 		for try, says := range map[string]string{
@@ -200,7 +200,7 @@ func TestOneSharedUser(t *testing.T) {
 			"/bin/chown 100042 /data/mine": "Invalid argument",
 			"/bin/chmod 644 /raw/" + other: "not permitted",
 		} {
-			if _, stderr, code := w.berth("exec", "--user", "0", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, says) {
+			if _, stderr, code := w.Try("exec", "--user", "0", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, says) {
 				t.Errorf("%s: exit code %d: %s", try, code, stderr)
 			}
 		}
@@ -209,7 +209,7 @@ func TestOneSharedUser(t *testing.T) {
 		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, stderr, code := w.berth("apply", "-f", file); code != 2 || !strings.Contains(stderr, ":5:31: users[0].count: a node whose user can become root") {
+		if _, stderr, code := w.Try("apply", "-f", file); code != 2 || !strings.Contains(stderr, ":5:31: users[0].count: a node whose user can become root") {
 			t.Errorf("two users beside sudo: exit code %d: %s", code, stderr)
 		}
 	})

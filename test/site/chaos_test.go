@@ -25,9 +25,7 @@ func TestClaimsUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("no nodes with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	kills, seed := number(t, "BERTH_KILLS", 20), uint64(number(t, "BERTH_SEED", int(time.Now().UnixNano()%1_000_000)))
 	testkit.Final(t, "two hosts held one name, MAC or address, a node was lost, or a claim was left")
 	t.Logf("BERTH_KILLS=%d BERTH_SEED=%d", kills, seed)
@@ -59,7 +57,7 @@ func TestClaimsUnderKills(t *testing.T) {
 			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
 			again()
 		case 1:
-			h.killKeeper(t)
+			h.killKeeper()
 		default:
 			again := h.agent.Kill(t)
 			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"berth/internal/site/store/storetest"
-	"berth/internal/sys/layout"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -37,9 +37,9 @@ func build(t *testing.T) (p programs) {
 
 // host is one host of the site: a root of its own with its agent.
 type host struct {
-	name, root, program string
-	bridge              string
-	agent               *storetest.Process
+	env.Berth
+	name, bridge string
+	agent        *storetest.Process
 
 	mu    sync.Mutex
 	codes map[string]map[int]int      // exit codes by command
@@ -50,16 +50,8 @@ type host struct {
 
 func newHost(t *testing.T, p programs, name, endpoint string) *host {
 	t.Helper()
-	root, err := os.MkdirTemp("", "site-"+name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(root) })
-	if err := os.Chmod(root, 0o755); err != nil { // nodes' users traverse it
-		t.Fatal(err)
-	}
 	h := &host{
-		name: name, root: root, program: p.berth, bridge: fmt.Sprintf("bs%x%s", os.Getpid(), name),
+		Berth: env.Berth{Program: p.berth, Root: testkit.Dir(t, "")}, name: name, bridge: fmt.Sprintf("bs%x%s", os.Getpid(), name),
 		codes: map[string]map[int]int{"apply": {}, "rm": {}, "repair": {}}, live: map[string][]storetest.Hold{}, busy: map[string]bool{},
 	}
 	run(t, "ip", "link", "add", h.bridge, "type", "bridge")
@@ -102,7 +94,7 @@ func (h *host) turn(t *testing.T, random *rand.Rand) {
 	}()
 	if len(there) == 0 {
 		spec := fmt.Sprintf("name: %s\nimage: host\ncommand: [/bin/sleep, infinity]\nnetwork: [{mode: bridge, parent: %s, mac: %q, address: [%s/24]}]\n", node, h.bridge, mac, address)
-		path := filepath.Join(h.root, node+".yaml")
+		path := filepath.Join(h.Root, node+".yaml")
 		if err := os.WriteFile(path, []byte(spec), 0o600); err != nil {
 			t.Error(err)
 			return
@@ -151,7 +143,7 @@ func (h *host) end(t *testing.T) []storetest.Hold {
 // ls returns the state of each node.
 func (h *host) ls(t *testing.T) map[string]string {
 	t.Helper()
-	out, err := exec.Command(h.program, "--root", h.root, "ls", "--json").Output()
+	out, err := h.Command("ls", "--json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +163,7 @@ func (h *host) has(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
 	for node := range h.ls(t) {
-		text, err := os.ReadFile(filepath.Join(h.root, "lib", "nodes", node, "spec.json"))
+		text, err := os.ReadFile(filepath.Join(h.Root, "lib", "nodes", node, "spec.json"))
 		if err != nil {
 			t.Errorf("node %s of host %s: %v", node, h.name, err)
 			continue
@@ -197,7 +189,7 @@ func (h *host) has(t *testing.T) map[string][]string {
 
 // berth runs a command and returns its exit code, which it counts.
 func (h *host) berth(t *testing.T, args ...string) int {
-	cmd := exec.Command(h.program, append([]string{"--root", h.root}, args...)...)
+	cmd := h.Command(args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	err := cmd.Run()
@@ -217,18 +209,9 @@ func (h *host) berth(t *testing.T, args ...string) int {
 }
 
 // killKeeper kills the host's keeper, if it has one now. Nodes run on; the next command starts another.
-func (h *host) killKeeper(t *testing.T) {
-	t.Helper()
-	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, path := range found {
-		text, _ := os.ReadFile(path)
-		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-		if len(args) >= 4 && args[1] == "--root" && args[2] == h.root && args[3] == "keeper" {
-			var pid int
-			if _, err := fmt.Sscanf(path, "/proc/%d/", &pid); err == nil {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+func (h *host) killKeeper() {
+	for pid := range testkit.Processes("\x00--root\x00" + h.Root + "\x00keeper\x00") {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
@@ -236,11 +219,11 @@ func (h *host) killKeeper(t *testing.T) {
 func (h *host) startAgent(t *testing.T, p programs, endpoint string) {
 	t.Helper()
 	conf := fmt.Sprintf("host: %s\nsite: t\nlocal: true\nstore: {endpoints: [\"%s\"]}\n", h.name, endpoint)
-	if err := os.WriteFile(filepath.Join(h.root, "berthd.yaml"), []byte(conf), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Root, "berthd.yaml"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.agent = storetest.Start(t, nil, p.agent, "--root", h.root)
-	joined := layout.New(h.root).Site()
+	h.agent = storetest.Start(t, nil, p.agent, "--root", h.Root)
+	joined := h.Layout().Site()
 	testkit.Eventually(t, "the agent joins its site", func() bool {
 		_, err := os.Stat(joined)
 		return err == nil

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // TestAccounts: what jobs were limited to and what they used (processor, throttled time, memory, bytes and requests) is in the accounts, as sacct shows them: of each task of an array and of each run of a job that
@@ -124,11 +126,11 @@ func (s *site) record(id string) (all []record) {
 		}
 		r := record{state: words[0], comment: words[1], admin: words[2], system: words[3]}
 		if r.admin != "" {
-			check(s, json.Unmarshal([]byte(r.admin), &r.note))
+			testkit.Must(s, json.Unmarshal([]byte(r.admin), &r.note))
 		}
 		if r.system != "" && r.admin != "" {
 			var rows [][]float64
-			check(s, json.Unmarshal([]byte(r.system), &rows))
+			testkit.Must(s, json.Unmarshal([]byte(r.system), &rows))
 			r.used = map[string]map[string]float64{}
 			for i, name := range r.note.Berth.Nodes {
 				r.used[name] = map[string]float64{}
@@ -150,7 +152,7 @@ func (s *site) sameByJSON(id string, r record) {
 			Comment struct{ Administrator, Job, System string }
 		}
 	}
-	check(s, json.Unmarshal([]byte(s.run("sacct", "--json", "--jobs="+id)), &all))
+	testkit.Must(s, json.Unmarshal([]byte(s.run("sacct", "--json", "--jobs="+id)), &all))
 	if len(all.Jobs) != 1 || all.Jobs[0].Comment.Administrator != r.admin || all.Jobs[0].Comment.System != r.system || all.Jobs[0].Comment.Job != r.comment {
 		s.Errorf("sacct --json has %+v, without --json it has %+v", all.Jobs, r)
 	}
@@ -174,7 +176,7 @@ func (s *site) logged(id string) (all []string) {
 func (s *site) keepAccounts() {
 	s.Helper()
 	s.end("slurmctld", unix.SIGTERM)
-	check(s, os.Mkdir(s.path("db"), 0o755))
+	testkit.Must(s, os.Mkdir(s.path("db"), 0o755))
 	s.run("chown", s.user, s.path("db"))
 	small := []string{
 		"--no-defaults", "--datadir=" + s.path("db/data"), "--user=" + s.user, "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0",
@@ -186,21 +188,21 @@ func (s *site) keepAccounts() {
 	s.until("mariadbd answers", func() bool { c, err := net.Dial("unix", s.dbSocket()); return err == nil && c.Close() == nil })
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(s, err)
+	testkit.Must(s, err)
 	port := l.Addr().(*net.TCPAddr).Port
-	check(s, l.Close())
+	testkit.Must(s, l.Close())
 	s.write("conf/slurmdbd.conf", fmt.Sprintf("AuthType=auth/munge\nAuthInfo=socket=%s\nDbdHost=localhost\nDbdPort=%d\nSlurmUser=%s\nStorageType=accounting_storage/mysql\nStorageUser=%[3]s\nPidFile=%s\n",
 		s.socket(), port, s.user, s.path("state/slurmdbd.pid")), 0o600)
 	s.run("chown", s.user, s.path("conf/slurmdbd.conf"))
 	conf, err := os.ReadFile(s.path("conf/slurm.conf"))
-	check(s, err)
+	testkit.Must(s, err)
 	s.write("conf/slurm.conf", fmt.Sprintf("%sAccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\nAccountingStoragePort=%d\nAccountingStoreFlags=job_comment\nAccountingStoragePass=%s\n", conf, port, s.socket()), 0o644)
 	s.startDBD()
 
 	template := s.layout.Etc("templates/worker.yaml")
 	text, err := os.ReadFile(template)
-	check(s, err)
-	check(s, os.WriteFile(template, []byte(strings.Replace(string(text), "parameters:\n", "parameters:\n  read: {sets: io.data.read.rate, type: rate}\n", 1)+
+	testkit.Must(s, err)
+	testkit.Must(s, os.WriteFile(template, []byte(strings.Replace(string(text), "parameters:\n", "parameters:\n  read: {sets: io.data.read.rate, type: rate}\n", 1)+
 		"  io: [{name: data, path: "+s.path("work")+", read: {rate: 50MB/s}}]\n"), 0o644))
 	s.startSlurm()
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // TestDeaf: a slot that was given back, by the agent or by an admin, gets jobs also after slurmctld was started again. slurmctld waits for an answer
@@ -45,7 +47,7 @@ func TestIdle(t *testing.T) {
 	s := (&site{T: t, slots: 1, hasty: true}).begin("st01")
 	s.write("conf/node/epilog", "#!/bin/sh\nsleep 4\n", 0o755)
 	text, err := os.ReadFile(s.path("conf/node/slurm.conf"))
-	check(t, err)
+	testkit.Must(t, err)
 	s.write("conf/node/slurm.conf", string(text)+"Epilog=/etc/slurm/epilog\n", 0o644)
 	state := func() string { return s.run("scontrol", "--oneliner", "show", "node", "st01-01") }
 	id := s.submit("echo ran\n")
@@ -58,7 +60,7 @@ func TestIdle(t *testing.T) {
 		s.run("scontrol", "update", "NodeName=st01-01", "State=NORESP") // it answers in between
 		return s.job(id, "JobState") == "COMPLETED"
 	})
-	check(t, unix.Kill(slurmd, unix.SIGSTOP)) // and no more
+	testkit.Must(t, unix.Kill(slurmd, unix.SIGSTOP)) // and no more
 	s.until("the node is powered down", func() bool { return strings.Contains(state(), "State=IDLE+CLOUD+POWERED_DOWN ") })
 	s.completed(s.submit("echo ran\n"))
 }

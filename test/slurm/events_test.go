@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // event is something that goes wrong, until it is mended. fail also tells where it is.
@@ -38,8 +40,8 @@ var events = []event{
 	{"agent hangs", func(h *hike) (func(), string) {
 		at := h.someHost()
 		agent := h.services["berthd-"+at.name].Process
-		check(h, agent.Signal(unix.SIGSTOP))
-		return func() { check(h, agent.Signal(unix.SIGCONT)) }, at.name
+		testkit.Must(h, agent.Signal(unix.SIGSTOP))
+		return func() { testkit.Must(h, agent.Signal(unix.SIGCONT)) }, at.name
 	}, true},
 	{"image missing", otherTemplate("image: host", "image: oci:nothing-here"), true},
 	{"invalid registration", otherTemplate("size: 64MiB", "size: 16MiB"), true}, // less scratch space than slurmctld was told
@@ -64,10 +66,10 @@ var events = []event{
 	{"wrong munge key", func(h *hike) (func(), string) {
 		path := h.path("conf/node/munge.key")
 		text, err := os.ReadFile(path)
-		check(h, err)
-		check(h, os.WriteFile(path, []byte(strings.Repeat("another key altogether ", 8)), 0o400))
+		testkit.Must(h, err)
+		testkit.Must(h, os.WriteFile(path, []byte(strings.Repeat("another key altogether ", 8)), 0o400))
 		h.submitted(2)
-		return func() { check(h, os.WriteFile(path, text, 0o400)) }, ""
+		return func() { testkit.Must(h, os.WriteFile(path, text, 0o400)) }, ""
 	}, true},
 	{"cluster state away", func(h *hike) (func(), string) { return h.etcd.Kill(h.T), "" }, true},
 	{"slurmctld ended", again(unix.SIGTERM), false},
@@ -78,7 +80,7 @@ var events = []event{
 	}, true},
 	{"cable pulled", func(h *hike) (func(), string) {
 		var links []struct{ Ifname string }
-		check(h, json.Unmarshal([]byte(h.run("ip", "-json", "link", "show", "master", h.bridge)), &links))
+		testkit.Must(h, json.Unmarshal([]byte(h.run("ip", "-json", "link", "show", "master", h.bridge)), &links))
 		at := h.IntN(1 << 16)
 		if len(links) == 0 {
 			return func() {}, ""

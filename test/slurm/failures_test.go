@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // TestFailures: when a node cannot be made, the job is queued again and runs in the end, the slot is usable again without anybody's help, and nothing is left.
@@ -60,8 +62,8 @@ func (s *site) failures() []failure {
 		}, "connection refused"},
 		{"agent hangs", func() func() {
 			agent := s.services["berthd-st01"].Process
-			check(s, agent.Signal(unix.SIGSTOP))
-			return func() { check(s, agent.Signal(unix.SIGCONT)) }
+			testkit.Must(s, agent.Signal(unix.SIGSTOP))
+			return func() { testkit.Must(s, agent.Signal(unix.SIGCONT)) }
 		}, "did not answer in time"},
 		{"resume killed", func() func() {
 			s.write("work/kill.resume", "0.2", 0o666)
@@ -70,9 +72,9 @@ func (s *site) failures() []failure {
 		{"wrong munge key", func() func() {
 			path := s.path("conf/node/munge.key")
 			text, err := os.ReadFile(path)
-			check(s, err)
-			check(s, os.WriteFile(path, []byte(strings.Repeat("another key altogether ", 8)), 0o400))
-			return func() { check(s, os.WriteFile(path, text, 0o400)) }
+			testkit.Must(s, err)
+			testkit.Must(s, os.WriteFile(path, []byte(strings.Repeat("another key altogether ", 8)), 0o400))
+			return func() { testkit.Must(s, os.WriteFile(path, text, 0o400)) }
 		}, "ResumeTimeout"},
 	}
 }
@@ -82,12 +84,12 @@ func (s *site) template(h *host, from, to string) (mend func()) {
 	s.Helper()
 	path := h.layout.Etc("templates/worker.yaml")
 	text, err := os.ReadFile(path)
-	check(s, err)
+	testkit.Must(s, err)
 	if !strings.Contains(string(text), from) {
 		s.Fatalf("the template has no %s", from)
 	}
-	check(s, os.WriteFile(path, []byte(strings.Replace(string(text), from, to, 1)), 0o644))
-	return func() { check(s, os.WriteFile(path, text, 0o644)) }
+	testkit.Must(s, os.WriteFile(path, []byte(strings.Replace(string(text), from, to, 1)), 0o644))
+	return func() { testkit.Must(s, os.WriteFile(path, text, 0o644)) }
 }
 
 // TestNodeKilled: a node that is killed under its job is told as down; its job is queued again and runs in another one.

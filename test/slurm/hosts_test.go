@@ -13,6 +13,7 @@ import (
 	"berth/internal/site/certs"
 	"berth/internal/spec/roles"
 	"berth/internal/sys/layout"
+	"berth/test/testkit"
 )
 
 // host is a host that has nodes: a root of its own with an agent. All are this machine.
@@ -54,10 +55,10 @@ slurmd -b -D
 func (s *site) settings() {
 	s.Helper()
 	signer, err := certs.Init(s.path("ca"))
-	check(s, err)
+	testkit.Must(s, err)
 	operator, err := signer.IssueUser(s.Context(), "slurm", roles.Operator, certs.UserLife)
-	check(s, err)
-	check(s, certs.Install(s.path("operator"), operator))
+	testkit.Must(s, err)
+	testkit.Must(s, certs.Install(s.path("operator"), operator))
 	template := strings.NewReplacer("BRIDGE", s.bridge, "CONF", s.path("conf/node"), "WORK", s.path("work")).Replace(worker + strings.Join(s.mounts, ""))
 	store, scratch, names := "", "", []string{}
 	if s.store != "" {
@@ -70,16 +71,16 @@ func (s *site) settings() {
 		names = append(names, h.name)
 	}
 	for _, h := range s.hosts {
-		check(s, h.layout.Make())
-		check(s, os.MkdirAll(h.layout.Etc("templates"), 0o755))
-		check(s, os.WriteFile(h.layout.Etc("templates/worker.yaml"), []byte(template), 0o644))
+		testkit.Must(s, h.layout.Make())
+		testkit.Must(s, os.MkdirAll(h.layout.Etc("templates"), 0o755))
+		testkit.Must(s, os.WriteFile(h.layout.Etc("templates/worker.yaml"), []byte(template), 0o644))
 		address, _, err := net.SplitHostPort(h.address)
-		check(s, err)
+		testkit.Must(s, err)
 		b, err := signer.IssueHost(s.Context(), h.name, []string{address})
-		check(s, err)
-		check(s, certs.Install(h.layout.Etc("certs"), b))
-		check(s, os.WriteFile(h.layout.Etc("berthd.yaml"), fmt.Appendf(nil, "host: %s\nlisten: [%q]\naddress: %q\n%s", h.name, h.address, h.address, store), 0o644))
-		check(s, os.WriteFile(h.layout.Etc("slurm.yaml"), fmt.Appendf(nil,
+		testkit.Must(s, err)
+		testkit.Must(s, certs.Install(h.layout.Etc("certs"), b))
+		testkit.Must(s, os.WriteFile(h.layout.Etc("berthd.yaml"), fmt.Appendf(nil, "host: %s\nlisten: [%q]\naddress: %q\n%s", h.name, h.address, h.address, store), 0o644))
+		testkit.Must(s, os.WriteFile(h.layout.Etc("slurm.yaml"), fmt.Appendf(nil,
 			"programs: %s\napi: {agent: %q, certs: %s}\npower: {idle: 3s, resume_timeout: %ds, suspend_timeout: 5s}\nhosts: [{hosts: [%s], slots: %d%s}]\n",
 			s.path("lib/berth"), s.hosts[0].address, s.path("operator"), s.timeouts().resume, strings.Join(names, ", "), s.slots, scratch), 0o644))
 	}
@@ -108,9 +109,9 @@ exit $code
 func (s *site) program(name, list string) (string, error) {
 	s.Helper()
 	u, err := user.Lookup(s.user)
-	check(s, err)
+	testkit.Must(s, err)
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	check(s, err)
+	testkit.Must(s, err)
 	return s.tryAs(uint32(uid), s.path("lib/berth/slurm-"+name), list)
 }
 
@@ -175,7 +176,7 @@ func (s *site) nodes() (all []string) {
 func (s *site) nodesOf(h *host) []string {
 	s.Helper()
 	var all []struct{ Name string }
-	check(s, json.Unmarshal([]byte(s.on(h, "ls", "--json")), &all))
+	testkit.Must(s, json.Unmarshal([]byte(s.on(h, "ls", "--json")), &all))
 	var names []string
 	for _, n := range all {
 		names = append(names, n.Name)

@@ -26,7 +26,7 @@ func TestBuiltImage(t *testing.T) {
 	id := s.submit("id -u; hostname; dpkg-query -W slurmd munge | cut -f1 | tr '\\n' ' '; command -v dnsmasq || echo no more\n")
 	s.completed(id)
 	text, err := os.ReadFile(s.path("work/" + id + ".out"))
-	check(t, err)
+	testkit.Must(t, err)
 	if got := strings.TrimSpace(string(text)); got != "1500\nst01-01\nmunge slurmd no more" {
 		t.Errorf("the job printed %q", got)
 	}

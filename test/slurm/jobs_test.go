@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 // TestJobs: jobs have nodes made, run in them as their user, and leave nothing.
@@ -28,13 +30,13 @@ func TestJobs(t *testing.T) {
 	for _, id := range ids {
 		s.completed(id)
 		text, err := os.ReadFile(s.path("work/" + id + ".out"))
-		check(t, err)
+		testkit.Must(t, err)
 		words := strings.Fields(string(text))
 		if len(words) != 4 || words[1] != "1500" || !strings.HasPrefix(words[2], "st01-0") {
 			t.Fatalf("job %s printed %q", id, text)
 		}
 		at, err := strconv.ParseFloat(words[0], 64)
-		check(t, err)
+		testkit.Must(t, err)
 		took := time.Unix(0, int64(at*1e9)).Sub(submitted[id])
 		if seen[words[2]] {
 			warm = append(warm, took)
@@ -136,7 +138,7 @@ func (s *site) limits(name string) map[string]string {
 			ReadBack string `json:"read_back"`
 		}
 	}
-	check(s, json.Unmarshal([]byte(s.on(s.of(name), "show", "--json", name)), &d))
+	testkit.Must(s, json.Unmarshal([]byte(s.on(s.of(name), "show", "--json", name)), &d))
 	all := map[string]string{}
 	for _, l := range d.Limits {
 		all[l.Key] = l.ReadBack
@@ -148,7 +150,7 @@ func (s *site) limits(name string) map[string]string {
 func (s *site) took(what string) (all []time.Duration) {
 	for _, m := range regexp.MustCompile(`msg=`+what+` .*took=(\S+) `).FindAllStringSubmatch(s.log(), -1) {
 		d, err := time.ParseDuration(m[1])
-		check(s, err)
+		testkit.Must(s, err)
 		all = append(all, d)
 	}
 	return all

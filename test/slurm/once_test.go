@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // TestOnce: with once, each job has a node of its own, on which nothing is that another job left. Otherwise a node may have several, one after another.
@@ -11,7 +13,7 @@ func TestOnce(t *testing.T) {
 	s := newSite(t, 1)
 	path := s.layout.Etc("slurm.yaml")
 	text, err := os.ReadFile(path)
-	check(t, err)
+	testkit.Must(t, err)
 	jobs := func(what string) string {
 		t.Helper()
 		var ids []string
@@ -26,14 +28,14 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: nodes are out of service: %s", what, down)
 		}
 		out, err := os.ReadFile(s.path("work/" + ids[1] + ".out"))
-		check(t, err)
+		testkit.Must(t, err)
 		return string(out)
 	}
 	if out := jobs("several"); out != "/tmp/left\n" {
 		t.Errorf("the second job on a node finds %q", out)
 	}
 	s.until("the slot is free", func() bool { return strings.TrimSpace(s.run("sinfo", "-h", "-N", "-o", "%T")) == "idle~" })
-	check(t, os.WriteFile(path, append(text, "once: true\n"...), 0o644))
+	testkit.Must(t, os.WriteFile(path, append(text, "once: true\n"...), 0o644))
 	if out := jobs("once"); !strings.Contains(out, "cannot access") {
 		t.Errorf("a job on a node of its own finds %q", out)
 	}

@@ -54,9 +54,7 @@ func needs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("no nodes with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	for program, from := range map[string]string{"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "munged": "munge", "dnsmasq": "dnsmasq-base"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is not installed: apt-get install %s", program, from)
@@ -73,7 +71,7 @@ func (s *site) begin(hosts ...string) *site {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // nodes, whose users have no rights here, traverse it
-		check(t, os.Chmod(d, 0o755))
+		testkit.Must(t, os.Chmod(d, 0o755))
 	}
 	pid, n := os.Getpid(), int(sites.Add(1)) // some tests run at once
 	s.whole, s.dir, s.berth, s.user, s.services = t, dir, filepath.Join(dir, "bin/berth"), "slurm", map[string]*exec.Cmd{}
@@ -84,12 +82,12 @@ func (s *site) begin(hosts ...string) *site {
 	}
 	s.layout = s.hosts[0].layout
 	for _, d := range []string{"bin", "conf", "lib/berth", "munge", "state", "work", "log"} {
-		check(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
+		testkit.Must(t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
-	check(t, os.Chmod(filepath.Join(dir, "work"), 0o1777))
-	check(t, built.Berth(t.Context(), s.berth))
-	check(t, built.Site(t.Context(), filepath.Join(dir, "bin")))
-	check(t, built.Agent(t.Context(), filepath.Join(dir, "bin")))
+	testkit.Must(t, os.Chmod(filepath.Join(dir, "work"), 0o1777))
+	testkit.Must(t, built.Berth(t.Context(), s.berth))
+	testkit.Must(t, built.Site(t.Context(), filepath.Join(dir, "bin")))
+	testkit.Must(t, built.Agent(t.Context(), filepath.Join(dir, "bin")))
 	t.Cleanup(s.tell)
 	s.network()
 	s.munge()
@@ -102,19 +100,12 @@ func (s *site) begin(hosts ...string) *site {
 	return s
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *site) write(name, text string, mode os.FileMode) string {
 	s.Helper()
-	check(s, os.WriteFile(s.path(name), []byte(text), mode))
-	check(s, os.Chmod(s.path(name), mode))
+	testkit.Must(s, os.WriteFile(s.path(name), []byte(text), mode))
+	testkit.Must(s, os.Chmod(s.path(name), mode))
 	return s.path(name)
 }
 
@@ -148,12 +139,12 @@ func (s *site) serve(name string, args ...string) {
 	s.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	log, err := os.OpenFile(s.path("log/"+name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	check(s, err)
+	testkit.Must(s, err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "SLURM_CONF="+s.path("conf/slurm.conf"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	check(s, cmd.Start())
+	testkit.Must(s, cmd.Start())
 	s.services[name] = cmd
 	s.whole.Cleanup(func() { s.end(name, unix.SIGTERM) })
 }
@@ -185,7 +176,7 @@ func (s *site) network() {
 func (s *site) munge() {
 	s.Helper()
 	s.write("conf/munge.key", strings.Repeat("a key of this test alone ", 8), 0o400)
-	check(s, os.Chmod(s.path("munge"), 0o755))
+	testkit.Must(s, os.Chmod(s.path("munge"), 0o755))
 	s.serve("munged", "munged", "-F", "--force", "--key-file="+s.path("conf/munge.key"), "--socket="+s.socket(), "--pid-file="+s.path("munge/pid"),
 		"--log-file="+s.path("munge/log"), "--seed-file="+s.path("munge/seed"))
 	s.until("munged answers", func() bool { _, err := os.Stat(s.socket()); return err == nil })
@@ -197,9 +188,9 @@ func (s *site) socket() string { return s.path("munge/socket") }
 func (s *site) conf() {
 	s.Helper()
 	l, err := net.Listen("tcp", s.subnet+".1:0")
-	check(s, err)
+	testkit.Must(s, err)
 	port := l.Addr().(*net.TCPAddr).Port
-	check(s, l.Close())
+	testkit.Must(s, l.Close())
 	text := fmt.Sprintf(`ClusterName=berthtest
 SlurmctldHost=%s(%s.1)
 SlurmctldPort=%d
@@ -225,7 +216,7 @@ SlurmctldDebug=debug
 		text += "SlurmdParameters=config_overrides\n"
 	}
 	const last = "include berth.conf\n"
-	check(s, os.MkdirAll(s.path("conf/node"), 0o755))
+	testkit.Must(s, os.MkdirAll(s.path("conf/node"), 0o755))
 	s.write("conf/slurm.conf", text+"AuthInfo=socket="+s.socket()+"\n"+last, 0o644)
 	s.write("conf/node/slurm.conf", text+last, 0o644)
 	s.until("the agents tell of all hosts", func() bool {
@@ -234,18 +225,18 @@ SlurmctldDebug=debug
 		return err == nil
 	})
 	made, err := filepath.Glob(s.path("conf/*.conf"))
-	check(s, err)
+	testkit.Must(s, err)
 	for _, file := range made {
 		if name := filepath.Base(file); name != "slurm.conf" {
 			text, err := os.ReadFile(file)
-			check(s, err)
+			testkit.Must(s, err)
 			s.write("conf/node/"+name, string(text), 0o644)
 		}
 	}
 	s.run("chown", "-R", s.user, s.path("operator"))
 	s.write("conf/node/node", inside, 0o644)
 	key, err := os.ReadFile(s.path("conf/munge.key"))
-	check(s, err)
+	testkit.Must(s, err)
 	s.write("conf/node/munge.key", string(key), 0o400)
 	s.run("chown", s.user, s.path("state"))
 }
@@ -258,7 +249,7 @@ func hostname() string {
 func (s *site) startSlurm() {
 	s.Helper()
 	passwd, err := os.ReadFile("/etc/passwd")
-	check(s, err)
+	testkit.Must(s, err)
 	s.write("conf/node/passwd", string(passwd)+"alice:x:1500:1500::"+s.path("work/alice")+":/bin/sh\n"+ // users whom slurmctld alone knows: it tells slurmd
 		hostileName+":x:1501:1501::/:/bin/sh\n", 0o644)
 	names := "127.0.0.1 localhost\n" + s.subnet + ".1 " + hostname() + "\n"

@@ -49,8 +49,8 @@ func TestReservedAddresses(t *testing.T) {
 	s := newSite(t, 3)
 	path := s.layout.Etc("templates/worker.yaml")
 	text, err := os.ReadFile(path)
-	check(t, err)
-	check(t, os.WriteFile(path, []byte("numbered: true\n"+strings.Replace(string(text), "dhcp: true", "reserved: true, address: ["+s.subnet+".100/24]", 1)), 0o644))
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(path, []byte("numbered: true\n"+strings.Replace(string(text), "dhcp: true", "reserved: true, address: ["+s.subnet+".100/24]", 1)), 0o644))
 	rounds, jobs := 1, 0
 	if testkit.Measures() {
 		rounds, jobs = 9, 100 // the fewest of which one is the p99
@@ -111,7 +111,7 @@ func TestReservedAddresses(t *testing.T) {
 	}
 	if *startJSON != "" {
 		text, err := json.MarshalIndent(m, "", "\t")
-		check(t, err)
-		check(t, os.WriteFile(*startJSON, append(text, '\n'), 0o644))
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(*startJSON, append(text, '\n'), 0o644))
 	}
 }

@@ -32,10 +32,10 @@ func TestWalk(t *testing.T) {
 	needs(t)
 	w := sample.Of(t)
 	program := filepath.Join(t.TempDir(), "etcd")
-	check(t, built.Etcd(t.Context(), filepath.Dir(program)))
+	testkit.Must(t, built.Etcd(t.Context(), filepath.Dir(program)))
 	server, endpoint := storetest.Etcd(t, program)
 	claims, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}})
-	check(t, err)
+	testkit.Must(t, err)
 	defer claims.Close()
 	storetest.Ready(t, claims)
 	s := &site{T: t, slots: 2, strict: true, hasty: true, store: endpoint}
@@ -291,7 +291,7 @@ var digits = regexp.MustCompile(`[0-9]{4,}`)
 func (s *site) traces() (all []string) {
 	s.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
-	check(s, err)
+	testkit.Must(s, err)
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if strings.Contains(line, s.dir) {
@@ -334,7 +334,7 @@ func (h *hike) left() []string {
 		}
 	}
 	history, err := storetest.ReadHistory(h.Context(), h.claims)
-	check(h, err)
+	testkit.Must(h, err)
 	for key, who := range history.Held {
 		all = append(all, "claim "+key+" of "+who)
 	}
@@ -347,13 +347,13 @@ func (h *hike) tell() {
 	h.Helper()
 	h.Seed, h.Slurm = os.Getenv("BERTH_WALK"), h.run("slurmctld", "-V")
 	text, err := json.MarshalIndent(h.seen, "", "\t")
-	check(h, err)
+	testkit.Must(h, err)
 	h.Logf("%d events, %d jobs: %v; %d starts more than jobs, %d ran to the end twice; %.1f s from the last mend until all had run and no node was down",
 		len(h.Events), len(h.order), h.Ends, h.Restarts, h.Twice, h.Settled)
 	for _, reason := range slices.Sorted(maps.Keys(h.Reasons)) {
 		h.Logf("%4d s: %s", h.Reasons[reason], reason)
 	}
 	if *walkJSON != "" {
-		check(h, os.WriteFile(*walkJSON, append(text, '\n'), 0o644))
+		testkit.Must(h, os.WriteFile(*walkJSON, append(text, '\n'), 0o644))
 	}
 }

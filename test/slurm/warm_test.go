@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/testkit"
 )
 
 // TestWarm: with warm: 1 a node is made before any job asks for it, and stays when nothing runs on it; a job starts on it at once, with its own limits,
@@ -43,10 +45,10 @@ func TestWarm(t *testing.T) {
 func (s *site) add(path, text string) {
 	s.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	check(s, err)
+	testkit.Must(s, err)
 	_, err = f.WriteString(text)
-	check(s, err)
-	check(s, f.Close())
+	testkit.Must(s, err)
+	testkit.Must(s, f.Close())
 }
 
 // firstLine runs a job, and returns how long after its submission it wrote its first line.
@@ -56,9 +58,9 @@ func (s *site) firstLine() time.Duration {
 	id := s.submit("date +%s.%N\n")
 	s.completed(id)
 	text, err := os.ReadFile(s.path("work/" + id + ".out"))
-	check(s, err)
+	testkit.Must(s, err)
 	at, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
-	check(s, err)
+	testkit.Must(s, err)
 	return time.Unix(0, int64(at*1e9)).Sub(began)
 }
 

@@ -4,7 +4,6 @@ package slurmconf
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"berth/internal/site/store/storetest"
 	"berth/internal/spec/roles"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -34,8 +34,8 @@ node:
 
 // site is two hosts with agents that know each other, and an operator for Slurm.
 type site struct {
-	bin, dir string
-	address  map[string]string // of the agents
+	env.Berth
+	address map[string]string // of the agents
 }
 
 func start(t *testing.T) *site {
@@ -43,18 +43,11 @@ func start(t *testing.T) *site {
 	if testing.Short() {
 		t.Skip("no agents with -short")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	s := &site{bin: t.TempDir(), dir: t.TempDir(), address: map[string]string{}}
-	for d := s.dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // an agent keeps no nodes where their users cannot go
-		check(t, os.Chmod(d, 0o755))
-	}
-	for _, err := range []error{built.Berth(t.Context(), filepath.Join(s.bin, "berth")), built.Site(t.Context(), s.bin), built.Agent(t.Context(), s.bin)} {
-		check(t, err)
-	}
-	signer, err := certs.Init(filepath.Join(s.dir, "ca"))
-	check(t, err)
+	testkit.NeedsRoot(t)
+	s := &site{Berth: env.New(t, ""), address: map[string]string{}}
+	testkit.Must(t, built.Site(t.Context(), s.Dir()), built.Agent(t.Context(), s.Dir()))
+	signer, err := certs.Init(filepath.Join(s.Dir(), "ca"))
+	testkit.Must(t, err)
 	ports := testkit.Free(t, 3)
 	stored := ports[0]
 	ip, _, _ := strings.Cut(stored, ":")
@@ -62,53 +55,35 @@ func start(t *testing.T) *site {
 		"st01":             "{embedded: {listen: \"" + stored + "\"}}",
 		"st02.example.org": "{endpoints: [\"https://" + stored + "\"]}",
 	} {
-		root := filepath.Join(s.dir, name)
-		check(t, os.MkdirAll(filepath.Join(root, "templates"), 0o755))
+		root := filepath.Join(s.Dir(), name)
+		testkit.Must(t, os.MkdirAll(filepath.Join(root, "templates"), 0o755))
 		if name == "st01" {
-			check(t, os.WriteFile(filepath.Join(root, "templates", "worker.yaml"), []byte(worker), 0o644))
+			testkit.Must(t, os.WriteFile(filepath.Join(root, "templates", "worker.yaml"), []byte(worker), 0o644))
 		}
-		b, err := signer.IssueHost(t.Context(), name, []string{ip})
-		check(t, err)
-		check(t, certs.Install(filepath.Join(root, "certs"), b))
+		env.Certify(t, signer, filepath.Join(root, "certs"), name, roles.Host, ip)
 		s.address[name], ports = ports[1], ports[1:]
-		check(t, os.WriteFile(filepath.Join(root, "berthd.yaml"), fmt.Appendf(nil,
+		testkit.Must(t, os.WriteFile(filepath.Join(root, "berthd.yaml"), fmt.Appendf(nil,
 			"host: %s\naddress: %q\nlisten: [%q]\nrack: rack7\nslots: 20\nstore: %s\n", name, s.address[name], s.address[name], store), 0o600))
-		storetest.Start(t, nil, filepath.Join(s.bin, "berthd"), "--root", root)
+		storetest.Start(t, nil, filepath.Join(s.Dir(), "berthd"), "--root", root)
 	}
-	b, err := signer.IssueUser(t.Context(), "slurm", roles.Operator, certs.UserLife)
-	check(t, err)
-	check(t, certs.Install(filepath.Join(s.dir, "slurm"), b))
+	env.Certify(t, signer, filepath.Join(s.Dir(), "slurm"), "slurm", roles.Operator)
 	return s
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // berth runs a command line, and returns its exit code and what it wrote.
 func (s *site) berth(t *testing.T, args ...string) (code int, out, errors string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(s.bin, "berth"), args...)
-	var o, e bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &o, &e
-	cmd.Env = append(os.Environ(), "HOME="+s.dir) // not the certificate of the user who runs the test
-	err := cmd.Run()
-	if _, ended := asExit(err); err != nil && !ended {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+	cmd := exec.CommandContext(t.Context(), s.Program, args...)
+	cmd.Env = append(os.Environ(), "HOME="+s.Dir()) // not the certificate of the user who runs the test
+	out, errors, code = env.Try(cmd)
+	return code, out, errors
 }
-
-func asExit(err error) (*exec.ExitError, bool) { return errors.AsType[*exec.ExitError](err) }
 
 // settings writes a file of settings, which asks the agent of st01.
 func (s *site) settings(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "slurm.yaml")
-	check(t, os.WriteFile(path, fmt.Appendf(nil, "api: {agent: %q, certs: %s/slurm}\nprograms: /p\n%s", s.address["st01"], s.dir, text), 0o600))
+	testkit.Must(t, os.WriteFile(path, fmt.Appendf(nil, "api: {agent: %q, certs: %s/slurm}\nprograms: /p\n%s", s.address["st01"], s.Dir(), text), 0o600))
 	return path
 }
 
@@ -160,7 +135,7 @@ func TestConfig(t *testing.T) {
 
 	// slurmctld starts links, whose names say which command they are.
 	link := filepath.Join(t.TempDir(), "slurm-config")
-	check(t, os.Symlink(filepath.Join(s.bin, "berth-site"), link))
+	testkit.Must(t, os.Symlink(filepath.Join(s.Dir(), "berth-site"), link))
 	if text, err := exec.CommandContext(t.Context(), link, "--schema").CombinedOutput(); err != nil || !bytes.Contains(text, []byte(`"partitions"`)) {
 		t.Errorf("slurm-config --schema: %v: %s", err, text)
 	}
@@ -171,9 +146,9 @@ func (s *site) refusals(t *testing.T, dir string, config func(string, ...string)
 	t.Helper()
 	here := s.settings(t, "hosts: [{hosts: [st01], slots: 2}]\n")
 	own := filepath.Join(dir, "slurm.conf")
-	check(t, os.WriteFile(own, []byte("ClusterName=c\nTreeWidth=50\nSlurmctldParameters=enable_configless\nGresTypes=gpu # ours\nPartitionName=batch Nodes=x\ninclude berth.conf\n"), 0o600))
+	testkit.Must(t, os.WriteFile(own, []byte("ClusterName=c\nTreeWidth=50\nSlurmctldParameters=enable_configless\nGresTypes=gpu # ours\nPartitionName=batch Nodes=x\ninclude berth.conf\n"), 0o600))
 	before, err := os.ReadFile(filepath.Join(dir, "berth.conf"))
-	check(t, err)
+	testkit.Must(t, err)
 	code, out, said := config(here, "--output", dir)
 	if code != 3 || !strings.Contains(said, "slurm.conf says TreeWidth=50, and Berth's file 65533") || !strings.Contains(said, "slurm.conf has a partition of this name") {
 		t.Errorf("conflicts: %d %s %s", code, out, said)
@@ -190,7 +165,7 @@ func (s *site) refusals(t *testing.T, dir string, config func(string, ...string)
 		t.Errorf("after the conflicts: %d %s %s", code, out, said)
 	}
 	after, err := os.ReadFile(filepath.Join(dir, "berth.conf"))
-	check(t, err)
+	testkit.Must(t, err)
 	if !bytes.Contains(after, []byte("GresTypes=gpu,scratch\n")) || bytes.Contains(after, []byte("SlurmctldParameters")) || bytes.Contains(after, []byte("TreeWidth")) {
 		t.Errorf("%s", after)
 	}
@@ -217,10 +192,8 @@ func (s *site) refusals(t *testing.T, dir string, config func(string, ...string)
 // TestConfigIsFast makes the files for 100 hosts with 20 slots each, without agents, as a command: what make bench-slurm-config prints. Where
 // the run measures, it fails above the second that is promised.
 func TestConfigIsFast(t *testing.T) {
-	s := &site{bin: t.TempDir(), dir: t.TempDir(), address: map[string]string{"st01": "nowhere"}}
-	for _, err := range []error{built.Berth(t.Context(), filepath.Join(s.bin, "berth")), built.Site(t.Context(), s.bin)} {
-		check(t, err)
-	}
+	s := &site{Berth: env.New(t, ""), address: map[string]string{"st01": "nowhere"}}
+	testkit.Must(t, built.Site(t.Context(), s.Dir()))
 	var hosts []string
 	for i := range 100 {
 		hosts = append(hosts, fmt.Sprintf("st%03d", i+1))
@@ -233,7 +206,7 @@ func TestConfigIsFast(t *testing.T) {
 	}
 	for range rounds {
 		began := time.Now()
-		code, out, said := s.berth(t, "slurm", "config", "--offline", "--settings", path, "--slurm-version", "22.05", "--dir", s.dir)
+		code, out, said := s.berth(t, "slurm", "config", "--offline", "--settings", path, "--slurm-version", "22.05", "--dir", s.Dir())
 		took := time.Since(began)
 		if code != 0 || strings.Count(out, "NodeName=st")-100 != 2000 { // a hundred lines of berth-gres.conf
 			t.Fatalf("%d, %d nodes: %s", code, strings.Count(out, "NodeName=st"), said)

@@ -15,21 +15,20 @@ import (
 	"berth/internal/site/certs"
 	"berth/internal/spec/roles"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
 // TestHundredAgents: berth slurm config asks the agents of 100 hosts, each over a connection of its own. What answers is one program that has all their
 // addresses: real TLS, and no nodes.
 func TestHundredAgents(t *testing.T) {
-	s := &site{bin: t.TempDir(), dir: t.TempDir(), address: map[string]string{}}
-	for _, err := range []error{built.Berth(t.Context(), filepath.Join(s.bin, "berth")), built.Site(t.Context(), s.bin)} {
-		check(t, err)
-	}
-	signer, err := certs.Init(filepath.Join(s.dir, "ca"))
-	check(t, err)
+	s := &site{Berth: env.New(t, ""), address: map[string]string{}}
+	testkit.Must(t, built.Site(t.Context(), s.Dir()))
+	signer, err := certs.Init(filepath.Join(s.Dir(), "ca"))
+	testkit.Must(t, err)
 	first := testkit.Free(t, 1)[0] // 127.A.B.C:PORT: the others have it with another C
 	ip, port, err := net.SplitHostPort(first)
-	check(t, err)
+	testkit.Must(t, err)
 	subnet := ip[:strings.LastIndexByte(ip, '.')]
 	var hosts api.SiteHosts
 	var names, ips []string
@@ -40,18 +39,16 @@ func TestHundredAgents(t *testing.T) {
 		})
 	}
 	b, err := signer.IssueHost(t.Context(), "st001", ips)
-	check(t, err)
-	check(t, certs.Install(filepath.Join(s.dir, "host"), b))
-	b, err = signer.IssueUser(t.Context(), "slurm", roles.Operator, certs.UserLife)
-	check(t, err)
-	check(t, certs.Install(filepath.Join(s.dir, "slurm"), b))
+	testkit.Must(t, err)
+	testkit.Must(t, certs.Install(filepath.Join(s.Dir(), "host"), b))
+	env.Certify(t, signer, filepath.Join(s.Dir(), "slurm"), "slurm", roles.Operator)
 	s.address["st01"] = hosts.Hosts[0].Address
 
 	var mu sync.Mutex
 	asked := map[string]int{} // by address
 	answer := func(what any) http.HandlerFunc {
 		text, err := json.Marshal(what)
-		check(t, err)
+		testkit.Must(t, err)
 		return func(w http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			asked[r.Host]++
@@ -65,16 +62,16 @@ func TestHundredAgents(t *testing.T) {
 	mux.Handle("/v1/templates", answer(map[string]any{"templates": []api.Template{{Name: "worker", Node: &api.TemplateNode{CPUs: 2, Memory: 4 << 30, Scratch: 20 << 30, Class: "batch", Networks: []string{"sriov"}, Functions: 1}}}}))
 	for _, one := range ips {
 		plain, err := net.Listen("tcp", net.JoinHostPort(one, port))
-		check(t, err)
-		l, err := certs.Listen(t.Context(), plain, filepath.Join(s.dir, "host"))
-		check(t, err)
+		testkit.Must(t, err)
+		l, err := certs.Listen(t.Context(), plain, filepath.Join(s.Dir(), "host"))
+		testkit.Must(t, err)
 		server := &http.Server{Handler: mux, ReadHeaderTimeout: testkit.Bound()}
 		go func() { _ = server.Serve(l) }()
 		t.Cleanup(func() { _ = server.Close() })
 	}
 	path := s.settings(t, "hosts: [{hosts: [\"st[001-100]\"]}]\n")
 	began := time.Now()
-	code, out, said := s.berth(t, "slurm", "config", "--settings", path, "--slurm-version", "22.05", "--dir", s.dir)
+	code, out, said := s.berth(t, "slurm", "config", "--settings", path, "--slurm-version", "22.05", "--dir", s.Dir())
 	took := time.Since(began)
 	t.Logf("100 agents asked, 2000 nodes: %s", took.Round(time.Millisecond))
 	last := "NodeName=st100-20 CPUs=2 Sockets=2 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=4096 TmpDisk=20480 Gres=scratch:20480M,vf:1 Feature=st100,rack9,hosts,worker,batch,sriov Weight=2099 State=CLOUD\n"

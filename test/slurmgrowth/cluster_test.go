@@ -54,10 +54,10 @@ func newCluster(t *testing.T, dir string) *cluster {
 func (c *cluster) files() {
 	t := c.T
 	for _, d := range []string{"log", "ran"} {
-		must(t, os.MkdirAll(filepath.Join(c.Dir, d), 0o755))
+		testkit.Must(t, os.MkdirAll(filepath.Join(c.Dir, d), 0o755))
 	}
-	must(t, os.Chmod(c.Dir+"/ran", 0o777))
-	must(t, unix.Mkfifo(c.Dir+"/hold", 0o644))
+	testkit.Must(t, os.Chmod(c.Dir+"/ran", 0o777))
+	testkit.Must(t, unix.Mkfifo(c.Dir+"/hold", 0o644))
 	for _, p := range []string{"resume", "suspend", "fail"} { // they return when the test has done it
 		c.Write("lib/slurm-"+p, fmt.Sprintf("#!/bin/bash\nexec 3<>/dev/tcp/127.0.0.1/%d\necho \"%s $1\" >&3\nread -r answer <&3\n[ \"$answer\" = done ]\n", asked, p), 0o755)
 	}
@@ -78,11 +78,11 @@ func (c *cluster) files() {
 		"power: {idle: 10s, resume_timeout: 5m, suspend_timeout: 20s}\nhosts: [{hosts: [" + strings.Join(hosts, ", ") + "]}]\n"
 	c.Write("slurm.yaml", yaml, 0o600)
 	s, err := settings.Read(layout.New(""), c.Dir+"/slurm.yaml")
-	must(t, err)
+	testkit.Must(t, err)
 	there, err := slurmconf.ReadThere(c.Dir + "/none")
-	must(t, err)
+	testkit.Must(t, err)
 	made, err := slurmconf.Make(s, facts, slurmconf.Oldest, there)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, file := range made.Files {
 		text := file.Text
 		port := ports - 1
@@ -111,8 +111,8 @@ func (c *cluster) running() int {
 // release ends the jobs: each waits for a writer of the FIFO.
 func (c *cluster) release() {
 	f, err := os.OpenFile(c.Dir+"/hold", os.O_WRONLY, 0)
-	must(c.T, err)
-	must(c.T, f.Close())
+	testkit.Must(c.T, err)
+	testkit.Must(c.T, f.Close())
 }
 
 // ran is how many nodes had jobs.
@@ -142,7 +142,7 @@ type fakes struct {
 func serve(t *testing.T, c *cluster) *fakes {
 	f := &fakes{c: c, alive: map[string]*exec.Cmd{}, calls: map[string][]int{}}
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", asked))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		l.Close()
 		f.mu.Lock()
@@ -272,11 +272,4 @@ func (f *fakes) ended() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.gone
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

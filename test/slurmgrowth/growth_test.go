@@ -46,18 +46,8 @@ func TestGrowth(t *testing.T) {
 			t.Skipf("needs the packages slurm-wlm, munge and iproute2: there is no %s", program)
 		}
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for namespaces")
-	}
-	dir, err := os.MkdirTemp("", "slurmgrowth") // short: a socket's path has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.NeedsRoot(t)
+	dir := testkit.Dir(t, "") // short: a socket's path has at most 107 bytes
 	// The shell is process 1: it waits for all that its children leave, and with it everything ends.
 	args := []string{"-c", `"$@"; exit $?`, "sh", os.Args[0], "-test.run=^TestGrowth$", "-test.v", "-test.timeout=20m"}
 	flag.Visit(func(f *flag.Flag) {

@@ -33,9 +33,7 @@ func newBenchmark(t *testing.T) *benchmark {
 			t.Skipf("needs %s", p)
 		}
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if tree() == "" {
 		t.Skip("needs cgroup v1 with blkio")
 	}
@@ -44,12 +42,12 @@ func newBenchmark(t *testing.T) *benchmark {
 		t.Fatal(err)
 	}
 	b := &benchmark{t, dir, dir + "/measured"}
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.Chmod(dir, 0o755))
-	must(t, os.Mkdir(b.folder, 0o755))
-	must(t, built.Berth(t.Context(), dir+"/berth"))
-	must(t, built.Agent(t.Context(), dir))
-	must(t, built.Site(t.Context(), dir))
+	t.Cleanup(func() { testkit.Must(t, os.RemoveAll(dir)) })
+	testkit.Must(t, os.Chmod(dir, 0o755))
+	testkit.Must(t, os.Mkdir(b.folder, 0o755))
+	testkit.Must(t, built.Berth(t.Context(), dir+"/berth"))
+	testkit.Must(t, built.Agent(t.Context(), dir))
+	testkit.Must(t, built.Site(t.Context(), dir))
 	return b
 }
 
@@ -61,7 +59,7 @@ func (b *benchmark) command(ctx context.Context, args ...string) *exec.Cmd {
 // roots returns where the file servers of a run keep their state: its agents say so in their arguments.
 func (b *benchmark) roots(pid int) (all []string) {
 	out, err := exec.Command("ps", "--ppid", strconv.Itoa(pid), "-o", "args=").Output()
-	must(b.t, err)
+	testkit.Must(b.t, err)
 	for line := range strings.Lines(string(out)) {
 		if f := strings.Fields(line); len(f) == 3 && filepath.Base(f[0]) == "berthd" {
 			all = append(all, f[2])
@@ -80,12 +78,12 @@ func (b *benchmark) left(pid int, roots ...string) (all []string) {
 	}
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)
-		must(b.t, err)
+		testkit.Must(b.t, err)
 		all = append(all, found...)
 	}
 	for _, list := range []string{"losetup --list --noheadings --output BACK-FILE", "cat /proc/mounts", "ps -eo args"} {
 		out, err := exec.Command("sh", "-c", list).Output()
-		must(b.t, err)
+		testkit.Must(b.t, err)
 		for line := range strings.Lines(string(out)) {
 			if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
 				all = append(all, list+": "+line)
@@ -158,7 +156,7 @@ func TestBenchEnds(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Bound())
 		cmd := b.command(ctx, "--servers", "2", "--set", "aggregate", "--run", "2s")
-		must(t, cmd.Start())
+		testkit.Must(t, cmd.Start())
 		testkit.Eventually(t, "the nodes work", func() bool {
 			out, _ := exec.Command("sh", "-c", fmt.Sprintf("ps -eo args | grep -c 'exec bench-%d-own -- .*[/]mnt/1/node'", cmd.Process.Pid)).Output()
 			n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
@@ -168,7 +166,7 @@ func TestBenchEnds(t *testing.T) {
 		if len(roots) != 2 || len(b.left(cmd.Process.Pid, roots...)) < 8 { // what is looked for below is there now
 			t.Errorf("the run has %q of %q", b.left(cmd.Process.Pid, roots...), roots)
 		}
-		must(t, cmd.Process.Signal(sig))
+		testkit.Must(t, cmd.Process.Signal(sig))
 		_ = cmd.Wait()
 		var all []string
 		if !testkit.Happens(func() bool { all = b.left(cmd.Process.Pid, roots...); return all == nil }) {

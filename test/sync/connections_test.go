@@ -94,11 +94,11 @@ func (s *site) load(node string, ports string, connections, size int) *load {
 	s.t.Helper()
 	c := exec.Command(s.dir+"/berth", "--root", s.root, "exec", node, "--", "python3", "-c", reads, s.net+".1", ports, fmt.Sprint(connections), fmt.Sprint(size))
 	in, err := c.StdinPipe()
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	out, err := c.StdoutPipe()
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	c.Stderr = &s.said
-	must(s.t, c.Start())
+	testkit.Must(s.t, c.Start())
 	s.t.Cleanup(func() { _ = in.Close(); _ = c.Wait() })
 	return &load{in, bufio.NewScanner(out)}
 }
@@ -139,7 +139,7 @@ type connectionsRound struct {
 func TestConnections(t *testing.T) {
 	needs(t, append(xrootd.programs, "python3")...)
 	s := newSite(t, "198.51.113")
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: xrootd, user: xrootd}]\n", s.served))
 	s.start()
 	const size, nodes, most, second = 16 << 20, 10, 1000, 1000
@@ -187,11 +187,11 @@ func TestConnections(t *testing.T) {
 		begun, used := time.Now(), s.cpu(servers[with])
 		for _, c := range clients {
 			_, err := fmt.Fprintln(c.ask, ports[with], d.Seconds(), second/nodes)
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		for _, c := range clients {
 			n, err := strconv.Atoi(c.line(t))
-			must(t, err)
+			testkit.Must(t, err)
 			served += n
 		}
 		return 100 * (s.cpu(servers[with]) - used).Seconds() / time.Since(begun).Seconds(), served
@@ -228,9 +228,9 @@ func TestConnections(t *testing.T) {
 	r.Moved = float64(times) / float64(sum)
 	r.Cost, r.Null, r.OfServer = interval(cost), interval(null), interval(ratio)
 	text, err := json.MarshalIndent(r, "", "  ")
-	must(t, err)
+	testkit.Must(t, err)
 	if *connectionJSON != "" {
-		must(t, os.WriteFile(*connectionJSON, append(text, '\n'), 0o644))
+		testkit.Must(t, os.WriteFile(*connectionJSON, append(text, '\n'), 0o644))
 	}
 	t.Logf("the library costs %.2f %% of a CPU (95 %%: %.2f to %.2f), %.1f %% of what the server uses (%.1f to %.1f); without it, again: %+.2f (%.2f to %.2f); %.2f moves a request",
 		r.Cost[0], r.Cost[1], r.Cost[2], r.OfServer[0], r.OfServer[1], r.OfServer[2], r.Null[0], r.Null[1], r.Null[2], r.Moved)
@@ -253,7 +253,7 @@ func (s *site) setsBeside(clients []*load, port, times int) {
 	const seconds, sets = 8, 100
 	for _, c := range clients {
 		_, err := fmt.Fprintln(c.ask, port, seconds, times)
-		must(s.t, err)
+		testkit.Must(s.t, err)
 	}
 	var slowest time.Duration
 	for i := range sets {
@@ -271,7 +271,7 @@ func (s *site) setsBeside(clients []*load, port, times int) {
 func (s *site) moved(pid int) uint64 {
 	s.t.Helper()
 	all, err := preload.Servers(place.Dir(s.layout, "shared"))
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	for _, one := range all {
 		if one.PID == pid {
 			return one.Moved

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/bench/stat"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // The design, fixed before anything is measured.
@@ -29,7 +30,7 @@ const (
 // from the server's page cache, where nothing hides what the library costs.
 func TestCost(t *testing.T) {
 	s := newSite(t, "198.51.109")
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: xrootd, user: xrootd}]\n", s.served))
 	s.start()
 	s.file("large", 512<<20)

@@ -100,7 +100,7 @@ func (h *hdfs) fill(files ...string) (mounts string) {
 func (h *hdfs) forgetBlocks() {
 	h.t.Helper()
 	h.run("sync", "-f", h.served)
-	must(h.t, filepath.WalkDir(h.served, func(path string, d fs.DirEntry, err error) error {
+	testkit.Must(h.t, filepath.WalkDir(h.served, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -181,7 +181,7 @@ func TestHDFS(t *testing.T) {
 // TestHDFSThreads: threads of a real data node put themselves into the groups of the nodes that read: the disk's limit holds, and nothing leaks.
 func TestHDFSThreads(t *testing.T) {
 	s := newSite(t, "198.51.125")
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: hdfs}]\n", s.served))
 	s.start()
 	h := startHDFS(s, "LD_PRELOAD="+filepath.Join(s.dir, preload.Library), "BERTH_SYNC_DIR="+place.Dir(s.layout, "shared"))
@@ -195,7 +195,7 @@ func TestHDFSThreads(t *testing.T) {
 	beside := h.shell("fast", "-cat /free >/dev/null")
 	beside.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	beside.Stderr = &h.said
-	must(t, beside.Start())
+	testkit.Must(t, beside.Start())
 	got := h.rate("slow", "-cat /data >/dev/null", "rx_bytes", 6*time.Second)
 	testkit.Rate(t, "MB/s, slow beside fast", got/1e6, asked/1e6, 0.05)
 	_ = syscall.Kill(-beside.Process.Pid, syscall.SIGTERM) // it may have ended

@@ -79,7 +79,7 @@ func (s *site) instancesIn(namespace string) string {
 	s.t.Helper()
 	conf := s.write("instances.cf", fmt.Sprintf("all.export /\noss.localroot %s\nset dir = $BERTH_DIR\nall.adminpath $dir\nall.pidpath $dir\n", s.served))
 	program, err := exec.LookPath("xrootd")
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	return fmt.Sprintf(", namespace: %s, command: [%s, -c, %s, -n, '{node}', -p, '{port}']", namespace, program, conf)
 }
 

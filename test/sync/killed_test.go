@@ -11,6 +11,7 @@ import (
 
 	"berth/test/built"
 	"berth/test/sample"
+	"berth/test/testkit"
 )
 
 // TestAgentKilled kills the agent of a file server at each point at which it changes the kernel or its records, while it begins to serve
@@ -92,7 +93,7 @@ func (s *site) there() func() bool {
 		"io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]\n", s.link, s.net)
 	spec := s.write("n.yaml", text)
 	conf, err := os.ReadFile(s.root + "/berthd.yaml")
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	word := "xrootd"
 	if strings.Contains(string(conf), "changed-") {
 		word = "changed-n"

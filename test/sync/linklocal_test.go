@@ -17,6 +17,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/mac"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // TestLinkLocal: a node that asks from the IPv6 address which its kernel made of its MAC is held as from the address of its spec, by each
@@ -25,9 +26,9 @@ func TestLinkLocal(t *testing.T) {
 	needs(t, "python3")
 	mostlyWaits(t)
 	s := newSite(t, "198.51.119")
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	python, err := exec.LookPath("python3")
-	must(t, err)
+	testkit.Must(t, err)
 	const shared, atGate, steered, framed = 8201, 8202, 8203, 8204
 	s.configure(fmt.Sprintf(`filesystems:
 - {name: shared, path: %[1]s, server: xrootd}
@@ -48,11 +49,11 @@ func TestLinkLocal(t *testing.T) {
 		if port == shared {
 			server.Env = append(os.Environ(), "LD_PRELOAD="+filepath.Join(s.dir, preload.Library), "BERTH_SYNC_DIR="+place.Dir(s.layout, "shared"))
 		}
-		must(t, server.Start())
+		testkit.Must(t, server.Start())
 		t.Cleanup(func() { s.end(server, syscall.SIGKILL) })
 	}
 	bridge, err := os.ReadFile("/sys/class/net/" + s.link + "/address")
-	must(t, err)
+	testkit.Must(t, err)
 	to := mac.Must(strings.TrimSpace(string(bridge))).LinkLocal()
 	s.eventually("the node has its own server", 10*time.Second, func() bool { return inGroup(s.layout, "steered", "n") })
 	// get has the node read the file, and says from which address.

@@ -198,7 +198,7 @@ func TestNetwork(t *testing.T) {
 // ifb is the ifb of the server's interface; "" if there is none.
 func (s *site) ifb() string {
 	index, err := os.ReadFile("/sys/class/net/" + s.link + "/ifindex")
-	must(s.t, err)
+	testkit.Must(s.t, err)
 	name := "/sys/class/net/berth." + strings.TrimSpace(string(index))
 	if _, err := os.Stat(name); err != nil {
 		return ""

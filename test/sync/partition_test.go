@@ -35,7 +35,7 @@ func aside(a, b *site, net string) (cut, down [2]func()) {
 // site wants it now.
 func TestPartition(t *testing.T) {
 	a, b := newSite(t, "198.51.116"), newSite(t, "198.51.117")
-	must(t, built.Agent(t.Context(), a.dir))
+	testkit.Must(t, built.Agent(t.Context(), a.dir))
 	cut, down := aside(a, b, "198.51.118")
 	certify(t, a, b)
 	a.conf += fmt.Sprintf("store: {embedded: {listen: \"%s:7612\"}}\n", a.at)

@@ -13,6 +13,7 @@ import (
 	"berth/internal/site/intercept/preload"
 	"berth/internal/site/iosync/place"
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // TestPool: three threads of XRootD serve connections of two nodes that stay open, with gaps in which the threads leave them, and
@@ -22,7 +23,7 @@ func TestPool(t *testing.T) {
 	needs(t, append(xrootd.programs, "python3")...)
 	mostlyWaits(t)
 	s := newSite(t, "198.51.124")
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: xrootd, user: xrootd}]\n", s.served))
 	s.start()
 	const size = 16 << 20
@@ -59,7 +60,7 @@ func TestPool(t *testing.T) {
 			s.cold("short")
 			for _, l := range of {
 				_, err := fmt.Fprintln(l.ask, 1094, 0.5, 100)
-				must(t, err)
+				testkit.Must(t, err)
 			}
 			for _, l := range of {
 				if got := l.line(t); got == "0" {
@@ -73,7 +74,7 @@ func TestPool(t *testing.T) {
 	judged := func(when string) {
 		t.Helper()
 		all, err := preload.Servers(place.Dir(s.layout, "shared"))
-		must(t, err)
+		testkit.Must(t, err)
 		if len(all) != 1 || all[0].Moved == 0 || all[0].Failed > 0 {
 			t.Errorf("%s: the servers are %+v", when, all)
 		}
@@ -84,7 +85,7 @@ func TestPool(t *testing.T) {
 	found := s.audit("shared")
 	slow, fast := connect("slow"), connect("fast")
 	rounds(2, slow, fast)
-	must(t, slow.ask.Close()) // its connections end
+	testkit.Must(t, slow.ask.Close()) // its connections end
 	rounds(1, connect("slow"), fast)
 	judged("idle gaps and connections made anew")
 	if own := clean(t, found(), "slow"); own == 0 {
@@ -113,7 +114,7 @@ func TestPool(t *testing.T) {
 
 	// The server is killed: that is told. Its threads are gone; the next one begins in no node's group.
 	limited()
-	must(t, server.Process.Kill())
+	testkit.Must(t, server.Process.Kill())
 	_ = server.Wait()
 	told := s.eventually("it is told", 5*time.Second, func() bool {
 		h, _ := s.held("slow")

@@ -65,7 +65,7 @@ func TestRates(t *testing.T) {
 func rated(t *testing.T, p fileServer, net string) {
 	needs(t, p.programs...)
 	s := newSite(t, net)
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	more, mounted := "", ""
 	if p.user != "" {
 		more = ", user: " + p.user
@@ -109,7 +109,7 @@ func rated(t *testing.T, p fileServer, net string) {
 		r.Rows = append(r.Rows, rateRow{does, 0, free})
 		for text := range strings.SplitSeq(*rateAsked, ",") {
 			mb, err := strconv.ParseFloat(text, 64)
-			must(t, err)
+			testkit.Must(t, err)
 			s.berth("set", "slow", fmt.Sprintf("io.s.%s.rate=%gMB/s", does, mb))
 			s.eventually("the rate is in force", time.Second, func() bool { return s.throttle("slow", does) == uint64(mb*1e6) })
 			got := s.windowed(p, does, []string{"slow"}, func() uint64 { return s.diskDid(field) })
@@ -139,8 +139,8 @@ func rated(t *testing.T, p fileServer, net string) {
 	clean(t, result, "slow")
 	if *rateJSON != "" {
 		text, err := json.MarshalIndent(r, "", "  ")
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(*rateJSON, p.kind+".json"), append(text, '\n'), 0o644))
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(filepath.Join(*rateJSON, p.kind+".json"), append(text, '\n'), 0o644))
 	}
 }
 

@@ -67,7 +67,7 @@ func (s *site) another(name string) *site {
 	m := &site{t: s.t, dir: s.dir, root: filepath.Join(s.dir, name), disk: s.disk, served: filepath.Join(s.served, name), link: s.link, net: s.net}
 	m.layout = layout.New(m.root)
 	for _, d := range []string{m.root, m.served} {
-		must(s.t, os.Mkdir(d, 0o755))
+		testkit.Must(s.t, os.Mkdir(d, 0o755))
 	}
 	return m
 }
@@ -101,7 +101,7 @@ func TestSets(t *testing.T) {
 	}
 	r := setsResult{Agents: len(all), Servers: len(servers), CPUs: runtime.NumCPU(), Started: time.Since(began).Seconds()}
 	var kernel unix.Utsname
-	must(t, unix.Uname(&kernel))
+	testkit.Must(t, unix.Uname(&kernel))
 	r.Kernel = unix.ByteSliceToString(kernel.Release[:])
 	const rate = 100_000_000
 	entry := "io: [{name: s, filesystem: shared, read: {rate: 100MB/s}%s}]\n"
@@ -143,9 +143,9 @@ func TestSets(t *testing.T) {
 	r.count()
 	r.rest(t, etcd.PID(), all, servers)
 	text, err := json.MarshalIndent(r, "", "  ")
-	must(t, err)
+	testkit.Must(t, err)
 	if *setJSON != "" {
-		must(t, os.WriteFile(*setJSON, append(text, '\n'), 0o644))
+		testkit.Must(t, os.WriteFile(*setJSON, append(text, '\n'), 0o644))
 	}
 	t.Logf("%d agents, %d servers, %d sets: p50 %.3f s, p99 %.3f s, at most %.3f s; the quantile %.2f is at most %.3f s (95 %% confidence)",
 		r.Agents, r.Servers, len(r.Sets), r.P50, r.P99, r.Max, r.Quantile, r.Bound)
@@ -273,7 +273,7 @@ func (r *setsResult) rest(t *testing.T, etcd int, all, servers []*site) {
 	r.EtcdRest = (all[0].cpu(etcd) - stored).Seconds() / took
 	for _, m := range all {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", m.agent.Process.Pid))
-		must(t, err)
+		testkit.Must(t, err)
 		for line := range strings.Lines(string(text)) {
 			var kib float64
 			if n, _ := fmt.Sscanf(line, "Rss: %f kB", &kib); n == 1 {

@@ -23,7 +23,7 @@ import (
 func together(t *testing.T, hosts ...*site) *storetest.Process {
 	t.Helper()
 	program := filepath.Join(hosts[0].dir, "etcd")
-	must(t, built.Etcd(t.Context(), filepath.Dir(program)))
+	testkit.Must(t, built.Etcd(t.Context(), filepath.Dir(program)))
 	etcd, endpoint := storetest.Etcd(t, program)
 	t.Cleanup(func() { // while etcd is there
 		for _, s := range hosts {
@@ -61,7 +61,7 @@ func certify(t *testing.T, hosts ...*site) {
 		at := own + ":7611"
 		if s.at == "" {
 			free, err := net.Listen("tcp", own+":0")
-			must(t, err)
+			testkit.Must(t, err)
 			at = free.Addr().String()
 			free.Close()
 		}
@@ -210,10 +210,10 @@ func TestSplit(t *testing.T) {
 	holds("without the cluster state", 0, 19.6)
 	back()
 	// The host with the office hears nobody and answers nobody: after 5 s no server has more than its part, and says so.
-	must(t, a.agent.Process.Signal(syscall.SIGSTOP))
+	testkit.Must(t, a.agent.Process.Signal(syscall.SIGSTOP))
 	a.eventually("the other server lowers what it gives", 8*time.Second, func() bool { return b.limit("n") <= asked })
 	a.eventually("the other server says that the allocator is not heard of", time.Second, func() bool { return strings.Contains(b.said.String(), "the allocator is not heard of") })
-	must(t, a.agent.Process.Signal(syscall.SIGCONT))
+	testkit.Must(t, a.agent.Process.Signal(syscall.SIGCONT))
 	time.Sleep(3 * time.Second)
 	holds("when it is back", 0, 19.6)
 	if most := over(); most > 2*asked+2 {
@@ -228,11 +228,4 @@ func TestSplit(t *testing.T) {
 		_, second := os.Stat(b.group("n"))
 		return first != nil && second != nil
 	})
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

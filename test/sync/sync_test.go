@@ -80,9 +80,7 @@ func newSite(t *testing.T, net string) *site {
 func siteOn(t *testing.T, net string, disk func() string) *site {
 	t.Helper()
 	needs(t, "ip", "sshfs", "mkfs.ext4")
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if tree() == "" {
 		t.Skip("needs cgroup v1 with blkio: on v2 the lab has file servers")
 	}
@@ -128,7 +126,7 @@ func siteOn(t *testing.T, net string, disk func() string) *site {
 	t.Cleanup(s.leave)
 	// With a MAC of its own: see "A bridge without a MAC of its own" in docs/networking.md.
 	last, err := strconv.Atoi(net[strings.LastIndex(net, ".")+1:])
-	must(t, err)
+	testkit.Must(t, err)
 	s.run("ip", "link", "add", s.link, "address", fmt.Sprintf("02:00:5e:20:00:%02x", last), "type", "bridge")
 	t.Cleanup(func() { s.run("ip", "link", "del", s.link) })
 	s.run("ip", "address", "add", net+".1/24", "dev", s.link)

@@ -64,12 +64,12 @@ func weighs(t *testing.T, w weighed, net string) {
 	}
 	set := func(key, value string) {
 		t.Helper()
-		must(t, os.WriteFile(queue+key, []byte(value), 0))
+		testkit.Must(t, os.WriteFile(queue+key, []byte(value), 0))
 	}
 	sectors, err := os.ReadFile(queue + "max_sectors_kb")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { set("max_sectors_kb", string(sectors)); set("scheduler", "none") })
-	must(t, built.Preload(t.Context(), s.dir))
+	testkit.Must(t, built.Preload(t.Context(), s.dir))
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: %s, user: %s}]\n", s.served, w.kind, w.user))
 	s.start()
 	nodes := []string{"heavy", "light"}
@@ -130,7 +130,7 @@ func weighs(t *testing.T, w weighed, net string) {
 	row.Late = late()
 	disk.Rate(0)
 	t.Logf("%s", row.Text())
-	must(t, row.Keep("sync-weights/v1.json"))
+	testkit.Must(t, row.Keep("sync-weights/v1.json"))
 	clean(t, found(), "light")
 	wrong := row.Within(weighPoints)
 	if lost, _ := row.Lost(); lost.CI95 == nil || lost.CI95[0] > weighLoss {

@@ -1,4 +1,5 @@
-// Package testkit waits for events with one bound for all tests, finds free ports, judges a limit, and marks verdicts that are final.
+// Package testkit has what tests of any package share and what knows nothing of Berth: it waits for events with one bound, checks for root, compares
+// golden files, makes folders, starts the test program again, finds free ports and processes, judges a limit, and marks verdicts that are final.
 package testkit
 
 import (

@@ -32,7 +32,7 @@ func TestAlone(t *testing.T) {
 		if alone {
 			tested[s.pkg] = true
 		}
-		runs := strings.Contains(string(s.text), `"`+module+`/test/built"`) || strings.Contains(string(s.text), `"`+module+`/cmd/berth"`)
+		runs := slices.ContainsFunc([]string{"test/built", "test/env", "cmd/berth"}, func(p string) bool { return strings.Contains(string(s.text), `"`+module+"/"+p+`"`) })
 		if !alone && runs {
 			t.Errorf("%s builds berth: package %s belongs in test/alone", s.path, s.pkg)
 		}

@@ -2,7 +2,6 @@ package tree
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"go/doc"
 	"maps"
@@ -12,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write the map in docs/ARCHITECTURE.md anew")
+	"berth/test/testkit"
+)
 
 // The sizes that a newcomer has to learn, and the connections through which a change of one room can break another. These
 // numbers may only fall.
@@ -122,15 +121,7 @@ func TestMap(t *testing.T) {
 		t.Fatal("docs/ARCHITECTURE.md has no place for the map")
 	}
 	want := slices.Concat(before, []byte(mapBegins), []byte(b.String()), []byte("\n"+mapEnds), after)
-	if bytes.Equal(text, want) {
-		return
-	}
-	if !*update {
-		t.Fatal("the map in docs/ARCHITECTURE.md is not that of the tree: go test ./test/tree -run TestMap -update, and look at what changed")
-	}
-	if err := os.WriteFile(page, want, 0o644); err != nil { //nolint:gosec // a page for all
-		t.Fatal(err)
-	}
+	testkit.Golden(t, page, string(want))
 }
 
 var docLink = regexp.MustCompile(`\[([A-Z]\w*)\]`)

@@ -282,7 +282,7 @@ func TestNoHiddenState(t *testing.T) {
 	}
 }
 
-// TestSkipsHaveReasons checks that each skip names what is missing.
+// TestSkipsHaveReasons checks that each skip names what is missing, and that root rights have one reason.
 func TestSkipsHaveReasons(t *testing.T) {
 	set, all := sources(t)
 	for _, s := range all {
@@ -301,9 +301,25 @@ func TestSkipsHaveReasons(t *testing.T) {
 			if sel.Sel.Name == "SkipNow" || sel.Sel.Name == "Skip" && len(call.Args) == 0 {
 				t.Errorf("%s: skips without a reason", set.Position(call.Pos()))
 			}
+			if text, ok := first(call.Args); ok && strings.HasPrefix(sel.Sel.Name, "Skip") && strings.HasPrefix(text, "needs root") {
+				t.Errorf("%s: skips by itself for want of root: testkit.NeedsRoot does", set.Position(call.Pos()))
+			}
 			return true
 		})
 	}
+}
+
+// first returns the first argument of a call, if it is a text.
+func first(args []ast.Expr) (text string, is bool) {
+	if len(args) == 0 {
+		return "", false
+	}
+	lit, is := args[0].(*ast.BasicLit)
+	if !is {
+		return "", false
+	}
+	text, err := strconv.Unquote(lit.Value)
+	return text, err == nil
 }
 
 // TestNoForbiddenNames keeps out of the tree what belongs to one workplace, and hosts that would be fetched from

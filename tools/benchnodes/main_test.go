@@ -1,20 +1,18 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"berth/test/built"
+	"berth/test/testkit"
 )
 
 // TestSome runs bench-nodes with 20 nodes: they reach each other and leave nothing behind. TestFullHostOnlyBridge in
 // internal/network/link tests nodes on two bridges.
 func TestSome(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath("/bin/busybox"); err != nil {
 		t.Skip("needs busybox")
 	}

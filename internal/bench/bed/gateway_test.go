@@ -17,6 +17,7 @@ import (
 	"berth/internal/bench/side"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func TestSetNames(t *testing.T) {
@@ -164,9 +165,7 @@ func TestTreeRowFails(t *testing.T) {
 
 // Where nothing can be mounted the reasons are the answer, and the tree is gone.
 func TestNoGateway(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a folder below /run")
-	}
+	testkit.NeedsRoot(t)
 	dir := onDisk(t)
 	o := Options{Gateways: []string{bindArm}, Nodes: []int{1}, Dirs: []string{dir}, Size: 1 << 20}
 	lab := Lab{Mount: func(context.Context, vnode.Mount) error {

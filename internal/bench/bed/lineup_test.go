@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,9 +26,7 @@ func TestRealGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make cgroups")
-	}
+	testkit.NeedsRoot(t)
 	if os.Getenv("BENCH_TEST_GROUPS") != "" { // the one that is killed
 		var l Lineup
 		if _, err := l.Groups(Trying{}, h, os.Getpid()); err != nil {
@@ -64,8 +61,7 @@ func TestRealGroups(t *testing.T) {
 		t.Errorf("%v, left %v", err, left(os.Getpid()))
 	}
 
-	other := exec.Command(os.Args[0], "-test.run=^TestRealGroups$")
-	other.Env = append(os.Environ(), "BENCH_TEST_GROUPS=1")
+	other := testkit.Again(t, "TestRealGroups", "BENCH_TEST_GROUPS=1")
 	out, err := other.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -12,21 +12,16 @@ import (
 
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestMeasure measures the disk of a folder and checks that no file is left.
 func TestMeasure(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath("fio"); err != nil {
 		t.Skip("needs fio")
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "berth-model-") // t.TempDir may lie in memory
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testkit.Dir(t, "/var/tmp") // t.TempDir may lie in memory
 	var said []string
 	m, err := Measure(t.Context(), Options{
 		Path: dir, Time: 100 * time.Millisecond, Size: 64 << 20, Say: func(s string) { said = append(said, s) },

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // TestEvidencePrinted compares the text and the table of every JSON of docs/evidence with their recorded hashes: a change of
@@ -32,7 +34,7 @@ func TestEvidencePrinted(t *testing.T) {
 		fmt.Fprintf(&b, "%s text %s\n", strings.TrimSuffix(filepath.Base(path), ".gz"), hashOf(t, r.Text))
 		fmt.Fprintf(&b, "%s table %s\n", strings.TrimSuffix(filepath.Base(path), ".gz"), hashOf(t, r.CSV))
 	}
-	golden(t, "evidence.sha256", b.String())
+	testkit.Golden(t, "testdata/evidence.sha256", b.String())
 }
 
 // hashOf returns the hash of what is written.

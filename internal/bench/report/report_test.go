@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"image/color"
 	"image/png"
@@ -24,9 +23,8 @@ import (
 	"berth/internal/bench/result"
 	"berth/internal/bench/stat"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func open(t testing.TB, path string) *Report {
 	t.Helper()
@@ -51,30 +49,13 @@ func write(t testing.TB, form func(io.Writer) error) string {
 	return b.String()
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s (-want +got; -update writes it anew):\n%s", name, d)
-	}
-}
-
 func TestGolden(t *testing.T) {
 	r := open(t, "testdata/small.json")
-	golden(t, "small.txt", write(t, r.Text))
-	golden(t, "small.csv", write(t, r.CSV))
+	testkit.Golden(t, "testdata/small.txt", write(t, r.Text))
+	testkit.Golden(t, "testdata/small.csv", write(t, r.CSV))
 	page := write(t, r.HTML)
 	page = strings.Replace(page, pageStyle, "STYLE", 1)
-	golden(t, "small.html", regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "base64,DATA"))
+	testkit.Golden(t, "testdata/small.html", regexp.MustCompile(`base64,[A-Za-z0-9+/=]+`).ReplaceAllString(page, "base64,DATA"))
 }
 
 // TestFormats shows the JSON of each command of berth bench, and an experiment of each kind.

@@ -19,8 +19,7 @@ func TestRealKilled(t *testing.T) {
 		_, _ = Host(t.Context(), []string{"sleep", s})
 		return
 	}
-	berth := exec.Command(os.Args[0], "-test.run=^TestRealKilled$")
-	berth.Env = append(os.Environ(), "BENCH_TEST_SLEEP="+seconds)
+	berth := testkit.Again(t, "TestRealKilled", "BENCH_TEST_SLEEP="+seconds)
 	if err := berth.Start(); err != nil {
 		t.Fatal(err)
 	}

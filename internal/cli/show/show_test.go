@@ -2,16 +2,12 @@ package show
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
-
-	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/host/counters"
 	"berth/internal/host/netif"
@@ -26,27 +22,8 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/proof"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares text with a file in testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update writes it anew):\n%s", path, diff)
-	}
-}
 
 func ptr[T any](v T) *T { return new(v) }
 
@@ -72,7 +49,7 @@ func TestPlanIsPrinted(t *testing.T) {
 	for file, width := range map[string]int{"plan-80.txt": 80, "plan-file.txt": 0} {
 		var b bytes.Buffer
 		Proposal(&b, width, proposal(), dirs)
-		golden(t, file, b.String())
+		testkit.Golden(t, filepath.Join("testdata", file), b.String())
 		for line := range strings.Lines(b.String()) {
 			if n := utf8.RuneCountInString(line) - 1; width > 0 && n > width {
 				t.Errorf("a line is %d wide, of %d: %s", n, width, line)
@@ -89,7 +66,7 @@ func TestPlanIsPrinted(t *testing.T) {
 		Steps: []step.Line{{Kind: "oci.start", Text: "crun start worker: /bin/sleep infinity"}},
 	}, dirs)
 	Proposal(&b, 80, &node.Proposal{Node: "other", Does: "nothing"}, dirs)
-	golden(t, "plan-change.txt", b.String())
+	testkit.Golden(t, "testdata/plan-change.txt", b.String())
 }
 
 // TestShowIsPrinted has a clock of its own: ages do not grow while it runs.
@@ -137,7 +114,7 @@ func showIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "show.txt", b.String())
+	testkit.Golden(t, "testdata/show.txt", b.String())
 }
 
 // TestListIsPrinted has a clock of its own: ages do not grow while it runs.
@@ -161,7 +138,7 @@ func listIsPrinted(t *testing.T) {
 		}
 	}
 	list(80)
-	golden(t, "ls.txt", b.String())
+	testkit.Golden(t, "testdata/ls.txt", b.String())
 	web := link.Wire{If: "eth0", Mode: vnode.NAT, Ports: []string{"8080:80/tcp", "127.0.0.1:8443:443/tcp"}}
 	nodes[0].Addresses, nodes[0].Wires = []string{"10.88.0.2/24"}, []link.Wire{web}
 	nodes[1].Wires = []link.Wire{web} // it does not run
@@ -170,7 +147,7 @@ func listIsPrinted(t *testing.T) {
 		list(width)
 		b.WriteByte('\n')
 	}
-	golden(t, "ls-ports.txt", b.String())
+	testkit.Golden(t, "testdata/ls-ports.txt", b.String())
 }
 
 func TestOutcomeAndSetArePrinted(t *testing.T) {
@@ -184,7 +161,7 @@ func TestOutcomeAndSetArePrinted(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "apply-set.txt", b.String())
+	testkit.Golden(t, "testdata/apply-set.txt", b.String())
 }
 
 func TestVFsArePrinted(t *testing.T) {
@@ -200,7 +177,7 @@ func TestVFsArePrinted(t *testing.T) {
 	if err := VFs(&out, all); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "vf-ls.txt", out.String())
+	testkit.Golden(t, "testdata/vf-ls.txt", out.String())
 	out.Reset()
 	if err := VFs(&out, nil); err != nil || out.String() != "no adapter of this host has SR-IOV\n" {
 		t.Errorf("%q %v", out.String(), err)

@@ -29,14 +29,14 @@ func tree(t *testing.T, mounts, swaps string) (proc, sys string) {
 	proc, sys = filepath.Join(root, "proc"), filepath.Join(root, "sys")
 	write := func(path, text string) {
 		t.Helper()
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, []byte(text), 0o644))
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	device := func(number, dir string) string {
 		dir = filepath.Join(sys, "devices", dir)
 		write(filepath.Join(dir, "dev"), number+"\n")
-		must(t, os.MkdirAll(filepath.Join(sys, "dev/block"), 0o755))
-		must(t, os.Symlink(dir, filepath.Join(sys, "dev/block", number)))
+		testkit.Must(t, os.MkdirAll(filepath.Join(sys, "dev/block"), 0o755))
+		testkit.Must(t, os.Symlink(dir, filepath.Join(sys, "dev/block", number)))
 		return dir
 	}
 	partition := func(number, dir string) string {
@@ -45,8 +45,8 @@ func tree(t *testing.T, mounts, swaps string) (proc, sys string) {
 		return dir
 	}
 	holds := func(holder, below string) {
-		must(t, os.MkdirAll(filepath.Join(below, "holders"), 0o755))
-		must(t, os.Symlink(holder, filepath.Join(below, "holders", filepath.Base(holder))))
+		testkit.Must(t, os.MkdirAll(filepath.Join(below, "holders"), 0o755))
+		testkit.Must(t, os.Symlink(holder, filepath.Join(below, "holders", filepath.Base(holder))))
 	}
 	device("254:0", "pci/vda")
 	partition("254:1", "pci/vda/vda1")
@@ -67,13 +67,6 @@ func tree(t *testing.T, mounts, swaps string) (proc, sys string) {
 	return proc, sys
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestDiskOfNumber(t *testing.T) {
 	_, sys := tree(t, "", "")
 	for number, want := range map[string]Disk{
@@ -91,7 +84,7 @@ func TestDiskOfNumber(t *testing.T) {
 			continue
 		}
 		got, err := d.disk(sys, "x")
-		must(t, err)
+		testkit.Must(t, err)
 		got.Queues, got.NoWeight, got.Kind = nil, "", "" // see TestLayers
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", number, diff)
@@ -132,7 +125,7 @@ func TestInUse(t *testing.T) {
 	}
 	t.Run("unreadable mounts count as use", func(t *testing.T) {
 		proc, sys := tree(t, "", "")
-		must(t, os.Remove(filepath.Join(proc, "self/mountinfo")))
+		testkit.Must(t, os.Remove(filepath.Join(proc, "self/mountinfo")))
 		if by, ok := InUse(proc, sys, 259, 0); !ok || !strings.Contains(by, "read mounts") {
 			t.Errorf("got %q, %v", by, ok)
 		}
@@ -142,7 +135,7 @@ func TestInUse(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	must(t, os.WriteFile(file, nil, 0o600))
+	testkit.Must(t, os.WriteFile(file, nil, 0o600))
 	resolve, under := Resolve, Under
 	for _, tt := range []struct {
 		name string
@@ -172,7 +165,7 @@ func TestThisHost(t *testing.T) {
 	if refuse.KindOf(err) == refuse.Cannot {
 		t.Skip("the root file system has no device: ", err)
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err := os.Stat("/sys/block/" + d.Name); err != nil {
 		t.Errorf("%+v is not a whole disk: %v", d, err)
 	}
@@ -184,7 +177,7 @@ func TestThisHost(t *testing.T) {
 	if refuse.KindOf(err) == refuse.NotFound {
 		t.Skip("no node in /dev for ", d.Name)
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	if node.Number() != d.Number() {
 		t.Errorf("Resolve says %s, Under says %s", node.Number(), d.Number())
 	}
@@ -207,10 +200,10 @@ func TestLoopPartition(t *testing.T) {
 	name := filepath.Base(loop)
 	want := Disk{Name: name, Asked: part, Via: "partition " + name + "p1 of " + name}
 	var st unix.Stat_t
-	must(t, unix.Stat(loop, &st))
+	testkit.Must(t, unix.Stat(loop, &st))
 	want.Major, want.Minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
 	got, err := Resolve("/sys", part)
-	must(t, err)
+	testkit.Must(t, err)
 	if len(got.Queues) != 1 || got.Queues[0].Name != name || got.Queues[0].Seq == 0 || got.NoWeight != "" || got.Kind != Loop {
 		t.Errorf("a weight acts on %+v %s", got.Queues, got.NoWeight)
 	}
@@ -220,7 +213,7 @@ func TestLoopPartition(t *testing.T) {
 	}
 
 	link := filepath.Join(t.TempDir(), "by-id")
-	must(t, os.Symlink(part, link))
+	testkit.Must(t, os.Symlink(part, link))
 	if got, err = Resolve("/sys", link); err != nil || got.Number() != want.Number() {
 		t.Errorf("through a link: %+v, %v", got, err)
 	}
@@ -229,7 +222,7 @@ func TestLoopPartition(t *testing.T) {
 	}
 	testkit.Eventually(t, "nobody holds the idle loop device", func() bool { // udev, or who looks for a free device, may for a moment
 		used, err := Claimed(loop)
-		must(t, err)
+		testkit.Must(t, err)
 		return !used
 	})
 	fd := -1
@@ -237,7 +230,7 @@ func TestLoopPartition(t *testing.T) {
 		fd, err = unix.Open(part, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		return !errors.Is(err, unix.EBUSY)
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	defer unix.Close(fd)
 	for _, path := range []string{loop, part} {
 		if used, err := Claimed(path); err != nil || !used {

@@ -14,29 +14,30 @@ import (
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // again reads a step back from its journal record, as another process would.
 func again(t *testing.T, e *Engine) step.Step {
 	t.Helper()
 	record, err := json.Marshal(e)
-	must(t, err)
+	testkit.Must(t, err)
 	s, err := Kinds().Decode(e.Kind(), record)
-	must(t, err)
+	testkit.Must(t, err)
 	return s
 }
 
 func live(t *testing.T, dir, name string) string {
 	t.Helper()
 	run := filepath.Join(dir, "nodes", name)
-	must(t, os.MkdirAll(run, 0o755))
+	testkit.Must(t, os.MkdirAll(run, 0o755))
 	return run
 }
 
 func scheduler(t *testing.T, loop string) string {
 	t.Helper()
 	d, err := open("/sys", loop)
-	must(t, err)
+	testkit.Must(t, err)
 	return strings.Join(strings.Fields(d.queue().Scheduler+" "+d.text(lowLatency)+" "+d.text(strict)+" of "+d.text(requests)), " ")
 }
 
@@ -44,9 +45,9 @@ func scheduler(t *testing.T, loop string) string {
 func TestBFQ(t *testing.T) {
 	loop, dir := loop.ForTest(t, 1<<20), t.TempDir()
 	disk, err := Resolve("/sys", loop)
-	must(t, err)
+	testkit.Must(t, err)
 	loans := Loans(filepath.Join(dir, "loans"))
-	must(t, disk.Look(Offers{Loans: loans}))
+	testkit.Must(t, disk.Look(Offers{Loans: loans}))
 	if !disk.Queues[0].BFQ {
 		t.Skip("no BFQ in this kernel")
 	}
@@ -67,24 +68,24 @@ func TestBFQ(t *testing.T) {
 			was := tt.was
 			e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: tt.engine}
 			scheduler1, favours, _ := strings.Cut(was, " ")
-			must(t, e.set("queue/scheduler", scheduler1))
+			testkit.Must(t, e.set("queue/scheduler", scheduler1))
 			if favours != "" {
-				must(t, e.set(lowLatency, favours))
+				testkit.Must(t, e.set(lowLatency, favours))
 			}
 			if tt.requests != "" {
-				must(t, e.set(requests, tt.requests))
+				testkit.Must(t, e.set(requests, tt.requests))
 			}
 			was = scheduler(t, loop)
 			a, b := e, e
 			a.By, b.By = live(t, dir, "a"), live(t, dir, "b")
 			for _, s := range []*Engine{&a, &b, &a} {
-				must(t, s.Do(t.Context()))
-				must(t, s.Verify(t.Context()))
+				testkit.Must(t, s.Do(t.Context()))
+				testkit.Must(t, s.Verify(t.Context()))
 			}
 			if now := scheduler(t, loop); now != tt.now {
 				t.Errorf("switched to %s", now)
 			}
-			must(t, disk.Look(Offers{Loans: loans}))
+			testkit.Must(t, disk.Look(Offers{Loans: loans}))
 			if l := disk.Queues[0].Loan; l == nil || l.Names() != "a, b" || l.Switched() != (scheduler1 != "bfq") {
 				t.Errorf("the loan: %+v", l)
 			}
@@ -93,12 +94,12 @@ func TestBFQ(t *testing.T) {
 			if err := other.Do(t.Context()); refuse.KindOf(err) != refuse.Busy {
 				t.Errorf("another engine at the same time: %v", err)
 			}
-			must(t, again(t, &a).Undo(t.Context()))
+			testkit.Must(t, again(t, &a).Undo(t.Context()))
 			if now := scheduler(t, loop); now != tt.now {
 				t.Errorf("%s while one node is left", now)
 			}
 			for range 2 {
-				must(t, again(t, &b).Undo(t.Context()))
+				testkit.Must(t, again(t, &b).Undo(t.Context()))
 			}
 			if now := scheduler(t, loop); now != was {
 				t.Errorf("given back %s, it was %s", now, was)
@@ -112,26 +113,26 @@ func TestBFQ(t *testing.T) {
 
 	t.Run("nodes that vanish", func(t *testing.T) {
 		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "gone")}
-		must(t, e.set("queue/scheduler", "none"))
-		must(t, e.Do(t.Context()))
-		must(t, os.Remove(e.By))
+		testkit.Must(t, e.set("queue/scheduler", "none"))
+		testkit.Must(t, e.Do(t.Context()))
+		testkit.Must(t, os.Remove(e.By))
 		next := e
 		next.By = live(t, dir, "next")
-		must(t, next.Do(t.Context()))
-		must(t, next.Undo(t.Context()))
+		testkit.Must(t, next.Do(t.Context()))
+		testkit.Must(t, next.Undo(t.Context()))
 		if now := scheduler(t, loop); !strings.HasPrefix(now, "none of") {
 			t.Errorf("given back %s", now)
 		}
 	})
 	t.Run("somebody else chose", func(t *testing.T) {
 		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "x")}
-		must(t, e.Do(t.Context()))
-		must(t, e.set("queue/scheduler", "kyber"))
-		must(t, e.Undo(t.Context()))
+		testkit.Must(t, e.Do(t.Context()))
+		testkit.Must(t, e.set("queue/scheduler", "kyber"))
+		testkit.Must(t, e.Undo(t.Context()))
 		if now := scheduler(t, loop); !strings.HasPrefix(now, "kyber of") {
 			t.Errorf("given back %s", now)
 		}
-		must(t, e.set("queue/scheduler", "none"))
+		testkit.Must(t, e.set("queue/scheduler", "none"))
 	})
 	t.Run("another disk of that number", func(t *testing.T) {
 		e := Engine{Sys: "/sys", Loans: loans, Disk: disk.Queues[0], Engine: vnode.BFQ, By: live(t, dir, "y")}
@@ -139,7 +140,7 @@ func TestBFQ(t *testing.T) {
 		if err := e.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "not the one that it was") {
 			t.Errorf("switched another disk: %v", err)
 		}
-		must(t, e.Undo(t.Context()))
+		testkit.Must(t, e.Undo(t.Context()))
 	})
 }
 
@@ -176,7 +177,7 @@ func TestIOCost(t *testing.T) {
 				if text != "" {
 					text += "\n"
 				}
-				must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 			}
 			write("io.cost.qos", tt.qos)
 			write("io.cost.model", tt.model)
@@ -186,15 +187,15 @@ func TestIOCost(t *testing.T) {
 			}
 			read := func() Setup {
 				s, err := e.setup()
-				must(t, err)
+				testkit.Must(t, err)
 				return s
 			}
-			must(t, e.Do(context.Background()))
-			must(t, e.Verify(context.Background()))
+			testkit.Must(t, e.Do(context.Background()))
+			testkit.Must(t, e.Verify(context.Background()))
 			if diff := cmp.Diff(tt.on, read()); diff != "" {
 				t.Error(diff)
 			}
-			must(t, again(t, e).Undo(context.Background()))
+			testkit.Must(t, again(t, e).Undo(context.Background()))
 			if diff := cmp.Diff(tt.after, read()); diff != "" {
 				t.Error(diff)
 			}
@@ -202,7 +203,7 @@ func TestIOCost(t *testing.T) {
 				return
 			}
 			write("io.cost.qos", "8:0 enable=0 ctrl=auto") // another program switches it off, and the disk is switched on again
-			must(t, e.switchOn(&Loan{Was: Setup{QoS: atAuto}}))
+			testkit.Must(t, e.switchOn(&Loan{Was: Setup{QoS: atAuto}}))
 			if got := read().QoS; got != "8:0 enable=1 ctrl=auto" {
 				t.Errorf("switched on again: %s", got)
 			}

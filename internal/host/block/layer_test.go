@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/sys/refuse"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // stack is a host with a device of each kind. Each line has the number and the folder below sys/devices, then files as
@@ -37,19 +38,19 @@ func drawn(t *testing.T) string {
 	for line := range strings.Lines(strings.TrimSpace(stack)) {
 		f := strings.Fields(line)
 		dir := filepath.Join(sys, "devices", f[1])
-		must(t, os.MkdirAll(filepath.Join(sys, "dev/block"), 0o755))
-		must(t, os.MkdirAll(dir, 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, "dev"), []byte(f[0]+"\n"), 0o644))
-		must(t, os.Symlink(dir, filepath.Join(sys, "dev/block", f[0])))
+		testkit.Must(t, os.MkdirAll(filepath.Join(sys, "dev/block"), 0o755))
+		testkit.Must(t, os.MkdirAll(dir, 0o755))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "dev"), []byte(f[0]+"\n"), 0o644))
+		testkit.Must(t, os.Symlink(dir, filepath.Join(sys, "dev/block", f[0])))
 		for _, w := range f[2:] {
 			if slave, ok := strings.CutPrefix(w, "<"); ok {
-				must(t, os.MkdirAll(filepath.Join(dir, "slaves"), 0o755))
-				must(t, os.Symlink(filepath.Join(sys, "devices", slave), filepath.Join(dir, "slaves", filepath.Base(slave))))
+				testkit.Must(t, os.MkdirAll(filepath.Join(dir, "slaves"), 0o755))
+				testkit.Must(t, os.Symlink(filepath.Join(sys, "devices", slave), filepath.Join(dir, "slaves", filepath.Base(slave))))
 				continue
 			}
 			name, text, _ := strings.Cut(w, "=")
-			must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-			must(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "·", " ")+"\n"), 0o644))
+			testkit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "·", " ")+"\n"), 0o644))
 		}
 	}
 	return sys
@@ -74,9 +75,9 @@ func TestLayers(t *testing.T) {
 	} {
 		major, minor, _ := parseNumber(number)
 		d, err := byNumber(sys, major, minor)
-		must(t, err)
+		testkit.Must(t, err)
 		l, err := d.layer(sys)
-		must(t, err)
+		testkit.Must(t, err)
 		got := l.Title + " " + string(l.Kind) + ": rates "
 		if l.Throttle == "" {
 			got += "here"
@@ -101,7 +102,7 @@ func TestLayers(t *testing.T) {
 func TestLoopLayers(t *testing.T) {
 	loop := loop.ForTest(t, 1<<20)
 	l, err := Layers("/sys", loop)
-	must(t, err)
+	testkit.Must(t, err)
 	if l.Kind != Loop || l.Weight != "" || l.Throttle != "" {
 		t.Errorf("%+v", l)
 	}
@@ -110,7 +111,7 @@ func TestLoopLayers(t *testing.T) {
 	if refuse.KindOf(err) == refuse.Cannot {
 		t.Skip("no device under the temporary folder: ", err)
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	last := l
 	for len(last.Below) > 0 {
 		last = last.Below[0]
@@ -127,9 +128,9 @@ func TestBtrfs(t *testing.T) {
 	sys := drawn(t)
 	for id, devices := range map[string][]string{"one": {"sdb"}, "two": {"sda", "sdb"}, "none": nil} {
 		dir := filepath.Join(sys, "fs/btrfs", id, "devices")
-		must(t, os.MkdirAll(dir, 0o755))
+		testkit.Must(t, os.MkdirAll(dir, 0o755))
 		for _, name := range devices {
-			must(t, os.Symlink(filepath.Join(sys, "devices/pci", name), filepath.Join(dir, name)))
+			testkit.Must(t, os.Symlink(filepath.Join(sys, "devices/pci", name), filepath.Join(dir, name)))
 		}
 	}
 	for id, want := range map[string]string{

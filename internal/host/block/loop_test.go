@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 // addPartition tells the kernel of a partition. This also works where the kernel reads no partition tables.
@@ -24,7 +26,7 @@ func addPartition(t *testing.T, disk string, number int, start, size int64) stri
 		data            *partition
 	}
 	dev, err := os.OpenFile(disk, os.O_RDWR, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	call := func(op int32) error {
 		p := &partition{start: start, length: size, number: int32(number)}
 		a := &arg{op: op, size: int32(unsafe.Sizeof(*p)), data: p}

@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/host/group"
 	"berth/internal/host/group/grouptest"
+	"berth/test/testkit"
 )
 
 func TestV2StatsAndProcs(t *testing.T) {
@@ -22,7 +23,7 @@ func TestKernelStats(t *testing.T) {
 	h := grouptest.Host(t)
 	path := grouptest.New(t, h, group.Kinds(), group.Steps)
 	grouptest.Enter(t, h, path, "while :; do :; done")
-	grouptest.Wait(t, "CPU time to be counted", func() bool {
+	testkit.Eventually(t, "CPU time to be counted", func() bool {
 		u := Stats(h, path)
 		return u.CPU == nil || *u.CPU > 10*time.Millisecond
 	})

@@ -13,6 +13,7 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // freezers are the hierarchies of this host that can freeze, each alone: the v1 freezer, and the v2 tree.
@@ -35,20 +36,20 @@ func freezers(t *testing.T) map[string]host.Cgroups {
 func frozenGroup(t *testing.T, h host.Cgroups) (path string, cmd *exec.Cmd) {
 	t.Helper()
 	path = grouptest.Parent(t, h)
-	grouptest.Must(t, Make(t.Context(), h, path))
+	testkit.Must(t, Make(t.Context(), h, path))
 	inner := path + "/inner"
-	grouptest.Must(t, Make(t.Context(), h, inner))
+	testkit.Must(t, Make(t.Context(), h, inner))
 	t.Cleanup(func() { // the context of the test has ended by now
 		_ = Kill(context.Background(), h, path)
 		_ = Remove(context.Background(), h, path)
 	})
 	cmd = grouptest.Enter(t, h, inner, "trap 'exit 0' TERM; sleep 1000 & wait")
-	grouptest.Wait(t, "the handler", func() bool { return proc.Handles(cmd.Process.Pid, unix.SIGTERM) })
+	testkit.Eventually(t, "the handler", func() bool { return proc.Handles(cmd.Process.Pid, unix.SIGTERM) })
 	if Frozen(h, path) {
 		t.Error("frozen before it was asked for")
 	}
-	grouptest.Must(t, Freeze(t.Context(), h, path))
-	grouptest.Must(t, Freeze(t.Context(), h, path)) // again: nothing to do
+	testkit.Must(t, Freeze(t.Context(), h, path))
+	testkit.Must(t, Freeze(t.Context(), h, path)) // again: nothing to do
 	if !Frozen(h, path) {
 		t.Error("not frozen")
 	}
@@ -62,14 +63,14 @@ func TestKernelFreeze(t *testing.T) {
 			path, cmd := frozenGroup(t, h)
 			pid := cmd.Process.Pid
 			id, err := proc.Of(pid)
-			grouptest.Must(t, err)
-			grouptest.Must(t, unix.Kill(pid, unix.SIGTERM))
+			testkit.Must(t, err)
+			testkit.Must(t, unix.Kill(pid, unix.SIGTERM))
 			if !id.Alive() {
 				t.Error("a frozen process acted on a signal")
 			}
-			grouptest.Must(t, Thaw(h, path))
-			grouptest.Must(t, Thaw(h, path))
-			grouptest.Wait(t, "the end of the process", func() bool { return !id.Alive() })
+			testkit.Must(t, Thaw(h, path))
+			testkit.Must(t, Thaw(h, path))
+			testkit.Eventually(t, "the end of the process", func() bool { return !id.Alive() })
 			if Frozen(h, path) {
 				t.Error("frozen after the thaw")
 			}
@@ -83,13 +84,13 @@ func TestKernelKillFrozen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path, cmd := frozenGroup(t, h)
 			id, err := proc.Of(cmd.Process.Pid)
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			began := time.Now()
-			grouptest.Must(t, Kill(t.Context(), h, path))
+			testkit.Must(t, Kill(t.Context(), h, path))
 			if id.Alive() {
 				t.Error("it lives")
 			}
-			grouptest.Must(t, Remove(t.Context(), h, path))
+			testkit.Must(t, Remove(t.Context(), h, path))
 			t.Logf("killed and removed in %v", time.Since(began).Round(time.Millisecond))
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/fork"
+	"berth/test/testkit"
 )
 
 // TestKernelHelpers starts a helper beside the processes of a container, on this host and on its v2 tree alone. On v2 each has
@@ -35,7 +36,7 @@ func TestKernelHelpers(t *testing.T) {
 			h, root, helpers := of(t)
 			path := grouptest.Parent(t, h) + "/wn"
 			steps, err := Steps(h, path)
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			for _, s := range steps {
 				grouptest.Do(t, Kinds(), s)
 			}
@@ -48,7 +49,7 @@ func TestKernelHelpers(t *testing.T) {
 			for range 2 { // the second finds the helpers' group there
 				// A shell with a child: both are the node's.
 				cmd := exec.Command("/bin/sh", "-c", "sleep 1000; :")
-				grouptest.Must(t, StartHelper(h, path, cmd))
+				testkit.Must(t, StartHelper(h, path, cmd))
 				all = append(all, cmd)
 				for _, hh := range Hierarchies(h) {
 					if at, err := hh.GroupOf(cmd.Process.Pid); err != nil || at != path+helpers {
@@ -57,7 +58,7 @@ func TestKernelHelpers(t *testing.T) {
 				}
 			}
 			pids, err := Procs(h, path)
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			for _, cmd := range append(all, inside) {
 				if !slices.Contains(pids, cmd.Process.Pid) {
 					t.Errorf("process %d is not the node's: %v", cmd.Process.Pid, pids)
@@ -76,7 +77,7 @@ func TestKernelHelpers(t *testing.T) {
 					_ = fork.Wait(cmd)
 				}
 			}()
-			grouptest.Must(t, made.Undo(t.Context()))
+			testkit.Must(t, made.Undo(t.Context()))
 			<-done
 			if There(h, path) {
 				t.Error("the group is still there")
@@ -90,21 +91,21 @@ func TestMoveHelper(t *testing.T) {
 	h := grouptest.Host(t)
 	path := grouptest.Parent(t, h) + "/wn"
 	steps, err := Steps(h, path)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for _, s := range steps {
 		grouptest.Do(t, Kinds(), s)
 	}
 	gate, err := HelperGate(h, path)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	gate.Close()
 	cmd := exec.Command("sleep", "1000")
-	grouptest.Must(t, fork.Start(cmd))
-	grouptest.Must(t, MoveHelper(h, path, cmd.Process.Pid))
+	testkit.Must(t, fork.Start(cmd))
+	testkit.Must(t, MoveHelper(h, path, cmd.Process.Pid))
 	for _, hh := range Hierarchies(h) {
 		if at, err := hh.GroupOf(cmd.Process.Pid); err != nil || at != Helpers(h, path) {
 			t.Errorf("%s: the helper is in %q, %v", hh.Title(), at, err)
 		}
 	}
 	go fork.Wait(cmd) // the undo of the group kills it
-	grouptest.Must(t, steps[len(steps)-1].Undo(t.Context()))
+	testkit.Must(t, steps[len(steps)-1].Undo(t.Context()))
 }

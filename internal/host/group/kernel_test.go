@@ -15,6 +15,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func TestKernelGroup(t *testing.T) {
@@ -46,18 +47,18 @@ func TestKernelUndoKills(t *testing.T) {
 	grouptest.Do(t, Kinds(), group)
 	inner := group.Path + "/inner"
 	for _, p := range places(h, group.Path) {
-		grouptest.Must(t, unix.Mkdir(filepath.Join(p.dir, "inner"), 0o755))
+		testkit.Must(t, unix.Mkdir(filepath.Join(p.dir, "inner"), 0o755))
 		if p.Has("cpuset") {
-			grouptest.Must(t, fromParent(filepath.Join(p.dir, "inner")))
+			testkit.Must(t, fromParent(filepath.Join(p.dir, "inner")))
 		}
 	}
 	cmd := grouptest.Enter(t, h, inner, "sleep 1000 & sleep 1000 & wait")
 	pids, err := Procs(h, group.Path)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if !slices.Contains(pids, cmd.Process.Pid) {
 		t.Errorf("Procs: %v without %d", pids, cmd.Process.Pid)
 	}
-	grouptest.Must(t, group.Undo(t.Context()))
+	testkit.Must(t, group.Undo(t.Context()))
 	if all := places(h, parent); len(all) > 0 {
 		t.Errorf("left: %v", all)
 	}
@@ -69,13 +70,13 @@ func TestKernelPartialUndo(t *testing.T) {
 	parent := grouptest.Parent(t, h)
 	for made := range len(Hierarchies(h)) + 1 {
 		begun := &Group{Path: parent + "/wn", In: Hierarchies(h)}
-		grouptest.Must(t, begun.Prepare(t.Context()))
+		testkit.Must(t, begun.Prepare(t.Context()))
 		for _, hh := range begun.In[:made] { // of a copy, so the inodes are lost
 			if err := hh.Make(begun.Path); err != nil {
 				t.Error(err)
 			}
 		}
-		grouptest.Must(t, begun.Undo(t.Context()))
+		testkit.Must(t, begun.Undo(t.Context()))
 		if all := places(h, parent); len(all) > 0 {
 			t.Fatalf("after %d: left %v", made, all)
 		}
@@ -89,12 +90,12 @@ func TestKernelForeignGroup(t *testing.T) {
 	old := &Group{Path: parent + "/wn", In: Hierarchies(h)}
 	grouptest.Do(t, Kinds(), old)
 	for _, p := range places(h, old.Path) { // somebody removes the group and makes another
-		grouptest.Must(t, unix.Rmdir(p.dir))
+		testkit.Must(t, unix.Rmdir(p.dir))
 	}
 	other := &Group{Path: old.Path, In: Hierarchies(h)}
 	grouptest.Do(t, Kinds(), other)
-	grouptest.Must(t, old.Undo(t.Context()))
-	grouptest.Must(t, other.Verify(t.Context()))
+	testkit.Must(t, old.Undo(t.Context()))
+	testkit.Must(t, other.Verify(t.Context()))
 	if err := old.Verify(t.Context()); err == nil {
 		t.Error("another's group passes for ours")
 	}
@@ -135,10 +136,9 @@ func TestKernelDelegate(t *testing.T) {
 
 // BenchmarkGroup makes and removes a group. Its parent stays, as on a host with other nodes.
 func BenchmarkGroup(b *testing.B) {
+	testkit.NeedsRoot(b)
 	h, err := host.ReadCgroups("/proc")
-	if err != nil || os.Geteuid() != 0 {
-		b.Skip("needs root: ", err)
-	}
+	testkit.Must(b, err)
 	parent := fmt.Sprintf("berth-test-%d-bench", os.Getpid())
 	stay := &Group{Path: parent + "/stay", In: Hierarchies(h)}
 	if err := stay.Do(b.Context()); err != nil {

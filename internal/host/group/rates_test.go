@@ -16,15 +16,16 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/proc"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 func TestV2LiftRates(t *testing.T) {
 	h, dir := grouptest.Drawn(t)
 	inner := filepath.Join(dir, "inner", "io.max")
-	grouptest.Must(t, os.WriteFile(filepath.Join(dir, "io.max"), []byte("8:0 rbps=max wbps=100000 riops=max wiops=max\n"), 0o644))
-	grouptest.Must(t, os.WriteFile(inner, []byte("8:16 rbps=7 wbps=max riops=max wiops=max\n"), 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "io.max"), []byte("8:0 rbps=max wbps=100000 riops=max wiops=max\n"), 0o644))
+	testkit.Must(t, os.WriteFile(inner, []byte("8:16 rbps=7 wbps=max riops=max wiops=max\n"), 0o644))
 	lifted, err := LiftRates(h, "berth/wn")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	want := []string{"io.max=8:16 rbps=7 wbps=max riops=max wiops=max", "io.max=8:0 rbps=max wbps=100000 riops=max wiops=max"}
 	if diff := cmp.Diff(want, lifted); diff != "" {
 		t.Error(diff)
@@ -46,11 +47,11 @@ func TestKernelHeldIsNamed(t *testing.T) {
 	path := grouptest.New(t, h, Kinds(), Steps)
 	disk := loop.ForTest(t, 1<<20)
 	var st unix.Stat_t
-	grouptest.Must(t, unix.Stat(disk, &st))
+	testkit.Must(t, unix.Stat(disk, &st))
 	rate := filepath.Join(h.V1["blkio"], path, "blkio.throttle.write_bps_device")
-	grouptest.Must(t, WriteFile(rate, fmt.Sprintf("%d:%d 1", unix.Major(st.Rdev), unix.Minor(st.Rdev))))
+	testkit.Must(t, WriteFile(rate, fmt.Sprintf("%d:%d 1", unix.Major(st.Rdev), unix.Minor(st.Rdev))))
 	cmd := grouptest.Enter(t, h, path, "exec dd if=/dev/zero of="+disk+" bs=64k count=1 oflag=direct")
-	grouptest.Wait(t, "the write", func() bool { return proc.Waits(cmd.Process.Pid) != "" })
+	testkit.Eventually(t, "the write", func() bool { return proc.Waits(cmd.Process.Pid) != "" })
 
 	blind := h
 	blind.V1 = maps.Clone(h.V1)
@@ -61,7 +62,7 @@ func TestKernelHeldIsNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d %q waits in ", cmd.Process.Pid, "dd")) {
 		t.Errorf("killed, with the rate: %v", err)
 	}
-	grouptest.Must(t, Kill(t.Context(), h, path))
+	testkit.Must(t, Kill(t.Context(), h, path))
 	if got := grouptest.Text(t, rate); got != "" {
 		t.Errorf("the rate is still there: %s", got)
 	}

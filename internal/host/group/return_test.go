@@ -14,22 +14,23 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestV2Return finds this process outside of a v2 group, in it, and where another group has the path.
 func TestV2Return(t *testing.T) {
 	h, dir := grouptest.Drawn(t)
 	ino, _, _, err := Inode(dir)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	g := &Group{Path: "berth/wn", Root: "berth/wn/node", In: Hierarchies(h)}
 	g.In[0].Inode = ino
 	self := []int{os.Getpid()}
 	r, err := g.Return(self, g.Root)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if r == nil || len(r.Away) != 1 || !strings.Contains(r.Why(), "process "+strconv.Itoa(os.Getpid())) {
 		t.Errorf("outside: %+v", r)
 	}
-	grouptest.Must(t, os.WriteFile(filepath.Join(dir, "node", "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "node", "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644))
 	if r, err = g.Return(self, g.Root); err != nil || r != nil {
 		t.Errorf("inside: %+v, %v", r, err)
 	}
@@ -48,7 +49,7 @@ func TestReturnToGone(t *testing.T) {
 			g.Path = "berth/wn"
 		}
 		r := &Return{Group: g, To: to, Away: []Away{{PID: os.Getpid(), In: Hierarchies(h)[0]}}}
-		grouptest.Must(t, os.MkdirAll(filepath.Join(h.V2, "system.slice"), 0o755))
+		testkit.Must(t, os.MkdirAll(filepath.Join(h.V2, "system.slice"), 0o755))
 		if err := r.Do(t.Context()); err == nil { // a folder of plain files has no cgroup.procs
 			t.Errorf("%s: it was moved", to)
 		}
@@ -67,7 +68,7 @@ func TestV2Busy(t *testing.T) {
 		filepath.Dir(dir): "end them, or move each into another group (echo PID >GROUP/cgroup.procs), and repeat",
 		dir:               "if they are the node's: for p in $(cat " + dir + "/cgroup.procs); do echo $p >" + dir + "/node/cgroup.procs; done; berth repair; end or move others",
 	} {
-		grouptest.Must(t, os.WriteFile(filepath.Join(at, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600))
+		testkit.Must(t, os.WriteFile(filepath.Join(at, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600))
 		err := busy(at, unix.EBUSY)
 		r, ok := errors.AsType[*refuse.Error](err)
 		if !ok || r.Remedy != want || !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), self+" in "+at+" itself") {

@@ -37,23 +37,23 @@ func TestV2Disabled(t *testing.T) {
 	const all = "cpuset cpu io memory hugetlb pids"
 	groups := []string{h.V2, filepath.Dir(dir), dir}
 	for _, g := range groups {
-		grouptest.Must(t, os.WriteFile(filepath.Join(g, "cgroup.subtree_control"), []byte(all), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(g, "cgroup.subtree_control"), []byte(all), 0o644))
 	}
 	if e, has, err := Disabled(h, "berth/wn"); err != nil || e != nil {
 		t.Errorf("all is handed on: %v, %q, %v", e, has, err)
 	}
 	for _, g := range groups {
 		file := filepath.Join(g, "cgroup.subtree_control")
-		grouptest.Must(t, os.WriteFile(file, []byte("cpuset cpu io memory hugetlb"), 0o644))
+		testkit.Must(t, os.WriteFile(file, []byte("cpuset cpu io memory hugetlb"), 0o644))
 		e, has, err := Disabled(h, "berth/wn")
 		if err != nil || e == nil || has != "cpuset cpu io memory hugetlb" {
 			t.Fatalf("%s hands no pids on: %v, %q, %v", g, e, has, err)
 		}
-		grouptest.Must(t, e.Do(t.Context()))
+		testkit.Must(t, e.Do(t.Context()))
 		if got := grouptest.Text(t, file); got != "+pids" { // a plain file keeps the written text
 			t.Errorf("written to %s: %q", file, got)
 		}
-		grouptest.Must(t, os.WriteFile(file, []byte(all), 0o644))
+		testkit.Must(t, os.WriteFile(file, []byte(all), 0o644))
 	}
 	if e, has, err := Disabled(h, "berth/gone"); err != nil || e != nil {
 		t.Errorf("a group that is gone: %v, %q, %v", e, has, err)
@@ -63,31 +63,31 @@ func TestV2Disabled(t *testing.T) {
 func TestV2EnableAndGroup(t *testing.T) {
 	h, _ := grouptest.Drawn(t)
 	steps, err := Steps(h, "berth/other")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	e := steps[0].(*Enable)
-	grouptest.Must(t, e.Do(t.Context()))
+	testkit.Must(t, e.Do(t.Context()))
 	if got := grouptest.Text(t, filepath.Join(h.V2, "cgroup.subtree_control")); got != "+cpuset +hugetlb +io" {
 		t.Errorf("root: %q", got)
 	}
 	if err := e.Verify(t.Context()); err == nil { // plain files keep the written text, not its meaning
 		t.Error("Verify did not look")
 	}
-	grouptest.Must(t, os.WriteFile(filepath.Join(h.V2, "cgroup.subtree_control"), []byte("cpu memory pids cpuset hugetlb io"), 0o644))
-	grouptest.Must(t, e.Verify(t.Context()))
+	testkit.Must(t, os.WriteFile(filepath.Join(h.V2, "cgroup.subtree_control"), []byte("cpu memory pids cpuset hugetlb io"), 0o644))
+	testkit.Must(t, e.Verify(t.Context()))
 
 	g := steps[1].(*Group)
 	if g.Root != "berth/other/node" {
 		t.Errorf("root of the container: %q", g.Root)
 	}
 	g.Root = "" // only the kernel makes the files of a group; see TestKernelHelpers
-	grouptest.Must(t, g.Prepare(t.Context()))
-	grouptest.Must(t, g.Do(t.Context()))
-	grouptest.Must(t, g.Verify(t.Context()))
+	testkit.Must(t, g.Prepare(t.Context()))
+	testkit.Must(t, g.Do(t.Context()))
+	testkit.Must(t, g.Verify(t.Context()))
 	if got := grouptest.Text(t, filepath.Join(h.V2, "berth/cgroup.subtree_control")); got != "+cpu +cpuset +io +memory +pids" {
 		t.Errorf("parent: %q", got)
 	}
-	grouptest.Must(t, g.Undo(t.Context()))
-	grouptest.Must(t, g.Undo(t.Context()))
+	testkit.Must(t, g.Undo(t.Context()))
+	testkit.Must(t, g.Undo(t.Context()))
 	if len(places(h, "berth/other")) > 0 || len(places(h, "berth/wn")) != 1 {
 		t.Error("undo removed the wrong group")
 	}
@@ -129,9 +129,9 @@ func TestSum(t *testing.T) {
 func TestSumLocked(t *testing.T) {
 	parent := drawSum(t, "1048576", "0")
 	dir, err := os.Open(parent)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { dir.Close() })
-	grouptest.Must(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
+	testkit.Must(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
 	w := Write{File: filepath.Join(parent, "a/memory.low"), Value: "1048576", Sum: true}
 	done := make(chan string, 1)
 	go func() {
@@ -155,8 +155,8 @@ func TestSumLocked(t *testing.T) {
 func TestSumWritten(t *testing.T) {
 	parent := drawSum(t, "1048576", "1048576")
 	file := filepath.Join(parent, "memory.low")
-	grouptest.Must(t, os.Rename(file, file+".later"))
-	grouptest.Must(t, unix.Mkfifo(file, 0o600))
+	testkit.Must(t, os.Rename(file, file+".later"))
+	testkit.Must(t, unix.Mkfifo(file, 0o600))
 	done := make(chan error, 1)
 	go func() {
 		f, err := os.OpenFile(file, os.O_WRONLY, 0) // waits for the reader
@@ -169,22 +169,22 @@ func TestSumWritten(t *testing.T) {
 	if has, err := (Write{File: filepath.Join(parent, "a/memory.low"), Value: "1048576", Sum: true}).Short(); has != "" || err != nil {
 		t.Errorf("it is short: %q, %v", has, err)
 	}
-	grouptest.Must(t, <-done)
+	testkit.Must(t, <-done)
 }
 
 // drawSum makes a parent of plain files with a group a in it, and returns its path.
 func drawSum(t *testing.T, a, sum string) string {
 	parent := filepath.Join(t.TempDir(), "berth")
-	grouptest.Must(t, os.MkdirAll(filepath.Join(parent, "a"), 0o755))
-	grouptest.Must(t, os.WriteFile(filepath.Join(parent, "memory.low"), []byte(sum), 0o600))
-	grouptest.Must(t, os.WriteFile(filepath.Join(parent, "a/memory.low"), []byte(a), 0o600))
+	testkit.Must(t, os.MkdirAll(filepath.Join(parent, "a"), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(parent, "memory.low"), []byte(sum), 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(parent, "a/memory.low"), []byte(a), 0o600))
 	return parent
 }
 
 func TestProcs(t *testing.T) {
 	h, _ := grouptest.Drawn(t)
 	pids, err := Procs(h, "berth/wn")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if diff := cmp.Diff([]int{7, 9, 12}, pids); diff != "" {
 		t.Error(diff)
 	}
@@ -221,7 +221,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 func TestJournal(t *testing.T) {
 	h := grouptest.V2()
 	steps, err := Steps(h, "berth/wn")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	grouptest.Journal(t, Kinds(), append(steps, DelegateStep(h, "berth/wn", 100000, 100000))...)
 	if _, err := Steps(host.Cgroups{}, "berth/wn"); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("a host without hierarchies: %v", err)

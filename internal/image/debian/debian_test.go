@@ -7,14 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestMain is also the program that a test kills in the middle of a build.
@@ -30,26 +27,17 @@ func TestMain(m *testing.M) {
 // fake puts a program in the place of mmdebstrap.
 func fake(t *testing.T, script string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: builds have namespaces of their own")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, Program), []byte("#!/bin/sh\n"+script), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, Program), []byte("#!/bin/sh\n"+script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // left lists what lies in a folder.
 func left(t *testing.T, folder string) []os.DirEntry {
 	t.Helper()
 	all, err := os.ReadDir(folder)
-	must(t, err)
+	testkit.Must(t, err)
 	return all
 }
 
@@ -92,7 +80,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	ok := Request{Suite: "bookworm-backports", With: []string{"g++", "libc6-dev", "0ad"}, Mirror: "https://mirror.example:8080/~team/debian/"}
-	must(t, ok.Check())
+	testkit.Must(t, ok.Check())
 	if got := strings.Join(ok.Packages(), " "); got != "0ad dbus g++ libc6-dev systemd-sysv" {
 		t.Errorf("packages: %s", got)
 	}
@@ -107,7 +95,7 @@ touch "$TMPDIR/work"; echo "process $$ on $(uname -n)" >"$8"`)
 	root, err := Build(t.Context(), Request{
 		Suite: "trixie", With: []string{"vim", "vim"}, Mirror: "http://mirror.example/debian", Folder: folder, Say: func(s string) { said = append(said, s) },
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	want := []string{
 		"--mode=root", "--format=tar", "--variant=minbase", "--include=dbus,systemd-sysv,vim",
 		`--essential-hook=[ -L "$1/etc/hostname" ] || echo localhost >"$1/etc/hostname"`,
@@ -119,11 +107,11 @@ touch "$TMPDIR/work"; echo "process $$ on $(uname -n)" >"$8"`)
 	if strings.Join(said, "\n") != strings.Join(want, "\n") {
 		t.Errorf("it was asked\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
-	must(t, Sweep(t.Context(), folder)) // it is used: it stays
+	testkit.Must(t, Sweep(t.Context(), folder)) // it is used: it stays
 	if text, err := os.ReadFile(root.Tar); err != nil || string(text) != "process 1 on localhost\n" {
 		t.Errorf("the root is %q, %v: mmdebstrap must be process 1 of a namespace, and must not see this host's name", text, err)
 	}
-	must(t, root.Remove(t.Context()))
+	testkit.Must(t, root.Remove(t.Context()))
 	if all := left(t, folder); len(all) > 0 {
 		t.Errorf("left: %v", all)
 	}
@@ -177,42 +165,25 @@ func TestStopped(t *testing.T) {
 func TestKilled(t *testing.T) {
 	fake(t, busy)
 	folder := t.TempDir()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "BERTH_TEST_BUILD="+folder)
+	cmd := testkit.Again(t, "", "BERTH_TEST_BUILD="+folder)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
 	buf := make([]byte, 100)
 	n, err := out.Read(buf)
 	if err != nil || string(buf[:n]) != "begun\n" {
 		t.Fatalf("it says %q, %v", buf[:n], err)
 	}
-	must(t, Sweep(t.Context(), folder))
+	testkit.Must(t, Sweep(t.Context(), folder))
 	if len(left(t, folder)) != 1 {
 		t.Fatal("a build at work was swept")
 	}
-	must(t, cmd.Process.Kill())
+	testkit.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	for holds(t, folder) { // its processes end with it; the kernel takes a moment
-		time.Sleep(time.Millisecond)
-	}
-	must(t, Sweep(t.Context(), folder))
-	if all := left(t, folder); len(all) > 0 {
-		t.Errorf("left: %v", all)
-	}
-}
-
-// holds reports whether a process has a file below a folder open.
-func holds(t *testing.T, folder string) bool {
-	t.Helper()
-	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	must(t, err)
-	for _, fd := range fds {
-		if at, err := os.Readlink(fd); err == nil && strings.HasPrefix(at, folder+"/") && !strings.HasPrefix(fd, "/proc/"+strconv.Itoa(unix.Getpid())+"/") {
-			return true
-		}
-	}
-	return false
+	testkit.Eventually(t, "what a killed build left is swept", func() bool { // its processes end with it; the kernel takes a moment
+		testkit.Must(t, Sweep(t.Context(), folder))
+		return len(left(t, folder)) == 0
+	})
 }
 
 // clean runs the hook over the root of a build.
@@ -250,8 +221,8 @@ func TestNoKeysInImage(t *testing.T) {
 	root := t.TempDir()
 	write := func(path, text string) {
 		t.Helper()
-		must(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755))
-		must(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
+		testkit.Must(t, os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755))
+		testkit.Must(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
 	}
 	gone := []string{
 		"etc/ssh/ssh_host_ed25519_key", "etc/ssh/ssh_host_ed25519_key.pub", "etc/ssh/ssh_host_rsa_key", "etc/ssl/private/ssl-cert-snakeoil.key",
@@ -266,7 +237,7 @@ func TestNoKeysInImage(t *testing.T) {
 		write(path, "# made by a script\n-----BEGIN EC PRIVATE KEY-----\nMHcC\n")
 		gone = append(gone, path)
 	}
-	must(t, os.Symlink("ssl-cert-snakeoil.pem", filepath.Join(root, "etc/ssl/certs/62742064.0")))
+	testkit.Must(t, os.Symlink("ssl-cert-snakeoil.pem", filepath.Join(root, "etc/ssl/certs/62742064.0")))
 	gone = append(gone, "etc/ssl/certs/62742064.0")
 	for range 2 { // what has been cleaned stays as it is
 		clean(t, root)
@@ -292,7 +263,7 @@ func TestNoKeysInImage(t *testing.T) {
 	if err := os.Remove(filepath.Join(root, "usr/sbin/sshd")); err != nil {
 		t.Fatal(err)
 	}
-	must(t, os.RemoveAll(filepath.Join(root, "etc/systemd")))
+	testkit.Must(t, os.RemoveAll(filepath.Join(root, "etc/systemd")))
 	clean(t, root)
 	if _, err := os.Lstat(filepath.Join(root, "etc/systemd")); err == nil {
 		t.Error("a system without such keys has the unit that makes them")

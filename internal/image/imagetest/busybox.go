@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // hostBusybox is the path of Debian's package busybox-static.
@@ -51,29 +53,29 @@ func BusyboxDir(t testing.TB) string {
 	entries := busyboxEntries(t)
 	root := t.TempDir()
 	for d := root; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		must(t, os.Chmod(d, 0o755))
+		testkit.Must(t, os.Chmod(d, 0o755))
 	}
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name)
 		switch e.Type {
 		case tar.TypeDir:
-			must(t, os.MkdirAll(path, 0o755))
+			testkit.Must(t, os.MkdirAll(path, 0o755))
 			mode := os.FileMode(e.Mode & 0o777)
 			if e.Mode&0o1000 != 0 {
 				mode |= os.ModeSticky
 			}
 			if e.Mode != 0 {
-				must(t, os.Chmod(path, mode))
+				testkit.Must(t, os.Chmod(path, mode))
 			}
 		case tar.TypeSymlink:
-			must(t, os.Symlink(e.Link, path))
+			testkit.Must(t, os.Symlink(e.Link, path))
 		default:
 			mode := os.FileMode(0o644)
 			if e.Mode != 0 {
 				mode = os.FileMode(e.Mode)
 			}
-			must(t, os.WriteFile(path, []byte(e.Data), mode))
-			must(t, os.Chmod(path, mode))
+			testkit.Must(t, os.WriteFile(path, []byte(e.Data), mode))
+			testkit.Must(t, os.Chmod(path, mode))
 		}
 	}
 	return root

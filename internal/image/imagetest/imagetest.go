@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"berth/test/testkit"
 )
 
 // Entry is one entry of a layer. The zero Type is a regular file, the zero Mode 0755 for folders and 0644 otherwise.
@@ -76,11 +78,11 @@ func Layer(t testing.TB, entries ...Entry) []byte {
 		if e.ACL != "" {
 			h.PAXRecords = map[string]string{"SCHILY.acl.access": e.ACL}
 		}
-		must(t, w.WriteHeader(h))
+		testkit.Must(t, w.WriteHeader(h))
 		_, err := w.Write([]byte(e.Data))
-		must(t, err)
+		testkit.Must(t, err)
 	}
-	must(t, w.Close())
+	testkit.Must(t, w.Close())
 	return buf.Bytes()
 }
 
@@ -90,8 +92,8 @@ func Gzip(t testing.TB, plain []byte) []byte {
 	var buf bytes.Buffer
 	w := gzip.NewWriter(&buf)
 	_, err := w.Write(plain)
-	must(t, err)
-	must(t, w.Close())
+	testkit.Must(t, err)
+	testkit.Must(t, w.Close())
 	return buf.Bytes()
 }
 
@@ -128,8 +130,8 @@ func OCILayout(t testing.TB, images ...Image) string {
 	blob := func(media string, data []byte) map[string]any {
 		d := Digest(data)
 		path := filepath.Join(dir, "blobs", "sha256", d[len("sha256:"):])
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, data, 0o644))
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Must(t, os.WriteFile(path, data, 0o644))
 		return map[string]any{"mediaType": media, "digest": d, "size": len(data)}
 	}
 	manifests := []any{}
@@ -145,8 +147,8 @@ func OCILayout(t testing.TB, images ...Image) string {
 		d["platform"] = map[string]string{"architecture": i.arch(), "os": "linux"}
 		manifests = append(manifests, d)
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644))
-	must(t, os.WriteFile(filepath.Join(dir, "index.json"), toJSON(t, map[string]any{
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "index.json"), toJSON(t, map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests,
 	}), 0o644))
 	return dir
@@ -158,8 +160,8 @@ func OCIArchive(t testing.TB, images ...Image) string {
 	dir := OCILayout(t, images...)
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	must(t, w.AddFS(os.DirFS(dir)))
-	must(t, w.Close())
+	testkit.Must(t, w.AddFS(os.DirFS(dir)))
+	testkit.Must(t, w.Close())
 	return write(t, "oci.tar", buf.Bytes())
 }
 
@@ -196,19 +198,12 @@ func DockerArchives(t testing.TB, images map[string]Image) string {
 
 func write(t testing.TB, name string, data []byte) string {
 	path := filepath.Join(t.TempDir(), name)
-	must(t, os.WriteFile(path, data, 0o644))
+	testkit.Must(t, os.WriteFile(path, data, 0o644))
 	return path
 }
 
 func toJSON(t testing.TB, v any) []byte {
 	data, err := json.Marshal(v)
-	must(t, err)
+	testkit.Must(t, err)
 	return data
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

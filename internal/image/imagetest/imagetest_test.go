@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"berth/internal/image/imagetest"
+	"berth/test/testkit"
 )
 
 func TestBusyboxDirIsARoot(t *testing.T) {
@@ -19,9 +20,7 @@ func TestBusyboxDirIsARoot(t *testing.T) {
 	if link, err := os.Readlink(filepath.Join(dir, "sbin/init")); err != nil || link != "/bin/busybox" {
 		t.Errorf("sbin/init is %q, %v", link, err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("chroot needs root")
-	}
+	testkit.NeedsRoot(t)
 	out, err := exec.Command("chroot", dir, "/bin/sh", "-c", "echo hello").CombinedOutput()
 	if err != nil || string(out) != "hello\n" {
 		t.Errorf("sh in it said %q, %v", out, err)

@@ -12,6 +12,7 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/image/pull"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 const (
@@ -102,9 +103,9 @@ func TestPullPlatform(t *testing.T) {
 	img := picture(t, noise(t, 1, 1000))
 	r.push("app:one", img)
 	digest, err := img.Digest()
-	r.must(err)
+	testkit.Must(r, err)
 	raw, err := img.RawManifest()
-	r.must(err)
+	testkit.Must(r, err)
 	text := fmt.Sprintf(`{"schemaVersion":2,"manifests":[`+
 		`{"mediaType":%[1]q,"digest":%[2]q,"size":%[3]d,"platform":{"os":"linux","architecture":"arm","variant":"v7"}},`+
 		`{"mediaType":%[1]q,"digest":%[2]q,"size":%[3]d,"platform":{"os":"linux","architecture":"amd64"}}]}`, manifestType, digest, len(raw))

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/image/pull"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // fails checks how a pull failed.
@@ -43,7 +44,7 @@ func TestPull(t *testing.T) {
 	r.push("team/app:1", img)
 	got := r.works(r.pull("team/app:1"))
 	digest, err := img.Digest()
-	r.must(err)
+	testkit.Must(r, err)
 	if got.Manifest != digest.String() || got.From != r.name+"/team/app@"+digest.String() {
 		t.Errorf("got %+v", got)
 	}
@@ -60,12 +61,12 @@ func TestPull(t *testing.T) {
 		t.Errorf("left after the layers were unpacked: %v", left)
 	}
 	layers, err := img.Layers()
-	r.must(err)
+	testkit.Must(r, err)
 	have, err := layers[0].DiffID()
-	r.must(err)
-	r.must(os.MkdirAll(filepath.Join(r.dir, "layers", have.Hex), 0o755))
+	testkit.Must(r, err)
+	testkit.Must(r, os.MkdirAll(filepath.Join(r.dir, "layers", have.Hex), 0o755))
 	size, err := layers[1].Size()
-	r.must(err)
+	testkit.Must(r, err)
 	if got := r.works(r.pull("team/app:1")); got.Fetched != size {
 		t.Errorf("fetched %d bytes, the store lacks %d", got.Fetched, size)
 	}
@@ -117,7 +118,7 @@ func TestPullLogin(t *testing.T) {
 			file := filepath.Join(r.dir, "auth.json")
 			r.env["REGISTRY_AUTH_FILE"] = file
 			r.fails(r.pull("team/app:1"), refuse.Failed, "auth.json")
-			r.must(os.WriteFile(file, fmt.Appendf(nil, `{"auths": {%q: {"auth": %q}}}`, r.name+"/team", secret[6:]), 0o600))
+			testkit.Must(r, os.WriteFile(file, fmt.Appendf(nil, `{"auths": {%q: {"auth": %q}}}`, r.name+"/team", secret[6:]), 0o600))
 			r.works(r.pull("team/app:1"))
 			r.complete(img)
 		})
@@ -130,7 +131,7 @@ func TestPullGoesOn(t *testing.T) {
 	img := picture(t, noise(t, 1, 2_000_000))
 	r.push("app:1", img)
 	config, err := img.RawConfigFile()
-	r.must(err)
+	testkit.Must(r, err)
 	for round, whole := range []bool{false, true} { // the second registry knows no ranges
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if !strings.Contains(q.URL.Path, "/blobs/") {
@@ -165,7 +166,7 @@ func TestPullGoesOn(t *testing.T) {
 		if got.Fetched != want || r.served.Load() != want+int64(len(config)) {
 			t.Errorf("round %d: fetched %d bytes, the registry sent %d with the configuration; missing were %d", round, got.Fetched, r.served.Load(), want)
 		}
-		r.must(os.RemoveAll(filepath.Join(r.dir, "pulls")))
+		testkit.Must(r, os.RemoveAll(filepath.Join(r.dir, "pulls")))
 	}
 }
 
@@ -195,7 +196,7 @@ func TestPullDamaged(t *testing.T) {
 	img := picture(t, noise(t, 1, 100_000))
 	r.push("app:1", img)
 	m, err := img.Manifest()
-	r.must(err)
+	testkit.Must(r, err)
 	layer := m.Layers[0]
 	send := func(body []byte) {
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
@@ -222,7 +223,7 @@ func TestPullDamaged(t *testing.T) {
 		t.Errorf("fetched %d bytes again", got.Fetched)
 	}
 	path := filepath.Join(pull.Blobs(filepath.Join(r.dir, "pulls")), layer.Digest.Hex)
-	r.must(os.WriteFile(path, make([]byte, layer.Size+5), 0o600)) // as after a power cut
+	testkit.Must(r, os.WriteFile(path, make([]byte, layer.Size+5), 0o600)) // as after a power cut
 	r.works(r.pull("app:1"))
 	r.complete(img)
 }

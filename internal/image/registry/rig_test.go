@@ -27,6 +27,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/internal/image/pull"
+	"berth/test/testkit"
 )
 
 // rig is a registry, and a folder that images are pulled into.
@@ -80,20 +81,13 @@ func (c counting) Write(b []byte) (int, error) {
 	return c.ResponseWriter.Write(b)
 }
 
-func (r *rig) must(err error) {
-	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
-}
-
 // trust puts the server's certificate where Podman looks for it.
 func (r *rig) trust() {
 	r.Helper()
 	dir := filepath.Join(r.dir, "certs", r.name)
-	r.must(os.MkdirAll(dir, 0o755))
+	testkit.Must(r, os.MkdirAll(dir, 0o755))
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.server.Certificate().Raw})
-	r.must(os.WriteFile(filepath.Join(dir, "ca.crt"), text, 0o644))
+	testkit.Must(r, os.WriteFile(filepath.Join(dir, "ca.crt"), text, 0o644))
 }
 
 // noise returns the layer of a file that does not compress.
@@ -132,10 +126,10 @@ func picture(t testing.TB, layers ...[]byte) v1.Image {
 func (r *rig) push(path string, img v1.Image) {
 	r.Helper()
 	ref, err := name.ParseReference(r.name + "/" + path)
-	r.must(err)
+	testkit.Must(r, err)
 	before := r.before
 	r.before = nil
-	r.must(remote.Write(ref, img, remote.WithTransport(r.server.Client().Transport)))
+	testkit.Must(r, remote.Write(ref, img, remote.WithTransport(r.server.Client().Transport)))
 	r.before = before
 }
 
@@ -159,7 +153,7 @@ func (r *rig) pullAnd(path string, used bool, change ...func(*pull.Request)) out
 		c(&request)
 	}
 	line, err := json.Marshal(request)
-	r.must(err)
+	testkit.Must(r, err)
 	in, inWriter := io.Pipe()
 	out, outWriter := io.Pipe()
 	go func() { _, _ = inWriter.Write(append(line, '\n')) }()
@@ -173,7 +167,7 @@ func (r *rig) pullAnd(path string, used bool, change ...func(*pull.Request)) out
 	lines := json.NewDecoder(out)
 	for o.got == nil && o.failed == nil {
 		var a pull.Answer
-		r.must(lines.Decode(&a))
+		testkit.Must(r, lines.Decode(&a))
 		o.got, o.failed = a.Got, a.Failed
 		if a.Say != "" {
 			o.said = append(o.said, a.Say)
@@ -197,7 +191,7 @@ func (r *rig) blobs() map[string]int64 {
 	all := map[string]int64{}
 	for _, f := range files {
 		info, err := f.Info()
-		r.must(err)
+		testkit.Must(r, err)
 		all[f.Name()] = info.Size()
 	}
 	return all
@@ -207,23 +201,23 @@ func (r *rig) blobs() map[string]int64 {
 func (r *rig) complete(img v1.Image) {
 	r.Helper()
 	layers, err := img.Layers()
-	r.must(err)
+	testkit.Must(r, err)
 	want := []v1.Hash{}
 	for _, f := range []func() (v1.Hash, error){img.Digest, img.ConfigName} {
 		h, err := f()
-		r.must(err)
+		testkit.Must(r, err)
 		want = append(want, h)
 	}
 	for _, l := range layers {
 		h, err := l.Digest()
-		r.must(err)
+		testkit.Must(r, err)
 		want = append(want, h)
 	}
 	for _, h := range want {
 		f, err := os.Open(filepath.Join(pull.Blobs(filepath.Join(r.dir, "pulls")), h.Hex))
-		r.must(err)
+		testkit.Must(r, err)
 		is, _, err := v1.SHA256(f)
-		r.must(err)
+		testkit.Must(r, err)
 		f.Close()
 		if is != h {
 			r.Errorf("blob %s has digest %s", h, is)

@@ -19,14 +19,8 @@ import (
 
 	"berth/internal/sys/treetar"
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/testkit"
 )
-
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-}
 
 // stream lists a layer, reads all of its stream, and checks that its digest and size are those of the layer.
 func stream(t *testing.T, dir string) (*layer, []byte) {
@@ -60,7 +54,7 @@ func content(t *testing.T, l *layer) []byte {
 // TestStream reads the streams of random trees: they hold the tree, the same tree gives the same bytes, also after it was
 // unpacked elsewhere, and any range is the range of the whole.
 func TestStream(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	work := t.TempDir()
 	var n atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {
@@ -127,10 +121,10 @@ func unpack(t *testing.T, dir string, stream []byte) {
 
 // TestWhiteouts: a device 0:0, as overlayfs has it for a file that is not there any more, is a whiteout; any other device is left out.
 func TestWhiteouts(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	for name, dev := range map[string]uint64{"gone": 0, "vcs": unix.Mkdev(7, 0), "null": unix.Mkdev(1, 3), "odd": unix.Mkdev(0, 3)} {
-		must(t, unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o600, int(dev)))
+		testkit.Must(t, unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o600, int(dev)))
 	}
 	_, all := stream(t, dir)
 	var names []string
@@ -139,7 +133,7 @@ func TestWhiteouts(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		must(t, err)
+		testkit.Must(t, err)
 		names = append(names, h.Name)
 	}
 	if d := cmp.Diff([]string{"./", ".wh.gone"}, names); d != "" {
@@ -149,10 +143,10 @@ func TestWhiteouts(t *testing.T) {
 
 // TestRemembered checks what a layer's attribute saves, and that it is not believed of another tree.
 func TestRemembered(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	must(t, os.WriteFile(file, []byte("one"), 0o644))
+	testkit.Must(t, os.WriteFile(file, []byte("one"), 0o644))
 	first, _ := stream(t, dir)
 	buf := make([]byte, 300)
 	n, err := unix.Lgetxattr(dir, known, buf)
@@ -160,9 +154,9 @@ func TestRemembered(t *testing.T) {
 		t.Fatalf("the attribute is %q, %v", buf[:n], err)
 	}
 	// It is believed: the data are not read again.
-	must(t, unix.Lsetxattr(dir, known, bytes.ReplaceAll(buf[:n], []byte(first.digest), []byte("sha256:remembered")), 0))
+	testkit.Must(t, unix.Lsetxattr(dir, known, bytes.ReplaceAll(buf[:n], []byte(first.digest), []byte("sha256:remembered")), 0))
 	l, err := openLayer(t.Context(), dir, t.TempDir())
-	must(t, err)
+	testkit.Must(t, err)
 	l.heads.Close()
 	if l.digest != "sha256:remembered" {
 		t.Errorf("the digest is %s", l.digest)
@@ -174,20 +168,20 @@ func TestRemembered(t *testing.T) {
 		"no digest":    func() error { return unix.Lsetxattr(dir, known, []byte("1 2"), 0) },
 		"older form":   func() error { return unix.Lsetxattr(dir, known, append([]byte("0"), buf[1:n]...), 0) },
 	} {
-		must(t, change())
+		testkit.Must(t, change())
 		l, _ := stream(t, dir)
 		if l.digest == "sha256:remembered" {
 			t.Errorf("%s: the old digest is believed", what)
 		}
 		n, err = unix.Lgetxattr(dir, known, buf)
-		must(t, err)
-		must(t, unix.Lsetxattr(dir, known, bytes.ReplaceAll(buf[:n], []byte(l.digest), []byte("sha256:remembered")), 0))
+		testkit.Must(t, err)
+		testkit.Must(t, unix.Lsetxattr(dir, known, bytes.ReplaceAll(buf[:n], []byte(l.digest), []byte("sha256:remembered")), 0))
 	}
 }
 
 // TestLayerChanges reads a layer whose files go or shrink while they are read: an error, never other bytes.
 func TestLayerChanges(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for what, change := range map[string]func(file string) error{
 		"gone":    os.Remove,
 		"shorter": func(file string) error { return os.Truncate(file, 10) },
@@ -198,21 +192,14 @@ func TestLayerChanges(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "file")
-		must(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 5000), 0o644))
+		testkit.Must(t, os.WriteFile(file, bytes.Repeat([]byte("x"), 5000), 0o644))
 		l, _ := stream(t, dir)
-		must(t, change(file))
+		testkit.Must(t, change(file))
 		r, err := l.open()
-		must(t, err)
+		testkit.Must(t, err)
 		if n, err := io.Copy(io.Discard, r); err == nil || n > 4000 {
 			t.Errorf("%s: %d bytes, %v", what, n, err)
 		}
 		r.Close()
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -15,12 +15,13 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
 	"berth/test/pair"
+	"berth/test/testkit"
 )
 
 // TestConnections counts connections: one more than an address may have is closed.
 func TestConnections(t *testing.T) {
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	l := limited(plain)
 	defer l.Close()
 	accepted := make(chan net.Conn, 2*mostOfOne)
@@ -35,7 +36,7 @@ func TestConnections(t *testing.T) {
 	}()
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", plain.Addr().String())
-		must(t, err)
+		testkit.Must(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -65,9 +66,9 @@ func TestConnections(t *testing.T) {
 func TestRunRefuses(t *testing.T) {
 	cert, key := pair.Make(t)
 	bad := filepath.Join(t.TempDir(), "bad.pem")
-	must(t, os.WriteFile(bad, []byte("no certificate"), 0o600))
+	testkit.Must(t, os.WriteFile(bad, []byte("no certificate"), 0o600))
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	defer taken.Close()
 	for _, c := range []struct {
 		o     Options
@@ -98,7 +99,7 @@ func TestRunRefuses(t *testing.T) {
 
 // TestRun serves by TLS on all addresses, to clients with a certificate, until its context ends.
 func TestRun(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	cert, key := pair.Make(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
@@ -108,14 +109,14 @@ func TestRun(t *testing.T) {
 	}()
 	buf := make([]byte, 200)
 	n, err := out.Read(buf)
-	must(t, err)
+	testkit.Must(t, err)
 	said := string(buf[:n])
 	_, port, _ := strings.Cut(strings.TrimSpace(said), "://[::]:")
 	if !strings.HasPrefix(said, "serving 0 images at https://") {
 		t.Errorf("it says %q", said)
 	}
 	own, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
+	testkit.Must(t, err)
 	for certs, want := range map[*tls.Certificate]bool{&own: true, nil: false} {
 		c := &tls.Config{InsecureSkipVerify: true}
 		if certs != nil {
@@ -131,5 +132,5 @@ func TestRun(t *testing.T) {
 		}
 	}
 	cancel()
-	must(t, <-ended)
+	testkit.Must(t, <-ended)
 }

@@ -28,6 +28,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/treetar"
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/testkit"
 )
 
 // host is a store, and a server of it.
@@ -41,9 +42,9 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	h := &host{T: t, dirs: layout.New(t.TempDir()), log: &bytes.Buffer{}}
-	must(t, image.Open(h.dirs).Make())
+	testkit.Must(t, image.Open(h.dirs).Make())
 	h.start()
 	return h
 }
@@ -62,7 +63,7 @@ func (h *host) start() {
 func (h *host) add(name string, i imagetest.Image) image.Record {
 	h.Helper()
 	r, err := image.Open(h.dirs).Import(h.Context(), imagetest.OCIArchive(h, i), image.As{Name: name}, nil)
-	must(h, err)
+	testkit.Must(h, err)
 	h.forget()
 	return r
 }
@@ -78,7 +79,7 @@ func (h *host) forget() {
 func (h *host) ref(path string) name.Reference {
 	h.Helper()
 	r, err := name.ParseReference(strings.TrimPrefix(h.server.URL, "http://") + "/" + path)
-	must(h, err)
+	testkit.Must(h, err)
 	return r
 }
 
@@ -86,15 +87,15 @@ func (h *host) ref(path string) name.Reference {
 func (h *host) get(method, path string, headers ...string) (*http.Response, string) {
 	h.Helper()
 	req, err := http.NewRequestWithContext(h.Context(), method, h.server.URL+path, nil)
-	must(h, err)
+	testkit.Must(h, err)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
-	must(h, err)
+	testkit.Must(h, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	must(h, err)
+	testkit.Must(h, err)
 	return resp, string(body)
 }
 
@@ -125,13 +126,13 @@ func TestPulled(t *testing.T) {
 	a, b := newHost(t), newHost(t)
 	was := a.add("team/worker:1.2", pictureOf(t))
 	img, err := remote.Image(a.ref("team/worker:1.2"))
-	must(t, err)
+	testkit.Must(t, err)
 	dir := t.TempDir()
 	path, err := libraryLayout.Write(dir, empty.Index)
-	must(t, err)
-	must(t, path.AppendImage(img))
+	testkit.Must(t, err)
+	testkit.Must(t, path.AppendImage(img))
 	is, err := image.Open(b.dirs).Import(t.Context(), dir, image.As{Name: "copy"}, nil)
-	must(t, err)
+	testkit.Must(t, err)
 	b.forget()
 	if d := cmp.Diff(was.Config, is.Config); d != "" || is.Size != was.Size || !is.Created.Equal(was.Created) {
 		t.Errorf("%d bytes of %v, want %d of %v (-want +got):\n%s", is.Size, is.Created, was.Size, was.Created, d)
@@ -148,9 +149,9 @@ func TestPulled(t *testing.T) {
 		}
 	}
 	want, err := img.Digest()
-	must(t, err)
+	testkit.Must(t, err)
 	again, err := remote.Image(b.ref("copy"))
-	must(t, err)
+	testkit.Must(t, err)
 	if got, err := again.Digest(); err != nil || got != want {
 		t.Errorf("from the second host its digest is %s, %v; from the first %s", got, err, want)
 	}
@@ -176,10 +177,10 @@ func TestAnswers(t *testing.T) {
 	for _, n := range []string{"worker", "worker:latest", "worker:2", "docker.io/library/debian:12", "Worker", "localhost:5000/x:1", "a/../b"} {
 		h.add(n, imagetest.Image{Layers: [][]byte{imagetest.Layer(t, imagetest.Entry{Name: "bin/", Type: tar.TypeDir})}})
 	}
-	must(t, os.WriteFile(filepath.Join(h.dirs.Images(), "records", "broken.json"), nil, 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(h.dirs.Images(), "records", "broken.json"), nil, 0o600))
 	resp, text := h.get("GET", "/v2/worker/manifests/latest")
 	var m v1.Manifest
-	must(t, json.Unmarshal([]byte(text), &m))
+	testkit.Must(t, json.Unmarshal([]byte(text), &m))
 	of, blob, none := resp.Header.Get("Docker-Content-Digest"), m.Layers[0].Digest.String(), "sha256:"+strings.Repeat("0", 64)
 	for _, c := range []struct {
 		method, path string
@@ -254,7 +255,7 @@ func TestRanges(t *testing.T) {
 	h.add("worker", pictureOf(t))
 	_, text := h.get("GET", "/v2/worker/manifests/latest")
 	var m v1.Manifest
-	must(t, json.Unmarshal([]byte(text), &m))
+	testkit.Must(t, json.Unmarshal([]byte(text), &m))
 	path := "/v2/worker/blobs/" + m.Layers[0].Digest.String()
 	_, whole := h.get("GET", path)
 	n := len(whole)
@@ -298,21 +299,21 @@ func TestRemoved(t *testing.T) {
 	h.add("worker", imagetest.Image{Layers: [][]byte{big}})
 	h.add("next", imagetest.Image{Layers: [][]byte{big, imagetest.Layer(t, imagetest.Entry{Name: "etc/", Type: tar.TypeDir})}})
 	img, err := remote.Image(h.ref("worker"))
-	must(t, err)
+	testkit.Must(t, err)
 	layers, err := img.Layers()
-	must(t, err)
+	testkit.Must(t, err)
 	r, err := layers[0].Compressed()
-	must(t, err)
+	testkit.Must(t, err)
 	defer r.Close()
 	_, err = io.CopyN(io.Discard, r, 1000)
-	must(t, err)
+	testkit.Must(t, err)
 	nobody := func(string, []string) ([]string, error) { return nil, nil }
-	must(t, image.Open(h.dirs).Remove(t.Context(), "next", nobody))
+	testkit.Must(t, image.Open(h.dirs).Remove(t.Context(), "next", nobody))
 	h.forget()
 	if resp, body := h.get("GET", "/v2/next/manifests/latest"); resp.StatusCode != 404 {
 		t.Errorf("removed: %d %s", resp.StatusCode, body)
 	}
-	must(t, image.Open(h.dirs).Remove(t.Context(), "worker", nobody))
+	testkit.Must(t, image.Open(h.dirs).Remove(t.Context(), "worker", nobody))
 	h.forget()
 	if _, err := io.Copy(io.Discard, r); err == nil {
 		t.Error("the blob of a removed image was sent to its end")
@@ -351,29 +352,25 @@ func TestSlowClient(t *testing.T) {
 	h.add("worker", imagetest.Image{Layers: [][]byte{imagetest.Layer(t, imagetest.Entry{Name: "bin/", Type: tar.TypeDir}, imagetest.Entry{Name: "bin/a", Data: strings.Repeat("a", 32<<20)})}})
 	_, text := h.get("GET", "/v2/worker/manifests/latest")
 	var m v1.Manifest
-	must(t, json.Unmarshal([]byte(text), &m))
+	testkit.Must(t, json.Unmarshal([]byte(text), &m))
 	path := "/v2/worker/blobs/" + m.Layers[0].Digest.String()
 	c, err := net.Dial("tcp", h.server.Listener.Addr().String())
-	must(t, err)
+	testkit.Must(t, err)
 	defer c.Close()
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
 	_, err = io.ReadFull(c, make([]byte, 100))
-	must(t, err)
+	testkit.Must(t, err)
 	if resp, body := h.get("GET", path); resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, "TOOMANYREQUESTS") {
 		t.Errorf("a second blob: %d %s", resp.StatusCode, body)
 	}
 	elsewhere := http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}}
 	defer elsewhere.CloseIdleConnections()
 	resp, err := elsewhere.Get(h.server.URL + path)
-	must(t, err)
+	testkit.Must(t, err)
 	if resp.Body.Close(); resp.StatusCode != 200 {
 		t.Errorf("a client at another address: %d", resp.StatusCode)
 	}
-	for began := time.Now(); !h.handler.blobs.take("127.0.0.1"); time.Sleep(10 * time.Millisecond) { // until the first has ended
-		if time.Since(began) > time.Minute {
-			t.Fatal("the client that took nothing keeps its place")
-		}
-	}
+	testkit.Eventually(t, "the client that took nothing loses its place", func() bool { return h.handler.blobs.take("127.0.0.1") })
 	if n, _ := io.Copy(io.Discard, c); n >= m.Layers[0].Size {
 		t.Errorf("the client that took nothing got all %d bytes", n)
 	}

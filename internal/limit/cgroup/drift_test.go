@@ -12,6 +12,7 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestV2Drifted overwrites each limit of a v2 group by hand: Drifted has a step for what is not so any more, and for nothing else.
@@ -19,14 +20,14 @@ func TestV2Drifted(t *testing.T) {
 	h, dir := grouptest.Drawn(t)
 	n := fullNode()
 	n.Memory.High, n.Memory.Low, n.IO = 3<<30, 1<<30, nil // a plain file keeps one line for all disks
-	grouptest.Must(t, os.WriteFile(filepath.Join(dir, "../memory.low"), []byte("0"), 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "../memory.low"), []byte("0"), 0o644))
 	limits, err := Limits(n, h, "berth/wn", testDisks())
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for _, l := range limits {
-		grouptest.Must(t, l.Do(t.Context()))
+		testkit.Must(t, l.Do(t.Context()))
 	}
 	steps, err := Drifted(limits)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if len(steps) > 0 {
 		t.Errorf("nobody wrote anything: %v", steps)
 	}
@@ -42,13 +43,13 @@ func TestV2Drifted(t *testing.T) {
 		"../memory.low":   {"4096", "memory.low 4KiB ⇒ 1GiB: memory.low=1073741824"}, // the group above, without which the kernel protects nothing
 	} {
 		was := grouptest.Text(t, filepath.Join(dir, file))
-		grouptest.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(by.text), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(by.text), 0o644))
 		steps, err := Drifted(limits)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		var got []string
 		for _, s := range steps {
 			got = append(got, s.String())
-			grouptest.Must(t, step.Do(t.Context(), s))
+			testkit.Must(t, step.Do(t.Context(), s))
 		}
 		if diff := cmp.Diff(by.want, strings.Join(got, "\n")); diff != "" {
 			t.Errorf("%s: %s", file, diff)
@@ -66,7 +67,7 @@ func TestKernelIdled(t *testing.T) {
 		t.Skip("no cgroup hierarchy with cpu")
 	}
 	limits, err := Limits(&vnode.Node{CPU: vnode.CPU{Weight: 50}}, h, newGroup(t, h), nil)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	do(t, limits[0])
 	file := limits[0].Writes[0].File
 	was := grouptest.Text(t, file)
@@ -77,11 +78,11 @@ func TestKernelIdled(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps, err := Drifted(limits)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if len(steps) != 1 {
 		t.Fatalf("the group is idle, and its weight %s, was %s: %v", grouptest.Text(t, file), was, steps)
 	}
-	grouptest.Must(t, step.Do(t.Context(), steps[0]))
+	testkit.Must(t, step.Do(t.Context(), steps[0]))
 	if got := grouptest.Text(t, file) + ", idle " + grouptest.Text(t, idle); got != was+", idle 0" {
 		t.Errorf("the weight is %s again, was %s", got, was)
 	}

@@ -18,6 +18,7 @@ import (
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // files are the control files that the tests change.
@@ -54,12 +55,12 @@ func TestKernelLimits(t *testing.T) {
 	}
 	dropUnmounted(t, n, h)
 	limits, err := Limits(n, h, path, nil)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for _, l := range limits {
 		do(t, l)
 	}
 	shown, err := Read(limits)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for i, s := range shown {
 		if !s.Holds || s.ReadBack != want[s.Key] || limits[i].ReadBack != s.ReadBack {
 			t.Errorf("%+v: want %q, verified %q", s, want[s.Key], limits[i].ReadBack)
@@ -71,7 +72,7 @@ func TestKernelLimits(t *testing.T) {
 	if pids == nil {
 		return
 	}
-	grouptest.Must(t, group.WriteFile(pids.Writes[0].File, "78"))
+	testkit.Must(t, group.WriteFile(pids.Writes[0].File, "78"))
 	if err := pids.Verify(t.Context()); err == nil || !strings.Contains(err.Error(), "the kernel says 78") {
 		t.Errorf("verify after a foreign write: %v", err)
 	}
@@ -116,29 +117,29 @@ func TestKernelChanges(t *testing.T) {
 	now := []*Limit(nil)
 	for i, next := range []*vnode.Node{node(100<<20, -1), node(200<<20, 0), node(300<<20, 0), node(150<<20, 0), full, {}, full, node(1<<30, 1<<20)} {
 		limits, err := Limits(next, h, path, nil)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		before := grouptest.Contents(t, h, path, files()...)
 		steps := Changes(now, limits)
 		for _, s := range steps {
-			grouptest.Must(t, s.(step.Preparer).Prepare(t.Context()))
-			grouptest.Must(t, s.Do(t.Context()))
-			grouptest.Must(t, s.Verify(t.Context()))
+			testkit.Must(t, s.(step.Preparer).Prepare(t.Context()))
+			testkit.Must(t, s.Do(t.Context()))
+			testkit.Must(t, s.Verify(t.Context()))
 		}
 		after := grouptest.Contents(t, h, path, files()...)
 		for _, s := range slices.Backward(steps) {
-			grouptest.Must(t, s.Undo(t.Context()))
+			testkit.Must(t, s.Undo(t.Context()))
 		}
 		if diff := cmp.Diff(before, grouptest.Contents(t, h, path, files()...)); diff != "" {
 			t.Fatalf("undo of change %d: %s", i, diff)
 		}
 		for _, s := range steps {
-			grouptest.Must(t, s.Do(t.Context()))
+			testkit.Must(t, s.Do(t.Context()))
 		}
 		if diff := cmp.Diff(after, grouptest.Contents(t, h, path, files()...)); diff != "" {
 			t.Fatalf("change %d again: %s", i, diff)
 		}
 		shown, err := Read(limits)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		for _, s := range shown {
 			if !s.Holds {
 				t.Errorf("change %d: %+v", i, s)
@@ -174,12 +175,12 @@ func TestKernelMemoryInUse(t *testing.T) {
 	}
 	if h.Has("memory") == "v1" { // without the check beforehand the kernel refuses it
 		limits, err := Limits(&vnode.Node{Memory: vnode.Memory{Max: 16 << 20}}, h, path, nil)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		if err := limits[0].Do(t.Context()); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "in use back (memory.limit_in_bytes)") {
 			t.Errorf("the kernel's answer: %v", err)
 		}
 	}
-	grouptest.Must(t, cmd.Process.Kill())
+	testkit.Must(t, cmd.Process.Kill())
 }
 
 // waitHeld waits until the processes of a group hold at least this much memory, as long as the test may take.
@@ -200,12 +201,12 @@ func TestKernelThrottle(t *testing.T) {
 		t.Skip("no blkio or io controller")
 	}
 	disk, err := block.Resolve("/sys", loop.ForTest(t, 16<<20))
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	path := newGroup(t, h)
 	disks := map[string]block.Disk{"data": disk}
 	limits := func(read, write vnode.IORate) []*Limit {
 		l, err := Limits(&vnode.Node{IO: []vnode.IO{{Name: "data", Read: read, Write: write}}}, h, path, disks)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		return l
 	}
 	all := limits(vnode.IORate{Rate: 10e6, IOPS: math.MaxUint32 - 1}, vnode.IORate{Rate: 1234567, IOPS: 1})
@@ -215,7 +216,7 @@ func TestKernelThrottle(t *testing.T) {
 	check := func(limits []*Limit, want ...string) {
 		t.Helper()
 		shown, err := Read(limits)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		var got []string
 		for _, s := range shown {
 			got = append(got, s.Key+" "+s.ReadBack)
@@ -241,10 +242,10 @@ func TestKernelOOM(t *testing.T) {
 	}
 	path := newGroup(t, h)
 	limits, err := Limits(&vnode.Node{Memory: vnode.Memory{Max: 16 << 20}}, h, path, nil)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	do(t, limits[0])
 	grouptest.Enter(t, h, path, "a=xxxxxxxxxxxxxxxx; while :; do a=$a$a; done")
-	grouptest.Wait(t, "the kernel to kill", func() bool {
+	testkit.Eventually(t, "the kernel to kill", func() bool {
 		kills := counters.Stats(h, path).OOMKills
 		return kills != nil && *kills > 0
 	})
@@ -261,18 +262,18 @@ func TestKernelForkBomb(t *testing.T) {
 	}
 	path := newGroup(t, h)
 	limits, err := Limits(&vnode.Node{PIDs: 200}, h, path, nil)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	do(t, limits[0])
 	grouptest.Enter(t, h, path, "f() { while :; do f & done; }; f 2>/dev/null")
-	grouptest.Wait(t, "the bomb to fill its group", func() bool {
+	testkit.Eventually(t, "the bomb to fill its group", func() bool {
 		pids := counters.Stats(h, path).PIDs
 		return pids != nil && *pids > 150
 	})
 	start := time.Now()
-	grouptest.Must(t, group.Kill(t.Context(), h, path))
+	testkit.Must(t, group.Kill(t.Context(), h, path))
 	t.Log("killed in", time.Since(start))
 	pids, err := group.Procs(h, path)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if len(pids) > 0 {
 		t.Errorf("left: %v", pids)
 	}

@@ -11,6 +11,7 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func numaHost(h host.Cgroups) host.Cgroups {
@@ -56,7 +57,7 @@ cgroup.limit cpu.numa 1 → cpuset.mems=1
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			steps, err := Steps(&vnode.Node{Name: "x", CPU: tt.cpu}, tt.host, "berth/x", nil)
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			if diff := cmp.Diff(tt.want, "\n"+lines(steps)); diff != "" {
 				t.Error(diff)
 			}
@@ -86,7 +87,7 @@ cgroup.limit memory.max 1GiB → memory.kmem.tcp.limit_in_bytes=268435456 memory
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			steps, err := Steps(&vnode.Node{Name: "x", Class: vnode.Storage, Memory: tt.memory}, tt.host, "berth.storage/x", nil)
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			if diff := cmp.Diff(tt.want, "\n"+lines(steps)); diff != "" {
 				t.Error(diff)
 			}

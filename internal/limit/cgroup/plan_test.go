@@ -13,6 +13,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func ptr[T any](v T) *T { return new(v) }
@@ -247,6 +248,6 @@ io.data.write.rate max ⇒ 100MB/s: io.max=7:0 wbps=100000000`},
 
 func TestJournal(t *testing.T) {
 	limits, err := Limits(fullNode(), grouptest.V2(), "berth/wn-001", testDisks())
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	grouptest.Journal(t, Kinds(), limits[0], Changes(limits, nil)[0])
 }

@@ -15,6 +15,7 @@ import (
 	"berth/internal/sys/proof"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func TestV2Limits(t *testing.T) {
@@ -22,10 +23,10 @@ func TestV2Limits(t *testing.T) {
 	n := fullNode()
 	n.Memory.High, n.Memory.Low = 3<<30, 1<<30
 	limits, err := Limits(n, h, "berth/wn", testDisks())
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	var got []string
 	for _, l := range limits {
-		grouptest.Must(t, l.Do(t.Context()))
+		testkit.Must(t, l.Do(t.Context()))
 		if err := l.Verify(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -60,22 +61,22 @@ func TestV2Limits(t *testing.T) {
 		}
 	}
 	for _, s := range Changes(limits, nil) {
-		grouptest.Must(t, s.(step.Preparer).Prepare(t.Context()))
-		grouptest.Must(t, s.Do(t.Context()))
+		testkit.Must(t, s.(step.Preparer).Prepare(t.Context()))
+		testkit.Must(t, s.Do(t.Context()))
 		if got := grouptest.Text(t, filepath.Join(group, "node/memory.max")); s.(*Change).Of == proof.MemoryMax && got != "max" {
 			t.Errorf("node/memory.max of a node without the limit: %s", got)
 		}
-		grouptest.Must(t, s.Undo(t.Context()))
+		testkit.Must(t, s.Undo(t.Context()))
 	}
 	if got := grouptest.Text(t, filepath.Join(group, "node/memory.max")); got != "4294967296" {
 		t.Errorf("node/memory.max, given back: %s", got)
 	}
 
 	// the kernel keeps one line for each disk
-	grouptest.Must(t, os.WriteFile(filepath.Join(group, "io.max"),
+	testkit.Must(t, os.WriteFile(filepath.Join(group, "io.max"),
 		[]byte("254:0 rbps=max wbps=max riops=max wiops=100\n8:0 rbps=200000000 wbps=7 riops=max wiops=max\n"), 0o644))
 	shown, err := Read(limits[10:])
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	got = nil
 	for _, s := range shown {
 		got = append(got, s.ReadBack)
@@ -91,14 +92,14 @@ func TestV2Limits(t *testing.T) {
 func TestV2CPUSetInForce(t *testing.T) {
 	h, group := grouptest.Drawn(t)
 	limits, err := Limits(&vnode.Node{CPU: vnode.CPU{Set: "2"}}, h, "berth/wn", nil)
-	grouptest.Must(t, err)
-	grouptest.Must(t, limits[0].Do(t.Context()))
+	testkit.Must(t, err)
+	testkit.Must(t, limits[0].Do(t.Context()))
 	if err := limits[0].Verify(t.Context()); err == nil || !strings.Contains(err.Error(), "the kernel says 0-1") {
 		t.Errorf("the set is not in force: %v", err)
 	}
 	for _, s := range Changes(limits, nil) {
-		grouptest.Must(t, s.Do(t.Context()))
-		grouptest.Must(t, s.Verify(t.Context()))
+		testkit.Must(t, s.Do(t.Context()))
+		testkit.Must(t, s.Verify(t.Context()))
 	}
 	if got := grouptest.Text(t, filepath.Join(group, "cpuset.cpus")); got != "" {
 		t.Errorf("cleared: %q", got)
@@ -107,9 +108,9 @@ func TestV2CPUSetInForce(t *testing.T) {
 
 func TestV2LackingFile(t *testing.T) {
 	h, group := grouptest.Drawn(t)
-	grouptest.Must(t, os.Remove(filepath.Join(group, "memory.swap.max")))
+	testkit.Must(t, os.Remove(filepath.Join(group, "memory.swap.max")))
 	limits, err := Limits(&vnode.Node{Memory: vnode.Memory{Swap: ptr(vnode.Bytes(0))}}, h, "berth/wn", nil)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	err = limits[0].Do(t.Context())
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "this kernel offers no memory.swap.max") {
 		t.Errorf("got %v", err)
@@ -122,11 +123,11 @@ func FuzzDeviceLine(f *testing.F) {
 	f.Add("8:0 1000\n254:0")
 	f.Fuzz(func(t *testing.T, s string) {
 		file := filepath.Join(t.TempDir(), "io.max")
-		grouptest.Must(t, os.WriteFile(file, []byte(s), 0o600))
+		testkit.Must(t, os.WriteFile(file, []byte(s), 0o600))
 		for _, param := range []string{"", "rbps"} {
 			w := group.Write{File: file, Device: block.Disk{Major: 8}.Number(), Param: param, Value: "1", None: "max"}
 			got, err := w.Effect()
-			grouptest.Must(t, err)
+			testkit.Must(t, err)
 			_ = (&Limit{Of: proof.IOReadRate}).person(w, got)
 		}
 	})

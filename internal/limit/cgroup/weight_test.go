@@ -14,6 +14,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // TestWeights checks which mechanism honours a weight on each kind of host and disk, and which weights are refused.
@@ -187,15 +188,15 @@ func TestHeldWeight(t *testing.T) {
 	n := &vnode.Node{IO: []vnode.IO{{Name: "a", Weight: 5}}}
 	disks := map[string]block.Disk{"a": {Major: 8, Name: "sda", Queues: []block.Queue{{Major: 8, Name: "sda", Scheduler: "none"}}}}
 	held, err := Held(n, grouptest.V2(), "berth/wn", disks)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	shown, err := Read(held)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if s := shown[0]; s.Holds || s.By != "nothing" || !strings.Contains(s.Note, "nothing shares disk sda out by weight") {
 		t.Errorf("%+v", s)
 	}
 	for _, s := range Changes(held, nil) {
-		grouptest.Must(t, s.Do(t.Context()))
-		grouptest.Must(t, s.Verify(t.Context()))
+		testkit.Must(t, s.Do(t.Context()))
+		testkit.Must(t, s.Verify(t.Context()))
 	}
 }
 
@@ -206,23 +207,23 @@ func TestKernelWeight(t *testing.T) {
 		t.Skip("no blkio or io controller")
 	}
 	disk, err := block.Resolve("/sys", loop.ForTest(t, 16<<20))
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if !disk.Queues[0].BFQ {
 		t.Skip("no BFQ in this kernel")
 	}
 	scheduler := "/sys/block/" + disk.Name + "/queue/scheduler"
-	grouptest.Must(t, group.WriteFile(scheduler, "bfq"))
+	testkit.Must(t, group.WriteFile(scheduler, "bfq"))
 	disk.Queues[0].Scheduler = "bfq"
 	path, disks := newGroup(t, h), map[string]block.Disk{"d": disk}
 	limits := func(weight int) []*Limit {
 		l, err := Limits(&vnode.Node{IO: []vnode.IO{{Name: "d", Weight: weight}}}, h, path, disks)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		return l
 	}
 	check := func(l []*Limit, want string) {
 		t.Helper()
 		shown, err := Read(l)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		if got := fmt.Sprint(shown[0].ReadBack, " ", shown[0].Holds); got != want {
 			t.Errorf("read back %s, want %s", got, want)
 		}
@@ -233,10 +234,10 @@ func TestKernelWeight(t *testing.T) {
 	changes := Changes(was, now)
 	do(t, changes[0])
 	check(now, "1000 true")
-	grouptest.Must(t, changes[0].Undo(t.Context()))
+	testkit.Must(t, changes[0].Undo(t.Context()))
 	check(was, "50 true")
 
-	grouptest.Must(t, group.WriteFile(scheduler, "none"))
+	testkit.Must(t, group.WriteFile(scheduler, "none"))
 	check(was, "max false")
 	if err := limits(7)[0].Do(t.Context()); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "somebody took bfq from the disk") {
 		t.Errorf("a weight without an engine: %v", err)

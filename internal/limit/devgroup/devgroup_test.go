@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/host/group"
 	"berth/internal/host/group/grouptest"
+	"berth/test/testkit"
 )
 
 // opens runs a shell in a group and returns for each device whether it can be opened as asked, such as "r /dev/zero".
@@ -92,12 +93,12 @@ func TestKernelDevices(t *testing.T) {
 			write := &Change{Devices: Devices{Dir: d.Dir, V2: d.V2, Allow: []string{"b 7:0 r", "b 7:0 w"}}, Old: read.Allow}
 			grouptest.Do(t, Kinds(), write)
 			look("two rules of one number", want(true, true, false))
-			grouptest.Must(t, write.Undo(t.Context()))
+			testkit.Must(t, write.Undo(t.Context()))
 			look("undone", want(true, false, true))
 			if err := write.Verify(t.Context()); err == nil {
 				t.Error("Verify sees no other list")
 			}
-			grouptest.Must(t, read.Undo(t.Context()))
+			testkit.Must(t, read.Undo(t.Context()))
 			look("closed again", want(false, false, false))
 		})
 	}

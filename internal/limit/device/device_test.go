@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // tree is a host with the disks sda (mounted) and sdb, a SCSI command device for each, and a few other devices.
@@ -65,9 +66,7 @@ func tree(t *testing.T) (proc, sys string) {
 }
 
 func TestResolve(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes device nodes")
-	}
+	testkit.NeedsRoot(t)
 	proc, sys := tree(t)
 	dev := t.TempDir()
 	node := func(name string, kind uint32, major, minor uint32) {

@@ -16,6 +16,7 @@ import (
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // inside is a process with a mount namespace of its own, and perhaps a user namespace, whose /dev is a tmpfs.
@@ -30,9 +31,7 @@ const base = 1_234_500_000
 
 func newInside(t *testing.T, userns bool) *inside {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes device nodes")
-	}
+	testkit.NeedsRoot(t)
 	cmd := exec.Command("/bin/sh", "-c", `mount -t tmpfs -o mode=755 none /dev && echo ready; while read c; do eval "$c" 2>&1; echo; echo .; done`)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // it ends with its input
 	n := &inside{t: t, in: mounts.Running{Stage: t.TempDir()}}

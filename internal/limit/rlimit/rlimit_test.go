@@ -11,13 +11,14 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func TestChanges(t *testing.T) {
 	old := &vnode.Node{Name: "wn", RLimits: vnode.RLimits{"nofile": 100, "nproc": 7, "core": 0}}
 	next := &vnode.Node{Name: "wn", RLimits: vnode.RLimits{"nofile": 200, "nproc": 7, "memlock": 1}}
 	steps, err := Changes(old, next, host.Facts{SysRes: true}, "berth/wn")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	var got []string
 	for _, s := range steps {
 		got = append(got, s.String())
@@ -59,20 +60,20 @@ func TestKernelRLimit(t *testing.T) {
 	h := grouptest.Host(t)
 	path := grouptest.New(t, h, group.Kinds(), group.Steps)
 	grouptest.Enter(t, h, path, "ulimit -n 900; while :; do (sleep 0.01; :) & sleep 0.005; done")
-	grouptest.Wait(t, "its processes", func() bool {
+	testkit.Eventually(t, "its processes", func() bool {
 		pids, err := group.Procs(h, path)
 		return err == nil && len(pids) > 2
 	})
 	r, err := newChange("nofile", 321)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	r.Path, r.In, r.From = path, group.Hierarchies(h), "900"
-	grouptest.Must(t, r.Prepare(t.Context()))
-	grouptest.Must(t, r.Do(t.Context()))
-	grouptest.Must(t, r.Verify(t.Context()))
+	testkit.Must(t, r.Prepare(t.Context()))
+	testkit.Must(t, r.Do(t.Context()))
+	testkit.Must(t, r.Verify(t.Context()))
 	has := func(want uint64) {
 		t.Helper()
 		pids, err := group.Procs(h, path)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		for _, pid := range pids {
 			var now unix.Rlimit
 			if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &now); err == nil && now != (unix.Rlimit{Cur: want, Max: want}) {
@@ -82,12 +83,12 @@ func TestKernelRLimit(t *testing.T) {
 	}
 	has(321)
 	f, err := host.ReadFacts()
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	if !f.SysRes {
 		t.Log("without CAP_SYS_RESOURCE it cannot be given back")
 		return
 	}
-	grouptest.Must(t, r.Undo(t.Context()))
+	testkit.Must(t, r.Undo(t.Context()))
 	has(900)
 }
 

@@ -14,6 +14,7 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/host/group/grouptest"
 	"berth/internal/spec/vnode"
+	"berth/test/testkit"
 )
 
 func TestClassSteps(t *testing.T) {
@@ -77,15 +78,15 @@ func TestFileThatComesLate(t *testing.T) {
 	}
 	write("berth.batch", "cpu.idle", "0")
 	c := ClassStep(&vnode.Node{Class: vnode.Batch}, h, "berth.batch/x")
-	grouptest.Must(t, c.Do(t.Context()))
-	grouptest.Must(t, c.Verify(t.Context()))
+	testkit.Must(t, c.Do(t.Context()))
+	testkit.Must(t, c.Verify(t.Context()))
 	foreign := map[string]*Foreign{}
 	for _, g := range groups[1:] {
 		f := ForeignStep(vnode.Storage.Standing(), h, g, 0)
-		grouptest.Must(t, f.Prepare(t.Context()))
-		grouptest.Must(t, f.Do(t.Context()))
-		grouptest.Must(t, f.Verify(t.Context()))
-		grouptest.Must(t, f.Fill())
+		testkit.Must(t, f.Prepare(t.Context()))
+		testkit.Must(t, f.Do(t.Context()))
+		testkit.Must(t, f.Verify(t.Context()))
+		testkit.Must(t, f.Fill())
 		foreign[g] = f
 	}
 	if NormalToBFQ(h, "mine") {
@@ -103,10 +104,10 @@ func TestFileThatComesLate(t *testing.T) {
 	if c.Verify(t.Context()) == nil {
 		t.Error("the class holds, but not in the file that came")
 	}
-	grouptest.Must(t, c.Do(t.Context()))
-	grouptest.Must(t, c.Verify(t.Context()))
+	testkit.Must(t, c.Do(t.Context()))
+	testkit.Must(t, c.Verify(t.Context()))
 	for _, f := range foreign {
-		grouptest.Must(t, f.Fill())
+		testkit.Must(t, f.Fill())
 	}
 	for _, tt := range [][3]string{
 		{"berth.batch", "io.bfq.weight", "default 1"},
@@ -118,7 +119,7 @@ func TestFileThatComesLate(t *testing.T) {
 			t.Errorf("%s of %s is %s, want %s", tt[1], tt[0], got, tt[2])
 		}
 	}
-	grouptest.Must(t, foreign["mine"].Undo(t.Context()))
+	testkit.Must(t, foreign["mine"].Undo(t.Context()))
 	if got := read("mine", "io.bfq.weight"); got != "default 100" {
 		t.Errorf("io.bfq.weight is %s after undo", got)
 	}

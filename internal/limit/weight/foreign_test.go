@@ -13,6 +13,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestKernelForeign gives a standing to a group that is not Berth's own, and restores the old values.
@@ -24,15 +25,15 @@ func TestKernelForeign(t *testing.T) {
 		t.Skip("no cgroup controller here that shares CPU time or disks")
 	}
 	before := grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight")
-	grouptest.Must(t, f.Prepare(t.Context()))
-	grouptest.Must(t, f.Do(t.Context()))
-	grouptest.Must(t, f.Verify(t.Context()))
+	testkit.Must(t, f.Prepare(t.Context()))
+	testkit.Must(t, f.Do(t.Context()))
+	testkit.Must(t, f.Verify(t.Context()))
 	for _, s := range f.Show() {
 		if !s.Holds {
 			t.Errorf("%+v", s)
 		}
 	}
-	grouptest.Must(t, f.Undo(t.Context()))
+	testkit.Must(t, f.Undo(t.Context()))
 	for name, text := range grouptest.Contents(t, h, path, "cpu.shares", "cpu.weight", "io.weight", "io.bfq.weight", "blkio.bfq.weight") {
 		if before[name] != text {
 			t.Errorf("%s is %q, it was %q", name, text, before[name])
@@ -40,7 +41,7 @@ func TestKernelForeign(t *testing.T) {
 	}
 	f.Values[0].Inode++ // another group at the same path
 	f.Values[0].Back = "2"
-	grouptest.Must(t, f.Undo(t.Context()))
+	testkit.Must(t, f.Undo(t.Context()))
 	if got, _ := f.Values[0].Write.Effect(); got == "2" {
 		t.Error("a group that is another's was changed")
 	}
@@ -60,13 +61,13 @@ func TestKernelForeignIdle(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	grouptest.Must(t, f.Prepare(t.Context()))
-	grouptest.Must(t, f.Do(t.Context()))
-	grouptest.Must(t, f.Verify(t.Context()))
+	testkit.Must(t, f.Prepare(t.Context()))
+	testkit.Must(t, f.Do(t.Context()))
+	testkit.Must(t, f.Verify(t.Context()))
 	if got := grouptest.Text(t, idle); got != "0" {
 		t.Errorf("cpu.idle of a group with a weight is %s", got)
 	}
-	grouptest.Must(t, f.Undo(t.Context()))
+	testkit.Must(t, f.Undo(t.Context()))
 	if got := grouptest.Text(t, idle); got != "1" {
 		t.Errorf("cpu.idle is %s again", got)
 	}
@@ -78,11 +79,11 @@ func TestKernelAdopt(t *testing.T) {
 	h := grouptest.Host(t)
 	cmd := exec.Command("sh", "-c", "sleep 1000 & read x; sleep 1001 & wait")
 	in, err := cmd.StdinPipe()
-	grouptest.Must(t, err)
-	grouptest.Must(t, cmd.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
 	family := func(n int) []int {
 		var all []int
-		grouptest.Wait(t, "the processes to start", func() bool {
+		testkit.Eventually(t, "the processes to start", func() bool {
 			all = proc.Family(cmd.Process.Pid)
 			return len(all) == n
 		})
@@ -99,18 +100,18 @@ func TestKernelAdopt(t *testing.T) {
 		_ = cmd.Wait() // the error only says that it was killed
 	})
 	before, err := GroupsOf(h, first[1])
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	own := grouptest.Parent(t, h)
 	steps, err := AdoptSteps(vnode.Storage.Standing(), h, own, first[0], 0, 0)
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for _, s := range steps {
 		grouptest.Do(t, step.Join(group.Kinds(), Kinds()), s)
 	}
 	_, err = in.Write([]byte("\n"))
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	for _, pid := range family(3) {
 		groups, err := GroupsOf(h, pid)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		for _, g := range groups {
 			if g != own {
 				t.Errorf("process %d is in %q", pid, g)
@@ -128,23 +129,23 @@ func TestKernelAdopt(t *testing.T) {
 		if why := a.Lost(); why != "" {
 			t.Errorf("nobody moved anything: %s", why)
 		}
-		grouptest.Must(t, a.In[0].Move(first[1], a.In[0].From))
+		testkit.Must(t, a.In[0].Move(first[1], a.In[0].From))
 		if why := a.Lost(); !strings.Contains(why, "somebody else moved it") {
 			t.Errorf("a child is where it came from: %q", why)
 		}
-		grouptest.Must(t, a.Do(t.Context()))
+		testkit.Must(t, a.Do(t.Context()))
 		if why := a.Lost(); why != "" {
 			t.Errorf("it was moved again: %s", why)
 		}
 	}
 	for _, s := range steps {
 		if a, ok := s.(*Adopt); ok {
-			grouptest.Must(t, a.Undo(context.Background()))
+			testkit.Must(t, a.Undo(context.Background()))
 		}
 	}
 	for _, pid := range family(3) {
 		groups, err := GroupsOf(h, pid)
-		grouptest.Must(t, err)
+		testkit.Must(t, err)
 		if groups[0] != before[0] {
 			t.Errorf("process %d is in %q, it came from %q", pid, groups[0], before[0])
 		}

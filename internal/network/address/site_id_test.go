@@ -15,16 +15,13 @@ import (
 	"berth/internal/host/membership"
 	"berth/internal/network/address"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // agent is a host's agent of a site in which other nodes have some MACs. It notes what it is asked.
 func agent(t *testing.T, taken map[string]bool) (a *membership.Agent, asked func() []string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testkit.Dir(t, "") // short enough for a socket
 	a = &membership.Agent{Host: "a", Socket: filepath.Join(dir, "s"), Owed: filepath.Join(dir, "owed")}
 	l, err := net.Listen("unix", a.Socket)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/sys/bpf"
 	"berth/internal/sys/mac"
+	"berth/test/testkit"
 )
 
 var (
@@ -269,9 +270,7 @@ func TestNothingForgedPasses(t *testing.T) {
 
 func load(t *testing.T, r Rules) *os.File {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	prog, err := r.load()
 	if err != nil {
 		t.Fatal(err)
@@ -312,9 +311,7 @@ func verdict(t *testing.T, prog *os.File, packet []byte) bool {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("needs root")
-	}
+	testkit.NeedsRoot(b)
 	for b.Loop() {
 		prog, err := fixed.load()
 		if err != nil {

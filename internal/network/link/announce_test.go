@@ -38,7 +38,7 @@ type neighbour struct {
 // patient makes the neighbour keep for an hour what it has learned: a MAC that has changed stays unknown unless it is announced.
 func (m *neighbour) patient() {
 	m.t.Helper()
-	m.must(in(m.ns, func() error {
+	testkit.Must(m.t, in(m.ns, func() error {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			for _, key := range []string{"base_reachable_time_ms", "gc_stale_time", "delay_first_probe_time"} {
 				path := fmt.Sprintf("/proc/sys/net/%s/neigh/%s/%s", family, m.dev, key)
@@ -55,11 +55,11 @@ func (m *neighbour) patient() {
 func (m *neighbour) at(f func(h *netlink.Handle, index int) error) {
 	m.t.Helper()
 	h, err := netif.At(m.ns)
-	m.must(err)
+	testkit.Must(m.t, err)
 	defer h.Close()
 	l, err := h.LinkByName(m.dev)
-	m.must(err)
-	m.must(f(h, l.Attrs().Index))
+	testkit.Must(m.t, err)
+	testkit.Must(m.t, f(h, l.Attrs().Index))
 }
 
 // knows returns the MAC that the neighbour sends to for an address; none if it would ask first.
@@ -88,7 +88,7 @@ func (m *neighbour) finds(what string, a netip.Addr, want mac.Address) {
 // asks sends to an address.
 func (m *neighbour) asks(a netip.Addr) {
 	m.t.Helper()
-	m.must(in(m.ns, func() error {
+	testkit.Must(m.t, in(m.ns, func() error {
 		c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
 		if err != nil {
 			return err
@@ -110,7 +110,7 @@ func (m *neighbour) remembers(a netip.Addr) {
 // sh runs commands in a namespace. They must succeed.
 func (b *lab) sh(ns *os.File, script string) {
 	b.t.Helper()
-	b.must(in(ns, func() error {
+	testkit.Must(b.t, in(ns, func() error {
 		if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", script, err, out)
 		}
@@ -122,7 +122,7 @@ func (b *lab) sh(ns *os.File, script string) {
 func (b *lab) machine(addrs string, links ...string) *neighbour {
 	b.t.Helper()
 	var ns *os.File
-	b.must(thread.Own(func() (err error) {
+	testkit.Must(b.t, thread.Own(func() (err error) {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
 			ns, err = os.Open(netif.Self)
 		}
@@ -163,7 +163,7 @@ func (m *neighbour) again(port string, steps []step.Step) {
 	})
 	for _, s := range steps {
 		if a, ok := s.(address.Announcer); ok {
-			m.must(a.AnnounceAgain(context.Background()))
+			testkit.Must(m.t, a.AnnounceAgain(context.Background()))
 		}
 	}
 }
@@ -249,7 +249,7 @@ func TestAddressMoves(t *testing.T) {
 				addrs := s.addresses(steps, v4)
 				s.do(steps)
 				state, err := netif.Read(s.ns, "eth0")
-				b.must(err)
+				testkit.Must(b.t, err)
 				if port := c.network(round).Parent; c.network(round).Mode == vnode.Phys {
 					neighbours[0].again(port, steps)
 				}
@@ -289,8 +289,8 @@ func (s *stand) addresses(steps []step.Step, v4 string) (all []netip.Addr) {
 			c.File = s.lease()
 			l := dhcp.Lease{Address: netip.MustParsePrefix(v4), Obtained: dhcp.Now(), Seconds: 3600, T1: 1800, T2: 3000}
 			text, err := json.Marshal(l)
-			s.must(err)
-			s.must(os.WriteFile(c.File, text, 0o600))
+			testkit.Must(s.t, err)
+			testkit.Must(s.t, os.WriteFile(c.File, text, 0o600))
 			all = append(all, l.Address.Addr())
 		}
 	}
@@ -316,7 +316,7 @@ func TestAddressMovesLive(t *testing.T) {
 	next := d.Lease()
 	next.Address = netip.MustParsePrefix("192.0.2.11/24")
 	host.remembers(next.Address.Addr())
-	b.must(d.Take(ctx, next))
+	testkit.Must(b.t, d.Take(ctx, next))
 	host.finds("another lease", next.Address.Addr(), leased.macs["eth0"])
 
 	fixed := b.node("fixed")
@@ -325,14 +325,14 @@ func TestAddressMovesLive(t *testing.T) {
 	fixed.do(live)
 	for _, s := range live {
 		if v, ok := s.(*Veth); ok {
-			b.must(b.h.LinkSetNoMaster(b.get(v.HostIf)))
+			testkit.Must(b.t, b.h.LinkSetNoMaster(b.get(v.HostIf)))
 		}
 	}
 	for _, a := range addrs {
 		host.remembers(netip.MustParsePrefix(a).Addr())
 	}
 	again, err := Reattach(ctx, live, nil)
-	if b.must(err); !slices.Equal(again, []string{"eth0"}) {
+	if testkit.Must(b.t, err); !slices.Equal(again, []string{"eth0"}) {
 		t.Errorf("connected again: %v", again)
 	}
 	for _, a := range addrs {

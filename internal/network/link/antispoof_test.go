@@ -68,7 +68,7 @@ func (b *lab) tap(ns *os.File, ifname string) int {
 	if ns == nil {
 		ns = b.host
 	}
-	b.must(in(ns, open))
+	testkit.Must(b.t, in(ns, open))
 	b.t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
@@ -147,7 +147,7 @@ func TestAntiSpoof(t *testing.T) {
 			to = b.tap(nil, "lent0p")
 		}
 		st, err := netif.Read(s.ns, "eth0")
-		b.must(err)
+		testkit.Must(b.t, err)
 
 		all := frames(st.MAC.HardwareAddr(), own, "192.0.2.11")
 		last := bytes.Clone(all["own"])
@@ -170,15 +170,15 @@ func TestAntiSpoof(t *testing.T) {
 			if !ok {
 				continue
 			}
-			b.must(a.At(func(h *netlink.Handle, on, _ netlink.Link) error {
+			testkit.Must(b.t, a.At(func(h *netlink.Handle, on, _ netlink.Link) error {
 				q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: on.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
 				return h.QdiscDel(q)
 			}))
 			if err := a.Verify(context.Background()); err == nil || !strings.Contains(err.Error(), "the spoof check is not there") {
 				t.Errorf("%s: without the check: %v", mode, err)
 			}
-			b.must(a.Do(context.Background()))
-			b.must(a.Verify(context.Background()))
+			testkit.Must(b.t, a.Do(context.Background()))
+			testkit.Must(b.t, a.Verify(context.Background()))
 		}
 		s.undo(steps)
 		if mode == "phys" {
@@ -203,12 +203,12 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 		}
 		s.do([]step.Step{c})
 	}
-	b.must(d.Prepare(context.Background()))
+	testkit.Must(b.t, d.Prepare(context.Background()))
 	defer s.undo(steps)
 	other.do(other.steps(vnode.Network{}))
 	from, to := b.tap(s.open(), "eth0"), b.tap(other.open(), "eth0")
 	st, err := netif.Read(s.ns, "eth0")
-	b.must(err)
+	testkit.Must(b.t, err)
 
 	probe := bytes.Clone(frames(st.MAC.HardwareAddr(), "0.0.0.0", "")["own"]) // a probe always passes
 	for _, c := range []struct {
@@ -220,7 +220,7 @@ func TestAntiSpoofFollowsTheLease(t *testing.T) {
 		{func() error { return d.Take(context.Background(), lease("192.0.2.51/24")) }, "map[51:true]"},
 		{d.Drop, "map[]"},
 	} {
-		b.must(c.do())
+		testkit.Must(b.t, c.do())
 		all := map[string][]byte{"50": frames(st.MAC.HardwareAddr(), "192.0.2.50", "")["own"], "51": frames(st.MAC.HardwareAddr(), "192.0.2.51", "")["own"]}
 		if got := passed(t, from, to, all, probe); fmt.Sprint(got) != c.want {
 			t.Errorf("passed %v, want %s", got, c.want)

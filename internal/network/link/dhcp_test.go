@@ -17,6 +17,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestLeaseComesBack sets a lease again on a new interface, such as a virtual function whose driver was reloaded. No
@@ -24,7 +25,7 @@ import (
 func TestLeaseComesBack(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
-	b.must(b.h.LinkSetUp(b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetUp(b.get("br9")))
 	n := b.node("a")
 	steps := n.steps(vnode.Network{Mode: vnode.Bridge, Parent: "br9", DHCP: true, Routes: []vnode.Route{{To: "198.51.100.0/24", Via: "192.0.2.2"}}})
 	d := steps[len(steps)-1].(*address.DHCP)
@@ -34,32 +35,32 @@ func TestLeaseComesBack(t *testing.T) {
 		Obtained: dhcp.Now() - 20*time.Second, Seconds: 120, T1: 60, T2: 100,
 	}
 	text, err := json.Marshal(l)
-	b.must(err)
-	b.must(os.WriteFile(d.File, text, 0o600))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, os.WriteFile(d.File, text, 0o600))
 	n.do(steps)
 	h, err := netif.At(n.open())
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer h.Close()
 	on, err := h.LinkByName("eth0")
-	b.must(err)
+	testkit.Must(b.t, err)
 	for range 2 {
-		b.must(d.Do(context.Background()))
-		b.must(d.Verify(context.Background()))
+		testkit.Must(b.t, d.Do(context.Background()))
+		testkit.Must(b.t, d.Verify(context.Background()))
 		addrs, err := h.AddrList(on, netlink.FAMILY_V4)
-		b.must(err)
+		testkit.Must(b.t, err)
 		if len(addrs) != 1 || addrs[0].IPNet.String() != "192.0.2.10/24" || addrs[0].ValidLft > 100 || addrs[0].ValidLft < 90 || addrs[0].PreferedLft != addrs[0].ValidLft {
 			t.Errorf("addresses: %+v", addrs)
 		}
 		via := map[string]string{}
 		routes, err := h.RouteList(on, netlink.FAMILY_V4)
-		b.must(err)
+		testkit.Must(b.t, err)
 		for _, r := range routes {
 			via[r.Dst.String()] = r.Gw.String()
 		}
 		if via["0.0.0.0/0"] != "192.0.2.1" || via["198.51.100.0/24"] != "192.0.2.2" {
 			t.Errorf("routes: %v", via)
 		}
-		b.must(h.AddrDel(on, &addrs[0])) // its routes go with it
+		testkit.Must(b.t, h.AddrDel(on, &addrs[0])) // its routes go with it
 		if d.Verify(context.Background()) == nil {
 			t.Error("the address is gone, and that was not seen")
 		}
@@ -72,9 +73,9 @@ func TestLeaseComesBack(t *testing.T) {
 	if text, err = json.Marshal(l); err != nil {
 		t.Fatal(err)
 	}
-	b.must(os.WriteFile(d.File, text, 0o600))
-	b.must(d.Verify(context.Background())) // it has ended; the keeper asks for another
-	b.must(d.Undo(context.Background()))
+	testkit.Must(b.t, os.WriteFile(d.File, text, 0o600))
+	testkit.Must(b.t, d.Verify(context.Background())) // it has ended; the keeper asks for another
+	testkit.Must(b.t, d.Undo(context.Background()))
 }
 
 // TestReattachTakesTheLease checks which steps set a virtual function up again.

@@ -18,6 +18,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // filled is the group of links that fill makes.
@@ -67,7 +68,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	plans := [][]step.Step{nodes[0].steps(vnode.Network{Address: []string{"192.0.2.1/24", "2001:db8::1/64"}})}
 	nodes[0].do(plans[0])
 	h, err := b.hub().Open()
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer h.Close()
 	fill(t, h, "berthtest")
 	for i, n := range nodes[1:] {
@@ -75,9 +76,9 @@ func TestFullHostOnlyBridge(t *testing.T) {
 		n.do(plans[i+1])
 	}
 	second, err := h.LinkByName(chained("berthtest", 1))
-	b.must(err)
+	testkit.Must(b.t, err)
 	links, err := netif.List(h)
-	b.must(err)
+	testkit.Must(b.t, err)
 	on := 0
 	for _, l := range links {
 		if l.Attrs().MasterIndex == second.Attrs().Index {
@@ -98,8 +99,8 @@ func TestFullHostOnlyBridge(t *testing.T) {
 	// Remove each bridge: its nodes are connected again, and reach those on the other bridge.
 	for _, bridge := range []string{"berthtest", chained("berthtest", 1)} {
 		l, err := h.LinkByName(bridge)
-		b.must(err)
-		b.must(h.LinkDel(l))
+		testkit.Must(b.t, err)
+		testkit.Must(b.t, h.LinkDel(l))
 		for i, n := range nodes {
 			if _, err := Reattach(context.Background(), plans[i], nil); err != nil {
 				t.Errorf("%s: %s: %v", bridge, n.name, err)
@@ -110,7 +111,7 @@ func TestFullHostOnlyBridge(t *testing.T) {
 		}
 	}
 	hub, err := os.Open(string(b.hub()))
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer hub.Close()
 	b.empty(hub)
 	for i, n := range nodes {
@@ -155,16 +156,16 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("host0", 0, mac.Address{}), PeerName: "host0p", PeerTxQLen: -1})
 	lo := b.get("lo")
-	b.must(b.h.LinkSetUp(lo))
+	testkit.Must(b.t, b.h.LinkSetUp(lo))
 	up := b.get("host0")
 	for _, a := range []string{"198.51.100.1/24", "2001:db8:9::1/64"} {
 		addr, err := netlink.ParseAddr(a)
-		b.must(err)
+		testkit.Must(b.t, err)
 		addr.Flags = unix.IFA_F_NODAD
-		b.must(b.h.AddrAdd(up, addr))
+		testkit.Must(b.t, b.h.AddrAdd(up, addr))
 	}
-	b.must(b.h.LinkSetUp(up))
-	b.must(netif.NoLinkLocal(b.h, b.get("host0p")))
+	testkit.Must(b.t, b.h.LinkSetUp(up))
+	testkit.Must(b.t, netif.NoLinkLocal(b.h, b.get("host0p")))
 	n := b.node("a")
 	n.do(n.steps(vnode.Network{Address: []string{"192.0.2.1/24", "2001:db8::1/64"}, Gateway: "192.0.2.2", Routes: []vnode.Route{{To: "2001:db8:9::/64", Via: "2001:db8::2"}}}))
 
@@ -180,20 +181,20 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 		{unix.AF_INET6, unix.IPPROTO_ICMPV6},
 	} {
 		fd, err := unix.Socket(s.family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, s.protocol)
-		b.must(err)
+		testkit.Must(b.t, err)
 		defer unix.Close(fd)
 		raw = append(raw, fd)
 	}
 	frames, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer unix.Close(frames)
 	ln, err := net.Listen("tcp", "198.51.100.1:0")
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer ln.Close()
 
 	ns := n.open()
 	sent := 0
-	b.must(in(ns, func() error {
+	testkit.Must(b.t, in(ns, func() error {
 		for _, to := range []string{"198.51.100.1", "255.255.255.255", "192.0.2.255", "224.0.0.1", "239.1.1.1", "2001:db8:9::1", "ff02::1", "ff02::fb"} {
 			if err := shout(to, 9999); err != nil {
 				t.Logf("to %s: %v", to, err)
@@ -218,7 +219,7 @@ func TestHostOnlyBridgeIsNotTheHosts(t *testing.T) {
 		}
 	}
 	syn, err := os.ReadFile("/proc/thread-self/net/tcp")
-	b.must(err)
+	testkit.Must(b.t, err)
 	if strings.Contains(string(syn), " 03 ") { // SYN_RECV
 		t.Errorf("a half open connection:\n%s", syn)
 	}
@@ -266,7 +267,7 @@ func TestReconnect(t *testing.T) {
 		}
 	}
 	hub, err := b.hub().Open()
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer hub.Close()
 	for _, c := range []struct {
 		what  string
@@ -275,24 +276,24 @@ func TestReconnect(t *testing.T) {
 		want  string
 	}{
 		{"nothing", func() {}, func() {}, "[]"},
-		{"bridge removed", func() { b.must(b.h.LinkDel(b.get("br9"))) }, func() {
-			b.must(b.h.LinkAdd(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})}))
+		{"bridge removed", func() { testkit.Must(b.t, b.h.LinkDel(b.get("br9"))) }, func() {
+			testkit.Must(b.t, b.h.LinkAdd(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})}))
 		}, "[eth0]"},
-		{"port taken out", func() { b.must(b.h.LinkSetNoMaster(b.get(v.HostIf))) }, func() {}, "[eth0]"},
-		{"port down", func() { b.must(b.h.LinkSetDown(b.get(v.HostIf))) }, func() {}, "[eth0]"},
-		{"pair deleted", func() { b.must(b.h.LinkDel(b.get(v.HostIf))) }, func() {}, "[eth0]"},
+		{"port taken out", func() { testkit.Must(b.t, b.h.LinkSetNoMaster(b.get(v.HostIf))) }, func() {}, "[eth0]"},
+		{"port down", func() { testkit.Must(b.t, b.h.LinkSetDown(b.get(v.HostIf))) }, func() {}, "[eth0]"},
+		{"pair deleted", func() { testkit.Must(b.t, b.h.LinkDel(b.get(v.HostIf))) }, func() {}, "[eth0]"},
 		{"spoof check removed", func() {
-			b.must(b.h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: b.get(v.HostIf).Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}))
+			testkit.Must(b.t, b.h.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: b.get(v.HostIf).Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}))
 		}, func() {}, "[eth0]"},
 		{"own bridge removed", func() {
 			l, err := hub.LinkByName("berthtest")
-			b.must(err)
-			b.must(hub.LinkDel(l))
+			testkit.Must(b.t, err)
+			testkit.Must(b.t, hub.LinkDel(l))
 		}, func() {}, "[eth1]"},
 		{"own pair deleted", func() {
 			l, err := hub.LinkByName(own.HostIf)
-			b.must(err)
-			b.must(hub.LinkDel(l))
+			testkit.Must(b.t, err)
+			testkit.Must(b.t, hub.LinkDel(l))
 		}, func() {}, "[eth1]"},
 	} {
 		c.spoil()

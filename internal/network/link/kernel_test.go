@@ -24,6 +24,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/step"
 	"berth/internal/sys/thread"
+	"berth/test/testkit"
 )
 
 // lab is a simulated host: the test's goroutine runs in network and mount namespaces of its own, which end with it.
@@ -37,9 +38,7 @@ type lab struct {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
@@ -310,13 +309,6 @@ func (b *lab) get(name string) netlink.Link {
 		b.t.Fatal(err)
 	}
 	return l
-}
-
-func (b *lab) must(err error) {
-	b.t.Helper()
-	if err != nil {
-		b.t.Fatal(err)
-	}
 }
 
 // htons returns v in network byte order.

@@ -10,6 +10,7 @@ import (
 	"berth/internal/network/sriov"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestLifeline builds a bridge on an adapter and checks what Lifeline reports for the adapter.
@@ -17,11 +18,11 @@ func TestLifeline(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
-	b.must(b.h.LinkSetMaster(b.get("eth0"), b.get("br9")))
-	b.must(b.h.LinkSetUp(b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetMaster(b.get("eth0"), b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetUp(b.get("br9")))
 	addr, err := netlink.ParseAddr("203.0.113.5/24")
-	b.must(err)
-	b.must(b.h.AddrAdd(b.get("br9"), addr))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, b.h.AddrAdd(b.get("br9"), addr))
 	ask := func(login, want string) {
 		t.Helper()
 		a, _ := netip.ParseAddr(login) // no login: the zero address
@@ -39,7 +40,7 @@ func TestLifeline(t *testing.T) {
 	ask("203.0.113.6", "")
 	ask("203.0.113.5", "the SSH session that asks")
 	ask("::ffff:203.0.113.5", "the SSH session that asks")
-	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("br9").Attrs().Index, Gw: addr.IP.Mask(addr.Mask).To4()}))
+	testkit.Must(b.t, b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("br9").Attrs().Index, Gw: addr.IP.Mask(addr.Mask).To4()}))
 	ask("", "the host's default route")
 }
 

@@ -17,12 +17,13 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func (b *lab) claim(node string, net vnode.Network) *address.ClaimMAC {
 	b.t.Helper()
 	steps, err := Claims(Input{Node: node, Networks: []vnode.Network{net}, SiteID: "site", MACDir: filepath.Join(b.dir, "macs"), HostLock: b.lock()})
-	b.must(err)
+	testkit.Must(b.t, err)
 	return steps[0].(*address.ClaimMAC)
 }
 
@@ -37,14 +38,14 @@ func TestClaimMAC(t *testing.T) {
 	if got := MACs([]step.Step{c}); got["eth0"] != first {
 		t.Errorf("before Do: %v", got)
 	}
-	b.must(do([]step.Step{c}))
+	testkit.Must(b.t, do([]step.Step{c}))
 	if c.MAC != second {
 		t.Errorf("claimed %s, not %s", c.MAC, second)
 	}
 	// The node keeps its MAC, even when the first is free again.
-	b.must(b.h.LinkDel(b.get("br9")))
+	testkit.Must(b.t, b.h.LinkDel(b.get("br9")))
 	again := b.claim("a", auto)
-	b.must(do([]step.Step{again}))
+	testkit.Must(b.t, do([]step.Step{again}))
 	if again.MAC != second {
 		t.Errorf("claimed %s the second time, not %s", again.MAC, second)
 	}
@@ -55,10 +56,10 @@ func TestClaimMAC(t *testing.T) {
 		t.Errorf("a taken MAC: %v", err)
 	}
 	t.Log(err)
-	b.must(undo([]step.Step{other})) // a refused claim's Undo does not remove the owner's claim
-	b.must(c.Verify(context.Background()))
+	testkit.Must(b.t, undo([]step.Step{other})) // a refused claim's Undo does not remove the owner's claim
+	testkit.Must(b.t, c.Verify(context.Background()))
 	// Undo needs only what was journalled before Do.
-	b.must(undo([]step.Step{b.claim("a", auto)}))
+	testkit.Must(b.t, undo([]step.Step{b.claim("a", auto)}))
 	if left, _ := os.ReadDir(c.Dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -69,21 +70,21 @@ func TestClaimMAC(t *testing.T) {
 		t.Errorf("the MAC of a link: %v", err)
 	}
 	given.Mode = vnode.Phys
-	b.must(do([]step.Step{b.claim("a", given)}))
+	testkit.Must(b.t, do([]step.Step{b.claim("a", given)}))
 	// A MAC that a leased virtual function will have on the host is taken.
 	boot, err := step.BootID()
-	b.must(err)
+	testkit.Must(b.t, err)
 	lease := sriov.Lease{Owner: sriov.Owner{Node: "v", If: "eth0", Run: b.dir}, PCI: "0000:01:10.0", Token: "t", Boot: boot}
 	leases := sriov.Leases(filepath.Join(b.dir, "vfs"))
-	b.must(leases.Take(lease))
-	b.must(leases.Reserve(lease, mac.Must("02:00:5e:10:00:55")))
+	testkit.Must(b.t, leases.Take(lease))
+	testkit.Must(b.t, leases.Reserve(lease, mac.Must("02:00:5e:10:00:55")))
 	home := b.claim("a", vnode.Network{Name: "eth7", Mode: vnode.Bridge, MAC: "02:00:5e:10:00:55"})
 	home.Leases = leases
 	if err := do([]step.Step{home}); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "as soon as node v/eth0 gives it back") {
 		t.Errorf("a MAC that comes home: %v", err)
 	}
-	b.must(leases.Release("t"))
-	b.must(do([]step.Step{home}))
+	testkit.Must(b.t, leases.Release("t"))
+	testkit.Must(b.t, do([]step.Step{home}))
 }
 
 // TestHeldMACIsTaken starts a node after a link of the host has got the node's MAC.
@@ -96,9 +97,9 @@ func TestHeldMACIsTaken(t *testing.T) {
 		n := vnode.Node{Network: nets}
 		vnode.Defaults(&n)
 		facts, err := ReadFacts(n.Network, "", "")
-		b.must(err)
+		testkit.Must(b.t, err)
 		in.Networks, in.Facts = n.Network, facts
-		b.must(in.Facts.ReadClaims(in))
+		testkit.Must(b.t, in.Facts.ReadClaims(in))
 		_, err = Claims(in)
 		return err
 	}
@@ -110,10 +111,10 @@ func TestHeldMACIsTaken(t *testing.T) {
 	}
 	var claims []step.Step
 	for _, n := range nets {
-		b.must(start(n)) // nothing is claimed yet
+		testkit.Must(b.t, start(n)) // nothing is claimed yet
 		claims = append(claims, b.claim("a", n))
 	}
-	b.must(do(claims))
+	testkit.Must(b.t, do(claims))
 	for name, n := range nets {
 		if err := start(n); err != nil {
 			t.Errorf("%s: nobody else has its MAC: %v", name, err)
@@ -128,10 +129,10 @@ func TestHeldMACIsTaken(t *testing.T) {
 	}
 	// The check ignores other nodes' MACs, and a running node.
 	in.Node = "b"
-	b.must(start(nets["derived"]))
+	testkit.Must(b.t, start(nets["derived"]))
 	in.Node = "a"
-	b.must(os.Mkdir(in.Run, 0o700))
-	b.must(start(nets["given"]))
+	testkit.Must(b.t, os.Mkdir(in.Run, 0o700))
+	testkit.Must(b.t, start(nets["given"]))
 }
 
 func TestKindsDecode(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func TestMacvlanBothWays(t *testing.T) {
@@ -24,8 +25,8 @@ func TestMacvlanBothWays(t *testing.T) {
 	c.do(cs)
 	// The network beyond the adapter: the other end of the veth pair.
 	addr, err := netlink.ParseAddr("203.0.113.3/24")
-	b.must(err)
-	b.must(b.h.AddrAdd(b.get("wire"), addr))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, b.h.AddrAdd(b.get("wire"), addr))
 	for _, tt := range []struct {
 		from, to *stand
 		addr     string
@@ -54,16 +55,16 @@ func TestMacvlanUndoAfterBegin(t *testing.T) {
 	a := b.node("a")
 	steps := a.steps(vnode.Network{Mode: vnode.Macvlan, Parent: "eth0"})
 	m := steps[0].(*Macvlan)
-	b.must(m.Prepare(context.Background()))
+	testkit.Must(b.t, m.Prepare(context.Background()))
 	a.undo(steps)
 
 	// Killed before it named the link.
-	b.must(m.Do(context.Background()))
+	testkit.Must(b.t, m.Do(context.Background()))
 	r, err := m.Open()
-	b.must(err)
+	testkit.Must(b.t, err)
 	l, err := m.Link(r)
-	b.must(err)
-	b.must(r.LinkSetName(l, m.Temp))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, r.LinkSetName(l, m.Temp))
 	a.undo(steps)
 	if l, err := netif.ByName(r.Handle, m.Temp); err != nil || l != nil {
 		t.Errorf("left: %v %v", l, err)

@@ -18,6 +18,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 const adapterMAC = "02:00:5e:10:00:01"
@@ -28,17 +29,17 @@ func (b *lab) adapter(name string) netif.Original {
 	b.t.Helper()
 	b.need(&netlink.Veth{LinkAttrs: netif.Attrs(name, 1400, mac.Must(adapterMAC)), PeerName: "wire", PeerTxQLen: -1})
 	l := b.get(name)
-	b.must(b.h.LinkAddAltName(l, "an-alternative-name"))
+	testkit.Must(b.t, b.h.LinkAddAltName(l, "an-alternative-name"))
 	for _, a := range []string{"192.0.2.5/24", "198.51.100.5/32", "2001:db8::5/64"} {
 		addr, err := netlink.ParseAddr(a)
-		b.must(err)
+		testkit.Must(b.t, err)
 		if addr.IP.To4() == nil {
 			addr.Flags = unix.IFA_F_NODAD
 		}
-		b.must(b.h.AddrAdd(l, addr))
+		testkit.Must(b.t, b.h.AddrAdd(l, addr))
 	}
-	b.must(b.h.LinkSetUp(l))
-	b.must(b.h.LinkSetUp(b.get("wire")))
+	testkit.Must(b.t, b.h.LinkSetUp(l))
+	testkit.Must(b.t, b.h.LinkSetUp(b.get("wire")))
 	return b.now(name)
 }
 
@@ -46,7 +47,7 @@ func (b *lab) adapter(name string) netif.Original {
 func (b *lab) now(name string) netif.Original {
 	b.t.Helper()
 	o, err := netif.Record(b.h, b.get(name))
-	b.must(err)
+	testkit.Must(b.t, err)
 	o.Index = 0
 	kept := o.Address[:0]
 	for _, a := range o.Address {
@@ -130,11 +131,11 @@ func TestLentLinkEveryPoint(t *testing.T) {
 			steps := a.steps(lend())
 			pin, p := steps[0].(*netif.Pin), steps[1].(*Phys)
 			a.do([]step.Step{pin})
-			b.must(p.Prepare(context.Background()))
+			testkit.Must(b.t, p.Prepare(context.Background()))
 			r, err := p.Open()
-			b.must(err)
+			testkit.Must(b.t, err)
 			for _, part := range parts[:stop+1] {
-				b.must(part.do(b, p, r))
+				testkit.Must(b.t, part.do(b, p, r))
 			}
 			r.Close()
 			a.kill()
@@ -164,7 +165,7 @@ func TestLentNamesClash(t *testing.T) {
 	if _, err := netif.Read(a.ns, "eth1"); err == nil {
 		t.Error("the link stayed in the node because its name is taken")
 	}
-	b.must(b.h.LinkDel(b.get("eth0")))
+	testkit.Must(b.t, b.h.LinkDel(b.get("eth0")))
 	a.undo(steps)
 	if got := b.get("eth0"); got.Attrs().HardwareAddr.String() != adapterMAC {
 		t.Errorf("eth0 is %s", got.Attrs().HardwareAddr)
@@ -200,9 +201,9 @@ func TestPinUndoAfterBegin(t *testing.T) {
 	b := newLab(t)
 	a, c := b.node("a"), b.node("c")
 	pin := &netif.Pin{NS: a.ns}
-	b.must(pin.Prepare(context.Background()))
+	testkit.Must(b.t, pin.Prepare(context.Background()))
 	a.undo([]step.Step{pin})
-	b.must(os.WriteFile(a.ns.Pin, nil, 0o600)) // killed between the file and the mount
+	testkit.Must(b.t, os.WriteFile(a.ns.Pin, nil, 0o600)) // killed between the file and the mount
 	a.undo([]step.Step{pin})
 	if _, err := os.Lstat(a.ns.Pin); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file is left: %v", err)
@@ -211,6 +212,6 @@ func TestPinUndoAfterBegin(t *testing.T) {
 	other := &netif.Pin{NS: netif.NS{Pin: a.ns.Pin, PIDFile: c.ns.PIDFile}}
 	a.do([]step.Step{other})
 	a.undo([]step.Step{pin})
-	b.must(other.Verify(context.Background()))
+	testkit.Must(b.t, other.Verify(context.Background()))
 	a.undo([]step.Step{other})
 }

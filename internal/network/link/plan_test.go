@@ -13,6 +13,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func input(nets ...vnode.Network) Input {
@@ -221,16 +222,16 @@ func TestReadFacts(t *testing.T) {
 	b := newLab(t)
 	b.adapter("eth0")
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
-	b.must(b.h.LinkSetMaster(b.get("wire"), b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetMaster(b.get("wire"), b.get("br9")))
 	a := netif.Attrs("mv0", 0, mac.Address{})
 	a.ParentIndex = b.get("eth0").Attrs().Index
 	b.need(&netlink.Macvlan{LinkAttrs: a, Mode: netlink.MACVLAN_MODE_BRIDGE})
 	dst, err := netlink.ParseIPNet("0.0.0.0/0")
-	b.must(err)
-	b.must(b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("eth0").Attrs().Index, Dst: dst}))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, b.h.RouteAdd(&netlink.Route{LinkIndex: b.get("eth0").Attrs().Index, Dst: dst}))
 
 	got, err := ReadFacts([]vnode.Network{{Mode: vnode.Phys, Parent: "eth0"}}, "", "")
-	b.must(err)
+	testkit.Must(b.t, err)
 	delete(got.Links, "lo")
 	want := map[string]HostLink{
 		"eth0": {Type: "veth", MTU: 1400, Up: true, Uppers: []string{"mv0"}, DefaultRoute: true},

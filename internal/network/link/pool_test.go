@@ -11,6 +11,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func TestClaimFromPool(t *testing.T) {
@@ -20,9 +21,9 @@ func TestClaimFromPool(t *testing.T) {
 		t.Errorf("no such pool: %v", err)
 	}
 	r, err := address.ParseMACRange("02:00:5e:10:00:01-02:00:5e:10:00:03")
-	b.must(err)
+	testkit.Must(b.t, err)
 	_, err = address.AddToPool(pools, "lab", []address.MACRange{r})
-	b.must(err)
+	testkit.Must(b.t, err)
 	claim := func(node string) *address.ClaimMAC {
 		t.Helper()
 		in := Input{
@@ -33,19 +34,19 @@ func TestClaimFromPool(t *testing.T) {
 			t.Log(err)
 		}
 		steps, err := Claims(in)
-		b.must(err)
+		testkit.Must(b.t, err)
 		return steps[0].(*address.ClaimMAC)
 	}
 	// Another node has the lowest MAC, as given; a link of the host has the second.
 	given := b.claim("other", vnode.Network{Name: "eth0", Mode: vnode.Bridge, MAC: "02:00:5e:10:00:01"})
-	b.must(do([]step.Step{given}))
+	testkit.Must(b.t, do([]step.Step{given}))
 	a := claim("a")
 	if a.MAC != mac.Must("02:00:5e:10:00:02") {
 		t.Errorf("planned: %s", a.MAC)
 	}
-	b.must(do([]step.Step{a}))
+	testkit.Must(b.t, do([]step.Step{a}))
 	c := claim("c")
-	b.must(do([]step.Step{c, claim("a")})) // a's second claim gets the same MAC
+	testkit.Must(b.t, do([]step.Step{c, claim("a")})) // a's second claim gets the same MAC
 	if a.MAC != mac.Must("02:00:5e:10:00:02") || c.MAC != mac.Must("02:00:5e:10:00:03") || claim("a").MAC != a.MAC {
 		t.Errorf("claimed %s and %s", a.MAC, c.MAC)
 	}
@@ -53,16 +54,16 @@ func TestClaimFromPool(t *testing.T) {
 	if err := do([]step.Step{d}); refuse.KindOf(err) != refuse.Busy || !strings.Contains(err.Error(), "all of pool lab are taken") {
 		t.Errorf("an exhausted pool: %v", err)
 	}
-	b.must(undo([]step.Step{d}))
+	testkit.Must(b.t, undo([]step.Step{d}))
 	a.MAC = mac.Address{} // killed before it recorded the MAC
-	b.must(undo([]step.Step{a}))
-	b.must(do([]step.Step{d}))
+	testkit.Must(b.t, undo([]step.Step{a}))
+	testkit.Must(b.t, do([]step.Step{d}))
 	if d.MAC != mac.Must("02:00:5e:10:00:02") {
 		t.Errorf("the one given back is not taken: %s", d.MAC)
 	}
-	b.must(os.Remove(filepath.Join(pools, "lab"))) // a claim outlives its pool's file
-	b.must(d.Verify(t.Context()))
-	b.must(undo([]step.Step{c, d, given}))
+	testkit.Must(b.t, os.Remove(filepath.Join(pools, "lab"))) // a claim outlives its pool's file
+	testkit.Must(b.t, d.Verify(t.Context()))
+	testkit.Must(b.t, undo([]step.Step{c, d, given}))
 	if left, _ := os.ReadDir(filepath.Join(b.dir, "macs")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

@@ -28,21 +28,21 @@ func (b *lab) uplink(queue string) *stand {
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br", 0, mac.Address{})})
 	up := &netlink.Veth{LinkAttrs: netif.Attrs("up", 0, mac.Address{}), PeerName: wire, PeerNamespace: netlink.NsPid(behind.cmd.Process.Pid)}
 	b.need(up)
-	b.must(b.h.LinkSetMaster(b.get("up"), b.get("br")))
+	testkit.Must(b.t, b.h.LinkSetMaster(b.get("up"), b.get("br")))
 	for _, name := range []string{"br", "up"} {
-		b.must(b.h.LinkSetUp(b.get(name)))
+		testkit.Must(b.t, b.h.LinkSetUp(b.get(name)))
 	}
 	h, err := netif.At(behind.open())
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer h.Close()
 	l, err := h.LinkByName(wire)
-	b.must(err)
+	testkit.Must(b.t, err)
 	addr, err := netlink.ParseAddr("192.0.2.1/24")
-	b.must(err)
-	b.must(h.AddrAdd(l, addr))
-	b.must(h.LinkSetUp(l))
+	testkit.Must(b.t, err)
+	testkit.Must(b.t, h.AddrAdd(l, addr))
+	testkit.Must(b.t, h.LinkSetUp(l))
 	at := netlink.QdiscAttrs{LinkIndex: b.get("up").Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
-	b.must(b.h.QdiscAdd(&netlink.Tbf{QdiscAttrs: at, Rate: 20e6 / 8, Limit: 1 << 20, Buffer: 1 << 20}))
+	testkit.Must(b.t, b.h.QdiscAdd(&netlink.Tbf{QdiscAttrs: at, Rate: 20e6 / 8, Limit: 1 << 20, Buffer: 1 << 20}))
 	if queue != "" {
 		at.Parent, at.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
 		if err := b.h.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: queue}); err != nil {
@@ -66,7 +66,7 @@ func TestPriority(t *testing.T) {
 	}
 	for _, nw := range []vnode.Network{{Mode: vnode.Bridge, Parent: "br"}, {Mode: vnode.Macvlan, Parent: "up"}} {
 		if nw.Mode == vnode.Macvlan {
-			b.must(b.h.LinkSetNoMaster(b.get("up")))
+			testkit.Must(b.t, b.h.LinkSetNoMaster(b.get("up")))
 		}
 		if testkit.Measures() { // elsewhere each share is right
 			if s := b.share(behind, nw, vnode.Normal, vnode.Normal); s < .02 || s > .98 {
@@ -97,9 +97,9 @@ func (b *lab) share(behind *stand, nw vnode.Network, first, second vnode.Priorit
 		defer f.from.Close()
 		if p == vnode.Low {
 			c, err := f.from.(syscall.Conn).SyscallConn()
-			b.must(err)
-			b.must(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, 6) }))
-			b.must(err)
+			testkit.Must(b.t, err)
+			testkit.Must(b.t, c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, 6) }))
+			testkit.Must(b.t, err)
 		}
 		flows = append(flows, f)
 	}
@@ -139,7 +139,7 @@ func TestPriorityHonoured(t *testing.T) {
 	show := func(class vnode.Priority, n vnode.Network, running bool) proof.Limit {
 		t.Helper()
 		facts, err := ReadFacts([]vnode.Network{n}, class, "")
-		b.must(err)
+		testkit.Must(b.t, err)
 		all := ShowPriorities(Input{Networks: []vnode.Network{n}, Priority: class, NS: s.ns, Facts: facts}, running)
 		if len(all) != 1 {
 			t.Fatalf("%+v", all)
@@ -153,7 +153,7 @@ func TestPriorityHonoured(t *testing.T) {
 	s.undo(steps)
 
 	// No queue honours it: a priority of the class is left out and shown, one of the spec is refused.
-	b.must(b.h.QdiscDel(&netlink.GenericQdisc{QdiscType: "pfifo_fast", QdiscAttrs: netlink.QdiscAttrs{
+	testkit.Must(b.t, b.h.QdiscDel(&netlink.GenericQdisc{QdiscType: "pfifo_fast", QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: b.get("up").Attrs().Index, Parent: netlink.MakeHandle(1, 1), Handle: netlink.MakeHandle(2, 0),
 	}}))
 	for _, n := range []vnode.Network{nw, {Mode: vnode.Bridge, Priority: vnode.High}} {
@@ -176,13 +176,13 @@ func TestPriorityBesideIngress(t *testing.T) {
 	s := b.node("a")
 	r := &shape.Rate{Inside: netif.Inside{NS: s.ns, If: "lo"}, Limit: proof.Limit{Key: "net.lo.rx", Asked: "10Mbit/s"}, Bits: 10 * mbit, Way: netif.Ingress}
 	p := &shape.Priority{Inside: netif.Inside{NS: s.ns, If: "lo"}, Asked: vnode.High, Way: netif.Egress}
-	b.must(do([]step.Step{p, r}))
-	b.must(p.Verify(t.Context()))
-	b.must(p.Verify(t.Context()))
+	testkit.Must(b.t, do([]step.Step{p, r}))
+	testkit.Must(b.t, p.Verify(t.Context()))
+	testkit.Must(b.t, p.Verify(t.Context()))
 	c := &shape.RateChange{Rate: *r}
 	c.Bits, c.Asked = 0, vnode.Max
-	b.must(do([]step.Step{c}))
-	b.must(p.Verify(t.Context()))
+	testkit.Must(b.t, do([]step.Step{c}))
+	testkit.Must(b.t, p.Verify(t.Context()))
 	if now, err := r.Read(); err != nil || now != 0 {
 		t.Errorf("rate %v, %v", now, err)
 	}

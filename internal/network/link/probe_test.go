@@ -14,6 +14,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestProbe gives nodes on a bridge of the host free addresses, and addresses that the host and another node have.
@@ -21,12 +22,12 @@ func TestProbe(t *testing.T) {
 	b := newLab(t)
 	hostMAC := mac.Must("02:00:5e:00:00:99")
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, hostMAC)})
-	b.must(b.h.LinkSetUp(b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetUp(b.get("br9")))
 	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		ad, err := netlink.ParseAddr(cidr)
-		b.must(err)
+		testkit.Must(b.t, err)
 		ad.Flags = unix.IFA_F_NODAD
-		b.must(b.h.AddrAdd(b.get("br9"), ad))
+		testkit.Must(b.t, b.h.AddrAdd(b.get("br9"), ad))
 	}
 	a := b.node("a")
 	as := a.steps(vnode.Network{Mode: vnode.Bridge, Parent: "br9", Address: []string{"192.0.2.10/24", "2001:db8::10/64"}})
@@ -68,7 +69,7 @@ func TestProbe(t *testing.T) {
 func TestTwoProbesMeet(t *testing.T) {
 	b := newLab(t)
 	b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
-	b.must(b.h.LinkSetUp(b.get("br9")))
+	testkit.Must(b.t, b.h.LinkSetUp(b.get("br9")))
 	nw := vnode.Network{Mode: vnode.Bridge, Parent: "br9", Address: []string{"192.0.2.10/24"}}
 	won := make(chan error, 2)
 	for _, name := range []string{"a", "c"} {
@@ -103,13 +104,13 @@ func TestClaimAddress(t *testing.T) {
 		}
 	}
 	claim := &address.ClaimAddress{Dir: b.dir + "/addresses", Node: "c", If: "eth0", Address: "192.0.2.10"}
-	b.must(undo([]step.Step{claim})) // another node's claim stays
+	testkit.Must(b.t, undo([]step.Step{claim})) // another node's claim stays
 	if err := do([]step.Step{claim}); refuse.KindOf(err) != refuse.Busy {
 		t.Error(err)
 	}
 	claim.Node = "a"
-	b.must(do([]step.Step{claim})) // a repeated claim succeeds
-	b.must(undo([]step.Step{claim}))
+	testkit.Must(b.t, do([]step.Step{claim})) // a repeated claim succeeds
+	testkit.Must(b.t, undo([]step.Step{claim}))
 	claim.Node = "c"
-	b.must(do([]step.Step{claim}))
+	testkit.Must(b.t, do([]step.Step{claim}))
 }

@@ -19,6 +19,7 @@ import (
 	"berth/internal/sys/proof"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 const mbit = vnode.BitRate(1_000_000)
@@ -31,7 +32,7 @@ func (b *lab) needShaping(ways ...netif.Way) {
 		asked[w] = true
 	}
 	lacks, err := shape.ProbeRates(asked)
-	b.must(err)
+	testkit.Must(b.t, err)
 	for w, why := range lacks {
 		b.t.Skipf("needs a kernel that holds a rate (%s): %s", w, why)
 	}
@@ -66,7 +67,7 @@ func (b *lab) networks() map[string]vnode.Network {
 	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("up0", 0, mac.Address{}), PeerName: "up0p"})
 	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("lent0", 0, mac.Address{}), PeerName: "lent0p"})
 	for _, name := range []string{"up0", "up0p", "lent0p"} {
-		b.must(b.h.LinkSetUp(b.get(name)))
+		testkit.Must(b.t, b.h.LinkSetUp(b.get(name)))
 	}
 	nets := map[string]vnode.Network{
 		"bridge": {Mode: vnode.Bridge},
@@ -78,7 +79,7 @@ func (b *lab) networks() map[string]vnode.Network {
 		return a
 	}(), Mode: netlink.MACVLAN_MODE_BRIDGE})
 	if err == nil {
-		b.must(b.h.LinkDel(b.get("mv")))
+		testkit.Must(b.t, b.h.LinkDel(b.get("mv")))
 		nets["macvlan"] = vnode.Network{Mode: vnode.Macvlan, Parent: "up0"}
 	} else {
 		b.t.Logf("no macvlan here: %v", err)
@@ -100,9 +101,9 @@ func TestRateLife(t *testing.T) {
 			t.Fatalf("%s: %v", mode, rates)
 		}
 		in, err := rates[0].Open()
-		b.must(err)
+		testkit.Must(b.t, err)
 		l, err := rates[0].Link(in)
-		b.must(err)
+		testkit.Must(b.t, err)
 		want := "tbf"
 		if mode != "bridge" {
 			want = "tbf clsact"
@@ -111,7 +112,7 @@ func TestRateLife(t *testing.T) {
 			t.Errorf("%s: qdiscs %q, not %q", mode, got, want)
 		}
 		shown, err := shape.ReadRates(rates)
-		b.must(err)
+		testkit.Must(b.t, err)
 		if !shown[0].Holds || !shown[1].Holds || shown[1].By != "tbf" {
 			t.Errorf("%s: %+v", mode, shown)
 		}
@@ -172,17 +173,17 @@ func TestRateOfAnother(t *testing.T) {
 	steps := s.steps(vnode.Network{Mode: vnode.Bridge})
 	s.do(steps)
 	r := &shape.Rate{Inside: netif.Inside{NS: s.ns, If: "eth0"}, Limit: proof.Limit{Key: "net.eth0.tx", Asked: "1Mbit/s"}, Bits: mbit, Way: netif.Egress}
-	b.must(r.Prepare(context.Background()))
+	testkit.Must(b.t, r.Prepare(context.Background()))
 	in, err := r.Open()
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer in.Close()
 	l, err := r.Link(in)
-	b.must(err)
+	testkit.Must(b.t, err)
 	other := &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)},
 		Rate:       uint64(mbit) / 8, Limit: 1 << 20, Buffer: 1 << 20,
 	}
-	b.must(in.QdiscAdd(other))
+	testkit.Must(b.t, in.QdiscAdd(other))
 	s.undo([]step.Step{r})
 	if got := qdiscs(t, in.Handle, l); got != "tbf" {
 		t.Errorf("another's qdisc after undo: %q", got)
@@ -192,7 +193,7 @@ func TestRateOfAnother(t *testing.T) {
 	}
 	gone := *r
 	gone.Inode++
-	b.must(gone.Undo(context.Background()))
+	testkit.Must(b.t, gone.Undo(context.Background()))
 }
 
 func TestRateRefused(t *testing.T) {
@@ -290,7 +291,7 @@ func TestNodeCannotChangeItsRate(t *testing.T) {
 		}
 	}
 	for _, r := range rateSteps(steps) {
-		b.must(r.Verify(context.Background()))
+		testkit.Must(b.t, r.Verify(context.Background()))
 	}
 	s.undo(steps)
 	if _, err := os.Stat(s.ns.Pin); err == nil {

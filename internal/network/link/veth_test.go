@@ -21,6 +21,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 func TestBridgeNodesReachEachOther(t *testing.T) {
@@ -138,9 +139,9 @@ func TestVethUndoAfterBegin(t *testing.T) {
 
 	// A foreign link with the same name stays, and keeps the namespace.
 	h, err := b.hub().Ensure()
-	b.must(err)
+	testkit.Must(b.t, err)
 	defer h.Close()
-	b.must(h.LinkAdd(&netlink.Veth{LinkAttrs: netif.Attrs(v.HostIf, 0, mac.Address{}), PeerName: "x", PeerTxQLen: -1}))
+	testkit.Must(b.t, h.LinkAdd(&netlink.Veth{LinkAttrs: netif.Attrs(v.HostIf, 0, mac.Address{}), PeerName: "x", PeerTxQLen: -1}))
 	a.undo(steps)
 	if got := b.links(); len(got) != 2 {
 		t.Errorf("another's link was removed: %v", got)
@@ -200,7 +201,7 @@ func BenchmarkVeth(bm *testing.B) {
 	}
 	back := func(steps []step.Step) {
 		for _, s := range slices.Backward(steps) {
-			b.must(s.Undo(context.Background()))
+			testkit.Must(b.t, s.Undo(context.Background()))
 		}
 	}
 	bm.Run("do", func(bm *testing.B) {

@@ -12,6 +12,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestVFUser uses a link of the lab as a virtual function's and gives it users of all kinds.
@@ -29,12 +30,12 @@ func TestVFUser(t *testing.T) {
 		{"nobody", "", func(*lab) {}},
 		{"an address", "the host, as vf0", func(b *lab) {
 			addr, err := netlink.ParseAddr("192.0.2.5/24")
-			b.must(err)
-			b.must(b.h.AddrAdd(b.get("vf0"), addr))
+			testkit.Must(b.t, err)
+			testkit.Must(b.t, b.h.AddrAdd(b.get("vf0"), addr))
 		}},
 		{"a bridge", "the host, as vf0", func(b *lab) {
 			b.need(&netlink.Bridge{LinkAttrs: netif.Attrs("br9", 0, mac.Address{})})
-			b.must(b.h.LinkSetMaster(b.get("vf0"), b.get("br9")))
+			testkit.Must(b.t, b.h.LinkSetMaster(b.get("vf0"), b.get("br9")))
 		}},
 		{"a VLAN", "the host, as vf0 under upper0", on(&netlink.Vlan{LinkAttrs: netif.Attrs("", 0, mac.Address{}), VlanId: 7})},
 		{"a macvlan", "the host, as vf0 under upper0", on(&netlink.Macvlan{LinkAttrs: netif.Attrs("", 0, mac.Address{}), Mode: netlink.MACVLAN_MODE_BRIDGE})},
@@ -50,7 +51,7 @@ func TestVFUser(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newLab(t)
 			b.need(&netlink.Veth{LinkAttrs: netif.Attrs("vf0", 0, mac.Address{}), PeerName: "wire", PeerTxQLen: -1})
-			b.must(b.h.LinkSetUp(b.get("vf0")))
+			testkit.Must(b.t, b.h.LinkSetUp(b.get("vf0")))
 			tt.use(b)
 			got, err := sriov.UserOf(sriov.Leases(t.TempDir()), sriov.VF{PCI: "0000:01:10.0", Driver: "igbvf", Link: "vf0"})
 			if err != nil || got != tt.want {
@@ -65,7 +66,7 @@ func TestMoveIsVerified(t *testing.T) {
 	b := newLab(t)
 	n := b.node("a")
 	b.need(&netlink.Veth{LinkAttrs: netif.Attrs("vf0", 0, mac.Must("02:00:5e:10:00:66")), PeerName: "wire", PeerTxQLen: -1})
-	b.must(b.h.LinkSetNsPid(b.get("vf0"), n.cmd.Process.Pid))
+	testkit.Must(b.t, b.h.LinkSetNsPid(b.get("vf0"), n.cmd.Process.Pid))
 	for _, tt := range []struct {
 		pci, mac string
 		ok       bool
@@ -93,7 +94,7 @@ func TestLendWhatNodesShare(t *testing.T) {
 		t.Errorf("lent from under a node: %v", err)
 	}
 	a.undo(shared)
-	b.must(os.RemoveAll(b.dir + "/macs"))
+	testkit.Must(b.t, os.RemoveAll(b.dir+"/macs"))
 	if _, err := c.plan(lend()); err != nil {
 		t.Errorf("nobody has it: %v", err)
 	}

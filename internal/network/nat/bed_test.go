@@ -39,9 +39,7 @@ type bed struct {
 
 func newBed(t testing.TB) *bed {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := findNFT(); err != nil {
 		t.Skip("needs nft: nftables is not installed")
 	}

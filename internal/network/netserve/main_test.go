@@ -76,9 +76,7 @@ const upstreamAt = "127.0.0.53"
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	if os.Getenv(inside) == "" {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testkit.NeedsRoot(t) // TestMain has made network namespaces then
 	if _, err := exec.LookPath("dnsmasq"); err != nil {
 		t.Skip("no dnsmasq: install Debian's package dnsmasq-base")
 	}
@@ -86,7 +84,7 @@ func newBed(t *testing.T) *bed {
 	b := &bed{T: t, places: Places{Socket: filepath.Join(dir, "s"), Lock: filepath.Join(dir, "lock"), Log: filepath.Join(dir, "log")}, ns: map[string]*os.File{}}
 	var err error
 	b.h, err = netif.Host()
-	b.must(err)
+	testkit.Must(b, err)
 	t.Cleanup(b.h.Close)
 	b.up("lo")
 	b.bridge = Bridge{
@@ -94,21 +92,21 @@ func newBed(t *testing.T) *bed {
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix("fd00:9::/64")},
 	}
 	br := &netlink.Bridge{LinkAttrs: netif.Attrs("brtest", 0, mac.Address{})}
-	b.must(b.h.LinkAdd(br))
-	t.Cleanup(func() { b.must(b.h.LinkDel(br)) })
+	testkit.Must(b, b.h.LinkAdd(br))
+	t.Cleanup(func() { testkit.Must(b, b.h.LinkDel(br)) })
 	b.address(b.h, "brtest", "10.9.0.1/24", "fd00:9::1/64")
 	b.up("brtest")
 	b.resolv = filepath.Join(dir, "resolv.conf")
-	b.must(os.WriteFile(b.resolv, []byte("nameserver "+upstreamAt+"\n"), 0o644))
-	b.must(unix.Mount(b.resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""))
-	t.Cleanup(func() { b.must(unix.Unmount("/etc/resolv.conf", 0)) })
+	testkit.Must(b, os.WriteFile(b.resolv, []byte("nameserver "+upstreamAt+"\n"), 0o644))
+	testkit.Must(b, unix.Mount(b.resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { testkit.Must(b, unix.Unmount("/etc/resolv.conf", 0)) })
 	b.dnsmasq(upstreamAt, "192.0.2.7")
 	for i, name := range []string{"n1", "n2"} {
 		b.node(name, i+2)
 	}
 	t.Cleanup(func() {
 		for name := range b.ns {
-			b.must(b.places.Drop(context.Background(), name))
+			testkit.Must(b, b.places.Drop(context.Background(), name))
 		}
 		if log, _ := os.ReadFile(b.places.Log); len(log) > 0 {
 			t.Logf("the process said\n%s", log)
@@ -117,31 +115,24 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-func (b *bed) must(err error) {
-	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
-}
-
 func (b *bed) up(name string) {
 	b.Helper()
 	l, err := b.h.LinkByName(name)
-	b.must(err)
-	b.must(b.h.LinkSetUp(l))
+	testkit.Must(b, err)
+	testkit.Must(b, b.h.LinkSetUp(l))
 }
 
 func (b *bed) address(h *netlink.Handle, name string, all ...string) {
 	b.Helper()
 	l, err := h.LinkByName(name)
-	b.must(err)
+	testkit.Must(b, err)
 	for _, cidr := range all {
 		a, err := netlink.ParseAddr(cidr)
-		b.must(err)
+		testkit.Must(b, err)
 		a.Flags = unix.IFA_F_NODAD
-		b.must(h.AddrAdd(l, a))
+		testkit.Must(b, h.AddrAdd(l, a))
 	}
-	b.must(h.LinkSetUp(l))
+	testkit.Must(b, h.LinkSetUp(l))
 }
 
 // dnsmasq starts a resolver of the host: what it is asked, it answers with this address.
@@ -149,9 +140,9 @@ func (b *bed) dnsmasq(at, says string) {
 	b.Helper()
 	cmd := exec.Command("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--no-resolv", "--no-hosts",
 		"--bind-interfaces", "--listen-address="+at, "--address=/example.org/"+says)
-	b.must(cmd.Start())
+	testkit.Must(b, cmd.Start())
 	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	b.eventually(at+" answers", func() bool {
+	testkit.Eventually(b, at+" answers", func() bool {
 		c, err := net.Dial("tcp", at+":53")
 		if err == nil {
 			c.Close()
@@ -164,7 +155,7 @@ func (b *bed) dnsmasq(at, says string) {
 func (b *bed) namespace(name string) {
 	b.Helper()
 	var ns *os.File
-	b.must(thread.Own(func() (err error) {
+	testkit.Must(b, thread.Own(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -181,14 +172,14 @@ func (b *bed) node(name string, i int) {
 	b.namespace(name)
 	ns := b.ns[name]
 	br, err := b.h.LinkByName("brtest")
-	b.must(err)
+	testkit.Must(b, err)
 	a := netif.Attrs("v"+name, 0, mac.Address{})
 	a.MasterIndex = br.Attrs().Index
-	b.must(b.h.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerTxQLen: -1, PeerNamespace: netlink.NsFd(ns.Fd())}))
+	testkit.Must(b, b.h.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerTxQLen: -1, PeerNamespace: netlink.NsFd(ns.Fd())}))
 	b.Cleanup(func() { _ = b.h.LinkDel(&netlink.Veth{LinkAttrs: a}) })
 	b.up("v" + name)
 	h, err := netif.At(ns)
-	b.must(err)
+	testkit.Must(b, err)
 	defer h.Close()
 	b.address(h, "lo")
 	b.address(h, "eth0", fmt.Sprintf("10.9.0.%d/24", i), fmt.Sprintf("fd00:9::%d/64", i))
@@ -200,18 +191,18 @@ func (b *bed) outside(name string) {
 	b.namespace(name)
 	ns := b.ns[name]
 	a := netif.Attrs("wan", 0, mac.Address{})
-	b.must(b.h.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerTxQLen: -1, PeerNamespace: netlink.NsFd(ns.Fd())}))
+	testkit.Must(b, b.h.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "eth0", PeerTxQLen: -1, PeerNamespace: netlink.NsFd(ns.Fd())}))
 	b.Cleanup(func() { _ = b.h.LinkDel(&netlink.Veth{LinkAttrs: a}) })
 	b.address(b.h, "wan", "198.51.100.1/24")
 	h, err := netif.At(ns)
-	b.must(err)
+	testkit.Must(b, err)
 	defer h.Close()
 	b.address(h, "eth0", "198.51.100.2/24", "10.9.0.77/32")
 	l, err := h.LinkByName("eth0")
-	b.must(err)
+	testkit.Must(b, err)
 	dst, err := netlink.ParseIPNet("10.9.0.0/24")
-	b.must(err)
-	b.must(h.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Gw: net.ParseIP("198.51.100.1")}))
+	testkit.Must(b, err)
+	testkit.Must(b, h.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Gw: net.ParseIP("198.51.100.1")}))
 }
 
 func (b *bed) entry(name string, i int, relays ...Relay) *Entry {
@@ -288,11 +279,6 @@ func (b *bed) want(node, network, server, name, want string) {
 	if got := b.ask(node, network, server, name); got != want {
 		b.Errorf("%s asks %s for %s by %s: %s, want %s", node, server, name, network, got, want)
 	}
-}
-
-func (b *bed) eventually(what string, f func() bool) {
-	b.Helper()
-	testkit.Eventually(b, what, f)
 }
 
 // status returns lines of the process's /proc/PID/status.

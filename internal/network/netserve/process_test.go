@@ -25,10 +25,10 @@ import (
 func (b *bed) process() proc.ID {
 	b.Helper()
 	c, err := b.places.dial()
-	b.must(err)
+	testkit.Must(b, err)
 	defer c.Close()
 	id, err := c.process()
-	b.must(err)
+	testkit.Must(b, err)
 	return id
 }
 
@@ -36,11 +36,11 @@ func (b *bed) process() proc.ID {
 func TestNames(t *testing.T) {
 	b := newBed(t)
 	ctx := t.Context()
-	b.must((&Serve{Places: b.places, Entry: *b.entry("n1", 2)}).Do(ctx))
+	testkit.Must(b, (&Serve{Places: b.places, Entry: *b.entry("n1", 2)}).Do(ctx))
 	b.want("n1", "udp", "10.9.0.1", "n2.", "NameError")
 	two := &Serve{Places: b.places, Entry: *b.entry("n2", 3)}
-	b.must(two.Do(ctx))
-	b.must(two.Verify(ctx))
+	testkit.Must(b, two.Do(ctx))
+	testkit.Must(b, two.Verify(ctx))
 	for _, server := range []string{"10.9.0.1", "fd00:9::1"} {
 		for _, network := range []string{"udp", "tcp"} {
 			b.want("n1", network, server, "n2.", "Success 10.9.0.3")
@@ -61,13 +61,13 @@ func TestNames(t *testing.T) {
 	if d := cmp.Diff([]string{"Uid=" + own, "Gid=" + own, "Groups=", "CapInh=" + none, "CapPrm=" + none, "CapEff=" + none, "CapAmb=" + none, "NoNewPrivs=1", "Seccomp=2"}, got); d != "" {
 		t.Error(d)
 	}
-	b.must(two.Undo(ctx))
-	b.must(two.Undo(ctx))
+	testkit.Must(b, two.Undo(ctx))
+	testkit.Must(b, two.Undo(ctx))
 	b.want("n1", "udp", "10.9.0.1", "n2.", "NameError")
 	if b.process() != id {
 		t.Error("another process serves now")
 	}
-	b.must(b.places.Drop(ctx, "n1"))
+	testkit.Must(b, b.places.Drop(ctx, "n1"))
 	if id.Alive() {
 		t.Error("the process is there after its last node")
 	}
@@ -79,12 +79,12 @@ func TestNames(t *testing.T) {
 // TestResolverChanges: the host's resolv.conf is followed, and a resolver that does not answer is passed over.
 func TestResolverChanges(t *testing.T) {
 	b := newBed(t)
-	b.must(b.places.Set(t.Context(), b.entry("n1", 2)))
+	testkit.Must(b, b.places.Set(t.Context(), b.entry("n1", 2)))
 	b.want("n1", "udp", "10.9.0.1", "example.org.", "Success 192.0.2.7")
 	b.dnsmasq("127.0.0.54", "192.0.2.8")
-	b.must(os.WriteFile(b.resolv, []byte("# nobody listens at the first; the second is this process itself\nnameserver 127.0.0.55\nnameserver 10.9.0.1\nnameserver 127.0.0.54\n"), 0o644))
+	testkit.Must(b, os.WriteFile(b.resolv, []byte("# nobody listens at the first; the second is this process itself\nnameserver 127.0.0.55\nnameserver 10.9.0.1\nnameserver 127.0.0.54\n"), 0o644))
 	b.want("n1", "udp", "10.9.0.1", "example.org.", "Success 192.0.2.8")
-	b.must(os.WriteFile(b.resolv, []byte("nameserver 127.0.0.55\n"), 0o644))
+	testkit.Must(b, os.WriteFile(b.resolv, []byte("nameserver 127.0.0.55\n"), 0o644))
 	b.want("n1", "udp", "10.9.0.1", "example.org.", "ServerFailure")
 }
 
@@ -93,23 +93,23 @@ func TestResolverChanges(t *testing.T) {
 func TestFlood(t *testing.T) {
 	b := newBed(t)
 	silent, err := net.ListenPacket("udp", "127.0.0.56:53")
-	b.must(err)
+	testkit.Must(b, err)
 	defer silent.Close()
-	b.must(os.WriteFile(b.resolv, []byte("nameserver 127.0.0.56\n"), 0o644))
-	b.must(b.places.Set(t.Context(), b.entry("n1", 2)))
-	b.must(b.places.Set(t.Context(), b.entry("n2", 3)))
+	testkit.Must(b, os.WriteFile(b.resolv, []byte("nameserver 127.0.0.56\n"), 0o644))
+	testkit.Must(b, b.places.Set(t.Context(), b.entry("n1", 2)))
+	testkit.Must(b, b.places.Set(t.Context(), b.entry("n2", 3)))
 	var c net.Conn
-	b.must(b.in("n1", func() (err error) { c, err = net.Dial("udp", "10.9.0.1:53"); return err }))
+	testkit.Must(b, b.in("n1", func() (err error) { c, err = net.Dial("udp", "10.9.0.1:53"); return err }))
 	defer c.Close()
 	for range 20000 {
 		if _, err := c.Write(question(t, "example.org.", dns.TypeA, nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.eventually("the other node is answered", func() bool { return b.ask("n2", "udp", "10.9.0.1", "n1.") == "Success 10.9.0.2" })
+	testkit.Eventually(b, "the other node is answered", func() bool { return b.ask("n2", "udp", "10.9.0.1", "n1.") == "Success 10.9.0.2" })
 	pid := b.process().PID
 	open, err := os.ReadDir("/proc/" + status(t, pid, "Pid")[0][4:] + "/fd")
-	b.must(err)
+	testkit.Must(b, err)
 	if len(open) > mostAskedEach+60 {
 		t.Errorf("it has %d files open", len(open))
 	}
@@ -120,7 +120,7 @@ func TestFlood(t *testing.T) {
 func (b *bed) echo(node, at string) {
 	b.Helper()
 	var l net.Listener
-	b.must(b.in(node, func() (err error) { l, err = net.Listen("tcp", at); return err }))
+	testkit.Must(b, b.in(node, func() (err error) { l, err = net.Listen("tcp", at); return err }))
 	b.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -136,7 +136,7 @@ func (b *bed) echo(node, at string) {
 		}
 	}()
 	var p net.PacketConn
-	b.must(b.in(node, func() (err error) { p, err = net.ListenPacket("udp", at); return err }))
+	testkit.Must(b, b.in(node, func() (err error) { p, err = net.ListenPacket("udp", at); return err }))
 	b.Cleanup(func() { p.Close() })
 	go func() {
 		buf := make([]byte, 2048)
@@ -184,7 +184,7 @@ func TestRelays(t *testing.T) {
 	b := newBed(t)
 	ctx := t.Context()
 	b.echo("n1", "10.9.0.2:80")
-	b.must(b.places.Set(ctx, b.entry("n1", 2,
+	testkit.Must(b, b.places.Set(ctx, b.entry("n1", 2,
 		relayOf("tcp", "127.0.0.1:8080", "10.9.0.2:80"), relayOf("tcp", "[::1]:8080", "10.9.0.2:80"),
 		relayOf("udp", "127.0.0.1:8080", "10.9.0.2:80"), relayOf("udp", "[::1]:8080", "10.9.0.2:80"), relayOf("tcp", "127.0.0.1:8081", "10.9.0.2:81"))))
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
@@ -203,13 +203,13 @@ func TestRelays(t *testing.T) {
 	}
 	// A port that another program has is refused, and what the node had before stays.
 	other, err := net.Listen("tcp", "127.0.0.1:9090")
-	b.must(err)
+	testkit.Must(b, err)
 	defer other.Close()
 	if err := b.places.Set(ctx, b.entry("n2", 3, relayOf("tcp", "127.0.0.1:9090", "10.9.0.3:80"))); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("a port that is taken: %v", err)
 	}
 	b.want("n1", "udp", "10.9.0.1", "n2.", "NameError")
-	b.must(b.places.Set(ctx, b.entry("n1", 2)))
+	testkit.Must(b, b.places.Set(ctx, b.entry("n1", 2)))
 	if _, err := through("tcp", "127.0.0.1:8080", big); err == nil {
 		t.Error("the port is open, and the node publishes it no more")
 	}
@@ -242,13 +242,13 @@ func TestKilled(t *testing.T) {
 		got, err := through("tcp", "127.0.0.1:8080", []byte("hello"))
 		return err == nil && string(got) == "hello"
 	}
-	b.eventually("the keeper starts the process", func() bool { return started.Load() > 0 })
-	b.eventually("it works", works)
+	testkit.Eventually(b, "the keeper starts the process", func() bool { return started.Load() > 0 })
+	testkit.Eventually(b, "it works", works)
 	for range 3 {
 		old := b.process()
-		b.must(unix.Kill(old.PID, unix.SIGKILL))
+		testkit.Must(b, unix.Kill(old.PID, unix.SIGKILL))
 		began := time.Now()
-		b.eventually("another process", func() bool {
+		testkit.Eventually(b, "another process", func() bool {
 			lacks, err := b.places.Lacks([]string{"n1", "n2"})
 			return !old.Alive() && err == nil && len(lacks) == 0
 		})
@@ -257,7 +257,7 @@ func TestKilled(t *testing.T) {
 		}
 		t.Logf("works again after %v", time.Since(began).Round(time.Millisecond))
 	}
-	b.eventually("nodes were lacking four times", func() bool { return started.Load() >= 4 })
+	testkit.Eventually(b, "nodes were lacking four times", func() bool { return started.Load() >= 4 })
 	cancel()
 	<-done
 	if n := started.Load(); n != 4 {

@@ -2,7 +2,6 @@ package shape
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -14,13 +13,12 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/mac"
 	"berth/internal/sys/thread"
+	"berth/test/testkit"
 )
 
 // TestDefaultQueueComesBack uses a link with a default queue, which veth and macvlan do not have.
 func TestDefaultQueueComesBack(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	testkit.NeedsRoot(t)
 	lacks, err := ProbeRates(map[netif.Way]bool{netif.Egress: true, netif.Ingress: true})
 	if err != nil {
 		t.Fatal(err)

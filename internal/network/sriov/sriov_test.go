@@ -17,6 +17,7 @@ import (
 	"berth/internal/sys/mac"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // drawn makes a sysfs tree: an adapter with three virtual functions, one with none yet, and one without SR-IOV.
@@ -189,17 +190,11 @@ func TestLeases(t *testing.T) {
 	run := t.TempDir()
 	d := Leases(filepath.Join(t.TempDir(), "leases"))
 	a := Lease{Owner: Owner{Node: "a", If: "eth0", Run: run}, PCI: "0000:01:10.0", Token: "t1", Boot: boot}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	if d.Held(a) || d.Held(Lease{}) {
 		t.Error("held before it was taken")
 	}
-	must(d.Release("t1"))
-	must(d.Take(a))
+	testkit.Must(t, d.Release("t1"))
+	testkit.Must(t, d.Take(a))
 	if got, ok := d.Read(a.PCI); !ok || got != a {
 		t.Errorf("%+v", got)
 	}
@@ -207,11 +202,11 @@ func TestLeases(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	var limit unix.Rlimit // without a file descriptor left the boot id cannot be read
-	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
+	testkit.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	testkit.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
 	_, bootErr := step.BootID()
 	_, held := d.Read(a.PCI)
-	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	testkit.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(bootErr, unix.EMFILE) || !held {
 		t.Errorf("an error (%v) while it was read ended the lease", bootErr)
 	}
@@ -221,7 +216,7 @@ func TestLeases(t *testing.T) {
 		t.Errorf("%+v", pf.VFs)
 	}
 	for range 2 {
-		must(d.Reserve(a, mac.Must("02:00:00:00:00:01"), mac.Must("02:00:00:00:00:02")))
+		testkit.Must(t, d.Reserve(a, mac.Must("02:00:00:00:00:01"), mac.Must("02:00:00:00:00:02")))
 	}
 	who := "virtual function 0000:01:10.0, as soon as node a/eth0 gives it back"
 	want := map[mac.Address]string{mac.Must("02:00:00:00:00:01"): who, mac.Must("02:00:00:00:00:02"): who}
@@ -234,19 +229,19 @@ func TestLeases(t *testing.T) {
 	// Releasing the first lease does not end a later lease of the same owner.
 	later := a
 	later.Token = "t2"
-	must(d.Take(later))
+	testkit.Must(t, d.Take(later))
 	if got := d.Reserved(); len(got) > 0 {
 		t.Errorf("reserved for a lease that has ended: %v", got)
 	}
-	must(d.Reserve(later, mac.Must("02:00:00:00:00:01")))
-	must(d.Release("t1"))
+	testkit.Must(t, d.Reserve(later, mac.Must("02:00:00:00:00:01")))
+	testkit.Must(t, d.Release("t1"))
 	if len(d.Reserved()) != 1 {
 		t.Error("the end of an old lease ended what is reserved for the new one")
 	}
 	if d.Held(a) || !d.Held(later) {
 		t.Error("the end of an old lease touched the new one")
 	}
-	must(d.Release("t2"))
+	testkit.Must(t, d.Release("t2"))
 	if left, err := os.ReadDir(string(d)); err != nil || len(left) > 0 {
 		t.Errorf("released and still there: %v %v", left, err)
 	}
@@ -254,7 +249,7 @@ func TestLeases(t *testing.T) {
 	old.Boot = "another"
 	dead.Run = filepath.Join(run, "gone")
 	for _, l := range []Lease{old, dead} {
-		must(d.Take(l))
+		testkit.Must(t, d.Take(l))
 		if _, ok := d.Read(l.PCI); ok {
 			t.Errorf("stale and held: %+v", l)
 		}

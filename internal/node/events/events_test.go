@@ -49,8 +49,7 @@ func all(t *testing.T, f File) []Event {
 // writer starts a process that appends events.
 func writer(t *testing.T, f File, node string, n int) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "EVENTS_DIR="+f.Dir, "EVENTS_NODE="+node, "EVENTS_N="+strconv.Itoa(n))
+	cmd := testkit.Again(t, "", "EVENTS_DIR="+f.Dir, "EVENTS_NODE="+node, "EVENTS_N="+strconv.Itoa(n))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

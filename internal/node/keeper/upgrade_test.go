@@ -100,17 +100,8 @@ func (s scripts) Stop(context.Context, string, time.Duration) error      { retur
 
 // TestUpgradeInPlace upgrades a keeper while a node runs, a command waits for its end, and another holds a guard.
 func TestUpgradeInPlace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: a keeper listens to root only")
-	}
-	dir, err := os.MkdirTemp("", "berth-keeper-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NeedsRoot(t)
+	dir := testkit.Dir(t, "")
 	l := layout.New(dir)
 	must := func(err error) {
 		t.Helper()

@@ -2,10 +2,8 @@ package plan
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,9 +28,8 @@ import (
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 	"berth/internal/sys/thread"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func v1Host() host.Facts {
 	v1 := map[string]string{}
@@ -192,7 +189,7 @@ func TestPlans(t *testing.T) {
 					t.Errorf("claim %s does not say when it is on the disk", c.Kind())
 				}
 			}
-			golden(t, tc.name, render(claims)+"-- live\n"+render(live))
+			testkit.Golden(t, filepath.Join("testdata", tc.name+".golden"), render(claims)+"-- live\n"+render(live))
 			again, err := Live(n, f, claims)
 			if err != nil {
 				t.Fatal(err)
@@ -211,24 +208,6 @@ func render(steps []step.Step) string {
 		fmt.Fprintf(&b, "%-16s %s\n", s.Kind(), s)
 	}
 	return b.String()
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; -update rewrites it):\n%s", file, diff)
-	}
 }
 
 // readable reads each step back from its journal record: another process must be able to read it.
@@ -253,9 +232,7 @@ func readable(t *testing.T, steps []step.Step) {
 
 // TestPlanReadsNothing plans on a thread that sees neither a file nor a link of the host: the plan must be the same.
 func TestPlanReadsNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: changes its root")
-	}
+	testkit.NeedsRoot(t)
 	n, f := parse(t, full), facts(v2Host(), "crun")
 	f.Command.Args, n.Delta.Size = n.Command, 1<<30
 	steps := func() string {

@@ -18,6 +18,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/step"
 	"berth/test/built"
+	"berth/test/env"
 	"berth/test/testkit"
 )
 
@@ -109,14 +110,7 @@ func (d loopDisk) isBFQ() bool { return strings.Contains(d.sysfs("queue/schedule
 // diskFiles makes a folder that a node can pass through, with files for loop devices.
 func diskFiles(t *testing.T, n int) (dir string, files []string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "berth-engine-")
-	if err == nil {
-		err = os.Chmod(dir, 0o711)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir = testkit.Dir(t, "/var/tmp")
 	for i := range n {
 		files = append(files, filepath.Join(dir, fmt.Sprintf("disk%d", i)))
 		if err := os.WriteFile(files[i], make([]byte, 1<<20), 0o600); err != nil {
@@ -129,9 +123,7 @@ func diskFiles(t *testing.T, n int) (dir string, files []string) {
 // TestEngineAfterBoot plays a boot over which two disks change places: names, numbers and the kernel's counts of disks say
 // that nothing has changed. The disk that was asked for is switched, and no other; one that is not there is a note.
 func TestEngineAfterBoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	dir, files := diskFiles(t, 3)
 	one, two := newLoopDisk(t, 0), newLoopDisk(t, 1)
 	one.attach(files[0])
@@ -237,9 +229,7 @@ func TestEngineAfterBoot(t *testing.T) {
 // TestEngineReplugged pulls a disk out from under a node and plugs it in elsewhere: there it gets the engine and the weight
 // that the spec asks for, and at the node's end what it had. Protecting a service is no worse off for a disk that is gone.
 func TestEngineReplugged(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if testing.Short() {
 		t.Skip("needs a longer run: it builds berth")
 	}
@@ -249,13 +239,11 @@ func TestEngineReplugged(t *testing.T) {
 	if !strings.Contains(one.sysfs("queue/scheduler"), "bfq") {
 		t.Skip("no BFQ in this kernel")
 	}
-	berth := filepath.Join(dir, "berth")
-	if err := built.Berth(t.Context(), berth); err != nil {
-		t.Fatal(err)
-	}
+	b := env.In(dir)
+	testkit.Must(t, built.Berth(t.Context(), b.Program))
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := exec.Command(berth, append([]string{"--root", filepath.Join(dir, "root")}, args...)...).CombinedOutput()
+		out, err := b.Command(args...).CombinedOutput()
 		if err != nil {
 			t.Errorf("berth %s: %v: %s", strings.Join(args, " "), err, out)
 		}
@@ -283,7 +271,7 @@ func TestEngineReplugged(t *testing.T) {
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = exec.Command(berth, "--root", filepath.Join(dir, "root"), "rm", "--force", "n").Run() }) // if it is still there
+	t.Cleanup(func() { _ = b.Command("rm", "--force", "n").Run() }) // if it is still there
 	run("apply", "-f", spec)
 	run("protect", pid, "--disk", one.path, "--engine", "bfq")
 	if !one.isBFQ() || !weight.MatchString(run("show", "n")) || strings.Contains(run("ls"), "engine off") {

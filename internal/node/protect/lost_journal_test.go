@@ -13,18 +13,14 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestLostJournals: a journal that a power cut has emptied or cut off is not forgotten while something is there that it may have named:
 // ls, repair, protect and unprotect say what to do. The others are settled beside it, and one for which nothing is there is forgotten.
 func TestLostJournals(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	dir := t.TempDir()
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil { // a root is passed through by nodes
-		t.Fatal(err)
-	}
+	testkit.NeedsRoot(t)
+	dir := testkit.Dir(t, "") // a root is passed through by nodes
 	v := New(layout.New(filepath.Join(dir, "root")))
 	v.control = filepath.Join(dir, "control")
 	l, err := v.lock(t.Context()) // makes the folder

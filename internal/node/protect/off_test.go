@@ -13,6 +13,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/proof"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // TestSwitchedOff: a process whose group has lost a controller, because another program has switched it off above, is not shown as
@@ -22,21 +23,21 @@ func TestSwitchedOff(t *testing.T) {
 	above := filepath.Join(filepath.Dir(dir), "cgroup.subtree_control")
 	c := &weight.Class{Name: "berth/wn"}
 	for key, file := range map[string]string{"class.cpu": "cpu.weight", "class.io": "io.weight"} {
-		grouptest.Must(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
 		c.Values = append(c.Values, weight.ClassValue{
 			Limit: proof.Limit{Key: key, Asked: "weight 1000", By: file}, Write: group.Write{File: filepath.Join(dir, file), Value: "1000", None: "100"},
 		})
 	}
 	boot, err := step.BootID()
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	j, err := create(filepath.Join(t.TempDir(), "journal"), "7", boot)
-	grouptest.Must(t, err)
-	grouptest.Must(t, j.Do(t.Context(), c))
-	grouptest.Must(t, os.WriteFile(above, []byte("cpu io memory"), 0o600))
+	testkit.Must(t, err)
+	testkit.Must(t, j.Do(t.Context(), c))
+	testkit.Must(t, os.WriteFile(above, []byte("cpu io memory"), 0o600))
 	v := New(layout.New(t.TempDir()))
 	look := func() (kinds, lost []string) {
 		t.Helper()
-		grouptest.Must(t, v.eachLost(t.Context(), j, func(s step.Step) error { kinds = append(kinds, s.Kind()); return nil }))
+		testkit.Must(t, v.eachLost(t.Context(), j, func(s step.Step) error { kinds = append(kinds, s.Kind()); return nil }))
 		p := &Service{Values: c.Show()}
 		p.lose("")
 		return kinds, p.Lost
@@ -44,8 +45,8 @@ func TestSwitchedOff(t *testing.T) {
 	if kinds, lost := look(); len(kinds)+len(lost) > 0 {
 		t.Errorf("it has all: %q, %q", kinds, lost)
 	}
-	grouptest.Must(t, os.WriteFile(above, []byte("io memory"), 0o600))
-	grouptest.Must(t, os.Remove(filepath.Join(dir, "cpu.weight")))
+	testkit.Must(t, os.WriteFile(above, []byte("io memory"), 0o600))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "cpu.weight")))
 	kinds, lost := look()
 	if diff := cmp.Diff([]string{"cgroup.enable", "cgroup.class"}, kinds); diff != "" {
 		t.Error(diff)
@@ -54,8 +55,8 @@ func TestSwitchedOff(t *testing.T) {
 		t.Error(diff)
 	}
 	e, err := c.Disabled()
-	grouptest.Must(t, err)
-	grouptest.Must(t, e.Do(t.Context()))
+	testkit.Must(t, err)
+	testkit.Must(t, e.Do(t.Context()))
 	if got := grouptest.Text(t, above); got != "+cpu" { // a plain file keeps the written text
 		t.Errorf("written: %q", got)
 	}

@@ -17,13 +17,14 @@ import (
 	"berth/internal/host/systemd"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
+	"berth/test/testkit"
 )
 
 // TestInKernel: what another program writes to the group of a unit is seen, although systemd knows nothing of it.
 func TestInKernel(t *testing.T) {
 	h, dir := grouptest.Drawn(t)
 	write := func(name, text string) {
-		grouptest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	for _, above := range []string{"..", "../.."} {
 		write(above+"/cgroup.subtree_control", "cpu io memory\n")
@@ -87,15 +88,15 @@ func TestKeptTransient(t *testing.T) {
 	s := &systemd.Set{Unit: "run-1.scope", Properties: []systemd.Property{{Name: "CPUWeight", Value: "1000"}}}
 	for _, dir := range []string{v.control, v.transient} {
 		path := systemd.DropIn(dir, s.Unit, "CPUWeight")
-		grouptest.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
-		grouptest.Must(t, os.WriteFile(path, []byte("[Scope]\nCPUWeight=1000\n"), 0o600))
+		testkit.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
+		testkit.Must(t, os.WriteFile(path, []byte("[Scope]\nCPUWeight=1000\n"), 0o600))
 		for _, transient := range []bool{false, true} {
 			u := systemd.Unit{Transient: transient, Properties: map[string]string{"CPUWeight": "1000"}}
 			if all := v.valuesOf(s, u, grouptest.V2()); all[0].Holds != (transient == (dir == v.transient)) {
 				t.Errorf("transient %v, kept in %s: %+v", transient, dir, all[0])
 			}
 		}
-		grouptest.Must(t, os.RemoveAll(filepath.Dir(path)))
+		testkit.Must(t, os.RemoveAll(filepath.Dir(path)))
 	}
 }
 
@@ -116,8 +117,8 @@ func TestMovedUnit(t *testing.T) {
 	if r, err = returnOf(u, h); err != nil || r == nil {
 		t.Fatalf("its process is at the top: %v, %v", r, err)
 	}
-	grouptest.Must(t, r.Do(t.Context()))
-	grouptest.Must(t, r.Verify(t.Context()))
+	testkit.Must(t, r.Do(t.Context()))
+	testkit.Must(t, r.Verify(t.Context()))
 	for _, pid := range all {
 		for _, hh := range group.Hierarchies(h) {
 			if !slices.ContainsFunc([]string{"cpu", "memory", "pids"}, func(c string) bool { return slices.Contains(hh.Controllers, c) }) {
@@ -134,9 +135,9 @@ func TestMovedUnit(t *testing.T) {
 func TestMovedAgent(t *testing.T) {
 	h := grouptest.Host(t)
 	shell, err := exec.LookPath("sh")
-	grouptest.Must(t, err)
+	testkit.Must(t, err)
 	agent := filepath.Join(t.TempDir(), "berthd")
-	grouptest.Must(t, os.Symlink(shell, agent))
+	testkit.Must(t, os.Symlink(shell, agent))
 	path, all, move := unitOfTwo(t, h, agent)
 	u := systemd.Unit{ControlGroup: "/" + path, MainPID: strconv.Itoa(all[0])}
 	move(all[1], "")
@@ -154,7 +155,7 @@ func TestMovedAgent(t *testing.T) {
 func unitOfTwo(t *testing.T, h host.Cgroups, shell string) (path string, all []int, move func(pid int, to string)) {
 	path = grouptest.New(t, h, group.Kinds(), group.Steps)
 	cmd := exec.Command(shell, "-c", "sleep 1000 & wait")
-	grouptest.Must(t, cmd.Start())
+	testkit.Must(t, cmd.Start())
 	family := func() []int { return proc.Family(cmd.Process.Pid) }
 	t.Cleanup(func() { // before the groups are removed
 		for _, pid := range family()[1:] {
@@ -165,11 +166,11 @@ func unitOfTwo(t *testing.T, h host.Cgroups, shell string) (path string, all []i
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	grouptest.Wait(t, "the processes to start", func() bool { return len(family()) == 2 })
+	testkit.Eventually(t, "the processes to start", func() bool { return len(family()) == 2 })
 	move = func(pid int, to string) {
 		for _, hh := range group.Hierarchies(h) {
 			if _, err := os.Stat(filepath.Join(hh.Mount, path)); err == nil {
-				grouptest.Must(t, hh.Move(pid, to))
+				testkit.Must(t, hh.Move(pid, to))
 			}
 		}
 	}

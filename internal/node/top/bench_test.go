@@ -16,14 +16,13 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // BenchmarkSample takes samples of 1,000 nodes: groups of the kernel's in every hierarchy of this host, and a process
 // each (this one). docs/top.md has the figure.
 func BenchmarkSample(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("needs root")
-	}
+	testkit.NeedsRoot(b)
 	const count = 1000
 	nodes := node.Open(layout.New(b.TempDir()), node.Beside{})
 	boot, err := step.BootID()

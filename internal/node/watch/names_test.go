@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/network/netserve"
 	"berth/internal/sys/proc"
+	"berth/test/testkit"
 )
 
 // TestMain: the process that serves names is this program.
@@ -28,9 +29,7 @@ func TestMain(m *testing.M) {
 // TestNamesOneByOne: a keeper that was just started follows its nodes one after the other. A node that it follows when the
 // process runs again, for an earlier node, is served too.
 func TestNamesOneByOne(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	places := netserve.Places{Socket: filepath.Join(dir, "socket"), Lock: filepath.Join(dir, "lock"), Log: filepath.Join(dir, "log")}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -52,14 +51,13 @@ func TestNamesOneByOne(t *testing.T) {
 	})
 	served := func(node string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			lacking, err := places.Lacks([]string{node})
-			if err == nil && len(lacking) == 0 {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s is not served: %v", node, err)
-			}
+		var err error
+		if !testkit.Happens(func() bool {
+			var lacking []string
+			lacking, err = places.Lacks([]string{node})
+			return err == nil && len(lacking) == 0
+		}) {
+			t.Fatalf("%s is not served: %v", node, err)
 		}
 	}
 	w.Watch(ctx, "n1", proc.ID{})

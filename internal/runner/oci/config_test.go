@@ -2,8 +2,6 @@ package oci
 
 import (
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -15,9 +13,8 @@ import (
 	"berth/internal/runner"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func goldenInputs() map[string]runner.Spec {
 	base := runner.Spec{
@@ -60,19 +57,7 @@ func TestConfigGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join("testdata", name+".json")
-		if *update {
-			if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(b)+"\n"); diff != "" {
-			t.Errorf("%s (go test -update writes it anew):\n%s", name, diff)
-		}
+		testkit.Golden(t, filepath.Join("testdata", name+".json"), string(b)+"\n")
 	}
 }
 

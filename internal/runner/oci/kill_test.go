@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,8 +37,7 @@ func TestKilledCreate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lock.Close()
-			child := exec.Command("/proc/self/exe", "-test.run=^TestCreateChild$")
-			child.Env = append(os.Environ(), "BERTH_TEST_CREATE="+string(record), "BERTH_TEST_LOCK="+lock.Name())
+			child := testkit.Again(t, "TestCreateChild", "BERTH_TEST_CREATE="+string(record), "BERTH_TEST_LOCK="+lock.Name())
 			if err := child.Start(); err != nil {
 				t.Fatal(err)
 			}

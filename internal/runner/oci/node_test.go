@@ -21,6 +21,7 @@ import (
 	"berth/internal/runner/runnertest"
 	"berth/internal/runner/streams"
 	"berth/internal/storage/mounts"
+	"berth/test/testkit"
 )
 
 const testIDBase, testIDSize = 1 << 29, 65536
@@ -39,9 +40,7 @@ var nodesMade atomic.Int32
 // eachRuntime runs a test with every runtime of this host.
 func eachRuntime(t *testing.T, test func(t *testing.T, r Runtime)) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: nodes need it")
-	}
+	testkit.NeedsRoot(t)
 	for _, name := range runtimeNames() {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range paths() {
@@ -110,12 +109,7 @@ func TestConformance(t *testing.T) {
 // newNode describes a node; change may alter its input. The node is removed at the end of the test in any case.
 func newNode(t testing.TB, r Runtime, change func(*runner.Spec)) *testNode {
 	t.Helper()
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := testkit.Dir(t, "")
 	id := fmt.Sprintf("berth-test-%d-%d", os.Getpid(), nodesMade.Add(1))
 	in := testSpec(t, dir, "sleep 1000")
 	in.Args = []string{"/bin/sleep", "1000"}
@@ -218,13 +212,11 @@ func sh(t *testing.T, r Runtime, script string, change func(*runner.Spec)) strin
 // execCmd runs a command in the node through Exec, in a child of this test, which becomes a subreaper.
 func (n *testNode) execCmd(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestExecChild$")
 	record, err := json.Marshal(n.create)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), "BERTH_TEST_EXEC="+strings.Join(args, "\x1f"), "BERTH_TEST_CREATED="+string(record))
-	return cmd
+	return testkit.Again(t, "TestExecChild", "BERTH_TEST_EXEC="+strings.Join(args, "\x1f"), "BERTH_TEST_CREATED="+string(record))
 }
 
 // TestExecChild is not a test: it is the berth exec of TestExec.

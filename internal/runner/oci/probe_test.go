@@ -11,25 +11,19 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/runner"
 	"berth/internal/storage/mounts"
+	"berth/test/testkit"
 )
 
 // TestChoose checks that the first call probes and later ones only read files.
 func TestChoose(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("not root: nodes need it")
-	}
+	testkit.NeedsRoot(t)
 	if len(paths()) == 0 {
 		t.Skip("neither runc nor crun is installed")
 	}
 	if _, err := os.Stat("/bin/busybox"); err != nil {
 		t.Skip("no static program to run: busybox-static is not installed")
 	}
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := testkit.Dir(t, "")
 	c, err := host.ReadCgroups("/proc")
 	if err != nil {
 		t.Fatal(err)
@@ -79,16 +73,11 @@ func TestProbeHybrid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() != 0 || len(paths()) < 2 || c.Mode() != "hybrid" {
-		t.Skip("needs root, runc and crun, and a hybrid cgroup hierarchy")
+	testkit.NeedsRoot(t)
+	if len(paths()) < 2 || c.Mode() != "hybrid" {
+		t.Skip("needs runc and crun, and a hybrid cgroup hierarchy")
 	}
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Dir(t, "")
 	got, err := probe(t.Context(), runner.Trial{Dir: dir, IDs: mounts.IDs{Base: testIDBase, Size: testIDSize}, Rounds: 1}, runner.Bench{
 		Program: "/bin/busybox", Groups: runner.Groups{Path: probeGroup(t, c).Path}, // crun is not told of the hierarchies
 	})

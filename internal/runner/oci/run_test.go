@@ -17,6 +17,7 @@ import (
 	"berth/internal/image/imagetest"
 	"berth/internal/runner"
 	"berth/internal/sys/proc"
+	"berth/test/testkit"
 )
 
 // TestInside checks a command node from inside: ids, capabilities, seccomp filter, read-only paths.
@@ -383,9 +384,7 @@ func TestLockNotInherited(t *testing.T) {
 
 // TestRuntimeGone checks that a missing runtime gives exit code 3 and the remedy.
 func TestRuntimeGone(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("not root: nodes need it")
-	}
+	testkit.NeedsRoot(t)
 	n := newNode(t, Runtime{Name: "runc", Path: "/no/such/runc"}, nil)
 	err := n.doAll(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "apt-get install runc") {

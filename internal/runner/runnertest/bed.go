@@ -153,7 +153,7 @@ func (b *bed) holder(t *testing.T) runner.Holder {
 // ended waits for the end of the first process.
 func (b *bed) ended(t *testing.T) {
 	t.Helper()
-	eventually(t, "the first process has ended", func() bool { return !b.holder(t).First().Alive() })
+	testkit.Eventually(t, "the first process has ended", func() bool { return !b.holder(t).First().Alive() })
 }
 
 func (b *bed) said(t *testing.T) string {
@@ -168,13 +168,8 @@ func (b *bed) said(t *testing.T) string {
 // await waits until the command has said something, and returns all that it said.
 func (b *bed) await(t *testing.T, what string) string {
 	t.Helper()
-	eventually(t, "the command says "+what, func() bool { return strings.Contains(b.said(t), what) })
+	testkit.Eventually(t, "the command says "+what, func() bool { return strings.Contains(b.said(t), what) })
 	return b.said(t)
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	testkit.Eventually(t, what, is)
 }
 
 // groups returns the folders of the groups in which processes of the node must be.
@@ -209,7 +204,7 @@ func (b *bed) files(t *testing.T) (all []string) {
 // nothingLeft checks that no process of the node is left, and no file beyond those that were there before.
 func (b *bed) nothingLeft(t *testing.T) {
 	t.Helper()
-	eventually(t, "all processes of the node have ended", func() bool { return b.processes() == "" })
+	testkit.Eventually(t, "all processes of the node have ended", func() bool { return b.processes() == "" })
 	if now := b.files(t); !slices.Equal(now, b.before) {
 		t.Errorf("files left: %q, before: %q", now, b.before)
 	}

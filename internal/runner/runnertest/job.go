@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"berth/internal/runner"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // jobVariable holds the job of a process that the suite started.
@@ -43,10 +43,7 @@ func (b *bed) job(t *testing.T, j job) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run="+name)
-	cmd.Env = append(os.Environ(), jobVariable+"="+string(text))
-	return cmd
+	return testkit.Again(t, t.Name(), jobVariable+"="+string(text))
 }
 
 // work does a job and ends the process.
@@ -204,7 +201,7 @@ func kills(t *testing.T, s Suite) {
 			t.Fatal(err)
 		}
 		if point < 0 {
-			eventually(t, "the process has begun", func() bool { _, err := os.Stat(b.journalPath); return err == nil })
+			testkit.Eventually(t, "the process has begun", func() bool { _, err := os.Stat(b.journalPath); return err == nil })
 			time.Sleep(time.Duration(random.IntN(60_000)) * time.Microsecond)
 		} else {
 			word := make([]byte, 7)

@@ -16,6 +16,7 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/runner"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // Suite is a runner to test, with the parts of which its nodes are made.
@@ -30,9 +31,7 @@ type Suite struct {
 // Run runs the suite. It starts the test program again, for processes that it kills: so t must be the same test there, and
 // must do nothing that lasts before it calls Run.
 func (s Suite) Run(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("not root: nodes need it")
-	}
+	testkit.NeedsRoot(t)
 	if text := os.Getenv(jobVariable); text != "" {
 		s.work(t, text)
 		return
@@ -227,7 +226,7 @@ func execs(t *testing.T, s Suite) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the command is in all groups", func() bool {
+	testkit.Eventually(t, "the command is in all groups", func() bool {
 		for _, dir := range b.groups() {
 			if len(procsOf(t, dir)) <= before[dir] {
 				return false
@@ -252,7 +251,7 @@ func timeouts(t *testing.T, s Suite) {
 	if code := cmd.ProcessState.ExitCode(); code != 128+9 {
 		t.Errorf("exit code %d, said %q; want %d", code, out, 128+9)
 	}
-	eventually(t, "only what ran before runs", func() bool { return slices.Equal(b.inside(t), before) })
+	testkit.Eventually(t, "only what ran before runs", func() bool { return slices.Equal(b.inside(t), before) })
 	cmd = b.job(t, job{Do: "exec", Args: []string{"sh", "-c", "exit 5"}, Timeout: time.Hour})
 	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 5 {
 		t.Errorf("within its timeout: %v, said %q; want exit code 5", cmd.ProcessState, out)

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"os"
 	"testing"
 
 	"berth/internal/host/membership"
@@ -101,14 +100,7 @@ func TestSlots(t *testing.T) {
 
 // TestLeaveAgain: a host leaves its site also where a command before was killed once the site had forgotten the host.
 func TestLeaveAgain(t *testing.T) {
-	dir, err := os.MkdirTemp("", "leave") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Dir(t, "") // short enough for a socket
 	l := layout.New(dir)
 	c := &agentconf.Config{Host: "a", Site: "site", Socket: dir + "/agent", Store: agentconf.Store{Embedded: &agentconf.Embedded{Dir: dir + "/s"}}}
 	if err := l.Make(); err != nil {

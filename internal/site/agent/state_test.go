@@ -18,11 +18,7 @@ import (
 // TestOtherHosts: with the files that the host that signs gives out, another host reaches an embedded store over TLS; once it is
 // revoked it does not, over the connection that it has, and neither does anybody where the list of revoked certificates is missing.
 func TestOtherHosts(t *testing.T) {
-	dir, err := os.MkdirTemp("", "state") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testkit.Dir(t, "") // short enough for a socket
 	signer, err := certs.Init(filepath.Join(dir, "signer"))
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,7 @@ import (
 
 // TestDiskFull: a disk that is full in the middle of a line costs that line alone: the next one, once there is room, is whole and by itself.
 func TestDiskFull(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -29,11 +28,7 @@ type host struct {
 
 func newHost(t *testing.T, name string, s store.Store) *host {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "claims") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := testkit.Dir(t, "") // short enough for a socket
 	l := layout.New(dir)
 	h := &host{Agent: membership.AgentOf(l, &membership.Member{Site: "t", Host: name})}
 	h.Claims = &claims.Claims{Layout: l, Host: name, Store: s, Log: func(f string, a ...any) { h.logs = append(h.logs, fmt.Sprintf(f, a...)) }}

@@ -54,30 +54,22 @@ type steeredBed struct {
 
 func newSteeredBed(t *testing.T) *steeredBed {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("needs python3")
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	must(unix.Unshare(unix.CLONE_NEWNET))
+	testkit.Must(t, unix.Unshare(unix.CLONE_NEWNET))
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	must(err)
+	testkit.Must(t, err)
 	defer unix.Close(fd)
 	lo, err := unix.NewIfreq("lo")
-	must(err)
+	testkit.Must(t, err)
 	lo.SetUint16(unix.IFF_UP)
-	must(unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo))
+	testkit.Must(t, unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo))
 	main, err := net.Listen("tcp", ":1094")
-	must(err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = main.Close() })
 	go func() {
 		for {
@@ -91,11 +83,11 @@ func newSteeredBed(t *testing.T) *steeredBed {
 	}()
 
 	facts, err := host.ReadFacts()
-	must(err)
+	testkit.Must(t, err)
 	l := layout.New(t.TempDir())
-	must(os.MkdirAll(place.Dir(l, "x"), 0o755))
+	testkit.Must(t, os.MkdirAll(place.Dir(l, "x"), 0o755))
 	at, err := place.Reopen(l, facts.Cgroups, "x")
-	must(err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		if err := at.Close(); err != nil {
 			t.Error(err)
@@ -106,7 +98,7 @@ func newSteeredBed(t *testing.T) *steeredBed {
 		Namespace: fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid()),
 	}
 	w, err := newSteered(l, &groups{at: at, conf: conf}, nil, slog.New(slog.DiscardHandler), func() {})
-	must(err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		nodes, _ := at.Nodes()
 		testkit.Happens(func() bool {
@@ -174,11 +166,6 @@ func (b *steeredBed) asked(from string, port uint16) string {
 	return string(text)
 }
 
-func (b *steeredBed) eventually(what string, is func() bool) {
-	b.t.Helper()
-	testkit.Eventually(b.t, what, is)
-}
-
 // TestManyInstances: of many that start at once, each has a port of its own, which nobody but nodes gets to, and each node its own instance.
 func TestManyInstances(t *testing.T) {
 	b := newSteeredBed(t)
@@ -192,7 +179,7 @@ func TestManyInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, one := range all {
-		b.eventually(fmt.Sprint("instance ", i, " listens"), func() bool { b.mu.Lock(); defer b.mu.Unlock(); return one.listens })
+		testkit.Eventually(b.t, fmt.Sprint("instance ", i, " listens"), func() bool { b.mu.Lock(); defer b.mu.Unlock(); return one.listens })
 	}
 	ports := map[uint16]bool{}
 	for i, one := range all {
@@ -231,16 +218,16 @@ func TestSocketMadeAnew(t *testing.T) {
 			return got == want
 		}
 	}
-	b.eventually("its instance answers", ask("127.0.1.1", "a"))
+	testkit.Eventually(b.t, "its instance answers", ask("127.0.1.1", "a"))
 	if err := unix.Kill(b.is(one).PID, unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("it closed its socket", ask("127.0.1.1", ""))
+	testkit.Eventually(b.t, "it closed its socket", ask("127.0.1.1", ""))
 	began := time.Now()
-	b.eventually("it answers at its new socket", ask("127.0.1.1", "a"))
+	testkit.Eventually(b.t, "it answers at its new socket", ask("127.0.1.1", "a"))
 	t.Logf("refused for %v", time.Since(began).Round(10*time.Millisecond))
 	b.up("a", "127.0.1.1", "127.0.1.2")
-	b.eventually("it answers at the other address", ask("127.0.1.2", "a"))
+	testkit.Eventually(b.t, "it answers at the other address", ask("127.0.1.2", "a"))
 	b.up("a", "127.0.1.2")
 	if got := b.asked("127.0.1.1", 1094); got != "" {
 		t.Errorf("%q answers the address that was the node's, before it is known that nobody has it", got)
@@ -257,7 +244,7 @@ func TestSocketMadeAnew(t *testing.T) {
 func TestEntryThatFails(t *testing.T) {
 	b := newSteeredBed(t)
 	b.up("a", "127.0.1.1")
-	b.eventually("its instance answers", func() bool { return b.asked("127.0.1.1", 1094) == "a" })
+	testkit.Eventually(b.t, "its instance answers", func() bool { return b.asked("127.0.1.1", 1094) == "a" })
 	same := func() (*place.FS, error) { return b.at, nil }
 	wrong := b.conf
 	wrong.User = "nobody-of-this-name"

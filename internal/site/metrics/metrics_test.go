@@ -18,8 +18,8 @@ import (
 	"berth/internal/node"
 	"berth/internal/node/protect"
 	"berth/internal/site/store"
-	"berth/internal/sys/layout"
-	"berth/test/built"
+	"berth/test/env"
+	"berth/test/testkit"
 )
 
 // TestScrape scrapes the metrics of two nodes that run, one of which has too many beside it, and compares the alert rules and the
@@ -28,30 +28,8 @@ func TestScrape(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a longer run: it builds berth and starts nodes")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	root, err := os.MkdirTemp("", "berth-metrics-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(root, 0o755); err != nil { //nolint:gosec // nodes reach their files
-		t.Fatal(err)
-	}
-	program := filepath.Join(t.TempDir(), "berth")
-	if err := built.Berth(t.Context(), program); err != nil {
-		t.Fatal(err)
-	}
-	berth := func(args ...string) {
-		t.Helper()
-		if out, err := exec.Command(program, append([]string{"--root", root}, args...)...).CombinedOutput(); err != nil {
-			t.Errorf("berth %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	t.Cleanup(func() {
-		berth("rm", "--force", "n1", "n2")
-		_ = os.RemoveAll(root)
-	})
+	testkit.NeedsRoot(t)
+	b := env.New(t, "")
 	const spec = `name: n1
 image: host
 command: [sleep, infinity]
@@ -65,16 +43,9 @@ name: n2
 image: host
 command: [sleep, infinity]
 `
-	file := filepath.Join(t.TempDir(), "nodes.yaml")
-	if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	berth("apply", "-f", file)
-	if t.Failed() {
-		t.FailNow()
-	}
+	b.Apply(t, spec)
 
-	l := layout.New(root)
+	l := b.Layout()
 	m := New(Sources{
 		Nodes: node.Open(l, node.Beside{}), Services: protect.New(l), Store: store.NewMemory(), Most: 1,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),

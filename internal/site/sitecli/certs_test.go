@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/site/certs"
+	"berth/test/testkit"
 )
 
 // run is one command line of berth certs or template below a root.
@@ -158,9 +159,7 @@ func TestTemplates(t *testing.T) {
 
 // TestBundleToWhatIsThere: a bundle is written to a device or a FIFO that -o names, and replaces none; for a folder no certificate is issued.
 func TestBundleToWhatIsThere(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	signer, dir := t.TempDir(), t.TempDir()
 	null, fifo := filepath.Join(dir, "null"), filepath.Join(dir, "fifo")
 	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o600)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth/internal/site/iosync/probe"
+	"berth/test/testkit"
 )
 
 func run(t *testing.T, args ...string) (code int, out, errs string) {
@@ -42,9 +43,7 @@ func TestUsage(t *testing.T) {
 
 // TestAudit runs one in this kernel, for a disk that nobody uses.
 func TestAudit(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: BPF")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		t.Skip("needs a kernel with BTF: there is no /sys/kernel/btf/vmlinux")
 	}

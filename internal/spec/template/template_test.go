@@ -14,6 +14,7 @@ import (
 	"berth/internal/spec/roles"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // job is a template with one parameter of each type. Its node has all that no parameter may reach.
@@ -232,9 +233,7 @@ func TestFiles(t *testing.T) {
 		"another's folder": {func() error { return os.Chown(dir, 12345, 0) }, refuse.Cannot},
 	} {
 		if err := c.spoil(); err != nil {
-			if errors.Is(err, os.ErrPermission) {
-				t.Skip("needs root, to give files away")
-			}
+			testkit.NeedsRoot(t) // to give files away
 			t.Fatal(err)
 		}
 		if _, err := Read(dir, "job"); refuse.KindOf(err) != c.kind {

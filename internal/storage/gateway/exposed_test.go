@@ -12,12 +12,11 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/thread"
+	"berth/test/testkit"
 )
 
 func TestExposed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	no := false
 	for name, c := range map[string]struct {
 		prepare func(top string) error // in a mount namespace of its own; the source is top/above/source

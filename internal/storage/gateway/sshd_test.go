@@ -149,9 +149,7 @@ func TestSSHFS(t *testing.T) {
 
 // TestSSHFSLogin: a server that cannot show that it is the one, and a key that it does not take, are told, and nothing is left.
 func TestSSHFSLogin(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	one, other := startSSHD(t), startSSHD(t)
 	for name, c := range map[string]struct{ key, of, text string }{
 		"another server": {"known_hosts", other.options["known_hosts"], "Host key verification failed"},

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/test/testkit"
 )
 
 // TestFiles: the node's own files cover those of its root, which do not change. A link is left alone and leads nowhere.
 func TestFiles(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
 	write(t, dir, "bottom/etc/hosts", "the image's")
 	write(t, dir, "data/victim", "the host's")
@@ -40,7 +42,7 @@ func TestFiles(t *testing.T) {
 
 // TestFilesInTheWay: what the node left in its delta neither stops a start nor leads a mount out of its root.
 func TestFilesInTheWay(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for name, leave := range map[string]func(upper string) error{
 		"link to a folder": func(upper string) error { return os.Symlink("/dev", filepath.Join(upper, "etc")) },
 		"file as folder":   func(upper string) error { return os.WriteFile(filepath.Join(upper, "etc"), nil, 0o644) },
@@ -68,7 +70,7 @@ func TestFilesInTheWay(t *testing.T) {
 
 // TestFilesForTheRuntime: files that the runtime mounts are made but not mounted.
 func TestFilesForTheRuntime(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	p := plan(newTree(t))
 	p.Files = []File{{Path: "etc/hosts", Text: "own"}}
 	if got, err := enter(t, p, "cat "+p.FileAt(0)+"; test -e etc/hosts || echo; test -e etc/hosts || echo not mounted"); err != nil || got != "own\nnot mounted" {

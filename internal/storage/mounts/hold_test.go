@@ -13,13 +13,12 @@ import (
 
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestHold: a mount that the host does not see gets into a running node, and goes.
 func TestHold(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	top := t.TempDir()
 	h := Hold{Dir: filepath.Join(top, "hold")}
 	t.Cleanup(func() { _ = h.Drop() })
@@ -134,9 +133,7 @@ func replaced(t *testing.T, h Hold, node Running, top string) {
 
 // A mount that fails leaves nothing that Drop does not remove.
 func TestHoldFails(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	h := Hold{Dir: filepath.Join(t.TempDir(), "hold")}
 	if err := h.Make(t.Context(), func(string) error { return unix.ENOENT }); err != unix.ENOENT { //nolint:errorlint // as it was given
 		t.Errorf("got %v", err)

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/thread"
+	"berth/test/testkit"
 )
 
 var testIDs = IDs{Base: 0x41230000, Size: 65536}
@@ -34,13 +35,6 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
 }
 
 // newTree makes a folder with an image of two layers, a delta and mount points, which the node's ids can reach.
@@ -128,7 +122,7 @@ func noMounts(t *testing.T, dir string) {
 }
 
 func TestRoot(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	script := `id -u; cat name; echo; stat -c '%u:%g %a' name etc/secret .; cat etc/secret; echo; echo mine >new; chown 5:6 new; rm name; ls -A`
 	want := "0\ntop\n0:0 644\n0:0 600\n0:0 755\nfor root only\netc\nnew"
 	for _, c := range []struct {
@@ -172,7 +166,7 @@ func TestRoot(t *testing.T) {
 
 // TestVolatile: only a delta that ends with its node is mounted without syncs.
 func TestVolatile(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for _, volatile := range []bool{false, true} {
 		p := plan(newTree(t))
 		p.Root.Volatile = volatile
@@ -187,7 +181,7 @@ func TestVolatile(t *testing.T) {
 }
 
 func TestMemoryIsLimited(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	p := plan(newTree(t))
 	p.Root.Upper, p.Root.Work, p.Root.Memory, p.Root.Size = "", "", true, 1<<20
 	_, err := enter(t, p, "head -c 2000000 /dev/zero >big")
@@ -197,7 +191,7 @@ func TestMemoryIsLimited(t *testing.T) {
 }
 
 func TestPlainRoot(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
 	p := &Plan{Dir: filepath.Join(dir, "stage"), Root: Root{At: filepath.Join(dir, "top"), Plain: filepath.Join(dir, "bottom")}, IDs: testIDs}
 	got, err := enter(t, p, "cat name; stat -c %u name")
@@ -207,7 +201,7 @@ func TestPlainRoot(t *testing.T) {
 }
 
 func TestManyLayers(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
 	p := plan(dir)
 	for i := range 300 {
@@ -224,7 +218,7 @@ func TestManyLayers(t *testing.T) {
 }
 
 func TestStage(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
 	p := plan(dir)
 	at := func(s string) string { return filepath.Join(p.Dir, "s", s) }
@@ -251,7 +245,7 @@ func TestStage(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for _, c := range []struct {
 		name   string
 		change func(dir string, p *Plan)
@@ -290,7 +284,7 @@ func TestRefused(t *testing.T) {
 
 // Overlay over an idmapped upper folder comes up read-only without an error.
 func TestReadOnlyRootIsNoticed(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
 	err := thread.Own(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -315,7 +309,7 @@ func TestReadOnlyRootIsNoticed(t *testing.T) {
 }
 
 func TestHide(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	info, err := mountOf("/dev/shm")
 	if err != nil || info.Mountpoint != "/dev/shm" {
 		t.Skip("needs a mount at /dev/shm to hide")
@@ -331,14 +325,9 @@ func TestHide(t *testing.T) {
 }
 
 func TestNothingLeftAfterKill(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := newTree(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "BERTH_TEST_ENTER="+dir)
+	cmd := testkit.Again(t, "", "BERTH_TEST_ENTER="+dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +350,7 @@ func TestNothingLeftAfterKill(t *testing.T) {
 }
 
 func TestUserNS(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	start := time.Now()
 	const n = 20
 	for range n {
@@ -381,7 +370,7 @@ func TestUserNS(t *testing.T) {
 }
 
 func TestCanIdmap(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	if err := CanIdmap(newTree(t), true); err != nil {
 		t.Error(err)
 	}

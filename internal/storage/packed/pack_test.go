@@ -2,7 +2,6 @@ package packed
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -19,14 +18,13 @@ import (
 
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/treetar"
+	"berth/test/testkit"
 )
 
 // kinds skips a test where this machine cannot do what it needs.
 func kinds(t *testing.T) []Kind {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	for _, k := range []Kind{EROFS, SquashFS} {
 		if _, err := k.program(); err != nil {
 			t.Skip(err)
@@ -51,7 +49,7 @@ func newStore(t *testing.T) (s Store, dir string) {
 func loops(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	must(t, err)
+	testkit.Must(t, err)
 	for _, f := range files {
 		if text, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(text), dir+"/") {
 			all = append(all, strings.TrimSpace(string(text)))
@@ -60,23 +58,16 @@ func loops(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // layers makes two layers with all that a root can have: the top one first.
 func layers(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for _, d := range []string{"low/etc", "low/bin", "low/old/deep", "top/etc", "top/old", "top/only"} {
-		must(t, os.MkdirAll(in(d), 0o755))
+		testkit.Must(t, os.MkdirAll(in(d), 0o755))
 	}
 	write := func(name, text string, mode fs.FileMode) {
-		must(t, os.WriteFile(in(name), []byte(text), 0o600), os.Chmod(in(name), mode))
+		testkit.Must(t, os.WriteFile(in(name), []byte(text), 0o600), os.Chmod(in(name), mode))
 	}
 	write("low/etc/a", "low", 0o640)
 	write("top/etc/a", "top", 0o600)
@@ -85,12 +76,12 @@ func layers(t *testing.T) []string {
 	write("low/bin/ping", "#!", 0o755)
 	write("low/old/hidden", "x", 0o644)
 	write("top/old/new", strings.Repeat("new ", 5000), 0o644)
-	must(t, os.Link(in("low/bin/ping"), in("low/bin/ping6")), os.Symlink("../etc/a", in("low/bin/link")),
+	testkit.Must(t, os.Link(in("low/bin/ping"), in("low/bin/ping6")), os.Symlink("../etc/a", in("low/bin/link")),
 		os.Lchown(in("low/etc/a"), 7, 8), os.Lchown(in("top/etc/a"), 1000, 65534), os.Chmod(in("top/only"), 0o777|fs.ModeSticky),
 		unix.Mkfifo(in("top/only/fifo"), 0o644))
 	// The capability cap_net_raw=ep of version 2 (linux/capability.h), as Debian's ping has it.
 	capability := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	must(t, unix.Setxattr(in("low/bin/ping"), "security.capability", capability, 0),
+	testkit.Must(t, unix.Setxattr(in("low/bin/ping"), "security.capability", capability, 0),
 		unix.Setxattr(in("top/etc/a"), "user.note", []byte("kept"), 0),
 		unix.Setxattr(in("top/old"), "trusted.overlay.opaque", []byte("y"), 0),
 		unix.Mknod(in("top/etc/removed"), unix.S_IFCHR, 0),
@@ -102,11 +93,11 @@ func layers(t *testing.T) []string {
 func tree(t *testing.T, f *File) []string {
 	t.Helper()
 	m, err := f.Mount(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	defer m.Close()
 	top := "/proc/self/fd/" + strconv.Itoa(int(m.Fd()))
 	var all []string
-	must(t, fs.WalkDir(os.DirFS(top), ".", func(path string, e fs.DirEntry, err error) error {
+	testkit.Must(t, fs.WalkDir(os.DirFS(top), ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == "." {
 			return err
 		}
@@ -152,9 +143,9 @@ func TestPackKeepsTheRoot(t *testing.T) {
 			path := filepath.Join(dir, "x."+string(kind))
 			said := Trailer{Image: "x", Config: json.RawMessage(`{"cmd":["/bin/su"]}`)}
 			r, err := s.Pack(t.Context(), layers(t), said, path)
-			must(t, err)
+			testkit.Must(t, err)
 			f, got, err := s.Resolve(path)
-			must(t, err)
+			testkit.Must(t, err)
 			if f.Digest != r.Digest || f.Path != path {
 				t.Errorf("resolved to %+v, packed %+v", f, r)
 			}
@@ -174,7 +165,7 @@ func TestPackLoses(t *testing.T) {
 	for _, kind := range kinds(t) {
 		t.Run(string(kind), func(t *testing.T) {
 			top := t.TempDir()
-			must(t, os.Chmod(top, 0o755))
+			testkit.Must(t, os.Chmod(top, 0o755))
 			// user::rw-, user:1000:rw-, group::r--, mask::rw-, other::r--, as the kernel has it: posix_acl_xattr.h.
 			entry := func(tag, perm byte, id ...byte) []byte {
 				return append([]byte{tag, 0, perm, 0}, append(id, 255, 255, 255, 255)[:4]...)
@@ -182,25 +173,25 @@ func TestPackLoses(t *testing.T) {
 			list := slices.Concat([]byte{2, 0, 0, 0}, entry(1, 6), entry(2, 6, 0xe8, 3, 0, 0), entry(4, 4), entry(16, 6), entry(32, 4))
 			names := []string{"plain", "listed", "with space \"'\\\t*#", "w\xe9", "dir", "u"}
 			at := func(name string, sec, nsec int64) {
-				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(top, name), []unix.Timespec{{Sec: sec, Nsec: nsec}, {Sec: sec, Nsec: nsec}}, 0))
+				testkit.Must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(top, name), []unix.Timespec{{Sec: sec, Nsec: nsec}, {Sec: sec, Nsec: nsec}}, 0))
 			}
 			for _, name := range names {
 				path := filepath.Join(top, name)
 				if name == "dir" {
-					must(t, os.Mkdir(path, 0o755))
+					testkit.Must(t, os.Mkdir(path, 0o755))
 				} else {
-					must(t, os.WriteFile(path, nil, 0o600))
+					testkit.Must(t, os.WriteFile(path, nil, 0o600))
 				}
-				must(t, os.Chown(path, 70000, 5), unix.Chmod(path, 0o664))
+				testkit.Must(t, os.Chown(path, 70000, 5), unix.Chmod(path, 0o664))
 				if name != "plain" {
-					must(t, unix.Setxattr(path, treetar.AccessList, list, 0))
+					testkit.Must(t, unix.Setxattr(path, treetar.AccessList, list, 0))
 				}
 				if name == "u" {
-					must(t, unix.Chmod(path, 0o4664))
+					testkit.Must(t, unix.Chmod(path, 0o4664))
 				}
 				at(name, 1e9, 0)
 			}
-			must(t, unix.Setxattr(filepath.Join(top, "dir"), treetar.DefaultList, list, 0))
+			testkit.Must(t, unix.Setxattr(filepath.Join(top, "dir"), treetar.DefaultList, list, 0))
 			at("plain", -5, 0)
 			at("listed", 1<<32+7, 500)
 			at("dir", 1e9, 7)
@@ -208,7 +199,7 @@ func TestPackLoses(t *testing.T) {
 			s, dir := newStore(t)
 			path := filepath.Join(dir, "x."+string(kind))
 			r, err := s.Pack(t.Context(), []string{top}, Trailer{}, path)
-			must(t, err)
+			testkit.Must(t, err)
 			want, mode := Lost{}, fs.FileMode(0o664)
 			if kind == SquashFS {
 				want, mode = Lost{ACLs: 5, Times: 2, Parts: 1}, 0o644
@@ -217,14 +208,14 @@ func TestPackLoses(t *testing.T) {
 				t.Errorf("counted %+v, want %+v", r.Lost, want)
 			}
 			f, _, err := s.Resolve(path)
-			must(t, err)
+			testkit.Must(t, err)
 			m, err := f.Mount(t.Context())
-			must(t, err)
+			testkit.Must(t, err)
 			defer m.Close()
 			in := func(name string) string { return filepath.Join("/proc/self/fd", strconv.Itoa(int(m.Fd())), name) }
 			for _, name := range names {
 				info, err := os.Stat(in(name))
-				must(t, err)
+				testkit.Must(t, err)
 				st := info.Sys().(*syscall.Stat_t)
 				want := mode
 				if name == "plain" {
@@ -240,7 +231,7 @@ func TestPackLoses(t *testing.T) {
 			if kind == EROFS {
 				for name, want := range map[string]syscall.Timespec{"plain": {Sec: -5}, "listed": {Sec: 1<<32 + 7, Nsec: 500}, "dir": {Sec: 1e9, Nsec: 7}} {
 					info, err := os.Stat(in(name))
-					must(t, err)
+					testkit.Must(t, err)
 					if got := info.Sys().(*syscall.Stat_t).Mtim; got != want {
 						t.Errorf("%s: time %v, want %v", name, got, want)
 					}
@@ -255,14 +246,14 @@ func TestPackRefuses(t *testing.T) {
 	kinds(t)
 	s, dir := newStore(t)
 	there := filepath.Join(dir, "there.erofs")
-	must(t, os.WriteFile(there, nil, 0o600))
+	testkit.Must(t, os.WriteFile(there, nil, 0o600))
 	small := filepath.Join(dir, "small")
-	must(t, os.Mkdir(small, 0o700), unix.Mount("berth-test", small, "tmpfs", 0, "size=64k"))
-	t.Cleanup(func() { must(t, unix.Unmount(small, 0)) })
+	testkit.Must(t, os.Mkdir(small, 0o700), unix.Mount("berth-test", small, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { testkit.Must(t, unix.Unmount(small, 0)) })
 	big := t.TempDir()
 	random := make([]byte, 1<<20)
 	scramble(random)
-	must(t, os.WriteFile(filepath.Join(big, "random"), random, 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(big, "random"), random, 0o600))
 	for name, c := range map[string]struct {
 		path   string
 		lowers []string
@@ -317,7 +308,7 @@ func TestShared(t *testing.T) {
 			s, dir := newStore(t)
 			path := filepath.Join(dir, "x."+string(kind))
 			_, err := s.Pack(t.Context(), layers(t), Trailer{}, path)
-			must(t, err)
+			testkit.Must(t, err)
 			var mounts []*os.File
 			devices := map[uint64]bool{}
 			done := make(chan error)
@@ -335,13 +326,13 @@ func TestShared(t *testing.T) {
 				}()
 			}
 			for range 20 {
-				must(t, <-done)
+				testkit.Must(t, <-done)
 			}
 			close(results)
 			for m := range results {
 				mounts = append(mounts, m)
 				var st unix.Stat_t
-				must(t, unix.Fstat(int(m.Fd()), &st))
+				testkit.Must(t, unix.Fstat(int(m.Fd()), &st))
 				devices[st.Dev] = true
 			}
 			if got := loops(t, dir); len(devices) != 1 || len(got) != 1 {
@@ -366,14 +357,14 @@ func TestMountFlags(t *testing.T) {
 	s, dir := newStore(t)
 	path := filepath.Join(dir, "x.erofs")
 	_, err := s.Pack(t.Context(), layers(t), Trailer{}, path)
-	must(t, err)
+	testkit.Must(t, err)
 	f, _, err := s.Resolve(path)
-	must(t, err)
+	testkit.Must(t, err)
 	m, err := f.Mount(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	defer m.Close()
 	var st unix.Statfs_t
-	must(t, unix.Fstatfs(int(m.Fd()), &st))
+	testkit.Must(t, unix.Fstatfs(int(m.Fd()), &st))
 	const want = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
 	if st.Flags&want != want {
 		t.Errorf("flags %#x", st.Flags)
@@ -384,7 +375,7 @@ func TestMountFlags(t *testing.T) {
 func pack(t *testing.T, s Store, path string) Record {
 	t.Helper()
 	r, err := s.Pack(t.Context(), layers(t), Trailer{Image: "x"}, path)
-	must(t, err)
+	testkit.Must(t, err)
 	return r
 }
 

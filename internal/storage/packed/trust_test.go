@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/sys/file"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func nobody(string) ([]string, error) { return nil, nil }
@@ -31,20 +32,20 @@ func TestTrust(t *testing.T) {
 				t.Fatalf("a foreign file: %v", err)
 			}
 			r, err := s.Trust(t.Context(), path)
-			must(t, err)
+			testkit.Must(t, err)
 			f, _, err := s.Resolve(path)
-			must(t, err)
+			testkit.Must(t, err)
 			if f.Path != s.file(r.Digest) {
 				t.Errorf("mounted is %s", f.Path)
 			}
 			before := tree(t, f)
 			// Changed in place, with its time and size put back, as its owner can: it is a stranger's again, and the copy is as it was.
 			info, err := os.Stat(path)
-			must(t, err)
+			testkit.Must(t, err)
 			out, err := os.OpenFile(path, os.O_WRONLY, 0)
-			must(t, err)
+			testkit.Must(t, err)
 			_, err = out.WriteAt(bytes.Repeat([]byte{0xff}, 200), 1024)
-			must(t, err, out.Close(), os.Chtimes(path, time.Time{}, info.ModTime()))
+			testkit.Must(t, err, out.Close(), os.Chtimes(path, time.Time{}, info.ModTime()))
 			if _, _, err := s.Resolve(path); err == nil {
 				t.Error("a changed file is trusted")
 			}
@@ -52,7 +53,7 @@ func TestTrust(t *testing.T) {
 				t.Error(diff)
 			}
 			_, err = s.Remove(t.Context(), "file:"+path, nobody)
-			must(t, err)
+			testkit.Must(t, err)
 			if left, _ := os.ReadDir(s.files()); len(left) > 0 {
 				t.Errorf("left: %v", left)
 			}
@@ -82,9 +83,9 @@ func TestPackedFileChanged(t *testing.T) {
 		}, ".erofs", refuse.Cannot},
 		"a copy with the same inode elsewhere": {func(p string) error { // on a file system that somebody made
 			data, err := os.ReadFile(p)
-			must(t, err, os.WriteFile(p+".erofs", data, 0o600))
+			testkit.Must(t, err, os.WriteFile(p+".erofs", data, 0o600))
 			_, st, err := open(p + ".erofs")
-			must(t, err)
+			testkit.Must(t, err)
 			return editRecord(t, p, func(r *Record) { r.Places[0].ID.Inode = st.Ino; r.Places[0].ID.Dev++ })
 		}, ".erofs", refuse.Cannot},
 		"written to": {func(p string) error {
@@ -97,24 +98,24 @@ func TestPackedFileChanged(t *testing.T) {
 		}, "", refuse.Cannot},
 		"written to, its time put back": {func(p string) error { // what root in a node with that folder can do
 			before, err := os.Stat(p)
-			must(t, err)
+			testkit.Must(t, err)
 			data, err := os.ReadFile(p)
-			must(t, err)
+			testkit.Must(t, err)
 			data[len(data)/2]++
-			must(t, os.WriteFile(p, data, 0o600))
+			testkit.Must(t, os.WriteFile(p, data, 0o600))
 			return os.Chtimes(p, time.Time{}, before.ModTime())
 		}, "", refuse.Cannot},
 		"cut short":       {func(p string) error { return os.Truncate(p, 5000) }, "", refuse.Cannot},
 		"removed":         {os.Remove, "", refuse.NotFound},
 		"something else":  {func(p string) error { return os.WriteFile(p, []byte("text"), 0o600) }, "", refuse.Invalid},
-		"now a folder":    {func(p string) error { must(t, os.Remove(p)); return os.Mkdir(p, 0o700) }, "", refuse.Invalid},
-		"another's by it": {func(p string) error { must(t, os.Remove(p)); mkfs(t, p); return nil }, "", refuse.Cannot},
+		"now a folder":    {func(p string) error { testkit.Must(t, os.Remove(p)); return os.Mkdir(p, 0o700) }, "", refuse.Invalid},
+		"another's by it": {func(p string) error { testkit.Must(t, os.Remove(p)); mkfs(t, p); return nil }, "", refuse.Cannot},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := newStore(t)
 			path := filepath.Join(dir, "x.erofs")
 			pack(t, s, path)
-			must(t, c.do(path))
+			testkit.Must(t, c.do(path))
 			f, _, err := s.Resolve(path + c.at)
 			if refuse.KindOf(err) != c.kind {
 				t.Fatalf("got kind %d: %v; want %d", refuse.KindOf(err), err, c.kind)
@@ -131,7 +132,7 @@ func editRecord(t *testing.T, path string, change func(*Record)) error {
 	t.Helper()
 	s := In(filepath.Join(filepath.Dir(path), "store"))
 	all, err := s.List()
-	must(t, err)
+	testkit.Must(t, err)
 	if len(all) != 1 {
 		t.Fatalf("records: %+v", all)
 	}
@@ -146,32 +147,32 @@ func TestTrustMends(t *testing.T) {
 	s, dir := newStore(t)
 	tree := filepath.Join(dir, "tree")
 	odd := filepath.Join(tree, "caf\xe9", "\xff")
-	must(t, os.MkdirAll(odd, 0o755), os.WriteFile(filepath.Join(odd, "f\xfe"), []byte("text"), 0o600))
+	testkit.Must(t, os.MkdirAll(odd, 0o755), os.WriteFile(filepath.Join(odd, "f\xfe"), []byte("text"), 0o600))
 	path := filepath.Join(dir, "odd.erofs")
 	if out, err := exec.Command("mkfs.erofs", "--quiet", path, tree).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.erofs: %v: %s", err, out)
 	}
 	r, err := s.Trust(t.Context(), path)
-	must(t, err)
+	testkit.Must(t, err)
 	inode := func() uint64 {
 		f, st, err := open(s.file(r.Digest))
-		must(t, err)
+		testkit.Must(t, err)
 		f.Close()
 		return st.Ino
 	}
 	before := inode()
 	_, err = s.Trust(t.Context(), path)
-	must(t, err)
+	testkit.Must(t, err)
 	if inode() != before {
 		t.Error("a whole copy was replaced")
 	}
-	must(t, os.Chmod(s.file(r.Digest), 0o600))
+	testkit.Must(t, os.Chmod(s.file(r.Digest), 0o600))
 	out, err := os.OpenFile(s.file(r.Digest), os.O_WRONLY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = out.WriteAt([]byte("rot"), 2000)
-	must(t, err, out.Close())
+	testkit.Must(t, err, out.Close())
 	_, err = s.Trust(t.Context(), path)
-	must(t, err)
+	testkit.Must(t, err)
 	if data, err := os.ReadFile(s.file(r.Digest)); err != nil || bytes.Contains(data, []byte("rot")) {
 		t.Errorf("the rotten copy is still there: %v", err)
 	}
@@ -179,7 +180,7 @@ func TestTrustMends(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	huge := filepath.Join(dir, "huge.tar")
-	must(t, os.WriteFile(huge, []byte("text"), 0o600), os.Truncate(huge, 1<<42)) // more than any disk has room for
+	testkit.Must(t, os.WriteFile(huge, []byte("text"), 0o600), os.Truncate(huge, 1<<42)) // more than any disk has room for
 	if _, err := s.Trust(t.Context(), huge); refuse.KindOf(err) != refuse.Invalid {
 		t.Errorf("an archive: %v", err)
 	}
@@ -192,14 +193,14 @@ func TestChangedBetween(t *testing.T) {
 	path := filepath.Join(dir, "x.erofs")
 	pack(t, s, path)
 	f, _, err := s.Resolve(path)
-	must(t, err)
+	testkit.Must(t, err)
 	other := filepath.Join(dir, "other.erofs")
 	mkfs(t, other)
-	must(t, os.Rename(other, path))
+	testkit.Must(t, os.Rename(other, path))
 	if m, err := f.Mount(t.Context()); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("mounted another file: %v, %v", m, err)
 	}
-	must(t, os.Remove(path), os.Symlink("/etc/passwd", path))
+	testkit.Must(t, os.Remove(path), os.Symlink("/etc/passwd", path))
 	if m, err := f.Mount(t.Context()); err == nil {
 		t.Errorf("followed a link: %v", m)
 	}
@@ -214,10 +215,10 @@ func TestDamaged(t *testing.T) {
 		path := filepath.Join(dir, "whole."+string(k))
 		pack(t, s, path)
 		data, err := os.ReadFile(path)
-		must(t, err)
+		testkit.Must(t, err)
 		whole[k] = data
 		_, err = s.Remove(t.Context(), "file:"+path, nobody)
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	damage := func(k Kind, at, n int) []byte {
 		data := bytes.Clone(whole[k])
@@ -247,7 +248,7 @@ func TestDamaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), c.file)
-			must(t, os.WriteFile(path, c.data, 0o600))
+			testkit.Must(t, os.WriteFile(path, c.data, 0o600))
 			_, err := s.Trust(t.Context(), path)
 			if k := refuse.KindOf(err); k != refuse.Invalid && k != refuse.Cannot || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got kind %d: %v; want it to say %q", k, err, c.says)
@@ -267,11 +268,11 @@ func TestTrustOnAFullDisk(t *testing.T) {
 	kinds(t)
 	dir := t.TempDir()
 	small := filepath.Join(dir, "small")
-	must(t, os.Mkdir(small, 0o700), unix.Mount("berth-test", small, "tmpfs", 0, "size=64k"))
-	t.Cleanup(func() { must(t, unix.Unmount(small, 0)) })
+	testkit.Must(t, os.Mkdir(small, 0o700), unix.Mount("berth-test", small, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { testkit.Must(t, unix.Unmount(small, 0)) })
 	path := filepath.Join(dir, "x.erofs")
 	mkfs(t, path)
-	must(t, os.Truncate(path, 1<<20))
+	testkit.Must(t, os.Truncate(path, 1<<20))
 	_, err := In(small).Trust(t.Context(), path)
 	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "MiB free") {
 		t.Errorf("got kind %d: %v", refuse.KindOf(err), err)
@@ -289,7 +290,7 @@ func TestForget(t *testing.T) {
 	packed := pack(t, s, a)
 	mkfs(t, b)
 	trusted, err := s.Trust(t.Context(), b)
-	must(t, err)
+	testkit.Must(t, err)
 	used := func(digest string) ([]string, error) {
 		if digest == trusted.Digest {
 			return []string{"wn-001"}, nil
@@ -302,12 +303,12 @@ func TestForget(t *testing.T) {
 	if _, err := s.Remove(t.Context(), "file:/nothing", nobody); refuse.KindOf(err) != refuse.NotFound {
 		t.Errorf("remove what is not there: %v", err)
 	}
-	must(t, os.Remove(a), os.Remove(b))
+	testkit.Must(t, os.Remove(a), os.Remove(b))
 	// The files that a kill leaves.
-	must(t, os.WriteFile(s.file("sha256:abc"), nil, 0o400), os.WriteFile(s.record("abc")+file.Unwritten, nil, 0o600))
-	must(t, s.Prune(t.Context(), used))
+	testkit.Must(t, os.WriteFile(s.file("sha256:abc"), nil, 0o400), os.WriteFile(s.record("abc")+file.Unwritten, nil, 0o600))
+	testkit.Must(t, s.Prune(t.Context(), used))
 	all, err := s.List()
-	must(t, err)
+	testkit.Must(t, err)
 	if len(all) != 1 || all[0].Digest != trusted.Digest || !all[0].contains(b) {
 		t.Errorf("after prune: %+v", all)
 	}
@@ -319,13 +320,13 @@ func TestForget(t *testing.T) {
 			t.Errorf("%s is left", path)
 		}
 	}
-	must(t, os.WriteFile(s.record(hexOf(trusted.Digest)), []byte("{"), 0o600))
+	testkit.Must(t, os.WriteFile(s.record(hexOf(trusted.Digest)), []byte("{"), 0o600))
 	if all, err := s.List(); err != nil || len(all) != 1 || all[0].Broken == "" {
 		t.Errorf("a broken record: %+v, %v", all, err)
 	}
-	must(t, s.Prune(t.Context(), nobody))
+	testkit.Must(t, s.Prune(t.Context(), nobody))
 	_, err = s.Remove(t.Context(), all[0].Digest, nobody)
-	must(t, err)
+	testkit.Must(t, err)
 	if left, _ := os.ReadDir(s.files()); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

@@ -23,9 +23,7 @@ import (
 // group makes a group of cgroup v2 for a test.
 func group(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
+	testkit.NeedsRoot(t)
 	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var s unix.Statfs_t
 		if unix.Statfs(top, &s) != nil || s.Type != unix.CGROUP2_SUPER_MAGIC {

@@ -7,23 +7,15 @@ import (
 
 	"berth/internal/sys/file"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestPoolAway: a pool whose disk is away is not forgotten: it may hold volumes. One whose removal was killed is.
 func TestPoolAway(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: a pool's folder is root's")
-	}
-	top, err := os.MkdirTemp("/var/tmp", "berth-pool-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	testkit.NeedsRoot(t)
+	top := testkit.Dir(t, "/var/tmp")
 	s, disk := Pools{filepath.Join(top, "pools")}, filepath.Join(top, "disk")
 	if err := os.Mkdir(disk, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(top, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	pool, err := s.Add(t.Context(), Pool{Name: "p", Dir: disk})

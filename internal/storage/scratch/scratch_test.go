@@ -17,14 +17,13 @@ import (
 	"berth/internal/sys/quota"
 	"berth/internal/sys/refuse"
 	"berth/test/loop"
+	"berth/test/testkit"
 )
 
 // disk mounts a new file system of 64 MiB, or of 400 MiB for XFS, and returns its folder.
 func disk(t *testing.T, options string, mkfs ...string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts file systems")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := exec.LookPath(mkfs[0]); err != nil {
 		t.Skip("needs ", mkfs[0])
 	}

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // serveAlone makes this program a server of the folder that it names: a test kills it.
@@ -45,9 +46,7 @@ func options(dir string) Options {
 // served is a folder that belongs to nobody, beside a secret.
 func served(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: acts as another user")
-	}
+	testkit.NeedsRoot(t)
 	top := t.TempDir()
 	dir := filepath.Join(top, "data")
 	for _, err := range []error{

@@ -13,6 +13,7 @@ import (
 	"berth/internal/storage/ids"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 func write(t *testing.T, path, text string, mode os.FileMode) {
@@ -74,9 +75,7 @@ func TestRead(t *testing.T) {
 
 // TestChecks: doctor tells what is allowed, what is wrong with the list, and which nodes have what is not allowed any more.
 func TestChecks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the list must be root's")
-	}
+	testkit.NeedsRoot(t)
 	l := layout.New(t.TempDir())
 	check := func(states []host.State, found string) {
 		t.Helper()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // say is what a command writes.
@@ -77,9 +78,7 @@ func TestOutputLinks(t *testing.T) {
 func TestOutputDevice(t *testing.T) {
 	dir := t.TempDir()
 	null, fifo, link := filepath.Join(dir, "null"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o600), os.Symlink(fifo, link)); err != nil {
 		t.Fatal(err)
 	}

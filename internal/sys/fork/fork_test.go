@@ -55,9 +55,7 @@ func TestEachEndsOnce(t *testing.T) {
 func TestOrphansOfOthers(t *testing.T) {
 	const child = "BERTH_TEST_FORK_CHILD"
 	if os.Getenv(child) == "" { // no other test of this process may have called Adopt
-		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestOrphansOfOthers$")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
+		if out, err := testkit.Again(t, "TestOrphansOfOthers", child+"=1").CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 		return

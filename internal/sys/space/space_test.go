@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestName fills a tmpfs, by bytes and by inodes, and checks which file system the error names.
 func TestName(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	other := t.TempDir()
 	for _, c := range []struct{ what, options, want string }{
 		{"bytes", "size=4096", "0 MiB free"},

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"berth/test/testkit"
 )
 
 type end struct {
@@ -28,28 +30,22 @@ func TestNotes(t *testing.T) {
 	if ok, err := j.Noted("owner", new(int)); ok || err != nil {
 		t.Fatalf("before it was noted: %v, %v", ok, err)
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(j.Note("owner", 4711))
-	must(j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a")}))
-	must(j.SetPhase(Up))
+	testkit.Must(t, j.Note("owner", 4711))
+	testkit.Must(t, j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "a")}))
+	testkit.Must(t, j.SetPhase(Up))
 	for i := range 5000 {
-		must(j.Note("end", end{Code: 7, Restarts: i}))
+		testkit.Must(t, j.Note("end", end{Code: 7, Restarts: i}))
 		if i%100 == 0 {
-			must(j.BeginSet("spec"))
-			must(j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "set")}))
-			must(j.EndSet())
+			testkit.Must(t, j.BeginSet("spec"))
+			testkit.Must(t, j.Do(t.Context(), &fileStep{Path: filepath.Join(dir, "set")}))
+			testkit.Must(t, j.EndSet())
 		}
 		if i%700 == 0 {
 			j = reopen(t, j)
 		}
 	}
 	fi, err := os.Stat(j.path)
-	must(err)
+	testkit.Must(t, err)
 	if fi.Size() > 2*longest {
 		t.Errorf("the journal grew to %d bytes", fi.Size())
 	}
@@ -70,9 +66,7 @@ func TestNotes(t *testing.T) {
 
 // TestNoteOnFullDisk: on a full disk no step is begun, but how the node ended is noted, and its steps are undone.
 func TestNoteOnFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skipf("no file system in memory: %v", err)

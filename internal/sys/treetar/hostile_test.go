@@ -17,6 +17,7 @@ import (
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/thread"
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/testkit"
 )
 
 // stream makes a tar stream.
@@ -106,7 +107,7 @@ func TestStreamsThatLeave(t *testing.T) {
 
 // TestLeftOut checks what an unpacked stream loses.
 func TestLeftOut(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	set := file("setid", "x")
 	set.Mode, set.PAXRecords = 0o6755, map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}
 	overlay := file("overlay", "")
@@ -147,7 +148,7 @@ func inMemory(t *testing.T) string {
 
 // TestOddFiles packs what could block a reader, act when it is opened, or never end.
 func TestOddFiles(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := filepath.Join(inMemory(t), "tree")
 	do := func(err error) {
 		t.Helper()

@@ -17,14 +17,8 @@ import (
 	"pgregory.net/rapid"
 
 	"berth/internal/sys/treetar/treetest"
+	"berth/test/testkit"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-}
 
 // descriptors are those of this process.
 func descriptors(t testing.TB) Descriptors {
@@ -67,7 +61,7 @@ func into(t testing.TB, dir string, stream []byte, to To) (Tally, error) {
 
 // TestRoundTrip packs random trees and unpacks them, here and with GNU tar, and unpacks what GNU tar packs.
 func TestRoundTrip(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	work := t.TempDir()
 	var n atomic.Int64
 	rapid.Check(t, func(rt *rapid.T) {
@@ -112,7 +106,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestOwnersAreCounted: what no image can have is said where an image is to be made of it.
 func TestOwnersAreCounted(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	for name, owner := range map[string][2]int{"a": {65535, 65535}, "b": {65536, 0}, "c": {0, 100000}} {
 		path := filepath.Join(dir, name)
@@ -129,7 +123,7 @@ func TestOwnersAreCounted(t *testing.T) {
 
 // TestListOfTheFolder: what has no list in the stream gets none from the folder into which it is copied, where lists are kept.
 func TestListOfTheFolder(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	var stream bytes.Buffer
 	w := tar.NewWriter(&stream)
 	for _, h := range []*tar.Header{
@@ -165,7 +159,7 @@ func TestListOfTheFolder(t *testing.T) {
 
 // TestFIFONotNamed: of a FIFO that cannot get its name nothing is left.
 func TestFIFONotNamed(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	list, _ := readACL("user::rwx,user:7:rwx,group::r-x,mask::rwx,other::---").Value()
 	if err := errors.Join(unix.Setxattr(dir, DefaultList, list, 0), os.Mkdir(filepath.Join(dir, "p"), 0o700)); err != nil {
@@ -187,7 +181,7 @@ func TestFIFONotNamed(t *testing.T) {
 
 // TestNarrowWithoutLists: of a list that is not asked for, or cannot be set, nothing is left that the file's users gain by.
 func TestNarrowWithoutLists(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	for name, c := range map[string]struct {
 		list string
 		to   To
@@ -243,7 +237,7 @@ func gnuTar(t *rapid.T, stdin []byte, args ...string) []byte {
 // TestHoleBesideAttributes packs a file that is one hole, and whose attributes have a block of their own (ext4 counts it in st_blocks), and one
 // without holes, which is looked through for holes all the same.
 func TestHoleBesideAttributes(t *testing.T) {
-	needRoot(t)
+	testkit.NeedsRoot(t)
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	file := filepath.Join(tree, "file")

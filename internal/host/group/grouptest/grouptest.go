@@ -30,9 +30,7 @@ func Must(t testing.TB, err error) {
 // Host returns the hierarchies of this host. The test is skipped without root or without any.
 func Host(t *testing.T) host.Cgroups {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: cannot make cgroups")
-	}
+	testkit.NeedsRoot(t)
 	h, err := host.ReadCgroups("/proc")
 	Must(t, err)
 	if len(h.V1) == 0 && h.V2 == "" {
@@ -155,12 +153,6 @@ func Enter(t *testing.T, h host.Cgroups, path, script string) *exec.Cmd {
 		t.Fatalf("enter %s: %q, %v", path, buf, err)
 	}
 	return cmd
-}
-
-// Wait waits until done reports true, as testkit.Eventually does.
-func Wait(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	testkit.Eventually(t, "wait for "+what, done)
 }
 
 // Contents reads control files of a group, in every hierarchy that has them.

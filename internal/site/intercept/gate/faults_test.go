@@ -65,11 +65,11 @@ func TestDeaf(t *testing.T) {
 	<-s.gate.done
 	c := s.connect("127.0.0.2")
 	c.send(0, "one")
-	eventually(t, "it is stopped", func() bool { return state(t, c.pid) == 'T' })
+	testkit.Eventually(t, "it is stopped", func() bool { return state(t, c.pid) == 'T' })
 	s.gate.events, s.gate.done = deaf{}, make(chan struct{})
 	go s.gate.follow()
 	s.lost("hears")
-	eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
+	testkit.Eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
 	s.connect("127.0.0.2").ask(0, "two")
 	_ = s.gate.Close() // its link is closed already
 }
@@ -120,7 +120,7 @@ func TestNoFiles(t *testing.T) {
 	if !is {
 		t.Fatal("it is not stopped")
 	}
-	eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
+	testkit.Eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
 	s.close()
 	if got, want := s.groups.said(), fmt.Sprintf("put %d into a", c.pid); got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -145,8 +145,8 @@ func TestCloseNoFiles(t *testing.T) {
 	if !errors.Is(err, unix.EMFILE) {
 		t.Errorf("it is closed with %v", err)
 	}
-	eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
-	eventually(t, "the guard has ended", func() bool {
+	testkit.Eventually(t, "it runs", func() bool { return state(t, c.pid) == 'S' })
+	testkit.Eventually(t, "the guard has ended", func() bool {
 		select {
 		case <-s.gate.guard.ended:
 			return true
@@ -171,7 +171,7 @@ func TestNoted(t *testing.T) {
 	all := []*client{s.connect("127.0.0.2"), s.connect("127.0.0.2"), s.connect("127.0.0.3")}
 	for _, c := range all {
 		c.send(0, "one")
-		eventually(t, "it is stopped", func() bool { return state(t, c.pid) == 'T' })
+		testkit.Eventually(t, "it is stopped", func() bool { return state(t, c.pid) == 'T' })
 	}
 	close(stuck)
 	<-left // of the first, when the others were not there
@@ -190,7 +190,7 @@ func TestNotNoted(t *testing.T) {
 	}
 	c := s.connect("127.0.0.2")
 	c.ask(0, "one")
-	eventually(t, "it is counted", func() bool { return s.gate.Stops().Times == 1 })
+	testkit.Eventually(t, "it is counted", func() bool { return s.gate.Stops().Times == 1 })
 	if got, want := s.groups.said(), fmt.Sprintf("put %d into a", c.pid); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -211,7 +211,7 @@ func TestSeveralFirst(t *testing.T) {
 	})
 	c := s.connect("127.0.0.2")
 	c.ask(0, "one")
-	eventually(t, "it is counted", func() bool { return s.gate.Stops().Times == 1 })
+	testkit.Eventually(t, "it is counted", func() bool { return s.gate.Stops().Times == 1 })
 	if got, want := s.groups.said(), fmt.Sprintf("put %d into a; back %[1]d from a", c.pid); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -265,7 +265,7 @@ func TestSweepsOnce(t *testing.T) {
 	}
 	swept := make(chan error, 1)
 	go func() { swept <- sweeps(m, 200*time.Millisecond) }()
-	eventually(t, "it runs", func() bool { return state(t, c.PID) == 'S' })
+	testkit.Eventually(t, "it runs", func() bool { return state(t, c.PID) == 'S' })
 	if err := unix.Kill(c.PID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

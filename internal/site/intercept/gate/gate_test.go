@@ -93,7 +93,7 @@ func TestResume(t *testing.T) {
 	if err := Resume(server); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what was noted runs", func() bool { return state(t, mine.PID) == 'S' })
+	testkit.Eventually(t, "what was noted runs", func() bool { return state(t, mine.PID) == 'S' })
 	if s := state(t, other.PID); s != 'T' {
 		t.Errorf("a process that nobody noted is in state %c", s)
 	}

@@ -56,11 +56,6 @@ func serveOne() {
 	os.Exit(0)
 }
 
-func eventually(t *testing.T, what string, is func() bool) time.Duration {
-	t.Helper()
-	return testkit.Eventually(t, what, is)
-}
-
 func state(t *testing.T, pid int) byte {
 	t.Helper()
 	s, err := proc.Read(pid)
@@ -78,11 +73,11 @@ func halted(t *testing.T) proc.ID {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = fork.Wait(c) })
-	eventually(t, "sleep runs", func() bool { return state(t, c.Process.Pid) == 'S' })
+	testkit.Eventually(t, "sleep runs", func() bool { return state(t, c.Process.Pid) == 'S' })
 	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is stopped", func() bool { return state(t, c.Process.Pid) == 'T' })
+	testkit.Eventually(t, "it is stopped", func() bool { return state(t, c.Process.Pid) == 'T' })
 	id, err := proc.Of(c.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -149,9 +144,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: BPF")
-	}
+	testkit.NeedsRoot(t)
 	if err := onHost(); err != nil {
 		t.Skipf("needs the host: %v", err)
 	}
@@ -201,7 +194,7 @@ func (s *server) lost(why string) {
 	if err := s.gate.Tell(nil); err == nil || !strings.Contains(err.Error(), why) {
 		s.t.Errorf("it says %v", err)
 	}
-	eventually(s.t, "it is told", func() bool { return strings.Contains(s.groups.said(), "wrong 0") })
+	testkit.Eventually(s.t, "it is told", func() bool { return strings.Contains(s.groups.said(), "wrong 0") })
 }
 
 func (s *server) tell() {
@@ -296,7 +289,7 @@ func TestStops(t *testing.T) {
 	defer s.close()
 	c, other := s.connect("127.0.0.2"), s.connect("127.0.0.4")
 	s.groups.when(func(pid int) error {
-		eventually(t, "it is stopped", func() bool { return state(t, pid) == 'T' })
+		testkit.Eventually(t, "it is stopped", func() bool { return state(t, pid) == 'T' })
 		return nil
 	})
 	other.ask(0, "nobody")
@@ -314,7 +307,7 @@ func TestStops(t *testing.T) {
 	if got, want := s.groups.said(), fmt.Sprintf("into a; put %d into a", c.pid); !strings.HasSuffix(got, want) {
 		t.Errorf("with a new group: %s, want %s", got, want)
 	}
-	eventually(t, "three stops are counted", func() bool { return s.gate.Stops().Times == 3 })
+	testkit.Eventually(t, "three stops are counted", func() bool { return s.gate.Stops().Times == 3 })
 	t.Logf("%+v", s.gate.Stops())
 }
 
@@ -354,7 +347,7 @@ func TestSeveral(t *testing.T) {
 	c.ask(1, "two")
 	c.ask(0, "three")
 	want := fmt.Sprintf("put %d into a; back %[1]d from a; wrong %[1]d", c.pid)
-	eventually(t, "it is said", func() bool { return s.groups.said() == want })
+	testkit.Eventually(t, "it is said", func() bool { return s.groups.said() == want })
 }
 
 // TestFails: a process that cannot be put into a group is continued, and stopped again at its next receive.
@@ -365,10 +358,10 @@ func TestFails(t *testing.T) {
 	s.groups.when(func(int) error { return unix.EBUSY })
 	c := s.connect("127.0.0.2")
 	c.ask(0, "one")
-	eventually(t, "it is said", func() bool { return strings.HasSuffix(s.groups.said(), fmt.Sprint("wrong ", c.pid)) })
+	testkit.Eventually(t, "it is said", func() bool { return strings.HasSuffix(s.groups.said(), fmt.Sprint("wrong ", c.pid)) })
 	s.groups.when(nil)
 	c.ask(0, "two")
-	eventually(t, "it is put there", func() bool {
+	testkit.Eventually(t, "it is put there", func() bool {
 		return strings.HasSuffix(s.groups.said(), fmt.Sprintf("put %d into a; right %[1]d", c.pid))
 	})
 }
@@ -383,10 +376,10 @@ func TestClose(t *testing.T) {
 	c, d := s.connect("127.0.0.2"), s.connect("127.0.0.3")
 	c.send(0, "one")
 	d.send(0, "two")
-	eventually(t, "both are stopped", func() bool { return state(t, c.pid) == 'T' && state(t, d.pid) == 'T' })
+	testkit.Eventually(t, "both are stopped", func() bool { return state(t, c.pid) == 'T' && state(t, d.pid) == 'T' })
 	time.AfterFunc(20*time.Millisecond, func() { close(stuck) })
 	s.close()
-	eventually(t, "both run", func() bool { return state(t, c.pid) == 'S' && state(t, d.pid) == 'S' })
+	testkit.Eventually(t, "both run", func() bool { return state(t, c.pid) == 'S' && state(t, d.pid) == 'S' })
 	if state(t, other.PID) != 'T' {
 		t.Error("a process that somebody else stopped was continued")
 	}
@@ -409,6 +402,6 @@ func TestGuardEnds(t *testing.T) {
 	if err := unix.Kill(was, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is another guard", func() bool { return pid() != was })
+	testkit.Eventually(t, "there is another guard", func() bool { return pid() != was })
 	s.connect("127.0.0.2").ask(0, "one")
 }

@@ -38,9 +38,7 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)
@@ -206,9 +204,7 @@ func TestSteer(t *testing.T) {
 
 // TestEndMany: an instance with very many processes that ignore SIGTERM is ended all the same, and what it said is no command of a terminal.
 func TestEndMany(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	netns, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -255,9 +251,7 @@ func TestListening(t *testing.T) {
 	if _, err := os.Stat(s.Command[0]); err != nil {
 		t.Skip("needs python3")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	var err error
 	if s.Netns, err = os.Open("/proc/self/ns/net"); err != nil {
 		t.Fatal(err)

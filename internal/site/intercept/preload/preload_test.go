@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/site/intercept/preload"
 	"berth/internal/sys/fork"
+	"berth/test/testkit"
 )
 
 const blkio = "/sys/fs/cgroup/blkio"
@@ -30,9 +31,7 @@ func as(t *testing.T, uid uint32, name string, args ...string) *exec.Cmd {
 
 // TestOwn: a server that somebody took over moves threads of its own user, and of nobody else; it makes no groups and owns none.
 func TestOwn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testkit.NeedsRoot(t)
 	if _, err := os.Stat(blkio + "/blkio.throttle.read_bps_device"); err != nil {
 		t.Skip("needs cgroup v1 with blkio")
 	}

@@ -11,14 +11,13 @@ import (
 
 	"berth/internal/host/group"
 	"berth/internal/sys/fork"
+	"berth/test/testkit"
 )
 
 // TestMove: a process goes into a node's group and back to where its parent is, in each hierarchy of this host; one of a node of this
 // host stays, and so does one that is elsewhere meanwhile.
 func TestMove(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: groups")
-	}
+	testkit.NeedsRoot(t)
 	for _, at := range []group.Hierarchy{
 		{Mount: "/sys/fs/cgroup/blkio", Controllers: []string{"blkio"}}, {Mount: "/sys/fs/cgroup/unified", V2: true}, {Mount: "/sys/fs/cgroup", V2: true},
 	} {

@@ -79,11 +79,11 @@ func TestWhoseReads(t *testing.T) {
 	} {
 		w.want(tt.from+" in "+tt.group, tt.want, w.audit(func() { w.request(tt.from, tt.group, w.read) }))
 	}
-	w.want("what was asked before the audit", "no peer 1048576 (/)", w.audit(func() { w.must(w.read()) }))
+	w.want("what was asked before the audit", "no peer 1048576 (/)", w.audit(func() { testkit.Must(w.t, w.read()) }))
 	w.want("a thread that receives nothing", "n1 read 1048576; n2 read 1048576; several 1048576 (/)", w.audit(func() {
 		w.request("127.0.0.2", "n1", w.read)
 		w.request("127.0.0.3", "n2", w.read)
-		w.must(w.read())
+		testkit.Must(w.t, w.read())
 	}))
 	w.want("a thread of a pool that stays in a group", "n1 read 1048576; n1 of others 1048576 (n2); n2 leaked reads 1048576 (n1)", w.audit(func() {
 		w.request("127.0.0.2", "n1", func() error {
@@ -168,7 +168,7 @@ func TestHeld(t *testing.T) {
 	w := newWorld(t)
 	for _, op := range []string{"read", "write"} {
 		limit := fmt.Sprintf("%d:%d %d", w.major, w.minor, 4*mib)
-		w.must(os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle."+op+"_bps_device"), []byte(limit), 0))
+		testkit.Must(w.t, os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle."+op+"_bps_device"), []byte(limit), 0))
 	}
 	buffered := func() error { // with readahead
 		f, err := os.Open(w.file)
@@ -188,12 +188,12 @@ func TestHeld(t *testing.T) {
 		t.Errorf("a held read: %s, of it %d by the group (%+v)", brief(r), n.ByGroup, r.Ways)
 	}
 	// Reads ahead may still be held: they belong to no audit below.
-	w.must(os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle.read_bps_device"), fmt.Appendf(nil, "%d:%d 0", w.major, w.minor), 0))
+	testkit.Must(w.t, os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle.read_bps_device"), fmt.Appendf(nil, "%d:%d 0", w.major, w.minor), 0))
 	w.rests()
 	w.want("held write", "n1 wrote 1048576", w.audit(func() {
 		w.request("127.0.0.2", "n1", func() error { return direct(w.file, unix.O_WRONLY, blocks) })
 	}))
-	w.must(os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle.read_bps_device"), fmt.Appendf(nil, "%d:%d %d", w.major, w.minor, 4*mib), 0))
+	testkit.Must(w.t, os.WriteFile(filepath.Join(w.parent, "n1", "blkio.throttle.read_bps_device"), fmt.Appendf(nil, "%d:%d %d", w.major, w.minor, 4*mib), 0))
 	r = w.audit(func() {
 		w.request("127.0.0.2", "n1", buffered)
 		w.request("127.0.0.3", "n1", buffered)
@@ -208,15 +208,15 @@ func TestNothingStays(t *testing.T) {
 	w := newWorld(t)
 	before := programIDs(t)
 	p, err := Open(w.major, w.minor)
-	w.must(err)
+	testkit.Must(w.t, err)
 	if during := programIDs(t); len(during) < len(before)+8 {
 		t.Errorf("programs %v before and %v during the audit", before, during)
 	}
-	w.must(p.Close())
+	testkit.Must(w.t, p.Close())
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	r, err := Audit(ctx, w.folder.Dir, w.major, w.minor, time.Hour)
-	w.must(err)
+	testkit.Must(w.t, err)
 	if len(r.Nodes) != len(nodes) {
 		t.Errorf("an audit that is interrupted says %+v", r)
 	}
@@ -280,7 +280,7 @@ func TestEachWay(t *testing.T) {
 		if p.Ways() != want {
 			t.Errorf("%+v, want %+v", p.Ways(), want)
 		}
-		w.must(p.Close())
+		testkit.Must(w.t, p.Close())
 	}
 }
 
@@ -289,9 +289,7 @@ func TestObject(t *testing.T) { testkit.Object(t, "probe") }
 
 // BenchmarkReceive measures a receive of one byte over loopback with the probe and without.
 func BenchmarkReceive(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("needs root: BPF")
-	}
+	testkit.NeedsRoot(b)
 	for _, with := range []bool{false, true} {
 		b.Run(fmt.Sprintf("probe=%v", with), func(b *testing.B) {
 			if with {

@@ -45,9 +45,7 @@ var nodes = map[string]string{"127.0.0.2": "n1", "127.0.0.3": "n2", "::1": "n6"}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: BPF, loop devices and groups")
-	}
+	testkit.NeedsRoot(t)
 	const blkio = "/sys/fs/cgroup/blkio"
 	if _, err := os.Stat(filepath.Join(blkio, "tasks")); err != nil {
 		t.Skipf("needs cgroup v1 with blkio at %s: single threads are moved", blkio)
@@ -65,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	w.makeGroups(blkio)
 	var err error
 	w.listener, err = net.Listen("tcp", ":0") // IPv6: the peers of IPv4 are mapped
-	w.must(err)
+	testkit.Must(w.t, err)
 	t.Cleanup(func() { w.listener.Close() })
 	return w
 }
@@ -73,34 +71,34 @@ func newWorld(t *testing.T) *world {
 func (w *world) makeDisk() {
 	dir := w.t.TempDir()
 	image := filepath.Join(dir, "image")
-	w.must(os.WriteFile(image, nil, 0o600))
-	w.must(os.Truncate(image, 3*size))
+	testkit.Must(w.t, os.WriteFile(image, nil, 0o600))
+	testkit.Must(w.t, os.Truncate(image, 3*size))
 	loop := strings.TrimSpace(w.run("losetup", "--find", "--show", "--direct-io=on", image))
 	w.t.Cleanup(func() { w.run("losetup", "--detach", loop) })
 	w.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", loop)
 	w.mount = filepath.Join(dir, "mnt")
-	w.must(os.Mkdir(w.mount, 0o755))
+	testkit.Must(w.t, os.Mkdir(w.mount, 0o755))
 	w.run("mount", loop, w.mount)
 	w.t.Cleanup(func() { w.run("umount", w.mount) })
 	var st unix.Stat_t
-	w.must(unix.Stat(w.mount, &st))
+	testkit.Must(w.t, unix.Stat(w.mount, &st))
 	w.major, w.minor = unix.Major(st.Dev), unix.Minor(st.Dev)
 	w.file = filepath.Join(w.mount, "data")
-	w.must(os.WriteFile(w.file, bytes.Repeat([]byte("berth..."), size/8), 0o600))
+	testkit.Must(w.t, os.WriteFile(w.file, bytes.Repeat([]byte("berth..."), size/8), 0o600))
 	unix.Sync()
 	f, err := os.Open(w.file)
-	w.must(err)
+	testkit.Must(w.t, err)
 	defer f.Close()
-	w.must(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
+	testkit.Must(w.t, unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 }
 
 func (w *world) makeGroups(blkio string) {
 	root := filepath.Join(blkio, fmt.Sprintf("berth-probe%d.sync", os.Getpid()))
 	w.parent = filepath.Join(root, "fs")
-	w.must(os.MkdirAll(w.parent, 0o755))
+	testkit.Must(w.t, os.MkdirAll(w.parent, 0o755))
 	w.folder.Dir = filepath.Join(w.t.TempDir(), "fs")
-	w.must(os.MkdirAll(filepath.Join(w.folder.Dir, "addresses"), 0o755))
-	w.must(os.Symlink(w.parent, filepath.Join(w.folder.Dir, "groups")))
+	testkit.Must(w.t, os.MkdirAll(filepath.Join(w.folder.Dir, "addresses"), 0o755))
+	testkit.Must(w.t, os.Symlink(w.parent, filepath.Join(w.folder.Dir, "groups")))
 	w.t.Cleanup(func() {
 		for _, d := range []string{"n1", "n2", "n6", "_server"} {
 			w.remove(filepath.Join(w.parent, d))
@@ -108,10 +106,10 @@ func (w *world) makeGroups(blkio string) {
 		w.remove(w.parent)
 		w.remove(root)
 	})
-	w.must(os.Mkdir(filepath.Join(w.parent, "_server"), 0o755))
+	testkit.Must(w.t, os.Mkdir(filepath.Join(w.parent, "_server"), 0o755))
 	for addr, name := range nodes {
-		w.must(os.Mkdir(filepath.Join(w.parent, name), 0o755))
-		w.must(os.Symlink(name, filepath.Join(w.folder.Dir, "addresses", addr)))
+		testkit.Must(w.t, os.Mkdir(filepath.Join(w.parent, name), 0o755))
+		testkit.Must(w.t, os.Symlink(name, filepath.Join(w.folder.Dir, "addresses", addr)))
 	}
 }
 
@@ -120,13 +118,6 @@ func (w *world) remove(group string) {
 	var err error
 	if !testkit.Happens(func() bool { err = os.Remove(group); return err == nil || errors.Is(err, os.ErrNotExist) }) {
 		w.t.Error(err)
-	}
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
 	}
 }
 
@@ -146,12 +137,12 @@ func (w *world) run(name string, args ...string) string {
 func (w *world) audit(do func()) Result {
 	w.t.Helper()
 	p, err := Open(w.major, w.minor)
-	w.must(err)
+	testkit.Must(w.t, err)
 	defer p.Close()
-	w.must(w.folder.Look())
+	testkit.Must(w.t, w.folder.Look())
 	do()
 	w.counts, err = p.Read()
-	w.must(err)
+	testkit.Must(w.t, err)
 	return w.folder.Result(w.counts, p.Ways())
 }
 
@@ -160,7 +151,7 @@ func (w *world) rests() {
 	w.t.Helper()
 	stat := func() string {
 		text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", w.major, w.minor))
-		w.must(err)
+		testkit.Must(w.t, err)
 		return string(text)
 	}
 	last := stat()
@@ -193,11 +184,11 @@ func (w *world) ask(from string, do func(c *net.TCPConn) error) {
 		})
 	}()
 	c, err := d.Dial("tcp", net.JoinHostPort(to, port))
-	w.must(err)
+	testkit.Must(w.t, err)
 	defer c.Close()
 	_, err = c.Write([]byte("?"))
-	w.must(err)
-	w.must(<-done)
+	testkit.Must(w.t, err)
+	testkit.Must(w.t, <-done)
 }
 
 // request receives the byte of a request, moves its thread to a group ("": stays), and does the I/O.

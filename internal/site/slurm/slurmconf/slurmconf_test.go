@@ -2,7 +2,6 @@ package slurmconf
 
 import (
 	compare "cmp"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,9 +16,8 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func read(t *testing.T, path string) *settings.Settings {
 	t.Helper()
@@ -67,7 +65,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%d hosts, %d nodes, want %d", c.Hosts, c.Nodes, want)
 		}
 		for _, file := range c.Files {
-			golden(t, filepath.Join("testdata", v.String(), file.Name), file.Text)
+			testkit.Golden(t, filepath.Join("testdata", v.String(), file.Name), file.Text)
 		}
 		want := []Note{
 			{"st04", "nobody says how many CPUs its nodes have: 1 was taken"},
@@ -79,26 +77,6 @@ func TestGolden(t *testing.T) {
 		if diff := cmp.Diff(want, c.Notes); diff != "" || len(c.Conflicts) > 0 {
 			t.Errorf("%s\n%v", diff, c.Conflicts)
 		}
-	}
-}
-
-// golden compares a text with its file.
-func golden(t *testing.T, path, text string) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("%s (-update writes it anew): %s", path, diff)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/site/slurm/control"
 	"berth/test/controller"
+	"berth/test/testkit"
 )
 
 // inside says to a process of this test that it is the first one of its own namespaces, and which case it runs.
@@ -63,18 +64,10 @@ func TestSlurmctld(t *testing.T) {
 	for name := range slurmctldCases() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "slurmctld") // short: a socket's path has at most 107 bytes
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := os.RemoveAll(dir); err != nil {
-					t.Error(err)
-				}
-			})
+			dir := testkit.Dir(t, "") // short: a socket's path has at most 107 bytes
 			// With its process 1 all processes of these namespaces end.
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSlurmctld$", "-test.v", "-test.timeout=3m")
-			cmd.Env = append(os.Environ(), inside+"="+name+":"+dir)
+			cmd := testkit.Again(t, "TestSlurmctld", inside+"="+name+":"+dir)
+			cmd.Args = append(cmd.Args, "-test.v", "-test.timeout=3m")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -97,9 +90,7 @@ func needSlurm(t *testing.T) {
 			t.Skipf("needs the packages slurm-wlm, munge and iproute2: there is no %s", program)
 		}
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for namespaces")
-	}
+	testkit.NeedsRoot(t)
 	out, err := exec.CommandContext(t.Context(), "slurmctld", "-V").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"berth/internal/site/store/etcd"
 	"berth/internal/site/store/storetest"
 	"berth/internal/sys/refuse"
+	"berth/test/testkit"
 )
 
 // TestMain runs an embedded etcd for the suite, which stops and kills its process.
@@ -37,7 +38,7 @@ func TestEmbedded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a longer run: half a minute of an etcd")
 	}
-	dir := shortDir(t)
+	dir := testkit.Dir(t, "")
 	p := storetest.Start(t, []string{"BERTH_TEST_EMBEDDED=" + dir}, os.Args[0])
 	open := func(t *testing.T) *etcd.Store {
 		t.Helper()
@@ -54,17 +55,6 @@ func TestEmbedded(t *testing.T) {
 		},
 		Away: p.Away, Kill: p.Kill, Expire: p.Expire,
 	})
-}
-
-// shortDir returns a folder in which the name of a unix socket is short enough.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "store")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func client(t *testing.T, c etcd.Config) *etcd.Store {
@@ -93,7 +83,7 @@ func serve(t *testing.T, c embedded.Config) (*embedded.Server, *etcd.Store) {
 // TestRestore: what was backed up is there after the data were lost, later changes are not, and a watch from before is told.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	dir := shortDir(t)
+	dir := testkit.Dir(t, "")
 	s, c := serve(t, embedded.Config{Dir: dir})
 	put := func(value string) int64 {
 		t.Helper()

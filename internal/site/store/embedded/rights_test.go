@@ -23,6 +23,7 @@ import (
 	"berth/internal/site/store"
 	"berth/internal/site/store/embedded"
 	"berth/internal/site/store/etcd"
+	"berth/test/testkit"
 )
 
 // authority is a small authority of certificates.
@@ -112,7 +113,7 @@ func TestRights(t *testing.T) {
 	var revoked atomic.Value
 	revoked.Store("")
 	s, own := serve(t, embedded.Config{
-		Dir: shortDir(t), Listen: "127.0.0.1:0", CA: ca.path("ca.crt"), Cert: ca.path("a.crt"), Key: ca.path("a.key"),
+		Dir: testkit.Dir(t, ""), Listen: "127.0.0.1:0", CA: ca.path("ca.crt"), Cert: ca.path("a.crt"), Key: ca.path("a.key"),
 		Allowed: func(c *x509.Certificate) error {
 			if c.URIs[0].String() != "berth://role/host" {
 				return fmt.Errorf("%s is no host", c.Subject.CommonName)

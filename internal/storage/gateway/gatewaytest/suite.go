@@ -16,6 +16,7 @@ import (
 	"berth/internal/storage/gateway"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
+	"berth/test/testkit"
 )
 
 // Suite checks one gateway. Run needs root.
@@ -65,9 +66,7 @@ type Node interface {
 
 // Run runs the suite.
 func (s Suite) Run(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a file system")
-	}
+	testkit.NeedsRoot(t)
 	if s.Start == nil {
 		s.Start = s.namespaces
 	}
