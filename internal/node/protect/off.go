@@ -60,7 +60,7 @@ func refuseDisabled(ctx context.Context, unit, slice string, controllers []strin
 			return err
 		}
 		var off, rest []string
-		for _, c := range strings.Fields(u.Properties[disabled]) {
+		for c := range strings.FieldsSeq(u.Properties[disabled]) {
 			if slices.Contains(controllers, c) {
 				off = append(off, c)
 			} else {
