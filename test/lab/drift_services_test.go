@@ -94,16 +94,20 @@ func servicesDrift(t *testing.T, m *lab.VM) {
 
 	// What systemd itself keeps off is nobody's drift: the message has the remedy, and a service that it concerns is not protected.
 	const disabled = "systemctl set-property --runtime system.slice DisableControllers='cpu pids'; "
+	r := m.Try(t, inService+"berth unprotect store; "+off("$S")+"; berth protect store --memory-low 20MiB; berth ls")
+	if d := cmp.Diff(before, m.OK(t, service)); d != "" || r.Code != 0 || strings.Contains(r.Out, "LIMITS-LOST") {
+		t.Errorf("its controllers were off before it was protected: exit code %d: %s%s (-want +got):\n%s", r.Code, r.Out, r.Err, d)
+	}
 	for name, script := range map[string]string{
 		"protect":         "berth unprotect store; " + disabled + "berth protect store --memory-low 20MiB",
 		"what has it all": disabled + "berth ls; berth repair",
 	} {
 		r := m.Try(t, script)
-		_, remedy, _ := strings.Cut(r.Err, "systemctl set-property system.slice DisableControllers=")
+		_, remedy, _ := strings.Cut(r.Err, "systemctl set-property -- system.slice DisableControllers=")
 		if remedy, _, _ = strings.Cut(remedy, "\n"); r.Code != 3 || remedy != ` DisableControllers="pids"; berth protect store.service` || strings.Contains(r.Out, "LIMITS-LOST") == (name == "protect") {
 			t.Errorf("%s, and a slice keeps cpu off: exit code %d: %s%s", name, r.Code, r.Out, r.Err)
 		}
-		m.OK(t, "systemctl set-property system.slice DisableControllers="+remedy+" --memory-low 20MiB")
+		m.OK(t, "systemctl set-property -- system.slice DisableControllers="+remedy+" --memory-low 20MiB")
 		m.OK(t, "rm -f /*/systemd/system.control/system.slice.d/50-DisableControllers.conf; systemctl daemon-reload")
 		if d := cmp.Diff(before, m.OK(t, service)); d != "" {
 			t.Errorf("%s, after the remedy (-before +after):\n%s", name, d)

@@ -97,6 +97,9 @@ func DisabledAbove(h host.Cgroups, groupPath string, controllers []string) (e *E
 	}
 	for _, g := range groups {
 		now, err := HandedOn(filepath.Join(h.V2, g))
+		if Gone(err) { // with the group in it
+			return nil, nil, "", nil
+		}
 		if err != nil {
 			return nil, nil, "", err
 		}

@@ -29,9 +29,10 @@ func (p *Service) lose(moved string) {
 }
 
 // eachLost calls f for each step of a service that another program has undone, until it returns an error. A cgroup comes before the
-// values written into it.
+// values written into it. What is refused of a unit and of the slices above it comes last, and does not hold up the rest.
 func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.Step) error) error {
 	adopted := false
+	var refused error
 	for _, s := range j.Steps() {
 		lost := false
 		var err error
@@ -51,7 +52,7 @@ func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.St
 			lost = len(had) > 0
 		case *systemd.Set:
 			var steps []step.Step
-			steps, err = v.lostOfUnit(ctx, s)
+			steps, refused = v.lostOfUnit(ctx, s)
 			for _, one := range steps {
 				err = errors.Join(err, f(one))
 			}
@@ -64,13 +65,13 @@ func (v *Services) eachLost(ctx context.Context, j *step.Journal, f func(step.St
 		}
 	}
 	if given(j)[j.Node] == 0 {
-		return nil
+		return refused
 	}
 	above, _, err := v.lostOfSlices(ctx)
 	for _, s := range above {
 		err = errors.Join(err, f(s))
 	}
-	return err
+	return errors.Join(refused, err)
 }
 
 // giveAgain restores the parts of a service's protection that another program has undone, and says which they were.

@@ -111,9 +111,8 @@ func (v *Services) read(ctx context.Context, t target, j *step.Journal) (*Servic
 	if !p.Gone {
 		p.lose(moved)
 		if given(j)[t.name] > 0 {
-			if _, lost, err := v.lostOfSlices(ctx); err == nil { // else the command that settles the slices says it
-				p.Lost = append(p.Lost, lost...)
-			}
+			_, lost, _ := v.lostOfSlices(ctx) // the command that settles the slices says what is refused
+			p.Lost = append(p.Lost, lost...)
 		}
 	}
 	if t.kind == kindCgroup && !group.There(cg, p.Cgroup) {

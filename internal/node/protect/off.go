@@ -38,7 +38,7 @@ func v2Controllers(s *systemd.Set, cg host.Cgroups) (all []string) {
 
 // handOnAgain returns the step that has the groups above a unit's hand on the controllers of these properties again; nil if they do. systemd does
 // not do it: it does not look at what it has once switched on. What systemd itself was told to keep off is refused.
-func handOnAgain(ctx context.Context, s *systemd.Set, u systemd.Unit, cg host.Cgroups) (*group.Enable, error) {
+func (v *Services) handOnAgain(ctx context.Context, s *systemd.Set, u systemd.Unit, cg host.Cgroups) (*group.Enable, error) {
 	path := strings.TrimPrefix(u.ControlGroup, "/")
 	if path == "" {
 		return nil, nil //nolint:nilnil // it does not run
@@ -47,15 +47,18 @@ func handOnAgain(ctx context.Context, s *systemd.Set, u systemd.Unit, cg host.Cg
 	if err != nil || e == nil {
 		return nil, err
 	}
-	return e, refuseDisabled(ctx, s.Unit, u.Slice, off)
+	if err := v.refuseDisabled(ctx, s.Unit, u.Slice, off); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // refuseDisabled refuses a unit below a slice that has one of these controllers in DisableControllers= (systemd.resource-control(5)): systemd
 // takes a weight for the unit, and the kernel never has it.
-func refuseDisabled(ctx context.Context, unit, slice string, controllers []string) error {
+func (v *Services) refuseDisabled(ctx context.Context, unit, slice string, controllers []string) error {
 	const disabled = "DisableControllers"
 	for slice != "" {
-		u, err := systemd.Look(ctx, slice, disabled)
+		u, err := v.look(ctx, slice, disabled)
 		if err != nil {
 			return err
 		}
@@ -68,7 +71,7 @@ func refuseDisabled(ctx context.Context, unit, slice string, controllers []strin
 			}
 		}
 		if len(off) > 0 {
-			remedy := fmt.Sprintf("systemctl set-property %s %s=", slice, disabled)
+			remedy := fmt.Sprintf("systemctl set-property -- %s %s=", slice, disabled)
 			if len(rest) > 0 {
 				remedy += fmt.Sprintf(" %s=%q", disabled, strings.Join(rest, " "))
 			}

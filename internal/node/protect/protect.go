@@ -33,12 +33,14 @@ type Services struct {
 	control string // systemd.ControlDir, but in tests
 
 	transient string // systemd.TransientDir, but in tests
+
+	look func(ctx context.Context, unit string, properties ...string) (systemd.Unit, error) // systemd.Look, but in tests
 }
 
 // New returns the protected services of one layout. It makes nothing.
 func New(l layout.Layout) *Services {
 	kinds := step.Join(block.Kinds(), group.Kinds(), weight.Kinds(), systemd.Kinds())
-	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir, transient: systemd.TransientDir}
+	return &Services{layout: l, kinds: kinds, control: systemd.ControlDir, transient: systemd.TransientDir, look: systemd.Look}
 }
 
 // open reads a journal of services. Its changes outlive the boot.
@@ -190,6 +192,10 @@ func (v *Services) Protect(ctx context.Context, asked string, want Options) (*Se
 	errs := []error{v.weighAgain(ctx), v.settleBoot()}
 	if want.MemoryLow > 0 {
 		errs = append(errs, v.settleSlices(ctx))
+	}
+	if p, err := v.readSettled(ctx, t, settled); err == nil && len(p.Lost) > 0 { // systemd does not look whether the kernel has what it was asked for
+		_, err := v.giveAgain(ctx, j, p.Lost)
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("%s is protected, but: %w; berth repair tries again", t.name, err)

@@ -71,7 +71,7 @@ func (v *Services) steps(ctx context.Context, t *target, want Options) ([]step.S
 			return nil, err
 		}
 		set := unitStep(t.name, s, want.MemoryLow)
-		return append(steps, set), refuseDisabled(ctx, u.Name, u.Slice, v2Controllers(set, cg))
+		return append(steps, set), v.refuseDisabled(ctx, u.Name, u.Slice, v2Controllers(set, cg))
 	case kindProcess:
 		adopt, err := weight.AdoptSteps(s, cg, v.layout.StandingCgroup("pid")+"."+t.name, t.id.PID, t.id.Start, want.MemoryLow)
 		return append(steps, adopt...), err

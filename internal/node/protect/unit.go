@@ -128,7 +128,7 @@ func movedBy(r *group.Return) string {
 }
 
 // lostOfUnit returns the steps that restore a unit after changes by another program: first what gives its group the files again, and its
-// processes.
+// processes. A part of it that is refused does not hold up the others.
 func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.Step, err error) {
 	u, err := s.Look(ctx)
 	if err != nil {
@@ -138,28 +138,22 @@ func (v *Services) lostOfUnit(ctx context.Context, s *systemd.Set) (all []step.S
 	if err != nil {
 		return nil, err
 	}
-	on, err := handOnAgain(ctx, s, u, cg)
-	if err != nil {
-		return nil, err
-	}
+	on, refused := v.handOnAgain(ctx, s, u, cg)
 	if on != nil {
 		all = append(all, on)
 	}
 	r, err := returnOf(u, cg)
-	if err != nil {
-		return nil, err
-	}
 	if r != nil {
 		all = append(all, r)
 	}
 	if slices.ContainsFunc(v.valuesOf(s, u, cg), func(l proof.Limit) bool { return !l.Holds }) {
 		all = append(all, s)
 	}
-	return all, nil
+	return all, errors.Join(refused, err)
 }
 
 // lostOfSlices returns the steps that restore the slices above protected units after changes by another program, and says which changes
-// these are.
+// these are. A slice for which that is refused does not hold up the others.
 func (v *Services) lostOfSlices(ctx context.Context) (all []step.Step, lost []string, err error) {
 	j, err := v.slicesJournal(v.layout.Protected() + ".slices")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && j.Phase != step.Up {
@@ -177,14 +171,12 @@ func (v *Services) lostOfSlices(ctx context.Context) (all []step.Step, lost []st
 		if !ok {
 			continue
 		}
-		u, err := set.Look(ctx)
-		if err != nil {
+		u, gone := set.Look(ctx)
+		if gone != nil {
 			continue // a slice that is not there protects nothing
 		}
-		on, err := handOnAgain(ctx, set, u, cg)
-		if err != nil {
-			return nil, nil, err
-		}
+		on, refused := v.handOnAgain(ctx, set, u, cg)
+		err = errors.Join(err, refused)
 		if on != nil {
 			all = append(all, on)
 		}
@@ -192,12 +184,14 @@ func (v *Services) lostOfSlices(ctx context.Context) (all []step.Step, lost []st
 			if l.Holds {
 				continue
 			}
-			all = append(all, set)
+			if refused == nil {
+				all = append(all, set)
+			}
 			l.Key += " of " + set.Unit
 			lost = append(lost, lostText(l))
 		}
 	}
-	return all, lost, nil
+	return all, lost, err
 }
 
 // lostText says of a value how it does not hold.

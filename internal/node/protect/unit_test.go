@@ -1,6 +1,8 @@
 package protect
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +18,9 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/host/systemd"
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
 	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -60,7 +64,7 @@ func TestHandOnAgain(t *testing.T) {
 	s := unitStep("a.service", vnode.Storage.Standing(), 1<<20)
 	on := func(path string) *group.Enable {
 		t.Helper()
-		e, err := handOnAgain(t.Context(), s, systemd.Unit{ControlGroup: path}, h)
+		e, err := New(layout.New(t.TempDir())).handOnAgain(t.Context(), s, systemd.Unit{ControlGroup: path}, h)
 		grouptest.Must(t, err)
 		return e
 	}
@@ -78,6 +82,37 @@ func TestHandOnAgain(t *testing.T) {
 			if e := on(path); e != nil {
 				t.Errorf("a unit in %q: %v", path, e)
 			}
+		}
+	}
+}
+
+// TestDisabled: a unit is refused whose slice, or one above that, up to the root, keeps one of the controllers off, with a remedy that keeps off what
+// else was.
+func TestDisabled(t *testing.T) {
+	remedy := func(err error) string {
+		if no, ok := errors.AsType[*refuse.Error](err); ok {
+			return no.Remedy
+		}
+		return ""
+	}
+	for slice, tt := range map[string]struct{ off, remedy string }{
+		"system.slice": {"", ""},
+		"a-b.slice":    {"memory pids", ""},
+		"a-c.slice":    {"pids cpu", `systemctl set-property -- a-c.slice DisableControllers= DisableControllers="pids"; berth protect x.service`},
+		"d-e-f.slice":  {"", `systemctl set-property -- d.slice DisableControllers=; berth protect x.service`},
+	} {
+		v := New(layout.New(t.TempDir()))
+		root := ""
+		v.look = func(_ context.Context, name string, _ ...string) (systemd.Unit, error) {
+			return systemd.Unit{Properties: map[string]string{"DisableControllers": map[string]string{slice: tt.off, "d.slice": "io cpu", "-.slice": root}[name]}}, nil
+		}
+		err := v.refuseDisabled(t.Context(), "x.service", slice, []string{"cpu", "io"})
+		if got := remedy(err); got != tt.remedy || err != nil && refuse.KindOf(err) != refuse.Cannot {
+			t.Errorf("%s: %v, remedy %q, want %q", slice, err, got, tt.remedy)
+		}
+		root = "io"
+		if err := v.refuseDisabled(t.Context(), "x.service", slice, []string{"cpu", "io"}); err == nil || tt.remedy == "" && !strings.HasPrefix(remedy(err), "systemctl set-property -- -.slice ") {
+			t.Errorf("%s, and the root keeps io off: %v, remedy %q", slice, err, remedy(err))
 		}
 	}
 }
