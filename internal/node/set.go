@@ -34,9 +34,13 @@ type SetResult struct {
 	Asked    string `json:"asked"`
 	ReadBack string `json:"read_back,omitempty"` // empty for a node that does not run
 	By       string `json:"honoured_by,omitempty"`
+	Note     string `json:"note,omitempty"` // of a limit on a shared file system, which other hosts hold
 }
 
 func (r SetResult) String() string {
+	if r.Note != "" {
+		return fmt.Sprintf("%s %s: %s", r.Key, r.Asked, r.Note)
+	}
 	if r.ReadBack == "" {
 		return fmt.Sprintf("%s %s, from the next start", r.Key, r.Asked)
 	}
@@ -284,10 +288,15 @@ func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyVa
 				shown = held.Limits
 			}
 			if i := slices.IndexFunc(shown, func(s proof.Limit) bool { return s.Key == c.Key }); i >= 0 {
-				if s := shown[i]; !s.Holds {
+				s := shown[i]
+				elsewhere := inspect.FilesystemOf(n, s.Key) != "" // it is stored, and goes to the file servers that there are
+				if !s.Holds && !elsewhere {
 					return nil, fmt.Errorf("%s %s does not hold: the kernel has %s, by %s; berth show %s says more", s.Key, s.Asked, cmp.Or(s.ReadBack, "nothing"), s.By, n.Name)
 				}
-				r.ReadBack, r.By = shown[i].ReadBack, shown[i].By
+				r.ReadBack, r.By = s.ReadBack, s.By
+				if elsewhere {
+					r.Note = cmp.Or(s.Why, s.Note)
+				}
 			}
 		}
 		done = append(done, r)

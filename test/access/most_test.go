@@ -1,11 +1,13 @@
 package access
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"berth/internal/site/api"
 	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
@@ -52,6 +54,19 @@ func TestOperators(t *testing.T) {
 	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/slurms.yaml"), []byte("operators: [slurm, bob]\n"+job), 0o644))
 	testkit.Must(t, os.WriteFile(h.Layout().Etc("templates/anns.yaml"), []byte("operators: [ann]\n"+job), 0o644))
 	const named = `{"name": "named"}`
+	for who, refused := range map[string]string{"bob": "anns", "ann": "slurms", "root": ""} { // the list says whom a template is not for
+		var got struct{ Templates []api.Template }
+		status, text := h.ask(t, who, "GET", "/v1/templates", "", "")
+		testkit.Must(t, json.Unmarshal([]byte(text), &got))
+		for _, one := range got.Templates {
+			if one.Name != "anns" && one.Name != "slurms" {
+				continue
+			}
+			if status != 200 || strings.Contains(one.Error, "may not make nodes of template") != (one.Name == refused) || (one.Node == nil) != (one.Name == refused) {
+				t.Errorf("the list, for %s: %d %+v", who, status, one)
+			}
+		}
+	}
 	status, text := h.ask(t, "bob", "POST", "/v1/templates/anns/nodes", asJSON, named)
 	if status != 403 || !strings.Contains(text, "operator bob may not make nodes of template anns") {
 		t.Errorf("of a template of ann's: %d %s", status, text)

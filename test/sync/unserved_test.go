@@ -16,7 +16,7 @@ func TestUnserved(t *testing.T) {
 	s.configure(fmt.Sprintf("filesystems: [{name: shared, path: %s, server: other, interface: none-such}]\n", s.served))
 	s.start()
 	s.node("n", 2, "io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}, {name: typo, filesystem: shraed, read: {rate: 10MB/s}}]\n")
-	const says = "no limit of a node is set here until this is mended: "
+	const says = "nothing new is set here until this is mended: "
 	s.eventually("it is said that the file system is not served", 5*time.Second, func() bool {
 		h, ok := s.held("")
 		return ok && h.Filesystem == "shared" && strings.HasPrefix(h.Failed, says) && strings.Contains(h.Failed, "none-such")
@@ -30,6 +30,13 @@ func TestUnserved(t *testing.T) {
 			t.Errorf("berth show does not say %q:\n%s", part, words)
 		}
 	}
+	said := strings.Join(strings.Fields(s.berth("set", "n", "io.typo.read.rate=20MB/s", "io.s.read.rate=20MB/s")), " ")
+	for _, part := range []string{"no host of the site serves file system shraed", "held by the file servers of shared"} {
+		if !strings.Contains(said, part) {
+			t.Errorf("berth set does not say %q:\n%s", part, said)
+		}
+	}
+	s.berth("set", "n", "io.s.read.rate=10MB/s")
 	s.end(s.agent, syscall.SIGTERM)
 	s.configure(strings.Replace(shared, "%s", s.served, 1))
 	s.start()

@@ -92,9 +92,13 @@ func Steps(w io.Writer, width int, steps []step.Line) {
 // Set writes the limits that were set, as asked and as read back.
 func Set(out io.Writer, width int, done []node.SetResult) error {
 	var rows [][]string
+	var notes []text.Note
 	for _, d := range done {
 		row := []string{d.Key, d.Asked, "from the next start", ""}
-		if d.ReadBack != "" {
+		if d.Note != "" {
+			row = []string{d.Key, d.Asked, "stored", d.By}
+			notes = append(notes, text.Note{Key: d.Key, Text: d.Note})
+		} else if d.ReadBack != "" {
 			row = []string{d.Key, d.Asked, "read back " + d.ReadBack, d.By}
 		}
 		rows = append(rows, row)
@@ -102,5 +106,9 @@ func Set(out io.Writer, width int, done []node.SetResult) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	return text.Rows(out, width, rows)
+	if err := text.Rows(out, width, rows); err != nil {
+		return err
+	}
+	text.Notes(out, width, notes)
+	return nil
 }

@@ -157,7 +157,9 @@ func TestOutcomeAndSetArePrinted(t *testing.T) {
 		{Key: "cpu.max", Old: "1", New: "1.5", Live: true}, {Key: "pids", Old: "512", Live: true},
 	}})
 	if err := Set(&b, 80, []node.SetResult{
-		{Key: "cpu.max", Asked: "1.005", ReadBack: "1", By: "cfs quota"}, {Key: "memory.max", Asked: "2GiB"},
+		{Key: "cpu.max", Asked: "1.005", ReadBack: "1", By: "cfs quota"},
+		{Key: "memory.max", Asked: "2GiB"},
+		{Key: "io.s.read.rate", Asked: "20MB/s", By: "vnode sync", Note: "held by the file servers of s (fs1 by way launch), not here: berth sync ls there shows it"},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -94,6 +94,8 @@ type Request struct {
 	Do     string  `json:"do"` // claim | release | follow | servers
 	Node   string  `json:"node"`
 	Things []Thing `json:"things"`
+
+	Filesystems []string `json:"filesystems,omitempty"` // whose servers are asked for; none: all
 }
 
 // Server is a file server of a shared file system of the site.
@@ -111,7 +113,7 @@ type Answer struct {
 	What   string      `json:"what,omitempty"`
 	Remedy string      `json:"remedy,omitempty"`
 
-	Servers []Server `json:"servers,omitempty"` // of the site, sorted by file system and host
+	Servers []Server `json:"servers,omitempty"` // of the file systems that were asked for, sorted by file system and host
 }
 
 // Patience is how long a command waits for the agent: longer than the agent waits for the cluster state.
@@ -193,11 +195,12 @@ func (a *Agent) Stale(ctx context.Context) string {
 	return answer.What
 }
 
-// Servers lists the file servers of the site, as its agent knows them. It takes some seconds at most.
-func (a *Agent) Servers(ctx context.Context) ([]Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*Fresh)
+// Servers lists the file servers of file systems, as the agent knows them; an agent that has not heard of the site yet refuses. It answers
+// from its memory: one that hangs is not waited for, where many nodes are shown.
+func (a *Agent) Servers(ctx context.Context, filesystems []string) ([]Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	answer, err := a.ask(ctx, Request{Do: "servers"})
+	answer, err := a.ask(ctx, Request{Do: "servers", Filesystems: filesystems})
 	if err == nil && answer.What != "" {
 		err = errors.New(answer.What)
 	}

@@ -19,7 +19,7 @@ func GoneLimits(ctx context.Context, l layout.Layout, n, here *vnode.Node) []pro
 	servers := askServers(ctx, l, n)
 	have := vnode.Limits(here)
 	for _, s := range vnode.Limits(n) {
-		switch fs := filesystemOf(n, s.Key); {
+		switch fs := FilesystemOf(n, s.Key); {
 		case slices.Contains(have, s):
 		case fs != "":
 			all = append(all, servers.limit(s, fs))
@@ -32,7 +32,7 @@ func GoneLimits(ctx context.Context, l layout.Layout, n, here *vnode.Node) []pro
 	return all
 }
 
-// fileServers has the file servers of the site; ok is false where the agent does not say.
+// fileServers has the servers of a node's file systems; ok is false where the agent does not say, or does not know yet.
 type fileServers struct {
 	all []membership.Server
 	ok  bool
@@ -40,14 +40,20 @@ type fileServers struct {
 
 // askServers asks the host's agent, if the node has limits on a shared file system.
 func askServers(ctx context.Context, l layout.Layout, n *vnode.Node) (k fileServers) {
-	if !slices.ContainsFunc(n.IO, func(io vnode.IO) bool { return io.Filesystem != "" }) {
+	var of []string
+	for _, io := range n.IO {
+		if io.Filesystem != "" {
+			of = append(of, io.Filesystem)
+		}
+	}
+	if len(of) == 0 {
 		return k
 	}
 	m, err := membership.Read(l)
 	if err != nil || m == nil {
 		return k
 	}
-	k.all, err = membership.AgentOf(l, m).Servers(ctx)
+	k.all, err = membership.AgentOf(l, m).Servers(ctx, of)
 	k.ok = err == nil
 	return k
 }
@@ -74,8 +80,8 @@ func (k fileServers) limit(s vnode.Setting, fs string) proof.Limit {
 	}
 }
 
-// filesystemOf returns the shared file system that a limit is on; "" if it is on none.
-func filesystemOf(n *vnode.Node, key string) string {
+// FilesystemOf returns the shared file system that a limit is on; "" if it is on none.
+func FilesystemOf(n *vnode.Node, key string) string {
 	for _, io := range n.IO {
 		if io.Filesystem != "" && strings.HasPrefix(key, "io."+io.Name+".") {
 			return io.Filesystem

@@ -20,6 +20,7 @@ import (
 	"berth/internal/site/iosync/want"
 	"berth/internal/site/store"
 	"berth/internal/sys/layout"
+	"berth/internal/sys/refuse"
 	"berth/internal/sys/sibling"
 )
 
@@ -109,6 +110,9 @@ func (a *Agent) serveFilesystems(ctx context.Context) error {
 				if err == nil {
 					served[conf.Name] = s
 				}
+				if ctx.Err() != nil {
+					return nil // what was interrupted is no reason, and nobody would take it back
+				}
 				if e := iosync.NoteUnserved(a.layout, conf, err); e != nil {
 					a.log.Error("berth sync ls does not say whether a file system is served", "filesystem", conf.Name, "err", e)
 				}
@@ -151,17 +155,21 @@ func openGate(port int, dir string, to iosync.Processes, wake func(), log *slog.
 	return gate.Open(gate.Server{Port: port, Dir: dir, Guard: guard, Groups: to, Wake: wake, Log: log})
 }
 
-// fileServers lists the file servers of the site.
-func (a *Agent) fileServers() (all []membership.Server) {
+// fileServers lists the servers of file systems, of all if none is named. Until it has heard of the site it refuses: that no host serves a
+// file system is not known then.
+func (a *Agent) fileServers(of []string) (all []membership.Server, err error) {
+	if !a.view.has(store.Filesystems) {
+		return nil, refuse.Cannotf("try again when it is there: berth host ls says since when it is away", "the cluster state was not heard since berthd started")
+	}
 	each(a.view, store.Filesystems, func(below []string, s want.Server) {
-		if len(below) == 2 {
+		if len(below) == 2 && (len(of) == 0 || slices.Contains(of, below[1])) {
 			all = append(all, membership.Server{Filesystem: below[1], Host: below[0], Way: s.Way})
 		}
 	})
 	slices.SortFunc(all, func(x, y membership.Server) int {
 		return cmp.Or(cmp.Compare(x.Filesystem, y.Filesystem), cmp.Compare(x.Host, y.Host))
 	})
-	return all
+	return all, nil
 }
 
 // wishes lists the limits that nodes of the site ask for on a file system, sorted by node.

@@ -134,6 +134,16 @@ func (v *View) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// has reports whether all below a prefix was listed once.
+func (v *View) has(prefix string) bool {
+	select {
+	case <-v.prefixes[prefix].listed:
+		return true
+	default:
+		return false
+	}
+}
+
 // whole waits until all below some prefixes was listed once, or ctx ends.
 func (v *View) whole(ctx context.Context, prefixes ...string) error {
 	for _, p := range prefixes {

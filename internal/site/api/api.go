@@ -67,7 +67,7 @@ type Template struct {
 	Name        string                        `json:"name"`
 	Description string                        `json:"description,omitempty"`
 	Parameters  map[string]template.Parameter `json:"parameters"`
-	Error       string                        `json:"error,omitempty"` // it cannot be used
+	Error       string                        `json:"error,omitempty"` // it cannot be used by the one who asks
 	Node        *TemplateNode                 `json:"node,omitempty"`
 }
 

@@ -29,8 +29,8 @@ type Claims struct {
 	MayTake func(node string) error
 	// Stale says why this host may not know what the site wants now, "" if it does; may be nil.
 	Stale func(context.Context) string
-	// Servers lists the file servers of the site; may be nil.
-	Servers func() []membership.Server
+	// Servers lists the servers of file systems, of all if none is named; may be nil.
+	Servers func(filesystems []string) ([]membership.Server, error)
 
 	mu      sync.Mutex
 	fence   int64           // revision of this agent's fence; 0: it must be put up

@@ -248,6 +248,23 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// TestServers: who asks for the servers of file systems gets those, or why the agent does not know them.
+func TestServers(t *testing.T) {
+	a := newHost(t, "a", store.NewMemory())
+	var err error
+	a.Claims.Servers = func(of []string) ([]membership.Server, error) {
+		return []membership.Server{{Filesystem: strings.Join(of, " "), Host: "b"}}, err
+	}
+	got, failed := a.Agent.Servers(t.Context(), []string{"s", "t"})
+	if failed != nil || len(got) != 1 || got[0].Filesystem != "s t" {
+		t.Errorf("%v, %v", got, failed)
+	}
+	err = errors.New("it was not heard")
+	if _, failed := a.Agent.Servers(t.Context(), nil); failed == nil || !strings.Contains(failed.Error(), err.Error()) {
+		t.Errorf("of an agent that does not know: %v", failed)
+	}
+}
+
 // TestStale: who asks is told whether the agent hears of the site; an agent that does not answer or run is told, too.
 func TestStale(t *testing.T) {
 	a := newHost(t, "a", store.NewMemory())

@@ -82,7 +82,7 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 		}
 	case "servers":
 		if c.Servers != nil {
-			servers = c.Servers()
+			servers, err = c.Servers(r.Filesystems)
 		}
 	default:
 		err = refuse.Invalidf("the agent cannot %q: berth and berthd are of different versions", r.Do)

@@ -17,8 +17,8 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Templates lists the templates. Mistakes in a template are shown to the admins of this host only.
-func (h *Host) Templates() ([]api.Template, error) {
+// Templates lists the templates as the one who asks may use them. Mistakes in a template are shown to the admins of this host only.
+func (h *Host) Templates(who roles.Who) ([]api.Template, error) {
 	dir := h.Layout.Etc("templates")
 	names, err := template.Names(dir)
 	all := make([]api.Template, 0, len(names))
@@ -26,6 +26,10 @@ func (h *Host) Templates() ([]api.Template, error) {
 		t, err := template.Read(dir, name)
 		if err != nil {
 			all = append(all, api.Template{Name: name, Error: "it cannot be used: on its host, berth template ls says why", Parameters: map[string]template.Parameter{}})
+			continue
+		}
+		if err := t.For(who); err != nil {
+			all = append(all, api.Template{Name: name, Error: err.Error(), Parameters: map[string]template.Parameter{}})
 			continue
 		}
 		one := api.Template{Name: name, Description: t.Description, Parameters: t.Parameters, Node: nodeOf(t)}

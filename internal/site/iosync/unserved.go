@@ -33,7 +33,7 @@ func NoteUnserved(l layout.Layout, conf want.Filesystem, why error) error {
 	if why == nil {
 		return file.Remove(path)
 	}
-	h := Held{Filesystem: conf.Name, Way: conf.WayOf(), Failed: "no limit of a node is set here until this is mended: " + why.Error(), Since: time.Now().UTC()}
+	h := Held{Filesystem: conf.Name, Way: conf.WayOf(), Failed: "nothing new is set here until this is mended: " + why.Error(), Since: time.Now().UTC()}
 	if was, err := readUnserved(path); err == nil && was.Failed == h.Failed {
 		return nil // it is tried again each second
 	}

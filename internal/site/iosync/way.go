@@ -45,5 +45,10 @@ func loaded(dir string) (string, error) {
 			return fmt.Sprintf("threads of process %d could not go into a group %d times, the last time: %v", s.PID, s.Failed, s.Last), nil
 		}
 	}
+	for _, s := range all {
+		if s.Other {
+			return fmt.Sprintf("process %d loaded another version of %s than that of this berthd, which may know fewer addresses of nodes: restart the server", s.PID, preload.Library), nil
+		}
+	}
 	return "", nil
 }

@@ -132,6 +132,9 @@ func (a *app) slurmTemplate(ctx context.Context, s *settings.Settings, h api.Hos
 		return nil, err
 	}
 	for _, t := range all.Templates {
+		if t.Name == name && t.Error != "" {
+			return nil, refuse.Cannotf("", "template %s: %s", name, t.Error)
+		}
 		if n := t.Node; t.Name == name && n != nil {
 			return &slurmconf.Template{
 				CPUs: vnode.Cores(1000 * n.CPUs), Memory: vnode.Bytes(n.Memory), Scratch: vnode.Bytes(n.Scratch), Functions: n.Functions, Class: n.Class, Networks: n.Networks,

@@ -14,13 +14,17 @@ func (a Address) LinkLocal() netip.Addr {
 	return netip.AddrFrom16([16]byte(append([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0}, half[:]...)))
 }
 
-// Sibling returns the link-local address with the second half of an IPv6 address. An interface derives the addresses under all prefixes
-// from the same half, so who has the one has the other. It is the zero value for IPv4.
+// Sibling returns the link-local address with the second half of an IPv6 address, if that half was made of a MAC: ff:fe is in its middle.
+// An interface derives the addresses under all prefixes from this half, so who has the one has the other. For others, such as
+// 2001:db8::1, whose second half many may have, and for IPv4 it is the zero value.
 func Sibling(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); !a.Is6() {
 		return netip.Addr{}
 	}
 	b := a.As16()
+	if b[11] != 0xff || b[12] != 0xfe {
+		return netip.Addr{}
+	}
 	copy(b[:8], []byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})
 	return netip.AddrFrom16(b)
 }

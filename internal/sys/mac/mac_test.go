@@ -82,14 +82,14 @@ func TestNumbersAndDerived(t *testing.T) {
 	})
 }
 
-// TestLinkLocal: the addresses that a kernel makes of a MAC, under whatever prefix, have the link-local one for their sibling.
+// TestLinkLocal: the addresses that a kernel makes of a MAC, under whatever prefix, have the link-local one for their sibling; others have none.
 func TestLinkLocal(t *testing.T) {
 	own := Must("02:00:5e:10:00:01").LinkLocal()
 	if own != netip.MustParseAddr("fe80::5eff:fe10:1") {
 		t.Errorf("link-local address %s", own)
 	}
 	for text, want := range map[string]netip.Addr{
-		"2001:db8:1:2:0:5eff:fe10:1": own, "fe80::5eff:fe10:1": own, "2001:db8::1": netip.MustParseAddr("fe80::1"), "192.0.2.1": {}, "::ffff:192.0.2.1": {},
+		"2001:db8:1:2:0:5eff:fe10:1": own, "fe80::5eff:fe10:1": own, "2001:db8::1": {}, "2001:db8::ff:fe00": {}, "192.0.2.1": {}, "::ffff:192.0.2.1": {},
 	} {
 		if got := Sibling(netip.MustParseAddr(text)); got != want {
 			t.Errorf("sibling of %s: %s, want %s", text, got, want)

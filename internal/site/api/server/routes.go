@@ -145,7 +145,7 @@ func hostRoutes() []route {
 			return images{list(all)}, err
 		}),
 		reading(roles.TemplateRead, "/v1/templates", "listTemplates", "the templates of this host, and what may be chosen of each", templates{}, func(c *call) (any, error) {
-			all, err := host(c).Templates()
+			all, err := host(c).Templates(c.who)
 			return templates{list(all)}, err
 		}),
 		reading(roles.PoolRead, "/v1/pools", "listPools", "the pools of scratch volumes", pools{}, func(c *call) (any, error) {

@@ -26,7 +26,8 @@ type Host interface {
 	Labels(name string) (map[string]string, error)
 	// Apply makes the nodes of a free spec; file is its name in messages.
 	Apply(ctx context.Context, file string, spec []byte, restart bool) ([]*node.Outcome, error)
-	Templates() ([]api.Template, error)
+	// Templates lists the templates as the one who asks may use them.
+	Templates(who roles.Who) ([]api.Template, error)
 	// ApplyTemplate makes a node from a template for the one who asks, whose name its label berth.owner is. Its command begins after hold at the earliest.
 	ApplyTemplate(ctx context.Context, who roles.Who, template, name string, parameters map[string]any, hold time.Duration) (*node.Outcome, error)
 	// Start, Stop, Restart and Remove find nodes of owner alone, also if one of another comes in its place meanwhile; "": all.

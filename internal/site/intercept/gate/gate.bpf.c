@@ -190,7 +190,9 @@ static __u32 node_of(struct sock *sk)
 	if (bucket && BPF_CORE_READ(bucket, fastreuse) < 0)
 		return 0;
 	node = bpf_map_lookup_elem(&addresses, &peer);
-	if (!node && family == AF_INET6) { // a link-local address stands for all with the same second half
+	// A link-local address stands for all with the same second half, if that was made of a MAC: ff:fe is in its middle.
+	if (!node && family == AF_INET6 && (peer.word[2] & __builtin_bswap32(0xff)) == __builtin_bswap32(0xff) &&
+	    (peer.word[3] & __builtin_bswap32(0xff000000)) == __builtin_bswap32(0xfe000000)) {
 		peer.word[0] = __builtin_bswap32(0xfe800000);
 		peer.word[1] = 0;
 		node = bpf_map_lookup_elem(&addresses, &peer);

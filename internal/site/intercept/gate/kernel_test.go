@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -199,7 +200,7 @@ func (s *server) lost(why string) {
 
 func (s *server) tell() {
 	s.t.Helper()
-	if err := s.gate.Tell(map[netip.Addr]string{netip.MustParseAddr("127.0.0.2"): "a", netip.MustParseAddr("127.0.0.3"): "b"}); err != nil {
+	if err := s.gate.Tell(map[netip.Addr]string{netip.MustParseAddr("127.0.0.2"): "a", netip.MustParseAddr("127.0.0.3"): "b", netip.MustParseAddr("fe80::1"): "b"}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -230,7 +231,11 @@ func (s *server) connect(from ...string) *client {
 	c := &client{t: s.t}
 	for _, a := range from {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(a)}}
-		to, err := d.DialContext(s.t.Context(), "tcp4", fmt.Sprintf("127.0.0.1:%d", s.port))
+		server := "127.0.0.1"
+		if d.LocalAddr.(*net.TCPAddr).IP.To4() == nil {
+			server = "::1"
+		}
+		to, err := d.DialContext(s.t.Context(), "tcp", net.JoinHostPort(server, strconv.Itoa(s.port)))
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -287,12 +292,13 @@ func TestStops(t *testing.T) {
 	before.ask(0, "early")
 	s.open()
 	defer s.close()
-	c, other := s.connect("127.0.0.2"), s.connect("127.0.0.4")
+	c, other := s.connect("127.0.0.2"), s.connect("127.0.0.4", "::1") // fe80::1 of b was not made of a MAC: it stands for itself alone
 	s.groups.when(func(pid int) error {
 		testkit.Eventually(t, "it is stopped", func() bool { return state(t, pid) == 'T' })
 		return nil
 	})
 	other.ask(0, "nobody")
+	other.ask(1, "nobody of IPv6")
 	c.ask(0, "one")
 	c.ask(0, "two")
 	before.ask(0, "late")

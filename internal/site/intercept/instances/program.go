@@ -90,9 +90,13 @@ func load(port uint16, nodes, sockets, ports *bpf.Map) (*os.File, error) {
 	find(nodes, atKey)
 	p.IfNull(bpf.R0, "sibling")
 	p.Goto("node")
-	p.Label("sibling") // a link-local address stands for all with the same second half
+	p.Label("sibling") // a link-local address stands for all with the same second half, if that was made of a MAC: ff:fe is in its middle
 	p.Load(bpf.Word, bpf.R2, ctx, family)
 	p.If(bpf.Equal, bpf.R2, unix.AF_INET, "nobody")
+	p.Load(bpf.Byte, bpf.R2, bpf.FP, atKey+11)
+	p.If(bpf.NotEqual, bpf.R2, 0xff, "nobody")
+	p.Load(bpf.Byte, bpf.R2, bpf.FP, atKey+12)
+	p.If(bpf.NotEqual, bpf.R2, 0xfe, "nobody")
 	p.StoreValue(bpf.Word, bpf.FP, atKey, int32(binary.NativeEndian.Uint32([]byte{0xfe, 0x80, 0, 0})))
 	p.StoreValue(bpf.Word, bpf.FP, atKey+4, 0)
 	find(nodes, atKey)

@@ -170,7 +170,10 @@ func TestSteer(t *testing.T) {
 	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1094})
 	do(err)
 	defer datagrams.Close()
-	do(s.Guard(4001), s.Refuse(node), s.Refuse(six))
+	local := netip.MustParseAddr("fe80::1")
+	do(s.Guard(4001), s.Refuse(local))
+	expect("a link-local address that was not made of a MAC is a node's", "main main main refused refused")
+	do(s.Pass(local), s.Refuse(node), s.Refuse(six))
 	if b.arrives("127.0.0.2", datagrams, 200*time.Millisecond) || !b.arrives("127.0.0.3", datagrams, testkit.Bound()) {
 		t.Error("a datagram of the node reaches the server, or one of another does not")
 	}

@@ -94,7 +94,11 @@ func load(name string, table *bpf.Map, at4, at6 int32, class int16, match bool) 
 	find()
 	p.IfNull(bpf.R0, "sibling")
 	p.Goto("found")
-	p.Label("sibling") // a link-local address stands for all with the same second half
+	p.Label("sibling") // a link-local address stands for all with the same second half, if that was made of a MAC: ff:fe is in its middle
+	p.Load(bpf.Byte, bpf.R2, bpf.FP, atKey+11)
+	p.If(bpf.NotEqual, bpf.R2, 0xff, "none")
+	p.Load(bpf.Byte, bpf.R2, bpf.FP, atKey+12)
+	p.If(bpf.NotEqual, bpf.R2, 0xfe, "none")
 	p.StoreValue(bpf.Word, bpf.FP, atKey, int32(binary.NativeEndian.Uint32([]byte{0xfe, 0x80, 0, 0})))
 	p.StoreValue(bpf.Word, bpf.FP, atKey+4, 0)
 	p.Label("find")

@@ -54,8 +54,11 @@ static _Atomic uint64_t known[DESCRIPTORS];
 
 // counts is shown to admins: preload.go finds it in /proc/PID/maps as memfd:berth-sync.
 struct counts {
-	_Atomic uint64_t moved, failed, last_errno;
+	_Atomic uint64_t moved, failed, last_errno, version;
 };
+
+// VERSION grows with each change that servers should be restarted for: preload.go has it, too.
+#define VERSION 1
 static struct counts fallback;
 static struct counts *counts = &fallback;
 
@@ -162,7 +165,8 @@ static unsigned peer(int fd, unsigned accepted)
 	    snprintf(path, sizeof path, "%s/addresses/%s", dir, text) >= (int)sizeof path)
 		return UNKNOWN;
 	long n = syscall(SYS_readlinkat, AT_FDCWD, path, name, sizeof name);
-	if (n < 0 && errno == ENOENT && family == AF_INET6) { // a link-local address stands for all with the same second half
+	// A link-local address stands for all with the same second half, if that was made of a MAC: ff:fe is in its middle.
+	if (n < 0 && errno == ENOENT && family == AF_INET6 && a.v6.sin6_addr.s6_addr[11] == 0xff && a.v6.sin6_addr.s6_addr[12] == 0xfe) {
 		memcpy(&a.v6.sin6_addr, "\xfe\x80\0\0\0\0\0\0", 8);
 		if (!inet_ntop(family, bytes, text, sizeof text) ||
 		    snprintf(path, sizeof path, "%s/addresses/%s", dir, text) >= (int)sizeof path)
@@ -277,6 +281,7 @@ __attribute__((constructor)) static void start(void)
 			void *m = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
 			if (m != MAP_FAILED)
 				counts = m;
+			counts->version = VERSION;
 		}
 		if (fd >= 0)
 			syscall(SYS_close, fd);

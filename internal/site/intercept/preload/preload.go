@@ -40,7 +40,11 @@ type Server struct {
 	Moved  uint64 // how often one of its threads went into another group
 	Failed uint64 // how often one could not, and stayed where it was
 	Last   error  // why it could not the last time; nil if that never happened
+	Other  bool   // its library is of another version than this program: what changed between them begins with its restart
 }
+
+// version is VERSION of berth-sync.c. Libraries from before it was counted have 0.
+const version = 1
 
 // variable tells the library which file system the server serves.
 const variable = "BERTH_SYNC_DIR"
@@ -118,12 +122,12 @@ func counts(pid int) (Server, bool, error) {
 			return Server{}, false, err
 		}
 		defer memory.Close()
-		var b [24]byte
+		var b [32]byte
 		if _, err := memory.ReadAt(b[:], at); err != nil {
 			return Server{}, false, err
 		}
 		word := func(i int) uint64 { return binary.NativeEndian.Uint64(b[8*i:]) }
-		s := Server{PID: pid, Moved: word(0), Failed: word(1)}
+		s := Server{PID: pid, Moved: word(0), Failed: word(1), Other: word(3) != version}
 		if s.Failed > 0 {
 			s.Last = syscall.Errno(word(2))
 		}

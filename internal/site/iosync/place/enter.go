@@ -25,6 +25,9 @@ import (
 func Lookup(l layout.Layout, filesystem string, addr netip.Addr) (node string, ok bool, err error) {
 	addr = addr.Unmap().WithZone("")
 	for _, a := range []netip.Addr{addr, mac.Sibling(addr)} {
+		if !a.IsValid() {
+			break // it has no sibling
+		}
 		node, err = os.Readlink(filepath.Join(Dir(l, filesystem), "addresses", a.String()))
 		if err == nil {
 			return node, true, nil

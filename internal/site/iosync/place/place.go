@@ -38,7 +38,7 @@ func Parent(l layout.Layout) string { return l.CgroupParent() + ".sync" }
 // Dir returns the folder that tells programs of a file system:
 //
 //	addresses/ADDRESS  a link whose text is the name of the node that has the address; a link-local one of IPv6 stands for each
-//	                   address with the same second half that has no link of its own
+//	                   address with the same second half, made of a MAC (ff:fe in its middle), that has no link of its own
 //	generation         a counter of 8 bytes, little-endian, that grows after each change; programs map it and forget what they knew
 //	groups             a link to the folder of the groups: groups/NODE/tasks on v1, groups/NODE/cgroup.procs on v2
 //	version            v1 or v2

@@ -13,8 +13,8 @@ import (
 // Node has the limits of one node on all shared file systems: the value of a key HOST/NODE of the cluster state. Its host writes
 // it when the node is made, before the node's first process, and removes it with the node.
 type Node struct {
-	// Addresses are those from which its requests come. A link-local one of IPv6 stands for all that have the same second half: the
-	// kernel derives such under each prefix that a router advertises.
+	// Addresses are those from which its requests come. A link-local one of IPv6 that was made of a MAC stands for all that have the
+	// same second half: the kernel derives such under each prefix that a router advertises.
 	Addresses []netip.Addr `json:"addresses"`
 	Class     vnode.Class  `json:"class,omitempty"`
 	IO        []Entry      `json:"io"`
@@ -87,6 +87,8 @@ func strays(i vnode.Network, is Interface) string {
 		return "has no address: the node can ask from whatever address it takes there"
 	case !is.MAC.IsEthernet():
 		return "has the MAC of its adapter: the node can ask from the IPv6 addresses that its kernel derives from it; give it a mac"
+	case i.DHCP && !is.Leased.IsValid():
+		return "has no lease yet: a connection that the node opens before file servers hear of its address is not held by way launch while it is open"
 	}
 	return ""
 }

@@ -27,20 +27,24 @@ func TestOf(t *testing.T) {
 			{Name: "eth2", Mode: vnode.Bridge},
 			{Name: "eth3", Mode: vnode.Bridge, DHCP: true, Spoof: true},
 			{Name: "eth4", Mode: vnode.Phys, DHCP: true},
+			{Name: "eth5", Mode: vnode.Bridge, DHCP: true},
+			{Name: "eth6", Mode: vnode.Bridge, DHCP: true},
 		},
 	}
 	own := mac.Must("02:00:5e:10:00:01")
-	got := Of(n, map[string]Interface{"eth1": {MAC: own, Leased: netip.MustParseAddr("192.0.2.99")}, "eth2": {MAC: own}, "eth3": {MAC: own}})
+	got := Of(n, map[string]Interface{"eth1": {MAC: own, Leased: netip.MustParseAddr("192.0.2.99")}, "eth2": {MAC: own}, "eth3": {MAC: own}, "eth5": {MAC: own}, "eth6": {MAC: own, Leased: netip.MustParseAddr("192.0.2.98")}})
 	expect := &Node{
 		Addresses: []netip.Addr{
 			netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("192.0.2.99"), netip.MustParseAddr("fe80::5eff:fe10:1"),
 			netip.MustParseAddr("fe80::5eff:fe10:1"), netip.MustParseAddr("fe80::5eff:fe10:1"),
+			netip.MustParseAddr("fe80::5eff:fe10:1"), netip.MustParseAddr("192.0.2.98"), netip.MustParseAddr("fe80::5eff:fe10:1"),
 		},
 		Strays: []string{
 			"network eth0 is of mode nat: what the node asks for that way comes from the address of its host",
 			"network eth2 has no address: the node can ask from whatever address it takes there",
 			"network eth3 has spoof: true: the node can ask from the address of anybody",
 			"network eth4 has the MAC of its adapter: the node can ask from the IPv6 addresses that its kernel derives from it; give it a mac",
+			"network eth5 has no lease yet: a connection that the node opens before file servers hear of its address is not held by way launch while it is open",
 		},
 		IO: []Entry{{Name: "s", Filesystem: "shared", Read: vnode.IORate{Rate: 1e6, IOPS: 5}, Weight: 7, PerServer: true}},
 	}

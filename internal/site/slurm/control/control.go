@@ -50,7 +50,12 @@ func (s Slurm) run(ctx context.Context, program string, args ...string) ([]byte,
 	cmd.Stdout, cmd.Stderr = &out, &says
 	if err := fork.Run(cmd); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return out.Bytes(), fmt.Errorf("%s %s: slurmctld did not answer in time", program, strings.Join(args, " "))
+			said := strings.TrimSpace(says.String())
+			if said != "" {
+				said = fmt.Sprintf(", and %s says: %.300s", program, said)
+			}
+			return out.Bytes(), fmt.Errorf("%s %s: slurmctld did not answer in time%s; see systemctl status slurmctld on its host: %w",
+				program, strings.Join(args, " "), said, ctx.Err())
 		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return out.Bytes(), fmt.Errorf("%s %s ends with %d: %.300s", program, strings.Join(args, " "), exit.ExitCode(), strings.TrimSpace(says.String()+out.String()))

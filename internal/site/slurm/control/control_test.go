@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,16 +50,17 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestLate: of a slurmctld that does not answer the error says so, and not how scontrol was ended.
+// TestLate: of a slurmctld that does not answer the error says so, with what scontrol said, and not how it was ended.
 func TestLate(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "scontrol"), []byte("#!/bin/sh\nexec sleep 600\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "scontrol"), []byte("#!/bin/sh\necho no controller >&2; exec sleep 600\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := Open().Idle(ctx, []string{"st01-01"}); err == nil || err.Error() != "scontrol update NodeName=st01-01 State=IDLE: slurmctld did not answer in time" {
+	const says = "scontrol update NodeName=st01-01 State=IDLE: slurmctld did not answer in time, and scontrol says: no controller; see systemctl status slurmctld on its host: "
+	if err := Open().Idle(ctx, []string{"st01-01"}); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), says) {
 		t.Error(err)
 	}
 }

@@ -147,6 +147,9 @@ func (s *site) parameters(ctx context.Context, host, name string) (map[string]te
 		return nil, err
 	}
 	for _, t := range all.Templates {
+		if t.Name == name && t.Error != "" {
+			return nil, refuse.Cannotf("", "template %s of host %s: %s", name, host, t.Error)
+		}
 		if t.Name == name {
 			return t.Parameters, nil
 		}
