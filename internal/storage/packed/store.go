@@ -268,7 +268,7 @@ func (s Store) Sweep(ctx context.Context) error {
 		}
 	}
 	copies, err := os.ReadDir(s.files())
-	if err != nil {
+	if err := notThere(err); err != nil { // a power cut can leave the store without this folder
 		return fmt.Errorf("list the copies of packed images: %w", err)
 	}
 	for _, c := range copies {

@@ -355,3 +355,9 @@ func FuzzTrailer(f *testing.F) {
 		_, _ = readTrailer(bytes.NewReader(data), int64(len(data)))
 	})
 }
+
+// TestSweepHalfMade: a store that a kill or a power cut left without its folder of copies stops no repair, and is whole again with the next image.
+func TestSweepHalfMade(t *testing.T) {
+	s, _ := newStore(t)
+	testkit.Must(t, s.make(), os.RemoveAll(s.files()), s.Sweep(t.Context()), s.make(), s.Sweep(t.Context()))
+}
