@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,25 +39,7 @@ type site struct {
 	netns  string // that its agent is in; "": the host's
 	left   bool   // the host has left its site
 	agent  *exec.Cmd
-	said   output
-}
-
-// output keeps what several programs say.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	said   testkit.Output
 }
 
 // needs skips a test where a program is missing.
