@@ -129,7 +129,14 @@ func Boot(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 	}
 	for _, m := range l.vms {
-		if err := m.await(); err != nil {
+		err := m.await()
+		if err != nil && m.aborted() { // before the test has begun: QEMU's own fault, and no finding
+			fmt.Fprintf(os.Stderr, "%s is started once more: %v\n", m.Name, err)
+			if err = m.power(); err == nil {
+				err = m.await()
+			}
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -133,6 +133,18 @@ func start(args []string, log string) (*process, error) {
 	return p, <-started
 }
 
+// aborted tells whether QEMU ended itself, as it does where one of its assertions fails: of the emulated CPU, "iotlb_to_section:
+// Assertion `section_index < d->map.sections_nb' failed" was seen, once in hundreds of boots.
+func (m *VM) aborted() bool {
+	select {
+	case <-m.process.done:
+	case <-time.After(2 * time.Second): // its sockets are closed a moment before it has ended
+		return false
+	}
+	exit, ok := errors.AsType[*exec.ExitError](m.process.err)
+	return ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGABRT
+}
+
 func (m *VM) awaitSocket(path string) error {
 	for range 1500 {
 		if _, err := os.Stat(path); err == nil {

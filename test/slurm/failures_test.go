@@ -96,16 +96,22 @@ func (s *site) template(h *host, from, to string) (mend func()) {
 func TestNodeKilled(t *testing.T) {
 	needs(t)
 	s := (&site{T: t, slots: 1, hasty: true}).begin("st01")
-	id := s.submit("[ -e ran ] && echo again && exit; touch ran; sleep 300\n")
-	s.until("the job runs", func() bool { return s.job(id, "JobState") == "RUNNING" })
-	s.until("its script does", func() bool { _, err := os.Stat(s.path("work/ran")); return err == nil })
-	s.on(s.hosts[0], "rm", "--force", "st01-01")
-	s.until("the node is down", func() bool { return s.run("sinfo", "-h", "-R") != "" })
-	t.Log(s.run("sinfo", "-h", "-R", "-o", "%500E"))
-	s.until("the job is queued again", func() bool { return s.job(id, "JobState") == "PENDING" })
-	s.soon(id)
-	s.completed(id)
-	s.until("the node is removed", func() bool { return len(s.nodes()) == 0 })
+	for _, once := range []string{"", "once: true\n"} {
+		path := s.layout.Etc("slurm.yaml")
+		text, err := os.ReadFile(path)
+		testkit.Must(t, err, os.WriteFile(path, append(text, once...), 0o644), os.RemoveAll(s.path("work/ran")))
+		id := s.submit("[ -e ran ] && echo again && exit; touch ran; sleep 300\n")
+		s.until("the job runs", func() bool { return s.job(id, "JobState") == "RUNNING" })
+		s.until("its script does", func() bool { _, err := os.Stat(s.path("work/ran")); return err == nil })
+		t.Log(s.run("scontrol", "--oneliner", "show", "node", "st01-01"))
+		s.on(s.hosts[0], "rm", "--force", "st01-01")
+		s.until("the node is down", func() bool { return strings.Contains(s.run("sinfo", "-h", "-R", "-o", "%500E"), "berth: ") })
+		t.Log(s.run("scontrol", "--oneliner", "show", "node", "st01-01"))
+		s.until("the job is queued again", func() bool { return s.job(id, "JobState") == "PENDING" })
+		s.soon(id)
+		s.completed(id)
+		s.until("the node is removed", func() bool { return len(s.nodes()) == 0 })
+	}
 }
 
 // soon lets a job that was queued again start as soon as it can: Slurm has it wait for two minutes.

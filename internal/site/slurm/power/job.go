@@ -27,7 +27,8 @@ const (
 )
 
 // Prolog readies the nodes of a job: it waits until they answer, and gives them the limits that the job wants and no others, also if the
-// job before it wanted others. It holds a job whose comment is wrong.
+// job before it wanted others. Where a node is for one job, no other gets it from then on, and it is removed after the job. It holds a job
+// whose comment is wrong.
 //
 // That it waits also starts the job sooner. slurmctld looks only each 30 s whether the nodes of a job are up, and besides when this program ends.
 func (p *Power) Prolog(ctx context.Context, job Job) error {
@@ -68,6 +69,15 @@ func (p *Power) Prolog(ctx context.Context, job Job) error {
 		return p.hold(ctx, job, err)
 	case err != nil:
 		return err
+	}
+	if p.Settings.Once { // not in the epilog: slurmctld gives a node to the next job while that runs
+		names := make([]string, 0, len(all))
+		for _, at := range all {
+			names = append(names, at.node)
+		}
+		if err := p.slurm.PowerDownNext(ctx, names); err != nil {
+			return err
+		}
 	}
 	// The resource use of earlier jobs on these nodes, and the limits of this one. It replaces the note from before the job was queued
 	// again. slurmctld sends it to the accounts at the job's end.
@@ -132,17 +142,14 @@ func (p *Power) hold(ctx context.Context, job Job, why error) error {
 	return why
 }
 
-// Epilog writes the resource use of a job's nodes while it ran into the accounts, and has them removed if each is for one job.
-func (p *Power) Epilog(ctx context.Context, job Job) (err error) {
+// Epilog writes the resource use of a job's nodes while it ran into the accounts.
+func (p *Power) Epilog(ctx context.Context, job Job) error {
 	all, _, _ := p.places(job.Nodes) // others are the site's own
 	if all == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cleanup())
 	defer cancel()
-	if p.Settings.Once {
-		defer func() { err = refuse.Join([]error{err, p.removeNext(ctx, all)}) }()
-	}
 	submitted, text, err := p.slurm.Noted(ctx, job.ID)
 	if err != nil || strings.HasPrefix(text, reasons) { // a job that was held has used nothing
 		return err
@@ -153,15 +160,4 @@ func (p *Power) Epilog(ctx context.Context, job Job) (err error) {
 	late, stop := context.WithTimeout(context.WithoutCancel(ctx), hears) // an agent that is away may have taken all the time
 	defer stop()
 	return p.account(late, run{job.ID, submitted}, used)
-}
-
-// removeNext has nodes removed once Slurm has ended the job on them. Until then no other job gets them.
-func (p *Power) removeNext(ctx context.Context, all []place) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cleanup()) // the acts before may have taken all the time
-	defer cancel()
-	names := make([]string, 0, len(all))
-	for _, at := range all {
-		names = append(names, at.node)
-	}
-	return p.slurm.PowerDownNext(ctx, names)
 }

@@ -146,11 +146,11 @@ func (h *Host) look(ctx context.Context, s *settings.Settings) error {
 		case deaf(n): // it would stay so, and once slurmctld was started again it would get no job any more
 			h.Log.Info("have Slurm power a node down again that it would wait for", "node", n.Name, "state", strings.Join(n.State, "+"))
 			errs = append(errs, slurm.PowerDownIdle(ctx, []string{n.Name}))
-		case (n.Is("ALLOCATED") || n.Is("IDLE")) && !n.Is("POWERED_DOWN") && !n.Is("POWERING_UP") && !n.Is("POWERING_DOWN") && !n.Is("POWER_DOWN"):
+		case (n.Is("ALLOCATED") || n.Is("IDLE") && !n.Is("POWER_DOWN")) && !n.Is("POWERED_DOWN") && !n.Is("POWERING_UP") && !n.Is("POWERING_DOWN"):
 			delete(h.failures, n.Name)
 			// Slurm itself would see that its slurmd is gone after SlurmdTimeout, which is minutes.
 			switch how := h.ended(ctx, n.Name, isThere); {
-			case how == "", n.Is("DRAIN"): // an admin's reason must not be replaced
+			case how == "", n.Is("DRAIN") && n.Reason != forOne: // an admin's reason must not be replaced
 			case isThere || h.missing[n.Name]: // one that is missing for the second time: it may just have been made
 				errs = append(errs, slurm.Down(ctx, []string{n.Name}, ours+how))
 			default:
@@ -213,6 +213,9 @@ func coldest(known []control.Node, warm int) (cold []string) {
 
 // ours begins the reasons that Berth gives.
 const ours = "berth: "
+
+// forOne is the reason that slurmctld gives for the drain of a node that is powered down after its job.
+const forOne = "POWER_DOWN_ASAP"
 
 // reasons begin those for which a node is given back. Other reasons are people's, and theirs to end.
 func reasons() []string {
