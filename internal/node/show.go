@@ -29,6 +29,9 @@ type Detail struct {
 	Usage    *counters.Usage  `json:"usage,omitempty"`
 }
 
+// Once returns a context for Show of many nodes: the host's agent is asked once for what it knows of file servers.
+func (b *Berth) Once(ctx context.Context) context.Context { return inspect.Once(ctx, b.Layout) }
+
 // Show tells everything of one node.
 func (b *Berth) Show(ctx context.Context, name string) (*Detail, error) {
 	s, err := b.Stored(name)

@@ -53,10 +53,20 @@ func TestPool(t *testing.T) {
 			t.Errorf("the server's user may do: %s: %s", script, out)
 		}
 	}
-	// Each of the connections reads in turn, all at once; then nobody does, for longer than a thread waits for its connection (1 s).
+	moved := func() (n uint64) {
+		t.Helper()
+		all, err := preload.Servers(place.Dir(s.layout, "shared"))
+		testkit.Must(t, err)
+		for _, one := range all {
+			n += one.Moved
+		}
+		return n
+	}
+	// Each of the connections reads in turn, all at once; then nobody does, until no thread waits for its connection any more (1 s).
 	rounds := func(n int, of ...*load) {
 		t.Helper()
 		for range n {
+			before := moved()
 			s.cold("short")
 			for _, l := range of {
 				_, err := fmt.Fprintln(l.ask, 1094, 0.5, 100)
@@ -67,7 +77,10 @@ func TestPool(t *testing.T) {
 					t.Error("a client read nothing")
 				}
 			}
-			time.Sleep(1300 * time.Millisecond)
+			s.eventually("the threads leave their connections", 3*time.Second, func() bool { return s.polling(server.Process.Pid) == 0 })
+			if len(of) > 1 && moved() == before {
+				t.Error("no thread went from one node to another")
+			}
 		}
 	}
 	// judged looks at what was read since found began.
@@ -121,13 +134,26 @@ func TestPool(t *testing.T) {
 		return strings.Contains(h.Missing, "no server has berth-sync.so loaded")
 	})
 	t.Logf("told after %v", told.Round(time.Millisecond))
-	s.serving(xrootd)
+	server = s.serving(xrootd)
 	if left := append(s.threads("slow"), s.threads("fast")...); len(left) > 0 {
 		t.Errorf("threads %v are in groups of nodes", left)
 	}
 	rounds(1, connect("slow"), connect("fast"))
 	judged("another server")
 	clean(t, found(), "slow")
+}
+
+// polling is how many threads of a process wait for one of a few descriptors: XRootD's do so for the next request of their connection.
+func (s *site) polling(pid int) (n int) {
+	s.t.Helper()
+	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	testkit.Must(s.t, err)
+	for _, at := range all {
+		if text, _ := os.ReadFile(at); strings.HasPrefix(string(text), "poll_schedule_timeout") { // fs/select.c: do_poll
+			n++
+		}
+	}
+	return n
 }
 
 // threads are those in a node's group, on cgroup v1.

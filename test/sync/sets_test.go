@@ -25,7 +25,7 @@ import (
 
 var (
 	setAgents  = flag.Int("set-agents", 20, "TestSets: how many agents")
-	setServers = flag.Int("set-servers", 5, "how many of them are servers of the file system")
+	setServers = flag.Int("set-servers", 10, "how many of them are servers of the file system")
 	setTimes   = flag.Int("sets", 30, "how often a rate is set")
 	setJSON    = flag.String("set-json", "", "file for the result")
 )

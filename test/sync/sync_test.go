@@ -65,6 +65,9 @@ func siteOn(t *testing.T, net string, disk func() string) *site {
 	if tree() == "" {
 		t.Skip("needs cgroup v1 with blkio: on v2 the lab has file servers")
 	}
+	if err := sweepOnce(); err != nil {
+		t.Error(err)
+	}
 	dir, err := os.MkdirTemp("/var/tmp", "berth-sync-")
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +76,12 @@ func siteOn(t *testing.T, net string, disk func() string) *site {
 		t: t, dir: dir, root: dir + "/root", layout: layout.New(dir + "/root"), served: dir + "/served", net: net,
 		link: fmt.Sprintf("b%d%s", os.Getpid(), net[strings.LastIndex(net, ".")+1:]), name: "a", conf: "local: true\n",
 	}
+	note, err := mine(dir, s.link)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
+		defer note.Close()
 		if t.Failed() {
 			t.Logf("berthd said:\n%s", s.said.String())
 		}
@@ -137,11 +145,11 @@ func (s *site) berthd(args ...string) *exec.Cmd {
 // run runs a program, which must succeed.
 func (s *site) run(name string, args ...string) string {
 	s.t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := run(name, args...)
 	if err != nil {
-		s.t.Errorf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+		s.t.Error(err)
 	}
-	return string(out)
+	return out
 }
 
 // berth runs the program berth.

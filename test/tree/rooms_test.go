@@ -39,10 +39,10 @@ var rooms = []room{
 		slurm/power slurm/reconcile
 		api/server api/client hostapi
 		api iosync slurm/instance slurm/slurmconf slurm/wish metrics
-		claims
+		claims iosync/simulate
 		certs audit agentconf slurm/settings slurm/control store/embedded
 		store/etcd store/storetest
-		store iosync/place iosync/probe iosync/simulate iosync/allot intercept/preload intercept/network intercept/gate intercept/instances
+		store iosync/place iosync/probe iosync/allot intercept/preload intercept/network intercept/gate intercept/instances
 		iosync/want
 		slurm/hostlist
 		iosync/share upload

@@ -65,7 +65,7 @@ var only = map[string][]string{
 	"site/iosync/want":  {"spec/vnode", "sys/refuse"},
 	"site/iosync/place": {"host/group", "sys/fork", "host/block", "host", "sys/refuse", "sys/layout"},
 	"site/iosync/probe": {"sys/bpf/compiled", "sys/refuse", "sys/text"},
-	"site/iosync/share": {}, "site/iosync/simulate": {"site/iosync/share"}, "site/iosync/allot": {"site/iosync/share"},
+	"site/iosync/share": {}, "site/iosync/simulate": {"site/iosync/share", "site/iosync/allot"}, "site/iosync/allot": {"site/iosync/share"},
 
 	"site/intercept/preload": {"sys/fork"},
 	"site/intercept/network": {"host/netif", "sys/bpf", "sys/refuse"},

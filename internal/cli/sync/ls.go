@@ -2,6 +2,7 @@ package sync
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,8 @@ func (c Commands) ls() *cobra.Command {
 as it was asked for (this server's part of it) and as the kernel has it now, and
 what honours it; since when the node is held here. What the limits do not hold
 is said below the table, as are file systems of berthd's file that cannot be
-served, and since when this host does not hear of the site: what nodes may do
+served, hosts of nodes that the site does not hear of (their nodes' limits
+stay), and since when this host does not hear of the site: what nodes may do
 there was changed since, perhaps.`,
 		Example:           "  berth sync ls\n  berth sync ls --json",
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -28,9 +30,9 @@ there was changed since, perhaps.`,
 				return err
 			}
 			if member, err := membership.Read(l); err == nil && member != nil && len(all) > 0 {
-				stale := membership.AgentOf(l, member).Stale(cmd.Context())
+				stale, away := membership.AgentOf(l, member).Stale(cmd.Context())
 				for i := range all {
-					all[i].Stale = stale
+					all[i].Stale, all[i].Away = stale, slices.Contains(away, all[i].Host)
 				}
 			}
 			if *c.JSON {
@@ -70,6 +72,9 @@ func (c Commands) table(all []iosync.Held) error {
 		}
 		for _, s := range h.Strays {
 			note(h.Node, "not enforced: "+s)
+		}
+		if h.Away {
+			note("host "+h.Host, "not heard of: what is held for its nodes stays until it is back; if it is gone for good: berth host forget "+h.Host)
 		}
 		note(h.Filesystem, h.Stale)
 	}

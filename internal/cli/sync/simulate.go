@@ -17,8 +17,9 @@ func (c Commands) simulate() *cobra.Command {
 		Use: "simulate", Short: "play how allowances follow the load over many servers", Args: cobra.NoArgs,
 		Long: `Play how the allowances of many nodes are split over the servers of a file
 system, in memory: nothing of this host is touched or measured. It is the code
-that splits them. A fifth of the time each: nodes load all their servers, then
-one, then another one, then some servers are silent, then all servers again.
+that splits them: servers report to the allocator as they do in a site. A fifth
+of the time each: nodes load all their servers, then one, then another one, then
+some servers are silent, then all servers again.
 
 Of each round it prints what nodes got of what they may and would do (all
 together, and the node that one in a hundred is below), and the most that
@@ -94,6 +95,6 @@ func (c Commands) played(r *simulate.Result) error {
 	if r.Back < 0 {
 		back = "after a change of load, all nodes together did not get to 95 % again"
 	}
-	fmt.Fprintf(c.Out, "\n%s\nno node was allowed more than %.2f %% of its allowance\nthe slowest round took %.1f ms\n", back, 100*r.Most, 1000*r.Slow)
+	fmt.Fprintf(c.Out, "\n%s\nno node was allowed more than %.2f %% of its allowance\nthe slowest answer to a server took %.1f ms\n", back, 100*r.Most, 1000*r.Slow)
 	return nil
 }

@@ -114,6 +114,7 @@ type Answer struct {
 	Remedy string      `json:"remedy,omitempty"`
 
 	Servers []Server `json:"servers,omitempty"` // of the file systems that were asked for, sorted by file system and host
+	Away    []string `json:"away,omitempty"`    // hosts of the site whose agents are not heard of, sorted
 }
 
 // Patience is how long a command waits for the agent: longer than the agent waits for the cluster state.
@@ -179,20 +180,21 @@ func (a *Agent) Release(ctx context.Context, node string, things ...Thing) error
 	return Owe(a.Owed, node, things...)
 }
 
-// Stale says why changes in the site may not reach this host now; "" if they do. It takes a few seconds at most.
-func (a *Agent) Stale(ctx context.Context) string {
+// Stale says why changes in the site may not reach this host now; "" if they do. It takes a few seconds at most. away are the hosts of the
+// site whose agents are not heard of, as the agent knows it.
+func (a *Agent) Stale(ctx context.Context) (why string, away []string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*Fresh)
 	defer cancel()
 	answer, err := a.ask(ctx, Request{Do: "follow"})
 	switch {
 	case errors.Is(err, fs.ErrPermission): // only root may ask
-		return ""
+		return "", nil
 	case err != nil && ctx.Err() != nil:
-		return "berthd does not answer: what changes now in the site is not enforced here until it does"
+		return "berthd does not answer: what changes now in the site is not enforced here until it does", nil
 	case err != nil:
-		return "berthd does not run: what changes now in the site is not enforced here until it does"
+		return "berthd does not run: what changes now in the site is not enforced here until it does", nil
 	}
-	return answer.What
+	return answer.What, answer.Away
 }
 
 // Servers lists the file servers of file systems, as the agent knows them; an agent that has not heard of the site yet refuses. It answers

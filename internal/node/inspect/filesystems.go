@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"berth/internal/host/membership"
 	"berth/internal/spec/vnode"
@@ -32,14 +33,22 @@ func GoneLimits(ctx context.Context, l layout.Layout, n, here *vnode.Node) []pro
 	return all
 }
 
-// fileServers has the servers of a node's file systems; ok is false where the agent does not say, or does not know yet.
+// fileServers has the servers of file systems, among them the node's; ok is false where the agent does not say, or does not know yet.
 type fileServers struct {
 	all []membership.Server
 	ok  bool
 }
 
+// onceKey is the context key of what Once keeps.
+type onceKey struct{}
+
+// Once returns a context in which the host's agent is asked once for the servers of all file systems, however many nodes are looked at.
+func Once(ctx context.Context, l layout.Layout) context.Context {
+	return context.WithValue(ctx, onceKey{}, sync.OnceValue(func() fileServers { return askFor(ctx, l, nil) }))
+}
+
 // askServers asks the host's agent, if the node has limits on a shared file system.
-func askServers(ctx context.Context, l layout.Layout, n *vnode.Node) (k fileServers) {
+func askServers(ctx context.Context, l layout.Layout, n *vnode.Node) fileServers {
 	var of []string
 	for _, io := range n.IO {
 		if io.Filesystem != "" {
@@ -47,8 +56,16 @@ func askServers(ctx context.Context, l layout.Layout, n *vnode.Node) (k fileServ
 		}
 	}
 	if len(of) == 0 {
-		return k
+		return fileServers{}
 	}
+	if once, ok := ctx.Value(onceKey{}).(func() fileServers); ok {
+		return once()
+	}
+	return askFor(ctx, l, of)
+}
+
+// askFor asks for the servers of file systems, of all if none is named.
+func askFor(ctx context.Context, l layout.Layout, of []string) (k fileServers) {
 	m, err := membership.Read(l)
 	if err != nil || m == nil {
 		return k

@@ -40,7 +40,7 @@ func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.
 	defer s.close()
 	host := hostapi.Open(l, fork.Berth())
 	a := New(c, l, host.Berth, s, log)
-	a.claims.Servers = a.fileServers
+	a.claims.Servers, a.claims.Away = a.fileServers, a.hostsAway
 	a.claims.Stale = func(ctx context.Context) string { return a.staleWithin(ctx, membership.Fresh) }
 	acts, err := audit.Open(l.Audit())
 	if err != nil {

@@ -85,6 +85,20 @@ func (a *Agent) Hosts(ctx context.Context) (all []api.Host, stale string, err er
 	return all, a.stale(ctx), nil
 }
 
+// hostsAway lists the hosts of the site whose agents are not heard of, sorted; none before the site is known.
+func (a *Agent) hostsAway() (all []string) {
+	if !a.view.has(store.Hosts) {
+		return nil
+	}
+	each(a.view, store.Members, func(below []string, _ Member) { all = append(all, below[0]) })
+	all = slices.DeleteFunc(all, func(host string) bool {
+		_, alive := get[HostRecord](a.view, store.Hosts, host)
+		return alive
+	})
+	slices.Sort(all)
+	return all
+}
+
 // Nodes implements server.Site.
 func (a *Agent) Nodes(ctx context.Context) (all []api.SiteNode, stale string, err error) {
 	a.first(ctx)

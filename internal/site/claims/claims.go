@@ -29,6 +29,8 @@ type Claims struct {
 	MayTake func(node string) error
 	// Stale says why this host may not know what the site wants now, "" if it does; may be nil.
 	Stale func(context.Context) string
+	// Away lists the hosts of the site whose agents are not heard of; may be nil.
+	Away func() []string
 	// Servers lists the servers of file systems, of all if none is named; may be nil.
 	Servers func(filesystems []string) ([]membership.Server, error)
 

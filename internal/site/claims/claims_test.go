@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -268,17 +269,18 @@ func TestServers(t *testing.T) {
 // TestStale: who asks is told whether the agent hears of the site; an agent that does not answer or run is told, too.
 func TestStale(t *testing.T) {
 	a := newHost(t, "a", store.NewMemory())
-	if said := a.Agent.Stale(t.Context()); said != "" {
+	if said, _ := a.Agent.Stale(t.Context()); said != "" {
 		t.Errorf("it says %q", said)
 	}
 	why, wait := "it is away", make(chan struct{})
 	a.Claims.Stale = func(context.Context) string { return why }
-	if said := a.Agent.Stale(t.Context()); said != why {
-		t.Errorf("it says %q, want %q", said, why)
+	a.Claims.Away = func() []string { return []string{"b"} }
+	if said, away := a.Agent.Stale(t.Context()); said != why || !slices.Equal(away, []string{"b"}) {
+		t.Errorf("it says %q, and that %v are away; want %q, and b", said, away, why)
 	}
 	a.Claims.Stale = func(context.Context) string { <-wait; return "" }
 	began := time.Now()
-	if said := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not answer") {
+	if said, _ := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not answer") {
 		t.Errorf("of an agent that does not answer it says %q", said)
 	}
 	if took := time.Since(began); testkit.Measures() && took > 5*time.Second {
@@ -286,7 +288,7 @@ func TestStale(t *testing.T) {
 	}
 	close(wait)
 	a.stop()
-	if said := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not run") {
+	if said, _ := a.Agent.Stale(t.Context()); !strings.HasPrefix(said, "berthd does not run") {
 		t.Errorf("of an agent that does not run it says %q", said)
 	}
 }

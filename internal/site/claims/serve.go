@@ -69,6 +69,7 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 	}
 	var err error
 	var servers []membership.Server
+	var gone []string
 	switch r.Do {
 	case "claim":
 		err = c.Claim(ctx, r.Node, r.Things)
@@ -80,6 +81,9 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 				err = errors.New(why)
 			}
 		}
+		if c.Away != nil {
+			gone = c.Away()
+		}
 	case "servers":
 		if c.Servers != nil {
 			servers, err = c.Servers(r.Filesystems)
@@ -88,7 +92,7 @@ func (c *Claims) answer(ctx context.Context, conn net.Conn) {
 		err = refuse.Invalidf("the agent cannot %q: berth and berthd are of different versions", r.Do)
 	}
 	answer := said(err)
-	answer.Servers = servers
+	answer.Servers, answer.Away = servers, gone
 	if err := json.NewEncoder(conn).Encode(answer); err != nil {
 		c.log("node %s: the answer to its %s does not reach the command: %v", r.Node, r.Do, err)
 	}

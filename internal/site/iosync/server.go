@@ -49,6 +49,7 @@ type Held struct {
 	Missing    string        `json:"not_enforced,omitempty"` // the requests that the limits do not hold
 	Failed     string        `json:"failed,omitempty"`       // why some of it could not be enforced; it is tried again
 	Stale      string        `json:"stale,omitempty"`        // why the site may want something else meanwhile
+	Away       bool          `json:"host_away,omitempty"`    // the agent of its host is not heard of; what is enforced stays
 	Since      time.Time     `json:"since"`
 }
 

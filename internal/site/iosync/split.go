@@ -15,7 +15,8 @@ import (
 	"berth/internal/spec/vnode"
 )
 
-// split is how the allowances of nodes are split over the servers of a file system: as the allocator ordered last, else equally.
+// split is how the allowances of nodes are split over the servers of a file system: as the allocator ordered last, else equally, or by
+// floors where there are many servers.
 type split struct {
 	order   allot.Order
 	tried   bool            // the order was enforced, but for the nodes that failed
@@ -38,13 +39,28 @@ func shared(w Wish) bool {
 // part returns the part of a node's entry that this server enforces.
 func (s *split) part(w Wish) want.Entry {
 	parts, ok := s.order.Parts[w.Node]
-	if !ok || !shared(w) {
+	if !shared(w) || !ok && !s.floors(w) {
 		return w.Want.Part(w.Servers)
+	}
+	if !ok {
+		parts = floors(w)
 	}
 	e := w.Want
 	e.Read.Rate, e.Read.IOPS = rate(e.Read.Rate, parts[allot.ReadBytes], w.Servers), iops(e.Read.IOPS, parts[allot.ReadOps], w.Servers)
 	e.Write.Rate, e.Write.IOPS = rate(e.Write.Rate, parts[allot.WriteBytes], w.Servers), iops(e.Write.IOPS, parts[allot.WriteOps], w.Servers)
 	return e
+}
+
+// floors reports whether a node that the allocator has not told a part of has floors here, as the allocator assumes. Else it is new in the
+// site, and has an equal part.
+func (s *split) floors(w Wish) bool { return s.order.Floors || w.Servers > allot.Few }
+
+// floors are the parts below which a node never is.
+func floors(w Wish) (all allot.Rates) {
+	for k := range all {
+		all[k] = share.Floor / float64(max(1, w.Servers))
+	}
+	return all
 }
 
 func rate(all vnode.Rate, part float64, servers int) vnode.Rate {
@@ -70,8 +86,7 @@ func (s *split) arrived(w Wish) {
 	if _, known := s.order.Parts[w.Node]; known || !shared(w) || w.Servers < 2 {
 		return
 	}
-	floor := share.Floor / float64(w.Servers)
-	s.order.Parts[w.Node] = allot.Rates{floor, floor, floor, floor}
+	s.order.Parts[w.Node] = floors(w)
 	s.unknown[w.Node] = true
 }
 
@@ -117,7 +132,8 @@ func (s *Served) Splits() bool {
 	return false
 }
 
-// Report returns the report on the nodes' I/O since the last one, for the allocator.
+// Report returns the report on the nodes' I/O since the last one, for the allocator. Nodes that have floors and do nothing are left out
+// where the allocator takes that for granted.
 func (s *Served) Report(host string, now time.Time) allot.Report {
 	r := s.Confirm(host)
 	r.Nodes = []allot.Use{}
@@ -141,7 +157,9 @@ func (s *Served) Report(host string, now time.Time) allot.Report {
 			}
 			s.split.counted[name] = is
 		}
-		r.Nodes = append(r.Nodes, u)
+		if _, told := s.split.order.Parts[name]; told || u.Used != (allot.Rates{}) || h.Failed != "" || !s.split.floors(h.Wish) {
+			r.Nodes = append(r.Nodes, u)
+		}
 	}
 	return r
 }
@@ -182,6 +200,9 @@ func (s *Served) Obey(ctx context.Context, o allot.Order, sent time.Time) (chang
 	s.split.order = o
 	for node := range o.Parts {
 		delete(s.split.unknown, node)
+	}
+	if o.Floors { // of the others, too, the part is known now
+		clear(s.split.unknown)
 	}
 	err = s.again(ctx)
 	s.split.tried = true

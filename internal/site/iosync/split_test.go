@@ -2,7 +2,9 @@ package iosync
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,6 +42,8 @@ func TestPart(t *testing.T) {
 		{wish("only", 1), 1000, 400, 800, "all: there is no other server"},
 		{bounded, 1000, 400, 800, "all: there is no other server that could have a part"},
 		{wish("new", 4), 250, 100, 200, "an equal part: it is new in the site"},
+		{wish("new", 40), 1, 1, 1, "a floor: the allocator has no pair for it yet, and there are many servers"},
+		{wish("told", 40), 500, 1, 20, "as ordered"},
 		{wish("told", 4), 500, 1, 200, "as ordered, at least 1; of what no part was ordered, an equal one"},
 		{each, 1000, 400, 800, "all: it is for each server"},
 	} {
@@ -48,9 +52,49 @@ func TestPart(t *testing.T) {
 			t.Errorf("%s: got %+v, want %d, %d, %d: %s", tt.wish.Node, got, tt.read, tt.ops, tt.writes, tt.why)
 		}
 	}
+	s.order.Floors = true
+	if got := s.part(wish("new", 4)); got.Read.Rate != 5 {
+		t.Errorf("a node that is not in an order with floors: %+v", got)
+	}
+	s.order.Floors = false
 	s.forget("before")
 	if got := s.part(wish("before", 4)); got.Read.Rate != 250 || s.unknown["before"] {
 		t.Errorf("a node that was made anew: %+v", got)
+	}
+}
+
+// TestReport: of a file system with many servers, only nodes that were told a part or that are at work are reported; with few, all are.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	rates := want.Entry{Read: vnode.IORate{Rate: 1000}}
+	for servers, want := range map[int][]string{2: {"busy", "failed", "idle", "told"}, 40: {"busy", "failed", "told"}} {
+		way := &stubWay{sums: map[string]allot.Rates{}}
+		s := &Served{way: way, held: map[string]*kept{}}
+		for _, node := range []string{"busy", "failed", "idle", "told"} {
+			way.sums[node] = allot.Rates{100}
+			s.held[node] = &kept{Held: Held{Wish: Wish{Node: node, Servers: servers, Want: rates}}}
+		}
+		s.held["failed"].Failed = "no such device"
+		s.split.order.Parts = map[string]allot.Rates{"told": {0.5}}
+		now := time.Now()
+		s.Report("a", now)
+		way.sums["busy"] = allot.Rates{4200}
+		var got []string
+		for _, u := range s.Report("a", now.Add(time.Second)).Nodes {
+			got = append(got, u.Node)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d servers: reported are %v, want %v", servers, got, want)
+		}
+	}
+	text, err := json.Marshal(allot.Report{Nodes: []allot.Use{}})
+	var r allot.Report
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil || r.Nodes == nil {
+		t.Errorf("a report on no nodes looks like one that confirms: %s, %v", text, err)
 	}
 }
 
@@ -76,6 +120,11 @@ type stubWay struct {
 	last      vnode.Rate
 	times     int
 	unweighed bool // the disk does not share by weight now
+	sums      map[string]allot.Rates
+}
+
+func (w *stubWay) counted() func(string) (allot.Rates, bool) {
+	return func(node string) (allot.Rates, bool) { return w.sums[node], true }
 }
 
 func (w *stubWay) hold(_ context.Context, h, _ *kept) error {

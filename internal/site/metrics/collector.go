@@ -106,7 +106,7 @@ func (c *collector) nodes(ctx context.Context, t told) error {
 	}
 	t.gauge(leftOut, float64(out))
 	t.gauge(keeperUp, truth(c.Nodes.KeeperRuns()))
-	gateways := map[string]int{}
+	gateways, once := map[string]int{}, c.Nodes.Once(ctx)
 	for name := range of {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (c *collector) nodes(ctx context.Context, t told) error {
 		for _, m := range spec.Mounts {
 			gateways[m.Gateway]++
 		}
-		if d, err := c.Nodes.Show(ctx, name); err == nil {
+		if d, err := c.Nodes.Show(once, name); err == nil {
 			t.limits(name, d.Limits)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,11 +14,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"berth/internal/host/membership"
 	"berth/internal/node"
 	"berth/internal/node/protect"
 	"berth/internal/site/store"
+	"berth/internal/sys/layout"
 	"berth/test/env"
 	"berth/test/testkit"
 )
@@ -38,18 +42,23 @@ memory: {max: 64MiB}
 pids: 50
 network: [{name: eth0, mode: bridge, address: [10.9.0.2/24], rate: {tx: 100Mbit/s}}]
 mounts: [{source: /usr, target: /data, read_only: true}]
+io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]
 ---
 name: n2
 image: host
 command: [sleep, infinity]
+network: [{name: eth0, mode: bridge, address: [10.9.0.3/24]}]
+io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]
 `
+	l := b.Layout()
+	asked := agent(t, l)
 	b.Apply(t, spec)
 
-	l := b.Layout()
-	m := New(Sources{
+	sources := Sources{
 		Nodes: node.Open(l, node.Beside{}), Services: protect.New(l), Store: store.NewMemory(), Most: 1,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	}
+	m := New(sources)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/nodes/{name}", http.NotFound)
 	mux.Handle("GET /metrics", m.Handler())
@@ -76,6 +85,22 @@ command: [sleep, infinity]
 	if t.Failed() {
 		t.Log(regexp.MustCompile(`(?m)^(#|go_|process_).*\n`).ReplaceAllString(text, ""))
 	}
+
+	t.Run("agent", func(t *testing.T) {
+		sources.Most = Most
+		server := httptest.NewServer(New(sources).Handler())
+		defer server.Close()
+		before := asked.Load()
+		text := get(t, server.URL)
+		for _, n := range []string{"n1", "n2"} {
+			if want := `berth_node_limit_asked{limit="io.s.read.rate",node="` + n + `"} 1e+07`; !strings.Contains(text, want) {
+				t.Errorf("there is no %s", want)
+			}
+		}
+		if n := asked.Load() - before; n != 1 {
+			t.Errorf("the agent was asked %d times for the servers of shared file systems, by one scrape of two nodes", n)
+		}
+	})
 
 	t.Run("promtool", func(t *testing.T) {
 		for _, args := range [][]string{{"check", "metrics"}, {"check", "rules", "../../../packaging/alerts.yaml"}, {"test", "rules", "../../../packaging/alerts_test.yaml"}} {
@@ -155,4 +180,34 @@ func TestNumber(t *testing.T) {
 			t.Errorf("%q is %v", text, got)
 		}
 	}
+}
+
+// agent makes the host one of a site whose agent agrees to all that it is asked, and counts how often it was asked for the servers of file
+// systems.
+func agent(t *testing.T, l layout.Layout) *atomic.Int32 {
+	t.Helper()
+	for _, file := range []string{l.Site(), l.SiteSocket()} {
+		testkit.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	}
+	testkit.Must(t, membership.Join(l, membership.Member{Site: "t", Host: "a"}))
+	socket, err := net.Listen("unix", l.SiteSocket())
+	testkit.Must(t, err)
+	t.Cleanup(func() { socket.Close() })
+	asked := &atomic.Int32{}
+	go func() {
+		for {
+			c, err := socket.Accept()
+			if err != nil {
+				return
+			}
+			var r membership.Request
+			_ = json.NewDecoder(c).Decode(&r)
+			if r.Do == "servers" {
+				asked.Add(1)
+			}
+			_ = json.NewEncoder(c).Encode(membership.Answer{Servers: []membership.Server{{Filesystem: "shared", Host: "fs", Way: "launch"}}})
+			c.Close()
+		}
+	}()
+	return asked
 }

@@ -1,6 +1,7 @@
 package fork
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,8 +16,22 @@ import (
 	"berth/test/testkit"
 )
 
-// orphan is a script that leaves an orphan behind, which ends with code 9, and prints its pid.
-const orphan = "(sleep 0.02; exit 9) >/dev/null & echo $!; exit 7"
+// orphan is a script that leaves an orphan behind, which ends with code 9 when descriptor 3 ends, and prints its pid.
+const orphan = "(read x <&3; exit 9) >/dev/null & echo $!; exit 7"
+
+// leave runs such a script. The orphan is there until end is called: a shell that is slow would reap it itself, if it ended before the shell.
+func leave() (pid int, end func(), err error) {
+	wait, ends, err := os.Pipe()
+	if err != nil {
+		return 0, func() {}, err
+	}
+	defer wait.Close()
+	cmd := exec.Command("/bin/sh", "-c", orphan)
+	cmd.ExtraFiles = []*os.File{wait} // descriptor 3
+	out, err := Output(cmd)
+	pid, bad := strconv.Atoi(strings.TrimSpace(string(out)))
+	return pid, func() { ends.Close() }, cmp.Or(err, bad)
+}
 
 // TestEachEndsOnce runs programs side by side while orphans end. Each program's status goes to its caller, and each
 // orphan's status is kept.
@@ -28,14 +43,10 @@ func TestEachEndsOnce(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 50 {
-				out, err := Output(exec.Command("/bin/sh", "-c", orphan))
+				pid, end, err := leave()
+				end()
 				if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 {
 					t.Errorf("the program ended with %v, want exit status 7", err)
-					return
-				}
-				pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-				if err != nil {
-					t.Error(err)
 					return
 				}
 				if err := ended(pid, 9); err != nil {
@@ -94,14 +105,11 @@ func TestReapsWithoutBeingAsked(t *testing.T) {
 	if err := Adopt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	out, err := Output(exec.Command("/bin/sh", "-c", "(exec sleep 0.02) >/dev/null & echo $!"))
-	if err != nil {
+	pid, end, err := leave()
+	if ee, ok := errors.AsType[*exec.ExitError](err); !ok || ee.ExitCode() != 7 {
 		t.Fatal(err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	end()
 	testkit.Eventually(t, fmt.Sprintf("orphan %d is reaped", pid), func() bool { return unix.Kill(pid, 0) != nil })
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,18 +29,21 @@ import (
 // answering answers as a server does whom everybody who asks is w for, and returns its address.
 func answering(t *testing.T, s *Server, w roles.Who) string {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	answeringAt(t, l, s, w)
+	return l.Addr().String()
+}
+
+func answeringAt(t *testing.T, l net.Listener, s *Server, w roles.Who) {
+	t.Helper()
 	h := HTTP(s.Handler())
 	inner := h.ConnContext
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(inner(ctx, c), peer{}, w)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	go func() { _ = h.Serve(l) }()
 	t.Cleanup(func() { h.Close() })
-	return l.Addr().String()
 }
 
 // TestUnread: who asks and does not take the answers loses his connection, whatever he asks for.
@@ -76,28 +80,61 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// slow is a host whose starts take longer than an answer may.
+// timed is a listener of one connection, which knows until when what the server writes must be taken.
+type timed struct {
+	net.Listener
+	until atomic.Int64 // nanoseconds since 1970; 0: for ever
+	bound atomic.Bool  // it was not for ever once
+}
+
+func (l *timed) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &timedConn{c, l}, err
+}
+
+// passed waits until what the server would write now comes too late, if anything bounds it.
+func (l *timed) passed() {
+	if until := l.until.Load(); until != 0 {
+		time.Sleep(time.Until(time.Unix(0, until)) + time.Millisecond)
+	}
+}
+
+type timedConn struct {
+	net.Conn
+	of *timed
+}
+
+func (c *timedConn) SetWriteDeadline(t time.Time) error {
+	c.of.until.Store(0)
+	if !t.IsZero() {
+		c.of.until.Store(t.UnixNano())
+		c.of.bound.Store(true)
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// slow is a host whose starts end after the time in which the answer before must be taken.
 type slow struct {
 	acting
-	takes time.Duration
+	on *timed
 }
 
 func (s *slow) Start(context.Context, string, roles.Owner) (bool, error) {
-	time.Sleep(s.takes)
+	s.on.passed()
 	return true, nil
 }
 
 // TestNextOnTheConnection: the time in which one answer must be taken does not hold for the next request on the connection: an act that takes longer is answered, and a
 // stream goes on.
 func TestNextOnTheConnection(t *testing.T) {
-	const patience = 500 * time.Millisecond
-	h := &slow{takes: 5 * patience / 2}
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	l := &timed{Listener: inner}
+	h := &slow{on: l}
 	h.file = events.File{Dir: filepath.Join(t.TempDir(), "events")}
-	at := answering(t, &Server{Host: h, Patience: patience}, admin())
-	c, err := net.Dial("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answeringAt(t, l, &Server{Host: h, Patience: 500 * time.Millisecond}, admin())
+	c, err := net.Dial("tcp", l.Addr().String())
+	testkit.Must(t, err)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
 	r := bufio.NewReader(c)
@@ -121,9 +158,12 @@ func TestNextOnTheConnection(t *testing.T) {
 		}
 		answer.Body.Close()
 	}
+	if !l.bound.Load() {
+		t.Error("nothing bounded how long an answer may be taken")
+	}
 	answer := ask(http.MethodGet, "/v1/events?follow=true")
 	defer func() { c.Close(); answer.Body.Close() }() // in this order: it would read to the stream's end
-	time.Sleep(5 * patience / 2)
+	l.passed()
 	for n := range 3 {
 		if err := h.file.Append([]events.Event{{Time: time.Now(), Node: fmt.Sprint("n", n), Event: events.Created}}, false); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,9 @@ type Report struct {
 	Host       string `json:"host"`
 	Filesystem string `json:"filesystem"`
 	Order      string `json:"order,omitempty"` // number of the last order, which is enforced
-	Nodes      []Use  `json:"nodes,omitempty"` // nil: as it said before; it only confirms the order
+	// Nodes are those that it was told a part of, or that were at work; other nodes have floors. nil: as it said before; the report only
+	// confirms the order.
+	Nodes []Use `json:"nodes,omitzero"`
 	// Failed are nodes for which it is not enforced.
 	Failed []string `json:"failed,omitempty"`
 }
@@ -46,6 +48,7 @@ type Report struct {
 type Order struct {
 	Number string           `json:"number,omitempty"` // "": nothing yet, go on as before
 	Parts  map[string]Rates `json:"parts,omitempty"`  // by node: parts of its allowance on all servers together, up to 1
+	Floors bool             `json:"floors,omitempty"` // nodes that are not among Parts have floors
 }
 
 // Want is the allowance of a node on all servers of a file system together.
@@ -74,6 +77,14 @@ const (
 	Grace = 5 * time.Second
 	// between is the least time between two computations.
 	between = 100 * time.Millisecond
+)
+
+// Few is the number of servers up to which each node has a pair with each of them. Where there are more, it has pairs with those that it
+// used in the last while, and with others until these are Few together. On servers without a pair it has a floor: share.Floor in
+// equal parts.
+const (
+	Few   = 8
+	while = 30 * time.Second
 )
 
 // waits is the part of its limit from which on a node counts as one that would do more. The kernel lets requests of up to some MiB
@@ -109,27 +120,12 @@ type field struct {
 
 // heard has the last reports of a server.
 type heard struct {
-	at     time.Time // of its last report; zero: it never reported
-	order  string    // that it confirmed, but for the nodes that failed
-	failed map[string]bool
-	now    Order                // that it shall enforce; its parts are filled in when it is told
-	uses   [some]map[string]Use // of the last reports, the newest first
-	number int
-}
-
-// kind is one kind of rates: only nodes with a limit of this kind are in it.
-type kind struct {
-	site  share.Site
-	names []string       // of site.Nodes
-	at    map[string]int // the number in site.Nodes
-	flows []flow         // by pair
-	told  []float64      // by pair: the part of the allowance that the server shall enforce, as of the last round
-}
-
-// flow is what the last reports of a server say of a node.
-type flow struct {
-	used  float64
-	waits bool
+	at       time.Time // of its last report; zero: it never reported
+	order    string    // that it confirmed, but for the nodes that failed
+	failed   map[string]bool
+	now      Order // that it shall enforce; its parts are filled in when it is told
+	reported []Use // of its last report that was not only a confirmation
+	number   int
 }
 
 // Take takes a report, and returns the parts that the server shall enforce. demand has the present allowances on the file system;
@@ -156,18 +152,19 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 		return Order{} // the site does not know yet that it serves this
 	}
 	h := &f.last[i]
-	if r.Nodes == nil && h.uses[0] == nil {
+	if r.Nodes == nil && h.reported == nil {
 		return Order{} // it confirms the order of another allocator, and does not say which parts that has
 	}
 	first := h.at.IsZero()
 	h.take(r, now)
-	if r.Nodes != nil {
-		f.look(i)
+	if f.started && r.Nodes != nil {
+		f.look(i, now)
 	}
 	switch {
 	case !f.started && !f.begin(a.begun, now):
 		return Order{}
 	case first:
+		f.pair()
 		f.takeReported(i)
 		f.assume()
 		f.at = time.Time{} // its order follows from an assumption
@@ -186,63 +183,40 @@ func (a *Allocator) Take(r Report, demand *Demand, now time.Time) Order {
 
 // become takes over another demand: parts of nodes and servers that are still there stay in proportion.
 func (f *field) become(d *Demand) {
+	if f.started {
+		f.pair() // those of the last reports
+	}
 	was := *f
 	f.demand, f.index, f.last = d, map[string]int{}, make([]heard, len(d.Servers))
+	moved := make([]int, len(was.last)) // the numbers that servers have now; -1: it is gone
+	for i := range moved {
+		moved[i] = -1
+	}
+	unheard := 0.0
 	for i, s := range d.Servers {
 		f.index[s] = i
 		if old, ok := was.index[s]; ok {
 			f.last[i] = was.last[old]
 			f.last[i].now.Number = "" // it is told anew
+			moved[old] = i
+			if f.last[i].at.IsZero() {
+				unheard++
+			}
 		}
 	}
+	left := 0.0 // of what servers that nobody heard of may enforce: the part of those that are still there
+	for _, h := range was.last {
+		if h.at.IsZero() {
+			left++
+		}
+	}
+	left = unheard / math.Max(1, left)
 	for k := range f.kinds {
-		f.kinds[k] = kind{site: share.Site{Servers: make([]share.Server, len(d.Servers))}, at: map[string]int{}}
-		one := &f.kinds[k]
-		for i, s := range d.Servers {
-			one.site.Servers[i].Capacity = d.Capacity[s][k]
-		}
-		for _, w := range d.Nodes {
-			if w.Rates[k] <= 0 {
-				continue
-			}
-			n := share.Node{Allowance: w.Rates[k], Weight: w.Weight, Class: w.Class, First: len(one.site.Pairs)}
-			for i, s := range d.Servers {
-				p := share.Pair{Server: i, Part: n.Allowance / float64(len(d.Servers))} // of a new node
-				old, allowance, was := was.pair(k, w.Node, s)
-				switch {
-				case was:
-					p = old
-					p.Server, p.Part, p.Most = i, old.Part*n.Allowance/allowance, old.Most*n.Allowance/allowance
-				case allowance > 0: // a new server has a floor of what others share
-					p.Part *= share.Floor
-				}
-				one.site.Pairs = append(one.site.Pairs, p)
-			}
-			n.Past = len(one.site.Pairs)
-			one.site.Nodes = append(one.site.Nodes, n)
-			one.at[w.Node] = len(one.names)
-			one.names = append(one.names, w.Node)
-		}
-		one.flows, one.told = make([]flow, len(one.site.Pairs)), make([]float64, len(one.site.Pairs))
-		one.site.Begin()
+		f.kinds[k] = was.kinds[k].become(d, k, was.started, moved, left)
 	}
-	for i := range d.Servers {
-		f.look(i)
+	if f.started {
+		f.pair()
 	}
-}
-
-// pair finds a node on a server, with the node's allowance, which is 0 for a node that is not known.
-func (f *field) pair(k int, node, server string) (p share.Pair, allowance float64, ok bool) {
-	at, there := f.kinds[k].at[node]
-	if !there || !f.started {
-		return p, 0, false
-	}
-	n := f.kinds[k].site.Nodes[at]
-	i, served := f.index[server]
-	if served {
-		p = f.kinds[k].site.Pairs[n.First+i]
-	}
-	return p, n.Allowance, served
 }
 
 // take keeps the report of a server.
@@ -254,15 +228,9 @@ func (h *heard) take(r Report, now time.Time) {
 		}
 		h.failed[node] = true
 	}
-	if r.Nodes == nil {
-		return
+	if r.Nodes != nil {
+		h.reported = r.Nodes
 	}
-	uses := make(map[string]Use, len(r.Nodes))
-	for _, u := range r.Nodes {
-		uses[u.Node] = u
-	}
-	copy(h.uses[1:], h.uses[:])
-	h.uses[0] = uses
 }
 
 // begin takes over the parts that servers enforce, which another allocator ordered. It waits for reports of all servers, but
@@ -275,6 +243,10 @@ func (f *field) begin(begun, now time.Time) bool {
 	}
 	f.started = true
 	for i := range f.last {
+		f.look(i, now)
+	}
+	f.pair()
+	for i := range f.last {
 		f.takeReported(i)
 	}
 	f.assume()
@@ -283,10 +255,12 @@ func (f *field) begin(begun, now time.Time) bool {
 
 // each calls do with each pair of a server that it reported a limit for.
 func (f *field) each(server, k int, do func(p *share.Pair, u Use, allowance float64)) {
-	site := &f.kinds[k].site
-	for at, n := range site.Nodes {
-		if u, ok := f.last[server].uses[0][f.kinds[k].names[at]]; ok && u.Part[k] > 0 {
-			do(&site.Pairs[n.First+server], u, n.Allowance)
+	one := &f.kinds[k]
+	for _, u := range f.last[server].reported {
+		if at, ok := one.at[u.Node]; ok && u.Part[k] > 0 {
+			if i, ok := one.find(at, server); ok {
+				do(&one.site.Pairs[i], u, one.site.Nodes[at].Allowance)
+			}
 		}
 	}
 }
@@ -314,30 +288,42 @@ func (f *field) raiseMost(server int) {
 	}
 }
 
-// assume sets the limits of servers that never reported: the former allocator gave them at most what the others do not have. For a
+// assume sets what servers that never reported may enforce: the former allocator gave them at most what the others do not have. For a
 // server that does not know its part, an equal part is assumed.
 func (f *field) assume() {
+	unheard := 0
+	for i := range f.last {
+		if f.last[i].at.IsZero() {
+			unheard++
+		}
+	}
 	for k := range f.kinds {
-		site := &f.kinds[k].site
-		for at, n := range site.Nodes {
-			left, equal, unheard := n.Allowance, n.Allowance/float64(n.Past-n.First), 0.0
-			for i := n.First; i < n.Past; i++ {
-				p, h := site.Pairs[i], &f.last[site.Pairs[i].Server]
-				switch {
-				case h.at.IsZero():
-					unheard++
-				case h.uses[0][f.kinds[k].names[at]].Unknown:
-					left -= math.Max(equal, p.Most)
-				default:
-					left -= math.Max(p.Most, p.Part)
+		one := &f.kinds[k]
+		unknown := make([]float64, len(one.site.Nodes)) // how many servers do not know the node's part
+		for i := range f.last {
+			for _, u := range f.last[i].reported {
+				if at, ok := one.at[u.Node]; ok && u.Unknown {
+					unknown[at]++
 				}
 			}
+		}
+		for at := range one.site.Nodes {
+			n := &one.site.Nodes[at]
+			n.Elsewhere = 0
+			if unheard == 0 {
+				continue
+			}
+			floor, equal := n.Floor(), n.Allowance/float64(len(f.last))
+			left := n.Allowance - floor*float64(len(f.last)) - (equal-floor)*unknown[at]
 			for i := n.First; i < n.Past; i++ {
-				if p := &site.Pairs[i]; f.last[p.Server].at.IsZero() {
-					p.Part = math.Max(share.Floor*equal, left/unheard)
-					p.Most = p.Part
+				p := &one.site.Pairs[i]
+				if f.last[p.Server].at.IsZero() {
+					p.Part, p.Most = floor, floor
+				} else {
+					left -= math.Max(0, math.Max(p.Most, p.Part)-floor)
 				}
 			}
+			n.Elsewhere = math.Max(0, left)
 		}
 	}
 }

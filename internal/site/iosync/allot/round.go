@@ -1,27 +1,12 @@
 package allot
 
 import (
-	"cmp"
-	"math"
+	"slices"
 	"strconv"
 	"time"
-)
 
-// look notes what the last reports of a server say of each node: a round, which has all pairs, looks nothing up by name.
-func (f *field) look(server int) {
-	for k := range f.kinds {
-		one := &f.kinds[k]
-		for at, n := range one.site.Nodes {
-			is := flow{}
-			for _, uses := range f.last[server].uses {
-				u := uses[one.names[at]]
-				is.used = math.Max(is.used, u.Used[k])
-				is.waits = is.waits || u.Used[k] >= waits*cmp.Or(u.Part[k], math.Inf(1))
-			}
-			one.flows[n.First+server] = is
-		}
-	}
-}
+	"berth/internal/site/iosync/share"
+)
 
 // round computes the parts, and numbers the orders of servers whose parts changed anew.
 func (f *field) round(name string, now time.Time) {
@@ -32,45 +17,57 @@ func (f *field) round(name string, now time.Time) {
 		changed[i] = h.now.Number == ""
 	}
 	for k := range f.kinds {
+		f.kinds[k].rest(now)
+	}
+	f.pair()
+	for k := range f.kinds {
 		one := &f.kinds[k]
 		site := &one.site
 		for i := range f.last {
 			site.Servers[i].Silent = now.Sub(f.last[i].at) > Silence
 		}
-		for at, n := range site.Nodes {
-			for i := range f.last {
-				p, is := &site.Pairs[n.First+i], one.flows[n.First+i]
-				p.Heard = heard[i] && (f.last[i].failed == nil || !f.last[i].failed[one.names[at]])
-				p.Used, p.Waits = is.used, is.waits
-			}
+		for i := range site.Pairs {
+			p, is := &site.Pairs[i], &one.flows[i]
+			p.Heard = heard[p.Server] && (f.last[p.Server].failed == nil || !f.last[p.Server].failed[one.names[site.Owner(i)]])
+			p.Used, p.Waits = is.most(), slices.Contains(is.waits[:], true)
 		}
 		site.Round()
 		for _, n := range site.Nodes {
-			for i := range f.last {
-				part := site.Pairs[n.First+i].Part / n.Allowance
-				changed[i] = changed[i] || one.told[n.First+i] != part
-				one.told[n.First+i] = part
+			for i := n.First; i < n.Past; i++ {
+				p := &site.Pairs[i]
+				part := p.Part / n.Allowance
+				changed[p.Server] = changed[p.Server] || one.told[i] != part
+				one.told[i] = part
 			}
 		}
 	}
 	for i := range f.last {
 		if h := &f.last[i]; changed[i] {
 			h.number++
-			h.now = Order{Number: name + "." + strconv.Itoa(h.number)}
+			h.now = Order{Number: name + "." + strconv.Itoa(h.number), Floors: len(f.last) > Few}
 		}
 	}
 }
 
-// parts are those of one server, as parts of the nodes' allowances, as of the last round.
+// parts are those of one server, as parts of the nodes' allowances, as of the last round. Nodes without a pair are left out.
 func (f *field) parts(server int) map[string]Rates {
 	parts := map[string]Rates{}
 	for k := range f.kinds {
 		one := &f.kinds[k]
-		for at, n := range one.site.Nodes {
-			r := parts[one.names[at]]
-			r[k] = one.told[n.First+server]
-			parts[one.names[at]] = r
+		for _, pair := range one.site.On(server) {
+			node := one.names[one.site.Owner(pair)]
+			r := parts[node]
+			r[k] = one.told[pair]
+			parts[node] = r
 		}
+	}
+	for node, r := range parts { // what it has no pair for
+		for k := range r {
+			if _, limited := f.kinds[k].at[node]; limited && r[k] == 0 {
+				r[k] = share.Floor / float64(len(f.last))
+			}
+		}
+		parts[node] = r
 	}
 	return parts
 }

@@ -14,8 +14,7 @@ func (s *Site) byServer() {
 		s.first[i+1] += s.first[i]
 	}
 	next := slices.Clone(s.first)
-	classes := s.classes()
-	for _, class := range classes {
+	for _, class := range s.classes() {
 		for _, n := range s.Nodes {
 			if n.Class != class {
 				continue
@@ -47,6 +46,12 @@ func (s *Site) classes() []int {
 	slices.Reverse(all)
 	return all
 }
+
+// On lists the pairs of a server. They are valid until the next Begin.
+func (s *Site) On(server int) []int { return s.order[s.first[server]:s.first[server+1]] }
+
+// Owner returns the number of a pair's node.
+func (s *Site) Owner(pair int) int { return s.owner[pair] }
 
 func (s *Site) nodeOf(pair int) *Node { return &s.Nodes[s.owner[pair]] }
 func (s *Site) classOf(pair int) int  { return s.nodeOf(pair).Class }

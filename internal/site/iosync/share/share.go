@@ -13,6 +13,7 @@
 //     servers that answer (2 % of the allowance at most) while silent ones hold all of it. A server that is silent keeps the most that it
 //     may enforce.
 //   - Small changes are left out: noise in what was used moves nothing.
+//   - A node needs no pair with a server that has its floor, and that it does not use: where there are many servers, most pairs are left out.
 package share
 
 import (
@@ -36,7 +37,20 @@ type Node struct {
 	Allowance   float64 // a second, on all servers together: bytes or operations
 	Weight      float64 // its share of a server that is full, against others of its class
 	Class       int     // on a full server, higher classes get all that they want first
-	First, Past int     // its pairs: Pairs[First:Past]
+	First, Past int     // its pairs: Pairs[First:Past], sorted by server
+	Others      int     // servers on which it has no pair: each of them enforces a floor
+	Elsewhere   float64 // what servers that nobody heard of may enforce together, besides the floors
+}
+
+// Floor is the node's part on a server below which it never is.
+func (n Node) Floor() float64 { return Floor * n.Allowance / float64(n.Past-n.First+n.Others) }
+
+// kept is what the node's pairs have together.
+func (n Node) kept() float64 {
+	if n.Others == 0 {
+		return n.Allowance - n.Elsewhere
+	}
+	return n.Allowance - n.Elsewhere - float64(n.Others)*n.Floor()
 }
 
 // Server is one file server.
@@ -51,6 +65,7 @@ type Pair struct {
 	Used   float64 // the node's I/O there a second, since the last round
 	Waits  bool    // it would have done more
 	Heard  bool    // the server enforces Part: it said so after it was told
+	Idle   bool    // the node is at work elsewhere only: it gets its floor here
 	Part   float64 // the part that the server shall enforce: Round replaces it
 	Most   float64 // the most that it may enforce now, told by now or before: Round keeps it
 }
@@ -70,7 +85,7 @@ type Site struct {
 }
 
 // Begin is called at first, and after nodes, servers or pairs were added or removed, or a class was changed. A node that has no
-// part anywhere gets equal parts; a pair that is new for a known node begins with none, and gets what others give up.
+// part anywhere gets equal parts; a pair that is new for a known node begins with none, or with its floor, and gets what others give up.
 func (s *Site) Begin() {
 	s.byServer()
 	for _, n := range s.Nodes {
@@ -78,7 +93,7 @@ func (s *Site) Begin() {
 			continue
 		}
 		for i := n.First; i < n.Past; i++ {
-			s.Pairs[i].Part = n.Allowance / float64(n.Past-n.First)
+			s.Pairs[i].Part = n.kept() / float64(n.Past-n.First)
 		}
 	}
 }
@@ -127,7 +142,7 @@ func (s *Site) bound() {
 		if left <= 0 {
 			continue
 		}
-		all := s.order[s.first[server]:s.first[server+1]]
+		all := s.On(server)
 		for rest := all; len(rest) > 0; { // in the order of classes, the highest first: byServer keeps it
 			class := s.classOf(rest[0])
 			k := 0
@@ -159,7 +174,8 @@ func (s *Site) split(n Node) {
 	}
 	s.few = sized(s.few, 3*len(pairs))
 	target, above, even := s.few[:len(pairs)], s.few[len(pairs):2*len(pairs)], s.few[2*len(pairs):3*len(pairs)]
-	rest, live, floor := n.Allowance, 0, Floor*n.Allowance/float64(len(pairs))
+	rest, live, floor := n.kept(), 0, n.Floor()
+	spread := 0 // over how many what nobody uses is spread
 	for i := range pairs {
 		p := &pairs[i]
 		if s.Servers[p.Server].Silent {
@@ -167,6 +183,9 @@ func (s *Site) split(n Node) {
 			continue
 		}
 		live++
+		if !p.Idle {
+			spread++
+		}
 		rest -= floor
 		p.Part = math.Max(p.Part, floor)
 	}
@@ -176,11 +195,11 @@ func (s *Site) split(n Node) {
 	rest = math.Max(0, rest)
 	for i, p := range pairs {
 		above[i], even[i] = math.Max(0, s.want[n.First+i]-floor), 1
-		if s.Servers[p.Server].Silent {
+		if s.Servers[p.Server].Silent || p.Idle {
 			above[i] = 0
 		}
 	}
-	spare := (rest - fill(target, above, even, rest)) / float64(live)
+	spare := (rest - fill(target, above, even, rest)) / math.Max(1, float64(spread))
 	moved, all, over := 0.0, 0.0, false
 	for i, p := range pairs {
 		if s.Servers[p.Server].Silent {
@@ -189,15 +208,18 @@ func (s *Site) split(n Node) {
 			continue
 		}
 		most := math.Max(floor, s.most[n.First+i])
+		if p.Idle {
+			most = floor
+		}
 		target[i] = math.Min(target[i]+floor+spare, most)
 		over = over || p.Part > (1+Still)*most
 		moved = math.Max(moved, math.Abs(target[i]-p.Part))
 		all += target[i]
 	}
-	if sum := enforced(pairs); !over && moved <= Still*n.Allowance && sum <= n.Allowance && sum > all-Still*n.Allowance {
+	if sum := enforced(pairs); !over && moved <= Still*n.Allowance && sum <= n.kept()*(1+1e-9) && sum > all-Still*n.Allowance {
 		return
 	}
-	give(pairs, target, n.Allowance)
+	give(pairs, target, n.kept())
 }
 
 // give lowers parts at once, and raises others by the amount that is confirmed to be free.

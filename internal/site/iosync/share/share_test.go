@@ -20,8 +20,11 @@ func random(r *rand.Rand) *Site {
 		n := Node{Allowance: 1 + 1e6*r.Float64(), Weight: float64(1 + r.IntN(1000)), Class: r.IntN(3), First: len(s.Pairs)}
 		for server := range s.Servers {
 			if r.IntN(3) > 0 {
-				s.Pairs = append(s.Pairs, Pair{Server: server})
+				s.Pairs = append(s.Pairs, Pair{Server: server, Idle: r.IntN(8) == 0})
 			}
+		}
+		if r.IntN(2) == 0 {
+			n.Others, n.Elsewhere = r.IntN(20), n.Allowance*r.Float64()*0.98
 		}
 		n.Past = len(s.Pairs)
 		s.Nodes = append(s.Nodes, n)
@@ -57,7 +60,7 @@ func TestRounds(t *testing.T) {
 			s.Round()
 			for _, n := range s.Nodes {
 				for _, p := range s.Pairs[n.First:n.Past] {
-					if floor := Floor * n.Allowance / float64(n.Past-n.First); !s.Servers[p.Server].Silent && p.Part < floor*(1-1e-9) {
+					if floor := n.Floor(); !s.Servers[p.Server].Silent && p.Part < floor*(1-1e-9) {
 						t.Errorf("seed %d, round %d: a part is %g, the floor %g", seed, round, p.Part, floor)
 					}
 				}
@@ -73,7 +76,10 @@ func check(t *testing.T, s *Site, enforced []float64, seed uint64, round int) {
 	t.Helper()
 	for i, n := range s.Nodes {
 		pairs := s.Pairs[n.First:n.Past]
-		sum := 0.0
+		sum := n.Elsewhere
+		if n.Others > 0 {
+			sum += float64(n.Others) * n.Floor()
+		}
 		for _, e := range enforced[n.First:n.Past] {
 			sum += e
 		}
