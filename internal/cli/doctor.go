@@ -10,6 +10,7 @@ import (
 	"berth/internal/node"
 	"berth/internal/node/mechanisms"
 	"berth/internal/runner/choose"
+	"berth/internal/runner/machine"
 	"berth/internal/storage/mounts"
 	"berth/internal/storage/siteusers"
 	"berth/internal/sys/refuse"
@@ -47,6 +48,7 @@ name, on the device or folder given; only with --destroy-data the device itself.
 			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
 			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, choose.New(b.Layout, mechanisms.Containers()).Report(cmd.Context()))
 			checks := append(host.Doctor(host.New(), tried), append(connections(cmd.Context(), b), siteusers.Checks(b.Layout)...)...)
+			checks = append(checks, machine.Check(cmd.Context()))
 			var err error
 			switch {
 			case a.json:

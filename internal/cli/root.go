@@ -114,7 +114,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 	root.AddCommand(help.Under("host", pools.Commands{App: acts}.Pool())...)
 	root.AddCommand(help.Under("site", sync.Commands{App: acts}.Sync(), instance.Commands{App: acts}.Instance())...)
 	root.AddCommand(help.Under("site", site.App{Layout: a.layout}.Commands()...)...)
-	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.copierCmd(), a.netserveCmd())
+	root.AddCommand(a.keeperCmd(), a.checkHealthCmd(), a.machineCmd(), a.copierCmd(), a.netserveCmd())
 	root.SetHelpCommand(help.Command())
 	root.InitDefaultHelpCmd()
 	help.CheckArgs(root)

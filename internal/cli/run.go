@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +23,7 @@ type runFlags struct {
 	file, image, name, hostname, cpu, cpuset, memory, network string
 	pids                                                      int
 	mounts, devices, publish                                  []string
+	machine                                                   string
 	noUserNS                                                  bool
 	dashed                                                    bool // -- stands before the command
 	insideFlags
@@ -46,6 +49,7 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
   berth run --image host --cpu 0.5 --memory 256MiB -- stress-ng --cpu 2 -t 10
   berth run --image oci:busybox -it -- sh
   berth run -d --name web --image oci:nginx --network nat -p 8080:80
+  berth run --image file:a.erofs --machine kernel=/boot/vmlinuz -- uname -r
   berth run -f node.yaml`,
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"passes-exit-code": "yes"},
@@ -100,6 +104,7 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
 	fl.StringVar(&f.memory, "memory", "", "most memory, a `SIZE`: 512MiB")
 	fl.IntVar(&f.pids, "pids", 0, "at most `N` processes and threads")
 	fl.StringVar(&f.network, "network", "", "a `NETWORK`, MODE[:PARENT][,ADDRESS…][,dhcp]: none, bridge, nat, macvlan:eth0,192.0.2.10/24, macvlan:eth0,dhcp …")
+	fl.StringVar(&f.machine, "machine", "", "a virtual machine, of `PARTS` with commas between: kernel=PATH cpus=N memory=SIZE accel=WORD; it writes to its memory")
 	fl.StringArrayVarP(&f.publish, "publish", "p", nil, "ports of the host that lead to the node, `PORTS`: [ADDRESS:]HOST:NODE[/udp], by --network nat")
 	fl.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host inside, a `MOUNT`: SOURCE:TARGET[:ro]")
 	fl.StringArrayVar(&f.devices, "device", nil, "a `DEVICE` of the host: PATH[:PATH INSIDE][:ACCESS][:unsafe]")
@@ -177,6 +182,11 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		no := false
 		n.UserNamespace = &no
 	}
+	if f.machine != "" {
+		if err := ontoMachine(n, f.machine); err != nil {
+			return err
+		}
+	}
 	if f.network != "" {
 		n.Network = []vnode.Network{vnode.ParseNetwork(f.network)}
 	}
@@ -198,6 +208,37 @@ func (f *runFlags) onto(n *vnode.Node) (err error) {
 		n.Devices = append(n.Devices, d)
 	}
 	return errors.Join(f.insideFlags.onto(n), f.lifeFlags.onto(n))
+}
+
+// ontoMachine makes the node a machine of these parts: kernel=PATH,cpus=N,memory=SIZE,accel=WORD. A comma ends a part.
+func ontoMachine(n *vnode.Node, parts string) error {
+	n.Kind = vnode.MachineKind
+	if n.Delta.In == "" {
+		n.Delta.In = vnode.InMemory
+	}
+	for part := range strings.SplitSeq(parts, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		var err error
+		if value == "" {
+			name = ""
+		}
+		switch name {
+		case "kernel":
+			n.Machine.Kernel, err = filepath.Abs(value)
+		case "cpus":
+			n.Machine.CPUs, err = strconv.Atoi(value)
+		case "memory":
+			n.Machine.Memory, err = vnode.ParseBytes(value)
+		case "accel":
+			n.Machine.Accel = value
+		default:
+			err = fmt.Errorf("%q is not allowed: kernel=PATH, cpus=N, memory=SIZE or accel=auto", part)
+		}
+		if err != nil {
+			return refuse.Invalidf("--machine %s: %w", parts, err)
+		}
+	}
+	return nil
 }
 
 // ontoPorts adds the published ports to the network of mode nat, which they make if the node has no network.

@@ -44,14 +44,13 @@ import (
 // Berth is the nodes of one host, kept under one root.
 type Berth struct {
 	records.Nodes
-	beside     Beside
-	gateways   gateway.Set
-	containers runner.Family
-	logs       *nodelog.Set                // in the keeper, which starts runtimes itself: what nodes write; else nil
-	guard      func(*records.Stored) error // nil: none
-	hold       *Hold                       // nil: none
-	rights     map[string]string           // of the template that nodes are made from; nil: free specs
-	byPolicy   bool                        // nodes start because their specs say so
+	beside   Beside
+	gateways gateway.Set
+	logs     *nodelog.Set                // in the keeper, which starts runtimes itself: what nodes write; else nil
+	guard    func(*records.Stored) error // nil: none
+	hold     *Hold                       // nil: none
+	rights   map[string]string           // of the template that nodes are made from; nil: free specs
+	byPolicy bool                        // nodes start because their specs say so
 }
 
 // Hold keeps the commands of nodes from beginning before a time. The rest of their start is done meanwhile.
@@ -121,7 +120,7 @@ type Beside struct {
 func Open(l layout.Layout, beside Beside) *Berth {
 	return &Berth{
 		Nodes:  records.Nodes{Layout: l, Host: host.New(), Kinds: mechanisms.Kinds()},
-		beside: beside, gateways: gateway.All(), containers: mechanisms.Containers(),
+		beside: beside, gateways: gateway.All(),
 	}
 }
 
@@ -182,7 +181,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		return f, err
 	}
 	f.Agent = membership.AgentOf(b.Layout, member)
-	if f.Runner, err = choose.New(b.Layout, b.containers).Fastest(ctx); err != nil {
+	if f.Runner, err = choose.New(b.Layout, mechanisms.Of(n)).Fastest(ctx); err != nil {
 		return f, err
 	}
 	if f.Image, err = image.Open(b.Layout).Resolve(n.Image); err != nil {
@@ -253,7 +252,7 @@ func (b *Berth) launcher(name string) func(context.Context, *runner.Launch) erro
 		if err := b.logs.Open(name, b.log(name)); err != nil {
 			return err
 		}
-		return b.containers.Create(ctx, l)
+		return mechanisms.Create(ctx, l)
 	}
 }
 

@@ -76,7 +76,7 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 		}
 	}
 	if grace > 0 {
-		defer b.liftOnEnd(name, init.First())()
+		defer group.LiftOnEnd(init.First(), func() { b.lift(name) })()
 		heard, err := init.Signal(init.StopSignal())
 		signalled()
 		if heard && err == nil && proc.WaitFor(ctx, pidfd, grace) {
@@ -333,30 +333,6 @@ func (b *Berth) lift(name string) (lifted bool) {
 		b.tell(name, said)
 	}
 	return lifted
-}
-
-// endLook is how often liftOnEnd looks whether a process is ending: the kernel has no event before it has ended.
-const endLook = 200 * time.Millisecond
-
-// liftOnEnd lifts the rates of a node as soon as its first process is ending: the kernel kills all others of it then, and
-// waits for each (kernel/pid_namespace.c: zap_pid_ns_processes). The caller calls done when that process has ended.
-func (b *Berth) liftOnEnd(name string, first proc.ID) (done func()) {
-	over, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-over:
-				return
-			case <-time.After(endLook):
-			}
-			if first.Ending() {
-				b.lift(name)
-				return
-			}
-		}
-	}()
-	return func() { close(over); <-ended }
 }
 
 // letEnd lifts the rates of a node whose first process is ending. If it had any, letEnd waits for the end, for as long as a

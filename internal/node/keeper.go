@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/node/keeper"
+	"berth/internal/node/mechanisms"
 	"berth/internal/node/nodelog"
 	"berth/internal/node/plan"
 	"berth/internal/node/watch"
@@ -80,7 +81,7 @@ func (k *kept) Launch(ctx context.Context, _ string, text json.RawMessage, files
 		return fmt.Errorf("read the launch of a node: %w", err)
 	}
 	l.Stdin, l.Stdout, l.Stderr, l.Lock, l.Line = files[0], files[1], files[2], files[3], line
-	return k.b.containers.Create(ctx, l)
+	return mechanisms.Create(ctx, l)
 }
 
 // Made implements keeper.Nodes.

@@ -137,7 +137,7 @@ func (b *Berth) sweepLocks(ctx context.Context) {
 }
 
 // lockKilling is lockNode. With kill, for a caller that ends a node by force and may act on all nodes, process 1 is killed again and again
-// while another command has the lock, such as one that waits for hours until the node has stopped by itself.
+// while another command has the lock, such as one that waits for hours until the node has stopped by itself, or for minutes until it has booted.
 func (b *Berth) lockKilling(ctx context.Context, name string, kill bool) (l *lock, killed bool, err error) {
 	if !kill || b.guard != nil || name != filepath.Base(name) {
 		l, err := b.lockNode(ctx, name)
@@ -152,7 +152,7 @@ func (b *Berth) lockKilling(ctx context.Context, name string, kill bool) (l *loc
 				return
 			case <-time.After(forced):
 			}
-			if init, err := b.LiveInit(name); err == nil {
+			if init, err := b.MadeInit(name); err == nil {
 				if pidfd, err := init.First().Open(); err == nil {
 					killed = proc.Signal(pidfd, unix.SIGKILL) == nil || killed
 					pidfd.Close()

@@ -16,6 +16,7 @@ import (
 	"berth/internal/network/link"
 	"berth/internal/node/history"
 	"berth/internal/node/keeper"
+	"berth/internal/node/mechanisms"
 	"berth/internal/node/plan"
 	"berth/internal/node/records"
 	"berth/internal/node/rescue"
@@ -78,7 +79,7 @@ func (b *Berth) Repair(ctx context.Context) ([]Repaired, error) {
 	}
 	b.sweepLocks(ctx)
 	errs = append(errs, b.sweepClaims(ctx))
-	did, err := choose.New(b.Layout, b.containers).Repair(ctx)
+	did, err := choose.New(b.Layout, mechanisms.Containers()).Repair(ctx)
 	errs = append(errs, err)
 	if did {
 		all = append(all, Repaired{Did: "removed what a killed probe of the runtimes left"})

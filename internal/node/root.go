@@ -41,6 +41,10 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Now.IsMachine() {
+		return nil, refuse.Cannotf("pass them through a command: berth exec "+name+" -- tar -c FILE",
+			"node %s: files are not copied to and from machines yet", name)
+	}
 	r := &Root{Node: copier.Node{Name: name}, Lasts: true}
 	img, err := image.Open(b.Layout).Resolve(s.Now.Image)
 	if err != nil {

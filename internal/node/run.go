@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/host/counters"
+	"berth/internal/host/group"
 	"berth/internal/image"
 	"berth/internal/node/foreground"
 	"berth/internal/node/history"
@@ -107,7 +108,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 	defer pidfd.Close()
 	init := runner.FirstProcess(js.live.Steps())
 	if pidfd != nil {
-		ended := b.liftOnEnd(n.Name, init.First())
+		ended := group.LiftOnEnd(init.First(), func() { b.lift(n.Name) })
 		foreground.Await(init, pidfd, signals, func() { _ = b.thawGroup(n.Name) })
 		ended()
 	}
@@ -244,7 +245,11 @@ func (b *Berth) Exec(ctx context.Context, name string, in Inside, rio RunIO) (co
 		return 0, err
 	}
 	cmd.Env = append(secrets, cmd.Env...)
-	if in.User != "" {
+	if in.User != "" && s.Now.IsMachine() {
+		if cmd.User, err = b.UserInImage(s.Now, in.User); err != nil {
+			return 0, err
+		}
+	} else if in.User != "" {
 		u, err := image.FindUserInside(fmt.Sprintf("/proc/%d/root", init.First().PID), s.Now.HasID, in.User)
 		if err != nil {
 			return 0, b.whyNot(ctx, err, name, init.First(), 0)

@@ -1,4 +1,4 @@
-// Package runner defines what runs a node's first process, and what it promises: an OCI runtime (package oci), later an emulator.
+// Package runner defines what runs a node's first process, and what it promises: an OCI runtime (package oci), or an emulator (package machine).
 //
 // A [Family] knows the runners of one kind on this host and chooses one. A [Runner] turns a [Spec] into steps. One of the
 // steps makes the node's first process and is its [Holder]: from the journal it still knows which process that is.

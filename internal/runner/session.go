@@ -45,6 +45,7 @@ type Files struct {
 // Launch is a create that any process can carry out, with files of its own: the parent of a process alone learns
 // how it ended, and the command that starts a node often ends before the node.
 type Launch struct {
-	Input json.RawMessage `json:"input"` // the family's own
-	Files `json:"-"`
+	Family string          `json:"family,omitempty"` // whose it is; "": OCI runtimes
+	Input  json.RawMessage `json:"input"`            // the family's own
+	Files  `json:"-"`
 }

@@ -42,10 +42,33 @@ type Spec struct {
 	Groups      Groups
 	Cgroup      Access // "" is ReadOnly
 
+	Machine *Machine // what the machine is made of; nil: the node is a container
+
 	Dir     string // existing folder of the node's live part; the runner makes its own files in it
 	State   string // folder that the runners of a family share; made if it is missing
 	PIDFile string // gets the id of the first process, for those who change its namespaces
 	Log     string // gets the runner's own messages
+}
+
+// Machine is a machine's own part of a spec.
+type Machine struct {
+	CPUs    int
+	Memory  int64  // of the guest, in bytes
+	Kernel  string // the kernel's file on the host
+	Cmdline string // words for the kernel, after Berth's own
+
+	Adapters []Adapter
+}
+
+// Adapter is an interface of a machine's guest.
+type Adapter struct {
+	Tap     string // the tap, in the network namespace of the node's first process, that it is on; the runner makes it
+	Name    string // in the guest
+	MAC     string
+	MTU     int      // bytes
+	Address []string // with prefix lengths
+	Gateway string
+	Routes  [][2]string // prefix, gateway
 }
 
 // Init is the kind of a node's process 1.

@@ -39,10 +39,21 @@ const sound = `{"name": "n", "image": "dir:/srv/root", "hostname": "n.example.or
  "mounts": [{"source": "/eos", "target": "/eos", "gateway": "bind", "read_only": true, "map": "identity"}, {"source": "/srv", "target": "/srv"}],
  "scratch": [{"target": "/tmp", "size": "20GiB", "pool": "vg0"}], "delta": {"size": "4GiB", "in": "disk"}, "user_namespace": true}`
 
+// soundMachine is a valid spec of a machine.
+const soundMachine = `{"name": "m", "kind": "machine", "image": "file:/srv/a.erofs", "command": ["/bin/sh"], "delta": {"in": "memory", "size": "64MiB"},
+ "memory": {"max": "2GiB"}, "pids": 200, "network": [{"mode": "none"}],
+ "machine": {"cpus": 2, "memory": "1GiB", "kernel": "/boot/vmlinuz", "cmdline": "mitigations=off", "accel": "auto"}}`
+
 // TestOneMistakeGivesOneProblem replaces each value of a valid spec with each mistake, removes each key, and misspells
 // each key. Each time there is at most one problem.
 func TestOneMistakeGivesOneProblem(t *testing.T) {
 	t.Parallel()
+	oneMistake(t, sound, 2000)
+	oneMistake(t, soundMachine, 200)
+}
+
+func oneMistake(t *testing.T, sound string, least int) {
+	t.Helper()
 	if _, err := Parse("sound", []byte(sound)); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +93,7 @@ func TestOneMistakeGivesOneProblem(t *testing.T) {
 			try("misspelt "+field, doc)
 		}
 	})
-	if tried < 2000 || wrong < tried/2 {
+	if tried < least || wrong < tried/2 {
 		t.Errorf("%d mistakes tried, %d found: does the test do what it says?", tried, wrong)
 	}
 }
@@ -132,7 +143,7 @@ func TestEveryKeyIsTried(t *testing.T) {
 		t.Fatal(err, s)
 	}
 	for key := range s.Properties {
-		if !strings.Contains(sound, `"`+key+`":`) && key != "autostart" {
+		if !strings.Contains(sound+soundMachine, `"`+key+`":`) && key != "autostart" {
 			t.Errorf("%s is not tried", key)
 		}
 	}

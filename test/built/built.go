@@ -50,6 +50,11 @@ func Sync(ctx context.Context, dir string) error {
 	return made(ctx, "berth-sync", filepath.Join(dir, "berth-sync"), nil)
 }
 
+// Guest makes the program that runs in machines, in a folder, which is that of berth.
+func Guest(ctx context.Context, dir string) error {
+	return made(ctx, "berth-guest", filepath.Join(dir, "berth-guest"), nil)
+}
+
 // Etcd makes the etcd of go.mod as a program, in a folder.
 func Etcd(ctx context.Context, dir string) error {
 	return made(ctx, "etcd", filepath.Join(dir, "etcd"), nil)

@@ -42,7 +42,7 @@ func TestPackages(t *testing.T) {
 
 	t.Run("contents", func(t *testing.T) {
 		for name, want := range map[string]string{
-			"berth": `^/usr/bin/(berth|berth-pull|berth-registry|berth-site|berth-sync)$
+			"berth": `^/usr/bin/(berth|berth-guest|berth-pull|berth-registry|berth-site|berth-sync)$
 ^/usr/lib/berth/berth-sync\.so$
 ^/usr/share/man/man1/berth[a-z-]*\.1\.gz$
 ^/usr/share/doc/berth/

@@ -40,6 +40,11 @@ var readsJSON = map[string]string{
 
 	"internal/site/store/storetest/history.go": "only tests read it",
 
+	"internal/runner/machine/control.go":   "both sides are Berth's own; an answer that cannot be read is a machine that ended",
+	"internal/runner/machine/qmp.go":       "what cannot be read ends the emulator's line",
+	"internal/runner/machine/serve.go":     "a request comes from this very program, what cannot be read is answered by an end of the line",
+	"internal/runner/machine/wire/wire.go": "says in its own words that a guest's frame cannot be read",
+
 	"internal/node/keeper/packet.go": "what is wrong with a packet is said when it is decoded strictly",
 }
 

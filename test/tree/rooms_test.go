@@ -63,9 +63,10 @@ var rooms = []room{
 	`},
 	{"runner", "What runs a node's first process.", "storage", `
 		choose runnertest
-		oci
-		.
-		streams
+		oci machine
+		machine/guest
+		. machine/wire
+		first streams
 	`},
 	{"limit", "What a node may use of the host's CPUs, memory, disks and devices, and its kernel parameters. Limits of interfaces are in `network/shape`, sizes of folders in `sys/quota`, the kinds of limits in `sys/proof`.", "storage", `
 		cgroup weight devgroup rlimit sysctl device
@@ -110,7 +111,7 @@ var rooms = []room{
 		step
 		layout jsonfile space file sibling treetar treetar/treetest
 		bpf/compiled
-		refuse bpf thread quota purge suggest proc lock fault fork proof mac text version
+		refuse bpf thread quota purge suggest proc lock fault fork proof mac text version seccomp
 	`},
 }
 
@@ -128,7 +129,7 @@ var everybodys = []string{"host", "spec", "sys"}
 
 // passages lists what the rooms of mechanisms may import of each other: a mechanism knows no other.
 var passages = map[string][]string{
-	"runner":  {"storage/mounts", "storage/ids"},
+	"runner":  {"storage/mounts", "storage/ids", "storage/packed"},
 	"limit":   {"storage/mounts"},
 	"network": {},
 	"image":   {"storage/packed"},

@@ -103,7 +103,7 @@ var only = map[string][]string{
 	"image/debian":    {"sys/fork", "sys/purge", "sys/refuse", "sys/space", "sys/thread"},
 	"storage/ids":     {"host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode"},
 	"runner":          {"host/group", "storage/mounts", "sys/fork", "host", "sys/step", "sys/refuse", "spec/vnode"},
-	"runner/oci":      {"spec/envfile", "runner", "host/group", "storage/mounts", "sys/thread", "sys/fork", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
+	"runner/oci":      {"spec/envfile", "runner", "runner/first", "host/group", "storage/mounts", "sys/thread", "sys/fork", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 	"storage/gateway": {"host/group", "sys/fork", "storage/mounts", "storage/portblock", "host/netif", "sys/thread", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 
 	"node/rescue":     {"node/records", "storage/scratch", "network/nat", "network/address", "sys/step"},
@@ -122,7 +122,7 @@ var only = map[string][]string{
 	"storage/portblock": {"sys/bpf", "host", "sys/step", "sys/refuse"},
 	"network/antispoof": {"host/netif", "network/dhcp", "sys/bpf", "sys/step", "sys/refuse"},
 
-	"network/netserve": {"host/group", "host/netif", "sys/fork", "sys/thread", "host", "sys/step", "sys/refuse"},
+	"network/netserve": {"host/group", "host/netif", "sys/fork", "sys/thread", "host", "sys/step", "sys/refuse", "sys/seccomp"},
 }
 
 // standardOnly lists the packages that use only the standard library and Berth's own packages.

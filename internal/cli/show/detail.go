@@ -35,6 +35,9 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	row("command", runner.Quote(d.Command))
 	row("user", d.User)
 	row("runtime", d.Runtime)
+	if m := d.Machine; m != nil {
+		row("machine", fmt.Sprintf("%d CPU, %s, kernel %s %s", m.CPUs, m.Memory, m.Kernel, m.Cmdline))
+	}
 	row("ids on the host", d.IDs)
 	for _, e := range d.Users {
 		row("users", extentText(e))

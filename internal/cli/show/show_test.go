@@ -107,7 +107,10 @@ func showIsPrinted(t *testing.T) {
 	}
 	b.WriteString("\n")
 	err = Detail(&b, 80, &node.Detail{
-		Status:   node.Status{Name: "old", State: node.Exited, Image: "oci:busybox", Exit: &history.Exit{Code: 137, Signal: "SIGKILL", OOM: true}},
+		Status: node.Status{
+			Name: "old", State: node.Exited, Image: "oci:busybox", Exit: &history.Exit{Code: 137, Signal: "SIGKILL", OOM: true},
+			Machine: &vnode.Machine{CPUs: 2, Memory: 512 << 20, Kernel: "/boot/vmlinuz-6.12.43-amd64"},
+		},
 		Hostname: "old", Phase: "down", IDs: "none: root inside is root outside", Cgroup: "berth/old",
 		Limits: []proof.Limit{{Key: "pids", Asked: "512", By: "pids.max", Holds: true}},
 	})

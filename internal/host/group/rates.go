@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"berth/internal/host"
 	"berth/internal/sys/proc"
@@ -30,6 +31,30 @@ func Lift(h host.Cgroups, path string) (lifted bool, said string) {
 		said = fmt.Sprintf("lifted its rates of block I/O (%s), so that it can end: %s", strings.Join(rates, ", "), strings.Join(held, ", "))
 	}
 	return len(rates) > 0, said
+}
+
+// endLook is how often LiftOnEnd looks whether a process is ending: the kernel has no event before it has ended.
+const endLook = 200 * time.Millisecond
+
+// LiftOnEnd calls lift, which lifts the rates of a node, as soon as its first process is ending: the kernel kills all others of it
+// then, and waits for each (kernel/pid_namespace.c: zap_pid_ns_processes). The caller calls done when that process has ended.
+func LiftOnEnd(first proc.ID, lift func()) (done func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(endLook):
+			}
+			if first.Ending() {
+				lift()
+				return
+			}
+		}
+	}()
+	return func() { close(over); <-ended }
 }
 
 func liftRates(in []place) (lifted []string, err error) {

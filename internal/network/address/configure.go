@@ -31,6 +31,9 @@ type Configure struct {
 	Routes  []vnode.Route `json:"routes,omitempty"`
 
 	Announce Announcement `json:"announce,omitzero"`
+
+	// Guest: the addresses and routes are those of a machine's guest, which sets them itself.
+	Guest bool `json:"guest,omitempty"`
 }
 
 // Kind implements step.Step.
@@ -57,6 +60,9 @@ func (c *Configure) set(ctx context.Context, r *netif.Socket, l netlink.Link) er
 		return err
 	}
 	for _, cidr := range c.Address {
+		if c.Guest {
+			break
+		}
 		if err := addAddress(r.Handle, l, cidr); err != nil {
 			return err
 		}
@@ -67,6 +73,9 @@ func (c *Configure) set(ctx context.Context, r *netif.Socket, l netlink.Link) er
 	routes, err := c.routes(l)
 	if err != nil {
 		return err
+	}
+	if c.Guest {
+		routes = nil
 	}
 	if err := setRoutes(r, routes, c.If); err != nil {
 		return err
@@ -167,6 +176,9 @@ func (c *Configure) verify(r *netif.Socket, l netlink.Link) error {
 		return fmt.Errorf("%s in the node has MAC %s, not %s", c.If, s.MAC, c.MAC)
 	case c.MTU != 0 && s.MTU != c.MTU:
 		return fmt.Errorf("%s in the node has MTU %d, not %d", c.If, s.MTU, c.MTU)
+	}
+	if c.Guest {
+		return nil
 	}
 	for _, want := range c.Address {
 		ad, err := netlink.ParseAddr(want)

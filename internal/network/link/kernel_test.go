@@ -102,9 +102,10 @@ type stand struct {
 	ns   netif.NS
 	cmd  *exec.Cmd
 
-	claims []step.Step // those of the last plan
-	macs   map[string]mac.Address
-	given  Given
+	machine bool        // what runs in it is a machine
+	claims  []step.Step // those of the last plan
+	macs    map[string]mac.Address
+	given   Given
 }
 
 func (b *lab) node(name string) *stand {
@@ -151,7 +152,7 @@ func (s *stand) plan(nets ...vnode.Network) ([]step.Step, error) {
 		s.t.Fatal(err)
 	}
 	in := Input{
-		Node: s.name, Networks: n.Network, SiteID: "site", MACDir: filepath.Join(s.dir, "macs"), HostLock: s.lock(),
+		Node: s.name, Networks: n.Network, Machine: s.machine, SiteID: "site", MACDir: filepath.Join(s.dir, "macs"), HostLock: s.lock(),
 		PoolDir: filepath.Join(s.dir, "pools"), AddressDir: filepath.Join(s.dir, "addresses"),
 		Bridge: "berthtest", Hub: s.hub(), NS: s.ns, Facts: facts, Run: s.dir,
 		NAT: nat.Places{

@@ -21,6 +21,7 @@ func Kinds() step.Kinds {
 		"link.claim-mac": func() step.Step { return &address.ClaimMAC{} },
 		"link.bridge":    func() step.Step { return &Bridge{} },
 		"link.veth":      func() step.Step { return &Veth{} },
+		"link.tap":       func() step.Step { return &Tap{} },
 		"link.vlan":      func() step.Step { return &VLAN{} },
 		"link.macvlan":   func() step.Step { return &Macvlan{} },
 		"link.pin":       func() step.Step { return &netif.Pin{} },

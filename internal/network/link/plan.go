@@ -26,6 +26,7 @@ type Input struct {
 	Node       string
 	Hostname   string                 // host name in the node
 	Networks   []vnode.Network        // valid, with defaults filled in
+	Machine    bool                   // the node is a machine: see Adapters
 	Priority   vnode.Priority         // default for networks without a priority: that of the node's class
 	SiteID     string                 // derived MACs depend on it
 	MACDir     string                 // index of MACs in use
@@ -102,6 +103,9 @@ func Live(in Input) ([]step.Step, error) {
 				&sriov.Configure{Claimed: claimed, PF: n.Parent, MAC: own, VLAN: n.VLAN},
 				&sriov.Move{Inside: inside, Claimed: claimed, MAC: own, MTU: mtu})
 		}
+		if in.Machine {
+			steps = append(steps, &Tap{Inside: inside, Tap: tapName(i), MTU: mtu})
+		}
 		spoof := in.antiSpoof(n)
 		if spoof != nil { // before the rates: their ingress qdisc could not carry its filter; its clsact carries theirs
 			steps = append(steps, spoof)
@@ -127,7 +131,7 @@ func Live(in Input) ([]step.Step, error) {
 		}
 		routes, _ := byFamily(n)
 		steps = append(steps, &address.Configure{
-			Inside: inside, MAC: own, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes, Announce: announce,
+			Inside: inside, MAC: own, MTU: mtu, Address: n.Address, Gateway: n.Gateway, Routes: routes, Announce: announce, Guest: in.Machine,
 		})
 		if p := in.publish(n); p != nil {
 			steps = append(steps, p)

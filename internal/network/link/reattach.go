@@ -80,7 +80,7 @@ func around(m step.Step, ifname string, steps []step.Step) (before, after []step
 			continue
 		}
 		switch c := s.(type) {
-		case *antispoof.Step:
+		case *Tap, *antispoof.Step:
 			checks = append(checks, c)
 		case *shape.Priority, *address.Configure, *nat.Publish:
 			after = append(after, c)

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/host"
 	"berth/internal/host/group"
+	"berth/internal/sys/seccomp"
 )
 
 // user is the id of the process's user and group: one below the ranges of nodes (package ids), which no other process has.
@@ -43,5 +44,5 @@ func confine() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
 	}
-	return filter()
+	return seccomp.Filter{Network: true}.Process()
 }

@@ -82,9 +82,9 @@ func allOf(l netlink.Link, side uint32) netlink.FilterAttrs {
 	return netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: side, Priority: 1, Protocol: unix.ETH_P_ALL}
 }
 
-// redirect sends everything that l receives through ifb, which returns it to l.
-func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
-	if ok, err := redirected(h, l, ifb); err != nil || ok {
+// Redirect lets everything that l receives be sent by another link in the same namespace; an ifb returns it to l.
+func Redirect(h *netlink.Handle, l, by netlink.Link) error {
+	if ok, err := Redirected(h, l, by); err != nil || ok {
 		return err
 	}
 	if err := unhook(h, l); err != nil {
@@ -94,16 +94,16 @@ func redirect(h *netlink.Handle, l, ifb netlink.Link) error {
 		return err
 	}
 	fault.Point("ingress added")
-	to := netlink.NewMirredAction(ifb.Attrs().Index)
+	to := netlink.NewMirredAction(by.Attrs().Index)
 	f := &netlink.U32{FilterAttrs: allOf(l, netlink.HANDLE_MIN_INGRESS), Actions: []netlink.Action{to}} // no keys: matches all
 	if err := h.FilterAdd(f); err != nil {
-		return fmt.Errorf("redirect what %s receives to its ifb: %w", l.Attrs().Name, err)
+		return fmt.Errorf("redirect what %s receives to %s: %w", l.Attrs().Name, by.Attrs().Name, err)
 	}
 	return nil
 }
 
-// redirected reports whether what l receives goes through ifb.
-func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
+// Redirected reports whether what l receives is sent by another link.
+func Redirected(h *netlink.Handle, l, by netlink.Link) (bool, error) {
 	all, err := netif.Dump(func() ([]netlink.Filter, error) { return h.FilterList(l, netlink.HANDLE_MIN_INGRESS) })
 	if err != nil {
 		return false, fmt.Errorf("list filters of %s: %w", l.Attrs().Name, err)
@@ -114,7 +114,7 @@ func redirected(h *netlink.Handle, l, ifb netlink.Link) (bool, error) {
 			continue
 		}
 		for _, a := range u.Actions {
-			if m, ok := a.(*netlink.MirredAction); ok && m.Ifindex == ifb.Attrs().Index {
+			if m, ok := a.(*netlink.MirredAction); ok && m.Ifindex == by.Attrs().Index {
 				return true, nil
 			}
 		}

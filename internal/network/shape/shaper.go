@@ -87,7 +87,7 @@ func (s *shaper) set(bits vnode.BitRate) error {
 		return nil
 	}
 	fault.Point("ifb shaped")
-	return redirect(s.h, s.feeds, s.l)
+	return Redirect(s.h, s.feeds, s.l)
 }
 
 // clear removes the rate. Without a root qdisc the kernel attaches the link's default one (dev_activate).
@@ -113,7 +113,7 @@ func (s *shaper) read() (vnode.BitRate, error) {
 		return 0, err
 	}
 	if s.feeds != nil {
-		if ok, err := redirected(s.h, s.feeds, s.l); err != nil || !ok {
+		if ok, err := Redirected(s.h, s.feeds, s.l); err != nil || !ok {
 			return 0, err
 		}
 	}

@@ -70,6 +70,9 @@ func Links(l layout.Layout, n *vnode.Node, macs map[string]mac.Address, running 
 		if running {
 			dirs := l.Node(n.Name)
 			if st, err := netif.Read(netif.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, nw.Name); err == nil {
+				if n.IsMachine() { // the guest has them
+					st.Address = d.Address
+				}
 				d.State = st
 			}
 			if nw.DHCP {

@@ -34,7 +34,7 @@ func LinkInput(n *vnode.Node, f Facts, macs map[string]mac.Address) link.Input {
 func (f *Facts) linkInput(n *vnode.Node, claims []step.Step) link.Input {
 	dirs := f.Layout.Node(n.Name)
 	return link.Input{
-		Node: n.Name, Hostname: n.Host(), Networks: n.Network, Priority: n.Standing().NetPriority, SiteID: f.SiteID,
+		Node: n.Name, Hostname: n.Host(), Networks: n.Network, Machine: n.IsMachine(), Priority: n.Standing().NetPriority, SiteID: f.SiteID,
 		MACDir: f.Layout.MACs(), PoolDir: f.Layout.Pools(), AddressDir: f.Layout.Addresses(), HostLock: f.Layout.HostLock(),
 		VLANs: f.Layout.VLANs(), Leases: sriov.Leases(f.Layout.VFLeases()), Run: dirs.Run, Bridge: f.Layout.Bridge(), Hub: netif.Hub(f.Layout.Hub()),
 		NS: netif.NS{Pin: dirs.NetNS(), PIDFile: dirs.PIDFile()}, MACs: link.MACs(claims), Facts: f.Links,

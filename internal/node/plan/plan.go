@@ -120,8 +120,8 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 	}
 	dirs := f.Layout.Node(n.Name)
 	groupPath := GroupPath(f.Layout, n)
-	// Limits come after the runner's create, because a runtime may reset them there. The command
-	// starts later still.
+	// Limits come after the runner's create, because a runtime may reset them there. The command starts later still. An emulator
+	// resets nothing, and its create reads and unpacks files: limits come before it.
 	limits, err := cgroup.Steps(n, f.Host.Cgroups, groupPath, f.Disks)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		return nil, err
 	}
 	groups = append(groups, engines...)
-	if f.Command.Init == runner.Systemd {
+	if f.Command.Init == runner.Systemd && !n.IsMachine() {
 		if d := group.DelegateStep(f.Host.Cgroups, groupPath, node.Base, node.Base); d != nil {
 			groups = append(groups, d)
 		}
@@ -168,7 +168,11 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		before, after = append(before, w.Before...), append(after, w.After...)
 	}
 	volumes := scratch.Opened(scratch.Volumes(claims))
-	return slices.Concat(groups, volumes, before, run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits, links, served, after, run.Start), nil
+	create := slices.Concat(run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits)
+	if n.IsMachine() {
+		create = slices.Concat(limits, run.Create, f.devices(groupPath, dirs))
+	}
+	return slices.Concat(groups, volumes, before, create, links, served, after, run.Start), nil
 }
 
 // devices returns the steps for the devices that the node's group allows besides the standard ones, and for the record of its
@@ -196,6 +200,16 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 		RLimits: n.RLimits, OOMScoreAdj: f.oomScore(n), IOIdle: n.Standing().IOPolicy == "idle",
 		Groups: runner.Groups{Path: group.Container(f.Host.Cgroups, groupPath), Host: f.Host.Cgroups},
 		Dir:    dirs.Run, State: f.Layout.RuntimeState(), PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(),
+	}
+	if n.IsMachine() {
+		s.Machine = &runner.Machine{CPUs: n.Machine.CPUs, Memory: int64(n.Machine.Memory), Kernel: n.Machine.Kernel, Cmdline: n.Machine.Cmdline}
+		for _, a := range link.Adapters(f.linkInput(n, claims)) {
+			to := runner.Adapter{Tap: a.Tap, Name: a.Name, MAC: a.MAC.String(), MTU: a.MTU, Address: a.Address, Gateway: a.Gateway}
+			for _, r := range a.Routes {
+				to.Routes = append(to.Routes, [2]string{r.To, r.Via})
+			}
+			s.Machine.Adapters = append(s.Machine.Adapters, to)
+		}
 	}
 	if s.Init == runner.Systemd {
 		s.Cgroup = runner.ReadWrite
@@ -298,6 +312,9 @@ func (f *Facts) MountedRoot(n *vnode.Node) mounts.Root {
 	r.Packed = f.Image.Packed
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
+		if n.IsMachine() {
+			r.Size = n.Delta.Size // else half of the guest's memory, as its kernel does it
+		}
 		if f.Image.Plain {
 			r.Lower = []string{skeletonInMemory(dirs)}
 		}
@@ -355,7 +372,7 @@ func (f *Facts) checkInit(n *vnode.Node) error {
 	if f.Command.Init != runner.NoInit && n.User != "" && f.Command.User.UID != 0 {
 		return refuse.Invalidf("node %s: user %s: an init system runs as root, and starts its services as their own users", n.Name, n.User)
 	}
-	if f.Command.Init == runner.Systemd && f.Host.Cgroups.Mode() != "v2" {
+	if f.Command.Init == runner.Systemd && f.Host.Cgroups.Mode() != "v2" && !n.IsMachine() {
 		return refuse.Cannotf("boot the host with systemd.unified_cgroup_hierarchy=1, or use a command or another init",
 			"node %s: systemd needs cgroup groups of its own, and on cgroup v1 they cannot be delegated safely (this host: %s)",
 			n.Name, f.Host.Cgroups.Mode())

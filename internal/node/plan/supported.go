@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"berth/internal/host/membership"
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/packed"
@@ -9,11 +11,17 @@ import (
 
 // Supported refuses (exit 3) the parts of a spec that this version of Berth does not implement yet.
 func Supported(n *vnode.Node) error {
+	for _, key := range n.NotInMachines() {
+		m, _ := vnode.OfMachine(key)
+		return refuse.Cannotf(m.Remedy, "node %s: %s: this version of Berth does not do %s for machines yet", n.Name, key, m.Why)
+	}
 	for _, c := range []struct {
 		asked  bool
 		what   string
 		remedy string
 	}{
+		{n.IsMachine() && n.Machine.Accel == vnode.KVM, "machine.accel: kvm", "say machine: {accel: auto}: its CPUs are emulated"},
+		{n.IsMachine() && slices.ContainsFunc(n.Network, notInMachines), "interfaces of machines of mode macvlan, phys or sriov, or with dhcp", "say mode: bridge with an address, or mode: nat"},
 		{n.Image.Kind == vnode.FileImage && packed.KindOf(n.Image.Ref) == "", "image file: of an archive", "berth image import it, and use oci:"},
 	} {
 		if c.asked {
@@ -36,4 +44,9 @@ func onSite(n *vnode.Node, a *membership.Agent) error {
 
 func notYet(n *vnode.Node, what, remedy string) error {
 	return refuse.Cannotf(remedy, "node %s: this version of Berth does not do %s yet", n.Name, what)
+}
+
+// notInMachines tells of an interface that this version of Berth gives no machine.
+func notInMachines(w vnode.Network) bool {
+	return w.DHCP || !slices.Contains([]vnode.Mode{vnode.None, vnode.Bridge, vnode.NAT}, w.Mode)
 }

@@ -32,6 +32,19 @@ func (r Nodes) CommandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 	return c, err
 }
 
+// UserInImage finds a user in a node's image. For a machine: what the guest wrote into its own files is the guest's affair.
+func (r Nodes) UserInImage(n *vnode.Node, who string) (*runner.User, error) {
+	img, err := image.Open(r.Layout).Resolve(n.Image)
+	if err != nil {
+		return nil, err
+	}
+	u, err := image.FindUser(img, "", n.HasID, who)
+	if err != nil {
+		return nil, err
+	}
+	return &runner.User{UID: u.UID, GID: u.GID, Additional: u.Groups}, nil
+}
+
 // SameRoot reports whether two specs of a node have the same root, so that the files that the node wrote stay.
 func SameRoot(a, b *vnode.Node) bool {
 	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)

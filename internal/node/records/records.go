@@ -183,7 +183,20 @@ func there(path string) bool {
 	return err == nil
 }
 
-// CreatedInit returns the step that made the node's init, if the node has one.
+// MadeInit returns the step that made the node's init, also where the node is still being started, or is being ended.
+func (r Nodes) MadeInit(name string) (runner.Holder, error) {
+	j, err := r.Live(name)
+	if err != nil {
+		return nil, err
+	}
+	c := runner.FirstProcess(j.Steps())
+	if c == nil {
+		return nil, fmt.Errorf("node %s has no process 1", name)
+	}
+	return c, nil
+}
+
+// CreatedInit is MadeInit of a node that was started.
 func (r Nodes) CreatedInit(name string) (runner.Holder, error) {
 	j, err := r.Live(name)
 	if err != nil {
@@ -192,11 +205,7 @@ func (r Nodes) CreatedInit(name string) (runner.Holder, error) {
 	if j.Phase != step.Up {
 		return nil, fmt.Errorf("node %s is %s", name, j.Phase)
 	}
-	c := runner.FirstProcess(j.Steps())
-	if c == nil {
-		return nil, fmt.Errorf("node %s has no process 1", name)
-	}
-	return c, nil
+	return r.MadeInit(name)
 }
 
 // LiveInit is CreatedInit of a node whose init runs.

@@ -53,6 +53,8 @@ type Status struct {
 	Addresses  []string      `json:"addresses,omitempty"`
 	UserNS     bool          `json:"user_namespace"`
 
+	Machine *vnode.Machine `json:"machine,omitempty"` // of a node of kind machine
+
 	Health        *health.Health `json:"health,omitempty"` // of a node that runs and has a check; told, never stored
 	Labels        vnode.Labels   `json:"labels,omitempty"`
 	NewPrivileges bool           `json:"new_privileges,omitempty"` // its spec says no_new_privileges: false
@@ -165,7 +167,7 @@ func (r Nodes) unnoted(name string) Status {
 	s := Status{Name: name, State: Stopped, UserNS: true}
 	if spec, err := r.Stored(name); err == nil {
 		n := spec.Now
-		s.Image, s.UserNS, s.Labels, s.Unsafe = n.Image.String(), n.UserNS(), n.Labels, UnsafeDevices(n)
+		s.Image, s.Machine, s.UserNS, s.Labels, s.Unsafe = n.Image.String(), n.AsMachine(), n.UserNS(), n.Labels, UnsafeDevices(n)
 		s.NewPrivileges, s.SharedIDs, s.MaySpoof = n.NewPrivileges(), vnode.Extents(n.SharedIDs()), maySpoof(n)
 	}
 	return s
@@ -194,7 +196,7 @@ func (s *Status) Take(last history.End) {
 func (r Nodes) StatusOf(n *vnode.Node, f plan.Facts, init runner.Holder, j *step.Journal, is history.Fate) Status {
 	s := Status{
 		Name: n.Name, State: Running, PID: init.First().PID, Start: init.First().Start, Boot: j.Boot,
-		Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
+		Machine: n.AsMachine(), Image: n.Image.String(), Runtime: init.Runner(), UserNS: n.UserNS(), InitKind: string(f.Command.Init), Foreground: is.Owner,
 		StopSignal: cmp.Or(n.Stop.Signal, f.Image.Config.StopSignal), Restarts: is.Restarts(), Unsafe: UnsafeDevices(n), Labels: n.Labels, NewPrivileges: n.NewPrivileges(), SharedIDs: vnode.Extents(n.SharedIDs()),
 		Addresses: r.Addresses(n), Wires: plan.Wires(n, plan.Facts{Layout: r.Layout}), MaySpoof: maySpoof(n),
 	}

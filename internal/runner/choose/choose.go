@@ -30,7 +30,7 @@ type Trials struct {
 // New returns the trials of a family, with their files in one layout. It makes nothing.
 func New(l layout.Layout, family runner.Family) Trials { return Trials{l, family} }
 
-// Fastest returns the fastest runner of containers that works here. They are tried once a boot, and again when one was
+// Fastest returns the fastest runner of the family that works here. They are tried once a boot, and again when one was
 // installed, updated or removed.
 func (t Trials) Fastest(ctx context.Context) (runner.Runner, error) {
 	one, err := t.trial()
@@ -43,7 +43,7 @@ func (t Trials) Fastest(ctx context.Context) (runner.Runner, error) {
 	return t.family.Choose(ctx, one)
 }
 
-// Report describes each runner of containers: whether it is installed, how fast it is, and its faults.
+// Report describes each runner of the family: whether it is installed, how fast it is, and its faults.
 func (t Trials) Report(ctx context.Context) []host.Runtime {
 	one, err := t.trial()
 	if err != nil { // without root they cannot be tried, and are listed all the same

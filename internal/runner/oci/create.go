@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner"
+	"berth/internal/runner/first"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
 	"berth/internal/sys/jsonfile"
@@ -139,7 +140,7 @@ func (s *Create) Do(ctx context.Context) error {
 	if err := s.create(ctx); err != nil {
 		return err
 	}
-	pid, err := readPID(s.Launch.PIDFile)
+	pid, err := first.ReadPID(s.Launch.PIDFile)
 	if err == nil {
 		s.Init, err = proc.Of(pid)
 	}
@@ -160,14 +161,7 @@ func (s *Create) create(ctx context.Context) error {
 
 // Verify implements step.Step.
 func (s *Create) Verify(context.Context) error {
-	if !s.Init.Alive() {
-		return fmt.Errorf("find the node's init: process %d has ended", s.Init.PID)
-	}
-	in, err := inGroup(s.Init.PID, s.CgroupsPath)
-	if err == nil && !in {
-		err = fmt.Errorf("the node's init, process %d, is not in the group %s", s.Init.PID, s.CgroupsPath)
-	}
-	return err
+	return first.Verify(s.Init, s.CgroupsPath)
 }
 
 // Undo kills the node's init, and with it all that runs in the node's pid namespace, waits for their end, and removes
@@ -178,7 +172,7 @@ func (s *Create) Verify(context.Context) error {
 // alone is removed, which also copes with a half-written state. A runtime that was killed before it wrote the pid file
 // may have left an init that waits for its parent, sees it gone and ends; the node's groups are killed anyway.
 func (s *Create) Undo(ctx context.Context) error {
-	if err := s.kill(ctx); err != nil {
+	if err := first.Kill(ctx, s.Init, s.Launch.PIDFile, s.CgroupsPath); err != nil {
 		return err
 	}
 	fault.Point("init killed")
@@ -196,38 +190,6 @@ func (s *Create) Undo(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (s *Create) kill(ctx context.Context) error {
-	id, guessed := s.Init, false
-	if id.PID == 0 {
-		// Killed before it was journalled: the pid file may name it, or be cut off, or be old.
-		pid, err := readPID(s.Launch.PIDFile)
-		if err == nil {
-			id, err = proc.Of(pid)
-		}
-		if err != nil {
-			return nil // no init that is known; the groups are killed in any case
-		}
-		guessed = true
-	}
-	pidfd, err := id.Open()
-	if proc.Gone(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer pidfd.Close()
-	if guessed { // asked after the pidfd was opened: the number cannot change hands any more
-		if in, err := inGroup(id.PID, s.CgroupsPath); !in {
-			if proc.Gone(err) {
-				return nil
-			}
-			return err
-		}
-	}
-	return killAndWait(ctx, pidfd, id.PID)
 }
 
 // Start lets the created node's init become the node's command, and proves that it did.
@@ -276,7 +238,7 @@ func (s *Start) Do(ctx context.Context) error {
 	}
 	if s.PID == 0 {
 		var err error
-		if s.PID, err = readPID(s.Launch.PIDFile); err != nil {
+		if s.PID, err = first.ReadPID(s.Launch.PIDFile); err != nil {
 			return err
 		}
 	}

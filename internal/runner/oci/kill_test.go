@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/runner/first"
 	"berth/internal/sys/proc"
 	"berth/test/testkit"
 )
@@ -117,7 +118,7 @@ func leftovers(n *testNode) string {
 			if st, err := proc.Read(pid); err != nil || st.Ended() {
 				continue
 			}
-			in, _ := inGroup(pid, n.create.CgroupsPath)
+			in, _ := first.InGroup(pid, n.create.CgroupsPath)
 			mounts, _ := os.ReadFile(procPath(pid, "mountinfo"))
 			if in || strings.Contains(string(mounts), filepath.Dir(n.out)) {
 				cmd, _ := os.ReadFile(procPath(pid, "cmdline"))

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/host/group"
 	"berth/internal/runner"
+	"berth/internal/runner/first"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
@@ -265,7 +266,7 @@ func keepOwners(files ...*os.File) (restore func()) {
 //     any case. seal makes it read-only. As a read-only path of the configuration, the groups would be mounted a second
 //     time, writable.
 func (l *Launch) seal() error {
-	pid, err := readPID(l.PIDFile)
+	pid, err := first.ReadPID(l.PIDFile)
 	if err != nil {
 		return err
 	}

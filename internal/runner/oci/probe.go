@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner"
+	"berth/internal/runner/first"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/file"
 	"berth/internal/sys/proc"
@@ -231,7 +232,7 @@ func finished(ctx context.Context, init proc.ID) error {
 	pidfd, err := init.Open()
 	if err == nil {
 		defer pidfd.Close()
-		ctx, cancel := context.WithTimeout(ctx, endGrace)
+		ctx, cancel := context.WithTimeout(ctx, first.EndGrace)
 		defer cancel()
 		err = proc.Wait(ctx, pidfd)
 	}

@@ -60,7 +60,7 @@ node:
 func TestEachKeyOfRights(t *testing.T) {
 	rights := []string{
 		"image", "hostname", "command", "user", "env", "env_from", "workdir", "health", "network", "devices", "mounts", "sysctls", "users",
-		"no_new_privileges", "user_namespace",
+		"no_new_privileges", "user_namespace", "kind", "machine",
 	}
 	var all []string
 	for f := range reflect.TypeFor[vnode.Node]().Fields() {

@@ -48,10 +48,13 @@ func (w *Network) MACFrom() (from MACFrom, err error) {
 	return from, err
 }
 
-// Defaults fills in the fixed defaults of fields that are not set: interfaces' names, modes and MACs, mounts' gateways, maps and, for a
-// file server, via, devices' access, and the limit of processes. It is idempotent. Zero values that have a meaning stay zero (no class,
-// restart never, delta on disk, the node's name as host name).
+// Defaults fills in the fixed defaults of fields that are not set: a machine's CPUs, memory and accelerator, interfaces' names, modes
+// and MACs, mounts' gateways, maps and, for a file server, via, devices' access, and the limit of processes. It is idempotent. Zero
+// values that have a meaning stay zero (no class, restart never, delta on disk, the node's name as host name).
 func Defaults(n *Node) {
+	if n.Kind == MachineKind {
+		n.Machine.setDefaults()
+	}
 	if n.PIDs == 0 {
 		n.PIDs = DefaultPIDs
 	}

@@ -73,6 +73,9 @@ func (l settings) textOf(key string) string {
 func asked(n *Node) settings {
 	n = withDefaults(n)
 	n.Hostname = n.Host()
+	if n.Kind == "" {
+		n.Kind = ContainerKind
+	}
 	if n.Restart == "" {
 		n.Restart = Never
 	}

@@ -16,6 +16,8 @@ type Node struct {
 	Name        string    `json:"name" doc:"name of the node: lower-case letters, digits and '-', at most 48, unique on the host"`
 	Image       Image     `json:"image" doc:"the read-only root: host | oci:NAME | oci-layout:DIR | dir:PATH | file:PATH"`
 	Hostname    string    `json:"hostname,omitempty" doc:"host name inside; default: the node's name"`
+	Kind        Kind      `json:"kind,omitempty" doc:"container: it shares the host's kernel; machine: it has a kernel of its own, in an emulator; default container" allowed:"container|machine"`
+	Machine     Machine   `json:"machine,omitzero" doc:"what a node of kind machine is made of"`
 	Class       Class     `json:"class,omitempty" doc:"batch gives way to what else runs on the host, storage goes before it" allowed:"batch|storage"`
 	Command     []string  `json:"command,omitempty" doc:"what runs as process 1; default: the image's own command; must be given with image host"`
 	User        string    `json:"user,omitempty" doc:"whom process 1 and exec run as: USER or USER:GROUP, names or numbers of the image's own /etc/passwd and /etc/group; default: the image's own user, else root"`

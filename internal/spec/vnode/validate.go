@@ -69,6 +69,7 @@ func checks() []check {
 		{"scratch", checkScratch},
 		{"targets-unique", checkTargetsUnique},
 		{"delta", checkDelta},
+		{"machine", checkMachine},
 	}
 }
 

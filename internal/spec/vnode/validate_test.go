@@ -1,6 +1,8 @@
 package vnode
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -310,6 +312,20 @@ func TestValidate(t *testing.T) {
 		{"scratch scratch[0].pool", func(n *Node) { n.Scratch[0].Pool = "a/b" }},
 		{"targets-unique scratch[0].target", func(n *Node) { n.Scratch[0].Target = "/eos" }},
 		{"delta delta.size", func(n *Node) { n.Delta.Size = 4 }},
+		{"machine machine", func(n *Node) { n.Machine.CPUs = 2 }},
+		{"machine machine.kernel", func(n *Node) { *n = *aMachine(); n.Machine.Kernel = "" }},
+		{"machine machine.kernel", func(n *Node) { *n = *aMachine(); n.Machine.Kernel = "vmlinuz" }},
+		{"machine machine.memory", func(n *Node) { *n = *aMachine(); n.Machine.Memory = 1 << 20 }},
+		{"machine machine.memory", func(n *Node) { *n = *aMachine(); n.Machine.Memory = 200<<20 + 1 }},
+		{"text machine.cmdline", func(n *Node) { *n = *aMachine(); n.Machine.Cmdline = "a\nb" }},
+		{"values machine.accel", func(n *Node) { *n = *aMachine(); n.Machine.Accel = "xen" }},
+		{"machine memory.max", func(n *Node) { *n = *aMachine(); n.Memory.Max = 512 << 20 }},
+		{"machine machine.cmdline", func(n *Node) { *n = *aMachine(); n.Machine.Cmdline = "a -- b" }},
+		{"machine pids", func(n *Node) { *n = *aMachine(); n.Machine.CPUs, n.PIDs = 2, 129 }},
+		{"machine image", func(n *Node) { *n = *aMachine(); n.Image = Image{Kind: OCIImage, Ref: "debian"} }},
+		{"machine delta.in", func(n *Node) { *n = *aMachine(); n.Delta.In = "" }},
+		{"machine delta.size", func(n *Node) { *n = *aMachine(); n.Delta.Size = 1 << 40 }},
+		{"machine sysctls", func(n *Node) { *n = *aMachine(); n.Sysctls = SysctlMap{"net.core.somaxconn": "9"} }},
 	} {
 		n := full()
 		c.change(n)
@@ -326,6 +342,46 @@ func TestValidate(t *testing.T) {
 		if !used[c.name] {
 			t.Errorf("no case makes check %s report anything", c.name)
 		}
+	}
+}
+
+// aMachine returns a machine's spec without mistakes.
+func aMachine() *Node {
+	return &Node{
+		Name: "m", Kind: MachineKind, Image: Image{Kind: FileImage, Ref: "/srv/a.erofs"}, Delta: Delta{In: InMemory},
+		Machine: Machine{Kernel: "/boot/vmlinuz"}, PIDs: 200, Memory: Memory{Max: 768 << 20},
+	}
+}
+
+// TestMachineKeys: each key of a spec was thought of, whether a machine has it.
+func TestMachineKeys(t *testing.T) {
+	var walk func(of reflect.Type, below string)
+	walk = func(of reflect.Type, below string) {
+		for f := range of.Fields() {
+			key := join(below, FieldKey(f))
+			m, known := OfMachine(key)
+			switch {
+			case !known:
+				t.Errorf("%s: say in MachineKeys what it means for a machine", key)
+			case m.Same == (m.Why != ""), m.NotYet != (m.Remedy != ""):
+				t.Errorf("%s: it is either the same, or has a reason, and with NotYet a remedy: %+v", key, m)
+			}
+			if at := f.Type; at.Kind() == reflect.Struct {
+				walk(at, key)
+			} else if at.Kind() == reflect.Slice && at.Elem().Kind() == reflect.Struct {
+				walk(at.Elem(), key)
+			}
+		}
+	}
+	walk(reflect.TypeFor[Node](), "")
+	for key := range MachineKeys() {
+		top, _, _ := strings.Cut(key, ".")
+		if !slices.ContainsFunc(reflect.VisibleFields(reflect.TypeFor[Node]()), func(f reflect.StructField) bool { return FieldKey(f) == top }) {
+			t.Errorf("%s is no key of a spec", key)
+		}
+	}
+	if problems := Validate(aMachine()); len(problems) > 0 {
+		t.Error(problems)
 	}
 }
 

@@ -26,6 +26,11 @@ func (f *File) Mount(ctx context.Context) (*os.File, error) {
 	return mount(ctx, file, f.Kind, f.Image, f.Lock)
 }
 
+// Open opens the file for reading, for those who do not mount it. It is still what it was when it was looked at.
+//
+// Errors: as those of Mount that concern the file.
+func (f *File) Open() (*os.File, error) { return f.open() }
+
 // OpenRoot returns the root folder of the file, to look into it.
 func (f *File) OpenRoot(ctx context.Context) (*os.Root, error) {
 	m, err := f.Mount(ctx)

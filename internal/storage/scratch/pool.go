@@ -236,27 +236,18 @@ func (s Pools) Add(ctx context.Context, p Pool) (Pool, error) {
 
 // checkFolder refuses a folder that others than root can change, resolves its links, and looks how it can limit volumes.
 func checkFolder(p Pool) (Pool, error) {
-	path, err := filepath.EvalSymlinks(p.Dir)
+	path, err := file.RootOnly(p.Dir)
+	if _, open := errors.AsType[*file.NotRootOnly](err); open {
+		return p, refuse.Invalidf("%s cannot be a pool: %w", p.Dir, err)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, refuse.NotFoundf("there is no folder %s", p.Dir)
 	}
 	if err != nil {
 		return p, fmt.Errorf("find the folder of the pool: %w", err)
 	}
-	for at := path; ; at = filepath.Dir(at) {
-		info, err := os.Lstat(at)
-		if err != nil {
-			return p, fmt.Errorf("look at the folder of the pool: %w", err)
-		}
-		if !info.IsDir() {
-			return p, refuse.Invalidf("%s is not a folder", p.Dir)
-		}
-		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || info.Mode().Perm()&0o022 != 0 && (at == path || info.Mode()&fs.ModeSticky == 0) {
-			return p, refuse.Invalidf("%s cannot be a pool: others than root can change %s (chown root, chmod go-w)", p.Dir, at)
-		}
-		if at == "/" {
-			break
-		}
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return p, refuse.Invalidf("%s is not a folder", p.Dir)
 	}
 	p.Dir = path
 	p.Quota, _ = quota.Support(path)

@@ -1,0 +1,50 @@
+package machine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The descriptors that QEMU gets, beside standard input, output and error.
+const (
+	qmpFD = 3 + iota
+	agentFD
+	consoleFD
+	imageFD
+	firstTapFD
+)
+
+// words are what the kernel is told: to be quiet on the console, and to end the machine where it would hang. The guest has no
+// firmware: t lets its reset be a triple fault, on which QEMU ends (-no-reboot). The kernel believes the time stamp counter and how
+// fast it runs: a clock to measure it by is not there, and one that lags on a busy host would make it distrust the counter.
+func (l *Launch) words() string {
+	own := fmt.Sprintf("console=ttyS0 quiet loglevel=3 reboot=t panic=-1 tsc=reliable tsc_early_khz=%d", tscKHz())
+	return strings.TrimSpace(own + " " + l.Machine.Cmdline)
+}
+
+// arguments returns QEMU's command line. It opens nothing by name but its own files below /usr and what it boots from.
+func (l *Launch) arguments() []string {
+	args := []string{
+		"-name", "guest=" + l.Node + ",debug-threads=on",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-S",
+		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+		"-machine", "microvm,mem-merge=off,dump-guest-core=off", "-accel", "tcg,tb-size=128,thread=multi", "-cpu", "max",
+		"-smp", fmt.Sprint(l.Machine.CPUs), "-m", fmt.Sprintf("%dM", l.Machine.Memory>>20),
+		"-nic", "none",
+		"-kernel", "/boot/kernel", "-initrd", "/boot/initrd", "-append", l.words(),
+		"-device", "pvpanic", // the guest's kernel says by it that it panics
+		"-object", "rng-builtin,id=rng", "-device", "virtio-rng-device,rng=rng",
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
+		"-device", "virtio-serial-device,max_ports=2",
+		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD), "-device", "virtserialport,chardev=agent,nr=1,name=berth.agent",
+		"-add-fd", fmt.Sprintf("fd=%d,set=1", imageFD),
+		"-blockdev", "driver=file,node-name=image-file,filename=/dev/fdset/1,read-only=on,locking=off",
+		"-blockdev", "driver=raw,node-name=image,file=image-file,read-only=on",
+		"-device", "virtio-blk-device,drive=image,serial=image",
+	}
+	for i, a := range l.Machine.Adapters {
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,fd=%d", i, firstTapFD+i), "-device", fmt.Sprintf("virtio-net-device,netdev=net%d,mac=%s", i, a.MAC))
+	}
+	return args
+}
