@@ -62,7 +62,6 @@ func ForTest(t *testing.T, size int64) string {
 		t.Fatal(err)
 	}
 	defer back.Close()
-	defer os.Remove(back.Name()) // a test that is killed leaves no file
 	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func TestKindsDecode(t *testing.T) {
 			t.Errorf("%s: undo of an empty step: %v", kind, err)
 		}
 	}
-	if d := cmp.Diff(22, len(Kinds())); d != "" {
+	if d := cmp.Diff(23, len(Kinds())); d != "" {
 		t.Error(d)
 	}
 }
