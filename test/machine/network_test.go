@@ -55,8 +55,15 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("after set, show says:\n%s", show)
 	}
 	// A MAC of another's is not let out.
-	berth(t, "", "exec", "m3", "--", "sh", "-c", "ip link set eth0 down; ip link set eth0 address 02:00:5e:00:53:99; ip link set eth0 up")
+	become := func(mac string) {
+		must(t, "exec", "m3", "--", "sh", "-ec", "ip link set eth0 down; ip link set eth0 address "+mac+"; ip link set eth0 up; grep "+mac+" /sys/class/net/eth0/address")
+	}
+	become("02:00:5e:00:53:99")
 	if out, code := berth(t, "", "exec", "m3", "--", "ping", "-c", "1", "-W", "2", "192.0.2.11"); code == 0 {
 		t.Errorf("with another MAC: %s", out)
+	}
+	become("02:00:5e:00:53:10")
+	if out, code := berth(t, "", "exec", "m3", "--", "ping", "-c", "2", "-W", "10", "192.0.2.11"); code != 0 {
+		t.Errorf("with its own MAC again: exit code %d: %s", code, out)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -65,18 +64,15 @@ func configure(i wire.Interface) error {
 	return nil
 }
 
+// linkOf waits for the adapter with a MAC, and finds its link.
 func linkOf(mac string) (netlink.Link, error) {
-	for range 300 {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return nil, err
-		}
+	return netlink.LinkByName(await(fmt.Sprintf("adapter with MAC %s: the kernel lacks virtio_net", mac), func() string {
+		links, _ := netlink.LinkList()
 		for _, l := range links {
 			if strings.EqualFold(l.Attrs().HardwareAddr.String(), mac) {
-				return l, nil
+				return l.Attrs().Name
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return nil, fmt.Errorf("no adapter has %s: the kernel lacks virtio_net", mac)
+		return ""
+	}))
 }
