@@ -15,6 +15,7 @@ import (
 	"berth/internal/node/records"
 	"berth/internal/spec/template"
 	"berth/internal/spec/vnode"
+	"berth/internal/storage/scratch"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 )
@@ -270,7 +271,8 @@ func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *rec
 // root that it covers and goes with it.
 func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot bool) error {
 	err := j.Undo(ctx, func(s step.Step) bool {
-		return newRoot && strings.HasPrefix(s.Kind(), "image.") || !slices.ContainsFunc(wanted, same(s))
+		_, disk := s.(*scratch.Disk)
+		return newRoot && (disk || strings.HasPrefix(s.Kind(), "image.")) || !slices.ContainsFunc(wanted, same(s))
 	})
 	if err != nil {
 		return err

@@ -201,7 +201,10 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 	if _, err := envfile.Secret(n.EnvFrom); err != nil { // read again by the process that starts the runtime
 		return f, err
 	}
-	f.Resolver, f.NoQuota = names.Resolver("/"), image.ReadLackOfQuota(n.Delta, b.Layout.LibNodes())
+	f.Resolver = names.Resolver("/")
+	if !n.IsMachine() { // its delta is a disk, which has its size
+		f.NoQuota = image.ReadLackOfQuota(n.Delta, b.Layout.LibNodes())
+	}
 	f.Mask = b.Host.HeatCounters()
 	if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 		return f, err

@@ -89,8 +89,10 @@ func (b *Berth) planReplug(name string) (*plan.Replugged, error) {
 	if f.Host.Cgroups, err = b.cgroups(); err != nil {
 		return nil, err
 	}
-	if r.Dev, err = b.Dev(name); err != nil {
-		return nil, err
+	if !s.Now.IsMachine() {
+		if r.Dev, err = b.Dev(name); err != nil {
+			return nil, err
+		}
 	}
 	for _, was := range plan.Left(old, now) {
 		if d, err := block.OfNumber(b.Host.Sys, was.Major, was.Minor, was.Entry); err == nil { // else the kernel's limits went with the disk

@@ -35,7 +35,7 @@ func (b *Berth) held(ctx context.Context, n *vnode.Node, pid int, running bool) 
 		return inspect.Held{}, err
 	}
 	at := inspect.Running{PID: pid, Live: j.Steps()}
-	if dev, err := b.Dev(n.Name); err == nil {
+	if dev, err := b.Dev(n.Name); err == nil && !n.IsMachine() { // the guest has a /dev of its own
 		at.Dev = &dev
 	}
 	return inspect.ReadHeld(ctx, b.Layout, b.Host, n, &at)

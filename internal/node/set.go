@@ -164,7 +164,7 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 	if _, r.Disks, err = inspect.Present(b.Layout, b.Host.Sys, old, facts.Host.Cgroups, r.Table); err != nil {
 		return nil, err
 	}
-	if !slices.Equal(old.Devices, new.Devices) {
+	if !slices.Equal(old.Devices, new.Devices) && !new.IsMachine() {
 		if r.Dev, err = b.Dev(new.Name); err != nil {
 			return nil, err
 		}

@@ -57,7 +57,18 @@ type Machine struct {
 	Kernel  string // the kernel's file on the host
 	Cmdline string // words for the kernel, after Berth's own
 
+	Delta    string // the file, with ext4 on it, that takes the writes to its root; "": its memory
+	Disks    []Disk
 	Adapters []Adapter
+}
+
+// Disk is a disk of a machine's guest beside those of its root.
+type Disk struct {
+	Path     string // the file or device on the host
+	Number   string // of a device, as the kernel writes it: "8:16"; "": whatever is at Path
+	ReadOnly bool
+	FS       string // its file system, which the guest mounts at Target; "": Target is its device node
+	Target   string // in the guest
 }
 
 // Adapter is an interface of a machine's guest.

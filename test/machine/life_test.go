@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -157,21 +156,8 @@ func TestInitSystem(t *testing.T) {
 // processes returns the monitor of m1 and its emulator.
 func processes(t *testing.T) (monitor, emulator int) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(bench.root, "run/nodes/m1/pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	monitor, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", monitor))
-	for _, f := range lists {
-		if b, _ := os.ReadFile(f); len(b) > 0 {
-			emulator, _ = strconv.Atoi(strings.TrimSpace(string(b)))
-		}
-	}
-	if emulator == 0 {
-		t.Fatalf("the monitor %d has no child", monitor)
-	}
-	return monitor, emulator
+	monitor = monitorOf(t, "m1")
+	return monitor, childOf(t, monitor)
 }
 
 // seenFromOutside checks what the monitor and the emulator have of the host.
@@ -227,8 +213,8 @@ func TestRefusals(t *testing.T) {
 	for more, want := range map[string]int{
 		"sysctls: {net.core.somaxconn: 9}\n":          2,
 		"users: [{from: 5000, count: 1, as: same}]\n": 2,
-		"io: [{name: a, path: /, weight: 10}]\n":      3,
-		"scratch: [{target: /a, size: 1GiB}]\n":       3,
+		"scratch: [{target: /a, size: 1GiB}]\n":       4, // no such pool
+		"devices: [{path: /dev/net/tun}]\n":           3,
 		"mounts: [{source: /srv, target: /srv}]\n":    3,
 		"network: [{mode: bridge, dhcp: true}]\n":     3,
 		"network: [{mode: macvlan, parent: lo}]\n":    3,

@@ -118,7 +118,7 @@ func kernel(dir string) error {
 	take("modules.dep")
 	for _, m := range []string{
 		"drivers/virtio/virtio_mmio", "drivers/misc/pvpanic/pvpanic", "drivers/misc/pvpanic/pvpanic-mmio", "drivers/block/virtio_blk", "drivers/char/hw_random/virtio-rng", "drivers/net/virtio_net", "drivers/net/net_failover", "net/core/failover",
-		"crypto/crc32c_generic", "lib/libcrc32c", "fs/erofs/erofs", "fs/squashfs/squashfs", "fs/overlayfs/overlay",
+		"crypto/crc32c_generic", "lib/libcrc32c", "lib/crc16", "fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4", "fs/erofs/erofs", "fs/squashfs/squashfs", "fs/overlayfs/overlay",
 	} {
 		take("kernel/" + m + ".ko")
 	}

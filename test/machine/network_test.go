@@ -50,6 +50,7 @@ func TestNetwork(t *testing.T) {
 			return out == "hello\n"
 		})
 	}
+	onlyKnownModels(t, "m3")
 	must(t, "set", "m3", "net.eth0.tx=4Mbit/s")
 	if show := must(t, "show", "m3"); !strings.Contains(show, "4Mbit/s  4Mbit/s") {
 		t.Errorf("after set, show says:\n%s", show)

@@ -89,7 +89,7 @@ func (t *Tap) tap(h *netlink.Handle) (netlink.Link, error) {
 		return nil, fmt.Errorf("find %s: %w", t.Tap, err)
 	}
 	if tap == nil {
-		return nil, fmt.Errorf("the machine has no %s", t.Tap)
+		return nil, fmt.Errorf("the machine has no %s: its emulator may have ended", t.Tap)
 	}
 	return tap, nil
 }

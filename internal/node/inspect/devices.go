@@ -55,6 +55,9 @@ func Devices(l layout.Layout, n *vnode.Node, cg host.Cgroups, t device.Table, ru
 		switch {
 		case g.Gone:
 			d.Note = "it is unplugged: the node gets it when it is back"
+			if n.IsMachine() {
+				d.Note += " and the node starts"
+			}
 		case broken != nil:
 			d.Note = broken.Error()
 		case in != nil && lacks(in, g):

@@ -51,7 +51,7 @@ func Change(old, new *vnode.Node, f Facts, r Running) ([]step.Step, error) {
 		return nil, err
 	}
 	changes := slices.Concat(cgroup.Changes(before, after), shape.RateChanges(oldRates, rates), rlimits)
-	if slices.Equal(old.Devices, new.Devices) {
+	if slices.Equal(old.Devices, new.Devices) || new.IsMachine() { // a machine gets them when it starts: vnode.Diff says so
 		return changes, nil
 	}
 	devices, err := f.deviceChanges(path, r, device.Table{Devices: f.Devices, Disks: r.Table.Disks}, f.Layout.Node(new.Name).Devices())

@@ -82,7 +82,7 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := Supported(n); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(onSite(n, f.Agent), f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n)); err != nil {
+	if err := errors.Join(onSite(n, f.Agent), f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n), f.checkDisks(n)); err != nil {
 		return nil, err
 	}
 	steps, err := membership.Claims(f.Agent, n)
@@ -202,14 +202,7 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 		Dir:    dirs.Run, State: f.Layout.RuntimeState(), PIDFile: dirs.PIDFile(), Log: dirs.RuntimeLog(),
 	}
 	if n.IsMachine() {
-		s.Machine = &runner.Machine{CPUs: n.Machine.CPUs, Memory: int64(n.Machine.Memory), Kernel: n.Machine.Kernel, Cmdline: n.Machine.Cmdline}
-		for _, a := range link.Adapters(f.linkInput(n, claims)) {
-			to := runner.Adapter{Tap: a.Tap, Name: a.Name, MAC: a.MAC.String(), MTU: a.MTU, Address: a.Address, Gateway: a.Gateway}
-			for _, r := range a.Routes {
-				to.Routes = append(to.Routes, [2]string{r.To, r.Via})
-			}
-			s.Machine.Adapters = append(s.Machine.Adapters, to)
-		}
+		s.Machine = f.machine(n, claims)
 	}
 	if s.Init == runner.Systemd {
 		s.Cgroup = runner.ReadWrite
@@ -234,6 +227,9 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 		if w.Mount != nil {
 			last = append(last, runner.Mount(*w.Mount))
 		}
+	}
+	if n.IsMachine() { // nothing of it is mounted on the host
+		return s, nil
 	}
 	for i, v := range scratch.Volumes(claims) {
 		at := filepath.Join(dirs.Stage(), "s"+strconv.Itoa(i))
@@ -310,6 +306,9 @@ func (f *Facts) MountedRoot(n *vnode.Node) mounts.Root {
 	dirs := f.Layout.Node(n.Name)
 	r := mounts.Root{At: dirs.Root(), NoSUID: n.KeepsPrivileges() || f.Command.Init == runner.NoInit && !n.NewPrivileges()} // on the same condition as no_new_privileges
 	r.Packed = f.Image.Packed
+	if n.IsMachine() && n.Delta.In != vnode.InMemory {
+		return r // its kernel mounts it
+	}
 	if n.Delta.In == vnode.InMemory {
 		r.Lower, r.Memory, r.Size = f.Image.Lowers, true, image.MemorySize(n.Delta, n.Memory)
 		if n.IsMachine() {
@@ -341,6 +340,12 @@ func (f *Facts) delta(n *vnode.Node) ([]step.Step, error) {
 	if n.Delta.Size != 0 && n.Delta.In != vnode.InMemory && !n.UserNS() {
 		return nil, refuse.Cannotf("leave user_namespace or delta.size out, or say delta.in: memory",
 			"node %s: delta.size does not hold a node with user_namespace: false, whose root can take files out of their project quota", n.Name)
+	}
+	if n.IsMachine() {
+		if n.Delta.In == vnode.InMemory {
+			return nil, nil
+		}
+		return []step.Step{&scratch.Disk{Path: dirs.Delta(), Size: n.Delta.Size}}, nil
 	}
 	var steps []step.Step
 	memory := n.Delta.In == vnode.InMemory

@@ -44,7 +44,9 @@ func Replug(n *vnode.Node, f Facts, r Running, now device.Table) *Replugged {
 		held, err := cgroup.Held(only(n, was.Entry), cg, path, map[string]block.Disk{was.Entry: d})
 		p.Clear, p.Refused = append(p.Clear, cgroup.Changes(held, nil)...), errors.Join(p.Refused, err)
 	}
-	p.Steps = append(p.Steps, r.Table.Nodes(now, r.Dev, "")...)
+	if !n.IsMachine() { // it gets the disk again when it starts: the emulator has the old one open
+		p.Steps = append(p.Steps, r.Table.Nodes(now, r.Dev, "")...)
+	}
 	back := CameBack(n, r.Table, now)
 	back.IO = slices.DeleteFunc(back.IO, func(io vnode.IO) bool { _, ok := f.Disks[io.Name]; return !ok })
 	if len(back.IO) == 0 {

@@ -17,7 +17,7 @@ func (r Nodes) CommandOf(n *vnode.Node, img image.Image) (plan.Command, error) {
 		c.Args = img.Config.Command()
 	}
 	upper := ""
-	if n.Delta.In != vnode.InMemory {
+	if n.Delta.In != vnode.InMemory && !n.IsMachine() { // what a machine wrote is on a disk that the host never mounts
 		if s, err := r.Stored(n.Name); err == nil && SameRoot(s.Now, n) {
 			upper = (&image.Delta{Path: r.Layout.Node(n.Name).Delta()}).Upper()
 		}
@@ -47,5 +47,5 @@ func (r Nodes) UserInImage(n *vnode.Node, who string) (*runner.User, error) {
 
 // SameRoot reports whether two specs of a node have the same root, so that the files that the node wrote stay.
 func SameRoot(a, b *vnode.Node) bool {
-	return a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
+	return a.IsMachine() == b.IsMachine() && a.Image == b.Image && a.Delta == b.Delta && a.UserNS() == b.UserNS() && vnode.KeepsOwners(a.Users, b.Users)
 }

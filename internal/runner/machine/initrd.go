@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// writeInitrd writes the initial RAM disk of a kernel: the guest's program, and the modules that it needs.
-func (k *kernel) writeInitrd(w io.Writer, program string) error {
+// writeInitrd writes the initial RAM disk of a kernel: the guest's program, and the modules that it needs, with those for the file
+// systems of its disks.
+func (k *kernel) writeInitrd(w io.Writer, program string, filesystems []string) error {
 	out := bufio.NewWriter(w)
 	c := &archive{to: out}
 	text, err := os.ReadFile(program)
@@ -20,7 +21,7 @@ func (k *kernel) writeInitrd(w io.Writer, program string) error {
 		c.add(dir, 0o040755, nil)
 	}
 	c.add("init", 0o100755, text)
-	if err := k.addModules(c); err != nil {
+	if err := k.addModules(c, append(guestModules(), filesystems...)); err != nil {
 		return err
 	}
 	c.add("TRAILER!!!", 0, nil)

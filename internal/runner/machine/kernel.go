@@ -146,8 +146,8 @@ func modulesOf(kernel, release string) (string, error) {
 // dependencies is the list of modules in their folder (depmod(8)).
 const dependencies = "modules.dep"
 
-// addModules adds the modules that a guest needs, what they need before them, and their order.
-func (k *kernel) addModules(c *archive) error {
+// addModules adds modules, what they need before them, and their order.
+func (k *kernel) addModules(c *archive, modules []string) error {
 	if k.modules == "" {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (k *kernel) addModules(c *archive) error {
 	}
 	needs, files := readDependencies(string(list))
 	var order []string
-	for _, name := range guestModules() {
+	for _, name := range modules {
 		file, ok := files[name]
 		if !ok {
 			continue // built in, or the kernel has none: the guest says what it lacks

@@ -49,7 +49,7 @@ func initrd(t *testing.T, path string) (string, error) {
 	program := filepath.Join(t.TempDir(), "guest")
 	write(t, program, "the program")
 	var out strings.Builder
-	err = k.writeInitrd(&out, program)
+	err = k.writeInitrd(&out, program, nil)
 	return out.String(), err
 }
 

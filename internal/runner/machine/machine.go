@@ -212,12 +212,12 @@ func check(s *runner.Spec) error {
 	switch {
 	case s.Machine == nil:
 		return refuse.Invalidf("node %s: it is no machine", s.Node)
-	case r.Packed == nil || !r.Memory:
-		return refuse.Invalidf("node %s: a machine's root is a packed image with writes to memory", s.Node)
+	case r.Packed == nil || r.Memory != (s.Machine.Delta == ""):
+		return refuse.Invalidf("node %s: a machine's root is a packed image, with writes to memory or to a disk", s.Node)
 	case s.Content.IDs.Size < leastIDs:
 		return refuse.Invalidf("node %s: a machine needs ids of its own", s.Node)
 	case len(s.Mounts) > 0 || len(s.Devices) > 0:
-		return refuse.Invalidf("node %s: a machine has no mounts and devices of the host", s.Node)
+		return refuse.Invalidf("node %s: a machine has no mounts and device nodes of the host", s.Node)
 	case s.Terminal:
 		return refuse.Cannotf("leave -t out; the console is in berth logs "+s.Node, "node %s: this version of Berth gives the command of a machine no terminal yet", s.Node)
 	}
@@ -246,6 +246,13 @@ func (e Emulator) launch(s *runner.Spec) *Launch {
 		Machine: *s.Machine, Image: *r.Packed, IDs: s.Content.IDs.Base, OOMScore: cmp.Or(s.OOMScoreAdj, 1), IOIdle: s.IOIdle,
 	}
 	l.Setup.Hostname, l.Setup.ImageType, l.Setup.DeltaSize = s.Hostname, string(r.Packed.Kind), int64(r.Size)
+	for _, d := range l.drives() {
+		if d.serial == wire.DeltaSerial {
+			l.Setup.DeltaFS = d.FS
+			continue
+		}
+		l.Setup.Disks = append(l.Setup.Disks, wire.Disk{Serial: d.serial, FS: d.FS, Target: d.Target})
+	}
 	l.Setup.Files = map[string]string{}
 	for _, f := range s.Content.Files {
 		l.Setup.Files[f.Path] = f.Text

@@ -50,7 +50,14 @@ func (l *Launch) monitor() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	drives, err := l.openDrives()
+	if err != nil {
+		return 0, err
+	}
 	files := []*os.File{image}
+	for _, d := range drives {
+		files = append(files, d.files...)
+	}
 	for _, a := range l.Machine.Adapters {
 		tap, err := openTap(a.Tap)
 		if err != nil {
@@ -69,7 +76,7 @@ func (l *Launch) monitor() (code int, err error) {
 		return 0, err
 	}
 	m := &monitor{launch: l, console: os.Stderr}
-	if err := m.startEmulator(files); err != nil {
+	if err := m.startEmulator(drives, files); err != nil {
 		return 0, err
 	}
 	closeAll(files)
@@ -173,8 +180,9 @@ func openTap(name string) (*os.File, error) {
 	return f, nil
 }
 
-// startEmulator starts QEMU as a user of the node's range, with its descriptors and these files, and no others.
-func (m *monitor) startEmulator(files []*os.File) error {
+// startEmulator starts QEMU as a user of the node's range, with its descriptors and these files, and no others: the image's, those of
+// the drives, and the taps.
+func (m *monitor) startEmulator(drives []drive, files []*os.File) error {
 	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -201,7 +209,7 @@ func (m *monitor) startEmulator(files []*os.File) error {
 	defer null.Close()
 	id := m.launch.IDs + emulatorUser
 	m.emulator = &exec.Cmd{
-		Path: m.launch.Emulator.Path, Args: append([]string{Program}, m.launch.arguments()...), Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/",
+		Path: m.launch.Emulator.Path, Args: append([]string{Program}, m.launch.arguments(drives)...), Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/",
 		Stdin: null, Stdout: null, Stderr: &m.complaint, ExtraFiles: slices.Concat(theirs, files),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: id, Gid: id}},
 	}

@@ -3,6 +3,8 @@ package machine
 import (
 	"fmt"
 	"strings"
+
+	"berth/internal/runner/machine/wire"
 )
 
 // The descriptors that QEMU gets, beside standard input, output and error.
@@ -10,8 +12,7 @@ const (
 	qmpFD = 3 + iota
 	agentFD
 	consoleFD
-	imageFD
-	firstTapFD
+	firstFileFD // the image, the drives, the taps
 )
 
 // words are what the kernel is told: to be quiet on the console, and to end the machine where it would hang. The guest has no
@@ -22,8 +23,11 @@ func (l *Launch) words() string {
 	return strings.TrimSpace(own + " " + l.Machine.Cmdline)
 }
 
-// arguments returns QEMU's command line. It opens nothing by name but its own files below /usr and what it boots from.
-func (l *Launch) arguments() []string {
+// arguments returns QEMU's command line, with these drives. It opens nothing by name but its own files below /usr and what it boots
+// from.
+func (l *Launch) arguments(drives []drive) []string {
+	fd := firstFileFD
+	next := func() int { fd++; return fd - 1 }
 	args := []string{
 		"-name", "guest=" + l.Node + ",debug-threads=on",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-S",
@@ -38,13 +42,16 @@ func (l *Launch) arguments() []string {
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
 		"-device", "virtio-serial-device,max_ports=2",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD), "-device", "virtserialport,chardev=agent,nr=1,name=berth.agent",
-		"-add-fd", fmt.Sprintf("fd=%d,set=1", imageFD),
+		"-add-fd", fmt.Sprintf("fd=%d,set=1", next()),
 		"-blockdev", "driver=file,node-name=image-file,filename=/dev/fdset/1,read-only=on,locking=off",
 		"-blockdev", "driver=raw,node-name=image,file=image-file,read-only=on",
-		"-device", "virtio-blk-device,drive=image,serial=image",
+		"-device", "virtio-blk-device,drive=image,serial=" + wire.ImageSerial,
+	}
+	for i, d := range drives {
+		args = append(args, d.arguments(i+2, next)...)
 	}
 	for i, a := range l.Machine.Adapters {
-		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,fd=%d", i, firstTapFD+i), "-device", fmt.Sprintf("virtio-net-device,netdev=net%d,mac=%s", i, a.MAC))
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,fd=%d", i, next()), "-device", fmt.Sprintf("virtio-net-device,netdev=net%d,mac=%s", i, a.MAC))
 	}
 	return args
 }

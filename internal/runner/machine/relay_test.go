@@ -120,8 +120,12 @@ func TestFailures(t *testing.T) {
 // TestArguments: the emulator gets what the machine needs, and nothing that reaches the host.
 func TestArguments(t *testing.T) {
 	l := &Launch{Node: "m", Machine: runner.Machine{CPUs: 2, Memory: 512 << 20, Cmdline: "a=b"}}
-	args := strings.Join(l.arguments(), " ")
-	for _, want := range []string{"-S ", "-nodefaults -no-user-config", "-nic none", "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", "-smp 2 -m 512M", " a=b -device pvpanic"} {
+	drives := []drive{{Disk: runner.Disk{ReadOnly: true}, serial: "disk0", files: make([]*os.File, 1), block: true, aio: "native"}}
+	args := strings.Join(l.arguments(drives), " ")
+	for _, want := range []string{
+		"-S ", "-nodefaults -no-user-config", "-nic none", "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", "-smp 2 -m 512M", " a=b -device pvpanic",
+		"driver=host_device,node-name=disk0-file,filename=/dev/fdset/2,cache.direct=on,aio=native,read-only=on",
+	} {
 		if !strings.Contains(args, want) {
 			t.Errorf("%q is not in %s", want, args)
 		}

@@ -93,6 +93,6 @@ func (l *Launch) bootFiles(dir string) error {
 	}
 	return errors.Join(
 		write("kernel", func(w io.Writer) error { _, err := io.Copy(w, k.File); return err }),
-		write("initrd", func(w io.Writer) error { return k.writeInitrd(w, l.Emulator.Guest) }),
+		write("initrd", func(w io.Writer) error { return k.writeInitrd(w, l.Emulator.Guest, l.filesystems()) }),
 	)
 }

@@ -19,28 +19,28 @@ type Difference struct {
 // Diff returns every difference between two specs of a node, in the order of the types. A default counts as set, so
 // writing it out is no difference. Neither is the order of io entries, named interfaces, devices and mounts.
 //
-// Live differences are the limits that Change can set (but not the removal of a resource limit), devices, restart, stop.grace,
-// labels, and autostart.
+// Live differences are the limits that Change can set (but not the removal of a resource limit), devices of a container, restart,
+// stop.grace, labels, and autostart.
 func Diff(before, after *Node) []Difference {
 	was, is := asked(before), asked(after)
 	var diffs []Difference
 	for _, s := range was {
 		if v := is.textOf(s.Key); v != s.Value {
 			// The value without a resource limit is known only when the processes start.
-			live := isLive(s.Key) && (v != "" || !strings.HasPrefix(s.Key, "rlimits."))
+			live := isLive(after, s.Key) && (v != "" || !strings.HasPrefix(s.Key, "rlimits."))
 			diffs = append(diffs, Difference{Key: s.Key, Old: s.Value, New: v, Live: live})
 		}
 	}
 	for _, s := range is {
 		if was.textOf(s.Key) == "" {
-			diffs = append(diffs, Difference{Key: s.Key, New: s.Value, Live: isLive(s.Key)})
+			diffs = append(diffs, Difference{Key: s.Key, New: s.Value, Live: isLive(after, s.Key)})
 		}
 	}
 	return diffs
 }
 
 // isLive decides by the key, which for a limit is the key that Change takes.
-func isLive(key string) bool {
+func isLive(n *Node, key string) bool {
 	group, rest, _ := strings.Cut(key, ".")
 	if key == "stop.grace" {
 		return true
@@ -49,8 +49,10 @@ func isLive(key string) bool {
 		return false
 	}
 	switch group {
-	case "restart", "autostart", "labels", "rlimits", "cpu", "memory", "hugepages", "pids", "devices":
+	case "restart", "autostart", "labels", "rlimits", "cpu", "memory", "hugepages", "pids":
 		return true
+	case "devices":
+		return !n.IsMachine()
 	case "io":
 		_, field, _ := strings.Cut(rest, ".")
 		return field == "weight" || strings.HasPrefix(field, "read.") || strings.HasPrefix(field, "write.")

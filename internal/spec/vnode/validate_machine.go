@@ -10,6 +10,9 @@ import (
 // (THREAD_POOL_MAX_THREADS_DEFAULT in its include/block/thread-pool.h), and ends where it gets no more of them; the monitor has some.
 const leastMachinePIDs = 128
 
+// leastDisk is the least size of a disk for the writes to a machine's root: a file system fits.
+const leastDisk Bytes = 32 << 20
+
 // mostCPUs is the most CPUs of a machine.
 const mostCPUs = 64
 
@@ -45,14 +48,10 @@ func MachineKeys() map[string]InMachine {
 		"tmpfs":          guests("file systems in memory of its own"),
 		"users":          guests("users of its own"),
 		"user_namespace": {Why: "a machine always has ids of its own on the host"},
-		"io":             notYet("limits of disks", "leave io out: the image is read through the host's page cache, and writes go to the guest's memory"),
-		"devices":        notYet("devices of the host", "leave devices out"),
 		"mounts":         notYet("file systems of the host or of file servers", "mount what a file server exports inside, by exec"),
-		"scratch":        notYet("scratch volumes", "leave scratch out, and write to the root, which is in memory"),
-		"delta.in":       same, // memory alone: see checkMachine
 	}
 	for key := range strings.FieldsSeq(`name image hostname kind machine class command user env env_from workdir labels stop health restart autostart
-		cpu memory pids oom_score_adj network delta no_new_privileges`) {
+		cpu memory pids oom_score_adj network delta scratch devices io no_new_privileges`) {
 		all[key] = same
 	}
 	return all
@@ -135,11 +134,13 @@ func checkMachine(r *report, n *Node) {
 	if n.Image.Kind != FileImage {
 		r.badIf([]string{"image"}, "image", "%s: a machine's image is one file: file:PATH, as berth image pack writes it", n.Image)
 	}
-	if n.Delta.In != InMemory {
-		r.bad("delta.in", "a machine's writes go to its memory: say delta: {in: memory}")
-	}
-	if n.Delta.Size > m.Memory {
+	switch memory := n.Delta.In == InMemory; {
+	case memory && n.Delta.Size > m.Memory:
 		r.badIf([]string{"machine.memory"}, "delta.size", "%s is more than the machine's memory, %s", n.Delta.Size, m.Memory)
+	case !memory && n.Delta.Size == 0:
+		r.bad("delta", "what a machine writes to its root goes to a disk of its own, which has a size: say delta: {size: 4GiB}, or delta: {in: memory}")
+	case !memory && n.Delta.Size < leastDisk:
+		r.bad("delta.size", "%s is too small for a disk: at least %s", n.Delta.Size, leastDisk)
 	}
 }
 

@@ -323,7 +323,8 @@ func TestValidate(t *testing.T) {
 		{"machine machine.cmdline", func(n *Node) { *n = *aMachine(); n.Machine.Cmdline = "a -- b" }},
 		{"machine pids", func(n *Node) { *n = *aMachine(); n.Machine.CPUs, n.PIDs = 2, 129 }},
 		{"machine image", func(n *Node) { *n = *aMachine(); n.Image = Image{Kind: OCIImage, Ref: "debian"} }},
-		{"machine delta.in", func(n *Node) { *n = *aMachine(); n.Delta.In = "" }},
+		{"machine delta", func(n *Node) { *n = *aMachine(); n.Delta.In = "" }},
+		{"machine delta.size", func(n *Node) { *n = *aMachine(); n.Delta = Delta{Size: 1 << 20} }},
 		{"machine delta.size", func(n *Node) { *n = *aMachine(); n.Delta.Size = 1 << 40 }},
 		{"machine sysctls", func(n *Node) { *n = *aMachine(); n.Sysctls = SysctlMap{"net.core.somaxconn": "9"} }},
 	} {

@@ -69,17 +69,21 @@ func (p Pool) makeFile(name string, size int64) error {
 	}
 	defer f.Close()
 	fault.Point("volume's file made")
-	return p.reserve(f, 0, size)
+	return reserve(f, 0, size, p.of())
 }
 
-// reserve gives a part of a volume's file a place on the disk wherever it has none, and changes nothing of what it holds.
-func (p Pool) reserve(f *os.File, at, size int64) error {
+// of says where the files of the pool lie.
+func (p Pool) of() string { return fmt.Sprintf("scratch pool %s is full: %s", p.Name, p.Dir) }
+
+// reserve gives a part of a file a place on the disk wherever it has none, and changes nothing of what it holds. where says what
+// may be full, in a sentence that goes on with "has no room".
+func reserve(f *os.File, at, size int64, where string) error {
 	err := unix.Fallocate(int(f.Fd()), 0, at, size)
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
-		return refuse.Cannotf("choose a smaller size, or free some of it", "scratch pool %s is full: %s has no room for %d MiB: %w", p.Name, p.Dir, size>>20, err)
+		return refuse.Cannotf("choose a smaller size, or free some of it", "%s has no room for %d MiB: %w", where, size>>20, err)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return refuse.Cannotf("make the pool on ext4, XFS, btrfs or tmpfs", "the file system of %s cannot reserve the volume's place: %w", p.Dir, err)
+		return refuse.Cannotf("use a folder on ext4, XFS, btrfs or tmpfs", "the file system of %s cannot reserve the place for it: %w", filepath.Dir(f.Name()), err)
 	case err != nil:
 		return fmt.Errorf("reserve %d MiB for %s: %w", size>>20, f.Name(), err)
 	}
@@ -102,7 +106,7 @@ func (p Pool) reserveAgain(name string, size int64) error {
 	defer f.Close()
 	piece := int64(64 << 20)
 	for at := int64(0); at < size; {
-		err := p.reserve(f, at, min(piece, size-at))
+		err := reserve(f, at, min(piece, size-at), p.of())
 		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 		var st unix.Stat_t
 		switch {

@@ -29,7 +29,10 @@ func (s Source) byQuota() bool { return s.Pool.Quota && s.FS == "" }
 func (s Pools) Look(n *vnode.Node) ([]Source, error) {
 	var all []Source
 	for _, v := range n.Scratch {
-		src, err := s.look(v)
+		src, err := s.look(v, n.IsMachine())
+		if err == nil && n.IsMachine() {
+			err = src.forMachine()
+		}
 		if err == nil && src.byQuota() && !n.UserNS() {
 			err = refuse.Cannotf("leave user_namespace out, or say fs: ext4: then it is a file with a file system of its own",
 				"its project quota does not hold a node with user_namespace: false, whose root can take files out of their project")
@@ -42,7 +45,19 @@ func (s Pools) Look(n *vnode.Node) ([]Source, error) {
 	return all, nil
 }
 
-func (s Pools) look(v vnode.Scratch) (src Source, err error) {
+// forMachine refuses what a machine cannot have as a disk. The host's udev reads each logical volume when it is closed, and would take
+// what a guest wrote there for a file system or an array of the host's own.
+func (s Source) forMachine() error {
+	switch {
+	case s.Pool.VG != "" || s.Pool.Memory:
+		return refuse.Cannotf("name a pool in a folder (berth pool ls, berth pool add NAME --dir DIR)", "a machine takes volumes that are files, and pool %s is %s", s.Pool.Name, s.Pool)
+	case s.byQuota():
+		return refuse.Cannotf("say fs: ext4", "a machine takes volumes that are files, and pool %s makes folders, unless a file system is named", s.Pool.Name)
+	}
+	return nil
+}
+
+func (s Pools) look(v vnode.Scratch, machine bool) (src Source, err error) {
 	if src.Pool, err = s.Get(poolOf(v)); err != nil {
 		return src, err
 	}
@@ -61,7 +76,7 @@ func (s Pools) look(v vnode.Scratch) (src Source, err error) {
 	if err == nil && src.Pool.VG != "" {
 		_, err = program(lvmProgram, lvmPackage)
 	}
-	if err == nil && src.Pool.Dir != "" {
+	if err == nil && src.Pool.Dir != "" && !machine {
 		if _, loop := os.Stat("/dev/loop-control"); loop != nil {
 			err = refuse.Cannotf("load the kernel's module loop, or use a pool of a volume group", "a volume in a file needs a loop device: %w", loop)
 		}
@@ -87,7 +102,8 @@ func (s Pools) Claims(n *vnode.Node, sources []Source) []step.Step {
 	for i, v := range n.Scratch {
 		if src := sources[i]; !src.Pool.Memory {
 			all = append(all, &Volume{
-				Pools: s.Dir, Pool: src.Pool, Node: n.Name, Target: v.Target, Size: v.Size, FS: src.FS, Mode: octal(v.Mode), Mapped: n.UserNS(),
+				Pools: s.Dir, Pool: src.Pool, Node: n.Name, Target: v.Target, Size: v.Size, FS: src.FS, Mode: octal(v.Mode),
+				Mapped: n.UserNS() && !n.IsMachine(), Machine: n.IsMachine(),
 			})
 		}
 	}

@@ -27,6 +27,7 @@ func Kinds() step.Kinds {
 	return step.Kinds{
 		"scratch.volume": func() step.Step { return new(Volume) },
 		"scratch.open":   func() step.Step { return new(Open) },
+		"scratch.disk":   func() step.Step { return new(Disk) },
 	}
 }
 
@@ -40,9 +41,12 @@ type Volume struct {
 	Size   vnode.Bytes `json:"size"`
 	FS     string      `json:"fs,omitempty"` // "": a folder with a quota
 	Mode   uint32      `json:"mode"`
-	Mapped bool        `json:"mapped"`          // the node has ids of its own
-	Owner  uint32      `json:"owner,omitempty"` // the node's root on the host: uid and gid
-	UUID   string      `json:"uuid,omitempty"`  // of a logical volume, once it is made
+	Mapped bool        `json:"mapped"` // the node has ids of its own on the host
+	// Machine: the node's own kernel mounts the volume. It is never mounted on the host once the node had it: what is on it may
+	// be made to harm a kernel.
+	Machine bool   `json:"machine,omitempty"`
+	Owner   uint32 `json:"owner,omitempty"` // the node's root on the host: uid and gid
+	UUID    string `json:"uuid,omitempty"`  // of a logical volume, once it is made
 
 	root *os.File // the mount that Do made, for Verify to read back
 }
@@ -82,11 +86,19 @@ func (v *Volume) Kind() string { return "scratch.volume" }
 // Key identifies the claim; fields that Do filled in are no part of it. A volume whose size, pool or file system changes is
 // another one.
 func (v *Volume) Key() string {
-	return fmt.Sprintf("%s %s %d %s %s %v", v.Node, v.Target, int64(v.Size), v.Pool.ID, v.FS, v.Mapped)
+	key := fmt.Sprintf("%s %s %d %s %s %v", v.Node, v.Target, int64(v.Size), v.Pool.ID, v.FS, v.Mapped)
+	if v.Machine {
+		key += " machine"
+	}
+	return key
 }
 
-// Own gives the volume to the root user of a node whose ids begin at base.
-func (v *Volume) Own(base, _ uint32) { v.Owner = base }
+// Own gives the volume to the root user of a node whose ids begin at base. In a machine that is 0.
+func (v *Volume) Own(base, _ uint32) {
+	if !v.Machine {
+		v.Owner = base
+	}
+}
 
 func (v *Volume) String() string {
 	switch {
@@ -151,7 +163,7 @@ func (v *Volume) Do(ctx context.Context) error {
 	}
 	if err == nil && v.FS != "" {
 		fault.Point("volume made")
-		err = v.makeFS(held)
+		err = makeFS(held, v.FS, v.Path())
 	}
 	if err == nil {
 		fault.Point("file system made")
@@ -160,20 +172,20 @@ func (v *Volume) Do(ctx context.Context) error {
 	return v.of(err)
 }
 
-// makeFS makes the file system. Work that the kernel can do later is left to it: inode tables and the journal. Nothing is
-// discarded, as the volume is new.
-func (v *Volume) makeFS(held *os.File) error {
-	name, pkg := mkfs(v.FS)
+// makeFS makes a file system. Work that the kernel can do later is left to it: inode tables and the journal. Nothing is
+// discarded, as the place is new.
+func makeFS(held *os.File, fs, at string) error {
+	name, pkg := mkfs(fs)
 	path, err := program(name, pkg)
 	if err != nil {
 		return err
 	}
-	args := []string{"-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", v.Path()}
-	if v.FS == vnode.XFS {
-		args = []string{"-q", "-f", "-K", v.Path()}
+	args := []string{"-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", at}
+	if fs == vnode.XFS {
+		args = []string{"-q", "-f", "-K", at}
 	}
 	if _, err := run(held, path, args...); err != nil {
-		return fmt.Errorf("make the file system of %s: %w", v.Path(), err)
+		return fmt.Errorf("make the file system of %s: %w", at, err)
 	}
 	return nil
 }
@@ -216,6 +228,9 @@ func (v *Volume) Verify(context.Context) error { return v.of(v.verify()) }
 func (v *Volume) verify() error {
 	root, err := v.root, error(nil)
 	if v.root = nil; root == nil {
+		if v.Machine {
+			return fmt.Errorf("verify %s: a machine may have had it, so the host does not mount it", v.Path())
+		}
 		root, err = v.open()
 	}
 	if err != nil {

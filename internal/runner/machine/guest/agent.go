@@ -355,6 +355,7 @@ func (c *command) await(cmd *exec.Cmd, timeout time.Duration) {
 	_ = fork.Wait(cmd)
 	if c.channel == 0 && os.Getpid() == 1 {
 		_ = unix.Kill(-1, unix.SIGKILL) // all but this one
+		unix.Sync()                     // the emulator ends without asking the kernel
 	}
 	_ = c.stdin.SetWriteDeadline(past)
 	c.input.End()

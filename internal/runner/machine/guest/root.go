@@ -19,23 +19,16 @@ const (
 	rootAt  = "/berth/root"
 )
 
-// imageSerial is the serial number of the disk with the image.
-const imageSerial = "image"
-
 // makeRoot mounts the image and the delta, makes what the node has of its own in them, and makes that the root.
 func makeRoot(s *wire.Setup) error {
-	if err := mount(diskOf(imageSerial), imageAt, s.ImageType, unix.MS_RDONLY, ""); err != nil {
-		return fmt.Errorf("%w (the kernel may lack %s)", err, s.ImageType)
+	if err := mountDisk(wire.ImageSerial, imageAt, s.ImageType, unix.MS_RDONLY); err != nil {
+		return err
 	}
-	size := "mode=0755"
-	if s.DeltaSize > 0 {
-		size += fmt.Sprintf(",size=%d", s.DeltaSize)
-	}
-	if err := mount("delta", deltaAt, "tmpfs", 0, size); err != nil {
+	if err := mountDelta(s); err != nil {
 		return err
 	}
 	for _, d := range []string{"upper", "work"} {
-		if err := os.Mkdir(filepath.Join(deltaAt, d), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(deltaAt, d), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
@@ -59,7 +52,69 @@ func makeRoot(s *wire.Setup) error {
 	if err := loopback(); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
-	return enterRoot()
+	if err := enterRoot(); err != nil {
+		return err
+	}
+	return addDisks(s.Disks)
+}
+
+// mountDelta mounts what takes the writes to the root.
+func mountDelta(s *wire.Setup) error {
+	if s.DeltaFS != "" {
+		return mountDisk(wire.DeltaSerial, deltaAt, s.DeltaFS, 0)
+	}
+	size := "mode=0755"
+	if s.DeltaSize > 0 {
+		size += fmt.Sprintf(",size=%d", s.DeltaSize)
+	}
+	return mount("delta", deltaAt, "tmpfs", 0, size)
+}
+
+// mountDisk mounts the disk with a serial number.
+func mountDisk(serial, at, fs string, flags uintptr) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(diskOf(serial), at, fs, flags, ""); err != nil {
+		return fmt.Errorf("mount %s at %s: %w (the kernel may lack %s)", fs, at, err, fs)
+	}
+	return nil
+}
+
+// addDisks mounts the disks that have a file system, and names the others, in the root that is this process's now.
+func addDisks(disks []wire.Disk) error {
+	numbers := map[string]uint64{}
+	for _, d := range disks {
+		if d.FS != "" {
+			if err := mountDisk(d.Serial, d.Target, d.FS, unix.MS_NOSUID|unix.MS_NODEV); err != nil {
+				return err
+			}
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(diskOf(d.Serial), &st); err != nil {
+			return fmt.Errorf("disk %s: %w", d.Target, err)
+		}
+		numbers[d.Target] = st.Rdev
+	}
+	// The names that the kernel gave them may be those of others among them, or of the image.
+	for target := range numbers {
+		if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	for target, number := range numbers {
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mknod(target, unix.S_IFBLK|0o660, int(number)); err != nil {
+			return fmt.Errorf("make %s: %w", target, err)
+		}
+		if err := os.Chmod(target, 0o660); err != nil { // whatever the mask
+			return err
+		}
+	}
+	return nil
 }
 
 // enterRoot makes the overlay this process's root: the kernel lets nobody pivot away from its first RAM disk.

@@ -72,11 +72,26 @@ type Setup struct {
 	Hostname   string            `json:"hostname"`
 	ImageType  string            `json:"image_type"`           // erofs or squashfs
 	DeltaSize  int64             `json:"delta_size,omitempty"` // most bytes of the writes to the root, in memory; 0: half of the memory
-	Files      map[string]string `json:"files,omitempty"`      // the node's own files, by path below the root
+	DeltaFS    string            `json:"delta_fs,omitempty"`   // they go to the disk "delta" instead, which has this file system
+	Disks      []Disk            `json:"disks,omitempty"`
+	Files      map[string]string `json:"files,omitempty"` // the node's own files, by path below the root
 	Interfaces []Interface       `json:"interfaces,omitempty"`
 	Init       bool              `json:"init,omitempty"` // the command is an init system and becomes process 1
 	Command    Command           `json:"command"`
 }
+
+// Disk is a disk of the guest, found by its serial number.
+type Disk struct {
+	Serial string `json:"serial"`
+	FS     string `json:"fs,omitempty"` // its file system, mounted at Target; "": Target is its device node
+	Target string `json:"target"`
+}
+
+// The serial numbers of the disks of the root.
+const (
+	ImageSerial = "image"
+	DeltaSerial = "delta"
+)
 
 // Interface is an interface of the guest, found by its MAC.
 type Interface struct {
