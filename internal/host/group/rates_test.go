@@ -51,7 +51,11 @@ func TestKernelHeldIsNamed(t *testing.T) {
 	rate := filepath.Join(h.V1["blkio"], path, "blkio.throttle.write_bps_device")
 	testkit.Must(t, WriteFile(rate, fmt.Sprintf("%d:%d 1", unix.Major(st.Rdev), unix.Minor(st.Rdev))))
 	cmd := grouptest.Enter(t, h, path, "exec dd if=/dev/zero of="+disk+" bs=64k count=1 oflag=direct")
-	testkit.Eventually(t, "the write", func() bool { return proc.Waits(cmd.Process.Pid) != "" })
+	// A process also waits while its program is read from the disk: the write has begun once the kernel counts it (proc_pid_io(5)).
+	testkit.Eventually(t, "the write", func() bool {
+		counted := grouptest.Text(t, fmt.Sprintf("/proc/%d/io", cmd.Process.Pid))
+		return strings.Contains(counted, "\nwrite_bytes: 65536\n") && proc.Waits(cmd.Process.Pid) != ""
+	})
 
 	blind := h
 	blind.V1 = maps.Clone(h.V1)
