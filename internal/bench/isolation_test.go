@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -161,7 +162,9 @@ func TestIsolation(t *testing.T) {
 	if c := compared(t, &latency.Rows[0], bed.ClassesArm); c.Verdict != stat.Better || math.Abs(c.PenaltyPct+66.7) > 3 {
 		t.Errorf("classes: %+v", c)
 	}
-	if notes := strings.Join(latency.Notes, "\n"); !strings.Contains(notes, "classes: the p99 is 67 %") || !strings.Contains(notes, "rates: the p99 is 67 %") {
+	// The nodes run at once, so which of them gets which noise is not told.
+	about := `: the p99 is 6[4-9] % \(`
+	if notes := strings.Join(latency.Notes, "\n"); !regexp.MustCompile("classes"+about).MatchString(notes) || !regexp.MustCompile("rates"+about).MatchString(notes) {
 		t.Errorf("notes %q", notes)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"berth/internal/node/records"
 	"berth/internal/spec/template"
 	"berth/internal/spec/vnode"
-	"berth/internal/storage/scratch"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 )
@@ -267,19 +266,14 @@ func (b *Berth) restart(ctx context.Context, l *lock, old *vnode.Node, next *rec
 	return err
 }
 
-// reconcile gives up the claims that are not wanted any more and makes those that are missing. A delta belongs to the
-// root that it covers and goes with it.
+// reconcile gives up the claims that go and makes those that are missing.
 func reconcile(ctx context.Context, j *step.Journal, wanted []step.Step, newRoot bool) error {
-	err := j.Undo(ctx, func(s step.Step) bool {
-		_, disk := s.(*scratch.Disk)
-		return newRoot && (disk || strings.HasPrefix(s.Kind(), "image.")) || !slices.ContainsFunc(wanted, same(s))
-	})
-	if err != nil {
+	if err := j.Undo(ctx, plan.Goes(wanted, newRoot)); err != nil {
 		return err
 	}
 	claimed := false
 	for _, w := range wanted {
-		if slices.ContainsFunc(j.Steps(), same(w)) {
+		if slices.ContainsFunc(j.Steps(), plan.Same(w)) {
 			continue
 		}
 		if err := claim(ctx, j, w); err != nil {
@@ -313,7 +307,7 @@ func (b *Berth) applyAnew(ctx context.Context, l *lock, n *vnode.Node, damaged e
 	}
 	for _, c := range claims.Steps() {
 		room, _, _ := strings.Cut(c.Kind(), ".")
-		if _, cache := c.(*image.Unpack); !cache && slices.Contains([]string{"ids", "image", "scratch"}, room) && !slices.ContainsFunc(wanted, same(c)) {
+		if _, cache := c.(*image.Unpack); !cache && slices.Contains([]string{"ids", "image", "scratch"}, room) && !slices.ContainsFunc(wanted, plan.Same(c)) {
 			return refuse.Busyf("node %s has %s, and would lose it by this spec; put it into the spec, or remove the node (berth rm %s)", n.Name, c, n.Name)
 		}
 	}

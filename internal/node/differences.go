@@ -1,15 +1,8 @@
 package node
 
 import (
-	"berth/internal/node/plan"
 	"berth/internal/spec/vnode"
-	"berth/internal/sys/step"
 )
-
-// same matches claims for the same thing: a step may have filled in a field itself (a base, an address).
-func same(s step.Step) func(step.Step) bool {
-	return func(t step.Step) bool { return s.Kind() == t.Kind() && plan.ClaimKey(s) == plan.ClaimKey(t) }
-}
 
 func allLive(all []vnode.Difference) bool { return len(needRestart(all)) == 0 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"berth/internal/image"
+	"berth/internal/node/plan"
 	"berth/internal/node/records"
 	"berth/internal/spec/template"
 	"berth/internal/spec/vnode"
@@ -31,7 +32,7 @@ func keepsVolumes(claims, wanted []step.Step, old, n *vnode.Node) error {
 		return nil
 	}
 	for _, v := range scratch.Volumes(claims) {
-		if slices.ContainsFunc(wanted, same(v)) {
+		if slices.ContainsFunc(wanted, plan.Same(v)) {
 			return refuse.Busyf("node %s: with other users, the files in its scratch volume %s would belong to others; leave users as it was, or remove the node and make it again",
 				n.Name, v.Target)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"berth/internal/node/inspect"
 	"berth/internal/node/plan"
+	"berth/internal/node/records"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
@@ -18,9 +19,10 @@ type Proposal struct {
 	Node        string             `json:"node"`
 	Does        string             `json:"does"` // create | start | change | restart | keep: for the next start | nothing
 	Differences []vnode.Difference `json:"differences,omitempty"`
-	Drift       []vnode.Difference `json:"drift,omitempty"` // changed live since it was applied
-	Gone        []string           `json:"gone,omitempty"`  // devices that were unplugged under the node
-	Lost        []vnode.Difference `json:"lost,omitempty"`  // values that another program has changed: they would be written again
+	Drift       []vnode.Difference `json:"drift,omitempty"`   // changed live since it was applied
+	Gone        []string           `json:"gone,omitempty"`    // devices that were unplugged under the node
+	Lost        []vnode.Difference `json:"lost,omitempty"`    // values that another program has changed: they would be written again
+	Removes     []string           `json:"removes,omitempty"` // volumes and deltas that would be removed first, with what the node wrote there
 	Steps       []step.Line        `json:"steps,omitempty"`
 }
 
@@ -73,6 +75,9 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if j, err := b.Claims(n.Name); err == nil { // else apply says so
+		p.Removes = plan.Removes(j.Steps(), claims, !records.SameRoot(s.Now, n))
 	}
 	if live, err = b.liveAsHeld(n, facts, claims); err != nil {
 		return nil, err
@@ -169,7 +174,7 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 func (b *Berth) liveAsHeld(n *vnode.Node, facts plan.Facts, claims []step.Step) ([]step.Step, error) {
 	if j, err := b.Claims(n.Name); err == nil {
 		for i, c := range claims {
-			if at := slices.IndexFunc(j.Steps(), same(c)); at >= 0 {
+			if at := slices.IndexFunc(j.Steps(), plan.Same(c)); at >= 0 {
 				claims[i] = j.Steps()[at]
 			}
 		}

@@ -281,7 +281,7 @@ func (w *world) keeperHolds(pid int) []string {
 var base = []string{
 	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp", "lib/images/use",
 	"lib/images/packed", "lib/images/packed/files", "lib/images/packed/lock", "lib/images/packed/merged", "lib/images/packed/records",
-	"lib/events/events", "lib/runtime.json", "lib/site-id",
+	"lib/events/events", "lib/runtime.json", "lib/runtime-machine.json", "lib/site-id",
 	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/netserve.lock", "run/probe.lock",
 }
 
@@ -307,7 +307,7 @@ func (w *world) files() []string {
 				return fs.SkipDir
 			}
 			return nil
-		case strings.HasSuffix(rel, "/runtime.log"), strings.HasSuffix(rel, "/log"):
+		case strings.HasSuffix(rel, "/runtime.log"), strings.HasSuffix(rel, "/log"), strings.HasSuffix(rel, "/log.times"):
 			return nil
 		}
 		if dir == "lib/macs" { // MACs differ from site to site

@@ -11,11 +11,11 @@ import (
 	"berth/test/testkit"
 )
 
-// pausedAt runs berth, pauses it at its n-th fault point, calls meanwhile, and lets berth continue.
-func (s *scene) pausedAt(n int, meanwhile func(), args ...string) (what string, r result, paused bool) {
+// pausedAt runs berth, pauses it at a fault point, by number or name, calls meanwhile, and lets berth continue.
+func (s *scene) pausedAt(at any, meanwhile func(), args ...string) (what string, r result, paused bool) {
 	s.Helper()
 	_ = os.Remove(s.faults())
-	j := s.begin([]string{fmt.Sprint("BERTH_FAULT_STOP=", n), "BERTH_FAULT_LOG=" + s.faults()}, args...)
+	j := s.begin([]string{fmt.Sprint("BERTH_FAULT_STOP=", at), "BERTH_FAULT_LOG=" + s.faults()}, args...)
 	state := byte('R')
 	if !testkit.Happens(func() bool { state = stateOf(j.cmd.Process.Pid); return state == 'T' || state == 'Z' || state == 0 }) {
 		s.Fatalf("berth %v hangs:\n%s", args, whereabouts(j.cmd.Process.Pid))

@@ -168,7 +168,13 @@ func (w *world) scene(n node) *scene {
 // was not killed at that point.
 func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Helper()
-	n, stride := sample.Of(s).Points(1)
+	s.walk(sample.Of(s), f)
+}
+
+// walk is steps with the points of a walk.
+func (s *scene) walk(w sample.Walk, f func(n int) (killed bool)) {
+	s.Helper()
+	n, stride := w.Points(1)
 	began, points := time.Now(), 0
 	for ; f(n); n += stride {
 		points++
@@ -179,11 +185,11 @@ func (s *scene) steps(f func(n int) (killed bool)) {
 	s.Logf("%d of about %d points in %v", points, n-1, time.Since(began).Round(time.Second))
 }
 
-// point runs berth and kills it at its n-th fault point. killed is false if berth ended by itself; its exit code must be 0 then.
-func (s *scene) point(n int, args ...string) (what string, killed bool) {
+// point runs berth and kills it at a fault point, by number or name. killed is false if berth ended by itself; its exit code must be 0 then.
+func (s *scene) point(at any, args ...string) (what string, killed bool) {
 	s.Helper()
 	_ = os.Remove(s.faults())
-	r := s.begin([]string{fmt.Sprint("BERTH_FAULT=", n), "BERTH_FAULT_LOG=" + s.faults()}, args...).wait()
+	r := s.begin([]string{fmt.Sprint("BERTH_FAULT=", at), "BERTH_FAULT_LOG=" + s.faults()}, args...).wait()
 	passed := s.points()
 	what = fmt.Sprintf("berth %s killed at %s", strings.Join(args, " "), passed[len(passed)-1])
 	if !r.killed && r.code != 0 {

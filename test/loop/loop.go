@@ -22,18 +22,18 @@ func New(dir string, size int64) (*os.File, error) {
 	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
 		return nil, fmt.Errorf("make the file of the loop device: %w", err)
 	}
-	return on(back, 0)
+	return on(back, 0, 0)
 }
 
-// on makes a loop device with a file, and with more flags. Partitions are allowed. The kernel detaches the device when its last
+// on makes a loop device with a file, with more flags, and with sectors of so many bytes; 0: those of the kernel's choice. Partitions are allowed. The kernel detaches the device when its last
 // descriptor is closed (LO_FLAGS_AUTOCLEAR), also after a kill.
-func on(back *os.File, flags uint32) (*os.File, error) {
+func on(back *os.File, flags, sector uint32) (*os.File, error) {
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a loop device: %w", err)
 	}
 	defer ctl.Close()
-	config := unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_PARTSCAN | flags}}
+	config := unix.LoopConfig{Fd: uint32(back.Fd()), Size: sector, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_PARTSCAN | flags}}
 	for {
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -55,7 +55,10 @@ func on(back *os.File, flags uint32) (*os.File, error) {
 }
 
 // ForTest returns the path of a loop device that lasts as long as the test.
-func ForTest(t *testing.T, size int64) string {
+func ForTest(t *testing.T, size int64) string { t.Helper(); return OfSectors(t, size, 0) }
+
+// OfSectors is ForTest of a disk with sectors of so many bytes; 0: those of the kernel's choice.
+func OfSectors(t *testing.T, size int64, sector uint32) string {
 	t.Helper()
 	back, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err != nil {
@@ -65,18 +68,18 @@ func ForTest(t *testing.T, size int64) string {
 	if err := unix.Fallocate(int(back.Fd()), 0, 0, size); err != nil {
 		t.Fatal(err)
 	}
-	return attached(t, back, 0)
+	return attached(t, back, 0, sector)
 }
 
-// attached returns the path of a loop device with a file, which lasts as long as the test.
-func attached(t *testing.T, back *os.File, flags uint32) string {
+// attached returns the path of a loop device with a file, as on makes it, which lasts as long as the test.
+func attached(t *testing.T, back *os.File, flags, sector uint32) string {
 	t.Helper()
 	if f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0); err != nil {
 		t.Skip("no loop devices for this user: ", err)
 	} else {
 		f.Close()
 	}
-	dev, err := on(back, flags)
+	dev, err := on(back, flags, sector)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func SlowForTest(t *testing.T, size int64) *Slow {
 		t.Fatal(err)
 	}
 	defer through.Close()
-	s.Path = attached(t, through, unix.LO_FLAGS_DIRECT_IO)
+	s.Path = attached(t, through, unix.LO_FLAGS_DIRECT_IO, 0)
 	if dio, _ := os.ReadFile(filepath.Join("/sys/block", filepath.Base(s.Path), "loop/dio")); string(dio) != "1\n" {
 		t.Fatalf("%s has no direct I/O: what is read of it would be kept in memory", s.Path)
 	}

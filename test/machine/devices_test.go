@@ -92,7 +92,7 @@ func onlyKnownModels(t *testing.T, node string) {
 
 func monitorOf(t *testing.T, node string) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(bench.root, "run/nodes", node, "pid"))
+	text, err := os.ReadFile(filepath.Join(bench.Root, "run/nodes", node, "pid"))
 	testkit.Must(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	testkit.Must(t, err)

@@ -25,7 +25,7 @@ const writeRate = 2_000_000
 // names of the spec and no others; the node's limits hold for what it writes.
 func TestDisks(t *testing.T) {
 	needs(t)
-	own, other := loop.ForTest(t, 32<<20), loop.ForTest(t, 16<<20)
+	own, other := loop.OfSectors(t, 32<<20, 4096), loop.ForTest(t, 16<<20)
 	must(t, "pool", "add", "disks", "--dir", t.TempDir())
 	t.Cleanup(func() { berth(t, "", "pool", "rm", "disks") })
 	file := spec(t, "m5", fmt.Sprintf(`scratch: [{target: /data/own, size: 48MiB, pool: disks, fs: ext4, mode: "0750"}]
@@ -54,6 +54,9 @@ io: [{name: own, device: %s, write: {rate: 2MB/s}}]
 			t.Errorf("%s has not %s MiB: %s", name, size, out)
 		}
 	}
+	if out := inside("blockdev --getss /dev/vdb; blockdev --getss /dev/by/name"); out != "4096\n512\n" {
+		t.Errorf("the devices have sectors of %q bytes", out)
+	}
 	if out := inside("head -c 5 /dev/by/name; ! dd if=/dev/zero of=/dev/by/name bs=512 count=1 2>&1"); !strings.HasPrefix(out, "word\n") {
 		t.Errorf("the other device holds %q", out)
 	}
@@ -78,7 +81,7 @@ io: [{name: own, device: %s, write: {rate: 2MB/s}}]
 	if out := inside("cat /kept /data/own/kept; head -c 7 /dev/vdb"); out != "root\nlast\nscratch\ndevice\n" {
 		t.Errorf("after a restart the disks hold %q", out)
 	}
-	image := filepath.Join(bench.dir, "other.erofs")
+	image := filepath.Join(bench.Dir(), "other.erofs")
 	testkit.Must(t, os.Link(bench.image, image))
 	defer os.Remove(image)
 	text, err = os.ReadFile(file)
@@ -89,7 +92,7 @@ io: [{name: own, device: %s, write: {rate: 2MB/s}}]
 		t.Errorf("with another image the disks hold %q", out)
 	}
 	must(t, "rm", "--force", "m5")
-	if left, _ := filepath.Glob(filepath.Join(bench.root, "lib/nodes/m5*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(bench.Root, "lib/nodes/m5*")); len(left) > 0 {
 		t.Errorf("rm left %v", left)
 	}
 }

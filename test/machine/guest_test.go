@@ -1,9 +1,6 @@
 package machine
 
 import (
-	"context"
-	"errors"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -14,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner/machine/wire"
-	"berth/test/built"
 	"berth/test/testkit"
 )
 
@@ -22,11 +18,6 @@ import (
 func guest(t *testing.T) net.Conn {
 	t.Helper()
 	testkit.NeedsRoot(t)
-	dir := bench.dir
-	if _, err := os.Stat(filepath.Join(dir, "berth-guest")); errors.Is(err, fs.ErrNotExist) {
-		dir = t.TempDir()
-		testkit.Must(t, built.Guest(context.Background(), dir))
-	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	testkit.Must(t, err)
 	ours, theirs := os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "guest")
@@ -35,7 +26,7 @@ func guest(t *testing.T) net.Conn {
 	ours.Close()
 	null, err := os.Open(os.DevNull) // it has ended, as the pipe to process 1 once that is the init system
 	testkit.Must(t, err)
-	cmd := exec.Command(filepath.Join(dir, "berth-guest"), "agent")
+	cmd := exec.Command(filepath.Join(bench.Dir(), "berth-guest"), "agent")
 	cmd.ExtraFiles = []*os.File{theirs, null}
 	cmd.Stderr = os.Stderr
 	testkit.Must(t, cmd.Start())

@@ -50,7 +50,7 @@ func TestMachine(t *testing.T) {
 	}{
 		{"", []string{"m1", "--", "sh", "-c", "hostname; echo $OF; exit 5"}, "m1\nnode\n", 5},
 		{numbers, []string{"m1", "--", "cat"}, numbers, 0},
-		{"", []string{"-u", "app", "m1", "--", "id"}, "uid=1000(app) gid=1000(app) groups=1000(app)\n", 0},
+		{"", []string{"-u", "daemon", "m1", "--", "id"}, "uid=1(daemon) gid=1(daemon) groups=1(daemon)\n", 0},
 		{"", []string{"-u", "1234:99", "-w", "/tmp", "-e", "A=b", "m1", "--", "sh", "-c", "id -u; id -g; pwd; echo $A"}, "1234\n99\n/tmp\nb\n", 0},
 		{"", []string{"m1", "--", "/no/such/program"}, "", 127},
 		{"", []string{"m1", "--", "/etc/passwd"}, "", 126},
@@ -65,7 +65,7 @@ func TestMachine(t *testing.T) {
 	}
 	execInPipes(t)
 	seenFromOutside(t)
-	for pid := range testkit.Processes("\x00"+bench.root+"\x00", "\x00keeper\x00") {
+	for pid := range testkit.Processes("\x00"+bench.Root+"\x00", "\x00keeper\x00") {
 		testkit.Must(t, unix.Kill(pid, unix.SIGKILL))
 	}
 	must(t, "pause", "m1")
@@ -93,10 +93,10 @@ func TestMachine(t *testing.T) {
 	}
 	testkit.Eventually(t, "the machine has ended", func() bool { return strings.Contains(must(t, "ls"), "exited 137") })
 
-	boots := inRoot(bench.dir, "start", "m1")
+	boots := bench.Command("start", "m1")
 	testkit.Must(t, boots.Start())
 	testkit.Eventually(t, "the machine boots", func() bool {
-		live, _ := os.ReadFile(filepath.Join(bench.root, "run/nodes/m1/journal"))
+		live, _ := os.ReadFile(filepath.Join(bench.Root, "run/nodes/m1/journal"))
 		return strings.Contains(string(live), "machine.start")
 	})
 	must(t, "rm", "--force", "m1")
@@ -104,7 +104,7 @@ func TestMachine(t *testing.T) {
 		t.Error("rm --force waits until a machine has booted")
 	}
 	for _, dir := range []string{"run/nodes", "lib/nodes"} {
-		if left, _ := os.ReadDir(filepath.Join(bench.root, dir)); len(left) > 0 {
+		if left, _ := os.ReadDir(filepath.Join(bench.Root, dir)); len(left) > 0 {
 			t.Errorf("%s holds %v", dir, left)
 		}
 	}
@@ -120,7 +120,7 @@ func execInPipes(t *testing.T) {
 		"exec_m1 sh -c 'while :; do sleep 1000; done & yes >/dev/null & exit 4'; echo $?": "4\n",
 	} {
 		cmd := exec.Command("sh", "-c", `exec_m1() { "$BERTH" --root "$ROOT" exec m1 -- "$@"; }; `+script)
-		cmd.Env = append(os.Environ(), "BERTH="+filepath.Join(bench.dir, "berth"), "ROOT="+bench.root)
+		cmd.Env = append(os.Environ(), "BERTH="+bench.Program, "ROOT="+bench.Root)
 		cmd.Stderr = os.Stderr
 		if out, err := cmd.Output(); string(out) != want || err != nil {
 			t.Errorf("%s: %q, want %q: %v", script, out, want, err)
@@ -136,7 +136,7 @@ func TestInitSystem(t *testing.T) {
 	testkit.Must(t, err)
 	for _, line := range strings.SplitAfter(string(text), "\n") {
 		if strings.HasPrefix(line, "command:") {
-			text = []byte(strings.Replace(string(text), line, "command: [/bin/init]\nno_new_privileges: true\n", 1))
+			text = []byte(strings.Replace(string(text), line, "command: [/sbin/init]\nno_new_privileges: true\n", 1))
 		}
 	}
 	testkit.Must(t, os.WriteFile(file, text, 0o600))
@@ -199,7 +199,7 @@ func seenFromOutside(t *testing.T) {
 		for _, f := range fds {
 			to, err := os.Readlink(filepath.Join(at("fd"), f.Name()))
 			own := err != nil || strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "socket:") || strings.HasPrefix(to, "/memfd:berth-machine") ||
-				to == bench.image || to == complaints || to == filepath.Join(bench.root, "run/nodes/m1/log") || pid == monitor && (to == os.DevNull || strings.Contains(to, "/cpu.")) // Go's runtime reads its own limit
+				to == bench.image || to == complaints || to == filepath.Join(bench.Root, "run/nodes/m1/log") || pid == monitor && (to == os.DevNull || strings.Contains(to, "/cpu.")) // Go's runtime reads its own limit
 			if !own {
 				t.Errorf("process %d has descriptor %s: %s", pid, f.Name(), to)
 			}

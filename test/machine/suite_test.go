@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return runner.Spec{
-			Node: "m", Hostname: "m", Args: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/bin"}, Stop: unix.SIGTERM,
+			Node: "m", Hostname: "m", Args: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Stop: unix.SIGTERM,
 			Content: mounts.Plan{IDs: mounts.IDs{Base: 0x7ffe0000, Size: 65536}, Root: mounts.Root{At: root, Packed: image, Memory: true}},
 			Machine: &runner.Machine{CPUs: 1, Memory: 256 << 20, Kernel: bench.kernel},
 		}

@@ -1,7 +1,8 @@
 // Package sample chooses which part of a long walk one run of the tests takes: of kill points, pages, random rounds, long tests.
 //
-// BERTH_WALK=N takes part N modulo Parts, which tests log; BERTH_WALK=all takes every point and all rounds. Without it go test takes
-// part 0, and make test (tools/testrun) that of the number of commits, so that Parts commits in a row take every point.
+// BERTH_WALK=N takes part N modulo Round, which tests log; BERTH_WALK=all takes every point and all rounds. Without it go test takes
+// part 0, and make test (tools/testrun) that of the number of commits, so that Parts commits in a row take every point, and Round of them
+// every point of the walks that are sparse.
 package sample
 
 import (
@@ -17,6 +18,7 @@ import (
 const (
 	Env   = "BERTH_WALK" // the environment variable that names the part
 	Parts = 8
+	Round = 4 * Parts
 	whole = "all"
 )
 
@@ -41,7 +43,7 @@ func Of(t testing.TB) Walk {
 	case testing.Short():
 		w.part = 50
 	}
-	n %= Parts
+	n %= Round
 	t.Logf("%s=%d", Env, n)
 	name := fnv.New64()
 	_, _ = name.Write([]byte(t.Name())) // never fails
@@ -50,7 +52,7 @@ func Of(t testing.TB) Walk {
 	return w
 }
 
-// Sparse is half of the walk, for steps that take an emulated machine many seconds each.
+// Sparse is half of the walk, for steps that take seconds each.
 func (w Walk) Sparse() Walk {
 	if w.part > 1 {
 		w.part *= 2

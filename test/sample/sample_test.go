@@ -41,6 +41,19 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestRound: a round of parts takes each point of the sparsest walk.
+func TestRound(t *testing.T) {
+	begins := map[int]bool{}
+	for part := range Round {
+		t.Setenv(Env, strconv.Itoa(part))
+		begin, _ := Of(t).Sparse().Sparse().Points(1)
+		begins[begin] = true
+	}
+	if len(begins) != Round && !testing.Short() {
+		t.Errorf("the parts begin at %v", begins)
+	}
+}
+
 func TestSparse(t *testing.T) {
 	t.Setenv(Env, "1")
 	_, whole := Of(t).Points(1)

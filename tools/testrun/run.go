@@ -128,7 +128,7 @@ func (o options) part(ctx context.Context, w io.Writer) string {
 		if err != nil {
 			fmt.Fprintln(w, "git does not tell the number of commits: the walks take part 0")
 		}
-		n = fmt.Sprint(count % sample.Parts)
+		n = fmt.Sprint(count % sample.Round)
 	}
 	fmt.Fprintf(w, "%s=%s\n", sample.Env, n)
 	return n

@@ -61,10 +61,19 @@ func Proposal(w io.Writer, width int, p *node.Proposal, dirs layout.Node) {
 	}
 	short := strings.NewReplacer(dirs.Lib+"/", "LIB/", dirs.Run+"/", "RUN/")
 	shortened := false
+	shorten := func(long string) string {
+		line := short.Replace(long)
+		shortened = shortened || line != long
+		return line
+	}
+	if len(p.Removes) > 0 {
+		fmt.Fprintln(w, "    would be removed, with what the node wrote there:")
+	}
+	for _, r := range p.Removes {
+		text.Wrap(w, width, 8, "      ", shorten(r))
+	}
 	for i, s := range p.Steps {
-		line := short.Replace(s.Text)
-		shortened = shortened || line != s.Text
-		p.Steps[i].Text = line
+		p.Steps[i].Text = shorten(s.Text)
 	}
 	Steps(w, width, p.Steps)
 	if shortened {

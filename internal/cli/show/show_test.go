@@ -63,7 +63,8 @@ func TestPlanIsPrinted(t *testing.T) {
 		Differences: []vnode.Difference{
 			{Key: "cpu.max", Old: "1", New: "1.5", Live: true}, {Key: "hostname", Old: "worker", New: "w1.example.org"},
 		},
-		Steps: []step.Line{{Kind: "oci.start", Text: "crun start worker: /bin/sleep infinity"}},
+		Removes: []string{"/var/lib/berth/nodes/worker/delta for the node's writes, without a limit"},
+		Steps:   []step.Line{{Kind: "oci.start", Text: "crun start worker: /bin/sleep infinity"}},
 	}, dirs)
 	Proposal(&b, 80, &node.Proposal{Node: "other", Does: "nothing"}, dirs)
 	testkit.Golden(t, "testdata/plan-change.txt", b.String())

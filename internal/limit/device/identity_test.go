@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -190,6 +191,15 @@ func TestTable(t *testing.T) {
 		}
 		if c.name == "swapped" && now.Devices[0].Source != "/dev/sdb" {
 			t.Errorf("%s: the device is at %s on the host", c.name, now.Devices[0].Source)
+		}
+		held := table
+		held.Devices = slices.Clone(table.Devices)
+		for i := range held.Devices {
+			held.Devices[i].Held = true
+		}
+		// What was unplugged is lost for who has it open, wherever it is now, and whatever comes later.
+		if is := held.Now(c.sys).Now(before); !is.Devices[0].Gone || is.Devices[1].Gone != (c.name == "swapped") {
+			t.Errorf("%s: of devices that are held open there is %+v", c.name, is.Devices)
 		}
 		// As after a keeper that was killed before it wrote the table.
 		if again := table.Now(c.sys); !again.Equal(now) || !now.Now(c.sys).Equal(now) {

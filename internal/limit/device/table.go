@@ -29,6 +29,7 @@ type Granted struct {
 	Resolved
 	Spec vnode.Device `json:"spec"`           // the entry that it comes from
 	Gone bool         `json:"gone,omitempty"` // unplugged: the node no longer has it, and gets it again when it is back
+	Held bool         `json:"held,omitempty"` // an emulator has had it open since the node started: one that is back is another for it
 }
 
 // Disk is a disk that a node has limits on.
@@ -79,7 +80,13 @@ func (t Table) Now(sys string) Table {
 	now := Table{Devices: slices.Clone(t.Devices), Disks: slices.Clone(t.Disks)}
 	for i := range now.Devices {
 		g := &now.Devices[i]
+		if g.Held && g.Gone {
+			continue
+		}
 		n, ok := g.ID.Where(sys, g.Type, g.Major, g.Minor)
+		if g.Held && ok {
+			ok = n == [2]uint32{g.Major, g.Minor} && again(sys, g.Type, n, g.ID).Seq == g.ID.Seq
+		}
 		if g.Gone = !ok; ok {
 			if n != [2]uint32{g.Major, g.Minor} {
 				g.Major, g.Minor = n[0], n[1]

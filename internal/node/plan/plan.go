@@ -168,18 +168,21 @@ func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
 		before, after = append(before, w.Before...), append(after, w.After...)
 	}
 	volumes := scratch.Opened(scratch.Volumes(claims))
-	create := slices.Concat(run.Create, f.devices(groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits)
+	create := slices.Concat(run.Create, f.devices(n, groupPath, dirs), sysctl.Steps(n, dirs.PIDFile()), limits)
 	if n.IsMachine() {
-		create = slices.Concat(limits, run.Create, f.devices(groupPath, dirs))
+		create = slices.Concat(limits, run.Create, f.devices(n, groupPath, dirs))
 	}
 	return slices.Concat(groups, volumes, before, create, links, served, after, run.Start), nil
 }
 
 // devices returns the steps for the devices that the node's group allows besides the standard ones, and for the record of its
 // devices and disks. On v2 the step replaces the runtime's own program.
-func (f *Facts) devices(groupPath string, dirs layout.Node) []step.Step {
+func (f *Facts) devices(n *vnode.Node, groupPath string, dirs layout.Node) []step.Step {
 	var steps []step.Step
-	t := device.Table{Devices: f.Devices, Disks: f.Limited}
+	t := device.Table{Devices: slices.Clone(f.Devices), Disks: f.Limited}
+	for i := range t.Devices {
+		t.Devices[i].Held = n.IsMachine()
+	}
 	if d := devgroup.Of(f.Host.Cgroups, groupPath); d != nil {
 		d.Allow = t.Rules()
 		steps = append(steps, d)

@@ -9,6 +9,7 @@ import (
 	"berth/internal/host/block"
 	"berth/internal/limit/device"
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/layout"
 )
 
 // TestReplug plans how a running node follows a device and a disk, on a host that is only written down.
@@ -82,5 +83,16 @@ device.node /dev/fuse vanishes: c 10:229`},
 				t.Errorf("refused: %v, want %q in it", err, tc.refused)
 			}
 		})
+	}
+}
+
+// TestHeldDevices: the record of a node's devices says whether an emulator has them open.
+func TestHeldDevices(t *testing.T) {
+	f := Facts{Devices: []device.Granted{{Resolved: device.Resolved{Path: "/dev/own", Type: "b", Major: 7}}}}
+	for _, kind := range []vnode.Kind{"", vnode.MachineKind} {
+		steps := f.devices(&vnode.Node{Kind: kind}, "berth/m", layout.Node{})
+		if r := steps[len(steps)-1].(*device.Record); r.New.Devices[0].Held != (kind != "") {
+			t.Errorf("of kind %q: %+v", kind, r.New)
+		}
 	}
 }

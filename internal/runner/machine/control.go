@@ -89,6 +89,9 @@ func dial(ctx context.Context, dir string) (*control, error) {
 	defer d.Close()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", controlSocket(fmt.Sprintf("/proc/self/fd/%d", d.Fd())))
+	if errors.Is(err, unix.ECONNREFUSED) { // its socket outlives it
+		return nil, errGone
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reach the machine's monitor: %w", err)
 	}

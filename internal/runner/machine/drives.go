@@ -21,6 +21,7 @@ type drive struct {
 	serial string
 	files  []*os.File // what QEMU gets of it
 	block  bool       // it is a device, not a file
+	sector int        // bytes of the device's sectors: the guest must see the same, for its partition table counts in them
 	aio    string     // how QEMU reads and writes it
 }
 
@@ -90,9 +91,24 @@ func (d *drive) open() error {
 			return refuse.Busyf("it is another device now than the one that was looked at (%s)", d.Number)
 		case !d.block && st.Mode&unix.S_IFMT != unix.S_IFREG:
 			return refuse.Invalidf("it is neither a file nor a disk")
+		case d.block:
+			if d.sector, err = unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET); err != nil {
+				return fmt.Errorf("read the size of its sectors: %w", err)
+			}
+		case cached(f):
+			return refuse.Cannotf("use a folder without encryption, on a file system mounted without data=journal",
+				"its file system reads and writes it through the page cache, where the node's limits would not hold")
 		}
 	}
 	return nil
+}
+
+// cached reports whether the kernel reads and writes a file by the page cache although it was opened for direct I/O (statx(2): the alignment
+// for direct I/O is 0). A file system that does not say is believed.
+func cached(f *os.File) bool {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	return err == nil && st.Mask&unix.STATX_DIOALIGN != 0 && st.Dio_offset_align == 0
 }
 
 // mostAIO is how many requests QEMU's one context of native I/O counts for (MAX_EVENTS in its block/linux-aio.c, doubled by
@@ -114,9 +130,10 @@ func (d *drive) arguments(set int, next func() int) (args []string) {
 	for range d.files {
 		args = append(args, "-add-fd", fmt.Sprintf("fd=%d,set=%d", next(), set))
 	}
-	driver, access := "file,locking=off", ""
+	driver, access, sectors := "file,locking=off", "", ""
 	if d.block {
 		driver = "host_device"
+		sectors = fmt.Sprintf(",logical_block_size=%d,physical_block_size=%d", d.sector, d.sector)
 	}
 	if d.ReadOnly {
 		access = ",read-only=on"
@@ -124,5 +141,5 @@ func (d *drive) arguments(set int, next func() int) (args []string) {
 	return append(args,
 		"-blockdev", fmt.Sprintf("driver=%s,node-name=%s-file,filename=/dev/fdset/%d,cache.direct=on,aio=%s%s", driver, d.serial, set, d.aio, access),
 		"-blockdev", fmt.Sprintf("driver=raw,node-name=%s,file=%s-file,cache.direct=on%s", d.serial, d.serial, access),
-		"-device", fmt.Sprintf("virtio-blk-device,drive=%s,serial=%s", d.serial, d.serial))
+		"-device", fmt.Sprintf("virtio-blk-device,drive=%s,serial=%s%s", d.serial, d.serial, sectors))
 }

@@ -232,7 +232,7 @@ func (l *Launch) startMonitor() error {
 		kept = append(kept, os.NewFile(uintptr(fd), "kept"))
 	}
 	var p *os.Process
-	err := onThread(func() (err error) {
+	err := thread.Own(func() (err error) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // root keeps its rights over an exec all the same
 			return err
 		}

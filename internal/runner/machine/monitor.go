@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"berth/internal/sys/fork"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/seccomp"
+	"berth/internal/sys/thread"
 )
 
 // The exit statuses of a machine whose guest ended without its command's.
@@ -213,7 +213,7 @@ func (m *monitor) startEmulator(drives []drive, files []*os.File) error {
 		Stdin: null, Stdout: null, Stderr: &m.complaint, ExtraFiles: slices.Concat(theirs, files),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: id, Gid: id}},
 	}
-	return onThread(func() error {
+	return thread.Own(func() error { // what this thread gives up, QEMU lacks too
 		if err := errors.Join(leaveKeyring(), unix.Unshare(unix.CLONE_NEWNET), closeRights(), seccomp.Filter{Start: true}.Thread()); err != nil { // its own filter has no start
 			return err
 		}
@@ -223,16 +223,6 @@ func (m *monitor) startEmulator(drives []drive, files []*os.File) error {
 
 // nullDevice is a pipe-like nothing in a root that has no /dev: an empty file in memory.
 func nullDevice() (*os.File, error) { return memory(nil) }
-
-// onThread runs f on a thread of its own that ends with it: what f takes from the thread, a program that it starts lacks too.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		done <- f()
-	}()
-	return <-done
-}
 
 // leaveKeyring gives the calling thread, and what it starts, an own empty session keyring: setuid and exec leave it the caller's, with
 // tickets of Kerberos and keys of file systems. Where the kernel has no keys, or lets nobody at them, there is none to leave.

@@ -120,7 +120,7 @@ func TestFailures(t *testing.T) {
 // TestArguments: the emulator gets what the machine needs, and nothing that reaches the host.
 func TestArguments(t *testing.T) {
 	l := &Launch{Node: "m", Machine: runner.Machine{CPUs: 2, Memory: 512 << 20, Cmdline: "a=b"}}
-	drives := []drive{{Disk: runner.Disk{ReadOnly: true}, serial: "disk0", files: make([]*os.File, 1), block: true, aio: "native"}}
+	drives := []drive{{Disk: runner.Disk{ReadOnly: true}, serial: "disk0", files: make([]*os.File, 1), block: true, sector: 512, aio: "native"}}
 	args := strings.Join(l.arguments(drives), " ")
 	for _, want := range []string{
 		"-S ", "-nodefaults -no-user-config", "-nic none", "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", "-smp 2 -m 512M", " a=b -device pvpanic",

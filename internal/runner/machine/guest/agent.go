@@ -21,6 +21,7 @@ import (
 	"berth/internal/runner/machine/wire"
 	"berth/internal/sys/fork"
 	"berth/internal/sys/proc"
+	"berth/internal/sys/thread"
 )
 
 // The exit codes of a command that could not be run, as in shells.
@@ -332,18 +333,14 @@ func reason(err error) string {
 
 // startOnThread starts a command from a thread of its own, whose settings it inherits.
 func startOnThread(cmd *exec.Cmd, noNewPrivs bool) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	return thread.Own(func() error {
 		if noNewPrivs {
 			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-				done <- err
-				return
+				return err
 			}
 		}
-		done <- fork.Start(cmd)
-	}()
-	return <-done
+		return fork.Start(cmd)
+	})
 }
 
 // await waits for the end of the command and tells the host. With the node's own command all processes end, as in a container.
