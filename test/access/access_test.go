@@ -24,6 +24,7 @@ import (
 	"berth/internal/site/audit"
 	"berth/internal/site/certs"
 	"berth/internal/site/hostapi"
+	"berth/internal/site/listen"
 	"berth/internal/spec/roles"
 	"berth/internal/sys/fork"
 	"berth/test/env"
@@ -97,7 +98,7 @@ func (h *host) listen(t *testing.T) {
 	fork.ActFor(h.Program)
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
-	l, err := certs.Listen(t.Context(), server.Limit(plain, 100), h.Layout().Etc("certs"))
+	l, err := certs.Listen(t.Context(), listen.Bound(plain, 100, 0), h.Layout().Etc("certs"))
 	testkit.Must(t, err)
 	h.address = "https://" + plain.Addr().String()
 	log, err := audit.Open(h.audit)

@@ -33,7 +33,7 @@ func TestRemoveMade(t *testing.T) {
 	}
 	second, err := h.nodes.Made("again")
 	testkit.Must(t, err)
-	if _, err := h.nodes.Node(t.Context(), "again"); err != nil || second.Equal(first) {
+	if _, err := h.nodes.Node(t.Context(), "again", ""); err != nil || second.Equal(first) {
 		t.Errorf("the next one, made at %s as the first at %s: %v", second, first, err)
 	}
 	testkit.Must(t, h.nodes.RemoveMade(t.Context(), "again", second))

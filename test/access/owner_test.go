@@ -42,7 +42,7 @@ func TestOwnersUnderTheLock(t *testing.T) {
 	if err := fillin("ann", "job"); refuse.KindOf(err) != refuse.Busy {
 		t.Errorf("bob's name taken by ann: %v", err)
 	}
-	status, err := h.nodes.Node(t.Context(), "job")
+	status, err := h.nodes.Node(t.Context(), "job", "")
 	if err != nil || status.State != node.Running {
 		t.Errorf("bob's node: %+v, %v", status, err)
 	}

@@ -284,7 +284,7 @@ func (h *rights) policy(t *testing.T) {
 	h.importAs(t, "base", "v2")
 	end()
 	testkit.Eventually(t, "the keeper's restart is refused, and it is stopped", func() bool {
-		d, err := h.nodes.Node(t.Context(), "job")
+		d, err := h.nodes.Node(t.Context(), "job", "")
 		testkit.Must(t, err)
 		return refused() == 1 && d.State == node.Stopped && !d.Restarting
 	})

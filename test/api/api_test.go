@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/site/api/server"
 	"berth/internal/site/hostapi"
+	"berth/internal/site/listen"
 	"berth/internal/sys/fork"
 	"berth/test/built"
 	"berth/test/env"
@@ -41,7 +42,7 @@ func serve(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	h := server.HTTP((&server.Server{Host: hostapi.Open(l, s.Program)}).Handler())
-	go func() { _ = h.Serve(server.Limit(listener, server.MostConnections)) }()
+	go func() { _ = h.Serve(listen.Bound(listener, server.MostConnections, 0)) }()
 	s.http = &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", s.socket) }}}
 	t.Cleanup(func() { _ = h.Close() })
 	return s

@@ -45,7 +45,7 @@ var rooms = []room{
 		store iosync/place iosync/probe iosync/allot intercept/preload intercept/network intercept/gate intercept/instances
 		iosync/want
 		slurm/hostlist
-		iosync/share upload
+		iosync/share upload listen
 	`},
 	{"node", "A node's life: the plan, the steps, the keeper, what is kept of a node and what happened to it. Commands and the agent ask package `node`. `protect` is for services that are no nodes.", "runner limit network image storage", `
 		autostart

@@ -10,11 +10,15 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -37,7 +41,8 @@ func (p *puller) signIn(ctx context.Context) error {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.TLSClientConfig, base.ResponseHeaderTimeout = config, p.Quiet
 	base.DisableCompression = true // a blob must stay as it is: its digest is over its bytes
-	g := &guard{inner: base, plain: p.Insecure, say: func(text string) { _ = p.tell.say(pull.Answer{Say: text}) }}
+	g := newGuard(base, repo.RegistryStr(), p.Insecure, func(text string) { _ = p.tell.say(pull.Answer{Say: text}) })
+	base.DialContext, base.Proxy = g.dial, g.proxy
 	t, err := transport.NewWithContext(ctx, repo.Registry, login, g, []string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		return err
@@ -88,12 +93,83 @@ func tlsFor(dirs []string, host string, insecure bool) (*tls.Config, error) {
 }
 
 // guard is the transport below the signing in. It sends nothing in the clear to another machine unless the user asked
-// for that, keeps answers short, and asks again where the registry says when.
+// for that, asks nothing of this machine for a registry elsewhere, keeps answers short, and asks again where the registry says when.
 type guard struct {
-	inner http.RoundTripper
-	plain bool // http to other machines is allowed
-	say   func(string)
+	inner    http.RoundTripper
+	plain    bool     // http to other machines is allowed
+	registry string   // HOST[:PORT]
+	local    bool     // the registry is on this machine or its link, by its name
+	proxies  sync.Map // of the environment, each HOST:PORT
+	say      func(string)
 }
+
+func newGuard(inner http.RoundTripper, registry string, plain bool, say func(string)) *guard {
+	host := (&url.URL{Host: registry}).Hostname()
+	ip, err := netip.ParseAddr(host)
+	local := isLocalhost(host) || err == nil && own(ip.Unmap()) || err != nil && ownName(host)
+	return &guard{inner: inner, plain: plain, registry: registry, local: local, say: say}
+}
+
+// ownName reports whether the host's own file of names (hosts(5)), which only root writes, gives a name an address of this machine: Debian gives the
+// host's name 127.0.1.1.
+func ownName(host string) bool {
+	text, err := os.ReadFile(hostsFile)
+	if err != nil {
+		return false // it has no name of its own then
+	}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		fields := strings.Fields(line)
+		if len(fields) < 2 || !slices.ContainsFunc(fields[1:], func(name string) bool { return strings.EqualFold(name, host) }) {
+			continue
+		}
+		if ip, err := netip.ParseAddr(fields[0]); err == nil && own(ip.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostsFile is the file of names. Tests have one of their own.
+var hostsFile = "/etc/hosts"
+
+// proxy returns the proxy that the environment names for a request.
+func (g *guard) proxy(r *http.Request) (*url.URL, error) {
+	u, err := http.ProxyFromEnvironment(r)
+	if u != nil {
+		g.proxies.Store(hostPort(u), true)
+	}
+	return u, err
+}
+
+// hostPort returns where http.Transport connects to for a proxy.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// dial connects. A registry sends nobody to services of this machine, or of its link, as the data of a cloud's machine at 169.254.169.254: not by a
+// redirect, not by the place where tokens are to be had, and not by a name that has such an address, be it its own. A proxy of the environment may be
+// there, and all is allowed to a registry that the user named as one of this machine: localhost, an address, or a name that /etc/hosts gives one.
+func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // as http.DefaultTransport
+	if _, proxy := g.proxies.Load(address); !proxy && !g.local {
+		d.Control = func(_, at string, _ syscall.RawConn) error {
+			if to, err := netip.ParseAddrPort(at); err == nil && own(to.Addr().Unmap()) {
+				return refuse.Cannotf("name a registry of this machine localhost, by its address, or by a name in /etc/hosts",
+					"the pull from %s leads to %s at %s, which is this machine or its link, and no registry elsewhere", g.registry, clean(address), to.Addr())
+			}
+			return nil
+		}
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// own reports whether an address is one of this machine's loopback, or of its link alone.
+func own(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() }
 
 // mostAnswer is the most bytes of an answer that is no blob, mostTries how often a request is sent, and mostWait how long a
 // registry may let one wait.
@@ -110,7 +186,7 @@ func blobRequest(ctx context.Context) context.Context { return context.WithValue
 
 // RoundTrip sends a request.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !g.plain && !loopback(r.URL) {
+	if r.URL.Scheme != "https" && !g.plain && (!g.local || !loopback(r.URL)) {
 		return nil, &refuse.Error{
 			Kind: refuse.Failed, What: fmt.Sprintf("%s would be asked without TLS, where everybody on the way reads and changes what is sent", clean(r.URL.Host)),
 			Remedy: "give it a certificate, or allow it with --tls-verify=false",
@@ -155,7 +231,11 @@ func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
 func loopback(u *url.URL) bool {
 	host := u.Hostname()
 	ip := net.ParseIP(host)
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
+	return isLocalhost(host) || ip != nil && ip.IsLoopback()
+}
+
+func isLocalhost(name string) bool {
+	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
 // short is an answer that may not be long.

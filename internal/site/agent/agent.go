@@ -5,6 +5,7 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ type Agent struct {
 	toldSelf  []byte            // and of this host
 	awaySince time.Time         // zero: the store answers
 	awayWhy   string
+	awayTold  string    // what the log says of it; "": nothing yet
 	asked     time.Time // when the store last said that it is there
 }
 
@@ -64,7 +66,17 @@ func (a *Agent) away(err error) {
 	a.awayWhy = err.Error()
 	if a.awaySince.IsZero() {
 		a.awaySince = time.Now()
-		a.log.Warn("the cluster state does not answer: going on with what it said last, and claiming nothing", "err", err)
+	}
+	tell := "the cluster state does not answer: going on with what it said last, and claiming nothing"
+	switch {
+	case errors.Is(err, store.ErrDenied):
+		tell = "the cluster state refuses this host, which claims nothing: its certificate (or store.user of the agent's file) has to be one of this site, for the name of this host"
+	case errors.Is(err, store.ErrRefused):
+		tell = "the cluster state refuses what this host says: going on with what it said last, and claiming nothing"
+	}
+	if tell != a.awayTold {
+		a.awayTold = tell
+		a.log.Warn(tell, "host", a.conf.Host, "at", a.conf.Store.Endpoints, "err", err)
 	}
 }
 
@@ -75,5 +87,5 @@ func (a *Agent) back() {
 	if !a.awaySince.IsZero() {
 		a.log.Info("the cluster state answers", "after", time.Since(a.awaySince).Round(time.Millisecond))
 	}
-	a.awaySince, a.awayWhy = time.Time{}, ""
+	a.awaySince, a.awayWhy, a.awayTold = time.Time{}, "", ""
 }

@@ -36,11 +36,11 @@ func Restore(c *agentconf.Config, l layout.Layout, path string) error {
 	if err := keepsState(c, "restore"); err != nil {
 		return err
 	}
-	held, err := hold(c, l)
+	release, err := hold(c, l)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer release()
 	return embedded.Restore(path, c.Store.Embedded.Dir)
 }
 

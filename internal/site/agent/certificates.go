@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -51,29 +52,59 @@ func (a *Agent) keepCertificates(ctx context.Context) error {
 	if a.signer != nil {
 		go a.tellRevoked(ctx)
 	}
+	a.renewInTime(ctx, time.Now, certs.Pause)
+	return nil
+}
+
+// renewInTime is keepCertificates for this host's certificate alone. It looks at the wall clock each time that pause ends, which may be sooner than it
+// was to be.
+func (a *Agent) renewInTime(ctx context.Context, now func() time.Time, pause func(context.Context, time.Time) bool) {
+	var next time.Time // when it is tried, or said, again
 	for {
-		wait := time.Hour // until the host has a certificate
 		cert, err := certs.Current(a.conf.Certs)
-		switch {
-		case err == nil:
-			wait = time.Until(certs.RenewAt(cert))
-		case !errors.Is(err, fs.ErrNotExist):
-			a.log.Warn("this host's certificate cannot be read", "err", err)
-		}
-		if err == nil && wait <= 0 {
-			wait = 10 * time.Minute // after an attempt that failed
-			if err := a.renew(ctx); err != nil {
-				a.log.Warn("this host's certificate is not renewed; it is tried again", "until", cert.NotAfter, "err", err)
-			} else {
-				a.log.Info("renewed this host's certificate")
-				wait = time.Second
+		at := now().Round(0).Add(renewAgain) // until the host has a certificate
+		if err == nil {
+			at = certs.RenewAt(cert)
+			if now().Before(cert.NotBefore) { // made while the clock was ahead
+				at = now()
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
+		unread := err != nil && !errors.Is(err, fs.ErrNotExist)
+		if unread || err == nil && !now().Before(at) {
+			if left := next.Sub(now()); left <= 0 || left > renewAgain { // more is left where the clock was set back
+				next = now().Round(0).Add(renewAgain) // by the wall clock: the other one stands still while the host is suspended
+				if unread {
+					a.log.Warn("this host's certificate cannot be read", "err", err)
+				} else {
+					a.renewNow(ctx, cert, now())
+				}
+			}
+			at = next
 		}
+		if !pause(ctx, at) {
+			return
+		}
+	}
+}
+
+// renewAgain is how long after an attempt to renew a certificate that failed the next one follows.
+const renewAgain = 10 * time.Minute
+
+// renewNow tries to renew this host's certificate, and says in the log what came of it.
+func (a *Agent) renewNow(ctx context.Context, old *x509.Certificate, now time.Time) {
+	err := a.renew(ctx)
+	switch who := old.Subject.CommonName; {
+	case err == nil:
+		a.log.Info("renewed this host's certificate")
+	case ctx.Err() != nil:
+	case now.Before(old.NotBefore):
+		a.log.Error("this host's certificate is not valid yet: it was made while a clock was ahead, and nobody reaches the agent", "from", old.NotBefore, "err", err,
+			"remedy", fmt.Sprintf("on the host with the site's key: berth certs renew %s; here: berth certs install %s.tar", who, who))
+	case now.After(old.NotAfter):
+		a.log.Error("this host's certificate is over: the site does not hear of this host, and nobody reaches its agent", "since", old.NotAfter, "err", err,
+			"remedy", fmt.Sprintf("on the host with the site's key: berth certs renew %s; here: berth certs install %s.tar", who, who))
+	default:
+		a.log.Warn("this host's certificate is not renewed; it is tried again", "until", old.NotAfter, "err", err)
 	}
 }
 

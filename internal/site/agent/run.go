@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"berth/internal/site/api/server"
+	"berth/internal/site/listen"
 )
 
 // farewell is how long requests that are being answered may go on when the agent ends.
@@ -36,7 +37,7 @@ func (a *Agent) Run(ctx context.Context, d Doors, ready func(at []net.Addr)) err
 		unix.Close()
 		return err
 	}
-	listeners, at := []net.Listener{server.Limit(unix, server.MostConnections)}, []net.Addr{}
+	listeners, at := []net.Listener{listen.Bound(unix, server.MostConnections, 0)}, []net.Addr{}
 	for _, l := range more {
 		listeners, at = append(listeners, l), append(at, l.Addr())
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -28,12 +29,15 @@ import (
 // Serve is berthd, until ctx ends. ready is called once it answers, with the addresses that it listens at over TLS.
 func Serve(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.Logger, ready func(*Agent, []net.Addr)) error {
 	debug.SetGCPercent(50) // the agent takes memory from nodes, and works little
-	held, err := hold(c, l)
+	release, err := hold(c, l)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer release()
 	s, err := openState(ctx, c, log)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // it was told to end while it started
+	}
 	if err != nil {
 		return err
 	}
@@ -110,11 +114,11 @@ func (b *bounded) ApplyTemplate(ctx context.Context, who roles.Who, template, na
 
 // Leave takes this host out of its site.
 func Leave(ctx context.Context, c *agentconf.Config, l layout.Layout, log *slog.Logger) error {
-	held, err := hold(c, l)
+	release, err := hold(c, l)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer release()
 	s, err := openState(ctx, c, log)
 	if err != nil {
 		return err

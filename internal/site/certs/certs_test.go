@@ -69,6 +69,11 @@ func (s *site) listen(t *testing.T, dir string) {
 	}
 	t.Cleanup(func() { l.Close() })
 	s.address = plain.Addr().String()
+	s.answer(t, l)
+}
+
+// answer sends back what connections of a listener say.
+func (s *site) answer(t *testing.T, l net.Listener) {
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -355,13 +360,18 @@ func TestOpenConnections(t *testing.T) {
 	for name, c := range map[string]net.Conn{"revoked": bob, "over": eve} {
 		_ = c.SetDeadline(time.Now().Add(testkit.Bound()))
 		_, err := c.Read(make([]byte, 1))
-		if e, ok := errors.AsType[net.Error](err); err == nil || ok && e.Timeout() {
+		if err == nil || isTimeout(err) {
 			t.Errorf("the connection of a certificate that is %s goes on: %v", name, err)
 		}
 	}
 	if err := echo(ann); err != nil {
 		t.Errorf("another's connection ended: %v", err)
 	}
+}
+
+func isTimeout(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
 }
 
 // TestFolder checks that a folder which cannot be read whole lets nobody in, and that a new certificate is used at once.

@@ -38,14 +38,11 @@ func newHost(t *testing.T, name string, s store.Store) *host {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- h.Serve(ctx, listener) }()
+	done := make(chan struct{})
+	go func() { h.Serve(ctx, listener); close(done) }()
 	h.stop = func() {
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		done <- nil
+		<-done
 	}
 	t.Cleanup(h.stop)
 	return h

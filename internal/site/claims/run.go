@@ -86,10 +86,11 @@ func (c *Claims) Run(ctx context.Context, answers func() error) error {
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	served := make(chan error, 1)
+	served := make(chan struct{})
 	go func() {
-		served <- c.Serve(ctx, l)
-		end()
+		defer close(served)
+		defer end()
+		c.Serve(ctx, l)
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -130,7 +131,8 @@ func (c *Claims) Run(ctx context.Context, answers func() error) error {
 		}
 	}
 	end()
-	return <-served
+	<-served
+	return nil
 }
 
 // adopted reports whether a node that Reconcile claimed for is gone: its own steps may have given nothing up.

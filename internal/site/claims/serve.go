@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"berth/internal/host/membership"
+	"berth/internal/site/listen"
 	"berth/internal/sys/refuse"
 )
 
@@ -38,19 +39,10 @@ func (c *Claims) Listen() (net.Listener, error) {
 }
 
 // Serve answers commands until ctx ends.
-func (c *Claims) Serve(ctx context.Context, l net.Listener) error {
+func (c *Claims) Serve(ctx context.Context, l net.Listener) {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	for {
-		conn, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("answer claims: %w", err)
-		}
-		go c.answer(ctx, conn)
-	}
+	listen.Serve(l, c.log, func(conn net.Conn) { c.answer(ctx, conn) })
 }
 
 // longest is how many bytes a request may have: a node has at most some tens of things.

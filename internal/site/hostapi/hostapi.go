@@ -93,8 +93,30 @@ func (h *Host) Facts(ctx context.Context) (api.HostFacts, error) {
 // Nodes lists the nodes.
 func (h *Host) Nodes(ctx context.Context) ([]node.Status, error) { return h.List(ctx) }
 
-// Node returns a node with its limits.
-func (h *Host) Node(ctx context.Context, name string) (*node.Detail, error) { return h.Show(ctx, name) }
+// Node returns a node with its limits; for an owner, there are no nodes but its own.
+func (h *Host) Node(ctx context.Context, name string, owner roles.Owner) (*node.Detail, error) {
+	d, err := h.Show(ctx, name)
+	if err == nil {
+		err = h.still(name, owner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// still refuses a node that is not, or no longer, the owner's; "" owns all. What was opened or read of a node before is of the owner's then: another's
+// node that came in its place meanwhile would be there now.
+func (h *Host) still(name string, owner roles.Owner) error {
+	if owner == "" {
+		return nil
+	}
+	labels, err := h.Labels(name)
+	if err == nil && roles.OwnerOf(labels) != owner {
+		err = refuse.NotFoundf("no node %s", name)
+	}
+	return err
+}
 
 // Labels returns the labels of a node.
 func (h *Host) Labels(name string) (map[string]string, error) {
@@ -215,7 +237,7 @@ func (h *Host) Ended(ctx context.Context, name string) string {
 		return ""
 	}
 	var last strings.Builder
-	_ = h.Logs(ctx, name, api.Logs{Lines: 1}, &last) // if nothing can be read, nothing is said
+	_ = h.Logs(ctx, name, "", api.Logs{Lines: 1}, &last) // if nothing can be read, nothing is said
 	return strings.TrimSuffix(fmt.Sprintf("its command ended with %s: %s", d.Exit, strings.TrimSpace(last.String())), ": ")
 }
 

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 
 	"berth/internal/image"
 	"berth/internal/image/pull"
 	"berth/internal/node/nodelog"
 	"berth/internal/site/api"
+	"berth/internal/spec/roles"
 )
 
 // Images lists the images of the store, also those that are one file.
@@ -52,14 +54,26 @@ func (h *Host) RemoveImage(ctx context.Context, name string) error {
 	return image.Open(h.Layout).Remove(ctx, name, h.ImageUsers)
 }
 
-// Logs writes the output of a node's command.
-func (h *Host) Logs(ctx context.Context, name string, wish api.Logs, to io.Writer) error {
+// Logs writes the output of a node's command; for an owner, there are no nodes but its own.
+func (h *Host) Logs(ctx context.Context, name string, owner roles.Owner, wish api.Logs, to io.Writer) error {
 	v, err := h.OpenLog(ctx, name)
-	if err != nil || v == nil {
+	if err != nil {
 		return err
 	}
+	if v == nil {
+		return h.still(name, owner)
+	}
 	defer v.Close()
-	out := nodelog.Bytes(to)
+	write, known := nodelog.Bytes(to), map[*os.File]bool{}
+	out := func(part *os.File) error {
+		if !known[part] { // it is open: if the node is the owner's now, it is of the owner's node, also when that is removed
+			if err := h.still(name, owner); err != nil {
+				return err
+			}
+			known[part] = true
+		}
+		return write(part)
+	}
 	if err := v.Last(out, wish.Lines); err != nil || !wish.Follow {
 		return err
 	}

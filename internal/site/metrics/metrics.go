@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/node"
 	"berth/internal/node/protect"
+	"berth/internal/site/listen"
 	"berth/internal/site/store"
 	"berth/internal/sys/version"
 )
@@ -98,17 +99,43 @@ func (w *watched) WriteHeader(code int) {
 // Unwrap gives http.ResponseController what it needs for streams and for connections that are taken over.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Serve answers scrapes at an address over plain HTTP, and nothing else, until ctx ends.
+// mostScrapers is how many connections are open at once; of one address a quarter of them, but where the address of the metrics is of the loopback.
+const mostScrapers = 64
+
+// listenAgain is the pause after an attempt to listen that failed.
+const listenAgain = time.Second
+
+// listen listens at an address, as soon as it can, and tries that every so often; the error is that of ctx.
+func (m *Metrics) listen(ctx context.Context, address string, every time.Duration) (net.Listener, error) {
+	said := ""
+	for {
+		l, err := listen.TCP(ctx, address)
+		if err == nil {
+			return l, nil
+		}
+		if said != err.Error() {
+			said = err.Error()
+			m.log.Warn("metrics are not served, and all else is: the agent's file names another address in metrics, or what listens there ends (ss -ltnp shows it)", "at", address, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(every):
+		}
+	}
+}
+
+// Serve answers scrapes at an address over plain HTTP, and nothing else, until ctx ends. An address that is taken is waited for.
 func (m *Metrics) Serve(ctx context.Context, address string) error {
-	l, err := net.Listen("tcp", address)
+	l, err := m.listen(ctx, address, listenAgain)
 	if err != nil {
-		return err
+		return nil // ctx has ended
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", m.Handler())
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ReadTimeout: 10 * time.Second}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.Serve(listen.Bound(l, mostScrapers, mostScrapers/4)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

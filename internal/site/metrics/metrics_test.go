@@ -2,7 +2,9 @@ package metrics
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"math"
@@ -16,6 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"berth/internal/host/membership"
 	"berth/internal/node"
@@ -210,4 +213,38 @@ func agent(t *testing.T, l layout.Layout) *atomic.Int32 {
 		}
 	}()
 	return asked
+}
+
+// TestTakenAddress: an address that something else listens at ends nothing: that is said once, and the address is taken when it is free.
+func TestTakenAddress(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	defer other.Close()
+	var said testkit.Output
+	m := New(Sources{Log: slog.New(slog.NewTextHandler(&said, nil))})
+	got := make(chan net.Listener)
+	go func() {
+		l, err := m.listen(t.Context(), other.Addr().String(), time.Millisecond)
+		if err != nil {
+			t.Error(err)
+			close(got)
+			return
+		}
+		got <- l
+	}()
+	testkit.Eventually(t, "that metrics are not served is said", func() bool { return strings.Contains(said.String(), "metrics are not served") })
+	testkit.Must(t, other.Close())
+	l, ok := <-got
+	if !ok {
+		return
+	}
+	defer l.Close()
+	if n := strings.Count(said.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, said.String())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := m.listen(ctx, l.Addr().String(), time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("it waits when the agent ends: %v", err)
+	}
 }

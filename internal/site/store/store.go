@@ -32,6 +32,8 @@ var (
 	ErrNoSession = errors.New("no session: its lease is gone")
 	// ErrRefused says that the store does not let this host do that, or that it is full.
 	ErrRefused = errors.New("the cluster state refuses")
+	// ErrDenied is an ErrRefused of a store that does not let this host do that.
+	ErrDenied = fmt.Errorf("%w this host", ErrRefused)
 )
 
 // Entry is a key with its value.

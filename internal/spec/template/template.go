@@ -55,7 +55,7 @@ type Parameter struct {
 	Min         *Text  `json:"min,omitempty" doc:"the least value"`
 	Max         *Text  `json:"max,omitempty" doc:"the greatest value; of a limit never more than the template's own"`
 	Of          []Text `json:"of,omitempty" doc:"the values of a choice"`
-	Pattern     string `json:"pattern,omitempty" doc:"a regular expression that the whole string, or each word of a list, matches; default: letters, digits, '.', '_' and '-'"`
+	Pattern     string `json:"pattern,omitempty" doc:"a regular expression that the whole string, or each word of a list, matches; default: letters, digits, '.', '_' and '-', which does not come first"`
 	Length      int    `json:"length,omitempty" doc:"most characters of a string, or of each word of a list; default 64"`
 	Words       int    `json:"words,omitempty" doc:"most words of a list; default 16"`
 }

@@ -334,3 +334,22 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestNoOptions: without a pattern of the template's own no word begins with '-': it would be an option of the program.
+func TestNoOptions(t *testing.T) {
+	j := parsed(t, "parameters:\n  word: {sets: \"command[1]\", type: string}\n  args: {sets: args, type: list}\n  own: {sets: env.OWN, type: string, pattern: \"-.*\", default: \"-\"}\nnode:\n  image: oci:debian\n  command: [/usr/bin/env, x]\n")
+	for _, given := range []map[string]any{{"word": "-x"}, {"word": "--"}, {"args": []any{"a", "-u"}}, {"args": "-"}} {
+		if n, err := j.Make("ann", "n1", given); err == nil || !strings.Contains(err.Error(), "is not allowed") {
+			t.Errorf("%v: %v, %v", given, n, err)
+		}
+	}
+	for _, given := range []map[string]any{{"word": "a-x"}, {"word": ""}, {"args": []any{"a", "1-u."}}, {"own": "-x"}} {
+		if _, err := j.Make("ann", "n1", given); err != nil {
+			t.Errorf("%v: %v", given, err)
+		}
+	}
+	const own = "parameters:\n  word: {sets: \"command[1]\", type: string, default: -v}\nnode:\n  image: oci:debian\n  command: [/usr/bin/env, x]\n"
+	if _, err := Parse("f", []byte(own)); err == nil || !strings.Contains(err.Error(), `"-v" is not allowed: it must match`) {
+		t.Errorf("a default that is an option: %v", err)
+	}
+}

@@ -17,7 +17,7 @@ import (
 
 // The bounds of a parameter without bounds of its own, and the largest bounds that it may have.
 const (
-	defaultPattern = `[A-Za-z0-9._-]*`
+	defaultPattern = `([A-Za-z0-9._][A-Za-z0-9._-]*)?` // a word that begins with '-' would be an option of the program
 	defaultLength  = 64
 	defaultWords   = 16
 	mostLength     = 4096

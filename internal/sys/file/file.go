@@ -38,7 +38,7 @@ func WriteForBoot(path string, data []byte, mode fs.FileMode) error {
 // does, and ext4 with noauto_da_alloc.
 func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	tmp := path + Unwritten
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	f, err := Fresh(tmp, mode)
 	if err == nil {
 		_, err = f.Write(data)
 		if err == nil && sync {
@@ -56,6 +56,15 @@ func replace(path string, data []byte, mode fs.FileMode, sync bool) error {
 	}
 	fault.Point("written " + filepath.Base(path))
 	return nil
+}
+
+// Fresh opens a new file with this mode, less the umask, for writing, in the place of what has its name: a file that is there is not
+// written into. Another user may have made it, with a mode of that user's, have it open, or have made a link of it.
+func Fresh(path string, mode fs.FileMode) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 }
 
 // Remove removes the file at path, if it is there, and returns when the disk has that: after a power cut it is not there again. Of a file that is not

@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,44 @@ func TestWrite(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestWriteOverAnothers: what another user put where a file is made first is not written into: neither a file, which the user has open and
+// whose mode lets everybody read, nor what a link leads to.
+func TestWriteOverAnothers(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "key"), filepath.Join(dir, "victim")
+	for _, write := range []func(string, []byte, os.FileMode) error{Write, WriteForBoot} {
+		if err := errors.Join(os.WriteFile(path+Unwritten, nil, 0o666), os.Chmod(path+Unwritten, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+		open, err := os.Open(path + Unwritten)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := write(path, []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(open); err != nil || len(text) > 0 {
+			t.Errorf("who had the file open reads %q, %v", text, err)
+		}
+		open.Close()
+		if is, err := os.Stat(path); err != nil || is.Mode() != 0o600 {
+			t.Errorf("%v, %v", is.Mode(), err)
+		}
+		if err := errors.Join(os.WriteFile(victim, []byte("victim"), 0o600), os.Symlink(victim, path+Unwritten)); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(path, []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(victim); err != nil || string(text) != "victim" {
+			t.Errorf("what the link led to has %q, %v", text, err)
+		}
+		if is, err := os.Lstat(path); err != nil || is.Mode() != 0o600 {
+			t.Errorf("%v, %v", is.Mode(), err)
+		}
 	}
 }
 

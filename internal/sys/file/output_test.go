@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -102,6 +103,67 @@ func TestOutputDevice(t *testing.T) {
 		if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 			t.Errorf("%s is another one: %v, %v", path, after, err)
 		}
+	}
+}
+
+// TestOutputOfAnother: a FIFO, a device and a pipe of another user get nothing, nor does what that user's link leads to. Nobody waits for a reader.
+func TestOutputOfAnother(t *testing.T) {
+	testkit.NeedsRoot(t)
+	const another = 12345
+	dir := t.TempDir()
+	null, fifo, link := filepath.Join(dir, "null"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o600), os.Symlink("/dev/null", link),
+		os.Chown(null, another, another), os.Chown(fifo, another, another), os.Lchown(link, another, another), w.Chown(another, another)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{null, fifo, link, descriptor(w)} {
+		for what, refused := range map[string]func() error{
+			"check":  func() error { return CheckOutput(path) },
+			"output": func() error { return Output(path, 0o600, say) },
+		} {
+			answer := make(chan error, 1)
+			go func() { answer <- refused() }()
+			select {
+			case err := <-answer:
+				if refuse.KindOf(err) != refuse.Cannot {
+					t.Errorf("%s of %s: %v", what, path, err)
+				}
+			case <-time.After(testkit.Bound()):
+				t.Fatalf("%s of %s waits", what, path)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r); err != nil || len(text) > 0 {
+		t.Errorf("through the pipe came %q, %v", text, err)
+	}
+}
+
+// TestOutputGiven: a pipe of another user gets what is written where it is what the caller was given as a standard stream.
+func TestOutputGiven(t *testing.T) {
+	testkit.NeedsRoot(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	was := os.Stdin
+	os.Stdin = w
+	err = errors.Join(w.Chown(12345, 12345), Output(descriptor(w), 0o600, say), w.Close())
+	os.Stdin = was
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r); err != nil || string(text) != "new" {
+		t.Errorf("through it came %q, %v", text, err)
 	}
 }
 

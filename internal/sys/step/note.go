@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"berth/internal/sys/fault"
+	"berth/internal/sys/file"
 	"berth/internal/sys/jsonfile"
 )
 
@@ -141,7 +142,7 @@ func (j *Journal) copyFrom(path string) error {
 		return err
 	}
 	defer src.Close()
-	dst, err := os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	dst, err := file.Fresh(j.path, 0o600)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,14 @@ func (c *call) may(act roles.Act, owner ...roles.Owner) error {
 	return roles.Check(c.who, act, owner...)
 }
 
+// owner returns whose nodes the caller may do this to; "" if to any.
+func (c *call) owner(act roles.Act) roles.Owner {
+	if c.may(act) == nil {
+		return ""
+	}
+	return roles.Owner(c.who.Name)
+}
+
 // mayTo refuses an act on a node that the caller's role does not allow. For a caller who sees only nodes of their own, the node
 // of another owner is not found.
 func (c *call) mayTo(act roles.Act, name string) error {

@@ -34,9 +34,17 @@ const (
 // mostSilent is how many connections of one address have not sent a request yet, nor agreed on TLS.
 const mostSilent = 64
 
-// mostOfOne is the most connections that one caller who is no admin has open on one listener, those that became websockets not counted. All
+// mostOfOne is the most connections that one caller who is no admin has open at an agent, those that became websockets not counted. All
 // requests that the other bounds let a caller make at once fit in, but for those that wait.
 const mostOfOne = 400
+
+// mostOfPeople is the most connections that all operators and viewers together have open at an agent, and mostOfViewers all viewers, counted as
+// mostOfOne is: the others are for admins, hosts, websockets (mostCommands of each caller) and connections that have asked nothing yet, and what viewers
+// may not have is for operators, as Slurm's programs are.
+const (
+	mostOfPeople  = 800
+	mostOfViewers = 600
+)
 
 // bounds counts what callers have open.
 type bounds struct {
@@ -182,47 +190,72 @@ type asker struct{}
 
 // callers refuses requests on connections that their caller has too many of: all callers share the listener's MostConnections.
 type callers struct {
-	mu    sync.Mutex
-	of    map[net.Conn]string
-	count map[string]int
+	mu      sync.Mutex
+	of      map[net.Conn]roles.Who
+	count   map[roles.Who]int
+	people  int // connections of operators and viewers
+	viewers int // of them, those of viewers
 }
+
+// isPerson reports whether a caller is one of those whose connections have a bound together.
+func isPerson(w roles.Who) bool { return w.Role == roles.Operator || w.Role == roles.Viewer }
 
 // bound answers requests as next does, on the first mostOfOne connections of a caller. It ends the others.
 func (cs *callers) bound(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		c, known := req.Context().Value(asker{}).(net.Conn)
-		if who, err := Identify(req); known && err == nil && who.Role != roles.Admin && !cs.take(c, who) {
-			w.Header().Set("Connection", "close")
-			write(w, problemOf(&statusError{http.StatusTooManyRequests, refuse.Busyf("%s has %d connections open here, which is the most at once", who, mostOfOne)}))
-			return
+		if who, err := Identify(req); known && err == nil && who.Role != roles.Admin {
+			if err := cs.take(c, who); err != nil {
+				w.Header().Set("Connection", "close")
+				write(w, problemOf(&statusError{http.StatusTooManyRequests, err}))
+				return
+			}
 		}
 		next.ServeHTTP(w, req)
 	})
 }
 
-// take counts a connection for its caller; it is false if the caller has as many as are allowed.
-func (cs *callers) take(c net.Conn, who roles.Who) bool {
+// take counts a connection for its caller; it refuses one that is more than are allowed.
+func (cs *callers) take(c net.Conn, who roles.Who) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	key := who.String() + " by " + who.Via
-	if _, counted := cs.of[c]; !counted {
-		if cs.count[key] >= mostOfOne {
-			return false
-		}
-		cs.of[c] = key
-		cs.count[key]++
+	if _, counted := cs.of[c]; counted {
+		return nil
 	}
-	return true
+	if cs.count[who] >= mostOfOne {
+		return refuse.Busyf("%s has %d connections open here, which is the most at once", who, mostOfOne)
+	}
+	if isPerson(who) {
+		if cs.people >= mostOfPeople {
+			return refuse.Busyf("operators and viewers have %d connections open here, which is the most at once", mostOfPeople)
+		}
+		if who.Role == roles.Viewer {
+			if cs.viewers >= mostOfViewers {
+				return refuse.Busyf("viewers have %d connections open here, which is the most at once", mostOfViewers)
+			}
+			cs.viewers++
+		}
+		cs.people++
+	}
+	cs.of[c] = who
+	cs.count[who]++
+	return nil
 }
 
 // left forgets a connection that is closed, or became a websocket.
 func (cs *callers) left(c net.Conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if key, counted := cs.of[c]; counted {
+	if who, counted := cs.of[c]; counted {
 		delete(cs.of, c)
-		if cs.count[key]--; cs.count[key] == 0 {
-			delete(cs.count, key)
+		if isPerson(who) {
+			cs.people--
+			if who.Role == roles.Viewer {
+				cs.viewers--
+			}
+		}
+		if cs.count[who]--; cs.count[who] == 0 {
+			delete(cs.count, who)
 		}
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +18,9 @@ import (
 
 	"berth/internal/node/events"
 	"berth/internal/site/api"
+	"berth/internal/site/listen"
 	"berth/internal/spec/roles"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -103,7 +107,7 @@ func TestSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := Limit(l, MostConnections).(*limited)
+	limit := listen.Bound(l, MostConnections, 0)
 	go func() { _ = h.Serve(limit) }()
 	defer h.Close()
 	dial := func(from string) net.Conn {
@@ -135,7 +139,7 @@ func TestSilent(t *testing.T) {
 	if n, err := ask.Read(make([]byte, 100)); n == 0 {
 		t.Errorf("somebody else of the address, who asks at once, is not answered: %v", err)
 	}
-	if n := limit.open.Load(); n > mostSilent+1 {
+	if n := limit.Open(); n > mostSilent+1 {
 		t.Errorf("%d connections are open, want %d at most", n, mostSilent+1)
 	}
 	for _, one := range [][2]string{{"127.0.0.1", "127.9.9.9"}, {"::1", "127.0.0.1"}, {"2001:db8::1", "2001:db8::ffff:1"}, {"::ffff:192.0.2.1", "192.0.2.1"}} {
@@ -168,7 +172,7 @@ func TestConnectionsOfOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = h.Serve(Limit(l, MostConnections)) }()
+	go func() { _ = h.Serve(listen.Bound(l, MostConnections, 0)) }()
 	defer h.Close()
 	ask := func(from string) (net.Conn, int) {
 		t.Helper()
@@ -207,4 +211,36 @@ func TestConnectionsOfOne(t *testing.T) {
 	}
 	last.Close()
 	testkit.Eventually(t, "he may open another one", func() bool { _, status := ask("127.0.0.1"); return status == http.StatusNotFound })
+}
+
+// TestConnectionsOfPeople: operators and viewers together leave connections of the listener to admins and hosts.
+func TestConnectionsOfPeople(t *testing.T) {
+	cs := &callers{of: map[net.Conn]roles.Who{}, count: map[roles.Who]int{}}
+	who := func(name string, role roles.Role) roles.Who {
+		return roles.Who{Name: name, Role: role, Via: roles.ViaTLS}
+	}
+	var last net.Conn
+	for i, role := range slices.Concat(slices.Repeat([]roles.Role{roles.Viewer}, mostOfViewers), slices.Repeat([]roles.Role{roles.Operator}, mostOfPeople-mostOfViewers)) {
+		if i == mostOfViewers {
+			if err := cs.take(new(net.TCPConn), who("vic", roles.Viewer)); refuse.KindOf(err) != refuse.Busy {
+				t.Errorf("one viewer more: %v", err)
+			}
+		}
+		last = new(net.TCPConn)
+		if err := cs.take(last, who(fmt.Sprint("eve", i%3), role)); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for _, role := range []roles.Role{roles.Operator, roles.Viewer} {
+		if err := cs.take(new(net.TCPConn), who("vic", role)); refuse.KindOf(err) != refuse.Busy {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+	if err := cs.take(new(net.TCPConn), who("node1", roles.Host)); err != nil {
+		t.Error(err)
+	}
+	cs.left(last)
+	if err := cs.take(new(net.TCPConn), who("vic", roles.Operator)); err != nil {
+		t.Error(err)
+	}
 }

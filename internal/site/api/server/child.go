@@ -35,12 +35,22 @@ type child struct {
 // their connections then, so the commands end as they do by hand.
 const agentEndSignal = unix.SIGTERM
 
+// proxies are the variables that say by which proxy programs of a host reach the Internet. The commands for clients have those of the agent, so
+// that berth --host H image pull fetches as berth image pull does on H. What hosts of a site say to each other goes direct, whatever they say: agents
+// and their clients make connections of their own, and the client of the cluster state is told so (package etcd).
+var proxies = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"}
+
 // run starts a command of berth.
 func run(program []string, args []string, s api.Start) (*child, error) {
 	c := &child{ended: make(chan struct{})}
 	cmd := exec.Command(program[0], append(append([]string{}, program[1:]...), args...)...) //nolint:gosec,noctx // arguments are checked; it ends by signals
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/root"}
+	for _, name := range proxies {
+		if value := os.Getenv(name); value != "" {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
 	if s.Term != "" {
 		cmd.Env = append(cmd.Env, "TERM="+s.Term)
 	}

@@ -196,3 +196,29 @@ func TestViewersLines(t *testing.T) {
 		t.Errorf("an admin's line: %+v", end)
 	}
 }
+
+// TestProxies: a command for a client finds the proxies that the agent was given, and nothing else of the agent's variables.
+func TestProxies(t *testing.T) {
+	noted := filepath.Join(t.TempDir(), "noted")
+	h := serving(t, &Server{Host: &runs{program: []string{"/bin/sh", "-c", "env >" + noted, "berth"}}}, admin())
+	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
+	t.Setenv("no_proxy", "registry.example")
+	t.Setenv("HTTP_PROXY", "")
+	t.Setenv("BERTH_TEST_OWN", "x")
+	if last := ask(t, h, api.Start{Args: []string{"image", "ls"}}); last.Exit == nil || *last.Exit != 0 {
+		t.Fatalf("%+v", last)
+	}
+	text, err := os.ReadFile(noted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := strings.Split(string(text), "\n")
+	for _, want := range []string{"HTTPS_PROXY=http://proxy.example:3128", "no_proxy=registry.example"} {
+		if !slices.Contains(env, want) {
+			t.Errorf("no %s in %q", want, env)
+		}
+	}
+	if strings.Contains(string(text), "BERTH_TEST_OWN") || strings.Contains(string(text), "HTTP_PROXY=\n") {
+		t.Errorf("got %q", env)
+	}
+}

@@ -62,14 +62,14 @@ func (c *call) logs() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.server.Host.Node(c.ctx(), name); err != nil { // before the answer has begun
+	if _, err := c.server.Host.Node(c.ctx(), name, c.owner(roles.NodeLogs)); err != nil { // before the answer has begun
 		return nil, err
 	}
 	out := c.flow("application/octet-stream")
 	out.WriteHeader(http.StatusOK)
 	_ = out.times.Flush()
 	wish := api.Logs{Lines: int(c.query.number("lines", -1)), Follow: c.query.yes("follow")}
-	return nil, c.cut(c.server.Host.Logs(c.ctx(), name, wish, out))
+	return nil, c.cut(c.server.Host.Logs(c.ctx(), name, c.owner(roles.NodeLogs), wish, out))
 }
 
 // cut says of a stream that has begun how it ended. A client that follows ends it by leaving; another that leaves does not have all.

@@ -18,6 +18,7 @@ import (
 	"berth/internal/node/events"
 	"berth/internal/site/api"
 	"berth/internal/site/iosync/allot"
+	"berth/internal/site/listen"
 	"berth/internal/spec/roles"
 	"berth/test/testkit"
 )
@@ -170,7 +171,7 @@ func TestNoDeadlineOfHosts(t *testing.T) {
 
 // TestGoneClient: of a connection the kernel is asked to notice a client that is gone, and not to end one that only takes nothing.
 func TestGoneClient(t *testing.T) {
-	l, err := Listen(t.Context(), "127.0.0.1:0")
+	l, err := listen.TCP(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,12 +181,12 @@ func TestGoneClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer to.Close()
-	c, err := Limit(l, 1).Accept()
+	c, err := listen.Bound(l, 1, 0).Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	raw, err := c.(*counted).NetConn().(*net.TCPConn).SyscallConn()
+	raw, err := c.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func (c *call) showNode() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.server.Host.Node(c.ctx(), name)
+	return c.server.Host.Node(c.ctx(), name, c.owner(roles.NodeRead))
 }
 
 func (c *call) apply() (any, error) {
@@ -144,11 +144,7 @@ func (c *call) did(act roles.Act, yes, no string, do func(name string, owner rol
 	if err := c.begins(c.URL.RawQuery); err != nil {
 		return nil, err
 	}
-	var owner roles.Owner
-	if c.may(act) != nil { // not to any node
-		owner = roles.Owner(c.who.Name)
-	}
-	changed, err := do(name, owner)
+	changed, err := do(name, c.owner(act))
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os/user"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,11 @@ func userName(uid uint32) string {
 // reach that is root of this host.
 func Identify(r *http.Request) (roles.Who, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return certs.Identity(r.TLS.PeerCertificates[0])
+		leaf := r.TLS.PeerCertificates[0]
+		if time.Now().After(leaf.NotAfter) { // the connection began before, and will be closed
+			return roles.Who{}, refuse.Cannotf("an admin issues a new one: berth certs issue", "the certificate of %.80q ended at %s", leaf.Subject.CommonName, leaf.NotAfter.Local().Format(time.DateTime))
+		}
+		return certs.Identity(leaf)
 	}
 	if w, ok := r.Context().Value(peer{}).(roles.Who); ok {
 		return w, nil

@@ -21,7 +21,8 @@ import (
 type Host interface {
 	Facts(ctx context.Context) (api.HostFacts, error)
 	Nodes(ctx context.Context) ([]node.Status, error)
-	Node(ctx context.Context, name string) (*node.Detail, error)
+	// Node and Logs find nodes of owner alone, also if one of another comes in its place meanwhile; "": all.
+	Node(ctx context.Context, name string, owner roles.Owner) (*node.Detail, error)
 	// Labels returns the labels of a node, quickly.
 	Labels(name string) (map[string]string, error)
 	// Apply makes the nodes of a free spec; file is its name in messages.
@@ -37,7 +38,7 @@ type Host interface {
 	Restart(ctx context.Context, name string, grace time.Duration, owner roles.Owner) (wasUp bool, err error)
 	Set(ctx context.Context, name string, changes []node.KeyValue) ([]node.SetResult, error)
 	Remove(ctx context.Context, name string, force bool, owner roles.Owner) error
-	Logs(ctx context.Context, name string, wish api.Logs, to io.Writer) error
+	Logs(ctx context.Context, name string, owner roles.Owner, wish api.Logs, to io.Writer) error
 	Events() events.File
 	Images(ctx context.Context) ([]image.Record, error)
 	PullImage(ctx context.Context, ref, name string) (image.Record, error)

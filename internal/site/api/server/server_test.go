@@ -3,6 +3,9 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +24,7 @@ import (
 	"berth/internal/node"
 	"berth/internal/node/events"
 	"berth/internal/site/api"
+	"berth/internal/site/listen"
 	"berth/internal/spec/roles"
 	"berth/test/testkit"
 )
@@ -245,7 +249,7 @@ func TestBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = mostSilent - 10
-	limit := Limit(l, most).(*limited)
+	limit := listen.Bound(l, most, 0)
 	h := HTTP((&Server{Host: &fake{}, Patience: 300 * time.Millisecond}).Handler())
 	h.ReadHeaderTimeout = 2 * time.Second
 	h.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, peer{}, admin()) }
@@ -270,7 +274,7 @@ func TestBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		worst.Store(max(worst.Load(), limit.open.Load()))
+		worst.Store(max(worst.Load(), int64(limit.Open())))
 		if worst.Load() > most {
 			t.Fatalf("%d connections are open", worst.Load())
 		}
@@ -278,10 +282,24 @@ func TestBounded(t *testing.T) {
 	if worst.Load() < most {
 		t.Errorf("at most %d connections were open", worst.Load())
 	}
-	testkit.Eventually(t, "no idle connection is open", func() bool { return limit.open.Load() == 0 })
+	testkit.Eventually(t, "no idle connection is open", func() bool { return int64(limit.Open()) == 0 })
 	answer, err := http.Get("http://" + l.Addr().String() + "/v1/openapi.json") // whoever comes now is answered
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatal(answer, err)
 	}
 	answer.Body.Close()
+}
+
+// TestOverWhileOpen: a request by a certificate that is over is refused, also on a connection that began before.
+func TestOverWhileOpen(t *testing.T) {
+	for left, want := range map[time.Duration]int{time.Hour: http.StatusOK, -time.Second: http.StatusUnauthorized} {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "eve"}, URIs: []*url.URL{{Scheme: "berth", Host: "role", Path: "/viewer"}}, NotAfter: time.Now().Add(left)}
+		r := httptest.NewRequest(http.MethodGet, "/v1/nodes", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+		answer := httptest.NewRecorder()
+		(&Server{Host: &fake{}}).Handler().ServeHTTP(answer, r)
+		if answer.Code != want {
+			t.Errorf("%s left: %d %s", left, answer.Code, answer.Body)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,11 +16,12 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
-	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
+	"berth/internal/site/listen"
 	"berth/internal/site/store/etcd"
 	"berth/internal/sys/file"
 	"berth/internal/sys/refuse"
@@ -44,6 +46,7 @@ const (
 	retain  = "1h"             // how long older changes are known
 	request = 4 << 20          // bytes of a commit
 	start   = 60 * time.Second // how long the start may take, with a long log to read
+	giveUp  = 3 * time.Second  // how long the end of one that did not start may take
 )
 
 // Server is a running etcd.
@@ -52,6 +55,7 @@ type Server struct {
 	unix           string // endpoint
 	user, password string
 	gate           *gate
+	others         net.Listener // for other hosts; nil: there is none
 }
 
 // Start runs an etcd and returns once it answers. Its data are made if there are none.
@@ -63,9 +67,22 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the folder of the cluster state: %w", err)
 	}
+	if err := sound(filepath.Join(c.Dir, "data"), lockWait); err != nil {
+		return nil, err
+	}
 	s := &Server{unix: "unix:" + socket, gate: newGate(c.Allowed)}
-	if s.etcd, err = embed.StartEtcd(c.etcd(socket, s.gate)); err != nil {
-		return nil, &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("start the cluster state in %s: %v", c.Dir, err), Remedy: "if its data are damaged, restore a backup: docs/cluster-state.md", Err: err}
+	if c.Listen != "" {
+		if s.others, err = listen.TCP(ctx, c.Listen); err != nil {
+			return nil, refuse.Cannotf("ss -ltnp shows what listens there; the agent's file names another address or port in store.embedded.listen",
+				"start the cluster state at %s: %w", c.Listen, err)
+		}
+	}
+	if s.etcd, err = begin(ctx, func() (*embed.Etcd, error) { return embed.StartEtcd(c.etcd(socket, s.gate)) }); err != nil {
+		s.refuse()
+		if !errors.Is(err, context.Canceled) {
+			err = &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("start the cluster state in %s: %v", c.Dir, err), Remedy: "if its data are damaged, restore a backup: docs/cluster-state.md", Err: err}
+		}
+		return nil, err
 	}
 	select {
 	case <-s.etcd.Server.ReadyNotify():
@@ -78,11 +95,64 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err == nil {
 		err = s.protect(ctx, c)
 	}
+	if err == nil && s.others != nil {
+		s.relay(c, tlsSocket(socket))
+	}
 	if err != nil {
-		s.Close()
+		ended := make(chan struct{})
+		go func() { s.Close(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(giveUp): // it waits for what does not come; it ends with this process
+		}
 		return nil, fmt.Errorf("start the cluster state in %s: %w", c.Dir, err)
 	}
 	return s, nil
+}
+
+// relay lets other hosts reach the socket where etcd answers them.
+func (s *Server) relay(c Config, socket string) {
+	say := c.Log
+	if say == nil {
+		say = func(string, ...any) {}
+	}
+	most := connections()
+	bounded := listen.Bound(s.others, most, most/8)
+	dial := func() (net.Conn, error) { return net.Dial("unix", socket) }
+	go listen.Serve(bounded, say, func(c net.Conn) { listen.Relay(c, silent, dial) })
+}
+
+// begin starts an etcd. It does not wait for one when ctx has ended: etcd itself does not hear of that.
+func begin(ctx context.Context, start func() (*embed.Etcd, error)) (*embed.Etcd, error) {
+	type outcome struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	began := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() {
+			if p := recover(); p != nil {
+				o.err = fmt.Errorf("etcd failed: %v", p)
+			}
+			began <- o
+		}()
+		o.etcd, o.err = start()
+	}()
+	select {
+	case o := <-began:
+		return o.etcd, o.err
+	case <-ctx.Done():
+		go func() {
+			if o := <-began; o.etcd != nil {
+				o.etcd.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }
 
 // etcd returns the configuration of the etcd that runs here. It listens for no peers: it is the only member.
@@ -95,7 +165,7 @@ func (c Config) etcd(socket string, gate *gate) *embed.Config {
 	e.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}}
 	e.AdvertiseClientUrls = e.ListenClientUrls
 	if c.Listen != "" {
-		e.ListenClientUrls = append(e.ListenClientUrls, url.URL{Scheme: "https", Host: c.Listen})
+		e.ListenClientUrls = append(e.ListenClientUrls, url.URL{Scheme: "unixs", Path: tlsSocket(socket)})
 		e.ClientTLSInfo = transport.TLSInfo{
 			CertFile: c.Cert, KeyFile: c.Key, ClientCertAuth: true, TrustedCAFile: c.CA,
 			SkipClientSANVerify: true, // a host's addresses are not in its certificate's client half: its name is what counts
@@ -107,9 +177,18 @@ func (c Config) etcd(socket string, gate *gate) *embed.Config {
 	e.EnableGRPCGateway = false
 	e.QuotaBackendBytes, e.MaxRequestBytes = quota, request
 	e.AutoCompactionMode, e.AutoCompactionRetention = embed.CompactorModePeriodic, retain
-	e.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream)}
+	e.GRPCAdditionalServerOptions = options(gate, silent, idle)
 	e.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger(c.Log))
 	return e
+}
+
+// options returns what etcd's server of gRPC is to do beside its own: it asks the gate, and ends connections that have not agreed on TLS and HTTP/2
+// within silent, or make no call for idle.
+func options(gate *gate, silent, idle time.Duration) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream), grpc.ConnectionTimeout(silent),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle, Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout}),
+	}
 }
 
 // The only member's name, and the address that it would have for others if there were any.
@@ -190,12 +269,10 @@ func readPassword(dir string) (string, error) {
 
 // Addr returns the address that other hosts reach, as ADDRESS:PORT; "" if there is none.
 func (s *Server) Addr() string {
-	for _, l := range s.etcd.Clients {
-		if l.Addr().Network() == "tcp" {
-			return l.Addr().String()
-		}
+	if s.others == nil {
+		return ""
 	}
-	return ""
+	return s.others.Addr().String()
 }
 
 // Err returns the channel with the error that ends the server before Close.
@@ -203,29 +280,34 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
 // Close ends the server. Everything that was committed is on the disk.
 func (s *Server) Close() {
+	s.refuse()
 	s.gate.close()
 	s.etcd.Close()
 }
 
-// Restore makes the data of an embedded etcd from a backup. The folder must have none. Revisions go on far above those of the
-// backup, and all changes before count as compacted: no host takes an older state for the one that it knew.
-func Restore(backup, dir string) error {
-	data := filepath.Join(dir, "data")
-	if _, err := os.Stat(data); err == nil {
-		return &refuse.Error{Kind: refuse.Busy, What: data + " holds a cluster state already", Remedy: "stop berthd and move it away first"}
+// refuse takes no more connections of other hosts.
+func (s *Server) refuse() {
+	if s.others != nil {
+		s.others.Close()
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the folder of the cluster state: %w", err)
-	}
-	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-		SnapshotPath: backup, Name: member, OutputDataDir: data, PeerURLs: []string{"http://" + peerAt}, InitialCluster: member + "=http://" + peerAt,
-		InitialClusterToken: "etcd-cluster", RevisionBump: bump, MarkCompacted: true,
-	})
-	if err != nil {
-		return fmt.Errorf("restore the cluster state from %s: %w", backup, err)
-	}
-	return nil
 }
 
-// bump is more than the revisions that a site makes between two backups: a billion.
-const bump = 1_000_000_000
+// silent is how long a connection of another host may say nothing at its beginning, and how long it may then take to agree on TLS; idle is how long
+// it may make no call.
+const (
+	silent = 10 * time.Second
+	idle   = 5 * time.Minute
+)
+
+// connections returns how many connections of other hosts are open at once: each has three descriptors here, and leaves most of this process's to
+// others. etcd itself would take as many as the process may have.
+func connections() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 512
+	}
+	return int(min(l.Cur/8, 4096))
+}
+
+// tlsSocket is where etcd answers other hosts, beside its socket for this one: TLS is its own affair.
+func tlsSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "hosts") }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"berth/internal/site/store"
@@ -39,6 +41,8 @@ type Store struct {
 	away    time.Time // since when; zero: it answered last
 	why     string
 	newest  int64
+	noTLS   error     // why the last handshake of TLS failed; nil: it did not
+	noTLSAt time.Time // when
 }
 
 type session struct {
@@ -59,16 +63,59 @@ func Open(c Config) (*Store, error) {
 	life, end := context.WithCancel(context.Background())
 	steps := backoff.DefaultConfig
 	steps.BaseDelay, steps.MaxDelay = reconnect/5, reconnect
+	s := &Store{life: life, end: end}
+	dial := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: steps, MinConnectTimeout: store.Patience}),
+		grpc.WithNoProxy(), // a proxy of the environment is for images: package server, proxies
+	}
+	if c.TLS != nil {
+		dial = append(dial, grpc.WithTransportCredentials(noting{credentials.NewTLS(c.TLS), s.noteHandshake}))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: c.TLS, Username: c.User, Password: c.Password, Context: life, Logger: zap.NewNop(),
 		DialKeepAliveTime: alive, DialKeepAliveTimeout: dead,
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: steps, MinConnectTimeout: store.Patience})},
+		DialOptions: dial,
 	})
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("open the cluster state at %v: %w", c.Endpoints, err)
 	}
-	return &Store{client: client, life: life, end: end}, nil
+	s.client = client
+	return s, nil
+}
+
+// noting are credentials that note how each handshake of TLS ends: the client of etcd tries again and again, and says in the end that nobody answered
+// in time.
+type noting struct {
+	credentials.TransportCredentials
+	note func(error)
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	n.note(err)
+	return c, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (n noting) Clone() credentials.TransportCredentials {
+	return noting{n.TransportCredentials.Clone(), n.note}
+}
+
+func (s *Store) noteHandshake(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noTLS, s.noTLSAt = err, time.Now()
+}
+
+// explained returns the error of a call to which nobody answered, with that of a handshake of TLS that failed within the last store.Patience: an older
+// one says nothing of this call.
+func (s *Store) explained(err error, now time.Time) error {
+	if s.noTLS == nil || now.Sub(s.noTLSAt) > store.Patience {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, s.noTLS)
 }
 
 // Get implements store.Store.
@@ -199,15 +246,15 @@ func ask[R any](ctx context.Context, s *Store, call func(context.Context) (R, er
 	err = told(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !errors.Is(err, store.ErrAway):
+	if !errors.Is(err, store.ErrAway) {
 		s.away, s.why = time.Time{}, ""
-	case s.away.IsZero():
-		s.away = time.Now()
-		fallthrough
-	default:
-		s.why = err.Error()
+		return r, err
 	}
+	if s.away.IsZero() {
+		s.away = time.Now()
+	}
+	err = s.explained(err, time.Now())
+	s.why = err.Error()
 	return r, err
 }
 
@@ -239,6 +286,8 @@ func told(err error) error {
 	switch code {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
 		return fmt.Errorf("%w: %w", store.ErrAway, err)
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return fmt.Errorf("%w: %w", store.ErrDenied, err)
 	}
 	return fmt.Errorf("%w: %w", store.ErrRefused, err)
 }
