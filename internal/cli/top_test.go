@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -13,31 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/node/top"
+	"berth/test/testkit"
 )
 
 // terminal opens both ends of a pseudo-terminal.
 func terminal(t *testing.T) (end, tty *os.File) {
 	t.Helper()
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skip("no /dev/ptmx: ", err)
-	}
-	end = os.NewFile(uintptr(fd), "ptmx")
-	t.Cleanup(func() { end.Close() })
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
-	}
-	if err == nil {
-		tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tty.Close() })
+	tty, end = testkit.Terminal(t)
+	testkit.Resize(t, tty, 24, 80)
 	return end, tty
 }
 

@@ -35,15 +35,11 @@ func (r *Root) Close() {
 }
 
 // OpenRoot opens the root of a node: of a running one as its process 1 sees it, of a stopped one as its next start would mount it.
-// A stopped one is locked meanwhile: it cannot start.
+// A stopped one is locked meanwhile: it cannot start. Of a stopped machine there is none.
 func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 	s, err := b.Stored(name)
 	if err != nil {
 		return nil, err
-	}
-	if s.Now.IsMachine() {
-		return nil, refuse.Cannotf("pass them through a command: berth exec "+name+" -- tar -c FILE",
-			"node %s: files are not copied to and from machines yet", name)
 	}
 	r := &Root{Node: copier.Node{Name: name}, Lasts: true}
 	img, err := image.Open(b.Layout).Resolve(s.Now.Image)
@@ -65,6 +61,9 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 	if init, err := b.LiveInit(name); err == nil {
 		return r, b.openRunning(r, init)
 	}
+	if s.Now.IsMachine() {
+		return nil, refuse.Busyf("node %s does not run, and the files of a machine are its guest's: berth start %s, then copy", name, name)
+	}
 	if r.locked, err = b.lockNode(ctx, name); err != nil {
 		return nil, err
 	}
@@ -84,6 +83,10 @@ func (b *Berth) OpenRoot(ctx context.Context, name string) (*Root, error) {
 func (b *Berth) openRunning(r *Root, init runner.Holder) (err error) {
 	if b.Frozen(r.Name) { // the process that copies would stop with the node's
 		return refuse.Busyf("node %s is paused; berth unpause %s lets it go on", r.Name, r.Name)
+	}
+	if there, is := init.(runner.Copier); is {
+		r.There = there.Copy
+		return nil
 	}
 	if r.Groups, err = host.ReadMounted(); err != nil {
 		return err

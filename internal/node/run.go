@@ -82,7 +82,7 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 		if err := <-guarded; err != nil || tty == nil {
 			return err
 		}
-		return tty.Attach(rio.In, rio.Out) // so that the command finds the terminal in its size
+		return tty.Begin(rio.In, rio.Out) // so that the command finds the terminal in its size
 	}
 	if rio.TTY {
 		s.listen = func(path string) (err error) {
@@ -105,6 +105,9 @@ func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, er
 		return 0, err
 	}
 	stdio.Started()
+	if tty != nil {
+		tty.TakeKeys()
+	}
 	defer pidfd.Close()
 	init := runner.FirstProcess(js.live.Steps())
 	if pidfd != nil {

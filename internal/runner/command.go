@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/internal/runner/streams"
 )
 
 // Command is one more command in a running node. Fields that are not set, and its rights, are as for the node's first process.
@@ -22,8 +24,9 @@ type Command struct {
 
 // Terminal is the terminal of a command.
 type Terminal struct {
-	Rows, Columns uint16             // 0: the runner's own choice
-	Listen        func(string) error // opens the socket at this path that receives the terminal
+	Rows, Columns uint16                         // 0: the runner's own choice
+	Listen        func(string) error             // opens the socket at this path that receives the terminal
+	Remote        func() (streams.Remote, error) // opens a line for a terminal whose descriptor cannot come here, instead
 }
 
 // The exit codes of a command that could not be run, as in shells and podman.

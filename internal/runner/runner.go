@@ -22,6 +22,7 @@ package runner
 
 import (
 	"context"
+	"os"
 	"slices"
 	"syscall"
 
@@ -80,6 +81,13 @@ type Holder interface {
 	// which becomes a subreaper. Errors: *CommandError if the command cannot run; an error that wraps EAGAIN if the node
 	// or the host cannot have one more process.
 	Exec(ctx context.Context, c Command) (Child, error)
+}
+
+// Copier is a Holder whose files this host's kernel does not have.
+type Copier interface {
+	// Copy runs Berth's copier (package copier) where the node's files are, until ctx ends. words are its own; in and out are pipes,
+	// or nil for a null device. wait waits for its end. What comes of it is the node's to say.
+	Copy(ctx context.Context, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error)
 }
 
 // Child is a command that Exec started.

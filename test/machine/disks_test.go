@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -65,6 +66,18 @@ io: [{name: own, device: %s, write: {rate: 2MB/s}}]
 		t.Errorf("the host can mount a disk of the machine's: %v", err)
 	}
 	inside("echo root >/kept; echo scratch >/data/own/kept")
+	copied := filepath.Join(t.TempDir(), "copied")
+	must(t, "cp", "m5:/data/own/kept", copied)
+	if b, err := os.ReadFile(copied); string(b) != "scratch\n" || err != nil {
+		t.Errorf("cp brings %q: %v", b, err)
+	}
+	must(t, "cp", copied, "m5:/data/own/copied")
+	if out := inside("cat /data/own/copied"); out != "scratch\n" {
+		t.Errorf("cp took %q", out)
+	}
+	if list := exported(t, "m5"); !slices.Contains(list, "kept") || !slices.Contains(list, "data/own/") || slices.Contains(list, "data/own/kept") {
+		t.Errorf("exported are %q", list)
+	}
 	writesInTime(t, inside)
 	onlyKnownModels(t, "m5")
 	must(t, "set", "m5", "io.own.write.rate=3MB/s")

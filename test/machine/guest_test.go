@@ -4,7 +4,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +31,10 @@ func guest(t *testing.T) net.Conn {
 	cmd := exec.Command(filepath.Join(bench.Dir(), "berth-guest"), "agent")
 	cmd.ExtraFiles = []*os.File{theirs, null}
 	cmd.Stderr = os.Stderr
+	asInGuest := make(chan os.Signal, 1)
+	signal.Notify(asInGuest, unix.SIGINT, unix.SIGHUP) // whoever started this test may ignore them, and what it starts would, too
 	testkit.Must(t, cmd.Start())
+	signal.Stop(asInGuest)
 	theirs.Close()
 	null.Close()
 	t.Cleanup(func() {
@@ -94,6 +99,59 @@ func runs(t *testing.T, line net.Conn, channel uint32, c *wire.Command, input st
 
 // shell is a command of the shell.
 func shell(script string) *wire.Command { return &wire.Command{Args: []string{"sh", "-c", script}} }
+
+// TestAgentTerminal: a command on a terminal has it for its streams and its session, and it for a user.
+func TestAgentTerminal(t *testing.T) {
+	line := guest(t)
+	to := wire.NewWriter(line)
+	var channel uint32
+	run := func(script string, seen func(shown string)) said {
+		channel++
+		c, shown := shell(script), ""
+		c.UID, c.GID, c.Terminal = 65534, 65534, &wire.Size{Rows: 33, Columns: 77}
+		return runs(t, line, channel, c, "", func(f wire.Frame) {
+			if f.Kind == wire.Output || f.Kind == wire.Started {
+				shown += string(f.Payload)
+				seen(shown)
+			}
+		})
+	}
+	nothing := func(string) {}
+	once := func(text string, do func()) func(string) {
+		done := false
+		return func(shown string) {
+			if !done && strings.Contains(shown, text) {
+				done = true
+				do()
+			}
+		}
+	}
+	if s := run(`test -t 0 && test -t 1 && test -t 2 && test -O "$(tty)" && stty size >/dev/tty && echo errors >&2; exit 3`, nothing); s.out != "33 77\r\nerrors\r\n" || s.err != "" || s.end.Code != 3 {
+		t.Errorf("a command on a terminal: %+v", s)
+	}
+	wide := once("ready", func() { testkit.Must(t, to.Send(wire.Resize, channel, []byte{0, 44, 1, 44})) })
+	interrupt := once("44 300", func() { testkit.Must(t, to.Send(wire.Input, channel, []byte("\x03"))) })
+	if s := run(`trap 'stty size' WINCH; trap 'echo stopped; exit 4' INT; echo ready; while :; do sleep 0.02; done`, func(shown string) { wide(shown); interrupt(shown) }); !strings.HasSuffix(s.out, "stopped\r\n") || s.end.Code != 4 {
+		t.Errorf("a command whose terminal changes its size, and gets Ctrl-C: %+v", s)
+	}
+	word := once("ready", func() { testkit.Must(t, to.Send(wire.Input, channel, []byte("a word\n"))) })
+	if s := run(`stty -echo; echo ready; read -r x; echo "got $x"`, word); s.out != "ready\r\ngot a word\r\n" || s.read != len("a word\n") {
+		t.Errorf("a command that reads from a terminal: %+v", s)
+	}
+	if s := run("exec sleep 1000", once("", func() { testkit.Must(t, to.Send(wire.Input, channel, nil)) })); s.end.Signal != int(unix.SIGHUP) {
+		t.Errorf("a command whose terminal hangs up: %+v", s.end)
+	}
+	if s := run("seq 10000", nothing); strings.Count(s.out, "\r\n") != 10000 || !strings.HasSuffix(s.out, "\r\n10000\r\n") {
+		t.Errorf("of much that a command shows: %d bytes, the last are %q", len(s.out), s.out[max(0, len(s.out)-20):])
+	}
+	if s := run("trap '' HUP; while echo more; do :; done 2>/dev/null & exit 5", nothing); s.end.Code != 5 {
+		t.Errorf("a command that leaves behind one that writes on: %+v", s.end)
+	}
+	testkit.Must(t, to.Send(wire.Resize, channel, []byte{0, 1})) // its command has ended
+	if s := run("exit 6", nothing); s.end.Code != 6 {
+		t.Errorf("after a size for nobody: %+v", s.end)
+	}
+}
 
 // TestAgent: what the guest's program promises of commands, tried with the program on this kernel.
 func TestAgent(t *testing.T) {

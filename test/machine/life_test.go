@@ -1,15 +1,20 @@
 package machine
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/sys/treetar/treetest"
 	"berth/test/testkit"
 )
 
@@ -60,10 +65,9 @@ func TestMachine(t *testing.T) {
 			t.Errorf("exec %q: exit code %d, want %d; %d bytes, want %d: %.200q", c.args, code, c.code, len(out), len(c.out), out)
 		}
 	}
-	if _, code := berth(t, "", "cp", "m1:/etc/passwd", t.TempDir()); code != 3 {
-		t.Errorf("cp: exit code %d, want 3", code)
-	}
 	execInPipes(t)
+	execOnTerminal(t)
+	copyFiles(t)
 	seenFromOutside(t)
 	for pid := range testkit.Processes("\x00"+bench.Root+"\x00", "\x00keeper\x00") {
 		testkit.Must(t, unix.Kill(pid, unix.SIGKILL))
@@ -78,6 +82,9 @@ func TestMachine(t *testing.T) {
 	if out := must(t, "ls"); !strings.Contains(out, "stopped 3") {
 		t.Errorf("after stop, ls says:\n%s", out)
 	}
+	if _, code := berth(t, "", "cp", "m1:/etc/passwd", t.TempDir()); code != 5 {
+		t.Errorf("cp from a stopped machine: exit code %d, want 5", code)
+	}
 	if out := must(t, "logs", "m1"); !strings.HasPrefix(out, "begun\n") || !strings.HasSuffix(out, "bye\n") {
 		t.Errorf("logs say %q", out)
 	}
@@ -85,6 +92,8 @@ func TestMachine(t *testing.T) {
 	if out, code := berth(t, "panic\n", "run", "--image", "file:"+bench.image, "--machine", "kernel="+bench.kernel+",memory=256MiB", "--", "sh", "-c", "read -r word; test \"$word\" = panic && echo c > /proc/sysrq-trigger; exit 9"); code != 134 {
 		t.Errorf("a machine whose kernel panics: exit code %d: %s", code, out)
 	}
+
+	runOnTerminal(t)
 
 	must(t, "start", "m1")
 	_, emulator := processes(t)
@@ -125,6 +134,125 @@ func execInPipes(t *testing.T) {
 		if out, err := cmd.Output(); string(out) != want || err != nil {
 			t.Errorf("%s: %q, want %q: %v", script, out, want, err)
 		}
+	}
+}
+
+// onTerminal starts berth on a terminal, 33 by 99. ended waits for its exit code.
+func onTerminal(t *testing.T, args ...string) (tty, master *os.File, s *testkit.Screen, ended func() int) {
+	t.Helper()
+	tty, master = testkit.Terminal(t)
+	testkit.Resize(t, tty, 33, 99)
+	s = testkit.Watch(t, master)
+	before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	testkit.Must(t, err)
+	cmd := bench.Command(args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	testkit.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return tty, master, s, func() int {
+		_ = cmd.Wait()
+		if after, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); err != nil || *after != *before {
+			t.Errorf("the mode of the user's terminal was not given back: %v", err)
+		}
+		return cmd.ProcessState.ExitCode()
+	}
+}
+
+// types types on a terminal. In what is typed the words that the test waits for are in two parts, as the terminal repeats it.
+func types(t *testing.T, master *os.File, line string) {
+	t.Helper()
+	_, err := master.WriteString(line)
+	testkit.Must(t, err)
+}
+
+// execOnTerminal: exec -it gives a shell that one can work with.
+func execOnTerminal(t *testing.T) {
+	t.Helper()
+	tty, master, s, ended := onTerminal(t, "exec", "-it", "m1", "--", "sh")
+	types(t, master, "stty size; tty; echo $TERM\r")
+	s.Shows("33 99\r\n/dev/pts/0\r\nxterm\r\n")
+	testkit.Resize(t, tty, 44, 300)
+	types(t, master, `until [ "$(stty size)" = "44 300" ]; do sleep 0.1; done; echo re""sized`+"\r")
+	s.Shows("resized")
+	types(t, master, `sh -c 'trap "echo stop""ped; exit 1" INT; echo rea""dy; while :; do sleep 0.1; done'`+"\r")
+	s.Shows("ready")
+	types(t, master, "\x03")
+	s.Shows("stopped")
+	types(t, master, "exit 6\r")
+	if code := ended(); code != 6 {
+		t.Errorf("exec -it: exit code %d", code)
+	}
+}
+
+// copyFiles: what cp and export promise of files holds for a machine's.
+func copyFiles(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	testkit.Must(t, os.MkdirAll(at("tree/sub"), 0o750))
+	testkit.Must(t, os.WriteFile(at("tree/a\xffb"), []byte(strings.Repeat("0123456789abcde\n", 20_000)), 0o640))
+	testkit.Must(t, os.Chown(at("tree/a\xffb"), 1000, 99))
+	testkit.Must(t, os.Link(at("tree/a\xffb"), at("tree/sub/same")))
+	testkit.Must(t, os.Symlink("/no/such", at("tree/link")))
+	testkit.Must(t, os.WriteFile(at("tree/hole"), []byte("end"), 0o600))
+	testkit.Must(t, os.Truncate(at("tree/hole"), 8<<20))
+	want := treetest.Read(t, at("tree"), treetest.Whole())
+	must(t, "cp", "-a", at("tree"), "m1:/tmp/a\xff")
+	must(t, "cp", "-a", "m1:/tmp/a\xff", at("back"))
+	if d := cmp.Diff(want, treetest.Read(t, at("back"), treetest.Whole())); d != "" {
+		t.Errorf("into the machine and out again (-want +got):\n%s", d)
+	}
+	stream, err := exec.Command("tar", "-C", at("tree"), "-c", "link").Output()
+	testkit.Must(t, err)
+	if _, code := berth(t, string(stream), "cp", "-", "m1:/tmp"); code != 0 {
+		t.Errorf("cp of a stream: exit code %d", code)
+	}
+	list := exported(t, "m1")
+	for _, name := range []string{"bin/busybox", "proc/", "tmp/link", `tmp/a\377/sub/same`} {
+		if !slices.Contains(list, name) {
+			t.Errorf("%q is not in what is exported: %q", name, list)
+		}
+	}
+	if slices.Contains(list, "proc/1/") {
+		t.Errorf("what is mounted is exported: %q", list)
+	}
+	r, w, err := os.Pipe()
+	testkit.Must(t, err)
+	testkit.Must(t, r.Close())
+	cmd := bench.Command("cp", "m1:/bin", "-")
+	cmd.Stdout = w
+	said := &bytes.Buffer{}
+	cmd.Stderr = said
+	_ = cmd.Run()
+	testkit.Must(t, w.Close())
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "the reader of the copy went away") {
+		t.Errorf("cp to a reader who has gone: %v: %s", cmd.ProcessState, said)
+	}
+	if _, code := berth(t, "", "cp", "m1:/tmp/link", at("none")); code != 4 { // it leads nowhere
+		t.Errorf("cp of what is not there: exit code %d", code)
+	}
+}
+
+// exported lists what export writes.
+func exported(t *testing.T, node string) []string {
+	t.Helper()
+	names := exec.Command("tar", "-t")
+	names.Stdin = strings.NewReader(must(t, "export", node))
+	list, err := names.Output()
+	testkit.Must(t, err)
+	return strings.Split(string(list), "\n")
+}
+
+// runOnTerminal: the command of run -it finds a terminal in its size.
+func runOnTerminal(t *testing.T) {
+	t.Helper()
+	_, master, s, ended := onTerminal(t, "run", "-it", "--image", "file:"+bench.image, "--machine", "kernel="+bench.kernel+",memory=256MiB", "--", "sh", "-c", "stty size; tty; stty -echo; echo ready; read -r x; echo got $x; exit 7")
+	s.Shows("33 99\r\n/dev/pts/0\r\nready\r\n")
+	types(t, master, "word\r")
+	s.Shows("got word\r\n")
+	if code := ended(); code != 7 {
+		t.Errorf("run -it: exit code %d", code)
 	}
 }
 

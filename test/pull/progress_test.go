@@ -2,14 +2,10 @@ package pull
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/test/testkit"
 )
@@ -18,14 +14,7 @@ import (
 func TestPullProgress(t *testing.T) {
 	r := newRig(t)
 	r.push("app:1", noise(t, 1, 3<<20))
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	testkit.Must(r, err)
-	defer master.Close()
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	testkit.Must(r, err)
-	testkit.Must(r, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	tty, err := os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	testkit.Must(r, err)
+	tty, master := testkit.Terminal(t)
 
 	r.wire.restart(0, 1<<20)
 	cmd := r.Command("image", "pull", r.ref("app:1"), "--name", "app")

@@ -246,7 +246,7 @@ func TestLogsOnATerminal(t *testing.T) {
 		t.Errorf("a file gets %q", out)
 	}
 	var seen bytes.Buffer
-	tty, master := openPair(t)
+	tty, master := testkit.Terminal(t)
 	cmd := w.Command("logs", name)
 	cmd.Stdout, cmd.Stderr = tty, tty
 	if err := cmd.Run(); err != nil {

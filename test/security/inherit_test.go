@@ -137,29 +137,3 @@ func TestNoDescriptorOfTheLock(t *testing.T) {
 		w.OK(t, "set", name, "cpu.weight=50")
 	})
 }
-
-// openPair makes a terminal and returns both sides.
-func openPair(t *testing.T) (tty, master *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminals here: %v", err)
-	}
-	t.Cleanup(func() { master.Close() })
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	if err := tty.Chmod(0o600); err != nil {
-		t.Fatal(err)
-	}
-	return tty, master
-}

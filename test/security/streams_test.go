@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/image/imagetest"
 	"berth/test/env"
+	"berth/test/testkit"
 )
 
 // callers returns the arguments of each way to pass one's own files to a command in a node: by run and by exec, with and without a
@@ -184,7 +185,7 @@ func streamsOf(t *testing.T, kind string) (in, out *os.File, said func() string)
 		}
 		return open(list, os.O_RDONLY), open(file, flags), func() string { b, _ := os.ReadFile(file); return string(b) }
 	case "terminal":
-		tty, master := openPair(t)
+		tty, master := testkit.Terminal(t)
 		return tty, tty, read(master)
 	case "socket":
 		var ends [2][2]*os.File

@@ -5,62 +5,11 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/test/testkit"
 )
-
-// screen collects what appears on a terminal.
-type screen struct {
-	t      *testing.T
-	master *os.File
-	all    strings.Builder
-	came   chan string
-}
-
-func watch(t *testing.T, master *os.File) *screen {
-	s := &screen{t: t, master: master, came: make(chan string, 64)}
-	go func() {
-		defer close(s.came)
-		for b := make([]byte, 4096); ; {
-			n, err := master.Read(b)
-			if n > 0 {
-				s.came <- string(b[:n])
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return s
-}
-
-// shows waits until a text appears on the screen.
-func (s *screen) shows(text string) {
-	s.t.Helper()
-	for late := time.After(testkit.Bound()); !strings.Contains(s.all.String(), text); {
-		select {
-		case more, ok := <-s.came:
-			if s.all.WriteString(more); !ok {
-				s.t.Fatalf("the terminal is gone, and showed %q, not %q", s.all.String(), text)
-			}
-		case <-late:
-			s.t.Fatalf("the terminal shows %q, not %q", s.all.String(), text)
-		}
-	}
-}
-
-func resize(t *testing.T, tty *os.File, rows, cols uint16) {
-	t.Helper()
-	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // withTerminal adds -t to a caller's arguments and replaces the command.
 func withTerminal(args []string, command ...string) []string {
@@ -78,26 +27,26 @@ func TestOwnTerminal(t *testing.T) {
 		all := callers(t, w)
 		for _, how := range slices.Sorted(maps.Keys(all)) {
 			t.Run(how, func(t *testing.T) {
-				tty, master := openPair(t)
-				resize(t, tty, 33, 99)
+				tty, master := testkit.Terminal(t)
+				testkit.Resize(t, tty, 33, 99)
 				before := stateOf(t, tty)
-				s := watch(t, master)
+				s := testkit.Watch(t, master)
 				cmd := w.Command(withTerminal(all[how], "sh", "-c", script)...)
 				cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				s.shows("33 99\r\n")
-				s.shows("ready")
-				resize(t, tty, 44, 111)
-				s.shows("44 111\r\n")
-				resize(t, tty, 20, 70)
-				s.shows("20 70\r\n")
+				s.Shows("33 99\r\n")
+				s.Shows("ready")
+				testkit.Resize(t, tty, 44, 111)
+				s.Shows("44 111\r\n")
+				testkit.Resize(t, tty, 20, 70)
+				s.Shows("20 70\r\n")
 				if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
 					t.Errorf("exit code %d", cmd.ProcessState.ExitCode())
 				}
-				resize(t, tty, 33, 99)
+				testkit.Resize(t, tty, 33, 99)
 				if after := stateOf(t, tty); after != before {
 					t.Errorf("the user's terminal was\n%+v, and is\n%+v", before, after)
 				}
@@ -109,7 +58,7 @@ func TestOwnTerminal(t *testing.T) {
 				if err := cmd.Run(); err != nil {
 					t.Fatal(err)
 				}
-				s.shows(`"2 write again":`) // the probe came this far
+				s.Shows(`"2 write again":`) // the probe came this far
 				if after := stateOf(t, tty); after != before {
 					t.Errorf("the user's terminal was\n%+v, and is\n%+v", before, after)
 				}

@@ -102,7 +102,7 @@ var only = map[string][]string{
 	"sys/sibling":     {"sys/refuse"},
 	"image/debian":    {"sys/fork", "sys/purge", "sys/refuse", "sys/space", "sys/thread"},
 	"storage/ids":     {"host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode"},
-	"runner":          {"host/group", "storage/mounts", "sys/fork", "host", "sys/step", "sys/refuse", "spec/vnode"},
+	"runner":          {"runner/streams", "host/group", "storage/mounts", "sys/fork", "host", "sys/step", "sys/refuse", "spec/vnode"},
 	"runner/oci":      {"spec/envfile", "runner", "runner/first", "host/group", "storage/mounts", "sys/thread", "sys/fork", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 	"storage/gateway": {"host/group", "sys/fork", "storage/mounts", "storage/portblock", "host/netif", "sys/thread", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 

@@ -58,23 +58,38 @@ func Finish(s *streams.Streams) error {
 // ExecTerminal is Exec with the terminal in and out.
 func ExecTerminal(ctx context.Context, init runner.Holder, cmd runner.Command, in, out *os.File) (int, error) {
 	var tty *streams.Terminal
+	remote := false // it is attached before the command has started
 	attached := make(chan error, 1)
-	cmd.Terminal = &runner.Terminal{Listen: func(path string) (err error) {
-		if tty, err = streams.ListenTerminal(path); err == nil {
-			go func() {
-				err := tty.Attach(in, out)
-				if err != nil {
-					tty.Abandon() // hangs the command up
-				}
-				attached <- err
-			}()
+	attach := func(how func(in, out *os.File) error) {
+		err := how(in, out)
+		if err != nil {
+			tty.Abandon() // hangs the command up
 		}
-		return err
-	}}
+		attached <- err
+	}
+	cmd.Terminal = &runner.Terminal{
+		Listen: func(path string) (err error) {
+			if tty, err = streams.ListenTerminal(path); err == nil {
+				go attach(tty.Attach)
+			}
+			return err
+		},
+		Remote: func() (far streams.Remote, err error) {
+			if tty, far, err = streams.OpenRemote(); err == nil {
+				attach(tty.Begin)
+				remote = true
+			}
+			return far, err
+		},
+	}
 	if size, err := unix.IoctlGetWinsize(int(in.Fd()), unix.TIOCGWINSZ); err == nil {
 		cmd.Terminal.Rows, cmd.Terminal.Columns = size.Row, size.Col
 	}
-	code, err := Exec(ctx, init, cmd, func() {})
+	code, err := Exec(ctx, init, cmd, func() {
+		if remote {
+			tty.TakeKeys()
+		}
+	})
 	if tty == nil {
 		return code, err
 	}

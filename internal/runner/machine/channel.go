@@ -23,6 +23,7 @@ type channel struct {
 	stdin     *input
 	fed       bool // feed closes stdin
 	oneOutput bool // standard error is standard output
+	sizes     *sizes
 	outputs   map[wire.Kind]*wire.Receiver
 	answered  bool
 	over      bool
@@ -31,14 +32,20 @@ type channel struct {
 	heard   []chan bool // who asked for signals whose effect the guest has not told, in their order; relay.mu guards it
 }
 
-// open opens a channel for a command with three streams, which it takes over.
-func (r *relay) open(first bool, files []*os.File) (*channel, error) {
+// open opens a channel for a command with three streams, which it takes over. On a terminal the second is its output, and the third
+// has its sizes.
+func (r *relay) open(first, terminal bool, files []*os.File) (*channel, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.channels) > mostCommands {
 		return nil, fmt.Errorf("%w: %d commands run in the machine by exec", unix.EAGAIN, mostCommands)
 	}
-	c := &channel{started: make(chan *wire.Failure, 1), ended: make(chan wire.End, 1), stdin: newInput(files[0]), oneOutput: onePlace(files[1], files[2])}
+	c := &channel{started: make(chan *wire.Failure, 1), ended: make(chan wire.End, 1), stdin: newInput(files[0])}
+	if terminal {
+		c.sizes = &sizes{files[2]}
+	} else {
+		c.oneOutput = onePlace(files[1], files[2])
+	}
 	if !first {
 		r.last++
 		c.number = r.last
@@ -47,9 +54,11 @@ func (r *relay) open(first bool, files []*os.File) (*channel, error) {
 	c.outputs = map[wire.Kind]*wire.Receiver{
 		wire.Output: wire.NewReceiver(r.out, c.number, wire.Output, files[1], func() { closeUnlessOwn(files[1]) }),
 	}
-	if c.oneOutput {
+	switch {
+	case terminal:
+	case c.oneOutput:
 		closeUnlessOwn(files[2])
-	} else {
+	default:
 		c.outputs[wire.Error] = wire.NewReceiver(r.out, c.number, wire.Error, files[2], func() { closeUnlessOwn(files[2]) })
 	}
 	r.channels[c.number] = c
@@ -87,22 +96,34 @@ func (c *channel) feed(r *relay) {
 			return
 		}
 		if err != nil {
+			c.input.Close()
+			c.stdin.close() // now: the guest may keep Send waiting
 			_ = r.out.Send(wire.Input, c.number, nil)
 			return
 		}
 	}
 }
 
-// close forgets a channel once its output is written.
-func (r *relay) close(c *channel) {
+// end ends a command's streams: what the guest has sent so far is written, and nothing that comes later.
+func (c *channel) end() {
 	for _, o := range c.outputs {
 		o.End()
-		o.Flush()
 	}
 	c.input.Close()
 	c.stdin.end()
 	if !c.fed {
 		c.stdin.close()
+	}
+	if c.sizes != nil {
+		c.sizes.f.Close() // ends follow
+	}
+}
+
+// close forgets a channel once its output is written.
+func (r *relay) close(c *channel) {
+	c.end()
+	for _, o := range c.outputs {
+		o.Flush()
 	}
 	r.mu.Lock()
 	delete(r.channels, c.number)

@@ -29,9 +29,11 @@ const bootTime = 150 * time.Second
 
 // What the monitor is asked for.
 const (
-	doStart  = "start"  // boot and run the node's command
-	doExec   = "exec"   // run one more command; its three streams come with the request
-	doSignal = "signal" // send a signal: to the node's command, or after doExec to the one that it started
+	doStart    = "start"    // boot and run the node's command
+	doExec     = "exec"     // run one more command; its three streams come with the request
+	doTerminal = "terminal" // the same on a terminal; its line comes twice with the request, and what has its sizes
+	doCopy     = "copy"     // run the copier; its three streams come with the request, the third is its report
+	doSignal   = "signal"   // send a signal: to the node's command, or to the one that this line has started
 )
 
 // requestVersion is the version of requests and answers. The monitor is as old as its machine, and the program that asks may be newer.
@@ -197,13 +199,25 @@ type child struct {
 
 // execute runs one more command in the guest.
 func execute(ctx context.Context, dir string, c runner.Command) (runner.Child, error) {
-	if c.Terminal != nil {
-		return nil, refuse.Cannotf("leave -t out", "this version of Berth gives commands in a machine no terminal yet")
-	}
 	want := &wire.Command{Args: c.Args, Env: c.Env, Cwd: c.Cwd, Timeout: c.Timeout.Milliseconds()}
 	if c.User != nil {
 		want.UID, want.GID, want.Groups = c.User.UID, c.User.GID, c.User.Additional
 	}
+	do, files := doExec, []*os.File{c.Stdin, c.Stdout, c.Stderr}
+	if t := c.Terminal; t != nil {
+		far, err := t.Remote()
+		if err != nil {
+			return nil, err
+		}
+		defer far.Close()
+		want.Terminal = &wire.Size{Rows: t.Rows, Columns: t.Columns}
+		do, files = doTerminal, []*os.File{far.Data, far.Data, far.Sizes}
+	}
+	return runIn(ctx, dir, &request{Do: do, Command: want, AsNode: c.User == nil}, files, c.Args[0])
+}
+
+// runIn has the monitor run a command with files; nil: a null device. name is the command's, for errors.
+func runIn(ctx context.Context, dir string, r *request, files []*os.File, name string) (*child, error) {
 	line, err := dial(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -214,15 +228,14 @@ func execute(ctx context.Context, dir string, c runner.Command) (runner.Child, e
 		return nil, err
 	}
 	defer null.Close()
-	files := []*os.File{c.Stdin, c.Stdout, c.Stderr}
 	for i, f := range files {
 		if f == nil {
 			files[i] = null
 		}
 	}
-	a, err := line.ask(ctx, &request{Do: doExec, Command: want, AsNode: c.User == nil}, files, 2*answerTime)
+	a, err := line.ask(ctx, r, files, 2*answerTime)
 	if err == nil {
-		err = a.failure(c.Args[0])
+		err = a.failure(name)
 	}
 	if err != nil {
 		line.close()
@@ -231,7 +244,27 @@ func execute(ctx context.Context, dir string, c runner.Command) (runner.Child, e
 		}
 		return nil, err
 	}
-	return &child{c: line, command: c.Args[0]}, nil
+	return &child{c: line, command: name}, nil
+}
+
+// copyIn runs the copier in the guest until ctx ends. wait waits for its end.
+func copyIn(ctx context.Context, dir string, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error) {
+	want := &wire.Command{}
+	for _, w := range words {
+		want.Copier = append(want.Copier, []byte(w))
+	}
+	p, err := runIn(ctx, dir, &request{Do: doCopy, Command: want}, []*os.File{in, out, report}, "the copier")
+	if cannot, is := errors.AsType[*runner.CommandError](err); is { // it is no command of the user's: its exit code is none of his
+		return nil, errors.New(cannot.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, p.c.close) // then the monitor kills it
+	return func() (unix.WaitStatus, error) {
+		defer stop()
+		return p.Wait()
+	}, nil
 }
 
 // Signal implements runner.Child.
@@ -257,7 +290,7 @@ func (p *child) Wait() (unix.WaitStatus, error) {
 	if a.End == nil {
 		return 0, errors.New("wait for the command: the machine's monitor does not say how it ended")
 	}
-	if s := a.End.Signal; s > 0 && s < 128 {
+	if s := a.End.Signal; s > 0 && s <= 64 {
 		return unix.WaitStatus(s), nil
 	}
 	return unix.WaitStatus(a.End.Code&0xff) << 8, nil

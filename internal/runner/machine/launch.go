@@ -19,6 +19,7 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/runner"
 	"berth/internal/runner/machine/wire"
+	"berth/internal/runner/streams"
 	"berth/internal/storage/packed"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
@@ -53,6 +54,7 @@ type Launch struct {
 	OOMScore int            `json:"oom_score_adj"`
 	IOIdle   bool           `json:"io_idle,omitempty"` // its I/O requests wait until no other process has any
 	Setup    wire.Setup     `json:"setup"`
+	Console  string         `json:"console,omitempty"` // the socket that takes the node's terminal; "": it has none
 
 	runner.Files `json:"-"`
 }
@@ -63,6 +65,7 @@ const (
 	reportFD            // written to when the machine is ready, or why it is not
 	lockFD              // the node's lock
 	lineFD              // the session's line
+	sizesFD             // the sizes of the user's terminal
 )
 
 // report is what the monitor says once: that the machine is ready, or why not.
@@ -104,6 +107,16 @@ func (l *Launch) Create(ctx context.Context) error {
 		return err
 	}
 	defer null.Close()
+	sizes := null
+	if l.Console != "" {
+		far, err := streams.SendRemote(l.Console)
+		if err != nil {
+			theirs.Close()
+			return err
+		}
+		defer far.Close()
+		l.Stdin, l.Stdout, l.Stderr, sizes = far.Data, far.Data, far.Data, far.Sizes
+	}
 	or := func(f *os.File) *os.File {
 		if f == nil {
 			return null
@@ -113,7 +126,7 @@ func (l *Launch) Create(ctx context.Context) error {
 	cmd := &exec.Cmd{
 		Path: fork.Berth(), Args: []string{"berth", Command, launcherStage}, Env: environment(), Dir: "/",
 		Stdin: or(l.Stdin), Stdout: or(l.Stdout), Stderr: or(l.Stderr),
-		ExtraFiles:  []*os.File{input, theirs, or(l.Lock), or(l.Line)},
+		ExtraFiles:  []*os.File{input, theirs, or(l.Lock), or(l.Line), sizes},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	err = thread.Own(func() error { return gate.Start(cmd) })
@@ -228,7 +241,7 @@ func (l *Launch) startMonitor() error {
 		return fmt.Errorf("set the machine's standing when memory is short: %w", err)
 	}
 	var kept []*os.File
-	for fd := launchFD; fd <= lineFD; fd++ {
+	for fd := launchFD; fd <= sizesFD; fd++ {
 		kept = append(kept, os.NewFile(uintptr(fd), "kept"))
 	}
 	var p *os.Process

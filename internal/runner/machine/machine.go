@@ -218,8 +218,8 @@ func check(s *runner.Spec) error {
 		return refuse.Invalidf("node %s: a machine needs ids of its own", s.Node)
 	case len(s.Mounts) > 0 || len(s.Devices) > 0:
 		return refuse.Invalidf("node %s: a machine has no mounts and device nodes of the host", s.Node)
-	case s.Terminal:
-		return refuse.Cannotf("leave -t out; the console is in berth logs "+s.Node, "node %s: this version of Berth gives the command of a machine no terminal yet", s.Node)
+	case s.Terminal && s.Init != runner.NoInit:
+		return refuse.Cannotf("leave -t out: berth exec -it "+s.Node+" -- sh has one", "node %s: its command is an init system, which gets no terminal in a machine", s.Node)
 	}
 	_, err := KernelRelease(s.Machine.Kernel)
 	return err
@@ -263,6 +263,10 @@ func (e Emulator) launch(s *runner.Spec) *Launch {
 	l.Setup.Init = s.Init != runner.NoInit
 	l.Setup.Command.Args, l.Setup.Command.Env, l.Setup.Command.Cwd = s.Args, s.Env, s.Cwd
 	l.Setup.Command.UID, l.Setup.Command.GID, l.Setup.Command.Groups = s.User.UID, s.User.GID, s.User.Additional
+	if s.Terminal {
+		l.Setup.Command.Terminal = &wire.Size{}
+		l.Setup.Command.Env = runner.MergeEnv(terminalEnv, s.Env)
+	}
 	l.Setup.Command.NoNewPrivs = s.KeepPrivs || s.Init == runner.NoInit && !s.NewPrivs
 	return l
 }

@@ -76,6 +76,14 @@ func (l *Launch) monitor() (code int, err error) {
 		return 0, err
 	}
 	m := &monitor{launch: l, console: os.Stderr}
+	if l.Setup.Command.Terminal != nil {
+		if err := unix.SetNonblock(sizesFD, true); err != nil {
+			return 0, err
+		}
+		m.sizes = os.NewFile(sizesFD, "sizes")
+	} else {
+		unix.Close(sizesFD)
+	}
 	if err := m.startEmulator(drives, files); err != nil {
 		return 0, err
 	}
@@ -126,6 +134,7 @@ type monitor struct {
 	lines    [3]net.Conn // to QEMU's protocol, to the guest's program, from its console
 	qmp      *qmp
 	console  *os.File
+	sizes    *os.File // of the user's terminal; nil: the node has none
 	relay    *relay
 
 	complaint tail // of QEMU: what it wrote to its standard error

@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"berth/internal/runner"
 	"berth/internal/runner/machine/wire"
@@ -143,6 +145,7 @@ func (r *relay) take(f wire.Frame) error {
 			if err := f.Decode(failure); err != nil {
 				return err
 			}
+			failure.Why = oneLine(failure.Why)
 			if failure.Code != 0 && failure.Code != runner.ExitCannotRun && failure.Code != runner.ExitNotFound {
 				return fmt.Errorf("a command that cannot run, with code %d", failure.Code)
 			}
@@ -185,6 +188,16 @@ func (r *relay) take(f wire.Frame) error {
 		return fmt.Errorf("a frame of an unknown kind %q", f.Kind)
 	}
 	return nil
+}
+
+// oneLine makes what a guest says one line of 500 bytes at most, so that it cannot be taken for several messages of Berth's.
+func oneLine(s string) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(s[:min(len(s), 500)], "?"))
 }
 
 // hear takes the guest's word on the effect of a signal. They come in the order of the signals.
@@ -254,6 +267,9 @@ func (r *relay) start(late context.Context, c *channel) *answer {
 	if f == nil {
 		c.fed = true
 		go c.feed(r)
+		if c.sizes != nil {
+			go c.sizes.follow(func(size []byte) error { return r.out.Send(wire.Resize, c.number, size) })
+		}
 	}
 	return &answer{Failure: f}
 }
@@ -332,10 +348,16 @@ func (r *relay) boot() *answer {
 	if _, ok := next(late, r, r.hello); !ok {
 		return r.unbooted(fmt.Sprintf("the guest did not greet in %s", bootTime))
 	}
-	c, err := r.open(true, []*os.File{os.Stdin, os.Stdout, os.Stderr})
+	setup := r.m.launch.Setup
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	if setup.Command.Terminal != nil {
+		files[2] = r.m.sizes
+	}
+	c, err := r.open(true, setup.Command.Terminal != nil, files)
 	if err == nil {
-		setup := r.m.launch.Setup
-		setup.Command.OneOutput = c.oneOutput
+		if setup.Command.OneOutput = c.oneOutput; c.sizes != nil {
+			setup.Command.Terminal = c.sizes.now()
+		}
 		err = r.out.SendJSON(wire.Begin, 0, &setup)
 	}
 	if err != nil {

@@ -34,8 +34,8 @@ func guestLineOn(t testing.TB, by func(net.Conn) net.Conn) (*relay, net.Conn) {
 	return r, theirs
 }
 
-// streams opens three files for a command.
-func streams(t testing.TB) (all []*os.File) {
+// nullFiles opens three files for a command.
+func nullFiles(t testing.TB) (all []*os.File) {
 	t.Helper()
 	for range 3 {
 		f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -68,9 +68,11 @@ func TestHostileGuest(t *testing.T) {
 		"grants for output":  frame(wire.Grant, 1, "o\x00\x00\x00\x01"),
 		"greets twice":       slices.Repeat(frame(wire.Hello, 0, `{"version":1}`), 2),
 		"of another version": frame(wire.Hello, 0, `{"version":9}`),
+		"resizes the user's": frame(wire.Resize, 1, "\x00\x18\x00\x50"),
+		"errors of terminal": frame(wire.Error, 1, "x"),
 	} {
 		r, guest := guestLine(t)
-		c, err := r.open(false, streams(t))
+		c, err := r.open(false, name == "errors of terminal", nullFiles(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,17 +90,20 @@ func TestHostileGuest(t *testing.T) {
 func FuzzGuest(f *testing.F) {
 	f.Add([]byte("h\x00\x00\x00\x00\x00\x0d{\"version\":1}s\x00\x00\x00\x01\x00\x00o\x00\x00\x00\x01\x00\x01xe\x00\x00\x00\x01\x00\x02{}"))
 	f.Add([]byte("a\x00\x00\x00\x01\x00\x01\x01g\x00\x00\x00\x01\x00\x05i\x00\x00\x00\x01"))
+	f.Add([]byte("s\x00\x00\x00\x01\x00\x00x\x00\x00\x00\x01\x00\x01xw\x00\x00\x00\x01\x00\x04\x00\x18\x00\x50"))
 	f.Fuzz(func(t *testing.T, says []byte) {
-		r, guest := guestLine(t)
-		c, err := r.open(false, streams(t))
-		if err != nil {
-			t.Fatal(err)
+		for _, terminal := range []bool{false, true} {
+			r, guest := guestLine(t)
+			c, err := r.open(false, terminal, nullFiles(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, guest) }()
+			_, _ = guest.Write(says)
+			guest.Close()
+			<-r.broken
+			r.close(c)
 		}
-		go func() { _, _ = io.Copy(io.Discard, guest) }()
-		_, _ = guest.Write(says)
-		guest.Close()
-		<-r.broken
-		r.close(c)
 	})
 }
 

@@ -51,7 +51,7 @@ func (r *relay) serve(conn *net.UnixConn) {
 		r.begin(say)
 	case q.Do == doSignal:
 		say(r.signal(0, q.Signal))
-	case q.Do == doExec && q.Command != nil && len(files) == 3:
+	case q.Command != nil && len(files) == 3 && q.Do == doOf(q.Command):
 		r.exec(conn, &q, files, say)
 		return
 	default:
@@ -60,9 +60,20 @@ func (r *relay) serve(conn *net.UnixConn) {
 	closeAll(files)
 }
 
+// doOf returns what is asked for with a command: a monitor that does not know it yet must not run it as another one.
+func doOf(c *wire.Command) string {
+	switch {
+	case c.Terminal != nil:
+		return doTerminal
+	case c.Copier != nil:
+		return doCopy
+	}
+	return doExec
+}
+
 // exec runs a command for somebody. If his line ends, the command is killed.
 func (r *relay) exec(conn io.Reader, q *request, files []*os.File, say func(*answer)) {
-	c, err := r.open(false, files)
+	c, err := r.open(false, q.Command.Terminal != nil, files)
 	if err != nil {
 		closeAll(files)
 		say(&answer{Failure: &wire.Failure{Why: err.Error()}})
@@ -72,6 +83,9 @@ func (r *relay) exec(conn io.Reader, q *request, files []*os.File, say func(*ans
 	node := r.m.launch.Setup.Command
 	want := *q.Command
 	want.Env = runner.MergeEnv(node.Env, want.Env)
+	if want.Terminal != nil {
+		want.Env = runner.MergeEnv(terminalEnv, want.Env)
+	}
 	if want.Cwd == "" {
 		want.Cwd = node.Cwd
 	}
@@ -124,6 +138,7 @@ func (r *relay) exec(conn io.Reader, q *request, files []*os.File, say func(*ans
 	case errors.Is(over.Err(), context.DeadlineExceeded):
 		say(&answer{End: &wire.End{Signal: int(unix.SIGKILL)}})
 	}
+	c.end() // the caller does not wait for the guest
 	_, _ = r.send(c, int(unix.SIGKILL))
 	late, done = within(answerTime)
 	defer done()
@@ -133,7 +148,7 @@ func (r *relay) exec(conn io.Reader, q *request, files []*os.File, say func(*ans
 // overtime is how much longer than its timeout a command may run until the monitor answers that it was killed.
 const overtime = 5 * time.Second
 
-// receive reads a request and the files that come with it.
+// receive reads a request and the files that come with it, which no program inherits (the net package sees to that).
 func receive(conn *net.UnixConn) (line []byte, files []*os.File, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(answerTime))
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
@@ -146,7 +161,6 @@ func receive(conn *net.UnixConn) (line []byte, files []*os.File, err error) {
 		for _, m := range messages {
 			if fds, err := unix.ParseUnixRights(&m); err == nil {
 				for _, fd := range fds {
-					unix.CloseOnExec(fd)
 					files = append(files, os.NewFile(uintptr(fd), "stream"))
 				}
 			}

@@ -76,7 +76,7 @@ func (s *Create) Do(ctx context.Context) error {
 // create carries the launch out: here, or in the process that the session names.
 func (s *Create) create(ctx context.Context) error {
 	if s.session != nil {
-		s.launch.Files = s.session.Files
+		s.launch.Files, s.launch.Console = s.session.Files, s.session.Console
 	}
 	if s.session == nil || s.session.Launch == nil {
 		return s.launch.Create(ctx)
@@ -178,4 +178,9 @@ func (s *Create) Signal(sig unix.Signal) (heard bool, err error) {
 // Exec implements runner.Holder.
 func (s *Create) Exec(ctx context.Context, c runner.Command) (runner.Child, error) {
 	return execute(ctx, s.Dir, c)
+}
+
+// Copy implements runner.Copier.
+func (s *Create) Copy(ctx context.Context, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error) {
+	return copyIn(ctx, s.Dir, words, in, out, report)
 }

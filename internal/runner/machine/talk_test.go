@@ -57,7 +57,7 @@ func TestTimeoutOfHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, guest := guestLine(t)
 		began := time.Now()
-		_, told := asks(t, r, streams(t), &wire.Command{Args: []string{"x"}, Timeout: 1000})
+		_, told := asks(t, r, nullFiles(t), &wire.Command{Args: []string{"x"}, Timeout: 1000})
 		hears(t, guest, wire.Run)
 		says(t, guest, wire.Started, 1, "")
 		if a := <-told; a.Failure != nil {
@@ -72,11 +72,50 @@ func TestTimeoutOfHost(t *testing.T) {
 	})
 }
 
+// TestCallerGone: the streams of a caller who has gone end at once, whatever the guest does.
+func TestCallerGone(t *testing.T) {
+	r, guest := guestLine(t)
+	out, theirs, err := os.Pipe()
+	testkit.Must(t, err)
+	defer out.Close()
+	files := nullFiles(t)
+	files[1] = theirs
+	caller, told := asks(t, r, files, &wire.Command{Args: []string{"x"}})
+	hears(t, guest, wire.Run)
+	says(t, guest, wire.Started, 1, "")
+	<-told
+	caller.Close()
+	if f := hears(t, guest, wire.Signal); f.Payload[0] != byte(unix.SIGKILL) {
+		t.Errorf("the guest got signal %d", f.Payload[0])
+	}
+	testkit.Must(t, out.SetReadDeadline(time.Now().Add(answerTime/2)))
+	if _, err := out.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the output of a caller who has gone: %v", err)
+	}
+	says(t, guest, wire.Output, 1, "late")
+	says(t, guest, wire.Ended, 1, `{"signal":9}`)
+	if a, more := <-told; more {
+		t.Errorf("he is told %+v", a)
+	}
+}
+
+// TestWordsOfGuest: what a guest says is one short line.
+func TestWordsOfGuest(t *testing.T) {
+	r, guest := guestLine(t)
+	_, told := asks(t, r, nullFiles(t), &wire.Command{Args: []string{"x"}})
+	hears(t, guest, wire.Run)
+	says(t, guest, wire.Failed, 1, `{"code":127,"why":"no\nberth: \u001b[2J`+strings.Repeat("x", 1000)+`"}`)
+	if a := <-told; a == nil || a.Failure == nil || !strings.HasPrefix(a.Failure.Why, "no berth:  [2Jxxx") || len(a.Failure.Why) > 500 {
+		t.Errorf("the caller is told %+v", a)
+	}
+	hears(t, guest, wire.Signal)
+}
+
 // TestSilentStart: a command that the guest did not start in time is killed when it starts.
 func TestSilentStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, guest := guestLine(t)
-		_, told := asks(t, r, streams(t), &wire.Command{Args: []string{"x"}})
+		_, told := asks(t, r, nullFiles(t), &wire.Command{Args: []string{"x"}})
 		hears(t, guest, wire.Run)
 		if a := <-told; a.Failure == nil {
 			t.Errorf("the caller is told %+v", a)
@@ -157,7 +196,7 @@ func (deaf) Write([]byte) (int, error) { return 0, unix.EPIPE }
 // TestLastWordsOfDeaf: a write to an emulator that has ended does not lose what the guest said before.
 func TestLastWordsOfDeaf(t *testing.T) {
 	r, guest := guestLineOn(t, func(c net.Conn) net.Conn { return deaf{c} })
-	c, err := r.open(false, streams(t))
+	c, err := r.open(false, false, nullFiles(t))
 	testkit.Must(t, err)
 	sent := make(chan error, 1)
 	go func() { sent <- r.out.Send(wire.Signal, 1, []byte{9}) }()
@@ -202,7 +241,7 @@ func TestSilentConsole(t *testing.T) {
 // TestWordsOnSignals: each signal gets its own answer, in their order; what was not asked for breaks the line.
 func TestWordsOnSignals(t *testing.T) {
 	r, guest := guestLine(t)
-	c, err := r.open(false, streams(t))
+	c, err := r.open(false, false, nullFiles(t))
 	testkit.Must(t, err)
 	defer r.close(c)
 	first := make(chan *answer, 1)
@@ -218,7 +257,7 @@ func TestWordsOnSignals(t *testing.T) {
 	}
 	for _, word := range []string{"\x01", "\x01\x01"} {
 		r, guest := guestLine(t)
-		c, err := r.open(false, streams(t))
+		c, err := r.open(false, false, nullFiles(t))
 		testkit.Must(t, err)
 		says(t, guest, wire.Heard, 1, word)
 		<-r.broken
@@ -230,7 +269,7 @@ func TestWordsOnSignals(t *testing.T) {
 func TestLastWord(t *testing.T) {
 	for range 50 {
 		r, guest := guestLine(t)
-		c, err := r.open(false, streams(t))
+		c, err := r.open(false, false, nullFiles(t))
 		testkit.Must(t, err)
 		says(t, guest, wire.Started, 1, "")
 		says(t, guest, wire.Ended, 1, "{}")
@@ -253,7 +292,7 @@ func TestInputStays(t *testing.T) {
 		again, err := unix.Dup(ends[0])
 		testkit.Must(t, err)
 		rest := os.NewFile(uintptr(again), "rest")
-		files := streams(t)
+		files := nullFiles(t)
 		files[0] = from
 		_, told := asks(t, r, files, &wire.Command{Args: []string{"x"}})
 		hears(t, guest, wire.Run)
@@ -286,7 +325,7 @@ func TestOneOutput(t *testing.T) {
 	testkit.Must(t, err)
 	also, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
 	testkit.Must(t, err)
-	_, _ = asks(t, r, []*os.File{streams(t)[0], f, also}, &wire.Command{Args: []string{"x"}})
+	_, _ = asks(t, r, []*os.File{nullFiles(t)[0], f, also}, &wire.Command{Args: []string{"x"}})
 	var c wire.Command
 	testkit.Must(t, hears(t, guest, wire.Run).Decode(&c))
 	if !c.OneOutput {
@@ -360,7 +399,7 @@ func TestLend(t *testing.T) {
 		testkit.Must(t, err)
 		return flags&unix.O_NONBLOCK != 0
 	}
-	files := append(streams(t)[:1], os.NewFile(uintptr(ends[0]), "from"), os.NewFile(uintptr(ends[1]), "to"))
+	files := append(nullFiles(t)[:1], os.NewFile(uintptr(ends[0]), "from"), os.NewFile(uintptr(ends[1]), "to"))
 	fds, done := lend(files)
 	if len(fds) != 3 || !nonblocking(fds[1]) || !nonblocking(fds[2]) || nonblocking(ends[0]) || nonblocking(ends[1]) {
 		t.Errorf("of %v it lends %v", ends, fds)

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,39 +11,16 @@ import (
 
 	"berth/internal/runner"
 	"berth/internal/runner/streams"
+	"berth/test/testkit"
 )
-
-// openPTY opens a terminal and its master.
-func openPTY(t *testing.T) (master, tty *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no terminals here: %v", err)
-	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	return master, tty
-}
 
 // TestExecTerminal checks that exec -t gives the command a terminal of the node, with the size of the user's terminal.
 func TestExecTerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
 		n := newNode(t, r, nil)
 		n.up(t)
-		master, tty := openPTY(t)
-		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
-			t.Fatal(err)
-		}
+		tty, master := testkit.Terminal(t)
+		testkit.Resize(t, tty, 33, 77)
 		// runc gives the terminal its size a moment after the command has started
 		cmd := n.execCmd(t, "sh", "-c", "tty; for i in 1 2 3 4 5 6 7 8 9; do stty size 2>/dev/null | grep -q '33 77' && break; sleep 0.2; done; stty size; exit 5")
 		cmd.Env = append(cmd.Env, "BERTH_TEST_TTY=1")
@@ -75,10 +51,8 @@ func TestExecTerminal(t *testing.T) {
 // restored.
 func TestTerminalSize(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		_, tty := openPTY(t)
-		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
-			t.Fatal(err)
-		}
+		tty, _ := testkit.Terminal(t)
+		testkit.Resize(t, tty, 33, 77)
 		before, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +94,7 @@ func TestTerminalSize(t *testing.T) {
 func TestOwnersStay(t *testing.T) {
 	t.Parallel()
 	eachRuntime(t, func(t *testing.T, r Runtime) {
-		_, tty := openPTY(t)
+		tty, _ := testkit.Terminal(t)
 		file, err := os.Create(filepath.Join(t.TempDir(), "file"))
 		if err != nil {
 			t.Fatal(err)

@@ -15,12 +15,14 @@ import (
 )
 
 // Terminal is the host's end of the terminal of a command in a node. The runtime makes the terminal inside the node and
-// sends its master through a socket.
+// sends its master through a socket. A machine's is carried there (Remote).
 type Terminal struct {
-	listener *net.UnixListener
+	listener *net.UnixListener // nil: nothing is received
 	master   *os.File
-	fd       int // the descriptor of master; File.Fd would make it blocking
+	fd       int      // the descriptor of master; File.Fd would make it blocking
+	sizes    *os.File // takes the sizes of a terminal in a machine; nil: the master does
 	restore  func()
+	takeKeys func() // gives the command the keys that send signals; nil: it has them
 	keys     *input
 	output   sync.WaitGroup
 	err      error // why output ended early; read it after output.Wait
@@ -38,8 +40,20 @@ func ListenTerminal(path string) (*Terminal, error) {
 // Attach receives the terminal from the runtime, and connects in and out to it until the node closes it. If in is a
 // terminal, Attach puts it into raw mode, and the node's terminal follows its size.
 func (t *Terminal) Attach(in, out *os.File) error {
-	if err := t.accept(); err != nil {
+	if err := t.Begin(in, out); err != nil {
 		return err
+	}
+	t.TakeKeys()
+	return nil
+}
+
+// Begin does what Attach does while the command has not started yet, which may take minutes. Ctrl-C and Ctrl-\ on in send their signals to
+// this process until TakeKeys.
+func (t *Terminal) Begin(in, out *os.File) error {
+	if t.master == nil {
+		if err := t.accept(); err != nil {
+			return err
+		}
 	}
 	if isTerminal(int(in.Fd())) {
 		if err := t.takeOver(in); err != nil {
@@ -53,7 +67,8 @@ func (t *Terminal) Attach(in, out *os.File) error {
 		return err
 	}
 	t.keys = keys
-	t.output.Go(func() { t.err = t.show(int(out.Fd())) })
+	to := int(out.Fd()) // now: the caller may close out once Close has returned
+	t.output.Go(func() { t.err = t.show(to) })
 	return nil
 }
 
@@ -68,7 +83,7 @@ func (t *Terminal) show(out int) error {
 			return werr
 		}
 		if err != nil {
-			return nil //nolint:nilerr // EIO is how a master says that nobody has the terminal open any more
+			return nil //nolint:nilerr // EIO is how a master says that nobody has the terminal open any more; a machine's ends
 		}
 	}
 }
@@ -77,7 +92,7 @@ func (t *Terminal) show(out int) error {
 // still have to start.
 const arrives = time.Minute
 
-// accept receives the master.
+// accept receives the master, or the line to a machine's terminal and what takes its sizes.
 func (t *Terminal) accept() error {
 	_ = t.listener.SetDeadline(time.Now().Add(arrives))
 	c, err := t.listener.AcceptUnix()
@@ -85,33 +100,76 @@ func (t *Terminal) accept() error {
 		return fmt.Errorf("wait for the node's terminal: %w", err)
 	}
 	defer c.Close()
-	name, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	_, n, _, _, err := c.ReadMsgUnix(name, rights)
+	fds, err := receive(c)
 	if err != nil {
 		return fmt.Errorf("receive the node's terminal: %w", err)
 	}
-	msgs, err := unix.ParseSocketControlMessage(rights[:n])
-	if err != nil || len(msgs) != 1 {
-		return fmt.Errorf("receive the node's terminal: no file in the message: %w", err)
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 1 {
-		return fmt.Errorf("receive the node's terminal: no file in the message: %w", err)
-	}
-	unix.CloseOnExec(fds[0])
-	// Non-blocking, so that Close ends a read.
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return fmt.Errorf("receive the node's terminal: %w", err)
-	}
-	t.fd, t.master = fds[0], os.NewFile(uintptr(fds[0]), "terminal")
+	t.use(fds...)
 	return nil
 }
 
-// takeOver puts the user's terminal into raw mode, and copies its size now and at every change.
+// receive receives one descriptor or two, and makes them non-blocking, so that Close ends a read. The net package has asked the kernel
+// that no program inherits them (MSG_CMSG_CLOEXEC).
+func receive(c *net.UnixConn) (fds []int, err error) {
+	name, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(2*4))
+	_, n, flags, _, err := c.ReadMsgUnix(name, rights)
+	if err != nil {
+		return nil, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		more, err := unix.ParseUnixRights(&m)
+		fds = append(fds, more...)
+		if err != nil {
+			return closed(fds, err)
+		}
+	}
+	if len(fds) == 0 || flags&unix.MSG_CTRUNC != 0 {
+		return closed(fds, errors.New("the message must have one file or two"))
+	}
+	for _, fd := range fds {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return closed(fds, err)
+		}
+	}
+	return fds, nil
+}
+
+// closed closes descriptors, and returns why.
+func closed(fds []int, why error) ([]int, error) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return nil, why
+}
+
+// use takes the master, or the line to a machine's terminal and what takes its sizes.
+func (t *Terminal) use(fds ...int) {
+	t.fd, t.master = fds[0], os.NewFile(uintptr(fds[0]), "terminal")
+	if len(fds) > 1 {
+		t.sizes = os.NewFile(uintptr(fds[1]), "sizes")
+	}
+}
+
+// resize gives the node's terminal the size of the user's.
+func (t *Terminal) resize(size *unix.Winsize) {
+	if t.sizes != nil {
+		_, _ = t.sizes.Write(AppendSize(nil, size.Row, size.Col))
+		return
+	}
+	if raw, err := t.master.SyscallConn(); err == nil { // not by t.fd: after Close it may be the number of another file
+		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
+	}
+}
+
+// takeOver puts the user's terminal into raw mode, but for the keys that send signals, and copies its size now and at every change.
 func (t *Terminal) takeOver(in *os.File) error {
 	fd := int(in.Fd())
-	old, err := makeRaw(fd)
+	old, raw, err := makeRaw(fd)
 	if err != nil {
 		return fmt.Errorf("put the terminal into raw mode: %w", err)
 	}
@@ -120,7 +178,7 @@ func (t *Terminal) takeOver(in *os.File) error {
 	signal.Notify(resized, syscall.SIGWINCH)
 	resize := func() {
 		if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
-			_ = unix.IoctlSetWinsize(t.fd, unix.TIOCSWINSZ, ws)
+			t.resize(ws)
 		}
 	}
 	resize()
@@ -134,6 +192,10 @@ func (t *Terminal) takeOver(in *os.File) error {
 			}
 		}
 	}()
+	t.takeKeys = func() {
+		raw.Lflag &^= unix.ISIG
+		_ = unix.IoctlSetTermios(fd, unix.TCSETS, raw)
+	}
 	t.restore = func() {
 		signal.Stop(resized)
 		cancel()
@@ -142,53 +204,75 @@ func (t *Terminal) takeOver(in *os.File) error {
 	return nil
 }
 
-// makeRaw does what cfmakeraw(3) does and returns the previous mode.
-func makeRaw(fd int) (*unix.Termios, error) {
-	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil {
-		return nil, err
+// makeRaw does what cfmakeraw(3) does, and returns the modes before and after. Keys still send signals, but Ctrl-Z: a program that stops
+// leaves the terminal in this mode.
+func makeRaw(fd int) (old, raw *unix.Termios, err error) {
+	if old, err = unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {
+		return nil, nil, err
 	}
-	raw := *old
+	mode := *old
+	raw = &mode
 	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 	raw.Oflag &^= unix.OPOST
-	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.IEXTEN
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	return old, unix.IoctlSetTermios(fd, unix.TCSETS, &raw)
+	raw.Cc[unix.VSUSP] = 0 // no key: _POSIX_VDISABLE of Linux
+	return old, raw, unix.IoctlSetTermios(fd, unix.TCSETS, raw)
+}
+
+// TakeKeys gives the command, which runs now, the keys that send signals. After Drain and Close it does nothing.
+func (t *Terminal) TakeKeys() {
+	if t.takeKeys != nil {
+		t.takeKeys()
+		t.takeKeys = nil
+	}
 }
 
 // Drain waits until everything that the command wrote is written out, and restores the mode of the user's terminal. The
 // error says why the output could not be written.
 func (t *Terminal) Drain() error {
 	t.output.Wait()
-	if t.keys != nil {
-		_ = t.keys.close()
-		t.keys = nil
-	}
-	t.restore()
-	t.restore = func() {}
+	t.release()
 	if t.err == nil || errors.Is(t.err, unix.EPIPE) {
 		return nil
 	}
 	return fmt.Errorf("write what the command shows: %w", t.err)
 }
 
+// release lets go of the user's terminal, and gives its mode back. A second call does nothing.
+func (t *Terminal) release() {
+	if t.keys != nil {
+		_ = t.keys.close()
+		t.keys = nil
+	}
+	t.takeKeys = nil
+	t.restore()
+	t.restore = func() {}
+}
+
 // Abandon ends a wait for the terminal.
-func (t *Terminal) Abandon() { t.listener.Close() }
+func (t *Terminal) Abandon() {
+	if t.listener != nil {
+		t.listener.Close()
+	}
+}
 
 // Close restores the mode of the user's terminal and removes the socket.
 func (t *Terminal) Close() error {
-	if t.keys != nil {
-		_ = t.keys.close()
-	}
-	t.restore()
-	t.restore = func() {}
-	err := t.listener.Close()
-	if errors.Is(err, net.ErrClosed) {
-		err = nil
+	t.release()
+	if t.sizes != nil {
+		_ = t.sizes.Close()
 	}
 	if t.master != nil {
 		_ = t.master.Close() // show may have closed it
+	}
+	if t.listener == nil {
+		return nil
+	}
+	err := t.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
 	}
 	return err
 }

@@ -44,7 +44,11 @@ type Node struct {
 	IDs    mounts.IDs   // its ids on the host; zero: no user namespace
 	Groups host.Cgroups // where its group is
 	Group  string       // path of its group; "" for a node that does not run
+	There  There        // nil: its files are this host's, by Root
 }
+
+// There runs the copier with these words where the node's files are, in a machine, until ctx ends; wait waits for its end.
+type There func(ctx context.Context, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error)
 
 // Job is the task of a copier.
 type Job struct {
@@ -72,15 +76,36 @@ type message struct {
 	Broken bool           `json:"broken,omitempty"` // its stream has no reader any more
 }
 
+// mostWords is how many characters of a guest's words are shown.
+const mostWords = 500
+
+// distrust makes a message that a machine's guest may have written harmless: an error is one, and what the guest says cannot be taken
+// for Berth's own words or advice.
+func (m *message) distrust(node string) {
+	m.Remedy = nil
+	if len(m.What) > 0 {
+		m.What = fmt.Appendf(nil, "the guest of node %s says: %.*q", node, mostWords, m.What)
+	}
+	if m.Tally != nil && m.Tally.First != "" {
+		m.Tally.First = fmt.Sprintf("%.*q", mostWords, m.Tally.First)
+	}
+	if m.Kind < refuse.Failed || m.Kind > refuse.Busy {
+		m.Kind = refuse.Failed
+	}
+}
+
 // errBroken is the error of a copier whose stream has no reader any more.
 var errBroken = errors.New("the reader of the copy went away")
 
 // Running is a copier at work.
 type Running struct {
-	cmd    *exec.Cmd
+	wait   func() (unix.WaitStatus, error)
+	there  bool // in a machine: what it reports may be anything
 	report *os.File
 	name   string
+	ctx    context.Context //nolint:containedctx // Wait says why it ended, as the caller of Start knows it
 	cancel func() bool
+	end    func() // ends one in a machine
 }
 
 // The copier's descriptors, beside its streams.
@@ -94,24 +119,43 @@ const (
 // caller closes its own ends of them, and calls Wait. If ctx ends, or this process, the copier takes back the file that it was
 // writing, and ends.
 func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, error) {
-	program, err := sealed()
-	if err != nil {
-		return nil, err
-	}
-	defer program.Close()
 	j.Node = n.Name
 	job, err := json.Marshal(j)
 	if err != nil {
 		return nil, fmt.Errorf("describe the copy: %w", err)
 	}
+	words := []string{string(job), j.Path, j.Top}
 	report, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
 	defer theirs.Close()
+	r := &Running{report: report, name: n.Name, there: n.There != nil, ctx: ctx}
+	ctx, r.end = context.WithCancel(ctx)
+	if r.there {
+		r.wait, err = n.There(ctx, words, in, out, theirs)
+	} else {
+		r.wait, err = n.startHere(words, in, out, theirs)
+	}
+	if err != nil {
+		r.end()
+		report.Close()
+		return nil, err
+	}
+	r.cancel = context.AfterFunc(ctx, func() { report.Close() })
+	return r, nil
+}
+
+// startHere starts the copier as a process of this host.
+func (n *Node) startHere(words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error) {
+	program, err := sealed()
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
 	cmd := &exec.Cmd{
-		Path: fmt.Sprintf("/proc/self/fd/%d", programFD), Args: []string{"berth", Command, string(job), j.Path, j.Top},
-		Env: []string{"GOMAXPROCS=2"}, Dir: "/", ExtraFiles: []*os.File{n.Root, theirs, program},
+		Path: fmt.Sprintf("/proc/self/fd/%d", programFD), Args: append([]string{"berth", Command}, words...),
+		Env: []string{"GOMAXPROCS=2"}, Dir: "/", ExtraFiles: []*os.File{n.Root, report, program},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // Ctrl-C is Berth's to handle
 	}
 	if in != nil { // a nil *os.File in an interface would not be nil
@@ -127,15 +171,16 @@ func (n *Node) Start(ctx context.Context, j Job, in, out *os.File) (*Running, er
 		err = thread.Own(func() error { return fork.Start(cmd) })
 	}
 	if err != nil {
-		report.Close()
 		return nil, n.startErr(err)
 	}
 	// When memory is short, the copy should be killed rather than a process of the node. The copier cannot set this itself: only
 	// the host's root may write to the /proc files of a process that cannot be dumped.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("1000"), 0)
-	r := &Running{cmd: cmd, report: report, name: n.Name}
-	r.cancel = context.AfterFunc(ctx, func() { report.Close() })
-	return r, nil
+	return func() (unix.WaitStatus, error) {
+		err := fork.Wait(cmd)
+		ws, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		return unix.WaitStatus(ws), err
+	}, nil
 }
 
 func (n *Node) startErr(err error) error {
@@ -154,6 +199,7 @@ func (r *Running) Stop() {
 	if r.cancel() {
 		r.report.Close()
 	}
+	r.end()
 }
 
 // Wait waits for the end of the copier. total is told how much there is to read, if the job asks for it.
@@ -172,10 +218,14 @@ func (r *Running) Wait(total func(int64)) (treetar.Tally, error) {
 	}
 	r.cancel()
 	r.report.Close()
-	ended := fork.Wait(r.cmd)
+	ws, ended := r.wait()
+	r.end()
+	if r.there {
+		last.distrust(r.name)
+	}
 	var tally treetar.Tally
 	if last.Tally != nil {
-		tally = *last.Tally
+		tally.Add(*last.Tally)
 	}
 	switch {
 	case last.Done && len(last.What) == 0:
@@ -187,7 +237,10 @@ func (r *Running) Wait(total func(int64)) (treetar.Tally, error) {
 	case len(last.What) > 0:
 		return tally, &refuse.Error{Kind: last.Kind, What: string(last.What), Remedy: string(last.Remedy)}
 	}
-	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == unix.SIGKILL {
+	if r.ctx.Err() != nil {
+		return tally, context.Cause(r.ctx)
+	}
+	if ws.Signaled() && ws.Signal() == unix.SIGKILL {
 		return tally, fmt.Errorf("the copier in node %s was killed: the node ended, or is at its limit of memory", r.name)
 	}
 	return tally, fmt.Errorf("the copier in node %s ended early: %w", r.name, cmpErr(ended))

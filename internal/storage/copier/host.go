@@ -3,8 +3,11 @@ package copier
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +40,7 @@ func (n *Node) ToHost(ctx context.Context, from, to string, o Options) (treetar.
 		r.Close()
 		return treetar.Tally{}, err
 	}
+	defer context.AfterFunc(ctx, func() { r.Close() })() // the copier may keep its end open
 	var all atomic.Int64
 	type end struct {
 		tally treetar.Tally
@@ -53,10 +57,27 @@ func (n *Node) ToHost(ctx context.Context, from, to string, o Options) (treetar.
 		Progress: over(o.Progress, &all),
 	})
 	r.Close()
-	their := <-ended
+	var late <-chan time.Time // never
+	if err != nil {
+		late = time.After(lastWords)
+	}
+	var their end
+	select {
+	case their = <-ended:
+	case <-late:
+		c.Stop()
+		<-ended
+		return tally, err
+	}
+	if ctx.Err() != nil {
+		return tally, context.Cause(ctx)
+	}
 	tally.Add(their.tally)
 	return tally, blame(err, their.err)
 }
+
+// lastWords is how long a copier whose stream has no reader any more may take to say why it failed. Tests shorten it.
+var lastWords = 10 * time.Second
 
 // over shows progress of all that there is to read, once that is known.
 func over(progress func(bytes, all int64), total *atomic.Int64) func(bytes, all int64) {
@@ -99,6 +120,7 @@ func (n *Node) FromHost(ctx context.Context, from, to string, o Options) (treeta
 	if err != nil {
 		return treetar.Tally{}, err
 	}
+	defer context.AfterFunc(ctx, func() { w.Close() })() // the copier may read nothing
 	tally, err := treetar.Pack(ctx, w, fd, treetar.From{Files: files, Top: top, Progress: o.Progress, Measure: o.Progress != nil})
 	err = place.about(err)
 	if err != nil {
@@ -107,6 +129,9 @@ func (n *Node) FromHost(ctx context.Context, from, to string, o Options) (treeta
 	w.Close()
 	theirs, theirErr := c.Wait(nil)
 	tally.Add(theirs)
+	if ctx.Err() != nil {
+		return tally, context.Cause(ctx)
+	}
 	if err != nil && (theirErr == nil || !errors.Is(err, unix.EPIPE)) { // EPIPE: the copier gave up before
 		return tally, err
 	}
@@ -129,9 +154,81 @@ func (n *Node) FromStream(ctx context.Context, r *os.File, to string, o Options)
 }
 
 func (n *Node) stream(ctx context.Context, j Job, r, w *os.File) (treetar.Tally, error) {
+	if n.There != nil {
+		return n.carry(ctx, j, r, w)
+	}
 	c, err := n.Start(ctx, j, r, w)
 	if err != nil {
 		return treetar.Tally{}, err
 	}
 	return c.Wait(nil)
+}
+
+// carry is stream for a machine: its copier gets a pipe in place of the caller's file.
+func (n *Node) carry(ctx context.Context, j Job, r, w *os.File) (treetar.Tally, error) {
+	from, to, err := os.Pipe()
+	if err != nil {
+		return treetar.Tally{}, fmt.Errorf("make a pipe: %w", err)
+	}
+	in, out, result := from, (*os.File)(nil), (*os.File)(nil)
+	if w != nil {
+		in, out = nil, to
+		result, err = again(w)
+	}
+	var c *Running
+	if err == nil {
+		c, err = n.Start(ctx, j, in, out)
+	}
+	if err != nil {
+		from.Close()
+		to.Close()
+		result.Close()
+		return treetar.Tally{}, err
+	}
+	if w == nil {
+		from.Close()
+		unread := make(chan error, 1)
+		go func() { // a reader of the caller's file may wait for ever, and the copier have its end before
+			_, err := io.Copy(to, r)
+			if err != nil && !errors.Is(err, unix.EPIPE) {
+				unread <- fmt.Errorf("read the stream: %w", err)
+				c.Stop() // the tree is not complete
+			}
+			to.Close()
+		}()
+		tally, err := c.Wait(nil)
+		select {
+		case err = <-unread:
+		default:
+		}
+		return tally, err
+	}
+	to.Close()
+	carried := make(chan error, 1)
+	go func() {
+		defer from.Close() // then the copier's stream has no reader
+		defer result.Close()
+		_, err := io.Copy(result, from)
+		if errors.Is(err, unix.EPIPE) {
+			err = errBroken
+		}
+		carried <- err
+	}()
+	tally, err := c.Wait(nil)
+	select {
+	case lost := <-carried:
+		return tally, blame(lost, err)
+	case <-ctx.Done(): // whoever reads the caller's file takes nothing
+		return tally, context.Cause(ctx)
+	}
+}
+
+// again opens a file of the caller once more: a goroutine may use it when the caller's is closed, and Go ends a program that gets EPIPE on
+// standard output.
+func again(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("write the stream: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }

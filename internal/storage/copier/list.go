@@ -5,13 +5,18 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // mostNames bounds the names that a shell is offered.
 const mostNames = 1000
+
+// mostWait is how long a shell may wait for the names: a file system of the node's own, or a machine's guest, may never answer.
+const mostWait = 10 * time.Second
 
 // Names returns the paths in the node that begin as the given one, folders with a slash at the end. It returns none on an error.
 func (n *Node) Names(ctx context.Context, typed string) []string {
@@ -20,6 +25,9 @@ func (n *Node) Names(ctx context.Context, typed string) []string {
 		return nil
 	}
 	defer r.Close()
+	ctx, done := context.WithTimeout(ctx, mostWait)
+	defer done()
+	defer context.AfterFunc(ctx, func() { r.Close() })()
 	c, err := n.Start(ctx, Job{List: true, Path: typed}, nil, w)
 	w.Close()
 	if err != nil {
@@ -29,7 +37,9 @@ func (n *Node) Names(ctx context.Context, typed string) []string {
 	if _, err := c.Wait(nil); err != nil || len(text) == 0 {
 		return nil
 	}
-	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	names := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) }) // a machine's guest may say anything
+	return names[:min(len(names), mostNames)]
 }
 
 // list writes the names.

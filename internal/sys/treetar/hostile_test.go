@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -73,6 +74,9 @@ func TestStreamsThatLeave(t *testing.T) {
 		"file over a folder":    {entries: []tar.Header{file("full", "x")}, kind: refuse.Busy, want: "a folder of this name"},
 		"folder over a file":    {entries: []tar.Header{file("full/x/y", "")}, kind: refuse.Busy, want: "no folder"},
 		"the target as a file":  {entries: []tar.Header{file("./.", "x")}, kind: refuse.Invalid, want: "the target is a folder"},
+		"a link as the top":     {top: "a", entries: []tar.Header{{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "../outside"}}, kind: refuse.Invalid, want: "a link came"},
+		"a link over the top":   {top: "a", entries: []tar.Header{file("a", "x"), {Name: "a", Typeflag: tar.TypeSymlink, Linkname: "../outside"}}, kind: refuse.Invalid, want: "a link came"},
+		"too deep":              {entries: []tar.Header{file(strings.Repeat("d/", 5000)+"x", "")}, kind: refuse.Invalid, want: "deep"},
 		"long name":             {entries: []tar.Header{file(strings.Repeat("n", 256), "")}, kind: refuse.Invalid, want: "longer than 255"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,6 +101,9 @@ func TestStreamsThatLeave(t *testing.T) {
 			}
 			if after := treetest.Read(t, filepath.Join(work, "outside"), treetest.Whole()); strings.Join(before, "\n") != strings.Join(after, "\n") {
 				t.Errorf("outside was changed:\n%s\nbefore:\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+			}
+			if _, err := os.Readlink(filepath.Join(work, "in/a")); err == nil {
+				t.Error("the top is a link")
 			}
 			if left, _ := filepath.Glob(filepath.Join(work, "in", ".berth-*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
@@ -314,4 +321,15 @@ func FuzzUnpack(f *testing.F) {
 			t.Errorf("outside there is now %v, %v", names, err)
 		}
 	})
+}
+
+// TestCounts: what the other side of a copy counts makes no count of this side smaller.
+func TestCounts(t *testing.T) {
+	for _, theirs := range []int{-1, math.MinInt, math.MaxInt} {
+		tally := Tally{Unreadable: 1, Devices: 2}
+		tally.Add(Tally{Unreadable: theirs, Devices: theirs})
+		if tally.Unreadable < 1 || tally.Devices < 2 || tally.Failed() == nil {
+			t.Errorf("with %d of the other side: %+v", theirs, tally)
+		}
+	}
 }

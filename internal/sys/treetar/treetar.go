@@ -69,7 +69,8 @@ func (t *Tally) Failed() error {
 	return fmt.Errorf("%d of the files could not be read, the first: %s", t.Unreadable, t.First)
 }
 
-// Add adds the counts of the other side of a copy. Each side counts what it leaves out itself; both count entries and bytes.
+// Add adds the counts of the other side of a copy. Each side counts what it leaves out itself; both count entries and bytes. No count
+// gets smaller, whatever the other side says.
 func (t *Tally) Add(o Tally) {
 	t.Entries, t.Bytes = max(t.Entries, o.Entries), max(t.Bytes, o.Bytes)
 	for _, n := range []struct {
@@ -87,7 +88,7 @@ func (t *Tally) Add(o Tally) {
 		{&t.Attrs, o.Attrs},
 		{&t.Unreadable, o.Unreadable},
 	} {
-		*n.sum += n.add
+		*n.sum = max(*n.sum, *n.sum+n.add)
 	}
 	if t.First == "" {
 		t.First = o.First
@@ -148,6 +149,9 @@ func stat(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, st)
 }
 
+// mostLevels is how deep an entry may lie. Each level is an open folder, and an entry's name may have a megabyte.
+const mostLevels = 4096
+
 // clean returns the name of an entry relative to the target: "." or "a/b". It refuses names that climb or are absolute.
 func clean(name string) (string, error) {
 	if name == "" {
@@ -168,6 +172,9 @@ func clean(name string) (string, error) {
 			return "", refuse.Invalidf("a part of its name is longer than %d bytes, or has a zero byte", unix.NAME_MAX)
 		}
 		parts = append(parts, part)
+		if len(parts) > mostLevels {
+			return "", refuse.Invalidf("it lies more than %d folders deep", mostLevels)
+		}
 	}
 	if len(parts) == 0 {
 		return ".", nil

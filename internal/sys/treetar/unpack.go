@@ -29,6 +29,8 @@ type To struct {
 // Unpack writes the tree of the stream r. A folder that exists keeps its owner, mode and times; a file that exists is replaced,
 // whole, when the new one is complete. A folder is not replaced by a file, nor the other way round. Devices are left out.
 //
+// The top of a tree that has a name is no link: it might have been made by a node, and who uses the copy would be led elsewhere.
+//
 // Errors: refuse.Invalid for a stream that is no tar or tries to leave the target, refuse.Busy if something is in the way.
 func Unpack(ctx context.Context, r io.Reader, to To) (Tally, error) {
 	in := &Counter{R: r}
@@ -119,6 +121,9 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock {
 		u.tally.Devices++
 		return nil
+	}
+	if name == u.as && (h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink) {
+		return refuse.Invalidf("what was asked for is a file or a folder, and a link came")
 	}
 	dir, base, err := u.enter(name)
 	if err != nil {

@@ -48,7 +48,7 @@ type command struct {
 	agent   *agent
 	channel uint32
 	pid     int
-	stdin   input
+	stdin   stdin
 	input   *wire.Receiver // writes to stdin
 	outputs outputs
 }
@@ -115,6 +115,9 @@ func (a *agent) take(f wire.Frame) error {
 	switch f.Kind {
 	case wire.Input:
 		if len(f.Payload) == 0 {
+			if _, is := c.stdin.(terminal); is { // its user has gone: it hangs up
+				c.disconnect()
+			}
 			c.input.End()
 			return nil
 		}
@@ -131,6 +134,12 @@ func (a *agent) take(f wire.Frame) error {
 				p.close()
 			}
 		}
+	case wire.Resize:
+		size, err := f.Size()
+		if t, is := c.stdin.(terminal); is && err == nil {
+			t.resize(size)
+		}
+		return err
 	}
 	return nil
 }
@@ -262,33 +271,25 @@ func (a *agent) start(channel uint32, want *wire.Command) {
 		a.fail(channel, &wire.Failure{Why: "the channel is in use"})
 		return
 	}
-	path, failure := find(want)
+	cmd, failure := program(want)
 	if failure != nil {
 		a.fail(channel, failure)
 		return
 	}
-	cmd := &exec.Cmd{Path: path, Args: want.Args, Env: environment(want), Dir: folder(want)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: want.UID, Gid: want.GID, Groups: want.Groups}}
 	c := &command{agent: a, channel: channel}
-	if err := c.connect(&cmd.Stdout, &cmd.Stderr, want.OneOutput); err != nil {
-		a.fail(channel, &wire.Failure{Why: err.Error()})
-		return
-	}
-	stdin, ours, err := newInput()
+	theirs, err := c.connect(cmd, want)
 	if err != nil {
-		c.outputs.close()
-		c.outputs.closeTheirs()
-		a.fail(channel, &wire.Failure{Why: err.Error()})
-		return
+		failure = &wire.Failure{Why: err.Error()}
+	} else if err := startOnThread(cmd, want.NoNewPrivs); err != nil {
+		failure = &wire.Failure{Code: cannotRun, Why: reason(err)}
 	}
-	cmd.Stdin, c.stdin = stdin, ours
-	err = startOnThread(cmd, want.NoNewPrivs)
-	stdin.Close()
-	c.outputs.closeTheirs()
-	if err != nil {
-		c.stdin.Close()
-		c.outputs.close()
-		a.fail(channel, &wire.Failure{Code: cannotRun, Why: reason(err)})
+	for _, f := range theirs {
+		f.Close()
+	}
+	if failure != nil {
+		c.disconnect()
+		a.fail(channel, failure)
 		return
 	}
 	c.pid = cmd.Process.Pid

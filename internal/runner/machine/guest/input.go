@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"io"
 	"os"
 	"time"
 
@@ -9,6 +10,12 @@ import (
 
 // past is a deadline that ends a wait at once.
 var past = time.Unix(1, 0)
+
+// stdin is Berth's end of a command's standard input: a pipe, or the master of its terminal.
+type stdin interface {
+	io.WriteCloser
+	SetWriteDeadline(t time.Time) error
+}
 
 // input is Berth's end of the pipe from which a command reads. The pipe holds one buffer, so that Write knows what was read: what the
 // command leaves unread is the host's to give back to its caller.
@@ -29,9 +36,11 @@ func newInput() (theirs *os.File, ours input, err error) {
 	return r, ours, err
 }
 
-// control calls f with the pipe's descriptor; File.Fd would make it blocking.
-func (p input) control(f func(fd int)) {
-	if raw, err := p.SyscallConn(); err == nil {
+func (p input) control(f func(fd int)) { control(p.File, f) }
+
+// control calls f with a file's descriptor, unless that is closed; File.Fd would make it blocking.
+func control(of *os.File, f func(fd int)) {
+	if raw, err := of.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
 }

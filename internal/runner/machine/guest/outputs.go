@@ -2,7 +2,6 @@ package guest
 
 import (
 	"errors"
-	"io"
 	"os"
 	"sync"
 
@@ -11,35 +10,17 @@ import (
 	"berth/internal/runner/machine/wire"
 )
 
-// outputs are the pipes from a command's standard output and error, or the one from both.
+// outputs are the pipes from a command's standard output and error, or the one from both, or its terminal.
 type outputs struct {
 	pipes  []*output
 	copies sync.WaitGroup
 }
 
 type output struct {
-	kind         wire.Kind
-	from, theirs *os.File
-	to           *wire.Sender
-}
-
-// connect makes the pipes of a command.
-func (c *command) connect(stdout, stderr *io.Writer, one bool) error {
-	kinds := []wire.Kind{wire.Output, wire.Error}
-	if one {
-		kinds = kinds[:1]
-	}
-	for _, kind := range kinds {
-		r, w, err := os.Pipe()
-		if err != nil {
-			c.outputs.close()
-			c.outputs.closeTheirs()
-			return err
-		}
-		c.outputs.pipes = append(c.outputs.pipes, &output{kind, r, w, wire.NewSender(c.agent.out, c.channel, kind, nil)})
-	}
-	*stdout, *stderr = c.outputs.pipes[0].theirs, c.outputs.pipes[len(kinds)-1].theirs
-	return nil
+	kind     wire.Kind
+	from     *os.File
+	terminal bool // from is a terminal's master
+	to       *wire.Sender
 }
 
 // of returns the pipe of a stream; nil if there is none.
@@ -50,12 +31,6 @@ func (o *outputs) of(kind wire.Kind) *output {
 		}
 	}
 	return nil
-}
-
-func (o *outputs) closeTheirs() {
-	for _, p := range o.pipes {
-		p.theirs.Close()
-	}
 }
 
 func (o *outputs) close() {
@@ -92,6 +67,10 @@ func (o *outputs) copy() {
 	}
 }
 
+// mostHeld is more than the kernel holds of what was written to a terminal and not read yet, in bytes: 12 KiB, as of Linux 6.12
+// (N_TTY_BUF_SIZE, and the limit of pty_common_install). It does not tell how much there is.
+const mostHeld = 64 << 10
+
 // rest sends what is in the pipe now, and no more: a process that the command left behind may write for ever.
 func (p *output) rest(b []byte) {
 	raw, err := p.from.SyscallConn()
@@ -99,14 +78,18 @@ func (p *output) rest(b []byte) {
 		return
 	}
 	left := 0
-	_ = raw.Control(func(fd uintptr) { left = unread(int(fd)) })
+	if p.terminal {
+		left = mostHeld
+	} else {
+		_ = raw.Control(func(fd uintptr) { left = unread(int(fd)) })
+	}
 	for left > 0 {
 		n := 0
 		_ = raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), b[:min(left, len(b))]) })
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if n <= 0 { // another process took it
+		if n <= 0 { // another process took it, or the terminal holds no more
 			return
 		}
 		if _, err := p.to.Write(b[:n]); err != nil {

@@ -35,8 +35,9 @@ const (
 	Ended   Kind = 'e' // guest: it has ended, after the last of its output; End
 	Signal  Kind = 'k' // host: send it a signal, one byte; signal 9 goes to its whole session
 	Heard   Kind = 'a' // guest: one byte says whether the signal was sent (1), or would not have been noticed (0)
-	Input   Kind = 'i' // host: bytes for standard input; none: its end
-	Output  Kind = 'o' // guest: bytes of standard output
+	Input   Kind = 'i' // host: bytes for standard input; none: its end, by which a terminal hangs up
+	Output  Kind = 'o' // guest: bytes of standard output, or those that its terminal shows
+	Resize  Kind = 'w' // host: the user's terminal has this size; rows and columns, two bytes each
 	Error   Kind = 'x' // guest: bytes of standard error
 	Grant   Kind = 'g' // both: the reader of a stream has read so many bytes, and as many more may be sent; a Kind of stream and 4 bytes
 	Closed  Kind = 'c' // both: nobody reads a stream any more; its Kind
@@ -114,6 +115,14 @@ type Command struct {
 	NoNewPrivs bool     `json:"no_new_privs,omitempty"`
 	Timeout    int64    `json:"timeout,omitempty"`    // milliseconds; then its session is killed; 0: never
 	OneOutput  bool     `json:"one_output,omitempty"` // standard error goes where standard output goes, in the order of the writes
+	Terminal   *Size    `json:"terminal,omitempty"`   // its streams are one terminal of the guest's; nil: pipes
+	Copier     [][]byte `json:"copier,omitempty"`     // the command is Berth's own copier with these words, of any bytes; it reports to standard error
+}
+
+// Size is the size of a terminal, in characters; 0: not known.
+type Size struct {
+	Rows    uint16 `json:"rows,omitempty"`
+	Columns uint16 `json:"columns,omitempty"`
 }
 
 // Failure says why a command cannot run. Code is 126 or 127, as in shells; 0: it is not the command's fault.
@@ -212,6 +221,14 @@ func (f Frame) Granted() (stream Kind, n int, err error) {
 	return Kind(f.Payload[0]), n, nil
 }
 
+// Size reads a frame of kind Resize.
+func (f Frame) Size() (Size, error) {
+	if len(f.Payload) != 4 {
+		return Size{}, fmt.Errorf("a size of %d bytes; it has 4", len(f.Payload))
+	}
+	return Size{binary.BigEndian.Uint16(f.Payload), binary.BigEndian.Uint16(f.Payload[2:])}, nil
+}
+
 // ErrClosed is the error of a stream that was closed.
 var ErrClosed = errors.New("the stream is closed")
 
@@ -300,6 +317,7 @@ type Receiver struct {
 	mu     sync.Mutex
 	change sync.Cond
 	got    []byte
+	left   int // bytes that may come until more are granted
 	last   bool
 	done   chan struct{}
 }
@@ -307,18 +325,22 @@ type Receiver struct {
 // NewReceiver returns the receiver of a stream, which writes to a writer, and grants by g what that has taken. After an error of the
 // writer it says so to the sender, and drops the rest.
 func NewReceiver(g *Writer, channel uint32, kind Kind, to io.Writer, ended func()) *Receiver {
-	r := &Receiver{w: g, channel: channel, kind: kind, done: make(chan struct{})}
+	r := &Receiver{w: g, channel: channel, kind: kind, left: Window, done: make(chan struct{})}
 	r.change.L = &r.mu
 	go r.run(to, ended)
 	return r
 }
 
-// Take takes what has arrived. It never waits. More than was granted is an error.
+// Take takes what has arrived, and after End drops it. It never waits. More than was granted is an error.
 func (r *Receiver) Take(b []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.got)+len(b) > Window {
+	if len(b) > r.left {
 		return fmt.Errorf("a stream sent more than was granted")
+	}
+	r.left -= len(b)
+	if r.last {
+		return nil
 	}
 	r.got = append(r.got, b...)
 	r.change.Signal()
@@ -362,6 +384,7 @@ func (r *Receiver) run(to io.Writer, ended func()) {
 		}
 		r.mu.Lock()
 		r.got = r.got[:copy(r.got, r.got[n:])]
+		r.left += wrote
 		r.mu.Unlock()
 		if wrote > 0 {
 			_ = r.w.SendGrant(r.channel, r.kind, wrote) // a broken line ends its reader

@@ -140,3 +140,25 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestTakesNoMore: what a stream sends without a grant is an error also where its writer drops it, and after End all is dropped.
+func TestTakesNoMore(t *testing.T) {
+	r := NewReceiver(NewWriter(io.Discard), 1, Output, half{}, nil)
+	taken, err := 0, error(nil)
+	for ; err == nil && taken <= 2*Window; taken += Piece {
+		err = r.Take(make([]byte, Piece))
+	}
+	if err == nil {
+		t.Errorf("a stream whose writer failed took %d bytes", taken)
+	}
+	var got bytes.Buffer
+	r = NewReceiver(NewWriter(io.Discard), 1, Output, &got, nil)
+	r.End()
+	if err := r.Take([]byte("late")); err != nil {
+		t.Error(err)
+	}
+	r.Flush()
+	if got.Len() > 0 {
+		t.Errorf("after its end the stream got %q", got.String())
+	}
+}
