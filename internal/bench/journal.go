@@ -64,11 +64,14 @@ type endRecord struct {
 	Error      string `json:"error,omitempty"` // why it ended early
 }
 
+// ErrThere is why a run does not begin: the journal is one of a run before.
+var ErrThere = errors.New("exists")
+
 // newJournal makes the file, which must not be there yet.
 func newJournal(path string, start startRecord) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o644)
 	if errors.Is(err, os.ErrExist) {
-		return nil, refuse.Busyf("%s exists: go on with it by --resume, or write to another place", path)
+		return nil, refuse.Busyf("%s %w: go on with it by --resume, or write to another place", path, ErrThere)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the journal: %w", err)

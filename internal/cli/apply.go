@@ -15,18 +15,18 @@ import (
 )
 
 func (a *app) applyCmd() *cobra.Command {
-	var file string
+	var files []string
 	var restart, trust bool
 	c := &cobra.Command{
 		Use: "apply -f FILE", Short: "make nodes as a spec says",
 		Long: `Make the nodes of a spec: create and start what is not there, start what is
 stopped, change live what can change live. It says unchanged, changed, created,
 started, restarted, or names what needs a restart (exit 5; --restart allows
-it). A file may hold several nodes, parted by ---; each is done, whatever
-becomes of the others.`,
+it). A file may hold several nodes, parted by ---, and -f may name several
+files; each node is done, in order, whatever becomes of the others.`,
 		Example: "  berth apply -f node.yaml\n  berth apply -f node.yaml --restart",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nodes, b, err := a.specsAndBerth(cmd.Context(), file)
+			nodes, b, err := a.specsAndBerth(cmd.Context(), files)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ becomes of the others.`,
 			return errors.Join(failed, a.toBoot(nodes))
 		},
 	}
-	specFlag(c, &file)
+	specFlag(c, &files)
 	c.Flags().BoolVar(&restart, "restart", false, "restart a running node if a change needs it")
 	images.TrustFlag(c, &trust)
 	return a.jsonFlag(c)

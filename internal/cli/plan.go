@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) planCmd() *cobra.Command {
-	var file string
+	var files []string
 	var detailed bool
 	c := &cobra.Command{
 		Use: "plan -f FILE|NAME [KEY=VALUE…]", Short: "show what apply or set would do; change nothing", Args: cobra.ArbitraryArgs,
@@ -27,7 +27,7 @@ something would change, and 0 if not.`,
   berth plan -f node.yaml --json
   berth plan wn-001 cpu.max=1.5 io.data.read.rate=25MB/s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b, all, err := a.proposals(cmd.Context(), file, args)
+			b, all, err := a.proposals(cmd.Context(), files, args)
 			if err != nil {
 				return err
 			}
@@ -45,15 +45,15 @@ something would change, and 0 if not.`,
 			return nil
 		},
 	}
-	specFlag(c, &file)
+	specFlag(c, &files)
 	c.Flags().BoolVar(&detailed, "detailed-exitcode", false, "exit 6 if something would change")
 	return a.jsonFlag(c)
 }
 
-// proposals plans what apply would do with the nodes of a file, or set with the node and the changes that args name.
-func (a *app) proposals(ctx context.Context, file string, args []string) (*node.Berth, []*node.Proposal, error) {
+// proposals plans what apply would do with the nodes of files, or set with the node and the changes that args name.
+func (a *app) proposals(ctx context.Context, files []string, args []string) (*node.Berth, []*node.Proposal, error) {
 	switch {
-	case len(args) > 0 && file != "":
+	case len(args) > 0 && len(files) > 0:
 		return nil, nil, refuse.Invalidf("-f FILE and NAME are for different plans: give one of them")
 	case len(args) > 0:
 		b := a.open()
@@ -64,7 +64,7 @@ func (a *app) proposals(ctx context.Context, file string, args []string) (*node.
 		p, err := b.PlanSet(ctx, args[0], changes)
 		return b, []*node.Proposal{p}, err
 	}
-	nodes, b, err := a.specsAndBerth(ctx, file)
+	nodes, b, err := a.specsAndBerth(ctx, files)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -20,12 +20,12 @@ import (
 
 // runFlags are the flags of berth run that stand for keys of a spec.
 type runFlags struct {
-	file, image, name, hostname, cpu, cpuset, memory, network string
-	pids                                                      int
-	mounts, devices, publish                                  []string
-	machine                                                   string
-	noUserNS                                                  bool
-	dashed                                                    bool // -- stands before the command
+	image, name, hostname, cpu, cpuset, memory, network string
+	pids                                                int
+	files, mounts, devices, publish                     []string
+	machine                                             string
+	noUserNS                                            bool
+	dashed                                              bool // -- stands before the command
 	insideFlags
 	lifeFlags
 }
@@ -94,7 +94,7 @@ failed, 126 if the command could not be run, 127 if it was not found.`,
 	}
 	fl := c.Flags()
 	fl.SetInterspersed(false)
-	fl.StringVarP(&f.file, "file", "f", "", "take the node from this `SPEC`; other flags override it")
+	fl.StringArrayVarP(&f.files, "file", "f", nil, "take the node from this `SPEC`; other flags override it")
 	fl.StringVar(&f.image, "image", "", "its root, an `IMAGE`: host, oci:NAME, docker://REF, tar:FILE, oci-layout:DIR, dir:PATH, file:PATH")
 	images.TrustFlag(c, &trust)
 	fl.StringVar(&f.name, "name", "", "its `NAME` (default: run- and a number)")
@@ -134,15 +134,19 @@ func checkDetach(detach, tty, rm bool) error {
 // nodeOf makes the node that the flags and arguments describe.
 func (a *app) nodeOf(ctx context.Context, f *runFlags, args []string) (*vnode.Node, error) {
 	n := &vnode.Node{}
-	if f.file != "" {
-		nodes, err := a.readSpecs(ctx, f.file)
+	var nodes []*vnode.Node
+	for _, file := range f.files {
+		some, err := a.readSpecs(ctx, file)
 		if err != nil {
 			return nil, err
 		}
-		if len(nodes) != 1 {
-			return nil, refuse.Invalidf("%s holds %d nodes; run takes one", f.file, len(nodes))
-		}
+		nodes = append(nodes, some...)
+	}
+	switch {
+	case len(nodes) == 1:
 		n = nodes[0]
+	case len(f.files) > 0:
+		return nil, refuse.Invalidf("%s holds %d nodes; run takes one", strings.Join(f.files, " with "), len(nodes))
 	}
 	if err := a.imageFlag(ctx, f, n, args); err != nil {
 		return nil, err

@@ -136,22 +136,34 @@ func (a *app) imageHint(text, dir string) string {
 	return image.Open(a.layout()).Hint(text, dir)
 }
 
-func specFlag(c *cobra.Command, file *string) {
-	c.Flags().StringVarP(file, "file", "f", "", "the spec, a YAML `FILE`; - is standard input")
+func specFlag(c *cobra.Command, files *[]string) {
+	c.Flags().StringArrayVarP(files, "file", "f", nil, "the spec, a YAML `FILE`; - is standard input; once for each file")
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // fails only for an unknown flag
 }
 
-// specsAndBerth reads the specs of the file that -f names, and opens the Berth that keeps the nodes.
-func (a *app) specsAndBerth(ctx context.Context, file string) ([]*vnode.Node, *node.Berth, error) {
-	if file == "" {
+// specsAndBerth reads the specs of the files that -f names, in order, and opens the Berth that keeps the nodes.
+func (a *app) specsAndBerth(ctx context.Context, files []string) ([]*vnode.Node, *node.Berth, error) {
+	if len(files) == 0 {
 		return nil, nil, refuse.Invalidf("no spec given: -f FILE, or -f - for standard input")
 	}
 	b, err := a.openToStart()
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, err := a.readSpecs(ctx, file)
-	return nodes, b, err
+	var all []*vnode.Node
+	for _, file := range files {
+		nodes, err := a.readSpecs(ctx, file)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, n := range nodes {
+			if find(all, n.Name) != nil {
+				return nil, nil, refuse.Invalidf("%s: node %s is in a file before it", file, n.Name)
+			}
+		}
+		all = append(all, nodes...)
+	}
+	return all, b, nil
 }
 
 func byName(nodes []*vnode.Node) []string {

@@ -36,6 +36,7 @@ import (
 	"berth/internal/storage/gateway"
 	"berth/internal/storage/scratch"
 	"berth/internal/storage/siteusers"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
@@ -152,8 +153,12 @@ func (b *Berth) lockNode(ctx context.Context, name string) (*lock, error) {
 
 func (b *Berth) cgroups() (host.Cgroups, error) { return host.ReadCgroups(b.Host.Proc) }
 
-// facts reads what the planner must know of this host to plan the start of the node.
+// facts reads what the planner must know of this host to start the node, and frees this process of what the node would inherit from its
+// caller: what cannot be taken off is refused before anything is changed.
 func (b *Berth) facts(ctx context.Context, n *vnode.Node) (plan.Facts, error) {
+	if err := inherit.Free(); err != nil {
+		return plan.Facts{}, err
+	}
 	return b.factsKnowing(ctx, n, device.Table{})
 }
 

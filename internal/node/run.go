@@ -41,10 +41,13 @@ type RunIO struct {
 // to stay is the keeper's from the start, as one of Apply: if this process is killed, it runs on without its streams.
 func (b *Berth) Run(ctx context.Context, n *vnode.Node, rio RunIO) (code int, err error) {
 	stdio := &streams.Streams{}
-	if !rio.TTY {
-		if stdio, err = streams.Open(rio.In, rio.Out, rio.Err); err != nil {
-			return 0, err
-		}
+	if rio.TTY {
+		err = b.Layout.FitsSocket(b.Layout.Node(n.Name).TTY())
+	} else {
+		stdio, err = streams.Open(rio.In, rio.Out, rio.Err)
+	}
+	if err != nil {
+		return 0, err
 	}
 	defer func() { // after the node is gone: the reader of its output may be slow
 		if lost := foreground.Finish(stdio); err == nil {

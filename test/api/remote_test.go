@@ -42,6 +42,9 @@ func TestRemoteIsLocal(t *testing.T) {
 		{line: "apply -f missing.yaml", code: 2},
 		{line: "apply", code: 2},
 		{line: "plan -f where.yaml", code: 4},
+		{line: "plan -f where.yaml -f bad.yaml", code: 2},
+		{line: "run -f where.yaml -f where.yaml", code: 125},
+		{line: "net export -f node.yaml -f where.yaml", code: 2}, // NAME is no name
 		{in: "name: NAME\nimage: host\ncommand: [sleep, \"1000\"]\nmemory: {max: 64MiB}\n", line: "apply -f -", own: true},
 		{line: "apply -f NAME.yaml", own: true},
 		{line: "ls"},

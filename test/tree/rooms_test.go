@@ -110,7 +110,7 @@ var rooms = []room{
 		help
 		step
 		layout jsonfile space file sibling treetar treetar/treetest
-		bpf/compiled
+		bpf/compiled inherit
 		refuse bpf thread quota purge suggest proc lock fault fork proof mac text version seccomp
 	`},
 }

@@ -74,6 +74,7 @@ var only = map[string][]string{
 	"site/intercept/instances": {"sys/bpf", "sys/fork", "sys/refuse", "sys/thread"},
 
 	"sys/bpf/compiled": {"sys/refuse"},
+	"sys/inherit":      {"sys/refuse"},
 
 	"sys/fork":        {},
 	"sys/version":     {},
@@ -103,8 +104,8 @@ var only = map[string][]string{
 	"image/debian":    {"sys/fork", "sys/purge", "sys/refuse", "sys/space", "sys/thread"},
 	"storage/ids":     {"host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode"},
 	"runner":          {"runner/streams", "host/group", "storage/mounts", "sys/fork", "host", "sys/step", "sys/refuse", "spec/vnode"},
-	"runner/oci":      {"spec/envfile", "runner", "runner/first", "host/group", "storage/mounts", "sys/thread", "sys/fork", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
-	"storage/gateway": {"host/group", "sys/fork", "storage/mounts", "storage/portblock", "host/netif", "sys/thread", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
+	"runner/oci":      {"spec/envfile", "runner", "runner/first", "host/group", "storage/mounts", "sys/thread", "sys/fork", "sys/inherit", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
+	"storage/gateway": {"host/group", "sys/fork", "sys/inherit", "storage/mounts", "storage/portblock", "host/netif", "sys/thread", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 
 	"node/rescue":     {"node/records", "storage/scratch", "network/nat", "network/address", "sys/step"},
 	"storage/scratch": {"storage/mounts", "sys/fork", "host/block", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile", "sys/quota", "sys/purge"},
@@ -122,7 +123,7 @@ var only = map[string][]string{
 	"storage/portblock": {"sys/bpf", "host", "sys/step", "sys/refuse"},
 	"network/antispoof": {"host/netif", "network/dhcp", "sys/bpf", "sys/step", "sys/refuse"},
 
-	"network/netserve": {"host/group", "host/netif", "sys/fork", "sys/thread", "host", "sys/step", "sys/refuse", "sys/seccomp"},
+	"network/netserve": {"host/group", "host/netif", "sys/fork", "sys/inherit", "sys/thread", "host", "sys/step", "sys/refuse", "sys/seccomp"},
 }
 
 // standardOnly lists the packages that use only the standard library and Berth's own packages.

@@ -4,6 +4,7 @@ package commands
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -97,15 +98,30 @@ func (f *flags) one() error {
 	return f.complete()
 }
 
-// table measures the experiments that f names, without a journal, and prints the report.
+// table measures the experiments that f names, and prints the report. With --json each trial is in a journal beside the file until that is
+// whole.
 func (a App) table(cmd *cobra.Command, f *flags) error {
 	lab, err := a.lab()
 	if err != nil {
 		return err
 	}
-	return a.measure(cmd, f.jsonFile, func(ctx context.Context, progress func(bed.Progress)) (*result.Study, error) {
-		return bench.Run(ctx, f.Options, lab, "", progress)
+	out, err := f.beside()
+	if err != nil {
+		return err
+	}
+	s, err := a.watched(cmd, func(ctx context.Context, progress func(bed.Progress)) (*result.Study, error) {
+		return bench.Run(ctx, f.Options, lab, out.journal, progress)
 	})
+	if s == nil {
+		return out.failed(err, false)
+	}
+	if lost := a.printStudy(s, f.jsonFile); lost != nil {
+		if out.journal != "" {
+			lost = fmt.Errorf("%w; each trial is in %s", lost, out.journal)
+		}
+		return errors.Join(lost, err)
+	}
+	return errors.Join(out.written(s), err)
 }
 
 // measuring makes a study.

@@ -90,6 +90,19 @@ type outputs struct {
 	temporary          bool // the journal, in a folder of its own: such a run cannot be resumed
 }
 
+// beside returns where the JSON goes that --json asks for, and the journal beside it; the zero value without the flag.
+func (f *flags) beside() (outputs, error) {
+	if err := checkOutput(f.jsonFile); err != nil || f.jsonFile == "" {
+		return outputs{}, err
+	}
+	is, err := os.Stat(f.jsonFile)
+	if f.jsonFile == "-" || err == nil && !is.Mode().IsRegular() { // nothing is put beside a device
+		tmp, err := os.MkdirTemp("", "berth-bench-")
+		return outputs{json: f.jsonFile, journal: filepath.Join(tmp, "journal.jsonl"), temporary: true}, err
+	}
+	return outputs{json: f.jsonFile, journal: f.jsonFile + ".journal"}, nil
+}
+
 // outputs decides where the files go, and makes the folder of the report.
 func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 	if at := f.resume; at != "" {
@@ -99,17 +112,8 @@ func (f *studyFlags) outputs(now time.Time) (outputs, error) {
 		at = strings.TrimSuffix(at, ".journal")
 		return outputs{json: at, journal: at + ".journal"}, nil
 	}
-	if err := checkOutput(f.jsonFile); err != nil {
-		return outputs{}, err
-	}
-	is, err := os.Stat(f.jsonFile)
-	switch {
-	case f.jsonFile == "":
-	case f.jsonFile == "-", err == nil && !is.Mode().IsRegular(): // nothing is put beside a device
-		tmp, err := os.MkdirTemp("", "berth-bench-")
-		return outputs{json: f.jsonFile, journal: filepath.Join(tmp, "journal.jsonl"), temporary: true}, err
-	default:
-		return outputs{json: f.jsonFile, journal: f.jsonFile + ".journal"}, nil
+	if f.jsonFile != "" {
+		return f.beside()
 	}
 	dir := f.out
 	if dir == "" {
@@ -164,18 +168,23 @@ func (a App) run(cmd *cobra.Command, f *studyFlags) error {
 		return bench.Run(ctx, f.Options, lab, out.journal, progress)
 	})
 	if study == nil {
-		return errors.Join(err, out.discard(f.resume != ""))
+		return out.failed(err, f.resume != "")
 	}
 	return errors.Join(a.writeStudy(study, out), err)
 }
 
-// discard removes the journal and empty folders. The journal of a resumed run stays.
-func (o outputs) discard(resumed bool) error {
-	if resumed {
-		return nil
+// failed is the error of a run without results. What it has made goes; the trials of a run before stay.
+func (o outputs) failed(err error, resumed bool) error {
+	if resumed || errors.Is(err, bench.ErrThere) {
+		return err
 	}
+	return errors.Join(err, o.discard())
+}
+
+// discard removes the journal and empty folders.
+func (o outputs) discard() error {
 	err := os.Remove(o.journal)
-	if errors.Is(err, os.ErrNotExist) {
+	if o.journal == "" || errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
 	if o.dir != "" {
@@ -253,7 +262,7 @@ func (a App) writeStudy(s *result.Study, out outputs) error {
 	return errors.Join(errs...)
 }
 
-// writeOnlyJSON writes the JSON. It removes the journal of a complete run, which cannot be resumed.
+// writeOnlyJSON writes the JSON.
 func (a App) writeOnlyJSON(s *result.Study, out outputs) error {
 	var err error
 	if out.json == "-" {
@@ -261,8 +270,16 @@ func (a App) writeOnlyJSON(s *result.Study, out outputs) error {
 	} else {
 		err = writeFile(out.json, s.JSON)
 	}
-	if err == nil && (out.temporary || !s.Partial) {
-		return out.discard(false)
+	if err != nil {
+		return err
 	}
-	return err
+	return out.written(s)
+}
+
+// written removes the journal once the JSON is written, unless the run can be resumed: it is partial.
+func (o outputs) written(s *result.Study) error {
+	if s.Partial && !o.temporary {
+		return nil
+	}
+	return o.discard()
 }

@@ -72,10 +72,9 @@ func travels(root *cobra.Command, host string, args []string) (files []string, e
 		return ""
 	}
 	switch strings.TrimPrefix(c.CommandPath(), "berth ") {
-	case "apply", "plan", "run":
-		if f := value("file"); f != "" && f != "-" {
-			files = append(files, f)
-		}
+	case "apply", "plan", "run", "net export":
+		files, err = c.Flags().GetStringArray("file")
+		return slices.DeleteFunc(files, func(f string) bool { return f == "-" }), err
 	case "cp":
 		if len(words) != 2 || slices.Contains(words, "-") {
 			break

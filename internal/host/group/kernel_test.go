@@ -161,3 +161,46 @@ func BenchmarkGroup(b *testing.B) {
 	b.ReportMetric(float64(made.Microseconds())/float64(b.N), "µs-make/op")
 	b.ReportMetric(float64(removed.Microseconds())/float64(b.N), "µs-remove/op")
 }
+
+// TestKernelNameOfAFile undoes groups whose names are files that the kernel has in the group above: none of them can be made, and
+// nothing is stuck afterwards.
+func TestKernelNameOfAFile(t *testing.T) {
+	h := grouptest.Host(t)
+	for _, name := range []string{"tasks", "cgroup.procs"} {
+		group := &Group{Path: grouptest.Parent(t, h) + "/" + name, In: Hierarchies(h)}
+		testkit.Must(t, group.Prepare(t.Context())) // the group above is not there, so neither is the file
+		if err := group.Do(t.Context()); err == nil && name == "cgroup.procs" {
+			t.Errorf("%s: a group was made", name)
+		}
+		testkit.Must(t, group.Undo(t.Context()))
+		testkit.Must(t, group.Undo(t.Context()))
+	}
+}
+
+// TestKernelLeave leaves groups of the caller in every hierarchy, in a process of its own: by itself, or moved by another.
+func TestKernelLeave(t *testing.T) {
+	const child = "BERTH_TEST_GROUP_LEAVE"
+	h := grouptest.Host(t)
+	if path := os.Getenv(child); path != "" {
+		for _, hh := range Hierarchies(h) {
+			testkit.Must(t, WriteFile(filepath.Join(hh.Mount, path, "cgroup.procs"), "0"))
+		}
+		if os.Getenv(child+"_BY") == "" {
+			testkit.Must(t, Leave(h))
+		} else {
+			Free(h, os.Getpid())
+		}
+		for _, hh := range Hierarchies(h) {
+			if at, err := hh.GroupOf(os.Getpid()); err != nil || at != "" {
+				t.Errorf("%s: this process is in %q, %v", hh.Title(), at, err)
+			}
+		}
+		return
+	}
+	path := grouptest.New(t, h, Kinds(), Steps)
+	for _, by := range []string{"", "another"} {
+		if out, err := testkit.Again(t, "TestKernelLeave", child+"="+Container(h, path), child+"_BY="+by).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+}

@@ -3,8 +3,10 @@ package group
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"berth/internal/host"
@@ -60,23 +62,33 @@ func Together(pid int) []int {
 
 // Free moves processes out of the service or session that started them, as Leave does, if the top takes them.
 func Free(h host.Cgroups, pids ...int) {
-	for _, mount := range outside(h).mounts() {
+	for _, hh := range Hierarchies(h) {
 		for _, pid := range pids {
 			if pid != 0 {
-				_ = WriteFile(filepath.Join(mount, "cgroup.procs"), strconv.Itoa(pid))
+				_ = hh.toTop(pid)
 			}
 		}
 	}
 }
 
-// Leave moves this process out of the service or session that started it. If the top takes no process, as inside a container, the
-// process stays where it is and the error says so.
+// Leave moves this process out of the service or session that started it, and out of all other groups of its caller: their limits, CPUs
+// and freezer are not for it. If the top takes no process, as inside a container, the process stays where it is; the error says so of
+// the trees by which an init system or the kernel would end it.
 func Leave(h host.Cgroups) error {
 	var failed error
-	for _, mount := range outside(h).mounts() {
-		if err := WriteFile(filepath.Join(mount, "cgroup.procs"), "0"); err != nil {
+	ends := outside(h).mounts()
+	for _, hh := range Hierarchies(h) {
+		if err := hh.toTop(os.Getpid()); err != nil && slices.Contains(ends, hh.Mount) {
 			failed = errors.Join(failed, fmt.Errorf("leave the caller's group: %w", err))
 		}
 	}
 	return failed
+}
+
+// toTop moves a process to the top of a hierarchy, unless it is there: the kernel takes some milliseconds for each move (enterV1).
+func (h Hierarchy) toTop(pid int) error {
+	if at, err := h.GroupOf(pid); err == nil && at == "" {
+		return nil
+	}
+	return WriteFile(filepath.Join(h.Mount, "cgroup.procs"), strconv.Itoa(pid))
 }

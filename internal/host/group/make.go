@@ -265,10 +265,11 @@ func (g *Group) remove() ([]place, error) {
 	return left, nil
 }
 
-// RemoveTree removes a group and the groups inside it. EBUSY means that a process is left.
+// RemoveTree removes a group and the groups inside it. EBUSY means that a process is left. What is no folder is a file that the
+// kernel has in the group above, as tasks of cgroup v1: no group was made there, and there is none to remove.
 func RemoveTree(dir string) error {
 	err := unix.Rmdir(dir)
-	if err == nil || Gone(err) {
+	if err == nil || Gone(err) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	inner, listErr := groupsIn(dir)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -103,6 +104,9 @@ func Live(in Input) ([]step.Step, error) {
 				&sriov.Configure{Claimed: claimed, PF: n.Parent, MAC: own, VLAN: n.VLAN},
 				&sriov.Move{Inside: inside, Claimed: claimed, MAC: own, MTU: mtu})
 		}
+		if err := leastOf6(n, mtu); err != nil {
+			return nil, err
+		}
 		if in.Machine {
 			steps = append(steps, &Tap{Inside: inside, Tap: tapName(i), MTU: mtu})
 		}
@@ -142,6 +146,19 @@ func Live(in Input) ([]step.Step, error) {
 		}
 	}
 	return slices.Concat(shared, pins, steps), nil
+}
+
+// leastOf6 refuses an IPv6 address on an interface whose MTU is below IPv6's least (RFC 8200): the kernel has no IPv6 there. The spec's own
+// mtu and addresses are compared before (vnode.Validate); here are those of the parent and of mode nat, too.
+func leastOf6(n vnode.Network, mtu int) error {
+	const least = 1280
+	for _, a := range n.Address {
+		if p, err := netip.ParsePrefix(a); err == nil && p.Addr().Is6() && mtu > 0 && mtu < least {
+			return refuse.Cannotf(fmt.Sprintf("ask for an mtu of %d or more, or for IPv4 addresses alone (mode bridge or macvlan), or raise the parent's", least),
+				"network %s: mtu %d is too small for the IPv6 address %s: at least %d", n.Name, mtu, a, least)
+		}
+	}
+	return nil
 }
 
 // mtu returns the MTU of an interface: the requested one, else its parent's, in bytes.

@@ -18,6 +18,7 @@ import (
 type Facts struct {
 	Network Network
 	Address netip.Addr        // the node's address, or the one that it would get
+	NoIPv6  string            // the setting of the host that keeps IPv6 from the bridge, though the network has it: its name; not read while the node runs
 	Overlap string            // a route of the host that overlaps the network: "10.0.0.0/8 over eth0"
 	NoTool  error             // why there is no nft
 	Taken   map[string]string // by entry of ports: the other node that has one of its ports
@@ -43,6 +44,9 @@ func (p Places) ReadFacts(ctx context.Context, node string, n vnode.Network, run
 		return f, err
 	}
 	f.Overlap = r.overlap(f.Network)
+	if f.Network.V6.IsValid() && !running {
+		f.NoIPv6 = p.noIPv6()
+	}
 	if !running {
 		rules, err := readForeign(ctx, p.Bridge)
 		if err != nil {
@@ -91,6 +95,10 @@ func (f Facts) Check(n vnode.Network) error {
 	if f.NoTool != nil {
 		return f.NoTool
 	}
+	if f.NoIPv6 != "" {
+		return refuse.Cannotf("sysctl -w "+f.NoIPv6+"=0; or remove all nodes of mode nat (berth rm): the next one gets a network of IPv4 alone",
+			"network %s: the host has IPv6 off (%s), and the network of mode nat has IPv6 since its first node: %s", n.Name, f.NoIPv6, f.Network)
+	}
 	if f.Overlap != "" {
 		return refuse.Cannotf("remove the route, or all nodes of mode nat (berth rm): the next one gets another network",
 			"network %s: the network of mode nat, %s, overlaps a route of the host: %s", n.Name, f.Network, f.Overlap)
@@ -137,6 +145,12 @@ func (p Places) Held(owner string) (c ClaimAddress, ok bool) {
 
 // ownAddresses returns the addresses of the host's interfaces but loopback and link-local ones.
 func ownAddresses() ([]netip.Addr, error) {
+	all, err := hostAddresses()
+	return slices.DeleteFunc(all, func(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() }), err
+}
+
+// hostAddresses returns all addresses of the host's interfaces.
+func hostAddresses() ([]netip.Addr, error) {
 	h, err := netif.Host()
 	if err != nil {
 		return nil, err
@@ -148,7 +162,7 @@ func ownAddresses() ([]netip.Addr, error) {
 	}
 	var all []netip.Addr
 	for _, a := range list {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLoopback() && !ip.IsLinkLocalUnicast() {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
 			all = append(all, ip.Unmap())
 		}
 	}

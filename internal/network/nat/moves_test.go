@@ -2,10 +2,14 @@ package nat
 
 import (
 	"context"
+	"errors"
 	"net"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -26,6 +30,9 @@ func TestPublishedPortMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer clients[address].Close()
+	}
+	for address, c := range clients { // before any node is there: the flow leads to the host
+		unheard(t, address, c)
 	}
 	one := publish(first)
 	b.do(one)
@@ -81,5 +88,45 @@ func hears(t *testing.T, address string, c net.Conn, want string) {
 		return last == want
 	}) {
 		t.Errorf("%s: the answer is %q, not %q", address, last, want)
+	}
+}
+
+// unheard sends a datagram, and waits until the host has said that nobody takes it.
+func unheard(t *testing.T, address string, c net.Conn) {
+	t.Helper()
+	if !testkit.Happens(func() bool {
+		_, err := c.Write([]byte("x"))
+		if err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			_, err = c.Read(make([]byte, 64))
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}) {
+		t.Errorf("%s: somebody takes it before a node is there", address)
+	}
+}
+
+// TestIPv6SwitchedOff: a host that keeps IPv6 from new interfaces gives its first node of mode nat IPv4 alone; where the network has IPv6 already,
+// the next node is refused before anything is made, unless the bridge is there and has it.
+func TestIPv6SwitchedOff(t *testing.T) {
+	b := newBed(t)
+	n := published()
+	b.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")
+	f, err := b.ReadFacts(t.Context(), "n1", n, false)
+	if err != nil || f.Network.V6.IsValid() || f.Check(n) != nil {
+		t.Errorf("the first node: %s, %v, %v", f.Network, err, f.Check(n))
+	}
+	b.sh("echo 0 >/proc/sys/net/ipv6/conf/default/disable_ipv6")
+	b.node()
+	b.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")
+	if f, err = b.ReadFacts(t.Context(), "n2", n, false); err != nil || f.Check(n) != nil {
+		t.Errorf("beside a node that has it: %v, %v", err, f.Check(n))
+	}
+	b.sh("ip link del " + b.Bridge) // as after a reboot
+	if f, err = b.ReadFacts(t.Context(), "n2", n, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Check(n); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "net.ipv6.conf.default.disable_ipv6") {
+		t.Errorf("the next node: %v", err)
 	}
 }

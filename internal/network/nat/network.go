@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"iter"
 	"net/netip"
-	"os"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
@@ -47,7 +46,7 @@ func (p Places) Restore(n Network) (did bool, err error) {
 }
 
 // Network returns the private network: the stored one, else one that overlaps no route of the host. A stored network of
-// which no node has an address is chosen again if a route overlaps it by now. Network writes nothing.
+// which no node has an address is chosen again if a route overlaps it by now, or IPv6 was switched off. Network writes nothing.
 func (p Places) Network() (Network, error) {
 	var n Network
 	err := p.stored().Read(&n)
@@ -59,7 +58,8 @@ func (p Places) Network() (Network, error) {
 		return n, routesErr
 	}
 	if err == nil {
-		if users, err := address.Claimants(p.addresses()); err != nil || len(users) > 0 || taken.overlap(n) == "" {
+		users, err := address.Claimants(p.addresses())
+		if err != nil || len(users) > 0 || taken.overlap(n) == "" && (!n.V6.IsValid() || p.noIPv6() == "") {
 			return n, err
 		}
 	}
@@ -77,7 +77,7 @@ func (p Places) choose(taken routes) (n Network, err error) {
 		return n, refuse.Cannotf("name a bridge of yours as parent, with mode bridge, or use mode macvlan",
 			"mode nat: the host's routes leave no private IPv4 network of %d bits", sizeV4)
 	}
-	if !hasIPv6() {
+	if p.noIPv6() != "" {
 		return n, nil
 	}
 	for i := range 16 {
@@ -115,10 +115,18 @@ func (p Places) unique(attempt int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// HasIPv6 reports whether the kernel has IPv6, and it is not switched off for all interfaces.
-func hasIPv6() bool {
-	_, err := os.Stat(sysctlFile("ipv6/conf/all"))
-	return err == nil && file.Text(sysctlFile("ipv6/conf/all/disable_ipv6")) == "0"
+// noIPv6 returns the setting that keeps IPv6 from the bridge: of all interfaces, or of new ones; "" if it has IPv6, or can have it. A kernel
+// without IPv6 has none to change: its command line has.
+func (p Places) noIPv6() string {
+	if file.Text(sysctlFile("ipv6/conf/"+p.Bridge+"/disable_ipv6")) == "0" {
+		return "" // it was there before new ones were kept from it
+	}
+	for _, conf := range []string{"all", "default"} {
+		if file.Text(sysctlFile("ipv6/conf/"+conf+"/disable_ipv6")) != "0" {
+			return "net.ipv6.conf." + conf + ".disable_ipv6"
+		}
+	}
+	return ""
 }
 
 // routes maps the host's prefixes to the link that they lead over. Those of the nat bridge itself and the default routes are

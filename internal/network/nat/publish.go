@@ -82,7 +82,8 @@ func (p *Publish) script(commands ...string) (string, error) {
 	return b.String(), nil
 }
 
-// Do adds the elements.
+// Do adds the elements, and ends the flows of datagrams that clients have begun before: the kernel remembers where such a flow led, to the
+// host itself, for as long as its client sends.
 func (p *Publish) Do(ctx context.Context) error {
 	script, err := p.script("add")
 	if err != nil {
@@ -91,7 +92,7 @@ func (p *Publish) Do(ctx context.Context) error {
 	if err := apply(ctx, script); err != nil {
 		return fmt.Errorf("publish %s: %w", strings.Join(p.Ports, ", "), err)
 	}
-	return nil
+	return p.cutEarlier()
 }
 
 // Verify reads the elements back.
@@ -148,4 +149,29 @@ func (p *Publish) datagrams() (all []netip.Addr) {
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
+}
+
+// cutEarlier ends the flows of datagrams to the published ports at the host's own addresses, of the families to which a node has an address.
+func (p *Publish) cutEarlier() (err error) {
+	var flows sentTo
+	for _, s := range p.Ports {
+		if port, err := vnode.ParsePort(s); err == nil && port.Proto == "udp" {
+			flows.ports = append(flows.ports, port)
+		}
+	}
+	if len(flows.ports) == 0 {
+		return nil
+	}
+	if flows.own, err = hostAddresses(); err != nil {
+		return err
+	}
+	for _, to := range []netip.Addr{p.V4, p.V6} {
+		if !to.IsValid() {
+			continue
+		}
+		if err := cut(to.Is6(), flows); err != nil {
+			return fmt.Errorf("forget earlier flows to %s: %w", strings.Join(p.Ports, ", "), err)
+		}
+	}
+	return nil
 }

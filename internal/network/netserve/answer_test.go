@@ -29,6 +29,7 @@ func known() *table {
 		entry("web", "www.example.org www", "10.9.0.2", "fd00:9::2"),
 		entry("DB", "", "10.9.0.3"),
 		entry("thief", "db www", "10.9.0.66"),
+		entry("localhost", "", "10.9.0.4"),
 	} {
 		nodes[e.Node] = e
 	}
@@ -93,6 +94,8 @@ func TestAnswer(t *testing.T) {
 		{"www.", dns.TypeA, "Success 10.9.0.66 10.9.0.2"}, // a host name is no claim: both have it
 		{"db.", dns.TypeA, "Success 10.9.0.3"},            // a node's own name is
 		{"db.berth.", dns.TypeAAAA, "Success"},
+		{"localhost.", dns.TypeA, "NameError"}, // the loopback address is in everybody's hosts file
+		{"localhost.berth.", dns.TypeA, "Success 10.9.0.4"},
 		{"web.", dns.TypeMX, "Success"},
 		{"gone.", dns.TypeA, "NameError"},
 		{"gone.berth.", dns.TypeTXT, "NameError"},

@@ -17,6 +17,7 @@ import (
 	"berth/internal/host/netif"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/lock"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
@@ -104,6 +105,9 @@ func (p Places) locked(ctx context.Context, start bool, f func(*client) error) e
 
 // start starts the process. The socket takes connections from then on.
 func (p Places) start() error {
+	if err := inherit.Free(); err != nil {
+		return err
+	}
 	if err := os.Remove(p.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

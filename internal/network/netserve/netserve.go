@@ -145,6 +145,9 @@ func tables(nodes map[string]*Entry) map[string]*table {
 			}
 		}
 	})
+	for _, t := range all {
+		delete(t.names, "localhost") // the loopback address, whatever a node is called (RFC 6761)
+	}
 	return all
 }
 

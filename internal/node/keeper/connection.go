@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/fault"
+	"berth/internal/sys/inherit"
+	"berth/internal/sys/refuse"
 )
 
 // talk is one connection of a command.
@@ -225,6 +227,9 @@ func (k *Keeper) answer(ctx context.Context, t *talk, req *request, files []*os.
 func (k *Keeper) create(ctx context.Context, t *talk, req *request, files []*os.File) error {
 	if len(req.Launch) == 0 || len(files) != 4 {
 		return errors.New("create needs a launch and four files")
+	}
+	if err := inherit.Free(); err != nil { // Open has said so, and went on for the nodes that run
+		return refuse.Cannotf("kill the keeper; the next command starts one, but exit codes of nodes that run now are lost", "the keeper starts no nodes: %w", err)
 	}
 	// The runtime keeps the connection open too: if the keeper is killed, the asker waits for the runtime's end.
 	line, err := t.conn.File()

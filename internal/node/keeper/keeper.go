@@ -20,6 +20,7 @@ import (
 	"berth/internal/node/nodelog"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/lock"
 	"berth/internal/sys/proc"
@@ -64,10 +65,17 @@ func (f WatcherFunc) Watch(ctx context.Context, node string, first proc.ID) { f(
 // Open makes this process the keeper of a layout. given is the descriptor of the state that an older program left in this
 // process when it became this one, or -1. The keeper is nil, without an error, if another process is the keeper.
 func Open(ctx context.Context, l layout.Layout, given int) (*Keeper, error) {
+	burden := inherit.Free() // it starts nodes for all callers
+	if burden != nil && given < 0 {
+		return nil, burden
+	}
 	k := &Keeper{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), layout: l,
 		watched: map[string]*watched{}, due: map[string]time.Time{}, made: map[string]bool{}, talks: map[*talk]bool{},
 		idle: make(chan struct{}, 1),
+	}
+	if burden != nil { // its older program did not mind; the nodes that it watches are more than those that it shall start
+		k.Log.Warn("this keeper starts no nodes", "err", burden)
 	}
 	var err error
 	if k.Logs, err = nodelog.NewSet(func(node string, why error) {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,11 +10,12 @@ import (
 
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 )
 
 // start starts the keeper and waits until it listens, or until it found that another one does.
 func (c Client) start() error {
-	if err := c.Layout.Make(); err != nil {
+	if err := errors.Join(inherit.Free(), c.Layout.Make()); err != nil { // the keeper would say so in its log only
 		return err
 	}
 	r, w, err := os.Pipe()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/node/nodelog"
 	"berth/internal/sys/fork"
 	"berth/internal/sys/layout"
@@ -146,6 +148,15 @@ func TestUpgradeInPlace(t *testing.T) {
 	}
 	must(c.Watch(ctx, "n"))
 
+	// A limit that the new program cannot take off where it lacks CAP_SYS_RESOURCE: it watches the nodes all the same.
+	var keeper *unix.Ucred
+	control(waits, func(fd uintptr) (n int) {
+		keeper, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return 0
+	})
+	must(err)
+	must(unix.Prlimit(int(keeper.Pid), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 40, Max: 1 << 40}, nil))
+
 	is("v2")
 	var all sync.WaitGroup
 	for range 3 {
@@ -159,6 +170,14 @@ func TestUpgradeInPlace(t *testing.T) {
 		})
 	}
 	all.Wait()
+	var has unix.Rlimit
+	must(unix.Prlimit(int(keeper.Pid), unix.RLIMIT_FSIZE, nil, &has))
+	if has.Max == 1<<40 {
+		err := c.Create(ctx, "m", "true", [4]*os.File{null, null, null, null})
+		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "the keeper starts no nodes: ") {
+			t.Errorf("a node with the keeper's limit: %v", err)
+		}
+	}
 	is("v1")
 	if err := c.Upgrade(ctx); refuse.KindOf(err) != refuse.Cannot {
 		t.Errorf("an older program upgrades the keeper: %v", err)

@@ -26,6 +26,9 @@ func hosts(n *vnode.Node) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
 	own := names(n)
+	if own == "" {
+		return b.String()
+	}
 	var v4, v6 []string
 	for _, net := range n.Network {
 		for _, a := range net.Address {
@@ -49,17 +52,20 @@ func hosts(n *vnode.Node) string {
 }
 
 // names returns the names of a node: first its full host name, so that hostname -f prints it, then the short one, then
-// its name in Berth.
+// its name in Berth. The loopback names are none of them: programs that connect to localhost mean the loopback address
+// (RFC 6761), whatever a node is called.
 func names(n *vnode.Node) string {
-	all := []string{n.Host()}
+	var all []string
 	short, _, _ := strings.Cut(n.Host(), ".")
-	for _, name := range []string{short, n.Name} {
-		if !slices.Contains(all, name) {
+	for _, name := range []string{n.Host(), short, n.Name} {
+		if !slices.Contains(all, name) && !slices.Contains(loopback, name) {
 			all = append(all, name)
 		}
 	}
 	return strings.Join(all, " ")
 }
+
+var loopback = []string{"localhost", "ip6-localhost", "ip6-loopback"}
 
 // Others returns the names of a node besides its name in Berth.
 func Others(n *vnode.Node) []string {

@@ -24,6 +24,9 @@ func TestFiles(t *testing.T) {
 		{"addresses", vnode.Node{Name: "wn", Network: append(net("192.0.2.10/24", "2001:db8::10/64"), net("198.51.100.1/24")...)}, "192.0.2.10\twn\n198.51.100.1\twn\n2001:db8::10\twn\n", "wn\n"},
 		{"IPv6 alone", vnode.Node{Name: "wn", Network: net("2001:db8::10/64")}, "127.0.1.1\twn\n2001:db8::10\twn\n", "wn\n"},
 		{"full name", vnode.Node{Name: "wn-1", Hostname: "wn.example.org", Network: net("192.0.2.10/24")}, "192.0.2.10\twn.example.org wn wn-1\n", "wn.example.org\n"},
+		{"localhost", vnode.Node{Name: "wn-1", Hostname: "localhost", Network: net("192.0.2.10/24")}, "192.0.2.10\twn-1\n", "localhost\n"},
+		{"localhost alone", vnode.Node{Name: "localhost", Network: net("192.0.2.10/24")}, "", "localhost\n"},
+		{"localhost in a domain", vnode.Node{Name: "wn-1", Hostname: "localhost.example.org"}, "127.0.1.1\tlocalhost.example.org wn-1\n", "localhost.example.org\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := []File{{"hosts", loopback + c.hosts}, {"hostname", c.itsName}, {"resolv.conf", "r"}}

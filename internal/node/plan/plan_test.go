@@ -341,3 +341,15 @@ func TestOwn(t *testing.T) {
 		}
 	}
 }
+
+// TestNameOfAFile: on cgroup v1 the group of a node of this name could not be made beside the file of the group above.
+func TestNameOfAFile(t *testing.T) {
+	n := parse(t, small)
+	if err := Supported(n); err != nil {
+		t.Fatal(err)
+	}
+	n.Name = "tasks"
+	if err := Supported(n); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("a node named tasks: %v", err)
+	}
+}

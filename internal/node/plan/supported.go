@@ -9,8 +9,12 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Supported refuses (exit 3) the parts of a spec that this version of Berth does not implement yet.
+// Supported refuses a name that no node can have on cgroup v1 (exit 2), and the parts of a spec that this version of Berth does not implement
+// yet (exit 3).
 func Supported(n *vnode.Node) error {
+	if n.Name == "tasks" { // all other such files, of v1 and v2, have a dot or '_' in their names, which no name of a node has
+		return refuse.Invalidf("%q cannot be the name of a node: cgroup v1 has a file of this name in each group, where the node's would be", n.Name)
+	}
 	for _, key := range n.NotInMachines() {
 		m, _ := vnode.OfMachine(key)
 		return refuse.Cannotf(m.Remedy, "node %s: %s: this version of Berth does not do %s for machines yet", n.Name, key, m.Why)

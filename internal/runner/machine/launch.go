@@ -23,6 +23,7 @@ import (
 	"berth/internal/storage/packed"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
@@ -82,6 +83,9 @@ const reportTime = 60 * time.Second
 // Create makes the monitor and waits until the machine is ready to boot. Its pid is in PIDFile then. After an error processes may
 // be left: undo "machine.create".
 func (l *Launch) Create(ctx context.Context) error {
+	if err := inherit.Free(); err != nil {
+		return err
+	}
 	gate, err := l.Entry.Open()
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ func (r Runtime) Steps(s runner.Spec) (runner.Steps, error) {
 	if err != nil {
 		return runner.Steps{}, err
 	}
+	spec.Process.Rlimits = withFiles(spec.Process.Rlimits)
 	l := r.launch(s)
 	return runner.Steps{
 		Create: []step.Step{

@@ -21,6 +21,7 @@ import (
 	"berth/internal/runner"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
@@ -49,6 +50,7 @@ func execProcess(spec *specs.Spec, c runner.Command) *specs.Process {
 	if limits, err := rlimits(c.RLimits); err == nil && limits != nil { // the spec was valid when it was stored
 		p.Rlimits = limits
 	}
+	p.Rlimits = withFiles(p.Rlimits)
 	if c.User != nil {
 		p.User = specs.User{UID: c.User.UID, GID: c.User.GID, AdditionalGids: c.User.Additional}
 	}
@@ -73,6 +75,9 @@ type child struct {
 // start has the runtime start the command, and returns when the runtime has ended. This process becomes a subreaper, so
 // that the command becomes its child and it learns the exit code, whichever runtime it is.
 func (e *execution) start(ctx context.Context) (_ *child, err error) {
+	if err := inherit.Free(); err != nil {
+		return nil, err
+	}
 	of := func() (rights, error) { return rights{e.process.Capabilities.Bounding, e.ids.Base}, nil }
 	if err := checkCommand(e.pid, e.process.Args, e.process.Env, e.process.Cwd, of); err != nil {
 		return nil, err

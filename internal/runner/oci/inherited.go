@@ -2,10 +2,14 @@ package oci
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/sys/inherit"
 )
 
 // The C library reserves these two signals. Its sigaction refuses them, so neither runtime can reset them, and a caller that
@@ -68,3 +72,17 @@ var leaveHalf = sync.OnceValue(func() error {
 	}
 	return nil
 })
+
+// withFiles adds the limit of open files that a process of a node has if its spec has none. All other limits it has from the process that
+// starts it (inherit.Free).
+func withFiles(limits []specs.POSIXRlimit) []specs.POSIXRlimit {
+	const files = "RLIMIT_NOFILE"
+	if slices.ContainsFunc(limits, func(l specs.POSIXRlimit) bool { return l.Type == files }) {
+		return limits
+	}
+	most := inherit.NodeFiles()
+	if most == 0 {
+		return limits
+	}
+	return append(slices.Clip(limits), specs.POSIXRlimit{Type: files, Soft: most, Hard: most})
+}

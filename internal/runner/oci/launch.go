@@ -19,6 +19,7 @@ import (
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/thread"
 )
@@ -54,6 +55,9 @@ type Launch struct {
 // mounts.Plan.Enter; else the runtime's own words. After an error the runtime may have left state and processes: undo
 // "oci.create".
 func (l *Launch) Create(ctx context.Context) error {
+	if err := inherit.Free(); err != nil {
+		return err
+	}
 	if err := leaveHalf(); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/thread"
@@ -46,6 +47,9 @@ func (s *SSHFSMount) start(ctx context.Context, node mounts.Running, ids idsInsi
 	}
 	if !ok || root < 1<<16 || holds(ids.uid, as) || holds(ids.gid, as) {
 		return nil, refuse.Cannotf("leave out user_namespace: false", "no user id is left for the daemon that is not the node's own")
+	}
+	if err := inherit.Free(); err != nil { // the daemons, too, are the same whoever starts the node
+		return nil, err
 	}
 	said, err := newComplaints()
 	if err != nil {

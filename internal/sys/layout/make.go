@@ -37,10 +37,15 @@ func (l Layout) Make() error {
 }
 
 // Reachable refuses a layout whose nodes could not reach their own files, because a folder above them is closed: with ids of its
-// own a node's root is nobody on the host. It makes nothing; folders that are missing are as Make makes them.
+// own a node's root is nobody on the host; and one whose sockets would have names that are too long. It makes nothing; folders that are missing are as Make makes them.
 func (l Layout) Reachable() error {
 	if l.root == "" {
 		return nil
+	}
+	for _, socket := range []string{l.KeeperSocket(), l.NetserveSocket(), l.AgentSocket(), l.SiteSocket()} {
+		if err := l.FitsSocket(socket); err != nil {
+			return err
+		}
 	}
 	for dir := l.Run; dir != "/"; dir = filepath.Dir(dir) {
 		fi, err := os.Stat(dir)
@@ -54,6 +59,17 @@ func (l Layout) Reachable() error {
 			return refuse.Cannotf("chmod o+x "+dir+", or keep the nodes elsewhere",
 				"the nodes kept here could not reach their own files: %s is closed to them (mode %04o)", dir, fi.Mode().Perm())
 		}
+	}
+	return nil
+}
+
+// FitsSocket refuses a layout in which a socket would have a name that is too long for the kernel (sun_path of unix(7) has 108 bytes, with a
+// NUL). Those of nodes are longer than those that Reachable knows.
+func (l Layout) FitsSocket(socket string) error {
+	const longest = 107
+	if more := len(socket) - longest; more > 0 {
+		return refuse.Cannotf(fmt.Sprintf("name a folder that is shorter by %d bytes", more),
+			"the folder %s is too long: the kernel has no sockets with names of more than %d bytes, as %s", l.root, longest, socket)
 	}
 	return nil
 }

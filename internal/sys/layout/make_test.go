@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"berth/internal/sys/refuse"
@@ -40,5 +41,23 @@ func TestMakeMakesNothingInAClosedFolder(t *testing.T) {
 	}
 	if err := open.Make(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLongRoot: a root is refused where the longest name of a socket in it would be too long for the kernel, and not one byte before.
+func TestLongRoot(t *testing.T) {
+	fits := "/" + strings.Repeat("r", 107-len("//run/netserve.sock"))
+	if err := New(fits).Reachable(); err != nil {
+		t.Error(err)
+	}
+	if err := New(fits + "r").Reachable(); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("a root of %d bytes: %v", len(fits)+1, err)
+	}
+	l := New(fits[:50])
+	if err := l.FitsSocket(l.Node("short").TTY()); err != nil {
+		t.Error(err)
+	}
+	if err := l.FitsSocket(l.Node(strings.Repeat("n", 48)).TTY()); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("a node with the longest name: %v", err)
 	}
 }

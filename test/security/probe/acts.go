@@ -103,3 +103,16 @@ func sleep() string {
 	time.Sleep(time.Hour)
 	return ""
 }
+
+// prctls returns what this process has of its parent that only prctl(2) shows; -1 on a kernel without.
+func prctls() map[string]int {
+	all := map[string]int{"timer slack": unix.PR_GET_TIMERSLACK, "merging": unix.PR_GET_MEMORY_MERGE, "memory failure": unix.PR_MCE_KILL_GET}
+	for name, get := range all {
+		got, err := unix.PrctlRetInt(get, 0, 0, 0, 0)
+		if err != nil {
+			got = -1
+		}
+		all[name] = got
+	}
+	return all
+}

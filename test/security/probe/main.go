@@ -31,6 +31,7 @@ func main() {
 		"open":    func(dirs []string) any { return reachable(dirs) },
 		"fds":     func([]string) any { return descriptors() },
 		"status":  func(a []string) any { return status(a[0]) },
+		"prctls":  func([]string) any { return prctls() },
 		"devices": func([]string) any { return devices() },
 		"pids":    func([]string) any { return numbers("/proc") },
 		"signal":  func(pids []string) any { return each(pids, signal) },

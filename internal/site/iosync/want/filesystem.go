@@ -57,6 +57,8 @@ func Check(all []Filesystem, bad func(field, format string, a ...any)) {
 			bad(at, "name is missing")
 		case vnode.CheckName(f.Name) != nil: // as nodes are called
 			bad(at+".name", "%v", vnode.CheckName(f.Name))
+		case f.Name == "tasks":
+			bad(at+".name", "%q cannot be the name of a file system: cgroup v1 has a file of this name in each group, where its own would be", f.Name)
 		case names[f.Name]:
 			bad(at+".name", "%q is there twice", f.Name)
 		}

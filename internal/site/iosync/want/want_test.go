@@ -96,6 +96,7 @@ func TestCheckGate(t *testing.T) {
 		{all: []Filesystem{of("samba", Gate, 65536)}, says: "filesystems[0].port: 65536 is no port: 1 to 65535"},
 		{all: []Filesystem{of("xrootd", Gate, 1094)}, says: "filesystems[0].way: \"gate\" is not allowed for server xrootd: preload or network or instances"},
 		{all: []Filesystem{of("sftp", Gate, 22)}, says: "filesystems[0].way: \"gate\" is not allowed for server sftp: launch or network"},
+		{all: []Filesystem{{Name: "tasks", Path: "/srv", Server: "sftp", Way: "launch"}}, says: "filesystems[0].name: \"tasks\" cannot be the name of a file system: cgroup v1 has a file of this name in each group, where its own would be"},
 		{all: []Filesystem{other, again}, says: "filesystems[1].port: another file system has 2121: a process cannot be in the groups of both"},
 	} {
 		var said []string
