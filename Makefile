@@ -197,13 +197,16 @@ docs: build ## man pages and completions, in build/
 .PHONY: install
 install: AT = $(DESTDIR)$(PREFIX)
 install: docs ## install below PREFIX (and DESTDIR)
-	install -d $(AT)/bin $(AT)/share/man/man1 $(AT)/share/doc/berth/examples $(AT)/lib/systemd/system
+	install -d $(AT)/bin $(AT)/share/man/man1 $(addprefix $(AT)/share/doc/berth/,examples findings picture) $(AT)/lib/systemd/system
 	install -m755 $(PROGRAMS:%=$(BUILD)/%) $(AT)/bin
 	install -Dm644 $(BUILD)/berth-sync.so $(AT)/lib/berth/berth-sync.so
 	for act in resume suspend fail prolog epilog; do ln -sf ../../bin/berth-site $(AT)/lib/berth/slurm-$$act || exit 1; done
 	install -m644 $(BUILD)/man/*.1 packaging/man/*.1 $(AT)/share/man/man1
 	install -m644 README.md CHANGELOG.md $(filter-out docs/README.md,$(wildcard docs/*.md)) $(AT)/share/doc/berth
 	install -m644 docs/README.md $(AT)/share/doc/berth/index.md
+	install -m644 docs/findings/*.md $(AT)/share/doc/berth/findings
+	install -m644 docs/picture/*.svg $(AT)/share/doc/berth/picture
+	scripts/links $(AT)/share/doc/berth
 	install -m644 examples/*.yaml $(AT)/share/doc/berth/examples
 	install -Dm644 packaging/berthd.yaml $(AT)/share/doc/berthd/examples/berthd.yaml
 	install -Dm644 packaging/alerts.yaml $(AT)/share/berthd/alerts.yaml

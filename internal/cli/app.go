@@ -18,7 +18,6 @@ import (
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/refuse"
-	"berth/internal/sys/text"
 )
 
 // Streams are what a command reads and writes.
@@ -102,7 +101,7 @@ func (a *app) printLine(v any) error {
 func (a *app) attended(ctx context.Context) *node.Berth {
 	b := a.open()
 	if note := b.Attend(ctx); note != "" {
-		fmt.Fprintln(text.NewVisible(a.Err), "berth: "+note)
+		fmt.Fprintln(a.Err, "berth: "+note)
 	}
 	return b
 }

@@ -11,7 +11,6 @@ import (
 	"berth/internal/node"
 	"berth/internal/storage/copier"
 	"berth/internal/sys/refuse"
-	"berth/internal/sys/text"
 	"berth/internal/sys/treetar"
 )
 
@@ -90,7 +89,7 @@ func (a *app) copy(cmd *cobra.Command, root *node.Root, from, to string, in, own
 // copied says what was left out.
 func (a *app) copied(t treetar.Tally, err error) error {
 	if notes := t.Notes(); len(notes) > 0 && err == nil {
-		fmt.Fprintf(text.NewVisible(a.Err), "berth: %s\n", strings.Join(notes, "; "))
+		fmt.Fprintf(a.Err, "berth: %s\n", strings.Join(notes, "; "))
 	}
 	if err != nil {
 		return err

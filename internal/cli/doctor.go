@@ -11,7 +11,8 @@ import (
 	"berth/internal/node/mechanisms"
 	"berth/internal/runner/choose"
 	"berth/internal/runner/machine"
-	"berth/internal/storage/mounts"
+	"berth/internal/storage/gateway"
+	"berth/internal/storage/sftpserve"
 	"berth/internal/storage/siteusers"
 	"berth/internal/sys/refuse"
 )
@@ -45,10 +46,9 @@ name, on the device or folder given; only with --destroy-data the device itself.
 				return a.layers(args[0])
 			}
 			b := a.open()
-			idmap := func(dir string) error { return mounts.CanIdmap(dir, false) }
-			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, idmap, choose.New(b.Layout, mechanisms.Containers()).Report(cmd.Context()))
-			checks := append(host.Doctor(host.New(), tried), append(connections(cmd.Context(), b), siteusers.Checks(b.Layout)...)...)
-			checks = append(checks, machine.Check(cmd.Context()))
+			tried := host.Try(cmd.Context(), b.Layout.Lib, b.Layout.Run, gateway.CanIdmap, choose.New(b.Layout, mechanisms.Containers()).Report(cmd.Context()))
+			checks := append(host.Doctor(host.New(), tried), append(connections(cmd.Context(), b), siteusers.Checks(b.Layout, "/etc")...)...)
+			checks = append(append(checks, gateway.Checks(sftpserve.Can())...), machine.Check(cmd.Context()))
 			var err error
 			switch {
 			case a.json:

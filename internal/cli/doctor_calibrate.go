@@ -49,11 +49,14 @@ func (a *app) calibrate(cmd *cobra.Command, f calibrateFlags) error {
 	}
 	o := model.Options{Path: f.path, Destroy: f.destroy, Time: f.time, Size: int64(size), V2: v2}
 	if a.onTerminal() {
-		o.Say = func(text string) { fmt.Fprintf(a.Err, "\r\x1b[K%s …", text) }
+		o.Say = func(text string) {
+			a.eraseLine()
+			fmt.Fprintf(a.Err, "%s …", text)
+		}
 	}
 	m, err := model.Measure(cmd.Context(), o)
 	if a.onTerminal() {
-		fmt.Fprint(a.Err, "\r\x1b[K")
+		a.eraseLine()
 	}
 	if err != nil {
 		return err

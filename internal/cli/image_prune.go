@@ -24,7 +24,11 @@ built, stays too.`,
 			freed, err := pull.Sweep(a.layout().Pulls(), 0)
 			err = errors.Join(err, debian.Sweep(cmd.Context(), a.layout().Builds()))
 			if err == nil {
-				err = image.Open(a.layout()).Prune(cmd.Context(), a.open().ImageUsers)
+				var forgotten []string
+				forgotten, err = image.Open(a.layout()).Prune(cmd.Context(), a.open().ImageUsers)
+				for _, name := range forgotten {
+					fmt.Fprintf(a.Out, "%s forgotten: its file is gone\n", name)
+				}
 			}
 			if err != nil {
 				return err

@@ -12,18 +12,21 @@ import (
 
 // onTerminal reports whether standard error is a terminal, so that a person sees progress.
 func (a *app) onTerminal() bool {
-	f, ok := a.Err.(*os.File)
+	f, ok := text.Raw(a.Err).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
+
+// eraseLine erases the line of the terminal in which progress is told.
+func (a *app) eraseLine() { fmt.Fprint(text.Raw(a.Err), "\r\x1b[K") }
 
 // byteProgress shows how far a copy is: ten times a second on a terminal, else in a line a minute. done erases the
 // terminal's line.
 func (a *app) byteProgress(what string) (progress func(done, total int64), done func()) {
-	every, begin, end := time.Minute, "berth: ", "\n"
-	done = func() {}
+	every, end := time.Minute, "\n"
+	begin, done := func() { fmt.Fprint(a.Err, "berth: ") }, func() {}
 	if a.onTerminal() {
-		every, begin, end = 100*time.Millisecond, "\r\x1b[K", ""
-		done = func() { fmt.Fprint(a.Err, "\r\x1b[K") }
+		every, end = 100*time.Millisecond, ""
+		begin, done = a.eraseLine, a.eraseLine
 	}
 	start := time.Now()
 	last, first := start, int64(-1) // the first n: what an earlier pull has left costs no time now
@@ -39,6 +42,7 @@ func (a *app) byteProgress(what string) (progress func(done, total int64), done 
 		if n > first && n < total {
 			left = fmt.Sprintf(", %s left", time.Duration(float64(time.Since(start))*float64(total-n)/float64(n-first)).Round(time.Second))
 		}
-		fmt.Fprintf(a.Err, "%s%s %s of %s%s%s", begin, what, text.Human(n), text.Human(total), left, end)
+		begin()
+		fmt.Fprintf(a.Err, "%s %s of %s%s%s", what, text.Human(n), text.Human(total), left, end)
 	}, done
 }

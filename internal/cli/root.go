@@ -31,12 +31,12 @@ const ownFailure = 125
 
 // Main runs one command line and returns its exit code.
 func Main(ctx context.Context, args []string, s Streams) int {
-	s.Out = text.NewVisible(s.Out)
+	s.Out, s.Err = text.NewVisible(s.Out), text.NewVisible(s.Err)
 	a := &app{Streams: s}
 	root := a.command()
 	if host, rest, ok := site.HostOf(args); ok {
 		err := site.Remote(root, host, rest)
-		help.PrintError(text.NewVisible(s.Err), err)
+		help.PrintError(s.Err, err)
 		return int(refuse.KindOf(err))
 	}
 	root.SetArgs(args)
@@ -48,7 +48,7 @@ func Main(ctx context.Context, args []string, s Streams) int {
 		return a.code
 	}
 	dirs := a.layout()
-	help.PrintError(text.NewVisible(s.Err), space.Name(err, dirs.Run, dirs.Lib))
+	help.PrintError(s.Err, space.Name(err, dirs.Run, dirs.Lib))
 	return exitCode(cmd, err)
 }
 

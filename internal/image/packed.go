@@ -174,15 +174,15 @@ func (s Store) using(ctx context.Context, take func(context.Context, string) (*o
 	return f, nil
 }
 
-// Prune is Collect. It also forgets the packed images whose files are gone.
-func (s Store) Prune(ctx context.Context, users Users) error {
+// Prune is Collect. It also forgets the packed images whose files are gone, and returns their names.
+func (s Store) Prune(ctx context.Context, users Users) (forgotten []string, err error) {
 	release, err := s.unused(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = s.packed().Prune(ctx, users.ofFile)
+	forgotten, err = s.packed().Prune(ctx, users.ofFile)
 	release()
-	return errors.Join(err, s.Collect(ctx, users))
+	return forgotten, errors.Join(err, s.Collect(ctx, users))
 }
 
 // ofFile is Users of a packed image.

@@ -118,7 +118,7 @@ func TestCollectNeverTakesWhatIsUsed(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := s.Prune(t.Context(), nodes.users); err != nil {
+				if _, err := s.Prune(t.Context(), nodes.users); err != nil {
 					t.Error(err)
 					return
 				}
@@ -143,7 +143,7 @@ func TestCollectNeverTakesWhatIsUsed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := s.Prune(t.Context(), nodes.users); err != nil {
+	if _, err := s.Prune(t.Context(), nodes.users); err != nil {
 		t.Error(err)
 	}
 	if left, _ := os.ReadDir(s.layers()); len(left) > 0 {

@@ -56,7 +56,7 @@ func (b *Berth) unattended() (all, ended []string) {
 		if init, err = b.CreatedInit(name); err == nil && !init.First().Alive() {
 			ended = append(ended, name)
 		}
-		if err == nil || b.restartIn(name, false) > 0 {
+		if err == nil || b.restartIn(name, nil) > 0 {
 			all = append(all, name)
 		}
 	}

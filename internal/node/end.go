@@ -247,17 +247,17 @@ func (k *kept) Ended(ctx context.Context, name string, pid int, e keeper.Ending)
 			return 0, err
 		}
 	}
-	return b.restartIn(name, true), nil
+	return b.restartIn(name, history.End.Counted), nil
 }
 
 // wantsKeeper reports whether the keeper has something to do for a node: it runs, or is due for a restart.
 func (b *Berth) wantsKeeper(name string) bool {
 	_, err := b.LiveInit(name)
-	return err == nil || b.restartIn(name, false) > 0
+	return err == nil || b.restartIn(name, nil) > 0
 }
 
-// restartIn is due for a node by its name. With count it notes that one more restart is due.
-func (b *Berth) restartIn(name string, count bool) time.Duration {
+// restartIn returns when a node is due for a restart; 0: it is not. count, if not nil, counts one more restart, which is noted.
+func (b *Berth) restartIn(name string, count func(history.End) history.End) time.Duration {
 	f, err := b.Fate(name)
 	if err != nil || f.Last == nil {
 		return 0
@@ -270,12 +270,13 @@ func (b *Berth) restartIn(name string, count bool) time.Duration {
 	if err != nil || f.Due(s.Now.Restart, boot) == 0 {
 		return 0
 	}
-	if count {
-		if err := f.Note(f.Last.Counted()); err != nil {
-			return 0
+	if count != nil {
+		if err := f.Note(count(*f.Last)); err != nil {
+			return time.Minute // the disk may have room then
 		}
 		b.copyEnd(name, *f.Last)
 		fault.Point("restart noted")
+		history.Tell(b.Events(), f.Claims, nil, false)
 	}
 	return f.Due(s.Now.Restart, boot)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"berth/internal/node/history"
 	"berth/internal/node/keeper"
 	"berth/internal/node/mechanisms"
 	"berth/internal/node/nodelog"
@@ -69,7 +70,7 @@ func (k *kept) First(name string) (proc.ID, error) {
 }
 
 // Due implements keeper.Nodes.
-func (k *kept) Due(name string) time.Duration { return k.b.restartIn(name, false) }
+func (k *kept) Due(name string) time.Duration { return k.b.restartIn(name, nil) }
 
 // Log implements keeper.Nodes.
 func (k *kept) Log(name string) nodelog.Log { return k.b.log(name) }
@@ -108,14 +109,15 @@ func (k *kept) Restart(ctx context.Context, name string) (again time.Duration, e
 		return 0, nil // removed meanwhile
 	}
 	if err != nil {
-		return 0, err
+		return b.restartIn(name, nil), err
 	}
 	defer l.release()
-	if b.restartIn(name, false) == 0 {
+	if b.restartIn(name, nil) == 0 {
 		return 0, nil // stopped or started meanwhile
 	}
-	if err = b.renewByPolicy(ctx, l, name); err != nil {
-		again = b.restartIn(name, true)
+	err = b.renewByPolicy(ctx, l, name)
+	if _, notUp := b.LiveInit(name); err != nil && notUp != nil && ctx.Err() == nil { // else it runs, or the keeper ends
+		again = b.restartIn(name, func(e history.End) history.End { return e.NotStarted(err.Error(), time.Now()) })
 	}
 	return again, err
 }

@@ -2,6 +2,7 @@ package deb
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,6 +76,18 @@ func TestPackages(t *testing.T) {
 		}
 	})
 
+	t.Run("links", func(t *testing.T) {
+		at := t.TempDir()
+		for _, p := range packages {
+			if out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--extract", p, at).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", p, err, out)
+			}
+		}
+		if n := leads(t, filepath.Join(at, "usr/share/doc")); n < 300 {
+			t.Errorf("%d links were followed: is the pattern right?", n)
+		}
+	})
+
 	t.Run("lintian", func(t *testing.T) {
 		if _, err := exec.LookPath("lintian"); err != nil {
 			t.Skip("needs lintian")
@@ -112,4 +125,37 @@ func contents(t *testing.T, name string) (all []string) {
 		}
 	}
 	return all
+}
+
+var (
+	code = regexp.MustCompile("(?ms)^```.*?^```|`[^`\n]*`")
+	link = regexp.MustCompile(`\]\(([^()#\s]+)[^()\s]*\)|(?:src|srcset|href)="([^"#]+)`)
+)
+
+// leads checks that each relative link of the installed documents leads to a file, and returns how many there are.
+func leads(t *testing.T, docs string) (n int) {
+	t.Helper()
+	if err := filepath.WalkDir(docs, func(page string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(page) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return err
+		}
+		for _, m := range link.FindAllSubmatch(code.ReplaceAll(text, nil), -1) {
+			to := string(m[1]) + string(m[2])
+			if strings.Contains(to, ":") {
+				continue // on the web
+			}
+			n++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), to)); err != nil {
+				t.Errorf("%s links to %s, which is not installed", page, to)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

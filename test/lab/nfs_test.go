@@ -100,31 +100,31 @@ grep -q more /mnt/all/open'`)
 	})
 	// The owners are those of the table in docs/gateways.md.
 	t.Run("users of a site", func(t *testing.T) {
-		host.OK(t, "mkdir -p /etc/berth /srv/bound; chmod 1777 /srv/bound; echo 'allow: [{from: 1500, count: 1}, {from: 100000, count: 100}]' >/etc/berth/users.yaml")
-		node(t, host, nfsNode("site", adapter, 14, viaNode, "{source: /srv/bound, target: /opt}")+"users: [{from: 1500, count: 1, as: same}, {from: 100000, count: 100, as: same}]\n")
-		host.OK(t, `for u in 0 1500 100001; do berth exec --user $u:$u site -- sh -c "echo x >/mnt/all/site.$u; echo x >/opt/site.$u"; done`)
+		host.OK(t, "mkdir -p /etc/berth /srv/bound; chmod 1777 /srv/bound; echo 'allow: [{from: 1500, count: 1}, {from: 70000, count: 100}]' >/etc/berth/users.yaml")
+		node(t, host, nfsNode("site", adapter, 14, viaNode, "{source: /srv/bound, target: /opt}")+"users: [{from: 1500, count: 1, as: same}, {from: 70000, count: 100, as: same}]\n")
+		host.OK(t, `for u in 0 1500 70001; do berth exec --user $u:$u site -- sh -c "echo x >/mnt/all/site.$u; echo x >/opt/site.$u"; done`)
 		var first int
 		if _, err := fmt.Sscan(strings.Split(show(t, host, "site").IDs, "-")[0], &first); err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf("site.0 %d %[1]d\nsite.100001 100001 100001\nsite.1500 1500 1500", first)
+		want := fmt.Sprintf("site.0 %d %[1]d\nsite.1500 1500 1500\nsite.70001 70001 70001", first)
 		if got := server.OK(t, "cd /srv/all; stat -c '%n %u %g' site.*"); got != want {
 			t.Errorf("owners on the server:\n%s\nwant\n%s", got, want)
 		}
-		const bound = "site.0 0 0\nsite.100001 100001 100001\nsite.1500 1500 1500"
+		const bound = "site.0 0 0\nsite.1500 1500 1500\nsite.70001 70001 70001"
 		if got := host.OK(t, "cd /srv/bound; stat -c '%n %u %g' site.*"); got != bound {
 			t.Errorf("owners through bind:\n%s\nwant\n%s", got, bound)
 		}
 		// Private files of another user stay closed; a user outside the map cannot be, even for root inside.
-		server.OK(t, "echo private >/srv/all/closed; chown 100001 /srv/all/closed; chmod 600 /srv/all/closed")
-		host.OK(t, "berth exec --user 100001 site -- grep -q private /mnt/all/closed; ! berth exec --user 1500 site -- cat /mnt/all/closed 2>/dev/null")
-		for _, does := range []string{"setpriv --reuid 70000 --clear-groups touch /mnt/all/other", "chown 70000 /mnt/all/site.1500", "chown 70000 /opt/site.0"} {
+		server.OK(t, "echo private >/srv/all/closed; chown 70001 /srv/all/closed; chmod 600 /srv/all/closed")
+		host.OK(t, "berth exec --user 70001 site -- grep -q private /mnt/all/closed; ! berth exec --user 1500 site -- cat /mnt/all/closed 2>/dev/null")
+		for _, does := range []string{"setpriv --reuid 69999 --clear-groups touch /mnt/all/other", "chown 69999 /mnt/all/site.1500", "chown 69999 /opt/site.0"} {
 			if r := host.Run(t, append([]string{"berth", "exec", "site", "--"}, strings.Fields(does)...)...); r.Code == 0 || !strings.Contains(r.Err, "nvalid argument") {
 				t.Errorf("%s: exit code %d: %s", does, r.Code, r.Err)
 			}
 		}
-		if r := host.Run(t, "berth", "exec", "--user", "70000", "site", "--", "touch", "/mnt/all/other"); r.Code != 125 {
-			t.Errorf("exec as user 70000: exit code %d: %s", r.Code, r.Err)
+		if r := host.Run(t, "berth", "exec", "--user", "69999", "site", "--", "touch", "/mnt/all/other"); r.Code != 125 {
+			t.Errorf("exec as user 69999: exit code %d: %s", r.Code, r.Err)
 		}
 	})
 	t.Run("refused", func(t *testing.T) {

@@ -3,7 +3,9 @@ package pull
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -248,5 +250,28 @@ func TestPullFullDisk(t *testing.T) {
 	r.ends(0, "1 layer", "image", "pull", r.ref("app:1"), "--name", "app")
 	if sent := r.wire.sent.Load(); kept < 500_000 || sent > r.size(img)-kept+overhead {
 		t.Errorf("%d bytes were kept of %d, and the registry sent %d", kept, r.size(img), sent)
+	}
+}
+
+// TestPullSaysNothingToTheTerminal: what a registry says does not command the terminal, neither while a pull waits for it nor at the end.
+func TestPullSaysNothingToTheTerminal(t *testing.T) {
+	r := newRig(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = io.WriteString(c, "HTTP/1.1 429 slow\x1b]0;owned\x07down\u202e\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			c.Close()
+		}
+	}()
+	code, said := r.run("image", "pull", l.Addr().String()+"/app:1")
+	if code == 0 || !strings.Contains(said, "asks to wait 0s") || strings.ContainsAny(said, "\x1b\x07\u202e") {
+		t.Errorf("exit %d: %q", code, said)
 	}
 }

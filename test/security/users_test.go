@@ -34,7 +34,7 @@ func (w *world) sharing(t *testing.T, spec string) (name, dir string, bases []in
 		t.Skip("no setpriv (util-linux) on this host")
 	}
 	list := filepath.Join(w.Root, "users.yaml")
-	if err := os.WriteFile(list, []byte("allow: [{from: 1500, count: 1}, {from: 100000, count: 100}]\n"), 0o644); err != nil {
+	if err := os.WriteFile(list, []byte("allow: [{from: 1500, count: 1}, {from: 70000, count: 100}]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	dir = t.TempDir()
@@ -59,9 +59,9 @@ func (w *world) sharing(t *testing.T, spec string) (name, dir string, bases []in
 // host are theirs, and it opens what is theirs alone. Owners are those of the table in docs/gateways.md.
 func TestSharedUsers(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
-		name, dir, base := w.sharing(t, "users: [{from: 1500, count: 1, as: same}, {from: 100000, count: 100, as: same}, {from: 300000, count: 70000, as: private}]")
+		name, dir, base := w.sharing(t, "users: [{from: 1500, count: 1, as: same}, {from: 70000, count: 100, as: same}, {from: 300000, count: 70000, as: private}]")
 		owners := map[int]int{0: base[0], 1000: base[0] + 1000, 1500: 1500, 65535: base[0] + 65535, 300000: base[1], 365536: base[2], 369999: base[2] + 4463}
-		for user := 100000; user < 100100; user++ {
+		for user := 70000; user < 70100; user++ {
 			owners[user] = user
 		}
 		script := "set -e\ncd /\n"
@@ -77,7 +77,7 @@ func TestSharedUsers(t *testing.T) {
 				t.Errorf("as it is: what %d writes is of %v on the host, want %d", user, got, id)
 			}
 		}
-		for _, user := range []int{70000, 99999, 100100, 370000} {
+		for _, user := range []int{69999, 99999, 70100, 370000} {
 			for _, try := range []string{as(user, "true"), fmt.Sprintf("/bin/chown %d /data/0", user), fmt.Sprintf("/bin/chgrp %d /raw/0", user)} {
 				if _, stderr, code := w.Try("exec", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, "Invalid argument") {
 					t.Errorf("%s: exit code %d: %s", try, code, stderr)
@@ -87,15 +87,15 @@ func TestSharedUsers(t *testing.T) {
 				t.Errorf("exec as %d: exit code %d: %s", user, code, stderr)
 			}
 		}
-		for _, user := range []int{0, 1500, 65535, 100042, 369999} { // as ping does
+		for _, user := range []int{0, 1500, 65535, 70042, 369999} { // as ping does
 			w.OK(t, "exec", name, "--", "/bin/sh", "-c", as(user, `perl -e "socket(S, 2, 2, 1) or die"`))
 		}
-		secret := w.secret(t, dir, 100042)
+		secret := w.secret(t, dir, 70042)
 		if got := w.OK(t, "exec", name, "--", "/bin/cat", "/raw/"+secret); got != "theirs" {
-			t.Errorf("root inside reads %q from a file of user 100042, whom it shares", got)
+			t.Errorf("root inside reads %q from a file of user 70042, whom it shares", got)
 		}
 		// Its process is that user's on the host.
-		r := w.Command("exec", "--user", "100042", name, "--", "/bin/cat")
+		r := w.Command("exec", "--user", "70042", name, "--", "/bin/cat")
 		in, err := r.StdinPipe()
 		if err == nil {
 			err = r.Start()
@@ -104,8 +104,8 @@ func TestSharedUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { in.Close(); _ = r.Wait() }()
-		if !eventuallyOwned(100042) {
-			t.Error("no process of user 100042 is on the host")
+		if !eventuallyOwned(70042) {
+			t.Error("no process of user 70042 is on the host")
 		}
 	})
 }
@@ -132,27 +132,27 @@ func TestLargestMap(t *testing.T) {
 // TestIdentityChange: what a job may do that changes its user while it has a file open is what it may do on a plain host.
 func TestIdentityChange(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, w *world) {
-		name, dir, _ := w.sharing(t, "users: [{from: 1500, count: 1, as: same}, {from: 100000, count: 100, as: same}]")
+		name, dir, _ := w.sharing(t, "users: [{from: 1500, count: 1, as: same}, {from: 70000, count: 100, as: same}]")
 		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the host's users come to it too
 			t.Fatal(err)
 		}
-		// A file of user 1500 alone, opened by it; then the process is user 100001, who has the descriptor and not the file.
+		// A file of user 1500 alone, opened by it; then the process is user 70001, who has the descriptor and not the file.
 		script := `cd %[1]s; umask 077
 ` + as(1500, `echo first >%[1]s/f`) + `
 exec 3>>%[1]s/f 4<%[1]s/f
-` + as(100001, `
+` + as(70001, `
 echo second >&3 && echo wrote
 read line <&4 && echo read $line
 (echo third >>%[1]s/f) 2>/dev/null || echo no open
 (exec 5>>/proc/self/fd/3) 2>/dev/null || echo no open again
-chown 100001 %[1]s/f 2>/dev/null || echo no chown
+chown 70001 %[1]s/f 2>/dev/null || echo no chown
 rm -f %[1]s/f 2>/dev/null; test -e %[1]s/f || echo gone
 echo fourth >&3 && echo wrote on
 echo mine >%[1]s/g; stat -c "%%u %%a" %[1]s/g`) + `
 rm -f %[1]s/f %[1]s/g`
 		inside := w.OK(t, "exec", name, "--", "/bin/sh", "-c", fmt.Sprintf(script, "/data"))
 		out, err := exec.Command("/bin/sh", "-c", fmt.Sprintf(script, dir)).CombinedOutput()
-		if err != nil || inside != string(out) || !strings.HasSuffix(inside, "wrote on\n100001 600\n") {
+		if err != nil || inside != string(out) || !strings.HasSuffix(inside, "wrote on\n70001 600\n") {
 			t.Errorf("in the node:\n%s\non the host (%v):\n%s", inside, err, out)
 		}
 	})
@@ -190,14 +190,14 @@ func TestOneSharedUser(t *testing.T) {
 		if got := owner(t, filepath.Join(dir, "mine")); got != [2]int{1500, 1500} {
 			t.Errorf("the user's file is of %v", got)
 		}
-		mine, other := w.secret(t, dir, 1500), w.secret(t, dir, 100042)
+		mine, other := w.secret(t, dir, 1500), w.secret(t, dir, 70042)
 		if got := w.OK(t, "exec", "--user", "0", name, "--", "/bin/cat", "/raw/"+mine); got != "theirs" {
 			t.Errorf("root inside reads %q from its user's file", got)
 		}
 		for try, says := range map[string]string{
-			as(100042, "true"):             "Invalid argument",
+			as(70042, "true"):              "Invalid argument",
 			"/bin/cat /raw/" + other:       "Permission denied",
-			"/bin/chown 100042 /data/mine": "Invalid argument",
+			"/bin/chown 70042 /data/mine":  "Invalid argument",
 			"/bin/chmod 644 /raw/" + other: "not permitted",
 		} {
 			if _, stderr, code := w.Try("exec", "--user", "0", name, "--", "/bin/sh", "-c", try); code == 0 || !strings.Contains(stderr, says) {
@@ -205,7 +205,7 @@ func TestOneSharedUser(t *testing.T) {
 			}
 		}
 		file := filepath.Join(t.TempDir(), "node.yaml")
-		spec := "name: " + unique(t) + "\nimage: host\ncommand: [/bin/true]\nno_new_privileges: false\nusers: [{from: 100000, count: 2, as: same}]\n"
+		spec := "name: " + unique(t) + "\nimage: host\ncommand: [/bin/true]\nno_new_privileges: false\nusers: [{from: 70000, count: 2, as: same}]\n"
 		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func (t *treeBed) serve(ctx context.Context, arm string) (vnode.Mount, error) {
 // export lets the kernel's NFS server of this host serve the tree to the nodes, for as long as the bed lasts.
 func (t *treeBed) export(ctx context.Context) error {
 	if n := side.Word("/proc/fs/nfsd/threads"); n == "" || n == "0" {
-		return refuse.Cannotf("apt install nfs-kernel-server, systemctl start nfs-server", "no NFS server runs on this host")
+		return refuse.Cannotf("apt install nfs-kernel-server, and start it (with systemd: systemctl start nfs-server)", "no NFS server runs on this host")
 	}
 	if side.Word("/sys/module/nfs/parameters/localio_enabled") == "Y" {
 		t.Notes = append(t.Notes, "nfs: this kernel's client reads and writes the files of a server on its own machine itself, past the network (localio); "+

@@ -22,6 +22,7 @@ import (
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/file"
 	"berth/internal/sys/refuse"
+	"berth/internal/sys/text"
 )
 
 // App is what the commands share with the rest of the command line.
@@ -146,7 +147,7 @@ func (a App) watched(cmd *cobra.Command, do measuring) (*result.Study, error) {
 	var progress func(bed.Progress)
 	end := func() {}
 	if a.OnTerminal() {
-		progress, end = bench.Bar(a.Err)
+		progress, end = bench.Bar(text.Raw(a.Err))
 	}
 	defer func() { end() }()
 	return do(ctx, progress)

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/show"
+	"berth/internal/node"
 	"berth/internal/sys/text"
 )
 
@@ -36,7 +37,10 @@ command the terminal.`,
 			if text.Columns(out) == 0 { // not a terminal: pass on the node's bytes unchanged
 				out = text.Raw(out)
 			}
-			return w.Write(cmd.Context(), a.Attended(cmd.Context()), out, names)
+			b := a.Attended(cmd.Context())
+			err = w.Write(cmd.Context(), b, out, names)
+			a.notStarted(b, names)
+			return err
 		},
 	}
 	c.Flags().BoolVarP(&w.Follow, "follow", "f", false, "go on as they grow, until the nodes end")
@@ -44,4 +48,16 @@ command the terminal.`,
 	c.Flags().BoolVarP(&w.Timestamps, "timestamps", "t", false, "begin each line with its time")
 	timeFlags(c, &since, &until)
 	return c
+}
+
+// notStarted says why nodes that are being restarted write nothing: their restarts fail.
+func (a App) notStarted(b *node.Berth, names []string) {
+	boot, err := b.Host.BootID()
+	if err != nil {
+		return // no node can be told to be restarting
+	}
+	for _, name := range names {
+		s := b.Status(name, boot)
+		show.NotStarted(a.Err, text.Columns(a.Err), &s)
+	}
 }

@@ -26,6 +26,9 @@ func Detail(out io.Writer, width int, d *node.Detail) error {
 	row("name", d.Name)
 	row("host name", d.Hostname)
 	row("state", stateText(&d.Status)+restartsBefore(&d.Status))
+	if d.Refused != nil {
+		row("restart failed", d.Refused.Why)
+	}
 	if d.Runs() {
 		row("process 1", strconv.Itoa(d.PID)+" on the host, for "+text.Ago(d.Started))
 	}

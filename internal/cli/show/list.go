@@ -44,9 +44,17 @@ func List(out io.Writer, width int, all []node.Status, protected []protect.Servi
 		for _, t := range s.Trouble {
 			fmt.Fprintf(out, "%s: %s\n", s.Name, t)
 		}
+		NotStarted(out, width, &s)
 	}
 	lost(out, width, all, protected)
 	return nil
+}
+
+// NotStarted says why the restarts of a node fail.
+func NotStarted(out io.Writer, width int, s *node.Status) {
+	if s.Refused != nil {
+		text.Wrap(out, width, 2, "", s.Name+": its restart failed, "+text.Count(s.Refused.Times, "time")+" until now: "+s.Refused.Why)
+	}
 }
 
 // lost says what another program has taken from nodes and services, and whose journal is lost.

@@ -132,6 +132,10 @@ func listIsPrinted(t *testing.T) {
 		{Name: "b", State: node.Exited, Ended: ago(3 * time.Hour), Image: "oci-layout:/srv/images/a-long-way-down", UserNS: true, Exit: &history.Exit{Code: 1}},
 		{Name: "c", State: node.Stopped, Ended: ago(50 * time.Hour), Image: "dir:/srv/root", Exit: &history.Exit{Code: 143, Signal: "SIGTERM"}},
 		{Name: "d", State: "creating", UserNS: true},
+		{
+			Name: "e", State: node.Exited, Ended: ago(90 * time.Second), Image: "host", UserNS: true, Exit: &history.Exit{Code: 1},
+			Restarting: true, Restarts: 2, Refused: &history.Refusal{Why: "mount /mnt: source /srv/share: no such file or directory; make the folder", Times: 6},
+		},
 	}, []protect.Service{
 		{Name: "xrootd.service", Since: ago(time.Minute), PIDs: []int{812, 813}},
 		{Name: "4712", Since: ago(time.Hour), Gone: true},

@@ -158,7 +158,7 @@ func (a *Agent) Claim(ctx context.Context, node string, things ...Thing) error {
 	if err != nil {
 		return &refuse.Error{
 			Kind: refuse.Cannot, What: fmt.Sprintf("node %s: its name, MACs and addresses cannot be claimed in the site: the agent of this host does not answer: %v", node, err),
-			Remedy: "start it (systemctl start berthd) and try again; nodes that are there run on", Err: err,
+			Remedy: "start berthd (with systemd: systemctl start berthd) and try again; nodes that are there run on", Err: err,
 		}
 	}
 	if answer.Taken != nil && answer.By != nil {

@@ -205,7 +205,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		resp.Body.Close()
-		g.say(fmt.Sprintf("%s answers %s and asks to wait %s", clean(r.URL.Host), resp.Status, wait.Round(time.Second)))
+		g.say(fmt.Sprintf("%s answers %s and asks to wait %s", clean(r.URL.Host), clean(resp.Status), wait.Round(time.Second)))
 		select {
 		case <-r.Context().Done():
 			return nil, context.Cause(r.Context())

@@ -244,7 +244,7 @@ func ShowClass(n *vnode.Node, h host.Cgroups, groupPath string, live bool) ([]pr
 	}
 	if low := n.ProtectedMemory(); low != 0 && h.Has("memory") != "v2" {
 		all = append(all, proof.Limit{
-			Key: string(proof.MemoryLow), Asked: low.String(), By: "nothing here",
+			Key: string(proof.MemoryLow), Asked: low.String(), By: proof.NothingHere,
 			Note: fmt.Sprintf("class %s would protect it; cgroup v1, which has the memory controller here, cannot", n.Class),
 		})
 	}
@@ -269,7 +269,7 @@ func (v *ClassValue) show(n *vnode.Node, group string, live bool) (proof.Limit, 
 	case err != nil:
 		return s, fmt.Errorf("read %s: %w", v.Key, err)
 	case w == nil:
-		s.By = "nothing here"
+		s.By = proof.NothingHere
 		s.Note += "; this kernel has no " + v.By
 	case w == v.Instead:
 		s.By = filepath.Base(w.File)

@@ -139,12 +139,13 @@ func ShowPriorities(in Input, running bool) []proof.Limit {
 		}
 		why, _ := in.unhonoured(n)
 		if why != "" {
-			s.By = "nothing here"
+			s.By = proof.NothingHere
 			notes = append(notes, why)
 		}
 		if running {
 			now, err := p.Read()
 			switch {
+			case err != nil && why != "": // there is nothing to read
 			case err != nil:
 				notes = append(notes, err.Error())
 			case now == p.Asked:

@@ -27,6 +27,11 @@ type Health struct {
 	Output   string    `json:"output,omitempty"`   // the last line of the last check, if that failed
 }
 
+// Says returns whether the checks succeed; known is false before the first verdict.
+func (h *Health) Says() (well, known bool) {
+	return h != nil && h.State == Healthy, h != nil && h.State != Starting
+}
+
 // Next returns the health after one more check. began is when the node was started.
 func (h Health) Next(of *vnode.Health, failed bool, output string, began, now time.Time) Health {
 	_, _, startPeriod := of.Times()

@@ -61,8 +61,8 @@ func (e *Exit) String() string {
 	return strconv.Itoa(e.Code)
 }
 
-// failed reports whether restart policy on-failure applies.
-func (e *Exit) failed() bool { return e.Unknown || e.Unhealthy || e.Code != 0 }
+// Failed reports whether restart policy on-failure applies.
+func (e *Exit) Failed() bool { return e.Unknown || e.Unhealthy || e.Code != 0 }
 
 // ExitOf returns the exit of a process by its wait status, if that is known.
 func ExitOf(ws unix.WaitStatus, known, oom bool) *Exit {
@@ -84,6 +84,14 @@ type End struct {
 	Ended    time.Time `json:"ended,omitzero"`
 	Exit     *Exit     `json:"exit,omitempty"`
 	Restarts int       `json:"restarts,omitempty"` // with the one that is due
+	Refused  Refusal   `json:"refused,omitzero"`
+}
+
+// Refusal says that restarts failed since a node's end, and why.
+type Refusal struct {
+	Why   string    `json:"why"`
+	Since time.Time `json:"since"` // the first one for this reason
+	Times int       `json:"times"` // in a row, for whatever reason
 }
 
 // Fate is the part of a node's journal of claims that says who owns the node and how it last ended.
@@ -171,18 +179,18 @@ func (f *Fate) Note(last End) error {
 // RanWell is the time after which a node that ends is not taken to be in a loop of restarts.
 const RanWell = 10 * time.Second
 
-// Due returns the time until the restart policy starts an ended node again, 0 if it does not: 0.1 s, doubled with each restart
-// up to a minute.
+// Due returns the time until the restart policy starts an ended node again, 0 if it does not: 0.1 s, doubled with each restart, or each
+// restart that fails, up to a minute.
 func (f Fate) Due(policy vnode.Restart, boot string) time.Duration {
 	switch {
 	case f.Owner != nil || f.Last == nil || f.Last.State != Exited || f.Last.Boot != boot:
 		return 0
 	case policy == vnode.Always:
-	case policy == vnode.OnFailure && f.Last.Exit != nil && f.Last.Exit.failed():
+	case policy == vnode.OnFailure && f.Last.Exit != nil && f.Last.Exit.Failed():
 	default:
 		return 0
 	}
-	return min(100*time.Millisecond<<min(max(f.Last.Restarts-1, 0), 12), time.Minute)
+	return min(100*time.Millisecond<<min(max(f.Last.Restarts-1, f.Last.Refused.Times, 0), 12), time.Minute)
 }
 
 // Counted is the last end with one more restart that is due.
@@ -191,5 +199,14 @@ func (e End) Counted() End {
 		e.Restarts = 0
 	}
 	e.Restarts++
+	return e
+}
+
+// NotStarted is the last end after a restart that failed at a time.
+func (e End) NotStarted(why string, at time.Time) End {
+	if e.Refused.Why != why {
+		e.Refused.Why, e.Refused.Since = why, at
+	}
+	e.Refused.Times++
 	return e
 }

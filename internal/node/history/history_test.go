@@ -55,6 +55,20 @@ func TestCounted(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
+	// Each restart that fails is followed by a later one, up to a minute, however long the node had run; it is no restart.
+	e := End{State: Exited, Boot: "now", Started: start, Ended: start.Add(time.Hour)}.Counted()
+	var delays []time.Duration
+	for i := range 12 {
+		delays = append(delays, Fate{Last: &e}.Due(vnode.Always, "now"))
+		e = e.NotStarted("no folder", start.Add(time.Duration(i)*time.Minute))
+	}
+	want := Refusal{Why: "no folder", Since: start, Times: 12}
+	if delays[0] != 100*time.Millisecond || delays[5] != 3200*time.Millisecond || delays[11] != time.Minute || e.Refused != want || e.Restarts != 1 {
+		t.Errorf("after a start that fails: %v, %+v", delays, e)
+	}
+	if e = e.NotStarted("no users", start); e.Refused.Times != 13 || e.Refused.Why != "no users" {
+		t.Errorf("for another reason: %+v", e)
+	}
 	stopped, exited := &End{State: Stopped, Restarts: 3}, &End{State: Exited, Restarts: 3}
 	for _, tc := range []struct {
 		last *End

@@ -13,6 +13,7 @@ type toldEvents struct {
 	Ended   time.Time `json:"ended,omitzero"`   // the last end
 	Runs    bool      `json:"runs,omitempty"`   // the last start has no end yet
 	Paused  bool      `json:"paused,omitempty"`
+	Refused time.Time `json:"refused,omitzero"` // since when its restarts fail for one reason
 	Removed time.Time `json:"removed,omitzero"` // when its removal was about to be told
 }
 
@@ -24,6 +25,7 @@ type life struct {
 	Paused   bool
 	PausedAt time.Time // when it was paused or unpaused
 	End      *lastRun  // of the previous run; nil: there was none
+	Refused  Refusal   // why its restarts fail since then
 }
 
 // lastRun is how the run of a node before the present one ended.
@@ -62,6 +64,10 @@ func owed(node string, told toldEvents, l life, now time.Time) ([]events.Event, 
 		if told.Runs { // the host went down, and no process saw the end
 			ended(events.Event{Time: now, State: "stopped"})
 		}
+		if r := l.Refused; r.Times > 0 && !r.Since.Equal(told.Refused) { // each reason once
+			all = append(all, events.Event{Time: r.Since, Node: node, Event: events.Refused, Text: r.Why})
+			told.Refused = r.Since
+		}
 		return all, told
 	}
 	if told.Runs && !l.Started.Equal(told.Started) {
@@ -82,6 +88,7 @@ func owed(node string, told toldEvents, l life, now time.Time) ([]events.Event, 
 // caughtUp returns what counts as told of a node that an older berth made: its life so far.
 func caughtUp(l life) toldEvents {
 	t := toldEvents{Created: true, Started: l.Started, Runs: l.Runs, Paused: l.Paused}
+	t.Refused = l.Refused.Since
 	if l.End != nil {
 		t.Ended = l.End.Event.Time
 	}

@@ -38,6 +38,17 @@ func TestOwed(t *testing.T) {
 		"ended paused":    {[]life{{Created: at(1), Runs: true, Started: at(2), Paused: true, PausedAt: at(3)}, {Created: at(1), End: end(2, 5)}, {Created: at(1), Runs: true, Started: at(6), End: end(2, 5)}}, "created1 started2 paused3 ended5 started6"},
 		"the host failed": {[]life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1)}, {Created: at(1)}}, "created1 started2 ended99"},
 		"failed, started": {[]life{{Created: at(1), Runs: true, Started: at(2)}, {Created: at(1), Runs: true, Started: at(3)}}, "created1 started2 ended99 started3"},
+		"its restarts fail, for two reasons": {
+			[]life{
+				{Created: at(1), Runs: true, Started: at(2)},
+				{Created: at(1), End: end(2, 3), Refused: Refusal{"a", at(4), 1}},
+				{Created: at(1), End: end(2, 3), Refused: Refusal{"a", at(4), 2}},
+				{Created: at(1), End: end(2, 3), Refused: Refusal{"b", at(5), 3}},
+				{Created: at(1), Runs: true, Started: at(6), End: end(2, 3)},
+				{Created: at(1), End: end(6, 7), Refused: Refusal{"b", at(8), 1}},
+			},
+			"created1 started2 ended3 refused4 refused5 started6 ended7 refused8",
+		},
 		"the clock went back": {
 			[]life{{Created: at(9), Runs: true, Started: at(9)}, {Created: at(9), End: end(9, 4)}, {Created: at(9), Runs: true, Started: at(5), End: end(9, 4)}},
 			"created9 started9 ended4 started5",

@@ -58,6 +58,7 @@ func lifeOf(claims, live *step.Journal) (l life) {
 	}
 	if f, err := Of(claims); err == nil && f.Last != nil && !f.Last.Ended.IsZero() {
 		l.End = &lastRun{Started: f.Last.Started, Event: f.Last.event()}
+		l.Refused = f.Last.Refused
 	}
 	return l
 }

@@ -33,6 +33,9 @@ const (
 	Damaged = "damaged" // its journal is lost: Nodes.Lost says what to do
 )
 
+// Refusal is history's.
+type Refusal = history.Refusal
+
 // Status is the status of a node, as of its last start or end. It is a cache for people: commands act on the journals and the
 // kernel alone.
 type Status struct {
@@ -46,6 +49,7 @@ type Status struct {
 	Exit       *history.Exit `json:"exit,omitempty"`
 	Restarts   int           `json:"restarts,omitempty"`
 	Restarting bool          `json:"restarting,omitempty"` // its restart policy wants it again; told, never stored
+	Refused    *Refusal      `json:"refused,omitempty"`    // why restarts fail, while it is restarting
 	Image      string        `json:"image"`
 	Runtime    string        `json:"runtime,omitempty"`
 	InitKind   string        `json:"init,omitempty"`        // systemd | busybox | sysv, "" for a command
@@ -159,6 +163,9 @@ func (r Nodes) Status(name, boot string) Status {
 	if spec, err := r.Stored(name); err == nil {
 		s.Restarting = f.Due(spec.Now.Restart, boot) > 0
 	}
+	if !s.Restarting {
+		s.Refused = nil
+	}
 	return s
 }
 
@@ -186,7 +193,10 @@ func (s *Status) now(boot string) string {
 
 // Take copies into the status how a node ended.
 func (s *Status) Take(last history.End) {
-	s.State, s.Ended, s.Exit, s.Restarts = last.State, last.Ended, last.Exit, last.Restarts
+	s.State, s.Ended, s.Exit, s.Restarts, s.Refused = last.State, last.Ended, last.Exit, last.Restarts, nil
+	if last.Refused.Times > 0 {
+		s.Refused = &last.Refused
+	}
 	if last.Process.PID != 0 {
 		s.PID, s.Start, s.Boot, s.Started = last.Process.PID, last.Process.Start, last.Boot, last.Started
 	}

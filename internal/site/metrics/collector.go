@@ -26,7 +26,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	success    = desc("collector_success", "Whether a part of the metrics could be read: 1, or 0.", "part")
 	nodes      = desc("nodes", "Nodes of this host.", "state")
-	leftOut    = desc("nodes_left_out", "Running nodes that have no metrics of their own, because there are too many.")
+	leftOut    = desc("nodes_left_out", "Nodes that run, are restarted or have failed, and have no metrics of their own, because there are too many.")
 	keeperUp   = desc("keeper_up", "Whether the keeper runs, which watches the nodes. It ends with the last node.")
 	functions  = desc("functions", "Virtual functions of an adapter.", "adapter", "state")
 	mounted    = desc("gateway_mounts", "Mounts of running nodes by gateway.", "gateway")
@@ -34,11 +34,14 @@ var (
 	storeAway  = desc("store_away_seconds", "For how long the site's store has not answered.")
 	storeBytes = desc("store_size_bytes", "Size of the site's store, where it is known.")
 
+	began     = desc("node_start_time_seconds", "When a node was started last, in seconds since 1970.", "node")
+	failed    = desc("node_failed", "Whether a node has ended by itself with a failure, or its restart fails.", "node")
+	healthy   = desc("node_healthy", "Whether the health check of a node succeeds.", "node")
 	restarts  = desc("node_restarts_total", "How often the restart policy has started a node.", "node")
 	troubled  = desc("node_trouble", "What is wrong with a node's connections: how many things.", "node")
 	asked     = desc("node_limit_asked", "A limit as the spec asks for it, in the unit of its key: bytes, bytes or requests a second, bits a second, CPUs. +Inf: no limit.", "node", "limit")
 	achieved  = desc("node_limit_achieved", "The same limit as it was read back from the kernel.", "node", "limit")
-	holds     = desc("node_limit_holds", "Whether the kernel has the limit that was asked for, apart from its rounding.", "node", "limit")
+	holds     = desc("node_limit_holds", "Whether the kernel has the limit that was asked for, apart from its rounding. What a class brings and this host lacks has none.", "node", "limit")
 	cpu       = desc("node_cpu_seconds_total", "CPU time used.", "node", "kind", "class")
 	throttled = desc("node_cpu_throttled_seconds_total", "Time that cpu.max kept a node from running, summed over CPUs.", "node", "kind", "class")
 	memory    = desc("node_memory_bytes", "Memory used.", "node", "kind", "class")
@@ -78,7 +81,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// nodes tells of the nodes, and of each of those that run, up to Most.
+// nodes tells of the nodes, and of each of those that run, are restarted or have failed, up to Most.
 func (c *collector) nodes(ctx context.Context, t told) error {
 	all, err := c.Nodes.Nodes.List(ctx)
 	if err != nil {
@@ -86,19 +89,27 @@ func (c *collector) nodes(ctx context.Context, t told) error {
 	}
 	states := map[string]int{node.Running: 0, node.Paused: 0, node.Stopped: 0, node.Exited: 0}
 	of := map[string]bool{}
-	out := 0
+	shown, out := 0, 0
 	for i := range all {
 		s := &all[i]
 		states[s.State]++
-		if !s.Runs() {
-			continue
+		if !s.Runs() && !s.Restarting && !dead(s) {
+			continue // there is nothing to watch
 		}
-		if len(of) == c.Most {
+		if shown == c.Most {
 			out++
 			continue
 		}
+		shown++
+		t.life(s)
+		t.gauge(failed, truth(dead(s)), s.Name)
+		if !s.Runs() {
+			continue
+		}
 		of[s.Name] = true
-		t.counter(restarts, float64(s.Restarts), s.Name)
+		if well, known := s.Health.Says(); known {
+			t.gauge(healthy, truth(well), s.Name)
+		}
 		t.gauge(troubled, float64(len(s.Trouble)), s.Name)
 	}
 	for state, n := range states {

@@ -40,6 +40,7 @@ func TestScrape(t *testing.T) {
 	const spec = `name: n1
 image: host
 command: [sleep, infinity]
+health: {command: ["true"], every: 1s}
 cpu: {max: 0.5}
 memory: {max: 64MiB}
 pids: 50
@@ -68,6 +69,9 @@ io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]
 	server := httptest.NewServer(m.Count(mux))
 	defer server.Close()
 	get(t, server.URL+"/v1/nodes/any")
+	testkit.Eventually(t, "the first check of n1 succeeds", func() bool {
+		return strings.Contains(get(t, server.URL+"/metrics"), "\nberth_node_healthy{node=\"n1\"} 1\n")
+	})
 	text := get(t, server.URL+"/metrics")
 
 	for _, want := range []string{
@@ -76,7 +80,7 @@ io: [{name: s, filesystem: shared, read: {rate: 10MB/s}}]
 		`berth_node_limit_asked{limit="memory.max",node="n1"} 6.7108864e+07`, `berth_node_limit_achieved{limit="memory.max",node="n1"} 6.7108864e+07`,
 		`berth_node_limit_holds{limit="pids",node="n1"} 1`, `berth_node_limit_achieved{limit="net.eth0.tx",node="n1"} 1e+08`,
 		`berth_node_memory_max_bytes{class="",kind="node",node="n1"} 6.7108864e+07`, `berth_gateway_mounts{gateway="bind"} 1`,
-		`berth_api_requests_total{code="404",route="GET /v1/nodes/{name}"} 1`, `berth_collector_success{part="nodes"} 1`,
+		`berth_api_requests_total{code="404",route="GET /v1/nodes/{name}"} 1`, `berth_collector_success{part="nodes"} 1`, `berth_node_failed{node="n1"} 0`,
 	} {
 		if !strings.Contains(text, "\n"+want+"\n") {
 			t.Errorf("there is no %s", want)

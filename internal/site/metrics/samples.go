@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/host/counters"
+	"berth/internal/node"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proof"
 )
@@ -36,6 +37,19 @@ func (t told) seconds(d *prometheus.Desc, v time.Duration, labels ...string) {
 	}
 }
 
+// life sends when a node was started, and how often.
+func (t told) life(s *node.Status) {
+	if !s.Started.IsZero() {
+		t.gauge(began, float64(s.Started.UnixMilli())/1000, s.Name)
+	}
+	t.counter(restarts, float64(s.Restarts), s.Name)
+}
+
+// dead reports whether a node has ended with a failure and is not started again, or its restart fails.
+func dead(s *node.Status) bool {
+	return s.State == node.Exited && s.Exit != nil && s.Exit.Failed() && !s.Restarting || s.Refused != nil
+}
+
 // limits sends the limits that were asked for and those that the kernel has. A limit that is no number has only whether it
 // holds.
 func (t told) limits(node string, all []proof.Limit) {
@@ -51,7 +65,9 @@ func (t told) limits(node string, all []proof.Limit) {
 		if v, ok := number(l.ReadBack); ok {
 			t.gauge(achieved, v, node, l.Key)
 		}
-		t.gauge(holds, truth(l.Holds), node, l.Key)
+		if l.Applies() {
+			t.gauge(holds, truth(l.Holds), node, l.Key)
+		}
 	}
 }
 

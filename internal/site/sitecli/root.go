@@ -36,14 +36,14 @@ type app struct {
 // Main runs one command line and returns its exit code.
 func Main(ctx context.Context, args []string, s Streams) int {
 	a := &app{Streams: s}
-	a.Out = text.NewVisible(s.Out)
+	a.Out, a.Err = text.NewVisible(s.Out), text.NewVisible(s.Err)
 	root := a.command()
 	root.SetArgs(args)
 	root.SetIn(s.In)
 	root.SetOut(a.Out)
-	root.SetErr(s.Err)
+	root.SetErr(a.Err)
 	if err := root.ExecuteContext(ctx); err != nil {
-		help.PrintError(text.NewVisible(s.Err), err)
+		help.PrintError(a.Err, err)
 		if a.code != 0 {
 			return a.code
 		}

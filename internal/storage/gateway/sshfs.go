@@ -52,17 +52,8 @@ func (g SSHFS) Look(ctx context.Context, m vnode.Mount, to Node) (Source, error)
 		return Source{}, refuse.Cannotf("leave out user_namespace: false", "mount %s: gateway %s needs a node with ids of its own: root inside would be the server's client itself",
 			m.Target, m.Gateway)
 	}
-	needs := map[string]string{"sshfs": "sshfs"}
-	if !g.Direct {
-		needs["ssh"] = "openssh-client"
-	}
-	for program, pkg := range needs {
-		if _, err := exec.LookPath(program); err != nil {
-			return Source{}, refuse.Cannotf("apt install "+pkg, "mount %s: gateway %s needs the program %s, which is not on this host", m.Target, m.Gateway, program)
-		}
-	}
-	if _, err := os.Stat(fuseDevice); err != nil {
-		return Source{}, refuse.Cannotf("modprobe fuse", "mount %s: this host's kernel has no FUSE: %w", m.Target, err)
+	if err := g.can(); err != nil {
+		return Source{}, fmt.Errorf("mount %s: %w", m.Target, err)
 	}
 	name, path, err := vnode.ParseRemote(m.Source)
 	if err != nil {
@@ -78,6 +69,30 @@ func (g SSHFS) Look(ctx context.Context, m vnode.Mount, to Node) (Source, error)
 		return Source{}, fmt.Errorf("mount %s: %w", m.Target, err)
 	}
 	return Source{Path: net.JoinHostPort(addr.String(), strconv.Itoa(g.port(m))) + path, FSType: "fuse.sshfs"}, nil
+}
+
+// can refuses a host without the programs, or without FUSE.
+func (g SSHFS) can() error {
+	needs := [][2]string{{"sshfs", "sshfs"}} // program and package
+	if !g.Direct {
+		needs = append(needs, [2]string{"ssh", "openssh-client"})
+	}
+	for _, n := range needs {
+		if _, err := exec.LookPath(n[0]); err != nil {
+			return refuse.Cannotf("apt install "+n[1], "gateway %s needs the program %s, which is not on this host", g.name(), n[0])
+		}
+	}
+	if _, err := os.Stat(fuseDevice); err != nil {
+		return refuse.Cannotf("modprobe fuse", "this host's kernel has no FUSE: %w", err)
+	}
+	return nil
+}
+
+func (g SSHFS) name() string {
+	if g.Direct {
+		return vnode.SSHFSDirectGateway
+	}
+	return vnode.SSHFSGateway
 }
 
 // addressOf finds the address of a server as this host knows it.

@@ -2,8 +2,14 @@ package ids
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
@@ -37,7 +43,8 @@ func (s Site) Why(r vnode.IDRange) error {
 	}
 	for _, g := range s.Given {
 		if r.Overlaps(g) {
-			return refuse.Cannotf("choose other ids, or change these files", "/etc/subuid or /etc/subgid give ids %s to a user for containers", g)
+			return refuse.Cannotf(fmt.Sprintf("choose other ids; or let that user have others, before its containers are used: "+
+				"usermod --del-subuids %s --del-subgids %s USER, then --add-subuids and --add-subgids", g, g), "/etc/subuid or /etc/subgid give ids %s to a user for containers", g)
 		}
 	}
 	return nil
@@ -66,4 +73,35 @@ func Given(etc string) ([]vnode.IDRange, error) {
 		ranges = append(ranges, vnode.IDRange{From: int(x.from), Count: int(x.to - x.from)})
 	}
 	return ranges, err
+}
+
+// GivenLater returns the ids out of which useradd gives each new user ranges for containers, of users and of groups (login.defs(5)). etc is
+// where login.defs is; what it does not say is as useradd has it built in.
+func GivenLater(etc string) ([]vnode.IDRange, error) {
+	text, err := os.ReadFile(filepath.Join(etc, "login.defs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read which ids useradd gives away: %w", err)
+	}
+	has := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 {
+			if n, err := strconv.ParseUint(f[1], 0, 32); err == nil {
+				has[f[0]] = int(n)
+			}
+		}
+	}
+	says := func(key string, builtin int) int {
+		if n, ok := has[key]; ok {
+			return n
+		}
+		return builtin
+	}
+	var all []vnode.IDRange
+	for _, of := range []string{"SUB_UID_", "SUB_GID_"} {
+		from, to := says(of+"MIN", 100000), says(of+"MAX", 600100000)
+		if says(of+"COUNT", 65536) > 0 && to >= from {
+			all = append(all, vnode.IDRange{From: from, Count: to + 1 - from})
+		}
+	}
+	return all, nil
 }

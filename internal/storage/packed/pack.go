@@ -3,6 +3,7 @@ package packed
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/fault"
@@ -27,7 +29,8 @@ import (
 )
 
 // Pack writes the merged root of an image to a new file, as the file system that the file's name stands for, and records that
-// it did. lowers are the image's layers, top first; the caller keeps them from being removed. The file has no name until it
+// it did. lowers are the image's layers, top first; the caller keeps them from being removed. The same layers give the same bytes by the
+// same program, unless erofs keeps a time before 1970: the file system's UUID and time are made from the names, sizes, owners and times in it. The file has no name until it
 // is whole and recorded, and is removed by the kernel if this process is killed before.
 //
 // Errors: refuse.Busy if the file exists; refuse.Invalid if its name is of no known kind; refuse.Cannot if the program that
@@ -88,7 +91,7 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 	}
 	fault.Point("packed file recorded")
 	if err := linkOpen(out, path); err != nil {
-		forget := s.forget(r.Digest)
+		forget := s.forget(context.WithoutCancel(ctx), r.Digest, place)
 		if errors.Is(err, fs.ErrExist) {
 			err = exists(path)
 		}
@@ -108,9 +111,6 @@ func (s Store) Pack(ctx context.Context, lowers []string, t Trailer, path string
 func exists(path string) error {
 	return refuse.Busyf("%s exists already: remove it, or name another file", path)
 }
-
-// forget removes the record of a file that got no name.
-func (s Store) forget(digest string) error { return os.Remove(s.record(hexOf(digest))) }
 
 // program returns the path of the program that writes file systems of this kind.
 func (k Kind) program() (string, error) {
@@ -195,10 +195,15 @@ type found struct {
 	gone  []string // white-outs that hide nothing: overlay lists them in folders that only one layer has, but they cannot be opened
 	modes []string // changed modes, as mksquashfs reads them
 	lost  Lost
+
+	id     uuid.UUID // the same for the same root
+	newest int64     // the latest time of a change, in seconds since 1970
+	before bool      // some time is before 1970
 }
 
 // survey looks at all of a merged root.
 func survey(root string, kind Kind) (f found, err error) {
+	all := sha256.New()
 	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -211,6 +216,12 @@ func survey(root string, kind Kind) (f found, err error) {
 		} else if err != nil {
 			return &fs.PathError{Op: "lstat", Path: path, Err: err}
 		}
+		f.newest, f.before = max(f.newest, st.Mtim.Sec), f.before || st.Mtim.Sec < 0
+		size := st.Size
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			size = 0 // it depends on the file system, and on what was there before
+		}
+		fmt.Fprintf(all, "%q %o %d %d %d %d %d.%d\n", name, st.Mode, st.Uid, st.Gid, st.Rdev, size, st.Mtim.Sec, st.Mtim.Nsec)
 		if kind == EROFS { // it keeps all
 			return nil
 		}
@@ -234,6 +245,7 @@ func survey(root string, kind Kind) (f found, err error) {
 		f.modes = append(f.modes, fmt.Sprintf("%s m %o %d %d\n", quoted(name), mode, st.Uid, st.Gid))
 		return nil
 	})
+	f.id = uuid.NewSHA1(uuid.NameSpaceOID, all.Sum(nil))
 	return f, err
 }
 
@@ -252,7 +264,7 @@ func quoted(name string) string {
 // write runs the program on the folder root, leaves out entries that shall be gone, and changes those that shall differ.
 func write(ctx context.Context, program string, kind Kind, f found, out *os.File) error {
 	const to = "/proc/self/fd/3" // ExtraFiles
-	args := []string{"--quiet", "-zlz4hc", "--preserve-mtime", "-x" + strconv.Itoa(1<<31-1), to, "root"}
+	args := []string{"--quiet", "-zlz4hc", "--preserve-mtime", "-x" + strconv.Itoa(1<<31-1), "-U", f.id.String(), to, "root"}
 	if kind == EROFS {
 		// -x: attributes stay with their files. mkfs.erofs 1.5 looks for shared ones in excluded files too.
 		for _, g := range f.gone {
@@ -271,6 +283,13 @@ func write(ctx context.Context, program string, kind Kind, f found, out *os.File
 	cmd.ExtraFiles = []*os.File{out}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL} // this thread's end: the file is not waited for any more
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	// Both programs take the file system's own time from SOURCE_DATE_EPOCH, and change times of files that are later. mkfs.erofs compares
+	// without a sign: there, files from before 1970 would be changed too, and the file system keeps the time of packing.
+	if epoch := f.newest + 1; kind == SquashFS {
+		cmd.Env = append(cmd.Env, "SOURCE_DATE_EPOCH="+strconv.FormatInt(min(epoch, math.MaxUint32), 10))
+	} else if !f.before {
+		cmd.Env = append(cmd.Env, "SOURCE_DATE_EPOCH="+strconv.FormatInt(epoch, 10))
+	}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	err := fork.Run(cmd)

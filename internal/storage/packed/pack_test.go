@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -154,6 +155,41 @@ func TestPackKeepsTheRoot(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, tree(t, f)); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestPackAgain: the same layers give the same bytes, whenever they are packed; another name or time gives another UUID. The second file
+// is one more place of the same record, and one that gets no name leaves the first its record.
+func TestPackAgain(t *testing.T) {
+	for _, kind := range kinds(t) {
+		t.Run(string(kind), func(t *testing.T) {
+			s, dir := newStore(t)
+			root := layers(t)
+			first, err := s.Pack(t.Context(), root, Trailer{Image: "x"}, filepath.Join(dir, "a."+string(kind)))
+			testkit.Must(t, err)
+			soon := time.Now().Truncate(time.Second).Add(time.Second)
+			time.Sleep(time.Until(soon)) // the programs' clock is in seconds
+			second, err := s.Pack(t.Context(), root, Trailer{Image: "x"}, filepath.Join(dir, "b."+string(kind)))
+			testkit.Must(t, err)
+			if first.Digest != second.Digest || len(second.Places) != 2 {
+				t.Errorf("packed as %s, then as %s at %v", first.Digest, second.Digest, second.Places)
+			}
+			unnamed := Place{Path: filepath.Join(dir, "c."+string(kind)), Packed: true, Begun: true}
+			second.Places = nil // add knows the others
+			_, err = s.add(t.Context(), second, unnamed)
+			testkit.Must(t, err, s.forget(t.Context(), second.Digest, unnamed))
+			all, err := s.List()
+			testkit.Must(t, err)
+			if len(all) != 1 || len(all[0].Places) != 2 {
+				t.Errorf("after a file that got no name: %+v", all)
+			}
+			testkit.Must(t, os.Chtimes(filepath.Join(root[1], "bin/su"), time.Time{}, time.Unix(1, 0)))
+			third, err := s.Pack(t.Context(), root, Trailer{Image: "x"}, filepath.Join(dir, "d."+string(kind)))
+			testkit.Must(t, err)
+			if third.Digest == first.Digest {
+				t.Error("another time gives the same bytes")
 			}
 		})
 	}

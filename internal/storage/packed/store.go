@@ -161,7 +161,7 @@ func (s Store) addLocked(r Record, p Place) (Record, error) {
 		for _, o := range old.Places {
 			if o.Path == p.Path && o.ID == p.ID {
 				p.Packed = p.Packed || o.Packed
-			} else if o.Path != p.Path {
+			} else if o.Path != p.Path || p.Begun { // what has no name yet replaces nothing
 				r.Places = append(r.Places, o)
 			}
 		}
@@ -169,7 +169,7 @@ func (s Store) addLocked(r Record, p Place) (Record, error) {
 	r.Places = append(r.Places, p)
 	// A file that was packed anew is not the old content any more.
 	for _, o := range all {
-		if rest := o.without(p.Path); o.Digest != r.Digest && o.Broken == "" && len(rest) < len(o.Places) && len(rest) > 0 {
+		if rest := o.without(p.Path); !p.Begun && o.Digest != r.Digest && o.Broken == "" && len(rest) < len(o.Places) && len(rest) > 0 {
 			o.Places = rest
 			if err := file.WriteJSON(s.record(hexOf(o.Digest)), o); err != nil {
 				return Record{}, err
@@ -179,6 +179,29 @@ func (s Store) addLocked(r Record, p Place) (Record, error) {
 	return r, file.WriteJSON(s.record(hexOf(r.Digest)), r)
 }
 
+// forget forgets a file that got no name. A file of the same content elsewhere stays recorded.
+func (s Store) forget(ctx context.Context, digest string, p Place) error {
+	held, err := lock.Open(ctx, s.lockFile())
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	all, err := s.List()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(r Record) bool { return r.Digest == digest && r.Broken == "" })
+	if i < 0 {
+		return nil
+	}
+	r := all[i]
+	r.Places = slices.DeleteFunc(r.Places, func(o Place) bool { return o.Path == p.Path && o.ID == p.ID })
+	if len(r.Places) == 0 && !r.Copy {
+		return os.Remove(s.record(hexOf(digest)))
+	}
+	return file.WriteJSON(s.record(hexOf(digest)), r)
+}
+
 func (r Record) without(path string) []Place {
 	return slices.DeleteFunc(slices.Clone(r.Places), func(p Place) bool { return p.Path == path })
 }
@@ -186,8 +209,8 @@ func (r Record) without(path string) []Place {
 // Users returns the names of the nodes that use the file with a digest.
 type Users func(digest string) ([]string, error)
 
-// Remove forgets a packed file, named as in a spec or by its digest, and removes the store's copy. The file itself stays where
-// it is. Errors: refuse.Busy if a node uses it, refuse.NotFound if there is none. The caller keeps others from beginning to
+// Remove forgets a packed file, named as in a spec or by its digest, and removes the store's copy, unless it has the same content as
+// another one that is recorded. The file itself stays where it is. Errors: refuse.Busy if a node uses it, refuse.NotFound if there is none. The caller keeps others from beginning to
 // use it meanwhile.
 func (s Store) Remove(ctx context.Context, name string, users Users) (Record, error) {
 	all, err := s.List()
@@ -209,19 +232,25 @@ func (s Store) Remove(ctx context.Context, name string, users Users) (Record, er
 	if len(nodes) > 0 {
 		return Record{}, refuse.Busyf("image %s is used by %s", name, strings.Join(nodes, ", "))
 	}
-	if err := file.Remove(s.record(hexOf(r.Digest))); err != nil {
+	if rest := r.without(path); len(rest) > 0 && len(rest) < len(r.Places) { // the other files stay what they are
+		r.Places = rest
+		err = file.WriteJSON(s.record(hexOf(r.Digest)), r)
+	} else {
+		err = file.Remove(s.record(hexOf(r.Digest)))
+	}
+	if err != nil {
 		return Record{}, fmt.Errorf("forget image %s: %w", name, err)
 	}
 	fault.Point("packed record removed")
 	return r, s.Sweep(ctx)
 }
 
-// Prune forgets the files that are gone from all their places and that no node uses. The caller keeps others from beginning
-// to use one meanwhile.
-func (s Store) Prune(ctx context.Context, users Users) error {
+// Prune forgets the files that are gone from all their places and that no node uses, and returns their names. The caller keeps others
+// from beginning to use one meanwhile.
+func (s Store) Prune(ctx context.Context, users Users) (forgotten []string, err error) {
 	all, err := s.List()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, r := range all {
 		if r.Broken != "" || slices.ContainsFunc(r.Places, Place.isThere) {
@@ -229,17 +258,20 @@ func (s Store) Prune(ctx context.Context, users Users) error {
 		}
 		nodes, err := users(r.Digest)
 		if err != nil {
-			return err
+			return forgotten, err
 		}
 		if len(nodes) > 0 {
 			continue
 		}
 		if err := file.Remove(s.record(hexOf(r.Digest))); err != nil {
-			return fmt.Errorf("forget image %s: %w", r.Name(), err)
+			return forgotten, fmt.Errorf("forget image %s: %w", r.Name(), err)
 		}
 		fault.Point("packed record removed")
+		for _, place := range r.Places {
+			forgotten = append(forgotten, "file:"+place.Path)
+		}
 	}
-	return s.Sweep(ctx)
+	return forgotten, s.Sweep(ctx)
 }
 
 // Sweep removes copies without a record, half-written records, and records of files that never got their name: what killed

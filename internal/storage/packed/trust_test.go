@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -306,7 +307,11 @@ func TestForget(t *testing.T) {
 	testkit.Must(t, os.Remove(a), os.Remove(b))
 	// The files that a kill leaves.
 	testkit.Must(t, os.WriteFile(s.file("sha256:abc"), nil, 0o400), os.WriteFile(s.record("abc")+file.Unwritten, nil, 0o600))
-	testkit.Must(t, s.Prune(t.Context(), used))
+	forgotten, err := s.Prune(t.Context(), used)
+	testkit.Must(t, err)
+	if !slices.Equal(forgotten, []string{"file:" + a}) {
+		t.Errorf("prune says that it forgets %q", forgotten)
+	}
 	all, err := s.List()
 	testkit.Must(t, err)
 	if len(all) != 1 || all[0].Digest != trusted.Digest || !all[0].contains(b) {
@@ -324,7 +329,8 @@ func TestForget(t *testing.T) {
 	if all, err := s.List(); err != nil || len(all) != 1 || all[0].Broken == "" {
 		t.Errorf("a broken record: %+v, %v", all, err)
 	}
-	testkit.Must(t, s.Prune(t.Context(), nobody))
+	_, err = s.Prune(t.Context(), nobody)
+	testkit.Must(t, err)
 	_, err = s.Remove(t.Context(), all[0].Digest, nobody)
 	testkit.Must(t, err)
 	if left, _ := os.ReadDir(s.files()); len(left) > 0 {

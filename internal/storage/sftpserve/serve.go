@@ -56,6 +56,14 @@ type Server struct {
 	sessions map[netip.Addr]int
 }
 
+// Can refuses a host without the program that serves a session.
+func Can() error {
+	if _, err := os.Stat(Program); err != nil {
+		return refuse.Cannotf("apt install openssh-sftp-server", "this host has no %s, which serves a session: %w", Program, err)
+	}
+	return nil
+}
+
 // New checks the options; nothing is opened yet.
 func New(o Options, log *slog.Logger) (*Server, error) {
 	s := &Server{addr: o.Listen, log: log, start: o.Start, sessions: map[netip.Addr]int{}}
@@ -94,8 +102,8 @@ func New(o Options, log *slog.Logger) (*Server, error) {
 	if s.jail.dir, err = folder(o.Dir); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(Program); err != nil {
-		return nil, refuse.Cannotf("apt install openssh-sftp-server", "this host has no %s, which serves a session: %w", Program, err)
+	if err := Can(); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

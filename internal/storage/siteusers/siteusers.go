@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -75,13 +76,18 @@ func readOwn(path string) ([]byte, error) {
 	return text, nil
 }
 
-// Checks are the checks of berth doctor on the list, and on nodes that share ids which it does not allow any more.
-func Checks(l layout.Layout) []host.Check {
+// Checks are the checks of berth doctor on the list, and on nodes that share ids which they may not share any more. etc is where login.defs,
+// subuid and subgid are.
+func Checks(l layout.Layout, etc string) []host.Check {
 	c := host.Check{
 		Area: "nodes", Name: "ids that nodes may share", State: host.OK,
 		Why: "with users: as: same, root inside a node is each of these users on the host and on file servers",
 	}
-	site, err := Read(l.UsersList(), "/etc")
+	site, err := Read(l.UsersList(), etc)
+	var later []vnode.IDRange
+	if err == nil {
+		later, err = ids.GivenLater(etc)
+	}
 	if err != nil {
 		c.State, c.Found = host.Broken, err.Error()
 		if e, ok := errors.AsType[*refuse.Error](err); ok {
@@ -94,13 +100,38 @@ func Checks(l layout.Layout) []host.Check {
 		words = append(words, a.String())
 		if why := site.Why(a); why != nil {
 			c.State, c.Wanted, c.Remedy = host.Broken, "no id that the host gives away", "# correct "+site.List+": "+why.Error()
+		} else if i := slices.IndexFunc(later, a.Overlaps); i >= 0 && c.State == host.OK {
+			c.State = host.Off
+			c.Wanted = fmt.Sprintf("no id that useradd gives to a new user for containers (%s): nodes that share it would not start again", later[i])
 		}
+	}
+	if c.State == host.Off { // while it is not too late
+		c.Remedy = keep(site.Allowed, later)
 	}
 	c.Found = "none: " + site.List + " allows none"
 	if len(words) > 0 {
 		c.Found = strings.Join(words, ", ") + ", by " + site.List
 	}
 	return append([]host.Check{c}, nodes(l, site)...)
+}
+
+// keep returns the commands after which useradd gives away nothing that is allowed: it begins behind that, or, where there is no room, gives
+// nothing.
+func keep(allowed, later []vnode.IDRange) string {
+	free, end := 0, math.MaxInt
+	for _, l := range later {
+		free, end = max(free, l.From), min(end, l.End())
+		for _, a := range allowed {
+			if a.Overlaps(l) {
+				free = max(free, a.End())
+			}
+		}
+	}
+	key, value := "MIN", free
+	if end-free < 1<<20 {
+		key, value = "COUNT", 0
+	}
+	return fmt.Sprintf("sed -i '/^[[:space:]]*SUB_[UG]ID_%s/d' /etc/login.defs\nprintf 'SUB_UID_%[1]s %[2]d\\nSUB_GID_%[1]s %[2]d\\n' >>/etc/login.defs", key, value)
 }
 
 // nodes returns a failed check for each node that shares ids which it may not share any more.
@@ -115,10 +146,18 @@ func nodes(l layout.Layout, site ids.Site) []host.Check {
 			if why := site.Why(r); why != nil {
 				all = append(all, host.Check{
 					Area: "nodes", Name: "node " + name, State: host.Broken, Found: why.Error(),
-					Why: "it was made when this was allowed, and does not start again", Remedy: "# remove the node, or allow it again in " + site.List,
+					Why: "it was made when this was allowed, and does not start again", Remedy: "# " + remedy(why),
 				})
 			}
 		}
 	}
 	return all
+}
+
+// remedy is what a refusal says to do.
+func remedy(why error) string {
+	if e, ok := errors.AsType[*refuse.Error](why); ok && e.Remedy != "" {
+		return e.Remedy + "; or remove the node"
+	}
+	return "remove the node"
 }

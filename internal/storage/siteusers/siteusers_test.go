@@ -2,6 +2,7 @@ package siteusers
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,10 +77,10 @@ func TestRead(t *testing.T) {
 // TestChecks: doctor tells what is allowed, what is wrong with the list, and which nodes have what is not allowed any more.
 func TestChecks(t *testing.T) {
 	testkit.NeedsRoot(t)
-	l := layout.New(t.TempDir())
+	l, etc := layout.New(t.TempDir()), t.TempDir()
 	check := func(states []host.State, found string) {
 		t.Helper()
-		all := Checks(l)
+		all := Checks(l, etc)
 		var got []host.State
 		for _, c := range all {
 			got = append(got, c.State)
@@ -97,6 +98,23 @@ func TestChecks(t *testing.T) {
 	check([]host.State{host.OK}, "1500-1509, by "+l.UsersList())
 	write(t, l.UsersList(), "allow: [{from: 1500, count: 6}]\n", 0o644)
 	check([]host.State{host.OK, host.Broken}, "1506 of the host's ids are not in")
+	// Another program gives away what a node has, which the doctor says before, too. After its remedy all is well.
+	write(t, l.UsersList(), "allow: [{from: 1500, count: 10}, {from: 100000, count: 70000}]\n", 0o644)
+	check([]host.State{host.Off}, "1500-1509, 100000-169999, by "+l.UsersList())
+	defs := filepath.Join(etc, "login.defs")
+	for _, has := range []string{"", "# ids\nSUB_UID_MIN\t\t   100000\nSUB_GID_COUNT 65536\n", "SUB_UID_MIN 170000\n", "SUB_UID_MAX 200000\n SUB_GID_MAX 200000\n"} {
+		write(t, defs, has, 0o644)
+		check([]host.State{host.Off}, "")
+		if out, err := exec.Command("sh", "-c", strings.ReplaceAll(Checks(l, etc)[0].Remedy, "/etc/login.defs", defs)).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		check([]host.State{host.OK}, "")
+	}
+	write(t, filepath.Join(etc, "subuid"), "u:1504:10\n", 0o644)
+	check([]host.State{host.Broken, host.Broken}, "/etc/subuid or /etc/subgid give ids 1504-1513 to a user for containers")
+	if all := Checks(l, etc); !strings.Contains(all[1].Remedy, "usermod --del-subuids 1504-1513 ") {
+		t.Errorf("%+v", all[1])
+	}
 	write(t, l.UsersList(), "allow: 5\n", 0o644)
 	check([]host.State{host.Broken}, "allow: a single value where a list is expected")
 }

@@ -15,6 +15,13 @@ type Limit struct {
 	Why      string `json:"why,omitempty"` // it does not hold, where ReadBack does not say so
 }
 
+// NothingHere is By of a value that a node's class brings and for which this host has no mechanism. Such a value is left out, and
+// the node runs without it: what a spec asks for by name is refused instead.
+const NothingHere = "nothing here"
+
+// Applies reports whether this host has a mechanism for the limit, so that it can be wrong that it does not hold.
+func (l Limit) Applies() bool { return l.By != NothingHere }
+
 // Prover is a step that sets limits.
 type Prover interface {
 	// Proved returns the limits as Verify has read them back.

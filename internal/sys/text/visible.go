@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -13,7 +14,8 @@ import (
 // so JSON keeps its meaning.
 type visible struct {
 	w    io.Writer
-	rest []byte // the first bytes of a rune that the next Write completes
+	mu   sync.Mutex // what commands say may come from several goroutines
+	rest []byte     // the first bytes of a rune that the next Write completes
 }
 
 // NewVisible returns a writer that escapes every unprintable character except newline and tab as \uXXXX, then writes to w.
@@ -21,6 +23,8 @@ func NewVisible(w io.Writer) io.Writer { return &visible{w: w} }
 
 // Write implements io.Writer.
 func (v *visible) Write(p []byte) (int, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	in := append(v.rest, p...)
 	v.rest = nil
 	out := make([]byte, 0, len(in))

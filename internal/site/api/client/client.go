@@ -131,7 +131,7 @@ func (c *Client) unreached(err error) error {
 	if asked, ok := errors.AsType[*url.Error](err); ok {
 		err = asked.Err
 	}
-	remedy := "on that host, systemctl status berthd says whether its agent runs"
+	remedy := "on that host, pgrep -a berthd says whether its agent runs"
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
@@ -140,7 +140,7 @@ func (c *Client) unreached(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		remedy = "root and the group berth may ask the agent"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED) && strings.HasPrefix(c.base, "http:"):
-		return refuse.Cannotf("systemctl start berthd starts it; hosts without one need no --host", "no agent runs at %s", c.target)
+		return refuse.Cannotf("start berthd there (with systemd: systemctl start berthd); hosts without one need no --host", "no agent runs at %s", c.target)
 	}
 	if explained := certs.Explain(c.target, err); refuse.KindOf(explained) != refuse.Failed {
 		return explained
