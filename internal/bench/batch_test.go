@@ -98,3 +98,45 @@ func TestBatchesWhereItCarriesOver(t *testing.T) {
 		})
 	}
 }
+
+// An arm whose trials take long has the last trial of each batch alone, and is compared all the same.
+func TestSlowArmInBatches(t *testing.T) {
+	t.Parallel()
+	d := fakeExperiment("x", 1, fakeJob{value: 1000, noise: .01})
+	d.Batch = &result.Batch{Trials: 4, Dropped: 2, Why: "it is known"}
+	made := d.Make
+	d.Make = func(ctx context.Context, b *bed.Bed, d *bed.Definition, o *bed.Options, l bed.Lab) error {
+		err := made(ctx, b, d, o, l)
+		b.Arms = append(b.Arms, bed.Arm{Arm: result.Arm{Name: result.VirtualMachine, Emulated: "QEMU"}, Slow: true})
+		return err
+	}
+	run := func(path string) *result.Study {
+		o := bed.Options{Names: []string{"x"}, Seed: 5, Budget: 20 * time.Second, Pairs: 6}
+		s, err := fakeStudy(t.Context(), o, path, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	path := filepath.Join(t.TempDir(), "j")
+	e := run(path).Experiment("x")
+	slow := 0
+	for _, tr := range e.Trials {
+		if tr.Arm != result.VirtualMachine {
+			continue
+		}
+		if slow++; tr.Batch != 4 {
+			t.Errorf("trial %d of a batch", tr.Batch)
+		}
+	}
+	if slow != 7 || len(e.Trials) != 7*(3*4+1) {
+		t.Errorf("%d of %d trials", slow, len(e.Trials))
+	}
+	compared := slices.IndexFunc(e.Rows[0].Compared, func(c result.Comparison) bool { return c.Arm == result.VirtualMachine })
+	if compared < 0 || e.Rows[0].Compared[compared].Penalty.Pairs != 6 {
+		t.Errorf("%+v", e.Rows[0].Compared)
+	}
+	if again := run(path).Experiment("x"); len(again.Trials) != len(e.Trials) {
+		t.Errorf("resumed, it has %d trials, not %d", len(again.Trials), len(e.Trials))
+	}
+}

@@ -103,9 +103,9 @@ func (s *study) comparisons() int {
 			}
 			n += d.Cells(&s.o) / inRow / 2 // beside the reference and its second time
 		case d.Disks == bed.EachDisk:
-			n += len(d.Disk) * (len(s.o.Dirs) + len(s.o.Devices))
+			n += len(d.Disk) * (len(s.o.Dirs) + len(s.o.Devices)) * d.CompareWith(&s.o)
 		default:
-			n += len(d.Disk)
+			n += len(d.Disk) * d.CompareWith(&s.o)
 		}
 	}
 	return max(n, 1)

@@ -109,6 +109,16 @@ func (x *experimentRun) write(e result.Experiment) error {
 	return x.j.add(record{Experiment: &r})
 }
 
+// note adds notes that were not known before the trials.
+func (x *experimentRun) note(notes []string) error {
+	if len(notes) == 0 {
+		return nil
+	}
+	e := *x.e
+	e.Trials, e.Notes = nil, append(slices.Clone(e.Notes), notes...)
+	return x.write(e)
+}
+
 // run measures all rounds that the journal does not have: the warm-up, the pilot, then the pairs.
 func (x *experimentRun) run(ctx context.Context) error {
 	if err := x.round(ctx, 0, 1+x.d.Pilot+x.fewest()); err != nil {
@@ -156,7 +166,11 @@ func (x *experimentRun) round(ctx context.Context, n, rounds int) error {
 			if x.b.Arms[arm].Name == result.Asked {
 				continue // it is not measured
 			}
-			for batch := min(k, 1); batch <= k; batch++ {
+			from := min(k, 1)
+			if x.b.Arms[arm].Slow {
+				from = k
+			}
+			for batch := from; batch <= k; batch++ {
 				if !x.done[cell{x.b.Rows[row].Name, x.b.Arms[arm].Name, n, batch}] {
 					x.report(row, arm, rounds)
 					if err := x.trial(ctx, n, row, arm, batch); err != nil {
@@ -199,8 +213,7 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm, batch int) e
 	if err == nil {
 		err = sane(values)
 	}
-	conditions := w.End(x.b.Device())
-	t.Conditions = &conditions
+	t.Conditions = conditionsOf(a, w.End(x.b.Device()))
 	t.WallMS = time.Since(t.Start).Milliseconds()
 	if ctx.Err() != nil {
 		return ctx.Err() // cut short: it measured nothing
@@ -213,6 +226,15 @@ func (x *experimentRun) trial(ctx context.Context, round, row, arm, batch int) e
 		return err
 	}
 	return x.broken(err, round, r.Name, a.Name)
+}
+
+// conditionsOf are the conditions of a trial in an arm. The emulator of a machine is no child of this process, so what a trial in one
+// uses of the CPUs cannot be told from what others use: it is left out, and not called others'.
+func conditionsOf(a bed.Arm, c result.Conditions) *result.Conditions {
+	if a.Name == result.VirtualMachine {
+		c.OtherPct = nil
+	}
+	return &c
 }
 
 // sane refuses values that no measurement has, whatever a program printed: JSON has no place for them either.
@@ -267,9 +289,13 @@ func (x *experimentRun) report(row, arm, rounds int) {
 	if x.o.Progress == nil {
 		return
 	}
-	cells := len(x.b.Rows) * len(x.b.Arms)
-	if x.d.Batch != nil {
-		cells *= x.d.Batch.Trials
+	cells := 0
+	for _, a := range x.b.Arms {
+		inBatch := 1
+		if x.d.Batch != nil && !a.Slow {
+			inBatch = x.d.Batch.Trials
+		}
+		cells += inBatch * len(x.b.Rows)
 	}
 	p := bed.Progress{
 		What: x.d.Name + ", " + x.b.Rows[row].Name + " " + x.b.Arms[arm].Name,

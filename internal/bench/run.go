@@ -51,6 +51,10 @@ func Run(ctx context.Context, o bed.Options, lab bed.Lab, path string, progress 
 			}
 		}
 	}
+	o.Progress = progress
+	if err := bed.CheckMachine(ctx, &o, lab, defs); err != nil {
+		return nil, err
+	}
 	return measure(ctx, o, defs, lab, path, progress)
 }
 
@@ -102,6 +106,12 @@ func Resume(ctx context.Context, lab bed.Lab, path string, progress func(bed.Pro
 	}
 	o.Progress = progress
 	run := study{Study: s, o: o, lab: lab, j: j, defs: defs, ended: ended}
+	left := slices.DeleteFunc(slices.Clone(defs), func(d bed.Definition) bool { return run.hasEnded(o.Sessions, d.Name) || !d.HasMachine(&o) })
+	if len(left) > 0 {
+		if err := bed.CheckMachine(ctx, &o, lab, left); err != nil {
+			return nil, err
+		}
+	}
 	return run.finish(run.sessions(ctx))
 }
 
@@ -232,7 +242,10 @@ func (s *study) one(ctx context.Context, session, leg int, d bed.Definition, sha
 	if err := x.prepare(ctx); err != nil {
 		return s.skip(ctx, session, d, err)
 	}
-	return x.run(ctx)
+	if err := x.run(ctx); err != nil {
+		return err
+	}
+	return x.note(b.Clocks(ctx))
 }
 
 // skip notes that an experiment cannot be measured here. Where it was the only one asked for, that is the answer.

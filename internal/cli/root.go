@@ -139,7 +139,7 @@ func (a *app) acts() act.App {
 // benches returns the commands of package bench.
 func (a *app) benches() commands.App {
 	return commands.App{
-		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, At: a.openAt, Valid: valid, OnTerminal: a.onTerminal,
+		In: a.In, Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, At: a.openAt, Valid: valid, Machine: machineParts, OnTerminal: a.onTerminal,
 		JSONFlag: a.jsonFlag, PrintJSON: a.printJSON,
 	}
 }

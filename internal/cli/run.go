@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -220,29 +221,44 @@ func ontoMachine(n *vnode.Node, parts string) error {
 	if n.Delta.In == "" {
 		n.Delta.In = vnode.InMemory
 	}
+	return machineParts(&n.Machine, parts, nil)
+}
+
+// machineParts reads what a machine is made of from the flag --machine: NAME=VALUE with commas between, which end a part. own are parts,
+// paths, that its caller has beside these, by name; nil: there are none. Paths become absolute. The rest is checked by Validate.
+func machineParts(m *vnode.Machine, parts string, own map[string]*string) error {
 	for part := range strings.SplitSeq(parts, ",") {
 		name, value, _ := strings.Cut(part, "=")
 		var err error
-		if value == "" {
-			name = ""
-		}
-		switch name {
-		case "kernel":
-			n.Machine.Kernel, err = filepath.Abs(value)
-		case "cpus":
-			n.Machine.CPUs, err = strconv.Atoi(value)
-		case "memory":
-			n.Machine.Memory, err = vnode.ParseBytes(value)
-		case "accel":
-			n.Machine.Accel = value
+		switch {
+		case value == "":
+			err = notMachinePart(part, own)
+		case name == "kernel":
+			m.Kernel, err = filepath.Abs(value)
+		case name == "cpus":
+			m.CPUs, err = strconv.Atoi(value)
+		case name == "memory":
+			m.Memory, err = vnode.ParseBytes(value)
+		case name == "accel":
+			m.Accel = value
+		case own[name] != nil:
+			*own[name], err = filepath.Abs(value)
 		default:
-			err = fmt.Errorf("%q is not allowed: kernel=PATH, cpus=N, memory=SIZE or accel=auto", part)
+			err = notMachinePart(part, own)
 		}
 		if err != nil {
 			return refuse.Invalidf("--machine %s: %w", parts, err)
 		}
 	}
 	return nil
+}
+
+func notMachinePart(part string, own map[string]*string) error {
+	allowed := "kernel=PATH, cpus=N, memory=SIZE or accel=auto"
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		allowed = name + "=PATH, " + allowed
+	}
+	return fmt.Errorf("%q is not allowed: %s", part, allowed)
 }
 
 // ontoPorts adds the published ports to the network of mode nat, which they make if the node has no network.

@@ -29,7 +29,7 @@ var rooms = []room{
 		. suspects model
 		syncbed
 		bed nodes
-		wire
+		published starts wire
 		side
 		result fio
 		stat

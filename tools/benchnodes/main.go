@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/bench/bed"
+	"berth/internal/bench/starts"
 	"berth/internal/sys/layout"
 	"berth/tools/many"
 )
@@ -69,7 +69,7 @@ func (m *nodes) run(dir, out string) (err error) {
 		return err
 	}
 	image := filepath.Join(dir, "image")
-	if err := bed.BusyboxRoot(image); err != nil {
+	if err := starts.BusyboxRoot(image); err != nil {
 		return err
 	}
 	m.root, m.specs = filepath.Join(dir, "root"), filepath.Join(dir, "specs")

@@ -22,9 +22,9 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/bench/bed"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
+	"berth/internal/bench/starts"
 	"berth/internal/bench/stat"
 	"berth/tools/many"
 	"berth/tools/promise"
@@ -72,7 +72,7 @@ func (b *bench) run(out string) (err error) {
 		return err
 	}
 	b.image = filepath.Join(b.dir, "image")
-	if err := bed.BusyboxRoot(b.image); err != nil {
+	if err := starts.BusyboxRoot(b.image); err != nil {
 		return err
 	}
 	if b.runs < 1 || b.rounds < 1 || b.batch.Dropped < 0 || b.batch.Trials < b.batch.Dropped+2 {
@@ -182,7 +182,7 @@ func (b *bench) compared() error {
 		if err != nil {
 			return fmt.Errorf("prepare %s: %w", b.other, err)
 		}
-		ours, err := bed.BerthStarter(bed.Lab{Self: b.berth, Root: b.at()}, dir, b.image)
+		ours, err := starts.Berth{Self: b.berth, Root: b.at()}.Starter(dir, b.image)
 		if err != nil {
 			return err
 		}
@@ -206,11 +206,11 @@ func (b *bench) compared() error {
 }
 
 // theirs starts the program that berth is compared with: runc, or the older berth with a root, and so a keeper, of its own.
-func (b *bench) theirs(dir string) (bed.Starter, error) {
+func (b *bench) theirs(dir string) (starts.Starter, error) {
 	if b.old == "" {
-		return bed.OCIStarter("runc", dir, b.image)
+		return starts.OCIStarter("runc", dir, b.image)
 	}
-	return bed.BerthStarter(bed.Lab{Self: b.old, Root: append(b.at()[:1:1], b.at()[1]+"-old")}, dir, b.image)
+	return starts.Berth{Self: b.old, Root: append(b.at()[:1:1], b.at()[1]+"-old")}.Starter(dir, b.image)
 }
 
 // changes measures in one run how long a change of a running node takes.
@@ -235,14 +235,14 @@ func (b *bench) changes(run int, dir string) error {
 func (b *bench) one(run int, row string, commands map[string][][]string) error {
 	arms := []string{"berth", b.other}
 	for _, arm := range arms { // warm up: berth probes the runtime once per boot
-		if _, err := bed.Took(context.Background(), commands[arm]); err != nil {
+		if _, err := starts.Took(context.Background(), commands[arm], starts.Limit); err != nil {
 			return err
 		}
 	}
 	for round := range b.rounds {
 		for _, i := range b.order.Perm(len(arms)) {
 			for k := range b.batch.Trials {
-				ms, err := bed.Took(context.Background(), commands[arms[i]])
+				ms, err := starts.Took(context.Background(), commands[arms[i]], starts.Limit)
 				if err != nil {
 					return err
 				}

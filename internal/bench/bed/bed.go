@@ -25,13 +25,17 @@ type Bed struct {
 	Notes   []string
 	Gone    func() error // says in one sentence what vanished, if something did; nil: nothing can
 	undo    []func() error
+	held    []*heldDevice // devices that nobody else may mount meanwhile
 }
 
 // Arm is one side of a comparison.
 type Arm struct {
 	result.Arm
 	Run  side.Arm
+	Slow bool   // a trial takes so long that what ran before it does not show: of a batch it has the last one alone
 	peer string // of a network experiment: its address from there
+
+	Clock *side.ClockReading // of a machine: what its clock showed first
 }
 
 // Row is one line of an experiment's table, before it is measured.
@@ -57,15 +61,27 @@ type Side struct {
 
 // AddArm adds an arm.
 func (b *Bed) AddArm(s Side) error {
+	a, err := armOf(s)
+	if err == nil {
+		b.Arms = append(b.Arms, a)
+	}
+	return err
+}
+
+func armOf(s Side) (Arm, error) {
 	a := Arm{Arm: result.Arm{Name: s.Name, Title: s.Title}, Run: s.Run}
 	if s.Node != nil {
 		var err error
 		if a.Node, err = json.Marshal(s.Node); err != nil {
-			return fmt.Errorf("put the node's spec into the report: %w", err)
+			return Arm{}, fmt.Errorf("put the node's spec into the report: %w", err)
 		}
 	}
-	b.Arms = append(b.Arms, a)
-	return nil
+	return a, nil
+}
+
+// hasMachine says whether one of the arms is a machine.
+func (b *Bed) hasMachine() bool {
+	return slices.ContainsFunc(b.Arms, func(a Arm) bool { return a.Name == result.VirtualMachine })
 }
 
 // Later adds a function to be called when the bed is taken apart; the last one added is called first.
@@ -80,8 +96,8 @@ func (b *Bed) Node(ctx context.Context, lab Lab, n *vnode.Node) (side.Arm, error
 	return arm, err
 }
 
-// hostAndNode adds the host, the host again and, unless o says not to, a node that has the targets.
-func (b *Bed) hostAndNode(ctx context.Context, o *Options, lab Lab) error {
+// hostAndNode adds the host, the host again and, unless o says not to, a node that has the targets, and a machine if o asks for one.
+func (b *Bed) hostAndNode(ctx context.Context, d *Definition, o *Options, lab Lab) error {
 	b.Arms = []Arm{{Arm: result.Arm{Name: result.Host, Title: "host"}, Run: side.Host}}
 	b.WithNull()
 	if o.NullOnly {
@@ -92,7 +108,10 @@ func (b *Bed) hostAndNode(ctx context.Context, o *Options, lab Lab) error {
 	if err != nil {
 		return err
 	}
-	return b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec})
+	if err := b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec}); err != nil {
+		return err
+	}
+	return b.withMachine(ctx, d, o, lab)
 }
 
 // Close takes the bed apart, what was made last first.
@@ -127,6 +146,7 @@ type Lab struct {
 	// Network makes the arms of a network benchmark, the host's first, and returns the function that removes them.
 	// networks are as berth bench net takes them; peer is another machine, or "" for this one.
 	Network func(ctx context.Context, o *wire.NetOptions, peer string, networks []string) ([]wire.NetArm, func(), error)
+	Can     func(context.Context, *vnode.Node) error                 // refuses a node that this host cannot run; it makes nothing
 	Set     func(ctx context.Context, node, key, value string) error // changes one limit of a node that runs, as berth set does
 	Folder  func(dir string) error                                   // refuses a folder that a node may not have; nil: none
 	Mount   func(ctx context.Context, m vnode.Mount) error           // refuses a mount that this host cannot give to a node
@@ -148,13 +168,17 @@ func diskNode(targets []result.DiskUsed) *vnode.Node {
 			dir := filepath.Dir(t.Path)
 			n.Mounts = append(n.Mounts, vnode.Mount{Source: dir, Target: dir})
 		} else {
-			access := "rw"
-			if t.ReadsOnly {
-				access = "r"
-			}
-			n.Devices = append(n.Devices, vnode.Device{Path: t.Path, Access: access})
+			n.Devices = append(n.Devices, vnode.Device{Path: t.Path, Access: accessTo(t.ReadsOnly)})
 		}
 	}
 	vnode.Defaults(n)
 	return n
+}
+
+// accessTo is what a node may do to a device that is measured.
+func accessTo(readsOnly bool) string {
+	if readsOnly {
+		return "r"
+	}
+	return "rw"
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"berth/internal/bench/published"
 	"berth/internal/bench/result"
 	"berth/internal/sys/refuse"
 )
@@ -24,6 +25,7 @@ type Definition struct {
 	Part      Part                              // for an experiment of berth bench isolation
 	tree      []treeRow                         // rows, of experiments on a tree of files that they make in the first folder
 	Folder    bool                              // it lays out its data in the first folder, and has no disk rows
+	Machines  bool                              // it has an arm machine, if Options ask for one
 	Table     bool                              // one table of a length that is known before: no pilot, no steady state, trials in turn throughout
 	Page      string                            // title of the page
 	OneByOne  bool                              // see result.Study
@@ -88,6 +90,9 @@ func (d *Definition) Cost(o *Options) time.Duration {
 	sum := time.Duration(0)
 	for _, j := range d.Disk {
 		sum += 3 * (d.Least + overhead + time.Duration(j.Threads)*perThread)
+		if d.HasMachine(o) {
+			sum += d.Least + machineOverhead + time.Duration(j.Threads)*perMachineThread
+		}
 	}
 	if d.Disks == EachDisk {
 		sum *= time.Duration(len(o.Dirs) + len(o.Devices))
@@ -114,12 +119,18 @@ const perThread = 600 * time.Microsecond
 // overhead is the time of a trial beside its run and warm-up: the start of a command in a node.
 const overhead = 120 * time.Millisecond
 
+// The same of a trial in a machine with an emulated CPU, as they were seen with two of the host's CPUs.
+const (
+	machineOverhead  = time.Second
+	perMachineThread = 10 * time.Millisecond
+)
+
 // PilotRounds are enough for a spread: two arms beside the reference give six log ratios.
 const PilotRounds = 3
 
 const (
 	openlab = "SR-IOV with Linux Containers, CERN openlab and Intel, 2015"
-	wnodes  = "WNoDeS, INFN-CNAF, ISGC 2011"
+	wnodes  = published.WNoDeS
 )
 
 // Catalogue returns the experiments of "all", in the order in which they run.
@@ -177,7 +188,7 @@ func fioSet() []Definition {
 				Setting: setting, Axis: axis, Measures: diskMeasures(),
 			},
 			Program: &fioProgram, Run: time.Second, Warm: 300 * time.Millisecond, Least: 250 * time.Millisecond,
-			Pilot: PilotRounds, Disk: jobs, Make: makeDiskBed,
+			Pilot: PilotRounds, Machines: true, Disk: jobs, Make: makeDiskBed,
 		}
 	}
 	return []Definition{
@@ -263,7 +274,7 @@ func recordSets() []Definition {
 		a.Measures[0].Compared, a.Measures[1].Compared = true, false
 		return Definition{
 			About: a, Program: &fioProgram, Run: time.Second, Warm: 300 * time.Millisecond, Least: 250 * time.Millisecond,
-			Pilot: PilotRounds, Disk: jobs, Make: makeDiskBed,
+			Pilot: PilotRounds, Machines: true, Disk: jobs, Make: makeDiskBed,
 		}
 	}
 	each := set(result.About{
@@ -338,7 +349,7 @@ func cpuSet() []Definition {
 				Axis: instances, Measures: rate("ops_per_second", "work", "1/s"),
 			},
 			Program: &stressProgram, Run: 2 * time.Second, Least: time.Second, Whole: true, Pilot: PilotRounds,
-			Cells: func(*Options) int { return 3 * len(instancesOf()) }, Make: makeCPUBed,
+			Machines: true, Cells: func(o *Options) int { return o.sides() * len(instancesOf()) }, Make: makeCPUBed,
 		},
 		{
 			About: result.About{
@@ -347,7 +358,7 @@ func cpuSet() []Definition {
 				Axis: instances, Measures: rate("db12", "sum of all copies", "DB12"),
 			},
 			Program: &db12Program, Run: 10 * time.Second, Least: 10 * time.Second, Pilot: 0,
-			Cells: func(*Options) int { return 3 * len(instancesOf()) }, Make: makeDB12Bed,
+			Machines: true, Cells: func(o *Options) int { return o.sides() * len(instancesOf()) }, Make: makeDB12Bed,
 		},
 		{
 			About: result.About{
@@ -356,7 +367,7 @@ func cpuSet() []Definition {
 				Axis:    result.Axis{Label: "action"}, Measures: []result.Measure{{Name: "wall_ms", Title: "time", Unit: "ms", LessIsBetter: true, Compared: true}},
 			},
 			Least: 50 * time.Millisecond, Pilot: PilotRounds, Batch: &startBatch,
-			Cells: func(*Options) int { return 2 * 5 * startBatch.Trials }, Make: makeStartBed,
+			Machines: true, Cells: func(o *Options) int { return 2 * (5*startBatch.Trials + (o.sides()-3)*machineStart) }, Make: makeStartBed,
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/bench/published"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/host/block"
@@ -23,7 +24,7 @@ func makeDiskBed(ctx context.Context, b *Bed, d *Definition, o *Options, lab Lab
 	if err := b.LayOut(ctx, d, o); err != nil {
 		return err
 	}
-	if err := b.hostAndNode(ctx, o, lab); err != nil {
+	if err := b.hostAndNode(ctx, d, o, lab); err != nil {
 		return err
 	}
 	return b.DiskRows(d)
@@ -35,7 +36,7 @@ func (b *Bed) LayOut(ctx context.Context, d *Definition, o *Options) error {
 	if err != nil {
 		return err
 	}
-	b.Gone = func() error { return b.trouble(d) }
+	b.Gone = func() error { return errors.Join(b.holderGone(ctx), b.trouble(d)) }
 	for _, one := range disks {
 		t, undo, err := prepare(ctx, one, func(done, total int64) {
 			o.Tell(Progress{What: LayOut, Done: done, Total: total})
@@ -43,7 +44,7 @@ func (b *Bed) LayOut(ctx context.Context, d *Definition, o *Options) error {
 		if err != nil {
 			return err
 		}
-		b.undo = append(b.undo, undo)
+		b.undo = append(b.undo, b.hold(one, t, undo))
 		disk, err := side.DiskOf(t)
 		if err != nil {
 			return err
@@ -101,12 +102,20 @@ func (b *Bed) addRow(d *Definition, j Job, name string, targets []result.Target)
 		r.Flags = append(r.Flags, result.SchedulerBound)
 	}
 	if d.Name == "fio-b" || d.Name == "fio-d" || d.Name == "disk" {
-		p, err := publishedOf(j)
+		p, err := published.Disk(j.Pattern, j.Block)
 		if err != nil {
 			return err
 		}
 		if p != nil {
 			r.Published = []result.Figure{*p}
+		}
+	}
+	if b.hasMachine() {
+		for i := range r.Published {
+			r.Published[i].Arm = result.Node
+		}
+		if strings.HasPrefix(d.Name, "wnodes-") {
+			r.Published = append(r.Published, published.OfMachine("bytes_per_second", published.MachineDiskLoss))
 		}
 	}
 	b.Rows = append(b.Rows, r)

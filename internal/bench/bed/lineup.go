@@ -231,7 +231,7 @@ const deep = 8
 // Groups adds arms for the host in a cgroup of each controller, in cgroups of all controllers, and in nested cgroups. undo removes
 // the groups. It also runs if this process is killed.
 func (l *Lineup) Groups(t Trying, h host.Cgroups, pid int) (undo func() error, err error) {
-	g := grouping{base: fmt.Sprintf("berth-explain-%d", pid)}
+	g := side.Groups{Base: fmt.Sprintf("berth-explain-%d", pid)}
 	hierarchies := map[string][]string{} // mount to controllers
 	for c, mount := range h.V1 {
 		hierarchies[mount] = append(hierarchies[mount], c)
@@ -240,21 +240,21 @@ func (l *Lineup) Groups(t Trying, h host.Cgroups, pid int) (undo func() error, e
 	for _, mount := range slices.Sorted(maps.Keys(hierarchies)) {
 		slices.Sort(hierarchies[mount])
 		name := strings.TrimPrefix(strings.Join(hierarchies[mount], ","), "name=")
-		all = append(all, g.add(mount, "all", "", 1))
-		nested = append(nested, g.add(mount, "deep", "", deep))
+		all = append(all, g.Add(mount, "all", "", 1))
+		nested = append(nested, g.Add(mount, "deep", "", deep))
 		if t.Wants("cgroup:" + name) {
-			l.grouped("cgroup:"+name, "the host in a group of its own of the controller "+name+", against the host", g.add(mount, name, "", 1))
+			l.grouped("cgroup:"+name, "the host in a group of its own of the controller "+name+", against the host", g.Add(mount, name, "", 1))
 		}
 	}
 	for _, c := range h.V2Enabled {
 		if t.Wants("cgroup:" + c) {
-			l.grouped("cgroup:"+c, "the host in a group of its own with the controller "+c+", against the host", g.add(h.V2, c, c, 1))
+			l.grouped("cgroup:"+c, "the host in a group of its own with the controller "+c+", against the host", g.Add(h.V2, c, c, 1))
 		}
 	}
 	if h.V2 != "" {
 		every := strings.Join(h.V2Enabled, " ")
-		all = append(all, g.add(h.V2, "all", every, 1))
-		nested = append(nested, g.add(h.V2, "deep", every, deep))
+		all = append(all, g.Add(h.V2, "all", every, 1))
+		nested = append(nested, g.Add(h.V2, "deep", every, deep))
 	}
 	if len(all) > 0 && t.Wants("cgroups") {
 		l.grouped("cgroups", "the host in a group of its own in every hierarchy, against the host", all...)
@@ -262,11 +262,11 @@ func (l *Lineup) Groups(t Trying, h host.Cgroups, pid int) (undo func() error, e
 	if len(nested) > 0 && t.Wants("cgroup-depth") {
 		l.grouped("cgroup-depth", fmt.Sprintf("the host in groups nested %d deep in every hierarchy, against the host", deep), nested...)
 	}
-	undo, err = side.LastWill(g.removal())
+	undo, err = side.LastWill(g.Removal())
 	if err != nil {
 		return nil, err
 	}
-	if err := g.make(); err != nil {
+	if err := g.Make(); err != nil {
 		return nil, errors.Join(err, undo())
 	}
 	return undo, nil
@@ -275,70 +275,4 @@ func (l *Lineup) Groups(t Trying, h host.Cgroups, pid int) (undo func() error, e
 func (l *Lineup) grouped(name, what string, procs ...string) {
 	l.Arms = append(l.Arms, Side{Name: "host " + name, Run: side.InGroups(procs...)})
 	l.Suspects = append(l.Suspects, Suspect{Name: name, Tried: result.Tried{Kind: result.Added, What: what, With: "host " + name, Without: result.Host}})
-}
-
-// grouping is a set of cgroups that are made and removed together.
-type grouping struct {
-	base string
-	tops []string // the uppermost ones
-	all  []plannedGroup
-}
-
-type plannedGroup struct {
-	path    string
-	handsOn string // v2: controllers that it enables for its children
-}
-
-// add plans depth nested groups and returns the cgroup.procs of the innermost one. On v2 a group has the controllers that its parent
-// enables, so one more group is needed.
-func (g *grouping) add(mount, name, handsOn string, depth int) (procs string) {
-	path := filepath.Join(mount, g.base+"-"+strings.ReplaceAll(name, "/", "_"))
-	g.tops = append(g.tops, path)
-	g.all = append(g.all, plannedGroup{path, handsOn})
-	if handsOn != "" {
-		depth++
-	}
-	for i := 1; i < depth; i++ {
-		path = filepath.Join(path, "g")
-		last := plannedGroup{path: path}
-		if i < depth-1 {
-			last.handsOn = handsOn
-		}
-		g.all = append(g.all, last)
-	}
-	return filepath.Join(path, "cgroup.procs")
-}
-
-func (g *grouping) make() error {
-	for _, p := range g.all {
-		if err := os.Mkdir(p.path, 0o755); err != nil {
-			return fmt.Errorf("make a cgroup: %w", err)
-		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // v1: an empty set takes no process
-			set := side.Word(filepath.Join(filepath.Dir(p.path), file))
-			at := filepath.Join(p.path, file)
-			if _, err := os.Stat(at); err == nil && set != "" {
-				if err := os.WriteFile(at, []byte(set), 0); err != nil {
-					return fmt.Errorf("give a cgroup its CPUs: %w", err)
-				}
-			}
-		}
-		for c := range strings.FieldsSeq(p.handsOn) {
-			if err := os.WriteFile(filepath.Join(p.path, "cgroup.subtree_control"), []byte("+"+c), 0); err != nil {
-				return fmt.Errorf("hand on the controller %s: %w", c, err)
-			}
-		}
-	}
-	return nil
-}
-
-// removal is a script that removes the groups, innermost first. A command that was killed takes a moment to leave.
-func (g *grouping) removal() string {
-	var b strings.Builder
-	for _, top := range g.tops {
-		q := side.Quoted(top)
-		fmt.Fprintf(&b, "for i in 1 2 3 4 5 6 7 8 9 10; do [ -d %s ] || break; find %s -depth -type d -exec rmdir {} + 2>/dev/null; "+
-			"[ -d %s ] || break; sleep 0.2; done; [ ! -d %s ] || exit 1; ", q, q, q, q)
-	}
-	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"berth/internal/bench/side"
 	"berth/internal/bench/stat"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
@@ -37,6 +38,7 @@ type Options struct {
 	Pools       []string      `json:"pools,omitempty"`    // of scratch volumes that are measured
 	Servers     []int         `json:"servers,omitempty"`  // of VNode Sync: how many file servers; default 1, 2, 4
 	Rates       []vnode.Rate  `json:"rates,omitempty"`    // of VNode Sync: what is asked of them; default 10 to 160 MB/s
+	Machine     *side.Guest   `json:"machine,omitempty"`  // of the arm machine; nil: there is none
 
 	Progress func(Progress) `json:"-"`
 }
@@ -90,6 +92,11 @@ func (o *Options) Complete() error {
 		return refuse.Invalidf("there is no engine %q: bfq, bfq-strict or iocost", o.Engine)
 	case o.Model != "" && o.Engine != vnode.IOCost:
 		return refuse.Invalidf("a model is for engine iocost")
+	}
+	if o.Machine != nil {
+		if err := o.Machine.Complete(); err != nil {
+			return err
+		}
 	}
 	return o.checkGateways()
 }

@@ -187,6 +187,52 @@ func CheckFolder(dir string, size int64) error {
 	return nil
 }
 
+// heldDevice is a device that is written to, held so that nobody mounts it meanwhile. A machine that has it holds it instead.
+type heldDevice struct {
+	Storage
+	letGo func() error // nil: it is let go
+}
+
+// hold notes what is held of a target, and returns the function that ends it.
+func (b *Bed) hold(o Storage, t result.Target, undo func() error) func() error {
+	if t.Kind == "file" || t.ReadsOnly {
+		return undo
+	}
+	h := &heldDevice{o, undo}
+	b.held = append(b.held, h)
+	return h.end
+}
+
+func (h *heldDevice) end() error {
+	if h.letGo == nil {
+		return nil
+	}
+	end := h.letGo
+	h.letGo = nil
+	return end()
+}
+
+// lend lets go of the devices: a machine holds them alone.
+func (b *Bed) lend() error {
+	var errs []error
+	for _, h := range b.held {
+		errs = append(errs, h.end())
+	}
+	return errors.Join(errs...)
+}
+
+// holdAgain holds the devices that no machine has taken.
+func (b *Bed) holdAgain() error {
+	for _, h := range b.held {
+		f, _, err := openDevice(h.Storage)
+		if err != nil {
+			return err
+		}
+		h.letGo = f.Close
+	}
+	return nil
+}
+
 func openDevice(o Storage) (*os.File, result.Target, error) {
 	if _, err := block.Resolve("/sys", o.Device); err != nil {
 		return nil, result.Target{}, err

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/bench/published"
 	"berth/internal/bench/result"
 	"berth/internal/bench/side"
 	"berth/internal/spec/vnode"
@@ -66,11 +67,11 @@ func TestRows(t *testing.T) {
 		if len(r.Name) > 14 {
 			t.Errorf("%q breaks the table", r.Name)
 		}
-		if p, err := publishedOf(r); err != nil || p == nil {
+		if p, err := published.Disk(r.Pattern, r.Block); err != nil || p == nil {
 			t.Errorf("%s: %v %v", r.Name, p, err)
 		}
 	}
-	if p, _ := publishedOf(Job{Pattern: "randread", Block: 32 << 10}); p.PenaltyPct != 47.9 {
+	if p, _ := published.Disk("randread", 32<<10); p.PenaltyPct != 47.9 {
 		t.Errorf("%+v", p)
 	}
 	if got := Rows(true, 2)[0].Name; got != "read 4K x32" {

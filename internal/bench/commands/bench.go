@@ -31,8 +31,9 @@ type App struct {
 	Out, Err   io.Writer
 	JSON       *bool // --json
 	Open       func() *node.Berth
-	At         func(root string) *node.Berth // as Open, of one that keeps its state in another place
-	Valid      func(*vnode.Node) error       // says what is wrong with a node in the words of flags
+	At         func(root string) *node.Berth                                      // as Open, of one that keeps its state in another place
+	Valid      func(*vnode.Node) error                                            // says what is wrong with a node in the words of flags
+	Machine    func(m *vnode.Machine, parts string, own map[string]*string) error // reads --machine; own are the caller's parts, paths, by name
 	OnTerminal func() bool
 	JSONFlag   func(*cobra.Command) *cobra.Command
 	PrintJSON  func(any) error

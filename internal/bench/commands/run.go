@@ -28,7 +28,7 @@ import (
 // studyFlags are the flags of berth bench run.
 type studyFlags struct {
 	flags
-	out, resume string
+	out, resume, machine string
 }
 
 func (a App) runCmd() *cobra.Command {
@@ -49,6 +49,10 @@ report.csv, report.txt and journal.jsonl, which has each trial as soon as it is
 done: --resume goes on with a run that was interrupted or killed. Interrupted,
 it reports what was measured and marks it partial.
 
+With --machine there is an arm of virtual machines beside host and node, in disk
+experiments on a --device, in cpu, cpu-db12 and start. Its image (berth image
+pack) has the programs that measure, in the host's version.
+
 In each --dir the file .berth-bench.data is written to and removed, with
 wnodes-file .berth-bench.data.new too. They carry the extended attribute
 user.berth.bench, by which the next run knows those that a killed one left. A
@@ -58,6 +62,7 @@ device is written to without --destroy-data.`,
   berth bench run fio-d iozone-each --dir /srv/a --dir /srv/b --budget 2h
   berth bench run net-openlab --peer 192.0.2.9 \
     --network sriov:enp4s0f0,192.0.2.50/24
+  berth bench run cpu --machine image=/srv/a.erofs,kernel=/boot/vmlinuz
   berth bench run fio-b --sessions 5 --out kernel-6.18
   berth bench run --resume kernel-6.18`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,6 +83,7 @@ device is written to without --destroy-data.`,
 	f.onTrials(fl, "default: the experiment's, shorter where the time is short", "default: what the pilot asks for", "default 5")
 	fl.DurationVar(&f.Budget, "budget", 0, "`TIME` for all experiments of a session together (default 20m)")
 	fl.IntVar(&f.Sessions, "sessions", 0, "repeat everything `N` times, to measure how sessions differ (default 1)")
+	fl.StringVar(&f.machine, "machine", "", "an arm of virtual machines, of `PARTS` with commas between: image=PATH kernel=PATH cpus=N memory=SIZE")
 	fl.StringVar(&f.out, "out", "", "`DIR` for the report (default berth-bench- and the time)")
 	fl.StringVar(&f.resume, "resume", "", "go on with the run of this `DIR` or FILE")
 	c.MarkFlagsMutuallyExclusive("out", "json")
@@ -134,7 +140,7 @@ func (f *studyFlags) check(cmd *cobra.Command) error {
 		return nil
 	}
 	for _, other := range []string{
-		"budget", "margin", "pairs", "run", "warm", "sessions", "seed", "dir", "device", "destroy-data", "size", "peer", "network", "port", "out", "json",
+		"budget", "margin", "pairs", "run", "warm", "sessions", "seed", "dir", "device", "destroy-data", "size", "peer", "network", "port", "machine", "out", "json",
 	} {
 		if cmd.Flags().Changed(other) {
 			return refuse.Invalidf("--resume goes on with what was asked for then: --%s cannot change it", other)
@@ -152,6 +158,12 @@ func (a App) run(cmd *cobra.Command, f *studyFlags) error {
 	}
 	if err := f.complete(); err != nil {
 		return err
+	}
+	if f.machine != "" {
+		f.Machine = &side.Guest{}
+		if err := a.Machine(&f.Machine.Machine, f.machine, map[string]*string{"image": &f.Machine.Image}); err != nil {
+			return err
+		}
 	}
 	lab, err := a.lab()
 	if err != nil {
@@ -216,6 +228,13 @@ func (a App) labOf(b *node.Berth, self string) bed.Lab {
 			return nil, nil, err
 		}
 		return arm(ctx, b, n)
+	}
+	lab.Can = func(ctx context.Context, n *vnode.Node) error {
+		if err := a.Valid(n); err != nil {
+			return err
+		}
+		_, err := b.Plan(ctx, n)
+		return err
 	}
 	lab.Set = func(ctx context.Context, name, key, value string) error {
 		_, err := b.Set(ctx, name, []node.KeyValue{{Key: key, Value: value}})

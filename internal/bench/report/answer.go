@@ -70,11 +70,11 @@ const (
 	mostItems = 6
 )
 
-// group lists the comparisons of one verdict, the largest differences first.
+// group lists the comparisons of one verdict, the largest differences first; those of an emulated CPU, which say nothing of a cost, come last.
 func (r *Report) group(v stat.Verdict, all []line) Group {
 	g := Group{Verdict: v, Meaning: meaning(v, r.Study.MarginPct), Count: len(all)}
 	slices.SortStableFunc(all, func(a, b line) int {
-		return cmp.Compare(math.Abs(b.c.Penalty.PenaltyPct), math.Abs(a.c.Penalty.PenaltyPct))
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(math.Abs(b.c.Penalty.PenaltyPct), math.Abs(a.c.Penalty.PenaltyPct)))
 	})
 	most := mostItems
 	if v == stat.Worse {
@@ -89,9 +89,23 @@ func (r *Report) group(v stat.Verdict, all []line) Group {
 	return g
 }
 
+// rank is 1 for a comparison of an arm whose CPU is emulated, else 0.
+func rank(l line) int {
+	if emulated(l.exp, l.arm) != "" || slices.Contains(l.row.Flags, result.EmulatedCPU) {
+		return 1
+	}
+	return 0
+}
+
 // status returns the first line of every form of the report.
 func (r *Report) status() (said string, alarm bool) {
 	var s []string
+	if emulated, by := r.emulatedArms(); emulated {
+		if by != "" {
+			by = " (" + by + ")"
+		}
+		s = append(s, "MACHINES SHOW FUNCTION, NOT COST: their CPU is emulated"+by+", which is many times slower than the host's.")
+	}
 	if r.Study.Partial {
 		s = append(s, "PARTIAL: the run ended early, with fewer pairs than planned.")
 	}
@@ -128,6 +142,21 @@ func (r *Report) status() (said string, alarm bool) {
 	return strings.Join(s, " "), true
 }
 
+// emulatedArms says whether arms have an emulated CPU, where their reference has a real one, and what emulates it; a comparison of two
+// runs does not say by what.
+func (r *Report) emulatedArms() (emulated bool, by string) {
+	for i := range r.Study.Experiments {
+		e := &r.Study.Experiments[i]
+		for _, a := range e.Arms {
+			if a.Emulated != "" {
+				return true, a.Emulated
+			}
+		}
+		emulated = emulated || len(flagged(e, string(result.EmulatedCPU))) > 0
+	}
+	return emulated, ""
+}
+
 func headline(by map[stat.Verdict][]line, main []line, margin float64) string {
 	if len(main) == 0 {
 		return "Nothing was measured that could be compared."
@@ -147,6 +176,13 @@ func headline(by map[stat.Verdict][]line, main []line, margin float64) string {
 	s := fmt.Sprintf("%s %s at a margin of %s %%: %s", text.Count(len(main), "comparison"), who, percent(margin), strings.Join(said, ", "))
 	if len(none) > 0 {
 		s += "; " + strings.Join(none, ", ")
+	}
+	n := 0
+	for _, l := range main {
+		n += rank(l)
+	}
+	if n > 0 {
+		s += fmt.Sprintf(". %d of them are of an emulated CPU", n)
 	}
 	return s + "." + oneByOne(main)
 }

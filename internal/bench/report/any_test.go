@@ -22,7 +22,7 @@ func anyStudy(t *rapid.T) *result.Study {
 				Compared: rapid.Bool().Draw(t, "compared"), LessIsBetter: rapid.Bool().Draw(t, "less is better"),
 			})
 		}
-		for _, a := range []string{"host", "null", "node", "bridge", "macvlan"}[:rapid.IntRange(0, 5).Draw(t, "arms")] {
+		for _, a := range []string{"host", "null", "node", "machine", "bridge", "macvlan"}[:rapid.IntRange(0, 6).Draw(t, "arms")] {
 			e.Arms = append(e.Arms, result.Arm{Name: a})
 		}
 		for j := range rapid.IntRange(0, 25).Draw(t, "rows") {

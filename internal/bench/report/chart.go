@@ -137,7 +137,7 @@ func penalties(e *result.Experiment, m result.Measure, marginPct float64) []Figu
 	}
 	pub := plot.Series{Name: "published", Class: "s-pub", Mark: plot.Cross}
 	for i := range e.Rows {
-		if f := printed(&e.Rows[i], m.Name); f != nil {
+		for _, f := range allPrinted(&e.Rows[i], m.Name) {
 			pub.Points = append(pub.Points, plot.Point{X: place(&e.Rows[i], i, common), Y: f.PenaltyPct})
 		}
 	}
@@ -280,6 +280,16 @@ func armTitle(e *result.Experiment, arm string) string {
 		}
 	}
 	return arm
+}
+
+// emulated says what emulates the CPU of an arm, "" where nothing does.
+func emulated(e *result.Experiment, arm string) string {
+	for _, a := range e.Arms {
+		if a.Name == arm {
+			return a.Emulated
+		}
+	}
+	return ""
 }
 
 // armClass returns the style of an arm. It and the shape (armMark) are the same in all charts of a page.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func (r *Report) csvLine(e *result.Experiment, row *result.Row, arm string, m re
 	} else {
 		l = append(l, nonzero(f.Host), nonzero(f.Node), number(&f.PenaltyPct))
 	}
-	l = append(l, strings.Join(flags, " "), strconv.FormatBool(r.Study.Partial), r.Study.Emulated)
+	l = append(l, strings.Join(flags, " "), strconv.FormatBool(r.Study.Partial), cmp.Or(r.Study.Emulated, emulated(e, arm)))
 	together := make([]string, 3)
 	if c != nil && c.Penalty.Totals != nil {
 		together[0] = number(&c.Penalty.Totals.PenaltyPct)

@@ -95,6 +95,11 @@ func experimentFacts(e *result.Experiment) []Fact {
 	for _, t := range e.Targets {
 		addFact(&all, "measured on", target(t))
 	}
+	for _, a := range e.Arms {
+		if a.Emulated != "" {
+			addFact(&all, "CPU of "+a.Title, "emulated by "+a.Emulated)
+		}
+	}
 	addFact(&all, "conditions", conditions(e))
 	return all
 }
@@ -159,9 +164,12 @@ func conditions(e *result.Experiment) string {
 			continue
 		}
 		recorded = true
-		if c.StealPct != nil && c.OtherPct != nil {
+		if c.StealPct != nil {
 			told++
-			steal, other = max(steal, *c.StealPct), max(other, *c.OtherPct)
+			steal = max(steal, *c.StealPct)
+		}
+		if c.OtherPct != nil { // of a machine's trials it is not known
+			other = max(other, *c.OtherPct)
 		}
 		hot = max(hot, c.DiskTempC, c.CPUTempC)
 		throttled += c.Throttled
@@ -228,6 +236,8 @@ func flagMeaning(f result.Flag) string {
 		return "the host was called different from itself: do not trust this row"
 	case result.Drifts:
 		return "the last third of the host's trials differs from the first by more than a tenth: neighbours are still comparable, the medians less so"
+	case result.EmulatedCPU:
+		return "the CPU of this arm is emulated in one of the runs or both: its figures show that it works, not what it costs"
 	case result.NotSteady:
 		return "the disk had not reached its steady state"
 	}

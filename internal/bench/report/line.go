@@ -91,20 +91,23 @@ func comparison(r *result.Row, arm, measure string) *result.Comparison {
 	return nil
 }
 
-func printed(r *result.Row, measure string) *result.Figure {
+// allPrinted returns the published figures of a measure: one for each kind of arm that was published.
+func allPrinted(r *result.Row, measure string) (all []*result.Figure) {
 	for i := range r.Published {
 		if r.Published[i].Measure == measure {
-			return &r.Published[i]
+			all = append(all, &r.Published[i])
 		}
 	}
-	return nil
+	return all
 }
 
 // printedFor returns the published figure for an arm. With several arms, a figure belongs only to the arm of its own kind:
 // a figure of SR-IOV says nothing about a bridge.
 func printedFor(e *result.Experiment, r *result.Row, arm, measure string) *result.Figure {
-	if f := printed(r, measure); f != nil && (f.Arm == arm || f.Arm == "" && len(compared(e)) < 2) {
-		return f
+	for _, f := range allPrinted(r, measure) {
+		if f.Arm == arm || f.Arm == "" && len(compared(e)) < 2 {
+			return f
+		}
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func figureTables(e *result.Experiment) []Table {
 }
 
 func hasFigure(e *result.Experiment, m result.Measure) bool {
-	return slices.ContainsFunc(e.Rows, func(r result.Row) bool { return printed(&r, m.Name) != nil })
+	return slices.ContainsFunc(e.Rows, func(r result.Row) bool { return allPrinted(&r, m.Name) != nil })
 }
 
 // figureTable returns the medians in the shape of the published tables: for each measure the host, the node and the
@@ -212,11 +212,12 @@ func figureTable(e *result.Experiment, measures []result.Measure) Table {
 		for _, m := range measures {
 			h, v := value(r, ref, m.Name), value(r, arm, m.Name)
 			ours = append(ours, scaled(h, m), scaled(v, m), Cell{Text: lost(comparison(r, arm, m.Name), h, v, m), Class: "pct"})
-			f := printed(r, m.Name)
-			if f == nil {
+			all := allPrinted(r, m.Name)
+			if len(all) == 0 {
 				theirs = append(theirs, Cell{}, Cell{}, Cell{})
 				continue
 			}
+			f := all[0]
 			theirs = append(theirs, scaledOrNone(f.Host, m), scaledOrNone(f.Node, m), Cell{Text: signed(f.PenaltyPct), Class: "pct"})
 			what = f.What
 		}
@@ -235,7 +236,7 @@ func longTable(e *result.Experiment) Table {
 	t := Table{Caption: "Medians of the trials; % = how much worse."}
 	head := []Cell{{Text: "row", Class: "text"}, {Text: "measure", Class: "text"}, {Text: ref}}
 	for _, arm := range compared(e) {
-		head = append(head, Cell{Text: shortArm(arm)}, Cell{Text: "%"})
+		head = append(head, Cell{Text: heading(e, arm)}, Cell{Text: "%"})
 	}
 	t.Head = [][]Cell{head}
 	for i := range e.Rows {
@@ -252,7 +253,7 @@ func longTable(e *result.Experiment) Table {
 			if any {
 				t.Lines = append(t.Lines, TableLine{Cells: cells})
 			}
-			if f := printed(r, m.Name); f != nil {
+			for _, f := range allPrinted(r, m.Name) {
 				cells := []Cell{{Text: f.What, Class: "text"}, {Text: named(m), Class: "text"}, scaledOrNone(f.Host, m)}
 				for _, arm := range compared(e) {
 					if f.Arm != arm {
@@ -277,6 +278,14 @@ func shortArm(arm string) string {
 		return "again"
 	}
 	return arm
+}
+
+// heading returns the heading of an arm's column where there are several. Beside a machine, a node is called what it is.
+func heading(e *result.Experiment, arm string) string {
+	if arm == result.Node && slices.Contains(compared(e), result.VirtualMachine) {
+		return "container"
+	}
+	return shortArm(arm)
 }
 
 func scaled(v *float64, m result.Measure) Cell {

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -61,6 +62,7 @@ func (t *plainText) experiment(e *result.Experiment) {
 	const line = "%-14s %8s %8s %-20s %6s %6s %s"
 	for _, m := range e.Measures {
 		first := true
+		t.beside(e, m)
 		for _, l := range lines(e) {
 			if l.measure.Name != m.Name {
 				continue
@@ -87,6 +89,46 @@ func (t *plainText) experiment(e *result.Experiment) {
 	}
 	for _, n := range e.Notes {
 		t.wrap("- ", n)
+	}
+}
+
+// mostBeside is how many arms fit beside the reference into a line of text.
+const mostBeside = 3
+
+// beside prints the medians of all arms beside each other, in an experiment with machines: whoever weighs them against containers
+// wants host, container and machine in one line. Below them stand the comparisons, with intervals and verdicts.
+func (t *plainText) beside(e *result.Experiment, m result.Measure) {
+	arms := compared(e)
+	if !slices.Contains(arms, result.VirtualMachine) || len(arms) > mostBeside {
+		return
+	}
+	head := []string{fmt.Sprintf("%-14s %8s", "", fit(reference(e), 8))}
+	for _, arm := range arms {
+		head = append(head, fmt.Sprintf("%9s %8s", fit(heading(e, arm), 9), "%"))
+	}
+	first := true
+	for i := range e.Rows {
+		r := &e.Rows[i]
+		h := value(r, reference(e), m.Name)
+		if h == nil {
+			continue
+		}
+		if first {
+			t.wrap("", fmt.Sprintf("%s: medians side by side, and %% %s than %s", named(m), worseBy(m), the(e)))
+			t.line(strings.Join(head, " "))
+			first = false
+		}
+		name := strings.Join(strings.Fields(r.Name), " ")
+		if utf8.RuneCountInString(name) > 14 {
+			t.wrap("", name)
+			name = ""
+		}
+		cells := []string{fmt.Sprintf("%-14s %8s", name, narrow(scaled(h, m).Text))}
+		for _, arm := range arms {
+			v := value(r, arm, m.Name)
+			cells = append(cells, fmt.Sprintf("%9s %8s", narrow(scaled(v, m).Text), narrow(lost(comparison(r, arm, m.Name), h, v, m))))
+		}
+		t.line(strings.Join(cells, " "))
 	}
 }
 

@@ -94,12 +94,20 @@ func beside(ea, eb *Experiment, marginPct float64) Experiment {
 					}
 				}
 			}
+			if arm.Emulated != "" || eb.emulates(arm.Name) {
+				r.Flags = append(r.Flags, EmulatedCPU)
+			}
 			if len(r.Compared) > 0 {
 				e.Rows = append(e.Rows, r)
 			}
 		}
 	}
 	return e
+}
+
+// emulates says whether the CPU of an arm is emulated.
+func (e *Experiment) emulates(arm string) bool {
+	return slices.ContainsFunc(e.Arms, func(a Arm) bool { return a.Name == arm && a.Emulated != "" })
 }
 
 // compareSides adds the two values of a measure, and how much worse B is. a and b are log ratios of sessions, more being better.
@@ -171,6 +179,12 @@ func differences(a, b *Study) []string {
 			all = append(all, ea.Name+" is in the first only")
 			continue
 		}
+		for _, n := range onlyIn(ea.Arms, eb.Arms) {
+			all = append(all, fmt.Sprintf("arm %s of %s is in the first only", n, ea.Name))
+		}
+		for _, n := range onlyIn(eb.Arms, ea.Arms) {
+			all = append(all, fmt.Sprintf("arm %s of %s is in the second only", n, ea.Name))
+		}
 		add("length of a trial of "+ea.Name, fmt.Sprintf("%d ms", ea.Design.RunMillis), fmt.Sprintf("%d ms", eb.Design.RunMillis))
 		for i := range min(len(ea.Targets), len(eb.Targets)) {
 			x, y := ea.Targets[i], eb.Targets[i]
@@ -186,6 +200,17 @@ func differences(a, b *Study) []string {
 		}
 	}
 	return all
+}
+
+// onlyIn returns the names of arms that are in a and not in b, where both have some.
+func onlyIn(a, b []Arm) []string {
+	var names []string
+	for _, one := range a {
+		if len(b) > 0 && !slices.ContainsFunc(b, func(other Arm) bool { return other.Name == one.Name }) {
+			names = append(names, one.Name)
+		}
+	}
+	return names
 }
 
 func dashed(s string) string {

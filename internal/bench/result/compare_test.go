@@ -1,8 +1,10 @@
 package result
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +95,49 @@ func TestCompareSaysWhatDiffers(t *testing.T) {
 	for _, want := range []string{"kernel: 6.18.5 / 7.0", "scheduler of fio-d: none / bfq", "fio: fio-3.33 / fio-3.40", "start is in the first only"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+}
+
+// Rows of an arm whose CPU is emulated in one of the runs say so, and arms that only one run has are named.
+func TestCompareOfMachines(t *testing.T) {
+	with := func(emulated string) *Study {
+		s := repeated(1, 2, .01, 1)
+		e := &s.Experiments[0]
+		e.Arms = append(e.Arms, Arm{Name: VirtualMachine, Emulated: emulated})
+		for _, tr := range e.Trials {
+			if tr.Arm == Node {
+				tr.Arm = VirtualMachine
+				e.Trials = append(e.Trials, tr)
+			}
+		}
+		s.Judge()
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		a, b    *Study
+		flagged bool
+	}{
+		{"the first", with("QEMU"), with(""), true},
+		{"the second", with(""), with("QEMU"), true},
+		{"none", with(""), with(""), false},
+	} {
+		x := Compare(c.a, c.b, "a", "b")
+		rows := map[string]bool{}
+		for _, r := range x.Experiments[0].Rows {
+			rows[r.Name] = slices.Contains(r.Flags, EmulatedCPU)
+		}
+		if want := map[string]bool{"r host": false, "r node": false, "r machine": c.flagged}; !maps.Equal(rows, want) {
+			t.Errorf("%s: %v, want %v", c.name, rows, want)
+		}
+	}
+	without := repeated(1, 2, .01, 1)
+	for want, x := range map[string]*Study{
+		"arm machine of x is in the second only": Compare(without, with(""), "a", "b"), "arm machine of x is in the first only": Compare(with(""), without, "a", "b"),
+	} {
+		if !slices.Contains(x.Notes, want) {
+			t.Errorf("%q is not in %q", want, x.Notes)
 		}
 	}
 }

@@ -11,4 +11,5 @@ const (
 	ArmsDiffer     Flag = "null-differs"    // the null arm itself is called worse or better
 	Drifts         Flag = "drifts"          // the reference's last third differs from its first by more than a tenth
 	NotSteady      Flag = "not-steady"      // a solid state disk did not reach its steady state within the time there was
+	EmulatedCPU    Flag = "emulated-cpu"    // of a comparison of two runs: the CPU of the row's arm is emulated in one of them
 )

@@ -91,9 +91,10 @@ type Experiment struct {
 
 // Arm says what an arm was.
 type Arm struct {
-	Name  string          `json:"name"`           // host, null, node, bridge, runc …
-	Title string          `json:"title"`          // "container node"
-	Node  json.RawMessage `json:"node,omitempty"` // the node's spec
+	Name     string          `json:"name"`               // host, null, node, machine, bridge, runc …
+	Title    string          `json:"title"`              // "container node"
+	Node     json.RawMessage `json:"node,omitempty"`     // the node's spec
+	Emulated string          `json:"emulated,omitempty"` // what emulates the CPU of this arm alone; a report says so on its first line
 }
 
 // DiskUsed is a file or device that was measured, and the disk under it.
@@ -171,7 +172,7 @@ type Figure struct {
 	Node       float64 `json:"container,omitempty"` // in the measure's unit
 	PenaltyPct float64 `json:"penalty_pct"`
 	What       string  `json:"what"`          // "LXC, Intel DC P3700, 2015"
-	Arm        string  `json:"arm,omitempty"` // the kind of arm that was measured, where an experiment has several: sriov
+	Arm        string  `json:"arm,omitempty"` // the kind of arm that was measured, where an experiment has several: sriov, node, machine
 }
 
 // Trial is one trial in one arm. Round 0 is the warm-up, rounds below 0 are the pilot: neither counts.
