@@ -34,7 +34,8 @@ pull that was cut off goes on where it was: repeat the command.
 
 Exit codes: 1 the registry failed, cannot be reached or refuses this login, or a
 part is damaged; 2 REF or the image is not valid; 3 no image for this platform,
-or no room on the disk; 4 there is no such image.`,
+or no room on the disk; 4 there is no such image; 5 a layer that the store had
+was removed meanwhile.`,
 		Example: "  berth image pull docker.io/library/debian:12 --name debian\n" +
 			"  berth run --image oci:debian -- cat /etc/os-release\n" +
 			"  berth image pull registry.example/team/app:1.2 --platform linux/arm64",
@@ -75,7 +76,7 @@ func (a *app) pull(ctx context.Context, f pullFlags) (image.Record, error) {
 	progress, done := a.byteProgress("pull")
 	p, err := pull.Start(ctx, pull.Request{
 		Ref: full, Platform: f.platform, Folder: l.Pulls(), Layers: l.Layers(), Insecure: !f.verify,
-	}, pull.See{Progress: progress, Say: func(s string) { fmt.Fprintln(a.Err, "berth: "+s) }})
+	}, pull.See{Progress: progress, Say: func(s string) { fmt.Fprintln(text.NewVisible(a.Err), "berth: "+s) }})
 	done()
 	if err != nil {
 		return image.Record{}, err

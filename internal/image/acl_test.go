@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -13,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"berth/internal/image/imagetest"
 	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 	"berth/internal/sys/treetar"
 	"berth/internal/sys/treetar/treetest"
 	"berth/test/testkit"
@@ -54,7 +57,7 @@ func TestUnpackKeepsTrees(t *testing.T) {
 		}
 		defer root.Close()
 		u := &unpacker{}
-		if err := u.unpack(t.Context(), root, &stream, &Limits{Bytes: 1 << 30, Entries: 1000, Sparse: 1 << 40}); err != nil {
+		if err := u.unpack(t.Context(), root, &stream, &Limits{Bytes: 1 << 30, Entries: 1000, Sparse: 1 << 40, Kept: 1 << 20}); err != nil {
 			rt.Fatal(err)
 		}
 		keep := treetest.Whole()
@@ -104,7 +107,7 @@ func TestUnpackNarrows(t *testing.T) {
 		}
 		w.Close()
 		u := &unpacker{}
-		err = u.unpack(t.Context(), root, &layer, &Limits{Bytes: 1 << 20, Entries: 100})
+		err = u.unpack(t.Context(), root, &layer, &Limits{Bytes: 1 << 20, Entries: 100, Kept: 1 << 20})
 		root.Close()
 		var st unix.Stat_t
 		if err == nil {
@@ -133,4 +136,29 @@ func layerOf(t *testing.T, h *tar.Header) []byte {
 	}
 	w.Close()
 	return layer.Bytes()
+}
+
+// TestLargeAttribute: an attribute for which the file system has no room is not a full disk.
+func TestLargeAttribute(t *testing.T) {
+	s := newStore(t)
+	layer := imagetest.Layer(t, E{Name: "f", Xattrs: map[string]string{"user.a": strings.Repeat("v", 5000)}}) // ext4 takes 4 KiB, XFS 64
+	_, err := s.Import(t.Context(), imagetest.OCIArchive(t, imagetest.Image{Layers: [][]byte{layer}}), As{Name: "x"}, nil)
+	if err != nil && (refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "attribute user.a of 5000 bytes") || strings.Contains(err.Error(), "is full")) {
+		t.Error(err)
+	}
+	for _, c := range []struct {
+		err  error
+		full bool
+		says string
+	}{
+		{unix.ENOSPC, false, "no room for it beside the file's others"},
+		{unix.ENOSPC, true, "is full"},
+		{unix.EDQUOT, false, "a quota of the file system"},
+		{unix.EDQUOT, true, "a quota of the file system"},
+	} {
+		err := space.Full(t.TempDir(), attrErr(c.err, "user.a", 5000, c.full))
+		if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "is full") != (c.says == "is full") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
 }

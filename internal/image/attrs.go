@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,41 +23,66 @@ func (u *unpacker) setAttrs(fd int, h *tar.Header) error {
 		return err
 	}
 	for name, value := range treetar.Attrs(h) {
+		u.in.Most += int64(len(value))
+		if err := u.spend(int64(len(value))); err != nil {
+			return err
+		}
 		if err := setAttr(fd, name, value); err != nil {
 			return err
 		}
 	}
-	return u.setList(fd, treetar.AccessList, own)
+	list, err := u.listValue(own)
+	if err != nil || list == nil {
+		return err
+	}
+	return setAttr(fd, treetar.AccessList, string(list))
 }
 
-// setList sets an access control list, if there is one. The kernel gives the file the bits of the mode that belong to it. One that cannot be
-// set because it names users without numbers is counted: the file keeps a mode that is right without.
-func (u *unpacker) setList(fd int, attr string, list *treetar.ACL) error {
+// listValue returns an access control list as the kernel takes it; nil for none. The kernel gives the file the bits of the mode that belong to
+// it. A list that cannot be set because it names users without numbers is counted: the file keeps a mode that is right without.
+func (u *unpacker) listValue(list *treetar.ACL) ([]byte, error) {
 	if list == nil {
-		return nil
+		return nil, nil
 	}
 	value, ok := list.Value()
 	if !ok {
 		u.unlisted++
-		return nil
+		return nil, nil
 	}
 	if id := list.MostID(); id > maxID {
-		return refuse.Invalidf("its access control list names the id %d, and a node has only the ids 0 to %d", id, maxID)
+		return nil, refuse.Invalidf("its access control list names the id %d, and a node has only the ids 0 to %d", id, maxID)
 	}
-	return setAttr(fd, attr, string(value))
+	u.in.Most += int64(len(value))
+	return value, u.spend(int64(len(value)))
 }
 
 func setAttr(fd int, attr, value string) error {
 	err := unix.Fsetxattr(fd, attr, []byte(value), 0)
-	switch {
-	case err == unix.EOPNOTSUPP:
-		return refuse.Cannotf("keep Berth's files on ext4, XFS or btrfs", "set attribute %s: the file system has no such attributes", attr)
-	case err == unix.EINVAL || err == unix.ERANGE || err == unix.E2BIG:
-		return refuse.Invalidf("the kernel does not take its attribute %s of %d bytes: %w", attr, len(value), err)
-	case err != nil:
-		return fmt.Errorf("set attribute %s: %w", attr, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	var st unix.Statfs_t
+	full := unix.Fstatfs(fd, &st) == nil && st.Blocks > 0 && st.Bavail*uint64(st.Bsize) < largeFile
+	return attrErr(err, attr, len(value), full)
+}
+
+// attrErr explains that an attribute could not be set. The kernel says ENOSPC also where there is room enough, and the file system has none for
+// this attribute: ext4 has one block for all that do not fit into the inode (xattr(7)). full: there is next to no room.
+func attrErr(err error, attr string, size int, full bool) error {
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return refuse.Cannotf("keep Berth's files on ext4, XFS or btrfs", "set attribute %s: the file system has no such attributes", attr)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
+		return refuse.Invalidf("the kernel does not take its attribute %s of %d bytes: %w", attr, size, err)
+	case errors.Is(err, unix.EDQUOT):
+		return refuse.Cannotf("raise the quota of Berth's files, or free some of it (berth image prune), or leave the attribute out of the image",
+			"set attribute %s of %d bytes: a quota of the file system has no room for it: %v", attr, size, err)
+	case errors.Is(err, unix.ENOSPC) && !full: // not wrapped: it would be taken for a full disk
+		return refuse.Cannotf("leave the attribute out of the image, or keep Berth's files on XFS (--root), which takes 64 KiB for each attribute",
+			"set attribute %s of %d bytes: the file system has no room for it beside the file's others, though it is not full (ext4 has 4 KiB for all attributes of a file): %v",
+			attr, size, err)
+	}
+	return fmt.Errorf("set attribute %s: %w", attr, err)
 }
 
 // timespec returns a time as utimensat takes it: for access and change.

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"archive/tar"
 	"path"
 	"strings"
 
@@ -13,15 +12,16 @@ import (
 // maxPath is PATH_MAX without the closing zero byte.
 const maxPath = unix.PathMax - 1
 
-// cleanName returns an entry's name relative to the layer: "." or "a/b". It refuses absolute names and "..".
+// maxLinks is the most symbolic links on the way to one file, as in the kernel (MAXSYMLINKS).
+const maxLinks = 40
+
+// cleanName returns an entry's name relative to the layer: "." or "a/b". Slashes before it are ignored, as tar does; ".." is refused.
 func cleanName(name string) (string, error) {
 	switch {
 	case name == "":
 		return "", refuse.Invalidf("it has no name")
-	case strings.HasPrefix(name, "/"):
-		return "", refuse.Invalidf("absolute names are refused")
 	case len(name) > maxPath:
-		return "", refuse.Invalidf("the name is longer than %d bytes", maxPath)
+		return "", longName(len(name))
 	case strings.ContainsRune(name, 0):
 		return "", refuse.Invalidf("the name holds a zero byte")
 	}
@@ -30,21 +30,15 @@ func cleanName(name string) (string, error) {
 			return "", refuse.Invalidf("names that climb (..) are refused")
 		}
 	}
-	return path.Clean(name), nil
+	return path.Clean(strings.TrimLeft(name, "/")), nil
 }
 
-// isSparse reports whether a tar entry is a sparse file, in any of GNU tar's formats.
-func isSparse(h *tar.Header) bool {
-	if h.Typeflag == tar.TypeGNUSparse {
-		return true
-	}
-	for record := range h.PAXRecords {
-		if strings.HasPrefix(record, "GNU.sparse.") {
-			return true
-		}
-	}
-	return false
+func longName(n int) error {
+	return refuse.Invalidf("its name of %d bytes is longer than %d bytes, the longest that a file can have", n, maxPath)
 }
+
+// inside returns a name below the archive's top, whose memory it does not share: "/./a/../../b" is b.
+func inside(name string) string { return path.Clean("/" + name)[1:] }
 
 // rootFolders returns the top-level names that mark a tar as a plain root.
 func rootFolders() []string { return []string{"bin", "sbin", "usr", "etc", "lib"} }

@@ -56,7 +56,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		left := Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24}
+		left := Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24, Kept: 1 << 20}
 		_ = (&unpacker{plain: plain}).unpack(t.Context(), root, bytes.NewReader(layer), &left)
 		if diff := cmp.Diff(before, append(listing(t, canary), listingTop(t, dir)...)); diff != "" {
 			t.Error(diff)
@@ -98,7 +98,7 @@ func FuzzImport(f *testing.F) {
 	f.Add(imagetest.Layer(f, E{Name: "./", Type: tar.TypeDir}, E{Name: "./dev/null", Type: tar.TypeChar, Major: 1, Minor: 3}, E{Name: "./bin/sh", Data: "x"}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newStore(t)
-		s.Limits = Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24}
+		s.Limits = Limits{Bytes: 1 << 20, Entries: 200, Sparse: 1 << 24, Kept: 1 << 20}
 		path := filepath.Join(t.TempDir(), "archive")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)

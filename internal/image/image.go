@@ -2,9 +2,9 @@
 // node's root: the layers, the delta that takes its writes, or the skeleton of image host.
 //
 // It makes and removes folders and never mounts; package mounts builds the overlay. It reads archives with its own code
-// on archive/tar and os.Root, not with go-containerregistry or containerd's archive package: neither reads an OCI
+// on archive/tar and openat2, not with go-containerregistry or containerd's archive package: neither reads an OCI
 // archive without unpacking it first, neither verifies a local layer while reading it, and containerd's resolves names
-// in user space. os.Root leaves that to the kernel's openat, which confines every path whatever its symbolic links.
+// in user space. openat2 leaves that to the kernel, which confines every path whatever its symbolic links.
 // This costs one dependency (zstd).
 package image
 
@@ -37,6 +37,15 @@ type Config struct {
 // Command returns the image's own command: entry point and arguments. It is empty if the image has none.
 func (c Config) Command() []string { return append(append([]string{}, c.Entrypoint...), c.Cmd...) }
 
+// bytes returns the length of all texts, each with some bytes more.
+func (c Config) bytes() int {
+	sum := 0
+	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd, []string{c.WorkingDir, c.User, c.StopSignal}) {
+		sum += len(text) + 8
+	}
+	return sum
+}
+
 // Record is one image in the store.
 type Record struct {
 	Version  int       `json:"version"` // of this format
@@ -52,6 +61,7 @@ type Record struct {
 
 	Skipped []string `json:"skipped,omitempty"`       // device nodes that the import left out, because every node has them
 	NoACLs  int      `json:"acls_left_out,omitempty"` // access control lists that could not be kept: they name users without numbers, or are of FIFOs
+	Beside  []string `json:"passed_over,omitempty"`   // what lay beside the image in its archive and is none: media types, with names
 	Broken  string   `json:"broken,omitempty"`        // why the record cannot be read; then all fields but Name are empty
 
 	// For an image that is one file: its file system, where it was packed or trusted, and whether the store has a copy.

@@ -100,4 +100,20 @@ func TestImportKinds(t *testing.T) {
 	}
 }
 
+// TestAbsoluteArchive: names of an archive itself that begin with a slash, or with a point, are below its top, as are targets of links.
+func TestAbsoluteArchive(t *testing.T) {
+	layer := imagetest.Layer(t, E{Name: "/app/x", Data: "x"})
+	archive := newFile(t, imagetest.Layer(t,
+		E{Name: "/manifest.json", Data: `[{"Config":"c","RepoTags":["a:b"],"Layers":["/a/layer.tar","/b/layer.tar"]}]`},
+		E{Name: "./c", Data: `{"rootfs":{"diff_ids":["` + imagetest.Digest(layer) + `","` + imagetest.Digest(layer) + `"]}}`},
+		E{Name: "/x/y/layer.tar", Data: string(layer)},
+		E{Name: "/a/layer.tar", Type: tar.TypeSymlink, Link: "/x/y/layer.tar"},
+		E{Name: "/b/layer.tar", Type: tar.TypeLink, Link: "/x/y/layer.tar"},
+	))
+	s := newStore(t)
+	if r, err := s.Import(t.Context(), archive, As{}, nil); err != nil || r.Name != "a:b" || r.Size != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func nobody(string, []string) ([]string, error) { return nil, nil }

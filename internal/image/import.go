@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	"berth/internal/image/inflate"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/space"
@@ -32,21 +34,45 @@ func (s Store) Import(ctx context.Context, archive string, as As, progress func(
 			return Record{}, err
 		}
 	}
-	unlock, err := s.lock(ctx)
+	r, err := s.read(ctx, archive, as, progress)
+	if err != nil {
+		return Record{}, fmt.Errorf("import %s: %w", cmp.Or(pulled(as), archive), space.Full(s.dir, err))
+	}
+	return r, nil
+}
+
+// read looks at an archive, and unpacks it if it is compressed as a whole, before it takes the lock of unpacking: what it finds may take
+// long, and be no image.
+func (s Store) read(ctx context.Context, archive string, as As, progress func(done, total int64)) (r Record, err error) {
+	if err := s.Make(); err != nil {
+		return Record{}, err
+	}
+	if err := s.Sweep(ctx); err != nil {
+		return Record{}, err
+	}
+	is, err := isRoot(ctx, archive)
+	if err != nil {
+		return Record{}, err
+	}
+	var src source
+	if !is {
+		if src, err = openSource(ctx, archive, s.tmp(), s.Limits.Bytes); err != nil {
+			return Record{}, err
+		}
+		defer src.close()
+	}
+	unlock, err := s.lockUnpack(ctx)
 	if err != nil {
 		return Record{}, err
 	}
 	defer unlock()
-	if err := s.sweep(ctx); err != nil {
-		return Record{}, err
+	defer func() { // of what was placed nothing is left; an interrupted import must clean up too, so not with ctx
+		err = errors.Join(err, s.sweepTmp(context.WithoutCancel(ctx), true))
+	}()
+	if is {
+		return s.addRoot(ctx, archive, as, progress)
 	}
-	r, err := s.add(ctx, archive, as, progress)
-	if err != nil {
-		err = space.Full(s.dir, err)
-		// Not with ctx: an interrupted import must clean up too.
-		return Record{}, errors.Join(fmt.Errorf("import %s: %w", cmp.Or(pulled(as), archive), err), s.sweep(context.WithoutCancel(ctx)))
-	}
-	return r, nil
+	return s.add(ctx, src, as, progress)
 }
 
 // CheckNew refuses a name that no new image can have.
@@ -68,18 +94,9 @@ func pulled(as As) string {
 	return as.From
 }
 
-// add is Import without taking the lock.
-func (s Store) add(ctx context.Context, archive string, as As, progress func(done, total int64)) (Record, error) {
-	if is, err := isRoot(ctx, archive); err != nil {
-		return Record{}, err
-	} else if is {
-		return s.addRoot(ctx, archive, as, progress)
-	}
-	src, err := openSource(ctx, archive, s.tmp(), s.Limits.Bytes)
-	if err != nil {
-		return Record{}, err
-	}
-	defer src.close()
+// add adds the image of a source. The caller holds the lock of unpacking.
+func (s Store) add(ctx context.Context, src source, as As, progress func(done, total int64)) (Record, error) {
+	var err error
 	var img found
 	if as.Manifest != "" {
 		img, err = pulledImage(src, as.Manifest, as.Foreign)
@@ -89,10 +106,7 @@ func (s Store) add(ctx context.Context, archive string, as As, progress func(don
 	if err != nil {
 		return Record{}, err
 	}
-	name := as.Name
-	if name == "" {
-		name = img.tag
-	}
+	name := cmp.Or(as.Name, img.tag)
 	if name == "" {
 		return Record{}, refuse.Invalidf("the archive gives its image no name: give one")
 	}
@@ -103,34 +117,57 @@ func (s Store) add(ctx context.Context, archive string, as As, progress func(don
 	return s.addImage(ctx, src, img, name, progress)
 }
 
-// addImage unpacks an image's layers and writes its record.
+// addImage unpacks an image's layers and writes its record. The caller holds the lock of unpacking.
 func (s Store) addImage(ctx context.Context, src source, img found, name string, progress func(done, total int64)) (Record, error) {
+	config, err := img.runConfig()
+	if err != nil {
+		return Record{}, err
+	}
 	r := Record{
-		Version: recordVersion, Name: name, Manifest: img.digest, From: img.from, Config: img.runConfig(),
-		Created: img.config.Created.Time, Imported: time.Now().UTC().Truncate(time.Second), Platform: img.platform(),
+		Version: recordVersion, Name: name, Manifest: img.digest, From: img.from, Config: config,
+		Created: img.config.Created.Time, Imported: time.Now().UTC().Truncate(time.Second), Platform: img.platform(), Beside: img.beside,
 	}
 	var ids []string
 	for _, l := range img.layers {
 		ids = append(ids, l.diffID)
 	}
-	var err error
 	if r.Layers, err = once(ids); err != nil {
 		return Record{}, err
 	}
+	left := s.Limits
+	made := map[string]string{} // temporary folder of each new layer, by digest
+	for {
+		if err := s.unpackMissing(ctx, src, img, made, &left, &r, progress); err != nil {
+			return Record{}, err
+		}
+		fault.Point("layers unpacked")
+		kept, err := s.keep(ctx, made, r)
+		if !errors.Is(err, errGone) {
+			return kept, err
+		}
+	}
+}
+
+// unpackMissing unpacks those of an image's layers that neither the store nor made has.
+func (s Store) unpackMissing(ctx context.Context, src source, img found, made map[string]string, left *Limits, r *Record, progress func(done, total int64)) error {
 	m := meter{report: progress}
+	var missing []layerFile
 	need := map[string]int64{} // bytes by digest: a layer that occurs twice is unpacked once
 	for _, l := range img.layers {
-		if s.has(l.diffID) {
+		if made[l.diffID] != "" || s.has(l.diffID) {
 			continue
 		}
 		f, size, err := src.open(l.path)
+		if errors.Is(err, fs.ErrNotExist) && img.pulled {
+			return refuse.Busyf("the layer %s was in the store, and another command removed it meanwhile: pull the image again", l.diffID)
+		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return Record{}, refuse.Invalidf("the image lacks its layer %s", l.path)
+			return refuse.Invalidf("the image lacks its layer %s", shown(l.path))
 		}
 		if err != nil {
-			return Record{}, readErr("layer "+l.path, err)
+			return readErr("layer "+shown(l.path), err)
 		}
-		need[l.diffID] = plainSize(f, size)
+		missing, need[l.diffID] = append(missing, l), inflate.PlainSize(f, size)
 		f.Close()
 		m.total += size
 	}
@@ -139,39 +176,26 @@ func (s Store) addImage(ctx context.Context, src source, img found, name string,
 		sum += n
 	}
 	if err := space.Need(s.tmp(), sum); err != nil {
-		return Record{}, err
+		return err
 	}
-	left := s.Limits
-	made := map[string]string{} // temporary folder of each new layer, by digest
-	for _, l := range img.layers {
-		u, err := s.addLayer(ctx, src, l, made, &left, &m)
+	for _, l := range missing {
+		u, err := s.addLayer(ctx, src, l, made, left, &m)
 		if err != nil {
-			return Record{}, fmt.Errorf("layer %s: %w", l.path, err)
+			return fmt.Errorf("layer %s: %w", shown(l.path), err)
 		}
-		r.Skipped = append(r.Skipped, u.out...)
 		r.NoACLs += u.unlisted
-	}
-	fault.Point("layers unpacked")
-	if err := s.place(made); err != nil {
-		return Record{}, err
-	}
-	for _, d := range r.Layers {
-		size, err := s.layerSize(d)
-		if err != nil {
-			return Record{}, err
+		for _, name := range u.out {
+			if !slices.Contains(r.Skipped, name) {
+				r.Skipped = append(r.Skipped, name)
+			}
 		}
-		r.Size += size
 	}
-	return r, s.write(r)
+	return nil
 }
 
-// addLayer unpacks one layer into tmp, unless the store has it already, and returns the unpacker, which counts what it left
-// out.
+// addLayer unpacks one layer into tmp, unless made has it, and returns the unpacker, which counts what it left out.
 func (s Store) addLayer(ctx context.Context, src source, l layerFile, made map[string]string, left *Limits, m *meter) (*unpacker, error) {
 	u := &unpacker{}
-	if s.has(l.diffID) {
-		return u, nil
-	}
 	f, size, err := src.open(l.path)
 	if err != nil {
 		return nil, err

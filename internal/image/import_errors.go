@@ -29,22 +29,28 @@ func archiveErr(what string, err error) error {
 	return refuse.Invalidf("%s is damaged: %w", what, err)
 }
 
-// entryErr adds the entry's name to err. Errors about an impossible name, from the kernel or from os.Root, become a
-// refusal.
+// entryErr adds the entry's name to err. The kernel's errors about an impossible name become a refusal.
 func entryErr(name string, err error) error {
+	name = shown(name)
 	if _, ok := errors.AsType[*refuse.Error](err); ok {
 		return fmt.Errorf("entry %q: %w", name, err)
 	}
 	var errno syscall.Errno
-	if !errors.As(err, &errno) && !isContext(err) {
-		// os.Root refused a path that leaves the folder.
-		return refuse.Invalidf("entry %q: it leads out of the image: %w", name, err)
-	}
+	_ = errors.As(err, &errno) // 0 if it is none
 	switch errno {
 	case unix.ENAMETOOLONG, unix.ENOTDIR, unix.ELOOP, unix.EEXIST, unix.EINVAL, unix.ENOENT, unix.EMLINK:
 		return refuse.Invalidf("entry %q: %w", name, err)
 	}
 	return fmt.Errorf("entry %q: %w", name, err)
+}
+
+// shown returns a name for a message: its beginning, if it is long.
+func shown(name string) string {
+	const most = 200
+	if len(name) > most {
+		return name[:most] + "…"
+	}
+	return name
 }
 
 func isContext(err error) bool {

@@ -12,15 +12,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/inflate"
 	"berth/internal/sys/fault"
-	"berth/internal/sys/purge"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/space"
 )
 
 // A plain root is a tar of a whole system, as mmdebstrap, docker export and tar -C root -c . write it. It becomes one layer
-// without a command. It differs from an image's layer in two ways: leading slashes are ignored, as tar does, and names that
-// mean white-outs in a layer are refused, because they were not meant as white-outs.
+// without a command. It differs from an image's layer in one way: names that mean white-outs in a layer are refused, because they
+// were not meant as white-outs.
+
+// maxLooked is the most bytes of a compressed archive, uncompressed, that are read to see whether it is a root: 4 GiB, a second or two for zeros.
+const maxLooked = 4 << 30
 
 // isRoot reports whether an archive is a plain root: whether one of rootFolders comes before a name that only images
 // have. It reads only as far as needed. It returns false for a file that is no tar; openSource refuses that.
@@ -33,12 +36,18 @@ func isRoot(ctx context.Context, archive string) (bool, error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return false, nil
 	}
-	r, err := decompress(ctxReader{ctx, f})
-	if err != nil {
-		return false, ctx.Err()
+	magic := make([]byte, inflate.MagicSize)
+	n, _ := f.ReadAt(magic, 0)
+	var in io.Reader = f // archive/tar seeks over the data
+	if inflate.Compression(magic[:n]) != "" {
+		r, err := inflate.Reader(inflate.Until(ctx, f))
+		if err != nil {
+			return false, ctx.Err()
+		}
+		defer r.Close()
+		in = io.LimitReader(r, maxLooked)
 	}
-	defer r.Close()
-	t := tar.NewReader(r)
+	t := tar.NewReader(in)
 	for range maxOuter {
 		h, err := t.Next()
 		if err != nil {
@@ -73,7 +82,7 @@ func (s Store) addRoot(ctx context.Context, archive string, as As, progress func
 	if err != nil {
 		return Record{}, err
 	}
-	if err := space.Need(s.tmp(), plainSize(f, info.Size())); err != nil {
+	if err := space.Need(s.tmp(), inflate.PlainSize(f, info.Size())); err != nil {
 		return Record{}, err
 	}
 	tmp, err := s.scratch()
@@ -88,20 +97,9 @@ func (s Store) addRoot(ctx context.Context, archive string, as As, progress func
 		return Record{}, err
 	}
 	fault.Point("layers unpacked")
-	if s.has(digest) {
-		err = purge.Tree(ctx, tmp)
-	} else {
-		err = s.place(map[string]string{digest: tmp})
-	}
-	if err != nil {
-		return Record{}, err
-	}
 	r := Record{
 		Version: recordVersion, Name: as.Name, From: as.From, Manifest: digest, Layers: []string{digest}, Skipped: u.out, NoACLs: u.unlisted, Config: Config{Cmd: as.Command},
 		Created: info.ModTime().UTC().Truncate(time.Second), Imported: time.Now().UTC().Truncate(time.Second),
 	}
-	if r.Size, err = s.layerSize(digest); err != nil {
-		return Record{}, err
-	}
-	return r, s.write(r)
+	return s.keep(ctx, map[string]string{digest: tmp}, r)
 }

@@ -8,24 +8,12 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// plainEntry applies the two differences between a plain root and a layer to an entry.
+// plainEntry refuses names that mean white-outs.
 func plainEntry(h *tar.Header) error {
-	h.Name = relative(h.Name)
-	if h.Typeflag == tar.TypeLink {
-		h.Linkname = relative(h.Linkname)
-	}
 	if strings.HasPrefix(path.Base(h.Name), whiteoutPrefix) || strings.Contains("/"+h.Name, "/"+whiteoutMeta) {
 		return refuse.Invalidf("a name that begins with %s removes files in an image's layer, and a plain root has no layers: rename it", whiteoutPrefix)
 	}
 	return nil
-}
-
-// relative removes leading slashes from a name, as tar does when it unpacks.
-func relative(name string) string {
-	if rest := strings.TrimLeft(name, "/"); rest != name {
-		return "./" + rest
-	}
-	return name
 }
 
 // isStandard reports whether an entry is one of standardDevices, at its usual place and with its number.

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -11,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/inflate"
 	"berth/internal/sys/fault"
-	"berth/internal/sys/refuse"
 )
 
 // layerFile is one layer in a source.
@@ -26,31 +27,61 @@ type layerFile struct {
 // and is invisible inside a node (trusted attributes need privilege over the host).
 const sizeAttr = "trusted.berth.size"
 
-// place moves new layers into the store, after it synced them to disk: a power cut must not keep the rename and lose
-// the files.
-func (s Store) place(made map[string]string) error {
-	if len(made) == 0 {
-		return nil
-	}
+// errGone means that a layer that the store had was removed while others were unpacked.
+var errGone = errors.New("a layer was removed meanwhile")
+
+// keep moves an image's new layers into the store and writes its record. It first syncs the layers to disk, without the lock: a power
+// cut must not keep the rename and lose the files.
+func (s Store) keep(ctx context.Context, made map[string]string, r Record) (Record, error) {
 	d, err := os.Open(s.layers())
 	if err != nil {
-		return err
+		return Record{}, err
 	}
 	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return fmt.Errorf("write layers to disk: %w", err)
+	if len(made) > 0 {
+		if err := unix.Syncfs(int(d.Fd())); err != nil {
+			return Record{}, fmt.Errorf("write layers to disk: %w", err)
+		}
 	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return Record{}, err
+	}
+	defer unlock()
+	for _, digest := range r.Layers {
+		if made[digest] == "" && !s.has(digest) {
+			return Record{}, errGone
+		}
+	}
+	if err := s.place(made, d); err != nil {
+		return Record{}, err
+	}
+	for _, digest := range r.Layers {
+		size, err := s.layerSize(digest)
+		if err != nil {
+			return Record{}, err
+		}
+		r.Size += size
+	}
+	return r, s.write(r)
+}
+
+// place moves new layers into the store's open folder of layers.
+func (s Store) place(made map[string]string, layers *os.File) error {
 	for digest, tmp := range made {
 		hex, err := parseDigest(digest)
 		if err != nil {
 			return err
+		}
+		if s.has(digest) {
+			continue // of a plain root, whose digest is known only now
 		}
 		if err := os.Rename(tmp, s.layer(hex)); err != nil {
 			return fmt.Errorf("put layer %s in place: %w", hex, err)
 		}
 		fault.Point("layer placed")
 	}
-	return d.Sync()
+	return layers.Sync()
 }
 
 // layer unpacks the layer read from r into dir and verifies the digests that l gives. It returns the digest of the
@@ -64,13 +95,13 @@ func (u *unpacker) layer(ctx context.Context, dir string, r io.Reader, l layerFi
 		return "", err
 	}
 	defer root.Close()
-	packed := newDigestReader(ctxReader{ctx, r})
-	stream, err := decompress(packed)
+	packed := newDigestReader(inflate.Until(ctx, r))
+	stream, err := inflate.Reader(packed)
 	if err != nil {
 		return "", archiveErr("its compression", err)
 	}
 	defer stream.Close()
-	plain := newDigestReader(&limitReader{stream, left.Bytes + 512*int64(left.Entries)})
+	plain := newDigestReader(stream)
 	if err := u.unpack(ctx, root, plain, left); err != nil {
 		return "", err
 	}
@@ -101,21 +132,6 @@ func (s Store) layerSize(digest string) (int64, error) {
 		return 0, &fs.PathError{Op: "read size of", Path: filepath.Join("layer", hex), Err: err}
 	}
 	return strconv.ParseInt(string(buf[:n]), 10, 64)
-}
-
-// limitReader refuses a stream that is longer than an image may be. A stream can be endless without unpacking to any
-// file.
-type limitReader struct {
-	r    io.Reader
-	left int64
-}
-
-func (l *limitReader) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
-		return 0, refuse.Invalidf("the image unpacks to more bytes than the limit allows")
-	}
-	return n, err
 }
 
 // meter counts the bytes read of an image's layers.

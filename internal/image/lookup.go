@@ -58,12 +58,9 @@ func (t tree) close() {
 	}
 }
 
-// maxLinks is the most symbolic links on the way to one file, as in the kernel (MAXSYMLINKS). maxParts is the most path
-// components: each ".." starts again at the top, and an archive must not choose how long that takes.
-const (
-	maxLinks = 40
-	maxParts = 256
-)
+// maxParts is the most path components on the way to one file: each ".." starts again at the top, and an archive must not choose how
+// long that takes.
+const maxParts = 256
 
 // resolve returns the name (relative to the root, free of symbolic links) and the layer of the file at name. The error
 // is fs.ErrNotExist if there is none.

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"berth/internal/image/media"
 	"berth/internal/sys/refuse"
 )
 
@@ -31,14 +33,34 @@ type found struct {
 	digest string // of the manifest; for a docker archive, of the configuration
 	tag    string // name in the archive, or ""
 	from   string // where the archive came from, or ""
+	pulled bool   // it was pulled: the source has only those of its layers that the store lacked
 	config v1.ConfigFile
 	layers []layerFile // lowest first, one for each diff id of config
+	beside []string    // what the source holds that is no image
+}
+
+// artifact returns what a manifest or an index is that is no image, such as a list of the image's parts or a signature beside it, by its
+// media type; "" if it is an image.
+func (m *manifest) artifact() string {
+	if media.IsArtifact(m.ArtifactType) {
+		return m.ArtifactType
+	}
+	if t := media.Of(m.Config.MediaType); t != "" && !media.IsConfig(t) {
+		return string(t)
+	}
+	for _, l := range m.Layers {
+		if t := media.Of(l.MediaType); t != "" && !media.IsLayer(t) {
+			return string(t)
+		}
+	}
+	return ""
 }
 
 // findImage finds the image that pick means: a name from the archive, with or without ":latest", or the beginning of a
 // digest. Without pick it takes the image called name if there is one, else the only one for this machine. Both may be
 // "".
-func findImage(s source, pick, name string) (found, error) {
+func findImage(src source, pick, name string) (found, error) {
+	s := &documents{source: src, left: maxDocuments}
 	var all []found
 	var err error
 	r, _, ociErr := s.open("oci-layout")
@@ -54,8 +76,14 @@ func findImage(s source, pick, name string) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
+	if len(all) == 0 && len(s.others) > 0 {
+		return found{}, fit(s.others, false)
+	}
 	if len(all) == 0 {
-		return found{}, refuse.Invalidf("the archive holds no image")
+		return found{}, refuse.Invalidf("the archive holds no image; it holds %s", cmp.Or(strings.Join(s.passed, ", "), "nothing else"))
+	}
+	for i := range all {
+		all[i].beside = s.passed
 	}
 	asked := all
 	if pick != "" {
@@ -83,19 +111,21 @@ func findImage(s source, pick, name string) (found, error) {
 }
 
 // pulledImage reads the image of a manifest from a folder of blobs.
-func pulledImage(s source, manifestDigest string, foreign bool) (found, error) {
+func pulledImage(src source, manifestDigest string, foreign bool) (found, error) {
 	digest, err := v1.NewHash(manifestDigest)
 	if err != nil {
 		return found{}, refuse.Invalidf("%w", err)
 	}
+	s := &documents{source: src, left: maxDocuments}
 	var m manifest
-	if err := readBlob(s, digest, &m); err != nil {
+	if err := s.blob(digest, &m); err != nil {
 		return found{}, err
 	}
 	all, err := ociImage(s, digest, "", m)
 	if err != nil {
 		return found{}, err
 	}
+	all[0].pulled = true
 	return all[0], fit(all, foreign)
 }
 
@@ -163,27 +193,42 @@ func platforms(all []found) string {
 	for _, f := range all {
 		names = append(names, f.config.OS+"/"+f.config.Architecture)
 	}
-	return strings.Join(slices.Compact(names), ", ")
+	slices.Sort(names)
+	return shown(strings.Join(slices.Compact(names), ", "))
 }
 
 // ociImages reads all images of an OCI image layout, also those of nested indexes.
-func ociImages(s source) ([]found, error) {
+func ociImages(s *documents) ([]found, error) {
 	var top manifest
-	if _, err := readDocument(s, "index.json", "", &top); err != nil {
+	if _, err := s.read("index.json", "", &top); err != nil {
 		return nil, err
 	}
 	return walkIndex(s, top.Manifests, "", 0)
 }
 
+// maxImages is the most images of an archive. One with two names counts as two.
+const maxImages = 1000
+
+// tooMany refuses an archive of more images.
+func tooMany(n int) error {
+	if n > maxImages {
+		return refuse.Invalidf("the archive holds more than %d images", maxImages)
+	}
+	return nil
+}
+
 // walkIndex reads the images of an index. tag is the index's own name.
-func walkIndex(s source, entries []v1.Descriptor, tag string, depth int) ([]found, error) {
-	if depth > 3 || len(entries) > 1000 {
+func walkIndex(s *documents, entries []v1.Descriptor, tag string, depth int) ([]found, error) {
+	if depth > 3 || len(entries) > maxImages {
 		return nil, refuse.Invalidf("the image's index is nested too deep or too long")
 	}
 	var all []found
 	for _, d := range entries {
 		if d.Platform != nil && !here(d.Platform.OS, d.Platform.Architecture) && len(entries) > 1 {
-			continue // another platform, or an attestation (unknown/unknown); its blobs may be absent
+			if d.Platform.OS != "unknown" && len(s.others) < 20 { // an attestation is unknown/unknown
+				s.others = append(s.others, found{config: v1.ConfigFile{OS: d.Platform.OS, Architecture: d.Platform.Architecture}})
+			}
+			continue // its blobs may be absent
 		}
 		name := tag
 		// docker save (since 25) writes the whole name into the second key and only the tag into the first.
@@ -192,9 +237,17 @@ func walkIndex(s source, entries []v1.Descriptor, tag string, depth int) ([]foun
 				name = v
 			}
 		}
+		if t := media.Of(d.MediaType); media.IsArtifact(d.ArtifactType) || t != "" && !media.IsDocument(t) {
+			s.pass(cmp.Or(d.ArtifactType, string(t)), name)
+			continue
+		}
 		var m manifest
-		if err := readBlob(s, d.Digest, &m); err != nil {
+		if err := s.blob(d.Digest, &m); err != nil {
 			return nil, err
+		}
+		if t := m.artifact(); t != "" {
+			s.pass(t, name)
+			continue
 		}
 		var more []found
 		var err error
@@ -207,14 +260,17 @@ func walkIndex(s source, entries []v1.Descriptor, tag string, depth int) ([]foun
 			return nil, err
 		}
 		all = append(all, more...)
+		if err := tooMany(len(all)); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
 
 // ociImage reads one image's configuration.
-func ociImage(s source, digest v1.Hash, tag string, m manifest) ([]found, error) {
+func ociImage(s *documents, digest v1.Hash, tag string, m manifest) ([]found, error) {
 	f := found{digest: digest.String(), tag: tag}
-	if err := readBlob(s, m.Config.Digest, &f.config); err != nil {
+	if err := s.blob(m.Config.Digest, &f.config); err != nil {
 		return nil, err
 	}
 	for _, l := range m.Layers {
@@ -228,7 +284,7 @@ func ociImage(s source, digest v1.Hash, tag string, m manifest) ([]found, error)
 }
 
 // dockerImages reads what docker save writes.
-func dockerImages(s source) ([]found, error) {
+func dockerImages(s *documents) ([]found, error) {
 	r, _, err := s.open("manifest.json")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refuse.Invalidf("this is neither an OCI image (oci-layout, index.json), nor a docker archive (manifest.json), "+
@@ -239,13 +295,16 @@ func dockerImages(s source) ([]found, error) {
 	}
 	r.Close()
 	var entries []dockerManifest
-	if _, err := readDocument(s, "manifest.json", "", &entries); err != nil {
+	if _, err := s.read("manifest.json", "", &entries); err != nil {
 		return nil, err
 	}
 	var all []found
 	for _, e := range entries {
+		if err := tooMany(len(all) + len(e.RepoTags)); err != nil {
+			return nil, err
+		}
 		var f found
-		if f.digest, err = readDocument(s, e.Config, "", &f.config); err != nil {
+		if f.digest, err = s.read(e.Config, "", &f.config); err != nil {
 			return nil, err
 		}
 		for _, l := range e.Layers {
@@ -280,11 +339,19 @@ func (f *found) match() error {
 	return nil
 }
 
+// maxCommand is the most bytes of what an image says of its command. It is in the image's record, which each command reads; and the kernel
+// starts no program with much more (MAX_ARG_STRLEN, ARG_MAX).
+const maxCommand = 1 << 20
+
 // runConfig returns the part of the configuration that a node uses.
-func (f *found) runConfig() Config {
+func (f *found) runConfig() (Config, error) {
 	c := f.config.Config
-	return Config{
+	own := Config{
 		Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
 		WorkingDir: c.WorkingDir, User: c.User, StopSignal: c.StopSignal,
 	}
+	if n := own.bytes(); n > maxCommand {
+		return Config{}, refuse.Invalidf("the image's command, its environment and its user are %d bytes; a node starts none of more than %d", n, maxCommand)
+	}
+	return own, nil
 }

@@ -135,7 +135,7 @@ func TestPick(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer src.close()
-		all, err := ociImages(src)
+		all, err := ociImages(&documents{source: src, left: maxDocuments})
 		if err != nil {
 			t.Fatal(err)
 		}

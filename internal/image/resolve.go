@@ -68,7 +68,11 @@ func (s Store) resolveLayout(ref vnode.Image) (Image, error) {
 	if ids, err = once(ids); err != nil {
 		return Image{}, fmt.Errorf("image %s: %w", ref, err)
 	}
-	return s.resolveLayers(Image{Ref: ref, Manifest: img.digest, Layers: ids, Config: img.runConfig()})
+	config, err := img.runConfig()
+	if err != nil {
+		return Image{}, fmt.Errorf("image %s: %w", ref, err)
+	}
+	return s.resolveLayers(Image{Ref: ref, Manifest: img.digest, Layers: ids, Config: config})
 }
 
 // openLayout opens the folder of an OCI image layout and finds the image for this machine.
@@ -181,14 +185,11 @@ func (u *Unpack) Do(ctx context.Context) error {
 	if len(s.lacks(u.Layers)) == 0 {
 		return nil
 	}
-	unlock, err := s.lock(ctx)
+	unlock, err := s.lockUnpack(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.sweep(ctx); err != nil {
-		return err
-	}
 	if len(s.lacks(u.Layers)) == 0 {
 		return nil
 	}
@@ -200,10 +201,10 @@ func (u *Unpack) Do(ctx context.Context) error {
 	if img.digest != u.Manifest {
 		return refuse.Busyf("image %s changed between plan and apply: it is %s now; apply again", u.Ref, img.digest)
 	}
-	if _, err := s.addImage(ctx, src, img, u.Ref.String(), nil); err != nil {
-		return errors.Join(fmt.Errorf("image %s: %w", u.Ref, space.Full(s.dir, err)), s.sweep(context.WithoutCancel(ctx)))
+	if _, err = s.addImage(ctx, src, img, u.Ref.String(), nil); err != nil {
+		err = fmt.Errorf("image %s: %w", u.Ref, space.Full(s.dir, err))
 	}
-	return nil
+	return errors.Join(err, s.sweepTmp(context.WithoutCancel(ctx), true))
 }
 
 // Verify checks that the store has all layers.

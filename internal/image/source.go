@@ -5,19 +5,23 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
+	"slices"
+	"strings"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/inflate"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/space"
+	"berth/internal/sys/treetar"
 )
 
 // source is the place that an image is read from: a folder, or a tar file that is read without unpacking it.
@@ -72,45 +76,112 @@ type place struct {
 	link         string
 }
 
-// maxOuter is the most entries of an archive's outer tar. Images have a few per layer.
-const maxOuter = 20_000
+// maxOuter is the most entries of an archive's outer tar. Images have a few per layer. maxNames is the most bytes of their names.
+const (
+	maxOuter = 20_000
+	maxNames = 8 << 20
+)
 
-// newTarSource indexes a tar file. It reads the headers only: archive/tar seeks over the data.
-func newTarSource(f *os.File) (*tarSource, error) {
-	s := &tarSource{file: f, index: map[string]place{}}
-	t := tar.NewReader(f)
-	for {
+// newTarSource indexes an archive. Of a plain one it reads the headers only: archive/tar seeks over the data. A compressed one is first
+// unpacked to an unlinked file in tmp, at most limit bytes of it, and refused by the first header that tells of more, or of more than the disk has.
+func newTarSource(ctx context.Context, f *os.File, tmp string, limit int64) (*tarSource, error) {
+	var magic [inflate.MagicSize]byte
+	n, err := io.ReadFull(f, magic[:])
+	if err != nil && n == 0 {
+		return nil, refuse.Invalidf("the archive is empty or cannot be read: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if inflate.Compression(magic[:n]) == "" {
+		s := &tarSource{file: f, index: map[string]place{}}
+		return s, s.read(f, func(int64) (int64, error) { return f.Seek(0, io.SeekCurrent) })
+	}
+	if info, err := f.Stat(); err == nil {
+		if err := space.Need(tmp, inflate.PlainSize(f, info.Size())); err != nil {
+			return nil, err
+		}
+	}
+	r, err := inflate.Reader(inflate.Until(ctx, f))
+	if err != nil {
+		return nil, archiveErr("the archive", err)
+	}
+	defer r.Close()
+	out, err := os.CreateTemp(tmp, "archive-")
+	if err != nil {
+		return nil, err
+	}
+	os.Remove(out.Name()) // the kernel frees it when it is closed, also after a kill
+	in := inflate.NewStream(io.TeeReader(r, &inflate.Roomy{To: out, Dir: tmp}))
+	s := &tarSource{file: out, index: map[string]place{}}
+	err = s.read(in, func(size int64) (int64, error) {
+		at := in.N
+		if size > limit-at {
+			return 0, refuse.Invalidf("the archive unpacks to more than %d bytes", limit)
+		}
+		in.Most += size + inflate.PerEntry
+		if size < largeFile {
+			return at, nil
+		}
+		return at, space.Need(tmp, size)
+	})
+	if err != nil {
+		out.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// read fills the index from the archive's stream. data is called for each file: it returns the position of the file's data, which are to be
+// read next, in the uncompressed archive. Of the headers, whose texts share the memory of all their records, nothing is kept.
+func (s *tarSource) read(r io.Reader, data func(size int64) (int64, error)) error {
+	t := tar.NewReader(r)
+	names := 0
+	for n := 0; ; n++ {
 		h, err := t.Next()
 		if err == io.EOF {
-			return s, nil
+			return nil
 		}
 		if err != nil {
-			return nil, archiveErr("the archive", err)
+			return archiveErr("the archive", err)
 		}
-		if len(s.index) >= maxOuter {
-			return nil, refuse.Invalidf("the archive is no image: it has more than %d files", maxOuter)
+		if n >= maxOuter {
+			return refuse.Invalidf("the archive is no image: it has more than %d files", maxOuter)
 		}
-		name := path.Clean(h.Name)
-		if isSparse(h) {
-			return nil, refuse.Invalidf("the archive holds %q as a sparse file: pack it without tar's --sparse", h.Name)
+		for _, name := range []string{h.Name, h.Linkname} {
+			if len(name) > maxPath {
+				return entryErr(name, longName(len(name)))
+			}
+			names += len(name)
 		}
+		if names > maxNames {
+			return refuse.Invalidf("the archive is no image: the names of its files have more than %d MiB", maxNames>>20)
+		}
+		if treetar.IsSparse(h) {
+			return refuse.Invalidf("the archive holds %q as a sparse file: pack it without tar's --sparse", shown(h.Name))
+		}
+		name := inside(h.Name)
 		switch h.Typeflag {
 		case tar.TypeReg:
-			offset, err := f.Seek(0, io.SeekCurrent)
+			offset, err := data(h.Size)
 			if err != nil {
-				return nil, err
+				return entryErr(h.Name, err)
 			}
 			s.index[name] = place{offset: offset, size: h.Size}
 		case tar.TypeSymlink: // older docker save wrote these for layers that occur twice
-			s.index[name] = place{link: path.Join(path.Dir(name), h.Linkname)}
+			link := h.Linkname
+			if !path.IsAbs(link) {
+				link = path.Join(path.Dir(name), link)
+			}
+			s.index[name] = place{link: inside(link)}
 		case tar.TypeLink:
-			s.index[name] = place{link: path.Clean(h.Linkname)}
+			s.index[name] = place{link: inside(h.Linkname)}
 		}
 	}
 }
 
 func (s *tarSource) open(name string) (blob, int64, error) {
-	name = path.Clean(name)
+	name = inside(name)
 	for range 8 {
 		p, ok := s.index[name]
 		if !ok {
@@ -126,7 +197,7 @@ func (s *tarSource) open(name string) (blob, int64, error) {
 
 func (s *tarSource) close() error { return s.file.Close() }
 
-// openSource opens an archive or a folder. It first decompresses a compressed archive into tmp, at most limit bytes.
+// openSource opens an archive or a folder: see newTarSource.
 func openSource(ctx context.Context, archive, tmp string, limit int64) (source, error) {
 	f, err := os.OpenFile(archive, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,76 +215,61 @@ func openSource(ctx context.Context, archive, tmp string, limit int64) (source, 
 	if err == nil && !info.Mode().IsRegular() {
 		err = refuse.Invalidf("%s is neither a file nor a folder: what comes from a pipe must be written to a file first", archive)
 	}
-	var plain *os.File
+	var s *tarSource
 	if err == nil {
-		plain, err = inflate(ctx, f, tmp, limit)
+		s, err = newTarSource(ctx, f, tmp, limit)
 	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	if plain != f {
+	if s.file != f {
 		f.Close()
-	}
-	s, err := newTarSource(plain)
-	if err != nil {
-		plain.Close()
-		return nil, err
 	}
 	return s, nil
 }
 
-// inflate returns f itself, at its start, if f is not compressed; else an unlinked temporary file with its decompressed
-// content.
-func inflate(ctx context.Context, f *os.File, tmp string, limit int64) (*os.File, error) {
-	var magic [6]byte
-	n, err := io.ReadFull(f, magic[:])
-	if err != nil && n == 0 {
-		return nil, refuse.Invalidf("the archive is empty or cannot be read: %w", err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	if compression(magic[:n]) == "" {
-		return f, nil
-	}
-	if info, err := f.Stat(); err == nil {
-		if err := space.Need(tmp, plainSize(f, info.Size())); err != nil {
-			return nil, err
-		}
-	}
-	r, err := decompress(ctxReader{ctx, f})
-	if err != nil {
-		return nil, archiveErr("the archive", err)
-	}
-	defer r.Close()
-	out, err := os.CreateTemp(tmp, "archive-")
-	if err != nil {
-		return nil, err
-	}
-	os.Remove(out.Name()) // the kernel frees it when it is closed, also after a kill
-	copied, err := io.Copy(out, io.LimitReader(r, limit+1))
-	if err == nil && copied > limit {
-		err = refuse.Invalidf("the archive unpacks to more than %d bytes", limit)
-	}
-	if err == nil {
-		_, err = out.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		out.Close()
-		return nil, archiveErr("the archive", err)
-	}
-	return out, nil
+// documents reads the JSON documents of a source: manifests, indexes, configurations.
+type documents struct {
+	source
+	left   int64    // bytes of documents that may still be read: an archive can name one a thousand times
+	passed []string // what is no image: media types, with names
+	others []found  // some images for other machines, of which nothing was read but the platform
 }
 
-// maxDocument is the most bytes of a manifest, index or configuration.
-const maxDocument = 8 << 20
+// pass notes what was passed over, each kind once, and not very many. Each is one line of a message.
+func (d *documents) pass(kind, name string) {
+	kind = shown(kind)
+	if name != "" {
+		kind += " (" + shown(name) + ")"
+	}
+	kind = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, kind)
+	const most = 20
+	if !slices.Contains(d.passed, kind) && len(d.passed) <= most {
+		d.passed = append(d.passed, kind)
+	}
+	if len(d.passed) > most {
+		d.passed[most] = "and more"
+	}
+}
 
-// readDocument reads a JSON document of the source into v and returns its digest. want is the expected digest, or "".
-func readDocument(s source, name, want string, v any) (string, error) {
-	r, size, err := s.open(name)
+// maxDocument is the most bytes of a document, maxDocuments of all that are read of an archive, and minDocument what the smallest one counts.
+const (
+	maxDocument  = 8 << 20
+	maxDocuments = 64 << 20
+	minDocument  = 1 << 10
+)
+
+// read reads a document into v and returns its digest. want is the expected digest, or "".
+func (d *documents) read(name, want string, v any) (string, error) {
+	r, size, err := d.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", refuse.Invalidf("the image lacks its file %s", name)
+		return "", refuse.Invalidf("the image lacks its file %s", shown(name))
 	}
 	if err != nil {
 		return "", err
@@ -221,6 +277,9 @@ func readDocument(s source, name, want string, v any) (string, error) {
 	defer r.Close()
 	if size > maxDocument {
 		return "", refuse.Invalidf("%s has %d bytes: too many for a manifest or configuration", name, size)
+	}
+	if d.left -= max(size, minDocument); d.left < 0 {
+		return "", refuse.Invalidf("the archive's manifests and configurations are documents of more than %d MiB together", maxDocuments>>20)
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxDocument))
 	if err != nil {
@@ -231,31 +290,15 @@ func readDocument(s source, name, want string, v any) (string, error) {
 	if want != "" && want != digest {
 		return "", refuse.Invalidf("%s is damaged: its digest is %s", name, digest)
 	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return "", refuse.Invalidf("%s of the image cannot be read: %s", name, jsonfile.Wrong(data, err))
-	}
-	return digest, nil
+	return digest, jsonfile.Foreign(data, v, name+" of the image")
 }
 
-// readBlob reads a JSON document of an OCI image layout, which its digest names, into v.
-func readBlob(s source, digest v1.Hash, v any) error {
+// blob reads a document of an OCI image layout, which its digest names, into v.
+func (d *documents) blob(digest v1.Hash, v any) error {
 	file, err := blobPath(digest.String())
 	if err != nil {
 		return err
 	}
-	_, err = readDocument(s, file, digest.String(), v)
+	_, err = d.read(file, digest.String(), v)
 	return err
-}
-
-// ctxReader stops reading when its context ends.
-type ctxReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c ctxReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
 }

@@ -89,8 +89,8 @@ func TestSparseLimits(t *testing.T) {
 	testkit.NeedsRoot(t)
 	layer := sparseLayer(t, sparseFormats()[0], 1<<30)
 	for says, left := range map[string]Limits{
-		"sparse files are longer": {Bytes: 1 << 30, Entries: 1, Sparse: 1<<30 - 1},
-		"more bytes":              {Bytes: 8192, Entries: 1, Sparse: 1 << 30},
+		"sparse files are longer": {Bytes: 1 << 30, Entries: 1, Sparse: 1<<30 - 1, Kept: 1 << 20},
+		"more bytes":              {Bytes: 8192, Entries: 1, Sparse: 1 << 30, Kept: 1 << 20},
 	} {
 		root, err := os.OpenRoot(t.TempDir())
 		if err != nil {
@@ -143,8 +143,8 @@ func TestSpace(t *testing.T) {
 		"OCI, compressed":  {imagetest.OCIArchive(t, imagetest.Image{Layers: [][]byte{large}}), "it needs 9 MiB, and the file system at "},
 		"root":             {newFile(t, large), "it needs 9 MiB, and the file system at "},
 		"root, compressed": {newFile(t, imagetest.Gzip(t, large)), "it needs 9 MiB, and the file system at "},
-		"a large file":     {newFile(t, quiet(large)), "it needs 8 MiB, and the file system at "},
-		"many small files": {newFile(t, quiet(imagetest.Layer(t, small...))), "is full"},
+		"a large file":     {newFile(t, quiet(large)), "it needs 9 MiB, and the file system at "},
+		"many small files": {newFile(t, quiet(imagetest.Layer(t, small...))), "it needs 2 MiB, and the file system at "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSmallDisk(t, 4<<20, func(s Store) error {

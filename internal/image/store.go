@@ -20,10 +20,13 @@ import (
 	"berth/internal/sys/refuse"
 )
 
-// Store is the image store of one Berth on a host. Readers need no lock. Commands that add or remove images hold the
-// store's lock, so whatever is in tmp while the lock is free was left by a killed command.
+// Store is the image store of one Berth on a host. Readers need no lock. Commands hold the store's lock while they change which
+// images and layers there are, which is short, so whatever is in tmp while the lock is free was left by a killed command; but for what
+// an import unpacks (tmp/unpack-…), which takes long: that belongs to the holder of the lock of unpacking. Removals and
+// starts of nodes do not wait for imports, imports wait for each other. Who has the lock of unpacking may take the store's.
 //
 //	lock                     flock, exclusive
+//	unpack                   flock, exclusive, for those who unpack layers
 //	use                      flock, shared by commands that begin to use an image, exclusive for those that remove one
 //	records/NAME.json        one image
 //	layers/sha256/HEX/       one layer, in the form overlay reads: complete and verified, or not there
@@ -47,7 +50,7 @@ func (s Store) tmp() string              { return filepath.Join(s.dir, "tmp") }
 func (s Store) record(n string) string   { return filepath.Join(s.records(), recordFile(n)) }
 func (s Store) layer(hex string) string  { return filepath.Join(s.layers(), hex) }
 func (s Store) has(digest string) bool   { return s.lacks([]string{digest}) == nil }
-func (s Store) scratch() (string, error) { return os.MkdirTemp(s.tmp(), "") }
+func (s Store) scratch() (string, error) { return os.MkdirTemp(s.tmp(), unpackPrefix) }
 
 // lacks returns those of the layers that are not unpacked.
 func (s Store) lacks(digests []string) []string {
@@ -91,8 +94,28 @@ func (s Store) lock(ctx context.Context) (unlock func(), err error) {
 	return func() { lock.Release(f) }, nil
 }
 
-func (s Store) lockFile() string { return filepath.Join(s.dir, "lock") }
-func (s Store) useFile() string  { return filepath.Join(s.dir, "use") }
+// lockUnpack is lock for the lock of unpacking. It removes what a killed holder left.
+func (s Store) lockUnpack(ctx context.Context) (unlock func(), err error) {
+	if err := s.Make(); err != nil {
+		return nil, err
+	}
+	f, err := lock.Open(ctx, s.unpackFile())
+	if err != nil {
+		return nil, fmt.Errorf("wait for another import: %w", err)
+	}
+	if err := s.sweepTmp(ctx, true); err != nil {
+		lock.Release(f)
+		return nil, err
+	}
+	return func() { lock.Release(f) }, nil
+}
+
+// unpackPrefix begins the names in tmp that belong to the holder of the lock of unpacking.
+const unpackPrefix = "unpack-"
+
+func (s Store) lockFile() string   { return filepath.Join(s.dir, "lock") }
+func (s Store) unpackFile() string { return filepath.Join(s.dir, "unpack") }
+func (s Store) useFile() string    { return filepath.Join(s.dir, "use") }
 
 // Sweep removes the leftovers of killed commands from the store. If a command is using the store, Sweep does nothing. It is
 // quick if there is nothing to remove.
@@ -122,13 +145,29 @@ func tryLock(path string) (unlock func(), free bool, err error) {
 	return func() { lock.Release(f) }, true, nil
 }
 
-// sweep is Sweep without taking the lock.
+// sweep is Sweep without taking the lock. What is being unpacked stays.
 func (s Store) sweep(ctx context.Context) error {
+	if err := s.sweepTmp(ctx, false); err != nil {
+		return err
+	}
+	unlock, free, err := tryLock(s.unpackFile())
+	if err != nil || !free { // the import that holds the lock cleans up
+		return err
+	}
+	defer unlock()
+	return s.sweepTmp(ctx, true)
+}
+
+// sweepTmp removes what is in tmp: what was unpacked, for who holds the lock of unpacking, or all the rest, for who holds the store's.
+func (s Store) sweepTmp(ctx context.Context, unpacked bool) error {
 	left, err := os.ReadDir(s.tmp())
 	if err != nil {
 		return fmt.Errorf("sweep image store: %w", err)
 	}
 	for _, e := range left {
+		if strings.HasPrefix(e.Name(), unpackPrefix) != unpacked {
+			continue
+		}
 		if err := purge.Tree(ctx, filepath.Join(s.tmp(), e.Name())); err != nil {
 			return fmt.Errorf("sweep image store: %w", err)
 		}

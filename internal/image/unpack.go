@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/inflate"
+	"berth/internal/sys/purge"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/treetar"
 )
@@ -28,8 +30,14 @@ const maxID = treetar.MostImageID
 //
 // Folders that the layer needs but does not list get owner root and mode 0755.
 func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left *Limits) error {
-	u.ctx, u.in, u.root, u.left = ctx, &counter{r: r}, root, left
-	u.folders, u.buf = map[string]*tar.Header{}, make([]byte, 256<<10)
+	u.ctx, u.in, u.root, u.left = ctx, inflate.NewStream(r), root.Name(), left
+	top, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	u.top = top
+	u.folders, u.kept, u.buf = map[string]folder{}, 0, make([]byte, 256<<10)
 	defer u.forget()
 	t := tar.NewReader(u.in)
 	for {
@@ -40,6 +48,7 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 		if err != nil {
 			return archiveErr("layer", err)
 		}
+		u.in.Most += inflate.PerEntry
 		err = u.count()
 		if err == nil {
 			err = u.entry(h, t)
@@ -47,6 +56,9 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 		if err != nil {
 			return entryErr(h.Name, err)
 		}
+	}
+	if _, err := io.Copy(io.Discard, u.in); err != nil { // the digest is of the whole stream
+		return archiveErr("layer", err)
 	}
 	return u.finish()
 }
@@ -92,70 +104,14 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		return u.hardLink(name, h)
 	case tar.TypeChar, tar.TypeBlock:
 		if isStandard(name, h) {
-			u.out = append(u.out, name)
+			if !slices.Contains(u.out, name) {
+				u.out = append(u.out, strings.Clone(name))
+			}
 			return nil
 		}
 		return refuse.Invalidf("device nodes are refused: leave it out of the archive, and give the node the device by its spec")
 	}
 	return refuse.Invalidf("entries of type %q are refused", h.Typeflag)
-}
-
-// enter opens the folder dir as the parent of the next entries, and makes it if it is missing.
-func (u *unpacker) enter(dir string) error {
-	if u.parent != nil && u.dir == dir {
-		return nil
-	}
-	f, err := u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // ENOTDIR: a whiteout is in its place
-		if err := errors.Join(u.count(), u.enter(path.Dir(dir))); err != nil {
-			return err
-		}
-		if err := u.makeFolder(dir); err != nil {
-			return err
-		}
-		f, err = u.root.OpenFile(dir, unix.O_DIRECTORY, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("open folder %s: %w", dir, err)
-	}
-	u.forget()
-	u.dir, u.parent = dir, f
-	return nil
-}
-
-// makeFolder makes the last part of name in the parent, owned by root, with mode 0755. It leaves an existing folder as
-// it is.
-func (u *unpacker) makeFolder(name string) error {
-	base := path.Base(name)
-	if err := u.mkdir(base); !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(u.fd(), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return nil
-	}
-	if !isWhiteout(&st) {
-		return refuse.Invalidf("%s is not a folder", name)
-	}
-	// The layer removes the lower folder and makes a new one: nothing of the lower one may show through.
-	if err := unix.Unlinkat(u.fd(), base, 0); err != nil {
-		return err
-	}
-	if err := u.mkdir(base); err != nil {
-		return err
-	}
-	return u.setOpaque(base)
-}
-
-// mkdir makes a folder in the parent with mode 0755, whatever the umask.
-func (u *unpacker) mkdir(base string) error {
-	if err := unix.Mkdirat(u.fd(), base, 0o755); err != nil {
-		return err
-	}
-	return unix.Fchmodat(u.fd(), base, 0o755, 0)
 }
 
 // folder makes the folder of an entry, or uses an existing one, and sets its attributes.
@@ -178,19 +134,28 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if u.folders[name] != nil { // listed twice: the last one counts
+	if _, twice := u.folders[name]; twice { // the last one counts
 		_ = unix.Fremovexattr(fd, treetar.AccessList)
 	}
-	u.folders[name] = h
-	return u.setAttrs(fd, h)
+	var f folder
+	if f.times, err = timespec(h.ModTime); err != nil {
+		return err
+	}
+	_, inherited := treetar.Lists(h)
+	if f.inherited, err = u.listValue(inherited); err != nil {
+		return err
+	}
+	return errors.Join(u.setAttrs(fd, h), u.remember(name, f))
 }
 
 // file writes a regular file.
 func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
-	if !isSparse(h) {
-		if err := u.take(h.Size); err != nil {
-			return err
-		}
+	claim := u.take
+	if treetar.IsSparse(h) {
+		claim = u.takeSparse
+	}
+	if err := claim(h.Size); err != nil {
+		return err
 	}
 	if err := u.clear(name); err != nil {
 		return err
@@ -201,7 +166,9 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if isSparse(h) {
+	before := u.in.N
+	u.in.Most += h.Size
+	if treetar.IsSparse(h) {
 		err = u.sparse(f, h, r)
 	} else {
 		// The struct hides os.File's ReadFrom, which would allocate a buffer of its own for each file.
@@ -210,6 +177,7 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return archiveErr("its data", err)
 	}
+	u.in.Most -= h.Size - (u.in.N - before) // holes are not in the stream
 	if err := u.setAttrs(fd, h); err != nil {
 		return err
 	}
@@ -257,27 +225,27 @@ func (u *unpacker) special(name string, h *tar.Header) error {
 func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	target, err := cleanName(h.Linkname)
 	if err != nil {
-		return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)
 	}
 	if target == name {
 		return refuse.Invalidf("hard link to itself")
 	}
-	dir, err := u.root.OpenFile(path.Dir(target), unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return refuse.Invalidf("hard link to %q, which the layer does not hold", h.Linkname)
+	dir, err := u.open(path.Dir(target))
+	if errors.Is(err, unix.ENOENT) {
+		return refuse.Invalidf("hard link to %q, which the layer does not hold", shown(h.Linkname))
 	}
 	if err != nil {
-		return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)
 	}
 	defer dir.Close()
 	var st unix.Stat_t
 	switch err := unix.Fstatat(int(dir.Fd()), path.Base(target), &st, unix.AT_SYMLINK_NOFOLLOW); {
 	case err == unix.ENOENT || err == nil && isWhiteout(&st):
-		return refuse.Invalidf("hard link to %q, which the layer does not hold", h.Linkname)
+		return refuse.Invalidf("hard link to %q, which the layer does not hold", shown(h.Linkname))
 	case err != nil:
 		return err
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		return refuse.Invalidf("hard link to %q, which is a folder", h.Linkname)
+		return refuse.Invalidf("hard link to %q, which is a folder", shown(h.Linkname))
 	}
 	if same, err := u.is(name, &st); same || err != nil {
 		return err
@@ -306,12 +274,7 @@ func (u *unpacker) clear(name string) error {
 	base := path.Base(name)
 	err := unix.Unlinkat(u.fd(), base, 0)
 	if err == unix.EISDIR {
-		r, err := u.root.OpenRoot(path.Dir(name))
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		return r.RemoveAll(base)
+		return purge.Tree(u.ctx, fmt.Sprintf("/proc/self/fd/%d/%s", u.fd(), base))
 	}
 	if err == unix.ENOENT {
 		return nil
@@ -321,16 +284,12 @@ func (u *unpacker) clear(name string) error {
 
 // finish sets the folders' mtimes and their default access control lists, which new files in them inherit.
 func (u *unpacker) finish() error {
-	for name, h := range u.folders {
-		ts, err := timespec(h.ModTime)
-		if err != nil {
-			return entryErr(name, err)
-		}
-		dir, err := u.root.OpenFile(path.Dir(name), unix.O_DIRECTORY, 0)
+	for name, f := range u.folders {
+		dir, err := u.open(path.Dir(name))
 		if err == nil {
-			err = unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), ts, unix.AT_SYMLINK_NOFOLLOW)
-			if _, inherited := treetar.Lists(h); err == nil && inherited != nil {
-				err = u.setInherited(int(dir.Fd()), path.Base(name), inherited)
+			err = unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), f.times, unix.AT_SYMLINK_NOFOLLOW)
+			if err == nil && f.inherited != nil {
+				err = setInherited(int(dir.Fd()), path.Base(name), f.inherited)
 			}
 			dir.Close()
 		}
@@ -346,13 +305,13 @@ func (u *unpacker) finish() error {
 }
 
 // setInherited sets the default access control list of a folder, which new files in it inherit.
-func (u *unpacker) setInherited(dir int, base string, list *treetar.ACL) error {
+func setInherited(dir int, base string, list []byte) error {
 	fd, err := unix.Openat(dir, base, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return u.setList(fd, treetar.DefaultList, list)
+	return setAttr(fd, treetar.DefaultList, string(list))
 }
 
 // opaque makes the folder dir hide the content that lower layers have in it.

@@ -279,7 +279,7 @@ func (w *world) keeperHolds(pid int) []string {
 
 // base lists the files that Berth makes once for all nodes and keeps, as it keeps the folders around them.
 var base = []string{
-	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp", "lib/images/use",
+	"lib/images/layers", "lib/images/layers/sha256", "lib/images/lock", "lib/images/records", "lib/images/tmp", "lib/images/unpack", "lib/images/use",
 	"lib/images/packed", "lib/images/packed/files", "lib/images/packed/lock", "lib/images/packed/merged", "lib/images/packed/records",
 	"lib/events/events", "lib/runtime.json", "lib/runtime-machine.json", "lib/site-id",
 	"run/keeper.lock", "run/keeper.log", "run/keeper.sock", "run/netserve.lock", "run/probe.lock",

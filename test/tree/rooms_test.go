@@ -81,7 +81,7 @@ var rooms = []room{
 	{"image", "What a node's root is made of, and where it comes from. `registry` is the program `berth-pull`, `serve` is `berth-registry`.", "storage", `
 		serve
 		. imagetest registry debian
-		pull users
+		pull users inflate media
 	`},
 	{"storage", "The file systems of a node: mounts and the gateways to them, scratch volumes, packed images, whose ids its files have, how files get in and out; and `sftpserve`, which a file server runs.", "", `
 		siteusers
@@ -111,7 +111,7 @@ var rooms = []room{
 		step
 		layout jsonfile space file sibling treetar treetar/treetest
 		bpf/compiled inherit
-		refuse bpf thread quota purge suggest proc lock fault fork proof mac text version seccomp
+		refuse bpf thread quota purge suggest proc inroot lock fault fork proof mac text version seccomp
 	`},
 }
 

@@ -41,7 +41,7 @@ var beside = map[string][]string{
 }
 
 // leaves know nothing of Berth: every package above them may import them, also one that only names few.
-var leaves = []string{"sys/fault", "sys/file", "sys/proof", "sys/lock", "sys/mac", "sys/proc"}
+var leaves = []string{"sys/fault", "sys/file", "sys/proof", "sys/lock", "sys/mac", "sys/proc", "sys/inroot"}
 
 // only lists all allowed imports of a package, where they are fewer than its place allows.
 var only = map[string][]string{
@@ -90,12 +90,14 @@ var only = map[string][]string{
 	"sys/fault":       {},
 	"sys/proof":       {},
 	"sys/lock":        {},
+	"sys/inroot":      {},
+	"image/media":     {},
 	"sys/mac":         {},
 	"sys/proc":        {},
 	"sys/file":        {"sys/fault", "sys/refuse"},
 	"runner/streams":  {"sys/refuse"},
 	"node/nodelog":    {},
-	"image":           {"storage/packed", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile", "sys/suggest", "sys/space", "image/users", "sys/quota", "sys/purge", "sys/treetar"},
+	"image":           {"storage/packed", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile", "sys/suggest", "sys/space", "image/users", "image/inflate", "image/media", "sys/quota", "sys/purge", "sys/treetar"},
 	"limit/device":    {"storage/mounts", "host/block", "host", "sys/step", "sys/refuse", "sys/layout", "spec/vnode", "sys/jsonfile"},
 	"host/systemd":    {"sys/fork", "sys/step", "sys/refuse"},
 	"node/names":      {"spec/vnode"},
@@ -112,7 +114,7 @@ var only = map[string][]string{
 	"storage/copier":  {"host/group", "storage/mounts", "sys/fork", "sys/thread", "host", "sys/refuse", "sys/treetar"},
 	"sys/treetar":     {"sys/refuse"},
 
-	"image/registry":    {"image/pull", "sys/space", "sys/jsonfile", "sys/refuse"},
+	"image/registry":    {"image/pull", "image/media", "sys/space", "sys/jsonfile", "sys/refuse"},
 	"storage/sftpserve": {"sys/fork", "sys/thread", "sys/refuse"},
 	"limit/weight":      {"host/group", "host", "sys/step", "sys/refuse", "spec/vnode"},
 	"limit/devgroup":    {"host/group", "sys/bpf", "host", "sys/step", "spec/vnode"},

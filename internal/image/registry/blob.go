@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -126,12 +128,48 @@ func (p *puller) complete(ctx context.Context, b *blob) error {
 	}
 }
 
-// more appends to a blob the data that the registry sends.
+// more appends to a blob the data that the registry sends. A registry that does not give the missing part, or sends nothing of it, is asked for
+// the whole blob: what an earlier pull left must not be why this one fails.
 func (p *puller) more(ctx context.Context, b *blob) error {
-	body, err := p.open(ctx, b)
-	if err != nil {
+	before := b.have
+	body, err := p.open(ctx, b, b.have)
+	if err == nil {
+		err = p.read(body, b)
+	}
+	switch {
+	case err == nil, before == 0, b.have != before, ctx.Err() != nil, !wholeMayHelp(err):
 		return err
 	}
+	if body, err = p.open(ctx, b, 0); err != nil {
+		return err
+	}
+	return p.read(body, b)
+}
+
+// wholeMayHelp reports whether a registry that did not give a part of a blob may give all of it: if it answered something. Not if it says that it, or what
+// is behind it, does nothing now, nor if it was not reached: what is there, perhaps gigabytes, would be fetched again for nothing.
+func wholeMayHelp(err error) bool {
+	if answer, ok := errors.AsType[*transport.Error](err); ok {
+		switch answer.StatusCode {
+		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return false
+		}
+		return true
+	}
+	if c, ok := errors.AsType[*cut](err); ok {
+		return errors.Is(c, io.EOF) || errors.Is(c, io.ErrUnexpectedEOF)
+	}
+	if _, ok := errors.AsType[*fs.PathError](err); ok { // a file of ours
+		return false
+	}
+	_, refused := errors.AsType[*refuse.Error](err)
+	_, network := errors.AsType[*net.OpError](err)
+	slow, timed := errors.AsType[net.Error](err)
+	return !refused && !network && (!timed || !slow.Timeout()) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// read appends an answer's body to a blob.
+func (p *puller) read(body io.ReadCloser, b *blob) error {
 	defer body.Close()
 	buf := make([]byte, 256<<10)
 	for {
@@ -169,9 +207,15 @@ func (c *cut) Error() string {
 
 func (c *cut) Unwrap() error { return c.err }
 
-// open asks the registry for the missing part of a blob. It reads from the blob's start if the registry knows no
-// ranges.
-func (p *puller) open(ctx context.Context, b *blob) (io.ReadCloser, error) {
+// another is an answer with another part of a blob than the one that was asked for.
+type another struct{ said string }
+
+func (a *another) Error() string {
+	return fmt.Sprintf("it sent another part of a blob than it was asked for: %q", clean(a.said))
+}
+
+// open asks the registry for a blob, from a byte on. If it sends the blob from its start, what is there of it is dropped.
+func (p *puller) open(ctx context.Context, b *blob, from int64) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	repo := p.ref.Context()
 	url := fmt.Sprintf("https://%s/v2/%s/blobs/%s", repo.RegistryStr(), repo.RepositoryStr(), b.digest) // the transport knows whether it is http
@@ -180,8 +224,8 @@ func (p *puller) open(ctx context.Context, b *blob) (io.ReadCloser, error) {
 		cancel(nil)
 		return nil, err
 	}
-	if b.have > 0 {
-		r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.have, b.size-1))
+	if from > 0 {
+		r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, b.size-1))
 	}
 	resp, err := p.client().Do(r)
 	if err != nil {
@@ -189,11 +233,12 @@ func (p *puller) open(ctx context.Context, b *blob) (io.ReadCloser, error) {
 		return nil, err
 	}
 	err = transport.CheckError(resp, http.StatusOK, http.StatusPartialContent)
-	if err == nil && resp.StatusCode == http.StatusPartialContent &&
-		!strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", b.have)) {
-		err = fmt.Errorf("the registry sent another part of %s than it was asked for: %q", b.digest, clean(resp.Header.Get("Content-Range")))
+	if err == nil && resp.StatusCode == http.StatusOK {
+		from = 0
+	} else if said := resp.Header.Get("Content-Range"); err == nil && !strings.HasPrefix(said, fmt.Sprintf("bytes %d-", from)) {
+		err = &another{said}
 	}
-	if err == nil && resp.StatusCode == http.StatusOK && b.have > 0 {
+	if err == nil && from == 0 && b.have > 0 {
 		p.done.Add(-b.have)
 		err = b.restart()
 	}

@@ -36,6 +36,9 @@ func (p *puller) failure(err error) error {
 	if answer, ok := errors.AsType[*transport.Error](err); ok {
 		return p.answered(answer)
 	}
+	if a, ok := errors.AsType[*another](err); ok {
+		return failed("tell who runs the registry if it happens again", "%s cannot give %s: %s", host, p.ref, a)
+	}
 	if _, ok := errors.AsType[*fs.PathError](err); ok { // a file of ours
 		return err
 	}

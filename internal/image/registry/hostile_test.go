@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -66,6 +67,7 @@ func TestPullRefuses(t *testing.T) {
 		"no JSON":            {manifestType, "{", refuse.Invalid, "cannot be read"},
 		"other platforms":    {indexType, index(on("linux", "s390x"), on("unknown", "unknown"), on("windows", "amd64")), refuse.Cannot, "there are linux/s390x, windows/amd64"},
 		"empty index":        {indexType, index(), refuse.Cannot, "none at all"},
+		"dense manifest":     {manifestType, image(good, strings.Split(strings.Repeat("{},", 300_000)+"{}", ",")...), refuse.Invalid, "too many parts"},
 		"endless answer":     {manifestType, strings.Repeat(" ", mostAnswer+1), refuse.Invalid, "longer than 8 MiB"},
 		"long index":         {indexType, index(strings.Split(strings.Repeat(on("linux", "arm")+"\n", 1001), "\n")[:1001]...), refuse.Invalid, "too deep or too long"},
 		"an index of itself": {indexType, loop, refuse.Failed, "does not match requested digest"},
@@ -126,6 +128,68 @@ func TestPullPlatform(t *testing.T) {
 	}
 	r.fails(r.pull("app:all", func(q *pull.Request) { q.Platform = "linux/arm64" }), refuse.Cannot, "there are linux/amd64, linux/arm/v7")
 	r.fails(r.pull("app:all", func(q *pull.Request) { q.Platform = "amd64" }), refuse.Invalid, "OS/ARCH")
+}
+
+// TestPullTypes: media types may have parameters and capitals, layers may be of any form that can be unpacked, and an index may hold what is no
+// image beside the only one.
+func TestPullTypes(t *testing.T) {
+	r := newRig(t, false)
+	img := picture(t, noise(t, 1, 1000))
+	r.push("app:1", img)
+	digest, err := img.Digest()
+	testkit.Must(t, err)
+	raw, err := img.RawManifest()
+	testkit.Must(t, err)
+	entry := fmt.Sprintf(`{"mediaType":"%s; a=b","artifactType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d}`, manifestType, digest, len(raw))
+	sbom := `{"mediaType":"` + manifestType + `","artifactType":"application/spdx+json","digest":"` + imagetest.Digest([]byte("x")) + `","size":1}`
+	for name, c := range map[string]struct{ media, text string }{
+		"parameters":       {manifestType + "; charset=utf-8", string(raw)},
+		"capitals":         {strings.ToUpper(manifestType), string(raw)},
+		"in the index":     {indexType + ";charset=utf-8", `{"schemaVersion":2,"manifests":[` + entry + `]}`},
+		"attestation":      {indexType, `{"schemaVersion":2,"manifests":[` + strings.Replace(sbom, `"artifactType":"application/spdx+json"`, `"platform":{"os":"unknown","architecture":"unknown"}`, 1) + `,` + entry + `]}`},
+		"of 2016":          {manifestType, strings.Replace(string(raw), "application/vnd.docker.container.image.v1+json", "application/octet-stream", 1)},
+		"SBOM beside":      {indexType, `{"schemaVersion":2,"manifests":[` + sbom + `,` + entry + `]}`},
+		"of configuration": {manifestType, strings.Replace(string(raw), "container.image.v1+json", "container.image.v1+json; a=b", 1)},
+		"of layers":        {manifestType, strings.Replace(string(raw), "rootfs.diff.tar.gzip", "rootfs.diff.tar.zstd", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.T = t
+			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+				if !strings.HasSuffix(q.URL.Path, "/manifests/other") {
+					return w
+				}
+				w.Header().Set("Content-Type", c.media)
+				_, _ = w.Write([]byte(c.text))
+				return nil
+			}
+			r.works(r.pull("app:other"))
+		})
+	}
+}
+
+// TestWordsOfRegistry: the words of a registry that asks to wait are no commands to the terminal.
+func TestWordsOfRegistry(t *testing.T) {
+	r := newRig(t, false)
+	r.push("app:1", picture(t, noise(t, 1, 1000)))
+	var asked atomic.Int64
+	r.before = func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
+		if asked.Add(1) > 1 {
+			return w
+		}
+		c, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return w
+		}
+		_, _ = c.Write([]byte("HTTP/1.1 429 slow\x1b[2J\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+		c.Close()
+		return nil
+	}
+	o := r.pull("app:1")
+	r.works(o)
+	if len(o.said) != 1 || !strings.Contains(o.said[0], "429 slow [2J") {
+		t.Errorf("said %q", o.said)
+	}
 }
 
 // TestNothingInTheClear: neither a redirect nor a token server makes the puller speak plain HTTP to another machine.

@@ -318,3 +318,96 @@ func TestPullQuiet(t *testing.T) {
 	r.fails(r.pull("app:1"), refuse.Failed, "it sent nothing for too long")
 	<-ended
 }
+
+// TestPullWithoutParts: a registry that cannot give a part of a blob gives the whole one. What a pull that was cut off left, of the blob that was
+// cut and of those beside it, is never why the next one fails.
+func TestPullWithoutParts(t *testing.T) {
+	status := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	part := func(said string, body ...byte) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			if said != "" {
+				w.Header().Set("Content-Range", said)
+			}
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = w.Write(body)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		words  string // of the failure; "": it works
+	}{
+		"416":           {status(416), ""},
+		"501":           {status(501), ""},
+		"400":           {status(400), ""},
+		"403":           {status(403), ""},
+		"another part":  {part("bytes 0-9/10", 1, 2, 3), ""},
+		"no place":      {part("", 1, 2, 3), ""},
+		"nonsense":      {part("\x1b[31m", 1, 2, 3), ""},
+		"nothing":       {nil, ""}, // of the right part
+		"not now":       {status(503), "503"},
+		"behind it":     {status(502), "502"},
+		"no answer":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "cannot be reached"},
+		"too many":      {status(429), "no more requests"},
+		"never a whole": {nil, "sent another part"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, false)
+			img := picture(t, noise(t, 1, 1_000_000), noise(t, 2, 1_000_000))
+			r.push("app:1", img)
+			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+				if strings.Contains(q.URL.Path, "/blobs/") {
+					return &cutting{ResponseWriter: w, left: 400_000}
+				}
+				return w
+			}
+			r.fails(r.pull("app:1"), refuse.Failed, "")
+			kept := r.blobs()
+			ranges, partial := 0, 0
+			for _, n := range kept {
+				if n > 100_000 {
+					partial++
+				}
+			}
+			var mu sync.Mutex
+			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
+				said := q.Header.Get("Range")
+				if name == "never a whole" && strings.Contains(q.URL.Path, "/blobs/") {
+					part("bytes 7-9/10", 1, 2, 3)(w, q)
+					return nil
+				}
+				if said == "" {
+					return w
+				}
+				mu.Lock()
+				ranges++
+				mu.Unlock()
+				if c.answer == nil {
+					part(strings.Replace(said, "=", " ", 1)+"/1000000")(w, q)
+				} else {
+					c.answer(w, q)
+				}
+				return nil
+			}
+			o := r.pull("app:1")
+			if c.words != "" {
+				r.fails(o, refuse.Failed, c.words)
+				if strings.Contains(o.failed.What, "cannot be reached") != (name == "no answer") {
+					t.Error(o.failed.What)
+				}
+				for blob, n := range r.blobs() {
+					if n < kept[blob] {
+						t.Errorf("%d bytes of %d are kept of %s", n, kept[blob], blob)
+					}
+				}
+				return
+			}
+			r.works(o)
+			r.complete(img)
+			if partial == 0 || ranges < partial {
+				t.Errorf("%d blobs were there in part, %d parts were asked for", partial, ranges)
+			}
+		})
+	}
+}

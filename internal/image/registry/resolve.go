@@ -2,8 +2,8 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"berth/internal/image/media"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/refuse"
 )
@@ -66,10 +67,10 @@ func (p *puller) resolve(ctx context.Context, want v1.Platform) (*found, error) 
 		return nil, err
 	}
 	out := &found{top: d.Digest}
-	for depth := 0; d.MediaType.IsIndex(); depth++ {
+	for depth := 0; media.Of(d.MediaType).IsIndex(); depth++ {
 		var index v1.IndexManifest
-		if err := json.Unmarshal(d.Manifest, &index); err != nil {
-			return nil, refuse.Invalidf("the index of %s cannot be read: %s", p.ref, jsonfile.Wrong(d.Manifest, err))
+		if err := jsonfile.Foreign(d.Manifest, &index, "the index of "+p.ref.String()); err != nil {
+			return nil, err
 		}
 		if depth >= mostDepth || len(index.Manifests) > mostEntries {
 			return nil, refuse.Invalidf("the index of %s is nested too deep or too long", p.ref)
@@ -82,12 +83,12 @@ func (p *puller) resolve(ctx context.Context, want v1.Platform) (*found, error) 
 			return nil, err
 		}
 	}
-	if !d.MediaType.IsImage() {
+	if !media.Of(d.MediaType).IsImage() {
 		return nil, p.foreign(d.MediaType)
 	}
 	out.manifest.text = d.Manifest
-	if err := json.Unmarshal(d.Manifest, &out.manifest.Manifest); err != nil {
-		return nil, refuse.Invalidf("the manifest of %s cannot be read: %s", p.ref, jsonfile.Wrong(d.Manifest, err))
+	if err := jsonfile.Foreign(d.Manifest, &out.manifest.Manifest, "the manifest of "+p.ref.String()); err != nil {
+		return nil, err
 	}
 	if err := p.check(out.manifest.Manifest); err != nil {
 		return nil, err
@@ -103,11 +104,15 @@ func (p *puller) get(ctx context.Context, ref name.Reference) (*remote.Descripto
 // pick returns the entry of an index for a platform.
 func (p *puller) pick(index v1.IndexManifest, want v1.Platform) (v1.Descriptor, error) {
 	var have []string
-	for _, d := range index.Manifests {
+	images := slices.DeleteFunc(slices.Clone(index.Manifests), func(d v1.Descriptor) bool {
+		return media.IsArtifact(d.ArtifactType) || d.MediaType != "" && !media.IsDocument(d.MediaType) || // such as a list of the image's parts
+			d.Platform != nil && d.Platform.OS == "unknown" // an attestation
+	})
+	for _, d := range images {
 		switch {
-		case d.Platform == nil && len(index.Manifests) == 1:
+		case d.Platform == nil && len(images) == 1:
 			return d, nil
-		case d.Platform == nil || d.Platform.OS == "unknown": // an attestation
+		case d.Platform == nil:
 			continue
 		case d.Platform.Satisfies(want):
 			return d, nil
@@ -128,7 +133,7 @@ func (p *puller) pick(index v1.IndexManifest, want v1.Platform) (v1.Descriptor, 
 
 // foreign refuses a document that is no image.
 func (p *puller) foreign(t types.MediaType) error {
-	if t == types.DockerManifestSchema1 || t == types.DockerManifestSchema1Signed {
+	if t = media.Of(t); t == types.DockerManifestSchema1 || t == types.DockerManifestSchema1Signed {
 		return &refuse.Error{
 			Kind: refuse.Invalid, What: p.ref.String() + " is in Docker's old format (schema 1), which names no digests of its layers' content",
 			Remedy: "push it again with any Docker or Podman since 2016",
@@ -139,8 +144,8 @@ func (p *puller) foreign(t types.MediaType) error {
 
 // check refuses a manifest that no image has.
 func (p *puller) check(m v1.Manifest) error {
-	if t := m.Config.MediaType; t != types.DockerConfigJSON && t != types.OCIConfigJSON {
-		return refuse.Invalidf("%s is no image: it is of type %q", p.ref, clean(string(t)))
+	if t := m.Config.MediaType; media.IsArtifact(m.ArtifactType) || !media.IsConfig(t) {
+		return refuse.Invalidf("%s is no image: it is of type %q", p.ref, clean(cmp.Or(m.ArtifactType, string(t))))
 	}
 	if len(m.Layers) == 0 || len(m.Layers) > mostLayers {
 		return refuse.Invalidf("%s has %d layers; 1 to %d are taken", p.ref, len(m.Layers), mostLayers)
@@ -154,12 +159,12 @@ func (p *puller) check(m v1.Manifest) error {
 		switch size, twice := sizes[l.Digest]; {
 		case l.Digest.Algorithm != "sha256" || m.Config.Digest.Algorithm != "sha256":
 			return refuse.Invalidf("%s names its parts by another digest than sha256", p.ref)
-		case len(l.URLs) > 0 || !l.MediaType.IsDistributable():
+		case len(l.URLs) > 0 || media.IsForeign(l.MediaType):
 			return &refuse.Error{
 				Kind: refuse.Invalid, What: "a layer of " + p.ref.String() + " lies elsewhere than in the registry (a foreign layer)",
 				Remedy: "Berth fetches from the registry alone; push the image with its layers",
 			}
-		case !l.MediaType.IsLayer():
+		case !media.IsLayer(l.MediaType):
 			return refuse.Invalidf("a layer of %s is of type %q, which is none of an image", p.ref, clean(string(l.MediaType)))
 		case l.Size < 0 || l.Size > mostBytes || twice && size != l.Size:
 			return refuse.Invalidf("the layer %s of %s cannot have %d bytes", l.Digest, p.ref, l.Size)
@@ -177,7 +182,7 @@ func (p *puller) check(m v1.Manifest) error {
 // readConfig fetches the image's configuration.
 func (p *puller) readConfig(ctx context.Context, img *found) error {
 	want := img.manifest.Config
-	body, err := p.open(ctx, &blob{digest: want.Digest, size: want.Size})
+	body, err := p.open(ctx, &blob{digest: want.Digest, size: want.Size}, 0)
 	if err != nil {
 		return err
 	}
@@ -189,8 +194,8 @@ func (p *puller) readConfig(ctx context.Context, img *found) error {
 		return p.damaged("the configuration of "+p.ref.String(), h)
 	}
 	var config v1.ConfigFile
-	if err := json.Unmarshal(img.config, &config); err != nil {
-		return refuse.Invalidf("the configuration of %s cannot be read: %s", p.ref, jsonfile.Wrong(img.config, err))
+	if err := jsonfile.Foreign(img.config, &config, "the configuration of "+p.ref.String()); err != nil {
+		return err
 	}
 	img.diffIDs = config.RootFS.DiffIDs
 	if len(img.diffIDs) != len(img.manifest.Layers) {

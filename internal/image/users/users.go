@@ -3,7 +3,7 @@
 package users
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/sys/inroot"
 	"berth/internal/sys/refuse"
 )
 
@@ -125,10 +126,11 @@ func (in files) memberOf(user string, own uint32) (groups []uint32, err error) {
 	return slices.Compact(groups), err
 }
 
-// longest is the most bytes of a file that are read. A node's root writes these files.
+// longest is the most bytes of a file that is read, whatever its lines. A node's root writes these files.
 const longest = 4 << 20
 
-// find returns the fields of the first line that matches. It returns nil if there is no such line or file.
+// find returns the fields of the first line that matches. It returns nil if there is no such line or file. A longer file than longest is
+// refused: the user may be where nobody looked.
 func find(open Open, name string, matches func(fields []string) bool) ([]string, error) {
 	f, err := open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -138,14 +140,18 @@ func find(open Open, name string, matches func(fields []string) bool) ([]string,
 		return nil, fmt.Errorf("read the node's /%s: %w", name, err)
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(io.LimitReader(f, longest))
-	for lines.Scan() {
-		if fields := strings.Split(lines.Text(), ":"); matches(fields) {
+	text, err := io.ReadAll(io.LimitReader(f, longest+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the node's /%s: %w", name, err)
+	}
+	if len(text) > longest {
+		return nil, refuse.Invalidf("the node's /%s has more than %d MiB: no user is looked for in it", name, longest>>20)
+	}
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		if fields := strings.Split(string(line), ":"); matches(fields) {
 			return fields, nil
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the node's /%s: %w", name, err)
 	}
 	return nil, nil
 }
@@ -175,10 +181,7 @@ func In(folder string) Open {
 			return nil, err
 		}
 		defer unix.Close(root)
-		fd, err := unix.Openat2(root, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, // opening a FIFO must not block
-			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-		})
+		fd, err := inroot.Open(root, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // opening a FIFO must not block
 		if err != nil {
 			return nil, err
 		}

@@ -35,6 +35,35 @@ func node(t testing.TB) string {
 // has is a node that has one user above 65535, 100001, and one group, 100002.
 func has(gid bool, id uint32) bool { return id < 1<<16 || id == 100001 && !gid || id == 100002 && gid }
 
+// TestLongLines: a group of thousands of members does not hide what stands after it. A file that is too long to be read says so, and is not read
+// in part.
+func TestLongLines(t *testing.T) {
+	root := node(t)
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := strings.Repeat("member,", 80<<10/7)
+	write("group", "all:x:7:"+many+"app\n"+group)
+	write("passwd", "note:x:1:1:"+many+":/:\n"+passwd+"last:x:5:6::/:")
+	for who, want := range map[string]User{"app": {10, 20, []uint32{20, 7, 25, 30}}, "app:own": {10, 20, []uint32{20}}, "last": {5, 6, []uint32{6}}} {
+		if got, err := Find(In(root), has, who); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("%q: %+v, %v", who, got, err)
+		}
+	}
+	for _, name := range []string{"group", "passwd"} {
+		for what, text := range map[string]string{"lines": strings.Repeat("other:x:1:1::/:\n", 5<<20/16), "one line": strings.Repeat("x", 5<<20), "zeros": strings.Repeat("\x00", 5<<20)} {
+			write("group", group)
+			write("passwd", passwd)
+			write(name, text)
+			if _, err := Find(In(root), has, "app"); refuse.KindOf(err) != refuse.Invalid || !strings.Contains(err.Error(), "/etc/"+name+" has more than 4 MiB") {
+				t.Errorf("%s of %s: %v", name, what, err)
+			}
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	t.Parallel()
 	root := node(t)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner"
+	"berth/internal/sys/inroot"
 )
 
 // checkCommand checks whether the kernel would run args[0] inside the root of process pid, as execve(2) does: the file
@@ -39,9 +40,7 @@ func checkCommand(pid int, args, env []string, cwd string, of func() (rights, er
 
 // checkCwd checks whether the working folder exists: the node's root user may have removed it.
 func checkCwd(root int, command, cwd string) error {
-	fd, err := unix.Openat2(root, cwd, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := inroot.Open(root, cwd, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
 		return unix.Close(fd)
 	}
@@ -229,7 +228,7 @@ var (
 
 // openIn opens an executable file below root for reading. It follows links as the node would, never out of the root.
 func openIn(root int, file string) (*os.File, error) {
-	fd, err := unix.Openat2(root, file, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := inroot.Open(root, file, unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
 	}

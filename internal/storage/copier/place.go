@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/sys/inroot"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/treetar"
 )
@@ -21,11 +22,11 @@ type Place struct {
 
 // open opens a path with O_PATH: the file behind it is not opened. Links are followed, within the root.
 func (p *Place) open(at string) (fd int, st unix.Statx_t, err error) {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
-	if p.Root != unix.AT_FDCWD {
-		how.Resolve = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
+	if p.Root == unix.AT_FDCWD {
+		fd, err = unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0)
+	} else {
+		fd, err = inroot.Open(p.Root, at, unix.O_PATH, 0)
 	}
-	fd, err = unix.Openat2(p.Root, at, how)
 	if err != nil {
 		return -1, st, err
 	}

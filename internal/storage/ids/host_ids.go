@@ -1,7 +1,6 @@
 package ids
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -45,23 +44,17 @@ func hostIDs(etc string) (spans, error) { return read(etc, assigned()) }
 func read(etc string, files []idFile) (spans, error) {
 	var all spans
 	for _, f := range files {
-		file, err := os.Open(filepath.Join(etc, f.name))
+		text, err := os.ReadFile(filepath.Join(etc, f.name)) // the host's own; a group's line lists all its members
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read which ids the host uses: %w", err)
 		}
-		lines := bufio.NewScanner(file)
-		lines.Buffer(nil, 1<<20) // a group's line lists all its members
-		for lines.Scan() {
-			if s, ok := parseSpan(lines.Text(), f.start, f.count); ok {
+		for line := range strings.Lines(string(text)) {
+			if s, ok := parseSpan(strings.TrimRight(line, "\r\n"), f.start, f.count); ok {
 				all = append(all, s)
 			}
-		}
-		err = errors.Join(lines.Err(), file.Close())
-		if err != nil {
-			return nil, fmt.Errorf("read which ids the host uses: %s: %w", f.name, err)
 		}
 	}
 	return all, nil

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -152,7 +153,7 @@ func TestHostIDs(t *testing.T) {
 	etc := t.TempDir()
 	for name, text := range map[string]string{
 		"passwd": "root:x:0:0::/:/bin/sh\nbroken\nbig:x:1073741825:1:::\n",
-		"group":  "staff:x:1073872896:a,b\n",
+		"group":  "all:x:7:" + strings.Repeat("member,", 2<<20/7) + "\nstaff:x:1073872896:a,b\n",
 		"subgid": "u:1073938432:65537\nu:x:1\nu:1:-1\n",
 	} {
 		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {

@@ -49,6 +49,21 @@ func (f File) Damaged(wrong string, err error) error {
 	return &refuse.Error{Kind: kind, What: fmt.Sprintf("%s (%s) cannot be read: %s", f.Path, f.Is, wrong), Remedy: f.Remedy, Err: err}
 }
 
+// mostParts is about how many values a stranger's document may have.
+const mostParts = 200_000
+
+// Foreign is json.Unmarshal for a document that a stranger wrote. It refuses one of very many parts: an empty object of two bytes takes
+// hundreds of bytes of memory once it is read. what names the document in the error.
+func Foreign(data []byte, v any, what string) error {
+	if n := bytes.Count(data, []byte(",")); n > mostParts {
+		return refuse.Invalidf("%s has too many parts: %d, at most %d are read", what, n, mostParts)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return refuse.Invalidf("%s cannot be read: %s", what, Wrong(data, err))
+	}
+	return nil
+}
+
 // Wrong describes the mistake in data that encoding/json refused with err. It avoids the decoder's own messages, which are
 // about Go's types.
 func Wrong(data []byte, err error) string {

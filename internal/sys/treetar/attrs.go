@@ -167,7 +167,7 @@ func (u *unpacker) setLists(fd int, h *tar.Header) error {
 // setAttr sets an attribute. One that the file system does not take is counted.
 func (u *unpacker) setAttr(fd int, name string, value []byte) error {
 	err := unix.Fsetxattr(fd, name, value, 0)
-	for _, e := range []unix.Errno{unix.EOPNOTSUPP, unix.EINVAL, unix.ERANGE, unix.E2BIG, unix.EPERM, unix.ENOSPC} {
+	for _, e := range []unix.Errno{unix.EOPNOTSUPP, unix.EINVAL, unix.ERANGE, unix.E2BIG, unix.EPERM, unix.ENOSPC, unix.EDQUOT} {
 		if errors.Is(err, e) {
 			u.tally.Attrs++
 			return nil

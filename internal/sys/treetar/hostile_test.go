@@ -4,9 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -109,6 +111,56 @@ func TestStreamsThatLeave(t *testing.T) {
 				t.Errorf("left behind: %v", left)
 			}
 		})
+	}
+}
+
+// TestKept: of a folder that is being filled nothing is kept of a header's records but the folder's attributes, and of these not many.
+func TestKept(t *testing.T) {
+	testkit.NeedsRoot(t)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const depth = 30
+	before, most, looked := heap(), int64(0), 0
+	r, w := io.Pipe()
+	go func() {
+		to := tar.NewWriter(w)
+		name := ""
+		for i := range depth {
+			name += "é" + strconv.Itoa(i) + "/"
+			records := map[string]string{"comment": strings.Repeat("c", 800_000), "SCHILY.xattr.user.a": "v"}
+			if i == 1 {
+				records["SCHILY.xattr.user.b"] = strings.Repeat("b", 100_000)
+			}
+			if i == 2 { // the mode alone would let the group write
+				records["SCHILY.acl.access"] = "user::rwx,user:1:rwx,group::---,mask::rwx,other::---" + strings.Repeat(",user:2:---", 10_000)
+			}
+			_ = to.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o775, PAXRecords: records}) // the reader says it
+		}
+		_ = to.WriteHeader(&tar.Header{Name: name + "f", Typeflag: tar.TypeReg, Mode: 0o644, Size: 1})
+		_, _ = to.Write([]byte("x"))
+		w.CloseWithError(to.Close())
+	}()
+	dir := t.TempDir()
+	tally, err := intoFrom(t, dir, r, To{Owners: true, Progress: func(int64, int64) {
+		looked++
+		most = max(most, heap()-before)
+	}})
+	if err != nil || tally.Attrs != 2 || tally.Entries != depth+1 {
+		t.Errorf("%+v, %v", tally, err)
+	}
+	if looked == 0 || most > 6<<20 {
+		t.Errorf("%d folders in each other take %d bytes (looked at %d times)", depth, most, looked)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, "é0", "é1", "é2")); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("a folder whose list is too long: %v, %v", info, err)
+	}
+	value := make([]byte, 10)
+	if n, err := unix.Lgetxattr(filepath.Join(dir, "é0", "é1"), "user.a", value); err != nil || string(value[:n]) != "v" {
+		t.Errorf("user.a is %q, %v", value[:max(n, 0)], err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,13 +51,18 @@ func pack(t testing.TB, dir string, from From) ([]byte, Tally) {
 // into unpacks a stream into a folder.
 func into(t testing.TB, dir string, stream []byte, to To) (Tally, error) {
 	t.Helper()
+	return intoFrom(t, dir, bytes.NewReader(stream), to)
+}
+
+func intoFrom(t testing.TB, dir string, stream io.Reader, to To) (Tally, error) {
+	t.Helper()
 	to.Files = descriptors(t)
 	as := to.Top
 	to.Place = func(*tar.Header) (int, string, error) {
 		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		return fd, as, err
 	}
-	return Unpack(t.Context(), bytes.NewReader(stream), to)
+	return Unpack(t.Context(), stream, to)
 }
 
 // TestRoundTrip packs random trees and unpacks them, here and with GNU tar, and unpacks what GNU tar packs.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -200,15 +202,16 @@ func within(name, dir string) bool {
 
 // open opens a folder, and makes it if it is missing: with these attributes, or else as a folder that the stream does not list.
 func (u *unpacker) open(dir int, base, name string, h *tar.Header) error {
-	made := h
+	var made *tar.Header
 	err := unix.Mkdirat(dir, base, 0o700)
 	switch {
 	case errors.Is(err, unix.EEXIST):
-		made = nil
 	case err != nil:
 		return fmt.Errorf("make the folder: %w", err)
 	case h == nil:
 		made = &tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755, Uid: u.to.UID, Gid: u.to.GID}
+	default:
+		made = u.keep(h)
 	}
 	fd, err := OpenFolder(dir, base)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -217,8 +220,42 @@ func (u *unpacker) open(dir int, base, name string, h *tar.Header) error {
 	if err != nil {
 		return fmt.Errorf("open the folder %q: %w", name, err)
 	}
-	u.dirs = append(u.dirs, opened{name: name, fd: fd, made: made})
+	u.dirs = append(u.dirs, opened{name: strings.Clone(name), fd: fd, made: made})
 	return nil
+}
+
+// mostKept is the most bytes of records that are kept of a folder's header until the folder is left. Folders can be 2,000 deep.
+const mostKept = 64 << 10
+
+// keep returns what of a folder's header is needed once the folder is left. All texts of archive/tar's headers share the memory of all of an
+// entry's records, up to 1 MiB. Attributes for which there is no room are counted as left out; a list becomes one that cannot be read, so
+// that the mode gives nobody more than the list did.
+func (u *unpacker) keep(h *tar.Header) *tar.Header {
+	own := &tar.Header{Typeflag: h.Typeflag, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, PAXRecords: map[string]string{}}
+	left := mostKept
+	take := func(record string) bool {
+		const beside = 64 // bytes of a map's entry
+		value := h.PAXRecords[record]
+		n := len(record) + len(value) + beside
+		if n > left {
+			return false
+		}
+		left -= n
+		own.PAXRecords[strings.Clone(record)] = strings.Clone(value)
+		return true
+	}
+	lists := []string{accessRecord, defaultRecord, xattrRecord + AccessList, xattrRecord + DefaultList}
+	for _, record := range lists {
+		if h.PAXRecords[record] != "" && !take(record) {
+			own.PAXRecords[record] = "too long"
+		}
+	}
+	for _, record := range slices.Sorted(maps.Keys(h.PAXRecords)) {
+		if strings.HasPrefix(record, xattrRecord) && !slices.Contains(lists, record) && !take(record) {
+			u.tally.Attrs++
+		}
+	}
+	return own
 }
 
 // OpenFolder opens a folder by a name of one part, and follows no link.
