@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/env"
+	"berth/test/testkit"
 )
 
 // TestNothingInherited checks that a node inherits nothing of berth's caller: descriptors, groups, umask, blocked or ignored
@@ -43,6 +44,22 @@ func TestNothingInherited(t *testing.T) {
 		up.Stdin = strings.NewReader(spec)
 		if _, stderr, code := env.Try(up); code != 0 {
 			t.Fatal(stderr)
+		}
+		// What stays beside the node, the keeper first of all, does not hold the caller's files open either.
+		beside := testkit.Processes(w.Root)
+		if len(beside) == 0 {
+			t.Error("there is no keeper")
+		}
+		for pid, what := range beside {
+			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+			if err != nil {
+				continue // it has ended
+			}
+			for _, fd := range fds {
+				if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())); to == secret.Name() {
+					t.Errorf("%q has descriptor %s of the caller", what, fd.Name())
+				}
+			}
 		}
 		for how, args := range map[string][]string{
 			"run":  {"run", "--image", "host", "--mount", build.probeDir + ":/probe:ro", "--"},

@@ -5,6 +5,7 @@ package inherit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -44,6 +45,7 @@ func states() []state {
 		{"memory failure policy", freeMemoryFailure},
 		{"I/O flusher", freeIOFlusher},
 		{"coredump filter", freeCoredumpFilter},
+		{"open files", keepFiles},
 	}
 }
 
@@ -152,6 +154,9 @@ func noLandlock() error {
 	}
 	return nil
 }
+
+// keepFiles keeps open files, but for the standard streams, from programs that are started from now on, unless they are given to them.
+func keepFiles() error { return unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // noTimeNamespace refuses a time namespace (time_namespaces(7)), which a process of several threads cannot leave: the clocks of nodes would
 // differ from the host's, and the starts of their processes from what the journals say.
