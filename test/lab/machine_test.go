@@ -17,9 +17,9 @@ import (
 )
 
 // TestMachines runs a node of kind machine on cgroup v2: an emulator in an emulated machine. Its limits are read back, hold its disk, and
-// change while it runs; a container answers it; kill -9 of its emulator leaves nothing.
+// change while it runs; a container answers it; kill -9 of its emulator leaves nothing. Beside another machine of the lab the guest takes longer to
+// boot than it may.
 func TestMachines(t *testing.T) {
-	t.Parallel()
 	m := start(t, lab.Machine{Memory: 2048, Disks: []lab.Disk{{Size: 256 << 20}}})
 	emulator(t, m)
 	m.Write(t, "/root/c.yaml", "name: c\nimage: host\ncommand: [sleep, infinity]\nnetwork: [{mode: bridge, address: [192.0.2.11/24]}]\n")

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -56,6 +57,7 @@ type Server struct {
 	user, password string
 	gate           *gate
 	others         net.Listener // for other hosts; nil: there is none
+	ending         atomic.Bool  // what etcd says of its own end is no warning
 }
 
 // Start runs an etcd and returns once it answers. Its data are made if there are none.
@@ -71,6 +73,13 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{unix: "unix:" + socket, gate: newGate(c.Allowed)}
+	if say := c.Log; say != nil {
+		c.Log = func(format string, a ...any) {
+			if !s.ending.Load() {
+				say(format, a...)
+			}
+		}
+	}
 	if c.Listen != "" {
 		if s.others, err = listen.TCP(ctx, c.Listen); err != nil {
 			return nil, refuse.Cannotf("ss -ltnp shows what listens there; the agent's file names another address or port in store.embedded.listen",
@@ -280,6 +289,7 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
 // Close ends the server. Everything that was committed is on the disk.
 func (s *Server) Close() {
+	s.ending.Store(true)
 	s.refuse()
 	s.gate.close()
 	s.etcd.Close()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,5 +176,20 @@ func TestLostPassword(t *testing.T) {
 		if r, ok := errors.AsType[*refuse.Error](err); !ok || !strings.Contains(r.What, path) || !strings.Contains(r.Remedy, "backup") {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// TestEndIsQuiet: what etcd says when it is ended, with a client that watches and has a session, is no warning of this program.
+func TestEndIsQuiet(t *testing.T) {
+	t.Parallel()
+	var said testkit.Output
+	s, own := serve(t, embedded.Config{Dir: testkit.Dir(t, ""), Log: func(format string, a ...any) { fmt.Fprintf(&said, format+"\n", a...) }})
+	storetest.Ready(t, own)
+	_, err := own.Watch(t.Context(), "/", 0)
+	testkit.Must(t, err, own.Session(t.Context(), time.Minute))
+	before := said.String()
+	s.Close()
+	if now := said.String(); now != before {
+		t.Errorf("it said at its end:\n%s", strings.TrimPrefix(now, before))
 	}
 }
