@@ -96,24 +96,6 @@ func (b *Bed) Node(ctx context.Context, lab Lab, n *vnode.Node) (side.Arm, error
 	return arm, err
 }
 
-// hostAndNode adds the host, the host again and, unless o says not to, a node that has the targets, and a machine if o asks for one.
-func (b *Bed) hostAndNode(ctx context.Context, d *Definition, o *Options, lab Lab) error {
-	b.Arms = []Arm{{Arm: result.Arm{Name: result.Host, Title: "host"}, Run: side.Host}}
-	b.WithNull()
-	if o.NullOnly {
-		return nil
-	}
-	spec := diskNode(b.Targets)
-	arm, err := b.Node(ctx, lab, spec)
-	if err != nil {
-		return err
-	}
-	if err := b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec}); err != nil {
-		return err
-	}
-	return b.withMachine(ctx, d, o, lab)
-}
-
 // Close takes the bed apart, what was made last first.
 func (b *Bed) Close() error {
 	var errs []error

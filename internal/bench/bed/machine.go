@@ -130,6 +130,24 @@ func lacks(ctx context.Context, program string, err error) error {
 	return refuse.Cannotf("take an image that has it", "%s does not run in the arm %s: %w", program, result.VirtualMachine, err)
 }
 
+// hostAndNode adds the host, the host again and, unless o says not to, a node that has the targets, and a machine if o asks for one.
+func (b *Bed) hostAndNode(ctx context.Context, d *Definition, o *Options, lab Lab) error {
+	b.Arms = []Arm{{Arm: result.Arm{Name: result.Host, Title: "host"}, Run: side.Host}}
+	b.WithNull()
+	if o.NullOnly {
+		return nil
+	}
+	spec := diskNode(b.Targets)
+	arm, err := b.Node(ctx, lab, spec)
+	if err != nil {
+		return err
+	}
+	if err := b.AddArm(Side{Name: result.Node, Title: "container node", Run: arm, Node: spec}); err != nil {
+		return err
+	}
+	return b.withMachine(ctx, d, o, lab)
+}
+
 // withMachine adds an arm that is a machine with the bed's devices. Where there can be none, it says in the notes why.
 func (b *Bed) withMachine(ctx context.Context, d *Definition, o *Options, lab Lab) error {
 	if !d.Machines || o.Machine == nil {
