@@ -209,7 +209,7 @@ func TestOneSharedUser(t *testing.T) {
 		if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, stderr, code := w.Try("apply", "-f", file); code != 2 || !strings.Contains(stderr, ":5:31: users[0].count: a node whose user can become root") {
+		if _, stderr, code := w.Try("apply", "-f", file); code != 2 || !strings.Contains(stderr, ":5:30: users[0].count: a node whose user can become root") {
 			t.Errorf("two users beside sudo: exit code %d: %s", code, stderr)
 		}
 	})

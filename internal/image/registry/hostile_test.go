@@ -75,6 +75,7 @@ func TestPullRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.T = t
+			r.mu.Lock()
 			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 				switch {
 				case strings.Contains(q.URL.Path, "/manifests/"):
@@ -87,6 +88,7 @@ func TestPullRefuses(t *testing.T) {
 				}
 				return nil
 			}
+			r.mu.Unlock()
 			o := r.pull("app:1")
 			r.fails(o, c.kind, c.words)
 			if strings.ContainsRune(o.failed.What, 0x1b) {
@@ -111,6 +113,7 @@ func TestPullPlatform(t *testing.T) {
 	text := fmt.Sprintf(`{"schemaVersion":2,"manifests":[`+
 		`{"mediaType":%[1]q,"digest":%[2]q,"size":%[3]d,"platform":{"os":"linux","architecture":"arm","variant":"v7"}},`+
 		`{"mediaType":%[1]q,"digest":%[2]q,"size":%[3]d,"platform":{"os":"linux","architecture":"amd64"}}]}`, manifestType, digest, len(raw))
+	r.mu.Lock()
 	r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 		if !strings.HasSuffix(q.URL.Path, "/manifests/all") {
 			return w
@@ -119,6 +122,7 @@ func TestPullPlatform(t *testing.T) {
 		_, _ = w.Write([]byte(text))
 		return nil
 	}
+	r.mu.Unlock()
 	top, _, _ := v1.SHA256(bytes.NewReader([]byte(text)))
 	for _, platform := range []string{"linux/amd64", "linux/arm/v7", "linux/arm"} {
 		got := r.works(r.pull("app:all", func(q *pull.Request) { q.Platform = platform }))
@@ -154,6 +158,7 @@ func TestPullTypes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.T = t
+			r.mu.Lock()
 			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 				if !strings.HasSuffix(q.URL.Path, "/manifests/other") {
 					return w
@@ -162,6 +167,7 @@ func TestPullTypes(t *testing.T) {
 				_, _ = w.Write([]byte(c.text))
 				return nil
 			}
+			r.mu.Unlock()
 			r.works(r.pull("app:other"))
 		})
 	}
@@ -172,6 +178,7 @@ func TestWordsOfRegistry(t *testing.T) {
 	r := newRig(t, false)
 	r.push("app:1", picture(t, noise(t, 1, 1000)))
 	var asked atomic.Int64
+	r.mu.Lock()
 	r.before = func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
 		if asked.Add(1) > 1 {
 			return w
@@ -185,6 +192,7 @@ func TestWordsOfRegistry(t *testing.T) {
 		c.Close()
 		return nil
 	}
+	r.mu.Unlock()
 	o := r.pull("app:1")
 	r.works(o)
 	if len(o.said) != 1 || !strings.Contains(o.said[0], "429 slow [2J") {
@@ -197,6 +205,7 @@ func TestNothingInTheClear(t *testing.T) {
 	r := newRig(t, true)
 	r.trust()
 	r.push("app:1", picture(t, noise(t, 1, 1000)))
+	r.mu.Lock()
 	r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 		if strings.Contains(q.URL.Path, "/blobs/") {
 			http.Redirect(w, q, "http://192.0.2.1/x", http.StatusTemporaryRedirect)
@@ -204,12 +213,15 @@ func TestNothingInTheClear(t *testing.T) {
 		}
 		return w
 	}
+	r.mu.Unlock()
 	r.fails(r.pull("app:1"), refuse.Failed, "192.0.2.1 would be asked without TLS")
+	r.mu.Lock()
 	r.before = func(w http.ResponseWriter, _ *http.Request) http.ResponseWriter {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="http://192.0.2.1/token",service="here"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return nil
 	}
+	r.mu.Unlock()
 	if o := r.pull("app:1"); o.failed == nil || !strings.Contains(o.failed.What, "192.0.2.1") && !strings.Contains(o.failed.What, "realm") {
 		t.Errorf("%+v", o.failed)
 	}

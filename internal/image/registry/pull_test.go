@@ -95,6 +95,7 @@ func TestPullLogin(t *testing.T) {
 			img := picture(t, noise(t, 1, 1000))
 			r.push("team/app:1", img)
 			secret := "Basic " + base64.StdEncoding.EncodeToString([]byte("ann:s3cret"))
+			r.mu.Lock()
 			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 				said := q.Header.Get("Authorization")
 				switch {
@@ -114,6 +115,7 @@ func TestPullLogin(t *testing.T) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return nil
 			}
+			r.mu.Unlock()
 			r.fails(r.pull("team/app:1"), refuse.Failed, "podman login")
 			file := filepath.Join(r.dir, "auth.json")
 			r.env["REGISTRY_AUTH_FILE"] = file
@@ -133,6 +135,7 @@ func TestPullGoesOn(t *testing.T) {
 	config, err := img.RawConfigFile()
 	testkit.Must(r, err)
 	for round, whole := range []bool{false, true} { // the second registry knows no ranges
+		r.mu.Lock()
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if !strings.Contains(q.URL.Path, "/blobs/") {
 				return w
@@ -142,13 +145,16 @@ func TestPullGoesOn(t *testing.T) {
 			}
 			return &cutting{ResponseWriter: w, left: 700_000}
 		}
+		r.mu.Unlock()
 		r.fails(r.pull("app:1"), refuse.Failed, "of "+fmt.Sprint(size(t, img))+" bytes")
+		r.mu.Lock()
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if whole {
 				q.Header.Del("Range")
 			}
 			return w
 		}
+		r.mu.Unlock()
 		r.served.Store(0)
 		kept := int64(0)
 		for _, n := range r.blobs() {
@@ -199,6 +205,7 @@ func TestPullDamaged(t *testing.T) {
 	testkit.Must(r, err)
 	layer := m.Layers[0]
 	send := func(body []byte) {
+		r.mu.Lock()
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if strings.HasSuffix(q.URL.Path, layer.Digest.Hex) {
 				_, _ = w.Write(body)
@@ -206,6 +213,7 @@ func TestPullDamaged(t *testing.T) {
 			}
 			return w
 		}
+		r.mu.Unlock()
 	}
 	send(bytes.Repeat([]byte("x"), int(layer.Size)))
 	r.fails(r.pull("app:1"), refuse.Failed, "is damaged")
@@ -216,7 +224,9 @@ func TestPullDamaged(t *testing.T) {
 	r.fails(r.pull("app:1"), refuse.Invalid, "sends more than")
 	send([]byte("short"))
 	r.fails(r.pull("app:1"), refuse.Failed, fmt.Sprintf("after 5 of %d bytes", layer.Size))
+	r.mu.Lock()
 	r.before = nil
+	r.mu.Unlock()
 	r.works(r.pull("app:1")) // the five bytes were wrong
 	r.complete(img)
 	if got := r.works(r.pull("app:1")); got.Fetched != 0 {
@@ -249,6 +259,7 @@ func TestPullAsksAgain(t *testing.T) {
 		{404, "0", 1, 1, "has no"},
 	} {
 		tries := 0
+		r.mu.Lock()
 		r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 			if !strings.Contains(q.URL.Path, "/manifests/") {
 				return w
@@ -262,6 +273,7 @@ func TestPullAsksAgain(t *testing.T) {
 			w.WriteHeader(c.status)
 			return nil
 		}
+		r.mu.Unlock()
 		o := r.pull("app:1")
 		if worked := o.failed == nil; worked != (c.words == "") || !worked && !strings.Contains(o.failed.What, c.words) || tries != c.tries {
 			t.Errorf("%+v: tried %d times, %+v", c, tries, o)
@@ -303,6 +315,7 @@ func TestPullQuiet(t *testing.T) {
 	r.push("app:1", img)
 	r.host.Quiet = 300 * time.Millisecond
 	ended := make(chan struct{})
+	r.mu.Lock()
 	r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 		m, _ := img.Manifest()
 		if !strings.HasSuffix(q.URL.Path, m.Layers[0].Digest.Hex) {
@@ -315,6 +328,7 @@ func TestPullQuiet(t *testing.T) {
 		close(ended)
 		return nil
 	}
+	r.mu.Unlock()
 	r.fails(r.pull("app:1"), refuse.Failed, "it sent nothing for too long")
 	<-ended
 }
@@ -356,12 +370,14 @@ func TestPullWithoutParts(t *testing.T) {
 			r := newRig(t, false)
 			img := picture(t, noise(t, 1, 1_000_000), noise(t, 2, 1_000_000))
 			r.push("app:1", img)
+			r.mu.Lock()
 			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 				if strings.Contains(q.URL.Path, "/blobs/") {
 					return &cutting{ResponseWriter: w, left: 400_000}
 				}
 				return w
 			}
+			r.mu.Unlock()
 			r.fails(r.pull("app:1"), refuse.Failed, "")
 			kept := r.blobs()
 			ranges, partial := 0, 0
@@ -371,6 +387,7 @@ func TestPullWithoutParts(t *testing.T) {
 				}
 			}
 			var mu sync.Mutex
+			r.mu.Lock()
 			r.before = func(w http.ResponseWriter, q *http.Request) http.ResponseWriter {
 				said := q.Header.Get("Range")
 				if name == "never a whole" && strings.Contains(q.URL.Path, "/blobs/") {
@@ -390,6 +407,7 @@ func TestPullWithoutParts(t *testing.T) {
 				}
 				return nil
 			}
+			r.mu.Unlock()
 			o := r.pull("app:1")
 			if c.words != "" {
 				r.fails(o, refuse.Failed, c.words)

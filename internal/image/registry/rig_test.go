@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ type rig struct {
 	name   string // HOST:PORT
 	dir    string
 	env    map[string]string
+	mu     sync.Mutex                                                   // held while before is looked at, or changed while answers may be on their way
 	before func(http.ResponseWriter, *http.Request) http.ResponseWriter // may answer itself: then it returns nil
 	served atomic.Int64                                                 // bytes of blobs
 }
@@ -52,8 +54,11 @@ func newRig(t *testing.T, secure bool) *rig {
 		if q.Method == http.MethodGet && strings.Contains(q.URL.Path, "/blobs/") {
 			w = counting{w, &r.served}
 		}
-		if r.before != nil {
-			if w = r.before(w, q); w == nil {
+		r.mu.Lock()
+		before := r.before
+		r.mu.Unlock()
+		if before != nil {
+			if w = before(w, q); w == nil {
 				return
 			}
 		}
@@ -127,10 +132,14 @@ func (r *rig) push(path string, img v1.Image) {
 	r.Helper()
 	ref, err := name.ParseReference(r.name + "/" + path)
 	testkit.Must(r, err)
+	r.mu.Lock()
 	before := r.before
 	r.before = nil
+	r.mu.Unlock()
 	testkit.Must(r, remote.Write(ref, img, remote.WithTransport(r.server.Client().Transport)))
+	r.mu.Lock()
 	r.before = before
+	r.mu.Unlock()
 }
 
 // outcome is how a pull ended.

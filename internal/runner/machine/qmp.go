@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -98,6 +99,9 @@ func (q *qmp) read(greeted chan struct{}) {
 func (q *qmp) call(command string) error {
 	_ = q.conn.SetWriteDeadline(time.Now().Add(answerTime))
 	if err := json.NewEncoder(q.conn).Encode(map[string]string{"execute": command}); err != nil {
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			err = errGone
+		}
 		return fmt.Errorf("QMP %s: %w", command, err)
 	}
 	select {

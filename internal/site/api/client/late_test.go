@@ -35,7 +35,7 @@ func TestLate(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err := c.Do(ctx, http.MethodGet, path, nil, nil, new(struct{ Name string }))
 		cancel()
-		if err == nil || !strings.Contains(err.Error(), "ask the agent of "+socket+": it did not answer in time") || !strings.Contains(err.Error(), "systemctl status berthd") {
+		if err == nil || !strings.Contains(err.Error(), "ask the agent of "+socket+": it did not answer in time") || !strings.Contains(err.Error(), "pgrep -a berthd") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
