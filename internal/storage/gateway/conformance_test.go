@@ -8,5 +8,5 @@ import (
 )
 
 func TestBind(t *testing.T) {
-	gatewaytest.Suite{Gateway: gateway.Bind{}, Source: gatewaytest.Folder, Small: gatewaytest.SmallFolder, Files: files(t, 0)}.Run(t)
+	gatewaytest.Suite{Gateway: gateway.Bind{}, Source: gatewaytest.Folder, Small: gatewaytest.SmallFolder, Files: files(t, 0), Kept: kept()}.Run(t)
 }

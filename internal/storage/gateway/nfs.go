@@ -108,7 +108,9 @@ func (NFS) Plan(m vnode.Mount, s Source, to Node, at string) (Way, error) {
 	if p, err := strconv.Atoi(m.Options["port"]); err == nil {
 		port = p
 	}
-	mount := nfsMount{Source: m.Source, Server: s.Server, Port: port, Options: nfsOptions(m, s), ReadOnly: m.ReadOnly}
+	mount := nfsMount{
+		Source: m.Source, Server: s.Server, Port: port, Options: nfsOptions(m, s), Older: m.Options["vers"] == "", ReadOnly: m.ReadOnly,
+	}
 	hold := mounts.Hold{Dir: filepath.Join(dirs.Run, "gateway-"+filepath.Base(at))}
 	var get step.Step
 	if m.Via == vnode.ViaHost {

@@ -38,6 +38,8 @@ type nfsMount struct {
 	Server  netip.Addr  `json:"server,omitzero"`
 	Port    int         `json:"port"`
 	Options string      `json:"options"`
+	// Older allows NFS 4.1 in place of the 4.2 of Options: the spec asks for no version.
+	Older bool `json:"older,omitempty"`
 	// ReadOnly makes the file system itself read-only: a node's root that may mount could change a read-only mount back.
 	ReadOnly bool `json:"read_only,omitempty"`
 
@@ -73,11 +75,17 @@ func (n *nfsMount) mount(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := n.reach(ctx); err != nil {
+		server, err := n.reach(ctx)
+		if err != nil {
+			return err
+		}
+		options, err := n.version(server)
+		server.Close()
+		if err != nil {
 			return err
 		}
 		fault.Point("nfs server reached")
-		options := fmt.Sprintf("%s,addr=%s", n.Options, n.Server)
+		options += ",addr=" + n.Server.String()
 		flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
 		if n.ReadOnly {
 			flags |= unix.MS_RDONLY
@@ -96,14 +104,13 @@ func (n *nfsMount) mount(ctx context.Context) error {
 	return nil
 }
 
-// reach opens a connection to the server and closes it. The kernel would try for minutes, and its error says less.
-func (n *nfsMount) reach(ctx context.Context) error {
+// reach opens a connection to the server. The kernel would try for minutes, and its error says less.
+func (n *nfsMount) reach(ctx context.Context) (*os.File, error) {
 	fd, err := unix.Socket(map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[n.Server.Is4()], unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The socket stays in this thread's network namespace, whichever thread waits for it.
-	defer unix.Close(fd)
 	var to unix.Sockaddr = &unix.SockaddrInet4{Port: n.Port, Addr: [4]byte(n.Server.AsSlice())}
 	if n.Server.Is6() {
 		to = &unix.SockaddrInet6{Port: n.Port, Addr: n.Server.As16()}
@@ -113,9 +120,10 @@ func (n *nfsMount) reach(ctx context.Context) error {
 		err = connected(ctx, fd)
 	}
 	if err != nil {
-		return fmt.Errorf("reach file server %s for %s: %w", net.JoinHostPort(n.Server.String(), fmt.Sprint(n.Port)), n.Source, err)
+		unix.Close(fd)
+		return nil, fmt.Errorf("reach file server %s for %s: %w", net.JoinHostPort(n.Server.String(), fmt.Sprint(n.Port)), n.Source, err)
 	}
-	return nil
+	return os.NewFile(uintptr(fd), "the file server"), nil
 }
 
 func connected(ctx context.Context, fd int) error {

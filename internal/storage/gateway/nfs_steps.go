@@ -74,9 +74,11 @@ func (n *nfsShare) user() string { return n.Node + "." + n.User }
 func (n *nfsShare) Do(ctx context.Context) error {
 	return n.users().alone(ctx, func() error {
 		if n.Hold.Made() {
-			if err := n.reach(ctx); err != nil {
+			server, err := n.reach(ctx)
+			if err != nil {
 				return err
 			}
+			server.Close()
 		} else if err := os.RemoveAll(n.users().dir()); err != nil { // of a start that was killed: a mount that is not there has no users
 			return fmt.Errorf("forget the users of a mount that is gone: %w", err)
 		}

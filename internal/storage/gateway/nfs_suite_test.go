@@ -5,15 +5,19 @@
 package gateway_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/gateway"
 	"berth/internal/storage/gateway/gatewaytest"
+	"berth/internal/sys/quota"
+	"berth/internal/sys/refuse"
 )
 
 // nfsServer is what the machine has prepared: a server, which the environment names, at this address on the bridge nfs0 exports /srv,
@@ -31,21 +35,40 @@ func TestNFSSuite(t *testing.T) {
 			}
 		}
 		s.Name, s.Owner, s.Beneath = nfsServer+":"+s.Dir, gatewaytest.Root, nil
-		if v := os.Getenv("NFS_VERSION"); v != "" {
-			s.Options = vnode.Options{"vers": v}
-		}
 		return s
 	}
+	many, _ := strconv.Atoi(os.Getenv("NFS_KEPT"))
 	gatewaytest.Suite{
-		Gateway: gateway.NFS{}, Files: 500,
+		Gateway: gateway.NFS{}, Files: 500, Kept: many,
 		Source: func(t *testing.T) gatewaytest.Source { return in(t, "/srv") },
 		Small:  func(t *testing.T) gatewaytest.Source { return in(t, "/small") },
+		Quota: func(t *testing.T) gatewaytest.Source {
+			s := in(t, "/srv")
+			dir, err := os.Open(s.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			if err := errors.Join(quota.SetProject(dir, 77), quota.Limit(dir, 77, 4<<20)); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
 		Connect: func(t *testing.T, pid int) {
 			nodes++
 			run(t, fmt.Sprintf("ip link add v%d type veth peer name eth0 netns %d; ip link set v%[1]d master nfs0 up; nsenter -t %[2]d -n sh -ec 'ip addr add 192.0.2.%[1]d/24 dev eth0; ip link set eth0 up; ip link set lo up'", nodes, pid))
 		},
 		Restart: func(t *testing.T) { run(t, "systemctl restart "+os.Getenv("NFS_SERVICE")) },
 	}.Run(t)
+	if os.Getenv("NFS_SERVICE") == "nfs-ganesha" {
+		t.Run("NFS 4.2 of NFS-Ganesha", func(t *testing.T) {
+			s := in(t, "/srv")
+			s.Options = vnode.Options{"vers": "4.2"}
+			if err := gatewaytest.Refused(t, gateway.NFS{}, s); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(fmt.Sprint(err), "zeros") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
 }
 
 func run(t *testing.T, script string) {

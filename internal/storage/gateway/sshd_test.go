@@ -144,7 +144,7 @@ func TestSSHFS(t *testing.T) {
 			return s
 		}
 	}
-	gatewaytest.Suite{Gateway: gateway.SSHFS{}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 0), Restart: server.restart}.Run(t)
+	gatewaytest.Suite{Gateway: gateway.SSHFS{}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 0), Kept: kept(), Restart: server.restart}.Run(t)
 }
 
 // TestSSHFSLogin: a server that cannot show that it is the one, and a key that it does not take, are told, and nothing is left.

@@ -74,9 +74,17 @@ func TestSSHFSDirect(t *testing.T) {
 		}
 	}
 	gatewaytest.Suite{
-		Gateway: gateway.SSHFS{Direct: true}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 0),
+		Gateway: gateway.SSHFS{Direct: true}, Source: served(gatewaytest.Folder), Small: served(gatewaytest.SmallFolder), Files: files(t, 0), Kept: kept(),
 		Restart: func(t *testing.T) { last.restart(t) },
 	}.Run(t)
+}
+
+// kept is how many files the suite writes and reads back.
+func kept() int {
+	if testkit.Measures() {
+		return 10_000
+	}
+	return 0
 }
 
 // files is how many files the suite makes: normal, or what scripts/evidence asks for.

@@ -28,6 +28,10 @@ type Suite struct {
 	Files int
 	// Small makes one with room for less than 16 MiB; nil: the behaviour on a full disk is not checked.
 	Small func(t *testing.T) Source
+	// Quota makes one of a project that may have less than 8 MiB; nil: the behaviour at a quota is not checked.
+	Quota func(t *testing.T) Source
+	// Kept is how many files are written and read back; 0: 200.
+	Kept int
 	// Single: one node at a time can have the source.
 	Single bool
 	// Restart ends the source's server with all its connections, and starts it again; nil: there is no server.
@@ -76,6 +80,7 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("links", s.links)
 	t.Run("posix", s.posix)
 	t.Run("full disk", s.fullDisk)
+	t.Run("what is written is there", s.kept)
 	t.Run("mmap and many files", s.manyFiles)
 	t.Run("locks of two nodes", s.locks)
 	t.Run("server restarts", s.restarts)
