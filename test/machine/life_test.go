@@ -275,9 +275,9 @@ func TestInitSystem(t *testing.T) {
 			t.Errorf("%q is not in what process 1 looks like:\n%s", want, out)
 		}
 	}
-	must(t, "stop", "m3")
+	said, _ := berth(t, "", "stop", "m3")
 	if out := must(t, "ls"); !strings.Contains(out, "stopped 0") {
-		t.Errorf("after stop, ls says:\n%s", out)
+		t.Errorf("stop said %q; after it ls says:\n%s\nevents:\n%s\nthe machine said:\n%s", said, out, must(t, "events", "m3"), must(t, "logs", "m3"))
 	}
 }
 

@@ -180,6 +180,10 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, "the host is drained", func() bool { return b.MayTake("n2") != nil })
+	testkit.Eventually(t, "the agent has heard of the host and of its drain, which come apart", func() bool {
+		hosts, _, err := b.Hosts(t.Context())
+		return err == nil && len(hosts) == 1 && hosts[0].Alive && hosts[0].Drained
+	})
 	back := memory.Away()
 	if err := b.MayTake("n2"); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "berth host undrain a") {
 		t.Errorf("a new node on a drained host: %v", err)

@@ -3,10 +3,14 @@ package proc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
+	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,6 +119,53 @@ func TestHandles(t *testing.T) {
 	}
 	if !Handles(os.Getpid(), unix.SIGURG) {
 		t.Error("Go's runtime handles SIGURG")
+	}
+}
+
+// fetch blocks a signal and fetches it again and again, as some inits do. It writes the number of its thread first.
+func fetch(t *testing.T) {
+	runtime.LockOSThread()
+	set := unix.Sigset_t{Val: [len(unix.Sigset_t{}.Val)]uint64{1 << (unix.SIGUSR2 - 1)}}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(unix.SIGUSR2) // the handler that Go's runtime has for each signal
+	fmt.Println(unix.Gettid())
+	for wait := (unix.Timespec{Nsec: 1000}); ; {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGTIMEDWAIT, uintptr(unsafe.Pointer(&set)), 0, uintptr(unsafe.Pointer(&wait)), 8, 0, 0)
+		for begun := time.Now(); time.Since(begun) < 50*time.Microsecond; { // about as long as it waits
+		}
+	}
+}
+
+// TestHandlesFetched: a process that fetches its signals is seen to handle them whatever it is just doing.
+func TestHandlesFetched(t *testing.T) {
+	const fetches = "BERTH_TEST_FETCHES" // makes this test the process that is looked at
+	if os.Getenv(fetches) != "" {
+		fetch(t)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHandlesFetched$")
+	cmd.Env = append(os.Environ(), fetches+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	var thread int
+	if _, err := fmt.Fscanln(out, &thread); err != nil {
+		t.Fatal(err)
+	}
+	missed := 0
+	for range 2000 {
+		if !Handles(thread, unix.SIGUSR2) {
+			missed++
+		}
+	}
+	if missed > 0 {
+		t.Errorf("%d of 2000 looks found no handler", missed)
 	}
 }
 

@@ -6,20 +6,36 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// settleTime is how long a process that is running is looked at until it waits for something.
+const settleTime = time.Second
 
 // Handles reports whether the process has a handler for the signal, or blocks it, as those do that fetch their signals
 // (signalfd: systemd; sigwait: busybox init, tini). The kernel does not deliver a signal to an init that does neither
 // (pid_namespaces(7)).
 func Handles(pid int, sig unix.Signal) bool {
-	// In sigwait a process seems to block nothing: the kernel keeps the real mask where /proc does not show it.
-	if call, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/syscall"); err == nil {
-		if bytes.HasPrefix(call, []byte(strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)+" ")) {
+	// In sigwait a process seems to block nothing: the kernel keeps the real mask where /proc does not show it. That it waits is not shown
+	// either once it was woken, until it gets a CPU: so a process that is running is looked at again.
+	for until := time.Now().Add(settleTime); ; time.Sleep(time.Millisecond) {
+		call, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/syscall")
+		if err == nil && bytes.HasPrefix(call, []byte(strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)+" ")) {
 			return true
 		}
+		if shown(pid, sig) {
+			return true
+		}
+		if err != nil || !bytes.HasPrefix(call, []byte("running")) || time.Now().After(until) {
+			return false
+		}
 	}
+}
+
+// shown reports whether /proc shows that the process has a handler for the signal, or blocks it.
+func shown(pid int, sig unix.Signal) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false
