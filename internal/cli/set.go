@@ -18,7 +18,7 @@ func (a *app) setCmd() *cobra.Command {
 kernel, and kept for the next start; all or none. VALUE max clears a limit.
 Keys:
   cpu.weight cpu.max cpu.set cpu.numa
-  memory.max memory.high memory.low memory.min memory.swap
+  memory.max memory.high memory.low memory.min memory.swap machine.memory
   pids hugepages.SIZE rlimits.NAME restart
   io.NAME.weight
   io.NAME.read.rate io.NAME.read.iops io.NAME.write.rate io.NAME.write.iops

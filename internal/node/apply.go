@@ -58,12 +58,12 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	if err := b.allowed(s, err); err != nil {
 		return nil, err
 	}
-	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: vnode.Diff(s.Now, n)}
+	init, initErr := b.LiveInit(n.Name)
+	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: plan.Differences(s.Now, n, init)}
 	next := &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
 	if b.rights == nil { // an admin's free spec: the node's files were written under the rights that are stored
 		next.Rights = s.Rights
 	}
-	_, initErr := b.LiveInit(n.Name)
 	running := initErr == nil
 	switch {
 	case running && len(o.Changes) == 0:
@@ -85,7 +85,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	case !running:
 		o.Did = "started"
 		return o, b.renew(ctx, l, s.Now, next)
-	case allLive(o.Changes):
+	case plan.AllLive(o.Changes):
 		o.Did = "changed"
 		_, err := b.setLive(ctx, s.Now, next)
 		if err == nil {
@@ -94,7 +94,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 		return o, err
 	case !restart:
 		return nil, refuse.Busyf("node %s runs, and a change of %s needs a restart: berth apply --restart; nothing was changed",
-			n.Name, strings.Join(needRestart(o.Changes), ", "))
+			n.Name, strings.Join(plan.NeedRestart(o.Changes), ", "))
 	}
 	o.Did = "restarted"
 	if err := b.restart(ctx, l, s.Now, next, OwnGrace); err != nil {

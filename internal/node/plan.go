@@ -82,14 +82,14 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if live, err = b.liveAsHeld(n, facts, claims); err != nil {
 		return nil, err
 	}
-	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), vnode.Diff(s.Now, n)
-	_, initErr := b.LiveInit(n.Name)
+	init, initErr := b.LiveInit(n.Name)
+	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), plan.Differences(s.Now, n, init)
 	switch {
 	case initErr != nil:
 		p.Does, p.Steps = "start", step.Lines(live)
 	case len(p.Differences) == 0:
 		p.Does = "nothing"
-	case allLive(p.Differences):
+	case plan.AllLive(p.Differences):
 		p.Does = "change"
 		changes, err := b.liveChanges(facts, s.Now, n)
 		if err != nil {
@@ -126,8 +126,9 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: vnode.Diff(s.Now, n), Gone: inspect.Gone(known)}
-	if _, err := b.LiveInit(name); err != nil {
+	init, initErr := b.LiveInit(name)
+	p := &Proposal{Command: "set", Node: name, Does: "nothing", Differences: plan.Differences(s.Now, n, init), Gone: inspect.Gone(known)}
+	if initErr != nil {
 		if len(changes) == 0 {
 			return p, nil
 		}
@@ -154,7 +155,7 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 		p.loses(drift)
 		return p, nil
 	}
-	if err := b.onlyOf(&drift, n, changes); err != nil {
+	if err := b.onlyOf(ctx, &drift, n, changes); err != nil {
 		return nil, err
 	}
 	drift.Except(p.Differences)

@@ -11,6 +11,7 @@ import (
 	"berth/internal/node/plan"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
+	"berth/internal/sys/proof"
 	"berth/internal/sys/step"
 )
 
@@ -63,7 +64,7 @@ func (b *Berth) cleared(d *inspect.Drift, n *vnode.Node, key string) error {
 func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]vnode.Difference, error) {
 	j, d, err := b.drift(ctx, n, proc.ReadContainers())
 	if err == nil && keys != nil {
-		err = b.onlyOf(&d, n, keys)
+		err = b.onlyOf(ctx, &d, n, keys)
 	}
 	if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (b *Berth) restore(ctx context.Context, n *vnode.Node, keys []KeyValue) ([]
 
 // onlyOf reduces a drift to the limits that these changes of berth set name, and adds limits that are to be none and are there
 // all the same.
-func (b *Berth) onlyOf(d *inspect.Drift, n *vnode.Node, changes []KeyValue) error {
+func (b *Berth) onlyOf(ctx context.Context, d *inspect.Drift, n *vnode.Node, changes []KeyValue) error {
 	d.Only(keysOf(changes))
 	for _, c := range changes {
 		var err error
@@ -99,6 +100,8 @@ func (b *Berth) onlyOf(d *inspect.Drift, n *vnode.Node, changes []KeyValue) erro
 			err = b.relimited(d, n, name)
 		} else if c.Value == vnode.Max {
 			err = b.cleared(d, n, c.Key)
+		} else if c.Key == string(proof.MachineMemory) {
+			err = d.Regive(ctx, n, b.LiveInit)
 		}
 		if err != nil {
 			return err

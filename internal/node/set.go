@@ -134,11 +134,16 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *records.Stor
 		return nil, err
 	}
 	var all []SetResult
-	for _, s := range steps {
+	for i, s := range steps {
 		if err := j.Do(ctx, s); err != nil {
 			return nil, b.takeBack(ctx, j, fmt.Errorf("%s: %w", s, err))
 		}
 		all = append(all, resultsOf(s)...)
+		if i == 0 && plan.Shrinks(old, next.Now) { // the guest has given back what it could: lower limits come next
+			if err := plan.CheckMemory(old, next.Now, facts); err != nil {
+				return nil, b.takeBack(ctx, j, err)
+			}
+		}
 	}
 	if err := b.Store(name, next); err != nil {
 		return nil, b.takeBack(ctx, j, err)
@@ -169,8 +174,13 @@ func (b *Berth) liveChanges(facts plan.Facts, old, new *vnode.Node) ([]step.Step
 			return nil, err
 		}
 	}
-	if err := cgroup.CheckMemory(new.Memory, old.Memory, facts.Host.Cgroups, plan.GroupPath(b.Layout, new)); err != nil {
+	if r.Init, err = b.LiveInit(new.Name); err != nil {
 		return nil, err
+	}
+	if !plan.Shrinks(old, new) { // else once the guest has given back what it holds
+		if err := plan.CheckMemory(old, new, facts); err != nil {
+			return nil, err
+		}
 	}
 	steps, err := plan.Change(old, new, facts, r)
 	if err != nil {
@@ -297,6 +307,8 @@ func (b *Berth) unchanged(ctx context.Context, done []SetResult, changes []KeyVa
 				if elsewhere {
 					r.Note = cmp.Or(s.Why, s.Note)
 				}
+			} else if c.Key == string(proof.MachineMemory) { // of an older berth, which made no balloon
+				r.ReadBack, r.By = r.Asked, "boot"
 			}
 		}
 		done = append(done, r)

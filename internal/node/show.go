@@ -29,7 +29,8 @@ type Detail struct {
 	Usage    *counters.Usage  `json:"usage,omitempty"`
 }
 
-// Once returns a context for Show of many nodes: the host's agent is asked once for what it knows of file servers.
+// Once returns a context for Show of many nodes: the host's agent is asked once for what it knows of file servers, and no guest is asked for
+// its memory.
 func (b *Berth) Once(ctx context.Context) context.Context { return inspect.Once(ctx, b.Layout) }
 
 // Show tells everything of one node.

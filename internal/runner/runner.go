@@ -90,6 +90,17 @@ type Copier interface {
 	Copy(ctx context.Context, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error)
 }
 
+// Resizer is a Holder of a node with memory of its own, as a machine has: it can change while the node runs.
+type Resizer interface {
+	Holder
+	// AtBoot returns how many bytes of memory the node has had when it started: it cannot have more.
+	AtBoot() int64
+	// Memory returns how many bytes it has now.
+	Memory(ctx context.Context) (int64, error)
+	// Resize returns the step that gives it so many bytes, where it has others. It refuses what cannot be.
+	Resize(from, to int64) (step.Step, error)
+}
+
 // Child is a command that Exec started.
 type Child interface {
 	Signal(s syscall.Signal) error

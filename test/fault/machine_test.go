@@ -218,19 +218,27 @@ func TestMachineKilledWhileItRuns(t *testing.T) {
 	s.ok("ls")
 	s.settled("the keeper was killed", s.states, "up")
 
-	ended := func(what string, pid int) {
+	kills := func(pid int) { t.Helper(); testkit.Must(t, unix.Kill(pid, unix.SIGKILL)) }
+	ended := func(what string) {
 		t.Helper()
-		testkit.Must(t, unix.Kill(pid, unix.SIGKILL))
 		testkit.Eventually(t, what+" is killed, and the machine has ended", func() bool { return s.status("f1").State == "exited" })
 		if st := s.status("f1"); st.Exit == nil || st.Exit.Unknown && s.tells() || !st.Exit.Unknown && st.Exit.Code != 137 {
 			t.Errorf("%s is killed, and the machine ended so: %+v", what, st.Exit)
 		}
 	}
-	ended("the monitor", s.status("f1").PID)
+	// The monitor ends while the guest is asked for memory: the change is taken back, and nothing of the machine is left.
+	s.ok("set", "f1", "machine.memory=192MiB") // it boots with that again
+	monitor := s.status("f1").PID
+	asking, r, paused := s.pausedAt("begun machine.resize", func() { kills(monitor) }, "set", "f1", "machine.memory=144MiB")
+	if !paused || r.code == 0 || !strings.Contains(r.err, "the machine has ended") || strings.Contains(r.err, "taking it back failed") {
+		t.Errorf("%s, the monitor is killed: %s", asking, r)
+	}
+	ended("the monitor")
 	s.states["down"] = s.onDisk()
 	s.ok("start", "f1")
 	s.settled("start", s.states, "up")
-	ended("the emulator", s.part("qemu-system"))
+	kills(s.part("qemu-system"))
+	ended("the emulator")
 	s.settled("the emulator is killed", s.states, "down")
 
 	s.ok("start", "f1")
@@ -254,8 +262,8 @@ func TestMachineKilledWhileItRuns(t *testing.T) {
 func (s *scene) machineSet() {
 	s.Helper()
 	before := s.limits("before")
-	back := []string{"set", "f1", "memory.max=448MiB", "io.own.write.rate=20MB/s", "net.eth0.tx=8Mbit/s"}
-	change := []string{"set", "f1", "memory.max=512MiB", "io.own.write.rate=10MB/s", "net.eth0.tx=4Mbit/s"}
+	back := []string{"set", "f1", "machine.memory=192MiB", "memory.max=448MiB", "io.own.write.rate=20MB/s", "net.eth0.tx=8Mbit/s"}
+	change := []string{"set", "f1", "machine.memory=128MiB", "memory.max=512MiB", "io.own.write.rate=10MB/s", "net.eth0.tx=4Mbit/s"}
 	s.ok(change...)
 	after := s.limits("after")
 	if cmp.Equal(before, after) {

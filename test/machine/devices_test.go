@@ -18,7 +18,7 @@ import (
 
 // models are the device models that a machine may have: each is code of QEMU's that a guest can reach.
 var models = []string{
-	"acpi-ged", "fw_cfg_io", "ioapic", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc", "pvpanic", "virtio-blk-device", "virtio-mmio",
+	"acpi-ged", "fw_cfg_io", "ioapic", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc", "pvpanic", "virtio-balloon-device", "virtio-blk-device", "virtio-mmio",
 	"virtio-net-device", "virtio-rng-device", "virtio-serial-device", "virtserialport",
 }
 

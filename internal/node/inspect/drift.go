@@ -22,6 +22,7 @@ import (
 	"berth/internal/sys/layout"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/proof"
+	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 )
 
@@ -197,9 +198,34 @@ func (d *Drift) Except(changes []vnode.Difference) {
 	d.Steps, d.What = rest.Steps, rest.What
 }
 
+// Regive adds the step that gives a machine's guest the memory that was asked for, where it has other memory: the guest may have changed that
+// itself, so the step is for a user who names it. live finds the machine's first process.
+func (d *Drift) Regive(ctx context.Context, n *vnode.Node, live func(node string) (runner.Holder, error)) error {
+	init, err := live(n.Name)
+	if err != nil {
+		return err
+	}
+	m, ok := init.(runner.Resizer)
+	if !ok || m.AtBoot() == 0 { // of an older berth: it has what it booted with
+		return nil
+	}
+	has, err := m.Memory(ctx)
+	if err != nil {
+		return refuse.Busyf("%s: what the guest has cannot be read: %w", proof.MachineMemory, err)
+	}
+	if asked := n.Machine.Memory; has != int64(asked) {
+		s, err := m.Resize(has, int64(asked))
+		if err != nil {
+			return err
+		}
+		d.Add(string(proof.MachineMemory), vnode.Bytes(has).String(), asked.String(), s)
+	}
+	return nil
+}
+
 // byGroup reports whether a limit is one of the processes in the node's group, and not of an interface or of each process.
 func byGroup(key string) bool {
-	return !slices.ContainsFunc([]string{"net.", "rlimits.", "oom_score_adj", "class.io.priority"}, func(p string) bool { return strings.HasPrefix(key, p) })
+	return !slices.ContainsFunc([]string{"net.", "rlimits.", "machine.", "oom_score_adj", "class.io.priority"}, func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
 // Mark marks the limits that do not hold although their files have the values that were asked for.

@@ -42,7 +42,8 @@ type fileServers struct {
 // onceKey is the context key of what Once keeps.
 type onceKey struct{}
 
-// Once returns a context in which the host's agent is asked once for the servers of all file systems, however many nodes are looked at.
+// Once returns a context in which many nodes are looked at: the host's agent is asked once for the servers of all file systems, and no guest is
+// asked, which may take its time, or say what it likes.
 func Once(ctx context.Context, l layout.Layout) context.Context {
 	return context.WithValue(ctx, onceKey{}, sync.OnceValue(func() fileServers { return askFor(ctx, l, nil) }))
 }

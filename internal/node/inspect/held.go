@@ -11,6 +11,7 @@ import (
 	"berth/internal/limit/weight"
 	"berth/internal/network/shape"
 	"berth/internal/node/plan"
+	"berth/internal/runner"
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/layout"
@@ -94,6 +95,9 @@ func ReadHeld(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, 
 	if all.Limits, err = cgroup.Read(limits); err != nil {
 		return all, err
 	}
+	if l := guestMemory(ctx, n, at.Live); l != nil {
+		all.Limits = append(all.Limits, *l)
+	}
 	shown, err := shape.ReadRates(rates)
 	all.Limits = append(all.Limits, shown...)
 	if err == nil {
@@ -103,4 +107,21 @@ func ReadHeld(ctx context.Context, l layout.Layout, h host.Host, n *vnode.Node, 
 		all.Outside = drift.Return.Whom()
 	}
 	return all, err
+}
+
+// guestMemory is how much memory the guest of a running machine has; nil for what is no machine, or one of an older berth, and where many
+// nodes are looked at.
+func guestMemory(ctx context.Context, n *vnode.Node, live []step.Step) *proof.Limit {
+	m, ok := runner.FirstProcess(live).(runner.Resizer)
+	if _, many := ctx.Value(onceKey{}).(func() fileServers); many || !ok || m.AtBoot() == 0 {
+		return nil
+	}
+	l := &proof.Limit{Key: string(proof.MachineMemory), Asked: n.Machine.Memory.String(), By: "balloon", Note: "by the guest's good will: memory.max is the limit"}
+	now, err := m.Memory(ctx)
+	if err != nil {
+		l.Note += "; it was not read: " + err.Error()
+		return l
+	}
+	l.ReadBack, l.Holds = vnode.Bytes(now).String(), now == int64(n.Machine.Memory)
+	return l
 }

@@ -9,6 +9,7 @@ import (
 	"berth/internal/limit/device"
 	"berth/internal/limit/rlimit"
 	"berth/internal/network/shape"
+	"berth/internal/runner"
 	"berth/internal/spec/vnode"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/refuse"
@@ -20,6 +21,7 @@ type Running struct {
 	Table device.Table          // the host's devices that it has, with their present numbers
 	Disks map[string]block.Disk // of the limits that it has, by name of an io entry
 	Dev   mounts.Running        // where its /dev is; needed for a change of its devices
+	Init  runner.Holder         // its first process; needed for a change of a machine's memory
 }
 
 // Change returns the steps that lead a running node from one spec to another, or refuses it. Both differ only in what can be
@@ -51,6 +53,17 @@ func Change(old, new *vnode.Node, f Facts, r Running) ([]step.Step, error) {
 		return nil, err
 	}
 	changes := slices.Concat(cgroup.Changes(before, after), shape.RateChanges(oldRates, rates), rlimits)
+	if new.IsMachine() && old.Machine.Memory != new.Machine.Memory {
+		resize, err := r.Init.(runner.Resizer).Resize(int64(old.Machine.Memory), int64(new.Machine.Memory))
+		if err != nil {
+			return nil, err
+		}
+		if Shrinks(old, new) { // what the guest gives back is not in the way of a lower limit
+			changes = slices.Insert(changes, 0, resize)
+		} else {
+			changes = append(changes, resize)
+		}
+	}
 	if slices.Equal(old.Devices, new.Devices) || new.IsMachine() { // a machine gets them when it starts: vnode.Diff says so
 		return changes, nil
 	}

@@ -46,8 +46,8 @@ func (f *Facts) disks(n *vnode.Node, claims []step.Step) (delta string, all []ru
 }
 
 // mostDevices is how many disks and interfaces a machine may have: QEMU's microvm has 24 places for virtio devices (microvm_devices_init
-// in hw/i386/microvm.c), of which the image, the line to the guest and its random numbers take three.
-const mostDevices = 21
+// in hw/i386/microvm.c), of which the image, the line to the guest, its random numbers and its balloon take four.
+const mostDevices = 20
 
 // checkDisks refuses what no machine can have as a disk.
 func (f *Facts) checkDisks(n *vnode.Node) error {

@@ -27,6 +27,12 @@ func controlSocket(dir string) string { return filepath.Join(dir, "machine.sock"
 // bootTime is how long a machine may take from its first instruction until its command runs.
 const bootTime = 150 * time.Second
 
+// still is how long a guest may come no nearer to the memory that it was asked to have, until it is not waited for any more.
+const still = 10 * time.Second
+
+// longestResize is how long a guest may take that comes nearer all the time.
+const longestResize = 5 * time.Minute
+
 // What the monitor is asked for.
 const (
 	doStart    = "start"    // boot and run the node's command
@@ -34,6 +40,7 @@ const (
 	doTerminal = "terminal" // the same on a terminal; its line comes twice with the request, and what has its sizes
 	doCopy     = "copy"     // run the copier; its three streams come with the request, the third is its report
 	doSignal   = "signal"   // send a signal: to the node's command, or to the one that this line has started
+	doMemory   = "memory"   // say how much memory the guest has, after it was asked to have so much
 )
 
 // requestVersion is the version of requests and answers. The monitor is as old as its machine, and the program that asks may be newer.
@@ -47,6 +54,7 @@ type request struct {
 	Version int           `json:"version"`
 	Do      string        `json:"do"`
 	Signal  int           `json:"signal,omitempty"`
+	Memory  int64         `json:"memory,omitempty"` // in bytes; 0: what it has
 	Command *wire.Command `json:"command,omitempty"`
 	AsNode  bool          `json:"as_node,omitempty"` // the command runs as the node's own user
 }
@@ -57,6 +65,7 @@ type answer struct {
 	Failure *wire.Failure `json:"failure,omitempty"`
 	Gone    bool          `json:"gone,omitempty"` // the machine has ended
 	End     *wire.End     `json:"end,omitempty"`
+	Memory  int64         `json:"memory,omitempty"` // what the guest has, in bytes
 }
 
 // failure turns what the guest could not do into an error; command is what it was to run.
@@ -142,6 +151,9 @@ func (c *control) send(r *request, files []*os.File) error {
 	n, _, err := c.conn.WriteMsgUnix(b, oob, nil)
 	if err == nil && n < len(b) {
 		_, err = c.conn.Write(b[n:])
+	}
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		return errGone
 	}
 	return err
 }

@@ -23,7 +23,7 @@ import (
 // guestModules are the drivers and file systems that a guest needs, as far as its kernel has them as modules. crc32c comes by a
 // name that no list of dependencies has.
 func guestModules() []string {
-	return []string{"virtio_mmio", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "pvpanic_mmio", "crc32c_generic", "erofs", "squashfs", "overlay"}
+	return []string{"virtio_mmio", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "virtio_balloon", "pvpanic_mmio", "crc32c_generic", "erofs", "squashfs", "overlay"}
 }
 
 // The most bytes of a kernel, and of one module or the list of them. A kernel of a distribution has 10 MiB, a module at most some.

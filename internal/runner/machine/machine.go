@@ -69,6 +69,7 @@ func (Family) Kinds() step.Kinds {
 	return step.Kinds{
 		"machine.create": func() step.Step { return &Create{} },
 		"machine.start":  func() step.Step { return &Start{} },
+		"machine.resize": func() step.Step { return &Resize{} },
 	}
 }
 
@@ -201,7 +202,7 @@ func (e Emulator) Steps(s runner.Spec) (runner.Steps, error) {
 	}
 	c := &Create{
 		Emulator: e.String(), Node: s.Node, Dir: s.Dir, PIDFile: s.PIDFile, Group: "/" + s.Groups.Path, Stop: s.Stop,
-		Image: s.Content.Root.Layers(), Machine: fmt.Sprintf("%d CPUs, %d MiB, %s", l.Machine.CPUs, l.Machine.Memory>>20, s.Content.Root.Packed.Path), launch: l,
+		Image: s.Content.Root.Layers(), Machine: fmt.Sprintf("%d CPUs, %d MiB, %s", l.Machine.CPUs, l.Machine.Memory>>20, s.Content.Root.Packed.Path), Booted: s.Machine.Memory, launch: l,
 	}
 	return runner.Steps{Create: []step.Step{c}, Start: []step.Step{&Start{Dir: s.Dir, Args: s.Args}}}, nil
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -137,6 +138,10 @@ type monitor struct {
 	sizes    *os.File // of the user's terminal; nil: the node has none
 	relay    *relay
 
+	resizing struct {
+		sync.Mutex
+		end context.CancelCauseFunc // of the wait for what the guest was asked for last; nil: it was asked for nothing yet
+	}
 	complaint tail // of QEMU: what it wrote to its standard error
 	words     tail // of the guest's console
 }

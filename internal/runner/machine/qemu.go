@@ -38,6 +38,7 @@ func (l *Launch) arguments(drives []drive) []string {
 		"-kernel", "/boot/kernel", "-initrd", "/boot/initrd", "-append", l.words(),
 		"-device", "pvpanic", // the guest's kernel says by it that it panics
 		"-object", "rng-builtin,id=rng", "-device", "virtio-rng-device,rng=rng",
+		"-device", "virtio-balloon-device,free-page-reporting=on", // what the guest does not use any more goes back to the host
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
 		"-device", "virtio-serial-device,max_ports=2",

@@ -340,7 +340,7 @@ func (r *relay) boot() *answer {
 			close(r.told)
 		}
 	}()
-	if err := r.m.qmp.call("cont"); err != nil {
+	if err := r.m.qmp.call(context.Background(), "cont", nil, nil); err != nil {
 		return &answer{Failure: &wire.Failure{Why: err.Error()}}
 	}
 	late, done := within(bootTime)

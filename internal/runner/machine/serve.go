@@ -51,6 +51,10 @@ func (r *relay) serve(conn *net.UnixConn) {
 		r.begin(say)
 	case q.Do == doSignal:
 		say(r.signal(0, q.Signal))
+	case q.Do == doMemory:
+		asks, done := whileOpen(conn)
+		say(r.m.memory(asks, q.Memory))
+		done()
 	case q.Command != nil && len(files) == 3 && q.Do == doOf(q.Command):
 		r.exec(conn, &q, files, say)
 		return
@@ -58,6 +62,16 @@ func (r *relay) serve(conn *net.UnixConn) {
 		say(&answer{Failure: &wire.Failure{Why: fmt.Sprintf("the machine's monitor knows no request %q like that", q.Do)}})
 	}
 	closeAll(files)
+}
+
+// whileOpen returns a context that ends with who is at the other end of a line, which is not read by another.
+func whileOpen(line io.Reader) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(context.Background())
+	go func() {
+		defer end()
+		_, _ = io.Copy(io.Discard, line)
+	}()
+	return ctx, end
 }
 
 // doOf returns what is asked for with a command: a monitor that does not know it yet must not run it as another one.

@@ -15,9 +15,13 @@ import (
 	"berth/internal/host/group"
 	"berth/internal/runner"
 	"berth/internal/runner/first"
+	"berth/internal/spec/vnode"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/jsonfile"
 	"berth/internal/sys/proc"
+	"berth/internal/sys/proof"
+	"berth/internal/sys/refuse"
+	"berth/internal/sys/step"
 )
 
 // Create makes the machine: its monitor, and QEMU with all that it needs, which waits before the guest's first instruction.
@@ -30,7 +34,8 @@ type Create struct {
 	Stop     unix.Signal `json:"stop"`  // asks the guest's command to end
 	Image    []string    `json:"image"` // the digest of the image
 	Machine  string      `json:"machine"`
-	Init     proc.ID     `json:"init,omitzero"` // the monitor
+	Booted   int64       `json:"booted,omitempty"` // the memory that it boots with, in bytes; 0: it has no balloon, an older berth made it
+	Init     proc.ID     `json:"init,omitzero"`    // the monitor
 
 	launch  *Launch
 	session *runner.Session
@@ -165,7 +170,7 @@ func (s *Create) Signal(sig unix.Signal) (heard bool, err error) {
 	}
 	defer c.close()
 	q := &request{Do: doSignal, Signal: int(sig)}
-	if cg, err := host.ReadMounted(); err == nil && group.Frozen(cg, strings.TrimPrefix(s.Group, "/")) {
+	if s.paused() {
 		return true, c.send(q, nil)
 	}
 	a, err := c.ask(ctx, q, nil, 2*hearTime)
@@ -173,6 +178,12 @@ func (s *Create) Signal(sig unix.Signal) (heard bool, err error) {
 		return false, fmt.Errorf("signal the machine's command: %w", err)
 	}
 	return a.Heard, a.failure("")
+}
+
+// paused reports whether the machine is paused, and with it its monitor.
+func (s *Create) paused() bool {
+	cg, err := host.ReadMounted()
+	return err == nil && group.Frozen(cg, strings.TrimPrefix(s.Group, "/"))
 }
 
 // Exec implements runner.Holder.
@@ -183,4 +194,30 @@ func (s *Create) Exec(ctx context.Context, c runner.Command) (runner.Child, erro
 // Copy implements runner.Copier.
 func (s *Create) Copy(ctx context.Context, words []string, in, out, report *os.File) (wait func() (unix.WaitStatus, error), err error) {
 	return copyIn(ctx, s.Dir, words, in, out, report)
+}
+
+// AtBoot implements runner.Resizer.
+func (s *Create) AtBoot() int64 { return s.Booted }
+
+// Resize implements runner.Resizer.
+func (s *Create) Resize(from, to int64) (step.Step, error) {
+	r := &Resize{Limit: proof.Limit{Key: string(proof.MachineMemory), Asked: vnode.Bytes(to).String(), By: balloon}, Dir: s.Dir, From: from, To: to}
+	switch {
+	case s.Booted == 0:
+		return nil, refuse.Cannotf("berth restart "+s.Node, "%s: the machine was started by an older berth, without a balloon", r.Key)
+	case to > s.Booted:
+		return nil, refuse.Cannotf("berth stop "+s.Node+", set it, and start it again", "%s %s: the machine booted with %s, and cannot have more until it boots again",
+			r.Key, r.Asked, vnode.Bytes(s.Booted))
+	case s.paused():
+		return nil, refuse.Busyf("%s: node %s is paused: berth unpause %s", r.Key, s.Node, s.Node)
+	}
+	return r, nil
+}
+
+// Memory implements runner.Resizer.
+func (s *Create) Memory(ctx context.Context) (int64, error) {
+	if s.paused() {
+		return 0, errors.New("it is paused")
+	}
+	return askMemory(ctx, s.Dir, 0, quitTime)
 }

@@ -3,6 +3,7 @@ package machine
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"os"
@@ -132,9 +133,13 @@ func TestBootTime(t *testing.T) {
 		r, guest := guestLine(t)
 		ours, qemu := net.Pipe()
 		t.Cleanup(func() { ours.Close(); qemu.Close() })
-		r.m.qmp = &qmp{conn: ours, answers: make(chan answerQMP, 1), ended: make(chan struct{})}
-		go func() { _, _ = io.Copy(io.Discard, qemu) }()
-		r.m.qmp.answers <- answerQMP{}
+		r.m.qmp = newQMP(ours)
+		go r.m.qmp.read(nil)
+		go func() {
+			var c commandQMP
+			_ = json.NewDecoder(qemu).Decode(&c)
+			_ = json.NewEncoder(qemu).Encode(answerQMP{ID: c.ID})
+		}()
 		began, booted := time.Now(), make(chan *answer, 1)
 		go func() { r.begin(func(a *answer) { booted <- a }) }()
 		time.Sleep(bootTime - time.Second)

@@ -106,8 +106,7 @@ type liveKey struct {
 	set  func(string) error // "" clears
 }
 
-// liveKeys returns every such key that a node can have, set or not, in the order of the types. Of huge pages and resource
-// limits it returns only those that are set.
+// liveKeys returns every such key that a node can have, set or not; of huge pages and resource limits, only those that are set.
 func liveKeys(n *Node) []liveKey {
 	list := []liveKey{
 		numberLimit("cpu.weight", &n.CPU.Weight, CPU{}, "Weight"),
@@ -118,12 +117,12 @@ func liveKeys(n *Node) []liveKey {
 		unitLimit("memory.high", &n.Memory.High, parseLimitBytes),
 		unitLimit("memory.low", &n.Memory.Low, parseLimitBytes),
 		unitLimit("memory.min", &n.Memory.Min, parseLimitBytes),
-		pointerLimit("memory.swap", &n.Memory.Swap, parseSwap),
+		pointerLimit("memory.swap", &n.Memory.Swap, orMax(ParseBytes, "no limit")),
 	}
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		list = append(list, liveKey{key: "hugepages." + size.String(), text: n.HugePages[size].String()})
 	}
-	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"), restartPolicy(&n.Restart), pointerLimit("stop.grace", &n.Stop.Grace, parseGrace))
+	list = append(list, numberLimit("pids", &n.PIDs, Node{}, "PIDs"), restartPolicy(&n.Restart), pointerLimit("stop.grace", &n.Stop.Grace, orMax(ParseDuration, "the default")))
 	for _, name := range slices.Sorted(maps.Keys(n.RLimits)) {
 		list = append(list, liveKey{key: "rlimits." + name, text: strconv.FormatUint(n.RLimits[name], 10)})
 	}
@@ -150,6 +149,9 @@ func liveKeys(n *Node) []liveKey {
 			unitLimit("net."+w.Name+".rx", &rate.RX, ParseBitRate),
 		)
 	}
+	if n.IsMachine() {
+		list = append(list, machineMemory(&n.Machine.Memory))
+	}
 	return list
 }
 
@@ -160,16 +162,42 @@ func unitLimit[T comparable](key string, p *T, parse func(string) (T, error)) li
 	if *p != zero {
 		text = fmt.Sprint(*p)
 	}
-	return liveKey{key, text, func(s string) error {
+	return liveKey{key, text, func(s string) (err error) {
 		v := zero
 		if s != "" {
-			var err error
-			if v, err = parse(s); err != nil {
-				return fmt.Errorf("%w, or %s for no limit", err, Max)
-			}
+			v, err = orMax(parse, "no limit")(s)
 		}
+		return setTo(p, v, err)
+	}}
+}
+
+// setTo sets what p points to, unless there is an error, and returns that.
+func setTo[T any](p *T, v T, err error) error {
+	if err == nil {
 		*p = v
-		return nil
+	}
+	return err
+}
+
+// orMax is parse with an error that says what Max means.
+func orMax[T any](parse func(string) (T, error), means string) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := parse(s)
+		if err != nil {
+			err = fmt.Errorf("%w, or %s for %s", err, Max, means)
+		}
+		return v, err
+	}
+}
+
+// machineMemory returns the key of what a machine's guest has as its memory, which cannot be cleared.
+func machineMemory(p *Bytes) liveKey {
+	return liveKey{"machine.memory", p.String(), func(s string) error {
+		v, err := ParseBytes(s)
+		if s == "" || err == nil && v == 0 {
+			err = fmt.Errorf("a machine has memory of its own: give a size, at least %s", Bytes(leastMachineMemory))
+		}
+		return setTo(p, v, err)
 	}}
 }
 
@@ -195,10 +223,7 @@ func numberLimit(key string, p *int, owner any, field string) liveKey {
 		if s != "" {
 			v, err = parseNumber(s, low, high)
 		}
-		if err == nil {
-			*p = v
-		}
-		return err
+		return setTo(p, v, err)
 	}}
 }
 
@@ -216,22 +241,6 @@ func parseNUMA(s string) (int, error) {
 	return parseNumber(s, low, high)
 }
 
-func parseSwap(s string) (Bytes, error) {
-	v, err := ParseBytes(s)
-	if err != nil {
-		err = fmt.Errorf("%w, or %s for no limit", err, Max)
-	}
-	return v, err
-}
-
-func parseGrace(s string) (Duration, error) {
-	v, err := ParseDuration(s)
-	if err != nil {
-		err = fmt.Errorf("%w, or %s for the default", err, Max)
-	}
-	return v, err
-}
-
 // pointerLimit returns a limit for which 0 is a value: a nil pointer means not set.
 func pointerLimit[T any](key string, p **T, parse func(string) (T, error)) liveKey {
 	text := ""
@@ -244,10 +253,7 @@ func pointerLimit[T any](key string, p **T, parse func(string) (T, error)) liveK
 			return nil
 		}
 		v, err := parse(s)
-		if err == nil {
-			*p = &v
-		}
-		return err
+		return setTo(p, &v, err)
 	}}
 }
 

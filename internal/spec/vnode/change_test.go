@@ -37,6 +37,24 @@ func TestKeysOfFull(t *testing.T) {
 	}
 }
 
+// TestMachineMemory: a machine has memory, so it is no limit that can be taken off.
+func TestMachineMemory(t *testing.T) {
+	t.Parallel()
+	n := aMachine()
+	n.Machine.Memory = 512 << 20
+	for _, value := range []string{"max", "0", "0MiB", "much", ""} {
+		if err := Change(n, "machine.memory", value); err == nil || n.Machine.Memory != 512<<20 {
+			t.Errorf("%q: %v, and then %s", value, err, n.Machine.Memory)
+		}
+	}
+	if err := Change(n, "machine.memory", "max"); err == nil || strings.Contains(err.Error(), "no limit") || !strings.Contains(err.Error(), "128MiB") {
+		t.Errorf("max: %v", err)
+	}
+	if err := Change(n, "machine.memory", "256MiB"); err != nil || n.Machine.Memory != 256<<20 {
+		t.Errorf("256MiB: %v, and then %s", err, n.Machine.Memory)
+	}
+}
+
 // TestChangeKeys clears every limit of a node, sets it again, and expects the same node.
 func TestChangeKeys(t *testing.T) {
 	t.Parallel()

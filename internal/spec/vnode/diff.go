@@ -20,7 +20,7 @@ type Difference struct {
 // writing it out is no difference. Neither is the order of io entries, named interfaces, devices and mounts.
 //
 // Live differences are the limits that Change can set (but not the removal of a resource limit), devices of a container, restart,
-// stop.grace, labels, and autostart.
+// stop.grace, labels, and autostart; a machine's memory, up to what it booted with.
 func Diff(before, after *Node) []Difference {
 	was, is := asked(before), asked(after)
 	var diffs []Difference
@@ -42,7 +42,7 @@ func Diff(before, after *Node) []Difference {
 // isLive decides by the key, which for a limit is the key that Change takes.
 func isLive(n *Node, key string) bool {
 	group, rest, _ := strings.Cut(key, ".")
-	if key == "stop.grace" {
+	if key == "stop.grace" || key == "machine.memory" {
 		return true
 	}
 	if key == "cpu.idle" { // it moves the node to another cgroup

@@ -2,6 +2,7 @@
 package thread
 
 import (
+	"errors"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,7 @@ import (
 func Own(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		defer close(done)      // also where f ends the goroutine, as t.FailNow does
 		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		if unix.Gettid() == unix.Getpid() {
 			done <- Own(f) // runs on another thread: this one is locked and waits
@@ -20,5 +22,9 @@ func Own(f func() error) error {
 		}
 		done <- f()
 	}()
-	return <-done
+	err, returned := <-done
+	if !returned {
+		return errors.New("the function on a thread of its own did not return")
+	}
+	return err
 }

@@ -19,3 +19,10 @@ func TestOwn(t *testing.T) {
 		})
 	}
 }
+
+// TestOwnEnds: a function that ends its goroutine, as a failed test does, is waited for no longer.
+func TestOwnEnds(t *testing.T) {
+	if err := Own(func() error { runtime.Goexit(); return nil }); err == nil {
+		t.Error("a function that did not return succeeded")
+	}
+}

@@ -19,7 +19,7 @@ func (l Lack) Error() string { return string(l) }
 
 // modules are those that a guest of Berth's needs, and those that they need.
 const modules = `
-	drivers/virtio/virtio_mmio drivers/misc/pvpanic/pvpanic drivers/misc/pvpanic/pvpanic-mmio drivers/block/virtio_blk drivers/char/hw_random/virtio-rng
+	drivers/virtio/virtio_mmio drivers/virtio/virtio_balloon drivers/misc/pvpanic/pvpanic drivers/misc/pvpanic/pvpanic-mmio drivers/block/virtio_blk drivers/char/hw_random/virtio-rng
 	drivers/net/virtio_net drivers/net/net_failover net/core/failover crypto/crc32c_generic lib/libcrc32c lib/crc16
 	fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4 fs/erofs/erofs fs/squashfs/squashfs fs/overlayfs/overlay
 `

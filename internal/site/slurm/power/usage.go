@@ -146,11 +146,12 @@ func (s *state) note() note {
 	return n
 }
 
-// inForce are the limits of a node that bound something, by their names as in berth set.
+// inForce are the limits of a node that bound something, by their names as in berth set. What a machine's guest has of memory binds nothing: it
+// is the guest's to say.
 func inForce(all []proof.Limit) map[string]string {
 	by := map[string]string{}
 	for _, l := range all {
-		if l.ReadBack != "" && l.Asked != "max" {
+		if l.ReadBack != "" && l.Asked != "max" && l.Key != string(proof.MachineMemory) {
 			by[l.Key] = l.ReadBack
 		}
 	}

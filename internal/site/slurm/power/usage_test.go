@@ -12,7 +12,7 @@ import (
 )
 
 func TestNote(t *testing.T) {
-	bound := []proof.Limit{{Key: "io.data.read.rate", Asked: "50MB/s", ReadBack: "50MB/s"}, {Key: "pids", Asked: "max", ReadBack: "max"}, {Key: "cpu.max", Asked: "1"}}
+	bound := []proof.Limit{{Key: "io.data.read.rate", Asked: "50MB/s", ReadBack: "50MB/s"}, {Key: "pids", Asked: "max", ReadBack: "max"}, {Key: "cpu.max", Asked: "1"}, {Key: "machine.memory", Asked: "1GiB", ReadBack: "1073737728"}}
 	before := state{
 		names:  []string{"st01-01", "st01-02", "st02-01"},
 		used:   map[string]amount{"st01-01": {1.5, 0.25, 300, 1, 1000, 2000, 10, 20}, "st02-01": {5, 0, 100, 0, 0, 0, 0, 0}},
