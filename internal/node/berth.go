@@ -224,7 +224,7 @@ func (b *Berth) factsKnowing(ctx context.Context, n *vnode.Node, known device.Ta
 		return f, err
 	}
 	for _, m := range n.Mounts {
-		gw, err := f.Gateways.For(m.Gateway)
+		gw, err := f.Gateways.Of(n, &m)
 		if err != nil {
 			return f, err
 		}

@@ -210,7 +210,8 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 	if f.Host, err = hostFacts(n); err != nil {
 		return f, err
 	}
-	if !sameRates(old, n) {
+	sameRate := func(x, y vnode.Network) bool { return x.Rate == y.Rate }
+	if !slices.EqualFunc(old.Network, n.Network, sameRate) {
 		if f.Links, err = link.ReadFacts(n.Network, n.Standing().NetPriority, sriov.Leases(b.Layout.VFLeases())); err != nil {
 			return f, err
 		}
@@ -222,15 +223,14 @@ func (b *Berth) limitFacts(old, n *vnode.Node) (plan.Facts, error) {
 	if _, f.Disks, err = inspect.Present(b.Layout, b.Host.Sys, n, f.Host.Cgroups, known); err != nil {
 		return f, err
 	}
+	if err = plan.CheckWrites(n, f.Host.Cgroups, f.Disks); err != nil {
+		return f, err
+	}
 	if known.Empty() && slices.Equal(old.Devices, n.Devices) { // one that is gone must not be in the way of another change
 		return f, nil
 	}
 	f.Devices, err = known.Grant(b.Host.Proc, b.Host.Sys, n.Devices)
 	return f, err
-}
-
-func sameRates(a, b *vnode.Node) bool {
-	return slices.EqualFunc(a.Network, b.Network, func(x, y vnode.Network) bool { return x.Rate == y.Rate })
 }
 
 // checkLimits refuses limits of a stopped node that this host cannot enforce, before anything is changed.

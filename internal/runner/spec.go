@@ -60,6 +60,7 @@ type Machine struct {
 	Delta    string // the file, with ext4 on it, that takes the writes to its root; "": its memory
 	Disks    []Disk
 	Adapters []Adapter
+	Shares   []mounts.Stage // folders of the host that the guest mounts at their Target; At is the runner's to choose
 }
 
 // Disk is a disk of a machine's guest beside those of its root.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/runner/machine"
 	"berth/test/built"
 	"berth/test/lab/kernel"
 	"berth/test/sample"
@@ -31,7 +32,7 @@ var guests = sync.OnceValues(func() (string, error) {
 	return file, err
 })
 
-// virtual is a machine with all that a machine can have: disks for its root and of a pool, a device, an interface, limits.
+// virtual is a machine with all that a machine can have: disks for its root and of a pool, a device, an interface, a folder of the host, limits.
 var virtual = node{"machine", func(w *world) string {
 	file, err := guests()
 	if lack, lacks := errors.AsType[kernel.Lack](err); lacks {
@@ -44,20 +45,35 @@ var virtual = node{"machine", func(w *world) string {
 	disk, _ := w.loop("disk")
 	testkit.Must(w, os.Mkdir(w.root+"/pool", 0o755))
 	w.ok("pool", "add", "default", "--dir", w.root+"/pool")
+	mounts := ""
+	if shareDaemon() {
+		mounts = "mounts: [{source: " + w.dir + "/data, target: /shared}]\n"
+	}
 	return `
 name: f1
 kind: machine
 image: file:` + w.packed() + `
 command: [/bin/sleep, infinity]
 machine: {memory: 192MiB, kernel: ` + file + `}
-memory: {max: 448MiB}
+memory: {max: 512MiB}
 delta: {size: 32MiB}
 scratch: [{target: /data, size: 16MiB}]
 devices: [{path: ` + disk + `, as: /dev/own}]
 io: [{name: own, device: ` + disk + `, write: {rate: 20MB/s}}]
 network: [{mode: bridge, address: [10.9.8.7/24], rate: {tx: 8Mbit/s, rx: 8Mbit/s}}]
-`
+` + mounts
 }}
+
+// shareDaemon reports whether machines can have mounts here. The daemon that scripts/setup fetched is put beside berth, and found by PATH, where
+// the host has none.
+var shareDaemon = sync.OnceValue(func() bool {
+	dir := filepath.Dir(berth)
+	if text, err := os.ReadFile("../../build/tools/virtiofsd"); err == nil && os.WriteFile(filepath.Join(dir, "virtiofsd"), text, 0o755) == nil {
+		os.Setenv("PATH", os.Getenv("PATH")+":"+dir)
+	}
+	_, err := machine.FindShareDaemon()
+	return err == nil
+})
 
 // held is the fault point at which a machine is made and waits before its guest's first instruction.
 const held = "begun machine.start"
@@ -149,23 +165,27 @@ func TestMachineKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// part is a process of a machine, or of who makes it.
-func (s *scene) part(word string) int {
+// part is a process of a machine, or of who makes it; the last of them: of a daemon's two the one that serves.
+func (s *scene) part(word string) (pid int) {
 	s.Helper()
 	for _, p := range s.processes() {
 		if strings.Contains(p.cmd, word) && !p.zombie {
-			return p.pid
+			pid = max(pid, p.pid)
 		}
 	}
-	return 0
+	return pid
 }
 
-// TestMachinesPartsKilled kills the monitor, the emulator and the keeper of a machine that waits before its guest's first instruction, while
+// TestMachinesPartsKilled kills the monitor, the emulator, the daemon of a mount and the keeper of a machine that waits before its guest's first instruction, while
 // the command goes on that made it, and whichever of them is there at a random moment before: the command fails with a sentence, and nothing
 // is left.
 func TestMachinesPartsKilled(t *testing.T) {
 	s := newHeld(t)
-	for _, word := range []string{"berth machine monitor", "qemu-system", " keeper"} {
+	words := []string{"berth machine monitor", "qemu-system", " keeper"}
+	if shareDaemon() {
+		words = append(words, "virtiofsd")
+	}
+	for _, word := range words {
 		what, r, paused := s.pausedAt(held, func() {
 			pid := s.part(word)
 			if pid == 0 {
@@ -191,7 +211,7 @@ func TestMachinesPartsKilled(t *testing.T) {
 	for range w.Rounds(24) {
 		s.endKeeper()
 		delay := time.Duration(w.Int64N(int64(took)))
-		word := sample.Some(w, 1, "berth machine launch", "berth machine monitor", "qemu-system", " keeper")[0]
+		word := sample.Some(w, 1, append(words, "berth machine launch")...)[0]
 		j := s.begin([]string{"BERTH_FAULT=" + held}, "apply", "-f", s.spec)
 		time.Sleep(delay)
 		pid := s.part(word)
@@ -262,8 +282,8 @@ func TestMachineKilledWhileItRuns(t *testing.T) {
 func (s *scene) machineSet() {
 	s.Helper()
 	before := s.limits("before")
-	back := []string{"set", "f1", "machine.memory=192MiB", "memory.max=448MiB", "io.own.write.rate=20MB/s", "net.eth0.tx=8Mbit/s"}
-	change := []string{"set", "f1", "machine.memory=128MiB", "memory.max=512MiB", "io.own.write.rate=10MB/s", "net.eth0.tx=4Mbit/s"}
+	back := []string{"set", "f1", "machine.memory=192MiB", "memory.max=512MiB", "io.own.write.rate=20MB/s", "net.eth0.tx=8Mbit/s"}
+	change := []string{"set", "f1", "machine.memory=128MiB", "memory.max=576MiB", "io.own.write.rate=10MB/s", "net.eth0.tx=4Mbit/s"}
 	s.ok(change...)
 	after := s.limits("after")
 	if cmp.Equal(before, after) {

@@ -13,12 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/runner/machine"
 	"berth/test/testkit"
 )
 
 // models are the device models that a machine may have: each is code of QEMU's that a guest can reach.
 var models = []string{
-	"acpi-ged", "fw_cfg_io", "ioapic", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc", "pvpanic", "virtio-balloon-device", "virtio-blk-device", "virtio-mmio",
+	"acpi-ged", "fw_cfg_io", "ioapic", "isa-i8259", "isa-pit", "isa-serial", "isabus-bridge", "kvmvapic", "mc146818rtc", "pvpanic", "vhost-user-fs-device", "virtio-balloon-device", "virtio-blk-device", "virtio-mmio",
 	"virtio-net-device", "virtio-rng-device", "virtio-serial-device", "virtserialport",
 }
 
@@ -99,16 +100,28 @@ func monitorOf(t *testing.T, node string) int {
 	return pid
 }
 
-func childOf(t *testing.T, pid int) (child int) {
+// childOf returns the emulator, a child of the monitor beside the daemons of mounts.
+func childOf(t *testing.T, pid int) int {
 	t.Helper()
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, f := range lists {
-		if b, _ := os.ReadFile(f); len(b) > 0 {
-			child, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	for _, child := range childrenOf(pid) {
+		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); bytes.HasPrefix(b, []byte(machine.Program)) {
+			return child
 		}
 	}
-	if child == 0 {
-		t.Fatalf("process %d has no child", pid)
+	t.Fatalf("process %d has no emulator", pid)
+	return 0
+}
+
+// childrenOf returns the children of a process.
+func childrenOf(pid int) (all []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, f := range lists {
+		b, _ := os.ReadFile(f)
+		for text := range strings.FieldsSeq(string(b)) {
+			if child, err := strconv.Atoi(text); err == nil {
+				all = append(all, child)
+			}
+		}
 	}
-	return child
+	return all
 }

@@ -345,13 +345,14 @@ func seenFromOutside(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	needs(t)
 	for more, want := range map[string]int{
-		"sysctls: {net.core.somaxconn: 9}\n":          2,
-		"users: [{from: 5000, count: 1, as: same}]\n": 2,
-		"scratch: [{target: /a, size: 1GiB}]\n":       4, // no such pool
-		"devices: [{path: /dev/net/tun}]\n":           3,
-		"mounts: [{source: /srv, target: /srv}]\n":    3,
-		"network: [{mode: bridge, dhcp: true}]\n":     3,
-		"network: [{mode: macvlan, parent: lo}]\n":    3,
+		"sysctls: {net.core.somaxconn: 9}\n":                                      2,
+		"users: [{from: 5000, count: 1, as: same}]\n":                             2,
+		"scratch: [{target: /a, size: 1GiB}]\n":                                   4, // no such pool
+		"devices: [{path: /dev/net/tun}]\n":                                       3,
+		"mounts: [{source: \"h:/srv\", target: /srv, gateway: nfs, via: host}]\n": 3,
+		"mounts: [{source: /no/such/folder, target: /srv}]\n":                     4,
+		"network: [{mode: bridge, dhcp: true}]\n":                                 3,
+		"network: [{mode: macvlan, parent: lo}]\n":                                3,
 	} {
 		if _, code := berth(t, "", "plan", "-f", spec(t, "m2", more)); code != want {
 			t.Errorf("%s: exit code %d, want %d", more, code, want)

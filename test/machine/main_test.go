@@ -72,9 +72,24 @@ func run(m *testing.M) int {
 func prepare(dir string) error {
 	err := errors.Join(os.Chmod(dir, 0o755), built.Berth(context.Background(), bench.Program, built.Fault), built.Guest(context.Background(), dir))
 	if err == nil {
+		err = shareDaemon(dir)
+	}
+	if err == nil {
 		_, err = kernel.Into(dir)
 	}
 	return err
+}
+
+// shareDaemon takes the daemon of mounts that scripts/setup fetched, where the host has none.
+func shareDaemon(dir string) error {
+	text, err := os.ReadFile("../../build/tools/virtiofsd")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "virtiofsd"), text, 0o755)
 }
 
 // needs skips a test on a machine that boots no guest, and makes the image for the others.

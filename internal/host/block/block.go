@@ -33,6 +33,12 @@ type Disk struct {
 // Number returns the disk's number as the kernel writes it: "254:0".
 func (d Disk) Number() string { return number(d.Major, d.Minor) }
 
+// ofPartition begins what Via says of a partition.
+const ofPartition = "partition "
+
+// OfPartition reports whether a partition was asked for. What acts on the disk acts on its other partitions, too.
+func (d Disk) OfPartition() bool { return strings.HasPrefix(d.Via, ofPartition) }
+
 // Resolve returns the disk of a device node, or of a link to one (/dev/disk/by-id/…). sys is the root of sysfs.
 func Resolve(sys, path string) (Disk, error) {
 	d, err := open(sys, path)
@@ -125,7 +131,7 @@ func (d *device) disk(sys, asked string) (Disk, error) {
 	disk := Disk{Asked: asked}
 	disk.Queues, disk.NoWeight = layers.queues()
 	if d.partOf != nil {
-		disk.Via = "partition " + d.name + " of " + d.partOf.name
+		disk.Via = ofPartition + d.name + " of " + d.partOf.name
 		d = d.partOf
 	}
 	disk.Major, disk.Minor, disk.Name, disk.Kind = d.major, d.minor, d.name, d.kind()

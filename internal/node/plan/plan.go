@@ -82,7 +82,7 @@ func Claims(n *vnode.Node, f Facts) ([]step.Step, error) {
 	if err := Supported(n); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(onSite(n, f.Agent), f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n), f.checkDisks(n)); err != nil {
+	if err := errors.Join(onSite(n, f.Agent), f.checkInit(n), f.checkOOMScore(n), f.checkUsers(n), f.checkDisks(n), f.checkShares(n), CheckWrites(n, f.Host.Cgroups, f.Disks)); err != nil {
 		return nil, err
 	}
 	steps, err := membership.Claims(f.Agent, n)
@@ -111,7 +111,8 @@ func GroupPath(l layout.Layout, n *vnode.Node) string {
 
 // Live returns the steps that make a node run. claims are its claims, done or only planned.
 func Live(n *vnode.Node, f Facts, claims []step.Step) ([]step.Step, error) {
-	if err := f.checkUsers(n); err != nil { // the admin may have taken back what was allowed
+	// The admin may have taken back what was allowed, a folder may be another, the host may have booted with other control groups.
+	if err := errors.Join(f.checkUsers(n), f.checkShares(n), CheckWrites(n, f.Host.Cgroups, f.Disks)); err != nil {
 		return nil, err
 	}
 	node, err := Range(claims)
@@ -223,6 +224,10 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 	staged, huge := hugePageMounts(n, dirs.Stage())
 	p.Stage, s.Mounts = append(p.Stage, staged...), append(s.Mounts, huge...)
 	var last []runner.Mount
+	if n.IsMachine() { // nothing of it is mounted on the host
+		s.Machine.Shares = stages(ways)
+		return s, nil
+	}
 	for _, w := range ways {
 		if w.Stage != nil {
 			p.Stage = append(p.Stage, *w.Stage)
@@ -230,9 +235,6 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 		if w.Mount != nil {
 			last = append(last, runner.Mount(*w.Mount))
 		}
-	}
-	if n.IsMachine() { // nothing of it is mounted on the host
-		return s, nil
 	}
 	for i, v := range scratch.Volumes(claims) {
 		at := filepath.Join(dirs.Stage(), "s"+strconv.Itoa(i))
@@ -254,7 +256,7 @@ func (f *Facts) spec(n *vnode.Node, claims []step.Step, node mounts.IDs, groupPa
 func (f *Facts) ways(n *vnode.Node, groupPath string) ([]gateway.Way, error) {
 	var all []gateway.Way
 	for i, m := range n.Mounts {
-		gw, err := f.Gateways.For(m.Gateway)
+		gw, err := f.Gateways.Of(n, &m)
 		if err != nil {
 			return nil, err
 		}

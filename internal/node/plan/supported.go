@@ -15,10 +15,6 @@ func Supported(n *vnode.Node) error {
 	if n.Name == "tasks" { // all other such files, of v1 and v2, have a dot or '_' in their names, which no name of a node has
 		return refuse.Invalidf("%q cannot be the name of a node: cgroup v1 has a file of this name in each group, where the node's would be", n.Name)
 	}
-	for _, key := range n.NotInMachines() {
-		m, _ := vnode.OfMachine(key)
-		return refuse.Cannotf(m.Remedy, "node %s: %s: this version of Berth does not do %s for machines yet", n.Name, key, m.Why)
-	}
 	for _, c := range []struct {
 		asked  bool
 		what   string
@@ -31,6 +27,10 @@ func Supported(n *vnode.Node) error {
 		if c.asked {
 			return notYet(n, c.what, c.remedy)
 		}
+	}
+	if i := slices.IndexFunc(n.Mounts, func(m vnode.Mount) bool { return m.Remote() }); n.IsMachine() && i >= 0 {
+		return refuse.Cannotf("mount it on the host and give the machine that folder (gateway: bind)",
+			"node %s: mount %s: a machine gets no mount from a file server: its guest would tell the server which user it is", n.Name, n.Mounts[i].Target)
 	}
 	return nil
 }

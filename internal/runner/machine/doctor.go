@@ -24,6 +24,11 @@ func Check(ctx context.Context) host.Check {
 		return c
 	}
 	c.Found = "QEMU " + f.Version + ", with an emulated CPU"
+	if d, err := FindShareDaemon(); err == nil {
+		c.Found += "; mounts by " + d.String()
+	} else {
+		c.Found += "; " + err.Error()
+	}
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		c.Found += "; this version of Berth does not use /dev/kvm"
 	}

@@ -37,13 +37,16 @@ func (l *Launch) drives() []drive {
 	return all
 }
 
-// filesystems returns the file systems of the machine's disks.
+// filesystems returns the file systems of the machine's disks and shares.
 func (l *Launch) filesystems() []string {
 	var all []string
 	for _, d := range l.drives() {
 		if d.FS != "" {
 			all = append(all, d.FS)
 		}
+	}
+	if len(l.Machine.Shares) > 0 {
+		all = append(all, wire.VirtioFS)
 	}
 	return all
 }

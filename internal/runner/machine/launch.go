@@ -20,6 +20,7 @@ import (
 	"berth/internal/runner"
 	"berth/internal/runner/machine/wire"
 	"berth/internal/runner/streams"
+	"berth/internal/storage/mounts"
 	"berth/internal/storage/packed"
 	"berth/internal/sys/fault"
 	"berth/internal/sys/fork"
@@ -52,10 +53,13 @@ type Launch struct {
 	Machine  runner.Machine `json:"machine"`
 	Image    packed.File    `json:"image"`
 	IDs      uint32         `json:"ids"` // the first of the node's ids
+	IDCount  uint32         `json:"id_count"`
 	OOMScore int            `json:"oom_score_adj"`
 	IOIdle   bool           `json:"io_idle,omitempty"` // its I/O requests wait until no other process has any
 	Setup    wire.Setup     `json:"setup"`
 	Console  string         `json:"console,omitempty"` // the socket that takes the node's terminal; "": it has none
+
+	ShareDaemon *ShareDaemon `json:"share_daemon,omitempty"` // serves the machine's shares; nil: it has none
 
 	runner.Files `json:"-"`
 }
@@ -67,6 +71,7 @@ const (
 	lockFD              // the node's lock
 	lineFD              // the session's line
 	sizesFD             // the sizes of the user's terminal
+	sharesFD            // of the monitor: the mounts of the machine's shares
 )
 
 // report is what the monitor says once: that the machine is ready, or why not.
@@ -248,8 +253,13 @@ func (l *Launch) startMonitor() error {
 	for fd := launchFD; fd <= sizesFD; fd++ {
 		kept = append(kept, os.NewFile(uintptr(fd), "kept"))
 	}
+	shares, err := mounts.Detached(l.Machine.Shares, l.ids())
+	if err != nil {
+		return err
+	}
+	kept = append(kept, shares...)
 	var p *os.Process
-	err := thread.Own(func() (err error) {
+	err = thread.Own(func() (err error) {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // root keeps its rights over an exec all the same
 			return err
 		}

@@ -37,6 +37,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -197,14 +198,33 @@ func (e Emulator) Steps(s runner.Spec) (runner.Steps, error) {
 		return runner.Steps{}, err
 	}
 	l := e.launch(&s)
+	if len(l.Machine.Shares) > 0 {
+		var err error
+		if l.ShareDaemon, err = FindShareDaemon(); err != nil {
+			return runner.Steps{}, err
+		}
+	}
 	if err := l.checkSetup(); err != nil {
 		return runner.Steps{}, err
 	}
 	c := &Create{
 		Emulator: e.String(), Node: s.Node, Dir: s.Dir, PIDFile: s.PIDFile, Group: "/" + s.Groups.Path, Stop: s.Stop,
-		Image: s.Content.Root.Layers(), Machine: fmt.Sprintf("%d CPUs, %d MiB, %s", l.Machine.CPUs, l.Machine.Memory>>20, s.Content.Root.Packed.Path), Booted: s.Machine.Memory, launch: l,
+		Image: s.Content.Root.Layers(), Machine: l.describe(), Booted: s.Machine.Memory, launch: l,
 	}
 	return runner.Steps{Create: []step.Step{c}, Start: []step.Step{&Start{Dir: s.Dir, Args: s.Args}}}, nil
+}
+
+// describe says for a person what the machine is made of.
+func (l *Launch) describe() string {
+	parts := []string{fmt.Sprintf("%d CPUs, %d MiB, %s", l.Machine.CPUs, l.Machine.Memory>>20, l.Image.Path)}
+	for _, s := range l.Machine.Shares {
+		how := ""
+		if s.ReadOnly {
+			how = ", read-only"
+		}
+		parts = append(parts, fmt.Sprintf("%s at %s by virtiofs%s", s.Source, s.Target, how))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // check refuses what no machine can have. The planner has refused all that a spec could ask for.
@@ -244,7 +264,7 @@ func (e Emulator) launch(s *runner.Spec) *Launch {
 	r := &s.Content.Root
 	l := &Launch{
 		Emulator: e, Node: s.Node, Dir: s.Dir, Root: r.At, PIDFile: s.PIDFile, Entry: s.Groups.Entry(), EnvFrom: s.EnvFrom,
-		Machine: *s.Machine, Image: *r.Packed, IDs: s.Content.IDs.Base, OOMScore: cmp.Or(s.OOMScoreAdj, 1), IOIdle: s.IOIdle,
+		Machine: *s.Machine, Image: *r.Packed, IDs: s.Content.IDs.Base, IDCount: s.Content.IDs.Size, OOMScore: cmp.Or(s.OOMScoreAdj, 1), IOIdle: s.IOIdle,
 	}
 	l.Setup.Hostname, l.Setup.ImageType, l.Setup.DeltaSize = s.Hostname, string(r.Packed.Kind), int64(r.Size)
 	for _, d := range l.drives() {
@@ -254,6 +274,13 @@ func (e Emulator) launch(s *runner.Spec) *Launch {
 		}
 		l.Setup.Disks = append(l.Setup.Disks, wire.Disk{Serial: d.serial, FS: d.FS, Target: d.Target})
 	}
+	for i := range l.Machine.Shares {
+		l.Setup.Disks = append(l.Setup.Disks, shareDisk(i, &l.Machine.Shares[i]))
+	}
+	// Each comes after those that it lies in.
+	slices.SortStableFunc(l.Setup.Disks, func(a, b wire.Disk) int {
+		return cmp.Compare(strings.Count(a.Target, "/"), strings.Count(b.Target, "/"))
+	})
 	l.Setup.Files = map[string]string{}
 	for _, f := range s.Content.Files {
 		l.Setup.Files[f.Path] = f.Text

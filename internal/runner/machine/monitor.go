@@ -70,7 +70,11 @@ func (l *Launch) monitor() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := l.enterRoot(); err != nil {
+	daemon, err := l.readDaemon()
+	if err != nil {
+		return 0, err
+	}
+	if err := l.enterRoot(daemon); err != nil {
 		return 0, err
 	}
 	if err := unix.Sethostname([]byte("machine")); err != nil {
@@ -85,6 +89,11 @@ func (l *Launch) monitor() (code int, err error) {
 	} else {
 		unix.Close(sizesFD)
 	}
+	lines, err := m.startShares()
+	if err != nil {
+		return 0, err
+	}
+	files = append(files, lines...)
 	if err := m.startEmulator(drives, files); err != nil {
 		return 0, err
 	}
@@ -92,7 +101,7 @@ func (l *Launch) monitor() (code int, err error) {
 	if m.qmp, err = openQMP(m.lines[0]); err != nil {
 		_ = m.emulator.Process.Kill()
 		_ = fork.Wait(m.emulator)
-		return 0, fmt.Errorf("start QEMU: %w%s", err, m.complaint.after(": "))
+		return 0, fmt.Errorf("start QEMU: %w%s%s", err, m.complaint.after(": "), m.endShares())
 	}
 	if err := emptyRoot(); err != nil {
 		return 0, err
@@ -137,6 +146,7 @@ type monitor struct {
 	console  *os.File
 	sizes    *os.File // of the user's terminal; nil: the node has none
 	relay    *relay
+	shares   []*share
 
 	resizing struct {
 		sync.Mutex
@@ -195,7 +205,7 @@ func openTap(name string) (*os.File, error) {
 }
 
 // startEmulator starts QEMU as a user of the node's range, with its descriptors and these files, and no others: the image's, those of
-// the drives, and the taps.
+// the drives, the taps, and the lines to the daemons of shares.
 func (m *monitor) startEmulator(drives []drive, files []*os.File) error {
 	var theirs []*os.File
 	defer func() {
@@ -257,11 +267,19 @@ func closeRights() error {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
-	none := unix.Rlimit{}
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &none); err != nil {
-		return fmt.Errorf("keep QEMU from dumping its memory: %w", err)
+	if err := noDump(); err != nil {
+		return err
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// noDump keeps what this process starts, and itself, from writing its memory, which is the guest's, to a file when it crashes.
+func noDump() error {
+	none := unix.Rlimit{}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &none); err != nil {
+		return fmt.Errorf("keep the guest's memory from being dumped: %w", err)
+	}
+	return nil
 }
 
 // dropRights makes the monitor a user of the node's range without capabilities, all its threads.
@@ -284,10 +302,18 @@ func (m *monitor) run(listener *net.UnixListener) int {
 		_ = fork.Wait(m.emulator)
 		close(ended)
 	}()
+	lost := m.watchShares(ended)
 	select {
 	case code := <-m.relay.ended: // the node's command has ended
 		m.quit(ended)
 		return code
+	case <-lost: // the kernel kills what is left when this process ends
+		select {
+		case code := <-m.relay.ended: // at the same time
+			return code
+		default:
+		}
+		return 128 + int(unix.SIGKILL)
 	case <-ended:
 	}
 	<-m.qmp.ended

@@ -12,7 +12,7 @@ const (
 	qmpFD = 3 + iota
 	agentFD
 	consoleFD
-	firstFileFD // the image, the drives, the taps
+	firstFileFD // the image, the drives, the taps, the lines to the daemons of shares
 )
 
 // words are what the kernel is told: to be quiet on the console, and to end the machine where it would hang. The guest has no
@@ -28,11 +28,16 @@ func (l *Launch) words() string {
 func (l *Launch) arguments(drives []drive) []string {
 	fd := firstFileFD
 	next := func() int { fd++; return fd - 1 }
-	args := []string{
-		"-name", "guest=" + l.Node + ",debug-threads=on",
+	// A guest's memory that daemons of shares map is a file in memory, and they know no devices older than virtio 1.0.
+	memory, object := "", []string(nil)
+	if len(l.Machine.Shares) > 0 {
+		memory, object = ",memory-backend=ram", []string{"-global", "virtio-mmio.force-legacy=false", "-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", l.Machine.Memory>>20)}
+	}
+	args := append(object,
+		"-name", "guest="+l.Node+",debug-threads=on",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-S",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-machine", "microvm,mem-merge=off,dump-guest-core=off", "-accel", "tcg,tb-size=128,thread=multi", "-cpu", "max",
+		"-machine", "microvm,mem-merge=off,dump-guest-core=off"+memory, "-accel", "tcg,tb-size=128,thread=multi", "-cpu", "max",
 		"-smp", fmt.Sprint(l.Machine.CPUs), "-m", fmt.Sprintf("%dM", l.Machine.Memory>>20),
 		"-nic", "none",
 		"-kernel", "/boot/kernel", "-initrd", "/boot/initrd", "-append", l.words(),
@@ -46,13 +51,16 @@ func (l *Launch) arguments(drives []drive) []string {
 		"-add-fd", fmt.Sprintf("fd=%d,set=1", next()),
 		"-blockdev", "driver=file,node-name=image-file,filename=/dev/fdset/1,read-only=on,locking=off",
 		"-blockdev", "driver=raw,node-name=image,file=image-file,read-only=on",
-		"-device", "virtio-blk-device,drive=image,serial=" + wire.ImageSerial,
-	}
+		"-device", "virtio-blk-device,drive=image,serial="+wire.ImageSerial,
+	)
 	for i, d := range drives {
 		args = append(args, d.arguments(i+2, next)...)
 	}
 	for i, a := range l.Machine.Adapters {
 		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,fd=%d", i, next()), "-device", fmt.Sprintf("virtio-net-device,netdev=net%d,mac=%s", i, a.MAC))
+	}
+	for i := range l.Machine.Shares {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=share%d,fd=%d", i, next()), "-device", fmt.Sprintf("vhost-user-fs-device,chardev=share%d,tag=%s", i, shareTag(i)))
 	}
 	return args
 }

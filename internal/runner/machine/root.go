@@ -4,14 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// enterRoot makes a root in memory with the host's /usr and what the guest boots from, and makes it this process's.
-func (l *Launch) enterRoot() error {
+// enterRoot makes a root in memory with the host's /usr, what the guest boots from and what the daemons of its shares start with, and makes
+// it this process's.
+func (l *Launch) enterRoot(daemon []byte) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the host: %w", err)
 	}
@@ -39,6 +41,9 @@ func (l *Launch) enterRoot() error {
 			return err
 		}
 	}
+	if err := l.addShares(at, daemon); err != nil {
+		return err
+	}
 	usr := filepath.Join(at, "usr")
 	if err := unix.Mount("/usr", usr, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("give the emulator its libraries: %w", err)
@@ -60,6 +65,15 @@ func emptyRoot() error {
 	for _, at := range []string{"/usr", "/boot"} {
 		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("take %s from the machine's root: %w", at, err)
+		}
+	}
+	shares, err := os.ReadDir(sharesAt)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range shares {
+		if err := os.Remove(filepath.Join(sharesAt, e.Name())); err != nil {
+			return err
 		}
 	}
 	names, err := os.ReadDir("/")

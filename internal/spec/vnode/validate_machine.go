@@ -1,6 +1,7 @@
 package vnode
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -9,6 +10,9 @@ import (
 // leastMachinePIDs is the least limit of processes and threads of an emulator, beside its CPUs: QEMU reads disks by up to 64 threads
 // (THREAD_POOL_MAX_THREADS_DEFAULT in its include/block/thread-pool.h), and ends where it gets no more of them; the monitor has some.
 const leastMachinePIDs = 128
+
+// mountPIDs is how many processes and threads one of a machine's mounts may need: virtiofsd has two and some five (its pool is off).
+const mountPIDs = 16
 
 // leastDisk is the least size of a disk for the writes to a machine's root: a file system fits.
 const leastDisk Bytes = 32 << 20
@@ -30,17 +34,14 @@ func (n *Node) AsMachine() *Machine {
 
 // InMachine says what a key of the spec means for a machine.
 type InMachine struct {
-	Same   bool   // what it means for a container
-	NotYet bool   // it could, and this version of Berth does not do it: exit code 3; else it never can: exit code 2
-	Why    string // why it is refused
-	Remedy string // of what is NotYet
+	Same bool   // what it means for a container
+	Why  string // why it is refused
 }
 
 // MachineKeys says of each key of a spec what it means for a machine. A key stands for those below it, unless they are there too.
 func MachineKeys() map[string]InMachine {
 	same := InMachine{Same: true}
 	guests := func(what string) InMachine { return InMachine{Why: "the guest's own kernel has " + what} }
-	notYet := func(what, remedy string) InMachine { return InMachine{NotYet: true, Why: what, Remedy: remedy} }
 	all := map[string]InMachine{
 		"hugepages":      {Why: "a guest's memory is not of huge pages"},
 		"rlimits":        guests("resource limits of its own"),
@@ -48,10 +49,9 @@ func MachineKeys() map[string]InMachine {
 		"tmpfs":          guests("file systems in memory of its own"),
 		"users":          guests("users of its own"),
 		"user_namespace": {Why: "a machine always has ids of its own on the host"},
-		"mounts":         notYet("file systems of the host or of file servers", "mount what a file server exports inside, by exec"),
 	}
 	for key := range strings.FieldsSeq(`name image hostname kind machine class command user env env_from workdir labels stop health restart autostart
-		cpu memory pids oom_score_adj network delta scratch devices io no_new_privileges`) {
+		cpu memory pids oom_score_adj network delta scratch devices mounts io no_new_privileges`) {
 		all[key] = same
 	}
 	return all
@@ -83,14 +83,6 @@ func (n *Node) asksFor() (keys []string) {
 	return keys
 }
 
-// NotInMachines returns the keys of a machine's spec that this version of Berth does not do for machines yet.
-func (n *Node) NotInMachines() (keys []string) {
-	if !n.IsMachine() {
-		return nil
-	}
-	return slices.DeleteFunc(n.asksFor(), func(key string) bool { m, _ := OfMachine(key); return !m.NotYet })
-}
-
 // checkMachine checks what is of machines only, and refuses what a machine cannot have.
 func checkMachine(r *report, n *Node) {
 	if !n.IsMachine() {
@@ -100,7 +92,7 @@ func checkMachine(r *report, n *Node) {
 		return
 	}
 	for _, key := range n.asksFor() {
-		if m, _ := OfMachine(key); !m.Same && !m.NotYet {
+		if m, _ := OfMachine(key); !m.Same {
 			r.bad(key, "not for a machine: %s", m.Why)
 		}
 	}
@@ -124,12 +116,17 @@ func checkMachine(r *report, n *Node) {
 	if slices.Contains(strings.Fields(m.Cmdline), "--") {
 		r.bad("machine.cmdline", "no -- is allowed: the kernel gives what follows to its first process, and the emulator adds words of its own")
 	}
-	if need := m.Memory + Overhead; n.Memory.Max > 0 && n.Memory.Max < need {
-		r.badIf([]string{"machine.memory"}, "memory.max", "%s is too small for this machine: the guest has %s and the emulator may need %s, together %s",
-			n.Memory.Max, m.Memory, Overhead, need)
+	if own := Overhead + Bytes(len(n.Mounts))*MountOverhead; n.Memory.Max > 0 && n.Memory.Max < m.Memory+own {
+		r.badIf([]string{"machine.memory", "mounts"}, "memory.max", "%s is too small for this machine: the guest has %s and the emulator, with the daemons of mounts, may need %s, together %s",
+			n.Memory.Max, m.Memory, own, m.Memory+own)
 	}
-	if least := leastMachinePIDs + min(m.CPUs, mostCPUs); n.PIDs > 0 && n.PIDs < least {
-		r.bad("pids", "%d is too small for a machine, whose emulator has threads: at least %d", n.PIDs, least)
+	if least := leastMachinePIDs + min(m.CPUs, mostCPUs) + len(n.Mounts)*mountPIDs; n.PIDs > 0 && n.PIDs < least {
+		r.bad("pids", "%d is too small for a machine, whose emulator and mounts have threads: at least %d", n.PIDs, least)
+	}
+	for i, at := range n.Mounts {
+		if OwnView(at.Target) {
+			r.bad(fmt.Sprintf("mounts[%d].target", i), "%q is not for a machine: the guest's own kernel tells of its memory, CPUs and load", at.Target)
+		}
 	}
 	if n.Image.Kind != FileImage {
 		r.badIf([]string{"image"}, "image", "%s: a machine's image is one file: file:PATH, as berth image pack writes it", n.Image)

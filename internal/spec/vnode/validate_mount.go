@@ -92,7 +92,7 @@ func checkGatewayKeys(r *report, at string, m *Mount) {
 	if m.NosuidSource && m.Remote() {
 		r.badIf(rests, at+".nosuid_source", "not possible with gateway %s: the source is not on this host", m.Gateway)
 	}
-	if m.Gateway == BindGateway && len(m.Options) > 0 {
+	if !m.Remote() && len(m.Options) > 0 {
 		r.badIf(rests, at+".options", "not possible with gateway %s: it has no options", m.Gateway)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Options)) {

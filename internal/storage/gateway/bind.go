@@ -60,7 +60,7 @@ func (Bind) Look(_ context.Context, m vnode.Mount, to Node) (Source, error) {
 			return Source{}, fmt.Errorf("mount %s: %w", m.Target, err)
 		}
 	}
-	return Source{Path: path, FSType: fstype}, nil
+	return Source{Path: path, FSType: fstype, NoDir: !info.IsDir()}, nil
 }
 
 // Plan stages the source with its flags and id map; the runtime then only binds it. It has no steps.

@@ -67,8 +67,9 @@ type Node struct {
 
 // Source is the state of a mount's source when Look read it.
 type Source struct {
-	Path   string `json:"path"`   // links resolved: the path that the node really gets
-	FSType string `json:"fstype"` // the kernel's name of the file system: "ext4"
+	Path   string `json:"path"`             // links resolved: the path that the node really gets
+	FSType string `json:"fstype"`           // the kernel's name of the file system: "ext4"
+	NoDir  bool   `json:"no_dir,omitempty"` // on this host: it is a file or a socket, not a folder
 
 	Server netip.Addr `json:"server,omitzero"` // address of the file server
 }
@@ -106,7 +107,19 @@ func (s Set) For(name string) (Gateway, error) {
 	if g, ok := s[name]; ok {
 		return g, nil
 	}
+	if name == vnode.VirtioFSGateway {
+		return nil, refuse.Cannotf("use gateway: bind", "gateway %s is for nodes of kind machine", name)
+	}
 	return nil, refuse.Cannotf("use gateway: bind", "gateway %s comes with a later version", name)
+}
+
+// Of returns the gateway of a node's mount. A machine's folder of the host comes by virtiofs, whether the spec says so or bind: what may be
+// its source, and whose the files are, is the same.
+func (s Set) Of(n *vnode.Node, m *vnode.Mount) (Gateway, error) {
+	if n.IsMachine() && m.Gateway == vnode.VirtioFSGateway {
+		return s.For(vnode.BindGateway)
+	}
+	return s.For(m.Gateway)
 }
 
 // Kinds returns the kinds of the steps of all gateways. Several gateways may have a kind in common (package portblock).

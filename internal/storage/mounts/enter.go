@@ -140,7 +140,7 @@ func (s *Stage) mount(ids IDs, userns *os.File) error {
 	if s.Volume != nil {
 		return s.Volume.mount(s.At)
 	}
-	t, err := openTree(s.Source, unix.RESOLVE_NO_SYMLINKS, s.Recursive)
+	t, err := s.tree(userns)
 	if err != nil {
 		return err
 	}
@@ -152,16 +152,6 @@ func (s *Stage) mount(ids IDs, userns *os.File) error {
 	}
 	if err != nil {
 		return fmt.Errorf("make a mount point: %w", err)
-	}
-	flags := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
-	if s.ReadOnly {
-		flags |= unix.MOUNT_ATTR_RDONLY
-	}
-	if !s.Idmap {
-		userns = nil
-	}
-	if err := t.set(flags, userns); err != nil {
-		return unmappable(s.Source, s.Recursive, userns, err)
 	}
 	return t.move(s.At)
 }

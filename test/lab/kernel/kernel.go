@@ -21,7 +21,7 @@ func (l Lack) Error() string { return string(l) }
 const modules = `
 	drivers/virtio/virtio_mmio drivers/virtio/virtio_balloon drivers/misc/pvpanic/pvpanic drivers/misc/pvpanic/pvpanic-mmio drivers/block/virtio_blk drivers/char/hw_random/virtio-rng
 	drivers/net/virtio_net drivers/net/net_failover net/core/failover crypto/crc32c_generic lib/libcrc32c lib/crc16
-	fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4 fs/erofs/erofs fs/squashfs/squashfs fs/overlayfs/overlay
+	fs/mbcache fs/jbd2/jbd2 fs/ext4/ext4 fs/erofs/erofs fs/squashfs/squashfs fs/overlayfs/overlay fs/fuse/fuse fs/fuse/virtiofs
 `
 
 // Into writes the kernel and its modules into a folder, and returns the kernel's file. The caller is a test of a package beside test/lab. The

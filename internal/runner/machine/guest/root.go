@@ -75,10 +75,30 @@ func mountDisk(serial, at, fs string, flags uintptr) error {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Mount(diskOf(serial), at, fs, flags, ""); err != nil {
+	return mounted(fs, at, unix.Mount(diskOf(serial), at, fs, flags, ""))
+}
+
+// mounted says what could not be mounted.
+func mounted(fs, at string, err error) error {
+	if err != nil {
 		return fmt.Errorf("mount %s at %s: %w (the kernel may lack %s)", fs, at, err, fs)
 	}
 	return nil
+}
+
+// mountShare mounts the folder of the host with a tag, once its device is there.
+func mountShare(tag, at, fs string, flags uintptr) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	var err error
+	await(fmt.Sprintf("folder %q of the host: no device of virtiofs has that name", tag), func() string {
+		if err = unix.Mount(tag, at, fs, flags, ""); errors.Is(err, unix.EINVAL) { // no device has the tag yet (virtio_fs_get_tree)
+			return ""
+		}
+		return tag
+	})
+	return mounted(fs, at, err)
 }
 
 // addDisks mounts the disks that have a file system, and names the others, in the root that is this process's now.
@@ -86,7 +106,15 @@ func addDisks(disks []wire.Disk) error {
 	numbers := map[string]uint64{}
 	for _, d := range disks {
 		if d.FS != "" {
-			if err := mountDisk(d.Serial, d.Target, d.FS, unix.MS_NOSUID|unix.MS_NODEV); err != nil {
+			flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
+			if d.ReadOnly {
+				flags |= unix.MS_RDONLY
+			}
+			add := mountDisk
+			if d.FS == wire.VirtioFS {
+				add = mountShare
+			}
+			if err := add(d.Serial, d.Target, d.FS, flags); err != nil {
 				return err
 			}
 			continue

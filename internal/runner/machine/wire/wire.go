@@ -81,12 +81,16 @@ type Setup struct {
 	Command    Command           `json:"command"`
 }
 
-// Disk is a disk of the guest, found by its serial number.
+// Disk is a disk of the guest, found by its serial number, or a folder of the host, found by its tag.
 type Disk struct {
-	Serial string `json:"serial"`
-	FS     string `json:"fs,omitempty"` // its file system, mounted at Target; "": Target is its device node
-	Target string `json:"target"`
+	Serial   string `json:"serial"`       // the tag if FS is VirtioFS
+	FS       string `json:"fs,omitempty"` // its file system, mounted at Target; "": Target is its device node
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"` // it is mounted read-only
 }
+
+// VirtioFS is the file system of a folder of the host.
+const VirtioFS = "virtiofs"
 
 // The serial numbers of the disks of the root.
 const (
