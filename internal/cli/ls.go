@@ -24,10 +24,10 @@ is marked NO-USERNS: its root is the host's. One whose spec forces a device on
 it that no node should have is marked UNSAFE-DEVICE, one whose spec lets it send
 from others' addresses MAY-SPOOF, one in which set-user-id programs work by its
 spec NEW-PRIVILEGES, one that has ids of the host as they are HOST-USERS.
-NOT-CONNECTED is one whose bridge or parent is gone, LIMITS-LOST one whose
-limits or processes another program has changed or moved: the lines below the
-list say which, and why a restart failed. Ports of the host that lead to a node
-are a column of the list, or lines below it on a narrow terminal.
+NOT-CONNECTED is one whose bridge, parent or published port is gone, LIMITS-LOST
+one whose limits or processes another program has changed or moved: the lines
+below the list say which, and why a restart failed. Ports of the host that lead
+to a node are a column of the list, or lines below it on a narrow terminal.
 Services of the host that berth protect gave class storage follow, unless
 --filter asks for nodes with a label.`,
 		Example: "  berth ls\n  berth ls --json\n  berth ls --filter label=team=storage",

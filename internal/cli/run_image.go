@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 
 	"berth/internal/spec"
@@ -39,12 +37,7 @@ func (a *app) imageFlag(ctx context.Context, f *runFlags, n *vnode.Node, args []
 		}
 		return refuse.Invalidf("--image: %w", err)
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return fmt.Errorf("find the current folder: %w", err)
-	}
-	spec.Resolve(n, dir)
-	return nil
+	return spec.Resolve(n, ".")
 }
 
 // registryRef is the image of a registry that a word may mean, with the registry that other engines take if it names none; "" if

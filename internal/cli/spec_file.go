@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -41,11 +40,10 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]*vnode.Node, error)
 	if err != nil {
 		return nil, err
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, fmt.Errorf("find the folder of %s: %w", file, err)
-	}
 	for _, n := range nodes {
-		spec.Resolve(n, dir)
+		if err := spec.Resolve(n, dir); err != nil {
+			return nil, err
+		}
 		vnode.Defaults(n)
 	}
 	return nodes, nil

@@ -16,7 +16,7 @@ func (a *app) stopCmd() *cobra.Command {
 		Use: "stop NAME…", Short: "stop running nodes", Args: cobra.MinimumNArgs(1),
 		Long: `Stop running nodes: process 1 gets the signal that it understands (the spec's
 stop.signal, else the image's own, else SIGTERM for a command, SIGRTMIN+3 for
-systemd, SIGUSR2 for busybox init, SIGPWR for sysvinit), then, after the grace
+systemd, SIGUSR2 for busybox init, SIGINT for sysvinit), then, after the grace
 time, everything in the node is killed. A process 1 that has no handler for the
 signal is killed at once: the kernel would not deliver it. Ctrl-C ends the grace
 time. What the node wrote, its MACs and its id range are kept until berth rm.`,

@@ -17,6 +17,7 @@ import (
 	"berth/internal/image/inflate"
 	"berth/internal/sys/purge"
 	"berth/internal/sys/refuse"
+	"berth/internal/sys/space"
 	"berth/internal/sys/treetar"
 )
 
@@ -54,7 +55,7 @@ func (u *unpacker) unpack(ctx context.Context, root *os.Root, r io.Reader, left 
 			err = u.entry(h, t)
 		}
 		if err != nil {
-			return entryErr(h.Name, err)
+			return entryErr(h.Name, space.Full(u.root, err))
 		}
 	}
 	if _, err := io.Copy(io.Discard, u.in); err != nil { // the digest is of the whole stream

@@ -60,10 +60,7 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	}
 	init, initErr := b.LiveInit(n.Name)
 	o := &Outcome{Node: n.Name, Did: "unchanged", Changes: plan.Differences(s.Now, n, init)}
-	next := &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
-	if b.rights == nil { // an admin's free spec: the node's files were written under the rights that are stored
-		next.Rights = s.Rights
-	}
+	next := b.next(s, n)
 	running := initErr == nil
 	switch {
 	case running && len(o.Changes) == 0:
@@ -103,7 +100,16 @@ func (b *Berth) apply(ctx context.Context, l *lock, n *vnode.Node, restart bool)
 	return o, nil
 }
 
-// check asks the planner for a refusal before anything is changed.
+// next is what is stored of a node once a new spec is applied to it.
+func (b *Berth) next(s *records.Stored, n *vnode.Node) *records.Stored {
+	next := &records.Stored{Applied: n, Now: n, Rights: b.rights, Covers: s.Covers}
+	if b.rights == nil { // an admin's free spec: the node's files were written under the rights that are stored
+		next.Rights = s.Rights
+	}
+	return next
+}
+
+// check asks the planner for a refusal of a start before anything is changed.
 func (b *Berth) check(ctx context.Context, old *vnode.Node, next *records.Stored) error {
 	n := next.Now
 	facts, err := b.facts(ctx, n)
@@ -121,7 +127,7 @@ func (b *Berth) check(ctx context.Context, old *vnode.Node, next *records.Stored
 	if err := b.keepsImage(old, next, facts.Image); err != nil {
 		return err
 	}
-	return keepsVolumes(claims.Steps(), wanted, old, n)
+	return plan.KeepsVolumes(claims.Steps(), wanted, old, n)
 }
 
 // renew starts a stopped node with a spec that may differ from the one it had.
@@ -151,7 +157,7 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *recor
 	if err := b.keepsImage(old, next, facts.Image); err != nil {
 		return err
 	}
-	if err := keepsVolumes(claims.Steps(), wanted, old, n); err != nil {
+	if err := plan.KeepsVolumes(claims.Steps(), wanted, old, n); err != nil {
 		return err
 	}
 	newRoot := !records.SameRoot(old, n)

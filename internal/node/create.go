@@ -330,8 +330,21 @@ func (b *Berth) remove(ctx context.Context, name string, known journals) error {
 	claims, err := readUnless(known.claims, name, b.Claims)
 	if err == nil && !claims.Empty() {
 		if err := claims.SetPhase(step.Removing); err != nil && !errors.Is(err, unix.ENOSPC) {
-			return err
+			return b.onlyEnd(ctx, name, known.live, err)
 		}
 	}
 	return b.destroy(ctx, name, journals{claims: claims, live: known.live})
+}
+
+// onlyEnd ends a node whose removal cannot be recorded, as on a disk that has turned read-only: its processes, and what it has in the kernel. The
+// error says what is left.
+func (b *Berth) onlyEnd(ctx context.Context, name string, live *step.Journal, why error) error {
+	live, err := readUnless(live, name, b.Live)
+	if err == nil {
+		err = b.clear(ctx, name, live)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(fmt.Errorf("node %s runs no more, and is not removed: %w; its files and claims are left: berth rm --force %s removes them when the disk can be written again",
+		name, why, name), err)
 }

@@ -76,6 +76,8 @@ func (b *Berth) askToEnd(ctx context.Context, name string, j *step.Journal, pidf
 		}
 	}
 	if grace > 0 {
+		_ = history.SetAsked(j, time.Now().Add(grace+time.Minute)) // not on a disk that has turned read-only
+		fault.Point("asked to end")
 		defer group.LiftOnEnd(init.First(), func() { b.lift(name) })()
 		heard, err := init.Signal(init.StopSignal())
 		signalled()
@@ -143,12 +145,16 @@ func (b *Berth) endOf(ctx context.Context, name string, first proc.ID) (*history
 	return &history.Exit{Unknown: true, Code: 128 + int(unix.SIGKILL)}, err // another command removed it
 }
 
-// down undoes the live steps of a node whose init is gone, or is killed by this, and writes how the node ended.
+// down writes how a node ended whose init is gone, or is killed by this, and undoes its live steps: of a stopped one also where that fails.
 func (b *Berth) down(ctx context.Context, name string, j *step.Journal, state string, e keeper.Ending) error {
-	if err := b.noteDown(name, j, state, e); err != nil {
+	err := b.noteDown(name, j, state, e)
+	if err != nil && state != Stopped {
 		return err
 	}
-	return b.clear(ctx, name, j)
+	if err != nil {
+		err = fmt.Errorf("node %s runs no more, and how it ended cannot be written: %w; its files and claims are as they were", name, err)
+	}
+	return errors.Join(err, b.clear(ctx, name, j))
 }
 
 // noteDown writes how a node ended.
@@ -186,7 +192,11 @@ func (b *Berth) downEnded(ctx context.Context, name string, j *step.Journal, e k
 	if c := runner.FirstProcess(j.Steps()); c != nil && f.Last != nil && f.Last.State == Stopped && f.Last.Process == c.First() {
 		return b.clear(ctx, name, j)
 	}
-	return b.down(ctx, name, j, Exited, e)
+	state := Exited
+	if rebooted := e.Known && e.Status.Signaled() && e.Status.Signal() == unix.SIGHUP; rebooted && history.Asked(j) && !history.Unhealthy(j) {
+		state = Stopped // some inits boot again by the signal that asks them to end
+	}
+	return b.down(ctx, name, j, state, e)
 }
 
 // noteEnd notes and tells how a node ended that is removed at once, by the berth run that it belongs to.

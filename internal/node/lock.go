@@ -51,6 +51,11 @@ func (b *Berth) lockWhile(ctx context.Context, name string, wanted func() bool) 
 			return nil, nil
 		}
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		if errors.Is(err, unix.EROFS) { // a node whose disk has turned read-only can be stopped
+			if there, thereErr := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); thereErr == nil {
+				f, err = there, nil
+			}
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := b.Layout.Make(); err != nil {
 				return nil, err

@@ -84,6 +84,11 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	}
 	init, initErr := b.LiveInit(n.Name)
 	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), plan.Differences(s.Now, n, init)
+	if initErr != nil || !plan.AllLive(p.Differences) { // it starts, with what is there then
+		if err := b.check(ctx, s.Now, b.next(s, n)); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case initErr != nil:
 		p.Does, p.Steps = "start", step.Lines(live)
@@ -118,7 +123,7 @@ func (b *Berth) PlanSet(ctx context.Context, name string, changes []KeyValue) (*
 	if err != nil {
 		return nil, err
 	}
-	n, err := changed(s.Now, changes)
+	n, err := plan.Changed(s.Now, changes)
 	if err != nil {
 		return nil, err
 	}

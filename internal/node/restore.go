@@ -49,7 +49,7 @@ func takes() []string { return []string{"1", "0", "1GiB", "1MB/s", "1Gbit/s"} }
 // may have set one.
 func (b *Berth) cleared(d *inspect.Drift, n *vnode.Node, key string) error {
 	for _, value := range takes() {
-		with, err := changed(n, []KeyValue{{Key: key, Value: value}})
+		with, err := plan.Changed(n, []KeyValue{{Key: key, Value: value}})
 		if err != nil {
 			continue
 		}
@@ -164,12 +164,6 @@ func (b *Berth) Look(ctx context.Context, all []Status) {
 		if err != nil {
 			continue
 		}
-		for _, w := range d.What {
-			text := fmt.Sprintf("%s is %s, not %s", w.Key, w.Old, w.New)
-			if w.Key == inspect.Processes {
-				text = "not in its cgroup: " + w.Old
-			}
-			all[i].Lost = append(all[i].Lost, text)
-		}
+		all[i].Lost = d.Lost()
 	}
 }

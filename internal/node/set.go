@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -18,15 +17,14 @@ import (
 	"berth/internal/node/records"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/fault"
+	"berth/internal/sys/proc"
 	"berth/internal/sys/proof"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 )
 
 // KeyValue is one change of berth set.
-type KeyValue struct {
-	Key, Value string
-}
+type KeyValue = plan.KeyValue
 
 // SetResult is a limit after berth set.
 type SetResult struct {
@@ -58,7 +56,7 @@ func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]Set
 	if err != nil {
 		return nil, err
 	}
-	n, err := changed(s.Now, changes)
+	n, err := plan.Changed(s.Now, changes)
 	if err != nil {
 		return nil, err
 	}
@@ -90,27 +88,6 @@ func keysOf(changes []KeyValue) (keys []string) {
 	return keys
 }
 
-// changed returns a copy of the node with the changes made.
-func changed(n *vnode.Node, changes []KeyValue) (*vnode.Node, error) {
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil, err
-	}
-	var c vnode.Node
-	if err := json.Unmarshal(text, &c); err != nil {
-		return nil, err
-	}
-	for _, kv := range changes {
-		if err := vnode.Change(&c, kv.Key, kv.Value); err != nil {
-			return nil, refuse.Invalidf("%w", err)
-		}
-	}
-	if problems := vnode.Validate(&c); len(problems) > 0 {
-		return nil, refuse.Invalidf("%s", problems[0])
-	}
-	return &c, nil
-}
-
 // setLive leads a running node from its old spec to the new one. The change counts once the new spec is stored: killed
 // before, repair gives the old values back; killed after, the new ones stay.
 func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *records.Stored) ([]SetResult, error) {
@@ -136,25 +113,34 @@ func (b *Berth) setLive(ctx context.Context, old *vnode.Node, next *records.Stor
 	var all []SetResult
 	for i, s := range steps {
 		if err := j.Do(ctx, s); err != nil {
-			return nil, b.takeBack(ctx, j, fmt.Errorf("%s: %w", s, err))
+			return nil, b.takeBack(ctx, j, old, fmt.Errorf("%s: %w", s, err))
 		}
 		all = append(all, resultsOf(s)...)
 		if i == 0 && plan.Shrinks(old, next.Now) { // the guest has given back what it could: lower limits come next
 			if err := plan.CheckMemory(old, next.Now, facts); err != nil {
-				return nil, b.takeBack(ctx, j, err)
+				return nil, b.takeBack(ctx, j, old, err)
 			}
 		}
 	}
 	if err := b.Store(name, next); err != nil {
-		return nil, b.takeBack(ctx, j, err)
+		return nil, b.takeBack(ctx, j, old, err)
 	}
 	fault.Point("set stored")
 	return all, j.EndSet()
 }
 
-func (b *Berth) takeBack(ctx context.Context, j *step.Journal, err error) error {
-	if back := j.UndoSet(context.WithoutCancel(ctx)); back != nil {
+// takeBack ends a live change that failed. It says whether the old values are in force: another program may have removed what holds them.
+func (b *Berth) takeBack(ctx context.Context, j *step.Journal, old *vnode.Node, err error) error {
+	ctx = context.WithoutCancel(ctx)
+	if back := j.UndoSet(ctx); back != nil {
 		return fmt.Errorf("%w; taking it back failed too: %w", err, back)
+	}
+	switch _, d, unknown := b.drift(ctx, old, proc.ReadContainers()); {
+	case unknown != nil:
+		return fmt.Errorf("%w; nothing was changed; whether the old values are in force is not known: %w", err, unknown)
+	case len(d.What) > 0:
+		return fmt.Errorf("%w; nothing was changed, and of the old values not all are in force: %s; berth repair gives them back, then set again",
+			err, strings.Join(d.Lost(), ", "))
 	}
 	return fmt.Errorf("%w; the old values are in force", err)
 }

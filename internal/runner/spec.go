@@ -102,7 +102,9 @@ func (i Init) StopSignal() unix.Signal {
 	case Busybox:
 		return unix.SIGUSR2 // poweroff; SIGTERM would reboot: busybox init
 	case SysV:
-		return unix.SIGPWR
+		// As Ctrl-Alt-Del: sysvinit's action ctrlaltdel, which Debian's inittab leads to shutdown (init(8)); openrc-init and runit (with Debian's
+		// /etc/runit/ctrlaltdel) boot again by it, too, in order. SIGPWR would start a script that Debian does not have.
+		return unix.SIGINT
 	}
 	return unix.SIGTERM
 }

@@ -6,6 +6,7 @@
 package spec
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,14 +39,20 @@ func ParseHinted(file string, data []byte, hint func(image string) string) ([]*v
 	return nodes, nil
 }
 
-// Resolve makes a relative path in a node's image absolute. dir is the folder of the spec's file.
-func Resolve(n *vnode.Node, dir string) {
+// Resolve makes a relative path in a node's image absolute. dir is the folder of the spec's file; a relative one is below the current folder, which
+// is asked for only then: it may be gone.
+func Resolve(n *vnode.Node, dir string) error {
 	switch n.Image.Kind {
 	case vnode.DirImage, vnode.FileImage, vnode.OCILayoutImage:
 		if !filepath.IsAbs(n.Image.Ref) {
-			n.Image.Ref = filepath.Join(dir, n.Image.Ref)
+			at, err := filepath.Abs(filepath.Join(dir, n.Image.Ref))
+			if err != nil {
+				return fmt.Errorf("find the folder of image %s: %w", n.Image.Ref, err)
+			}
+			n.Image.Ref = at
 		}
 	}
+	return nil
 }
 
 // reader reads one file.

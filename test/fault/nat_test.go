@@ -65,12 +65,39 @@ func TestNATNodesTogether(t *testing.T) {
 	s.ok("rm", "--force", "f2")
 	s.settled("the second node was removed", s.states, "up")
 	s.ok("apply", "-f", second)
+
+	// A firewall that starts removes all rules (nft flush ruleset): it is told, and the next start makes them again, with the ports of the
+	// node that runs.
+	s.endKeeper() // it would mend the table when it hears of a link
+	testkit.Must(s, exec.Command("nft", "delete", "table", "inet", s.l.NATBridge()).Run())
+	s.says("table "+s.l.NATBridge()+" of nftables is gone", []string{"ls"}, []string{"show", "f1"}, []string{"doctor"})
+	s.ok("restart", "--grace", "0s", "f2")
+	if out := s.ok("ls").out; strings.Contains(out, "NOT-CONNECTED") {
+		t.Errorf("after the next start: %s", out)
+	}
+	s.endKeeper() // it would hear of a link that doctor tries
+	testkit.Must(s, exec.Command("nft", "delete", "element", "inet", s.l.NATBridge(), "any4", "{ tcp . 8080 }").Run())
+	s.says("port 8080:80 leads nowhere", []string{"ls"}, []string{"show", "f1"}, []string{"doctor"})
+	s.ok("repair")
+	if out := s.ok("ls").out; strings.Contains(out, "NOT-CONNECTED") {
+		t.Errorf("after a repair: %s", out)
+	}
 	s.ok("rm", "--force", "f1")
 	if _, err := s.h.LinkByName(s.l.NATBridge()); err != nil {
 		t.Errorf("the bridge of f2 is gone with f1: %v", err)
 	}
 	s.ok("rm", "--force", "f2")
 	s.settled("both were removed", s.states, "none")
+}
+
+// says checks that each of these commands prints some words, in however many lines.
+func (s *scene) says(words string, commands ...[]string) {
+	s.Helper()
+	for _, args := range commands {
+		if r := s.berth(args...); !strings.Contains(strings.Join(strings.Fields(r.out), " "), words) {
+			s.Errorf("berth %v does not say %q:\n%s", args, words, r)
+		}
+	}
 }
 
 // TestNATBesideOthers runs nodes of mode nat beside rules that docker made: they are as before, also while a node runs, after

@@ -12,7 +12,7 @@ var readsJSON = map[string]string{
 	"internal/network/dhcp/file.go":            "a lease that cannot be read is asked for anew",
 	"internal/runner/oci/probe.go":             "a choice of the runtime that cannot be read is made anew",
 	"internal/runner/oci/errors.go":            "a runtime's line that is not JSON is shown as it is",
-	"internal/node/set.go":                     "copies a node",
+	"internal/node/plan/set.go":                "copies a node",
 	"internal/site/iosync/steered_end.go":      "an entry that cannot be read is another entry",
 	"internal/network/nat/firewall_verdict.go": "what it cannot read of another's rule counts as not known",
 	"internal/node/events/events.go":           "a line torn by a power cut is left out",

@@ -112,17 +112,8 @@ func list(all []node.Status, protected []protect.Service, published bool) (strin
 	return out.String(), err
 }
 
-// exitText says how a node's process 1 ended. If an init calls reboot(2) in its PID namespace, the kernel ends it: by
-// SIGINT for power off and halt, by SIGHUP for a restart (pid_namespaces(7)).
+// exitText says how a node's process 1 ended.
 func exitText(s *node.Status) string {
-	if s.InitKind != "" && !s.Exit.OOM {
-		switch s.Exit.Signal {
-		case "SIGINT":
-			return "(shut down)"
-		case "SIGHUP":
-			return "(wants to boot again)"
-		}
-	}
 	if s.Exit.Unknown && !s.Exit.After.IsZero() {
 		return fmt.Sprintf("unknown, between %s and %s", clock(s.Exit.After, s.Ended), clock(s.Ended, s.Exit.After))
 	}

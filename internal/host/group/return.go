@@ -73,25 +73,16 @@ func (h Hierarchy) limits() bool {
 
 // missing returns those of the processes that run and have a thread outside of a group and the groups inside it.
 func (h Hierarchy) missing(path string, pids []int) (away []int, err error) {
-	p := h.at(path)
-	file := "tasks" // on v1 each thread may be in a group of its own
-	if h.V2 {
-		file = "cgroup.procs"
-	}
-	has, err := listed([]place{p}, file)
+	has, err := listed([]place{h.at(path)}, h.taskFile())
 	if err != nil {
 		return nil, err
 	}
 	for _, pid := range pids {
-		threads := []int{pid}
-		if !h.V2 {
-			threads = proc.Threads(pid)
-		}
 		id, err := proc.Of(pid)
 		if err != nil || id.Ending() {
 			continue
 		}
-		if slices.ContainsFunc(threads, func(t int) bool { return !has[t] }) {
+		if slices.ContainsFunc(h.Tasks(pid), func(t int) bool { return !has[t] }) {
 			away = append(away, pid)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ type Adopt struct {
 	PID   int       `json:"pid"`
 	Start uint64    `json:"start"` // clock ticks since boot; together with the pid it identifies the process
 	In    []Adopter `json:"in"`    // Do fills in the inodes
+
+	// Undo fills in where it has moved processes that could not return to the group that they came from, in words for a person.
+	Elsewhere []string `json:"-"`
 }
 
 // Adopter is one hierarchy of an Adopt.
@@ -144,15 +148,17 @@ func (a *Adopt) Do(ctx context.Context) error {
 		for moved := true; moved && ctx.Err() == nil; {
 			moved = false
 			for _, pid := range group.Together(a.PID) {
-				at, err := in.GroupOf(pid)
-				if err != nil || at == a.Path || at != in.From && at != home {
-					continue // it has ended, is in a group of its own, or was moved already
-				}
-				if err := in.Move(pid, a.Path); err != nil {
+				some, err := in.move(pid, a.Path, func(task int) bool {
+					at, err := in.GroupOf(task)
+					return err == nil && at != a.Path && (at == in.From || at == home) // else it has ended, is in a group of its own, or was moved already
+				})
+				if err != nil {
 					return err
 				}
-				moved = true
-				fault.Point("process moved")
+				if some {
+					moved = true
+					fault.Point("process moved")
+				}
 			}
 		}
 	}
@@ -223,6 +229,7 @@ func (a *Adopt) Verify(context.Context) error {
 
 // Undo moves all processes back and removes the group.
 func (a *Adopt) Undo(ctx context.Context) error {
+	a.Elsewhere = nil
 	for _, in := range a.In {
 		dir := filepath.Join(in.Mount, a.Path)
 		ino, _, there, err := group.Inode(dir)
@@ -232,8 +239,13 @@ func (a *Adopt) Undo(ctx context.Context) error {
 		if !there || in.Inode != 0 && ino != in.Inode {
 			continue
 		}
-		if err := in.empty(ctx, a.Path); err != nil {
+		to := in.home()
+		moved, err := in.empty(ctx, a.Path, to)
+		if err != nil {
 			return err
+		}
+		if moved && to != in.From {
+			a.Elsewhere = append(a.Elsewhere, fmt.Sprintf("the cgroup /%s of %s, from which they came, is gone: they are in /%s", in.From, in.Title(), to))
 		}
 		if err := group.RemoveTree(dir); err != nil {
 			return fmt.Errorf("remove the cgroup %s: %w", dir, err)
@@ -243,26 +255,57 @@ func (a *Adopt) Undo(ctx context.Context) error {
 	return nil
 }
 
-// empty moves all processes of a group to where they came from, or to the top if that group no longer exists.
-func (in Adopter) empty(ctx context.Context, path string) error {
-	to := in.From
-	if _, err := os.Stat(filepath.Join(in.Mount, to)); err != nil {
-		to = ""
+// home is the group to which processes return: the one that they came from, else the nearest above it that is still there and takes processes: on
+// v2 none does that shares controllers among the groups inside it (Documentation/admin-guide/cgroup-v2.rst, No Internal Process Constraint), but
+// for the root.
+func (in Adopter) home() string {
+	for to := in.From; to != "" && to != "."; to = filepath.Dir(to) {
+		shared, err := os.ReadFile(filepath.Join(in.Mount, to, "cgroup.subtree_control"))
+		if _, statErr := os.Stat(filepath.Join(in.Mount, to)); statErr == nil && (err != nil || len(strings.TrimSpace(string(shared))) == 0) {
+			return to
+		}
 	}
+	return ""
+}
+
+// move moves those tasks of a process to a group that are there. All of them take one write: for each, the kernel holds up all forks and exits.
+func (in Adopter) move(pid int, to string, there func(task int) bool) (some bool, err error) {
+	all := in.Tasks(pid)
+	tasks := slices.DeleteFunc(slices.Clone(all), func(task int) bool { return !there(task) })
+	if len(tasks) > 0 && len(tasks) == len(all) {
+		return true, in.Move(pid, to)
+	}
+	for _, task := range tasks {
+		if err := in.MoveTask(task, to); err != nil {
+			return some, err
+		}
+		some = true
+	}
+	return some, nil
+}
+
+// empty moves all processes of a group to another one. On v1 threads that a process itself has put into groups of their own stay there.
+func (in Adopter) empty(ctx context.Context, path, to string) (moved bool, err error) {
 	for round := 0; ctx.Err() == nil; round++ {
 		if round > 0 { // a process that is exiting is still listed
 			time.Sleep(time.Millisecond)
 		}
+		tasks, err := in.TasksIn(path)
+		if err != nil || len(tasks) == 0 {
+			return moved, err
+		}
 		pids, err := group.Members([]group.Hierarchy{in.Hierarchy}, path)
-		if err != nil || len(pids) == 0 {
-			return err
+		if err != nil {
+			return moved, err
 		}
 		for _, pid := range pids {
-			if err := in.Move(pid, to); err != nil {
-				return fmt.Errorf("move process %d back: %w", pid, err)
+			some, err := in.move(pid, to, func(task int) bool { return slices.Contains(tasks, task) })
+			if err != nil {
+				return moved, fmt.Errorf("move process %d back: %w", pid, err)
 			}
+			moved = moved || some
 			fault.Point("process moved back")
 		}
 	}
-	return ctx.Err()
+	return moved, ctx.Err()
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -155,6 +156,103 @@ func TestKernelAdopt(t *testing.T) {
 			t.Errorf("left: %s in %s", own, hh.Mount)
 		}
 	}
+}
+
+// TestKernelAdoptThreads takes a process of which a thread is in a group of its own, and gives it back where it came from is gone: the thread stays
+// where it is, and the others return to the nearest group above. On v1 alone a thread may be in any group.
+func TestKernelAdoptThreads(t *testing.T) {
+	const again = "BERTH_TEST_THREADS"
+	if os.Getenv(again) != "" {
+		_, _ = os.Stdout.WriteString("up\n")
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends
+		return
+	}
+	h := grouptest.Host(t)
+	in := slices.DeleteFunc(sharing(h), func(hh group.Hierarchy) bool { return hh.V2 })
+	if len(in) == 0 {
+		t.Skip("needs cgroup v1")
+	}
+	top := grouptest.Parent(t, h)
+	for _, path := range []string{top, top + "/from", top + "/from/inner", top + "/own"} {
+		for _, hh := range in {
+			dir := filepath.Join(hh.Mount, path)
+			testkit.Must(t, os.Mkdir(dir, 0o755))
+			t.Cleanup(func() { _ = os.Remove(dir) })
+		}
+	}
+	cmd := testkit.Again(t, "TestKernelAdoptThreads", again+"=yes")
+	stdin, err := cmd.StdinPipe()
+	testkit.Must(t, err)
+	out, err := cmd.StdoutPipe()
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
+	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
+	_, err = out.Read(make([]byte, 3))
+	testkit.Must(t, err)
+	pid := cmd.Process.Pid
+	threads := proc.Threads(pid)
+	own := threads[len(threads)-1]
+	if own == pid {
+		t.Fatalf("process %d has one thread", pid)
+	}
+	for _, hh := range in {
+		testkit.Must(t, hh.Move(pid, top+"/from/inner"))
+		testkit.Must(t, hh.MoveTask(own, top+"/own"))
+	}
+	is := func(when string, task int, want string) {
+		t.Helper()
+		for _, hh := range in {
+			if at, err := hh.GroupOf(task); err != nil || at != want {
+				t.Errorf("%s: thread %d is in %q of %s, %v; want %q", when, task, at, hh.Title(), err, want)
+			}
+		}
+	}
+	steps, err := AdoptSteps(vnode.Storage.Standing(), h, top+"/new", pid, 0, 0)
+	testkit.Must(t, err)
+	var adopt *Adopt
+	for _, s := range steps {
+		if a, ok := s.(*Adopt); ok {
+			adopt = a
+		}
+	}
+	testkit.Must(t, adopt.Do(t.Context()))
+	is("adopted", pid, top+"/new")
+	is("adopted", own, top+"/own")
+	for _, hh := range in {
+		testkit.Must(t, os.Remove(filepath.Join(hh.Mount, top+"/from/inner")))
+	}
+	testkit.Must(t, adopt.Undo(t.Context()))
+	is("given back", pid, top+"/from")
+	is("given back", own, top+"/own")
+	if said := strings.Join(adopt.Elsewhere, "; "); strings.Count(said, "the cgroup /"+top+"/from/inner of ") != len(in) || !strings.Contains(said, "they are in /"+top+"/from") {
+		t.Errorf("where they are is told as %q", said)
+	}
+	stdin.Close()
+	testkit.Must(t, cmd.Wait())
+}
+
+// TestHome: processes return to where they came from, or to the nearest group above that takes processes.
+func TestHome(t *testing.T) {
+	mount := t.TempDir()
+	testkit.Must(t, os.MkdirAll(filepath.Join(mount, "user.slice/user-0.slice/session-3.scope"), 0o755))
+	in := Adopter{Hierarchy: group.Hierarchy{Mount: mount, V2: true}, From: "user.slice/user-0.slice/session-3.scope"}
+	share := func(group, controllers string) {
+		testkit.Must(t, os.WriteFile(filepath.Join(mount, group, "cgroup.subtree_control"), []byte(controllers+"\n"), 0o600))
+	}
+	is := func(when, want string) {
+		t.Helper()
+		if got := in.home(); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	is("it is there", in.From)
+	testkit.Must(t, os.Remove(filepath.Join(mount, in.From)))
+	share("user.slice/user-0.slice", "")
+	is("it is gone", "user.slice/user-0.slice")
+	share("user.slice/user-0.slice", "memory pids")
+	is("the one above shares controllers", "user.slice")
+	share("user.slice", "memory")
+	is("all above do", "")
 }
 
 func TestJournal(t *testing.T) {

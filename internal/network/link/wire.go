@@ -1,10 +1,12 @@
 package link
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"berth/internal/host/netif"
+	"berth/internal/network/nat"
 	"berth/internal/network/shape"
 	"berth/internal/spec/vnode"
 )
@@ -39,11 +41,12 @@ func Wires(in Input) []Wire {
 	return all
 }
 
-// Snapshot holds the host's links and those in the host-only bridge's namespace. Each of the two lists is read when it is
-// first needed.
+// Snapshot holds the host's links, those in the host-only bridge's namespace, and the table of nftables of mode nat. Each of them is read when it
+// is first needed.
 type Snapshot struct {
 	hub        netif.Hub
 	host, hubs *table
+	rules      map[string]*nat.Table // by bridge; nil: not known
 }
 
 type table struct {
@@ -52,7 +55,12 @@ type table struct {
 }
 
 // NewSnapshot returns an empty Snapshot; hub is the namespace of the host-only bridge.
-func NewSnapshot(hub netif.Hub) *Snapshot { return &Snapshot{hub: hub} }
+func NewSnapshot(hub netif.Hub) *Snapshot {
+	return &Snapshot{hub: hub, rules: map[string]*nat.Table{}}
+}
+
+// LinksAlone returns an empty Snapshot that does not look at the table of nftables: that takes the longer the more nodes there are.
+func LinksAlone(hub netif.Hub) *Snapshot { return &Snapshot{hub: hub} }
 
 // Trouble says why an interface of a running node is not connected to its network; "" if it is. pid is the node's init.
 func (s *Snapshot) Trouble(w Wire, pid int) (string, error) {
@@ -74,6 +82,16 @@ func (s *Snapshot) Trouble(w Wire, pid int) (string, error) {
 		return "", err
 	}
 	why := look(t, w)
+	if why == "" && w.Mode == vnode.NAT && s.rules != nil {
+		t, asked := s.rules[w.Parent]
+		if !asked {
+			t, _ = nat.ReadTable(context.Background(), w.Parent) // nothing is known without nft, or without the right to ask
+			s.rules[w.Parent] = t
+		}
+		if t != nil {
+			why = t.Trouble(w.Ports)
+		}
+	}
 	if why == "" {
 		return "", nil
 	}

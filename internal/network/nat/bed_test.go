@@ -31,6 +31,7 @@ type bed struct {
 	testing.TB
 	Places
 	live       string
+	boot       string   // of the journals of its nodes
 	near, far  *os.File // the neighbours: 192.0.2.2 and 198.51.100.2, 2001:db8::2 and 2001:db8:1::2
 	undoLater  []step.Step
 	nodes      int
@@ -48,7 +49,11 @@ func newBed(t testing.TB) *bed {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	b := &bed{TB: t, live: filepath.Join(dir, "live"), Places: Places{
+	boot, err := step.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{TB: t, live: filepath.Join(dir, "live"), boot: boot, Places: Places{
 		Bridge: "berth-nat", Lib: filepath.Join(dir, "lib"), Run: filepath.Join(dir, "run"), Forward: filepath.Join(dir, "forwarding"),
 		Lock: filepath.Join(dir, "lock"), SiteID: "site",
 	}}
@@ -122,6 +127,7 @@ func (b *bed) neighbour(link, v4, v6 string) *os.File {
 type guest struct {
 	ns     *os.File
 	v4, v6 netip.Addr
+	live   *step.Journal // has the step that publishes its ports
 }
 
 // node makes a node that publishes ports.
@@ -145,8 +151,16 @@ func (b *bed) node(ports ...string) guest {
 	for _, p := range ports {
 		b.do(&ClaimPort{Places: b.Places, Node: name, If: "eth0", Port: p})
 	}
+	var err error
+	if g.live, err = step.Create(filepath.Join(b.live, name, "journal"), name, b.boot); err != nil {
+		b.Fatal(err)
+	}
 	if len(ports) > 0 {
-		b.do(&Publish{Places: b.Places, If: "eth0", V4: g.v4, V6: g.v6, Ports: ports})
+		p := &Publish{Places: b.Places, If: "eth0", V4: g.v4, V6: g.v6, Ports: ports}
+		b.undoLater = append(b.undoLater, p)
+		if err := g.live.Do(context.Background(), p); err != nil {
+			b.Fatal(err)
+		}
 	}
 	return g
 }

@@ -68,7 +68,7 @@ func (b *Bridge) Do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := apply(ctx, table(b.Places.Bridge, b.Network, lent)); err != nil {
+	if err := b.makeTable(ctx, table(b.Places.Bridge, b.Network, lent)); err != nil {
 		return fmt.Errorf("make table %s: %w", b.Places.Bridge, err)
 	}
 	return nil
@@ -247,11 +247,11 @@ func (p Places) Sweep(ctx context.Context) error {
 // sweep removes table, settings and bridge unless a node needs them; last the folder of users, by which a killed sweep is
 // found. The caller holds the host-wide lock.
 func (p Places) sweep(ctx context.Context) error {
-	used, err := p.used()
+	users, err := p.users()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil || used {
+	if err != nil || len(users) > 0 {
 		return err
 	}
 	if err := removeTable(ctx, p.Bridge); err != nil {
@@ -278,16 +278,16 @@ func (p Places) sweep(ctx context.Context) error {
 	return nil
 }
 
-// used reports whether a node needs the bridge: its live folder is there.
-func (p Places) used() (bool, error) {
+// users returns the nodes that need the bridge: their live folders are there.
+func (p Places) users() (names []string, err error) {
 	entries, err := os.ReadDir(p.Run)
 	if err != nil {
-		return false, fmt.Errorf("list the users of bridge %s: %w", p.Bridge, err)
+		return nil, fmt.Errorf("list the users of bridge %s: %w", p.Bridge, err)
 	}
 	for _, e := range entries {
 		if _, err := os.Stat(filepath.Join(p.Run, e.Name())); err == nil { // it follows the link
-			return true, nil
+			names = append(names, e.Name())
 		}
 	}
-	return false, nil
+	return names, nil
 }

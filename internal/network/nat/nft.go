@@ -81,6 +81,23 @@ type object struct {
 		Family, Table, Chain string
 		Expr                 []json.RawMessage
 	}
+	Map *struct {
+		Family, Table, Name string
+		Elem                []json.RawMessage
+	}
+}
+
+// keyOf returns the key of an element of a map, as it is written in a script: "tcp . 8080"; "" for one that Berth does not write.
+func keyOf(element json.RawMessage) string {
+	var pair [2]struct{ Concat []any }
+	if json.Unmarshal(element, &pair) != nil {
+		return ""
+	}
+	var parts []string
+	for _, part := range pair[0].Concat {
+		parts = append(parts, fmt.Sprint(part))
+	}
+	return strings.Join(parts, " . ")
 }
 
 // chain is a chain of nftables. A base chain has a hook.

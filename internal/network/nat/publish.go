@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/host/netif"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
 )
@@ -127,10 +128,22 @@ func (p *Publish) Undo(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // such ports were never published
 	}
-	if err := apply(ctx, script); err != nil && !absent(err) {
+	if err := p.unpublish(ctx, script); err != nil && !absent(err) {
 		return fmt.Errorf("stop publishing %s: %w", strings.Join(p.Ports, ", "), err)
 	}
 	return cutDatagrams(p.datagrams())
+}
+
+// unpublish applies a script under the host-wide lock: who makes the table anew meanwhile has read that the ports are published.
+func (p *Publish) unpublish(ctx context.Context, script string) error {
+	if p.Places.Lock != "" {
+		lock, err := netif.Lock(ctx, p.Places.Lock)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+	}
+	return apply(ctx, script)
 }
 
 // datagrams returns the addresses to which ports of UDP lead.

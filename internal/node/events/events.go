@@ -64,13 +64,15 @@ func (e Event) String() string {
 	text := fmt.Sprintf("%s %s %s", e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Node, e.Event)
 	if e.Event == Ended {
 		text += " "
-		if e.Code == nil {
+		switch {
+		case e.Code == nil:
 			text += "unknown"
-		} else {
+		case Asked(e.Signal) != "":
+			text += "(" + Asked(e.Signal) + ")"
+		case e.Signal != "":
+			text += fmt.Sprintf("%d (%s)", *e.Code, e.Signal)
+		default:
 			text += fmt.Sprint(*e.Code)
-		}
-		if e.Signal != "" {
-			text += " (" + e.Signal + ")"
 		}
 		if e.State == "stopped" {
 			text += ", stopped"

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/node/events"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/step"
@@ -25,6 +26,7 @@ const (
 	restartNote   = "restart"   // in the journal of claims: a restart is under way (bool)
 	startNote     = "start"     // in the live journal: when the node was started (time.Time)
 	unhealthyNote = "unhealthy" // in the live journal: its health check asked for its end (bool)
+	askedNote     = "asked"     // in the live journal: until when it may end because it was asked to (time.Time)
 	pauseNote     = "pause"     // in the live journal: whether the node is paused (pause); noted before the freezer is asked
 )
 
@@ -55,14 +57,18 @@ func (e *Exit) String() string {
 		return strconv.Itoa(e.Code) + " (unhealthy)"
 	case e.OOM:
 		return strconv.Itoa(e.Code) + " (out of memory)"
+	case events.Asked(e.Signal) != "":
+		return "(" + events.Asked(e.Signal) + ")"
 	case e.Signal != "":
 		return strconv.Itoa(e.Code) + " (" + e.Signal + ")"
 	}
 	return strconv.Itoa(e.Code)
 }
 
-// Failed reports whether restart policy on-failure applies.
-func (e *Exit) Failed() bool { return e.Unknown || e.Unhealthy || e.Code != 0 }
+// Failed reports whether restart policy on-failure applies. A node that has shut down by itself has not failed.
+func (e *Exit) Failed() bool {
+	return e.Unknown || e.Unhealthy || e.Code != 0 && e.Signal != events.PowerOff
+}
 
 // ExitOf returns the exit of a process by its wait status, if that is known.
 func ExitOf(ws unix.WaitStatus, known, oom bool) *Exit {
@@ -186,6 +192,7 @@ func (f Fate) Due(policy vnode.Restart, boot string) time.Duration {
 	case f.Owner != nil || f.Last == nil || f.Last.State != Exited || f.Last.Boot != boot:
 		return 0
 	case policy == vnode.Always:
+	case f.Last.Exit != nil && f.Last.Exit.Signal == events.BootAgain: // it was asked to from inside, whatever the policy
 	case policy == vnode.OnFailure && f.Last.Exit != nil && f.Last.Exit.Failed():
 	default:
 		return 0

@@ -38,6 +38,16 @@ func IsPaused(live *step.Journal) bool {
 	return paused
 }
 
+// SetAsked notes that the node of a live journal is asked to end, until when it does or is killed.
+func SetAsked(live *step.Journal, until time.Time) error { return live.Note(askedNote, until) }
+
+// Asked reports whether the node of a live journal may end because it was asked to.
+func Asked(live *step.Journal) bool {
+	var until time.Time
+	noted, err := live.Noted(askedNote, &until)
+	return err == nil && noted && time.Now().Before(until)
+}
+
 // SetUnhealthy notes that the node of a live journal is ended because it is unhealthy.
 func SetUnhealthy(live *step.Journal) error { return live.Note(unhealthyNote, true) }
 

@@ -142,6 +142,18 @@ func (d *Drift) Add(key, has, asked string, s step.Step) {
 	d.Steps, d.What = append(d.Steps, s), append(d.What, vnode.Difference{Key: key, Old: has, New: asked, Live: true})
 }
 
+// Lost says for a person what another program has changed.
+func (d *Drift) Lost() (all []string) {
+	for _, w := range d.What {
+		text := fmt.Sprintf("%s is %s, not %s", w.Key, w.Old, w.New)
+		if w.Key == Processes {
+			text = "not in its cgroup: " + w.Old
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
 // Clear adds the steps that take off a limit that the spec does not have, and another program may have set. with is the node with some
 // value of it, path that of the node's group.
 func (d *Drift) Clear(l layout.Layout, h host.Host, with *vnode.Node, path, key string) error {

@@ -95,7 +95,8 @@ func TestLostJournals(t *testing.T) {
 		}
 		said("repair", err)
 		said("protect", v.checkFree(&tc.target))
-		said("unprotect", v.Unprotect(t.Context(), tc.target.name))
+		_, err = v.Unprotect(t.Context(), tc.target.name)
+		said("unprotect", err)
 		beside := target{kind: kindUnit, name: "beside.service"}
 		write(beside.journal(v), head(boot))
 		if did, err := v.Repair(t.Context()); len(did) != 1 || did[0].Name != beside.name || err == nil {

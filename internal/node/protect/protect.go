@@ -215,11 +215,11 @@ func (v *Services) readSettled(ctx context.Context, t *target, settled []Repaire
 	return p, err
 }
 
-// Unprotect restores the values that a service had before.
-func (v *Services) Unprotect(ctx context.Context, asked string) error {
+// Unprotect restores the values that a service had before. It returns what could not be as it was, in words for a person.
+func (v *Services) Unprotect(ctx context.Context, asked string) (notes []string, err error) {
 	l, err := v.lock(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer l.Close()
 	for _, t := range namesOf(asked) {
@@ -228,19 +228,25 @@ func (v *Services) Unprotect(ctx context.Context, asked string) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		low := given(j)[t.name]
+		steps := j.Steps()
 		if err := j.Close(ctx); err != nil {
-			return fmt.Errorf("give %s back what it had: %w", t.name, err)
+			return nil, fmt.Errorf("give %s back what it had: %w", t.name, err)
+		}
+		for _, s := range steps {
+			if a, ok := s.(*weight.Adopt); ok {
+				notes = append(notes, a.Elsewhere...)
+			}
 		}
 		errs := []error{v.settleBoot()}
 		if low > 0 {
 			errs = append(errs, v.settleSlices(ctx))
 		}
-		return errors.Join(errs...)
+		return notes, errors.Join(errs...)
 	}
-	return refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
+	return nil, refuse.NotFoundf("%s is not protected; berth ls lists what is", asked)
 }
 
 // lock makes the folder of the journals and locks it: one command at a time.

@@ -144,7 +144,7 @@ func (w *Wires) mend(ctx context.Context) {
 		nodes[node] = *n
 	}
 	w.mu.Unlock()
-	sight := link.NewSnapshot(w.Hub)
+	sight := link.LinksAlone(w.Hub)
 	for node, n := range nodes {
 		for _, wire := range n.wires {
 			text, err := sight.Trouble(wire, n.first.PID)

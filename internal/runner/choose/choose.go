@@ -16,6 +16,7 @@ import (
 	"berth/internal/storage/ids"
 	"berth/internal/storage/mounts"
 	"berth/internal/sys/fork"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/layout"
 	"berth/internal/sys/lock"
 	"berth/internal/sys/refuse"
@@ -40,12 +41,18 @@ func (t Trials) Fastest(ctx context.Context) (runner.Runner, error) {
 	if r := t.family.Remembered(one); r != nil {
 		return r, nil
 	}
+	if err := inherit.Free(); err != nil { // else the runners would fail for what the caller of this process has
+		return nil, err
+	}
 	return t.family.Choose(ctx, one)
 }
 
 // Report describes each runner of the family: whether it is installed, how fast it is, and its faults.
 func (t Trials) Report(ctx context.Context) []host.Runtime {
 	one, err := t.trial()
+	if err == nil {
+		err = inherit.Free()
+	}
 	if err != nil { // without root they cannot be tried, and are listed all the same
 		one.Begin = func(context.Context) (runner.Bench, func() error, error) { return runner.Bench{}, nil, err }
 	}

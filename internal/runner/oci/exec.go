@@ -82,7 +82,11 @@ func (e *execution) start(ctx context.Context) (_ *child, err error) {
 	if err := checkCommand(e.pid, e.process.Args, e.process.Env, e.process.Cwd, of); err != nil {
 		return nil, err
 	}
-	s, err := newScratch()
+	process, err := jsonfile.Marshal(e.process)
+	if err != nil {
+		return nil, fmt.Errorf("describe the command: %w", err)
+	}
+	s, err := newScratch(len(process))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +98,7 @@ func (e *execution) start(ctx context.Context) (_ *child, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become a subreaper: %w", err)
 	}
-	cmd, err := e.prepare(ctx, s)
+	cmd, err := e.prepare(ctx, s, process)
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +126,8 @@ func (e *execution) start(ctx context.Context) (_ *child, err error) {
 }
 
 // prepare prepares the call of the runtime. Except for the command's streams, all files that the runtime uses are in the
-// scratch.
-func (e *execution) prepare(ctx context.Context, s *scratch) (*exec.Cmd, error) {
-	process, err := jsonfile.Marshal(e.process)
-	if err != nil {
-		return nil, fmt.Errorf("describe the command: %w", err)
-	}
+// scratch. process describes the command, as the runtime reads it.
+func (e *execution) prepare(ctx context.Context, s *scratch, process []byte) (*exec.Cmd, error) {
 	for name, text := range map[string][]byte{"process": process, "log": nil} {
 		if err := os.WriteFile(s.path(name), text, 0o600); err != nil {
 			return nil, fmt.Errorf("describe the command: %w", err)

@@ -10,13 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/runner"
+	"berth/internal/sys/refuse"
 )
 
 // precheck looks up the command before the node exists. The runtimes notice only at create that there is no such command,
 // and crun reports it on the node's own standard error, in its own words. precheck skips files that only the runtime will
 // make.
 //
-// It runs in the mount namespace of the plan. The only error is *runner.CommandError.
+// It also refuses mounts that do not fit what they are mounted on, which the runtimes tell in words of their own.
+//
+// It runs in the mount namespace of the plan. The errors are *runner.CommandError and refuse.Invalid.
 func (l *Launch) precheck() error {
 	spec, err := readSpec(l.Bundle)
 	if err != nil || spec.Process == nil || len(spec.Process.Args) == 0 {
@@ -28,6 +31,11 @@ func (l *Launch) precheck() error {
 		if err != nil { // the runtime makes it
 			at = path.Clean(m.Destination)
 		}
+		if m.Type == "bind" {
+			if err := l.fits(v, m.Destination, at, m.Source); err != nil {
+				return err
+			}
+		}
 		v.mounts[at] = ""
 		if m.Type == "bind" {
 			v.mounts[at] = m.Source
@@ -38,6 +46,31 @@ func (l *Launch) precheck() error {
 		return ce
 	}
 	return nil
+}
+
+// fits refuses to bind a folder on a file, or a file on a folder: the kernel takes neither (mount(2), ENOTDIR). at is target without links.
+func (l *Launch) fits(v view, target, at, source string) error {
+	on, err := v.at(at)
+	if err != nil {
+		return nil //nolint:nilerr // the runtime makes it
+	}
+	there, thereErr := os.Lstat(on)
+	it, err := os.Stat(source)
+	if thereErr != nil || err != nil || there.IsDir() == it.IsDir() {
+		return nil //nolint:nilerr // likewise, or what is wrong with it is told when it is mounted
+	}
+	for _, s := range l.Plan.Stage {
+		if s.At == source && s.Source != "" {
+			source = s.Source
+		}
+	}
+	kind := func(fi fs.FileInfo) string {
+		if fi.IsDir() {
+			return "a folder"
+		}
+		return "a file"
+	}
+	return refuse.Invalidf("mount %s: %s is %s, and %s of the node is %s: name another target, or another source", target, source, kind(it), target, kind(there))
 }
 
 // view is the file system of a node as the runtime will assemble it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,13 +16,14 @@ type scratch struct {
 	dir *os.File
 }
 
-func newScratch() (*scratch, error) {
+// newScratch makes a scratch with room for so many bytes beside what the runtime writes.
+func newScratch(more int) (*scratch, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make a file system in memory: %w", err)
 	}
 	defer unix.Close(fs)
-	err = errors.Join(unix.FsconfigSetString(fs, "size", "1m"), unix.FsconfigSetString(fs, "mode", "0711"), unix.FsconfigCreate(fs))
+	err = errors.Join(unix.FsconfigSetString(fs, "size", strconv.Itoa(1<<20+more)), unix.FsconfigSetString(fs, "mode", "0711"), unix.FsconfigCreate(fs))
 	if err != nil {
 		return nil, fmt.Errorf("make a file system in memory: %w", err)
 	}

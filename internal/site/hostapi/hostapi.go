@@ -139,7 +139,9 @@ func (h *Host) Apply(ctx context.Context, file string, text []byte, restart bool
 	var all []*node.Outcome
 	var errs []error
 	for _, n := range nodes {
-		spec.Resolve(n, "/")
+		if err := spec.Resolve(n, "/"); err != nil {
+			return nil, err
+		}
 		vnode.Defaults(n)
 		o, err := h.Berth.Apply(ctx, n, restart)
 		if err != nil {

@@ -294,8 +294,7 @@ func (t *Template) again(n *vnode.Node) (*vnode.Node, error) {
 	if len(nodes) != 1 {
 		return nil, refuse.Invalidf("template %s: its values make %d nodes, not one", t.Name, len(nodes))
 	}
-	spec.Resolve(nodes[0], t.dir)
-	return nodes[0], nil
+	return nodes[0], spec.Resolve(nodes[0], t.dir)
 }
 
 func (t *Template) unknown(key string) string {

@@ -34,10 +34,25 @@ func freeBytes(st *unix.Statfs_t) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// Full turns ENOSPC and EDQUOT into a refusal that names dir's file system.
+// Full turns ENOSPC and EDQUOT into a refusal that names dir's file system, and what it lacks now: the caller has not made room yet. A refusal of
+// kind Cannot is returned as it is.
 func Full(dir string, err error) error {
-	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) || refuse.KindOf(err) == refuse.Cannot {
 		return err
 	}
-	return refuse.Cannotf(moreSpace, "%s is full: %w", FileSystem(dir), err)
+	what := "is full"
+	var st unix.Statfs_t
+	switch {
+	case errors.Is(err, unix.EDQUOT):
+		what = atQuota
+	case unix.Statfs(existing(dir), &st) == nil && noInode(&st):
+		what = "has no inode free, which each file needs"
+	}
+	return refuse.Cannotf(moreSpace, "%s %s: %w", FileSystem(dir), what, err)
 }
+
+// noInode reports whether a file system has no room for one more file. One that counts no files (btrfs) has.
+func noInode(st *unix.Statfs_t) bool { return st.Files > 0 && st.Ffree == 0 }
+
+// atQuota says why EDQUOT came.
+const atQuota = "is at its quota for this folder or user"

@@ -39,12 +39,12 @@ func Name(err error, dirs ...string) error {
 	if len(names) == 0 { // space was freed since, or the full file system is not among dirs
 		return err
 	}
-	what := "full"
+	what := "is full"
 	if quota {
-		what = "at its quota for this folder or user"
+		what = atQuota
 	}
 	remedy := "free some of it (nodes, images, other files), or keep Berth's files elsewhere (--root)"
-	return fmt.Errorf("%w; %s is %s: %s", err, strings.Join(names, " or "), what, remedy)
+	return fmt.Errorf("%w; %s %s: %s", err, strings.Join(names, " or "), what, remedy)
 }
 
 // pathOf returns the file that an error is about.
@@ -64,7 +64,7 @@ func full(dir string) bool {
 	if unix.Statfs(existing(dir), &st) != nil || st.Blocks == 0 {
 		return false
 	}
-	return st.Bavail*uint64(st.Bsize) < scarce || st.Files > 0 && st.Ffree == 0
+	return st.Bavail*uint64(st.Bsize) < scarce || noInode(&st)
 }
 
 // existing returns path, or the nearest existing folder above it.
@@ -87,7 +87,7 @@ func systems(paths []string) []string {
 		var st unix.Statfs_t
 		if unix.Statfs(p, &st) == nil {
 			left = fmt.Sprintf(", %d MiB free,", st.Bavail*uint64(st.Bsize)>>20)
-			if st.Files > 0 && st.Ffree == 0 {
+			if noInode(&st) {
 				left = ", no inode free,"
 			}
 		}

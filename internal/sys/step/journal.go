@@ -100,7 +100,7 @@ func Open(path string, kinds Kinds) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	j, err := parse(b, kinds)
+	j, err := parse(b, kinds.Decode)
 	if err != nil {
 		return nil, &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf("%s (the journal of what was changed) cannot be read: %v", path, err), Remedy: journalRemedy, Err: err}
 	}
@@ -108,7 +108,10 @@ func Open(path string, kinds Kinds) (*Journal, error) {
 	return j, nil
 }
 
-func parse(b []byte, kinds Kinds) (*Journal, error) {
+// decoder reads one step from its journal record; nil, if the reader does not want it.
+type decoder func(kind string, data json.RawMessage) (Step, error)
+
+func parse(b []byte, decode decoder) (*Journal, error) {
 	j := &Journal{Phase: Creating}
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
@@ -119,7 +122,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 		if err := json.Unmarshal(line, &r); err != nil {
 			return nil, fmt.Errorf("line %d: %s", n, jsonfile.Wrong(line, err))
 		}
-		if err := j.fold(n, r, kinds); err != nil {
+		if err := j.fold(n, r, decode); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		j.size += int64(len(line)) + 1
@@ -128,7 +131,7 @@ func parse(b []byte, kinds Kinds) (*Journal, error) {
 }
 
 // fold applies one record to the journal's state.
-func (j *Journal) fold(line int, r record, kinds Kinds) error {
+func (j *Journal) fold(line int, r record, decode decoder) error {
 	j.markTail(r)
 	switch {
 	case line == 1:
@@ -142,7 +145,7 @@ func (j *Journal) fold(line int, r record, kinds Kinds) error {
 		if *r.Begin != len(j.steps) {
 			return fmt.Errorf("step %d begun as number %d", *r.Begin, len(j.steps))
 		}
-		s, err := kinds.Decode(r.Kind, r.Step)
+		s, err := decode(r.Kind, r.Step)
 		if err != nil {
 			return err
 		}
@@ -152,8 +155,8 @@ func (j *Journal) fold(line int, r record, kinds Kinds) error {
 		if err != nil {
 			return err
 		}
-		if r.Step != nil {
-			if e.step, err = kinds.Decode(e.step.Kind(), r.Step); err != nil {
+		if r.Step != nil && e.step != nil {
+			if e.step, err = decode(e.step.Kind(), r.Step); err != nil {
 				return err
 			}
 		}

@@ -299,7 +299,7 @@ func FuzzJournal(f *testing.F) {
 		`{"set":{"first":1,"spec":"s"}}` + "\n" + `{"set_end":true}` + "\n" + `{"undone":0}` + "\n"))
 	f.Add([]byte(`{"berth":3}` + "\n" + `{"set":{"first":-5}}` + "\n" + `{"set_end":true}` + "\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		j, err := parse(text, kinds())
+		j, err := parse(text, kinds().Decode)
 		if err != nil {
 			return
 		}

@@ -1,4 +1,4 @@
-package node
+package plan
 
 import (
 	"testing"
@@ -27,7 +27,7 @@ func TestUsersKeepVolumes(t *testing.T) {
 		"another volume":        {[]step.Step{volume}, []step.Step{bigger}, none, shares, false},
 		"the volume is removed": {[]step.Step{volume}, nil, none, shares, false},
 	} {
-		if err := keepsVolumes(c.claims, c.wanted, c.old, c.new); (refuse.KindOf(err) == refuse.Busy) != c.refused || err != nil && !c.refused {
+		if err := KeepsVolumes(c.claims, c.wanted, c.old, c.new); (refuse.KindOf(err) == refuse.Busy) != c.refused || err != nil && !c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
