@@ -156,7 +156,7 @@ func (w writes) check(t *testing.T, s Suite, source Source) {
 		name := strconv.Itoa(i)
 		if _, told := w.told[i]; !told {
 			want := w.content(i)
-			there, err := os.ReadFile(source.Dir + "/" + name)
+			there, err := os.ReadFile(b.at() + "/" + name)
 			seen, serr := read(dir, name)
 			lock.Lock()
 			wrong[verdict("at the source", there, want, err)]++

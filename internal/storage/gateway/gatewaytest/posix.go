@@ -93,10 +93,7 @@ func (s Suite) manyFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := source.Dir
-	if b.way.Stage != nil {
-		at = b.way.Stage.Source
-	}
+	at := b.at()
 	dir, root := b.open()
 	if err := as(root, func() error { return mapped(dir) }); err != nil {
 		t.Errorf("write by a shared mapping: %v", err)
@@ -133,6 +130,14 @@ func (s Suite) manyFiles(t *testing.T) {
 	unix.Close(dir)
 	n.Kill()
 	b.end()
+}
+
+// at is where the source's files are on the host while the node has them.
+func (b *bed) at() string {
+	if b.way.Stage != nil {
+		return b.way.Stage.Source
+	}
+	return b.source.Dir
 }
 
 // as calls f with the file system ids of a user.
