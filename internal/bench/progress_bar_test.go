@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -15,5 +16,12 @@ func TestBarLine(t *testing.T) {
 	got = barLine(bed.Progress{What: bed.LayOut, Done: 1, Total: 2}, time.Second)
 	if want := "[###############...............]  50 %  lay out"; got != want {
 		t.Error(got)
+	}
+	var b strings.Builder
+	progress, done := Bar(&b)
+	progress(bed.Progress{What: bed.LayOut, Done: 1, Total: 2})
+	done()
+	if b.String() != "\r"+got+"\x1b[K\r\x1b[K" {
+		t.Errorf("on a terminal: %q", b.String())
 	}
 }

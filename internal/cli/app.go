@@ -106,7 +106,7 @@ func (a *app) attended(ctx context.Context) *node.Berth {
 	return b
 }
 
-// each calls do with every name, goes on after a failure, and joins the failures. The exit code is that of the first
+// each calls do with every name, one after another, goes on after a failure, and joins the failures. The exit code is that of the first
 // failure.
 func each(names []string, do func(string) error) error {
 	var all []error

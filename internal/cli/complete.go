@@ -59,7 +59,7 @@ func (a *app) removableNames(cmd *cobra.Command, args []string, typed string) ([
 		return nil, cobra.ShellCompDirectiveError
 	}
 	for _, f := range files {
-		names = append(names, f.Name)
+		names = append(names, namesOf(f)...)
 	}
 	return names, how
 }

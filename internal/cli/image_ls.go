@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -35,10 +36,26 @@ func (a *app) imageLsCmd() *cobra.Command {
 					fmt.Fprintf(w, "%s\t-\t-\t-\tbroken: %s; import it again, or berth image rm %s\n", r.Name, r.Broken, r.Name)
 					continue
 				}
-				fmt.Fprintf(w, "%s\t%d\t%s\t%.12s\t%s ago\n",
-					r.Name, len(r.Layers), text.Human(r.Size), strings.TrimPrefix(r.Manifest, "sha256:"), text.Ago(r.Imported))
+				for _, name := range namesOf(r) {
+					fmt.Fprintf(w, "%s\t%d\t%s\t%.12s\t%s ago\n",
+						name, len(r.Layers), text.Human(r.Size), strings.TrimPrefix(r.Manifest, "sha256:"), text.Ago(r.Imported))
+				}
 			}
 			return w.Flush()
 		},
 	})
+}
+
+// namesOf returns the names by which a spec can have an image: several files may have the content of one.
+func namesOf(r image.Record) (all []string) {
+	for _, path := range r.Places {
+		if name := "file:" + path; !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return []string{r.Name}
+	}
+	slices.Sort(all)
+	return all
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,18 +22,18 @@ it.`,
 		ValidArgsFunction: a.nodeNames(0),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			b := a.open()
-			last := false
-			err := each(names, func(name string) error {
-				if n, err := b.Spec(name); err == nil && n.Autostart {
-					last = true
-				}
+			starts := slices.ContainsFunc(names, func(name string) bool {
+				n, err := b.Spec(name)
+				return err == nil && n.Autostart
+			})
+			err := a.eachNode(b, names, func(name string, out io.Writer) error {
 				err := b.Remove(cmd.Context(), name, force)
 				if err == nil {
-					fmt.Fprintf(a.Out, "%s removed\n", name)
+					fmt.Fprintf(out, "%s removed\n", name)
 				}
 				return err
 			})
-			if last {
+			if starts { // it may have been the last that starts with the host
 				err = errors.Join(err, autostart.Settle(b))
 			}
 			return err

@@ -128,7 +128,7 @@ in /usr/local/share/doc/berth, if that is where it was installed.`,
 // acts returns the commands of package act.
 func (a *app) acts() act.App {
 	return act.App{
-		Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, ToStart: a.openToStart, Attended: a.attended, Each: each,
+		Out: a.Out, Err: a.Err, JSON: &a.json, Open: a.open, ToStart: a.openToStart, Attended: a.attended, Each: each, EachNode: a.eachNode,
 		Names: func(most int, states ...string) cobra.CompletionFunc {
 			return cobra.CompletionFunc(a.nodeNames(most, states...))
 		},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -35,10 +36,10 @@ at boot; one that cannot start does not keep the others from it.`,
 					return err
 				}
 			}
-			return each(names, func(name string) error {
+			return a.eachNode(b, names, func(name string, out io.Writer) error {
 				changed, err := start(cmd.Context(), name)
 				if err == nil {
-					fmt.Fprintf(a.Out, "%s %s\n", name, text.Either(changed, "started", "runs already"))
+					fmt.Fprintf(out, "%s %s\n", name, text.Either(changed, "started", "runs already"))
 				}
 				return err
 			})

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -240,6 +241,9 @@ func TestUnpackStep(t *testing.T) {
 		t.Fatal(img, err)
 	}
 	steps := s.Steps(img)
+	if text := fmt.Sprint(steps[0]); text != "unpack 2 layers of "+ref.String() {
+		t.Errorf("the step is %q", text)
+	}
 	data, err := json.Marshal(steps[0])
 	if err != nil {
 		t.Fatal(err)

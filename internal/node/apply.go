@@ -111,23 +111,27 @@ func (b *Berth) next(s *records.Stored, n *vnode.Node) *records.Stored {
 
 // check asks the planner for a refusal of a start before anything is changed.
 func (b *Berth) check(ctx context.Context, old *vnode.Node, next *records.Stored) error {
-	n := next.Now
-	facts, err := b.facts(ctx, n)
+	facts, err := b.facts(ctx, next.Now)
 	if err != nil {
 		return err
 	}
-	wanted, _, err := plan.All(n, facts)
-	if err != nil {
-		return err
+	wanted, _, err := plan.All(next.Now, facts)
+	if err == nil {
+		_, err = b.keeps(old, next, facts, wanted)
 	}
-	claims, err := b.Claims(n.Name)
-	if err != nil {
-		return err
+	return err
+}
+
+// keeps refuses a start that would put another root or other volumes under what the node wrote. It returns the node's claims.
+func (b *Berth) keeps(old *vnode.Node, next *records.Stored, facts plan.Facts, wanted []step.Step) (claims *step.Journal, err error) {
+	claims, err = b.Claims(next.Now.Name)
+	if err == nil {
+		err = b.keepsImage(old, next, facts.Image)
 	}
-	if err := b.keepsImage(old, next, facts.Image); err != nil {
-		return err
+	if err == nil {
+		err = plan.KeepsVolumes(claims.Steps(), wanted, old, next.Now)
 	}
-	return plan.KeepsVolumes(claims.Steps(), wanted, old, n)
+	return claims, err
 }
 
 // renew starts a stopped node with a spec that may differ from the one it had.
@@ -150,14 +154,8 @@ func (b *Berth) renew(ctx context.Context, l *lock, old *vnode.Node, next *recor
 	if err != nil {
 		return err
 	}
-	claims, err := b.Claims(n.Name)
+	claims, err := b.keeps(old, next, facts, wanted)
 	if err != nil {
-		return err
-	}
-	if err := b.keepsImage(old, next, facts.Image); err != nil {
-		return err
-	}
-	if err := plan.KeepsVolumes(claims.Steps(), wanted, old, n); err != nil {
 		return err
 	}
 	newRoot := !records.SameRoot(old, n)

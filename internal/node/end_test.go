@@ -1,11 +1,18 @@
 package node
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"berth/internal/host"
 	"berth/internal/node/history"
+	"berth/internal/node/keeper"
 	"berth/internal/node/records"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/layout"
@@ -121,5 +128,65 @@ func TestListWaitsForTheEnd(t *testing.T) {
 	testkit.Must(t, err)
 	if len(all) != 1 || all[0].State != Exited || all[0].Ending || all[0].Exit == nil || !all[0].Exit.Unknown {
 		t.Errorf("listed: %+v", all)
+	}
+}
+
+// ending is a node whose process 1 has ended, on a host that is a folder; noted changes its live journal before the keeper hears of the end.
+func ending(t *testing.T, policy vnode.Restart, noted func(*step.Journal)) (*Berth, proc.ID) {
+	t.Helper()
+	b := Open(layout.New(t.TempDir()), Beside{})
+	b.Host = host.Host{Proc: t.TempDir(), Sys: t.TempDir()}
+	testkit.Must(t, os.MkdirAll(filepath.Join(b.Host.Proc, "sys/kernel/random"), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(b.Host.Proc, "sys/kernel/random/boot_id"), []byte("now\n"), 0o600))
+	first := proc.ID{PID: 1 << 22, Start: 1}
+	b.Kinds = step.Kinds{"test.first": func() step.Step { return &firstOnly{} }}
+	dirs := b.Layout.Node("n")
+	for _, dir := range []string{dirs.Lib, dirs.Run, filepath.Dir(b.Layout.Lock("n"))} {
+		testkit.Must(t, os.MkdirAll(dir, 0o755))
+	}
+	n := &vnode.Node{Name: "n", Image: vnode.Image{Kind: vnode.HostImage}, Restart: policy}
+	testkit.Must(t, b.Store("n", &records.Stored{Applied: n, Now: n}))
+	claims, err := step.Create(dirs.Claims(), "n", "now")
+	testkit.Must(t, err)
+	testkit.Must(t, claims.SetPhase(step.Up))
+	live, err := step.Create(dirs.Journal(), "n", "now")
+	testkit.Must(t, err)
+	testkit.Must(t, live.Do(t.Context(), &firstOnly{Init: first}))
+	testkit.Must(t, live.SetPhase(step.Up))
+	noted(live)
+	return b, first
+}
+
+// TestStopKilledIsNoReboot: some inits (sysvinit) boot again by the signal that asks them to end. If the stop that sent it is killed meanwhile, the
+// keeper takes the end for that of a stop, and not for a reboot that was asked for inside.
+func TestStopKilledIsNoReboot(t *testing.T) {
+	again := keeper.Ending{Known: true, Status: unix.WaitStatus(unix.SIGHUP)}
+	asked := func(in time.Duration) func(*step.Journal) {
+		return func(j *step.Journal) { testkit.Must(t, history.SetAsked(j, time.Now().Add(in))) }
+	}
+	for name, c := range map[string]struct {
+		noted func(*step.Journal)
+		end   keeper.Ending
+		state string
+		again bool
+	}{
+		"asked inside":                  {func(*step.Journal) {}, again, Exited, true},
+		"by a stop that was killed":     {asked(time.Minute), again, Stopped, false},
+		"long after a stop was killed":  {asked(-time.Second), again, Exited, true},
+		"its health check ended it":     {func(j *step.Journal) { asked(time.Minute)(j); testkit.Must(t, history.SetUnhealthy(j)) }, again, Exited, true},
+		"another end after a stop":      {asked(time.Minute), keeper.Ending{Known: true, Status: unix.WaitStatus(3 << 8)}, Exited, false},
+		"a power off after such a stop": {asked(time.Minute), keeper.Ending{Known: true, Status: unix.WaitStatus(unix.SIGINT)}, Exited, false},
+	} {
+		b, first := ending(t, vnode.Never, c.noted)
+		in, err := (&kept{b}).Ended(t.Context(), "n", first.PID, c.end)
+		testkit.Must(t, err)
+		f, err := b.Fate("n")
+		testkit.Must(t, err)
+		if f.Last == nil || f.Last.State != c.state || in > 0 != c.again {
+			t.Errorf("%s: %+v, started again in %s; want %s, again: %v", name, f.Last, in, c.state, c.again)
+		}
+		if _, err := b.Live("n"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: its live journal is still there: %v", name, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"berth/internal/node/plan"
 	"berth/internal/node/records"
 	"berth/internal/spec/vnode"
+	"berth/internal/sys/inherit"
 	"berth/internal/sys/proc"
 	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
@@ -79,15 +80,21 @@ func (b *Berth) Plan(ctx context.Context, n *vnode.Node) (*Proposal, error) {
 	if j, err := b.Claims(n.Name); err == nil { // else apply says so
 		p.Removes = plan.Removes(j.Steps(), claims, !records.SameRoot(s.Now, n))
 	}
-	if live, err = b.liveAsHeld(n, facts, claims); err != nil {
+	if live, err = b.liveAsHeld(n, facts, slices.Clone(claims)); err != nil {
 		return nil, err
 	}
 	init, initErr := b.LiveInit(n.Name)
 	p.Drift, p.Differences = vnode.Diff(s.Applied, s.Now), plan.Differences(s.Now, n, init)
-	if initErr != nil || !plan.AllLive(p.Differences) { // it starts, with what is there then
-		if err := b.check(ctx, s.Now, b.next(s, n)); err != nil {
-			return nil, err
+	switch starts, next := initErr != nil || !plan.AllLive(p.Differences), b.next(s, n); {
+	case starts && len(known.Devices)+len(known.Disks) > 0: // with those that are there then
+		err = b.check(ctx, s.Now, next)
+	case starts: // the facts are the same
+		if err = inherit.Free(); err == nil {
+			_, err = b.keeps(s.Now, next, facts, claims)
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case initErr != nil:

@@ -35,16 +35,6 @@ type SetResult struct {
 	Note     string `json:"note,omitempty"` // of a limit on a shared file system, which other hosts hold
 }
 
-func (r SetResult) String() string {
-	if r.Note != "" {
-		return fmt.Sprintf("%s %s: %s", r.Key, r.Asked, r.Note)
-	}
-	if r.ReadBack == "" {
-		return fmt.Sprintf("%s %s, from the next start", r.Key, r.Asked)
-	}
-	return fmt.Sprintf("%s %s: %s by %s", r.Key, r.Asked, r.ReadBack, r.By)
-}
-
 // Set changes limits of a node, all or none, and keeps them for the next start. A running node is changed live.
 func (b *Berth) Set(ctx context.Context, name string, changes []KeyValue) ([]SetResult, error) {
 	l, err := b.lockNode(ctx, name)

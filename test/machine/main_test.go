@@ -124,7 +124,7 @@ func must(t *testing.T, args ...string) string {
 // packedImage returns the image for a runner.
 func packedImage(t *testing.T) *packed.File {
 	t.Helper()
-	f, _, err := packed.In(bench.Layout().Packed()).Resolve(bench.image)
+	f, _, err := packed.In(filepath.Join(bench.Layout().Images(), "packed")).Resolve(bench.image)
 	testkit.Must(t, err)
 	return f
 }

@@ -69,7 +69,7 @@ func (l *Lineup) Settings(t Trying) (undo func() error, err error) {
 	switch cpu, err := lastCPU(); {
 	case !t.Wants("cpu-placement"):
 	case err != nil || t.Cores < 2:
-		l.leftOut("cpu-placement", "there is one CPU only")
+		l.LeftOut("cpu-placement", "there is one CPU only")
 	default:
 		l.Setting("cpu-placement", "the node's loss where the kernel places the threads, against that on CPU "+cpu+" alone in both arms",
 			side.OnCPU(side.Host, cpu), side.OnCPU(t.Node, cpu))
@@ -77,7 +77,7 @@ func (l *Lineup) Settings(t Trying) (undo func() error, err error) {
 	switch {
 	case !t.Wants("preconditioning"):
 	case !t.Writes:
-		l.leftOut("preconditioning", "the device is read only; --destroy-data lets it be written")
+		l.LeftOut("preconditioning", "the device is read only; --destroy-data lets it be written")
 	default:
 		l.Setting("preconditioning", "the node's loss as the data lies, against that right after a second of random 4 KiB writes",
 			side.AfterWrites(side.Host, side.RandomWrites()), side.AfterWrites(t.Node, side.RandomWrites()))
@@ -91,7 +91,7 @@ func (l *Lineup) Settings(t Trying) (undo func() error, err error) {
 func (l *Lineup) schedulers(t Trying) (undo func() error, err error) {
 	undo = func() error { return nil }
 	if !t.Schedulers {
-		l.leftOut("scheduler", "it is changed only with --schedulers, on the disk that --device names")
+		l.LeftOut("scheduler", "it is changed only with --schedulers, on the disk that --device names")
 		return undo, nil
 	}
 	if t.Device == "" {
@@ -209,10 +209,8 @@ func LayOutBeside(ctx context.Context, o Storage, dir string) (string, error) {
 	return path, errors.Join(err, f.Close())
 }
 
-func (l *Lineup) leftOut(name, why string) { l.Notes = append(l.Notes, name+" is left out: "+why) }
-
 // LeftOut records that a suspect cannot be tried here.
-func (l *Lineup) LeftOut(name string, why error) { l.leftOut(name, why.Error()) }
+func (l *Lineup) LeftOut(name, why string) { l.Notes = append(l.Notes, name+" is left out: "+why) }
 
 // lastCPU is the last of the CPUs that this process may use: the first often serves interrupts.
 func lastCPU() (string, error) {

@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
+
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/refuse"
+	"berth/test/loop"
 	"berth/test/testkit"
 )
 
@@ -102,6 +105,32 @@ func TestRefusals(t *testing.T) {
 		_, err := Measure(t.Context(), tt.o)
 		if refuse.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDevice: a device that is mounted nowhere is measured only by who gives its data up; one that is too small, or in use, is not.
+func TestDevice(t *testing.T) {
+	testkit.NeedsRoot(t)
+	dev := loop.ForTest(t, least)
+	if _, err := find(Options{Path: dev}); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), dev+" is mounted nowhere") {
+		t.Errorf("to keep its data: %v", err)
+	}
+	all, err := find(Options{Path: dev, Destroy: true, Size: 10 * least})
+	testkit.Must(t, err)
+	if all.path != dev || all.size != least {
+		t.Errorf("found %+v", all)
+	}
+	if _, err := find(Options{Path: dev, Destroy: true, Size: least}); refuse.KindOf(err) != refuse.Busy {
+		t.Errorf("while it is measured: %v", err)
+	}
+	testkit.Must(t, all.file.Close())
+	if _, err := find(Options{Path: loop.ForTest(t, least/2), Destroy: true, Size: least}); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "is too small") {
+		t.Errorf("of half a size: %v", err)
+	}
+	for options, want := range map[string]bool{"ro": true, "ro,relatime": true, "rw,relatime": false, "rota": false} {
+		if readOnly(&mountinfo.Info{Options: options}) != want {
+			t.Errorf("%s: read-only is not %v", options, want)
 		}
 	}
 }

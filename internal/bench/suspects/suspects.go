@@ -111,7 +111,7 @@ func (x *Suspects) nodes(ctx context.Context, t bed.Trying) error {
 	fresh := func() *vnode.Node { return nodes.Disk(x.dir(), x.device(), x.Options.DestroyData) }
 	if t.Wants("seccomp") {
 		if arm, err := x.node(ctx, fresh(), "-unfiltered", true); err != nil {
-			x.Lineup.LeftOut("seccomp", err)
+			x.Lineup.LeftOut("seccomp", err.Error())
 		} else {
 			x.Lineup.Lacks("seccomp", "the node without its filter of system calls, against the node", arm, "")
 		}
@@ -131,12 +131,12 @@ func (x *Suspects) nodes(ctx context.Context, t bed.Trying) error {
 	}
 	if t.Wants("overlay") {
 		if err := x.overlay(ctx, plain(nodes.Disk("", "", false))); err != nil {
-			x.Lineup.LeftOut("overlay", err)
+			x.Lineup.LeftOut("overlay", err.Error())
 		}
 	}
 	if t.Wants("user-namespace") || t.Wants("root") {
 		if err := x.noUserNS(ctx, plain(fresh()), plain(fresh())); err != nil {
-			x.Lineup.LeftOut("user-namespace", err)
+			x.Lineup.LeftOut("user-namespace", err.Error())
 		}
 	}
 	return ctx.Err()

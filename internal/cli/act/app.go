@@ -19,7 +19,8 @@ type App struct {
 	ToStart   func() (*node.Berth, error)
 	Attended  func(context.Context) *node.Berth
 	Names     func(most int, states ...string) cobra.CompletionFunc
-	Each      func(names []string, do func(string) error) error
+	Each      func(names []string, do func(string) error) error // one after another
+	EachNode  func(b *node.Berth, names []string, do func(name string, out io.Writer) error) error
 	JSONFlag  func(*cobra.Command) *cobra.Command
 	PrintJSON func(any) error
 	PrintLine func(any) error

@@ -2,6 +2,7 @@ package act
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -29,10 +30,10 @@ decides about its restart policy, as always; berth stop ends it for good.`,
 				return refuse.Invalidf("--signal: %w", err)
 			}
 			b := a.Open()
-			return a.Each(names, func(name string) error {
+			return a.EachNode(b, names, func(name string, out io.Writer) error {
 				later, err := b.Kill(cmd.Context(), name, sig)
 				if err == nil {
-					fmt.Fprintf(a.Out, "%s %s %s\n", name, text.Either(later, "is paused, and gets when it goes on", "got"), proc.SignalText(sig))
+					fmt.Fprintf(out, "%s %s %s\n", name, text.Either(later, "is paused, and gets when it goes on", "got"), proc.SignalText(sig))
 				}
 				return err
 			})

@@ -3,6 +3,7 @@ package act
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -28,10 +29,10 @@ paused node takes no new command (exit 5); berth set, stop, kill and rm work.`,
 // change does something to each node, and says what: did if that changed it, else not.
 func (a App) change(ctx context.Context, names []string, do func(*node.Berth, context.Context, string) (bool, error), did, not string) error {
 	b := a.Open()
-	return a.Each(names, func(name string) error {
+	return a.EachNode(b, names, func(name string, out io.Writer) error {
 		changed, err := do(b, ctx, name)
 		if err == nil {
-			fmt.Fprintf(a.Out, "%s %s\n", name, text.Either(changed, did, not))
+			fmt.Fprintf(out, "%s %s\n", name, text.Either(changed, did, not))
 		}
 		return err
 	})

@@ -2,6 +2,7 @@ package act
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,10 +27,10 @@ the command is killed in between, the node is stopped.`,
 			if err != nil {
 				return err
 			}
-			return a.Each(names, func(name string) error {
+			return a.EachNode(b, names, func(name string, out io.Writer) error {
 				wasUp, err := b.Restart(cmd.Context(), name, grace)
 				if err == nil {
-					fmt.Fprintf(a.Out, "%s %s\n", name, text.Either(wasUp, "restarted", "started"))
+					fmt.Fprintf(out, "%s %s\n", name, text.Either(wasUp, "restarted", "started"))
 				}
 				return err
 			})

@@ -9,6 +9,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/host/block"
 	"berth/internal/host/counters"
 	"berth/internal/host/netif"
 	"berth/internal/network/link"
@@ -156,6 +159,16 @@ func listIsPrinted(t *testing.T) {
 		b.WriteByte('\n')
 	}
 	testkit.Golden(t, "testdata/ls-ports.txt", b.String())
+	now := time.Now()
+	before := now.Add(-30 * time.Hour)
+	ended := node.Status{State: node.Exited, Ended: now, Exit: &history.Exit{Unknown: true, After: now}}
+	if got, want := exitText(&ended), now.Local().Format("unknown, between 15:04:05 and 15:04:05"); got != want {
+		t.Errorf("a minute ago: %q, want %q", got, want)
+	}
+	ended.Exit.After = before
+	if got, want := exitText(&ended), "unknown, between "+before.Local().Format("2006-01-02 15:04")+" and "+now.Local().Format("2006-01-02 15:04"); got != want {
+		t.Errorf("over midnight: %q, want %q", got, want)
+	}
 }
 
 func TestOutcomeAndSetArePrinted(t *testing.T) {
@@ -191,5 +204,22 @@ func TestVFsArePrinted(t *testing.T) {
 	out.Reset()
 	if err := VFs(&out, nil); err != nil || out.String() != "no adapter of this host has SR-IOV\n" {
 		t.Errorf("%q %v", out.String(), err)
+	}
+}
+
+// TestLayersArePrinted: what lies under a folder is drawn from the top, each with what acts on it.
+func TestLayersArePrinted(t *testing.T) {
+	var b bytes.Buffer
+	disk := &block.Layer{Title: "vda", Kind: "disk", Number: "254:0", Scheduler: "none"}
+	Layers(&b, 80, &block.Layer{Title: "dm-0 (vg0-data)", Kind: "LVM volume", Number: "253:0", Throttle: "act here", Weight: "do not act here: use the disk below", Below: []*block.Layer{disk}})
+	const want = `dm-0 (vg0-data)  LVM volume, 253:0
+    rates   act here
+    weights do not act here: use the disk below
+  vda  disk, 254:0
+      rates   act here
+      weights act here, by BFQ or io.cost; the scheduler is none
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -210,3 +210,14 @@ func TestIOCost(t *testing.T) {
 		})
 	}
 }
+
+// TestModules: a scheduler that is a module, or built in, is there before it is loaded.
+func TestModules(t *testing.T) {
+	dir := t.TempDir()
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "modules.dep"), []byte("kernel/block/bfq.ko.xz:\n"), 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "modules.builtin"), []byte("kernel/block/kyber-iosched.ko\n"), 0o600))
+	if !hasModule(dir, "bfq") || !hasModule(dir, "kyber-iosched") || hasModule(dir, "iosched") || hasModule(t.TempDir(), "bfq") {
+		t.Error("bfq and kyber-iosched are there, and nothing else")
+	}
+	_ = hasModule("", "bfq") // of the running kernel: it may have it or not
+}

@@ -147,4 +147,7 @@ func TestBtrfs(t *testing.T) {
 			t.Errorf("%s: %s", id, diff)
 		}
 	}
+	if id, err := btrfsID("/proc"); err == nil || !strings.Contains(err.Error(), "ask the btrfs of /proc for its id") {
+		t.Errorf("of what is no btrfs: %q, %v", id, err)
+	}
 }

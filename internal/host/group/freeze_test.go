@@ -2,7 +2,10 @@ package group
 
 import (
 	"context"
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +108,24 @@ func TestFreezeRefused(t *testing.T) {
 	}
 	if err := Thaw(h, "berth/wn"); err != nil || Frozen(h, "berth/wn") {
 		t.Errorf("thaw: %v", err)
+	}
+}
+
+// TestFreezeTakesTooLong: a group that does not stop is let go on, and the error says where.
+func TestFreezeTakesTooLong(t *testing.T) {
+	h := host.Cgroups{V2: t.TempDir()}
+	dir := filepath.Join(h.V2, "berth/wn")
+	testkit.Must(t, os.MkdirAll(dir, 0o755))
+	for name, text := range map[string]string{"cgroup.freeze": "0\n", "cgroup.events": "populated 1\nfrozen 0\n"} {
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := Freeze(ctx, h, "berth/wn")
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stop all processes in "+dir) {
+		t.Errorf("%v", err)
+	}
+	if state := grouptest.Text(t, filepath.Join(dir, "cgroup.freeze")); state != "0" {
+		t.Errorf("afterwards cgroup.freeze is %q", state)
 	}
 }

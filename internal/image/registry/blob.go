@@ -190,22 +190,18 @@ func (p *puller) read(body io.ReadCloser, b *blob) error {
 		case b.have == b.size:
 			return nil
 		case err != nil:
-			return &cut{have: b.have, size: b.size, err: err}
+			return &cut{error: err, have: b.have, size: b.size}
 		}
 	}
 }
 
-// cut is the end of a blob in its middle.
+// cut is the end of a blob in its middle: failure says where.
 type cut struct {
+	error
 	have, size int64
-	err        error
 }
 
-func (c *cut) Error() string {
-	return fmt.Sprintf("the blob ended after %d of %d bytes: %v", c.have, c.size, c.err)
-}
-
-func (c *cut) Unwrap() error { return c.err }
+func (c *cut) Unwrap() error { return c.error }
 
 // another is an answer with another part of a blob than the one that was asked for.
 type another struct{ said string }

@@ -27,7 +27,7 @@ func (p *puller) failure(err error) error {
 		return &refuse.Error{Kind: refuse.Failed, What: fmt.Sprintf(format, a...), Remedy: remedy, Err: err}
 	}
 	if c, ok := errors.AsType[*cut](err); ok {
-		return failed(goesOn, "%s ended a blob of %s after %d of %d bytes: %s", host, p.ref, c.have, c.size, clean(c.err.Error()))
+		return failed(goesOn, "%s ended a blob of %s after %d of %d bytes: %s", host, p.ref, c.have, c.size, clean(c.Error()))
 	}
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return failed("put the certificate of its authority into /etc/containers/certs.d/"+host+"/ca.crt, or do without with --tls-verify=false",

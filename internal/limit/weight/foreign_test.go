@@ -13,6 +13,7 @@ import (
 	"berth/internal/host/group/grouptest"
 	"berth/internal/spec/vnode"
 	"berth/internal/sys/proc"
+	"berth/internal/sys/refuse"
 	"berth/internal/sys/step"
 	"berth/test/testkit"
 )
@@ -29,6 +30,9 @@ func TestKernelForeign(t *testing.T) {
 	testkit.Must(t, f.Prepare(t.Context()))
 	testkit.Must(t, f.Do(t.Context()))
 	testkit.Must(t, f.Verify(t.Context()))
+	if text := f.String(); !strings.HasPrefix(text, f.Values[0].Write.String()+" ") || !strings.HasSuffix(text, "in "+path) {
+		t.Errorf("the step is %q", text)
+	}
 	for _, s := range f.Show() {
 		if !s.Holds {
 			t.Errorf("%+v", s)
@@ -170,7 +174,7 @@ func TestKernelAdoptThreads(t *testing.T) {
 	h := grouptest.Host(t)
 	in := slices.DeleteFunc(sharing(h), func(hh group.Hierarchy) bool { return hh.V2 })
 	if len(in) == 0 {
-		t.Skip("needs cgroup v1")
+		t.Skip("needs cgroup v1: single threads are moved")
 	}
 	top := grouptest.Parent(t, h)
 	for _, path := range []string{top, top + "/from", top + "/from/inner", top + "/own"} {
@@ -229,6 +233,16 @@ func TestKernelAdoptThreads(t *testing.T) {
 	}
 	stdin.Close()
 	testkit.Must(t, cmd.Wait())
+}
+
+// TestControllerSwitchedOff: a group that lost a controller to somebody else's change is refused, with the line that gives it back.
+func TestControllerSwitchedOff(t *testing.T) {
+	v := &ForeignValue{}
+	v.Write.File = "/sys/fs/cgroup/system.slice/a.service/io.weight"
+	err := v.switchedOff("system.slice/a.service")
+	if refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), "switched io off") || !strings.Contains(err.Error(), "echo +io >/sys/fs/cgroup/system.slice/cgroup.subtree_control") {
+		t.Error(err)
+	}
 }
 
 // TestHome: processes return to where they came from, or to the nearest group above that takes processes.

@@ -2,6 +2,8 @@ package nat
 
 import (
 	"context"
+	"encoding/json"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -90,5 +92,33 @@ func TestForeignFirewalls(t *testing.T) {
 				t.Errorf("all rules after the node (-before +now):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestVerdictMaps: rules of others may look up the verdict in a map.
+func TestVerdictMaps(t *testing.T) {
+	c := chain{Family: "inet", Table: "t", Name: "forward", Type: "filter", Hook: "forward", Policy: "accept"}
+	n := Network{V4: netip.MustParsePrefix("10.88.0.0/16")}
+	for _, tc := range []struct {
+		rule  string // the first rule of the chain
+		drops string
+	}{
+		{`{"vmap": {"key": {"meta": {"key": "iifname"}}, "data": {"set": [["eth7", {"drop": null}], ["br", {"drop": null}]]}}}`, "what nodes send"},
+		{`{"vmap": {"key": {"meta": {"key": "iifname"}}, "data": {"set": [["br", {"accept": null}]]}}}`, ""},
+		{`{"vmap": {"key": {"meta": {"key": "oifname"}}, "data": {"set": [["br", {"jump": {"target": "others"}}]]}}}`, "the answers"},
+		{`{"vmap": {"key": {"ct": {"key": "state"}}, "data": {"set": [["established", {"accept": null}], ["new", {"goto": {"target": "others"}}]]}}}`, "what nodes send"},
+		{`{"vmap": {"key": {"meta": {"key": "mark"}}, "data": {"set": [[1, {"drop": null}]]}}}`, ""},
+		{`{"vmap": {"key": 7, "data": "@verdicts"}}`, ""},
+	} {
+		r := ruleset{chains: []chain{c}, rules: map[string][][]json.RawMessage{
+			c.key(): {{json.RawMessage(tc.rule)}}, key("inet", "t", "others"): {{json.RawMessage(`{"drop": null}`)}},
+		}}
+		drops := ""
+		for _, h := range r.hindrances("br", n, false) {
+			drops += h.Drops
+		}
+		if drops != tc.drops {
+			t.Errorf("%s drops %q, want %q", tc.rule, drops, tc.drops)
+		}
 	}
 }

@@ -62,3 +62,11 @@ func (b *bed) trouble(ports []string) string {
 	}
 	return table.Trouble(ports)
 }
+
+// TestWhatNFTSays: what nft refuses is told in its words.
+func TestWhatNFTSays(t *testing.T) {
+	newBed(t)
+	if err := apply(t.Context(), "add chain inet berth-none c\n"); err == nil || !strings.HasPrefix(err.Error(), "nft: ") || !absent(err) {
+		t.Errorf("a chain of no table: %v", err)
+	}
+}

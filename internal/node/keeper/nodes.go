@@ -125,7 +125,7 @@ func (k *Keeper) ended(ctx context.Context, node string, w *watched) {
 		k.Log.Error("clean up after node", "node", node, "err", err)
 	}
 	k.mu.Lock()
-	if k.watched[node] == w {
+	if err == nil && k.watched[node] == w { // else a command notes the end later, and asks how it was
 		delete(k.watched, node)
 	}
 	k.mu.Unlock()

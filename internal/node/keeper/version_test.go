@@ -85,3 +85,14 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 		t.Errorf("a full disk became %v", err)
 	}
 }
+
+// TestExplainDiffers: a keeper of another version that cannot be upgraded is named, with what to do.
+func TestExplainDiffers(t *testing.T) {
+	d := &differs{Version{protocol + 1, "v9.0.0"}}
+	if err := d.explain(nil); refuse.KindOf(err) != refuse.Cannot || !strings.Contains(err.Error(), d.keeper.String()) || !strings.Contains(err.Error(), "use the newer berth") {
+		t.Errorf("of a newer keeper: %v", err)
+	}
+	if err := d.explain(unix.EBUSY); !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "it cannot be upgraded") {
+		t.Errorf("of one that refuses: %v", err)
+	}
+}

@@ -43,3 +43,13 @@ func TestRemoves(t *testing.T) {
 		}
 	}
 }
+
+// TestSameUnpack: the layers of one image are one claim, by whatever name the image was asked for.
+func TestSameUnpack(t *testing.T) {
+	unpack := func(manifest, ref string) step.Step {
+		return &image.Unpack{Manifest: manifest, Ref: vnode.Image{Kind: vnode.OCILayoutImage, Ref: ref}}
+	}
+	if held := unpack("sha256:1", "/srv/a"); !Same(held)(unpack("sha256:1", "/srv/b")) || Same(held)(unpack("sha256:2", "/srv/a")) {
+		t.Error("the claim of an image's layers goes by its name")
+	}
+}

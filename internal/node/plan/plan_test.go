@@ -16,6 +16,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/limit/device"
 	"berth/internal/network/link"
+	"berth/internal/network/nat"
 	"berth/internal/node/mechanisms"
 	"berth/internal/runner"
 	"berth/internal/runner/oci"
@@ -127,6 +128,28 @@ func TestPlans(t *testing.T) {
 			f.Devices, f.Mounts = nil, nil
 			f.Image = image.Image{Ref: vnode.Image{Kind: vnode.OCIImage, Ref: "worker"}, Lowers: []string{"/l/2", "/l/1"}}
 			f.Command = Command{Args: []string{"/sbin/init"}, Init: runner.Systemd}
+			return f
+		}},
+		{"memory", small + `, "delta": {"in": "memory", "size": "64MiB"}`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			return f
+		}},
+		{"nat", small + `, "network": [{"name": "eth0", "mode": "nat", "ports": ["8080:80", "127.0.0.1:5353:53/udp"]}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts = nil, nil
+			f.Links.NAT = nat.Facts{
+				Network: nat.Network{V4: netip.MustParsePrefix("10.88.0.0/16"), V6: netip.MustParsePrefix("fd00:88::/64")}, Address: netip.MustParseAddr("10.88.0.2"),
+			}
+			return f
+		}},
+		{"machine", aMachine + `, "network": [{"name": "eth0", "mode": "bridge", "parent": "br0", "address": ["192.0.2.10/24"]}]`, func() Facts {
+			f := facts(v2Host(), "crun")
+			f.Devices, f.Mounts, f.Runner = nil, nil, asked{&runner.Spec{}}
+			f.Image = image.Image{
+				Ref:    vnode.Image{Kind: vnode.FileImage, Ref: "/srv/x.erofs"},
+				Packed: &packed.File{Image: "/srv/x.erofs", Path: "/srv/x.erofs", Kind: packed.EROFS, Digest: "sha256:1"},
+			}
 			return f
 		}},
 		{"scratch", small + `, "mounts": [{"source": "/srv/data", "target": "/tmp/data"}], "scratch": [

@@ -84,5 +84,18 @@ func TestWords(t *testing.T) {
 		if code != want {
 			t.Errorf("%s: %d, want %d", words, code, want)
 		}
+		if ce := execFailure("nope", words); (ce != nil) != (want != 0) || ce != nil && (ce.Code != want || ce.Command != "nope") {
+			t.Errorf("exec: %s: %+v, want %d", words, ce, want)
+		}
+	}
+	for words, why := range map[string]string{ // crun, of a command that was found
+		"exec: Exec format error":            "exec format error",
+		"exec /srv/tool: Permission denied":  "permission denied",
+		"chdir: No such file or directory":   "no such file or directory",
+		"exec /srv/other: Permission denied": "",
+	} {
+		if ce := execFailure("/srv/tool", words); (ce == nil) != (why == "") || ce != nil && (ce.Why != why || ce.Code != runner.ExitCannotRun) {
+			t.Errorf("exec: %s: %+v, want %q", words, ce, why)
+		}
 	}
 }

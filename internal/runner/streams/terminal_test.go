@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -129,4 +130,36 @@ func TestClosedTerminal(t *testing.T) {
 	if _, err := unix.FcntlInt(uintptr(wake), unix.F_GETFD, 0); err != nil {
 		t.Errorf("another file was closed: %v", err)
 	}
+}
+
+// TestAbandoned: whoever waits for a terminal that does not come is told, and goes on.
+func TestAbandoned(t *testing.T) {
+	(&Terminal{}).Abandon() // without a wait
+	term, err := ListenTerminal(filepath.Join(t.TempDir(), "s"))
+	testkit.Must(t, err)
+	null := open(t, os.DevNull, os.O_RDWR)
+	ended := make(chan error, 1)
+	go func() { ended <- term.Attach(null, null) }()
+	term.Abandon()
+	if err := <-ended; err == nil {
+		t.Error("attached to a terminal that nobody sent")
+	}
+}
+
+// TestPause: a job in the background that a terminal has input for waits until it is continued, or the command has ended.
+func TestPause(t *testing.T) {
+	in := &input{ended: make(chan struct{})}
+	back, stop := make(chan struct{}), time.NewTicker(time.Millisecond)
+	defer stop.Stop()
+	go func() { in.pause(); close(back) }()
+	for paused := true; paused; {
+		select {
+		case <-back:
+			paused = false
+		case <-stop.C:
+			testkit.Must(t, unix.Kill(unix.Getpid(), unix.SIGCONT))
+		}
+	}
+	close(in.ended)
+	in.pause()
 }

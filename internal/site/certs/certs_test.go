@@ -421,3 +421,16 @@ func TestFolder(t *testing.T) {
 		t.Errorf("the server shows %s, not the new certificate %s", Serial(got), Serial(next.Cert))
 	}
 }
+
+// TestUserDir: a person's certificate lies in the folder of the person's own files; without a home there is none.
+func TestUserDir(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", "")
+	t.Setenv("HOME", "/home/ann")
+	if dir, err := UserDir(); err != nil || dir != "/home/ann/.config/berth" {
+		t.Errorf("%s, %v", dir, err)
+	}
+	t.Setenv("HOME", "")
+	if dir, err := UserDir(); refuse.KindOf(err) != refuse.Cannot {
+		t.Errorf("without a home: %q, %v", dir, err)
+	}
+}

@@ -79,3 +79,10 @@ func TestOwnersOutput(t *testing.T) {
 		t.Errorf("another's node is shown: %v", err)
 	}
 }
+
+// TestPullImageRefused: a short name means another image on each host, and is refused before anything is fetched.
+func TestPullImageRefused(t *testing.T) {
+	if _, err := Open(layout.New(t.TempDir()), "").PullImage(t.Context(), "debian:12", ""); refuse.KindOf(err) != refuse.Invalid {
+		t.Errorf("%v", err)
+	}
+}

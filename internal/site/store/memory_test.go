@@ -21,3 +21,15 @@ func TestMemory(t *testing.T) {
 		Expire: func(_ *testing.T, s store.Store, _ time.Duration) { s.(*store.Memory).Expire() },
 	})
 }
+
+// TestConflict: whoever lost a race is told what is there now.
+func TestConflict(t *testing.T) {
+	c := &store.Conflict{Key: "/nodes/a"}
+	if text := c.Error(); text != "key /nodes/a is not there any more" {
+		t.Error(text)
+	}
+	c.Now = &store.Entry{Value: []byte("st01"), Revision: 7}
+	if text := c.Error(); text != "key /nodes/a has changed: it is st01, of revision 7" {
+		t.Error(text)
+	}
+}

@@ -245,3 +245,21 @@ func TestNamesThere(t *testing.T) {
 		t.Errorf("the names are %q", got)
 	}
 }
+
+// TestCannotStart: where no copier can be started, the error says what gives it room, or what the host forbids.
+func TestCannotStart(t *testing.T) {
+	n := &Node{Name: "n"}
+	for err, c := range map[error]struct {
+		kind refuse.Kind
+		text string
+	}{
+		unix.EAGAIN: {refuse.Busy, "berth set n pids=NUMBER"},
+		unix.EACCES: {refuse.Cannot, "vm.memfd_noexec"},
+		unix.EPERM:  {refuse.Cannot, "user.max_user_namespaces"},
+		unix.EIO:    {refuse.Failed, "start a copier for node n: input/output error"},
+	} {
+		if got := n.startErr(err); refuse.KindOf(got) != c.kind || !strings.Contains(got.Error(), c.text) || !errors.Is(got, err) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}

@@ -378,3 +378,20 @@ func TestCanIdmap(t *testing.T) {
 		t.Errorf("proc: %v", err)
 	}
 }
+
+// TestSaid: what the kernel says of a mount that it refuses is in the error.
+func TestSaid(t *testing.T) {
+	testkit.NeedsRoot(t)
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	testkit.Must(t, err)
+	defer unix.Close(fs)
+	if text := said(fs); text != "" {
+		t.Errorf("before anything was asked for: %q", text)
+	}
+	if err := unix.FsconfigSetString(fs, "size", "much"); err == nil {
+		t.Fatal("a size that is no number is taken")
+	}
+	if text := said(fs); !strings.HasPrefix(text, " (tmpfs: ") || !strings.Contains(text, "'size'") {
+		t.Errorf("the kernel says %q", text)
+	}
+}

@@ -205,3 +205,12 @@ func TestCan(t *testing.T) {
 		}
 	}
 }
+
+// TestLacking: a kernel that cannot hold the rule is refused with a remedy; any other error stays what it is.
+func TestLacking(t *testing.T) {
+	for err, kind := range map[error]refuse.Kind{unix.EINVAL: refuse.Cannot, unix.EPERM: refuse.Cannot, unix.ENOSYS: refuse.Cannot, unix.ENOMEM: refuse.Failed} {
+		if got := lacking(fmt.Errorf("load it: %w", err)); refuse.KindOf(got) != kind || !errors.Is(got, err) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}

@@ -183,9 +183,6 @@ func (l Layout) Builds() string { return filepath.Join(l.Images(), "builds") }
 // Layers returns the folder of the unpacked layers, each named by its digest.
 func (l Layout) Layers() string { return filepath.Join(l.Images(), "layers", "sha256") }
 
-// Packed returns the folder of the records of images that are one file.
-func (l Layout) Packed() string { return filepath.Join(l.Images(), "packed") }
-
 // Scratch returns the folder with the records of the pools of scratch volumes.
 func (l Layout) Scratch() string { return filepath.Join(l.Lib, "scratch") }
 

@@ -19,38 +19,53 @@ const settleTime = time.Second
 // (pid_namespaces(7)).
 func Handles(pid int, sig unix.Signal) bool {
 	// In sigwait a process seems to block nothing: the kernel keeps the real mask where /proc does not show it. That it waits is not shown
-	// either once it was woken, until it gets a CPU: so a process that is running is looked at again.
+	// either once it was woken, until it gets a CPU. And it may begin to wait between one look and the next: so a process that is running, or
+	// has run meanwhile, is looked at again.
 	for until := time.Now().Add(settleTime); ; time.Sleep(time.Millisecond) {
+		masks, err := lookAtSignals(pid)
+		if err != nil || masks.shown&(1<<(uint(sig)-1)) != 0 {
+			return err == nil
+		}
 		call, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/syscall")
 		if err == nil && bytes.HasPrefix(call, []byte(strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)+" ")) {
 			return true
 		}
-		if shown(pid, sig) {
-			return true
+		rests := !bytes.HasPrefix(call, []byte("running"))
+		if rests && err == nil {
+			var again signals
+			again, err = lookAtSignals(pid)
+			rests = again.switches == masks.switches
 		}
-		if err != nil || !bytes.HasPrefix(call, []byte("running")) || time.Now().After(until) {
+		if err != nil || rests || time.Now().After(until) {
 			return false
 		}
 	}
 }
 
-// shown reports whether /proc shows that the process has a handler for the signal, or blocks it.
-func shown(pid int, sig unix.Signal) bool {
+// signals is what the kernel shows of a thread's signals.
+type signals struct {
+	shown    uint64 // bit N-1: signal N is blocked, or has a handler
+	switches uint64 // how often the thread has left a CPU
+}
+
+func lookAtSignals(pid int) (s signals, err error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
-		return false
+		return s, fmt.Errorf("look at the signals of process %d: %w", pid, err)
 	}
 	for line := range bytes.Lines(b) {
-		name, mask, _ := bytes.Cut(line, []byte(":"))
-		if string(name) != "SigCgt" && string(name) != "SigBlk" {
-			continue
-		}
-		m, err := strconv.ParseUint(string(bytes.TrimSpace(mask)), 16, 64)
-		if err == nil && m&(1<<(uint(sig)-1)) != 0 {
-			return true
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		text := string(bytes.TrimSpace(value))
+		switch string(name) {
+		case "SigCgt", "SigBlk":
+			m, _ := strconv.ParseUint(text, 16, 64) // the kernel's own
+			s.shown |= m
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			n, _ := strconv.ParseUint(text, 10, 64)
+			s.switches += n
 		}
 	}
-	return false
+	return s, nil
 }
 
 // The real-time signals that programs see (signal(7)): the C library keeps two below for itself.

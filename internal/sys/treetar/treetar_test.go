@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"berth/internal/sys/thread"
 	"berth/internal/sys/treetar/treetest"
 	"berth/test/testkit"
 )
@@ -263,5 +265,82 @@ func TestHoleBesideAttributes(t *testing.T) {
 	}
 	if d := cmp.Diff(want, treetest.Read(t, filepath.Join(dir, "to/tree"), treetest.Whole())); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestShrinks: of a file that becomes shorter while it is packed the rest is zeros, and it is counted.
+func TestShrinks(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	const size, left = 1 << 20, 300 << 10
+	testkit.Must(t, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
+	out, tally := pack(t, dir, From{Top: "tree", Progress: func(int64, int64) { testkit.Must(t, os.Truncate(path, left)) }})
+	if tally.Changed != 1 {
+		t.Errorf("%+v", tally)
+	}
+	r := tar.NewReader(bytes.NewReader(out))
+	for {
+		h, err := r.Next()
+		testkit.Must(t, err)
+		if h.Name != "tree/f" {
+			continue
+		}
+		data, err := io.ReadAll(r)
+		testkit.Must(t, err)
+		if want := append(bytes.Repeat([]byte("x"), left), make([]byte, size-left)...); !bytes.Equal(data, want) {
+			t.Errorf("%d bytes, of them %d x", len(data), bytes.Count(data, []byte("x")))
+		}
+		return
+	}
+}
+
+// TestUnreadable: what has gone is counted apart from what cannot be read, of which the first is told; too many open files end the copy.
+func TestUnreadable(t *testing.T) {
+	p := &packer{}
+	for name, err := range map[string]error{"gone": unix.ENOENT, "stale": unix.ESTALE, "bad": unix.EIO} {
+		testkit.Must(t, p.unreadable(name, err))
+	}
+	if p.tally.Changed != 2 || p.tally.Unreadable != 1 || p.tally.First != `"bad": input/output error` {
+		t.Errorf("%+v", p.tally)
+	}
+	if err := p.unreadable("deep", unix.EMFILE); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("without files to open: %v", err)
+	}
+}
+
+// TestBare: of a mount below the top only its place is packed.
+func TestBare(t *testing.T) {
+	testkit.NeedsRoot(t)
+	dir := t.TempDir()
+	testkit.Must(t, os.MkdirAll(filepath.Join(dir, "at"), 0o700))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "file"), []byte("below"), 0o600))
+	var out []byte
+	testkit.Must(t, thread.Own(func() error { // a mount namespace of its own
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		for _, at := range []string{"at", "file"} {
+			if err := unix.Mount(map[string]string{"at": "/proc", "file": "/proc/version"}[at], filepath.Join(dir, at), "", unix.MS_BIND, ""); err != nil {
+				return err
+			}
+		}
+		out, _ = pack(t, dir, From{Top: "tree", Bare: true})
+		return nil
+	}))
+	var got []string
+	for r := tar.NewReader(bytes.NewReader(out)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		testkit.Must(t, err)
+		got = append(got, fmt.Sprintf("%s %o %d", h.Name, h.Mode, h.Size))
+	}
+	slices.Sort(got)
+	if want := []string{"tree/ 700 0", "tree/at/ 755 0", "tree/file 644 0"}; !slices.Equal(got[1:], want[1:]) || len(got) != 3 {
+		t.Errorf("packed: %q", got)
 	}
 }

@@ -212,3 +212,19 @@ func TestOtherPages(t *testing.T) {
 		t.Errorf("who is no browser: %d", status)
 	}
 }
+
+// TestResize: the command's terminal has the size of the client's; a client without a size, and a command without a terminal, change nothing.
+func TestResize(t *testing.T) {
+	(&child{}).resize(24, 80)
+	master, slave, err := openTerminal(0, 0)
+	testkit.Must(t, err)
+	defer master.Close()
+	defer slave.Close()
+	c := &child{terminal: master}
+	for _, size := range [][2]uint16{{24, 80}, {0, 80}, {24, 0}} {
+		c.resize(size[0], size[1])
+	}
+	if is, err := unix.IoctlGetWinsize(int(slave.Fd()), unix.TIOCGWINSZ); err != nil || is.Row != 24 || is.Col != 80 {
+		t.Errorf("%+v, %v", is, err)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/sys/fork"
+	"berth/internal/sys/refuse"
 	"berth/test/testkit"
 )
 
@@ -303,5 +304,14 @@ func TestListening(t *testing.T) {
 	}
 	if err := s.Forget("a"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRefused: a kernel that steers no connections is refused, with what forbids it.
+func TestRefused(t *testing.T) {
+	for err, words := range map[error]string{unix.EPERM: "a policy of this host", unix.EINVAL: "Linux 5.9 or later"} {
+		if got := refused(err); refuse.KindOf(got) != refuse.Cannot || !errors.Is(got, err) || !strings.Contains(got.Error(), words) {
+			t.Errorf("%v: %v", err, got)
+		}
 	}
 }

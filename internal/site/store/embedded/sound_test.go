@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"berth/internal/sys/refuse"
@@ -99,5 +101,16 @@ func TestQuietConnections(t *testing.T) {
 			t.Fatalf("who makes no call stays: %v", err)
 		}
 		_, _ = io.CopyN(io.Discard, c, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+	}
+}
+
+// TestLines: of what etcd says the warnings come to the agent's log, also by loggers that etcd makes of this one.
+func TestLines(t *testing.T) {
+	var said []string
+	l := logger(func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) }).With(zap.String("member", "a"))
+	l.Info("all is well")
+	l.Warn("slow disk", zap.String("took", "3s"))
+	if len(said) != 1 || said[0] != "etcd: warn: slow disk map[took:3s]" {
+		t.Errorf("%q", said)
 	}
 }

@@ -2,13 +2,17 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/credentials"
 
 	"berth/internal/site/store"
+	"berth/test/testkit"
 )
 
 // TestTold: what a store refuses is told apart from what it refuses this host.
@@ -42,5 +46,16 @@ func TestExplained(t *testing.T) {
 	s.noteHandshake(nil)
 	if err := s.explained(store.ErrAway, s.noTLSAt); errors.Is(err, why) {
 		t.Errorf("after one that did not fail: %v", err)
+	}
+}
+
+// TestClone: a copy of the credentials notes how a handshake ends, as they do.
+func TestClone(t *testing.T) {
+	var noted error
+	n := noting{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}), func(err error) { noted = err }}
+	near, far := net.Pipe()
+	testkit.Must(t, far.Close())
+	if _, _, err := n.Clone().ClientHandshake(t.Context(), "etcd", near); err == nil || !errors.Is(noted, err) {
+		t.Errorf("%v, noted %v", err, noted)
 	}
 }
